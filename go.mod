@@ -1,0 +1,3 @@
+module rallypoint
+
+go 1.26
