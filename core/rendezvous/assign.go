@@ -1,0 +1,85 @@
+package rendezvous
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// rankClaim is what decides one node's rank. The claims of a round are given in
+// order of arrival.
+type rankClaim struct {
+	prefer int // explicit preference; -1: none
+	old    int // rank in the last round; -1: none
+	hint   int // scheduler's hint; -1: none
+}
+
+// assignRanks gives the ranks 0..n-1, each once (promise 10): a unique explicit
+// preference; then the old rank if it is free; then a unique hint if it is free;
+// the rest fill the holes by old rank, then by arrival. The result is aligned with
+// the claims and depends on nothing else.
+func assignRanks(claims []rankClaim) []int {
+	n := len(claims)
+	ranks := make([]int, n)
+	taken := make([]bool, n)
+	for i := range ranks {
+		ranks[i] = -1
+	}
+	give := func(pick func(rankClaim) int) {
+		count := make([]int, n)
+		for i, c := range claims {
+			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n {
+				count[r]++
+			}
+		}
+		for i, c := range claims {
+			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n && count[r] == 1 && !taken[r] {
+				ranks[i], taken[r] = r, true
+			}
+		}
+	}
+	give(func(c rankClaim) int { return c.prefer })
+	give(func(c rankClaim) int { return c.old })
+	give(func(c rankClaim) int { return c.hint })
+
+	rest := make([]int, 0, n)
+	for i := range claims {
+		if ranks[i] < 0 {
+			rest = append(rest, i)
+		}
+	}
+	slices.SortStableFunc(rest, func(a, b int) int { return fillOrder(claims[a]) - fillOrder(claims[b]) })
+	next := 0
+	for _, i := range rest {
+		for taken[next] {
+			next++
+		}
+		ranks[i], taken[next] = next, true
+	}
+	return ranks
+}
+
+// fillOrder puts nodes with an old rank first, in its order.
+func fillOrder(c rankClaim) int {
+	if c.old < 0 {
+		return MaxNodes
+	}
+	return c.old
+}
+
+// claims turns the chosen nodes into rank claims; it keeps their order.
+func (m *Machine) claims(chosen []*node) []rankClaim {
+	claims := make([]rankClaim, len(chosen))
+	for i, n := range chosen {
+		c := rankClaim{prefer: n.join.NodeRank, old: -1, hint: n.join.RankHint}
+		if s := m.byNode[n.id]; s != nil {
+			c.old = s.rank
+		}
+		claims[i] = c
+	}
+	return claims
+}
+
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}

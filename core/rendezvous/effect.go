@@ -1,0 +1,123 @@
+package rendezvous
+
+import "time"
+
+// Effect is one thing that the driver must do after an event, in order.
+type Effect interface{ effect() }
+
+// Welcome answers a Hello. Resumed tells that the session was known: requests
+// that were not answered yet are to be sent again with their numbers.
+type Welcome struct {
+	Session SessionID
+	Resumed bool
+	Notice  Notice
+}
+
+// Refuse answers a Hello that cannot be accepted; the connection is closed.
+type Refuse struct {
+	Session SessionID
+	Err     *Error
+}
+
+// Reply answers a request. Exactly one of Err and Result is set; a Result of nil
+// with a nil Err is a plain acknowledgement.
+type Reply struct {
+	Session SessionID
+	Number  uint64
+	Result  Result
+	Err     *Error
+}
+
+// Result is the body of a Reply.
+type Result interface{ result() }
+
+// Outcome is a node's place in a completed round, the same record for all its
+// members but for Rank.
+type Outcome struct {
+	Generation string
+	Round      uint64
+	Rank       int
+	World      int
+	HostRank   int    // rank of the member that hosts the control plane; -1: none does
+	StoreAddr  string // host of the round store
+	StorePort  int
+	Dropped    []string // members of the last round that this one goes on without, with the reason
+}
+
+// KeyResult is the answer to a KeyRequest.
+type KeyResult struct {
+	Values [][]byte
+	Keys   []string
+	Number int64
+	Ready  bool
+}
+
+// Withdrawn answers a Withdraw. Completed tells that the join had been answered
+// before: its Outcome (or error) stands and is delivered as usual.
+type Withdrawn struct{ Completed bool }
+
+func (Outcome) result()   {}
+func (KeyResult) result() {}
+func (Withdrawn) result() {}
+
+// Notice is a node's view of what it should know while its workers run. It is
+// level-triggered: the last one holds until the next.
+type Notice struct {
+	Waiting int    // num_nodes_waiting
+	Closed  bool   // is_closed
+	Reason  string // why Waiting or Closed changed, for people
+}
+
+// Notify carries a Notice to a node.
+type Notify struct {
+	Session SessionID
+	Notice  Notice
+}
+
+// Drop ends a session's connection; Err tells its node why.
+type Drop struct {
+	Session SessionID
+	Err     *Error
+}
+
+// SetTimer asks for a TimerFired after so long, replacing a timer of that name.
+type SetTimer struct {
+	Timer Timer
+	After time.Duration
+}
+
+// StopTimer takes a timer back.
+type StopTimer struct{ Timer Timer }
+
+// Change is one line of the run's history, for logs and status.
+type Change struct{ Text string }
+
+func (Welcome) effect()   {}
+func (Refuse) effect()    {}
+func (Reply) effect()     {}
+func (Notify) effect()    {}
+func (Drop) effect()      {}
+func (SetTimer) effect()  {}
+func (StopTimer) effect() {}
+func (Change) effect()    {}
+
+// Timer names one timer of a run. Seq tells a timer from an earlier one of the
+// same name, so that a late TimerFired does nothing.
+type Timer struct {
+	Kind    TimerKind
+	Session SessionID // TimerGrace only
+	Seq     uint64
+}
+
+// TimerKind is what a timer is for; the numbers are append-only.
+type TimerKind int
+
+// The timers.
+const (
+	TimerLastCall TimerKind = iota + 1
+	TimerQuiet
+	TimerRegroup
+	TimerAdmit
+	TimerGrace
+	TimerHold
+)

@@ -1,0 +1,103 @@
+package rendezvous
+
+import (
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// ParseEndpoint splits an endpoint into host and port by the rules of torchrun's
+// --rdzv-endpoint (docs/spec/rendezvous.md R8-R13). It resolves no names.
+//
+// The forms are HOST, HOST:PORT, ADDR, [ADDR] and [ADDR]:PORT; a blank endpoint
+// is localhost. An IPv6 address may have a zone (fe80::1%eth0). An endpoint that
+// as a whole is an IPv6 address is a host without a port, also without brackets.
+// The host is returned without brackets. Where no port is given defaultPort is
+// returned; if that is negative, a missing port is an error.
+//
+// Errors are ErrInvalid and quote the endpoint.
+func ParseEndpoint(endpoint string, defaultPort int) (host string, port int, err error) {
+	text := strings.TrimSpace(endpoint)
+	if text == "" {
+		text = "localhost"
+	}
+	host, portText, given := splitEndpoint(text)
+	if given {
+		if port, err = parsePort(portText); err != nil {
+			return "", 0, endpointError(endpoint, err.Error())
+		}
+	}
+	if !validHost(host) {
+		return "", 0, endpointError(endpoint, "its host is not a name or an address")
+	}
+	if !given {
+		if defaultPort < 0 {
+			return "", 0, endpointError(endpoint, "it needs a port")
+		}
+		port = defaultPort
+	}
+	return host, port, nil
+}
+
+func endpointError(endpoint, what string) error {
+	return Errorf(CodeInvalid, "the endpoint %q is not valid: %s; write HOST, HOST:PORT or [IPV6]:PORT", endpoint, what)
+}
+
+func splitEndpoint(text string) (host, port string, given bool) {
+	switch colon := strings.LastIndexByte(text, ':'); {
+	case isIPv6(text), colon < 0:
+		host = text
+	case strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]"):
+		host = text
+	default:
+		host, port, given = text[:colon], text[colon+1:], true
+	}
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	}
+	return host, port, given
+}
+
+func parsePort(text string) (int, error) {
+	port, ok := 0, len(text) >= 1 && len(text) <= 5
+	for i := 0; ok && i < len(text); i++ {
+		ok = text[i] >= '0' && text[i] <= '9'
+	}
+	if ok {
+		port, _ = strconv.Atoi(text)
+	}
+	if !ok || port > math.MaxUint16 {
+		return 0, Errorf(CodeInvalid, "its port is %q, it must be a number from 0 to %d", text, math.MaxUint16)
+	}
+	return port, nil
+}
+
+// validHost reports whether host consists of word characters, dots, colons and
+// hyphens, or is an IPv6 address with a zone.
+func validHost(host string) bool {
+	if host == "" || !utf8.ValidString(host) {
+		return false
+	}
+	if isIPv6(host) {
+		return true
+	}
+	for _, r := range host {
+		if !unicode.IsLetter(r) && !unicode.IsNumber(r) && !strings.ContainsRune("_.:-", r) {
+			return false
+		}
+	}
+	return true
+}
+
+// isIPv6 reports whether text is an IPv6 address. A zone that holds a colon is
+// not taken: what follows the colon is meant as the port.
+func isIPv6(text string) bool {
+	addr, err := netip.ParseAddr(text)
+	if err != nil || !addr.Is6() {
+		return false
+	}
+	return addr.Zone() == "" || !strings.ContainsAny(addr.Zone(), ":/%[] \t")
+}

@@ -1,0 +1,166 @@
+package rendezvous
+
+import "time"
+
+// MaxNameLen bounds run ids, node ids, session ids, addresses and reasons, in
+// bytes. Longer ones are refused (names) or cut (reasons).
+const MaxNameLen = 512
+
+// SessionID names one process's life with the control plane. It is drawn at
+// random by the node and outlives its connections.
+type SessionID string
+
+// Event is one input of the machine. The concrete types below are all there are;
+// an entry of a log holds one of them.
+type Event interface{ event() }
+
+// Claim is what a node that (re)connects believes about itself. A control plane
+// that was restarted rebuilds the round from the claims of those who return.
+type Claim struct {
+	Generation string // of the run that the node knows; "" for a first hello
+	Round      uint64 // highest round the node was a member of; 0: none
+	Rank       int
+	World      int
+	HostRank   int  // rank of the node that hosted the control plane in that round; -1: none did
+	Finished   bool // the node's workers all succeeded in that round
+}
+
+// Hello announces a node, or a known session on a new connection.
+type Hello struct {
+	Session     SessionID
+	Node        string
+	Incarnation uint64
+	Named       bool   // the node id was given by the user
+	Label       string // for people: "hostname pid 123"
+	Policy      Policy
+	Claim       Claim
+	InHost      bool   // the node runs in the process that hosts the control plane
+	SeenAddr    string // the node's address as the control plane sees it
+	ServerAddr  string // the control plane's address on the same connection
+}
+
+// Disconnect tells that a session's connection broke without a goodbye.
+type Disconnect struct{ Session SessionID }
+
+// LeaseExpired tells that a session was silent for longer than its lease.
+type LeaseExpired struct{ Session SessionID }
+
+// Request is the part common to all events that a node numbers. A number is
+// applied exactly once; Acked tells that all answers up to it have arrived.
+type Request struct {
+	Session SessionID
+	Number  uint64
+	Acked   uint64
+}
+
+// Join asks for a place in the next round. The answer is an Outcome or an error,
+// and may take as long as it takes.
+type Join struct {
+	Request
+	NodeRank  int    // preferred rank; -1: none
+	RankHint  int    // scheduler's hint; -1: none
+	StoreAddr string // announced host of the node's empty round store; "" lets the control plane choose
+	StorePort int
+}
+
+// Withdraw takes the join with number Join back. If that join was answered
+// before, its answer stands: the reply then says so.
+type Withdraw struct {
+	Request
+	Join uint64
+}
+
+// Ending says how a node's part in the run ended.
+type Ending int
+
+// How a node ends.
+const (
+	EndLeave   Ending = iota // it goes; the run stays open
+	EndSuccess               // its agent ended normally
+	EndFailed                // its workers failed for good
+)
+
+// Leave ends a node's part. A member of the last completed round that ends with
+// EndSuccess or EndFailed closes the run; everybody else merely leaves.
+type Leave struct {
+	Request
+	Ending Ending
+	Reason string
+	At     time.Time // wall clock, for people only
+}
+
+// CloseRun ends admission for good and leaves the running round alone; with Stop
+// it is a failed close: everybody stops at once. Session may be empty (admin).
+type CloseRun struct {
+	Request
+	By     string
+	Reason string
+	Stop   bool
+	At     time.Time // wall clock, for people only
+}
+
+// Evict drops a node on a person's request.
+type Evict struct {
+	Node   string
+	By     string
+	Reason string
+}
+
+// Finish tells that all workers of the node succeeded.
+type Finish struct{ Request }
+
+// Linger asks to be told when every other member of the last round has finished,
+// left or is lost.
+type Linger struct{ Request }
+
+// KeyRequest is one operation on the agents' keys of a round.
+type KeyRequest struct {
+	Request
+	Round  uint64
+	Op     KeyOp
+	Keys   []string
+	Values [][]byte
+	Amount int64 // delta of KeyAdd, world size of KeyBarrier, wait to forget of KeyCancelWait
+}
+
+// TimerFired tells that a timer set by SetTimer has run out. One that was
+// stopped or set anew since is ignored.
+type TimerFired struct{ Timer Timer }
+
+func (Hello) event()        {}
+func (Disconnect) event()   {}
+func (LeaseExpired) event() {}
+func (Join) event()         {}
+func (Withdraw) event()     {}
+func (Leave) event()        {}
+func (CloseRun) event()     {}
+func (Evict) event()        {}
+func (Finish) event()       {}
+func (Linger) event()       {}
+func (KeyRequest) event()   {}
+func (TimerFired) event()   {}
+
+// KeyOp is an operation on the agents' keys; the numbers are append-only.
+type KeyOp int
+
+// The key operations. They mean what docs/spec/tcpstore-wire.md section 4 says,
+// on keys that belong to (run, round).
+const (
+	KeySet KeyOp = iota + 1
+	KeyGet
+	KeyAdd
+	KeyCompareSet
+	KeyAppend
+	KeyCheck
+	KeyWait
+	KeyDelete
+	KeyCount
+	KeyList
+	KeyMultiGet
+	KeyMultiSet
+	KeyQueuePush
+	KeyQueuePop
+	KeyQueueLen
+	KeyBarrier
+	KeyCancelWait // forget the wait whose request number is Amount
+)

@@ -1,0 +1,210 @@
+package rendezvous
+
+import (
+	"errors"
+
+	"rallypoint/core/store"
+)
+
+// keyLimits bounds the agents' keys of one round. They are small: a few hundred
+// bytes a node.
+var keyLimits = store.Limits{MaxBytes: 256 << 20, MaxEntries: 1 << 22}
+
+// keySpace is the agents' keys of one round.
+type keySpace struct {
+	engine *store.Engine
+	woken  []*keyWait // waits ended by the write being applied
+}
+
+// keyWait is a request that waits for keys.
+type keyWait struct {
+	node   *node
+	req    KeyRequest
+	waiter store.Waiter
+}
+
+// keyRequest applies one operation on the agents' keys. Only members of the last
+// round have keys, and only those of that round.
+func (m *Machine) keyRequest(n *node, r KeyRequest) {
+	if r.Round != m.round || m.seatOf(n) == nil {
+		m.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round))
+		return
+	}
+	space := m.keys[m.round]
+	if space == nil {
+		space = &keySpace{engine: store.NewEngine(keyLimits)}
+		m.keys[m.round] = space
+	}
+	if r.Op == KeyCancelWait {
+		m.cancelWait(n, r)
+		return
+	}
+	m.applyKey(space, &keyWait{node: n, req: r})
+	m.noteKey(n, r)
+	m.serveWoken(space)
+}
+
+// serveWoken carries on the waits that a write ended. Serving one can end
+// others (a pop, a barrier), so it goes on until none is left.
+func (m *Machine) serveWoken(space *keySpace) {
+	for len(space.woken) > 0 {
+		w := space.woken[0]
+		space.woken = space.woken[1:]
+		delete(w.node.waits, w.req.Number)
+		switch w.req.Op {
+		case KeyWait, KeyBarrier: // a count-down, not a recheck
+			m.answer(w.node, w.req.Number, KeyResult{Ready: true})
+		default:
+			m.applyKey(space, w)
+		}
+	}
+}
+
+// applyKey does the operation, or leaves it waiting.
+func (m *Machine) applyKey(space *keySpace, w *keyWait) {
+	r, e := w.req, space.engine
+	if err := checkKeyRequest(r); err != nil {
+		m.fail(w.node, r.Number, err)
+		return
+	}
+	var res KeyResult
+	var err error
+	done := true
+	wait := func(begin func() bool) {
+		w.waiter.Wake = func() { space.woken = append(space.woken, w) }
+		if done = begin(); !done {
+			w.node.waits[r.Number] = func() { e.Cancel(&w.waiter) }
+		}
+	}
+	switch r.Op {
+	case KeySet:
+		err = e.Set(r.Keys[0], r.Values[0])
+	case KeyGet, KeyMultiGet:
+		wait(func() bool { return e.WaitKeys(r.Keys, &w.waiter) })
+		for _, key := range r.Keys {
+			if !done {
+				break
+			}
+			value, _ := e.Get(key)
+			res.Values = append(res.Values, clone(value))
+		}
+	case KeyAdd:
+		res.Number, err = e.Add(r.Keys[0], r.Amount)
+	case KeyCompareSet:
+		var value []byte
+		value, err = e.CompareSet(r.Keys[0], r.Values[0], r.Values[1])
+		res.Values = [][]byte{clone(value)}
+	case KeyAppend:
+		err = e.Append(r.Keys[0], r.Values[0])
+	case KeyCheck:
+		res.Ready = e.Check(r.Keys)
+	case KeyWait:
+		wait(func() bool { return e.Wait(r.Keys, &w.waiter) })
+		res.Ready = done
+	case KeyDelete:
+		res.Ready = e.Delete(r.Keys[0])
+	case KeyCount:
+		res.Number = int64(e.NumKeys())
+	case KeyList:
+		res.Keys = e.Keys()
+	case KeyMultiSet:
+		err = e.MultiSet(r.Keys, r.Values)
+	case KeyQueuePush:
+		err = e.QueuePush(r.Keys[0], r.Values[0])
+	case KeyQueuePop:
+		item, had := e.QueuePop(r.Keys[0])
+		switch {
+		case had > 0:
+			res.Values, res.Number = [][]byte{item}, int64(had)
+		case r.Amount != 0:
+			wait(func() bool { return e.WaitQueue(r.Keys[0], &w.waiter) })
+		default:
+			err = store.ErrQueueEmpty
+		}
+	case KeyQueueLen:
+		res.Number = int64(e.QueueLen(r.Keys[0]))
+	case KeyBarrier:
+		wait(func() (passed bool) {
+			passed, err = e.Barrier(r.Keys[0], r.Amount, &w.waiter)
+			return passed || err != nil
+		})
+		res.Ready = done
+	}
+	switch {
+	case err != nil:
+		m.fail(w.node, r.Number, keyError(m.runID, r, err))
+	case done:
+		m.answer(w.node, r.Number, res)
+	}
+}
+
+// checkKeyRequest refuses a request whose lists do not fit its operation.
+func checkKeyRequest(r KeyRequest) *Error {
+	keys, values := 1, 0
+	switch r.Op {
+	case KeySet, KeyAppend, KeyQueuePush:
+		values = 1
+	case KeyCompareSet:
+		values = 2
+	case KeyCount, KeyList:
+		keys = 0
+	case KeyCheck, KeyWait, KeyMultiGet:
+		keys = len(r.Keys)
+	case KeyMultiSet:
+		keys, values = len(r.Keys), len(r.Keys)
+	case KeyGet, KeyAdd, KeyDelete, KeyQueuePop, KeyQueueLen, KeyBarrier:
+	default:
+		return Errorf(CodeInvalid, "key operation %d is not known to this version", r.Op)
+	}
+	if len(r.Keys) != keys || len(r.Values) != values {
+		return Errorf(CodeInvalid, "key operation %d with %d keys and %d values", r.Op, len(r.Keys), len(r.Values))
+	}
+	return nil
+}
+
+// cancelWait ends a wait of the node; the wait itself is answered too, so that
+// each request has one answer.
+func (m *Machine) cancelWait(n *node, r KeyRequest) {
+	number := uint64(r.Amount)
+	forget, ok := n.waits[number]
+	if ok {
+		forget()
+		delete(n.waits, number)
+		m.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
+	}
+	m.answer(n, r.Number, KeyResult{Ready: ok})
+}
+
+// dropKeys forgets the keys of a round that is over.
+func (m *Machine) dropKeys(round uint64) {
+	if m.keys[round] == nil {
+		return
+	}
+	delete(m.keys, round)
+	for _, n := range m.sessions {
+		for number, forget := range n.waits {
+			forget()
+			delete(n.waits, number)
+			m.fail(n, number, Errorf(CodeRoundOver, "run %q: round %d is over", m.runID, round))
+		}
+	}
+}
+
+func keyError(runID string, r KeyRequest, err error) *Error {
+	code := CodeInternal
+	switch {
+	case errors.Is(err, store.ErrNotNumber):
+		code = CodeNumber
+	case errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrTooLarge):
+		code = CodeTooLarge
+	case errors.Is(err, store.ErrQueueEmpty):
+		code = CodeEmpty
+	case errors.Is(err, store.ErrArguments):
+		code = CodeInvalid
+	}
+	return Errorf(code, "run %q, round %d, key %.200q: %v", runID, r.Round, r.Keys[0], err)
+}
+
+// clone keeps an answer from changing with the engine's value; a present empty
+// value stays distinct from none.
+func clone(b []byte) []byte { return append([]byte{}, b...) }

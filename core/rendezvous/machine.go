@@ -1,0 +1,221 @@
+package rendezvous
+
+import (
+	"fmt"
+	"time"
+)
+
+// StateVersion is the version of events and state. A log or snapshot written by
+// a newer version is refused.
+const StateVersion = 1
+
+// Config is what the driver knows about a run before its first node.
+type Config struct {
+	RunID      string
+	Generation string // drawn at random: with a round's number it names that round, whatever becomes of the control plane
+	// Uptime is how long the control plane has been listening, if its endpoint is
+	// one that nodes of an earlier control plane may come back to; negative if not.
+	Uptime time.Duration
+}
+
+// Machine is the state of one run. Apply it one event at a time; it is not safe
+// for concurrent use.
+type Machine struct {
+	runID      string
+	generation string
+	policy     Policy
+	policyBy   string // label of the node whose policy it is
+
+	origin string  // generation in which the last round was completed
+	round  uint64  // last completed round; 0: none yet
+	seats  []*seat // of that round, by rank
+	byNode map[string]*seat
+	tally  [seatStates]int // seats by state
+
+	nodes    map[string]*node    // live nodes by id
+	sessions map[SessionID]*node // the same, and those that ended and linger
+	seen     map[string]struct{} // ids of all nodes that ever were in a round
+	joinSeq  uint64
+
+	joined      int // nodes with a pending join
+	joinedGrace int // of these, how many are inside their grace
+	newcomers   int // of these, how many are not members and not inside their grace
+
+	fresh    bool // no round was completed here yet
+	uptime   time.Duration
+	holding  bool // TimerHold runs: wait for nodes of an earlier control plane
+	lastCall alarm
+	quiet    alarm
+	regroup  alarm
+	admit    alarm
+	timers   map[Timer]uint64 // running timers, their sequence number (Seq zero in the key)
+	timerSeq uint64
+
+	closed *closing
+	keys   map[uint64]*keySpace
+
+	viewed  view    // what the last notices were computed from
+	touched []*node // nodes whose own view changed
+	out     []Effect
+}
+
+// alarm is a timer of the machine and whether it has run out.
+type alarm struct{ armed, due bool }
+
+// New makes the state of a run that no node has joined yet.
+func New(c Config) *Machine {
+	return &Machine{
+		runID:      c.RunID,
+		generation: c.Generation,
+		byNode:     map[string]*seat{},
+		nodes:      map[string]*node{},
+		sessions:   map[SessionID]*node{},
+		seen:       map[string]struct{}{},
+		fresh:      true,
+		uptime:     c.Uptime,
+		timers:     map[Timer]uint64{},
+		keys:       map[uint64]*keySpace{},
+	}
+}
+
+// Apply applies one event and returns what the driver must do, in order. The
+// returned slice is the caller's.
+func (m *Machine) Apply(ev Event) []Effect {
+	switch ev := ev.(type) {
+	case Hello:
+		m.hello(ev)
+	case Disconnect:
+		m.disconnect(ev)
+	case LeaseExpired:
+		if n := m.sessions[ev.Session]; n != nil {
+			m.lose(n, fmt.Sprintf("lost: not heard of for %v", m.policy.LeaseTimeout))
+		}
+	case TimerFired:
+		m.timerFired(ev.Timer)
+	case Evict:
+		m.evict(ev)
+	case CloseRun:
+		if ev.Session == "" {
+			m.closeRun(ev)
+		} else if n := m.take(ev.Request); n != nil {
+			m.closeRun(ev)
+			m.answer(n, ev.Number, nil)
+		}
+	case Join:
+		if n := m.take(ev.Request); n != nil {
+			m.join(n, ev)
+		}
+	case Withdraw:
+		if n := m.take(ev.Request); n != nil {
+			m.withdraw(n, ev)
+		}
+	case Leave:
+		if n := m.take(ev.Request); n != nil {
+			m.leave(n, ev)
+		}
+	case Finish:
+		if n := m.take(ev.Request); n != nil {
+			m.finish(n)
+			m.answer(n, ev.Number, nil)
+		}
+	case Linger:
+		if n := m.take(ev.Request); n != nil {
+			n.linger = append(n.linger, ev.Number)
+		}
+	case KeyRequest:
+		if n := m.take(ev.Request); n != nil {
+			m.keyRequest(n, ev)
+		}
+	default:
+		panic(fmt.Sprintf("rendezvous: unknown event %T", ev))
+	}
+	m.settle()
+	out := m.out
+	m.out = nil
+	return out
+}
+
+// settle brings everything that follows from the state up to date.
+func (m *Machine) settle() {
+	if m.closed == nil {
+		m.endIfAllFinished()
+	}
+	if m.closed == nil {
+		m.evaluate()
+	}
+	m.settleExitBarrier()
+	m.settleLingers()
+	m.settleViews()
+}
+
+func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
+
+func (m *Machine) change(format string, args ...any) {
+	m.emit(Change{Text: fmt.Sprintf(format, args...)})
+}
+
+// Round returns the number of the last completed round, 0 if there is none.
+func (m *Machine) Round() uint64 { return m.round }
+
+// Live returns the number of nodes that are alive.
+func (m *Machine) Live() int { return len(m.nodes) }
+
+// Sessions returns the number of sessions, those of ended nodes that linger
+// included.
+func (m *Machine) Sessions() int { return len(m.sessions) }
+
+// Policy returns what the run's nodes have agreed on; zero before the first.
+func (m *Machine) Policy() Policy { return m.policy }
+
+// armTimer starts a timer anew.
+func (m *Machine) armTimer(t Timer, after time.Duration) {
+	m.timerSeq++
+	m.timers[t] = m.timerSeq
+	t.Seq = m.timerSeq
+	m.emit(SetTimer{Timer: t, After: after})
+}
+
+func (m *Machine) stopTimer(t Timer) {
+	if seq, ok := m.timers[t]; ok {
+		delete(m.timers, t)
+		t.Seq = seq
+		m.emit(StopTimer{Timer: t})
+	}
+}
+
+func (m *Machine) arm(a *alarm, kind TimerKind, after time.Duration) {
+	a.armed = true
+	m.armTimer(Timer{Kind: kind}, after)
+}
+
+func (m *Machine) disarm(a *alarm, kind TimerKind) {
+	if a.armed {
+		m.stopTimer(Timer{Kind: kind})
+	}
+	*a = alarm{}
+}
+
+func (m *Machine) timerFired(t Timer) {
+	seq := t.Seq
+	t.Seq = 0
+	if running, ok := m.timers[t]; !ok || running != seq {
+		return
+	}
+	delete(m.timers, t)
+	switch t.Kind {
+	case TimerLastCall:
+		m.lastCall.due = true
+	case TimerQuiet:
+		m.quiet.due = true
+	case TimerRegroup:
+		m.regroup.due = true
+	case TimerAdmit:
+		m.admit.due = true
+	case TimerHold:
+		m.endHold()
+	case TimerGrace:
+		if n := m.sessions[t.Session]; n != nil && n.grace {
+			m.lose(n, "lost: connection closed")
+		}
+	}
+}

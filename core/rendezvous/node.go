@@ -1,0 +1,207 @@
+package rendezvous
+
+// node is one live process that said hello.
+type node struct {
+	id          string
+	label       string
+	session     SessionID
+	incarnation uint64
+	inHost      bool
+	seenAddr    string
+	serverAddr  string
+
+	grace bool   // its connection broke; TimerGrace runs
+	ended bool   // it left; only its session lives on, to linger
+	stale string // why it must rejoin though nobody waits: it was dropped from its round
+
+	join *Join  // pending join
+	seq  uint64 // order of its arrival
+
+	acked    uint64            // answers up to this number have arrived
+	answered map[uint64]Reply  // answers that may not have arrived
+	waits    map[uint64]func() // pending key waits: how to forget each
+	linger   []uint64          // requests of Linger not answered yet
+	notice   Notice            // last one sent
+}
+
+func (n *node) name() string {
+	if n.label != "" && n.label != n.id {
+		return n.id + " (" + n.label + ")"
+	}
+	return n.id
+}
+
+// hello registers a node, or ties a known session to a new connection.
+func (m *Machine) hello(h Hello) {
+	if n := m.sessions[h.Session]; n != nil {
+		m.resume(n, h)
+		return
+	}
+	if m.closed != nil && len(m.nodes) == 0 {
+		if _, part := m.seen[h.Node]; !part {
+			m.forget()
+		}
+	}
+	if err := m.acceptPolicy(h); err != nil {
+		m.emit(Refuse{h.Session, err})
+		return
+	}
+	if old := m.nodes[h.Node]; old != nil {
+		if h.Incarnation <= old.incarnation {
+			m.emit(Refuse{h.Session, Errorf(CodeNodeInUse,
+				"run %q: node id %q is in use by %s, which is alive; give each node its own node_id", m.runID, h.Node, old.name())})
+			return
+		}
+		m.lose(old, "lost: replaced by a newer start of the same node")
+	}
+	n := &node{
+		id: h.Node, label: h.Label, session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
+		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr,
+		answered: map[uint64]Reply{}, waits: map[uint64]func(){},
+	}
+	m.nodes[n.id] = n
+	m.sessions[n.session] = n
+	m.adopt(n, h.Claim)
+	n.notice = m.noticeFor(n)
+	m.emit(Welcome{Session: n.session, Notice: n.notice})
+}
+
+func (m *Machine) resume(n *node, h Hello) {
+	n.seenAddr, n.serverAddr = h.SeenAddr, h.ServerAddr
+	m.setGrace(n, false)
+	n.notice = m.noticeFor(n)
+	m.emit(Welcome{Session: n.session, Resumed: true, Notice: n.notice})
+}
+
+// acceptPolicy takes the policy of the run's first live node and compares that
+// of the others with it.
+func (m *Machine) acceptPolicy(h Hello) *Error {
+	if err := h.Policy.Validate(); err != nil {
+		return Errorf(CodeInvalid, "%v", err)
+	}
+	if len(m.nodes) == 0 {
+		m.policy, m.policyBy = h.Policy, h.Node
+		m.startHold()
+		return nil
+	}
+	have, want := m.policy, h.Policy
+	if have.Min != want.Min || have.Max != want.Max || have.NodeUnit != want.NodeUnit || have.Target != want.Target {
+		return Errorf(CodeMismatch,
+			"run %q: node %s asks for %s, but the run was started by node %s with %s; start all nodes with the same --nnodes and options",
+			m.runID, h.Node, describePolicy(want), m.policyBy, describePolicy(have))
+	}
+	return nil
+}
+
+func (m *Machine) disconnect(ev Disconnect) {
+	n := m.sessions[ev.Session]
+	switch {
+	case n == nil || n.grace:
+	case n.ended:
+		m.remove(n)
+	case m.policy.ReconnectGrace == 0:
+		m.lose(n, "lost: connection closed")
+	default:
+		m.setGrace(n, true)
+	}
+}
+
+func (m *Machine) setGrace(n *node, grace bool) {
+	if n.grace == grace {
+		return
+	}
+	m.uncountJoin(n)
+	n.grace = grace
+	m.countJoin(n)
+	t := Timer{Kind: TimerGrace, Session: n.session}
+	if grace {
+		m.armTimer(t, m.policy.ReconnectGrace)
+	} else {
+		m.stopTimer(t)
+	}
+}
+
+// lose takes a node out because it is dead, silent or unwanted. Its node, should
+// it live, learns it at its next hello.
+func (m *Machine) lose(n *node, cause string) {
+	if n.ended {
+		m.remove(n)
+		return
+	}
+	m.change("node %s %s", n.name(), cause)
+	m.part(n, cause)
+	m.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, n.id, cause)})
+	m.remove(n)
+}
+
+// part ends a node's share in the run: its join, its membership, its waits.
+func (m *Machine) part(n *node, cause string) {
+	m.dropJoin(n)
+	for _, forget := range n.waits {
+		forget()
+	}
+	clear(n.waits)
+	if s := m.seatOf(n); s != nil && s.live() {
+		m.setSeat(s, seatLost, cause)
+		m.assistRanks()
+	}
+	delete(m.nodes, n.id)
+}
+
+// remove forgets the session of a node that has parted.
+func (m *Machine) remove(n *node) {
+	m.stopTimer(Timer{Kind: TimerGrace, Session: n.session})
+	if m.nodes[n.id] == n {
+		delete(m.nodes, n.id)
+	}
+	delete(m.sessions, n.session)
+}
+
+func (m *Machine) evict(ev Evict) {
+	if n := m.nodes[ev.Node]; n != nil {
+		m.lose(n, "evicted by "+ev.By+": "+ev.Reason)
+	}
+}
+
+// leave ends a node's part on its own request.
+func (m *Machine) leave(n *node, ev Leave) {
+	if n.ended {
+		m.answer(n, ev.Number, nil)
+		return
+	}
+	m.dropJoin(n)
+	s := m.seatOf(n)
+	belongs := s != nil
+	cause := "left"
+	if ev.Reason != "" {
+		cause = "left: " + ev.Reason
+	}
+	switch {
+	case belongs && ev.Ending == EndSuccess:
+		m.finish(n)
+		m.close(closing{kind: closedSuccess, by: n.name(), reason: ev.Reason, at: ev.At})
+	case belongs && ev.Ending == EndFailed:
+		m.setSeat(s, seatLost, cause)
+		m.close(closing{kind: closedFailed, by: n.name(), reason: ev.Reason, at: ev.At})
+	default:
+		m.change("node %s %s", n.name(), cause)
+	}
+	m.part(n, cause)
+	n.ended = true
+	m.answer(n, ev.Number, nil)
+}
+
+// forget starts the run afresh under the same name; round numbers go on.
+func (m *Machine) forget() {
+	for _, n := range m.sessions {
+		m.remove(n)
+	}
+	for round := range m.keys {
+		m.dropKeys(round)
+	}
+	m.closed = nil
+	m.seats, m.byNode, m.tally = nil, map[string]*seat{}, [seatStates]int{}
+	clear(m.seen)
+	m.disarmAll()
+	m.viewed = view{}
+}

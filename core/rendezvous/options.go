@@ -1,0 +1,288 @@
+package rendezvous
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Defaults of the two keep-alive options, of which a lease is made if either is
+// given (docs/spec/rendezvous.md 3.1).
+const (
+	defaultKeepAliveInterval = 5 * time.Second
+	defaultKeepAliveAttempts = 3
+	minKeepAliveAttempts     = 2
+)
+
+// SetOptions sets what options says; options are the pairs of --rdzv-conf. All
+// options of torch's dynamic handler are taken, and ours:
+//
+//	join_timeout        one next rendezvous; 600
+//	last_call_timeout   longest wait for more nodes once the minimum is met; 30
+//	close_timeout       closing, and lingering at the end; 30
+//	read_timeout        one request, and connecting outside a join; 60
+//	lease_timeout       a node unheard of for so long is lost; 10
+//	keep_alive_interval, keep_alive_max_attempt
+//	                    their product is lease_timeout if that is not given; 5, 3
+//	reconnect_grace     a node whose connection broke is lost after so long; 1
+//	regroup_timeout     longest wait for a live member that does not rejoin; 90
+//	admit_delay         quiet time before waiting newcomers are announced; 1
+//	quiet_period        the first round completes after so long without an arrival; 0 (off)
+//	target              the first round completes at once with so many nodes; 0 (the maximum)
+//	node_unit           a round's size is a multiple of it; 1
+//	node_rank           preferred rank
+//	node_id             stable name of this node
+//	advertise_addr      host under which workers reach this node's round store
+//	store_port          fixed port of the round store; 0 (any)
+//	is_host             this node hosts the control plane (true) or does not (false)
+//
+// Times are decimal seconds ("0.5"). Without effect, but checked, are
+// heartbeat_timeout with its other spelling heartbeat, cas_backoff_max_seconds
+// and store_type, which must be tcp; timeout and rank, which torchrun adds by
+// itself, are not looked at.
+//
+// An option of another name is never an error: it gets a warning with the name
+// that may be meant. A malformed value is ErrInvalid and says the option, its
+// value and what is expected; p is then unchanged. Whether the values fit each
+// other is Validate's business.
+func (p *Params) SetOptions(options map[string]string) (warnings []string, err error) {
+	s := optionSetter{p: *p, keepAlive: keepAlive{interval: defaultKeepAliveInterval, attempts: defaultKeepAliveAttempts}}
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		set, known := optionTable[name]
+		if !known {
+			warnings = append(warnings, unknownOption(name))
+			continue
+		}
+		if expected := set(&s, options[name]); expected != "" {
+			return nil, Errorf(CodeInvalid, "option %s=%q: expected %s", name, options[name], expected)
+		}
+	}
+	if s.keepAlive.given && !s.leaseGiven {
+		if s.keepAlive.interval > maxTimeout/time.Duration(s.keepAlive.attempts) {
+			return nil, Errorf(CodeInvalid, "options keep_alive_interval (%v) and keep_alive_max_attempt (%d): their product is too long",
+				s.keepAlive.interval, s.keepAlive.attempts)
+		}
+		s.p.LeaseTimeout = s.keepAlive.interval * time.Duration(s.keepAlive.attempts)
+	}
+	*p = s.p
+	return warnings, nil
+}
+
+// optionSetter collects the options of one SetOptions.
+type optionSetter struct {
+	p          Params
+	leaseGiven bool
+	keepAlive  keepAlive
+}
+
+type keepAlive struct {
+	given    bool
+	interval time.Duration
+	attempts int
+}
+
+// optionTable holds for each option how it is set. A setter returns what it
+// expects of the value, "" if the value is right.
+var optionTable = map[string]func(s *optionSetter, value string) (expected string){
+	"join_timeout":      timeout(func(p *Params) *time.Duration { return &p.JoinTimeout }),
+	"last_call_timeout": timeout(func(p *Params) *time.Duration { return &p.LastCallTimeout }),
+	"close_timeout":     timeout(func(p *Params) *time.Duration { return &p.CloseTimeout }),
+	"read_timeout":      timeout(func(p *Params) *time.Duration { return &p.ReadTimeout }),
+	"regroup_timeout":   timeout(func(p *Params) *time.Duration { return &p.RegroupTimeout }),
+	"reconnect_grace":   delay(func(p *Params) *time.Duration { return &p.ReconnectGrace }),
+	"admit_delay":       delay(func(p *Params) *time.Duration { return &p.AdmitDelay }),
+	"quiet_period":      delay(func(p *Params) *time.Duration { return &p.QuietPeriod }),
+
+	"lease_timeout": func(s *optionSetter, value string) string {
+		s.leaseGiven = true
+		return setSeconds(&s.p.LeaseTimeout, value, true)
+	},
+	"keep_alive_interval": func(s *optionSetter, value string) string {
+		s.keepAlive.given = true
+		return setSeconds(&s.keepAlive.interval, value, true)
+	},
+	"keep_alive_max_attempt": func(s *optionSetter, value string) string {
+		s.keepAlive.given = true
+		return setInt(&s.keepAlive.attempts, value, minKeepAliveAttempts)
+	},
+
+	"target":     number(func(p *Params) *int { return &p.Target }, 0),
+	"node_unit":  number(func(p *Params) *int { return &p.NodeUnit }, 1),
+	"node_rank":  number(func(p *Params) *int { return &p.NodeRank }, 0),
+	"store_port": setStorePort,
+
+	"node_id":        setNodeID,
+	"advertise_addr": setAdvertiseAddr,
+	"is_host":        setIsHost,
+
+	"heartbeat_timeout":       ignoredTimeout,
+	"heartbeat":               ignoredTimeout,
+	"cas_backoff_max_seconds": ignoredDelay,
+	"store_type":              checkStoreType,
+	"timeout":                 ignored,
+	"rank":                    ignored,
+}
+
+func timeout(field func(*Params) *time.Duration) func(*optionSetter, string) string {
+	return func(s *optionSetter, value string) string { return setSeconds(field(&s.p), value, true) }
+}
+
+func delay(field func(*Params) *time.Duration) func(*optionSetter, string) string {
+	return func(s *optionSetter, value string) string { return setSeconds(field(&s.p), value, false) }
+}
+
+func number(field func(*Params) *int, least int) func(*optionSetter, string) string {
+	return func(s *optionSetter, value string) string { return setInt(field(&s.p), value, least) }
+}
+
+func ignored(*optionSetter, string) string { return "" }
+
+func ignoredTimeout(_ *optionSetter, value string) string {
+	var d time.Duration
+	return setSeconds(&d, value, true)
+}
+
+func ignoredDelay(_ *optionSetter, value string) string {
+	var d time.Duration
+	return setSeconds(&d, value, false)
+}
+
+// setSeconds sets d from decimal seconds.
+func setSeconds(d *time.Duration, value string, positive bool) (expected string) {
+	text := strings.TrimSpace(value)
+	seconds, err := strconv.ParseFloat(text, 64)
+	decimal := strings.Trim(text, "0123456789.eE+-") == "" // not hex, not inf, not nan
+	nanoseconds := math.Round(seconds * float64(time.Second))
+	switch {
+	case err != nil || !decimal || strings.HasPrefix(text, "-") || nanoseconds > float64(maxTimeout):
+	case positive && nanoseconds < 1:
+	default:
+		*d = time.Duration(nanoseconds)
+		return ""
+	}
+	if positive {
+		return "seconds greater than 0, such as 30 or 0.5"
+	}
+	return "seconds, 0 or more, such as 30 or 0.5"
+}
+
+// setInt sets n from a decimal number.
+func setInt(n *int, value string, least int) (expected string) {
+	v, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32)
+	if err != nil || v < int64(least) {
+		return fmt.Sprintf("a whole number, %d or more", least)
+	}
+	*n = int(v)
+	return ""
+}
+
+func setStorePort(s *optionSetter, value string) (expected string) {
+	var port int
+	if setInt(&port, value, 0) != "" || port > math.MaxUint16 {
+		return fmt.Sprintf("a port number, 0 to %d", math.MaxUint16)
+	}
+	s.p.StorePort = port
+	return ""
+}
+
+func setNodeID(s *optionSetter, value string) (expected string) {
+	id := strings.TrimSpace(value)
+	if id == "" || len(id) > MaxNameLen {
+		return fmt.Sprintf("a name of 1 to %d bytes", MaxNameLen)
+	}
+	s.p.NodeID = id
+	return ""
+}
+
+func setAdvertiseAddr(s *optionSetter, value string) (expected string) {
+	host := strings.TrimSpace(value)
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	}
+	addr, err := netip.ParseAddr(host)
+	isAddr := err == nil
+	if !validHost(host) || len(host) > MaxNameLen || !isAddr && strings.Contains(host, ":") || isAddr && addr.IsUnspecified() {
+		return "a host name or an address of this node, without a port and not a wildcard"
+	}
+	s.p.AdvertiseAddr = host
+	return ""
+}
+
+func setIsHost(s *optionSetter, value string) (expected string) {
+	b, ok := parseBool(value)
+	if !ok {
+		return "1, true, t, yes or y, or 0, false, f, no or n"
+	}
+	s.p.IsHost = &b
+	return ""
+}
+
+// parseBool takes the words of docs/spec/rendezvous.md R3, in any case and not
+// trimmed.
+func parseBool(text string) (value, ok bool) {
+	switch strings.ToLower(text) {
+	case "1", "true", "t", "yes", "y":
+		return true, true
+	case "0", "false", "f", "no", "n":
+		return false, true
+	}
+	return false, false
+}
+
+func checkStoreType(_ *optionSetter, value string) (expected string) {
+	if strings.EqualFold(strings.TrimSpace(value), "tcp") {
+		return ""
+	}
+	return "tcp, the only store type of this backend"
+}
+
+// unknownOption is the warning about an option that nobody knows.
+func unknownOption(name string) string {
+	text := fmt.Sprintf("unknown option %.80q is ignored", name)
+	if near := nearestOption(name); near != "" {
+		return text + fmt.Sprintf("; did you mean %q?", near)
+	}
+	return text
+}
+
+// nearestOption returns the option whose name is most like name; "" if none is.
+func nearestOption(name string) string {
+	if len(name) > 2*len("cas_backoff_max_seconds") {
+		return ""
+	}
+	name = strings.ToLower(strings.ReplaceAll(name, "-", "_"))
+	best, nearest := "", max(2, len(name)/3)+1
+	for _, option := range slices.Sorted(maps.Keys(optionTable)) {
+		if d := editDistance(name, option); d < nearest {
+			best, nearest = option, d
+		}
+	}
+	return best
+}
+
+// editDistance is the number of bytes to insert, delete or replace that makes
+// one of a and b the other.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

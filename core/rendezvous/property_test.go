@@ -1,0 +1,342 @@
+package rendezvous
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestPromises feeds random histories to the machine: joins, losses, reconnects,
+// finishes, ends, closes, evictions, retries, late and duplicate messages, timers
+// in any order. rig checks after every event what must always hold; sim checks
+// what must hold over time.
+func TestPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSim(t)
+		actions := map[string]func(*rapid.T){
+			"hello": s.hello, "join": s.join, "disconnect": s.disconnect, "reconnect": s.reconnect,
+			"timer": s.timer, "withdraw": s.withdraw, "finish": s.finish, "leave": s.leave,
+			"duplicate": s.duplicate, "add": s.add, "role info": s.roleInfo, "lease": s.lease,
+			"close": s.close, "evict": s.evict, "restart": s.restart, "": func(*rapid.T) {},
+		}
+		t.Repeat(actions)
+	})
+}
+
+// sim is a random history and what it has shown so far.
+type sim struct {
+	*rig
+	twin   *Machine // fed with the same events: same inputs, same outcome
+	policy Policy
+	count  int
+	rounds map[string]map[int]string // generation and round -> rank -> node
+	shape  map[string]Outcome
+	last   uint64 // highest round seen
+	sent   []Event
+	added  map[uint64]int64 // round -> sum of the distinct adds applied
+	kills  int
+}
+
+func newSim(t *rapid.T) *sim {
+	unit := rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "unit")
+	low := unit * rapid.IntRange(1, 3).Draw(t, "min")
+	p := policy(low, low+unit*rapid.IntRange(0, 3).Draw(t, "more"))
+	p.NodeUnit = unit
+	if rapid.Bool().Draw(t, "has target") {
+		p.Target = low + unit*rapid.IntRange(0, (p.Max-low)/unit).Draw(t, "target")
+	}
+	if rapid.Bool().Draw(t, "quiet") {
+		p.QuietPeriod = time.Second
+	}
+	if rapid.IntRange(0, 4).Draw(t, "no grace") == 0 {
+		p.ReconnectGrace = 0
+	}
+	uptime := time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))
+	s := &sim{
+		rig: newRig(t, uptime), policy: p,
+		rounds: map[string]map[int]string{}, shape: map[string]Outcome{}, added: map[uint64]int64{},
+	}
+	s.twin = New(Config{RunID: "job", Generation: s.m.generation, Uptime: uptime})
+	return s
+}
+
+// do applies an event to both machines and judges what came of it.
+func (s *sim) do(ev Event) {
+	before := s.m.round
+	closed, finished := s.m.closed, s.m.tally[seatFinished]
+	grace := s.m.joinedGrace
+	effects := s.apply(ev)
+	if twin := s.twin.Apply(ev); !sameEffects(effects, twin) {
+		s.t.Fatalf("two machines differ after %+v:\n%v\n%v", ev, effects, twin)
+	}
+	var fresh []Outcome
+	for _, e := range effects {
+		reply, ok := e.(Reply)
+		if !ok {
+			continue
+		}
+		if reply.Err != nil && reply.Err.Text == "" {
+			s.t.Fatalf("an error without words: %+v", reply)
+		}
+		if o, ok := reply.Result.(Outcome); ok {
+			if s.m.round > before {
+				fresh = append(fresh, o)
+			}
+			s.judge(reply.Session, o)
+		}
+	}
+	if s.m.round < s.last {
+		s.t.Fatalf("the round went back from %d to %d", s.last, s.m.round)
+	}
+	s.last = s.m.round
+	if len(fresh) == 0 {
+		return
+	}
+	if closed != nil || finished > 0 {
+		s.t.Fatalf("a round was completed though closed=%v finished=%d", closed, finished)
+	}
+	if _, resumed := ev.(Hello); grace > 0 && !resumed && s.m.joinedGrace > 0 {
+		s.t.Fatalf("a round was completed inside a grace by %+v", ev)
+	}
+	if n := fresh[0].World; len(fresh) != n || n < s.policy.Min || n > s.policy.Max || n%s.policy.NodeUnit != 0 {
+		s.t.Fatalf("%d outcomes of a world of %d under %+v", len(fresh), n, s.policy)
+	}
+}
+
+// judge holds one outcome against all others of its round: promises 1 to 3.
+func (s *sim) judge(session SessionID, o Outcome) {
+	node := s.bySession(session).id
+	round := fmt.Sprint(o.Generation, " ", o.Round)
+	ranks := s.rounds[round]
+	if ranks == nil {
+		ranks = map[int]string{}
+		s.rounds[round] = ranks
+		s.shape[round] = o
+	}
+	if other, taken := ranks[o.Rank]; taken && other != node {
+		s.t.Fatalf("rank %d of round %d belongs to %s and %s", o.Rank, o.Round, other, node)
+	}
+	for rank, other := range ranks {
+		if other == node && rank != o.Rank {
+			s.t.Fatalf("%s has ranks %d and %d in round %d", node, rank, o.Rank, o.Round)
+		}
+	}
+	ranks[o.Rank] = node
+	if o.Rank < 0 || o.Rank >= o.World {
+		s.t.Fatalf("rank %d in a world of %d", o.Rank, o.World)
+	}
+	shape := s.shape[round]
+	shape.Rank = o.Rank
+	if fmt.Sprint(shape) != fmt.Sprint(o) {
+		s.t.Fatalf("members of round %d disagree: %+v and %+v", o.Round, shape, o)
+	}
+}
+
+// sameEffects compares without regard to the order among sessions.
+func sameEffects(a, b []Effect) bool {
+	text := func(list []Effect) []string {
+		var out []string
+		for _, e := range list {
+			if r, ok := e.(Reply); ok && r.Err != nil {
+				out = append(out, fmt.Sprintf("%v %v %v", r.Session, r.Number, r.Err.Text))
+				continue
+			}
+			out = append(out, fmt.Sprintf("%T %+v", e, e))
+		}
+		slices.Sort(out)
+		return out
+	}
+	return slices.Equal(text(a), text(b))
+}
+
+func (s *sim) pick(t *rapid.T, fit func(*rigNode) bool) *rigNode {
+	var list []*rigNode
+	for _, key := range slices.Sorted(maps.Keys(s.nodes)) {
+		if n := s.nodes[key]; n.welcomed && fit(n) {
+			list = append(list, n)
+		}
+	}
+	if len(list) == 0 {
+		t.Skip("no node fits")
+	}
+	return rapid.SampledFrom(list).Draw(t, "node")
+}
+
+func (s *sim) known(n *rigNode) *node { return s.m.sessions[n.session] }
+
+func (s *sim) connected(n *rigNode) bool {
+	k := s.known(n)
+	return k != nil && !k.grace
+}
+
+func (s *sim) send(ev Event) {
+	s.sent = append(s.sent, ev)
+	s.do(ev)
+}
+
+func (s *sim) hello(t *rapid.T) {
+	id := fmt.Sprint("n", rapid.IntRange(0, 9).Draw(t, "id"))
+	if old := s.nodes[id]; old != nil {
+		s.kills++
+		s.nodes["was "+string(old.session)] = old
+	}
+	s.count++
+	n := &rigNode{id: id, session: SessionID(fmt.Sprintf("%s/%d", id, s.count)), replies: map[uint64]Reply{}}
+	s.nodes[id] = n
+	s.do(Hello{
+		Session: n.session, Node: id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: Claim{HostRank: -1},
+		Incarnation: uint64(rapid.IntRange(0, s.count).Draw(t, "incarnation")),
+	})
+}
+
+func (s *sim) join(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) })
+	j := Join{Request: n.request(), StorePort: 1,
+		NodeRank: rapid.IntRange(-1, 3).Draw(t, "rank"), RankHint: rapid.IntRange(-1, 3).Draw(t, "hint")}
+	n.joinNo = j.Number
+	s.send(j)
+}
+
+func (s *sim) disconnect(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.known(n) != nil })
+	s.do(Disconnect{n.session})
+}
+
+func (s *sim) reconnect(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.known(n) == nil || s.known(n).grace })
+	if s.known(n) == nil {
+		if s.nodes[n.id] != n {
+			t.Skip("its name belongs to a newer process")
+		}
+		n.number, n.joinNo, n.replies = n.number+1, 0, map[uint64]Reply{}
+		s.sent = slices.DeleteFunc(s.sent, func(ev Event) bool { return sessionOf(ev) == n.session })
+	}
+	s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: n.claim})
+}
+
+func (s *sim) timer(t *rapid.T) {
+	if len(s.timers) == 0 {
+		t.Skip("no timer runs")
+	}
+	list := slices.SortedFunc(maps.Keys(s.timers), func(a, b Timer) int { return int(a.Seq) - int(b.Seq) })
+	timer := rapid.SampledFrom(list).Draw(t, "timer")
+	delete(s.timers, timer)
+	s.do(TimerFired{timer})
+	if rapid.Bool().Draw(t, "late duplicate") {
+		s.do(TimerFired{timer})
+	}
+}
+
+func (s *sim) withdraw(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.joinNo > 0 })
+	s.send(Withdraw{Request: n.request(), Join: n.joinNo})
+}
+
+func (s *sim) finish(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyAdd, Amount: 1, Keys: []string{exitBarrierCount}})
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyWait, Keys: []string{exitBarrierLast}})
+	if s.m.tally[seatFinished] > 0 && s.m.live() == 0 && s.m.closed == nil {
+		if reply, ok := n.replies[n.number]; !ok && s.m.seatOf(s.known(n)) != nil {
+			s.t.Fatalf("everybody has finished and the barrier is shut: %+v", reply)
+		}
+	}
+}
+
+func (s *sim) leave(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) })
+	s.send(Leave{Request: n.request(), Ending: Ending(rapid.IntRange(0, 2).Draw(t, "ending")), Reason: "why"})
+}
+
+// duplicate sends an old request again.
+func (s *sim) duplicate(t *rapid.T) {
+	if len(s.sent) == 0 {
+		t.Skip("nothing was sent")
+	}
+	s.do(rapid.SampledFrom(s.sent).Draw(t, "event"))
+}
+
+// add counts on a key of the round: promise 11, applied exactly once.
+func (s *sim) add(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
+	r := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyAdd, Amount: 1, Keys: []string{"sum"}}
+	if rapid.Bool().Draw(t, "acknowledge") {
+		r.Acked = n.acknowledged()
+	}
+	s.send(r)
+	reply, ok := n.replies[r.Request.Number]
+	if !ok || reply.Err != nil {
+		return
+	}
+	s.added[r.Round]++
+	if got := reply.Result.(KeyResult).Number; got != s.added[r.Round] {
+		s.t.Fatalf("the sum is %d after %d distinct adds", got, s.added[r.Round])
+	}
+}
+
+// acknowledged is the highest number up to which all answers arrived.
+func (n *rigNode) acknowledged() uint64 {
+	var acked uint64
+	for number := uint64(1); number < n.number; number++ {
+		if _, ok := n.replies[number]; !ok {
+			break
+		}
+		acked = number
+	}
+	return acked
+}
+
+func (s *sim) roleInfo(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 && n.claim.Round == s.m.round })
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeySet, Keys: []string{fmt.Sprint(roleInfoPrefix, n.claim.Rank)},
+		Values: [][]byte{fmt.Appendf(nil, `{"role": "default", "rank": %d, "local_world_size": 1}`, n.claim.Rank)}})
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyGet, Keys: []string{fmt.Sprint(assignedRanksPrefix, n.claim.Rank)}})
+}
+
+func (s *sim) lease(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.known(n) != nil })
+	s.do(LeaseExpired{n.session})
+}
+
+func (s *sim) close(t *rapid.T) {
+	if rapid.IntRange(0, 9).Draw(t, "rarely") > 0 {
+		t.Skip("rarely")
+	}
+	s.do(CloseRun{By: "admin", Reason: "why", Stop: rapid.Bool().Draw(t, "stop")})
+}
+
+// restart replaces the control plane by a fresh one that knows nothing.
+func (s *sim) restart(t *rapid.T) {
+	if rapid.IntRange(0, 4).Draw(t, "rarely") > 0 {
+		t.Skip("rarely")
+	}
+	s.count++
+	c := Config{RunID: "job", Generation: fmt.Sprint("g", s.count), Uptime: time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))}
+	s.m, s.twin = New(c), New(c)
+	clear(s.timers)
+	clear(s.added)
+	s.last, s.sent = 0, nil
+}
+
+func (s *sim) evict(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.m.nodes[n.id] != nil })
+	s.do(Evict{Node: n.id, By: "admin", Reason: "why"})
+}
+
+func sessionOf(ev Event) SessionID {
+	switch ev := ev.(type) {
+	case Join:
+		return ev.Session
+	case Withdraw:
+		return ev.Session
+	case Leave:
+		return ev.Session
+	case KeyRequest:
+		return ev.Session
+	}
+	return ""
+}

@@ -1,0 +1,170 @@
+package rendezvous
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// restarted replaces the control plane by a fresh one that just began to listen.
+func (r *rig) restarted() *rig {
+	fresh := newRig(r.t, 0)
+	fresh.m = New(Config{RunID: "job", Generation: fmt.Sprint(r.m.generation, "+"), Uptime: 0})
+	fresh.nodes = r.nodes
+	return fresh
+}
+
+// returns says hello with the node's claim and a session the host does not know.
+func (r *rig) returns(n *rigNode, p Policy) {
+	r.t.Helper()
+	n.replies = map[uint64]Reply{}
+	n.joinNo = 0
+	r.again(n, p)
+}
+
+func TestFreshHostHoldsAPartialRoundForOneLease(t *testing.T) {
+	r := newRig(t, 0)
+	p := policy(1, 3)
+	p.QuietPeriod = time.Second
+	a := r.hello("a", p)
+	r.join(a)
+	r.fire(TimerQuiet)
+	r.wantPending(a)
+	r.fire(TimerHold)
+	r.wantRound(a)
+}
+
+func TestFreshHostDoesNotHoldAFullRound(t *testing.T) {
+	r := newRig(t, 0)
+	r.group(policy(1, 2), "a", "b")
+	if r.runs(TimerHold) {
+		t.Error("the hold goes on after a round")
+	}
+}
+
+func TestHoldEndsWithTheFirstRoundOfThisHost(t *testing.T) {
+	r := newRig(t, 0)
+	n := r.group(policy(1, 2), "a", "b")
+	r.lost(n[1])
+	r.join(n[0]) // less than max, well inside the first lease
+	r.wantRound(n[0])
+}
+
+func TestOldHostIsNotHeld(t *testing.T) {
+	r := newRig(t, time.Hour)
+	p := policy(1, 3)
+	a := r.hello("a", p)
+	r.join(a)
+	r.fire(TimerLastCall)
+	r.wantRound(a)
+}
+
+func TestFreshHostAdoptsReturningMembers(t *testing.T) {
+	old := newRig(t, -1)
+	p := policy(1, 3)
+	n := old.group(p, "a", "b", "c")
+	r := old.restarted()
+	r.returns(n[1], p)
+	r.returns(n[2], p)
+	if n[1].notice.Waiting != 0 {
+		t.Fatalf("a member that came back was told %+v", n[1].notice)
+	}
+	r.returns(n[0], p)
+	if r.m.awaited() != 3 || r.m.Round() != 1 {
+		t.Fatalf("round %d, %d members", r.m.Round(), r.m.awaited())
+	}
+	r.fire(TimerHold)
+	if n[0].notice.Waiting != 0 {
+		t.Fatalf("a whole round was disturbed: %+v", n[0].notice)
+	}
+	for _, x := range n {
+		r.join(x)
+	}
+	if o := r.wantRound(n...); o.Round != 2 {
+		t.Errorf("the next round is %d", o.Round)
+	}
+}
+
+func TestMembersThatDoNotReturnAreLostAfterTheHold(t *testing.T) {
+	old := newRig(t, -1)
+	p := policy(1, 3)
+	n := old.group(p, "a", "b", "c")
+	r := old.restarted()
+	r.returns(n[1], p)
+	fresh := r.hello("d", p)
+	r.join(fresh)
+	r.join(n[1])
+	r.wantPending(fresh, n[1])
+	r.fire(TimerHold)
+	o := r.wantRound(fresh, n[1])
+	if got, _, _ := n[1].outcome(); o.Round != 2 || got.Rank != 1 {
+		t.Errorf("round %d, the member's rank is %d", o.Round, got.Rank)
+	}
+}
+
+func TestTheRestartedHostsOwnNodeIsLostAtOnce(t *testing.T) {
+	old := newRig(t, -1)
+	p := policy(1, 2)
+	a := old.hello("a", p, func(h *Hello) { h.InHost = true })
+	b := old.hello("b", p)
+	old.join(a)
+	old.join(b)
+	old.wantRound(a, b)
+	r := old.restarted()
+	r.returns(b, p)
+	if b.notice.Waiting == 0 || !strings.Contains(b.notice.Reason, "hosted the control plane") {
+		t.Fatalf("the survivor was told %+v", b.notice)
+	}
+	again := r.hello("a2", p, func(h *Hello) { h.InHost = true })
+	r.join(again)
+	r.join(b)
+	r.wantRound(again, b)
+}
+
+func TestAStragglerOfAnOlderRoundDoesNotHideTheNewerOne(t *testing.T) {
+	old := newRig(t, -1)
+	p := policy(1, 3)
+	n := old.group(p, "a", "b", "c")
+	old.apply(LeaseExpired{n[2].session})
+	old.join(n[0])
+	old.join(n[1])
+	old.wantRound(n[0], n[1]) // round 2, without c
+	r := old.restarted()
+	r.returns(n[2], p)
+	r.returns(n[0], p)
+	r.returns(n[1], p)
+	if r.m.Round() != 2 || n[0].notice.Waiting != 0 || n[2].notice.Waiting == 0 {
+		t.Fatalf("round %d; members told %+v, straggler %+v", r.m.Round(), n[0].notice, n[2].notice)
+	}
+}
+
+func TestRoundsGoOnAboveTheHighestReported(t *testing.T) {
+	old := newRig(t, -1)
+	p := policy(1, 2)
+	n := old.group(p, "a", "b")
+	r := old.restarted()
+	c, d := r.hello("c", p), r.hello("d", p)
+	r.join(c)
+	r.join(d)
+	r.wantRound(c, d) // a full round of nodes that know nothing
+	n[0].claim.Round = 7
+	r.returns(n[0], p)
+	if n[0].notice.Waiting == 0 {
+		t.Error("the node of the overtaken round was not told to rejoin")
+	}
+	r.join(c)
+	r.join(d)
+	if o := r.wantRound(c, d); o.Round != 8 {
+		t.Errorf("the next round is %d", o.Round)
+	}
+}
+
+func TestAClaimCannotMakeTheHostAllocate(t *testing.T) {
+	r := newRig(t, 0)
+	p := policy(1, 2)
+	r.hello("x", p, func(h *Hello) { h.Claim = Claim{Generation: "g", Round: 1, Rank: 0, World: 1 << 30, HostRank: -1} })
+	if len(r.m.seats) > 2 {
+		t.Fatalf("%d seats were made", len(r.m.seats))
+	}
+}

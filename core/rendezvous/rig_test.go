@@ -1,0 +1,346 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// tester is the part of testing.TB that *rapid.T has too.
+type tester interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Fatal(args ...any)
+}
+
+// rig drives a machine as a hosted server would, by hand: nothing happens but
+// what a test says, and time passes only when it fires a timer.
+type rig struct {
+	t       tester
+	m       *Machine
+	nodes   map[string]*rigNode
+	timers  map[Timer]time.Duration
+	changes []string
+	effects []Effect // of the last event
+}
+
+// rigNode is one node as its client sees it.
+type rigNode struct {
+	id       string
+	session  SessionID
+	number   uint64
+	joinNo   uint64
+	replies  map[uint64]Reply
+	notice   Notice
+	welcomed bool
+	refused  *Error
+	dropped  *Error
+	claim    Claim
+	inHost   bool
+	seenAddr string
+}
+
+func newRig(t tester, uptime time.Duration) *rig {
+	return &rig{
+		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{},
+		m: New(Config{RunID: "job", Generation: fmt.Sprintf("g%p", t), Uptime: uptime}),
+	}
+}
+
+// policy is min:max with the default durations.
+func policy(min, max int) Policy {
+	p := DefaultParams().Policy
+	p.Min, p.Max = min, max
+	return p
+}
+
+// apply applies an event, hands its effects to the nodes and checks the machine.
+func (r *rig) apply(ev Event) []Effect {
+	r.t.Helper()
+	r.effects = r.m.Apply(ev)
+	for _, e := range r.effects {
+		r.deliver(e)
+	}
+	r.m.check(r.t)
+	return r.effects
+}
+
+func (r *rig) deliver(e Effect) {
+	switch e := e.(type) {
+	case Welcome:
+		n := r.bySession(e.Session)
+		n.welcomed, n.notice, n.dropped = true, e.Notice, nil
+	case Refuse:
+		r.bySession(e.Session).refused = e.Err
+	case Reply:
+		if n := r.bySession(e.Session); n != nil {
+			if was, ok := n.replies[e.Number]; ok && fmt.Sprint(was) != fmt.Sprint(e) {
+				r.t.Fatalf("request %d of %s was answered twice: %+v, then %+v", e.Number, n.id, was, e)
+			}
+			n.replies[e.Number] = e
+			if o, ok := e.Result.(Outcome); ok {
+				n.claim = Claim{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+			}
+		}
+	case Notify:
+		r.bySession(e.Session).notice = e.Notice
+	case Drop:
+		r.bySession(e.Session).dropped = e.Err
+	case SetTimer:
+		r.timers[e.Timer] = e.After
+	case StopTimer:
+		if _, ok := r.timers[e.Timer]; !ok {
+			r.t.Fatalf("stopped a timer that does not run: %+v", e.Timer)
+		}
+		delete(r.timers, e.Timer)
+	case Change:
+		r.changes = append(r.changes, e.Text)
+	}
+}
+
+func (r *rig) bySession(s SessionID) *rigNode {
+	for _, n := range r.nodes {
+		if n.session == s {
+			return n
+		}
+	}
+	return nil
+}
+
+// fire lets every running timer of a kind run out.
+func (r *rig) fire(kind TimerKind) {
+	r.t.Helper()
+	fired := false
+	for timer := range r.timers {
+		if timer.Kind == kind {
+			delete(r.timers, timer)
+			r.apply(TimerFired{timer})
+			fired = true
+			break
+		}
+	}
+	if !fired {
+		r.t.Fatalf("no timer of kind %d runs; running: %v", kind, r.timers)
+	}
+}
+
+func (r *rig) runs(kind TimerKind) bool {
+	for timer := range r.timers {
+		if timer.Kind == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// hello makes a node (or a new process under a known name) say hello.
+func (r *rig) hello(id string, p Policy, change ...func(*Hello)) *rigNode {
+	r.t.Helper()
+	n := &rigNode{id: id, session: SessionID(fmt.Sprintf("%s/%d", id, len(r.nodes))), replies: map[uint64]Reply{}, seenAddr: "10.0.0." + fmt.Sprint(len(r.nodes)+1)}
+	if old := r.nodes[id]; old != nil {
+		r.nodes["was "+string(old.session)] = old
+	}
+	r.nodes[id] = n
+	h := Hello{Session: n.session, Node: id, Label: id, Policy: p, SeenAddr: n.seenAddr, ServerAddr: "10.0.0.99", Claim: Claim{HostRank: -1}}
+	for _, f := range change {
+		f(&h)
+	}
+	n.inHost = h.InHost
+	r.apply(h)
+	return n
+}
+
+// again says hello on a new connection of the same process.
+func (r *rig) again(n *rigNode, p Policy) {
+	r.t.Helper()
+	n.welcomed = false
+	r.apply(Hello{Session: n.session, Node: n.id, Label: n.id, Policy: p, Claim: n.claim, InHost: n.inHost, SeenAddr: n.seenAddr})
+}
+
+func (n *rigNode) request() Request {
+	n.number++
+	return Request{Session: n.session, Number: n.number}
+}
+
+func (r *rig) join(n *rigNode, change ...func(*Join)) {
+	r.t.Helper()
+	j := Join{Request: n.request(), NodeRank: -1, RankHint: -1, StorePort: 1000}
+	for _, f := range change {
+		f(&j)
+	}
+	n.joinNo = j.Number
+	r.apply(j)
+}
+
+// outcome is the answer to the node's last join; ok is false while it is pending.
+func (n *rigNode) outcome() (o Outcome, err *Error, ok bool) {
+	reply, ok := n.replies[n.joinNo]
+	if !ok || n.joinNo == 0 {
+		return Outcome{}, nil, false
+	}
+	if reply.Err != nil {
+		return Outcome{}, reply.Err, true
+	}
+	return reply.Result.(Outcome), nil, true
+}
+
+func (r *rig) key(n *rigNode, op KeyOp, amount int64, key string, values ...string) Reply {
+	r.t.Helper()
+	req := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: op, Amount: amount}
+	if key != "" {
+		req.Keys = []string{key}
+	}
+	for _, v := range values {
+		req.Values = append(req.Values, []byte(v))
+	}
+	r.apply(req)
+	return n.replies[req.Number]
+}
+
+// group starts a round of the named nodes.
+func (r *rig) group(p Policy, ids ...string) []*rigNode {
+	r.t.Helper()
+	var nodes []*rigNode
+	for _, id := range ids {
+		nodes = append(nodes, r.hello(id, p))
+	}
+	for _, n := range nodes {
+		r.join(n)
+	}
+	if _, _, ok := nodes[0].outcome(); !ok {
+		if r.runs(TimerHold) {
+			r.fire(TimerHold)
+		}
+		r.fire(TimerLastCall)
+	}
+	r.wantRound(nodes...)
+	return nodes
+}
+
+func (r *rig) lost(n *rigNode) {
+	r.t.Helper()
+	r.apply(Disconnect{n.session})
+	if r.m.policy.ReconnectGrace > 0 {
+		r.fire(TimerGrace)
+	}
+}
+
+// wantRound asserts that exactly these nodes hold the ranks of one round.
+func (r *rig) wantRound(nodes ...*rigNode) Outcome {
+	r.t.Helper()
+	var ranks []int
+	var first Outcome
+	for i, n := range nodes {
+		o, err, ok := n.outcome()
+		if !ok || err != nil {
+			r.t.Fatalf("node %s has no place: pending %v, error %v; history %q", n.id, !ok, err, r.changes)
+		}
+		if i == 0 {
+			first = o
+		}
+		ranks = append(ranks, o.Rank)
+		o.Rank = first.Rank
+		if fmt.Sprint(o) != fmt.Sprint(first) {
+			r.t.Fatalf("nodes disagree: %+v and %+v", first, o)
+		}
+	}
+	slices.Sort(ranks)
+	for i, rank := range ranks {
+		if rank != i || first.World != len(nodes) {
+			r.t.Fatalf("ranks %v of a world of %d", ranks, first.World)
+		}
+	}
+	return first
+}
+
+func (r *rig) wantPending(nodes ...*rigNode) {
+	r.t.Helper()
+	for _, n := range nodes {
+		if o, err, ok := n.outcome(); ok {
+			r.t.Fatalf("node %s was answered: %+v, %v", n.id, o, err)
+		}
+	}
+}
+
+func (r *rig) wantError(n *rigNode, code Code) *Error {
+	r.t.Helper()
+	o, err, ok := n.outcome()
+	if !ok || err == nil || err.Code != code {
+		r.t.Fatalf("node %s: want code %d, got answered %v, %+v, %v", n.id, code, ok, o, err)
+	}
+	return err
+}
+
+// check asserts what must hold after every event, whatever came before.
+func (m *Machine) check(t tester) {
+	t.Helper()
+	joined, grace, newcomers := 0, 0, 0
+	for id, n := range m.nodes {
+		if n.id != id || m.sessions[n.session] != n || n.ended {
+			t.Fatalf("node %s is not what its tables say", id)
+		}
+		if n.join == nil {
+			continue
+		}
+		joined++
+		if n.grace {
+			grace++
+		} else if m.seatOf(n) == nil {
+			newcomers++
+		}
+	}
+	if joined != m.joined || grace != m.joinedGrace || newcomers != m.newcomers {
+		t.Fatalf("counters say %d joined, %d in grace, %d newcomers; there are %d, %d, %d",
+			m.joined, m.joinedGrace, m.newcomers, joined, grace, newcomers)
+	}
+	var tally [seatStates]int
+	for rank, s := range m.seats {
+		tally[s.state]++
+		if s.rank != rank {
+			t.Fatalf("seat %d says rank %d", rank, s.rank)
+		}
+		n := m.nodes[s.node]
+		switch {
+		case s.state == seatRejoined && (n == nil || n.join == nil):
+			t.Fatalf("rank %d rejoined without a pending join", rank)
+		case s.state == seatRunning && (n == nil || n.join != nil):
+			t.Fatalf("rank %d runs, but its node is %v", rank, n)
+		}
+	}
+	if tally != m.tally {
+		t.Fatalf("tally is %v, seats say %v", m.tally, tally)
+	}
+	if m.closed != nil && m.joined > 0 {
+		t.Fatalf("%d joins are pending in a closed run", m.joined)
+	}
+	if m.closed == nil && m.tally[seatFinished] == 0 {
+		m.checkNotDue(t)
+	}
+	for _, n := range m.nodes {
+		if n.join != nil {
+			continue // it is blocked in its join and told with the outcome
+		}
+		if want := m.noticeFor(n); (want.Waiting > 0) != (n.notice.Waiting > 0) || want.Closed != n.notice.Closed {
+			t.Fatalf("node %s was told %+v, it should know %+v", n.id, n.notice, want)
+		}
+	}
+}
+
+// checkNotDue asserts that no round is overdue: promises 5 and 6, "at once".
+func (m *Machine) checkNotDue(t tester) {
+	t.Helper()
+	if m.joinedGrace > 0 || m.policy.Max == 0 {
+		return
+	}
+	full := m.joined >= m.policy.enough()
+	switch {
+	case m.live() == 0:
+		if full || m.joined >= m.policy.Min && m.lastCall.due && !m.holding {
+			t.Fatalf("a first round of %d nodes is due and was not completed", m.joined)
+		}
+	case m.tally[seatRejoined] > 0:
+		if m.awaited() == 0 && m.joined >= m.policy.Min && (full || !m.holding) {
+			t.Fatalf("a regroup of %d nodes is due and was not completed", m.joined)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package rendezvous
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Keys by which PyTorch's agents assign ranks and end (docs/spec/agent.md A49,
+// A51).
+const (
+	roleInfoPrefix      = "torchelastic/role_info/"
+	assignedRanksPrefix = "torchelastic/assigned_ranks/"
+	exitBarrierCount    = "torchelastic/agent/terminal_state/num_members"
+	exitBarrierLast     = "torchelastic/agent/terminal_state/last_member"
+)
+
+// noteKey draws conclusions from what an agent writes.
+func (m *Machine) noteKey(n *node, r KeyRequest) {
+	switch r.Op {
+	case KeyAdd:
+		if r.Keys[0] == exitBarrierCount && len(r.Keys) == 1 {
+			m.finish(n)
+		}
+	case KeySet:
+		if len(r.Keys) == 1 && strings.HasPrefix(r.Keys[0], roleInfoPrefix) {
+			m.assistRanks()
+		}
+	}
+}
+
+// assistRanks lets the agents' rank assignment end although a member is lost:
+// otherwise the survivors would wait for its keys until their store times out.
+// The ranks so assigned serve only until the survivors regroup.
+func (m *Machine) assistRanks() {
+	space := m.keys[m.round]
+	if space == nil || m.tally[seatLost] == 0 {
+		return
+	}
+	infos := make([][]byte, len(m.seats))
+	var model []byte
+	for rank := range m.seats {
+		infos[rank], _ = space.engine.Get(roleInfoPrefix + strconv.Itoa(rank))
+		if infos[rank] != nil && model == nil {
+			model = infos[rank]
+		}
+	}
+	if model == nil {
+		return
+	}
+	complete := true
+	for rank, s := range m.seats {
+		if infos[rank] == nil && s.state == seatLost {
+			infos[rank] = roleInfoFor(model, rank)
+			m.setKey(space, roleInfoPrefix+strconv.Itoa(rank), infos[rank])
+		}
+		complete = complete && infos[rank] != nil
+	}
+	if complete && m.seats[0].state == seatLost {
+		m.assignRoles(space, infos)
+	}
+	m.serveWoken(space)
+}
+
+// roleInfo is what an agent publishes of itself.
+type roleInfo struct {
+	Role           string `json:"role"`
+	Rank           int    `json:"rank"`
+	LocalWorldSize int    `json:"local_world_size"`
+}
+
+// roleInfoFor makes a lost member's role info out of a live one's.
+func roleInfoFor(model []byte, rank int) []byte {
+	var info roleInfo
+	if json.Unmarshal(model, &info) != nil {
+		return clone(model)
+	}
+	info.Rank = rank
+	text, err := json.Marshal(info)
+	if err != nil {
+		return clone(model)
+	}
+	return text
+}
+
+// assignRoles does what the agent of rank 0 would have done, had it lived.
+func (m *Machine) assignRoles(space *keySpace, infos [][]byte) {
+	parsed := make([]roleInfo, len(infos))
+	world, roleWorld := 0, map[string]int{}
+	for i, text := range infos {
+		if json.Unmarshal(text, &parsed[i]) != nil {
+			return
+		}
+		world += parsed[i].LocalWorldSize
+		roleWorld[parsed[i].Role] += parsed[i].LocalWorldSize
+	}
+	base, roleBase := 0, map[string]int{}
+	for i, info := range parsed {
+		key := assignedRanksPrefix + strconv.Itoa(i)
+		if _, ok := space.engine.Get(key); !ok {
+			m.setKey(space, key, fmt.Appendf(nil, "[%d, %d, %d, %d]", base, world, roleBase[info.Role], roleWorld[info.Role]))
+		}
+		base += info.LocalWorldSize
+		roleBase[info.Role] += info.LocalWorldSize
+	}
+}
+
+// settleExitBarrier opens the agents' exit barrier once every live member has
+// finished; a lost one is not waited for.
+func (m *Machine) settleExitBarrier() {
+	if m.tally[seatFinished] == 0 || m.live() > 0 {
+		return
+	}
+	space := m.keys[m.round]
+	if space == nil {
+		return
+	}
+	if _, ok := space.engine.Get(exitBarrierLast); ok {
+		return
+	}
+	m.setKey(space, exitBarrierLast, []byte("every live member has finished"))
+	m.serveWoken(space)
+}
+
+// setKey writes a key of ours; the quota leaves room for these.
+func (m *Machine) setKey(space *keySpace, key string, value []byte) {
+	if err := space.engine.Set(key, value); err != nil {
+		m.change("cannot write %s: %v", key, err)
+	}
+}

@@ -1,0 +1,215 @@
+package rendezvous
+
+import "slices"
+
+// evaluate completes a round if one is due and keeps the clocks that decide it.
+func (m *Machine) evaluate() {
+	if m.tally[seatFinished] > 0 { // promise 8: nobody is admitted any more
+		m.disarmAll()
+		m.refuseRejoined()
+		return
+	}
+	if m.live() == 0 {
+		m.evaluateFirst()
+	} else {
+		m.evaluateRegroup()
+	}
+}
+
+// evaluateFirst follows promise 5: the first round, and one that no member of
+// the last round lives to regroup.
+func (m *Machine) evaluateFirst() {
+	m.disarm(&m.regroup, TimerRegroup)
+	m.disarm(&m.admit, TimerAdmit)
+	n := m.joined
+	if n < m.policy.Min || m.policy.Min == 0 {
+		m.disarm(&m.lastCall, TimerLastCall)
+		m.disarm(&m.quiet, TimerQuiet)
+		return
+	}
+	if !m.lastCall.armed {
+		m.arm(&m.lastCall, TimerLastCall, m.policy.LastCallTimeout)
+	}
+	if !m.quiet.armed && m.policy.QuietPeriod > 0 {
+		m.arm(&m.quiet, TimerQuiet, m.policy.QuietPeriod)
+	}
+	due := n >= m.policy.enough() || !m.held() && (m.lastCall.due || m.quiet.due)
+	if due && m.joinedGrace == 0 {
+		m.complete()
+	}
+}
+
+// evaluateRegroup follows promises 6 and 7.
+func (m *Machine) evaluateRegroup() {
+	m.disarm(&m.lastCall, TimerLastCall)
+	m.disarm(&m.quiet, TimerQuiet)
+	m.evaluateAdmission()
+	if m.tally[seatRejoined] == 0 {
+		m.disarm(&m.regroup, TimerRegroup)
+		return
+	}
+	if m.awaited() > 0 && !m.regroup.armed {
+		m.arm(&m.regroup, TimerRegroup, m.policy.RegroupTimeout)
+	}
+	due := m.awaited() == 0 || m.regroup.due
+	enough := m.joined >= m.policy.Min && (!m.held() || m.joined >= m.policy.enough())
+	if due && enough && m.joinedGrace == 0 {
+		m.complete()
+	}
+}
+
+// evaluateAdmission decides whether waiting newcomers are worth a regroup, and
+// announces them after a quiet time.
+func (m *Machine) evaluateAdmission() {
+	if m.gain() == 0 {
+		m.disarm(&m.admit, TimerAdmit)
+		return
+	}
+	if !m.admit.armed {
+		m.arm(&m.admit, TimerAdmit, m.policy.AdmitDelay)
+	}
+}
+
+// gain is how many more nodes than the running round a regroup now would seat.
+func (m *Machine) gain() int {
+	if m.newcomers == 0 {
+		return 0
+	}
+	return max(0, m.policy.seats(m.live()+m.newcomers)-len(m.seats))
+}
+
+// complete forms the next round of the candidates: the only place where a round
+// number is taken and ranks are given.
+func (m *Machine) complete() {
+	candidates := m.candidates()
+	size := m.policy.seats(len(candidates))
+	chosen := candidates[:size]
+	dropped := m.dropAwaited()
+	ranks := assignRanks(m.claims(chosen))
+	last := m.round
+	m.round++
+	m.origin = m.generation
+	m.fresh = false
+	m.disarmAll()
+	m.stopHold()
+
+	for _, n := range candidates {
+		m.uncountJoin(n)
+	}
+	m.seats, m.byNode, m.tally = make([]*seat, size), make(map[string]*seat, size), [seatStates]int{}
+	hostRank, first := -1, (*node)(nil)
+	for i, n := range chosen {
+		s := &seat{rank: ranks[i], node: n.id, label: n.name(), host: n.inHost, state: seatRunning}
+		m.seats[s.rank], m.byNode[n.id] = s, s
+		m.tally[seatRunning]++
+		m.seen[n.id] = struct{}{}
+		if n.inHost {
+			hostRank = s.rank
+		}
+		if s.rank == 0 {
+			first = n
+		}
+	}
+	outcome := Outcome{
+		Generation: m.generation, Round: m.round, World: size, HostRank: hostRank,
+		StoreAddr: m.storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
+	}
+	for i, n := range chosen {
+		number := n.join.Number
+		n.join = nil
+		o := outcome
+		o.Rank = ranks[i]
+		m.answer(n, number, o)
+	}
+	for _, n := range candidates[size:] {
+		m.countJoin(n)
+	}
+	m.dropKeys(last)
+	m.change("round %d is complete: %d of %d nodes, %d waiting", m.round, size, m.policy.Max, m.joined)
+}
+
+// dropAwaited marks the live members that the round goes on without, and names
+// them. They learn it by their notice and come back as waiting nodes.
+func (m *Machine) dropAwaited() []string {
+	if m.awaited() == 0 {
+		return nil
+	}
+	var names []string
+	for _, s := range m.seats {
+		if s.state != seatRunning && s.state != seatUnknown {
+			continue
+		}
+		if n := m.nodes[s.node]; n != nil && s.state == seatRunning {
+			n.stale = "it did not rejoin within regroup_timeout"
+			m.touched = append(m.touched, n)
+		}
+		m.change("node %s was dropped: it did not rejoin within %v", s.name(), m.policy.RegroupTimeout)
+		if len(names) < maxNames {
+			names = append(names, s.name())
+		}
+	}
+	return names
+}
+
+// refuseRejoined answers the joins of members that can no longer regroup.
+func (m *Machine) refuseRejoined() {
+	if m.tally[seatRejoined] == 0 {
+		return
+	}
+	err := m.finishedError()
+	for _, s := range m.seats {
+		if s.state != seatRejoined {
+			continue
+		}
+		n := m.nodes[s.node]
+		m.fail(n, n.join.Number, err)
+		m.dropJoin(n)
+		m.touched = append(m.touched, n)
+		m.setSeat(s, seatLost, "could not regroup after others had finished")
+	}
+}
+
+// storeAddr is the address that the workers are given for the round store of the
+// rank-0 node (docs/design.md, MASTER_ADDR).
+func (m *Machine) storeAddr(first *node, chosen []*node) string {
+	if first.join.StoreAddr != "" {
+		return first.join.StoreAddr
+	}
+	if !isLoopback(first.seenAddr) {
+		return first.seenAddr
+	}
+	for _, n := range chosen {
+		if !isLoopback(n.seenAddr) {
+			return n.serverAddr
+		}
+	}
+	return first.seenAddr
+}
+
+func (m *Machine) sortCandidates(list []*node) {
+	slices.SortFunc(list, func(a, b *node) int {
+		ra, rb := m.priority(a), m.priority(b)
+		if ra != rb {
+			return ra - rb
+		}
+		if a.seq < b.seq {
+			return -1
+		}
+		return 1
+	})
+}
+
+// priority orders members by rank before everybody else.
+func (m *Machine) priority(n *node) int {
+	if s := m.seatOf(n); s != nil {
+		return s.rank
+	}
+	return len(m.seats)
+}
+
+func (m *Machine) disarmAll() {
+	m.disarm(&m.lastCall, TimerLastCall)
+	m.disarm(&m.quiet, TimerQuiet)
+	m.disarm(&m.regroup, TimerRegroup)
+	m.disarm(&m.admit, TimerAdmit)
+}

@@ -1,0 +1,69 @@
+package rendezvous
+
+// take admits a numbered request: nil means that there is nothing to apply,
+// because the session is unknown (its connection was dropped), the answer is known
+// (it is sent again) or still owed.
+func (m *Machine) take(r Request) *node {
+	n := m.sessions[r.Session]
+	if n == nil {
+		return nil
+	}
+	if r.Acked > n.acked {
+		n.acked = r.Acked
+		for number := range n.answered {
+			if number <= r.Acked {
+				delete(n.answered, number)
+			}
+		}
+	}
+	if r.Number <= n.acked {
+		return nil
+	}
+	if len(n.answered) >= maxAnswers {
+		m.lose(n, "lost: it does not acknowledge answers")
+		return nil
+	}
+	if reply, ok := n.answered[r.Number]; ok {
+		m.emit(reply)
+		return nil
+	}
+	if n.owes(r.Number) {
+		return nil
+	}
+	return n
+}
+
+// owes reports whether the request is applied and its answer still to come.
+func (n *node) owes(number uint64) bool {
+	if n.join != nil && n.join.Number == number {
+		return true
+	}
+	if _, ok := n.waits[number]; ok {
+		return true
+	}
+	for _, l := range n.linger {
+		if l == number {
+			return true
+		}
+	}
+	return false
+}
+
+// answer answers a request and keeps the answer until the node has it.
+func (m *Machine) answer(n *node, number uint64, result Result) {
+	m.reply(n, Reply{Session: n.session, Number: number, Result: result})
+}
+
+func (m *Machine) fail(n *node, number uint64, err *Error) {
+	m.reply(n, Reply{Session: n.session, Number: number, Err: err})
+}
+
+func (m *Machine) reply(n *node, r Reply) {
+	if m.sessions[n.session] == n {
+		n.answered[r.Number] = r
+	}
+	m.emit(r)
+}
+
+// maxAnswers bounds the answers kept for a node; a well-behaved one has a few.
+const maxAnswers = 1 << 14

@@ -1,0 +1,256 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// awaitWaiters returns when n calls wait on l. It looks again and again, for there
+// is nothing that would tell.
+func awaitWaiters(t *testing.T, l *Local, n int) {
+	t.Helper()
+	for t.Context().Err() == nil {
+		l.mu.Lock()
+		have := l.engine.NumWaiters()
+		l.mu.Unlock()
+		if have == n {
+			return
+		}
+	}
+	t.Fatal("the test is over")
+}
+
+func newLocal(t *testing.T) *Local {
+	l := NewLocal(newEngine())
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// must returns v if there was no error.
+func must[T any](v T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLocalOperations(t *testing.T) {
+	ctx, l := t.Context(), newLocal(t)
+	ok(t, l.Set(ctx, "k", []byte("v")))
+	ok(t, l.Append(ctx, "k", []byte("w")))
+	ok(t, l.Set(ctx, "empty", nil))
+	ok(t, l.MultiSet(ctx, []string{"a", "b"}, [][]byte{[]byte("1"), []byte("2")}))
+	if got := must(l.Get(ctx, "k"))(t); string(got) != "vw" {
+		t.Errorf("get: %q", got)
+	}
+	if got := must(l.Get(ctx, "empty"))(t); got == nil || len(got) != 0 {
+		t.Errorf("get of an empty value: %#v", got)
+	}
+	if got := must(l.MultiGet(ctx, []string{"b", "a"}))(t); fmt.Sprintf("%s", got) != "[2 1]" {
+		t.Errorf("multi_get: %s", got)
+	}
+	if n := must(l.Add(ctx, "a", 41))(t); n != 42 {
+		t.Errorf("add: %d", n)
+	}
+	if got := must(l.CompareSet(ctx, "a", []byte("42"), []byte("x")))(t); string(got) != "x" {
+		t.Errorf("compare_set: %q", got)
+	}
+	if !must(l.Check(ctx, []string{"a", "b"}))(t) || must(l.Check(ctx, []string{"zz"}))(t) {
+		t.Error("check")
+	}
+	if !must(l.Delete(ctx, "b"))(t) || must(l.Delete(ctx, "b"))(t) {
+		t.Error("delete")
+	}
+	if n := must(l.NumKeys(ctx))(t); n != 3 {
+		t.Errorf("num_keys: %d", n)
+	}
+	if keys := must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"a", "empty", "k"}) {
+		t.Errorf("list_keys: %q", keys)
+	}
+	ok(t, l.QueuePush(ctx, "q", []byte("item")))
+	if n := must(l.QueueLen(ctx, "q"))(t); n != 1 {
+		t.Errorf("queue_len: %d", n)
+	}
+	if got := must(l.QueuePop(ctx, "q", true))(t); string(got) != "item" {
+		t.Errorf("queue_pop: %q", got)
+	}
+	if _, err := l.QueuePop(ctx, "q", false); !errors.Is(err, ErrQueueEmpty) {
+		t.Errorf("queue_pop of nothing: %v", err)
+	}
+	if _, err := l.Add(ctx, "k", 1); !errors.Is(err, ErrNotNumber) {
+		t.Errorf("add to text: %v", err)
+	}
+	if _, err := NewLocal(NewEngine(Limits{MaxBytes: 1})).CompareSet(ctx, "kk", nil, nil); !errors.Is(err, ErrQuota) {
+		t.Errorf("compare_set over the quota: %v", err)
+	}
+}
+
+// TestLocalWaits starts every call that waits, ends them by what they wait for,
+// by their context, and by Close.
+func TestLocalWaits(t *testing.T) {
+	calls := map[string]func(context.Context, Store) error{
+		"get":       func(ctx context.Context, s Store) error { _, err := s.Get(ctx, "k"); return err },
+		"wait":      func(ctx context.Context, s Store) error { return s.Wait(ctx, []string{"k"}) },
+		"multi_get": func(ctx context.Context, s Store) error { _, err := s.MultiGet(ctx, []string{"k", "k"}); return err },
+		"queue_pop": func(ctx context.Context, s Store) error { _, err := s.QueuePop(ctx, "q", true); return err },
+		"barrier":   func(ctx context.Context, s Store) error { return s.Barrier(ctx, "b", 2) },
+	}
+	ends := map[string]struct {
+		end  func(l *Local, cancel func())
+		want error
+	}{
+		"done": {func(l *Local, _ func()) {
+			ctx := context.Background()
+			l.QueuePush(ctx, "k", nil) // is no key
+			l.Set(ctx, "q", nil)       // is no queue
+			l.Set(ctx, "k", nil)
+			l.QueuePush(ctx, "q", nil)
+			l.Barrier(ctx, "b", 2)
+		}, nil},
+		"canceled": {func(_ *Local, cancel func()) { cancel() }, context.Canceled},
+		"closed":   {func(l *Local, _ func()) { l.Close() }, ErrClosed},
+	}
+	for name, call := range calls {
+		for how, end := range ends {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				l := newLocal(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				result := make(chan error)
+				go func() { result <- call(ctx, l) }()
+				awaitWaiters(t, l, 1)
+				end.end(l, cancel)
+				if err := <-result; !errors.Is(err, end.want) {
+					t.Errorf("got %v, want %v", err, end.want)
+				}
+				awaitWaiters(t, l, 0)
+			})
+		}
+	}
+}
+
+func TestLocalTimeout(t *testing.T) {
+	l := newLocal(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 1)
+	defer cancel()
+	err := l.Wait(ctx, []string{"k"})
+	if !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	l.Close()
+	if err := l.Set(t.Context(), "k", nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestLocalQueueServesAll: no item is lost and none is taken twice.
+func TestLocalQueueServesAll(t *testing.T) {
+	ctx, l := t.Context(), newLocal(t)
+	const takers, items = 8, 400
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	seen := map[string]int{}
+	for range takers {
+		wg.Go(func() {
+			for range items / takers {
+				item, err := l.QueuePop(ctx, "q", true)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				seen[string(item)]++
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range items {
+		ok(t, l.QueuePush(ctx, "q", []byte(fmt.Sprint(i))))
+	}
+	wg.Wait()
+	if len(seen) != items {
+		t.Errorf("%d items of %d", len(seen), items)
+	}
+}
+
+func TestPrefix(t *testing.T) {
+	ctx, l := t.Context(), newLocal(t)
+	a, ab := NewPrefix("a", l), NewPrefix("ab", l)
+	nested := NewPrefix("a", NewPrefix("b", l))
+	ok(t, a.Set(ctx, "k", []byte("1")))
+	ok(t, a.Append(ctx, "k", []byte("0")))
+	ok(t, ab.Set(ctx, "k2", nil))
+	must(nested.Add(ctx, "k", 1))(t)
+	ok(t, a.MultiSet(ctx, []string{"m"}, [][]byte{[]byte("v")}))
+	if keys := must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"a/k", "a/m", "ab/k2", "b/a/k"}) {
+		t.Errorf("keys below: %q", keys)
+	}
+	if keys := must(a.ListKeys(ctx))(t); !slices.Equal(keys, []string{"k", "m"}) {
+		t.Errorf("keys: %q", keys)
+	}
+	if n := must(a.NumKeys(ctx))(t); n != 4 {
+		t.Errorf("num_keys: %d", n)
+	}
+	if got := must(a.Get(ctx, "k"))(t); string(got) != "10" {
+		t.Errorf("get: %q", got)
+	}
+	if n := must(a.Add(ctx, "k", 1))(t); n != 11 {
+		t.Errorf("add: %d", n)
+	}
+	if got := must(a.CompareSet(ctx, "k", []byte("11"), []byte("x")))(t); string(got) != "x" {
+		t.Errorf("compare_set: %q", got)
+	}
+	if got := must(a.MultiGet(ctx, []string{"m", "k"}))(t); fmt.Sprintf("%s", got) != "[v x]" {
+		t.Errorf("multi_get: %s", got)
+	}
+	if !must(a.Check(ctx, []string{"k"}))(t) || must(a.Check(ctx, []string{"k2"}))(t) {
+		t.Error("check")
+	}
+	ok(t, a.Wait(ctx, []string{"k"}))
+	if !must(a.Delete(ctx, "k"))(t) {
+		t.Error("delete")
+	}
+	ok(t, a.QueuePush(ctx, "q", []byte("item")))
+	if n := must(l.QueueLen(ctx, "a/q"))(t); n != 1 || must(a.QueueLen(ctx, "q"))(t) != 1 {
+		t.Errorf("queue_len: %d", n)
+	}
+	if got := must(a.QueuePop(ctx, "q", false))(t); string(got) != "item" {
+		t.Errorf("queue_pop: %q", got)
+	}
+}
+
+// TestPrefixBarrier: it uses the keys of torch's PrefixStore.
+func TestPrefixBarrier(t *testing.T) {
+	ctx, l := t.Context(), newLocal(t)
+	p := NewPrefix("p", l)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if err := p.Barrier(ctx, "b", 3); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if keys := must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"p/b/last_member", "p/b/num_members"}) {
+		t.Errorf("keys: %q", keys)
+	}
+	ok(t, p.Close())
+	if err := p.Barrier(ctx, "b", 3); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}

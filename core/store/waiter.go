@@ -1,0 +1,191 @@
+package store
+
+import "strings"
+
+// Waiter is one pending wait on an Engine. Wake has to be set; the rest belongs
+// to the engine. A Waiter may be used again once it was woken or cancelled. It
+// must not be copied while registered.
+type Waiter struct {
+	// Wake is called once when the wait is over, from within the write that
+	// ended it. It must not call the engine. A cancelled waiter is not woken.
+	Wake func()
+
+	missing int            // writes still to come
+	regs    []registration // at first one per missing key, of which some are done
+	single  [1]registration
+}
+
+// Active reports whether w is registered and has not been woken.
+func (w *Waiter) Active() bool { return w.missing > 0 }
+
+// registration is a waiter's place in the list of one key.
+type registration struct {
+	waiter     *Waiter
+	list       *waitList // nil once this key was written
+	prev, next *registration
+}
+
+// waitList is the waiters of one key in the order of their registration.
+type waitList struct {
+	key        string
+	head, tail *registration
+}
+
+// Wait returns true if each of keys exists or names a non-empty queue. Else it
+// registers w, once for each missing key (a key named twice counts twice), and
+// returns false; w is woken when all of those were written. It is a count-down:
+// deleting a written key again does not undo it, and keys present now are not
+// looked at again (docs/spec/tcpstore-wire.md 4.4).
+func (e *Engine) Wait(keys []string, w *Waiter) (done bool) {
+	return e.await(keys, w, e.present)
+}
+
+// WaitKeys is Wait for callers which need the keys themselves: a queue of that
+// name does not count. A push on it is counted like a write, so that the caller
+// has to look again after being woken.
+func (e *Engine) WaitKeys(keys []string, w *Waiter) (done bool) {
+	return e.await(keys, w, func(key string) bool { return e.keys[key] != nil })
+}
+
+// WaitQueue is Wait for a caller which needs an item of the queue of that name: a
+// key of that name does not count. A write of it does, so that the caller has to
+// look again after being woken.
+func (e *Engine) WaitQueue(name string, w *Waiter) (done bool) {
+	return e.await([]string{name}, w, func(name string) bool { return e.queues[name] != nil })
+}
+
+// await registers w for those of keys which are not present, if there are any.
+func (e *Engine) await(keys []string, w *Waiter, present func(string) bool) (done bool) {
+	missing := 0
+	for _, key := range keys {
+		if !present(key) {
+			missing++
+		}
+	}
+	if missing == 0 {
+		return true
+	}
+	e.enlist(w, missing)
+	for _, key := range keys {
+		if !present(key) {
+			e.register(w, key)
+		}
+	}
+	return false
+}
+
+// Cancel takes w out of the engine; it is not woken any more. It takes time
+// proportional to the keys w waits for. A waiter that is not registered is left
+// alone.
+func (e *Engine) Cancel(w *Waiter) {
+	if !w.Active() {
+		return
+	}
+	for i := range w.regs {
+		if r := &w.regs[i]; r.list != nil {
+			e.unlink(r)
+		}
+	}
+	e.retire(w)
+}
+
+// enlist readies w for n registrations. The slice is never moved after it, since
+// lists point into it.
+func (e *Engine) enlist(w *Waiter, n int) {
+	if w.Active() {
+		panic("store: Waiter is registered already")
+	}
+	if n == 1 {
+		w.regs = w.single[:0]
+	} else {
+		w.regs = make([]registration, 0, n)
+	}
+	w.missing = n
+	e.waiters++
+}
+
+// register puts w at the end of key's list.
+func (e *Engine) register(w *Waiter, key string) {
+	list := e.waiting[key]
+	if list == nil {
+		list = &waitList{key: strings.Clone(key)}
+		e.waiting[list.key] = list
+	}
+	w.regs = append(w.regs, registration{waiter: w, list: list, prev: list.tail})
+	r := &w.regs[len(w.regs)-1]
+	if list.tail == nil {
+		list.head = r
+	} else {
+		list.tail.next = r
+	}
+	list.tail = r
+}
+
+// unlink takes r out of its list, and the list out of the engine if it is the last.
+func (e *Engine) unlink(r *registration) {
+	list := r.list
+	if r.prev == nil {
+		list.head = r.next
+	} else {
+		r.prev.next = r.next
+	}
+	if r.next == nil {
+		list.tail = r.prev
+	} else {
+		r.next.prev = r.prev
+	}
+	if list.head == nil {
+		delete(e.waiting, list.key)
+	}
+	*r = registration{}
+}
+
+// retire ends w's registration, all of whose places are gone.
+func (e *Engine) retire(w *Waiter) {
+	w.missing = 0
+	w.regs = nil
+	e.waiters--
+}
+
+// wakeAll empties the list of key and counts its waiters down, in one pass.
+func (e *Engine) wakeAll(key string) {
+	if len(e.waiting) == 0 {
+		return
+	}
+	list := e.waiting[key]
+	if list == nil {
+		return
+	}
+	delete(e.waiting, key)
+	for r := list.head; r != nil; {
+		w, next := r.waiter, r.next
+		*r = registration{}
+		e.countDown(w)
+		r = next
+	}
+}
+
+// wakeOne counts the waiters of key down until one of them is woken. Those
+// before it wait for other keys too; for them this key is done.
+func (e *Engine) wakeOne(key string) {
+	list := e.waiting[key]
+	if list == nil {
+		return
+	}
+	for woken := false; list.head != nil && !woken; {
+		w := list.head.waiter
+		e.unlink(list.head)
+		woken = e.countDown(w)
+	}
+}
+
+// countDown counts one write for w and wakes it after the last.
+func (e *Engine) countDown(w *Waiter) (woken bool) {
+	w.missing--
+	if w.missing > 0 {
+		return false
+	}
+	e.retire(w)
+	w.Wake()
+	return true
+}
