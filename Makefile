@@ -1,0 +1,303 @@
+# Rallypoint: build, check and test. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# What may be changed on the command line: `make test-long FUZZTIME=5m`.
+GO ?= go
+PYTHON ?= python3
+PYTEST_ARGS ?=
+GOTEST_ARGS ?=
+FUZZTIME ?= 30s
+TORCH_VERSIONS ?= 2.4.1 2.8.0
+SANITIZE ?=
+
+STATICCHECK_VERSION := v0.8.2
+SOVERSION := 0
+
+# uv never fetches an interpreter: the one named by PYTHON is used.
+export UV_PYTHON_DOWNLOADS := never
+UV := .tools/uv/bin/uv
+STATICCHECK := .tools/staticcheck-$(STATICCHECK_VERSION)/staticcheck
+BIN := .venv/bin
+
+# A recipe line that takes longer than a second is announced by one line.
+say = @printf '%s\n' '==> $(1)'
+
+hash = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
+UV_STAMP := .tools/.uv-$(call hash,requirements/uv.txt)
+RELEASE_STAMP := .venvs/release/.requirements-$(call hash,requirements/uv.txt requirements/release.txt)
+VENV_STAMP := .venv/.requirements-$(call hash,requirements/uv.txt requirements/dev.txt)
+
+# Folders that hold no sources of ours.
+NOT_OURS := .git .tools .venv .venvs build dist
+find_sources = $(shell find . $(foreach d,$(NOT_OURS),-path ./$(d) -prune -o) -type f \( $(1) \) -print | sort)
+GO_FILES = $(call find_sources,-name '*.go')
+C_FILES = $(call find_sources,-name '*.c' -o -name '*.h')
+HEADERS := $(wildcard include/*.h)
+C_TESTS := $(wildcard capi/tests/*.c)
+PY_DIRS := $(wildcard python bench examples)
+WHEEL_FILES := pyproject.toml VERSION LICENSE $(wildcard README.md) \
+	$(shell find python \( -name __pycache__ -o -path python/tests \) -prune -o -type f -print)
+
+##@ Build
+
+.PHONY: all
+all: build/librallypoint.so build/rallypoint  ## Build the library and the command (the default)
+
+.PHONY: wheel
+wheel: build/.wheel  ## Build dist/rallypoint-*.whl, which carries the library
+
+.PHONY: venv
+venv: $(VENV_STAMP)  ## Make .venv with the pinned development tools and torch
+
+.PHONY: install
+install: .venv/.wheel  ## Install the wheel into .venv (done by test, demo and bench)
+
+# The library and the command. The go command decides what is stale; the file
+# is replaced only if its bytes differ, so that nothing downstream is rebuilt.
+.PHONY: FORCE
+FORCE:
+
+# The same source gives the same bytes, in whatever folder it lies.
+GO_BUILD := $(GO) build -trimpath -buildvcs=false
+LIB_LDFLAGS := "-s -w -buildid= -extldflags '-Wl,-soname,librallypoint.so.$(SOVERSION) -Wl,--version-script=$(CURDIR)/capi/exports.map'"
+replace_if_changed = if cmp -s "$(1)" $@; then :; else mv -f "$(1)" $@; echo "    $@: $$(stat -c %s $@) bytes"; fi
+
+# The header that cgo writes beside the library is not ours to ship
+# (include/rallypoint.h is the contract): it dies with the temporary folder.
+build/librallypoint.so: FORCE
+	$(call say,building $@)
+	@mkdir -p build; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
+	CGO_ENABLED=1 $(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o "$$tmp/librallypoint.so" ./capi; \
+	$(call replace_if_changed,$$tmp/librallypoint.so)
+
+build/rallypoint: FORCE
+	$(call say,building $@)
+	@mkdir -p build; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
+	CGO_ENABLED=0 $(GO_BUILD) -ldflags '-s -w -buildid=' -o "$$tmp/rallypoint" ./cmd/rallypoint; \
+	$(call replace_if_changed,$$tmp/rallypoint)
+
+build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(VENV_STAMP)
+	$(call say,building the wheel)
+	@rm -rf dist
+	@GO=$(GO) RALLYPOINT_LIB=build/librallypoint.so $(BIN)/python -m hatchling build -t wheel -d dist
+	@touch $@
+
+.venv/.wheel: build/.wheel $(VENV_STAMP)
+	$(call say,installing the wheel into .venv)
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --reinstall dist/rallypoint-*.whl
+	@touch $@
+
+# What is published: a wheel per machine that runs on any glibc since 2.17, and
+# the sources. zig is the C compiler, since a plain gcc binds the library to the
+# glibc of the machine that built it.
+.PHONY: release
+release: $(RELEASE_STAMP)  ## Build the wheels for x86-64 and arm64, and the sdist
+	@rm -rf dist; for m in amd64:x86_64 arm64:aarch64; do \
+	lib=build/release/$${m#*:}/librallypoint.so; mkdir -p $$(dirname $$lib); \
+	echo "==> building $$lib and its wheel"; \
+	CGO_ENABLED=1 GOOS=linux GOARCH=$${m%:*} \
+	CC="$(CURDIR)/.venvs/release/bin/python -m ziglang cc -target $${m#*:}-linux-gnu.2.17" \
+	$(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o $$lib ./capi; \
+	rm -f build/release/$${m#*:}/librallypoint.h; \
+	GO=$(GO) RALLYPOINT_LIB=$$lib .venvs/release/bin/python -m hatchling build -t wheel -d dist; done
+	@.venvs/release/bin/python -m hatchling build -t sdist -d dist
+	@ls -l dist
+
+$(RELEASE_STAMP): | $(UV_STAMP)
+	$(call say,making .venvs/release)
+	@mkdir -p .venvs
+	$(call make_venv,.venvs/release,requirements/release.txt)
+
+# Environments. A stamp carries the hash of what was asked for, so that a
+# changed requirement rebuilds and a fresh checkout's file times do not.
+# $(1): folder, $(2): requirements file
+define make_venv
+@ver=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.version_info >= (3, 11))'); \
+	case "$$ver" in *True) ;; *) echo "$(PYTHON) is Python $${ver% *}; the pinned requirements need 3.11 or newer (set PYTHON)" >&2; exit 1;; esac
+@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" $(1)
+@$(UV) pip sync --quiet --python $(1)/bin/python $(2)
+@rm -f $(1)/.requirements-* $(1)/.wheel
+@touch $@
+endef
+
+$(UV_STAMP):
+	$(call say,installing uv into .tools)
+	@mkdir -p .tools; rm -rf .tools/uv .tools/.uv-*
+	@$(PYTHON) -m venv .tools/uv
+	@.tools/uv/bin/pip install --quiet --disable-pip-version-check -r requirements/uv.txt
+	@touch $@
+
+$(VENV_STAMP): | $(UV_STAMP)
+	$(call say,making .venv from requirements/dev.txt (the first time this downloads about 3 GB))
+	$(call make_venv,.venv,requirements/dev.txt)
+
+# Older torch versions: .venvs/torch-2.4.1 and so on.
+.PHONY: venvs
+venvs: $(TORCH_VERSIONS:%=venv-torch-%)  ## Make .venvs/torch-* for TORCH_VERSIONS
+
+define torch_rules
+TORCH_STAMP_$(1) := .venvs/torch-$(1)/.requirements-$$(call hash,requirements/uv.txt requirements/torch-$(1).txt)
+
+.PHONY: venv-torch-$(1)
+venv-torch-$(1): $$(TORCH_STAMP_$(1))
+
+$$(TORCH_STAMP_$(1)): | $$(UV_STAMP)
+	$$(call say,making .venvs/torch-$(1))
+	@mkdir -p .venvs
+	$$(call make_venv,.venvs/torch-$(1),requirements/torch-$(1).txt)
+
+.venvs/torch-$(1)/.wheel: build/.wheel $$(TORCH_STAMP_$(1))
+	$$(call say,installing the wheel into .venvs/torch-$(1))
+	@$$(UV) pip install --quiet --python .venvs/torch-$(1)/bin/python --no-deps --reinstall dist/rallypoint-*.whl
+	@touch $$@
+
+.PHONY: test-torch-$(1)
+test-torch-$(1): .venvs/torch-$(1)/.wheel
+	$$(call say,pytest with torch $(1))
+	@.venvs/torch-$(1)/bin/python -m pytest python/tests $(PYTEST_ARGS)
+endef
+$(foreach v,$(TORCH_VERSIONS),$(eval $(call torch_rules,$(v))))
+
+##@ Check (no test is run)
+
+.PHONY: check
+check: check-go check-c check-python  ## Formatting, vet, linters, types, headers
+
+.PHONY: check-go
+check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, go mod tidy
+	$(call say,gofmt)
+	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
+	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
+	$(call say,go vet)
+	@$(GO) vet ./...
+	$(call say,staticcheck)
+	@$(STATICCHECK) ./...
+	$(call say,go mod tidy -diff)
+	@$(GO) mod tidy -diff
+
+.PHONY: check-c
+check-c: $(VENV_STAMP)  ## clang-format; the header as C99 and as C++17
+ifneq ($(HEADERS),)
+	$(call say,headers as C99 and C++17)
+	@for h in $(notdir $(HEADERS)); do \
+	printf '#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' $$h $$h | $(CC) -std=c99 -Wall -Wextra -Werror -pedantic -Iinclude -fsyntax-only -x c -; \
+	printf '#include "%s"\n#include "%s"\nint main() { return 0; }\n' $$h $$h | $(CXX) -std=c++17 -Wall -Wextra -Werror -pedantic -Iinclude -fsyntax-only -x c++ -; \
+	done
+endif
+ifneq ($(strip $(C_FILES)),)
+	$(call say,clang-format)
+	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
+endif
+
+.PHONY: check-python
+check-python: $(VENV_STAMP)  ## ruff check, ruff format, mypy
+	$(call say,ruff check; ruff format --check)
+	@$(BIN)/ruff check --quiet $(PY_DIRS)
+	@$(BIN)/ruff format --quiet --check $(PY_DIRS) || { echo "not formatted (make fmt)" >&2; exit 1; }
+	$(call say,mypy)
+	@$(BIN)/mypy
+
+$(STATICCHECK):
+	$(call say,building staticcheck $(STATICCHECK_VERSION))
+	@GOBIN=$(CURDIR)/$(dir $@) $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
+
+.PHONY: fmt
+fmt: $(VENV_STAMP)  ## Format everything
+	@gofmt -w $(GO_FILES) </dev/null
+ifneq ($(strip $(C_FILES)),)
+	@$(BIN)/clang-format -i $(C_FILES)
+endif
+	@$(BIN)/ruff check --quiet --fix $(PY_DIRS) || true
+	@$(BIN)/ruff format $(PY_DIRS)
+
+##@ Test
+
+.PHONY: test
+test: test-go test-c test-python  ## All quick tests
+
+.PHONY: test-go
+test-go:  ## go test -race ./...
+	$(call say,go test -race ./...)
+	@CGO_ENABLED=1 $(GO) test -race -timeout 5m $(GOTEST_ARGS) ./...
+
+# Each capi/tests/*.c is one program: exit code 0 is a pass.
+# SANITIZE=address,undefined builds them with those sanitizers.
+C_TEST_BINS := $(C_TESTS:capi/tests/%.c=build/ctest/%)
+
+build/ctest/%: capi/tests/%.c $(wildcard capi/tests/*.h) $(HEADERS) build/librallypoint.so
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) \
+	-Iinclude -Icapi/tests -o $@ $< $(CURDIR)/build/librallypoint.so -Wl,-rpath,$(CURDIR)/build/ctest/lib -pthread
+
+.PHONY: test-c
+test-c: build/librallypoint.so $(C_TEST_BINS)  ## The exported symbols, and the C programs in capi/tests
+	$(call say,exported symbols)
+	@bad=$$(nm -D --defined-only build/librallypoint.so | awk '$$2 != "A" {print $$3}' | grep -v '^rp_' || true); \
+	if [ -n "$$bad" ]; then echo "exported, but not rp_*:" >&2; echo "$$bad" >&2; exit 1; fi
+	@mkdir -p build/ctest/lib; ln -sf ../../librallypoint.so build/ctest/lib/librallypoint.so.$(SOVERSION)
+	@ok=0; for t in $(C_TEST_BINS); do \
+	if timeout 120 $$t; then echo "ok    $$t"; ok=$$((ok+1)); else echo "FAIL  $$t (exit $$?)"; exit 1; fi; done; \
+	echo "C tests: $$ok passed"
+
+.PHONY: test-python
+test-python: .venv/.wheel  ## pytest against the installed wheel
+	$(call say,pytest)
+	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
+
+.PHONY: test-long
+test-long: fuzz test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+
+.PHONY: test-python-long
+test-python-long: .venv/.wheel  ## pytest -m long
+	$(call say,pytest -m long)
+	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 $(PYTEST_ARGS)
+
+.PHONY: fuzz
+fuzz:  ## Every fuzz target for FUZZTIME (30s)
+	@n=0; for pkg in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+	for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	echo "==> fuzzing $$pkg $$f for $(FUZZTIME)"; \
+	$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; n=$$((n+1)); done; done; \
+	echo "fuzzing: $$n targets passed"
+
+##@ Run
+
+.PHONY: demo
+demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
+	@$(BIN)/python examples/digits/demo.py
+
+.PHONY: bench
+bench: .venv/.wheel build/rallypoint  ## Run the benchmarks
+	@$(BIN)/python bench/run.py
+
+##@ Other
+
+# Packages that torch names but a machine without a GPU never loads: 1.5 GB.
+NOT_NEEDED := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cuda-cccl nvidia-cusolver nvidia-nvjitlink nvidia-nvtx
+LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --annotation-style line \
+	--custom-compile-command 'make lock' $(NOT_NEEDED:%=--no-emit-package %)
+
+.PHONY: lock
+lock: $(UV_STAMP)  ## Pin anew: requirements/*.in -> requirements/*.txt
+	@for f in requirements/*.in; do echo "==> pinning $$f"; $(LOCK) "$$f" -o "$${f%.in}.txt"; done
+
+.PHONY: clean
+clean:  ## Remove what was built (environments and tools stay)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache
+	@find python bench examples -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean  ## Remove the environments and tools, too
+	@rm -rf .venv .venvs .tools
+
+.PHONY: help
+help:  ## List the targets
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	/^[a-z][a-z-]*:.*##/ {printf "  make %-18s %s\n", $$1, $$2}' Makefile
+	@printf '\nVariables: PYTHON=%s GO=%s FUZZTIME=%s TORCH_VERSIONS="%s"\n           PYTEST_ARGS GOTEST_ARGS SANITIZE (address,undefined)\n' \
+	'$(PYTHON)' '$(GO)' '$(FUZZTIME)' '$(TORCH_VERSIONS)'
