@@ -255,7 +255,7 @@ test-long: fuzz test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, l
 .PHONY: test-python-long
 test-python-long: .venv/.wheel  ## pytest -m long
 	$(call say,pytest -m long)
-	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 -o faulthandler_timeout=1860 $(PYTEST_ARGS)
 
 .PHONY: fuzz
 fuzz:  ## Every fuzz target for FUZZTIME (30s)

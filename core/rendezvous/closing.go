@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -22,15 +23,18 @@ type closing struct {
 	at     time.Time
 }
 
-func (c *closing) text() string {
-	how := "closed"
+func (c *closing) how() string {
 	switch c.kind {
 	case closedSuccess:
-		how = "ended successfully"
+		return "ended successfully"
 	case closedFailed:
-		how = "failed"
+		return "failed"
 	}
-	text := fmt.Sprintf("%s by %s", how, c.by)
+	return "closed"
+}
+
+func (c *closing) text() string {
+	text := fmt.Sprintf("%s by %s", c.how(), c.by)
 	if !c.at.IsZero() {
 		text += " at " + c.at.Format(time.RFC3339)
 	}
@@ -110,15 +114,19 @@ func (m *Machine) endIfAllFinished() {
 
 // settleLingers answers the nodes that wait for the others to end.
 func (m *Machine) settleLingers() {
-	for _, n := range m.sessions {
-		if len(n.linger) == 0 || !m.othersEnded(n) {
-			continue
+	m.lingering = slices.DeleteFunc(m.lingering, func(n *node) bool {
+		if m.sessions[n.session] != n {
+			return true
+		}
+		if !m.othersEnded(n) {
+			return false
 		}
 		for _, number := range n.linger {
 			m.answer(n, number, nil)
 		}
 		n.linger = nil
-	}
+		return true
+	})
 }
 
 // othersEnded reports whether every other member of the node's round has

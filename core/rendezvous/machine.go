@@ -51,8 +51,9 @@ type Machine struct {
 	timers   map[Timer]uint64 // running timers, their sequence number (Seq zero in the key)
 	timerSeq uint64
 
-	closed *closing
-	keys   map[uint64]*keySpace
+	closed    *closing
+	lingering []*node // nodes that wait for the others to end
+	keys      map[uint64]*keySpace
 
 	viewed  view    // what the last notices were computed from
 	touched []*node // nodes whose own view changed
@@ -121,6 +122,7 @@ func (m *Machine) Apply(ev Event) []Effect {
 	case Linger:
 		if n := m.take(ev.Request); n != nil {
 			n.linger = append(n.linger, ev.Number)
+			m.lingering = append(m.lingering, n)
 		}
 	case KeyRequest:
 		if n := m.take(ev.Request); n != nil {

@@ -1,0 +1,57 @@
+package rendezvous
+
+import (
+	"fmt"
+	"testing"
+)
+
+// BenchmarkRound is one whole first round of N nodes: hello, join, outcome.
+func BenchmarkRound(b *testing.B) {
+	for _, nodes := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			p := policy(nodes, nodes)
+			sessions := make([]SessionID, nodes)
+			for i := range sessions {
+				sessions[i] = SessionID(fmt.Sprint("session", i))
+			}
+			for b.Loop() {
+				m := New(Config{RunID: "job", Generation: "g", Uptime: -1})
+				for i, s := range sessions {
+					m.Apply(Hello{Session: s, Node: fmt.Sprint("node", i), Policy: p, SeenAddr: "10.0.0.1"})
+				}
+				for _, s := range sessions {
+					m.Apply(Join{Request: Request{Session: s, Number: 1}, NodeRank: -1, RankHint: -1})
+				}
+				if m.Round() != 1 {
+					b.Fatal("no round")
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(nodes), "ns/node")
+		})
+	}
+}
+
+// BenchmarkRegroup is a loss in a round of N nodes and the round after it.
+func BenchmarkRegroup(b *testing.B) {
+	const nodes = 1000
+	p := policy(1, nodes)
+	m := New(Config{RunID: "job", Generation: "g", Uptime: -1})
+	number := uint64(0)
+	hello := func(i int) {
+		m.Apply(Hello{Session: SessionID(fmt.Sprint(i)), Node: fmt.Sprint("n", i), Policy: p, SeenAddr: "10.0.0.1"})
+	}
+	join := func(i int) {
+		m.Apply(Join{Request: Request{Session: SessionID(fmt.Sprint(i)), Number: number, Acked: number - 1}, NodeRank: -1, RankHint: -1})
+	}
+	for i := range nodes {
+		hello(i)
+	}
+	for b.Loop() {
+		number++
+		for i := range nodes {
+			join(i)
+		}
+		m.Apply(LeaseExpired{SessionID("0")})
+		hello(0)
+	}
+}
