@@ -119,7 +119,7 @@ func TestLocalWaits(t *testing.T) {
 			l.Set(ctx, "q", nil)       // is no queue
 			l.Set(ctx, "k", nil)
 			l.QueuePush(ctx, "q", nil)
-			l.Barrier(ctx, "b", 2)
+			l.Add(ctx, "b", 1) // is what waiters of a barrier wait for, too
 		}, nil},
 		"canceled": {func(_ *Local, cancel func()) { cancel() }, context.Canceled},
 		"closed":   {func(l *Local, _ func()) { l.Close() }, ErrClosed},

@@ -18,8 +18,9 @@ type queue struct {
 func (q *queue) len() int { return len(q.items) - q.head }
 
 // QueuePush appends value to the queue of that name and wakes one waiter: the
-// first in the order of registration which waits for nothing else any more. It
-// fails only with ErrQuota (docs/spec/tcpstore-wire.md 4.6).
+// first in the order of registration which waits for nothing else any more. If
+// that one never pops, the item stays, and those still waiting are not told before
+// the next push. It fails only with ErrQuota (docs/spec/tcpstore-wire.md 4.6).
 func (e *Engine) QueuePush(name string, value []byte) error {
 	q := e.queues[name]
 	size := int64(len(value))

@@ -1,0 +1,310 @@
+package tcpstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"rallypoint/core/store"
+)
+
+// ClientOptions are the settings of a Client. The zero value is fine.
+type ClientOptions struct {
+	// Logger gets a line when connecting begins to fail and when it has
+	// succeeded after that. Nil is slog.Default().
+	Logger *slog.Logger
+}
+
+// Client is a store.Store over the network. It works with Server and with the
+// servers of torch 2.2 and newer (queues: 2.8, ListKeys: 2.10, Barrier: 2.12).
+//
+// It differs from torch's client in what happens around failures:
+//
+//   - Every write is answered before the call returns: requests without a reply
+//     are sent together with one that has, in the same packet.
+//   - Calls that wait use connections of their own, so they hold up no others.
+//   - A lost connection ends the calls that are using it with ErrConnection; the
+//     next call connects again. A call that changes something is never sent
+//     twice; one that only reads is, once, if an idle connection turns out to be
+//     dead.
+//   - Connecting is retried until the context of the call ends: a call with a
+//     context that never ends waits for a server for ever.
+//
+// Keys get a "/" in front on the wire, as from torch's client. An error names
+// the operation, the key, the address and how long it was tried.
+type Client struct {
+	addr string
+	log  *slog.Logger
+
+	turn chan struct{} // held by the call that uses main
+	main *link         // nil if not connected
+
+	mu    sync.Mutex
+	links map[*link]struct{} // all that are open
+	idle  []*link            // of waiting calls, not in use
+
+	done context.Context // ends by Close
+	stop context.CancelFunc
+
+	cancelGrace time.Duration
+}
+
+var _ store.Store = (*Client)(nil)
+
+const (
+	// defaultCancelGrace is how long a call whose context has ended waits for the
+	// reply to CANCEL_WAIT, to save the connection. It is part of what answering
+	// an interrupt may take in all, 0.1 s.
+	defaultCancelGrace = 50 * time.Millisecond
+
+	// maxIdle is how many connections of waiting calls are kept for the next.
+	maxIdle = 2
+)
+
+// Dial connects to the store at addr, a host name or IP address with a port. It
+// tries until ctx ends.
+func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error) {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return nil, fmt.Errorf("tcpstore: connect to %s: %w", addr, err)
+	}
+	c := &Client{
+		addr:        addr,
+		log:         opts.Logger,
+		turn:        make(chan struct{}, 1),
+		links:       make(map[*link]struct{}),
+		cancelGrace: defaultCancelGrace,
+	}
+	c.done, c.stop = context.WithCancel(context.Background())
+	if c.log == nil {
+		c.log = slog.Default()
+	}
+	start := time.Now()
+	l, err := c.connect(ctx)
+	if err != nil {
+		c.stop()
+		return nil, fmt.Errorf("tcpstore: %s, tried for %s: %w", addr, time.Since(start).Round(time.Millisecond), err)
+	}
+	c.main = l
+	return c, nil
+}
+
+// Addr returns the address given to Dial.
+func (c *Client) Addr() string { return c.addr }
+
+// Close implements store.Store. It closes the connections, which ends all calls.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stop()
+	for l := range c.links {
+		l.conn.Close()
+	}
+	clear(c.links)
+	c.idle = nil
+	return nil
+}
+
+// do carries out one call on the main connection.
+func (c *Client) do(ctx context.Context, what call) error {
+	start := time.Now()
+	if err := checkSize(what); err != nil {
+		return c.failed(ctx, what, start, err)
+	}
+	select {
+	case <-c.done.Done():
+		return c.failed(ctx, what, start, store.ErrClosed)
+	case <-ctx.Done():
+		return c.failed(ctx, what, start, store.ContextError(ctx))
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	}
+	if c.ended(ctx) {
+		return c.failed(ctx, what, start, store.ContextError(ctx))
+	}
+	request := what.encode()
+	for {
+		reused := c.main != nil && c.main.alive()
+		if !reused {
+			c.drop(c.main)
+			c.main = nil
+			l, err := c.connect(ctx)
+			if err != nil {
+				return c.failed(ctx, what, start, err)
+			}
+			c.main = l
+		}
+		err := c.main.exchange(ctx, request, what.read)
+		if err == nil {
+			return nil
+		}
+		c.drop(c.main)
+		c.main = nil
+		if !what.again || !reused || c.ended(ctx) {
+			return c.failed(ctx, what, start, err)
+		}
+	}
+}
+
+// block carries out a call whose reply is a single byte that may come late, on a
+// connection of its own. If ctx ends first the wait is taken back. A wait that is
+// over by then counts as done (docs/spec/tcpstore-wire.md 4.4).
+func (c *Client) block(ctx context.Context, what call) error {
+	start := time.Now()
+	if err := checkSize(what); err != nil {
+		return c.failed(ctx, what, start, err)
+	}
+	if c.ended(ctx) {
+		return c.failed(ctx, what, start, store.ContextError(ctx))
+	}
+	l := c.takeIdle()
+	if l == nil {
+		var err error
+		if l, err = c.connect(ctx); err != nil {
+			return c.failed(ctx, what, start, err)
+		}
+	}
+	clean, err := l.await(ctx, what.encode(), c.cancelGrace)
+	if clean {
+		c.putIdle(l)
+	} else {
+		c.drop(l)
+	}
+	if err != nil {
+		return c.failed(ctx, what, start, err)
+	}
+	return nil
+}
+
+// takeIdle returns a connection for a wait which is still alive, or nil.
+func (c *Client) takeIdle() *link {
+	for {
+		c.mu.Lock()
+		n := len(c.idle)
+		if n == 0 {
+			c.mu.Unlock()
+			return nil
+		}
+		l := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		if l.alive() {
+			return l
+		}
+		c.drop(l)
+	}
+}
+
+func (c *Client) putIdle(l *link) {
+	c.mu.Lock()
+	if _, open := c.links[l]; open && len(c.idle) < maxIdle {
+		c.idle = append(c.idle, l)
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	c.drop(l)
+}
+
+// adopt makes l one of the client's connections unless the client is closed.
+func (c *Client) adopt(l *link) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done.Err() != nil {
+		l.conn.Close()
+		return false
+	}
+	c.links[l] = struct{}{}
+	return true
+}
+
+// drop closes l, which may be nil.
+func (c *Client) drop(l *link) {
+	if l == nil {
+		return
+	}
+	l.conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.links, l)
+}
+
+// ended reports whether calls with ctx are over.
+func (c *Client) ended(ctx context.Context) bool {
+	return c.done.Err() != nil || ctx.Err() != nil
+}
+
+// failed makes the error of a call. The end of the client and that of the context
+// come before what they did to the connection.
+func (c *Client) failed(ctx context.Context, what call, start time.Time, err error) error {
+	ended := store.ContextError(ctx)
+	switch {
+	case c.done.Err() != nil:
+		err = store.ErrClosed
+	case errors.Is(err, store.ErrTooLarge), errors.Is(err, store.ErrArguments), errors.Is(err, store.ErrQueueEmpty):
+	case ended != nil:
+		if !errors.Is(err, ctx.Err()) {
+			err = ended
+		}
+	case closedByPeer(err):
+		err = fmt.Errorf("%w: the server closed it; it was stopped, or refused the request (%s)",
+			store.ErrConnection, refusals(what))
+	default:
+		err = fmt.Errorf("%w: %w", store.ErrConnection, err)
+	}
+	return fmt.Errorf("tcpstore: %s%s at %s, tried for %s: %w",
+		what.name, describe(what.keys), c.addr, time.Since(start).Round(time.Millisecond), err)
+}
+
+// refusals says why a server may refuse a call, which the protocol does by
+// closing the connection.
+func refusals(what call) string {
+	switch what.op {
+	case opAdd, opBarrier:
+		return "is the value a number? does the server know the operation?"
+	default:
+		return "is the store full? does the server know the operation?"
+	}
+}
+
+// describe names the keys of a call, the first few of them.
+func describe(keys []string) string {
+	const shown = 3
+	if len(keys) == 0 {
+		return ""
+	}
+	quoted := make([]string, 0, shown)
+	for _, key := range keys[:min(shown, len(keys))] {
+		quoted = append(quoted, fmt.Sprintf("%.100q", key))
+	}
+	text := " " + strings.Join(quoted, ", ")
+	if more := len(keys) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// checkSize refuses what a server would close the connection for.
+func checkSize(what call) error {
+	if n := len(what.keys); n > MaxKeys {
+		return fmt.Errorf("%w: %d keys; the limit is %d", store.ErrTooLarge, n, MaxKeys)
+	}
+	for _, key := range what.keys {
+		if n := len(key) + 1; n > MaxKeyBytes {
+			return fmt.Errorf("%w: key of %d bytes; the limit is %d", store.ErrTooLarge, n-1, MaxKeyBytes-1)
+		}
+	}
+	for _, value := range what.values {
+		if n := len(value); n > MaxValueBytes {
+			return fmt.Errorf("%w: value of %d bytes; the limit is %d", store.ErrTooLarge, n, MaxValueBytes)
+		}
+	}
+	if n := what.size(); n > MaxRequestBytes {
+		return fmt.Errorf("%w: request of %d bytes; the limit is %d", store.ErrTooLarge, n, MaxRequestBytes)
+	}
+	return nil
+}

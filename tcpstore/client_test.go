@@ -1,0 +1,342 @@
+package tcpstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"rallypoint/core/store"
+)
+
+// newClient connects to s and closes with the test.
+func newClient(t *testing.T, s *Server) *Client {
+	t.Helper()
+	c, err := Dial(t.Context(), s.Addr().String(), ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.cancelGrace = guard // a slow machine must not cost the connection
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must[T any](v T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		ok(t, err)
+		return v
+	}
+}
+
+func TestClientOperations(t *testing.T) {
+	s, _ := newServer(t, Options{})
+	for name, pings := range map[string]bool{"ping": true, "no ping": false} {
+		t.Run(name, func(t *testing.T) {
+			s.SwapEngine(store.NewEngine(store.Limits{}))
+			c := newClient(t, s)
+			c.main.pings = pings
+			testOperations(t, c)
+			if keys := s.current().engine.Keys(); !slices.Contains(keys, "/k") {
+				t.Errorf("keys on the wire: %q", keys)
+			}
+		})
+	}
+}
+
+func testOperations(t *testing.T, c *Client) {
+	ctx := t.Context()
+	ok(t, c.Set(ctx, "k", []byte("v")))
+	ok(t, c.Append(ctx, "k", []byte("w")))
+	ok(t, c.Set(ctx, "", nil))
+	ok(t, c.MultiSet(ctx, []string{"a", "b"}, [][]byte{[]byte("1"), []byte("2")}))
+	if got := must(c.Get(ctx, "k"))(t); string(got) != "vw" {
+		t.Errorf("get: %q", got)
+	}
+	if got := must(c.Get(ctx, ""))(t); got == nil || len(got) != 0 {
+		t.Errorf("get of an empty value: %#v", got)
+	}
+	if got := must(c.MultiGet(ctx, []string{"b", "a"}))(t); fmt.Sprintf("%s", got) != "[2 1]" {
+		t.Errorf("multi_get: %s", got)
+	}
+	if got := must(c.MultiGet(ctx, nil))(t); len(got) != 0 {
+		t.Errorf("multi_get of nothing: %s", got)
+	}
+	if n := must(c.Add(ctx, "a", -43))(t); n != -42 {
+		t.Errorf("add: %d", n)
+	}
+	if got := must(c.CompareSet(ctx, "a", []byte("-42"), []byte("x")))(t); string(got) != "x" {
+		t.Errorf("compare_set: %q", got)
+	}
+	if !must(c.Check(ctx, []string{"a", "b"}))(t) || must(c.Check(ctx, []string{"zz"}))(t) || !must(c.Check(ctx, nil))(t) {
+		t.Error("check")
+	}
+	ok(t, c.Wait(ctx, []string{"a", "b"}))
+	ok(t, c.Wait(ctx, nil))
+	if !must(c.Delete(ctx, "b"))(t) || must(c.Delete(ctx, "b"))(t) {
+		t.Error("delete")
+	}
+	if n := must(c.NumKeys(ctx))(t); n != 3 {
+		t.Errorf("num_keys: %d", n)
+	}
+	if keys := must(c.ListKeys(ctx))(t); !slices.Equal(keys, []string{"", "a", "k"}) {
+		t.Errorf("list_keys: %q", keys)
+	}
+	ok(t, c.QueuePush(ctx, "q", []byte("item")))
+	ok(t, c.QueuePush(ctx, "q", nil))
+	if n := must(c.QueueLen(ctx, "q"))(t); n != 2 {
+		t.Errorf("queue_len: %d", n)
+	}
+	if got := must(c.QueuePop(ctx, "q", true))(t); string(got) != "item" {
+		t.Errorf("queue_pop: %q", got)
+	}
+	if got := must(c.QueuePop(ctx, "q", false))(t); len(got) != 0 {
+		t.Errorf("queue_pop: %q", got)
+	}
+	if _, err := c.QueuePop(ctx, "q", false); !errors.Is(err, store.ErrQueueEmpty) {
+		t.Errorf("queue_pop of nothing: %v", err)
+	}
+	ok(t, c.Barrier(ctx, "barrier", 1))
+	big := bytes.Repeat([]byte("0123456789"), MaxValueBytes/10)
+	ok(t, c.Set(ctx, "big", big))
+	if got := must(c.Get(ctx, "big"))(t); !bytes.Equal(got, big) {
+		t.Errorf("a large value came back with %d bytes", len(got))
+	}
+}
+
+func TestClientSizes(t *testing.T) {
+	s, _ := newServer(t, Options{})
+	c, ctx := newClient(t, s), t.Context()
+	long := strings.Repeat("k", MaxKeyBytes)
+	large := make([]byte, MaxValueBytes+1)
+	for name, err := range map[string]error{
+		"key":     c.Set(ctx, long, nil),
+		"wait":    c.Barrier(ctx, long, 1),
+		"value":   c.Set(ctx, "k", large),
+		"keys":    c.Wait(ctx, make([]string, MaxKeys+1)),
+		"request": c.MultiSet(ctx, make([]string, 9), slices.Repeat([][]byte{large[1:]}, 9)),
+	} {
+		if !errors.Is(err, store.ErrTooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := c.MultiSet(ctx, []string{"a"}, nil); !errors.Is(err, store.ErrArguments) {
+		t.Errorf("arguments: %v", err)
+	}
+	ok(t, c.Set(ctx, long[1:], large[1:]))
+	if s.Stats().Accepted != 1 {
+		t.Error("the client has connected again")
+	}
+}
+
+// TestClientWaits starts every call that waits and ends it by what it waits for,
+// by its context (after which its connection goes on), and by Close.
+func TestClientWaits(t *testing.T) {
+	calls := map[string]func(context.Context, *Client) error{
+		"get":       func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, "k"); return err },
+		"wait":      func(ctx context.Context, c *Client) error { return c.Wait(ctx, []string{"k", "k"}) },
+		"multi_get": func(ctx context.Context, c *Client) error { _, err := c.MultiGet(ctx, []string{"k"}); return err },
+		"queue_pop": func(ctx context.Context, c *Client) error { _, err := c.QueuePop(ctx, "q", true); return err },
+		"barrier":   func(ctx context.Context, c *Client) error { return c.Barrier(ctx, "b", 2) },
+	}
+	for name, call := range calls {
+		for _, how := range []string{"done", "canceled", "closed"} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				s, _ := newServer(t, Options{})
+				c := newClient(t, s)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				result := make(chan error, 1)
+				go func() { result <- call(ctx, c) }()
+				eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
+				want := error(nil)
+				switch how {
+				case "done":
+					ok(t, c.Set(ctx, "k", []byte("v")))
+					ok(t, c.QueuePush(ctx, "q", []byte("item")))
+					must(c.Add(ctx, "b", 1))(t)
+				case "canceled":
+					cancel()
+					want = context.Canceled
+				case "closed":
+					c.Close()
+					want = store.ErrClosed
+				}
+				err := <-result
+				if !errors.Is(err, want) {
+					t.Errorf("got %v, want %v", err, want)
+				}
+				if err != nil && !strings.Contains(err.Error(), "tcpstore: "+name) {
+					t.Errorf("the error is %v", err)
+				}
+				eventually(t, "no waiters", func() bool { return s.Stats().Waiters == 0 })
+				if how == "canceled" {
+					testReuse(t, s, c, call)
+				}
+			})
+		}
+	}
+}
+
+// testReuse repeats a call that waits, on the connection of the one before.
+func testReuse(t *testing.T, s *Server, c *Client, call func(context.Context, *Client) error) {
+	ctx := t.Context()
+	accepted := s.Stats().Accepted
+	result := make(chan error, 1)
+	go func() { result <- call(ctx, c) }()
+	eventually(t, "waits again", func() bool { return s.Stats().Waiters == 1 || s.Stats().Ops["BARRIER"] == 2 })
+	ok(t, c.Set(ctx, "k", nil))
+	ok(t, c.QueuePush(ctx, "q", nil))
+	ok(t, <-result)
+	if n := s.Stats().Accepted; n != accepted {
+		t.Errorf("connected again: %d connections instead of %d", n, accepted)
+	}
+}
+
+func TestClientTimeout(t *testing.T) {
+	s, _ := newServer(t, Options{})
+	c := newClient(t, s)
+	ctx, cancel := context.WithTimeout(t.Context(), 1)
+	defer cancel()
+	for name, err := range map[string]error{
+		"set":     c.Set(ctx, "k", nil),
+		"wait":    c.Wait(ctx, []string{"k"}),
+		"barrier": c.Barrier(ctx, "k", 2),
+	} {
+		if !errors.Is(err, store.ErrTimeout) || !strings.Contains(err.Error(), s.Addr().String()) || !strings.Contains(err.Error(), "tried for") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := must(c.NumKeys(t.Context()))(t); n != 0 {
+		t.Errorf("%d keys", n)
+	}
+	if s.Stats().Accepted != 1 {
+		t.Error("calls that are over before they begin cost a connection")
+	}
+}
+
+// TestClientServerDeath: calls fail while the server is away and work when it is
+// back, with whatever it holds then.
+func TestClientServerDeath(t *testing.T) {
+	s, _ := newServer(t, Options{})
+	c, ctx := newClient(t, s), t.Context()
+	addr := s.Addr().String()
+	ok(t, c.Set(ctx, "k", nil))
+	result := make(chan error, 1)
+	go func() { result <- c.Wait(ctx, []string{"never"}) }()
+	eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
+	ok(t, s.Close())
+	if err := <-result; !errors.Is(err, store.ErrConnection) {
+		t.Errorf("a wait: %v", err)
+	}
+	away, cancel := context.WithTimeout(ctx, 1)
+	defer cancel()
+	if err := c.Set(away, "k", nil); !errors.Is(err, store.ErrTimeout) {
+		t.Errorf("a set: %v", err)
+	}
+	again, err := Listen(addr, store.NewEngine(store.Limits{}), Options{})
+	if err != nil {
+		t.Skip("the port was taken meanwhile: ", err)
+	}
+	defer again.Close()
+	if n := must(c.Add(ctx, "n", 1))(t); n != 1 {
+		t.Errorf("add: %d", n)
+	}
+	ok(t, c.Close())
+	ok(t, c.Close())
+	if err := c.Set(ctx, "k", nil); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestClientNotANumber: the server says so by closing the connection.
+func TestClientNotANumber(t *testing.T) {
+	s, lines := newServer(t, Options{})
+	c, ctx := newClient(t, s), t.Context()
+	ok(t, c.Set(ctx, "text", []byte("x")))
+	if _, err := c.Add(ctx, "text", 1); !errors.Is(err, store.ErrConnection) || !strings.Contains(err.Error(), "number") {
+		t.Errorf("got %v", err)
+	}
+	if line := lines.next(t); !strings.Contains(line, "not a number") {
+		t.Errorf("the line is %s", line)
+	}
+	ok(t, c.Set(ctx, "text", nil))
+}
+
+// TestClientHammer uses one client from many goroutines, with every operation.
+func TestClientHammer(t *testing.T) {
+	s, _ := newServer(t, Options{})
+	c, ctx := newClient(t, s), t.Context()
+	const goroutines, rounds = 16, 20
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		wg.Go(func() {
+			for round := range rounds {
+				if err := hammer(ctx, c, i, round, goroutines); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := must(c.Add(ctx, "sum", 0))(t); n != goroutines*rounds {
+		t.Errorf("the sum is %d", n)
+	}
+	if n := must(c.QueueLen(ctx, "queue"))(t); n != 0 {
+		t.Errorf("%d items are left", n)
+	}
+	if n := s.Stats().Waiters; n != 0 {
+		t.Errorf("%d waiters are left", n)
+	}
+}
+
+// hammer is one round of one goroutine. All meet at its barriers.
+func hammer(ctx context.Context, c *Client, i, round, goroutines int) error {
+	key := func(i int) string { return fmt.Sprint("key/", round, "/", i) }
+	mine, next := []byte(key(i)), (i+1)%goroutines
+	if err := c.Set(ctx, key(i), mine); err != nil {
+		return err
+	}
+	if got, err := c.Get(ctx, key(next)); err != nil || string(got) != key(next) {
+		return fmt.Errorf("get: %q, %w", got, err)
+	}
+	if _, err := c.Add(ctx, "sum", 1); err != nil {
+		return err
+	}
+	if err := c.QueuePush(ctx, "queue", mine); err != nil {
+		return err
+	}
+	if _, err := c.QueuePop(ctx, "queue", true); err != nil {
+		return err
+	}
+	short, cancel := context.WithCancel(ctx)
+	go cancel()
+	if err := c.Wait(short, []string{"never"}); !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("a cancelled wait: %w", err)
+	}
+	return c.Barrier(ctx, fmt.Sprint("barrier/", round), int64(goroutines))
+}
+
+// TestPrefixOverClient: PyTorch's PrefixStore has these keys on the wire.
+func TestPrefixOverClient(t *testing.T) {
+	s, _ := newServer(t, Options{})
+	c, ctx := newClient(t, s), t.Context()
+	p := store.NewPrefix("a", store.NewPrefix("b", c))
+	must(p.Add(ctx, "k", 1))(t)
+	ok(t, store.NewPrefix("pre", c).Barrier(ctx, "bb", 1))
+	if keys := s.current().engine.Keys(); !slices.Equal(keys, []string{"/b/a/k", "/pre/bb/last_member", "/pre/bb/num_members"}) {
+		t.Errorf("keys on the wire: %q", keys)
+	}
+}

@@ -1,0 +1,111 @@
+package tcpstore
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"time"
+
+	"rallypoint/core/store"
+)
+
+// Pauses between attempts to connect: exponential, each multiplied by a random
+// factor from 0.5 to 1.5, so that the clients of a store that came back do not
+// all arrive at once.
+const (
+	firstPause  = 50 * time.Millisecond
+	pauseFactor = 2
+	lastPause   = 5 * time.Second
+)
+
+// handshakeTimeout bounds one attempt's handshake. Without it a peer that accepts
+// and stays silent, such as a server of torch 2.1, would hold the client for ever.
+const handshakeTimeout = 10 * time.Second
+
+// connect connects and shakes hands, again and again until ctx ends or the client
+// is closed.
+func (c *Client) connect(ctx context.Context) (*link, error) {
+	start := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.done, cancel)()
+	pause := firstPause
+	for attempt := 1; ; attempt++ {
+		l, err := shakeHands(ctx, c.addr)
+		if err == nil {
+			if !c.adopt(l) {
+				return nil, store.ErrClosed
+			}
+			if attempt > 1 {
+				c.log.Info("tcpstore: connected", "server", c.addr, "attempts", attempt, "tried", time.Since(start))
+			}
+			return l, nil
+		}
+		if attempt == 1 && ctx.Err() == nil {
+			c.log.Info("tcpstore: cannot connect yet, trying on", "server", c.addr, "error", err)
+		}
+		if ended := sleep(ctx, pause); ended != nil {
+			return nil, fmt.Errorf("connect, %d times, last error: %w: %w", attempt, err, ended)
+		}
+		pause = min(pauseFactor*pause, lastPause)
+	}
+}
+
+// shakeHands makes one attempt. A server that closes on PING is one of torch
+// 2.2-2.4, which do not know it, and is tried once more without
+// (docs/spec/tcpstore-wire.md 3).
+func shakeHands(ctx context.Context, addr string) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	l, err := greet(ctx, addr, true)
+	if closedByPeer(err) {
+		l, err = greet(ctx, addr, false)
+	}
+	return l, err
+}
+
+// closedByPeer reports whether err is how a connection looks that the other end
+// has closed: with unread data it shows as a reset.
+func closedByPeer(err error) bool {
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
+}
+
+// greet connects and sends VALIDATE together with a request that has a reply, in
+// one write, since some servers take VALIDATE only in one piece.
+func greet(ctx context.Context, addr string, ping bool) (*link, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{conn: conn, in: bufio.NewReader(conn), pings: ping, nonce: rand.Uint32()}
+	err = l.exchange(ctx, appendHello(nil), nil)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// sleep waits for about pause, at random from half to one and a half of it, or
+// until ctx ends, of which it returns the error.
+func sleep(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(pause)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return store.ContextError(ctx)
+	}
+}

@@ -1,0 +1,158 @@
+package tcpstore
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"rallypoint/core/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// guard ends a test's I/O that hangs. No test expects it to pass.
+const guard = 30 * time.Second
+
+// logLines collects log lines and lets a test wait for one.
+type logLines struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	lines chan string
+}
+
+func newLogLines() (*logLines, *slog.Logger) {
+	l := &logLines{lines: make(chan string, 1000)}
+	return l, slog.New(slog.NewTextHandler(l, nil))
+}
+
+func (l *logLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Write(b)
+	l.lines <- string(b)
+	return len(b), nil
+}
+
+// next returns the next line.
+func (l *logLines) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case line := <-l.lines:
+		return line
+	case <-time.After(guard):
+		t.Fatal("no log line")
+		return ""
+	}
+}
+
+// count returns how many lines there were with all of words.
+func (l *logLines) count(words ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		all := true
+		for _, word := range words {
+			all = all && strings.Contains(line, word)
+		}
+		if all {
+			n++
+		}
+	}
+	return n
+}
+
+// newServer starts a server on the loopback address and ends it with the test.
+func newServer(t *testing.T, opts Options) (*Server, *logLines) {
+	t.Helper()
+	lines, logger := newLogLines()
+	opts.Logger = logger
+	s, err := Listen("127.0.0.1:0", store.NewEngine(store.Limits{}), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, lines
+}
+
+// raw is a connection without a client behind it.
+type raw struct {
+	*net.TCPConn
+	t *testing.T
+}
+
+func dialRaw(t *testing.T, s *Server) raw {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(guard))
+	return raw{conn.(*net.TCPConn), t}
+}
+
+// dialHello is dialRaw with the handshake done.
+func dialHello(t *testing.T, s *Server) raw {
+	t.Helper()
+	r := dialRaw(t, s)
+	r.exchange(hello, hello[6:])
+	return r
+}
+
+func (r raw) exchange(sent, want []byte) {
+	r.t.Helper()
+	if _, err := r.Write(sent); err != nil {
+		r.t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r, got); err != nil {
+		r.t.Fatalf("after %d bytes: %v", len(sent), err)
+	}
+	if !bytes.Equal(got, want) {
+		r.t.Fatalf("got %x, want %x", got, want)
+	}
+}
+
+// expectClosed waits until the server has closed the connection.
+func (r raw) expectClosed() {
+	r.t.Helper()
+	_, err := io.Copy(io.Discard, r)
+	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		r.t.Error("the server has not closed the connection")
+	}
+}
+
+// Requests, as clients put them together.
+
+func msg(op opcode, fields ...any) []byte {
+	b := []byte{byte(op)}
+	for _, f := range fields {
+		switch f := f.(type) {
+		case int:
+			b = appendInt(b, f)
+		case uint64:
+			b = appendInt(b, f)
+		case string:
+			b = appendText(b, f)
+		}
+	}
+	return b
+}
+
+// eventually returns when cond holds. It looks again and again and gives up only
+// when the test would hang.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for start := time.Now(); !cond(); {
+		if time.Since(start) > guard {
+			t.Fatal("never: " + what)
+		}
+	}
+}

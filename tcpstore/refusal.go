@@ -1,0 +1,44 @@
+package tcpstore
+
+import "fmt"
+
+// Reason is why a server closed a connection of its own accord.
+type Reason int
+
+// The reasons. Their names in Stats.Refused are those of Reason.String.
+const (
+	ReasonDialect   Reason = iota // no torch 2.2 or newer, or no TCPStore client at all
+	ReasonOpcode                  // unknown opcode, or a second VALIDATE
+	ReasonTooLarge                // a key, value, key count or request over its limit
+	ReasonTruncated               // the peer ended the stream inside a message
+	ReasonNumber                  // ADD or BARRIER on a value which is no number
+	ReasonQuota                   // the engine's Limits
+	ReasonWaits                   // more pending waits than MaxKeys keys or MaxRequestBytes
+	ReasonUnsent                  // replies over Options.MaxUnsent
+	numReasons
+)
+
+var reasonNames = [numReasons]string{
+	ReasonDialect:   "dialect",
+	ReasonOpcode:    "opcode",
+	ReasonTooLarge:  "too_large",
+	ReasonTruncated: "truncated",
+	ReasonNumber:    "not_a_number",
+	ReasonQuota:     "quota",
+	ReasonWaits:     "too_many_waits",
+	ReasonUnsent:    "unsent_replies",
+}
+
+func (r Reason) String() string { return reasonNames[r] }
+
+// refusal is the error that ends a session.
+type refusal struct {
+	reason Reason
+	text   string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(reason Reason, format string, args ...any) *refusal {
+	return &refusal{reason: reason, text: fmt.Sprintf(format, args...)}
+}

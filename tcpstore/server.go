@@ -1,0 +1,245 @@
+package tcpstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"rallypoint/core/store"
+)
+
+// DefaultMaxUnsent is Options.MaxUnsent if that is 0: room for a MULTI_GET of
+// several values of the largest size.
+const DefaultMaxUnsent = 64 << 20
+
+// Options are the settings of a Server. The zero value is a server like torch's
+// own, bounded in memory by MaxUnsent.
+type Options struct {
+	// Logger gets one line for each connection that the server refuses or closes
+	// and for trouble with accepting. Nil is slog.Default().
+	Logger *slog.Logger
+
+	// MaxUnsent bounds, in bytes, the replies that wait for a connection's peer
+	// to read them. A connection that would exceed it is closed, so it is also
+	// the largest single reply. 0 is DefaultMaxUnsent. A peer that pipelines
+	// requests and reads no replies is not served on long before that.
+	MaxUnsent int
+
+	// FoldAttempts makes the server treat all keys that begin with
+	// worker/attempt_<n>/ as if n were 0. torch 2.2-2.5 workers prefix their
+	// keys by their agent's restart count, which differs between agents after
+	// the loss of a node (docs/design.md, Round store).
+	FoldAttempts bool
+}
+
+// Server serves a store.Engine to TCPStore clients of torch 2.2 and newer. It
+// listens from the moment it exists until Close. All methods may be called from
+// several goroutines at once.
+//
+// It looks up no names, and it has no timeouts: a silent connection stays open
+// until either end closes it. Only a peer whose machine does not answer any more
+// is given up (see keepAlive).
+type Server struct {
+	log      *slog.Logger
+	listener net.Listener
+	config   sessionConfig
+	counters counters
+	stop     context.CancelFunc
+	done     context.Context
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex
+	hub    *hub
+	conns  map[*conn]struct{}
+	closed bool
+}
+
+// hub is an engine with its lock and the connections that were made to it. The
+// lock also guards the sessions of these connections.
+type hub struct {
+	mu     sync.Mutex
+	engine *store.Engine
+	woken  []*conn // have new replies caused by other connections
+}
+
+// keepAlive finds peers that vanished without closing, such as a machine that
+// lost power: after ten minutes without any answer from its kernel. An idle peer
+// answers, however long it stays silent.
+var keepAlive = net.KeepAliveConfig{
+	Enable:   true,
+	Idle:     5 * time.Minute,
+	Interval: 30 * time.Second,
+	Count:    10,
+}
+
+// Listen returns a server of e at addr, an IP address (or nothing) with a port,
+// 0 for any free one. ":29500" and "[::]:29500" listen on all addresses of both
+// families, or of IPv4 only on a machine without IPv6. A host name is an error,
+// for it would have to be looked up. The engine belongs to the server from now
+// on.
+func Listen(addr string, e *store.Engine, opts Options) (*Server, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("tcpstore: listen: %w", err)
+	}
+	network := "tcp"
+	if host != "" {
+		ip, err := netip.ParseAddr(host)
+		if err != nil {
+			return nil, fmt.Errorf("tcpstore: listen on %s: the host is not an IP address", addr)
+		}
+		if ip.Is4() {
+			network = "tcp4" // Go takes 0.0.0.0 for both families otherwise
+		}
+	}
+	config := net.ListenConfig{KeepAliveConfig: keepAlive}
+	config.SetMultipathTCP(false) // clients are plain TCP
+	l, err := config.Listen(context.Background(), network, addr)
+	if err != nil {
+		return nil, fmt.Errorf("tcpstore: listen on %s: %w", addr, err)
+	}
+	return Serve(l, e, opts), nil
+}
+
+// Serve returns a server of e which accepts from l. Both belong to the server
+// from now on.
+func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
+	s := &Server{
+		log:      opts.Logger,
+		listener: l,
+		hub:      &hub{engine: e},
+		conns:    make(map[*conn]struct{}),
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	s.config = sessionConfig{
+		foldAttempts: opts.FoldAttempts,
+		maxUnsent:    opts.MaxUnsent,
+		counters:     &s.counters,
+	}
+	if s.config.maxUnsent <= 0 {
+		s.config.maxUnsent = DefaultMaxUnsent
+	}
+	s.done, s.stop = context.WithCancel(context.Background())
+	s.wg.Go(s.accept)
+	return s
+}
+
+// Addr returns the address the server listens on.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// NumConns returns the number of open connections, to all engines.
+func (s *Server) NumConns() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// Stats returns the server's numbers.
+func (s *Server) Stats() Stats {
+	stats := s.counters.snapshot()
+	h := s.current()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	stats.Keys, stats.Bytes, stats.Waiters = h.engine.NumKeys(), h.engine.Bytes(), h.engine.NumWaiters()
+	return stats
+}
+
+// SwapEngine makes e the engine of all connections accepted from now on; it
+// belongs to the server. The connections there are keep the engine they have,
+// with its keys and waits, until they end. A connection which the kernel has
+// established but the server has not accepted yet gets e.
+func (s *Server) SwapEngine(e *store.Engine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hub = &hub{engine: e}
+}
+
+// Close stops listening, closes all connections and waits until nothing of the
+// server runs any more. Requests that have not been answered by then are lost.
+// Closing again does nothing but wait too.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.stop()
+	for c := range s.conns {
+		c.nc.Close()
+	}
+	s.mu.Unlock()
+	var err error
+	if first {
+		err = s.listener.Close()
+	}
+	s.wg.Wait()
+	return err
+}
+
+func (s *Server) current() *hub {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hub
+}
+
+// Pauses after a failed accept, which is nearly always a lack of descriptors.
+const (
+	firstAcceptPause = 5 * time.Millisecond
+	lastAcceptPause  = time.Second
+)
+
+// accept accepts until the server is closed.
+func (s *Server) accept() {
+	pause := firstAcceptPause
+	for {
+		nc, err := s.listener.Accept()
+		switch {
+		case err == nil:
+			pause = firstAcceptPause
+			s.start(nc)
+		case s.done.Err() != nil:
+			return
+		case errors.Is(err, net.ErrClosed):
+			s.log.Error("tcpstore: the listener was closed from outside; no new connections are served",
+				"listen", s.Addr().String())
+			return
+		default:
+			s.log.Warn("tcpstore: cannot accept a connection", "listen", s.Addr().String(),
+				"error", err, "retry_in", pause)
+			select {
+			case <-time.After(pause):
+			case <-s.done.Done():
+				return
+			}
+			pause = min(2*pause, lastAcceptPause)
+		}
+	}
+}
+
+// start begins to serve an accepted connection.
+func (s *Server) start(nc net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		nc.Close()
+		return
+	}
+	c := newConn(s, s.hub, nc)
+	s.conns[c] = struct{}{}
+	s.counters.open.Add(1)
+	s.counters.accepted.Add(1)
+	s.wg.Go(c.serve)
+}
+
+// forget is the end of a connection that start began.
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	s.counters.open.Add(-1)
+}

@@ -1,0 +1,353 @@
+package tcpstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"unsafe"
+
+	"rallypoint/core/store"
+)
+
+// sessionConfig is what the sessions of a server share.
+type sessionConfig struct {
+	foldAttempts bool
+	maxUnsent    int
+	counters     *counters
+}
+
+// session is the server's side of one connection without its socket: it parses
+// what came in, carries it out on the engine and collects the replies in out.
+//
+// The caller reads into parser.space without any lock; process, takeOut and close
+// need the lock that guards the engine. Waits of this session that are ended by
+// other sessions append to out under that lock too, and then call woken.
+type session struct {
+	parser parser
+	engine *store.Engine
+	config *sessionConfig
+	out    []byte
+	woken  func()
+
+	pending      *wait // newest first
+	free         *wait // one, for the next WAIT
+	waitingKeys  int
+	waitingBytes int
+
+	views []string
+}
+
+// wait is a WAIT or BARRIER that is not answered yet. A connection may have
+// several, although stock clients have one.
+type wait struct {
+	store.Waiter
+	session    *session
+	prev, next *wait
+	keys       int
+	bytes      int
+}
+
+// process carries out complete requests until there are none left (drained) or
+// out has reached pause bytes. A refusal ends the session: the caller sends what
+// is in out, as far as that is possible, and closes.
+func (s *session) process(pause int) (drained bool, err *refusal) {
+	for len(s.out) < pause {
+		validated := s.parser.validated
+		req, err := s.parser.next()
+		if s.parser.validated && !validated {
+			s.config.counters.ops[opValidate].Add(1)
+		}
+		if err != nil {
+			return false, err
+		}
+		if req == nil {
+			return true, nil
+		}
+		s.config.counters.ops[req.op].Add(1)
+		if err := s.execute(req); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// takeOut returns the replies collected so far, which from now on belong to the
+// caller, and goes on collecting in spare.
+func (s *session) takeOut(spare []byte) []byte {
+	out := s.out
+	s.out = spare[:0]
+	return out
+}
+
+// close withdraws all waits of the session.
+func (s *session) close() {
+	for s.pending != nil {
+		w := s.pending
+		s.engine.Cancel(&w.Waiter)
+		s.forget(w)
+	}
+}
+
+// execute carries out one request (docs/spec/tcpstore-wire.md 4).
+func (s *session) execute(req *request) *refusal {
+	if s.config.foldAttempts {
+		req.key = foldAttempt(req.key)
+		for i, key := range req.keys {
+			req.keys[i] = foldAttempt(key)
+		}
+	}
+	key := view(req.key)
+	switch req.op {
+	case opSet:
+		return engineRefusal(req, s.engine.Set(key, req.value))
+	case opAppend:
+		return engineRefusal(req, s.engine.Append(key, req.value))
+	case opMultiSet:
+		return engineRefusal(req, s.engine.MultiSet(s.keyViews(req.keys), req.values))
+	case opQueuePush:
+		return engineRefusal(req, s.engine.QueuePush(key, req.value))
+	default:
+		return s.answer(req, key)
+	}
+}
+
+// answer carries out a request that has a reply.
+func (s *session) answer(req *request, key string) *refusal {
+	e := s.engine
+	switch req.op {
+	case opCompareSet:
+		value, err := e.CompareSet(key, req.expected, req.value)
+		if err != nil {
+			return engineRefusal(req, err)
+		}
+		return s.replyText(req, value)
+	case opGet:
+		value, _ := e.Get(key) // a missing key reads as an empty value (4.1)
+		return s.replyText(req, value)
+	case opAdd:
+		n, err := e.Add(key, req.number)
+		if err != nil {
+			return engineRefusal(req, err)
+		}
+		return s.replyInt(req, n)
+	case opCheck:
+		return s.replyByte(req, replyNotReady-boolByte(e.Check(s.keyViews(req.keys))))
+	case opNumKeys:
+		return s.replyInt(req, int64(e.NumKeys()))
+	case opDelete:
+		return s.replyInt(req, int64(boolByte(e.Delete(key))))
+	case opQueueLen:
+		return s.replyInt(req, int64(e.QueueLen(key)))
+	case opPing:
+		if err := s.reserve(req, 4); err != nil {
+			return err
+		}
+		s.out = binary.LittleEndian.AppendUint32(s.out, uint32(req.number))
+		return nil
+	case opWait:
+		return s.wait(req)
+	case opBarrier:
+		return s.barrier(req)
+	case opCancelWait:
+		s.close()
+		return s.replyByte(req, replyWaitCanceled)
+	case opMultiGet:
+		return s.multiGet(req)
+	case opListKeys:
+		return s.listKeys(req)
+	case opQueuePop:
+		return s.queuePop(req)
+	default:
+		panic("tcpstore: parser let through opcode " + req.op.String())
+	}
+}
+
+func (s *session) multiGet(req *request) *refusal {
+	size := 0
+	for _, key := range req.keys {
+		value, _ := s.engine.Get(view(key))
+		size += 8 + len(value)
+	}
+	if err := s.reserve(req, size); err != nil {
+		return err
+	}
+	for _, key := range req.keys {
+		value, _ := s.engine.Get(view(key))
+		s.out = appendText(s.out, value)
+	}
+	return nil
+}
+
+func (s *session) listKeys(req *request) *refusal {
+	keys := s.engine.Keys()
+	size := 8
+	for _, key := range keys {
+		size += 8 + len(key)
+	}
+	if err := s.reserve(req, size); err != nil {
+		return err
+	}
+	s.out = appendInt(s.out, len(keys))
+	for _, key := range keys {
+		s.out = appendText(s.out, key)
+	}
+	return nil
+}
+
+func (s *session) queuePop(req *request) *refusal {
+	item, n := s.engine.QueuePop(view(req.key))
+	if err := s.replyInt(req, int64(n)); err != nil || n == 0 {
+		return err
+	}
+	return s.replyText(req, item)
+}
+
+func (s *session) wait(req *request) *refusal {
+	w := s.newWait()
+	if s.engine.Wait(s.keyViews(req.keys), &w.Waiter) {
+		s.free = w
+		return s.replyByte(req, replyStopWaiting)
+	}
+	for _, key := range req.keys {
+		w.bytes += len(key)
+	}
+	w.keys = len(req.keys)
+	return s.remember(req, w)
+}
+
+func (s *session) barrier(req *request) *refusal {
+	w := s.newWait()
+	done, err := s.engine.Barrier(view(req.key), req.number, &w.Waiter)
+	if err != nil {
+		return engineRefusal(req, err)
+	}
+	if done {
+		s.free = w
+		return s.replyByte(req, replyStopWaiting)
+	}
+	w.keys, w.bytes = 1, len(req.key)
+	return s.remember(req, w)
+}
+
+// newWait returns a wait that answers when it is woken.
+func (s *session) newWait() *wait {
+	if w := s.free; w != nil {
+		s.free = nil
+		return w
+	}
+	w := &wait{session: s}
+	w.Wake = w.answer
+	return w
+}
+
+// answer is called by the engine from within the write that ended the wait.
+func (w *wait) answer() {
+	s := w.session
+	s.forget(w)
+	s.out = append(s.out, replyStopWaiting)
+	s.woken()
+}
+
+// remember keeps a registered wait. All pending ones together are bounded as one
+// request is, since a peer may send WAIT after WAIT without reading.
+func (s *session) remember(req *request, w *wait) *refusal {
+	w.prev, w.next = nil, s.pending
+	if w.next != nil {
+		w.next.prev = w
+	}
+	s.pending = w
+	s.waitingKeys += w.keys
+	s.waitingBytes += w.bytes
+	if s.waitingKeys > MaxKeys || s.waitingBytes > MaxRequestBytes {
+		return refuse(ReasonWaits, "%s: the pending waits name more than %d keys or %d bytes", req.op, MaxKeys, MaxRequestBytes)
+	}
+	return nil
+}
+
+// forget undoes remember.
+func (s *session) forget(w *wait) {
+	if w.prev == nil {
+		s.pending = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	}
+	s.waitingKeys -= w.keys
+	s.waitingBytes -= w.bytes
+	w.prev, w.next, w.keys, w.bytes = nil, nil, 0, 0
+	s.free = w
+}
+
+// reserve refuses a reply of size bytes, before it is made, if the peer leaves
+// too much unread or the reply is larger than can be held.
+func (s *session) reserve(req *request, size int) *refusal {
+	if len(s.out)+size > s.config.maxUnsent {
+		return refuse(ReasonUnsent, "%s: %d bytes of replies would be unsent; the limit is %d",
+			req.op, len(s.out)+size, s.config.maxUnsent)
+	}
+	return nil
+}
+
+func (s *session) replyByte(req *request, b byte) *refusal {
+	if err := s.reserve(req, 1); err != nil {
+		return err
+	}
+	s.out = append(s.out, b)
+	return nil
+}
+
+func (s *session) replyInt(req *request, n int64) *refusal {
+	if err := s.reserve(req, 8); err != nil {
+		return err
+	}
+	s.out = appendInt(s.out, n)
+	return nil
+}
+
+func (s *session) replyText(req *request, value []byte) *refusal {
+	if err := s.reserve(req, 8+len(value)); err != nil {
+		return err
+	}
+	s.out = appendText(s.out, value)
+	return nil
+}
+
+// keyViews returns keys as strings that share their memory and are good until the
+// next call.
+func (s *session) keyViews(keys [][]byte) []string {
+	if cap(s.views) > keptFields {
+		s.views = nil
+	}
+	s.views = s.views[:0]
+	for _, key := range keys {
+		s.views = append(s.views, view(key))
+	}
+	return s.views
+}
+
+// view returns b as a string that shares its memory. The engine copies the keys
+// it keeps, so none of them outlives b.
+func view(b []byte) string {
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}
+
+func boolByte(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// engineRefusal turns an error of the engine into the end of the connection: the
+// protocol has no error replies.
+func engineRefusal(req *request, err error) *refusal {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrNotNumber):
+		return refuse(ReasonNumber, "%s: %v", req.op, err)
+	default:
+		return refuse(ReasonQuota, "%s: %v", req.op, err)
+	}
+}
