@@ -24,10 +24,11 @@ type Member struct {
 	log    *slog.Logger
 	label  string // this node, for people
 
-	life    context.Context // ends with Close: whoever still waits returns at once
+	work    context.Context // ends when Shutdown or Close begins: every other call returns
+	endWork context.CancelFunc
+	life    context.Context // ends with Close: a Shutdown under way returns
 	endLife context.CancelFunc
-	stop    chan struct{} // closed when Shutdown or Close begins
-	ended   chan struct{} // closed when it is done
+	ended   chan struct{} // closed when Shutdown or Close is done
 	endErr  error         // valid once ended is closed
 
 	joining    chan struct{} // holds a token while Next runs
@@ -41,8 +42,9 @@ type Member struct {
 	lostAt    time.Time
 	notice    Notice
 	progress  Progress   // of the pending join
-	inJoin    bool       // a join was begun and its outcome not taken yet
+	inJoin    bool       // a join was begun and its answer not taken yet
 	pending   *Call      // that join, once it is on its way
+	early     *Notice    // last notice while inJoin and no pending
 	claim     Claim      // of the last round
 	current   RoundStore // of the last round, if this node is its rank 0
 }
@@ -55,12 +57,14 @@ type Member struct {
 // the control plane is lost or the nodes have to regroup.
 func NewMember(p Params, connect func(Observer) Plane, stores RoundStores, log *slog.Logger) *Member {
 	m := &Member{
-		params: p, stores: stores, log: log, label: nodeLabel(&p),
-		stop: make(chan struct{}), ended: make(chan struct{}),
-		joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		params: p, stores: stores, log: log,
+		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1),
 	}
 	m.life, m.endLife = context.WithCancel(context.Background())
+	m.work, m.endWork = context.WithCancel(m.life)
 	m.plane = connect(observer{m})
+	m.label = nodeLabel(p.NodeID, m.plane)
 	return m
 }
 
@@ -167,10 +171,16 @@ func (m *Member) connect(ctx context.Context) error {
 	return nil
 }
 
-// bound returns ctx limited by a duration and by the member's life.
+// bound returns ctx limited by a duration and by the beginning of Shutdown or
+// Close.
 func (m *Member) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return limited(ctx, limit, m.work)
+}
+
+// limited returns ctx limited by a duration and by the end of another context.
+func limited(ctx context.Context, limit time.Duration, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	unhook := context.AfterFunc(m.life, cancel)
+	unhook := context.AfterFunc(other, cancel)
 	return ctx, func() {
 		unhook()
 		cancel()
@@ -180,16 +190,20 @@ func (m *Member) bound(ctx context.Context, limit time.Duration) (context.Contex
 // waitError turns the error of a call that was bounded by ctx into one that says
 // what was tried.
 func (m *Member) waitError(ctx context.Context, err error, what string, limit time.Duration) error {
-	var own *Error
-	switch {
-	case ctx.Err() == nil && errors.As(err, &own):
-		return err
-	case ctx.Err() == nil:
-		return Errorf(CodeOf(err), "%s: could not %s: %v", m.subject(), what, err)
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return Errorf(CodeTimeout, "%s: could not %s within %s at %s%s", m.subject(), what, seconds(limit), m.endpoint(), because(m.outage()))
+	if ctx.Err() == nil {
+		return m.ownError(err)
 	}
-	return Errorf(CodeCanceled, "%s: canceled before it could %s", m.subject(), what)
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return Errorf(CodeCanceled, "%s: canceled before it could %s", m.subject(), what)
+	}
+	text := fmt.Sprintf("%s: could not %s within %s at %s", m.subject(), what, seconds(limit), m.endpoint())
+	var own *Error
+	if lost := m.outage(); lost != nil {
+		text += ": " + m.brief(lost)
+	} else if errors.As(err, &own) {
+		text += ": " + m.brief(err)
+	}
+	return &Error{CodeTimeout, text}
 }
 
 // subject begins the text of an error.
@@ -228,46 +242,19 @@ func (m *Member) setFinished(round uint64) {
 	m.plane.Claim(claim)
 }
 
-// joinPending reports whether a join waits for its answer; mu is held.
-func (m *Member) joinPending() bool {
-	if !m.inJoin {
-		return false
-	}
-	if m.pending == nil {
-		return true
-	}
-	select {
-	case <-m.pending.Done:
-		return false
-	default:
-		return true
-	}
-}
-
-func (m *Member) wakeJoin() {
-	select {
-	case m.changed <- struct{}{}:
-	default:
-	}
-}
-
-// nodeLabel names this node for people.
-func nodeLabel(p *Params) string {
+// nodeLabel names this node for people. A plane that draws a node id itself
+// tells it by a method Node.
+func nodeLabel(id string, plane Plane) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
 	}
 	process := fmt.Sprintf("%s pid %d", host, os.Getpid())
-	if p.NodeID != "" {
-		return p.NodeID + " (" + process + ")"
+	if named, ok := plane.(interface{ Node() string }); ok && id == "" {
+		id = named.Node()
 	}
-	return process
-}
-
-// because appends a cause to a text, if there is one.
-func because(err error) string {
-	if err == nil {
-		return ""
+	if id == "" {
+		return process
 	}
-	return ": " + err.Error()
+	return id + " (" + process + ")"
 }

@@ -15,8 +15,11 @@ type observer struct{ m *Member }
 func (o observer) Notice(n Notice) {
 	m := o.m
 	m.mu.Lock()
-	if m.joinPending() && !n.Closed {
-		n.Waiting, n.Reason = 0, ""
+	if m.inJoin && m.pending == nil {
+		m.early = &n
+	}
+	if m.joinPending() {
+		n = n.whileJoining()
 	}
 	was := m.notice
 	m.notice = n
@@ -31,6 +34,14 @@ func (o observer) Notice(n Notice) {
 	case n.Waiting > 0 && was.Waiting == 0:
 		m.log.Info("the nodes have to regroup: " + n.Reason)
 	}
+}
+
+// whileJoining is the notice as a node that waits for its next round takes it.
+func (n Notice) whileJoining() Notice {
+	if !n.Closed {
+		n.Waiting, n.Reason = 0, ""
+	}
+	return n
 }
 
 // Progress says what the pending join waits for.
@@ -72,7 +83,7 @@ func (o observer) Connection(err error) {
 	switch {
 	case quiet:
 	case err != nil && was == nil:
-		m.log.Warn("lost the control plane at " + m.endpoint() + ", trying to reach it again: " + err.Error())
+		m.log.Warn("lost the control plane at " + m.endpoint() + ", trying to reach it again: " + m.brief(err))
 	case err == nil && was != nil:
 		m.log.Info("reached the control plane at " + m.endpoint() + " again after " + seconds(now.Sub(since)))
 	}

@@ -1,0 +1,106 @@
+package main
+
+// #include "glue.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"unsafe"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+)
+
+// Codes that only the library has; all others are rendezvous.Code.
+const (
+	codeHandle rendezvous.Code = C.RP_ERR_HANDLE
+	codeBuffer rendezvous.Code = C.RP_ERR_BUFFER
+)
+
+// errPending says that a call is to be repeated: RP_PENDING.
+var errPending = errors.New("pending")
+
+// The header's numbers are those of the Go code: a difference does not compile.
+const (
+	_ = -uint(C.RP_ERR_INVALID ^ int(rendezvous.CodeInvalid))
+	_ = -uint(C.RP_ERR_MISMATCH ^ int(rendezvous.CodeMismatch))
+	_ = -uint(C.RP_ERR_TENANT ^ int(rendezvous.CodeTenant))
+	_ = -uint(C.RP_ERR_NODE_IN_USE ^ int(rendezvous.CodeNodeInUse))
+	_ = -uint(C.RP_ERR_CLOSED ^ int(rendezvous.CodeClosed))
+	_ = -uint(C.RP_ERR_GRACEFUL ^ int(rendezvous.CodeGraceful))
+	_ = -uint(C.RP_ERR_TIMEOUT ^ int(rendezvous.CodeTimeout))
+	_ = -uint(C.RP_ERR_CANCELED ^ int(rendezvous.CodeCanceled))
+	_ = -uint(C.RP_ERR_CONNECTION ^ int(rendezvous.CodeConnection))
+	_ = -uint(C.RP_ERR_STATE ^ int(rendezvous.CodeState))
+	_ = -uint(C.RP_ERR_EVICTED ^ int(rendezvous.CodeEvicted))
+	_ = -uint(C.RP_ERR_ROUND_OVER ^ int(rendezvous.CodeRoundOver))
+	_ = -uint(C.RP_ERR_NUMBER ^ int(rendezvous.CodeNumber))
+	_ = -uint(C.RP_ERR_TOO_LARGE ^ int(rendezvous.CodeTooLarge))
+	_ = -uint(C.RP_ERR_EMPTY ^ int(rendezvous.CodeEmpty))
+	_ = -uint(C.RP_ERR_INTERNAL ^ int(rendezvous.CodeInternal))
+)
+
+// export runs the body of an exported function and converts its error. A panic
+// becomes RP_ERR_INTERNAL: it must not reach C.
+func export(out *C.rp_error, body func() error) C.int32_t {
+	err := protect(body)
+	switch err {
+	case nil:
+		return C.RP_OK
+	case errPending:
+		return C.RP_PENDING
+	}
+	code := codeOf(err)
+	var retryable C.int32_t
+	if code.Retryable() {
+		retryable = 1
+	}
+	text := toUTF8(err.Error())
+	return C.glue_fail(out, C.int32_t(code), retryable, (*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
+}
+
+func protect(body func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = rendezvous.Errorf(rendezvous.CodeInternal, "this is a defect of rallypoint, please report it: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return body()
+}
+
+// storeCodes are the numbers of core/store's errors, the first that fits.
+var storeCodes = []struct {
+	err  error
+	code rendezvous.Code
+}{
+	{store.ErrTimeout, rendezvous.CodeTimeout},
+	{context.DeadlineExceeded, rendezvous.CodeTimeout},
+	{context.Canceled, rendezvous.CodeCanceled},
+	{store.ErrClosed, rendezvous.CodeCanceled},
+	{store.ErrConnection, rendezvous.CodeConnection},
+	{store.ErrNotNumber, rendezvous.CodeNumber},
+	{store.ErrQueueEmpty, rendezvous.CodeEmpty},
+	{store.ErrTooLarge, rendezvous.CodeTooLarge},
+	{store.ErrQuota, rendezvous.CodeTooLarge},
+	{store.ErrArguments, rendezvous.CodeInvalid},
+}
+
+func codeOf(err error) rendezvous.Code {
+	var own *rendezvous.Error
+	if errors.As(err, &own) {
+		return own.Code
+	}
+	for _, c := range storeCodes {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return rendezvous.CodeInternal
+}
+
+func invalid(format string, args ...any) error {
+	return &rendezvous.Error{Code: rendezvous.CodeInvalid, Text: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,16 @@
+/* What entry.c and the Go files of this folder share. Nothing of it is exported. */
+#ifndef RALLYPOINT_GLUE_H
+#define RALLYPOINT_GLUE_H
+
+#include "rallypoint.h"
+
+/*
+ * Copies text, cut between two UTF-8 characters, and a NUL into dst[size]. Returns
+ * the number of bytes without the NUL.
+ */
+size_t glue_text(char *dst, size_t size, const char *text, size_t len);
+
+/* Fills *err, if there is one, and returns code. */
+int32_t glue_fail(rp_error *err, int32_t code, int32_t retryable, const char *text, size_t len);
+
+#endif

@@ -1,0 +1,147 @@
+package main
+
+// #include "glue.h"
+import "C"
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// maxRecords is how many log records are kept for C: more than a node writes
+// between two calls of its agent, and bounded for a program that never asks.
+const maxRecords = 1024
+
+// record is one line of the log.
+type record struct {
+	level slog.Level
+	time  time.Time
+	text  string
+}
+
+// logs is the log of the process: a ring of the last records.
+var logs = struct {
+	sync.Mutex
+	level   slog.LevelVar
+	ring    [maxRecords]record
+	first   int
+	n       int
+	dropped uint32
+}{}
+
+// logger writes to the log of the process.
+var logger = slog.New(newRingHandler())
+
+// ringHandler formats a record as "message key=value ..." and puts it into the
+// ring.
+type ringHandler struct{ text slog.Handler }
+
+// line is where a ringHandler's text handler writes to; logs guards it.
+var line bytes.Buffer
+
+func newRingHandler() ringHandler {
+	return ringHandler{slog.NewTextHandler(&line, &slog.HandlerOptions{
+		Level: slog.LevelDebug - 1, // Enabled has decided
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
+				return slog.Attr{}
+			}
+			return a
+		},
+	})}
+}
+
+func (h ringHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= logs.level.Level()
+}
+
+func (h ringHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return ringHandler{h.text.WithAttrs(attrs)}
+}
+
+func (h ringHandler) WithGroup(name string) slog.Handler {
+	return ringHandler{h.text.WithGroup(name)}
+}
+
+func (h ringHandler) Handle(ctx context.Context, r slog.Record) error {
+	logs.Lock()
+	defer logs.Unlock()
+	line.Reset()
+	if err := h.text.Handle(ctx, r); err != nil {
+		return err
+	}
+	text := r.Message
+	if attrs := bytes.TrimSpace(line.Bytes()); len(attrs) > 0 {
+		text += " " + string(attrs)
+	}
+	if logs.n == maxRecords {
+		logs.first = (logs.first + 1) % maxRecords
+		logs.n--
+		logs.dropped++
+	}
+	logs.ring[(logs.first+logs.n)%maxRecords] = record{r.Level, r.Time, text}
+	logs.n++
+	return nil
+}
+
+//export rpgo_log_next
+func rpgo_log_next(out *C.rp_log_record, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		logs.Lock()
+		defer logs.Unlock()
+		if logs.n == 0 {
+			return errPending
+		}
+		r := &logs.ring[logs.first]
+		out.level = C.int32_t(levelNumber(r.level))
+		out.dropped = C.uint32_t(logs.dropped)
+		out.time_ms = C.int64_t(r.time.UnixMilli())
+		fillText(out.text[:], r.text)
+		*r = record{}
+		logs.first = (logs.first + 1) % maxRecords
+		logs.n--
+		logs.dropped = 0
+		return nil
+	})
+}
+
+//export rpgo_log_set_level
+func rpgo_log_set_level(level C.int32_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		logs.level.Set(slogLevel(int(level)))
+		return nil
+	})
+}
+
+// The header counts in tens from 10, slog in fours from -4.
+
+func levelNumber(l slog.Level) int {
+	switch {
+	case l < slog.LevelInfo:
+		return C.RP_LOG_DEBUG
+	case l < slog.LevelWarn:
+		return C.RP_LOG_INFO
+	case l < slog.LevelError:
+		return C.RP_LOG_WARNING
+	default:
+		return C.RP_LOG_ERROR
+	}
+}
+
+func slogLevel(n int) slog.Level {
+	switch {
+	case n <= C.RP_LOG_DEBUG:
+		return slog.LevelDebug
+	case n <= C.RP_LOG_INFO:
+		return slog.LevelInfo
+	case n <= C.RP_LOG_WARNING:
+		return slog.LevelWarn
+	case n <= C.RP_LOG_ERROR:
+		return slog.LevelError
+	default:
+		return slog.LevelError + 100
+	}
+}

@@ -1,0 +1,267 @@
+package main
+
+// #include <stdlib.h>
+// #include "glue.h"
+import "C"
+
+import (
+	"context"
+	"unsafe"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore/hosted"
+)
+
+// member is what a rp_member stands for.
+type member struct {
+	*rendezvous.Member
+	join     slot[rendezvous.Outcome]
+	shutdown slot[struct{}]
+	closing  slot[struct{}]
+}
+
+// toParams converts a configuration. Warnings about it are for people.
+func toParams(config *C.rp_member_config) (p rendezvous.Params, warnings []string, err error) {
+	p = rendezvous.DefaultParams()
+	p.Min, p.Max = int(config.min_nodes), int(config.max_nodes)
+	for _, field := range []struct {
+		name string
+		from *C.char
+		to   *string
+	}{
+		{"run_id", config.run_id, &p.RunID},
+		{"endpoint", config.endpoint, &p.Endpoint},
+		{"local_addr", config.local_addr, &p.LocalAddr},
+	} {
+		if *field.to, err = text(field.name, field.from); err != nil {
+			return p, nil, err
+		}
+	}
+	options, err := toOptions(config.options, config.options_len)
+	if err != nil {
+		return p, nil, err
+	}
+	if warnings, err = p.SetOptions(options); err != nil {
+		return p, nil, err
+	}
+	if config.flags&^C.RP_MEMBER_ENVIRONMENT != 0 {
+		return p, nil, invalid("flags is %#x, which holds unknown bits", uint32(config.flags))
+	}
+	if config.flags&C.RP_MEMBER_ENVIRONMENT != 0 {
+		warnings = append(warnings, p.SetEnvironment(getenv)...)
+	}
+	return p, warnings, nil
+}
+
+func toOptions(items *C.rp_option, n C.size_t) (map[string]string, error) {
+	if n > maxItems {
+		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "there are %d options; the limit is %d", uint64(n), maxItems)
+	}
+	if items == nil && n > 0 {
+		return nil, invalid("options is NULL with a length of %d", uint64(n))
+	}
+	options := make(map[string]string, int(n))
+	for _, item := range unsafe.Slice(items, int(n)) {
+		key, err := text("the key of an option", item.key)
+		if err != nil {
+			return nil, err
+		}
+		value, err := text("option "+key, item.value)
+		if err != nil {
+			return nil, err
+		}
+		if item.key == nil || item.value == nil {
+			return nil, invalid("option %q lacks its key or value", key)
+		}
+		options[key] = value
+	}
+	return options, nil
+}
+
+// getenv asks C's environment: Go's is a copy of what it was when the library
+// was loaded.
+func getenv(name string) string {
+	key := C.CString(name)
+	defer C.free(unsafe.Pointer(key))
+	return C.GoString(C.getenv(key))
+}
+
+//export rpgo_member_open
+func rpgo_member_open(config *C.rp_member_config, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		p, warnings, err := toParams(config)
+		if err != nil {
+			return err
+		}
+		m, err := hosted.Open(p, logger)
+		if err != nil {
+			return err
+		}
+		for _, w := range warnings {
+			logger.Warn(w)
+		}
+		*out = openHandle(&member{Member: m})
+		return nil
+	})
+}
+
+//export rpgo_member_next
+func rpgo_member_next(id C.uint64_t, timeoutMS C.int64_t, out *C.rp_outcome, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		limit, limited := timeLimit(timeoutMS)
+		o, err := m.join.run(limit, limited, m.Next)
+		if err != nil {
+			return err
+		}
+		out.round = C.uint64_t(o.Round)
+		out.rank = C.int32_t(o.Rank)
+		out.world_size = C.int32_t(o.World)
+		out.store_port = C.int32_t(o.StorePort)
+		fillText(out.store_addr[:], o.StoreAddr)
+		return nil
+	})
+}
+
+//export rpgo_member_cancel
+func rpgo_member_cancel(id C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		m.join.cancel()
+		m.shutdown.cancel()
+		m.closing.cancel()
+		return nil
+	})
+}
+
+//export rpgo_member_shutdown
+func rpgo_member_shutdown(id C.uint64_t, ending C.int32_t, reason *C.char, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		why, err := text("reason", reason)
+		if err != nil {
+			return err
+		}
+		how, err := toEnding(ending)
+		if err != nil {
+			return err
+		}
+		limit, limited := timeLimit(timeoutMS)
+		_, err = m.shutdown.run(limit, limited, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, m.Shutdown(ctx, how, why)
+		})
+		return err
+	})
+}
+
+func toEnding(ending C.int32_t) (rendezvous.Ending, error) {
+	switch ending {
+	case C.RP_END_LEAVE:
+		return rendezvous.EndLeave, nil
+	case C.RP_END_SUCCESS:
+		return rendezvous.EndSuccess, nil
+	case C.RP_END_FAILED:
+		return rendezvous.EndFailed, nil
+	}
+	return 0, invalid("there is no ending %d", int32(ending))
+}
+
+//export rpgo_member_set_closed
+func rpgo_member_set_closed(id C.uint64_t, reason *C.char, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		why, err := text("reason", reason)
+		if err != nil {
+			return err
+		}
+		limit, limited := timeLimit(timeoutMS)
+		_, err = m.closing.run(limit, limited, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, m.SetClosed(ctx, why)
+		})
+		return err
+	})
+}
+
+//export rpgo_member_nodes_waiting
+func rpgo_member_nodes_waiting(id C.uint64_t, count *C.int32_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		*count = C.int32_t(m.NodesWaiting())
+		return nil
+	})
+}
+
+//export rpgo_member_is_closed
+func rpgo_member_is_closed(id C.uint64_t, closed *C.int32_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		*closed = 0
+		if m.Closed() {
+			*closed = 1
+		}
+		return nil
+	})
+}
+
+//export rpgo_member_reason
+func rpgo_member_reason(id C.uint64_t, out *C.char, size *C.size_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		reason := toUTF8(m.Reason())
+		needed := C.size_t(len(reason) + 1)
+		room := *size
+		*size = needed
+		if out == nil || room < needed {
+			return rendezvous.Errorf(codeBuffer, "the text needs %d bytes, there is room for %d", uint64(needed), uint64(room))
+		}
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(out)), int(needed)), reason+"\x00")
+		return nil
+	})
+}
+
+//export rpgo_member_keys
+func rpgo_member_keys(id C.uint64_t, round C.uint64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		*out = openHandle(&openStore{m.Keys(uint64(round))})
+		return nil
+	})
+}
+
+//export rpgo_member_close
+func rpgo_member_close(id C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := closeHandle[*member](id)
+		if err != nil {
+			return err
+		}
+		m.join.close()
+		m.shutdown.close()
+		m.closing.close()
+		return m.Close()
+	})
+}

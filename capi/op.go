@@ -1,0 +1,126 @@
+package main
+
+// #include "glue.h"
+import "C"
+
+import (
+	"context"
+	"sync"
+)
+
+// op is what a rp_op stands for.
+type op struct {
+	*task[answer]
+	mu    sync.Mutex
+	taken bool
+}
+
+//export rpgo_store_start
+func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		s, err := lookUp[*openStore](id)
+		if err != nil {
+			return err
+		}
+		call, err := toOperation(request)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := limited(request.timeout_ms)
+		*out = openHandle(&op{task: startTask(ctx, cancel, func(ctx context.Context) (answer, error) {
+			return call(ctx, s)
+		})})
+		return nil
+	})
+}
+
+//export rpgo_store_connect_start
+func rpgo_store_connect_start(config *C.rp_store_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		dial, err := toDial(config)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := limited(timeoutMS)
+		*out = openHandle(&op{task: startTask(ctx, cancel, dial)})
+		return nil
+	})
+}
+
+//export rpgo_op_wait
+func rpgo_op_wait(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		o, err := lookUp[*op](id)
+		if err != nil {
+			return err
+		}
+		return o.wait(timeLimit(timeoutMS))
+	})
+}
+
+//export rpgo_op_result
+func rpgo_op_result(id C.uint64_t, result *C.rp_store_result, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		o, err := lookUp[*op](id)
+		if err != nil {
+			return err
+		}
+		if err := o.wait(0, true); err != nil {
+			return err
+		}
+		if !o.take() {
+			return invalid("the result of this operation was taken before")
+		}
+		o.value.fill(result)
+		return nil
+	})
+}
+
+// take reports whether the caller is the first to take the result.
+func (o *op) take() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	first := !o.taken
+	o.taken = true
+	return first
+}
+
+//export rpgo_op_cancel
+func rpgo_op_cancel(id C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		o, err := lookUp[*op](id)
+		if err != nil {
+			return err
+		}
+		o.cancel()
+		return nil
+	})
+}
+
+//export rpgo_op_free
+func rpgo_op_free(id C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		o, err := closeHandle[*op](id)
+		if err != nil {
+			return err
+		}
+		o.cancel()
+		select {
+		case <-o.done:
+			o.drop()
+		default:
+			go func() {
+				<-o.done // soon: it was cancelled
+				o.drop()
+			}()
+		}
+		return nil
+	})
+}
+
+// drop closes a store that nobody took out of an operation that has ended.
+func (o *op) drop() {
+	if o.take() && o.value.store != nil {
+		o.value.store.Close()
+	}
+}

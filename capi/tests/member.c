@@ -1,0 +1,242 @@
+/* Members: configuration, two that meet, cancelling, closing, the nodes' own store. */
+#include "check.h"
+
+static char endpoint[32];
+
+static rp_member open_member(int32_t min, int32_t max, const char *join_timeout) {
+    rp_option options[] = {{"join_timeout", join_timeout}, {"last_call_timeout", "0.1"}};
+    rp_member_config config = {.struct_size = sizeof config,
+                               .run_id = "run",
+                               .endpoint = endpoint,
+                               .min_nodes = min,
+                               .max_nodes = max,
+                               .options = options,
+                               .options_len = 2};
+    rp_member member = {0};
+    CHECK_OK(rp_member_open(&config, &member, ERR));
+    CHECK(member.id != 0);
+    return member;
+}
+
+static void configuration(void) {
+    rp_member member;
+    rp_option options[2] = {{"lease_timeout", "abc"}, {"x", "y"}};
+    rp_member_config good = {.struct_size = sizeof good,
+                             .run_id = "run",
+                             .endpoint = "127.0.0.1",
+                             .min_nodes = 1,
+                             .max_nodes = 2};
+    rp_member_config config = good;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(NULL, &member, ERR));
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, NULL, ERR));
+    config.run_id = NULL;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    CHECK_CONTAINS(last_error.message, "run id");
+    config.run_id = "\xc3(";
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    CHECK_CONTAINS(last_error.message, "UTF-8");
+    config = good;
+    config.min_nodes = 3;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    CHECK_CONTAINS(last_error.message, "3");
+    config = good;
+    config.endpoint = "host:99999";
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    CHECK_CONTAINS(last_error.message, "host:99999");
+    config = good;
+    config.options = options;
+    config.options_len = 1;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    CHECK_CONTAINS(last_error.message, "lease_timeout");
+    CHECK_CONTAINS(last_error.message, "abc");
+    options[0].value = NULL;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    config.options = NULL;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    config = good;
+    config.flags = 2;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+
+    /* An unknown option is a warning, in the log. */
+    static rp_log_record record = {.struct_size = sizeof(rp_log_record)};
+    while (rp_log_next(&record, ERR) == RP_OK) {
+    }
+    config = good;
+    config.options = &options[1];
+    config.options_len = 1;
+    config.flags = RP_MEMBER_ENVIRONMENT;
+    CHECK_OK(rp_member_open(&config, &member, ERR));
+    CHECK_OK(rp_log_next(&record, ERR));
+    CHECK_INT(RP_LOG_WARNING, record.level);
+    CHECK_CONTAINS(record.text, "\"x\"");
+    CHECK_OK(rp_member_close(member, ERR));
+}
+
+struct joining {
+    rp_member member;
+    rp_outcome outcome;
+    rp_error error;
+    int32_t code;
+};
+
+/* Joins in slices, as a binding would. */
+static void *join(void *argument) {
+    struct joining *j = argument;
+    j->outcome.struct_size = sizeof j->outcome;
+    j->error.struct_size = sizeof j->error;
+    do {
+        j->code = rp_member_next(j->member, 20, &j->outcome, &j->error);
+    } while (j->code == RP_PENDING);
+    return NULL;
+}
+
+static void the_store_of_nodes(struct joining *nodes) {
+    rp_store keys[2];
+    rp_buffer value;
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(rp_member_keys(nodes[i].member, nodes[i].outcome.round, &keys[i], ERR));
+    }
+    CHECK_OK(rp_store_set(keys[0], "k", 1, "v", 1, 5000, ERR));
+    CHECK_OK(rp_store_get(keys[1], "k", 1, 5000, &value, ERR));
+    CHECK_BUFFER("v", value);
+    rp_buffer_free(&value);
+    int64_t sum;
+    CHECK_CODE(RP_ERR_NUMBER, rp_store_add(keys[0], "k", 1, 1, 5000, &sum, ERR));
+    CHECK_CODE(RP_ERR_TIMEOUT, rp_store_get(keys[0], "never", 5, 30, &value, ERR));
+    CHECK_OK(rp_store_close(keys[0], ERR));
+    CHECK_OK(rp_store_close(keys[1], ERR));
+}
+
+static void meeting(void) {
+    struct joining nodes[2];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        nodes[i].member = open_member(2, 2, "30");
+        threads[i] = start_thread(join, &nodes[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        join_thread(threads[i]);
+        if (nodes[i].code != RP_OK) {
+            FAIL("%s", nodes[i].error.message);
+        }
+        CHECK_INT(1, nodes[i].outcome.round);
+        CHECK_INT(2, nodes[i].outcome.world_size);
+    }
+    CHECK_INT(1, nodes[0].outcome.rank + nodes[1].outcome.rank);
+    CHECK_INT(nodes[0].outcome.store_port, nodes[1].outcome.store_port);
+    CHECK(strcmp(nodes[0].outcome.store_addr, nodes[1].outcome.store_addr) == 0);
+
+    /* The round's store speaks TCPStore. */
+    rp_store_config config = {sizeof config, nodes[0].outcome.store_addr,
+                              nodes[0].outcome.store_port};
+    rp_store store;
+    int64_t sum;
+    CHECK_OK(rp_store_connect(&config, 5000, &store, ERR));
+    CHECK_OK(rp_store_add(store, "k", 1, 7, 5000, &sum, ERR));
+    CHECK_OK(rp_store_close(store, ERR));
+    the_store_of_nodes(nodes);
+
+    int32_t number = -1;
+    CHECK_OK(rp_member_nodes_waiting(nodes[0].member, &number, ERR));
+    CHECK_INT(0, number);
+    CHECK_OK(rp_member_is_closed(nodes[0].member, &number, ERR));
+    CHECK_INT(0, number);
+    CHECK_OK(rp_member_set_closed(nodes[0].member, "enough", -1, ERR));
+    CHECK_OK(rp_member_is_closed(nodes[0].member, &number, ERR));
+    CHECK_INT(1, number);
+
+    /* Closing tells the others: wait until it has arrived, then who did it. */
+    int64_t end = now_ms() + 5000;
+    do {
+        CHECK(now_ms() < end);
+        CHECK_OK(rp_member_is_closed(nodes[1].member, &number, ERR));
+    } while (!number);
+    char text[1024];
+    size_t size = 0;
+    CHECK_CODE(RP_ERR_BUFFER, rp_member_reason(nodes[1].member, NULL, &size, ERR));
+    CHECK(size > 1 && size <= sizeof text);
+    size_t needed = size--;
+    CHECK_CODE(RP_ERR_BUFFER, rp_member_reason(nodes[1].member, text, &size, ERR));
+    CHECK_INT(needed, size);
+    CHECK_OK(rp_member_reason(nodes[1].member, text, &size, ERR));
+    CHECK_INT(size, strlen(text) + 1);
+    CHECK_CONTAINS(text, "enough");
+
+    /* Rank 0 hosts what the other one needs, so it goes last. */
+    int last = nodes[0].outcome.rank == 0 ? 0 : 1;
+    CHECK_OK(rp_member_shutdown(nodes[1 - last].member, RP_END_SUCCESS, NULL, -1, ERR));
+    CHECK_OK(rp_member_shutdown(nodes[last].member, RP_END_SUCCESS, "done", -1, ERR));
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(rp_member_close(nodes[i].member, ERR));
+    }
+}
+
+static void *cancel_later(void *member) {
+    struct timespec pause = {0, 100000000};
+    nanosleep(&pause, NULL);
+    CHECK_OK(rp_member_cancel(*(rp_member *)member, ERR));
+    return NULL;
+}
+
+static void *close_later(void *member) {
+    struct timespec pause = {0, 100000000};
+    nanosleep(&pause, NULL);
+    CHECK_OK(rp_member_close(*(rp_member *)member, ERR));
+    return NULL;
+}
+
+static void cancelling(void) {
+    rp_outcome outcome = {.struct_size = sizeof outcome};
+    rp_member member = open_member(2, 2, "30");
+    CHECK_OK(rp_member_cancel(member, ERR)); /* nothing to cancel */
+    CHECK_CODE(RP_PENDING, rp_member_next(member, 0, &outcome, ERR));
+    int64_t begin = now_ms();
+    pthread_t thread = start_thread(cancel_later, &member);
+    CHECK_CODE(RP_ERR_CANCELED, rp_member_next(member, -1, &outcome, ERR));
+    CHECK(now_ms() - begin < 100 + 100);
+    join_thread(thread);
+
+    begin = now_ms();
+    thread = start_thread(close_later, &member);
+    CHECK_CODE(RP_ERR_CANCELED, rp_member_next(member, -1, &outcome, ERR));
+    CHECK(now_ms() - begin < 100 + 100);
+    join_thread(thread);
+    CHECK_CODE(RP_ERR_HANDLE, rp_member_next(member, -1, &outcome, ERR));
+}
+
+static void timing_out(void) {
+    rp_outcome outcome = {.struct_size = sizeof outcome};
+    rp_member member = open_member(2, 3, "0.3");
+    int64_t begin = now_ms();
+    CHECK_CODE(RP_ERR_TIMEOUT, rp_member_next(member, -1, &outcome, ERR));
+    CHECK(now_ms() - begin >= 300 && now_ms() - begin < 1000);
+    CHECK_CONTAINS(last_error.message, endpoint);
+    CHECK_CONTAINS(last_error.message, "run");
+    /* It may be called anew, and a member that leaves closes nothing. */
+    CHECK_CODE(RP_ERR_TIMEOUT, rp_member_next(member, -1, &outcome, ERR));
+    CHECK_OK(rp_member_shutdown(member, RP_END_SUCCESS, NULL, -1, ERR));
+    CHECK_CODE(RP_ERR_INVALID, rp_member_shutdown(member, 9, NULL, -1, ERR));
+    CHECK_OK(rp_member_close(member, ERR));
+
+    member = open_member(1, 1, "30");
+    CHECK_OK(rp_member_next(member, -1, &outcome, ERR));
+    CHECK_INT(0, outcome.rank);
+    CHECK_INT(1, outcome.world_size);
+    CHECK_OK(rp_member_shutdown(member, RP_END_FAILED, "a test", -1, ERR));
+    CHECK_OK(rp_member_close(member, ERR));
+}
+
+int main(void) {
+    /* A port that was free a moment ago. */
+    int32_t port;
+    rp_store_server server = start_server(&port);
+    CHECK_OK(rp_store_server_stop(server, ERR));
+    snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", port);
+
+    configuration();
+    meeting();
+    cancelling();
+    timing_out();
+    CHECK_INT(0, handles_open());
+    return 0;
+}

@@ -1,0 +1,194 @@
+/* Every store operation, blocking and in the background. */
+#include "check.h"
+
+static void operations(rp_store s) {
+    rp_buffer value;
+    rp_list list;
+    int64_t number;
+    int32_t flag;
+    rp_bytes keys[2] = {{"a", 1}, {"b", RP_TEXT}};
+    rp_bytes values[2] = {{"1", 1}, {NULL, 0}};
+
+    CHECK_OK(rp_store_set(s, "a", RP_TEXT, "x\0y", 3, 5000, ERR));
+    CHECK_OK(rp_store_get(s, "a", 1, 5000, &value, ERR));
+    CHECK_INT(3, value.len);
+    CHECK(memcmp(value.data, "x\0y", 4) == 0);
+    rp_buffer_free(&value);
+    CHECK(value.data == NULL && value.len == 0);
+
+    CHECK_OK(rp_store_check(s, keys, 1, 5000, &flag, ERR));
+    CHECK_INT(1, flag);
+    CHECK_OK(rp_store_check(s, keys, 2, 5000, &flag, ERR));
+    CHECK_INT(0, flag);
+    CHECK_OK(rp_store_multi_set(s, keys, values, 2, 5000, ERR));
+    CHECK_OK(rp_store_wait(s, keys, 2, 5000, ERR));
+    CHECK_OK(rp_store_multi_get(s, keys, 2, 5000, &list, ERR));
+    CHECK_INT(2, list.len);
+    CHECK_BUFFER("1", list.items[0]);
+    CHECK_BUFFER("", list.items[1]);
+    rp_list_free(&list);
+    CHECK_OK(rp_store_multi_get(s, NULL, 0, 5000, &list, ERR));
+    CHECK(list.len == 0 && list.items == NULL);
+
+    CHECK_OK(rp_store_append(s, "a", 1, "23", 2, 5000, ERR));
+    CHECK_OK(rp_store_add(s, "a", 1, -3, 5000, &number, ERR));
+    CHECK_INT(120, number);
+    CHECK_OK(rp_store_compare_set(s, "a", 1, "120", 3, "z", 1, 5000, &value, ERR));
+    CHECK_BUFFER("z", value);
+    rp_buffer_free(&value);
+
+    CHECK_OK(rp_store_num_keys(s, 5000, &number, ERR));
+    CHECK_INT(2, number);
+    CHECK_OK(rp_store_list_keys(s, 5000, &list, ERR));
+    CHECK_INT(2, list.len);
+    rp_list_free(&list);
+    CHECK_OK(rp_store_delete(s, "b", 1, 5000, &flag, ERR));
+    CHECK_INT(1, flag);
+    CHECK_OK(rp_store_delete(s, "b", 1, 5000, &flag, ERR));
+    CHECK_INT(0, flag);
+
+    CHECK_CODE(RP_ERR_EMPTY, rp_store_queue_pop(s, "q", 1, 0, 5000, &value, ERR));
+    CHECK_CODE(RP_ERR_TIMEOUT, rp_store_queue_pop(s, "q", 1, 1, 30, &value, ERR));
+    CHECK_OK(rp_store_queue_push(s, "q", 1, "i", 1, 5000, ERR));
+    CHECK_OK(rp_store_queue_len(s, "q", 1, 5000, &number, ERR));
+    CHECK_INT(1, number);
+    CHECK_OK(rp_store_queue_pop(s, "q", 1, 1, 5000, &value, ERR));
+    CHECK_BUFFER("i", value);
+    rp_buffer_free(&value);
+    CHECK_OK(rp_store_barrier(s, "bar", 3, 1, 5000, ERR));
+}
+
+static rp_op start(rp_store s, int32_t what, const char *key, int64_t timeout_ms) {
+    rp_op op;
+    rp_store_request request = {.struct_size = sizeof request,
+                                .op = what,
+                                .key = {key, RP_TEXT},
+                                .value = {"later", 5},
+                                .timeout_ms = timeout_ms};
+    CHECK_OK(rp_store_start(s, &request, &op, ERR));
+    return op;
+}
+
+static void background(rp_store s, int32_t port) {
+    rp_store_result result = {.struct_size = sizeof result};
+    rp_op get = start(s, RP_STORE_GET, "future", -1);
+    CHECK_CODE(RP_PENDING, rp_op_wait(get, 0, ERR));
+    CHECK_CODE(RP_PENDING, rp_op_wait(get, 20, ERR));
+    CHECK_CODE(RP_PENDING, rp_op_result(get, &result, ERR));
+    rp_op set = start(s, RP_STORE_SET, "future", 5000);
+    CHECK_OK(rp_op_wait(set, -1, ERR));
+    CHECK_OK(rp_op_wait(get, -1, ERR));
+    CHECK_OK(rp_op_wait(get, 0, ERR));
+    CHECK_OK(rp_op_result(get, &result, ERR));
+    CHECK_BUFFER("later", result.value);
+    rp_store_result_free(&result);
+    CHECK_CODE(RP_ERR_INVALID, rp_op_result(get, &result, ERR));
+    CHECK_OK(rp_op_cancel(get, ERR));
+    CHECK_OK(rp_op_free(get, ERR));
+    CHECK_OK(rp_op_free(set, ERR));
+
+    rp_op late = start(s, RP_STORE_GET, "never", 20);
+    CHECK_CODE(RP_ERR_TIMEOUT, rp_op_wait(late, -1, ERR));
+    CHECK_CODE(RP_ERR_TIMEOUT, rp_op_result(late, &result, ERR));
+    CHECK_OK(rp_op_free(late, ERR));
+
+    rp_op canceled = start(s, RP_STORE_GET, "never", -1);
+    CHECK_OK(rp_op_cancel(canceled, ERR));
+    CHECK_CODE(RP_ERR_CANCELED, rp_op_wait(canceled, -1, ERR));
+    CHECK_OK(rp_op_free(canceled, ERR));
+
+    /* Freed while under way. */
+    CHECK_OK(rp_op_free(start(s, RP_STORE_GET, "never", -1), ERR));
+
+    rp_store_config config = {sizeof config, "127.0.0.1", port};
+    rp_op dial;
+    CHECK_OK(rp_store_connect_start(&config, 5000, &dial, ERR));
+    CHECK_OK(rp_op_wait(dial, -1, ERR));
+    CHECK_OK(rp_op_result(dial, &result, ERR));
+    CHECK_OK(rp_op_free(dial, ERR));
+    int64_t keys;
+    CHECK_OK(rp_store_num_keys(result.store, 5000, &keys, ERR));
+    CHECK_OK(rp_store_close(result.store, ERR));
+    /* A store that nobody takes is closed with the operation. */
+    CHECK_OK(rp_store_connect_start(&config, 5000, &dial, ERR));
+    CHECK_OK(rp_op_wait(dial, -1, ERR));
+    CHECK_OK(rp_op_free(dial, ERR));
+}
+
+static void *cancel_later(void *op) {
+    struct timespec pause = {0, 50000000};
+    nanosleep(&pause, NULL);
+    CHECK_OK(rp_op_cancel(*(rp_op *)op, ERR));
+    return NULL;
+}
+
+static void *close_later(void *store) {
+    struct timespec pause = {0, 50000000};
+    nanosleep(&pause, NULL);
+    CHECK_OK(rp_store_close(*(rp_store *)store, ERR));
+    return NULL;
+}
+
+/* What another thread does ends a call that waits, within 0.1 s. */
+static void other_threads(int32_t port) {
+    rp_store s = connect_to(port);
+    rp_op op = start(s, RP_STORE_GET, "never", -1);
+    int64_t begin = now_ms();
+    pthread_t thread = start_thread(cancel_later, &op);
+    CHECK_CODE(RP_ERR_CANCELED, rp_op_wait(op, -1, ERR));
+    CHECK(now_ms() - begin < 50 + 100);
+    join_thread(thread);
+    CHECK_OK(rp_op_free(op, ERR));
+
+    rp_buffer value;
+    begin = now_ms();
+    thread = start_thread(close_later, &s);
+    CHECK_CODE(RP_ERR_CANCELED, rp_store_get(s, "never", RP_TEXT, -1, &value, ERR));
+    CHECK(now_ms() - begin < 50 + 100);
+    join_thread(thread);
+    CHECK_CODE(RP_ERR_HANDLE, rp_store_get(s, "never", RP_TEXT, -1, &value, ERR));
+}
+
+struct hammer {
+    rp_store store;
+    pthread_t thread;
+};
+
+static void *hammer(void *argument) {
+    rp_store s = ((struct hammer *)argument)->store;
+    for (int i = 0; i < 200; i++) {
+        int64_t sum;
+        CHECK_OK(rp_store_add(s, "count", 5, 1, 10000, &sum, ERR));
+    }
+    return NULL;
+}
+
+static void many_threads(rp_store s) {
+    struct hammer all[16];
+    for (int i = 0; i < 16; i++) {
+        all[i].store = s;
+        all[i].thread = start_thread(hammer, &all[i]);
+    }
+    for (int i = 0; i < 16; i++) {
+        join_thread(all[i].thread);
+    }
+    int64_t sum;
+    CHECK_OK(rp_store_add(s, "count", 5, 0, 10000, &sum, ERR));
+    CHECK_INT(16 * 200, sum);
+}
+
+int main(void) {
+    int32_t port;
+    rp_store_server server = start_server(&port);
+    rp_store store = connect_to(port);
+    operations(store);
+    background(store, port);
+    other_threads(port);
+    many_threads(store);
+    CHECK_OK(rp_store_server_stop(server, ERR));
+    CHECK_CODE(RP_ERR_TIMEOUT, rp_store_set(store, "k", 1, "v", 1, 200, ERR));
+    CHECK_CONTAINS(last_error.message, "127.0.0.1");
+    CHECK_OK(rp_store_close(store, ERR));
+    CHECK_INT(0, handles_open());
+    return 0;
+}

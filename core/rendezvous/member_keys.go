@@ -1,0 +1,260 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"rallypoint/core/store"
+)
+
+// roundKeys is the store of Member.Keys: each call is one request to the control
+// plane.
+type roundKeys struct {
+	m      *Member
+	round  uint64
+	closed chan struct{}
+	once   sync.Once
+}
+
+var _ store.Store = (*roundKeys)(nil)
+
+// popPatience bounds how long a QueuePop whose context has ended waits to learn
+// whether it got an item after all, which would be lost otherwise.
+const popPatience = time.Second
+
+// Close implements store.Store. The keys stay: they belong to all members.
+func (k *roundKeys) Close() error {
+	k.once.Do(func() { close(k.closed) })
+	return nil
+}
+
+// Set implements store.Store.
+func (k *roundKeys) Set(ctx context.Context, key string, value []byte) error {
+	_, err := k.do(ctx, KeyRequest{Op: KeySet, Keys: []string{key}, Values: [][]byte{value}})
+	return err
+}
+
+// Get implements store.Store.
+func (k *roundKeys) Get(ctx context.Context, key string) ([]byte, error) {
+	return k.value(k.do(ctx, KeyRequest{Op: KeyGet, Keys: []string{key}}))
+}
+
+// Add implements store.Store.
+func (k *roundKeys) Add(ctx context.Context, key string, delta int64) (int64, error) {
+	r, err := k.do(ctx, KeyRequest{Op: KeyAdd, Keys: []string{key}, Amount: delta})
+	if err == nil && key == exitBarrierCount {
+		k.m.setFinished(k.round)
+	}
+	return r.Number, err
+}
+
+// CompareSet implements store.Store.
+func (k *roundKeys) CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
+	return k.value(k.do(ctx, KeyRequest{Op: KeyCompareSet, Keys: []string{key}, Values: [][]byte{expected, desired}}))
+}
+
+// Append implements store.Store.
+func (k *roundKeys) Append(ctx context.Context, key string, value []byte) error {
+	_, err := k.do(ctx, KeyRequest{Op: KeyAppend, Keys: []string{key}, Values: [][]byte{value}})
+	return err
+}
+
+// Check implements store.Store.
+func (k *roundKeys) Check(ctx context.Context, keys []string) (bool, error) {
+	r, err := k.do(ctx, KeyRequest{Op: KeyCheck, Keys: keys})
+	return r.Ready, err
+}
+
+// Wait implements store.Store.
+func (k *roundKeys) Wait(ctx context.Context, keys []string) error {
+	_, err := k.do(ctx, KeyRequest{Op: KeyWait, Keys: keys})
+	return err
+}
+
+// Delete implements store.Store.
+func (k *roundKeys) Delete(ctx context.Context, key string) (bool, error) {
+	r, err := k.do(ctx, KeyRequest{Op: KeyDelete, Keys: []string{key}})
+	return r.Ready, err
+}
+
+// NumKeys implements store.Store.
+func (k *roundKeys) NumKeys(ctx context.Context) (int64, error) {
+	r, err := k.do(ctx, KeyRequest{Op: KeyCount})
+	return r.Number, err
+}
+
+// ListKeys implements store.Store.
+func (k *roundKeys) ListKeys(ctx context.Context) ([]string, error) {
+	r, err := k.do(ctx, KeyRequest{Op: KeyList})
+	return r.Keys, err
+}
+
+// MultiGet implements store.Store.
+func (k *roundKeys) MultiGet(ctx context.Context, keys []string) ([][]byte, error) {
+	r, err := k.do(ctx, KeyRequest{Op: KeyMultiGet, Keys: keys})
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Values) != len(keys) {
+		return nil, Errorf(CodeState, "run %q, round %d: %d values for %d keys", k.m.params.RunID, k.round, len(r.Values), len(keys))
+	}
+	return r.Values, nil
+}
+
+// MultiSet implements store.Store.
+func (k *roundKeys) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
+	if len(keys) != len(values) {
+		return store.ErrArguments
+	}
+	_, err := k.do(ctx, KeyRequest{Op: KeyMultiSet, Keys: keys, Values: values})
+	return err
+}
+
+// QueuePush implements store.Store.
+func (k *roundKeys) QueuePush(ctx context.Context, key string, value []byte) error {
+	_, err := k.do(ctx, KeyRequest{Op: KeyQueuePush, Keys: []string{key}, Values: [][]byte{value}})
+	return err
+}
+
+// QueuePop implements store.Store.
+func (k *roundKeys) QueuePop(ctx context.Context, key string, block bool) ([]byte, error) {
+	r := KeyRequest{Op: KeyQueuePop, Keys: []string{key}}
+	if block {
+		r.Amount = 1
+	}
+	return k.value(k.do(ctx, r))
+}
+
+// QueueLen implements store.Store.
+func (k *roundKeys) QueueLen(ctx context.Context, key string) (int64, error) {
+	r, err := k.do(ctx, KeyRequest{Op: KeyQueueLen, Keys: []string{key}})
+	return r.Number, err
+}
+
+// Barrier implements store.Store.
+func (k *roundKeys) Barrier(ctx context.Context, key string, worldSize int64) error {
+	_, err := k.do(ctx, KeyRequest{Op: KeyBarrier, Keys: []string{key}, Amount: worldSize})
+	return err
+}
+
+// do carries out one request. The plane may send it again after this call has
+// returned, so that it is given copies.
+func (k *roundKeys) do(ctx context.Context, r KeyRequest) (KeyResult, error) {
+	select {
+	case <-k.closed:
+		return KeyResult{}, store.ErrClosed
+	default:
+	}
+	if err := store.ContextError(ctx); err != nil {
+		return KeyResult{}, err
+	}
+	switch {
+	case k.m.isStopped():
+		return KeyResult{}, store.ErrClosed
+	case k.round == 0 || k.m.lastRound() == 0:
+		return KeyResult{}, Errorf(CodeRoundOver, "%s: it has not been in round %d", k.m.subject(), k.round)
+	}
+	r.Round = k.round
+	r.Keys = slices.Clone(r.Keys)
+	r.Values = slices.Clone(r.Values)
+	for i, v := range r.Values {
+		r.Values[i] = append([]byte{}, v...)
+	}
+	call := k.m.plane.Start(r)
+	select {
+	case <-call.Done:
+	default:
+		select {
+		case <-call.Done:
+		case <-ctx.Done():
+			if !k.cancel(call, r) {
+				return KeyResult{}, store.ContextError(ctx)
+			}
+		case <-k.closed:
+			if !k.cancel(call, r) {
+				return KeyResult{}, store.ErrClosed
+			}
+		case <-k.m.work.Done():
+			if !k.cancel(call, r) {
+				return KeyResult{}, store.ErrClosed
+			}
+		}
+	}
+	if call.Err != nil {
+		return KeyResult{}, storeError(call.Err)
+	}
+	result, ok := call.Result.(KeyResult)
+	if !ok {
+		return KeyResult{}, Errorf(CodeState, "%s: the control plane at %s answered a request for keys with %T", k.m.subject(), k.m.endpoint(), call.Result)
+	}
+	return result, nil
+}
+
+// cancel takes back a request whose caller is gone and reports whether it had
+// been carried out before.
+func (k *roundKeys) cancel(call *Call, r KeyRequest) (done bool) {
+	switch r.Op {
+	case KeyGet, KeyMultiGet, KeyWait, KeyBarrier:
+		k.m.plane.Start(KeyRequest{Round: k.round, Op: KeyCancelWait, Amount: int64(call.Number)})
+	case KeyQueuePop:
+		back := k.m.plane.Start(KeyRequest{Round: k.round, Op: KeyCancelWait, Amount: int64(call.Number)})
+		ctx, stop := k.m.bound(context.Background(), popPatience)
+		defer stop()
+		if k.m.outage() == nil {
+			_, _ = back.Wait(ctx)
+		}
+	}
+	select {
+	case <-call.Done:
+		return CodeOf(call.Err) != CodeCanceled
+	default:
+		return false
+	}
+}
+
+// value returns the one value of a result.
+func (k *roundKeys) value(r KeyResult, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Values) != 1 {
+		return nil, Errorf(CodeState, "run %q, round %d: %d values where there must be one", k.m.params.RunID, k.round, len(r.Values))
+	}
+	if r.Values[0] == nil {
+		return []byte{}, nil
+	}
+	return r.Values[0], nil
+}
+
+// keysError is an error of the control plane that is one of store's sentinels,
+// too.
+type keysError struct {
+	error
+	kind error
+}
+
+func (e keysError) Unwrap() []error { return []error{e.error, e.kind} }
+
+// storeError lets an error match the sentinels that store.Store promises.
+func storeError(err error) error {
+	var own *Error
+	if !errors.As(err, &own) {
+		return err
+	}
+	switch own.Code {
+	case CodeNumber:
+		return keysError{err, store.ErrNotNumber}
+	case CodeEmpty:
+		return keysError{err, store.ErrQueueEmpty}
+	case CodeTooLarge:
+		return keysError{err, store.ErrTooLarge}
+	case CodeConnection:
+		return keysError{err, store.ErrConnection}
+	case CodeCanceled:
+		return keysError{err, store.ErrClosed}
+	}
+	return err
+}

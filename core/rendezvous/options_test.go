@@ -1,0 +1,214 @@
+package rendezvous
+
+import (
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSetOptions(t *testing.T) {
+	yes, no := true, false
+	s := time.Second
+	for _, c := range []struct {
+		options map[string]string
+		change  func(*Params)
+	}{
+		{nil, func(*Params) {}},
+		{map[string]string{"join_timeout": "7"}, func(p *Params) { p.JoinTimeout = 7 * s }},
+		{map[string]string{"join_timeout": "0.5"}, func(p *Params) { p.JoinTimeout = s / 2 }},
+		{map[string]string{"join_timeout": " 1e3 "}, func(p *Params) { p.JoinTimeout = 1000 * s }},
+		{map[string]string{"last_call_timeout": "1.25"}, func(p *Params) { p.LastCallTimeout = 1250 * time.Millisecond }},
+		{map[string]string{"close_timeout": "+3"}, func(p *Params) { p.CloseTimeout = 3 * s }},
+		{map[string]string{"read_timeout": "003"}, func(p *Params) { p.ReadTimeout = 3 * s }},
+		{map[string]string{"regroup_timeout": ".1"}, func(p *Params) { p.RegroupTimeout = s / 10 }},
+		{map[string]string{"reconnect_grace": "0"}, func(p *Params) { p.ReconnectGrace = 0 }},
+		{map[string]string{"admit_delay": "0.0"}, func(p *Params) { p.AdmitDelay = 0 }},
+		{map[string]string{"quiet_period": "5"}, func(p *Params) { p.QuietPeriod = 5 * s }},
+		{map[string]string{"target": "3"}, func(p *Params) { p.Target = 3 }},
+		{map[string]string{"node_unit": "2"}, func(p *Params) { p.NodeUnit = 2 }},
+		{map[string]string{"node_rank": "0"}, func(p *Params) { p.NodeRank = 0 }},
+		{map[string]string{"node_id": " n1 "}, func(p *Params) { p.NodeID = "n1" }},
+		{map[string]string{"advertise_addr": "10.0.0.1"}, func(p *Params) { p.AdvertiseAddr = "10.0.0.1" }},
+		{map[string]string{"advertise_addr": "[fe80::1%eth0]"}, func(p *Params) { p.AdvertiseAddr = "fe80::1%eth0" }},
+		{map[string]string{"advertise_addr": "host0.example.com"}, func(p *Params) { p.AdvertiseAddr = "host0.example.com" }},
+		{map[string]string{"store_port": "29501"}, func(p *Params) { p.StorePort = 29501 }},
+		{map[string]string{"is_host": "1"}, func(p *Params) { p.IsHost = &yes }},
+		{map[string]string{"is_host": "TRUE"}, func(p *Params) { p.IsHost = &yes }},
+		{map[string]string{"is_host": "y"}, func(p *Params) { p.IsHost = &yes }},
+		{map[string]string{"is_host": "No"}, func(p *Params) { p.IsHost = &no }},
+		{map[string]string{"is_host": "f"}, func(p *Params) { p.IsHost = &no }},
+
+		// A lease of its own, or of the keep-alive options.
+		{map[string]string{"lease_timeout": "4"}, func(p *Params) { p.LeaseTimeout = 4 * s }},
+		{map[string]string{"keep_alive_interval": "2"}, func(p *Params) { p.LeaseTimeout = 6 * s }},
+		{map[string]string{"keep_alive_max_attempt": "4"}, func(p *Params) { p.LeaseTimeout = 20 * s }},
+		{map[string]string{"keep_alive_interval": "0.5", "keep_alive_max_attempt": "2"}, func(p *Params) { p.LeaseTimeout = s }},
+		{map[string]string{"keep_alive_interval": "2", "lease_timeout": "7"}, func(p *Params) { p.LeaseTimeout = 7 * s }},
+
+		// Taken without effect.
+		{map[string]string{"timeout": "900", "rank": "x"}, func(*Params) {}},
+		{map[string]string{"heartbeat": "7", "heartbeat_timeout": "7"}, func(*Params) {}},
+		{map[string]string{"cas_backoff_max_seconds": "0.0"}, func(*Params) {}},
+		{map[string]string{"store_type": " TCP "}, func(*Params) {}},
+	} {
+		got, want := DefaultParams(), DefaultParams()
+		c.change(&want)
+		warnings, err := got.SetOptions(c.options)
+		if err != nil || len(warnings) != 0 || !reflect.DeepEqual(got, want) {
+			t.Errorf("%v: %+v, warnings %q, %v; want %+v", c.options, got, warnings, err, want)
+		}
+	}
+}
+
+func TestSetOptionsRefuses(t *testing.T) {
+	timeouts := []string{"", " ", "0", "-1", "-0", "nan", "inf", "+Inf", "0x10", "0x1p3", "1_0", "1s", "1,5", "1e99", "1e-12", "3155692600", "١"}
+	delays := []string{"", "-1", "nan", "inf", "0x10", "1 s"}
+	numbers := []string{"", "-1", "1.0", "0x10", "a", "99999999999", "1 2"}
+	for _, c := range []struct {
+		options []string
+		values  []string
+		expects string
+	}{
+		{[]string{"join_timeout", "last_call_timeout", "close_timeout", "read_timeout", "regroup_timeout", "lease_timeout",
+			"keep_alive_interval", "heartbeat", "heartbeat_timeout"}, timeouts, "seconds greater than 0"},
+		{[]string{"reconnect_grace", "admit_delay", "quiet_period", "cas_backoff_max_seconds"}, delays, "seconds, 0 or more"},
+		{[]string{"target", "node_rank"}, numbers, "a whole number, 0 or more"},
+		{[]string{"node_unit"}, append(numbers, "0"), "a whole number, 1 or more"},
+		{[]string{"keep_alive_max_attempt"}, append(numbers, "0", "1"), "a whole number, 2 or more"},
+		{[]string{"store_port"}, append(numbers, "65536"), "a port number"},
+		{[]string{"is_host"}, []string{"", " true", "on", "off", "2", "-1", "1.0"}, "1, true"},
+		{[]string{"node_id"}, []string{"", " ", strings.Repeat("x", MaxNameLen+1)}, "a name"},
+		{[]string{"advertise_addr"}, []string{"", "0.0.0.0", "::", "host0:1", "10.0.0.1:1", "a b", "[::]"}, "a host name or an address"},
+		{[]string{"store_type"}, []string{"file", ""}, "tcp"},
+	} {
+		for _, option := range c.options {
+			for _, value := range c.values {
+				p := DefaultParams()
+				_, err := p.SetOptions(map[string]string{option: value, "node_id": cmpOr(option == "node_id", value, "n1")})
+				if !errors.Is(err, ErrInvalid) {
+					t.Errorf("%s=%q: got %v, %+v", option, value, err, p)
+					continue
+				}
+				for _, says := range []string{option, "expected " + c.expects} {
+					if !strings.Contains(err.Error(), says) {
+						t.Errorf("%s=%q: the error does not say %q: %v", option, value, says, err)
+					}
+				}
+				if !reflect.DeepEqual(p, DefaultParams()) {
+					t.Errorf("%s=%q: the parameters have changed: %+v", option, value, p)
+				}
+			}
+		}
+	}
+}
+
+func cmpOr(cond bool, yes, no string) string {
+	if cond {
+		return yes
+	}
+	return no
+}
+
+func TestKeepAliveProductIsBounded(t *testing.T) {
+	p := DefaultParams()
+	_, err := p.SetOptions(map[string]string{"keep_alive_interval": "300000000", "keep_alive_max_attempt": "2000000000"})
+	if !errors.Is(err, ErrInvalid) {
+		t.Errorf("got %v, %v", p.LeaseTimeout, err)
+	}
+}
+
+func TestUnknownOptionsAreWarnedOf(t *testing.T) {
+	for option, near := range map[string]string{
+		"join_timout":                        "join_timeout",
+		"join-timeout":                       "join_timeout",
+		"Join_Timeout":                       "join_timeout",
+		"leasetimeout":                       "lease_timeout",
+		"keep_alive_max_attempts":            "keep_alive_max_attempt",
+		"noderank":                           "node_rank",
+		"ishost":                             "is_host",
+		"xyz":                                "",
+		"use_libuv":                          "",
+		"":                                   "",
+		strings.Repeat("join_timeout", 1000): "",
+	} {
+		p := DefaultParams()
+		warnings, err := p.SetOptions(map[string]string{option: "1"})
+		if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "unknown option") || len(warnings[0]) > 300 {
+			t.Errorf("%.40q: %q, %v", option, warnings, err)
+			continue
+		}
+		if hint := strings.Contains(warnings[0], "did you mean"); hint != (near != "") || !strings.Contains(warnings[0], near) {
+			t.Errorf("%.40q: %q; want it to name %q", option, warnings[0], near)
+		}
+	}
+}
+
+// The documentation of SetOptions names every option.
+func TestEveryOptionHasItsNearestName(t *testing.T) {
+	for _, option := range slices.Sorted(maps.Keys(optionTable)) {
+		if near := nearestOption(option + "x"); near != option {
+			t.Errorf("%sx: did you mean %q", option, near)
+		}
+	}
+}
+
+func TestEditDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"abc", "abc", 0}, {"abc", "acb", 2}} {
+		if got := editDistance(c.a, c.b); got != c.want {
+			t.Errorf("%q, %q: %d; want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+func TestSetEnvironment(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		env        map[string]string
+		rank, hint int
+		warnings   int
+	}{
+		{"nothing", nil, -1, -1, 0},
+		{"torchrun's variable", map[string]string{"PET_NODE_RANK": "2"}, 2, -1, 0},
+		{"no number", map[string]string{"PET_NODE_RANK": "two"}, -1, -1, 1},
+		{"negative", map[string]string{"PET_NODE_RANK": "-1"}, -1, -1, 1},
+		{"too high", map[string]string{"PET_NODE_RANK": "4"}, -1, -1, 1},
+		{"Slurm", map[string]string{"SLURM_NODEID": "3"}, -1, 3, 0},
+		{"both", map[string]string{"SLURM_NODEID": "3", "PET_NODE_RANK": "1"}, 1, 3, 0},
+		{"AWS Batch", map[string]string{"AWS_BATCH_JOB_NODE_INDEX": "1"}, -1, 1, 0},
+		{"Kubernetes", map[string]string{"JOB_COMPLETION_INDEX": "0"}, -1, 0, 0},
+		{"Open MPI, one a node", map[string]string{"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, -1, 2, 0},
+		{"Open MPI, two a node", map[string]string{"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, -1, -1, 0},
+		{"Open MPI, not told", map[string]string{"OMPI_COMM_WORLD_RANK": "2"}, -1, -1, 0},
+		{"Hydra, one a node", map[string]string{"PMI_RANK": "2", "MPI_LOCALNRANKS": "1"}, -1, 2, 0},
+		{"Hydra, not told", map[string]string{"PMI_RANK": "2"}, -1, -1, 0},
+		{"the first counts", map[string]string{"JOB_COMPLETION_INDEX": "7", "SLURM_NODEID": "1"}, -1, 1, 0},
+		{"a bad one is passed over", map[string]string{"SLURM_NODEID": "x", "JOB_COMPLETION_INDEX": "7"}, -1, 7, 1},
+		{"a hint above the maximum", map[string]string{"SLURM_NODEID": "99"}, -1, 99, 0},
+	} {
+		p := DefaultParams()
+		p.Min, p.Max = 1, 4
+		warnings := p.SetEnvironment(func(name string) string { return c.env[name] })
+		if p.NodeRank != c.rank || p.RankHint != c.hint || len(warnings) != c.warnings {
+			t.Errorf("%s: rank %d, hint %d, warnings %q; want %d, %d, %d", c.name, p.NodeRank, p.RankHint, warnings, c.rank, c.hint, c.warnings)
+		}
+		if err := p.Validate(); err != nil && !strings.Contains(err.Error(), "run id") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+func TestEnvironmentDoesNotOverruleOptions(t *testing.T) {
+	p := DefaultParams()
+	p.NodeRank, p.RankHint = 0, 1
+	env := map[string]string{"PET_NODE_RANK": "5", "SLURM_NODEID": "6"}
+	if warnings := p.SetEnvironment(func(name string) string { return env[name] }); len(warnings) != 0 || p.NodeRank != 0 || p.RankHint != 1 {
+		t.Errorf("rank %d, hint %d, %q", p.NodeRank, p.RankHint, warnings)
+	}
+}

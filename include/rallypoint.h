@@ -1,0 +1,598 @@
+/*
+ * rallypoint.h - the C interface of Rallypoint (librallypoint.so).
+ *
+ * Rallypoint brings the processes of a distributed job together: it agrees on who
+ * takes part, gives each node a rank and a shared store, and regroups when a node
+ * comes or goes. What is not in this file is not supported.
+ *
+ * Rules that hold for every function, unless its comment says otherwise:
+ *
+ *   Results    The return value is an enum rp_code: RP_OK, RP_PENDING, or an error.
+ *              Output arguments are written only with RP_OK.
+ *   Errors     `err` may be NULL. If it is not, it is written when an error is
+ *              returned, and left alone otherwise.
+ *   Threads    Every function may be called from any thread, on one object from
+ *              several threads at once, and while another thread closes the object.
+ *   Blocking   A function without a timeout does not block.
+ *   Time       `timeout_ms` is in milliseconds: 0 does not wait, -1 waits without a
+ *              limit, anything below -1 is RP_ERR_INVALID.
+ *   Texts      `const char *` texts end with NUL and are UTF-8; RP_ERR_INVALID if not.
+ *   Bytes      Keys and values are any bytes: a pointer and a length. The length
+ *              RP_TEXT says that they end with NUL. NULL is allowed with length 0.
+ *   Ownership  What is handed in is copied before the function returns. What is
+ *              handed out in a rp_buffer, rp_list or rp_store_result belongs to the
+ *              caller and is freed with the function of that name.
+ *   Handles    A handle is valid until it is closed. A closed handle, {0} and any
+ *              other number give RP_ERR_HANDLE. Handles are never used twice.
+ *   Structs    A struct with `struct_size` must have it set to sizeof of the struct
+ *              as the caller knows it, so that it can grow in later versions; all
+ *              other fields may be zero unless they are required. A size below that
+ *              of the first version is RP_ERR_INVALID.
+ *   fork()     In a child of fork() every function that needs the library's threads
+ *              returns RP_ERR_FORKED at once. A child that calls exec() is free.
+ *   Signals    The library handles no signals, except in rp_main. (The Go runtime
+ *              in it installs SA_ONSTACK handlers for its own faults and passes on
+ *              all others.)
+ *
+ * Linux, glibc. C99 and C++11.
+ */
+#ifndef RALLYPOINT_H
+#define RALLYPOINT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define RP_API __attribute__((visibility("default")))
+#else
+#define RP_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------ version */
+
+/*
+ * The version of this interface. A program compiled with this header works with a
+ * library whose rp_abi_version() has the same upper 16 bits (RP_ABI_MAJOR) and lower
+ * 16 bits that are at least RP_ABI_MINOR. RP_ABI_MAJOR is the number in the soname.
+ */
+#define RP_ABI_MAJOR 0
+#define RP_ABI_MINOR 1
+#define RP_ABI_VERSION ((uint32_t)((RP_ABI_MAJOR << 16) | RP_ABI_MINOR))
+
+/* Returns RP_ABI_VERSION of the library. Works after fork(). */
+RP_API uint32_t rp_abi_version(void);
+
+/*
+ * Returns the version of the library, "0.1.0". The text lives as long as the
+ * library. In a forked child that asks for the first time: "".
+ */
+RP_API const char *rp_version(void);
+
+/* ------------------------------------------------------------------- errors */
+
+/*
+ * The results of all functions. Numbers never change; new ones may be added, so an
+ * unknown number above RP_PENDING is to be treated as RP_ERR_INTERNAL.
+ */
+enum rp_code {
+    RP_OK = 0,
+    RP_PENDING = 1, /* not done yet: call again */
+
+    RP_ERR_INVALID = 10,     /* an argument or option is malformed or contradicts another */
+    RP_ERR_MISMATCH = 12,    /* this node and the run disagree on min, max, unit or target */
+    RP_ERR_TENANT = 14,      /* the port serves another run */
+    RP_ERR_NODE_IN_USE = 16, /* a live node already carries this node id */
+    RP_ERR_CLOSED = 20,      /* the run is closed, or can no longer regroup */
+    RP_ERR_GRACEFUL = 22,    /* the run ended well and never needed this node */
+    RP_ERR_TIMEOUT = 30,     /* a deadline passed */
+    RP_ERR_CANCELED = 32,    /* the caller withdrew, or the object was closed meanwhile */
+    RP_ERR_CONNECTION = 40,  /* the control plane or a store cannot be reached */
+    RP_ERR_STATE = 50,       /* what came back is not Rallypoint's or not valid */
+    RP_ERR_EVICTED = 60,     /* this node was dropped from the run */
+    RP_ERR_ROUND_OVER = 62,  /* the round of this store is over */
+    RP_ERR_NUMBER = 70,      /* add on a value that is not a number */
+    RP_ERR_TOO_LARGE = 72,   /* a key, value or quota limit */
+    RP_ERR_EMPTY = 74,       /* pop from an empty queue */
+    RP_ERR_HANDLE = 80,      /* the handle is closed, zero or of another kind */
+    RP_ERR_FORKED = 82,      /* the process was forked after the library was loaded */
+    RP_ERR_BUFFER = 84,      /* the caller's buffer is too small */
+    RP_ERR_INTERNAL = 90     /* a defect of the library */
+};
+
+/*
+ * Returns the name of a code without its prefix, "TIMEOUT" for RP_ERR_TIMEOUT, and
+ * "UNKNOWN" for a number that is no code. The text is static. Works after fork().
+ */
+RP_API const char *rp_code_name(int32_t code);
+
+/*
+ * What went wrong. `message` is for people: it says what failed, on which address or
+ * key, how long it was tried and what to do. It is UTF-8, ends with NUL and is cut
+ * between two characters if it is too long. `retryable` is 1 if the same call may
+ * succeed later without a change by the user, else 0.
+ */
+typedef struct rp_error {
+    size_t struct_size;
+    int32_t code;
+    int32_t retryable;
+    char message[2048];
+} rp_error;
+
+/* ------------------------------------------------------------ bytes and lists */
+
+/* A length that says: these bytes end with NUL. */
+#define RP_TEXT ((size_t)-1)
+
+/* Bytes of the caller. `len` may be RP_TEXT. */
+typedef struct rp_bytes {
+    const void *data;
+    size_t len;
+} rp_bytes;
+
+/*
+ * Bytes that the library handed out. One NUL that `len` does not count follows them,
+ * and `data` is not NULL even if `len` is 0.
+ */
+typedef struct rp_buffer {
+    void *data;
+    size_t len;
+} rp_buffer;
+
+/* A list that the library handed out. `items` is NULL if `len` is 0. */
+typedef struct rp_list {
+    rp_buffer *items;
+    size_t len;
+} rp_list;
+
+/*
+ * Free what they point to and set it to zero. NULL and zero are allowed. Work after
+ * fork(). Not to be called from two threads on the same object.
+ */
+RP_API void rp_buffer_free(rp_buffer *buffer);
+RP_API void rp_list_free(rp_list *list);
+
+/* ------------------------------------------------------------------ handles */
+
+typedef struct rp_store {
+    uint64_t id;
+} rp_store;
+
+typedef struct rp_store_server {
+    uint64_t id;
+} rp_store_server;
+
+typedef struct rp_op {
+    uint64_t id;
+} rp_op;
+
+typedef struct rp_member {
+    uint64_t id;
+} rp_member;
+
+/*
+ * Stores the number of handles that are open in this process in *count, for leak
+ * tests.
+ */
+RP_API int32_t rp_handles_open(int64_t *count, rp_error *err);
+
+/* ------------------------------------------------------------------ logging */
+
+/* Levels of log records; those of Python's logging. */
+enum rp_log_level {
+    RP_LOG_DEBUG = 10,
+    RP_LOG_INFO = 20,
+    RP_LOG_WARNING = 30,
+    RP_LOG_ERROR = 40,
+    RP_LOG_OFF = 100
+};
+
+/*
+ * One line of the library's log. `time_ms` is wall-clock time in milliseconds since
+ * 1970. `dropped` is how many records were lost just before this one because nobody
+ * took them. `text` is UTF-8, ends with NUL and is cut like an error's message.
+ */
+typedef struct rp_log_record {
+    size_t struct_size;
+    int32_t level;
+    uint32_t dropped;
+    int64_t time_ms;
+    char text[4096];
+} rp_log_record;
+
+/*
+ * Takes the oldest record out of the log of the process. RP_PENDING if there is none.
+ * The library never calls back into the program, so it keeps its last 1024 records
+ * until they are asked for here.
+ */
+RP_API int32_t rp_log_next(rp_log_record *record, rp_error *err);
+
+/*
+ * Sets the lowest level that is recorded from now on; at the start it is RP_LOG_INFO.
+ * Records below it cost next to nothing.
+ */
+RP_API int32_t rp_log_set_level(int32_t level, rp_error *err);
+
+/* ------------------------------------------------------------- store servers */
+
+/*
+ * host: the IP address to listen on, without brackets; NULL or "" for all addresses.
+ * port: 0 for any that is free.
+ */
+typedef struct rp_store_server_config {
+    size_t struct_size;
+    const char *host;
+    int32_t port;
+} rp_store_server_config;
+
+/*
+ * Starts a server that speaks the protocol of PyTorch's TCPStore (torch 2.2 and
+ * newer), with an empty store, and listens when the function returns.
+ * RP_ERR_CONNECTION if the address cannot be bound. Stop it with
+ * rp_store_server_stop.
+ */
+RP_API int32_t rp_store_server_start(const rp_store_server_config *config,
+                                     rp_store_server *server, rp_error *err);
+
+/* Stores the port that the server listens on in *port. */
+RP_API int32_t rp_store_server_port(rp_store_server server, int32_t *port, rp_error *err);
+
+/*
+ * Stops the server, closes its connections, drops its data and closes the handle.
+ * Returns when the server's threads are done, within a second.
+ */
+RP_API int32_t rp_store_server_stop(rp_store_server server, rp_error *err);
+
+/* ------------------------------------------------------------------- stores */
+
+/*
+ * A key-value store with the operations of PyTorch's c10d Store. Waiting operations
+ * do not hold up others on the same handle, except that a store made by
+ * rp_store_connect may use one connection for each operation under way.
+ *
+ * Every operation takes `timeout_ms`. It blocks at most so long and then returns
+ * RP_ERR_TIMEOUT; with 0 it has no time to do anything. Whether a write was applied
+ * that ended with RP_ERR_TIMEOUT, RP_ERR_CANCELED or RP_ERR_CONNECTION is unknown.
+ * To cancel from another thread: close the store, or start the operation with
+ * rp_store_start and cancel that.
+ *
+ * All may return RP_ERR_INVALID, RP_ERR_TIMEOUT, RP_ERR_CANCELED, RP_ERR_CONNECTION,
+ * RP_ERR_TOO_LARGE and the codes of handles; rp_member_keys tells of the others.
+ */
+
+/* host: name or address. port: 1 to 65535. */
+typedef struct rp_store_config {
+    size_t struct_size;
+    const char *host;
+    int32_t port;
+} rp_store_config;
+
+/*
+ * Connects to a server that speaks the protocol of PyTorch's TCPStore (PyTorch's own,
+ * or rp_store_server_start), trying again until it answers or `timeout_ms` has passed.
+ * Keys are those that PyTorch's client sees. rp_store_connect_start does the same as
+ * an operation (see below), whose result holds the store.
+ */
+RP_API int32_t rp_store_connect(const rp_store_config *config, int64_t timeout_ms,
+                                rp_store *store, rp_error *err);
+RP_API int32_t rp_store_connect_start(const rp_store_config *config, int64_t timeout_ms,
+                                      rp_op *op, rp_error *err);
+
+/* Closes the store for this handle. Operations under way end with RP_ERR_CANCELED. */
+RP_API int32_t rp_store_close(rp_store store, rp_error *err);
+
+/* Stores `value` under `key` and wakes who waits for it. */
+RP_API int32_t rp_store_set(rp_store store, const void *key, size_t key_len, const void *value,
+                            size_t value_len, int64_t timeout_ms, rp_error *err);
+
+/* Waits until `key` exists and returns its value. */
+RP_API int32_t rp_store_get(rp_store store, const void *key, size_t key_len, int64_t timeout_ms,
+                            rp_buffer *value, rp_error *err);
+
+/*
+ * Adds `amount` to the decimal number under `key` (0 if it is missing) and returns
+ * the sum, which wraps. If the value is not a number: RP_ERR_NUMBER, but
+ * RP_ERR_CONNECTION from a store made by rp_store_connect, whose server then closes
+ * the connection without a word.
+ */
+RP_API int32_t rp_store_add(rp_store store, const void *key, size_t key_len, int64_t amount,
+                            int64_t timeout_ms, int64_t *sum, rp_error *err);
+
+/*
+ * Stores `desired` if the value of `key` equals `expected`, or if the key is missing
+ * and `expected` is empty. Returns the value then current; for a missing key and a
+ * non-empty `expected` nothing is stored and `expected` returned.
+ */
+RP_API int32_t rp_store_compare_set(rp_store store, const void *key, size_t key_len,
+                                    const void *expected, size_t expected_len,
+                                    const void *desired, size_t desired_len, int64_t timeout_ms,
+                                    rp_buffer *current, rp_error *err);
+
+/* Appends `value` to the value of `key`, creating it if missing; wakes who waits. */
+RP_API int32_t rp_store_append(rp_store store, const void *key, size_t key_len,
+                               const void *value, size_t value_len, int64_t timeout_ms,
+                               rp_error *err);
+
+/* Sets *ready to 1 if every key exists or names a queue with items, else to 0. */
+RP_API int32_t rp_store_check(rp_store store, const rp_bytes *keys, size_t keys_len,
+                              int64_t timeout_ms, int32_t *ready, rp_error *err);
+
+/* Waits until each of `keys` that was missing at the call has been written once. */
+RP_API int32_t rp_store_wait(rp_store store, const rp_bytes *keys, size_t keys_len,
+                             int64_t timeout_ms, rp_error *err);
+
+/* Removes `key`; *existed becomes 1 if there was one, else 0. */
+RP_API int32_t rp_store_delete(rp_store store, const void *key, size_t key_len,
+                               int64_t timeout_ms, int32_t *existed, rp_error *err);
+
+/* Counts the keys of the whole store; queues do not count. */
+RP_API int32_t rp_store_num_keys(rp_store store, int64_t timeout_ms, int64_t *count,
+                                 rp_error *err);
+
+/* Returns all keys in no particular order, without queues. */
+RP_API int32_t rp_store_list_keys(rp_store store, int64_t timeout_ms, rp_list *keys,
+                                  rp_error *err);
+
+/* Waits until all keys exist and returns their values, in the order of `keys`. */
+RP_API int32_t rp_store_multi_get(rp_store store, const rp_bytes *keys, size_t keys_len,
+                                  int64_t timeout_ms, rp_list *values, rp_error *err);
+
+/* Stores values[i] under keys[i], in order. Both arrays have `len` items. */
+RP_API int32_t rp_store_multi_set(rp_store store, const rp_bytes *keys, const rp_bytes *values,
+                                  size_t len, int64_t timeout_ms, rp_error *err);
+
+/* Appends `value` to the queue `key` and wakes one who waits. */
+RP_API int32_t rp_store_queue_push(rp_store store, const void *key, size_t key_len,
+                                   const void *value, size_t value_len, int64_t timeout_ms,
+                                   rp_error *err);
+
+/*
+ * Removes the oldest item of the queue `key` and returns it. If there is none: waits
+ * for one (block 1), or RP_ERR_EMPTY (block 0).
+ */
+RP_API int32_t rp_store_queue_pop(rp_store store, const void *key, size_t key_len,
+                                  int32_t block, int64_t timeout_ms, rp_buffer *value,
+                                  rp_error *err);
+
+/* Returns the number of items in the queue `key`, 0 if there is no such queue. */
+RP_API int32_t rp_store_queue_len(rp_store store, const void *key, size_t key_len,
+                                  int64_t timeout_ms, int64_t *count, rp_error *err);
+
+/*
+ * Adds one to the counter `key` and waits until it has reached `world_size`. The
+ * counter is never reset: a key serves for one barrier.
+ */
+RP_API int32_t rp_store_barrier(rp_store store, const void *key, size_t key_len,
+                                int64_t world_size, int64_t timeout_ms, rp_error *err);
+
+/* --------------------------------------------------- operations in the background */
+
+/* What a rp_store_request asks for. Numbers never change. */
+enum rp_store_op {
+    RP_STORE_SET = 1,         /* key, value */
+    RP_STORE_GET = 2,         /* key -> value */
+    RP_STORE_ADD = 3,         /* key, number -> number */
+    RP_STORE_COMPARE_SET = 4, /* key, expected, value (desired) -> value */
+    RP_STORE_APPEND = 5,      /* key, value */
+    RP_STORE_CHECK = 6,       /* keys -> number (0 or 1) */
+    RP_STORE_WAIT = 7,        /* keys */
+    RP_STORE_DELETE = 8,      /* key -> number (0 or 1) */
+    RP_STORE_NUM_KEYS = 9,    /* -> number */
+    RP_STORE_LIST_KEYS = 10,  /* -> list */
+    RP_STORE_MULTI_GET = 11,  /* keys -> list */
+    RP_STORE_MULTI_SET = 12,  /* keys, values (values_len = keys_len) */
+    RP_STORE_QUEUE_PUSH = 13, /* key, value */
+    RP_STORE_QUEUE_POP = 14,  /* key, block -> value */
+    RP_STORE_QUEUE_LEN = 15,  /* key -> number */
+    RP_STORE_BARRIER = 16     /* key, number (world size) */
+};
+
+/* One operation: the function of the same name says what the fields mean. */
+typedef struct rp_store_request {
+    size_t struct_size;
+    int32_t op; /* enum rp_store_op */
+    int32_t block;
+    rp_bytes key;
+    rp_bytes value;
+    rp_bytes expected;
+    const rp_bytes *keys;
+    size_t keys_len;
+    const rp_bytes *values;
+    size_t values_len;
+    int64_t number;
+    int64_t timeout_ms; /* of the operation */
+} rp_store_request;
+
+/*
+ * What came out of an operation. Fields that the operation does not name are zero.
+ * `store` is that of rp_store_connect_start. To be freed with rp_store_result_free,
+ * which does not close `store`.
+ */
+typedef struct rp_store_result {
+    size_t struct_size;
+    int64_t number;
+    rp_buffer value;
+    rp_list list;
+    rp_store store;
+} rp_store_result;
+
+/*
+ * Starts an operation and returns at once, so that a program can wait for it in
+ * slices, for several at once, or not at all. The handle in *op is closed with
+ * rp_op_free.
+ */
+RP_API int32_t rp_store_start(rp_store store, const rp_store_request *request, rp_op *op,
+                              rp_error *err);
+
+/*
+ * Waits at most `timeout_ms` for the end of an operation. RP_PENDING if it is still
+ * under way, RP_OK if it succeeded, else its error. May be called again, and from
+ * several threads. Cancelled by rp_op_cancel and rp_op_free.
+ */
+RP_API int32_t rp_op_wait(rp_op op, int64_t timeout_ms, rp_error *err);
+
+/*
+ * Takes the result out of an operation that succeeded; the second call for one
+ * operation is RP_ERR_INVALID. RP_PENDING if it is still under way, its error if it
+ * failed.
+ */
+RP_API int32_t rp_op_result(rp_op op, rp_store_result *result, rp_error *err);
+
+/*
+ * Asks an operation to end soon, with RP_ERR_CANCELED, or as it would have if it is
+ * too late. Cancelling one that has ended does nothing.
+ */
+RP_API int32_t rp_op_cancel(rp_op op, rp_error *err);
+
+/* Cancels the operation if it is under way, and closes the handle without waiting. */
+RP_API int32_t rp_op_free(rp_op op, rp_error *err);
+
+/* Like rp_buffer_free. */
+RP_API void rp_store_result_free(rp_store_result *result);
+
+/* ------------------------------------------------------------------- members */
+
+/* One option, as in --rdzv-conf. Both texts are required; `value` may be empty. */
+typedef struct rp_option {
+    const char *key;
+    const char *value;
+} rp_option;
+
+/* Bits of rp_member_config.flags. */
+enum rp_member_flag {
+    RP_MEMBER_ENVIRONMENT = 1 /* also read settings and hints from the environment */
+};
+
+/* What a node brings to a rendezvous. */
+typedef struct rp_member_config {
+    size_t struct_size;
+    const char *run_id;       /* required: the job; 1 to 512 bytes */
+    const char *endpoint;     /* required: host[:port] of the control plane; port 29400 */
+    int32_t min_nodes;        /* required: fewest nodes of a round, at least 1 */
+    int32_t max_nodes;        /* required: most nodes of a round, at least min_nodes */
+    const char *local_addr;   /* address announced for this node; NULL: found out */
+    const rp_option *options; /* the last of several with one key counts; NULL: none */
+    size_t options_len;
+    uint32_t flags; /* enum rp_member_flag */
+} rp_member_config;
+
+/*
+ * A node's place in a completed round. All members of a round see the same round,
+ * world_size, store_addr and store_port; ranks are 0 to world_size - 1, each once.
+ * round grows from round to round, not always by one. store_addr and store_port are
+ * those of the round's store, which speaks PyTorch's TCPStore protocol and lives as
+ * long as the round (MASTER_ADDR and MASTER_PORT of the workers).
+ */
+typedef struct rp_outcome {
+    size_t struct_size;
+    uint64_t round;
+    int32_t rank;
+    int32_t world_size;
+    int32_t store_port;
+    char store_addr[516];
+} rp_outcome;
+
+/* How a node's part in a run ends. */
+enum rp_ending {
+    RP_END_LEAVE = 0,   /* it goes; the run stays open */
+    RP_END_SUCCESS = 1, /* its work is done */
+    RP_END_FAILED = 2   /* its workers failed for good */
+};
+
+/*
+ * Makes a member. Checks the configuration and touches no network: RP_ERR_INVALID
+ * names what is wrong with it. Unknown options are logged as warnings and ignored.
+ */
+RP_API int32_t rp_member_open(const rp_member_config *config, rp_member *member, rp_error *err);
+
+/*
+ * Joins the next round of the run and waits until this node is part of it, leaving
+ * the present round. The first call begins the join; RP_PENDING says that
+ * `timeout_ms` passed first: call again to go on waiting. The join itself has the
+ * limit of option join_timeout (600 s) and then ends with RP_ERR_TIMEOUT; a spare
+ * waits without a limit. Calls from several threads at once wait for the same join.
+ * Cancelled by rp_member_cancel, rp_member_shutdown and rp_member_close.
+ *
+ * Errors: RP_ERR_CLOSED, RP_ERR_GRACEFUL, RP_ERR_TIMEOUT, RP_ERR_CANCELED,
+ * RP_ERR_CONNECTION, RP_ERR_STATE, RP_ERR_MISMATCH, RP_ERR_TENANT,
+ * RP_ERR_NODE_IN_USE, RP_ERR_INVALID. After an error it may be called anew.
+ */
+RP_API int32_t rp_member_next(rp_member member, int64_t timeout_ms, rp_outcome *outcome,
+                              rp_error *err);
+
+/*
+ * Withdraws the join under way: rp_member_next then returns RP_ERR_CANCELED soon, or
+ * RP_OK if the round was completed before the withdrawal. Also ends the waiting of a
+ * rp_member_shutdown or rp_member_set_closed under way. Does nothing otherwise.
+ */
+RP_API int32_t rp_member_cancel(rp_member member, rp_error *err);
+
+/*
+ * Ends this node's part in the run. With RP_END_SUCCESS or RP_END_FAILED a member of
+ * the last completed round closes the run for all; everybody else, and RP_END_LEAVE,
+ * merely leaves. `reason` (NULL for none) is told to those who meet the closed run.
+ * If this process hosts the control plane or the round's store, it then waits until
+ * every other member has finished, left or is lost, at most for option close_timeout
+ * (30 s). RP_PENDING as in rp_member_next; `ending` and `reason` of the first call
+ * count. Cancelled by rp_member_cancel and rp_member_close. To be followed by
+ * rp_member_close.
+ */
+RP_API int32_t rp_member_shutdown(rp_member member, int32_t ending, const char *reason,
+                                  int64_t timeout_ms, rp_error *err);
+
+/*
+ * Closes the run: nobody is admitted any more, the running round goes on. For good.
+ * RP_PENDING as in rp_member_next; limited by option close_timeout.
+ */
+RP_API int32_t rp_member_set_closed(rp_member member, const char *reason, int64_t timeout_ms,
+                                    rp_error *err);
+
+/*
+ * Stores how many nodes are a reason to regroup in *count: above 0 when a member of
+ * this node's round was lost or newcomers could be seated. Answers from what is known
+ * here and never fails because the control plane is out of reach.
+ */
+RP_API int32_t rp_member_nodes_waiting(rp_member member, int32_t *count, rp_error *err);
+
+/* Sets *closed to 1 if the run is known to be closed, else to 0. Like the above. */
+RP_API int32_t rp_member_is_closed(rp_member member, int32_t *closed, rp_error *err);
+
+/*
+ * Tells why nodes_waiting or is_closed last changed, for people. *size is the size of
+ * `text` in bytes; it becomes the length of the reason with its NUL. RP_ERR_BUFFER if
+ * that is more than *size was; `text` may then be NULL.
+ */
+RP_API int32_t rp_member_reason(rp_member member, char *text, size_t *size, rp_error *err);
+
+/*
+ * Opens the store that the nodes of `round` share among themselves (not the workers'
+ * one). It lives in the control plane, survives reconnects, and its operations do
+ * not fail because another node died. Once a later round is complete they end with
+ * RP_ERR_ROUND_OVER. To be closed with rp_store_close.
+ */
+RP_API int32_t rp_member_keys(rp_member member, uint64_t round, rp_store *store, rp_error *err);
+
+/*
+ * Closes the member: ends what it started and closes the handle. A node that was not
+ * shut down counts as lost. Blocks until its threads are done.
+ */
+RP_API int32_t rp_member_close(rp_member member, rp_error *err);
+
+/* ------------------------------------------------------------------- command */
+
+/*
+ * Runs the command `rallypoint` with these arguments (argv[0] is the program's name)
+ * and returns its exit code. Prints to the process's standard output and error and
+ * handles SIGINT and SIGTERM while it runs. Meant for a process that does nothing
+ * else; to be called once. Returns 70 in a forked child or if argv is not valid.
+ */
+RP_API int rp_main(int argc, char *const *argv);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* RALLYPOINT_H */

@@ -1,0 +1,34 @@
+"""The console script `rallypoint`: the library's command in this process.
+
+The library holds the whole command, so that a wheel needs no second copy of it as a
+program. Neither torch nor the rest of the package is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from . import _native
+from ._errors import LibraryError
+
+
+def main() -> int:
+    """Runs the command with the arguments of this process; returns its exit code."""
+    try:
+        library = _native.library()
+    except LibraryError as e:
+        print(f"rallypoint: {e}", file=sys.stderr)
+        return 1
+    # Python's own settings are not for the command, nor for what it starts.
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    arguments = [b"rallypoint", *(os.fsencode(a) for a in sys.argv[1:])]
+    argv = (ctypes.c_char_p * (len(arguments) + 1))(*arguments, None)
+    return int(library.rp_main(len(arguments), argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

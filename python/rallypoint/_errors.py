@@ -1,0 +1,119 @@
+"""The errors of the package.
+
+Every error is a RallypointError and carries the library's number as `code`. There
+is one class for each kind that a program may want to catch. What torch sees has
+torch's own class as a base, too: see _torch.py, which is loaded only by those who
+use torch.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Code(enum.IntEnum):
+    """Numbers of errors, as in rallypoint.h (enum rp_code)."""
+
+    INVALID = 10  # an argument or option is malformed or contradicts another
+    MISMATCH = 12  # this node and the run disagree on min, max, unit or target
+    TENANT = 14  # the port serves another run
+    NODE_IN_USE = 16  # a live node already carries this node id
+    CLOSED = 20  # the run is closed, or can no longer regroup
+    GRACEFUL = 22  # the run ended well and never needed this node
+    TIMEOUT = 30  # a deadline passed
+    CANCELED = 32  # the caller withdrew, or the object was closed meanwhile
+    CONNECTION = 40  # the control plane or a store cannot be reached
+    STATE = 50  # what came back is not Rallypoint's or not valid
+    EVICTED = 60  # this node was dropped from the run
+    ROUND_OVER = 62  # the round of this store is over
+    NUMBER = 70  # add on a value that is not a number
+    TOO_LARGE = 72  # a key, value or quota limit
+    EMPTY = 74  # pop from an empty queue
+    HANDLE = 80  # the object was closed
+    FORKED = 82  # the process was forked after the library was loaded
+    BUFFER = 84  # a buffer is too small
+    INTERNAL = 90  # a defect of the library
+
+
+class RallypointError(Exception):
+    """Base of all errors of this package.
+
+    `code` says which kind it is; `retryable` whether the same call may succeed later
+    without a change by the user. str() says what failed, on which address or key,
+    how long it was tried and what to do.
+    """
+
+    def __init__(
+        self, message: str, code: Code | int = Code.INTERNAL, retryable: bool = False
+    ) -> None:
+        super().__init__(message)
+        try:
+            self.code: Code = Code(code)
+        except ValueError:  # of a newer library
+            self.code = Code.INTERNAL
+        self.retryable = retryable
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.code, self.retryable)
+
+
+class InvalidError(RallypointError, ValueError):
+    """An argument or option is malformed or contradicts another (INVALID)."""
+
+
+class ClosedError(RallypointError):
+    """The run is closed, or can no longer regroup (CLOSED)."""
+
+
+class GracefulExitError(RallypointError):
+    """The run ended well and never needed this node (GRACEFUL): not a failure."""
+
+
+class DeadlineError(RallypointError):
+    """A deadline passed (TIMEOUT)."""
+
+
+class CanceledError(RallypointError):
+    """The call was withdrawn, or its object closed meanwhile (CANCELED)."""
+
+
+class ConnectionFailedError(RallypointError):
+    """The control plane or a store cannot be reached (CONNECTION)."""
+
+
+class StateError(RallypointError):
+    """What came back is not Rallypoint's or not valid (STATE)."""
+
+
+class EmptyError(RallypointError):
+    """Pop from an empty queue (EMPTY)."""
+
+
+class ForkedError(RallypointError):
+    """The process was forked after the library was loaded (FORKED)."""
+
+
+class LibraryError(RallypointError):
+    """The library librallypoint.so is missing or does not fit this package."""
+
+
+CLASSES: dict[Code, type[RallypointError]] = {
+    Code.INVALID: InvalidError,
+    Code.CLOSED: ClosedError,
+    Code.GRACEFUL: GracefulExitError,
+    Code.TIMEOUT: DeadlineError,
+    Code.CANCELED: CanceledError,
+    Code.CONNECTION: ConnectionFailedError,
+    Code.STATE: StateError,
+    Code.EMPTY: EmptyError,
+    Code.FORKED: ForkedError,
+}
+
+
+def make_error(code: int, message: str, retryable: bool) -> RallypointError:
+    """The error for a number of the library."""
+    try:
+        cls = CLASSES.get(Code(code), RallypointError)
+    except ValueError:
+        cls = RallypointError
+    return cls(message, code, retryable)

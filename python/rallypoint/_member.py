@@ -1,0 +1,303 @@
+"""A node's side of a rendezvous, without torch."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import dataclasses
+import enum
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+
+from . import _log, _native
+from ._errors import CanceledError, RallypointError
+from ._store import Store
+
+# How long an interpreter that exits waits to say goodbye for a member that nobody
+# shut down.
+_EXIT_PATIENCE_MS = 1000
+
+# How long an interrupted call waits for the library to have withdrawn.
+_WITHDRAW_PATIENCE_MS = 50
+
+
+class Ending(enum.IntEnum):
+    """How a node's part in a run ends."""
+
+    LEAVE = 0  # it goes; the run stays open
+    SUCCESS = 1  # its work is done
+    FAILED = 2  # its workers failed for good
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A node's place in a completed round.
+
+    All members of a round see the same round, world_size, store_addr and store_port
+    (MASTER_ADDR and MASTER_PORT of the workers); ranks are 0 to world_size - 1.
+    """
+
+    round: int
+    rank: int
+    world_size: int
+    store_addr: str
+    store_port: int
+
+
+def _close(handle_id: int) -> None:
+    if not _native.forked():
+        _native.call("rp_member_close", _native.MemberHandle(handle_id))
+
+
+class Member:
+    """One node of a run.
+
+    `endpoint` is host[:port] of the control plane, which one of the nodes hosts by
+    itself; a round has min_nodes to max_nodes nodes. `options` are those of
+    --rdzv-conf; unknown ones are logged and ignored. `environment` says whether
+    hints of schedulers and PET_NODE_RANK are read from the environment.
+
+    Raises InvalidError if something is wrong with the arguments; touches no network.
+    All methods may be called from any thread, and release the interpreter lock. Those
+    that wait answer Ctrl-C within 0.1 s. A member is ended by shutdown() and close(),
+    or by leaving a `with` block; one that is not leaves the run when the interpreter
+    exits.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        endpoint: str,
+        min_nodes: int = 1,
+        max_nodes: int = 1,
+        *,
+        local_addr: str | None = None,
+        options: Mapping[str, object] | None = None,
+        environment: bool = True,
+    ) -> None:
+        pairs = [
+            _native.Option(key=_native.text(str(k)), value=_native.text(str(v)))
+            for k, v in (options or {}).items()
+            if v is not None
+        ]
+        config = _native.MemberConfig(
+            run_id=_native.text(run_id),
+            endpoint=_native.text(endpoint),
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
+            local_addr=_native.text(local_addr),
+            options=(_native.Option * len(pairs))(*pairs),
+            options_len=len(pairs),
+            flags=_native.MEMBER_ENVIRONMENT if environment else 0,
+        )
+        self.run_id = run_id
+        self.endpoint = endpoint
+        self._handle = _native.MemberHandle()
+        try:
+            _native.call("rp_member_open", ctypes.byref(config), ctypes.byref(self._handle))
+        finally:
+            _log.drain()
+        self._finalizer = weakref.finalize(self, _close, self._handle.id)
+        self._finalizer.atexit = False  # _leave_all is before it
+        self._next = threading.Lock()
+        self._withdrawn = False
+        self._ended = False
+        _open.add(self)
+
+    def next(self) -> Outcome:
+        """Leaves the round this node is in and waits for its place in the next one.
+
+        Waits for at most option join_timeout (600 s), a spare without a limit. Ends
+        early by cancel(), shutdown() and close() (CanceledError) and by any exception
+        that a signal handler raises, such as KeyboardInterrupt: then the node withdraws.
+
+        Raises ClosedError, GracefulExitError, DeadlineError, CanceledError,
+        ConnectionFailedError, StateError, InvalidError, or RallypointError with the code
+        MISMATCH, TENANT or NODE_IN_USE.
+        """
+        outcome = _native.Outcome()
+        args = ("rp_member_next", self._handle, _native.SLICE_MS, ctypes.byref(outcome))
+        with self._next:
+            try:
+                if self._withdrawn:
+                    self._finish_withdrawal(args)
+                if not outcome.round:
+                    _native.wait(*args)
+            except RallypointError:
+                raise
+            except BaseException:
+                self._withdraw(outcome)
+                raise
+            finally:
+                _log.drain()
+        return Outcome(
+            round=outcome.round,
+            rank=outcome.rank,
+            world_size=outcome.world_size,
+            store_addr=outcome.store_addr.decode(),
+            store_port=outcome.store_port,
+        )
+
+    def _withdraw(self, outcome: _native.Outcome) -> None:
+        """Takes the join back after an interrupt, for which there is little time."""
+        _native.call("rp_member_cancel", self._handle)
+        try:
+            code = _native.call(
+                "rp_member_next", self._handle, _WITHDRAW_PATIENCE_MS, ctypes.byref(outcome)
+            )
+            self._withdrawn = code == _native.PENDING
+        except Exception:
+            self._withdrawn = False
+
+    def _finish_withdrawal(self, args: tuple[object, ...]) -> None:
+        """Waits for the end of a join that was withdrawn before.
+
+        If it was completed instead, the outcome is that of the present call.
+        """
+        try:
+            _native.wait(*args)  # type: ignore[arg-type]
+        except CanceledError:
+            pass
+        finally:
+            self._withdrawn = False
+
+    def cancel(self) -> None:
+        """Ends a next(), shutdown() or set_closed() of another thread.
+
+        next() then raises CanceledError soon, or returns if the round was complete.
+        """
+        _native.call("rp_member_cancel", self._handle)
+
+    def shutdown(self, ending: Ending = Ending.SUCCESS, reason: str = "") -> None:
+        """Ends this node's part in the run.
+
+        SUCCESS and FAILED close the run for all if this node is a member of the last
+        round; all else merely leaves. A process that hosts the control plane or the
+        round's store then waits until all other members have ended, at most option
+        close_timeout (30 s). Calling it again waits for the first call.
+        """
+        self._ended = True
+        try:
+            _native.wait(
+                "rp_member_shutdown",
+                self._handle,
+                int(ending),
+                _native.text(reason.replace("\0", " ")),
+                _native.SLICE_MS,
+            )
+        except RallypointError:
+            raise
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            _log.drain()
+
+    def set_closed(self, reason: str = "") -> None:
+        """Closes the run for good: nobody is admitted, the running round goes on."""
+        try:
+            _native.wait(
+                "rp_member_set_closed",
+                self._handle,
+                _native.text(reason.replace("\0", " ")),
+                _native.SLICE_MS,
+            )
+        except RallypointError:
+            raise
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            _log.drain()
+
+    def nodes_waiting(self) -> int:
+        """How many nodes are a reason to regroup: lost ones and newcomers.
+
+        Answers at once from what is known here, also if the control plane is away.
+        """
+        count = ctypes.c_int32()
+        _native.call("rp_member_nodes_waiting", self._handle, ctypes.byref(count))
+        _log.drain()
+        return count.value
+
+    def is_closed(self) -> bool:
+        """Whether the run is known to be closed. Answers at once."""
+        closed = ctypes.c_int32()
+        _native.call("rp_member_is_closed", self._handle, ctypes.byref(closed))
+        _log.drain()
+        return bool(closed.value)
+
+    def reason(self) -> str:
+        """Why nodes_waiting() or is_closed() last changed, for people."""
+        size = ctypes.c_size_t(8192)  # reasons are shorter
+        text = ctypes.create_string_buffer(size.value)
+        _native.call("rp_member_reason", self._handle, text, ctypes.byref(size))
+        return text.value.decode("utf-8", "replace")
+
+    def keys(self, round: int) -> Store:
+        """The store that the nodes of a round share (not that of the workers).
+
+        It lives in the control plane and survives reconnects, and its calls do not fail
+        because another node died. After the round they raise the code ROUND_OVER.
+        """
+        handle = _native.StoreHandle()
+        _native.call("rp_member_keys", self._handle, round, ctypes.byref(handle))
+        return Store(handle)
+
+    def close(self) -> None:
+        """Releases everything. A node that was not shut down counts as lost."""
+        self._ended = True
+        self._finalizer()
+        if not _native.forked():
+            _log.drain()
+
+    def __enter__(self) -> Member:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        try:
+            if not self._ended:
+                if error is None:
+                    self.shutdown()
+                else:
+                    self.shutdown(Ending.LEAVE, f"{type(error).__name__}: {error}")
+        finally:
+            self.close()
+
+    def _leave_at_exit(self) -> None:
+        if not self._ended:
+            self._ended = True
+            _native.call(
+                "rp_member_shutdown",
+                self._handle,
+                int(Ending.LEAVE),
+                b"its process exited",
+                _EXIT_PATIENCE_MS,
+            )
+
+
+_open: weakref.WeakSet[Member] = weakref.WeakSet()
+_owner = os.getpid()
+
+
+@atexit.register
+def _leave_all() -> None:
+    if _native.forked() or os.getpid() != _owner:
+        return
+    for member in list(_open):
+        try:
+            if member._finalizer.alive:
+                member._leave_at_exit()
+        except Exception:
+            pass  # the control plane notices that the connection ends
+        finally:
+            member._finalizer()
+    _log.drain()

@@ -1,0 +1,366 @@
+"""The C interface (include/rallypoint.h) as ctypes sees it.
+
+TABLE and the structs repeat the header; python/tests/test_abi.py compares them. The
+library is loaded by the first call, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from ctypes import (
+    POINTER,
+    c_char,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from typing import Any
+
+from ._errors import Code, ForkedError, LibraryError, make_error
+
+ABI_MAJOR = 0
+ABI_MINOR = 1
+
+OK = 0
+PENDING = 1
+
+# How long one call into the library waits at most, in milliseconds. Python acts on
+# a signal only between two calls; Ctrl-C is to be answered within 0.1 s.
+SLICE_MS = 50
+
+FOREVER = -1
+
+MEMBER_ENVIRONMENT = 1
+
+
+class Struct(ctypes.Structure):
+    """A struct of the header. One with struct_size fills that in by itself."""
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        if self._fields_[0][0] == "struct_size":
+            fields["struct_size"] = ctypes.sizeof(self)
+        super().__init__(*args, **fields)
+
+
+class Error(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("code", c_int32),
+        ("retryable", c_int32),
+        ("message", c_char * 2048),
+    )
+
+
+class Bytes(Struct):
+    _fields_ = (("data", c_char_p), ("len", c_size_t))
+
+
+class Buffer(Struct):
+    _fields_ = (("data", c_void_p), ("len", c_size_t))
+
+    def value(self) -> bytes:
+        return ctypes.string_at(self.data, self.len)
+
+
+class List(Struct):
+    _fields_ = (("items", POINTER(Buffer)), ("len", c_size_t))
+
+    def values(self) -> list[bytes]:
+        return [self.items[i].value() for i in range(self.len)]
+
+
+class StoreHandle(Struct):
+    _fields_ = (("id", c_uint64),)
+
+
+class StoreServerHandle(Struct):
+    _fields_ = (("id", c_uint64),)
+
+
+class OpHandle(Struct):
+    _fields_ = (("id", c_uint64),)
+
+
+class MemberHandle(Struct):
+    _fields_ = (("id", c_uint64),)
+
+
+class LogRecord(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("level", c_int32),
+        ("dropped", c_uint32),
+        ("time_ms", c_int64),
+        ("text", c_char * 4096),
+    )
+
+
+class StoreServerConfig(Struct):
+    _fields_ = (("struct_size", c_size_t), ("host", c_char_p), ("port", c_int32))
+
+
+class StoreConfig(Struct):
+    _fields_ = (("struct_size", c_size_t), ("host", c_char_p), ("port", c_int32))
+
+
+class StoreRequest(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("op", c_int32),
+        ("block", c_int32),
+        ("key", Bytes),
+        ("value", Bytes),
+        ("expected", Bytes),
+        ("keys", POINTER(Bytes)),
+        ("keys_len", c_size_t),
+        ("values", POINTER(Bytes)),
+        ("values_len", c_size_t),
+        ("number", c_int64),
+        ("timeout_ms", c_int64),
+    )
+
+
+class StoreResult(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("number", c_int64),
+        ("value", Buffer),
+        ("list", List),
+        ("store", StoreHandle),
+    )
+
+
+class Option(Struct):
+    _fields_ = (("key", c_char_p), ("value", c_char_p))
+
+
+class MemberConfig(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("run_id", c_char_p),
+        ("endpoint", c_char_p),
+        ("min_nodes", c_int32),
+        ("max_nodes", c_int32),
+        ("local_addr", c_char_p),
+        ("options", POINTER(Option)),
+        ("options_len", c_size_t),
+        ("flags", c_uint32),
+    )
+
+
+class Outcome(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("round", c_uint64),
+        ("rank", c_int32),
+        ("world_size", c_int32),
+        ("store_port", c_int32),
+        ("store_addr", c_char * 516),
+    )
+
+
+# The structs by their names in the header.
+STRUCTS: dict[str, type[Struct]] = {
+    "rp_error": Error,
+    "rp_bytes": Bytes,
+    "rp_buffer": Buffer,
+    "rp_list": List,
+    "rp_store": StoreHandle,
+    "rp_store_server": StoreServerHandle,
+    "rp_op": OpHandle,
+    "rp_member": MemberHandle,
+    "rp_log_record": LogRecord,
+    "rp_store_server_config": StoreServerConfig,
+    "rp_store_config": StoreConfig,
+    "rp_store_request": StoreRequest,
+    "rp_store_result": StoreResult,
+    "rp_option": Option,
+    "rp_member_config": MemberConfig,
+    "rp_outcome": Outcome,
+}
+
+_ERR = POINTER(Error)
+_KEY = (c_char_p, c_size_t)
+_KEYS = (POINTER(Bytes), c_size_t)
+
+# Every function of the header: its result and its arguments.
+TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "rp_abi_version": (c_uint32, ()),
+    "rp_version": (c_char_p, ()),
+    "rp_code_name": (c_char_p, (c_int32,)),
+    "rp_buffer_free": (None, (POINTER(Buffer),)),
+    "rp_list_free": (None, (POINTER(List),)),
+    "rp_handles_open": (c_int32, (POINTER(c_int64), _ERR)),
+    "rp_log_next": (c_int32, (POINTER(LogRecord), _ERR)),
+    "rp_log_set_level": (c_int32, (c_int32, _ERR)),
+    "rp_store_server_start": (
+        c_int32,
+        (POINTER(StoreServerConfig), POINTER(StoreServerHandle), _ERR),
+    ),
+    "rp_store_server_port": (c_int32, (StoreServerHandle, POINTER(c_int32), _ERR)),
+    "rp_store_server_stop": (c_int32, (StoreServerHandle, _ERR)),
+    "rp_store_connect": (c_int32, (POINTER(StoreConfig), c_int64, POINTER(StoreHandle), _ERR)),
+    "rp_store_connect_start": (c_int32, (POINTER(StoreConfig), c_int64, POINTER(OpHandle), _ERR)),
+    "rp_store_close": (c_int32, (StoreHandle, _ERR)),
+    "rp_store_set": (c_int32, (StoreHandle, *_KEY, *_KEY, c_int64, _ERR)),
+    "rp_store_get": (c_int32, (StoreHandle, *_KEY, c_int64, POINTER(Buffer), _ERR)),
+    "rp_store_add": (c_int32, (StoreHandle, *_KEY, c_int64, c_int64, POINTER(c_int64), _ERR)),
+    "rp_store_compare_set": (
+        c_int32,
+        (StoreHandle, *_KEY, *_KEY, *_KEY, c_int64, POINTER(Buffer), _ERR),
+    ),
+    "rp_store_append": (c_int32, (StoreHandle, *_KEY, *_KEY, c_int64, _ERR)),
+    "rp_store_check": (c_int32, (StoreHandle, *_KEYS, c_int64, POINTER(c_int32), _ERR)),
+    "rp_store_wait": (c_int32, (StoreHandle, *_KEYS, c_int64, _ERR)),
+    "rp_store_delete": (c_int32, (StoreHandle, *_KEY, c_int64, POINTER(c_int32), _ERR)),
+    "rp_store_num_keys": (c_int32, (StoreHandle, c_int64, POINTER(c_int64), _ERR)),
+    "rp_store_list_keys": (c_int32, (StoreHandle, c_int64, POINTER(List), _ERR)),
+    "rp_store_multi_get": (c_int32, (StoreHandle, *_KEYS, c_int64, POINTER(List), _ERR)),
+    "rp_store_multi_set": (
+        c_int32,
+        (StoreHandle, POINTER(Bytes), POINTER(Bytes), c_size_t, c_int64, _ERR),
+    ),
+    "rp_store_queue_push": (c_int32, (StoreHandle, *_KEY, *_KEY, c_int64, _ERR)),
+    "rp_store_queue_pop": (c_int32, (StoreHandle, *_KEY, c_int32, c_int64, POINTER(Buffer), _ERR)),
+    "rp_store_queue_len": (c_int32, (StoreHandle, *_KEY, c_int64, POINTER(c_int64), _ERR)),
+    "rp_store_barrier": (c_int32, (StoreHandle, *_KEY, c_int64, c_int64, _ERR)),
+    "rp_store_start": (c_int32, (StoreHandle, POINTER(StoreRequest), POINTER(OpHandle), _ERR)),
+    "rp_op_wait": (c_int32, (OpHandle, c_int64, _ERR)),
+    "rp_op_result": (c_int32, (OpHandle, POINTER(StoreResult), _ERR)),
+    "rp_op_cancel": (c_int32, (OpHandle, _ERR)),
+    "rp_op_free": (c_int32, (OpHandle, _ERR)),
+    "rp_store_result_free": (None, (POINTER(StoreResult),)),
+    "rp_member_open": (c_int32, (POINTER(MemberConfig), POINTER(MemberHandle), _ERR)),
+    "rp_member_next": (c_int32, (MemberHandle, c_int64, POINTER(Outcome), _ERR)),
+    "rp_member_cancel": (c_int32, (MemberHandle, _ERR)),
+    "rp_member_shutdown": (c_int32, (MemberHandle, c_int32, c_char_p, c_int64, _ERR)),
+    "rp_member_set_closed": (c_int32, (MemberHandle, c_char_p, c_int64, _ERR)),
+    "rp_member_nodes_waiting": (c_int32, (MemberHandle, POINTER(c_int32), _ERR)),
+    "rp_member_is_closed": (c_int32, (MemberHandle, POINTER(c_int32), _ERR)),
+    "rp_member_reason": (c_int32, (MemberHandle, c_char_p, POINTER(c_size_t), _ERR)),
+    "rp_member_keys": (c_int32, (MemberHandle, c_uint64, POINTER(StoreHandle), _ERR)),
+    "rp_member_close": (c_int32, (MemberHandle, _ERR)),
+    "rp_main": (c_int, (c_int, POINTER(c_char_p))),
+}
+
+_lock = threading.Lock()
+_library: ctypes.CDLL | None = None
+_forked = False
+_local = threading.local()
+
+
+def _after_fork_in_child() -> None:
+    global _lock, _forked
+    _lock = threading.Lock()  # another thread may have held the old one
+    _forked = _library is not None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def path() -> str:
+    """Where the library is: RALLYPOINT_LIBRARY, else beside this file."""
+    return os.environ.get("RALLYPOINT_LIBRARY") or os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "librallypoint.so"
+    )
+
+
+def library() -> ctypes.CDLL:
+    """The library, loaded and checked by the first call.
+
+    Raises LibraryError if it cannot be loaded or is of another version, and
+    ForkedError in a child of fork() whose parent has loaded it.
+    """
+    if _library is None:
+        return _load()
+    if _forked:
+        raise ForkedError(
+            "this process was forked after Rallypoint was used, which only the parent can go on "
+            "to use: use it after the fork, or start the process with spawn",
+            Code.FORKED,
+        )
+    return _library
+
+
+def _load() -> ctypes.CDLL:
+    global _library
+    with _lock:
+        if _library is not None:
+            return _library
+        where = path()
+        try:
+            lib = ctypes.CDLL(where)
+            for name, (result, arguments) in TABLE.items():
+                function = getattr(lib, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as e:
+            raise LibraryError(
+                f"cannot load Rallypoint's library {where}: {e}; install the wheel for this "
+                "platform, or let RALLYPOINT_LIBRARY name a library of this version"
+            ) from e
+        version = lib.rp_abi_version()
+        if version >> 16 != ABI_MAJOR or version & 0xFFFF < ABI_MINOR:
+            raise LibraryError(
+                f"{where} has version {version >> 16}.{version & 0xFFFF} of the interface, this "
+                f"package needs {ABI_MAJOR}.{ABI_MINOR}: install both from one release"
+            )
+        _library = lib
+        return lib
+
+
+def forked() -> bool:
+    """Whether this is a child of fork() whose parent has loaded the library."""
+    return _forked
+
+
+def call(name: str, *args: Any) -> int:
+    """Calls a function that takes an rp_error last, with one added to args.
+
+    Returns OK or PENDING; raises the error otherwise. The interpreter lock is
+    released meanwhile.
+    """
+    function = getattr(library(), name)
+    try:
+        err = _local.error
+    except AttributeError:
+        err = _local.error = Error()
+    code: int = function(*args, ctypes.byref(err))
+    if code <= PENDING:
+        return code
+    message = err.message.decode("utf-8", "replace") if err.code == code else f"{name} failed"
+    raise make_error(code, message, bool(err.retryable))
+
+
+def wait(name: str, *args: Any) -> None:
+    """Calls a function that may be PENDING until it is not.
+
+    Its timeout argument is given as a SLICE_MS in args. Log records are shown
+    between the calls.
+    """
+    from . import _log
+
+    while call(name, *args) == PENDING:
+        _log.drain()
+
+
+def milliseconds(seconds: float | None) -> int:
+    """A timeout for the library; None is none. Never 0, which means not to try."""
+    if seconds is None:
+        return FOREVER
+    return max(1, min(round(seconds * 1000), 2**62))
+
+
+def text(value: str | None) -> bytes | None:
+    """A text argument. One with a NUL would be cut, so it is refused."""
+    if value is None:
+        return None
+    if "\0" in value:
+        raise make_error(Code.INVALID, f"a text holds a NUL: {value!r}", False)
+    return value.encode("utf-8", "surrogateescape")

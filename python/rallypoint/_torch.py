@@ -1,0 +1,226 @@
+"""What torch is given: its own kinds of errors and of store.
+
+Imports torch; nothing of this package imports it before torch is used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Callable, TypeVar
+
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import api
+
+from ._errors import (
+    ClosedError,
+    Code,
+    ConnectionFailedError,
+    DeadlineError,
+    EmptyError,
+    GracefulExitError,
+    InvalidError,
+    RallypointError,
+    StateError,
+)
+from ._store import Store, Text
+
+_T = TypeVar("_T")
+
+
+class RendezvousError(RallypointError, api.RendezvousError):
+    """An error of the rendezvous for which torch has no class of its own."""
+
+
+class RendezvousInvalidError(InvalidError, api.RendezvousError):
+    """A setting turned out to be wrong when it was used."""
+
+
+class RendezvousClosedError(ClosedError, api.RendezvousClosedError):
+    """The run is closed, or can no longer regroup."""
+
+
+class RendezvousTimeoutError(DeadlineError, api.RendezvousTimeoutError):
+    """The nodes did not come together in time."""
+
+
+class RendezvousConnectionError(ConnectionFailedError, api.RendezvousConnectionError):
+    """The control plane cannot be reached."""
+
+
+class RendezvousStateError(StateError, api.RendezvousStateError):
+    """What came back is not Rallypoint's or not valid."""
+
+
+class RendezvousGracefulExitError(GracefulExitError, api.RendezvousGracefulExitError):
+    """The run ended well and never needed this node."""
+
+
+_RENDEZVOUS: dict[Code, type[RallypointError]] = {
+    Code.INVALID: RendezvousInvalidError,
+    Code.CLOSED: RendezvousClosedError,
+    Code.TIMEOUT: RendezvousTimeoutError,
+    Code.CONNECTION: RendezvousConnectionError,
+    Code.STATE: RendezvousStateError,
+    Code.GRACEFUL: RendezvousGracefulExitError,
+}
+
+
+def rendezvous_error(e: RallypointError) -> RallypointError:
+    """The same error as one that torch's agent knows."""
+    cls: type[RallypointError] = _RENDEZVOUS.get(e.code, RendezvousError)
+    error: RallypointError = cls(str(e), e.code, e.retryable)
+    return error
+
+
+class StoreError(RallypointError, dist.DistStoreError):
+    """An operation of a store failed."""
+
+
+class StoreTimeoutError(DeadlineError, dist.DistStoreError):
+    """An operation of a store did not end in time."""
+
+
+class StoreConnectionError(ConnectionFailedError, dist.DistNetworkError):
+    """A store cannot be reached."""
+
+
+_QueueEmptyError: Any = getattr(dist, "QueueEmptyError", dist.DistStoreError)  # torch 2.8
+
+
+class QueueEmptyError(EmptyError, _QueueEmptyError):
+    """Pop from an empty queue."""
+
+
+_STORE: dict[Code, type[RallypointError]] = {
+    Code.TIMEOUT: StoreTimeoutError,
+    Code.CONNECTION: StoreConnectionError,
+    Code.EMPTY: QueueEmptyError,
+}
+
+
+def store_error(e: RallypointError) -> RallypointError:
+    """The same error as one that users of torch's stores know."""
+    return _STORE.get(e.code, StoreError)(str(e), e.code, e.retryable)
+
+
+def _like_torch(method: Callable[..., _T]) -> Callable[..., _T]:
+    @functools.wraps(method)
+    def wrapped(*args: Any, **kwargs: Any) -> _T:
+        try:
+            return method(*args, **kwargs)
+        except ValueError:
+            raise
+        except RallypointError as e:
+            raise store_error(e) from None
+
+    return wrapped
+
+
+# Below it a timeout says: look whether the keys are there now. On a network that
+# takes longer than the smallest timeouts that torch's agent uses (1 ms).
+_LOOK = 1.0
+
+
+class TorchStore(dist.Store):
+    """A Store as torch takes it: torch.distributed.Store over ours.
+
+    Behaves like torch's TCPStore: the same methods, DistStoreError (StoreTimeoutError)
+    when the timeout has passed. Every error is also a RallypointError. Unlike there, a
+    wait for keys that exist never times out, however short its timeout; and over
+    Member.keys() no call fails because another node died. May be wrapped in
+    torch.distributed.PrefixStore and used from several threads.
+
+    torch's C++ side does not keep the Python object alive: whoever wraps it must also
+    hold it.
+    """
+
+    def __init__(self, store: Store, timeout: timedelta = timedelta(seconds=300)) -> None:
+        super().__init__()
+        self._store = store
+        self._clones: list[TorchStore] = []
+        self.set_timeout(timeout)
+
+    def _limit(self, timeout: timedelta | None = None) -> float:
+        return float((self.timeout if timeout is None else timeout).total_seconds())
+
+    @_like_torch
+    def set(self, key: str, value: Text) -> None:
+        self._store.set(key, value, self._limit())
+
+    @_like_torch
+    def get(self, key: str) -> bytes:
+        return self._store.get(key, self._limit())
+
+    @_like_torch
+    def add(self, key: str, amount: int) -> int:
+        return self._store.add(key, amount, self._limit())
+
+    @_like_torch
+    def compare_set(self, key: str, expected: Text, desired: Text) -> bytes:
+        return self._store.compare_set(key, expected, desired, self._limit())
+
+    @_like_torch
+    def append(self, key: str, value: Text) -> None:
+        self._store.append(key, value, self._limit())
+
+    @_like_torch
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._store.check(keys, self._limit())
+
+    @_like_torch
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        limit = self._limit(timeout)
+        if limit < _LOOK and self._store.check(keys, max(limit, self._limit())):
+            return
+        self._store.wait(keys, limit)
+
+    @_like_torch
+    def delete_key(self, key: str) -> bool:
+        return self._store.delete_key(key, self._limit())
+
+    @_like_torch
+    def num_keys(self) -> int:
+        return self._store.num_keys(self._limit())
+
+    @_like_torch
+    def list_keys(self) -> list[str]:
+        return self._store.list_keys(self._limit())
+
+    @_like_torch
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return self._store.multi_get(keys, self._limit())
+
+    @_like_torch
+    def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
+        self._store.multi_set(keys, values, self._limit())
+
+    @_like_torch
+    def queue_push(self, key: str, value: Text) -> None:
+        self._store.queue_push(key, value, self._limit())
+
+    @_like_torch
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        return self._store.queue_pop(key, block, self._limit())
+
+    @_like_torch
+    def queue_len(self, key: str) -> int:
+        return self._store.queue_len(key, self._limit())
+
+    @_like_torch
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        self._store.barrier(key, world_size, self._limit(timeout))
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> TorchStore:
+        """A store over the same connection, which may be used at the same time."""
+        other = TorchStore(self._store, self.timeout)
+        self._clones.append(other)  # see above: who asks may be C++
+        return other
+
+    # The names by which torch's C++ side (PrefixStore and others) looks these up.
+    deleteKey = delete_key
+    getNumKeys = num_keys

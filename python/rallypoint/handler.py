@@ -1,0 +1,189 @@
+"""The rendezvous handler for torch's elastic agent (torch 2.4 and newer).
+
+torchrun --rdzv-backend=rallypoint finds it by itself. Programs that launch agents by
+their own code may make one with create_handler.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
+
+from ._errors import GracefulExitError, RallypointError
+from ._log import logger
+from ._member import Ending, Member
+from ._torch import TorchStore, rendezvous_error
+
+BACKEND = "rallypoint"
+
+# Workers inherit it: the round that they belong to.
+ROUND_VARIABLE = "RALLYPOINT_ROUND"
+
+# What torchrun adds for every backend and this one has no use for.
+_NOT_OURS = frozenset({"timeout", "rank"})
+
+
+class RallypointHandler(RendezvousHandler):
+    """One node's handler, made by create_handler.
+
+    Its errors are torch's rendezvous errors and RallypointErrors at once. Methods that
+    wait release the interpreter lock and answer Ctrl-C within 0.1 s.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._completed = False
+        self._stopped: bool | None = None
+        # An exception that is being handled while the handler is made is not ours to
+        # read in shutdown().
+        self._outer: BaseException | None = sys.exc_info()[1]
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._member.run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """True: workers connect to the round's store as clients (their environment's
+        TORCHELASTIC_USE_AGENT_STORE)."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Leaves the present round and waits until this node is part of the next.
+
+        Rank and world size are those at the completion of the round, and bootstrap info
+        is the same on all its nodes. RALLYPOINT_ROUND in os.environ is the round when
+        this returns.
+
+        Raises RendezvousClosedError, RendezvousTimeoutError, RendezvousConnectionError,
+        RendezvousStateError, and, for a node that the run never needed,
+        RendezvousGracefulExitError; under torchrun's own main that is SystemExit(0),
+        since torch's launcher makes a crash of the former.
+        """
+        try:
+            outcome = self._member.next()
+            store = self._member.keys(outcome.round)
+        except GracefulExitError as e:
+            logger.info("%s", e)
+            if _under_torchrun(sys._getframe()):
+                raise SystemExit(0) from None
+            raise rendezvous_error(e) from None
+        except RallypointError as e:
+            raise rendezvous_error(e) from None
+        self._completed = True
+        os.environ[ROUND_VARIABLE] = str(outcome.round)
+        return RendezvousInfo(
+            TorchStore(store),
+            outcome.rank,
+            outcome.world_size,
+            RendezvousStoreInfo(outcome.store_addr, outcome.store_port),
+        )
+
+    def is_closed(self) -> bool:
+        """Whether the run is known to be closed. Never fails for want of a connection."""
+        return self._member.is_closed()
+
+    def set_closed(self) -> None:
+        """Ends admission to the run for good; the running round goes on."""
+        try:
+            self._member.set_closed("set_closed() was called")
+        except RallypointError as e:
+            raise rendezvous_error(e) from None
+
+    def num_nodes_waiting(self) -> int:
+        """How many nodes are a reason to regroup: lost members and newcomers with a seat.
+
+        Never fails for want of a connection.
+        """
+        return self._member.nodes_waiting()
+
+    def shutdown(self) -> bool:
+        """Ends this node's part in the run; False if the control plane could not be told.
+
+        torch's agent calls it on almost every exit, so the exception in flight decides:
+        none after a completed round closes the run as a success, ChildFailedError closes
+        it as failed, and everything else merely leaves. Calling it again does nothing.
+        """
+        if self._stopped is None:
+            ending, reason = self._ending(sys.exc_info()[1])
+            self._outer = None
+            self._stopped = False
+            try:
+                self._member.shutdown(ending, reason)
+                self._stopped = True
+            except RallypointError as e:
+                logger.warning("shutting down: %s", e)
+        return self._stopped
+
+    def _ending(self, error: BaseException | None) -> tuple[Ending, str]:
+        if error is self._outer:
+            error = None
+        if not self._completed:
+            return Ending.LEAVE, _summary(error)
+        if error is None:
+            return Ending.SUCCESS, ""
+        if isinstance(error, ChildFailedError):
+            return Ending.FAILED, _failure(error)
+        return Ending.LEAVE, _summary(error)
+
+
+def _summary(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    text = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _failure(error: Any) -> str:
+    """Which worker failed first, and how."""
+    try:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode < 0:
+            how = f"killed by signal {failure.signal_name()}"
+        else:
+            how = f"exit code {failure.exitcode}"
+        return f"worker with rank {rank} (pid {failure.pid}) of {error.name} failed: {how}"
+    except Exception:  # the classes are torch's and may change
+        return _summary(error)
+
+
+def _under_torchrun(frame: FrameType | None) -> bool:
+    """Whether torchrun's own main is among the callers."""
+    while frame is not None:
+        spec = frame.f_globals.get("__spec__")
+        if (
+            frame.f_code.co_name in ("main", "run")
+            and getattr(spec, "name", None) == "torch.distributed.run"
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def create_handler(params: RendezvousParameters) -> RallypointHandler:
+    """Makes the handler for a node; raises ValueError if the parameters are wrong.
+
+    It touches no network: that is for next_rendezvous().
+    """
+    options = {k: v for k, v in params.config.items() if k not in _NOT_OURS}
+    member = Member(
+        params.run_id or "",
+        params.endpoint or "",
+        params.min_nodes,
+        params.max_nodes,
+        local_addr=params.local_addr,
+        options=options,
+    )
+    return RallypointHandler(member)

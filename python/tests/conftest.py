@@ -1,0 +1,55 @@
+"""What all tests share. The tests see the installed package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rallypoint import StoreServer, _native
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    """A store server on loopback."""
+    with StoreServer("127.0.0.1") as running:
+        yield running
+
+
+@pytest.fixture
+def run_python():  # type: ignore[no-untyped-def]
+    """run_python(code, *args): runs code in a new interpreter, returns its stdout.
+
+    Fails with its stderr if it does not exit with `code_wanted` (0) within a minute.
+    """
+
+    def run(code: str, *args: object, exit_code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == exit_code, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_handle_leaks() -> Iterator[None]:
+    """All tests of a session together leave no handle of the library open."""
+    import ctypes
+    import gc
+
+    yield
+    gc.collect()
+    count = ctypes.c_int64(-1)
+    _native.call("rp_handles_open", ctypes.byref(count))
+    assert count.value == 0

@@ -1,0 +1,107 @@
+"""The header, the ctypes table and the library say the same."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import header
+import pytest
+
+from rallypoint import Code, Ending, _log, _native, _store
+
+SCALARS = {
+    "int": ctypes.c_int,
+    "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
+    "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+    "size_t": ctypes.c_size_t,
+    "char": ctypes.c_char,
+    "char*": ctypes.c_char_p,
+    "void*": ctypes.c_char_p,
+    "char**": ctypes.POINTER(ctypes.c_char_p),
+    "char*const*": ctypes.POINTER(ctypes.c_char_p),
+    "void": None,
+}
+
+
+def ctype(c_type: str, array: int = 0):  # type: ignore[no-untyped-def]
+    if array:
+        return ctype(c_type) * array
+    if c_type in SCALARS:
+        return SCALARS[c_type]
+    if c_type.endswith("*"):
+        return ctypes.POINTER(ctype(c_type[:-1]))
+    return _native.STRUCTS[c_type]
+
+
+def test_functions() -> None:
+    functions = header.functions()
+    assert list(functions) == list(_native.TABLE), "same functions in the same order"
+    for name, function in functions.items():
+        result, arguments = _native.TABLE[name]
+        assert result == ctype(function.result), name
+        assert arguments == tuple(ctype(a.type, a.array) for a in function.arguments), name
+
+
+def test_structs() -> None:
+    structs = header.structs()
+    assert structs.keys() == _native.STRUCTS.keys()
+    for name, fields in structs.items():
+        want = []
+        for field in fields:
+            kind = ctype(field.type, field.array)
+            if (name, field.name) == ("rp_buffer", "data"):
+                kind = ctypes.c_void_p  # c_char_p would stop at a NUL
+            want.append((field.name, kind))
+        assert list(_native.STRUCTS[name]._fields_) == want, name
+
+
+def test_enums() -> None:
+    enums = header.enums()
+    codes = enums.pop("rp_code")
+    assert codes.pop("RP_OK") == _native.OK
+    assert codes.pop("RP_PENDING") == _native.PENDING
+    assert codes == {f"RP_ERR_{code.name}": code.value for code in Code}
+    assert enums.pop("rp_ending") == {f"RP_END_{e.name}": e.value for e in Ending}
+    assert enums.pop("rp_member_flag") == {"RP_MEMBER_ENVIRONMENT": _native.MEMBER_ENVIRONMENT}
+    levels = enums.pop("rp_log_level")
+    assert set(levels.values()) == set(_log.LEVELS.values())
+    operations = enums.pop("rp_store_op")
+    assert operations == {name: getattr(_store, name[len("RP_STORE_") :]) for name in operations}
+    assert not enums, "an enum that this test does not know"
+
+
+def test_version() -> None:
+    assert int(header.constant("RP_ABI_MAJOR")) == _native.ABI_MAJOR
+    assert int(header.constant("RP_ABI_MINOR")) == _native.ABI_MINOR
+    assert _native.library().rp_abi_version() == _native.ABI_MAJOR << 16 | _native.ABI_MINOR
+
+
+def test_version_of_the_package() -> None:
+    import rallypoint
+
+    assert _native.library().rp_version().decode() == rallypoint.__version__
+
+
+def test_exported_symbols() -> None:
+    out = subprocess.run(
+        ["nm", "-D", "--defined-only", _native.path()], check=True, capture_output=True, text=True
+    ).stdout
+    symbols = {line.split()[-1] for line in out.splitlines() if line.split()[-2] != "A"}
+    assert symbols == set(header.functions())
+
+
+def test_names_of_codes() -> None:
+    name = _native.library().rp_code_name
+    for code in Code:
+        assert name(code).decode() == code.name
+    assert name(12345) == b"UNKNOWN"
+
+
+@pytest.mark.parametrize("cls", _native.STRUCTS.values(), ids=_native.STRUCTS)
+def test_struct_size_is_filled_in(cls: type[_native.Struct]) -> None:
+    made = cls()
+    if hasattr(made, "struct_size"):
+        assert made.struct_size == ctypes.sizeof(cls)

@@ -1,0 +1,727 @@
+"""The handler, as torch's agent uses it: several nodes as threads or processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import api as torch_api
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+from torch.distributed.elastic.utils import store as store_util
+
+import rallypoint
+from rallypoint import Code, RallypointError
+from rallypoint.handler import RallypointHandler, create_handler
+
+PATIENCE = 30.0
+
+# Short for tests; the first round waits for nobody in vain.
+FAST: dict[str, object] = {"last_call_timeout": 0.2, "lease_timeout": 2, "join_timeout": 20}
+
+
+def free_port() -> int:
+    """A port that is free, from outside the range of outgoing connections."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(min(20000, low - 5000), low)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+
+
+def await_true(what: Callable[[], object], timeout: float = PATIENCE) -> None:
+    deadline = time.monotonic() + timeout
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+class Run:
+    """Handlers of one run, each of which may be used in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.run_id = "the-run"
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        self.pool = ThreadPoolExecutor(16)
+        self.handlers: list[RallypointHandler] = []
+
+    def parameters(self, min_nodes: int, max_nodes: int, **config: object) -> RendezvousParameters:
+        return RendezvousParameters(
+            "rallypoint",
+            self.endpoint,
+            self.run_id,
+            min_nodes,
+            max_nodes,
+            None,
+            **{**FAST, **config},
+        )
+
+    def handler(
+        self, min_nodes: int = 2, max_nodes: int = 2, **config: object
+    ) -> RallypointHandler:
+        made = create_handler(self.parameters(min_nodes, max_nodes, **config))
+        self.handlers.append(made)
+        return made
+
+    def join(self, *handlers: RallypointHandler) -> list[Future[Any]]:
+        return [self.pool.submit(h.next_rendezvous) for h in handlers]
+
+    def round(self, *handlers: RallypointHandler) -> list[Any]:
+        """One round of all these handlers; their infos."""
+        return [f.result(PATIENCE) for f in self.join(*handlers)]
+
+    def end(self) -> None:
+        for handler in self.handlers:
+            handler._member.close()
+        self.pool.shutdown()
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    made = Run()
+    yield made
+    made.end()
+
+
+def fail_with(handler: RallypointHandler, error: BaseException) -> bool:
+    """shutdown() as torch's launcher calls it: while the error is on its way."""
+    try:
+        try:
+            raise error
+        finally:
+            result = handler.shutdown()
+    except type(error):
+        return result
+    raise AssertionError
+
+
+def child_failed() -> ChildFailedError:
+    failure = ProcessFailure(local_rank=1, pid=4711, exitcode=3, error_file="")
+    return ChildFailedError("train.py", {5: failure})
+
+
+class TestCreating:
+    def test_through_torch(self, run: Run) -> None:
+        handler = get_rendezvous_handler(run.parameters(1, 1))
+        assert isinstance(handler, torch_api.RendezvousHandler)
+        assert handler.get_backend() == "rallypoint"
+        assert handler.get_run_id() == "the-run"
+        assert handler.use_agent_store is True
+        assert handler.shutdown() is True  # nothing was begun
+
+    @pytest.mark.parametrize(
+        ("config", "text"),
+        [
+            ({"join_timeout": "soon"}, r'join_timeout="soon".*seconds'),
+            ({"lease_timeout": -1}, "lease_timeout"),
+            ({"is_host": "perhaps"}, "is_host"),
+            ({"node_unit": 2}, "multiples of node_unit"),
+            ({"store_type": "file"}, "store_type.*tcp"),
+        ],
+    )
+    def test_wrong_options(self, run: Run, config: dict[str, object], text: str) -> None:
+        with pytest.raises(ValueError, match=text) as caught:
+            run.handler(1, 3, **config)
+        assert caught.value.code is Code.INVALID  # type: ignore[attr-defined]
+
+    def test_wrong_endpoint(self, run: Run) -> None:
+        run.endpoint = "host:123456"
+        with pytest.raises(ValueError, match="host:123456"):
+            run.handler()
+
+    def test_empty_run_id(self, run: Run) -> None:
+        run.run_id = ""
+        with pytest.raises(ValueError, match="run id"):
+            run.handler()
+
+    def test_what_torchrun_adds_is_ignored(
+        self, run: Run, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run.handler(timeout=900, rank=3, read_timeout=None)
+        assert not caplog.records
+
+    def test_unknown_option_is_a_warning(
+        self, run: Run, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run.handler(join_timeot=3)
+        [record] = caplog.records
+        assert (record.name, record.levelno) == ("rallypoint", logging.WARNING)
+        assert "join_timeot" in record.getMessage() and "join_timeout" in record.getMessage()
+
+
+class TestRounds:
+    def test_two_nodes(self, run: Run) -> None:
+        infos = run.round(run.handler(), run.handler())
+        assert sorted(i.rank for i in infos) == [0, 1]
+        assert {i.world_size for i in infos} == {2}
+        bootstrap = infos[0].bootstrap_store_info
+        assert isinstance(bootstrap, torch_api.RendezvousStoreInfo)
+        assert bootstrap == infos[1].bootstrap_store_info
+        assert os.environ["RALLYPOINT_ROUND"] == "1"
+        # Workers find the round's store there.
+        worker = dist.TCPStore(
+            bootstrap.master_addr,
+            bootstrap.master_port,
+            is_master=False,
+            timeout=timedelta(seconds=10),
+        )
+        assert worker.add("k", 1) == 1
+
+    def test_the_agents_store(self, run: Run) -> None:
+        """What torch's agents do with the store that they share."""
+        infos = run.round(run.handler(), run.handler())
+        stores = [i.store for i in infos]
+        assert isinstance(stores[0], dist.Store)
+        a, b = (dist.PrefixStore("x", s) for s in stores)
+        a.set("k", "v")
+        assert b.get("k") == b"v"
+        gathered = [
+            run.pool.submit(store_util.synchronize, s, str(i).encode(), i, 2, "key", 20)
+            for i, s in enumerate(stores)
+        ]
+        assert [g.result(PATIENCE) for g in gathered] == [[b"0", b"1"]] * 2
+        barriers = [
+            run.pool.submit(store_util.barrier, s, 2, "exit", 20, i, str, 1)
+            for i, s in enumerate(stores)
+        ]
+        for b in barriers:
+            b.result(PATIENCE)
+        assert stores[0].timeout == timedelta(seconds=300)
+
+    def test_timeout_of_the_agents_store(self, run: Run) -> None:
+        [info] = run.round(run.handler(1, 1))
+        with (
+            store_util.store_timeout(info.store, 0.1),
+            pytest.raises(dist.DistStoreError, match="never"),
+        ):
+            info.store.get("never")
+
+    def test_regroup(self, run: Run) -> None:
+        handlers = [run.handler(), run.handler()]
+        first = run.round(*handlers)
+        first[0].store.set("k", "old")
+        second = run.round(*handlers)
+        assert [i.rank for i in second] == [i.rank for i in first]
+        assert os.environ["RALLYPOINT_ROUND"] == "2"
+        assert not second[0].store.check(["k"]), "each round has keys of its own"
+        with pytest.raises(dist.DistStoreError) as caught:
+            first[0].store.get("k")
+        assert caught.value.code is Code.ROUND_OVER  # type: ignore[attr-defined]
+
+    def test_newcomer(self, run: Run) -> None:
+        """A late node is announced, and in the next round."""
+        handlers = [run.handler(2, 3, admit_delay=0.05) for _ in range(3)]
+        # A fresh host takes the nodes of an old run for one lease.
+        infos = run.round(*handlers[:2])
+        assert {i.world_size for i in infos} == {2}
+        assert [h.num_nodes_waiting() for h in handlers[:2]] == [0, 0]
+        late = run.join(handlers[2])
+        await_true(lambda: all(h.num_nodes_waiting() > 0 for h in handlers[:2]))
+        infos = [f.result(PATIENCE) for f in run.join(*handlers[:2]) + late]
+        assert sorted(i.rank for i in infos) == [0, 1, 2]
+        assert infos[2].rank == 2
+        assert len({i.bootstrap_store_info.master_port for i in infos}) == 1
+        assert [h.num_nodes_waiting() for h in handlers] == [0, 0, 0]
+
+    def test_lost_member(self, run: Run) -> None:
+        handlers = [run.handler(1, 2) for _ in range(2)]
+        infos = run.round(*handlers)
+        host = next(h for h, i in zip(handlers, infos) if i.rank == 0)
+        other = next(h for h in handlers if h is not host)
+        # Both are in one process, and which one hosts the control plane is open: the
+        # one that does not is lost.
+        begin = time.monotonic()
+        victim, survivor = (other, host) if _hosts(host) else (host, other)
+        victim._member.close()
+        await_true(lambda: survivor.num_nodes_waiting() > 0)
+        assert time.monotonic() - begin < 1.5, "the grace is 1 s"
+        [info] = run.round(survivor)
+        assert (info.rank, info.world_size) == (0, 1)
+
+
+def _hosts(handler: RallypointHandler) -> bool:
+    """Whether the handler's control plane is its own: rank 0 of the first round does not
+    say, so ask by leaving it out. The first to join hosts."""
+    return handler._member.__dict__.get("test_hosts", True)
+
+
+class TestEnding:
+    def test_success(self, run: Run) -> None:
+        handlers = [run.handler(), run.handler()]
+        run.round(*handlers)
+        ended = [run.pool.submit(h.shutdown) for h in handlers]
+        assert [e.result(PATIENCE) for e in ended] == [True, True]
+        for handler in handlers:
+            assert handler.num_nodes_waiting() == 0
+            assert handler.shutdown() is True, "again"
+        with pytest.raises(torch_api.RendezvousClosedError):
+            handlers[0].next_rendezvous()
+
+    def test_worker_failure_stops_all(self, run: Run) -> None:
+        handlers = [run.handler(1, 2), run.handler(1, 2)]
+        run.round(*handlers)
+        failing = run.pool.submit(fail_with, handlers[1], child_failed())
+        other = handlers[0]
+        await_true(lambda: other.num_nodes_waiting() > 0)
+        assert other.is_closed()
+        with pytest.raises(torch_api.RendezvousClosedError) as caught:
+            other.next_rendezvous()
+        assert "worker with rank 5 (pid 4711) of train.py failed: exit code 3" in str(caught.value)
+        assert isinstance(caught.value, rallypoint.ClosedError)
+        other.shutdown()
+        assert failing.result(PATIENCE) is True
+
+    def test_other_errors_leave(self, run: Run) -> None:
+        """An agent that breaks leaves the run to the others."""
+        handlers = [run.handler(1, 2), run.handler(1, 2)]
+        run.round(*handlers)
+        leaving = run.pool.submit(fail_with, handlers[1], KeyError("broken"))
+        await_true(lambda: handlers[0].num_nodes_waiting() > 0)
+        assert not handlers[0].is_closed()
+        assert "broken" in handlers[0]._member.reason()
+        [info] = run.round(handlers[0])
+        assert info.world_size == 1
+        handlers[0].shutdown()
+        assert leaving.result(PATIENCE) is True
+
+    def test_shutdown_before_a_round_leaves(self, run: Run) -> None:
+        waiting = run.handler(2, 2)
+        [joining] = run.join(waiting)
+        short = run.handler(2, 2)
+        assert short.shutdown() is True
+        other = run.handler(2, 2)
+        [info] = run.round(other)
+        assert joining.result(PATIENCE).world_size == info.world_size == 2
+
+    def test_error_that_was_there_before(self, run: Run) -> None:
+        """Launching from within an except block is no failure."""
+        try:
+            raise KeyError("an attempt before")
+        except KeyError:
+            handler = run.handler(1, 1)
+            run.round(handler)
+            ending = handler._ending(sys.exc_info()[1])
+        assert ending == (rallypoint.Ending.SUCCESS, "")
+
+    def test_set_closed(self, run: Run) -> None:
+        """Ends admission and leaves the round alone."""
+        handlers = [run.handler(1, 2), run.handler(1, 2)]
+        run.round(*handlers)
+        handlers[0].set_closed()
+        handlers[0].set_closed()
+        await_true(handlers[1].is_closed)
+        assert handlers[0].is_closed()
+        assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
+        late = run.handler(1, 2)
+        with pytest.raises(torch_api.RendezvousClosedError) as caught:
+            late.next_rendezvous()
+        assert "the-run" in str(caught.value) and "closed" in str(caught.value)
+
+    def test_late_for_a_run_that_succeeded(self, run: Run) -> None:
+        handlers = [run.handler(1, 2), run.handler(1, 2)]
+        run.round(*handlers)
+        ending = run.pool.submit(handlers[1].shutdown)
+        await_true(handlers[0].is_closed)
+        late = run.handler(1, 2)
+        with pytest.raises(torch_api.RendezvousError) as caught:
+            late.next_rendezvous()
+        assert "success" in str(caught.value)
+        handlers[0].shutdown()
+        assert ending.result(PATIENCE)
+
+
+class TestSpares:
+    """A node that the run does not need, until it has ended well."""
+
+    def spare(self, run: Run) -> Future[Any]:
+        members = [run.handler(1, 2) for _ in range(2)]
+        run.round(*members)
+        spare = run.handler(1, 2)
+        [waiting] = run.join(spare)
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            assert [m.num_nodes_waiting() for m in members] == [0, 0]
+            assert not waiting.done()
+        for ended in [run.pool.submit(m.shutdown) for m in members]:
+            ended.result(PATIENCE)
+        return waiting
+
+    def test_graceful_exit(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        error = self.spare(run).exception(PATIENCE)
+        assert isinstance(error, torch_api.RendezvousGracefulExitError)
+        assert isinstance(error, rallypoint.GracefulExitError)
+        assert str(error) in [r.getMessage() for r in caplog.records]
+
+    def test_under_torchrun(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """There it ends the process, with success."""
+        code = "def main(call):\n    return call()\n"
+        torchrun: dict[str, Any] = {"__spec__": SimpleNamespace(name="torch.distributed.run")}
+        exec(code, torchrun)
+        plain = RallypointHandler.next_rendezvous
+        monkeypatch.setattr(
+            RallypointHandler,
+            "next_rendezvous",
+            lambda self: torchrun["main"](lambda: plain(self)),
+        )
+        error = self.spare(run).exception(PATIENCE)
+        assert isinstance(error, SystemExit) and error.code == 0
+
+
+class TestTimeouts:
+    def test_text(self, run: Run) -> None:
+        """Who is here, who is missing, how long, where, and what to do (promise 11)."""
+        handler = run.handler(3, 4, join_timeout=0.4)
+        begin = time.monotonic()
+        with pytest.raises(torch_api.RendezvousTimeoutError) as caught:
+            handler.next_rendezvous()
+        assert 0.4 <= time.monotonic() - begin < 2
+        text = str(caught.value)
+        assert isinstance(caught.value, rallypoint.DeadlineError)
+        assert caught.value.code is Code.TIMEOUT  # type: ignore[attr-defined]
+        for part in ("the-run", run.endpoint, "1 of 4", "3", f"pid {os.getpid()}", "0.4 s"):
+            assert part in text, f"{part!r} is not in {text!r}"
+
+    def test_nobody_hosts(self, run: Run) -> None:
+        handler = run.handler(1, 1, is_host=0, join_timeout=0.4)
+        with pytest.raises(torch_api.RendezvousError) as caught:
+            handler.next_rendezvous()
+        assert isinstance(
+            caught.value, (torch_api.RendezvousConnectionError, torch_api.RendezvousTimeoutError)
+        )
+        assert run.endpoint in str(caught.value)
+
+    def test_it_may_try_again(self, run: Run) -> None:
+        handler = run.handler(2, 2, join_timeout=0.2)
+        with pytest.raises(torch_api.RendezvousTimeoutError):
+            handler.next_rendezvous()
+        other = run.handler(2, 2)
+        [waiting] = run.join(other)
+        assert run.round(handler)[0].world_size == 2
+        assert waiting.result(PATIENCE).world_size == 2
+
+    def test_settings_that_differ(self, run: Run) -> None:
+        waiting = run.handler(2, 2)
+        joining = run.join(waiting)
+        await_true(lambda: _listens(run.endpoint))
+        with pytest.raises(torch_api.RendezvousError, match="3") as caught:
+            run.handler(2, 3).next_rendezvous()
+        assert caught.value.code is Code.MISMATCH  # type: ignore[attr-defined]
+        waiting._member.cancel()
+        assert isinstance(joining[0].exception(PATIENCE), RallypointError)
+
+    def test_port_of_another_run(self, run: Run) -> None:
+        run.round(run.handler(1, 1))
+        run.run_id = "another-run"
+        with pytest.raises(torch_api.RendezvousError, match="the-run") as caught:
+            run.handler(1, 1).next_rendezvous()
+        assert caught.value.code is Code.TENANT  # type: ignore[attr-defined]
+
+
+def _listens(endpoint: str) -> bool:
+    host, port = endpoint.split(":")
+    with socket.socket() as s:
+        return s.connect_ex((host, int(port))) == 0
+
+
+class TestOtherThreads:
+    def test_cancel(self, run: Run) -> None:
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        await_true(lambda: _listens(run.endpoint))
+        begin = time.monotonic()
+        handler._member.cancel()
+        error = joining.exception(PATIENCE)
+        assert time.monotonic() - begin < 0.2
+        assert isinstance(error, torch_api.RendezvousError)
+        assert error.code is Code.CANCELED  # type: ignore[attr-defined]
+
+    def test_shutdown_ends_a_join(self, run: Run) -> None:
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        await_true(lambda: _listens(run.endpoint))
+        assert handler.shutdown() is True
+        assert isinstance(joining.exception(PATIENCE), torch_api.RendezvousError)
+
+    def test_num_nodes_waiting_meanwhile(self, run: Run) -> None:
+        """It never waits for the join of another thread."""
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        begin = time.monotonic()
+        for _ in range(100):
+            handler.num_nodes_waiting()
+            handler.is_closed()
+        assert time.monotonic() - begin < 1
+        handler.shutdown()
+        joining.exception(PATIENCE)
+
+    def test_python_runs_on_meanwhile(self, run: Run) -> None:
+        """The interpreter lock is not held by a join that waits."""
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        ticks = 0
+        deadline = time.monotonic() + 0.3
+        while time.monotonic() < deadline:
+            time.sleep(0.001)
+            ticks += 1
+        assert ticks > 50
+        handler.shutdown()
+        joining.exception(PATIENCE)
+
+
+NODE = """
+import os, signal, sys, time
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from rallypoint.handler import create_handler
+
+def make(**config):
+    settings = dict(last_call_timeout=0.2, lease_timeout=2, join_timeout=30)
+    return create_handler(RendezvousParameters(
+        "rallypoint", sys.argv[1], "the-run", int(sys.argv[2]), 2, None, **{**settings, **config}))
+
+"""
+
+
+class Process:
+    """A node in an interpreter of its own, whose lines can be awaited."""
+
+    def __init__(self, run: Run, min_nodes: int, code: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", NODE + textwrap.dedent(code), run.endpoint, str(min_nodes)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def await_line(self, line: str) -> float:
+        """Waits until it prints the line; the time when it did."""
+        assert self.process.stdout is not None
+        for got in self.process.stdout:
+            if got.strip() == line:
+                return time.monotonic()
+        raise AssertionError(f"it ended without {line!r}: {self.process.communicate()[1]}")
+
+    def end(self) -> tuple[int, str]:
+        """Waits for its end: the exit code and what it wrote to stderr."""
+        _, err = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, err
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class TestProcesses:
+    def test_interrupt(self, run: Run) -> None:
+        """Ctrl-C is answered within 0.1 s; the node withdraws and may join again."""
+        code = """
+            handler = make()
+            def late(number, frame):
+                global at
+                at = time.monotonic()
+                raise KeyboardInterrupt
+            signal.signal(signal.SIGINT, late)
+            import threading
+            def watch():
+                from rallypoint import _log
+                time.sleep(0.5)
+                os.kill(os.getpid(), signal.SIGINT)
+                global sent
+                sent = time.monotonic()
+            for i in range(2):
+                threading.Thread(target=watch).start()
+                try:
+                    handler.next_rendezvous()
+                except KeyboardInterrupt:
+                    took = time.monotonic() - sent
+                    assert took < 0.1, took
+                    print("interrupted")
+            info = handler.next_rendezvous()
+            print(info.world_size)
+            handler.shutdown()
+            """
+        with Process(run, 2, code) as node:
+            node.await_line("interrupted")
+            node.await_line("interrupted")
+            [info] = run.round(other := run.handler(2, 2))
+            assert info.world_size == 2
+            node.await_line("2")
+            other.shutdown()
+            assert node.end()[0] == 0
+
+    def test_exit_without_shutdown(self, run: Run) -> None:
+        """As after a signal: the others learn it at once, not after the grace."""
+        code = """
+            make().next_rendezvous()
+            print("in")
+            sys.stdin.read
+            time.sleep(0.5)
+            print("out")
+            """
+        handler = run.handler(1, 2)
+        [joining] = run.join(handler)
+        with Process(run, 1, code) as node:
+            # Whether the node is in the first round is open: it has to start Python.
+            node_in = run.pool.submit(node.await_line, "in")
+            joining.result(PATIENCE)
+            while not node_in.done():
+                if handler.num_nodes_waiting() > 0:
+                    run.round(handler)
+                time.sleep(0.01)
+            out = node.await_line("out")
+            await_true(lambda: handler.num_nodes_waiting() > 0)
+            assert time.monotonic() - out < 0.9, "the grace is 1 s"
+            assert "exited" in handler._member.reason()
+            assert not handler.is_closed()
+            assert node.end()[0] == 0
+
+    def test_killed(self, run: Run) -> None:
+        code = """
+            make().next_rendezvous()
+            print("in")
+            time.sleep(60)
+            """
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        with Process(run, 2, code) as node:
+            node.await_line("in")
+            joining.result(PATIENCE)
+            node.process.kill()
+            begin = time.monotonic()
+            await_true(lambda: handler.num_nodes_waiting() > 0)
+            assert time.monotonic() - begin < 1.5, "the grace is 1 s"
+            handler.shutdown()
+
+    def test_stopped_by_sigterm(self, run: Run) -> None:
+        """torch's agent turns SIGTERM into an exception; next_rendezvous lets it out."""
+        code = """
+            class Stop(BaseException): pass
+            def stop(number, frame):
+                raise Stop
+            signal.signal(signal.SIGTERM, stop)
+            print("ready")
+            try:
+                make().next_rendezvous()
+            except Stop:
+                print("stopped")
+            """
+        with Process(run, 2, code) as node:
+            node.await_line("ready")
+            await_true(lambda: _listens(run.endpoint))
+            node.process.send_signal(signal.SIGTERM)
+            begin = time.monotonic()
+            node.await_line("stopped")
+            assert time.monotonic() - begin < 0.2
+            assert node.end()[0] == 0
+
+    def test_log_lines(self, run: Run) -> None:
+        """Without logging set up, INFO and above go to stderr in torchrun's form."""
+        code = """
+            handler = make(unheard_of=1)
+            handler.next_rendezvous()
+            handler.shutdown()
+            """
+        with Process(run, 1, code) as node:
+            code, err = node.end()
+            assert code == 0, err
+        lines = err.splitlines()
+        assert any("unheard_of" in line for line in lines)
+        pattern = rf"[IW]\d{{4}} \d\d:\d\d:\d\d\.\d{{3}} {node.process.pid} rallypoint\] \S.*"
+        for line in lines:
+            assert re.fullmatch(pattern, line), line
+        assert any("round 1: rank 0 of 1" in line for line in lines)
+
+    @pytest.mark.parametrize(
+        ("environment", "setup", "want"),
+        [
+            ({"RALLYPOINT_LOG": "warning"}, "", "unheard_of"),
+            ({"RALLYPOINT_LOG": "off"}, "", None),
+            ({}, "import logging; logging.basicConfig(format='<%(message)s>')", "<unknown"),
+        ],
+    )
+    def test_log_settings(
+        self,
+        run: Run,
+        monkeypatch: pytest.MonkeyPatch,
+        environment: dict[str, str],
+        setup: str,
+        want: str | None,
+    ) -> None:
+        for key, value in environment.items():
+            monkeypatch.setenv(key, value)
+        with Process(run, 1, f"{setup}\nmake(unheard_of=1)") as node:
+            code, err = node.end()
+        assert code == 0
+        lines = err.splitlines()
+        if want is None:
+            assert not lines
+        else:
+            assert len([line for line in lines if want in line]) == 1
+            assert len(lines) == 1
+
+    def test_fork(self, run: Run) -> None:
+        """A forked child's handler raises; the parent's goes on."""
+        code = """
+            handler = make()
+            handler.next_rendezvous()
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(10)
+                import rallypoint
+                for call in (handler.num_nodes_waiting, handler.next_rendezvous):
+                    try:
+                        call()
+                    except rallypoint.ForkedError:
+                        pass
+                    except rallypoint.RallypointError as e:
+                        assert e.code == rallypoint.Code.FORKED
+                    else:
+                        raise AssertionError
+                sys.exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            assert handler.num_nodes_waiting() == 0
+            assert handler.shutdown() is True
+            """
+        with Process(run, 1, code) as node:
+            code, err = node.end()
+            assert code == 0, err
+
+
+def test_threads_are_gone_after_close(run: Run) -> None:
+    """No thread of the library is busy for a member that was closed."""
+    handler = run.handler(1, 1)
+    run.round(handler)
+    handler.shutdown()
+    handler._member.close()
+
+    def cpu() -> float:
+        t = os.times()
+        return t.user + t.system
+
+    begin = cpu()
+    threading.Event().wait(0.5)
+    assert cpu() - begin < 0.1

@@ -1,0 +1,167 @@
+"""What importing costs and does not do; finding the library."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+
+import rallypoint
+
+
+def test_package_imports_neither_torch_nor_the_library(run_python) -> None:  # type: ignore[no-untyped-def]
+    run_python(
+        """
+        import sys, rallypoint
+        from rallypoint import RallypointError, Member, Store
+        from rallypoint import _native
+        assert "torch" not in sys.modules
+        assert "numpy" not in sys.modules
+        assert _native._library is None
+        """
+    )
+
+
+def test_everything_in_all_exists() -> None:
+    for name in rallypoint.__all__:
+        assert getattr(rallypoint, name) is not None
+    assert set(dir(rallypoint)) == set(rallypoint.__all__)
+    assert not hasattr(rallypoint, "no_such_name")
+
+
+def test_entry_point() -> None:
+    found = importlib.metadata.entry_points(group="torchrun.handlers")
+    [ours] = [e for e in found if e.name == "rallypoint"]
+    assert ours.value == "rallypoint._plugin:creator_factory"
+
+
+def test_plugin_is_lazy(run_python) -> None:  # type: ignore[no-untyped-def]
+    """Discovery loads neither the library nor the handler (R25)."""
+    run_python(
+        """
+        import sys
+        import torch.distributed.elastic.rendezvous.registry as registry
+        from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as known
+        creator = known._registry["rallypoint"]
+        assert "rallypoint._plugin" in sys.modules
+        for name in ("_native", "handler", "_member", "_store", "_torch", "_log"):
+            assert f"rallypoint.{name}" not in sys.modules, name
+        # A second discovery is no conflict (R24).
+        registry._register_out_of_tree_handlers()
+        assert known._registry["rallypoint"] is creator
+        """
+    )
+
+
+def test_second_discovery_does_not_warn(run_python) -> None:  # type: ignore[no-untyped-def]
+    out = run_python(
+        """
+        import logging, sys
+        import torch.distributed.elastic.rendezvous.registry as registry
+        logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
+        registry._register_out_of_tree_handlers()
+        """
+    )
+    assert "rallypoint" not in out
+
+
+def test_plugin_imports_nothing_of_torch(run_python) -> None:  # type: ignore[no-untyped-def]
+    run_python(
+        """
+        import sys
+        from rallypoint._plugin import creator_factory
+        assert creator_factory() is creator_factory()
+        assert "torch" not in sys.modules and "ctypes" not in sys.modules
+        """
+    )
+
+
+def test_missing_library(run_python, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    run_python(
+        """
+        import os, sys
+        os.environ["RALLYPOINT_LIBRARY"] = sys.argv[1]
+        import rallypoint
+        try:
+            rallypoint.StoreServer()
+        except rallypoint.LibraryError as e:
+            assert sys.argv[1] in str(e) and "RALLYPOINT_LIBRARY" in str(e), e
+        else:
+            raise AssertionError
+        """,
+        tmp_path / "none.so",
+    )
+
+
+def test_library_of_another_version(run_python, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    run_python(
+        """
+        import rallypoint
+        from rallypoint import _native
+        _native.ABI_MINOR += 1
+        try:
+            rallypoint.StoreServer()
+        except rallypoint.LibraryError as e:
+            assert "version" in str(e), e
+        else:
+            raise AssertionError
+        """
+    )
+
+
+def test_forked_child(run_python) -> None:  # type: ignore[no-untyped-def]
+    """A child of fork() gets an error at once, and can exit in the ordinary way."""
+    run_python(
+        """
+        import os, signal, sys
+        import rallypoint
+        server = rallypoint.StoreServer("127.0.0.1")
+        store = rallypoint.connect_store("127.0.0.1", server.port, 5)
+        member = rallypoint.Member("run", "127.0.0.1:0")
+        for i in range(3):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(10)
+                for call in (
+                    lambda: store.get("k"),
+                    lambda: rallypoint.StoreServer("127.0.0.1"),
+                    lambda: member.nodes_waiting(),
+                    lambda: member.next(),
+                ):
+                    try:
+                        call()
+                    except rallypoint.ForkedError as e:
+                        assert "fork" in str(e) and e.code == rallypoint.Code.FORKED
+                    else:
+                        raise AssertionError
+                store.close()
+                member.close()
+                del store, server, member
+                sys.exit(7)  # runs the handlers of atexit
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        store.set("k", "v")
+        assert store.get("k") == b"v"
+        """
+    )
+
+
+def test_fork_before_use(run_python) -> None:  # type: ignore[no-untyped-def]
+    """A child whose parent has not loaded the library may use it."""
+    run_python(
+        """
+        import os, signal, sys
+        import rallypoint
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(10)
+            with rallypoint.StoreServer("127.0.0.1") as server:
+                assert server.port
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        """
+    )
+
+
+def test_python_path_of_the_library() -> None:
+    from rallypoint import _native
+
+    assert os.path.exists(_native.path())

@@ -1,0 +1,122 @@
+"""The demonstration (`make demo`), and the fence of its checkpoint."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("sklearn")
+
+DIGITS = Path(__file__).parents[3] / "examples" / "digits"
+
+# In this order; what else the timeline holds does not matter here.
+ORDER = [
+    "started",
+    "joined",
+    "node lost",
+    "regrouped",
+    "training",
+    "node started",
+    "node joined",
+    "grown",
+    "training",
+    "finished",
+    "accuracy",
+]
+
+
+@pytest.mark.timeout(240)
+def test_a_node_is_lost_and_another_one_joins() -> None:
+    done = subprocess.run(
+        [sys.executable, str(DIGITS / "demo.py"), "--json", "--timeout=200"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["ok"], result["reason"]
+    assert result["accuracy"] > 0.95
+
+    timeline = result["timeline"]
+    assert [entry["event"] for entry in timeline] == ORDER
+    _, joined, lost, regrouped, by_two, _, _, grown, by_three, finished, _ = timeline
+    assert sorted(joined["nodes"]) == ["A", "B", "C"]
+    assert lost["node"] in joined["nodes"]
+    assert sorted(regrouped["nodes"]) == sorted(set(joined["nodes"]) - {lost["node"]})
+    assert sorted(grown["nodes"]) == sorted([*regrouped["nodes"], "D"])
+    assert finished["nodes"] == grown["nodes"]
+    assert joined["round"] < regrouped["round"] < grown["round"]
+    assert (by_two["world_size"], by_three["world_size"]) == (2, 3)
+    # Both rounds went on from a checkpoint and none from the beginning.
+    assert 0 < by_two["epoch"] <= by_three["epoch"]
+
+
+@pytest.fixture
+def checkpoint(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module examples/digits/checkpoint.py, in a run of its own."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    spec = importlib.util.spec_from_file_location("checkpoint", DIGITS / "checkpoint.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def of_round(module: ModuleType, path: Path, number: str) -> object:
+    """A checkpoint as the worker of that round sees it."""
+    os.environ["RALLYPOINT_ROUND"] = number
+    try:
+        return module.Checkpoint(path)
+    finally:
+        del os.environ["RALLYPOINT_ROUND"]
+
+
+def state(epoch: int, finished: bool = False) -> dict[str, object]:
+    return {"epoch": epoch, "finished": finished}
+
+
+def test_an_orphan_cannot_overwrite_a_later_round(checkpoint, tmp_path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    old, new = of_round(checkpoint, path, "1"), of_round(checkpoint, path, "2")
+    assert old.claim() == b""
+    old.save(state(1))
+    assert checkpoint.load(new.claim())["epoch"] == 1
+
+    # Refused as soon as the later round has looked, not only once it has written.
+    with pytest.raises(checkpoint.StaleRoundError, match="round 2"):
+        old.save(state(2))
+    with pytest.raises(checkpoint.StaleRoundError, match="new --rdzv-id"):
+        old.claim()
+    new.save(state(3))
+    assert checkpoint.load(path.read_bytes())["epoch"] == 3
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.pt", "checkpoint.pt.lock"]
+
+
+def test_a_finished_run_and_another_run_leave_the_checkpoint_free(
+    checkpoint, tmp_path, monkeypatch
+) -> None:
+    path = tmp_path / "checkpoint.pt"
+    of_round(checkpoint, path, "7").save(state(1, finished=True))
+    of_round(checkpoint, path, "1").save(state(2))  # the same run id anew, from round 1
+    of_round(checkpoint, path, "5").save(state(3))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another job")
+    of_round(checkpoint, path, "1").save(state(4))
+    assert checkpoint.load(path.read_bytes())["epoch"] == 4
+
+
+def test_without_a_round_number_nothing_is_refused(checkpoint, tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("RALLYPOINT_ROUND", raising=False)
+    path = tmp_path / "checkpoint.pt"
+    of_round(checkpoint, path, "3").save(state(1))
+    unnumbered = checkpoint.Checkpoint(path)
+    unnumbered.claim()
+    unnumbered.save(state(2))
+    assert checkpoint.load(path.read_bytes())["epoch"] == 2

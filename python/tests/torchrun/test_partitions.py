@@ -1,0 +1,123 @@
+"""Networks that break silently: each node in a network namespace of its own.
+
+Needs the right to make network namespaces; skipped without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from torchrun.harness import NewJob
+
+_numbers = itertools.count()
+
+
+def ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+class Network:
+    """Namespaces that a bridge joins. The bridge has a namespace of its own, too, so that
+    nothing of the machine's network is touched."""
+
+    def __init__(self) -> None:
+        self._name = f"rptest{os.getpid()}-{next(_numbers)}"
+        self._undo = contextlib.ExitStack()
+        self._switch = self._namespace("switch")
+        ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", self._switch, "link", "set", "br0", "up")
+        self.namespaces: list[str] = []
+
+    def machine(self) -> tuple[str, str]:
+        """Adds a namespace; returns its name and its address."""
+        number = len(self.namespaces) + 1
+        namespace = self._namespace(str(number))
+        address = f"10.99.0.{number}"
+        port = f"port{number}"
+        ip("link", "add", port, "netns", self._switch, "type", "veth",
+           "peer", "name", "eth0", "netns", namespace)  # fmt: skip
+        ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
+        ip("-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            ip("-n", namespace, "link", "set", device, "up")
+        self.namespaces.append(namespace)
+        return namespace, address
+
+    def cut(self, namespace: str) -> None:
+        """Takes a machine off the switch: packets vanish, nobody is told."""
+        ip("-n", self._switch, "link", "set", self._port(namespace), "nomaster")
+
+    def mend(self, namespace: str) -> None:
+        """Undoes cut()."""
+        ip("-n", self._switch, "link", "set", self._port(namespace), "master", "br0")
+
+    def _port(self, namespace: str) -> str:
+        return f"port{self.namespaces.index(namespace) + 1}"
+
+    def _namespace(self, suffix: str) -> str:
+        name = f"{self._name}-{suffix}"
+        ip("netns", "add", name)
+        self._undo.callback(ip, "netns", "delete", name)
+        return name
+
+    def close(self) -> None:
+        self._undo.close()
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    if shutil.which("ip") is None:
+        pytest.skip("no network namespaces: there is no command `ip`")
+    try:
+        network = Network()
+    except OSError as e:
+        pytest.skip(f"no network namespaces: {e}")
+    yield network
+    network.close()
+
+
+def test_a_machine_is_cut_off_and_comes_back(new_job: NewJob, network: Network) -> None:
+    """The others see the loss when its lease is over, and regroup; then it rejoins."""
+    here, address = network.machine()
+    far, far_address = network.machine()
+    job = new_job("2:3", host=address, conf={"lease_timeout": 3})
+    job.start("A", netns=here)
+    job.await_output("A", "hosting the control plane")
+    job.start("B", netns=here)
+    job.start("C", netns=far, conf={"node_rank": 0})
+    first = job.await_round("A", "B", "C")
+    assert first.of("C").rank == 0
+    assert first.master.startswith(f"{far_address}:")
+
+    network.cut(far)
+    second = job.await_round("A", "B", above=first.number)
+    assert second.master.startswith(f"{address}:")
+    network.mend(far)
+    third = job.await_round("A", "B", "C", above=second.number)
+    assert third.master.startswith((f"{address}:", f"{far_address}:"))
+    assert not job.nodes["A"].lines("loopback")
+    job.finish("A", "B", "C")
+
+
+def test_a_short_cut_is_not_noticed(new_job: NewJob, network: Network) -> None:
+    """A network that is back before the lease is over costs nothing."""
+    here, address = network.machine()
+    far, _ = network.machine()
+    job = new_job("2", host=address, conf={"lease_timeout": 30})
+    job.start("A", netns=here)
+    job.start("B", netns=far)
+    first = job.await_round("A", "B")
+    network.cut(far)
+    for worker in first.workers:
+        job.await_said(worker, "alone")
+    network.mend(far)
+    job.finish("A", "B")
+    assert len(job.starts()) == 2

@@ -1,0 +1,24 @@
+package control
+
+import "time"
+
+// Clock is the time that a Server lives by. Now must be monotonic.
+type Clock interface {
+	Now() time.Time
+	// AfterFunc calls f once, in a goroutine of its own or of the clock's driver,
+	// after d has passed, unless Stop is called before.
+	AfterFunc(d time.Duration, f func()) Stopper
+}
+
+// Stopper stops what AfterFunc has started; it reports false if that has run or
+// is running.
+type Stopper interface{ Stop() bool }
+
+// RealClock is the machine's clock.
+type RealClock struct{}
+
+// Now returns the current time with its monotonic reading.
+func (RealClock) Now() time.Time { return time.Now() }
+
+// AfterFunc is time.AfterFunc.
+func (RealClock) AfterFunc(d time.Duration, f func()) Stopper { return time.AfterFunc(d, f) }

@@ -1,0 +1,13 @@
+// Package control is the hosted control plane: a Server that drives one
+// rendezvous.Machine per run, the wire protocol between it and the nodes
+// (docs/protocol.md), and a Client which is a node's rendezvous.Plane and starts
+// a Server in its own process where the endpoint is this machine.
+//
+// From the inside out: frame and codec turn events, effects and errors into
+// bytes; stream cuts a byte stream into frames; run applies events under its lock
+// and carries out the effects; session.go and Server move bytes between sockets
+// and runs. place decides who hosts, link is one connection of a Client.
+//
+// Locks, outermost first: Server.mu, run.mu, outbox.mu; Client.mu, outbox.mu.
+// Server.idle.mu and Server.gate are leaves.
+package control

@@ -1,0 +1,128 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// environ is what a client asks of the machine it runs on; tests replace it.
+type environ struct {
+	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	locals  func() ([]netip.Addr, error) // addresses of the interfaces
+	dial    func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
+	listen  func(ctx context.Context, address string) (net.Listener, error)
+}
+
+func systemEnviron() environ {
+	return environ{
+		resolve: func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		},
+		locals: interfaceAddrs,
+		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", to.String())
+		},
+		listen: Listen,
+	}
+}
+
+func interfaceAddrs() ([]netip.Addr, error) {
+	nets, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.Addr
+	for _, n := range nets {
+		if ipnet, ok := n.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(ipnet.IP); ok {
+				list = append(list, addr.Unmap())
+			}
+		}
+	}
+	return list, nil
+}
+
+// lookup resolves a host: IPv4 first, each family in order, so that all nodes
+// try the same addresses in the same order.
+func (e environ) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr.Unmap()}, nil
+	}
+	found, err := e.resolve(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%q has no address", host)
+	}
+	addrs := make([]netip.Addr, len(found))
+	for i, a := range found {
+		addrs[i] = a.Unmap()
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), nil
+}
+
+// Dialing several addresses: the next one is tried when the one before has failed
+// or not answered for dialStagger; all together get dialTimeout.
+const (
+	dialStagger = 200 * time.Millisecond
+	dialTimeout = 3 * time.Second
+)
+
+// dialAny connects to the first of the addresses that answers. The error names
+// each failure.
+func (e environ) dialAny(ctx context.Context, to []netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if len(to) == 1 {
+		return e.dial(ctx, to[0])
+	}
+	type answer struct {
+		conn net.Conn
+		err  error
+	}
+	answers := make(chan answer, len(to))
+	started, pending := 0, 0
+	next := func() {
+		if started < len(to) {
+			addr := to[started]
+			started++
+			pending++
+			go func() {
+				conn, err := e.dial(ctx, addr)
+				answers <- answer{conn, err}
+			}()
+		}
+	}
+	stagger := time.NewTicker(dialStagger)
+	defer stagger.Stop()
+	next()
+	var failures []error
+	for pending > 0 {
+		select {
+		case <-stagger.C:
+			next()
+		case a := <-answers:
+			pending--
+			if a.err == nil {
+				cancel()
+				for ; pending > 0; pending-- { // the others end with ctx
+					if late := <-answers; late.err == nil {
+						late.conn.Close()
+					}
+				}
+				return a.conn, nil
+			}
+			failures = append(failures, a.err)
+			next()
+		}
+	}
+	return nil, errors.Join(failures...)
+}

@@ -1,0 +1,118 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+
+	"rallypoint/core/rendezvous"
+)
+
+// startHosting listens where the placement says and starts the control plane of
+// this run. An error leaves nothing behind.
+func (c *Client) startHosting(ctx context.Context, s *site, where placement) error {
+	hosts := []string{""}
+	if !where.wildcard {
+		hosts = hosts[:0]
+		for _, a := range where.listen {
+			hosts = append(hosts, a.String())
+		}
+	}
+	listeners, err := c.listenAll(ctx, hosts, s.port)
+	if err != nil {
+		return err
+	}
+	server := Start(Config{RunID: c.params.RunID, Fixed: s.port != 0, Log: c.log}, listeners...)
+	s.own = ownAddrs(listeners)
+	c.mu.Lock()
+	c.server = server
+	c.mu.Unlock()
+	for _, l := range listeners {
+		c.log.Info("hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
+	}
+	return nil
+}
+
+// listenAll listens on every host. The first one decides: processes that start
+// together take them in the same order, so that one of them wins. A later one
+// that is taken is left out.
+func (c *Client) listenAll(ctx context.Context, hosts []string, port int) ([]net.Listener, error) {
+	var list []net.Listener
+	for _, host := range hosts {
+		l, err := c.env.listen(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
+		switch {
+		case err == nil:
+			list = append(list, l)
+		case len(list) == 0:
+			return nil, err
+		default:
+			c.log.Warn("the control plane does not listen on one of its addresses", "address", host, "error", err)
+			continue
+		}
+		if tcp, ok := l.Addr().(*net.TCPAddr); ok && port == 0 {
+			port = tcp.Port
+		}
+	}
+	return list, nil
+}
+
+// ownAddrs are the addresses by which this process reaches its own listeners.
+func ownAddrs(listeners []net.Listener) []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, l := range listeners {
+		tcp, ok := l.Addr().(*net.TCPAddr)
+		if !ok {
+			continue
+		}
+		to := tcp.AddrPort()
+		if to.Addr().IsUnspecified() {
+			list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port()),
+				netip.AddrPortFrom(netip.IPv6Loopback(), to.Port()))
+			continue
+		}
+		list = append(list, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
+	}
+	return list
+}
+
+// hostAnyway hosts because it was told to (is_host=1). A port that is in use is
+// an error, unless this run's control plane is what uses it.
+func (c *Client) hostAnyway(ctx context.Context, s *site) (*link, error) {
+	if err := c.resolve(ctx, s); err != nil {
+		var refusal *rendezvous.Error
+		if errors.As(err, &refusal) {
+			return nil, err
+		}
+		// The name need not be known here: only the others have to resolve it.
+	}
+	c.warnLoopback(s)
+	bindErr := c.startHosting(ctx, s, placement{wildcard: true})
+	if bindErr == nil {
+		return c.dialHello(ctx, s.own)
+	}
+	if !errors.Is(bindErr, syscall.EADDRINUSE) {
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s (is_host=1): %v", s.name(), bindErr)
+	}
+	targets := append([]netip.AddrPort{
+		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port)),
+	}, s.targets()...)
+	conn, err := c.env.dialAny(ctx, targets)
+	if err != nil { // held by a process that is about to end, perhaps
+		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and nobody answers there: %w", bindErr, err)
+	}
+	l, err := openLink(ctx, conn, c.hello())
+	var refusal *rendezvous.Error
+	switch {
+	case err == nil:
+		c.log.Warn("is_host=1, but another process hosts the control plane of this run already", "endpoint", s.name())
+		return l, nil
+	case errors.As(err, &refusal), ctx.Err() != nil:
+		return nil, err
+	}
+	return nil, rendezvous.Errorf(rendezvous.CodeConnection,
+		"cannot host the control plane at %s (is_host=1): the port is taken by another program (%v); free it or choose another port", s.name(), err)
+}

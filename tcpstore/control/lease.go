@@ -1,0 +1,85 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Leases are judged eight times in their length, within these bounds.
+const (
+	leaseChecks   = 8
+	minLeaseCheck = 10 * time.Millisecond
+	maxLeaseCheck = 500 * time.Millisecond
+)
+
+// leases is the clock by which a run judges its nodes' leases; it runs while any
+// is connected.
+type leases struct {
+	timer Stopper // nil: stopped
+	every time.Duration
+	due   time.Time
+}
+
+func (l *leases) stop() {
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+}
+
+// startLease gives the connection's session a full lease.
+func (r *run) startLease(p *peer, lease time.Duration) {
+	p.hear()
+	p.suspect = false
+	if r.leases.timer == nil {
+		r.armLeases(lease)
+	}
+}
+
+func (r *run) armLeases(lease time.Duration) {
+	l := &r.leases
+	l.every = min(max(lease/leaseChecks, minLeaseCheck), maxLeaseCheck)
+	l.due = r.server.clock.Now().Add(l.every)
+	l.timer = r.server.clock.AfterFunc(l.every, func() { r.callback(r.judgeLeases) })
+}
+
+// judgeLeases drops the nodes whose lease has run out. If it comes late itself,
+// this process was stopped or is overloaded, and what the nodes sent may not have
+// been read: then all leases begin anew. A node is judged only after it was
+// found silent twice and nothing of its is unread, so that bytes on their way
+// through this process count.
+func (r *run) judgeLeases() {
+	now := r.server.clock.Now()
+	late := now.Sub(r.leases.due) > r.leases.every
+	lease := r.machine.Policy().LeaseTimeout
+	var expired []rendezvous.SessionID
+	for session, p := range r.peers {
+		switch {
+		case late:
+			p.hear()
+			p.suspect = false
+		case p.silence() <= lease:
+			p.suspect = false
+		case unread(p.conn) > 0:
+		case !p.suspect:
+			p.suspect = true
+		default:
+			expired = append(expired, session)
+		}
+	}
+	if late {
+		r.changes = append(r.changes, fmt.Sprintf(
+			"this process was stopped or is overloaded: leases were judged %v late, all nodes get a new one", now.Sub(r.leases.due)))
+	}
+	slices.Sort(expired)
+	for _, session := range expired {
+		r.apply(rendezvous.LeaseExpired{Session: session})
+	}
+	r.leases.timer = nil
+	if len(r.peers) > 0 {
+		r.armLeases(lease)
+	}
+}

@@ -1,0 +1,154 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// handshakeTimeout bounds one attempt from the hello to its answer: a server that
+// was stopped still accepts connections, but never answers.
+const handshakeTimeout = 10 * time.Second
+
+// beatsPerLease is how many beats a node sends in the length of its lease: two
+// may be lost or late.
+const beatsPerLease = 3
+
+// link is one connection of a client to its control plane, from the accepted
+// hello on. Frames are read by one goroutine; out may be used by any.
+type link struct {
+	conn    net.Conn
+	out     *outbox
+	frames  frameReader
+	welcome welcome
+	wrote   chan struct{} // closed when the outbox's goroutine has ended
+	opened  time.Time
+
+	mu   sync.Mutex
+	beat *time.Timer // nil: closed
+}
+
+// openLink says hello on a new connection. A refusal is a *rendezvous.Error; the
+// connection is closed on any error.
+func openLink(ctx context.Context, conn net.Conn, h hello) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	release := abortOn(ctx, conn)
+	l := &link{conn: conn, out: newOutbox(conn), wrote: make(chan struct{}), opened: time.Now()}
+	l.frames.in = bufio.NewReaderSize(conn, readBuffer)
+	err := l.shake(h)
+	if !release() && ctx.Err() != nil {
+		err = fmt.Errorf("no answer from %s to the hello within %s", conn.RemoteAddr(), time.Since(l.opened).Round(time.Millisecond))
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	lease := time.Duration(l.welcome.Lease)
+	setUserTimeout(conn, lease)
+	go func() {
+		defer close(l.wrote)
+		l.out.run()
+	}()
+	l.startBeats(lease / beatsPerLease)
+	return l, nil
+}
+
+// abortOn makes the end of ctx end the connection's I/O. The result stops that
+// and reports whether it came in time.
+func abortOn(ctx context.Context, conn net.Conn) (release func() bool) {
+	return context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+}
+
+// shake sends the preamble and the hello in one write and reads the answer.
+func (l *link) shake(h hello) error {
+	opening := appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), h)
+	if _, err := l.conn.Write(opening); err != nil {
+		return err
+	}
+	var answer [preambleLen]byte
+	if n, err := io.ReadFull(l.frames.in, answer[:]); err != nil {
+		return fmt.Errorf("%s closed the connection after %d bytes: %w", l.conn.RemoteAddr(), n, noEOF(err))
+	}
+	theirs, err := parsePreamble(answer[:])
+	if err != nil {
+		return fmt.Errorf("what listens at %s is no Rallypoint control plane: %w", l.conn.RemoteAddr(), err)
+	}
+	f, err := l.frames.nextFrame(maxFrame)
+	if err != nil {
+		return fmt.Errorf("%s did not answer the hello: %w", l.conn.RemoteAddr(), noEOF(err))
+	}
+	switch f := f.(type) {
+	case welcome:
+		if _, ok := negotiate(theirs); !ok || f.Lease <= 0 {
+			return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered with protocol version %d and lease %d",
+				l.conn.RemoteAddr(), theirs.high, f.Lease)
+		}
+		l.welcome = f
+		return nil
+	case refuse:
+		if f.Err == nil {
+			f.Err = rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s refused this node and did not say why", l.conn.RemoteAddr())
+		}
+		return f.Err
+	}
+	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a %T", l.conn.RemoteAddr(), f)
+}
+
+func (l *link) startBeats(every time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.beat = time.AfterFunc(every, func() {
+		l.out.send(beat{})
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.beat != nil {
+			l.beat.Reset(every)
+		}
+	})
+}
+
+// close ends the connection at once and waits for its goroutine.
+func (l *link) close() {
+	l.mu.Lock()
+	if l.beat != nil {
+		l.beat.Stop()
+		l.beat = nil
+	}
+	l.mu.Unlock()
+	l.out.cut(net.ErrClosed)
+	<-l.wrote
+}
+
+// part says goodbye and waits until that is written, at most until ctx ends or
+// for flushTimeout.
+func (l *link) part(ctx context.Context) {
+	l.out.send(goodbye{})
+	l.out.finish()
+	select {
+	case <-l.wrote:
+	case <-ctx.Done():
+	}
+}
+
+// brokenBy says why reading ended, in terms of the connection.
+func (l *link) brokenBy(err error) error {
+	if cause := l.out.cause(); cause != nil {
+		err = cause
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%s closed the connection", l.conn.RemoteAddr())
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return net.ErrClosed
+	}
+	return err
+}

@@ -1,0 +1,97 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"rallypoint/core/rendezvous"
+)
+
+func TestTwoClientsMeet(t *testing.T) {
+	endpoint := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	a := connected(t, testParams(endpoint, 2), newSeen())
+	b := connected(t, testParams(endpoint, 2), newSeen())
+	if !a.Hosting() || b.Hosting() {
+		t.Errorf("hosting: %v, %v; want the first only", a.Hosting(), b.Hosting())
+	}
+	if a.SeenAddr() != "127.0.0.1" {
+		t.Errorf("seen as %q", a.SeenAddr())
+	}
+	ca, cb := a.Start(join()), b.Start(join())
+	oa, ob := outcome(t, ca), outcome(t, cb)
+	if oa.Rank+ob.Rank != 1 || oa.World != 2 || oa.Round != 1 || oa.Generation != ob.Generation {
+		t.Errorf("outcomes %+v and %+v", oa, ob)
+	}
+	if oa.HostRank != oa.Rank {
+		t.Errorf("host rank %d, want %d", oa.HostRank, oa.Rank)
+	}
+}
+
+// TestManyClientsMeet has a few hundred nodes start at once: one of them hosts,
+// all get their own rank.
+func TestManyClientsMeet(t *testing.T) {
+	meet(t, fmt.Sprintf("127.0.0.1:%d", freePort(t)), 200)
+}
+
+// meet lets n clients meet at an endpoint.
+func meet(tb testing.TB, endpoint string, n int) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+	defer cancel()
+	clients := make([]*Client, n)
+	outcomes := make([]rendezvous.Outcome, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		clients[i] = NewClient(testParams(endpoint, n), newSeen(), nil)
+		wg.Go(func() {
+			err := clients[i].Connect(ctx)
+			if err == nil {
+				outcomes[i], err = awaitOutcome(ctx, clients[i].Start(join()))
+			}
+			if err != nil {
+				tb.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if b, ok := tb.(*testing.B); ok {
+		b.StopTimer()
+		defer b.StartTimer()
+	}
+	ranks, hosts := map[int]bool{}, 0
+	for i, o := range outcomes {
+		ranks[o.Rank] = true
+		if o.World != n || o.Round != 1 {
+			tb.Fatalf("outcome %+v", o)
+		}
+		if clients[i].Hosting() {
+			hosts++
+		}
+	}
+	if len(ranks) != n || hosts != 1 {
+		tb.Errorf("%d ranks and %d hosts of %d nodes", len(ranks), hosts, n)
+	}
+	canceled, stop := context.WithCancel(ctx)
+	stop()
+	for _, c := range clients {
+		wg.Go(func() { c.Close(canceled) })
+	}
+	wg.Wait()
+}
+
+// BenchmarkMeet is the time in which all nodes of a job, started at once in one
+// process, find the control plane and complete a round.
+func BenchmarkMeet(b *testing.B) {
+	for _, n := range []int{2, 100, 1000, 4000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				endpoint := fmt.Sprintf("127.0.0.1:%d", freePort(b))
+				b.StartTimer()
+				meet(b, endpoint, n)
+			}
+		})
+	}
+}

@@ -1,0 +1,172 @@
+package control
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// maxUnsent bounds what waits to be written to one connection: room for a few
+// frames of the largest size. A peer that reads more slowly than this is cut off.
+const maxUnsent = 4 * maxFrame
+
+// flushTimeout bounds the last write to a connection that is being closed.
+const flushTimeout = time.Second
+
+var errSlow = errors.New("it reads too slowly: what waits to be sent to it has reached its limit")
+
+// outbox queues frames for one connection and writes them in order, as many as
+// there are in one write. Its methods never block and may be called under any
+// lock; run is the goroutine that writes.
+type outbox struct {
+	conn net.Conn
+
+	mu      sync.Mutex
+	buf     []byte // queued frames
+	spare   []byte // the other buffer, while run does not write it
+	closing bool   // nothing more is queued; run ends when all is written
+	err     error  // why the connection was cut
+	wake    chan struct{}
+}
+
+func newOutbox(conn net.Conn) *outbox {
+	return &outbox{conn: conn, wake: make(chan struct{}, 1)}
+}
+
+// send queues a frame. It reports false if the connection is closing.
+func (o *outbox) send(f frame) bool {
+	o.mu.Lock()
+	ok := !o.closing
+	if ok {
+		o.push(func(buf []byte) []byte { return appendFrame(buf, f) })
+	}
+	o.mu.Unlock()
+	return ok
+}
+
+// sendReply queues a reply; one that is too large for a frame becomes an error,
+// since its node could never take it.
+func (o *outbox) sendReply(f reply) bool {
+	o.mu.Lock()
+	ok := !o.closing
+	if ok {
+		o.push(func(buf []byte) []byte {
+			from := len(buf)
+			buf = appendFrame(buf, f)
+			if size := len(buf) - from - frameHead; size > maxFrame {
+				buf = appendFrame(buf[:from], reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeTooLarge,
+					"the answer has %d bytes, at most %d can be sent: ask for fewer keys at once", size, maxFrame)})
+			}
+			return buf
+		})
+	}
+	o.mu.Unlock()
+	return ok
+}
+
+// sendBytes queues bytes that are frames already.
+func (o *outbox) sendBytes(b []byte) bool {
+	o.mu.Lock()
+	ok := !o.closing
+	if ok {
+		o.push(func(buf []byte) []byte { return append(buf, b...) })
+	}
+	o.mu.Unlock()
+	return ok
+}
+
+func (o *outbox) push(add func([]byte) []byte) {
+	if o.buf == nil {
+		o.buf, o.spare = o.spare[:0], nil
+	}
+	o.buf = add(o.buf)
+	if len(o.buf) > maxUnsent {
+		o.cutLocked(errSlow)
+		return
+	}
+	o.signal()
+}
+
+func (o *outbox) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// finish lets what is queued be written, then ends the writing side.
+func (o *outbox) finish() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closing {
+		o.closing = true
+		o.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
+		o.signal()
+	}
+}
+
+// cut closes the connection at once; what is queued is lost. The first cause is
+// kept.
+func (o *outbox) cut(cause error) {
+	o.mu.Lock()
+	o.cutLocked(cause)
+	o.mu.Unlock()
+}
+
+func (o *outbox) cutLocked(cause error) {
+	if o.err == nil {
+		o.err = cause
+	}
+	o.closing, o.buf = true, nil
+	o.conn.Close()
+	o.signal()
+}
+
+// cause returns why the connection was cut from this side, nil if it was not.
+func (o *outbox) cause() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// run writes until the connection is closed or finished. After finish it ends
+// the writing side only, so that the peer can still read what was written.
+func (o *outbox) run() {
+	for range o.wake {
+		for {
+			o.mu.Lock()
+			buf, closing, dead := o.buf, o.closing, o.err != nil
+			o.buf = nil
+			o.mu.Unlock()
+			if dead {
+				return
+			}
+			if len(buf) == 0 {
+				if closing {
+					o.endWrite()
+					return
+				}
+				break
+			}
+			if _, err := o.conn.Write(buf); err != nil {
+				o.cut(err)
+				return
+			}
+			o.mu.Lock()
+			if cap(buf) <= maxKept {
+				o.spare = buf[:0]
+			}
+			o.mu.Unlock()
+		}
+	}
+}
+
+func (o *outbox) endWrite() {
+	if c, ok := o.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		return
+	}
+	o.conn.Close()
+}

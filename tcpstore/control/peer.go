@@ -1,0 +1,265 @@
+package control
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	rallypoint "rallypoint"
+	"rallypoint/core/rendezvous"
+)
+
+var (
+	errSuperseded = errors.New("its node has opened a newer connection")
+	errSilent     = errors.New("it did not say who it is within " + helloTimeout.String())
+	errRefused    = errors.New("its hello was refused")
+)
+
+// drainTime is how long a connection that was told its end is still read, so
+// that closing it does not make the peer's kernel throw that message away.
+const drainTime = time.Second
+
+// peer is one connection that a server has accepted. Its goroutine is serve, and
+// once the peer has turned out to speak our protocol, the outbox's.
+type peer struct {
+	server *Server
+	conn   net.Conn
+	out    *outbox
+	frames frameReader
+	heard  atomic.Int64  // when bytes last came, since the server's start
+	wrote  chan struct{} // closed when the outbox's goroutine has ended; nil: none runs
+
+	// Set by serve before its session is attached.
+	version byte
+	run     *run
+	session rendezvous.SessionID
+	node    string
+
+	refusedBy *rendezvous.Error // set while the hello is applied
+	passed    atomic.Bool       // the connection is net/http's
+
+	// Under run.mu.
+	suspect      bool
+	waitingSince time.Time
+	told         uint64 // version of the last progress text
+}
+
+func newPeer(s *Server, conn net.Conn) *peer {
+	p := &peer{server: s, conn: conn, out: newOutbox(conn)}
+	p.frames.in = bufio.NewReaderSize(p, readBuffer)
+	return p
+}
+
+// Read reads from the connection and notes that the peer was heard.
+func (p *peer) Read(b []byte) (int, error) {
+	n, err := p.conn.Read(b)
+	if n > 0 {
+		p.hear()
+	}
+	return n, err
+}
+
+func (p *peer) hear() { p.heard.Store(int64(p.server.clock.Now().Sub(p.server.started))) }
+
+func (p *peer) silence() time.Duration {
+	return p.server.clock.Now().Sub(p.server.started) - time.Duration(p.heard.Load())
+}
+
+// serve is the connection's whole life.
+func (p *peer) serve() {
+	defer p.server.forgetPeer(p)
+	silent := p.server.clock.AfterFunc(helloTimeout, func() { p.out.cut(errSilent) })
+	defer silent.Stop()
+	first, err := p.frames.in.Peek(1)
+	if err == nil && first[0] == 'G' {
+		if more, _ := p.frames.in.Peek(4); bytes.Equal(more, []byte("GET ")) {
+			silent.Stop()
+			p.passed.Store(true)
+			p.server.http.serve(p.conn, p.frames.in)
+			return
+		}
+	}
+	if err == nil {
+		err = p.greet(first[0])
+	}
+	silent.Stop()
+	if err == nil {
+		err = p.readFrames()
+		p.run.disconnect(p)
+	}
+	p.report(err)
+	p.out.finish()
+	if p.wrote != nil {
+		<-p.wrote
+	}
+	p.conn.Close()
+}
+
+// end makes serve return soon, after what is queued was written.
+func (p *peer) end() {
+	if p.passed.Load() {
+		p.conn.Close()
+		return
+	}
+	p.out.finish()
+	p.conn.SetReadDeadline(time.Now())
+}
+
+// drain ends the sending side and lets serve read on for a while.
+func (p *peer) drain() {
+	p.out.finish()
+	p.conn.SetReadDeadline(time.Now().Add(drainTime))
+}
+
+// greet reads the preamble and the hello; nil means that the session is
+// attached.
+func (p *peer) greet(first byte) error {
+	switch first {
+	case magic[0]:
+	case 0x00:
+		return errors.New("it is a PyTorch TCPStore client, but this port is the control plane of Rallypoint and no TCPStore: " +
+			"start all nodes with --rdzv-backend=rallypoint, and point MASTER_PORT elsewhere")
+	case 0x16:
+		return errors.New("TLS is not supported yet")
+	default:
+		opening, _ := p.frames.in.Peek(p.frames.in.Buffered())
+		_, err := parsePreamble(opening)
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	opening, err := p.frames.in.Peek(preambleLen)
+	if err != nil {
+		return fmt.Errorf("it began with %s and no more: %w", hexStart(opening), noEOF(err))
+	}
+	theirs, err := parsePreamble(opening)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	_, _ = p.frames.in.Discard(preambleLen)
+	p.startWriter()
+	version, ok := negotiate(theirs)
+	p.out.sendBytes(preamble{high: version, low: oldestVersion}.bytes())
+	if !ok {
+		return p.refuse(rendezvous.Errorf(rendezvous.CodeState,
+			"the control plane at %s (%s, version %s) speaks the protocol versions %d to %d, this node %d to %d: use the same release everywhere",
+			p.server.Addr(), p.server.process, rallypoint.Version(), oldestVersion, ProtocolVersion, theirs.low, theirs.high))
+	}
+	p.version = version
+	f, err := p.frames.nextFrame(maxHelloFrame)
+	if err != nil {
+		return noEOF(err)
+	}
+	h, ok := f.(hello)
+	if !ok {
+		return fmt.Errorf("%w: a %T before the hello", errMalformed, f)
+	}
+	return p.enter(h)
+}
+
+func (p *peer) startWriter() {
+	p.wrote = make(chan struct{})
+	go func() {
+		defer close(p.wrote)
+		p.out.run()
+	}()
+}
+
+// enter brings the node to its run.
+func (p *peer) enter(h hello) error {
+	if h.Session == "" || h.Node == "" {
+		return p.refuse(rendezvous.Errorf(rendezvous.CodeInvalid, "a hello without a session id or node id"))
+	}
+	ev := rendezvous.Hello{
+		Session: h.Session, Node: h.Node, Incarnation: h.Incarnation, Named: h.Named, Label: h.Label,
+		Policy: h.Policy, Claim: h.Claim, InHost: h.InHost,
+		SeenAddr: addrOf(p.conn.RemoteAddr()), ServerAddr: addrOf(p.conn.LocalAddr()),
+	}
+	p.session, p.node = h.Session, h.Node
+	for {
+		r, refusal := p.server.runFor(h.RunID)
+		if refusal != nil {
+			return p.refuse(refusal)
+		}
+		if r == nil {
+			return net.ErrClosed
+		}
+		if !r.hello(p, ev) {
+			continue // the run was forgotten meanwhile: ask for it anew
+		}
+		if p.refusedBy != nil {
+			p.server.discard(r)
+			return p.refuse(p.refusedBy)
+		}
+		p.run = r
+		return nil
+	}
+}
+
+// refuse answers the hello with an error and waits until the node has it.
+func (p *peer) refuse(err *rendezvous.Error) error {
+	p.out.send(refuse{err})
+	p.drain()
+	_, _ = io.Copy(io.Discard, p.frames.in)
+	return fmt.Errorf("%w: %w", errRefused, err)
+}
+
+// report writes the one log line about a connection's end.
+func (p *peer) report(err error) {
+	level, text := slog.LevelWarn, "closed a connection"
+	cause := p.out.cause()
+	switch {
+	case cause != nil:
+		err = cause
+	case errors.Is(err, errRefused):
+		text = "refused a node"
+	case err == nil, errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+		level, text = slog.LevelDebug, "a connection ended"
+	case p.run != nil && !errors.Is(err, errMalformed):
+		level, text = slog.LevelInfo, "a node's connection broke"
+	case err == io.EOF: // somebody looked whether the port is open
+		level, text = slog.LevelDebug, "a connection ended without a word"
+	}
+	attrs := []slog.Attr{slog.String("address", p.conn.RemoteAddr().String())}
+	if p.node != "" {
+		attrs = append(attrs, slog.String("node", p.node))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("reason", err.Error()))
+	}
+	p.server.log.LogAttrs(context.Background(), level, text, attrs...)
+}
+
+// welcome answers the hello; run.mu is held.
+func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
+	setUserTimeout(p.conn, lease)
+	p.out.send(welcome{
+		Version: uint64(p.version), Software: rallypoint.Version(), Server: p.server.id,
+		SeenAddr: addrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Notice,
+	})
+}
+
+// readFrames serves the node until its connection ends.
+func (p *peer) readFrames() error {
+	for {
+		f, err := p.frames.nextFrame(maxFrame)
+		if err != nil {
+			return err
+		}
+		switch f := f.(type) {
+		case request:
+			p.run.request(p, f)
+		case beat, unknown:
+		case goodbye:
+			return nil
+		default:
+			return fmt.Errorf("%w: a %T from a node", errMalformed, f)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package control
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"rallypoint/core/rendezvous"
+)
+
+// placement says whether this machine is one that the endpoint names, and where
+// a control plane here would listen (docs/design.md, Who hosts and Listeners).
+type placement struct {
+	candidate bool
+	wildcard  bool         // listen on all addresses
+	listen    []netip.Addr // else on these
+	why       string       // what was compared, for people
+}
+
+// checkWildcard refuses an endpoint that names no machine.
+func checkWildcard(endpoint string, addrs []netip.Addr) *rendezvous.Error {
+	for _, a := range addrs {
+		if a.IsUnspecified() {
+			return rendezvous.Errorf(rendezvous.CodeInvalid,
+				"the endpoint %q stands for all addresses of a machine (%s) and names none that nodes could connect to; give the host's name or address",
+				endpoint, a)
+		}
+	}
+	return nil
+}
+
+// loopbackName reports whether a host is meant to be this machine only.
+func loopbackName(host string) bool {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap().IsLoopback()
+	}
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	switch name {
+	case "localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback":
+		return true
+	}
+	return strings.HasSuffix(name, ".localhost")
+}
+
+// place decides by the addresses that the endpoint's host resolves to and those
+// of this machine's interfaces, which are asked for only if needed.
+func place(host string, addrs []netip.Addr, locals func() ([]netip.Addr, error)) placement {
+	loop := slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
+	switch {
+	case loop && !loopbackName(host):
+		return placement{candidate: true, wildcard: true,
+			why: fmt.Sprintf("%s is a loopback address on this machine, so it names this machine", host)}
+	case loop && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() }):
+		return placement{candidate: true, listen: addrs, why: host + " is this machine"}
+	}
+	mine, err := locals()
+	if err != nil {
+		return placement{why: fmt.Sprintf("the addresses of this machine's interfaces are not known: %v", err)}
+	}
+	carried := func(a netip.Addr) bool {
+		return a.IsLoopback() || slices.Contains(mine, a.WithZone(""))
+	}
+	var here, others []netip.Addr
+	for _, a := range addrs {
+		if carried(a) {
+			here = append(here, a)
+		} else {
+			others = append(others, a)
+		}
+	}
+	lowest := slices.MinFunc(addrs, netip.Addr.Compare)
+	switch {
+	case len(here) == 0:
+		return placement{why: fmt.Sprintf("this machine has only %s", texts(mine))}
+	case len(others) > 0 && !carried(lowest):
+		return placement{why: fmt.Sprintf("of several machines the one with %s hosts; this machine has %s", lowest, texts(here))}
+	}
+	return placement{candidate: true, listen: here, why: fmt.Sprintf("this machine has %s", texts(here))}
+}
+
+// maxAddrs bounds how many addresses a text lists.
+const maxAddrs = 16
+
+func texts(addrs []netip.Addr) string {
+	var list []string
+	for i, a := range addrs {
+		if i == maxAddrs {
+			list = append(list, fmt.Sprintf("and %d more", len(addrs)-maxAddrs))
+			break
+		}
+		list = append(list, a.String())
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,187 @@
+package control
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"rallypoint/core/rendezvous"
+)
+
+// TestStrangersOnThePort sends what does not belong there: that connection is
+// closed with one log line, and nobody else notices.
+func TestStrangersOnThePort(t *testing.T) {
+	ours := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
+	length := func(n uint32, body string) string {
+		return string(binary.LittleEndian.AppendUint32(nil, n)) + body
+	}
+	hello := string(appendFrame(nil, testHello("x", "x", testParams("", 2))))
+	tests := map[string]struct{ sent, logged string }{
+		"TCPStore client":       {"\x00\x85\x1d\x3c\x00", "PyTorch TCPStore client"},
+		"TLS client":            {"\x16\x03\x01\x02\x00\x01", "TLS is not supported yet"},
+		"garbage":               {"garbage", "67617262616765"},
+		"nearly HTTP":           {"GOT ", "474f5420"},
+		"nearly our magic":      {"\xd5RPX\x01\x01\x00\x00", "malformed"},
+		"largest length":        {string(ours) + length(1<<32-1, "x"), "4294967295 bytes"},
+		"length 2^63":           {string(ours) + "\x00\x00\x00\x00\x00\x00\x00\x80", "malformed"},
+		"too large for a hello": {string(ours) + length(maxHelloFrame+1, ""), "65537 bytes"},
+		"empty frame":           {string(ours) + length(0, ""), "malformed"},
+		"no msgpack":            {string(ours) + length(1, "\xc1"), "malformed"},
+		"request first":         {string(ours) + string(appendFrame(nil, request{Number: 1, Op: opFinish, Event: rendezvous.Finish{}})), "before the hello"},
+		"half a preamble":       {string(ours[:5]), "began with d5525054"},
+		"half a hello":          {string(ours) + hello[:20], "ended inside a frame"},
+		"half a length":         {string(ours) + hello[:2], "ended inside a frame"},
+		"no hello":              {string(ours), "unexpected EOF"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newFakeServer(t, Config{})
+			good := dialNode(t, s.addr)
+			good.enter(testHello("a", "s1", testParams("", 1)))
+			n := dialNode(t, s.addr)
+			n.write([]byte(test.sent))
+			if strings.HasPrefix(name, "half") || name == "no hello" {
+				n.conn.(interface{ CloseWrite() error }).CloseWrite()
+			}
+			n.awaitEnd()
+			s.log.await(t, test.logged, 1)
+			if lines := s.log.await(t, "closed a connection", 1); len(lines) != 1 {
+				t.Errorf("%d log lines, want 1: %v", len(lines), lines)
+			}
+			good.ask(1, join())
+			good.wantReply(1)
+		})
+	}
+}
+
+func TestSilentConnectionIsClosed(t *testing.T) {
+	for name, sent := range map[string][]byte{
+		"nothing":  nil,
+		"preamble": preamble{high: ProtocolVersion, low: oldestVersion}.bytes(),
+		"G":        []byte("G"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFakeServer(t, Config{})
+			n := dialNode(t, s.addr)
+			n.write(sent)
+			s.awaitPeers(t, 1)
+			s.clock.Advance(helloTimeout)
+			n.awaitEnd()
+			s.log.await(t, errSilent.Error(), 1)
+		})
+	}
+}
+
+// awaitPeers waits until n connections have their timer.
+func (s *fakeServer) awaitPeers(t *testing.T, n int) {
+	t.Helper()
+	ctx := testContext(t)
+	for ctx.Err() == nil {
+		s.clock.mu.Lock()
+		timers := len(s.clock.timers) - 1 // the sweeper's
+		s.clock.mu.Unlock()
+		if timers >= n {
+			return
+		}
+	}
+	t.Fatal("the connection was not accepted")
+}
+
+// TestMalformedFrameAfterHello closes the connection; its node is in its grace.
+func TestMalformedFrameAfterHello(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	n := dialNode(t, s.addr)
+	n.enter(testHello("a", "s1", testParams("", 2)))
+	n.write([]byte{1, 0, 0, 0, 0xc1})
+	n.awaitEnd()
+	s.log.await(t, "malformed", 1)
+	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
+}
+
+func TestHTTP(t *testing.T) {
+	s := newFakeServer(t, Config{HTTP: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "the hook for ", r.URL.Path)
+	})})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for path, want := range map[string]string{"/healthz": "ok\n", "/status": "the hook for /status"} {
+		resp, err := client.Get("http://" + s.addr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 200 || string(body) != want {
+			t.Errorf("%s: %d %q, want %q", path, resp.StatusCode, body, want)
+		}
+	}
+	n := dialNode(t, s.addr)
+	n.write([]byte("GET /healthz HTTP/1.1\r\n")) // half a request; the test's end must not wait for it
+	other, addr := testServer(t, Config{})
+	resp, err := client.Get("http://" + addr + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 404 {
+		t.Errorf("status %d without a hook, want 404", resp.StatusCode)
+	}
+	other.Close()
+}
+
+// TestHugeLengthCostsNoMemory declares large frames and sends little of them.
+func TestHugeLengthCostsNoMemory(t *testing.T) {
+	body := append(binary.LittleEndian.AppendUint32(nil, maxFrame), make([]byte, 100)...)
+	r := frameReader{in: newBufio(body)}
+	if _, err := r.next(maxFrame); err == nil {
+		t.Fatal("half a frame was taken for one")
+	}
+	if cap(r.body) > 4*firstChunk {
+		t.Errorf("%d bytes of memory for a frame of which 100 bytes came", cap(r.body))
+	}
+}
+
+func FuzzServerConn(f *testing.F) {
+	ours := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
+	session := func(frames ...frame) []byte {
+		out := append([]byte{}, ours...)
+		for _, fr := range frames {
+			out = appendFrame(out, fr)
+		}
+		return out
+	}
+	h := testHello("x", "x", testParams("", 1))
+	req := func(number uint64, ev rendezvous.Event) frame {
+		r, _ := newRequest(ev, number, number-1)
+		return r
+	}
+	f.Add([]byte("\x00\x85\x1d\x3c\x00"))
+	f.Add([]byte("GET / HTTP/1.0\r\n\r\n"))
+	f.Add(session(h))
+	f.Add(session(h, beat{}, req(1, join()), goodbye{}))
+	f.Add(session(h, req(1, join()), req(2, rendezvous.Leave{Ending: rendezvous.EndSuccess}), h))
+	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{
+		Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})))
+	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1})))
+	f.Add(session(h, req(1, rendezvous.CloseRun{By: "b", Stop: true}), req(2, rendezvous.Withdraw{Join: 1})))
+	f.Add(session(h, req(1, rendezvous.Linger{}), req(2, rendezvous.Finish{}), unknown{99}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if bytes.HasPrefix(data, []byte("GET ")) {
+			return // net/http's own matter, and slow
+		}
+		s := newFakeServer(t, Config{})
+		stranger := dialNode(t, s.addr)
+		stranger.conn.Write(data)
+		stranger.conn.(interface{ CloseWrite() error }).CloseWrite()
+		stranger.awaitEnd()
+		good := dialNode(t, s.addr)
+		p := testParams("", 1)
+		p.RunID = "the good one's"
+		good.enter(testHello("a", "s1", p))
+		good.ask(1, join())
+		good.wantReply(1)
+	})
+}

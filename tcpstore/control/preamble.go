@@ -1,0 +1,52 @@
+package control
+
+import (
+	"encoding/hex"
+	"fmt"
+)
+
+// Versions of the protocol. A peer answers with the highest version that both
+// sides know; docs/protocol.md says what each added.
+const (
+	// ProtocolVersion is the version that this package speaks.
+	ProtocolVersion = 1
+	// oldestVersion is the oldest that it understands.
+	oldestVersion = 1
+)
+
+// preambleLen is the length of the first message of either side: the magic, the
+// highest and the lowest version it understands, two zero bytes.
+const preambleLen = 8
+
+// magic opens each side's stream. Its first byte is none that TCPStore (0x00),
+// TLS (0x16) or HTTP (a letter) begin with, and no UTF-8 text has it there.
+var magic = [4]byte{0xd5, 'R', 'P', 'T'}
+
+// preamble is what a peer says of its versions; the server's answer carries the
+// chosen one as high.
+type preamble struct{ high, low byte }
+
+func (p preamble) bytes() []byte {
+	return []byte{magic[0], magic[1], magic[2], magic[3], p.high, p.low, 0, 0}
+}
+
+func parsePreamble(b []byte) (preamble, error) {
+	if len(b) < preambleLen || [4]byte(b[:4]) != magic {
+		return preamble{}, fmt.Errorf("not our protocol: it begins with %s", hexStart(b))
+	}
+	return preamble{high: b[4], low: b[5]}, nil
+}
+
+// negotiate returns the version to speak with a peer, false if there is none.
+func negotiate(peer preamble) (byte, bool) {
+	version := min(peer.high, ProtocolVersion)
+	return version, version >= peer.low && version >= oldestVersion
+}
+
+// hexStart shows how a message begins, for the log.
+func hexStart(b []byte) string {
+	if len(b) > 16 {
+		return hex.EncodeToString(b[:16]) + "…"
+	}
+	return hex.EncodeToString(b)
+}

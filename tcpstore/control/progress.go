@@ -1,0 +1,107 @@
+package control
+
+import (
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// How often a waiting node is told what it waits for: not before progressFirst,
+// so that a quick join costs nothing; then at most once in progressEvery, and
+// with more than a thousand waiting nodes once in a millisecond per node, up to
+// progressRarely.
+const (
+	progressFirst   = 500 * time.Millisecond
+	progressEvery   = time.Second
+	progressPerNode = time.Millisecond
+	progressRarely  = 10 * time.Second
+)
+
+// progressBoard knows who waits and what they were told.
+type progressBoard struct {
+	peers   map[*peer]struct{} // with a join that may be pending
+	timer   Stopper            // nil: stopped
+	forming progressText
+	beside  progressText
+	version uint64
+}
+
+// progressText is the last text for one kind of waiting node, ready to be sent.
+type progressText struct {
+	text    rendezvous.Progress
+	version uint64
+	frame   []byte
+}
+
+func (b *progressBoard) stop() {
+	if b.timer != nil {
+		b.timer.Stop()
+		b.timer = nil
+	}
+}
+
+// set takes a new text; the same one again keeps its version.
+func (b *progressBoard) set(t *progressText, text rendezvous.Progress) {
+	if t.version == 0 || t.text != text {
+		b.version++
+		*t = progressText{text, b.version, appendFrame(nil, progress{text})}
+	}
+}
+
+func (b *progressBoard) interval() time.Duration {
+	return min(max(time.Duration(len(b.peers))*progressPerNode, progressEvery), progressRarely)
+}
+
+func (r *run) startWaiting(p *peer) {
+	p.waitingSince, p.told = r.server.clock.Now(), 0
+	r.waiting.peers[p] = struct{}{}
+	if r.waiting.timer == nil {
+		r.armProgress(progressFirst)
+	}
+}
+
+func (r *run) stopWaiting(p *peer) {
+	delete(r.waiting.peers, p)
+	if len(r.waiting.peers) == 0 {
+		r.waiting.stop()
+	}
+}
+
+func (r *run) armProgress(after time.Duration) {
+	r.waiting.timer = r.server.clock.AfterFunc(after, func() { r.callback(r.pushProgress) })
+}
+
+// pushProgress tells the nodes that wait what has changed.
+func (r *run) pushProgress() {
+	b := &r.waiting
+	b.timer = nil
+	now := r.server.clock.Now()
+	asked := false
+	for p := range b.peers {
+		forming, pending := r.machine.Forming(p.session)
+		if !pending {
+			delete(b.peers, p)
+			continue
+		}
+		if now.Sub(p.waitingSince) < progressFirst {
+			continue
+		}
+		if !asked {
+			asked = true
+			newForming, newBeside := r.machine.Progress()
+			b.set(&b.forming, newForming)
+			b.set(&b.beside, newBeside)
+		}
+		t := &b.beside
+		if forming {
+			t = &b.forming
+		}
+		if p.told != t.version {
+			p.told = t.version
+			p.out.sendBytes(t.frame)
+		}
+	}
+	if len(b.peers) > 0 {
+		r.armProgress(b.interval())
+	}
+}

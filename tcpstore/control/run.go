@@ -1,0 +1,254 @@
+package control
+
+import (
+	"crypto/rand"
+	"log/slog"
+	"sync"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// run drives the machine of one run: it applies events one at a time and carries
+// out their effects, both under mu. Nothing that it does blocks.
+type run struct {
+	server *Server
+	id     string
+	log    *slog.Logger
+
+	mu       sync.Mutex
+	machine  *rendezvous.Machine
+	gone     bool // forgotten or closed: apply nothing more
+	used     bool // a hello was accepted once
+	peers    map[rendezvous.SessionID]*peer
+	greeting *peer // whose hello is being applied
+	timers   map[rendezvous.Timer]runTimer
+
+	leases  leases
+	waiting progressBoard
+
+	idleSince time.Time // zero while a node is alive or connected
+	changes   []string  // to be logged when mu is free: a log may block
+}
+
+// runTimer is a running timer of the machine, kept under its name (Seq zero).
+type runTimer struct {
+	seq  uint64
+	stop Stopper
+}
+
+func newRun(s *Server, id string) *run {
+	return &run{
+		server: s, id: id, log: s.log.With("run", id),
+		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime()}),
+		peers:   map[rendezvous.SessionID]*peer{},
+		timers:  map[rendezvous.Timer]runTimer{},
+		waiting: progressBoard{peers: map[*peer]struct{}{}},
+	}
+}
+
+// hello applies a hello that came in on p. It reports false if the run was
+// forgotten meanwhile.
+func (r *run) hello(p *peer, h rendezvous.Hello) bool {
+	r.mu.Lock()
+	defer r.unlock()
+	if r.gone {
+		return false
+	}
+	r.greeting = p
+	r.apply(h)
+	r.greeting = nil
+	return true
+}
+
+// request applies a request that came in on p, unless a newer connection has
+// taken the session over.
+func (r *run) request(p *peer, f request) {
+	r.mu.Lock()
+	defer r.unlock()
+	switch {
+	case r.gone || r.peers[p.session] != p:
+	case f.Event == nil:
+		p.out.send(reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
+	default:
+		if f.Op == opJoin {
+			r.startWaiting(p)
+		}
+		r.apply(f.event(p.session))
+	}
+}
+
+// disconnect tells the machine that a session's connection has ended.
+func (r *run) disconnect(p *peer) {
+	r.mu.Lock()
+	defer r.unlock()
+	if r.peers[p.session] != p {
+		return
+	}
+	r.detach(p)
+	if !r.gone {
+		r.apply(rendezvous.Disconnect{Session: p.session})
+	}
+}
+
+// apply applies one event and carries out its effects; mu is held.
+func (r *run) apply(ev rendezvous.Event) {
+	effects := r.machine.Apply(ev)
+	if record := r.server.cfg.Recorder; record != nil {
+		record(r.id, ev, effects)
+	}
+	for _, e := range effects {
+		r.carryOut(e)
+	}
+}
+
+func (r *run) carryOut(e rendezvous.Effect) {
+	switch e := e.(type) {
+	case rendezvous.Welcome:
+		r.attach(r.greeting, e)
+	case rendezvous.Refuse:
+		r.greeting.refusedBy = e.Err
+	case rendezvous.Reply:
+		if p := r.peers[e.Session]; p != nil {
+			p.out.sendReply(reply{Number: e.Number, Err: e.Err, Result: e.Result})
+		}
+	case rendezvous.Notify:
+		if p := r.peers[e.Session]; p != nil {
+			p.out.send(notice{e.Notice})
+		}
+	case rendezvous.Drop:
+		if p := r.peers[e.Session]; p != nil {
+			r.detach(p)
+			p.out.send(drop{e.Err})
+			p.drain()
+		}
+	case rendezvous.SetTimer:
+		r.setTimer(e.Timer, e.After)
+	case rendezvous.StopTimer:
+		r.stopTimer(e.Timer)
+	case rendezvous.Change:
+		r.changes = append(r.changes, e.Text)
+	}
+}
+
+// unlock releases mu and logs what has changed.
+func (r *run) unlock() {
+	changes := r.changes
+	r.changes = nil
+	r.mu.Unlock()
+	for _, text := range changes {
+		r.log.Info(text)
+	}
+}
+
+// attach ties a session to the connection whose hello was accepted.
+func (r *run) attach(p *peer, w rendezvous.Welcome) {
+	if old := r.peers[w.Session]; old != nil {
+		r.detach(old)
+		old.out.cut(errSuperseded)
+	}
+	r.used, r.idleSince = true, time.Time{}
+	r.peers[w.Session] = p
+	r.server.idle.attach(attachment{r.id, w.Session})
+	lease := r.machine.Policy().LeaseTimeout
+	p.welcome(w, lease)
+	r.startLease(p, lease)
+	if _, pending := r.machine.Forming(w.Session); pending {
+		r.startWaiting(p)
+	}
+}
+
+func (r *run) detach(p *peer) {
+	delete(r.peers, p.session)
+	r.stopWaiting(p)
+	r.server.idle.detach(attachment{r.id, p.session})
+}
+
+func (r *run) setTimer(t rendezvous.Timer, after time.Duration) {
+	r.stopTimer(t)
+	name := t
+	name.Seq = 0
+	stop := r.server.clock.AfterFunc(after, func() { r.fired(t) })
+	r.timers[name] = runTimer{t.Seq, stop}
+}
+
+func (r *run) stopTimer(t rendezvous.Timer) {
+	t.Seq = 0
+	if running, ok := r.timers[t]; ok {
+		running.stop.Stop()
+		delete(r.timers, t)
+	}
+}
+
+func (r *run) fired(t rendezvous.Timer) {
+	r.callback(func() {
+		name := t
+		name.Seq = 0
+		if r.timers[name].seq == t.Seq {
+			delete(r.timers, name)
+		}
+		r.apply(rendezvous.TimerFired{Timer: t})
+	})
+}
+
+// callback runs what a clock has started: under mu, and not after the end.
+func (r *run) callback(f func()) {
+	if !r.server.gate.enter() {
+		return
+	}
+	defer r.server.gate.leave()
+	r.mu.Lock()
+	defer r.unlock()
+	if !r.gone {
+		f()
+	}
+}
+
+// close stops everything that a clock would start.
+func (r *run) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.retire()
+}
+
+func (r *run) retire() {
+	r.gone = true
+	for _, t := range r.timers {
+		t.stop.Stop()
+	}
+	clear(r.timers)
+	r.leases.stop()
+	r.waiting.stop()
+}
+
+// forgettable reports whether the run has been without a node for so long that
+// it may be forgotten, and if so retires it.
+func (r *run) forgettable() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.server.clock.Now()
+	switch {
+	case len(r.peers) > 0 || r.machine.Live() > 0:
+		r.idleSince = time.Time{}
+		return false
+	case r.idleSince.IsZero():
+		r.idleSince = now
+		return false
+	case now.Sub(r.idleSince) < idleRun:
+		return false
+	}
+	r.retire()
+	return true
+}
+
+// retireUnused retires a run that no node was ever accepted to.
+func (r *run) retireUnused() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.used || r.gone {
+		return false
+	}
+	r.retire()
+	return true
+}

@@ -1,0 +1,279 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// DefaultPort is the control plane's port where the endpoint has none.
+const DefaultPort = 29400
+
+// How often an endpoint's name is resolved anew: while nobody answers there, and
+// while it is not known.
+const (
+	resolveEvery  = 5 * time.Second
+	resolveFailed = time.Second
+)
+
+// site is where the control plane is looked for.
+type site struct {
+	host     string
+	port     int
+	addrs    []netip.Addr
+	resolved time.Time        // when the resolver was asked last
+	failure  error            // its last answer, if there are no addresses
+	own      []netip.AddrPort // of the control plane in this process; nil: not here
+}
+
+// name is the endpoint as people write it.
+func (s *site) name() string { return net.JoinHostPort(s.host, strconv.Itoa(s.port)) }
+
+// targets are the addresses to dial.
+func (s *site) targets() []netip.AddrPort {
+	if s.own != nil {
+		return s.own
+	}
+	list := make([]netip.AddrPort, len(s.addrs))
+	for i, a := range s.addrs {
+		list[i] = netip.AddrPortFrom(a, uint16(s.port))
+	}
+	return list
+}
+
+// resolve brings the site's addresses up to date. Old ones serve on if the
+// resolver fails for a while.
+func (c *Client) resolve(ctx context.Context, s *site) error {
+	age := time.Since(s.resolved)
+	if s.own != nil || s.addrs != nil && age < resolveEvery || s.failure != nil && age < resolveFailed {
+		return s.failure
+	}
+	addrs, err := c.env.lookup(ctx, s.host)
+	s.resolved = time.Now()
+	switch {
+	case err != nil && s.addrs == nil:
+		s.failure = fmt.Errorf("cannot resolve %q: %w", s.host, err)
+		return s.failure
+	case err != nil:
+		return nil
+	}
+	if refusal := checkWildcard(c.params.Endpoint, addrs); refusal != nil {
+		return refusal
+	}
+	s.addrs, s.failure = addrs, nil
+	return nil
+}
+
+// search finds the control plane or starts to host it: connect first, then bind.
+func (c *Client) search(ctx context.Context) (*link, error) {
+	start := time.Now()
+	s := &c.site
+	if s.host == "" {
+		host, port, err := rendezvous.ParseEndpoint(c.params.Endpoint, DefaultPort)
+		if err != nil {
+			return nil, err
+		}
+		s.host, s.port = host, port
+	}
+	if err := c.checkPort(s); err != nil {
+		return nil, err
+	}
+	told := &searchProgress{client: c, start: start}
+	pause := c.newBackoff()
+	for {
+		l, err := c.attempt(ctx, s)
+		if err == nil {
+			return l, nil
+		}
+		var refusal *rendezvous.Error
+		if errors.As(err, &refusal) {
+			return nil, refusal
+		}
+		told.tell(s, err)
+		if !pause.wait(ctx) {
+			return nil, c.notFound(ctx, s, err, time.Since(start))
+		}
+	}
+}
+
+// checkPort refuses an endpoint whose port only this process could know.
+func (c *Client) checkPort(s *site) error {
+	host := c.params.IsHost
+	switch {
+	case s.port != 0, host != nil && *host:
+		return nil
+	case host != nil:
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q has port 0, which only its host could know, and is_host=0: give the port of the control plane", c.params.Endpoint)
+	case c.params.Max > 1:
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q has port 0, so that other nodes could not find it, but the run has up to %d nodes: give a port", c.params.Endpoint, c.params.Max)
+	}
+	return nil
+}
+
+// attempt tries once. An error other than a *rendezvous.Error may pass.
+func (c *Client) attempt(ctx context.Context, s *site) (*link, error) {
+	isHost := c.params.IsHost
+	if isHost != nil && *isHost && s.own == nil {
+		return c.hostAnyway(ctx, s)
+	}
+	if err := c.resolve(ctx, s); err != nil {
+		return nil, err
+	}
+	c.warnLoopback(s)
+	var err error
+	if s.port != 0 || s.own != nil {
+		var l *link
+		if l, err = c.dialHello(ctx, s.targets()); err == nil {
+			return l, nil
+		}
+	}
+	if s.own != nil || isHost != nil || ctx.Err() != nil || s.port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, err
+	}
+	where := place(s.host, s.addrs, c.env.locals)
+	if !where.candidate {
+		return nil, err
+	}
+	if bindErr := c.startHosting(ctx, s, where); bindErr != nil {
+		if s.port == 0 {
+			return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s: %v", s.name(), bindErr)
+		}
+		// In use: another process of this machine was quicker.
+		return nil, fmt.Errorf("%w; hosting it here: %w", err, bindErr)
+	}
+	return c.dialHello(ctx, s.targets())
+}
+
+// dialHello connects to one of the addresses and says hello.
+func (c *Client) dialHello(ctx context.Context, to []netip.AddrPort) (*link, error) {
+	conn, err := c.env.dialAny(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	setUserTimeout(conn, c.params.LeaseTimeout)
+	return openLink(ctx, conn, c.hello())
+}
+
+// warnLoopback warns once about an endpoint that other machines cannot reach.
+func (c *Client) warnLoopback(s *site) {
+	if c.params.Max == 1 || !loopbackName(s.host) || c.Warning() != "" {
+		return
+	}
+	warning := fmt.Sprintf("the endpoint %s is this machine's loopback: nodes on other machines cannot reach it", s.name())
+	c.log.Warn(warning + "; give the name or address of the host if there are others")
+	c.mu.Lock()
+	c.warning = warning
+	c.mu.Unlock()
+}
+
+// notFound is the error of a search that ran out of time.
+func (c *Client) notFound(ctx context.Context, s *site, last error, tried time.Duration) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: connecting to the control plane at %s was canceled after %s; last error: %v",
+			c.params.RunID, s.name(), tried.Round(time.Millisecond), last)
+	}
+	return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: no control plane found at %s, tried for %s; last error: %v; %s",
+		c.params.RunID, s.name(), tried.Round(time.Millisecond), last, c.compared(s))
+}
+
+// compared says why this process does not host, and what to do.
+func (c *Client) compared(s *site) string {
+	const check = "check that the host's node runs and that the endpoint is right"
+	switch {
+	case c.params.IsHost != nil && *c.params.IsHost:
+		return "this node is to host it (is_host=1)"
+	case c.params.IsHost != nil:
+		return "this node is not to host it (is_host=0); " + check
+	case s.addrs == nil:
+		return "without an address it is not known which machine hosts; check the name, or give is_host=1 to the one node that is to host"
+	}
+	var parts []string
+	if !loopbackName(s.host) || len(s.addrs) > 1 {
+		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.host, texts(s.addrs)))
+	}
+	where := place(s.host, s.addrs, c.env.locals)
+	parts = append(parts, where.why)
+	if where.candidate {
+		return strings.Join(parts, "; ") + "; check which program holds the port"
+	}
+	parts = append(parts, "so another machine is to host", check,
+		"if the endpoint is this machine under an address that its interfaces do not carry (NAT, floating), give is_host=1 to this one node")
+	return strings.Join(parts, "; ")
+}
+
+// searchProgress tells the observer what a search waits for, in the rhythm of a
+// server's progress.
+type searchProgress struct {
+	client *Client
+	start  time.Time
+	last   time.Time
+	text   rendezvous.Progress
+}
+
+func (t *searchProgress) tell(s *site, err error) {
+	now := time.Now()
+	if now.Sub(t.start) < progressFirst || now.Sub(t.last) < progressEvery {
+		return
+	}
+	text := rendezvous.Progress{Headline: "looking for the control plane at " + s.name(), Detail: err.Error()}
+	if text != t.text {
+		t.last, t.text = now, text
+		t.client.progress(text)
+	}
+}
+
+// reconnect finds the control plane again after err has ended a connection. The
+// observer hears of the loss at once, or, if the control plane itself has ended
+// the connection, only if the first attempt fails. The error is a refusal, or
+// that of the client's end.
+func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, error) {
+	start, lost := time.Now(), !expected
+	if lost {
+		c.lose(err)
+	}
+	for {
+		l, err := c.rejoin(c.life)
+		if err == nil {
+			if lost {
+				c.log.Info("the control plane is back", "endpoint", c.site.name(), "after", time.Since(start).Round(time.Millisecond))
+				c.obs.Connection(nil)
+			}
+			return l, nil
+		}
+		var refusal *rendezvous.Error
+		if errors.As(err, &refusal) {
+			return nil, refusal
+		}
+		if !lost && c.life.Err() == nil {
+			lost = true
+			c.lose(err)
+		}
+		if !pause.wait(c.life) {
+			return nil, c.life.Err()
+		}
+	}
+}
+
+func (c *Client) rejoin(ctx context.Context) (*link, error) {
+	if err := c.resolve(ctx, &c.site); err != nil {
+		return nil, err
+	}
+	return c.dialHello(ctx, c.site.targets())
+}
+
+func (c *Client) lose(err error) {
+	err = rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
+		c.params.RunID, c.site.name(), err)
+	c.log.Warn("lost the control plane, trying on", "endpoint", c.site.name(), "error", err)
+	c.obs.Connection(err)
+}

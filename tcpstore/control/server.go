@@ -1,0 +1,261 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Config is what a Server is started with. The zero value serves any run.
+type Config struct {
+	// RunID is the one run that an embedded server takes; the hello of another is
+	// refused. Empty for a server of many runs.
+	RunID string
+	// Fixed tells that nodes of an earlier control plane may come back to this
+	// address, so that a fresh run has to wait for them (docs/design.md, host
+	// restart). False for a port that the system chose.
+	Fixed bool
+	// Clock defaults to RealClock.
+	Clock Clock
+	// Log defaults to none.
+	Log *slog.Logger
+	// HTTP answers GET requests on the same port, all but /healthz. Nil: 404.
+	HTTP http.Handler
+	// Recorder, if set, is called with every event and its effects, in the order
+	// of the run and under its lock: it must return quickly and not call the
+	// server.
+	Recorder func(runID string, ev rendezvous.Event, effects []rendezvous.Effect)
+}
+
+// Limits of a server.
+const (
+	// helloTimeout is how long a connection may take to say who it is.
+	helloTimeout = 10 * time.Second
+	// idleRun is how long a run without nodes keeps its round number.
+	idleRun = time.Hour
+	// sweepEvery is how often idle runs are looked for.
+	sweepEvery = time.Minute
+	// maxRuns bounds the runs that a server remembers.
+	maxRuns = 1 << 16
+)
+
+// Server hosts the control plane of one run or many. Its methods are safe for
+// concurrent use.
+type Server struct {
+	cfg     Config
+	clock   Clock
+	log     *slog.Logger
+	id      string // drawn at random
+	process string // "host h, pid 1", for people
+	started time.Time
+
+	mu        sync.Mutex
+	closed    bool
+	listeners []net.Listener
+	runs      map[string]*run
+	peers     map[*peer]struct{}
+	sweeper   Stopper
+
+	idle idleness
+	gate gate
+	http *httpPort
+	stop chan struct{}
+	wg   sync.WaitGroup
+}
+
+// Start serves the listeners, which belong to the server from now on. It returns
+// at once; Close ends it.
+func Start(cfg Config, listeners ...net.Listener) *Server {
+	if cfg.Clock == nil {
+		cfg.Clock = RealClock{}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	hostname, _ := os.Hostname()
+	s := &Server{
+		cfg: cfg, clock: cfg.Clock, log: cfg.Log,
+		id: rand.Text(), process: processName(hostname), started: cfg.Clock.Now(),
+		listeners: listeners,
+		runs:      map[string]*run{},
+		peers:     map[*peer]struct{}{},
+		stop:      make(chan struct{}),
+	}
+	s.http = newHTTPPort(s)
+	s.sweepLater()
+	for _, l := range listeners {
+		s.wg.Go(func() { s.accept(l) })
+	}
+	return s
+}
+
+// ID returns the server's id, which is drawn anew with each start.
+func (s *Server) ID() string { return s.id }
+
+// Addr returns the address of the first listener.
+func (s *Server) Addr() net.Addr { return s.listeners[0].Addr() }
+
+// Close ends all connections, lets what was queued for them be written for at
+// most a second, and returns when every goroutine has ended. Calling it again
+// does nothing but wait.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		s.wg.Wait()
+		return nil
+	}
+	s.closed = true
+	close(s.stop)
+	s.sweeper.Stop()
+	runs := make([]*run, 0, len(s.runs))
+	for _, r := range s.runs {
+		runs = append(runs, r)
+	}
+	peers := make([]*peer, 0, len(s.peers))
+	for p := range s.peers {
+		peers = append(peers, p)
+	}
+	s.mu.Unlock()
+
+	for _, l := range s.listeners {
+		l.Close()
+	}
+	for _, r := range runs {
+		r.close()
+	}
+	s.http.shut()
+	for _, p := range peers {
+		p.end()
+	}
+	s.gate.close()
+	s.wg.Wait()
+	s.http.wait()
+	return nil
+}
+
+// WaitIdle returns nil once no node is connected but those whose session is
+// named, or the error of ctx.
+func (s *Server) WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error {
+	return s.idle.wait(ctx, except)
+}
+
+// accept serves one listener until it is closed.
+func (s *Server) accept(l net.Listener) {
+	pause := time.Duration(0)
+	for {
+		conn, err := l.Accept()
+		if err == nil {
+			pause = 0
+			s.admit(conn)
+			continue
+		}
+		select {
+		case <-s.stop:
+			return
+		default:
+		}
+		// Out of file descriptors, most likely: others may end soon.
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		s.log.Error("cannot accept a connection, trying on", "address", l.Addr().String(), "error", err, "pause", pause)
+		select {
+		case <-time.After(pause):
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+func (s *Server) admit(conn net.Conn) {
+	p := newPeer(s, conn)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		conn.Close()
+		return
+	}
+	s.peers[p] = struct{}{}
+	s.wg.Go(p.serve)
+}
+
+func (s *Server) forgetPeer(p *peer) {
+	s.mu.Lock()
+	delete(s.peers, p)
+	s.mu.Unlock()
+}
+
+// runFor returns the run that a hello asks for, made anew if need be; nil if the
+// server is closed.
+func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
+	if id == "" {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the run id is empty; give one with --rdzv-id")
+	}
+	if s.cfg.RunID != "" && s.cfg.RunID != id {
+		return nil, rendezvous.Errorf(rendezvous.CodeTenant,
+			"the control plane at %s (%s) serves run %q and cannot take run %q: give each run its own port, or start one `rallypoint serve` for all",
+			s.Addr(), s.process, s.cfg.RunID, id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil
+	}
+	if r := s.runs[id]; r != nil {
+		return r, nil
+	}
+	if len(s.runs) >= maxRuns {
+		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s serves %d runs already", s.Addr(), len(s.runs))
+	}
+	if s.cfg.RunID == "" && id == "none" {
+		s.log.Warn(`a run uses the id "none", torchrun's default: other jobs that use it too would meet it; give each its own --rdzv-id`)
+	}
+	r := newRun(s, id)
+	s.runs[id] = r
+	return r, nil
+}
+
+// sweepLater arranges for idle runs to be forgotten.
+func (s *Server) sweepLater() {
+	s.sweeper = s.clock.AfterFunc(sweepEvery, func() {
+		if !s.gate.enter() {
+			return
+		}
+		defer s.gate.leave()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.closed {
+			return
+		}
+		for id, r := range s.runs {
+			if r.forgettable() {
+				delete(s.runs, id)
+				s.log.Info("forgot a run that has been idle", "run", id, "for", idleRun)
+			}
+		}
+		s.sweepLater()
+	})
+}
+
+// discard takes back a run whose first hello was refused.
+func (s *Server) discard(r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runs[r.id] == r && r.retireUnused() {
+		delete(s.runs, r.id)
+	}
+}
+
+// uptime is what rendezvous.Config.Uptime asks for.
+func (s *Server) uptime() time.Duration {
+	if !s.cfg.Fixed {
+		return -1
+	}
+	return s.clock.Now().Sub(s.started)
+}

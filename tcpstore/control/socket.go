@@ -1,0 +1,64 @@
+package control
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// setUserTimeout makes the kernel break a connection whose peer has not
+// acknowledged sent data for d: a silent partition ends as a broken connection.
+// Connections other than TCP are left alone.
+func setUserTimeout(conn net.Conn, d time.Duration) {
+	control(conn, func(fd int) {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(d.Milliseconds(), 1)))
+	})
+}
+
+// unread returns how many received bytes nobody has read yet.
+func unread(conn net.Conn) int {
+	n := 0
+	control(conn, func(fd int) {
+		if got, err := unix.IoctlGetInt(fd, unix.TIOCINQ); err == nil {
+			n = got
+		}
+	})
+	return n
+}
+
+func control(conn net.Conn, f func(fd int)) {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) { f(int(fd)) })
+}
+
+// addrOf returns the address of a connection's end without its zone, which means
+// nothing to other machines; "" if it is no TCP address.
+func addrOf(a net.Addr) string {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	addr, ok := netip.AddrFromSlice(tcp.IP)
+	if !ok {
+		return ""
+	}
+	return addr.Unmap().String()
+}
+
+// Listen opens a listener for Start on an address such as "127.0.0.1:29400"; an
+// empty host is the wildcard.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "tcp", address)
+}

@@ -1,0 +1,179 @@
+package control
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// wireNode is a node by hand: it sends what a test says, and no beats.
+type wireNode struct {
+	t      *testing.T
+	conn   net.Conn
+	frames frameReader
+}
+
+func dialNode(t *testing.T, addr string) *wireNode {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	n := &wireNode{t: t, conn: conn}
+	n.frames.in = bufio.NewReader(conn)
+	return n
+}
+
+func testHello(node string, session string, p rendezvous.Params) hello {
+	return hello{
+		Version: ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID(session), Node: node,
+		Incarnation: 1, Label: node, Policy: p.Policy,
+	}
+}
+
+// greet says hello and returns the answer.
+func (n *wireNode) greet(h hello) frame {
+	n.t.Helper()
+	n.write(appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), h))
+	var answer [preambleLen]byte
+	if _, err := io.ReadFull(n.frames.in, answer[:]); err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := parsePreamble(answer[:]); err != nil {
+		n.t.Fatal(err)
+	}
+	return n.next()
+}
+
+// enter says hello and wants a welcome.
+func (n *wireNode) enter(h hello) welcome {
+	n.t.Helper()
+	f := n.greet(h)
+	w, ok := f.(welcome)
+	if !ok {
+		n.t.Fatalf("the answer to the hello is %+v", f)
+	}
+	return w
+}
+
+func (n *wireNode) write(b []byte) {
+	n.t.Helper()
+	if _, err := n.conn.Write(b); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *wireNode) send(f frame) {
+	n.t.Helper()
+	n.write(appendFrame(nil, f))
+}
+
+// ask sends a request.
+func (n *wireNode) ask(number uint64, ev rendezvous.Event) {
+	n.t.Helper()
+	f, ok := newRequest(ev, number, 0)
+	if !ok {
+		n.t.Fatalf("%T is no request", ev)
+	}
+	n.send(f)
+}
+
+func (n *wireNode) next() frame {
+	n.t.Helper()
+	f, err := n.frames.nextFrame(maxFrame)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return f
+}
+
+// awaitEnd wants the server to end the connection, after frames that do not
+// matter.
+func (n *wireNode) awaitEnd() {
+	n.t.Helper()
+	if _, err := io.Copy(io.Discard, n.frames.in); err != nil {
+		if e, ok := err.(net.Error); ok && e.Timeout() {
+			n.t.Fatal("the server did not end the connection")
+		}
+	}
+}
+
+// wantReply wants the next frame to be the reply to a number.
+func (n *wireNode) wantReply(number uint64) reply {
+	n.t.Helper()
+	f := n.next()
+	r, ok := f.(reply)
+	if !ok || r.Number != number {
+		n.t.Fatalf("got %+v, want the reply to %d", f, number)
+	}
+	return r
+}
+
+// recorder keeps a server's events.
+type recorder struct {
+	mu     sync.Mutex
+	events []recorded
+	more   chan struct{}
+}
+
+type recorded struct {
+	run     string
+	event   rendezvous.Event
+	effects []rendezvous.Effect
+}
+
+func newRecorder() *recorder { return &recorder{more: make(chan struct{}, 1)} }
+
+func (r *recorder) record(run string, ev rendezvous.Event, effects []rendezvous.Effect) {
+	r.mu.Lock()
+	r.events = append(r.events, recorded{run, ev, effects})
+	r.mu.Unlock()
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+}
+
+func (r *recorder) count(fits func(rendezvous.Event) bool) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, e := range r.events {
+		if fits(e.event) {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *recorder) await(t *testing.T, what string, n int, fits func(rendezvous.Event) bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for r.count(fits) < n {
+		select {
+		case <-r.more:
+		case <-deadline:
+			t.Fatalf("%d times %s, want %d", r.count(fits), what, n)
+		}
+	}
+}
+
+func isEvent[E rendezvous.Event](ev rendezvous.Event) bool {
+	_, ok := ev.(E)
+	return ok
+}
+
+// awaitEvents waits until n events of a type were applied.
+func awaitEvents[E rendezvous.Event](t *testing.T, r *recorder, n int) {
+	t.Helper()
+	var e E
+	r.await(t, fmt.Sprintf("%T", e), n, isEvent[E])
+}

@@ -1,0 +1,30 @@
+// Package hosted puts a node together whose control plane is hosted: a
+// rendezvous.Member over a control.Client, whose round stores are tcpstore
+// servers.
+package hosted
+
+import (
+	"log/slog"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore/control"
+)
+
+// Open makes the member that p describes. It touches no network and starts
+// nothing: that is for the member's first Next. A wrong parameter or endpoint is
+// ErrInvalid. log gets what people should see; nil is none.
+//
+// The caller ends the member by Shutdown or Close.
+func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if _, _, err := rendezvous.ParseEndpoint(p.Endpoint, control.DefaultPort); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	connect := func(o rendezvous.Observer) rendezvous.Plane { return control.NewClient(p, o, log) }
+	return rendezvous.NewMember(p, connect, NewRoundStores(log), log), nil
+}
