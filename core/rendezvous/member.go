@@ -159,8 +159,8 @@ func (m *Member) connect(ctx context.Context) error {
 	switch {
 	case connected:
 		return nil
-	case stopped:
-		return m.stoppedError()
+	case stopped: // while this call waited
+		return Errorf(CodeCanceled, "%s: canceled, because it was shut down", m.subject())
 	}
 	if err := m.plane.Connect(ctx); err != nil {
 		return err

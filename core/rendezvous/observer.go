@@ -16,7 +16,8 @@ func (o observer) Notice(n Notice) {
 	m := o.m
 	m.mu.Lock()
 	if m.inJoin && m.pending == nil {
-		m.early = &n
+		early := n
+		m.early = &early
 	}
 	if m.joinPending() {
 		n = n.whileJoining()

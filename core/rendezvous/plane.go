@@ -35,7 +35,9 @@ type Plane interface {
 }
 
 // Observer is told by a plane what changes without being asked. Its methods are
-// called one at a time and must not block.
+// called one at a time and must not block. Notices, progress and the answers of
+// calls come in the order in which the run's machine gave them; after a
+// reconnect, Dropped comes before the Notice of the welcome.
 type Observer interface {
 	// Notice replaces the node's view.
 	Notice(n Notice)

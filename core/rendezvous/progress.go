@@ -122,11 +122,11 @@ func (m *Machine) waitingProgress() Progress {
 	p.Headline = fmt.Sprintf("round %d runs with %d of %d nodes", m.round, len(m.seats), m.policy.Max)
 	switch {
 	case m.tally[seatFinished] > 0:
-		p.Detail = fmt.Sprintf("%d members have finished; nobody is admitted any more", m.tally[seatFinished])
+		p.Detail = fmt.Sprintf("finished: %s; nobody is admitted any more", m.inState(seatFinished))
 	case m.gain() > 0:
-		p.Detail = fmt.Sprintf("%d nodes wait and will be admitted", m.newcomers)
+		p.Detail = "waiting, to be admitted: " + m.waitingNames()
 	default:
-		p.Detail = fmt.Sprintf("%d nodes wait as spares until a place falls free", m.newcomers)
+		p.Detail = "spare until a place falls free: " + m.waitingNames()
 	}
 	return p
 }

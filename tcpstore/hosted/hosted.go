@@ -5,14 +5,15 @@ package hosted
 
 import (
 	"log/slog"
+	"net/netip"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore/control"
 )
 
 // Open makes the member that p describes. It touches no network and starts
-// nothing: that is for the member's first Next. A wrong parameter or endpoint is
-// ErrInvalid. log gets what people should see; nil is none.
+// nothing: that is for the member's first Next. A wrong parameter, endpoint
+// or local address is ErrInvalid. log gets what people should see; nil is none.
 //
 // The caller ends the member by Shutdown or Close.
 func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
@@ -21,6 +22,10 @@ func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
 	}
 	if _, _, err := rendezvous.ParseEndpoint(p.Endpoint, control.DefaultPort); err != nil {
 		return nil, err
+	}
+	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the local address is %s, which is no address of one machine: give one under which the other nodes reach this one", p.LocalAddr)
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

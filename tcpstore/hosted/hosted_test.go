@@ -149,6 +149,7 @@ func TestOpenRefuses(t *testing.T) {
 		"run id":   func(p *rendezvous.Params) { p.RunID = "" },
 		"minimum":  func(p *rendezvous.Params) { p.Min = 0 },
 		"endpoint": func(p *rendezvous.Params) { p.Endpoint = "host0:x" },
+		"local":    func(p *rendezvous.Params) { p.LocalAddr = "0.0.0.0" },
 	} {
 		p := good
 		change(&p)

@@ -1,0 +1,125 @@
+// Package cli is the command `rallypoint`. It is a package of its own so that
+// both cmd/rallypoint and the library (rp_main) can run it.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint"
+)
+
+// The exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// Main runs the command with args, of which the first is the program's name, and
+// returns its exit code: 0, 1 for a failure, 2 for wrong usage. An error is one
+// line on stderr. A command that serves does so until ctx ends, and then ends
+// cleanly with 0.
+//
+// It installs no signal handlers; Process does.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot(stderr)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if len(args) > 0 {
+		root.SetArgs(args[1:])
+	} else {
+		root.SetArgs([]string{})
+	}
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var status exitStatus
+	if errors.As(err, &status) {
+		return int(status)
+	}
+	var f failure
+	if errors.As(err, &f) {
+		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), f.error)
+		return exitFailure
+	}
+	fmt.Fprintf(stderr, "%s: %v; see `%s --help`\n", cmd.CommandPath(), err, cmd.CommandPath())
+	return exitUsage
+}
+
+// Process is Main for a process that does nothing else: SIGINT and SIGTERM end
+// the command cleanly, a second one at once.
+func Process(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+	return Main(ctx, args, stdout, stderr)
+}
+
+// failure is an error of what a command does, as opposed to how it was called.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+func failed(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
+
+func newRoot(stderr io.Writer) *cobra.Command {
+	log := &logging{out: stderr}
+	root := &cobra.Command{
+		Use:   "rallypoint",
+		Short: "Bring the processes of a distributed job together",
+		Long: `Rallypoint brings the processes of a distributed job together: it agrees on who
+takes part, gives each a rank and a shared store, and regroups when a node comes
+or goes.
+
+A job needs no server: its first node hosts the control plane. Start one with
+"rallypoint serve" if jobs are to outlive any of their nodes.
+
+Exit codes: 0 success, 1 failure, 2 wrong usage.`,
+		Example: `  # one control plane for many jobs
+  rallypoint serve --listen 0.0.0.0:29400
+
+  # a job that uses it, on each of its nodes
+  torchrun --rdzv-backend=rallypoint --rdzv-endpoint=host0:29400 --rdzv-id=job7 \
+    --nnodes=2:4 --nproc-per-node=8 --max-restarts=3 train.py`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		DisableAutoGenTag: true,
+		Version:           rallypoint.Version(),
+		Args:              noCommand,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return log.check() },
+	}
+	root.SetVersionTemplate("rallypoint {{.Version}}\n")
+	root.CompletionOptions.HiddenDefaultCmd = true
+	log.addFlags(root.PersistentFlags())
+	root.AddCommand(newRun(), newServe(log), newStore(log), newVersion())
+	return root
+}
+
+// noCommand refuses what is none of a command's own commands.
+func noCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return fmt.Errorf("unknown command %q; did you mean %q?", args[0], near[0])
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+// noArgs refuses arguments of a command that takes none.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	return nil
+}

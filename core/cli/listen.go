@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"rallypoint/core/rendezvous"
+)
+
+// listenAddr is the value of --listen.
+type listenAddr struct {
+	host string // "" is the wildcard
+	port int
+}
+
+// parseListen takes what an endpoint may be, and :PORT for the wildcard.
+func parseListen(text string, defaultPort int) (listenAddr, error) {
+	endpoint, wildcard := text, strings.HasPrefix(text, ":") && strings.Count(text, ":") == 1
+	if wildcard {
+		endpoint = "[::]" + text
+	}
+	host, port, err := rendezvous.ParseEndpoint(endpoint, defaultPort)
+	switch {
+	case strings.TrimSpace(text) == "", err != nil:
+		return listenAddr{}, fmt.Errorf("--listen is %q, expected HOST:PORT, such as 127.0.0.1:%d, or 0.0.0.0:%d for every interface",
+			text, defaultPort, defaultPort)
+	case wildcard:
+		host = ""
+	}
+	return listenAddr{host, port}, nil
+}
+
+func (a listenAddr) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
+
+// open listens there.
+func (a listenAddr) open(ctx context.Context) (net.Listener, error) {
+	network := "tcp"
+	if ip, err := netip.ParseAddr(a.host); err == nil && ip.Is4() {
+		network = "tcp4" // 0.0.0.0 would be both families otherwise
+	}
+	var config net.ListenConfig
+	config.SetMultipathTCP(false) // clients are plain TCP
+	l, err := config.Listen(ctx, network, a.String())
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, failed("cannot listen on %s: another process has the port (`ss -ltnp 'sport = :%d'` shows which); end it, or choose another port with --listen", a, a.port)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, failed("cannot listen on %s: this machine does not have that address; choose one of its own with --listen, or 0.0.0.0 for all", a)
+	case errors.Is(err, syscall.EACCES):
+		return nil, failed("cannot listen on %s: not permitted; choose a port above 1023 with --listen", a)
+	}
+	return nil, failed("cannot listen on %s: %w", a, err)
+}

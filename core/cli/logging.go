@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// envLogLevel sets the log level where --log-level does not.
+const envLogLevel = "RALLYPOINT_LOG"
+
+// logging is what the flags say about the log.
+type logging struct {
+	out   io.Writer
+	name  string
+	level slog.Level // valid after check
+}
+
+func (l *logging) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log to stderr: debug, info, warn or error (default $"+envLogLevel+", else info)")
+}
+
+// check takes up the level; an unknown one is wrong usage.
+func (l *logging) check() error {
+	from, name := "--log-level", l.name
+	if name == "" {
+		from, name = envLogLevel, os.Getenv(envLogLevel)
+	}
+	switch strings.ToLower(name) {
+	case "debug":
+		l.level = slog.LevelDebug
+	case "", "info":
+		l.level = slog.LevelInfo
+	case "warn", "warning":
+		l.level = slog.LevelWarn
+	case "error":
+		l.level = slog.LevelError
+	default:
+		return fmt.Errorf("%s is %q, expected debug, info, warn or error", from, name)
+	}
+	return nil
+}
+
+func (l *logging) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l.out, &slog.HandlerOptions{Level: l.level}))
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/tcpstore/control"
+)
+
+func newServe(log *logging) *cobra.Command {
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the control plane of many jobs",
+		Long: `Serve the control plane: who takes part in which job, with which rank. Any number
+of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
+of any of its nodes, and a restart of this process.
+
+It prints one line when it listens, and ends on SIGTERM or SIGINT. GET /healthz on
+its port answers 200.
+
+Whoever can reach the port can join and close any job. The default address is
+reachable from this machine only; give the address of a trusted network, or
+0.0.0.0 for every interface.`,
+		Example: `  rallypoint serve
+  rallypoint serve --listen 0.0.0.0:29400
+  rallypoint serve --listen [fd00::1]:29400 --log-level debug`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			addr, err := parseListen(listen, control.DefaultPort)
+			if err != nil {
+				return err
+			}
+			l, err := addr.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			s := control.Start(control.Config{Fixed: addr.port != 0, Log: log.logger()}, l)
+			fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())
+			<-cmd.Context().Done()
+			if err := s.Close(); err != nil {
+				return failed("stopping: %w", err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", control.DefaultPort), "`HOST:PORT` to listen on; port 0 is any free one")
+	return cmd
+}

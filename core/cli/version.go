@@ -1,0 +1,24 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint"
+)
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  rallypoint version",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := fmt.Fprintln(cmd.OutOrStdout(), "rallypoint", rallypoint.Version()); err != nil {
+				return failed("printing the version: %w", err)
+			}
+			return nil
+		},
+	}
+}
