@@ -296,7 +296,7 @@ func TestSpareWaitsWithoutLimit(t *testing.T) {
 			t.Fatalf("the spare gave up: %v", spare.err)
 		}
 		got := nodes[2].log.take()
-		if want := "round 1 runs with 2 of 2 nodes, 1 s, no limit; 1 nodes wait as spares until a place falls free"; got[0] != want {
+		if want := "round 1 runs with 2 of 2 nodes, 1 s, no limit; spare until a place falls free: c"; got[0] != want {
 			t.Errorf("line %q; want %q", got[0], want)
 		}
 		if nodes[0].NodesWaiting() != 0 {
