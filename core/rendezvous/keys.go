@@ -30,6 +30,10 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round))
 		return
 	}
+	if err := checkKeyRequest(r); err != nil {
+		m.fail(n, r.Number, err)
+		return
+	}
 	space := m.keys[m.round]
 	if space == nil {
 		space = &keySpace{engine: store.NewEngine(keyLimits)}
@@ -39,8 +43,9 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.cancelWait(n, r)
 		return
 	}
-	m.applyKey(space, &keyWait{node: n, req: r})
-	m.noteKey(n, r)
+	if m.applyKey(space, &keyWait{node: n, req: r}) {
+		m.noteKey(n, r)
+	}
 	m.serveWoken(space)
 }
 
@@ -60,13 +65,9 @@ func (m *Machine) serveWoken(space *keySpace) {
 	}
 }
 
-// applyKey does the operation, or leaves it waiting.
-func (m *Machine) applyKey(space *keySpace, w *keyWait) {
+// applyKey does the operation, or leaves it waiting; ok is false if it failed.
+func (m *Machine) applyKey(space *keySpace, w *keyWait) (ok bool) {
 	r, e := w.req, space.engine
-	if err := checkKeyRequest(r); err != nil {
-		m.fail(w.node, r.Number, err)
-		return
-	}
 	var res KeyResult
 	var err error
 	done := true
@@ -136,6 +137,7 @@ func (m *Machine) applyKey(space *keySpace, w *keyWait) {
 	case done:
 		m.answer(w.node, r.Number, res)
 	}
+	return err == nil
 }
 
 // checkKeyRequest refuses a request whose lists do not fit its operation.
@@ -146,7 +148,7 @@ func checkKeyRequest(r KeyRequest) *Error {
 		values = 1
 	case KeyCompareSet:
 		values = 2
-	case KeyCount, KeyList:
+	case KeyCount, KeyList, KeyCancelWait:
 		keys = 0
 	case KeyCheck, KeyWait, KeyMultiGet:
 		keys = len(r.Keys)

@@ -51,6 +51,11 @@ func TestKeyOperations(t *testing.T) {
 	if err := r.key(n, KeySet, 0, "k").Err; err == nil || err.Code != CodeInvalid {
 		t.Errorf("set without a value: %v", err)
 	}
+	for _, op := range []KeyOp{KeySet, KeyGet, KeyAdd, KeyCompareSet, KeyDelete, KeyQueuePop, KeyBarrier} {
+		if err := r.key(n, op, 0, "").Err; err == nil || err.Code != CodeInvalid {
+			t.Errorf("operation %d without a key: %v", op, err)
+		}
+	}
 	if err := r.key(n, KeyOp(99), 0, "k").Err; err == nil || err.Code != CodeInvalid {
 		t.Errorf("an unknown operation: %v", err)
 	}

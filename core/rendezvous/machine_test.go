@@ -486,6 +486,15 @@ func TestANewerIncarnationReplacesAtOnce(t *testing.T) {
 	}
 }
 
+func TestASessionBelongsToOneNode(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 1), "a")[0]
+	r.apply(Hello{Session: n.session, Node: "b", Policy: policy(1, 1)})
+	if n.refused == nil || n.refused.Code != CodeInvalid {
+		t.Fatalf("another node took the session over: %v", n.refused)
+	}
+}
+
 func TestRequestsAreAppliedOnce(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 1), "a")[0]

@@ -67,6 +67,10 @@ func (m *Machine) hello(h Hello) {
 }
 
 func (m *Machine) resume(n *node, h Hello) {
+	if n.id != h.Node {
+		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the session belongs to node %s, not to %s", m.runID, n.id, h.Node)})
+		return
+	}
 	n.seenAddr, n.serverAddr = h.SeenAddr, h.ServerAddr
 	m.setGrace(n, false)
 	n.notice = m.noticeFor(n)

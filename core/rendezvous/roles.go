@@ -16,17 +16,13 @@ const (
 	exitBarrierLast     = "torchelastic/agent/terminal_state/last_member"
 )
 
-// noteKey draws conclusions from what an agent writes.
+// noteKey draws conclusions from what an agent has written.
 func (m *Machine) noteKey(n *node, r KeyRequest) {
-	switch r.Op {
-	case KeyAdd:
-		if r.Keys[0] == exitBarrierCount && len(r.Keys) == 1 {
-			m.finish(n)
-		}
-	case KeySet:
-		if len(r.Keys) == 1 && strings.HasPrefix(r.Keys[0], roleInfoPrefix) {
-			m.assistRanks()
-		}
+	switch {
+	case r.Op == KeyAdd && r.Keys[0] == exitBarrierCount:
+		m.finish(n)
+	case r.Op == KeySet && strings.HasPrefix(r.Keys[0], roleInfoPrefix):
+		m.assistRanks()
 	}
 }
 

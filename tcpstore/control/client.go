@@ -18,7 +18,8 @@ var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection
 
 // Client is a node's way to a hosted control plane: a rendezvous.Plane. Connect
 // finds the control plane or starts to host it; from then on one goroutine keeps
-// the connection, reconnects when it breaks, and calls the Observer.
+// the connection, reconnects when it breaks, and calls the Observer. The loss and
+// the recovery of the control plane are the Observer's to log.
 type Client struct {
 	params rendezvous.Params
 	obs    rendezvous.Observer
@@ -57,7 +58,7 @@ func NewClient(p rendezvous.Params, obs rendezvous.Observer, log *slog.Logger) *
 		log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{
-		params: p, obs: obs, log: log.With("run", p.RunID), env: systemEnviron(),
+		params: p, obs: obs, log: log, env: systemEnviron(),
 		session: rendezvous.SessionID(rand.Text()),
 		node:    p.NodeID, incarnation: p.Incarnation,
 	}
@@ -81,11 +82,11 @@ func NewClient(p rendezvous.Params, obs rendezvous.Observer, log *slog.Logger) *
 func (c *Client) Connect(ctx context.Context) error {
 	c.connecting.Lock()
 	defer c.connecting.Unlock()
-	if c.looping != nil {
-		return nil
-	}
 	if c.life.Err() != nil {
 		return errClientClosed
+	}
+	if c.looping != nil {
+		return nil
 	}
 	if err := c.params.Validate(); err != nil {
 		return err
@@ -302,7 +303,6 @@ func (c *Client) giveUp(err error) {
 	if c.life.Err() != nil || !errors.As(err, &refusal) {
 		return
 	}
-	c.log.Error("the control plane does not take this node back", "error", refusal.Text)
 	c.fail(refusal)
 	c.obs.Dropped(refusal)
 }

@@ -31,7 +31,7 @@ func newHTTPPort(s *Server) *httpPort {
 		_, _ = io.WriteString(w, "ok\n")
 	})
 	if s.cfg.HTTP != nil {
-		mux.Handle("/", s.cfg.HTTP)
+		mux.Handle("/", s.cfg.HTTP(s))
 	}
 	h := &httpPort{addr: s.Addr(), conns: make(chan net.Conn), done: make(chan struct{})}
 	h.server = &http.Server{

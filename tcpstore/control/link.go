@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -26,7 +27,7 @@ const beatsPerLease = 3
 // hello on. Frames are read by one goroutine; out may be used by any.
 type link struct {
 	conn    net.Conn
-	out     *outbox
+	out     *outbox // unlimited: what it holds are pending calls, which are held anyway
 	frames  frameReader
 	welcome welcome
 	wrote   chan struct{} // closed when the outbox's goroutine has ended
@@ -42,7 +43,7 @@ func openLink(ctx context.Context, conn net.Conn, h hello) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	release := abortOn(ctx, conn)
-	l := &link{conn: conn, out: newOutbox(conn), wrote: make(chan struct{}), opened: time.Now()}
+	l := &link{conn: conn, out: newOutbox(conn, math.MaxInt), wrote: make(chan struct{}), opened: time.Now()}
 	l.frames.in = bufio.NewReaderSize(conn, readBuffer)
 	err := l.shake(h)
 	if !release() && ctx.Err() != nil {

@@ -9,8 +9,8 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// maxUnsent bounds what waits to be written to one connection: room for a few
-// frames of the largest size. A peer that reads more slowly than this is cut off.
+// maxUnsent bounds what a server holds for one connection: room for a few frames
+// of the largest size. A node that reads more slowly than this is cut off.
 const maxUnsent = 4 * maxFrame
 
 // flushTimeout bounds the last write to a connection that is being closed.
@@ -22,7 +22,8 @@ var errSlow = errors.New("it reads too slowly: what waits to be sent to it has r
 // there are in one write. Its methods never block and may be called under any
 // lock; run is the goroutine that writes.
 type outbox struct {
-	conn net.Conn
+	conn  net.Conn
+	limit int // of unsent bytes; a longer queue cuts the connection
 
 	mu      sync.Mutex
 	buf     []byte // queued frames
@@ -32,8 +33,8 @@ type outbox struct {
 	wake    chan struct{}
 }
 
-func newOutbox(conn net.Conn) *outbox {
-	return &outbox{conn: conn, wake: make(chan struct{}, 1)}
+func newOutbox(conn net.Conn, limit int) *outbox {
+	return &outbox{conn: conn, limit: limit, wake: make(chan struct{}, 1)}
 }
 
 // send queues a frame. It reports false if the connection is closing.
@@ -83,7 +84,7 @@ func (o *outbox) push(add func([]byte) []byte) {
 		o.buf, o.spare = o.spare[:0], nil
 	}
 	o.buf = add(o.buf)
-	if len(o.buf) > maxUnsent {
+	if len(o.buf) > o.limit {
 		o.cutLocked(errSlow)
 		return
 	}

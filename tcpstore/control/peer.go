@@ -37,6 +37,8 @@ type peer struct {
 	heard  atomic.Int64  // when bytes last came, since the server's start
 	wrote  chan struct{} // closed when the outbox's goroutine has ended; nil: none runs
 
+	silent Stopper // ends a connection that does not say who it is
+
 	// Set by serve before its session is attached.
 	version byte
 	run     *run
@@ -53,7 +55,7 @@ type peer struct {
 }
 
 func newPeer(s *Server, conn net.Conn) *peer {
-	p := &peer{server: s, conn: conn, out: newOutbox(conn)}
+	p := &peer{server: s, conn: conn, out: newOutbox(conn, maxUnsent)}
 	p.frames.in = bufio.NewReaderSize(p, readBuffer)
 	return p
 }
@@ -76,12 +78,12 @@ func (p *peer) silence() time.Duration {
 // serve is the connection's whole life.
 func (p *peer) serve() {
 	defer p.server.forgetPeer(p)
-	silent := p.server.clock.AfterFunc(helloTimeout, func() { p.out.cut(errSilent) })
-	defer silent.Stop()
+	p.silent = p.server.clock.AfterFunc(helloTimeout, func() { p.out.cut(errSilent) })
+	defer p.silent.Stop()
 	first, err := p.frames.in.Peek(1)
 	if err == nil && first[0] == 'G' {
 		if more, _ := p.frames.in.Peek(4); bytes.Equal(more, []byte("GET ")) {
-			silent.Stop()
+			p.silent.Stop()
 			p.passed.Store(true)
 			p.server.http.serve(p.conn, p.frames.in)
 			return
@@ -90,12 +92,14 @@ func (p *peer) serve() {
 	if err == nil {
 		err = p.greet(first[0])
 	}
-	silent.Stop()
 	if err == nil {
 		err = p.readFrames()
 		p.run.disconnect(p)
 	}
 	p.report(err)
+	if errors.Is(err, errRefused) {
+		_, _ = io.Copy(io.Discard, p.frames.in)
+	}
 	p.out.finish()
 	if p.wrote != nil {
 		<-p.wrote
@@ -153,6 +157,7 @@ func (p *peer) greet(first byte) error {
 	}
 	p.version = version
 	f, err := p.frames.nextFrame(maxHelloFrame)
+	p.silent.Stop()
 	if err != nil {
 		return noEOF(err)
 	}
@@ -202,21 +207,21 @@ func (p *peer) enter(h hello) error {
 	}
 }
 
-// refuse answers the hello with an error and waits until the node has it.
+// refuse answers the hello with an error.
 func (p *peer) refuse(err *rendezvous.Error) error {
 	p.out.send(refuse{err})
 	p.drain()
-	_, _ = io.Copy(io.Discard, p.frames.in)
 	return fmt.Errorf("%w: %w", errRefused, err)
 }
 
 // report writes the one log line about a connection's end.
 func (p *peer) report(err error) {
 	level, text := slog.LevelWarn, "closed a connection"
-	cause := p.out.cause()
-	switch {
-	case cause != nil:
+	if cause := p.out.cause(); cause != nil {
 		err = cause
+	}
+	switch {
+	case errors.Is(err, errSlow), errors.Is(err, errSilent):
 	case errors.Is(err, errRefused):
 		text = "refused a node"
 	case err == nil, errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"rallypoint/core/rendezvous"
@@ -103,11 +104,14 @@ func TestMalformedFrameAfterHello(t *testing.T) {
 }
 
 func TestHTTP(t *testing.T) {
-	s := newFakeServer(t, Config{HTTP: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, "the hook for ", r.URL.Path)
-	})})
+	s := newFakeServer(t, Config{HTTP: func(s *Server) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "the hook for %s of %d runs", r.URL.Path, len(s.Status()))
+		})
+	}})
+	dialNode(t, s.addr).enter(testHello("a", "s1", testParams("", 2)))
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for path, want := range map[string]string{"/healthz": "ok\n", "/status": "the hook for /status"} {
+	for path, want := range map[string]string{"/healthz": "ok\n", "/status": "the hook for /status of 1 runs"} {
 		resp, err := client.Get("http://" + s.addr + path)
 		if err != nil {
 			t.Fatal(err)
@@ -166,18 +170,24 @@ func FuzzServerConn(f *testing.F) {
 	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{
 		Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})))
 	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1})))
+	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd})))
 	f.Add(session(h, req(1, rendezvous.CloseRun{By: "b", Stop: true}), req(2, rendezvous.Withdraw{Join: 1})))
 	f.Add(session(h, req(1, rendezvous.Linger{}), req(2, rendezvous.Finish{}), unknown{99}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if bytes.HasPrefix(data, []byte("GET ")) {
 			return // net/http's own matter, and slow
 		}
-		s := newFakeServer(t, Config{})
-		stranger := dialNode(t, s.addr)
+		listener := newPipes()
+		s := Start(Config{}, listener)
+		defer s.Close()
+		stranger := listener.dial(t)
+		var wg sync.WaitGroup
+		wg.Go(func() { io.Copy(io.Discard, stranger.conn) })
 		stranger.conn.Write(data)
-		stranger.conn.(interface{ CloseWrite() error }).CloseWrite()
-		stranger.awaitEnd()
-		good := dialNode(t, s.addr)
+		stranger.conn.Close()
+		wg.Wait()
+		good := listener.dial(t)
+		defer good.conn.Close()
 		p := testParams("", 1)
 		p.RunID = "the good one's"
 		good.enter(testHello("a", "s1", p))

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -262,6 +263,47 @@ func connected(t *testing.T, p rendezvous.Params, obs rendezvous.Observer) *Clie
 		t.Fatal(err)
 	}
 	return c
+}
+
+// expiringContext is a context whose deadline passes when a test says so.
+type expiringContext struct {
+	context.Context
+	done chan struct{}
+}
+
+func expiring() (ctx context.Context, expire func()) {
+	e := &expiringContext{context.Background(), make(chan struct{})}
+	return e, sync.OnceFunc(func() { close(e.done) })
+}
+
+func (e *expiringContext) Done() <-chan struct{} { return e.done }
+
+func (e *expiringContext) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// afterDials returns a context whose deadline passes when the client begins to
+// dial once more than n times.
+func afterDials(t *testing.T, c *Client, n int) context.Context {
+	t.Helper()
+	ctx, expire := expiring()
+	t.Cleanup(expire)
+	dial := c.env.dial
+	var dials atomic.Int64
+	c.env.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		if dials.Add(1) > int64(n) {
+			expire()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return dial(ctx, to)
+	}
+	return ctx
 }
 
 func join() rendezvous.Join { return rendezvous.Join{NodeRank: -1, RankHint: -1, StorePort: 1} }

@@ -95,11 +95,11 @@ func (r *run) disconnect(p *peer) {
 // apply applies one event and carries out its effects; mu is held.
 func (r *run) apply(ev rendezvous.Event) {
 	effects := r.machine.Apply(ev)
-	if record := r.server.cfg.Recorder; record != nil {
-		record(r.id, ev, effects)
-	}
 	for _, e := range effects {
 		r.carryOut(e)
+	}
+	if record := r.server.cfg.Recorder; record != nil {
+		record(r.id, ev, effects)
 	}
 }
 
@@ -148,15 +148,18 @@ func (r *run) attach(p *peer, w rendezvous.Welcome) {
 		r.detach(old)
 		old.out.cut(errSuperseded)
 	}
+	if !r.used && r.server.cfg.RunID == "" && r.id == "none" {
+		r.changes = append(r.changes, `this run uses the id "none", torchrun's default: other jobs that use it too would meet it; give each its own --rdzv-id`)
+	}
 	r.used, r.idleSince = true, time.Time{}
 	r.peers[w.Session] = p
 	r.server.idle.attach(attachment{r.id, w.Session})
 	lease := r.machine.Policy().LeaseTimeout
-	p.welcome(w, lease)
 	r.startLease(p, lease)
 	if _, pending := r.machine.Forming(w.Session); pending {
 		r.startWaiting(p)
 	}
+	p.welcome(w, lease)
 }
 
 func (r *run) detach(p *peer) {
@@ -203,6 +206,12 @@ func (r *run) callback(f func()) {
 	if !r.gone {
 		f()
 	}
+}
+
+func (r *run) status() rendezvous.Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.machine.Status()
 }
 
 // close stops everything that a clock would start.

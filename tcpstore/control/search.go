@@ -88,6 +88,7 @@ func (c *Client) search(ctx context.Context) (*link, error) {
 	}
 	told := &searchProgress{client: c, start: start}
 	pause := c.newBackoff()
+	var last error
 	for {
 		l, err := c.attempt(ctx, s)
 		if err == nil {
@@ -97,9 +98,12 @@ func (c *Client) search(ctx context.Context) (*link, error) {
 		if errors.As(err, &refusal) {
 			return nil, refusal
 		}
-		told.tell(s, err)
+		if last == nil || ctx.Err() == nil { // an attempt that ctx has ended says less
+			last = err
+		}
+		told.tell(s, last)
 		if !pause.wait(ctx) {
-			return nil, c.notFound(ctx, s, err, time.Since(start))
+			return nil, c.notFound(ctx, s, last, time.Since(start))
 		}
 	}
 }
@@ -141,7 +145,12 @@ func (c *Client) attempt(ctx context.Context, s *site) (*link, error) {
 		return nil, err
 	}
 	where := place(s.host, s.addrs, c.env.locals)
-	if !where.candidate {
+	switch {
+	case !where.candidate && s.port == 0:
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q has port 0, which only its host could know, and is not this machine: %s resolves to %s; %s",
+			c.params.Endpoint, s.host, texts(s.addrs), where.why)
+	case !where.candidate:
 		return nil, err
 	}
 	if bindErr := c.startHosting(ctx, s, where); bindErr != nil {
@@ -237,7 +246,7 @@ func (t *searchProgress) tell(s *site, err error) {
 // the connection, only if the first attempt fails. The error is a refusal, or
 // that of the client's end.
 func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, error) {
-	start, lost := time.Now(), !expected
+	lost := !expected
 	if lost {
 		c.lose(err)
 	}
@@ -245,7 +254,6 @@ func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, err
 		l, err := c.rejoin(c.life)
 		if err == nil {
 			if lost {
-				c.log.Info("the control plane is back", "endpoint", c.site.name(), "after", time.Since(start).Round(time.Millisecond))
 				c.obs.Connection(nil)
 			}
 			return l, nil
@@ -272,8 +280,6 @@ func (c *Client) rejoin(ctx context.Context) (*link, error) {
 }
 
 func (c *Client) lose(err error) {
-	err = rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
-		c.params.RunID, c.site.name(), err)
-	c.log.Warn("lost the control plane, trying on", "endpoint", c.site.name(), "error", err)
-	c.obs.Connection(err)
+	c.obs.Connection(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
+		c.params.RunID, c.site.name(), err))
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,11 +28,12 @@ type Config struct {
 	Clock Clock
 	// Log defaults to none.
 	Log *slog.Logger
-	// HTTP answers GET requests on the same port, all but /healthz. Nil: 404.
-	HTTP http.Handler
-	// Recorder, if set, is called with every event and its effects, in the order
-	// of the run and under its lock: it must return quickly and not call the
-	// server.
+	// HTTP, if set, makes what answers GET requests on the same port, all but
+	// /healthz, which says ok. Without it they get a 404.
+	HTTP func(s *Server) http.Handler
+	// Recorder, if set, is called with every event and its effects once they were
+	// carried out, in the order of the run and under its lock: it must return
+	// quickly and not call the server.
 	Recorder func(runID string, ev rendezvous.Event, effects []rendezvous.Effect)
 }
 
@@ -115,14 +118,8 @@ func (s *Server) Close() error {
 	s.closed = true
 	close(s.stop)
 	s.sweeper.Stop()
-	runs := make([]*run, 0, len(s.runs))
-	for _, r := range s.runs {
-		runs = append(runs, r)
-	}
-	peers := make([]*peer, 0, len(s.peers))
-	for p := range s.peers {
-		peers = append(peers, p)
-	}
+	runs := slices.Collect(maps.Values(s.runs))
+	peers := slices.Collect(maps.Keys(s.peers))
 	s.mu.Unlock()
 
 	for _, l := range s.listeners {
@@ -213,9 +210,6 @@ func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 	if len(s.runs) >= maxRuns {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s serves %d runs already", s.Addr(), len(s.runs))
 	}
-	if s.cfg.RunID == "" && id == "none" {
-		s.log.Warn(`a run uses the id "none", torchrun's default: other jobs that use it too would meet it; give each its own --rdzv-id`)
-	}
 	r := newRun(s, id)
 	s.runs[id] = r
 	return r, nil
@@ -228,19 +222,40 @@ func (s *Server) sweepLater() {
 			return
 		}
 		defer s.gate.leave()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.closed {
-			return
+		for _, id := range s.sweep() {
+			s.log.Info("forgot a run that has been idle", "run", id, "for", idleRun)
 		}
-		for id, r := range s.runs {
-			if r.forgettable() {
-				delete(s.runs, id)
-				s.log.Info("forgot a run that has been idle", "run", id, "for", idleRun)
-			}
-		}
-		s.sweepLater()
 	})
+}
+
+// sweep forgets idle runs and names them.
+func (s *Server) sweep() (forgotten []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	for id, r := range s.runs {
+		if r.forgettable() {
+			delete(s.runs, id)
+			forgotten = append(forgotten, id)
+		}
+	}
+	s.sweepLater()
+	return forgotten
+}
+
+// Status describes the runs that the server remembers, in no order. It is a
+// snapshot of each, not of all at one time.
+func (s *Server) Status() []rendezvous.Status {
+	s.mu.Lock()
+	runs := slices.Collect(maps.Values(s.runs))
+	s.mu.Unlock()
+	list := make([]rendezvous.Status, 0, len(runs))
+	for _, r := range runs {
+		list = append(list, r.status())
+	}
+	return list
 }
 
 // discard takes back a run whose first hello was refused.

@@ -95,6 +95,39 @@ func (n *wireNode) next() frame {
 	return f
 }
 
+// pipes is a listener without a network.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv6loopback, Port: 1} }
+
+// dial connects a node.
+func (p *pipes) dial(t *testing.T) *wireNode {
+	ours, theirs := net.Pipe()
+	p.conns <- theirs
+	ours.SetDeadline(time.Now().Add(patience))
+	return &wireNode{t: t, conn: ours, frames: frameReader{in: bufio.NewReader(ours)}}
+}
+
 // awaitEnd wants the server to end the connection, after frames that do not
 // matter.
 func (n *wireNode) awaitEnd() {

@@ -1,0 +1,135 @@
+package control
+
+import (
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// proxy forwards connections to a server, or cuts them.
+type proxy struct {
+	t      *testing.T
+	addr   string
+	target string
+	wg     sync.WaitGroup
+
+	mu       sync.Mutex
+	listener net.Listener // nil: closed for good
+	stopped  bool
+	refused  int
+	budget   func() int64 // bytes until a connection is cut; nil: none is
+	conns    map[net.Conn]struct{}
+}
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{t: t, addr: l.Addr().String(), target: target, listener: l, conns: map[net.Conn]struct{}{}}
+	p.wg.Go(p.accept)
+	t.Cleanup(func() {
+		p.stop()
+		p.listener.Close()
+		p.wg.Wait()
+	})
+	return p
+}
+
+func (p *proxy) accept() {
+	for {
+		conn, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		if p.stopped {
+			p.refused++
+			conn.Close()
+		} else {
+			p.conns[conn] = struct{}{}
+			p.wg.Go(func() { p.forward(conn) })
+		}
+		p.mu.Unlock()
+	}
+}
+
+func (p *proxy) forward(conn net.Conn) {
+	defer conn.Close()
+	up, err := net.Dial("tcp", p.target)
+	if err != nil {
+		return
+	}
+	defer up.Close()
+	p.mu.Lock()
+	down := int64(1 << 62)
+	upward := down
+	if p.budget != nil {
+		down, upward = p.budget(), p.budget()
+	}
+	p.mu.Unlock()
+	var wg sync.WaitGroup
+	forward := func(to, from net.Conn, most int64) {
+		io.CopyN(to, from, most)
+		conn.Close()
+		up.Close()
+	}
+	wg.Go(func() { forward(up, conn, upward) })
+	wg.Go(func() { forward(conn, up, down) })
+	wg.Wait()
+	p.mu.Lock()
+	delete(p.conns, conn)
+	p.mu.Unlock()
+}
+
+// cut ends all connections.
+func (p *proxy) cut() {
+	for conn := range p.conns {
+		conn.Close()
+	}
+}
+
+// stop ends all connections and refuses new ones until resume.
+func (p *proxy) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	p.cut()
+}
+
+func (p *proxy) resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = false
+}
+
+// cutRandomly cuts the connections and each later one after at most so many
+// bytes in a direction.
+func (p *proxy) cutRandomly(seed uint64, most int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	random := rand.New(rand.NewPCG(seed, 1))
+	p.budget = func() int64 { return 1 + random.Int64N(most) }
+	p.cut()
+}
+
+func (p *proxy) awaitRefused(t *testing.T, n int) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		p.mu.Lock()
+		refused := p.refused
+		p.mu.Unlock()
+		if refused >= n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the client does not try to connect")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
