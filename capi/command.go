@@ -4,12 +4,15 @@ package main
 import "C"
 
 import (
-	"context"
+	"fmt"
 	"os"
 	"unsafe"
 
 	"rallypoint/core/cli"
 )
+
+// exitDefect is the exit code of a command that broke: EX_SOFTWARE.
+const exitDefect = 70
 
 //export rpgo_main
 func rpgo_main(argc C.int, argv **C.char) C.int {
@@ -17,5 +20,13 @@ func rpgo_main(argc C.int, argv **C.char) C.int {
 	for _, arg := range unsafe.Slice(argv, int(argc)) {
 		args = append(args, C.GoString(arg))
 	}
-	return C.int(cli.Main(context.Background(), args, os.Stdout, os.Stderr))
+	code := exitDefect
+	err := protect(func() error {
+		code = cli.Process(args, os.Stdout, os.Stderr)
+		return nil
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rallypoint:", err)
+	}
+	return C.int(code)
 }

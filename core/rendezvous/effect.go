@@ -54,7 +54,10 @@ type KeyResult struct {
 
 // Withdrawn answers a Withdraw. Completed tells that the join had been answered
 // before: its Outcome (or error) stands and is delivered as usual.
-type Withdrawn struct{ Completed bool }
+type Withdrawn struct {
+	Completed bool
+	Progress  Progress // what the join waited for when it was taken back
+}
 
 func (Outcome) result()   {}
 func (KeyResult) result() {}

@@ -1,6 +1,9 @@
 package rendezvous
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // MaxNameLen bounds run ids, node ids, session ids, addresses and reasons, in
 // bytes. Longer ones are refused (names) or cut (reasons).
@@ -164,3 +167,18 @@ const (
 	KeyBarrier
 	KeyCancelWait // forget the wait whose request number is Amount
 )
+
+var keyOpNames = [...]string{
+	KeySet: "set", KeyGet: "get", KeyAdd: "add", KeyCompareSet: "compare_set", KeyAppend: "append", KeyCheck: "check",
+	KeyWait: "wait", KeyDelete: "delete_key", KeyCount: "num_keys", KeyList: "list_keys", KeyMultiGet: "multi_get",
+	KeyMultiSet: "multi_set", KeyQueuePush: "queue_push", KeyQueuePop: "queue_pop", KeyQueueLen: "queue_len",
+	KeyBarrier: "barrier", KeyCancelWait: "cancel wait",
+}
+
+// String is the operation's name in PyTorch.
+func (o KeyOp) String() string {
+	if o >= 1 && int(o) < len(keyOpNames) {
+		return keyOpNames[o]
+	}
+	return fmt.Sprintf("key operation %d", int(o))
+}

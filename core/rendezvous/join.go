@@ -51,13 +51,14 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 		m.answer(n, ev.Number, Withdrawn{Completed: true})
 		return
 	}
+	progress := m.progressOf(n)
 	m.dropJoin(n)
 	m.touched = append(m.touched, n)
 	if s := m.seatOf(n); s != nil {
 		m.setSeat(s, seatLost, "gave up waiting for the next round")
 		m.change("node %s gave up waiting for the next round", n.name())
 	}
-	m.answer(n, ev.Number, Withdrawn{})
+	m.answer(n, ev.Number, Withdrawn{Progress: progress})
 }
 
 func (m *Machine) dropJoin(n *node) {

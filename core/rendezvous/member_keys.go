@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -171,7 +172,8 @@ func (k *roundKeys) do(ctx context.Context, r KeyRequest) (KeyResult, error) {
 		case <-call.Done:
 		case <-ctx.Done():
 			if !k.cancel(call, r) {
-				return KeyResult{}, store.ContextError(ctx)
+				return KeyResult{}, fmt.Errorf("%s, round %d: %v %s at %s: %w",
+					k.m.subject(), k.round, r.Op, namedKeys(r.Keys), k.m.endpoint(), store.ContextError(ctx))
 			}
 		case <-k.closed:
 			if !k.cancel(call, r) {
@@ -191,6 +193,15 @@ func (k *roundKeys) do(ctx context.Context, r KeyRequest) (KeyResult, error) {
 		return KeyResult{}, Errorf(CodeState, "%s: the control plane at %s answered a request for keys with %T", k.m.subject(), k.m.endpoint(), call.Result)
 	}
 	return result, nil
+}
+
+// namedKeys lists keys for people, a few of many.
+func namedKeys(keys []string) string {
+	const most = 4
+	if len(keys) > most {
+		return fmt.Sprintf("%.100q and %d more", keys[:most], len(keys)-most)
+	}
+	return fmt.Sprintf("%.100q", keys)
 }
 
 // cancel takes back a request whose caller is gone and reports whether it had

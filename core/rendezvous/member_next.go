@@ -138,9 +138,8 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 	})
 	m.setPending(call)
 	if end := w.await(ctx, call.Done); end != waitDone {
-		failure := w.failure(ctx, end)
 		if !m.withdraw(call, end) {
-			return Outcome{}, failure
+			return Outcome{}, w.failure(ctx, end)
 		}
 	}
 	if call.Err != nil {
@@ -163,8 +162,14 @@ func (m *Member) withdraw(call *Call, end waitEnd) (answered bool) {
 		defer cancel()
 		if m.outage() == nil {
 			result, err := back.Wait(patience)
-			if r, ok := result.(Withdrawn); err == nil && ok && r.Completed {
+			switch r, ok := result.(Withdrawn); {
+			case err != nil || !ok:
+			case r.Completed:
 				_, _ = call.Wait(patience)
+			case r.Progress.Headline != "":
+				m.mu.Lock()
+				m.progress = r.Progress // a quick timeout has not been told any yet
+				m.mu.Unlock()
 			}
 		}
 	}

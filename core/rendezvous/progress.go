@@ -29,6 +29,14 @@ func (m *Machine) Forming(session SessionID) (forming, pending bool) {
 	return m.live() == 0 && m.tally[seatFinished] == 0 || m.tally[seatRejoined] > 0, true
 }
 
+// progressOf describes what the node's pending join waits for.
+func (m *Machine) progressOf(n *node) Progress {
+	if forming, _ := m.Forming(n.session); forming {
+		return m.formingProgress()
+	}
+	return m.waitingProgress()
+}
+
 func (m *Machine) formingProgress() Progress {
 	p := Progress{Headline: fmt.Sprintf("%d of %d nodes here", m.joined, m.policy.Max)}
 	if m.policy.Min < m.policy.Max {
@@ -103,7 +111,7 @@ func (m *Machine) unclaimedRanks(lack int) string {
 }
 
 func (m *Machine) hereNames() string {
-	if m.joined > 4096 { // sorting all to name a few would not be worth it
+	if m.joined > 1024 { // sorting all to name a few would not be worth it
 		return fmt.Sprintf("%d nodes", m.joined)
 	}
 	var names []string

@@ -156,7 +156,7 @@ func (u *unpacker) frame(k kind) frame {
 	case kindNotice:
 		return notice{u.notice()}
 	case kindProgress:
-		return progress{rendezvous.Progress{Headline: u.text(maxText), Detail: u.text(maxText)}}
+		return progress{rendezvous.Progress{Headline: u.text(maxText), Detail: u.text(maxText), Spare: u.bool()}}
 	case kindDrop:
 		return drop{u.error()}
 	case kindBeat:
@@ -261,9 +261,10 @@ func (f notice) pack(p *packer) {
 }
 
 func (f progress) pack(p *packer) {
-	p.head(kindProgress, 2)
+	p.head(kindProgress, 3)
 	p.cut(f.Progress.Headline, maxText)
 	p.cut(f.Progress.Detail, maxText)
+	p.bool(f.Progress.Spare)
 }
 
 func (f drop) pack(p *packer) {

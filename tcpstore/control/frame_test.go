@@ -30,7 +30,7 @@ func sampleFrames() []frame {
 		welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
 			Resumed: true, Notice: note, Servers: []string{"b:2"}},
 		refuse{fail}, notice{note}, drop{fail}, beat{}, goodbye{}, unknown{99},
-		progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a"}},
+		progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a", Spare: true}},
 		reply{Number: 1}, reply{Number: 2, Err: fail},
 		reply{Number: 3, Result: rendezvous.Outcome{Generation: "gen", Round: 1 << 40, Rank: 1, World: 2, HostRank: -1,
 			StoreAddr: "fe80::1%eth0", StorePort: 65535, Dropped: []string{"c"}}},

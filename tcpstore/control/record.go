@@ -113,8 +113,10 @@ func (p *packer) result(r rendezvous.Result) {
 		p.bool(v.Ready)
 	case rendezvous.Withdrawn:
 		p.uint(uint64(resultWithdrawn))
-		p.list(1)
+		p.list(3)
 		p.bool(v.Completed)
+		p.cut(v.Progress.Headline, maxText)
+		p.cut(v.Progress.Detail, maxText)
 	default:
 		p.uint(uint64(resultNone))
 		p.list(0)
@@ -138,7 +140,9 @@ func (u *unpacker) result() rendezvous.Result {
 			Values: u.values(maxFrame), Keys: u.texts(maxFrame, maxKey), Number: u.int64(), Ready: u.bool(),
 		}
 	case resultWithdrawn:
-		return rendezvous.Withdrawn{Completed: u.bool()}
+		return rendezvous.Withdrawn{
+			Completed: u.bool(), Progress: rendezvous.Progress{Headline: u.text(maxText), Detail: u.text(maxText)},
+		}
 	}
 	u.fail("a reply with the result kind %d", kind)
 	return nil

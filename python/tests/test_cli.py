@@ -1,0 +1,102 @@
+"""The console script: the library's command in a Python process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import rallypoint
+
+COMMAND = [sys.executable, "-c", "import sys; from rallypoint._cli import main; sys.exit(main())"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_help() -> None:
+    done = run("--help")
+    assert done.returncode == 0 and done.stderr == ""
+    assert "rallypoint serve" in done.stdout
+
+
+def test_version() -> None:
+    assert rallypoint.__version__ in run("--version").stdout + run("version").stdout
+
+
+def test_wrong_usage() -> None:
+    done = run("no-such-command")
+    assert done.returncode == 2
+    assert "no-such-command" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_imports_little(run_python) -> None:  # type: ignore[no-untyped-def]
+    """Neither torch nor most of the package: --help is quick."""
+    run_python(
+        """
+        import sys
+        from rallypoint import _cli
+        for name in ("torch", "logging", "importlib.metadata", "rallypoint._member"):
+            assert name not in sys.modules, name
+        """
+    )
+
+
+def test_quick() -> None:
+    """Best of a few, since the machine may be busy."""
+    best = min(_timed("--help") for _ in range(5))
+    assert best < 0.5
+
+
+def _timed(*arguments: str) -> float:
+    begin = time.monotonic()
+    run(*arguments)
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_a_server(number: int) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "127.0.0.1:" in line:
+                break
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_closed_pipe() -> None:
+    """`rallypoint --help | head -1` ends quietly."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as closed:
+        done = subprocess.run(
+            [*COMMAND, "--help"], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert done.stderr == ""
+
+
+def test_missing_library(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    done = subprocess.run(
+        [*COMMAND, "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "RALLYPOINT_LIBRARY": str(tmp_path / "none.so")},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("rallypoint: ") and "Traceback" not in done.stderr

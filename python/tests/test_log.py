@@ -1,0 +1,104 @@
+"""Where the library's log lines go."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rallypoint import _native
+
+
+def stderr_of(code: str, environment: dict[str, str] | None = None) -> tuple[int, list[str]]:
+    """Runs code with a Member "member" of a run of one; its pid and lines on stderr."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"""
+import logging, rallypoint
+{code}
+member = rallypoint.Member("the-run", "127.0.0.1:0", options={{"unheard_of": 1}})
+logging.getLogger("rallypoint").error("of Python")
+""",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    return process.pid, err.splitlines()
+
+
+def test_form() -> None:
+    """Without logging set up lines go to stderr in torchrun's form."""
+    pid, lines = stderr_of("")
+    pattern = rf"([IWE])\d{{4}} \d\d:\d\d:\d\d\.\d{{3}} {pid} rallypoint\] (\S.*)"
+    matches = [re.fullmatch(pattern, line) for line in lines]
+    assert all(matches), lines
+    assert [m[1] for m in matches if m] == ["W", "E"]
+    assert "unheard_of" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("level", "count"),
+    [("debug", 2), ("info", 2), ("warning", 2), ("ERROR", 1), ("off", 0), ("loud", 3)],
+)
+def test_level(level: str, count: int) -> None:
+    _, lines = stderr_of("", {"RALLYPOINT_LOG": level})
+    assert len(lines) == count, lines
+    if level == "loud":
+        assert "RALLYPOINT_LOG" in lines[0] and "debug" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "logging.basicConfig(format='<%(message)s>')",
+        "logging.getLogger('rallypoint').addHandler(logging.StreamHandler())\n"
+        "logging.getLogger('rallypoint').handlers[0].setFormatter(logging.Formatter('<%(message)s>'))",
+    ],
+)
+def test_program_that_configures_logging(setup: str) -> None:
+    """Its handlers get the lines, and only they."""
+    _, lines = stderr_of(setup)
+    assert [line[:1] + line[-1:] for line in lines] == ["<>", "<>"], lines
+
+
+def test_logging_configured_later() -> None:
+    """The handler of ours gives way to the program's."""
+    _, lines = stderr_of(
+        "rallypoint.Member('other', '127.0.0.1:0', options={'strange': 1})\n"
+        "logging.basicConfig(format='<%(message)s>')"
+    )
+    assert len(lines) == 3, lines
+    assert "strange" in lines[0] and lines[0][-1:] != ">"
+    assert [line[-1:] for line in lines[1:]] == [">", ">"]
+
+
+def test_the_ring_is_bounded() -> None:
+    """Who never asks loses the oldest records, and is told how many."""
+    from rallypoint import Member, _log
+
+    _log.drain()
+    n = 1100
+    held = _log._draining
+    with held:  # nobody asks meanwhile
+        for i in range(n):
+            Member("run", "127.0.0.1:0", options={f"unheard_of_{i}": 1}).close()
+    record = _native.LogRecord()
+    import ctypes
+
+    _native.call("rp_log_next", ctypes.byref(record))
+    assert record.dropped == n - 1024
+    assert f"unheard_of_{n - 1024}".encode() in record.text
+    assert record.level == 30
+    count = 1
+    while _native.call("rp_log_next", ctypes.byref(record)) == _native.OK:
+        assert record.dropped == 0
+        count += 1
+    assert count == 1024
