@@ -116,6 +116,8 @@ class RallypointHandler(RendezvousHandler):
         none after a completed round closes the run as a success, ChildFailedError closes
         it as failed, and everything else merely leaves. Calling it again does nothing.
         """
+        if self._stopped is None and _too_early(sys._getframe(1)):
+            return True
         if self._stopped is None:
             ending, reason = self._ending(sys.exc_info()[1])
             self._outer = None
@@ -132,11 +134,40 @@ class RallypointHandler(RendezvousHandler):
             error = None
         if not self._completed:
             return Ending.LEAVE, _summary(error)
+        if error is None and _workers_failed(sys._getframe(2)):
+            return Ending.FAILED, "its workers failed"
         if error is None:
             return Ending.SUCCESS, ""
         if isinstance(error, ChildFailedError):
             return Ending.FAILED, _failure(error)
         return Ending.LEAVE, _summary(error)
+
+
+def _too_early(caller: FrameType | None) -> bool:
+    """Whether the agent stops its workers before it is known how its part ended.
+
+    torch 2.4's agent shuts its handler down each time it stops its workers for good,
+    also before the failure is raised; its launcher does so again at the very end, when
+    the exception in flight tells how.
+    """
+    if caller is None or caller.f_code.co_name != "_shutdown":
+        return False
+    above = caller.f_back
+    if above is not None and above.f_code.co_name == "_stop_workers":
+        return True
+    while above is not None:
+        if above.f_code.co_name == "launch_agent":
+            return True
+        above = above.f_back
+    return False
+
+
+def _workers_failed(caller: FrameType | None) -> bool:
+    """Whether the caller is an agent whose workers failed (torch 2.4, run without
+    torch's launcher)."""
+    agent = caller.f_locals.get("self") if caller is not None else None
+    state = getattr(getattr(agent, "_worker_group", None), "state", None)
+    return getattr(state, "name", None) == "FAILED"
 
 
 def _summary(error: BaseException | None) -> str:

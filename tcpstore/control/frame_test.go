@@ -36,7 +36,7 @@ func sampleFrames() []frame {
 			StoreAddr: "fe80::1%eth0", StorePort: 65535, Dropped: []string{"c"}}},
 		reply{Number: 4, Result: rendezvous.KeyResult{Values: [][]byte{{}, {1}, nil}, Keys: []string{"k\xff", ""}, Number: -5, Ready: true}},
 		reply{Number: 5, Result: rendezvous.KeyResult{}},
-		reply{Number: 6, Result: rendezvous.Withdrawn{Completed: true}},
+		reply{Number: 6, Result: rendezvous.Withdrawn{Completed: true, Progress: rendezvous.Progress{Headline: "1 of 2", Detail: "here: a"}}},
 	}
 	for i, ev := range []rendezvous.Event{
 		rendezvous.Join{NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 1},

@@ -8,18 +8,22 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Leases are judged eight times in their length, within these bounds.
 const (
-	leaseChecks   = 8
-	minLeaseCheck = 10 * time.Millisecond
-	maxLeaseCheck = 500 * time.Millisecond
+	// leaseLook is the least time between two looks at the leases, and so how
+	// much later than its lease a silent node is dropped, twice.
+	leaseLook = 25 * time.Millisecond
+
+	// A look that comes later than this part of a lease, within bounds, means
+	// that this process was stopped or is overloaded.
+	lateParts = 8
+	minLate   = 10 * time.Millisecond
+	maxLate   = 500 * time.Millisecond
 )
 
 // leases is the clock by which a run judges its nodes' leases; it runs while any
 // is connected.
 type leases struct {
 	timer Stopper // nil: stopped
-	every time.Duration
 	due   time.Time
 }
 
@@ -39,11 +43,13 @@ func (r *run) startLease(p *peer, lease time.Duration) {
 	}
 }
 
-func (r *run) armLeases(lease time.Duration) {
+// armLeases arranges for the next look, at the time when the first of the leases
+// may have run out.
+func (r *run) armLeases(after time.Duration) {
+	after = max(after, leaseLook)
 	l := &r.leases
-	l.every = min(max(lease/leaseChecks, minLeaseCheck), maxLeaseCheck)
-	l.due = r.server.clock.Now().Add(l.every)
-	l.timer = r.server.clock.AfterFunc(l.every, func() { r.callback(r.judgeLeases) })
+	l.due = r.server.clock.Now().Add(after)
+	l.timer = r.server.clock.AfterFunc(after, func() { r.callback(r.judgeLeases) })
 }
 
 // judgeLeases drops the nodes whose lease has run out. If it comes late itself,
@@ -53,8 +59,9 @@ func (r *run) armLeases(lease time.Duration) {
 // through this process count.
 func (r *run) judgeLeases() {
 	now := r.server.clock.Now()
-	late := now.Sub(r.leases.due) > r.leases.every
 	lease := r.machine.Policy().LeaseTimeout
+	late := now.Sub(r.leases.due) > min(max(lease/lateParts, minLate), maxLate)
+	next := lease
 	var expired []rendezvous.SessionID
 	for session, p := range r.peers {
 		switch {
@@ -69,6 +76,7 @@ func (r *run) judgeLeases() {
 		default:
 			expired = append(expired, session)
 		}
+		next = min(next, lease-p.silence())
 	}
 	if late {
 		r.changes = append(r.changes, fmt.Sprintf(
@@ -80,6 +88,6 @@ func (r *run) judgeLeases() {
 	}
 	r.leases.timer = nil
 	if len(r.peers) > 0 {
-		r.armLeases(lease)
+		r.armLeases(next)
 	}
 }
