@@ -1,0 +1,108 @@
+"""One rendezvous of N nodes that start together: first call to last return."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from backends import OURS, REFERENCE, Settings
+from processes import BenchError, Group, Link
+from result import Row, Sample
+
+NAME = "rendezvous"
+
+REPEAT = {2: 15, 32: 5, 128: 3}
+REFERENCE_REPEAT = {2: 5, 32: 2, 128: 1}
+REFERENCE_TIMEOUT = 180.0
+
+TARGET_OF_2 = 0.06
+FLOORS = 2.0  # with more nodes: so many times what the processes need anyway
+
+
+def measure(
+    counts: Sequence[int], repeat: int | None, reference: bool, reference_max: int
+) -> list[Row]:
+    rows = []
+    for n in counts:
+        times = repeat or REPEAT.get(n, 3)
+        ours, floor = Sample(), Sample()
+        for _ in range(times):  # by turns, so that both see the same machine
+            floor.values.append(_floor(n))
+            ours.values.append(_rendezvous(OURS, n))
+        row = Row(NAME, f"rendezvous of {n} nodes", ours, floor=floor)
+        if n == 2:
+            row.target, row.target_why = TARGET_OF_2, ""
+        else:
+            row.target, row.target_why = FLOORS * (floor.median or 0), f"{FLOORS:g} x floor"
+        if reference:
+            row.reference = _reference(n, repeat, reference_max)
+        rows.append(row)
+    return rows
+
+
+def _reference(n: int, repeat: int | None, most: int) -> Sample:
+    if n > most:
+        return Sample(note=f"skipped above {most}")
+    times = min(repeat or 9, REFERENCE_REPEAT.get(n, 1))
+    try:
+        return Sample([_rendezvous(REFERENCE, n) for _ in range(times)])
+    except TimeoutError:
+        return Sample(note=f"> {REFERENCE_TIMEOUT:.0f} s")
+
+
+def _rendezvous(backend: str, n: int) -> float:
+    """Seconds from the first node's call to the last one's return, in processes of their own.
+
+    The call is the making of the handler and next_rendezvous. For ours that includes
+    loading the library.
+    """
+    settings = Settings(backend, n, n)
+
+    def node(link: Link) -> None:
+        link.ready()
+        began = time.monotonic()
+        handler = settings.handler()
+        info = handler.next_rendezvous()
+        link.send((began, time.monotonic(), info.rank, info.world_size))
+        link.hold()
+
+    with Group(n, node) as group:
+        group.open_gate()
+        outcomes = group.receive_all(timeout=REFERENCE_TIMEOUT)
+    if sorted(o[2] for o in outcomes) != list(range(n)) or {o[3] for o in outcomes} != {n}:
+        raise BenchError(f"{backend}: wrong ranks or world sizes: {outcomes}")
+    return float(max(o[1] for o in outcomes) - min(o[0] for o in outcomes))
+
+
+def _floor(n: int) -> float:
+    """The same for processes that only load the library and connect to a TCPStore of torch."""
+
+    def server(link: Link) -> None:
+        from torch.distributed import TCPStore
+
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        link.ready()
+        link.send(store.port)
+        link.hold()
+
+    with Group(1, server) as host:
+        host.open_gate()
+        port = host.receive(0)
+
+        def node(link: Link) -> None:
+            from torch.distributed import TCPStore
+
+            from rallypoint import _native
+
+            link.ready()
+            began = time.monotonic()
+            _native.library()
+            store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+            link.send((began, time.monotonic()))
+            link.hold()
+            del store
+
+        with Group(n, node) as group:
+            group.open_gate()
+            outcomes = group.receive_all()
+    return float(max(o[1] for o in outcomes) - min(o[0] for o in outcomes))

@@ -1,0 +1,97 @@
+"""Runs the benchmarks: a table on the standard output, all figures as JSON in a file.
+
+The reference is torch's own c10d rendezvous, measured in the same run. The floor is
+what the processes of a rendezvous need anyway: to load the library and to make one
+connection. Exit code 0 unless something broke; with --strict 1 if a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import machine
+from backends import import_everything
+from cases import load, loss, regroup, rendezvous
+from isolation import isolate
+from processes import BenchError
+from result import Row, notes, table
+
+RESULTS = Path(__file__).with_name("results")
+CASES = [load.NAME, rendezvous.NAME, loss.NAME, regroup.NAME]
+
+
+def main() -> int:
+    args = parse_args()
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # or torch warns of each nameless peer
+    description = {**machine.describe(), "isolated": isolate()}
+    print(machine.one_line(description), flush=True)
+    if not description["isolated"]:
+        say("no network namespace allowed: torch's questions to the name server are measured, too")
+    rows: list[Row] = []
+    try:
+        for case in measure(args):
+            rows += case
+    except (BenchError, TimeoutError) as e:
+        print(f"bench: {e}", file=sys.stderr)
+        return 1
+    print(f"\n{table(rows)}\n{notes(rows)}\n")
+    path = args.json or RESULTS / time.strftime("%Y%m%d-%H%M%S.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"machine": description, "rows": [row.as_json() for row in rows]}
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    print(f"written to {os.path.relpath(path)}")
+    missed = [row.name for row in rows if row.passed is False]
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+    return 1 if missed and args.strict else 0
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, help="these cases only")
+    parser.add_argument(
+        "--n", nargs="+", type=int, default=[2, 32, 128], help="nodes of a rendezvous (%(default)s)"
+    )
+    parser.add_argument("--repeat", type=int, help="repetitions, instead of each case's own number")
+    parser.add_argument(
+        "--no-reference", dest="reference", action="store_false", help="do not measure torch's c10d"
+    )
+    parser.add_argument(
+        "--reference-max",
+        type=int,
+        default=128,
+        help="most nodes for c10d, whose work grows with their square (%(default)s)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="instead of one in bench/results")
+    parser.add_argument("--strict", action="store_true", help="exit 1 if a target is missed")
+    return parser.parse_args()
+
+
+def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
+    if load.NAME in args.only:
+        say("importing the package and loading the library")
+        yield load.measure(args.repeat, args.reference)
+    import_everything()
+    if rendezvous.NAME in args.only:
+        say(f"rendezvous of {', '.join(map(str, args.n))} nodes")
+        yield rendezvous.measure(args.n, args.repeat, args.reference, args.reference_max)
+    if loss.NAME in args.only:
+        say("losing a node")
+        yield loss.measure(args.repeat, args.reference)
+    if regroup.NAME in args.only:
+        say("shrinking and growing")
+        yield regroup.measure(args.repeat, args.reference)
+
+
+def say(text: str) -> None:
+    print(f"... {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""Loses a node in the middle of a training run, gets another one, and finishes.
+
+Starts three torchrun nodes on this machine, kills one of them (agent and worker, with
+SIGKILL), lets the other two go on from the checkpoint, adds a new node, and waits until
+all three finish together. Everything stays on 127.0.0.1.
+
+Exit code 0: all of this happened and the network reads more than 95 % of the test
+images. Otherwise 1, with the reason and the ends of the nodes' logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from nodes import Node, adopt_orphans, free_port, kill_orphans
+from timeline import Timeline
+
+TRAIN = Path(__file__).with_name("train.py")
+EPOCHS = 14
+KILL_AT = 2  # epochs done when a node is killed
+GATE_AT = 10  # epochs done before which the new node must be in: a slow machine waits there
+STEP_DELAY = 0.02  # seconds; an epoch has 22 steps
+NODES = 3
+MIN_ACCURACY = 0.95
+POLL = 0.05
+
+
+class DemoError(Exception):
+    """The demonstration did not go as it should."""
+
+
+class Demo:
+    """The scenario. `run` plays it and returns the test accuracy."""
+
+    def __init__(self, folder: Path, timeline: Timeline, deadline: float) -> None:
+        self.folder = folder
+        self.nodes: dict[str, Node] = {}
+        self._timeline = timeline
+        self._deadline = time.monotonic() + deadline
+        self._events: list[dict[str, object]] = []
+        self._port = free_port()
+        self._gate = folder / "gate"
+        self._command = [
+            "--nnodes=2:3",
+            "--nproc-per-node=1",
+            "--rdzv-backend=rallypoint",
+            f"--rdzv-endpoint=127.0.0.1:{self._port}",
+            "--rdzv-id=digits",
+            "--max-restarts=3",
+            str(TRAIN),
+            f"--folder={folder}",
+            f"--epochs={EPOCHS}",
+            f"--step-delay={STEP_DELAY}",
+            "--gate",
+            str(GATE_AT),
+            str(self._gate),
+        ]
+
+    def run(self) -> float:
+        names = self._start("A", "B", "C")
+        since = time.time()
+        self._await_round(names, since, "the first round")
+        self._say_joined(names, since)
+        self._await_epoch(KILL_AT)
+        names = self._lose_one(names)
+        names = self._add_one(names)
+        return self._finish(names)
+
+    # Each act of the scenario.
+
+    def _start(self, *names: str) -> list[str]:
+        for name in names:
+            self.nodes[name] = Node(name, self.folder, self._command)
+        self._timeline.add(
+            "started",
+            f"{', '.join(names)}: torchrun {' '.join(self._command[:6])} ...",
+            nodes=names,
+        )
+        return list(names)
+
+    def _say_joined(self, names: list[str], since: float) -> None:
+        starts = self._starts(names, since)
+        ranks = ", ".join(f"{e['node']} is rank {e['rank']}" for e in starts)
+        at = max(float(e["time"]) for e in starts)
+        self._timeline.add("joined", ranks, at=at, nodes=names, round=starts[0]["round"])
+
+    def _lose_one(self, names: list[str]) -> list[str]:
+        host = self._await(
+            lambda: next((n for n in names if self.nodes[n].listens_on(self._port)), None),
+            f"an agent that listens on port {self._port}",
+        )
+        lost = next(n for n in names if n != host)
+        node = self.nodes.pop(lost)
+        killed = time.time()
+        pids = node.kill()
+        survivors = [n for n in names if n != lost]
+        self._timeline.add(
+            "node lost",
+            f"{lost}: SIGKILL to agent {pids[0]} and worker {', '.join(map(str, pids[1:]))}"
+            f" ({host} hosts the endpoint)",
+            at=killed,
+            node=lost,
+        )
+        self._await_round(survivors, killed, "the round without the lost node")
+        starts = self._starts(survivors, killed)
+        regrouped = max(float(e["time"]) for e in starts)
+        self._timeline.add(
+            "regrouped",
+            f"in {regrouped - killed:.1f} s: {' and '.join(survivors)} start their workers anew",
+            at=regrouped,
+            seconds=round(regrouped - killed, 2),
+            nodes=survivors,
+            round=starts[0]["round"],
+        )
+        self._say_trained(killed, regrouped, len(survivors))
+        return survivors
+
+    def _add_one(self, names: list[str]) -> list[str]:
+        new = "D"
+        self.nodes[new] = node = Node(new, self.folder, self._command)
+        self._timeline.add("node started", f"{new}: the same command", node=new)
+        self._await(lambda: node.connected_to(self._port), "the new node at the endpoint")
+        joined = time.time()
+        self._timeline.add("node joined", f"{new} waits to be let in", node=new)
+        names = [*names, new]
+        self._await_round(names, joined, "the round with the new node")
+        self._gate.touch()
+        starts = self._starts(names, joined)
+        grown = max(float(e["time"]) for e in starts)
+        self._timeline.add(
+            "grown",
+            f"in {grown - joined:.1f} s: all {len(names)} nodes start their workers",
+            at=grown,
+            seconds=round(grown - joined, 2),
+            nodes=names,
+            round=starts[0]["round"],
+        )
+        self._say_trained(joined, grown, len(names))
+        return names
+
+    def _say_trained(self, since: float, started: float, world_size: int) -> None:
+        """Waits for the first step of the workers that were started at `started`."""
+        step = self._await(
+            lambda: next(
+                (
+                    e
+                    for e in self._events
+                    if e["event"] == "step"
+                    and float(e["time"]) >= started
+                    and e["world_size"] == world_size
+                ),
+                None,
+            ),
+            f"a training step by {world_size} nodes",
+        )
+        at = float(step["time"])
+        self._timeline.add(
+            "training",
+            f"goes on in epoch {int(step['epoch']) + 1} with {world_size} nodes, {at - since:.1f} s"
+            " after; most of that is Python importing torch",
+            at=at,
+            epoch=step["epoch"],
+            world_size=world_size,
+        )
+
+    def _finish(self, names: list[str]) -> float:
+        self._await(
+            lambda: all(self.nodes[n].exit_code() == 0 for n in names),
+            "the end of all nodes",
+            may_end=True,
+        )
+        finished = [e for e in self._events if e["event"] == "finished"]
+        if sorted(str(e["node"]) for e in finished) != sorted(names):
+            raise DemoError(f"finished: {[e['node'] for e in finished]}, expected: {names}")
+        self._timeline.finish()
+        self._timeline.add("finished", ", ".join(names) + " together", nodes=names)
+        accuracy = min(float(e["accuracy"]) for e in finished)
+        self._timeline.add("accuracy", f"{accuracy:.4f} on the test images", accuracy=accuracy)
+        if accuracy <= MIN_ACCURACY:
+            raise DemoError(f"the accuracy is {accuracy:.4f}, expected more than {MIN_ACCURACY}")
+        return accuracy
+
+    # What is waited for.
+
+    def _await_epoch(self, epoch: int) -> None:
+        self._await(
+            lambda: any(
+                e["event"] == "step" and int(e["epoch"]) >= epoch and int(e["step"]) > 2
+                for e in self._events
+            ),
+            f"a step after epoch {epoch}",
+        )
+
+    def _await_round(self, names: list[str], since: float, what: str) -> None:
+        self._await(lambda: len(self._starts(names, since)) == len(names), what)
+
+    def _starts(self, names: Iterable[str], since: float) -> list[dict[str, object]]:
+        """Returns the start of each node's worker in a round of exactly `names`, by rank."""
+        names = list(names)
+        last = {
+            e["node"]: e
+            for e in self._events
+            if e["event"] == "started" and float(e["time"]) >= since and e["node"] in names
+        }
+        return sorted(
+            (e for e in last.values() if e["world_size"] == len(names)),
+            key=lambda e: int(e["rank"]),
+        )
+
+    def _await(self, condition: Callable[[], object], what: str, may_end: bool = False) -> object:
+        """Returns the first true value of `condition`, which is asked after new events.
+
+        A node that ends with an error, or ends at all unless it may, is an error.
+        """
+        while True:
+            self._take_events()
+            if result := condition():
+                return result
+            for node in self.nodes.values():
+                code = node.exit_code()
+                if code is not None and not (may_end and code == 0):
+                    raise DemoError(f"node {node.name} ended with code {code} before {what}")
+            if time.monotonic() > self._deadline:
+                raise DemoError(f"too late: still waiting for {what}")
+            time.sleep(POLL)
+
+    def _take_events(self) -> None:
+        for node in self.nodes.values():
+            for event in node.new_events():
+                self._events.append(event)
+                if event["event"] == "checkpoint":
+                    self._timeline.progress(
+                        int(event["epoch"]), EPOCHS, f"{event['world_size']} nodes"
+                    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the timeline as JSON at the end")
+    parser.add_argument("--keep", action="store_true", help="keep logs and checkpoint")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds (%(default)s)")
+    args = parser.parse_args()
+
+    folder = Path(tempfile.mkdtemp(prefix="rallypoint-demo-"))
+    timeline = Timeline(as_json=args.json)
+    demo = Demo(folder, timeline, args.timeout)
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    reason, accuracy = "", 0.0
+    try:
+        accuracy = demo.run()
+    except DemoError as error:
+        reason = str(error)
+    except KeyboardInterrupt:
+        reason = "interrupted"
+    finally:
+        for node in demo.nodes.values():
+            node.kill()
+        kill_orphans()
+    timeline.finish()
+
+    if args.json:
+        timeline.print_json(ok=not reason, reason=reason, accuracy=accuracy)
+    if reason:
+        for log in sorted(folder.glob("*.log")):
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+            print(f"---- {log}\n{tail}", file=sys.stderr)
+        print(f"demo failed: {reason}\nlogs: {folder}", file=sys.stderr)
+        return 1
+    if args.keep:
+        print(f"logs: {folder}", file=sys.stderr)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
