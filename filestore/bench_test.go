@@ -1,0 +1,75 @@
+package filestore
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+)
+
+func BenchmarkGet(b *testing.B) {
+	s := mustOpen(b, newPath(b), NeverRemove, nil)
+	ctx := context.Background()
+	check(b, s.Set(ctx, "k", []byte("v")))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Get(ctx, "k"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkGetRemote is a get that asks for the lock each time.
+func BenchmarkGetRemote(b *testing.B) {
+	s := mustOpen(b, newPath(b), NeverRemove, &Options{Remote: true})
+	ctx := context.Background()
+	check(b, s.Set(ctx, "k", []byte("v")))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Get(ctx, "k"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkAdd(b *testing.B) {
+	s := mustOpen(b, newPath(b), NeverRemove, nil)
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Add(ctx, "n", 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkSet(b *testing.B) {
+	s := mustOpen(b, newPath(b), NeverRemove, nil)
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Set(ctx, "k", []byte("v")); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkOpen opens and closes a file of 4 MB with 144 000 keys.
+func BenchmarkOpen(b *testing.B) {
+	path := newPath(b)
+	var log []byte
+	for i := 0; len(log) < 4<<20; i++ {
+		var err error
+		log, err = appendRecord(log, fmt.Sprintf("/key%d", i), []byte("vvvvvvvvvvvv"))
+		check(b, err)
+	}
+	writeFile(b, path, log)
+	b.SetBytes(int64(len(log)))
+	b.ReportAllocs()
+	for b.Loop() {
+		s, err := Open(context.Background(), path, NeverRemove, nil)
+		check(b, err)
+		check(b, s.Close())
+	}
+	check(b, os.Remove(path))
+}

@@ -1,0 +1,63 @@
+// Package filestore is a [store.Store] in a file that it shares, in both
+// directions, with PyTorch's torch.distributed.FileStore: the same bytes, the
+// same locks, the same bookkeeping (docs/spec/filestore-format.md).
+//
+// The file is a log of records (klen, key, vlen, value) that only grows. A Store
+// keeps the file open, folds what was appended since it last looked into memory,
+// and answers from there:
+//
+//   - Whoever writes holds flock(2) exclusively and adds whole records, each in
+//     one write. Whoever reads records holds it shared. Where the file system is
+//     this machine's own, a reader that finds the file no longer than what it
+//     has read asks for no lock: there is nothing to read.
+//   - Every operation makes sure that the path still names the file, as seen by a
+//     look that is at most a millisecond old. A file that is gone, was replaced,
+//     got shorter or holds something else is an error at once
+//     ([ErrVanished], [ErrReplaced], [ErrForeign]), and the Store is of no use
+//     any more. Stock processes read on from memory or wait for ever.
+//   - Waiting calls are woken by inotify on this machine's own file systems, and
+//     poll elsewhere, at first often, then less so.
+//   - A wait, for a key as well as for a lock, ends with its context.
+//
+// # Torn records
+//
+// A stock writer makes four writes a record; killed between them it leaves an
+// incomplete one. Stock readers that meet it spin for ever and keep their lock.
+// A Store reads up to the last complete record and goes on.
+//
+// The next writer of ours covers the torn bytes before it appends: it turns them
+// into one record that means nothing, by writing nine bytes over their beginning
+// (the key "-", which deletes the entry with the empty name, and a length that
+// makes the rest its value). The file is never cut. This is safe while stock
+// processes share it, because
+//
+//   - under the exclusive lock nobody is in the middle of writing or reading;
+//   - nobody's position lies behind the last complete record, since a stock
+//     reader takes its new position only after it came to the end, and no byte
+//     before that position changes;
+//   - the record of the killed writer was acknowledged to nobody;
+//   - each step leaves either the torn record or a complete one, so that a Store
+//     killed meanwhile does no harm, and no invented value is ever visible.
+//
+// A stock process that writes without reading (set, delete_key) may have put
+// whole records behind the torn one before any reader came. Those that stand
+// behind one of its lengths are kept if that length reaches beyond the end of the
+// file. Else the log is read out of step from there on, by stock readers as well:
+// a Store either reads what they read or says [ErrForeign].
+//
+// # Differences from the reference
+//
+//   - Append appends. The reference's append compares and sets in a way that
+//     takes a value equal to the one appended for its own success, so that the
+//     second of two equal appends is lost.
+//   - Delete reports whether the key existed; the reference always says that it
+//     did. The record is written either way, as there.
+//   - Wait counts each key as soon as it was written once, as the Store interface
+//     asks, even if it was deleted before the call looked; the reference wants
+//     all keys there at one moment.
+//   - MultiSet writes all its records under one lock, in one write.
+//   - The counters of a closing Store change in one step, and the file is removed
+//     before the lock is released, so that whoever waits for the lock to open it
+//     sees that it is gone.
+//   - Deadlines are exact; the reference counts whole seconds.
+package filestore

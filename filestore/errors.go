@@ -1,0 +1,34 @@
+package filestore
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors about the file, after which every call on the Store returns the same
+// one: what is at the path is not the store any more.
+var (
+	// ErrVanished is returned by every call once nothing is at the path: the
+	// file or a directory above it was removed or renamed.
+	ErrVanished = errors.New("the file is gone")
+
+	// ErrReplaced is returned by every call once the path names another file, or
+	// once the file does not hold any more what was read from it.
+	ErrReplaced = errors.New("the file was replaced by another")
+
+	// ErrForeign is returned by Open and by every call that reads something that
+	// neither is a record nor could become one. Nothing is written then.
+	ErrForeign = errors.New("not the file of a FileStore")
+)
+
+// Errors about what the store can do.
+var (
+	// ErrNoQueues is returned by the queue operations, which this store does not
+	// have, as the reference's has not. It matches errors.ErrUnsupported.
+	ErrNoQueues = fmt.Errorf("a file store has no queues: %w", errors.ErrUnsupported)
+
+	// ErrNoLocks is returned when the file system has no flock(2), without which
+	// the file cannot be shared. The remedy is another directory, or a mount with
+	// locks.
+	ErrNoLocks = errors.New("the file system cannot lock files")
+)

@@ -1,0 +1,183 @@
+package filestore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// file is an open regular file that remembers which one it is and where it was.
+// size may be called at any time, the rest only before close.
+type file struct {
+	path string
+	fd   int
+	dev  uint64
+	ino  uint64
+
+	life   sync.RWMutex // against a descriptor that is closed while size uses it
+	closed bool
+	opened time.Time
+	looked atomic.Int64 // time of the last look at the path, since opened
+}
+
+// fileMode is what the reference creates files with, less the umask.
+const fileMode = 0o644
+
+// openFile opens the file at path, which must be absolute, and creates it if
+// there is none. It never waits: a directory that is missing is an error.
+func openFile(path string) (*file, error) {
+	f := &file{path: path, opened: time.Now()}
+	f.looked.Store(int64(-lookAge))
+	err := ignoringEINTR(func() (err error) {
+		f.fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, fileMode)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("directory %s does not exist: %w", filepath.Dir(path), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := f.stat(&st); err != nil {
+		f.close()
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		f.close()
+		return nil, fmt.Errorf("%w: not a regular file", ErrForeign)
+	}
+	f.dev, f.ino = uint64(st.Dev), st.Ino
+	return f, nil
+}
+
+// lookAge is how old the last look at the path may be that size relies on. A look
+// costs several times what it costs to ask the open file, which itself knows that
+// it was removed or that another was renamed over it, but not that it, or a
+// directory above it, has another name now.
+const lookAge = time.Millisecond
+
+// size returns the size of the file if it still is what its path names, else
+// ErrVanished or ErrReplaced.
+func (f *file) size() (int64, error) {
+	var st unix.Stat_t
+	if err := f.stat(&st); err != nil {
+		return 0, missing(err)
+	}
+	now := time.Since(f.opened)
+	if st.Nlink == 0 || now-time.Duration(f.looked.Load()) >= lookAge {
+		if err := f.look(); err != nil {
+			return 0, err
+		}
+		f.looked.Store(int64(now))
+	}
+	return st.Size, nil
+}
+
+func (f *file) stat(st *unix.Stat_t) error {
+	f.life.RLock()
+	defer f.life.RUnlock()
+	if f.closed {
+		return os.ErrClosed
+	}
+	err := unix.Fstat(f.fd, st)
+	for err == unix.EINTR {
+		err = unix.Fstat(f.fd, st)
+	}
+	return err
+}
+
+// look returns ErrVanished or ErrReplaced if the path does not name the file.
+func (f *file) look() error {
+	var st unix.Stat_t
+	err := ignoringEINTR(func() error { return unix.Stat(f.path, &st) })
+	if err != nil {
+		return missing(err)
+	}
+	if uint64(st.Dev) != f.dev || st.Ino != f.ino {
+		return ErrReplaced
+	}
+	return nil
+}
+
+// missing puts ErrVanished in front of an error that says that there is no file.
+func missing(err error) error {
+	switch err {
+	case unix.ENOENT, unix.ENOTDIR, unix.ESTALE:
+		return fmt.Errorf("%w: %w", ErrVanished, err)
+	}
+	return err
+}
+
+// ReadAt implements io.ReaderAt.
+func (f *file) ReadAt(b []byte, offset int64) (int, error) {
+	return transfer(b, offset, func(b []byte, offset int64) (int, error) {
+		n, err := unix.Pread(f.fd, b, offset)
+		if n == 0 && err == nil {
+			err = io.EOF
+		}
+		return n, err
+	})
+}
+
+// WriteAt implements io.WriterAt.
+func (f *file) WriteAt(b []byte, offset int64) (int, error) {
+	return transfer(b, offset, func(b []byte, offset int64) (int, error) {
+		n, err := unix.Pwrite(f.fd, b, offset)
+		if n == 0 && err == nil {
+			err = io.ErrShortWrite
+		}
+		return n, err
+	})
+}
+
+// truncate cuts the file down to size. Only for bytes that nobody can have seen.
+func (f *file) truncate(size int64) error {
+	return ignoringEINTR(func() error { return unix.Ftruncate(f.fd, size) })
+}
+
+// remove takes the path away if it still names the file.
+func (f *file) remove() error {
+	if err := f.look(); err != nil {
+		return err
+	}
+	return unix.Unlink(f.path)
+}
+
+// close gives the descriptor, and with it the lock, back. Not repeated on EINTR:
+// Linux has closed it by then.
+func (f *file) close() {
+	f.life.Lock()
+	defer f.life.Unlock()
+	f.closed = true
+	_ = unix.Close(f.fd)
+}
+
+// transfer calls move until all of b is through.
+func transfer(b []byte, offset int64, move func([]byte, int64) (int, error)) (done int, err error) {
+	for done < len(b) {
+		n, err := move(b[done:], offset+int64(done))
+		if err != nil && err != unix.EINTR {
+			return done, err
+		}
+		done += max(n, 0)
+	}
+	return done, nil
+}
+
+// ignoringEINTR calls f until a signal does not come between.
+func ignoringEINTR(f func() error) error {
+	for {
+		if err := f(); err != unix.EINTR {
+			return err
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package filestore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"rallypoint/core/store"
+)
+
+// anchorBytes is how much of the last record is compared each time the log is
+// read on: a file that was rewritten in place is found out by it.
+const anchorBytes = 16
+
+// keptMemory is the largest buffer that is kept from one call to the next.
+const keptMemory = 64 << 10
+
+// refresh applies what was appended to the log up to size, the size of the file.
+// The lock is held, shared or exclusively. An incomplete last record is left.
+func (s *Store) refresh(size int64) error {
+	if size == s.pos {
+		return nil
+	}
+	if size < s.pos {
+		return fmt.Errorf("%w: %d bytes where %d were read", ErrReplaced, size, s.pos)
+	}
+	start := s.pos - int64(len(s.anchor))
+	sc := &scanner{file: s.file, pos: start, end: size, mem: s.mem}
+	err := s.fold(sc)
+	if s.mem = sc.mem; cap(s.mem) > keptMemory {
+		s.mem = nil
+	}
+	switch {
+	case err == errTorn:
+		return s.judge(size)
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%w: it got shorter while it was read", ErrReplaced)
+	}
+	return err
+}
+
+// fold applies the records that sc yields, after the anchor.
+func (s *Store) fold(sc *scanner) error {
+	if n := len(s.anchor); n > 0 {
+		if err := sc.need(int64(n)); err != nil {
+			return err
+		}
+		if !bytes.Equal(sc.have[:n], s.anchor) {
+			return fmt.Errorf("%w: not what was read before offset %d", ErrReplaced, s.pos)
+		}
+		sc.skip(int64(n))
+	}
+	for {
+		r, err := sc.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.learn(r)
+	}
+}
+
+// learn applies the record at pos and moves behind it. It wakes who waited for
+// it. mu is taken for each record, so that no reader waits for a long log.
+func (s *Store) learn(r record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.apply(s.engine)
+	s.pos += int64(len(r.raw))
+	s.anchor = append(s.anchor[:0], r.raw[max(0, len(r.raw)-anchorBytes):]...)
+}
+
+// write appends log, which is whole records, at size, the size of the file, and
+// applies it. The exclusive lock is held and everything before was read. If the
+// file cannot take it all, nothing stays of it: what is cut off then was written
+// under this lock and so seen by nobody.
+func (s *Store) write(log []byte, size int64) error {
+	if _, err := s.file.WriteAt(log, size); err != nil {
+		return errors.Join(err, s.file.truncate(size))
+	}
+	sc := &scanner{file: nil, end: int64(len(log)), have: log}
+	for {
+		r, err := sc.next()
+		if err != nil {
+			return nil
+		}
+		s.learn(r)
+	}
+}
+
+// keepLog keeps the memory of log for the next record.
+func (s *Store) keepLog(log []byte) {
+	if cap(log) <= keptMemory {
+		s.log = log[:0]
+	}
+}
+
+// foldOnly reads the log from its beginning to end without applying it and
+// reports whether a record ends there.
+func (s *Store) foldOnly(end int64) (bool, error) {
+	sc := &scanner{file: s.file, end: end}
+	for {
+		switch _, err := sc.next(); err {
+		case nil:
+		case io.EOF:
+			return true, nil
+		case errTorn:
+			return false, nil
+		default:
+			return false, err
+		}
+	}
+}
+
+var _ io.ReaderAt = (*file)(nil)
+var _ store.Store = (*Store)(nil)

@@ -1,0 +1,235 @@
+package filestore
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"rallypoint/core/store"
+)
+
+// Set implements store.Store.
+func (s *Store) Set(ctx context.Context, key string, value []byte) error {
+	err := s.update(ctx, func(log []byte) ([]byte, error) {
+		return appendRecord(log, keyPrefix+key, value)
+	})
+	return s.explain("set", key, err)
+}
+
+// MultiSet implements store.Store. All records are in one write: a process killed
+// in it may leave some of the first.
+func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
+	if len(keys) != len(values) {
+		return s.explain("multi_set", "", store.ErrArguments)
+	}
+	err := s.update(ctx, func(log []byte) (_ []byte, err error) {
+		for i, key := range keys {
+			if log, err = appendRecord(log, keyPrefix+key, values[i]); err != nil {
+				return nil, err
+			}
+		}
+		return log, nil
+	})
+	return s.explain("multi_set", first(keys), err)
+}
+
+// Add implements store.Store.
+func (s *Store) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
+	err = s.update(ctx, func(log []byte) ([]byte, error) {
+		log, n, err := s.count(log, keyPrefix+key, delta)
+		sum = n
+		return log, err
+	})
+	if err != nil {
+		return 0, s.explain("add", key, err)
+	}
+	return sum, nil
+}
+
+// CompareSet implements store.Store.
+func (s *Store) CompareSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
+	err = s.update(ctx, func(log []byte) ([]byte, error) {
+		current, exists := s.engine.Get(keyPrefix + key)
+		switch {
+		case !exists && len(expected) > 0:
+			now = copyOf(expected)
+			return nil, nil
+		case exists && !bytes.Equal(current, expected):
+			now = copyOf(current)
+			return nil, nil
+		}
+		now = copyOf(desired)
+		return appendRecord(log, keyPrefix+key, desired)
+	})
+	if err != nil {
+		return nil, s.explain("compare_set", key, err)
+	}
+	return now, nil
+}
+
+// Append implements store.Store. The record holds the whole new value, as the
+// reference's does; appending much to one key makes a large file.
+func (s *Store) Append(ctx context.Context, key string, value []byte) error {
+	err := s.update(ctx, func(log []byte) ([]byte, error) {
+		current, _ := s.engine.Get(keyPrefix + key)
+		whole := make([]byte, 0, len(current)+len(value))
+		whole = append(append(whole, current...), value...)
+		return appendRecord(log, keyPrefix+key, whole)
+	})
+	return s.explain("append", key, err)
+}
+
+// Delete implements store.Store. A record is written whether the key existed or
+// not, as the reference does.
+func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error) {
+	err = s.update(ctx, func(log []byte) ([]byte, error) {
+		_, existed = s.engine.Get(keyPrefix + key)
+		return appendRecord(log, deletePrefix+keyPrefix+key, nil)
+	})
+	return existed && err == nil, s.explain("delete", key, err)
+}
+
+// Get implements store.Store.
+func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
+	var value []byte
+	err := s.view(ctx, func() {
+		if current, exists := s.engine.Get(keyPrefix + key); exists {
+			value = copyOf(current)
+		}
+	})
+	if err != nil {
+		return nil, s.explain("get", key, err)
+	}
+	if value != nil {
+		return value, nil
+	}
+	values, err := s.awaitAll(ctx, []string{key})
+	if err != nil {
+		return nil, s.explain("get", key, err)
+	}
+	return values[0], nil
+}
+
+// MultiGet implements store.Store. The values are those of one moment.
+func (s *Store) MultiGet(ctx context.Context, keys []string) ([][]byte, error) {
+	values, err := s.awaitAll(ctx, keys)
+	return values, s.explain("multi_get", first(keys), err)
+}
+
+// Check implements store.Store.
+func (s *Store) Check(ctx context.Context, keys []string) (ready bool, err error) {
+	err = s.view(ctx, func() { ready = s.engine.Check(stored(keys)) })
+	return ready && err == nil, s.explain("check", first(keys), err)
+}
+
+// Wait implements store.Store.
+func (s *Store) Wait(ctx context.Context, keys []string) error {
+	err := s.await(ctx, func(w *store.Waiter) bool { return s.engine.Wait(stored(keys), w) })
+	return s.explain("wait", first(keys), err)
+}
+
+// NumKeys implements store.Store. As in the reference the store's own counters,
+// one or two, are counted.
+func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
+	err = s.view(ctx, func() { n = int64(s.engine.NumKeys()) })
+	return n, s.explain("num_keys", "", err)
+}
+
+// ListKeys implements store.Store. As in the reference the store's own counters
+// are among the keys, as "efcount/" and "leanup/". The keys are sorted.
+func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
+	err = s.view(ctx, func() {
+		keys = s.engine.Keys()
+		for i, key := range keys {
+			keys[i] = key[min(1, len(key)):]
+		}
+	})
+	return keys, s.explain("list_keys", "", err)
+}
+
+// QueuePush returns ErrNoQueues.
+func (s *Store) QueuePush(ctx context.Context, key string, _ []byte) error {
+	return s.noQueues(ctx, "queue_push", key)
+}
+
+// QueuePop returns ErrNoQueues.
+func (s *Store) QueuePop(ctx context.Context, key string, _ bool) ([]byte, error) {
+	return nil, s.noQueues(ctx, "queue_pop", key)
+}
+
+// QueueLen returns ErrNoQueues.
+func (s *Store) QueueLen(ctx context.Context, key string) (int64, error) {
+	return 0, s.noQueues(ctx, "queue_len", key)
+}
+
+// Barrier implements store.Store, as store.GenericBarrier.
+func (s *Store) Barrier(ctx context.Context, key string, worldSize int64) error {
+	return store.GenericBarrier(ctx, s, key, worldSize)
+}
+
+// awaitAll waits until all of keys exist and returns their values of that moment.
+func (s *Store) awaitAll(ctx context.Context, keys []string) (values [][]byte, err error) {
+	names := stored(keys)
+	for {
+		err := s.await(ctx, func(w *store.Waiter) bool {
+			values = s.getAll(names)
+			return values != nil || s.engine.WaitKeys(names, w)
+		})
+		if err != nil {
+			return nil, err
+		}
+		if values != nil {
+			return values, nil
+		}
+	}
+}
+
+// getAll returns copies of the values of the stored keys, nil if one is missing.
+// mu is held.
+func (s *Store) getAll(names []string) [][]byte {
+	values := make([][]byte, 0, len(names))
+	for _, name := range names {
+		value, exists := s.engine.Get(name)
+		if !exists {
+			return nil
+		}
+		values = append(values, copyOf(value))
+	}
+	return values
+}
+
+func (s *Store) noQueues(ctx context.Context, op, key string) error {
+	err := s.usable(ctx)
+	if err == nil {
+		err = ErrNoQueues
+	}
+	return s.explain(op, key, err)
+}
+
+// explain puts what was done, to which file and key, in front of err.
+func (s *Store) explain(op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("file store %s: %s %q: %w", s.file.path, op, key, err)
+}
+
+// stored returns the stored keys of users' keys.
+func stored(keys []string) []string {
+	names := make([]string, len(keys))
+	for i, key := range keys {
+		names[i] = keyPrefix + key
+	}
+	return names
+}
+
+// first returns the first of keys, which stands for all of them in an error.
+func first(keys []string) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	return keys[0]
+}
+
+// copyOf returns a copy of value that is never nil.
+func copyOf(value []byte) []byte { return append(make([]byte, 0, len(value)), value...) }

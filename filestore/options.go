@@ -1,0 +1,68 @@
+package filestore
+
+import "time"
+
+// NeverRemove is the world size of a store whose file stays when the last one
+// who used it has closed it.
+const NeverRemove = -1
+
+// Options are the choices of a Store that are not of the format. The zero value,
+// and nil, is the default.
+type Options struct {
+	// PollMin and PollMax bound the time between two looks at the file while a
+	// call waits and inotify cannot tell. The time starts at PollMin with each
+	// change and grows by half with each look that finds none. Defaults: 1 ms
+	// and 50 ms.
+	PollMin, PollMax time.Duration
+
+	// Remote treats the file's file system as one that other machines write to:
+	// no inotify, and no look at the file without its lock. Without it this is
+	// so for each file system that is not known to be local. To be set for a
+	// network file system that passes as a local one.
+	Remote bool
+
+	// CloseTimeout bounds how long Close waits for the file's lock. Default: 5 s.
+	CloseTimeout time.Duration
+
+	// Clock is what polls, back-offs and CloseTimeout go by. Default: the
+	// machine's. The deadlines of contexts are their own.
+	Clock Clock
+}
+
+// Clock is the time that a Store lives by. Now must be monotonic.
+type Clock interface {
+	Now() time.Time
+	// After returns a channel that is sent to once, d from now.
+	After(d time.Duration) <-chan time.Time
+}
+
+// RealClock is the machine's clock.
+type RealClock struct{}
+
+// Now implements Clock.
+func (RealClock) Now() time.Time { return time.Now() }
+
+// After implements Clock.
+func (RealClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// withDefaults returns o with each field set.
+func (o *Options) withDefaults() Options {
+	var full Options
+	if o != nil {
+		full = *o
+	}
+	if full.PollMin <= 0 {
+		full.PollMin = time.Millisecond
+	}
+	if full.PollMax <= 0 {
+		full.PollMax = 50 * time.Millisecond
+	}
+	full.PollMax = max(full.PollMax, full.PollMin)
+	if full.CloseTimeout <= 0 {
+		full.CloseTimeout = 5 * time.Second
+	}
+	if full.Clock == nil {
+		full.Clock = RealClock{}
+	}
+	return full
+}

@@ -1,0 +1,207 @@
+package filestore
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// play is the main function of the other processes. The first of args is the
+// file's path.
+func play(role string, args []string) int {
+	var err error
+	switch role {
+	case "add":
+		err = playAdd(args[0], args[1])
+	case "scribble":
+		err = playScribble(args[0], args[1])
+	case "stock":
+		err = playStock(args[0])
+	default:
+		err = fmt.Errorf("no such role: %s", role)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// playAdd adds 1 so many times.
+func playAdd(path, times string) error {
+	n, err := strconv.Atoi(times)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s, err := Open(ctx, path, NeverRemove, nil)
+	if err != nil {
+		return err
+	}
+	for range n {
+		if _, err := s.Add(ctx, "sum", 1); err != nil {
+			return err
+		}
+	}
+	return s.Close()
+}
+
+// playScribble adds to a counter of its own and sets large values for ever, and
+// prints each sum that it was given.
+func playScribble(path, name string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path, NeverRemove, nil)
+	if err != nil {
+		return err
+	}
+	for {
+		n, err := s.Add(ctx, name, 1)
+		if err != nil {
+			return err
+		}
+		fmt.Println(n)
+		if err := s.Set(ctx, "large", []byte(strings.Repeat(strconv.Itoa(int(n%10)), 200_000))); err != nil {
+			return err
+		}
+	}
+}
+
+// playStock writes as the reference does, in four writes a record, slowly. The
+// lock is waited for.
+func playStock(path string) error {
+	for i := 0; ; i++ {
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT, 0o644)
+		if err != nil {
+			return err
+		}
+		if err := ignoringEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX) }); err != nil {
+			return err
+		}
+		if _, err := unix.Seek(fd, 0, unix.SEEK_END); err != nil {
+			return err
+		}
+		value := strings.Repeat("s", 10)
+		length := binary.LittleEndian.AppendUint32(nil, uint32(len(value)))
+		for _, part := range []string{"\x06\x00\x00\x00", "/stock", string(length), value} {
+			if _, err := unix.Write(fd, []byte(part)); err != nil {
+				return err
+			}
+			time.Sleep(time.Millisecond)
+		}
+		_ = unix.Close(fd)
+		fmt.Println(i)
+	}
+}
+
+// another is this test binary in a role.
+func another(t testing.TB, role string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(within(t, time.Minute), must(os.Executable())(t), args...)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func TestManyAdd(t *testing.T) {
+	const processes, stores, each = 3, 3, 200
+	path := newPath(t)
+	last := mustOpen(t, path, 0, nil)
+	ctx := within(t, time.Minute)
+	var all sync.WaitGroup
+	for range processes {
+		cmd := another(t, "add", path, strconv.Itoa(each))
+		check(t, cmd.Start())
+		all.Go(func() {
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for i := range stores {
+		s := mustOpen(t, path, NeverRemove, &Options{Remote: i == 0})
+		for range 2 { // two goroutines to a store
+			all.Go(func() {
+				for range each {
+					if _, err := s.Add(ctx, "sum", 1); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	equal(t, string(must(last.Get(ctx, "sum"))(t)), strconv.Itoa((processes+2*stores)*each))
+	if _, end := plainRead(readFile(t, path)); end != len(readFile(t, path)) {
+		t.Error("the log is damaged")
+	}
+}
+
+// Writers are killed at any moment: nothing that they were told is lost, no value
+// is half, and others go on.
+func TestKilledWriters(t *testing.T) {
+	rounds := 12
+	if testing.Short() {
+		rounds = 3
+	}
+	path := newPath(t)
+	s := mustOpen(t, path, NeverRemove, nil)
+	ctx := within(t, time.Minute)
+	for round := range rounds {
+		role, name := "scribble", "counter"+strconv.Itoa(round)
+		if round%3 == 2 {
+			role = "stock"
+		}
+		told := killSoon(t, another(t, role, path, name))
+		equal(t, must(s.Add(ctx, "rounds", 1))(t), int64(round+1))
+		if role == "stock" {
+			if told > 0 {
+				equal(t, string(must(s.Get(ctx, "stock"))(t)), "ssssssssss")
+			}
+			continue
+		}
+		sum := must(s.Add(ctx, name, 0))(t)
+		if sum < told || sum > told+1 {
+			t.Fatalf("told %d, the file holds %d", told, sum)
+		}
+		value := string(must(s.Get(ctx, "large"))(t))
+		if len(value) != 200_000 || value != strings.Repeat(value[:1], len(value)) {
+			t.Fatalf("half a value: %d bytes", len(value))
+		}
+	}
+	log := readFile(t, path)
+	if _, end := plainRead(log); end != len(log) {
+		t.Errorf("damage is left at %d of %d", end, len(log))
+	}
+}
+
+// killSoon starts cmd, kills it a random time after it has begun to print, and
+// returns the last number that it has printed.
+func killSoon(t *testing.T, cmd *exec.Cmd) (told int64) {
+	t.Helper()
+	out := must(cmd.StdoutPipe())(t)
+	check(t, cmd.Start())
+	var kill *time.Timer
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		told = must(strconv.ParseInt(lines.Text(), 10, 64))(t)
+		if kill == nil {
+			kill = time.AfterFunc(time.Duration(rand.Int64N(int64(15*time.Millisecond))), func() { _ = cmd.Process.Kill() })
+		}
+	}
+	if err := cmd.Wait(); kill == nil || err == nil {
+		t.Fatalf("the process ended by itself: %v", err)
+	}
+	return told
+}

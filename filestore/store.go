@@ -1,0 +1,316 @@
+package filestore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/store"
+)
+
+// Store is a store.Store in a file. It may be used by several goroutines at once,
+// and the file by any number of Stores and of stock processes, on any number of
+// machines if the file system's locks reach over them.
+//
+// Locks, in the order in which they are taken: turn, the file's lock, mu. Waiting
+// calls hold none.
+type Store struct {
+	file      *file
+	local     bool // see isLocal
+	worldSize int
+	options   Options
+	closing   chan struct{} // closed when Close begins
+	close     func() error
+
+	// turn is held, by filling it, by whoever uses the file's lock: the lock
+	// belongs to the descriptor, not to the goroutine. What is written under turn
+	// and mu may be read under either.
+	turn   chan struct{}
+	pos    int64  // end of the last record applied; written under turn and mu
+	anchor []byte // the last bytes before pos
+	mem    []byte // memory to read into
+	log    []byte // memory to build records in
+
+	mu      sync.Mutex // held for memory only, never over a call that may wait
+	engine  *store.Engine
+	failure error  // why the store is of no use any more
+	watch   *watch // runs while anybody waits
+	waiting int    // calls that wait
+	watches sync.WaitGroup
+}
+
+// Open opens the store in the file at path, which it creates if there is none (in
+// a directory that must exist), and counts it as one more user of the file.
+//
+// worldSize says when the file is removed: by the Close after which no store is
+// open, if at least worldSize were closed over the life of the file. 0 stands for
+// whenever the last one is closed, NeverRemove (and every number below 0) for
+// never. A file that is left over is used on, with its keys; a process that dies
+// without Close is counted as a user for ever (docs/spec/filestore-format.md 6).
+//
+// Open waits for the file's lock until ctx ends, and for nothing else. It returns
+// ErrForeign for a file that is something else, and ErrNoLocks.
+func Open(ctx context.Context, path string, worldSize int, options *Options) (*Store, error) {
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("file store %s: open: %w", path, err)
+	}
+	for tries := 1; ; tries++ {
+		s, err := open(ctx, absolute, worldSize, options.withDefaults())
+		if err == nil {
+			return s, nil
+		}
+		// The last user may have removed the file while this one waited for its
+		// lock.
+		gone := errors.Is(err, ErrVanished) || errors.Is(err, ErrReplaced)
+		if !gone || tries == openTries {
+			return nil, fmt.Errorf("file store %s: open: %w", absolute, err)
+		}
+	}
+}
+
+// openTries bounds how often Open begins anew. More than a few removals in its
+// way, it is a file system on which a path does not lead to the file it opens.
+const openTries = 100
+
+func open(ctx context.Context, path string, worldSize int, options Options) (*Store, error) {
+	if err := store.ContextError(ctx); err != nil {
+		return nil, err
+	}
+	f, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		file:      f,
+		local:     !options.Remote && isLocal(f.fd),
+		worldSize: worldSize,
+		options:   options,
+		closing:   make(chan struct{}),
+		turn:      make(chan struct{}, 1),
+		engine:    store.NewEngine(store.Limits{}),
+	}
+	s.close = sync.OnceValue(s.shut)
+	err = s.update(ctx, func(log []byte) ([]byte, error) {
+		log, _, err := s.count(log, refcountKey, 1)
+		return log, err
+	})
+	if err != nil {
+		f.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Path returns the absolute path of the store's file.
+func (s *Store) Path() string { return s.file.path }
+
+// Close ends the store: waiting calls return ErrClosed, the file's counters are
+// changed, and the file is removed if this was the last user and worldSize allows
+// (see Open). It waits for the file's lock, at most for Options.CloseTimeout. On
+// an error this store stays counted as a user of the file; it is closed anyway. A
+// file that is gone already is none. Closing again returns what the first Close
+// returned.
+func (s *Store) Close() error { return s.close() }
+
+func (s *Store) shut() error {
+	s.mu.Lock()
+	close(s.closing) // under mu, so that no watch begins after it
+	s.endWatch()
+	s.mu.Unlock()
+	s.watches.Wait()
+	clock := s.options.Clock
+	deadline := clock.Now().Add(s.options.CloseTimeout)
+	s.turn <- struct{}{} // who has it sees closing, and does not wait any more
+	defer func() { <-s.turn }()
+	err := s.section(patience{ctx: context.Background(), deadline: deadline}, unix.LOCK_EX, s.leave)
+	s.file.close()
+	if err == nil || errors.Is(err, ErrVanished) {
+		return nil
+	}
+	return fmt.Errorf("file store %s: close: %w", s.file.path, err)
+}
+
+// leave writes what a closing store writes and removes the file if it is due.
+func (s *Store) leave(size int64) error {
+	cleanups, users := int64(0), int64(0)
+	err := s.amend(size, func(log []byte) ([]byte, error) {
+		log, n, err := s.count(log, cleanupKey, 1)
+		if err != nil {
+			return nil, err
+		}
+		cleanups = n
+		log, users, err = s.count(log, refcountKey, -1)
+		return log, err
+	})
+	if err != nil {
+		return err
+	}
+	if users == 0 && s.worldSize >= 0 && cleanups >= int64(s.worldSize) {
+		// A file that cannot be removed is one that is left over; the reference
+		// does not mind either.
+		_ = s.file.remove()
+	}
+	return nil
+}
+
+// count appends to log the record that adds delta to the number under the stored
+// key, and returns the sum. mu is held.
+func (s *Store) count(log []byte, key string, delta int64) ([]byte, int64, error) {
+	value, _ := s.engine.Get(key)
+	n, err := parseNumber(value)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%q: %w", key, err)
+	}
+	n += delta
+	var digits [20]byte // the longest int64 with its sign
+	log, err = appendRecord(log, key, strconv.AppendInt(digits[:0], n, 10))
+	return log, n, err
+}
+
+// view runs f when everything is known that was in the file when view was called.
+// f reads the engine, and may register a waiter; mu is held.
+func (s *Store) view(ctx context.Context, f func()) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	if s.local {
+		size, err := s.file.size()
+		if err != nil {
+			return cmp.Or(s.usable(ctx), s.fail(err))
+		}
+		if s.viewAt(size, f) {
+			return nil
+		}
+	}
+	return s.locked(ctx, unix.LOCK_SH, func(size int64) error {
+		if err := s.refresh(size); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f()
+		return nil
+	})
+}
+
+// viewAt runs f if exactly the first size bytes of the file have been applied.
+func (s *Store) viewAt(size int64, f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if size != s.pos || s.failure != nil {
+		return false
+	}
+	f()
+	return true
+}
+
+// update appends to the file what f returns, which gets a buffer to append to and
+// sees the engine after everything that is in the file; mu is held. Nothing is
+// written if f returns nothing or an error.
+func (s *Store) update(ctx context.Context, f func(log []byte) ([]byte, error)) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	return s.locked(ctx, unix.LOCK_EX, func(size int64) error { return s.amend(size, f) })
+}
+
+// amend is update under the exclusive lock.
+func (s *Store) amend(size int64, f func(log []byte) ([]byte, error)) error {
+	if err := s.refresh(size); err != nil {
+		return err
+	}
+	if s.pos != size {
+		var err error
+		if size, err = s.mend(size); err != nil {
+			return fmt.Errorf("incomplete record at offset %d: %w", s.pos, err)
+		}
+	}
+	s.mu.Lock()
+	log, err := f(s.log[:0])
+	s.mu.Unlock()
+	if err != nil || len(log) == 0 {
+		return err
+	}
+	defer s.keepLog(log)
+	return s.write(log, size)
+}
+
+// locked runs f under the file's lock with the size of the file.
+func (s *Store) locked(ctx context.Context, how int, f func(size int64) error) error {
+	select {
+	case s.turn <- struct{}{}:
+	default:
+		select {
+		case s.turn <- struct{}{}:
+		case <-ctx.Done():
+			return store.ContextError(ctx)
+		case <-s.closing:
+			return store.ErrClosed
+		}
+	}
+	defer func() { <-s.turn }()
+	if err := s.usable(ctx); err != nil {
+		return err // the descriptor may be closed already
+	}
+	return s.section(patience{ctx: ctx, closing: s.closing}, how, f)
+}
+
+// section runs f under the file's lock if the path still names the file. The turn
+// is held.
+func (s *Store) section(p patience, how int, f func(size int64) error) error {
+	if err := s.failed(); err != nil {
+		return err
+	}
+	if err := s.file.lock(p, s.options.Clock, how); err != nil {
+		return err
+	}
+	defer s.file.unlock()
+	size, err := s.file.size()
+	if err == nil {
+		err = f(size)
+	}
+	return s.fail(err)
+}
+
+// usable returns why no call can be begun, if so.
+func (s *Store) usable(ctx context.Context) error {
+	select {
+	case <-s.closing:
+		return store.ErrClosed
+	default:
+		return store.ContextError(ctx)
+	}
+}
+
+// fail returns err, and remembers it if it ends the store.
+func (s *Store) fail(err error) error {
+	if errors.Is(err, ErrVanished) || errors.Is(err, ErrReplaced) || errors.Is(err, ErrForeign) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.failure == nil {
+			s.failure = err
+		}
+		return s.failure
+	}
+	return err
+}
+
+// failed returns why the store is of no use any more, if so.
+func (s *Store) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
+// elapsed says for how long a call that began at start has been tried.
+func (s *Store) elapsed(start time.Time) time.Duration {
+	return s.options.Clock.Now().Sub(start).Round(time.Millisecond)
+}

@@ -1,0 +1,263 @@
+package filestore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/store"
+)
+
+// plainRead reads a log the naive way: the entries, and where the last complete
+// record ends.
+func plainRead(log []byte) (entries map[string]string, end int) {
+	entries = make(map[string]string)
+	for rest := log; ; {
+		var fields [2]string
+		for i := range fields {
+			if len(rest) < 4 {
+				return entries, end
+			}
+			n := uint64(binary.LittleEndian.Uint32(rest))
+			if uint64(len(rest)-4) < n {
+				return entries, end
+			}
+			fields[i], rest = string(rest[4:4+n]), rest[4+n:]
+		}
+		end = len(log) - len(rest)
+		if name, ok := strings.CutPrefix(fields[0], "-"); ok {
+			delete(entries, name)
+		} else {
+			entries[fields[0]] = fields[1]
+		}
+	}
+}
+
+// rec is one record.
+func rec(key, value string) []byte {
+	log, err := appendRecord(nil, key, []byte(value))
+	if err != nil {
+		panic(err)
+	}
+	return log
+}
+
+// users returns entries without the store's own.
+func users(entries map[string]string) map[string]string {
+	entries = maps.Clone(entries)
+	delete(entries, refcountKey)
+	delete(entries, cleanupKey)
+	return entries
+}
+
+// A log cut at each of its bytes: a store opens it, knows what is complete, keeps
+// every byte of that, and leaves a log without damage.
+func TestTornEverywhere(t *testing.T) {
+	whole := golden(t, "43")
+	dir := t.TempDir()
+	for cut := range len(whole) + 1 {
+		path := fmt.Sprintf("%s/%d", dir, cut)
+		writeFile(t, path, whole[:cut])
+		before, end := plainRead(whole[:cut])
+		s := mustOpen(t, path, NeverRemove, nil)
+		ctx := within(t, 10*time.Second)
+		check(t, s.Set(ctx, "more", []byte("x")))
+		check(t, s.Close())
+
+		log := readFile(t, path)
+		if !bytes.Equal(log[:end], whole[:end]) || len(log) < cut {
+			t.Fatalf("cut at %d: what was complete has changed:\n%q", cut, log)
+		}
+		after, end := plainRead(log)
+		if end != len(log) {
+			t.Fatalf("cut at %d: damage is left at %d of %d", cut, end, len(log))
+		}
+		before["/more"] = "x"
+		if !maps.Equal(users(after), users(before)) {
+			t.Fatalf("cut at %d: have %q, want %q", cut, users(after), users(before))
+		}
+	}
+}
+
+// A torn record appears under a store that is open: reading goes on, the next
+// write covers it, and a store that has seen the torn bytes sees what follows.
+func TestTornUnderOpenStores(t *testing.T) {
+	for _, torn := range [][]byte{
+		{7},
+		{7, 0, 0, 0},
+		[]byte("\x04\x00\x00\x00/t"),
+		[]byte("\x02\x00\x00\x00/t"),
+		[]byte("\x02\x00\x00\x00/t\x05\x00\x00"),
+		[]byte("\x02\x00\x00\x00/t\x05\x00\x00\x00half"),
+		[]byte("\x03\x00\x00\x00-/k\x00"),
+		append([]byte("\x02\x00\x00\x00/t\xff\xff\xff\xff"), bytes.Repeat([]byte("x"), 100_000)...),
+	} {
+		path := newPath(t)
+		writer := mustOpen(t, path, NeverRemove, nil)
+		reader := mustOpen(t, path, NeverRemove, nil)
+		remote := mustOpen(t, path, NeverRemove, &Options{Remote: true})
+		ctx := within(t, 10*time.Second)
+		check(t, writer.Set(ctx, "k", []byte("v")))
+		appendTo(t, path, torn)
+		for _, s := range []*Store{reader, remote} {
+			equal(t, string(must(s.Get(ctx, "k"))(t)), "v")
+			equal(t, must(s.Check(ctx, []string{"t"}))(t), false)
+		}
+		size := len(readFile(t, path))
+		check(t, writer.Set(ctx, "k", []byte("v2")))
+		for _, s := range []*Store{reader, remote, writer} {
+			equal(t, string(must(s.Get(ctx, "k"))(t)), "v2")
+			equal(t, must(s.Check(ctx, []string{"t"}))(t), false)
+			equal(t, must(s.NumKeys(ctx))(t), 2)
+		}
+		log := readFile(t, path)
+		if _, end := plainRead(log); end != len(log) || len(log) < size {
+			t.Fatalf("torn %.20q: damage is left in %.200q", torn, log)
+		}
+	}
+}
+
+// Waiting calls are not disturbed by torn bytes, nor woken by their cover.
+func TestTornWhileWaiting(t *testing.T) {
+	path := newPath(t)
+	s := mustOpen(t, path, NeverRemove, nil)
+	other := mustOpen(t, path, NeverRemove, nil)
+	ctx := within(t, 10*time.Second)
+	done := make(chan error, 1)
+	go func() { done <- s.Wait(ctx, []string{"t"}) }()
+	appendTo(t, path, []byte("\x02\x00\x00\x00/t\x05\x00\x00\x00half"))
+	check(t, other.Set(ctx, "k", nil))
+	select {
+	case err := <-done:
+		t.Fatalf("woken by nothing: %v", err)
+	case <-time.After(30 * time.Millisecond):
+	}
+	check(t, other.Set(ctx, "t", nil))
+	check(t, <-done)
+}
+
+// What a stock process appended behind the torn record of another, without
+// reading, is kept if the other was killed between two writes.
+func TestRecordsBehindTorn(t *testing.T) {
+	behind := slices.Concat(rec("/a", "1"), rec("-/b", ""), rec("/c", "three"))
+	for _, torn := range []string{
+		"\x02\x00\x00\x00",
+		"\x09\x00\x00\x00",
+		"\x02\x00\x00\x00/t\x50\x00\x00\x00",
+		"\x09\x00\x00\x00/keykeyke\x00\x01\x00\x00",
+	} {
+		path := newPath(t)
+		log := slices.Concat(rec("/b", "2"), []byte(torn), behind)
+		writeFile(t, path, log)
+		s := mustOpen(t, path, NeverRemove, nil)
+		ctx := within(t, 10*time.Second)
+		equal(t, string(must(s.Get(ctx, "a"))(t)), "1")
+		equal(t, string(must(s.Get(ctx, "c"))(t)), "three")
+		equal(t, must(s.Check(ctx, []string{"b"}))(t), false)
+		check(t, s.Close())
+		after := readFile(t, path)
+		want := map[string]string{"/a": "1", "/c": "three"}
+		if entries, end := plainRead(after); end != len(after) || !maps.Equal(users(entries), want) {
+			t.Fatalf("behind %q: %q", torn, after)
+		}
+	}
+}
+
+// Torn records behind torn records, among them what a store leaves that is killed
+// while it copies records before it covers them.
+func TestTornTwice(t *testing.T) {
+	behind := rec("/a", "1")
+	for _, torn := range []string{"\x02\x00\x00\x00", "\x02\x00\x00\x00/t\x50\x00\x00\x00"} {
+		log := slices.Concat(rec("/b", "2"), []byte(torn), behind)
+		for cut := range len(behind) + 1 {
+			path := newPath(t)
+			writeFile(t, path, slices.Concat(log, behind[:cut]))
+			s := mustOpen(t, path, NeverRemove, nil)
+			check(t, s.Close())
+			after := readFile(t, path)
+			want := map[string]string{"/a": "1", "/b": "2"}
+			if entries, end := plainRead(after); end != len(after) || !maps.Equal(users(entries), want) {
+				t.Fatalf("cut at %d: %q", cut, after)
+			}
+		}
+	}
+}
+
+// Behind a key, every reader takes the key of the next record for the value.
+func TestRecordsBehindTornKey(t *testing.T) {
+	path := newPath(t)
+	log := slices.Concat([]byte("\x02\x00\x00\x00/t"), rec("/a", "1"), rec("/b", "2"))
+	writeFile(t, path, log)
+	_, err := Open(within(t, 10*time.Second), path, NeverRemove, nil)
+	isError(t, err, ErrForeign)
+	equal(t, string(readFile(t, path)), string(log))
+}
+
+func TestForeignFiles(t *testing.T) {
+	for name, content := range map[string]string{
+		"script":           "#!/bin/sh\nexit 0\n",
+		"word":             "hi\n",
+		"long key":         "\x00\x00\x01\x00/" + strings.Repeat("x", 100),
+		"no key of ours":   "\x04\x00\x00\x00xyz",
+		"no counter":       "\x09\x00\x00\x00reform",
+		"behind a record":  string(rec("/k", "v")) + "garbage that is no record",
+		"absurd length":    string(rec("/k", "v")) + "\xff\xff\xff\xff",
+		"absurd and short": "\xff\xff\xff\xff/k",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := newPath(t)
+			writeFile(t, path, []byte(content))
+			_, err := Open(within(t, 10*time.Second), path, NeverRemove, nil)
+			isError(t, err, ErrForeign)
+			if !strings.Contains(err.Error(), path) {
+				t.Fatalf("the error does not name the file: %v", err)
+			}
+			equal(t, string(readFile(t, path)), content)
+		})
+	}
+	_, err := Open(within(t, 10*time.Second), t.TempDir(), NeverRemove, nil)
+	if err == nil {
+		t.Fatal("a directory was opened")
+	}
+	_, err = Open(within(t, 10*time.Second), "/dev/null", NeverRemove, nil)
+	isError(t, err, ErrForeign)
+}
+
+// Garbage that appears under an open store is an error at once, for who reads and
+// for who waits, and from then on.
+func TestForeignUnderOpenStore(t *testing.T) {
+	path := newPath(t)
+	s := mustOpen(t, path, NeverRemove, nil)
+	ctx := within(t, 10*time.Second)
+	done := make(chan error, 1)
+	go func() { done <- s.Wait(ctx, []string{"k"}) }()
+	appendTo(t, path, []byte("this is no record"))
+	isError(t, <-done, ErrForeign)
+	_, err := s.Get(ctx, "k")
+	isError(t, err, ErrForeign)
+	isError(t, s.Set(ctx, "k", nil), ErrForeign)
+	isError(t, s.Close(), ErrForeign)
+	isError(t, s.Set(ctx, "k", nil), store.ErrClosed)
+}
+
+func TestTooLarge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reserves 4 GB of address space")
+	}
+	_, err := appendRecord(nil, "/k", make([]byte, maxField+1))
+	isError(t, err, store.ErrTooLarge)
+}
+
+func appendTo(t testing.TB, path string, content []byte) {
+	t.Helper()
+	f := must(os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0))(t)
+	_, err := f.Write(content)
+	check(t, errors.Join(err, f.Close()))
+}

@@ -1,0 +1,196 @@
+package filestore
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/store"
+)
+
+// Whatever is done to the file of an open store, each call says so at once, and
+// so do the calls that wait.
+func TestFileTakenAway(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, path string)
+		want  error
+	}{
+		"removed":           {func(t *testing.T, path string) { check(t, os.Remove(path)) }, ErrVanished},
+		"renamed":           {func(t *testing.T, path string) { check(t, os.Rename(path, path+"2")) }, ErrVanished},
+		"directory removed": {func(t *testing.T, path string) { check(t, os.RemoveAll(filepath.Dir(path))) }, ErrVanished},
+		"renamed over": {func(t *testing.T, path string) {
+			writeFile(t, path+"2", readFile(t, path))
+			check(t, os.Rename(path+"2", path))
+		}, ErrReplaced},
+		"cut":       {func(t *testing.T, path string) { check(t, os.Truncate(path, 30)) }, ErrReplaced},
+		"emptied":   {func(t *testing.T, path string) { check(t, os.Truncate(path, 0)) }, ErrReplaced},
+		"rewritten": {func(t *testing.T, path string) { writeFile(t, path, rec("/k", strings.Repeat("x", 1000))) }, ErrReplaced},
+	} {
+		for _, remote := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "dir", "store")
+				check(t, os.Mkdir(filepath.Dir(path), 0o755))
+				s := mustOpen(t, path, 0, &Options{Remote: remote})
+				ctx := within(t, 10*time.Second)
+				check(t, s.Set(ctx, "k", []byte("value")))
+				check(t, s.Set(ctx, "l", []byte("value")))
+				done := make(chan error, 1)
+				go func() { done <- s.Wait(ctx, []string{"missing"}) }()
+				time.Sleep(time.Millisecond)
+				c.spoil(t, path)
+				time.Sleep(lookAge)
+				_, err := s.Get(ctx, "k")
+				isError(t, err, c.want)
+				isError(t, <-done, c.want)
+				isError(t, s.Set(ctx, "k", nil), c.want)
+				_, err = s.Add(ctx, "n", 1)
+				isError(t, err, c.want)
+				err = s.Close()
+				if c.want == ErrVanished {
+					check(t, err)
+				} else {
+					isError(t, err, c.want)
+				}
+			})
+		}
+	}
+}
+
+func newFile(t *testing.T, path string) {
+	check(t, os.Remove(path))
+	writeFile(t, path, rec("/k", strings.Repeat("x", 1000)))
+}
+
+// A waiting call alone finds out too, without another one's help.
+func TestFileTakenAwayWhileWaiting(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		path := newPath(t)
+		s := mustOpen(t, path, 0, &Options{Remote: remote})
+		ctx := within(t, 10*time.Second)
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Get(ctx, "missing")
+			done <- err
+		}()
+		time.Sleep(10 * time.Millisecond)
+		start := time.Now()
+		check(t, os.Remove(path))
+		isError(t, <-done, ErrVanished)
+		if took := time.Since(start); !remote && took > recheck/2 {
+			t.Errorf("noticed after %v", took)
+		}
+	}
+}
+
+// Nothing is written to a file that came in the place of another.
+func TestReplacementIsLeftAlone(t *testing.T) {
+	path := newPath(t)
+	s := mustOpen(t, path, 0, nil)
+	newFile(t, path)
+	isError(t, s.Set(within(t, time.Second), "k", nil), ErrReplaced)
+	before := string(readFile(t, path))
+	isError(t, s.Set(within(t, time.Second), "k", nil), ErrReplaced)
+	isError(t, s.Close(), ErrReplaced)
+	equal(t, string(readFile(t, path)), before)
+}
+
+func TestDirectoryMissing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "nowhere")
+	start := time.Now()
+	_, err := Open(within(t, time.Minute), filepath.Join(dir, "store"), 1, nil)
+	isError(t, err, fs.ErrNotExist)
+	if !strings.Contains(err.Error(), "directory "+dir) {
+		t.Errorf("the error does not name the directory: %v", err)
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestFileMode(t *testing.T) {
+	path := newPath(t)
+	old := unix.Umask(0o026)
+	defer unix.Umask(old)
+	mustOpen(t, path, 1, nil)
+	equal(t, must(os.Stat(path))(t).Mode(), 0o640)
+}
+
+// Open that waits for the lock of a file which its last user removes begins anew.
+func TestOpenWhileRemoved(t *testing.T) {
+	path := newPath(t)
+	ctx := within(t, 10*time.Second)
+	for range 200 {
+		a := must(Open(ctx, path, 0, nil))(t)
+		closed := make(chan error, 1)
+		go func() { closed <- a.Close() }()
+		b := must(Open(ctx, path, 0, nil))(t)
+		check(t, b.Set(ctx, "k", nil))
+		check(t, <-closed)
+		check(t, b.Set(ctx, "k", nil))
+		check(t, b.Close())
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal("the file is left over")
+		}
+	}
+}
+
+// A relative path is that of the time of Open.
+func TestRelativePath(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := mustOpen(t, "store", 0, nil)
+	check(t, os.Chdir("/"))
+	check(t, s.Set(within(t, time.Second), "k", nil))
+	equal(t, filepath.Base(s.Path()), "store")
+}
+
+func TestCloseTwiceAndAfter(t *testing.T) {
+	s := mustOpen(t, newPath(t), NeverRemove, nil)
+	check(t, s.Close())
+	check(t, s.Close())
+	ctx := within(t, time.Second)
+	_, err := s.Get(ctx, "k")
+	isError(t, err, store.ErrClosed)
+	isError(t, s.Barrier(ctx, "b", 1), store.ErrClosed)
+	isError(t, s.QueuePush(ctx, "q", nil), store.ErrClosed)
+}
+
+// Close ends every call of every goroutine, whatever it is at.
+func TestCloseWhileBusy(t *testing.T) {
+	for _, remote := range []bool{false, true} {
+		path := newPath(t)
+		s := mustOpen(t, path, 0, &Options{Remote: remote})
+		ctx := within(t, 10*time.Second)
+		calls := []func() error{
+			func() error { return s.Set(ctx, "k", []byte("v")) },
+			func() error { _, err := s.Add(ctx, "n", 1); return err },
+			func() error { _, err := s.Get(ctx, "k"); return err },
+			func() error { _, err := s.ListKeys(ctx); return err },
+			func() error { return s.Wait(ctx, []string{"never"}) },
+			func() error { _, err := s.MultiGet(ctx, []string{"k", "never"}); return err },
+		}
+		var ends []<-chan error
+		for _, call := range calls {
+			ends = append(ends, begin(func() error {
+				for {
+					if err := call(); err != nil {
+						return err
+					}
+				}
+			}))
+		}
+		waits(t, s, 2)
+		time.Sleep(5 * time.Millisecond)
+		check(t, s.Close())
+		for _, end := range ends {
+			isError(t, <-end, store.ErrClosed)
+		}
+		_, err := os.Stat(path)
+		isError(t, err, fs.ErrNotExist)
+	}
+}

@@ -1,0 +1,112 @@
+package filestore
+
+import (
+	"context"
+	"fmt"
+
+	"rallypoint/core/store"
+)
+
+// watch keeps a store up to date while calls wait for what others write. There
+// is at most one per store, in a goroutine of its own, which begins with the
+// first call that waits and ends with the last, or with Close.
+type watch struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	failed chan struct{} // closed when the watch ended by an error
+	err    error         // that error
+}
+
+// await runs f, which registers the waiter unless there is nothing to wait for,
+// and waits until the waiter is woken. It holds neither a lock nor the turn.
+func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) error {
+	start := s.options.Clock.Now()
+	woken := make(chan struct{})
+	waiter := &store.Waiter{Wake: func() { close(woken) }}
+	var w *watch
+	err := s.view(ctx, func() {
+		if !f(waiter) {
+			w = s.watchOn()
+		}
+	})
+	if err != nil || w == nil {
+		return err
+	}
+	defer s.watchOff(waiter)
+	select {
+	case <-woken:
+		return nil
+	case <-w.failed:
+		return w.err
+	case <-s.closing:
+		return store.ErrClosed
+	case <-ctx.Done():
+		return fmt.Errorf("waited %v: %w", s.elapsed(start), store.ContextError(ctx))
+	}
+}
+
+// watchOn counts one more call that waits and returns the watch. mu is held.
+func (s *Store) watchOn() *watch {
+	s.waiting++
+	if s.watch == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		s.watch = &watch{ctx: ctx, cancel: cancel, failed: make(chan struct{})}
+		if s.usable(ctx) != nil {
+			return s.watch // Close has begun and ends the call
+		}
+		s.watches.Add(1)
+		go s.follow(s.watch)
+	}
+	return s.watch
+}
+
+// watchOff ends the wait of one call and, with the last, the watch.
+func (s *Store) watchOff(waiter *store.Waiter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine.Cancel(waiter)
+	if s.waiting--; s.waiting == 0 {
+		s.endWatch()
+	}
+}
+
+// endWatch makes the watch end, if there is one. mu is held.
+func (s *Store) endWatch() {
+	if s.watch != nil {
+		s.watch.cancel()
+		s.watch = nil
+	}
+}
+
+// follow reads the log on whenever it has grown, which wakes who waits for what
+// is in it, until w is cancelled or the file fails.
+func (s *Store) follow(w *watch) {
+	defer s.watches.Done()
+	news := s.newNews(w.ctx)
+	defer news.close()
+	known := int64(-1)
+	for {
+		changed := false
+		err := s.view(w.ctx, func() { changed, known = s.pos != known, s.pos })
+		if err != nil {
+			s.breakWatch(w, err)
+			return
+		}
+		news.wait(changed)
+		if w.ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// breakWatch ends w, and with it the calls that wait, with err. Later calls get a
+// watch of their own. A watch that was cancelled has nobody to tell.
+func (s *Store) breakWatch(w *watch, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watch == w {
+		w.err = err
+		close(w.failed)
+		s.endWatch()
+	}
+}

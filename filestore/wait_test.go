@@ -1,0 +1,276 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/store"
+)
+
+// begin runs a call in a goroutine and returns its error to come.
+func begin(call func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	return done
+}
+
+// waits reports whether so many calls wait on s, soon.
+func waits(t testing.TB, s *Store, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		now := s.waiting
+		s.mu.Unlock()
+		if now == n {
+			return
+		}
+	}
+	t.Fatalf("no %d calls wait", n)
+}
+
+// With polls that never come, only inotify can wake.
+func TestInotifyWakes(t *testing.T) {
+	path := newPath(t)
+	a := mustOpen(t, path, NeverRemove, &Options{PollMin: time.Hour})
+	if !a.local {
+		t.Skip("the file system has no inotify")
+	}
+	b := mustOpen(t, path, NeverRemove, nil)
+	ctx := within(t, 10*time.Second)
+	for range 20 {
+		done := begin(func() error { return a.Wait(ctx, []string{"k"}) })
+		waits(t, a, 1)
+		start := time.Now()
+		check(t, b.Set(ctx, "k", nil))
+		check(t, <-done)
+		if took := time.Since(start); took > recheck/2 {
+			t.Errorf("woken after %v", took)
+		}
+		must(b.Delete(ctx, "k"))(t)
+	}
+}
+
+func TestPollWakes(t *testing.T) {
+	path := newPath(t)
+	a := mustOpen(t, path, NeverRemove, &Options{Remote: true})
+	b := mustOpen(t, path, NeverRemove, nil)
+	ctx := within(t, 10*time.Second)
+	done := begin(func() error { return a.Wait(ctx, []string{"k"}) })
+	waits(t, a, 1)
+	check(t, b.Set(ctx, "k", nil))
+	check(t, <-done)
+}
+
+// fakeClock hands out the durations that are asked for, and never fires by itself.
+type fakeClock struct {
+	asked chan time.Duration
+	fire  chan time.Time
+}
+
+func (c *fakeClock) Now() time.Time { return time.Time{} }
+
+func (c *fakeClock) After(d time.Duration) <-chan time.Time {
+	c.asked <- d
+	return c.fire
+}
+
+// The poll grows from its least to its greatest time and starts anew with each
+// change.
+func TestPollAdapts(t *testing.T) {
+	path := newPath(t)
+	clock := &fakeClock{asked: make(chan time.Duration), fire: make(chan time.Time)}
+	a := mustOpen(t, path, NeverRemove, &Options{
+		Remote: true, Clock: clock, PollMin: 4 * time.Millisecond, PollMax: 10 * time.Millisecond,
+	})
+	b := mustOpen(t, path, NeverRemove, nil)
+	ctx := within(t, 10*time.Second)
+	done := begin(func() error { return a.Wait(ctx, []string{"k"}) })
+	near := func(want time.Duration) {
+		t.Helper()
+		if have := <-clock.asked; have.Round(time.Microsecond) != want {
+			t.Fatalf("have %v, want %v", have, want)
+		}
+	}
+	for range 2 {
+		near(4 * time.Millisecond)
+		clock.fire <- time.Time{}
+		near(6 * time.Millisecond)
+		clock.fire <- time.Time{}
+		near(9 * time.Millisecond)
+		clock.fire <- time.Time{}
+		near(10 * time.Millisecond)
+		check(t, b.Set(ctx, "other", nil))
+		clock.fire <- time.Time{}
+	}
+	near(4 * time.Millisecond)
+	check(t, b.Set(ctx, "k", nil))
+	clock.fire <- time.Time{}
+	<-clock.asked
+	check(t, <-done)
+}
+
+// All calls that wait on one store are woken by one watch, each by its own keys.
+func TestManyWait(t *testing.T) {
+	path := newPath(t)
+	a := mustOpen(t, path, NeverRemove, nil)
+	b := mustOpen(t, path, NeverRemove, nil)
+	ctx := within(t, 10*time.Second)
+	got := begin(func() error {
+		value, err := a.Get(ctx, "x")
+		if err == nil && string(value) != "1" {
+			err = errors.New(string(value))
+		}
+		return err
+	})
+	both := begin(func() error { return a.Wait(ctx, []string{"x", "y"}) })
+	all := begin(func() error {
+		values, err := a.MultiGet(ctx, []string{"x", "y", "z"})
+		if err == nil && len(values) != 3 {
+			err = errors.New("too few values")
+		}
+		return err
+	})
+	waits(t, a, 3)
+	check(t, b.Set(ctx, "x", []byte("1")))
+	check(t, <-got)
+	waits(t, a, 2)
+	must(b.Delete(ctx, "x"))(t)
+	check(t, b.Set(ctx, "y", nil))
+	check(t, <-both) // x was written once
+	check(t, a.Set(ctx, "z", nil))
+	waits(t, a, 1)
+	check(t, a.Set(ctx, "x", nil)) // its own writes wake as well
+	check(t, <-all)
+	waits(t, a, 0)
+}
+
+func TestBarrier(t *testing.T) {
+	path := newPath(t)
+	ctx := within(t, 10*time.Second)
+	var all sync.WaitGroup
+	for range 4 {
+		s := mustOpen(t, path, NeverRemove, nil)
+		all.Go(func() {
+			if err := s.Barrier(ctx, "b", 4); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestWaitEnds(t *testing.T) {
+	s := mustOpen(t, newPath(t), NeverRemove, nil)
+	err := s.Wait(soon(t), []string{"k"})
+	isError(t, err, store.ErrTimeout)
+	isError(t, err, context.DeadlineExceeded)
+	if text := err.Error(); !strings.Contains(text, s.Path()) || !strings.Contains(text, `"k"`) || !strings.Contains(text, "waited") {
+		t.Errorf("the error says too little: %v", err)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	done := begin(func() error { return s.Wait(ctx, []string{"k"}) })
+	waits(t, s, 1)
+	cancel()
+	isError(t, <-done, context.Canceled)
+	isError(t, s.Set(ctx, "k", nil), context.Canceled)
+
+	done = begin(func() error { return s.Wait(context.Background(), []string{"k"}) })
+	waits(t, s, 1)
+	check(t, s.Close())
+	isError(t, <-done, store.ErrClosed)
+}
+
+// lockOf takes the lock of a file as another process would.
+func lockOf(t *testing.T, path string, how int) (unlock func()) {
+	t.Helper()
+	f := must(os.OpenFile(path, os.O_RDWR, 0))(t)
+	check(t, unix.Flock(int(f.Fd()), how))
+	return func() { _ = f.Close() }
+}
+
+// While another holds the lock, reads of what is known go on, and every wait for
+// the lock ends with its context or with Close.
+func TestLockHeld(t *testing.T) {
+	path := newPath(t)
+	clock := RealClock{}
+	s := mustOpen(t, path, 0, &Options{Clock: clock, CloseTimeout: 20 * time.Millisecond})
+	ctx := within(t, 10*time.Second)
+	check(t, s.Set(ctx, "k", []byte("v")))
+	unlock := lockOf(t, path, unix.LOCK_EX)
+	if s.local {
+		equal(t, string(must(s.Get(ctx, "k"))(t)), "v")
+	}
+	err := s.Set(soon(t), "k", nil)
+	isError(t, err, store.ErrTimeout)
+	if want := s.file.holder(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "lock") {
+		t.Errorf("the error does not say who holds the lock: %v", err)
+	}
+	_, err = Open(soon(t), path, 0, nil)
+	isError(t, err, store.ErrTimeout)
+
+	one := begin(func() error { return s.Set(ctx, "k", nil) })
+	two := begin(func() error { return s.Set(soon(t), "k", nil) }) // waits for the turn
+	isError(t, <-two, store.ErrTimeout)
+	three := begin(func() error { return s.Set(ctx, "k", nil) })
+	isError(t, s.Close(), store.ErrTimeout)
+	isError(t, <-one, store.ErrClosed)
+	isError(t, <-three, store.ErrClosed)
+	unlock()
+}
+
+// A shared lock elsewhere lets readers in and writers wait.
+func TestSharedLockHeld(t *testing.T) {
+	path := newPath(t)
+	s := mustOpen(t, path, 0, &Options{Remote: true})
+	ctx := within(t, 10*time.Second)
+	check(t, s.Set(ctx, "k", []byte("v")))
+	unlock := lockOf(t, path, unix.LOCK_SH)
+	equal(t, string(must(s.Get(ctx, "k"))(t)), "v")
+	isError(t, s.Set(soon(t), "k", nil), store.ErrTimeout)
+	done := begin(func() error { return s.Set(ctx, "k", nil) })
+	unlock()
+	check(t, <-done)
+}
+
+// The lock is free between calls and while calls wait.
+func TestLockIsGivenBack(t *testing.T) {
+	path := newPath(t)
+	s := mustOpen(t, path, 0, nil)
+	ctx := within(t, 10*time.Second)
+	done := begin(func() error { return s.Wait(ctx, []string{"k"}) })
+	waits(t, s, 1)
+	_, err := s.Add(ctx, "refuse", 1)
+	check(t, err)
+	check(t, s.Set(ctx, "word", []byte("x")))
+	_, err = s.Add(ctx, "word", 1)
+	isError(t, err, store.ErrNotNumber)
+	lockOf(t, path, unix.LOCK_EX)()
+	check(t, s.Set(ctx, "k", nil))
+	check(t, <-done)
+}
+
+// A full disk: the write fails, nothing of it stays, and the store goes on.
+func TestFullDisk(t *testing.T) {
+	path := newPath(t)
+	s := mustOpen(t, path, NeverRemove, nil)
+	ctx := within(t, 10*time.Second)
+	check(t, s.Set(ctx, "k", []byte("v")))
+	before := readFile(t, path)
+	var old unix.Rlimit
+	check(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
+	check(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(len(before)) + 50, Max: old.Max}))
+	err := s.Set(ctx, "large", make([]byte, 1000))
+	check(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old))
+	isError(t, err, unix.EFBIG)
+	equal(t, string(readFile(t, path)), string(before))
+	check(t, s.Set(ctx, "large", make([]byte, 1000)))
+	equal(t, len(must(s.Get(ctx, "large"))(t)), 1000)
+}
