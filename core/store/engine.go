@@ -233,7 +233,7 @@ func (e *Engine) put(key string, value []byte) error {
 func (e *Engine) increment(key string, delta int64) (int64, error) {
 	n := delta
 	if en := e.keys[key]; en != nil {
-		old, err := parseNumber(en.value)
+		old, err := ParseNumber(en.value)
 		if err != nil {
 			return 0, fmt.Errorf("key %q: %w", key, err)
 		}

@@ -2,10 +2,10 @@ package store
 
 import "math"
 
-// parseNumber reads a decimal number as C's strtoll does: leading white space and
+// ParseNumber reads a decimal number as C's strtoll does: leading white space and
 // one sign are skipped, and what follows the digits is ignored. No digits, and a
 // number outside int64, are ErrNotNumber (docs/spec/tcpstore-wire.md 4.3).
-func parseNumber(text []byte) (int64, error) {
+func ParseNumber(text []byte) (int64, error) {
 	i := 0
 	for i < len(text) && (text[i] == ' ' || text[i] >= '\t' && text[i] <= '\r') {
 		i++
