@@ -1,0 +1,328 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+)
+
+// Rendezvous is what an agent needs of one. *rendezvous.Member is one; a job
+// whose nodes are fixed has a simpler one. Its methods are described there.
+type Rendezvous interface {
+	Next(ctx context.Context) (rendezvous.Outcome, error)
+	NodesWaiting() int
+	Closed() bool
+	Reason() string
+	Keys(round uint64) store.Store
+	Finish(ctx context.Context) error
+	Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error
+}
+
+// Notifier is a Rendezvous that tells by itself when NodesWaiting or Closed may
+// have changed, by a token in the channel; a nil channel says that they never do.
+// Any other Rendezvous is asked at each monitor interval. The channel has room for
+// a token, and one that is not taken stands for all changes since.
+type Notifier interface {
+	Changed() <-chan struct{}
+}
+
+// Agent runs the workers of one node. Make it by New and run it once by Run;
+// Signal may be called from anywhere at any time, the rest is Run's.
+type Agent struct {
+	spec  Spec
+	name  string // of the entry point, for reports
+	rdzv  Rendezvous
+	log   *slog.Logger
+	began time.Time
+	ran   time.Duration // once the run has ended
+
+	interrupts interrupts
+	forker     *forker
+	sweeper    *sweeper
+	guard      *guard
+	logs       *logTree
+	console    *console
+
+	restarts int   // charged to the job's budget, as agreed in the last round
+	charged  bool  // a failure of this node is to be added to restarts
+	seat     *seat // in the last round; nil before the first
+}
+
+// seat is this node's place in a round.
+type seat struct {
+	rendezvous.Outcome
+	group, groups int
+	ranks         ranks
+	keys          store.Store
+	peers         []Failure // of other nodes, as far as they were read
+}
+
+// New makes an agent. name is the entry point's in reports (see EntryPoint). log
+// gets what people should see. The agent owns the rendezvous: Run ends it.
+func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	spec.stdio()
+	return &Agent{spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole()}, nil
+}
+
+// interrupts counts the signals that ask the agent to end.
+type interrupts struct {
+	mu     sync.Mutex
+	signal unix.Signal   // the first
+	first  chan struct{} // closed by the first
+	second chan struct{} // closed by the second: do not wait for anything
+}
+
+func newInterrupts() interrupts {
+	return interrupts{first: make(chan struct{}), second: make(chan struct{})}
+}
+
+// Signal makes the agent end its run: it sends sig to the workers, waits up to
+// ShutdownTimeout for their end and kills them then (A58). A second call kills
+// them at once (W9). It returns at once.
+func (a *Agent) Signal(sig unix.Signal) {
+	i := &a.interrupts
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.signal == 0:
+		i.signal = sig
+		close(i.first)
+	case !isClosed(i.second):
+		close(i.second)
+	}
+}
+
+// interrupted returns the error that the first signal ends the run with; nil if
+// none came.
+func (a *Agent) interrupted() error {
+	i := &a.interrupts
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.signal == 0 {
+		return nil
+	}
+	return &SignalError{i.signal, os.Getpid()}
+}
+
+// Run takes part in rounds and runs the workers until they have all succeeded,
+// until they have failed more often than MaxRestarts allows, or until Signal or
+// the end of ctx (which is SIGTERM). When it returns, no worker and nothing that a
+// worker started is there any more, and the rendezvous is ended.
+//
+// Errors: *FailedError (workers of this node failed), *PeerError (the run ended
+// because of another node), *SignalError, an error of the rendezvous, or one that
+// says what could not be started. A node that was not needed ends without error
+// (W10).
+func (a *Agent) Run(ctx context.Context) error {
+	unhook := context.AfterFunc(ctx, func() { a.Signal(unix.SIGTERM) })
+	defer unhook()
+	a.began = time.Now()
+	logs, err := newLogTree(&a.spec.Logs, a.spec.RunID, a.log)
+	if err != nil {
+		a.end(err)
+		return err
+	}
+	a.logs = logs
+	defer logs.close()
+	a.forker = newForker()
+	defer a.forker.close()
+	a.sweeper = newSweeper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.log)
+	defer a.sweeper.close()
+	if !a.spec.KeepDaemons {
+		if a.guard, err = newGuard(a.forker, logs.marker()); err != nil {
+			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
+		}
+		defer a.guard.close()
+	}
+
+	err = a.rounds()
+	a.ran = time.Since(a.began)
+	if failed := new(FailedError); err == nil || errors.As(err, &failed) {
+		a.recordAgent("SUCCEEDED", nil) // it means: the agent ran (A37)
+	} else {
+		a.recordAgent("FAILED", err)
+	}
+	a.end(err)
+	if errors.Is(err, rendezvous.ErrGraceful) {
+		a.log.Info("this node was not needed: " + err.Error())
+		return nil
+	}
+	return err
+}
+
+// rounds runs one attempt after another.
+func (a *Agent) rounds() error {
+	for {
+		again, err := a.round()
+		if err != nil || !again {
+			return err
+		}
+	}
+}
+
+// round joins the next round and runs one attempt in it. It reports whether
+// another has to follow.
+func (a *Agent) round() (again bool, err error) {
+	start := time.Now()
+	if err := a.join(); err != nil {
+		return false, err
+	}
+	a.recordStep("RENDEZVOUS", time.Since(start))
+	there := a.attend()
+	defer there.stop()
+	start = time.Now()
+	switch err := a.takeRanks(); {
+	case errors.Is(err, errRegroup):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	a.recordStep("ASSIGN_WORKER_RANKS", time.Since(start))
+	t, err := a.start()
+	if err != nil {
+		return false, err
+	}
+	return a.conclude(t, a.supervise(t))
+}
+
+// join waits for a place in the next round.
+func (a *Agent) join() error {
+	ctx, cancel := a.untilInterrupt(0)
+	defer cancel()
+	o, err := a.rdzv.Next(ctx)
+	if stop := a.interrupted(); stop != nil {
+		return stop
+	}
+	if err != nil {
+		return a.refused(err)
+	}
+	a.seat = &seat{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
+	if a.charged && len(o.Dropped) > 0 {
+		a.log.Info(fmt.Sprintf("the failure of this node's workers followed from the loss of a node; it is not counted (%d of %d restarts used)",
+			a.restarts, a.spec.MaxRestarts))
+		a.charged = false
+	}
+	return nil
+}
+
+// errRegroup tells that the nodes have to form a new round.
+var errRegroup = errors.New("the nodes have to regroup")
+
+// takeRanks learns the workers' ranks, and the restart count of the whole job.
+func (a *Agent) takeRanks() error {
+	restarts := a.restarts
+	if a.charged {
+		restarts++
+	}
+	a.charged = false
+	s := a.seat
+	if a.spec.Identical {
+		s.ranks = identicalRanks(s.group, s.groups, a.spec.Workers, restarts)
+	} else {
+		ctx, cancel := a.untilRegroup()
+		defer cancel()
+		own := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts}
+		r, err := agreeRanks(ctx, s.keys, own, s.groups)
+		if err != nil {
+			a.restarts = restarts // else this charge would be lost
+			switch stop := a.interrupted(); {
+			case stop != nil:
+				return stop
+			case a.rdzv.NodesWaiting() > 0:
+				return errRegroup
+			}
+			return fmt.Errorf("round %d: %w", s.Round, err)
+		}
+		s.ranks = r
+	}
+	a.restarts = s.ranks.restarts
+	return nil
+}
+
+// untilInterrupt returns a context that ends with the first signal, or after the
+// limit if that is not 0.
+func (a *Agent) untilInterrupt(limit time.Duration) (context.Context, context.CancelFunc) {
+	return contextUntil(a.interrupts.first, limit)
+}
+
+// contextUntil returns a context that ends when c is closed, or after the limit if
+// that is not 0.
+func contextUntil(c <-chan struct{}, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	if limit > 0 {
+		ctx, cancel = context.WithTimeout(context.Background(), limit)
+	}
+	done := make(chan struct{})
+	go func() { // ends with cancel, which waits for it
+		defer close(done)
+		select {
+		case <-c:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel()
+		<-done
+	}
+}
+
+// untilRegroup returns a context that ends with the first signal, or when the
+// nodes have to regroup.
+func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
+	ctx, cancel := a.untilInterrupt(0)
+	done := make(chan struct{})
+	go func() { // ends with cancel, which waits for it
+		defer close(done)
+		tick := time.NewTicker(a.spec.MonitorInterval)
+		defer tick.Stop()
+		for a.rdzv.NodesWaiting() == 0 {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel()
+	}()
+	return ctx, func() {
+		cancel()
+		<-done
+	}
+}
+
+// end ends this node's part in the run (A38). A signal cuts short what it waits
+// for.
+func (a *Agent) end(err error) {
+	ending, reason := rendezvous.EndLeave, ""
+	var failed *FailedError
+	switch {
+	case err == nil:
+		ending = rendezvous.EndSuccess
+	case errors.As(err, &failed):
+		ending, reason = rendezvous.EndFailed, failed.Root().summary()
+	default:
+		reason = err.Error()
+	}
+	cut := a.interrupts.first
+	if a.interrupted() != nil {
+		cut = a.interrupts.second
+	}
+	ctx, cancel := contextUntil(cut, 0)
+	defer cancel()
+	if err := a.rdzv.Shutdown(ctx, ending, reason); err != nil {
+		a.log.Warn("ending the rendezvous: " + err.Error())
+	}
+}

@@ -1,0 +1,241 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+)
+
+func TestRunSucceeds(t *testing.T) {
+	s := newStage(t, 2, "exit 0")
+	if err := s.run(); err != nil {
+		t.Error(err)
+	}
+	if s.rdzv.ending != rendezvous.EndSuccess {
+		t.Errorf("the rendezvous was ended with %v", s.rdzv.ending)
+	}
+}
+
+// TestRestartBudget runs workers that always fail: n restarts are n+1 attempts
+// (A46).
+func TestRestartBudget(t *testing.T) {
+	for _, n := range []int{0, 1, 3} {
+		s := newStage(t, 1, "echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS; exit 3")
+		s.spec.MaxRestarts = n
+		s.spec.Logs.Redirects = AllRanks(StdOut)
+		failures := s.failed(s.run())
+		if len(failures) != 1 || failures[0].ExitCode != 3 || failures[0].Terminated {
+			t.Errorf("failures %+v", failures)
+		}
+		var want []string
+		for i := range n + 1 {
+			want = append(want, fmt.Sprintf("attempt_%d/0/stdout.log=%q", i, fmt.Sprintf("%d/%d\n", i, n)))
+		}
+		if got := s.logFiles(); got != strings.Join(want, " ") {
+			t.Errorf("%d restarts: %s", n, got)
+		}
+	}
+}
+
+func TestRestartSucceeds(t *testing.T) {
+	s := newStage(t, 2, "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 1 ] && exit 1; exec sleep 100")
+	s.spec.MaxRestarts = 1
+	if err := s.run(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRegroup restarts the workers without a charge, and keeps their logs (W1).
+func TestRegroup(t *testing.T) {
+	s := newStage(t, 1, "echo $RALLYPOINT_ROUND $TORCHELASTIC_RESTART_COUNT; echo up > $SAY; [ $RALLYPOINT_ROUND = 3 ] || exec sleep 100")
+	s.spec.Logs.Redirects = AllRanks(StdOut)
+	s.start()
+	for range 2 {
+		s.hear()
+		s.rdzv.set(func() { s.rdzv.waiting = 1 })
+	}
+	if err := s.wait(); err != nil {
+		t.Error(err)
+	}
+	const want = `attempt_0/0/stdout.log="1 0\n" attempt_0.1/0/stdout.log="2 0\n" attempt_0.2/0/stdout.log="3 0\n"`
+	if got := s.logFiles(); got != want {
+		t.Errorf("log files %s", got)
+	}
+}
+
+// notifying is a rendezvous that tells of changes.
+type notifying struct {
+	*rounds
+	changed chan struct{}
+}
+
+func (n *notifying) Changed() <-chan struct{} { return n.changed }
+
+// TestNotifier regroups by event, however long the monitor interval is.
+func TestNotifier(t *testing.T) {
+	s := newStage(t, 1, "echo up > $SAY; [ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
+	s.spec.MonitorInterval = time.Hour
+	n := &notifying{s.rdzv, make(chan struct{}, 1)}
+	a, err := New(s.spec, "test", n, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		s.hear()
+		n.set(func() { n.waiting = 1 })
+		n.changed <- struct{}{}
+	}()
+	if err := a.Run(t.Context()); err != nil || n.round != 2 {
+		t.Errorf("the run ended with %v in round %d", err, n.round)
+	}
+}
+
+// TestTearDown lists who fails by the agent's signal, but not as the cause, and
+// not who ends well by it (A76, W21).
+func TestTearDown(t *testing.T) {
+	s := newStage(t, 3, `case $RANK in
+		0) echo up > $SAY; exec sleep 100;;
+		1) trap 'exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done;;
+		2) read go < $GO; exit 7;;
+	esac`)
+	goFile := s.spec.Logs.Dir + ".go"
+	if err := unix.Mkfifo(goFile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.spec.Environ = append(s.spec.Environ, "GO="+goFile)
+	s.start()
+	s.hear()
+	s.hear()
+	if err := os.WriteFile(goFile, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	failures := s.failed(s.wait())
+	if len(failures) != 2 || failures[0].Rank != 2 || failures[0].ExitCode != 7 || failures[1].Rank != 0 ||
+		failures[1].ExitCode != -int(unix.SIGTERM) || !failures[1].Terminated {
+		t.Errorf("failures %+v", failures)
+	}
+	if root := (&FailedError{"", failures}).Root(); root.Rank != 2 {
+		t.Errorf("the cause is %+v", root)
+	}
+}
+
+// TestGraceEverywhere kills after ShutdownTimeout also when a worker failed (W6).
+// A stopped process is killed, too.
+func TestGraceEverywhere(t *testing.T) {
+	s := newStage(t, 3, `case $RANK in
+		0) trap '' TERM; echo up > $SAY; while :; do sleep 100; done;;
+		1) kill -STOP $$;;
+		2) read up < $SAY; exit 1;;
+	esac`)
+	s.spec.ShutdownTimeout = 50 * time.Millisecond
+	failures := s.failed(s.run())
+	if len(failures) != 3 || failures[0].Rank != 2 {
+		t.Fatalf("failures %+v", failures)
+	}
+	for _, f := range failures[1:] {
+		if f.ExitCode != -int(unix.SIGKILL) || !f.Terminated {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func expectSignal(t *testing.T, err error, want unix.Signal) {
+	t.Helper()
+	var stopped *SignalError
+	if !errors.As(err, &stopped) || stopped.Signal != want {
+		t.Errorf("the run ended with %v", err)
+	}
+}
+
+// TestSignal passes the same signal on and waits for the workers (A58).
+func TestSignal(t *testing.T) {
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1} {
+		s := newStage(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(signalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
+		s.start()
+		s.hear()
+		s.agent.Signal(sig)
+		expectSignal(t, s.wait(), sig)
+		if got := s.hear(); got != "got" {
+			t.Errorf("%v: the worker said %q", sig, got)
+		}
+		if s.rdzv.ending != rendezvous.EndLeave {
+			t.Errorf("the rendezvous was ended with %v", s.rdzv.ending)
+		}
+	}
+}
+
+// TestImpatientSignals: a second signal kills stubborn workers at once; more do
+// no harm, and no worker is left (W9).
+func TestImpatientSignals(t *testing.T) {
+	for _, n := range []int{2, 3} {
+		s := newStage(t, 2, "trap '' TERM INT; echo $$ > $SAY; while :; do sleep 100; done")
+		s.spec.ShutdownTimeout = time.Hour
+		s.start()
+		pids := s.hearPids(2)
+		for range n {
+			s.agent.Signal(unix.SIGTERM)
+		}
+		expectSignal(t, s.wait(), unix.SIGTERM)
+		expectGone(t, pids)
+	}
+}
+
+// TestSignalWhileJoining withdraws (W7).
+func TestSignalWhileJoining(t *testing.T) {
+	s := newStage(t, 1, "exit 0")
+	s.rdzv.blocked = true
+	s.start()
+	<-s.rdzv.joining
+	s.agent.Signal(unix.SIGINT)
+	expectSignal(t, s.wait(), unix.SIGINT)
+}
+
+// TestContextIsSignal takes the end of the context as SIGTERM; a restart that is
+// left changes nothing.
+func TestContextIsSignal(t *testing.T) {
+	s := newStage(t, 1, "echo up > $SAY; exec sleep 100")
+	s.spec.MaxRestarts = 3
+	a, err := New(s.spec, "test", s.rdzv, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		s.hear()
+		cancel()
+	}()
+	expectSignal(t, a.Run(ctx), unix.SIGTERM)
+}
+
+func TestNotNeeded(t *testing.T) {
+	s := newStage(t, 1, "exit 1")
+	s.rdzv.refusal = rendezvous.Errorf(rendezvous.CodeGraceful, "the run ended")
+	if err := s.run(); err != nil {
+		t.Errorf("a spare ends with %v (W10)", err)
+	}
+}
+
+func TestRendezvousFails(t *testing.T) {
+	s := newStage(t, 1, "exit 1")
+	s.rdzv.refusal = rendezvous.Errorf(rendezvous.CodeTimeout, "nobody came")
+	if err := s.run(); !errors.Is(err, rendezvous.ErrTimeout) || s.rdzv.ending != rendezvous.EndLeave {
+		t.Errorf("error %v, ending %v", err, s.rdzv.ending)
+	}
+}
+
+func TestProgramIsMissing(t *testing.T) {
+	s := newStage(t, 1, "")
+	s.spec.Argv = []string{"./does-not-exist"}
+	err := s.run()
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "local rank 0") {
+		t.Errorf("error %v", err)
+	}
+}

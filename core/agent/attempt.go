@@ -1,0 +1,306 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+)
+
+// attempt is one start of this node's workers.
+type attempt struct {
+	crew      *crew
+	logs      *attemptLogs
+	workers   []workerLog
+	ended     map[int]*process // by local rank: whose end was noticed
+	failures  []*process       // ended badly, in the order in which it was noticed (A76)
+	succeeded int
+}
+
+// verdict is how an attempt ends.
+type verdict int
+
+const (
+	allSucceeded  verdict = iota + 1
+	someFailed            // a worker ended with a code other than 0, or by a signal
+	mustRegroup           // the nodes have to form a new round
+	mustInterrupt         // a signal came
+)
+
+// start starts the workers of the round (A44, A55).
+func (a *Agent) start() (*attempt, error) {
+	logs, err := a.logs.attempt(a.restarts)
+	if err != nil {
+		return nil, err
+	}
+	t := &attempt{logs: logs, ended: make(map[int]*process)}
+	launches, names, err := a.launches(t)
+	if err == nil {
+		err = logs.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
+	}
+	if err == nil {
+		t.crew, err = startCrew(a.forker, a.sweeper, launches, a.log)
+	}
+	if err != nil {
+		logs.close()
+		return nil, err
+	}
+	a.guard.watch(t.crew.procs)
+	for _, p := range t.crew.procs {
+		a.recordWorker("START", p, nil)
+	}
+	return t, nil
+}
+
+// launches prepares the start of each worker.
+func (a *Agent) launches(t *attempt) ([]launch, []logNames, error) {
+	s := a.seat
+	var launches []launch
+	var names []logNames
+	for local := range a.spec.Workers {
+		w, err := t.logs.worker(local)
+		if err != nil {
+			return nil, nil, err
+		}
+		t.workers = append(t.workers, w)
+		files := []uintptr{0, 1, 2}
+		if w.out != nil {
+			files[1] = w.out.Fd()
+		}
+		if w.err != nil {
+			files[2] = w.err.Fd()
+		}
+		env := environment(&a.spec, place{
+			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
+			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, errorFile: w.errorFile,
+			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
+		})
+		launches = append(launches, launch{local, arguments(&a.spec, local), env, files})
+		names = append(names, logNames{a.spec.Role, hostName(), local, s.ranks.base + local})
+	}
+	return launches, names, nil
+}
+
+// supervise waits for what ends the attempt (A45). The workers' ends come by
+// event; the rendezvous is asked at each monitor interval unless it is a Notifier
+// (N3).
+func (a *Agent) supervise(t *attempt) verdict {
+	var changed <-chan struct{}
+	var tick <-chan time.Time
+	if n, ok := a.rdzv.(Notifier); ok {
+		changed = n.Changed()
+	} else {
+		ticker := time.NewTicker(a.spec.MonitorInterval)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		if a.rdzv.NodesWaiting() > 0 {
+			return mustRegroup
+		}
+		select {
+		case <-a.interrupts.first:
+			return mustInterrupt
+		case <-t.crew.exits.wake:
+			t.note(t.crew.noticed())
+			switch {
+			case len(t.failures) > 0:
+				return someFailed
+			case t.succeeded == len(t.crew.procs):
+				return allSucceeded
+			}
+		case <-changed:
+		case <-tick:
+		}
+	}
+}
+
+// note takes workers whose end was noticed.
+func (t *attempt) note(ended []*process) {
+	for _, p := range ended {
+		t.ended[p.local] = p
+		if p.code == 0 {
+			t.succeeded++
+		} else {
+			t.failures = append(t.failures, p)
+		}
+	}
+}
+
+// conclude stops what is left of the attempt and decides what comes next.
+func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
+	sig := unix.SIGTERM
+	hurry := a.interrupts.second
+	var stop *SignalError
+	if v == mustInterrupt && errors.As(a.interrupted(), &stop) {
+		sig = stop.Signal
+		a.log.Warn(fmt.Sprintf("Received %d death signal, shutting down workers", sig))
+	}
+	if v == mustRegroup {
+		why := "to regroup: "
+		if a.rdzv.Closed() {
+			why = "because the run has ended: "
+		}
+		a.log.Warn("stopping the workers " + why + a.rdzv.Reason())
+	}
+	t.note(t.crew.stop(stopOrder{signal: sig, grace: a.spec.ShutdownTimeout, hurry: hurry}))
+	a.guard.watch(nil)
+	t.logs.close()
+	if stop := a.interrupted(); stop != nil {
+		a.recordEnds(t, nil)
+		return false, stop
+	}
+	switch v {
+	case allSucceeded:
+		a.recordEnds(t, nil)
+		return false, a.exitBarrier()
+	case mustRegroup:
+		a.reportPeers()
+		return true, nil
+	}
+	return a.afterFailure(t)
+}
+
+// afterFailure spends a restart, or ends the run.
+func (a *Agent) afterFailure(t *attempt) (again bool, err error) {
+	failed := &FailedError{Name: a.name, Failures: a.failures(t)}
+	root := failed.Root()
+	a.log.Error(fmt.Sprintf("failed (exitcode: %d) local_rank: %d (pid: %d) of binary: %s", root.ExitCode, root.LocalRank, root.Pid, a.spec.Argv[0]))
+	switch {
+	case a.restarts < a.spec.MaxRestarts:
+		a.charged = true
+		a.log.Warn(fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts))
+		return true, a.pause(a.spec.RestartDelay)
+	case a.lostNode():
+		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())
+		return true, a.interrupted()
+	}
+	if stop := a.interrupted(); stop != nil {
+		return false, stop
+	}
+	a.recordEnds(t, failed.Failures)
+	a.publish(root)
+	if own, _ := lookupEnv(a.spec.Environ, "TORCHELASTIC_ERROR_FILE"); own != "" {
+		if err := failed.handUp(own); err != nil {
+			a.log.Warn(err.Error())
+		}
+	}
+	return false, failed
+}
+
+// pause waits for d; a signal ends the run.
+func (a *Agent) pause(d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-a.interrupts.first:
+		return a.interrupted()
+	}
+}
+
+// failures makes the records of the workers that ended badly.
+func (a *Agent) failures(t *attempt) []Failure {
+	failures := make([]Failure, 0, len(t.failures))
+	for _, p := range t.failures {
+		f := Failure{
+			Rank: a.seat.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
+			Host: fqdn(), Time: p.at, Terminated: p.stopped,
+		}
+		if err := f.complete(t.workers[p.local].errorFile); err != nil {
+			a.log.Warn(err.Error())
+		}
+		failures = append(failures, f)
+	}
+	return failures
+}
+
+// recordEnds records how the workers ended (A54).
+func (a *Agent) recordEnds(t *attempt, failures []Failure) {
+	if a.spec.Events == nil {
+		return
+	}
+	a.ran = time.Since(a.began)
+	for _, p := range t.crew.procs {
+		state, failure := "TERMINATED", (*Failure)(nil)
+		if t.succeeded == len(t.crew.procs) {
+			state = "SUCCEEDED"
+		}
+		for i := range failures {
+			if failures[i].LocalRank == p.local {
+				state, failure = "FAILED", &failures[i]
+			}
+		}
+		a.recordWorker(state, p, failure)
+	}
+}
+
+// exitBarrier tells the other agents that this node's workers succeeded and waits
+// for them (A51). Nothing but a signal makes it fail.
+func (a *Agent) exitBarrier() error {
+	limit, wait := a.spec.ExitBarrierTimeout, a.spec.ExitBarrierTimeout > 0
+	if !wait {
+		limit = leastReport
+	}
+	ctx, cancel := a.untilInterrupt(limit)
+	defer cancel()
+	err := a.finish(ctx, wait)
+	if stop := a.interrupted(); stop != nil {
+		return stop
+	}
+	switch {
+	case err != nil:
+		a.log.Error("Error waiting on exit barrier. The workers of this node succeeded: " + err.Error())
+	case a.rdzv.Closed() && a.rdzv.NodesWaiting() > 0:
+		a.log.Error("The workers of this node succeeded, but the run failed: " + a.rdzv.Reason())
+	}
+	return nil
+}
+
+// leastReport is how long telling the others something may take.
+const leastReport = 5 * time.Second
+
+func (a *Agent) finish(ctx context.Context, wait bool) error {
+	if !wait {
+		return a.rdzv.Finish(ctx)
+	}
+	keys := a.seat.keys
+	n, err := keys.Add(ctx, exitBarrierCount, 1)
+	if err != nil {
+		return err
+	}
+	if n >= int64(a.seat.groups) {
+		if err := keys.Set(ctx, exitBarrierLast, []byte("1")); err != nil {
+			return err
+		}
+	}
+	return keys.Wait(ctx, []string{exitBarrierLast})
+}
+
+// refused completes an error of the rendezvous by what other nodes wrote about
+// their failures.
+func (a *Agent) refused(err error) error {
+	if !errors.Is(err, rendezvous.ErrClosed) || a.seat == nil {
+		return err
+	}
+	return &PeerError{Err: err, Name: a.name, Failures: a.seat.peers}
+}
+
+// stdio gives the agent's own streams their defaults.
+func (s *Spec) stdio() {
+	if s.Stdout == nil {
+		s.Stdout = os.Stdout
+	}
+	if s.Stderr == nil {
+		s.Stderr = os.Stderr
+	}
+}

@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// crew is the workers of one attempt. Its methods are for one goroutine.
+type crew struct {
+	log     *slog.Logger
+	forker  *forker
+	sweeper *sweeper
+	procs   []*process
+	exits   *exits
+	watches sync.WaitGroup
+	running int // not taken from exits yet
+}
+
+// launch is what one worker is started with.
+type launch struct {
+	local int
+	argv  []string
+	env   []string
+	files []uintptr // stdin, stdout, stderr
+}
+
+// startCrew starts the workers one after another, each in its own session. If
+// one cannot be started, those before it are killed and the error names it (W5).
+func startCrew(f *forker, s *sweeper, workers []launch, log *slog.Logger) (*crew, error) {
+	c := &crew{log: log, forker: f, sweeper: s, exits: newExits()}
+	for _, w := range workers {
+		pid, err := f.start(w.argv, w.env, w.files)
+		if err != nil {
+			c.stop(stopOrder{signal: unix.SIGKILL, quiet: true})
+			return nil, fmt.Errorf("cannot start local rank %d: %w", w.local, err)
+		}
+		p := &process{local: w.local, pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
+		c.procs = append(c.procs, p)
+		c.running++
+		c.watches.Go(func() { p.watch(c.exits.add) })
+	}
+	return c, nil
+}
+
+// noticed returns the workers whose end was noticed since the last call.
+func (c *crew) noticed() []*process {
+	ended := c.exits.take()
+	c.running -= len(ended)
+	return ended
+}
+
+// stopOrder says how to stop a crew.
+type stopOrder struct {
+	signal unix.Signal
+	grace  time.Duration   // between the signal and SIGKILL, one for all workers; 0: none
+	hurry  <-chan struct{} // once it is closed: SIGKILL at once (W9)
+	quiet  bool            // no lines about single workers
+}
+
+// stop stops the workers that still run and whatever they left behind, reaps
+// them, and returns once nothing of them is there any more (A58, A61, W3, W6).
+// A process that even SIGKILL does not end is abandoned after another grace.
+// It returns the workers whose end had not been noticed before.
+func (c *crew) stop(o stopOrder) []*process {
+	for _, p := range c.procs {
+		c.signal(p, o)
+	}
+	deadline := time.NewTimer(o.grace)
+	defer deadline.Stop()
+	expired := make(chan struct{})
+	settled := make(chan struct{})
+	defer close(settled)
+	go func() { // one channel for deadline and hurry; ends with stop
+		select {
+		case <-deadline.C:
+			close(expired)
+		case <-o.hurry:
+			close(expired)
+		case <-settled:
+		}
+	}()
+	if o.signal != unix.SIGKILL {
+		c.awaitExits(expired)
+		c.forceExits(o)
+	}
+	c.awaitDeath(o.grace)
+	c.reap(o.signal, expired)
+	ended := c.noticed()
+	c.watches.Wait()
+	return append(ended, c.noticed()...)
+}
+
+// signal sends the signal of the order to the worker's group: also to what an ended
+// worker left there, unless that is to be kept.
+func (c *crew) signal(p *process, o stopOrder) {
+	if p.hasExited() {
+		if !c.sweeper.keep {
+			p.signalGroup(o.signal)
+		}
+		return
+	}
+	p.stopped = true
+	if !o.quiet {
+		c.log.Warn(fmt.Sprintf("Sending process %d closing signal %s", p.pid, signalName(o.signal)))
+	}
+	p.signalGroup(o.signal)
+}
+
+// awaitExits waits until every worker has ended or expired is closed.
+func (c *crew) awaitExits(expired <-chan struct{}) {
+	for _, p := range c.procs {
+		select {
+		case <-p.exited:
+		case <-expired:
+			return
+		}
+	}
+}
+
+// forceExits kills the workers that are still there.
+func (c *crew) forceExits(o stopOrder) {
+	for _, p := range c.procs {
+		if p.hasExited() {
+			continue
+		}
+		if !o.quiet {
+			c.log.Warn(fmt.Sprintf("Unable to shutdown process %d via %s, forcefully exiting via %s",
+				p.pid, signalName(o.signal), signalName(unix.SIGKILL)))
+		}
+		p.signalGroup(unix.SIGKILL)
+	}
+}
+
+// leastDeathWait is how long a killed process has at least until it is given up:
+// also without a grace the kernel needs a moment.
+const leastDeathWait = 10 * time.Second
+
+// awaitDeath waits for killed workers; what does not go is abandoned (A58).
+func (c *crew) awaitDeath(grace time.Duration) {
+	grace = max(grace, leastDeathWait)
+	limit := time.NewTimer(grace)
+	defer limit.Stop()
+	expired := false
+	for _, p := range c.procs {
+		if !expired {
+			select {
+			case <-p.exited:
+				continue
+			case <-limit.C:
+				expired = true
+			}
+		}
+		if !p.hasExited() {
+			c.log.Error(fmt.Sprintf("Process %d did not exit after SIGKILL within %v; abandoning and continuing teardown. "+
+				"The process is likely in uninterruptible kernel sleep (D-state).", p.pid, grace))
+		}
+	}
+}
+
+// reap takes the workers' exit status, and ends what they left behind.
+func (c *crew) reap(sig unix.Signal, expired <-chan struct{}) {
+	groups := make([]int, 0, len(c.procs))
+	for _, p := range c.procs {
+		if !p.reaped && p.hasExited() {
+			c.forker.reap(p.pid)
+			p.reaped = true
+			groups = append(groups, p.pid)
+		}
+		p.abandon()
+	}
+	c.sweeper.sweep(groups, sig, expired)
+}

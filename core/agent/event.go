@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"encoding/json"
+	"path"
+	"strconv"
+	"time"
+)
+
+// Where an event comes from (A95).
+const (
+	fromAgent  = "AGENT"
+	fromWorker = "WORKER"
+)
+
+// event is one event as it is written (A95, A96). The timestamp is always 0, as
+// the reference's.
+type event struct {
+	Name      string        `json:"name"`
+	Source    string        `json:"source"`
+	Timestamp int           `json:"timestamp"`
+	Metadata  eventMetadata `json:"metadata"`
+}
+
+type eventMetadata struct {
+	RunID        string   `json:"run_id"`
+	GlobalRank   *int     `json:"global_rank"`
+	GroupRank    *int     `json:"group_rank"`
+	WorkerID     *string  `json:"worker_id"`
+	Role         string   `json:"role"`
+	Hostname     string   `json:"hostname"`
+	State        string   `json:"state"`
+	TotalRunTime int      `json:"total_run_time"` // seconds
+	Backend      string   `json:"rdzv_backend"`
+	RawError     *string  `json:"raw_error"`
+	Metadata     string   `json:"metadata"` // JSON again
+	Restarts     int      `json:"agent_restarts"`
+	DurationMS   *float64 `json:"duration_ms"`
+}
+
+// agentEventDetail and workerEventDetail are the inner metadata. The one-element
+// arrays are an upstream slip that readers rely on (A96).
+type agentEventDetail struct {
+	GroupWorldSize *int   `json:"group_world_size"`
+	EntryPoint     string `json:"entry_point"`
+}
+
+type workerEventDetail struct {
+	agentEventDetail
+	LocalRank     [1]int  `json:"local_rank"`
+	RoleRank      [1]int  `json:"role_rank"`
+	RoleWorldSize [1]int  `json:"role_world_size"`
+	ExitCode      [1]*int `json:"exit_code"`
+	WorkerPid     [1]*int `json:"worker_pid"`
+}
+
+// record hands an event to the sink, if there is one.
+func (a *Agent) record(source, state string, detail any, fill func(*eventMetadata)) {
+	if a.spec.Events == nil {
+		return
+	}
+	inner, err := json.Marshal(detail)
+	if err != nil {
+		return
+	}
+	e := event{Name: "torchelastic.worker.status." + state, Source: source, Metadata: eventMetadata{
+		RunID: a.spec.RunID, Role: a.spec.Role, Hostname: fqdn(), State: state, Backend: a.spec.Backend,
+		Metadata: string(inner), Restarts: a.restarts,
+	}}
+	if a.ran > 0 {
+		e.Metadata.TotalRunTime = int(a.ran / time.Second)
+	}
+	if a.seat != nil {
+		e.Metadata.GroupRank = &a.seat.group
+	}
+	if fill != nil {
+		fill(&e.Metadata)
+	}
+	if text, err := json.Marshal(e); err == nil {
+		a.spec.Events.Record(text)
+	}
+}
+
+func (a *Agent) agentDetail() agentEventDetail {
+	d := agentEventDetail{EntryPoint: path.Base(a.spec.Argv[0])}
+	if a.seat != nil {
+		d.GroupWorldSize = &a.seat.groups
+	}
+	return d
+}
+
+// recordStep records how long one step of a round took.
+func (a *Agent) recordStep(state string, took time.Duration) {
+	ms := float64(took) / float64(time.Millisecond)
+	a.record(fromAgent, state, a.agentDetail(), func(m *eventMetadata) { m.DurationMS = &ms })
+}
+
+// recordAgent records how the agent ended.
+func (a *Agent) recordAgent(state string, failure error) {
+	a.record(fromAgent, state, a.agentDetail(), func(m *eventMetadata) {
+		if failure != nil {
+			text := failure.Error()
+			m.RawError = &text
+		}
+	})
+}
+
+// recordWorker records a worker's start or end; f is nil unless it failed.
+func (a *Agent) recordWorker(state string, p *process, f *Failure) {
+	if a.seat == nil {
+		return
+	}
+	r := a.seat.ranks
+	d := workerEventDetail{
+		agentEventDetail: a.agentDetail(),
+		LocalRank:        [1]int{p.local}, RoleRank: [1]int{r.roleBase + p.local}, RoleWorldSize: [1]int{r.roleWorld},
+	}
+	if f != nil {
+		d.ExitCode[0], d.WorkerPid[0] = &f.ExitCode, &f.Pid
+	}
+	rank, id := r.base+p.local, strconv.Itoa(p.pid)
+	a.record(fromWorker, state, d, func(m *eventMetadata) {
+		m.GlobalRank, m.WorkerID = &rank, &id
+		if f != nil {
+			raw := f.rawError()
+			m.RawError = &raw
+		}
+	})
+}
+
+// rawError is the error file, or what stands for one.
+func (f *Failure) rawError() string {
+	switch {
+	case f.Data != nil:
+		return string(f.Data)
+	case f.ExitCode < 0:
+		return `{"message": "<NONE>"}`
+	}
+	return `{"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}`
+}

@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// notAvailable stands where there is nothing to show.
+const notAvailable = "<N/A>"
+
+// noTraceback is the message of a failure of which only the exit code is known.
+const noTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+
+// Failure is one worker that ended badly (A75).
+type Failure struct {
+	Rank      int    // global
+	LocalRank int    // on its node
+	Pid       int    // on its node
+	ExitCode  int    // negative: minus the signal
+	Host      string // of the worker
+
+	// Time is when it failed: by its error file (whole seconds) or, without one,
+	// when its end was noticed.
+	Time time.Time
+
+	ErrorFile string // "<N/A>" if it wrote none
+	Data      []byte // the error file; nil if there is none
+	Message   string // for the report; the traceback if the error file has one
+
+	// Terminated tells that the worker ended by the agent's own signal, so that
+	// it is not the cause of anything (W21).
+	Terminated bool
+
+	order time.Time // Time as it sorts, to less than a second
+}
+
+// SignalName is the name of the signal that ended the worker, "<N/A>" if none did
+// or it has no name.
+func (f *Failure) SignalName() string {
+	if f.ExitCode >= 0 {
+		return notAvailable
+	}
+	return signalName(unix.Signal(-f.ExitCode))
+}
+
+// complete fills in what follows from the worker's end, noticed at f.Time, and from
+// its error file. An error file that cannot be understood is an error; f is then
+// as if there were none.
+func (f *Failure) complete(errorFile string) error {
+	f.order = f.Time
+	f.ErrorFile = notAvailable
+	err := f.readErrorFile(errorFile)
+	switch {
+	case f.Message != "":
+	case f.ExitCode < 0:
+		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", -f.ExitCode, f.SignalName(), f.Pid)
+	default:
+		f.Message = noTraceback
+	}
+	if f.Terminated {
+		f.Message += " (terminated by agent)"
+	}
+	return err
+}
+
+// readErrorFile takes what the worker wrote about its failure (A85).
+func (f *Failure) readErrorFile(path string) error {
+	if path == "" {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("error file: %w", err)
+	}
+	message, seconds, err := parseErrorFile(text)
+	if err != nil {
+		return fmt.Errorf("error file %s: %w", path, err)
+	}
+	f.ErrorFile, f.Data, f.Message = path, text, message
+	f.Time = time.Unix(seconds, 0)
+	// The file knows only the second. Within it, what was noticed first counts.
+	if end := f.Time.Add(time.Second - 1); end.Before(f.order) {
+		f.order = end
+	}
+	return nil
+}
+
+// parseErrorFile reads both formats of A85: the message as it is shown, and the
+// time in seconds.
+func parseErrorFile(text []byte) (message string, seconds int64, err error) {
+	var file struct {
+		Message   json.RawMessage
+		Timestamp json.RawMessage
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return "", 0, err
+	}
+	if file.Message == nil {
+		return "", 0, errors.New("it has no message")
+	}
+	if json.Unmarshal(file.Message, &message) == nil {
+		if file.Timestamp != nil {
+			seconds, err = parseSeconds(file.Timestamp)
+		}
+		return message, seconds, err
+	}
+	var object struct {
+		Message   *string
+		ExtraInfo struct {
+			Callstack *string `json:"py_callstack"`
+			Timestamp json.RawMessage
+		}
+	}
+	if err := json.Unmarshal(file.Message, &object); err != nil {
+		return "", 0, err
+	}
+	if seconds, err = parseSeconds(object.ExtraInfo.Timestamp); err != nil {
+		return "", 0, err
+	}
+	switch {
+	case object.ExtraInfo.Callstack != nil:
+		message = *object.ExtraInfo.Callstack
+	case object.Message != nil:
+		message = *object.Message
+	default:
+		message = notAvailable
+	}
+	return strings.ReplaceAll(message, "\n", "\n  "), seconds, nil
+}
+
+// parseSeconds takes a number, or a number as a string.
+func parseSeconds(text json.RawMessage) (int64, error) {
+	seconds, err := strconv.ParseFloat(strings.TrimSpace(strings.Trim(string(text), `"`)), 64)
+	if err != nil || seconds < 0 || seconds > 1<<40 {
+		return 0, fmt.Errorf("its timestamp %.80q is no number of seconds", text)
+	}
+	return int64(seconds), nil
+}
+
+// rootCause is the index of the failure that came first; those that the agent
+// caused count only if there are no others (A77, W21). It is -1 for none.
+func rootCause(failures []Failure) int {
+	root := -1
+	for i := range failures {
+		f := &failures[i]
+		if root < 0 {
+			root = i
+			continue
+		}
+		r := &failures[root]
+		if f.Terminated != r.Terminated {
+			if r.Terminated {
+				root = i
+			}
+			continue
+		}
+		if f.order.Before(r.order) {
+			root = i
+		}
+	}
+	return root
+}
+
+// FailedError ends a run because workers failed for good; torch's name for it is
+// ChildFailedError.
+type FailedError struct {
+	Name     string    // of the entry point (A36)
+	Failures []Failure // in the order in which they were noticed; at least one
+}
+
+// Root is the failure that caused the others.
+func (e *FailedError) Root() *Failure { return &e.Failures[rootCause(e.Failures)] }
+
+// Error is the report of A78, beginning with a line feed.
+func (e *FailedError) Error() string { return report(e.Name, e.Failures) }

@@ -1,0 +1,150 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// forker starts processes, all from one operating-system thread that lives until
+// close: Linux sends the parent-death signal when the thread that forked ends,
+// not when its process does (N1).
+type forker struct {
+	requests chan forkRequest
+	done     chan struct{}
+
+	mu    sync.Mutex
+	known map[int]bool // pids started here and not reaped yet
+}
+
+type forkRequest struct {
+	program string
+	argv    []string
+	attr    *syscall.ProcAttr
+	answer  chan forkAnswer
+}
+
+type forkAnswer struct {
+	pid int
+	err error
+}
+
+// newForker starts the forking thread; close ends it.
+func newForker() *forker {
+	f := &forker{requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool)}
+	go f.run()
+	return f
+}
+
+func (f *forker) run() {
+	defer close(f.done)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread() // every child is gone: the thread may live or end
+	for r := range f.requests {
+		f.mu.Lock() // so that a sweep never takes a worker for a stray
+		pid, err := syscall.ForkExec(r.program, r.argv, r.attr)
+		if err == nil {
+			f.known[pid] = true
+		}
+		f.mu.Unlock()
+		r.answer <- forkAnswer{pid, err}
+	}
+}
+
+// start starts a program in its own session, with SIGKILL as its parent-death
+// signal, and returns its pid. The program is looked up in the PATH of env.
+func (f *forker) start(argv, env []string, files []uintptr) (pid int, err error) {
+	program, err := lookUp(argv[0], env)
+	if err != nil {
+		return 0, err
+	}
+	return f.fork(program, argv, &syscall.ProcAttr{
+		Env:   env,
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	})
+}
+
+// startFree is start for a process that survives this one; the program is a path.
+func (f *forker) startFree(argv, env []string, files []uintptr) (pid int, err error) {
+	return f.fork(argv[0], argv, &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
+}
+
+func (f *forker) fork(program string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+	answer := make(chan forkAnswer)
+	f.requests <- forkRequest{program, argv, attr, answer}
+	a := <-answer
+	if a.err != nil {
+		return 0, &os.PathError{Op: "start", Path: program, Err: a.err}
+	}
+	return a.pid, nil
+}
+
+// reap takes the exit status of a child that start started and forgets it. It
+// reports false if the child still runs.
+func (f *forker) reap(pid int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var status syscall.WaitStatus
+	for {
+		got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == nil && got == 0:
+			return false
+		}
+		delete(f.known, pid)
+		return true
+	}
+}
+
+// close ends the thread. Children that still run get their parent-death signal
+// at the latest when the process ends.
+func (f *forker) close() {
+	close(f.requests)
+	<-f.done
+}
+
+// lookUp finds a program as execvp does: a name with a slash is taken as it is.
+func lookUp(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	if name == "" {
+		return "", &os.PathError{Op: "start", Path: name, Err: syscall.ENOENT}
+	}
+	path, _ := lookupEnv(env, "PATH")
+	var denied error
+	for _, folder := range strings.Split(path, ":") {
+		if folder == "" {
+			folder = "."
+		}
+		file := folder + "/" + name
+		info, err := os.Stat(file)
+		switch {
+		case err != nil || info.IsDir():
+		case info.Mode()&0o111 == 0:
+			denied = &os.PathError{Op: "start", Path: file, Err: syscall.EACCES}
+		default:
+			return file, nil
+		}
+	}
+	if denied != nil {
+		return "", denied
+	}
+	return "", fmt.Errorf("start %s: %w in PATH", name, syscall.ENOENT)
+}
+
+// lookupEnv returns the last value of a variable in a list of NAME=value.
+func lookupEnv(env []string, name string) (string, bool) {
+	for i := len(env) - 1; i >= 0; i-- {
+		if value, ok := strings.CutPrefix(env[i], name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}

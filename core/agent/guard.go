@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"os"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// guardScript waits until its input ends, which happens when the agent does,
+// however it ends. If the last line that came names process groups, it kills
+// them, and then whatever carries the marker in its environment: descendants of
+// the workers that have left their groups.
+const guardScript = `
+while read -r line; do groups=$line; done
+[ -n "$groups" ] || exit 0
+for g in $groups; do kill -KILL -- "-$g"; done
+[ -n "$1" ] || exit 0
+for round in 1 2 3 4 5; do
+	left=
+	for f in $(grep -lsF -e "$1" /proc/[0-9]*/environ); do
+		p=${f#/proc/}
+		kill -KILL "${p%/environ}" && left=1
+	done
+	[ -n "$left" ] || exit 0
+done
+`
+
+// guard is a small process that ends the descendants of the workers if the agent
+// is killed: the parent-death signal reaches only the workers themselves (W4). A
+// nil guard does nothing. It is for one goroutine.
+type guard struct {
+	pid    int
+	pipe   *os.File
+	forker *forker
+}
+
+// newGuard starts a guard. marker is a text that only the environment of the
+// workers and their descendants holds, "" if there is none. It returns an error
+// if there is no shell to be had.
+func newGuard(f *forker, marker string) (*guard, error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = read.Close() }()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		_ = write.Close()
+		return nil, err
+	}
+	defer func() { _ = null.Close() }()
+	pid, err := f.startFree([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker},
+		[]string{"PATH=/usr/bin:/bin"}, []uintptr{read.Fd(), null.Fd(), null.Fd()})
+	if err != nil {
+		_ = write.Close()
+		return nil, err
+	}
+	return &guard{pid: pid, pipe: write, forker: f}, nil
+}
+
+// watch tells the guard which process groups there are now.
+func (g *guard) watch(procs []*process) {
+	if g == nil {
+		return
+	}
+	var line strings.Builder
+	for _, p := range procs {
+		line.WriteString(strconv.Itoa(p.pid) + " ")
+	}
+	_, _ = g.pipe.WriteString(strings.TrimSpace(line.String()) + "\n")
+}
+
+// close ends the guard and waits for its end.
+func (g *guard) close() {
+	if g == nil {
+		return
+	}
+	_ = g.pipe.Close()
+	_, _ = exitCode(g.pid, 0)
+	g.forker.reap(g.pid)
+}
+
+// marker is the part of the workers' TORCHELASTIC_ERROR_FILE that no other run
+// has.
+func (t *logTree) marker() string {
+	if t.job == "" {
+		return ""
+	}
+	return path.Base(t.job) + "/attempt_"
+}

@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// fqdnPatience bounds how long a name server may hold up a report.
+const fqdnPatience = 2 * time.Second
+
+// hostName is the short name of this machine.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return name
+}
+
+// fqdn is the full name of this machine as reports show it: the first name of its
+// address with a dot in it, else the short one. It asks a name server at most
+// once, and blocks at most fqdnPatience.
+var fqdn = sync.OnceValue(func() string {
+	name := hostName()
+	ctx, cancel := context.WithTimeout(context.Background(), fqdnPatience)
+	defer cancel()
+	var r net.Resolver
+	addrs, err := r.LookupHost(ctx, name)
+	if err != nil || len(addrs) == 0 {
+		return name
+	}
+	names, err := r.LookupAddr(ctx, addrs[0])
+	if err != nil {
+		return name
+	}
+	for _, full := range names {
+		if full = strings.TrimSuffix(full, "."); strings.Contains(full, ".") {
+			return full
+		}
+	}
+	return name
+})

@@ -1,0 +1,259 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// LogSpec says where the workers' output goes. The zero value leaves it on the
+// agent's own streams.
+type LogSpec struct {
+	// Dir is the base folder of the log files, made if it is missing. A relative
+	// one stays relative in the workers' TORCHELASTIC_ERROR_FILE. "" is a new
+	// folder in TempDir, removed at the end unless it holds something (W16);
+	// os.DevNull is no files at all: Redirects, Tee, Ranks and the filters have
+	// no effect then (A64).
+	Dir     string
+	TempDir string // "" is the system's
+
+	Redirects StreamSpec // streams that go to files
+	Tee       StreamSpec // streams that go to files and are copied to the console
+	Ranks     []int      // local ranks whose output may reach the console; nil: all
+
+	// PrefixTemplate is the prefix of copied lines, with the macros role_name,
+	// local_rank, rank and hostname; "" is [<role><local rank>]: (A72).
+	PrefixTemplate string
+
+	// OutFilters and ErrFilters are texts: a copied line that holds one of them
+	// also goes to filtered_stdout.log or filtered_stderr.log (A71).
+	OutFilters, ErrFilters []string
+}
+
+// logTree is the log folder of one agent and its run:
+// <base>/<run id>_<8 characters>/attempt_<restart count>[.<k>]/<local rank>/.
+type logTree struct {
+	spec   *LogSpec
+	log    *slog.Logger
+	base   string // made by us, to be removed if it stays empty; "" otherwise
+	job    string // "" without files
+	starts map[int]int
+}
+
+// newLogTree makes the folders that all attempts share.
+func newLogTree(spec *LogSpec, runID string, log *slog.Logger) (*logTree, error) {
+	t := &logTree{spec: spec, log: log, starts: make(map[int]int)}
+	if spec.Dir == os.DevNull {
+		return t, nil
+	}
+	base := spec.Dir
+	if base == "" {
+		temp := spec.TempDir
+		if temp == "" {
+			temp = os.TempDir()
+		}
+		made, err := makeUnique(temp, "torchelastic_")
+		if err != nil {
+			return nil, fmt.Errorf("cannot make a folder for logs: %w", err)
+		}
+		base, t.base = made, made
+	}
+	if err := os.MkdirAll(base, 0o777); err != nil {
+		return nil, fmt.Errorf("cannot make the log folder: %w", err)
+	}
+	job, err := makeUnique(base, strings.ReplaceAll(runID, "/", "_")+"_")
+	if err != nil {
+		t.close()
+		return nil, fmt.Errorf("cannot make the log folder: %w", err)
+	}
+	t.job = job
+	return t, nil
+}
+
+// makeUnique makes a folder whose name is prefix and eight random characters.
+func makeUnique(parent, prefix string) (string, error) {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789_"
+	for {
+		name := []byte(prefix)
+		for range 8 {
+			name = append(name, letters[rand.IntN(len(letters))])
+		}
+		// Joined by hand: a base such as "./logs" stays as it was given.
+		path := strings.TrimSuffix(parent, "/") + "/" + string(name)
+		if err := os.Mkdir(path, 0o700); !errors.Is(err, fs.ErrExist) {
+			return path, err
+		}
+	}
+}
+
+// close removes what was made for this run if it holds no file with content and
+// was not asked for.
+func (t *logTree) close() {
+	if t.base == "" {
+		return
+	}
+	content := false
+	_ = filepath.WalkDir(t.base, func(_ string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			info, err := entry.Info()
+			content = content || err != nil || info.Size() > 0
+		}
+		return nil
+	})
+	if content {
+		return
+	}
+	if err := os.RemoveAll(t.base); err != nil {
+		t.log.Warn("cannot remove an empty log folder: " + err.Error())
+	}
+}
+
+// attemptLogs is the open files of one attempt.
+type attemptLogs struct {
+	tree  *logTree
+	dir   string // "" without files
+	files []*os.File
+	tails *tails
+}
+
+// attempt makes the folder of the next attempt. What is there of earlier ones
+// stays (W1).
+func (t *logTree) attempt(restarts int) (*attemptLogs, error) {
+	a := &attemptLogs{tree: t}
+	if t.job == "" {
+		return a, nil
+	}
+	a.dir = t.job + "/attempt_" + strconv.Itoa(restarts)
+	if k := t.starts[restarts]; k > 0 {
+		a.dir += "." + strconv.Itoa(k)
+	}
+	t.starts[restarts]++
+	if err := os.Mkdir(a.dir, 0o777); err != nil {
+		return nil, fmt.Errorf("cannot make the folder of an attempt: %w", err)
+	}
+	return a, nil
+}
+
+// workerLog is where one worker's output and error file go.
+type workerLog struct {
+	out, err  *os.File // nil: the agent's own stream
+	errorFile string   // "" without files
+}
+
+// logNames are the names that the prefix template may use.
+type logNames struct {
+	role, host  string
+	local, rank int
+}
+
+func (t *logTree) prefix(n logNames) string {
+	if t.spec.PrefixTemplate == "" {
+		return fmt.Sprintf("[%s%d]:", n.role, n.local)
+	}
+	return Substitute(t.spec.PrefixTemplate, map[string]string{
+		"role_name": n.role, "local_rank": strconv.Itoa(n.local), "rank": strconv.Itoa(n.rank), "hostname": n.host,
+	})
+}
+
+// worker makes the files of one worker.
+func (a *attemptLogs) worker(local int) (workerLog, error) {
+	var w workerLog
+	if a.dir == "" {
+		return w, nil
+	}
+	dir := a.dir + "/" + strconv.Itoa(local)
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		return w, fmt.Errorf("cannot make the log folder of local rank %d: %w", local, err)
+	}
+	w.errorFile = dir + "/error.json"
+	spec := a.tree.spec
+	toFile := spec.Redirects.For(local) | spec.Tee.For(local)
+	shown := spec.Ranks == nil || slices.Contains(spec.Ranks, local)
+	for _, s := range []struct {
+		std  Std
+		name string
+		file **os.File
+	}{{StdOut, "stdout.log", &w.out}, {StdErr, "stderr.log", &w.err}} {
+		path := dir + "/" + s.name
+		if toFile&s.std == 0 {
+			if shown {
+				continue
+			}
+			path = os.DevNull // A68
+		}
+		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+		if err != nil {
+			return w, fmt.Errorf("cannot open a log file of local rank %d: %w", local, err)
+		}
+		a.files = append(a.files, file)
+		*s.file = file
+	}
+	return w, nil
+}
+
+// closeFiles closes what only the workers need, once they have been started.
+func (a *attemptLogs) closeFiles() {
+	for _, file := range a.files {
+		_ = file.Close()
+	}
+	a.files = nil
+}
+
+// follow begins to copy the files that are tee'd to out and err, and to the
+// filter files.
+func (a *attemptLogs) follow(c *console, out, err *os.File, workers []logNames) error {
+	if a.dir == "" {
+		return nil
+	}
+	spec := a.tree.spec
+	for _, s := range []struct {
+		std     Std
+		name    string
+		dst     *os.File
+		needles []string
+	}{{StdOut, "stdout.log", out, spec.OutFilters}, {StdErr, "stderr.log", err, spec.ErrFilters}} {
+		var filtered *os.File
+		for _, w := range workers {
+			if spec.Tee.For(w.local)&s.std == 0 || spec.Ranks != nil && !slices.Contains(spec.Ranks, w.local) {
+				continue
+			}
+			if len(s.needles) > 0 && filtered == nil {
+				file, err := os.OpenFile(a.dir+"/filtered_"+s.name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+				if err != nil {
+					return fmt.Errorf("cannot open a filter file: %w", err)
+				}
+				filtered = file
+				a.files = append(a.files, file)
+			}
+			if a.tails == nil {
+				a.tails = newTails(a.tree.log)
+			}
+			prefix := a.tree.prefix(w)
+			job := tail{path: a.dir + "/" + strconv.Itoa(w.local) + "/" + s.name, out: c.printer(s.dst, prefix)}
+			if filtered != nil {
+				job.filter = c.printer(filtered, prefix)
+				for _, needle := range s.needles {
+					job.needles = append(job.needles, []byte(needle))
+				}
+			}
+			a.tails.add(job)
+		}
+	}
+	return nil
+}
+
+// close copies what is left and closes everything; the workers must have ended.
+func (a *attemptLogs) close() {
+	if a.tails != nil {
+		a.tails.stop()
+		a.tails = nil
+	}
+	a.closeFiles()
+}

@@ -1,0 +1,30 @@
+package agent
+
+import "time"
+
+// lostNode waits for the verdict on a failure that the budget does not cover: it
+// reports whether a node was lost, so that the failure followed from that. It
+// waits at most VerdictTimeout, and not at all if this node is alone.
+func (a *Agent) lostNode() bool {
+	if a.seat.groups < 2 {
+		return false
+	}
+	ctx, cancel := a.untilInterrupt(max(a.spec.VerdictTimeout, 1))
+	defer cancel()
+	heard := a.rollCall(ctx)
+	defer heard.stop()
+	tick := time.NewTicker(a.spec.MonitorInterval)
+	defer tick.Stop()
+	for {
+		if a.rdzv.NodesWaiting() > 0 {
+			return !a.rdzv.Closed()
+		}
+		select {
+		case <-heard.done:
+			return a.rdzv.NodesWaiting() > 0 && !a.rdzv.Closed()
+		case <-ctx.Done():
+			return a.rdzv.NodesWaiting() > 0 && !a.rdzv.Closed()
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is one worker. Its fields are set at start and, once exited is closed,
+// at its end; it stays a zombie until it is reaped, so that its pid and process
+// group cannot be given to anybody else in the meantime (N2).
+type process struct {
+	local int
+	pid   int
+	pidfd *os.File // nil: the kernel has none
+
+	exited chan struct{}
+	code   int // exit code, or minus the signal
+	at     time.Time
+
+	stopped bool // the agent had sent it a signal before it ended
+	reaped  bool
+}
+
+// watch waits for the end of the process and calls ended then. It returns
+// without a call if abandon was called before.
+func (p *process) watch(ended func(*process)) {
+	var code int
+	if p.pidfd != nil {
+		conn, err := p.pidfd.SyscallConn()
+		if err != nil {
+			return
+		}
+		if conn.Read(func(uintptr) (done bool) { code, done = exitCode(p.pid, unix.WNOHANG); return done }) != nil {
+			return
+		}
+	} else {
+		code, _ = exitCode(p.pid, 0)
+	}
+	p.code, p.at = code, time.Now()
+	close(p.exited)
+	ended(p)
+}
+
+// abandon ends the watch.
+func (p *process) abandon() {
+	if p.pidfd != nil {
+		_ = p.pidfd.Close()
+	}
+}
+
+func (p *process) hasExited() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// signalGroup sends a signal to the process group of the worker. It must not be
+// called once the worker is reaped.
+func (p *process) signalGroup(sig unix.Signal) {
+	_ = unix.Kill(-p.pid, sig)
+}
+
+// childInfo is siginfo_t as waitid fills it in, on the 64-bit machines that we
+// support.
+type childInfo struct {
+	signo, errno, code, _ int32
+	pid                   int32
+	uid                   uint32
+	status                int32
+	_                     [100]byte
+}
+
+const cldExited = 1 // CLD_EXITED: status is an exit code, else a signal
+
+// exitCode asks for the end of a child without reaping it. It reports false if
+// the child runs still and WNOHANG was given.
+func exitCode(pid, options int) (code int, done bool) {
+	var info childInfo
+	for {
+		err := unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT|options, nil)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil: // somebody else reaped it: its code is lost
+			return -1, true
+		case info.pid == 0:
+			return 0, false
+		case info.code == cldExited:
+			return int(info.status), true
+		}
+		return -int(info.status), true
+	}
+}
+
+// openPidfd returns a descriptor that becomes readable when the child ends; nil
+// if there is none to be had.
+func openPidfd(pid int) *os.File {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil
+	}
+	if unix.SetNonblock(fd, true) != nil {
+		_ = unix.Close(fd)
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "pidfd")
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(childInfo{})-unsafe.Sizeof(unix.Siginfo{})] // the two have one size
+
+// exits collects the ends of processes in the order in which they are noticed
+// (N6). It is safe for concurrent use.
+type exits struct {
+	mu    sync.Mutex
+	queue []*process
+	wake  chan struct{} // holds a token while queue may not be empty
+}
+
+func newExits() *exits { return &exits{wake: make(chan struct{}, 1)} }
+
+func (e *exits) add(p *process) {
+	e.mu.Lock()
+	e.queue = append(e.queue, p)
+	e.mu.Unlock()
+	offer(e.wake)
+}
+
+// take returns what was noticed since the last take, oldest first.
+func (e *exits) take() []*process {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	queue := e.queue
+	e.queue = nil
+	return queue
+}

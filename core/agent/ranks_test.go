@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"rallypoint/core/store"
+)
+
+// TestRanksOfTwoRoles is the table of A49, each agent a goroutine.
+func TestRanksOfTwoRoles(t *testing.T) {
+	agents := []roleInfo{{"ps", 0, 4, 0}, {"tr", 1, 1, 2}, {"tr", 2, 2, 0}, {"tr", 3, 3, 1}, {"ps", 4, 5, 0}}
+	want := []ranks{{0, 15, 0, 9, 2}, {4, 15, 0, 6, 2}, {5, 15, 1, 6, 2}, {7, 15, 3, 6, 2}, {10, 15, 4, 9, 2}}
+	s := store.NewLocal(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	var wg sync.WaitGroup
+	for i := range agents {
+		wg.Go(func() {
+			got, err := agreeRanks(t.Context(), s, agents[i], len(agents))
+			if err != nil || got != want[i] {
+				t.Errorf("agent %d has %+v (%v), expected %+v", i, got, err, want[i])
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestRanksWithoutExchange(t *testing.T) {
+	if got, want := identicalRanks(2, 3, 4, 1), (ranks{8, 12, 8, 12, 1}); got != want {
+		t.Errorf("%+v, expected %+v", got, want)
+	}
+}
+
+// TestRanksFromControlPlane reads what stands in for a lost agent 0: four numbers
+// without a restart count, where the own one holds.
+func TestRanksFromControlPlane(t *testing.T) {
+	s := store.NewLocal(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	if err := s.Set(t.Context(), assignedRanksKey+"1", []byte("[4, 8, 4, 8]")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := agreeRanks(t.Context(), s, roleInfo{"r", 1, 4, 3}, 2)
+	if want := (ranks{4, 8, 4, 8, 3}); err != nil || got != want {
+		t.Errorf("%+v (%v), expected %+v", got, err, want)
+	}
+}
+
+func TestRanksWaitForAllAgents(t *testing.T) {
+	s := store.NewLocal(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := agreeRanks(ctx, s, roleInfo{"r", 0, 1, 0}, 2); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// Defaults of a Spec's durations.
+const (
+	DefaultMonitorInterval    = 100 * time.Millisecond
+	DefaultShutdownTimeout    = 30 * time.Second
+	DefaultExitBarrierTimeout = 300 * time.Second
+)
+
+// Spec is what one agent runs. Nothing in it changes while the agent runs.
+type Spec struct {
+	RunID string
+	Role  string
+
+	// Argv is the command of each worker: a program, looked up in the PATH of
+	// Environ, and its arguments, in which macros are replaced (A26).
+	Argv     []string
+	NoMacros bool // arguments go to the workers as they are (W18)
+
+	Workers     int      // on this node, > 0
+	Environ     []string // the agent's environment, which the workers inherit
+	VirtualRank bool     // each worker is local rank 0 with one GPU (A40)
+
+	MaxRestarts  int           // of the whole job's workers, >= 0
+	RestartDelay time.Duration // pause before a restart after a failure; 0: none (W25)
+
+	// MonitorInterval is how often the rendezvous is asked whether nodes wait;
+	// > 0. The workers' ends are noticed without it (N3).
+	MonitorInterval time.Duration
+
+	// ShutdownTimeout is the grace between a signal to the workers and SIGKILL,
+	// whatever the reason (W6); 0 is none.
+	ShutdownTimeout time.Duration
+
+	// ExitBarrierTimeout bounds the wait for the other agents after success; 0
+	// does not wait (A51).
+	ExitBarrierTimeout time.Duration
+
+	// VerdictTimeout bounds the wait for news of a lost node after a failure that
+	// the budget does not cover; 0 does not wait. It should be lease_timeout plus
+	// reconnect_grace.
+	VerdictTimeout time.Duration
+
+	// Identical tells that all agents have this role and as many workers, so that
+	// ranks need no exchange (A48). Restart counts are not agreed then.
+	Identical bool
+
+	// Subreaper makes this process adopt and end the detached descendants of its
+	// workers. Only a process may ask for it that starts no other children.
+	Subreaper bool
+
+	// KeepDaemons leaves alone what the workers started and left behind (W3).
+	KeepDaemons bool
+
+	Logs           LogSpec
+	Stdout, Stderr *os.File  // the console, for copied lines; the workers inherit 1 and 2
+	Events         EventSink // nil: nobody listens
+	Backend        string    // of the rendezvous, for events
+}
+
+// Validate reports the first thing that is wrong with the spec.
+func (s *Spec) Validate() error {
+	switch {
+	case len(s.Argv) == 0:
+		return fmt.Errorf("there is no command to run")
+	case s.Workers < 1:
+		return fmt.Errorf("the number of workers on this node is %d, it must be at least 1", s.Workers)
+	case s.MaxRestarts < 0:
+		return fmt.Errorf("the number of restarts is %d, it must not be negative", s.MaxRestarts)
+	case s.MonitorInterval <= 0:
+		return fmt.Errorf("the monitor interval is %v, it must be greater than 0", s.MonitorInterval)
+	case s.ShutdownTimeout < 0:
+		return fmt.Errorf("shutdown_timeout must be non-negative, got %v", s.ShutdownTimeout)
+	case s.ExitBarrierTimeout < 0:
+		return fmt.Errorf("exit_barrier_timeout must be non-negative, got %v", s.ExitBarrierTimeout)
+	case s.Logs.Redirects.MaxRank() >= s.Workers || s.Logs.Tee.MaxRank() >= s.Workers:
+		return fmt.Errorf("the selection of streams names local rank %d, but there are %d workers (local ranks 0 to %d)",
+			max(s.Logs.Redirects.MaxRank(), s.Logs.Tee.MaxRank()), s.Workers, s.Workers-1)
+	}
+	if s.VirtualRank {
+		_, _, err := virtualDevices(s.Environ, s.Workers)
+		return err
+	}
+	return nil
+}
+
+// EntryPoint is the name of the command in reports and events: for an
+// interpreter the first argument that is no option, else the program (A36).
+// interpreter is the program that runs scripts, "" if none does.
+func EntryPoint(argv []string, interpreter string) string {
+	if argv[0] != interpreter {
+		return argv[0]
+	}
+	for _, arg := range argv[1:] {
+		if !strings.HasPrefix(arg, "-") {
+			return arg
+		}
+	}
+	return ""
+}
+
+// EventSink takes events, one JSON object a call without a line feed; *os.File
+// and the like fit by way of LineSink.
+type EventSink interface{ Record(event []byte) }
+
+// LineSink writes each event as a line.
+type LineSink struct{ W io.Writer }
+
+// Record implements EventSink; what cannot be written is lost.
+func (s LineSink) Record(event []byte) { _, _ = s.W.Write(append(event[:len(event):len(event)], '\n')) }

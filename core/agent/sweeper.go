@@ -1,0 +1,289 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sweeper ends what workers leave behind: members of their process groups and, in
+// a process that is a child subreaper, descendants that went into sessions of
+// their own (W3, N2).
+type sweeper struct {
+	log       *slog.Logger
+	forker    *forker
+	subreaper bool
+	keep      bool // leave daemons alone
+
+	children chan os.Signal
+	done     chan struct{}
+	wg       sync.WaitGroup
+}
+
+// newSweeper returns a sweeper. With subreaper this process becomes one, adopts
+// orphaned descendants of the workers and reaps them when they end; only a
+// program that starts no children but by f may ask for it. keep leaves
+// everything alone that is not a worker. close ends it.
+func newSweeper(f *forker, subreaper, keep bool, log *slog.Logger) *sweeper {
+	s := &sweeper{log: log, forker: f, keep: keep, done: make(chan struct{})}
+	if !subreaper || keep {
+		return s
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		log.Warn("cannot adopt processes that workers leave behind: " + err.Error())
+		return s
+	}
+	s.subreaper = true
+	s.children = make(chan os.Signal, 1)
+	signal.Notify(s.children, unix.SIGCHLD)
+	s.wg.Go(s.reapStrays)
+	return s
+}
+
+func (s *sweeper) close() {
+	close(s.done)
+	if s.subreaper {
+		signal.Stop(s.children)
+		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	}
+	s.wg.Wait()
+}
+
+// reapStrays takes the exit status of adopted processes, so that they do not
+// stay zombies while the workers run.
+func (s *sweeper) reapStrays() {
+	for {
+		select {
+		case <-s.children:
+			for _, pid := range s.strays() {
+				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+			}
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// strays returns the children of this process that are no workers.
+func (s *sweeper) strays() []int {
+	if !s.subreaper {
+		return nil
+	}
+	s.forker.mu.Lock()
+	defer s.forker.mu.Unlock()
+	var strays []int
+	for _, pid := range ownChildren() {
+		if !s.forker.known[pid] {
+			strays = append(strays, pid)
+		}
+	}
+	return strays
+}
+
+// maxSweeps bounds how often a sweep looks again: what forks faster than it is
+// killed is left to the parent-death signals and to the system.
+const maxSweeps = 100
+
+// sweep sends sig to what the groups' leaders, now reaped, left behind, waits for
+// its end until expired is closed, and kills the rest. It returns when nothing is
+// left.
+func (s *sweeper) sweep(groups []int, sig unix.Signal, expired <-chan struct{}) {
+	if s.keep {
+		return
+	}
+	signaled := make(map[int]bool)
+	for range maxSweeps {
+		left := s.left(groups)
+		if len(left) == 0 {
+			return
+		}
+		gone := true
+		for _, stray := range left {
+			if isClosed(expired) {
+				stray.kill(unix.SIGKILL)
+				gone = stray.await(nil) && gone
+				continue
+			}
+			if !signaled[stray.pid] {
+				signaled[stray.pid] = true
+				if !slices.Contains(groups, stray.group) { // the groups had it already
+					stray.kill(sig)
+				}
+			}
+			if !stray.await(expired) {
+				stray.kill(unix.SIGKILL)
+				gone = stray.await(nil) && gone
+			}
+		}
+		for _, stray := range left {
+			_ = stray.pidfd.Close()
+		}
+		for _, pid := range s.strays() {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		}
+		if !gone {
+			break
+		}
+	}
+	s.log.Error("processes that the workers started are still there and cannot be stopped")
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// stray is a process that a worker left behind.
+type stray struct {
+	pid, group int
+	pidfd      *os.File
+}
+
+func (s *stray) kill(sig unix.Signal) {
+	conn, err := s.pidfd.SyscallConn()
+	if err == nil {
+		_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+	}
+}
+
+// await waits for the end of the process, at most until expired is closed, and
+// without expired at most leastDeathWait. It reports whether the process ended.
+func (s *stray) await(expired <-chan struct{}) bool {
+	ended := make(chan bool, 1)
+	conn, err := s.pidfd.SyscallConn()
+	if err != nil {
+		return true
+	}
+	go func() { // ends with the process, or by the deadline below
+		ended <- conn.Read(func(fd uintptr) bool {
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(poll, 0)
+			return err == nil && n > 0
+		}) == nil
+	}()
+	if expired == nil {
+		_ = s.pidfd.SetReadDeadline(time.Now().Add(leastDeathWait))
+		return <-ended
+	}
+	select {
+	case ok := <-ended:
+		return ok
+	case <-expired:
+		_ = s.pidfd.SetReadDeadline(time.Now())
+		ok := <-ended
+		_ = s.pidfd.SetReadDeadline(time.Time{})
+		return ok
+	}
+}
+
+// left returns what of the groups and of the adopted processes is alive.
+func (s *sweeper) left(groups []int) []*stray {
+	var pids []int
+	for _, group := range groups {
+		// Right after its leader was reaped a group exists only if it has other
+		// members, and these keep its number from being given away.
+		if unix.Kill(-group, 0) == nil {
+			pids = groupMembers(groups)
+			break
+		}
+	}
+	pids = append(pids, s.strays()...)
+	slices.Sort(pids)
+	var left []*stray
+	for _, pid := range slices.Compact(pids) {
+		pidfd := openPidfd(pid)
+		if pidfd == nil {
+			continue
+		}
+		// Read after the descriptor was opened: if the number was given away in
+		// between, what is signalled is the old process, which is gone.
+		stat, ok := readStat(pid)
+		ours := slices.Contains(groups, stat.group) || s.subreaper && stat.parent == os.Getpid()
+		if !ok || !ours || stat.state == 'Z' || stat.state == 'X' {
+			_ = pidfd.Close()
+			continue
+		}
+		left = append(left, &stray{pid, stat.group, pidfd})
+	}
+	return left
+}
+
+// groupMembers returns the processes of the given groups.
+func groupMembers(groups []int) []int {
+	folder, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = folder.Close() }()
+	names, _ := folder.Readdirnames(-1)
+	var members []int
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if stat, ok := readStat(pid); ok && slices.Contains(groups, stat.group) {
+			members = append(members, pid)
+		}
+	}
+	return members
+}
+
+// procStat is what we need of /proc/<pid>/stat.
+type procStat struct {
+	state  byte
+	parent int
+	group  int
+}
+
+func readStat(pid int) (procStat, bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return procStat{}, false
+	}
+	return parseStat(text)
+}
+
+// parseStat reads the fields behind the program's name, which may hold anything.
+func parseStat(text []byte) (procStat, bool) {
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) < 3 {
+		return procStat{}, false
+	}
+	parent, err1 := strconv.Atoi(string(fields[1]))
+	group, err2 := strconv.Atoi(string(fields[2]))
+	return procStat{fields[0][0], parent, group}, err1 == nil && err2 == nil
+}
+
+// ownChildren returns the children of all threads of this process.
+func ownChildren() []int {
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return nil
+	}
+	var children []int
+	for _, task := range tasks {
+		text, err := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
+		if err != nil {
+			continue
+		}
+		for _, field := range bytes.Fields(text) {
+			if pid, err := strconv.Atoi(string(field)); err == nil {
+				children = append(children, pid)
+			}
+		}
+	}
+	return children
+}

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"rallypoint/core/agent"
+	"rallypoint/tcpstore/hosted"
+)
+
+// runMain is `rallypoint run`: it runs the workers of this node until the job
+// has ended and returns the exit code. args is what follows `run`. Nothing is
+// touched before the command line was found right.
+//
+// It takes the signals that the command line names, for as long as it runs.
+func runMain(ctx context.Context, args []string, env []string, stdout, stderr io.Writer) int {
+	o, err := parseRun(args, environ(env).lookup)
+	if err == nil && o.help {
+		_, _ = io.WriteString(stdout, runHelp())
+		return exitOK
+	}
+	var c *runConfig
+	if err == nil {
+		c, err = configureRun(o, environ(env))
+	}
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	log := newAgentLog(stderr, environ(env).get("LOGLEVEL"), c.meeting.params.Max > 1)
+	for _, text := range c.warnings {
+		log.Warn(text)
+	}
+	for _, text := range c.notes {
+		log.Info(text)
+	}
+	if o.eventHandler == "console" {
+		c.spec.Events = agent.LineSink{W: stderr}
+	}
+	return c.run(ctx, log, stderr)
+}
+
+// run runs the agent.
+func (c *runConfig) run(ctx context.Context, log *slog.Logger, stderr io.Writer) int {
+	rdzv, err := c.meeting.open(log)
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	a, err := agent.New(c.spec, c.name, rdzv, log)
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	log.Info(c.summary())
+	stop := c.handleSignals(a)
+	err = a.Run(ctx)
+	stop()
+	return c.exitCode(err, stderr)
+}
+
+// handleSignals passes the signals on to the agent until the function that it
+// returns is called.
+func (c *runConfig) handleSignals(a *agent.Agent) (stop func()) {
+	signals := make(chan os.Signal, 4)
+	done, ended := make(chan struct{}), make(chan struct{})
+	for _, sig := range c.signals {
+		if sig == syscall.SIGHUP && signal.Ignored(sig) {
+			continue // started by nohup: a terminal that closes is to end nothing
+		}
+		signal.Notify(signals, sig)
+	}
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case sig := <-signals:
+				if n, ok := sig.(syscall.Signal); ok {
+					a.Signal(n)
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(done)
+		<-ended
+	}
+}
+
+// summary is the effective configuration in one line.
+func (c *runConfig) summary() string {
+	p := &c.meeting.params
+	where := p.Endpoint
+	switch c.meeting.kind {
+	case meetAlone:
+		where = "this node"
+	case meetStatic:
+		where = fmt.Sprintf("%s:%d as node %d", c.meeting.host, c.meeting.port, c.meeting.rank)
+	}
+	return fmt.Sprintf("run %s: %d to %d nodes (%s, %s), %d workers here, role %s, at most %d restarts: %s",
+		p.RunID, p.Min, p.Max, c.meeting.kind, where, c.spec.Workers, c.spec.Role, c.spec.MaxRestarts, strings.Join(c.spec.Argv, " "))
+}
+
+// exitCode says how the run ended, and its code.
+func (c *runConfig) exitCode(err error, stderr io.Writer) int {
+	var failed *agent.FailedError
+	var peer *agent.PeerError
+	var stopped *agent.SignalError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &failed):
+		fmt.Fprintln(stderr, failed.Error())
+	case errors.As(err, &peer):
+		complain(stderr, err, exitFailure)
+		if text := peer.Report(); text != "" {
+			fmt.Fprintln(stderr, text)
+		}
+	case errors.As(err, &stopped):
+		fmt.Fprintf(stderr, "rallypoint run: %v\n", err)
+		if c.signalExit {
+			return 128 + int(stopped.Signal)
+		}
+	default:
+		complain(stderr, err, exitFailure)
+	}
+	return exitFailure
+}
+
+// complain writes an error in one line and returns the code.
+func complain(stderr io.Writer, err error, code int) int {
+	fmt.Fprintf(stderr, "rallypoint run: error: %v\n", err)
+	return code
+}
+
+// open makes the rendezvous.
+func (m *meeting) open(log *slog.Logger) (agent.Rendezvous, error) {
+	switch m.kind {
+	case meetAlone:
+		return newAlone(m.params.LocalAddr, log), nil
+	case meetStatic:
+		return newStatic(m, log), nil
+	}
+	member, err := hosted.Open(m.params, log)
+	if err != nil {
+		return nil, err
+	}
+	return member, nil
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// exitStatus is the error of a command that has said all there is to say; it only
+// carries the exit code.
+type exitStatus int
+
+func (e exitStatus) Error() string { return "exit code " + strconv.Itoa(int(e)) }
+
+// newRun is `rallypoint run`. It reads its command line itself, by torchrun's
+// rules (see runFlags).
+func newRun() *cobra.Command {
+	run := &cobra.Command{
+		Use:                "run [options] SCRIPT [ARGS...]",
+		Short:              "Run the workers of a job on this node, with torchrun's options",
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// The signals are the run's: which it takes is an option, and a worker
+			// gets the one that came. Those of Process must not end it besides.
+			signal.Reset(syscall.SIGINT, syscall.SIGTERM)
+			if cmd.Context().Err() != nil { // one came before
+				return exitStatus(exitFailure)
+			}
+			ctx := context.WithoutCancel(cmd.Context())
+			if code := runMain(ctx, args, os.Environ(), cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
+				return exitStatus(code)
+			}
+			return nil
+		},
+	}
+	run.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		_, _ = io.WriteString(cmd.OutOrStdout(), runHelp())
+	})
+	run.SetUsageFunc(func(cmd *cobra.Command) error {
+		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "usage: rallypoint run [options] SCRIPT [ARGS...]")
+		return err
+	})
+	return run
+}

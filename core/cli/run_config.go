@@ -1,0 +1,308 @@
+package cli
+
+import (
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/agent"
+	"rallypoint/core/rendezvous"
+)
+
+// runConfig is a command line that was found right: what to run, and how to meet
+// the other nodes.
+type runConfig struct {
+	spec       agent.Spec
+	name       string // of the entry point, in reports
+	meeting    meeting
+	signals    []os.Signal
+	signalExit bool
+	warnings   []string
+	notes      []string
+}
+
+// environ is the process's environment as a list and as a look-up.
+type environ []string
+
+func (e environ) lookup(name string) (string, bool) {
+	for i := len(e) - 1; i >= 0; i-- {
+		if value, ok := strings.CutPrefix(e[i], name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func (e environ) get(name string) string {
+	value, _ := e.lookup(name)
+	return value
+}
+
+// configureRun checks everything that can be checked without a side effect
+// (W23). Errors are *usageError.
+func configureRun(o *runOptions, env environ) (*runConfig, error) {
+	c := &runConfig{signalExit: o.signalExit}
+	if err := c.setNodes(o, env); err != nil {
+		return nil, err
+	}
+	for _, set := range []func(*runOptions, environ) error{c.refuseMissing, c.setScript, c.setWorkers, c.setTimes, c.setLogs} {
+		if err := set(o, env); err != nil {
+			return nil, err
+		}
+	}
+	c.setSignals(o)
+	c.spec.RunID, c.spec.Role, c.spec.MaxRestarts = c.meeting.params.RunID, o.role, o.maxRestarts
+	c.spec.Backend = c.meeting.kind.String()
+	c.spec.VirtualRank, c.spec.NoMacros, c.spec.KeepDaemons = o.virtualRank, o.noMacros, o.keepDaemons
+	c.spec.Identical = env.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"
+	c.spec.VerdictTimeout = c.meeting.params.LeaseTimeout + c.meeting.params.ReconnectGrace
+	c.spec.Subreaper = true
+	c.setEnviron(o, env)
+	if err := c.spec.Validate(); err != nil {
+		return nil, usagef("%v", err)
+	}
+	return c, nil
+}
+
+// refuseMissing refuses what this version does not have.
+func (c *runConfig) refuseMissing(o *runOptions, _ environ) error {
+	switch {
+	case o.runPath:
+		return usagef("argument --run-path: not available yet")
+	case o.numaBinding != "":
+		return usagef("argument --numa-binding: not available yet")
+	case o.logsSpecs != "":
+		return usagef("argument --logs-specs: could not find entrypoint torchrun.logs_specs[%s]; log plug-ins are not available yet", o.logsSpecs)
+	case o.completion != "":
+		return usagef("argument --print-completion: not available yet")
+	case o.eventHandler != "null" && o.eventHandler != "console":
+		return usagef("argument --event-log-handler: unknown handler %q; there are null and console", o.eventHandler)
+	}
+	return nil
+}
+
+// setScript makes the workers' command (A14).
+func (c *runConfig) setScript(o *runOptions, env environ) error {
+	switch {
+	case len(o.argv) == 0:
+		return usagef("the following arguments are required: training_script, training_script_args")
+	case o.noPython && o.module:
+		return usagef("Don't use both the '--no-python' flag and the '--module' flag at the same time.")
+	case o.noPython:
+		c.spec.Argv = o.argv
+		c.name = agent.EntryPoint(o.argv, "")
+		return nil
+	}
+	interpreter := defaultInterpreter(env)
+	program := interpreter
+	if given := env.get("PYTHON_EXEC"); given != "" {
+		program = given
+	}
+	c.spec.Argv = []string{program, "-u"}
+	if o.module {
+		c.spec.Argv = append(c.spec.Argv, "-m")
+	}
+	c.spec.Argv = append(c.spec.Argv, o.argv...)
+	c.name = agent.EntryPoint(c.spec.Argv, interpreter)
+	return nil
+}
+
+// envInterpreter is set by the Python entry point to its own interpreter. The
+// workers do not inherit it.
+const envInterpreter = "RALLYPOINT_PYTHON"
+
+// defaultInterpreter is the interpreter that runs scripts: that of the Python
+// entry point, else the first in PATH.
+func defaultInterpreter(env environ) string {
+	if own := env.get(envInterpreter); own != "" {
+		return own
+	}
+	for _, name := range []string{"python3", "python"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return "python3"
+}
+
+func (c *runConfig) setWorkers(o *runOptions, env environ) error {
+	n, err := localWorkers(o.nproc, o.allOfCPUs, defaultInterpreter(env))
+	if err != nil {
+		return err
+	}
+	c.spec.Workers = n
+	if o.nproc != strconv.Itoa(n) {
+		c.notes = append(c.notes, "Using nproc_per_node="+o.nproc+": "+strconv.Itoa(n)+" workers")
+	}
+	if o.maxRestarts < 0 {
+		return usagef("argument --max-restarts: it is %d, it must not be negative", o.maxRestarts)
+	}
+	return nil
+}
+
+// Variables below options (A34, A41).
+const (
+	envShutdownTimeout    = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+	envExitBarrierTimeout = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
+)
+
+func (c *runConfig) setTimes(o *runOptions, env environ) error {
+	s := &c.spec
+	var err error
+	if s.MonitorInterval, err = seconds("--monitor-interval", o.monitorInterval, true); err != nil {
+		return err
+	}
+	if s.RestartDelay, err = seconds("--restart-delay", o.restartDelay, false); err != nil {
+		return err
+	}
+	s.ShutdownTimeout = agent.DefaultShutdownTimeout
+	if o.shutdownTimeout != unsetNumber {
+		s.ShutdownTimeout, err = seconds("--shutdown-timeout", float64(o.shutdownTimeout), false)
+	} else if text := env.get(envShutdownTimeout); text != "" {
+		s.ShutdownTimeout, err = secondsOf(envShutdownTimeout, text)
+	}
+	if err != nil {
+		return err
+	}
+	s.ExitBarrierTimeout = agent.DefaultExitBarrierTimeout
+	if o.exitBarrierTimeout != unsetNumber {
+		s.ExitBarrierTimeout, err = seconds("--exit-barrier-timeout", o.exitBarrierTimeout, false)
+	} else if text := env.get(envExitBarrierTimeout); text != "" {
+		s.ExitBarrierTimeout, err = secondsOf(envExitBarrierTimeout, text)
+	}
+	return err
+}
+
+// maxSeconds keeps durations within what a time.Duration holds.
+const maxSeconds = 10 * 365 * 24 * 3600
+
+func seconds(name string, x float64, positive bool) (time.Duration, error) {
+	d := time.Duration(math.Min(x, maxSeconds) * float64(time.Second))
+	switch {
+	case math.IsNaN(x) || x < 0 && !positive:
+		return 0, usagef("argument %s: it is %v, it must not be negative", name, x)
+	case positive && d <= 0:
+		return 0, usagef("argument %s: it is %v, it must be greater than 0", name, x)
+	}
+	return d, nil
+}
+
+func secondsOf(variable, text string) (time.Duration, error) {
+	x, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil {
+		return 0, usagef("environment variable %s: %q is no number of seconds", variable, text)
+	}
+	return seconds(variable, x, false)
+}
+
+func (c *runConfig) setLogs(o *runOptions, env environ) error {
+	l := &c.spec.Logs
+	l.Dir, l.TempDir = o.logDir, env.get("TMPDIR")
+	l.OutFilters, l.ErrFilters = o.outFilters, o.errFilters
+	l.PrefixTemplate = o.prefixTemplate
+	if l.PrefixTemplate == "" {
+		l.PrefixTemplate = env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+	}
+	var err error
+	if l.Redirects, err = agent.ParseStreamSpec(o.redirects); err != nil {
+		return usagef("argument --redirects: %v", err)
+	}
+	if l.Tee, err = agent.ParseStreamSpec(o.tee); err != nil {
+		return usagef("argument --tee: %v", err)
+	}
+	if info, err := os.Stat(l.Dir); l.Dir != "" && l.Dir != os.DevNull && err == nil && !info.IsDir() {
+		return usagef("argument --log-dir: %s is a file, it must be a folder", l.Dir)
+	}
+	if o.ranksFilter == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(o.ranksFilter, ",") {
+		rank, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return usagef("--local_ranks_filter must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2")
+		}
+		l.Ranks = append(l.Ranks, rank)
+	}
+	return nil
+}
+
+// setSignals takes the signals by name; an unknown name is only warned of (A57).
+func (c *runConfig) setSignals(o *runOptions) {
+	for name := range strings.SplitSeq(o.signals, ",") {
+		name = strings.TrimSpace(name)
+		if name == "" {
+			continue
+		}
+		sig := unix.SignalNum(name)
+		switch sig {
+		case 0:
+			c.warnings = append(c.warnings, "Signal "+name+" is not known on this system and is not handled")
+		case unix.SIGKILL, unix.SIGSTOP:
+			c.warnings = append(c.warnings, "Signal "+name+" cannot be handled by any program")
+		default:
+			c.signals = append(c.signals, sig)
+		}
+	}
+}
+
+// setEnviron prepares what the workers inherit (A8, A37).
+func (c *runConfig) setEnviron(o *runOptions, env environ) {
+	for _, entry := range env {
+		if !strings.HasPrefix(entry, envInterpreter+"=") && !strings.HasPrefix(entry, envSignals+"=") {
+			c.spec.Environ = append(c.spec.Environ, entry)
+		}
+	}
+	c.spec.Environ = append(c.spec.Environ, envSignals+"="+o.signals)
+	if _, given := env.lookup("OMP_NUM_THREADS"); !given && c.spec.Workers > 1 {
+		c.spec.Environ = append(c.spec.Environ, "OMP_NUM_THREADS=1")
+		const stars = "\n*****************************************"
+		c.warnings = append(c.warnings, stars+"\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in default, "+
+			"to avoid your system being overloaded, please further tune the variable for optimal performance in your application as needed. "+stars)
+	}
+}
+
+const envSignals = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
+// parseNodes reads --nnodes (A6).
+func parseNodes(text string) (least, most int, err error) {
+	first, second, ranged := strings.Cut(text, ":")
+	least, err1 := strconv.Atoi(strings.TrimSpace(first))
+	most, err2 := least, error(nil)
+	if ranged {
+		most, err2 = strconv.Atoi(strings.TrimSpace(second))
+	}
+	switch {
+	case err1 != nil || err2 != nil:
+		return 0, 0, usagef("argument --nnodes: %q is not a number of nodes N or a range MIN:MAX", text)
+	case least < 1 || most < least:
+		return 0, 0, usagef("argument --nnodes: min_nodes must be > 0 and <= max_nodes, got %q", text)
+	case most > rendezvous.MaxNodes:
+		return 0, 0, usagef("argument --nnodes: %d nodes are more than this version takes (%d)", most, rendezvous.MaxNodes)
+	}
+	return least, most, nil
+}
+
+// parseConf reads --rdzv-conf (A12).
+func parseConf(text string) (map[string]string, error) {
+	conf := make(map[string]string)
+	if strings.TrimSpace(text) == "" {
+		return conf, nil
+	}
+	for item := range strings.SplitSeq(text, ",") {
+		key, value, _ := strings.Cut(item, "=")
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		switch {
+		case key == "":
+			return nil, usagef("argument --rdzv-conf: %q is not in the format <key1>=<value1>,<key2>=<value2>,...", text)
+		case value == "":
+			return nil, usagef("argument --rdzv-conf: The rendezvous configuration option '%s' must have a value specified.", key)
+		}
+		conf[key] = value
+	}
+	return conf, nil
+}

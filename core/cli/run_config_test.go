@@ -1,0 +1,166 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// configured parses and checks a command line.
+func configured(t *testing.T, args string, env ...string) (*runConfig, error) {
+	t.Helper()
+	e := environ(append([]string{"PATH=" + os.Getenv("PATH"), envInterpreter + "=/py"}, env...))
+	o, err := parseRun(strings.Fields(args), e.lookup)
+	if err != nil {
+		return nil, err
+	}
+	return configureRun(o, e)
+}
+
+// TestMeeting is how the nodes meet for what the command line says of them
+// (A9-A11, W19).
+func TestMeeting(t *testing.T) {
+	for _, c := range []struct {
+		args     string
+		kind     meetingKind
+		endpoint string
+		id       string // "": random
+		rank     int
+	}{
+		{"x", meetAlone, "", "", -1},
+		{"--rdzv-id=j x", meetAlone, "", "j", -1},
+		{"--standalone --rdzv-id=j --rdzv-endpoint=h x", meetAlone, "", "", -1},
+		{"--master-addr=h x", meetAlone, "", "", -1},
+		{"--rdzv-backend=static x", meetAlone, "", "", -1},
+		{"--master-port=7 x", meetStatic, "", "none", 0},
+		{"--rdzv-backend=static --nnodes=2 --node-rank=1 --master-addr=h x", meetStatic, "", "none", 1},
+		{"--rdzv-backend=static --rdzv-endpoint=h:7 --rdzv-id=j x", meetStatic, "", "j", 0},
+		{"--nnodes=2 x", meetHosted, "127.0.0.1:29500", "none", -1},
+		{"--nnodes=2 --master-addr=h --node-rank=0 x", meetHosted, "h:29500", "none", 0},
+		{"--nnodes=2 --master-addr=[::1] --master-port=7 --node-rank=1 x", meetHosted, "[::1]:7", "none", 1},
+		{"--rdzv-endpoint=h x", meetHosted, "h:29400", "none", -1},
+		{"--rdzv-endpoint=h:7 --nnodes=1:4 --rdzv-id=j x", meetHosted, "h:7", "j", -1},
+		{"--rdzv-backend=c10d --rdzv-endpoint=h:7 x", meetHosted, "h:7", "none", -1},
+		{"--rdzv-backend=c10d x", meetHosted, "localhost:29400", "none", -1},
+		{"--rdzv-backend=rallypoint --master-addr=h --nnodes=2 x", meetHosted, "h:29500", "none", -1},
+	} {
+		got, err := configured(t, c.args)
+		if err != nil {
+			t.Errorf("%s: %v", c.args, err)
+			continue
+		}
+		m := got.meeting
+		rank := m.params.NodeRank
+		if m.kind == meetStatic {
+			rank = m.rank
+		}
+		if m.kind != c.kind || m.params.Endpoint != c.endpoint || rank != c.rank {
+			t.Errorf("%s: %v at %q, rank %d", c.args, m.kind, m.params.Endpoint, rank)
+		}
+		if random := len(m.params.RunID) == 36; random != (c.id == "") || !random && m.params.RunID != c.id {
+			t.Errorf("%s: run id %q", c.args, m.params.RunID)
+		}
+	}
+}
+
+func TestConfigure(t *testing.T) {
+	c, err := configured(t, "--nproc-per-node=12 -r 0:1,11:2 --signals-to-handle=SIGTERM,bogus,SIGKILL,,SIGUSR1 --rdzv-conf=join_timeout=5,unknown=1 "+
+		"--rdzv-endpoint=h --monitor-interval=2 -m mod a", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT=8", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(c.spec.Argv, " "); got != "/py -u -m mod a" || c.name != "mod" {
+		t.Errorf("command %q, name %q", got, c.name)
+	}
+	if c.spec.ShutdownTimeout != 9*time.Second || c.spec.ExitBarrierTimeout != 8*time.Second || c.spec.MonitorInterval != 2*time.Second ||
+		c.meeting.params.JoinTimeout != 5*time.Second || c.spec.Logs.PrefixTemplate != "p" {
+		t.Errorf("%+v %+v", c.spec, c.meeting)
+	}
+	if len(c.signals) != 2 || len(c.warnings) != 4 { // two signals, one option, OMP_NUM_THREADS
+		t.Errorf("signals %v, warnings %q", c.signals, c.warnings)
+	}
+	if !slices.Contains(c.spec.Environ, "OMP_NUM_THREADS=1") || slices.Contains(c.spec.Environ, envInterpreter+"=/py") {
+		t.Errorf("environment %q", c.spec.Environ)
+	}
+	c, err = configured(t, "--shutdown-timeout=0 --exit-barrier-timeout=0 x", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9", "PYTHON_EXEC=/other", "OMP_NUM_THREADS=")
+	if err != nil || c.spec.ShutdownTimeout != 0 || c.spec.ExitBarrierTimeout != 0 || c.spec.Argv[0] != "/other" {
+		t.Errorf("%v %+v", err, c)
+	}
+}
+
+// TestConfigureRefuses wrong command lines in one line that names what is wrong
+// (W23).
+func TestConfigureRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, what := range map[string]string{
+		"":                                     "required: training_script",
+		"--nnodes=0 x":                         "--nnodes",
+		"--nnodes=2:1 x":                       "--nnodes",
+		"--nnodes=a x":                         `"a"`,
+		"--nnodes=1:2:3 x":                     `"1:2:3"`,
+		"--nnodes=2 --standalone x":            "one node",
+		"--nproc-per-node=0 x":                 "at least 1",
+		"--nproc-per-node=-2 x":                "at least 1",
+		"--nproc-per-node=xyz x":               "Unsupported nproc_per_node value: xyz",
+		"--max-restarts=-1 x":                  "--max-restarts",
+		"--monitor-interval=0 x":               "--monitor-interval",
+		"--monitor-interval=nan x":             "--monitor-interval",
+		"--shutdown-timeout=-1 x":              "--shutdown-timeout",
+		"--exit-barrier-timeout=-1 x":          "--exit-barrier-timeout",
+		"-r 4 x":                               `"4"`,
+		"-t 0:1, x":                            `"0:1,"`,
+		"-r 1:1 x":                             "local rank 1",
+		"--local-ranks-filter=0,a x":           "--local_ranks_filter=0,1,2",
+		"--rdzv-endpoint=h --rdzv-conf=a x":    "option 'a'",
+		"--rdzv-endpoint=h --rdzv-conf==1 x":   "format",
+		"--rdzv-conf=a x":                      "option 'a'",
+		"--rdzv-endpoint=h:x x":                "--rdzv-endpoint",
+		"--rdzv-endpoint=h --node-rank=1 x":    "--node-rank",
+		"--rdzv-backend=static --nnodes=1:2 x": "fixed number",
+		"--rdzv-backend=static --nnodes=2 --node-rank=2 x": "--node-rank",
+		"--rdzv-backend=etcd x":                            "not available yet",
+		"--rdzv-backend=etcd-v2 x":                         "not available yet",
+		"--rdzv-backend=zzz x":                             `"zzz"`,
+		"--event-log-handler=zzz x":                        `"zzz"`,
+		"--logs-specs=zzz x":                               "torchrun.logs_specs[zzz]",
+		"--run-path x":                                     "--run-path",
+		"--numa-binding=node x":                            "--numa-binding",
+		"--no-python -m x":                                 "--module",
+		"--log-dir=" + file + " x":                         "--log-dir",
+		"--master-port=99999 x":                            "--master-port",
+		"--virtual-local-rank --nproc-per-node=2 x":        "CUDA_VISIBLE_DEVICES",
+		"--rdzv-id= --rdzv-endpoint=h x":                   "run id",
+	} {
+		_, err := configured(t, args, "CUDA_VISIBLE_DEVICES=0")
+		if err == nil || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, expected %q", args, err, what)
+		}
+	}
+}
+
+func TestCPUQuota(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{"a/b/cpu.max": "max 100000\n", "a/cpu.max": "150000 100000\n", "x/cpu.max": "bad\n", "group": "0::/a/b\n", "other": "0::/x\n", "old": "1:cpu:/a\n"} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if quota, ok := cpuQuota(filepath.Join(root, "group"), root); !ok || quota != 1.5 {
+		t.Errorf("quota %v, %v", quota, ok)
+	}
+	for _, name := range []string{"other", "old", "missing"} {
+		if quota, ok := cpuQuota(filepath.Join(root, name), root); ok {
+			t.Errorf("%s: quota %v", name, quota)
+		}
+	}
+}

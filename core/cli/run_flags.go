@@ -1,0 +1,340 @@
+package cli
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// runOptions is the command line of `rallypoint run` with its defaults and its
+// PET_* variables applied, as it was written: nothing is checked yet beyond the
+// types (docs/spec/agent.md A1-A5).
+type runOptions struct {
+	nnodes, nproc                                string
+	backend, endpoint, id, conf                  string
+	standalone                                   bool
+	maxRestarts                                  int
+	monitorInterval                              float64
+	startMethod, eventHandler, role              string
+	module, noPython, runPath                    bool
+	logDir, redirects, tee                       string
+	prefixTemplate, ranksFilter                  string
+	outFilters, errFilters                       []string
+	nodeRank                                     int
+	masterAddr                                   string
+	masterPort                                   int
+	localAddr, logsSpecs, numaBinding            string
+	signals                                      string
+	shutdownTimeout                              int
+	virtualRank                                  bool
+	completion                                   string
+	exitBarrierTimeout, restartDelay             float64
+	noMacros, keepDaemons, signalExit, allOfCPUs bool
+	help                                         bool
+
+	given map[string]bool // options that the command line or the environment names
+	argv  []string        // the script and its arguments
+}
+
+// runFlag is one option. Exactly one of the setters is set; on takes no value.
+type runFlag struct {
+	name    string // with dashes; the spelling with underscores is another name of it
+	short   byte
+	meta    string // of the value in the help
+	choices []string
+	group   string
+	help    string
+	noPET   bool // no PET_ variable
+	ours    bool // not torchrun's: it cannot be shortened, so that what torchrun takes stays unambiguous
+
+	text   func(*runOptions) *string
+	number func(*runOptions) *int
+	real   func(*runOptions) *float64
+	list   func(*runOptions) *[]string
+	on     func(*runOptions) *bool
+}
+
+// The groups of the help, in order.
+const (
+	groupJob     = "The job"
+	groupNodes   = "The nodes"
+	groupScript  = "The script"
+	groupOutput  = "Output"
+	groupFailure = "Failures and the end"
+)
+
+var runGroups = []string{groupJob, groupNodes, groupScript, groupOutput, groupFailure}
+
+// runFlags is the table of A5. torchrun's rules are argparse's: two spellings,
+// any unambiguous prefix, values glued to short options, and everything from the
+// first positional on is the script's. Neither pflag nor the standard library
+// does the last three, so the table is read by parseRun below.
+var runFlags = []runFlag{
+	{name: "nnodes", group: groupJob, meta: "N|MIN:MAX", help: "number of nodes, or the range of it; 1", text: func(o *runOptions) *string { return &o.nnodes }},
+	{name: "nproc-per-node", group: groupJob, meta: "N", help: "workers on this node: a number, auto, cpu or gpu; 1", text: func(o *runOptions) *string { return &o.nproc }},
+	{name: "rdzv-id", group: groupJob, meta: "ID", help: "name of the job, the same on all nodes; none", text: func(o *runOptions) *string { return &o.id }},
+	{name: "role", group: groupJob, meta: "ROLE", help: "role of this node's workers; default", text: func(o *runOptions) *string { return &o.role }},
+	{name: "standalone", group: groupJob, help: "a job of this node alone, without an endpoint", on: func(o *runOptions) *bool { return &o.standalone }},
+
+	{name: "rdzv-endpoint", group: groupNodes, meta: "HOST[:PORT]", help: "where the nodes meet: one of them, or a `rallypoint serve`; port 29400", text: func(o *runOptions) *string { return &o.endpoint }},
+	{name: "rdzv-backend", group: groupNodes, meta: "NAME", help: "rallypoint, static, or c10d (answered by rallypoint)", text: func(o *runOptions) *string { return &o.backend }},
+	{name: "rdzv-conf", group: groupNodes, meta: "K=V,...", help: "options of the rendezvous, such as join_timeout=600", text: func(o *runOptions) *string { return &o.conf }},
+	{name: "node-rank", group: groupNodes, meta: "N", help: "preferred rank of this node; with static its rank", number: func(o *runOptions) *int { return &o.nodeRank }},
+	{name: "master-addr", group: groupNodes, meta: "HOST", help: "node 0, where there is no endpoint; 127.0.0.1", text: func(o *runOptions) *string { return &o.masterAddr }},
+	{name: "master-port", group: groupNodes, meta: "PORT", help: "its port; 29500", number: func(o *runOptions) *int { return &o.masterPort }},
+	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address of this node for the others", text: func(o *runOptions) *string { return &o.localAddr }},
+
+	{name: "module", short: 'm', group: groupScript, help: "the script is a module, as for python -m", on: func(o *runOptions) *bool { return &o.module }},
+	{name: "no-python", group: groupScript, help: "the script is a program, run without an interpreter", on: func(o *runOptions) *bool { return &o.noPython }},
+	{name: "run-path", group: groupScript, help: "run the script in a prepared interpreter (not available yet)", on: func(o *runOptions) *bool { return &o.runPath }},
+	{name: "start-method", group: groupScript, meta: "METHOD", choices: []string{"spawn", "fork", "forkserver"}, help: "for --run-path; spawn", text: func(o *runOptions) *string { return &o.startMethod }},
+	{name: "virtual-local-rank", group: groupScript, help: "each worker is local rank 0 and sees one GPU", on: func(o *runOptions) *bool { return &o.virtualRank }},
+	{name: "numa-binding", group: groupScript, noPET: true, meta: "MODE", choices: []string{"node", "socket", "exclusive", "core-complex"}, help: "bind workers to CPUs (not available yet)", text: func(o *runOptions) *string { return &o.numaBinding }},
+	{name: "no-macros", group: groupScript, ours: true, help: "leave $local_rank and $$ in the script's arguments alone", on: func(o *runOptions) *bool { return &o.noMacros }},
+	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu counts CPUs that a container may not use", on: func(o *runOptions) *bool { return &o.allOfCPUs }},
+
+	{name: "log-dir", group: groupOutput, meta: "DIR", help: "folder of log files", text: func(o *runOptions) *string { return &o.logDir }},
+	{name: "redirects", short: 'r', group: groupOutput, meta: "STREAMS", help: "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,...", text: func(o *runOptions) *string { return &o.redirects }},
+	{name: "tee", short: 't', group: groupOutput, meta: "STREAMS", help: "streams that go to files and to the console", text: func(o *runOptions) *string { return &o.tee }},
+	{name: "log-line-prefix-template", group: groupOutput, meta: "TEXT", help: "prefix of copied lines, with ${role_name} ${local_rank} ${rank} ${hostname}", text: func(o *runOptions) *string { return &o.prefixTemplate }},
+	{name: "local-ranks-filter", group: groupOutput, meta: "N,...", help: "local ranks whose output may reach the console", text: func(o *runOptions) *string { return &o.ranksFilter }},
+	{name: "duplicate-stdout-filters", group: groupOutput, meta: "TEXT,...", help: "copied lines with one of the texts also go to one file", list: func(o *runOptions) *[]string { return &o.outFilters }},
+	{name: "duplicate-stderr-filters", group: groupOutput, meta: "TEXT,...", help: "the same for stderr", list: func(o *runOptions) *[]string { return &o.errFilters }},
+	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null or console", text: func(o *runOptions) *string { return &o.eventHandler }},
+	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a log plug-in (not available yet)", text: func(o *runOptions) *string { return &o.logsSpecs }},
+
+	{name: "max-restarts", group: groupFailure, meta: "N", help: "how often the workers may be restarted after a failure; 0", number: func(o *runOptions) *int { return &o.maxRestarts }},
+	{name: "restart-delay", group: groupFailure, ours: true, meta: "SECONDS", help: "pause before such a restart; 0", real: func(o *runOptions) *float64 { return &o.restartDelay }},
+	{name: "monitor-interval", group: groupFailure, meta: "SECONDS", help: "how often to ask whether nodes wait; 0.1", real: func(o *runOptions) *float64 { return &o.monitorInterval }},
+	{name: "shutdown-timeout", group: groupFailure, meta: "SECONDS", help: "grace between a signal to the workers and SIGKILL; 30", number: func(o *runOptions) *int { return &o.shutdownTimeout }},
+	{name: "exit-barrier-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "longest wait for the other nodes after success; 300", real: func(o *runOptions) *float64 { return &o.exitBarrierTimeout }},
+	{name: "signals-to-handle", group: groupFailure, meta: "NAME,...", help: "signals passed on to the workers; SIGTERM,SIGINT,SIGHUP,SIGQUIT", text: func(o *runOptions) *string { return &o.signals }},
+	{name: "signal-exit-code", group: groupFailure, ours: true, help: "exit with 128+N after signal N instead of 1", on: func(o *runOptions) *bool { return &o.signalExit }},
+	{name: "keep-daemons", group: groupFailure, ours: true, help: "leave alone what workers started and left behind", on: func(o *runOptions) *bool { return &o.keepDaemons }},
+	{name: "print-completion", group: groupOutput, noPET: true, meta: "SHELL", choices: []string{"bash", "zsh", "tcsh"}, help: "(not available yet)", text: func(o *runOptions) *string { return &o.completion }},
+	{name: "help", short: 'h', group: groupOutput, noPET: true, help: "this text", on: func(o *runOptions) *bool { return &o.help }},
+}
+
+// unsetNumber is the value of a number that has no default.
+const unsetNumber = -1 << 62
+
+func defaultRunOptions() *runOptions {
+	return &runOptions{
+		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
+		eventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
+		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
+		exitBarrierTimeout: unsetNumber, given: make(map[string]bool),
+	}
+}
+
+// usageError is a mistake on the command line: exit code 2 and its text in one
+// line.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// parseRun reads a command line and the PET_ variables below it. getenv reports
+// whether a variable is set. Errors are *usageError.
+func parseRun(args []string, getenv func(string) (string, bool)) (*runOptions, error) {
+	o := defaultRunOptions()
+	for i := range runFlags {
+		f := &runFlags[i]
+		name := "PET_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
+		value, set := getenv(name)
+		if f.noPET || !set {
+			continue
+		}
+		if err := f.setFromEnvironment(o, name, value); err != nil {
+			return nil, err
+		}
+		o.given[f.name] = true
+	}
+	rest, err := o.parseArgs(args)
+	if err != nil {
+		return nil, err
+	}
+	o.argv = rest
+	return o, nil
+}
+
+// parseArgs sets what the options before the first positional say and returns the
+// rest.
+func (o *runOptions) parseArgs(args []string) (rest []string, err error) {
+	for len(args) > 0 {
+		arg := args[0]
+		switch {
+		case arg == "--":
+			return args[1:], nil
+		case arg == "-" || !strings.HasPrefix(arg, "-") || negativeNumber.MatchString(arg):
+			return args, nil
+		case strings.HasPrefix(arg, "--"):
+			args, err = o.parseLong(args)
+		default:
+			args, err = o.parseShort(args)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// negativeNumber is what argparse takes as a value although it begins with a dash.
+var negativeNumber = regexp.MustCompile(`^-\d+$|^-\d*\.\d+$`)
+
+func (o *runOptions) parseLong(args []string) (rest []string, err error) {
+	name, value, glued := strings.Cut(args[0][2:], "=")
+	f, err := findFlag(name)
+	if err != nil {
+		return nil, err
+	}
+	args = args[1:]
+	switch {
+	case f.on != nil && glued:
+		return nil, usagef("argument --%s: it takes no value, but %q was given", f.name, value)
+	case f.on != nil:
+	case !glued:
+		if value, args, err = takeValue(f, args); err != nil {
+			return nil, err
+		}
+	}
+	return args, o.set(f, value)
+}
+
+// parseShort reads a cluster such as -m, -r3, -r 3, -mr3 or -r=3.
+func (o *runOptions) parseShort(args []string) (rest []string, err error) {
+	cluster, args := args[0][1:], args[1:]
+	for cluster != "" {
+		i := slices.IndexFunc(runFlags, func(f runFlag) bool { return f.short != 0 && f.short == cluster[0] })
+		if i < 0 {
+			return nil, usagef("unrecognized arguments: -%s", cluster)
+		}
+		f := &runFlags[i]
+		cluster = cluster[1:]
+		if f.on != nil {
+			if err := o.set(f, ""); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		value := strings.TrimPrefix(cluster, "=")
+		if cluster == "" {
+			if value, args, err = takeValue(f, args); err != nil {
+				return nil, err
+			}
+		}
+		return args, o.set(f, value)
+	}
+	return args, nil
+}
+
+// takeValue takes the argument behind an option.
+func takeValue(f *runFlag, args []string) (value string, rest []string, err error) {
+	if len(args) == 0 || looksLikeOption(args[0]) {
+		return "", nil, usagef("argument --%s: expected one argument", f.name)
+	}
+	return args[0], args[1:], nil
+}
+
+func looksLikeOption(arg string) bool {
+	return len(arg) > 1 && arg[0] == '-' && !negativeNumber.MatchString(arg) && !strings.Contains(arg, " ")
+}
+
+// findFlag finds an option by either spelling or an unambiguous prefix (A2, A3).
+func findFlag(name string) (*runFlag, error) {
+	var found []*runFlag
+	for i := range runFlags {
+		f := &runFlags[i]
+		other := strings.ReplaceAll(f.name, "-", "_")
+		switch {
+		case name == f.name, name == other:
+			return f, nil
+		case f.ours || name == "":
+		case strings.HasPrefix(f.name, name), strings.HasPrefix(other, name):
+			found = append(found, f)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, usagef("unrecognized arguments: --%s", name)
+	case 1:
+		return found[0], nil
+	}
+	names := make([]string, len(found))
+	for i, f := range found {
+		names[i] = "--" + f.name
+	}
+	return nil, usagef("ambiguous option: --%s could match %s", name, strings.Join(names, ", "))
+}
+
+// set takes a value from the command line.
+func (o *runOptions) set(f *runFlag, value string) error {
+	o.given[f.name] = true
+	if f.on != nil {
+		*f.on(o) = true
+		return nil
+	}
+	if f.choices != nil && !slices.Contains(f.choices, value) {
+		return usagef("argument --%s: invalid choice: %q (choose from %s)", f.name, value, strings.Join(f.choices, ", "))
+	}
+	if expected := f.convert(o, value); expected != "" {
+		return usagef("argument --%s: invalid %s value: %q", f.name, expected, value)
+	}
+	return nil
+}
+
+// setFromEnvironment takes a value from a PET_ variable (A4).
+func (f *runFlag) setFromEnvironment(o *runOptions, variable, value string) error {
+	if f.on != nil {
+		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+		if err != nil {
+			return usagef("environment variable %s: %q is not a number; 1 is on, 0 is off", variable, value)
+		}
+		*f.on(o) = n != 0
+		return nil
+	}
+	if expected := f.convert(o, value); expected != "" {
+		return usagef("environment variable %s: invalid %s value: %q", variable, expected, value)
+	}
+	return nil
+}
+
+// convert sets the option; it returns what it expects if the value is not that.
+func (f *runFlag) convert(o *runOptions, value string) (expected string) {
+	switch {
+	case f.text != nil:
+		*f.text(o) = value
+	case f.number != nil:
+		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32)
+		if err != nil {
+			return "int"
+		}
+		*f.number(o) = int(n)
+	case f.real != nil:
+		x, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if err != nil {
+			return "float"
+		}
+		*f.real(o) = x
+	case f.list != nil:
+		*f.list(o) = splitList(value)
+	}
+	return ""
+}
+
+// splitList splits at commas; a doubled comma is a comma of an item.
+func splitList(text string) []string {
+	if text == "" {
+		return nil
+	}
+	const comma = "\x00"
+	items := strings.Split(strings.ReplaceAll(text, ",,", comma), ",")
+	for i := range items {
+		items[i] = strings.ReplaceAll(items[i], comma, ",")
+	}
+	return items
+}

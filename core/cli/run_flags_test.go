@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func noEnv(string) (string, bool) { return "", false }
+
+func TestParseRun(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want func(o *runOptions)
+		argv string
+	}{
+		{"x.py", func(*runOptions) {}, "x.py"},
+		{"x.py --nnodes 2 -- -r", func(*runOptions) {}, "x.py --nnodes 2 -- -r"},
+		{"-- x.py -- y", func(*runOptions) {}, "x.py -- y"},
+		{"--nproc-per-node 2 x", func(o *runOptions) { o.nproc = "2" }, "x"},
+		{"--nproc_per_node=2 x", func(o *runOptions) { o.nproc = "2" }, "x"},
+		{"--nproc=2 x", func(o *runOptions) { o.nproc = "2" }, "x"},
+		{"--redirect=3 --te 1 x", func(o *runOptions) { o.redirects, o.tee = "3", "1" }, "x"},
+		{"--re 1 x", func(o *runOptions) { o.redirects = "1" }, "x"},
+		{"-r3 -t 0:1,1:2 -m x", func(o *runOptions) { o.redirects, o.tee, o.module = "3", "0:1,1:2", true }, "x"},
+		{"-mr=1 x", func(o *runOptions) { o.redirects, o.module = "1", true }, "x"},
+		{"-mr 1 x", func(o *runOptions) { o.redirects, o.module = "1", true }, "x"},
+		{"--rdzv-conf a=b=c x", func(o *runOptions) { o.conf = "a=b=c" }, "x"},
+		{"--max-restarts=1 --max_restarts 2 x", func(o *runOptions) { o.maxRestarts = 2 }, "x"},
+		{"--node-rank -1 x", func(o *runOptions) { o.nodeRank = -1 }, "x"},
+		{"--monitor-interval 5 --virtual-local-rank x", func(o *runOptions) { o.monitorInterval, o.virtualRank = 5, true }, "x"},
+		{"--duplicate-stdout-filters a,b,,c x", func(o *runOptions) { o.outFilters = []string{"a", "b,c"} }, "x"},
+		{"--log-dir= x", func(o *runOptions) { o.logDir = "" }, "x"},
+		{"-1 x", func(*runOptions) {}, "-1 x"},
+		{"- x", func(*runOptions) {}, "- x"},
+		{"-h", func(o *runOptions) { o.help = true }, ""},
+		{"--he", func(o *runOptions) { o.help = true }, ""},
+		{"--exit-barrier-timeout 0 --no-macros --restart-delay .5 x", func(o *runOptions) {
+			o.exitBarrierTimeout, o.noMacros, o.restartDelay = 0, true, .5
+		}, "x"},
+	} {
+		got, err := parseRun(strings.Fields(c.args), noEnv)
+		if err != nil {
+			t.Errorf("%s: %v", c.args, err)
+			continue
+		}
+		want := defaultRunOptions()
+		c.want(want)
+		if argv := strings.Join(got.argv, " "); argv != c.argv {
+			t.Errorf("%s: the script is %q, expected %q", c.args, argv, c.argv)
+		}
+		got.given, got.argv, want.given = nil, nil, nil
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s:\n got %+v\nwant %+v", c.args, got, want)
+		}
+	}
+}
+
+func TestParseRunRefuses(t *testing.T) {
+	for args, what := range map[string]string{
+		"--no-such x":              "unrecognized arguments: --no-such",
+		"--nodes x":                "unrecognized arguments: --nodes",
+		"-x y":                     "unrecognized arguments: -x",
+		"--log=1 x":                "ambiguous option: --log could match --log-dir, --log-line-prefix-template, --logs-specs",
+		"--ma x":                   "ambiguous option",
+		"--nnodes":                 "--nnodes: expected one argument",
+		"--nnodes --role r x":      "--nnodes: expected one argument",
+		"-r":                       "--redirects: expected one argument",
+		"--standalone=1 x":         "--standalone: it takes no value",
+		"--max-restarts=x x":       `--max-restarts: invalid int value: "x"`,
+		"--max-restarts=1.5 x":     `invalid int value`,
+		"--monitor-interval=a x":   `invalid float value`,
+		"--start-method=zzz x":     `invalid choice: "zzz"`,
+		"--exit-barrier=1 x":       "unrecognized arguments",
+		"--numa-binding=cores x":   "invalid choice",
+		"--print-completion=sh":    "invalid choice",
+		"--nproc_per-node-x=1 x":   "unrecognized arguments",
+		"--shutdown-timeout= x.py": "invalid int value",
+	} {
+		_, err := parseRun(strings.Fields(args), noEnv)
+		if err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v, expected %q", args, err, what)
+		}
+	}
+}
+
+// TestParseRunVariables sets each option by its variable, and over it by the
+// command line (A4).
+func TestParseRunVariables(t *testing.T) {
+	for i := range runFlags {
+		f := &runFlags[i]
+		value, other := "7", "8"
+		name := "PET_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
+		env := func(n string) (string, bool) { return value, n == name }
+		got, err := parseRun(nil, env)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if set := !reflect.DeepEqual(values(got), values(defaultRunOptions())); set == f.noPET {
+			t.Errorf("%s is taken: %v", name, set)
+		}
+		if f.noPET || f.on != nil || f.choices != nil {
+			continue
+		}
+		got, err = parseRun([]string{"--" + f.name, other}, env)
+		want, _ := parseRun([]string{"--" + f.name, other}, noEnv)
+		if err != nil || !reflect.DeepEqual(values(got), values(want)) {
+			t.Errorf("%s is not overruled: %v", name, err)
+		}
+	}
+	for name, value := range map[string]string{"PET_STANDALONE": "true", "PET_MODULE": "", "PET_MAX_RESTARTS": "x", "PET_MASTER_PORT": ""} {
+		_, err := parseRun([]string{"x"}, func(n string) (string, bool) { return value, n == name })
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=%q: %v", name, value, err)
+		}
+	}
+	o, err := parseRun([]string{"x"}, func(n string) (string, bool) { return "0", n == "PET_STANDALONE" })
+	if err != nil || o.standalone {
+		t.Errorf("PET_STANDALONE=0: %v, %v", o, err)
+	}
+}
+
+// values are the options without what says where they come from.
+func values(o *runOptions) runOptions {
+	v := *o
+	v.given, v.argv = nil, nil
+	return v
+}
+
+// TestRunHelp names every option in its group.
+func TestRunHelp(t *testing.T) {
+	help := runHelp()
+	for _, f := range runFlags {
+		if strings.Count(help, "--"+f.name+"\n")+strings.Count(help, "--"+f.name+" ") == 0 {
+			t.Errorf("--%s is not in the help", f.name)
+		}
+		if !slices.Contains(runGroups, f.group) {
+			t.Errorf("--%s has no group", f.name)
+		}
+	}
+	for line := range strings.Lines(help) {
+		if len(line) > 121 {
+			t.Errorf("a long line: %s", line)
+		}
+	}
+}

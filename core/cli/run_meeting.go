@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net"
+	"strconv"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore/control"
+)
+
+// meetingKind is how the nodes of a job find each other.
+type meetingKind int
+
+const (
+	meetAlone  meetingKind = iota // this node is the job
+	meetHosted                    // a control plane at the endpoint
+	meetStatic                    // fixed nodes, torch's static backend
+)
+
+// String is the name of the backend in events.
+func (k meetingKind) String() string {
+	switch k {
+	case meetHosted:
+		return "rallypoint"
+	case meetStatic:
+		return "static"
+	}
+	return "standalone"
+}
+
+// meeting is how this node meets the others.
+type meeting struct {
+	kind   meetingKind
+	params rendezvous.Params
+	rank   int    // of a static node
+	host   string // of a static job's store
+	port   int
+}
+
+// defaultMasterPort is the port of node 0 where only its address is given (A10).
+const defaultMasterPort = 29500
+
+// setNodes decides how the nodes meet (A9-A12).
+func (c *runConfig) setNodes(o *runOptions, env environ) error {
+	m := &c.meeting
+	m.params = rendezvous.DefaultParams()
+	p := &m.params
+	var err error
+	if p.Min, p.Max, err = parseNodes(o.nnodes); err != nil {
+		return err
+	}
+	conf, err := parseConf(o.conf)
+	if err != nil {
+		return err
+	}
+	p.RunID, p.LocalAddr = o.id, o.localAddr
+	if m.kind, err = c.chooseMeeting(o, p.Max); err != nil {
+		return err
+	}
+	switch m.kind {
+	case meetAlone:
+		return c.meetAlone(o)
+	case meetStatic:
+		return c.meetStatic(o)
+	}
+	return c.meetHosted(o, env, conf)
+}
+
+// chooseMeeting decides by the backend that was named, or else by where the
+// others are said to be.
+func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) {
+	placed := o.endpoint != "" || o.given["master-port"]
+	if o.standalone || o.backend == "static" && !placed && most == 1 {
+		return meetAlone, nil
+	}
+	if !o.given["rdzv-backend"] {
+		if o.endpoint == "" && most == 1 {
+			return meetStatic, nil
+		}
+		return meetHosted, nil
+	}
+	switch o.backend {
+	case "rallypoint":
+		return meetHosted, nil
+	case "c10d":
+		c.notes = append(c.notes, "the backend c10d is answered by rallypoint: all nodes of the job must be started by rallypoint")
+		return meetHosted, nil
+	case "static":
+		return meetStatic, nil
+	case "etcd", "etcd-v2":
+		return 0, usagef("argument --rdzv-backend: %s is not available yet", o.backend)
+	}
+	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, static and c10d", o.backend)
+}
+
+func (c *runConfig) meetAlone(o *runOptions) error {
+	p := &c.meeting.params
+	if p.Min > 1 {
+		return usagef("argument --nnodes: a standalone job has one node, but at least %d are asked for", p.Min)
+	}
+	if o.standalone && (o.given["rdzv-id"] || o.given["rdzv-endpoint"] || o.given["rdzv-backend"]) {
+		c.warnings = append(c.warnings, "--standalone ignores --rdzv-id, --rdzv-backend and --rdzv-endpoint")
+	}
+	if o.standalone || !o.given["rdzv-id"] { // W19: else the user's is kept
+		p.RunID = newUUID()
+	}
+	c.notes = append(c.notes, "standalone: one node, run id "+p.RunID)
+	return nil
+}
+
+func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]string) error {
+	p := &c.meeting.params
+	if o.given["node-rank"] {
+		if o.nodeRank < 0 || o.nodeRank >= p.Max {
+			return usagef("argument --node-rank: it is %d, it must be 0 or more and below the maximum number of nodes (%d)", o.nodeRank, p.Max)
+		}
+		p.NodeRank = o.nodeRank
+	}
+	p.Endpoint = o.endpoint
+	if p.Endpoint == "" && (!o.given["rdzv-backend"] || o.given["master-addr"] || o.given["master-port"]) {
+		p.Endpoint = net.JoinHostPort(trimBrackets(o.masterAddr), strconv.Itoa(o.port()))
+	}
+	warnings, err := p.SetOptions(conf)
+	if err != nil {
+		return usagef("argument --rdzv-conf: %v", err)
+	}
+	c.warnings = append(c.warnings, warnings...)
+	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
+	host, port, err := rendezvous.ParseEndpoint(p.Endpoint, control.DefaultPort)
+	if err != nil {
+		return usagef("argument --rdzv-endpoint: %v", err)
+	}
+	p.Endpoint = net.JoinHostPort(host, strconv.Itoa(port))
+	if err := p.Validate(); err != nil {
+		return usagef("%v", err)
+	}
+	return nil
+}
+
+func (c *runConfig) meetStatic(o *runOptions) error {
+	m := &c.meeting
+	if m.params.Min != m.params.Max {
+		return usagef("argument --nnodes: the static backend has a fixed number of nodes, not a range (%s)", o.nnodes)
+	}
+	if o.nodeRank < 0 || o.nodeRank >= m.params.Max {
+		return usagef("argument --node-rank: it is %d, it must be 0 or more and below the number of nodes (%d)", o.nodeRank, m.params.Max)
+	}
+	m.rank, m.host, m.port = o.nodeRank, trimBrackets(o.masterAddr), o.port()
+	if o.endpoint != "" {
+		host, port, err := rendezvous.ParseEndpoint(o.endpoint, -1)
+		if err != nil {
+			return usagef("argument --rdzv-endpoint: %v", err)
+		}
+		m.host, m.port = host, port
+	}
+	if m.port < 0 || m.port > 65535 {
+		return usagef("argument --master-port: it is %d, it must be between 0 and 65535", m.port)
+	}
+	if o.maxRestarts > 0 && m.params.Max > 1 {
+		c.warnings = append(c.warnings, "the nodes of a static job do not hear of each other's restarts; use --rdzv-backend=rallypoint with --max-restarts (W22)")
+	}
+	return nil
+}
+
+func (o *runOptions) port() int {
+	if o.masterPort == unsetNumber {
+		return defaultMasterPort
+	}
+	return o.masterPort
+}
+
+// trimBrackets takes the brackets from an IPv6 address.
+func trimBrackets(host string) string {
+	if n := len(host); n > 2 && host[0] == '[' && host[n-1] == ']' {
+		return host[1 : n-1]
+	}
+	return host
+}
+
+// newUUID is a random UUID (version 4).
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

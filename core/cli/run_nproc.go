@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"context"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// localWorkers is the number of workers that --nproc-per-node means (A7).
+// interpreter answers, if nothing else can, how many GPUs torch sees.
+func localWorkers(text string, allOfCPUs bool, interpreter string) (int, error) {
+	if n, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
+		if n < 1 {
+			return 0, usagef("argument --nproc-per-node: it is %d, it must be at least 1", n)
+		}
+		return n, nil
+	}
+	switch text {
+	case "cpu":
+		return cpuCount(allOfCPUs), nil
+	case "gpu":
+		n := gpuCount(interpreter)
+		if n == 0 {
+			return 0, usagef("argument --nproc-per-node: Cuda is not available.")
+		}
+		return n, nil
+	case "auto":
+		if n := gpuCount(interpreter); n > 0 {
+			return n, nil
+		}
+		return cpuCount(allOfCPUs), nil
+	}
+	return 0, usagef("Unsupported nproc_per_node value: %s", text)
+}
+
+// cpuCount is the number of CPUs that this process may run on, and unless all
+// are wanted no more than its control group's quota, rounded up (W20).
+func cpuCount(all bool) int {
+	var set unix.CPUSet
+	n := 1
+	if unix.SchedGetaffinity(0, &set) == nil {
+		n = max(set.Count(), 1)
+	}
+	if all {
+		return n
+	}
+	if quota, ok := cpuQuota("/proc/self/cgroup", "/sys/fs/cgroup"); ok {
+		n = max(min(n, int(math.Ceil(quota))), 1)
+	}
+	return n
+}
+
+// cpuQuota is the smallest quota in CPUs of the control group (v2) that file
+// names, and of those above it, under root.
+func cpuQuota(file, root string) (quota float64, ok bool) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(text)) {
+		path, v2 := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !v2 {
+			continue
+		}
+		for {
+			if q, set := readQuota(filepath.Join(root, path, "cpu.max")); set && (!ok || q < quota) {
+				quota, ok = q, true
+			}
+			if path == "/" || path == "." || path == "" {
+				return quota, ok
+			}
+			path = filepath.Dir(path)
+		}
+	}
+	return 0, false
+}
+
+// readQuota reads a cpu.max file: "<quota or max> <period>".
+func readQuota(path string) (cpus float64, ok bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) != 2 {
+		return 0, false
+	}
+	quota, err1 := strconv.ParseFloat(fields[0], 64)
+	period, err2 := strconv.ParseFloat(fields[1], 64)
+	if err1 != nil || err2 != nil || period <= 0 {
+		return 0, false
+	}
+	return quota / period, true
+}
+
+// gpuPatience bounds how long an interpreter may take to import torch.
+const gpuPatience = 2 * time.Minute
+
+// gpuCount is the number of CUDA devices. A machine without the driver's files
+// has none; where there are some, torch in a child interpreter decides, since it
+// alone knows what its build and the environment make of them (N7).
+func gpuCount(interpreter string) int {
+	devices, _ := filepath.Glob("/dev/nvidia[0-9]*")
+	amd, _ := filepath.Glob("/dev/kfd")
+	if len(devices)+len(amd) == 0 {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), gpuPatience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, interpreter, "-c",
+		"import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)").Output()
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(strings.TrimSpace(string(out)))
+	return n
+}

@@ -1,0 +1,219 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// theatre is a folder in which commands run whose workers are shell scripts that
+// may write lines to the pipe $SAY.
+type theatre struct {
+	t    *testing.T
+	dir  string
+	said *bufio.Reader
+}
+
+func newTheatre(t *testing.T) *theatre {
+	t.Helper()
+	th := &theatre{t: t, dir: t.TempDir()}
+	if err := syscall.Mkfifo(th.dir+"/say", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(th.dir+"/say", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pipe.Close() })
+	th.said = bufio.NewReader(pipe)
+	return th
+}
+
+func (th *theatre) hear() string {
+	th.t.Helper()
+	line, err := th.said.ReadString('\n')
+	if err != nil {
+		th.t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+// player is one running `rallypoint run`.
+type player struct {
+	*exec.Cmd
+	stdout, stderr strings.Builder
+}
+
+// run starts `rallypoint run` for a script.
+func (th *theatre) run(script string, options ...string) *player {
+	th.t.Helper()
+	args := append([]string{"run"}, options...)
+	p := &player{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", script)...)}
+	p.Dir = th.dir
+	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + th.dir + "/say", "TMPDIR=" + th.dir, "OMP_NUM_THREADS=1"}
+	p.Stdout, p.Stderr = &p.stdout, &p.stderr
+	if err := p.Start(); err != nil {
+		th.t.Fatal(err)
+	}
+	return p
+}
+
+// end waits for the command and returns its exit code, or minus its signal.
+func (p *player) end() int {
+	_ = p.Wait()
+	if status, ok := p.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return -int(status.Signal())
+	}
+	return p.ProcessState.ExitCode()
+}
+
+func alive(pid int) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && !strings.Contains(string(text), ") Z ")
+}
+
+// TestAgentKilled leaves nothing of the workers, whatever session it is in (W4).
+func TestAgentKilled(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} { // SIGTERM is not handled here
+		th := newTheatre(t)
+		p := th.run(`trap '' TERM; sleep 100 & a=$!
+			setsid sh -c 'setsid sleep 100 & echo $$ $! > $SAY; exec sleep 100' &
+			echo $$ $a > $SAY; while :; do sleep 100; done`, "--nproc-per-node=2", "-r3", "--signals-to-handle=SIGINT")
+		var pids []int
+		for range 4 {
+			for _, field := range strings.Fields(th.hear()) {
+				pid, _ := strconv.Atoi(field)
+				pids = append(pids, pid)
+			}
+		}
+		if len(pids) != 8 {
+			t.Fatalf("pids %v", pids)
+		}
+		if err := p.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.end(); got != -int(sig) {
+			t.Errorf("the agent ended with %d", got)
+		}
+		eventually(t, func() bool { return !slices.ContainsFunc(pids, alive) })
+	}
+}
+
+// TestSignalsOfCommand ends with 1, or 128+N if asked to, and one line (W7).
+func TestSignalsOfCommand(t *testing.T) {
+	for code, options := range map[int][]string{1: nil, 128 + int(syscall.SIGTERM): {"--signal-exit-code"}} {
+		th := newTheatre(t)
+		p := th.run("echo up > $SAY; exec sleep 100", options...)
+		th.hear()
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.end(); got != code {
+			t.Errorf("exit code %d, expected %d", got, code)
+		}
+		want := fmt.Sprintf("rallypoint run: Process %d got signal: 15\n", p.Process.Pid)
+		if !strings.HasSuffix(p.stderr.String(), want) {
+			t.Errorf("stderr %q", p.stderr.String())
+		}
+		if left, _ := filepath.Glob(th.dir + "/torchelastic_*"); len(left) > 0 {
+			t.Errorf("left behind: %v", left)
+		}
+	}
+}
+
+// TestNohup goes on after a SIGHUP that its parent ignores.
+func TestNohup(t *testing.T) {
+	th := newTheatre(t)
+	p := &player{Cmd: exec.Command("sh", "-c", "trap '' HUP; exec \"$0\" \"$@\"", os.Args[0], "run", "--no-python", "sh", "-c", "echo up > $SAY; exec sleep 100")}
+	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + th.dir + "/say", "TMPDIR=" + th.dir}
+	p.Stderr = &p.stderr
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	th.hear()
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
+		if err := p.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := p.end(); got != 1 || !strings.HasSuffix(p.stderr.String(), "got signal: 15\n") {
+		t.Errorf("exit code %d, stderr %q", got, p.stderr.String())
+	}
+}
+
+// twoNodes runs a script on two nodes and returns how they ended.
+func twoNodes(t *testing.T, script string, options func(node int) []string) (codes [2]int, nodes [2]*player) {
+	t.Helper()
+	th := newTheatre(t)
+	for i := range nodes {
+		nodes[i] = th.run(script, options(i)...)
+	}
+	for i := range nodes {
+		codes[i] = nodes[i].end()
+	}
+	return codes, nodes
+}
+
+// hostedNodes are the options of a job whose first node hosts the control plane.
+func hostedNodes(t *testing.T, options ...string) func(node int) []string {
+	t.Helper()
+	endpoint := "127.0.0.1:" + freePort(t)
+	return func(node int) []string {
+		return append([]string{"--nnodes=2", "--nproc-per-node=2", "--rdzv-endpoint=" + endpoint, "--node-rank", strconv.Itoa(node)}, options...)
+	}
+}
+
+const tellRanks = "echo rank $RANK/$WORLD_SIZE group $GROUP_RANK/$GROUP_WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT"
+
+func TestTwoNodes(t *testing.T) {
+	codes, nodes := twoNodes(t, tellRanks, hostedNodes(t))
+	for i, p := range nodes {
+		want := fmt.Sprintf("rank %d/4 group %d/2 restart 0\nrank %d/4 group %d/2 restart 0\n", 2*i, i, 2*i+1, i)
+		if codes[i] != 0 || strings.Join(lines(p.stdout.String()), "\n")+"\n" != want {
+			t.Errorf("node %d: exit code %d, stdout %q, stderr:\n%s", i, codes[i], p.stdout.String(), p.stderr.String())
+		}
+	}
+}
+
+// TestTwoNodesRestart restarts both nodes after the failure of one, with one
+// count.
+func TestTwoNodesRestart(t *testing.T) {
+	codes, nodes := twoNodes(t, tellRanks+`; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 3 ] && exit 1; exec sleep 100`,
+		hostedNodes(t, "--max-restarts=1"))
+	for i, p := range nodes {
+		if codes[i] != 0 || strings.Count(p.stdout.String(), "restart 1\n") != 2 {
+			t.Errorf("node %d: exit code %d, stdout %q, stderr:\n%s", i, codes[i], p.stdout.String(), p.stderr.String())
+		}
+	}
+}
+
+// TestTwoNodesFail names the culprit on both nodes (W21), and both end at once.
+func TestTwoNodesFail(t *testing.T) {
+	codes, nodes := twoNodes(t, `[ $RANK = 3 ] && exit 7; exec sleep 100`, hostedNodes(t))
+	for i, p := range nodes {
+		_, root, _ := strings.Cut(p.stderr.String(), "Root Cause (first observed failure):")
+		if codes[i] != 1 || !strings.Contains(root, "rank      : 3 (local_rank: 1)") || !strings.Contains(root, "exitcode  : 7 ") {
+			t.Errorf("node %d: exit code %d, stderr:\n%s", i, codes[i], p.stderr.String())
+		}
+	}
+}
+
+func TestTwoStaticNodes(t *testing.T) {
+	port := freePort(t)
+	codes, nodes := twoNodes(t, tellRanks+" at $MASTER_ADDR:$MASTER_PORT", func(node int) []string {
+		return []string{"--nnodes=2", "--rdzv-backend=static", "--master-addr=127.0.0.1", "--master-port=" + port, "--node-rank", strconv.Itoa(node)}
+	})
+	for i, p := range nodes {
+		want := fmt.Sprintf("rank %d/2 group %d/2 restart 0 at 127.0.0.1:%s\n", i, i, port)
+		if codes[i] != 0 || p.stdout.String() != want {
+			t.Errorf("node %d: exit code %d, stdout %q, stderr:\n%s", i, codes[i], p.stdout.String(), p.stderr.String())
+		}
+	}
+}
