@@ -34,6 +34,7 @@ type Member struct {
 	joining    chan struct{} // holds a token while Next runs
 	connecting chan struct{} // holds a token while Connect runs
 	changed    chan struct{} // wakes the Next that waits
+	news       chan struct{} // Changed
 
 	mu        sync.Mutex
 	stopped   bool
@@ -59,7 +60,7 @@ func NewMember(p Params, connect func(Observer) Plane, stores RoundStores, log *
 	m := &Member{
 		params: p, stores: stores, log: log,
 		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
-		changed: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), news: make(chan struct{}, 1),
 	}
 	m.life, m.endLife = context.WithCancel(context.Background())
 	m.work, m.endWork = context.WithCancel(m.life)
@@ -93,6 +94,11 @@ func (m *Member) Reason() string {
 	defer m.mu.Unlock()
 	return m.notice.Reason
 }
+
+// Changed returns a channel that gets a token when NodesWaiting or Closed may have
+// changed. It has room for one, which stands for all changes until it is taken, so
+// that one receiver misses nothing; it is always the same channel.
+func (m *Member) Changed() <-chan struct{} { return m.news }
 
 // SetClosed ends admission to the run for good and leaves the running round
 // alone. It blocks until the control plane has done so, at most CloseTimeout.

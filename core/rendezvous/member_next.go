@@ -258,9 +258,12 @@ func (m *Member) joinPending() bool {
 }
 
 // wakeJoin makes the Next that waits look again.
-func (m *Member) wakeJoin() {
+func (m *Member) wakeJoin() { signal(m.changed) }
+
+// signal puts a token into a channel that has room for one.
+func signal(c chan<- struct{}) {
 	select {
-	case m.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

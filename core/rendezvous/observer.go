@@ -26,6 +26,7 @@ func (o observer) Notice(n Notice) {
 	m.notice = n
 	quiet := m.stopped || m.joinPending()
 	m.mu.Unlock()
+	signal(m.news)
 	if quiet {
 		return
 	}
@@ -63,6 +64,7 @@ func (o observer) Dropped(err *Error) {
 		m.notice.Waiting, m.notice.Reason = 1, err.Text
 	}
 	m.mu.Unlock()
+	signal(m.news)
 	if !quiet {
 		m.log.Warn("this node was taken out of the run and has to rejoin: " + err.Text)
 	}

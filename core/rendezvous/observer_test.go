@@ -29,6 +29,11 @@ func TestLostMemberIsAnnouncedUntilNext(t *testing.T) {
 				t.Errorf("lines %q", got)
 			}
 		}
+		select {
+		case <-nodes[0].Changed():
+		default:
+			t.Error("Changed says nothing of the loss")
+		}
 		first := nodes[0].join()
 		synctest.Wait()
 		if nodes[0].NodesWaiting() != 0 {

@@ -1,6 +1,11 @@
 package rendezvous
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
 
 // Status is what a run looks like to people and programs. The driver adds what
 // only it knows: ages and the history.
@@ -12,7 +17,11 @@ type Status struct {
 	Policy     Policy
 	Members    []MemberStatus // of the last round, by rank
 	Waiting    []JoinStatus   // pending joins, in the order in which they would be seated
+	Idle       []IdleStatus   // live nodes that are neither, by id
+	Lack       int            // nodes that the forming round lacks for min; 0 in other phases
+	LackFull   int            // the same for target, or for max without one
 	Missing    string         // who or how many the forming round lacks; "" in other phases
+	NotStarted string         // why no round has been completed, in one sentence; "" unless one is being formed
 	Closed     *ClosedStatus  // nil while the run is open
 }
 
@@ -29,16 +38,20 @@ const (
 	PhaseClosed    Phase = "closed"
 )
 
+// Phases are all phases, in the order of a run's life.
+var Phases = []Phase{PhaseEmpty, PhaseForming, PhaseRunning, PhaseRegroup, PhaseFinishing, PhaseClosed}
+
 // MemberStatus is one member of the last round.
 type MemberStatus struct {
-	Rank    int
-	Node    string // "" for a member of an earlier control plane that has not returned
-	Label   string
-	Addr    string
-	Session SessionID // zero unless the node is alive
-	State   string    // running, unknown, rejoined, finished or lost
-	Cause   string    // why it was lost
-	Host    bool      // its process hosts the control plane
+	Rank      int
+	Node      string // "" for a member of an earlier control plane that has not returned
+	Label     string
+	Addr      string
+	Session   SessionID // zero unless the node is alive
+	State     string    // running, unknown, rejoined, finished or lost
+	Cause     string    // why it was lost
+	Host      bool      // its process hosts the control plane
+	Reconnect bool      // its connection broke and its grace runs
 }
 
 // JoinStatus is one pending join.
@@ -51,6 +64,17 @@ type JoinStatus struct {
 	Member    bool // of the last round
 	Spare     bool // the running round has no seat for it
 	Reconnect bool // its connection broke and its grace runs
+}
+
+// IdleStatus is a live node that is no member of the last round and does not ask
+// for a place.
+type IdleStatus struct {
+	Node      string
+	Label     string
+	Addr      string
+	Session   SessionID
+	Reason    string // why it has no place any more; "" if it never had one
+	Reconnect bool   // its connection broke and its grace runs
 }
 
 // ClosedStatus is who closed a run, when and why.
@@ -69,26 +93,48 @@ func (m *Machine) Status() Status {
 	for _, seat := range m.seats {
 		ms := MemberStatus{Rank: seat.rank, Node: seat.node, Label: seat.label, State: seatNames[seat.state], Cause: seat.cause, Host: seat.host}
 		if n := m.nodes[seat.node]; n != nil && m.seatOf(n) == seat {
-			ms.Addr, ms.Session = n.seenAddr, n.session
+			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
+		} else {
+			ms.Label = bareLabel(seat)
 		}
 		s.Members = append(s.Members, ms)
 	}
-	regrouping := s.Phase == PhaseForming || s.Phase == PhaseRegroup
+	forming := s.Phase.Forming()
 	for i, n := range m.candidates() {
 		s.Waiting = append(s.Waiting, JoinStatus{
 			Node: n.id, Label: n.label, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
 			Member: m.seatOf(n) != nil, Reconnect: n.grace,
-			Spare: !regrouping && m.gain() == 0 || regrouping && i >= m.policy.Max,
+			Spare: !forming && m.gain() == 0 || forming && i >= m.policy.Max,
 		})
 	}
-	if regrouping {
+	for _, n := range m.nodes {
+		if n.join == nil && m.seatOf(n) == nil {
+			s.Idle = append(s.Idle, IdleStatus{n.id, n.label, n.seenAddr, n.session, n.stale, n.grace})
+		}
+	}
+	slices.SortFunc(s.Idle, func(a, b IdleStatus) int { return strings.Compare(a.Node, b.Node) })
+	if forming {
+		c := m.Census()
+		s.Lack, s.LackFull = c.Lack, c.LackFull
 		s.Missing = m.missing()
 	}
+	s.NotStarted = m.notStarted()
 	if c := m.closed; c != nil {
 		s.Closed = &ClosedStatus{How: c.how(), By: c.by, Reason: c.reason, At: c.at}
 	}
 	return s
 }
+
+// bareLabel is a seat's label as its node gave it, without the node's id.
+func bareLabel(s *seat) string {
+	if label, ok := strings.CutPrefix(s.label, s.node+" ("); ok {
+		return strings.TrimSuffix(label, ")")
+	}
+	return s.label
+}
+
+// Forming reports whether a round is being formed.
+func (p Phase) Forming() bool { return p == PhaseForming || p == PhaseRegroup }
 
 func (m *Machine) phase() Phase {
 	switch {
@@ -104,4 +150,124 @@ func (m *Machine) phase() Phase {
 		return PhaseForming
 	}
 	return PhaseEmpty
+}
+
+// notStarted says what keeps the next round from being completed.
+func (m *Machine) notStarted() string {
+	switch m.phase() {
+	case PhaseEmpty:
+		if len(m.nodes) == 0 {
+			return "no node is here"
+		}
+		return fmt.Sprintf("no node has asked for a place; %s connected", count(len(m.nodes), "node is", "nodes are"))
+	case PhaseForming:
+		return m.notFormed()
+	case PhaseRegroup:
+		return m.notRegrouped()
+	}
+	return ""
+}
+
+func (m *Machine) notFormed() string {
+	p := m.policy
+	switch {
+	case m.joined < p.Min:
+		return m.tooFew()
+	case m.joinedGrace > 0:
+		return m.brokenConnections()
+	case m.holding:
+		return fmt.Sprintf("enough nodes are here, but the control plane is new: until it has listened for one lease_timeout (%v), nodes of an earlier one may come back; "+
+			"with %d nodes the round starts at once", p.LeaseTimeout, p.enough())
+	case p.QuietPeriod > 0:
+		return fmt.Sprintf("enough nodes are here (%d); more are waited for until none has come for quiet_period (%v), at most for last_call_timeout (%v)",
+			m.joined, p.QuietPeriod, p.LastCallTimeout)
+	}
+	return fmt.Sprintf("enough nodes are here (%d); more are waited for until last_call_timeout (%v) has passed or %d are here",
+		m.joined, p.LastCallTimeout, p.enough())
+}
+
+func (m *Machine) notRegrouped() string {
+	p := m.policy
+	switch {
+	case m.awaited() > 0 && !m.regroup.due:
+		return fmt.Sprintf("it regroups after round %d and waits at most regroup_timeout (%v) for members that have not rejoined: %s",
+			m.round, p.RegroupTimeout, m.missing())
+	case m.joined < p.Min:
+		return fmt.Sprintf("it regroups after round %d and waits for replacements: %s", m.round, m.tooFew())
+	case m.joinedGrace > 0:
+		return m.brokenConnections()
+	}
+	return fmt.Sprintf("it regroups after round %d, but the control plane is new: until it has listened for one lease_timeout (%v), nodes of an earlier one may come back",
+		m.round, p.LeaseTimeout)
+}
+
+// tooFew says what is missing for min.
+func (m *Machine) tooFew() string {
+	p := m.policy
+	text := fmt.Sprintf("%d of at least %s here, %d more needed", m.joined, count(p.Min, "node is", "nodes are"), p.Min-m.joined)
+	if ranks := m.unclaimedRanks(p.Max - m.joined); ranks != "" {
+		text += "; nobody has come for node rank " + ranks
+	}
+	if m.tally[seatLost] > 0 {
+		text += fmt.Sprintf("; lost from round %d: %s", m.round, m.inState(seatLost))
+	}
+	return text
+}
+
+func (m *Machine) brokenConnections() string {
+	who := "the connection of a waiting node is broken"
+	if m.joinedGrace > 1 {
+		who = fmt.Sprintf("the connections of %d waiting nodes are broken", m.joinedGrace)
+	}
+	return fmt.Sprintf("%s; the round waits for its return, at most for reconnect_grace (%v)", who, m.policy.ReconnectGrace)
+}
+
+// count puts a number before what is counted.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// Census is how many nodes a run has in which state. It costs O(1).
+type Census struct {
+	Phase    Phase
+	Round    uint64 // last completed
+	Live     int    // nodes that are alive
+	Running  int    // members of the last round whose workers run
+	Unknown  int    // members of an earlier control plane that have not returned
+	Rejoined int    // members that wait for the next round
+	Finished int
+	Lost     int
+	Waiting  int    // pending joins of others that the next round would seat
+	Spare    int    // pending joins that it would not
+	Idle     int    // live, but neither running nor waiting: finished members that linger too
+	Lack     int    // nodes that the forming round lacks for min
+	LackFull int    // the same for target, or for max without one
+	Ended    string // how it was closed, as in ClosedStatus; "" while it is open
+}
+
+// Census counts the nodes.
+func (m *Machine) Census() Census {
+	c := Census{
+		Phase: m.phase(), Round: m.round, Live: len(m.nodes),
+		Running: m.tally[seatRunning], Unknown: m.tally[seatUnknown], Rejoined: m.tally[seatRejoined],
+		Finished: m.tally[seatFinished], Lost: m.tally[seatLost],
+	}
+	others := m.joined - c.Rejoined
+	switch {
+	case c.Phase.Forming():
+		c.Waiting = max(0, min(others, m.policy.Max-c.Rejoined))
+		c.Lack, c.LackFull = max(0, m.policy.Min-m.joined), max(0, m.policy.enough()-m.joined)
+	case m.gain() > 0:
+		c.Waiting = others
+	}
+	c.Spare = others - c.Waiting
+	if m.closed != nil {
+		c.Ended = m.closed.how()
+	}
+	// A finished member may still be here.
+	c.Idle = max(0, len(m.nodes)-m.live()+c.Unknown-others)
+	return c
 }

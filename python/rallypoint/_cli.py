@@ -17,6 +17,9 @@ from ._errors import LibraryError
 
 def main() -> int:
     """Runs the command with the arguments of this process; returns its exit code."""
+    # The interpreter of `rallypoint run`'s workers; the library copies the environment
+    # when it is loaded.
+    os.environ.setdefault("RALLYPOINT_PYTHON", sys.executable)
     try:
         library = _native.library()
     except LibraryError as e:
