@@ -10,19 +10,21 @@ import (
 // guardScript waits until its input ends, which happens when the agent does,
 // however it ends. If the last line that came names process groups, it kills
 // them, and then whatever carries the marker in its environment: descendants of
-// the workers that have left their groups.
+// the workers that have left their groups. It looks until it has found none three
+// times, with pauses: a process in the middle of an exec shows no environment.
 const guardScript = `
 while read -r line; do groups=$line; done
 [ -n "$groups" ] || exit 0
 for g in $groups; do kill -KILL -- "-$g"; done
 [ -n "$1" ] || exit 0
-for round in 1 2 3 4 5; do
+quiet=0
+while [ "$quiet" -lt 3 ]; do
 	left=
 	for f in $(grep -lsF -e "$1" /proc/[0-9]*/environ); do
 		p=${f#/proc/}
 		kill -KILL "${p%/environ}" && left=1
 	done
-	[ -n "$left" ] || exit 0
+	if [ -n "$left" ]; then quiet=0; else quiet=$((quiet + 1)); sleep 0.05; fi
 done
 `
 
