@@ -132,8 +132,11 @@ func TestTearDown(t *testing.T) {
 func TestGraceEverywhere(t *testing.T) {
 	s := newStage(t, 3, `case $RANK in
 		0) trap '' TERM; echo up > $SAY; while :; do sleep 100; done;;
-		1) kill -STOP $$;;
-		2) read up < $SAY; exit 1;;
+		1) echo $$ > $SAY; kill -STOP $$;;
+		2) read a < $SAY; read b < $SAY
+			[ "$a" = up ] && p=$b || p=$a
+			until grep -q ') T ' /proc/$p/stat; do :; done
+			exit 1;;
 	esac`)
 	s.spec.ShutdownTimeout = 50 * time.Millisecond
 	failures := s.failed(s.run())

@@ -44,9 +44,11 @@ func (a *Agent) start() (*attempt, error) {
 		err = logs.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
 	}
 	if err == nil {
+		a.guard.starting()
 		t.crew, err = startCrew(a.forker, a.sweeper, launches, a.log)
 	}
 	if err != nil {
+		a.guard.watch(nil)
 		logs.close()
 		return nil, err
 	}

@@ -8,14 +8,14 @@ import (
 )
 
 // guardScript waits until its input ends, which happens when the agent does,
-// however it ends. If the last line that came names process groups, it kills
-// them, and then whatever carries the marker in its environment: descendants of
+// however it ends. If the last line that came is not empty, there are workers: it
+// kills the process groups that the line names, if they were known already, and then whatever carries the marker in its environment: descendants of
 // the workers that have left their groups. It looks until it has found none three
 // times, with pauses: a process in the middle of an exec shows no environment.
 const guardScript = `
 while read -r line; do groups=$line; done
 [ -n "$groups" ] || exit 0
-for g in $groups; do kill -KILL -- "-$g"; done
+[ "$groups" = starting ] || for g in $groups; do kill -KILL -- "-$g"; done
 [ -n "$1" ] || exit 0
 quiet=0
 while [ "$quiet" -lt 3 ]; do
@@ -59,6 +59,14 @@ func newGuard(f *forker, marker string) (*guard, error) {
 		return nil, err
 	}
 	return &guard{pid: pid, pipe: write, forker: f}, nil
+}
+
+// starting tells the guard that workers are being started, whose groups are not
+// known yet.
+func (g *guard) starting() {
+	if g != nil {
+		_, _ = g.pipe.WriteString("starting\n")
+	}
 }
 
 // watch tells the guard which process groups there are now.

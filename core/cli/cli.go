@@ -86,6 +86,9 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		Example: `  # one control plane for many jobs
   rallypoint serve --listen 0.0.0.0:29400
 
+  # who takes part in a job, who is missing, and why it does not start
+  rallypoint status host0:29400
+
   # a job that uses it, on each of its nodes
   torchrun --rdzv-backend=rallypoint --rdzv-endpoint=host0:29400 --rdzv-id=job7 \
     --nnodes=2:4 --nproc-per-node=8 --max-restarts=3 train.py`,
@@ -100,7 +103,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetVersionTemplate("rallypoint {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	log.addFlags(root.PersistentFlags())
-	root.AddCommand(newRun(), newServe(log), newStore(log), newVersion())
+	root.AddCommand(newRun(), newServe(log), newStatus(), newAdmin(), newStore(log), newVersion())
 	return root
 }
 

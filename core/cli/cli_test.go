@@ -31,7 +31,9 @@ func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"},
+		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
+		{"store", "wait", "-h"}, {"store", "list", "-h"}, {"store", "delete", "-h"}} {
 		code, stdout, stderr := run(t, args...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Usage:") {
 			t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
@@ -68,6 +70,28 @@ func TestWrongUsage(t *testing.T) {
 		{"store srve", `did you mean "serve"?`},
 		{"store serve --listen 127.0.0.1:65536", "expected HOST:PORT, such as 127.0.0.1:29500"},
 		{"version x", `unexpected argument "x"`},
+		{"status", "ENDPOINT is missing"},
+		{"status a b", `unexpected argument "b"`},
+		{"status h:x", `the endpoint "h:x" is not valid`},
+		{"status h:0", "nobody listens on port 0"},
+		{"status h --timeout 0", "--timeout"},
+		{"status h --timeout 0s", "--timeout is 0s, it must be greater than 0"},
+		{"admin", "a command is missing: close or evict"},
+		{"admin clos", `did you mean "close"?`},
+		{"admin close", "ENDPOINT is missing"},
+		{"admin close h --reason x", "--rdzv-id is missing"},
+		{"admin close h --rdzv-id x", "--reason is missing"},
+		{"admin close h:x --rdzv-id x --reason y", `the endpoint "h:x" is not valid`},
+		{"admin evict h --rdzv-id x --reason y", "--node is missing"},
+		{"admin evict h --rdzv-id x --reason y --node n --timeout -1s", "--timeout is -1s"},
+		{"store get h", "KEY is missing"},
+		{"store get h k k2", `unexpected argument "k2"`},
+		{"store get h k --raw --hex", "none of the others can be"},
+		{"store set h k", "VALUE is missing"},
+		{"store add h k x", `AMOUNT is "x", expected a whole number`},
+		{"store add h k 1 2", `unexpected argument "2"`},
+		{"store wait h", "KEY is missing"},
+		{"store delete h:x k", `the endpoint "h:x" is not valid`},
 	} {
 		code, stdout, stderr := run(t, strings.Fields(c.args)...)
 		if code != 2 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.says) ||

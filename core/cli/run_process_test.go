@@ -102,6 +102,16 @@ func TestAgentKilled(t *testing.T) {
 		if got := p.end(); got != -int(sig) {
 			t.Errorf("the agent ended with %d", got)
 		}
+		defer func() {
+			for _, pid := range pids {
+				if alive(pid) {
+					command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+					stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+					env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+					t.Logf("signal %v, of %v: process %d is alive: %q, %s, %q", sig, pids, pid, command, stat, env)
+				}
+			}
+		}()
 		eventually(t, func() bool { return !slices.ContainsFunc(pids, alive) })
 	}
 }

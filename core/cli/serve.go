@@ -17,8 +17,9 @@ func newServe(log *logging) *cobra.Command {
 of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
 of any of its nodes, and a restart of this process.
 
-It prints one line when it listens, and ends on SIGTERM or SIGINT. GET /healthz on
-its port answers 200.
+It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
+answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus). "rallypoint
+status" shows what it knows; "rallypoint admin" closes jobs and evicts nodes.
 
 Whoever can reach the port can join and close any job. The default address is
 reachable from this machine only; give the address of a trusted network, or

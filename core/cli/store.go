@@ -16,12 +16,21 @@ const defaultStorePort = 29500
 func newStore(log *logging) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "store",
-		Short: "Serve a key-value store",
-		Long:  "Serve a key-value store that PyTorch's TCPStore clients can use.",
-		Args:  noCommand,
-		RunE:  func(*cobra.Command, []string) error { return errors.New("a command is missing: serve") },
+		Short: "Read, write or serve a TCPStore",
+		Long: `Read, write or serve a key-value store that speaks PyTorch's TCPStore protocol:
+one of torch's own (MASTER_ADDR:MASTER_PORT of a job), a round's store of
+Rallypoint ("rallypoint status" names it), or "rallypoint store serve".
+
+ENDPOINT is HOST or HOST:PORT. Keys are as torch.distributed.TCPStore has them;
+torch's process groups put prefixes such as "default_pg/0//" before theirs, which
+"list" shows. Whoever can reach a store can read and write it: a wrong write can
+end the job.`,
+		Args: noCommand,
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("a command is missing: add, delete, get, list, serve, set or wait")
+		},
 	}
-	cmd.AddCommand(newStoreServe(log))
+	cmd.AddCommand(newStoreServe(log), newStoreGet(log), newStoreSet(log), newStoreAdd(log), newStoreWait(log), newStoreList(log), newStoreDelete(log))
 	return cmd
 }
 

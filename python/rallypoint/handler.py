@@ -146,9 +146,9 @@ class RallypointHandler(RendezvousHandler):
 def _too_early(caller: FrameType | None) -> bool:
     """Whether the agent stops its workers before it is known how its part ended.
 
-    torch 2.4's agent shuts its handler down each time it stops its workers for good,
-    also before the failure is raised; its launcher does so again at the very end, when
-    the exception in flight tells how.
+    Up to torch 2.7 the agent shuts its handler down each time it stops its workers for
+    good, also before the failure is raised; its launcher does so again at the very end,
+    when the exception in flight tells how.
     """
     if caller is None or caller.f_code.co_name != "_shutdown":
         return False
@@ -163,8 +163,8 @@ def _too_early(caller: FrameType | None) -> bool:
 
 
 def _workers_failed(caller: FrameType | None) -> bool:
-    """Whether the caller is an agent whose workers failed (torch 2.4, run without
-    torch's launcher)."""
+    """Whether the caller is an agent whose workers failed (torch up to 2.7, run
+    without torch's launcher)."""
     agent = caller.f_locals.get("self") if caller is not None else None
     state = getattr(getattr(agent, "_worker_group", None), "state", None)
     return getattr(state, "name", None) == "FAILED"

@@ -101,8 +101,9 @@ class Launcher:
                 start_new_session=True,
             )
         self._control.settimeout(LIMIT)
-        # Whether torch finds the plug-in by itself (2.5 and newer).
-        self.discovers = bool(self._receive()["plugin"])
+        # torch 2.4 does not look for plug-ins.
+        self.discovers = bool(self._receive()["discovers"])
+        self.torchrun = "torch.distributed.run" if self.discovers else "rallypoint.torchrun"
 
     def start(self, **request: object) -> int:
         """Starts a process as launcher.py describes it; returns its pid."""
@@ -268,11 +269,13 @@ class Job:
         forked from the launcher, which saves the import of torch. `hook`: a Python file
         that torchrun's process runs first (not cold). `netns`: their network namespace.
         """
-        arguments = self.arguments(nnodes=nnodes, run_id=run_id, conf=conf)
+        module: str | None = self._launcher.torchrun
+        argv = self.arguments(nnodes=nnodes, run_id=run_id, conf=conf)
         if cold:
-            arguments = [PYTHON, "-m", "torch.distributed.run", *arguments]
+            argv = [PYTHON, "-m", self._launcher.torchrun, *argv]
+            module = None
         for name in names:
-            self.launch(name, arguments, cold=cold, env=env, hook=hook, netns=netns)
+            self.launch(name, argv, module=module, env=env, hook=hook, netns=netns)
 
     def arguments(
         self,
@@ -299,17 +302,17 @@ class Job:
         name: str,
         argv: Sequence[str],
         *,
-        cold: bool = True,
+        module: str | None = None,
         env: Mapping[str, str] | None = None,
         hook: Path | None = None,
         netns: str | None = None,
     ) -> Node:
-        """Starts any program as a node (cold), or torchrun with these arguments."""
+        """Starts any program as a node, or a Python module in a fork of the launcher."""
         log = self.folder / f"{name}.log"
         log.write_text(f"$ {' '.join(argv)}\n")
         pid = self._launcher.start(
             argv=list(argv),
-            cold=cold,
+            module=module,
             log=str(log),
             hook=str(hook) if hook else None,
             netns=netns,
@@ -375,6 +378,14 @@ class Job:
             if time.monotonic() > until:
                 raise ScenarioError(f"after {LIMIT:.0f} s still waiting for {what}")
             time.sleep(PAUSE)
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets a time pass that is part of the scenario, such as a lease.
+
+        Not for waiting until something has happened.
+        """
+        until = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= until, f"{seconds:g} s to pass")
 
     def await_round(self, *names: str, above: int = 0) -> Round:
         """Waits for a round of exactly these nodes whose number is greater than `above`.

@@ -2,15 +2,15 @@
 
 Run by harness.Launcher with one end of a SOCK_SEQPACKET pair as argument; each message
 is a JSON object. Importing torch costs seconds of CPU time per node, so this process
-imports torchrun once and forks: the child then runs the module torch.distributed.run
-as `python -m` would, in a session of its own, and ends like any interpreter. A request
-may ask for a fresh program instead ("cold").
+imports torchrun once and forks: the child then runs a module as `python -m` would, in a
+session of its own, and ends like any interpreter. A request without a module is for a
+fresh program instead.
 
 All descendants stay below this process, also workers whose agent was killed: so what
 has to be cleaned up is exactly what is below it.
 
-    <- {"ready": true, "plugin": bool}
-    -> {"argv": [...], "cold": bool, "env": {...}, "log": path,
+    <- {"discovers": whether torchrun finds the plug-in by itself}
+    -> {"argv": [...], "module": name or null, "env": {...}, "log": path,
         "hook": path or null, "netns": name or null}
     <- {"started": pid}
     <- {"ended": pid, "code": exit code, or minus the signal}
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -36,8 +37,6 @@ PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNET = 0x40000000
 MAX_MESSAGE = 1 << 17
 
-BACKEND = "rallypoint"
-
 
 def libc_call(name: str, *args: int) -> None:
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*args) != 0:
@@ -45,7 +44,7 @@ def libc_call(name: str, *args: int) -> None:
 
 
 def warm_up() -> bool:
-    """Imports what every node needs; returns whether torch looks for plug-ins.
+    """Imports what every node needs; returns whether this torch looks for plug-ins.
 
     The library itself must not be loaded by that: torch loads plug-ins for every job,
     and a Go library would not survive the fork.
@@ -60,16 +59,8 @@ def warm_up() -> bool:
         raise SystemExit(f"threads that a fork would lose: {threading.enumerate()}")
     # Else runpy warns that the module is about to be run a second time.
     del sys.modules["torch.distributed.run"]
+    gc.freeze()  # what the children share must not be copied by their collections
     return hasattr(registry, "_register_out_of_tree_handlers")
-
-
-def register_by_hand() -> None:
-    """What a user of a torch without plug-in discovery (before 2.5) has to do."""
-    from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
-
-    from rallypoint._plugin import creator_factory
-
-    rendezvous_handler_registry.register(BACKEND, creator_factory())
 
 
 def serve(control: socket.socket) -> dict | None:
@@ -116,7 +107,7 @@ def reap() -> list[tuple[int, int]]:
         ended.append((pid, os.waitstatus_to_exitcode(status)))
 
 
-def become(request: dict, found: bool) -> None:
+def become(request: dict) -> None:
     """Turns this child into the process that was asked for."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.set_wakeup_fd(-1)
@@ -133,14 +124,12 @@ def become(request: dict, found: bool) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     argv = request["argv"]
-    if request["cold"]:
+    if request["module"] is None:
         os.execvp(argv[0], argv)
-    sys.argv = ["torchrun", *argv]
-    if not found:
-        register_by_hand()
+    sys.argv = ["", *argv]
     if request["hook"]:
         runpy.run_path(request["hook"])
-    runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 def enter_namespace(name: str) -> None:
@@ -165,13 +154,13 @@ def main() -> None:
     libc_call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # A Ctrl-C is for the tests, which then close the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    found = warm_up()
-    control.send(json.dumps({"ready": True, "plugin": found}).encode())
+    discovers = warm_up()
+    control.send(json.dumps({"discovers": discovers}).encode())
     request = serve(control)
     if request is None:
         kill_descendants()
     else:
-        become(request, found)
+        become(request)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ import textwrap
 from torchrun.harness import PYTHON, Launcher, NewJob
 
 
-def test_two_nodes_by_the_command_that_users_type(new_job: NewJob, launcher: Launcher) -> None:
+def test_two_nodes_by_the_command_that_users_type(new_job: NewJob) -> None:
     job = new_job("2", nproc=2)
-    job.start("A", "B", cold=launcher.discovers)
+    job.start("A", "B", cold=True)
     first = job.await_round("A", "B")
     assert first.number == 1
     assert {w.run_id for w in first.workers} == {"job"}
@@ -20,6 +20,20 @@ def test_two_nodes_by_the_command_that_users_type(new_job: NewJob, launcher: Lau
     assert int(port) not in (0, job.port)
     job.finish("A", "B")
     assert len(job.starts()) == 4
+
+
+def test_a_job_is_run_again(new_job: NewJob) -> None:
+    """The same run id and port at once after the end: nothing is left of the first time."""
+    job = new_job("2")
+    job.start("A", "B")
+    first = job.await_round("A", "B")
+    for worker in first.workers:
+        job.tell(worker, "finish")
+    assert job.await_end("A", "B") == [0, 0]
+    job.start("C", "D")
+    job.wait(lambda: len(job.starts()) == 4, "the second run's workers")
+    assert {(w.round, w.world_size) for w in job.starts("C") + job.starts("D")} == {(1, 2)}
+    job.finish("C", "D")
 
 
 def test_one_node_needs_no_port(new_job: NewJob) -> None:
@@ -75,18 +89,19 @@ def test_launched_from_python(new_job: NewJob, launcher: Launcher) -> None:
 
 def test_a_node_that_waits_says_for_what(new_job: NewJob) -> None:
     """The progress line and the timeout say who is here, who is missing, how long, where."""
-    job = new_job("2", conf={"join_timeout": 4})
+    job = new_job("2", conf={"join_timeout": 3})
     job.start("A")
-    line = job.await_output("A", "1 of 2 nodes here")
-    elapsed = r"\d[\d.]* s of 4 s"
+    progress = r"rallypoint[\]:] ?1 of 2 nodes here"
+    line = job.await_output("A", progress)
+    elapsed = r"\d[\d.]* s of 3 s"
     assert re.search(rf"1 of 2 nodes here, {elapsed}; here: .*; missing: 1\b", line)
     assert job.await_end("A") == [1]
 
     node = job.nodes["A"]
     warning = f"127.0.0.1:{job.port} is this machine's loopback"
     assert warning in node.lines("loopback")[0]
-    for progress in node.lines(r"rallypoint\].*1 of 2 nodes here"):
-        assert "loopback" in progress
+    for line in node.lines(progress):
+        assert warning in line
 
     error = node.lines("RendezvousTimeoutError")[-1]
     for fact in ("'job'|\"job\"", rf"127\.0\.0\.1:{job.port}", "1 of 2 nodes here", elapsed):

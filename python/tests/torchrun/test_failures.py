@@ -6,21 +6,29 @@ from torchrun.harness import Job, NewJob
 
 
 def test_a_worker_fails_and_all_restart(new_job: NewJob) -> None:
+    """A restart is used up only where the worker failed. Ranks stay."""
     job = new_job("3", max_restarts=1)
     job.start("A", "B", "C")
     first = job.await_round("A", "B", "C")
-    job.tell(first.workers[1], "fail 7")
+    failed = first.workers[1]
+    job.tell(failed, "fail 7")
     second = job.await_round("A", "B", "C", above=first.number)
     assert second.number == 2
-    failed = first.workers[1].node
-    # A restart is used up only where the worker failed. Ranks stay.
-    assert {w.node: w.restart for w in second.workers} == {
-        "A": 0,
-        "B": 0,
-        "C": 0,
-        failed: 1,
-    }
+    assert [w.restart for w in second.workers] == [0, 1, 0]
     assert [w.node for w in second.workers] == [w.node for w in first.workers]
+    job.finish("A", "B", "C")
+
+
+def test_workers_of_two_nodes_fail(new_job: NewJob) -> None:
+    """At the same time, and once more; the third node has nothing to do with it."""
+    job = new_job("3", max_restarts=2, nproc=2)
+    job.start("A", "B", "C")
+    last = job.await_round("A", "B", "C")
+    for _ in range(2):
+        for name in ("A", "B"):
+            job.tell(last.of(name), "fail 7")
+        last = job.await_round("A", "B", "C", above=last.number)
+    assert {w.restart for w in last.workers if w.node == "C"} == {0}
     job.finish("A", "B", "C")
 
 

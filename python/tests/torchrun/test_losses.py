@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from torchrun.harness import COMMAND, HERE, Job, NewJob
+from torchrun.harness import HERE, Job, NewJob, Round
 
 # Ranks by which a test says who is rank 0; A hosts the endpoint since it starts first.
 RANKS = {"A": 2, "B": 0, "C": 1}
@@ -77,28 +75,22 @@ def test_a_node_is_killed_while_others_wait_at_the_exit(new_job: NewJob) -> None
     assert len(job.starts()) == 3
 
 
-def test_a_frozen_node_comes_back(new_job: NewJob) -> None:
-    """Beyond its lease it is lost; when it goes on, it rejoins."""
+@pytest.mark.parametrize(
+    "frozen", ["B", pytest.param("C", marks=pytest.mark.long)], ids=["rank 0", "rank 1"]
+)
+def test_a_frozen_node_comes_back(new_job: NewJob, frozen: str) -> None:
+    """Beyond its lease it is lost; when it goes on, it rejoins.
+
+    Rank 0 then still holds the store of a round that the others have left.
+    """
     job = new_job("2:3", conf={"lease_timeout": 2})
     start_ranked(job, **RANKS)
     first = job.await_round("A", "B", "C")
-    job.nodes["C"].freeze()
-    second = job.await_round("A", "B", above=first.number)
-    job.nodes["C"].thaw()
-    job.await_round("A", "B", "C", above=second.number)
-    job.finish("A", "B", "C")
-
-
-def test_the_frozen_node_is_rank_0(new_job: NewJob) -> None:
-    """The node that comes back holds the store of a round that the others have left."""
-    job = new_job("2:3", conf={"lease_timeout": 2})
-    start_ranked(job, **RANKS)
-    first = job.await_round("A", "B", "C")
-    job.nodes["B"].freeze()
-    second = job.await_round("A", "C", above=first.number)
-    job.nodes["B"].thaw()
+    job.nodes[frozen].freeze()
+    second = job.await_round(*sorted({"A", "B", "C"} - {frozen}), above=first.number)
+    job.nodes[frozen].thaw()
     third = job.await_round("A", "B", "C", above=second.number)
-    assert third.master != first.master
+    assert len({first.master, second.master, third.master}) == 3
     job.finish("A", "B", "C")
 
 
@@ -132,38 +124,78 @@ def test_the_host_is_killed_and_started_again(new_job: NewJob) -> None:
     second = job.await_round("A", "B", above=first.number)
     job.start("D")
     third = job.await_round("A", "B", "D", above=second.number)
-    job.nodes["A"].kill()
-    job.await_end("A")
-    for name in ("B", "D"):  # they run on without a control plane
-        job.await_output(name, "lost the control plane")
-        job.await_said(third.of(name), "without a control plane")
+    kill_host(job, third, "A")
     job.start("E")
     job.await_round("B", "D", "E", above=third.number)
     job.finish("B", "D", "E")
+    for name in ("B", "D"):
+        assert len(job.nodes[name].lines("reached the control plane")) == 1
 
 
-@pytest.fixture
-def served(new_job: NewJob) -> Iterator[Job]:
-    """A job whose endpoint none of its nodes hosts: `rallypoint serve`."""
-    job = new_job("1:3")
-    job.launch("serve", [*COMMAND, "serve", f"--listen=127.0.0.1:{job.port}"])
-    try:
-        job.await_listening("serve")
-    except AssertionError:
-        if job.nodes["serve"].lines("not implemented|unknown command"):
-            pytest.skip("this library has no `serve` yet")
-        raise
-    yield job
+def test_the_host_comes_back_and_another_node_does_not(new_job: NewJob) -> None:
+    """The new host gives the missing node a lease's time, and goes on without it."""
+    job = new_job("2:3", conf={"lease_timeout": 3})
+    start_ranked(job, A=0, B=1, C=2)
+    first = job.await_round("A", "B", "C")
+    kill_host(job, first, "A")
+    job.nodes["C"].kill()
+    job.await_end("C")
+    job.start("E")
+    job.await_round("B", "E", above=first.number)
+    job.finish("B", "E")
 
 
-def test_any_node_is_killed_with_an_external_host(served: Job) -> None:
-    """Whoever is killed, whatever it was: those that are left go on, down to one."""
-    job = served
-    job.start("A", "B", "C")
-    before = job.await_round("A", "B", "C")
-    left = ["A", "B", "C"]
-    while len(left) > 1:
-        job.nodes[before.workers[0].node].kill()
-        left.remove(before.workers[0].node)
-        before = job.await_round(*left, above=before.number)
-    job.finish(*left)
+def kill_host(job: Job, last: Round, name: str) -> None:
+    """Kills the node that hosts the endpoint; the others run on without it."""
+    job.nodes[name].kill()
+    job.await_end(name)
+    for worker in last.workers:
+        if worker.node != name:
+            job.await_output(worker.node, "lost the control plane")
+            assert len(job.nodes[worker.node].lines("lost the control plane")) == 1
+            job.await_said(worker, "without a control plane")
+
+
+def test_a_frozen_host_costs_nothing(new_job: NewJob) -> None:
+    """While it hung it could not hear of anybody, so nobody is lost."""
+    job = new_job("2:3", conf={"lease_timeout": 2})
+    start_ranked(job, **RANKS)
+    first = job.await_round("A", "B", "C")
+    job.nodes["A"].freeze()
+    job.pass_time(3)
+    job.nodes["A"].thaw()
+    job.await_output("A", "this process was stopped")
+    job.pass_time(1)
+    for worker in first.workers:
+        job.await_said(worker, "after the freeze")
+    job.finish("A", "B", "C")
+    assert set(job.starts()) == set(first.workers)
+
+
+def test_a_replacement_is_waited_for(new_job: NewJob) -> None:
+    """Fewer than the minimum are left: they say who is missing, and go on when one comes."""
+    job = new_job("3")
+    start_ranked(job, **RANKS)
+    first = job.await_round("A", "B", "C")
+    lost = job.nodes["C"]
+    lost.kill()
+    for name in ("A", "B"):
+        line = job.await_output(name, "2 of 3 nodes here")
+        assert f"pid {lost.pid}" in line.partition("missing: ")[2]
+    job.start("D")
+    second = job.await_round("A", "B", "D", above=first.number)
+    assert second.of("D").rank == RANKS["C"]
+    job.finish("A", "B", "D")
+
+
+def test_no_replacement_comes(new_job: NewJob) -> None:
+    """The others give up after join_timeout and say whom they waited for."""
+    job = new_job("2", conf={"join_timeout": 2})
+    start_ranked(job, A=0, B=1)
+    job.await_round("A", "B")
+    lost = job.nodes["B"]
+    lost.kill()
+    assert job.await_end("A") == [1]
+    error = job.nodes["A"].lines("RendezvousTimeoutError")[-1]
+    assert "after round 1" in error
+    assert f"pid {lost.pid}" in error

@@ -88,7 +88,7 @@ def test_a_machine_is_cut_off_and_comes_back(new_job: NewJob, network: Network) 
     """The others see the loss when its lease is over, and regroup; then it rejoins."""
     here, address = network.machine()
     far, far_address = network.machine()
-    job = new_job("2:3", host=address, conf={"lease_timeout": 3})
+    job = new_job("2:3", host=address, conf={"lease_timeout": 2})
     job.start("A", netns=here)
     job.await_output("A", "hosting the control plane")
     job.start("B", netns=here)
@@ -104,6 +104,26 @@ def test_a_machine_is_cut_off_and_comes_back(new_job: NewJob, network: Network) 
     third = job.await_round("A", "B", "C", above=second.number)
     assert third.master.startswith((f"{address}:", f"{far_address}:"))
     assert not job.nodes["A"].lines("loopback")
+    job.finish("A", "B", "C")
+
+
+def test_the_host_is_cut_off(new_job: NewJob, network: Network) -> None:
+    """The host loses the others, and they lose it; then all of them regroup."""
+    here, address = network.machine()
+    far, _ = network.machine()
+    job = new_job("2:3", host=address, conf={"lease_timeout": 2})
+    job.start("A", netns=here)
+    job.await_output("A", "hosting the control plane")
+    job.start("B", "C", netns=far)
+    first = job.await_round("A", "B", "C")
+    network.cut(here)
+    # Alone it has too few nodes for a round, and those of the other side stay in theirs.
+    job.await_output("A", "1 of 3 nodes here")
+    for name in ("B", "C"):
+        job.await_output(name, "lost the control plane")
+        job.await_said(first.of(name), "cut off")
+    network.mend(here)
+    job.await_round("A", "B", "C", above=first.number)
     job.finish("A", "B", "C")
 
 

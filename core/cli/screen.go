@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// screen is what a text for people is made for.
+type screen struct {
+	terminal bool
+	colour   bool
+	width    int
+	zone     *time.Location
+}
+
+// Widths of a screen, in characters: of what is no terminal, and the least that
+// the tables are made for.
+const (
+	plainWidth = 100
+	leastWidth = 60
+)
+
+// screenOf looks what is behind a stream. Colour is for terminals only, and not
+// where NO_COLOR is set (no-color.org) or TERM says that there is none.
+func screenOf(out io.Writer) screen {
+	s := screen{width: plainWidth, zone: time.Local}
+	f, ok := out.(*os.File)
+	if !ok {
+		return s
+	}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+		return s
+	}
+	s.terminal = true
+	s.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
+		s.width = max(int(size.Col), leastWidth)
+	}
+	return s
+}
+
+// paint is the colour of a text.
+type paint string
+
+// The colours.
+const (
+	plain  paint = ""
+	bold   paint = "\x1b[1m"
+	faint  paint = "\x1b[2m"
+	red    paint = "\x1b[31m"
+	green  paint = "\x1b[32m"
+	yellow paint = "\x1b[33m"
+)
+
+// paint colours a text that has its final width.
+func (s screen) paint(p paint, text string) string {
+	if !s.colour || p == plain || text == "" {
+		return text
+	}
+	return string(p) + text + "\x1b[0m"
+}
+
+// clean makes what came from elsewhere fit to be shown: one line, and nothing
+// that a terminal would obey.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case r == utf8.RuneError || !unicode.IsPrint(r):
+			return '\uFFFD'
+		}
+		return r
+	}, text)
+}
+
+// cut shortens a text to a width.
+func cut(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:max(width-1, 0)]) + "…"
+}
+
+// pad fills a text up to a width; a negative one puts it to the right.
+func pad(text string, width int) string {
+	fill := strings.Repeat(" ", max(max(width, -width)-utf8.RuneCountInString(text), 0))
+	if width < 0 {
+		return fill + text
+	}
+	return text + fill
+}
+
+// wrap breaks a text at spaces into lines of a width; all but the first are
+// indented. The first line is to be put behind as many characters.
+func wrap(text string, width, indent int) string {
+	var lines []string
+	line, length := "", 0
+	for word := range strings.FieldsSeq(text) {
+		n := utf8.RuneCountInString(word)
+		if length > 0 && indent+length+1+n > width {
+			lines = append(lines, line)
+			line, length = "", 0
+		}
+		if length > 0 {
+			line += " "
+			length++
+		}
+		line += word
+		length += n
+	}
+	return strings.Join(append(lines, line), "\n"+strings.Repeat(" ", indent))
+}
+
+// jsonText is a text as JSON writes it.
+func jsonText(text string) []byte {
+	b, _ := json.Marshal(text) // a text cannot fail
+	return b
+}
