@@ -35,7 +35,12 @@ func TestDescendants(t *testing.T) {
 	if len(pids) != 8 {
 		t.Fatalf("pids %v", pids)
 	}
-	if err := os.WriteFile(goFile, []byte("go\ngo\n"), 0); err != nil {
+	hold, err := os.OpenFile(goFile, os.O_RDWR, 0) // a line stays until its reader comes
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hold.Close() }()
+	if _, err := hold.WriteString("go\ngo\n"); err != nil {
 		t.Fatal(err)
 	}
 	var failed *FailedError
