@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rallypoint"
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore"
 )
@@ -104,27 +107,37 @@ func isTCPStore(ctx context.Context, addr string) bool {
 func isControlPlane(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	code, _, body, err := httpGet(ctx, "http://"+addr+"/healthz")
+	code, _, body, err := httpGet(ctx, addr, "/healthz", nil)
 	return err == nil && code == http.StatusOK && string(body) == "ok\n"
 }
 
 // maxPage bounds what is read of an HTTP answer: the status of 10 000 nodes has
-// 3 MB.
+// 2 MB.
 const maxPage = 256 << 20
 
-// httpGet fetches a page, directly and with a connection of its own.
-func httpGet(ctx context.Context, url string) (code int, contentType string, body []byte, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+// httpGet fetches a page on a connection of its own, without a proxy: a control
+// plane is near. It uses no http.Transport, which would add its own
+// words about servers that speak first, and 0.4 MB to the library.
+func httpGet(ctx context.Context, addr, path string, query url.Values) (code int, contentType string, body []byte, err error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return 0, "", nil, err
 	}
-	transport := &http.Transport{DisableKeepAlives: true} // no proxy: a control plane is near
-	defer transport.CloseIdleConnections()
-	resp, err := transport.RoundTrip(req)
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	req := &http.Request{
+		Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: query.Encode()},
+		Header: http.Header{"User-Agent": {"rallypoint/" + rallypoint.Version()}}, Close: true,
+	}
+	if err := req.Write(conn); err != nil {
+		return 0, "", nil, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxPage)), req)
 	if err != nil {
 		return 0, "", nil, err
 	}
 	defer resp.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage))
+	body, err = io.ReadAll(resp.Body)
 	return resp.StatusCode, resp.Header.Get("Content-Type"), body, err
 }

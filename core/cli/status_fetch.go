@@ -29,11 +29,11 @@ func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	start := time.Now()
 	limited, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	page := "http://" + q.addr + "/status"
+	query := url.Values{}
 	if q.run != "" {
-		page += "?" + url.Values{"rdzv_id": {q.run}}.Encode()
+		query.Set("rdzv_id", q.run)
 	}
-	code, kind, body, err := httpGet(limited, page)
+	code, kind, body, err := httpGet(limited, q.addr, "/status", query)
 	isJSON := strings.HasPrefix(kind, "application/json")
 	var none control.NoRun
 	switch {
@@ -62,7 +62,7 @@ func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 // endedEarly reports whether somebody answered, but not in HTTP.
 func endedEarly(err error) bool {
 	text := err.Error()
-	for _, sign := range []string{"EOF", "malformed HTTP", "connection reset", "broken pipe", "server closed"} {
+	for _, sign := range []string{"EOF", "malformed HTTP", "connection reset", "broken pipe"} {
 		if strings.Contains(text, sign) {
 			return true
 		}

@@ -104,7 +104,7 @@ func (m *Machine) Status() Status {
 		s.Waiting = append(s.Waiting, JoinStatus{
 			Node: n.id, Label: n.label, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
 			Member: m.seatOf(n) != nil, Reconnect: n.grace,
-			Spare: !forming && m.gain() == 0 || forming && i >= m.policy.Max,
+			Spare: forming && i >= m.policy.Max || !forming && !m.admits(),
 		})
 	}
 	for _, n := range m.nodes {
@@ -248,6 +248,9 @@ type Census struct {
 	Ended    string // how it was closed, as in ClosedStatus; "" while it is open
 }
 
+// admits reports whether the running round will regroup to seat who waits.
+func (m *Machine) admits() bool { return m.tally[seatFinished] == 0 && m.gain() > 0 }
+
 // Census counts the nodes.
 func (m *Machine) Census() Census {
 	c := Census{
@@ -260,7 +263,7 @@ func (m *Machine) Census() Census {
 	case c.Phase.Forming():
 		c.Waiting = max(0, min(others, m.policy.Max-c.Rejoined))
 		c.Lack, c.LackFull = max(0, m.policy.Min-m.joined), max(0, m.policy.enough()-m.joined)
-	case m.gain() > 0:
+	case m.admits():
 		c.Waiting = others
 	}
 	c.Spare = others - c.Waiting

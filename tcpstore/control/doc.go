@@ -8,6 +8,10 @@
 // and carries out the effects; session.go and Server move bytes between sockets
 // and runs. place decides who hosts, link is one connection of a Client.
 //
+// A run's chronicle is what it knows of its past, the server's meters what is
+// counted; status (docs/status.md) and metrics (docs/metrics.md) are made of both
+// and served by http. AdminClose and AdminEvict ask a server over its protocol.
+//
 // Locks, outermost first: Server.mu, run.mu, outbox.mu; Client.mu, outbox.mu.
 // Server.idle.mu and Server.gate are leaves.
 package control

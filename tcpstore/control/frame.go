@@ -39,6 +39,8 @@ const (
 	kindDrop
 	kindBeat
 	kindGoodbye
+	kindAdmin
+	kindAdminAnswer
 )
 
 // frame is one message: a msgpack list of its kind and its fields, in the order
@@ -112,6 +114,27 @@ type goodbye struct{}
 // unknown is a frame of a newer version; it is ignored.
 type unknown struct{ Kind kind }
 
+// kindOf returns the kind of a frame that a server sends.
+func kindOf(f frame) kind {
+	switch f.(type) {
+	case welcome:
+		return kindWelcome
+	case refuse:
+		return kindRefuse
+	case reply:
+		return kindReply
+	case notice:
+		return kindNotice
+	case progress:
+		return kindProgress
+	case drop:
+		return kindDrop
+	case adminAnswer:
+		return kindAdminAnswer
+	}
+	return 0
+}
+
 // appendFrame appends the frame with its length to dst.
 func appendFrame(dst []byte, f frame) []byte {
 	p := packers.Get().(*packer)
@@ -163,6 +186,10 @@ func (u *unpacker) frame(k kind) frame {
 		return beat{}
 	case kindGoodbye:
 		return goodbye{}
+	case kindAdmin:
+		return u.admin()
+	case kindAdminAnswer:
+		return adminAnswer{Err: u.error(), Done: u.text(maxText)}
 	}
 	return unknown{k}
 }

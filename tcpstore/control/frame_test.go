@@ -30,6 +30,8 @@ func sampleFrames() []frame {
 		welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
 			Resumed: true, Notice: note, Servers: []string{"b:2"}},
 		refuse{fail}, notice{note}, drop{fail}, beat{}, goodbye{}, unknown{99},
+		admin{Software: "1", Op: adminEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
+		adminAnswer{Done: "closed"}, adminAnswer{Err: fail},
 		progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a", Spare: true}},
 		reply{Number: 1}, reply{Number: 2, Err: fail},
 		reply{Number: 3, Result: rendezvous.Outcome{Generation: "gen", Round: 1 << 40, Rank: 1, World: 2, HostRank: -1,

@@ -79,7 +79,8 @@ func (r *run) judgeLeases() {
 		next = min(next, lease-p.silence())
 	}
 	if late {
-		r.changes = append(r.changes, fmt.Sprintf(
+		r.server.meters.stalls.Add(1)
+		r.note(fmt.Sprintf(
 			"this process was stopped or is overloaded: leases were judged %v late, all nodes get a new one", now.Sub(r.leases.due)))
 	}
 	slices.Sort(expired)

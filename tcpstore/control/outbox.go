@@ -22,8 +22,9 @@ var errSlow = errors.New("it reads too slowly: what waits to be sent to it has r
 // there are in one write. Its methods never block and may be called under any
 // lock; run is the goroutine that writes.
 type outbox struct {
-	conn  net.Conn
-	limit int // of unsent bytes; a longer queue cuts the connection
+	conn   net.Conn
+	limit  int     // of unsent bytes; a longer queue cuts the connection
+	meters *meters // of the server; nil on a client's side
 
 	mu      sync.Mutex
 	buf     []byte // queued frames
@@ -43,6 +44,7 @@ func (o *outbox) send(f frame) bool {
 	ok := !o.closing
 	if ok {
 		o.push(func(buf []byte) []byte { return appendFrame(buf, f) })
+		o.count(f)
 	}
 	o.mu.Unlock()
 	return ok
@@ -63,20 +65,31 @@ func (o *outbox) sendReply(f reply) bool {
 			}
 			return buf
 		})
+		o.count(f)
 	}
 	o.mu.Unlock()
 	return ok
 }
 
-// sendBytes queues bytes that are frames already.
-func (o *outbox) sendBytes(b []byte) bool {
+// sendBytes queues bytes that are a frame of a kind already, or none if it is 0.
+func (o *outbox) sendBytes(b []byte, k kind) bool {
 	o.mu.Lock()
 	ok := !o.closing
 	if ok {
 		o.push(func(buf []byte) []byte { return append(buf, b...) })
+		if o.meters != nil && k != 0 {
+			o.meters.framesOut.add(k)
+		}
 	}
 	o.mu.Unlock()
 	return ok
+}
+
+// count counts a frame that a server sends.
+func (o *outbox) count(f frame) {
+	if o.meters != nil {
+		o.meters.framesOut.add(kindOf(f))
+	}
 }
 
 func (o *outbox) push(add func([]byte) []byte) {
@@ -152,7 +165,11 @@ func (o *outbox) run() {
 				}
 				break
 			}
-			if _, err := o.conn.Write(buf); err != nil {
+			n, err := o.conn.Write(buf)
+			if o.meters != nil {
+				o.meters.bytesOut.Add(uint64(n))
+			}
+			if err != nil {
 				o.cut(err)
 				return
 			}

@@ -21,6 +21,10 @@ var (
 	errSuperseded = errors.New("its node has opened a newer connection")
 	errSilent     = errors.New("it did not say who it is within " + helloTimeout.String())
 	errRefused    = errors.New("its hello was refused")
+	errServed     = errors.New("it was answered")
+	errTLS        = errors.New("TLS is not supported yet")
+	errTCPStore   = errors.New("it is a PyTorch TCPStore client, but this port is the control plane of Rallypoint and no TCPStore: " +
+		"start all nodes with --rdzv-backend=rallypoint, and point MASTER_PORT elsewhere")
 )
 
 // drainTime is how long a connection that was told its end is still read, so
@@ -56,6 +60,7 @@ type peer struct {
 
 func newPeer(s *Server, conn net.Conn) *peer {
 	p := &peer{server: s, conn: conn, out: newOutbox(conn, maxUnsent)}
+	p.out.meters = &s.meters
 	p.frames.in = bufio.NewReaderSize(p, readBuffer)
 	return p
 }
@@ -65,6 +70,7 @@ func (p *peer) Read(b []byte) (int, error) {
 	n, err := p.conn.Read(b)
 	if n > 0 {
 		p.hear()
+		p.server.meters.bytesIn.Add(uint64(n))
 	}
 	return n, err
 }
@@ -85,7 +91,9 @@ func (p *peer) serve() {
 		if more, _ := p.frames.in.Peek(4); bytes.Equal(more, []byte("GET ")) {
 			p.silent.Stop()
 			p.passed.Store(true)
-			p.server.http.serve(p.conn, p.frames.in)
+			if err := p.server.http.serve(p.conn, p.frames.in); err != nil {
+				p.report(err)
+			}
 			return
 		}
 	}
@@ -97,7 +105,7 @@ func (p *peer) serve() {
 		p.run.disconnect(p)
 	}
 	p.report(err)
-	if errors.Is(err, errRefused) {
+	if errors.Is(err, errRefused) || errors.Is(err, errServed) {
 		_, _ = io.Copy(io.Discard, p.frames.in)
 	}
 	p.out.finish()
@@ -129,10 +137,9 @@ func (p *peer) greet(first byte) error {
 	switch first {
 	case magic[0]:
 	case 0x00:
-		return errors.New("it is a PyTorch TCPStore client, but this port is the control plane of Rallypoint and no TCPStore: " +
-			"start all nodes with --rdzv-backend=rallypoint, and point MASTER_PORT elsewhere")
+		return errTCPStore
 	case 0x16:
-		return errors.New("TLS is not supported yet")
+		return errTLS
 	default:
 		opening, _ := p.frames.in.Peek(p.frames.in.Buffered())
 		_, err := parsePreamble(opening)
@@ -149,7 +156,7 @@ func (p *peer) greet(first byte) error {
 	_, _ = p.frames.in.Discard(preambleLen)
 	p.startWriter()
 	version, ok := negotiate(theirs)
-	p.out.sendBytes(preamble{high: version, low: oldestVersion}.bytes())
+	p.out.sendBytes(preamble{high: version, low: oldestVersion}.bytes(), 0)
 	if !ok {
 		return p.refuse(rendezvous.Errorf(rendezvous.CodeState,
 			"the control plane at %s (%s, version %s) speaks the protocol versions %d to %d, this node %d to %d: use the same release everywhere",
@@ -161,11 +168,17 @@ func (p *peer) greet(first byte) error {
 	if err != nil {
 		return noEOF(err)
 	}
-	h, ok := f.(hello)
-	if !ok {
-		return fmt.Errorf("%w: a %T before the hello", errMalformed, f)
+	switch f := f.(type) {
+	case hello:
+		p.server.meters.framesIn.add(kindHello)
+		return p.enter(f)
+	case admin:
+		p.server.meters.framesIn.add(kindAdmin)
+		p.out.send(p.server.administer(f, addrOf(p.conn.RemoteAddr())))
+		p.drain()
+		return errServed
 	}
-	return p.enter(h)
+	return fmt.Errorf("%w: a %T before the hello", errMalformed, f)
 }
 
 func (p *peer) startWriter() {
@@ -220,11 +233,12 @@ func (p *peer) report(err error) {
 	if cause := p.out.cause(); cause != nil {
 		err = cause
 	}
+	why := refusalOf(err, p.run != nil)
 	switch {
 	case errors.Is(err, errSlow), errors.Is(err, errSilent):
 	case errors.Is(err, errRefused):
 		text = "refused a node"
-	case err == nil, errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+	case err == nil, errors.Is(err, errServed), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 		level, text = slog.LevelDebug, "a connection ended"
 	case p.run != nil && !errors.Is(err, errMalformed):
 		level, text = slog.LevelInfo, "a node's connection broke"
@@ -238,7 +252,21 @@ func (p *peer) report(err error) {
 	if err != nil {
 		attrs = append(attrs, slog.String("reason", err.Error()))
 	}
-	p.server.log.LogAttrs(context.Background(), level, text, attrs...)
+	if why != refusedNothing {
+		p.server.meters.refused[why].Add(1)
+		logged, skipped := p.server.repeats.ask(p.server.clock.Now(), p.conn.RemoteAddr(), why, p.node)
+		if !logged {
+			return
+		}
+		if skipped > 0 {
+			attrs = append(attrs, slog.Int("again", skipped))
+		}
+	}
+	log := p.server.log
+	if p.run != nil {
+		log = p.run.log
+	}
+	log.LogAttrs(context.Background(), level, text, attrs...)
 }
 
 // welcome answers the hello; run.mu is held.
@@ -257,11 +285,18 @@ func (p *peer) readFrames() error {
 		if err != nil {
 			return err
 		}
+		in := &p.server.meters.framesIn
 		switch f := f.(type) {
 		case request:
+			in.add(kindRequest)
+			p.server.meters.request(f)
 			p.run.request(p, f)
-		case beat, unknown:
+		case beat:
+			in.add(kindBeat)
+		case unknown:
+			in.add(0)
 		case goodbye:
+			in.add(kindGoodbye)
 			return nil
 		default:
 			return fmt.Errorf("%w: a %T from a node", errMalformed, f)

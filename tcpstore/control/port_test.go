@@ -3,9 +3,7 @@ package control
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -101,39 +99,6 @@ func TestMalformedFrameAfterHello(t *testing.T) {
 	n.awaitEnd()
 	s.log.await(t, "malformed", 1)
 	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
-}
-
-func TestHTTP(t *testing.T) {
-	s := newFakeServer(t, Config{HTTP: func(s *Server) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			fmt.Fprintf(w, "the hook for %s of %d runs", r.URL.Path, len(s.Status()))
-		})
-	}})
-	dialNode(t, s.addr).enter(testHello("a", "s1", testParams("", 2)))
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for path, want := range map[string]string{"/healthz": "ok\n", "/status": "the hook for /status of 1 runs"} {
-		resp, err := client.Get("http://" + s.addr + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if resp.StatusCode != 200 || string(body) != want {
-			t.Errorf("%s: %d %q, want %q", path, resp.StatusCode, body, want)
-		}
-	}
-	n := dialNode(t, s.addr)
-	n.write([]byte("GET /healthz HTTP/1.1\r\n")) // half a request; the test's end must not wait for it
-	other, addr := testServer(t, Config{})
-	resp, err := client.Get("http://" + addr + "/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode != 404 {
-		t.Errorf("status %d without a hook, want 404", resp.StatusCode)
-	}
-	other.Close()
 }
 
 // TestHugeLengthCostsNoMemory declares large frames and sends little of them.

@@ -2,8 +2,12 @@ package control
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 )
+
+// errForeign tells that the other side does not speak this protocol.
+var errForeign = errors.New("not our protocol")
 
 // Versions of the protocol. A peer answers with the highest version that both
 // sides know; docs/protocol.md says what each added.
@@ -32,7 +36,7 @@ func (p preamble) bytes() []byte {
 
 func parsePreamble(b []byte) (preamble, error) {
 	if len(b) < preambleLen || [4]byte(b[:4]) != magic {
-		return preamble{}, fmt.Errorf("not our protocol: it begins with %s", hexStart(b))
+		return preamble{}, fmt.Errorf("%w: it begins with %s", errForeign, hexStart(b))
 	}
 	return preamble{high: b[4], low: b[5]}, nil
 }

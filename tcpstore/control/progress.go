@@ -98,7 +98,7 @@ func (r *run) pushProgress() {
 		}
 		if p.told != t.version {
 			p.told = t.version
-			p.out.sendBytes(t.frame)
+			p.out.sendBytes(t.frame, kindProgress)
 		}
 	}
 	if len(b.peers) > 0 {

@@ -14,6 +14,7 @@ import (
 type run struct {
 	server *Server
 	id     string
+	seq    uint64 // order of creation
 	log    *slog.Logger
 
 	mu       sync.Mutex
@@ -26,6 +27,7 @@ type run struct {
 
 	leases  leases
 	waiting progressBoard
+	past    chronicle
 
 	idleSince time.Time // zero while a node is alive or connected
 	changes   []string  // to be logged when mu is free: a log may block
@@ -35,12 +37,20 @@ type run struct {
 type runTimer struct {
 	seq  uint64
 	stop Stopper
+	set  time.Time
 }
 
-func newRun(s *Server, id string) *run {
+// newRun makes a run. The log of a server of many runs names the run in each
+// line; that of a single one belongs to whoever gave it (Config.Log).
+func newRun(s *Server, id string, seq uint64) *run {
+	log := s.log
+	if s.cfg.RunID == "" {
+		log = log.With("run", id)
+	}
 	return &run{
-		server: s, id: id, log: s.log.With("run", id),
+		server: s, id: id, seq: seq, log: log,
 		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime()}),
+		past:    chronicle{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
 		peers:   map[rendezvous.SessionID]*peer{},
 		timers:  map[rendezvous.Timer]runTimer{},
 		waiting: progressBoard{peers: map[*peer]struct{}{}},
@@ -69,6 +79,7 @@ func (r *run) request(p *peer, f request) {
 	switch {
 	case r.gone || r.peers[p.session] != p:
 	case f.Event == nil:
+		r.server.meters.refused[refusedRequest].Add(1)
 		p.out.send(reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
 	default:
@@ -98,6 +109,7 @@ func (r *run) apply(ev rendezvous.Event) {
 	for _, e := range effects {
 		r.carryOut(e)
 	}
+	r.observe(ev, effects)
 	if record := r.server.cfg.Recorder; record != nil {
 		record(r.id, ev, effects)
 	}
@@ -128,7 +140,7 @@ func (r *run) carryOut(e rendezvous.Effect) {
 	case rendezvous.StopTimer:
 		r.stopTimer(e.Timer)
 	case rendezvous.Change:
-		r.changes = append(r.changes, e.Text)
+		r.note(e.Text)
 	}
 }
 
@@ -173,7 +185,7 @@ func (r *run) setTimer(t rendezvous.Timer, after time.Duration) {
 	name := t
 	name.Seq = 0
 	stop := r.server.clock.AfterFunc(after, func() { r.fired(t) })
-	r.timers[name] = runTimer{t.Seq, stop}
+	r.timers[name] = runTimer{t.Seq, stop, r.server.clock.Now()}
 }
 
 func (r *run) stopTimer(t rendezvous.Timer) {
@@ -206,12 +218,6 @@ func (r *run) callback(f func()) {
 	if !r.gone {
 		f()
 	}
-}
-
-func (r *run) status() rendezvous.Status {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.machine.Status()
 }
 
 // close stops everything that a clock would start.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -26,11 +25,10 @@ type Config struct {
 	Fixed bool
 	// Clock defaults to RealClock.
 	Clock Clock
-	// Log defaults to none.
+	// Log gets one line for each change of a run and for each connection that is
+	// refused. The lines of a server of many runs name the run; with RunID set
+	// they do not, for the logger of one run may do so itself. Nil is none.
 	Log *slog.Logger
-	// HTTP, if set, makes what answers GET requests on the same port, all but
-	// /healthz, which says ok. Without it they get a 404.
-	HTTP func(s *Server) http.Handler
 	// Recorder, if set, is called with every event and its effects once they were
 	// carried out, in the order of the run and under its lock: it must return
 	// quickly and not call the server.
@@ -56,6 +54,7 @@ type Server struct {
 	clock   Clock
 	log     *slog.Logger
 	id      string // drawn at random
+	host    string // name of this machine; "" if it has none
 	process string // "host h, pid 1", for people
 	started time.Time
 
@@ -63,8 +62,12 @@ type Server struct {
 	closed    bool
 	listeners []net.Listener
 	runs      map[string]*run
+	runSeq    uint64
 	peers     map[*peer]struct{}
 	sweeper   Stopper
+
+	meters  meters
+	repeats repeats
 
 	idle idleness
 	gate gate
@@ -85,7 +88,7 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	hostname, _ := os.Hostname()
 	s := &Server{
 		cfg: cfg, clock: cfg.Clock, log: cfg.Log,
-		id: rand.Text(), process: processName(hostname), started: cfg.Clock.Now(),
+		id: rand.Text(), host: hostname, process: processName(hostname), started: cfg.Clock.Now(),
 		listeners: listeners,
 		runs:      map[string]*run{},
 		peers:     map[*peer]struct{}{},
@@ -146,10 +149,13 @@ func (s *Server) WaitIdle(ctx context.Context, except ...rendezvous.SessionID) e
 
 // accept serves one listener until it is closed.
 func (s *Server) accept(l net.Listener) {
-	pause := time.Duration(0)
+	pause := time.Duration(0) // 0: accepting works
 	for {
 		conn, err := l.Accept()
 		if err == nil {
+			if pause != 0 {
+				s.log.Info("accepts connections again", "address", l.Addr().String())
+			}
 			pause = 0
 			s.admit(conn)
 			continue
@@ -160,8 +166,10 @@ func (s *Server) accept(l net.Listener) {
 		default:
 		}
 		// Out of file descriptors, most likely: others may end soon.
+		if pause == 0 {
+			s.log.Error("cannot accept a connection, trying on", "address", l.Addr().String(), "error", err)
+		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-		s.log.Error("cannot accept a connection, trying on", "address", l.Addr().String(), "error", err, "pause", pause)
 		select {
 		case <-time.After(pause):
 		case <-s.stop:
@@ -172,6 +180,7 @@ func (s *Server) accept(l net.Listener) {
 
 func (s *Server) admit(conn net.Conn) {
 	p := newPeer(s, conn)
+	s.meters.accepted.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -210,7 +219,8 @@ func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 	if len(s.runs) >= maxRuns {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s serves %d runs already", s.Addr(), len(s.runs))
 	}
-	r := newRun(s, id)
+	s.runSeq++
+	r := newRun(s, id, s.runSeq)
 	s.runs[id] = r
 	return r, nil
 }
@@ -222,14 +232,14 @@ func (s *Server) sweepLater() {
 			return
 		}
 		defer s.gate.leave()
-		for _, id := range s.sweep() {
-			s.log.Info("forgot a run that has been idle", "run", id, "for", idleRun)
+		for _, r := range s.sweep() {
+			r.log.Info("forgot a run that has been idle", "for", idleRun)
 		}
 	})
 }
 
-// sweep forgets idle runs and names them.
-func (s *Server) sweep() (forgotten []string) {
+// sweep forgets idle runs and returns them.
+func (s *Server) sweep() (forgotten []*run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -238,24 +248,11 @@ func (s *Server) sweep() (forgotten []string) {
 	for id, r := range s.runs {
 		if r.forgettable() {
 			delete(s.runs, id)
-			forgotten = append(forgotten, id)
+			forgotten = append(forgotten, r)
 		}
 	}
 	s.sweepLater()
 	return forgotten
-}
-
-// Status describes the runs that the server remembers, in no order. It is a
-// snapshot of each, not of all at one time.
-func (s *Server) Status() []rendezvous.Status {
-	s.mu.Lock()
-	runs := slices.Collect(maps.Values(s.runs))
-	s.mu.Unlock()
-	list := make([]rendezvous.Status, 0, len(runs))
-	for _, r := range runs {
-		list = append(list, r.status())
-	}
-	return list
 }
 
 // discard takes back a run whose first hello was refused.

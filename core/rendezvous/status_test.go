@@ -1,0 +1,137 @@
+package rendezvous
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestCensusAgreesWithStatus counts what Status lists, over random histories.
+func TestCensusAgreesWithStatus(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSim(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"hello": s.hello, "join": s.join, "disconnect": s.disconnect, "reconnect": s.reconnect,
+			"timer": s.timer, "withdraw": s.withdraw, "finish": s.finish, "leave": s.leave,
+			"close": s.close, "evict": s.evict, "restart": s.restart,
+			"": func(t *rapid.T) {
+				if err := compareCensus(s.m); err != nil {
+					t.Fatal(err)
+				}
+			},
+		})
+	})
+}
+
+func compareCensus(m *Machine) error {
+	c, s := m.Census(), m.Status()
+	want := Census{Phase: s.Phase, Round: s.Round, Live: len(m.nodes), Lack: s.Lack, LackFull: s.LackFull, Idle: len(s.Idle)}
+	for _, member := range s.Members {
+		switch member.State {
+		case "running":
+			want.Running++
+		case "unknown":
+			want.Unknown++
+		case "rejoined":
+			want.Rejoined++
+		case "finished":
+			want.Finished++
+			if member.Session != "" {
+				want.Idle++
+			}
+		case "lost":
+			want.Lost++
+		}
+	}
+	for _, j := range s.Waiting {
+		switch {
+		case j.Member:
+		case j.Spare:
+			want.Spare++
+		default:
+			want.Waiting++
+		}
+	}
+	if s.Closed != nil {
+		want.Ended = s.Closed.How
+	}
+	if c != want {
+		return fmt.Errorf("the census is %+v, the status says %+v: %+v", c, want, s)
+	}
+	if forming := s.Phase.Forming(); (s.NotStarted != "") != (forming || s.Phase == PhaseEmpty) || (s.Missing != "") && !forming {
+		return fmt.Errorf("phase %s, not started: %q, missing: %q", s.Phase, s.NotStarted, s.Missing)
+	}
+	return nil
+}
+
+// TestNotStarted says in each situation what keeps the round from starting.
+func TestNotStarted(t *testing.T) {
+	three := func(r *rig) []*rigNode { return r.group(policy(2, 4), "a", "b", "c") }
+	for says, test := range map[string]struct {
+		uptime time.Duration
+		happen func(r *rig)
+	}{
+		"no node is here": {-1, func(*rig) {}},
+		"no node has asked for a place; 2 nodes are connected": {-1, func(r *rig) {
+			r.hello("a", policy(2, 2))
+			r.hello("b", policy(2, 2))
+		}},
+		"1 of at least 3 nodes are here, 2 more needed; nobody has come for node rank 0, 2, 3": {-1, func(r *rig) {
+			r.join(r.hello("a", policy(3, 4)), func(j *Join) { j.NodeRank = 1 })
+		}},
+		"enough nodes are here (1); more are waited for until last_call_timeout (30s) has passed or 2 are here": {-1, func(r *rig) {
+			r.join(r.hello("a", policy(1, 2)))
+		}},
+		"enough nodes are here (1); more are waited for until none has come for quiet_period (5s), at most for last_call_timeout (30s)": {-1, func(r *rig) {
+			p := policy(1, 2)
+			p.QuietPeriod = 5 * time.Second
+			r.join(r.hello("a", p))
+		}},
+		"until it has listened for one lease_timeout (10s), nodes of an earlier one may come back; with 2 nodes the round starts at once": {0, func(r *rig) {
+			r.join(r.hello("a", policy(1, 2)))
+		}},
+		"the connection of a waiting node is broken; the round waits for its return, at most for reconnect_grace (1s)": {-1, func(r *rig) {
+			a := r.hello("a", policy(1, 2))
+			r.join(a)
+			r.apply(Disconnect{a.session})
+		}},
+		"it regroups after round 1 and waits at most regroup_timeout (1m30s) for members that have not rejoined: b, c of round 1": {-1, func(r *rig) {
+			r.join(three(r)[0])
+		}},
+		"it regroups after round 1 and waits for replacements: 1 of at least 2 nodes are here, 1 more needed; lost from round 1: b (lost: connection closed), c": {-1, func(r *rig) {
+			n := three(r)
+			r.lost(n[1])
+			r.lost(n[2])
+			r.join(n[0])
+		}},
+	} {
+		r := newRig(t, test.uptime)
+		test.happen(r)
+		if got := r.m.Status().NotStarted; !strings.Contains(got, says) {
+			t.Errorf("it says  %s\nit should %s", got, says)
+		}
+	}
+}
+
+func TestStatusOfNodes(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(2, 3), "a", "b")
+	r.apply(Disconnect{n[1].session})
+	r.hello("idle", policy(2, 3))
+	s := r.m.Status()
+	if len(s.Members) != 2 || s.Members[0].Reconnect || !s.Members[1].Reconnect || s.Members[1].Label != "b" || len(s.Idle) != 1 || s.Idle[0].Node != "idle" {
+		t.Errorf("%+v", s)
+	}
+	labelled := r.hello("c", policy(2, 3), func(h *Hello) { h.Label = "host pid 7" })
+	r.lost(n[1])
+	r.join(labelled)
+	r.join(n[0])
+	r.lost(labelled)
+	s = r.m.Status()
+	if m := s.Members[1]; m.Node != "c" || m.Label != "host pid 7" || m.State != "lost" || m.Session != "" {
+		t.Errorf("a lost member is %+v", m)
+	}
+}

@@ -1,0 +1,223 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"rallypoint/core/rendezvous"
+)
+
+// adminOp numbers what an administrator may ask for; append-only.
+type adminOp uint64
+
+const (
+	adminClose adminOp = iota + 1
+	adminEvict
+)
+
+// admin is an administrator's request: the first frame of a connection that no
+// node uses. It is answered by an adminAnswer.
+type admin struct {
+	Software string
+	Op       adminOp
+	RunID    string
+	Node     string // adminEvict: whom
+	By       string // who asks, for people
+	Reason   string
+	Stop     bool // adminClose: everybody stops at once
+}
+
+// adminAnswer says what was done, or why nothing was.
+type adminAnswer struct {
+	Err  *rendezvous.Error
+	Done string
+}
+
+func (f admin) pack(p *packer) {
+	p.head(kindAdmin, 7)
+	p.cut(f.Software, maxName)
+	p.uint(uint64(f.Op))
+	p.text(f.RunID)
+	p.text(f.Node)
+	p.cut(f.By, maxName)
+	p.cut(f.Reason, maxName)
+	p.bool(f.Stop)
+}
+
+func (u *unpacker) admin() admin {
+	return admin{
+		Software: u.text(maxName), Op: adminOp(u.uint()), RunID: u.text(maxName), Node: u.text(maxName),
+		By: u.text(maxName), Reason: u.text(maxName), Stop: u.bool(),
+	}
+}
+
+func (f adminAnswer) pack(p *packer) {
+	p.head(kindAdminAnswer, 3)
+	p.error(f.Err)
+	p.cut(f.Done, maxText)
+}
+
+// maxAdminNames bounds the runs and nodes that an answer names.
+const maxAdminNames = 20
+
+// administer carries out an administrator's request from an address. Whoever can
+// reach the port may ask: see docs/protocol.md.
+func (s *Server) administer(f admin, from string) adminAnswer {
+	s.meters.admin[known(int(f.Op), len(s.meters.admin))].Add(1)
+	by := "admin"
+	if f.By != "" {
+		by += " " + f.By
+	}
+	if from != "" {
+		by += " (" + from + ")"
+	}
+	by = cutText(by, maxName)
+	r := s.lookUp(f.RunID)
+	if r == nil {
+		return adminAnswer{Err: s.unknownRun(f.RunID)}
+	}
+	switch f.Op {
+	case adminClose:
+		return r.adminClose(by, f.Reason, f.Stop)
+	case adminEvict:
+		return r.adminEvict(f.Node, by, f.Reason)
+	}
+	return adminAnswer{Err: rendezvous.Errorf(rendezvous.CodeInvalid,
+		"the control plane at %s does not know admin request %d: it is older than this command", s.Addr(), f.Op)}
+}
+
+// unknownRun is the error of a request for a run that is not there; it names
+// those that are.
+func (s *Server) unknownRun(id string) *rendezvous.Error {
+	names := s.runIDs()
+	there := "it knows no run yet"
+	if len(names) > 0 {
+		there = "it knows " + nameSome(names)
+	}
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "the control plane at %s (%s) knows no run %q: %s", s.Addr(), s.process, id, there)
+}
+
+// nameSome quotes the first few names.
+func nameSome(names []string) string {
+	quoted := make([]string, 0, maxAdminNames)
+	for _, name := range names[:min(len(names), maxAdminNames)] {
+		quoted = append(quoted, fmt.Sprintf("%q", name))
+	}
+	text := strings.Join(quoted, ", ")
+	if more := len(names) - maxAdminNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func (r *run) adminClose(by, reason string, stop bool) adminAnswer {
+	r.mu.Lock()
+	defer r.unlock()
+	if r.gone {
+		return adminAnswer{Err: r.server.unknownRun(r.id)}
+	}
+	was := r.past.census
+	r.apply(rendezvous.CloseRun{By: by, Reason: reason, Stop: stop, At: *stamp(r.server.clock.Now())})
+	now := r.machine.Status()
+	if r.past.census.Ended == was.Ended {
+		return adminAnswer{Done: fmt.Sprintf("nothing to do: run %q was closed already: it %s", r.id, closedText(now.Closed))}
+	}
+	refused := was.Waiting + was.Spare + was.Rejoined
+	running := was.Running + was.Unknown
+	done := fmt.Sprintf("run %q is closed: nobody joins it any more", r.id)
+	if stop {
+		done = fmt.Sprintf("run %q is closed as failed", r.id)
+	}
+	switch {
+	case running > 0 && stop:
+		done += fmt.Sprintf("; its %s of round %d must stop", plural(running, "node", "nodes"), was.Round)
+	case running > 0:
+		done += fmt.Sprintf("; round %d goes on with %s", was.Round, plural(running, "node", "nodes"))
+	}
+	if refused > 0 {
+		done += fmt.Sprintf("; %s refused", plural(refused, "node that waited was", "nodes that waited were"))
+	}
+	return adminAnswer{Done: done}
+}
+
+// closedText says how a run was closed, by whom, when and why.
+func closedText(c *rendezvous.ClosedStatus) string {
+	text := c.How + " by " + c.By
+	if !c.At.IsZero() {
+		text += " at " + c.At.UTC().Format("2006-01-02 15:04:05 MST")
+	}
+	if c.Reason != "" {
+		text += ": " + c.Reason
+	}
+	return text
+}
+
+func (r *run) adminEvict(node, by, reason string) adminAnswer {
+	r.mu.Lock()
+	defer r.unlock()
+	if r.gone {
+		return adminAnswer{Err: r.server.unknownRun(r.id)}
+	}
+	was := r.machine.Status()
+	who, err := findNode(&was, node)
+	if err != nil {
+		return adminAnswer{Err: err}
+	}
+	r.apply(rendezvous.Evict{Node: node, By: by, Reason: reason})
+	return adminAnswer{Done: fmt.Sprintf("%s was evicted from run %q", who, r.id)}
+}
+
+// findNode describes a live node; the error names those that there are.
+func findNode(s *rendezvous.Status, node string) (string, *rendezvous.Error) {
+	var alive []string
+	cause := ""
+	for _, m := range s.Members {
+		switch {
+		case m.Node == node && m.Session != "":
+			return fmt.Sprintf("node %s, rank %d of round %d,", nameOf(m.Node, m.Label), m.Rank, s.Round), nil
+		case m.Node == node && m.Cause != "":
+			cause = fmt.Sprintf(": rank %d of round %d, %s", m.Rank, s.Round, m.Cause)
+		case m.Session != "":
+			alive = append(alive, m.Node)
+		}
+	}
+	for _, j := range s.Waiting {
+		if j.Node == node {
+			return fmt.Sprintf("node %s, which waited for a place,", nameOf(j.Node, j.Label)), nil
+		}
+		if !j.Member {
+			alive = append(alive, j.Node)
+		}
+	}
+	for _, i := range s.Idle {
+		if i.Node == node {
+			return "node " + nameOf(i.Node, i.Label), nil
+		}
+		alive = append(alive, i.Node)
+	}
+	there := "none is"
+	if len(alive) > 0 {
+		slices.Sort(alive)
+		there = "alive: " + nameSome(alive)
+	}
+	if cause != "" {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not alive any more%s; %s", node, s.RunID, cause, there)
+	}
+	return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q has no live node %q; %s", s.RunID, node, there)
+}
+
+func nameOf(node, label string) string {
+	if label != "" && label != node {
+		return node + " (" + label + ")"
+	}
+	return node
+}
+
+// plural puts a number before what it counts.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -1,0 +1,220 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"rallypoint/core/rendezvous"
+)
+
+// twoNodes starts a run of two nodes, of which round 1 is complete.
+func twoNodes(t *testing.T, s *fakeServer) (a, b *wireNode) {
+	t.Helper()
+	p := testParams("", 2)
+	a, b = dialNode(t, s.addr), dialNode(t, s.addr)
+	a.enter(testHello("a", "s1", p))
+	b.enter(testHello("b", "s2", p))
+	a.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 1)
+	b.ask(1, join())
+	a.wantReply(1)
+	b.wantReply(1)
+	return a, b
+}
+
+func wantParts(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q does not say %q", text, part)
+		}
+	}
+}
+
+func TestAdminClose(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	a, b := twoNodes(t, s)
+	late := dialNode(t, s.addr)
+	late.enter(testHello("c", "s3", testParams("", 2)))
+	late.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 3)
+
+	done, err := AdminClose(testContext(t), s.addr, "run", "root@ops", "maintenance", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantParts(t, done, `run "run" is closed: nobody joins it any more`, "round 1 goes on with 2 nodes", "1 node that waited was refused")
+	for _, n := range []*wireNode{a, b} {
+		f := n.next()
+		if got, ok := f.(notice); !ok || !got.Notice.Closed || got.Notice.Waiting != 0 {
+			t.Errorf("a member got %+v", f)
+		} else {
+			wantParts(t, got.Notice.Reason, "closed by admin root@ops (127.0.0.1)", "maintenance")
+		}
+	}
+	if r := late.wantReply(1); r.Err == nil || r.Err.Code != rendezvous.CodeClosed || !strings.Contains(r.Err.Text, "maintenance") {
+		t.Errorf("the late node got %+v", r)
+	}
+
+	again, err := AdminClose(testContext(t), s.addr, "run", "x", "y", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantParts(t, again, "nothing to do", "closed by admin root@ops", "maintenance")
+
+	done, err = AdminClose(testContext(t), s.addr, "run", "", "now", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantParts(t, done, "closed as failed", "its 2 nodes of round 1 must stop")
+	if n := a.next().(notice); n.Notice.Waiting == 0 || !strings.Contains(n.Notice.Reason, "failed by admin (127.0.0.1)") {
+		t.Errorf("after the stop a member got %+v", n)
+	}
+	wantTexts(t, s.oneRun(t).Changes, "closed by admin root@ops (127.0.0.1)", "failed by admin (127.0.0.1)")
+}
+
+func TestAdminEvict(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	a, b := twoNodes(t, s)
+	done, err := AdminEvict(testContext(t), s.addr, "run", "b", "root@ops", "its GPU is broken")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantParts(t, done, "node b, rank 1 of round 1, was evicted", `"run"`)
+	f := b.next()
+	if d, ok := f.(drop); !ok || d.Err.Code != rendezvous.CodeEvicted {
+		t.Errorf("the evicted node got %+v", f)
+	} else {
+		wantParts(t, d.Err.Text, "evicted by admin root@ops (127.0.0.1): its GPU is broken")
+	}
+	f = a.next()
+	if n, ok := f.(notice); !ok || n.Notice.Waiting == 0 {
+		t.Errorf("the other got %+v", f)
+	} else {
+		wantParts(t, n.Notice.Reason, "its GPU is broken")
+	}
+	_, err = AdminEvict(testContext(t), s.addr, "run", "b", "", "again")
+	wantCode(t, err, rendezvous.CodeInvalid, `node "b" of run "run" is not alive any more`, "rank 1 of round 1", "its GPU is broken", `alive: "a"`)
+	_, err = AdminEvict(testContext(t), s.addr, "run", "zz", "", "who?")
+	wantCode(t, err, rendezvous.CodeInvalid, `run "run" has no live node "zz"`, `alive: "a"`)
+	if m := s.oneRun(t).Members[1]; m.State != "lost" || !strings.Contains(m.Cause, "evicted by admin") {
+		t.Errorf("member %+v", m)
+	}
+}
+
+// TestAdminEvictsWhoeverIsHere evicts nodes that are no members.
+func TestAdminEvictsWhoeverIsHere(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	twoNodes(t, s)
+	waits, idle := dialNode(t, s.addr), dialNode(t, s.addr)
+	waits.enter(testHello("waits", "s3", testParams("", 2)))
+	waits.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 3)
+	idle.enter(testHello("idle", "s4", testParams("", 2)))
+	_, err := AdminEvict(testContext(t), s.addr, "run", "nobody", "", "x")
+	wantCode(t, err, rendezvous.CodeInvalid, `alive: "a", "b", "idle", "waits"`)
+	for node, says := range map[string]string{"waits": "which waited for a place", "idle": "node idle was evicted"} {
+		done, err := AdminEvict(testContext(t), s.addr, "run", node, "", "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantParts(t, done, says)
+	}
+	waits.awaitEnd()
+	idle.awaitEnd()
+}
+
+func TestAdminUnknownRun(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	_, err := AdminClose(testContext(t), s.addr, "j1", "", "x", false)
+	wantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1"`, "it knows no run yet")
+	twoNodes(t, s)
+	_, err = AdminEvict(testContext(t), s.addr, "j1", "a", "", "x")
+	wantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1": it knows "run"`)
+	if st := s.Status(); st.RunsTotal != 1 {
+		t.Errorf("%d runs: a request has made one", st.RunsTotal)
+	}
+	_, err = AdminClose(testContext(t), s.addr, strings.Repeat("x", maxName+1), "", "", false)
+	wantCode(t, err, rendezvous.CodeInvalid)
+}
+
+// TestAdminOfANewerRelease asks for what this one does not know.
+func TestAdminOfANewerRelease(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	twoNodes(t, s)
+	_, err := ask(testContext(t), s.addr, admin{Op: 99, RunID: "run"})
+	wantCode(t, err, rendezvous.CodeInvalid, "does not know admin request 99")
+	n := dialNode(t, s.addr)
+	n.write(appendFrame(preamble{high: 9, low: 8}.bytes(), admin{Op: adminClose, RunID: "run"}))
+	var answer [preambleLen]byte
+	if _, err := n.frames.in.Read(answer[:]); err != nil {
+		t.Fatal(err)
+	}
+	if f, ok := n.next().(refuse); !ok || f.Err.Code != rendezvous.CodeState {
+		t.Errorf("got %+v", f)
+	}
+}
+
+// TestAdminServerIsNotOurs asks peers that cannot answer.
+func TestAdminServerIsNotOurs(t *testing.T) {
+	ours := preamble{high: 1, low: 1}.bytes()
+	for name, test := range map[string]struct {
+		sends []byte
+		says  string
+	}{
+		"nothing":    {nil, "it is no Rallypoint control plane"},
+		"HTTP":       {[]byte("HTTP/1.1 400 Bad Request\r\n"), "not our protocol"},
+		"an older":   {ours, "an older release does not know this request"},
+		"a notice":   {appendFrame(bytes.Clone(ours), notice{}), "malformed"},
+		"a bare end": {appendFrame(bytes.Clone(ours), refuse{}), "malformed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				conn.Read(make([]byte, 1024))
+				conn.Write(test.sends)
+				conn.Close()
+			}()
+			_, err = AdminClose(testContext(t), l.Addr().String(), "run", "", "", false)
+			wantCode(t, err, rendezvous.CodeConnection, test.says, l.Addr().String())
+			<-done
+		})
+	}
+}
+
+func TestAdminGivesUpWithItsContext(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			conn.Read(make([]byte, 1)) // it has asked
+		}
+		cancel()
+		accepted <- conn
+	}()
+	_, err = AdminClose(ctx, l.Addr().String(), "run", "", "", false)
+	wantCode(t, err, rendezvous.CodeConnection, "no answer within")
+	(<-accepted).Close()
+	l.Close()
+	_, err = AdminClose(testContext(t), l.Addr().String(), "run", "", "", false)
+	wantCode(t, err, rendezvous.CodeConnection, "connection refused")
+}

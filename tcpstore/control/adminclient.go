@@ -1,0 +1,91 @@
+package control
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	rallypoint "rallypoint"
+	"rallypoint/core/rendezvous"
+)
+
+// AdminClose closes a run at the control plane at addr ("host:port"): nobody
+// joins any more. With stop it is a failed close: everybody stops at once. The
+// nodes see who did it (by) and the reason. It returns what was done, in one
+// sentence; a run that was closed already is none to do anything about. An
+// unknown run is ErrInvalid, an unreachable control plane ErrConnection. It
+// blocks until the answer has come or ctx ends.
+func AdminClose(ctx context.Context, addr, runID, by, reason string, stop bool) (string, error) {
+	return ask(ctx, addr, admin{Op: adminClose, RunID: runID, By: by, Reason: reason, Stop: stop})
+}
+
+// AdminEvict drops a live node from a run, like AdminClose in all else. A node
+// that is not alive is ErrInvalid. The node's process may come back.
+func AdminEvict(ctx context.Context, addr, runID, node, by, reason string) (string, error) {
+	return ask(ctx, addr, admin{Op: adminEvict, RunID: runID, Node: node, By: by, Reason: reason})
+}
+
+// ask makes a connection for one request of an administrator.
+func ask(ctx context.Context, addr string, f admin) (string, error) {
+	if len(f.RunID) > maxName || len(f.Node) > maxName {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "a run id or node id has more than %d bytes", maxName)
+	}
+	start := time.Now()
+	f.Software = rallypoint.Version()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return "", fmt.Errorf("%w at %s, tried for %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), err)
+	}
+	defer conn.Close()
+	release := abortOn(ctx, conn)
+	answer, err := exchange(conn, f)
+	var refusal *rendezvous.Error
+	switch {
+	case errors.As(err, &refusal):
+		return "", refusal
+	case !release() && ctx.Err() != nil:
+		return "", fmt.Errorf("%w at %s: no answer within %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), ctx.Err())
+	case err != nil:
+		return "", fmt.Errorf("%w at %s: %w", rendezvous.ErrConnection, addr, err)
+	}
+	return answer.Done, nil
+}
+
+// exchange sends the request and reads its answer. A refusal is a
+// *rendezvous.Error.
+func exchange(conn net.Conn, f admin) (adminAnswer, error) {
+	none := adminAnswer{}
+	if _, err := conn.Write(appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), f)); err != nil {
+		return none, err
+	}
+	in := bufio.NewReader(conn)
+	var theirs [preambleLen]byte
+	if _, err := io.ReadFull(in, theirs[:]); err != nil {
+		return none, fmt.Errorf("it closed the connection: it is no Rallypoint control plane: %w", noEOF(err))
+	}
+	if _, err := parsePreamble(theirs[:]); err != nil {
+		return none, err
+	}
+	frames := frameReader{in: in}
+	got, err := frames.nextFrame(maxFrame)
+	if err != nil {
+		return none, fmt.Errorf("it did not answer; an older release does not know this request: %w", noEOF(err))
+	}
+	switch got := got.(type) {
+	case adminAnswer:
+		if got.Err != nil {
+			return none, got.Err
+		}
+		return got, nil
+	case refuse:
+		if got.Err != nil {
+			return none, got.Err
+		}
+	}
+	return none, fmt.Errorf("%w: a %T", errMalformed, got)
+}

@@ -1,0 +1,131 @@
+package control
+
+import (
+	"net"
+	"strconv"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// chronicle is what a run knows of its past and of times, which its machine does
+// not: for status and metrics. It belongs to the run and is guarded by its lock.
+type chronicle struct {
+	history history
+	joins   map[rendezvous.SessionID]pendingJoin
+	forming time.Time // since when a round is being formed; zero: none is
+	round   uint64    // last round that was completed here
+	roundAt time.Time
+	store   string // address of that round's store
+	census  rendezvous.Census
+}
+
+// pendingJoin is a join that waits for its answer.
+type pendingJoin struct {
+	number uint64
+	since  time.Time
+}
+
+// note keeps a change for status, and for the log when mu is free.
+func (r *run) note(text string) {
+	r.past.history.add(r.server.clock.Now(), text)
+	r.changes = append(r.changes, text)
+}
+
+// observe draws from an event that was applied what status and metrics tell.
+func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
+	c, meters := &r.past, &r.server.meters
+	was := c.census
+	c.census = r.machine.Census()
+	for _, e := range effects {
+		switch e := e.(type) {
+		case rendezvous.Reply:
+			if j, ok := c.joins[e.Session]; ok && j.number == e.Number {
+				delete(c.joins, e.Session)
+			}
+			if o, ok := e.Result.(rendezvous.Outcome); ok && o.Round > c.round {
+				r.completed(o)
+			}
+		case rendezvous.Drop:
+			delete(c.joins, e.Session)
+			meters.lost[causeOf(ev)].Add(1)
+		}
+	}
+	switch ev := ev.(type) {
+	case rendezvous.Join:
+		r.trackJoin(ev.Session, ev.Number)
+	case rendezvous.Withdraw:
+		r.trackJoin(ev.Session, 0)
+		if c.census.Lost > was.Lost {
+			meters.lost[lostGaveUp].Add(1)
+		}
+	case rendezvous.Leave:
+		r.trackJoin(ev.Session, 0)
+		if c.census.Live < was.Live {
+			meters.left.add(int(ev.Ending))
+		}
+	case rendezvous.Hello:
+		if c.census.Round > was.Round { // the round was rebuilt from a claim
+			meters.lost[lostRestart].Add(uint64(c.census.Lost))
+		}
+	case rendezvous.TimerFired:
+		if ev.Timer.Kind == rendezvous.TimerHold && was.Unknown > 0 && c.census.Unknown == 0 {
+			meters.lost[lostRestart].Add(uint64(was.Unknown))
+		}
+	}
+	if c.census.Ended != was.Ended {
+		meters.closed.add(c.census.Ended)
+	}
+	switch forming := c.census.Phase.Forming(); {
+	case !forming:
+		c.forming = time.Time{}
+	case c.forming.IsZero():
+		c.forming = r.server.clock.Now()
+	}
+}
+
+// completed notes a new round.
+func (r *run) completed(o rendezvous.Outcome) {
+	c, now := &r.past, r.server.clock.Now()
+	took := time.Duration(0) // the event that began to form the round completed it
+	if !c.forming.IsZero() {
+		took = now.Sub(c.forming)
+	}
+	r.server.meters.rounds.observe(took)
+	c.forming = time.Time{}
+	c.round, c.roundAt = o.Round, now
+	c.store = net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
+}
+
+// trackJoin remembers since when the session's pending join waits. A join that is
+// repeated after a reconnect keeps its time.
+func (r *run) trackJoin(session rendezvous.SessionID, number uint64) {
+	c := &r.past
+	_, pending := r.machine.Forming(session)
+	switch j, known := c.joins[session]; {
+	case !pending:
+		delete(c.joins, session)
+	case number != 0 && (!known || j.number != number):
+		c.joins[session] = pendingJoin{number, r.server.clock.Now()}
+	}
+}
+
+// formingFor returns for how long a round has been formed; 0 if none is.
+func (r *run) formingFor() time.Duration {
+	if r.past.forming.IsZero() {
+		return 0
+	}
+	return r.server.clock.Now().Sub(r.past.forming)
+}
+
+// silence returns for how long nothing was heard of a session, which may be
+// inside its grace; false if it is not known.
+func (r *run) silence(session rendezvous.SessionID) (time.Duration, bool) {
+	if p := r.peers[session]; p != nil {
+		return p.silence(), true
+	}
+	if t, ok := r.timers[rendezvous.Timer{Kind: rendezvous.TimerGrace, Session: session}]; ok {
+		return r.server.clock.Now().Sub(t.set), true
+	}
+	return 0, false
+}

@@ -1,0 +1,356 @@
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"rallypoint/core/rendezvous"
+)
+
+// get fetches a page of the port.
+func get(t *testing.T, addr, path string) (code int, contentType, body string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	resp, err := client.Get("http://" + addr + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header.Get("Content-Type"), string(text)
+}
+
+func TestHTTP(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	twoNodes(t, s)
+	if code, _, body := get(t, s.addr, "/healthz"); code != 200 || body != "ok\n" {
+		t.Errorf("/healthz: %d %q", code, body)
+	}
+	for _, path := range []string{"/", "/status/x", "/debug/pprof"} {
+		if code, _, body := get(t, s.addr, path); code != 404 || !strings.Contains(body, "/status") {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+	}
+	for _, path := range []string{"/status", "/status?rdzv_id=run"} {
+		code, kind, body := get(t, s.addr, path)
+		var st Status
+		if err := json.Unmarshal([]byte(body), &st); err != nil || code != 200 || kind != "application/json" {
+			t.Fatalf("%s: %d %s %q, %v", path, code, kind, body, err)
+		}
+		if len(st.Runs) != 1 || st.Runs[0].RunID != "run" || len(st.Runs[0].Members) != 2 || st.Server.Connections < 2 {
+			t.Errorf("%s: %+v", path, st)
+		}
+	}
+	code, kind, body := get(t, s.addr, "/status?rdzv_id=j%22")
+	var none NoRun
+	if err := json.Unmarshal([]byte(body), &none); err != nil || code != 404 || kind != "application/json" {
+		t.Fatalf("%d %s %q, %v", code, kind, body, err)
+	}
+	if len(none.Runs) != 1 || none.Runs[0] != "run" || !strings.Contains(none.Error, `knows no run "j\"": it knows "run"`) {
+		t.Errorf("%+v", none)
+	}
+	n := dialNode(t, s.addr)
+	n.write([]byte("GET /healthz HTTP/1.1\r\n")) // half a request; the test's end must not wait for it
+}
+
+// TestHTTPIsBounded sends a header that is too long, and too many connections.
+func TestHTTPIsBounded(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	n := dialNode(t, s.addr)
+	n.write([]byte("GET /status HTTP/1.1\r\nHost: x\r\n"))
+	go func() { // it is refused before all of it is read
+		_, _ = n.conn.Write([]byte("X: " + strings.Repeat("x", 4*maxHTTPHeader) + "\r\n\r\n"))
+	}()
+	if answer, err := n.frames.in.ReadString('\n'); err == nil && !strings.Contains(answer, "431") {
+		t.Errorf("a long header was answered with %q", answer)
+	}
+	n.conn.Close()
+	ctx := testContext(t)
+	for s.http.open() > 0 && ctx.Err() == nil {
+		// Nothing tells when the port has noticed that.
+	}
+	var held []*wireNode
+	for range maxHTTPConns {
+		n := dialNode(t, s.addr)
+		n.write([]byte("GET /status HTTP/1.1\r\n"))
+		held = append(held, n)
+	}
+	for s.http.open() < maxHTTPConns && ctx.Err() == nil {
+		// Nothing tells when the port has read them.
+	}
+	one := dialNode(t, s.addr)
+	one.write([]byte("GET /status HTTP/1.1\r\n\r\n"))
+	if answer, err := one.frames.in.ReadString('\n'); err != nil || !strings.Contains(answer, "503") {
+		t.Errorf("one more was answered with %q, %v", answer, err)
+	}
+	s.log.await(t, errCrowded.Error(), 1)
+	for _, n := range held {
+		n.conn.Close()
+	}
+	// Nodes are not held up by any of this.
+	a := dialNode(t, s.addr)
+	a.enter(testHello("a", "s1", testParams("", 1)))
+	a.ask(1, join())
+	a.wantReply(1)
+}
+
+// scrape fetches the metrics and parses them with Prometheus's own parser. Keys
+// are "name" or "name{label=value,...}".
+func scrape(t *testing.T, addr string) map[string]float64 {
+	t.Helper()
+	code, kind, body := get(t, addr, "/metrics")
+	if code != 200 || kind != expositionType {
+		t.Fatalf("%d %s", code, kind)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, body)
+	}
+	values := map[string]float64{}
+	for name, f := range families {
+		if f.GetHelp() == "" || f.Type == nil {
+			t.Errorf("%s has no help or type", name)
+		}
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			key := name
+			if len(labels) > 0 {
+				key += "{" + strings.Join(labels, ",") + "}"
+			}
+			if _, twice := values[key]; twice {
+				t.Errorf("%s comes twice", key)
+			}
+			switch {
+			case m.Counter != nil:
+				if !strings.HasSuffix(name, "_total") {
+					t.Errorf("the counter %s does not end in _total", name)
+				}
+				values[key] = m.GetCounter().GetValue()
+			case m.Gauge != nil:
+				values[key] = m.GetGauge().GetValue()
+			case m.Histogram != nil:
+				h := m.GetHistogram()
+				values[key+"_count"], values[key+"_sum"] = float64(h.GetSampleCount()), h.GetSampleSum()
+				for _, b := range h.GetBucket() {
+					values[fmt.Sprintf("%s{le=%v}", key, b.GetUpperBound())] = float64(b.GetCumulativeCount())
+				}
+			}
+		}
+	}
+	return values
+}
+
+func wantValues(t *testing.T, got map[string]float64, want map[string]float64) {
+	t.Helper()
+	for key, value := range want {
+		if v, ok := got["rallypoint_"+key]; !ok || v != value {
+			t.Errorf("%s is %v (%v), want %v", key, v, ok, value)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	scrape(t, s.addr) // nothing has happened
+	p := testParams("", 2)
+	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
+	a.enter(testHello("a", "s1", p))
+	b.enter(testHello("b", "s2", p))
+	a.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 1)
+	s.clock.Advance(1200 * time.Millisecond)
+	wantValues(t, scrape(t, s.addr), map[string]float64{
+		"nodes{state=waiting}": 1, "nodes{state=idle}": 1, "runs{phase=forming}": 1, "missing_nodes": 1,
+		"longest_forming_seconds": 1.2, "run_missing_nodes{run=run}": 1, "round_duration_seconds_count": 0,
+	})
+	b.ask(1, join())
+	b.wantReply(1)
+	s.awaitRound(t, 1)
+	wrong := testHello("c", "s3", testParams("", 3))
+	dialNode(t, s.addr).greet(wrong)
+	stranger := dialNode(t, s.addr)
+	stranger.write([]byte{0})
+	stranger.awaitEnd()
+	a.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})
+	awaitEvents[rendezvous.KeyRequest](t, s.rec, 1)
+	a.send(request{Number: 3, Op: 99})
+	b.conn.Close()
+	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
+	s.clock.Advance(p.ReconnectGrace)
+	s.log.await(t, "refused a node", 1)
+	s.log.await(t, "PyTorch", 1)
+	AdminEvict(testContext(t), s.addr, "run", "a", "", "x")
+	AdminClose(testContext(t), s.addr, "run", "", "x", true)
+	a.awaitEnd()
+	wantValues(t, scrape(t, s.addr), map[string]float64{
+		"nodes{state=lost}": 2, "runs{phase=closed}": 1, "missing_nodes": 0, "longest_forming_seconds": 0,
+		"round_duration_seconds_count": 1, "round_duration_seconds_sum": 1.2,
+		"round_duration_seconds{le=1}": 0, "round_duration_seconds{le=2.5}": 1, "round_duration_seconds{le=+Inf}": 1,
+		"nodes_lost_total{cause=connection}": 1, "nodes_lost_total{cause=evicted}": 1, "nodes_lost_total{cause=lease}": 0,
+		"runs_closed_total{how=failed}": 1, "runs_closed_total{how=ended_successfully}": 0,
+		"refused_total{reason=mismatch}": 1, "refused_total{reason=tcpstore_client}": 1, "refused_total{reason=unknown_request}": 1,
+		"connections{kind=http}": 1, "connections{kind=node}": 0,
+		"received_frames_total{kind=hello}": 3, "received_frames_total{kind=admin}": 2, "received_frames_total{kind=request}": 4,
+		"sent_frames_total{kind=welcome}": 2, "sent_frames_total{kind=refuse}": 1, "sent_frames_total{kind=drop}": 1,
+		"requests_total{operation=join}": 2, "requests_total{operation=unknown}": 1, "requests_total{operation=key}": 1,
+		"key_operations_total{operation=set}": 1, "admin_requests_total{operation=evict}": 1, "runs_unlisted": 0,
+	})
+	if v := scrape(t, s.addr); v["rallypoint_received_bytes_total"] == 0 || v["rallypoint_sent_bytes_total"] == 0 || v["rallypoint_connections_accepted_total"] < 8 {
+		t.Errorf("traffic %v", v)
+	}
+}
+
+// TestMetricsAreDescribed compares the metrics with their page.
+func TestMetricsAreDescribed(t *testing.T) {
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newFakeServer(t, Config{})
+	_, _, body := get(t, s.addr, "/metrics")
+	for line := range strings.Lines(body) {
+		if name, ok := strings.CutPrefix(line, "# TYPE "); ok && !strings.Contains(string(page), "`"+strings.Fields(name)[0]+"`") {
+			t.Errorf("docs/metrics.md does not describe %s", name)
+		}
+	}
+	for _, name := range slices.Concat(lostNames[:], refusalNames[1:]) {
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/metrics.md does not describe %s", name)
+		}
+	}
+}
+
+// BenchmarkMetrics is a scrape of a server with many runs.
+func BenchmarkMetrics(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := Start(Config{}, l)
+	defer s.Close()
+	const runs = 10000
+	for i := range runs {
+		s.runFor(fmt.Sprint("run", i))
+	}
+	for b.Loop() {
+		s.exposition()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/runs, "ns/run")
+}
+
+// TestMetricsCount counts the other ways in which a node goes.
+func TestMetricsCount(t *testing.T) {
+	p := testParams("", 2)
+	for want, happen := range map[string]func(s *fakeServer, a, b *wireNode){
+		"nodes_lost_total{cause=lease}": func(s *fakeServer, _, b *wireNode) {
+			for range 8 {
+				s.clock.Advance(p.LeaseTimeout / 4)
+				b.send(beat{})
+				s.awaitHeard(t, "s2")
+			}
+		},
+		"nodes_lost_total{cause=replaced}": func(s *fakeServer, _, _ *wireNode) {
+			h := testHello("a", "new", p)
+			h.Incarnation = 2
+			dialNode(t, s.addr).enter(h)
+		},
+		"nodes_lost_total{cause=gave_up}": func(s *fakeServer, a, _ *wireNode) {
+			a.ask(2, join())
+			a.ask(3, rendezvous.Withdraw{Join: 2})
+			awaitEvents[rendezvous.Withdraw](t, s.rec, 1)
+		},
+		"nodes_left_total{ending=left}": func(s *fakeServer, a, _ *wireNode) {
+			a.ask(2, rendezvous.Leave{})
+			a.ask(2, rendezvous.Leave{}) // repeated, as after a reconnect
+			awaitEvents[rendezvous.Leave](t, s.rec, 2)
+		},
+		"runs_closed_total{how=ended_successfully}": func(s *fakeServer, a, _ *wireNode) {
+			a.ask(2, rendezvous.Leave{Ending: rendezvous.EndSuccess})
+			awaitEvents[rendezvous.Leave](t, s.rec, 1)
+		},
+		"stalls_total": func(s *fakeServer, _, _ *wireNode) { s.clock.Jump(2 * p.LeaseTimeout) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			s := newFakeServer(t, Config{})
+			a, b := twoNodes(t, s)
+			happen(s, a, b)
+			wantValues(t, scrape(t, s.addr), map[string]float64{want: 1})
+		})
+	}
+}
+
+// TestMetricsOfAFreshControlPlane counts members that do not come back.
+func TestMetricsOfAFreshControlPlane(t *testing.T) {
+	s := newFakeServer(t, Config{Fixed: true})
+	p := testParams("", 4)
+	p.Min = 2
+	a := dialNode(t, s.addr)
+	h := testHello("a", "s1", p)
+	h.Claim = rendezvous.Claim{Generation: "old", Round: 7, Rank: 1, World: 4, HostRank: 0}
+	a.enter(h)
+	wantValues(t, scrape(t, s.addr), map[string]float64{"nodes_lost_total{cause=restart}": 1, "nodes{state=unknown}": 2, "run_round{run=run}": 7})
+	for range 10 {
+		s.clock.Advance(p.LeaseTimeout / 8)
+		a.send(beat{})
+		s.awaitHeard(t, "s1")
+	}
+	wantValues(t, scrape(t, s.addr), map[string]float64{"nodes_lost_total{cause=restart}": 3, "nodes{state=lost}": 3})
+	if r := s.oneRun(t); r.RoundAt != nil || r.RoundStore != "" || r.Round != 7 {
+		t.Errorf("a round that another control plane completed: %+v", r)
+	}
+}
+
+// TestMetricsHaveFewLabels makes more runs than have metrics of their own, some
+// with odd names.
+func TestMetricsHaveFewLabels(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	var nodes []*wireNode
+	for i := range maxRunLabels + 3 {
+		p := testParams("", 2)
+		p.RunID = fmt.Sprint("run ", i)
+		switch i {
+		case 0:
+			p.RunID = "\xff\xfe"
+		case 1:
+			p.RunID = "\"}\n# HELP x\\"
+		}
+		n := dialNode(t, s.addr)
+		n.enter(testHello("n", fmt.Sprint("s", i), p))
+		nodes = append(nodes, n)
+	}
+	values := scrape(t, s.addr)
+	wantValues(t, values, map[string]float64{
+		"runs_unlisted": 3, "runs{phase=empty}": maxRunLabels + 3, "run_round{run=\"}\n# HELP x\\}": 0, "run_round{run=run 2}": 0,
+	})
+	listed := 0
+	for key := range values {
+		if strings.HasPrefix(key, "rallypoint_run_round{") {
+			listed++
+		}
+	}
+	if listed != maxRunLabels {
+		t.Errorf("%d runs have metrics of their own, want %d", listed, maxRunLabels)
+	}
+	for _, n := range nodes {
+		n.send(goodbye{})
+		n.awaitEnd()
+	}
+}

@@ -1,0 +1,133 @@
+package control
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// meters are a server's running numbers, for /metrics. They only grow, and may be
+// used by all goroutines at once.
+type meters struct {
+	accepted  atomic.Uint64 // connections
+	bytesIn   atomic.Uint64
+	bytesOut  atomic.Uint64
+	framesIn  kindCounts
+	framesOut kindCounts
+	requests  [len(opNames)]atomic.Uint64
+	keyOps    [len(keyOpNames)]atomic.Uint64
+	refused   [refusals]atomic.Uint64
+	lost      [lostCauses]atomic.Uint64
+	left      leftCounts
+	closed    closedCounts
+	rounds    histogram
+	admin     [len(adminOpNames)]atomic.Uint64
+	stalls    atomic.Uint64
+}
+
+// Names of what is counted by kind; the place in a list is the number on the
+// wire, 0 is what this version does not know.
+var (
+	kindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", "reply", "notice", "progress", "drop", "beat", "goodbye", "admin", "admin_answer"}
+	opNames   = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key"}
+
+	keyOpNames = [...]string{"unknown", "set", "get", "add", "compare_set", "append", "check", "wait", "delete", "count", "list",
+		"multi_get", "multi_set", "queue_push", "queue_pop", "queue_len", "barrier", "cancel_wait"}
+	adminOpNames = [...]string{"unknown", "close", "evict"}
+)
+
+// kindCounts counts frames by kind.
+type kindCounts [len(kindNames)]atomic.Uint64
+
+func (c *kindCounts) add(k kind) { c[known(int(k), len(c))].Add(1) }
+
+// known returns n if it is below limit, else 0.
+func known(n, limit int) int {
+	if n < 0 || n >= limit {
+		return 0
+	}
+	return n
+}
+
+// request counts a request that a node made.
+func (m *meters) request(f request) {
+	m.requests[known(int(f.Op), len(m.requests))].Add(1)
+	if k, ok := f.Event.(rendezvous.KeyRequest); ok {
+		m.keyOps[known(int(k.Op), len(m.keyOps))].Add(1)
+	}
+}
+
+// lostCause is why a node counts as lost.
+type lostCause int
+
+const (
+	lostConnection   lostCause = iota // its connection ended and its grace passed
+	lostLease                         // it was silent for longer than its lease
+	lostEvicted                       // a person dropped it
+	lostReplaced                      // it was started anew
+	lostUnresponsive                  // it does not acknowledge answers
+	lostRestart                       // it did not come back after the control plane was restarted
+	lostGaveUp                        // a member withdrew from a regroup
+	lostCauses
+)
+
+var lostNames = [lostCauses]string{"connection", "lease", "evicted", "replaced", "unresponsive", "restart", "gave_up"}
+
+// causeOf is why an event has dropped a node.
+func causeOf(ev rendezvous.Event) lostCause {
+	switch ev.(type) {
+	case rendezvous.LeaseExpired:
+		return lostLease
+	case rendezvous.Evict:
+		return lostEvicted
+	case rendezvous.Hello:
+		return lostReplaced
+	case rendezvous.Disconnect, rendezvous.TimerFired:
+		return lostConnection
+	}
+	return lostUnresponsive
+}
+
+// leftCounts counts nodes that left, by rendezvous.Ending.
+type leftCounts [len(leftNames)]atomic.Uint64
+
+var leftNames = [...]string{"left", "succeeded", "failed"}
+
+func (c *leftCounts) add(ending int) { c[known(ending, len(c))].Add(1) }
+
+// closedCounts counts runs that were closed, by rendezvous.ClosedStatus.How.
+type closedCounts [len(closedNames)]atomic.Uint64
+
+var closedNames = [...]string{"closed", "ended successfully", "failed"}
+
+func (c *closedCounts) add(how string) {
+	for i, name := range closedNames {
+		if name == how {
+			c[i].Add(1)
+		}
+	}
+}
+
+// label turns a name for people into the value of a label.
+func label(name string) string { return strings.ReplaceAll(name, " ", "_") }
+
+// roundBuckets are the upper bounds of the round histogram, in seconds: from what
+// a quick join takes to the default join_timeout and more.
+var roundBuckets = [...]float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}
+
+// histogram counts durations in roundBuckets.
+type histogram struct {
+	counts [len(roundBuckets) + 1]atomic.Uint64 // the last one: above all bounds
+	sum    atomic.Int64                         // in nanoseconds
+}
+
+func (h *histogram) observe(d time.Duration) {
+	i := 0
+	for i < len(roundBuckets) && d.Seconds() > roundBuckets[i] {
+		i++
+	}
+	h.counts[i].Add(1)
+	h.sum.Add(int64(d))
+}

@@ -1,0 +1,297 @@
+package control
+
+import (
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	rallypoint "rallypoint"
+	"rallypoint/core/rendezvous"
+)
+
+// StatusSchema is the version of Status. Fields are only added to it: a program
+// that knows a smaller number understands the rest.
+const StatusSchema = 1
+
+// Status is what a control plane knows, as GET /status tells it. docs/status.md
+// describes the fields. Lists are never null; times are UTC.
+type Status struct {
+	Schema    int          `json:"schema"`
+	Server    ServerStatus `json:"server"`
+	Runs      []RunStatus  `json:"runs"`
+	RunsTotal int          `json:"runs_total"` // more than Runs has if there are many
+}
+
+// ServerStatus is the process that hosts the control plane.
+type ServerStatus struct {
+	ID          string    `json:"id"` // drawn at each start
+	Version     string    `json:"version"`
+	Protocol    int       `json:"protocol"`
+	Address     string    `json:"address"` // where it listens
+	Host        string    `json:"host"`
+	PID         int       `json:"pid"`
+	OnlyRun     string    `json:"only_run"` // the one run it takes; "" if it takes any
+	StartedAt   time.Time `json:"started_at"`
+	Now         time.Time `json:"now"`
+	Connections int       `json:"connections"`
+}
+
+// RunStatus is one run.
+type RunStatus struct {
+	RunID         string           `json:"run_id"`
+	Generation    string           `json:"generation"`
+	Phase         rendezvous.Phase `json:"phase"`
+	Nodes         NodeRange        `json:"nodes"`
+	LeaseTimeoutS float64          `json:"lease_timeout_s"`
+	Round         uint64           `json:"round"`         // last completed; 0: none
+	RoundAt       *time.Time       `json:"round_at"`      // when it was completed; null: not by this control plane
+	RoundStore    string           `json:"round_store"`   // its store's HOST:PORT; "" like round_at
+	FormingSince  *time.Time       `json:"forming_since"` // null: no round is being formed
+	NotStarted    string           `json:"not_started"`   // why no round has been completed; "" unless one is to be
+	Missing       Missing          `json:"missing"`
+	Members       []MemberStatus   `json:"members"` // of the last round, by rank
+	Waiting       []WaitingStatus  `json:"waiting"` // in the order in which they would be seated
+	Idle          []IdleStatus     `json:"idle"`    // connected, but neither
+	Finished      []string         `json:"finished"`
+	Closed        *ClosedStatus    `json:"closed"` // null: open
+	Changes       []Change         `json:"changes"`
+	ChangesTotal  uint64           `json:"changes_total"` // more than Changes has once old ones were forgotten
+}
+
+// NodeRange is how many nodes a round may have.
+type NodeRange struct {
+	Min    int `json:"min"` // all 0: no node was here yet
+	Max    int `json:"max"`
+	Unit   int `json:"unit"`
+	Target int `json:"target"` // 0: max
+}
+
+// Missing is what the forming round lacks; all zero if none is formed.
+type Missing struct {
+	Min    int    `json:"min"`    // nodes to min
+	Target int    `json:"target"` // nodes to target, or to max without one
+	Who    string `json:"who"`    // names or node ranks where they are known
+}
+
+// MemberStatus is one member of the last round.
+type MemberStatus struct {
+	Rank         int      `json:"rank"`
+	Node         string   `json:"node"` // "" for one that has not returned since the control plane was restarted
+	Label        string   `json:"label"`
+	Address      string   `json:"address"`
+	State        string   `json:"state"` // running, unknown, rejoined, finished or lost
+	Cause        string   `json:"cause"` // why it was lost
+	Host         bool     `json:"host"`  // its process hosts the control plane
+	Reconnecting bool     `json:"reconnecting"`
+	LeaseAgeS    *float64 `json:"lease_age_s"` // since it was last heard; null: not alive
+}
+
+// WaitingStatus is one pending join.
+type WaitingStatus struct {
+	Node         string     `json:"node"`
+	Label        string     `json:"label"`
+	Address      string     `json:"address"`
+	Role         string     `json:"role"`      // member (of the last round), newcomer or spare
+	NodeRank     int        `json:"node_rank"` // that it asks for; -1: any
+	Since        *time.Time `json:"since"`
+	WaitingS     float64    `json:"waiting_s"`
+	Reconnecting bool       `json:"reconnecting"`
+	LeaseAgeS    *float64   `json:"lease_age_s"`
+}
+
+// IdleStatus is a node that is here but asks for nothing.
+type IdleStatus struct {
+	Node         string   `json:"node"`
+	Label        string   `json:"label"`
+	Address      string   `json:"address"`
+	Reason       string   `json:"reason"` // why it lost its place; "" if it had none
+	Reconnecting bool     `json:"reconnecting"`
+	LeaseAgeS    *float64 `json:"lease_age_s"`
+}
+
+// ClosedStatus is how a run was closed.
+type ClosedStatus struct {
+	How    string     `json:"how"` // closed, ended successfully or failed
+	By     string     `json:"by"`
+	Reason string     `json:"reason"`
+	At     *time.Time `json:"at"` // by the clock of who closed it
+}
+
+// Change is one line of a run's history.
+type Change struct {
+	At   time.Time `json:"at"`
+	Text string    `json:"text"`
+}
+
+// The roles of who waits.
+const (
+	RoleMember   = "member"
+	RoleNewcomer = "newcomer"
+	RoleSpare    = "spare"
+)
+
+// maxStatusRuns bounds the runs that one Status describes.
+const maxStatusRuns = 256
+
+// Status describes the server and its runs: those with nodes first, then by id,
+// at most 256. It is a snapshot of each run, not of all at one time. Each run is
+// locked while it is described, O(n log n) for n nodes.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	runs := make([]*run, 0, len(s.runs))
+	for _, r := range s.runs {
+		runs = append(runs, r)
+	}
+	s.mu.Unlock()
+	busy := make(map[*run]bool, len(runs))
+	for _, r := range runs {
+		busy[r] = r.busy()
+	}
+	slices.SortFunc(runs, func(a, b *run) int {
+		switch {
+		case busy[a] && !busy[b]:
+			return -1
+		case busy[b] && !busy[a]:
+			return 1
+		}
+		return strings.Compare(a.id, b.id)
+	})
+	return s.describe(runs)
+}
+
+// RunStatus is Status for one run; false if there is none of that id.
+func (s *Server) RunStatus(id string) (Status, bool) {
+	r := s.lookUp(id)
+	if r == nil {
+		return Status{}, false
+	}
+	return s.describe([]*run{r}), true
+}
+
+func (s *Server) describe(runs []*run) Status {
+	st := Status{Schema: StatusSchema, Server: s.serverStatus(), Runs: []RunStatus{}, RunsTotal: len(runs)}
+	for _, r := range runs[:min(len(runs), maxStatusRuns)] {
+		st.Runs = append(st.Runs, r.status())
+	}
+	return st
+}
+
+func (s *Server) serverStatus() ServerStatus {
+	s.mu.Lock()
+	connections := len(s.peers)
+	s.mu.Unlock()
+	return ServerStatus{
+		ID: s.id, Version: rallypoint.Version(), Protocol: ProtocolVersion, Address: s.Addr().String(),
+		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
+		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections,
+	}
+}
+
+// lookUp returns the run of that id, nil if there is none.
+func (s *Server) lookUp(id string) *run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.runs[id]
+}
+
+// runIDs returns the ids of all runs in order.
+func (s *Server) runIDs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make([]string, 0, len(s.runs))
+	for id := range s.runs {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// busy reports whether the run has a live node.
+func (r *run) busy() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.machine.Live() > 0
+}
+
+func (r *run) status() RunStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m, past := r.machine.Status(), &r.past
+	st := RunStatus{
+		RunID: m.RunID, Generation: m.Generation, Phase: m.Phase,
+		Nodes:         NodeRange{m.Policy.Min, m.Policy.Max, m.Policy.NodeUnit, m.Policy.Target},
+		LeaseTimeoutS: seconds(m.Policy.LeaseTimeout),
+		Round:         m.Round, FormingSince: stamp(past.forming), NotStarted: m.NotStarted,
+		Missing:  Missing{m.Lack, m.LackFull, m.Missing},
+		Members:  make([]MemberStatus, 0, len(m.Members)),
+		Waiting:  make([]WaitingStatus, 0, len(m.Waiting)),
+		Idle:     make([]IdleStatus, 0, len(m.Idle)),
+		Finished: []string{},
+		Changes:  past.history.list(), ChangesTotal: past.history.total,
+	}
+	if past.round == m.Round {
+		st.RoundAt, st.RoundStore = stamp(past.roundAt), past.store
+	}
+	for _, s := range m.Members {
+		st.Members = append(st.Members, MemberStatus{
+			Rank: s.Rank, Node: s.Node, Label: s.Label, Address: s.Addr, State: s.State, Cause: s.Cause,
+			Host: s.Host, Reconnecting: s.Reconnect, LeaseAgeS: r.leaseAge(s.Session),
+		})
+		if s.State == "finished" {
+			st.Finished = append(st.Finished, s.Node)
+		}
+	}
+	now := r.server.clock.Now()
+	for _, j := range m.Waiting {
+		w := WaitingStatus{
+			Node: j.Node, Label: j.Label, Address: j.Addr, Role: roleOf(j), NodeRank: j.NodeRank,
+			Reconnecting: j.Reconnect, LeaseAgeS: r.leaseAge(j.Session),
+		}
+		if p, ok := past.joins[j.Session]; ok {
+			w.Since, w.WaitingS = stamp(p.since), seconds(now.Sub(p.since))
+		}
+		st.Waiting = append(st.Waiting, w)
+	}
+	for _, i := range m.Idle {
+		st.Idle = append(st.Idle, IdleStatus{i.Node, i.Label, i.Addr, i.Reason, i.Reconnect, r.leaseAge(i.Session)})
+	}
+	if c := m.Closed; c != nil {
+		st.Closed = &ClosedStatus{c.How, c.By, c.Reason, stamp(c.At)}
+	}
+	return st
+}
+
+func roleOf(j rendezvous.JoinStatus) string {
+	switch {
+	case j.Member:
+		return RoleMember
+	case j.Spare:
+		return RoleSpare
+	}
+	return RoleNewcomer
+}
+
+// leaseAge returns for how many seconds nothing was heard of a session, nil if it
+// is not alive.
+func (r *run) leaseAge(session rendezvous.SessionID) *float64 {
+	d, ok := r.silence(session)
+	if !ok {
+		return nil
+	}
+	age := seconds(d)
+	return &age
+}
+
+// seconds rounds to a millisecond.
+func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000 }
+
+// stamp returns a time for people and programs, to a millisecond; nil for none.
+func stamp(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC().Round(time.Millisecond)
+	return &t
+}

@@ -1,0 +1,322 @@
+package control
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// oneRun returns the only run's status.
+func (s *fakeServer) oneRun(t *testing.T) RunStatus {
+	t.Helper()
+	st := s.Status()
+	if len(st.Runs) != 1 || st.RunsTotal != 1 {
+		t.Fatalf("%d runs, want 1: %+v", len(st.Runs), st)
+	}
+	return st.Runs[0]
+}
+
+func wantTexts(t *testing.T, changes []Change, parts ...string) {
+	t.Helper()
+	for i, part := range parts {
+		at := len(changes) - len(parts) + i
+		if at < 0 || !strings.Contains(changes[at].Text, part) {
+			t.Errorf("change %d of %+v does not say %q", at, changes, part)
+		}
+	}
+}
+
+// TestStatusOfARunsLife follows a run of 2:3 nodes from its first node to its
+// end.
+func TestStatusOfARunsLife(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	p := testParams("", 3)
+	p.Min = 2
+	began := s.clock.Now()
+	if st := s.Status(); len(st.Runs) != 0 || st.Schema != StatusSchema || !st.Server.StartedAt.Equal(began) || st.Server.PID != os.Getpid() {
+		t.Errorf("empty: %+v", st)
+	}
+
+	a := dialNode(t, s.addr)
+	a.enter(testHello("a", "s1", p))
+	if r := s.oneRun(t); r.Phase != rendezvous.PhaseEmpty || len(r.Idle) != 1 || r.Idle[0].Node != "a" || r.NotStarted != "no node has asked for a place; 1 node is connected" {
+		t.Errorf("nobody has joined: %+v", r)
+	}
+	a.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 1)
+	s.clock.Advance(2 * time.Second)
+	r := s.oneRun(t)
+	if r.Phase != rendezvous.PhaseForming || r.Missing != (Missing{1, 2, "2"}) || r.Nodes != (NodeRange{2, 3, 1, 0}) ||
+		!r.FormingSince.Equal(began) || r.NotStarted != "1 of at least 2 nodes are here, 1 more needed" {
+		t.Errorf("one of two: %+v", r)
+	}
+	if w := r.Waiting; len(w) != 1 || w[0].Role != RoleNewcomer || w[0].WaitingS != 2 || !w[0].Since.Equal(began) || *w[0].LeaseAgeS != 2 || w[0].Address != "127.0.0.1" {
+		t.Errorf("one of two: waiting %+v", w)
+	}
+
+	b := dialNode(t, s.addr)
+	b.enter(testHello("b", "s2", p))
+	b.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 2)
+	if r := s.oneRun(t); !strings.Contains(r.NotStarted, "last_call_timeout (30s)") || r.Missing.Min != 0 || r.Missing.Target != 1 {
+		t.Errorf("enough: %+v", r)
+	}
+	// Both send beats: the lease is shorter than the last call.
+	for range 30 {
+		s.clock.Advance(time.Second)
+		for _, n := range []*wireNode{a, b} {
+			n.send(beat{})
+		}
+		s.awaitHeard(t, "s1", "s2")
+	}
+	s.awaitRound(t, 1)
+	r = s.oneRun(t)
+	if r.Phase != rendezvous.PhaseRunning || r.Round != 1 || r.RoundStore != "127.0.0.1:1" || !r.RoundAt.Equal(began.Add(32*time.Second)) ||
+		r.NotStarted != "" || r.FormingSince != nil || len(r.Members) != 2 || len(r.Waiting) != 0 {
+		t.Errorf("running: %+v", r)
+	}
+	if m := r.Members[1]; m.Rank != 1 || m.Node != "b" || m.State != "running" || m.LeaseAgeS == nil || m.Reconnecting {
+		t.Errorf("member %+v", m)
+	}
+	wantTexts(t, r.Changes, "round 1 is complete")
+
+	c, d := dialNode(t, s.addr), dialNode(t, s.addr)
+	c.enter(testHello("c", "s3", p))
+	c.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 3)
+	d.enter(testHello("d", "s4", p))
+	b.conn.Close()
+	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
+	s.clock.Advance(p.ReconnectGrace / 2)
+	if m := s.oneRun(t).Members[1]; !m.Reconnecting || *m.LeaseAgeS != 0.5 {
+		t.Errorf("inside its grace: %+v", m)
+	}
+	s.clock.Advance(p.ReconnectGrace)
+	r = s.oneRun(t)
+	if m := r.Members[1]; m.State != "lost" || m.Cause != "lost: connection closed" || m.LeaseAgeS != nil {
+		t.Errorf("lost: %+v", m)
+	}
+	if len(r.Idle) != 1 || r.Idle[0].Node != "d" || len(r.Waiting) != 1 || r.Waiting[0].Node != "c" {
+		t.Errorf("beside the round: idle %+v, waiting %+v", r.Idle, r.Waiting)
+	}
+	wantTexts(t, r.Changes, "node b lost: connection closed")
+
+	a.ask(2, rendezvous.Leave{Ending: rendezvous.EndFailed, Reason: "exit code 3"})
+	awaitEvents[rendezvous.Leave](t, s.rec, 1)
+	r = s.oneRun(t)
+	if r.Phase != rendezvous.PhaseClosed || r.Closed == nil || r.Closed.How != "failed" || r.Closed.By != "a" || r.Closed.Reason != "exit code 3" || len(r.Waiting) != 0 {
+		t.Errorf("closed: %+v, %+v", r, r.Closed)
+	}
+	wantTexts(t, r.Changes, "the run failed by a: exit code 3")
+}
+
+// awaitHeard waits until what was sent by the sessions has been read.
+func (s *fakeServer) awaitHeard(t *testing.T, sessions ...rendezvous.SessionID) {
+	t.Helper()
+	r := s.lookUp("run")
+	ctx := testContext(t)
+	for ctx.Err() == nil {
+		r.mu.Lock()
+		heard := true
+		for _, id := range sessions {
+			silence, _ := r.silence(id)
+			heard = heard && silence == 0
+		}
+		r.mu.Unlock()
+		if heard {
+			return
+		}
+	}
+	t.Fatal("what the nodes sent was not read")
+}
+
+// awaitRound waits until a round is complete.
+func (s *fakeServer) awaitRound(t *testing.T, round uint64) {
+	t.Helper()
+	s.log.await(t, fmt.Sprintf("round %d is complete", round), 1)
+}
+
+// TestJoinKeepsItsTimeOverAReconnect also repeats the join, as a client does.
+func TestJoinKeepsItsTimeOverAReconnect(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	p := testParams("", 2)
+	a := dialNode(t, s.addr)
+	a.enter(testHello("a", "s1", p))
+	a.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 1)
+	s.clock.Advance(2 * time.Second)
+	a.conn.Close()
+	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
+	s.clock.Advance(p.ReconnectGrace / 2)
+	if w := s.oneRun(t).Waiting[0]; !w.Reconnecting || w.WaitingS != 2.5 || *w.LeaseAgeS != 0.5 {
+		t.Errorf("inside its grace: %+v", w)
+	}
+	if why := s.oneRun(t).NotStarted; !strings.Contains(why, "1 of at least 2") {
+		t.Errorf("not started: %s", why)
+	}
+	a = dialNode(t, s.addr)
+	a.enter(testHello("a", "s1", p))
+	a.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 2)
+	s.clock.Advance(time.Second)
+	if w := s.oneRun(t).Waiting[0]; w.Reconnecting || w.WaitingS != 3.5 {
+		t.Errorf("back: %+v", w)
+	}
+	a.ask(2, rendezvous.Withdraw{Join: 1})
+	awaitEvents[rendezvous.Withdraw](t, s.rec, 1)
+	if r := s.oneRun(t); len(r.Waiting) != 0 || len(s.lookUp("run").past.joins) != 0 {
+		t.Errorf("withdrawn: %+v", r.Waiting)
+	}
+}
+
+// TestPendingJoinsAreForgotten ends joins in all ways: nothing may be left.
+func TestPendingJoinsAreForgotten(t *testing.T) {
+	for name, end := range map[string]func(s *fakeServer, n *wireNode){
+		"leave": func(s *fakeServer, n *wireNode) {
+			n.ask(2, rendezvous.Leave{})
+			awaitEvents[rendezvous.Leave](t, s.rec, 1)
+		},
+		"close": func(s *fakeServer, n *wireNode) {
+			n.ask(2, rendezvous.CloseRun{})
+			awaitEvents[rendezvous.CloseRun](t, s.rec, 1)
+		},
+		"lease": func(s *fakeServer, _ *wireNode) { s.clock.Advance(time.Minute) },
+		"evict": func(s *fakeServer, _ *wireNode) { s.lookUp("run").adminEvict("a", "me", "why") },
+		"asked anew": func(s *fakeServer, n *wireNode) {
+			n.ask(2, join())
+			n.ask(3, rendezvous.Withdraw{Join: 2})
+			awaitEvents[rendezvous.Withdraw](t, s.rec, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFakeServer(t, Config{})
+			a := dialNode(t, s.addr)
+			a.enter(testHello("a", "s1", testParams("", 2)))
+			a.ask(1, join())
+			awaitEvents[rendezvous.Join](t, s.rec, 1)
+			end(s, a)
+			r := s.lookUp("run")
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if len(r.past.joins) != 0 {
+				t.Errorf("left: %v", r.past.joins)
+			}
+		})
+	}
+}
+
+func TestStatusNamesSpares(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	p := testParams("", 1)
+	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
+	a.enter(testHello("a", "s1", p))
+	a.ask(1, join())
+	a.wantReply(1)
+	b.enter(testHello("b", "s2", p))
+	b.ask(1, join())
+	awaitEvents[rendezvous.Join](t, s.rec, 2)
+	r := s.oneRun(t)
+	if len(r.Waiting) != 1 || r.Waiting[0].Role != RoleSpare || r.Phase != rendezvous.PhaseRunning || r.NotStarted != "" {
+		t.Errorf("%+v", r)
+	}
+	a.ask(2, rendezvous.Finish{})
+	a.wantReply(2)
+	if r := s.oneRun(t); !slices.Equal(r.Finished, []string{"a"}) || r.Members[0].State != "finished" {
+		t.Errorf("finished: %+v", r)
+	}
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	var h history
+	if list := h.list(); len(list) != 0 {
+		t.Error(list)
+	}
+	at := time.Unix(1e9, 0)
+	for i := range 3*maxChanges + 5 {
+		h.add(at.Add(time.Duration(i)*time.Second), fmt.Sprint("change ", i, strings.Repeat("é", maxChangeText)))
+		list := h.list()
+		last, n := list[len(list)-1], min(i+1, maxChanges)
+		if len(list) != n || !strings.HasPrefix(last.Text, fmt.Sprint("change ", i)) || len(last.Text) > maxChangeText || h.total != uint64(i+1) {
+			t.Fatalf("after %d changes: %d, the last %q", i+1, len(list), last.Text)
+		}
+		if !slices.IsSortedFunc(list, func(a, b Change) int { return a.At.Compare(b.At) }) {
+			t.Fatalf("not in order: %v", list)
+		}
+	}
+}
+
+// TestStatusOrder lists runs with nodes first, and not too many.
+func TestStatusOrder(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	for i := range maxStatusRuns {
+		r, _ := s.runFor(fmt.Sprintf("a%03d", i))
+		r.used = true
+	}
+	p := testParams("", 2)
+	p.RunID = "z"
+	dialNode(t, s.addr).enter(testHello("n", "s1", p))
+	st := s.Status()
+	if len(st.Runs) != maxStatusRuns || st.RunsTotal != maxStatusRuns+1 || st.Runs[0].RunID != "z" || st.Runs[1].RunID != "a000" {
+		t.Errorf("%d of %d runs, first %s and %s", len(st.Runs), st.RunsTotal, st.Runs[0].RunID, st.Runs[1].RunID)
+	}
+}
+
+// TestStatusFieldNames pins the names that programs know. A name may be added
+// here, none taken away.
+func TestStatusFieldNames(t *testing.T) {
+	want := `changes changes.at changes.text changes_total closed closed.at closed.by closed.how closed.reason finished forming_since generation ` +
+		`idle idle.address idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting lease_timeout_s ` +
+		`members members.address members.cause members.host members.label members.lease_age_s members.node members.rank members.reconnecting members.state ` +
+		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase round round_at round_store run_id ` +
+		`waiting waiting.address waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.waiting_s`
+	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
+		t.Errorf("a run has\n%s\nwant\n%s", got, want)
+	}
+	want = `runs runs_total schema server server.address server.connections server.host server.id server.now server.only_run server.pid ` +
+		`server.protocol server.started_at server.version`
+	names := slices.DeleteFunc(fieldNames(reflect.TypeFor[Status](), ""), func(n string) bool { return strings.HasPrefix(n, "runs.") })
+	if got := strings.Join(names, " "); got != want {
+		t.Errorf("the status has\n%s\nwant\n%s", got, want)
+	}
+	page, err := os.ReadFile("../../docs/status.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range fieldNames(reflect.TypeFor[Status](), "") {
+		if last := name[strings.LastIndex(name, ".")+1:]; !strings.Contains(string(page), "`"+last+"`") {
+			t.Errorf("docs/status.md does not describe %s", name)
+		}
+	}
+	// Lists are never null.
+	s := newFakeServer(t, Config{})
+	s.runFor("x")
+	text, err := json.Marshal(s.Status())
+	if err != nil || strings.Contains(string(text), "s\":null") {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// fieldNames returns the JSON names of a type's fields, sorted.
+func fieldNames(t reflect.Type, prefix string) []string {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	var names []string
+	if t.Kind() != reflect.Struct || t == reflect.TypeFor[time.Time]() {
+		return nil
+	}
+	for i := range t.NumField() {
+		name := prefix + t.Field(i).Tag.Get("json")
+		names = append(names, name)
+		names = append(names, fieldNames(t.Field(i).Type, name+".")...)
+	}
+	slices.Sort(names)
+	return names
+}
