@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -159,6 +160,7 @@ func TestKilledWriters(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
 	ctx := within(t, time.Minute)
+	check(t, s.Set(ctx, "large", bytes.Repeat([]byte("x"), 200_000))) // a writer may be killed before its first
 	for round := range rounds {
 		role, name := "scribble", "counter"+strconv.Itoa(round)
 		if round%3 == 2 {
