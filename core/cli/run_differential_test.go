@@ -96,7 +96,7 @@ func readJSON(t *testing.T, name string, into any) {
 func runCase(t *testing.T, c torchrunCase, python string) *recording {
 	t.Helper()
 	dir := t.TempDir()
-	work, tmp := filepath.Join(dir, "work"), filepath.Join(dir, "tmp")
+	work, tmp := filepath.Join(dir, "cwd"), filepath.Join(dir, "tmp")
 	scripts := os.DirFS(filepath.Join(torchrunData, "scripts"))
 	for _, to := range []string{work, filepath.Join(work, "scripts_with_a_rather_long_name_to_make_the_border_of_the_report_wide")} {
 		if err := os.CopyFS(to, scripts); err != nil {

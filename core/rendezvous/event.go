@@ -56,6 +56,35 @@ type Request struct {
 	Acked   uint64
 }
 
+// Stamp returns the request ev with its common part set to r; nil if ev is no
+// request. It is for those who carry requests to a machine.
+func Stamp(ev Event, r Request) Event {
+	switch ev := ev.(type) {
+	case Join:
+		ev.Request = r
+		return ev
+	case Withdraw:
+		ev.Request = r
+		return ev
+	case Leave:
+		ev.Request = r
+		return ev
+	case CloseRun:
+		ev.Request = r
+		return ev
+	case Finish:
+		ev.Request = r
+		return ev
+	case Linger:
+		ev.Request = r
+		return ev
+	case KeyRequest:
+		ev.Request = r
+		return ev
+	}
+	return nil
+}
+
 // Join asks for a place in the next round. The answer is an Outcome or an error,
 // and may take as long as it takes.
 type Join struct {

@@ -306,7 +306,7 @@ func (p *plane) reconnect(told bool) {
 	}
 	for number := range p.number {
 		if r := p.calls[number+1]; r != nil {
-			p.w.apply(stamp(p.w.t, r.event, rendezvous.Request{Session: p.session, Number: number + 1}))
+			p.w.apply(rendezvous.Stamp(r.event, rendezvous.Request{Session: p.session, Number: number + 1}))
 		}
 	}
 }
@@ -355,38 +355,9 @@ func (p *plane) Start(ev rendezvous.Event) *rendezvous.Call {
 	}
 	p.calls[p.number] = &request{ev, call}
 	if !p.broken {
-		p.w.apply(stamp(p.w.t, ev, rendezvous.Request{Session: p.session, Number: p.number}))
+		p.w.apply(rendezvous.Stamp(ev, rendezvous.Request{Session: p.session, Number: p.number}))
 	}
 	return call
-}
-
-// stamp fills in the part of a request that the plane knows.
-func stamp(t *testing.T, ev rendezvous.Event, r rendezvous.Request) rendezvous.Event {
-	switch ev := ev.(type) {
-	case rendezvous.Join:
-		ev.Request = r
-		return ev
-	case rendezvous.Withdraw:
-		ev.Request = r
-		return ev
-	case rendezvous.Leave:
-		ev.Request = r
-		return ev
-	case rendezvous.CloseRun:
-		ev.Request = r
-		return ev
-	case rendezvous.Finish:
-		ev.Request = r
-		return ev
-	case rendezvous.Linger:
-		ev.Request = r
-		return ev
-	case rendezvous.KeyRequest:
-		ev.Request = r
-		return ev
-	}
-	t.Errorf("request %T", ev)
-	return nil
 }
 
 func (p *plane) Claim(c rendezvous.Claim) {

@@ -43,31 +43,7 @@ func newRequest(ev rendezvous.Event, number, acked uint64) (request, bool) {
 
 // event is the request as the machine takes it.
 func (f request) event(session rendezvous.SessionID) rendezvous.Event {
-	r := rendezvous.Request{Session: session, Number: f.Number, Acked: f.Acked}
-	switch ev := f.Event.(type) {
-	case rendezvous.Join:
-		ev.Request = r
-		return ev
-	case rendezvous.Withdraw:
-		ev.Request = r
-		return ev
-	case rendezvous.Leave:
-		ev.Request = r
-		return ev
-	case rendezvous.CloseRun:
-		ev.Request = r
-		return ev
-	case rendezvous.Finish:
-		ev.Request = r
-		return ev
-	case rendezvous.Linger:
-		ev.Request = r
-		return ev
-	case rendezvous.KeyRequest:
-		ev.Request = r
-		return ev
-	}
-	return nil
+	return rendezvous.Stamp(f.Event, rendezvous.Request{Session: session, Number: f.Number, Acked: f.Acked})
 }
 
 // sized returns an error for a request that no server would take.

@@ -39,7 +39,7 @@ def tree(folder):
 
 def run(case, torchrun):
     folder = tempfile.mkdtemp(prefix="rp-record-")
-    work, tmp = os.path.join(folder, "work"), os.path.join(folder, "tmp")
+    work, tmp = os.path.join(folder, "cwd"), os.path.join(folder, "tmp")
     shutil.copytree(os.path.join(HERE, "scripts"), work)
     deep = os.path.join(work, "scripts_with_a_rather_long_name_to_make_the_border_of_the_report_wide")
     shutil.copytree(os.path.join(HERE, "scripts"), deep)
