@@ -57,7 +57,10 @@ func (m *Machine) adopt(n *node, c Claim) {
 		m.takeSeat(n, c)
 		return
 	}
-	m.round = max(m.round, c.Round)
+	if c.Round > m.round {
+		m.dropKeys(m.round)
+		m.round = c.Round
+	}
 	n.stale = fmt.Sprintf("it was dropped from round %d", c.Round)
 	if s := m.byNode[n.id]; s != nil && s.state == seatLost {
 		n.stale += ": " + s.cause

@@ -36,7 +36,7 @@ func (c *closing) how() string {
 func (c *closing) text() string {
 	text := fmt.Sprintf("%s by %s", c.how(), c.by)
 	if !c.at.IsZero() {
-		text += " at " + c.at.Format(time.RFC3339)
+		text += " at " + c.at.UTC().Format(time.RFC3339)
 	}
 	if c.reason != "" {
 		text += ": " + c.reason

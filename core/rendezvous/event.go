@@ -159,7 +159,13 @@ type KeyRequest struct {
 // stopped or set anew since is ignored.
 type TimerFired struct{ Timer Timer }
 
+// Recovered tells that the control plane was started again on what it had stored:
+// all connections are gone. Each node has one lease to come back; no round
+// completes without those that have joined while it runs.
+type Recovered struct{}
+
 func (Hello) event()        {}
+func (Recovered) event()    {}
 func (Disconnect) event()   {}
 func (LeaseExpired) event() {}
 func (Join) event()         {}

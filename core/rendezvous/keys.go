@@ -1,14 +1,31 @@
 package rendezvous
 
 import (
+	"cmp"
 	"errors"
 
 	"rallypoint/core/store"
 )
 
-// keyLimits bounds the agents' keys of one round. They are small: a few hundred
+// Default limits of the agents' keys of one round. They are small: a few hundred
 // bytes a node.
-var keyLimits = store.Limits{MaxBytes: 256 << 20, MaxEntries: 1 << 22}
+const (
+	DefaultMaxKeyBytes = 256 << 20
+	DefaultMaxKeys     = 1 << 22
+)
+
+func limitKeys(l store.Limits) store.Limits {
+	return store.Limits{MaxBytes: cmp.Or(l.MaxBytes, DefaultMaxKeyBytes), MaxEntries: cmp.Or(l.MaxEntries, DefaultMaxKeys)}
+}
+
+// LimitKeys changes the limits of the agents' keys. They decide answers: whoever
+// logs events takes a snapshot after it.
+func (m *Machine) LimitKeys(l store.Limits) {
+	m.keyLimits = limitKeys(l)
+	if m.keys != nil {
+		m.keys.engine.Limit(m.keyLimits)
+	}
+}
 
 // keySpace is the agents' keys of one round.
 type keySpace struct {
@@ -20,8 +37,12 @@ type keySpace struct {
 type keyWait struct {
 	node   *node
 	req    KeyRequest
+	engine *store.Engine
 	waiter store.Waiter
+	seq    uint64 // order of registration
 }
+
+func (w *keyWait) forget() { w.engine.Cancel(&w.waiter) }
 
 // keyRequest applies one operation on the agents' keys. Only members of the last
 // round have keys, and only those of that round.
@@ -34,16 +55,15 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.fail(n, r.Number, err)
 		return
 	}
-	space := m.keys[m.round]
-	if space == nil {
-		space = &keySpace{engine: store.NewEngine(keyLimits)}
-		m.keys[m.round] = space
+	if m.keys == nil {
+		m.keys = &keySpace{engine: store.NewEngine(m.keyLimits)}
 	}
+	space := m.keys
 	if r.Op == KeyCancelWait {
 		m.cancelWait(n, r)
 		return
 	}
-	if m.applyKey(space, &keyWait{node: n, req: r}) {
+	if m.applyKey(space, &keyWait{node: n, req: r, engine: space.engine}) {
 		m.noteKey(n, r)
 	}
 	m.serveWoken(space)
@@ -72,9 +92,11 @@ func (m *Machine) applyKey(space *keySpace, w *keyWait) (ok bool) {
 	var err error
 	done := true
 	wait := func(begin func() bool) {
-		w.waiter.Wake = func() { space.woken = append(space.woken, w) }
+		space.prepare(w)
 		if done = begin(); !done {
-			w.node.waits[r.Number] = func() { e.Cancel(&w.waiter) }
+			m.waitSeq++
+			w.seq = m.waitSeq
+			w.node.waits[r.Number] = w
 		}
 	}
 	switch r.Op {
@@ -140,6 +162,11 @@ func (m *Machine) applyKey(space *keySpace, w *keyWait) (ok bool) {
 	return err == nil
 }
 
+// prepare makes w tell the space when it is over.
+func (s *keySpace) prepare(w *keyWait) {
+	w.waiter.Wake = func() { s.woken = append(s.woken, w) }
+}
+
 // checkKeyRequest refuses a request whose lists do not fit its operation.
 func checkKeyRequest(r KeyRequest) *Error {
 	keys, values := 1, 0
@@ -168,9 +195,9 @@ func checkKeyRequest(r KeyRequest) *Error {
 // each request has one answer.
 func (m *Machine) cancelWait(n *node, r KeyRequest) {
 	number := uint64(r.Amount)
-	forget, ok := n.waits[number]
+	w, ok := n.waits[number]
 	if ok {
-		forget()
+		w.forget()
 		delete(n.waits, number)
 		m.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
 	}
@@ -179,13 +206,13 @@ func (m *Machine) cancelWait(n *node, r KeyRequest) {
 
 // dropKeys forgets the keys of a round that is over.
 func (m *Machine) dropKeys(round uint64) {
-	if m.keys[round] == nil {
+	if m.keys == nil {
 		return
 	}
-	delete(m.keys, round)
+	m.keys = nil
 	for _, n := range m.sessions {
-		for number, forget := range n.waits {
-			forget()
+		for number, w := range n.waits {
+			w.forget()
 			delete(n.waits, number)
 			m.fail(n, number, Errorf(CodeRoundOver, "run %q: round %d is over", m.runID, round))
 		}

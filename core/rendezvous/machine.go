@@ -1,12 +1,18 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"rallypoint/core/store"
 )
 
 // StateVersion is the version of events and state. A log or snapshot written by
-// a newer version is refused.
+// a newer version is refused. What an older program would not read, or apply
+// otherwise, needs a higher number.
 const StateVersion = 1
 
 // Config is what the driver knows about a run before its first node.
@@ -16,6 +22,8 @@ type Config struct {
 	// Uptime is how long the control plane has been listening, if its endpoint is
 	// one that nodes of an earlier control plane may come back to; negative if not.
 	Uptime time.Duration
+	// Keys bounds the agents' keys of a round; a zero field takes the default.
+	Keys store.Limits
 }
 
 // Machine is the state of one run. Apply it one event at a time; it is not safe
@@ -48,16 +56,24 @@ type Machine struct {
 	quiet    alarm
 	regroup  alarm
 	admit    alarm
-	timers   map[Timer]uint64 // running timers, their sequence number (Seq zero in the key)
+	timers   map[Timer]runningTimer // Seq is zero in the key
 	timerSeq uint64
 
 	closed    *closing
-	lingering []*node // nodes that wait for the others to end
-	keys      map[uint64]*keySpace
+	lingering []*node   // nodes that wait for the others to end
+	keys      *keySpace // of the last round; nil: it has none yet
+	keyLimits store.Limits
+	waitSeq   uint64 // orders the pending key waits
 
 	viewed  view    // what the last notices were computed from
 	touched []*node // nodes whose own view changed
 	out     []Effect
+}
+
+// runningTimer is what tells a timer from others of its name.
+type runningTimer struct {
+	seq   uint64
+	after time.Duration
 }
 
 // alarm is a timer of the machine and whether it has run out.
@@ -74,8 +90,8 @@ func New(c Config) *Machine {
 		seen:       map[string]struct{}{},
 		fresh:      true,
 		uptime:     c.Uptime,
-		timers:     map[Timer]uint64{},
-		keys:       map[uint64]*keySpace{},
+		timers:     map[Timer]runningTimer{},
+		keyLimits:  limitKeys(c.Keys),
 	}
 }
 
@@ -95,6 +111,8 @@ func (m *Machine) Apply(ev Event) []Effect {
 		m.timerFired(ev.Timer)
 	case Evict:
 		m.evict(ev)
+	case Recovered:
+		m.recovered()
 	case CloseRun:
 		if ev.Session == "" {
 			m.closeRun(ev)
@@ -169,18 +187,45 @@ func (m *Machine) Sessions() int { return len(m.sessions) }
 // Policy returns what the run's nodes have agreed on; zero before the first.
 func (m *Machine) Policy() Policy { return m.policy }
 
+// Timers returns the running timers as the effects that set them, oldest first. A
+// driver that takes up a restored machine carries them out: each timer runs for
+// its whole time once more, since how much of it had passed is not known.
+func (m *Machine) Timers() []SetTimer {
+	list := make([]SetTimer, 0, len(m.timers))
+	for t, running := range m.timers {
+		t.Seq = running.seq
+		list = append(list, SetTimer{Timer: t, After: running.after})
+	}
+	slices.SortFunc(list, func(a, b SetTimer) int { return cmp.Compare(a.Timer.Seq, b.Timer.Seq) })
+	return list
+}
+
+// recovered gives every node one lease to come back.
+func (m *Machine) recovered() {
+	if len(m.nodes) > 0 {
+		m.change("the control plane was restarted and knows %s, which have %v to come back",
+			count(len(m.nodes), "node", "nodes"), m.policy.LeaseTimeout)
+	}
+	for _, session := range slices.Sorted(maps.Keys(m.sessions)) {
+		n := m.sessions[session]
+		m.setGrace(n, false)
+		m.beginGrace(n, m.policy.LeaseTimeout)
+		n.recovering = true
+	}
+}
+
 // armTimer starts a timer anew.
 func (m *Machine) armTimer(t Timer, after time.Duration) {
 	m.timerSeq++
-	m.timers[t] = m.timerSeq
+	m.timers[t] = runningTimer{m.timerSeq, after}
 	t.Seq = m.timerSeq
 	m.emit(SetTimer{Timer: t, After: after})
 }
 
 func (m *Machine) stopTimer(t Timer) {
-	if seq, ok := m.timers[t]; ok {
+	if running, ok := m.timers[t]; ok {
 		delete(m.timers, t)
-		t.Seq = seq
+		t.Seq = running.seq
 		m.emit(StopTimer{Timer: t})
 	}
 }
@@ -200,7 +245,7 @@ func (m *Machine) disarm(a *alarm, kind TimerKind) {
 func (m *Machine) timerFired(t Timer) {
 	seq := t.Seq
 	t.Seq = 0
-	if running, ok := m.timers[t]; !ok || running != seq {
+	if running, ok := m.timers[t]; !ok || running.seq != seq {
 		return
 	}
 	delete(m.timers, t)
@@ -217,7 +262,7 @@ func (m *Machine) timerFired(t Timer) {
 		m.endHold()
 	case TimerGrace:
 		if n := m.sessions[t.Session]; n != nil && n.grace {
-			m.lose(n, "lost: connection closed")
+			m.lose(n, n.graceCause())
 		}
 	}
 }

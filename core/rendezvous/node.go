@@ -1,5 +1,7 @@
 package rendezvous
 
+import "time"
+
 // node is one live process that said hello.
 type node struct {
 	id          string
@@ -10,18 +12,20 @@ type node struct {
 	seenAddr    string
 	serverAddr  string
 
-	grace bool   // its connection broke; TimerGrace runs
+	grace      bool // its connection broke; TimerGrace runs
+	recovering bool // it did so when the control plane was restarted
+
 	ended bool   // it left; only its session lives on, to linger
 	stale string // why it must rejoin though nobody waits: it was dropped from its round
 
 	join *Join  // pending join
 	seq  uint64 // order of its arrival
 
-	acked    uint64            // answers up to this number have arrived
-	answered map[uint64]Reply  // answers that may not have arrived
-	waits    map[uint64]func() // pending key waits: how to forget each
-	linger   []uint64          // requests of Linger not answered yet
-	notice   Notice            // last one sent
+	acked    uint64              // answers up to this number have arrived
+	answered map[uint64]Reply    // answers that may not have arrived
+	waits    map[uint64]*keyWait // pending key waits
+	linger   []uint64            // requests of Linger not answered yet
+	notice   Notice              // last one sent
 }
 
 func (n *node) name() string {
@@ -57,7 +61,7 @@ func (m *Machine) hello(h Hello) {
 	n := &node{
 		id: h.Node, label: h.Label, session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
 		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr,
-		answered: map[uint64]Reply{}, waits: map[uint64]func(){},
+		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}
 	m.nodes[n.id] = n
 	m.sessions[n.session] = n
@@ -111,18 +115,30 @@ func (m *Machine) disconnect(ev Disconnect) {
 }
 
 func (m *Machine) setGrace(n *node, grace bool) {
-	if n.grace == grace {
-		return
+	switch {
+	case n.grace == grace:
+	case grace:
+		m.beginGrace(n, m.policy.ReconnectGrace)
+	default:
+		m.uncountJoin(n)
+		n.grace, n.recovering = false, false
+		m.countJoin(n)
+		m.stopTimer(Timer{Kind: TimerGrace, Session: n.session})
 	}
+}
+
+func (m *Machine) beginGrace(n *node, after time.Duration) {
 	m.uncountJoin(n)
-	n.grace = grace
+	n.grace = true
 	m.countJoin(n)
-	t := Timer{Kind: TimerGrace, Session: n.session}
-	if grace {
-		m.armTimer(t, m.policy.ReconnectGrace)
-	} else {
-		m.stopTimer(t)
+	m.armTimer(Timer{Kind: TimerGrace, Session: n.session}, after)
+}
+
+func (n *node) graceCause() string {
+	if n.recovering {
+		return "lost: did not come back after the control plane was restarted"
 	}
+	return "lost: connection closed"
 }
 
 // lose takes a node out because it is dead, silent or unwanted. Its node, should
@@ -141,8 +157,8 @@ func (m *Machine) lose(n *node, cause string) {
 // part ends a node's share in the run: its join, its membership, its waits.
 func (m *Machine) part(n *node, cause string) {
 	m.dropJoin(n)
-	for _, forget := range n.waits {
-		forget()
+	for _, w := range n.waits {
+		w.forget()
 	}
 	clear(n.waits)
 	if s := m.seatOf(n); s != nil && s.live() {
@@ -200,9 +216,7 @@ func (m *Machine) forget() {
 	for _, n := range m.sessions {
 		m.remove(n)
 	}
-	for round := range m.keys {
-		m.dropKeys(round)
-	}
+	m.dropKeys(m.round)
 	m.closed = nil
 	m.seats, m.byNode, m.tally = nil, map[string]*seat{}, [seatStates]int{}
 	clear(m.seen)

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,8 +22,13 @@ func TestPromises(t *testing.T) {
 			"hello": s.hello, "join": s.join, "disconnect": s.disconnect, "reconnect": s.reconnect,
 			"timer": s.timer, "withdraw": s.withdraw, "finish": s.finish, "leave": s.leave,
 			"duplicate": s.duplicate, "add": s.add, "role info": s.roleInfo, "lease": s.lease,
-			"close": s.close, "evict": s.evict, "restart": s.restart, "": func(*rapid.T) {},
+			"close": s.close, "evict": s.evict, "restart": s.restart, "recover": s.recover, "restore": s.restore,
+			"keys": s.keys, "linger": s.linger, "": func(*rapid.T) {},
 		}
+		if rapid.IntRange(0, 3).Draw(t, "begin with a round") > 0 {
+			s.formRound(t)
+		}
+		t.Repeat(actions)
 		t.Repeat(actions)
 	})
 }
@@ -30,7 +36,7 @@ func TestPromises(t *testing.T) {
 // sim is a random history and what it has shown so far.
 type sim struct {
 	*rig
-	twin   *Machine // fed with the same events: same inputs, same outcome
+	twin   *Machine // fed with the same events, and never restored: same inputs, same outcome
 	policy Policy
 	count  int
 	rounds map[string]map[int]string // generation and round -> rank -> node
@@ -70,7 +76,15 @@ func (s *sim) do(ev Event) {
 	closed, finished := s.m.closed, s.m.tally[seatFinished]
 	grace := s.m.joinedGrace
 	effects := s.apply(ev)
-	if twin := s.twin.Apply(ev); !sameEffects(effects, twin) {
+	logged, err := EncodeEvent(ev)
+	if err != nil {
+		s.t.Fatalf("%+v: %v", ev, err)
+	}
+	read, err := DecodeEvent(logged)
+	if err != nil {
+		s.t.Fatalf("%+v: %v", ev, err)
+	}
+	if twin := s.twin.Apply(read); !sameEffects(effects, twin) {
 		s.t.Fatalf("two machines differ after %+v:\n%v\n%v", ev, effects, twin)
 	}
 	var fresh []Outcome
@@ -136,6 +150,78 @@ func (s *sim) judge(session SessionID, o Outcome) {
 	}
 }
 
+// restore replaces the machine by its snapshot: the twin goes on as it is, and
+// both must agree from then on.
+func (s *sim) restore(*rapid.T) {
+	state := s.m.Snapshot()
+	if twin := s.twin.Snapshot(); !bytes.Equal(state, twin) {
+		s.t.Fatalf("two machines of one history differ:\n%q\n%q", state, twin)
+	}
+	m, err := Restore(state)
+	if err != nil {
+		s.t.Fatalf("restore: %v", err)
+	}
+	if again := m.Snapshot(); !bytes.Equal(state, again) {
+		s.t.Fatalf("a restored machine is another one:\n%q\n%q", state, again)
+	}
+	s.m = m
+	s.m.check(s.t)
+	for _, t := range m.Timers() {
+		if after, running := s.timers[t.Timer]; !running || after != t.After {
+			s.t.Fatalf("timer %+v of %v is restored, it ran for %v", t.Timer, t.After, after)
+		}
+	}
+}
+
+// recover restarts a control plane that has stored what it did.
+func (s *sim) recover(t *rapid.T) {
+	if rapid.IntRange(0, 2).Draw(t, "rarely") > 0 {
+		t.Skip("rarely")
+	}
+	s.restore(t)
+	s.do(Recovered{})
+	for _, n := range s.m.sessions {
+		if !n.grace {
+			s.t.Fatalf("node %s need not come back", n.id)
+		}
+	}
+}
+
+func (s *sim) linger(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) })
+	s.send(Linger{n.request()})
+}
+
+// keys does any operation on a few keys, so that waits of all kinds pile up.
+func (s *sim) keys(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
+	key := rapid.SampledFrom([]string{"a", "b", "c"})
+	r := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: rapid.SampledFrom(keyOps).Draw(t, "op"), Amount: int64(rapid.IntRange(0, 3).Draw(t, "amount"))}
+	switch r.Op {
+	case KeyCount, KeyList:
+	case KeyCancelWait:
+		r.Amount = int64(n.number) - r.Amount
+	case KeyWait, KeyMultiGet, KeyCheck, KeyMultiSet:
+		r.Keys = rapid.SliceOfN(key, 1, 3).Draw(t, "keys")
+	default:
+		r.Keys = []string{key.Draw(t, "key")}
+	}
+	switch r.Op {
+	case KeySet, KeyAppend, KeyQueuePush:
+		r.Values = [][]byte{[]byte("v")}
+	case KeyCompareSet:
+		r.Values = [][]byte{[]byte("v"), []byte("w")}
+	case KeyMultiSet:
+		for range r.Keys {
+			r.Values = append(r.Values, []byte("1"))
+		}
+	}
+	s.send(r)
+}
+
+var keyOps = []KeyOp{KeySet, KeyGet, KeyAdd, KeyCompareSet, KeyAppend, KeyCheck, KeyWait, KeyDelete, KeyCount, KeyList, KeyMultiGet,
+	KeyMultiSet, KeyQueuePush, KeyQueuePop, KeyQueueLen, KeyBarrier, KeyCancelWait}
+
 // sameEffects compares without regard to the order among sessions.
 func sameEffects(a, b []Effect) bool {
 	text := func(list []Effect) []string {
@@ -151,6 +237,17 @@ func sameEffects(a, b []Effect) bool {
 		return out
 	}
 	return slices.Equal(text(a), text(b))
+}
+
+// formRound has max nodes join, which completes a round.
+func (s *sim) formRound(t *rapid.T) {
+	for i := range s.policy.Max {
+		n := s.newNode(fmt.Sprint("n", i))
+		s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: Claim{HostRank: -1}})
+		j := Join{Request: n.request(), StorePort: 1, NodeRank: -1, RankHint: -1}
+		n.joinNo = j.Number
+		s.send(j)
+	}
 }
 
 func (s *sim) pick(t *rapid.T, fit func(*rigNode) bool) *rigNode {
@@ -179,7 +276,14 @@ func (s *sim) send(ev Event) {
 }
 
 func (s *sim) hello(t *rapid.T) {
-	id := fmt.Sprint("n", rapid.IntRange(0, 9).Draw(t, "id"))
+	n := s.newNode(fmt.Sprint("n", rapid.IntRange(0, 9).Draw(t, "id")))
+	s.do(Hello{
+		Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: Claim{HostRank: -1},
+		Incarnation: uint64(rapid.IntRange(0, s.count).Draw(t, "incarnation")),
+	})
+}
+
+func (s *sim) newNode(id string) *rigNode {
 	if old := s.nodes[id]; old != nil {
 		s.kills++
 		s.nodes["was "+string(old.session)] = old
@@ -187,10 +291,7 @@ func (s *sim) hello(t *rapid.T) {
 	s.count++
 	n := &rigNode{id: id, session: SessionID(fmt.Sprintf("%s/%d", id, s.count)), replies: map[uint64]Reply{}}
 	s.nodes[id] = n
-	s.do(Hello{
-		Session: n.session, Node: id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: Claim{HostRank: -1},
-		Incarnation: uint64(rapid.IntRange(0, s.count).Draw(t, "incarnation")),
-	})
+	return n
 }
 
 func (s *sim) join(t *rapid.T) {
@@ -249,6 +350,9 @@ func (s *sim) finish(t *rapid.T) {
 
 func (s *sim) leave(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) })
+	if rapid.IntRange(0, 3).Draw(t, "rarely") > 0 {
+		t.Skip("rarely")
+	}
 	s.send(Leave{Request: n.request(), Ending: Ending(rapid.IntRange(0, 2).Draw(t, "ending")), Reason: "why"})
 }
 

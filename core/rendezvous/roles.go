@@ -30,7 +30,7 @@ func (m *Machine) noteKey(n *node, r KeyRequest) {
 // otherwise the survivors would wait for its keys until their store times out.
 // The ranks so assigned serve only until the survivors regroup.
 func (m *Machine) assistRanks() {
-	space := m.keys[m.round]
+	space := m.keys
 	if space == nil || m.tally[seatLost] == 0 {
 		return
 	}
@@ -108,7 +108,7 @@ func (m *Machine) settleExitBarrier() {
 	if m.tally[seatFinished] == 0 || m.live() > 0 {
 		return
 	}
-	space := m.keys[m.round]
+	space := m.keys
 	if space == nil {
 		return
 	}

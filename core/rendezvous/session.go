@@ -19,7 +19,7 @@ func (m *Machine) take(r Request) *node {
 	if r.Number <= n.acked {
 		return nil
 	}
-	if len(n.answered) >= maxAnswers {
+	if len(n.answered)+len(n.waits)+len(n.linger) >= maxAnswers {
 		m.lose(n, "lost: it does not acknowledge answers")
 		return nil
 	}
@@ -65,5 +65,6 @@ func (m *Machine) reply(n *node, r Reply) {
 	m.emit(r)
 }
 
-// maxAnswers bounds the answers kept for a node; a well-behaved one has a few.
+// maxAnswers bounds the answers kept for a node and owed to it; a well-behaved
+// one has a few.
 const maxAnswers = 1 << 14

@@ -55,6 +55,9 @@ func NewEngine(limits Limits) *Engine {
 	}
 }
 
+// Limit changes the limits; what is above them stays.
+func (e *Engine) Limit(l Limits) { e.limits = l }
+
 // Set stores value under key and wakes the waiters of key. It fails only with
 // ErrQuota.
 func (e *Engine) Set(key string, value []byte) error {

@@ -18,6 +18,17 @@ type Waiter struct {
 // Active reports whether w is registered and has not been woken.
 func (w *Waiter) Active() bool { return w.missing > 0 }
 
+// Pending returns the keys that w still waits for, in the order of registration.
+func (w *Waiter) Pending() []string {
+	var keys []string
+	for i := range w.regs {
+		if list := w.regs[i].list; list != nil {
+			keys = append(keys, list.key)
+		}
+	}
+	return keys
+}
+
 // registration is a waiter's place in the list of one key.
 type registration struct {
 	waiter     *Waiter
@@ -72,6 +83,18 @@ func (e *Engine) await(keys []string, w *Waiter, present func(string) bool) (don
 		}
 	}
 	return false
+}
+
+// Await registers w for one write of each of keys, whether they exist or not: it
+// takes up a wait whose Pending was stored. Without keys it panics.
+func (e *Engine) Await(keys []string, w *Waiter) {
+	if len(keys) == 0 {
+		panic("store: a wait for nothing")
+	}
+	e.enlist(w, len(keys))
+	for _, key := range keys {
+		e.register(w, key)
+	}
 }
 
 // Cancel takes w out of the engine; it is not woken any more. It takes time

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"rallypoint/core/pack"
 	"rallypoint/core/rendezvous"
 )
 
@@ -35,27 +36,27 @@ type adminAnswer struct {
 }
 
 func (f admin) pack(p *packer) {
-	p.head(kindAdmin, 7)
-	p.cut(f.Software, maxName)
-	p.uint(uint64(f.Op))
-	p.text(f.RunID)
-	p.text(f.Node)
-	p.cut(f.By, maxName)
-	p.cut(f.Reason, maxName)
-	p.bool(f.Stop)
+	head(p, kindAdmin, 7)
+	p.Cut(f.Software, maxName)
+	p.Uint(uint64(f.Op))
+	p.Text(f.RunID)
+	p.Text(f.Node)
+	p.Cut(f.By, maxName)
+	p.Cut(f.Reason, maxName)
+	p.Bool(f.Stop)
 }
 
-func (u *unpacker) admin() admin {
+func readAdmin(u *unpacker) admin {
 	return admin{
-		Software: u.text(maxName), Op: adminOp(u.uint()), RunID: u.text(maxName), Node: u.text(maxName),
-		By: u.text(maxName), Reason: u.text(maxName), Stop: u.bool(),
+		Software: u.Text(maxName), Op: adminOp(u.Uint()), RunID: u.Text(maxName), Node: u.Text(maxName),
+		By: u.Text(maxName), Reason: u.Text(maxName), Stop: u.Bool(),
 	}
 }
 
 func (f adminAnswer) pack(p *packer) {
-	p.head(kindAdminAnswer, 3)
-	p.error(f.Err)
-	p.cut(f.Done, maxText)
+	head(p, kindAdminAnswer, 3)
+	packError(p, f.Err)
+	p.Cut(f.Done, maxText)
 }
 
 // maxAdminNames bounds the runs and nodes that an answer names.
@@ -72,7 +73,7 @@ func (s *Server) administer(f admin, from string) adminAnswer {
 	if from != "" {
 		by += " (" + from + ")"
 	}
-	by = cutText(by, maxName)
+	by = pack.CutText(by, maxName)
 	r := s.lookUp(f.RunID)
 	if r == nil {
 		return adminAnswer{Err: s.unknownRun(f.RunID)}

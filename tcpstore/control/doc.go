@@ -3,8 +3,8 @@
 // (docs/protocol.md), and a Client which is a node's rendezvous.Plane and starts
 // a Server in its own process where the endpoint is this machine.
 //
-// From the inside out: frame and codec turn events, effects and errors into
-// bytes; stream cuts a byte stream into frames; run applies events under its lock
+// From the inside out: frame turns events, effects and errors into bytes
+// with core/pack; stream cuts a byte stream into frames; run applies events under its lock
 // and carries out the effects; session.go and Server move bytes between sockets
 // and runs. place decides who hosts, link is one connection of a Client.
 //

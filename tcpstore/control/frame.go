@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/binary"
 
+	"rallypoint/core/pack"
 	"rallypoint/core/rendezvous"
 )
 
@@ -18,8 +19,8 @@ const (
 const (
 	maxName     = rendezvous.MaxNameLen
 	maxText     = 16 << 10 // errors, reasons and progress, which name a bounded number of nodes
-	maxKey      = 64 << 10
-	maxKeys     = 1 << 16
+	maxKey      = rendezvous.MaxKeyLen
+	maxKeys     = rendezvous.MaxKeys
 	maxDropped  = 64
 	maxFeatures = 64
 	maxServers  = 64
@@ -87,7 +88,7 @@ type refuse struct{ Err *rendezvous.Error }
 type request struct {
 	Number uint64
 	Acked  uint64
-	Op     op
+	Op     rendezvous.Op
 	Event  rendezvous.Event // nil if Op is not known to this version
 }
 
@@ -137,168 +138,162 @@ func kindOf(f frame) kind {
 
 // appendFrame appends the frame with its length to dst.
 func appendFrame(dst []byte, f frame) []byte {
-	p := packers.Get().(*packer)
-	p.buf.Reset()
-	p.enc.ResetWriter(&p.buf)
-	f.pack(p)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(p.buf.Len()))
-	dst = append(dst, p.buf.Bytes()...)
-	if p.buf.Cap() <= maxKept {
-		packers.Put(p)
-	}
+	from := len(dst)
+	dst = pack.Append(append(dst, make([]byte, frameHead)...), f.pack)
+	binary.LittleEndian.PutUint32(dst[from:], uint32(len(dst)-from-frameHead))
 	return dst
 }
 
 // parseFrame decodes a frame's body. What it returns shares no memory with body.
 func parseFrame(body []byte) (frame, error) {
-	u := newUnpacker(body)
-	defer u.release()
-	if u.open() == 0 {
-		u.fail("no frame kind")
+	u := pack.NewUnpacker(body)
+	defer u.Release()
+	if u.Open() == 0 {
+		u.Fail("no frame kind")
 	}
-	f := u.frame(kind(u.uint()))
+	f := readFrame(u, kind(u.Uint()))
 	// Further fields of a newer version end the body: they need not be skipped.
-	if u.err != nil {
-		return nil, u.err
+	if err := u.Err(); err != nil {
+		return nil, err
 	}
 	return f, nil
 }
 
-func (u *unpacker) frame(k kind) frame {
+func readFrame(u *unpacker, k kind) frame {
 	switch k {
 	case kindHello:
-		return u.hello()
+		return readHello(u)
 	case kindWelcome:
-		return u.welcome()
+		return readWelcome(u)
 	case kindRefuse:
-		return refuse{u.error()}
+		return refuse{rendezvous.UnpackError(u)}
 	case kindRequest:
-		return u.request()
+		return readRequest(u)
 	case kindReply:
-		return u.reply()
+		return readReply(u)
 	case kindNotice:
-		return notice{u.notice()}
+		return notice{rendezvous.UnpackNotice(u)}
 	case kindProgress:
-		return progress{rendezvous.Progress{Headline: u.text(maxText), Detail: u.text(maxText), Spare: u.bool()}}
+		return progress{rendezvous.Progress{Headline: u.Text(maxText), Detail: u.Text(maxText), Spare: u.Bool()}}
 	case kindDrop:
-		return drop{u.error()}
+		return drop{rendezvous.UnpackError(u)}
 	case kindBeat:
 		return beat{}
 	case kindGoodbye:
 		return goodbye{}
 	case kindAdmin:
-		return u.admin()
+		return readAdmin(u)
 	case kindAdminAnswer:
-		return adminAnswer{Err: u.error(), Done: u.text(maxText)}
+		return adminAnswer{Err: rendezvous.UnpackError(u), Done: u.Text(maxText)}
 	}
 	return unknown{k}
 }
 
 // head writes the list's length and the kind; fields counts what follows.
-func (p *packer) head(k kind, fields int) {
-	p.list(1 + fields)
-	p.uint(uint64(k))
+func head(p *packer, k kind, fields int) {
+	p.List(1 + fields)
+	p.Uint(uint64(k))
 }
 
 func (f hello) pack(p *packer) {
-	p.head(kindHello, 15)
-	p.uint(f.Version)
-	p.texts(f.Features)
-	p.cut(f.Software, maxName)
-	p.text(f.RunID)
-	p.text(string(f.Session))
-	p.text(f.Node)
-	p.bool(f.Named)
-	p.uint(f.Incarnation)
-	p.cut(f.Label, maxName)
-	p.policy(f.Policy)
-	p.claim(f.Claim)
-	p.bool(f.InHost)
-	p.text(f.Group)
-	p.uint(f.Term)
-	p.texts(f.Servers)
+	head(p, kindHello, 15)
+	p.Uint(f.Version)
+	p.Texts(f.Features)
+	p.Cut(f.Software, maxName)
+	p.Text(f.RunID)
+	p.Text(string(f.Session))
+	p.Text(f.Node)
+	p.Bool(f.Named)
+	p.Uint(f.Incarnation)
+	p.Cut(f.Label, maxName)
+	f.Policy.Pack(p)
+	f.Claim.Pack(p)
+	p.Bool(f.InHost)
+	p.Text(f.Group)
+	p.Uint(f.Term)
+	p.Texts(f.Servers)
 }
 
-func (u *unpacker) hello() hello {
+func readHello(u *unpacker) hello {
 	return hello{
-		Version:     u.uint(),
-		Features:    u.texts(maxFeatures, maxName),
-		Software:    u.text(maxName),
-		RunID:       u.text(maxName),
-		Session:     rendezvous.SessionID(u.text(maxName)),
-		Node:        u.text(maxName),
-		Named:       u.bool(),
-		Incarnation: u.uint(),
-		Label:       u.text(maxName),
-		Policy:      u.policy(),
-		Claim:       u.claim(),
-		InHost:      u.bool(),
-		Group:       u.text(maxName),
-		Term:        u.uint(),
-		Servers:     u.texts(maxServers, maxName),
+		Version:     u.Uint(),
+		Features:    u.Texts(maxFeatures, maxName),
+		Software:    u.Text(maxName),
+		RunID:       u.Text(maxName),
+		Session:     rendezvous.SessionID(u.Text(maxName)),
+		Node:        u.Text(maxName),
+		Named:       u.Bool(),
+		Incarnation: u.Uint(),
+		Label:       u.Text(maxName),
+		Policy:      rendezvous.UnpackPolicy(u),
+		Claim:       rendezvous.UnpackClaim(u),
+		InHost:      u.Bool(),
+		Group:       u.Text(maxName),
+		Term:        u.Uint(),
+		Servers:     u.Texts(maxServers, maxName),
 	}
 }
 
 func (f welcome) pack(p *packer) {
-	p.head(kindWelcome, 9)
-	p.uint(f.Version)
-	p.texts(f.Features)
-	p.cut(f.Software, maxName)
-	p.text(f.Server)
-	p.text(f.SeenAddr)
-	p.int(f.Lease)
-	p.bool(f.Resumed)
-	p.notice(f.Notice)
-	p.texts(f.Servers)
+	head(p, kindWelcome, 9)
+	p.Uint(f.Version)
+	p.Texts(f.Features)
+	p.Cut(f.Software, maxName)
+	p.Text(f.Server)
+	p.Text(f.SeenAddr)
+	p.Int64(f.Lease)
+	p.Bool(f.Resumed)
+	packNotice(p, f.Notice)
+	p.Texts(f.Servers)
 }
 
-func (u *unpacker) welcome() welcome {
+func readWelcome(u *unpacker) welcome {
 	return welcome{
-		Version:  u.uint(),
-		Features: u.texts(maxFeatures, maxName),
-		Software: u.text(maxName),
-		Server:   u.text(maxName),
-		SeenAddr: u.text(maxName),
-		Lease:    u.int64(),
-		Resumed:  u.bool(),
-		Notice:   u.notice(),
-		Servers:  u.texts(maxServers, maxName),
+		Version:  u.Uint(),
+		Features: u.Texts(maxFeatures, maxName),
+		Software: u.Text(maxName),
+		Server:   u.Text(maxName),
+		SeenAddr: u.Text(maxName),
+		Lease:    u.Int64(),
+		Resumed:  u.Bool(),
+		Notice:   rendezvous.UnpackNotice(u),
+		Servers:  u.Texts(maxServers, maxName),
 	}
 }
 
 func (f refuse) pack(p *packer) {
-	p.head(kindRefuse, 2)
-	p.error(f.Err)
+	head(p, kindRefuse, 2)
+	packError(p, f.Err)
 }
 
 func (f reply) pack(p *packer) {
-	p.head(kindReply, 5)
-	p.uint(f.Number)
-	p.error(f.Err)
-	p.result(f.Result)
+	head(p, kindReply, 5)
+	p.Uint(f.Number)
+	packError(p, f.Err)
+	packResult(p, f.Result)
 }
 
-func (u *unpacker) reply() reply {
-	return reply{Number: u.uint(), Err: u.error(), Result: u.result()}
+func readReply(u *unpacker) reply {
+	return reply{Number: u.Uint(), Err: rendezvous.UnpackError(u), Result: rendezvous.UnpackResult(u)}
 }
 
 func (f notice) pack(p *packer) {
-	p.head(kindNotice, 1)
-	p.notice(f.Notice)
+	head(p, kindNotice, 1)
+	packNotice(p, f.Notice)
 }
 
 func (f progress) pack(p *packer) {
-	p.head(kindProgress, 3)
-	p.cut(f.Progress.Headline, maxText)
-	p.cut(f.Progress.Detail, maxText)
-	p.bool(f.Progress.Spare)
+	head(p, kindProgress, 3)
+	p.Cut(f.Progress.Headline, maxText)
+	p.Cut(f.Progress.Detail, maxText)
+	p.Bool(f.Progress.Spare)
 }
 
 func (f drop) pack(p *packer) {
-	p.head(kindDrop, 2)
-	p.error(f.Err)
+	head(p, kindDrop, 2)
+	packError(p, f.Err)
 }
 
-func (beat) pack(p *packer)      { p.head(kindBeat, 0) }
-func (goodbye) pack(p *packer)   { p.head(kindGoodbye, 0) }
-func (f unknown) pack(p *packer) { p.head(f.Kind, 0) }
+func (beat) pack(p *packer)      { head(p, kindBeat, 0) }
+func (goodbye) pack(p *packer)   { head(p, kindGoodbye, 0) }
+func (f unknown) pack(p *packer) { head(p, f.Kind, 0) }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/pack"
 	"rallypoint/core/rendezvous"
 )
 
@@ -99,7 +100,7 @@ func TestOlderAndNewerPeers(t *testing.T) {
 	if h := f.(hello); h.Version != 1 || h.RunID != "" || h.Claim.HostRank != -1 {
 		t.Errorf("got %+v", h)
 	}
-	f, err = parseFrame([]byte{0x95, byte(kindRequest), 1, 0, byte(opJoin), 0x90})
+	f, err = parseFrame([]byte{0x95, byte(kindRequest), 1, 0, byte(rendezvous.OpJoin), 0x90})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,17 +122,16 @@ func TestOlderAndNewerPeers(t *testing.T) {
 		}
 	}
 	// A further field in a nested list, before fields that are known.
-	p := packers.Get().(*packer)
-	p.buf.Reset()
-	p.enc.ResetWriter(&p.buf)
-	p.head(kindNotice, 1)
-	p.list(5)
-	p.int(1)
-	p.bool(true)
-	p.text("why")
-	p.texts([]string{"new"})
-	p.none()
-	got, err := parseFrame(p.buf.Bytes())
+	newer := pack.Append(nil, func(p *packer) {
+		head(p, kindNotice, 1)
+		p.List(5)
+		p.Int(1)
+		p.Bool(true)
+		p.Text("why")
+		p.Texts([]string{"new"})
+		p.None()
+	})
+	got, err := parseFrame(newer)
 	if err != nil || got.(notice).Notice != (rendezvous.Notice{Waiting: 1, Closed: true, Reason: "why"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -149,7 +149,7 @@ func TestMalformedFrames(t *testing.T) {
 		"declared text":      {0x92, byte(kindProgress), 0xdb, 0xff, 0xff, 0xff, 0xff},
 		"declared list":      {0x93, byte(kindHello), 1, 0xdd, 0xff, 0xff, 0xff, 0xff},
 		"number as text":     {0x92, byte(kindProgress), 1},
-		"request number 0":   {0x95, byte(kindRequest), 0, 0, byte(opFinish), 0x90},
+		"request number 0":   {0x95, byte(kindRequest), 0, 0, byte(rendezvous.OpFinish), 0x90},
 		"nested too deep":    deep,
 		"unknown result":     {0x96, byte(kindReply), 1, 0, 0xc0, 9, 0x90},
 		"extension as field": {0x92, byte(kindProgress), 0xd4, 1, 1},
@@ -171,7 +171,7 @@ func TestTextsAreCut(t *testing.T) {
 	if got := f.(drop).Err.Text; len(got) != maxText || !strings.HasPrefix(long, got) {
 		t.Errorf("%d bytes", len(got))
 	}
-	if got := cutText("a\xffb", 10); got != "a\uFFFDb" {
+	if got := pack.CutText("a\xffb", 10); got != "a\uFFFDb" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -1,6 +1,10 @@
 package control
 
-import "time"
+import (
+	"time"
+
+	"rallypoint/core/pack"
+)
 
 // Limits of what a run remembers of its past: enough to explain its present
 // state, and at most 32 KiB.
@@ -17,7 +21,7 @@ type history struct {
 
 // add keeps a change; the oldest one gives way.
 func (h *history) add(at time.Time, text string) {
-	c := Change{At: *stamp(at), Text: cutText(text, maxChangeText)}
+	c := Change{At: *stamp(at), Text: pack.CutText(text, maxChangeText)}
 	if len(h.ring) < maxChanges {
 		h.ring = append(h.ring, c)
 	} else {

@@ -13,6 +13,9 @@ import (
 // of the largest size. A node that reads more slowly than this is cut off.
 const maxUnsent = 4 * maxFrame
 
+// maxKept is the largest buffer that is kept for the next use.
+const maxKept = 64 << 10
+
 // flushTimeout bounds the last write to a connection that is being closed.
 const flushTimeout = time.Second
 

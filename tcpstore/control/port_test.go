@@ -30,7 +30,7 @@ func TestStrangersOnThePort(t *testing.T) {
 		"too large for a hello": {string(ours) + length(maxHelloFrame+1, ""), "65537 bytes"},
 		"empty frame":           {string(ours) + length(0, ""), "malformed"},
 		"no msgpack":            {string(ours) + length(1, "\xc1"), "malformed"},
-		"request first":         {string(ours) + string(appendFrame(nil, request{Number: 1, Op: opFinish, Event: rendezvous.Finish{}})), "before the hello"},
+		"request first":         {string(ours) + string(appendFrame(nil, request{Number: 1, Op: rendezvous.OpFinish, Event: rendezvous.Finish{}})), "before the hello"},
 		"half a preamble":       {string(ours[:5]), "began with d5525054"},
 		"half a hello":          {string(ours) + hello[:20], "ended inside a frame"},
 		"half a length":         {string(ours) + hello[:2], "ended inside a frame"},

@@ -83,7 +83,7 @@ func (r *run) request(p *peer, f request) {
 		p.out.send(reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
 	default:
-		if f.Op == opJoin {
+		if f.Op == rendezvous.OpJoin {
 			r.startWaiting(p)
 		}
 		r.apply(f.event(p.session))

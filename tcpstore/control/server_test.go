@@ -176,7 +176,7 @@ func TestFramesOfSupersededConnectionIgnored(t *testing.T) {
 	r.mu.Unlock()
 	newer := dialNode(t, s.addr)
 	newer.enter(testHello("a", "s1", p))
-	r.request(old, request{Number: 1, Op: opFinish, Event: rendezvous.Finish{}})
+	r.request(old, request{Number: 1, Op: rendezvous.OpFinish, Event: rendezvous.Finish{}})
 	if s.rec.count(isEvent[rendezvous.Finish]) != 0 {
 		t.Error("a request of the superseded connection was applied")
 	}

@@ -1,0 +1,442 @@
+package rendezvous
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"rallypoint/core/pack"
+	"rallypoint/core/store"
+)
+
+// Snapshot returns the whole state: whatever decides how the machine answers
+// later events. Equal states give equal bytes. It may be called between two
+// events only.
+func (m *Machine) Snapshot() []byte {
+	sessions := slices.Sorted(maps.Keys(m.sessions))
+	return pack.Append(nil, func(p *pack.Packer) {
+		p.List(11)
+		p.Uint(StateVersion)
+		m.packRun(p)
+		m.packTimers(p)
+		m.packSeats(p)
+		p.List(len(sessions))
+		for _, session := range sessions {
+			m.packNode(p, m.sessions[session])
+		}
+		p.Texts(slices.Sorted(maps.Keys(m.seen)))
+		m.packClosing(p)
+		p.List(len(m.lingering))
+		for _, n := range m.lingering {
+			p.Text(string(n.session))
+		}
+		m.packView(p)
+		m.packKeys(p)
+		m.packWaits(p)
+	})
+}
+
+func (m *Machine) packRun(p *pack.Packer) {
+	p.List(12)
+	p.Text(m.runID)
+	p.Text(m.generation)
+	m.policy.Pack(p)
+	p.Text(m.policyBy)
+	p.Text(m.origin)
+	p.Uint(m.round)
+	p.Uint(m.joinSeq)
+	p.Bool(m.fresh)
+	p.Duration(m.uptime)
+	p.Bool(m.holding)
+	p.Int64(m.keyLimits.MaxBytes)
+	p.Int(m.keyLimits.MaxEntries)
+}
+
+func (m *Machine) packTimers(p *pack.Packer) {
+	p.List(3)
+	p.Uint(m.timerSeq)
+	alarms := m.alarms()
+	p.List(2 * len(alarms))
+	for _, a := range alarms {
+		p.Bool(a.armed)
+		p.Bool(a.due)
+	}
+	timers := m.Timers()
+	p.List(len(timers))
+	for _, t := range timers {
+		p.List(2)
+		packTimer(p, t.Timer)
+		p.Duration(t.After)
+	}
+}
+
+// alarms returns the machine's alarms in the order of a snapshot, append-only.
+func (m *Machine) alarms() []*alarm {
+	return []*alarm{&m.lastCall, &m.quiet, &m.regroup, &m.admit}
+}
+
+func (m *Machine) packSeats(p *pack.Packer) {
+	p.List(len(m.seats))
+	for _, s := range m.seats {
+		p.List(6)
+		p.Text(s.node)
+		p.Text(s.label)
+		p.Bool(s.host)
+		p.Int(int(s.state))
+		p.Text(s.cause)
+		p.Bool(m.byNode[s.node] == s)
+	}
+}
+
+func (m *Machine) packNode(p *pack.Packer, n *node) {
+	p.List(17)
+	p.Text(string(n.session))
+	p.Text(n.id)
+	p.Text(n.label)
+	p.Uint(n.incarnation)
+	p.Bool(n.inHost)
+	p.Text(n.seenAddr)
+	p.Text(n.serverAddr)
+	p.Bool(n.grace)
+	p.Bool(n.recovering)
+	p.Bool(n.ended)
+	p.Text(n.stale)
+	p.Uint(n.seq)
+	if n.join == nil {
+		p.None()
+	} else {
+		p.List(2)
+		p.Uint(n.join.Number)
+		PackArguments(p, *n.join)
+	}
+	p.Uint(n.acked)
+	numbers := slices.Sorted(maps.Keys(n.answered))
+	p.List(len(numbers))
+	for _, number := range numbers {
+		r := n.answered[number]
+		p.List(5)
+		p.Uint(number)
+		PackError(p, r.Err)
+		PackResult(p, r.Result)
+	}
+	p.List(len(n.linger))
+	for _, number := range n.linger {
+		p.Uint(number)
+	}
+	n.notice.Pack(p)
+}
+
+func (m *Machine) packClosing(p *pack.Packer) {
+	c := m.closed
+	if c == nil {
+		p.None()
+		return
+	}
+	p.List(4)
+	p.Int(int(c.kind))
+	p.Text(c.by)
+	p.Text(c.reason)
+	p.Time(c.at)
+}
+
+func (m *Machine) packView(p *pack.Packer) {
+	p.List(3)
+	p.Bool(m.viewed.waiting)
+	p.Int(int(m.viewed.closed))
+	p.Uint(m.viewed.round)
+}
+
+func (m *Machine) packKeys(p *pack.Packer) {
+	if m.keys == nil {
+		p.None()
+		return
+	}
+	e := m.keys.engine
+	p.List(2)
+	p.List(2 * e.NumKeys())
+	for key, value := range e.All() {
+		p.Text(key)
+		p.Bytes(value)
+	}
+	var names []string
+	for name := range e.Queues() {
+		names = append(names, name)
+	}
+	p.List(2 * len(names))
+	for name, items := range e.Queues() {
+		p.Text(name)
+		p.Values(items)
+	}
+}
+
+// packWaits writes the waits for keys in the order of their registration, which
+// is the order in which a key's write ends them.
+func (m *Machine) packWaits(p *pack.Packer) {
+	var waits []*keyWait
+	for _, n := range m.sessions {
+		waits = slices.AppendSeq(waits, maps.Values(n.waits))
+	}
+	slices.SortFunc(waits, func(a, b *keyWait) int { return cmp.Compare(a.seq, b.seq) })
+	p.List(len(waits))
+	for _, w := range waits {
+		p.List(4)
+		p.Text(string(w.node.session))
+		p.Uint(w.req.Number)
+		PackArguments(p, w.req)
+		p.Texts(w.waiter.Pending())
+	}
+}
+
+// Restore returns the machine whose Snapshot b is: it answers every later event
+// as that one would have. The error is ErrState and says what is wrong: a newer
+// version, or bytes that are no state which a machine can be in.
+//
+// Its timers do not run: the driver carries out Timers, and applies Recovered
+// since all connections are gone.
+func Restore(b []byte) (*Machine, error) {
+	u := pack.NewUnpacker(b)
+	defer u.Release()
+	u.Open()
+	if err := stateVersion(u, "a state"); err != nil {
+		return nil, err
+	}
+	m := New(Config{})
+	m.unpackRun(u)
+	m.unpackTimers(u)
+	m.unpackSeats(u)
+	for range openEach(u) {
+		m.unpackNode(u)
+	}
+	for _, id := range unpackTexts(u) {
+		m.seen[id] = struct{}{}
+	}
+	m.unpackClosing(u)
+	for range openEach(u) {
+		n := m.sessions[SessionID(u.Text(maxText))]
+		if n == nil {
+			u.Fail("a node lingers that is not there")
+			break
+		}
+		m.lingering = append(m.lingering, n)
+	}
+	m.unpackView(u)
+	m.unpackKeys(u)
+	for range openEach(u) {
+		m.unpackWait(u)
+	}
+	u.Close()
+	u.End()
+	m.checkSeats(u)
+	if err := u.Err(); err != nil {
+		return nil, Errorf(CodeState, "not a state of a rendezvous: %v", err)
+	}
+	return m, nil
+}
+
+// openEach enters a list, yields once for each of its values and leaves it. It
+// ends at the first error.
+func openEach(u *pack.Unpacker) func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range u.Open() {
+			if u.Err() != nil || !yield(i) {
+				break
+			}
+		}
+		u.Close()
+	}
+}
+
+func unpackTexts(u *pack.Unpacker) []string { return u.Texts(maxValue, maxText) }
+
+func (m *Machine) unpackRun(u *pack.Unpacker) {
+	u.Open()
+	m.runID, m.generation = u.Text(maxText), u.Text(maxText)
+	m.policy, m.policyBy = UnpackPolicy(u), u.Text(maxText)
+	m.origin, m.round = u.Text(maxText), u.Uint()
+	m.joinSeq = u.Uint()
+	m.fresh, m.uptime, m.holding = u.Bool(), u.Duration(), u.Bool()
+	m.keyLimits = limitKeys(store.Limits{MaxBytes: u.Int64(), MaxEntries: u.Int()})
+	u.Close()
+	if err := m.policy.Validate(); err != nil && m.policy != (Policy{}) {
+		u.Fail("%v", err)
+	}
+}
+
+func (m *Machine) unpackTimers(u *pack.Unpacker) {
+	u.Open()
+	m.timerSeq = u.Uint()
+	u.Open()
+	for _, a := range m.alarms() {
+		a.armed, a.due = u.Bool(), u.Bool()
+	}
+	u.Close()
+	for range openEach(u) {
+		u.Open()
+		t, after := unpackTimer(u), u.Duration()
+		u.Close()
+		running := runningTimer{t.Seq, after}
+		t.Seq = 0
+		if _, twice := m.timers[t]; twice || running.seq == 0 || running.seq > m.timerSeq {
+			u.Fail("a timer that cannot run: %+v", t)
+		}
+		m.timers[t] = running
+	}
+	u.Close()
+}
+
+func (m *Machine) unpackSeats(u *pack.Unpacker) {
+	for rank := range openEach(u) {
+		if rank == MaxNodes {
+			u.Fail("more than %d members", MaxNodes)
+			break
+		}
+		u.Open()
+		s := &seat{rank: rank, node: u.Text(maxText), label: u.Text(maxText), host: u.Bool(), state: seatState(u.Int()), cause: u.Text(maxText)}
+		current := u.Bool()
+		u.Close()
+		if s.state < 0 || s.state >= seatStates {
+			u.Fail("rank %d is in state %d", rank, s.state)
+			break
+		}
+		m.seats = append(m.seats, s)
+		m.tally[s.state]++
+		if current {
+			if m.byNode[s.node] != nil {
+				u.Fail("node %q has two ranks", s.node)
+			}
+			m.byNode[s.node] = s
+		}
+	}
+}
+
+func (m *Machine) unpackNode(u *pack.Unpacker) {
+	u.Open()
+	n := &node{
+		session: SessionID(u.Text(maxText)), id: u.Text(maxText), label: u.Text(maxText), incarnation: u.Uint(), inHost: u.Bool(),
+		seenAddr: u.Text(maxText), serverAddr: u.Text(maxText), grace: u.Bool(), recovering: u.Bool(), ended: u.Bool(),
+		stale: u.Text(maxText), seq: u.Uint(), answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
+	}
+	if u.Open() > 0 {
+		number := u.Uint()
+		j, _ := UnpackArguments(u, OpJoin).(Join)
+		j.Request = Request{Session: n.session, Number: number}
+		n.join = &j
+	}
+	u.Close()
+	n.acked = u.Uint()
+	for range openEach(u) {
+		u.Open()
+		number := u.Uint()
+		n.answered[number] = Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)}
+		u.Close()
+	}
+	for range openEach(u) {
+		n.linger = append(n.linger, u.Uint())
+	}
+	n.notice = UnpackNotice(u)
+	u.Close()
+	switch {
+	case m.sessions[n.session] != nil:
+		u.Fail("session %q is there twice", n.session)
+	case !n.ended && m.nodes[n.id] != nil:
+		u.Fail("node %q is there twice", n.id)
+	case n.join != nil && n.ended:
+		u.Fail("node %q has left and joins", n.id)
+	case m.policy.Max == 0:
+		u.Fail("node %q is there, but no policy", n.id)
+	}
+	if u.Err() != nil {
+		return
+	}
+	m.sessions[n.session] = n
+	if !n.ended {
+		m.nodes[n.id] = n
+	}
+	m.countJoin(n)
+}
+
+func (m *Machine) unpackClosing(u *pack.Unpacker) {
+	if u.Open() > 0 {
+		m.closed = &closing{kind: closedKind(u.Int()), by: u.Text(maxText), reason: u.Text(maxText), at: u.Time()}
+		if m.closed.kind < closedAdmission || m.closed.kind > closedFailed {
+			u.Fail("closed in the way %d", m.closed.kind)
+		}
+	}
+	u.Close()
+}
+
+func (m *Machine) unpackView(u *pack.Unpacker) {
+	u.Open()
+	m.viewed = view{waiting: u.Bool(), closed: closedKind(u.Int()), round: u.Uint()}
+	u.Close()
+}
+
+// unpackKeys fills the keys before any wait is there, so that nobody is woken.
+func (m *Machine) unpackKeys(u *pack.Unpacker) {
+	if u.Open() > 0 {
+		e := store.NewEngine(store.Limits{})
+		m.keys = &keySpace{engine: e}
+		for n := u.Open() / 2; n > 0 && u.Err() == nil; n-- {
+			if err := e.Set(u.Text(maxValue), u.Bytes(maxValue)); err != nil {
+				u.Fail("%v", err)
+			}
+		}
+		u.Close()
+		for n := u.Open() / 2; n > 0 && u.Err() == nil; n-- {
+			name := u.Text(maxValue)
+			for _, item := range u.Values(maxValue, maxValue) {
+				if err := e.QueuePush(name, item); err != nil {
+					u.Fail("%v", err)
+				}
+			}
+		}
+		u.Close()
+		e.Limit(m.keyLimits)
+	}
+	u.Close()
+}
+
+func (m *Machine) unpackWait(u *pack.Unpacker) {
+	u.Open()
+	session, number := SessionID(u.Text(maxText)), u.Uint()
+	req, _ := UnpackArguments(u, OpKey).(KeyRequest)
+	pending := unpackTexts(u)
+	u.Close()
+	n := m.sessions[session]
+	switch {
+	case u.Err() != nil:
+		return
+	case n == nil || n.ended || m.keys == nil || n.waits[number] != nil || len(pending) == 0:
+		u.Fail("a wait of session %q that cannot be", session)
+		return
+	}
+	if err := checkKeyRequest(req); err != nil {
+		u.Fail("%v", err)
+		return
+	}
+	req.Request = Request{Session: session, Number: number}
+	m.waitSeq++
+	w := &keyWait{node: n, req: req, engine: m.keys.engine, seq: m.waitSeq}
+	m.keys.prepare(w)
+	w.engine.Await(pending, &w.waiter)
+	n.waits[number] = w
+}
+
+// checkSeats refuses members and joins that contradict each other.
+func (m *Machine) checkSeats(u *pack.Unpacker) {
+	if u.Err() != nil {
+		return
+	}
+	if m.closed != nil && m.joined > 0 {
+		u.Fail("%d nodes join a closed run", m.joined)
+	}
+	for _, s := range m.seats {
+		n := m.nodes[s.node]
+		switch {
+		case s.state == seatRejoined && (n == nil || n.join == nil || m.byNode[s.node] != s):
+			u.Fail("rank %d has rejoined, but its node does not join", s.rank)
+		case s.state == seatRunning && (n == nil || n.join != nil || m.byNode[s.node] != s):
+			u.Fail("rank %d runs, but its node does not", s.rank)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package rendezvous
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// busyRig is a run with something of everything: members in each state, waits,
+// lingerers, answers, timers.
+func busyRig(t tester) *rig {
+	p := policy(2, 4)
+	p.AdmitDelay = time.Minute
+	r := newRig(t, 0)
+	n := r.group(p, "a", "b", "c", "d")
+	r.key(n[0], KeySet, 0, "x", "1")
+	r.key(n[0], KeyQueuePush, 0, "q", "item")
+	r.key(n[1], KeyWait, 0, "missing")
+	r.key(n[2], KeyGet, 0, "missing")
+	r.apply(KeyRequest{Request: n[3].request(), Round: 1, Op: KeyMultiGet, Keys: []string{"other", "missing", "other"}})
+	r.key(n[1], KeyBarrier, 3, "bar")
+	r.apply(Linger{n[0].request()})
+	r.apply(Disconnect{n[1].session})
+	r.join(n[2])
+	r.apply(Leave{Request: n[3].request(), Reason: "why"})
+	r.apply(Linger{n[3].request()})
+	e := r.hello("e", p)
+	r.join(e, func(j *Join) { j.NodeRank = 3 })
+	return r
+}
+
+func TestRestoredMachineGoesOn(t *testing.T) {
+	r := busyRig(t)
+	m, err := Restore(r.m.Snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin := r.m
+	apply := func(ev Event) {
+		if a, b := m.Apply(ev), twin.Apply(ev); !sameEffects(a, b) {
+			t.Fatalf("after %+v:\n%v\n%v", ev, a, b)
+		}
+		if !bytes.Equal(m.Snapshot(), twin.Snapshot()) {
+			t.Fatalf("after %+v the states differ", ev)
+		}
+	}
+	a := r.nodes["a"]
+	apply(KeyRequest{Request: a.request(), Round: 1, Op: KeySet, Keys: []string{"missing"}, Values: [][]byte{[]byte("now")}})
+	apply(Recovered{})
+	for _, timer := range m.Timers() {
+		apply(TimerFired{timer.Timer})
+	}
+}
+
+// TestRecoveredNodesComeBack restarts a control plane that has stored its state:
+// who comes back within a lease goes on as if nothing had been, who does not is
+// lost.
+func TestRecoveredNodesComeBack(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(1, 3)
+	n := r.group(p, "a", "b", "c")
+	waiting := KeyRequest{Request: n[0].request(), Round: 1, Op: KeyWait, Keys: []string{"k"}}
+	r.apply(waiting)
+	generation := r.m.generation
+
+	m, err := Restore(r.m.Snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.m = m
+	r.apply(Recovered{})
+	for timer, after := range r.timers {
+		if timer.Kind == TimerGrace && after != p.LeaseTimeout {
+			t.Errorf("node of session %s has %v to come back, want a lease", timer.Session, after)
+		}
+	}
+	r.again(n[0], p)
+	r.again(n[1], p)
+	if len(n[0].replies) != 1 {
+		t.Fatalf("replies: %+v", n[0].replies)
+	}
+	r.apply(waiting) // repeated after the reconnect
+	r.key(n[1], KeySet, 0, "k", "v")
+	if reply, ok := n[0].replies[waiting.Number]; !ok || reply.Err != nil {
+		t.Errorf("the wait was answered %v, %+v", ok, reply)
+	}
+	if n[0].notice.Waiting != 0 {
+		t.Errorf("a member was told %+v", n[0].notice)
+	}
+	r.fire(TimerGrace) // c's
+	if n[1].notice.Waiting == 0 || !strings.Contains(n[1].notice.Reason, "did not come back after the control plane was restarted") {
+		t.Errorf("the others were told %+v", n[1].notice)
+	}
+	r.join(n[0])
+	r.join(n[1])
+	if o := r.wantRound(n[0], n[1]); o.Generation != generation || o.Round != 2 {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
+// TestNoRoundWithoutThoseWhoMayComeBack keeps a restarted control plane from
+// completing a round with a node that may be dead.
+func TestNoRoundWithoutThoseWhoMayComeBack(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(2, 3)
+	a, b := r.hello("a", p), r.hello("b", p)
+	r.join(a)
+	r.join(b)
+	r.m, _ = Restore(r.m.Snapshot())
+	r.apply(Recovered{})
+	r.again(a, p)
+	r.fire(TimerLastCall)
+	r.wantPending(a, b)
+	r.again(b, p)
+	r.wantRound(a, b)
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	state := busyRig(t).m.Snapshot()
+	for cut := range state {
+		if _, err := Restore(state[:cut]); CodeOf(err) != CodeState {
+			t.Fatalf("%d of %d bytes: %v", cut, len(state), err)
+		}
+	}
+	if _, err := Restore(append(bytes.Clone(state), 0)); CodeOf(err) != CodeState {
+		t.Errorf("a byte too many: %v", err)
+	}
+	newer := bytes.Clone(state)
+	newer[1] = StateVersion + 1
+	if _, err := Restore(newer); CodeOf(err) != CodeState || !strings.Contains(err.Error(), "newer release") {
+		t.Errorf("a newer state: %v", err)
+	}
+}
+
+// TestSnapshotHoldsEveryField fails when a field is added: whoever adds one puts
+// it into Snapshot and Restore, unless it follows from others, and then here.
+func TestSnapshotHoldsEveryField(t *testing.T) {
+	for _, x := range []struct {
+		sample any
+		fields int
+	}{
+		{Machine{}, 33}, {node{}, 18}, {seat{}, 6}, {closing{}, 4}, {view{}, 3}, {alarm{}, 2}, {keyWait{}, 5}, {keySpace{}, 2},
+		{runningTimer{}, 2}, {Policy{}, 10}, {Outcome{}, 8}, {KeyResult{}, 4}, {Notice{}, 3}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
+	} {
+		if got := reflect.TypeOf(x.sample).NumField(); got != x.fields {
+			t.Errorf("%T has %d fields, %d when Snapshot was written", x.sample, got, x.fields)
+		}
+	}
+}
+
+func FuzzRestore(f *testing.F) {
+	f.Add(New(Config{RunID: "job", Generation: "g", Uptime: -1}).Snapshot())
+	f.Add(busyRig(f).m.Snapshot())
+	closed := newRig(f, -1)
+	n := closed.group(policy(1, 2), "a", "b")
+	closed.apply(Finish{n[0].request()})
+	closed.apply(CloseRun{By: "admin", Reason: "why", At: time.Unix(1, 0)})
+	f.Add(closed.m.Snapshot())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := Restore(b)
+		if err != nil {
+			if CodeOf(err) != CodeState {
+				t.Fatalf("code %d: %v", CodeOf(err), err)
+			}
+			return
+		}
+		state := m.Snapshot()
+		twin, err := Restore(state)
+		if err != nil {
+			t.Fatalf("a snapshot cannot be restored: %v", err)
+		}
+		if !bytes.Equal(state, twin.Snapshot()) {
+			t.Fatal("a restored machine is another one")
+		}
+		// Whatever was accepted must be able to go on.
+		m.Status()
+		m.Progress()
+		m.Apply(Recovered{})
+		number := uint64(1 << 40)
+		for session, n := range m.sessions {
+			number++
+			m.Apply(Hello{Session: session, Node: n.id, Policy: m.policy})
+			m.Apply(KeyRequest{Request: Request{Session: session, Number: number}, Round: m.round, Op: KeySet, Keys: []string{"missing"}, Values: [][]byte{nil}})
+			number++
+			m.Apply(Join{Request: Request{Session: session, Number: number}})
+		}
+		for _, timer := range m.Timers() {
+			m.Apply(TimerFired{timer.Timer})
+		}
+		m.Apply(CloseRun{By: "admin", Stop: true})
+		m.Snapshot()
+	})
+}
