@@ -29,8 +29,8 @@ func UnpackError(u *pack.Unpacker) *Error {
 	return &Error{Code: Code(code), Text: text}
 }
 
-// Pack writes the policy.
-func (v Policy) Pack(p *pack.Packer) {
+// PackPolicy writes a policy.
+func PackPolicy(p *pack.Packer, v Policy) {
 	p.List(10)
 	p.Int(v.Min)
 	p.Int(v.Max)
@@ -44,7 +44,7 @@ func (v Policy) Pack(p *pack.Packer) {
 	p.Duration(v.ReconnectGrace)
 }
 
-// UnpackPolicy reads what Policy.Pack wrote.
+// UnpackPolicy reads what PackPolicy wrote.
 func UnpackPolicy(u *pack.Unpacker) Policy {
 	u.Open()
 	v := Policy{
@@ -56,8 +56,8 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 	return v
 }
 
-// Pack writes the claim.
-func (v Claim) Pack(p *pack.Packer) {
+// PackClaim writes a claim.
+func PackClaim(p *pack.Packer, v Claim) {
 	p.List(6)
 	p.Text(v.Generation)
 	p.Uint(v.Round)
@@ -67,7 +67,7 @@ func (v Claim) Pack(p *pack.Packer) {
 	p.Bool(v.Finished)
 }
 
-// UnpackClaim reads what Claim.Pack wrote.
+// UnpackClaim reads what PackClaim wrote.
 func UnpackClaim(u *pack.Unpacker) Claim {
 	u.Open()
 	v := Claim{
@@ -78,15 +78,15 @@ func UnpackClaim(u *pack.Unpacker) Claim {
 	return v
 }
 
-// Pack writes the notice.
-func (v Notice) Pack(p *pack.Packer) {
+// PackNotice writes a notice.
+func PackNotice(p *pack.Packer, v Notice) {
 	p.List(3)
 	p.Int(v.Waiting)
 	p.Bool(v.Closed)
 	p.Text(v.Reason)
 }
 
-// UnpackNotice reads what Notice.Pack wrote.
+// UnpackNotice reads what PackNotice wrote.
 func UnpackNotice(u *pack.Unpacker) Notice {
 	u.Open()
 	v := Notice{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText)}

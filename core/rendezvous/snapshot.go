@@ -40,7 +40,7 @@ func (m *Machine) packRun(p *pack.Packer) {
 	p.List(12)
 	p.Text(m.runID)
 	p.Text(m.generation)
-	m.policy.Pack(p)
+	PackPolicy(p, m.policy)
 	p.Text(m.policyBy)
 	p.Text(m.origin)
 	p.Uint(m.round)
@@ -123,7 +123,7 @@ func (m *Machine) packNode(p *pack.Packer, n *node) {
 	for _, number := range n.linger {
 		p.Uint(number)
 	}
-	n.notice.Pack(p)
+	PackNotice(p, n.notice)
 }
 
 func (m *Machine) packClosing(p *pack.Packer) {

@@ -27,7 +27,7 @@ func packError(p *packer, err *rendezvous.Error) {
 
 func packNotice(p *packer, n rendezvous.Notice) {
 	n.Reason = pack.CutText(n.Reason, maxText)
-	n.Pack(p)
+	rendezvous.PackNotice(p, n)
 }
 
 func packResult(p *packer, r rendezvous.Result) {
