@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"rallypoint/core/agent"
+	"rallypoint/tcpstore/fixed"
 	"rallypoint/tcpstore/hosted"
 )
 
@@ -144,9 +145,11 @@ func complain(stderr io.Writer, err error, code int) int {
 func (m *meeting) open(log *slog.Logger) (agent.Rendezvous, error) {
 	switch m.kind {
 	case meetAlone:
-		return newAlone(m.params.LocalAddr, log), nil
+		return fixed.NewAlone(m.params.LocalAddr, log), nil
 	case meetStatic:
-		return newStatic(m, log), nil
+		return fixed.NewStatic(fixed.StaticParams{
+			RunID: m.params.RunID, Nodes: m.params.Max, Rank: m.rank, Host: m.host, Port: m.port, Limit: m.params.JoinTimeout,
+		}, log), nil
 	}
 	member, err := hosted.Open(m.params, log)
 	if err != nil {

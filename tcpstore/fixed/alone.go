@@ -1,4 +1,4 @@
-package cli
+package fixed
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 // aloneAddr is where the only node of a job serves its round store.
 const aloneAddr = "127.0.0.1"
 
-// alone is the rendezvous of a job of one node: each round is complete at once,
+// Alone is the rendezvous of a job of one node: each round is complete at once,
 // and has an empty store of its own on a free port. It is for one goroutine.
-type alone struct {
+type Alone struct {
 	addr   string
 	stores rendezvous.RoundStores
 	round  uint64
@@ -24,21 +24,21 @@ type alone struct {
 }
 
 var (
-	_ agent.Rendezvous = (*alone)(nil)
-	_ agent.Notifier   = (*alone)(nil)
+	_ agent.Rendezvous = (*Alone)(nil)
+	_ agent.Notifier   = (*Alone)(nil)
 )
 
-// newAlone makes the rendezvous; addr is announced to the workers, "" is the
-// loopback address.
-func newAlone(addr string, log *slog.Logger) *alone {
+// NewAlone makes the rendezvous. It starts nothing: that is for Next. addr is
+// announced to the workers, "" is the loopback address.
+func NewAlone(addr string, log *slog.Logger) *Alone {
 	if addr == "" {
 		addr = aloneAddr
 	}
-	return &alone{addr: addr, stores: hosted.NewRoundStores(log)}
+	return &Alone{addr: addr, stores: hosted.NewRoundStores(log)}
 }
 
 // Next implements agent.Rendezvous.
-func (s *alone) Next(ctx context.Context) (rendezvous.Outcome, error) {
+func (s *Alone) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	s.close()
 	rs, err := s.stores.Open(ctx, s.addr, 0)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *alone) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	return rendezvous.Outcome{Round: s.round, World: 1, HostRank: -1, StoreAddr: s.addr, StorePort: rs.Port()}, nil
 }
 
-func (s *alone) close() {
+func (s *Alone) close() {
 	if s.open != nil {
 		_ = s.open.Close()
 		_ = s.keys.Close()
@@ -60,25 +60,25 @@ func (s *alone) close() {
 }
 
 // NodesWaiting implements agent.Rendezvous: there are no others.
-func (s *alone) NodesWaiting() int { return 0 }
+func (s *Alone) NodesWaiting() int { return 0 }
 
 // Changed implements agent.Notifier: nothing ever does.
-func (s *alone) Changed() <-chan struct{} { return nil }
+func (s *Alone) Changed() <-chan struct{} { return nil }
 
 // Closed implements agent.Rendezvous.
-func (s *alone) Closed() bool { return false }
+func (s *Alone) Closed() bool { return false }
 
 // Reason implements agent.Rendezvous.
-func (s *alone) Reason() string { return "" }
+func (s *Alone) Reason() string { return "" }
 
 // Keys implements agent.Rendezvous.
-func (s *alone) Keys(uint64) store.Store { return s.keys }
+func (s *Alone) Keys(uint64) store.Store { return s.keys }
 
 // Finish implements agent.Rendezvous.
-func (s *alone) Finish(context.Context) error { return nil }
+func (s *Alone) Finish(context.Context) error { return nil }
 
 // Shutdown implements agent.Rendezvous.
-func (s *alone) Shutdown(context.Context, rendezvous.Ending, string) error {
+func (s *Alone) Shutdown(context.Context, rendezvous.Ending, string) error {
 	s.close()
 	return nil
 }
