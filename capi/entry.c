@@ -151,6 +151,8 @@ const char *rp_code_name(int32_t code) {
         ERR(STATE)
         ERR(EVICTED)
         ERR(ROUND_OVER)
+        ERR(WORKERS)
+        ERR(START)
         ERR(NUMBER)
         ERR(TOO_LARGE)
         ERR(EMPTY)
@@ -548,4 +550,88 @@ int32_t rp_member_keys(rp_member member, uint64_t round, rp_store *store, rp_err
 int32_t rp_member_close(rp_member member, rp_error *err) {
     TRY(enter(err));
     return rpgo_member_close(member.id, err);
+}
+
+/* -------------------------------------------------------------------- agents */
+
+int32_t rp_agent_open(const rp_agent_config *config, rp_agent *agent, rp_error *err) {
+    TRY(enter(err));
+    TRY(readable(config, sizeof *config, err));
+    if (config->rendezvous != NULL) {
+        TRY(readable(config->rendezvous, sizeof *config->rendezvous, err));
+    }
+    TRY(present(agent, err));
+    return rpgo_agent_open((rp_agent_config *)config, &agent->id, err);
+}
+
+int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err) {
+    TRY(enter(err));
+    TRY(timeout(timeout_ms, err));
+    return rpgo_agent_run(agent.id, timeout_ms, err);
+}
+
+int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error *err) {
+    TRY(enter(err));
+    TRY(timeout(grace_ms, err));
+    return rpgo_agent_stop(agent.id, signal, grace_ms, err);
+}
+
+int32_t rp_agent_next_event(rp_agent agent, rp_agent_event *event, rp_error *err) {
+    TRY(enter(err));
+    TRY(writable(event, sizeof *event, err));
+    return rpgo_agent_next_event(agent.id, event, err);
+}
+
+int32_t rp_agent_fd(rp_agent agent, int32_t *fd, rp_error *err) {
+    TRY(enter(err));
+    TRY(present(fd, err));
+    return rpgo_agent_fd(agent.id, fd, err);
+}
+
+int32_t rp_agent_get_result(rp_agent agent, rp_agent_result *result, rp_error *err) {
+    TRY(enter(err));
+    TRY(writable(result, sizeof *result, err));
+    return rpgo_agent_get_result(agent.id, result, err);
+}
+
+int32_t rp_agent_get_worker(rp_agent agent, int32_t local_rank, rp_worker_result *worker,
+                            rp_error *err) {
+    TRY(enter(err));
+    TRY(writable(worker, sizeof *worker, err));
+    return rpgo_agent_get_worker(agent.id, local_rank, worker, err);
+}
+
+int32_t rp_agent_get_failure(rp_agent agent, int32_t index, rp_failure *failure,
+                             rp_error *err) {
+    TRY(enter(err));
+    TRY(writable(failure, sizeof *failure, err));
+    return rpgo_agent_get_failure(agent.id, index, failure, err);
+}
+
+void rp_agent_result_free(rp_agent_result *result) {
+    if (result != NULL) {
+        rp_buffer_free(&result->report);
+    }
+}
+
+void rp_worker_result_free(rp_worker_result *worker) {
+    if (worker != NULL) {
+        rp_buffer_free(&worker->stdout_path);
+        rp_buffer_free(&worker->stderr_path);
+        rp_buffer_free(&worker->error_file);
+    }
+}
+
+void rp_failure_free(rp_failure *failure) {
+    if (failure != NULL) {
+        rp_buffer_free(&failure->host);
+        rp_buffer_free(&failure->error_file);
+        rp_buffer_free(&failure->error_data);
+        rp_buffer_free(&failure->message);
+    }
+}
+
+int32_t rp_agent_close(rp_agent agent, rp_error *err) {
+    TRY(enter(err));
+    return rpgo_agent_close(agent.id, err);
 }

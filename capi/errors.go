@@ -10,14 +10,17 @@ import (
 	"runtime/debug"
 	"unsafe"
 
+	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
 
 // Codes that only the library has; all others are rendezvous.Code.
 const (
-	codeHandle rendezvous.Code = C.RP_ERR_HANDLE
-	codeBuffer rendezvous.Code = C.RP_ERR_BUFFER
+	codeHandle  rendezvous.Code = C.RP_ERR_HANDLE
+	codeBuffer  rendezvous.Code = C.RP_ERR_BUFFER
+	codeWorkers rendezvous.Code = C.RP_ERR_WORKERS
+	codeStart   rendezvous.Code = C.RP_ERR_START
 )
 
 // errPending says that a call is to be repeated: RP_PENDING.
@@ -92,6 +95,17 @@ func codeOf(err error) rendezvous.Code {
 	var own *rendezvous.Error
 	if errors.As(err, &own) {
 		return own.Code
+	}
+	var failed *agent.FailedError
+	var unstarted *agent.StartError
+	var stopped *agent.SignalError
+	switch {
+	case errors.As(err, &failed):
+		return codeWorkers
+	case errors.As(err, &unstarted):
+		return codeStart
+	case errors.As(err, &stopped):
+		return rendezvous.CodeCanceled
 	}
 	for _, c := range storeCodes {
 		if errors.Is(err, c.err) {

@@ -94,6 +94,8 @@ enum rp_code {
     RP_ERR_STATE = 50,       /* what came back is not Rallypoint's or not valid */
     RP_ERR_EVICTED = 60,     /* this node was dropped from the run */
     RP_ERR_ROUND_OVER = 62,  /* the round of this store is over */
+    RP_ERR_WORKERS = 64,     /* workers of this node failed for good */
+    RP_ERR_START = 66,       /* workers could not be started */
     RP_ERR_NUMBER = 70,      /* add on a value that is not a number */
     RP_ERR_TOO_LARGE = 72,   /* a key, value or quota limit */
     RP_ERR_EMPTY = 74,       /* pop from an empty queue */
@@ -580,6 +582,266 @@ RP_API int32_t rp_member_keys(rp_member member, uint64_t round, rp_store *store,
  * shut down counts as lost. Blocks until its threads are done.
  */
 RP_API int32_t rp_member_close(rp_member member, rp_error *err);
+
+/* ------------------------------------------------------------------- agents */
+
+/*
+ * An agent runs the worker processes of one node: it takes its place in each round of
+ * a rendezvous, starts the workers with their ranks in their environment, as torchrun
+ * does (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), starts them
+ * again after a failure or when the nodes have to regroup, keeps their logs, and says
+ * at the end how it went. Workers are processes in sessions of their own; nothing of
+ * them is left when the agent has ended, also if its process is killed.
+ *
+ * The agent waits for its own children only. A program in which SIGCHLD is ignored
+ * loses their exit codes (they are -1 then). The workers inherit the descriptors 0, 1
+ * and 2 of the process.
+ */
+typedef struct rp_agent {
+    uint64_t id;
+} rp_agent;
+
+/* How the node of an agent meets the others. */
+enum rp_meeting {
+    RP_MEETING_ALONE = 0,  /* it is the whole job */
+    RP_MEETING_HOSTED = 1, /* at a control plane, as rp_member_open */
+    RP_MEETING_STATIC = 2  /* the nodes are fixed, and node 0 serves their store */
+};
+
+/* Bits of rp_agent_config.flags. */
+enum rp_agent_flag {
+    RP_AGENT_VIRTUAL_RANK = 1,  /* every worker is local rank 0 and sees one GPU */
+    RP_AGENT_NO_MACROS = 2,     /* leave $local_rank and $$ in arguments as they are */
+    RP_AGENT_IDENTICAL = 4,     /* all nodes have this role and as many workers: no exchange */
+    RP_AGENT_SUBREAPER = 8,     /* adopt and end what workers detached: only for a process
+                                  that has no other children */
+    RP_AGENT_KEEP_DAEMONS = 16, /* leave alone what the workers started and left behind */
+    RP_AGENT_EVENTS = 32        /* write torch's events to standard error, a JSON a line */
+};
+
+/*
+ * What an agent runs. Durations are in milliseconds: 0 is the default in brackets, and
+ * -1 says "none". Lists of texts are arrays of `..._len` pointers.
+ */
+typedef struct rp_agent_config {
+    size_t struct_size;
+    const char *const *argv; /* required: the workers' program, looked up in PATH, and its
+                                arguments, with ${local_rank} replaced */
+    size_t argv_len;
+    const char *const *environment; /* NAME=value of the workers; NULL: this process's */
+    size_t environment_len;
+    int32_t workers; /* required: on this node, at least 1 */
+    int32_t meeting; /* enum rp_meeting */
+
+    /*
+     * ALONE: run_id and local_addr count, and NULL stands for run id "none". HOSTED: as
+     * rp_member_open takes it, required unless `member` is given. STATIC: required;
+     * endpoint is host:port of node 0 as all reach it, max_nodes the number of nodes,
+     * and of the options join_timeout counts.
+     */
+    const rp_member_config *rendezvous;
+    rp_member member; /* HOSTED: a member to take instead, which the run shuts down */
+
+    int32_t node_rank;    /* STATIC: rank of this node, 0 to max_nodes - 1 */
+    int32_t max_restarts; /* of the whole job's workers */
+    const char *role;     /* NULL: "default" */
+    const char *name;     /* of the entry point, in reports; NULL: the program */
+
+    int64_t monitor_interval_ms;     /* how often a static job looks for news [100] */
+    int64_t shutdown_timeout_ms;     /* from a signal to the workers to SIGKILL [30 000] */
+    int64_t exit_barrier_timeout_ms; /* for other nodes after success [300 000] */
+    int64_t restart_delay_ms;        /* pause before a restart after a failure [none] */
+
+    const char *log_dir;    /* base folder; NULL: a new one in $TMPDIR, removed if nothing was
+                              written; "/dev/null": no files */
+    const char *redirects;  /* streams that go to files: "3", "0:1,1:3" (1 stdout, 2 stderr,
+                              3 both); NULL: none */
+    const char *tee;        /* streams that go to files and to the console */
+    const char *log_prefix; /* of lines on the console, with ${role_name}, ${local_rank},
+                               ${rank}, ${hostname}; NULL: "[role0]:" */
+    const int32_t *local_ranks; /* whose output may reach the console; NULL: all */
+    size_t local_ranks_len;
+    const char *const *stdout_filters; /* tee'd lines that hold one of these texts also go */
+    size_t stdout_filters_len;         /* to filtered_stdout.log */
+    const char *const *stderr_filters;
+    size_t stderr_filters_len;
+    uint32_t flags; /* enum rp_agent_flag */
+} rp_agent_config;
+
+/*
+ * Makes an agent. Checks the configuration and touches neither network nor files:
+ * RP_ERR_INVALID names what is wrong with it. To be closed with rp_agent_close.
+ */
+RP_API int32_t rp_agent_open(const rp_agent_config *config, rp_agent *agent, rp_error *err);
+
+/*
+ * Runs the agent: joins the rendezvous, runs the workers until all have succeeded, or
+ * until they have failed more often than max_restarts allows, and waits for the other
+ * nodes. The first call starts it; RP_PENDING says that `timeout_ms` passed before its
+ * end, and the next call waits on. With 0 it only starts, or asks. An agent runs once:
+ * after the end every call returns its result again. Calls from several threads wait
+ * for the same run. Stopped by rp_agent_stop and rp_agent_close.
+ *
+ * RP_OK: the workers succeeded, or the node was not needed. RP_ERR_WORKERS: workers of
+ * this node failed; the message begins with the report of the failures, which
+ * rp_agent_get_result has in full. RP_ERR_CANCELED: it was stopped. RP_ERR_START: a
+ * worker or its log folder could not be made. RP_ERR_CLOSED and the others of
+ * rp_member_next: the rendezvous failed or was closed by another node.
+ */
+RP_API int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err);
+
+/*
+ * Asks a run to end: sends `signal` (SIGTERM, SIGINT, ...) to the workers, waits at most
+ * `grace_ms` for their end (-1: shutdown_timeout_ms) and kills them then. A second call
+ * kills them at once. The node leaves the run, which stays open for the others. Returns
+ * at once; the run ends by itself after it. Before the run it makes the run end at its
+ * start; after it, it does nothing.
+ */
+RP_API int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error *err);
+
+/* What an event tells of. Numbers never change; new ones may be added. */
+enum rp_agent_event_kind {
+    RP_AGENT_JOINING = 1,        /* the node waits for its place in the next round */
+    RP_AGENT_JOINED = 2,         /* it has its place, and its workers have ranks */
+    RP_AGENT_WORKER_STARTED = 3, /* local_rank, rank and pid say which */
+    RP_AGENT_WORKER_EXITED = 4,  /* with exit_code, too */
+    RP_AGENT_STOPPING = 5,       /* the workers are being stopped; text says why */
+    RP_AGENT_RESTARTING = 6,     /* workers failed and are started again; text says how often */
+    RP_AGENT_ENDED = 7           /* the run has ended; text is its error, "" for none */
+};
+
+/*
+ * One step of a run. What is not known yet is 0, and worker fields are -1 in events
+ * that are not about one. exit_code is minus the number of a signal that ended the
+ * worker. time_ms is wall-clock time since 1970. dropped is how many events were lost
+ * just before this one because nobody took them. text is UTF-8, ends with NUL and is
+ * cut if it is too long.
+ */
+typedef struct rp_agent_event {
+    size_t struct_size;
+    int32_t kind; /* enum rp_agent_event_kind */
+    uint32_t dropped;
+    int64_t time_ms;
+    uint64_t round;
+    int32_t restarts;
+    int32_t group_rank;       /* of this node */
+    int32_t group_world_size; /* nodes */
+    int32_t world_size;       /* workers of all nodes */
+    int32_t local_rank;
+    int32_t rank;
+    int32_t pid;
+    int32_t exit_code;
+    int32_t store_port; /* MASTER_PORT of the workers */
+    char store_addr[516];
+    char text[1024];
+} rp_agent_event;
+
+/*
+ * Takes the oldest event. RP_PENDING if there is none. The last 4096 are kept until
+ * they are asked for.
+ */
+RP_API int32_t rp_agent_next_event(rp_agent agent, rp_agent_event *event, rp_error *err);
+
+/*
+ * Stores a descriptor in *fd that is readable, for poll(2) and the like, while there
+ * are events to take. It belongs to the agent and lives as long as its handle: it is
+ * not to be read or closed.
+ */
+RP_API int32_t rp_agent_fd(rp_agent agent, int32_t *fd, rp_error *err);
+
+/* How a run ended. */
+enum rp_agent_state {
+    RP_AGENT_SUCCEEDED = 1,   /* the workers of this node succeeded */
+    RP_AGENT_FAILED = 2,      /* workers of this node failed */
+    RP_AGENT_PEER_FAILED = 3, /* another node closed the run */
+    RP_AGENT_STOPPED = 4,     /* by rp_agent_stop or rp_agent_close */
+    RP_AGENT_NOT_NEEDED = 5,  /* the run ended well without this node */
+    RP_AGENT_BROKEN = 6       /* any other error, that of rp_agent_run */
+};
+
+/*
+ * How a run ended, and where this node stood in its last round (0 if there was none).
+ * `workers` and `failures` count what the two functions below tell of; failures are
+ * those of this node's workers, or if it had none those of other nodes as far as they
+ * told. root_cause is the index of the failure that caused the others, or -1. report
+ * is the text that torchrun prints for the failures, empty without any. To be freed
+ * with rp_agent_result_free.
+ */
+typedef struct rp_agent_result {
+    size_t struct_size;
+    int32_t state;  /* enum rp_agent_state */
+    int32_t signal; /* that stopped the run, or 0 */
+    uint64_t round;
+    int32_t restarts;
+    int32_t group_rank;
+    int32_t group_world_size;
+    int32_t world_size;
+    int32_t workers;
+    int32_t failures;
+    int32_t root_cause;
+    rp_buffer report;
+} rp_agent_result;
+
+/*
+ * One worker of the last attempt. exit_code is minus the number of the signal that
+ * ended it. Paths are empty where its output went to no file; error_file is where its
+ * error file would be. To be freed with rp_worker_result_free.
+ */
+typedef struct rp_worker_result {
+    size_t struct_size;
+    int32_t local_rank;
+    int32_t rank;
+    int32_t role_rank;
+    int32_t role_world_size;
+    int32_t pid;
+    int32_t exit_code;
+    rp_buffer stdout_path;
+    rp_buffer stderr_path;
+    rp_buffer error_file;
+} rp_worker_result;
+
+/*
+ * One failure. terminated is 1 if the worker ended by the agent's own signal.
+ * time_ms is wall-clock time since 1970, of the worker's node. error_file is the path
+ * of what the worker wrote about its failure, or "<N/A>", and error_data its content;
+ * message is that for people, the traceback if there is one. To be freed with
+ * rp_failure_free.
+ */
+typedef struct rp_failure {
+    size_t struct_size;
+    int32_t rank;
+    int32_t local_rank;
+    int32_t pid;
+    int32_t exit_code;
+    int32_t terminated;
+    int64_t time_ms;
+    rp_buffer host;
+    rp_buffer error_file;
+    rp_buffer error_data;
+    rp_buffer message;
+} rp_failure;
+
+/*
+ * Tell how the run ended; all are RP_PENDING before. Workers are asked for by local
+ * rank, failures by index in the order in which they were noticed: RP_ERR_INVALID for
+ * one that is not there.
+ */
+RP_API int32_t rp_agent_get_result(rp_agent agent, rp_agent_result *result, rp_error *err);
+RP_API int32_t rp_agent_get_worker(rp_agent agent, int32_t local_rank, rp_worker_result *worker,
+                                   rp_error *err);
+RP_API int32_t rp_agent_get_failure(rp_agent agent, int32_t index, rp_failure *failure,
+                                    rp_error *err);
+
+/* Like rp_buffer_free. */
+RP_API void rp_agent_result_free(rp_agent_result *result);
+RP_API void rp_worker_result_free(rp_worker_result *worker);
+RP_API void rp_failure_free(rp_failure *failure);
+
+/*
+ * Closes the agent. A run under way is stopped, its workers are killed at once, and
+ * the call waits for its end; its member, if it was given one, stays open.
+ */
+RP_API int32_t rp_agent_close(rp_agent agent, rp_error *err);
 
 /* ------------------------------------------------------------------- command */
 

@@ -36,7 +36,7 @@ type Notifier interface {
 }
 
 // Agent runs the workers of one node. Make it by New and run it once by Run;
-// Signal may be called from anywhere at any time, the rest is Run's.
+// Signal and Stop may be called from anywhere at any time, the rest is Run's.
 type Agent struct {
 	spec  Spec
 	name  string // of the entry point, for reports
@@ -52,9 +52,12 @@ type Agent struct {
 	logs       *logTree
 	console    *console
 
-	restarts int   // charged to the job's budget, as agreed in the last round
-	charged  bool  // a failure of this node is to be added to restarts
-	seat     *seat // in the last round; nil before the first
+	last     *attempt // nil before the first
+	err      error    // of the run, once it has ended
+	spare    bool     // it ended without having needed this node
+	restarts int      // charged to the job's budget, as agreed in the last round
+	charged  bool     // a failure of this node is to be added to restarts
+	seat     *seat    // in the last round; nil before the first
 }
 
 // seat is this node's place in a round.
@@ -80,6 +83,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 type interrupts struct {
 	mu     sync.Mutex
 	signal unix.Signal   // the first
+	grace  time.Duration // before SIGKILL, of the first
 	first  chan struct{} // closed by the first
 	second chan struct{} // closed by the second: do not wait for anything
 }
@@ -88,16 +92,19 @@ func newInterrupts() interrupts {
 	return interrupts{first: make(chan struct{}), second: make(chan struct{})}
 }
 
-// Signal makes the agent end its run: it sends sig to the workers, waits up to
-// ShutdownTimeout for their end and kills them then (A58). A second call kills
-// them at once (W9). It returns at once.
-func (a *Agent) Signal(sig unix.Signal) {
+// Signal is Stop with the grace of ShutdownTimeout.
+func (a *Agent) Signal(sig unix.Signal) { a.Stop(sig, a.spec.ShutdownTimeout) }
+
+// Stop makes the agent end its run: it sends sig to the workers, waits up to
+// grace for their end and kills them then (A58). A second call kills them at once
+// (W9). It returns at once; Run then returns a *SignalError.
+func (a *Agent) Stop(sig unix.Signal, grace time.Duration) {
 	i := &a.interrupts
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	switch {
 	case i.signal == 0:
-		i.signal = sig
+		i.signal, i.grace = sig, grace
 		close(i.first)
 	case !isClosed(i.second):
 		close(i.second)
@@ -122,15 +129,26 @@ func (a *Agent) interrupted() error {
 // worker started is there any more, and the rendezvous is ended.
 //
 // Errors: *FailedError (workers of this node failed), *PeerError (the run ended
-// because of another node), *SignalError, an error of the rendezvous, or one that
-// says what could not be started. A node that was not needed ends without error
+// because of another node), *SignalError, *StartError (workers could not be
+// started), or an error of the rendezvous. A node that was not needed ends without error
 // (W10).
 func (a *Agent) Run(ctx context.Context) error {
+	a.err = a.run(ctx)
+	text := ""
+	if a.err != nil {
+		text = a.err.Error()
+	}
+	a.notify(NoticeEnded, text)
+	return a.err
+}
+
+func (a *Agent) run(ctx context.Context) error {
 	unhook := context.AfterFunc(ctx, func() { a.Signal(unix.SIGTERM) })
 	defer unhook()
 	a.began = time.Now()
 	logs, err := newLogTree(&a.spec.Logs, a.spec.RunID, a.log)
 	if err != nil {
+		err = &StartError{-1, err}
 		a.end(err)
 		return err
 	}
@@ -156,6 +174,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.end(err)
 	if errors.Is(err, rendezvous.ErrGraceful) {
+		a.spare = true
 		a.log.Info("this node was not needed: " + err.Error())
 		return nil
 	}
@@ -176,6 +195,7 @@ func (a *Agent) rounds() error {
 // another has to follow.
 func (a *Agent) round() (again bool, err error) {
 	start := time.Now()
+	a.notify(NoticeJoining, "")
 	if err := a.join(); err != nil {
 		return false, err
 	}
@@ -190,6 +210,7 @@ func (a *Agent) round() (again bool, err error) {
 		return false, err
 	}
 	a.recordStep("ASSIGN_WORKER_RANKS", time.Since(start))
+	a.notify(NoticeJoined, "")
 	t, err := a.start()
 	if err != nil {
 		return false, err

@@ -36,7 +36,7 @@ const (
 func (a *Agent) start() (*attempt, error) {
 	logs, err := a.logs.attempt(a.restarts)
 	if err != nil {
-		return nil, err
+		return nil, &StartError{-1, err}
 	}
 	t := &attempt{logs: logs, ended: make(map[int]*process)}
 	launches, names, err := a.launches(t)
@@ -50,11 +50,16 @@ func (a *Agent) start() (*attempt, error) {
 	if err != nil {
 		a.guard.watch(nil)
 		logs.close()
+		if start := new(StartError); !errors.As(err, &start) {
+			err = &StartError{-1, err}
+		}
 		return nil, err
 	}
+	a.last = t
 	a.guard.watch(t.crew.procs)
 	for _, p := range t.crew.procs {
 		a.recordWorker("START", p, nil)
+		a.notifyWorker(NoticeStarted, "", p)
 	}
 	return t, nil
 }
@@ -109,7 +114,7 @@ func (a *Agent) supervise(t *attempt) verdict {
 		case <-a.interrupts.first:
 			return mustInterrupt
 		case <-t.crew.exits.wake:
-			t.note(t.crew.noticed())
+			a.note(t, t.crew.noticed())
 			switch {
 			case len(t.failures) > 0:
 				return someFailed
@@ -123,8 +128,9 @@ func (a *Agent) supervise(t *attempt) verdict {
 }
 
 // note takes workers whose end was noticed.
-func (t *attempt) note(ended []*process) {
+func (a *Agent) note(t *attempt, ended []*process) {
 	for _, p := range ended {
+		a.notifyWorker(NoticeExited, "", p)
 		t.ended[p.local] = p
 		if p.code == 0 {
 			t.succeeded++
@@ -136,11 +142,11 @@ func (t *attempt) note(ended []*process) {
 
 // conclude stops what is left of the attempt and decides what comes next.
 func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
-	sig := unix.SIGTERM
+	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
 	hurry := a.interrupts.second
 	var stop *SignalError
 	if v == mustInterrupt && errors.As(a.interrupted(), &stop) {
-		sig = stop.Signal
+		sig, grace = stop.Signal, a.interrupts.grace // set before the first signal was announced
 		a.log.Warn(fmt.Sprintf("Received %d death signal, shutting down workers", sig))
 	}
 	if v == mustRegroup {
@@ -150,7 +156,10 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 		}
 		a.log.Warn("stopping the workers " + why + a.rdzv.Reason())
 	}
-	t.note(t.crew.stop(stopOrder{signal: sig, grace: a.spec.ShutdownTimeout, hurry: hurry}))
+	if v != allSucceeded {
+		a.notify(NoticeStopping, a.whyStopping(v))
+	}
+	a.note(t, t.crew.stop(stopOrder{signal: sig, grace: grace, hurry: hurry}))
 	a.guard.watch(nil)
 	t.logs.close()
 	if stop := a.interrupted(); stop != nil {
@@ -168,6 +177,17 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 	return a.afterFailure(t)
 }
 
+// whyStopping says for people why an attempt is ended.
+func (a *Agent) whyStopping(v verdict) string {
+	switch v {
+	case mustInterrupt:
+		return a.interrupted().Error()
+	case mustRegroup:
+		return a.rdzv.Reason()
+	}
+	return "a worker failed"
+}
+
 // afterFailure spends a restart, or ends the run.
 func (a *Agent) afterFailure(t *attempt) (again bool, err error) {
 	failed := &FailedError{Name: a.name, Failures: a.failures(t)}
@@ -176,7 +196,9 @@ func (a *Agent) afterFailure(t *attempt) (again bool, err error) {
 	switch {
 	case a.restarts < a.spec.MaxRestarts:
 		a.charged = true
-		a.log.Warn(fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts))
+		text := fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts)
+		a.log.Warn(text)
+		a.notify(NoticeRestarting, text)
 		return true, a.pause(a.spec.RestartDelay)
 	case a.lostNode():
 		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())

@@ -28,6 +28,22 @@ type launch struct {
 	files []uintptr // stdin, stdout, stderr
 }
 
+// StartError ends a run because workers could not be started.
+type StartError struct {
+	LocalRank int // -1: it is not about one of them
+	Err       error
+}
+
+func (e *StartError) Error() string {
+	if e.LocalRank < 0 {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("cannot start local rank %d: %v", e.LocalRank, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *StartError) Unwrap() error { return e.Err }
+
 // startCrew starts the workers one after another, each in its own session. If
 // one cannot be started, those before it are killed and the error names it (W5).
 func startCrew(f *forker, s *sweeper, workers []launch, log *slog.Logger) (*crew, error) {
@@ -36,7 +52,7 @@ func startCrew(f *forker, s *sweeper, workers []launch, log *slog.Logger) (*crew
 		pid, err := f.start(w.argv, w.env, w.files)
 		if err != nil {
 			c.stop(stopOrder{signal: unix.SIGKILL, quiet: true})
-			return nil, fmt.Errorf("cannot start local rank %d: %w", w.local, err)
+			return nil, &StartError{w.local, err}
 		}
 		p := &process{local: w.local, pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
 		c.procs = append(c.procs, p)

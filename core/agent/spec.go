@@ -64,6 +64,10 @@ type Spec struct {
 	Stdout, Stderr *os.File  // the console, for copied lines; the workers inherit 1 and 2
 	Events         EventSink // nil: nobody listens
 	Backend        string    // of the rendezvous, for events
+
+	// Notify is told of each step of the run, in order, by the goroutine of Run:
+	// it must not block. nil: nobody listens.
+	Notify func(Notice)
 }
 
 // Validate reports the first thing that is wrong with the spec.

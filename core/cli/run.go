@@ -149,7 +149,7 @@ func (m *meeting) open(log *slog.Logger) (agent.Rendezvous, error) {
 	case meetStatic:
 		return fixed.NewStatic(fixed.StaticParams{
 			RunID: m.params.RunID, Nodes: m.params.Max, Rank: m.rank, Host: m.host, Port: m.port, Limit: m.params.JoinTimeout,
-		}, log), nil
+		}, log)
 	}
 	member, err := hosted.Open(m.params, log)
 	if err != nil {

@@ -69,6 +69,9 @@ func NewMember(p Params, connect func(Observer) Plane, stores RoundStores, log *
 	return m
 }
 
+// Params are those that the member was made with.
+func (m *Member) Params() Params { return m.params }
+
 // NodesWaiting is num_nodes_waiting: more than 0 if the nodes have to regroup,
 // because a member was lost, nodes are to be admitted, or the run has failed. It
 // stays so until this node calls Next. It never blocks and never fails: while the

@@ -26,6 +26,8 @@ class Code(enum.IntEnum):
     STATE = 50  # what came back is not Rallypoint's or not valid
     EVICTED = 60  # this node was dropped from the run
     ROUND_OVER = 62  # the round of this store is over
+    WORKERS = 64  # workers of this node failed for good
+    START = 66  # workers could not be started
     NUMBER = 70  # add on a value that is not a number
     TOO_LARGE = 72  # a key, value or quota limit
     EMPTY = 74  # pop from an empty queue

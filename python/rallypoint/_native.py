@@ -39,6 +39,36 @@ FOREVER = -1
 
 MEMBER_ENVIRONMENT = 1
 
+# enum rp_meeting
+MEETING_ALONE = 0
+MEETING_HOSTED = 1
+MEETING_STATIC = 2
+
+# enum rp_agent_flag
+AGENT_VIRTUAL_RANK = 1
+AGENT_NO_MACROS = 2
+AGENT_IDENTICAL = 4
+AGENT_SUBREAPER = 8
+AGENT_KEEP_DAEMONS = 16
+AGENT_EVENTS = 32
+
+# enum rp_agent_event_kind
+AGENT_JOINING = 1
+AGENT_JOINED = 2
+AGENT_WORKER_STARTED = 3
+AGENT_WORKER_EXITED = 4
+AGENT_STOPPING = 5
+AGENT_RESTARTING = 6
+AGENT_ENDED = 7
+
+# enum rp_agent_state
+AGENT_SUCCEEDED = 1
+AGENT_FAILED = 2
+AGENT_PEER_FAILED = 3
+AGENT_STOPPED = 4
+AGENT_NOT_NEEDED = 5
+AGENT_BROKEN = 6
+
 
 class Struct(ctypes.Structure):
     """A struct of the header. One with struct_size fills that in by itself."""
@@ -89,6 +119,10 @@ class OpHandle(Struct):
 
 
 class MemberHandle(Struct):
+    _fields_ = (("id", c_uint64),)
+
+
+class AgentHandle(Struct):
     _fields_ = (("id", c_uint64),)
 
 
@@ -166,6 +200,111 @@ class Outcome(Struct):
     )
 
 
+_TEXTS = POINTER(c_char_p)
+
+
+class AgentConfig(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("argv", _TEXTS),
+        ("argv_len", c_size_t),
+        ("environment", _TEXTS),
+        ("environment_len", c_size_t),
+        ("workers", c_int32),
+        ("meeting", c_int32),
+        ("rendezvous", POINTER(MemberConfig)),
+        ("member", MemberHandle),
+        ("node_rank", c_int32),
+        ("max_restarts", c_int32),
+        ("role", c_char_p),
+        ("name", c_char_p),
+        ("monitor_interval_ms", c_int64),
+        ("shutdown_timeout_ms", c_int64),
+        ("exit_barrier_timeout_ms", c_int64),
+        ("restart_delay_ms", c_int64),
+        ("log_dir", c_char_p),
+        ("redirects", c_char_p),
+        ("tee", c_char_p),
+        ("log_prefix", c_char_p),
+        ("local_ranks", POINTER(c_int32)),
+        ("local_ranks_len", c_size_t),
+        ("stdout_filters", _TEXTS),
+        ("stdout_filters_len", c_size_t),
+        ("stderr_filters", _TEXTS),
+        ("stderr_filters_len", c_size_t),
+        ("flags", c_uint32),
+    )
+
+
+class AgentEvent(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("kind", c_int32),
+        ("dropped", c_uint32),
+        ("time_ms", c_int64),
+        ("round", c_uint64),
+        ("restarts", c_int32),
+        ("group_rank", c_int32),
+        ("group_world_size", c_int32),
+        ("world_size", c_int32),
+        ("local_rank", c_int32),
+        ("rank", c_int32),
+        ("pid", c_int32),
+        ("exit_code", c_int32),
+        ("store_port", c_int32),
+        ("store_addr", c_char * 516),
+        ("text", c_char * 1024),
+    )
+
+
+class AgentResult(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("state", c_int32),
+        ("signal", c_int32),
+        ("round", c_uint64),
+        ("restarts", c_int32),
+        ("group_rank", c_int32),
+        ("group_world_size", c_int32),
+        ("world_size", c_int32),
+        ("workers", c_int32),
+        ("failures", c_int32),
+        ("root_cause", c_int32),
+        ("report", Buffer),
+    )
+
+
+class WorkerResult(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("local_rank", c_int32),
+        ("rank", c_int32),
+        ("role_rank", c_int32),
+        ("role_world_size", c_int32),
+        ("pid", c_int32),
+        ("exit_code", c_int32),
+        ("stdout_path", Buffer),
+        ("stderr_path", Buffer),
+        ("error_file", Buffer),
+    )
+
+
+class Failure(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("rank", c_int32),
+        ("local_rank", c_int32),
+        ("pid", c_int32),
+        ("exit_code", c_int32),
+        ("terminated", c_int32),
+        ("time_ms", c_int64),
+        ("host", Buffer),
+        ("error_file", Buffer),
+        ("error_data", Buffer),
+        ("message", Buffer),
+    )
+
+
 # The structs by their names in the header.
 STRUCTS: dict[str, type[Struct]] = {
     "rp_error": Error,
@@ -184,6 +323,12 @@ STRUCTS: dict[str, type[Struct]] = {
     "rp_option": Option,
     "rp_member_config": MemberConfig,
     "rp_outcome": Outcome,
+    "rp_agent": AgentHandle,
+    "rp_agent_config": AgentConfig,
+    "rp_agent_event": AgentEvent,
+    "rp_agent_result": AgentResult,
+    "rp_worker_result": WorkerResult,
+    "rp_failure": Failure,
 }
 
 _ERR = POINTER(Error)
@@ -247,6 +392,18 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_member_reason": (c_int32, (MemberHandle, c_char_p, POINTER(c_size_t), _ERR)),
     "rp_member_keys": (c_int32, (MemberHandle, c_uint64, POINTER(StoreHandle), _ERR)),
     "rp_member_close": (c_int32, (MemberHandle, _ERR)),
+    "rp_agent_open": (c_int32, (POINTER(AgentConfig), POINTER(AgentHandle), _ERR)),
+    "rp_agent_run": (c_int32, (AgentHandle, c_int64, _ERR)),
+    "rp_agent_stop": (c_int32, (AgentHandle, c_int32, c_int64, _ERR)),
+    "rp_agent_next_event": (c_int32, (AgentHandle, POINTER(AgentEvent), _ERR)),
+    "rp_agent_fd": (c_int32, (AgentHandle, POINTER(c_int32), _ERR)),
+    "rp_agent_get_result": (c_int32, (AgentHandle, POINTER(AgentResult), _ERR)),
+    "rp_agent_get_worker": (c_int32, (AgentHandle, c_int32, POINTER(WorkerResult), _ERR)),
+    "rp_agent_get_failure": (c_int32, (AgentHandle, c_int32, POINTER(Failure), _ERR)),
+    "rp_agent_result_free": (None, (POINTER(AgentResult),)),
+    "rp_worker_result_free": (None, (POINTER(WorkerResult),)),
+    "rp_failure_free": (None, (POINTER(Failure),)),
+    "rp_agent_close": (c_int32, (AgentHandle, _ERR)),
     "rp_main": (c_int, (c_int, POINTER(c_char_p))),
 }
 

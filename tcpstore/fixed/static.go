@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strconv"
 	"time"
@@ -49,8 +50,31 @@ type StaticParams struct {
 	Limit time.Duration // for reaching node 0
 }
 
-// NewStatic makes the rendezvous. It starts nothing: that is for Next.
-func NewStatic(p StaticParams, log *slog.Logger) *Static { return &Static{p: p, log: log} }
+// Validate reports the first thing that is wrong; it is ErrInvalid.
+func (p *StaticParams) Validate() error {
+	switch {
+	case p.RunID == "":
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "the run id is missing")
+	case p.Nodes < 1 || p.Nodes > rendezvous.MaxNodes:
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "the number of nodes is %d, it must be between 1 and %d", p.Nodes, rendezvous.MaxNodes)
+	case p.Rank < 0 || p.Rank >= p.Nodes:
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "the rank of this node is %d, it must be 0 or more and below the number of nodes (%d)", p.Rank, p.Nodes)
+	case p.Host == "":
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "the host of node 0 is missing")
+	case p.Port < 0 || p.Port > math.MaxUint16 || p.Port == 0 && p.Nodes > 1:
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "the port of node 0 is %d, it must be between 1 and %d (0, any, only for one node)", p.Port, math.MaxUint16)
+	}
+	return nil
+}
+
+// NewStatic makes the rendezvous, or tells what is wrong with the parameters. It
+// starts nothing: that is for Next.
+func NewStatic(p StaticParams, log *slog.Logger) (*Static, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	return &Static{p: p, log: log}, nil
+}
 
 // Next implements agent.Rendezvous: it returns as soon as the store is there.
 func (s *Static) Next(ctx context.Context) (rendezvous.Outcome, error) {
