@@ -1,0 +1,147 @@
+package sharedlog
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Log is a totally ordered log of entries that all nodes of one run share, with
+// the signs of life of these nodes beside it. An implementation is made for one
+// run and one node.
+//
+// The total order is all that a log promises about time: two nodes that have both
+// read up to an index have read the same entries. An index is any number that
+// grows from entry to entry; 0 is before the first entry. Entries are opaque here,
+// at most [MaxEntry] bytes each.
+//
+// All methods may block on I/O and return soon after ctx has ended. Open comes
+// first and is repeated until it succeeds, Close comes last and may come at any
+// time, also while other methods run, which then return. Between the two, methods
+// may be called at the same time, but no method by two goroutines at once, except
+// that Latest and Next are called by the same one.
+//
+// Errors. An *rendezvous.Error (wrapped or not) whose code is not Retryable is
+// final: the log is of no use any more, the plane fails with that error, which
+// says what is wrong and what to do (not allowed, no locks, foreign content, the
+// directory is gone). Every other error means that the log is out of reach just
+// now: the plane tells its observer, and repeats the call after a pause. Open is
+// different: its caller gives it ReadTimeout, and an implementation returns early,
+// with any code, when it knows that waiting will not help.
+type Log interface {
+	// Open reaches the log and creates it if there is none for this run, or if what
+	// is there was left behind by nodes that are all dead. It returns what the plane
+	// has to know of it.
+	Open(ctx context.Context) (Info, error)
+
+	// Append appends the entries, in this order, and returns when they are in the
+	// log for good: no crash of any node loses them then. Other nodes' entries may
+	// come between them. After an error, some, all or none of them may be in the
+	// log (or still get there); the plane appends them again, which does no harm.
+	Append(ctx context.Context, entries [][]byte) error
+
+	// Next returns the entries with an index above after, in order and without a
+	// gap, as many as are at hand; it waits until there is one, or until Batch's
+	// Snapshot has changed. It is [ErrCompacted] if entries behind after are gone:
+	// the plane then goes on from Latest.
+	Next(ctx context.Context, after uint64) (Batch, error)
+
+	// Latest returns the latest snapshot; the zero Snapshot if there is none.
+	Latest(ctx context.Context) (Snapshot, error)
+
+	// Snapshot stores what the entries up to s.Index amount to, so that entries up
+	// to there can be dropped. To keep some of the last ones spares slow readers a
+	// Latest. If there is a later snapshot already, Snapshot does nothing.
+	Snapshot(ctx context.Context, s Snapshot) error
+
+	// Beat shows the others that this node is alive under the name session. It
+	// comes before the session's Hello is appended, then at least every quarter of
+	// lease. When session is another one than at the last call, the sign of the last
+	// one is taken back: this node has begun anew.
+	Beat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error
+
+	// Look returns the signs of life of sessions, one each in their order.
+	Look(ctx context.Context, sessions []rendezvous.SessionID) ([]Sign, error)
+
+	// Close releases everything, and takes this node's sign of life back. If it
+	// was the last node, the log may be removed. It returns within a second or so
+	// after ctx has ended.
+	Close(ctx context.Context) error
+}
+
+// Info is what a log says of itself when it is opened.
+type Info struct {
+	// Generation names this log, the same for all nodes that meet in it and never
+	// used before: it is drawn at random by the node that creates the log.
+	Generation string
+
+	// SeenAddr is this node's address as others can reach it, as far as the log
+	// knows: the source address of its connection to a server. "" if it cannot know.
+	SeenAddr string
+
+	// ServerAddr is the address of that server on the same connection, "" if there
+	// is none. A node that sees the server by its loopback is reached by others
+	// under the address by which they see the server (docs/design.md, MASTER_ADDR).
+	ServerAddr string
+
+	// SnapshotEntries and SnapshotBytes say when a snapshot is due: when more was
+	// appended since the last one than either. 0 is a default.
+	SnapshotEntries int
+	SnapshotBytes   int
+
+	// LookEvery is the least time between two calls of Look; 0 is a default. A
+	// node that dies is noticed so much later at least.
+	LookEvery time.Duration
+}
+
+// Batch is some entries in a row.
+type Batch struct {
+	Entries []Entry
+	// Snapshot is the index of the latest snapshot, as far as this node knows.
+	Snapshot uint64
+}
+
+// Entry is one entry of a log.
+type Entry struct {
+	Index uint64
+	Data  []byte // not changed any more, neither by the log nor by its reader
+}
+
+// Snapshot is what all entries up to Index amount to.
+type Snapshot struct {
+	Index uint64
+	State []byte
+}
+
+// Sign is what one node sees of another one's life.
+type Sign struct {
+	State SignState
+	// Beats is any number that changes with each beat, while State is SignBeats.
+	// The plane judges by its own clock how long ago it last changed.
+	Beats uint64
+}
+
+// SignState is what a sign tells.
+type SignState int
+
+// The states of a sign.
+const (
+	// SignBeats: the log knows no more than Beats. A session that the log has
+	// never seen has Beats 0.
+	SignBeats SignState = iota
+	// SignBroken: the process has ended, or lost its connection, without a goodbye.
+	// The machine gives it ReconnectGrace; the node, should it live, sees the
+	// Disconnect in the log and says hello again.
+	SignBroken
+	// SignExpired: the log keeps leases itself, and this one has run out.
+	SignExpired
+)
+
+// MaxEntry bounds an entry, in bytes. It holds the largest request that a node
+// may make (docs/design.md: keys of agents are small).
+const MaxEntry = 64 << 20
+
+// ErrCompacted is returned by Next when the entries asked for are gone.
+var ErrCompacted = errors.New("the entries were dropped after a snapshot")
