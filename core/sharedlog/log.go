@@ -91,6 +91,10 @@ type Info struct {
 	SnapshotEntries int
 	SnapshotBytes   int
 
+	// MaxEntry is the largest entry that this log takes, in bytes; 0 is [MaxEntry].
+	// A request that needs a larger one is refused with ErrTooLarge.
+	MaxEntry int
+
 	// LookEvery is the least time between two calls of Look; 0 is a default. A
 	// node that dies is noticed so much later at least.
 	LookEvery time.Duration
@@ -139,9 +143,9 @@ const (
 	SignExpired
 )
 
-// MaxEntry bounds an entry, in bytes. It holds the largest request that a node
-// may make (docs/design.md: keys of agents are small).
-const MaxEntry = 64 << 20
+// MaxEntry bounds an entry, in bytes; a request to a hosted control plane has at
+// most half of it. A snapshot may be larger.
+const MaxEntry = 4 << 20
 
 // ErrCompacted is returned by Next when the entries asked for are gone.
 var ErrCompacted = errors.New("the entries were dropped after a snapshot")
