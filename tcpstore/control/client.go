@@ -39,7 +39,7 @@ type Client struct {
 
 	mu      sync.Mutex
 	link    *link // nil: not connected
-	calls   callTable
+	calls   rendezvous.Calls
 	claim   rendezvous.Claim
 	seen    string
 	server  *Server // nil: this process does not host
@@ -116,7 +116,7 @@ func (c *Client) Connect(ctx context.Context) error {
 func (c *Client) Start(ev rendezvous.Event) *rendezvous.Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := c.calls.add(ev)
+	p := c.calls.Add(ev)
 	f, ok := newRequest(ev, 0, 0)
 	err := c.final
 	if err == nil && !ok {
@@ -126,14 +126,20 @@ func (c *Client) Start(ev rendezvous.Event) *rendezvous.Call {
 		err = f.sized()
 	}
 	if err != nil {
-		c.calls.take(p.call.Number)
-		p.call.Finish(nil, err)
-		return p.call
+		c.calls.Take(p.Call.Number)
+		p.Call.Finish(nil, err)
+		return p.Call
 	}
 	if c.link != nil {
-		c.link.out.send(c.calls.frame(p))
+		c.link.out.send(c.frame(p))
 	}
-	return p.call
+	return p.Call
+}
+
+// frame is the pending request as it is sent now; mu is held.
+func (c *Client) frame(p *rendezvous.PendingCall) request {
+	f, _ := newRequest(p.Event, p.Call.Number, c.calls.Acked())
+	return f
 }
 
 // Claim is rendezvous.Plane's.
@@ -217,11 +223,10 @@ func (c *Client) fail(err *rendezvous.Error) {
 	if c.final == nil {
 		c.final = err
 	}
-	pending := c.calls.all()
-	c.calls.pending = nil
+	pending := c.calls.Clear()
 	c.mu.Unlock()
 	for _, p := range pending {
-		p.call.Finish(nil, c.final)
+		p.Call.Finish(nil, c.final)
 	}
 }
 
@@ -242,8 +247,8 @@ func (c *Client) adopt(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.link, c.seen = l, l.welcome.SeenAddr
-	for _, p := range c.calls.all() {
-		l.out.send(c.calls.frame(p))
+	for _, p := range c.calls.Pending() {
+		l.out.send(c.frame(p))
 	}
 }
 
@@ -341,14 +346,14 @@ func (c *Client) read(l *link) (dropped bool, err error) {
 
 func (c *Client) answered(f reply) {
 	c.mu.Lock()
-	p := c.calls.take(f.Number)
+	p := c.calls.Take(f.Number)
 	c.mu.Unlock()
 	switch {
 	case p == nil: // answered before, on another connection
 	case f.Err != nil:
-		p.call.Finish(nil, f.Err)
+		p.Call.Finish(nil, f.Err)
 	default:
-		p.call.Finish(f.Result, nil)
+		p.Call.Finish(f.Result, nil)
 	}
 }
 
