@@ -1,0 +1,214 @@
+package sharedlog
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// draft is an event on its way into the log. A request is stamped when it is
+// appended, since the session may change before.
+type draft struct {
+	event  rendezvous.Event
+	number uint64 // of a request; 0: the event is complete
+}
+
+// put queues a draft; mu is held.
+func (p *Plane) put(d draft) {
+	p.queue = append(p.queue, d)
+	wake(p.more)
+}
+
+// renew makes the queue anew: a hello, and all requests that have no answer; mu
+// is held. What is being appended just now belongs to a session that is over, or
+// is applied once only.
+func (p *Plane) renew() {
+	p.epoch++
+	p.queue = append(p.queue[:0:0], draft{event: p.hello()})
+	for _, c := range p.calls.Pending() {
+		p.queue = append(p.queue, draft{c.Event, c.Call.Number})
+	}
+	wake(p.more)
+}
+
+// appendAtOnce bounds what is appended by one call.
+const appendAtOnce = 256
+
+// append appends what is queued, in order, until the plane ends.
+func (p *Plane) append() {
+	pause := newPause()
+	for {
+		epoch, batch, err := p.batch()
+		if err != nil {
+			p.say(broken{"append", err, true})
+			return
+		}
+		if len(batch) == 0 {
+			select {
+			case <-p.more:
+				continue
+			case <-p.life.Done():
+				return
+			}
+		}
+		err = p.shared.Append(p.life, batch)
+		if !p.say(asTrouble("append", err)) {
+			return
+		}
+		if err != nil {
+			pause.wait(p.life)
+			continue
+		}
+		pause.reset()
+		p.mu.Lock()
+		if p.epoch == epoch {
+			p.queue = p.queue[len(batch):]
+		}
+		p.mu.Unlock()
+	}
+}
+
+// batch encodes the head of the queue.
+func (p *Plane) batch() (epoch uint64, batch [][]byte, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.shown != p.session {
+		return p.epoch, nil, nil // its sign of life comes first
+	}
+	size := 0
+	for _, d := range p.queue[:min(len(p.queue), appendAtOnce)] {
+		ev := d.event
+		if d.number > 0 {
+			ev = rendezvous.Stamp(ev, rendezvous.Request{Session: p.session, Number: d.number, Acked: p.calls.Acked()})
+		}
+		data, err := encode(ev)
+		if err != nil {
+			return 0, nil, rendezvous.Errorf(rendezvous.CodeInternal, "run %q: a %T cannot be written: %v", p.params.RunID, ev, err)
+		}
+		if size += len(data); size > p.maxEntry() && len(batch) > 0 {
+			break
+		}
+		batch = append(batch, data)
+	}
+	return p.epoch, batch, nil
+}
+
+// read hands over what is in the log, from the latest snapshot on.
+func (p *Plane) read() {
+	pause := newPause()
+	after, load := uint64(0), true
+	for {
+		var got any
+		var err error
+		if load {
+			var s Snapshot
+			if s, err = p.shared.Latest(p.life); err == nil {
+				load, after, got = false, s.Index, s
+			}
+		} else {
+			var b Batch
+			if b, err = p.shared.Next(p.life, after); err == nil {
+				if n := len(b.Entries); n > 0 {
+					after = b.Entries[n-1].Index
+				}
+				got = b
+			}
+		}
+		if errors.Is(err, ErrCompacted) {
+			load = true
+			continue
+		}
+		if !p.say(asTrouble("read", err)) || got != nil && !p.say(got) {
+			return
+		}
+		if err != nil {
+			pause.wait(p.life)
+		} else {
+			pause.reset()
+		}
+	}
+}
+
+// save stores snapshots. One that cannot be stored is no trouble: the next one
+// may.
+func (p *Plane) save() {
+	for {
+		select {
+		case s := <-p.saving:
+			if err := p.shared.Snapshot(p.life, s); err != nil && p.life.Err() == nil {
+				p.log.Debug("a snapshot of the run could not be stored", "error", err)
+			}
+		case <-p.life.Done():
+			return
+		}
+	}
+}
+
+// broken tells how one of the goroutines that do I/O fares.
+type broken struct {
+	op    string
+	err   error // nil: it works
+	final bool
+}
+
+func asTrouble(op string, err error) broken {
+	var own *rendezvous.Error
+	return broken{op, err, errors.As(err, &own) && !own.Code.Retryable()}
+}
+
+// say hands something to the goroutine that folds. It reports false when the
+// plane has ended.
+func (p *Plane) say(what any) bool {
+	if b, ok := what.(broken); ok && p.known(b) {
+		return p.life.Err() == nil
+	}
+	select {
+	case p.in <- what:
+		return true
+	case <-p.life.Done():
+		return false
+	}
+}
+
+// known reports whether a state of affairs needs no telling: that all is well.
+func (p *Plane) known(b broken) bool {
+	if b.err != nil {
+		return p.life.Err() != nil // what fails because it ends is no trouble
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fold.troubles[b.op] == nil
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Bounds of the pauses between tries.
+const (
+	pauseMin = 20 * time.Millisecond
+	pauseMax = 2 * time.Second
+)
+
+// pause is a back-off with jitter.
+type pause struct{ next time.Duration }
+
+func newPause() *pause { return &pause{pauseMin} }
+
+func (b *pause) reset() { b.next = pauseMin }
+
+func (b *pause) wait(ctx context.Context) {
+	t := time.NewTimer(b.next/2 + rand.N(b.next/2))
+	defer t.Stop()
+	b.next = min(2*b.next, pauseMax)
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
