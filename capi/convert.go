@@ -127,10 +127,10 @@ func timeLimit(ms C.int64_t) (d time.Duration, ok bool) {
 	return time.Duration(ms) * time.Millisecond, true
 }
 
-// limited returns a context that ends after ms.
-func limited(ms C.int64_t) (context.Context, context.CancelFunc) {
+// limited returns a context that ends after ms and with its parent.
+func limited(parent context.Context, ms C.int64_t) (context.Context, context.CancelFunc) {
 	if d, ok := timeLimit(ms); ok {
-		return context.WithTimeout(context.Background(), d)
+		return context.WithTimeout(parent, d)
 	}
-	return context.WithCancel(context.Background())
+	return context.WithCancel(parent)
 }

@@ -46,6 +46,21 @@ int32_t glue_fail(rp_error *err, int32_t code, int32_t retryable, const char *te
     return code;
 }
 
+static __thread int in_log_callback;
+
+void glue_log(rp_log_callback callback, uintptr_t user, int32_t level, uint32_t dropped,
+              int64_t time_ms, const char *text, size_t len) {
+    rp_log_record record;
+    record.struct_size = sizeof record;
+    record.level = level;
+    record.dropped = dropped;
+    record.time_ms = time_ms;
+    glue_text(record.text, sizeof record.text, text, len);
+    in_log_callback = 1;
+    callback((void *)user, &record);
+    in_log_callback = 0;
+}
+
 static int32_t fail(rp_error *err, int32_t code, const char *text) {
     return glue_fail(err, code, 0, text, strlen(text));
 }
@@ -156,6 +171,7 @@ const char *rp_code_name(int32_t code) {
         ERR(NUMBER)
         ERR(TOO_LARGE)
         ERR(EMPTY)
+        ERR(UNSUPPORTED)
         ERR(HANDLE)
         ERR(FORKED)
         ERR(BUFFER)
@@ -199,6 +215,12 @@ int32_t rp_handles_open(int64_t *count, rp_error *err) {
     return rpgo_handles_open(count, err);
 }
 
+int32_t rp_usage_get(rp_usage *usage, rp_error *err) {
+    TRY(enter(err));
+    TRY(writable(usage, sizeof *usage, err));
+    return rpgo_usage_get(usage, err);
+}
+
 int32_t rp_log_next(rp_log_record *record, rp_error *err) {
     TRY(enter(err));
     TRY(writable(record, sizeof *record, err));
@@ -208,6 +230,14 @@ int32_t rp_log_next(rp_log_record *record, rp_error *err) {
 int32_t rp_log_set_level(int32_t level, rp_error *err) {
     TRY(enter(err));
     return rpgo_log_set_level(level, err);
+}
+
+int32_t rp_log_set_callback(rp_log_callback callback, void *user, rp_error *err) {
+    TRY(enter(err));
+    if (in_log_callback) {
+        return fail(err, RP_ERR_INVALID, "rp_log_set_callback was called by the callback itself");
+    }
+    return rpgo_log_set_callback(callback, (uintptr_t)user, err);
 }
 
 int rp_main(int argc, char *const *argv) {
@@ -264,6 +294,38 @@ int32_t rp_store_connect_start(const rp_store_config *config, int64_t timeout_ms
     return rpgo_store_connect_start((rp_store_config *)config, timeout_ms, &op->id, err);
 }
 
+int32_t rp_store_open_file(const rp_store_file_config *config, int64_t timeout_ms,
+                           rp_store *store, rp_error *err) {
+    TRY(enter(err));
+    TRY(readable(config, sizeof *config, err));
+    TRY(timeout(timeout_ms, err));
+    TRY(present(store, err));
+    return rpgo_store_open_file((rp_store_file_config *)config, timeout_ms, &store->id, err);
+}
+
+int32_t rp_store_open_file_start(const rp_store_file_config *config, int64_t timeout_ms,
+                                 rp_op *op, rp_error *err) {
+    TRY(enter(err));
+    TRY(readable(config, sizeof *config, err));
+    TRY(timeout(timeout_ms, err));
+    TRY(present(op, err));
+    return rpgo_store_open_file_start((rp_store_file_config *)config, timeout_ms, &op->id, err);
+}
+
+int32_t rp_store_open_hash(rp_store *store, rp_error *err) {
+    TRY(enter(err));
+    TRY(present(store, err));
+    return rpgo_store_open_hash(&store->id, err);
+}
+
+int32_t rp_store_open_prefix(rp_store store, const void *prefix, size_t prefix_len,
+                             rp_store *view, rp_error *err) {
+    rp_bytes name = {prefix, prefix_len};
+    TRY(enter(err));
+    TRY(present(view, err));
+    return rpgo_store_open_prefix(store.id, name, &view->id, err);
+}
+
 int32_t rp_store_close(rp_store store, rp_error *err) {
     TRY(enter(err));
     return rpgo_store_close(store.id, err);
@@ -282,6 +344,12 @@ int32_t rp_op_wait(rp_op op, int64_t timeout_ms, rp_error *err) {
     TRY(enter(err));
     TRY(timeout(timeout_ms, err));
     return rpgo_op_wait(op.id, timeout_ms, err);
+}
+
+int32_t rp_op_fd(rp_op op, int32_t *fd, rp_error *err) {
+    TRY(enter(err));
+    TRY(present(fd, err));
+    return rpgo_op_fd(op.id, fd, err);
 }
 
 int32_t rp_op_result(rp_op op, rp_store_result *result, rp_error *err) {
@@ -509,6 +577,12 @@ int32_t rp_member_cancel(rp_member member, rp_error *err) {
     return rpgo_member_cancel(member.id, err);
 }
 
+int32_t rp_member_finish(rp_member member, int64_t timeout_ms, rp_error *err) {
+    TRY(enter(err));
+    TRY(timeout(timeout_ms, err));
+    return rpgo_member_finish(member.id, timeout_ms, err);
+}
+
 int32_t rp_member_shutdown(rp_member member, int32_t ending, const char *reason,
                            int64_t timeout_ms, rp_error *err) {
     TRY(enter(err));
@@ -521,6 +595,18 @@ int32_t rp_member_set_closed(rp_member member, const char *reason, int64_t timeo
     TRY(enter(err));
     TRY(timeout(timeout_ms, err));
     return rpgo_member_set_closed(member.id, (char *)reason, timeout_ms, err);
+}
+
+int32_t rp_member_event_wait(rp_member member, int64_t timeout_ms, rp_error *err) {
+    TRY(enter(err));
+    TRY(timeout(timeout_ms, err));
+    return rpgo_member_event_wait(member.id, timeout_ms, err);
+}
+
+int32_t rp_member_event_fd(rp_member member, int32_t *fd, rp_error *err) {
+    TRY(enter(err));
+    TRY(present(fd, err));
+    return rpgo_member_event_fd(member.id, fd, err);
 }
 
 int32_t rp_member_nodes_waiting(rp_member member, int32_t *count, rp_error *err) {

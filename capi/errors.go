@@ -8,19 +8,22 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"syscall"
 	"unsafe"
 
 	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/filestore"
 )
 
 // Codes that only the library has; all others are rendezvous.Code.
 const (
-	codeHandle  rendezvous.Code = C.RP_ERR_HANDLE
-	codeBuffer  rendezvous.Code = C.RP_ERR_BUFFER
-	codeWorkers rendezvous.Code = C.RP_ERR_WORKERS
-	codeStart   rendezvous.Code = C.RP_ERR_START
+	codeUnsupported rendezvous.Code = C.RP_ERR_UNSUPPORTED
+	codeHandle      rendezvous.Code = C.RP_ERR_HANDLE
+	codeBuffer      rendezvous.Code = C.RP_ERR_BUFFER
+	codeWorkers     rendezvous.Code = C.RP_ERR_WORKERS
+	codeStart       rendezvous.Code = C.RP_ERR_START
 )
 
 // errPending says that a call is to be repeated: RP_PENDING.
@@ -89,6 +92,13 @@ var storeCodes = []struct {
 	{store.ErrTooLarge, rendezvous.CodeTooLarge},
 	{store.ErrQuota, rendezvous.CodeTooLarge},
 	{store.ErrArguments, rendezvous.CodeInvalid},
+	{filestore.ErrVanished, rendezvous.CodeState},
+	{filestore.ErrReplaced, rendezvous.CodeState},
+	{filestore.ErrForeign, rendezvous.CodeState},
+	{filestore.ErrNoLocks, codeUnsupported},
+	{errors.ErrUnsupported, codeUnsupported},
+	{syscall.ENOSPC, rendezvous.CodeTooLarge},
+	{syscall.EDQUOT, rendezvous.CodeTooLarge},
 }
 
 func codeOf(err error) rendezvous.Code {
@@ -111,6 +121,10 @@ func codeOf(err error) rendezvous.Code {
 		if errors.Is(err, c.err) {
 			return c.code
 		}
+	}
+	var refused syscall.Errno // of a file, say: what is behind a store failed
+	if errors.As(err, &refused) {
+		return rendezvous.CodeConnection
 	}
 	return rendezvous.CodeInternal
 }

@@ -13,4 +13,11 @@ size_t glue_text(char *dst, size_t size, const char *text, size_t len);
 /* Fills *err, if there is one, and returns code. */
 int32_t glue_fail(rp_error *err, int32_t code, int32_t retryable, const char *text, size_t len);
 
+/*
+ * Calls the program with one record of the log. The text may be longer than the
+ * record and need not end with NUL.
+ */
+void glue_log(rp_log_callback callback, uintptr_t user, int32_t level, uint32_t dropped,
+              int64_t time_ms, const char *text, size_t len);
+
 #endif

@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -66,6 +67,17 @@ func rpgo_handles_open(count *C.int64_t, err *C.rp_error) C.int32_t {
 		handles.RLock()
 		defer handles.RUnlock()
 		*count = C.int64_t(len(handles.open))
+		return nil
+	})
+}
+
+//export rpgo_usage_get
+func rpgo_usage_get(out *C.rp_usage, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		handles.RLock()
+		defer handles.RUnlock()
+		out.handles = C.int64_t(len(handles.open))
+		out.goroutines = C.int64_t(runtime.NumGoroutine())
 		return nil
 	})
 }

@@ -30,6 +30,8 @@ var logs = struct {
 	first   int
 	n       int
 	dropped uint32
+
+	listener *listener // who is called with the records; nil: nobody
 }{}
 
 // logger writes to the log of the process.
@@ -84,26 +86,38 @@ func (h ringHandler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	logs.ring[(logs.first+logs.n)%maxRecords] = record{r.Level, r.Time, text}
 	logs.n++
+	if logs.listener != nil {
+		logs.listener.notify()
+	}
 	return nil
+}
+
+// takeRecord takes the oldest record out, and how many were lost before it.
+func takeRecord() (r record, dropped uint32, ok bool) {
+	logs.Lock()
+	defer logs.Unlock()
+	if logs.n == 0 {
+		return record{}, 0, false
+	}
+	r, dropped = logs.ring[logs.first], logs.dropped
+	logs.ring[logs.first] = record{}
+	logs.first = (logs.first + 1) % maxRecords
+	logs.n--
+	logs.dropped = 0
+	return r, dropped, true
 }
 
 //export rpgo_log_next
 func rpgo_log_next(out *C.rp_log_record, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		logs.Lock()
-		defer logs.Unlock()
-		if logs.n == 0 {
+		r, dropped, ok := takeRecord()
+		if !ok {
 			return errPending
 		}
-		r := &logs.ring[logs.first]
 		out.level = C.int32_t(levelNumber(r.level))
-		out.dropped = C.uint32_t(logs.dropped)
+		out.dropped = C.uint32_t(dropped)
 		out.time_ms = C.int64_t(r.time.UnixMilli())
 		fillText(out.text[:], r.text)
-		*r = record{}
-		logs.first = (logs.first + 1) % maxRecords
-		logs.n--
-		logs.dropped = 0
 		return nil
 	})
 }

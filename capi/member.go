@@ -15,9 +15,44 @@ import (
 // member is what a rp_member stands for.
 type member struct {
 	*rendezvous.Member
-	join     slot[rendezvous.Outcome]
-	shutdown slot[struct{}]
-	closing  slot[struct{}]
+	join      slot[rendezvous.Outcome]
+	finishing slot[struct{}]
+	shutdown  slot[struct{}]
+	closing   slot[struct{}]
+	news      signal // set when there is something to look at again
+	stop      chan struct{}
+	stopped   chan struct{}
+}
+
+// newMember starts what tells of m's news.
+func newMember(m *rendezvous.Member) *member {
+	o := &member{Member: m, stop: make(chan struct{}), stopped: make(chan struct{})}
+	o.join.ended, o.finishing.ended = o.news.set, o.news.set
+	o.shutdown.ended, o.closing.ended = o.news.set, o.news.set
+	go func() {
+		defer close(o.stopped)
+		for {
+			select {
+			case <-o.Changed():
+				o.news.set()
+			case <-o.stop:
+				return
+			}
+		}
+	}()
+	return o
+}
+
+// Close ends everything that newMember and the calls have started.
+func (m *member) Close() error {
+	m.join.close()
+	m.finishing.close()
+	m.shutdown.close()
+	m.closing.close()
+	close(m.stop)
+	<-m.stopped
+	m.news.close()
+	return m.Member.Close()
 }
 
 // toParams converts a configuration. Warnings about it are for people.
@@ -100,7 +135,7 @@ func rpgo_member_open(config *C.rp_member_config, out *C.uint64_t, err *C.rp_err
 		for _, w := range warnings {
 			logger.Warn(w)
 		}
-		*out = openHandle(&member{Member: m})
+		*out = openHandle(newMember(m))
 		return nil
 	})
 }
@@ -134,9 +169,48 @@ func rpgo_member_cancel(id C.uint64_t, err *C.rp_error) C.int32_t {
 			return err
 		}
 		m.join.cancel()
+		m.finishing.cancel()
 		m.shutdown.cancel()
 		m.closing.cancel()
+		m.news.set() // ends a wait for news
 		return nil
+	})
+}
+
+//export rpgo_member_finish
+func rpgo_member_finish(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		limit, limited := timeLimit(timeoutMS)
+		_, err = m.finishing.run(limit, limited, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, m.Finish(ctx)
+		})
+		return err
+	})
+}
+
+//export rpgo_member_event_wait
+func rpgo_member_event_wait(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		return m.news.wait(timeLimit(timeoutMS))
+	})
+}
+
+//export rpgo_member_event_fd
+func rpgo_member_event_fd(id C.uint64_t, fd *C.int32_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		m, err := lookUp[*member](id)
+		if err != nil {
+			return err
+		}
+		return fillDescriptor(fd, &m.news)
 	})
 }
 
@@ -247,7 +321,7 @@ func rpgo_member_keys(id C.uint64_t, round C.uint64_t, out *C.uint64_t, err *C.r
 		if err != nil {
 			return err
 		}
-		*out = openHandle(&openStore{m.Keys(uint64(round))})
+		*out = openHandle(newStore(m.Keys(uint64(round))))
 		return nil
 	})
 }
@@ -259,9 +333,6 @@ func rpgo_member_close(id C.uint64_t, err *C.rp_error) C.int32_t {
 		if err != nil {
 			return err
 		}
-		m.join.close()
-		m.shutdown.close()
-		m.closing.close()
 		return m.Close()
 	})
 }

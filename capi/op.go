@@ -13,6 +13,13 @@ type op struct {
 	*task[answer]
 	mu    sync.Mutex
 	taken bool
+	ready signal // set for good once the operation has ended
+}
+
+func newOp(ctx context.Context, cancel context.CancelFunc, call func(context.Context) (answer, error)) *op {
+	o := &op{}
+	o.task = startTask(ctx, cancel, call, o.ready.set)
+	return o
 }
 
 //export rpgo_store_start
@@ -26,23 +33,10 @@ func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_
 		if err != nil {
 			return err
 		}
-		ctx, cancel := limited(request.timeout_ms)
-		*out = openHandle(&op{task: startTask(ctx, cancel, func(ctx context.Context) (answer, error) {
-			return call(ctx, s)
-		})})
-		return nil
-	})
-}
-
-//export rpgo_store_connect_start
-func rpgo_store_connect_start(config *C.rp_store_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		dial, err := toDial(config)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := limited(timeoutMS)
-		*out = openHandle(&op{task: startTask(ctx, cancel, dial)})
+		ctx, cancel := limited(s.ctx, request.timeout_ms)
+		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
+			return s.do(ctx, call)
+		}))
 		return nil
 	})
 }
@@ -85,6 +79,17 @@ func (o *op) take() bool {
 	return first
 }
 
+//export rpgo_op_fd
+func rpgo_op_fd(id C.uint64_t, fd *C.int32_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		o, err := lookUp[*op](id)
+		if err != nil {
+			return err
+		}
+		return fillDescriptor(fd, &o.ready)
+	})
+}
+
 //export rpgo_op_cancel
 func rpgo_op_cancel(id C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
@@ -105,6 +110,7 @@ func rpgo_op_free(id C.uint64_t, err *C.rp_error) C.int32_t {
 			return err
 		}
 		o.cancel()
+		o.ready.close()
 		select {
 		case <-o.done:
 			o.drop()

@@ -6,15 +6,40 @@ import "C"
 import (
 	"context"
 	"errors"
-	"fmt"
 
-	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
-	"rallypoint/tcpstore"
 )
 
-// openStore is what a rp_store stands for.
-type openStore struct{ store.Store }
+// openStore is what a rp_store stands for. Its context ends with the handle, and
+// with it the operations that came in by this handle.
+type openStore struct {
+	store.Store
+	ctx context.Context
+	end context.CancelFunc
+}
+
+// newStore makes what stands behind a handle of its own for s, and closes s with
+// it.
+func newStore(s store.Store) *openStore {
+	ctx, end := context.WithCancel(context.Background())
+	return &openStore{s, ctx, end}
+}
+
+// Close ends the operations under way on the handle.
+func (s *openStore) Close() error {
+	err := s.Store.Close()
+	s.end()
+	return err
+}
+
+// do makes a call within ms and within the life of the handle.
+func (s *openStore) do(ctx context.Context, call operation) (answer, error) {
+	a, err := call(ctx, s.Store)
+	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = store.ErrClosed // the context is none of the caller's
+	}
+	return a, err
+}
 
 // answer is what an operation came to.
 type answer struct {
@@ -131,7 +156,7 @@ func (a *answer) fill(out *C.rp_store_result) {
 	}
 	out.store.id = 0
 	if a.store != nil {
-		out.store.id = openHandle(&openStore{a.store})
+		out.store.id = openHandle(newStore(a.store))
 		a.store = nil
 	}
 }
@@ -147,9 +172,9 @@ func rpgo_store_perform(id C.uint64_t, request *C.rp_store_request, result *C.rp
 		if err != nil {
 			return err
 		}
-		ctx, cancel := limited(request.timeout_ms)
+		ctx, cancel := limited(s.ctx, request.timeout_ms)
 		defer cancel()
-		a, err := call(ctx, s)
+		a, err := s.do(ctx, call)
 		if err != nil {
 			return err
 		}
@@ -166,50 +191,5 @@ func rpgo_store_close(id C.uint64_t, err *C.rp_error) C.int32_t {
 			return err
 		}
 		return s.Close()
-	})
-}
-
-// toDial converts a configuration.
-func toDial(config *C.rp_store_config) (func(context.Context) (answer, error), error) {
-	addr, err := address(config.host, config.port, 1)
-	if err != nil {
-		return nil, err
-	}
-	if config.host == nil || *config.host == 0 {
-		return nil, invalid("the host of the store to connect to is missing")
-	}
-	return func(ctx context.Context) (answer, error) {
-		c, err := tcpstore.Dial(ctx, addr, tcpstore.ClientOptions{Logger: logger})
-		if err != nil {
-			return answer{}, withCode(err)
-		}
-		return answer{store: c}, nil
-	}, nil
-}
-
-// withCode makes an error of connecting that has no code of its own one of the
-// connection.
-func withCode(err error) error {
-	if codeOf(err) != rendezvous.CodeInternal || errors.Is(err, rendezvous.ErrInternal) {
-		return err
-	}
-	return fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeConnection, ""), err)
-}
-
-//export rpgo_store_connect
-func rpgo_store_connect(config *C.rp_store_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		dial, err := toDial(config)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := limited(timeoutMS)
-		defer cancel()
-		a, err := dial(ctx)
-		if err != nil {
-			return err
-		}
-		*out = openHandle(&openStore{a.store})
-		return nil
 	})
 }

@@ -17,10 +17,13 @@ type task[T any] struct {
 }
 
 // startTask makes the call, which must return soon after its context has ended.
-// cancel ends that context.
-func startTask[T any](ctx context.Context, cancel context.CancelFunc, call func(context.Context) (T, error)) *task[T] {
+// cancel ends that context. ended, if there is one, is called at the very end.
+func startTask[T any](ctx context.Context, cancel context.CancelFunc, call func(context.Context) (T, error), ended func()) *task[T] {
 	t := &task[T]{done: make(chan struct{}), cancel: cancel}
 	go func() {
+		if ended != nil {
+			defer ended()
+		}
 		defer close(t.done)
 		defer cancel()
 		t.err = protect(func() (err error) {
@@ -53,8 +56,10 @@ func (t *task[T]) wait(limit time.Duration, limited bool) error {
 	}
 }
 
-// slot holds the one task of its kind that an object may have under way.
+// slot holds the one task of its kind that an object may have under way. ended, if
+// it is set, is called after the end of each.
 type slot[T any] struct {
+	ended   func()
 	mu      sync.Mutex
 	current *task[T]
 	closed  bool
@@ -72,7 +77,7 @@ func (s *slot[T]) run(limit time.Duration, limited bool, call func(context.Conte
 	t := s.current
 	if t == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		t = startTask(ctx, cancel, call)
+		t = startTask(ctx, cancel, call, s.ended)
 		s.current = t
 	}
 	s.mu.Unlock()

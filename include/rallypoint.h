@@ -99,6 +99,7 @@ enum rp_code {
     RP_ERR_NUMBER = 70,      /* add on a value that is not a number */
     RP_ERR_TOO_LARGE = 72,   /* a key, value or quota limit */
     RP_ERR_EMPTY = 74,       /* pop from an empty queue */
+    RP_ERR_UNSUPPORTED = 76, /* this kind of store or file system cannot do that */
     RP_ERR_HANDLE = 80,      /* the handle is closed, zero or of another kind */
     RP_ERR_FORKED = 82,      /* the process was forked after the library was loaded */
     RP_ERR_BUFFER = 84,      /* the caller's buffer is too small */
@@ -181,6 +182,19 @@ typedef struct rp_member {
  */
 RP_API int32_t rp_handles_open(int64_t *count, rp_error *err);
 
+/*
+ * What the library holds in this process at the moment. `goroutines` counts its own
+ * threads of execution, a few of which stay once there was one handle.
+ */
+typedef struct rp_usage {
+    size_t struct_size;
+    int64_t handles;
+    int64_t goroutines;
+} rp_usage;
+
+/* Fills *usage, for leak tests and for watching. */
+RP_API int32_t rp_usage_get(rp_usage *usage, rp_error *err);
+
 /* ------------------------------------------------------------------ logging */
 
 /* Levels of log records; those of Python's logging. */
@@ -207,8 +221,8 @@ typedef struct rp_log_record {
 
 /*
  * Takes the oldest record out of the log of the process. RP_PENDING if there is none.
- * The library never calls back into the program, so it keeps its last 1024 records
- * until they are asked for here.
+ * The library keeps its last 1024 records until they are asked for here, or taken by
+ * the function of rp_log_set_callback.
  */
 RP_API int32_t rp_log_next(rp_log_record *record, rp_error *err);
 
@@ -217,6 +231,21 @@ RP_API int32_t rp_log_next(rp_log_record *record, rp_error *err);
  * Records below it cost next to nothing.
  */
 RP_API int32_t rp_log_set_level(int32_t level, rp_error *err);
+
+/*
+ * What rp_log_set_callback calls. `record` is valid during the call. Runs on a thread
+ * of the library, one call at a time. It may call the library, but for
+ * rp_log_set_callback, and should not wait: records pile up, then, and get lost.
+ */
+typedef void (*rp_log_callback)(void *user, const rp_log_record *record);
+
+/*
+ * Has `callback` called with each record from now on, the ones kept included; NULL
+ * ends that. When the function returns, the callback set before is not running and
+ * will not be called again, so that `user` may be freed. RP_ERR_INVALID if called by a
+ * callback. A program with a callback leaves rp_log_next alone.
+ */
+RP_API int32_t rp_log_set_callback(rp_log_callback callback, void *user, rp_error *err);
 
 /* ------------------------------------------------------------- store servers */
 
@@ -251,9 +280,12 @@ RP_API int32_t rp_store_server_stop(rp_store_server server, rp_error *err);
 /* ------------------------------------------------------------------- stores */
 
 /*
- * A key-value store with the operations of PyTorch's c10d Store. Waiting operations
- * do not hold up others on the same handle, except that a store made by
- * rp_store_connect may use one connection for each operation under way.
+ * A key-value store with the operations of PyTorch's c10d Store. It is made by one of
+ * rp_store_connect (a server), rp_store_open_file (a shared file), rp_store_open_hash
+ * (memory), rp_store_open_prefix (a part of another store) and rp_member_keys (the
+ * control plane). Waiting operations do not hold up others on the same handle, except
+ * that a store made by rp_store_connect may use one connection for each operation
+ * under way.
  *
  * Every operation takes `timeout_ms`. It blocks at most so long and then returns
  * RP_ERR_TIMEOUT; with 0 it has no time to do anything. Whether a write was applied
@@ -262,7 +294,8 @@ RP_API int32_t rp_store_server_stop(rp_store_server server, rp_error *err);
  * rp_store_start and cancel that.
  *
  * All may return RP_ERR_INVALID, RP_ERR_TIMEOUT, RP_ERR_CANCELED, RP_ERR_CONNECTION,
- * RP_ERR_TOO_LARGE and the codes of handles; rp_member_keys tells of the others.
+ * RP_ERR_TOO_LARGE and the codes of handles; rp_store_open_file and rp_member_keys tell
+ * of others.
  */
 
 /* host: name or address. port: 1 to 65535. */
@@ -282,6 +315,51 @@ RP_API int32_t rp_store_connect(const rp_store_config *config, int64_t timeout_m
                                 rp_store *store, rp_error *err);
 RP_API int32_t rp_store_connect_start(const rp_store_config *config, int64_t timeout_ms,
                                       rp_op *op, rp_error *err);
+
+/* Bits of rp_store_file_config.flags. */
+enum rp_file_flag {
+    RP_FILE_REMOTE = 1 /* other machines write to the file: for a file system whose name
+                          does not tell that it is one of a network */
+};
+
+/*
+ * path: required; the directory must exist. world_size: how many stores must have been
+ * closed before the one that closes last removes the file; 0: however many, -1: the
+ * file stays.
+ */
+typedef struct rp_store_file_config {
+    size_t struct_size;
+    const char *path;
+    int64_t world_size;
+    uint32_t flags; /* enum rp_file_flag */
+} rp_store_file_config;
+
+/*
+ * Opens a store in a file that it shares with every process, on this machine or on
+ * others with locks over the same file system, that opens it by this function or as
+ * PyTorch's FileStore. A missing file is created; one that is left over is used on
+ * with its keys. Waits for the file's lock at most `timeout_ms`.
+ *
+ * RP_ERR_INVALID if the system refuses the path, RP_ERR_UNSUPPORTED if the file system
+ * has no locks. Operations also return RP_ERR_STATE for a file that is gone, replaced
+ * or something else, and RP_ERR_UNSUPPORTED for queues, which a file has not.
+ */
+RP_API int32_t rp_store_open_file(const rp_store_file_config *config, int64_t timeout_ms,
+                                  rp_store *store, rp_error *err);
+RP_API int32_t rp_store_open_file_start(const rp_store_file_config *config, int64_t timeout_ms,
+                                        rp_op *op, rp_error *err);
+
+/* Makes an empty store in the memory of this process, for its threads. */
+RP_API int32_t rp_store_open_hash(rp_store *store, rp_error *err);
+
+/*
+ * Makes a view of `store` in which key k is the key prefix/k there, as PyTorch's
+ * PrefixStore does. It counts the keys of the whole store, but lists its own ones.
+ * Closing it leaves `store` open; when `store` is closed its operations end with
+ * RP_ERR_CANCELED.
+ */
+RP_API int32_t rp_store_open_prefix(rp_store store, const void *prefix, size_t prefix_len,
+                                    rp_store *view, rp_error *err);
 
 /* Closes the store for this handle. Operations under way end with RP_ERR_CANCELED. */
 RP_API int32_t rp_store_close(rp_store store, rp_error *err);
@@ -410,8 +488,8 @@ typedef struct rp_store_request {
 
 /*
  * What came out of an operation. Fields that the operation does not name are zero.
- * `store` is that of rp_store_connect_start. To be freed with rp_store_result_free,
- * which does not close `store`.
+ * `store` is that of rp_store_connect_start and the like. To be freed with
+ * rp_store_result_free, which does not close `store`.
  */
 typedef struct rp_store_result {
     size_t struct_size;
@@ -435,6 +513,14 @@ RP_API int32_t rp_store_start(rp_store store, const rp_store_request *request, r
  * several threads. Cancelled by rp_op_cancel and rp_op_free.
  */
 RP_API int32_t rp_op_wait(rp_op op, int64_t timeout_ms, rp_error *err);
+
+/*
+ * Stores a descriptor in *fd that poll(2) finds readable as soon as the operation has
+ * ended, however it did: for event loops. It belongs to the operation, which closes it
+ * in rp_op_free; the program only waits for it. The same one with each call.
+ * RP_ERR_TOO_LARGE if the process may not open more.
+ */
+RP_API int32_t rp_op_fd(rp_op op, int32_t *fd, rp_error *err);
 
 /*
  * Takes the result out of an operation that succeeded; the second call for one
@@ -533,6 +619,15 @@ RP_API int32_t rp_member_next(rp_member member, int64_t timeout_ms, rp_outcome *
 RP_API int32_t rp_member_cancel(rp_member member, rp_error *err);
 
 /*
+ * Tells the others that all workers of this node have succeeded: from then on it counts
+ * neither as lost nor for a regroup. To be called before a rp_member_shutdown with
+ * RP_END_SUCCESS by a program that does not run the agents' exit barrier on the store of
+ * rp_member_keys, which says the same. RP_PENDING as in rp_member_next. Does nothing
+ * before the first outcome. Cancelled by rp_member_cancel and rp_member_close.
+ */
+RP_API int32_t rp_member_finish(rp_member member, int64_t timeout_ms, rp_error *err);
+
+/*
  * Ends this node's part in the run. With RP_END_SUCCESS or RP_END_FAILED a member of
  * the last completed round closes the run for all; everybody else, and RP_END_LEAVE,
  * merely leaves. `reason` (NULL for none) is told to those who meet the closed run.
@@ -561,6 +656,24 @@ RP_API int32_t rp_member_nodes_waiting(rp_member member, int32_t *count, rp_erro
 
 /* Sets *closed to 1 if the run is known to be closed, else to 0. Like the above. */
 RP_API int32_t rp_member_is_closed(rp_member member, int32_t *closed, rp_error *err);
+
+/*
+ * Waits until there is an event: something to look at again. nodes_waiting, is_closed or
+ * reason may have changed, or a rp_member_next, _finish, _shutdown or _set_closed has
+ * ended, whose result the next such call returns. Takes the event, which stands for all
+ * until then, so that of several callers one gets it. RP_PENDING if there is none within
+ * `timeout_ms`. An event may turn out to be nothing new; rp_member_cancel makes one.
+ * RP_ERR_CANCELED if the member is closed meanwhile.
+ */
+RP_API int32_t rp_member_event_wait(rp_member member, int64_t timeout_ms, rp_error *err);
+
+/*
+ * Stores a descriptor in *fd that poll(2) finds readable while there is an event: for
+ * event loops, which then take it by rp_member_event_wait with timeout 0, look at what
+ * they want to know, and poll again. It belongs to the member, which closes it in
+ * rp_member_close. The same one with each call. RP_ERR_TOO_LARGE as in rp_op_fd.
+ */
+RP_API int32_t rp_member_event_fd(rp_member member, int32_t *fd, rp_error *err);
 
 /*
  * Tells why nodes_waiting or is_closed last changed, for people. *size is the size of

@@ -31,6 +31,7 @@ class Code(enum.IntEnum):
     NUMBER = 70  # add on a value that is not a number
     TOO_LARGE = 72  # a key, value or quota limit
     EMPTY = 74  # pop from an empty queue
+    UNSUPPORTED = 76  # this kind of store or file system cannot do that
     HANDLE = 80  # the object was closed
     FORKED = 82  # the process was forked after the library was loaded
     BUFFER = 84  # a buffer is too small

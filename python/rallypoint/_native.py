@@ -38,6 +38,7 @@ SLICE_MS = 50
 FOREVER = -1
 
 MEMBER_ENVIRONMENT = 1
+FILE_REMOTE = 1
 
 # enum rp_meeting
 MEETING_ALONE = 0
@@ -126,6 +127,10 @@ class AgentHandle(Struct):
     _fields_ = (("id", c_uint64),)
 
 
+class Usage(Struct):
+    _fields_ = (("struct_size", c_size_t), ("handles", c_int64), ("goroutines", c_int64))
+
+
 class LogRecord(Struct):
     _fields_ = (
         ("struct_size", c_size_t),
@@ -136,12 +141,24 @@ class LogRecord(Struct):
     )
 
 
+LogCallback = ctypes.CFUNCTYPE(None, c_void_p, POINTER(LogRecord))
+
+
 class StoreServerConfig(Struct):
     _fields_ = (("struct_size", c_size_t), ("host", c_char_p), ("port", c_int32))
 
 
 class StoreConfig(Struct):
     _fields_ = (("struct_size", c_size_t), ("host", c_char_p), ("port", c_int32))
+
+
+class StoreFileConfig(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("world_size", c_int64),
+        ("flags", c_uint32),
+    )
 
 
 class StoreRequest(Struct):
@@ -315,9 +332,11 @@ STRUCTS: dict[str, type[Struct]] = {
     "rp_store_server": StoreServerHandle,
     "rp_op": OpHandle,
     "rp_member": MemberHandle,
+    "rp_usage": Usage,
     "rp_log_record": LogRecord,
     "rp_store_server_config": StoreServerConfig,
     "rp_store_config": StoreConfig,
+    "rp_store_file_config": StoreFileConfig,
     "rp_store_request": StoreRequest,
     "rp_store_result": StoreResult,
     "rp_option": Option,
@@ -331,6 +350,9 @@ STRUCTS: dict[str, type[Struct]] = {
     "rp_failure": Failure,
 }
 
+# The types of functions that the library calls, by their names in the header.
+CALLBACKS: dict[str, Any] = {"rp_log_callback": LogCallback}
+
 _ERR = POINTER(Error)
 _KEY = (c_char_p, c_size_t)
 _KEYS = (POINTER(Bytes), c_size_t)
@@ -343,8 +365,10 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_buffer_free": (None, (POINTER(Buffer),)),
     "rp_list_free": (None, (POINTER(List),)),
     "rp_handles_open": (c_int32, (POINTER(c_int64), _ERR)),
+    "rp_usage_get": (c_int32, (POINTER(Usage), _ERR)),
     "rp_log_next": (c_int32, (POINTER(LogRecord), _ERR)),
     "rp_log_set_level": (c_int32, (c_int32, _ERR)),
+    "rp_log_set_callback": (c_int32, (LogCallback, c_void_p, _ERR)),
     "rp_store_server_start": (
         c_int32,
         (POINTER(StoreServerConfig), POINTER(StoreServerHandle), _ERR),
@@ -353,6 +377,16 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_store_server_stop": (c_int32, (StoreServerHandle, _ERR)),
     "rp_store_connect": (c_int32, (POINTER(StoreConfig), c_int64, POINTER(StoreHandle), _ERR)),
     "rp_store_connect_start": (c_int32, (POINTER(StoreConfig), c_int64, POINTER(OpHandle), _ERR)),
+    "rp_store_open_file": (
+        c_int32,
+        (POINTER(StoreFileConfig), c_int64, POINTER(StoreHandle), _ERR),
+    ),
+    "rp_store_open_file_start": (
+        c_int32,
+        (POINTER(StoreFileConfig), c_int64, POINTER(OpHandle), _ERR),
+    ),
+    "rp_store_open_hash": (c_int32, (POINTER(StoreHandle), _ERR)),
+    "rp_store_open_prefix": (c_int32, (StoreHandle, *_KEY, POINTER(StoreHandle), _ERR)),
     "rp_store_close": (c_int32, (StoreHandle, _ERR)),
     "rp_store_set": (c_int32, (StoreHandle, *_KEY, *_KEY, c_int64, _ERR)),
     "rp_store_get": (c_int32, (StoreHandle, *_KEY, c_int64, POINTER(Buffer), _ERR)),
@@ -378,6 +412,7 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_store_barrier": (c_int32, (StoreHandle, *_KEY, c_int64, c_int64, _ERR)),
     "rp_store_start": (c_int32, (StoreHandle, POINTER(StoreRequest), POINTER(OpHandle), _ERR)),
     "rp_op_wait": (c_int32, (OpHandle, c_int64, _ERR)),
+    "rp_op_fd": (c_int32, (OpHandle, POINTER(c_int32), _ERR)),
     "rp_op_result": (c_int32, (OpHandle, POINTER(StoreResult), _ERR)),
     "rp_op_cancel": (c_int32, (OpHandle, _ERR)),
     "rp_op_free": (c_int32, (OpHandle, _ERR)),
@@ -385,10 +420,13 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_member_open": (c_int32, (POINTER(MemberConfig), POINTER(MemberHandle), _ERR)),
     "rp_member_next": (c_int32, (MemberHandle, c_int64, POINTER(Outcome), _ERR)),
     "rp_member_cancel": (c_int32, (MemberHandle, _ERR)),
+    "rp_member_finish": (c_int32, (MemberHandle, c_int64, _ERR)),
     "rp_member_shutdown": (c_int32, (MemberHandle, c_int32, c_char_p, c_int64, _ERR)),
     "rp_member_set_closed": (c_int32, (MemberHandle, c_char_p, c_int64, _ERR)),
     "rp_member_nodes_waiting": (c_int32, (MemberHandle, POINTER(c_int32), _ERR)),
     "rp_member_is_closed": (c_int32, (MemberHandle, POINTER(c_int32), _ERR)),
+    "rp_member_event_wait": (c_int32, (MemberHandle, c_int64, _ERR)),
+    "rp_member_event_fd": (c_int32, (MemberHandle, POINTER(c_int32), _ERR)),
     "rp_member_reason": (c_int32, (MemberHandle, c_char_p, POINTER(c_size_t), _ERR)),
     "rp_member_keys": (c_int32, (MemberHandle, c_uint64, POINTER(StoreHandle), _ERR)),
     "rp_member_close": (c_int32, (MemberHandle, _ERR)),

@@ -49,6 +49,16 @@ def functions() -> dict[str, Function]:
     return found
 
 
+def callbacks() -> dict[str, Function]:
+    """The types of functions that the library calls: typedef RESULT (*NAME)(ARGUMENTS);"""
+    found = {}
+    pattern = r"typedef\s+(\w+)\s*\(\*(\w+)\)\(([^;]*?)\);"
+    for result, name, arguments in re.findall(pattern, _source()):
+        parts = arguments.split(",")
+        found[name] = Function(result, name, tuple(_variable(p) for p in parts))
+    return found
+
+
 def structs() -> dict[str, tuple[Variable, ...]]:
     found = {}
     for fields, name in re.findall(r"typedef struct \w+ \{(.*?)\} (\w+);", _source(), flags=re.S):

@@ -34,7 +34,14 @@ def ctype(c_type: str, array: int = 0):  # type: ignore[no-untyped-def]
         return SCALARS[c_type]
     if c_type.endswith("*"):
         return ctypes.POINTER(ctype(c_type[:-1]))
-    return _native.STRUCTS[c_type]
+    return _native.CALLBACKS.get(c_type) or _native.STRUCTS[c_type]
+
+
+def exact(variable: header.Variable):  # type: ignore[no-untyped-def]
+    """The type of an argument. void* is a pointer to bytes, but `user` is the program's."""
+    if (variable.type, variable.name) == ("void*", "user"):
+        return ctypes.c_void_p
+    return ctype(variable.type, variable.array)
 
 
 def test_functions() -> None:
@@ -43,7 +50,16 @@ def test_functions() -> None:
     for name, function in functions.items():
         result, arguments = _native.TABLE[name]
         assert result == ctype(function.result), name
-        assert arguments == tuple(ctype(a.type, a.array) for a in function.arguments), name
+        assert arguments == tuple(exact(a) for a in function.arguments), name
+
+
+def test_callbacks() -> None:
+    callbacks = header.callbacks()
+    assert callbacks.keys() == _native.CALLBACKS.keys()
+    for name, function in callbacks.items():
+        want = _native.CALLBACKS[name]
+        assert want._restype_ == ctype(function.result), name
+        assert want._argtypes_ == tuple(exact(a) for a in function.arguments), name
 
 
 def test_structs() -> None:
@@ -67,6 +83,7 @@ def test_enums() -> None:
     assert codes == {f"RP_ERR_{code.name}": code.value for code in Code}
     assert enums.pop("rp_ending") == {f"RP_END_{e.name}": e.value for e in Ending}
     assert enums.pop("rp_member_flag") == {"RP_MEMBER_ENVIRONMENT": _native.MEMBER_ENVIRONMENT}
+    assert enums.pop("rp_file_flag") == {"RP_FILE_REMOTE": _native.FILE_REMOTE}
     levels = enums.pop("rp_log_level")
     assert set(levels.values()) == set(_log.LEVELS.values())
     operations = enums.pop("rp_store_op")
