@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         StateError,
     )
     from ._member import Ending, Member, Outcome
-    from ._store import Store, StoreServer, connect_store
+    from ._store import FileStore, HashStore, PrefixStore, Store, StoreServer, connect_store
 
     __version__: str
 
@@ -37,12 +37,15 @@ __all__ = [
     "DeadlineError",
     "EmptyError",
     "Ending",
+    "FileStore",
     "ForkedError",
     "GracefulExitError",
+    "HashStore",
     "InvalidError",
     "LibraryError",
     "Member",
     "Outcome",
+    "PrefixStore",
     "RallypointError",
     "StateError",
     "Store",
@@ -55,6 +58,9 @@ _MODULES = {
     "Ending": "_member",
     "Member": "_member",
     "Outcome": "_member",
+    "FileStore": "_store",
+    "HashStore": "_store",
+    "PrefixStore": "_store",
     "Store": "_store",
     "StoreServer": "_store",
     "connect_store": "_store",

@@ -7,6 +7,7 @@ torch takes.
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -55,7 +56,8 @@ def _close(handle_id: int) -> None:
 
 
 class Store:
-    """A key-value store. Made by connect_store and Member.keys.
+    """A key-value store. Made by connect_store and Member.keys; see also HashStore,
+    FileStore and PrefixStore.
 
     Keys and values are str (taken as UTF-8) or bytes; values come back as bytes. A
     call takes at most `timeout` seconds, and then raises DeadlineError; None stands
@@ -205,6 +207,66 @@ class Store:
         where: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class HashStore(Store):
+    """A store in the memory of this process, for its threads."""
+
+    def __init__(self) -> None:
+        handle = _native.StoreHandle()
+        _native.call("rp_store_open_hash", ctypes.byref(handle))
+        super().__init__(handle)
+
+
+class FileStore(Store):
+    """A store in a file, shared with all that open it, also by torch's FileStore.
+
+    The directory of `path` must exist; the file is created if it is missing, and used on
+    with its keys if it is not. `world_size` is how many stores must have been closed
+    before the one that closes last removes the file; 0 is however many, -1 that it stays.
+    `remote` tells that other machines write to it on a file system that looks local.
+    Waits for the file's lock for `timeout` seconds (DeadlineError); the store's own
+    timeout becomes the same. There are no queues (code UNSUPPORTED).
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        world_size: int = 0,
+        timeout: float = DEFAULT_TIMEOUT,
+        *,
+        remote: bool = False,
+    ) -> None:
+        config = _native.StoreFileConfig(
+            path=_native.text(os.fspath(path)),
+            world_size=world_size,
+            flags=_native.FILE_REMOTE if remote else 0,
+        )
+        op = _native.OpHandle()
+        _native.call(
+            "rp_store_open_file_start",
+            ctypes.byref(config),
+            _native.milliseconds(timeout),
+            ctypes.byref(op),
+        )
+        super().__init__(_wait_for(op).store)
+        self.timeout = timeout
+
+
+class PrefixStore(Store):
+    """A part of another store: key k here is the key prefix/k there.
+
+    num_keys() counts the whole store, list_keys() its own keys. Closing it leaves
+    `store` open; after `store` is closed its calls raise CanceledError.
+    """
+
+    def __init__(self, prefix: Text, store: Store) -> None:
+        data = _encode(prefix)
+        handle = _native.StoreHandle()
+        _native.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
+        super().__init__(handle)
+        self.timeout = store.timeout
+        self._below = store  # which would close itself otherwise
 
 
 def connect_store(host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> Store:

@@ -10,12 +10,22 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 import rallypoint
-from rallypoint import Code, RallypointError, Store, StoreServer, connect_store
+from rallypoint import (
+    Code,
+    FileStore,
+    HashStore,
+    PrefixStore,
+    RallypointError,
+    Store,
+    StoreServer,
+    connect_store,
+)
 from rallypoint._torch import TorchStore
 
 SHORT = timedelta(milliseconds=50)
@@ -37,6 +47,26 @@ def settle(store: dist.Store) -> None:
     store.num_keys()
 
 
+def one_hash(server: StoreServer, folder: Path) -> list[Store]:
+    return [HashStore()] * 2
+
+
+def two_prefixes(server: StoreServer, folder: Path) -> list[Store]:
+    below = connect_store("127.0.0.1", server.port, 20)
+    return [PrefixStore("a", PrefixStore("b", below)), PrefixStore("b/a", below)]
+
+
+def two_files(server: StoreServer, folder: Path) -> list[Store]:
+    return [FileStore(folder / "store", 2, 20) for _ in range(2)]
+
+
+LOCAL = {
+    "HashStore": one_hash,
+    "PrefixStore of ours, our server": two_prefixes,
+    "FileStore": two_files,
+}
+
+
 class TestEveryCall:
     """One set of calls, made by torch's client, by ours, and through ours as torch sees it.
 
@@ -50,13 +80,23 @@ class TestEveryCall:
             "TorchStore, torch's server (libuv)",
             "TorchStore, torch's server (legacy)",
             "PrefixStore of TorchStore, our server",
+            "HashStore",
+            "PrefixStore of ours, our server",
+            "FileStore",
         ]
     )
     def kind(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 
     @pytest.fixture
-    def clients(self, kind: str, server: StoreServer) -> Iterator[list[dist.Store]]:
+    def clients(self, kind: str, server: StoreServer, tmp_path: Path) -> Iterator[list[dist.Store]]:
+        if kind in LOCAL:
+            stores = LOCAL[kind](server, tmp_path)
+            yield [TorchStore(s, LONG) if isinstance(s, Store) else s for s in stores]
+            for store in stores:
+                if isinstance(store, Store):
+                    store.close()
+            return
         if kind.startswith("stock"):
             yield [stock_client(server) for _ in range(2)]
             return
@@ -165,8 +205,8 @@ class TestEveryCall:
 
     @pytest.mark.skipif(not HAS_QUEUES, reason="torch 2.8")
     def test_queues(self, clients: list[dist.Store], kind: str) -> None:
-        if "legacy" in kind or "PrefixStore" in kind:
-            pytest.skip("torch offers no queues there")
+        if "legacy" in kind or "PrefixStore of Torch" in kind or kind == "FileStore":
+            pytest.skip("there are no queues there")
         a, b = clients
         assert a.queue_len("q") == 0
         with pytest.raises(dist.QueueEmptyError):
@@ -183,14 +223,15 @@ class TestEveryCall:
 
     @pytest.mark.skipif(not HAS_LIST_KEYS, reason="torch 2.10")
     def test_list_keys(self, clients: list[dist.Store], kind: str) -> None:
-        if "PrefixStore" in kind:
+        if "PrefixStore of Torch" in kind:
             pytest.skip("torch offers no list_keys there")
         a, b = clients
         a.set("x", "1")
         b.set("y", "1")
         settle(a)
         settle(b)
-        assert sorted(a.list_keys()) == ["x", "y"]
+        own = {"efcount/"} if kind == "FileStore" else set()  # its counter of users
+        assert set(a.list_keys()) == {"x", "y"} | own
 
     @pytest.mark.skipif(not HAS_BARRIER, reason="torch 2.12")
     def test_barrier(self, clients: list[dist.Store]) -> None:
@@ -415,3 +456,30 @@ def test_interrupt(run_python) -> None:  # type: ignore[no-untyped-def]
                 raise AssertionError
         """
     )
+
+
+def test_file_shared_with_torch(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    stock = dist.FileStore(str(path), -1)
+    with FileStore(path, -1, timeout=20) as ours:
+        stock.set("a", "1")
+        assert ours.get("a") == b"1"
+        ours.add("n", 3)
+        assert stock.add("n", 4) == 7
+        with pytest.raises(RallypointError) as e:
+            ours.queue_len("q")
+        assert e.value.code == Code.UNSUPPORTED
+    assert path.exists()
+    path.unlink()
+    with pytest.raises(rallypoint.InvalidError, match="missing"):
+        FileStore(tmp_path / "missing" / "store")
+
+
+def test_prefix_keeps_the_store_below() -> None:
+    view = PrefixStore("p", HashStore())
+    view.set("k", "v")
+    assert view.get("k") == b"v" and view.num_keys() == 1
+    view.close()
+    with pytest.raises(RallypointError) as e:
+        view.get("k")
+    assert e.value.code == Code.HANDLE
