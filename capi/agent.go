@@ -43,7 +43,7 @@ func (a *openAgent) start() (*task[agent.Result], error) {
 		a.run = startTask(context.Background(), func() {}, func(ctx context.Context) (agent.Result, error) {
 			err := a.Run(ctx)
 			return a.Result(), err
-		})
+		}, nil)
 	}
 	return a.run, nil
 }
