@@ -158,6 +158,7 @@ const char *rp_code_name(int32_t code) {
         ERR(MISMATCH)
         ERR(TENANT)
         ERR(NODE_IN_USE)
+        ERR(AUTH)
         ERR(CLOSED)
         ERR(GRACEFUL)
         ERR(TIMEOUT)

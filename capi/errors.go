@@ -35,6 +35,7 @@ const (
 	_ = -uint(C.RP_ERR_MISMATCH ^ int(rendezvous.CodeMismatch))
 	_ = -uint(C.RP_ERR_TENANT ^ int(rendezvous.CodeTenant))
 	_ = -uint(C.RP_ERR_NODE_IN_USE ^ int(rendezvous.CodeNodeInUse))
+	_ = -uint(C.RP_ERR_AUTH ^ int(rendezvous.CodeAuth))
 	_ = -uint(C.RP_ERR_CLOSED ^ int(rendezvous.CodeClosed))
 	_ = -uint(C.RP_ERR_GRACEFUL ^ int(rendezvous.CodeGraceful))
 	_ = -uint(C.RP_ERR_TIMEOUT ^ int(rendezvous.CodeTimeout))

@@ -86,6 +86,7 @@ enum rp_code {
     RP_ERR_MISMATCH = 12,    /* this node and the run disagree on min, max, unit or target */
     RP_ERR_TENANT = 14,      /* the port serves another run */
     RP_ERR_NODE_IN_USE = 16, /* a live node already carries this node id */
+    RP_ERR_AUTH = 18,        /* one side could not prove that it knows the token */
     RP_ERR_CLOSED = 20,      /* the run is closed, or can no longer regroup */
     RP_ERR_GRACEFUL = 22,    /* the run ended well and never needed this node */
     RP_ERR_TIMEOUT = 30,     /* a deadline passed */
@@ -606,7 +607,7 @@ RP_API int32_t rp_member_open(const rp_member_config *config, rp_member *member,
  *
  * Errors: RP_ERR_CLOSED, RP_ERR_GRACEFUL, RP_ERR_TIMEOUT, RP_ERR_CANCELED,
  * RP_ERR_CONNECTION, RP_ERR_STATE, RP_ERR_MISMATCH, RP_ERR_TENANT,
- * RP_ERR_NODE_IN_USE, RP_ERR_INVALID. After an error it may be called anew.
+ * RP_ERR_NODE_IN_USE, RP_ERR_AUTH, RP_ERR_INVALID. After an error it may be called anew.
  */
 RP_API int32_t rp_member_next(rp_member member, int64_t timeout_ms, rp_outcome *outcome,
                               rp_error *err);

@@ -15,19 +15,19 @@ import (
 	"rallypoint/tcpstore/control"
 )
 
-func newAdmin() *cobra.Command {
+func newAdmin(log *logging) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admin",
 		Short: "Close a job or evict a node",
 		Long: `Close a job or evict a node at its control plane. The job's nodes, its history and
 the logs say who did it and why.
 
-Whoever can reach the control plane's port may do this: there is no other
-protection.`,
+Whoever can reach the control plane's port may do this, unless it has a token:
+then --token-file has to name its file.`,
 		Args: noCommand,
 		RunE: func(*cobra.Command, []string) error { return errors.New("a command is missing: close or evict") },
 	}
-	cmd.AddCommand(newAdminClose(), newAdminEvict())
+	cmd.AddCommand(newAdminClose(log), newAdminEvict(log))
 	return cmd
 }
 
@@ -37,6 +37,8 @@ type order struct {
 	run     string
 	reason  string
 	timeout time.Duration
+	file    tokenFlag
+	token   *control.Token // nil: none; set by prepare
 }
 
 func (o *order) addFlags(cmd *cobra.Command) {
@@ -44,10 +46,11 @@ func (o *order) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.run, "rdzv-id", "", "the run `ID` (required)")
 	flags.StringVar(&o.reason, "reason", "", "`TEXT` that the job's nodes are told (required)")
 	flags.DurationVar(&o.timeout, "timeout", 5*time.Second, "longest wait for the answer")
+	o.file.addTo(cmd)
 }
 
 // prepare checks what was given.
-func (o *order) prepare(endpoint string) (err error) {
+func (o *order) prepare(endpoint string, log *logging) (err error) {
 	if o.addr, err = parseTarget(endpoint, control.DefaultPort); err != nil {
 		return err
 	}
@@ -57,7 +60,11 @@ func (o *order) prepare(endpoint string) (err error) {
 	case strings.TrimSpace(o.reason) == "":
 		return errors.New("--reason is missing: the job's nodes are told it")
 	}
-	return positive("--timeout", o.timeout)
+	if err := positive("--timeout", o.timeout); err != nil {
+		return err
+	}
+	o.token, err = o.file.open(log)
+	return err
 }
 
 // carryOut asks, and prints what was done.
@@ -92,7 +99,7 @@ func whoAmI() string {
 	return user + "@" + host
 }
 
-func newAdminClose() *cobra.Command {
+func newAdminClose(log *logging) *cobra.Command {
 	var o order
 	var stop bool
 	cmd := &cobra.Command{
@@ -108,11 +115,11 @@ be opened again; its id is free once none of its nodes is left.`,
   rallypoint admin close host0:29400 --rdzv-id job7 --reason "wrong data" --stop`,
 		Args: wantArgs("ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.prepare(args[0]); err != nil {
+			if err := o.prepare(args[0], log); err != nil {
 				return err
 			}
 			return o.carryOut(cmd, func(ctx context.Context) (string, error) {
-				return control.AdminClose(ctx, o.addr, o.run, whoAmI(), o.reason, stop)
+				return control.AdminClose(ctx, o.addr, o.token, o.run, whoAmI(), o.reason, stop)
 			})
 		},
 	}
@@ -121,7 +128,7 @@ be opened again; its id is free once none of its nodes is left.`,
 	return cmd
 }
 
-func newAdminEvict() *cobra.Command {
+func newAdminEvict(log *logging) *cobra.Command {
 	var o order
 	var node string
 	cmd := &cobra.Command{
@@ -135,14 +142,14 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node node-3PT6S2LSQXJN --reason "its GPU is broken"`,
 		Args:    wantArgs("ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.prepare(args[0]); err != nil {
+			if err := o.prepare(args[0], log); err != nil {
 				return err
 			}
 			if node == "" {
 				return errors.New("--node is missing: whom?")
 			}
 			return o.carryOut(cmd, func(ctx context.Context) (string, error) {
-				return control.AdminEvict(ctx, o.addr, o.run, node, whoAmI(), o.reason)
+				return control.AdminEvict(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
 			})
 		},
 	}

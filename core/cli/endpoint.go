@@ -20,6 +20,7 @@ import (
 	"rallypoint"
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore"
+	"rallypoint/tcpstore/control"
 )
 
 // parseTarget takes the ENDPOINT argument of a command that talks to a server.
@@ -107,7 +108,7 @@ func isTCPStore(ctx context.Context, addr string) bool {
 func isControlPlane(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	code, _, body, err := httpGet(ctx, addr, "/healthz", nil)
+	code, _, body, err := httpGet(ctx, addr, nil, "/healthz", nil)
 	return err == nil && code == http.StatusOK && string(body) == "ok\n"
 }
 
@@ -118,9 +119,8 @@ const maxPage = 256 << 20
 // httpGet fetches a page on a connection of its own, without a proxy: a control
 // plane is near. It uses no http.Transport, which would add its own
 // words about servers that speak first, and 0.4 MB to the library.
-func httpGet(ctx context.Context, addr, path string, query url.Values) (code int, contentType string, body []byte, err error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+func httpGet(ctx context.Context, addr string, token *control.Token, path string, query url.Values) (code int, contentType string, body []byte, err error) {
+	conn, err := control.DialHTTP(ctx, addr, token)
 	if err != nil {
 		return 0, "", nil, err
 	}

@@ -25,6 +25,7 @@ type runOptions struct {
 	nodeRank                                     int
 	masterAddr                                   string
 	masterPort                                   int
+	tokenFile                                    string
 	localAddr, logsSpecs, numaBinding            string
 	signals                                      string
 	shutdownTimeout                              int
@@ -85,6 +86,8 @@ var runFlags = []runFlag{
 	{name: "master-addr", group: groupNodes, meta: "HOST", help: "node 0, where there is no endpoint; 127.0.0.1", text: func(o *runOptions) *string { return &o.masterAddr }},
 	{name: "master-port", group: groupNodes, meta: "PORT", help: "its port; 29500", number: func(o *runOptions) *int { return &o.masterPort }},
 	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address of this node for the others", text: func(o *runOptions) *string { return &o.localAddr }},
+
+	{name: "token-file", group: groupNodes, noPET: true, ours: true, meta: "FILE", help: "token that the control plane and its nodes share; $RALLYPOINT_TOKEN_FILE", text: func(o *runOptions) *string { return &o.tokenFile }},
 
 	{name: "module", short: 'm', group: groupScript, help: "the script is a module, as for python -m", on: func(o *runOptions) *bool { return &o.module }},
 	{name: "no-python", group: groupScript, help: "the script is a program, run without an interpreter", on: func(o *runOptions) *bool { return &o.noPython }},

@@ -126,6 +126,9 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 	if err != nil {
 		return usagef("argument --rdzv-conf: %v", err)
 	}
+	if o.tokenFile != "" {
+		p.TokenFile = o.tokenFile
+	}
 	c.warnings = append(c.warnings, warnings...)
 	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
 	host, port, err := rendezvous.ParseEndpoint(p.Endpoint, control.DefaultPort)

@@ -10,6 +10,8 @@ import (
 
 func newServe(log *logging) *cobra.Command {
 	var listen string
+	var token tokenFlag
+	var httpOpen bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the control plane of many jobs",
@@ -21,11 +23,17 @@ It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
 answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus). "rallypoint
 status" shows what it knows; "rallypoint admin" closes jobs and evicts nodes.
 
-Whoever can reach the port can join and close any job. The default address is
-reachable from this machine only; give the address of a trusted network, or
-0.0.0.0 for every interface.`,
+Whoever can reach the port can join and close any job, unless there is a token: a
+file with a secret line, the same for serve, run, status and admin and for the
+handler's option token_file. The default address is reachable from this machine
+only; give the address of a trusted network, or 0.0.0.0 for every interface.
+Nothing is encrypted.
+
+With a token, HTTP answers this machine only, but for /healthz; --http-open lets
+everybody read.`,
 		Example: `  rallypoint serve
   rallypoint serve --listen 0.0.0.0:29400
+  rallypoint serve --listen 0.0.0.0:29400 --token-file /etc/rallypoint/token
   rallypoint serve --listen [fd00::1]:29400 --log-level debug`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -33,11 +41,15 @@ reachable from this machine only; give the address of a trusted network, or
 			if err != nil {
 				return err
 			}
+			secret, err := token.open(log)
+			if err != nil {
+				return err
+			}
 			l, err := addr.open(cmd.Context())
 			if err != nil {
 				return err
 			}
-			s := control.Start(control.Config{Fixed: addr.port != 0, Log: log.logger()}, l)
+			s := control.Start(control.Config{Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, Log: log.logger()}, l)
 			fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())
 			<-cmd.Context().Done()
 			if err := s.Close(); err != nil {
@@ -47,5 +59,7 @@ reachable from this machine only; give the address of a trusted network, or
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", control.DefaultPort), "`HOST:PORT` to listen on; port 0 is any free one")
+	token.addTo(cmd)
+	cmd.Flags().BoolVar(&httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
 	return cmd
 }

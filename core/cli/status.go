@@ -14,7 +14,8 @@ import (
 // watchEvery is how often --watch looks.
 const watchEvery = time.Second
 
-func newStatus() *cobra.Command {
+func newStatus(log *logging) *cobra.Command {
+	var token tokenFlag
 	var q statusQuery
 	var asJSON, watched bool
 	cmd := &cobra.Command{
@@ -46,6 +47,9 @@ none now; an idle node is connected and asks for nothing.
 			if err := positive("--timeout", q.timeout); err != nil {
 				return err
 			}
+			if q.token, err = token.open(log); err != nil {
+				return err
+			}
 			show := newStatusPrinter(cmd.OutOrStdout(), asJSON, watched)
 			if watched {
 				ticker := time.NewTicker(watchEvery)
@@ -64,6 +68,7 @@ none now; an idle node is connected and asks for nothing.
 	flags.BoolVar(&asJSON, "json", false, "print JSON; with --watch one document a line")
 	flags.BoolVarP(&watched, "watch", "w", false, "look again each second, until interrupted")
 	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest wait for an answer")
+	token.addTo(cmd)
 	return cmd
 }
 

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
+	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore/control"
 )
 
@@ -19,6 +21,7 @@ const checkControl = `check that the job's first node or "rallypoint serve" runs
 type statusQuery struct {
 	addr    string
 	run     string // "": all runs
+	token   *control.Token
 	timeout time.Duration
 }
 
@@ -33,12 +36,16 @@ func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	if q.run != "" {
 		query.Set("rdzv_id", q.run)
 	}
-	code, kind, body, err := httpGet(limited, q.addr, "/status", query)
+	code, kind, body, err := httpGet(limited, q.addr, q.token, "/status", query)
 	isJSON := strings.HasPrefix(kind, "application/json")
 	var none control.NoRun
 	switch {
 	case ctx.Err() != nil:
 		return nil, st, ctx.Err()
+	case errors.Is(err, rendezvous.ErrAuth), errors.Is(err, rendezvous.ErrState):
+		return nil, st, failure{err}
+	case code == http.StatusForbidden:
+		return nil, st, failed("authentication failed: the control plane at %s wants a token: give its file by --token-file or %s", q.addr, rendezvous.EnvTokenFile)
 	case err != nil && endedEarly(err) && isTCPStore(ctx, q.addr):
 		return nil, st, failed("what listens at %s is a TCPStore (a MASTER_PORT, or a round's store), not a control plane; "+
 			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", q.addr, control.DefaultPort)

@@ -15,6 +15,7 @@ const (
 	CodeMismatch   Code = 12 // this node and the run disagree on min, max, unit or target
 	CodeTenant     Code = 14 // the port serves another run
 	CodeNodeInUse  Code = 16 // a live node already carries this node id
+	CodeAuth       Code = 18 // one side could not prove that it knows the token
 	CodeClosed     Code = 20 // the run is closed, or can no longer regroup
 	CodeGraceful   Code = 22 // the run ended well and never needed this node
 	CodeTimeout    Code = 30 // a deadline passed
@@ -50,6 +51,7 @@ var (
 	ErrMismatch   = &Error{CodeMismatch, "settings differ from the run's"}
 	ErrTenant     = &Error{CodeTenant, "the port serves another run"}
 	ErrNodeInUse  = &Error{CodeNodeInUse, "the node id is in use"}
+	ErrAuth       = &Error{CodeAuth, "authentication failed"}
 	ErrClosed     = &Error{CodeClosed, "the rendezvous is closed"}
 	ErrGraceful   = &Error{CodeGraceful, "the run ended without needing this node"}
 	ErrTimeout    = &Error{CodeTimeout, "timed out"}

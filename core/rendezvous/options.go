@@ -40,6 +40,7 @@ const (
 //	advertise_addr      host under which workers reach this node's round store
 //	store_port          fixed port of the round store; 0 (any)
 //	is_host             this node hosts the control plane (true) or does not (false)
+//	token_file          file with the token that the control plane and its nodes share
 //
 // Times are decimal seconds ("0.5"). Without effect, but checked, are
 // heartbeat_timeout with its other spelling heartbeat, cas_backoff_max_seconds
@@ -119,6 +120,7 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"node_id":        setNodeID,
 	"advertise_addr": setAdvertiseAddr,
 	"is_host":        setIsHost,
+	"token_file":     setTokenFile,
 
 	"heartbeat_timeout":       ignoredTimeout,
 	"heartbeat":               ignoredTimeout,
@@ -219,6 +221,14 @@ func setIsHost(s *optionSetter, value string) (expected string) {
 		return "1, true, t, yes or y, or 0, false, f, no or n"
 	}
 	s.p.IsHost = &b
+	return ""
+}
+
+func setTokenFile(s *optionSetter, value string) (expected string) {
+	if value == "" || strings.ContainsRune(value, 0) {
+		return "the path of a file"
+	}
+	s.p.TokenFile = value
 	return ""
 }
 

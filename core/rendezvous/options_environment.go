@@ -9,6 +9,9 @@ import (
 // flag from plug-ins, but not the variable.
 const envNodeRank = "PET_NODE_RANK"
 
+// EnvTokenFile names the token file where no option does.
+const EnvTokenFile = "RALLYPOINT_TOKEN_FILE"
+
 // rankHints are the variables by which schedulers number the nodes of a job, in
 // the order in which they are asked. A launcher that numbers processes counts
 // only where it says that it started one process on this node.
@@ -23,8 +26,8 @@ var rankHints = []struct {
 	{"PMI_RANK", "MPI_LOCALNRANKS"},                        // Hydra: MPICH, Intel MPI
 }
 
-// SetEnvironment takes what the environment says of this node's rank. getenv is
-// os.Getenv or of its kind.
+// SetEnvironment takes what the environment says of this node's rank and of the
+// token file. getenv is os.Getenv or of its kind.
 //
 // PET_NODE_RANK is taken as NodeRank if that is not set. The first of these that
 // is set is taken as RankHint, if that is not set: SLURM_NODEID,
@@ -32,6 +35,8 @@ var rankHints = []struct {
 // OMPI_COMM_WORLD_LOCAL_SIZE is 1), PMI_RANK (if MPI_LOCALNRANKS is 1). A hint
 // that is wrong does no harm: it counts only if no other node has it
 // (docs/design.md, promise 10).
+//
+// RALLYPOINT_TOKEN_FILE is taken as TokenFile if that is not set.
 //
 // A value that is no rank is ignored with a warning. Call it after SetOptions and
 // after Max is set: a rank that is not below Max is none.
@@ -44,6 +49,9 @@ func (p *Params) SetEnvironment(getenv func(string) string) (warnings []string) 
 			}
 			p.NodeRank = rank
 		}
+	}
+	if p.TokenFile == "" {
+		p.TokenFile = getenv(EnvTokenFile)
 	}
 	if p.RankHint >= 0 {
 		return warnings

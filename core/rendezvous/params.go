@@ -52,6 +52,7 @@ type Params struct {
 	AdvertiseAddr string // address under which workers reach this node's round store
 	StorePort     int    // fixed port of the round store; 0: any
 	IsHost        *bool  // nil: decide by the endpoint
+	TokenFile     string // of the token that the control plane and its nodes share; "": none
 }
 
 // DefaultParams returns parameters with every default set and nothing required

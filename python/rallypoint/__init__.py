@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._errors import (
+        AuthenticationError,
         CanceledError,
         ClosedError,
         Code,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AuthenticationError",
     "CanceledError",
     "ClosedError",
     "Code",

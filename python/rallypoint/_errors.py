@@ -18,6 +18,7 @@ class Code(enum.IntEnum):
     MISMATCH = 12  # this node and the run disagree on min, max, unit or target
     TENANT = 14  # the port serves another run
     NODE_IN_USE = 16  # a live node already carries this node id
+    AUTH = 18  # one side could not prove that it knows the token
     CLOSED = 20  # the run is closed, or can no longer regroup
     GRACEFUL = 22  # the run ended well and never needed this node
     TIMEOUT = 30  # a deadline passed
@@ -64,6 +65,10 @@ class InvalidError(RallypointError, ValueError):
     """An argument or option is malformed or contradicts another (INVALID)."""
 
 
+class AuthenticationError(RallypointError):
+    """This process or the control plane does not know the other's token (AUTH)."""
+
+
 class ClosedError(RallypointError):
     """The run is closed, or can no longer regroup (CLOSED)."""
 
@@ -102,6 +107,7 @@ class LibraryError(RallypointError):
 
 CLASSES: dict[Code, type[RallypointError]] = {
     Code.INVALID: InvalidError,
+    Code.AUTH: AuthenticationError,
     Code.CLOSED: ClosedError,
     Code.GRACEFUL: GracefulExitError,
     Code.TIMEOUT: DeadlineError,

@@ -115,8 +115,8 @@ class Member:
         that a signal handler raises, such as KeyboardInterrupt: then the node withdraws.
 
         Raises ClosedError, GracefulExitError, DeadlineError, CanceledError,
-        ConnectionFailedError, StateError, InvalidError, or RallypointError with the code
-        MISMATCH, TENANT or NODE_IN_USE.
+        ConnectionFailedError, StateError, InvalidError, AuthenticationError, or RallypointError
+        with the code MISMATCH, TENANT or NODE_IN_USE.
         """
         outcome = _native.Outcome()
         args = ("rp_member_next", self._handle, _native.SLICE_MS, ctypes.byref(outcome))

@@ -667,3 +667,26 @@ def test_threads_are_gone_after_close(run: Run) -> None:
     begin = cpu()
     threading.Event().wait(0.5)
     assert cpu() - begin < 0.1
+
+
+def test_token(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes with the token meet, whether the option or the environment names its file;
+    a node without it is refused."""
+    good, other = tmp_path / "good", tmp_path / "other"
+    for path in good, other:
+        path.write_text(f"a secret that is kept in {path.name}\n")
+        path.chmod(0o600)
+    first = run.handler(2, 2, token_file=good)
+    monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", str(good))
+    second = run.handler(2, 2)
+    monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", "")
+    infos = run.round(first, second)
+    assert sorted(i.rank for i in infos) == [0, 1]
+    for config, says in (({}, "wants a token"), ({"token_file": other}, "does not know the token")):
+        with pytest.raises(torch_api.RendezvousError, match=says) as caught:
+            run.handler(2, 2, **config).next_rendezvous()
+        assert isinstance(caught.value, RallypointError)
+        assert caught.value.code == Code.AUTH
+        assert "the-run" not in str(caught.value)
+    with pytest.raises(ValueError, match="no such file"):
+        run.handler(2, 2, token_file=tmp_path / "none")

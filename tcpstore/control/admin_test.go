@@ -42,7 +42,7 @@ func TestAdminClose(t *testing.T) {
 	late.ask(1, join())
 	awaitEvents[rendezvous.Join](t, s.rec, 3)
 
-	done, err := AdminClose(testContext(t), s.addr, "run", "root@ops", "maintenance", false)
+	done, err := AdminClose(testContext(t), s.addr, nil, "run", "root@ops", "maintenance", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,13 +59,13 @@ func TestAdminClose(t *testing.T) {
 		t.Errorf("the late node got %+v", r)
 	}
 
-	again, err := AdminClose(testContext(t), s.addr, "run", "x", "y", false)
+	again, err := AdminClose(testContext(t), s.addr, nil, "run", "x", "y", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantParts(t, again, "nothing to do", "closed by admin root@ops", "maintenance")
 
-	done, err = AdminClose(testContext(t), s.addr, "run", "", "now", true)
+	done, err = AdminClose(testContext(t), s.addr, nil, "run", "", "now", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestAdminClose(t *testing.T) {
 func TestAdminEvict(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	a, b := twoNodes(t, s)
-	done, err := AdminEvict(testContext(t), s.addr, "run", "b", "root@ops", "its GPU is broken")
+	done, err := AdminEvict(testContext(t), s.addr, nil, "run", "b", "root@ops", "its GPU is broken")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,9 +96,9 @@ func TestAdminEvict(t *testing.T) {
 	} else {
 		wantParts(t, n.Notice.Reason, "its GPU is broken")
 	}
-	_, err = AdminEvict(testContext(t), s.addr, "run", "b", "", "again")
+	_, err = AdminEvict(testContext(t), s.addr, nil, "run", "b", "", "again")
 	wantCode(t, err, rendezvous.CodeInvalid, `node "b" of run "run" is not alive any more`, "rank 1 of round 1", "its GPU is broken", `alive: "a"`)
-	_, err = AdminEvict(testContext(t), s.addr, "run", "zz", "", "who?")
+	_, err = AdminEvict(testContext(t), s.addr, nil, "run", "zz", "", "who?")
 	wantCode(t, err, rendezvous.CodeInvalid, `run "run" has no live node "zz"`, `alive: "a"`)
 	if m := s.oneRun(t).Members[1]; m.State != "lost" || !strings.Contains(m.Cause, "evicted by admin") {
 		t.Errorf("member %+v", m)
@@ -114,10 +114,10 @@ func TestAdminEvictsWhoeverIsHere(t *testing.T) {
 	waits.ask(1, join())
 	awaitEvents[rendezvous.Join](t, s.rec, 3)
 	idle.enter(testHello("idle", "s4", testParams("", 2)))
-	_, err := AdminEvict(testContext(t), s.addr, "run", "nobody", "", "x")
+	_, err := AdminEvict(testContext(t), s.addr, nil, "run", "nobody", "", "x")
 	wantCode(t, err, rendezvous.CodeInvalid, `alive: "a", "b", "idle", "waits"`)
 	for node, says := range map[string]string{"waits": "which waited for a place", "idle": "node idle was evicted"} {
-		done, err := AdminEvict(testContext(t), s.addr, "run", node, "", "x")
+		done, err := AdminEvict(testContext(t), s.addr, nil, "run", node, "", "x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,15 +129,15 @@ func TestAdminEvictsWhoeverIsHere(t *testing.T) {
 
 func TestAdminUnknownRun(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	_, err := AdminClose(testContext(t), s.addr, "j1", "", "x", false)
+	_, err := AdminClose(testContext(t), s.addr, nil, "j1", "", "x", false)
 	wantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1"`, "it knows no run yet")
 	twoNodes(t, s)
-	_, err = AdminEvict(testContext(t), s.addr, "j1", "a", "", "x")
+	_, err = AdminEvict(testContext(t), s.addr, nil, "j1", "a", "", "x")
 	wantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1": it knows "run"`)
 	if st := s.Status(); st.RunsTotal != 1 {
 		t.Errorf("%d runs: a request has made one", st.RunsTotal)
 	}
-	_, err = AdminClose(testContext(t), s.addr, strings.Repeat("x", maxName+1), "", "", false)
+	_, err = AdminClose(testContext(t), s.addr, nil, strings.Repeat("x", maxName+1), "", "", false)
 	wantCode(t, err, rendezvous.CodeInvalid)
 }
 
@@ -145,7 +145,7 @@ func TestAdminUnknownRun(t *testing.T) {
 func TestAdminOfANewerRelease(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	twoNodes(t, s)
-	_, err := ask(testContext(t), s.addr, admin{Op: 99, RunID: "run"})
+	_, err := ask(testContext(t), s.addr, nil, admin{Op: 99, RunID: "run"})
 	wantCode(t, err, rendezvous.CodeInvalid, "does not know admin request 99")
 	n := dialNode(t, s.addr)
 	n.write(appendFrame(preamble{high: 9, low: 8}.bytes(), admin{Op: adminClose, RunID: "run"}))
@@ -188,7 +188,7 @@ func TestAdminServerIsNotOurs(t *testing.T) {
 				conn.Write(test.sends)
 				conn.Close()
 			}()
-			_, err = AdminClose(testContext(t), l.Addr().String(), "run", "", "", false)
+			_, err = AdminClose(testContext(t), l.Addr().String(), nil, "run", "", "", false)
 			wantCode(t, err, rendezvous.CodeConnection, test.says, l.Addr().String())
 			<-done
 		})
@@ -211,10 +211,10 @@ func TestAdminGivesUpWithItsContext(t *testing.T) {
 		cancel()
 		accepted <- conn
 	}()
-	_, err = AdminClose(ctx, l.Addr().String(), "run", "", "", false)
+	_, err = AdminClose(ctx, l.Addr().String(), nil, "run", "", "", false)
 	wantCode(t, err, rendezvous.CodeConnection, "no answer within")
 	(<-accepted).Close()
 	l.Close()
-	_, err = AdminClose(testContext(t), l.Addr().String(), "run", "", "", false)
+	_, err = AdminClose(testContext(t), l.Addr().String(), nil, "run", "", "", false)
 	wantCode(t, err, rendezvous.CodeConnection, "connection refused")
 }

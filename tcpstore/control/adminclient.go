@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -18,19 +17,20 @@ import (
 // nodes see who did it (by) and the reason. It returns what was done, in one
 // sentence; a run that was closed already is none to do anything about. An
 // unknown run is ErrInvalid, an unreachable control plane ErrConnection. It
-// blocks until the answer has come or ctx ends.
-func AdminClose(ctx context.Context, addr, runID, by, reason string, stop bool) (string, error) {
-	return ask(ctx, addr, admin{Op: adminClose, RunID: runID, By: by, Reason: reason, Stop: stop})
+// blocks until the answer has come or ctx ends. A nil token is none; one that the
+// control plane does not know is ErrAuth.
+func AdminClose(ctx context.Context, addr string, token *Token, runID, by, reason string, stop bool) (string, error) {
+	return ask(ctx, addr, token, admin{Op: adminClose, RunID: runID, By: by, Reason: reason, Stop: stop})
 }
 
 // AdminEvict drops a live node from a run, like AdminClose in all else. A node
 // that is not alive is ErrInvalid. The node's process may come back.
-func AdminEvict(ctx context.Context, addr, runID, node, by, reason string) (string, error) {
-	return ask(ctx, addr, admin{Op: adminEvict, RunID: runID, Node: node, By: by, Reason: reason})
+func AdminEvict(ctx context.Context, addr string, token *Token, runID, node, by, reason string) (string, error) {
+	return ask(ctx, addr, token, admin{Op: adminEvict, RunID: runID, Node: node, By: by, Reason: reason})
 }
 
 // ask makes a connection for one request of an administrator.
-func ask(ctx context.Context, addr string, f admin) (string, error) {
+func ask(ctx context.Context, addr string, token *Token, f admin) (string, error) {
 	if len(f.RunID) > maxName || len(f.Node) > maxName {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "a run id or node id has more than %d bytes", maxName)
 	}
@@ -43,7 +43,7 @@ func ask(ctx context.Context, addr string, f admin) (string, error) {
 	}
 	defer conn.Close()
 	release := abortOn(ctx, conn)
-	answer, err := exchange(conn, f)
+	answer, err := exchange(conn, token, f)
 	var refusal *rendezvous.Error
 	switch {
 	case errors.As(err, &refusal):
@@ -58,20 +58,14 @@ func ask(ctx context.Context, addr string, f admin) (string, error) {
 
 // exchange sends the request and reads its answer. A refusal is a
 // *rendezvous.Error.
-func exchange(conn net.Conn, f admin) (adminAnswer, error) {
+func exchange(conn net.Conn, token *Token, f admin) (adminAnswer, error) {
 	none := adminAnswer{}
-	if _, err := conn.Write(appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), f)); err != nil {
+	g := greeter{token, conn.RemoteAddr()}
+	frames := frameReader{in: bufio.NewReader(conn)}
+	theirs, err := g.open(conn, &frames, appendFrame(nil, f))
+	if err != nil {
 		return none, err
 	}
-	in := bufio.NewReader(conn)
-	var theirs [preambleLen]byte
-	if _, err := io.ReadFull(in, theirs[:]); err != nil {
-		return none, fmt.Errorf("it closed the connection: it is no Rallypoint control plane: %w", noEOF(err))
-	}
-	if _, err := parsePreamble(theirs[:]); err != nil {
-		return none, err
-	}
-	frames := frameReader{in: in}
 	got, err := frames.nextFrame(maxFrame)
 	if err != nil {
 		return none, fmt.Errorf("it did not answer; an older release does not know this request: %w", noEOF(err))
@@ -84,8 +78,31 @@ func exchange(conn net.Conn, f admin) (adminAnswer, error) {
 		return got, nil
 	case refuse:
 		if got.Err != nil {
-			return none, got.Err
+			return none, g.explain(got.Err, theirs)
 		}
 	}
 	return none, fmt.Errorf("%w: a %T", errMalformed, got)
+}
+
+// DialHTTP connects to the control plane at addr ("host:port") for one HTTP
+// request. With a token both sides prove first that they know it, so that the
+// control plane answers whatever address the request comes from; ErrAuth if they
+// do not. A nil token is none. ctx bounds this call only.
+func DialHTTP(ctx context.Context, addr string, token *Token) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil || token == nil {
+		return conn, err
+	}
+	release := abortOn(ctx, conn)
+	frames := frameReader{in: bufio.NewReader(conn)}
+	_, err = greeter{token, conn.RemoteAddr()}.open(conn, &frames, nil)
+	if !release() && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &peekedConn{Conn: conn, in: frames.in, closed: make(chan struct{})}, nil
 }

@@ -35,6 +35,7 @@ type Client struct {
 	cancel context.CancelFunc
 
 	connecting sync.Mutex    // held by Connect, and by Close to wait for it
+	token      *Token        // nil: none; set by Connect
 	looping    chan struct{} // closed when loop has ended; nil: it has not begun
 
 	mu      sync.Mutex
@@ -75,7 +76,7 @@ func NewClient(p rendezvous.Params, obs rendezvous.Observer, log *slog.Logger) *
 }
 
 // Connect is rendezvous.Plane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
-// ErrNodeInUse, ErrState for an incompatible release) are returned at once. When
+// ErrNodeInUse, ErrAuth, ErrState for an incompatible release) are returned at once. When
 // ctx ends first the error is ErrConnection after its deadline, ErrCanceled
 // otherwise; it says what was tried, and Connect may be called again. Once it
 // has succeeded, calling it again does nothing.
@@ -90,6 +91,13 @@ func (c *Client) Connect(ctx context.Context) error {
 	}
 	if err := c.params.Validate(); err != nil {
 		return err
+	}
+	if c.params.TokenFile != "" && c.token == nil {
+		token, err := OpenToken(c.params.TokenFile, c.log)
+		if err != nil {
+			return err
+		}
+		c.token = token
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

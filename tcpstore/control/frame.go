@@ -13,6 +13,7 @@ const (
 	frameHead     = 4 // bytes of a frame's length
 	maxFrame      = 2 << 20
 	maxHelloFrame = 64 << 10 // before the hello is accepted
+	maxProofFrame = 1 << 10  // before the peer has proven that it knows the token
 )
 
 // Limits of what a frame holds.
@@ -42,6 +43,8 @@ const (
 	kindGoodbye
 	kindAdmin
 	kindAdminAnswer
+	kindChallenge
+	kindProof
 )
 
 // frame is one message: a msgpack list of its kind and its fields, in the order
@@ -132,6 +135,10 @@ func kindOf(f frame) kind {
 		return kindDrop
 	case adminAnswer:
 		return kindAdminAnswer
+	case challenge:
+		return kindChallenge
+	case proof:
+		return kindProof
 	}
 	return 0
 }
@@ -185,6 +192,10 @@ func readFrame(u *unpacker, k kind) frame {
 		return readAdmin(u)
 	case kindAdminAnswer:
 		return adminAnswer{Err: rendezvous.UnpackError(u), Done: u.Text(maxText)}
+	case kindChallenge:
+		return readChallenge(u)
+	case kindProof:
+		return readProof(u)
 	}
 	return unknown{k}
 }

@@ -33,6 +33,7 @@ func sampleFrames() []frame {
 		refuse{fail}, notice{note}, drop{fail}, beat{}, goodbye{}, unknown{99},
 		admin{Software: "1", Op: adminEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
 		adminAnswer{Done: "closed"}, adminAnswer{Err: fail},
+		challenge{bytes.Repeat([]byte{7}, nonceLen)}, proof{[][]byte{{1}, {2}}}, proof{},
 		progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a", Spare: true}},
 		reply{Number: 1}, reply{Number: 2, Err: fail},
 		reply{Number: 3, Result: rendezvous.Outcome{Generation: "gen", Round: 1 << 40, Rank: 1, World: 2, HostRank: -1,

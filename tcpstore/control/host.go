@@ -26,7 +26,7 @@ func (c *Client) startHosting(ctx context.Context, s *site, where placement) err
 	if err != nil {
 		return err
 	}
-	server := Start(Config{RunID: c.params.RunID, Fixed: s.port != 0, Log: c.log}, listeners...)
+	server := Start(Config{RunID: c.params.RunID, Fixed: s.port != 0, Token: c.token, Log: c.log}, listeners...)
 	s.own = ownAddrs(listeners)
 	c.mu.Lock()
 	c.server = server
@@ -104,7 +104,7 @@ func (c *Client) hostAnyway(ctx context.Context, s *site) (*link, error) {
 	if err != nil { // held by a process that is about to end, perhaps
 		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and nobody answers there: %w", bindErr, err)
 	}
-	l, err := openLink(ctx, conn, c.hello())
+	l, err := openLink(ctx, conn, c.hello(), c.token)
 	var refusal *rendezvous.Error
 	switch {
 	case err == nil:

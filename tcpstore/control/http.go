@@ -2,12 +2,14 @@ package control
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -48,6 +50,10 @@ func newHTTPPort(s *Server) *httpPort {
 	h.server = &http.Server{
 		Handler: newPages(s), ReadHeaderTimeout: httpTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout,
 		MaxHeaderBytes: maxHTTPHeader, ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			c, ok := conn.(*peekedConn)
+			return context.WithValue(ctx, provenKey{}, ok && c.proven)
+		},
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			if state == http.StateClosed || state == http.StateHijacked {
 				h.wg.Done()
@@ -76,7 +82,30 @@ func newPages(s *Server) http.Handler {
 		answer(w, http.StatusNotFound, "text/plain; charset=utf-8",
 			[]byte("not found; this is the control plane of Rallypoint, which has /healthz, /metrics, /status and /status?rdzv_id=ID\n"))
 	})
-	return p.bounded(mux)
+	return p.guarded(p.bounded(mux))
+}
+
+// provenKey is the key of whether a request's connection has proven that it knows
+// the token.
+type provenKey struct{}
+
+// guarded answers who may ask: everybody where there is no token, or with
+// Config.HTTPOpen; else peers on this machine and those that have proven
+// themselves. Whether the server lives is no secret.
+func (p *pages) guarded(next http.Handler) http.Handler {
+	cfg := &p.server.cfg
+	if cfg.Token == nil || cfg.HTTPOpen {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		proven, _ := r.Context().Value(provenKey{}).(bool)
+		if from, err := netip.ParseAddrPort(r.RemoteAddr); !proven && (err != nil || !from.Addr().Unmap().IsLoopback()) && r.URL.Path != "/healthz" {
+			p.server.meters.refused[refusedAuth].Add(1)
+			answer(w, http.StatusForbidden, "text/plain; charset=utf-8", []byte(errAuth.Text+"\n"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // bounded lets a few requests be answered at one time. The others wait, until
@@ -144,8 +173,9 @@ func answer(w http.ResponseWriter, code int, contentType string, body []byte) {
 }
 
 // serve hands a connection over and returns when it is closed; in holds what was
-// read of it already. errCrowded tells that it was sent away.
-func (h *httpPort) serve(conn net.Conn, in *bufio.Reader) error {
+// read of it already, proven tells that its peer knows the token. errCrowded tells
+// that it was sent away.
+func (h *httpPort) serve(conn net.Conn, in *bufio.Reader, proven bool) error {
 	defer conn.Close()
 	select {
 	case <-h.done:
@@ -162,7 +192,7 @@ func (h *httpPort) serve(conn net.Conn, in *bufio.Reader) error {
 	}
 	h.once.Do(func() { h.wg.Go(func() { _ = h.server.Serve(h) }) })
 	h.wg.Add(1)
-	c := &peekedConn{Conn: conn, in: in, closed: make(chan struct{})}
+	c := &peekedConn{Conn: conn, in: in, proven: proven, closed: make(chan struct{})}
 	select {
 	case h.conns <- c:
 		<-c.closed
@@ -206,6 +236,7 @@ func (h *httpPort) Addr() net.Addr { return h.addr }
 type peekedConn struct {
 	net.Conn
 	in     *bufio.Reader
+	proven bool // its peer knows the token
 	once   sync.Once
 	closed chan struct{}
 }

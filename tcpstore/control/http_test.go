@@ -197,8 +197,8 @@ func TestMetrics(t *testing.T) {
 	s.clock.Advance(p.ReconnectGrace)
 	s.log.await(t, "refused a node", 1)
 	s.log.await(t, "PyTorch", 1)
-	AdminEvict(testContext(t), s.addr, "run", "a", "", "x")
-	AdminClose(testContext(t), s.addr, "run", "", "x", true)
+	AdminEvict(testContext(t), s.addr, nil, "run", "a", "", "x")
+	AdminClose(testContext(t), s.addr, nil, "run", "", "x", true)
 	a.awaitEnd()
 	wantValues(t, scrape(t, s.addr), map[string]float64{
 		"nodes{state=lost}": 2, "runs{phase=closed}": 1, "missing_nodes": 0, "longest_forming_seconds": 0,

@@ -39,13 +39,13 @@ type link struct {
 
 // openLink says hello on a new connection. A refusal is a *rendezvous.Error; the
 // connection is closed on any error.
-func openLink(ctx context.Context, conn net.Conn, h hello) (*link, error) {
+func openLink(ctx context.Context, conn net.Conn, h hello, token *Token) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	release := abortOn(ctx, conn)
 	l := &link{conn: conn, out: newOutbox(conn, math.MaxInt), wrote: make(chan struct{}), opened: time.Now()}
 	l.frames.in = bufio.NewReaderSize(conn, readBuffer)
-	err := l.shake(h)
+	err := l.shake(h, greeter{token, conn.RemoteAddr()})
 	if !release() && ctx.Err() != nil {
 		err = fmt.Errorf("no answer from %s to the hello within %s", conn.RemoteAddr(), time.Since(l.opened).Round(time.Millisecond))
 	}
@@ -69,19 +69,11 @@ func abortOn(ctx context.Context, conn net.Conn) (release func() bool) {
 	return context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 }
 
-// shake sends the preamble and the hello in one write and reads the answer.
-func (l *link) shake(h hello) error {
-	opening := appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), h)
-	if _, err := l.conn.Write(opening); err != nil {
-		return err
-	}
-	var answer [preambleLen]byte
-	if n, err := io.ReadFull(l.frames.in, answer[:]); err != nil {
-		return fmt.Errorf("%s closed the connection after %d bytes: %w", l.conn.RemoteAddr(), n, noEOF(err))
-	}
-	theirs, err := parsePreamble(answer[:])
+// shake says hello and reads the answer.
+func (l *link) shake(h hello, g greeter) error {
+	theirs, err := g.open(l.conn, &l.frames, appendFrame(nil, h))
 	if err != nil {
-		return fmt.Errorf("what listens at %s is no Rallypoint control plane: %w", l.conn.RemoteAddr(), err)
+		return err
 	}
 	f, err := l.frames.nextFrame(maxFrame)
 	if err != nil {
@@ -96,10 +88,7 @@ func (l *link) shake(h hello) error {
 		l.welcome = f
 		return nil
 	case refuse:
-		if f.Err == nil {
-			f.Err = rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s refused this node and did not say why", l.conn.RemoteAddr())
-		}
-		return f.Err
+		return g.explain(f.Err, theirs)
 	}
 	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a %T", l.conn.RemoteAddr(), f)
 }

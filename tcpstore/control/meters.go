@@ -30,7 +30,7 @@ type meters struct {
 // Names of what is counted by kind; the place in a list is the number on the
 // wire, 0 is what this version does not know.
 var (
-	kindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", "reply", "notice", "progress", "drop", "beat", "goodbye", "admin", "admin_answer"}
+	kindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", "reply", "notice", "progress", "drop", "beat", "goodbye", "admin", "admin_answer", "challenge", "proof"}
 	opNames   = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key"}
 
 	keyOpNames = [...]string{"unknown", "set", "get", "add", "compare_set", "append", "check", "wait", "delete", "count", "list",

@@ -33,6 +33,7 @@ type outbox struct {
 	buf     []byte // queued frames
 	spare   []byte // the other buffer, while run does not write it
 	closing bool   // nothing more is queued; run ends when all is written
+	keep    bool   // and leaves the connection open for another writer
 	err     error  // why the connection was cut
 	wake    chan struct{}
 }
@@ -125,6 +126,15 @@ func (o *outbox) finish() {
 	}
 }
 
+// finishKeeping lets what is queued be written and run end, but leaves the
+// connection open.
+func (o *outbox) finishKeeping() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closing, o.keep = true, true
+	o.signal()
+}
+
 // cut closes the connection at once; what is queued is lost. The first cause is
 // kept.
 func (o *outbox) cut(cause error) {
@@ -155,7 +165,7 @@ func (o *outbox) run() {
 	for range o.wake {
 		for {
 			o.mu.Lock()
-			buf, closing, dead := o.buf, o.closing, o.err != nil
+			buf, closing, keep, dead := o.buf, o.closing, o.keep, o.err != nil
 			o.buf = nil
 			o.mu.Unlock()
 			if dead {
@@ -163,7 +173,9 @@ func (o *outbox) run() {
 			}
 			if len(buf) == 0 {
 				if closing {
-					o.endWrite()
+					if !keep {
+						o.endWrite()
+					}
 					return
 				}
 				break

@@ -91,7 +91,7 @@ func (p *peer) serve() {
 		if more, _ := p.frames.in.Peek(4); bytes.Equal(more, []byte("GET ")) {
 			p.silent.Stop()
 			p.passed.Store(true)
-			if err := p.server.http.serve(p.conn, p.frames.in); err != nil {
+			if err := p.server.http.serve(p.conn, p.frames.in, false); err != nil {
 				p.report(err)
 			}
 			return
@@ -145,24 +145,35 @@ func (p *peer) greet(first byte) error {
 		_, err := parsePreamble(opening)
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	opening, err := p.frames.in.Peek(preambleLen)
+	start, err := p.frames.in.Peek(preambleLen)
 	if err != nil {
-		return fmt.Errorf("it began with %s and no more: %w", hexStart(opening), noEOF(err))
+		return fmt.Errorf("it began with %s and no more: %w", hexStart(start), noEOF(err))
 	}
-	theirs, err := parsePreamble(opening)
+	theirs, err := parsePreamble(start)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	_, _ = p.frames.in.Discard(preambleLen)
 	p.startWriter()
 	version, ok := negotiate(theirs)
-	p.out.sendBytes(preamble{high: version, low: oldestVersion}.bytes(), 0)
+	ours := preamble{high: version, low: oldestVersion, token: p.server.cfg.Token != nil}
+	p.out.sendBytes(ours.bytes(), 0)
+	if ours.token || theirs.token {
+		if err := p.authenticate(opening{node: theirs, server: ours}); err != nil {
+			return err
+		}
+	}
 	if !ok {
 		return p.refuse(rendezvous.Errorf(rendezvous.CodeState,
 			"the control plane at %s (%s, version %s) speaks the protocol versions %d to %d, this node %d to %d: use the same release everywhere",
 			p.server.Addr(), p.server.process, rallypoint.Version(), oldestVersion, ProtocolVersion, theirs.low, theirs.high))
 	}
 	p.version = version
+	if ours.token {
+		if more, _ := p.frames.in.Peek(4); bytes.Equal(more, []byte("GET ")) {
+			return p.turnToHTTP()
+		}
+	}
 	f, err := p.frames.nextFrame(maxHelloFrame)
 	p.silent.Stop()
 	if err != nil {
@@ -179,6 +190,61 @@ func (p *peer) greet(first byte) error {
 		return errServed
 	}
 	return fmt.Errorf("%w: a %T before the hello", errMalformed, f)
+}
+
+// authenticate lets the peer prove that it knows the token, and proves it to the
+// peer. Who cannot is told nothing but that.
+func (p *peer) authenticate(o opening) error {
+	denied := func(why string) error {
+		p.out.send(refuse{errAuth})
+		p.drain()
+		return fmt.Errorf("%w: %w: %s", errRefused, errAuth, why)
+	}
+	token := p.server.cfg.Token
+	switch {
+	case token == nil:
+		return denied("it has a token, but this control plane has none")
+	case !o.node.token:
+		return denied("it has no token")
+	}
+	first, err := p.frames.nextFrame(maxProofFrame)
+	if err != nil {
+		return noEOF(err)
+	}
+	theirs, ok := first.(challenge)
+	if !ok {
+		return fmt.Errorf("%w: a %T before the challenge", errMalformed, first)
+	}
+	p.server.meters.framesIn.add(kindChallenge)
+	o.nodeNonce, o.serverNonce = theirs.Nonce, newNonce()
+	p.out.send(challenge{o.serverNonce})
+	second, err := p.frames.nextFrame(maxProofFrame)
+	if err != nil {
+		return noEOF(err)
+	}
+	proven, ok := second.(proof)
+	if !ok {
+		return fmt.Errorf("%w: a %T before the proof", errMalformed, second)
+	}
+	p.server.meters.framesIn.add(kindProof)
+	known := o.check(proofOfNode, proven, token.secrets())
+	if known == nil {
+		return denied("it does not know the token")
+	}
+	p.out.send(o.prove(proofOfServer, [][]byte{known}))
+	return nil
+}
+
+// turnToHTTP gives a connection that has proven itself to net/http.
+func (p *peer) turnToHTTP() error {
+	p.silent.Stop()
+	p.out.finishKeeping()
+	<-p.wrote
+	p.passed.Store(true)
+	if err := p.server.http.serve(p.conn, p.frames.in, true); err != nil {
+		return err
+	}
+	return errServed
 }
 
 func (p *peer) startWriter() {

@@ -19,7 +19,7 @@ const (
 )
 
 // preambleLen is the length of the first message of either side: the magic, the
-// highest and the lowest version it understands, two zero bytes.
+// highest and the lowest version it understands, flags, a zero byte.
 const preambleLen = 8
 
 // magic opens each side's stream. Its first byte is none that TCPStore (0x00),
@@ -27,18 +27,29 @@ const preambleLen = 8
 var magic = [4]byte{0xd5, 'R', 'P', 'T'}
 
 // preamble is what a peer says of its versions; the server's answer carries the
-// chosen one as high.
-type preamble struct{ high, low byte }
+// chosen one as high. With token the peer wants a proof that the other knows the
+// token, and offers its own.
+type preamble struct {
+	high, low byte
+	token     bool
+}
+
+// flagToken is the bit of preamble.token in the flags.
+const flagToken = 1
 
 func (p preamble) bytes() []byte {
-	return []byte{magic[0], magic[1], magic[2], magic[3], p.high, p.low, 0, 0}
+	flags := byte(0)
+	if p.token {
+		flags |= flagToken
+	}
+	return []byte{magic[0], magic[1], magic[2], magic[3], p.high, p.low, flags, 0}
 }
 
 func parsePreamble(b []byte) (preamble, error) {
 	if len(b) < preambleLen || [4]byte(b[:4]) != magic {
 		return preamble{}, fmt.Errorf("%w: it begins with %s", errForeign, hexStart(b))
 	}
-	return preamble{high: b[4], low: b[5]}, nil
+	return preamble{high: b[4], low: b[5], token: b[6]&flagToken != 0}, nil
 }
 
 // negotiate returns the version to speak with a peer, false if there is none.

@@ -30,11 +30,12 @@ const (
 	refusedHello                      // a hello with another fault
 	refusedRequest                    // a request that this version does not know
 	refusedHTTP                       // too many HTTP connections
+	refusedAuth                       // it did not prove that it knows the token
 	refusals
 )
 
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
-	"version", "mismatch", "other_run", "node_in_use", "too_many_runs", "invalid_hello", "unknown_request", "http_overload"}
+	"version", "mismatch", "other_run", "node_in_use", "too_many_runs", "invalid_hello", "unknown_request", "http_overload", "authentication"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
 // tells that its hello was accepted.
@@ -67,6 +68,8 @@ func refusalOf(err error, greeted bool) refusal {
 
 func refusalOfHello(c rendezvous.Code) refusal {
 	switch c {
+	case rendezvous.CodeAuth:
+		return refusedAuth
 	case rendezvous.CodeState:
 		return refusedVersion
 	case rendezvous.CodeMismatch:

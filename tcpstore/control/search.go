@@ -170,7 +170,7 @@ func (c *Client) dialHello(ctx context.Context, to []netip.AddrPort) (*link, err
 		return nil, err
 	}
 	setUserTimeout(conn, c.params.LeaseTimeout)
-	return openLink(ctx, conn, c.hello())
+	return openLink(ctx, conn, c.hello(), c.token)
 }
 
 // warnLoopback warns once about an endpoint that other machines cannot reach.
@@ -244,9 +244,10 @@ func (t *searchProgress) tell(s *site, err error) {
 // reconnect finds the control plane again after err has ended a connection. The
 // observer hears of the loss at once, or, if the control plane itself has ended
 // the connection, only if the first attempt fails. The error is a refusal, or
-// that of the client's end.
+// that of the client's end; an authentication that fails is tried on, since this
+// node was let in before.
 func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, error) {
-	lost := !expected
+	lost, denied := !expected, false
 	if lost {
 		c.lose(err)
 	}
@@ -259,8 +260,12 @@ func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, err
 			return l, nil
 		}
 		var refusal *rendezvous.Error
-		if errors.As(err, &refusal) {
+		if errors.As(err, &refusal) && refusal.Code != rendezvous.CodeAuth {
 			return nil, refusal
+		}
+		if refusal != nil && !denied { // the token is being changed, perhaps
+			denied = true
+			c.log.Warn(refusal.Text + "; trying on")
 		}
 		if !lost && c.life.Err() == nil {
 			lost = true

@@ -23,6 +23,11 @@ type Config struct {
 	// address, so that a fresh run has to wait for them (docs/design.md, host
 	// restart). False for a port that the system chose.
 	Fixed bool
+	// Token, if set, is what nodes and administrators have to know. HTTP then
+	// answers peers on this machine only, but for /healthz, or everybody with
+	// HTTPOpen.
+	Token    *Token
+	HTTPOpen bool
 	// Clock defaults to RealClock.
 	Clock Clock
 	// Log gets one line for each change of a run and for each connection that is

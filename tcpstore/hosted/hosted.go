@@ -12,8 +12,8 @@ import (
 )
 
 // Open makes the member that p describes. It touches no network and starts
-// nothing: that is for the member's first Next. A wrong parameter, endpoint
-// or local address is ErrInvalid. log gets what people should see; nil is none.
+// nothing: that is for the member's first Next. A wrong parameter, endpoint,
+// local address or token file is ErrInvalid. log gets what people should see; nil is none.
 //
 // The caller ends the member by Shutdown or Close.
 func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
@@ -29,6 +29,11 @@ func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
+	}
+	if p.TokenFile != "" {
+		if _, err := control.OpenToken(p.TokenFile, nil); err != nil {
+			return nil, err
+		}
 	}
 	connect := func(o rendezvous.Observer) rendezvous.Plane { return control.NewClient(p, o, log) }
 	return rendezvous.NewMember(p, connect, NewRoundStores(log), log), nil
