@@ -51,6 +51,7 @@ type Agent struct {
 	guard      *guard
 	logs       *logTree
 	console    *console
+	oom        oomCounter
 
 	last     *attempt // nil before the first
 	err      error    // of the run, once it has ended
@@ -66,7 +67,7 @@ type seat struct {
 	group, groups int
 	ranks         ranks
 	keys          store.Store
-	peers         []Failure // of other nodes, as far as they were read
+	peers         []Failure // of all nodes in the order of the store, as far as they were read
 }
 
 // New makes an agent. name is the entry point's in reports (see EntryPoint). log
@@ -76,7 +77,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.stdio()
-	return &Agent{spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole()}, nil
+	return &Agent{spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/")}, nil
 }
 
 // interrupts counts the signals that ask the agent to end.

@@ -16,6 +16,7 @@ import (
 type attempt struct {
 	crew      *crew
 	logs      *attemptLogs
+	oom       oomCounter // since the workers were started
 	workers   []workerLog
 	ended     map[int]*process // by local rank: whose end was noticed
 	failures  []*process       // ended badly, in the order in which it was noticed (A76)
@@ -38,7 +39,8 @@ func (a *Agent) start() (*attempt, error) {
 	if err != nil {
 		return nil, &StartError{-1, err}
 	}
-	t := &attempt{logs: logs, ended: make(map[int]*process)}
+	t := &attempt{logs: logs, oom: a.oom, ended: make(map[int]*process)}
+	t.oom.reset()
 	launches, names, err := a.launches(t)
 	if err == nil {
 		err = logs.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
@@ -47,6 +49,7 @@ func (a *Agent) start() (*attempt, error) {
 		a.guard.starting()
 		t.crew, err = startCrew(a.forker, a.sweeper, launches, a.log)
 	}
+	logs.started()
 	if err != nil {
 		a.guard.watch(nil)
 		logs.close()
@@ -73,6 +76,11 @@ func (a *Agent) launches(t *attempt) ([]launch, []logNames, error) {
 		w, err := t.logs.worker(local)
 		if err != nil {
 			return nil, nil, err
+		}
+		if a.tapped() {
+			if err := t.logs.tap(&w, a.console, a.spec.Stderr); err != nil {
+				return nil, nil, err
+			}
 		}
 		t.workers = append(t.workers, w)
 		files := []uintptr{0, 1, 2}
@@ -159,7 +167,9 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 	if v != allSucceeded {
 		a.notify(NoticeStopping, a.whyStopping(v))
 	}
+	told := a.tellFailure(t, v)
 	a.note(t, t.crew.stop(stopOrder{signal: sig, grace: grace, hurry: hurry}))
+	told()
 	a.guard.watch(nil)
 	t.logs.close()
 	if stop := a.interrupted(); stop != nil {
@@ -171,7 +181,10 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 		a.recordEnds(t, nil)
 		return false, a.exitBarrier()
 	case mustRegroup:
-		a.reportPeers()
+		a.readPeers()
+		if peers := a.seat.peers; len(peers) > 0 && !a.rdzv.Closed() {
+			a.log.Warn("what happened: " + peers[0].summary())
+		}
 		return true, nil
 	}
 	return a.afterFailure(t)
@@ -190,8 +203,8 @@ func (a *Agent) whyStopping(v verdict) string {
 
 // afterFailure spends a restart, or ends the run.
 func (a *Agent) afterFailure(t *attempt) (again bool, err error) {
-	failed := &FailedError{Name: a.name, Failures: a.failures(t)}
-	root := failed.Root()
+	own := &FailedError{Name: a.name, Failures: a.failures(t)}
+	root := own.Root()
 	a.log.Error(fmt.Sprintf("failed (exitcode: %d) local_rank: %d (pid: %d) of binary: %s", root.ExitCode, root.LocalRank, root.Pid, a.spec.Argv[0]))
 	switch {
 	case a.restarts < a.spec.MaxRestarts:
@@ -207,14 +220,14 @@ func (a *Agent) afterFailure(t *attempt) (again bool, err error) {
 	if stop := a.interrupted(); stop != nil {
 		return false, stop
 	}
-	a.recordEnds(t, failed.Failures)
-	a.publish(root)
-	if own, _ := lookupEnv(a.spec.Environ, "TORCHELASTIC_ERROR_FILE"); own != "" {
-		if err := failed.handUp(own); err != nil {
+	a.recordEnds(t, own.Failures)
+	if path, _ := lookupEnv(a.spec.Environ, "TORCHELASTIC_ERROR_FILE"); path != "" {
+		if err := own.handUp(path); err != nil {
 			a.log.Warn(err.Error())
 		}
 	}
-	return false, failed
+	a.readPeers()
+	return false, &FailedError{Name: a.name, Failures: withPeers(own.Failures, a.seat.peers, a.seat.group)}
 }
 
 // pause waits for d; a signal ends the run.
@@ -236,17 +249,35 @@ func (a *Agent) pause(d time.Duration) error {
 func (a *Agent) failures(t *attempt) []Failure {
 	failures := make([]Failure, 0, len(t.failures))
 	for _, p := range t.failures {
-		f := Failure{
-			Rank: a.seat.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
-			Host: fqdn(), Time: p.at, Terminated: p.stopped,
-		}
-		if err := f.complete(t.workers[p.local].errorFile); err != nil {
+		f, err := a.failure(t, p)
+		if err != nil {
 			a.log.Warn(err.Error())
 		}
 		failures = append(failures, f)
 	}
 	return failures
 }
+
+// failure makes the record of a worker that ended badly; with an error it is
+// complete but for the error file.
+func (a *Agent) failure(t *attempt, p *process) (Failure, error) {
+	f := Failure{
+		Rank: a.seat.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
+		Host: fqdn(), Time: p.at, Terminated: p.stopped, Stderr: t.workers[p.local].lastStderr(),
+	}
+	note := t.oom.note()
+	f.OOM = note != "" && p.code == -int(unix.SIGKILL) && !p.stopped
+	err := f.complete(t.workers[p.local].errorFile)
+	if note != "" && !p.stopped {
+		f.Message += " (" + note + ")"
+	}
+	return f, err
+}
+
+// tapped tells whether the workers' stderr goes through this process. Not to a
+// terminal, where programs would miss it, and whoever watches sees it anyway; and
+// not for daemons, which outlive this process.
+func (a *Agent) tapped() bool { return !a.spec.KeepDaemons && !isTerminal(a.spec.Stderr) }
 
 // recordEnds records how the workers ended (A54).
 func (a *Agent) recordEnds(t *attempt, failures []Failure) {

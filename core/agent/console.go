@@ -68,6 +68,18 @@ func (p *printer) print(text []byte) error {
 	return err
 }
 
+// copy writes text as it is; a line that a printer left open is ended before. What
+// cannot be written is lost.
+func (c *console) copy(dst io.Writer, text []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[dst] != nil {
+		delete(c.open, dst)
+		_, _ = dst.Write([]byte{'\n'})
+	}
+	_, _ = dst.Write(text)
+}
+
 // appendValid appends text with each byte that is no UTF-8 replaced by U+FFFD.
 func appendValid(dst, text []byte) []byte {
 	if utf8.Valid(text) {

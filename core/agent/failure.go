@@ -39,7 +39,16 @@ type Failure struct {
 	// it is not the cause of anything (W21).
 	Terminated bool
 
+	// OOM tells that the worker was killed by the kernel because memory ran out: by
+	// SIGKILL, when the kernel counted such a kill.
+	OOM bool
+
+	// Stderr is the end of what the worker wrote to stderr, at most 64 KiB; nil if
+	// it is not known.
+	Stderr []byte
+
 	order time.Time // Time as it sorts, to less than a second
+	group int       // of a failure that was read from the store: the node's rank
 }
 
 // SignalName is the name of the signal that ended the worker, "<N/A>" if none did

@@ -120,7 +120,9 @@ type attemptLogs struct {
 	tree  *logTree
 	dir   string // "" without files
 	files []*os.File
+	pipes []*os.File // the ends that only the workers need
 	tails *tails
+	taps  []*tap
 }
 
 // attempt makes the folder of the next attempt. What is there of earlier ones
@@ -145,6 +147,19 @@ func (t *logTree) attempt(restarts int) (*attemptLogs, error) {
 type workerLog struct {
 	out, err  *os.File // nil: the agent's own stream
 	errorFile string   // "" without files
+	errFile   string   // where stderr goes; "" if it is no file that can be read
+	tap       *tap     // that stderr goes through; nil if none
+}
+
+// lastStderr is the end of what the worker wrote to stderr, as far as it is known.
+func (w *workerLog) lastStderr() []byte {
+	switch {
+	case w.tap != nil:
+		return w.tap.last()
+	case w.errFile != "":
+		return lastOfFile(w.errFile)
+	}
+	return nil
 }
 
 // logNames are the names that the prefix template may use.
@@ -194,16 +209,35 @@ func (a *attemptLogs) worker(local int) (workerLog, error) {
 		}
 		a.files = append(a.files, file)
 		*s.file = file
+		if s.std == StdErr && path != os.DevNull {
+			w.errFile = path
+		}
 	}
 	return w, nil
 }
 
-// closeFiles closes what only the workers need, once they have been started.
-func (a *attemptLogs) closeFiles() {
-	for _, file := range a.files {
-		_ = file.Close()
+// tap makes the worker's stderr pass through the agent if it goes to the agent's
+// own stderr, so that its last lines can be shown in a report.
+func (a *attemptLogs) tap(w *workerLog, c *console, to *os.File) error {
+	if w.err != nil {
+		return nil
 	}
-	a.files = nil
+	t, write, err := newTap(func(text []byte) { c.copy(to, text) })
+	if err != nil {
+		return fmt.Errorf("cannot make a pipe for stderr: %w", err)
+	}
+	w.err, w.tap = write, t
+	a.pipes = append(a.pipes, write)
+	a.taps = append(a.taps, t)
+	return nil
+}
+
+// started closes what only the workers need, once they have been started.
+func (a *attemptLogs) started() {
+	for _, pipe := range a.pipes {
+		_ = pipe.Close()
+	}
+	a.pipes = nil
 }
 
 // follow begins to copy the files that are tee'd to out and err, and to the
@@ -251,9 +285,16 @@ func (a *attemptLogs) follow(c *console, out, err *os.File, workers []logNames) 
 
 // close copies what is left and closes everything; the workers must have ended.
 func (a *attemptLogs) close() {
+	a.started()
+	for _, t := range a.taps {
+		t.stop()
+	}
 	if a.tails != nil {
 		a.tails.stop()
 		a.tails = nil
 	}
-	a.closeFiles()
+	for _, file := range a.files {
+		_ = file.Close()
+	}
+	a.files = nil
 }

@@ -2,22 +2,36 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
 
-// failuresKey collects one line for each node that ended the run, in the order
-// in which the store got them: the first is the culprit, whatever the clocks of
-// the nodes say (W21).
-const failuresKey = "rallypoint/failures"
+// The nodes of a round collect their failures in its store, each its first one as
+// soon as it is noticed: a node counts itself and appends a line with the number
+// it got. So the order is that of one clock, the server's, whatever the clocks of
+// the nodes say, and the first is the culprit (W21).
+const (
+	failuresKey     = "rallypoint/failures"
+	failureCountKey = failuresKey + "/count"
+)
 
-// maxPublished bounds what one node tells the others of a failure's message.
-const maxPublished = 16 << 10
+// What the nodes tell each other is bounded: the first failure comes with its
+// message and its last stderr, some more in short, the rest not at all.
+const (
+	maxCulprit    = 16 << 10 // bytes of message and of stderr, each
+	maxCollateral = 512      // bytes of another's message
+	maxPeers      = 16
+)
 
 // peerFailure is a Failure as nodes tell it to each other.
 type peerFailure struct {
+	Number    int64     `json:"number"`
+	Round     uint64    `json:"round"`
+	Group     int       `json:"group"`
 	Rank      int       `json:"rank"`
 	LocalRank int       `json:"local_rank"`
 	Pid       int       `json:"pid"`
@@ -26,35 +40,70 @@ type peerFailure struct {
 	Time      time.Time `json:"time"`
 	ErrorFile string    `json:"error_file"`
 	Message   string    `json:"message"`
+	Stderr    string    `json:"stderr,omitempty"`
+	OOM       bool      `json:"oom,omitempty"`
 }
 
-// publish tells the other nodes the cause before the run is closed.
+// tellFailure tells the other nodes of the first failure of an attempt, while the
+// workers are being stopped. The function that it returns waits until that is done.
+func (a *Agent) tellFailure(t *attempt, v verdict) (wait func()) {
+	if v != someFailed || a.seat.groups < 2 {
+		return func() {}
+	}
+	first := t.failures[0]
+	done := make(chan struct{})
+	go func() { // ends by the limit of publish
+		defer close(done)
+		f, _ := a.failure(t, first) // its error is logged with the report
+		a.publish(&f)
+	}()
+	return func() { <-done }
+}
+
+// publish tells the other nodes of a failure.
 func (a *Agent) publish(f *Failure) {
-	if a.seat.groups < 2 {
-		return
-	}
-	message := f.Message
-	if len(message) > maxPublished {
-		message = "..." + strings.ToValidUTF8(message[len(message)-maxPublished:], "")
-	}
-	text, err := json.Marshal(peerFailure{f.Rank, f.LocalRank, f.Pid, f.ExitCode, f.Host, f.Time, f.ErrorFile, message})
-	if err != nil {
-		return
-	}
-	ctx, cancel := a.untilInterrupt(leastReport)
+	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	if err := a.seat.keys.Append(ctx, failuresKey, append(text, '\n')); err != nil {
+	number, err := a.seat.keys.Add(ctx, failureCountKey, 1)
+	if err == nil && number <= maxPeers {
+		p := peerFailure{
+			Number: number, Round: a.seat.Round, Group: a.seat.group,
+			Rank: f.Rank, LocalRank: f.LocalRank, Pid: f.Pid, ExitCode: f.ExitCode, Host: f.Host, Time: f.Time,
+			ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
+		}
+		if number == 1 {
+			p.Message, p.Stderr = lastBytes(f.Message, maxCulprit), lastBytes(string(f.Stderr), maxCulprit)
+		}
+		var text []byte
+		if text, err = json.Marshal(p); err == nil {
+			err = a.seat.keys.Append(ctx, failuresKey, append(text, '\n'))
+		}
+	}
+	if err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure: " + err.Error())
 	}
 }
 
-// reportPeers reads what other nodes published if the run has ended by them,
-// while the keys of the round can still be read.
-func (a *Agent) reportPeers() {
-	if !a.rdzv.Closed() || a.seat.groups < 2 {
+// untilImpatient returns a context that ends with the second signal or after the
+// limit.
+func (a *Agent) untilImpatient(limit time.Duration) (context.Context, context.CancelFunc) {
+	return contextUntil(a.interrupts.second, limit)
+}
+
+// lastBytes is the end of a text that is longer than most.
+func lastBytes(text string, most int) string {
+	if len(text) <= most {
+		return strings.ToValidUTF8(text, "\uFFFD")
+	}
+	return "..." + strings.ToValidUTF8(text[len(text)-most:], "")
+}
+
+// readPeers reads what the nodes of the round published.
+func (a *Agent) readPeers() {
+	if a.seat.groups < 2 {
 		return
 	}
-	ctx, cancel := a.untilInterrupt(leastReport)
+	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
 	there, err := a.seat.keys.Check(ctx, []string{failuresKey})
 	if err != nil || !there {
@@ -64,31 +113,59 @@ func (a *Agent) reportPeers() {
 	if err != nil {
 		return
 	}
-	a.seat.peers = parsePeers(text)
+	a.seat.peers = parsePeers(text, a.seat.Round)
 }
 
-// parsePeers reads the lines of failuresKey; what is not understood is left out.
-func parsePeers(text []byte) []Failure {
-	var failures []Failure
+// parsePeers reads the lines of failuresKey that are of a round, in the order of
+// their numbers; what is not understood is left out.
+func parsePeers(text []byte, round uint64) []Failure {
+	var told []peerFailure
 	for line := range bytes.Lines(text) {
 		var p peerFailure
-		if json.Unmarshal(line, &p) != nil {
-			continue
+		if json.Unmarshal(line, &p) == nil && p.Round == round {
+			told = append(told, p)
 		}
+	}
+	slices.SortStableFunc(told, func(a, b peerFailure) int { return int(a.Number - b.Number) })
+	var failures []Failure
+	for i, p := range told {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
-			Host: p.Host, Time: p.Time, ErrorFile: p.ErrorFile, Message: p.Message,
-			// The order of the store counts.
-			order: time.Unix(0, int64(len(failures))),
+			Host: p.Host, Time: p.Time, ErrorFile: p.ErrorFile, Message: p.Message, OOM: p.OOM,
+			Stderr: []byte(p.Stderr), group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}
 	return failures
 }
 
+// withPeers puts the failures that other nodes published around this node's own:
+// those before and those after its first.
+func withPeers(own, told []Failure, group int) []Failure {
+	at := slices.IndexFunc(told, func(f Failure) bool { return f.group == group })
+	if at < 0 {
+		at = len(told) // the others got ahead of it
+	}
+	first := own[rootCause(own)].order
+	var before, after []Failure
+	for i, f := range told {
+		f.order = first.Add(time.Duration(i - at))
+		switch {
+		case i < at:
+			before = append(before, f)
+		case i > at:
+			after = append(after, f)
+		}
+	}
+	return slices.Concat(before, own, after)
+}
+
 // summary is a failure in one line.
 func (f *Failure) summary() string {
 	how := fmt.Sprintf("exited with code %d", f.ExitCode)
-	if f.ExitCode < 0 {
+	switch {
+	case f.OOM:
+		how = "was killed because memory ran out"
+	case f.ExitCode < 0:
 		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.SignalName())
 	}
 	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d on %s) %s", f.Rank, f.LocalRank, f.Pid, f.Host, how)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +19,7 @@ func inRound(t *testing.T, r *rounds, rank int) *Agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.seat = &seat{group: rank, groups: r.world, keys: r.Keys(1)}
+	a.seat = &seat{Outcome: rendezvous.Outcome{Round: 1}, group: rank, groups: r.world, keys: r.Keys(1)}
 	return a
 }
 
@@ -72,10 +73,10 @@ func TestPeersFailures(t *testing.T) {
 	r := newRounds(3)
 	late := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, f := range []Failure{
-		{Rank: 4, Pid: 40, ExitCode: 7, Host: "b", Time: late, Message: "first"},
-		{Rank: 2, Pid: 20, ExitCode: 1, Host: "c", Time: late.AddDate(-1, 0, 0), Message: strings.Repeat("é", maxPublished)},
+		{Rank: 4, Pid: 40, ExitCode: 7, Host: "b", Time: late, Message: "first", ErrorFile: notAvailable, Stderr: []byte("went wrong\n")},
+		{Rank: 2, Pid: 20, ExitCode: 1, Host: "c", Time: late.AddDate(-1, 0, 0), Message: strings.Repeat("é", maxCulprit)},
 	} {
-		inRound(t, r, 1).publish(&f)
+		inRound(t, r, f.Rank/2).publish(&f)
 	}
 	s := newStage(t, 1, "echo up > $SAY; exec sleep 100")
 	s.rdzv = r
@@ -92,15 +93,77 @@ func TestPeersFailures(t *testing.T) {
 	}
 	text := peer.Report()
 	if len(peer.Failures) != 2 || peer.Failures[0].Rank != 4 || !strings.Contains(text, "Root Cause (first observed failure):\n[0]:") ||
-		!strings.Contains(text, "host      : b\n") {
+		!strings.Contains(text, "host      : b\n") || !strings.Contains(text, "\n  stderr    :\n    went wrong\n=") {
 		t.Errorf("report:\n%s", text)
 	}
-	if n := len(peer.Failures[1].Message); n > maxPublished+8 {
+	if n := len(peer.Failures[1].Message); n > maxCollateral+8 {
 		t.Errorf("a message of %d bytes was published", n)
 	}
 	if s.rdzv.ending != rendezvous.EndLeave {
 		t.Errorf("the rendezvous was ended with %v", s.rdzv.ending)
 	}
+}
+
+// TestPublishedIsBounded, however many nodes fail.
+func TestPublishedIsBounded(t *testing.T) {
+	r := newRounds(100)
+	f := Failure{Message: strings.Repeat("x", 1<<20), Stderr: make([]byte, maxStderr)}
+	for rank := range r.world {
+		inRound(t, r, rank).publish(&f)
+	}
+	a := inRound(t, r, 0)
+	text, err := a.seat.keys.Get(t.Context(), failuresKey)
+	if err != nil || len(text) > 8*maxCulprit {
+		t.Errorf("%d bytes, %v", len(text), err)
+	}
+	a.readPeers()
+	if len(a.seat.peers) != maxPeers || a.seat.peers[0].group != 0 {
+		t.Errorf("%d failures", len(a.seat.peers))
+	}
+}
+
+// TestCulprit is on the node that failed first, also in the report of one that
+// failed later (W21).
+func TestCulprit(t *testing.T) {
+	at := time.Unix(100, 0)
+	own := []Failure{{Rank: 2, order: at}, {Rank: 3, order: at.Add(time.Second), Terminated: true}}
+	told := func(groups ...int) (list []Failure) {
+		for _, g := range groups {
+			list = append(list, Failure{Rank: 10 + g, group: g})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		told []Failure
+		want string
+		root int
+	}{
+		{nil, "[2 3]", 2},
+		{told(1), "[2 3]", 2},
+		{told(0, 1), "[10 2 3]", 10},
+		{told(1, 0), "[2 3 10]", 2},
+		{told(5, 0, 1, 4), "[15 10 2 3 14]", 15},
+		{told(5, 0), "[15 10 2 3]", 15}, // the own was not taken any more
+	} {
+		all := withPeers(own, c.told, 1)
+		var ranks []int
+		for _, f := range all {
+			ranks = append(ranks, f.Rank)
+		}
+		if got := fmt.Sprint(ranks); got != c.want || all[rootCause(all)].Rank != c.root {
+			t.Errorf("%v, root %d; expected %s, %d", got, all[rootCause(all)].Rank, c.want, c.root)
+		}
+	}
+}
+
+// FuzzPeers takes any bytes for what other nodes wrote.
+func FuzzPeers(f *testing.F) {
+	f.Add([]byte(`{"number":1,"round":1,"rank":3,"exit_code":-9,"stderr":"\u001b[31mx"}` + "\n{}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if failures := parsePeers(text, 1); len(failures) > 0 {
+			_ = report("x", withPeers(failures[:1], failures, failures[0].group))
+		}
+	})
 }
 
 // TestVerdict waits, when the budget is spent, until it is known whether a node

@@ -23,7 +23,7 @@ func report(name string, failures []Failure) string {
 			width = max(width, utf8.RuneCountInString(line))
 		}
 		if i == root {
-			first = text
+			first = text + failures[i].stderrLines()
 		} else {
 			others = append(others, text)
 		}
@@ -37,6 +37,26 @@ func report(name string, failures []Failure) string {
 		"", border, title, rule, "Failures:", strings.Join(others, "\n"),
 		rule, "Root Cause (first observed failure):", first, border,
 	}, "\n")
+}
+
+// maxStderrLines is how many of a worker's last lines a report shows.
+const maxStderrLines = 50
+
+// stderrLines is what the worker of the root cause said last, as more lines of its
+// record. It is left out where the worker's own traceback is shown.
+func (f *Failure) stderrLines() string {
+	if f.ErrorFile != notAvailable {
+		return ""
+	}
+	shown, more := tailLines(f.Stderr, maxStderrLines)
+	if len(shown) == 0 {
+		return ""
+	}
+	title := ""
+	if more {
+		title = fmt.Sprintf(" (the last %d lines)", len(shown))
+	}
+	return "\n  stderr    :" + title + "\n    " + strings.Join(shown, "\n    ")
 }
 
 // record is one failure in a report.

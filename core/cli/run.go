@@ -22,6 +22,7 @@ import (
 //
 // It takes the signals that the command line names, for as long as it runs.
 func runMain(ctx context.Context, args []string, env []string, stdout, stderr io.Writer) int {
+	defer surviveBrokenPipes()()
 	o, err := parseRun(args, environ(env).lookup)
 	if err == nil && o.help {
 		_, _ = io.WriteString(stdout, runHelp())
@@ -62,6 +63,15 @@ func (c *runConfig) run(ctx context.Context, log *slog.Logger, stderr io.Writer)
 	err = a.Run(ctx)
 	stop()
 	return c.exitCode(err, stderr)
+}
+
+// surviveBrokenPipes lets a reader of our output go away without ending the job,
+// until the function that it returns is called. SIGPIPE is caught and not ignored:
+// workers would inherit that.
+func surviveBrokenPipes() (restore func()) {
+	broken := make(chan os.Signal, 1) // never read: one that is full takes no more
+	signal.Notify(broken, syscall.SIGPIPE)
+	return func() { signal.Stop(broken) }
 }
 
 // handleSignals passes the signals on to the agent until the function that it

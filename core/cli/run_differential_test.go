@@ -209,6 +209,9 @@ func compare(t *testing.T, c torchrunCase, want, got *recording) {
 	same(t, "lines on stdout", lines(got.Stdout), lines(want.Stdout))
 	same(t, "workers' lines on stderr", workerLines(got.Stderr), workerLines(want.Stderr))
 	same(t, "report", report(got.Stderr), report(want.Stderr))
+	if shown := strings.Contains(got.Stderr, "\n  stderr    :\n    Traceback (most recent call last):\n"); shown != (c.Name == "fail-exception") { // A78
+		t.Errorf("the report shows the end of stderr: %v", shown)
+	}
 	same(t, "log files", logFiles(got.Logs), logFiles(want.Logs))
 	if _, empty := got.Tmp["./"]; !empty { // W16
 		same(t, "temporary files", logFiles(got.Tmp), nil)
@@ -256,6 +259,7 @@ var (
 	timePattern   = regexp.MustCompile(`\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d`)
 	pidPattern    = regexp.MustCompile(`(pid: |PID )\d+`)
 	borderPattern = regexp.MustCompile(`(?m)^(?:=+|-{20,})$`)
+	stderrPattern = regexp.MustCompile(`(?m)^  stderr    :.*\n(?:    .*\n)*`)
 	hostPattern   = regexp.MustCompile(`(host      : ).*`)
 	agentLine     = regexp.MustCompile(`^[DIWE]\d{4} `)
 	spoken        = regexp.MustCompile(`(?:(?:out|err) \d|[oe]\d of \d|well \d)`)
@@ -308,6 +312,7 @@ func report(text string) []string {
 	if border < 0 {
 		return nil
 	}
+	text = stderrPattern.ReplaceAllString(text, "")                  // A78
 	text = borderPattern.ReplaceAllString(text[border+1:], "<BORDER>") // as wide as the digits of a pid make it
 	text = timePattern.ReplaceAllString(text, "<TIME>")
 	text = pidPattern.ReplaceAllString(text, "${1}<PID>")

@@ -158,6 +158,23 @@ func TestNohup(t *testing.T) {
 	}
 }
 
+// TestReaderIsGone goes on when nobody reads its stderr any more.
+func TestReaderIsGone(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	p := exec.Command(os.Args[0], "run", "--nproc-per-node=2", "--no-python", "sh", "-c", "echo x >&2; exit 0")
+	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
+	p.Stderr = write
+	err = p.Run()
+	write.Close()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // twoNodes runs a script on two nodes and returns how they ended.
 func twoNodes(t *testing.T, script string, options func(node int) []string) (codes [2]int, nodes [2]*player) {
 	t.Helper()
@@ -206,10 +223,16 @@ func TestTwoNodesRestart(t *testing.T) {
 
 // TestTwoNodesFail names the culprit on both nodes (W21), and both end at once.
 func TestTwoNodesFail(t *testing.T) {
-	codes, nodes := twoNodes(t, `[ $RANK = 3 ] && exit 7; exec sleep 100`, hostedNodes(t))
+	// Rank 0 fails because of rank 3, as a collective that is broken off would.
+	codes, nodes := twoNodes(t, `case $RANK in
+		0) until [ -e failed ]; do sleep 0.01; done; sleep 0.1; exit 8;;
+		3) echo "the reason" >&2; touch failed; exit 7;;
+	esac
+	exec sleep 100`, hostedNodes(t))
 	for i, p := range nodes {
 		_, root, _ := strings.Cut(p.stderr.String(), "Root Cause (first observed failure):")
-		if codes[i] != 1 || !strings.Contains(root, "rank      : 3 (local_rank: 1)") || !strings.Contains(root, "exitcode  : 7 ") {
+		if codes[i] != 1 || !strings.Contains(root, "rank      : 3 (local_rank: 1)") || !strings.Contains(root, "exitcode  : 7 ") ||
+			!strings.Contains(root, "\n  stderr    :\n    the reason\n") {
 			t.Errorf("node %d: exit code %d, stderr:\n%s", i, codes[i], p.stderr.String())
 		}
 	}

@@ -1,0 +1,185 @@
+package agent
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxStderr is how much of what a worker wrote last to stderr is kept for the
+// report.
+const maxStderr = 64 << 10
+
+// tap stands between a worker's stderr and the agent's own: it passes everything
+// on at once and unchanged, and keeps the last maxStderr bytes. Its methods are
+// safe for concurrent use.
+type tap struct {
+	read *os.File
+	pass func([]byte)
+	done chan struct{}
+
+	mu   sync.Mutex
+	ring []byte // the last bytes, oldest at next once it is full
+	next int
+	held []byte // the begin of a line that a full buffer cut
+}
+
+// newTap makes a tap and returns the end that the worker writes to. pass gets
+// what comes, one call at a time. stop ends it.
+func newTap(pass func([]byte)) (t *tap, write *os.File, err error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	t = &tap{read: read, pass: pass, done: make(chan struct{})}
+	go t.run()
+	return t, write, nil
+}
+
+func (t *tap) run() {
+	defer close(t.done)
+	if conn, err := t.read.SyscallConn(); err == nil {
+		_ = conn.Read(func(fd uintptr) bool { return t.drain(int(fd)) })
+	}
+}
+
+// tapBuffers are lent to taps while they read, so that idle ones cost nothing.
+var tapBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// drain takes what is in the pipe now, and reports whether its end was reached.
+func (t *tap) drain(fd int) (ended bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	buf := tapBuffers.Get().(*[32 << 10]byte)
+	defer tapBuffers.Put(buf)
+	for {
+		n, err := unix.Read(fd, buf[:])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case n > 0:
+			t.take(buf[:n], n == len(buf))
+			continue
+		}
+		t.take(nil, false)
+		return err != unix.EAGAIN
+	}
+}
+
+// take keeps a text and passes it on. If more is to follow at once, the begin of
+// a last line waits for it, so that no other worker's output gets in between.
+func (t *tap) take(text []byte, more bool) {
+	t.keep(text)
+	if len(t.held) > 0 {
+		text = append(t.held, text...)
+		t.held = nil
+	}
+	if more {
+		if end := bytes.LastIndexByte(text, '\n') + 1; end > 0 {
+			t.held = bytes.Clone(text[end:])
+			text = text[:end]
+		}
+	}
+	if len(text) > 0 {
+		t.pass(text)
+	}
+}
+
+func (t *tap) keep(text []byte) {
+	if len(text) > maxStderr {
+		text = text[len(text)-maxStderr:]
+	}
+	if room := maxStderr - len(t.ring); room > 0 {
+		n := min(room, len(text))
+		t.ring = append(t.ring, text[:n]...)
+		text = text[n:]
+	}
+	for len(text) > 0 {
+		n := copy(t.ring[t.next:], text)
+		t.next = (t.next + n) % maxStderr
+		text = text[n:]
+	}
+}
+
+// last returns the last maxStderr bytes of what was written until now.
+func (t *tap) last() []byte {
+	if conn, err := t.read.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { t.drain(int(fd)) })
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append(bytes.Clone(t.ring[t.next:]), t.ring[:t.next]...)
+}
+
+// stop passes on what was written until now and ends the tap, whether or not
+// somebody still holds the other end. last may be called afterwards.
+func (t *tap) stop() {
+	_ = t.read.SetReadDeadline(time.Now())
+	<-t.done
+	_ = t.last()
+	_ = t.read.Close()
+}
+
+// lastOfFile returns the last maxStderr bytes of a file; nil if it cannot be read.
+func lastOfFile(path string) []byte {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err == nil && info.Size() > maxStderr {
+		if _, err := file.Seek(-maxStderr, io.SeekEnd); err != nil {
+			return nil
+		}
+	}
+	text, _ := io.ReadAll(io.LimitReader(file, maxStderr))
+	return text
+}
+
+// isTerminal reports whether a file is a terminal.
+func isTerminal(file *os.File) bool {
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return false
+	}
+	terminal := false
+	_ = conn.Control(func(fd uintptr) {
+		_, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
+		terminal = err == nil
+	})
+	return terminal
+}
+
+var escapes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)|[@-Z\\\\^_])")
+
+// tailLines makes the last lines of an output fit to be shown: at most most of
+// them, of what a line was overwritten with by \r only the last, without colours
+// and control characters. more reports whether there were others before.
+func tailLines(text []byte, most int) (shown []string, more bool) {
+	plain := escapes.ReplaceAllString(strings.ToValidUTF8(string(text), "\uFFFD"), "")
+	all := strings.Split(strings.TrimRight(plain, "\r\n \t"), "\n")
+	if len(all) > most {
+		all, more = all[len(all)-most:], true
+	}
+	for _, line := range all {
+		line = strings.TrimRight(line, "\r \t")
+		line = line[strings.LastIndexByte(line, '\r')+1:]
+		shown = append(shown, strings.Map(func(r rune) rune {
+			if r != '\t' && unicode.IsControl(r) {
+				return -1
+			}
+			return r
+		}, line))
+	}
+	if len(shown) == 1 && shown[0] == "" {
+		return nil, false
+	}
+	return shown, more
+}

@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestTap passes everything on unchanged and keeps its end, whatever is written
+// in what pieces.
+func TestTap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var passed bytes.Buffer
+		tap, write, err := newTap(func(text []byte) { passed.Write(text) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []byte
+		for range rapid.IntRange(0, 5).Draw(t, "writes") {
+			unit := rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "unit")
+			text := bytes.Repeat(unit, rapid.IntRange(1, 3000).Draw(t, "times"))
+			all = append(all, text...)
+			if _, err := write.Write(text); err != nil {
+				t.Fatal(err)
+			}
+			if got := tap.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
+				t.Fatalf("kept %d bytes of %d", len(got), len(all))
+			}
+		}
+		if rapid.Bool().Draw(t, "closed") { // else somebody holds it still
+			_ = write.Close()
+		}
+		tap.stop()
+		_ = write.Close()
+		if !bytes.Equal(passed.Bytes(), all) {
+			t.Fatalf("passed %d bytes of %d", passed.Len(), len(all))
+		}
+	})
+}
+
+// TestTapKeepsLinesWhole where one read does not take all that is there.
+func TestTapKeepsLinesWhole(t *testing.T) {
+	var parts []string
+	tap := &tap{pass: func(text []byte) { parts = append(parts, string(text)) }}
+	tap.take([]byte("a\nbeg"), true)
+	tap.take([]byte("un\nc"), false)
+	if !slices.Equal(parts, []string{"a\n", "begun\nc"}) {
+		t.Errorf("parts %q", parts)
+	}
+}
+
+func TestTailLines(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want []string
+		more bool
+	}{
+		{"", nil, false},
+		{"\n\n", nil, false},
+		{"a\nb\n", []string{"a", "b"}, false},
+		{"a\nb\nc\n\n", []string{"b", "c"}, true},
+		{"10%\r50%\r\nend", []string{"50%", "end"}, false},
+		{"\x1b[31mred\x1b[0m\x1b]0;title\x07\a\n\tx\xff", []string{"red", "\tx\uFFFD"}, false},
+	} {
+		got, more := tailLines([]byte(c.text), 2)
+		if !slices.Equal(got, c.want) || more != c.more {
+			t.Errorf("%q: %q, %v", c.text, got, more)
+		}
+	}
+}
+
+// TestStderrInReport shows what the culprit said last, wherever its stderr went
+// (issue: no decorator needed).
+func TestStderrInReport(t *testing.T) {
+	for _, streams := range []Std{StdNone, StdErr} {
+		s := newStage(t, 1, `i=0; while [ $i -lt 60 ]; do echo line $i >&2; i=$((i+1)); done; exit 3`)
+		s.spec.Logs.Redirects = AllRanks(streams)
+		out, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		s.spec.Stderr = out
+		err = s.run()
+		s.failed(err)
+		const end = "\n  stderr    : (the last 50 lines)\n    line 10\n    line 11\n"
+		if text := err.Error(); !strings.Contains(text, end) || strings.Contains(text, "line 9\n") || !strings.Contains(text, "\n    line 59\n====") {
+			t.Errorf("report:\n%s", text)
+		}
+		passed, _ := os.ReadFile(out.Name())
+		if got := strings.Count(string(passed), "\n"); (got == 60) != (streams == StdNone) {
+			t.Errorf("%d lines were passed on", got)
+		}
+	}
+}
+
+// TestTracebackInsteadOfStderr: a worker that wrote an error file has said it all.
+func TestTracebackInsteadOfStderr(t *testing.T) {
+	f := Failure{ErrorFile: "error.json", Stderr: []byte("again\n")}
+	if text := report("x", []Failure{f}); strings.Contains(text, "again") {
+		t.Errorf("report:\n%s", text)
+	}
+}
+
+// TestOOM finds the kernel's count in each layout of control groups.
+func TestOOM(t *testing.T) {
+	for _, c := range []struct{ cgroup, file, where string }{
+		{"0::/job\n", "sys/fs/cgroup/job/memory.events", "the control group /job"},
+		{"0::/job\n", "sys/fs/cgroup/memory.events", "the control group /job"},
+		{"4:memory:/a\n0::/\n", "sys/fs/cgroup/memory/a/memory.oom_control", "the control group /a"},
+		{"4:cpu,memory:/a\n", "sys/fs/cgroup/memory/memory.oom_control", "the control group /a"},
+		{"", "proc/vmstat", "this machine"},
+	} {
+		root := t.TempDir()
+		write := func(name, text string) {
+			path := filepath.Join(root, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("proc/self/cgroup", c.cgroup)
+		write(c.file, "low 0\noom_kill 4\n")
+		counter := newOOMCounter(root)
+		if note := counter.note(); note != "" {
+			t.Errorf("%s: %q", c.file, note)
+		}
+		write(c.file, "low 0\noom_kill 6\n")
+		if note, want := counter.note(), fmt.Sprintf("out of memory: the kernel killed 2 processes of %s since the workers started", c.where); note != want {
+			t.Errorf("%s: %q", c.file, note)
+		}
+	}
+	if note := new(oomCounter).note(); note != "" {
+		t.Errorf("the zero value says %q", note)
+	}
+}
+
+// TestOOMInReport marks the victim, and not one that the agent itself killed.
+func TestOOMInReport(t *testing.T) {
+	root := t.TempDir()
+	events := filepath.Join(root, "proc/vmstat")
+	if err := os.MkdirAll(filepath.Dir(events), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(events, []byte("oom_kill 0\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t, 2, `[ $RANK = 1 ] && trap '' TERM && echo up > $SAY && while :; do sleep 100; done
+		read up < $SAY; echo oom_kill 1 > $EVENTS; kill -KILL $$`)
+	s.spec.Environ = append(s.spec.Environ, "EVENTS="+events)
+	s.spec.ShutdownTimeout = 0
+	a, err := New(s.spec, "test", s.rdzv, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.oom = newOOMCounter(root)
+	failures := s.failed(a.Run(t.Context()))
+	if len(failures) != 2 || !failures[0].OOM || failures[1].OOM ||
+		!strings.HasSuffix(failures[0].Message, "(out of memory: the kernel killed a process of this machine since the workers started)") ||
+		!strings.HasSuffix(failures[0].summary(), "was killed because memory ran out") {
+		t.Errorf("failures %+v", failures)
+	}
+}
