@@ -312,7 +312,7 @@ func report(text string) []string {
 	if border < 0 {
 		return nil
 	}
-	text = stderrPattern.ReplaceAllString(text, "")                  // A78
+	text = stderrPattern.ReplaceAllString(text, "")                    // A78
 	text = borderPattern.ReplaceAllString(text[border+1:], "<BORDER>") // as wide as the digits of a pid make it
 	text = timePattern.ReplaceAllString(text, "<TIME>")
 	text = pidPattern.ReplaceAllString(text, "${1}<PID>")
