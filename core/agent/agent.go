@@ -51,6 +51,7 @@ type Agent struct {
 	guard      *guard
 	logs       *logTree
 	console    *console
+	timers     string // path of the watchdog's FIFO; "" if it is off
 	oom        oomCounter
 
 	last     *attempt // nil before the first
@@ -77,7 +78,8 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.stdio()
-	return &Agent{spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/")}, nil
+	return &Agent{spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/"),
+		timers: timerFile(spec.Environ)}, nil
 }
 
 // interrupts counts the signals that ask the agent to end.
@@ -160,7 +162,7 @@ func (a *Agent) run(ctx context.Context) error {
 	a.sweeper = newSweeper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.log)
 	defer a.sweeper.close()
 	if !a.spec.KeepDaemons {
-		if a.guard, err = newGuard(a.forker, logs.marker()); err != nil {
+		if a.guard, err = newGuard(a.forker, logs.marker(), a.timers, logs.base); err != nil {
 			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
 		}
 		defer a.guard.close()

@@ -16,6 +16,7 @@ import (
 type attempt struct {
 	crew      *crew
 	logs      *attemptLogs
+	watchdog  *watchdog
 	oom       oomCounter // since the workers were started
 	workers   []workerLog
 	ended     map[int]*process // by local rank: whose end was noticed
@@ -45,6 +46,11 @@ func (a *Agent) start() (*attempt, error) {
 	if err == nil {
 		err = logs.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
 	}
+	if err == nil && a.timers != "" {
+		if t.watchdog, err = newWatchdog(a.timers, a.log); err == nil {
+			a.recordWatchdog("watchdog started", nil)
+		}
+	}
 	if err == nil {
 		a.guard.starting()
 		t.crew, err = startCrew(a.forker, a.sweeper, launches, a.log)
@@ -52,6 +58,7 @@ func (a *Agent) start() (*attempt, error) {
 	logs.started()
 	if err != nil {
 		a.guard.watch(nil)
+		t.watchdog.stop()
 		logs.close()
 		if start := new(StartError); !errors.As(err, &start) {
 			err = &StartError{-1, err}
@@ -92,7 +99,7 @@ func (a *Agent) launches(t *attempt) ([]launch, []logNames, error) {
 		}
 		env := environment(&a.spec, place{
 			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
-			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, errorFile: w.errorFile,
+			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, errorFile: w.errorFile, timers: a.timers,
 			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
 		})
 		launches = append(launches, launch{local, arguments(&a.spec, local), env, files})
@@ -114,6 +121,7 @@ func (a *Agent) supervise(t *attempt) verdict {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
+	var patience <-chan time.Time // with a worker that the watchdog sent a signal
 	for {
 		if a.rdzv.NodesWaiting() > 0 {
 			return mustRegroup
@@ -129,6 +137,16 @@ func (a *Agent) supervise(t *attempt) verdict {
 			case t.succeeded == len(t.crew.procs):
 				return allSucceeded
 			}
+		case <-t.watchdog.expiries():
+			for _, o := range t.watchdog.take() {
+				a.reapOverdue(t, o)
+			}
+			if patience == nil {
+				patience = time.After(a.spec.ShutdownTimeout)
+			}
+		case <-patience:
+			patience = nil
+			t.crew.forceOverdue()
 		case <-changed:
 		case <-tick:
 		}
@@ -140,7 +158,7 @@ func (a *Agent) note(t *attempt, ended []*process) {
 	for _, p := range ended {
 		a.notifyWorker(NoticeExited, "", p)
 		t.ended[p.local] = p
-		if p.code == 0 {
+		if p.code == 0 && p.overdue == "" {
 			t.succeeded++
 		} else {
 			t.failures = append(t.failures, p)
@@ -171,6 +189,10 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 	a.note(t, t.crew.stop(stopOrder{signal: sig, grace: grace, hurry: hurry}))
 	told()
 	a.guard.watch(nil)
+	if t.watchdog != nil {
+		t.watchdog.stop()
+		a.recordWatchdog("watchdog stopped", nil)
+	}
 	t.logs.close()
 	if stop := a.interrupted(); stop != nil {
 		a.recordEnds(t, nil)
@@ -263,11 +285,12 @@ func (a *Agent) failures(t *attempt) []Failure {
 func (a *Agent) failure(t *attempt, p *process) (Failure, error) {
 	f := Failure{
 		Rank: a.seat.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
-		Host: fqdn(), Time: p.at, Terminated: p.stopped, Stderr: t.workers[p.local].lastStderr(),
+		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.overdue == "", Stderr: t.workers[p.local].lastStderr(),
 	}
 	note := t.oom.note()
 	f.OOM = note != "" && p.code == -int(unix.SIGKILL) && !p.stopped
 	err := f.complete(t.workers[p.local].errorFile)
+	f.Message = p.overdue + f.Message
 	if note != "" && !p.stopped {
 		f.Message += " (" + note + ")"
 	}

@@ -126,6 +126,15 @@ func (c *crew) signal(p *process, o stopOrder) {
 	p.signalGroup(o.signal)
 }
 
+// forceOverdue kills the workers that the watchdog's signal did not end.
+func (c *crew) forceOverdue() {
+	for _, p := range c.procs {
+		if p.overdue != "" && !p.hasExited() {
+			p.signalGroup(unix.SIGKILL)
+		}
+	}
+}
+
 // awaitExits waits until every worker has ended or expired is closed.
 func (c *crew) awaitExits(expired <-chan struct{}) {
 	for _, p := range c.procs {

@@ -16,6 +16,7 @@ type place struct {
 	masterPort          int
 	round               uint64
 	errorFile           string
+	timers              string // path of the watchdog's FIFO; "" if it is off
 	restarts, maxBudget int
 }
 
@@ -42,6 +43,9 @@ func environment(s *Spec, p place) []string {
 	}
 	if _, given := lookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
 		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})
+	}
+	if p.timers != "" {
+		set = append(set, [2]string{envTimerFile, p.timers})
 	}
 	if s.VirtualRank {
 		source, devices, _ := virtualDevices(s.Environ, s.Workers) // Validate saw its error

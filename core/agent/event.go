@@ -54,6 +54,24 @@ type workerEventDetail struct {
 	WorkerPid     [1]*int `json:"worker_pid"`
 }
 
+// watchdogDetail is the inner metadata of the watchdog's events, all texts (A91).
+type watchdogDetail struct {
+	Event   string `json:"watchdog_event"`
+	Pid     string `json:"worker_pid,omitempty"`
+	Scope   string `json:"scope_id,omitempty"`
+	Expires string `json:"expiration_time,omitempty"`
+	Signal  string `json:"signal,omitempty"`
+}
+
+// recordWatchdog records what the watchdog did; t is nil where no timer is meant.
+func (a *Agent) recordWatchdog(name string, t *workerTimer) {
+	d := &watchdogDetail{Event: name}
+	if t != nil {
+		d.Pid, d.Scope, d.Expires, d.Signal = strconv.Itoa(t.pid), t.scope, t.expires.String(), strconv.Itoa(int(t.signal))
+	}
+	a.record(fromAgent, "RUNNING", d, nil)
+}
+
 // record hands an event to the sink, if there is one.
 func (a *Agent) record(source, state string, detail any, fill func(*eventMetadata)) {
 	if a.spec.Events == nil {
@@ -63,7 +81,11 @@ func (a *Agent) record(source, state string, detail any, fill func(*eventMetadat
 	if err != nil {
 		return
 	}
-	e := event{Name: "torchelastic.worker.status." + state, Source: source, Metadata: eventMetadata{
+	name := "torchelastic.worker.status." + state
+	if w, ok := detail.(*watchdogDetail); ok {
+		name = w.Event
+	}
+	e := event{Name: name, Source: source, Metadata: eventMetadata{
 		RunID: a.spec.RunID, Role: a.spec.Role, Hostname: fqdn(), State: state, Backend: a.spec.Backend,
 		Metadata: string(inner), Restarts: a.restarts,
 	}}

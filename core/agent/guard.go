@@ -8,15 +8,24 @@ import (
 )
 
 // guardScript waits until its input ends, which happens when the agent does,
-// however it ends. If the last line that came is not empty, there are workers: it
-// kills the process groups that the line names, if they were known already, and then whatever carries the marker in its environment: descendants of
-// the workers that have left their groups. It looks until it has found none three
-// times, with pauses: a process in the middle of an exec shows no environment.
+// however it ends. If the last line that came is "done", there is nothing to do. If
+// it is neither that nor empty, there are workers: it kills the process groups that
+// the line names, if they were known already, and then whatever carries the marker
+// in its environment: descendants of the workers that have left their groups. It
+// looks until it has found none three times, with pauses: a process in the middle
+// of an exec shows no environment. At last it removes what the agent would have:
+// the FIFO of the watchdog, and a temporary log folder without content.
 const guardScript = `
 while read -r line; do groups=$line; done
-[ -n "$groups" ] || exit 0
+[ "$groups" != done ] || exit 0
+clean() {
+	[ -p "$1" ] && rm -f -- "$1"
+	[ -n "$2" ] && kept=$(find "$2" -type f -size +0c) && [ -z "$kept" ] && rm -rf -- "$2"
+	exit 0
+}
+[ -n "$groups" ] || clean "$2" "$3"
 [ "$groups" = starting ] || for g in $groups; do kill -KILL -- "-$g"; done
-[ -n "$1" ] || exit 0
+[ -n "$1" ] || clean "$2" "$3"
 quiet=0
 while [ "$quiet" -lt 3 ]; do
 	left=
@@ -26,6 +35,7 @@ while [ "$quiet" -lt 3 ]; do
 	done
 	if [ -n "$left" ]; then quiet=0; else quiet=$((quiet + 1)); sleep 0.05; fi
 done
+clean "$2" "$3"
 `
 
 // guard is a small process that ends the descendants of the workers if the agent
@@ -38,9 +48,9 @@ type guard struct {
 }
 
 // newGuard starts a guard. marker is a text that only the environment of the
-// workers and their descendants holds, "" if there is none. It returns an error
-// if there is no shell to be had.
-func newGuard(f *forker, marker string) (*guard, error) {
+// workers and their descendants holds, fifo and folder are what is to be removed;
+// each is "" if there is none. It returns an error if there is no shell to be had.
+func newGuard(f *forker, marker, fifo, folder string) (*guard, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -52,7 +62,7 @@ func newGuard(f *forker, marker string) (*guard, error) {
 		return nil, err
 	}
 	defer func() { _ = null.Close() }()
-	pid, err := f.startFree([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker},
+	pid, err := f.startFree([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder},
 		[]string{"PATH=/usr/bin:/bin"}, []uintptr{read.Fd(), null.Fd(), null.Fd()})
 	if err != nil {
 		_ = write.Close()
@@ -86,6 +96,7 @@ func (g *guard) close() {
 	if g == nil {
 		return
 	}
+	_, _ = g.pipe.WriteString("done\n")
 	_ = g.pipe.Close()
 	_, _ = exitCode(g.pid, 0)
 	g.forker.reap(g.pid)

@@ -21,7 +21,8 @@ type process struct {
 	code   int // exit code, or minus the signal
 	at     time.Time
 
-	stopped bool // the agent had sent it a signal before it ended
+	stopped bool   // the agent had sent it a signal before it ended
+	overdue string // why the watchdog ended it; "" if it did not
 	reaped  bool
 }
 

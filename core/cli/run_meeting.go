@@ -1,11 +1,10 @@
 package cli
 
 import (
-	"crypto/rand"
-	"fmt"
 	"net"
 	"strconv"
 
+	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore/control"
 )
@@ -104,7 +103,7 @@ func (c *runConfig) meetAlone(o *runOptions) error {
 		c.warnings = append(c.warnings, "--standalone ignores --rdzv-id, --rdzv-backend and --rdzv-endpoint")
 	}
 	if o.standalone || !o.given["rdzv-id"] { // W19: else the user's is kept
-		p.RunID = newUUID()
+		p.RunID = agent.NewUUID()
 	}
 	c.notes = append(c.notes, "standalone: one node, run id "+p.RunID)
 	return nil
@@ -180,12 +179,4 @@ func trimBrackets(host string) string {
 		return host[1 : n-1]
 	}
 	return host
-}
-
-// newUUID is a random UUID (version 4).
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -1,0 +1,249 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Variables of the watchdog (A88).
+const (
+	envTimerEnabled = "TORCHELASTIC_ENABLE_FILE_TIMER"
+	envTimerFile    = "TORCHELASTIC_TIMER_FILE"
+)
+
+// timerFile is the path of the FIFO that workers write their timers to; "" if the
+// watchdog is off.
+func timerFile(env []string) string {
+	if enabled, _ := lookupEnv(env, envTimerEnabled); enabled != "1" {
+		return ""
+	}
+	if path, given := lookupEnv(env, envTimerFile); given {
+		return path
+	}
+	folder, _ := lookupEnv(env, "TMPDIR")
+	if folder == "" {
+		folder = "/tmp"
+	}
+	return strings.TrimSuffix(folder, "/") + "/watchdog_timer_" + NewUUID()
+}
+
+// overdue is a process with an expired timer.
+type overdue struct {
+	timers []workerTimer // in the order of their expiry; at least one
+	fatal  int           // index of the first with a signal; -1: there is none
+}
+
+// watchdog serves torch's file timers while the workers of one attempt run: it
+// reads requests from a FIFO and tells of timers that expire. A nil watchdog does
+// nothing.
+type watchdog struct {
+	path string
+	fifo *os.File
+	log  *slog.Logger
+	now  func() time.Time
+	done chan struct{}
+
+	wake chan struct{} // holds a token while there are processes to take
+
+	mu      sync.Mutex
+	expired []overdue
+}
+
+// newWatchdog makes the FIFO, in the place of a file that may be there (A88), and
+// serves it until stop.
+func newWatchdog(path string, log *slog.Logger) (*watchdog, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot serve the workers' timers: %w", err)
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, fmt.Errorf("cannot serve the workers' timers: %w", &os.PathError{Op: "mkfifo", Path: path, Err: err})
+	}
+	// Opened for writing, too: it has no end, and clients never find nobody there.
+	fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		_ = os.Remove(path)
+		return nil, fmt.Errorf("cannot serve the workers' timers: %w", err)
+	}
+	w := &watchdog{path: path, fifo: fifo, log: log, now: time.Now, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	go w.run()
+	return w, nil
+}
+
+// expiries has a token whenever take has something; nil for a nil watchdog.
+func (w *watchdog) expiries() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.wake
+}
+
+// take returns the processes whose timers have expired since the last take.
+func (w *watchdog) take() []overdue {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	expired := w.expired
+	w.expired = nil
+	return expired
+}
+
+// stop ends the watchdog and removes the FIFO.
+func (w *watchdog) stop() {
+	if w == nil {
+		return
+	}
+	_ = w.fifo.Close() // ends the read
+	<-w.done
+	if err := os.Remove(w.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.log.Warn("cannot remove the file of the workers' timers: " + err.Error())
+	}
+}
+
+// clockCheck bounds how long the watchdog sleeps while a timer runs: timers are in
+// wall-clock time, which may be set.
+const clockCheck = time.Second
+
+func (w *watchdog) run() {
+	defer close(w.done)
+	running := make(timers)
+	var input requests
+	for {
+		var deadline time.Time
+		if next := running.next(); !next.IsZero() {
+			deadline = time.Now().Add(max(min(next.Sub(w.now()), clockCheck), 0))
+		}
+		_ = w.fifo.SetReadDeadline(deadline)
+		err := input.read(w.fifo)
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return // closed
+		}
+		for line := range input.lines() {
+			if t, err := parseTimer(line); err != nil {
+				w.log.Warn(fmt.Sprintf("a timer request %.200q is left out: %v", line, err))
+			} else if !running.take(t) {
+				w.log.Warn(fmt.Sprintf("process %d has a timer too many: it is left out", t.pid))
+			}
+		}
+		w.report(running.expire(w.now()))
+	}
+}
+
+// report queues what has expired.
+func (w *watchdog) report(expired [][]workerTimer) {
+	if len(expired) == 0 {
+		return
+	}
+	w.mu.Lock()
+	for _, list := range expired {
+		o := overdue{timers: list, fatal: -1}
+		for i, t := range list {
+			if t.signal > 0 {
+				o.fatal = i
+				break
+			}
+		}
+		w.expired = append(w.expired, o)
+	}
+	w.mu.Unlock()
+	offer(w.wake)
+}
+
+// requests cuts what comes through the FIFO into lines. A line is at most PIPE_BUF
+// long, or it could not have been written in one piece; what is longer is dropped.
+type requests struct {
+	buf  [16 << 10]byte
+	n    int
+	skip bool // until the next line feed: the line is too long
+}
+
+func (r *requests) read(file *os.File) error {
+	n, err := file.Read(r.buf[r.n:])
+	r.n += n
+	return err
+}
+
+// lines yields the whole lines that were read.
+func (r *requests) lines() func(yield func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		text := r.buf[:r.n]
+		for {
+			line, rest, found := bytes.Cut(text, []byte{'\n'})
+			if !found {
+				break
+			}
+			if !r.skip && len(bytes.TrimSpace(line)) > 0 {
+				yield(line)
+			}
+			text, r.skip = rest, false
+		}
+		r.n = copy(r.buf[:], text)
+		if r.n == len(r.buf) {
+			r.n, r.skip = 0, true
+		}
+	}
+}
+
+// reapOverdue ends the worker that a process with an expired timer is or belongs
+// to (A90); that it fails by it is a failure like any other (W8).
+func (a *Agent) reapOverdue(t *attempt, o overdue) {
+	for i := range o.timers {
+		a.recordWatchdog("timer expired", &o.timers[i])
+		if i == o.fatal {
+			break
+		}
+	}
+	if o.fatal < 0 {
+		first := &o.timers[0]
+		a.log.Warn(fmt.Sprintf("the timer %q of process %d has expired; it asked for no signal, so nothing is done", first.scope, first.pid))
+		return
+	}
+	timer := &o.timers[o.fatal]
+	p := t.crew.workerOf(timer.pid)
+	if p == nil {
+		a.log.Info(fmt.Sprintf("the timer %q of process %d has expired; no worker is or has such a process any more", timer.scope, timer.pid))
+		return
+	}
+	late := max(time.Since(timer.at), 0).Round(time.Millisecond)
+	a.log.Error(fmt.Sprintf("the timer %q of process %d expired %v ago: ending the worker of local rank %d with %s",
+		timer.scope, timer.pid, late, p.local, signalName(timer.signal)))
+	if p.overdue == "" {
+		p.overdue = fmt.Sprintf("The timer %q of process %d expired, %v overdue. ", timer.scope, timer.pid, late)
+	}
+	if timer.pid != p.pid {
+		_ = unix.Kill(timer.pid, timer.signal) // read as the worker's descendant just now
+	}
+	p.signalGroup(timer.signal)
+	a.recordWatchdog("kill worker process", timer)
+}
+
+// maxAncestors bounds the way from a process to the worker that it belongs to.
+const maxAncestors = 64
+
+// workerOf returns the running worker that a process is or descends from; nil for
+// any other process.
+func (c *crew) workerOf(pid int) *process {
+	for range maxAncestors {
+		for _, p := range c.procs {
+			if p.pid == pid {
+				if p.hasExited() {
+					return nil
+				}
+				return p
+			}
+		}
+		stat, ok := readStat(pid)
+		if !ok || stat.parent <= 1 {
+			return nil
+		}
+		pid = stat.parent
+	}
+	return nil
+}
