@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"strings"
 	"unsafe"
 
 	"rallypoint/core/cli"
@@ -22,6 +23,7 @@ func rpgo_main(argc C.int, argv **C.char) C.int {
 	}
 	code := exitDefect
 	err := protect(func() error {
+		takeEnvironment()
 		code = cli.Process(args, os.Stdout, os.Stderr)
 		return nil
 	})
@@ -29,4 +31,16 @@ func rpgo_main(argc C.int, argv **C.char) C.int {
 		fmt.Fprintln(os.Stderr, "rallypoint:", err)
 	}
 	return C.int(code)
+}
+
+// takeEnvironment makes the process's environment as it is now that of the command:
+// Go's own copy is what the process was started with.
+func takeEnvironment() {
+	now := environment()
+	os.Clearenv()
+	for _, entry := range now {
+		if name, value, found := strings.Cut(entry, "="); found && name != "" {
+			_ = os.Setenv(name, value)
+		}
+	}
 }

@@ -185,7 +185,7 @@ func rootCause(failures []Failure) int {
 // ChildFailedError.
 type FailedError struct {
 	Name     string    // of the entry point (A36)
-	Failures []Failure // in the order in which they were noticed; at least one
+	Failures []Failure // of this and of other nodes, in the order in which they were noticed; at least one
 }
 
 // Root is the failure that caused the others.

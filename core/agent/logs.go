@@ -147,7 +147,7 @@ func (t *logTree) attempt(restarts int) (*attemptLogs, error) {
 type workerLog struct {
 	out, err  *os.File // nil: the agent's own stream
 	errorFile string   // "" without files
-	errFile   string   // where stderr goes; "" if it is no file that can be read
+	errFile   string   // the file that stderr goes to; "" if none
 	tap       *tap     // that stderr goes through; nil if none
 }
 

@@ -17,9 +17,8 @@ type Result struct {
 	// started.
 	Workers []WorkerResult
 
-	// Failures are of this node's workers if Err is a FailedError, and else of
-	// other nodes, as far as they told; Root is the index of the one that caused
-	// the others, -1 if there are none.
+	// Failures are of this node's workers, and of other nodes' as far as they told;
+	// Root is the index of the one that caused the others, -1 if there are none.
 	Failures []Failure
 	Root     int
 	Report   string // the report of the failures (A78); "" if there are none
@@ -64,16 +63,13 @@ func (t *attempt) results(r ranks) []WorkerResult {
 	for i, p := range t.crew.procs {
 		w := WorkerResult{
 			LocalRank: p.local, Rank: r.base + p.local, RoleRank: r.roleBase + p.local, RoleWorldSize: r.roleWorld,
-			Pid: p.pid, ExitCode: -1, ErrorFile: t.workers[i].errorFile,
+			Pid: p.pid, ExitCode: -1, ErrFile: t.workers[i].errFile, ErrorFile: t.workers[i].errorFile,
 		}
 		if p.hasExited() {
 			w.ExitCode = p.code
 		}
 		if f := t.workers[i].out; f != nil {
 			w.OutFile = f.Name()
-		}
-		if f := t.workers[i].err; f != nil {
-			w.ErrFile = f.Name()
 		}
 		results = append(results, w)
 	}

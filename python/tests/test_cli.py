@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 import time
 
 import pytest
@@ -100,3 +101,12 @@ def test_missing_library(tmp_path) -> None:  # type: ignore[no-untyped-def]
     )
     assert done.returncode == 1
     assert done.stderr.startswith("rallypoint: ") and "Traceback" not in done.stderr
+
+
+def test_workers_run_in_this_interpreter(tmp_path: Path) -> None:
+    script = tmp_path / "which.py"
+    script.write_text("import sys; print(sys.executable)")
+    done = subprocess.run(
+        [*COMMAND, "run", str(script)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, f"{sys.executable}\n"), done.stderr
