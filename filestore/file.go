@@ -33,14 +33,18 @@ const fileMode = 0o644
 
 // openFile opens the file at path, which must be absolute, and creates it if
 // there is none. It never waits: a directory that is missing is an error.
-func openFile(path string) (*file, error) {
+func openFile(path string) (*file, error) { return openAs(path, unix.O_RDWR|unix.O_CREAT, fileMode) }
+
+// openAs opens the regular file at path with these flags; it is created, if that
+// is asked for, with that mode.
+func openAs(path string, flags int, mode uint32) (*file, error) {
 	f := &file{path: path, opened: time.Now()}
 	f.looked.Store(int64(-lookAge))
 	err := ignoringEINTR(func() (err error) {
-		f.fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, fileMode)
+		f.fd, err = unix.Open(path, flags|unix.O_CLOEXEC, mode)
 		return err
 	})
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && flags&unix.O_CREAT != 0 {
 		return nil, fmt.Errorf("directory %s does not exist: %w", filepath.Dir(path), err)
 	}
 	if err != nil {

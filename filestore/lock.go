@@ -65,10 +65,8 @@ func (f *file) lock(p patience, clock Clock, how int) error {
 		case nil:
 			return nil
 		case unix.EWOULDBLOCK:
-		case unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL:
-			return fmt.Errorf("%w: %w", ErrNoLocks, err)
 		default:
-			return fmt.Errorf("flock: %w", err)
+			return lockError(err)
 		}
 		if tries%lockBurst != 0 {
 			runtime.Gosched()

@@ -10,40 +10,40 @@ import (
 
 // news tells when it is worth looking at the file again.
 type news interface {
-	// wait returns when the file may have changed, or when the context that the
-	// news was made with has ended. changed says what the last look has shown.
-	wait(changed bool)
+	// wait returns when the file may have changed since the last wait, or when ctx
+	// has ended. changed says what the last look has shown.
+	wait(ctx context.Context, changed bool)
 	close()
 }
 
-// newNews returns inotify's news of the file, or a poll where there is none.
-func (s *Store) newNews(ctx context.Context) news {
-	if s.local {
-		if n, err := newNotices(ctx, s.file.path); err == nil {
+// newsOf returns inotify's news of the file, if it is local, or a poll where
+// there is none.
+func (o *Options) newsOf(path string, local bool) news {
+	if local {
+		if n, err := newNotices(path); err == nil {
 			return n
 		}
 		// No instances or watches are left to this user: their number is bounded.
 	}
-	return &poll{ctx: ctx, clock: s.options.Clock, min: s.options.PollMin, max: s.options.PollMax}
+	return &poll{clock: o.Clock, min: o.PollMin, max: o.PollMax}
 }
 
 // poll is the news of a file of which nothing tells: each next look is half as
 // far again, until one finds something.
 type poll struct {
-	ctx      context.Context
 	clock    Clock
 	min, max time.Duration
 	next     time.Duration
 }
 
-func (p *poll) wait(changed bool) {
+func (p *poll) wait(ctx context.Context, changed bool) {
 	if changed || p.next == 0 {
 		p.next = p.min
 	} else {
 		p.next = min(p.next+p.next/2+1, p.max)
 	}
 	select {
-	case <-p.ctx.Done():
+	case <-ctx.Done():
 	case <-p.clock.After(p.next):
 	}
 }
@@ -51,10 +51,7 @@ func (p *poll) wait(changed bool) {
 func (p *poll) close() {}
 
 // notices is inotify's news of one file.
-type notices struct {
-	file *os.File
-	stop func() bool
-}
+type notices struct{ file *os.File }
 
 // noticeMask is what is asked for: writes, a change in the number of links (the
 // file was removed, or another renamed over it), and being renamed.
@@ -64,7 +61,7 @@ const noticeMask = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN
 // directory above it that was renamed.
 const recheck = time.Second
 
-func newNotices(ctx context.Context, path string) (*notices, error) {
+func newNotices(path string) (*notices, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, err
@@ -73,21 +70,16 @@ func newNotices(ctx context.Context, path string) (*notices, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	n := &notices{file: os.NewFile(uintptr(fd), "inotify")}
-	n.stop = context.AfterFunc(ctx, func() { _ = n.file.Close() })
-	return n, nil
+	return &notices{file: os.NewFile(uintptr(fd), "inotify")}, nil
 }
 
-func (n *notices) wait(bool) {
+func (n *notices) wait(ctx context.Context, _ bool) {
 	// Only that something happened matters; a read takes all that is queued. No
 	// error matters either: after it the file is looked at.
 	var events [4096]byte
 	_ = n.file.SetReadDeadline(time.Now().Add(recheck))
+	defer context.AfterFunc(ctx, func() { _ = n.file.SetReadDeadline(time.Unix(1, 0)) })()
 	_, _ = n.file.Read(events[:])
 }
 
-func (n *notices) close() {
-	if n.stop() {
-		_ = n.file.Close()
-	}
-}
+func (n *notices) close() { _ = n.file.Close() }

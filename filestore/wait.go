@@ -82,7 +82,7 @@ func (s *Store) endWatch() {
 // is in it, until w is cancelled or the file fails.
 func (s *Store) follow(w *watch) {
 	defer s.watches.Done()
-	news := s.newNews(w.ctx)
+	news := s.options.newsOf(s.file.path, s.local)
 	defer news.close()
 	known := int64(-1)
 	for {
@@ -92,7 +92,7 @@ func (s *Store) follow(w *watch) {
 			s.breakWatch(w, err)
 			return
 		}
-		news.wait(changed)
+		news.wait(w.ctx, changed)
 		if w.ctx.Err() != nil {
 			return
 		}

@@ -1,0 +1,9 @@
+// Package backend opens a node of a run by its endpoint: the place where the
+// nodes meet, which the endpoint's scheme tells apart.
+//
+//	host[:port]          a control plane that a node, or rallypoint serve, hosts
+//	file:///shared/dir   a log of events in a directory that all nodes share
+//	etcd://host[:port]   the same log in an etcd (etcds:// with TLS)
+//
+// and, with [OpenBlob], a blob that the caller can compare and set.
+package backend

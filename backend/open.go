@@ -1,0 +1,123 @@
+package backend
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+	"rallypoint/filestore"
+	"rallypoint/tcpstore/control"
+	"rallypoint/tcpstore/hosted"
+)
+
+// The schemes of endpoints.
+const (
+	SchemeFile = "file"
+)
+
+// Scheme returns what stands before "://" in an endpoint, in lower case; "" for
+// host[:port].
+func Scheme(endpoint string) string {
+	scheme, _, ok := strings.Cut(strings.TrimSpace(endpoint), "://")
+	if !ok {
+		return ""
+	}
+	return strings.ToLower(scheme)
+}
+
+// Check returns the endpoint with what it leaves open filled in. It touches
+// nothing. A wrong one is ErrInvalid, which quotes it and says how to write it.
+func Check(endpoint string) (string, error) {
+	switch scheme := Scheme(endpoint); scheme {
+	case "":
+		host, port, err := rendezvous.ParseEndpoint(endpoint, control.DefaultPort)
+		if err != nil {
+			return "", err
+		}
+		return net.JoinHostPort(host, strconv.Itoa(port)), nil
+	case SchemeFile:
+		dir, err := directory(endpoint)
+		if err != nil {
+			return "", err
+		}
+		return (&url.URL{Scheme: SchemeFile, Path: dir}).String(), nil
+	default:
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT or file:///DIRECTORY", endpoint, scheme)
+	}
+}
+
+// directory returns the path that a file:// endpoint names.
+func directory(endpoint string) (string, error) {
+	u, err := url.Parse(strings.TrimSpace(endpoint))
+	wrong := ""
+	switch {
+	case err != nil:
+		wrong = err.Error()
+	case u.Host != "" && u.Host != "localhost":
+		wrong = "it names the host " + u.Host + ", but a directory is one of this machine's: mind the three slashes"
+	case u.RawQuery != "" || u.Fragment != "":
+		wrong = "a directory's name needs no ? or #: write them %3F and %23"
+	case !strings.HasPrefix(u.Path, "/"):
+		wrong = "it names no directory"
+	case strings.ContainsRune(u.Path, 0):
+		wrong = "it holds a NUL"
+	default:
+		return filepath.Clean(u.Path), nil
+	}
+	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
+		"the endpoint %q is not valid: %s; write file:///DIRECTORY, a directory that all nodes share, with %%XX for special characters", endpoint, wrong)
+}
+
+// Open makes the member that p describes. It touches nothing yet: that is for the
+// member's first Next. A wrong parameter, endpoint or local address is ErrInvalid.
+// log gets what people should see; nil is none.
+//
+// The caller ends the member by Shutdown or Close.
+func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+	endpoint, err := Check(p.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	switch Scheme(endpoint) {
+	case SchemeFile:
+		dir, err := directory(endpoint)
+		if err != nil {
+			return nil, err
+		}
+		p.Endpoint = endpoint
+		return openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, nil) })
+	}
+	return hosted.Open(p, log)
+}
+
+// OpenBlob makes the member that p describes, whose run meets in a blob; see
+// sharedlog.NewBlob. p.Endpoint is a name for people.
+func OpenBlob(p rendezvous.Params, blob sharedlog.Backend, log *slog.Logger) (*rendezvous.Member, error) {
+	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewBlob(blob, p.RunID, nil) })
+}
+
+// openLog makes a member over a log.
+func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*rendezvous.Member, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the local address is %s, which is no address of one machine: give one under which the other nodes reach this one", p.LocalAddr)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if p.AdvertiseAddr == "" && p.LocalAddr == "" {
+		p.LocalAddr = ownAddress(p.Max)
+	}
+	connect := func(o rendezvous.Observer) rendezvous.Plane { return sharedlog.New(p, o, open(), log) }
+	return rendezvous.NewMember(p, connect, hosted.NewRoundStores(log), log), nil
+}

@@ -1,0 +1,432 @@
+package filestore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+// Log is a sharedlog.Log in a directory that all nodes of a run share:
+//
+//	DIR/rallypoint-RUN/
+//	    run                     names the generation; its lock is held to open and to leave
+//	    live-GENERATION         locked, shared, by every node for as long as it lives
+//	    log-GENERATION-NUMBER   the entries; its lock is held to append
+//	    beat-GENERATION-SESSION one node's counter, locked by it for as long as it lives
+//
+// A lock is flock(2): the kernel gives it back when its holder dies, however it
+// dies. So whoever opens the log knows whether the run that left it is alive: if
+// nobody holds live-GENERATION, the log is a dead run's, and a new generation
+// begins, with names that the old files cannot be taken for. And whoever can lock
+// a node's beat file knows that the node has died. A process that was forked from
+// a node and outlives it keeps its locks; then the counter that stands still tells.
+//
+// Entries are appended under the lock, in one write, behind the last whole one:
+// what a killed writer has left behind that is cut off first (it was acknowledged
+// to nobody). A snapshot begins a new file; the last mark of the old one sends its
+// readers there.
+//
+// Nothing is synced to the disk: entries survive the death of every process, and
+// that of the machines as far as the file system does.
+type Log struct {
+	dir     string // of the run
+	parent  string // as the user named it
+	runID   string
+	options Options
+	local   bool
+
+	generation string
+	live       *file
+	reader     *cursor
+	news       news
+	changed    bool // the last look of Next has found something
+
+	turn   chan struct{} // held, by filling it, by whoever uses writer
+	writer *cursor
+
+	beat *beat
+
+	closing chan struct{}
+	close   sync.Once
+}
+
+var _ sharedlog.Log = (*Log)(nil)
+
+// Values of Info.
+const (
+	logSnapshotEntries = 4096
+	logSnapshotBytes   = 1 << 20
+	lookEveryLocal     = 100 * time.Millisecond
+	lookEveryRemote    = 500 * time.Millisecond
+	pollMaxRemote      = 200 * time.Millisecond
+)
+
+// NewLog makes the log of a run in the directory dir, which must be there. It
+// touches nothing yet.
+func NewLog(dir, runID string, options *Options) *Log {
+	o := options.withDefaults()
+	if options == nil || options.PollMax <= 0 {
+		o.PollMax = pollMaxRemote
+	}
+	return &Log{
+		dir: filepath.Join(dir, runDir(runID)), parent: dir, runID: runID, options: o,
+		turn: make(chan struct{}, 1), closing: make(chan struct{}),
+	}
+}
+
+// Open implements sharedlog.Log.
+func (l *Log) Open(ctx context.Context) (sharedlog.Info, error) {
+	if err := l.enter(ctx); err != nil {
+		return sharedlog.Info{}, l.explain("open", err)
+	}
+	info := sharedlog.Info{
+		Generation: l.generation, SnapshotEntries: logSnapshotEntries, SnapshotBytes: logSnapshotBytes, LookEvery: lookEveryLocal,
+	}
+	if !l.local {
+		info.LookEvery = lookEveryRemote
+	}
+	return info, nil
+}
+
+// Append implements sharedlog.Log.
+func (l *Log) Append(ctx context.Context, entries [][]byte) error {
+	err := l.write(ctx, func(c *cursor) error {
+		var b []byte
+		index := c.index
+		for _, data := range entries {
+			index++
+			b = appendFrame(b, frameEntry, index, data)
+		}
+		return c.append(b, index)
+	})
+	return l.explain("append to", err)
+}
+
+// Next implements sharedlog.Log.
+func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return sharedlog.Batch{}, err
+		}
+		if l.news == nil { // before the look, so that nothing is missed behind it
+			l.news = l.options.newsOf(l.reader.file.path, l.local)
+		}
+		b, err := l.look(ctx, after)
+		if err != nil {
+			return b, l.explain("read", err)
+		}
+		if l.changed = len(b.Entries) > 0; l.changed {
+			return b, nil
+		}
+		if l.reader.moved {
+			if err := l.follow(after); err != nil {
+				return b, l.explain("read", err)
+			}
+			continue
+		}
+		l.news.wait(ctx, l.changed)
+	}
+}
+
+// batchBytes is about how much one Batch holds at most.
+const batchBytes = 1 << 20
+
+// look reads what is new.
+func (l *Log) look(ctx context.Context, after uint64) (b sharedlog.Batch, err error) {
+	c := l.reader
+	if !l.local { // else the size that is seen may be an old one
+		if err := c.file.lock(patience{ctx: ctx, closing: l.closing, deadline: l.deadline()}, l.options.Clock, unix.LOCK_SH); err != nil {
+			return b, err
+		}
+		defer c.file.unlock()
+	}
+	size, err := c.size()
+	if err != nil {
+		return b, err
+	}
+	if size == c.pos {
+		if err := c.file.look(); err != nil && !isGone(err) {
+			return b, err
+		} else if err != nil && !c.moved {
+			return b, l.gone(err)
+		}
+		return b, nil
+	}
+	bytes := 0
+	err = c.read(size, func(fr frame) bool {
+		if fr.kind == frameEntry && fr.index > after {
+			b.Entries = append(b.Entries, sharedlog.Entry{Index: fr.index, Data: append([]byte{}, fr.payload...)})
+			bytes += len(fr.payload)
+		}
+		return bytes < batchBytes
+	})
+	b.Snapshot = c.base
+	return b, err
+}
+
+// gone looks why a file of the log has no name any more: a reader that is two
+// files behind finds a later one, or the run was removed.
+func (l *Log) gone(err error) error {
+	if seqs, listErr := l.list(); listErr == nil && len(seqs) > 0 {
+		return sharedlog.ErrCompacted
+	}
+	return fmt.Errorf("%w: %w", ErrVanished, err)
+}
+
+// follow makes the reader go on in the next file.
+func (l *Log) follow(after uint64) error {
+	next, err := l.openFile(l.reader.header.seq + 1)
+	if isGone(err) {
+		return l.gone(err)
+	}
+	if err != nil {
+		return err
+	}
+	size, err := next.size()
+	if err == nil {
+		_, err = next.state(size)
+	}
+	if err == nil && next.base > after {
+		err = sharedlog.ErrCompacted
+	}
+	if err != nil {
+		next.close()
+		return err
+	}
+	l.setReader(next)
+	return nil
+}
+
+func (l *Log) setReader(c *cursor) {
+	l.reader.close()
+	l.reader = c
+	if l.news != nil {
+		l.news.close()
+		l.news = nil
+	}
+}
+
+// Latest implements sharedlog.Log.
+func (l *Log) Latest(ctx context.Context) (sharedlog.Snapshot, error) {
+	c, err := l.last()
+	if err != nil {
+		return sharedlog.Snapshot{}, l.explain("read", err)
+	}
+	l.setReader(c)
+	size, err := c.size()
+	if err != nil {
+		return sharedlog.Snapshot{}, l.explain("read", err)
+	}
+	state, err := c.state(size)
+	return sharedlog.Snapshot{Index: c.base, State: state}, l.explain("read", err)
+}
+
+// last opens the file in which the log goes on, at its beginning.
+func (l *Log) last() (*cursor, error) {
+	for tries := 1; ; tries++ {
+		c, err := l.tryLast()
+		if err == nil || !isGone(err) || tries == openTries {
+			return c, err
+		}
+	}
+}
+
+func (l *Log) tryLast() (*cursor, error) {
+	seqs, err := l.list()
+	if err != nil {
+		return nil, err
+	}
+	if len(seqs) == 0 {
+		return nil, fmt.Errorf("%w: no log of generation %s", ErrVanished, l.generation)
+	}
+	for seq := seqs[0]; ; seq++ {
+		c, err := l.openFile(seq)
+		if err != nil {
+			return nil, err
+		}
+		start := *c
+		size, err := c.size()
+		if err == nil {
+			err = c.catchUp(size)
+		}
+		if err != nil {
+			c.close()
+			return nil, err
+		}
+		if !c.moved {
+			start.mem = c.mem
+			*c = start
+			return c, nil
+		}
+		c.close()
+	}
+}
+
+// Snapshot implements sharedlog.Log.
+func (l *Log) Snapshot(ctx context.Context, s sharedlog.Snapshot) error {
+	err := l.write(ctx, func(c *cursor) error {
+		if s.Index <= c.base || s.Index > c.index {
+			return nil
+		}
+		next := c.header
+		next.seq++
+		b := appendFrame(nil, frameHeader, 0, next.encode())
+		b = appendFrame(b, frameSnapshot, s.Index, s.State)
+		b, err := c.tail(b, s.Index)
+		if err != nil {
+			return err
+		}
+		if err := l.place(l.logPath(next.seq), b); err != nil {
+			return err
+		}
+		if err := c.append(appendFrame(nil, frameMoved, c.index, nil), c.index); err != nil {
+			return err
+		}
+		c.moved = true
+		if c.header.seq > 1 { // whoever reads it has had a whole file's time to go on
+			_ = unix.Unlink(l.logPath(c.header.seq - 1))
+		}
+		return nil
+	})
+	return l.explain("store a snapshot in", err)
+}
+
+// tail appends the frames of the entries behind index to b.
+func (c *cursor) tail(b []byte, index uint64) ([]byte, error) {
+	again := &cursor{file: c.file, header: c.header}
+	err := again.read(c.pos, func(fr frame) bool {
+		if fr.kind == frameEntry && fr.index > index {
+			b = appendFrame(b, frameEntry, fr.index, fr.payload)
+		}
+		return true
+	})
+	return b, err
+}
+
+// place puts a whole file in its place.
+func (l *Log) place(path string, content []byte) error {
+	temporary := filepath.Join(l.dir, "new-"+rand.Text())
+	f, err := openAs(temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(content, 0)
+	if err == nil && !l.local {
+		err = unix.Fsync(f.fd)
+	}
+	f.close()
+	if err == nil {
+		err = unix.Rename(temporary, path)
+	}
+	if err != nil {
+		_ = unix.Unlink(temporary)
+	}
+	return err
+}
+
+// write runs f under the lock with the writer at the end of the log.
+func (l *Log) write(ctx context.Context, f func(c *cursor) error) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-l.turn }()
+	for {
+		done, err := l.writeHere(ctx, f)
+		if done || err != nil {
+			return err
+		}
+		next, err := l.openFile(l.writer.header.seq + 1)
+		if isGone(err) {
+			next, err = l.last()
+		}
+		if err != nil {
+			return err
+		}
+		l.writer.close()
+		l.writer = next
+	}
+}
+
+// writeHere is write in the writer's file. It does nothing if the log goes on in
+// another one.
+func (l *Log) writeHere(ctx context.Context, f func(c *cursor) error) (done bool, err error) {
+	c := l.writer
+	if err := c.file.lock(patience{ctx: ctx, closing: l.closing, deadline: l.deadline()}, l.options.Clock, unix.LOCK_EX); err != nil {
+		return false, err
+	}
+	defer c.file.unlock()
+	size, err := c.size()
+	if err != nil {
+		return false, err
+	}
+	if err := c.catchUp(size); err != nil || c.moved {
+		return false, err
+	}
+	if err := c.file.look(); err != nil {
+		return false, err
+	}
+	if c.pos < size {
+		if err := c.file.truncate(c.pos); err != nil {
+			return false, err
+		}
+	}
+	return true, f(c)
+}
+
+// append writes frames at the end. If the file cannot take them all, nothing
+// stays of them: they were written under this lock and so seen by nobody that
+// holds it; a reader without it has seen whole frames only, which are taken back
+// from nobody: see below.
+func (c *cursor) append(b []byte, index uint64) error {
+	if _, err := c.file.WriteAt(b, c.pos); err != nil {
+		return errors.Join(err, c.cut())
+	}
+	c.pos += int64(len(b))
+	c.index = index
+	return nil
+}
+
+// cut cuts off what was written behind pos and is no whole frame. Whole frames
+// stay: a reader may have seen them.
+func (c *cursor) cut() error {
+	size, err := c.size()
+	if err != nil {
+		return err
+	}
+	if err := c.catchUp(size); err != nil {
+		return err
+	}
+	return c.file.truncate(c.pos)
+}
+
+// lockPatience bounds how long one call waits for a lock. Sections under it take
+// well below a millisecond: a holder that takes longer hangs, and is to be named.
+const lockPatience = 5 * time.Second
+
+func (l *Log) deadline() time.Time { return l.options.Clock.Now().Add(lockPatience) }
+
+// Close implements sharedlog.Log. The last node removes the run's directory.
+func (l *Log) Close(ctx context.Context) (err error) {
+	l.close.Do(func() {
+		close(l.closing)
+		l.beat.take()
+		if l.live != nil {
+			err = l.explain("leave", l.leave(ctx))
+		}
+		l.release()
+	})
+	return err
+}
+
+var errNoLog = rendezvous.Errorf(rendezvous.CodeInternal, "the file log is not open")

@@ -1,0 +1,127 @@
+package filestore
+
+import (
+	"context"
+	"encoding/binary"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+// beat is this node's sign of life: a file that it has locked, with a counter.
+type beat struct {
+	session rendezvous.SessionID
+	file    *file
+	count   uint64
+}
+
+const beatBytes = 8
+
+func (l *Log) beatPath(session rendezvous.SessionID) string {
+	return filepath.Join(l.dir, "beat-"+l.generation+"-"+strings.TrimPrefix(runDir(string(session)), "rallypoint-"))
+}
+
+// Beat implements sharedlog.Log.
+func (l *Log) Beat(_ context.Context, session rendezvous.SessionID, _ time.Duration) error {
+	if l.generation == "" {
+		return errNoLog
+	}
+	if l.beat == nil || l.beat.session != session {
+		b, err := l.newBeat(session)
+		if err != nil {
+			return l.explain("show a sign of life in", err)
+		}
+		l.beat.take()
+		l.beat = b
+		return nil
+	}
+	return l.explain("show a sign of life in", l.beat.show(l.local))
+}
+
+// newBeat makes the file of a session. It gets its name when it is locked, so
+// that nobody takes the node for dead before it lives.
+func (l *Log) newBeat(session rendezvous.SessionID) (*beat, error) {
+	path := l.beatPath(session)
+	f, err := openAs(path+".new", unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, logMode)
+	if err != nil {
+		return nil, err
+	}
+	b := &beat{session: session, file: f}
+	if err = b.show(l.local); err == nil {
+		err = unix.Rename(path+".new", path)
+	}
+	if err != nil {
+		_ = unix.Unlink(path + ".new")
+		f.close()
+		return nil, err
+	}
+	f.path = path
+	return b, nil
+}
+
+// show counts on. The lock, which is held already, is asked for each time: a
+// server that was restarted may have forgotten it.
+func (b *beat) show(local bool) error {
+	if _, err := b.file.tryLock(unix.LOCK_EX); err != nil {
+		return err
+	}
+	b.count++
+	if _, err := b.file.WriteAt(binary.LittleEndian.AppendUint64(nil, b.count), 0); err != nil {
+		return err
+	}
+	if !local {
+		return unix.Fsync(b.file.fd)
+	}
+	return nil
+}
+
+// take takes the sign back.
+func (b *beat) take() {
+	if b != nil {
+		_ = b.file.remove()
+		b.file.close()
+	}
+}
+
+// Look implements sharedlog.Log.
+func (l *Log) Look(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Sign, error) {
+	signs := make([]sharedlog.Sign, len(sessions))
+	for i, session := range sessions {
+		var err error
+		if signs[i], err = l.lookAt(session); err != nil {
+			return nil, l.explain("look for the other nodes in", err)
+		}
+	}
+	return signs, nil
+}
+
+// lookAt looks at one file. It is opened anew each time: that is what makes a
+// network file system show what is in it now.
+func (l *Log) lookAt(session rendezvous.SessionID) (sharedlog.Sign, error) {
+	broken := sharedlog.Sign{State: sharedlog.SignBroken}
+	f, err := openAs(l.beatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if isGone(err) {
+		return broken, nil
+	}
+	if err != nil {
+		return broken, err
+	}
+	defer f.close()
+	free, err := f.tryLock(unix.LOCK_SH)
+	if err != nil || free {
+		return broken, err
+	}
+	var count [beatBytes]byte
+	if _, err := f.ReadAt(count[:], 0); err != nil {
+		if isGone(err) {
+			return broken, nil
+		}
+		return broken, err
+	}
+	return sharedlog.Sign{Beats: binary.LittleEndian.Uint64(count[:])}, nil
+}

@@ -1,0 +1,156 @@
+package filestore
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+)
+
+// cursor is a position in a log that moves on from file to file.
+type cursor struct {
+	file   *file
+	header logHeader
+	pos    int64  // end of the last frame read
+	base   uint64 // index of the file's snapshot
+	index  uint64 // of the last entry up to pos
+	moved  bool   // pos is the end of the file for good
+	mem    []byte
+}
+
+// openCursor opens a file of a log at its beginning and reads the header. It
+// returns fs.ErrNotExist if there is no such file.
+func openCursor(path string, want logHeader) (*cursor, error) {
+	f, err := openAs(path, unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	c := &cursor{file: f}
+	size, err := c.size()
+	if err == nil {
+		var first frame
+		first, err = (&scanner{file: f, end: size}).nextFrame()
+		switch {
+		case err == nil && first.kind == frameHeader:
+			c.header, err = decodeHeader(first.payload)
+			c.pos = frameHead + bodyHead + int64(len(first.payload))
+		case err == nil, err == io.EOF, err == errTorn, err == errBadFrame:
+			err = fmt.Errorf("%w: no header of a log", ErrForeign)
+		}
+	}
+	if err == nil && c.header != want {
+		err = fmt.Errorf("%w: it belongs to run %q, generation %q, number %d", ErrForeign, c.header.runID, c.header.generation, c.header.seq)
+	}
+	if err != nil {
+		f.close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func (c *cursor) close() {
+	if c != nil {
+		c.file.close()
+	}
+}
+
+// size is the size of the file, whether its path still names it or not.
+func (c *cursor) size() (int64, error) {
+	var st unix.Stat_t
+	err := c.file.stat(&st)
+	return st.Size, err
+}
+
+// read reads the whole frames up to size and gives each to visit, until that says
+// to stop. What is behind the last whole frame is left.
+func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
+	if size < c.pos {
+		return fmt.Errorf("%w: %d bytes where %d were read", ErrReplaced, size, c.pos)
+	}
+	sc := &scanner{file: c.file, pos: c.pos, end: size, mem: c.mem}
+	defer func() {
+		if c.mem = sc.mem; cap(c.mem) > keptMemory {
+			c.mem = nil
+		}
+	}()
+	for !c.moved {
+		fr, err := sc.nextFrame()
+		switch {
+		case err == io.EOF, err == errTorn:
+			return nil
+		case err == errBadFrame:
+			return c.damage(size)
+		case err != nil:
+			return err
+		}
+		if err := c.pass(fr); err != nil {
+			return err
+		}
+		c.pos = sc.pos
+		if !visit(fr) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// pass checks that a frame may stand where it does.
+func (c *cursor) pass(fr frame) error {
+	switch {
+	case fr.kind == frameSnapshot && c.index == 0:
+		c.base, c.index = fr.index, fr.index
+	case fr.kind == frameEntry && fr.index == c.index+1:
+		c.index = fr.index
+	case fr.kind == frameMoved && fr.index == c.index:
+		c.moved = true
+	default:
+		return fmt.Errorf("%w: a frame of kind %d and index %d at offset %d, after index %d", ErrDamaged, fr.kind, fr.index, c.pos, c.index)
+	}
+	return nil
+}
+
+// damage decides about complete bytes at pos that are no frame. If a whole frame
+// follows them, something has happened to the file that is not the death of a
+// writer; else they are the end of what one wrote that died, with its machine
+// perhaps, and the next writer cuts them off.
+func (c *cursor) damage(size int64) error {
+	sc := &scanner{file: c.file, pos: c.pos, end: size}
+	if err := sc.need(frameHead); err != nil {
+		return nil
+	}
+	body := int64(sc.have[0]) | int64(sc.have[1])<<8 | int64(sc.have[2])<<16 | int64(sc.have[3])<<24
+	after := &scanner{file: c.file, pos: c.pos + frameHead + body, end: size}
+	if after.pos > size {
+		return nil
+	}
+	if _, err := after.nextFrame(); err == nil {
+		return fmt.Errorf("%w: a frame with a wrong checksum at offset %d", ErrDamaged, c.pos)
+	}
+	return nil
+}
+
+// catchUp reads everything up to size.
+func (c *cursor) catchUp(size int64) error {
+	return c.read(size, func(frame) bool { return true })
+}
+
+// state skips to behind the snapshot of the file and returns it; nil if the file
+// has none.
+func (c *cursor) state(size int64) (state []byte, err error) {
+	at := *c
+	err = c.read(size, func(fr frame) bool {
+		if fr.kind == frameSnapshot {
+			state = append([]byte{}, fr.payload...)
+			return false
+		}
+		c.pos, c.base, c.index, c.moved = at.pos, at.base, at.index, at.moved
+		return false
+	})
+	return state, err
+}
+
+// isGone reports whether an error says that there is no such file (any more).
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) || errors.Is(err, unix.ENOTDIR)
+}

@@ -1,0 +1,108 @@
+package filestore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+)
+
+// A file log's file is a row of frames:
+//
+//	u32 length of the body | u32 CRC-32C of the body | body
+//	body := u8 kind | u64 index | payload
+//
+// in little endian. The first frame is a header; a snapshot may follow; then come
+// entries, and at the end, once the log goes on in another file, a mark of that.
+type frameKind byte
+
+const (
+	frameHeader   frameKind = iota + 1 // payload: logHeader
+	frameSnapshot                      // what all entries up to index amount to
+	frameEntry                         // entry number index
+	frameMoved                         // the log goes on in the next file, after entry number index
+)
+
+const (
+	frameHead = 8
+	bodyHead  = 9
+)
+
+// frame is one frame; its payload is a view of the reader's memory.
+type frame struct {
+	kind    frameKind
+	index   uint64
+	payload []byte
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func appendFrame(b []byte, kind frameKind, index uint64, payload []byte) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(bodyHead+len(payload)))
+	at := len(b)
+	b = append(b, 0, 0, 0, 0)
+	b = append(b, byte(kind))
+	b = binary.LittleEndian.AppendUint64(b, index)
+	b = append(b, payload...)
+	binary.LittleEndian.PutUint32(b[at:], crc32.Checksum(b[at+4:], castagnoli))
+	return b
+}
+
+// errBadFrame is what is returned for bytes that are all there and are no frame.
+var errBadFrame = errors.New("not a frame")
+
+// nextFrame returns the frame at the scanner's position and moves behind it. It
+// returns io.EOF at the end, errTorn if the frame is not complete, errBadFrame if
+// it is complete and wrong, and the file's errors otherwise; then it stays where
+// it is. The frame is good until the next call.
+func (s *scanner) nextFrame() (frame, error) {
+	if s.pos == s.end {
+		return frame{}, io.EOF
+	}
+	if err := s.need(frameHead); err != nil {
+		return frame{}, err
+	}
+	size := int64(binary.LittleEndian.Uint32(s.have))
+	sum := binary.LittleEndian.Uint32(s.have[4:])
+	if err := s.need(frameHead + size); err != nil {
+		return frame{}, err
+	}
+	body := s.have[frameHead : frameHead+size]
+	if size < bodyHead || crc32.Checksum(body, castagnoli) != sum {
+		return frame{}, errBadFrame
+	}
+	s.skip(frameHead + size)
+	return frame{frameKind(body[0]), binary.LittleEndian.Uint64(body[1:]), body[bodyHead:]}, nil
+}
+
+// logHeader says what a file is.
+type logHeader struct {
+	runID      string
+	generation string
+	seq        uint64
+}
+
+const logMagic = "rallypoint file log"
+
+// logVersion is the version of the frames and of the directory.
+const logVersion = 1
+
+func (h logHeader) encode() []byte {
+	return fmt.Appendf(nil, "%s %d\n%q\n%q\n%d\n", logMagic, logVersion, h.runID, h.generation, h.seq)
+}
+
+func decodeHeader(b []byte) (h logHeader, err error) {
+	var magic [3]string
+	var version int
+	if _, err = fmt.Sscanf(string(b), "%s %s %s %d\n%q\n%q\n%d\n", &magic[0], &magic[1], &magic[2], &version, &h.runID, &h.generation, &h.seq); err != nil {
+		return h, fmt.Errorf("%w: no header of a log: %w", ErrForeign, err)
+	}
+	if got := magic[0] + " " + magic[1] + " " + magic[2]; got != logMagic {
+		return h, fmt.Errorf("%w: it begins with %q", ErrForeign, got)
+	}
+	if version != logVersion {
+		return h, fmt.Errorf("%w: version %d of the format, this release knows %d", ErrForeign, version, logVersion)
+	}
+	return h, nil
+}

@@ -1,0 +1,290 @@
+package filestore
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Modes of what a log creates: nobody but its user has any business there.
+const (
+	logMode    = 0o600
+	logDirMode = 0o700
+)
+
+// runDir is the name of a run's directory. It holds letters, digits and _ . - of
+// the run id as they are and other bytes as %XX; a long one is cut, with a hash of
+// the whole.
+func runDir(runID string) string {
+	const most = 160
+	var b strings.Builder
+	b.WriteString("rallypoint-")
+	for _, c := range []byte(runID) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	name := b.String()
+	if len(name) > most {
+		sum := sha256.Sum256([]byte(runID))
+		name = name[:most] + "~" + hex.EncodeToString(sum[:16])
+	}
+	return name
+}
+
+func (l *Log) logPath(seq uint64) string {
+	return filepath.Join(l.dir, fmt.Sprintf("log-%s-%d", l.generation, seq))
+}
+
+func (l *Log) livePath() string { return filepath.Join(l.dir, "live-"+l.generation) }
+
+func (l *Log) openFile(seq uint64) (*cursor, error) {
+	return openCursor(l.logPath(seq), logHeader{l.runID, l.generation, seq})
+}
+
+// list returns the numbers of the log's files in order.
+func (l *Log) list() ([]uint64, error) {
+	names, err := os.ReadDir(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	var seqs []uint64
+	for _, n := range names {
+		text, ok := strings.CutPrefix(n.Name(), "log-"+l.generation+"-")
+		if seq, err := strconv.ParseUint(text, 10, 64); ok && err == nil {
+			seqs = append(seqs, seq)
+		}
+	}
+	slices.Sort(seqs)
+	return seqs, nil
+}
+
+// enter makes this node one of those that use the log, and makes the log if there
+// is none that lives.
+func (l *Log) enter(ctx context.Context) error {
+	for tries := 1; ; tries++ {
+		err := l.tryEnter(ctx)
+		// The last node may have removed the directory meanwhile.
+		if err == nil || !isGone(err) && !errors.Is(err, ErrVanished) && !errors.Is(err, ErrReplaced) || tries == openTries {
+			return err
+		}
+		if _, err := os.Stat(l.parent); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *Log) tryEnter(ctx context.Context) error {
+	if err := l.makeDir(); err != nil {
+		return err
+	}
+	run, err := l.lockRun(ctx)
+	if err != nil {
+		return err
+	}
+	defer run.close()
+	l.release() // of a try before
+	l.local = !l.options.Remote && isLocal(run.fd)
+	if err := checkLocks(run.dev); err != nil {
+		return err
+	}
+	alive, err := l.findGeneration(run)
+	if err != nil {
+		return err
+	}
+	if !alive {
+		if err := l.beginGeneration(run); err != nil {
+			return err
+		}
+	}
+	live, err := openAs(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	if err := live.lock(patience{ctx: ctx, closing: l.closing}, l.options.Clock, unix.LOCK_SH); err != nil {
+		live.close()
+		return err
+	}
+	l.live = live
+	if l.writer, err = l.last(); err == nil {
+		l.reader, err = l.last()
+	}
+	return err
+}
+
+// release closes what keeps the log open.
+func (l *Log) release() {
+	l.setReader(nil)
+	l.writer.close()
+	l.writer = nil
+	if l.live != nil {
+		l.live.close()
+		l.live = nil
+	}
+}
+
+// makeDir makes the run's directory, and refuses one that others may write to.
+func (l *Log) makeDir() error {
+	if err := unix.Mkdir(l.dir, logDirMode); err != nil && err != unix.EEXIST {
+		return err
+	}
+	st, err := os.Lstat(l.dir)
+	switch {
+	case err != nil:
+		return err
+	case !st.IsDir():
+		return fmt.Errorf("%w: %s is no directory", ErrForeign, l.dir)
+	case st.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%w: %s may be written to by others (mode %v)", ErrForeign, l.dir, st.Mode().Perm())
+	}
+	return nil
+}
+
+// lockRun opens the file "run" and locks it, as who opens and who leaves do.
+func (l *Log) lockRun(ctx context.Context) (*file, error) {
+	run, err := openAs(filepath.Join(l.dir, "run"), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, logMode)
+	if err != nil {
+		return nil, err
+	}
+	err = run.lock(patience{ctx: ctx}, l.options.Clock, unix.LOCK_EX)
+	if err == nil {
+		err = run.look()
+	}
+	if err != nil {
+		run.close()
+		return nil, err
+	}
+	return run, nil
+}
+
+// findGeneration reads which generation there is, and reports whether any of its
+// nodes lives. The lock of run is held.
+func (l *Log) findGeneration(run *file) (alive bool, err error) {
+	var st unix.Stat_t
+	if err := run.stat(&st); err != nil {
+		return false, err
+	}
+	first, err := (&scanner{file: run, end: min(st.Size, maxRunFile)}).nextFrame()
+	if err != nil {
+		// New, or its writer was killed, which writes only where no run lives.
+		return false, nil
+	}
+	h, err := decodeHeader(first.payload)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", run.path, err)
+	}
+	if h.runID != l.runID {
+		return false, fmt.Errorf("%w: %s belongs to run %q", ErrForeign, l.dir, h.runID)
+	}
+	l.generation = h.generation
+	idle, err := l.unused()
+	return err == nil && !idle, err
+}
+
+const maxRunFile = 64 << 10
+
+// unused reports whether no node has the generation open. The lock of run is
+// held, so that none can begin to.
+func (l *Log) unused() (bool, error) {
+	live, err := openAs(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer live.close()
+	return live.tryLock(unix.LOCK_EX)
+}
+
+// beginGeneration makes an empty log under a new name and removes what is left of
+// older ones. The lock of run is held.
+func (l *Log) beginGeneration(run *file) error {
+	l.generation = rand.Text()
+	if err := l.clear("run"); err != nil {
+		return err
+	}
+	h := logHeader{l.runID, l.generation, 1}
+	if err := l.place(l.livePath(), nil); err != nil {
+		return err
+	}
+	if err := l.place(l.logPath(1), appendFrame(nil, frameHeader, 0, h.encode())); err != nil {
+		return err
+	}
+	b := appendFrame(nil, frameHeader, 0, logHeader{l.runID, l.generation, 0}.encode())
+	_, err := run.WriteAt(b, 0)
+	if err == nil {
+		err = run.truncate(int64(len(b)))
+	}
+	return err
+}
+
+// clear removes the files of the run's directory but one.
+func (l *Log) clear(but string) error {
+	names, err := os.ReadDir(l.dir)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if n.Name() != but {
+			if err := unix.Unlink(filepath.Join(l.dir, n.Name())); err != nil && err != unix.ENOENT && err != unix.EISDIR {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// leave takes this node out, and the whole run with the last one.
+func (l *Log) leave(ctx context.Context) error {
+	run, err := l.lockRun(ctx)
+	l.release()
+	if err != nil {
+		if isGone(err) || errors.Is(err, ErrVanished) {
+			return nil
+		}
+		return err
+	}
+	defer run.close()
+	generation := l.generation
+	if _, err := l.findGeneration(run); err != nil || l.generation != generation {
+		return err
+	}
+	if idle, err := l.unused(); err != nil || !idle {
+		return err
+	}
+	if err := l.clear("run"); err != nil {
+		return err
+	}
+	if err := unix.Unlink(run.path); err != nil {
+		return err
+	}
+	_ = unix.Rmdir(l.dir) // NFS may still have files of its own there
+	return nil
+}
+
+// tryLock takes the lock if nobody holds it otherwise.
+func (f *file) tryLock(how int) (bool, error) {
+	switch err := ignoringEINTR(func() error { return unix.Flock(f.fd, how|unix.LOCK_NB) }); err {
+	case nil:
+		return true, nil
+	case unix.EWOULDBLOCK:
+		return false, nil
+	default:
+		return false, lockError(err)
+	}
+}
