@@ -84,7 +84,7 @@ func (p *Plane) batch() (epoch uint64, batch [][]byte, err error) {
 		if d.number > 0 {
 			ev = rendezvous.Stamp(ev, rendezvous.Request{Session: p.session, Number: d.number, Acked: p.calls.Acked()})
 		}
-		data, err := encode(ev)
+		data, err := rendezvous.EncodeEvent(ev)
 		if err != nil {
 			return 0, nil, rendezvous.Errorf(rendezvous.CodeInternal, "run %q: a %T cannot be written: %v", p.params.RunID, ev, err)
 		}

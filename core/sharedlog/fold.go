@@ -18,6 +18,7 @@ type fold struct {
 
 	greeted  bool // the present session was welcomed
 	first    bool // a session was welcomed before
+	loaded   bool // a snapshot was loaded before, or there was none at first
 	progress rendezvous.Progress
 	asked    time.Time // since when a join of this node is pending; zero: none is
 
@@ -115,7 +116,7 @@ func (f *fold) takeBatch(b Batch) *rendezvous.Error {
 		if e.Index <= f.index {
 			continue
 		}
-		ev, err := decode(e.Data)
+		ev, err := rendezvous.DecodeEvent(e.Data)
 		if err != nil {
 			return rendezvous.Errorf(rendezvous.CodeState, "run %q: entry %d at %s cannot be read: %v; all nodes of a run need one release",
 				f.p.params.RunID, e.Index, f.p.params.Endpoint, err)
@@ -290,15 +291,11 @@ func (f *fold) maybeSave() {
 	if f.entries < entries && f.bytes < bytes || f.index <= f.saved || !f.greeted {
 		return
 	}
-	state := saveMachine(f.machine)
-	if state == nil {
-		return
-	}
 	select {
-	case p.saving <- Snapshot{f.index, state}:
+	case p.saving <- Snapshot{f.index, f.machine.Snapshot()}:
 		f.saved = f.index
 		f.entries, f.bytes = 0, 0
-	default:
+	default: // the last one is still being stored
 	}
 }
 
@@ -307,9 +304,10 @@ func (f *fold) maybeSave() {
 func (f *fold) load(s Snapshot) *rendezvous.Error {
 	p := f.p
 	if s.Index <= f.index {
+		f.loaded = true
 		return nil
 	}
-	machine, err := loadMachine(s.State)
+	machine, err := rendezvous.Restore(s.State)
 	if err != nil {
 		return rendezvous.Errorf(rendezvous.CodeState, "run %q: the snapshot at %s cannot be read: %v; all nodes of a run need one release",
 			p.params.RunID, p.params.Endpoint, err)
@@ -317,18 +315,21 @@ func (f *fold) load(s Snapshot) *rendezvous.Error {
 	f.machine, f.index, f.since = machine, s.Index, Snapshot{Index: s.Index}
 	f.entries, f.bytes, f.ring.stale = 0, 0, true
 	f.alarms = alarms{}
-	for _, t := range machineTimers(machine) {
+	for _, t := range machine.Timers() {
 		f.alarms.set(t)
 	}
-	if !f.greeted {
-		return nil
-	}
 	notice, answers, known := machine.Recall(p.session)
-	if !known {
+	switch {
+	case known && !f.greeted:
+		f.welcomed(notice)
+	case known:
+		f.tell(func() { p.obs.Notice(notice) })
+	case f.greeted:
 		f.dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s was dropped while it was away", p.params.RunID, p.node))
-		return nil
+	case f.loaded:
+		p.renew() // what became of the hello is in the snapshot
 	}
-	f.tell(func() { p.obs.Notice(notice) })
+	f.loaded = true
 	for _, r := range answers {
 		f.answer(r)
 	}

@@ -187,7 +187,7 @@ func (p *Plane) checkRequest(ev rendezvous.Event) *rendezvous.Error {
 	if stamped == nil {
 		return rendezvous.Errorf(rendezvous.CodeInternal, "a %T is no request", ev)
 	}
-	data, err := encode(stamped)
+	data, err := rendezvous.EncodeEvent(stamped)
 	var own *rendezvous.Error
 	switch limit := p.maxEntry(); {
 	case errors.As(err, &own):
@@ -249,7 +249,7 @@ func (p *Plane) Close(ctx context.Context) error {
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	if part {
-		if data, err := encode(rendezvous.Disconnect{Session: session}); err == nil {
+		if data, err := rendezvous.EncodeEvent(rendezvous.Disconnect{Session: session}); err == nil {
 			_ = p.shared.Append(bye, [][]byte{data})
 		}
 	}

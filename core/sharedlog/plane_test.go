@@ -357,7 +357,7 @@ func TestFewRing(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		fired := 0
 		for _, e := range w.memory.entries {
-			if ev, err := decode(e.Data); err != nil {
+			if ev, err := rendezvous.DecodeEvent(e.Data); err != nil {
 				t.Fatal(err)
 			} else if _, ok := ev.(rendezvous.TimerFired); ok {
 				fired++
@@ -422,5 +422,73 @@ func TestCloseLeaves(t *testing.T) {
 		if took := time.Since(began); took > rendezvous.DefaultReconnectGrace+time.Second {
 			t.Errorf("took %v", took)
 		}
+	})
+}
+
+// Snapshots are made, and nodes that come late or fall behind go on from them.
+func TestSnapshots(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 20
+		nodes := w.some(4, 2, 4)
+		form(t, nodes...)
+		thaw := nodes[3].log.freeze()
+		keys := nodes[0].Keys(1)
+		for i := range 100 {
+			if n, err := keys.Add(t.Context(), "sum", 1); err != nil || n != int64(i+1) {
+				t.Fatalf("add: %d, %v", n, err)
+			}
+		}
+		if w.memory.snapshot.Index == 0 || len(w.memory.entries) > 60 {
+			t.Errorf("%d entries after snapshot %d", len(w.memory.entries), w.memory.snapshot.Index)
+		}
+		thaw() // within its lease: nothing has happened to it
+		if v, err := nodes[3].Keys(1).Get(t.Context(), "sum"); err != nil || string(v) != "100" {
+			t.Errorf("%s, %v", v, err)
+		}
+		nodes[2].log.kill()
+		waiting(t, nodes[0], "n2")
+		late := w.node(params("late", 2, 4))
+		joins := []*joining{late.join(t.Context())}
+		synctest.Wait()
+		for _, n := range []*node{nodes[0], nodes[1], nodes[3]} {
+			joins = append(joins, n.join(t.Context()))
+		}
+		if o := round(t, joins...); o.Round != 2 || o.World != 4 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+// A node that was dropped while it was behind a snapshot learns it and is back.
+func TestDroppedBehindASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 10
+		nodes := w.some(2, 1, 2)
+		form(t, nodes...)
+		thaw := nodes[1].log.freeze()
+		waiting(t, nodes[0], "n1")
+		form(t, nodes[0])
+		for range 50 {
+			if _, err := nodes[0].Keys(2).Add(t.Context(), "sum", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		thaw()
+		waiting(t, nodes[1], "dropped")
+		j := nodes[1].join(t.Context())
+		waiting(t, nodes[0], "n1")
+		if o := round(t, j, nodes[0].join(t.Context())); o.Round != 3 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+// Timers that a snapshot holds run on: the last call ends although everybody has
+// come by the snapshot.
+func TestTimersOfASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 1
+		nodes := w.some(2, 2, 3)
+		form(t, nodes...)
 	})
 }
