@@ -302,7 +302,7 @@ func (l *Log) Snapshot(ctx context.Context, s sharedlog.Snapshot) error {
 
 // tail appends the frames of the entries behind index to b.
 func (c *cursor) tail(b []byte, index uint64) ([]byte, error) {
-	again := &cursor{file: c.file, header: c.header}
+	again := &cursor{file: c.file, header: c.header, pos: c.start}
 	err := again.read(c.pos, func(fr frame) bool {
 		if fr.kind == frameEntry && fr.index > index {
 			b = appendFrame(b, frameEntry, fr.index, fr.payload)

@@ -12,6 +12,7 @@ import (
 type cursor struct {
 	file   *file
 	header logHeader
+	start  int64  // end of the header
 	pos    int64  // end of the last frame read
 	base   uint64 // index of the file's snapshot
 	index  uint64 // of the last entry up to pos
@@ -34,7 +35,8 @@ func openCursor(path string, want logHeader) (*cursor, error) {
 		switch {
 		case err == nil && first.kind == frameHeader:
 			c.header, err = decodeHeader(first.payload)
-			c.pos = frameHead + bodyHead + int64(len(first.payload))
+			c.start = frameHead + bodyHead + int64(len(first.payload))
+			c.pos = c.start
 		case err == nil, err == io.EOF, err == errTorn, err == errBadFrame:
 			err = fmt.Errorf("%w: no header of a log", ErrForeign)
 		}

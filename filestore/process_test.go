@@ -29,6 +29,12 @@ func play(role string, args []string) int {
 		err = playScribble(args[0], args[1])
 	case "stock":
 		err = playStock(args[0])
+	case "append":
+		err = playAppend(args[0], args[1])
+	case "narrow":
+		err = playNarrow(args[0], args[1])
+	case "forbidden":
+		err = playForbidden(args[0])
 	default:
 		err = fmt.Errorf("no such role: %s", role)
 	}

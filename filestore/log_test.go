@@ -1,0 +1,670 @@
+package filestore
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+const logPatience = 20 * time.Second
+
+// openLog opens a run's log in dir; it is closed with the test.
+func openLog(t testing.TB, dir string, options *Options) *Log {
+	t.Helper()
+	l := NewLog(dir, "job", options)
+	if _, err := l.Open(within(t, logPatience)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	if _, err := l.Latest(within(t, logPatience)); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// crash ends a log as SIGKILL would: the kernel closes its files.
+func (l *Log) crash() {
+	l.close.Do(func() {
+		l.release()
+		if l.beat != nil {
+			l.beat.file.close()
+		}
+	})
+}
+
+func appendTexts(t testing.TB, l *Log, texts ...string) {
+	t.Helper()
+	var entries [][]byte
+	for _, s := range texts {
+		entries = append(entries, []byte(s))
+	}
+	check(t, l.Append(within(t, logPatience), entries))
+}
+
+// readTexts reads the next n entries behind after.
+func readTexts(t testing.TB, l *Log, after uint64, n int) []string {
+	t.Helper()
+	var texts []string
+	for len(texts) < n {
+		b := must(l.Next(within(t, logPatience), after))(t)
+		for _, e := range b.Entries {
+			if e.Index != after+1 {
+				t.Fatalf("index %d after %d", e.Index, after)
+			}
+			after = e.Index
+			texts = append(texts, string(e.Data))
+		}
+	}
+	return texts
+}
+
+func TestLogIsShared(t *testing.T) {
+	for name, options := range map[string]*Options{"local": nil, "remote": {Remote: true}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			a, b := openLog(t, dir, options), openLog(t, dir, options)
+			if a.generation != b.generation {
+				t.Error("two nodes open two generations")
+			}
+			waited := make(chan []string)
+			go func() { waited <- readTexts(t, b, 0, 3) }()
+			appendTexts(t, a, "1", "")
+			appendTexts(t, b, "3")
+			if got := <-waited; !slices.Equal(got, []string{"1", "", "3"}) {
+				t.Errorf("got %q", got)
+			}
+			if got := readTexts(t, a, 0, 3); !slices.Equal(got, []string{"1", "", "3"}) {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+func TestLogNextEndsWithItsContext(t *testing.T) {
+	for name, options := range map[string]*Options{"inotify": nil, "poll": {Remote: true}} {
+		t.Run(name, func(t *testing.T) {
+			l := openLog(t, t.TempDir(), options)
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(20*time.Millisecond, cancel)
+			if _, err := l.Next(ctx, 0); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// A writer killed at any byte of what it wrote disturbs nobody: what it had
+// written wholly stays, the rest goes.
+func TestLogTornAtEveryByte(t *testing.T) {
+	whole := appendFrame(appendFrame(nil, frameEntry, 2, []byte("two")), frameEntry, 3, []byte("three"))
+	first := len(appendFrame(nil, frameEntry, 2, []byte("two")))
+	for cut := range len(whole) + 1 {
+		dir := t.TempDir()
+		l, reader := openLog(t, dir, nil), openLog(t, dir, nil)
+		appendTexts(t, l, "one")
+		_, err := l.writer.file.WriteAt(whole[:cut], l.writer.pos)
+		check(t, err)
+		seen := readTexts(t, reader, 0, 1)
+		appendTexts(t, openLog(t, dir, nil), "after")
+		want := []string{"one", "after"}
+		switch {
+		case cut == len(whole):
+			want = []string{"one", "two", "three", "after"}
+		case cut >= first:
+			want = []string{"one", "two", "after"}
+		}
+		seen = append(seen, readTexts(t, reader, uint64(len(seen)), len(want)-len(seen))...)
+		if !slices.Equal(seen, want) {
+			t.Errorf("cut %d: got %q, want %q", cut, seen, want)
+		}
+	}
+}
+
+// A wrong byte in the middle is not taken for the end of what a killed writer
+// wrote: nothing is cut off.
+func TestLogDamaged(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	appendTexts(t, l, "one")
+	middle := l.writer.pos
+	appendTexts(t, l, "two", "three")
+	b := readFile(t, l.writer.file.path)
+	b[middle+frameHead+bodyHead]++
+	writeFile(t, l.writer.file.path, b)
+	again := NewLog(dir, "job", nil)
+	_, err := again.Open(within(t, logPatience))
+	wantLogError(t, err, rendezvous.ErrState, dir, "damaged", "anew")
+	again.crash()
+	if got := readFile(t, l.writer.file.path); !bytes.Equal(got, b) {
+		t.Error("the file was changed")
+	}
+}
+
+func wantLogError(t testing.TB, err error, want *rendezvous.Error, says ...string) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("got %v; want one like %v", err, want)
+	}
+	for _, s := range append(says, `run "job"`) {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("the error does not say %q: %v", s, err)
+		}
+	}
+}
+
+// Readers at all positions go on over snapshots; one that starts late gets the
+// snapshot and what is behind it.
+func TestLogSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	l, slow := openLog(t, dir, nil), openLog(t, dir, nil)
+	for i := range 10 {
+		appendTexts(t, l, fmt.Sprint(i+1))
+		if i == 3 {
+			if got := readTexts(t, slow, 0, 4); len(got) != 4 {
+				t.Fatalf("got %q", got)
+			}
+		}
+	}
+	check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 8, State: []byte("eight")}))
+	check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 5, State: []byte("older: nothing happens")}))
+	appendTexts(t, l, "11")
+	appendTexts(t, slow, "12") // its writer has not moved on yet
+	if got := readTexts(t, slow, 4, 8); !slices.Equal(got, strings.Fields("5 6 7 8 9 10 11 12")) {
+		t.Errorf("got %q", got)
+	}
+	late := openLog(t, dir, nil)
+	s := must(late.Latest(within(t, logPatience)))(t)
+	if s.Index != 8 || string(s.State) != "eight" {
+		t.Errorf("got %d %q", s.Index, s.State)
+	}
+	if got := readTexts(t, late, 8, 4); !slices.Equal(got, strings.Fields("9 10 11 12")) {
+		t.Errorf("got %q", got)
+	}
+	// A reader that two files were taken away from has to begin from a snapshot.
+	behind := openLog(t, dir, nil)
+	for i := range uint64(3) {
+		check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 10 + i, State: []byte("s")}))
+	}
+	b, err := behind.Next(within(t, logPatience), 8)
+	for err == nil {
+		b, err = behind.Next(within(t, logPatience), b.Entries[len(b.Entries)-1].Index)
+	}
+	if !errors.Is(err, sharedlog.ErrCompacted) {
+		t.Errorf("got %v", err)
+	}
+	s = must(behind.Latest(within(t, logPatience)))(t)
+	if s.Index != 12 {
+		t.Errorf("got %d", s.Index)
+	}
+	if seqs := must(l.list())(t); len(seqs) > 2 {
+		t.Errorf("files %v", seqs)
+	}
+}
+
+// A node that is killed while it puts a snapshot in place has done nothing.
+func TestLogKilledInSnapshot(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	appendTexts(t, l, "1", "2")
+	h := logHeader{"job", l.generation, 2}
+	b := appendFrame(appendFrame(nil, frameHeader, 0, h.encode()), frameSnapshot, 1, []byte("stale"))
+	check(t, l.place(l.logPath(2), b))
+	appendTexts(t, l, "3")
+	late := openLog(t, dir, nil)
+	if got := readTexts(t, late, 0, 3); !slices.Equal(got, []string{"1", "2", "3"}) {
+		t.Errorf("got %q", got)
+	}
+	check(t, late.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 3, State: []byte("three")}))
+	if s := must(openLog(t, dir, nil).Latest(within(t, logPatience)))(t); s.Index != 3 || string(s.State) != "three" {
+		t.Errorf("got %d %q", s.Index, s.State)
+	}
+}
+
+// A run whose nodes are all dead is not met by the next one of that name; one of
+// which a node lives is.
+func TestLogGenerations(t *testing.T) {
+	dir := t.TempDir()
+	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
+	appendTexts(t, a, "old")
+	check(t, a.Beat(t.Context(), "A", time.Second))
+	a.crash()
+	c := openLog(t, dir, nil)
+	if c.generation != b.generation {
+		t.Error("a generation ended of which a node lives")
+	}
+	b.crash()
+	c.crash()
+	d := openLog(t, dir, nil)
+	if d.generation == c.generation {
+		t.Error("a dead run was met")
+	}
+	appendTexts(t, d, "new")
+	if got := readTexts(t, d, 0, 1); got[0] != "new" {
+		t.Errorf("got %q", got)
+	}
+	names := must(os.ReadDir(d.dir))(t)
+	for _, n := range names {
+		if n.Name() != "run" && !strings.Contains(n.Name(), d.generation) {
+			t.Errorf("%s is left", n.Name())
+		}
+	}
+}
+
+func TestLogLastOneCleansUp(t *testing.T) {
+	dir := t.TempDir()
+	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
+	check(t, a.Beat(t.Context(), "A", time.Second))
+	check(t, a.Close(t.Context()))
+	if _, err := os.Stat(b.livePath()); err != nil {
+		t.Error(err)
+	}
+	check(t, b.Close(t.Context()))
+	if names := must(os.ReadDir(dir))(t); len(names) > 0 {
+		t.Errorf("%v is left", names)
+	}
+}
+
+// Nodes that come and go at once, the last one of which cleans up each time,
+// never meet in a log that is about to go.
+func TestLogComingAndGoing(t *testing.T) {
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				l := NewLog(dir, "job", nil)
+				if _, err := l.Open(within(t, logPatience)); err != nil {
+					t.Error(err)
+					return
+				}
+				if err := l.Append(within(t, logPatience), [][]byte{[]byte("x")}); err != nil {
+					t.Error(err)
+				}
+				if err := l.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if names := must(os.ReadDir(dir))(t); len(names) > 0 {
+		t.Errorf("%v is left", names)
+	}
+}
+
+func TestLogSigns(t *testing.T) {
+	dir := t.TempDir()
+	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
+	look := func(session rendezvous.SessionID) sharedlog.Sign {
+		t.Helper()
+		return must(b.Look(t.Context(), []rendezvous.SessionID{session}))(t)[0]
+	}
+	check(t, a.Beat(t.Context(), "A/1", time.Second))
+	first := look("A/1")
+	if first.State != sharedlog.SignBeats || look("A/1") != first {
+		t.Errorf("got %+v", first)
+	}
+	check(t, a.Beat(t.Context(), "A/1", time.Second))
+	if s := look("A/1"); s.State != sharedlog.SignBeats || s.Beats == first.Beats {
+		t.Errorf("got %+v after %+v", s, first)
+	}
+	check(t, a.Beat(t.Context(), "A/2", time.Second))
+	if s := look("A/1"); s.State != sharedlog.SignBroken {
+		t.Errorf("a session that was replaced: %+v", s)
+	}
+	if s := look("A/2"); s.State != sharedlog.SignBeats {
+		t.Errorf("got %+v", s)
+	}
+	a.crash()
+	if s := look("A/2"); s.State != sharedlog.SignBroken {
+		t.Errorf("a session whose process has died: %+v", s)
+	}
+}
+
+func TestLogModes(t *testing.T) {
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	l := openLog(t, t.TempDir(), nil)
+	check(t, l.Beat(t.Context(), "A", time.Second))
+	appendTexts(t, l, "1")
+	check(t, l.Snapshot(t.Context(), sharedlog.Snapshot{Index: 1, State: []byte("s")}))
+	check(t, filepath.Walk(l.dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+		return err
+	}))
+}
+
+func TestLogRefuses(t *testing.T) {
+	open := func(dir string) error {
+		l := NewLog(dir, "job", nil)
+		_, err := l.Open(within(t, logPatience))
+		l.crash()
+		return err
+	}
+	t.Run("no directory", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "missing")
+		wantLogError(t, open(dir), rendezvous.ErrInvalid, dir, "mount it")
+	})
+	t.Run("a file", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "file")
+		writeFile(t, path, nil)
+		wantLogError(t, open(path), rendezvous.ErrInvalid, path, "not a directory")
+	})
+	t.Run("writable by others", func(t *testing.T) {
+		dir := t.TempDir()
+		run := filepath.Join(dir, "rallypoint-job")
+		check(t, os.Mkdir(run, 0o700))
+		check(t, os.Chmod(run, 0o777))
+		wantLogError(t, open(dir), rendezvous.ErrState, run, "by others")
+	})
+	t.Run("a link", func(t *testing.T) {
+		dir := t.TempDir()
+		check(t, os.Symlink(t.TempDir(), filepath.Join(dir, "rallypoint-job")))
+		wantLogError(t, open(dir), rendezvous.ErrState, "no directory")
+	})
+	t.Run("another release", func(t *testing.T) {
+		dir := t.TempDir()
+		l := openLog(t, dir, nil)
+		b := bytes.Replace(logHeader{"job", l.generation, 0}.encode(), []byte("log 1"), []byte("log 7"), 1)
+		writeFile(t, filepath.Join(l.dir, "run"), appendFrame(nil, frameHeader, 0, b))
+		wantLogError(t, open(dir), rendezvous.ErrState, "version 7")
+	})
+}
+
+func TestLogRemovedUnderItsNodes(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	waiting := make(chan error)
+	go func() {
+		_, err := l.Next(within(t, logPatience), 0)
+		waiting <- err
+	}()
+	check(t, os.RemoveAll(l.dir))
+	wantLogError(t, <-waiting, rendezvous.ErrState, "removed")
+	wantLogError(t, l.Append(within(t, logPatience), [][]byte{nil}), rendezvous.ErrState, "removed")
+}
+
+func TestLocalLocks(t *testing.T) {
+	const table = `22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+40 22 0:50 / /a rw,relatime shared:2 - nfs4 host:/a rw,vers=4.2,local_lock=none,addr=10.0.0.1
+41 22 0:51 / /b rw,relatime - nfs host:/b rw,vers=3,nolock,local_lock=all,addr=10.0.0.1
+42 22 0:52 / /c rw,relatime - nfs host:/c rw,vers=3,local_lock=flock,addr=10.0.0.1
+`
+	for minor, want := range map[uint32]string{50: "", 51: "nolock", 52: "local_lock=flock"} {
+		if got := localLocks([]byte(table), 0, minor); got != want {
+			t.Errorf("device 0:%d: got %q, want %q", minor, got, want)
+		}
+	}
+	if got := localLocks([]byte(table), 254, 1); got != "" {
+		t.Errorf("ext4: %q", got)
+	}
+}
+
+func TestRunDir(t *testing.T) {
+	long := strings.Repeat("x", 500)
+	names := map[string]string{}
+	for _, id := range []string{"job", "Job_1.2-3", "a/b", "..", "a%2Fb", "\x00", "é", long, long + "y"} {
+		name := runDir(id)
+		if strings.ContainsAny(name, "/\x00") || len(name) > 255 || name == "." || name == ".." {
+			t.Errorf("%q: %q", id, name)
+		}
+		if other, taken := names[name]; taken {
+			t.Errorf("%q and %q share %q", id, other, name)
+		}
+		names[name] = id
+	}
+}
+
+// playAppend appends entries "name i" until it is killed, and says each that is in
+// the log for good.
+func playAppend(dir, name string) error {
+	l := NewLog(dir, "job", nil)
+	ctx := context.Background()
+	if _, err := l.Open(ctx); err != nil {
+		return err
+	}
+	if err := l.Beat(ctx, rendezvous.SessionID(name), time.Second); err != nil {
+		return err
+	}
+	for i := 0; ; i++ {
+		text := fmt.Sprintf("%s %d %s", name, i, strings.Repeat("x", rand.IntN(9000)))
+		if err := l.Append(ctx, [][]byte{[]byte(text)}); err != nil {
+			return err
+		}
+		fmt.Println(i)
+		if i%100 == 99 && strings.HasPrefix(name, "w0") { // as a plane does, of what it has read up to
+			if err := l.Snapshot(ctx, sharedlog.Snapshot{Index: l.writer.index - 1, State: []byte("state")}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Processes that append are killed at any moment; nothing that was acknowledged is
+// lost or doubled, and all readers read the same.
+func TestLogWritersAreKilled(t *testing.T) {
+	dir := t.TempDir()
+	a, b := openLog(t, dir, nil), openLog(t, dir, &Options{Remote: true})
+	read := func(l *Log, out *[]string) func() {
+		return func() {
+			var after uint64
+			for {
+				got, err := l.Next(within(t, logPatience), after)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, e := range got.Entries {
+					after = e.Index
+					if string(e.Data) == "end" {
+						return
+					}
+					*out = append(*out, string(e.Data))
+				}
+			}
+		}
+	}
+	var seenA, seenB []string
+	var readers, writers sync.WaitGroup
+	readers.Go(read(a, &seenA))
+	readers.Go(read(b, &seenB))
+	var mu sync.Mutex
+	acked := map[string]int{} // name -> highest number acknowledged
+	for w := range 4 {
+		writers.Go(func() {
+			for life := range 6 {
+				name := fmt.Sprintf("w%d.%d", w, life)
+				cmd := exec.Command(os.Args[0], dir, name)
+				cmd.Env = append(os.Environ(), roleVariable+"=append")
+				cmd.Stderr = os.Stderr
+				out := must(cmd.StdoutPipe())(t)
+				check(t, cmd.Start())
+				lines := bufio.NewScanner(out)
+				last := -1
+				for after := rand.IntN(40); lines.Scan(); {
+					last = must(strconv.Atoi(lines.Text()))(t)
+					if last == after {
+						go func() {
+							time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+							_ = cmd.Process.Kill()
+						}()
+					}
+				}
+				_ = cmd.Wait()
+				mu.Lock()
+				acked[name] = last
+				mu.Unlock()
+				if s := must(a.lookAt(rendezvous.SessionID(name)))(t); s.State != sharedlog.SignBroken {
+					t.Errorf("%s is dead, its sign is %+v", name, s)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	appendTexts(t, a, "end")
+	readers.Wait()
+	if !slices.Equal(seenA, seenB) {
+		t.Errorf("two readers read different logs: %d and %d entries", len(seenA), len(seenB))
+	}
+	next := map[string]int{}
+	for _, text := range seenA {
+		var name string
+		var i int
+		if _, err := fmt.Sscan(text, &name, &i); err != nil || i != next[name] {
+			t.Fatalf("%.40q where number %d of %s is next: %v", text, next[name], name, err)
+		}
+		next[name]++
+	}
+	for name, last := range acked {
+		if got := next[name]; got <= last || got > last+2 {
+			t.Errorf("%s has %d entries, %d were acknowledged", name, got, last+1)
+		}
+	}
+}
+
+// playNarrow makes a file system as small, or as read-only, as its name says and
+// opens a log in it. It runs in name spaces of its own.
+func playNarrow(dir, kind string) error {
+	options, flags := "size=64k", uintptr(0)
+	if err := unix.Mount("none", dir, "tmpfs", flags, options); err != nil {
+		return fmt.Errorf("skip: %w", err)
+	}
+	if kind == "read-only" {
+		if err := unix.Mount("none", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, options); err != nil {
+			return fmt.Errorf("skip: %w", err)
+		}
+	}
+	if kind == "full" {
+		err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, 1<<20), 0o600)
+		if !errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("the disk is not full: %v", err)
+		}
+	}
+	l := NewLog(dir, "job", nil)
+	ctx, cancel := context.WithTimeout(context.Background(), logPatience)
+	defer cancel()
+	_, err := l.Open(ctx)
+	if kind == "filling" && err == nil {
+		for i := 0; err == nil; i++ {
+			err = l.Append(ctx, [][]byte{make([]byte, 3000), make([]byte, 3000)})
+		}
+		before := l.writer.index
+		if again := l.Append(ctx, [][]byte{make([]byte, 3000), make([]byte, 3000)}); again == nil {
+			return errors.New("an append to a full disk succeeded")
+		}
+		if size, _ := l.writer.size(); size != l.writer.pos || l.writer.index < before {
+			return fmt.Errorf("%d bytes are left where %d were written", size, l.writer.pos)
+		}
+		if err := l.Append(ctx, [][]byte{[]byte("small")}); err != nil && !errors.Is(err, rendezvous.ErrConnection) {
+			return err
+		}
+	}
+	fmt.Printf("%d %v\n", rendezvous.CodeOf(err), err)
+	return nil
+}
+
+// A full or read-only file system is said in one error, at once.
+func TestLogNarrowFileSystems(t *testing.T) {
+	for kind, want := range map[string]struct {
+		code rendezvous.Code
+		says string
+	}{
+		"read-only": {rendezvous.CodeInvalid, "mounted read-only"},
+		"full":      {rendezvous.CodeConnection, "make room"},
+		"filling":   {rendezvous.CodeConnection, "make room"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], t.TempDir(), kind)
+			cmd.Env = append(os.Environ(), roleVariable+"=narrow")
+			cmd.SysProcAttr = &syscall.SysProcAttr{
+				Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+				UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+				GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+			}
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			out, err := cmd.Output()
+			if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || strings.Contains(stderr.String(), "skip: ") {
+				t.Skipf("this machine makes no name spaces for its users: %v %s", err, stderr.String())
+			}
+			if err != nil {
+				t.Fatalf("%v: %s", err, stderr.String())
+			}
+			if got := string(out); !strings.HasPrefix(got, fmt.Sprint(want.code, " ")) || !strings.Contains(got, want.says) {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+}
+
+// A directory that its user may not write to is said in one error, at once.
+func TestLogForbidden(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], dir, "forbidden")
+	cmd.Env = append(os.Environ(), roleVariable+"=forbidden")
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		check(t, os.Chmod(filepath.Dir(dir), 0o755))
+		cmd.Path = "/proc/self/exe"
+	} else {
+		check(t, os.Chmod(dir, 0o500))
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got := string(out); !strings.HasPrefix(got, fmt.Sprint(rendezvous.CodeInvalid, " ")) || !strings.Contains(got, "may not write there") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func playForbidden(dir string) error {
+	l := NewLog(dir, "job", nil)
+	_, err := l.Open(context.Background())
+	fmt.Printf("%d %v\n", rendezvous.CodeOf(err), err)
+	return nil
+}
+
+// No file makes a reader panic, or take what is no log for one.
+func FuzzLogFile(f *testing.F) {
+	header := appendFrame(nil, frameHeader, 0, logHeader{"job", "G", 1}.encode())
+	f.Add(header)
+	f.Add(appendFrame(appendFrame(header, frameSnapshot, 7, []byte("s")), frameEntry, 8, []byte("e")))
+	f.Add(append(slices.Clone(header), 255, 255, 255, 255, 0, 0, 0, 0, 3))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		path := filepath.Join(t.TempDir(), "log")
+		writeFile(t, path, content)
+		c, err := openCursor(path, logHeader{"job", "G", 1})
+		if err != nil {
+			return
+		}
+		defer c.close()
+		size := must(c.size())(t)
+		if _, err := c.state(size); err == nil {
+			_ = c.catchUp(size)
+		}
+		if c.pos > size {
+			t.Errorf("position %d of %d", c.pos, size)
+		}
+	})
+}
