@@ -51,6 +51,9 @@ type Agent struct {
 	guard      *guard
 	logs       *logTree
 	console    *console
+	board      *board
+	pulse      chan struct{} // received from while the workers run, to show that the agent is alive
+	stuck      *stuckCheck
 	timers     string // path of the watchdog's FIFO; "" if it is off
 	oom        oomCounter
 
@@ -79,7 +82,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	spec.stdio()
 	return &Agent{spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/"),
-		timers: timerFile(spec.Environ)}, nil
+		board: newBoard(&spec), pulse: make(chan struct{}), stuck: newStuckCheck(stuckTimeout(spec.Environ)), timers: timerFile(spec.Environ)}, nil
 }
 
 // interrupts counts the signals that ask the agent to end.
@@ -167,6 +170,9 @@ func (a *Agent) run(ctx context.Context) error {
 		}
 		defer a.guard.close()
 	}
+	port, _ := lookupEnv(a.spec.Environ, envHealthPort)
+	health := newHealth(a, port, a.log)
+	defer health.close()
 
 	err = a.rounds()
 	a.ran = time.Since(a.began)
@@ -199,6 +205,7 @@ func (a *Agent) rounds() error {
 func (a *Agent) round() (again bool, err error) {
 	start := time.Now()
 	a.notify(NoticeJoining, "")
+	a.board.enter(phaseJoining)
 	if err := a.join(); err != nil {
 		return false, err
 	}
@@ -233,6 +240,7 @@ func (a *Agent) join() error {
 		return a.refused(err)
 	}
 	a.seat = &seat{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
+	a.board.joined(a.seat)
 	if a.charged && len(o.Dropped) > 0 {
 		a.log.Info(fmt.Sprintf("the failure of this node's workers followed from the loss of a node; it is not counted (%d of %d restarts used)",
 			a.restarts, a.spec.MaxRestarts))
@@ -257,7 +265,7 @@ func (a *Agent) takeRanks() error {
 	} else {
 		ctx, cancel := a.untilRegroup()
 		defer cancel()
-		own := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts}
+		own := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: hostName()}
 		r, err := agreeRanks(ctx, s.keys, own, s.groups)
 		if err != nil {
 			a.restarts = restarts // else this charge would be lost
@@ -330,6 +338,7 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 // end ends this node's part in the run (A38). A signal cuts short what it waits
 // for.
 func (a *Agent) end(err error) {
+	a.board.enter(phaseEnding)
 	ending, reason := rendezvous.EndLeave, ""
 	var failed *FailedError
 	switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,7 @@ const (
 	someFailed            // a worker ended with a code other than 0, or by a signal
 	mustRegroup           // the nodes have to form a new round
 	mustInterrupt         // a signal came
+	mustGiveUp            // a worker cannot be stopped any more (A94)
 )
 
 // start starts the workers of the round (A44, A55).
@@ -67,6 +69,7 @@ func (a *Agent) start() (*attempt, error) {
 	}
 	a.last = t
 	a.guard.watch(t.crew.procs)
+	a.board.started(t.crew.procs, a.seat.ranks)
 	for _, p := range t.crew.procs {
 		a.recordWorker("START", p, nil)
 		a.notifyWorker(NoticeStarted, "", p)
@@ -121,6 +124,12 @@ func (a *Agent) supervise(t *attempt) verdict {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
+	var look <-chan time.Time
+	if a.stuck.timeout > 0 {
+		ticker := time.NewTicker(a.stuck.period(a.spec.MonitorInterval))
+		defer ticker.Stop()
+		look = ticker.C
+	}
 	var patience <-chan time.Time // with a worker that the watchdog sent a signal
 	for {
 		if a.rdzv.NodesWaiting() > 0 {
@@ -147,6 +156,11 @@ func (a *Agent) supervise(t *attempt) verdict {
 		case <-patience:
 			patience = nil
 			t.crew.forceOverdue()
+		case <-look:
+			if a.stuckWorkers(t) {
+				return mustGiveUp
+			}
+		case <-a.pulse: // somebody asks whether we are alive
 		case <-changed:
 		case <-tick:
 		}
@@ -157,8 +171,9 @@ func (a *Agent) supervise(t *attempt) verdict {
 func (a *Agent) note(t *attempt, ended []*process) {
 	for _, p := range ended {
 		a.notifyWorker(NoticeExited, "", p)
+		a.board.exited(p)
 		t.ended[p.local] = p
-		if p.code == 0 && p.overdue == "" {
+		if p.code == 0 && p.blame == "" {
 			t.succeeded++
 		} else {
 			t.failures = append(t.failures, p)
@@ -182,12 +197,16 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 		}
 		a.log.Warn("stopping the workers " + why + a.rdzv.Reason())
 	}
+	a.board.enter(phaseStopping)
 	if v != allSucceeded {
 		a.notify(NoticeStopping, a.whyStopping(v))
 	}
 	told := a.tellFailure(t, v)
 	a.note(t, t.crew.stop(stopOrder{signal: sig, grace: grace, hurry: hurry}))
 	told()
+	if v == mustGiveUp {
+		a.note(t, t.crew.giveUp())
+	}
 	a.guard.watch(nil)
 	if t.watchdog != nil {
 		t.watchdog.stop()
@@ -209,7 +228,7 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 		}
 		return true, nil
 	}
-	return a.afterFailure(t)
+	return a.afterFailure(t, v)
 }
 
 // whyStopping says for people why an attempt is ended.
@@ -220,15 +239,20 @@ func (a *Agent) whyStopping(v verdict) string {
 	case mustRegroup:
 		return a.rdzv.Reason()
 	}
+	if v == mustGiveUp {
+		return "a worker cannot be stopped any more"
+	}
 	return "a worker failed"
 }
 
 // afterFailure spends a restart, or ends the run.
-func (a *Agent) afterFailure(t *attempt) (again bool, err error) {
+func (a *Agent) afterFailure(t *attempt, v verdict) (again bool, err error) {
 	own := &FailedError{Name: a.name, Failures: a.failures(t)}
 	root := own.Root()
 	a.log.Error(fmt.Sprintf("failed (exitcode: %d) local_rank: %d (pid: %d) of binary: %s", root.ExitCode, root.LocalRank, root.Pid, a.spec.Argv[0]))
+	a.board.failed(root, strings.HasPrefix(root.Message, overdueMessage))
 	switch {
+	case v == mustGiveUp:
 	case a.restarts < a.spec.MaxRestarts:
 		a.charged = true
 		text := fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts)
@@ -285,12 +309,12 @@ func (a *Agent) failures(t *attempt) []Failure {
 func (a *Agent) failure(t *attempt, p *process) (Failure, error) {
 	f := Failure{
 		Rank: a.seat.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
-		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.overdue == "", Stderr: t.workers[p.local].lastStderr(),
+		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.blame == "", Stderr: t.workers[p.local].lastStderr(),
 	}
 	note := t.oom.note()
 	f.OOM = note != "" && p.code == -int(unix.SIGKILL) && !p.stopped
 	err := f.complete(t.workers[p.local].errorFile)
-	f.Message = p.overdue + f.Message
+	f.Message = p.blame + f.Message
 	if note != "" && !p.stopped {
 		f.Message += " (" + note + ")"
 	}
@@ -325,6 +349,7 @@ func (a *Agent) recordEnds(t *attempt, failures []Failure) {
 // exitBarrier tells the other agents that this node's workers succeeded and waits
 // for them (A51). Nothing but a signal makes it fail.
 func (a *Agent) exitBarrier() error {
+	a.board.enter(phaseFinishing)
 	limit, wait := a.spec.ExitBarrierTimeout, a.spec.ExitBarrierTimeout > 0
 	if !wait {
 		limit = leastReport

@@ -126,10 +126,21 @@ func (c *crew) signal(p *process, o stopOrder) {
 	p.signalGroup(o.signal)
 }
 
+// giveUp takes the workers as killed that are to blame and did not end.
+func (c *crew) giveUp() (left []*process) {
+	for _, p := range c.procs {
+		if p.blame != "" && !p.hasExited() { // nobody watches it any more
+			p.code, p.at = -int(unix.SIGKILL), time.Now()
+			left = append(left, p)
+		}
+	}
+	return left
+}
+
 // forceOverdue kills the workers that the watchdog's signal did not end.
 func (c *crew) forceOverdue() {
 	for _, p := range c.procs {
-		if p.overdue != "" && !p.hasExited() {
+		if p.blame != "" && !p.hasExited() {
 			p.signalGroup(unix.SIGKILL)
 		}
 	}

@@ -22,7 +22,7 @@ type process struct {
 	at     time.Time
 
 	stopped bool   // the agent had sent it a signal before it ended
-	overdue string // why the watchdog ended it; "" if it did not
+	blame   string // why the agent takes it as failed, whatever ended it; "" for no such reason
 	reaped  bool
 }
 

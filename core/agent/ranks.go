@@ -31,13 +31,14 @@ type ranks struct {
 	restarts            int // agreed by the whole job
 }
 
-// roleInfo is what each agent says of itself. Restarts is ours; torch's agents
+// roleInfo is what each agent says of itself. Restarts and Host are ours; torch's agents
 // ignore it.
 type roleInfo struct {
 	Role           string `json:"role"`
 	Rank           int    `json:"rank"`
 	LocalWorldSize int    `json:"local_world_size"`
 	Restarts       int    `json:"restarts"`
+	Host           string `json:"host"`
 }
 
 // identicalRanks are the ranks if all agents have the same role and as many

@@ -11,7 +11,7 @@ import (
 
 // TestRanksOfTwoRoles is the table of A49, each agent a goroutine.
 func TestRanksOfTwoRoles(t *testing.T) {
-	agents := []roleInfo{{"ps", 0, 4, 0}, {"tr", 1, 1, 2}, {"tr", 2, 2, 0}, {"tr", 3, 3, 1}, {"ps", 4, 5, 0}}
+	agents := []roleInfo{{"ps", 0, 4, 0, ""}, {"tr", 1, 1, 2, ""}, {"tr", 2, 2, 0, ""}, {"tr", 3, 3, 1, ""}, {"ps", 4, 5, 0, ""}}
 	want := []ranks{{0, 15, 0, 9, 2}, {4, 15, 0, 6, 2}, {5, 15, 1, 6, 2}, {7, 15, 3, 6, 2}, {10, 15, 4, 9, 2}}
 	s := store.NewLocal(store.NewEngine(store.Limits{}))
 	defer s.Close()
@@ -41,7 +41,7 @@ func TestRanksFromControlPlane(t *testing.T) {
 	if err := s.Set(t.Context(), assignedRanksKey+"1", []byte("[4, 8, 4, 8]")); err != nil {
 		t.Fatal(err)
 	}
-	got, err := agreeRanks(t.Context(), s, roleInfo{"r", 1, 4, 3}, 2)
+	got, err := agreeRanks(t.Context(), s, roleInfo{"r", 1, 4, 3, ""}, 2)
 	if want := (ranks{4, 8, 4, 8, 3}); err != nil || got != want {
 		t.Errorf("%+v (%v), expected %+v", got, err, want)
 	}
@@ -52,7 +52,7 @@ func TestRanksWaitForAllAgents(t *testing.T) {
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := agreeRanks(ctx, s, roleInfo{"r", 0, 1, 0}, 2); !errors.Is(err, context.Canceled) {
+	if _, err := agreeRanks(ctx, s, roleInfo{"r", 0, 1, 0, ""}, 2); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }

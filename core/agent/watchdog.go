@@ -191,6 +191,9 @@ func (r *requests) lines() func(yield func([]byte) bool) {
 	}
 }
 
+// overdueMessage is how the message of a failure by the watchdog begins.
+const overdueMessage = "The timer"
+
 // reapOverdue ends the worker that a process with an expired timer is or belongs
 // to (A90); that it fails by it is a failure like any other (W8).
 func (a *Agent) reapOverdue(t *attempt, o overdue) {
@@ -214,8 +217,8 @@ func (a *Agent) reapOverdue(t *attempt, o overdue) {
 	late := max(time.Since(timer.at), 0).Round(time.Millisecond)
 	a.log.Error(fmt.Sprintf("the timer %q of process %d expired %v ago: ending the worker of local rank %d with %s",
 		timer.scope, timer.pid, late, p.local, signalName(timer.signal)))
-	if p.overdue == "" {
-		p.overdue = fmt.Sprintf("The timer %q of process %d expired, %v overdue. ", timer.scope, timer.pid, late)
+	if p.blame == "" {
+		p.blame = fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.scope, timer.pid, late)
 	}
 	if timer.pid != p.pid {
 		_ = unix.Kill(timer.pid, timer.signal) // read as the worker's descendant just now

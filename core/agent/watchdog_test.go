@@ -182,8 +182,9 @@ func TestWatchdogHarmless(t *testing.T) {
 	s := newStage(t, 1, acquire+fmt.Sprintf(`timer $$ 0; timer %d 9; echo nonsense > $TORCHELASTIC_TIMER_FILE
 		echo '{"version":1,"pid":'$$',"scope_id":"x","expiration_time":4000000000,"signal":9}' > $TORCHELASTIC_TIMER_FILE
 		echo '{"version":1,"pid":'$$',"scope_id":"x","expiration_time":-1,"signal":0}' > $TORCHELASTIC_TIMER_FILE
-		echo up > $SAY; read go < $SAY; exit 0`, bystander))
+		echo up > $SAY; until [ -e $GO ]; do sleep 0.01; done; exit 0`, bystander))
 	withWatchdog(s)
+	s.spec.Environ = append(s.spec.Environ, "GO="+s.spec.Logs.Dir+"/go")
 	events := &eventLog{more: make(chan struct{}, 100)}
 	s.spec.Events = events
 	s.start()
@@ -191,12 +192,7 @@ func TestWatchdogHarmless(t *testing.T) {
 		<-events.more
 	}
 	s.hear()
-	pipe, err := os.OpenFile(filepath.Dir(s.spec.Logs.Dir)+"/say", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pipe.Close()
-	if _, err := pipe.WriteString("go\n"); err != nil {
+	if err := os.WriteFile(s.spec.Logs.Dir+"/go", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.wait(); err != nil {

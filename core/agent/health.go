@@ -1,0 +1,206 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"rallypoint/core/promtext"
+)
+
+// envHealthPort names the port of the health server (A93): a port, which is one
+// of the loopback address, or HOST:PORT.
+const envHealthPort = "TORCHELASTIC_HEALTH_CHECK_PORT"
+
+// Limits of the health port, which serves a supervisor and a scraper or two.
+const (
+	healthTimeout   = 10 * time.Second // of reading a request, and of writing the answer
+	maxHealthHeader = 16 << 10
+	maxHealthConns  = 16
+	// pulsePatience is how long the agent may take to answer while its workers run.
+	// It has nothing else to do then.
+	pulsePatience = 5 * time.Second
+	// stoppingPatience is how much longer than the grace stopping may take.
+	stoppingPatience = 60 * time.Second
+)
+
+// health serves /healthz, /readyz, /status and /metrics for as long as the agent
+// runs. A nil health does nothing.
+type health struct {
+	server   *http.Server
+	listener net.Listener
+	done     chan struct{}
+}
+
+// healthAddress reads the variable; "" is no server. A value that is no port is an
+// error.
+func healthAddress(value string) (string, error) {
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return "", nil
+	}
+	if !strings.Contains(value, ":") {
+		value = "127.0.0.1:" + value
+	}
+	_, port, err := net.SplitHostPort(value)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	return value, err
+}
+
+// newHealth begins to serve an agent. It returns nil, having said why, if it
+// cannot: no job is given up for that.
+func newHealth(a *Agent, value string, logger *slog.Logger) *health {
+	address, err := healthAddress(value)
+	if err != nil {
+		logger.Info(fmt.Sprintf("%s is %q, which is no port: there is no health server", envHealthPort, value))
+		return nil
+	}
+	if address == "" {
+		return nil
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		logger.Warn("there is no health server: " + err.Error())
+		return nil
+	}
+	h := &health{listener: listener, done: make(chan struct{}), server: &http.Server{
+		Handler: healthPages(a), ReadHeaderTimeout: healthTimeout, ReadTimeout: healthTimeout, WriteTimeout: healthTimeout,
+		MaxHeaderBytes: maxHealthHeader, ErrorLog: log.New(io.Discard, "", 0),
+	}}
+	h.server.SetKeepAlivesEnabled(false)
+	logger.Info("health, status and metrics: http://" + listener.Addr().String())
+	go func() {
+		defer close(h.done)
+		if err := h.server.Serve(&narrowListener{Listener: listener, places: make(chan struct{}, maxHealthConns)}); !errors.Is(err, http.ErrServerClosed) {
+			logger.Warn("the health server has ended: " + err.Error())
+		}
+	}()
+	return h
+}
+
+// close ends the server at once, and waits for its answers to end.
+func (h *health) close() {
+	if h == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if h.server.Shutdown(ctx) != nil {
+		_ = h.server.Close()
+	}
+	<-h.done
+}
+
+// narrowListener has a limited number of connections; one more is closed.
+type narrowListener struct {
+	net.Listener
+	places chan struct{}
+}
+
+func (l *narrowListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case l.places <- struct{}{}:
+			return &narrowConn{Conn: conn, leave: sync.OnceFunc(func() { <-l.places })}, nil
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+type narrowConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *narrowConn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+// healthPages are what the port answers.
+func healthPages(a *Agent) http.Handler {
+	const plain = "text/plain; charset=utf-8"
+	mux := http.NewServeMux()
+	healthz := func(w http.ResponseWriter, r *http.Request) {
+		if err := a.healthy(r.Context()); err != nil {
+			respond(w, http.StatusServiceUnavailable, plain, []byte(err.Error()+"\n"))
+			return
+		}
+		respond(w, http.StatusOK, plain, []byte("ok\n"))
+	}
+	mux.HandleFunc("GET /healthz", healthz)
+	mux.HandleFunc("GET /health", healthz) // W15's name of it
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		code := http.StatusOK
+		s, _ := a.board.read()
+		if s.Phase != phaseRunning {
+			code = http.StatusServiceUnavailable
+		}
+		respond(w, code, plain, []byte(string(s.Phase)+"\n"))
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		text, err := json.MarshalIndent(a.board.full(r.Context()), "", "  ")
+		if err != nil { // these types cannot fail
+			respond(w, http.StatusInternalServerError, plain, []byte(err.Error()+"\n"))
+			return
+		}
+		respond(w, http.StatusOK, "application/json", append(text, '\n'))
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusOK, promtext.ContentType, a.board.metrics())
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusNotFound, plain, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))
+	})
+	return mux
+}
+
+func respond(w http.ResponseWriter, code int, contentType string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
+// healthy reports what is wrong with the agent itself. To wait for other nodes, as
+// long as it takes, is healthy; so are workers that hang, which are the watchdog's
+// business.
+func (a *Agent) healthy(ctx context.Context) error {
+	s, _ := a.board.read()
+	switch s.Phase {
+	case phaseStopping:
+		if limit := 2*a.spec.ShutdownTimeout + stoppingPatience; s.PhaseFor > limit.Seconds() {
+			return fmt.Errorf("the workers have been stopping for %.0f s", s.PhaseFor)
+		}
+	case phaseRunning:
+		ctx, cancel := context.WithTimeout(ctx, pulsePatience)
+		defer cancel()
+		select {
+		case a.pulse <- struct{}{}:
+		case <-ctx.Done():
+			if now, _ := a.board.read(); now.Phase == phaseRunning {
+				return fmt.Errorf("the agent has not answered for %v", pulsePatience)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// logLines is the log of an agent, line by line.
+type logLines struct {
+	mu   sync.Mutex
+	buf  bytes.Buffer
+	more chan struct{}
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer offer(l.more)
+	return l.buf.Write(p)
+}
+
+// await waits for a text and returns what stands between it and the next quote.
+func (l *logLines) await(text string) string {
+	for {
+		l.mu.Lock()
+		_, rest, found := strings.Cut(l.buf.String(), text)
+		l.mu.Unlock()
+		if found {
+			rest, _, _ = strings.Cut(rest, "\"")
+			return rest
+		}
+		<-l.more
+	}
+}
+
+// healthStage starts an agent with a health server on a free port.
+func healthStage(t *testing.T, s *stage) (url string) {
+	t.Helper()
+	s.spec.Environ = append(s.spec.Environ, envHealthPort+"=0")
+	log := &logLines{more: make(chan struct{}, 1)}
+	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent = a
+	go func() {
+		defer close(s.done)
+		s.err = a.Run(t.Context())
+	}()
+	return "http://" + log.await("metrics: http://")
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	return answer.StatusCode, string(body)
+}
+
+// TestHealth asks an agent that waits for others, and then one whose workers run
+// (W15).
+func TestHealth(t *testing.T) {
+	s := newStage(t, 2, "echo up > $SAY; [ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
+	s.spec.MaxRestarts = 1
+	s.rdzv.blocked = true
+	url := healthStage(t, s)
+	<-s.rdzv.joining
+	if code, body := get(t, url+"/healthz"); code != 200 {
+		t.Errorf("while joining: %d, %s", code, body)
+	}
+	if code, body := get(t, url+"/readyz"); code != 503 || body != "joining\n" {
+		t.Errorf("while joining: %d, %s", code, body)
+	}
+	s.agent.Signal(15)
+	_ = s.wait()
+	if _, err := net.Dial("tcp", strings.TrimPrefix(url, "http://")); err == nil {
+		t.Error("the port is still served")
+	}
+
+	s2 := newStage(t, 2, s.spec.Argv[2])
+	s2.spec.MaxRestarts = 1
+	url = healthStage(t, s2)
+	for range 4 {
+		s2.hear()
+	}
+	var status Status
+	for status.Round != 2 || status.Phase != phaseRunning {
+		code, body := get(t, url+"/status")
+		if err := json.Unmarshal([]byte(body), &status); code != 200 || err != nil {
+			t.Fatalf("%d, %v: %s", code, err, body)
+		}
+	}
+	if len(status.Workers) != 2 || status.Workers[1].Pid == 0 || status.Workers[1].State != "running" || status.Restarts != 1 || status.World != 2 ||
+		len(status.Members) != 1 || status.Members[0].Host != hostName() || status.Members[0].Workers != 2 ||
+		!strings.Contains(status.LastError, "worker of rank 1 ") {
+		t.Errorf("status %+v", status)
+	}
+	for _, path := range []string{"/healthz", "/health", "/readyz"} {
+		if code, body := get(t, url+path); code != 200 {
+			t.Errorf("%s: %d, %s", path, code, body)
+		}
+	}
+	if code, _ := get(t, url+"/other"); code != 404 {
+		t.Errorf("/other: %d", code)
+	}
+	_, text := get(t, url+"/metrics")
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	for name, want := range map[string]float64{"rallypoint_agent_round": 2, "rallypoint_agent_restarts": 1, "rallypoint_agent_failures_total": 1} {
+		got := 0.0
+		for _, m := range families[name].GetMetric() {
+			got += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+		if got != want {
+			t.Errorf("%s is %v, expected %v", name, got, want)
+		}
+	}
+	s2.agent.Signal(15)
+	_ = s2.wait()
+}
+
+// TestUnhealthy is an agent that does not answer although its workers run.
+func TestUnhealthy(t *testing.T) {
+	a := inRound(t, newRounds(1), 0)
+	a.board.enter(phaseRunning)
+	done := make(chan error)
+	go func() { done <- a.healthy(t.Context()) }()
+	if err := <-done; err == nil {
+		t.Error("it is taken as healthy")
+	}
+	a.board.enter(phaseStopping)
+	if err := a.healthy(t.Context()); err != nil {
+		t.Errorf("while stopping: %v", err)
+	}
+	a.board.since = time.Now().Add(-time.Hour)
+	if err := a.healthy(t.Context()); err == nil {
+		t.Error("after an hour of stopping it is taken as healthy")
+	}
+}
+
+func TestHealthAddress(t *testing.T) {
+	for value, want := range map[string]string{
+		"": "", "8080": "127.0.0.1:8080", " 8080 ": "127.0.0.1:8080", "0.0.0.0:80": "0.0.0.0:80", "[::1]:80": "[::1]:80", ":80": ":80",
+		"x": "error", "65536": "error", "1.5": "error", "h:": "error",
+	} {
+		got, err := healthAddress(value)
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%q: %q, expected %q", value, got, want)
+		}
+	}
+}
+
+// TestHealthPortIsTaken goes on without.
+func TestHealthPortIsTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, value := range []string{l.Addr().String(), "nonsense"} {
+		s := newStage(t, 1, "exit 0")
+		s.spec.Environ = append(s.spec.Environ, envHealthPort+"="+value)
+		if err := s.run(); err != nil {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+}
+
+// TestStuck gives up on a node whose worker does not leave uninterruptible sleep,
+// without a restart (A94).
+func TestStuck(t *testing.T) {
+	s := newStage(t, 2, "echo up > $SAY; exec sleep 100")
+	s.spec.MaxRestarts = 3
+	s.spec.Environ = append(s.spec.Environ, envStuckTimeout+"=0.05")
+	a, err := New(s.spec, "test", s.rdzv, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stuck.state = func(pid int) (byte, bool) { return 'D', true }
+	failures := s.failed(a.Run(t.Context()))
+	if root := failures[rootCause(failures)]; !strings.HasPrefix(root.Message, "The worker has been in uninterruptible sleep (state D) for 50ms. ") ||
+		root.Terminated || s.rdzv.round != 1 {
+		t.Errorf("round %d, failures %+v", s.rdzv.round, failures)
+	}
+}
+
+func TestStuckCheck(t *testing.T) {
+	for text, want := range map[string]time.Duration{"": 0, "x": 0, "-1": 0, "0": 0, "NaN": 0, "1.5": 1500 * time.Millisecond} {
+		if got := stuckTimeout([]string{envStuckTimeout + "=" + text}); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	c := newStuckCheck(10 * time.Second)
+	state := byte('D')
+	c.state = func(int) (byte, bool) { return state, true }
+	procs := []*process{{pid: 7, exited: make(chan struct{})}}
+	at := time.Unix(0, 0)
+	for _, step := range []struct {
+		state           byte
+		after           int
+		sleeping, stuck int
+	}{{'S', 0, 0, 0}, {'D', 1, 1, 0}, {'D', 10, 0, 0}, {'R', 10, 0, 0}, {'D', 12, 1, 0}, {'D', 21, 0, 0}, {'D', 22, 0, 1}} {
+		state = step.state
+		sleeping, stuck := c.look(procs, at.Add(time.Duration(step.after)*time.Second))
+		if len(sleeping) != step.sleeping || len(stuck) != step.stuck {
+			t.Errorf("after %d s: %v, %v", step.after, sleeping, stuck)
+		}
+	}
+}

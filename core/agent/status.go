@@ -1,0 +1,246 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	rallypoint "rallypoint"
+	"rallypoint/core/promtext"
+	"rallypoint/core/store"
+)
+
+// phase is what an agent does at present, as its health port says it.
+type phase string
+
+const (
+	phaseStarting  phase = "starting"
+	phaseJoining   phase = "joining"   // waits for its place in a round
+	phaseAssigning phase = "assigning" // learns the ranks, starts the workers
+	phaseRunning   phase = "running"
+	phaseStopping  phase = "stopping"
+	phaseFinishing phase = "finishing" // its workers succeeded; waits for the other nodes
+	phaseEnding    phase = "ending"
+)
+
+var phases = []phase{phaseStarting, phaseJoining, phaseAssigning, phaseRunning, phaseStopping, phaseFinishing, phaseEnding}
+
+// Status is what GET /status answers.
+type Status struct {
+	RunID     string         `json:"run_id"`
+	Role      string         `json:"role"`
+	Host      string         `json:"host"`
+	Pid       int            `json:"pid"`
+	Version   string         `json:"version"`
+	StartedAt time.Time      `json:"started_at"`
+	Phase     phase          `json:"phase"`
+	PhaseFor  float64        `json:"phase_seconds"`
+	Round     uint64         `json:"round"` // 0 before the first
+	GroupRank int            `json:"group_rank"`
+	Groups    int            `json:"group_world_size"`
+	World     int            `json:"world_size"`
+	Store     string         `json:"master"` // MASTER_ADDR:MASTER_PORT; "" before the first round
+	Restarts  int            `json:"restarts"`
+	Budget    int            `json:"max_restarts"`
+	Rounds    int            `json:"rounds_joined"`
+	Members   []MemberStatus `json:"members,omitempty"` // of the round; none if the store does not answer
+	Workers   []WorkerStatus `json:"workers"`           // of this node
+	LastError string         `json:"last_failure,omitempty"`
+}
+
+// MemberStatus is one node of the round.
+type MemberStatus struct {
+	GroupRank int    `json:"group_rank"`
+	Host      string `json:"host"`
+	Role      string `json:"role"`
+	Workers   int    `json:"workers"`
+}
+
+// WorkerStatus is one worker of the last attempt.
+type WorkerStatus struct {
+	LocalRank int    `json:"local_rank"`
+	Rank      int    `json:"rank"`
+	Pid       int    `json:"pid"`
+	State     string `json:"state"`               // running or exited
+	ExitCode  *int   `json:"exit_code,omitempty"` // negative: minus the signal
+}
+
+// board is where the agent writes what it does, for the health port. It is safe
+// for concurrent use; its lock is a leaf.
+type board struct {
+	mu       sync.Mutex
+	status   Status
+	since    time.Time
+	keys     store.Store // of the round
+	failures [causes]uint64
+}
+
+// Causes of failures, as metrics name them.
+const (
+	causeExit = iota
+	causeSignal
+	causeOOM
+	causeWatchdog
+	causes
+)
+
+var causeNames = [causes]string{"exit_code", "signal", "out_of_memory", "watchdog"}
+
+// enter notes a phase.
+func (b *board) enter(p phase) { b.set(func(s *Status) { s.Phase = p }) }
+
+func (b *board) set(change func(*Status)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := b.status.Phase
+	change(&b.status)
+	if b.status.Phase != before {
+		b.since = time.Now()
+	}
+}
+
+// joined notes a place in a round.
+func (b *board) joined(s *seat) {
+	b.set(func(v *Status) {
+		v.Phase, v.Round, v.GroupRank, v.Groups = phaseAssigning, s.Round, s.group, s.groups
+		v.Store = s.StoreAddr + ":" + strconv.Itoa(s.StorePort)
+		v.Rounds++
+		b.keys = s.keys
+	})
+}
+
+// started notes the workers of an attempt.
+func (b *board) started(procs []*process, r ranks) {
+	workers := make([]WorkerStatus, len(procs))
+	for i, p := range procs {
+		workers[i] = WorkerStatus{LocalRank: p.local, Rank: r.base + p.local, Pid: p.pid, State: "running"}
+	}
+	b.set(func(v *Status) { v.Phase, v.World, v.Restarts, v.Workers = phaseRunning, r.world, r.restarts, workers })
+}
+
+// exited notes the end of a worker.
+func (b *board) exited(p *process) {
+	b.set(func(v *Status) {
+		if p.local < len(v.Workers) {
+			code := p.code
+			v.Workers[p.local].State, v.Workers[p.local].ExitCode = "exited", &code
+		}
+	})
+}
+
+// failed notes what caused an attempt to fail.
+func (b *board) failed(f *Failure, overdue bool) {
+	cause := causeExit
+	switch {
+	case overdue:
+		cause = causeWatchdog
+	case f.OOM:
+		cause = causeOOM
+	case f.ExitCode < 0:
+		cause = causeSignal
+	}
+	b.set(func(v *Status) {
+		v.LastError = f.summary()
+		b.failures[cause]++
+	})
+}
+
+// read returns the status as it is now.
+func (b *board) read() (Status, store.Store) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.status
+	s.Workers = append([]WorkerStatus{}, s.Workers...)
+	s.PhaseFor = time.Since(b.since).Seconds()
+	return s, b.keys
+}
+
+// memberPatience bounds how long a status waits for the names of the members.
+const memberPatience = 2 * time.Second
+
+// full is read with the members of the round.
+func (b *board) full(ctx context.Context) Status {
+	s, keys := b.read()
+	if keys == nil || s.Groups == 0 {
+		return s
+	}
+	ctx, cancel := context.WithTimeout(ctx, memberPatience)
+	defer cancel()
+	names := make([]string, s.Groups)
+	for i := range names {
+		names[i] = roleInfoKey + strconv.Itoa(i)
+	}
+	texts, err := keys.MultiGet(ctx, names)
+	if err != nil {
+		return s
+	}
+	for i, text := range texts {
+		var info roleInfo
+		if json.Unmarshal(text, &info) != nil {
+			info = roleInfo{}
+		}
+		s.Members = append(s.Members, MemberStatus{i, info.Host, info.Role, info.LocalWorldSize})
+	}
+	return s
+}
+
+// metrics writes what Prometheus reads (docs/metrics.md).
+func (b *board) metrics() []byte {
+	s, _ := b.read()
+	b.mu.Lock()
+	failures := b.failures
+	b.mu.Unlock()
+	var m promtext.Buffer
+	m.Family("rallypoint_agent_info", "gauge", "1, with what the agent is as labels.")
+	m.Sample("rallypoint_agent_info", 1, "version", rallypoint.Version(), "go_version", runtime.Version(), "run_id", s.RunID, "role", s.Role)
+	m.Single("rallypoint_agent_start_time_seconds", "gauge", "When the agent started, in seconds since 1970.", float64(s.StartedAt.UnixMilli())/1000)
+	m.Family("rallypoint_agent_phase", "gauge", "1 for the phase that the agent is in, else 0.")
+	for _, p := range phases {
+		value := 0.0
+		if s.Phase == p {
+			value = 1
+		}
+		m.Sample("rallypoint_agent_phase", value, "phase", string(p))
+	}
+	m.Single("rallypoint_agent_phase_seconds", "gauge", "For how long the agent has been in its phase.", s.PhaseFor)
+	m.Single("rallypoint_agent_round", "gauge", "The last round that this node had a place in; 0 before the first.", float64(s.Round))
+	m.Single("rallypoint_agent_rounds_joined_total", "counter", "Rounds that this node had a place in.", float64(s.Rounds))
+	m.Single("rallypoint_agent_nodes", "gauge", "Nodes of that round.", float64(s.Groups))
+	m.Single("rallypoint_agent_restarts", "gauge", "Restarts that are charged to the job's budget.", float64(s.Restarts))
+	m.Single("rallypoint_agent_max_restarts", "gauge", "The job's budget of restarts.", float64(s.Budget))
+	running, exited := 0, 0
+	for _, w := range s.Workers {
+		if w.ExitCode == nil {
+			running++
+		} else {
+			exited++
+		}
+	}
+	m.Family("rallypoint_agent_workers", "gauge", "Workers of this node's last attempt, by state.")
+	m.Sample("rallypoint_agent_workers", float64(running), "state", "running")
+	m.Sample("rallypoint_agent_workers", float64(exited), "state", "exited")
+	m.Family("rallypoint_agent_failures_total", "counter", "Attempts that failed by a worker of this node, by what ended it first.")
+	for i, name := range causeNames {
+		m.Sample("rallypoint_agent_failures_total", float64(failures[i]), "cause", name)
+	}
+	var use unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {
+		m.Single("rallypoint_agent_cpu_seconds_total", "counter", "CPU time of the agent itself.",
+			float64(use.Utime.Nano()+use.Stime.Nano())/1e9)
+	}
+	return m.Bytes()
+}
+
+func newBoard(s *Spec) *board {
+	now := time.Now()
+	return &board{since: now, status: Status{
+		RunID: s.RunID, Role: s.Role, Host: hostName(), Pid: os.Getpid(), Version: rallypoint.Version(),
+		StartedAt: now, Phase: phaseStarting, Budget: s.MaxRestarts,
+	}}
+}

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// envStuckTimeout is for how many seconds a worker may be in uninterruptible sleep
+// (A94).
+const envStuckTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+
+// stuckTimeout reads the variable; what is no positive number is off.
+func stuckTimeout(env []string) time.Duration {
+	text, _ := lookupEnv(env, envStuckTimeout)
+	seconds, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || !(seconds > 0) || seconds > 1e9 {
+		return 0
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// stuckCheck looks for workers that do not leave uninterruptible sleep, state D:
+// no signal reaches them, so restarting on this node would not help.
+type stuckCheck struct {
+	timeout time.Duration
+	state   func(pid int) (state byte, ok bool)
+	since   map[int]time.Time // by pid: first seen in D
+}
+
+func newStuckCheck(timeout time.Duration) *stuckCheck {
+	return &stuckCheck{timeout: timeout, since: make(map[int]time.Time), state: func(pid int) (byte, bool) {
+		stat, ok := readStat(pid)
+		return stat.state, ok
+	}}
+}
+
+// period is how often to look.
+func (c *stuckCheck) period(interval time.Duration) time.Duration {
+	return max(interval, min(c.timeout/10, time.Second))
+}
+
+// look returns the workers that have just been seen in D for the first time, and
+// those that have been in it for the timeout.
+func (c *stuckCheck) look(procs []*process, now time.Time) (sleeping, stuck []*process) {
+	for _, p := range procs {
+		state, ok := c.state(p.pid)
+		if p.hasExited() || !ok || state != 'D' {
+			delete(c.since, p.pid)
+			continue
+		}
+		first, seen := c.since[p.pid]
+		if !seen {
+			c.since[p.pid] = now
+			first = now
+			sleeping = append(sleeping, p)
+		}
+		if now.Sub(first) >= c.timeout {
+			stuck = append(stuck, p)
+		}
+	}
+	return sleeping, stuck
+}
+
+// stuckWorkers says which workers are asleep, and reports whether one has been for
+// too long.
+func (a *Agent) stuckWorkers(t *attempt) bool {
+	sleeping, stuck := a.stuck.look(t.crew.procs, time.Now())
+	for _, p := range sleeping {
+		a.log.Warn(fmt.Sprintf("the worker of local rank %d (pid %d) is in uninterruptible sleep (state D)", p.local, p.pid))
+	}
+	for _, p := range stuck {
+		p.blame = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.stuck.timeout)
+		a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) has been in uninterruptible sleep (state D) for %v: giving up on this node",
+			p.local, p.pid, a.stuck.timeout))
+	}
+	return len(stuck) > 0
+}
