@@ -8,8 +8,8 @@ import (
 	"context"
 	"unsafe"
 
+	"rallypoint/backend"
 	"rallypoint/core/rendezvous"
-	"rallypoint/tcpstore/hosted"
 )
 
 // member is what a rp_member stands for.
@@ -128,7 +128,7 @@ func rpgo_member_open(config *C.rp_member_config, out *C.uint64_t, err *C.rp_err
 		if err != nil {
 			return err
 		}
-		m, err := hosted.Open(p, logger)
+		m, err := backend.Open(p, logger)
 		if err != nil {
 			return err
 		}

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"syscall"
 
+	"rallypoint/backend"
 	"rallypoint/core/agent"
 	"rallypoint/tcpstore/fixed"
-	"rallypoint/tcpstore/hosted"
 )
 
 // runMain is `rallypoint run`: it runs the workers of this node until the job
@@ -161,7 +161,7 @@ func (m *meeting) open(log *slog.Logger) (agent.Rendezvous, error) {
 			RunID: m.params.RunID, Nodes: m.params.Max, Rank: m.rank, Host: m.host, Port: m.port, Limit: m.params.JoinTimeout,
 		}, log)
 	}
-	member, err := hosted.Open(m.params, log)
+	member, err := backend.Open(m.params, log)
 	if err != nil {
 		return nil, err
 	}

@@ -4,9 +4,9 @@ import (
 	"net"
 	"strconv"
 
+	"rallypoint/backend"
 	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
-	"rallypoint/tcpstore/control"
 )
 
 // meetingKind is how the nodes of a job find each other.
@@ -14,7 +14,7 @@ type meetingKind int
 
 const (
 	meetAlone  meetingKind = iota // this node is the job
-	meetHosted                    // a control plane at the endpoint
+	meetHosted                    // at the endpoint: a control plane, or a log
 	meetStatic                    // fixed nodes, torch's static backend
 )
 
@@ -81,7 +81,7 @@ func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) 
 		return meetHosted, nil
 	}
 	switch o.backend {
-	case "rallypoint":
+	case "rallypoint", backend.NameFile:
 		return meetHosted, nil
 	case "c10d":
 		c.notes = append(c.notes, "the backend c10d is answered by rallypoint: all nodes of the job must be started by rallypoint")
@@ -91,7 +91,7 @@ func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) 
 	case "etcd", "etcd-v2":
 		return 0, usagef("argument --rdzv-backend: %s is not available yet", o.backend)
 	}
-	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, static and c10d", o.backend)
+	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, static and c10d", o.backend)
 }
 
 func (c *runConfig) meetAlone(o *runOptions) error {
@@ -130,11 +130,14 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 	}
 	c.warnings = append(c.warnings, warnings...)
 	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
-	host, port, err := rendezvous.ParseEndpoint(p.Endpoint, control.DefaultPort)
-	if err != nil {
+	if o.given["rdzv-backend"] {
+		if p.Endpoint, err = backend.Named(o.backend, p.Endpoint); err != nil {
+			return usagef("argument --rdzv-endpoint: %v", err)
+		}
+	}
+	if p.Endpoint, err = backend.Check(p.Endpoint); err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
-	p.Endpoint = net.JoinHostPort(host, strconv.Itoa(port))
 	if err := p.Validate(); err != nil {
 		return usagef("%v", err)
 	}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import urllib.parse
 from types import FrameType
 from typing import Any
 
@@ -19,12 +20,13 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from ._errors import GracefulExitError, RallypointError
+from ._errors import Code, GracefulExitError, InvalidError, RallypointError
 from ._log import logger
 from ._member import Ending, Member
 from ._torch import TorchStore, rendezvous_error
 
 BACKEND = "rallypoint"
+FILE_BACKEND = "rallypoint-file"
 
 # Workers inherit it: the round that they belong to.
 ROUND_VARIABLE = "RALLYPOINT_ROUND"
@@ -40,8 +42,9 @@ class RallypointHandler(RendezvousHandler):
     wait release the interpreter lock and answer Ctrl-C within 0.1 s.
     """
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, backend: str = BACKEND) -> None:
         self._member = member
+        self._backend = backend
         self._completed = False
         self._stopped: bool | None = None
         # An exception that is being handled while the handler is made is not ours to
@@ -49,7 +52,7 @@ class RallypointHandler(RendezvousHandler):
         self._outer: BaseException | None = sys.exc_info()[1]
 
     def get_backend(self) -> str:
-        return BACKEND
+        return self._backend
 
     def get_run_id(self) -> str:
         return self._member.run_id
@@ -206,15 +209,32 @@ def _under_torchrun(frame: FrameType | None) -> bool:
 def create_handler(params: RendezvousParameters) -> RallypointHandler:
     """Makes the handler for a node; raises ValueError if the parameters are wrong.
 
-    It touches no network: that is for next_rendezvous().
+    It touches no network: that is for next_rendezvous(). The backend rallypoint-file
+    also takes a plain path for an endpoint; rallypoint takes every endpoint.
     """
+    endpoint = (params.endpoint or "").strip()
+    if params.backend == FILE_BACKEND:
+        endpoint = file_endpoint(endpoint)
     options = {k: v for k, v in params.config.items() if k not in _NOT_OURS}
     member = Member(
         params.run_id or "",
-        params.endpoint or "",
+        endpoint,
         params.min_nodes,
         params.max_nodes,
         local_addr=params.local_addr,
         options=options,
     )
-    return RallypointHandler(member)
+    return RallypointHandler(member, params.backend)
+
+
+def file_endpoint(endpoint: str) -> str:
+    """The file:// endpoint of a directory that is named by a path or by such an endpoint."""
+    if endpoint.startswith("/"):
+        return "file://" + urllib.parse.quote(endpoint)
+    if not endpoint.lower().startswith("file://"):
+        raise InvalidError(
+            f"the endpoint {endpoint!r} is not one of {FILE_BACKEND}: write file:///DIRECTORY, "
+            "or the path of a directory that all nodes share",
+            Code.INVALID,
+        )
+    return endpoint

@@ -228,6 +228,8 @@ class Job:
         run_id: str = "job",
         port: int | None = None,
         host: str = "127.0.0.1",
+        endpoint: str | None = None,
+        backend: str = "rallypoint",
         max_restarts: int = 0,
         nproc: int = 1,
         worker: Path = WORKER,
@@ -239,6 +241,8 @@ class Job:
         self.run_id = run_id
         self.port = free_port() if port is None else port
         self.host = host
+        self.endpoint = endpoint or f"{host}:{self.port}"
+        self.backend = backend
         self.max_restarts = max_restarts
         self.nproc = nproc
         self.worker = worker
@@ -289,8 +293,8 @@ class Job:
         return [
             f"--nnodes={nnodes or self.nnodes}",
             f"--nproc-per-node={self.nproc}",
-            "--rdzv-backend=rallypoint",
-            f"--rdzv-endpoint={self.host}:{self.port}",
+            f"--rdzv-backend={self.backend}",
+            f"--rdzv-endpoint={self.endpoint}",
             f"--rdzv-id={run_id or self.run_id}",
             f"--max-restarts={self.max_restarts}",
             *([f"--rdzv-conf={options}"] if options else []),
