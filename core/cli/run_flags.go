@@ -79,7 +79,7 @@ var runFlags = []runFlag{
 	{name: "role", group: groupJob, meta: "ROLE", help: "role of this node's workers; default", text: func(o *runOptions) *string { return &o.role }},
 	{name: "standalone", group: groupJob, help: "a job of this node alone, without an endpoint", on: func(o *runOptions) *bool { return &o.standalone }},
 
-	{name: "rdzv-endpoint", group: groupNodes, meta: "ENDPOINT", help: "where the nodes meet: HOST[:PORT] of one of them or of a `rallypoint serve`, port 29400; or file:///DIRECTORY, which all share", text: func(o *runOptions) *string { return &o.endpoint }},
+	{name: "rdzv-endpoint", group: groupNodes, meta: "ENDPOINT", help: "where the nodes meet: HOST[:PORT] (29400), or file:///DIRECTORY that all share", text: func(o *runOptions) *string { return &o.endpoint }},
 	{name: "rdzv-backend", group: groupNodes, meta: "NAME", help: "rallypoint, rallypoint-file, static, or c10d (answered by rallypoint)", text: func(o *runOptions) *string { return &o.backend }},
 	{name: "rdzv-conf", group: groupNodes, meta: "K=V,...", help: "options of the rendezvous, such as join_timeout=600", text: func(o *runOptions) *string { return &o.conf }},
 	{name: "node-rank", group: groupNodes, meta: "N", help: "preferred rank of this node; with static its rank", number: func(o *runOptions) *int { return &o.nodeRank }},
