@@ -36,7 +36,7 @@ VENV_STAMP := .venv/.requirements-$(call hash,requirements/uv.txt requirements/d
 NOT_OURS := .git .tools .venv .venvs build dist
 find_sources = $(shell find . $(foreach d,$(NOT_OURS),-path ./$(d) -prune -o) -type f \( $(1) \) -print | sort)
 GO_FILES = $(call find_sources,-name '*.go')
-C_FILES = $(call find_sources,-name '*.c' -o -name '*.h')
+C_FILES = $(call find_sources,-name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.hpp')
 HEADERS := $(wildcard include/*.h)
 C_TESTS := $(wildcard capi/tests/*.c)
 PY_DIRS := $(wildcard python bench examples)
@@ -54,8 +54,8 @@ wheel: build/.wheel  ## Build dist/rallypoint-*.whl, which carries the library
 .PHONY: venv
 venv: $(VENV_STAMP)  ## Make .venv with the pinned development tools and torch
 
-.PHONY: install
-install: .venv/.wheel  ## Install the wheel into .venv (done by test, demo and bench)
+.PHONY: dev-install
+dev-install: .venv/.wheel  ## Install the wheel into .venv (done by test, demo and bench)
 
 # The library and the command. The go command decides what is stale; the file
 # is replaced only if its bytes differ, so that nothing downstream is rebuilt.
@@ -163,10 +163,12 @@ test-torch-$(1): .venvs/torch-$(1)/.wheel
 endef
 $(foreach v,$(TORCH_VERSIONS),$(eval $(call torch_rules,$(v))))
 
+include packaging/install.mk
+
 ##@ Check (no test is run)
 
 .PHONY: check
-check: check-go check-c check-python  ## Formatting, vet, linters, types, headers
+check: check-go check-c check-abi check-python  ## Formatting, vet, linters, types, headers
 
 .PHONY: check-go
 check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, go mod tidy
@@ -188,11 +190,25 @@ ifneq ($(HEADERS),)
 	printf '#include "%s"\n#include "%s"\nint main(void) { return 0; }\n' $$h $$h | $(CC) -std=c99 -Wall -Wextra -Werror -pedantic -Iinclude -fsyntax-only -x c -; \
 	printf '#include "%s"\n#include "%s"\nint main() { return 0; }\n' $$h $$h | $(CXX) -std=c++17 -Wall -Wextra -Werror -pedantic -Iinclude -fsyntax-only -x c++ -; \
 	done
+	@printf '#include "rallypoint.hpp"\n#include "rallypoint.hpp"\nint main() { return 0; }\n' | $(CXX) -std=c++17 -Wall -Wextra -Werror -pedantic -Iinclude -fsyntax-only -x c++ -
 endif
 ifneq ($(strip $(C_FILES)),)
 	$(call say,clang-format)
 	@$(BIN)/clang-format --dry-run --Werror $(C_FILES)
 endif
+
+# abidiff reads what the compiler knows about the functions that are there;
+# python/tests/test_abi_stable.py reads the header, and needs no tool.
+.PHONY: check-abi
+check-abi: build/install/librallypoint.so  ## The library against the recorded interface
+	$(call say,abidiff)
+	@if command -v abidiff >/dev/null; then capi/abi/check $<; else \
+	echo "abidiff is missing (Debian: abigail-tools), so only the header is compared, by the tests" >&2; fi
+
+.PHONY: abi-baseline
+abi-baseline: build/install/librallypoint.so  ## Record the present interface: for a release
+	@capi/abi/check --record $<
+	@$(PYTHON) python/tests/test_abi_stable.py
 
 .PHONY: check-python
 check-python: $(VENV_STAMP)  ## ruff check, ruff format, mypy
@@ -218,7 +234,7 @@ endif
 ##@ Test
 
 .PHONY: test
-test: test-go test-c test-python  ## All quick tests
+test: test-go test-c test-install test-python  ## All quick tests
 
 .PHONY: test-go
 test-go:  ## go test -race ./...
@@ -243,6 +259,11 @@ test-c: build/librallypoint.so $(C_TEST_BINS)  ## The exported symbols, and the 
 	@ok=0; for t in $(C_TEST_BINS); do \
 	if timeout 120 $$t; then echo "ok    $$t"; ok=$$((ok+1)); else echo "FAIL  $$t (exit $$?)"; exit 1; fi; done; \
 	echo "C tests: $$ok passed"
+
+.PHONY: test-install
+test-install:  ## make install, and programs built against it with pkg-config and CMake
+	$(call say,packaging/tests/run)
+	@packaging/tests/run
 
 .PHONY: test-python
 test-python: .venv/.wheel  ## pytest against the installed wheel
@@ -298,6 +319,6 @@ distclean: clean  ## Remove the environments and tools, too
 .PHONY: help
 help:  ## List the targets
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	/^[a-z][a-z-]*:.*##/ {printf "  make %-18s %s\n", $$1, $$2}' Makefile
+	/^[a-z][a-z-]*:.*##/ {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\nVariables: PYTHON=%s GO=%s FUZZTIME=%s TORCH_VERSIONS="%s"\n           PYTEST_ARGS GOTEST_ARGS SANITIZE (address,undefined)\n' \
 	'$(PYTHON)' '$(GO)' '$(FUZZTIME)' '$(TORCH_VERSIONS)'

@@ -598,16 +598,16 @@ int32_t rp_member_set_closed(rp_member member, const char *reason, int64_t timeo
     return rpgo_member_set_closed(member.id, (char *)reason, timeout_ms, err);
 }
 
-int32_t rp_member_event_wait(rp_member member, int64_t timeout_ms, rp_error *err) {
+int32_t rp_member_wait(rp_member member, int64_t timeout_ms, rp_error *err) {
     TRY(enter(err));
     TRY(timeout(timeout_ms, err));
-    return rpgo_member_event_wait(member.id, timeout_ms, err);
+    return rpgo_member_wait(member.id, timeout_ms, err);
 }
 
-int32_t rp_member_event_fd(rp_member member, int32_t *fd, rp_error *err) {
+int32_t rp_member_fd(rp_member member, int32_t *fd, rp_error *err) {
     TRY(enter(err));
     TRY(present(fd, err));
-    return rpgo_member_event_fd(member.id, fd, err);
+    return rpgo_member_fd(member.id, fd, err);
 }
 
 int32_t rp_member_nodes_waiting(rp_member member, int32_t *count, rp_error *err) {

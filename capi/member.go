@@ -192,8 +192,8 @@ func rpgo_member_finish(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.i
 	})
 }
 
-//export rpgo_member_event_wait
-func rpgo_member_event_wait(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
+//export rpgo_member_wait
+func rpgo_member_wait(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
 		m, err := lookUp[*member](id)
 		if err != nil {
@@ -203,8 +203,8 @@ func rpgo_member_event_wait(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error)
 	})
 }
 
-//export rpgo_member_event_fd
-func rpgo_member_event_fd(id C.uint64_t, fd *C.int32_t, err *C.rp_error) C.int32_t {
+//export rpgo_member_fd
+func rpgo_member_fd(id C.uint64_t, fd *C.int32_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
 		m, err := lookUp[*member](id)
 		if err != nil {

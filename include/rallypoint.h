@@ -666,15 +666,15 @@ RP_API int32_t rp_member_is_closed(rp_member member, int32_t *closed, rp_error *
  * `timeout_ms`. An event may turn out to be nothing new; rp_member_cancel makes one.
  * RP_ERR_CANCELED if the member is closed meanwhile.
  */
-RP_API int32_t rp_member_event_wait(rp_member member, int64_t timeout_ms, rp_error *err);
+RP_API int32_t rp_member_wait(rp_member member, int64_t timeout_ms, rp_error *err);
 
 /*
  * Stores a descriptor in *fd that poll(2) finds readable while there is an event: for
- * event loops, which then take it by rp_member_event_wait with timeout 0, look at what
+ * event loops, which then take it by rp_member_wait with timeout 0, look at what
  * they want to know, and poll again. It belongs to the member, which closes it in
  * rp_member_close. The same one with each call. RP_ERR_TOO_LARGE as in rp_op_fd.
  */
-RP_API int32_t rp_member_event_fd(rp_member member, int32_t *fd, rp_error *err);
+RP_API int32_t rp_member_fd(rp_member member, int32_t *fd, rp_error *err);
 
 /*
  * Tells why nodes_waiting or is_closed last changed, for people. *size is the size of

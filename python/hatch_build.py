@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from elftools.elf.elffile import ELFFile
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from licences import third_party_licences
+
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 
 # What a library may ask of a machine: glibc, nothing else.
 ALLOWED = re.compile(r"(libc|libdl|libm|libpthread|libresolv|librt|ld-linux-[\w-]+)\.so\.\d+")
-
-LICENCE_FILE = re.compile(r"(licen[cs]e|copying|notice|patents)([.-].*)?", re.IGNORECASE)
 
 
 def platform_tag(library: Path) -> str:
@@ -47,36 +50,21 @@ def platform_tag(library: Path) -> str:
     return f"{tag}.manylinux2014_{machine}" if minor == 17 else tag  # the same, as older pips say
 
 
-def third_party_licences(library: Path, root: str) -> str:
-    """The licence texts of Go and of every module linked into the library."""
-    go = os.environ.get("GO", "go")
-
-    def run(*args: str) -> str:
-        return subprocess.run(
-            [go, *args], cwd=root, check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
-
-    goroot = Path(run("env", "GOROOT").strip())
-    folders = {f"Go ({run('env', 'GOVERSION').strip()})": goroot}
-    for line in run("version", "-m", str(library)).splitlines():
-        kind, *words = line.split("\t")[1:] or [""]
-        if kind == "dep":
-            folders[f"{words[0]} {words[1]}"] = Path(
-                run("list", "-m", "-f", "{{.Dir}}", words[0]).strip()
-            )
-    parts = ["librallypoint.so contains the following software, under these licences.\n"]
-    for name, folder in folders.items():
-        texts = sorted(
-            p for p in folder.iterdir() if p.is_file() and LICENCE_FILE.fullmatch(p.name)
+def build(root: Path, library: str) -> None:
+    """Builds the library from the sources, as pip does with an sdist."""
+    wanted = (root / ".go-version").read_text().strip()
+    tools = {
+        "make": "make",
+        os.environ.get("GO", "go"): f"Go {wanted} or newer (https://go.dev/dl)",
+        os.environ.get("CC", "gcc"): "a C compiler such as gcc, with the headers of the C library",
+    }
+    missing = [need for tool, need in tools.items() if shutil.which(tool) is None]
+    if missing:
+        raise RuntimeError(
+            "Rallypoint is built from its sources here, since there is no wheel for this "
+            f"platform, and that needs what is not on PATH: {'; '.join(missing)}"
         )
-        if not texts and folder == goroot:  # a distribution's Go keeps it elsewhere
-            texts = sorted(p for p in (Path("/usr/share/doc/golang-go/copyright"),) if p.is_file())
-        if not texts:
-            raise RuntimeError(f"no licence text found for {name}")
-        for path in texts:
-            text = path.read_text(encoding="utf-8", errors="replace").strip()
-            parts.append(f"{'=' * 78}\n{name}: {path.name}\n{'=' * 78}\n\n{text}\n")
-    return "\n".join(parts)
+    subprocess.run(["make", library], cwd=root, check=True)
 
 
 class CustomBuildHook(BuildHookInterface):
@@ -85,7 +73,7 @@ class CustomBuildHook(BuildHookInterface):
         library = os.environ.get("RALLYPOINT_LIB")
         if not library:
             library = "build/librallypoint.so"
-            subprocess.run(["make", library], cwd=root, check=True)
+            build(root, library)
         path = root / library
         notices = root / "build" / "THIRD_PARTY_LICENSES"
         notices.parent.mkdir(exist_ok=True)

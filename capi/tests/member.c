@@ -187,9 +187,9 @@ static void meeting(void) {
 
 static void await_event(rp_member member) {
     struct pollfd p = {.events = POLLIN};
-    CHECK_OK(rp_member_event_fd(member, &p.fd, ERR));
+    CHECK_OK(rp_member_fd(member, &p.fd, ERR));
     CHECK_INT(1, poll(&p, 1, 10000));
-    CHECK_OK(rp_member_event_wait(member, 0, ERR));
+    CHECK_OK(rp_member_wait(member, 0, ERR));
 }
 
 /* Joins as an event loop would: no call waits but poll. */
@@ -224,7 +224,7 @@ static void events(void) {
     join_by_events(members, outcomes, 3);
     for (int i = 0; i < 3; i++) {
         CHECK_INT(3, outcomes[i].world_size);
-        while (rp_member_event_wait(members[i], 20, ERR) == RP_OK) {
+        while (rp_member_wait(members[i], 20, ERR) == RP_OK) {
         }
     }
     CHECK_OK(rp_member_close(members[2], ERR));
@@ -256,7 +256,7 @@ static void events(void) {
 
 static void *wait_for_event(void *member) {
     rp_error err = {.struct_size = sizeof err};
-    return (void *)(intptr_t)rp_member_event_wait(*(rp_member *)member, -1, &err);
+    return (void *)(intptr_t)rp_member_wait(*(rp_member *)member, -1, &err);
 }
 
 /* What ends a wait for an event. */
@@ -272,7 +272,7 @@ static void ends_of_waiting(void) {
     CHECK_OK(rp_member_close(member, ERR));
     CHECK_INT(0, pthread_join(thread, &code));
     CHECK((intptr_t)code == RP_ERR_CANCELED || (intptr_t)code == RP_ERR_HANDLE);
-    CHECK_CODE(RP_ERR_HANDLE, rp_member_event_wait(member, 0, ERR));
+    CHECK_CODE(RP_ERR_HANDLE, rp_member_wait(member, 0, ERR));
 }
 
 static void *cancel_later(void *member) {

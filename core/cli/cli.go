@@ -70,6 +70,9 @@ func (f failure) Unwrap() error { return f.error }
 
 func failed(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
 
+// Command returns the command for those who describe it, as its manual pages do.
+func Command() *cobra.Command { return newRoot(io.Discard) }
+
 func newRoot(stderr io.Writer) *cobra.Command {
 	log := &logging{out: stderr}
 	root := &cobra.Command{

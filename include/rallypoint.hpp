@@ -1,0 +1,675 @@
+// rallypoint.hpp - Rallypoint for C++17, over rallypoint.h, without a library of its own.
+//
+// Objects close what they own, errors are exceptions (rallypoint::Error), and everything
+// else is as rallypoint.h says: that is where the meaning, limits and error codes of each
+// function are. Objects can be moved, not copied. As below, all methods may be called
+// from any thread, and close() from one ends the calls of others; moving and destroying
+// an object is for one thread that has it for itself.
+//
+// Durations are std::chrono; rallypoint::forever waits without a limit. Keys and values
+// are std::string_view of any bytes.
+#ifndef RALLYPOINT_HPP
+#define RALLYPOINT_HPP
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rallypoint.h"
+
+namespace rallypoint {
+
+using Duration = std::chrono::milliseconds;
+
+// No limit, as a timeout.
+inline constexpr Duration forever{-1};
+
+// What went wrong. what() is for people; code() is an rp_code.
+class Error : public std::runtime_error {
+  public:
+    Error(std::int32_t code, bool retryable, const std::string &message)
+        : std::runtime_error(message), code_(code), retryable_(retryable) {}
+
+    std::int32_t code() const noexcept {
+        return code_;
+    }
+
+    // Whether the same call may succeed later without a change by the user.
+    bool retryable() const noexcept {
+        return retryable_;
+    }
+
+  private:
+    std::int32_t code_;
+    bool retryable_;
+};
+
+namespace detail {
+
+// Makes a call that takes an rp_error last. Returns whether it is done, false for
+// RP_PENDING.
+template <typename Call> bool done(Call &&call) {
+    rp_error err;
+    err.struct_size = sizeof err;
+    err.code = 0;
+    err.retryable = 0;
+    err.message[0] = 0;
+    const std::int32_t code = call(&err);
+    if (code > RP_PENDING) {
+        throw Error(code, err.retryable != 0,
+                    err.code == code ? err.message : rp_code_name(code));
+    }
+    return code == RP_OK;
+}
+
+inline std::string take(rp_buffer &buffer) {
+    struct Free {
+        rp_buffer *buffer;
+        ~Free() {
+            rp_buffer_free(buffer);
+        }
+    } free{&buffer};
+    return std::string(static_cast<const char *>(buffer.data), buffer.len);
+}
+
+inline std::vector<std::string> take(rp_list &list) {
+    struct Free {
+        rp_list *list;
+        ~Free() {
+            rp_list_free(list);
+        }
+    } free{&list};
+    std::vector<std::string> texts;
+    texts.reserve(list.len);
+    for (std::size_t i = 0; i < list.len; i++) {
+        texts.emplace_back(static_cast<const char *>(list.items[i].data), list.items[i].len);
+    }
+    return texts;
+}
+
+inline rp_bytes bytes(std::string_view text) {
+    return rp_bytes{text.data() != nullptr ? text.data() : "", text.size()};
+}
+
+template <typename Texts> std::vector<rp_bytes> array(const Texts &texts) {
+    std::vector<rp_bytes> items;
+    for (const auto &text : texts) {
+        items.push_back(bytes(text));
+    }
+    return items;
+}
+
+inline std::vector<const char *> pointers(const std::vector<std::string> &texts) {
+    std::vector<const char *> items;
+    for (const auto &text : texts) {
+        items.push_back(text.c_str());
+    }
+    return items;
+}
+
+// A handle that is closed with its owner.
+template <typename Handle, std::int32_t (*Close)(Handle, rp_error *)> class Owner {
+  public:
+    Owner() = default;
+    explicit Owner(Handle handle) : handle_(handle) {}
+    Owner(Owner &&other) noexcept : handle_(std::exchange(other.handle_, Handle{})) {}
+    Owner &operator=(Owner &&other) noexcept {
+        if (this != &other) {
+            reset();
+            handle_ = std::exchange(other.handle_, Handle{});
+        }
+        return *this;
+    }
+    Owner(const Owner &) = delete;
+    Owner &operator=(const Owner &) = delete;
+    ~Owner() {
+        reset();
+    }
+
+    // The handle, for functions of rallypoint.h. It stays this object's.
+    Handle handle() const noexcept {
+        return handle_;
+    }
+
+    // Closes it now, and tells if that went wrong, which the destructor does not. Calls
+    // of other threads on it end. To close it again is RP_ERR_HANDLE.
+    void close() {
+        const Handle handle = handle_;
+        done([&](rp_error *err) { return Close(handle, err); });
+    }
+
+  private:
+    void reset() noexcept {
+        if (handle_.id != 0) {
+            Close(handle_, nullptr);
+            handle_ = Handle{};
+        }
+    }
+
+    Handle handle_{};
+};
+
+} // namespace detail
+
+// The version of the library that is linked, "0.1.0".
+inline std::string version() {
+    return rp_version();
+}
+
+// A key-value store.
+class Store : public detail::Owner<rp_store, rp_store_close> {
+  public:
+    using Owner::Owner;
+
+    // A server of TCPStore: PyTorch's own, StoreServer, or the store of a round.
+    static Store connect(const std::string &host, int port,
+                         Duration timeout = std::chrono::seconds(300)) {
+        rp_store_config config{};
+        config.struct_size = sizeof config;
+        config.host = host.c_str();
+        config.port = port;
+        rp_store store{};
+        detail::done([&](rp_error *err) {
+            return rp_store_connect(&config, timeout.count(), &store, err);
+        });
+        return Store(store);
+    }
+
+    // A file, shared with PyTorch's FileStore.
+    static Store file(const std::string &path, std::int64_t world_size = 0,
+                      Duration timeout = std::chrono::seconds(300), std::uint32_t flags = 0) {
+        rp_store_file_config config{};
+        config.struct_size = sizeof config;
+        config.path = path.c_str();
+        config.world_size = world_size;
+        config.flags = flags;
+        rp_store store{};
+        detail::done([&](rp_error *err) {
+            return rp_store_open_file(&config, timeout.count(), &store, err);
+        });
+        return Store(store);
+    }
+
+    // The memory of this process.
+    static Store hash() {
+        rp_store store{};
+        detail::done([&](rp_error *err) { return rp_store_open_hash(&store, err); });
+        return Store(store);
+    }
+
+    // A part of this store, which must be kept open.
+    Store prefix(std::string_view name) const {
+        const rp_bytes text = detail::bytes(name);
+        rp_store view{};
+        detail::done([&](rp_error *err) {
+            return rp_store_open_prefix(handle(), text.data, text.len, &view, err);
+        });
+        return Store(view);
+    }
+
+    // The timeout of calls that are given none; 300 s at first.
+    void set_timeout(Duration timeout) noexcept {
+        timeout_ = timeout;
+    }
+
+    using Timeout = std::optional<Duration>;
+
+    void set(std::string_view key, std::string_view value, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key), v = detail::bytes(value);
+        detail::done([&](rp_error *err) {
+            return rp_store_set(handle(), k.data, k.len, v.data, v.len, limit(timeout), err);
+        });
+    }
+
+    std::string get(std::string_view key, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key);
+        rp_buffer value{};
+        detail::done([&](rp_error *err) {
+            return rp_store_get(handle(), k.data, k.len, limit(timeout), &value, err);
+        });
+        return detail::take(value);
+    }
+
+    std::int64_t add(std::string_view key, std::int64_t amount, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key);
+        std::int64_t sum = 0;
+        detail::done([&](rp_error *err) {
+            return rp_store_add(handle(), k.data, k.len, amount, limit(timeout), &sum, err);
+        });
+        return sum;
+    }
+
+    std::string compare_set(std::string_view key, std::string_view expected,
+                            std::string_view desired, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key), e = detail::bytes(expected),
+                       d = detail::bytes(desired);
+        rp_buffer current{};
+        detail::done([&](rp_error *err) {
+            return rp_store_compare_set(handle(), k.data, k.len, e.data, e.len, d.data, d.len,
+                                        limit(timeout), &current, err);
+        });
+        return detail::take(current);
+    }
+
+    void append(std::string_view key, std::string_view value, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key), v = detail::bytes(value);
+        detail::done([&](rp_error *err) {
+            return rp_store_append(handle(), k.data, k.len, v.data, v.len, limit(timeout), err);
+        });
+    }
+
+    bool check(const std::vector<std::string> &keys, Timeout timeout = {}) {
+        const auto k = detail::array(keys);
+        std::int32_t ready = 0;
+        detail::done([&](rp_error *err) {
+            return rp_store_check(handle(), k.data(), k.size(), limit(timeout), &ready, err);
+        });
+        return ready != 0;
+    }
+
+    void wait(const std::vector<std::string> &keys, Timeout timeout = {}) {
+        const auto k = detail::array(keys);
+        detail::done([&](rp_error *err) {
+            return rp_store_wait(handle(), k.data(), k.size(), limit(timeout), err);
+        });
+    }
+
+    // Removes the key; returns whether there was one.
+    bool remove(std::string_view key, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key);
+        std::int32_t existed = 0;
+        detail::done([&](rp_error *err) {
+            return rp_store_delete(handle(), k.data, k.len, limit(timeout), &existed, err);
+        });
+        return existed != 0;
+    }
+
+    std::int64_t num_keys(Timeout timeout = {}) {
+        std::int64_t count = 0;
+        detail::done([&](rp_error *err) {
+            return rp_store_num_keys(handle(), limit(timeout), &count, err);
+        });
+        return count;
+    }
+
+    std::vector<std::string> list_keys(Timeout timeout = {}) {
+        rp_list keys{};
+        detail::done([&](rp_error *err) {
+            return rp_store_list_keys(handle(), limit(timeout), &keys, err);
+        });
+        return detail::take(keys);
+    }
+
+    std::vector<std::string> multi_get(const std::vector<std::string> &keys,
+                                       Timeout timeout = {}) {
+        const auto k = detail::array(keys);
+        rp_list values{};
+        detail::done([&](rp_error *err) {
+            return rp_store_multi_get(handle(), k.data(), k.size(), limit(timeout), &values,
+                                      err);
+        });
+        return detail::take(values);
+    }
+
+    void multi_set(const std::vector<std::pair<std::string, std::string>> &pairs,
+                   Timeout timeout = {}) {
+        std::vector<rp_bytes> keys, values;
+        for (const auto &[key, value] : pairs) {
+            keys.push_back(detail::bytes(key));
+            values.push_back(detail::bytes(value));
+        }
+        detail::done([&](rp_error *err) {
+            return rp_store_multi_set(handle(), keys.data(), values.data(), keys.size(),
+                                      limit(timeout), err);
+        });
+    }
+
+    void queue_push(std::string_view key, std::string_view value, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key), v = detail::bytes(value);
+        detail::done([&](rp_error *err) {
+            return rp_store_queue_push(handle(), k.data, k.len, v.data, v.len, limit(timeout),
+                                       err);
+        });
+    }
+
+    // The oldest item; if there is none: waits for one, or RP_ERR_EMPTY without `block`.
+    std::string queue_pop(std::string_view key, bool block = true, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key);
+        rp_buffer value{};
+        detail::done([&](rp_error *err) {
+            return rp_store_queue_pop(handle(), k.data, k.len, block ? 1 : 0, limit(timeout),
+                                      &value, err);
+        });
+        return detail::take(value);
+    }
+
+    std::int64_t queue_len(std::string_view key, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key);
+        std::int64_t count = 0;
+        detail::done([&](rp_error *err) {
+            return rp_store_queue_len(handle(), k.data, k.len, limit(timeout), &count, err);
+        });
+        return count;
+    }
+
+    void barrier(std::string_view key, std::int64_t world_size, Timeout timeout = {}) {
+        const rp_bytes k = detail::bytes(key);
+        detail::done([&](rp_error *err) {
+            return rp_store_barrier(handle(), k.data, k.len, world_size, limit(timeout), err);
+        });
+    }
+
+  private:
+    std::int64_t limit(Timeout timeout) const noexcept {
+        return timeout.value_or(timeout_).count();
+    }
+
+    Duration timeout_ = std::chrono::seconds(300);
+};
+
+// A server that TCPStore clients connect to. Listens from the beginning; closing stops it.
+class StoreServer : public detail::Owner<rp_store_server, rp_store_server_stop> {
+  public:
+    explicit StoreServer(const std::string &host = "", int port = 0)
+        : Owner(start(host, port)) {}
+
+    int port() const {
+        std::int32_t port = 0;
+        detail::done([&](rp_error *err) { return rp_store_server_port(handle(), &port, err); });
+        return port;
+    }
+
+  private:
+    static rp_store_server start(const std::string &host, int port) {
+        rp_store_server_config config{};
+        config.struct_size = sizeof config;
+        config.host = host.c_str();
+        config.port = port;
+        rp_store_server server{};
+        detail::done(
+            [&](rp_error *err) { return rp_store_server_start(&config, &server, err); });
+        return server;
+    }
+};
+
+using Options = std::vector<std::pair<std::string, std::string>>;
+
+// What a node brings to a rendezvous: rp_member_config.
+struct MemberConfig {
+    std::string run_id;
+    std::string endpoint;
+    int min_nodes = 1;
+    int max_nodes = 1;
+    std::string local_addr; // empty: found out
+    Options options;
+    bool environment = false; // also read settings and hints from the environment
+
+    // Calls with the same in C; its pointers are good during the call only.
+    template <typename Call> auto with(Call &&call) const {
+        std::vector<rp_option> pairs;
+        for (const auto &[key, value] : options) {
+            pairs.push_back(rp_option{key.c_str(), value.c_str()});
+        }
+        rp_member_config config{};
+        config.struct_size = sizeof config;
+        config.run_id = run_id.c_str();
+        config.endpoint = endpoint.c_str();
+        config.min_nodes = min_nodes;
+        config.max_nodes = max_nodes;
+        config.local_addr = local_addr.empty() ? nullptr : local_addr.c_str();
+        config.options = pairs.data();
+        config.options_len = pairs.size();
+        config.flags = environment ? RP_MEMBER_ENVIRONMENT : 0;
+        return call(config);
+    }
+};
+
+// A node's place in a completed round: rp_outcome.
+struct Outcome {
+    std::uint64_t round;
+    int rank;
+    int world_size;
+    std::string store_addr;
+    int store_port;
+};
+
+// One node of a run. Destroying one that was not shut down makes it count as lost.
+class Member : public detail::Owner<rp_member, rp_member_close> {
+  public:
+    explicit Member(const MemberConfig &config) : Owner(open(config)) {}
+
+    // Joins the next round and waits for this node's place in it.
+    Outcome next() {
+        return *next_within(forever);
+    }
+
+    // The same, for at most so long; nothing says: not yet, call again.
+    std::optional<Outcome> next_within(Duration timeout) {
+        rp_outcome outcome{};
+        outcome.struct_size = sizeof outcome;
+        if (!detail::done([&](rp_error *err) {
+                return rp_member_next(handle(), timeout.count(), &outcome, err);
+            })) {
+            return std::nullopt;
+        }
+        return Outcome{outcome.round, outcome.rank, outcome.world_size, outcome.store_addr,
+                       outcome.store_port};
+    }
+
+    // Withdraws a join, and ends a shutdown's waiting.
+    void cancel() {
+        detail::done([&](rp_error *err) { return rp_member_cancel(handle(), err); });
+    }
+
+    // Tells that this node's workers have succeeded.
+    void finish() {
+        detail::done([&](rp_error *err) { return rp_member_finish(handle(), -1, err); });
+    }
+
+    // Ends this node's part in the run; to be followed by close() or the destructor.
+    void shutdown(rp_ending ending, const std::string &reason = "") {
+        detail::done([&](rp_error *err) {
+            return rp_member_shutdown(handle(), ending, reason.c_str(), -1, err);
+        });
+    }
+
+    // Closes the run for newcomers; the running round goes on.
+    void set_closed(const std::string &reason = "") {
+        detail::done([&](rp_error *err) {
+            return rp_member_set_closed(handle(), reason.c_str(), -1, err);
+        });
+    }
+
+    // Waits for something to look at again: nodes_waiting(), is_closed(), reason() or the
+    // end of a join. False: there was nothing in that time.
+    bool wait(Duration timeout = forever) {
+        return detail::done(
+            [&](rp_error *err) { return rp_member_wait(handle(), timeout.count(), err); });
+    }
+
+    // A descriptor that poll(2) finds readable while wait() would not wait.
+    int fd() const {
+        std::int32_t fd = -1;
+        detail::done([&](rp_error *err) { return rp_member_fd(handle(), &fd, err); });
+        return fd;
+    }
+
+    // Above 0 if the nodes have to regroup, by another next().
+    int nodes_waiting() const {
+        std::int32_t count = 0;
+        detail::done(
+            [&](rp_error *err) { return rp_member_nodes_waiting(handle(), &count, err); });
+        return count;
+    }
+
+    bool is_closed() const {
+        std::int32_t closed = 0;
+        detail::done(
+            [&](rp_error *err) { return rp_member_is_closed(handle(), &closed, err); });
+        return closed != 0;
+    }
+
+    // Why nodes_waiting() or is_closed() is what it is, for people.
+    std::string reason() const {
+        std::string text(256, '\0');
+        for (;;) {
+            std::size_t size = text.size();
+            const std::int32_t code = rp_member_reason(handle(), text.data(), &size, nullptr);
+            text.resize(size);
+            if (code == RP_ERR_BUFFER) {
+                continue;
+            }
+            if (code != RP_OK) {
+                throw Error(code, false, rp_code_name(code));
+            }
+            text.resize(size - 1);
+            return text;
+        }
+    }
+
+    // The store that the nodes of a round share.
+    Store keys(std::uint64_t round) const {
+        rp_store store{};
+        detail::done(
+            [&](rp_error *err) { return rp_member_keys(handle(), round, &store, err); });
+        return Store(store);
+    }
+
+  private:
+    static rp_member open(const MemberConfig &config) {
+        rp_member member{};
+        detail::done([&](rp_error *err) {
+            return config.with(
+                [&](const rp_member_config &c) { return rp_member_open(&c, &member, err); });
+        });
+        return member;
+    }
+};
+
+// What an agent runs: the fields of rp_agent_config that most programs need. `more` may
+// set the others.
+struct AgentConfig {
+    std::vector<std::string> argv;
+    std::vector<std::string> environment; // NAME=value; empty: this process's
+    int workers = 1;
+    rp_meeting meeting = RP_MEETING_ALONE;
+    MemberConfig rendezvous;
+    int node_rank = 0;
+    int max_restarts = 0;
+    std::string log_dir;   // empty: a temporary one
+    std::string redirects; // "3", "0:1,1:3"
+    std::string tee;
+    std::uint32_t flags = 0; // rp_agent_flag
+    std::function<void(rp_agent_config &)> more;
+};
+
+// Runs the workers of one node.
+class Agent : public detail::Owner<rp_agent, rp_agent_close> {
+  public:
+    explicit Agent(const AgentConfig &config) : Owner(open(config)) {}
+
+    // Runs until the end, which is an Error (RP_ERR_WORKERS and others) if it is none of
+    // success.
+    void run() {
+        run_within(forever);
+    }
+
+    // The same, for at most so long; false: it still runs, call again.
+    bool run_within(Duration timeout) {
+        return detail::done(
+            [&](rp_error *err) { return rp_agent_run(handle(), timeout.count(), err); });
+    }
+
+    void stop(int signal, Duration grace = forever) {
+        detail::done(
+            [&](rp_error *err) { return rp_agent_stop(handle(), signal, grace.count(), err); });
+    }
+
+    // The oldest event, if there is one.
+    std::optional<rp_agent_event> next_event() {
+        rp_agent_event event{};
+        event.struct_size = sizeof event;
+        if (!detail::done(
+                [&](rp_error *err) { return rp_agent_next_event(handle(), &event, err); })) {
+            return std::nullopt;
+        }
+        return event;
+    }
+
+    // A descriptor that poll(2) finds readable while there are events.
+    int fd() const {
+        std::int32_t fd = -1;
+        detail::done([&](rp_error *err) { return rp_agent_fd(handle(), &fd, err); });
+        return fd;
+    }
+
+    struct Result {
+        rp_agent_state state;
+        std::uint64_t round;
+        int restarts;
+        int group_rank;
+        int group_world_size;
+        int world_size;
+        std::string report;
+    };
+
+    // How the run ended; nothing before.
+    std::optional<Result> result() const {
+        rp_agent_result r{};
+        r.struct_size = sizeof r;
+        if (!detail::done(
+                [&](rp_error *err) { return rp_agent_get_result(handle(), &r, err); })) {
+            return std::nullopt;
+        }
+        return Result{static_cast<rp_agent_state>(r.state),
+                      r.round,
+                      r.restarts,
+                      r.group_rank,
+                      r.group_world_size,
+                      r.world_size,
+                      detail::take(r.report)};
+    }
+
+  private:
+    static rp_agent open(const AgentConfig &config) {
+        return config.rendezvous.with([&](const rp_member_config &rendezvous) {
+            const auto argv = detail::pointers(config.argv);
+            const auto environment = detail::pointers(config.environment);
+            const auto text = [](const std::string &s) {
+                return s.empty() ? nullptr : s.c_str();
+            };
+            rp_agent_config c{};
+            c.struct_size = sizeof c;
+            c.argv = argv.data();
+            c.argv_len = argv.size();
+            c.environment = environment.empty() ? nullptr : environment.data();
+            c.environment_len = environment.size();
+            c.workers = config.workers;
+            c.meeting = config.meeting;
+            c.rendezvous = config.meeting == RP_MEETING_ALONE ? nullptr : &rendezvous;
+            c.node_rank = config.node_rank;
+            c.max_restarts = config.max_restarts;
+            c.log_dir = text(config.log_dir);
+            c.redirects = text(config.redirects);
+            c.tee = text(config.tee);
+            c.flags = config.flags;
+            if (config.more) {
+                config.more(c);
+            }
+            rp_agent agent{};
+            detail::done([&](rp_error *err) { return rp_agent_open(&c, &agent, err); });
+            return agent;
+        });
+    }
+};
+
+} // namespace rallypoint
+
+#endif // RALLYPOINT_HPP

@@ -1,0 +1,70 @@
+# make install: the library for programs in C and every language that calls C,
+# the command and its manual pages, as a distribution lays them out.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+BINDIR ?= $(PREFIX)/bin
+INCLUDEDIR ?= $(PREFIX)/include
+LIBDIR ?= $(PREFIX)/lib
+MANDIR ?= $(PREFIX)/share/man
+DOCDIR ?= $(PREFIX)/share/doc/rallypoint
+
+VERSION := $(shell cat VERSION)
+OBJCOPY ?= objcopy
+LD ?= ld
+NM ?= nm
+
+##@ Install
+
+# With symbols for debuggers, which the installed library has in a file of its own.
+build/install/librallypoint.so: FORCE
+	$(call say,building $@)
+	@mkdir -p build/install; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
+	CGO_ENABLED=1 $(GO_BUILD) -buildmode=c-shared -ldflags $(subst -s -w ,,$(LIB_LDFLAGS)) -o "$$tmp/librallypoint.so" ./capi; \
+	$(call replace_if_changed,$$tmp/librallypoint.so)
+
+# One object, in which all but the functions of the header are local: what the
+# program or another Go library in it defines cannot get mixed up with it.
+build/install/librallypoint.a: FORCE
+	$(call say,building $@)
+	@mkdir -p build/install; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
+	CGO_ENABLED=1 $(GO_BUILD) -buildmode=c-archive -ldflags '-s -w -buildid=' -o "$$tmp/all.a" ./capi; \
+	$(LD) -r -d -o "$$tmp/rallypoint.o" --whole-archive "$$tmp/all.a"; \
+	$(OBJCOPY) --wildcard --keep-global-symbol='rp_*' "$$tmp/rallypoint.o"; \
+	$(AR) rcsD "$$tmp/librallypoint.a" "$$tmp/rallypoint.o"; \
+	$(call replace_if_changed,$$tmp/librallypoint.a)
+
+build/install/man: FORCE
+	$(call say,writing the manual pages)
+	@rm -rf $@; mkdir -p $@; $(GO) run ./cmd/rallypoint-man $@
+
+fill_in = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@SOVERSION@|$(SOVERSION)|' \
+	-e 's|@INCLUDEDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(INCLUDEDIR))|' \
+	-e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|'
+
+.PHONY: install
+install: build/install/librallypoint.so build/install/librallypoint.a build/install/man build/rallypoint  ## Install library, header and command under DESTDIR and PREFIX (/usr/local)
+	$(call say,installing under $(DESTDIR)$(PREFIX))
+	@install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/.debug" \
+	"$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/rallypoint" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(DOCDIR)"
+	@install -m 755 build/rallypoint "$(DESTDIR)$(BINDIR)/rallypoint"
+	@install -m 644 include/rallypoint.h include/rallypoint.hpp "$(DESTDIR)$(INCLUDEDIR)"
+	@cd "$(DESTDIR)$(LIBDIR)"; real=librallypoint.so.$(VERSION); \
+	$(OBJCOPY) --only-keep-debug --compress-debug-sections $(CURDIR)/build/install/librallypoint.so .debug/$$real.debug; \
+	$(OBJCOPY) --strip-all --add-gnu-debuglink=.debug/$$real.debug $(CURDIR)/build/install/librallypoint.so $$real; \
+	chmod 755 $$real; chmod 644 .debug/$$real.debug; \
+	ln -sf $$real librallypoint.so.$(SOVERSION); ln -sf librallypoint.so.$(SOVERSION) librallypoint.so
+	@install -m 644 build/install/librallypoint.a "$(DESTDIR)$(LIBDIR)/librallypoint.a"
+	@$(fill_in) packaging/rallypoint.pc.in >"$(DESTDIR)$(LIBDIR)/pkgconfig/rallypoint.pc"
+	@for f in rallypoint-config rallypoint-config-version; do \
+	$(fill_in) packaging/$$f.cmake >"$(DESTDIR)$(LIBDIR)/cmake/rallypoint/$$f.cmake"; done
+	@install -m 644 build/install/man/*.1 "$(DESTDIR)$(MANDIR)/man1"
+	@$(PYTHON) python/licences.py build/install/librallypoint.so >"$(DESTDIR)$(DOCDIR)/THIRD_PARTY_LICENSES"
+	@install -m 644 LICENSE "$(DESTDIR)$(DOCDIR)/LICENSE"
+
+.PHONY: uninstall
+uninstall:  ## Remove what install put there, with the same variables
+	@rm -f "$(DESTDIR)$(BINDIR)/rallypoint" "$(DESTDIR)$(INCLUDEDIR)"/rallypoint.h "$(DESTDIR)$(INCLUDEDIR)"/rallypoint.hpp \
+	"$(DESTDIR)$(LIBDIR)"/librallypoint.* "$(DESTDIR)$(LIBDIR)"/.debug/librallypoint.* \
+	"$(DESTDIR)$(LIBDIR)/pkgconfig/rallypoint.pc" "$(DESTDIR)$(MANDIR)"/man1/rallypoint.1 "$(DESTDIR)$(MANDIR)"/man1/rallypoint-*.1
+	@rm -rf "$(DESTDIR)$(LIBDIR)/cmake/rallypoint" "$(DESTDIR)$(DOCDIR)"
