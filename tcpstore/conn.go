@@ -1,106 +1,164 @@
 package tcpstore
 
 import (
-	"errors"
-	"io"
-	"net"
-	"sync"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	// pauseUnsent is how many bytes of replies are collected before requests
 	// that have arrived already have to wait for their peer to read. It makes
 	// one write of any usual pipeline and keeps the memory of a peer that does
-	// not read far below MaxUnsent.
-	pauseUnsent = 256 << 10
-
-	// keptReplies bounds the memory that a connection keeps for its next replies.
-	keptReplies = 64 << 10
+	// not read far below MaxUnsent: a thousand of them are to be bearable. It
+	// also bounds what a connection gets done before the others have their turn.
+	pauseUnsent = 64 << 10
 
 	// lastWords bounds how long a refused peer may take to read the replies to
 	// its earlier requests.
 	lastWords = time.Second
 )
 
-// conn moves the bytes between a socket and its session.
+// conn moves the bytes between a socket and its session. It belongs to the
+// goroutine of its loop, except for what says otherwise.
 //
-// The goroutine of serve reads, processes and writes. Replies that other
-// connections cause (the end of a wait) are written by a goroutine that lives
-// only for that. Lock order: writing, then hub.mu; Server.mu is not held with
-// either.
+// At rest it has no buffers: the loop lends it one to read into and one to
+// collect replies in, and only what is left over after that, which is rare, is
+// copied. So a silent connection needs a few hundred bytes, and the buffers in
+// use stay in the processor's cache.
 type conn struct {
-	server  *Server
+	fd      int
+	loop    *loop
 	hub     *hub
-	nc      net.Conn
-	session session // guarded by hub.mu, except its parser's space and received
+	session session // guarded by hub.mu, except its parser
 
-	writing sync.Mutex
-	spare   []byte // guarded by writing
+	unsent    []byte // replies that the socket has no room for
+	validated bool   // while the session has no parser
+	backlog   bool   // the parser has more than the beginning of a message
+	queued    bool   // in loop.ready
+	hangup    bool   // the end of the stream is there to be read
+	ending    bool   // refused: to be closed when unsent is sent
+	closed    bool
+	flushing  bool // guarded by hub.mu: flush is going to be called
 
-	flushing bool    // guarded by hub.mu: a goroutine is about to take session.out
-	others   []*conn // of the serve goroutine
+	peer     netip.AddrPort
+	deadline time.Time // of ending
+
+	// session.out's memory while the loop lends none, for replies that others
+	// cause: nearly always one byte.
+	few [8]byte
 }
 
-func newConn(s *Server, h *hub, nc net.Conn) *conn {
-	if tcp, ok := nc.(*net.TCPConn); ok {
-		tcp.SetNoDelay(true) // Go's default; replies are small and awaited
-	}
-	c := &conn{server: s, hub: h, nc: nc}
-	c.session = session{engine: h.engine, config: &s.config, woken: c.woken}
+func newConn(l *loop, h *hub, fd int, peer netip.AddrPort) *conn {
+	c := &conn{fd: fd, loop: l, hub: h, peer: peer}
+	c.session = session{engine: h.engine, config: &l.config, woken: c.woken, out: c.few[:0]}
 	return c
 }
 
-// serve runs the connection until it ends.
-func (c *conn) serve() {
-	defer c.server.forget(c)
-	defer c.nc.Close()
-	defer func() {
-		c.hub.mu.Lock()
-		defer c.hub.mu.Unlock()
-		c.session.close()
-	}()
-	for {
-		n, err := c.nc.Read(c.session.parser.space())
-		c.server.counters.bytesIn.Add(uint64(n))
-		c.session.parser.received(n)
-		if !c.process() {
+// event deals with what the poller tells.
+func (c *conn) event(events uint32) {
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		c.hangup = true
+	}
+	if len(c.unsent) > 0 {
+		c.resume()
+	}
+	c.step()
+}
+
+// resume goes on with sending what the socket had no room for.
+func (c *conn) resume() {
+	c.unsent = c.push(c.unsent)
+	if c.closed || len(c.unsent) > 0 {
+		return
+	}
+	c.unsent = nil
+	if c.ending {
+		c.close()
+		return
+	}
+	c.flush()
+}
+
+// step reads once and carries out what came, up to pauseUnsent bytes of replies.
+// If there may be more to do it has itself called again. Requests wait as long as
+// there are unsent replies.
+func (c *conn) step() {
+	if c.ending || c.closed || len(c.unsent) > 0 {
+		return
+	}
+	p := c.session.parser
+	if p == nil {
+		p = c.loop.parser
+		p.reset(c.validated)
+	}
+	more := false
+	if !c.backlog {
+		space := p.space()
+		n, errno := receive(c.fd, space)
+		switch {
+		case errno == unix.EAGAIN:
+			return
+		case errno != 0:
+			c.lost(errno)
+			return
+		case n == 0:
+			c.ended(p)
 			return
 		}
-		if err != nil {
-			c.ended(err)
-			return
-		}
+		c.loop.counters.bytesIn.Add(uint64(n))
+		p.received(n)
+		more = n == len(space)
+	}
+	drained, refused := c.process(p)
+	if refused != nil {
+		c.refuse(refused)
+	}
+	if c.closed || c.ending {
+		return
+	}
+	c.settle(p, drained)
+	if more || c.backlog || c.hangup {
+		c.loop.queue(c)
 	}
 }
 
-// process carries out what has been received and sends the replies. It reports
-// whether the connection goes on.
-func (c *conn) process() bool {
-	for {
-		c.hub.mu.Lock()
-		drained, refused := c.session.process(pauseUnsent)
-		c.others = append(c.others[:0], c.hub.woken...)
-		clear(c.hub.woken)
-		c.hub.woken = c.hub.woken[:0]
-		c.hub.mu.Unlock()
+// process carries out what the parser has and sends the replies.
+func (c *conn) process(p *parser) (drained bool, refused *refusal) {
+	s, l := &c.session, c.loop
+	c.hub.mu.Lock()
+	s.parser = p
+	s.out = append(l.lendOut(), s.out...)
+	drained, refused = s.process(pauseUnsent)
+	out := s.takeOut(c.few[:0])
+	c.flushing = false
+	l.takeWoken(c.hub)
+	c.hub.mu.Unlock()
+	c.send(out)
+	l.keepOut(out)
+	return drained, refused
+}
 
-		for i, other := range c.others {
-			if other != c {
-				c.server.wg.Go(other.flushWoken)
-			}
-			c.others[i] = nil
+// settle puts the connection at rest, or keeps what is left in a parser of its
+// own.
+func (c *conn) settle(p *parser, drained bool) {
+	shared := p == c.loop.parser
+	c.validated = p.validated
+	c.backlog = !drained && p.partial()
+	switch {
+	case !p.partial():
+		c.session.parser = nil
+		if !shared {
+			c.loop.freeParser(p)
 		}
-		if refused != nil {
-			c.refuse(refused)
-			return false
-		}
-		if !c.flush() {
-			return false
-		}
-		if drained {
-			return true
-		}
+	case shared:
+		own := c.loop.newParser()
+		p.moveTo(own)
+		c.session.parser = own
 	}
 }
 
@@ -113,54 +171,90 @@ func (c *conn) woken() {
 	}
 }
 
-// flushWoken sends a reply which another connection has caused. If that fails
-// the serve goroutine finds out by its read.
-func (c *conn) flushWoken() {
-	if !c.flush() {
-		c.nc.Close()
-	}
-}
-
-// flush sends the replies there are, in one write, and reports whether that went
-// well. It waits for the peer to make room, and for another flush to end.
-func (c *conn) flush() bool {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+// flush sends replies that others have caused.
+func (c *conn) flush() {
 	c.hub.mu.Lock()
 	c.flushing = false
-	out := c.session.takeOut(c.spare)
+	if c.closed || c.ending || len(c.unsent) > 0 {
+		c.hub.mu.Unlock()
+		return // if they can still be sent, it is by resume
+	}
+	out := append(c.loop.lendOut(), c.session.out...)
+	c.session.takeOut(c.few[:0])
 	c.hub.mu.Unlock()
-
-	n := 0
-	var err error
-	if len(out) > 0 {
-		n, err = c.nc.Write(out)
-		c.server.counters.bytesOut.Add(uint64(n))
-	}
-	c.spare = out
-	if cap(out) > keptReplies {
-		c.spare = nil
-	}
-	return err == nil
+	c.send(out)
+	c.loop.keepOut(out)
 }
 
-// refuse logs why the connection is closed and sends the replies to the requests
-// before that.
+// send sends out, which it borrows, and keeps what the socket has no room for.
+func (c *conn) send(out []byte) {
+	if rest := c.push(out); len(rest) > 0 {
+		c.unsent = slices.Clone(rest)
+	}
+}
+
+// push writes as much as the socket takes and returns the rest. If the peer is
+// lost it closes the connection.
+func (c *conn) push(out []byte) (rest []byte) {
+	for len(out) > 0 {
+		n, errno := send(c.fd, out)
+		switch {
+		case errno == unix.EAGAIN:
+			return out
+		case errno != 0:
+			c.lost(errno)
+			return nil
+		}
+		c.loop.counters.bytesOut.Add(uint64(n))
+		out = out[n:]
+	}
+	return nil
+}
+
+// refuse logs why the connection is closed, which happens when the replies to the
+// requests before that are sent.
 func (c *conn) refuse(why *refusal) {
-	c.server.counters.refused[why.reason].Add(1)
-	c.server.log.Warn("tcpstore: connection closed: "+why.text,
-		"peer", c.nc.RemoteAddr().String(), "listen", c.server.Addr().String(), "reason", why.reason.String())
-	c.nc.SetWriteDeadline(time.Now().Add(lastWords))
-	c.flush()
+	l := c.loop
+	l.counters.refused[why.reason].Add(1)
+	l.log(slog.LevelWarn, "tcpstore: connection closed: "+why.text,
+		"peer", c.peer.String(), "listen", l.server.Addr().String(), "reason", why.reason.String())
+	if len(c.unsent) == 0 {
+		c.close()
+		return
+	}
+	c.ending = true
+	c.deadline = time.Now().Add(lastWords)
+	l.ending = append(l.ending, c)
 }
 
 // ended deals with the end of the input.
-func (c *conn) ended(err error) {
-	switch {
-	case c.server.done.Err() != nil:
-	case errors.Is(err, io.EOF) && c.session.parser.partial():
+func (c *conn) ended(p *parser) {
+	if p.partial() {
 		c.refuse(refuse(ReasonTruncated, "the peer ended its stream inside a message"))
-	case !errors.Is(err, io.EOF):
-		c.server.log.Debug("tcpstore: connection lost", "peer", c.nc.RemoteAddr().String(), "error", err)
+		return
 	}
+	c.close()
+}
+
+// lost deals with a connection that is broken.
+func (c *conn) lost(errno syscall.Errno) {
+	c.loop.log(slog.LevelDebug, "tcpstore: connection lost", "peer", c.peer.String(), "error", errno)
+	c.close()
+}
+
+// close ends the connection. Lists that it is in keep it, as one that is closed.
+func (c *conn) close() {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	c.unsent = nil
+	c.hub.mu.Lock()
+	c.session.close()
+	c.hub.mu.Unlock()
+	if p := c.session.parser; p != nil && p != c.loop.parser {
+		c.loop.freeParser(p)
+	}
+	c.session.parser = nil
+	c.loop.forget(c)
 }

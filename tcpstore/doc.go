@@ -7,6 +7,8 @@
 // are refused.
 //
 // From the inside out: parser cuts a byte stream into requests, session carries
-// them out on a store.Engine and collects the replies, and Server moves the bytes
-// between sockets and sessions. Only Server and Client know sockets.
+// them out on a store.Engine and collects the replies, conn moves the bytes
+// between a socket and its session, loop serves many conns in one goroutine, and
+// Server accepts connections for its loops. Only conn and Client read and write
+// sockets.
 package tcpstore

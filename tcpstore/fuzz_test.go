@@ -58,6 +58,9 @@ func FuzzParser(f *testing.F) {
 		if !slices.Equal(got, want) || fmt.Sprint(err) != fmt.Sprint(wantErr) {
 			t.Errorf("pieces of %d: %d requests, %v\nin one piece: %d requests, %v", pieceOf(split), len(got), err, len(want), wantErr)
 		}
+		if got, err := feedMoved(sent, pieceOf(split)); !slices.Equal(got, want) || fmt.Sprint(err) != fmt.Sprint(wantErr) {
+			t.Errorf("moved after pieces of %d: %d requests, %v\nin one piece: %d requests, %v", pieceOf(split), len(got), err, len(want), wantErr)
+		}
 		for _, p := range []*parser{&whole, &parts} {
 			if cap(p.buf) > 4*len(sent)+2*firstBuffer || cap(p.spans) > 2*len(sent)+16 {
 				t.Errorf("%d bytes and %d spans are held for %d bytes", cap(p.buf), cap(p.spans), len(sent))

@@ -224,7 +224,7 @@ func newPeer(e *store.Engine, config sessionConfig) *peer {
 	}
 	config.counters = &counters{}
 	p := &peer{}
-	p.session = session{engine: e, config: &config, woken: func() {}}
+	p.session = session{parser: &parser{}, engine: e, config: &config, woken: func() {}}
 	return p
 }
 

@@ -89,7 +89,12 @@ type raw struct {
 
 func dialRaw(t *testing.T, s *Server) raw {
 	t.Helper()
-	conn, err := net.Dial("tcp", s.Addr().String())
+	return dialWith(t, s, net.Dialer{})
+}
+
+func dialWith(t *testing.T, s *Server, d net.Dialer) raw {
+	t.Helper()
+	conn, err := d.Dial("tcp", s.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,16 +113,31 @@ func dialHello(t *testing.T, s *Server) raw {
 
 func (r raw) exchange(sent, want []byte) {
 	r.t.Helper()
-	if _, err := r.Write(sent); err != nil {
-		r.t.Fatal(err)
+	if !r.tryExchange(sent, want) {
+		r.t.FailNow()
+	}
+}
+
+// tryExchange is exchange for other goroutines than the test's own.
+func (r raw) tryExchange(sent, want []byte) bool {
+	r.t.Helper()
+	if len(sent) > 0 { // writing nothing fails after CloseWrite
+		if _, err := r.Write(sent); err != nil {
+			r.t.Error(err)
+			return false
+		}
 	}
 	got := make([]byte, len(want))
-	if _, err := io.ReadFull(r, got); err != nil {
-		r.t.Fatalf("after %d bytes: %v", len(sent), err)
+	if n, err := io.ReadFull(r, got); err != nil {
+		r.t.Errorf("after %d of %d bytes: %v", n, len(want), err)
+		return false
 	}
 	if !bytes.Equal(got, want) {
-		r.t.Fatalf("got %x, want %x", got, want)
+		const show = 100
+		r.t.Errorf("got %x, want %x", got[:min(show, len(got))], want[:min(show, len(want))])
+		return false
 	}
+	return true
 }
 
 // expectClosed waits until the server has closed the connection.
@@ -146,13 +166,22 @@ func msg(op opcode, fields ...any) []byte {
 	return b
 }
 
-// eventually returns when cond holds. It looks again and again and gives up only
-// when the test would hang.
+// eventually returns when cond holds. It looks again and again, without keeping
+// the server from its work, and gives up only when the test would hang.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for start := time.Now(); !cond(); {
 		if time.Since(start) > guard {
 			t.Fatal("never: " + what)
 		}
+		time.Sleep(time.Millisecond)
 	}
+}
+
+// wireKeys returns the keys that a server holds.
+func wireKeys(s *Server) []string {
+	h := s.current()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.engine.Keys()
 }

@@ -2,6 +2,7 @@ package tcpstore
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 )
 
@@ -11,13 +12,17 @@ const (
 	// (docs/spec/tcpstore-wire.md 6: sends of about 1440 bytes).
 	firstBuffer = 4 << 10
 
+	// leastBuffer is what is kept for a message of which only a few bytes have
+	// arrived: ten thousand peers can stop there.
+	leastBuffer = 1 << 10
+
 	// minRead is the least room offered to a read, so that a nearly full buffer
 	// does not make for reads of a few bytes.
 	minRead = 512
 
-	// keptBuffer and keptFields bound the memory an idle connection keeps after
-	// a large request.
-	keptBuffer = 64 << 10
+	// keptBuffer and keptFields bound the memory an idle parser keeps after a
+	// large request. A value of 64 KiB fits in with its request.
+	keptBuffer = 128 << 10
 	keptFields = 1024
 )
 
@@ -61,8 +66,30 @@ type parser struct {
 	number  int64
 	spans   []span
 
-	req request
-	err *refusal
+	req   request
+	names []string // memory of keyNames
+	err   *refusal
+}
+
+// reset readies a parser for another stream, at the start or, if validated, at
+// the start of a later message.
+func (p *parser) reset(validated bool) {
+	p.buf, p.spans, p.start, p.pos, p.validated = p.buf[:0], p.spans[:0], 0, 0, validated
+	p.inside, p.field, p.counted, p.sized, p.number, p.err = false, 0, false, false, 0, nil
+}
+
+// moveTo moves the rest of the stream, with the progress made in it, to another
+// parser, and leaves this one to be reset. It invalidates the last request.
+func (p *parser) moveTo(to *parser) {
+	rest, spans := p.buf[p.start:], p.spans
+	to.reset(p.validated)
+	if cap(to.buf) < len(rest)+minRead {
+		to.buf = make([]byte, 0, leastBuffer<<bits.Len(uint(len(rest)/leastBuffer)))
+	}
+	to.buf, to.spans = append(to.buf, rest...), append(to.spans, spans...)
+	to.pos = p.pos - p.start
+	to.inside, to.op, to.field, to.counted, to.left = p.inside, p.op, p.field, p.counted, p.left
+	to.sized, to.size, to.number, to.err = p.sized, p.size, p.number, p.err
 }
 
 // space returns memory to read into; received tells how much of it was filled.
@@ -248,6 +275,19 @@ func (p *parser) uint64() (n uint64, ok bool) {
 	n = binary.LittleEndian.Uint64(p.buf[p.pos:])
 	p.pos += 8
 	return n, true
+}
+
+// keyNames returns the keys of the last request as strings that share their
+// memory and are good until the parser gets more bytes.
+func (p *parser) keyNames() []string {
+	if cap(p.names) > keptFields {
+		p.names = nil
+	}
+	p.names = p.names[:0]
+	for _, key := range p.req.keys {
+		p.names = append(p.names, view(key))
+	}
+	return p.names
 }
 
 // finish turns the complete message into p.req and gets ready for the next.

@@ -3,6 +3,7 @@ package tcpstore
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,6 +87,30 @@ func TestParserAnySplit(t *testing.T) {
 		}
 		if p.partial() {
 			t.Error("something is left")
+		}
+	}
+}
+
+// feedMoved is feed, but after each piece another parser goes on.
+func feedMoved(b []byte, piece int) (requests []string, err *refusal) {
+	p, spare := &parser{}, &parser{}
+	for part := range slices.Chunk(b, piece) {
+		got, err := feed(p, part, piece)
+		requests = append(requests, got...)
+		if err != nil {
+			return requests, err
+		}
+		p.moveTo(spare)
+		p, spare = spare, p
+	}
+	return requests, nil
+}
+
+func TestParserMoves(t *testing.T) {
+	for _, piece := range []int{1, 2, 3, 7, 64, len(allRequests)} {
+		got, err := feedMoved(allRequests, piece)
+		if err != nil || strings.Join(got, "\n") != strings.Join(allParsed, "\n") {
+			t.Errorf("pieces of %d: %v\n%s", piece, err, strings.Join(got, "\n"))
 		}
 	}
 }

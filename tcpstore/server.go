@@ -2,7 +2,6 @@ package tcpstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -35,6 +34,12 @@ type Options struct {
 	// keys by their agent's restart count, which differs between agents after
 	// the loss of a node (docs/design.md, Round store).
 	FoldAttempts bool
+
+	// Loops is how many goroutines serve the connections, each its share of
+	// them; one keeps one core busy at most. 0 is one, which carries more
+	// requests than torch's server (bench/store) and leaves the other cores to
+	// the program that the server lives in.
+	Loops int
 }
 
 // Server serves a store.Engine to TCPStore clients of torch 2.2 and newer. It
@@ -43,19 +48,23 @@ type Options struct {
 //
 // It looks up no names, and it has no timeouts: a silent connection stays open
 // until either end closes it. Only a peer whose machine does not answer any more
-// is given up (see keepAlive).
+// is given up (see keepAlive). Requests that have been read are carried out and
+// answered in turn, and a peer that does not read is not served on: it costs the
+// server less than MaxUnsent and the others nothing.
 type Server struct {
 	log      *slog.Logger
 	listener net.Listener
 	config   sessionConfig
-	counters counters
+	numLoops int
+	counters counters // of accepting; the loops have their own
 	stop     context.CancelFunc
 	done     context.Context
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
 	hub    *hub
-	conns  map[*conn]struct{}
+	loops  []*loop // made for the first connection
+	next   int     // of loops, for the next connection
 	closed bool
 }
 
@@ -106,14 +115,15 @@ func Listen(addr string, e *store.Engine, opts Options) (*Server, error) {
 	return Serve(l, e, opts), nil
 }
 
-// Serve returns a server of e which accepts from l. Both belong to the server
-// from now on.
+// Serve returns a server of e which accepts from l, whose connections must be
+// sockets (syscall.Conn): they are taken out of the Go runtime's poller. Both l
+// and e belong to the server from now on.
 func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	s := &Server{
 		log:      opts.Logger,
 		listener: l,
 		hub:      &hub{engine: e},
-		conns:    make(map[*conn]struct{}),
+		numLoops: max(1, opts.Loops),
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -121,7 +131,6 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	s.config = sessionConfig{
 		foldAttempts: opts.FoldAttempts,
 		maxUnsent:    opts.MaxUnsent,
-		counters:     &s.counters,
 	}
 	if s.config.maxUnsent <= 0 {
 		s.config.maxUnsent = DefaultMaxUnsent
@@ -135,15 +144,11 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // NumConns returns the number of open connections, to all engines.
-func (s *Server) NumConns() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.conns)
-}
+func (s *Server) NumConns() int { return int(s.counters.open.Load()) }
 
 // Stats returns the server's numbers.
 func (s *Server) Stats() Stats {
-	stats := s.counters.snapshot()
+	stats := snapshot(s.allCounters())
 	h := s.current()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,15 +174,18 @@ func (s *Server) Close() error {
 	first := !s.closed
 	s.closed = true
 	s.stop()
-	for c := range s.conns {
-		c.nc.Close()
-	}
+	loops := s.loops
 	s.mu.Unlock()
-	var err error
-	if first {
-		err = s.listener.Close()
+	if !first {
+		s.wg.Wait()
+		return nil
+	}
+	err := s.listener.Close()
+	for _, l := range loops {
+		l.post(func(m *mailbox) { m.stop = true })
 	}
 	s.wg.Wait()
+	closeLoops(loops)
 	return err
 }
 
@@ -187,59 +195,12 @@ func (s *Server) current() *hub {
 	return s.hub
 }
 
-// Pauses after a failed accept, which is nearly always a lack of descriptors.
-const (
-	firstAcceptPause = 5 * time.Millisecond
-	lastAcceptPause  = time.Second
-)
-
-// accept accepts until the server is closed.
-func (s *Server) accept() {
-	pause := firstAcceptPause
-	for {
-		nc, err := s.listener.Accept()
-		switch {
-		case err == nil:
-			pause = firstAcceptPause
-			s.start(nc)
-		case s.done.Err() != nil:
-			return
-		case errors.Is(err, net.ErrClosed):
-			s.log.Error("tcpstore: the listener was closed from outside; no new connections are served",
-				"listen", s.Addr().String())
-			return
-		default:
-			s.log.Warn("tcpstore: cannot accept a connection", "listen", s.Addr().String(),
-				"error", err, "retry_in", pause)
-			select {
-			case <-time.After(pause):
-			case <-s.done.Done():
-				return
-			}
-			pause = min(2*pause, lastAcceptPause)
-		}
-	}
-}
-
-// start begins to serve an accepted connection.
-func (s *Server) start(nc net.Conn) {
+func (s *Server) allCounters() []*counters {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		nc.Close()
-		return
+	all := []*counters{&s.counters}
+	for _, l := range s.loops {
+		all = append(all, &l.counters)
 	}
-	c := newConn(s, s.hub, nc)
-	s.conns[c] = struct{}{}
-	s.counters.open.Add(1)
-	s.counters.accepted.Add(1)
-	s.wg.Go(c.serve)
-}
-
-// forget is the end of a connection that start began.
-func (s *Server) forget(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
-	s.counters.open.Add(-1)
+	return all
 }

@@ -124,36 +124,6 @@ func TestReplyOverLimit(t *testing.T) {
 	}
 }
 
-// TestSlowReader: a peer that pipelines and does not read is not served on, costs
-// little memory and holds up nobody; when it reads, it gets all its replies.
-func TestSlowReader(t *testing.T) {
-	s, lines := newServer(t, Options{})
-	good, slow := dialHello(t, s), dialHello(t, s)
-	value := strings.Repeat("v", 1<<20)
-	const gets = 100
-	slow.exchange(msg(opSet, "/k", value), nil)
-	slow.exchange(bytes.Repeat(msg(opGet, "/k"), gets), nil)
-	for i := range 100 {
-		good.exchange(appendPing(nil, uint32(i)), []byte{byte(i), 0, 0, 0})
-	}
-	s.mu.Lock()
-	for c := range s.conns {
-		c.hub.mu.Lock()
-		if n := cap(c.session.out); n > 8<<20 {
-			t.Errorf("%d bytes wait for a peer that does not read", n)
-		}
-		c.hub.mu.Unlock()
-	}
-	s.mu.Unlock()
-	reply := msg(0, value)[1:]
-	for range gets {
-		slow.exchange(nil, reply)
-	}
-	if lines.count("WARN") > 0 {
-		t.Error("it was refused")
-	}
-}
-
 // TestCloseEndsSlowReader: Close does not wait for peers.
 func TestCloseEndsSlowReader(t *testing.T) {
 	s, _ := newServer(t, Options{})
@@ -269,14 +239,10 @@ func TestAcceptGoesOnAfterErrors(t *testing.T) {
 	s := Serve(&brokenListener{Listener: inner, fails: 2}, store.NewEngine(store.Limits{}), Options{Logger: logger})
 	defer s.Close()
 	dialHello(t, s)
-	if n := lines.count("cannot accept"); n != 2 {
-		t.Errorf("%d lines", n)
-	}
-	inner.Close()
 	if line := lines.next(t); !strings.Contains(line, "cannot accept") {
 		t.Errorf("the line is %s", line)
 	}
-	lines.next(t)
+	inner.Close()
 	if line := lines.next(t); !strings.Contains(line, "closed from outside") {
 		t.Errorf("the line is %s", line)
 	}

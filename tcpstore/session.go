@@ -3,6 +3,7 @@ package tcpstore
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"unsafe"
 
 	"rallypoint/core/store"
@@ -22,7 +23,7 @@ type sessionConfig struct {
 // need the lock that guards the engine. Waits of this session that are ended by
 // other sessions append to out under that lock too, and then call woken.
 type session struct {
-	parser parser
+	parser *parser // nil between two messages, if the caller wants it back
 	engine *store.Engine
 	config *sessionConfig
 	out    []byte
@@ -32,8 +33,6 @@ type session struct {
 	free         *wait // one, for the next WAIT
 	waitingKeys  int
 	waitingBytes int
-
-	views []string
 }
 
 // wait is a WAIT or BARRIER that is not answered yet. A connection may have
@@ -102,7 +101,7 @@ func (s *session) execute(req *request) *refusal {
 	case opAppend:
 		return engineRefusal(req, s.engine.Append(key, req.value))
 	case opMultiSet:
-		return engineRefusal(req, s.engine.MultiSet(s.keyViews(req.keys), req.values))
+		return engineRefusal(req, s.engine.MultiSet(s.parser.keyNames(), req.values))
 	case opQueuePush:
 		return engineRefusal(req, s.engine.QueuePush(key, req.value))
 	default:
@@ -130,7 +129,7 @@ func (s *session) answer(req *request, key string) *refusal {
 		}
 		return s.replyInt(req, n)
 	case opCheck:
-		return s.replyByte(req, replyNotReady-boolByte(e.Check(s.keyViews(req.keys))))
+		return s.replyByte(req, replyNotReady-boolByte(e.Check(s.parser.keyNames())))
 	case opNumKeys:
 		return s.replyInt(req, int64(e.NumKeys()))
 	case opDelete:
@@ -203,7 +202,7 @@ func (s *session) queuePop(req *request) *refusal {
 
 func (s *session) wait(req *request) *refusal {
 	w := s.newWait()
-	if s.engine.Wait(s.keyViews(req.keys), &w.Waiter) {
+	if s.engine.Wait(s.parser.keyNames(), &w.Waiter) {
 		s.free = w
 		return s.replyByte(req, replyStopWaiting)
 	}
@@ -279,13 +278,14 @@ func (s *session) forget(w *wait) {
 	s.free = w
 }
 
-// reserve refuses a reply of size bytes, before it is made, if the peer leaves
-// too much unread or the reply is larger than can be held.
+// reserve makes room for a reply of size bytes, or refuses it before it is made if
+// the peer leaves too much unread or the reply is larger than can be held.
 func (s *session) reserve(req *request, size int) *refusal {
 	if len(s.out)+size > s.config.maxUnsent {
 		return refuse(ReasonUnsent, "%s: %d bytes of replies would be unsent; the limit is %d",
 			req.op, len(s.out)+size, s.config.maxUnsent)
 	}
+	s.out = slices.Grow(s.out, size)
 	return nil
 }
 
@@ -311,19 +311,6 @@ func (s *session) replyText(req *request, value []byte) *refusal {
 	}
 	s.out = appendText(s.out, value)
 	return nil
-}
-
-// keyViews returns keys as strings that share their memory and are good until the
-// next call.
-func (s *session) keyViews(keys [][]byte) []string {
-	if cap(s.views) > keptFields {
-		s.views = nil
-	}
-	s.views = s.views[:0]
-	for _, key := range keys {
-		s.views = append(s.views, view(key))
-	}
-	return s.views
 }
 
 // view returns b as a string that shares its memory. The engine copies the keys

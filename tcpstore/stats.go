@@ -33,20 +33,23 @@ type Stats struct {
 	Waiters int   // pending waits on the current engine now
 }
 
-func (c *counters) snapshot() Stats {
+// snapshot adds up counters.
+func snapshot(all []*counters) Stats {
 	s := Stats{
-		Connections: int(c.open.Load()),
-		Accepted:    c.accepted.Load(),
-		BytesIn:     c.bytesIn.Load(),
-		BytesOut:    c.bytesOut.Load(),
-		Ops:         make(map[string]uint64, numOpcodes),
-		Refused:     make(map[string]uint64, numReasons),
+		Ops:     make(map[string]uint64, numOpcodes),
+		Refused: make(map[string]uint64, numReasons),
 	}
-	for op := range c.ops {
-		s.Ops[opcode(op).String()] = c.ops[op].Load()
-	}
-	for reason := range c.refused {
-		s.Refused[Reason(reason).String()] = c.refused[reason].Load()
+	for _, c := range all {
+		s.Connections += int(c.open.Load())
+		s.Accepted += c.accepted.Load()
+		s.BytesIn += c.bytesIn.Load()
+		s.BytesOut += c.bytesOut.Load()
+		for op := range c.ops {
+			s.Ops[opcode(op).String()] += c.ops[op].Load()
+		}
+		for reason := range c.refused {
+			s.Refused[Reason(reason).String()] += c.refused[reason].Load()
+		}
 	}
 	return s
 }

@@ -1,0 +1,113 @@
+package tcpstore
+
+import (
+	"errors"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Pauses after a failed accept, which is nearly always a lack of descriptors.
+const (
+	firstAcceptPause = 5 * time.Millisecond
+	lastAcceptPause  = time.Second
+)
+
+// accept accepts until the server is closed. It has a goroutine of its own, so
+// that new connections never wait for the requests of others.
+func (s *Server) accept() {
+	listen := s.Addr().String()
+	var nc net.Conn // accepted, but not in a loop yet
+	defer func() {
+		if nc != nil {
+			nc.Close()
+		}
+	}()
+	var failed time.Time // the last time, while that is news; else zero
+	pause := firstAcceptPause
+	for {
+		err := s.acceptOne(&nc)
+		switch {
+		case err == nil:
+			pause = firstAcceptPause
+			if !failed.IsZero() && time.Since(failed) > lastAcceptPause {
+				failed = time.Time{}
+				s.log.Info("tcpstore: connections are accepted again", "listen", listen)
+			}
+		case s.done.Err() != nil:
+			return
+		case errors.Is(err, net.ErrClosed):
+			s.log.Error("tcpstore: the listener was closed from outside; no new connections are served",
+				"listen", listen)
+			return
+		default:
+			if failed.IsZero() {
+				s.log.Warn("tcpstore: cannot accept connections; they wait, and those that are open are served",
+					"listen", listen, "error", err)
+			}
+			failed = time.Now()
+			select {
+			case <-time.After(pause):
+			case <-s.done.Done():
+				return
+			}
+			pause = min(2*pause, lastAcceptPause)
+		}
+	}
+}
+
+// acceptOne accepts a connection, unless nc is one, and hands it to a loop. What
+// is in nc after an error is to be tried again.
+func (s *Server) acceptOne(nc *net.Conn) (err error) {
+	if *nc == nil {
+		if *nc, err = s.listener.Accept(); err != nil {
+			*nc = nil
+			return err
+		}
+	}
+	if err := s.start(*nc); err != nil {
+		return err
+	}
+	*nc = nil
+	return nil
+}
+
+// start hands an accepted connection to a loop. If that fails it can be called
+// again with the same.
+func (s *Server) start(nc net.Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	if s.loops == nil {
+		loops, err := newLoops(s, s.numLoops)
+		if err != nil {
+			return err
+		}
+		s.loops = loops
+		for _, l := range loops {
+			s.wg.Go(l.run)
+		}
+	}
+	peer := peerOf(nc)
+	fd, err := takeOver(nc)
+	if errors.Is(err, errors.ErrUnsupported) {
+		s.log.Warn("tcpstore: connection closed: it is no socket", "peer", nc.RemoteAddr().String(), "listen", s.Addr().String())
+		return nc.Close()
+	}
+	if err != nil {
+		return err
+	}
+	l := s.loops[s.next%len(s.loops)]
+	s.next++
+	s.counters.open.Add(1)
+	s.counters.accepted.Add(1)
+	c := newConn(l, s.hub, fd, peer)
+	if !l.post(func(m *mailbox) { m.added = append(m.added, c) }) {
+		s.counters.open.Add(-1)
+		return unix.Close(fd)
+	}
+	return nil
+}
