@@ -248,7 +248,7 @@ C_TEST_BINS := $(C_TESTS:capi/tests/%.c=build/ctest/%)
 build/ctest/%: capi/tests/%.c $(wildcard capi/tests/*.h) $(HEADERS) build/librallypoint.so
 	@mkdir -p $(@D)
 	@$(CC) -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) \
-	-Iinclude -Icapi/tests -o $@ $< $(CURDIR)/build/librallypoint.so -Wl,-rpath,$(CURDIR)/build/ctest/lib -pthread
+	-Iinclude -Icapi/tests -o $@ $< -Wl,--as-needed $(CURDIR)/build/librallypoint.so -Wl,-rpath,$(CURDIR)/build/ctest/lib -pthread
 
 .PHONY: test-c
 test-c: build/librallypoint.so $(C_TEST_BINS)  ## The exported symbols, and the C programs in capi/tests

@@ -244,11 +244,14 @@ func setLogs(logs *agent.LogSpec, config *C.rp_agent_config) (err error) {
 	if logs.ErrFilters, err = rawTexts("stderr_filters", config.stderr_filters, config.stderr_filters_len); err != nil {
 		return err
 	}
-	if config.local_ranks == nil {
-		return nil
-	}
 	if config.local_ranks_len > maxItems {
 		return rendezvous.Errorf(rendezvous.CodeTooLarge, "local_ranks has %d items; the limit is %d", uint64(config.local_ranks_len), maxItems)
+	}
+	if config.local_ranks == nil && config.local_ranks_len > 0 {
+		return invalid("local_ranks is NULL with a length of %d", uint64(config.local_ranks_len))
+	}
+	if config.local_ranks == nil {
+		return nil
 	}
 	logs.Ranks = []int{}
 	for _, rank := range unsafe.Slice(config.local_ranks, int(config.local_ranks_len)) {

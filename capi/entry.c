@@ -236,7 +236,8 @@ int32_t rp_log_set_level(int32_t level, rp_error *err) {
 int32_t rp_log_set_callback(rp_log_callback callback, void *user, rp_error *err) {
     TRY(enter(err));
     if (in_log_callback) {
-        return fail(err, RP_ERR_INVALID, "rp_log_set_callback was called by the callback itself");
+        return fail(err, RP_ERR_INVALID,
+                    "rp_log_set_callback was called by the callback itself");
     }
     return rpgo_log_set_callback(callback, (uintptr_t)user, err);
 }

@@ -31,8 +31,10 @@
  *   fork()     In a child of fork() every function that needs the library's threads
  *              returns RP_ERR_FORKED at once. A child that calls exec() is free.
  *   Signals    The library handles no signals, except in rp_main. (The Go runtime
- *              in it installs SA_ONSTACK handlers for its own faults and passes on
- *              all others.)
+ *              in it installs handlers for SIGSEGV, SIGBUS, SIGFPE, SIGPIPE and
+ *              SIGURG, which serve its own threads and pass on the program's. A
+ *              handler of the program for one of these, or for SIGPROF, needs
+ *              SA_ONSTACK.)
  *
  * Linux, glibc. C99 and C++11.
  */

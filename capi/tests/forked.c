@@ -1,4 +1,8 @@
 /* In a child of fork() every function answers at once. */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +34,139 @@ static void in_child(rp_store store, rp_store_server server, rp_buffer *value) {
     rp_buffer_free(value);
 }
 
+/*
+ * The calls that wait. Each runs in a thread of its own while the process forks, and
+ * goes on in the parent as if nothing had happened.
+ */
+static struct {
+    rp_store store, hash;
+    rp_op op;
+    rp_member joining, member;
+    rp_agent agent;
+    rp_store_config nobody;
+    rp_store_file_config locked;
+    _Atomic int started;
+} middle;
+
+static int32_t waits(int which, rp_error *err) {
+    static rp_outcome outcome = {.struct_size = sizeof outcome};
+    rp_bytes key = {"never", 5};
+    rp_buffer value;
+    rp_list values;
+    rp_store store;
+    int64_t limit = -1;
+    switch (which) {
+    case 0:
+        return rp_store_get(middle.store, "never", 5, limit, &value, err);
+    case 1:
+        return rp_store_wait(middle.store, &key, 1, limit, err);
+    case 2:
+        return rp_store_multi_get(middle.hash, &key, 1, limit, &values, err);
+    case 3:
+        return rp_store_queue_pop(middle.hash, "q", 1, 1, limit, &value, err);
+    case 4:
+        return rp_store_barrier(middle.store, "b", 1, 2, limit, err);
+    case 5:
+        return rp_op_wait(middle.op, limit, err);
+    case 6:
+        return rp_member_next(middle.joining, limit, &outcome, err);
+    case 7:
+        return rp_member_wait(middle.member, limit, err);
+    case 8:
+        return rp_agent_run(middle.agent, limit, err);
+    case 9:
+        return rp_store_connect(&middle.nobody, 3000, &store, err);
+    case 10:
+        return rp_store_open_file(&middle.locked, 3000, &store, err);
+    }
+    return -1;
+}
+
+#define WAITS 11
+
+static void *wait_for_it(void *which) {
+    rp_error err = {.struct_size = sizeof err};
+    atomic_fetch_add(&middle.started, 1);
+    return (void *)(intptr_t)waits((int)(intptr_t)which, &err);
+}
+
+static void in_the_middle(int32_t port) {
+    static const char *const argv[] = {"/bin/sleep", "1000"};
+    char endpoint[32], file[64];
+    own_endpoint(endpoint, sizeof endpoint);
+    snprintf(file, sizeof file, "/tmp/rallypoint-forked-%d", (int)getpid());
+    rp_member_config member_config = {.struct_size = sizeof member_config,
+                                      .run_id = "forked",
+                                      .endpoint = endpoint,
+                                      .min_nodes = 2,
+                                      .max_nodes = 2};
+    rp_agent_config agent_config = {
+        .struct_size = sizeof agent_config, .argv = argv, .argv_len = 2, .workers = 1};
+    rp_store_request get = {
+        .struct_size = sizeof get, .op = RP_STORE_GET, .key = {"never", 5}, .timeout_ms = -1};
+    middle.store = connect_to(port);
+    middle.nobody = (rp_store_config){sizeof middle.nobody, "127.0.0.1", 1};
+    middle.locked = (rp_store_file_config){sizeof middle.locked, file, -1, 0};
+    int lock = open(file, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    CHECK(lock >= 0);
+    CHECK_INT(0, flock(lock, LOCK_EX));
+    CHECK_OK(rp_store_open_hash(&middle.hash, ERR));
+    CHECK_OK(rp_store_start(middle.store, &get, &middle.op, ERR));
+    CHECK_OK(rp_member_open(&member_config, &middle.joining, ERR));
+    CHECK_OK(rp_member_open(&member_config, &middle.member, ERR));
+    CHECK_OK(rp_agent_open(&agent_config, &middle.agent, ERR));
+    pthread_t threads[WAITS];
+    for (intptr_t i = 0; i < WAITS; i++) {
+        threads[i] = start_thread(wait_for_it, (void *)i);
+    }
+    while (atomic_load(&middle.started) < WAITS) {
+        sched_yield();
+    }
+    for (int i = 0; i < 20; i++) { /* spread over what the calls do until they wait */
+        struct timespec pause = {0, 2000000};
+        nanosleep(&pause, NULL);
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(5);
+            for (int which = 0; which < WAITS; which++) {
+                rp_error err = {.struct_size = sizeof err};
+                CHECK_INT(RP_ERR_FORKED, waits(which, &err));
+            }
+            execl("/bin/true", "true", (char *)NULL);
+            _exit(1);
+        }
+        int status;
+        CHECK_INT(pid, waitpid(pid, &status, 0));
+        CHECK_INT(0, status);
+    }
+    /* The parent's calls still wait, and end as always. */
+    CHECK_CODE(RP_PENDING, rp_op_wait(middle.op, 0, ERR));
+    CHECK_OK(rp_store_set(middle.store, "never", 5, "now", 3, 5000, ERR));
+    CHECK_OK(rp_store_set(middle.hash, "never", 5, "now", 3, 5000, ERR));
+    CHECK_OK(rp_store_queue_push(middle.hash, "q", 1, "now", 3, 5000, ERR));
+    CHECK_OK(rp_store_barrier(middle.store, "b", 1, 2, 5000, ERR));
+    CHECK_OK(rp_member_cancel(middle.joining, ERR));
+    CHECK_OK(rp_member_cancel(middle.member, ERR));
+    CHECK_OK(rp_agent_stop(middle.agent, 15, 1000, ERR));
+    for (int i = 0; i < WAITS; i++) {
+        void *code;
+        CHECK_INT(0, pthread_join(threads[i], &code));
+        int32_t want = i == 6 || i == 8 ? RP_ERR_CANCELED : i >= 9 ? RP_ERR_TIMEOUT : RP_OK;
+        if (want != (intptr_t)code) {
+            FAIL("call %d: %s, want %s", i, rp_code_name((int32_t)(intptr_t)code),
+                 rp_code_name(want));
+        }
+    }
+    CHECK_OK(rp_op_free(middle.op, ERR));
+    CHECK_OK(rp_store_close(middle.store, ERR));
+    CHECK_OK(rp_store_close(middle.hash, ERR));
+    CHECK_OK(rp_member_close(middle.joining, ERR));
+    CHECK_OK(rp_member_close(middle.member, ERR));
+    CHECK_OK(rp_agent_close(middle.agent, ERR));
+    CHECK_INT(0, unlink(file));
+    CHECK_INT(0, close(lock));
+}
+
 int main(void) {
     int32_t port;
     rp_store_server server = start_server(&port);
@@ -47,6 +184,7 @@ int main(void) {
         CHECK_INT(pid, waitpid(pid, &status, 0));
         CHECK_INT(0, status);
     }
+    in_the_middle(port);
     /* The parent goes on. */
     rp_buffer_free(&value);
     CHECK_OK(rp_store_get(store, "k", 1, 5000, &value, ERR));
