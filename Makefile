@@ -257,7 +257,7 @@ test-c: build/librallypoint.so $(C_TEST_BINS)  ## The exported symbols, and the 
 	if [ -n "$$bad" ]; then echo "exported, but not rp_*:" >&2; echo "$$bad" >&2; exit 1; fi
 	@mkdir -p build/ctest/lib; ln -sf ../../librallypoint.so build/ctest/lib/librallypoint.so.$(SOVERSION)
 	@ok=0; for t in $(C_TEST_BINS); do \
-	if timeout 120 $$t; then echo "ok    $$t"; ok=$$((ok+1)); else echo "FAIL  $$t (exit $$?)"; exit 1; fi; done; \
+	if LD_LIBRARY_PATH=build/ctest/lib timeout 120 $$t; then echo "ok    $$t"; ok=$$((ok+1)); else echo "FAIL  $$t (exit $$?)"; exit 1; fi; done; \
 	echo "C tests: $$ok passed"
 
 .PHONY: test-install

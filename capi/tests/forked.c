@@ -51,35 +51,49 @@ static struct {
 static int32_t waits(int which, rp_error *err) {
     static rp_outcome outcome = {.struct_size = sizeof outcome};
     rp_bytes key = {"never", 5};
-    rp_buffer value;
-    rp_list values;
     rp_store store;
     int64_t limit = -1;
+    int32_t code;
+    rp_store_result got = {.struct_size = sizeof got};
     switch (which) {
     case 0:
-        return rp_store_get(middle.store, "never", 5, limit, &value, err);
+        code = rp_store_get(middle.store, "never", 5, limit, &got.value, err);
+        break;
     case 1:
-        return rp_store_wait(middle.store, &key, 1, limit, err);
+        code = rp_store_wait(middle.store, &key, 1, limit, err);
+        break;
     case 2:
-        return rp_store_multi_get(middle.hash, &key, 1, limit, &values, err);
+        code = rp_store_multi_get(middle.hash, &key, 1, limit, &got.list, err);
+        break;
     case 3:
-        return rp_store_queue_pop(middle.hash, "q", 1, 1, limit, &value, err);
+        code = rp_store_queue_pop(middle.hash, "q", 1, 1, limit, &got.value, err);
+        break;
     case 4:
-        return rp_store_barrier(middle.store, "b", 1, 2, limit, err);
+        code = rp_store_barrier(middle.store, "b", 1, 2, limit, err);
+        break;
     case 5:
-        return rp_op_wait(middle.op, limit, err);
+        code = rp_op_wait(middle.op, limit, err);
+        break;
     case 6:
-        return rp_member_next(middle.joining, limit, &outcome, err);
+        code = rp_member_next(middle.joining, limit, &outcome, err);
+        break;
     case 7:
-        return rp_member_wait(middle.member, limit, err);
+        code = rp_member_wait(middle.member, limit, err);
+        break;
     case 8:
-        return rp_agent_run(middle.agent, limit, err);
+        code = rp_agent_run(middle.agent, limit, err);
+        break;
     case 9:
-        return rp_store_connect(&middle.nobody, 3000, &store, err);
+        code = rp_store_connect(&middle.nobody, 3000, &store, err);
+        break;
     case 10:
-        return rp_store_open_file(&middle.locked, 3000, &store, err);
+        code = rp_store_open_file(&middle.locked, 3000, &store, err);
+        break;
+    default:
+        return -1;
     }
-    return -1;
+    rp_store_result_free(&got);
+    return code;
 }
 
 #define WAITS 11
