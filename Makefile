@@ -260,6 +260,35 @@ test-c: build/librallypoint.so $(C_TEST_BINS)  ## The exported symbols, and the 
 	if LD_LIBRARY_PATH=build/ctest/lib timeout 120 $$t; then echo "ok    $$t"; ok=$$((ok+1)); else echo "FAIL  $$t (exit $$?)"; exit 1; fi; done; \
 	echo "C tests: $$ok passed"
 
+# Both the C programs and the library, Go code included, under AddressSanitizer, which
+# also looks for leaks.
+build/asan/librallypoint.so.$(SOVERSION): FORCE
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=1 $(GO_BUILD) -asan -buildmode=c-shared -ldflags $(subst -s -w ,,$(LIB_LDFLAGS)) -o $@ ./capi; rm -f $(@D)/*.h
+
+.PHONY: test-asan
+test-asan: build/asan/librallypoint.so.$(SOVERSION)  ## The C tests and the library under AddressSanitizer
+	$(call say,C tests with AddressSanitizer)
+	@for t in $(C_TESTS); do bin=build/asan/$$(basename $$t .c); \
+	$(CC) -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -fsanitize=address,undefined -fno-omit-frame-pointer \
+	-Iinclude -Icapi/tests -o $$bin $$t -Wl,--as-needed $< -pthread; \
+	LD_LIBRARY_PATH=build/asan timeout 300 $$bin || { echo "FAIL  $$bin (exit $$?)"; exit 1; }; echo "ok    $$bin"; done
+
+# memcheck sees leaks and wrong accesses of the program; not what Go does with its own
+# memory (capi/tests/valgrind.supp; uninitialised values are off for the same reason).
+# cycles, stress and signals are about time and threads, which it changes.
+VALGRIND_TESTS := $(filter-out cycles stress signals,$(C_TESTS:capi/tests/%.c=%))
+
+.PHONY: test-valgrind
+test-valgrind: build/librallypoint.so $(C_TEST_BINS)  ## The C tests under valgrind
+	$(call say,C tests with valgrind)
+	@mkdir -p build/ctest/lib; ln -sf ../../librallypoint.so build/ctest/lib/librallypoint.so.$(SOVERSION)
+	@for t in $(VALGRIND_TESTS); do log=build/ctest/$$t.valgrind; \
+	LD_LIBRARY_PATH=build/ctest/lib timeout 600 valgrind --log-file=$$log --suppressions=capi/tests/valgrind.supp \
+	--undef-value-errors=no --leak-check=full --show-leak-kinds=definite build/ctest/$$t || { echo "FAIL  $$t (exit $$?)"; exit 1; }; \
+	if grep -B1 -A12 -E 'definitely lost in loss record|Invalid (read|write|free)|Mismatched free' $$log; then exit 1; fi; \
+	grep -q 'HEAP SUMMARY' $$log; echo "ok    $$t"; done
+
 .PHONY: test-install
 test-install:  ## make install, and programs built against it with pkg-config and CMake
 	$(call say,packaging/tests/run)
@@ -271,7 +300,7 @@ test-python: .venv/.wheel  ## pytest against the installed wheel
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: fuzz test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long: fuzz test-asan test-valgrind test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
 
 .PHONY: test-python-long
 test-python-long: .venv/.wheel  ## pytest -m long
