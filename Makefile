@@ -81,6 +81,9 @@ build/rallypoint: FORCE
 	CGO_ENABLED=0 $(GO_BUILD) -ldflags '-s -w -buildid=' -o "$$tmp/rallypoint" ./cmd/rallypoint; \
 	$(call replace_if_changed,$$tmp/rallypoint)
 
+build/swarm: FORCE
+	@mkdir -p build; $(GO_BUILD) -o $@ ./bench/swarm
+
 build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(VENV_STAMP)
 	$(call say,building the wheel)
 	@rm -rf dist
@@ -322,7 +325,7 @@ demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
 	@$(BIN)/python examples/digits/demo.py
 
 .PHONY: bench
-bench: .venv/.wheel build/rallypoint  ## Run the benchmarks
+bench: .venv/.wheel build/rallypoint build/swarm  ## Run the benchmarks
 	@$(BIN)/python bench/run.py
 
 ##@ Other

@@ -38,13 +38,12 @@ func parseListen(text string, defaultPort int) (listenAddr, error) {
 
 func (a listenAddr) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// open listens there.
-func (a listenAddr) open(ctx context.Context) (net.Listener, error) {
+// open listens there; config says what the connections get.
+func (a listenAddr) open(ctx context.Context, config net.ListenConfig) (net.Listener, error) {
 	network := "tcp"
 	if ip, err := netip.ParseAddr(a.host); err == nil && ip.Is4() {
 		network = "tcp4" // 0.0.0.0 would be both families otherwise
 	}
-	var config net.ListenConfig
 	config.SetMultipathTCP(false) // clients are plain TCP
 	l, err := config.Listen(ctx, network, a.String())
 	switch {

@@ -45,7 +45,7 @@ everybody read.`,
 			if err != nil {
 				return err
 			}
-			l, err := addr.open(cmd.Context())
+			l, err := addr.open(cmd.Context(), control.ListenConfig())
 			if err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/spf13/cobra"
 
@@ -55,7 +56,7 @@ kept in memory. Whoever can reach the port can read and write it.`,
 			if err != nil {
 				return err
 			}
-			l, err := addr.open(cmd.Context())
+			l, err := addr.open(cmd.Context(), net.ListenConfig{})
 			if err != nil {
 				return err
 			}

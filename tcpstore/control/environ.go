@@ -25,7 +25,7 @@ func systemEnviron() environ {
 		},
 		locals: interfaceAddrs,
 		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-			var d net.Dialer
+			d := net.Dialer{KeepAlive: noKeepAlive}
 			return d.DialContext(ctx, "tcp", to.String())
 		},
 		listen: Listen,

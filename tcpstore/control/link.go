@@ -42,6 +42,8 @@ type link struct {
 func openLink(ctx context.Context, conn net.Conn, h hello, token *Token) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
+	ours := h.Policy.LeaseTimeout
+	setUserTimeout(conn, ours) // until the run's is known
 	release := abortOn(ctx, conn)
 	l := &link{conn: conn, out: newOutbox(conn, math.MaxInt), wrote: make(chan struct{}), opened: time.Now()}
 	l.frames.in = bufio.NewReaderSize(conn, readBuffer)
@@ -54,7 +56,9 @@ func openLink(ctx context.Context, conn net.Conn, h hello, token *Token) (*link,
 		return nil, err
 	}
 	lease := time.Duration(l.welcome.Lease)
-	setUserTimeout(conn, lease)
+	if lease != ours {
+		setUserTimeout(conn, lease)
+	}
 	go func() {
 		defer close(l.wrote)
 		l.out.run()

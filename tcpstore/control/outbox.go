@@ -89,6 +89,15 @@ func (o *outbox) sendBytes(b []byte, k kind) bool {
 	return ok
 }
 
+// hold queues bytes that need not be written before what is sent next.
+func (o *outbox) hold(b []byte) {
+	o.mu.Lock()
+	if !o.closing {
+		o.buf = append(o.buf, b...)
+	}
+	o.mu.Unlock()
+}
+
 // count counts a frame that a server sends.
 func (o *outbox) count(f frame) {
 	if o.meters != nil {

@@ -157,7 +157,7 @@ func (p *peer) greet(first byte) error {
 	p.startWriter()
 	version, ok := negotiate(theirs)
 	ours := preamble{high: version, low: oldestVersion, token: p.server.cfg.Token != nil}
-	p.out.sendBytes(ours.bytes(), 0)
+	p.out.hold(ours.bytes())
 	if ours.token || theirs.token {
 		if err := p.authenticate(opening{node: theirs, server: ours}); err != nil {
 			return err

@@ -169,7 +169,6 @@ func (c *Client) dialHello(ctx context.Context, to []netip.AddrPort) (*link, err
 	if err != nil {
 		return nil, err
 	}
-	setUserTimeout(conn, c.params.LeaseTimeout)
 	return openLink(ctx, conn, c.hello(), c.token)
 }
 

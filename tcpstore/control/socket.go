@@ -56,9 +56,21 @@ func addrOf(a net.Addr) string {
 	return addr.Unmap().String()
 }
 
+// noKeepAlive leaves out the kernel's keep-alive, which costs each connection four
+// calls on either side: leases and TCP_USER_TIMEOUT find a dead peer sooner.
+const noKeepAlive = -1
+
 // Listen opens a listener for Start on an address such as "127.0.0.1:29400"; an
-// empty host is the wildcard.
+// empty host is the wildcard. Its queue of connections that wait to be accepted is
+// as long as the system allows (net.core.somaxconn).
 func Listen(ctx context.Context, address string) (net.Listener, error) {
-	var lc net.ListenConfig
-	return lc.Listen(ctx, "tcp", address)
+	config := ListenConfig()
+	return config.Listen(ctx, "tcp", address)
+}
+
+// ListenConfig is what a listener for Start is to be opened with.
+func ListenConfig() net.ListenConfig {
+	config := net.ListenConfig{KeepAlive: noKeepAlive}
+	config.SetMultipathTCP(false) // nodes are plain TCP
+	return config
 }

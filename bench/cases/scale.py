@@ -1,0 +1,107 @@
+"""Thousands of nodes at one control plane: how long a round takes, and what it costs to hold them.
+
+The server is a process of its own; all nodes are in another one (bench/swarm), each with
+the client and the connection that a real node has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from processes import BenchError
+from result import Row, Sample
+
+NAME = "scale"
+
+COUNTS = (100, 1000, 2000, 4000, 6000, 8000, 10000)
+TARGETS = {1000: 0.1, 4000: 0.3, 10000: 1.0}
+REPEAT = 5
+HOLD = 10000
+HOLD_SECONDS = 10.0
+HOLD_TARGET = 0.05  # of a core
+
+BUILD = Path(__file__).parents[2] / "build"
+
+
+def measure(repeat: int | None) -> list[Row]:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100
+    rows = []
+    for n in (n for n in COUNTS if n <= most):
+        runs = _meet(n, repeat or REPEAT)
+        answered = Sample([run["last_join_s"] for run in runs])
+        rows.append(Row(NAME, f"{n} nodes: last join to last outcome", answered))
+        rows[-1].target = TARGETS.get(n)
+        together = Sample([run["connect_s"] + run["first_join_s"] for run in runs])
+        rows.append(Row(NAME, f"{n} nodes: first connection to last outcome", together))
+    return [*rows, *_hold(min(HOLD, most))]
+
+
+def _meet(n: int, times: int) -> list[dict[str, float]]:
+    with _server() as (_, address):
+        done = _swarm("meet", address, str(n), str(times))
+        out, err = done.communicate(timeout=600)
+    if done.returncode:
+        raise BenchError(f"swarm of {n}: {err}")
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def _hold(n: int) -> Sequence[Row]:
+    """What n idle members cost the server: the share of a core, and memory."""
+    with _server() as (server, address):
+        empty = server.memory_info().rss
+        swarm = _swarm("hold", address, str(n), str(int(3 * HOLD_SECONDS)))
+        try:
+            assert swarm.stdout is not None
+            if swarm.stdout.readline().strip() != "held":
+                raise BenchError(f"swarm of {n}: {swarm.communicate()[1]}")
+            time.sleep(HOLD_SECONDS / 2)  # what joining left to do is done
+            before, began = _cpu(server), time.monotonic()
+            time.sleep(HOLD_SECONDS)
+            share = (_cpu(server) - before) / (time.monotonic() - began)
+            each = (server.memory_info().rss - empty) / n / 1e3
+        finally:
+            swarm.kill()
+            swarm.communicate()
+    cpu = Row(NAME, f"{n} nodes at rest: the server's share of a core", Sample([share]), "cores")
+    cpu.target = HOLD_TARGET
+    return [cpu, Row(NAME, f"{n} nodes at rest: the server's memory a node", Sample([each]), "kB")]
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _swarm(*args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(BUILD / "swarm"), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@contextmanager
+def _server() -> Iterator[tuple[psutil.Process, str]]:
+    env = {k: v for k, v in os.environ.items() if k != "RALLYPOINT_TOKEN_FILE"}
+    process = subprocess.Popen(
+        [str(BUILD / "rallypoint"), "serve", "--listen", "127.0.0.1:0", "--log-level", "error"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1:]
+        if not address:
+            raise BenchError("rallypoint serve did not start")
+        yield psutil.Process(process.pid), address[0]
+    finally:
+        process.terminate()
+        process.communicate()

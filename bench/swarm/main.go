@@ -1,0 +1,163 @@
+// Command swarm is the load of the control plane's benchmarks: many nodes in one
+// process, each with the client that a real node has. It prints one line of JSON
+// for each round or look.
+//
+//	swarm meet ADDR N [ROUNDS]   N nodes join a run of N; how long a round takes
+//	swarm hold ADDR N SECONDS    N nodes form a round and stay, idle; the process
+//	                             says "held", and ends after so long
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore/control"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "swarm:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) < 3 {
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS")
+	}
+	n, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	last := 1
+	if len(args) > 3 {
+		if last, err = strconv.Atoi(args[3]); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	switch args[0] {
+	case "meet":
+		for i := range last {
+			if err := meet(ctx, args[1], n, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "hold":
+		s, err := gather(ctx, args[1], n, "hold")
+		if err != nil {
+			return err
+		}
+		defer s.leave()
+		if _, err := s.join(ctx); err != nil {
+			return err
+		}
+		fmt.Println("held")
+		time.Sleep(time.Duration(last) * time.Second)
+		return nil
+	}
+	return fmt.Errorf("there is no mode %q", args[0])
+}
+
+// figures are what one round took, in seconds.
+type figures struct {
+	Nodes     int     `json:"nodes"`
+	Connect   float64 `json:"connect_s"`    // all nodes say hello, together, until the last is welcome
+	FirstJoin float64 `json:"first_join_s"` // first join sent to last outcome received
+	LastJoin  float64 `json:"last_join_s"`  // last join sent to last outcome received
+	CPU       float64 `json:"cpu_s"`        // of this process, for the joins
+}
+
+func meet(ctx context.Context, addr string, n, round int) error {
+	began := time.Now()
+	s, err := gather(ctx, addr, n, fmt.Sprintf("meet-%d-%d-%d", n, os.Getpid(), round))
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	connected := time.Since(began)
+	f, err := s.join(ctx)
+	if err != nil {
+		return err
+	}
+	f.Nodes, f.Connect = n, connected.Seconds()
+	return json.NewEncoder(os.Stdout).Encode(f)
+}
+
+// swarm is many nodes of one run.
+type swarm []*control.Client
+
+// gather connects n nodes, all at once.
+func gather(ctx context.Context, addr string, n int, runID string) (swarm, error) {
+	s := make(swarm, n)
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range s {
+		p := rendezvous.DefaultParams()
+		p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n, n
+		no := false
+		p.IsHost = &no
+		s[i] = control.NewClient(p, deaf{}, nil)
+		wg.Go(func() { errs[i] = s[i].Connect(ctx) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			s.leave()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// join lets all nodes join, one after the other without waiting for an answer.
+func (s swarm) join(ctx context.Context) (figures, error) {
+	calls := make([]*rendezvous.Call, len(s))
+	cpu := cpuTime()
+	first := time.Now()
+	for i, c := range s {
+		calls[i] = c.Start(rendezvous.Join{NodeRank: -1, RankHint: -1, StoreAddr: "127.0.0.1", StorePort: 1 + i})
+	}
+	last := time.Now()
+	ranks := make([]bool, len(s))
+	for _, call := range calls {
+		result, err := call.Wait(ctx)
+		if err != nil {
+			return figures{}, err
+		}
+		o := result.(rendezvous.Outcome)
+		if o.World != len(s) || ranks[o.Rank] {
+			return figures{}, fmt.Errorf("a wrong outcome: %+v", o)
+		}
+		ranks[o.Rank] = true
+	}
+	return figures{FirstJoin: time.Since(first).Seconds(), LastJoin: time.Since(last).Seconds(), CPU: cpuTime() - cpu}, nil
+}
+
+func (s swarm) leave() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	var wg sync.WaitGroup
+	for _, c := range s {
+		if c != nil {
+			wg.Go(func() { _ = c.Close(ctx) })
+		}
+	}
+	wg.Wait()
+}
+
+// deaf is an observer that takes no notice.
+type deaf struct{}
+
+func (deaf) Notice(rendezvous.Notice)     {}
+func (deaf) Progress(rendezvous.Progress) {}
+func (deaf) Dropped(*rendezvous.Error)    {}
+func (deaf) Connection(error)             {}
