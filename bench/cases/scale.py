@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-
 from processes import BenchError
 from result import Row, Sample
 
