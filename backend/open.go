@@ -13,11 +13,15 @@ import (
 	"rallypoint/core/sharedlog"
 	"rallypoint/filestore"
 	"rallypoint/tcpstore/control"
+	"rallypoint/tcpstore/fixed"
 	"rallypoint/tcpstore/hosted"
 )
 
 // The schemes of endpoints.
-const SchemeFile = "file"
+const (
+	SchemeFile   = "file"
+	SchemeStatic = "static"
+)
 
 // The names under which torchrun and rallypoint run know the backends, besides
 // plain rallypoint, which takes every endpoint.
@@ -66,6 +70,12 @@ func Check(endpoint string) (string, error) {
 			return "", err
 		}
 		return (&url.URL{Scheme: SchemeFile, Path: dir}).String(), nil
+	case SchemeStatic:
+		host, port, err := rendezvous.ParseEndpoint(strings.TrimSpace(endpoint)[len(fixed.Scheme):], -1)
+		if err != nil {
+			return "", err
+		}
+		return fixed.Scheme + net.JoinHostPort(host, strconv.Itoa(port)), nil
 	default:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT or file:///DIRECTORY", endpoint, scheme)
@@ -94,12 +104,12 @@ func directory(endpoint string) (string, error) {
 		"the endpoint %q is not valid: %s; write file:///DIRECTORY, a directory that all nodes share, with %%XX for special characters", endpoint, wrong)
 }
 
-// Open makes the member that p describes. It touches nothing yet: that is for the
-// member's first Next. A wrong parameter, endpoint or local address is ErrInvalid.
+// Open makes the node that p describes. It touches nothing yet: that is for the
+// node's first Next. A wrong parameter, endpoint or local address is ErrInvalid.
 // log gets what people should see; nil is none.
 //
-// The caller ends the member by Shutdown or Close.
-func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+// The caller ends the node by Shutdown or Close.
+func Open(p rendezvous.Params, log *slog.Logger) (Node, error) {
 	endpoint, err := Check(p.Endpoint)
 	if err != nil {
 		return nil, err
@@ -111,9 +121,20 @@ func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
 			return nil, err
 		}
 		p.Endpoint = endpoint
-		return openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, nil) })
+		return node(openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, nil) }))
+	case SchemeStatic:
+		p.Endpoint = endpoint
+		return node(fixed.NewStatic(p, log))
 	}
-	return hosted.Open(p, log)
+	return node(hosted.Open(p, log))
+}
+
+// node hands out no typed nil with an error.
+func node[T Node](n T, err error) (Node, error) {
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
 }
 
 // OpenBlob makes the member that p describes, whose run meets in a blob; see

@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/backend"
 	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore/fixed"
-	"rallypoint/tcpstore/hosted"
 )
 
 // openAgent is what a rp_agent stands for.
@@ -163,7 +163,7 @@ func orDefault(name string, ms C.int64_t, normal time.Duration) (time.Duration, 
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// toSpec converts a configuration but for its meeting.
+// toSpec converts a configuration but for its rendezvous.
 func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error) {
 	if spec.Argv, err = rawTexts("argv", config.argv, config.argv_len); err != nil {
 		return spec, "", err
@@ -277,66 +277,43 @@ func setFlags(spec *agent.Spec, config *C.rp_agent_config) error {
 	return nil
 }
 
-// toMeeting converts how the node of a configuration meets the others. It
+// toRendezvous converts how the node of a configuration meets the others. It
 // completes the spec by what follows from that.
-func toMeeting(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous, error) {
-	p := rendezvous.DefaultParams()
-	p.RunID = "none"
-	var warnings []string
-	var err error
-	if config.rendezvous != nil {
-		if p, warnings, err = toParams(config.rendezvous); err != nil {
-			return nil, err
-		}
-	}
-	for _, w := range warnings {
-		logger.Warn(w)
-	}
-	spec.RunID = p.RunID
-	switch config.meeting {
-	case C.RP_MEETING_ALONE:
-		spec.Backend = "standalone"
-		return fixed.NewAlone(p.LocalAddr, logger), nil
-	case C.RP_MEETING_STATIC:
-		spec.Backend = "static"
-		return toStatic(config, &p)
-	case C.RP_MEETING_HOSTED:
-		spec.Backend = "rallypoint"
-		return toHosted(config, p, spec)
-	}
-	return nil, invalid("there is no meeting %d", int32(config.meeting))
-}
-
-func toStatic(config *C.rp_agent_config, p *rendezvous.Params) (agent.Rendezvous, error) {
-	host, port, err := rendezvous.ParseEndpoint(p.Endpoint, -1)
-	if err != nil {
-		return nil, err
-	}
-	return fixed.NewStatic(fixed.StaticParams{
-		RunID: p.RunID, Nodes: p.Max, Rank: int(config.node_rank), Host: host, Port: port, Limit: p.JoinTimeout,
-	}, logger)
-}
-
-func toHosted(config *C.rp_agent_config, p rendezvous.Params, spec *agent.Spec) (agent.Rendezvous, error) {
+func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous, error) {
 	if config.member.id != 0 {
 		m, err := lookUp[*member](config.member.id)
 		if err != nil {
 			return nil, err
 		}
-		p = m.Params()
-		spec.RunID = p.RunID
-		spec.VerdictTimeout = p.LeaseTimeout + p.ReconnectGrace
-		return m.Member, nil
+		meetBy(spec, m.Params())
+		return lent{m.Node, m.changed}, nil
 	}
-	if config.rendezvous == nil {
-		return nil, invalid("neither rendezvous nor member is given")
+	p := rendezvous.DefaultParams()
+	p.RunID = "none"
+	if config.rendezvous != nil {
+		var warnings []string
+		var err error
+		if p, warnings, err = toParams(config.rendezvous); err != nil {
+			return nil, err
+		}
+		for _, w := range warnings {
+			logger.Warn(w)
+		}
 	}
+	meetBy(spec, p)
+	if p.Endpoint == "" {
+		if p.Min > 1 || p.RunID == "" {
+			return nil, invalid("the endpoint or the run id is missing, and without an endpoint a job has one node")
+		}
+		spec.Backend = "standalone"
+		return fixed.NewAlone(p.LocalAddr, logger), nil
+	}
+	return backend.Open(p, logger)
+}
+
+func meetBy(spec *agent.Spec, p rendezvous.Params) {
+	spec.RunID, spec.Backend = p.RunID, backend.Name(p.Endpoint)
 	spec.VerdictTimeout = p.LeaseTimeout + p.ReconnectGrace
-	m, err := hosted.Open(p, logger)
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
 }
 
 //export rpgo_agent_open
@@ -346,7 +323,7 @@ func rpgo_agent_open(config *C.rp_agent_config, out *C.uint64_t, err *C.rp_error
 		if err != nil {
 			return err
 		}
-		rdzv, err := toMeeting(config, &spec)
+		rdzv, err := toRendezvous(config, &spec)
 		if err != nil {
 			return err
 		}

@@ -14,19 +14,20 @@ import (
 
 // member is what a rp_member stands for.
 type member struct {
-	*rendezvous.Member
+	backend.Node
 	join      slot[rendezvous.Outcome]
 	finishing slot[struct{}]
 	shutdown  slot[struct{}]
 	closing   slot[struct{}]
 	news      signal // set when there is something to look at again
+	changed   chan struct{} // the same for an agent that the member was given to
 	stop      chan struct{}
 	stopped   chan struct{}
 }
 
 // newMember starts what tells of m's news.
-func newMember(m *rendezvous.Member) *member {
-	o := &member{Member: m, stop: make(chan struct{}), stopped: make(chan struct{})}
+func newMember(m backend.Node) *member {
+	o := &member{Node: m, changed: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
 	o.join.ended, o.finishing.ended = o.news.set, o.news.set
 	o.shutdown.ended, o.closing.ended = o.news.set, o.news.set
 	go func() {
@@ -35,6 +36,10 @@ func newMember(m *rendezvous.Member) *member {
 			select {
 			case <-o.Changed():
 				o.news.set()
+				select {
+				case o.changed <- struct{}{}:
+				default: // one stands for all
+				}
 			case <-o.stop:
 				return
 			}
@@ -42,6 +47,15 @@ func newMember(m *rendezvous.Member) *member {
 	}()
 	return o
 }
+
+// lent is a member in the hands of an agent.
+type lent struct {
+	backend.Node
+	changed chan struct{}
+}
+
+// Changed implements agent.Notifier.
+func (l lent) Changed() <-chan struct{} { return l.changed }
 
 // Close ends everything that newMember and the calls have started.
 func (m *member) Close() error {
@@ -52,7 +66,7 @@ func (m *member) Close() error {
 	close(m.stop)
 	<-m.stopped
 	m.news.close()
-	return m.Member.Close()
+	return m.Node.Close()
 }
 
 // toParams converts a configuration. Warnings about it are for people.

@@ -561,7 +561,9 @@ enum rp_member_flag {
 typedef struct rp_member_config {
     size_t struct_size;
     const char *run_id;       /* required: the job; 1 to 512 bytes */
-    const char *endpoint;     /* required: host[:port] of the control plane; port 29400 */
+    const char *endpoint;     /* required: host[:port] of the control plane; port 29400. Or
+                                 static://host:port of node 0 of a fixed set of nodes, each
+                                 of which has option node_rank and min_nodes = max_nodes */
     int32_t min_nodes;        /* required: fewest nodes of a round, at least 1 */
     int32_t max_nodes;        /* required: most nodes of a round, at least min_nodes */
     const char *local_addr;   /* address announced for this node; NULL: found out */
@@ -717,13 +719,6 @@ typedef struct rp_agent {
     uint64_t id;
 } rp_agent;
 
-/* How the node of an agent meets the others. */
-enum rp_meeting {
-    RP_MEETING_ALONE = 0,  /* it is the whole job */
-    RP_MEETING_HOSTED = 1, /* at a control plane, as rp_member_open */
-    RP_MEETING_STATIC = 2  /* the nodes are fixed, and node 0 serves their store */
-};
-
 /* Bits of rp_agent_config.flags. */
 enum rp_agent_flag {
     RP_AGENT_VIRTUAL_RANK = 1,  /* every worker is local rank 0 and sees one GPU */
@@ -746,24 +741,22 @@ typedef struct rp_agent_config {
     size_t argv_len;
     const char *const *environment; /* NAME=value of the workers; NULL: this process's */
     size_t environment_len;
-    int32_t workers; /* required: on this node, at least 1 */
-    int32_t meeting; /* enum rp_meeting */
+    int32_t workers;      /* required: on this node, at least 1 */
+    int32_t max_restarts; /* of the whole job's workers */
 
     /*
-     * ALONE: run_id and local_addr count, and NULL stands for run id "none". HOSTED: as
-     * rp_member_open takes it, required unless `member` is given. STATIC: required;
-     * endpoint is host:port of node 0 as all reach it, max_nodes the number of nodes,
-     * and of the options join_timeout counts.
+     * How this node meets the others, as rp_member_open takes it; an empty or missing
+     * endpoint says that it is the whole job. NULL: it is, under the run id "none".
+     * Instead, `member` may be a member that the program opened itself: the run shuts it
+     * down.
      */
     const rp_member_config *rendezvous;
-    rp_member member; /* HOSTED: a member to take instead, which the run shuts down */
+    rp_member member;
 
-    int32_t node_rank;    /* STATIC: rank of this node, 0 to max_nodes - 1 */
-    int32_t max_restarts; /* of the whole job's workers */
-    const char *role;     /* NULL: "default" */
-    const char *name;     /* of the entry point, in reports; NULL: the program */
+    const char *role; /* NULL: "default" */
+    const char *name; /* of the entry point, in reports; NULL: the program */
 
-    int64_t monitor_interval_ms;     /* how often a static job looks for news [100] */
+    int64_t monitor_interval_ms;     /* torchrun's; what happens is told at once [100] */
     int64_t shutdown_timeout_ms;     /* from a signal to the workers to SIGKILL [30 000] */
     int64_t exit_barrier_timeout_ms; /* for other nodes after success [300 000] */
     int64_t restart_delay_ms;        /* pause before a restart after a failure [none] */

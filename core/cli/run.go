@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -157,9 +159,9 @@ func (m *meeting) open(log *slog.Logger) (agent.Rendezvous, error) {
 	case meetAlone:
 		return fixed.NewAlone(m.params.LocalAddr, log), nil
 	case meetStatic:
-		return fixed.NewStatic(fixed.StaticParams{
-			RunID: m.params.RunID, Nodes: m.params.Max, Rank: m.rank, Host: m.host, Port: m.port, Limit: m.params.JoinTimeout,
-		}, log)
+		p := m.params
+		p.NodeRank, p.Endpoint = m.rank, fixed.Scheme+net.JoinHostPort(m.host, strconv.Itoa(m.port))
+		return fixed.NewStatic(p, log)
 	}
 	member, err := backend.Open(m.params, log)
 	if err != nil {

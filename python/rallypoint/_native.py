@@ -40,11 +40,6 @@ FOREVER = -1
 MEMBER_ENVIRONMENT = 1
 FILE_REMOTE = 1
 
-# enum rp_meeting
-MEETING_ALONE = 0
-MEETING_HOSTED = 1
-MEETING_STATIC = 2
-
 # enum rp_agent_flag
 AGENT_VIRTUAL_RANK = 1
 AGENT_NO_MACROS = 2
@@ -228,11 +223,9 @@ class AgentConfig(Struct):
         ("environment", _TEXTS),
         ("environment_len", c_size_t),
         ("workers", c_int32),
-        ("meeting", c_int32),
+        ("max_restarts", c_int32),
         ("rendezvous", POINTER(MemberConfig)),
         ("member", MemberHandle),
-        ("node_rank", c_int32),
-        ("max_restarts", c_int32),
         ("role", c_char_p),
         ("name", c_char_p),
         ("monitor_interval_ms", c_int64),

@@ -88,7 +88,7 @@ def test_enums() -> None:
     assert set(levels.values()) == set(_log.LEVELS.values())
     operations = enums.pop("rp_store_op")
     assert operations == {name: getattr(_store, name[len("RP_STORE_") :]) for name in operations}
-    for name in ("rp_meeting", "rp_agent_flag", "rp_agent_event_kind", "rp_agent_state"):
+    for name in ("rp_agent_flag", "rp_agent_event_kind", "rp_agent_state"):
         values = enums.pop(name)
         assert values == {key: getattr(_native, key.removeprefix("RP_")) for key in values}
     assert not enums, "an enum that this test does not know"

@@ -1,0 +1,32 @@
+package backend
+
+import (
+	"context"
+
+	"rallypoint/core/agent"
+	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore/fixed"
+)
+
+// Node is a node's rendezvous: what an agent needs, and what programs do that are
+// agents themselves. *rendezvous.Member describes the methods.
+type Node interface {
+	agent.Rendezvous
+	agent.Notifier
+	Params() rendezvous.Params
+	SetClosed(ctx context.Context, reason string) error
+	Close() error
+}
+
+var (
+	_ Node = (*rendezvous.Member)(nil)
+	_ Node = (*fixed.Static)(nil)
+)
+
+// Name is the name of the backend that an endpoint chooses, for events.
+func Name(endpoint string) string {
+	if Scheme(endpoint) == SchemeStatic {
+		return SchemeStatic
+	}
+	return "rallypoint"
+}
