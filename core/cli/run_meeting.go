@@ -163,9 +163,6 @@ func (c *runConfig) meetStatic(o *runOptions) error {
 	if m.port < 0 || m.port > 65535 {
 		return usagef("argument --master-port: it is %d, it must be between 0 and 65535", m.port)
 	}
-	if o.maxRestarts > 0 && m.params.Max > 1 {
-		c.warnings = append(c.warnings, "the nodes of a static job do not hear of each other's restarts; use --rdzv-backend=rallypoint with --max-restarts (W22)")
-	}
 	return nil
 }
 

@@ -1,8 +1,10 @@
 """Rallypoint: brings the processes of a distributed job together.
 
 With PyTorch: torchrun --rdzv-backend=rallypoint. From Python without torch: Member
-(join a run, get a rank), connect_store and StoreServer. For torch's own classes see
-rallypoint.handler. Nothing is loaded before it is used.
+(join a run, get a rank), connect_store and StoreServer; elastic_launch runs workers, and
+record tells launchers why one failed. For torch's own classes see rallypoint.handler and
+rallypoint.agent. Nothing is loaded before it is used, and torch only where it is
+installed.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ if TYPE_CHECKING:
         InvalidError,
         LibraryError,
         RallypointError,
+        StartError,
         StateError,
     )
+    from ._failure_plain import ChildFailedError, ProcessFailure, SignalException
+    from ._launch import LaunchConfig, LogsSpecs, elastic_launch, launch_agent
     from ._member import Ending, Member, Outcome
+    from ._record import ErrorHandler, get_error_handler, record
     from ._store import FileStore, HashStore, PrefixStore, Store, StoreServer, connect_store
 
     __version__: str
@@ -33,39 +39,60 @@ if TYPE_CHECKING:
 __all__ = [
     "AuthenticationError",
     "CanceledError",
+    "ChildFailedError",
     "ClosedError",
     "Code",
     "ConnectionFailedError",
     "DeadlineError",
     "EmptyError",
     "Ending",
+    "ErrorHandler",
     "FileStore",
     "ForkedError",
     "GracefulExitError",
     "HashStore",
     "InvalidError",
+    "LaunchConfig",
     "LibraryError",
+    "LogsSpecs",
     "Member",
     "Outcome",
     "PrefixStore",
+    "ProcessFailure",
     "RallypointError",
+    "SignalException",
+    "StartError",
     "StateError",
     "Store",
     "StoreServer",
     "__version__",
     "connect_store",
+    "elastic_launch",
+    "get_error_handler",
+    "launch_agent",
+    "record",
 ]
 
 _MODULES = {
+    "ChildFailedError": "_failure",
     "Ending": "_member",
-    "Member": "_member",
-    "Outcome": "_member",
+    "ErrorHandler": "_record",
     "FileStore": "_store",
     "HashStore": "_store",
+    "LaunchConfig": "_launch",
+    "LogsSpecs": "_launch",
+    "Member": "_member",
+    "Outcome": "_member",
     "PrefixStore": "_store",
+    "ProcessFailure": "_failure",
+    "SignalException": "_failure",
     "Store": "_store",
     "StoreServer": "_store",
     "connect_store": "_store",
+    "elastic_launch": "_launch",
+    "get_error_handler": "_record",
+    "launch_agent": "_launch",
+    "record": "_record",
 }
 
 

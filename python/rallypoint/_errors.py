@@ -101,6 +101,10 @@ class ForkedError(RallypointError):
     """The process was forked after the library was loaded (FORKED)."""
 
 
+class StartError(RallypointError):
+    """Workers could not be started (START)."""
+
+
 class LibraryError(RallypointError):
     """The library librallypoint.so is missing or does not fit this package."""
 
@@ -116,6 +120,7 @@ CLASSES: dict[Code, type[RallypointError]] = {
     Code.STATE: StateError,
     Code.EMPTY: EmptyError,
     Code.FORKED: ForkedError,
+    Code.START: StartError,
 }
 
 

@@ -1,0 +1,328 @@
+"""The library's agent (rp_agent_*), as the launchers of this package use it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import signal
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from . import _log, _native
+from ._errors import Code, InvalidError, RallypointError
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """How a node meets the others: what rp_member_config holds."""
+
+    run_id: str
+    endpoint: str = ""  # "": the node is the whole job
+    min_nodes: int = 1
+    max_nodes: int = 1
+    local_addr: str | None = None
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    def native(self) -> _native.MemberConfig:
+        """The struct of the header, which keeps what it points to alive."""
+        pairs = [
+            _native.Option(key=_native.text(str(k)), value=_native.text(str(v)))
+            for k, v in self.options.items()
+            if v is not None
+        ]
+        return _native.MemberConfig(
+            run_id=_native.text(self.run_id),
+            endpoint=_native.text(self.endpoint),
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            local_addr=_native.text(self.local_addr),
+            options=(_native.Option * len(pairs))(*pairs),
+            options_len=len(pairs),
+            flags=_native.MEMBER_ENVIRONMENT,
+        )
+
+
+@dataclasses.dataclass
+class Job:
+    """What an agent runs. Times are in seconds."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    workers: int
+    place: Place | None = None
+    member: Any = None  # a _native.MemberHandle, instead of place
+    max_restarts: int = 0
+    role: str = "default"
+    name: str = ""
+    monitor_interval: float = 0.1
+    shutdown_timeout: float = 30
+    exit_barrier_timeout: float = 300
+    log_dir: str | None = None
+    redirects: str | None = None
+    tee: str | None = None
+    log_prefix: str | None = None
+    local_ranks: Sequence[int] | None = None
+    stdout_filters: Sequence[str] = ()
+    stderr_filters: Sequence[str] = ()
+    flags: int = 0
+
+    def native(self) -> _native.AgentConfig:
+        """The struct of the header."""
+        import os
+
+        config = _native.AgentConfig(
+            workers=self.workers,
+            max_restarts=self.max_restarts,
+            role=_native.text(self.role),
+            name=_native.text(self.name),
+            monitor_interval_ms=_duration("monitor_interval", self.monitor_interval),
+            shutdown_timeout_ms=_duration("shutdown_timeout", self.shutdown_timeout),
+            exit_barrier_timeout_ms=_duration("exit_barrier_timeout", self.exit_barrier_timeout),
+            log_dir=None if self.log_dir is None else os.fsencode(self.log_dir),
+            redirects=_native.text(self.redirects),
+            tee=_native.text(self.tee),
+            log_prefix=_native.text(self.log_prefix),
+            flags=self.flags,
+        )
+        _fill(config, "argv", [os.fsencode(a) for a in self.argv])
+        pairs = self.environment.items()
+        _fill(config, "environment", [os.fsencode(f"{k}={v}") for k, v in pairs])
+        _fill(config, "stdout_filters", [os.fsencode(f) for f in self.stdout_filters])
+        _fill(config, "stderr_filters", [os.fsencode(f) for f in self.stderr_filters])
+        if self.local_ranks is not None:
+            # An array of no items must not be NULL, which says: all ranks.
+            config.local_ranks = (ctypes.c_int32 * max(1, len(self.local_ranks)))(*self.local_ranks)
+            config.local_ranks_len = len(self.local_ranks)
+        if self.place is not None:
+            config.rendezvous = ctypes.pointer(self.place.native())
+        if self.member is not None:
+            config.member = self.member
+        return config
+
+
+def _fill(config: _native.AgentConfig, name: str, texts: Sequence[bytes]) -> None:
+    for text in texts:
+        if b"\0" in text:
+            raise InvalidError(f"{name} holds a NUL: {text!r}", Code.INVALID)
+    setattr(config, name, (ctypes.c_char_p * max(1, len(texts)))(*texts))
+    setattr(config, name + "_len", len(texts))
+
+
+def _duration(name: str, seconds: float) -> int:
+    """A time for the library, where 0 is the default and -1 none."""
+    if not seconds >= 0:
+        raise InvalidError(f"{name} must be non-negative, got {seconds}", Code.INVALID)
+    return -1 if seconds == 0 else max(1, round(min(seconds, 1e12) * 1000))
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """How one worker of the last attempt ended."""
+
+    local_rank: int
+    rank: int
+    role_rank: int
+    role_world_size: int
+    pid: int
+    exit_code: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """One failure, as the library tells of it."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    terminated: bool
+    timestamp: float
+    host: str
+    error_file: str
+    error_data: bytes
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    state: int  # _native.AGENT_...
+    error: RallypointError | None
+    signal: int
+    round: int
+    restarts: int
+    group_rank: int
+    group_world_size: int
+    world_size: int
+    workers: tuple[Worker, ...]
+    failures: tuple[Failure, ...]
+    root: int | None  # index in failures
+    report: str
+
+
+def _close(handle_id: int) -> None:
+    if not _native.forked():
+        _native.call("rp_agent_close", _native.AgentHandle(handle_id))
+
+
+class Agent:
+    """Runs a job once. Safe for use by several threads; run() is for one."""
+
+    def __init__(self, job: Job) -> None:
+        self._handle = _native.AgentHandle()
+        config = job.native()
+        try:
+            _native.call("rp_agent_open", ctypes.byref(config), ctypes.byref(self._handle))
+        finally:
+            _log.drain()
+        self._finalizer = weakref.finalize(self, _close, self._handle.id)
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kills the workers if they run, and releases everything."""
+        self._finalizer()
+        if not _native.forked():
+            _log.drain()
+
+    def stop(self, number: int, grace: float | None = None) -> None:
+        """Ends a run: sends the workers a signal, and kills them after the grace.
+
+        A second call kills them at once. `grace` is in seconds, None the job's own.
+        """
+        limit = -1 if grace is None else round(grace * 1000)
+        _native.call("rp_agent_stop", self._handle, number, limit)
+
+    def run(self) -> Result:
+        """Runs the job until its end, however it ends.
+
+        An exception that a signal handler raises meanwhile, such as KeyboardInterrupt,
+        stops the workers by SIGINT, a second one kills them, and the first one is raised
+        once they are gone.
+        """
+        interrupt: BaseException | None = None
+        error: RallypointError | None = None
+        event = _native.AgentEvent()
+        while True:
+            try:
+                done = _native.call("rp_agent_run", self._handle, _native.SLICE_MS) == _native.OK
+                self._drain(event)
+            except RallypointError as e:
+                error = e
+                break
+            except BaseException as e:
+                interrupt = interrupt or e
+                self.stop(signal.SIGINT)
+                continue
+            if done:
+                break
+        _log.drain()
+        if interrupt is not None:
+            raise interrupt
+        return self._result(error)
+
+    def _drain(self, event: _native.AgentEvent) -> None:
+        _log.drain()
+        while _native.call("rp_agent_next_event", self._handle, ctypes.byref(event)) == _native.OK:
+            pass
+
+    def _result(self, error: RallypointError | None) -> Result:
+        r = _native.AgentResult()
+        _native.call("rp_agent_get_result", self._handle, ctypes.byref(r))
+        try:
+            report = _text(r.report)
+        finally:
+            _native.library().rp_agent_result_free(ctypes.byref(r))
+        return Result(
+            state=r.state,
+            error=error,
+            signal=r.signal,
+            round=r.round,
+            restarts=r.restarts,
+            group_rank=r.group_rank,
+            group_world_size=r.group_world_size,
+            world_size=r.world_size,
+            workers=tuple(self._worker(i) for i in range(r.workers)),
+            failures=tuple(self._failure(i) for i in range(r.failures)),
+            root=None if r.root_cause < 0 else r.root_cause,
+            report=report,
+        )
+
+    def _worker(self, local_rank: int) -> Worker:
+        w = _native.WorkerResult()
+        _native.call("rp_agent_get_worker", self._handle, local_rank, ctypes.byref(w))
+        _native.library().rp_worker_result_free(ctypes.byref(w))
+        return Worker(w.local_rank, w.rank, w.role_rank, w.role_world_size, w.pid, w.exit_code)
+
+    def _failure(self, index: int) -> Failure:
+        f = _native.Failure()
+        _native.call("rp_agent_get_failure", self._handle, index, ctypes.byref(f))
+        try:
+            return Failure(
+                rank=f.rank,
+                local_rank=f.local_rank,
+                pid=f.pid,
+                exit_code=f.exit_code,
+                terminated=bool(f.terminated),
+                timestamp=f.time_ms / 1000,
+                host=_text(f.host),
+                error_file=_text(f.error_file),
+                error_data=f.error_data.value(),
+                message=_text(f.message),
+            )
+        finally:
+            _native.library().rp_failure_free(ctypes.byref(f))
+
+
+def _text(buffer: _native.Buffer) -> str:
+    return buffer.value().decode("utf-8", "replace")
+
+
+class Signals:
+    """Passes signals on to an agent while it runs, as torchrun does.
+
+    Only in the main thread, where alone Python can; elsewhere nothing is done, and what
+    a signal does then is the program's own affair. `received` is the first that came.
+    """
+
+    def __init__(self, agent: Agent, names: str) -> None:
+        self.received: int | None = None
+        self._agent = agent
+        self._names = names
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for name in filter(None, (part.strip() for part in self._names.split(","))):
+            number = getattr(signal, name, None)
+            if not isinstance(number, signal.Signals):
+                _log.logger.warning("Signal %s is not known on this system", name)
+                continue
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # started by nohup: a terminal that closes is to end nothing
+            try:
+                self._before[number] = signal.signal(number, self._pass_on)
+            except (OSError, ValueError) as e:
+                _log.logger.warning("Signal %s cannot be handled: %s", name, e)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            # None: a handler that was not set by Python, and which it cannot set.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = number
+        with contextlib.suppress(RallypointError):  # the run is over
+            self._agent.stop(number)

@@ -1,0 +1,105 @@
+"""A function as the entry point of workers: how it gets into them and back.
+
+A function and its arguments are pickled, as multiprocessing's spawn does, into a file
+of a folder that only this user may enter. Each worker is a fresh interpreter, which
+_worker.py runs in; it leaves what the function returned in the same folder.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from multiprocessing import spawn
+from types import TracebackType
+from typing import Any, Callable
+
+from ._errors import Code, InvalidError
+
+_BOOTSTRAP = (
+    "import sys; sys.path.insert(0, {path!r}); from rallypoint._worker import main; "
+    "main({job!r}, sys.argv[1])"
+)
+
+JOB_FILE = "function"
+
+
+def result_file(folder: str, round: object, rank: object) -> str:
+    """Where the worker of a rank leaves what its function returned."""
+    return os.path.join(folder, f"result.{round}.{rank}")
+
+
+class FunctionJob:
+    """A function on its way to workers. A context manager: the end removes its folder."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+            raise RuntimeError(
+                "a launch was attempted while a worker was importing the main module: put the "
+                'code that launches under `if __name__ == "__main__":`'
+            )
+        self._function = function
+        self._args = args
+        self.folder = ""
+
+    def __enter__(self) -> FunctionJob:
+        self.folder = tempfile.mkdtemp(prefix="rallypoint_")  # mode 0700
+        try:
+            self._write()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write(self) -> None:
+        preparation = spawn.get_preparation_data("rallypoint worker")
+        preparation.pop("authkey", None)  # a secret that the workers have no use for
+        if not preparation.keys() & {"init_main_from_path", "init_main_from_name"}:
+            self._refuse_main()
+        with open(os.path.join(self.folder, JOB_FILE), "xb") as file:
+            pickle.dump(preparation, file, pickle.HIGHEST_PROTOCOL)
+            try:
+                pickle.dump((self._function, self._args), file, pickle.HIGHEST_PROTOCOL)
+            except Exception as e:
+                raise InvalidError(
+                    f"the entry point {self._function!r} or its arguments cannot be pickled: {e}; "
+                    "a function must be defined at the top level of a module",
+                    Code.INVALID,
+                ) from e
+
+    def _refuse_main(self) -> None:
+        if getattr(self._function, "__module__", None) == "__main__":
+            raise InvalidError(
+                f"the entry point {self._function!r} is defined in a program that is no file, "
+                "which workers cannot import: put it into a module",
+                Code.INVALID,
+            )
+
+    def argv(self) -> list[str]:
+        """The command of each worker; ${local_rank} in it is to be replaced."""
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        code = _BOOTSTRAP.format(path=package, job=self.folder)
+        executable = os.fsdecode(spawn.get_executable() or sys.executable)
+        command = [executable, *flags, "-c", code]
+        return [*(part.replace("$", "$$") for part in command), "${local_rank}"]
+
+    def value(self, round: int, rank: int) -> Any:
+        """What a worker's function returned; None if it ended before."""
+        try:
+            with open(result_file(self.folder, round, rank), "rb") as file:
+                return pickle.load(file)
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,176 @@
+"""The agent for programs that build on torch's WorkerSpec.
+
+A RallypointElasticAgent stands where torch's LocalElasticAgent does. Importing this
+module does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._agent import Job, Place
+from ._errors import Code, InvalidError, RallypointError
+from ._launch import (
+    DEFAULT_SIGNALS,
+    Outcome,
+    barrier_timeout,
+    failures,
+    run_job,
+    set_output,
+    static_place,
+)
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+
+__all__ = ["RallypointElasticAgent"]
+
+
+class RallypointElasticAgent:
+    """Runs the workers of a torch WorkerSpec by Rallypoint's agent.
+
+    Takes the arguments of torch's LocalElasticAgent. The rendezvous handler of the
+    spec must be one of rallypoint.handler, or torch's for the static backend, whose
+    place is then taken by Rallypoint's.
+
+    run() may be called once, from any thread; in the main thread it takes the signals in
+    TORCHELASTIC_SIGNALS_TO_HANDLE (default SIGTERM, SIGINT, SIGHUP, SIGQUIT).
+
+    Args:
+        spec: what to run, a WorkerSpec: a function or a command in `entrypoint`, and the
+            handler of its rendezvous.
+        logs_specs: where the workers' output goes: torch's DefaultLogsSpecs or
+            rallypoint.LogsSpecs. None is the console.
+        start_method: taken for torch's sake; workers are fresh interpreters.
+        exit_barrier_timeout: longest wait for other nodes after success, in seconds. None
+            is $TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT or 300; 0 does not wait.
+        log_line_prefix_template: prefix of lines that are tee'd.
+        shutdown_timeout: time in seconds that workers have from a signal to SIGKILL.
+
+    Raises:
+        ValueError: a timeout is negative, or the handler is none that can be taken.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: Any = None,
+        start_method: str = "spawn",
+        exit_barrier_timeout: float | None = None,
+        log_line_prefix_template: str | None = None,
+        shutdown_timeout: float = 30,
+    ) -> None:
+        if shutdown_timeout < 0:
+            raise ValueError(f"shutdown_timeout must be non-negative, got {shutdown_timeout}")
+        from torch.distributed.elastic.agent.server.api import WorkerGroup
+
+        self._spec = spec
+        self._group: WorkerGroup = WorkerGroup(spec)
+        self._remaining_restarts: int = spec.max_restarts
+        self._job = Job(
+            argv=(),
+            environment={},
+            workers=spec.local_world_size,
+            max_restarts=spec.max_restarts,
+            role=spec.role,
+            monitor_interval=spec.monitor_interval,
+            shutdown_timeout=shutdown_timeout,
+            exit_barrier_timeout=barrier_timeout(exit_barrier_timeout),
+        )
+        set_output(self._job, logs_specs, log_line_prefix_template, spec)
+        _meet(self._job, spec)
+
+    def get_worker_group(self, role: str = "default") -> WorkerGroup:
+        """torch's record of the workers: state, ranks and ids.
+
+        It is brought up to date when run() ends.
+
+        Args:
+            role: taken for torch's sake; an agent has one role.
+
+        Returns:
+            The group; do not change it.
+        """
+        return self._group
+
+    def run(self, role: str = "default") -> RunResult:
+        """Runs the workers until they have succeeded, or failed for good.
+
+        Args:
+            role: taken for torch's sake.
+
+        Returns:
+            torch's RunResult: state SUCCEEDED with the return values by global rank, or
+            FAILED with the failures (is_failed()).
+
+        Raises:
+            SignalException: a signal stopped it (torch's, too).
+            ClosedError, DeadlineError, ConnectionFailedError, RallypointError: the nodes
+                did not come together, another node ended the run, or workers could not be
+                started. Those of the rendezvous are torch's, too.
+        """
+        from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+
+        from ._torch import rendezvous_error
+
+        spec: Any = self._spec
+        signals = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)
+        outcome = run_job(self._job, spec.entrypoint, tuple(spec.args), signals)
+        self._note(outcome)
+        if outcome.result.state == _native.AGENT_FAILED:
+            return RunResult(state=WorkerState.FAILED, failures=failures(outcome.result))
+        try:
+            values = outcome.values()
+        except RallypointError as e:
+            if type(e).__module__ == "rallypoint._errors":
+                raise rendezvous_error(e) from None
+            raise
+        return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
+
+    def _note(self, outcome: Outcome) -> None:
+        """Brings the worker group up to date."""
+        from torch.distributed.elastic.agent.server.api import WorkerState
+
+        r = outcome.result
+        group: Any = self._group
+        self._remaining_restarts = self._spec.max_restarts - r.restarts
+        group.group_rank, group.group_world_size = r.group_rank, r.group_world_size
+        group.state = {
+            _native.AGENT_SUCCEEDED: WorkerState.SUCCEEDED,
+            _native.AGENT_FAILED: WorkerState.FAILED,
+        }.get(r.state, WorkerState.STOPPED if r.workers else WorkerState.INIT)
+        for worker, w in zip(group.workers, r.workers):
+            worker.id = w.pid
+            worker.global_rank, worker.world_size = w.rank, r.world_size
+            worker.role_rank, worker.role_world_size = w.role_rank, w.role_world_size
+
+
+def _meet(job: Job, spec: Any) -> None:
+    handler = spec.rdzv_handler
+    backend = handler.get_backend()
+    member = getattr(handler, "_member", None)
+    if member is not None:
+        job.member = member._handle
+        return
+    if backend == "static":
+        place = Place(
+            run_id=handler.get_run_id(),
+            endpoint=f"{spec.master_addr or handler.master_addr}:"
+            f"{spec.master_port or handler.master_port}",
+            min_nodes=handler.world_size,
+            max_nodes=handler.world_size,
+        )
+        timeout = getattr(handler, "timeout", None)
+        configs = {
+            "rank": int(handler.rank),
+            "timeout": timeout.total_seconds() if timeout is not None else None,
+        }
+        job.place = static_place(place, configs)
+        return
+    raise InvalidError(
+        f"the rendezvous handler of backend {backend!r} cannot be taken by Rallypoint's agent: "
+        "make one with rdzv_backend='rallypoint' or 'static'",
+        Code.INVALID,
+    )

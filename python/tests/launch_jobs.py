@@ -1,0 +1,118 @@
+"""What the workers of test_launch.py and test_agent.py run: functions of a module that
+they can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "LOCAL_WORLD_SIZE",
+    "WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def forever() -> None:
+    time.sleep(1000)
+
+
+def add_rank(number: int) -> int:
+    return number + rank()
+
+
+def arguments(*args: object) -> tuple[object, ...]:
+    return args
+
+
+def environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in VARIABLES}
+
+
+def nothing() -> None:
+    pass
+
+
+def bytes_of(size: int) -> bytes:
+    return bytes([rank()]) * size
+
+
+def fail(culprit: int) -> None:
+    if rank() == culprit:
+        raise ValueError(f"rank {culprit} has had enough: \u00fc\u20ac")
+    forever()
+
+
+def fail_until(attempt: int) -> int:
+    count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if count < attempt:
+        if rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        forever()
+    return count
+
+
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+def leave_hard() -> None:
+    os._exit(0)
+
+
+def talk() -> None:
+    print(f"out {rank()}", flush=True)
+    print(f"err {rank()}", file=sys.stderr, flush=True)
+
+
+def unpicklable() -> object:
+    return lambda: None
+
+
+def sum_of_ranks() -> int:
+    """Adds up the ranks through the store of the round."""
+    import rallypoint
+
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    with rallypoint.connect_store(address, port, 30) as store:
+        world = int(os.environ["WORLD_SIZE"])
+        store.set(f"rank/{rank()}", str(rank()), 30)
+        return sum(int(store.get(f"rank/{i}", 30)) for i in range(world))
+
+
+def gloo_sum() -> int:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    number = torch.tensor([rank()])
+    dist.all_reduce(number)
+    dist.destroy_process_group()
+    return int(number.item())
+
+
+def tensor() -> object:
+    import torch
+
+    return torch.full((3,), rank())
