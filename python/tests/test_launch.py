@@ -415,7 +415,7 @@ def launching(tmp_path: Path, config: str) -> Iterator[subprocess.Popen[str]]:
             sys.path.append({os.path.dirname(__file__)!r})
 
             def work():
-                print("worker", os.getpid(), flush=True)
+                os.write(1, b"worker %d\\n" % os.getpid())  # in one piece
                 time.sleep(1000)
 
             if __name__ == "__main__":
