@@ -184,6 +184,9 @@ func (m *Machine) Live() int { return len(m.nodes) }
 // included.
 func (m *Machine) Sessions() int { return len(m.sessions) }
 
+// Has reports whether the session is known.
+func (m *Machine) Has(session SessionID) bool { return m.sessions[session] != nil }
+
 // Policy returns what the run's nodes have agreed on; zero before the first.
 func (m *Machine) Policy() Policy { return m.policy }
 

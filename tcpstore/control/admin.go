@@ -112,14 +112,32 @@ func nameSome(names []string) string {
 	return text
 }
 
+// unusable returns why no request can be made of the run, nil if one can; mu is
+// held.
+func (r *run) unusable() *rendezvous.Error {
+	if r.gone {
+		return r.server.unknownRun(r.id)
+	}
+	return r.broken
+}
+
 func (r *run) adminClose(by, reason string, stop bool) adminAnswer {
 	r.mu.Lock()
-	defer r.unlock()
-	if r.gone {
-		return adminAnswer{Err: r.server.unknownRun(r.id)}
+	if err := r.unusable(); err != nil {
+		r.mu.Unlock()
+		return adminAnswer{Err: err}
 	}
 	was := r.past.census
-	r.apply(rendezvous.CloseRun{By: by, Reason: reason, Stop: stop, At: *stamp(r.server.clock.Now())})
+	e := r.submit(rendezvous.CloseRun{By: by, Reason: reason, Stop: stop, At: *stamp(r.server.clock.Now())}, nil)
+	r.unlock()
+	if err := e.wait(); err != nil {
+		return adminAnswer{Err: err}
+	}
+	r.mu.Lock()
+	defer r.unlock()
+	if err := r.unusable(); err != nil {
+		return adminAnswer{Err: err}
+	}
 	now := r.machine.Status()
 	if r.past.census.Ended == was.Ended {
 		return adminAnswer{Done: fmt.Sprintf("nothing to do: run %q was closed already: it %s", r.id, closedText(now.Closed))}
@@ -156,16 +174,21 @@ func closedText(c *rendezvous.ClosedStatus) string {
 
 func (r *run) adminEvict(node, by, reason string) adminAnswer {
 	r.mu.Lock()
-	defer r.unlock()
-	if r.gone {
-		return adminAnswer{Err: r.server.unknownRun(r.id)}
+	if err := r.unusable(); err != nil {
+		r.mu.Unlock()
+		return adminAnswer{Err: err}
 	}
 	was := r.machine.Status()
 	who, err := findNode(&was, node)
 	if err != nil {
+		r.mu.Unlock()
 		return adminAnswer{Err: err}
 	}
-	r.apply(rendezvous.Evict{Node: node, By: by, Reason: reason})
+	e := r.submit(rendezvous.Evict{Node: node, By: by, Reason: reason}, nil)
+	r.unlock()
+	if err := e.wait(); err != nil {
+		return adminAnswer{Err: err}
+	}
 	return adminAnswer{Done: fmt.Sprintf("%s was evicted from run %q", who, r.id)}
 }
 

@@ -91,7 +91,7 @@ func (r *run) completed(o rendezvous.Outcome) {
 	if !c.forming.IsZero() {
 		took = now.Sub(c.forming)
 	}
-	r.server.meters.rounds.observe(took)
+	r.server.meters.rounds.observe(took, &roundBuckets)
 	c.forming = time.Time{}
 	c.round, c.roundAt = o.Round, now
 	c.store = net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))

@@ -18,13 +18,13 @@ func (e *exposition) single(name, kind, help string, value float64) {
 }
 
 // histogram writes the samples of a histogram without labels.
-func (e *exposition) histogram(name string, h *histogram) {
+func (e *exposition) histogram(name string, h *histogram, bounds *[len(roundBuckets)]float64) {
 	total := uint64(0)
-	for i, bound := range roundBuckets {
+	for i, bound := range bounds {
 		total += h.counts[i].Load()
 		e.sample(name+"_bucket", float64(total), "le", promtext.Number(bound))
 	}
-	total += h.counts[len(roundBuckets)].Load()
+	total += h.counts[len(bounds)].Load()
 	e.sample(name+"_bucket", float64(total), "le", "+Inf")
 	e.sample(name+"_sum", float64(h.sum.Load())/1e9)
 	e.sample(name+"_count", float64(total))

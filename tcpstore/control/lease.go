@@ -68,6 +68,7 @@ func (r *run) judgeLeases() {
 		case late:
 			p.hear()
 			p.suspect = false
+		case p.expiring: // and soon gone
 		case p.silence() <= lease:
 			p.suspect = false
 		case unread(p.conn) > 0:
@@ -85,7 +86,8 @@ func (r *run) judgeLeases() {
 	}
 	slices.Sort(expired)
 	for _, session := range expired {
-		r.apply(rendezvous.LeaseExpired{Session: session})
+		r.peers[session].expiring = true
+		r.submit(rendezvous.LeaseExpired{Session: session}, nil)
 	}
 	r.leases.timer = nil
 	if len(r.peers) > 0 {

@@ -25,6 +25,10 @@ type meters struct {
 	rounds    histogram
 	admin     [len(adminOpNames)]atomic.Uint64
 	stalls    atomic.Uint64
+
+	commits        histogram
+	commitFailures atomic.Uint64
+	committed      atomic.Uint64
 }
 
 // Names of what is counted by kind; the place in a list is the number on the
@@ -117,15 +121,19 @@ func label(name string) string { return strings.ReplaceAll(name, " ", "_") }
 // a quick join takes to the default join_timeout and more.
 var roundBuckets = [...]float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}
 
-// histogram counts durations in roundBuckets.
+// commitBuckets are the same for commits to the data directory: from a disk with
+// a battery to one that is in trouble.
+var commitBuckets = [...]float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
+
+// histogram counts durations in buckets.
 type histogram struct {
 	counts [len(roundBuckets) + 1]atomic.Uint64 // the last one: above all bounds
 	sum    atomic.Int64                         // in nanoseconds
 }
 
-func (h *histogram) observe(d time.Duration) {
+func (h *histogram) observe(d time.Duration, bounds *[len(roundBuckets)]float64) {
 	i := 0
-	for i < len(roundBuckets) && d.Seconds() > roundBuckets[i] {
+	for i < len(bounds) && d.Seconds() > bounds[i] {
 		i++
 	}
 	h.counts[i].Add(1)

@@ -47,6 +47,7 @@ func (s *Server) exposition() []byte {
 	s.exposeServer(e)
 	s.exposeRuns(e, all)
 	s.exposeTraffic(e, all, connections)
+	s.exposeData(e)
 	exposeEach(e, all)
 	return e.buf.Bytes()
 }
@@ -99,7 +100,7 @@ func (s *Server) exposeRuns(e *exposition, all []runCensus) {
 
 	m := &s.meters
 	e.family("rallypoint_round_duration_seconds", "histogram", "Rounds, by the time from the first join to completion.")
-	e.histogram("rallypoint_round_duration_seconds", &m.rounds)
+	e.histogram("rallypoint_round_duration_seconds", &m.rounds, &roundBuckets)
 	e.family("rallypoint_nodes_lost_total", "counter", "Nodes that were lost, by cause.")
 	exposeCounts(e, "rallypoint_nodes_lost_total", "cause", m.lost[:], lostNames[:])
 	e.family("rallypoint_nodes_left_total", "counter", "Nodes that left by themselves, by how their part ended.")
@@ -136,6 +137,18 @@ func (s *Server) exposeTraffic(e *exposition, all []runCensus, connections int) 
 	exposeCounts(e, "rallypoint_key_operations_total", "operation", m.keyOps[:], keyOpNames[:])
 	e.family("rallypoint_admin_requests_total", "counter", "Requests of administrators, by operation.")
 	exposeCounts(e, "rallypoint_admin_requests_total", "operation", m.admin[:], adminOpNames[:])
+}
+
+func (s *Server) exposeData(e *exposition) {
+	if s.writer == nil {
+		return
+	}
+	m := &s.meters
+	e.family("rallypoint_commit_duration_seconds", "histogram", "Commits to the data directory, by the time they took.")
+	e.histogram("rallypoint_commit_duration_seconds", &m.commits, &commitBuckets)
+	e.single("rallypoint_commit_failures_total", "counter", "Commits to the data directory that failed.", float64(m.commitFailures.Load()))
+	e.single("rallypoint_commit_events_total", "counter", "Events that were stored; several share a commit.", float64(m.committed.Load()))
+	e.single("rallypoint_data_file_bytes", "gauge", "Size of the data file.", float64(s.cfg.Data.journal.Size()))
 }
 
 func exposeCounts(e *exposition, name, labelName string, counts []atomic.Uint64, values []string) {

@@ -50,10 +50,12 @@ type peer struct {
 	node    string
 
 	refusedBy *rendezvous.Error // set while the hello is applied
+	unstored  bool              // refused only because it cannot be stored now: the node is known
 	passed    atomic.Bool       // the connection is net/http's
 
 	// Under run.mu.
 	suspect      bool
+	expiring     bool // its lease has run out, which is not applied yet
 	waitingSince time.Time
 	told         uint64 // version of the last progress text
 }
@@ -276,6 +278,9 @@ func (p *peer) enter(h hello) error {
 		}
 		if !r.hello(p, ev) {
 			continue // the run was forgotten meanwhile: ask for it anew
+		}
+		if p.unstored {
+			return fmt.Errorf("%w: %w", errNotStored, p.refusedBy)
 		}
 		if p.refusedBy != nil {
 			p.server.discard(r)

@@ -3,6 +3,7 @@ package control
 import (
 	"crypto/rand"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -19,11 +20,15 @@ type run struct {
 
 	mu       sync.Mutex
 	machine  *rendezvous.Machine
-	gone     bool // forgotten or closed: apply nothing more
-	used     bool // a hello was accepted once
+	gone     bool              // forgotten or closed: apply nothing more
+	broken   *rendezvous.Error // its machine has panicked: it is not used any more
+	used     bool              // a hello was accepted once
 	peers    map[rendezvous.SessionID]*peer
-	greeting *peer // whose hello is being applied
+	latest   map[rendezvous.SessionID]*peer // who said hello last; its hello may not be applied yet
+	hellos   int                            // that are not applied yet
+	greeting *peer                          // whose hello is being applied
 	timers   map[rendezvous.Timer]runTimer
+	stored   stored
 
 	leases  leases
 	waiting progressBoard
@@ -31,6 +36,7 @@ type run struct {
 
 	idleSince time.Time // zero while a node is alive or connected
 	changes   []string  // to be logged when mu is free: a log may block
+	failure   *failure  // the same
 }
 
 // runTimer is a running timer of the machine, kept under its name (Seq zero).
@@ -47,35 +53,71 @@ func newRun(s *Server, id string, seq uint64) *run {
 	if s.cfg.RunID == "" {
 		log = log.With("run", id)
 	}
-	return &run{
+	r := &run{
 		server: s, id: id, seq: seq, log: log,
-		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime()}),
+		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Keys: s.cfg.Quota.keys()}),
 		past:    chronicle{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
 		peers:   map[rendezvous.SessionID]*peer{},
+		latest:  map[rendezvous.SessionID]*peer{},
 		timers:  map[rendezvous.Timer]runTimer{},
 		waiting: progressBoard{peers: map[*peer]struct{}{}},
 	}
+	if s.writer != nil {
+		r.takeSnapshot()
+	}
+	return r
 }
 
-// hello applies a hello that came in on p. It reports false if the run was
-// forgotten meanwhile.
+// hello applies a hello that came in on p and returns when that is done. It
+// reports false if the run was forgotten meanwhile.
 func (r *run) hello(p *peer, h rendezvous.Hello) bool {
 	r.mu.Lock()
-	defer r.unlock()
 	if r.gone {
+		r.mu.Unlock()
 		return false
 	}
-	r.greeting = p
-	r.apply(h)
-	r.greeting = nil
-	return true
+	if p.refusedBy = r.overQuota(h); p.refusedBy != nil {
+		r.mu.Unlock()
+		return true
+	}
+	r.latest[h.Session] = p
+	r.hellos++
+	e := r.submit(h, p)
+	r.unlock()
+	err := e.wait()
+	r.mu.Lock()
+	defer r.unlock()
+	if err != nil || e.void {
+		r.hellos--
+	}
+	if err != nil {
+		p.refusedBy = err
+		p.unstored = r.machine.Has(h.Session)
+	}
+	if p.refusedBy != nil {
+		r.ungreet(p, h.Session)
+	}
+	return !e.void
+}
+
+// ungreet takes back that p has said hello, which was refused. A connection that
+// the session had before may have ended meanwhile.
+func (r *run) ungreet(p *peer, session rendezvous.SessionID) {
+	if r.latest[session] != p {
+		return
+	}
+	delete(r.latest, session)
+	if old := r.peers[session]; old != nil {
+		r.latest[session] = old
+	} else if !r.gone && r.broken == nil && r.machine.Has(session) {
+		r.submit(rendezvous.Disconnect{Session: session}, nil)
+	}
 }
 
 // request applies a request that came in on p, unless a newer connection has
 // taken the session over.
 func (r *run) request(p *peer, f request) {
 	r.mu.Lock()
-	defer r.unlock()
 	switch {
 	case r.gone || r.peers[p.session] != p:
 	case f.Event == nil:
@@ -83,10 +125,11 @@ func (r *run) request(p *peer, f request) {
 		p.out.send(reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
 	default:
-		if f.Op == rendezvous.OpJoin {
-			r.startWaiting(p)
-		}
-		r.apply(f.event(p.session))
+		r.submit(f.event(p.session), p)
+	}
+	r.unlock()
+	if w := r.server.writer; w != nil {
+		w.throttle()
 	}
 }
 
@@ -94,17 +137,60 @@ func (r *run) request(p *peer, f request) {
 func (r *run) disconnect(p *peer) {
 	r.mu.Lock()
 	defer r.unlock()
-	if r.peers[p.session] != p {
-		return
+	if r.peers[p.session] == p {
+		r.detach(p)
 	}
-	r.detach(p)
+	if r.latest[p.session] != p {
+		return // dropped, or a newer connection has said hello
+	}
+	delete(r.latest, p.session)
 	if !r.gone {
-		r.apply(rendezvous.Disconnect{Session: p.session})
+		r.submit(rendezvous.Disconnect{Session: p.session}, nil)
 	}
+}
+
+// submit brings an event into the run: at once, or when it is stored; mu is held.
+func (r *run) submit(ev rendezvous.Event, p *peer) *entry {
+	e := &entry{run: r, ev: ev, peer: p}
+	w := r.server.writer
+	if w == nil {
+		r.enact(e)
+		return e
+	}
+	if e.logged, e.refused = encode(ev); e.refused == nil {
+		w.add(e)
+	}
+	return e
+}
+
+// enact applies an entry; mu is held.
+func (r *run) enact(e *entry) {
+	switch ev := e.ev.(type) {
+	case rendezvous.Hello:
+		r.hellos--
+		r.greeting = e.peer
+		defer func() { r.greeting = nil }()
+	case rendezvous.Join:
+		if r.peers[ev.Session] == e.peer {
+			r.startWaiting(e.peer)
+		}
+	}
+	r.apply(e.ev)
 }
 
 // apply applies one event and carries out its effects; mu is held.
 func (r *run) apply(ev rendezvous.Event) {
+	if r.broken != nil {
+		if r.greeting != nil {
+			r.greeting.refusedBy = r.broken
+		}
+		return
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			r.fail(v, debug.Stack())
+		}
+	}()
 	effects := r.machine.Apply(ev)
 	for _, e := range effects {
 		r.carryOut(e)
@@ -131,9 +217,7 @@ func (r *run) carryOut(e rendezvous.Effect) {
 		}
 	case rendezvous.Drop:
 		if p := r.peers[e.Session]; p != nil {
-			r.detach(p)
-			p.out.send(drop{e.Err})
-			p.drain()
+			r.expel(p, e.Err)
 		}
 	case rendezvous.SetTimer:
 		r.setTimer(e.Timer, e.After)
@@ -146,9 +230,13 @@ func (r *run) carryOut(e rendezvous.Effect) {
 
 // unlock releases mu and logs what has changed.
 func (r *run) unlock() {
-	changes := r.changes
-	r.changes = nil
+	changes, failure := r.changes, r.failure
+	r.changes, r.failure = nil, nil
 	r.mu.Unlock()
+	if failure != nil {
+		r.log.Error("this run is broken by a defect of Rallypoint and is not served any more; other runs go on",
+			"defect", failure.what, "stack", string(failure.stack))
+	}
 	for _, text := range changes {
 		r.log.Info(text)
 	}
@@ -180,6 +268,16 @@ func (r *run) detach(p *peer) {
 	r.server.idle.detach(attachment{r.id, p.session})
 }
 
+// expel ends a connection and tells its node why.
+func (r *run) expel(p *peer, err *rendezvous.Error) {
+	r.detach(p)
+	if r.latest[p.session] == p {
+		delete(r.latest, p.session)
+	}
+	p.out.send(drop{err})
+	p.drain()
+}
+
 func (r *run) setTimer(t rendezvous.Timer, after time.Duration) {
 	r.stopTimer(t)
 	name := t
@@ -203,7 +301,7 @@ func (r *run) fired(t rendezvous.Timer) {
 		if r.timers[name].seq == t.Seq {
 			delete(r.timers, name)
 		}
-		r.apply(rendezvous.TimerFired{Timer: t})
+		r.submit(rendezvous.TimerFired{Timer: t}, nil)
 	})
 }
 
@@ -215,7 +313,7 @@ func (r *run) callback(f func()) {
 	defer r.server.gate.leave()
 	r.mu.Lock()
 	defer r.unlock()
-	if !r.gone {
+	if !r.gone && r.broken == nil {
 		f()
 	}
 }
@@ -229,6 +327,11 @@ func (r *run) close() {
 
 func (r *run) retire() {
 	r.gone = true
+	r.stopClocks()
+}
+
+// stopClocks stops everything that a clock would start.
+func (r *run) stopClocks() {
 	for _, t := range r.timers {
 		t.stop.Stop()
 	}
@@ -244,13 +347,13 @@ func (r *run) forgettable() bool {
 	defer r.mu.Unlock()
 	now := r.server.clock.Now()
 	switch {
-	case len(r.peers) > 0 || r.machine.Live() > 0:
+	case len(r.peers) > 0 || r.hellos > 0 || r.broken == nil && r.machine.Live() > 0:
 		r.idleSince = time.Time{}
 		return false
 	case r.idleSince.IsZero():
 		r.idleSince = now
 		return false
-	case now.Sub(r.idleSince) < idleRun:
+	case now.Sub(r.idleSince) < r.server.cfg.ForgetAfter:
 		return false
 	}
 	r.retire()
@@ -261,7 +364,7 @@ func (r *run) forgettable() bool {
 func (r *run) retireUnused() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.used || r.gone {
+	if r.used || r.gone || r.hellos > 0 {
 		return false
 	}
 	r.retire()

@@ -30,6 +30,15 @@ type Config struct {
 	HTTPOpen bool
 	// Clock defaults to RealClock.
 	Clock Clock
+	// Quota bounds each run; the zero value is the default.
+	Quota Quota
+	// ForgetAfter is how long a run without nodes is remembered, with its round
+	// number; 0: DefaultForgetAfter.
+	ForgetAfter time.Duration
+	// Data, if set, is where runs are kept: what was acknowledged is there after
+	// any end of the process. It belongs to the caller, who closes it after the
+	// server.
+	Data *Data
 	// Log gets one line for each change of a run and for each connection that is
 	// refused. The lines of a server of many runs name the run; with RunID set
 	// they do not, for the logger of one run may do so itself. Nil is none.
@@ -44,13 +53,14 @@ type Config struct {
 const (
 	// helloTimeout is how long a connection may take to say who it is.
 	helloTimeout = 10 * time.Second
-	// idleRun is how long a run without nodes keeps its round number.
-	idleRun = time.Hour
-	// sweepEvery is how often idle runs are looked for.
+	// sweepEvery is how often runs to be forgotten are looked for, at least.
 	sweepEvery = time.Minute
 	// maxRuns bounds the runs that a server remembers.
 	maxRuns = 1 << 16
 )
+
+// DefaultForgetAfter is how long a run without nodes is remembered.
+const DefaultForgetAfter = time.Hour
 
 // Server hosts the control plane of one run or many. Its methods are safe for
 // concurrent use.
@@ -71,6 +81,7 @@ type Server struct {
 	peers     map[*peer]struct{}
 	sweeper   Stopper
 
+	writer  *writer // nil: nothing is stored
 	meters  meters
 	repeats repeats
 
@@ -90,6 +101,9 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if cfg.ForgetAfter == 0 {
+		cfg.ForgetAfter = DefaultForgetAfter
+	}
 	hostname, _ := os.Hostname()
 	s := &Server{
 		cfg: cfg, clock: cfg.Clock, log: cfg.Log,
@@ -100,6 +114,11 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		stop:      make(chan struct{}),
 	}
 	s.http = newHTTPPort(s)
+	if cfg.Data != nil {
+		s.writer = newWriter(s, cfg.Data)
+		s.takeUp(cfg.Data)
+		go s.writer.serve()
+	}
 	s.sweepLater()
 	for _, l := range listeners {
 		s.wg.Go(func() { s.accept(l) })
@@ -139,6 +158,9 @@ func (s *Server) Close() error {
 	s.http.shut()
 	for _, p := range peers {
 		p.end()
+	}
+	if s.writer != nil {
+		s.writer.close()
 	}
 	s.gate.close()
 	s.wg.Wait()
@@ -232,13 +254,13 @@ func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 
 // sweepLater arranges for idle runs to be forgotten.
 func (s *Server) sweepLater() {
-	s.sweeper = s.clock.AfterFunc(sweepEvery, func() {
+	s.sweeper = s.clock.AfterFunc(min(sweepEvery, s.cfg.ForgetAfter), func() {
 		if !s.gate.enter() {
 			return
 		}
 		defer s.gate.leave()
 		for _, r := range s.sweep() {
-			r.log.Info("forgot a run that has been idle", "for", idleRun)
+			r.log.Info("forgot a run that has been idle", "for", s.cfg.ForgetAfter)
 		}
 	})
 }
@@ -253,6 +275,7 @@ func (s *Server) sweep() (forgotten []*run) {
 	for id, r := range s.runs {
 		if r.forgettable() {
 			delete(s.runs, id)
+			r.erase()
 			forgotten = append(forgotten, r)
 		}
 	}
@@ -266,12 +289,13 @@ func (s *Server) discard(r *run) {
 	defer s.mu.Unlock()
 	if s.runs[r.id] == r && r.retireUnused() {
 		delete(s.runs, r.id)
+		r.erase()
 	}
 }
 
 // uptime is what rendezvous.Config.Uptime asks for.
 func (s *Server) uptime() time.Duration {
-	if !s.cfg.Fixed {
+	if !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh() {
 		return -1
 	}
 	return s.clock.Now().Sub(s.started)

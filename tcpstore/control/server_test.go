@@ -251,11 +251,11 @@ func TestIdleRunsAreForgottenAfterAnHour(t *testing.T) {
 	if r := round("s1"); r != 1 {
 		t.Fatalf("round %d, want 1", r)
 	}
-	s.clock.Advance(idleRun / 2)
+	s.clock.Advance(DefaultForgetAfter / 2)
 	if r := round("s2"); r != 2 {
 		t.Errorf("round %d after half an hour, want 2", r)
 	}
-	s.clock.Advance(idleRun + 2*sweepEvery)
+	s.clock.Advance(DefaultForgetAfter + 2*sweepEvery)
 	if r := round("s3"); r != 1 {
 		t.Errorf("round %d after more than an hour, want 1", r)
 	}

@@ -212,13 +212,13 @@ func (s *Server) runIDs() []string {
 func (r *run) busy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.machine.Live() > 0
+	return r.broken == nil && r.machine.Live() > 0
 }
 
 func (r *run) status() RunStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, past := r.machine.Status(), &r.past
+	m, past := r.describe(), &r.past
 	st := RunStatus{
 		RunID: m.RunID, Generation: m.Generation, Phase: m.Phase,
 		Nodes:         NodeRange{m.Policy.Min, m.Policy.Max, m.Policy.NodeUnit, m.Policy.Target},
@@ -261,6 +261,17 @@ func (r *run) status() RunStatus {
 		st.Closed = &ClosedStatus{c.How, c.By, c.Reason, stamp(c.At)}
 	}
 	return st
+}
+
+// describe is the machine's status; a broken machine is not asked.
+func (r *run) describe() rendezvous.Status {
+	if r.broken == nil {
+		return r.machine.Status()
+	}
+	return rendezvous.Status{
+		RunID: r.id, Round: r.past.census.Round, Phase: rendezvous.PhaseClosed,
+		Closed: &rendezvous.ClosedStatus{How: "failed", By: "the control plane", Reason: r.broken.Text},
+	}
 }
 
 func roleOf(j rendezvous.JoinStatus) string {

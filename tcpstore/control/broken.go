@@ -1,0 +1,30 @@
+package control
+
+import "rallypoint/core/rendezvous"
+
+// failure is a panic of a run's machine, to be logged.
+type failure struct {
+	what  any
+	stack []byte
+}
+
+// fail ends the service of a run whose machine has panicked: its state cannot be
+// trusted any more. The other runs are not affected; mu is held.
+func (r *run) fail(what any, stack []byte) {
+	r.failure = &failure{what, stack}
+	err, known := what.(*rendezvous.Error)
+	if !known {
+		err = brokenRun(r.id, what)
+	}
+	r.broken = err
+	r.stopClocks()
+	for _, p := range r.peers {
+		r.expel(p, err)
+	}
+	if r.greeting != nil {
+		r.greeting.refusedBy = err
+	}
+	r.past.census = rendezvous.Census{Phase: rendezvous.PhaseClosed, Round: r.past.census.Round, Ended: "failed"}
+	clear(r.past.joins)
+	r.note(err.Text)
+}

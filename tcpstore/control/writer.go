@@ -1,0 +1,314 @@
+package control
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore/journal"
+)
+
+const (
+	// A commit that failed is tried again after these pauses, doubled each time.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 2 * time.Second
+
+	// maxQueued bounds the bytes that wait for a commit; who sends more is not
+	// read from meanwhile.
+	maxQueued = 64 << 20
+
+	// A run's state is stored anew when its events since take up as much as it
+	// does, and at least this.
+	minSnapshotAfter = 256 << 10
+)
+
+// entry is an event on its way into a run.
+type entry struct {
+	run  *run
+	ev   rendezvous.Event
+	peer *peer // hello and requests: who sent it
+
+	logged  []byte
+	forget  bool          // no event: the run's data go
+	done    chan struct{} // closed when it was applied, or will not be; nil: it was applied at once
+	void    bool          // the run is gone
+	refused *rendezvous.Error
+}
+
+// wait returns when the entry has been applied or will not be, and why not.
+func (e *entry) wait() *rendezvous.Error {
+	if e.done != nil {
+		<-e.done
+	}
+	return e.refused
+}
+
+// writer stores the events of all runs before they are applied: those that come
+// while one commit is on its way to the disk are the next one.
+type writer struct {
+	server *Server
+	data   *Data
+
+	mu     sync.Mutex
+	room   sync.Cond // fewer than maxQueued bytes wait, or closed
+	queue  []*entry
+	queued int // bytes
+	closed bool
+
+	wake chan struct{}
+	stop chan struct{}
+	ends chan struct{}
+
+	// Of its goroutine.
+	failing   bool
+	snapshots []*run
+}
+
+func newWriter(s *Server, d *Data) *writer {
+	w := &writer{server: s, data: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), ends: make(chan struct{})}
+	w.room.L = &w.mu
+	return w
+}
+
+// add queues an entry; it never blocks.
+func (w *writer) add(e *entry) {
+	e.done = make(chan struct{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		e.void = true
+		close(e.done)
+		return
+	}
+	w.queue = append(w.queue, e)
+	w.queued += len(e.logged)
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// throttle waits until there is room in the queue.
+func (w *writer) throttle() {
+	w.mu.Lock()
+	for w.queued > maxQueued && !w.closed {
+		w.room.Wait()
+	}
+	w.mu.Unlock()
+}
+
+// close lets the commit that is on its way end and returns when nothing more is
+// written. What was not stored is not applied.
+func (w *writer) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.room.Broadcast()
+	w.mu.Unlock()
+	close(w.stop)
+	<-w.ends
+}
+
+// serve is the writer's goroutine.
+func (w *writer) serve() {
+	defer close(w.ends)
+	pause := firstRetry
+	var kept []*entry
+	for {
+		select {
+		case <-w.stop:
+			w.drop(kept)
+			return
+		case <-w.wake:
+		}
+		batch := append(kept, w.take()...)
+		kept = w.commit(batch)
+		if !w.failing {
+			pause = firstRetry
+			continue
+		}
+		retry := time.NewTimer(pause)
+		select {
+		case <-retry.C:
+		case <-w.stop:
+			retry.Stop()
+		}
+		pause = min(2*pause, lastRetry)
+		w.poke()
+	}
+}
+
+func (w *writer) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take empties the queue. What is kept for another try stays counted.
+func (w *writer) take() []*entry {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	queue := w.queue
+	w.queue = nil
+	return queue
+}
+
+// drop ends entries that will not be applied.
+func (w *writer) drop(kept []*entry) {
+	for _, e := range append(kept, w.take()...) {
+		e.void = true
+		close(e.done)
+	}
+}
+
+// release takes entries out of the count.
+func (w *writer) release(size int) {
+	w.mu.Lock()
+	w.queued -= size
+	w.room.Broadcast()
+	w.mu.Unlock()
+}
+
+// commit stores a batch and applies it. After a failure it returns what is to be
+// tried again.
+func (w *writer) commit(batch []*entry) (kept []*entry) {
+	order, byRun := group(batch)
+	changes := w.changes(order, byRun)
+	if len(changes) > 0 {
+		began := w.server.clock.Now()
+		err := w.data.journal.Write(changes)
+		w.server.meters.commits.observe(w.server.clock.Now().Sub(began), &commitBuckets)
+		if err != nil {
+			return w.failed(batch, err)
+		}
+	}
+	w.server.meters.committed.Add(uint64(len(batch)))
+	if w.failing {
+		w.failing = false
+		w.server.log.Info("the data directory can be written again")
+	}
+	for _, r := range append(w.snapshots, order...) {
+		r.stored.snapshot = nil
+	}
+	w.snapshots = nil
+	size := 0
+	for _, r := range order {
+		for _, e := range byRun[r] {
+			size += len(e.logged)
+		}
+		w.apply(r, byRun[r])
+	}
+	w.release(size)
+	if len(w.snapshots) > 0 {
+		w.poke()
+	}
+	return nil
+}
+
+// group sorts a batch by run; the order within a run stays.
+func group(batch []*entry) (order []*run, byRun map[*run][]*entry) {
+	byRun = map[*run][]*entry{}
+	for _, e := range batch {
+		if byRun[e.run] == nil {
+			order = append(order, e.run)
+		}
+		byRun[e.run] = append(byRun[e.run], e)
+	}
+	return order, byRun
+}
+
+// changes is what a batch and the snapshots that are due write.
+func (w *writer) changes(order []*run, byRun map[*run][]*entry) []journal.Change {
+	var changes []journal.Change
+	for _, r := range w.snapshots {
+		if byRun[r] == nil {
+			changes = append(changes, journal.Change{Run: r.seq, Snapshot: r.stored.snapshot})
+		}
+	}
+	for _, r := range order {
+		c := journal.Change{Run: r.seq, Snapshot: r.stored.snapshot, First: r.stored.last + 1}
+		for _, e := range byRun[r] {
+			if e.forget {
+				c.Forget = true
+			} else {
+				c.Events = append(c.Events, e.logged)
+			}
+		}
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// apply applies a run's entries, which are stored.
+func (w *writer) apply(r *run, entries []*entry) {
+	r.mu.Lock()
+	for _, e := range entries {
+		if e.forget {
+			continue
+		}
+		r.stored.last++
+		r.stored.since += len(e.logged)
+		if e.void = r.gone; !e.void {
+			r.enact(e)
+		}
+	}
+	if !r.gone && r.broken == nil && r.stored.since > max(minSnapshotAfter, r.stored.size) {
+		r.takeSnapshot()
+		w.snapshots = append(w.snapshots, r)
+	}
+	r.unlock()
+	for _, e := range entries {
+		close(e.done)
+	}
+}
+
+// failed refuses what can be refused, and keeps the rest for another try. Nothing
+// of the batch was applied.
+func (w *writer) failed(batch []*entry, cause error) (kept []*entry) {
+	w.server.meters.commitFailures.Add(1)
+	if !w.failing {
+		w.failing = true
+		w.server.log.Error("the data directory cannot be written: nodes that want to join are refused, other changes wait until it can", "error", cause)
+	}
+	size := 0
+	for _, e := range batch {
+		if !e.refusable() {
+			kept = append(kept, e)
+			continue
+		}
+		size += len(e.logged)
+		e.refuse(cause)
+	}
+	w.release(size)
+	return kept
+}
+
+// refusable reports whether the node that sent the event can do without it:
+// requests for a place, and hellos. Other requests belong to rounds that run.
+func (e *entry) refusable() bool {
+	switch e.ev.(type) {
+	case rendezvous.Hello, rendezvous.Join:
+		return true
+	}
+	return false
+}
+
+// errNotStored ends the connection of a node that is known: it comes back.
+var errNotStored = errors.New("its hello could not be stored")
+
+// refuse answers an event that could not be stored.
+func (e *entry) refuse(cause error) {
+	r := e.run
+	e.refused = rendezvous.Errorf(rendezvous.CodeConnection,
+		"run %q: the control plane at %s takes no node, because it cannot store what it would promise: %v; make room there, or start it on another --data-dir",
+		r.id, r.server.Addr(), cause)
+	if j, ok := e.ev.(rendezvous.Join); ok {
+		r.mu.Lock()
+		if r.peers[e.peer.session] == e.peer {
+			e.peer.out.sendReply(reply{Number: j.Number, Err: e.refused})
+		}
+		r.mu.Unlock()
+	}
+	close(e.done)
+}

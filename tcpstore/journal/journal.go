@@ -1,0 +1,374 @@
+// Package journal keeps what a hosted control plane has acknowledged: for each
+// run a snapshot and the events since, in one bbolt file of a directory that one
+// process has at a time. It knows nothing of what the bytes mean.
+//
+// Layout of the file, format 1 (docs/design.md, "Durable"): the bucket "meta"
+// says what the file is; "runs" maps a run's number to its id, snapshot and the
+// number of the last event in that; "log" maps a run's number and an event's to
+// the event. Numbers are 8 bytes, big endian; each value of the latter two begins
+// with the CRC-32C of its key and the rest.
+package journal
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// Format is the version of the file. A newer one is refused.
+const Format = 1
+
+const (
+	fileName = "control.db"
+	kind     = "rallypoint control plane"
+)
+
+var (
+	metaBucket = []byte("meta")
+	runsBucket = []byte("runs")
+	logBucket  = []byte("log")
+	kindKey    = []byte("kind")
+	formatKey  = []byte("format")
+)
+
+var checksums = crc32.MakeTable(crc32.Castagnoli)
+
+// Options of a journal; the zero value is what a server uses.
+type Options struct {
+	// LockWait is how long to wait for another process to let go of the
+	// directory; 0: 2 s.
+	LockWait time.Duration
+	// MaxSize bounds the file; 0: only the disk does.
+	MaxSize int
+}
+
+// Journal is an open data directory. Its methods are safe for concurrent use,
+// but Close waits for nobody.
+type Journal struct {
+	path  string
+	lock  *lockFile
+	db    *bbolt.DB
+	fresh bool
+}
+
+// Run is what a journal holds of one run.
+type Run struct {
+	Number   uint64 // names the run in this journal; never used again
+	ID       string
+	Snapshot []byte
+	Through  uint64   // number of the last event that is in the snapshot
+	Events   [][]byte // those after it, in order
+}
+
+// Change is what Write does to one run, in the order of the fields.
+type Change struct {
+	Run      uint64
+	Snapshot *Snapshot // replaces the one before and the events that are in it
+	First    uint64    // number of the first of Events
+	Events   [][]byte
+	Forget   bool // everything of the run goes
+}
+
+// Snapshot is a run's state after an event.
+type Snapshot struct {
+	ID      string
+	Through uint64
+	State   []byte
+}
+
+// Open makes the directory (mode 0700) and the file (0600) unless they are there,
+// and locks the directory until Close. A directory that another process has, and
+// a file that is foreign, torn or of a newer format, are errors that say what to
+// do; nothing is changed then.
+func Open(dir string, o Options) (j *Journal, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	lock, err := takeLock(dir, o.LockWait)
+	if err != nil {
+		return nil, err
+	}
+	j = &Journal{path: filepath.Join(dir, fileName), lock: lock}
+	defer func() {
+		if err != nil {
+			lock.release()
+		}
+	}()
+	if _, err := os.Lstat(j.path); errors.Is(err, os.ErrNotExist) {
+		j.fresh = true
+		if err := create(j.path, o); err != nil {
+			return nil, fmt.Errorf("cannot make the data file %s: %w", j.path, err)
+		}
+	}
+	err = guard(func() error { return j.open(o) })
+	if err != nil {
+		return nil, err
+	}
+	return j, nil
+}
+
+// create makes the file under another name first, so that it is either whole or
+// not there.
+func create(path string, o Options) error {
+	unfinished := path + ".new"
+	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	db, err := bbolt.Open(unfinished, 0o600, &bbolt.Options{MaxSize: o.MaxSize})
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range [][]byte{metaBucket, runsBucket, logBucket} {
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
+			}
+		}
+		meta := tx.Bucket(metaBucket)
+		return errors.Join(meta.Put(kindKey, []byte(kind)), meta.Put(formatKey, number(Format)))
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// guard turns what a broken file does to bbolt, which maps it, into an error.
+func guard(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%v", v)
+		}
+	}()
+	return f()
+}
+
+// remedy ends the errors of a file that cannot be used.
+const remedy = "give another --data-dir, or move the file away: jobs that run now rejoin by themselves, with what they know"
+
+func (j *Journal) open(o Options) error {
+	info, err := os.Lstat(j.path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("data file %s is not a regular file; give another --data-dir", j.path)
+	}
+	if info.Size() == 0 {
+		return fmt.Errorf("data file %s is empty, as a crash of the file system may leave it; %s", j.path, remedy)
+	}
+	err = guard(func() error {
+		var err error
+		j.db, err = bbolt.Open(j.path, 0o600, &bbolt.Options{Timeout: time.Second, MaxSize: o.MaxSize, NoStatistics: true})
+		return err
+	})
+	switch {
+	case err == nil:
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("data file %s: %w", j.path, err)
+	default:
+		return fmt.Errorf("data file %s cannot be read: it is torn, or not a data file of Rallypoint (%w); %s", j.path, err, remedy)
+	}
+	err = guard(func() error { return j.db.View(j.identify) })
+	if err != nil {
+		_ = j.db.Close()
+	}
+	return err
+}
+
+// identify checks that the file is ours, whole and not newer.
+func (j *Journal) identify(tx *bbolt.Tx) error {
+	info, err := os.Stat(j.path)
+	if err != nil {
+		return err
+	}
+	if info.Size() < tx.Size() {
+		return fmt.Errorf("data file %s is torn: it has %d bytes and should have %d; %s", j.path, info.Size(), tx.Size(), remedy)
+	}
+	meta := tx.Bucket(metaBucket)
+	if meta == nil || !bytes.Equal(meta.Get(kindKey), []byte(kind)) || len(meta.Get(formatKey)) != 8 {
+		return fmt.Errorf("data file %s is a bbolt file of another program; give another --data-dir", j.path)
+	}
+	if format := binary.BigEndian.Uint64(meta.Get(formatKey)); format > Format || format == 0 {
+		return fmt.Errorf("data file %s has format %d, written by a newer release; this one reads up to %d: use the newer release, or give another --data-dir",
+			j.path, format, Format)
+	}
+	if tx.Bucket(runsBucket) == nil || tx.Bucket(logBucket) == nil {
+		return fmt.Errorf("data file %s is torn: it has no runs; %s", j.path, remedy)
+	}
+	return nil
+}
+
+// Fresh reports whether Open has made the file.
+func (j *Journal) Fresh() bool { return j.fresh }
+
+// Path returns the name of the file.
+func (j *Journal) Path() string { return j.path }
+
+// Size returns the size of the file in bytes.
+func (j *Journal) Size() int64 {
+	info, err := os.Stat(j.path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// Close lets go of the directory. Everything that Write has returned nil for is
+// there at the next Open.
+func (j *Journal) Close() error {
+	err := j.db.Close()
+	j.lock.release()
+	return err
+}
+
+// Runs reads all runs, in the order of their numbers. An error says which part
+// of the file is broken.
+func (j *Journal) Runs() (runs []Run, err error) {
+	err = guard(func() error {
+		return j.db.View(func(tx *bbolt.Tx) error {
+			runs, err = readRuns(tx)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("data file %s is torn: %w; %s", j.path, err, remedy)
+	}
+	return runs, nil
+}
+
+func readRuns(tx *bbolt.Tx) ([]Run, error) {
+	var runs []Run
+	place := map[uint64]int{}
+	err := tx.Bucket(runsBucket).ForEach(func(key, value []byte) error {
+		body, err := unseal(key, value)
+		if err != nil || len(key) != 8 || len(body) < 10 {
+			return fmt.Errorf("run %x: %w", key, cmp.Or(err, errShort))
+		}
+		through, idLen := binary.BigEndian.Uint64(body), int(binary.BigEndian.Uint16(body[8:]))
+		if len(body) < 10+idLen {
+			return fmt.Errorf("run %x: %w", key, errShort)
+		}
+		r := Run{
+			Number: binary.BigEndian.Uint64(key), Through: through,
+			ID: string(body[10 : 10+idLen]), Snapshot: bytes.Clone(body[10+idLen:]),
+		}
+		place[r.Number] = len(runs)
+		runs = append(runs, r)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return runs, tx.Bucket(logBucket).ForEach(func(key, value []byte) error {
+		body, err := unseal(key, value)
+		if err != nil || len(key) != 16 {
+			return fmt.Errorf("event %x: %w", key, cmp.Or(err, errShort))
+		}
+		i, known := place[binary.BigEndian.Uint64(key)]
+		if !known {
+			return fmt.Errorf("event %x belongs to no run", key)
+		}
+		r := &runs[i]
+		if n := binary.BigEndian.Uint64(key[8:]); n != r.Through+uint64(len(r.Events))+1 {
+			return fmt.Errorf("event %d of run %q is missing", r.Through+uint64(len(r.Events))+1, r.ID)
+		}
+		r.Events = append(r.Events, bytes.Clone(body))
+		return nil
+	})
+}
+
+var (
+	errShort    = errors.New("it is cut short")
+	errChecksum = errors.New("its checksum is wrong")
+)
+
+// Write does all changes at once, or none: it returns nil once they are on the
+// disk. After an error it may be called again.
+func (j *Journal) Write(changes []Change) error {
+	err := guard(func() error {
+		return j.db.Update(func(tx *bbolt.Tx) error {
+			for i := range changes {
+				if err := changes[i].write(tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("writing to %s: %w", j.path, err)
+	}
+	return nil
+}
+
+func (c *Change) write(tx *bbolt.Tx) error {
+	runs, log := tx.Bucket(runsBucket), tx.Bucket(logBucket)
+	run := number(c.Run)
+	if s := c.Snapshot; s != nil {
+		body := make([]byte, 0, 10+len(s.ID)+len(s.State))
+		body = binary.BigEndian.AppendUint64(body, s.Through)
+		body = binary.BigEndian.AppendUint16(body, uint16(len(s.ID)))
+		body = append(append(body, s.ID...), s.State...)
+		if err := errors.Join(runs.Put(run, seal(run, body)), deleteEvents(log, run, s.Through)); err != nil {
+			return err
+		}
+	}
+	for i, ev := range c.Events {
+		key := binary.BigEndian.AppendUint64(number(c.Run), c.First+uint64(i))
+		if err := log.Put(key, seal(key, ev)); err != nil {
+			return err
+		}
+	}
+	if c.Forget {
+		return errors.Join(runs.Delete(run), deleteEvents(log, run, 1<<64-1))
+	}
+	return nil
+}
+
+// deleteEvents deletes a run's events up to one.
+func deleteEvents(log *bbolt.Bucket, run []byte, through uint64) error {
+	last := binary.BigEndian.AppendUint64(bytes.Clone(run), through)
+	c := log.Cursor()
+	for key, _ := c.Seek(run); key != nil && bytes.Compare(key, last) <= 0; key, _ = c.Seek(run) {
+		if err := c.Delete(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func number(n uint64) []byte { return binary.BigEndian.AppendUint64(make([]byte, 0, 16), n) }
+
+func seal(key, body []byte) []byte {
+	sum := crc32.Update(crc32.Checksum(key, checksums), checksums, body)
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), sum), body...)
+}
+
+func unseal(key, value []byte) ([]byte, error) {
+	if len(value) < 4 {
+		return nil, errShort
+	}
+	body := value[4:]
+	if binary.BigEndian.Uint32(value) != crc32.Update(crc32.Checksum(key, checksums), checksums, body) {
+		return nil, errChecksum
+	}
+	return body, nil
+}

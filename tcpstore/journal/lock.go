@@ -1,0 +1,73 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	lockName    = "lock"
+	lockWait    = 2 * time.Second
+	lockEvery   = 20 * time.Millisecond
+	maxLockText = 200
+)
+
+// lockFile is the lock of a data directory. It is the system's, so that it ends
+// with the process, however that ends; the text in it only tells who has it.
+type lockFile struct{ f *os.File }
+
+func takeLock(dir string, wait time.Duration) (*lockFile, error) {
+	if wait == 0 {
+		wait = lockWait
+	}
+	path := filepath.Join(dir, lockName)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	for deadline := time.Now().Add(wait); ; time.Sleep(lockEvery) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			l := &lockFile{f}
+			l.sign()
+			return l, nil
+		case errors.Is(err, unix.EINTR):
+			continue
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			f.Close()
+			return nil, fmt.Errorf("cannot lock %s: %w; a data directory has to be on a file system with locks", path, err)
+		case time.Now().After(deadline):
+			who := holder(f)
+			f.Close()
+			return nil, fmt.Errorf("data directory %s is in use by another server%s, waited %v: "+
+				"stop that one, or give this one another --data-dir", dir, who, wait)
+		}
+	}
+}
+
+// sign writes who has the lock. It is only for people, so that a full disk does
+// not matter.
+func (l *lockFile) sign() {
+	host, _ := os.Hostname()
+	_ = l.f.Truncate(0)
+	_, _ = l.f.WriteAt(fmt.Appendf(nil, "pid %d on %s\n", os.Getpid(), host), 0)
+}
+
+// holder reads who has the lock.
+func holder(f *os.File) string {
+	text, _ := io.ReadAll(io.LimitReader(f, maxLockText))
+	if who := strings.TrimSpace(string(text)); who != "" {
+		return " (" + who + ")"
+	}
+	return ""
+}
+
+func (l *lockFile) release() { l.f.Close() }
