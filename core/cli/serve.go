@@ -12,12 +12,20 @@ func newServe(log *logging) *cobra.Command {
 	var listen string
 	var token tokenFlag
 	var httpOpen bool
+	var state serveState
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the control plane of many jobs",
 		Long: `Serve the control plane: who takes part in which job, with which rank. Any number
 of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
 of any of its nodes, and a restart of this process.
+
+With --data-dir everything that was promised to a node is on the disk before the
+node hears of it. After a crash or a kill, start it again with the same directory:
+nodes come back by themselves within their lease (10 s unless the job says
+otherwise), and no worker restarts. Without it, members bring back what they know,
+within join_timeout; their agents' keys are lost. One process has a directory at a
+time; a full disk refuses new nodes and keeps what it has.
 
 It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
 answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus). "rallypoint
@@ -34,12 +42,23 @@ everybody read.`,
 		Example: `  rallypoint serve
   rallypoint serve --listen 0.0.0.0:29400
   rallypoint serve --listen 0.0.0.0:29400 --token-file /etc/rallypoint/token
+  rallypoint serve --listen 0.0.0.0:29400 --data-dir /var/lib/rallypoint
   rallypoint serve --listen [fd00::1]:29400 --log-level debug`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			addr, err := parseListen(listen, control.DefaultPort)
 			if err != nil {
 				return err
+			}
+			if err := state.check(); err != nil {
+				return err
+			}
+			data, err := state.open()
+			if err != nil {
+				return err
+			}
+			if data != nil {
+				defer data.Close()
 			}
 			secret, err := token.open(log)
 			if err != nil {
@@ -49,7 +68,9 @@ everybody read.`,
 			if err != nil {
 				return err
 			}
-			s := control.Start(control.Config{Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, Log: log.logger()}, l)
+			s := control.Start(control.Config{
+				Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, Log: log.logger(), Data: data, Quota: state.quota, ForgetAfter: state.forgetAfter,
+			}, l)
 			fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())
 			<-cmd.Context().Done()
 			if err := s.Close(); err != nil {
@@ -61,5 +82,6 @@ everybody read.`,
 	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", control.DefaultPort), "`HOST:PORT` to listen on; port 0 is any free one")
 	token.addTo(cmd)
 	cmd.Flags().BoolVar(&httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
+	state.addFlags(cmd.Flags())
 	return cmd
 }

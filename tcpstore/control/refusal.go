@@ -14,28 +14,29 @@ import (
 type refusal int
 
 const (
-	refusedNothing     refusal = iota // it ended as it should, or broke by itself
-	refusedTCPStore                   // a PyTorch TCPStore client
-	refusedTLS                        // TLS, which is not supported yet
-	refusedForeign                    // none of the protocols of this port
-	refusedMalformed                  // our protocol, but wrong
-	refusedIncomplete                 // the connection ended before its hello was complete
-	refusedSilent                     // it did not say who it is in time
-	refusedSlow                       // it does not read what is sent to it
-	refusedVersion                    // no common protocol version
-	refusedMismatch                   // settings differ from the run's
-	refusedOtherRun                   // the port serves another run
-	refusedNodeInUse                  // the node id is in use
-	refusedTooManyRuns                // the server remembers too many runs
-	refusedHello                      // a hello with another fault
-	refusedRequest                    // a request that this version does not know
-	refusedHTTP                       // too many HTTP connections
-	refusedAuth                       // it did not prove that it knows the token
+	refusedNothing    refusal = iota // it ended as it should, or broke by itself
+	refusedTCPStore                  // a PyTorch TCPStore client
+	refusedTLS                       // TLS, which is not supported yet
+	refusedForeign                   // none of the protocols of this port
+	refusedMalformed                 // our protocol, but wrong
+	refusedIncomplete                // the connection ended before its hello was complete
+	refusedSilent                    // it did not say who it is in time
+	refusedSlow                      // it does not read what is sent to it
+	refusedVersion                   // no common protocol version
+	refusedMismatch                  // settings differ from the run's
+	refusedOtherRun                  // the port serves another run
+	refusedNodeInUse                 // the node id is in use
+	refusedQuota                     // the server remembers too many runs, or the run has too many nodes
+	refusedHello                     // a hello with another fault
+	refusedRequest                   // a request that this version does not know
+	refusedHTTP                      // too many HTTP connections
+	refusedAuth                      // it did not prove that it knows the token
+	refusedUnstored                  // the data directory cannot be written
 	refusals
 )
 
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
-	"version", "mismatch", "other_run", "node_in_use", "too_many_runs", "invalid_hello", "unknown_request", "http_overload", "authentication"}
+	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
 // tells that its hello was accepted.
@@ -58,6 +59,8 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedSlow
 	case errors.Is(err, errCrowded):
 		return refusedHTTP
+	case errors.Is(err, errNotStored):
+		return refusedUnstored
 	case errors.Is(err, errRefused) && errors.As(err, &e):
 		return refusalOfHello(e.Code)
 	case !greeted && errors.Is(err, io.ErrUnexpectedEOF):
@@ -79,7 +82,9 @@ func refusalOfHello(c rendezvous.Code) refusal {
 	case rendezvous.CodeNodeInUse:
 		return refusedNodeInUse
 	case rendezvous.CodeTooLarge:
-		return refusedTooManyRuns
+		return refusedQuota
+	case rendezvous.CodeConnection:
+		return refusedUnstored
 	}
 	return refusedHello
 }

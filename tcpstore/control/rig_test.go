@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore/journal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -231,9 +233,24 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
+// durably makes all servers of the tests keep their runs on the disk: the same
+// must be seen from outside.
+var durably = os.Getenv("RALLYPOINT_TEST_DURABLY") != ""
+
+// atOnce skips a test that moves the clock and looks at what has come of it: with
+// a disk in between that takes its time.
+func atOnce(t *testing.T) {
+	if durably {
+		t.Skip("events are applied when they are stored")
+	}
+}
+
 // testServer starts a server on a port of its own.
 func testServer(t *testing.T, cfg Config) (*Server, string) {
 	t.Helper()
+	if durably && cfg.Data == nil {
+		cfg.Data = testData(t, t.TempDir())
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -241,6 +258,17 @@ func testServer(t *testing.T, cfg Config) (*Server, string) {
 	s := Start(cfg, l)
 	t.Cleanup(func() { s.Close() })
 	return s, l.Addr().String()
+}
+
+// testData opens a data directory that is closed with the test.
+func testData(t *testing.T, dir string) *Data {
+	t.Helper()
+	d, err := OpenData(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
 }
 
 // newTestClient makes a client that is closed with the test.

@@ -36,6 +36,7 @@ func wantTexts(t *testing.T, changes []Change, parts ...string) {
 // TestStatusOfARunsLife follows a run of 2:3 nodes from its first node to its
 // end.
 func TestStatusOfARunsLife(t *testing.T) {
+	atOnce(t)
 	s := newFakeServer(t, Config{})
 	p := testParams("", 3)
 	p.Min = 2
@@ -178,6 +179,7 @@ func TestJoinKeepsItsTimeOverAReconnect(t *testing.T) {
 
 // TestPendingJoinsAreForgotten ends joins in all ways: nothing may be left.
 func TestPendingJoinsAreForgotten(t *testing.T) {
+	atOnce(t)
 	for name, end := range map[string]func(s *fakeServer, n *wireNode){
 		"leave": func(s *fakeServer, n *wireNode) {
 			n.ask(2, rendezvous.Leave{})

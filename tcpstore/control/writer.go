@@ -173,7 +173,7 @@ func (w *writer) release(size int) {
 // commit stores a batch and applies it. After a failure it returns what is to be
 // tried again.
 func (w *writer) commit(batch []*entry) (kept []*entry) {
-	order, byRun := group(batch)
+	order, byRun := byRuns(batch)
 	changes := w.changes(order, byRun)
 	if len(changes) > 0 {
 		began := w.server.clock.Now()
@@ -206,8 +206,8 @@ func (w *writer) commit(batch []*entry) (kept []*entry) {
 	return nil
 }
 
-// group sorts a batch by run; the order within a run stays.
-func group(batch []*entry) (order []*run, byRun map[*run][]*entry) {
+// byRuns sorts a batch by run; the order within a run stays.
+func byRuns(batch []*entry) (order []*run, byRun map[*run][]*entry) {
 	byRun = map[*run][]*entry{}
 	for _, e := range batch {
 		if byRun[e.run] == nil {
