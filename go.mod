@@ -3,6 +3,7 @@ module rallypoint
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/mattn/go-pointer v0.0.1
 	github.com/prometheus/common v0.72.0
 	github.com/spf13/cobra v1.10.2

@@ -22,7 +22,12 @@ import (
 	"rallypoint/tcpstore/journal"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(serveIn); dir != "" {
+		serveUntilKilled(dir, os.Getenv(serveAt))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what must happen; nothing is asserted
 // about it but that it ends.
