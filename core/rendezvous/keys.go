@@ -219,19 +219,24 @@ func (m *Machine) dropKeys(round uint64) {
 	}
 }
 
+// quotaHint says where the limits of keys come from.
+const quotaHint = "; the agents of a job need little, so look what fills it; `rallypoint serve` takes --max-keys and --max-key-bytes"
+
 func keyError(runID string, r KeyRequest, err error) *Error {
-	code := CodeInternal
+	code, hint := CodeInternal, ""
 	switch {
+	case errors.Is(err, store.ErrQuota):
+		code, hint = CodeTooLarge, quotaHint
 	case errors.Is(err, store.ErrNotNumber):
 		code = CodeNumber
-	case errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrTooLarge):
+	case errors.Is(err, store.ErrTooLarge):
 		code = CodeTooLarge
 	case errors.Is(err, store.ErrQueueEmpty):
 		code = CodeEmpty
 	case errors.Is(err, store.ErrArguments):
 		code = CodeInvalid
 	}
-	return Errorf(code, "run %q, round %d, key %.200q: %v", runID, r.Round, r.Keys[0], err)
+	return Errorf(code, "run %q, round %d, key %.200q: %v%s", runID, r.Round, r.Keys[0], err, hint)
 }
 
 // clone keeps an answer from changing with the engine's value; a present empty

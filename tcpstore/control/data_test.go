@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -393,4 +394,87 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 		}
 	}
 	j.Close()
+}
+
+// TestRunThatBreaksAgain takes up a run whose machine panics while its events are
+// replayed.
+func TestRunThatBreaksAgain(t *testing.T) {
+	log, lines := newLog(t)
+	d := newDurable(t, Config{Log: log})
+	good, bad := guest(d.addr, 1), guest(d.addr, 1)
+	bad.RunID = "bad"
+	member := group(t, good, 1)[0]
+	group(t, bad, 1)[0].cancel()
+	d.stop()
+	data := testData(t, d.dir)
+	for i := range data.runs {
+		if r := &data.runs[i]; r.id == "bad" {
+			if r.broken, r.stack = replay(r.machine, r.id, bomb{}); r.broken == nil {
+				t.Fatal("nothing was caught")
+			}
+			r.machine = nil
+		}
+	}
+	l, err := net.Listen("tcp", d.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Start(Config{Data: data, Log: log}, l)
+	lines.await(t, "broken by a defect", 1)
+	wantCode(t, newTestClient(t, bad, newSeen()).Connect(testContext(t)), rendezvous.CodeInternal, `"bad"`)
+	member.add(t, "k", 1)
+	s.Close()
+	data.Close()
+	if again := testData(t, d.dir); again.Runs() != 2 {
+		t.Errorf("%d runs are on the disk", again.Runs())
+	} else {
+		again.Close()
+	}
+	d.start()
+}
+
+// TestRoomIsMadeWhileItRuns fills a disk with something else and takes it away
+// again.
+func TestRoomIsMadeWhileItRuns(t *testing.T) {
+	d := newDurable(t, Config{})
+	d.stop()
+	if err := syscall.Mount("tmpfs", d.dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("mounting a disk is not allowed here (%v)", err)
+	}
+	t.Cleanup(func() {
+		d.stop()
+		if err := syscall.Unmount(d.dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	log, lines := newLog(t)
+	d.cfg.Log = log
+	d.start()
+	members := group(t, guest(d.addr, 2), 2)
+	filler, err := os.Create(filepath.Join(d.dir, "filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer filler.Close()
+	for err == nil {
+		_, err = filler.Write(make([]byte, 4096))
+	}
+	value := make([]byte, 64<<10)
+	held := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
+	lines.await(t, "cannot be written", 1)
+	err = newTestClient(t, guest(d.addr, 2), newSeen()).Connect(testContext(t))
+	wantCode(t, err, rendezvous.CodeConnection, "no space left on device")
+	if err := filler.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.Wait(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	lines.await(t, "can be written again", 1)
+	connected(t, guest(d.addr, 2), newSeen())
+	members[1].add(t, "sum", 1)
+	d.restart()
+	if got := members[1].add(t, "sum", 1); got != 2 {
+		t.Errorf("the sum is %d", got)
+	}
 }
