@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Union
 
 from . import _native
 from ._agent import Agent, Failure, Job, Place, Result, Signals
+from ._endpoint import BACKEND, FILE_BACKEND, STATIC_BACKEND, place
 from ._errors import Code, InvalidError
 from ._function import FunctionJob
 from ._log import logger
@@ -37,10 +38,6 @@ _DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
 # Variables of the launching process that its workers do not inherit: the error file is
 # for that process, and the round for what it belongs to itself.
 _OWN_VARIABLES = frozenset({"TORCHELASTIC_ERROR_FILE", "RALLYPOINT_ROUND"})
-
-# Keys of rdzv_configs that torch's launcher knows for every backend, and that are no
-# options of ours.
-_NOT_OPTIONS = frozenset({"timeout", "rank"})
 
 
 @dataclasses.dataclass
@@ -81,8 +78,9 @@ class LaunchConfig:
         rdzv_endpoint: where the nodes meet. "" with max_nodes 1 is a job of this node
             alone, whatever the backend.
         rdzv_backend: "rallypoint" (also "c10d", which it answers): host[:port] of a node or
-            of `rallypoint serve`; "static": host:port of node 0 of a fixed set of nodes,
-            whose ranks are rdzv_configs["rank"].
+            of `rallypoint serve`, or any other endpoint that has a scheme.
+            "rallypoint-file": a directory that all nodes share. "static": host:port of
+            node 0 of a fixed set of nodes, whose ranks are rdzv_configs["rank"].
         rdzv_configs: options of the rendezvous, as in --rdzv-conf.
         rdzv_timeout: torch's old name for rdzv_configs["timeout"], which only a static job
             heeds.
@@ -230,12 +228,11 @@ def launch_agent(config: Any, entrypoint: Entrypoint | None, args: list[Any]) ->
         config = dataclasses.replace(config, run_id=str(int(uuid.uuid4())))
         say = logger.warning if config.max_nodes > 1 else logger.debug
         say("config has no run_id, generated a random run_id: %s", config.run_id)
-    place = _place(config)
     job = Job(
         argv=(),
         environment={},
         workers=config.nproc_per_node,
-        place=place,
+        place=_place(config),
         max_restarts=config.max_restarts,
         role=config.role,
         monitor_interval=config.monitor_interval,
@@ -255,8 +252,24 @@ def _invalid(text: str) -> InvalidError:
 
 def _place(config: Any) -> Place:
     backend, endpoint = config.rdzv_backend, config.rdzv_endpoint
-    options = {k: v for k, v in config.rdzv_configs.items() if k not in _NOT_OPTIONS}
-    place = Place(
+    if backend == "static":
+        backend = STATIC_BACKEND
+    if not endpoint and config.max_nodes == 1 and backend != STATIC_BACKEND:
+        return Place(config.run_id, local_addr=config.local_addr, min_nodes=config.min_nodes)
+    if not endpoint:
+        raise _invalid(f"{config.max_nodes} nodes have to meet somewhere: rdzv_endpoint is missing")
+    if backend in ("etcd", "etcd-v2"):
+        raise _invalid(
+            f"rdzv_backend {backend!r} (torch's default) is not available yet: name "
+            "rdzv_backend='rallypoint'"
+        )
+    if backend not in ("c10d", BACKEND, FILE_BACKEND, STATIC_BACKEND):
+        raise _invalid(
+            f"unknown rdzv_backend {backend!r}: there are rallypoint, rallypoint-file, "
+            "rallypoint-static, static and c10d"
+        )
+    endpoint, options = place(backend, endpoint, config.rdzv_configs)
+    return Place(
         run_id=config.run_id,
         endpoint=endpoint,
         min_nodes=config.min_nodes,
@@ -264,36 +277,6 @@ def _place(config: Any) -> Place:
         local_addr=config.local_addr,
         options=options,
     )
-    if backend in ("static", "rallypoint-static"):
-        return static_place(place, config.rdzv_configs)
-    if not endpoint:
-        if config.max_nodes > 1:
-            raise _invalid(
-                f"{config.max_nodes} nodes have to meet somewhere: rdzv_endpoint is missing"
-            )
-        return place
-    if backend in ("etcd", "etcd-v2"):
-        raise _invalid(
-            f"rdzv_backend {backend!r} (torch's default) is not available yet: name "
-            "rdzv_backend='rallypoint'"
-        )
-    if not (backend == "c10d" or backend.startswith("rallypoint")):
-        raise _invalid(f"unknown rdzv_backend {backend!r}: there are rallypoint, c10d and static")
-    return place
-
-
-def static_place(place: Place, configs: Mapping[str, Any]) -> Place:
-    """The place of a node of a static job. Its rank is `rank` or `node_rank`."""
-    if not place.endpoint:
-        raise _invalid("the endpoint of a static job is host:port of its node 0, and it is missing")
-    rank = configs.get("rank", configs.get("node_rank"))
-    options = dict(place.options)
-    if rank is not None:
-        options["node_rank"] = rank
-    if configs.get("timeout"):
-        options.setdefault("join_timeout", configs["timeout"])
-    scheme = "" if "://" in place.endpoint else "static://"
-    return dataclasses.replace(place, endpoint=scheme + place.endpoint, options=options)
 
 
 def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._agent import Job, Place
+from ._endpoint import STATIC_BACKEND, place
 from ._errors import Code, InvalidError, RallypointError
 from ._launch import (
     DEFAULT_SIGNALS,
@@ -19,7 +20,6 @@ from ._launch import (
     failures,
     run_job,
     set_output,
-    static_place,
 )
 
 if TYPE_CHECKING:
@@ -155,19 +155,17 @@ def _meet(job: Job, spec: Any) -> None:
         job.member = member._handle
         return
     if backend == "static":
-        place = Place(
-            run_id=handler.get_run_id(),
-            endpoint=f"{spec.master_addr or handler.master_addr}:"
-            f"{spec.master_port or handler.master_port}",
-            min_nodes=handler.world_size,
-            max_nodes=handler.world_size,
-        )
         timeout = getattr(handler, "timeout", None)
         configs = {
             "rank": int(handler.rank),
             "timeout": timeout.total_seconds() if timeout is not None else None,
         }
-        job.place = static_place(place, configs)
+        port = spec.master_port or handler.master_port
+        endpoint, options = place(
+            STATIC_BACKEND, f"{spec.master_addr or handler.master_addr}:{port}", configs
+        )
+        nodes = handler.world_size
+        job.place = Place(handler.get_run_id(), endpoint, nodes, nodes, options=options)
         return
     raise InvalidError(
         f"the rendezvous handler of backend {backend!r} cannot be taken by Rallypoint's agent: "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import urllib.parse
 from types import FrameType
 from typing import Any
 
@@ -20,19 +19,14 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from ._errors import Code, GracefulExitError, InvalidError, RallypointError
+from ._endpoint import BACKEND, place
+from ._errors import GracefulExitError, RallypointError
 from ._log import logger
 from ._member import Ending, Member
 from ._torch import TorchStore, rendezvous_error
 
-BACKEND = "rallypoint"
-FILE_BACKEND = "rallypoint-file"
-
 # Workers inherit it: the round that they belong to.
 ROUND_VARIABLE = "RALLYPOINT_ROUND"
-
-# What torchrun adds for every backend and this one has no use for.
-_NOT_OURS = frozenset({"timeout", "rank"})
 
 
 class RallypointHandler(RendezvousHandler):
@@ -207,15 +201,23 @@ def _under_torchrun(frame: FrameType | None) -> bool:
 
 
 def create_handler(params: RendezvousParameters) -> RallypointHandler:
-    """Makes the handler for a node; raises ValueError if the parameters are wrong.
+    """Makes the handler for a node. It touches no network: that is for next_rendezvous().
 
-    It touches no network: that is for next_rendezvous(). The backend rallypoint-file
-    also takes a plain path for an endpoint; rallypoint takes every endpoint.
+    Args:
+        params: torch's, with one of these backends:
+            rallypoint: takes every endpoint: host[:port], file:///DIRECTORY,
+            static://HOST:PORT. rallypoint-file: also takes a plain path.
+            rallypoint-static: a fixed set of nodes; the endpoint is host:port of node 0,
+            min_nodes is max_nodes, and each node's rank is the option rank or node_rank,
+            or PET_NODE_RANK. (The name static is torch's own.)
+
+    Returns:
+        The handler.
+
+    Raises:
+        ValueError: something is wrong with the parameters (an InvalidError).
     """
-    endpoint = (params.endpoint or "").strip()
-    if params.backend == FILE_BACKEND:
-        endpoint = file_endpoint(endpoint)
-    options = {k: v for k, v in params.config.items() if k not in _NOT_OURS}
+    endpoint, options = place(params.backend, params.endpoint, params.config)
     member = Member(
         params.run_id or "",
         endpoint,
@@ -225,16 +227,3 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
         options=options,
     )
     return RallypointHandler(member, params.backend)
-
-
-def file_endpoint(endpoint: str) -> str:
-    """The file:// endpoint of a directory that is named by a path or by such an endpoint."""
-    if endpoint.startswith("/"):
-        return "file://" + urllib.parse.quote(endpoint)
-    if not endpoint.lower().startswith("file://"):
-        raise InvalidError(
-            f"the endpoint {endpoint!r} is not one of {FILE_BACKEND}: write file:///DIRECTORY, "
-            "or the path of a directory that all nodes share",
-            Code.INVALID,
-        )
-    return endpoint

@@ -345,9 +345,16 @@ def test_restarts() -> None:
 # Several nodes; each is launched from a thread
 
 
-@pytest.mark.parametrize("backend", ["rallypoint", "c10d", "static", "rallypoint-static"])
-def test_two_nodes(backend: str) -> None:
-    first, second = launch_all(nodes(2, 2, backend), jobs.sum_of_ranks)
+@pytest.mark.parametrize(
+    "backend", ["rallypoint", "c10d", "static", "rallypoint-static", "rallypoint-file"]
+)
+def test_two_nodes(tmp_path: Path, backend: str) -> None:
+    configs = nodes(2, 2, backend)
+    (tmp_path / "shared").mkdir()
+    if backend == "rallypoint-file":
+        for config in configs:
+            config.rdzv_endpoint, config.local_addr = str(tmp_path / "shared"), "127.0.0.1"
+    first, second = launch_all(configs, jobs.sum_of_ranks)
     assert first.result() == {0: 6, 1: 6}
     assert second.result() == {2: 6, 3: 6}
 

@@ -1,0 +1,67 @@
+"""Names of backends, and the endpoints that they take."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+from ._errors import Code, InvalidError
+
+BACKEND = "rallypoint"
+FILE_BACKEND = "rallypoint-file"
+STATIC_BACKEND = "rallypoint-static"
+
+# What torch's launchers add for every backend: no options of ours.
+_NOT_OURS = frozenset({"timeout", "rank"})
+
+
+def place(
+    backend: str, endpoint: str | None, configs: Mapping[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The endpoint and the options of a node, as the library takes them.
+
+    The backend rallypoint takes every endpoint, rallypoint-file also a plain path, and
+    rallypoint-static also plain host:port of node 0; a static node's rank may be `rank`
+    in configs, and its time to meet `timeout`, as for torch's static backend.
+    """
+    endpoint = (endpoint or "").strip()
+    options = {k: v for k, v in configs.items() if k not in _NOT_OURS}
+    if backend == FILE_BACKEND:
+        endpoint = _file_endpoint(endpoint)
+    if backend == STATIC_BACKEND:
+        endpoint = _static_endpoint(endpoint)
+    if endpoint.lower().startswith("static://"):
+        if configs.get("rank") is not None:
+            options.setdefault("node_rank", configs["rank"])
+        if configs.get("timeout"):
+            options.setdefault("join_timeout", configs["timeout"])
+    return endpoint, options
+
+
+def _file_endpoint(endpoint: str) -> str:
+    if endpoint.startswith("/"):
+        return "file://" + urllib.parse.quote(endpoint)
+    if not endpoint.lower().startswith("file://"):
+        raise InvalidError(
+            f"the endpoint {endpoint!r} is not one of {FILE_BACKEND}: write file:///DIRECTORY, "
+            "or the path of a directory that all nodes share",
+            Code.INVALID,
+        )
+    return endpoint
+
+
+def _static_endpoint(endpoint: str) -> str:
+    if not endpoint:
+        raise InvalidError(
+            "the endpoint of a static job is host:port of its node 0, and it is missing",
+            Code.INVALID,
+        )
+    if "://" not in endpoint:
+        return "static://" + endpoint
+    if not endpoint.lower().startswith("static://"):
+        raise InvalidError(
+            f"the endpoint {endpoint!r} is not one of {STATIC_BACKEND}: write HOST:PORT of node 0",
+            Code.INVALID,
+        )
+    return endpoint
