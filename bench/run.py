@@ -17,13 +17,13 @@ from pathlib import Path
 
 import machine
 from backends import import_everything
-from cases import load, loss, regroup, rendezvous, scale
+from cases import abi, load, loss, regroup, rendezvous, scale
 from isolation import isolate
 from processes import BenchError
 from result import Row, notes, table
 
 RESULTS = Path(__file__).with_name("results")
-CASES = [load.NAME, rendezvous.NAME, loss.NAME, regroup.NAME, scale.NAME]
+CASES = [load.NAME, abi.NAME, rendezvous.NAME, loss.NAME, regroup.NAME, scale.NAME]
 
 
 def main() -> int:
@@ -77,6 +77,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if load.NAME in args.only:
         say("importing the package and loading the library")
         yield load.measure(args.repeat, args.reference)
+    if abi.NAME in args.only:
+        say("calls through the C interface")
+        yield abi.measure(args.repeat)
     if scale.NAME in args.only:
         say("thousands of nodes at one control plane")
         yield scale.measure(args.repeat)

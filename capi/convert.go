@@ -130,7 +130,8 @@ func timeLimit(ms C.int64_t) (d time.Duration, ok bool) {
 // limited returns a context that ends after ms and with its parent.
 func limited(parent context.Context, ms C.int64_t) (context.Context, context.CancelFunc) {
 	if d, ok := timeLimit(ms); ok {
-		return context.WithTimeout(parent, d)
+		ctx := &deadline{Context: parent, at: time.Now().Add(d)}
+		return ctx, ctx.finish
 	}
 	return context.WithCancel(parent)
 }

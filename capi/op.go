@@ -29,13 +29,13 @@ func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_
 		if err != nil {
 			return err
 		}
-		call, err := toOperation(request)
+		q, err := toRequest(request)
 		if err != nil {
 			return err
 		}
 		ctx, cancel := limited(s.ctx, request.timeout_ms)
 		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
-			return s.do(ctx, call)
+			return s.do(ctx, q)
 		}))
 		return nil
 	})

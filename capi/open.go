@@ -158,10 +158,17 @@ func rpgo_store_open_hash(out *C.uint64_t, err *C.rp_error) C.int32_t {
 	})
 }
 
-// borrowed is a store whose closing leaves the one below open.
-type borrowed struct{ store.Store }
+// part is a part of another store. Closing it leaves that one open, and ends what
+// came in by it.
+type part struct {
+	*store.Prefix
+	end context.CancelFunc
+}
 
-func (borrowed) Close() error { return nil }
+func (p part) Close() error {
+	p.end()
+	return nil
+}
 
 //export rpgo_store_open_prefix
 func rpgo_store_open_prefix(id C.uint64_t, prefix C.rp_bytes, out *C.uint64_t, err *C.rp_error) C.int32_t {
@@ -175,7 +182,7 @@ func rpgo_store_open_prefix(id C.uint64_t, prefix C.rp_bytes, out *C.uint64_t, e
 			return err
 		}
 		ctx, end := context.WithCancel(below.ctx)
-		*out = openHandle(&openStore{borrowed{store.NewPrefix(name, below.Store)}, ctx, end})
+		*out = openHandle(&openStore{part{store.NewPrefix(name, below.Store), end}, ctx})
 		return nil
 	})
 }

@@ -10,31 +10,23 @@ import (
 	"rallypoint/core/store"
 )
 
-// openStore is what a rp_store stands for. Its context ends with the handle, and
-// with it the operations that came in by this handle.
+// openStore is what a rp_store stands for. Closing it ends the operations that came
+// in by its handle: those of a store by its own Close, and those of a part of another,
+// which closes nothing below it, by their context.
 type openStore struct {
 	store.Store
-	ctx context.Context
-	end context.CancelFunc
+	ctx context.Context // of a part; for others Background, which costs a call nothing
 }
 
 // newStore makes what stands behind a handle of its own for s, and closes s with
 // it.
 func newStore(s store.Store) *openStore {
-	ctx, end := context.WithCancel(context.Background())
-	return &openStore{s, ctx, end}
-}
-
-// Close ends the operations under way on the handle.
-func (s *openStore) Close() error {
-	err := s.Store.Close()
-	s.end()
-	return err
+	return &openStore{s, context.Background()}
 }
 
 // do makes a call within ms and within the life of the handle.
-func (s *openStore) do(ctx context.Context, call operation) (answer, error) {
-	a, err := call(ctx, s.Store)
+func (s *openStore) do(ctx context.Context, q *request) (answer, error) {
+	a, err := q.call(ctx, s.Store)
 	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = store.ErrClosed // the context is none of the caller's
 	}
@@ -43,110 +35,109 @@ func (s *openStore) do(ctx context.Context, call operation) (answer, error) {
 
 // answer is what an operation came to.
 type answer struct {
-	number int64
-	value  []byte
-	values [][]byte
-	keys   []string
-	store  store.Store // of connecting; whoever takes it closes it
+	number   int64
+	value    []byte
+	hasValue bool
+	values   [][]byte
+	keys     []string
+	store    store.Store // of opening; whoever takes it closes it
 }
 
-// operation is a converted request: it has no memory of C.
-type operation func(ctx context.Context, s store.Store) (answer, error)
+// request is a converted rp_store_request: it has no memory of C. Fields that its
+// operation does not name are zero.
+type request struct {
+	op       C.int32_t
+	block    bool
+	key      string
+	value    []byte
+	expected []byte
+	keys     []string
+	values   [][]byte
+	number   int64
+}
 
-// toOperation converts a request.
-func toOperation(r *C.rp_store_request) (operation, error) {
-	key, err1 := keyOf("key", r.key)
-	value, err2 := valueOf("value", r.value)
-	expected, err3 := valueOf("expected", r.expected)
-	keys, err4 := listOf("keys", r.keys, r.keys_len, keyOf)
-	values, err5 := listOf("values", r.values, r.values_len, valueOf)
-	for _, err := range []error{err1, err2, err3, err4, err5} {
-		if err != nil {
-			return nil, err
-		}
-	}
-	number, block := int64(r.number), r.block != 0
+// toRequest converts what the operation names.
+func toRequest(r *C.rp_store_request) (q *request, err error) {
+	q = &request{op: r.op, block: r.block != 0, number: int64(r.number)}
 	switch r.op {
-	case C.RP_STORE_SET:
-		return plain(func(ctx context.Context, s store.Store) error { return s.Set(ctx, key, value) }), nil
-	case C.RP_STORE_GET:
-		return withValue(func(ctx context.Context, s store.Store) ([]byte, error) { return s.Get(ctx, key) }), nil
-	case C.RP_STORE_ADD:
-		return withNumber(func(ctx context.Context, s store.Store) (int64, error) { return s.Add(ctx, key, number) }), nil
+	case C.RP_STORE_SET, C.RP_STORE_APPEND, C.RP_STORE_QUEUE_PUSH:
+		q.key, q.value, err = keyAndValue(r)
 	case C.RP_STORE_COMPARE_SET:
-		return withValue(func(ctx context.Context, s store.Store) ([]byte, error) {
-			return s.CompareSet(ctx, key, expected, value)
-		}), nil
-	case C.RP_STORE_APPEND:
-		return plain(func(ctx context.Context, s store.Store) error { return s.Append(ctx, key, value) }), nil
-	case C.RP_STORE_CHECK:
-		return withFlag(func(ctx context.Context, s store.Store) (bool, error) { return s.Check(ctx, keys) }), nil
-	case C.RP_STORE_WAIT:
-		return plain(func(ctx context.Context, s store.Store) error { return s.Wait(ctx, keys) }), nil
-	case C.RP_STORE_DELETE:
-		return withFlag(func(ctx context.Context, s store.Store) (bool, error) { return s.Delete(ctx, key) }), nil
-	case C.RP_STORE_NUM_KEYS:
-		return withNumber(func(ctx context.Context, s store.Store) (int64, error) { return s.NumKeys(ctx) }), nil
-	case C.RP_STORE_LIST_KEYS:
-		return func(ctx context.Context, s store.Store) (answer, error) {
-			keys, err := s.ListKeys(ctx)
-			return answer{keys: keys}, err
-		}, nil
-	case C.RP_STORE_MULTI_GET:
-		return func(ctx context.Context, s store.Store) (answer, error) {
-			values, err := s.MultiGet(ctx, keys)
-			return answer{values: values}, err
-		}, nil
+		if q.key, q.value, err = keyAndValue(r); err == nil {
+			q.expected, err = valueOf("expected", r.expected)
+		}
+	case C.RP_STORE_GET, C.RP_STORE_ADD, C.RP_STORE_DELETE, C.RP_STORE_QUEUE_POP,
+		C.RP_STORE_QUEUE_LEN, C.RP_STORE_BARRIER:
+		q.key, err = keyOf("key", r.key)
+	case C.RP_STORE_CHECK, C.RP_STORE_WAIT, C.RP_STORE_MULTI_GET:
+		q.keys, err = listOf("keys", r.keys, r.keys_len, keyOf)
 	case C.RP_STORE_MULTI_SET:
-		return plain(func(ctx context.Context, s store.Store) error { return s.MultiSet(ctx, keys, values) }), nil
+		if q.keys, err = listOf("keys", r.keys, r.keys_len, keyOf); err == nil {
+			q.values, err = listOf("values", r.values, r.values_len, valueOf)
+		}
+	case C.RP_STORE_NUM_KEYS, C.RP_STORE_LIST_KEYS:
+	default:
+		err = invalid("there is no store operation %d", int32(r.op))
+	}
+	return q, err
+}
+
+func keyAndValue(r *C.rp_store_request) (key string, value []byte, err error) {
+	if key, err = keyOf("key", r.key); err == nil {
+		value, err = valueOf("value", r.value)
+	}
+	return key, value, err
+}
+
+// call makes the call.
+func (q *request) call(ctx context.Context, s store.Store) (a answer, err error) {
+	var flag bool
+	switch q.op {
+	case C.RP_STORE_SET:
+		err = s.Set(ctx, q.key, q.value)
+	case C.RP_STORE_GET:
+		a.value, err = s.Get(ctx, q.key)
+	case C.RP_STORE_ADD:
+		a.number, err = s.Add(ctx, q.key, q.number)
+	case C.RP_STORE_COMPARE_SET:
+		a.value, err = s.CompareSet(ctx, q.key, q.expected, q.value)
+	case C.RP_STORE_APPEND:
+		err = s.Append(ctx, q.key, q.value)
+	case C.RP_STORE_CHECK:
+		flag, err = s.Check(ctx, q.keys)
+	case C.RP_STORE_WAIT:
+		err = s.Wait(ctx, q.keys)
+	case C.RP_STORE_DELETE:
+		flag, err = s.Delete(ctx, q.key)
+	case C.RP_STORE_NUM_KEYS:
+		a.number, err = s.NumKeys(ctx)
+	case C.RP_STORE_LIST_KEYS:
+		a.keys, err = s.ListKeys(ctx)
+	case C.RP_STORE_MULTI_GET:
+		a.values, err = s.MultiGet(ctx, q.keys)
+	case C.RP_STORE_MULTI_SET:
+		err = s.MultiSet(ctx, q.keys, q.values)
 	case C.RP_STORE_QUEUE_PUSH:
-		return plain(func(ctx context.Context, s store.Store) error { return s.QueuePush(ctx, key, value) }), nil
+		err = s.QueuePush(ctx, q.key, q.value)
 	case C.RP_STORE_QUEUE_POP:
-		return withValue(func(ctx context.Context, s store.Store) ([]byte, error) { return s.QueuePop(ctx, key, block) }), nil
+		a.value, err = s.QueuePop(ctx, q.key, q.block)
 	case C.RP_STORE_QUEUE_LEN:
-		return withNumber(func(ctx context.Context, s store.Store) (int64, error) { return s.QueueLen(ctx, key) }), nil
+		a.number, err = s.QueueLen(ctx, q.key)
 	case C.RP_STORE_BARRIER:
-		return plain(func(ctx context.Context, s store.Store) error { return s.Barrier(ctx, key, number) }), nil
+		err = s.Barrier(ctx, q.key, q.number)
 	}
-	return nil, invalid("there is no store operation %d", int32(r.op))
-}
-
-func plain(call func(context.Context, store.Store) error) operation {
-	return func(ctx context.Context, s store.Store) (answer, error) { return answer{}, call(ctx, s) }
-}
-
-func withValue(call func(context.Context, store.Store) ([]byte, error)) operation {
-	return func(ctx context.Context, s store.Store) (answer, error) {
-		value, err := call(ctx, s)
-		if value == nil {
-			value = []byte{}
-		}
-		return answer{value: value}, err
+	if flag {
+		a.number = 1
 	}
-}
-
-func withNumber(call func(context.Context, store.Store) (int64, error)) operation {
-	return func(ctx context.Context, s store.Store) (answer, error) {
-		n, err := call(ctx, s)
-		return answer{number: n}, err
-	}
-}
-
-func withFlag(call func(context.Context, store.Store) (bool, error)) operation {
-	return func(ctx context.Context, s store.Store) (answer, error) {
-		flag, err := call(ctx, s)
-		if flag {
-			return answer{number: 1}, err
-		}
-		return answer{}, err
-	}
+	a.hasValue = q.op == C.RP_STORE_GET || q.op == C.RP_STORE_COMPARE_SET || q.op == C.RP_STORE_QUEUE_POP
+	return a, err
 }
 
 // fill hands an answer out.
 func (a *answer) fill(out *C.rp_store_result) {
 	out.number = C.int64_t(a.number)
 	out.value = C.rp_buffer{}
-	if a.value != nil {
+	if a.hasValue {
 		fillBuffer(&out.value, a.value)
 	}
 	if a.keys != nil {
@@ -168,13 +159,13 @@ func rpgo_store_perform(id C.uint64_t, request *C.rp_store_request, result *C.rp
 		if err != nil {
 			return err
 		}
-		call, err := toOperation(request)
+		q, err := toRequest(request)
 		if err != nil {
 			return err
 		}
 		ctx, cancel := limited(s.ctx, request.timeout_ms)
 		defer cancel()
-		a, err := s.do(ctx, call)
+		a, err := s.do(ctx, q)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,68 @@
+"""What a call through the C interface costs, beside the same call made from Go."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from processes import BenchError
+from result import Row, Sample
+
+NAME = "abi"
+
+REPEAT = 5
+
+# Microseconds that the way through C may add to a call.
+ALLOWED = 0.5
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "build" / "librallypoint.so"
+
+
+def measure(repeat: int | None) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        through_c, direct = Path(folder) / "calls", Path(folder) / "direct"
+        (Path(folder) / "librallypoint.so.0").symlink_to(LIBRARY)
+        source = ROOT / "bench" / "abi" / "calls.c"
+        _run(
+            "cc",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-O2",
+            f"-I{ROOT / 'include'}",
+            "-o",
+            through_c,
+            source,
+            LIBRARY,
+            f"-Wl,-rpath,{folder}",
+        )
+        _run("go", "build", "-o", direct, "./bench/abi/direct")
+        ours: dict[str, Sample] = {}
+        floors: dict[str, Sample] = {}
+        for _ in range(repeat or REPEAT):
+            _take(ours, _run(through_c))
+            _take(floors, _run(direct))
+    rows = []
+    for name, sample in ours.items():
+        floor = floors.get(name)
+        row = Row(NAME, f"{name.replace('_', ' ')}: a call from C", sample, "us", floor=floor)
+        if floor is not None:
+            assert floor.median is not None
+            row.target = floor.median + ALLOWED
+            row.target_why = f"the same call from Go and {ALLOWED} us"
+        rows.append(row)
+    return rows
+
+
+def _take(samples: dict[str, Sample], output: str) -> None:
+    for line in output.splitlines():
+        name, nanoseconds = line.split()
+        samples.setdefault(name, Sample()).values.append(float(nanoseconds) / 1000)
+
+
+def _run(*command: object) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise BenchError(f"{command[0]}: {done.stderr}")
+    return done.stdout
