@@ -420,7 +420,7 @@ func TestRunThatBreaksAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := Start(Config{Data: data, Log: log}, l)
-	lines.await(t, "broken by a defect", 1)
+	lines.await(t, "this run is broken by a defect", 1)
 	wantCode(t, newTestClient(t, bad, newSeen()).Connect(testContext(t)), rendezvous.CodeInternal, `"bad"`)
 	member.add(t, "k", 1)
 	s.Close()

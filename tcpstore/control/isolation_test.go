@@ -31,7 +31,7 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 		err, ok := e.(*rendezvous.Error)
 		return ok && err.Code == rendezvous.CodeInternal && strings.Contains(err.Text, `run "bad" is broken`)
 	})
-	line := lines.await(t, "broken by a defect", 1)[0]
+	line := lines.await(t, "this run is broken by a defect", 1)[0]
 	if !strings.Contains(line, "run=bad") || !strings.Contains(line, "machine.go") {
 		t.Errorf("the log has no run or no stack: %s", line)
 	}
