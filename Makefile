@@ -303,7 +303,16 @@ test-python: .venv/.wheel  ## pytest against the installed wheel
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: fuzz test-asan test-valgrind test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long: fuzz test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+
+# `rallypoint run` against torchrun itself, not its recordings, and two minutes of
+# killing and stopping.
+.PHONY: test-run-long
+test-run-long: $(VENV_STAMP)  ## rallypoint run beside torchrun itself; chaos
+	$(call say,recording torchrun)
+	@rm -rf build/torchrun; $(BIN)/python core/agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
+	$(call say,go test: rallypoint run beside torchrun; chaos)
+	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m $(GO) test -race -count=1 -timeout 15m ./core/cli -run 'TestRunAsTorchrun|TestChaos'
 
 .PHONY: test-python-long
 test-python-long: .venv/.wheel  ## pytest -m long

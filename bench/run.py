@@ -17,13 +17,13 @@ from pathlib import Path
 
 import machine
 from backends import import_everything
-from cases import abi, load, loss, regroup, rendezvous, scale
+from cases import abi, launch, load, loss, regroup, rendezvous, scale
 from isolation import isolate
 from processes import BenchError
 from result import Row, notes, table
 
 RESULTS = Path(__file__).with_name("results")
-CASES = [load.NAME, abi.NAME, rendezvous.NAME, loss.NAME, regroup.NAME, scale.NAME]
+CASES = [load.NAME, abi.NAME, rendezvous.NAME, loss.NAME, regroup.NAME, scale.NAME, launch.NAME]
 
 
 def main() -> int:
@@ -83,6 +83,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if scale.NAME in args.only:
         say("thousands of nodes at one control plane")
         yield scale.measure(args.repeat)
+    if launch.NAME in args.only:
+        say("the launcher")
+        yield launch.measure(args.repeat, args.reference)
     import_everything()
     if rendezvous.NAME in args.only:
         say(f"rendezvous of {', '.join(map(str, args.n))} nodes")

@@ -112,7 +112,7 @@ func TestRestartsLeakNothing(t *testing.T) {
 	}
 	defer null.Close()
 	s.spec.Stdout, s.spec.Stderr = null, null
-	s.spec.MaxRestarts = 50
+	s.spec.MaxRestarts = 200
 	before := descriptors(t)
 	s.failed(s.run())
 	if after := descriptors(t); after > before {

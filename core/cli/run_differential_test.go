@@ -69,12 +69,16 @@ func TestRunAsTorchrun(t *testing.T) {
 		t.Skip("no python3: ", err)
 	}
 	var cases []torchrunCase
-	readJSON(t, "cases.json", &cases)
+	readJSON(t, filepath.Join(torchrunData, "cases.json"), &cases)
+	recorded := filepath.Join(torchrunData, "recorded")
+	if fresh := os.Getenv("RALLYPOINT_RECORDED"); fresh != "" { // make test-long records torchrun itself
+		recorded = fresh
+	}
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			var want recording
-			readJSON(t, "recorded/"+c.Name+".json", &want)
+			readJSON(t, filepath.Join(recorded, c.Name+".json"), &want)
 			got := runCase(t, c, strings.TrimSpace(string(python)))
 			compare(t, c, &want, got)
 		})
@@ -83,7 +87,7 @@ func TestRunAsTorchrun(t *testing.T) {
 
 func readJSON(t *testing.T, name string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(torchrunData, name))
+	text, err := os.ReadFile(name)
 	if err == nil {
 		err = json.Unmarshal(text, into)
 	}

@@ -1,8 +1,8 @@
 """Record what stock torchrun does with each command line of cases.json.
 
-    python record.py TORCHRUN [NAME...]
+    python record.py TORCHRUN [--into FOLDER] [NAME...]
 
-writes recorded/<name>.json: exit code, both streams, the dumps of dump.py, and
+writes recorded/<name>.json, or FOLDER/<name>.json: exit code, both streams, the dumps of dump.py, and
 the tree of the log folder with its files. What differs between machines and
 runs is masked, so that a recording can be made again anywhere.
 """
@@ -82,11 +82,14 @@ def run(case, torchrun):
 
 def main():
     torchrun, names = os.path.abspath(sys.argv[1]), sys.argv[2:]
-    os.makedirs(os.path.join(HERE, 'recorded'), exist_ok=True)
+    into = os.path.join(HERE, "recorded")
+    if names[:1] == ["--into"]:
+        into, names = os.path.abspath(names[1]), names[2:]
+    os.makedirs(into, exist_ok=True)
     for case in json.load(open(os.path.join(HERE, "cases.json"))):
         if not names or case["name"] in names:
             text = run(case, torchrun)
-            with open(os.path.join(HERE, "recorded", case["name"] + ".json"), "w") as f:
+            with open(os.path.join(into, case["name"] + ".json"), "w") as f:
                 f.write(text + "\n")
             print(case["name"], json.loads(text)["exit"], flush=True)
 

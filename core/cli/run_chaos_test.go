@@ -1,0 +1,254 @@
+package cli
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// envChaos is how long TestChaos hurts its job; `make test-long` gives it minutes.
+const envChaos = "RALLYPOINT_CHAOS"
+
+const chaosNodes, chaosWorkers = 3, 2
+
+// chaosWorker says that it is there, first in its log and then in a file of its
+// own, leaves two descendants, and waits for the end of the test.
+const chaosWorker = `
+	trap 'exit 0' TERM
+	sleep 1000 &
+	setsid sleep 1000 &
+	echo "token $$ $RALLYPOINT_ROUND"
+	echo "$$ $RALLYPOINT_ROUND $WORLD_SIZE $TORCHELASTIC_ERROR_FILE" > $LEDGER/tmp.$$
+	mv $LEDGER/tmp.$$ $LEDGER/$RALLYPOINT_ROUND.$RANK.$$
+	until [ -e $FINISH ]; do sleep 0.05; done
+	exit 0`
+
+// chaos is a job of three nodes that is hurt at random.
+type chaos struct {
+	*theatre
+	endpoint string
+	mark     string // in the environment of everything that belongs to the job
+
+	nodes [chaosNodes]*player
+}
+
+// TestChaos kills and stops agents and workers of a job of three nodes at random
+// moments. The job goes on each time; in the end nothing of it is left but the log
+// of each attempt.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	duration := 20 * time.Second
+	if text := os.Getenv(envChaos); text != "" {
+		var err error
+		if duration, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	c := &chaos{theatre: newTheatre(t), endpoint: "127.0.0.1:" + freePort(t)}
+	c.mark = "CHAOS=" + c.dir
+	for _, dir := range []string{"ledger", "tmp"} {
+		if err := os.Mkdir(filepath.Join(c.dir, dir), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve := exec.Command(os.Args[0], "serve", "--listen", c.endpoint)
+	serve.Env = []string{asCommand + "=1"}
+	if err := serve.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = serve.Process.Kill(); _ = serve.Wait() }()
+	defer c.killAll()
+	for i := range c.nodes {
+		c.startNode(i)
+	}
+	c.awaitWhole()
+	for end, hurts := time.Now().Add(duration), 0; time.Now().Before(end); hurts++ {
+		c.hurt(random)
+		// Sometimes hurt what is just recovering, sometimes what runs.
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+		if random.IntN(4) == 0 {
+			c.awaitWhole()
+		}
+	}
+	c.awaitWhole()
+	if err := os.WriteFile(c.dir+"/finish", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range c.nodes {
+		if code := p.end(); code != 0 {
+			t.Errorf("node %d ended with %d:\n%s", i, code, p.stderr.String())
+		}
+	}
+	eventually(t, func() bool { return len(c.processes()) == 0 })
+	eventually(t, func() bool { left, _ := filepath.Glob(c.dir + "/tmp/*"); return len(left) == 0 })
+	c.checkLogs()
+}
+
+// startNode starts the agent of a node. The last node has no log folder but its
+// temporary one.
+func (c *chaos) startNode(i int) {
+	args := []string{"run", "--nnodes=2:3", "--nproc-per-node=" + strconv.Itoa(chaosWorkers), "--rdzv-endpoint=" + c.endpoint, "--rdzv-id=chaos",
+		"--max-restarts=1000000", "--rdzv-conf=lease_timeout=1,reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2", "--shutdown-timeout=1"}
+	if i < chaosNodes-1 {
+		args = append(args, "-r1", "--log-dir="+c.dir+"/logs")
+	}
+	p := &player{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", chaosWorker)...)}
+	p.Dir = c.dir
+	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + c.dir + "/tmp", "LEDGER=" + c.dir + "/ledger",
+		"FINISH=" + c.dir + "/finish", "TORCHELASTIC_ENABLE_FILE_TIMER=1", "OMP_NUM_THREADS=1", c.mark}
+	p.Stderr = &p.stderr
+	if err := p.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.nodes[i] = p
+}
+
+// hurt does one thing to one process.
+func (c *chaos) hurt(random *rand.Rand) {
+	node := random.IntN(chaosNodes)
+	agent := c.nodes[node].Process.Pid
+	switch random.IntN(4) {
+	case 0: // kill an agent; another takes its place
+		c.kill(agent, syscall.SIGKILL)
+		if code := c.nodes[node].end(); code != -int(syscall.SIGKILL) {
+			c.t.Fatalf("node %d had ended with %d:\n%s", node, code, c.nodes[node].stderr.String())
+		}
+		c.startNode(node)
+	case 1: // stop an agent, for less or for more than its lease
+		c.freeze(agent, random)
+	case 2:
+		c.kill(c.worker(random), syscall.SIGKILL)
+	case 3:
+		c.freeze(c.worker(random), random)
+	}
+}
+
+func (c *chaos) kill(pid int, sig syscall.Signal) {
+	if pid > 0 {
+		_ = syscall.Kill(pid, sig)
+	}
+}
+
+func (c *chaos) freeze(pid int, random *rand.Rand) {
+	c.kill(pid, syscall.SIGSTOP)
+	time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
+	c.kill(pid, syscall.SIGCONT)
+}
+
+// attendance is one worker in the ledger.
+type chaosEntry struct {
+	pid, round, world int
+	errorFile         string
+}
+
+func (c *chaos) ledger() (entries []chaosEntry) {
+	files, _ := filepath.Glob(c.dir + "/ledger/[0-9]*")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		var e chaosEntry
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &e.pid, &e.round, &e.world, &e.errorFile)
+		}
+		if err != nil {
+			c.t.Fatalf("%s: %v", file, err)
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// worker is a worker that runs; 0 if there is none just now.
+func (c *chaos) worker(random *rand.Rand) int {
+	var running []int
+	for _, e := range c.ledger() {
+		if c.belongs(e.pid) {
+			running = append(running, e.pid)
+		}
+	}
+	if len(running) == 0 {
+		return 0
+	}
+	return running[random.IntN(len(running))]
+}
+
+// awaitWhole waits until all workers of one round of all nodes run.
+func (c *chaos) awaitWhole() {
+	c.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		last, there := 0, 0
+		entries := c.ledger()
+		for _, e := range entries {
+			last = max(last, e.round)
+		}
+		for _, e := range entries {
+			if e.round == last && e.world == chaosNodes*chaosWorkers && c.belongs(e.pid) {
+				there++
+			}
+		}
+		if there == chaosNodes*chaosWorkers {
+			return
+		}
+		for i, p := range c.nodes {
+			if !alive(p.Process.Pid) || time.Now().After(deadline) {
+				_ = p.Process.Kill()
+				c.t.Fatalf("node %d, %d workers of round %d, code %d:\n%s", i, there, last, p.end(), p.stderr.String())
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// belongs tells whether a process is one of the job's: a pid may have been given
+// away.
+func (c *chaos) belongs(pid int) bool {
+	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	return err == nil && strings.Contains("\x00"+string(env), "\x00"+c.mark+"\x00") && alive(pid)
+}
+
+// processes are all of the job.
+func (c *chaos) processes() (pids []int) {
+	folders, _ := filepath.Glob("/proc/[0-9]*")
+	for _, folder := range folders {
+		if pid, err := strconv.Atoi(filepath.Base(folder)); err == nil && c.belongs(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func (c *chaos) killAll() {
+	for _, pid := range c.processes() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// checkLogs looks for what each worker wrote first in the log of its attempt.
+func (c *chaos) checkLogs() {
+	entries := c.ledger()
+	if len(entries) < 2*chaosNodes*chaosWorkers {
+		c.t.Errorf("only %d workers were started: nothing was tried", len(entries))
+	}
+	checked := 0
+	for _, e := range entries {
+		if !strings.HasPrefix(e.errorFile, c.dir+"/logs/") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Dir(e.errorFile) + "/stdout.log")
+		if want := fmt.Sprintf("token %d %d\n", e.pid, e.round); err != nil || string(text) != want {
+			c.t.Errorf("the log of %+v: %q, %v", e, text, err)
+		}
+		checked++
+	}
+	c.t.Logf("%d workers in %d logs", len(entries), checked)
+}
