@@ -242,3 +242,19 @@ func TestProgramIsMissing(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// TestRestartDelay doubles, up to a limit (W25).
+func TestRestartDelay(t *testing.T) {
+	for _, c := range []struct {
+		first  time.Duration
+		before int
+		want   time.Duration
+	}{
+		{0, 5, 0}, {time.Second, 0, time.Second}, {time.Second, 3, 8 * time.Second}, {time.Second, 1 << 30, MaxRestartDelay},
+		{time.Hour, 2, time.Hour},
+	} {
+		if got := restartDelay(c.first, c.before); got != c.want {
+			t.Errorf("%v after %d: %v", c.first, c.before, got)
+		}
+	}
+}

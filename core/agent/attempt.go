@@ -258,7 +258,7 @@ func (a *Agent) afterFailure(t *attempt, v verdict) (again bool, err error) {
 		text := fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts)
 		a.log.Warn(text)
 		a.notify(NoticeRestarting, text)
-		return true, a.pause(a.spec.RestartDelay)
+		return true, a.pause(restartDelay(a.spec.RestartDelay, a.restarts))
 	case a.lostNode():
 		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())
 		return true, a.interrupted()
@@ -274,6 +274,15 @@ func (a *Agent) afterFailure(t *attempt, v verdict) (again bool, err error) {
 	}
 	a.readPeers()
 	return false, &FailedError{Name: a.name, Failures: withPeers(own.Failures, a.seat.peers, a.seat.group)}
+}
+
+// restartDelay is the pause before the restart after some others.
+func restartDelay(first time.Duration, before int) time.Duration {
+	d := first
+	for ; before > 0 && d > 0 && d < MaxRestartDelay; before-- {
+		d = min(2*d, MaxRestartDelay)
+	}
+	return d
 }
 
 // pause waits for d; a signal ends the run.

@@ -13,6 +13,9 @@ const (
 	DefaultMonitorInterval    = 100 * time.Millisecond
 	DefaultShutdownTimeout    = 30 * time.Second
 	DefaultExitBarrierTimeout = 300 * time.Second
+
+	// MaxRestartDelay bounds the growth of RestartDelay; a longer one stays as it is.
+	MaxRestartDelay = 5 * time.Minute
 )
 
 // Spec is what one agent runs. Nothing in it changes while the agent runs.
@@ -29,8 +32,10 @@ type Spec struct {
 	Environ     []string // the agent's environment, which the workers inherit
 	VirtualRank bool     // each worker is local rank 0 with one GPU (A40)
 
-	MaxRestarts  int           // of the whole job's workers, >= 0
-	RestartDelay time.Duration // pause before a restart after a failure; 0: none (W25)
+	MaxRestarts int // of the whole job's workers, >= 0
+	// RestartDelay is the pause before the first restart after a failure; it doubles
+	// with each further one, up to MaxRestartDelay. 0: none (W25).
+	RestartDelay time.Duration
 
 	// MonitorInterval is how often the rendezvous is asked whether nodes wait;
 	// > 0. The workers' ends are noticed without it (N3).

@@ -23,11 +23,17 @@ import (
 // touched before the command line was found right.
 //
 // It takes the signals that the command line names, for as long as it runs.
-func runMain(ctx context.Context, args []string, env []string, stdout, stderr io.Writer) int {
+//
+// With legacy it is `rallypoint launch`.
+func runMain(ctx context.Context, args []string, env []string, legacy bool, stdout, stderr io.Writer) int {
 	defer surviveBrokenPipes()()
-	o, err := parseRun(args, environ(env).lookup)
+	o, err := parseOptions(args, environ(env).lookup, legacy)
 	if err == nil && o.help {
 		_, _ = io.WriteString(stdout, runHelp())
+		return exitOK
+	}
+	if err == nil && o.completion != "" {
+		_, _ = io.WriteString(stdout, completion(o.completion))
 		return exitOK
 	}
 	var c *runConfig
@@ -38,6 +44,10 @@ func runMain(ctx context.Context, args []string, env []string, stdout, stderr io
 		return complain(stderr, err, exitUsage)
 	}
 	log := newAgentLog(stderr, environ(env).get("LOGLEVEL"), c.meeting.params.Max > 1)
+	nameProcess()
+	if legacy {
+		log.Warn("launch is torch.distributed.launch's old command line; `rallypoint run` is the same with --use-env: scripts read LOCAL_RANK from their environment")
+	}
 	for _, text := range c.warnings {
 		log.Warn(text)
 	}
@@ -66,6 +76,9 @@ func (c *runConfig) run(ctx context.Context, log *slog.Logger, stderr io.Writer)
 	stop()
 	return c.exitCode(err, stderr)
 }
+
+// nameProcess gives the process the name that torchrun has in ps and top (A17).
+func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte("pt_elastic"), 0) }
 
 // surviveBrokenPipes lets a reader of our output go away without ending the job,
 // until the function that it returns is called. SIGPIPE is caught and not ignored:

@@ -18,12 +18,22 @@ type exitStatus int
 
 func (e exitStatus) Error() string { return "exit code " + strconv.Itoa(int(e)) }
 
-// newRun is `rallypoint run`. It reads its command line itself, by torchrun's
-// rules (see runFlags).
+// newRun is `rallypoint run`.
 func newRun() *cobra.Command {
+	return newLauncher("run", "Run the workers of a job on this node, with torchrun's options", false)
+}
+
+// newLaunch is `rallypoint launch`.
+func newLaunch() *cobra.Command {
+	return newLauncher("launch", "The same with the options of torch.distributed.launch, which is deprecated", true)
+}
+
+// newLauncher makes a command that reads its command line itself, by torchrun's
+// rules (see runFlags).
+func newLauncher(name, short string, legacy bool) *cobra.Command {
 	run := &cobra.Command{
-		Use:                "run [options] SCRIPT [ARGS...]",
-		Short:              "Run the workers of a job on this node, with torchrun's options",
+		Use:                name + " [options] SCRIPT [ARGS...]",
+		Short:              short,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// The signals are the run's: which it takes is an option, and a worker
@@ -33,7 +43,7 @@ func newRun() *cobra.Command {
 				return exitStatus(exitFailure)
 			}
 			ctx := context.WithoutCancel(cmd.Context())
-			if code := runMain(ctx, args, os.Environ(), cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
+			if code := runMain(ctx, args, os.Environ(), legacy, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
 				return exitStatus(code)
 			}
 			return nil
@@ -43,7 +53,7 @@ func newRun() *cobra.Command {
 		_, _ = io.WriteString(cmd.OutOrStdout(), runHelp())
 	})
 	run.SetUsageFunc(func(cmd *cobra.Command) error {
-		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "usage: rallypoint run [options] SCRIPT [ARGS...]")
+		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "usage: rallypoint "+name+" [options] SCRIPT [ARGS...]")
 		return err
 	})
 	return run

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	_ "embed"
 	"math"
 	"os"
 	"os/exec"
@@ -72,28 +73,31 @@ func configureRun(o *runOptions, env environ) (*runConfig, error) {
 // refuseMissing refuses what this version does not have.
 func (c *runConfig) refuseMissing(o *runOptions, _ environ) error {
 	switch {
-	case o.runPath:
-		return usagef("argument --run-path: not available yet")
 	case o.numaBinding != "":
 		return usagef("argument --numa-binding: not available yet")
 	case o.logsSpecs != "":
 		return usagef("argument --logs-specs: could not find entrypoint torchrun.logs_specs[%s]; log plug-ins are not available yet", o.logsSpecs)
-	case o.completion != "":
-		return usagef("argument --print-completion: not available yet")
 	case o.eventHandler != "null" && o.eventHandler != "console":
 		return usagef("argument --event-log-handler: unknown handler %q; there are null and console", o.eventHandler)
 	}
 	return nil
 }
 
+// runPathScript is the program that --run-path runs in each worker.
+//
+//go:embed run_path.py
+var runPathScript string
+
 // setScript makes the workers' command (A14).
 func (c *runConfig) setScript(o *runOptions, env environ) error {
 	switch {
 	case len(o.argv) == 0:
 		return usagef("the following arguments are required: training_script, training_script_args")
-	case o.noPython && o.module:
+	case o.noPython && o.legacy && !o.useEnv:
+		return usagef("When using the '--no-python' flag, you must also set the '--use-env' flag.")
+	case o.noPython && o.module && !o.runPath:
 		return usagef("Don't use both the '--no-python' flag and the '--module' flag at the same time.")
-	case o.noPython:
+	case o.noPython && !o.runPath:
 		c.spec.Argv = o.argv
 		c.name = agent.EntryPoint(o.argv, "")
 		return nil
@@ -104,11 +108,21 @@ func (c *runConfig) setScript(o *runOptions, env environ) error {
 		program = given
 	}
 	c.spec.Argv = []string{program, "-u"}
-	if o.module {
+	switch {
+	case o.runPath:
+		c.spec.Argv = append(c.spec.Argv, "-c", runPathScript)
+	case o.module:
 		c.spec.Argv = append(c.spec.Argv, "-m")
 	}
-	c.spec.Argv = append(c.spec.Argv, o.argv...)
+	c.spec.Argv = append(c.spec.Argv, o.argv[0])
+	if o.legacy && !o.useEnv {
+		c.spec.Argv = append(c.spec.Argv, "--local-rank=${local_rank}")
+	}
+	c.spec.Argv = append(c.spec.Argv, o.argv[1:]...)
 	c.name = agent.EntryPoint(c.spec.Argv, interpreter)
+	if o.runPath {
+		c.name = o.argv[0]
+	}
 	return nil
 }
 

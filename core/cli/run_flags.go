@@ -31,6 +31,7 @@ type runOptions struct {
 	shutdownTimeout                              int
 	virtualRank                                  bool
 	completion                                   string
+	legacy, useEnv                               bool // torch.distributed.launch's ways (A15)
 	exitBarrierTimeout, restartDelay             float64
 	noMacros, keepDaemons, signalExit, allOfCPUs bool
 	help                                         bool
@@ -48,6 +49,7 @@ type runFlag struct {
 	group   string
 	help    string
 	noPET   bool // no PET_ variable
+	legacy  bool // only of torch.distributed.launch (A15)
 	ours    bool // not torchrun's: it cannot be shortened, so that what torchrun takes stays unambiguous
 
 	text   func(*runOptions) *string
@@ -74,7 +76,7 @@ var runGroups = []string{groupJob, groupNodes, groupScript, groupOutput, groupFa
 // does the last three, so the table is read by parseRun below.
 var runFlags = []runFlag{
 	{name: "nnodes", group: groupJob, meta: "N|MIN:MAX", help: "number of nodes, or the range of it; 1", text: func(o *runOptions) *string { return &o.nnodes }},
-	{name: "nproc-per-node", group: groupJob, meta: "N", help: "workers on this node: a number, auto, cpu or gpu; 1", text: func(o *runOptions) *string { return &o.nproc }},
+	{name: "nproc-per-node", group: groupJob, meta: "N", help: "workers on this node: a number, auto, cpu, gpu or xpu; 1", text: func(o *runOptions) *string { return &o.nproc }},
 	{name: "rdzv-id", group: groupJob, meta: "ID", help: "name of the job, the same on all nodes; none", text: func(o *runOptions) *string { return &o.id }},
 	{name: "role", group: groupJob, meta: "ROLE", help: "role of this node's workers; default", text: func(o *runOptions) *string { return &o.role }},
 	{name: "standalone", group: groupJob, help: "a job of this node alone, without an endpoint", on: func(o *runOptions) *bool { return &o.standalone }},
@@ -91,10 +93,11 @@ var runFlags = []runFlag{
 
 	{name: "module", short: 'm', group: groupScript, help: "the script is a module, as for python -m", on: func(o *runOptions) *bool { return &o.module }},
 	{name: "no-python", group: groupScript, help: "the script is a program, run without an interpreter", on: func(o *runOptions) *bool { return &o.noPython }},
-	{name: "run-path", group: groupScript, help: "run the script in a prepared interpreter (not available yet)", on: func(o *runOptions) *bool { return &o.runPath }},
-	{name: "start-method", group: groupScript, meta: "METHOD", choices: []string{"spawn", "fork", "forkserver"}, help: "for --run-path; spawn", text: func(o *runOptions) *string { return &o.startMethod }},
+	{name: "run-path", group: groupScript, help: "run the script inside the interpreter: what it raises is reported without a decorator", on: func(o *runOptions) *bool { return &o.runPath }},
+	{name: "start-method", group: groupScript, meta: "METHOD", choices: []string{"spawn", "fork", "forkserver"}, help: "taken and without effect; spawn", text: func(o *runOptions) *string { return &o.startMethod }},
 	{name: "virtual-local-rank", group: groupScript, help: "each worker is local rank 0 and sees one GPU", on: func(o *runOptions) *bool { return &o.virtualRank }},
 	{name: "numa-binding", group: groupScript, noPET: true, meta: "MODE", choices: []string{"node", "socket", "exclusive", "core-complex"}, help: "bind workers to CPUs (not available yet)", text: func(o *runOptions) *string { return &o.numaBinding }},
+	{name: "use-env", group: groupScript, noPET: true, legacy: true, help: "do not pass --local-rank to the script", on: func(o *runOptions) *bool { return &o.useEnv }},
 	{name: "no-macros", group: groupScript, ours: true, help: "leave $local_rank and $$ in the script's arguments alone", on: func(o *runOptions) *bool { return &o.noMacros }},
 	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu counts CPUs that a container may not use", on: func(o *runOptions) *bool { return &o.allOfCPUs }},
 
@@ -109,14 +112,14 @@ var runFlags = []runFlag{
 	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a log plug-in (not available yet)", text: func(o *runOptions) *string { return &o.logsSpecs }},
 
 	{name: "max-restarts", group: groupFailure, meta: "N", help: "how often the workers may be restarted after a failure; 0", number: func(o *runOptions) *int { return &o.maxRestarts }},
-	{name: "restart-delay", group: groupFailure, ours: true, meta: "SECONDS", help: "pause before such a restart; 0", real: func(o *runOptions) *float64 { return &o.restartDelay }},
+	{name: "restart-delay", group: groupFailure, ours: true, meta: "SECONDS", help: "pause before the first such restart, doubled for each further one up to 5 minutes; 0", real: func(o *runOptions) *float64 { return &o.restartDelay }},
 	{name: "monitor-interval", group: groupFailure, meta: "SECONDS", help: "how often to ask whether nodes wait; 0.1", real: func(o *runOptions) *float64 { return &o.monitorInterval }},
 	{name: "shutdown-timeout", group: groupFailure, meta: "SECONDS", help: "grace between a signal to the workers and SIGKILL; 30", number: func(o *runOptions) *int { return &o.shutdownTimeout }},
 	{name: "exit-barrier-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "longest wait for the other nodes after success; 300", real: func(o *runOptions) *float64 { return &o.exitBarrierTimeout }},
 	{name: "signals-to-handle", group: groupFailure, meta: "NAME,...", help: "signals passed on to the workers; SIGTERM,SIGINT,SIGHUP,SIGQUIT", text: func(o *runOptions) *string { return &o.signals }},
 	{name: "signal-exit-code", group: groupFailure, ours: true, help: "exit with 128+N after signal N instead of 1", on: func(o *runOptions) *bool { return &o.signalExit }},
 	{name: "keep-daemons", group: groupFailure, ours: true, help: "leave alone what workers started and left behind", on: func(o *runOptions) *bool { return &o.keepDaemons }},
-	{name: "print-completion", group: groupOutput, noPET: true, meta: "SHELL", choices: []string{"bash", "zsh", "tcsh"}, help: "(not available yet)", text: func(o *runOptions) *string { return &o.completion }},
+	{name: "print-completion", group: groupOutput, noPET: true, meta: "SHELL", choices: completionShells, help: "print a completion script and exit", text: func(o *runOptions) *string { return &o.completion }},
 	{name: "help", short: 'h', group: groupOutput, noPET: true, help: "this text", on: func(o *runOptions) *bool { return &o.help }},
 }
 
@@ -143,7 +146,13 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 // parseRun reads a command line and the PET_ variables below it. getenv reports
 // whether a variable is set. Errors are *usageError.
 func parseRun(args []string, getenv func(string) (string, bool)) (*runOptions, error) {
+	return parseOptions(args, getenv, false)
+}
+
+// parseOptions is parseRun; legacy is the command line of torch.distributed.launch.
+func parseOptions(args []string, getenv func(string) (string, bool), legacy bool) (*runOptions, error) {
 	o := defaultRunOptions()
+	o.legacy = legacy
 	for i := range runFlags {
 		f := &runFlags[i]
 		name := "PET_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
@@ -191,7 +200,7 @@ var negativeNumber = regexp.MustCompile(`^-\d+$|^-\d*\.\d+$`)
 
 func (o *runOptions) parseLong(args []string) (rest []string, err error) {
 	name, value, glued := strings.Cut(args[0][2:], "=")
-	f, err := findFlag(name)
+	f, err := findFlag(name, o.legacy)
 	if err != nil {
 		return nil, err
 	}
@@ -248,12 +257,13 @@ func looksLikeOption(arg string) bool {
 }
 
 // findFlag finds an option by either spelling or an unambiguous prefix (A2, A3).
-func findFlag(name string) (*runFlag, error) {
+func findFlag(name string, legacy bool) (*runFlag, error) {
 	var found []*runFlag
 	for i := range runFlags {
 		f := &runFlags[i]
 		other := strings.ReplaceAll(f.name, "-", "_")
 		switch {
+		case f.legacy && !legacy:
 		case name == f.name, name == other:
 			return f, nil
 		case f.ours || name == "":

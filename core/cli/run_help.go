@@ -18,7 +18,7 @@ func runHelp() string {
 	for _, group := range runGroups {
 		fmt.Fprintf(&b, "\n%s:\n", group)
 		for _, f := range runFlags {
-			if f.group != group {
+			if f.group != group || f.legacy {
 				continue
 			}
 			name := "      --" + f.name

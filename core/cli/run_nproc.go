@@ -26,13 +26,19 @@ func localWorkers(text string, allOfCPUs bool, interpreter string) (int, error) 
 	case "cpu":
 		return cpuCount(allOfCPUs), nil
 	case "gpu":
-		n := gpuCount(interpreter)
+		n := deviceCount(interpreter, "cuda")
 		if n == 0 {
 			return 0, usagef("argument --nproc-per-node: Cuda is not available.")
 		}
 		return n, nil
+	case "xpu":
+		n := deviceCount(interpreter, "xpu")
+		if n == 0 {
+			return 0, usagef("argument --nproc-per-node: Xpu is not available.")
+		}
+		return n, nil
 	case "auto":
-		if n := gpuCount(interpreter); n > 0 {
+		if n := deviceCount(interpreter, "accelerator"); n > 0 {
 			return n, nil
 		}
 		return cpuCount(allOfCPUs), nil
@@ -100,22 +106,38 @@ func readQuota(path string) (cpus float64, ok bool) {
 	return quota / period, true
 }
 
-// gpuPatience bounds how long an interpreter may take to import torch.
-const gpuPatience = 2 * time.Minute
+// devicePatience bounds how long an interpreter may take to import torch.
+const devicePatience = 2 * time.Minute
 
-// gpuCount is the number of CUDA devices. A machine without the driver's files
-// has none; where there are some, torch in a child interpreter decides, since it
-// alone knows what its build and the environment make of them (N7).
-func gpuCount(interpreter string) int {
-	devices, _ := filepath.Glob("/dev/nvidia[0-9]*")
-	amd, _ := filepath.Glob("/dev/kfd")
-	if len(devices)+len(amd) == 0 {
+// deviceFiles are what the drivers of accelerators make. A machine without any has
+// none.
+var deviceFiles = map[string][]string{
+	"cuda":        {"/dev/nvidia[0-9]*", "/dev/kfd"},
+	"xpu":         {"/dev/dri/renderD*"},
+	"accelerator": {"/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel*"},
+}
+
+// deviceQuestion asks torch, by module name, for the number of its devices; torch
+// before 2.6 has no torch.accelerator.
+const deviceQuestion = `import sys, torch
+m = getattr(torch, sys.argv[1], torch.cuda)
+print(m.device_count() if m.is_available() else 0)`
+
+// deviceCount is the number of devices of a module of torch. Where a driver has
+// left its files, torch in a child interpreter decides, since it alone knows what
+// its build and the environment make of them (N7).
+func deviceCount(interpreter, module string) int {
+	there := 0
+	for _, pattern := range deviceFiles[module] {
+		files, _ := filepath.Glob(pattern)
+		there += len(files)
+	}
+	if there == 0 {
 		return 0
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), gpuPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), devicePatience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, interpreter, "-c",
-		"import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)").Output()
+	out, err := exec.CommandContext(ctx, interpreter, "-c", deviceQuestion, module).Output()
 	if err != nil {
 		return 0
 	}

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// runScript runs our command on a Python script.
+func runScript(t *testing.T, command, script string, args ...string) (code int, stdout, stderr, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.WriteFile(dir+"/train.py", []byte(script), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/beside.py", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], append([]string{command}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
+	var out, err strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &err
+	_ = cmd.Run()
+	return cmd.ProcessState.ExitCode(), out.String(), err.String(), dir
+}
+
+// TestRunPath runs the script as a program inside the interpreter (A14, A56).
+func TestRunPath(t *testing.T) {
+	code, stdout, stderr, _ := runScript(t, "run", "import sys, beside\nprint(__name__, sys.argv)", "--run-path", "--no-python", "--module", "train.py", "a", "-c")
+	if code != 0 || stdout != "__main__ ['train.py', 'a', '-c']\n" {
+		t.Errorf("code %d, stdout %q, stderr:\n%s", code, stdout, stderr)
+	}
+	code, _, stderr, dir := runScript(t, "run", "def f():\n    raise ValueError('bad ü')\nf()", "--run-path", "--log-dir=logs", "train.py")
+	if code != 1 || !strings.Contains(stderr, "\ntrain.py FAILED\n") || !strings.Contains(stderr, "traceback : Traceback (most recent call last):\n    File \"train.py\", line 3, in <module>\n") {
+		t.Errorf("code %d, stderr:\n%s", code, stderr)
+	}
+	files, _ := filepath.Glob(dir + "/logs/*/attempt_0/0/error.json")
+	if len(files) != 1 {
+		t.Fatalf("error files %v", files)
+	}
+	text, _ := os.ReadFile(files[0])
+	var file struct {
+		Message struct {
+			Message   string
+			ExtraInfo map[string]string
+		}
+	}
+	if err := json.Unmarshal(text, &file); err != nil || file.Message.Message != "ValueError: bad ü" || file.Message.ExtraInfo["timestamp"] == "" {
+		t.Errorf("%v: %s", err, text)
+	}
+	code, _, stderr, dir = runScript(t, "run", "raise SystemExit(7)", "--run-path", "--log-dir=logs", "train.py")
+	if files, _ := filepath.Glob(dir + "/logs/*/attempt_0/0/error.json"); code != 1 || len(files) > 0 || !strings.Contains(stderr, "exitcode  : 7 ") {
+		t.Errorf("code %d, error files %v, stderr:\n%s", code, files, stderr)
+	}
+}
+
+// TestLaunch is the command line of torch.distributed.launch (A15).
+func TestLaunch(t *testing.T) {
+	const script = "import os, sys\nprint(sys.argv[1:], os.environ['LOCAL_RANK'])"
+	for _, c := range []struct {
+		command string
+		args    []string
+		want    string
+		code    int
+	}{
+		{"launch", []string{"train.py", "x"}, "['--local-rank=0', 'x'] 0\n", 0},
+		{"launch", []string{"--use-env", "train.py", "x"}, "['x'] 0\n", 0},
+		{"launch", []string{"--use_env", "train.py"}, "[] 0\n", 0},
+		{"launch", []string{"--no-python", "true"}, "", 2},
+		{"launch", []string{"--no-python", "--use-env", "true"}, "", 0},
+		{"run", []string{"--use-env", "train.py"}, "", 2},
+	} {
+		code, stdout, stderr, _ := runScript(t, c.command, script, c.args...)
+		if code != c.code || stdout != c.want {
+			t.Errorf("%s %q: code %d, stdout %q, stderr:\n%s", c.command, c.args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestProcessName is torchrun's (A17).
+func TestProcessName(t *testing.T) {
+	th := newTheatre(t)
+	p := th.run("cat /proc/$PPID/comm > $SAY")
+	if name := th.hear(); name != "pt_elastic" {
+		t.Errorf("the process is %q", name)
+	}
+	p.end()
+}
+
+// TestCompletion asks each shell that is there whether it understands its script,
+// and bash to use it.
+func TestCompletion(t *testing.T) {
+	for _, shell := range completionShells {
+		text := completion(shell)
+		for _, word := range []string{"nproc-per-node", "standalone", "core-complex"} {
+			if !strings.Contains(text, word) {
+				t.Errorf("%s: no %s", shell, word)
+			}
+		}
+		if strings.Contains(text, "use-env") {
+			t.Errorf("%s: an option of another command", shell)
+		}
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			continue
+		}
+		cmd := exec.Command(path, "-n")
+		cmd.Stdin = strings.NewReader(text)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", shell, err, out)
+		}
+	}
+	for line, want := range map[string]string{
+		"rallypoint run --nproc":              "--nproc-per-node",
+		"rallypoint run --start-method f":     "fork forkserver",
+		"rallypoint status --nproc":           "",
+		"rallypoint run --standalone --numa-": "--numa-binding",
+	} {
+		words := strings.Fields(line)
+		cmd := exec.Command("bash", "-c", completion("bash")+`
+			COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _rallypoint_run; echo "${COMPREPLY[*]}"`, "bash")
+		cmd.Args = append(cmd.Args, words...)
+		out, err := cmd.Output()
+		if err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s: %q, %v", line, out, err)
+		}
+	}
+}
