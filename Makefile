@@ -337,6 +337,10 @@ demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
 bench: .venv/.wheel build/rallypoint build/swarm  ## Run the benchmarks
 	@$(BIN)/python bench/run.py
 
+.PHONY: bench-store
+bench-store: .venv/.wheel  ## Run all benchmarks of the store server (a quarter of an hour)
+	@$(BIN)/python bench/run.py --only store --full
+
 ##@ Other
 
 # Packages that torch names but a machine without a GPU never loads: 1.5 GB.

@@ -1,8 +1,10 @@
 """Runs the benchmarks: a table on the standard output, all figures as JSON in a file.
 
-The reference is torch's own c10d rendezvous, measured in the same run. The floor is
-what the processes of a rendezvous need anyway: to load the library and to make one
-connection. Exit code 0 unless something broke; with --strict 1 if a target is missed.
+The reference is torch's own c10d rendezvous, or its libuv TCPStore server, measured in
+the same run. The floor is what is needed anyway: for a rendezvous, to load the library
+and to make one connection; for a store, one receive and one send.
+
+Exit code 0 unless something broke; with --strict 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from pathlib import Path
 
 import machine
 from backends import import_everything
-from cases import abi, launch, load, loss, regroup, rendezvous, scale
+from cases import abi, launch, load, loss, regroup, rendezvous, scale, store
 from isolation import isolate
 from processes import BenchError
 from result import Row, notes, table
 
 RESULTS = Path(__file__).with_name("results")
-CASES = [load.NAME, abi.NAME, rendezvous.NAME, loss.NAME, regroup.NAME, scale.NAME, launch.NAME]
+CASES = [load.NAME, abi.NAME, rendezvous.NAME, loss.NAME, regroup.NAME, scale.NAME, launch.NAME, store.NAME]
 
 
 def main() -> int:
@@ -58,9 +60,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--n", nargs="+", type=int, default=[2, 32, 128], help="nodes of a rendezvous (%(default)s)"
     )
+    parser.add_argument("--full", action="store_true", help="store: every case; 8 minutes more")
     parser.add_argument("--repeat", type=int, help="repetitions, instead of each case's own number")
     parser.add_argument(
-        "--no-reference", dest="reference", action="store_false", help="do not measure torch's c10d"
+        "--no-reference", dest="reference", action="store_false", help="do not measure torch's"
     )
     parser.add_argument(
         "--reference-max",
@@ -86,6 +89,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if launch.NAME in args.only:
         say("the launcher")
         yield launch.measure(args.repeat, args.reference)
+    if store.NAME in args.only:
+        say("the store server, CPU time a request (wants a machine with nothing else to do)")
+        yield store.measure(args.repeat, args.reference, args.full)
     import_everything()
     if rendezvous.NAME in args.only:
         say(f"rendezvous of {', '.join(map(str, args.n))} nodes")

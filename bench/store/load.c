@@ -11,7 +11,10 @@
  *   get, set_get, add, check, compare_set   one key a connection, a value of VALUE_BYTES
  *   multi_get                               128 keys, the same for all connections
  *   wake                                    all wait for a key, another connection sets it
+ *   probe                                   get, on one connection, and how long each took
  *   idle                                    one get on each, then silence
+ *   slow                                    64 gets sent at once on each; 1 KiB a second read
+ *   drip                                    a byte a second sent on each
  *   storm                                   CONNECTIONS connects, evenly in the seconds given
  */
 #include <arpa/inet.h>
@@ -36,6 +39,10 @@ enum {
     DIGITS = 6,
     PATCHES = 2,
     STORM_BATCH = 64, /* connects between two looks at what has been answered */
+    SLOW_GETS = 64,
+    SLOW_READ = 1 << 10,   /* bytes a second */
+    SLOW_BUFFER = 4 << 10, /* of the kernel, for what arrives */
+    MAX_PROBES = 1 << 20,
 };
 
 enum opcode {
@@ -143,7 +150,8 @@ static void put_multi_keys(struct message *m, enum opcode op, size_t value) {
 /* Builds the request of the mode. False if the mode has none. */
 static bool build(struct message *m, const char *mode, size_t value) {
     size_t text = 8 + value;
-    if (!strcmp(mode, "get") || !strcmp(mode, "idle")) {
+    if (!strcmp(mode, "get") || !strcmp(mode, "idle") || !strcmp(mode, "probe") ||
+        !strcmp(mode, "slow") || !strcmp(mode, "drip")) {
         put_op(m, GET), put_own_key(m);
         m->reply = text;
     } else if (!strcmp(mode, "set_get")) {
@@ -350,6 +358,36 @@ static uint64_t wake(double seconds) {
     return done;
 }
 
+/* Sends and reads a little on each connection every second; nothing in between. */
+static void trickle(double seconds, bool slow) {
+    double start = now();
+    static size_t position;
+    for (int tick = 0; tick < seconds; tick++) {
+        for (int i = 0; i < count; i++) {
+            struct connection *c = &connections[i];
+            patch(&request, c);
+            if (slow)
+                recv(c->fd, scratch, SLOW_READ, 0);
+            else
+                send_all(c->fd, request.bytes + position, 1);
+        }
+        position = (position + 1) % request.length;
+        while (now() - start < tick + 1 && now() - start < seconds)
+            usleep(1000);
+    }
+}
+
+/* Begins what trickle goes on with: more gets than are going to be read. */
+static void begin_slow(void) {
+    int room = SLOW_BUFFER;
+    for (int i = 0; i < count; i++) {
+        setsockopt(connections[i].fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+        patch(&request, &connections[i]);
+        for (int n = 0; n < SLOW_GETS; n++)
+            send_all(connections[i].fd, request.bytes, request.length);
+    }
+}
+
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -391,6 +429,35 @@ failed:
     return true;
 }
 
+struct spread {
+    double median, p99, max;
+};
+
+/* Sorts. All -1 if there is nothing. */
+static struct spread spread(double *times, size_t n) {
+    if (n == 0)
+        return (struct spread){-1, -1, -1};
+    qsort(times, n, sizeof *times, by_value);
+    return (struct spread){times[n / 2], times[n * 99 / 100], times[n - 1]};
+}
+
+/* One get after the other on one connection. */
+static void probe(double seconds) {
+    static double times[MAX_PROBES];
+    size_t done = 0;
+    fcntl(connections[0].fd, F_SETFL, 0);
+    patch(&request, &connections[0]);
+    for (double end = now() + seconds, at = now(); at < end && done < MAX_PROBES;) {
+        exchange(connections[0].fd, &request);
+        double then = now();
+        times[done++] = then - at;
+        at = then;
+    }
+    struct spread s = spread(times, done);
+    printf("{\"requests\": %zu, \"median\": %.9f, \"p99\": %.9f, \"max\": %.9f}\n", done,
+           s.median, s.p99, s.max);
+}
+
 /* Connects evenly over the seconds given, and waits until each connection is answered. */
 static void storm(double seconds) {
     static struct epoll_event events[MAX_EVENTS];
@@ -413,13 +480,10 @@ static void storm(double seconds) {
             break;
     }
     double all = now() - start;
-    qsort(times, (size_t)answered, sizeof *times, by_value);
-    double median = answered ? times[answered / 2] : -1,
-           last = answered ? times[answered - 1] : -1;
-    double p99 = answered ? times[(int)(0.99 * answered)] : -1;
+    struct spread s = spread(times, (size_t)answered);
     printf("{\"answered\": %d, \"failed\": %d, \"seconds\": %.6f, \"median\": %.6f, "
            "\"p99\": %.6f, \"max\": %.6f}\n",
-           answered, count - answered, all, median, p99, last);
+           answered, count - answered, all, s.median, s.p99, s.max);
     free(times);
 }
 
@@ -449,16 +513,28 @@ int main(int argc, char **argv) {
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     connections = calloc((size_t)count, sizeof *connections);
     poller = epoll_create1(0);
+    bool slow = !strcmp(mode, "slow"), drip = !strcmp(mode, "drip");
     if (!storming)
         connect_all(value);
     if (!strcmp(mode, "idle"))
         closed_loop(0);
+    if (slow)
+        begin_slow();
     puts("ready");
     fflush(stdout);
 
     for (double seconds; scanf("%lf", &seconds) == 1; fflush(stdout)) {
         if (storming) {
             storm(seconds);
+            continue;
+        }
+        if (!strcmp(mode, "probe")) {
+            probe(seconds);
+            continue;
+        }
+        if (slow || drip) {
+            trickle(seconds, slow);
+            puts("{}");
             continue;
         }
         double start = now();
