@@ -25,7 +25,16 @@ from processes import BenchError
 from result import Row, notes, table
 
 RESULTS = Path(__file__).with_name("results")
-CASES = [load.NAME, abi.NAME, rendezvous.NAME, loss.NAME, regroup.NAME, scale.NAME, launch.NAME, store.NAME]
+CASES = [
+    load.NAME,
+    abi.NAME,
+    rendezvous.NAME,
+    loss.NAME,
+    regroup.NAME,
+    scale.NAME,
+    launch.NAME,
+    store.NAME,
+]
 
 
 def main() -> int:
