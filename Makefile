@@ -22,6 +22,7 @@ SOVERSION := 0
 export UV_PYTHON_DOWNLOADS := never
 UV := .tools/uv/bin/uv
 STATICCHECK := .tools/staticcheck-$(STATICCHECK_VERSION)/staticcheck
+ETCD = .tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum)/etcd
 BIN := .venv/bin
 
 # A recipe line that takes longer than a second is announced by one line.
@@ -239,8 +240,18 @@ endif
 .PHONY: test
 test: test-go test-c test-install test-python  ## All quick tests
 
+# The etcd that the tests start.
+.PHONY: etcd
+etcd: $(ETCD)  ## Build the etcd server of requirements/etcd into .tools
+
+$(ETCD):
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
+
+test-go test-python test-python-long: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
+
 .PHONY: test-go
-test-go:  ## go test -race ./...
+test-go: $(ETCD)  ## go test -race ./...
 	$(call say,go test -race ./...)
 	@CGO_ENABLED=1 $(GO) test -race -timeout 5m $(GOTEST_ARGS) ./...
 
@@ -298,7 +309,7 @@ test-install:  ## make install, and programs built against it with pkg-config an
 	@packaging/tests/run
 
 .PHONY: test-python
-test-python: .venv/.wheel  ## pytest against the installed wheel
+test-python: .venv/.wheel $(ETCD)  ## pytest against the installed wheel
 	$(call say,pytest)
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
@@ -315,7 +326,7 @@ test-run-long: $(VENV_STAMP)  ## rallypoint run beside torchrun itself; chaos
 	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m $(GO) test -race -count=1 -timeout 15m ./core/cli -run 'TestRunAsTorchrun|TestChaos'
 
 .PHONY: test-python-long
-test-python-long: .venv/.wheel  ## pytest -m long
+test-python-long: .venv/.wheel $(ETCD)  ## pytest -m long
 	$(call say,pytest -m long)
 	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 -o faulthandler_timeout=1860 $(PYTEST_ARGS)
 

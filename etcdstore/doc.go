@@ -1,0 +1,7 @@
+// Package etcdstore uses an etcd (3.4 or newer, its v3 API): a [store.Store] in it
+// ([Open]), a log for the rendezvous of a run ([NewLog]), and a local etcd for
+// tests and for jobs of one node ([StartServer]).
+//
+// It speaks gRPC over HTTP/2 by the standard library, with the dozen messages that
+// it needs, and not by etcd's own client: why is in docs/design.md.
+package etcdstore

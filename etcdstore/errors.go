@@ -1,0 +1,127 @@
+package etcdstore
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+var (
+	// ErrNoQueues is returned by the queue operations, which this store does not
+	// have. It matches errors.ErrUnsupported.
+	ErrNoQueues = fmt.Errorf("a store in etcd has no queues: %w", errors.ErrUnsupported)
+
+	// errNotEtcd is what something other than an etcd answers.
+	errNotEtcd = errors.New("this is no etcd with the v3 API")
+
+	// errCompacted says that etcd has dropped the revisions that were asked for.
+	errCompacted = errors.New("etcd has compacted this revision")
+
+	// errLeaseGone says that a lease has run out or was revoked.
+	errLeaseGone = errors.New("the lease has run out")
+)
+
+// final reports whether err stays as it is however often the call is repeated:
+// the user has to change something.
+func final(err error) bool {
+	switch statusCode(err) {
+	case codeUnauthenticated, codePermissionDenied, codeInvalidArgument, codeUnimplemented:
+		return true
+	}
+	var (
+		own       *rendezvous.Error
+		invalid   x509.CertificateInvalidError
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		alert     tls.AlertError
+		record    tls.RecordHeaderError
+		verify    *tls.CertificateVerificationError
+		path      *fs.PathError
+	)
+	switch {
+	case errors.As(err, &own):
+		return !own.Code.Retryable()
+	case errors.As(err, &invalid), errors.As(err, &authority), errors.As(err, &host), errors.As(err, &alert),
+		errors.As(err, &record), errors.As(err, &verify), errors.As(err, &path):
+		return true
+	}
+	return errors.Is(err, errNotEtcd) || strings.Contains(err.Error(), "remote error: tls:")
+}
+
+// remedy says what a user can do about err; "" if nothing better comes to mind
+// than what err says itself.
+func remedy(err error, c *Config) string {
+	var (
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		record    tls.RecordHeaderError
+		dns       *net.DNSError
+	)
+	text := err.Error()
+	switch code := statusCode(err); {
+	case code == codePermissionDenied:
+		return fmt.Sprintf("give the user %q the permission to read and write keys under %q (etcdctl role grant-permission)", c.User, c.Prefix)
+	case strings.Contains(text, "user name is empty"):
+		return "this etcd asks for a user: give the options user and password, or write etcd://USER:PASSWORD@HOST:PORT"
+	case strings.Contains(text, "authentication failed"), code == codeUnauthenticated:
+		return "check the user name and the password"
+	case code == codeUnimplemented, errors.Is(err, errNotEtcd):
+		return "check the port; etcd 3.4 or newer is needed, its client port is 2379 by default"
+	case errors.As(err, &authority):
+		return "name the authority that signed the server's certificate with the option ca_cert"
+	case errors.As(err, &host):
+		return "write the endpoint with a name that the server's certificate carries"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "renew the server's certificate, or set this machine's clock"
+	case errors.As(err, &record):
+		return "this port speaks no TLS: write etcd:// instead of etcds://, or leave out protocol=https"
+	case strings.Contains(text, "expired certificate"):
+		return "renew the client certificate that the option ssl_cert names"
+	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"),
+		strings.Contains(text, "unknown certificate"), strings.Contains(text, "unknown authority"):
+		return "this etcd asks for a client certificate: give one that it trusts with the options ssl_cert and ssl_cert_key"
+	case !c.TLS && (errors.Is(err, syscall.ECONNRESET) || strings.Contains(text, "EOF") || strings.Contains(text, "http2:")):
+		return "if this port speaks TLS, write etcds:// or give the option protocol=https"
+	case errors.As(err, &dns):
+		return "check the host name in the endpoint"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "start etcd there, or correct the endpoint"
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		return "check the path"
+	}
+	return "check that etcd runs there, has a leader and can be reached from this machine"
+}
+
+// explain makes the one error of a call that has failed for good: what was done,
+// where, for how long it was tried, why it failed and what to do.
+func explain(c *Config, what string, tried time.Duration, err error) error {
+	var own *rendezvous.Error
+	switch {
+	case errors.As(err, &own), errors.Is(err, context.Canceled):
+		return err
+	case !final(err):
+		return fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeConnection, "etcd at %s: %s: tried for %.1f s: ", c.where(), what, tried.Seconds()),
+			withRemedy{err, remedy(err, c)})
+	}
+	return fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeInvalid, "etcd at %s: %s: ", c.where(), what), withRemedy{err, remedy(err, c)})
+}
+
+// withRemedy is an error with what to do about it.
+type withRemedy struct {
+	error
+	remedy string
+}
+
+func (w withRemedy) Error() string { return w.error.Error() + "; " + w.remedy }
+func (w withRemedy) Unwrap() error { return w.error }

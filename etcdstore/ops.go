@@ -1,0 +1,427 @@
+package etcdstore
+
+import (
+	"bytes"
+	"context"
+	"strconv"
+
+	"rallypoint/core/store"
+)
+
+// maxOps is how many operations etcd takes in one transaction by default
+// (max-txn-ops is 128), less one for the note.
+const maxOps = 120
+
+// Set implements store.Store.
+func (s *Store) Set(ctx context.Context, key string, value []byte) error {
+	return s.do(ctx, "set", key, func(ctx context.Context) error {
+		if err := fits(len(key) + len(value)); err != nil {
+			return err
+		}
+		_, _, err := s.change(ctx, "set", txnRequest{success: []op{s.put(key, value)}})
+		return err
+	})
+}
+
+// MultiSet implements store.Store. As many pairs as etcd takes become visible at
+// once; of a key named twice the last value counts.
+func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
+	return s.do(ctx, "multi_set", first(keys), func(ctx context.Context) error {
+		if len(keys) != len(values) {
+			return store.ErrArguments
+		}
+		last := make(map[string]int, len(keys))
+		for i, key := range keys {
+			if err := fits(len(key) + len(values[i])); err != nil {
+				return err
+			}
+			last[key] = i
+		}
+		var ops []op
+		size := 0
+		flush := func() error {
+			if len(ops) == 0 {
+				return nil
+			}
+			_, _, err := s.change(ctx, "multi_set", txnRequest{success: ops})
+			ops, size = nil, 0
+			return err
+		}
+		for i, key := range keys {
+			if last[key] != i {
+				continue
+			}
+			if n := len(key) + len(values[i]); len(ops) == maxOps || fits(size+n) != nil {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+			ops = append(ops, s.put(key, values[i]))
+			size += len(key) + len(values[i])
+		}
+		return flush()
+	})
+}
+
+// Add implements store.Store.
+func (s *Store) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
+	_, err = s.update(ctx, "add", key, func(value []byte, exists bool) ([]byte, bool, error) {
+		sum = delta
+		if exists {
+			old, err := store.ParseNumber(value)
+			if err != nil {
+				return nil, false, err
+			}
+			sum = old + delta
+		}
+		return strconv.AppendInt(nil, sum, 10), true, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return sum, nil
+}
+
+// CompareSet implements store.Store.
+func (s *Store) CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
+	return s.update(ctx, "compare_set", key, func(value []byte, exists bool) ([]byte, bool, error) {
+		switch {
+		case !exists && len(expected) > 0:
+			return expected, false, nil
+		case exists && !bytes.Equal(value, expected):
+			return value, false, nil
+		}
+		return desired, true, nil
+	})
+}
+
+// Append implements store.Store. The whole value is read and written again, and it
+// cannot grow beyond what etcd takes in one request.
+func (s *Store) Append(ctx context.Context, key string, value []byte) error {
+	_, err := s.update(ctx, "append", key, func(old []byte, _ bool) ([]byte, bool, error) {
+		whole := make([]byte, 0, len(old)+len(value))
+		return append(append(whole, old...), value...), true, nil
+	})
+	return err
+}
+
+// update replaces the value of key by what f makes of it, unless f says not to
+// write. It returns what f returned last; f may be called several times.
+func (s *Store) update(ctx context.Context, name, key string, f func(value []byte, exists bool) (next []byte, write bool, err error)) (value []byte, err error) {
+	err = s.do(ctx, name, key, func(ctx context.Context) error {
+		full := s.prefix + key
+		m, err := s.client.call(ctx, name, methodRange, rangeRequest{key: full}.encode())
+		if err != nil {
+			return err
+		}
+		found, err := decodeRangeResponse(m)
+		if err != nil {
+			return s.client.malformed(name, err)
+		}
+		var current keyValue
+		if len(found.kvs) > 0 {
+			current = found.kvs[0]
+		}
+		pause := backoff{}
+		for {
+			next, write, err := f(current.value, current.modified != 0)
+			if err != nil {
+				return err
+			}
+			value = append(make([]byte, 0, len(next)), next...)
+			if !write {
+				return nil
+			}
+			if err := fits(len(key) + len(next)); err != nil {
+				return err
+			}
+			r, applied, err := s.change(ctx, name, txnRequest{
+				conditions: []condition{unchanged(full, current.modified)},
+				success:    []op{s.put(key, next)},
+				failure:    []op{getOp(full)},
+			})
+			if err != nil || applied {
+				return err
+			}
+			current, _ = r.result(0).first()
+			pause.wait(ctx)
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	})
+	return value, err
+}
+
+// Delete implements store.Store.
+func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error) {
+	err = s.do(ctx, "delete_key", key, func(ctx context.Context) error {
+		full := s.prefix + key
+		for {
+			// A condition, so that a repetition can tell whether there was a key.
+			m, err := s.client.call(ctx, "delete_key", methodRange, rangeRequest{key: full, keysOnly: true}.encode())
+			if err != nil {
+				return err
+			}
+			found, err := decodeRangeResponse(m)
+			if err != nil || len(found.kvs) == 0 {
+				return s.client.malformed("delete_key", err)
+			}
+			_, existed, err = s.change(ctx, "delete_key", txnRequest{
+				conditions: []condition{unchanged(full, found.kvs[0].modified)},
+				success:    []op{deleteOp(full, "")},
+			})
+			if err != nil || existed {
+				return err
+			}
+		}
+	})
+	return existed && err == nil, err
+}
+
+// Get implements store.Store.
+func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
+	values, err := s.await(ctx, "get", []string{key})
+	if err != nil {
+		return nil, err
+	}
+	return values[0], nil
+}
+
+// MultiGet implements store.Store. Up to as many values as etcd takes operations in
+// a transaction are those of one moment.
+func (s *Store) MultiGet(ctx context.Context, keys []string) ([][]byte, error) {
+	return s.await(ctx, "multi_get", keys)
+}
+
+// await waits until all of keys exist and returns their values.
+func (s *Store) await(ctx context.Context, name string, keys []string) (values [][]byte, err error) {
+	err = s.do(ctx, name, first(keys), func(ctx context.Context) error {
+		for {
+			kvs, revision, err := s.fetch(ctx, name, keys, false)
+			if err != nil {
+				return err
+			}
+			var missing []string
+			values = make([][]byte, len(keys))
+			for i, kv := range kvs {
+				if values[i] = kv.value; kv.modified == 0 {
+					missing = append(missing, keys[i])
+				} else if kv.value == nil {
+					values[i] = []byte{}
+				}
+			}
+			if len(missing) == 0 {
+				return nil
+			}
+			if err := s.awaitWrites(ctx, missing, revision+1); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return values, nil
+}
+
+// Check implements store.Store.
+func (s *Store) Check(ctx context.Context, keys []string) (ready bool, err error) {
+	err = s.do(ctx, "check", first(keys), func(ctx context.Context) error {
+		kvs, _, err := s.fetch(ctx, "check", keys, true)
+		ready = true
+		for _, kv := range kvs {
+			ready = ready && kv.modified != 0
+		}
+		return err
+	})
+	return ready && err == nil, err
+}
+
+// Wait implements store.Store.
+func (s *Store) Wait(ctx context.Context, keys []string) error {
+	return s.do(ctx, "wait", first(keys), func(ctx context.Context) error {
+		kvs, revision, err := s.fetch(ctx, "wait", keys, true)
+		if err != nil {
+			return err
+		}
+		var missing []string
+		for i, kv := range kvs {
+			if kv.modified == 0 {
+				missing = append(missing, keys[i])
+			}
+		}
+		return s.awaitWrites(ctx, missing, revision+1)
+	})
+}
+
+// fetch reads keys, a missing one as the zero keyValue, and returns the revision
+// from which on nothing of them is known.
+func (s *Store) fetch(ctx context.Context, name string, keys []string, keysOnly bool) (kvs []keyValue, revision int64, err error) {
+	kvs = make([]keyValue, 0, len(keys))
+	for len(kvs) < len(keys) {
+		part := keys[len(kvs):min(len(kvs)+maxOps, len(keys))]
+		var t txnRequest
+		for _, key := range part {
+			t.success = append(t.success, rangeOp(rangeRequest{key: s.prefix + key, keysOnly: keysOnly}))
+		}
+		r, err := s.client.txn(ctx, name, t)
+		if err != nil {
+			return nil, 0, err
+		}
+		if revision == 0 {
+			revision = r.revision
+		}
+		for i := range part {
+			kv, _ := r.result(i).first()
+			kvs = append(kvs, kv)
+		}
+	}
+	return kvs, revision, nil
+}
+
+// awaitWrites waits until each of keys was written once at a revision from start
+// on.
+func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) error {
+	missing := make(map[string]bool, len(keys))
+	for _, key := range keys {
+		missing[s.prefix+key] = true
+	}
+	pause := backoff{}
+	for len(missing) > 0 {
+		err := s.follow(ctx, missing, &start, &pause)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+		case err == errCompacted:
+			// What happened meanwhile is not known any more: what is there counts.
+			if start, err = s.strike(ctx, missing); err != nil {
+				return err
+			}
+		case final(err):
+			return explain(s.client.config, "watching", 0, err)
+		default:
+			pause.wait(ctx)
+		}
+	}
+	return nil
+}
+
+// follow strikes the keys that are written off missing, until none is left or the
+// watch ends. start is the revision to go on from.
+func (s *Store) follow(ctx context.Context, missing map[string]bool, start *int64, pause *backoff) error {
+	requests := make([]watchRequest, 0, len(missing))
+	for key := range missing {
+		requests = append(requests, watchRequest{key: key, revision: *start})
+	}
+	w, err := s.client.watch(ctx, requests...)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	*pause = backoff{}
+	for len(missing) > 0 {
+		r, err := w.next()
+		if err != nil {
+			return err
+		}
+		for _, e := range r.events {
+			if !e.deleted {
+				delete(missing, e.kv.key)
+			}
+		}
+	}
+	return nil
+}
+
+// strike strikes the keys that exist off missing and returns the revision after
+// that it looked at.
+func (s *Store) strike(ctx context.Context, missing map[string]bool) (start int64, err error) {
+	keys := make([]string, 0, len(missing))
+	for key := range missing {
+		keys = append(keys, key[len(s.prefix):])
+	}
+	kvs, revision, err := s.fetch(ctx, "wait", keys, true)
+	for i, kv := range kvs {
+		if kv.modified != 0 {
+			delete(missing, s.prefix+keys[i])
+		}
+	}
+	return revision + 1, err
+}
+
+// NumKeys implements store.Store.
+func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
+	err = s.do(ctx, "num_keys", "", func(ctx context.Context) error {
+		m, err := s.client.call(ctx, "num_keys", methodRange,
+			rangeRequest{key: s.prefix, end: prefixEnd(s.prefix), countOnly: true}.encode())
+		if err != nil {
+			return err
+		}
+		r, err := decodeRangeResponse(m)
+		n = r.count
+		return s.client.malformed("num_keys", err)
+	})
+	return n, err
+}
+
+// ListKeys implements store.Store. The keys are sorted.
+func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
+	err = s.do(ctx, "list_keys", "", func(ctx context.Context) error {
+		for {
+			kvs, _, err := s.client.list(ctx, "list_keys", rangeRequest{key: s.prefix, end: prefixEnd(s.prefix), keysOnly: true})
+			if err == errCompacted {
+				continue
+			}
+			keys = make([]string, len(kvs))
+			for i, kv := range kvs {
+				keys[i] = kv.key[len(s.prefix):]
+			}
+			return err
+		}
+	})
+	return keys, err
+}
+
+// QueuePush returns ErrNoQueues.
+func (s *Store) QueuePush(ctx context.Context, key string, _ []byte) error {
+	return s.noQueues(ctx, "queue_push", key)
+}
+
+// QueuePop returns ErrNoQueues.
+func (s *Store) QueuePop(ctx context.Context, key string, _ bool) ([]byte, error) {
+	return nil, s.noQueues(ctx, "queue_pop", key)
+}
+
+// QueueLen returns ErrNoQueues.
+func (s *Store) QueueLen(ctx context.Context, key string) (int64, error) {
+	return 0, s.noQueues(ctx, "queue_len", key)
+}
+
+func (s *Store) noQueues(ctx context.Context, name, key string) error {
+	return s.do(ctx, name, key, func(context.Context) error { return ErrNoQueues })
+}
+
+// Barrier implements store.Store, as store.GenericBarrier.
+func (s *Store) Barrier(ctx context.Context, key string, worldSize int64) error {
+	return store.GenericBarrier(ctx, s, key, worldSize)
+}
+
+// Clear removes all keys of the prefix, whoever wrote them.
+func (s *Store) Clear(ctx context.Context) error {
+	return s.do(ctx, "clear", "", func(ctx context.Context) error {
+		_, _, err := s.change(ctx, "clear", txnRequest{success: []op{deleteOp(s.prefix, prefixEnd(s.prefix))}})
+		return err
+	})
+}
+
+func (s *Store) put(key string, value []byte) op { return putOp(s.prefix+key, value, s.lease) }
+
+// first returns the first of keys, which stands for all of them in an error.
+func first(keys []string) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	return keys[0]
+}

@@ -1,0 +1,207 @@
+package etcdstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"rallypoint/core/store"
+)
+
+// Store is a [store.Store] in etcd. Keys lie as they are behind the prefix and
+// "/k/", values as they are; any number of processes may share a prefix.
+//
+// Every operation is applied exactly once, also when the member it was sent to
+// dies before it answers: a transaction leaves a note of itself (behind "/o/",
+// one key a client and operation under way, overwritten by the next one) and is
+// sent again only as one that does nothing if the note is there.
+//
+// With Config.TTL all keys of this Store hang on a lease that it renews while it
+// is open; they vanish TTL after it was closed or killed. Without it they stay.
+type Store struct {
+	client *client
+	prefix string // of the keys, with "/k/"
+	notes  string // of this client's notes
+	lease  int64  // 0: none
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	done sync.WaitGroup // renewing
+
+	mu    sync.Mutex
+	slots []int // free places for notes
+	used  int   // places ever used
+	count uint64
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Open reaches the etcd and makes a Store. It tries until ctx or config.Timeout
+// ends, and returns at once what no repetition would help: rendezvous.ErrInvalid
+// for settings that etcd refuses, certificates, users; else
+// rendezvous.ErrConnection. The error says where, for how long, why and what to do.
+func Open(ctx context.Context, config Config) (*Store, error) {
+	c, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{client: c, prefix: config.Prefix + "/k/", notes: config.Prefix + "/o/" + rand.Text() + "/"}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	if config.TTL > 0 {
+		s.lease, err = c.grant(ctx, config.TTL)
+	} else {
+		_, err = c.call(ctx, "connecting", methodRange, rangeRequest{key: s.prefix, countOnly: true}.encode())
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	if s.lease != 0 {
+		s.done.Add(1)
+		go s.renew(config.TTL / 3)
+	}
+	return s, nil
+}
+
+// renew keeps the lease alive until Close.
+func (s *Store) renew(every time.Duration) {
+	defer s.done.Done()
+	t := time.NewTicker(max(every, 100*time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-t.C:
+		}
+		if err := s.client.keepAlive(s.ctx, s.lease); err != nil && s.ctx.Err() == nil {
+			s.client.config.logger().Warn("the lease of the keys was not renewed", "error", err)
+		}
+	}
+}
+
+// Close implements store.Store. The keys stay, or go TTL later.
+func (s *Store) Close() error {
+	select {
+	case <-s.ctx.Done():
+		return nil
+	default:
+	}
+	s.mu.Lock()
+	used := s.used
+	s.mu.Unlock()
+	if used > 0 { // without the note of what may be under way still, which nobody repeats
+		ctx, cancel := context.WithTimeout(context.Background(), firstAttempt)
+		_, _ = s.client.attempt(ctx, firstAttempt, methodTxn, txnRequest{success: []op{deleteOp(s.notes, prefixEnd(s.notes))}}.encode())
+		cancel()
+	}
+	s.stop()
+	s.done.Wait()
+	s.client.close()
+	return nil
+}
+
+// begin returns a context for one operation, which also ends with Close.
+func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
+	if s.ctx.Err() != nil {
+		return nil, nil, store.ErrClosed
+	}
+	if err := store.ContextError(ctx); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(store.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }, nil
+}
+
+// do runs one operation and explains its error.
+func (s *Store) do(ctx context.Context, name, key string, f func(ctx context.Context) error) error {
+	inner, end, err := s.begin(ctx)
+	if err == nil {
+		err = f(inner)
+		switch {
+		case err == nil:
+		case errors.Is(context.Cause(inner), store.ErrClosed):
+			err = store.ErrClosed
+		case ctx.Err() != nil && !final(err):
+			err = fmt.Errorf("%w; %w", store.ContextError(ctx), unnumbered{err})
+		}
+		end()
+	}
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("store at etcd %s: %s %q: %w", s.client.config.where(), name, key, err)
+}
+
+// unnumbered is an error that is only to be read.
+type unnumbered struct{ err error }
+
+func (u unnumbered) Error() string { return u.err.Error() }
+
+// change runs a transaction that changes something, exactly once. It needs no
+// condition of its own if repeating it would do no harm but that it might come
+// after others' changes.
+func (s *Store) change(ctx context.Context, what string, t txnRequest) (r txnResponse, applied bool, err error) {
+	slot, note := s.takeSlot()
+	defer s.freeSlot(slot)
+	key := s.notes + strconv.Itoa(slot)
+	// With conditions of its own the transaction cannot be applied twice, and the
+	// note tells whether it was. Without, the note is the condition.
+	guarded := len(t.conditions) > 0
+	if guarded {
+		t.success = append(t.success, putOp(key, note, s.lease))
+		t.failure = append(t.failure, getOp(key))
+	} else {
+		t.failure = append(t.success, putOp(key, note, s.lease))
+		t.success = nil
+		t.conditions = []condition{hasValue(key, note)}
+	}
+	r, err = s.client.txn(ctx, what, t)
+	switch {
+	case err != nil:
+		return r, false, err
+	case !guarded, r.succeeded:
+		return r, true, nil
+	}
+	last, ok := r.result(len(t.failure) - 1).first()
+	return r, ok && bytes.Equal(last.value, note), nil
+}
+
+// takeSlot returns a place for a note that nobody uses, and a note never used.
+func (s *Store) takeSlot() (slot int, note []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count++
+	note = strconv.AppendUint(nil, s.count, 10)
+	if n := len(s.slots); n > 0 {
+		slot = s.slots[n-1]
+		s.slots = s.slots[:n-1]
+		return slot, note
+	}
+	s.used++
+	return s.used - 1, note
+}
+
+func (s *Store) freeSlot(slot int) {
+	s.mu.Lock()
+	s.slots = append(s.slots, slot)
+	s.mu.Unlock()
+}
+
+// maxValue is what etcd takes in one request by default, less what stands around
+// a value.
+const maxValue = 1<<20 + 1<<18
+
+// fits refuses what etcd would refuse with less clear words.
+func fits(size int) error {
+	if size > maxValue {
+		return fmt.Errorf("%w: %d bytes; etcd takes at most %d in one request", store.ErrTooLarge, size, maxValue)
+	}
+	return nil
+}

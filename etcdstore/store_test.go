@@ -1,0 +1,290 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rallypoint/core/store"
+)
+
+// Any calls on three stores of one prefix give what an engine in memory gives.
+func TestModel(t *testing.T) {
+	config := aConfig(t)
+	run := 0
+	rapid.Check(t, func(t *rapid.T) {
+		run++
+		config := config
+		config.Prefix += fmt.Sprintf("/%d", run)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		var stores []*Store
+		for range 2 {
+			s, err := Open(ctx, config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			stores = append(stores, s)
+		}
+		m := store.NewLocal(store.NewEngine(store.Limits{}))
+		pick := func(t *rapid.T) *Store { return rapid.SampledFrom(stores).Draw(t, "store") }
+		t.Repeat(modelActions(ctx, m, pick))
+	})
+}
+
+var (
+	modelKeys   = rapid.SampledFrom([]string{"", "a", "b", "a/b", "\x00\xff", "\xff"})
+	modelValues = rapid.OneOf(
+		rapid.SampledFrom([]string{"", "1", "-5", " +7x", "x", "9223372036854775807"}),
+		rapid.StringN(0, 40, 100))
+)
+
+func agree(t *rapid.T, have any, err error, want any, wantErr error) {
+	t.Helper()
+	if (err == nil) != (wantErr == nil) || errors.Is(err, store.ErrNotNumber) != errors.Is(wantErr, store.ErrNotNumber) {
+		t.Fatalf("have error %v, want %v", err, wantErr)
+	}
+	if err == nil && fmt.Sprint(have) != fmt.Sprint(want) {
+		t.Fatalf("have %q, want %q", have, want)
+	}
+}
+
+func modelActions(ctx context.Context, m store.Store, pick func(*rapid.T) *Store) map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"set": func(t *rapid.T) {
+			key, value := modelKeys.Draw(t, "key"), []byte(modelValues.Draw(t, "value"))
+			agree(t, nil, pick(t).Set(ctx, key, value), nil, m.Set(ctx, key, value))
+		},
+		"multi_set": func(t *rapid.T) {
+			keys := rapid.SliceOfN(modelKeys, 0, 5).Draw(t, "keys")
+			values := make([][]byte, len(keys))
+			for i := range values {
+				values[i] = []byte(modelValues.Draw(t, "value"))
+			}
+			agree(t, nil, pick(t).MultiSet(ctx, keys, values), nil, m.MultiSet(ctx, keys, values))
+		},
+		"add": func(t *rapid.T) {
+			key, delta := modelKeys.Draw(t, "key"), rapid.Int64().Draw(t, "delta")
+			have, err := pick(t).Add(ctx, key, delta)
+			want, wantErr := m.Add(ctx, key, delta)
+			agree(t, have, err, want, wantErr)
+		},
+		"compare_set": func(t *rapid.T) {
+			key := modelKeys.Draw(t, "key")
+			expected, desired := []byte(modelValues.Draw(t, "expected")), []byte(modelValues.Draw(t, "desired"))
+			if exists, _ := m.Check(ctx, []string{key}); exists && rapid.Bool().Draw(t, "right") {
+				expected, _ = m.Get(ctx, key)
+			}
+			have, err := pick(t).CompareSet(ctx, key, expected, desired)
+			want, wantErr := m.CompareSet(ctx, key, expected, desired)
+			agree(t, have, err, want, wantErr)
+		},
+		"append": func(t *rapid.T) {
+			key, value := modelKeys.Draw(t, "key"), []byte(modelValues.Draw(t, "value"))
+			agree(t, nil, pick(t).Append(ctx, key, value), nil, m.Append(ctx, key, value))
+		},
+		"delete": func(t *rapid.T) {
+			key := modelKeys.Draw(t, "key")
+			have, err := pick(t).Delete(ctx, key)
+			want, wantErr := m.Delete(ctx, key)
+			agree(t, have, err, want, wantErr)
+		},
+		"get": func(t *rapid.T) {
+			keys := rapid.SliceOfN(modelKeys, 0, 3).Draw(t, "keys")
+			s := pick(t)
+			ready, err := s.Check(ctx, keys)
+			want, wantErr := m.Check(ctx, keys)
+			agree(t, ready, err, want, wantErr)
+			if ready {
+				have, err := s.MultiGet(ctx, keys)
+				want, wantErr := m.MultiGet(ctx, keys)
+				agree(t, have, err, want, wantErr)
+				agree(t, nil, s.Wait(ctx, keys), nil, nil)
+			}
+		},
+		"": func(t *rapid.T) {
+			s := pick(t)
+			have, err := s.ListKeys(ctx)
+			want, wantErr := m.ListKeys(ctx)
+			agree(t, have, err, want, wantErr)
+			n, err := s.NumKeys(ctx)
+			agree(t, n, err, len(want), nil)
+		},
+	}
+}
+
+func TestWaitsEndWithTheWrite(t *testing.T) {
+	config := aConfig(t)
+	a, b := mustOpen(t, config), mustOpen(t, config)
+	ctx := within(t, 30*time.Second)
+	check(t, a.Set(ctx, "there", []byte("0")))
+	waits := map[string]func() error{
+		"get": func() error {
+			value, err := a.Get(ctx, "k1")
+			if err == nil && string(value) != "v" {
+				err = fmt.Errorf("have %q", value)
+			}
+			return err
+		},
+		"multi_get": func() error { _, err := a.MultiGet(ctx, []string{"there", "k2", "k1"}); return err },
+		"wait":      func() error { return a.Wait(ctx, []string{"k2", "there", "k1", "k1"}) },
+		"barrier":   func() error { return a.Barrier(ctx, "b", 2) },
+	}
+	done := make(chan error, len(waits))
+	for name, wait := range waits {
+		go func() {
+			err := wait()
+			if err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+			}
+			done <- err
+		}()
+	}
+	check(t, b.Set(ctx, "k1", []byte("v")))
+	check(t, b.Append(ctx, "k2", nil)) // an empty value is a value
+	check(t, b.Barrier(ctx, "b", 2))
+	for range waits {
+		check(t, <-done)
+	}
+}
+
+// A wait is a count-down: keys that are deleted again count as written
+// (docs/spec/tcpstore-wire.md 4.4).
+func TestWaitCountsDown(t *testing.T) {
+	config := aConfig(t)
+	a, b := mustOpen(t, config), mustOpen(t, config)
+	ctx := within(t, 30*time.Second)
+	watching, done := make(chan error, 1), make(chan error, 1)
+	go func() { watching <- nil; done <- a.Wait(ctx, []string{"x", "y"}) }()
+	<-watching
+	for { // until the wait has begun, the deletion would undo the write
+		check(t, b.Set(ctx, "x", nil))
+		must(b.Delete(ctx, "x"))(t)
+		check(t, b.Set(ctx, "y", nil))
+		must(b.Delete(ctx, "y"))(t)
+		select {
+		case err := <-done:
+			check(t, err)
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func TestTimeoutsAndClose(t *testing.T) {
+	config := aConfig(t)
+	s := mustOpen(t, config)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := s.Get(ctx, "nothing")
+	if !errors.Is(err, store.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"nothing"`) {
+		t.Fatal(err)
+	}
+	canceled, cancel2 := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- s.Wait(canceled, []string{"nothing"}) }()
+	cancel2()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	go func() { done <- s.Wait(context.Background(), []string{"nothing"}) }()
+	go func() { _, err := s.Get(context.Background(), "nothing"); done <- err }()
+	time.Sleep(20 * time.Millisecond) // either way, before or in the wait
+	check(t, s.Close())
+	for range 2 {
+		if err := <-done; !errors.Is(err, store.ErrClosed) {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Set(context.Background(), "k", nil); !errors.Is(err, store.ErrClosed) {
+		t.Fatal(err)
+	}
+	check(t, s.Close())
+}
+
+func TestAddsOfManyCount(t *testing.T) {
+	config := aConfig(t)
+	const clients, adds = 4, 25
+	ctx := within(t, time.Minute)
+	var all sync.WaitGroup
+	sums := make([][]int64, clients)
+	for i := range clients {
+		s := mustOpen(t, config)
+		all.Go(func() {
+			for range adds {
+				sum, err := s.Add(ctx, "n", 1)
+				if err != nil {
+					t.Error(err)
+				}
+				sums[i] = append(sums[i], sum)
+			}
+		})
+	}
+	all.Wait()
+	seen := map[int64]bool{}
+	for _, sum := range slices.Concat(sums...) {
+		seen[sum] = true
+	}
+	if n := len(slices.Collect(maps.Keys(seen))); n != clients*adds || !seen[clients*adds] {
+		t.Fatalf("%d different sums", n)
+	}
+}
+
+func TestKeysGoWithTheirLease(t *testing.T) {
+	config := aConfig(t)
+	other := mustOpen(t, config)
+	config.TTL = time.Second
+	s := mustOpen(t, config)
+	ctx := within(t, 30*time.Second)
+	check(t, s.Set(ctx, "k", []byte("v")))
+	must(s.Add(ctx, "n", 1))(t)
+	time.Sleep(3 * time.Second) // longer than the lease, which is renewed
+	equal(t, must(other.NumKeys(ctx))(t), 2)
+	check(t, s.Close())
+	for must(other.NumKeys(ctx))(t) > 0 {
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func TestClear(t *testing.T) {
+	config := aConfig(t)
+	s := mustOpen(t, config)
+	ctx := within(t, 30*time.Second)
+	check(t, s.Set(ctx, "a", nil))
+	check(t, s.Clear(ctx))
+	equal(t, must(s.NumKeys(ctx))(t), 0)
+	check(t, s.Close())
+	left, _, err := must(newClient(config))(t).list(ctx, "left", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
+	check(t, err)
+	equal(t, len(left), 0)
+}
+
+func TestTooLarge(t *testing.T) {
+	s := mustOpen(t, aConfig(t))
+	ctx := within(t, 30*time.Second)
+	check(t, s.Set(ctx, "k", make([]byte, 1<<20)))
+	if err := s.Set(ctx, "k", make([]byte, 2<<20)); !errors.Is(err, store.ErrTooLarge) {
+		t.Fatal(err)
+	}
+	if err := s.Append(ctx, "k", make([]byte, 1<<20)); !errors.Is(err, store.ErrTooLarge) {
+		t.Fatal(err)
+	}
+	keys, values := make([]string, 300), make([][]byte, 300)
+	for i := range keys {
+		keys[i], values[i] = fmt.Sprint(i), make([]byte, 20<<10)
+	}
+	check(t, s.MultiSet(ctx, keys, values)) // in several transactions
+	equal(t, len(must(s.MultiGet(ctx, keys))(t)), 300)
+	if err := s.QueuePush(ctx, "q", nil); !errors.Is(err, errors.ErrUnsupported) {
+		t.Fatal(err)
+	}
+}
