@@ -78,6 +78,8 @@ func remedy(err error, c *Config) string {
 		return "check the user name and the password"
 	case code == codeUnimplemented, errors.Is(err, errNotEtcd):
 		return "check the port; etcd 3.4 or newer is needed, its client port is 2379 by default"
+	case strings.Contains(text, "database space exceeded"):
+		return "etcd is full: compact and defragment it, raise its quota-backend-bytes, and disarm the alarm (etcdctl alarm disarm)"
 	case errors.As(err, &authority):
 		return "name the authority that signed the server's certificate with the option ca_cert"
 	case errors.As(err, &host):

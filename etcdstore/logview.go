@@ -1,0 +1,343 @@
+package etcdstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+// view is a run's keys at one revision, as far as they matter to a node.
+type view struct {
+	root     string
+	revision int64
+
+	entries []sharedlog.Entry // in order
+	floor   uint64            // entries up to here may be missing
+	snap    snapshotKey
+	signs   map[string]bool        // the sessions that are alive
+	keys    map[string][]entryPart // what is stored of each node's entries
+}
+
+// entryPart is one key of entries.
+type entryPart struct {
+	number uint64 // of the key
+	last   uint64 // index of its last entry
+}
+
+func newView(root string) *view {
+	return &view{root: root, signs: make(map[string]bool), keys: make(map[string][]entryPart)}
+}
+
+// An index is the revision of the transaction that appended the entry, and the
+// entry's place in it.
+const placeBits = 16
+
+func indexOf(revision int64, place int) uint64 { return uint64(revision)<<placeBits | uint64(place) }
+
+// apply takes up one change of a key; errForeign says that it is not ours.
+func (v *view) apply(e event) error {
+	v.revision = max(v.revision, e.kv.modified)
+	name, ok := strings.CutPrefix(e.kv.key, v.root)
+	if !ok {
+		return nil
+	}
+	var err error
+	switch {
+	case name == keySnapshot && !e.deleted:
+		v.snap, err = decodeSnapshotKey(e.kv)
+	case strings.HasPrefix(name, keySigns):
+		session := name[len(keySigns):]
+		if v.signs[session] = true; e.deleted {
+			delete(v.signs, session)
+		}
+	case strings.HasPrefix(name, keyEntries):
+		err = v.applyEntries(name[len(keyEntries):], e)
+	}
+	if err != nil {
+		return fmt.Errorf("the key %q: %w", e.kv.key, err)
+	}
+	return nil
+}
+
+func (v *view) applyEntries(name string, e event) error {
+	node, number, err := splitEntryKey(name)
+	if err != nil {
+		return err
+	}
+	if e.deleted {
+		v.keys[node] = slices.DeleteFunc(v.keys[node], func(p entryPart) bool { return p.number == number })
+		if len(v.keys[node]) == 0 {
+			delete(v.keys, node)
+		}
+		return nil
+	}
+	contents, err := decodeEntries(e.kv.value)
+	if err != nil {
+		return err
+	}
+	for i, data := range contents {
+		v.entries = append(v.entries, sharedlog.Entry{Index: indexOf(e.kv.modified, i), Data: data})
+	}
+	v.keys[node] = append(v.keys[node], entryPart{number, indexOf(e.kv.modified, max(0, len(contents)-1))})
+	return nil
+}
+
+// load reads the run's keys.
+func (l *Log) load(ctx context.Context) (*view, error) {
+	for {
+		kvs, revision, err := l.client.list(ctx, "reading the run's log", rangeRequest{key: l.root, end: prefixEnd(l.root)})
+		if err == errCompacted {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		sortByRevision(kvs)
+		v := newView(l.root)
+		alive := false
+		for _, kv := range kvs {
+			alive = alive || kv.key == l.root+keyGeneration && kv.modified == l.began
+			if err := v.apply(event{kv: kv}); err != nil {
+				return nil, l.foreign(err)
+			}
+		}
+		if !alive {
+			return nil, l.begunAnew()
+		}
+		v.revision = revision
+		v.floor = v.snap.index
+		v.entries = slices.DeleteFunc(v.entries, func(e sharedlog.Entry) bool { return e.Index <= v.floor })
+		return v, nil
+	}
+}
+
+func (l *Log) foreign(err error) error {
+	return rendezvous.Errorf(rendezvous.CodeState, "etcd at %s: run %q: %v; all nodes of a run need one release", l.config.where(), l.runID, err)
+}
+
+// pump keeps the view up to date until Close.
+func (l *Log) pump() {
+	defer l.pumped.Done()
+	for pause := (backoff{}); l.ctx.Err() == nil; {
+		progress, err := l.follow()
+		if errors.Is(err, errCompacted) {
+			var v *view
+			if v, err = l.load(l.ctx); err == nil {
+				l.update(func() { l.view, l.err = v, nil })
+				continue
+			}
+		}
+		if l.ctx.Err() != nil {
+			return
+		}
+		if final(err) {
+			err = explain(&l.config, "following the run's log", 0, err)
+			l.update(func() { l.err = err })
+			return
+		}
+		if progress { // the first break is mended before anybody is told
+			pause = backoff{}
+			continue
+		}
+		l.update(func() { l.err = fmt.Errorf("etcd at %s: following the run's log: %w", l.config.where(), err) })
+		pause.wait(l.ctx)
+	}
+}
+
+// update changes the view and wakes who waits for it.
+func (l *Log) update(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// follow watches the run's keys until the watch breaks. progress tells that it was
+// established.
+func (l *Log) follow() (progress bool, err error) {
+	w, err := l.client.watch(l.ctx, watchRequest{key: l.root, end: prefixEnd(l.root), revision: l.view.revision + 1})
+	if err != nil {
+		return false, err
+	}
+	defer w.close()
+	for {
+		r, err := w.next()
+		if err != nil {
+			return progress, err
+		}
+		progress = true
+		l.update(func() {
+			l.err = nil
+			for _, e := range r.events {
+				if e.kv.key == l.root+keyGeneration {
+					err = l.begunAnew()
+					return
+				}
+				if err = l.view.apply(e); err != nil {
+					err = l.foreign(err)
+					return
+				}
+			}
+		})
+		if err != nil {
+			return progress, err
+		}
+	}
+}
+
+// Next implements sharedlog.Log.
+func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
+	ctx, end := l.begin(ctx)
+	defer end()
+	for {
+		b, changed, err := l.at(after)
+		if err != nil || changed == nil {
+			return b, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return sharedlog.Batch{}, ctx.Err()
+		}
+	}
+}
+
+// at returns what is at hand after an index. If that is nothing, it returns a
+// channel that is closed when there may be.
+func (l *Log) at(after uint64) (b sharedlog.Batch, changed <-chan struct{}, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v := l.view
+	if after < v.floor {
+		return b, nil, sharedlog.ErrCompacted
+	}
+	i, _ := slices.BinarySearchFunc(v.entries, after+1, func(e sharedlog.Entry, index uint64) int {
+		return int(int64(e.Index) - int64(index))
+	})
+	// What was asked for before is not asked for again.
+	v.entries = slices.Delete(v.entries, 0, i)
+	v.floor = max(v.floor, after)
+	switch {
+	case l.ctx.Err() != nil:
+		return b, nil, l.ctx.Err()
+	case len(v.entries) == 0 && l.err != nil:
+		return b, nil, l.err
+	case len(v.entries) == 0 && v.snap.index == l.told:
+		return b, l.changed, nil
+	}
+	l.told = v.snap.index
+	return sharedlog.Batch{Entries: slices.Clone(v.entries), Snapshot: v.snap.index}, nil, nil
+}
+
+// The keys and values of the run's log.
+
+func entryKey(root, node string, number uint64) string {
+	return fmt.Sprintf("%s%s%s/%016x", root, keyEntries, node, number)
+}
+
+func splitEntryKey(name string) (node string, number uint64, err error) {
+	node, text, ok := strings.Cut(name, "/")
+	if _, err := fmt.Sscanf(text, "%016x", &number); !ok || err != nil || len(text) != 16 {
+		return "", 0, errForeign
+	}
+	return node, number, nil
+}
+
+var errForeign = errors.New("not of rallypoint")
+
+func encodeEntries(entries [][]byte) []byte {
+	var b []byte
+	for _, e := range entries {
+		b = binary.AppendUvarint(b, uint64(len(e)))
+		b = append(b, e...)
+	}
+	return b
+}
+
+func decodeEntries(b []byte) (entries [][]byte, err error) {
+	for len(b) > 0 {
+		size, n := binary.Uvarint(b)
+		if n <= 0 || size > uint64(len(b)-n) || len(entries) == 1<<placeBits-1 {
+			return nil, errForeign
+		}
+		entries = append(entries, b[n:n+int(size):n+int(size)])
+		b = b[n+int(size):]
+	}
+	return entries, nil
+}
+
+// formatVersion is that of the values of gen and snap.
+const formatVersion = 1
+
+// generation is the value of the key gen.
+type generation struct {
+	name  string
+	lease int64
+}
+
+func (g generation) encode() []byte {
+	return message(nil).number(1, formatVersion).text(2, g.name).number(3, g.lease)
+}
+
+func decodeGeneration(b []byte) (g generation, err error) {
+	version := int64(0)
+	err = decode(b, func(f field) error {
+		switch f.id {
+		case 1:
+			version = f.number
+		case 2:
+			g.name = string(f.bytes)
+		case 3:
+			g.lease = f.number
+		}
+		return nil
+	})
+	if err == nil && (version != formatVersion || g.name == "" || g.lease == 0) {
+		err = errForeign
+	}
+	return g, err
+}
+
+// snapshotKey is the key snap.
+type snapshotKey struct {
+	modified int64 // its revision; 0: there is none
+	index    uint64
+	state    []byte
+	id       string // of the keys that hold the state, if state does not
+	parts    int64
+}
+
+func (s snapshotKey) encode() []byte {
+	return message(nil).number(1, formatVersion).number(2, int64(s.index)).bytes(3, s.state).text(4, s.id).number(5, s.parts)
+}
+
+func decodeSnapshotKey(kv keyValue) (s snapshotKey, err error) {
+	version := int64(0)
+	err = decode(kv.value, func(f field) error {
+		switch f.id {
+		case 1:
+			version = f.number
+		case 2:
+			s.index = uint64(f.number)
+		case 3:
+			s.state = f.bytes
+		case 4:
+			s.id = string(f.bytes)
+		case 5:
+			s.parts = f.number
+		}
+		return nil
+	})
+	s.modified = kv.modified
+	if err == nil && (version != formatVersion || s.parts < 0 || s.parts > maxParts) {
+		err = errForeign
+	}
+	return s, err
+}
