@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/etcdstore"
 	"rallypoint/filestore"
 	"rallypoint/tcpstore/control"
 	"rallypoint/tcpstore/fixed"
@@ -21,18 +22,26 @@ import (
 const (
 	SchemeFile   = "file"
 	SchemeStatic = "static"
+	SchemeEtcd   = etcdstore.Scheme
+	SchemeEtcds  = etcdstore.SchemeTLS
 )
 
 // The names under which torchrun and rallypoint run know the backends, besides
 // plain rallypoint, which takes every endpoint.
-const NameFile = "rallypoint-file"
+const (
+	NameFile = "rallypoint-file"
+	NameEtcd = "rallypoint-etcd"
+)
 
 // Named returns the endpoint as the backend of that name takes it:
-// rallypoint-file also takes a plain path. An endpoint of another backend is
-// ErrInvalid.
+// rallypoint-file also takes a plain path, rallypoint-etcd, and the reference's
+// names etcd and etcd-v2, host[:port] or a list of them. An endpoint of another
+// backend is ErrInvalid.
 func Named(name, endpoint string) (string, error) {
 	text := strings.TrimSpace(endpoint)
 	switch {
+	case name == NameEtcd || name == "etcd" || name == "etcd-v2":
+		return namedEtcd(name, text)
 	case name != NameFile:
 		return endpoint, nil
 	case strings.HasPrefix(text, "/"):
@@ -76,9 +85,11 @@ func Check(endpoint string) (string, error) {
 			return "", err
 		}
 		return fixed.Scheme + net.JoinHostPort(host, strconv.Itoa(port)), nil
+	case SchemeEtcd, SchemeEtcds:
+		return endpoint, checkEtcd(endpoint)
 	default:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT or file:///DIRECTORY", endpoint, scheme)
+			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", endpoint, scheme)
 	}
 }
 
@@ -125,6 +136,8 @@ func Open(p rendezvous.Params, log *slog.Logger) (Node, error) {
 	case SchemeStatic:
 		p.Endpoint = endpoint
 		return node(fixed.NewStatic(p, log))
+	case SchemeEtcd, SchemeEtcds:
+		return node(openEtcd(p, log))
 	}
 	return node(hosted.Open(p, log))
 }
@@ -143,8 +156,16 @@ func OpenBlob(p rendezvous.Params, blob sharedlog.Backend, log *slog.Logger) (*r
 	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewBlob(blob, p.RunID, nil) })
 }
 
-// openLog makes a member over a log.
+// openLog makes a member over a log that sees no node's address.
 func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*rendezvous.Member, error) {
+	if p.AdvertiseAddr == "" && p.LocalAddr == "" {
+		p.LocalAddr = ownAddress(p.Max)
+	}
+	return openSeen(p, log, open)
+}
+
+// openSeen makes a member over a log that sees the nodes' addresses.
+func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*rendezvous.Member, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -154,9 +175,6 @@ func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
-	}
-	if p.AdvertiseAddr == "" && p.LocalAddr == "" {
-		p.LocalAddr = ownAddress(p.Max)
 	}
 	connect := func(o rendezvous.Observer) rendezvous.Plane { return sharedlog.New(p, o, open(), log) }
 	return rendezvous.NewMember(p, connect, hosted.NewRoundStores(log), log), nil

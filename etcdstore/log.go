@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"sync"
 	"time"
@@ -36,6 +37,8 @@ type Log struct {
 	root   string // of the run's keys
 	node   string // names this node's entries
 	lease  time.Duration
+
+	ownAddr string
 
 	ctx    context.Context // ends with Close
 	stop   context.CancelFunc
@@ -74,8 +77,10 @@ type Log struct {
 var _ sharedlog.Log = (*Log)(nil)
 
 // NewLog returns the log of a run for one node, whose lease will be the given one
-// unless the run has another. It checks the configuration and touches no network.
-func NewLog(config Config, runID string, lease time.Duration) (*Log, error) {
+// unless the run has another. ownAddr is the node's address where its connection to
+// etcd does not show one that others could use. NewLog checks the configuration and
+// touches no network.
+func NewLog(config Config, runID string, lease time.Duration, ownAddr string) (*Log, error) {
 	if config.TTL <= 0 {
 		config.TTL = DefaultTTL
 	}
@@ -84,7 +89,7 @@ func NewLog(config Config, runID string, lease time.Duration) (*Log, error) {
 		return nil, err
 	}
 	l := &Log{
-		config: config, runID: runID, root: config.Prefix + "/" + url.PathEscape(runID) + "/", node: rand.Text(), lease: lease,
+		config: config, runID: runID, root: config.Prefix + "/" + url.PathEscape(runID) + "/", node: rand.Text(), lease: lease, ownAddr: ownAddr,
 		client: c, absences: make(map[rendezvous.SessionID]time.Time), changed: make(chan struct{}),
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
@@ -111,6 +116,10 @@ func (l *Log) Open(ctx context.Context) (sharedlog.Info, error) {
 		go l.pump()
 	}
 	local, remote := l.client.addresses()
+	if addr, err := netip.ParseAddr(local); err != nil || addr.IsLoopback() {
+		// An etcd on this machine, or a proxy to one, which others may see elsewhere.
+		local, remote = l.ownAddr, ""
+	}
 	return sharedlog.Info{
 		Generation: l.generation, SeenAddr: local, ServerAddr: remote,
 		SnapshotEntries: snapshotEntries, SnapshotBytes: snapshotBytes, MaxEntry: maxEntry,

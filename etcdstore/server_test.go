@@ -17,8 +17,10 @@ import (
 )
 
 // play is what the test binary does in a role.
-func play(role string, _ []string) int {
+func play(role string, args []string) int {
 	switch role {
+	case "node":
+		return playNode(args)
 	case "parent": // starts an etcd, says which, and waits to be killed
 		s, err := StartServer(context.Background(), ServerConfig{Binary: os.Getenv(envTestBinary)})
 		if err != nil {

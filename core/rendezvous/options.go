@@ -42,6 +42,10 @@ const (
 //	is_host             this node hosts the control plane (true) or does not (false)
 //	token_file          file with the token that the control plane and its nodes share
 //
+// and those of an etcd, which join BackendOptions: protocol, ssl_cert,
+// ssl_cert_key, ca_cert (or cert, key, cacert), user, password, key_prefix (or
+// etcd_prefix), ttl.
+//
 // Times are decimal seconds ("0.5"). Without effect, but checked, are
 // heartbeat_timeout with its other spelling heartbeat, cas_backoff_max_seconds
 // and store_type, which must be tcp; timeout and rank, which torchrun adds by
@@ -122,6 +126,19 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"is_host":        setIsHost,
 	"token_file":     setTokenFile,
 
+	"protocol":     backendOption("protocol"),
+	"ssl_cert":     backendOption("ssl_cert"),
+	"ssl_cert_key": backendOption("ssl_cert_key"),
+	"ca_cert":      backendOption("ca_cert"),
+	"cert":         backendOption("cert"),
+	"key":          backendOption("key"),
+	"cacert":       backendOption("cacert"),
+	"user":         backendOption("user"),
+	"password":     backendOption("password"),
+	"key_prefix":   backendOption("key_prefix"),
+	"etcd_prefix":  backendOption("etcd_prefix"),
+	"ttl":          backendOption("ttl"),
+
 	"heartbeat_timeout":       ignoredTimeout,
 	"heartbeat":               ignoredTimeout,
 	"cas_backoff_max_seconds": ignoredDelay,
@@ -140,6 +157,18 @@ func delay(field func(*Params) *time.Duration) func(*optionSetter, string) strin
 
 func number(field func(*Params) *int, least int) func(*optionSetter, string) string {
 	return func(s *optionSetter, value string) string { return setInt(field(&s.p), value, least) }
+}
+
+func backendOption(name string) func(*optionSetter, string) string {
+	return func(s *optionSetter, value string) string {
+		options := maps.Clone(s.p.BackendOptions)
+		if options == nil {
+			options = make(map[string]string)
+		}
+		options[name] = value
+		s.p.BackendOptions = options
+		return ""
+	}
 }
 
 func ignored(*optionSetter, string) string { return "" }

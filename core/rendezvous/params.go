@@ -53,6 +53,10 @@ type Params struct {
 	StorePort     int    // fixed port of the round store; 0: any
 	IsHost        *bool  // nil: decide by the endpoint
 	TokenFile     string // of the token that the control plane and its nodes share; "": none
+
+	// BackendOptions are options that only one kind of endpoint knows, by name, as
+	// they were given: how to reach an etcd. They are checked by whoever opens it.
+	BackendOptions map[string]string
 }
 
 // DefaultParams returns parameters with every default set and nothing required

@@ -1,0 +1,70 @@
+package backend
+
+import (
+	"log/slog"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+	"rallypoint/etcdstore"
+)
+
+func checkEtcd(endpoint string) error {
+	_, err := etcdstore.ParseEndpoint(endpoint)
+	return err
+}
+
+// namedEtcd returns the endpoint of a backend that is an etcd by its name.
+func namedEtcd(name, text string) (string, error) {
+	switch Scheme(text) {
+	case SchemeEtcd, SchemeEtcds:
+		return text, nil
+	case "":
+		if text == "" {
+			text = "localhost" // R8
+		}
+		return SchemeEtcd + "://" + text, nil
+	}
+	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
+		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", text, name)
+}
+
+// Complete sets what the endpoint itself says of a node's parameters: the run id and
+// the options of an etcd's URL (docs/spec/rendezvous.md R103). What p says already
+// must agree. Open does the same; a caller who needs them before calls this, after
+// SetOptions.
+func Complete(p *rendezvous.Params) error {
+	if scheme := Scheme(p.Endpoint); scheme != SchemeEtcd && scheme != SchemeEtcds {
+		return nil
+	}
+	e, err := etcdstore.ParseEndpoint(p.Endpoint)
+	if err != nil {
+		return err
+	}
+	return e.Apply(p)
+}
+
+// openEtcd makes a member whose run's log is in an etcd. The member's endpoint is
+// the URL without the password.
+func openEtcd(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+	if err := Complete(&p); err != nil {
+		return nil, err
+	}
+	e, err := etcdstore.ParseEndpoint(p.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	config, err := e.Config(p.BackendOptions)
+	if err != nil {
+		return nil, err
+	}
+	config.Timeout, config.Logger = p.ReadTimeout, log
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	shared, err := etcdstore.NewLog(config, p.RunID, p.LeaseTimeout, ownAddress(p.Max))
+	if err != nil {
+		return nil, err
+	}
+	p.Endpoint = e.String()
+	return openSeen(p, log, func() sharedlog.Log { return shared })
+}
