@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
 
@@ -128,6 +129,8 @@ func (s *Store) do(ctx context.Context, name, key string, f func(ctx context.Con
 		case err == nil:
 		case errors.Is(context.Cause(inner), store.ErrClosed):
 			err = store.ErrClosed
+		case errors.Is(err, errLeaseGone):
+			err = rendezvous.Errorf(rendezvous.CodeState, "the lease of the keys has run out: this process was stopped, or cut off, for longer than the ttl of %v", s.client.config.TTL)
 		case ctx.Err() != nil && !final(err):
 			err = fmt.Errorf("%w; %w", store.ContextError(ctx), unnumbered{err})
 		}
