@@ -35,6 +35,7 @@ const (
 type client struct {
 	config *Config
 	caller caller
+	conns  *http.Transport
 	urls   []string
 
 	mu      sync.Mutex
@@ -63,7 +64,7 @@ func newClient(config Config) (*client, error) {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(config.TLS)
 	protocols.SetUnencryptedHTTP2(!config.TLS)
-	c.caller.transport = &http.Transport{
+	c.conns = &http.Transport{
 		DialContext:         c.dial,
 		TLSClientConfig:     tlsConfig,
 		TLSHandshakeTimeout: 2 * dialTimeout,
@@ -71,6 +72,7 @@ func newClient(config Config) (*client, error) {
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: pingAfter},
 		IdleConnTimeout:     2 * time.Minute,
 	}
+	c.caller.transport = c.conns
 	return c, nil
 }
 
@@ -105,7 +107,7 @@ func (c *client) close() {
 	leave := c.leave
 	c.mu.Unlock()
 	leave()
-	c.caller.transport.CloseIdleConnections()
+	c.conns.CloseIdleConnections()
 }
 
 // member returns the present member's URL, the context of what is open there, and

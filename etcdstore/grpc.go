@@ -43,7 +43,7 @@ type statusError struct {
 func (e *statusError) Error() string { return strings.TrimPrefix(e.text, "etcdserver: ") }
 
 // caller makes gRPC calls over HTTP/2. It knows nothing of etcd.
-type caller struct{ transport *http.Transport }
+type caller struct{ transport http.RoundTripper }
 
 // unary makes a call with one message either way.
 func (c caller) unary(ctx context.Context, base, method string, header http.Header, request message) (message, error) {
@@ -73,21 +73,22 @@ func (c caller) stream(ctx context.Context, base, method string, header http.Hea
 	for _, r := range requests {
 		all = append(all, frame(r)...)
 	}
-	s, err := c.send(ctx, base, method, header, io.MultiReader(bytes.NewReader(all), blocked{ctx}))
+	// The call stays open as long as its body has no end. The transport closes the
+	// body when the call is over, and waits for a read of it to return then; that ctx
+	// has ended it sees by such a read only.
+	open, end := io.Pipe()
+	context.AfterFunc(ctx, func() { end.CloseWithError(ctx.Err()) })
+	body := struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(all), open), open}
+	s, err := c.send(ctx, base, method, header, body)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	s.cancel = cancel
 	return s, nil
-}
-
-// blocked is the end of a request's body that keeps the call open until ctx ends.
-type blocked struct{ ctx context.Context }
-
-func (b blocked) Read([]byte) (int, error) {
-	<-b.ctx.Done()
-	return 0, io.EOF
 }
 
 func frame(m message) []byte {
