@@ -473,7 +473,10 @@ enum rp_store_op {
     RP_STORE_BARRIER = 16     /* key, number (world size) */
 };
 
-/* One operation: the function of the same name says what the fields mean. */
+/*
+ * One operation: the function of the same name says what the fields mean. Those that
+ * the operation does not name are not looked at.
+ */
 typedef struct rp_store_request {
     size_t struct_size;
     int32_t op; /* enum rp_store_op */

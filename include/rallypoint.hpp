@@ -559,9 +559,7 @@ struct AgentConfig {
     std::vector<std::string> argv;
     std::vector<std::string> environment; // NAME=value; empty: this process's
     int workers = 1;
-    rp_meeting meeting = RP_MEETING_ALONE;
-    MemberConfig rendezvous;
-    int node_rank = 0;
+    MemberConfig rendezvous; // one without an endpoint: this node is the whole job
     int max_restarts = 0;
     std::string log_dir;   // empty: a temporary one
     std::string redirects; // "3", "0:1,1:3"
@@ -652,9 +650,7 @@ class Agent : public detail::Owner<rp_agent, rp_agent_close> {
             c.environment = environment.empty() ? nullptr : environment.data();
             c.environment_len = environment.size();
             c.workers = config.workers;
-            c.meeting = config.meeting;
-            c.rendezvous = config.meeting == RP_MEETING_ALONE ? nullptr : &rendezvous;
-            c.node_rank = config.node_rank;
+            c.rendezvous = config.rendezvous.endpoint.empty() ? nullptr : &rendezvous;
             c.max_restarts = config.max_restarts;
             c.log_dir = text(config.log_dir);
             c.redirects = text(config.redirects);

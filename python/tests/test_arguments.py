@@ -41,6 +41,8 @@ READ = {name for name in SIZED if name.endswith(("_config", "_request"))}
 
 HUGE = 1 << 40
 
+COMPARE_SET, MULTI_SET = 4, 12
+
 
 def make_text(n: int = 8) -> bytes:
     return b"x" * n
@@ -191,6 +193,8 @@ def spoil(objects: Objects, argument: header.Variable, how: str, value: Any) -> 
         return ctypes.cast(raw, ctypes.POINTER(type(struct)))
     else:
         setattr(struct, *value)
+        if argument.type == "rp_store_request*":  # an operation that names the field
+            struct.op = MULTI_SET if value[0] in ("keys_len", "values_len") else COMPARE_SET
     return ctypes.byref(struct)
 
 
