@@ -87,7 +87,7 @@ build/swarm: FORCE
 
 build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(VENV_STAMP)
 	$(call say,building the wheel)
-	@rm -rf dist
+	@rm -f dist/*.whl
 	@GO=$(GO) RALLYPOINT_LIB=build/librallypoint.so $(BIN)/python -m hatchling build -t wheel -d dist
 	@touch $@
 
@@ -99,18 +99,28 @@ build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(VENV_STAMP)
 # What is published: a wheel per machine that runs on any glibc since 2.17, and
 # the sources. zig is the C compiler, since a plain gcc binds the library to the
 # glibc of the machine that built it.
-.PHONY: release
-release: $(RELEASE_STAMP)  ## Build the wheels for x86-64 and arm64, and the sdist
-	@rm -rf dist; for m in amd64:x86_64 arm64:aarch64; do \
+.PHONY: wheels
+wheels: $(RELEASE_STAMP)  ## Build dist/release: the wheels for x86-64 and arm64, and the sdist
+	@rm -rf dist/release; for m in amd64:x86_64 arm64:aarch64; do \
 	lib=build/release/$${m#*:}/librallypoint.so; mkdir -p $$(dirname $$lib); \
 	echo "==> building $$lib and its wheel"; \
 	CGO_ENABLED=1 GOOS=linux GOARCH=$${m%:*} \
 	CC="$(CURDIR)/.venvs/release/bin/python -m ziglang cc -target $${m#*:}-linux-gnu.2.17" \
 	$(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o $$lib ./capi; \
 	rm -f build/release/$${m#*:}/librallypoint.h; \
-	GO=$(GO) RALLYPOINT_LIB=$$lib .venvs/release/bin/python -m hatchling build -t wheel -d dist; done
-	@.venvs/release/bin/python -m hatchling build -t sdist -d dist
-	@ls -l dist
+	GO=$(GO) RALLYPOINT_LIB=$$lib .venvs/release/bin/python -m hatchling build -t wheel -d dist/release; done
+	@.venvs/release/bin/python -m hatchling build -t sdist -d dist/release
+	@ls -l dist/release
+
+.PHONY: release
+release: wheels
+
+# Each wheel in an environment that holds nothing else, the arm64 library under qemu,
+# the sdist with and without Go.
+.PHONY: test-wheels
+test-wheels: wheels  ## What wheels built, with every Python that is here
+	$(call say,packaging/tests/wheels)
+	@packaging/tests/wheels dist/release
 
 $(RELEASE_STAMP): | $(UV_STAMP)
 	$(call say,making .venvs/release)

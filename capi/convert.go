@@ -23,6 +23,9 @@ const (
 	maxItems = 1 << 20 // of one array
 )
 
+// untilNUL is RP_TEXT, which compilers tell cgo of as -1 or as its value.
+const untilNUL = ^C.size_t(0)
+
 // text copies a text; "" for NULL.
 func text(name string, s *C.char) (string, error) {
 	if s == nil {
@@ -43,11 +46,11 @@ func text(name string, s *C.char) (string, error) {
 func view(name string, b C.rp_bytes) ([]byte, error) {
 	n := b.len
 	switch {
-	case b.data == nil && (n == 0 || n == C.RP_TEXT):
+	case b.data == nil && (n == 0 || n == untilNUL):
 		return nil, nil
 	case b.data == nil:
 		return nil, invalid("%s is NULL with a length of %d", name, uint64(n))
-	case n == C.RP_TEXT:
+	case n == untilNUL:
 		n = C.strlen((*C.char)(b.data))
 	}
 	if n > maxBytes {

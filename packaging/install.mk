@@ -68,3 +68,6 @@ uninstall:  ## Remove what install put there, with the same variables
 	"$(DESTDIR)$(LIBDIR)"/librallypoint.* "$(DESTDIR)$(LIBDIR)"/.debug/librallypoint.* \
 	"$(DESTDIR)$(LIBDIR)/pkgconfig/rallypoint.pc" "$(DESTDIR)$(MANDIR)"/man1/rallypoint.1 "$(DESTDIR)$(MANDIR)"/man1/rallypoint-*.1
 	@rm -rf "$(DESTDIR)$(LIBDIR)/cmake/rallypoint" "$(DESTDIR)$(DOCDIR)"
+
+# What is long of this area.
+test-long: test-wheels
