@@ -154,11 +154,20 @@ func (w *writer) take() []*entry {
 	return queue
 }
 
-// drop ends entries that will not be applied.
+// drop ends entries that will not be applied. What was to be forgotten is.
 func (w *writer) drop(kept []*entry) {
+	var changes []journal.Change
 	for _, e := range append(kept, w.take()...) {
+		if e.forget {
+			changes = append(changes, journal.Change{Run: e.run.seq, Forget: true})
+		}
 		e.void = true
 		close(e.done)
+	}
+	if len(changes) > 0 {
+		if err := w.data.journal.Write(changes); err != nil {
+			w.server.log.Warn("runs that had ended are still in the data directory, and are forgotten later", "error", err)
+		}
 	}
 }
 
