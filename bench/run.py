@@ -19,7 +19,7 @@ from pathlib import Path
 
 import machine
 from backends import import_everything
-from cases import abi, launch, load, loss, regroup, rendezvous, scale, store
+from cases import abi, durable, launch, load, loss, regroup, rendezvous, scale, store
 from isolation import isolate
 from processes import BenchError
 from result import Row, notes, table
@@ -32,6 +32,7 @@ CASES = [
     loss.NAME,
     regroup.NAME,
     scale.NAME,
+    durable.NAME,
     launch.NAME,
     store.NAME,
 ]
@@ -95,6 +96,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if scale.NAME in args.only:
         say("thousands of nodes at one control plane")
         yield scale.measure(args.repeat)
+    if durable.NAME in args.only:
+        say("storing what is promised")
+        yield durable.measure(args.repeat)
     if launch.NAME in args.only:
         say("the launcher")
         yield launch.measure(args.repeat, args.reference)

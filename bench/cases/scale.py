@@ -45,8 +45,8 @@ def measure(repeat: int | None) -> list[Row]:
 
 
 def _meet(n: int, times: int) -> list[dict[str, float]]:
-    with _server() as (_, address):
-        done = _swarm("meet", address, str(n), str(times))
+    with serving() as (_, address):
+        done = swarm_of("meet", address, str(n), str(times))
         out, err = done.communicate(timeout=600)
     if done.returncode:
         raise BenchError(f"swarm of {n}: {err}")
@@ -55,17 +55,17 @@ def _meet(n: int, times: int) -> list[dict[str, float]]:
 
 def _hold(n: int) -> Sequence[Row]:
     """What n idle members cost the server: the share of a core, and memory."""
-    with _server() as (server, address):
+    with serving() as (server, address):
         empty = server.memory_info().rss
-        swarm = _swarm("hold", address, str(n), str(int(3 * HOLD_SECONDS)))
+        swarm = swarm_of("hold", address, str(n), str(int(3 * HOLD_SECONDS)))
         try:
             assert swarm.stdout is not None
             if swarm.stdout.readline().strip() != "held":
                 raise BenchError(f"swarm of {n}: {swarm.communicate()[1]}")
             time.sleep(HOLD_SECONDS / 2)  # what joining left to do is done
-            before, began = _cpu(server), time.monotonic()
+            before, began = cpu_of(server), time.monotonic()
             time.sleep(HOLD_SECONDS)
-            share = (_cpu(server) - before) / (time.monotonic() - began)
+            share = (cpu_of(server) - before) / (time.monotonic() - began)
             each = (server.memory_info().rss - empty) / n / 1e3
         finally:
             swarm.kill()
@@ -75,22 +75,23 @@ def _hold(n: int) -> Sequence[Row]:
     return [cpu, Row(NAME, f"{n} nodes at rest: the server's memory a node", Sample([each]), "kB")]
 
 
-def _cpu(process: psutil.Process) -> float:
+def cpu_of(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
-def _swarm(*args: str) -> subprocess.Popen[str]:
+def swarm_of(*args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [str(BUILD / "swarm"), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
 @contextmanager
-def _server() -> Iterator[tuple[psutil.Process, str]]:
+def serving(*options: str) -> Iterator[tuple[psutil.Process, str]]:
+    """A control plane: its process and address."""
     env = {k: v for k, v in os.environ.items() if k != "RALLYPOINT_TOKEN_FILE"}
     process = subprocess.Popen(
-        [str(BUILD / "rallypoint"), "serve", "--listen", "127.0.0.1:0", "--log-level", "error"],
+        [str(BUILD / "rallypoint"), "serve", "--listen", "127.0.0.1:0", "--log-level", "error", *options],
         stdout=subprocess.PIPE,
         text=True,
         env=env,

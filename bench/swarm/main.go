@@ -5,6 +5,8 @@
 //	swarm meet ADDR N [ROUNDS]   N nodes join a run of N; how long a round takes
 //	swarm hold ADDR N SECONDS    N nodes form a round and stay, idle; the process
 //	                             says "held", and ends after so long
+//	swarm add ADDR N ADDS        N nodes form a round, and each adds so often to a
+//	                             key of the agents, one after the other
 package main
 
 import (
@@ -29,7 +31,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm add ADDR N ADDS")
 	}
 	n, err := strconv.Atoi(args[2])
 	if err != nil {
@@ -64,6 +66,9 @@ func run(args []string) error {
 		time.Sleep(time.Duration(last) * time.Second)
 		return nil
 	}
+	if args[0] == "add" {
+		return add(ctx, args[1], n, last)
+	}
 	return fmt.Errorf("there is no mode %q", args[0])
 }
 
@@ -90,6 +95,40 @@ func meet(ctx context.Context, addr string, n, round int) error {
 	}
 	f.Nodes, f.Connect = n, connected.Seconds()
 	return json.NewEncoder(os.Stdout).Encode(f)
+}
+
+// add prints what one add takes, and how many are done in a second by all.
+func add(ctx context.Context, addr string, n, adds int) error {
+	s, err := gather(ctx, addr, n, fmt.Sprintf("add-%d-%d", n, os.Getpid()))
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	if _, err := s.join(ctx); err != nil {
+		return err
+	}
+	errs := make([]error, n)
+	began := time.Now()
+	var wg sync.WaitGroup
+	for i, c := range s {
+		wg.Go(func() {
+			for range adds {
+				ev := rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"sum"}, Amount: 1}
+				if _, err := c.Start(ev).Wait(ctx); err != nil {
+					errs[i] = err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began).Seconds()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"each_s": took / float64(adds), "rate": float64(n*adds) / took})
 }
 
 // swarm is many nodes of one run.
