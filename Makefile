@@ -324,7 +324,15 @@ test-python: .venv/.wheel $(ETCD)  ## pytest against the installed wheel
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: fuzz test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long: fuzz test-go-long test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+
+# More kills and more runs, and the control plane's tests with a disk below.
+.PHONY: test-go-long
+test-go-long:  ## Long tests of the control plane; the same tests durably
+	$(call say,go test -tags long)
+	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./tcpstore/control
+	@CGO_ENABLED=1 RALLYPOINT_TEST_DURABLY=1 $(GO) test -race -count=1 -timeout 10m ./tcpstore/control
+	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./core/rendezvous -run TestPromises -rapid.checks=20000 -rapid.steps=100
 
 # `rallypoint run` against torchrun itself, not its recordings, and two minutes of
 # killing and stopping.

@@ -37,7 +37,7 @@ func (m *Machine) endHold() {
 	m.holding = false
 	for _, s := range m.seats {
 		if s.state == seatUnknown {
-			m.setSeat(s, seatLost, "lost: did not come back after the control plane was restarted")
+			m.setSeat(s, seatLost, CauseRestart)
 			m.change("%s %s", s.name(), s.cause)
 		}
 	}

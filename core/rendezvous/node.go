@@ -134,9 +134,12 @@ func (m *Machine) beginGrace(n *node, after time.Duration) {
 	m.armTimer(Timer{Kind: TimerGrace, Session: n.session}, after)
 }
 
+// CauseRestart is why a node was lost that did not come back after a restart.
+const CauseRestart = "lost: did not come back after the control plane was restarted"
+
 func (n *node) graceCause() string {
 	if n.recovering {
-		return "lost: did not come back after the control plane was restarted"
+		return CauseRestart
 	}
 	return "lost: connection closed"
 }

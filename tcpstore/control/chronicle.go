@@ -48,7 +48,7 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 			}
 		case rendezvous.Drop:
 			delete(c.joins, e.Session)
-			meters.lost[causeOf(ev)].Add(1)
+			meters.lost[causeOf(ev, e.Err)].Add(1)
 		}
 	}
 	switch ev := ev.(type) {

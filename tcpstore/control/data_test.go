@@ -200,6 +200,15 @@ func TestWhoDoesNotComeBackIsLost(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	outcome(t, b)
+	text := string(d.exposition())
+	for _, want := range []string{
+		`rallypoint_nodes_lost_total{cause="restart"} 1`, "\nrallypoint_commit_duration_seconds_count ", "\nrallypoint_data_file_bytes ",
+		"\nrallypoint_commit_failures_total 0\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics does not say %q:\n%s", want, text)
+		}
+	}
 }
 
 // TestNothingIsSentBeforeItIsStored reads what the file holds at the time that a
@@ -342,6 +351,8 @@ func TestFullDisk(t *testing.T) {
 	wantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path(), "make room")
 	_, err = members[1].Start(join()).Wait(testContext(t))
 	wantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path())
+	a := d.administer(admin{Op: adminEvict, RunID: "run", Node: members[0].Node()}, "")
+	wantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
 	held := members[0].key(rendezvous.KeyAdd, 1, "sum")
 
 	// Room is made: what waited is done.

@@ -258,6 +258,7 @@ func BenchmarkMetrics(b *testing.B) {
 
 // TestMetricsCount counts the other ways in which a node goes.
 func TestMetricsCount(t *testing.T) {
+	atOnce(t)
 	p := testParams("", 2)
 	for want, happen := range map[string]func(s *fakeServer, a, b *wireNode){
 		"nodes_lost_total{cause=lease}": func(s *fakeServer, _, b *wireNode) {
@@ -299,6 +300,7 @@ func TestMetricsCount(t *testing.T) {
 
 // TestMetricsOfAFreshControlPlane counts members that do not come back.
 func TestMetricsOfAFreshControlPlane(t *testing.T) {
+	atOnce(t)
 	s := newFakeServer(t, Config{Fixed: true})
 	p := testParams("", 4)
 	p.Min = 2

@@ -80,7 +80,10 @@ const (
 var lostNames = [lostCauses]string{"connection", "lease", "evicted", "replaced", "unresponsive", "restart", "gave_up"}
 
 // causeOf is why an event has dropped a node.
-func causeOf(ev rendezvous.Event) lostCause {
+func causeOf(ev rendezvous.Event, told *rendezvous.Error) lostCause {
+	if strings.HasSuffix(told.Text, rendezvous.CauseRestart) {
+		return lostRestart
+	}
 	switch ev.(type) {
 	case rendezvous.LeaseExpired:
 		return lostLease

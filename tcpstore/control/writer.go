@@ -293,12 +293,15 @@ func (w *writer) failed(batch []*entry, cause error) (kept []*entry) {
 	return kept
 }
 
-// refusable reports whether the node that sent the event can do without it:
-// requests for a place, and hellos. Other requests belong to rounds that run.
+// refusable reports whether whoever asked for the event can do without it:
+// hellos, requests for a place, and administrators. Other requests belong to
+// rounds that run.
 func (e *entry) refusable() bool {
-	switch e.ev.(type) {
-	case rendezvous.Hello, rendezvous.Join:
+	switch ev := e.ev.(type) {
+	case rendezvous.Hello, rendezvous.Join, rendezvous.Evict:
 		return true
+	case rendezvous.CloseRun:
+		return ev.Session == ""
 	}
 	return false
 }
@@ -310,7 +313,7 @@ var errNotStored = errors.New("its hello could not be stored")
 func (e *entry) refuse(cause error) {
 	r := e.run
 	e.refused = rendezvous.Errorf(rendezvous.CodeConnection,
-		"run %q: the control plane at %s takes no node, because it cannot store what it would promise: %v; make room there, or start it on another --data-dir",
+		"run %q: the control plane at %s takes no nodes and no orders, because it cannot store what it would promise: %v; make room there, or start it on another --data-dir",
 		r.id, r.server.Addr(), cause)
 	if j, ok := e.ev.(rendezvous.Join); ok {
 		r.mu.Lock()

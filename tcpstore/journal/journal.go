@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -40,7 +41,8 @@ var (
 	formatKey  = []byte("format")
 )
 
-var checksums = crc32.MakeTable(crc32.Castagnoli)
+// checksums is made on first use: most who load the library never store anything.
+var checksums = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // Options of a journal; the zero value is what a server uses.
 type Options struct {
@@ -357,8 +359,13 @@ func deleteEvents(log *bbolt.Bucket, run []byte, through uint64) error {
 
 func number(n uint64) []byte { return binary.BigEndian.AppendUint64(make([]byte, 0, 16), n) }
 
+func checksum(key, body []byte) uint32 {
+	table := checksums()
+	return crc32.Update(crc32.Checksum(key, table), table, body)
+}
+
 func seal(key, body []byte) []byte {
-	sum := crc32.Update(crc32.Checksum(key, checksums), checksums, body)
+	sum := checksum(key, body)
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), sum), body...)
 }
 
@@ -367,7 +374,7 @@ func unseal(key, value []byte) ([]byte, error) {
 		return nil, errShort
 	}
 	body := value[4:]
-	if binary.BigEndian.Uint32(value) != crc32.Update(crc32.Checksum(key, checksums), checksums, body) {
+	if binary.BigEndian.Uint32(value) != checksum(key, body) {
 		return nil, errChecksum
 	}
 	return body, nil
