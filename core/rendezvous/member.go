@@ -48,6 +48,9 @@ type Member struct {
 	early     *Notice    // last notice while inJoin and no pending
 	claim     Claim      // of the last round
 	current   RoundStore // of the last round, if this node is its rank 0
+
+	orphan      orphanage
+	barrierLeft bool // people were told that the exit barrier ends early
 }
 
 // NewMember makes a member that reaches its run by the plane that connect makes;
@@ -61,6 +64,7 @@ func NewMember(p Params, connect func(Observer) Plane, stores RoundStores, log *
 		params: p, stores: stores, log: log,
 		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
 		changed: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		orphan: newOrphanage(),
 	}
 	m.life, m.endLife = context.WithCancel(context.Background())
 	m.work, m.endWork = context.WithCancel(m.life)
@@ -176,6 +180,7 @@ func (m *Member) connect(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	m.connected, m.lost = true, nil
+	m.findHost()
 	m.mu.Unlock()
 	return nil
 }

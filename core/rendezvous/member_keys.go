@@ -164,12 +164,19 @@ func (k *roundKeys) do(ctx context.Context, r KeyRequest) (KeyResult, error) {
 	for i, v := range r.Values {
 		r.Values[i] = append([]byte{}, v...)
 	}
+	var orphaned <-chan struct{}
+	if ofExitBarrier(r) {
+		orphaned, _ = k.m.orphaned()
+	}
 	call := k.m.plane.Start(r)
 	select {
 	case <-call.Done:
 	default:
 		select {
 		case <-call.Done:
+		case <-orphaned:
+			k.m.setFinished(k.round)
+			return k.m.leaveBarrier(r), nil
 		case <-ctx.Done():
 			if !k.cancel(call, r) {
 				return KeyResult{}, fmt.Errorf("%s, round %d: %v %s at %s: %w",

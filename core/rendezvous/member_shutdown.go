@@ -27,7 +27,7 @@ func (m *Member) Shutdown(ctx context.Context, ending Ending, reason string) err
 	m.joining <- struct{}{} // Next has ended; the token stays, no other begins
 	var err error
 	if m.quiesce() {
-		if err = m.leave(ctx, ending, reason); err == nil || CodeOf(err) == CodeTimeout {
+		if err = m.leave(ctx, ending, reason); err == nil || CodeOf(err) == CodeTimeout || CodeOf(err) == CodeConnection {
 			m.linger(ctx)
 		}
 	}
@@ -89,6 +89,9 @@ func (m *Member) leave(ctx context.Context, ending Ending, reason string) error 
 	if m.outage() != nil {
 		limit = min(limit, m.params.LeaseTimeout)
 	}
+	if _, orphaned := m.orphaned(); orphaned {
+		return m.ownError(m.outage())
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	_, err := m.plane.Start(Leave{Ending: ending, Reason: cutReason(reason), At: time.Now()}).Wait(ctx)
@@ -134,6 +137,7 @@ func (m *Member) release(ctx context.Context, err error) error {
 	m.mu.Lock()
 	store := m.current
 	m.current = nil
+	m.findHost()
 	m.mu.Unlock()
 	m.closeStore(store)
 	m.endErr = err

@@ -80,6 +80,11 @@ func (o observer) Connection(err error) {
 	if was == nil {
 		m.lostAt = now
 	}
+	if err != nil {
+		m.loseHost()
+	} else {
+		m.findHost()
+	}
 	quiet := m.stopped || !m.connected
 	m.mu.Unlock()
 	m.wakeJoin()

@@ -243,7 +243,7 @@ func (c *Client) hello() hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return hello{
-		Version: ProtocolVersion, Software: rallypoint.Version(),
+		Version: ProtocolVersion, Features: []string{featureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
 		Incarnation: c.incarnation, Label: c.label, Policy: c.params.Policy, Claim: c.claim,
 		InHost: c.server != nil,
@@ -345,7 +345,7 @@ func (c *Client) read(l *link) (dropped bool, err error) {
 			c.obs.Dropped(f.Err)
 		case goodbye:
 			return dropped, errors.New("the control plane said goodbye")
-		case unknown:
+		case beat, unknown:
 		default:
 			return dropped, fmt.Errorf("%w: a %T from the control plane", errMalformed, f)
 		}

@@ -109,8 +109,13 @@ type progress struct{ Progress rendezvous.Progress }
 // drop tells a node that it was taken out of its run.
 type drop struct{ Err *rendezvous.Error }
 
-// beat keeps the lease of a node that has nothing to say.
-type beat struct{}
+// beat keeps the lease of a node that has nothing to say. With Echo the server
+// answers it by one of its own: see featureEcho.
+type beat struct{ Echo bool }
+
+// featureEcho is that a server answers a beat that asks for it, so that a node
+// knows one that hangs from one that has nothing to say.
+const featureEcho = "echo"
 
 // goodbye announces that the connection ends on purpose.
 type goodbye struct{}
@@ -133,6 +138,8 @@ func kindOf(f frame) kind {
 		return kindProgress
 	case drop:
 		return kindDrop
+	case beat:
+		return kindBeat
 	case adminAnswer:
 		return kindAdminAnswer
 	case challenge:
@@ -185,7 +192,7 @@ func readFrame(u *unpacker, k kind) frame {
 	case kindDrop:
 		return drop{rendezvous.UnpackError(u)}
 	case kindBeat:
-		return beat{}
+		return beat{Echo: u.Bool()}
 	case kindGoodbye:
 		return goodbye{}
 	case kindAdmin:
@@ -305,6 +312,10 @@ func (f drop) pack(p *packer) {
 	packError(p, f.Err)
 }
 
-func (beat) pack(p *packer)      { head(p, kindBeat, 0) }
+func (f beat) pack(p *packer) {
+	head(p, kindBeat, 1)
+	p.Bool(f.Echo)
+}
+
 func (goodbye) pack(p *packer)   { head(p, kindGoodbye, 0) }
 func (f unknown) pack(p *packer) { head(p, f.Kind, 0) }

@@ -30,7 +30,7 @@ func sampleFrames() []frame {
 		},
 		welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
 			Resumed: true, Notice: note, Servers: []string{"b:2"}},
-		refuse{fail}, notice{note}, drop{fail}, beat{}, goodbye{}, unknown{99},
+		refuse{fail}, notice{note}, drop{fail}, beat{}, beat{Echo: true}, goodbye{}, unknown{99},
 		admin{Software: "1", Op: adminEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
 		adminAnswer{Done: "closed"}, adminAnswer{Err: fail},
 		challenge{bytes.Repeat([]byte{7}, nonceLen)}, proof{[][]byte{{1}, {2}}}, proof{},

@@ -9,7 +9,9 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -19,9 +21,15 @@ import (
 // was stopped still accepts connections, but never answers.
 const handshakeTimeout = 10 * time.Second
 
-// beatsPerLease is how many beats a node sends in the length of its lease: two
-// may be lost or late.
-const beatsPerLease = 3
+// A node sends several beats in the length of its lease: two may be lost or late.
+// When it has heard nothing for nearly as long, its beats ask for an echo; a
+// control plane that gives none for two leases hangs, and the connection is given
+// up.
+const (
+	beatsPerLease = 3
+	echoAfter     = beatsPerLease - 1 // beats since bytes came last
+	silentAfter   = 2 * beatsPerLease // the same
+)
 
 // link is one connection of a client to its control plane, from the accepted
 // hello on. Frames are read by one goroutine; out may be used by any.
@@ -32,9 +40,11 @@ type link struct {
 	welcome welcome
 	wrote   chan struct{} // closed when the outbox's goroutine has ended
 	opened  time.Time
+	heard   atomic.Bool // bytes came since the last beat
 
 	mu   sync.Mutex
 	beat *time.Timer // nil: closed
+	deaf int         // beats since bytes came last
 }
 
 // openLink says hello on a new connection. A refusal is a *rendezvous.Error; the
@@ -46,7 +56,7 @@ func openLink(ctx context.Context, conn net.Conn, h hello, token *Token) (*link,
 	setUserTimeout(conn, ours) // until the run's is known
 	release := abortOn(ctx, conn)
 	l := &link{conn: conn, out: newOutbox(conn, math.MaxInt), wrote: make(chan struct{}), opened: time.Now()}
-	l.frames.in = bufio.NewReaderSize(conn, readBuffer)
+	l.frames.in = bufio.NewReaderSize(l, readBuffer)
 	err := l.shake(h, greeter{token, conn.RemoteAddr()})
 	if !release() && ctx.Err() != nil {
 		err = fmt.Errorf("no answer from %s to the hello within %s", conn.RemoteAddr(), time.Since(l.opened).Round(time.Millisecond))
@@ -101,13 +111,40 @@ func (l *link) startBeats(every time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.beat = time.AfterFunc(every, func() {
-		l.out.send(beat{})
+		l.sendBeat(every)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.beat != nil {
 			l.beat.Reset(every)
 		}
 	})
+}
+
+// Read reads from the connection and notes that the control plane was heard.
+func (l *link) Read(b []byte) (int, error) {
+	n, err := l.conn.Read(b)
+	if n > 0 {
+		l.heard.Store(true)
+	}
+	return n, err
+}
+
+// sendBeat sends a beat, or gives up a control plane that does not answer them.
+// Beats are counted and not time, so that this process may be stopped itself.
+func (l *link) sendBeat(every time.Duration) {
+	l.mu.Lock()
+	l.deaf++
+	if l.heard.Swap(false) {
+		l.deaf = 0
+	}
+	deaf := l.deaf
+	l.mu.Unlock()
+	echoes := slices.Contains(l.welcome.Features, featureEcho)
+	if echoes && deaf >= silentAfter {
+		l.out.cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", l.conn.RemoteAddr(), (time.Duration(deaf) * every).Round(time.Millisecond)))
+		return
+	}
+	l.out.send(beat{Echo: echoes && deaf >= echoAfter})
 }
 
 // close ends the connection at once and waits for its goroutine.

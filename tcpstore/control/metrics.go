@@ -130,7 +130,7 @@ func (s *Server) exposeTraffic(e *exposition, all []runCensus, connections int) 
 	exposeSome(e, "rallypoint_received_frames_total", m.framesIn[:], kindHello, kindRequest, kindBeat, kindGoodbye, kindAdmin, kindChallenge, kindProof, 0)
 	e.family("rallypoint_sent_frames_total", "counter", "Frames that were sent, by kind.")
 	exposeSome(e, "rallypoint_sent_frames_total", m.framesOut[:],
-		kindWelcome, kindRefuse, kindReply, kindNotice, kindProgress, kindDrop, kindAdminAnswer, kindChallenge, kindProof)
+		kindWelcome, kindRefuse, kindBeat, kindReply, kindNotice, kindProgress, kindDrop, kindAdminAnswer, kindChallenge, kindProof)
 	e.family("rallypoint_requests_total", "counter", "Requests of nodes, by operation.")
 	exposeCounts(e, "rallypoint_requests_total", "operation", m.requests[:], opNames[:])
 	e.family("rallypoint_key_operations_total", "counter", "Operations on the agents' keys, by kind.")

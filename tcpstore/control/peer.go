@@ -344,7 +344,7 @@ func (p *peer) report(err error) {
 func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
 	setUserTimeout(p.conn, lease)
 	p.out.send(welcome{
-		Version: uint64(p.version), Software: rallypoint.Version(), Server: p.server.id,
+		Version: uint64(p.version), Features: []string{featureEcho}, Software: rallypoint.Version(), Server: p.server.id,
 		SeenAddr: addrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Notice,
 	})
 }
@@ -364,6 +364,9 @@ func (p *peer) readFrames() error {
 			p.run.request(p, f)
 		case beat:
 			in.add(kindBeat)
+			if f.Echo {
+				p.out.send(beat{})
+			}
 		case unknown:
 			in.add(0)
 		case goodbye:

@@ -1,0 +1,109 @@
+package control
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestEchoesAreAnswered has an idle node with a short lease: its beats are
+// answered, and it stays connected.
+func TestEchoesAreAnswered(t *testing.T) {
+	s, addr := testServer(t, Config{})
+	p := testParams(addr, 1)
+	p.LeaseTimeout = 300 * time.Millisecond
+	obs := newSeen()
+	connected(t, p, obs)
+	for deadline := time.Now().Add(patience); s.meters.framesOut[kindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no beat is answered")
+		}
+	}
+	in, out := s.meters.framesIn[kindBeat].Load(), s.meters.framesOut[kindBeat].Load()
+	if out > in {
+		t.Errorf("%d beats, %d answers", in, out)
+	}
+}
+
+// TestSilentControlPlane connects to one that hangs after its welcome, as a
+// stopped process does: the kernel still takes what is sent to it. The node says
+// so and reconnects; to one without echoes it stays.
+func TestSilentControlPlane(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns, done := make(chan net.Conn), make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(done)
+	defer l.Close()
+	wg.Go(func() {
+		for features := []string{featureEcho}; ; features = nil { // the second one is older
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			in := frameReader{in: bufio.NewReader(conn)}
+			_, _ = in.in.Discard(preambleLen)
+			_, _ = in.nextFrame(maxFrame)
+			lease := int64(60 * time.Millisecond)
+			conn.Write(appendFrame(preamble{high: 1, low: 1}.bytes(), welcome{Version: 1, Features: features, Server: "x", Lease: lease, Resumed: true}))
+			select {
+			case conns <- conn:
+			case <-done:
+				conn.Close()
+				return
+			}
+		}
+	})
+	obs := newSeen()
+	c := newTestClient(t, testParams(l.Addr().String(), 1), obs)
+	if err := c.Connect(testContext(t)); err == nil {
+		first := <-conns
+		defer first.Close()
+		obs.await(t, "that the control plane is silent", func(e any) bool {
+			lost, ok := e.(connectionEvent)
+			return ok && lost.err != nil && strings.Contains(lost.err.Error(), "has been silent for")
+		})
+		second := <-conns
+		defer second.Close()
+		obs.await(t, "that it is back", func(e any) bool { back, ok := e.(connectionEvent); return ok && back.err == nil })
+		frames := frameReader{in: bufio.NewReader(second)}
+		for range 3 * silentAfter {
+			f, err := frames.nextFrame(maxFrame)
+			if b, ok := f.(beat); err != nil || !ok || b.Echo {
+				t.Fatalf("an older control plane is sent %+v, %v", f, err)
+			}
+		}
+	} else {
+		t.Fatal(err)
+	}
+}
+
+// TestBeatsOfAStoppedNode lets all beats of a connection come late at once, as in
+// a process that was stopped: it is not given up for that.
+func TestBeatsOfAStoppedNode(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	go io.Copy(io.Discard, theirs)
+	l := &link{conn: ours, out: newOutbox(ours, maxUnsent), welcome: welcome{Features: []string{featureEcho}}}
+	for range silentAfter - 1 {
+		l.sendBeat(time.Hour)
+	}
+	l.heard.Store(true)
+	for range silentAfter {
+		l.sendBeat(time.Hour)
+	}
+	if cause := l.out.cause(); cause != nil {
+		t.Fatal(cause)
+	}
+	l.sendBeat(time.Hour)
+	if cause := l.out.cause(); cause == nil || !strings.Contains(cause.Error(), "silent for 6h0m0s") {
+		t.Errorf("the cause is %v", cause)
+	}
+}
