@@ -25,7 +25,7 @@ func TestBadClients(t *testing.T) {
 		quiet = append(quiet, dialRaw(t, s)) // not even a hello
 	}
 	for range slow {
-		r := dialNarrow(t, s)
+		r := dialNarrow(t, s, 1)
 		r.exchange(hello, hello[6:])
 		r.exchange(bytes.Repeat(msg(opGet, "/k"), gets), nil)
 		stuck = append(stuck, r)

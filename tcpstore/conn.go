@@ -40,7 +40,8 @@ type conn struct {
 	validated bool   // while the session has no parser
 	backlog   bool   // the parser has more than the beginning of a message
 	queued    bool   // in loop.ready
-	hangup    bool   // the end of the stream is there to be read
+	readable  bool   // there may be something to receive: the poller tells it once
+	hangup    bool   // the end of the stream is there to be received
 	ending    bool   // refused: to be closed when unsent is sent
 	closed    bool
 	flushing  bool // guarded by hub.mu: flush is going to be called
@@ -61,7 +62,11 @@ func newConn(l *loop, h *hub, fd int, peer netip.AddrPort) *conn {
 
 // event deals with what the poller tells.
 func (c *conn) event(events uint32) {
-	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+	const end = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
+	if events&(unix.EPOLLIN|end) != 0 {
+		c.readable = true
+	}
+	if events&end != 0 {
 		c.hangup = true
 	}
 	if len(c.unsent) > 0 {
@@ -84,11 +89,11 @@ func (c *conn) resume() {
 	c.flush()
 }
 
-// step reads once and carries out what came, up to pauseUnsent bytes of replies.
-// If there may be more to do it has itself called again. Requests wait as long as
-// there are unsent replies.
+// step receives once, if it has nothing left, and carries out what is there, up to
+// pauseUnsent bytes of replies. If there may be more to do it has itself called
+// again. Requests wait as long as there are unsent replies.
 func (c *conn) step() {
-	if c.ending || c.closed || len(c.unsent) > 0 {
+	if c.ending || c.closed || len(c.unsent) > 0 || !c.backlog && !c.readable {
 		return
 	}
 	p := c.session.parser
@@ -96,12 +101,12 @@ func (c *conn) step() {
 		p = c.loop.parser
 		p.reset(c.validated)
 	}
-	more := false
 	if !c.backlog {
 		space := p.space()
 		n, errno := receive(c.fd, space)
 		switch {
 		case errno == unix.EAGAIN:
+			c.readable = false
 			return
 		case errno != 0:
 			c.lost(errno)
@@ -112,7 +117,7 @@ func (c *conn) step() {
 		}
 		c.loop.counters.bytesIn.Add(uint64(n))
 		p.received(n)
-		more = n == len(space)
+		c.readable = c.hangup || n == len(space)
 	}
 	drained, refused := c.process(p)
 	if refused != nil {
@@ -122,7 +127,7 @@ func (c *conn) step() {
 		return
 	}
 	c.settle(p, drained)
-	if more || c.backlog || c.hangup {
+	if c.backlog || c.readable {
 		c.loop.queue(c)
 	}
 }

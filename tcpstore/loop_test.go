@@ -185,12 +185,11 @@ func (n narrow) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// dialNarrow is dialRaw with as little room for what arrives as the kernel allows,
-// from the handshake on.
-func dialNarrow(t *testing.T, s *Server) raw {
+// dialNarrow is dialRaw with little room for what arrives, from the handshake on.
+func dialNarrow(t *testing.T, s *Server, bytes int) raw {
 	t.Helper()
 	return dialWith(t, s, net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
+		return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, bytes) })
 	}})
 }
 
@@ -205,7 +204,7 @@ func TestLastWords(t *testing.T) {
 	s := Serve(narrow{inner}, store.NewEngine(store.Limits{}), Options{Logger: logger})
 	defer s.Close()
 	value := strings.Repeat("v", pauseUnsent-100)
-	reads, silent := dialNarrow(t, s), dialNarrow(t, s)
+	reads, silent := dialNarrow(t, s, 1), dialNarrow(t, s, 1)
 	for _, r := range []raw{silent, reads} {
 		r.exchange(hello, hello[6:])
 		r.exchange(msg(opSet, "/k", value), nil)
