@@ -360,7 +360,8 @@ fuzz:  ## Every fuzz target for FUZZTIME (30s)
 
 .PHONY: demo
 demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
-	@$(BIN)/python examples/digits/demo.py
+	@$(BIN)/python examples/digits/demo.py --launcher torchrun
+	@$(BIN)/python examples/digits/demo.py --launcher "rallypoint run"
 
 .PHONY: bench
 bench: .venv/.wheel build/rallypoint build/swarm  ## Run the benchmarks

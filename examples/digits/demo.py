@@ -1,8 +1,8 @@
 """Loses a node in the middle of a training run, gets another one, and finishes.
 
-Starts three torchrun nodes on this machine, kills one of them (agent and worker, with
-SIGKILL), lets the other two go on from the checkpoint, adds a new node, and waits until
-all three finish together. Everything stays on 127.0.0.1.
+Starts three nodes on this machine, each by torchrun or by `rallypoint run`, kills one of
+them (agent and worker, with SIGKILL), lets the other two go on from the checkpoint, adds a
+new node, and waits until all three finish together. Everything stays on 127.0.0.1.
 
 Exit code 0: all of this happened and the network reads more than 95 % of the test
 images. Otherwise 1, with the reason and the ends of the nodes' logs.
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from nodes import Node, adopt_orphans, free_port, kill_orphans
+from nodes import LAUNCHERS, Node, adopt_orphans, free_port, kill_orphans
 from timeline import Timeline
 
 TRAIN = Path(__file__).with_name("train.py")
@@ -39,8 +39,9 @@ class DemoError(Exception):
 class Demo:
     """The scenario. `run` plays it and returns the test accuracy."""
 
-    def __init__(self, folder: Path, timeline: Timeline, deadline: float) -> None:
+    def __init__(self, folder: Path, launcher: str, timeline: Timeline, deadline: float) -> None:
         self.folder = folder
+        self.launcher = launcher
         self.nodes: dict[str, Node] = {}
         self._timeline = timeline
         self._deadline = time.monotonic() + deadline
@@ -77,10 +78,10 @@ class Demo:
 
     def _start(self, *names: str) -> list[str]:
         for name in names:
-            self.nodes[name] = Node(name, self.folder, self._command)
+            self.nodes[name] = Node(name, self.folder, self.launcher, self._command)
         self._timeline.add(
             "started",
-            f"{', '.join(names)}: torchrun {' '.join(self._command[:6])} ...",
+            f"{', '.join(names)}: {self.launcher} {' '.join(self._command[:6])} ...",
             nodes=names,
         )
         return list(names)
@@ -124,7 +125,7 @@ class Demo:
 
     def _add_one(self, names: list[str]) -> list[str]:
         new = "D"
-        self.nodes[new] = node = Node(new, self.folder, self._command)
+        self.nodes[new] = node = Node(new, self.folder, self.launcher, self._command)
         self._timeline.add("node started", f"{new}: the same command", node=new)
         self._await(lambda: node.connected_to(self._port), "the new node at the endpoint")
         joined = time.time()
@@ -246,11 +247,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the timeline as JSON at the end")
     parser.add_argument("--keep", action="store_true", help="keep logs and checkpoint")
     parser.add_argument("--timeout", type=float, default=300, help="seconds (%(default)s)")
+    parser.add_argument(
+        "--launcher", choices=LAUNCHERS, default="torchrun", help="of the nodes (%(default)s)"
+    )
     args = parser.parse_args()
 
     folder = Path(tempfile.mkdtemp(prefix="rallypoint-demo-"))
     timeline = Timeline(as_json=args.json)
-    demo = Demo(folder, timeline, args.timeout)
+    demo = Demo(folder, args.launcher, timeline, args.timeout)
     adopt_orphans()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     reason, accuracy = "", 0.0

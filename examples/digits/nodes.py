@@ -1,4 +1,4 @@
-"""Nodes of the demonstration: each is one torchrun with its workers, on this machine."""
+"""Nodes of the demonstration: each is a launcher with its workers, on this machine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
 
+# What starts a node: each takes torchrun's command line.
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+    "rallypoint run": [str(Path(sys.executable).with_name("rallypoint")), "run"],
+}
+
 
 class Node:
-    """One torchrun, in a session of its own, its output in `folder`/`name`.log."""
+    """One launcher, in a session of its own, its output in `folder`/`name`.log."""
 
-    def __init__(self, name: str, folder: Path, command: Sequence[str]) -> None:
+    def __init__(self, name: str, folder: Path, launcher: str, command: Sequence[str]) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self.events = folder / f"{name}.events.jsonl"
@@ -33,10 +39,10 @@ class Node:
             "PYTHONUNBUFFERED": "1",
         }
         with open(self.log, "wb") as log:
-            log.write(f"$ {' '.join(arguments)}\n".encode())
+            log.write(f"$ {launcher} {' '.join(arguments)}\n".encode())
             log.flush()
             self.process = psutil.Popen(
-                [sys.executable, "-m", "torch.distributed.run", *arguments],
+                [*LAUNCHERS[launcher], *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -76,13 +82,14 @@ class Node:
         """Kills agent and workers as a crash of the machine would; returns their pids."""
         try:
             self.process.suspend()  # so that it cannot start another worker meanwhile
-            pids = [self.process.pid, *(p.pid for p in self.process.children(recursive=True))]
+            children = self.process.children(recursive=True)
+            workers = [p.pid for p in children if "rallypoint-guard" not in p.cmdline()]
         except psutil.NoSuchProcess:
             return []
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        for process in (self.process, *children):
+            os.kill(process.pid, signal.SIGKILL)
         self.process.wait()
-        return pids
+        return [self.process.pid, *workers]
 
     def log_tail(self, lines: int = 25) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

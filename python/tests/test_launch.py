@@ -737,3 +737,20 @@ def test_report_is_that_of_the_agent() -> None:
         line for line in its if "  host  " not in line
     ]
     assert set(made.format_msg("*", "+").splitlines()[1]) == {"*"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_example(count: int) -> None:
+    """examples/launch/pi.py, alone and on two nodes."""
+    example = Path(__file__).resolve().parents[2] / "examples" / "launch" / "pi.py"
+    arguments = [f"127.0.0.1:{free_port()}", "2", "1", "10000"] if count == 2 else []
+    programs = [
+        subprocess.Popen([PYTHON, str(example), *arguments], stdout=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]
+    out = [program.communicate(timeout=60)[0].splitlines() for program in programs]
+    assert [program.returncode for program in programs] == [0] * count
+    for lines in out:
+        assert lines[-1].startswith("pi is about 3.1")
+    ranks = sorted(line.split(":")[0] for lines in out for line in lines[:-1])
+    assert ranks == ["rank 0", "rank 1"]

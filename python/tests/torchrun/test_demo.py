@@ -33,9 +33,19 @@ ORDER = [
 
 
 @pytest.mark.timeout(240)
-def test_a_node_is_lost_and_another_one_joins() -> None:
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", pytest.param("rallypoint run", marks=pytest.mark.long)]
+)
+def test_a_node_is_lost_and_another_one_joins(launcher: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(DIGITS / "demo.py"), "--json", "--timeout=200"],
+        [
+            sys.executable,
+            str(DIGITS / "demo.py"),
+            "--json",
+            "--timeout=200",
+            "--launcher",
+            launcher,
+        ],
         capture_output=True,
         text=True,
         check=False,
