@@ -378,6 +378,11 @@ NOT_NEEDED := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cuda-cccl
 LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --annotation-style line \
 	--custom-compile-command 'make lock' $(NOT_NEEDED:%=--no-emit-package %)
 
+.PHONY: reference
+reference: .venv/.wheel  ## Write docs/python.md anew, from the docstrings
+	@$(BIN)/python python/reference.py >build/python.md
+	@mv build/python.md docs/python.md
+
 .PHONY: lock
 lock: $(UV_STAMP)  ## Pin anew: requirements/*.in -> requirements/*.txt
 	@for f in requirements/*.in; do echo "==> pinning $$f"; $(LOCK) "$$f" -o "$${f%.in}.txt"; done

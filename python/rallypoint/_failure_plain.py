@@ -82,16 +82,17 @@ class ProcessFailure:
 class ChildFailedError(RallypointError):
     """Workers failed for good; with torch installed also torch's class of this name.
 
-    str() is the report that torchrun prints. `code` is WORKERS if workers of this node
-    failed, and CLOSED if another node ended the run because of its own.
+    str() is the report that torchrun prints. `failures` and `name` are attributes.
 
     Args:
         name: the entry point, for the title of the report.
-        failures: the failures by global rank, in the order in which they were noticed;
-            at least one.
+        failures: the failures by global rank, in the order in which they were noticed; at
+            least one.
         report: the report; made from the failures if it is not given.
         root: the global rank whose failure caused the others; the earliest if it is not
             given.
+        code: WORKERS if workers of this node failed; CLOSED if another node ended the run
+            because of its own.
     """
 
     def __init__(
@@ -125,7 +126,15 @@ class ChildFailedError(RallypointError):
         return root, self.failures[root]
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """The report. The delimiters make its border and its rules."""
+        """Makes the report.
+
+        Args:
+            boarder_delim: what its border is made of.
+            section_delim: what its rules are made of.
+
+        Returns:
+            The report.
+        """
         if self._report is not None and (boarder_delim, section_delim) == ("=", "-"):
             return self._report
         root = self.get_first_failure()[0]

@@ -36,8 +36,14 @@ class Ending(enum.IntEnum):
 class Outcome:
     """A node's place in a completed round.
 
-    All members of a round see the same round, world_size, store_addr and store_port
-    (MASTER_ADDR and MASTER_PORT of the workers); ranks are 0 to world_size - 1.
+    All members of a round see the same round, world_size, store_addr and store_port.
+
+    Args:
+        round: its number, which only grows.
+        rank: of this node, 0 to world_size - 1.
+        world_size: how many nodes the round has.
+        store_addr: host of the round's store, MASTER_ADDR of the workers.
+        store_port: its port, MASTER_PORT.
     """
 
     round: int
@@ -55,16 +61,26 @@ def _close(handle_id: int) -> None:
 class Member:
     """One node of a run.
 
-    `endpoint` is host[:port] of the control plane, which one of the nodes hosts by
-    itself; a round has min_nodes to max_nodes nodes. `options` are those of
-    --rdzv-conf; unknown ones are logged and ignored. `environment` says whether
-    hints of schedulers and PET_NODE_RANK are read from the environment.
-
-    Raises InvalidError if something is wrong with the arguments; touches no network.
     All methods may be called from any thread, and release the interpreter lock. Those
     that wait answer Ctrl-C within 0.1 s. A member is ended by shutdown() and close(),
     or by leaving a `with` block; one that is not leaves the run when the interpreter
     exits.
+
+    Args:
+        run_id: name of the run, the same on all nodes.
+        endpoint: where the nodes meet: host[:port] of the control plane, which one of the
+            nodes hosts by itself (or `rallypoint serve`); file:///DIRECTORY, which all
+            share; or static://HOST:PORT of node 0 of a fixed set of nodes, each with option
+            node_rank.
+        min_nodes: fewest nodes of a round.
+        max_nodes: most nodes.
+        local_addr: address under which the others reach this node; None: found out.
+        options: those of --rdzv-conf; unknown ones are logged and ignored. None: none.
+        environment: whether hints of schedulers and PET_NODE_RANK are read from the
+            environment.
+
+    Raises:
+        InvalidError: something is wrong with the arguments. No network is touched.
     """
 
     def __init__(
@@ -174,10 +190,18 @@ class Member:
     def shutdown(self, ending: Ending = Ending.SUCCESS, reason: str = "") -> None:
         """Ends this node's part in the run.
 
-        SUCCESS and FAILED close the run for all if this node is a member of the last
-        round; all else merely leaves. A process that hosts the control plane or the
-        round's store then waits until all other members have ended, at most option
-        close_timeout (30 s). Calling it again waits for the first call.
+        A process that hosts the control plane or the round's store then waits until all other
+        members have ended, at most option close_timeout (30 s). Calling it again waits for the
+        first call.
+
+        Args:
+            ending: how. SUCCESS and FAILED close the run for all if this node is a member of
+                the last round; all else merely leaves.
+            reason: told to those who meet the closed run.
+
+        Raises:
+            DeadlineError, ConnectionFailedError: the control plane could not be told.
+            CanceledError: cancel() or close() came before.
         """
         self._ended = True
         try:
@@ -197,7 +221,15 @@ class Member:
             _log.drain()
 
     def set_closed(self, reason: str = "") -> None:
-        """Closes the run for good: nobody is admitted, the running round goes on."""
+        """Closes the run for good: nobody is admitted, the running round goes on.
+
+        Args:
+            reason: told to those who meet the closed run.
+
+        Raises:
+            DeadlineError, ConnectionFailedError: the control plane could not be told within
+                option close_timeout (30 s).
+        """
         try:
             _native.wait(
                 "rp_member_set_closed",
@@ -238,10 +270,16 @@ class Member:
         return text.value.decode("utf-8", "replace")
 
     def keys(self, round: int) -> Store:
-        """The store that the nodes of a round share (not that of the workers).
+        """Opens the store that the nodes of a round share (not that of the workers).
 
         It lives in the control plane and survives reconnects, and its calls do not fail
-        because another node died. After the round they raise the code ROUND_OVER.
+        because another node died.
+
+        Args:
+            round: number of the round.
+
+        Returns:
+            The store; close it. After the round its calls raise the code ROUND_OVER.
         """
         handle = _native.StoreHandle()
         _native.call("rp_member_keys", self._handle, round, ctypes.byref(handle))
@@ -290,7 +328,7 @@ _owner = os.getpid()
 
 @atexit.register
 def _leave_all() -> None:
-    if _native.forked() or os.getpid() != _owner:
+    if _native.forked() or os.getpid() != _owner or not _native.loaded():
         return
     for member in list(_open):
         try:

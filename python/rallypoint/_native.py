@@ -503,6 +503,11 @@ def _load() -> ctypes.CDLL:
         return lib
 
 
+def loaded() -> bool:
+    """Whether the library was loaded by this process or by the one it was forked from."""
+    return _library is not None
+
+
 def forked() -> bool:
     """Whether this is a child of fork() whose parent has loaded the library."""
     return _forked

@@ -56,14 +56,23 @@ def _close(handle_id: int) -> None:
 
 
 class Store:
-    """A key-value store. Made by connect_store and Member.keys; see also HashStore,
+    """A key-value store, made by connect_store and Member.keys; see also HashStore,
     FileStore and PrefixStore.
 
-    Keys and values are str (taken as UTF-8) or bytes; values come back as bytes. A
-    call takes at most `timeout` seconds, and then raises DeadlineError; None stands
-    for the store's own (300 s at first). All methods may be called from several
-    threads at once and release the interpreter lock; Ctrl-C ends a wait within 0.1 s.
-    After close(), errors have the code HANDLE, and those that were waiting CANCELED.
+    Keys and values are str (taken as UTF-8) or bytes; values come back as bytes. All
+    methods may be called from several threads at once and release the interpreter lock;
+    Ctrl-C ends a wait within 0.1 s. A store is a context manager, which closes it.
+
+    Every call takes at most `timeout` seconds, and then raises DeadlineError. It raises
+    ConnectionFailedError if the server is away, and RallypointError with the code TOO_LARGE
+    for what is larger than the store takes. After close(), errors have the code HANDLE, and
+    those of calls that were waiting CANCELED (CanceledError).
+
+    Attributes:
+        timeout: longest wait of a call that is given none, in seconds; 300 at first.
+
+    Args:
+        handle: of the library; stores are not made by hand.
     """
 
     def __init__(self, handle: _native.StoreHandle) -> None:
@@ -119,78 +128,200 @@ class Store:
             _native.library().rp_store_result_free(ctypes.byref(result))
 
     def set(self, key: Text, value: Text, timeout: float | None = None) -> None:
-        """Stores value under key and wakes who waits for it."""
+        """Stores a value and wakes who waits for its key.
+
+        Args:
+            key: the key.
+            value: the value.
+            timeout: longest wait in seconds; None is the store's own.
+        """
         self._do(SET, key=key, value=value, timeout=timeout)
 
     def get(self, key: Text, timeout: float | None = None) -> bytes:
-        """Waits until key exists and returns its value."""
+        """Waits until a key exists.
+
+        Args:
+            key: the key.
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            Its value.
+        """
         return self._value(self._do(GET, key=key, timeout=timeout))
 
     def add(self, key: Text, amount: int, timeout: float | None = None) -> int:
-        """Adds amount to the decimal number under key and returns the sum."""
+        """Adds to the decimal number under a key; a missing key counts as 0.
+
+        Args:
+            key: the key.
+            amount: what is added; may be negative.
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            The sum, which wraps at 64 bits.
+
+        Raises:
+            RallypointError: the value is no number (code NUMBER; over a network, the connection
+                breaks instead).
+        """
         return int(self._do(ADD, key=key, number=amount, timeout=timeout).number)
 
     def compare_set(
         self, key: Text, expected: Text, desired: Text, timeout: float | None = None
     ) -> bytes:
-        """Stores desired if the value is expected (or the key missing and expected empty).
+        """Stores a value if the present one is as expected, or if the key is missing and nothing
+        is expected.
 
-        Returns the value then current; for a missing key with an expected value that is
-        not empty, expected.
+        Args:
+            key: the key.
+            expected: the present value; empty for a missing key.
+            desired: the new value.
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            The value then current; for a missing key and an expected value that is not empty,
+                `expected`.
         """
         return self._value(
             self._do(COMPARE_SET, key=key, value=desired, expected=expected, timeout=timeout)
         )
 
     def append(self, key: Text, value: Text, timeout: float | None = None) -> None:
-        """Appends value to what is stored under key."""
+        """Appends to what is stored under a key, which is made if it is missing.
+
+        Args:
+            key: the key.
+            value: what is appended.
+            timeout: longest wait in seconds; None is the store's own.
+        """
         self._do(APPEND, key=key, value=value, timeout=timeout)
 
     def check(self, keys: Sequence[Text], timeout: float | None = None) -> bool:
-        """Whether all keys exist (or name queues with items)."""
+        """Asks whether keys exist, without waiting for them.
+
+        Args:
+            keys: the keys; names of queues that have items do, too.
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            True if all do.
+        """
         return bool(self._do(CHECK, keys=keys, timeout=timeout).number)
 
     def wait(self, keys: Sequence[Text], timeout: float | None = None) -> None:
-        """Waits until each of the keys that was missing has been written once."""
+        """Waits until each of the keys that was missing has been written once.
+
+        Args:
+            keys: the keys.
+            timeout: longest wait in seconds; None is the store's own.
+        """
         self._do(WAIT, keys=keys, timeout=timeout)
 
     def delete_key(self, key: Text, timeout: float | None = None) -> bool:
-        """Removes key; whether there was one."""
+        """Removes a key. Nobody is woken by that.
+
+        Args:
+            key: the key.
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            Whether there was one.
+        """
         return bool(self._do(DELETE, key=key, timeout=timeout).number)
 
     def num_keys(self, timeout: float | None = None) -> int:
-        """The number of keys, without queues."""
+        """Counts the keys of the whole store, without queues.
+
+        Args:
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            Their number.
+        """
         return int(self._do(NUM_KEYS, timeout=timeout).number)
 
     def list_keys(self, timeout: float | None = None) -> list[str]:
-        """All keys, without queues, in no particular order."""
+        """Lists the keys, without queues.
+
+        Args:
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            The keys, in no particular order; bytes that are no UTF-8 come as surrogate escapes.
+        """
         values = self._values(self._do(LIST_KEYS, timeout=timeout))
         return [v.decode("utf-8", "surrogateescape") for v in values]
 
     def multi_get(self, keys: Sequence[Text], timeout: float | None = None) -> list[bytes]:
-        """Waits until all keys exist and returns their values."""
+        """Waits until all keys exist.
+
+        Args:
+            keys: the keys.
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            Their values, in the same order.
+        """
         return self._values(self._do(MULTI_GET, keys=keys, timeout=timeout))
 
     def multi_set(
         self, keys: Sequence[Text], values: Sequence[Text], timeout: float | None = None
     ) -> None:
-        """set() for each pair, in order."""
+        """Stores several values, in order.
+
+        Args:
+            keys: the keys.
+            values: as many values.
+            timeout: longest wait in seconds; None is the store's own.
+        """
         self._do(MULTI_SET, keys=keys, values=values, timeout=timeout)
 
     def queue_push(self, key: Text, value: Text, timeout: float | None = None) -> None:
-        """Appends value to the queue key and wakes one who waits."""
+        """Appends an item to a queue and wakes one who waits for it.
+
+        Args:
+            key: name of the queue.
+            value: the item.
+            timeout: longest wait in seconds; None is the store's own.
+        """
         self._do(QUEUE_PUSH, key=key, value=value, timeout=timeout)
 
     def queue_pop(self, key: Text, block: bool = True, timeout: float | None = None) -> bytes:
-        """Removes and returns the oldest item; if there is none, waits or raises EmptyError."""
+        """Removes the oldest item of a queue.
+
+        Args:
+            key: name of the queue.
+            block: whether to wait for an item if there is none.
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            The item.
+
+        Raises:
+            EmptyError: there is none, and `block` is false.
+        """
         return self._value(self._do(QUEUE_POP, key=key, block=block, timeout=timeout))
 
     def queue_len(self, key: Text, timeout: float | None = None) -> int:
-        """The number of items in the queue key."""
+        """Counts the items of a queue.
+
+        Args:
+            key: name of the queue.
+            timeout: longest wait in seconds; None is the store's own.
+
+        Returns:
+            Their number; 0 if there is no such queue.
+        """
         return int(self._do(QUEUE_LEN, key=key, timeout=timeout).number)
 
     def barrier(self, key: Text, world_size: int, timeout: float | None = None) -> None:
-        """Waits until world_size callers have come. A key serves for one barrier."""
+        """Waits until so many callers have come. A key serves for one barrier.
+
+        Args:
+            key: name of the barrier.
+            world_size: how many callers it waits for.
+            timeout: longest wait in seconds; None is the store's own.
+        """
         self._do(BARRIER, key=key, number=world_size, timeout=timeout)
 
     def close(self) -> None:
@@ -221,12 +352,19 @@ class HashStore(Store):
 class FileStore(Store):
     """A store in a file, shared with all that open it, also by torch's FileStore.
 
-    The directory of `path` must exist; the file is created if it is missing, and used on
-    with its keys if it is not. `world_size` is how many stores must have been closed
-    before the one that closes last removes the file; 0 is however many, -1 that it stays.
-    `remote` tells that other machines write to it on a file system that looks local.
-    Waits for the file's lock for `timeout` seconds (DeadlineError); the store's own
-    timeout becomes the same. There are no queues (code UNSUPPORTED).
+    There are no queues (code UNSUPPORTED).
+
+    Args:
+        path: of the file, which is made if it is missing, and whose keys are kept if it is
+            not. Its directory must exist.
+        world_size: how many stores must have been closed before the one that closes last
+            removes the file; 0 is however many, -1 that it stays.
+        timeout: longest wait for the file's lock, in seconds; becomes the store's own.
+        remote: whether other machines write to it on a file system that looks local.
+
+    Raises:
+        DeadlineError: the lock was not free in time.
+        RallypointError: the file cannot be opened, or is none of a store.
     """
 
     def __init__(
@@ -256,8 +394,12 @@ class FileStore(Store):
 class PrefixStore(Store):
     """A part of another store: key k here is the key prefix/k there.
 
-    num_keys() counts the whole store, list_keys() its own keys. Closing it leaves
-    `store` open; after `store` is closed its calls raise CanceledError.
+    num_keys() counts the whole store, list_keys() its own keys.
+
+    Args:
+        prefix: of the keys.
+        store: the other store. It stays open when this one is closed; after it is closed,
+            calls raise CanceledError.
     """
 
     def __init__(self, prefix: Text, store: Store) -> None:
@@ -272,8 +414,17 @@ class PrefixStore(Store):
 def connect_store(host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> Store:
     """Connects to a store server, Rallypoint's or torch's TCPStore (2.2 and newer).
 
-    Tries until `timeout` seconds have passed (DeadlineError). The store's own timeout
-    becomes the same.
+    Args:
+        host: name or address of the server.
+        port: its port.
+        timeout: how long to try, in seconds; becomes the store's own.
+
+    Returns:
+        The store.
+
+    Raises:
+        DeadlineError: the server did not answer in time.
+        InvalidError: the address is none.
     """
     config = _native.StoreConfig(host=_native.text(host), port=port)
     op = _native.OpHandle()
@@ -296,8 +447,18 @@ def _stop(handle_id: int) -> None:
 class StoreServer:
     """A server that torch's TCPStore clients (torch 2.2 and newer) connect to.
 
-    It listens on `host` (an IP address; "" is all addresses) and `port` (0: any free
-    one, see the attribute `port`) from the beginning until stop().
+    It listens from the beginning until stop(), or until the end of a `with` block. It may be
+    used from any thread.
+
+    Attributes:
+        port: the port that it listens on.
+
+    Args:
+        host: the IP address to listen on; "" is all addresses.
+        port: 0 is any free one.
+
+    Raises:
+        ConnectionFailedError: the address cannot be bound.
     """
 
     def __init__(self, host: str = "", port: int = 0) -> None:

@@ -32,8 +32,13 @@ ROUND_VARIABLE = "RALLYPOINT_ROUND"
 class RallypointHandler(RendezvousHandler):
     """One node's handler, made by create_handler.
 
-    Its errors are torch's rendezvous errors and RallypointErrors at once. Methods that
-    wait release the interpreter lock and answer Ctrl-C within 0.1 s.
+    Its errors are torch's rendezvous errors and RallypointErrors at once. It may be used
+    from any thread; methods that wait release the interpreter lock and answer Ctrl-C within
+    0.1 s.
+
+    Args:
+        member: the node.
+        backend: the name that get_backend() tells.
     """
 
     def __init__(self, member: Member, backend: str = BACKEND) -> None:

@@ -32,6 +32,19 @@ def test_package_imports_neither_torch_nor_the_library(run_python) -> None:  # t
     )
 
 
+def test_exit_does_not_load_the_library(run_python, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    run_python(
+        """
+        import os, sys
+        os.environ["RALLYPOINT_LIBRARY"] = sys.argv[1]  # there is none
+        from rallypoint import Member, elastic_launch
+        import atexit, rallypoint._native as native
+        sys.excepthook = sys.unraisablehook = lambda *_: os._exit(3)
+        """,
+        tmp_path / "none.so",
+    )
+
+
 def test_everything_in_all_exists() -> None:
     for name in rallypoint.__all__:
         assert getattr(rallypoint, name) is not None
