@@ -129,7 +129,7 @@ func TestConfigureRefuses(t *testing.T) {
 		"--rdzv-backend=zzz x":                             `"zzz"`,
 		"--event-log-handler=zzz x":                        `"zzz"`,
 		"--logs-specs=zzz x":                               "torchrun.logs_specs[zzz]",
-		"--nproc-per-node=xpu x": "Xpu is not available",
+		"--nproc-per-node=xpu x":                           "Xpu is not available",
 		"--numa-binding=node x":                            "--numa-binding",
 		"--no-python -m x":                                 "--module",
 		"--log-dir=" + file + " x":                         "--log-dir",
