@@ -29,7 +29,7 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 	defer surviveBrokenPipes()()
 	o, err := parseOptions(args, environ(env).lookup, legacy)
 	if err == nil && o.help {
-		_, _ = io.WriteString(stdout, runHelp())
+		_, _ = io.WriteString(stdout, runHelp(legacy))
 		return exitOK
 	}
 	if err == nil && o.completion != "" {

@@ -50,7 +50,7 @@ func newLauncher(name, short string, legacy bool) *cobra.Command {
 		},
 	}
 	run.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		_, _ = io.WriteString(cmd.OutOrStdout(), runHelp())
+		_, _ = io.WriteString(cmd.OutOrStdout(), runHelp(legacy))
 	})
 	run.SetUsageFunc(func(cmd *cobra.Command) error {
 		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "usage: rallypoint "+name+" [options] SCRIPT [ARGS...]")

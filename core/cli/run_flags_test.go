@@ -131,7 +131,10 @@ func values(o *runOptions) runOptions {
 
 // TestRunHelp names every option in its group.
 func TestRunHelp(t *testing.T) {
-	help := runHelp()
+	help := runHelp(true)
+	if strings.Contains(runHelp(false), "--use-env") {
+		t.Error("the help of run has an option of launch")
+	}
 	for _, f := range runFlags {
 		if strings.Count(help, "--"+f.name+"\n")+strings.Count(help, "--"+f.name+" ") == 0 {
 			t.Errorf("--%s is not in the help", f.name)

@@ -8,17 +8,45 @@ import (
 // helpColumn is where the explanations of options begin.
 const helpColumn = 34
 
-// runHelp is the text of `rallypoint run --help`.
-func runHelp() string {
+// runIntro and runOutro stand around the options.
+const (
+	runIntro = `usage: rallypoint %s [options] SCRIPT [ARGS...]
+
+Run SCRIPT in one or more workers on this node, as a part of a job of one or
+more nodes. The options are torchrun's; each may also be written with
+underscores, or get its default from PET_<NAME>. What stands behind a semicolon
+below is the default.
+
+  rallypoint run --nproc-per-node=8 train.py --lr 0.1
+  rallypoint run --rdzv-endpoint=host0:29400 --nnodes=2:4 --nproc-per-node=8 \
+    --max-restarts=3 train.py
+`
+	runOutro = `
+Environment:
+  LOGLEVEL                        least level to log: DEBUG, INFO, WARNING or ERROR;
+                                  INFO for a job of several nodes, else WARNING
+  TORCHELASTIC_HEALTH_CHECK_PORT  PORT (of 127.0.0.1) or HOST:PORT for /healthz, /readyz, /status and /metrics
+  TORCHELASTIC_ENABLE_FILE_TIMER  1: serve the timers of torch.distributed.elastic.timer at TORCHELASTIC_TIMER_FILE
+  TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT
+                                  give up on a worker that has been in uninterruptible sleep for so many seconds
+  TORCHELASTIC_ERROR_FILE         where the error file of the root cause is copied to
+
+Exit codes: 0 the workers succeeded, 1 they or the agent failed, 2 wrong usage.
+`
+)
+
+// runHelp is the text of --help; legacy is that of torch.distributed.launch.
+func runHelp(legacy bool) string {
 	var b strings.Builder
-	b.WriteString("usage: rallypoint run [options] SCRIPT [ARGS...]\n\n" +
-		"Run SCRIPT in one or more workers on this node, as a part of a job of one or\n" +
-		"more nodes. The options are torchrun's; each may also be written with\n" +
-		"underscores, or get its default from PET_<NAME>.\n")
+	name := "run"
+	if legacy {
+		name = "launch"
+	}
+	fmt.Fprintf(&b, runIntro, name)
 	for _, group := range runGroups {
 		fmt.Fprintf(&b, "\n%s:\n", group)
 		for _, f := range runFlags {
-			if f.group != group || f.legacy {
+			if f.group != group || f.legacy && !legacy {
 				continue
 			}
 			name := "      --" + f.name
@@ -38,5 +66,6 @@ func runHelp() string {
 			fmt.Fprintf(&b, "%-*s%s\n", helpColumn, name, f.help)
 		}
 	}
+	b.WriteString(runOutro)
 	return b.String()
 }
