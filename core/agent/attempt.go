@@ -70,6 +70,7 @@ func (a *Agent) start() (*attempt, error) {
 	a.last = t
 	a.guard.watch(t.crew.procs)
 	a.board.started(t.crew.procs, a.seat.ranks)
+	a.log.Info(a.startLine(t))
 	for _, p := range t.crew.procs {
 		a.recordWorker("START", p, nil)
 		a.notifyWorker(NoticeStarted, "", p)
@@ -109,6 +110,22 @@ func (a *Agent) launches(t *attempt) ([]launch, []logNames, error) {
 		names = append(names, logNames{a.spec.Role, hostName(), local, s.ranks.base + local})
 	}
 	return launches, names, nil
+}
+
+// startLine says for people which workers were started.
+func (a *Agent) startLine(t *attempt) string {
+	s := a.seat
+	text := fmt.Sprintf("started %d workers: ranks %d to %d of %d", a.spec.Workers, s.ranks.base, s.ranks.base+a.spec.Workers-1, s.ranks.world)
+	if a.spec.Workers == 1 {
+		text = fmt.Sprintf("started a worker: rank %d of %d", s.ranks.base, s.ranks.world)
+	}
+	if a.restarts > 0 {
+		text += fmt.Sprintf(", after %d of %d restarts", a.restarts, a.spec.MaxRestarts)
+	}
+	if t.logs.dir != "" && a.logs.base == "" {
+		text += ", logs in " + t.logs.dir
+	}
+	return text
 }
 
 // supervise waits for what ends the attempt (A45). The workers' ends come by
@@ -362,6 +379,9 @@ func (a *Agent) exitBarrier() error {
 	limit, wait := a.spec.ExitBarrierTimeout, a.spec.ExitBarrierTimeout > 0
 	if !wait {
 		limit = leastReport
+	}
+	if a.seat.groups > 1 && wait {
+		a.log.Info(fmt.Sprintf("the workers of this node succeeded; waiting for the other nodes, at most %v", limit))
 	}
 	ctx, cancel := a.untilInterrupt(limit)
 	defer cancel()

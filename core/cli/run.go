@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -123,15 +124,28 @@ func (c *runConfig) handleSignals(a *agent.Agent) (stop func()) {
 // summary is the effective configuration in one line.
 func (c *runConfig) summary() string {
 	p := &c.meeting.params
-	where := p.Endpoint
+	nodes := fmt.Sprintf("%d to %d nodes", p.Min, p.Max)
+	if p.Min == p.Max {
+		nodes = fmt.Sprintf("%d nodes", p.Max)
+	}
 	switch c.meeting.kind {
 	case meetAlone:
-		where = "this node"
+		nodes = "this node alone"
 	case meetStatic:
-		where = fmt.Sprintf("%s:%d as node %d", c.meeting.host, c.meeting.port, c.meeting.rank)
+		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.meeting.host, c.meeting.port, c.meeting.rank)
+	default:
+		nodes += fmt.Sprintf(" meet at %s (%s)", p.Endpoint, c.meeting.kind)
 	}
-	return fmt.Sprintf("run %s: %d to %d nodes (%s, %s), %d workers here, role %s, at most %d restarts: %s",
-		p.RunID, p.Min, p.Max, c.meeting.kind, where, c.spec.Workers, c.spec.Role, c.spec.MaxRestarts, strings.Join(c.spec.Argv, " "))
+	text := fmt.Sprintf("run %s: %s; %d workers here, role %s; restarts %d; grace %v", p.RunID, nodes, c.spec.Workers, c.spec.Role,
+		c.spec.MaxRestarts, c.spec.ShutdownTimeout)
+	if dir := c.spec.Logs.Dir; dir != "" {
+		text += "; logs in " + dir
+	}
+	argv := c.spec.Argv
+	if i := slices.Index(argv, runPathScript); i >= 0 { // many lines that nobody asked for
+		argv = slices.Replace(slices.Clone(argv), i-1, i+1)
+	}
+	return text + ": " + strings.Join(argv, " ")
 }
 
 // exitCode says how the run ended, and its code.
