@@ -9,8 +9,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"strconv"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
