@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// tellPlace makes each worker say where it stands and wait for the end of its
+// round, or of the job.
+const tellPlace = `trap 'exit 0' TERM
+	echo "$RALLYPOINT_ROUND $GROUP_WORLD_SIZE $WORLD_SIZE $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RESTART_COUNT $ROLE_NAME:$ROLE_RANK/$ROLE_WORLD_SIZE" > $SAY
+	until [ -e finish ]; do sleep 0.02; done; exit 0`
+
+// place is what one said.
+type place struct {
+	round, groups, world, rank int
+	master                     string
+	restarts                   int
+	role                       string
+}
+
+// hearRound reads what workers say until all of one round with that many nodes
+// have spoken, and returns them in the order of their ranks. They must all name
+// one master (W2).
+func (th *theatre) hearRound(nodes int) []place {
+	th.t.Helper()
+	rounds := map[int][]place{}
+	for {
+		var p place
+		if _, err := fmt.Sscan(th.hear(), &p.round, &p.groups, &p.world, &p.rank, &p.master, &p.restarts, &p.role); err != nil {
+			th.t.Fatal(err)
+		}
+		all := append(rounds[p.round], p)
+		rounds[p.round] = all
+		if all[0].master != p.master || all[0].world != p.world {
+			th.t.Errorf("round %d has two masters: %+v", p.round, all)
+		}
+		if p.groups == nodes && len(all) == p.world {
+			slices.SortFunc(all, func(a, b place) int { return a.rank - b.rank })
+			for i, p := range all {
+				if p.rank != i {
+					th.t.Errorf("ranks of round %d: %+v", p.round, all)
+				}
+			}
+			return all
+		}
+	}
+}
+
+func (th *theatre) finish() {
+	th.t.Helper()
+	if err := syscall.Mkfifo(th.dir+"/finish", 0o600); err != nil { // anything that is there
+		th.t.Fatal(err)
+	}
+}
+
+func (p *player) expect(t *testing.T, code int) {
+	t.Helper()
+	if got := p.end(); got != code {
+		t.Errorf("exit code %d, expected %d:\n%s", got, code, p.stderr.String())
+	}
+}
+
+// elastic are the options of a job of up to four nodes.
+func elastic(t *testing.T, nnodes string, more ...string) []string {
+	return append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=127.0.0.1:" + freePort(t),
+		"--rdzv-conf=last_call_timeout=0.1,admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3"}, more...)
+}
+
+// TestJoins lets one node after another join a running job: each time the job
+// regroups, with a new master that is the same for all, and no restart is counted
+// (W2, A46).
+func TestJoins(t *testing.T) {
+	t.Parallel()
+	th := newTheatre(t)
+	options := elastic(t, "1:4")
+	var nodes []*player
+	masters := map[string]bool{}
+	for n := 1; n <= 4; n++ {
+		nodes = append(nodes, th.run(tellPlace, options...))
+		all := th.hearRound(n)
+		if len(all) != n || masters[all[0].master] || all[0].restarts != 0 {
+			t.Errorf("%d nodes: %+v, masters before %v", n, all, masters)
+		}
+		masters[all[0].master] = true
+	}
+	th.finish()
+	for _, p := range nodes {
+		p.expect(t, 0)
+	}
+}
+
+// TestReplacedNode kills a node of two; the other goes on alone, and with the one
+// that comes in its place (W11).
+func TestReplacedNode(t *testing.T) {
+	t.Parallel()
+	th := newTheatre(t)
+	options := elastic(t, "1:2")
+	host := th.run(tellPlace, options...)
+	th.hearRound(1)
+	lost := th.run(tellPlace, options...)
+	th.hearRound(2)
+	if err := lost.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	lost.expect(t, -int(syscall.SIGKILL))
+	if all := th.hearRound(1); all[0].restarts != 0 {
+		t.Errorf("the loss was counted as a restart: %+v", all)
+	}
+	replacement := th.run(tellPlace, options...)
+	th.hearRound(2)
+	th.finish()
+	host.expect(t, 0)
+	replacement.expect(t, 0)
+}
+
+// TestLeavingNode tells the others at once that it leaves (W7, W11).
+func TestLeavingNode(t *testing.T) {
+	t.Parallel()
+	th := newTheatre(t)
+	options := elastic(t, "1:2")
+	host := th.run(tellPlace, options...)
+	th.hearRound(1)
+	leaving := th.run(tellPlace, options...)
+	th.hearRound(2)
+	if err := leaving.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	leaving.expect(t, 1)
+	th.hearRound(1)
+	th.finish()
+	host.expect(t, 0)
+}
+
+// TestSpareNode is not needed and ends well (W10).
+func TestSpareNode(t *testing.T) {
+	t.Parallel()
+	th := newTheatre(t)
+	options := elastic(t, "1:1", "--rdzv-backend=rallypoint")
+	needed := th.run(tellPlace, options...)
+	th.hearRound(1)
+	spare := th.run(tellPlace, options...)
+	eventually(t, func() bool {
+		answer, err := http.Get("http://" + strings.TrimPrefix(options[1], "--rdzv-endpoint=") + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		return strings.Contains(string(text), `rallypoint_nodes{state="spare"} 1`)
+	})
+	th.finish()
+	needed.expect(t, 0)
+	spare.expect(t, 0)
+}
+
+// TestRoles mixes nodes of two roles with 1, 2 and 3 workers (A49).
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	th := newTheatre(t)
+	var nodes []*player
+	options := elastic(t, "3")
+	for i, role := range []string{"ps", "trainer", "trainer"} {
+		nodes = append(nodes, th.run(tellPlace, append(options, "--role="+role, "--nproc-per-node="+strconv.Itoa(i+1), "--node-rank="+strconv.Itoa(i))...))
+	}
+	var roles []string
+	for _, p := range th.hearRound(3) {
+		roles = append(roles, p.role)
+	}
+	if got, want := strings.Join(roles, " "), "ps:0/1 trainer:0/5 trainer:1/5 trainer:2/5 trainer:3/5 trainer:4/5"; got != want {
+		t.Errorf("roles %s", got)
+	}
+	th.finish()
+	for _, p := range nodes {
+		p.expect(t, 0)
+	}
+}
+
+// TestDrift: workers that end at different times succeed, whatever the exit
+// barrier's limit (A51).
+func TestDrift(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []string{"0", "0.1", "60"} {
+		codes, nodes := twoNodes(t, "[ $RANK = 0 ] && sleep 0.5; exit 0", hostedNodes(t, "--exit-barrier-timeout="+limit))
+		for i, p := range nodes {
+			if codes[i] != 0 {
+				t.Errorf("limit %s, node %d: exit code %d:\n%s", limit, i, codes[i], p.stderr.String())
+			}
+		}
+	}
+}
+
+// TestNodesFailTogether: neither waits for the other's exit barrier.
+func TestNodesFailTogether(t *testing.T) {
+	t.Parallel()
+	codes, nodes := twoNodes(t, "exit 3", hostedNodes(t))
+	for i, p := range nodes {
+		if codes[i] != 1 || !strings.Contains(p.stderr.String(), "FAILED") {
+			t.Errorf("node %d: exit code %d:\n%s", i, codes[i], p.stderr.String())
+		}
+	}
+}
