@@ -162,3 +162,32 @@ func TestTailOfNoFile(t *testing.T) {
 	tails.add(tail{path: filepath.Join(t.TempDir(), "missing"), out: newConsole().printer(&bytes.Buffer{}, "")})
 	tails.stop()
 }
+
+// TestTailOfManyLines copies half a million lines of one worker, which come faster
+// than they are read.
+func TestTailOfManyLines(t *testing.T) {
+	const count = 500_000
+	tails := newTails(slog.New(slog.DiscardHandler))
+	out := &syncBuffer{wrote: make(chan struct{}, 1)}
+	file, err := os.Create(filepath.Join(t.TempDir(), "out.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	tails.add(tail{path: file.Name(), out: newConsole().printer(out, "[r0]:")})
+	var text, want []byte
+	for i := range count {
+		text = fmt.Appendf(text, "%d\n", i)
+		want = fmt.Appendf(want, "[r0]:%d\n", i)
+		if len(text) > 100_000 || i == count-1 { // lines cut anywhere
+			if _, err := file.Write(text); err != nil {
+				t.Fatal(err)
+			}
+			text = text[:0]
+		}
+	}
+	tails.stop()
+	if out.String() != string(want) {
+		t.Error("lines are missing or wrong")
+	}
+}
