@@ -19,7 +19,7 @@ type member struct {
 	finishing slot[struct{}]
 	shutdown  slot[struct{}]
 	closing   slot[struct{}]
-	news      signal // set when there is something to look at again
+	news      signal        // set when there is something to look at again
 	changed   chan struct{} // the same for an agent that the member was given to
 	stop      chan struct{}
 	stopped   chan struct{}

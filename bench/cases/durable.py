@@ -12,9 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from cases.scale import BUILD, cpu_of, serving, swarm_of
 from processes import BenchError
 from result import Row, Sample
+
+from cases.scale import BUILD, cpu_of, serving, swarm_of
 
 NAME = "durable"
 

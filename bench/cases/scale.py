@@ -91,7 +91,15 @@ def serving(*options: str) -> Iterator[tuple[psutil.Process, str]]:
     """A control plane: its process and address."""
     env = {k: v for k, v in os.environ.items() if k != "RALLYPOINT_TOKEN_FILE"}
     process = subprocess.Popen(
-        [str(BUILD / "rallypoint"), "serve", "--listen", "127.0.0.1:0", "--log-level", "error", *options],
+        [
+            str(BUILD / "rallypoint"),
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--log-level",
+            "error",
+            *options,
+        ],
         stdout=subprocess.PIPE,
         text=True,
         env=env,

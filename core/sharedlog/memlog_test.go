@@ -49,7 +49,6 @@ type memoryLog struct {
 	m       *memory
 	mu      sync.Mutex
 	session rendezvous.SessionID
-	stopped bool
 	thaw    chan struct{} // not nil: the process is stopped until it is closed
 }
 
