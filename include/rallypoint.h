@@ -34,7 +34,8 @@
  *              in it installs handlers for SIGSEGV, SIGBUS, SIGFPE, SIGPIPE and
  *              SIGURG, which serve its own threads and pass on the program's. A
  *              handler of the program for one of these, or for SIGPROF, needs
- *              SA_ONSTACK.)
+ *              SA_ONSTACK.) The library's threads block no signals: a program that
+ *              blocks one in its own threads, for signalfd, say, still gets it there.
  *
  * Linux, glibc. C99 and C++11.
  */

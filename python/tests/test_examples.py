@@ -1,0 +1,218 @@
+"""The examples in other languages: three nodes, one of which is killed.
+
+Each is started as its own comment says, but against the library in build/.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+EXAMPLES = REPOSITORY / "examples"
+BUILD = REPOSITORY / "build"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Where programs find the library as an installed one, by its soname."""
+    link = folder / "librallypoint.so.0"
+    if not link.exists():
+        link.symlink_to(BUILD / "librallypoint.so")
+        (folder / "librallypoint.so").symlink_to(link)
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "RALLYPOINT_LIBRARY": str(link)}
+
+
+def build(*command: object, cwd: Path = REPOSITORY, **more: str) -> None:
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env={**os.environ, **more},
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+class Node:
+    """A process whose output can be waited for."""
+
+    def __init__(self, command: list[object], env: dict[str, str], cwd: Path) -> None:
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self.process = subprocess.Popen(
+            list(map(str, command)),
+            env=env,
+            cwd=cwd,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def find(self, pattern: str, timeout: float = 90) -> re.Match[str]:
+        """Waits for a line that the pattern is found in."""
+
+        def found() -> re.Match[str] | None:
+            return next((m for line in self.lines if (m := re.search(pattern, line))), None)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() or self._ended, timeout)
+            match = found()
+        assert match, f"no line with {pattern!r} in\n" + "\n".join(self.lines)
+        return match
+
+    def end(self, timeout: float = 90) -> int:
+        code = self.process.wait(timeout)
+        self._reader.join(timeout)
+        return code
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+
+Start = Callable[..., Node]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    nodes: list[Node] = []
+
+    def started(*command: object) -> Node:
+        nodes.append(Node(list(command), environment(tmp_path), tmp_path))
+        return nodes[-1]
+
+    yield started
+    for node in nodes:
+        if node.process.poll() is None:
+            node.kill()
+
+
+@pytest.fixture
+def endpoint() -> str:
+    """One that only this test uses: a loopback address of its own."""
+    pid = os.getpid()
+    return f"127.{1 + (pid >> 16 & 127)}.{pid >> 8 & 255}.{1 + (pid & 255) % 254}:29400"
+
+
+ROUND = r"round (\d+): (?:rank|node) (\d+) of {}\b"
+
+
+def three_nodes_lose_one(start: Start, command: list[object]) -> list[Node]:
+    """Starts three, kills one when they have met, and returns those that are left."""
+    host = start(*command)
+    nodes = [host, start(*command), start(*command)]
+    ranks = {int(node.find(ROUND.format(3))[2]) for node in nodes}
+    assert ranks == {0, 1, 2}
+    victim = find_victim(nodes)
+    victim.kill()
+    left = [node for node in nodes if node is not victim]
+    ranks = {int(node.find(ROUND.format(2))[2]) for node in left}
+    assert ranks == {0, 1}
+    return left
+
+
+def find_victim(nodes: list[Node]) -> Node:
+    """A node that does not host the control plane: the end of the connections to it."""
+    import psutil
+
+    for node in nodes:
+        listens = {
+            c.laddr.port
+            for c in psutil.Process(node.process.pid).net_connections("tcp")
+            if c.status == psutil.CONN_LISTEN
+        }
+        if 29400 not in listens:
+            return node
+    raise AssertionError("all of them host")
+
+
+def test_c_launcher(start: Start, tmp_path: Path, endpoint: str) -> None:
+    launcher = tmp_path / "launcher"
+    build(
+        "cc",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{REPOSITORY / 'include'}",
+        EXAMPLES / "c" / "launcher.c",
+        BUILD / "librallypoint.so",
+        "-o",
+        launcher,
+    )
+    # A worker runs until there are but two nodes.
+    worker = "echo worker $RANK of $WORLD_SIZE; [ $GROUP_WORLD_SIZE = 2 ] || exec sleep 300"
+    left = three_nodes_lose_one(start, [launcher, endpoint, "c", 2, 3, 2, "/bin/sh", "-c", worker])
+    for node in left:
+        assert node.end() == 0, node.lines
+        assert node.find("stopping the workers: .*lost")
+        assert len([line for line in node.lines if re.match(r"worker \d of 4", line)]) == 2
+        assert len([line for line in node.lines if line.endswith("exit code 0")]) == 2
+
+
+def test_c_launcher_is_stopped(start: Start, tmp_path: Path, endpoint: str) -> None:
+    launcher = tmp_path / "launcher"
+    build(
+        "cc",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        f"-I{REPOSITORY / 'include'}",
+        EXAMPLES / "c" / "launcher.c",
+        BUILD / "librallypoint.so",
+        "-o",
+        launcher,
+    )
+    node = start(launcher, endpoint, "c", 1, 1, 1, "/bin/sh", "-c", "echo up; exec sleep 300")
+    node.find("up")
+    node.process.terminate()
+    assert node.end() == 1
+    node.find("CANCELED")
+
+
+def test_cpp_service_shares_its_store_with_torch(
+    start: Start, tmp_path: Path, endpoint: str
+) -> None:
+    service = tmp_path / "service"
+    build(
+        "c++",
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{REPOSITORY / 'include'}",
+        EXAMPLES / "cpp" / "service.cpp",
+        BUILD / "librallypoint.so",
+        "-o",
+        service,
+    )
+    left = three_nodes_lose_one(start, [service, endpoint, "cpp", 2, 3])
+    where = left[0].find(ROUND.format(2) + r", store at (\S+) (\d+)")
+    reader = start(sys.executable, EXAMPLES / "cpp" / "read.py", where[3], where[4], 2)
+    assert reader.end() == 0, reader.lines
+    reader.find(r"requests of 1: \d+")
+    for node in left:
+        assert node.end() == 0, node.lines
+        node.find("^done$")
