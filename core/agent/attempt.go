@@ -106,7 +106,7 @@ func (a *Agent) launches(t *attempt) ([]launch, []logNames, error) {
 			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, errorFile: w.errorFile, timers: a.timers,
 			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
 		})
-		launches = append(launches, launch{local, arguments(&a.spec, local), env, files})
+		launches = append(launches, launch{local, arguments(&a.spec, local), env, files, a.spec.cpus(local)})
 		names = append(names, logNames{a.spec.Role, hostName(), local, s.ranks.base + local})
 	}
 	return launches, names, nil

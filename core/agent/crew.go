@@ -26,6 +26,7 @@ type launch struct {
 	argv  []string
 	env   []string
 	files []uintptr // stdin, stdout, stderr
+	cpus  []int     // nil: all of this process
 }
 
 // StartError ends a run because workers could not be started.
@@ -49,7 +50,7 @@ func (e *StartError) Unwrap() error { return e.Err }
 func startCrew(f *forker, s *sweeper, workers []launch, log *slog.Logger) (*crew, error) {
 	c := &crew{log: log, forker: f, sweeper: s, exits: newExits()}
 	for _, w := range workers {
-		pid, err := f.start(w.argv, w.env, w.files)
+		pid, err := f.start(w.argv, w.env, w.files, w.cpus)
 		if err != nil {
 			c.stop(stopOrder{signal: unix.SIGKILL, quiet: true})
 			return nil, &StartError{w.local, err}

@@ -24,6 +24,7 @@ type forkRequest struct {
 	program string
 	argv    []string
 	attr    *syscall.ProcAttr
+	cpus    []int // that the process may use; nil: this one's
 	answer  chan forkAnswer
 }
 
@@ -45,7 +46,11 @@ func (f *forker) run() {
 	defer runtime.UnlockOSThread() // every child is gone: the thread may live or end
 	for r := range f.requests {
 		f.mu.Lock() // so that a sweep never takes a worker for a stray
-		pid, err := syscall.ForkExec(r.program, r.argv, r.attr)
+		var pid int
+		var err error
+		if bound := withCPUs(r.cpus, func() { pid, err = syscall.ForkExec(r.program, r.argv, r.attr) }); bound != nil {
+			err = bound
+		}
 		if err == nil {
 			f.known[pid] = true
 		}
@@ -55,8 +60,9 @@ func (f *forker) run() {
 }
 
 // start starts a program in its own session, with SIGKILL as its parent-death
-// signal, and returns its pid. The program is looked up in the PATH of env.
-func (f *forker) start(argv, env []string, files []uintptr) (pid int, err error) {
+// signal, and returns its pid. The program is looked up in the PATH of env. cpus are
+// those that it may use; nil is those of this process.
+func (f *forker) start(argv, env []string, files []uintptr, cpus []int) (pid int, err error) {
 	program, err := lookUp(argv[0], env)
 	if err != nil {
 		return 0, err
@@ -65,17 +71,17 @@ func (f *forker) start(argv, env []string, files []uintptr) (pid int, err error)
 		Env:   env,
 		Files: files,
 		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
-	})
+	}, cpus)
 }
 
 // startFree is start for a process that survives this one; the program is a path.
 func (f *forker) startFree(argv, env []string, files []uintptr) (pid int, err error) {
-	return f.fork(argv[0], argv, &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}})
+	return f.fork(argv[0], argv, &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}, nil)
 }
 
-func (f *forker) fork(program string, argv []string, attr *syscall.ProcAttr) (pid int, err error) {
+func (f *forker) fork(program string, argv []string, attr *syscall.ProcAttr, cpus []int) (pid int, err error) {
 	answer := make(chan forkAnswer)
-	f.requests <- forkRequest{program, argv, attr, answer}
+	f.requests <- forkRequest{program, argv, attr, cpus, answer}
 	a := <-answer
 	if a.err != nil {
 		return 0, &os.PathError{Op: "start", Path: program, Err: a.err}

@@ -89,9 +89,9 @@ func TestPartialStart(t *testing.T) {
 	env := append(s.spec.Environ, "X=1")
 	files := []uintptr{0, 1, 2}
 	_, err := startCrew(f, sweep, []launch{
-		{0, []string{"sleep", "100"}, env, files},
-		{1, []string{"sleep", "100"}, env, files},
-		{2, []string{"/does/not/exist"}, env, files},
+		{0, []string{"sleep", "100"}, env, files, nil},
+		{1, []string{"sleep", "100"}, env, files, nil},
+		{2, []string{"/does/not/exist"}, env, files, nil},
 	}, discard())
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)
@@ -136,7 +136,7 @@ func descriptors(t *testing.T) int {
 func TestWaitWithoutPidfd(t *testing.T) {
 	f := newForker()
 	defer f.close()
-	pid, err := f.start([]string{"sh", "-c", "kill -SEGV $$"}, []string{"PATH=" + os.Getenv("PATH")}, []uintptr{0, 1, 2})
+	pid, err := f.start([]string{"sh", "-c", "kill -SEGV $$"}, []string{"PATH=" + os.Getenv("PATH")}, []uintptr{0, 1, 2}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,6 +58,10 @@ type Spec struct {
 	// ranks need no exchange (A48). Restart counts are not agreed then.
 	Identical bool
 
+	// CPUs are those that each worker may use, by local rank; nil is all of this
+	// process, for every worker. See BindCPUs.
+	CPUs [][]int
+
 	// Subreaper makes this process adopt and end the detached descendants of its
 	// workers. Only a process may ask for it that starts no other children.
 	Subreaper bool
@@ -90,6 +94,8 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("shutdown_timeout must be non-negative, got %v", s.ShutdownTimeout)
 	case s.ExitBarrierTimeout < 0:
 		return fmt.Errorf("exit_barrier_timeout must be non-negative, got %v", s.ExitBarrierTimeout)
+	case s.CPUs != nil && len(s.CPUs) != s.Workers:
+		return fmt.Errorf("there are CPUs for %d workers, but %d workers", len(s.CPUs), s.Workers)
 	case s.Logs.Redirects.MaxRank() >= s.Workers || s.Logs.Tee.MaxRank() >= s.Workers:
 		return fmt.Errorf("the selection of streams names local rank %d, but there are %d workers (local ranks 0 to %d)",
 			max(s.Logs.Redirects.MaxRank(), s.Logs.Tee.MaxRank()), s.Workers, s.Workers-1)
@@ -99,6 +105,13 @@ func (s *Spec) Validate() error {
 		return err
 	}
 	return nil
+}
+
+func (s *Spec) cpus(local int) []int {
+	if s.CPUs == nil {
+		return nil
+	}
+	return s.CPUs[local]
 }
 
 // EntryPoint is the name of the command in reports and events: for an

@@ -51,7 +51,7 @@ func configureRun(o *runOptions, env environ) (*runConfig, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*runOptions, environ) error{c.refuseMissing, c.setScript, c.setWorkers, c.setTimes, c.setLogs} {
+	for _, set := range []func(*runOptions, environ) error{c.refuseMissing, c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}
@@ -73,8 +73,6 @@ func configureRun(o *runOptions, env environ) (*runConfig, error) {
 // refuseMissing refuses what this version does not have.
 func (c *runConfig) refuseMissing(o *runOptions, _ environ) error {
 	switch {
-	case o.numaBinding != "":
-		return usagef("argument --numa-binding: not available yet")
 	case o.logsSpecs != "":
 		return usagef("argument --logs-specs: could not find entrypoint torchrun.logs_specs[%s]; log plug-ins are not available yet", o.logsSpecs)
 	case o.eventHandler != "null" && o.eventHandler != "console":
@@ -156,6 +154,23 @@ func (c *runConfig) setWorkers(o *runOptions, env environ) error {
 	if o.maxRestarts < 0 {
 		return usagef("argument --max-restarts: it is %d, it must not be negative", o.maxRestarts)
 	}
+	return nil
+}
+
+// setCPUs binds the workers to CPUs near their devices (A100).
+func (c *runConfig) setCPUs(o *runOptions, env environ) error {
+	if o.numaBinding == "" {
+		return nil
+	}
+	devices := pciDevices(defaultInterpreter(env))
+	if len(devices) == 0 {
+		return usagef("argument --numa-binding: No accelerator available for NUMA binding")
+	}
+	cpus, err := agent.BindCPUs(o.numaBinding, devices, c.spec.Workers)
+	if err != nil {
+		return usagef("argument --numa-binding: %v", err)
+	}
+	c.spec.CPUs = cpus
 	return nil
 }
 

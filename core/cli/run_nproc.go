@@ -123,24 +123,41 @@ const deviceQuestion = `import sys, torch
 m = getattr(torch, sys.argv[1], torch.cuda)
 print(m.device_count() if m.is_available() else 0)`
 
-// deviceCount is the number of devices of a module of torch. Where a driver has
-// left its files, torch in a child interpreter decides, since it alone knows what
-// its build and the environment make of them (N7).
+// deviceCount is the number of devices of a module of torch.
 func deviceCount(interpreter, module string) int {
+	n, _ := strconv.Atoi(askTorch(interpreter, module, deviceQuestion))
+	return n
+}
+
+// pciQuestion asks torch for the PCI addresses of all devices.
+const pciQuestion = `import sys, torch
+if torch.accelerator.is_available():
+    m = torch.get_device_module(torch.accelerator.current_accelerator())
+    for i in range(torch.accelerator.device_count()):
+        p = m.get_device_properties(i)
+        print("%04x:%02x:%02x.0" % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id))`
+
+// pciDevices are the PCI addresses of the accelerators.
+func pciDevices(interpreter string) []string {
+	return strings.Fields(askTorch(interpreter, "accelerator", pciQuestion))
+}
+
+// askTorch asks a child interpreter, where a driver has left its files: torch alone
+// knows what its build and the environment make of the devices (N7).
+func askTorch(interpreter, module, question string) string {
 	there := 0
 	for _, pattern := range deviceFiles[module] {
 		files, _ := filepath.Glob(pattern)
 		there += len(files)
 	}
 	if there == 0 {
-		return 0
+		return ""
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), devicePatience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, interpreter, "-c", deviceQuestion, module).Output()
+	out, err := exec.CommandContext(ctx, interpreter, "-c", question, module).Output()
 	if err != nil {
-		return 0
+		return ""
 	}
-	n, _ := strconv.Atoi(strings.TrimSpace(string(out)))
-	return n
+	return strings.TrimSpace(string(out))
 }
