@@ -244,7 +244,8 @@ func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 		return r, nil
 	}
 	if len(s.runs) >= maxRuns {
-		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s serves %d runs already", s.Addr(), len(s.runs))
+		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s remembers %d runs already, which is the most; those without nodes are forgotten after %v (--forget-after)",
+			s.Addr(), len(s.runs), s.cfg.ForgetAfter)
 	}
 	s.runSeq++
 	r := newRun(s, id, s.runSeq)
