@@ -45,6 +45,9 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 			}
 			if o, ok := e.Result.(rendezvous.Outcome); ok && o.Round > c.round {
 				r.completed(o)
+				if len(o.Dropped) > 0 {
+					meters.lost[lostLate].Add(uint64(was.Running + was.Unknown))
+				}
 			}
 		case rendezvous.Drop:
 			delete(c.joins, e.Session)

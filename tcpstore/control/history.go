@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"time"
 
 	"rallypoint/core/pack"
@@ -17,6 +18,7 @@ const (
 type history struct {
 	ring  []Change
 	total uint64 // all that there were
+	came  int    // arrivals that the last change stands for; 0: it is another one
 }
 
 // add keeps a change; the oldest one gives way.
@@ -28,6 +30,20 @@ func (h *history) add(at time.Time, text string) {
 		h.ring[h.total%maxChanges] = c
 	}
 	h.total++
+	h.came = 0
+}
+
+// arrive keeps that a node came. Those that come one after the other are one
+// change, so that they leave room for what explains more.
+func (h *history) arrive(at time.Time, name string) {
+	came := h.came + 1
+	if came == 1 {
+		h.add(at, name+" came")
+	} else {
+		c := &h.ring[(h.total-1)%maxChanges]
+		c.At, c.Text = *stamp(at), pack.CutText(fmt.Sprintf("%d nodes came, the last one: %s", came, name), maxChangeText)
+	}
+	h.came = came
 }
 
 // list returns the changes, oldest first.

@@ -200,6 +200,9 @@ func TestMetrics(t *testing.T) {
 	AdminEvict(testContext(t), s.addr, nil, "run", "a", "", "x")
 	AdminClose(testContext(t), s.addr, nil, "run", "", "x", true)
 	a.awaitEnd()
+	for end := time.Now().Add(patience); s.http.open() > 0 && time.Now().Before(end); { // earlier scrapes
+		time.Sleep(time.Millisecond)
+	}
 	wantValues(t, scrape(t, s.addr), map[string]float64{
 		"nodes{state=lost}": 2, "runs{phase=closed}": 1, "missing_nodes": 0, "longest_forming_seconds": 0,
 		"round_duration_seconds_count": 1, "round_duration_seconds_sum": 1.2,

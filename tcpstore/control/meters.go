@@ -74,10 +74,11 @@ const (
 	lostUnresponsive                  // it does not acknowledge answers
 	lostRestart                       // it did not come back after the control plane was restarted
 	lostGaveUp                        // a member withdrew from a regroup
+	lostLate                          // a live member did not rejoin within regroup_timeout
 	lostCauses
 )
 
-var lostNames = [lostCauses]string{"connection", "lease", "evicted", "replaced", "unresponsive", "restart", "gave_up"}
+var lostNames = [lostCauses]string{"connection", "lease", "evicted", "replaced", "unresponsive", "restart", "gave_up", "regroup_timeout"}
 
 // causeOf is why an event has dropped a node.
 func causeOf(ev rendezvous.Event, told *rendezvous.Error) lostCause {

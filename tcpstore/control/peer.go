@@ -48,6 +48,7 @@ type peer struct {
 	run     *run
 	session rendezvous.SessionID
 	node    string
+	label   string
 
 	refusedBy *rendezvous.Error // set while the hello is applied
 	unstored  bool              // refused only because it cannot be stored now: the node is known
@@ -267,7 +268,7 @@ func (p *peer) enter(h hello) error {
 		Policy: h.Policy, Claim: h.Claim, InHost: h.InHost,
 		SeenAddr: addrOf(p.conn.RemoteAddr()), ServerAddr: addrOf(p.conn.LocalAddr()),
 	}
-	p.session, p.node = h.Session, h.Node
+	p.session, p.node, p.label = h.Session, h.Node, h.Label
 	for {
 		r, refusal := p.server.runFor(h.RunID)
 		if refusal != nil {

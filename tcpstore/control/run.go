@@ -259,6 +259,9 @@ func (r *run) attach(p *peer, w rendezvous.Welcome) {
 	if _, pending := r.machine.Forming(w.Session); pending {
 		r.startWaiting(p)
 	}
+	if !w.Resumed {
+		r.past.history.arrive(r.server.clock.Now(), nameOf(p.node, p.label))
+	}
 	p.welcome(w, lease)
 }
 

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"fmt"
+	"testing"
+
+	"rallypoint/core/rendezvous"
+)
+
+// TestArrivalsAreInTheHistory has nodes come, and one of them reconnect, which is
+// no arrival.
+func TestArrivalsAreInTheHistory(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	p := testParams("", 3)
+	for i, want := range []string{"a (a's host) came", "2 nodes came, the last one: b (b's host)", "3 nodes came, the last one: c (c's host)", "3 nodes came, the last one: c (c's host)"} {
+		name := string(rune('a' + min(i, 2)))
+		h := testHello(name, "s"+name, p)
+		h.Label = name + "'s host"
+		dialNode(t, s.addr).enter(h)
+		st, _ := s.RunStatus("run")
+		wantTexts(t, st.Runs[0].Changes, want)
+		if n := st.Runs[0].ChangesTotal; n != 1 {
+			t.Errorf("%d changes after %d arrivals", n, i+1)
+		}
+	}
+}
+
+func TestArrivalsBetweenOtherChanges(t *testing.T) {
+	var h history
+	now := newFakeClock().Now()
+	for i := range 3 * maxChanges {
+		h.arrive(now, fmt.Sprint(i))
+		h.add(now, "something else")
+		h.arrive(now, "x")
+		h.arrive(now, "y")
+		list := h.list()
+		wantTexts(t, list, "something else", "2 nodes came, the last one: y")
+	}
+	if len(h.ring) != maxChanges {
+		t.Errorf("%d changes are kept", len(h.ring))
+	}
+}
+
+// TestLateMembersAreCounted completes a round without a live member that does not
+// rejoin.
+func TestLateMembersAreCounted(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	p := testParams("", 3)
+	p.Min = 2
+	nodes := make([]*wireNode, 3)
+	for i := range nodes {
+		nodes[i] = dialNode(t, s.addr)
+		nodes[i].enter(testHello(fmt.Sprint("n", i), fmt.Sprint("s", i), p))
+		nodes[i].ask(1, join())
+	}
+	s.awaitRound(t, 1)
+	nodes[0].ask(2, join())
+	nodes[1].ask(2, join())
+	s.rec.await(t, "rejoins", 5, isEvent[rendezvous.Join])
+	for range 2 * int(p.RegroupTimeout/(p.LeaseTimeout/4)) {
+		s.clock.Advance(p.LeaseTimeout / 4)
+		for _, n := range nodes { // the reply shows that the beat before it was read
+			n.send(beat{})
+			n.send(request{Number: 3, Op: 99})
+			for {
+				if r, ok := n.next().(reply); ok && r.Number == 3 {
+					break
+				}
+			}
+		}
+		if s.meters.lost[lostLate].Load() > 0 {
+			break
+		}
+	}
+	s.awaitRound(t, 2)
+	if n := s.meters.lost[lostLate].Load(); n != 1 {
+		t.Errorf("%d nodes are counted as late, want 1", n)
+	}
+}
