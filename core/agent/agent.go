@@ -163,6 +163,9 @@ func (a *Agent) run(ctx context.Context) error {
 	a.forker = newForker()
 	defer a.forker.close()
 	a.sweeper = newSweeper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.log)
+	if !a.spec.Subreaper {
+		a.sweeper.marker = logs.marker()
+	}
 	defer a.sweeper.close()
 	if !a.spec.KeepDaemons {
 		if a.guard, err = newGuard(a.forker, logs.marker(), a.timers, logs.base); err != nil {

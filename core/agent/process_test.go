@@ -50,6 +50,31 @@ func TestDescendants(t *testing.T) {
 	expectGone(t, pids)
 }
 
+// TestDescendantsInALibrary ends them also in a process that must not adopt them.
+func TestDescendantsInALibrary(t *testing.T) {
+	for _, ending := range []string{"exit 0", "exit 1"} {
+		s := newStage(t, 1, "setsid sh -c 'setsid sleep 100 & echo $$ $! > $SAY; exec sleep 100' & read go < $GO; "+ending)
+		s.spec.ShutdownTimeout = 0
+		goFile := s.spec.Logs.Dir + ".go"
+		if err := unix.Mkfifo(goFile, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.spec.Environ = append(s.spec.Environ, "GO="+goFile)
+		s.start()
+		pids := s.hearPids(1)
+		if err := os.WriteFile(goFile, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.wait()
+		for _, pid := range pids {
+			// Whoever adopted them reaps them at some time.
+			if stat, ok := readStat(pid); ok && stat.state != 'Z' {
+				t.Errorf("after %q process %d is still there, in state %c", ending, pid, stat.state)
+			}
+		}
+	}
+}
+
 // TestDescendantsAfterSuccess gives what workers left behind the grace, and ends
 // it.
 func TestDescendantsAfterSuccess(t *testing.T) {

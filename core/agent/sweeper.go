@@ -14,14 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sweeper ends what workers leave behind: members of their process groups and, in
-// a process that is a child subreaper, descendants that went into sessions of
-// their own (W3, N2).
+// sweeper ends what workers leave behind: members of their process groups, and
+// descendants that went into sessions of their own (W3, N2). Those are this
+// process's children where it is a child subreaper; else they are found by the
+// marker, which they have in their environment unless they changed that.
 type sweeper struct {
 	log       *slog.Logger
 	forker    *forker
 	subreaper bool
-	keep      bool // leave daemons alone
+	keep      bool   // leave daemons alone
+	marker    string // "" if there is none, or no need of one
 
 	children chan os.Signal
 	done     chan struct{}
@@ -199,7 +201,7 @@ func (s *sweeper) left(groups []int) []*stray {
 			break
 		}
 	}
-	pids = append(pids, s.strays()...)
+	pids = append(append(pids, s.strays()...), markedProcesses(s.marker)...)
 	slices.Sort(pids)
 	var left []*stray
 	for _, pid := range slices.Compact(pids) {
@@ -210,7 +212,7 @@ func (s *sweeper) left(groups []int) []*stray {
 		// Read after the descriptor was opened: if the number was given away in
 		// between, what is signalled is the old process, which is gone.
 		stat, ok := readStat(pid)
-		ours := slices.Contains(groups, stat.group) || s.subreaper && stat.parent == os.Getpid()
+		ours := slices.Contains(groups, stat.group) || s.subreaper && stat.parent == os.Getpid() || isMarked(strconv.Itoa(pid), s.marker)
 		if !ok || !ours || stat.state == 'Z' || stat.state == 'X' {
 			_ = pidfd.Close()
 			continue
@@ -218,6 +220,34 @@ func (s *sweeper) left(groups []int) []*stray {
 		left = append(left, &stray{pid, stat.group, pidfd})
 	}
 	return left
+}
+
+// markedProcesses returns the processes that have the marker in their environment.
+func markedProcesses(marker string) []int {
+	if marker == "" {
+		return nil
+	}
+	folder, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = folder.Close() }()
+	names, _ := folder.Readdirnames(-1)
+	var marked []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && isMarked(name, marker) {
+			marked = append(marked, pid)
+		}
+	}
+	return marked
+}
+
+func isMarked(pid, marker string) bool {
+	if marker == "" {
+		return false
+	}
+	text, err := os.ReadFile("/proc/" + pid + "/environ")
+	return err == nil && bytes.Contains(text, []byte(marker))
 }
 
 // groupMembers returns the processes of the given groups.

@@ -224,6 +224,7 @@ def launch_agent(config: Any, entrypoint: Entrypoint | None, args: list[Any]) ->
     Raises:
         What elastic_launch raises.
     """
+    config = _own(config)
     if not config.run_id:
         config = dataclasses.replace(config, run_id=str(int(uuid.uuid4())))
         say = logger.warning if config.max_nodes > 1 else logger.debug
@@ -236,14 +237,24 @@ def launch_agent(config: Any, entrypoint: Entrypoint | None, args: list[Any]) ->
         max_restarts=config.max_restarts,
         role=config.role,
         monitor_interval=config.monitor_interval,
-        shutdown_timeout=config.shutdown_timeout,
-        exit_barrier_timeout=barrier_timeout(getattr(config, "exit_barrier_timeout", None)),
+        shutdown_timeout=config.shutdown_timeout or 0,
+        exit_barrier_timeout=barrier_timeout(config.exit_barrier_timeout),
     )
     set_output(job, config.logs_specs, config.log_line_prefix_template, config)
     if config.start_method not in ("spawn", "fork", "forkserver"):
         raise _invalid(f"start_method is {config.start_method!r}, expected spawn")
     outcome = run_job(job, entrypoint, tuple(args), config.signals_to_handle)
     return outcome.values()
+
+
+def _own(config: Any) -> LaunchConfig:
+    """The configuration as ours; what torch's, of whatever version, lacks gets its default."""
+    if isinstance(config, LaunchConfig):
+        return config
+    names = (field.name for field in dataclasses.fields(LaunchConfig))
+    fields = {name: getattr(config, name) for name in names if hasattr(config, name)}
+    fields["rdzv_configs"] = dict(config.rdzv_configs)
+    return LaunchConfig(**fields)
 
 
 def _invalid(text: str) -> InvalidError:

@@ -493,6 +493,15 @@ def test_killed_launcher(tmp_path: Path) -> None:
             os.close(descriptor)
 
 
+def test_detached_descendants(tmp_path: Path) -> None:
+    """What workers started in sessions of their own ends with the launch, too (W3)."""
+    script = "setsid sh -c 'echo \"$$$$\" > pid; exec sleep 1000' & until [ -s pid ]; do :; done"
+    with in_folder(tmp_path):
+        elastic_launch(alone(1), "sh")("-c", script)
+    stat = Path(f"/proc/{int((tmp_path / 'pid').read_text())}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(") ")[2].startswith("Z")
+
+
 def test_signal_exception_is_that_of_torch() -> None:
     from torch.distributed.elastic.multiprocessing import SignalException
 

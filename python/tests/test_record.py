@@ -214,4 +214,6 @@ def test_report_is_that_of_torch() -> None:
     ours, theirs = (
         c("trainer", failures) for c in (plain.ChildFailedError, errors.ChildFailedError)
     )
+    if ")  (SIGKILL)\n" not in str(theirs):
+        pytest.skip("an older torch leaves out the name of the signal")
     assert str(ours) == str(theirs)
