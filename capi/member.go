@@ -23,6 +23,7 @@ type member struct {
 	changed   chan struct{} // the same for an agent that the member was given to
 	stop      chan struct{}
 	stopped   chan struct{}
+	release   func() // gives the program its backend back; nil: it has none
 }
 
 // newMember starts what tells of m's news.
@@ -66,7 +67,11 @@ func (m *member) Close() error {
 	close(m.stop)
 	<-m.stopped
 	m.news.close()
-	return m.Node.Close()
+	err := m.Node.Close()
+	if m.release != nil {
+		m.release()
+	}
+	return err
 }
 
 // toParams converts a configuration. Warnings about it are for people.

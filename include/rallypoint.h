@@ -566,6 +566,7 @@ typedef struct rp_member_config {
     size_t struct_size;
     const char *run_id;       /* required: the job; 1 to 512 bytes */
     const char *endpoint;     /* required: host[:port] of the control plane; port 29400. Or
+                                 file:///directory, which all nodes share. Or
                                  static://host:port of node 0 of a fixed set of nodes, each
                                  of which has option node_rank and min_nodes = max_nodes */
     int32_t min_nodes;        /* required: fewest nodes of a round, at least 1 */
@@ -955,6 +956,64 @@ RP_API void rp_failure_free(rp_failure *failure);
  * the call waits for its end; its member, if it was given one, stays open.
  */
 RP_API int32_t rp_agent_close(rp_agent agent, rp_error *err);
+
+/* ------------------------------------------------- a place of your own to meet */
+
+/*
+ * What a function of a rp_backend says; it fills it by rp_backend_answer and does not
+ * touch its fields.
+ */
+typedef struct rp_backend_reply {
+    size_t struct_size;
+    int32_t answered;
+    int32_t stored;
+    rp_buffer state;
+    rp_buffer token;
+} rp_backend_reply;
+
+/*
+ * The functions of a rp_backend: a value that all nodes of a run share, and that can be
+ * compared and set. A token is any bytes that stand for what is stored, and are others
+ * after each write. All return RP_OK after a rp_backend_answer, or an error with *err
+ * filled in: RP_ERR_CONNECTION is tried again, every other code ends the member's part
+ * in the run. They run on threads of the library, several at once, may wait, but not
+ * for ever, and must not close the member.
+ *
+ * get:     answers what is stored and its token; nothing is stored: state NULL.
+ * set:     stores `state` if `token` stands for what is stored (any token that is not
+ *          known is an old one), or, with token NULL, if nothing is stored. Answers what
+ *          is stored afterwards, with `stored` 1 if that is because of this call, else 0.
+ * release: (may be NULL) is called once when no function will be called any more,
+ *          at the latest when the last one returns after rp_member_close.
+ */
+typedef int32_t (*rp_backend_get)(void *user, rp_backend_reply *reply, rp_error *err);
+typedef int32_t (*rp_backend_set)(void *user, const void *state, size_t state_len,
+                                  const void *token, size_t token_len, rp_backend_reply *reply,
+                                  rp_error *err);
+typedef void (*rp_backend_release)(void *user);
+
+/* A place to meet. `user` is handed to each function. */
+typedef struct rp_backend {
+    size_t struct_size;
+    void *user;
+    rp_backend_get get;
+    rp_backend_set set;
+    rp_backend_release release;
+} rp_backend;
+
+/* Copies the answer of a rp_backend's function into *reply. To be called by those. */
+RP_API int32_t rp_backend_answer(rp_backend_reply *reply, const void *state, size_t state_len,
+                                 const void *token, size_t token_len, int32_t stored,
+                                 rp_error *err);
+
+/*
+ * Makes a member whose run meets in `backend`, which takes the place of a control plane:
+ * the nodes keep the log of their run in the value, at most 64 MB of it, mostly some ten
+ * kB. Everything else is as in rp_member_open. config->endpoint is a name for people.
+ * If an error is returned, release is not called.
+ */
+RP_API int32_t rp_member_open_backend(const rp_member_config *config, const rp_backend *backend,
+                                      rp_member *member, rp_error *err);
 
 /* ------------------------------------------------------------------- command */
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._backend import RendezvousBackend, StoreBackend
     from ._errors import (
         AuthenticationError,
         CanceledError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ._member import Ending, Member, Outcome
     from ._record import ErrorHandler, get_error_handler, record
     from ._store import FileStore, HashStore, PrefixStore, Store, StoreServer, connect_store
+    from .handler import DynamicRendezvousHandler
 
     __version__: str
 
@@ -44,6 +46,7 @@ __all__ = [
     "Code",
     "ConnectionFailedError",
     "DeadlineError",
+    "DynamicRendezvousHandler",
     "EmptyError",
     "Ending",
     "ErrorHandler",
@@ -60,10 +63,12 @@ __all__ = [
     "PrefixStore",
     "ProcessFailure",
     "RallypointError",
+    "RendezvousBackend",
     "SignalException",
     "StartError",
     "StateError",
     "Store",
+    "StoreBackend",
     "StoreServer",
     "__version__",
     "connect_store",
@@ -75,6 +80,7 @@ __all__ = [
 
 _MODULES = {
     "ChildFailedError": "_failure",
+    "DynamicRendezvousHandler": "handler",
     "Ending": "_member",
     "ErrorHandler": "_record",
     "FileStore": "_store",
@@ -85,8 +91,10 @@ _MODULES = {
     "Outcome": "_member",
     "PrefixStore": "_store",
     "ProcessFailure": "_failure",
+    "RendezvousBackend": "_backend",
     "SignalException": "_failure",
     "Store": "_store",
+    "StoreBackend": "_backend",
     "StoreServer": "_store",
     "connect_store": "_store",
     "elastic_launch": "_launch",

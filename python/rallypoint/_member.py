@@ -11,8 +11,9 @@ import threading
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
-from . import _log, _native
+from . import _backend, _log, _native
 from ._errors import CanceledError, RallypointError
 from ._store import Store
 
@@ -78,6 +79,8 @@ class Member:
         options: those of --rdzv-conf; unknown ones are logged and ignored. None: none.
         environment: whether hints of schedulers and PET_NODE_RANK are read from the
             environment.
+        backend: a RendezvousBackend of rallypoint or of torch, in which the nodes meet;
+            the endpoint is then a name for people. None: the endpoint says where.
 
     Raises:
         InvalidError: something is wrong with the arguments. No network is touched.
@@ -93,6 +96,7 @@ class Member:
         local_addr: str | None = None,
         options: Mapping[str, object] | None = None,
         environment: bool = True,
+        backend: Any | None = None,
     ) -> None:
         pairs = [
             _native.Option(key=_native.text(str(k)), value=_native.text(str(v)))
@@ -113,7 +117,10 @@ class Member:
         self.endpoint = endpoint
         self._handle = _native.MemberHandle()
         try:
-            _native.call("rp_member_open", ctypes.byref(config), ctypes.byref(self._handle))
+            if backend is None:
+                _native.call("rp_member_open", ctypes.byref(config), ctypes.byref(self._handle))
+            else:
+                _backend.open_member(ctypes.byref(config), backend, ctypes.byref(self._handle))
         finally:
             _log.drain()
         self._finalizer = weakref.finalize(self, _close, self._handle.id)

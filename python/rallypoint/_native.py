@@ -315,6 +315,40 @@ class Failure(Struct):
     )
 
 
+class BackendReply(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("answered", c_int32),
+        ("stored", c_int32),
+        ("state", Buffer),
+        ("token", Buffer),
+    )
+
+
+BackendGet = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(BackendReply), POINTER(Error))
+BackendSet = ctypes.CFUNCTYPE(
+    c_int32,
+    c_void_p,
+    c_void_p,
+    c_size_t,
+    c_void_p,
+    c_size_t,
+    POINTER(BackendReply),
+    POINTER(Error),
+)
+BackendRelease = ctypes.CFUNCTYPE(None, c_void_p)
+
+
+class Backend(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("user", c_void_p),
+        ("get", BackendGet),
+        ("set", BackendSet),
+        ("release", BackendRelease),
+    )
+
+
 # The structs by their names in the header.
 STRUCTS: dict[str, type[Struct]] = {
     "rp_error": Error,
@@ -341,10 +375,17 @@ STRUCTS: dict[str, type[Struct]] = {
     "rp_agent_result": AgentResult,
     "rp_worker_result": WorkerResult,
     "rp_failure": Failure,
+    "rp_backend_reply": BackendReply,
+    "rp_backend": Backend,
 }
 
 # The types of functions that the library calls, by their names in the header.
-CALLBACKS: dict[str, Any] = {"rp_log_callback": LogCallback}
+CALLBACKS: dict[str, Any] = {
+    "rp_log_callback": LogCallback,
+    "rp_backend_get": BackendGet,
+    "rp_backend_set": BackendSet,
+    "rp_backend_release": BackendRelease,
+}
 
 _ERR = POINTER(Error)
 _KEY = (c_char_p, c_size_t)
@@ -435,6 +476,11 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_worker_result_free": (None, (POINTER(WorkerResult),)),
     "rp_failure_free": (None, (POINTER(Failure),)),
     "rp_agent_close": (c_int32, (AgentHandle, _ERR)),
+    "rp_backend_answer": (c_int32, (POINTER(BackendReply), *_KEY, *_KEY, c_int32, _ERR)),
+    "rp_member_open_backend": (
+        c_int32,
+        (POINTER(MemberConfig), POINTER(Backend), POINTER(MemberHandle), _ERR),
+    ),
     "rp_main": (c_int, (c_int, POINTER(c_char_p))),
 }
 

@@ -232,3 +232,56 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
         options=options,
     )
     return RallypointHandler(member, params.backend)
+
+
+class DynamicRendezvousHandler(RallypointHandler):
+    """A handler whose nodes meet in a RendezvousBackend of the user's own."""
+
+    @classmethod
+    def from_backend(
+        cls,
+        run_id: str,
+        store: Any,
+        backend: Any,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        timeout: Any | None = None,
+        keep_alive_interval: float = 5,
+        keep_alive_max_attempt: int = 3,
+        cas_backoff_max_seconds: float = 0.0,
+        **options: object,
+    ) -> DynamicRendezvousHandler:
+        """What torch's DynamicRendezvousHandler.from_backend takes, in the same places.
+
+        `backend` is a RendezvousBackend, rallypoint's or torch's (its C10dRendezvousBackend
+        and others work unchanged); all nodes of a run must use rallypoint. `store` is not
+        needed: the agents' keys live in the backend, too. `timeout` is torch's
+        RendezvousTimeout, of which join, last_call and close count. The back-off is found
+        out, cas_backoff_max_seconds is only checked. `options` are those of --rdzv-conf.
+
+        Raises ValueError if an argument is wrong; touches neither backend nor network.
+        """
+        if not run_id or not hasattr(backend, "get_state") or not hasattr(backend, "set_state"):
+            what = "the run id is empty" if not run_id else f"{backend!r} is no RendezvousBackend"
+            raise InvalidError(what, Code.INVALID)
+        conf: dict[str, object] = {
+            "keep_alive_interval": keep_alive_interval,
+            "keep_alive_max_attempt": keep_alive_max_attempt,
+            "cas_backoff_max_seconds": cas_backoff_max_seconds,
+        }
+        for option in ("join", "last_call", "close"):
+            limit = getattr(timeout, option, None)
+            if limit is not None:
+                conf[f"{option}_timeout"] = limit.total_seconds()
+        name = str(backend.name)
+        member = Member(
+            run_id,
+            name,
+            min_nodes,
+            max_nodes,
+            local_addr=local_addr,
+            options={**conf, **options},
+            backend=backend,
+        )
+        return cls(member, name)

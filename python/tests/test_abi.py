@@ -37,9 +37,12 @@ def ctype(c_type: str, array: int = 0):  # type: ignore[no-untyped-def]
     return _native.CALLBACKS.get(c_type) or _native.STRUCTS[c_type]
 
 
-def exact(variable: header.Variable):  # type: ignore[no-untyped-def]
-    """The type of an argument. void* is a pointer to bytes, but `user` is the program's."""
-    if (variable.type, variable.name) == ("void*", "user"):
+def exact(variable: header.Variable, handed_in: bool = True):  # type: ignore[no-untyped-def]
+    """The type of an argument. void* is a pointer to bytes, but `user` is the program's.
+
+    What a callback is handed may hold a NUL, where c_char_p would stop.
+    """
+    if variable.type == "void*" and (variable.name == "user" or not handed_in):
         return ctypes.c_void_p
     return ctype(variable.type, variable.array)
 
@@ -59,7 +62,7 @@ def test_callbacks() -> None:
     for name, function in callbacks.items():
         want = _native.CALLBACKS[name]
         assert want._restype_ == ctype(function.result), name
-        assert want._argtypes_ == tuple(exact(a) for a in function.arguments), name
+        assert want._argtypes_ == tuple(exact(a, handed_in=False) for a in function.arguments), name
 
 
 def test_structs() -> None:
@@ -69,7 +72,7 @@ def test_structs() -> None:
         want = []
         for field in fields:
             kind = ctype(field.type, field.array)
-            if (name, field.name) == ("rp_buffer", "data"):
+            if (name, field.name) in {("rp_buffer", "data"), ("rp_backend", "user")}:
                 kind = ctypes.c_void_p  # c_char_p would stop at a NUL
             want.append((field.name, kind))
         assert list(_native.STRUCTS[name]._fields_) == want, name

@@ -1,0 +1,258 @@
+"""A place of the user's own where the nodes of a run meet, in the shape that torch gives
+it: RendezvousBackend. No torch is needed.
+"""
+
+from __future__ import annotations
+
+import abc
+import base64
+import binascii
+import collections
+import ctypes
+import itertools
+import sys
+import threading
+from typing import Any, Optional, Protocol
+
+from . import _native
+from ._errors import Code, RallypointError
+
+# What is stored, and its token; set_state adds whether that is because of the call.
+State = Optional[tuple[bytes, Any]]
+Written = Optional[tuple[bytes, Any, bool]]
+
+
+class RendezvousBackend(abc.ABC):
+    """One value that all nodes of a run share, and that can be compared and set.
+
+    The same methods as torch's class of this name, objects of which serve as well, and
+    without torch. They are called by threads of the library, several at once, may wait,
+    but not for ever, and should not be given locks of the program.
+
+    Errors: torch's RendezvousStateError, ValueError, TypeError and the like end the node's
+    part in the run; all others (OSError, RuntimeError, torch's RendezvousConnectionError)
+    are taken for a connection that may come back, and the call is repeated.
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The backend's name, for people."""
+
+    @abc.abstractmethod
+    def get_state(self) -> State:
+        """What is stored and its fencing token, any object; None if nothing is stored."""
+
+    @abc.abstractmethod
+    def set_state(self, state: bytes, token: Any | None = None) -> Written:
+        """Stores state if token is that of what is stored, and if None, if nothing is.
+
+        Returns what is stored then, its token, and whether that is because of this call;
+        None if nothing is stored.
+        """
+
+
+class TorchLike(Protocol):
+    """The methods of torch's Store that StoreBackend uses."""
+
+    def get(self, key: str) -> bytes: ...
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes: ...
+
+
+class StoreBackend(RendezvousBackend):
+    """A key of any torch Store (TCPStore, FileStore, HashStore, PrefixStore) as a backend.
+
+    `key` is for one run; give each run, or each prefix, its own. A FileStore keeps every
+    write, some ten kB each. The store outlives the run, and whoever holds it must: a
+    TCPStore server in the process of a node ends with that node.
+    """
+
+    # Written first, because get() of a key that does not exist would wait.
+    _NOTHING = "bm90aGluZw=="
+
+    def __init__(self, store: TorchLike, key: str = "rallypoint") -> None:
+        self._store = store
+        self._key = key
+        self._prepared = False
+
+    @property
+    def name(self) -> str:
+        return "rallypoint-store"
+
+    def get_state(self) -> State:
+        self._prepare()
+        return self._decode(self._store.get(self._key))
+
+    def set_state(self, state: bytes, token: Any | None = None) -> Written:
+        self._prepare()
+        expected = self._NOTHING if token is None else token
+        if not isinstance(expected, str):
+            return self._unchanged()
+        desired = base64.b64encode(state).decode()
+        stored = _text(self._store.compare_set(self._key, expected, desired))
+        now = self._decode(stored)
+        return None if now is None else (*now, stored == desired)
+
+    def _unchanged(self) -> Written:
+        now = self.get_state()
+        return None if now is None else (*now, False)
+
+    def _prepare(self) -> None:
+        if not self._prepared:
+            self._store.compare_set(self._key, "", self._NOTHING)
+            self._prepared = True
+
+    def _decode(self, stored: bytes | str) -> State:
+        text = _text(stored)
+        if text == self._NOTHING:
+            return None
+        try:
+            return base64.b64decode(text, validate=True), text
+        except binascii.Error:
+            raise ValueError(
+                f"the key {self._key!r} of the store holds something else: {text[:50]!r}"
+            ) from None
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+class _Tokens:
+    """Tokens of the user, which are any objects, by the bytes that the library gets."""
+
+    _KEPT = 64  # the library asks for the last ones only
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._known: collections.OrderedDict[bytes, Any] = collections.OrderedDict()
+
+    def add(self, token: Any) -> bytes:
+        with self._lock:
+            last = next(reversed(self._known), None)
+            if last is not None and _equal(self._known[last], token):
+                return last
+            name = b"%d" % next(self._numbers)
+            self._known[name] = token
+            if len(self._known) > self._KEPT:
+                self._known.popitem(last=False)
+            return name
+
+    def find(self, name: bytes) -> tuple[Any] | None:
+        with self._lock:
+            return (self._known[name],) if name in self._known else None
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return type(a) is type(b) and bool(a == b)
+    except Exception:  # a user's class
+        return False
+
+
+class _Table:
+    """A backend that the library has, until it gives it back."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.tokens = _Tokens()
+
+    def get(self) -> Written:
+        found = self.backend.get_state()
+        return None if found is None else (found[0], found[1], False)
+
+    def set(self, state: bytes, name: bytes | None) -> Written:
+        if name is None:
+            written: Written = self.backend.set_state(state, None)
+            return written
+        token = self.tokens.find(name)
+        if token is None:  # too old to be remembered
+            return self.get()
+        written = self.backend.set_state(state, token[0])
+        return written
+
+
+_tables: dict[int, _Table] = {}
+_ids = itertools.count(1)
+
+
+def _answer(table: _Table, reply: Any, found: Written) -> int:
+    if found is None:
+        state, token, stored = None, None, False
+    else:
+        state, token, stored = bytes(found[0]), table.tokens.add(found[1]), bool(found[2])
+    return int(
+        _native.library().rp_backend_answer(
+            reply, state, len(state or b""), token, len(token or b""), stored, None
+        )
+    )
+
+
+def _report(err: Any, name: str, what: str, error: BaseException) -> int:
+    text = f"backend {name}: {what}: {type(error).__name__}: {error}"
+    code = _code(error)
+    err[0].code = code
+    err[0].message = text.encode("utf-8", "replace")[:2000].replace(b"\0", b" ")
+    return code
+
+
+def _code(error: BaseException) -> int:
+    torch = sys.modules.get("torch.distributed.elastic.rendezvous.api")
+    if isinstance(error, RallypointError):
+        return int(error.code)
+    if torch is not None and isinstance(error, torch.RendezvousStateError):
+        return int(Code.STATE)
+    wrong = (ValueError, TypeError, LookupError, AttributeError, NameError, AssertionError)
+    if isinstance(error, (*wrong, NotImplementedError)):
+        return int(Code.INVALID)
+    return int(Code.CONNECTION)
+
+
+def _name(backend: Any) -> str:
+    try:
+        return str(backend.name)
+    except Exception:
+        return type(backend).__name__
+
+
+def _on_get(user: int, reply: Any, err: Any) -> int:
+    table = _tables[user]
+    try:
+        return _answer(table, reply, table.get())
+    except BaseException as e:
+        return _report(err, _name(table.backend), "get_state", e)
+
+
+def _on_set(
+    user: int, state: int, state_len: int, token: int, token_len: int, reply: Any, err: Any
+) -> int:
+    table = _tables[user]
+    try:
+        name = ctypes.string_at(token, token_len) if token is not None else None
+        return _answer(table, reply, table.set(ctypes.string_at(state, state_len), name))
+    except BaseException as e:
+        return _report(err, _name(table.backend), "set_state", e)
+
+
+def _on_release(user: int) -> None:
+    _tables.pop(user, None)
+
+
+# What the library is given: they live as long as the process.
+_get = _native.BackendGet(_on_get)
+_set = _native.BackendSet(_on_set)
+_release = _native.BackendRelease(_on_release)
+
+
+def open_member(config: Any, backend: Any, handle: Any) -> None:
+    """rp_member_open_backend for a RendezvousBackend, torch's or ours."""
+    user = next(_ids)
+    _tables[user] = _Table(backend)
+    table = _native.Backend(user=user, get=_get, set=_set, release=_release)
+    try:
+        _native.call("rp_member_open_backend", config, ctypes.byref(table), handle)
+    except BaseException:
+        _tables.pop(user)
+        raise
