@@ -726,6 +726,8 @@ int32_t rp_agent_close(rp_agent agent, rp_error *err) {
 
 /* --------------------------------------------- a place of the program's to meet */
 
+#define MAX_STATE ((size_t)64 << 20)
+
 static void *copy(const void *data, size_t len) {
     char *p = malloc(len + 1);
     if (p != NULL) {
@@ -737,10 +739,11 @@ static void *copy(const void *data, size_t len) {
 
 int32_t rp_backend_answer(rp_backend_reply *reply, const void *state, size_t state_len,
                           const void *token, size_t token_len, int32_t stored, rp_error *err) {
-    if (err != NULL && err->struct_size < sizeof *err) {
-        return RP_ERR_INVALID;
-    }
+    TRY(enter(err));
     TRY(writable(reply, sizeof *reply, err));
+    if (state_len > MAX_STATE || token_len > MAX_STATE) {
+        return fail(err, RP_ERR_TOO_LARGE, "a state or token has more than 64 MB");
+    }
     if ((state == NULL && state_len > 0) || (token == NULL && token_len > 0)) {
         return fail(err, RP_ERR_INVALID, "state or token is NULL with a length");
     }

@@ -37,7 +37,7 @@ OPTIONAL = {
 }
 
 # Structs that are read; the others are written.
-READ = {name for name in SIZED if name.endswith(("_config", "_request"))}
+READ = {name for name in SIZED if name.endswith(("_config", "_request", "_backend"))}
 
 HUGE = 1 << 40
 
@@ -89,6 +89,8 @@ class Objects:
             made.host = b"127.0.0.1"
         elif kind == "rp_store_file_config":
             made.path = b"/nonexistent/store"
+        elif kind == "rp_backend":
+            made.get, made.set = _native.BackendGet(lambda *_: 0), _native.BackendSet(lambda *_: 0)
         self.keep.append(made)
         return made
 
