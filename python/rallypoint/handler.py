@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ._endpoint import BACKEND, place
-from ._errors import GracefulExitError, RallypointError
+from ._errors import Code, GracefulExitError, InvalidError, RallypointError
 from ._log import logger
 from ._member import Ending, Member
 from ._torch import TorchStore, rendezvous_error
