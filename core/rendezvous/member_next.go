@@ -67,14 +67,25 @@ func (m *Member) Next(ctx context.Context) (Outcome, error) {
 	return o, err
 }
 
-// joinUntil joins, and again if the node was dropped while it waited: its
-// connection was broken for too long, or the control plane was started anew.
+// errSpare ends a join whose time was over before its node heard that it is a
+// spare, whose time is not limited.
+var errSpare = errors.New("a spare")
+
+// joinUntil joins, and again if the node was dropped while it waited (its
+// connection was broken for too long, or the control plane was started anew), or
+// if it withdrew as it did not know yet that it is a spare.
 func (m *Member) joinUntil(ctx context.Context, w *joinWait, announce string, rs RoundStore) (Outcome, error) {
+	var known Progress
 	for {
-		o, err := m.join(ctx, w, announce, rs)
+		o, err := m.join(ctx, w, announce, rs, known)
+		if errors.Is(err, errSpare) {
+			known = m.lastProgress()
+			continue
+		}
 		if CodeOf(err) != CodeEvicted {
 			return o, err
 		}
+		known = Progress{}
 		m.log.Info("joining again: " + err.Error())
 		pause, cancel := context.WithTimeout(context.Background(), rejoinPause)
 		end := w.await(ctx, pause.Done())
@@ -129,9 +140,10 @@ func (m *Member) openStore(ctx context.Context, host string) (RoundStore, error)
 	return rs, nil
 }
 
-// join asks once for a place and waits for the answer.
-func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs RoundStore) (Outcome, error) {
-	m.beginJoin()
+// join asks once for a place and waits for the answer. known is what it waits
+// for as far as is known before.
+func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs RoundStore, known Progress) (Outcome, error) {
+	m.beginJoin(known)
 	defer m.endJoin()
 	call := m.plane.Start(Join{
 		NodeRank: m.params.NodeRank, RankHint: m.params.RankHint, StoreAddr: announce, StorePort: rs.Port(),
@@ -139,6 +151,9 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 	m.setPending(call)
 	if end := w.await(ctx, call.Done); end != waitDone {
 		if !m.withdraw(call, end) {
+			if end == waitTimeout && m.lastProgress().Spare {
+				return Outcome{}, errSpare
+			}
 			return Outcome{}, w.failure(ctx, end)
 		}
 	}
@@ -215,11 +230,17 @@ func (m *Member) closeStore(rs RoundStore) {
 	}
 }
 
-func (m *Member) beginJoin() {
+func (m *Member) lastProgress() Progress {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.progress
+}
+
+func (m *Member) beginJoin(known Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inJoin, m.pending, m.early = true, nil, nil
-	m.progress = Progress{}
+	m.progress = known
 	m.notice = m.notice.whileJoining()
 }
 

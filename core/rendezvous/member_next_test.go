@@ -322,6 +322,31 @@ func TestSpareWaitsWithoutLimit(t *testing.T) {
 	})
 }
 
+// The time allowed can be over before the first progress comes.
+func TestSpareThatWasNotToldYet(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.nodes(2, 2, 2)
+		form(t, nodes)
+		w.mu.Lock()
+		w.mute = true
+		w.mu.Unlock()
+		p := params("c", 2, 2)
+		p.JoinTimeout = 10 * time.Millisecond
+		spare := w.node(p).join()
+		wait(time.Hour)
+		if spare.ended() {
+			t.Fatalf("the spare gave up: %v", spare.err)
+		}
+		w.lose(nodes[1])
+		if err := nodes[1].Close(); err != nil {
+			t.Fatal(err)
+		}
+		if o := round(t, nodes[0].join(), spare); o.Round != 2 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
 func TestSpareTakesAFreePlace(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.nodes(3, 2, 2)

@@ -17,7 +17,8 @@ import (
 // world drives a real machine for members in one process, as a hosted control
 // plane would. It is used inside a synctest bubble, whose clock is fake.
 type world struct {
-	t *testing.T
+	mute bool // nobody is told what it waits for; guarded by mu
+	t    *testing.T
 
 	mu       sync.Mutex
 	m        *rendezvous.Machine
@@ -79,6 +80,9 @@ func (w *world) setDown(err error) {
 func (w *world) apply(ev rendezvous.Event) {
 	for _, e := range w.m.Apply(ev) {
 		w.carryOut(e)
+	}
+	if w.mute {
+		return
 	}
 	forming, waiting := w.m.Progress()
 	for session, p := range w.planes {
