@@ -11,11 +11,13 @@ import rallypoint
 assert "torch" not in sys.modules
 assert rallypoint.__version__ == importlib.metadata.version("rallypoint")
 
-with rallypoint.StoreServer("127.0.0.1") as server:
-    with rallypoint.connect_store("127.0.0.1", server.port, 20) as store:
-        store.set("key", "value")
-        assert store.get("key") == b"value"
-        assert store.add("n", 3) == 3
+with (
+    rallypoint.StoreServer("127.0.0.1") as server,
+    rallypoint.connect_store("127.0.0.1", server.port, 20) as store,
+):
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+    assert store.add("n", 3) == 3
 
 # A rendezvous of two nodes; the endpoint is this run's own loopback address.
 endpoint = sys.argv[1]

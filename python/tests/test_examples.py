@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -216,3 +217,69 @@ def test_cpp_service_shares_its_store_with_torch(
     for node in left:
         assert node.end() == 0, node.lines
         node.find("^done$")
+
+
+def finish(left: list[Node]) -> None:
+    for node in left:
+        node.find("regrouping")
+        node.find("^done$")
+        assert node.end() == 0, node.lines
+
+
+@pytest.mark.long
+def test_go(start: Start, tmp_path: Path, endpoint: str) -> None:
+    build("go", "build", "-o", tmp_path / "node", "./examples/go")
+    finish(three_nodes_lose_one(start, [tmp_path / "node", endpoint, "go", 2, 3]))
+
+
+@pytest.mark.long
+def test_node(start: Start, tmp_path: Path, endpoint: str) -> None:
+    folder = tmp_path / "node"
+    shutil.copytree(EXAMPLES / "node", folder, ignore=shutil.ignore_patterns("node_modules"))
+    build("npm", "ci", "--no-audit", "--no-fund", cwd=folder)
+    finish(three_nodes_lose_one(start, ["node", folder / "node.js", endpoint, "node", 2, 3]))
+
+
+@pytest.mark.long
+def test_java(start: Start, tmp_path: Path, endpoint: str) -> None:
+    jar = tmp_path / "jna-5.17.0.jar"
+    build(
+        "mvn",
+        "-q",
+        "-B",
+        "dependency:copy",
+        "-Dartifact=net.java.dev.jna:jna:5.17.0",
+        f"-DoutputDirectory={tmp_path}",
+        cwd=tmp_path,
+    )
+    sources = sorted((EXAMPLES / "java").glob("*.java"))
+    build("javac", "-Xlint:all", "-Werror", "-cp", jar, "-d", tmp_path / "classes", *sources)
+    path = f"{jar}:{tmp_path / 'classes'}"
+    finish(three_nodes_lose_one(start, ["java", "-cp", path, "Node", endpoint, "java", 2, 3]))
+
+
+@pytest.mark.long
+def test_rust(start: Start, tmp_path: Path, endpoint: str) -> None:
+    environment(tmp_path)  # the linker looks there
+    build(
+        "cargo",
+        "build",
+        "--quiet",
+        "--locked",
+        "--examples",
+        cwd=EXAMPLES / "rust",
+        CARGO_TARGET_DIR=str(tmp_path / "target"),
+        RALLYPOINT_LIB_DIR=str(tmp_path),
+    )
+    build(
+        "cargo",
+        "test",
+        "--quiet",
+        "--locked",
+        cwd=EXAMPLES / "rust",
+        CARGO_TARGET_DIR=str(tmp_path / "target"),
+        RALLYPOINT_LIB_DIR=str(tmp_path),
+        LD_LIBRARY_PATH=str(tmp_path),
+    )
+    node = tmp_path / "target" / "debug" / "examples" / "node"
+    finish(three_nodes_lose_one(start, [node, endpoint, "rust", 2, 3]))
