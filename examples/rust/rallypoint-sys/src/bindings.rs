@@ -97,6 +97,12 @@ pub const RP_AGENT_BROKEN: i32 = 6;
 
 pub type rp_log_callback = unsafe extern "C" fn(user: *mut c_void, record: *const rp_log_record);
 
+pub type rp_backend_get = unsafe extern "C" fn(user: *mut c_void, reply: *mut rp_backend_reply, err: *mut rp_error);
+
+pub type rp_backend_set = unsafe extern "C" fn(user: *mut c_void, state: *const c_void, state_len: usize, token: *const c_void, token_len: usize, reply: *mut rp_backend_reply, err: *mut rp_error);
+
+pub type rp_backend_release = unsafe extern "C" fn(user: *mut c_void);
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rp_error {
@@ -359,6 +365,26 @@ pub struct rp_failure {
     pub message: rp_buffer,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rp_backend_reply {
+    pub struct_size: usize,
+    pub answered: i32,
+    pub stored: i32,
+    pub state: rp_buffer,
+    pub token: rp_buffer,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rp_backend {
+    pub struct_size: usize,
+    pub user: *mut c_void,
+    pub get: Option<rp_backend_get>,
+    pub set: Option<rp_backend_set>,
+    pub release: Option<rp_backend_release>,
+}
+
 extern "C" {
     pub fn rp_abi_version() -> u32;
     pub fn rp_version() -> *const c_char;
@@ -428,5 +454,7 @@ extern "C" {
     pub fn rp_worker_result_free(worker: *mut rp_worker_result);
     pub fn rp_failure_free(failure: *mut rp_failure);
     pub fn rp_agent_close(agent: rp_agent, err: *mut rp_error) -> i32;
+    pub fn rp_backend_answer(reply: *mut rp_backend_reply, state: *const c_void, state_len: usize, token: *const c_void, token_len: usize, stored: i32, err: *mut rp_error) -> i32;
+    pub fn rp_member_open_backend(config: *const rp_member_config, backend: *const rp_backend, member: *mut rp_member, err: *mut rp_error) -> i32;
     pub fn rp_main(argc: c_int, argv: *const *mut c_char) -> c_int;
 }
