@@ -162,13 +162,17 @@ func (a *Agent) run(ctx context.Context) error {
 	defer logs.close()
 	a.forker = newForker()
 	defer a.forker.close()
+	if !a.spec.KeepDaemons {
+		a.forker.group = newCgroup()
+		defer a.forker.group.close()
+	}
 	a.sweeper = newSweeper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.log)
 	if !a.spec.Subreaper {
 		a.sweeper.marker = logs.marker()
 	}
 	defer a.sweeper.close()
 	if !a.spec.KeepDaemons {
-		if a.guard, err = newGuard(a.forker, logs.marker(), a.timers, logs.base); err != nil {
+		if a.guard, err = newGuard(a.forker, logs.marker(), a.timers, logs.base, a.forker.group.folder()); err != nil {
 			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
 		}
 		defer a.guard.close()

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 type forker struct {
 	requests chan forkRequest
 	done     chan struct{}
+	group    *cgroup // of what start starts; nil: this process's
 
 	mu    sync.Mutex
 	known map[int]bool // pids started here and not reaped yet
@@ -67,11 +69,16 @@ func (f *forker) start(argv, env []string, files []uintptr, cpus []int) (pid int
 	if err != nil {
 		return 0, err
 	}
-	return f.fork(program, argv, &syscall.ProcAttr{
-		Env:   env,
-		Files: files,
-		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
-	}, cpus)
+	attr := &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
+	if f.group != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(f.group.dir.Fd())
+		if pid, err = f.fork(program, argv, attr, cpus); err == nil || !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.ENOSYS) &&
+			!errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.EBUSY) && !errors.Is(err, syscall.EINVAL) {
+			return pid, err
+		}
+		attr.Sys.UseCgroupFD = false // not into this group: then without
+	}
+	return f.fork(program, argv, attr, cpus)
 }
 
 // startFree is start for a process that survives this one; the program is a path.

@@ -9,23 +9,32 @@ import (
 
 // guardScript waits until its input ends, which happens when the agent does,
 // however it ends. If the last line that came is "done", there is nothing to do. If
-// it is neither that nor empty, there are workers: it kills the process groups that
-// the line names, if they were known already, and then whatever carries the marker
-// in its environment: descendants of the workers that have left their groups. It
+// it is neither that nor empty, there are workers: it kills their control group, if
+// they have one, the process groups that the line names, if they were known already,
+// and then whatever carries the marker in its environment: descendants of the workers
+// that have left their groups. It
 // looks until it has found none three times, with pauses: a process in the middle
 // of an exec shows no environment. At last it removes what the agent would have:
-// the FIFO of the watchdog, and a temporary log folder without content.
+// the FIFO of the watchdog, the control group, and a temporary log folder without
+// content.
 const guardScript = `
 while read -r line; do groups=$line; done
 [ "$groups" != done ] || exit 0
 clean() {
 	[ -p "$1" ] && rm -f -- "$1"
+	for i in 1 2 3 4 5 6 7 8 9 10; do
+		[ -d "$3" ] || break
+		echo 1 > "$3/cgroup.kill"
+		rmdir "$3" && break
+		sleep 0.1
+	done
 	[ -n "$2" ] && kept=$(find "$2" -type f -size +0c) && [ -z "$kept" ] && rm -rf -- "$2"
 	exit 0
 }
-[ -n "$groups" ] || clean "$2" "$3"
+[ -n "$groups" ] || clean "$2" "$3" "$4"
+[ -z "$4" ] || echo 1 > "$4/cgroup.kill"
 [ "$groups" = starting ] || for g in $groups; do kill -KILL -- "-$g"; done
-[ -n "$1" ] || clean "$2" "$3"
+[ -n "$1" ] || clean "$2" "$3" "$4"
 quiet=0
 while [ "$quiet" -lt 3 ]; do
 	left=
@@ -35,7 +44,7 @@ while [ "$quiet" -lt 3 ]; do
 	done
 	if [ -n "$left" ]; then quiet=0; else quiet=$((quiet + 1)); sleep 0.05; fi
 done
-clean "$2" "$3"
+clean "$2" "$3" "$4"
 `
 
 // guard is a small process that ends the descendants of the workers if the agent
@@ -48,9 +57,10 @@ type guard struct {
 }
 
 // newGuard starts a guard. marker is a text that only the environment of the
-// workers and their descendants holds, fifo and folder are what is to be removed;
-// each is "" if there is none. It returns an error if there is no shell to be had.
-func newGuard(f *forker, marker, fifo, folder string) (*guard, error) {
+// workers and their descendants holds; fifo, folder and group are what is to be
+// removed. Each is "" if there is none. It returns an error if there is no shell to
+// be had.
+func newGuard(f *forker, marker, fifo, folder, group string) (*guard, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -62,7 +72,7 @@ func newGuard(f *forker, marker, fifo, folder string) (*guard, error) {
 		return nil, err
 	}
 	defer func() { _ = null.Close() }()
-	pid, err := f.startFree([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder},
+	pid, err := f.startFree([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder, group},
 		[]string{"PATH=/usr/bin:/bin"}, []uintptr{read.Fd(), null.Fd(), null.Fd()})
 	if err != nil {
 		_ = write.Close()

@@ -15,9 +15,10 @@ import (
 )
 
 // sweeper ends what workers leave behind: members of their process groups, and
-// descendants that went into sessions of their own (W3, N2). Those are this
-// process's children where it is a child subreaper; else they are found by the
-// marker, which they have in their environment unless they changed that.
+// descendants that went into sessions of their own (W3, N2). Those are in the
+// workers' control group, if there is one, and this process's children where it is a
+// child subreaper; else they are found by the marker, which they have in their
+// environment unless they changed that.
 type sweeper struct {
 	log       *slog.Logger
 	forker    *forker
@@ -201,7 +202,8 @@ func (s *sweeper) left(groups []int) []*stray {
 			break
 		}
 	}
-	pids = append(append(pids, s.strays()...), markedProcesses(s.marker)...)
+	pids = append(append(pids, s.strays()...), s.forker.group.members()...)
+	pids = append(pids, markedProcesses(s.marker)...)
 	slices.Sort(pids)
 	var left []*stray
 	for _, pid := range slices.Compact(pids) {
@@ -212,7 +214,8 @@ func (s *sweeper) left(groups []int) []*stray {
 		// Read after the descriptor was opened: if the number was given away in
 		// between, what is signalled is the old process, which is gone.
 		stat, ok := readStat(pid)
-		ours := slices.Contains(groups, stat.group) || s.subreaper && stat.parent == os.Getpid() || isMarked(strconv.Itoa(pid), s.marker)
+		ours := slices.Contains(groups, stat.group) || s.subreaper && stat.parent == os.Getpid() || s.forker.group.has(pid) ||
+			isMarked(strconv.Itoa(pid), s.marker)
 		if !ok || !ours || stat.state == 'Z' || stat.state == 'X' {
 			_ = pidfd.Close()
 			continue

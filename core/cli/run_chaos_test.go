@@ -37,6 +37,7 @@ type chaos struct {
 	mark     string // in the environment of everything that belongs to the job
 
 	nodes [chaosNodes]*player
+	pids  []int // of all agents that were ever started
 }
 
 // TestChaos kills and stops agents and workers of a job of three nodes at random
@@ -91,6 +92,7 @@ func TestChaos(t *testing.T) {
 	}
 	eventually(t, func() bool { return len(c.processes()) == 0 })
 	eventually(t, func() bool { left, _ := filepath.Glob(c.dir + "/tmp/*"); return len(left) == 0 })
+	eventually(t, func() bool { return len(c.controlGroups()) == 0 })
 	c.checkLogs()
 }
 
@@ -111,6 +113,19 @@ func (c *chaos) startNode(i int) {
 		c.t.Fatal(err)
 	}
 	c.nodes[i] = p
+	c.pids = append(c.pids, p.Process.Pid)
+}
+
+// controlGroups are those that agents have made and not removed, where the system
+// lets them.
+func (c *chaos) controlGroups() (left []string) {
+	for _, pid := range c.pids {
+		for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+			found, _ := filepath.Glob(fmt.Sprintf("%s/rallypoint-%d-*", mount, pid))
+			left = append(left, found...)
+		}
+	}
+	return left
 }
 
 // hurt does one thing to one process.
