@@ -473,8 +473,10 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 	value := make([]byte, 64<<10)
 	held := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
 	lines.await(t, "cannot be written", 1)
-	err = newTestClient(t, guest(d.addr, 2), newSeen()).Connect(testContext(t))
-	wantCode(t, err, rendezvous.CodeConnection, "no space left on device")
+	for range 3 {
+		err = newTestClient(t, guest(d.addr, 2), newSeen()).Connect(testContext(t))
+		wantCode(t, err, rendezvous.CodeConnection, "no space left on device")
+	}
 	if err := filler.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
@@ -482,10 +484,42 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 		t.Error(err)
 	}
 	lines.await(t, "can be written again", 1)
+	if n := len(lines.await(t, "cannot be written", 1)); n > 1 {
+		t.Errorf("%d lines about one full disk", n)
+	}
 	connected(t, guest(d.addr, 2), newSeen())
 	members[1].add(t, "sum", 1)
 	d.restart()
 	if got := members[1].add(t, "sum", 1); got != 2 {
 		t.Errorf("the sum is %d", got)
+	}
+}
+
+// TestRefusalsAloneAreNoRecovery has nothing wait for a full disk: it is still
+// full at the next try.
+func TestRefusalsAloneAreNoRecovery(t *testing.T) {
+	log, lines := newLog(t)
+	d := newDurable(t, Config{Log: log})
+	d.stop()
+	d.o.MaxSize = 32 << 10 // what an empty one has
+	d.start()
+	for i := range 3 {
+		p := guest(d.addr, 1)
+		p.RunID = strings.Repeat("long name ", 50) + fmt.Sprint(i)
+		p.NodeID = strings.Repeat("long name ", 50)
+		err := newTestClient(t, p, newSeen()).Connect(testContext(t))
+		for ; err == nil; p.RunID += "x" {
+			err = newTestClient(t, p, newSeen()).Connect(testContext(t))
+		}
+		wantCode(t, err, rendezvous.CodeConnection, "cannot store")
+		time.Sleep(2 * firstRetry) // for a wrong line to come
+	}
+	if n := len(lines.await(t, "cannot be written", 1)); n != 1 {
+		t.Errorf("%d lines about one full disk", n)
+	}
+	for _, line := range lines.all() {
+		if strings.Contains(line, "can be written again") {
+			t.Errorf("nothing was written: %s", line)
+		}
 	}
 }

@@ -134,7 +134,9 @@ func (w *writer) serve() {
 			retry.Stop()
 		}
 		pause = min(2*pause, lastRetry)
-		w.poke()
+		if len(kept) > 0 || len(w.snapshots) > 0 {
+			w.poke()
+		}
 	}
 }
 
@@ -184,13 +186,14 @@ func (w *writer) release(size int) {
 func (w *writer) commit(batch []*entry) (kept []*entry) {
 	order, byRun := byRuns(batch)
 	changes := w.changes(order, byRun)
-	if len(changes) > 0 {
-		began := w.server.clock.Now()
-		err := w.data.journal.Write(changes)
-		w.server.meters.commits.observe(w.server.clock.Now().Sub(began), &commitBuckets)
-		if err != nil {
-			return w.failed(batch, err)
-		}
+	if len(changes) == 0 {
+		return nil
+	}
+	began := w.server.clock.Now()
+	err := w.data.journal.Write(changes)
+	w.server.meters.commits.observe(w.server.clock.Now().Sub(began), &commitBuckets)
+	if err != nil {
+		return w.failed(batch, err)
 	}
 	w.server.meters.committed.Add(uint64(len(batch)))
 	if w.failing {
