@@ -187,6 +187,9 @@ func (m *Machine) Sessions() int { return len(m.sessions) }
 // Has reports whether the session is known.
 func (m *Machine) Has(session SessionID) bool { return m.sessions[session] != nil }
 
+// HasNode reports whether a node of that id is alive.
+func (m *Machine) HasNode(id string) bool { return m.nodes[id] != nil }
+
 // Policy returns what the run's nodes have agreed on; zero before the first.
 func (m *Machine) Policy() Policy { return m.policy }
 

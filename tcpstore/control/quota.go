@@ -39,7 +39,7 @@ func (r *run) overQuota(h rendezvous.Hello) *rendezvous.Error {
 	if most := cmp.Or(q.Connections, DefaultQuota.Connections); connections+r.hellos >= most {
 		return r.noRoom("connections", "--max-connections", most)
 	}
-	if most := cmp.Or(q.Nodes, DefaultQuota.Nodes); !r.machine.Has(h.Session) && r.machine.Live()+r.hellos >= most {
+	if most := cmp.Or(q.Nodes, DefaultQuota.Nodes); !r.machine.Has(h.Session) && !r.machine.HasNode(h.Node) && r.machine.Live()+r.hellos >= most {
 		return r.noRoom("nodes", "--max-nodes", most)
 	}
 	return nil

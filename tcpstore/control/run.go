@@ -125,7 +125,9 @@ func (r *run) request(p *peer, f request) {
 		p.out.send(reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
 	default:
-		r.submit(f.event(p.session), p)
+		if e := r.submit(f.event(p.session), p); e.done == nil && e.refused != nil {
+			p.out.sendReply(reply{Number: f.Number, Err: e.refused})
+		}
 	}
 	r.unlock()
 	if w := r.server.writer; w != nil {
