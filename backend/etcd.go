@@ -28,10 +28,10 @@ func namedEtcd(name, text string) (string, error) {
 		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", text, name)
 }
 
-// Complete sets what the endpoint itself says of a node's parameters: the run id and
-// the options of an etcd's URL (docs/spec/rendezvous.md R103). What p says already
-// must agree. Open does the same; a caller who needs them before calls this, after
-// SetOptions.
+// Complete sets what the endpoint itself says of a node's parameters: of an etcd's URL
+// the run id and the options (docs/spec/rendezvous.md R103), and the user. What p says
+// already must agree. p.Endpoint is then the hosts alone, to be shown to people. Open
+// does the same; a caller who needs it before calls this, after SetOptions.
 func Complete(p *rendezvous.Params) error {
 	if scheme := Scheme(p.Endpoint); scheme != SchemeEtcd && scheme != SchemeEtcds {
 		return nil
@@ -40,11 +40,14 @@ func Complete(p *rendezvous.Params) error {
 	if err != nil {
 		return err
 	}
-	return e.Apply(p)
+	if err := e.Apply(p); err != nil {
+		return err
+	}
+	p.Endpoint = e.String()
+	return nil
 }
 
-// openEtcd makes a member whose run's log is in an etcd. The member's endpoint is
-// the URL without the password.
+// openEtcd makes a member whose run's log is in an etcd.
 func openEtcd(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
 	if err := Complete(&p); err != nil {
 		return nil, err
@@ -65,6 +68,5 @@ func openEtcd(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error)
 	if err != nil {
 		return nil, err
 	}
-	p.Endpoint = e.String()
 	return openSeen(p, log, func() sharedlog.Log { return shared })
 }

@@ -119,7 +119,8 @@ func (e *Endpoint) String() string {
 
 // Apply sets the parameters of a node that the endpoint itself carries: run id,
 // min_workers, max_workers, timeout and last_call_timeout. What p says already, and
-// is not a default, must be the same. The other options join p.BackendOptions.
+// is not a default, must be the same. The other options, and the user, join
+// p.BackendOptions.
 func (e *Endpoint) Apply(p *rendezvous.Params) error {
 	if e.RunID != "" {
 		if p.RunID != "" && p.RunID != "none" && p.RunID != e.RunID {
@@ -127,15 +128,19 @@ func (e *Endpoint) Apply(p *rendezvous.Params) error {
 		}
 		p.RunID = e.RunID
 	}
+	said := maps.Clone(e.Query)
+	if e.User != "" {
+		said["user"], said["password"] = e.User, e.Password
+	}
 	defaults := rendezvous.DefaultParams()
 	given := p.Min != 1 || p.Max != 1
 	options := maps.Clone(p.BackendOptions)
 	if options == nil {
 		options = make(map[string]string)
 	}
-	for _, name := range slices.Sorted(maps.Keys(e.Query)) {
+	for _, name := range slices.Sorted(maps.Keys(said)) {
 		var err error
-		switch text := e.Query[name]; name {
+		switch text := said[name]; name {
 		case "min_workers":
 			err = applyNumber(name, text, &p.Min, given)
 		case "max_workers":
@@ -149,6 +154,9 @@ func (e *Endpoint) Apply(p *rendezvous.Params) error {
 				return rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint's option %q is not known; there are %s", name, strings.Join(queryNames(), ", "))
 			}
 			if old, ok := options[name]; ok && old != text {
+				if name == "password" {
+					text, old = "one", "another"
+				}
 				return contradiction(name, text, old)
 			}
 			options[name] = text

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -56,17 +55,20 @@ type Server struct {
 }
 
 // FindBinary finds an etcd: what TORCHELASTIC_ETCD_BINARY_PATH names, else beside
-// if that is a file, else etcd in PATH (docs/spec/rendezvous.md R100).
-func FindBinary(beside string) (string, error) {
-	named := os.Getenv(envBinary)
+// if that is a file, else etcd in PATH (docs/spec/rendezvous.md R100). getenv is
+// os.Getenv or of its kind.
+func FindBinary(beside string, getenv func(string) string) (string, error) {
+	named := getenv(envBinary)
 	for _, path := range []string{named, beside} {
 		if info, err := os.Stat(path); path != "" && err == nil && info.Mode().IsRegular() {
 			return path, nil
 		}
 	}
-	path, err := exec.LookPath("etcd")
-	if err == nil {
-		return path, nil
+	for _, folder := range filepath.SplitList(getenv("PATH")) {
+		path := filepath.Join(folder, "etcd")
+		if info, err := os.Stat(path); folder != "" && err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
 	}
 	looked := "in PATH"
 	if beside != "" {
@@ -85,7 +87,7 @@ func StartServer(ctx context.Context, config ServerConfig) (*Server, error) {
 	binary := config.Binary
 	if binary == "" {
 		var err error
-		if binary, err = FindBinary(""); err != nil {
+		if binary, err = FindBinary("", os.Getenv); err != nil {
 			return nil, err
 		}
 	}

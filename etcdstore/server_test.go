@@ -124,12 +124,12 @@ func TestFindBinary(t *testing.T) {
 	named, beside, inPath := file("a/named"), file("b/etcd"), file("c/etcd")
 	t.Setenv("PATH", filepath.Dir(inPath))
 	t.Setenv(envBinary, named)
-	equal(t, must(FindBinary(beside))(t), named)
+	equal(t, must(FindBinary(beside, os.Getenv))(t), named)
 	t.Setenv(envBinary, named+".missing")
-	equal(t, must(FindBinary(beside))(t), beside)
-	equal(t, must(FindBinary(dir))(t), inPath) // a directory is no binary
+	equal(t, must(FindBinary(beside, os.Getenv))(t), beside)
+	equal(t, must(FindBinary(dir, os.Getenv))(t), inPath) // a directory is no binary
 	t.Setenv("PATH", dir)
-	_, err := FindBinary("")
+	_, err := FindBinary("", os.Getenv)
 	if err == nil || !strings.Contains(err.Error(), named) || !strings.Contains(err.Error(), "etcd-server") {
 		t.Fatal(err)
 	}

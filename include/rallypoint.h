@@ -172,6 +172,10 @@ typedef struct rp_store_server {
     uint64_t id;
 } rp_store_server;
 
+typedef struct rp_etcd_server {
+    uint64_t id;
+} rp_etcd_server;
+
 typedef struct rp_op {
     uint64_t id;
 } rp_op;
@@ -285,11 +289,11 @@ RP_API int32_t rp_store_server_stop(rp_store_server server, rp_error *err);
 
 /*
  * A key-value store with the operations of PyTorch's c10d Store. It is made by one of
- * rp_store_connect (a server), rp_store_open_file (a shared file), rp_store_open_hash
- * (memory), rp_store_open_prefix (a part of another store) and rp_member_keys (the
- * control plane). Waiting operations do not hold up others on the same handle, except
- * that a store made by rp_store_connect may use one connection for each operation
- * under way.
+ * rp_store_connect (a server), rp_store_open_file (a shared file), rp_store_open_etcd
+ * (an etcd), rp_store_open_hash (memory), rp_store_open_prefix (a part of another store)
+ * and rp_member_keys (the control plane). Waiting operations do not hold up others on the
+ * same handle, except that a store made by rp_store_connect may use one connection for
+ * each operation under way.
  *
  * Every operation takes `timeout_ms`. It blocks at most so long and then returns
  * RP_ERR_TIMEOUT; with 0 it has no time to do anything. Whether a write was applied
@@ -1014,6 +1018,69 @@ RP_API int32_t rp_backend_answer(rp_backend_reply *reply, const void *state, siz
  */
 RP_API int32_t rp_member_open_backend(const rp_member_config *config, const rp_backend *backend,
                                       rp_member *member, rp_error *err);
+
+/* ---------------------------------------------------------------------- etcd */
+
+/*
+ * endpoint: required; etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], the members of
+ * one cluster, etcds:// with TLS; port 2379. prefix: in front of all keys; NULL: option
+ * key_prefix or /rallypoint/store. options: protocol (http, https), ca_cert, ssl_cert,
+ * ssl_cert_key (files in PEM), user, password, ttl (seconds; with it the keys vanish so
+ * long after the store was closed, else they stay), key_prefix.
+ */
+typedef struct rp_store_etcd_config {
+    size_t struct_size;
+    const char *endpoint;
+    const char *prefix;
+    const rp_option *options;
+    size_t options_len;
+} rp_store_etcd_config;
+
+/*
+ * Opens a store in an etcd (3.4 or newer, its v3 API), shared with all that open it with
+ * one prefix. Operations are applied exactly once, whatever member of the cluster dies
+ * meanwhile. Tries until `timeout_ms` has passed, and then returns RP_ERR_CONNECTION;
+ * RP_ERR_INVALID, at once, for what no further try would help: users, passwords,
+ * certificates, an endpoint that is no etcd. Operations also return RP_ERR_TOO_LARGE
+ * for values above 1.25 MiB and RP_ERR_UNSUPPORTED for queues.
+ */
+RP_API int32_t rp_store_open_etcd(const rp_store_etcd_config *config, int64_t timeout_ms,
+                                  rp_store *store, rp_error *err);
+RP_API int32_t rp_store_open_etcd_start(const rp_store_etcd_config *config, int64_t timeout_ms,
+                                        rp_op *op, rp_error *err);
+
+/*
+ * All may be NULL. binary: the etcd to start; NULL: what TORCHELASTIC_ETCD_BINARY_PATH
+ * names, else `beside` if that is a file, else etcd in PATH. data_dir: made if missing,
+ * and kept; NULL: a temporary directory that goes with the server. retries: how often a
+ * failed start is tried again. output_fd: gets what the etcd writes; -1: nothing does.
+ */
+typedef struct rp_etcd_server_config {
+    size_t struct_size;
+    const char *binary;
+    const char *beside;
+    const char *data_dir;
+    int32_t retries;
+    int32_t output_fd;
+} rp_etcd_server_config;
+
+/*
+ * Starts an etcd of one member, for this process and others on this machine, and returns
+ * at once; it has `timeout_ms` to become ready. It listens on free ports of 127.0.0.1
+ * until rp_etcd_server_stop, or until this process ends, even if that is killed.
+ */
+RP_API int32_t rp_etcd_server_start(const rp_etcd_server_config *config, int64_t timeout_ms,
+                                    rp_etcd_server *server, rp_error *err);
+
+/*
+ * Waits at most `timeout_ms` until the etcd answers, and stores its port in *port.
+ * RP_PENDING: not yet. If it failed to start, an error with the end of what it wrote.
+ */
+RP_API int32_t rp_etcd_server_ready(rp_etcd_server server, int64_t timeout_ms, int32_t *port,
+                                    rp_error *err);
+
+/* Stops the etcd, waits for its end (some seconds at most) and closes the handle. */
+RP_API int32_t rp_etcd_server_stop(rp_etcd_server server, rp_error *err);
 
 /* ------------------------------------------------------------------- command */
 

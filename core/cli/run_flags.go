@@ -84,7 +84,7 @@ var runFlags = []runFlag{
 	{name: "standalone", group: groupJob, help: "a job of this node alone, without an endpoint", on: func(o *runOptions) *bool { return &o.standalone }},
 
 	{name: "rdzv-endpoint", group: groupNodes, meta: "ENDPOINT", help: "where the nodes meet: HOST[:PORT] (29400), or file:///DIRECTORY that all share", text: func(o *runOptions) *string { return &o.endpoint }},
-	{name: "rdzv-backend", group: groupNodes, meta: "NAME", help: "rallypoint, rallypoint-file, static, or c10d (answered by rallypoint)", text: func(o *runOptions) *string { return &o.backend }},
+	{name: "rdzv-backend", group: groupNodes, meta: "NAME", help: "rallypoint, rallypoint-file, rallypoint-etcd, static, c10d, etcd or etcd-v2", text: func(o *runOptions) *string { return &o.backend }},
 	{name: "rdzv-conf", group: groupNodes, meta: "K=V,...", help: "options of the rendezvous, such as join_timeout=600", text: func(o *runOptions) *string { return &o.conf }},
 	{name: "node-rank", group: groupNodes, meta: "N", help: "preferred rank of this node; with static its rank", number: func(o *runOptions) *int { return &o.nodeRank }},
 	{name: "master-addr", group: groupNodes, meta: "HOST", help: "node 0, where there is no endpoint; 127.0.0.1", text: func(o *runOptions) *string { return &o.masterAddr }},

@@ -3,6 +3,7 @@ package cli
 import (
 	"net"
 	"strconv"
+	"strings"
 
 	"rallypoint/backend"
 	"rallypoint/core/agent"
@@ -81,7 +82,7 @@ func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) 
 		return meetHosted, nil
 	}
 	switch o.backend {
-	case "rallypoint", backend.NameFile:
+	case "rallypoint", backend.NameFile, backend.NameEtcd:
 		return meetHosted, nil
 	case "c10d":
 		c.notes = append(c.notes, "the backend c10d is answered by rallypoint: all nodes of the job must be started by rallypoint")
@@ -89,9 +90,10 @@ func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) 
 	case "static":
 		return meetStatic, nil
 	case "etcd", "etcd-v2":
-		return 0, usagef("argument --rdzv-backend: %s is not available yet", o.backend)
+		c.notes = append(c.notes, "the backend "+o.backend+" is answered by rallypoint, in etcd's v3 API: all nodes of the job must be started by rallypoint")
+		return meetHosted, nil
 	}
-	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, static and c10d", o.backend)
+	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, etcd, static and c10d", o.backend)
 }
 
 func (c *runConfig) meetAlone(o *runOptions) error {
@@ -136,6 +138,14 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 		}
 	}
 	if p.Endpoint, err = backend.Check(p.Endpoint); err != nil {
+		return usagef("argument --rdzv-endpoint: %v", err)
+	}
+	if seconds, ok := conf["timeout"]; ok && conf["join_timeout"] == "" && strings.HasPrefix(o.backend, "etcd") { // R103
+		if _, err := p.SetOptions(map[string]string{"join_timeout": seconds}); err != nil {
+			return usagef("argument --rdzv-conf: timeout: %v", err)
+		}
+	}
+	if err := backend.Complete(p); err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
 	if err := p.Validate(); err != nil {

@@ -1,10 +1,10 @@
 """Rallypoint: brings the processes of a distributed job together.
 
 With PyTorch: torchrun --rdzv-backend=rallypoint. From Python without torch: Member
-(join a run, get a rank), connect_store and StoreServer; elastic_launch runs workers, and
-record tells launchers why one failed. For torch's own classes see rallypoint.handler and
-rallypoint.agent. Nothing is loaded before it is used, and torch only where it is
-installed.
+(join a run, get a rank), connect_store, connect_etcd, StoreServer and EtcdServer;
+elastic_launch runs workers, and record tells launchers why one failed. For torch's own
+classes see rallypoint.handler, rallypoint.agent and EtcdStore. Nothing is loaded before it
+is used, and torch only where it is installed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         StartError,
         StateError,
     )
+    from ._etcd import EtcdServer, connect_etcd
+    from ._etcd_store import EtcdStore
     from ._failure_plain import ChildFailedError, ProcessFailure, SignalException
     from ._launch import LaunchConfig, LogsSpecs, elastic_launch, launch_agent
     from ._member import Ending, Member, Outcome
@@ -50,6 +52,8 @@ __all__ = [
     "EmptyError",
     "Ending",
     "ErrorHandler",
+    "EtcdServer",
+    "EtcdStore",
     "FileStore",
     "ForkedError",
     "GracefulExitError",
@@ -71,6 +75,7 @@ __all__ = [
     "StoreBackend",
     "StoreServer",
     "__version__",
+    "connect_etcd",
     "connect_store",
     "elastic_launch",
     "get_error_handler",
@@ -83,6 +88,8 @@ _MODULES = {
     "DynamicRendezvousHandler": "handler",
     "Ending": "_member",
     "ErrorHandler": "_record",
+    "EtcdServer": "_etcd",
+    "EtcdStore": "_etcd_store",
     "FileStore": "_store",
     "HashStore": "_store",
     "LaunchConfig": "_launch",
@@ -96,6 +103,7 @@ _MODULES = {
     "Store": "_store",
     "StoreBackend": "_backend",
     "StoreServer": "_store",
+    "connect_etcd": "_etcd",
     "connect_store": "_store",
     "elastic_launch": "_launch",
     "get_error_handler": "_record",

@@ -10,7 +10,11 @@ from ._errors import Code, InvalidError
 
 BACKEND = "rallypoint"
 FILE_BACKEND = "rallypoint-file"
+ETCD_BACKEND = "rallypoint-etcd"
 STATIC_BACKEND = "rallypoint-static"
+
+# The names of torch's own etcd backends, which rallypoint's launcher answers, too.
+ETCD_BACKENDS = (ETCD_BACKEND, "etcd", "etcd-v2")
 
 # What torch's launchers add for every backend: no options of ours.
 _NOT_OURS = frozenset({"timeout", "rank"})
@@ -21,7 +25,8 @@ def place(
 ) -> tuple[str, dict[str, Any]]:
     """The endpoint and the options of a node, as the library takes them.
 
-    The backend rallypoint takes every endpoint, rallypoint-file also a plain path, and
+    The backend rallypoint takes every endpoint, rallypoint-file also a plain path,
+    rallypoint-etcd also plain host:port, or several of them with commas, and
     rallypoint-static also plain host:port of node 0; a static node's rank may be `rank`
     in configs, and its time to meet `timeout`, as for torch's static backend.
     """
@@ -29,6 +34,8 @@ def place(
     options = {k: v for k, v in configs.items() if k not in _NOT_OURS}
     if backend == FILE_BACKEND:
         endpoint = _file_endpoint(endpoint)
+    if backend in ETCD_BACKENDS:
+        endpoint = _etcd_endpoint(backend, endpoint)
     if backend == STATIC_BACKEND:
         endpoint = _static_endpoint(endpoint)
     if endpoint.lower().startswith("static://"):
@@ -46,6 +53,18 @@ def _file_endpoint(endpoint: str) -> str:
         raise InvalidError(
             f"the endpoint {endpoint!r} is not one of {FILE_BACKEND}: write file:///DIRECTORY, "
             "or the path of a directory that all nodes share",
+            Code.INVALID,
+        )
+    return endpoint
+
+
+def _etcd_endpoint(backend: str, endpoint: str) -> str:
+    if "://" not in endpoint:
+        return "etcd://" + (endpoint or "localhost")
+    if not endpoint.lower().startswith(("etcd://", "etcds://")):
+        raise InvalidError(
+            f"the endpoint {endpoint!r} is not one of {backend}: write "
+            "etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS",
             Code.INVALID,
         )
     return endpoint

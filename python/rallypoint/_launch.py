@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Union
 
 from . import _native
 from ._agent import Agent, Failure, Job, Place, Result, Signals
-from ._endpoint import BACKEND, FILE_BACKEND, STATIC_BACKEND, place
+from ._endpoint import BACKEND, ETCD_BACKENDS, FILE_BACKEND, STATIC_BACKEND, place
 from ._errors import Code, InvalidError
 from ._function import FunctionJob
 from ._log import logger
@@ -269,15 +269,10 @@ def _place(config: Any) -> Place:
         return Place(config.run_id, local_addr=config.local_addr, min_nodes=config.min_nodes)
     if not endpoint:
         raise _invalid(f"{config.max_nodes} nodes have to meet somewhere: rdzv_endpoint is missing")
-    if backend in ("etcd", "etcd-v2"):
-        raise _invalid(
-            f"rdzv_backend {backend!r} (torch's default) is not available yet: name "
-            "rdzv_backend='rallypoint'"
-        )
-    if backend not in ("c10d", BACKEND, FILE_BACKEND, STATIC_BACKEND):
+    if backend not in ("c10d", BACKEND, FILE_BACKEND, STATIC_BACKEND, *ETCD_BACKENDS):
         raise _invalid(
             f"unknown rdzv_backend {backend!r}: there are rallypoint, rallypoint-file, "
-            "rallypoint-static, static and c10d"
+            "rallypoint-etcd, rallypoint-static, static, etcd and c10d"
         )
     endpoint, options = place(backend, endpoint, config.rdzv_configs)
     return Place(

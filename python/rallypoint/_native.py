@@ -110,6 +110,10 @@ class StoreServerHandle(Struct):
     _fields_ = (("id", c_uint64),)
 
 
+class EtcdServerHandle(Struct):
+    _fields_ = (("id", c_uint64),)
+
+
 class OpHandle(Struct):
     _fields_ = (("id", c_uint64),)
 
@@ -185,6 +189,27 @@ class StoreResult(Struct):
 
 class Option(Struct):
     _fields_ = (("key", c_char_p), ("value", c_char_p))
+
+
+class StoreEtcdConfig(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("endpoint", c_char_p),
+        ("prefix", c_char_p),
+        ("options", POINTER(Option)),
+        ("options_len", c_size_t),
+    )
+
+
+class EtcdServerConfig(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("binary", c_char_p),
+        ("beside", c_char_p),
+        ("data_dir", c_char_p),
+        ("retries", c_int32),
+        ("output_fd", c_int32),
+    )
 
 
 class MemberConfig(Struct):
@@ -357,6 +382,7 @@ STRUCTS: dict[str, type[Struct]] = {
     "rp_list": List,
     "rp_store": StoreHandle,
     "rp_store_server": StoreServerHandle,
+    "rp_etcd_server": EtcdServerHandle,
     "rp_op": OpHandle,
     "rp_member": MemberHandle,
     "rp_usage": Usage,
@@ -364,6 +390,8 @@ STRUCTS: dict[str, type[Struct]] = {
     "rp_store_server_config": StoreServerConfig,
     "rp_store_config": StoreConfig,
     "rp_store_file_config": StoreFileConfig,
+    "rp_store_etcd_config": StoreEtcdConfig,
+    "rp_etcd_server_config": EtcdServerConfig,
     "rp_store_request": StoreRequest,
     "rp_store_result": StoreResult,
     "rp_option": Option,
@@ -481,6 +509,20 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
         c_int32,
         (POINTER(MemberConfig), POINTER(Backend), POINTER(MemberHandle), _ERR),
     ),
+    "rp_store_open_etcd": (
+        c_int32,
+        (POINTER(StoreEtcdConfig), c_int64, POINTER(StoreHandle), _ERR),
+    ),
+    "rp_store_open_etcd_start": (
+        c_int32,
+        (POINTER(StoreEtcdConfig), c_int64, POINTER(OpHandle), _ERR),
+    ),
+    "rp_etcd_server_start": (
+        c_int32,
+        (POINTER(EtcdServerConfig), c_int64, POINTER(EtcdServerHandle), _ERR),
+    ),
+    "rp_etcd_server_ready": (c_int32, (EtcdServerHandle, c_int64, POINTER(c_int32), _ERR)),
+    "rp_etcd_server_stop": (c_int32, (EtcdServerHandle, _ERR)),
     "rp_main": (c_int, (c_int, POINTER(c_char_p))),
 }
 

@@ -211,7 +211,9 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
     Args:
         params: torch's, with one of these backends:
             rallypoint: takes every endpoint: host[:port], file:///DIRECTORY,
-            static://HOST:PORT. rallypoint-file: also takes a plain path.
+            etcd://HOST[:PORT] (etcds:// with TLS), static://HOST:PORT.
+            rallypoint-file: also takes a plain path. rallypoint-etcd: also takes plain
+            host:port, or several with commas.
             rallypoint-static: a fixed set of nodes; the endpoint is host:port of node 0,
             min_nodes is max_nodes, and each node's rank is the option rank or node_rank,
             or PET_NODE_RANK. (The name static is torch's own.)

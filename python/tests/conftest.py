@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint import StoreServer, _native
+from rallypoint import EtcdServer, StoreServer, _native
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -20,6 +21,26 @@ def server() -> Iterator[StoreServer]:
     """A store server on loopback."""
     with StoreServer("127.0.0.1") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[EtcdServer]:
+    """A real etcd, which `make test-python` builds and names."""
+    binary = os.environ.get("RALLYPOINT_TEST_ETCD")
+    if not binary:
+        pytest.skip("RALLYPOINT_TEST_ETCD names no etcd; make test-python builds one and does")
+    before = os.environ.get("TORCHELASTIC_ETCD_BINARY_PATH")
+    os.environ["TORCHELASTIC_ETCD_BINARY_PATH"] = binary
+    server = EtcdServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        if before is None:
+            del os.environ["TORCHELASTIC_ETCD_BINARY_PATH"]
+        else:
+            os.environ["TORCHELASTIC_ETCD_BINARY_PATH"] = before
 
 
 @pytest.fixture

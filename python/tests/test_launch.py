@@ -346,10 +346,16 @@ def test_restarts() -> None:
 
 
 @pytest.mark.parametrize(
-    "backend", ["rallypoint", "c10d", "static", "rallypoint-static", "rallypoint-file"]
+    "backend",
+    ["rallypoint", "c10d", "static", "rallypoint-static", "rallypoint-file", "etcd", "etcd-v2"],
 )
-def test_two_nodes(tmp_path: Path, backend: str) -> None:
+def test_two_nodes(tmp_path: Path, backend: str, request: pytest.FixtureRequest) -> None:
     configs = nodes(2, 2, backend)
+    if backend in ("etcd", "etcd-v2"):  # torch's names
+        etcd = request.getfixturevalue("etcd")
+        for config in configs:
+            config.run_id, config.rdzv_endpoint = backend, etcd.get_endpoint()
+            config.local_addr = "127.0.0.1"
     (tmp_path / "shared").mkdir()
     if backend == "rallypoint-file":
         for config in configs:

@@ -1,0 +1,163 @@
+package main
+
+// #include "glue.h"
+import "C"
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+	"rallypoint/etcdstore"
+)
+
+// toEtcd converts a configuration.
+func toEtcd(config *C.rp_store_etcd_config) (opening, error) {
+	endpoint, err := text("endpoint", config.endpoint)
+	if err != nil {
+		return nil, err
+	}
+	prefix, err := text("prefix", config.prefix)
+	if err != nil {
+		return nil, err
+	}
+	options, err := toOptions(config.options, config.options_len)
+	if err != nil {
+		return nil, err
+	}
+	e, err := etcdstore.ParseEndpoint(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if e.RunID != "" || len(e.Query) > 0 {
+		return nil, invalid("the endpoint of a store ends with its hosts; %q and what follows is for a rendezvous", "/"+e.RunID)
+	}
+	c, err := e.Config(options)
+	if err != nil {
+		return nil, err
+	}
+	if config.prefix != nil {
+		c.Prefix = strings.TrimRight(prefix, "/")
+	} else if options["key_prefix"] == "" && options["etcd_prefix"] == "" {
+		c.Prefix = etcdstore.DefaultPrefix + "/store"
+	}
+	c.Logger = logger
+	return func(ctx context.Context) (store.Store, error) {
+		s, err := etcdstore.Open(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	}, nil
+}
+
+//export rpgo_store_open_etcd
+func rpgo_store_open_etcd(config *C.rp_store_etcd_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		open, err := toEtcd(config)
+		if err != nil {
+			return err
+		}
+		return openNow(open, timeoutMS, out)
+	})
+}
+
+//export rpgo_store_open_etcd_start
+func rpgo_store_open_etcd_start(config *C.rp_store_etcd_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		open, err := toEtcd(config)
+		if err != nil {
+			return err
+		}
+		return openLater(open, timeoutMS, out)
+	})
+}
+
+// etcdServer is what a rp_etcd_server stands for.
+type etcdServer struct {
+	*task[*etcdstore.Server]
+	output *os.File
+}
+
+//export rpgo_etcd_server_start
+func rpgo_etcd_server_start(config *C.rp_etcd_server_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		c, beside := etcdstore.ServerConfig{Retries: int(config.retries)}, ""
+		for _, field := range []struct {
+			name string
+			from *C.char
+			to   *string
+		}{{"binary", config.binary, &c.Binary}, {"beside", config.beside, &beside}, {"data_dir", config.data_dir, &c.DataDir}} {
+			var err error
+			if *field.to, err = text(field.name, field.from); err != nil {
+				return err
+			}
+		}
+		if c.Retries < 0 || c.Retries > 100 {
+			return invalid("retries is %d, it must be between 0 and 100", c.Retries)
+		}
+		if c.Binary == "" {
+			var err error
+			if c.Binary, err = etcdstore.FindBinary(beside, getenv); err != nil {
+				return err
+			}
+		}
+		s := &etcdServer{}
+		if fd := int(config.output_fd); fd >= 0 {
+			own, err := syscall.Dup(fd)
+			if err != nil {
+				return invalid("output_fd %d: %v", fd, err)
+			}
+			syscall.CloseOnExec(own)
+			s.output = os.NewFile(uintptr(own), "output")
+			c.Output = s.output
+		}
+		ctx, cancel := limited(context.Background(), timeoutMS)
+		s.task = startTask(ctx, cancel, func(ctx context.Context) (*etcdstore.Server, error) { return etcdstore.StartServer(ctx, c) }, nil)
+		*out = openHandle(s)
+		return nil
+	})
+}
+
+//export rpgo_etcd_server_ready
+func rpgo_etcd_server_ready(id C.uint64_t, timeoutMS C.int64_t, port *C.int32_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		s, err := lookUp[*etcdServer](id)
+		if err != nil {
+			return err
+		}
+		limit, limited := timeLimit(timeoutMS)
+		if err := s.wait(limit, limited); err != nil {
+			return err
+		}
+		select {
+		case <-s.value.Exited():
+			return rendezvous.Errorf(rendezvous.CodeConnection, "the etcd at %s has ended by itself", s.value.Endpoint())
+		default:
+		}
+		*port = C.int32_t(s.value.Port())
+		return nil
+	})
+}
+
+//export rpgo_etcd_server_stop
+func rpgo_etcd_server_stop(id C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		s, err := closeHandle[*etcdServer](id)
+		if err != nil {
+			return err
+		}
+		s.cancel()
+		<-s.done
+		if s.value != nil {
+			s.value.Stop()
+		}
+		if s.output != nil {
+			_ = s.output.Close()
+		}
+		return nil
+	})
+}

@@ -1,0 +1,162 @@
+"""Stores in etcd (3.4 or newer, its v3 API), and a local etcd, without torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import IO, Union
+
+from . import _log, _native
+from ._errors import Code, RallypointError
+from ._store import DEFAULT_TIMEOUT, Store, _wait_for
+
+Output = Union[int, IO[str], IO[bytes], None]
+
+_NOT_RUNNING = "the etcd was not started, or was stopped"
+
+
+def connect_etcd(
+    endpoint: str,
+    prefix: str | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    options: Mapping[str, object] | None = None,
+) -> Store:
+    """Opens a store in an etcd, shared with all that open it with one prefix.
+
+    `endpoint` is etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], the members of one
+    cluster; etcds:// with TLS; the port is 2379. `prefix` is in front of all keys
+    (/rallypoint/store). `options` are protocol (http, https), ca_cert, ssl_cert,
+    ssl_cert_key (files in PEM), user, password, key_prefix, and ttl in seconds: with it
+    the keys vanish so long after the store was closed, else they stay.
+
+    Tries for `timeout` seconds (ConnectionFailedError, DeadlineError); what no further
+    try would help is an InvalidError at once. The store's own timeout becomes the same.
+    Its operations are applied exactly once, whatever member of the cluster dies
+    meanwhile. It has no queues (code UNSUPPORTED).
+    """
+    pairs = [(str(k), str(v)) for k, v in (options or {}).items() if v is not None]
+    items = (_native.Option * len(pairs))(
+        *(_native.Option(key=_native.text(k), value=_native.text(v)) for k, v in pairs)
+    )
+    config = _native.StoreEtcdConfig(
+        endpoint=_native.text(endpoint),
+        prefix=None if prefix is None else _native.text(prefix),
+        options=items,
+        options_len=len(items),
+    )
+    op = _native.OpHandle()
+    _native.call(
+        "rp_store_open_etcd_start",
+        ctypes.byref(config),
+        _native.milliseconds(timeout),
+        ctypes.byref(op),
+    )
+    store = Store(_wait_for(op).store)
+    store.timeout = timeout
+    return store
+
+
+def _stop(handle_id: int) -> None:
+    if not _native.forked():
+        _native.call("rp_etcd_server_stop", _native.EtcdServerHandle(handle_id))
+
+
+class EtcdServer:
+    """A local etcd of one member: for tests, and for jobs of one node.
+
+    Its program is what TORCHELASTIC_ETCD_BINARY_PATH names, else bin/etcd beside this
+    package, else etcd in PATH. It listens on a free port of 127.0.0.1 from start() to
+    stop(), and ends with this process, even if that is killed. `data_dir` is where it
+    keeps its data; it stays. Without one the data go with the server.
+
+        with EtcdServer() as server:
+            server.start()
+            store = server.get_client()
+    """
+
+    def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
+        self._data_dir = data_dir
+        self._port = -1
+        self._finalizer: weakref.finalize[[int], EtcdServer] | None = None
+
+    def start(self, timeout: float = 60, num_retries: int = 3, stderr: Output = None) -> None:
+        """Starts the etcd and waits until it answers, for at most `timeout` seconds.
+
+        A start that fails is tried again, num_retries times. `stderr` is a file, or the
+        descriptor of one, that gets what the etcd writes; without one it is written
+        nowhere. An error carries the end of it in any case. Ctrl-C ends the wait, and
+        the etcd. InvalidError if there is no etcd to start, or if one runs already.
+        """
+        if self._finalizer is not None:
+            raise ValueError("the etcd runs already")
+        beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "etcd")
+        config = _native.EtcdServerConfig(
+            beside=_native.text(beside),
+            data_dir=None if self._data_dir is None else _native.text(os.fspath(self._data_dir)),
+            retries=num_retries,
+            output_fd=_descriptor(stderr),
+        )
+        handle = _native.EtcdServerHandle()
+        _native.call(
+            "rp_etcd_server_start",
+            ctypes.byref(config),
+            _native.milliseconds(timeout),
+            ctypes.byref(handle),
+        )
+        self._finalizer = weakref.finalize(self, _stop, handle.id)
+        port = ctypes.c_int32()
+        try:
+            _native.wait("rp_etcd_server_ready", handle, _native.SLICE_MS, ctypes.byref(port))
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            _log.drain()
+        self._port = port.value
+
+    def stop(self) -> None:
+        """Stops the etcd and waits for its end; stopping again does nothing."""
+        finalizer, self._finalizer, self._port = self._finalizer, None, -1
+        if finalizer is not None:
+            finalizer()
+
+    def get_host(self) -> str:
+        """The host that it listens on."""
+        return "127.0.0.1"
+
+    def get_port(self) -> int:
+        """The port for clients."""
+        if self._port < 0:
+            raise RallypointError(_NOT_RUNNING, Code.HANDLE)
+        return self._port
+
+    def get_endpoint(self) -> str:
+        """host:port for clients."""
+        return f"{self.get_host()}:{self.get_port()}"
+
+    def get_client(self) -> Store:
+        """A store in it, as connect_etcd opens one."""
+        return connect_etcd("etcd://" + self.get_endpoint())
+
+    def __enter__(self) -> EtcdServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _descriptor(output: Output) -> int:
+    if output is None:
+        return -1
+    if isinstance(output, int):
+        return output  # subprocess.DEVNULL, which is below 0, is nowhere, too
+    output.flush()
+    return output.fileno()
