@@ -15,7 +15,10 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	etcd.M = m
+	goleak.VerifyTestMain(&etcd)
+}
 
 const patience = 20 * time.Second
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
+	"rallypoint/etcdstore/etcdtest"
 	"rallypoint/filestore"
 	"rallypoint/tcpstore/control"
 )
@@ -25,6 +27,8 @@ type meeting struct {
 	// place makes a place for one run and returns what opens its nodes.
 	place func(t *testing.T) (open func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error))
 }
+
+var etcd etcdtest.Shared
 
 // meetings are all backends. The promises of docs/design.md hold in each.
 var meetings = []meeting{
@@ -46,6 +50,9 @@ var meetings = []meeting{
 			p.Endpoint = "file://" + dir
 			return openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, &filestore.Options{Remote: true}) })
 		}
+	}},
+	{"etcd", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
+		return at("etcd://" + etcd.Endpoint(t) + "?key_prefix=" + url.QueryEscape("/"+t.Name()))
 	}},
 	{"blob", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
 		v := &value{}

@@ -1,0 +1,71 @@
+// Package etcdtest finds the etcd that tests start, and starts one for all tests of a
+// package.
+package etcdtest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/etcdstore"
+)
+
+// envBinary names the etcd that tests start; `make test` builds it and sets this.
+const envBinary = "RALLYPOINT_TEST_ETCD"
+
+// Binary returns the etcd to test with, or skips the test.
+func Binary(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv(envBinary); path != "" {
+		return path
+	}
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if built, _ := filepath.Glob(filepath.Join(dir, ".tools", "etcd-*", "etcd")); len(built) > 0 {
+			return built[len(built)-1]
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Skip("there is no etcd to test with; `make etcd` builds one")
+	return ""
+}
+
+// Shared is an etcd that the tests of a package share. Its Run, around that of the
+// package, stops it in the end:
+//
+//	func TestMain(m *testing.M) { shared.M = m; goleak.VerifyTestMain(&shared) }
+type Shared struct {
+	M *testing.M
+
+	once   sync.Once
+	server *etcdstore.Server
+	err    error
+}
+
+// Endpoint starts the etcd, if it does not run yet, and returns its host:port.
+func (s *Shared) Endpoint(t testing.TB) string {
+	t.Helper()
+	binary := Binary(t)
+	s.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		// The disk of the machine that tests is kept out of it.
+		s.server, s.err = etcdstore.StartServer(ctx, etcdstore.ServerConfig{Binary: binary, Retries: 1, Args: []string{"--unsafe-no-fsync"}})
+	})
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return s.server.Endpoint()
+}
+
+// Run runs the tests.
+func (s *Shared) Run() int {
+	code := s.M.Run()
+	if s.server != nil {
+		s.server.Stop()
+	}
+	return code
+}
