@@ -85,6 +85,16 @@ def in_folder(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+@pytest.fixture(scope="module")
+def python_without_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The interpreter of an environment that has this package and nothing else."""
+    folder = tmp_path_factory.mktemp("no-torch")
+    venv.create(folder, symlinks=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "rallypoint").symlink_to(Path(rallypoint.__file__).parent)
+    return str(folder / "bin" / "python")
+
+
 # Commands
 
 
@@ -219,13 +229,13 @@ def test_result_that_cannot_be_sent() -> None:
     assert "pickle" in str(caught.value)
 
 
-def run_script(tmp_path: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run_script(tmp_path: Path, text: str, python: str = PYTHON) -> subprocess.CompletedProcess[str]:
     (tmp_path / "main.py").write_text(textwrap.dedent(text))
     return subprocess.run(
-        [PYTHON, *options, str(tmp_path / "main.py"), "argument"],
+        [python, str(tmp_path / "main.py"), "argument"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
 
 
@@ -253,7 +263,7 @@ def test_function_of_the_main_program(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "['0', '1']\n"), done.stderr
 
 
-def test_main_program_without_guard(tmp_path: Path) -> None:
+def test_main_program_without_guard(tmp_path: Path, python_without_torch: str) -> None:
     done = run_script(
         tmp_path,
         """
@@ -261,6 +271,7 @@ def test_main_program_without_guard(tmp_path: Path) -> None:
         def f(): pass
         elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), f)()
         """,
+        python_without_torch,  # whose import would only take time
     )
     assert done.returncode == 1
     assert 'if __name__ == "__main__":' in done.stderr
@@ -401,6 +412,7 @@ def test_no_other_node() -> None:
         elastic_launch(config, jobs.nothing)()
 
 
+@pytest.mark.long
 def test_gloo_over_static_nodes() -> None:
     pytest.importorskip("torch")
     first, second = launch_all(nodes(2, 1, "static"), jobs.gloo_sum)
@@ -470,7 +482,7 @@ def test_signals(tmp_path: Path, number: signal.Signals) -> None:
     with launching(tmp_path, "signals_to_handle='SIGTERM, SIGINT,SIGUSR1,SIGNONE'") as program:
         pids = worker_pids(program)
         program.send_signal(number)
-        out, _ = program.communicate(timeout=60)
+        out, _ = program.communicate(timeout=110)
         assert out == f"signal {int(number)} Process {program.pid} got signal: {int(number)}\n"
         assert program.returncode == 0 and gone(pids)
         assert not list((tmp_path / "own").glob("rallypoint_*"))
@@ -480,7 +492,7 @@ def test_keyboard_interrupt(tmp_path: Path) -> None:
     with launching(tmp_path, "signals_to_handle='SIGTERM'") as program:
         pids = worker_pids(program)
         program.send_signal(signal.SIGINT)
-        out, _ = program.communicate(timeout=60)
+        out, _ = program.communicate(timeout=110)
         assert (out, program.returncode) == ("interrupt\n", 0)
         assert gone(pids)
 
@@ -682,16 +694,6 @@ def test_launching_does_not_import_torch(run_python) -> None:  # type: ignore[no
     )
 
 
-@pytest.fixture(scope="module")
-def python_without_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The interpreter of an environment that has this package and nothing else."""
-    folder = tmp_path_factory.mktemp("no-torch")
-    venv.create(folder, symlinks=True)
-    [packages] = folder.glob("lib/python*/site-packages")
-    (packages / "rallypoint").symlink_to(Path(rallypoint.__file__).parent)
-    return str(folder / "bin" / "python")
-
-
 def test_without_torch(tmp_path: Path, python_without_torch: str) -> None:
     (tmp_path / "main.py").write_text(
         textwrap.dedent(
@@ -728,7 +730,7 @@ def test_without_torch(tmp_path: Path, python_without_torch: str) -> None:
         env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(own)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert done.returncode == 1
     assert "ChildFailedError: \n====" in done.stderr
@@ -763,7 +765,7 @@ def test_example(count: int) -> None:
         subprocess.Popen([PYTHON, str(example), *arguments], stdout=subprocess.PIPE, text=True)
         for _ in range(count)
     ]
-    out = [program.communicate(timeout=60)[0].splitlines() for program in programs]
+    out = [program.communicate(timeout=110)[0].splitlines() for program in programs]
     assert [program.returncode for program in programs] == [0] * count
     for lines in out:
         assert lines[-1].startswith("pi is about 3.1")
