@@ -119,6 +119,23 @@ func TestManyWaitsOfOneConnection(t *testing.T) {
 	waiting.exchange(append(msg(opWait, 1, "/z"), msg(opSet, "/z", "")...), []byte{0})
 }
 
+// TestLongPipeline: requests that fill several reads, and whose replies fill several
+// writes, are all answered without anything more arriving.
+func TestLongPipeline(t *testing.T) {
+	s, _ := newServer(t, Options{})
+	r := dialHello(t, s)
+	value := strings.Repeat("v", 100)
+	r.exchange(append(msg(opSet, "/k", value), appendPing(nil, 1)...), []byte{1, 0, 0, 0})
+	const gets = 30000
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		r.Write(bytes.Repeat(msg(opGet, "/k"), gets))
+	}()
+	r.exchange(nil, bytes.Repeat(msg(0, value)[1:], gets))
+	<-sent
+}
+
 // TestSlowReaders: peers that pipeline and do not read are not served on, cost
 // little memory and hold up nobody; when they read they get all their replies,
 // even if they have ended their own stream.

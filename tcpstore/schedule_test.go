@@ -26,7 +26,7 @@ type script struct {
 
 // drawScript draws a pipeline over the keys that begin with prefix.
 func drawScript(t *rapid.T, prefix string) script {
-	const most = 512 << 10 // bytes, either way
+	const most = 256 << 10 // bytes, either way
 	alone := newPeer(store.NewEngine(store.Limits{}), sessionConfig{})
 	sent, want := bytes.Clone(hello), bytes.Clone(hello[6:])
 	alone.send(hello)
