@@ -12,6 +12,10 @@ import (
 const (
 	firstAcceptPause = 5 * time.Millisecond
 	lastAcceptPause  = time.Second
+
+	// acceptSettled is how long accepting goes well before a failure is news
+	// again: at the limit of descriptors it fails after each connection.
+	acceptSettled = 10 * time.Second
 )
 
 // accept accepts until the server is closed. It has a goroutine of its own, so
@@ -31,7 +35,7 @@ func (s *Server) accept() {
 		switch {
 		case err == nil:
 			pause = firstAcceptPause
-			if !failed.IsZero() && time.Since(failed) > lastAcceptPause {
+			if !failed.IsZero() && time.Since(failed) > acceptSettled {
 				failed = time.Time{}
 				s.log.Info("tcpstore: connections are accepted again", "listen", listen)
 			}
