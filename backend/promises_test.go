@@ -66,7 +66,11 @@ var meetings = []meeting{
 func at(endpoint string) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
 	return func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
 		p.Endpoint = endpoint
-		return Open(p, log)
+		n, err := Open(p, log)
+		if err != nil {
+			return nil, err
+		}
+		return n.(*rendezvous.Member), nil
 	}
 }
 
