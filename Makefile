@@ -319,7 +319,7 @@ test-install:  ## make install, and programs built against it with pkg-config an
 	@packaging/tests/run
 
 .PHONY: test-python
-test-python: .venv/.wheel $(ETCD)  ## pytest against the installed wheel
+test-python: .venv/.wheel build/rallypoint $(ETCD)  ## pytest against the installed wheel
 	$(call say,pytest)
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 

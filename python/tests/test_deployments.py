@@ -1,0 +1,129 @@
+"""The recipes for containers, Kubernetes and Slurm: well-formed, and true to the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from conftest import REPOSITORY
+
+EXAMPLES = REPOSITORY / "examples"
+
+MANIFESTS = sorted((EXAMPLES / "kubernetes").glob("*.yaml"))
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda p: p.name)
+def test_manifests_match_the_schema(path: Path) -> None:
+    assert len(documents(path)) == 2
+    for document in documents(path):
+        for version in ("1.29", "1.34"):
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_wrong_manifest_is_refused() -> None:
+    job = documents(EXAMPLES / "kubernetes" / "job.yaml")[1]
+    job["spec"]["template"]["spec"]["subdomian"] = "train"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job, "1.34", strict=True)
+
+
+def test_job_names_its_host() -> None:
+    service, job = documents(EXAMPLES / "kubernetes" / "job.yaml")
+    pod = job["spec"]["template"]
+    assert pod["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+    for key, value in service["spec"]["selector"].items():
+        assert pod["metadata"]["labels"][key] == value
+    command = pod["spec"]["containers"][0]["command"]
+    host = f"{job['metadata']['name']}-0.{service['metadata']['name']}:29400"
+    assert f"--rdzv-endpoint={host}" in command
+
+
+def containerfile() -> list[tuple[str, str]]:
+    text = (EXAMPLES / "container" / "Containerfile").read_text()
+    text = re.sub(r"^#.*\n", "", text, flags=re.M).replace("\\\n", " ")
+    return [tuple(line.split(" ", 1)) for line in text.splitlines() if line.strip()]  # type: ignore[misc]
+
+
+def entrypoint() -> list[str]:
+    found = [arguments for name, arguments in containerfile() if name == "ENTRYPOINT"]
+    return list(json.loads(found[-1]))
+
+
+def test_containerfile() -> None:
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT"}
+    assert {name for name, _ in containerfile()} <= known
+    go = (REPOSITORY / ".go-version").read_text().strip().rpartition(".")[0]
+    assert f"golang:{go} " in containerfile()[0][1]
+    for name, arguments in containerfile():
+        if name == "COPY" and "--from" not in arguments:
+            for source in arguments.split()[:-1]:
+                assert (REPOSITORY / source).exists(), source
+        if name == "RUN":
+            done = subprocess.run(["sh", "-n", "-c", arguments], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("more", [[], "kubernetes"], ids=["container", "kubernetes"])
+def test_the_command_of_the_container(more: Any, tmp_path: Path) -> None:
+    """The recipe's own arguments serve, but for the address, the folder and the token."""
+    arguments = entrypoint()[1:]
+    if more:
+        stateful = documents(EXAMPLES / "kubernetes" / "serve.yaml")[1]
+        arguments += stateful["spec"]["template"]["spec"]["containers"][0]["args"]
+    token = tmp_path / "token"
+    token.write_text("a token that is long enough to be one\n")
+    token.chmod(0o600)
+    here = {"0.0.0.0:29400": "127.0.0.1:0", "/data": str(tmp_path / "data")}
+    here["/etc/rallypoint/token"] = str(token)
+    process = subprocess.Popen(
+        [REPOSITORY / "build" / "rallypoint", *(here.get(a, a) for a in arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        assert "listening on 127.0.0.1:" in process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_sbatch(tmp_path: Path) -> None:
+    """The script with a scontrol and an srun that only tell what they were asked."""
+    script = EXAMPLES / "slurm" / "job.sbatch"
+    assert subprocess.run(["bash", "-n", script]).returncode == 0
+    for name, body in {
+        "scontrol": 'printf "n%d\\n" 3 4 5; [ "$*" = "show hostnames n[3-5]" ]',
+        "srun": 'printf "%s\\n" "$@"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NODELIST": "n[3-5]",
+        "SLURM_JOB_NUM_NODES": "3",
+        "SLURM_GPUS_ON_NODE": "8",
+    }
+    done = subprocess.run(
+        ["bash", script, "train.py", "a b"], env=env, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    asked = done.stdout.splitlines()
+    assert "--rdzv-endpoint=n3:30111" in asked and "--nnodes=2:3" in asked
+    assert asked[-2:] == ["train.py", "a b"]
+    assert subprocess.run(["bash", script], env=env, capture_output=True).returncode == 2
