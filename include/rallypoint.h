@@ -164,6 +164,10 @@ RP_API void rp_list_free(rp_list *list);
 
 /* ------------------------------------------------------------------ handles */
 
+/*
+ * What a function opened: a number in a struct of its own, so that the compiler tells
+ * one kind from another. Passed by value and copied freely; {0} is none.
+ */
 typedef struct rp_store {
     uint64_t id;
 } rp_store;

@@ -71,3 +71,10 @@ uninstall:  ## Remove what install put there, with the same variables
 
 # What is long of this area.
 test-long: test-wheels
+
+##@ Documentation
+
+.PHONY: docs
+docs:  ## Write what follows from the header: docs/c.md, the declarations for Rust
+	@$(PYTHON) packaging/c_reference.py
+	@$(PYTHON) packaging/rust_bindings.py
