@@ -147,6 +147,12 @@ pub struct rp_store_server {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct rp_etcd_server {
+    pub id: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct rp_op {
     pub id: u64,
 }
@@ -385,6 +391,27 @@ pub struct rp_backend {
     pub release: Option<rp_backend_release>,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rp_store_etcd_config {
+    pub struct_size: usize,
+    pub endpoint: *const c_char,
+    pub prefix: *const c_char,
+    pub options: *const rp_option,
+    pub options_len: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rp_etcd_server_config {
+    pub struct_size: usize,
+    pub binary: *const c_char,
+    pub beside: *const c_char,
+    pub data_dir: *const c_char,
+    pub retries: i32,
+    pub output_fd: i32,
+}
+
 extern "C" {
     pub fn rp_abi_version() -> u32;
     pub fn rp_version() -> *const c_char;
@@ -456,5 +483,10 @@ extern "C" {
     pub fn rp_agent_close(agent: rp_agent, err: *mut rp_error) -> i32;
     pub fn rp_backend_answer(reply: *mut rp_backend_reply, state: *const c_void, state_len: usize, token: *const c_void, token_len: usize, stored: i32, err: *mut rp_error) -> i32;
     pub fn rp_member_open_backend(config: *const rp_member_config, backend: *const rp_backend, member: *mut rp_member, err: *mut rp_error) -> i32;
+    pub fn rp_store_open_etcd(config: *const rp_store_etcd_config, timeout_ms: i64, store: *mut rp_store, err: *mut rp_error) -> i32;
+    pub fn rp_store_open_etcd_start(config: *const rp_store_etcd_config, timeout_ms: i64, op: *mut rp_op, err: *mut rp_error) -> i32;
+    pub fn rp_etcd_server_start(config: *const rp_etcd_server_config, timeout_ms: i64, server: *mut rp_etcd_server, err: *mut rp_error) -> i32;
+    pub fn rp_etcd_server_ready(server: rp_etcd_server, timeout_ms: i64, port: *mut i32, err: *mut rp_error) -> i32;
+    pub fn rp_etcd_server_stop(server: rp_etcd_server, err: *mut rp_error) -> i32;
     pub fn rp_main(argc: c_int, argv: *const *mut c_char) -> c_int;
 }
