@@ -69,6 +69,8 @@ class Objects:
         made("rp_member", "rp_member_open", ctypes.byref(member))
         agent = self.struct("rp_agent_config")
         made("rp_agent", "rp_agent_open", ctypes.byref(agent))
+        etcd = self.struct("rp_etcd_server_config")
+        made("rp_etcd_server", "rp_etcd_server_start", ctypes.byref(etcd), 1000)
         request = self.struct("rp_store_request")
         made("rp_op", "rp_store_start", self.handles["rp_store"], ctypes.byref(request))
 
@@ -87,6 +89,8 @@ class Objects:
             made.host, made.port = b"127.0.0.1", 1
         elif kind == "rp_store_server_config":
             made.host = b"127.0.0.1"
+        elif kind == "rp_etcd_server_config":
+            made.binary = b"/bin/true"  # a handle is made, whatever becomes of the process
         elif kind == "rp_store_file_config":
             made.path = b"/nonexistent/store"
         elif kind == "rp_backend":
@@ -219,6 +223,7 @@ CLOSERS = [
     ("rp_member", "rp_member_close"),
     ("rp_store", "rp_store_close"),
     ("rp_store_server", "rp_store_server_stop"),
+    ("rp_etcd_server", "rp_etcd_server_stop"),
 ]
 
 
