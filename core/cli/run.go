@@ -44,6 +44,12 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 	if err != nil {
 		return complain(stderr, err, exitUsage)
 	}
+	events, closeEvents, err := eventSink(o.eventHandler, defaultInterpreter(env), env, stderr)
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	defer closeEvents()
+	c.spec.Events = events
 	log := newAgentLog(stderr, environ(env).get("LOGLEVEL"), c.meeting.params.Max > 1)
 	nameProcess()
 	if legacy {
@@ -54,9 +60,6 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 	}
 	for _, text := range c.notes {
 		log.Info(text)
-	}
-	if o.eventHandler == "console" {
-		c.spec.Events = agent.LineSink{W: stderr}
 	}
 	return c.run(ctx, log, stderr)
 }

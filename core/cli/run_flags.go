@@ -110,7 +110,7 @@ var runFlags = []runFlag{
 	{name: "local-ranks-filter", group: groupOutput, meta: "N,...", help: "local ranks whose output may reach the console", text: func(o *runOptions) *string { return &o.ranksFilter }},
 	{name: "duplicate-stdout-filters", group: groupOutput, meta: "TEXT,...", help: "copied lines with one of the texts also go to one file", list: func(o *runOptions) *[]string { return &o.outFilters }},
 	{name: "duplicate-stderr-filters", group: groupOutput, meta: "TEXT,...", help: "the same for stderr", list: func(o *runOptions) *[]string { return &o.errFilters }},
-	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null or console", text: func(o *runOptions) *string { return &o.eventHandler }},
+	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null, console, or a handler that torch knows", text: func(o *runOptions) *string { return &o.eventHandler }},
 	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a log plug-in (not available yet)", text: func(o *runOptions) *string { return &o.logsSpecs }},
 
 	{name: "max-restarts", group: groupFailure, meta: "N", help: "how often the workers may be restarted after a failure; 0", number: func(o *runOptions) *int { return &o.maxRestarts }},

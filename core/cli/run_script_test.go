@@ -130,3 +130,38 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 }
+
+// TestEventHandler hands events to a handler that torch knows under a name (A95).
+func TestEventHandler(t *testing.T) {
+	dir := t.TempDir()
+	events := dir + "/torch/distributed/elastic/events"
+	if err := os.MkdirAll(events, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	const module = `import logging
+def get_logging_handler(name):
+    return {"mine": logging.FileHandler("events.log")}[name]
+`
+	if err := os.WriteFile(events+"/__init__.py", []byte(module), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		handler, says string
+		code          int
+	}{{"mine", "", 0}, {"dynamic_rendezvous", "", 0}, {"other", "no handler \"other\"", 2}} {
+		cmd := exec.Command(os.Args[0], "run", "--event-log-handler="+c.handler, "--no-python", "true")
+		cmd.Dir = dir
+		cmd.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(stderr.String(), c.says) || c.code == 2 && strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("%s: code %d, stderr:\n%s", c.handler, code, stderr.String())
+		}
+		text, err := os.ReadFile(dir + "/events.log")
+		if got := strings.Count(string(text), `{"name":"torchelastic.worker.status.`); c.handler == "mine" && (err != nil || got != 5) {
+			t.Errorf("%d events, %v:\n%s", got, err, text)
+		}
+		_ = os.Remove(dir + "/events.log")
+	}
+}
