@@ -252,13 +252,13 @@ func TestWithdraw(t *testing.T) {
 // Promise 4: a spare gets no rank while there is no seat, and the next one that is.
 func TestSpare(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
-		nodes := r.nodes(3, 2, 2, "join_timeout=1")
+		nodes := r.nodes(3, 2, 2, "join_timeout=2.5")
 		first := round(t, nodes[0], nodes[1])
 		spare := join(t.Context(), nodes[2])
 		select {
 		case <-spare.done: // it waits without a limit
 			t.Fatalf("a spare: %+v, %v", spare.outcome, spare.err)
-		case <-time.After(1500 * time.Millisecond):
+		case <-time.After(3 * time.Second):
 		}
 		if nodes[0].NodesWaiting() > 0 {
 			t.Error("a spare disturbs the others")
