@@ -25,6 +25,7 @@ class Settings:
     options: dict[str, object] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     run_id: str = field(default_factory=lambda: f"bench-{next(_runs)}")
+    endpoint: str = ""  # instead of the port
 
     def handler(self):  # type: ignore[no-untyped-def]
         """Makes a node's handler, as torchrun does."""
@@ -34,7 +35,7 @@ class Settings:
         return get_rendezvous_handler(
             RendezvousParameters(
                 backend=self.backend,
-                endpoint=f"127.0.0.1:{self.port}",
+                endpoint=self.endpoint or f"127.0.0.1:{self.port}",
                 run_id=self.run_id,
                 min_nodes=self.min_nodes,
                 max_nodes=self.max_nodes,
