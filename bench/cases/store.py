@@ -158,7 +158,7 @@ def _each(connections: int, kinds: Sequence[str], place: Place) -> Row:
                 with place.clients(of, "idle", count):
                     found.append((of.memory() - empty) / count)
         each[kind].values.append(found[-1])
-        each[kind].note = ", ".join(f"{n}: {b:.0f}" for n, b in zip(steps, found))
+        each[kind].note = f"{kind}, {', '.join(f'{n}: {b:.0f}' for n, b in zip(steps, found))}"
     row = Row(NAME, f"memory a connection, {connections} connections", each[OURS], "bytes")
     row.reference = each.get(LIBUV)
     row.target = MEMORY_EACH
@@ -180,7 +180,7 @@ def _storm(repeat: int, kinds: Sequence[str], place: Place) -> Row:
         sample = failed[kind]
         sample.values.append(done["failed"])
         text = f"{1e3 * done['median']:.1f}/{1e3 * done['p99']:.1f}/{1e3 * done['max']:.1f}"
-        sample.note += f"{', ' if sample.note else 'median/p99/most in ms: '}{text}"
+        sample.note += f"{', ' if sample.note else f'{kind}, median/p99/most in ms: '}{text}"
     row = Row(NAME, f"storm of {STORM} connects in 1 s: failed", failed[OURS], "")
     row.reference = failed.get(LIBUV)
     row.target = 0
@@ -206,7 +206,7 @@ def _bad_clients(repeat: int, kinds: Sequence[str], place: Place) -> list[Row]:
                 time.sleep(0.5)  # the burst of their first requests is over
                 _spread(beset, kind, good.ask(SECONDS))
                 held = of.memory() / (1 << 20)
-        beset[kind, "median"].note = f"the server holds {held:.0f} MiB"
+        beset[kind, "median"].note = f"{kind} holds {held:.0f} MiB"
     rows = []
     for figure in figures:
         row = Row(NAME, f"get among bad clients, {figure}", beset[OURS, figure], "us")
