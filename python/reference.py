@@ -67,7 +67,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     (
         "A backend of your own",
         "Any blob that can be compared and set.",
-        ["RendezvousBackend", "StoreBackend"],
+        ["RendezvousBackend", "StoreBackend", "DynamicRendezvousHandler"],
     ),
     (
         "With torch",

@@ -45,10 +45,16 @@ class RendezvousBackend(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: bytes, token: Any | None = None) -> Written:
-        """Stores state if token is that of what is stored, and if None, if nothing is.
+        """Stores a state if `token` is that of what is stored.
 
-        Returns what is stored then, its token, and whether that is because of this call;
-        None if nothing is stored.
+        Args:
+            state: the bytes to store.
+            token: the fencing token that get_state() or an earlier set_state() gave; None if
+                nothing was stored then.
+
+        Returns:
+            What is stored now, its token, and whether that is because of this call; None if
+                nothing is stored.
         """
 
 
@@ -63,9 +69,13 @@ class TorchLike(Protocol):
 class StoreBackend(RendezvousBackend):
     """A key of any torch Store (TCPStore, FileStore, HashStore, PrefixStore) as a backend.
 
-    `key` is for one run; give each run, or each prefix, its own. A FileStore keeps every
-    write, some ten kB each. The store outlives the run, and whoever holds it must: a
-    TCPStore server in the process of a node ends with that node.
+    It may be used from any thread if the store may.
+
+    Args:
+        store: the store. It outlives the run, and whoever holds it must: a TCPStore server
+            in the process of a node ends with that node. A FileStore keeps every write,
+            some ten kB each.
+        key: the key, which is for one run; give each run, or each prefix, its own.
     """
 
     # Written first, because get() of a key that does not exist would wait.
@@ -78,6 +88,7 @@ class StoreBackend(RendezvousBackend):
 
     @property
     def name(self) -> str:
+        """The backend's name, for people: rallypoint-store."""
         return "rallypoint-store"
 
     def get_state(self) -> State:

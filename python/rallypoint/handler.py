@@ -237,7 +237,12 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
 
 
 class DynamicRendezvousHandler(RallypointHandler):
-    """A handler whose nodes meet in a RendezvousBackend of the user's own."""
+    """A handler whose nodes meet in a RendezvousBackend of the user's own.
+
+    Args:
+        member: the node; see from_backend.
+        backend: the name that get_backend() tells.
+    """
 
     @classmethod
     def from_backend(
@@ -254,15 +259,30 @@ class DynamicRendezvousHandler(RallypointHandler):
         cas_backoff_max_seconds: float = 0.0,
         **options: object,
     ) -> DynamicRendezvousHandler:
-        """What torch's DynamicRendezvousHandler.from_backend takes, in the same places.
+        """Makes a handler from what torch's DynamicRendezvousHandler.from_backend takes, in the
+        same places.
 
-        `backend` is a RendezvousBackend, rallypoint's or torch's (its C10dRendezvousBackend
-        and others work unchanged); all nodes of a run must use rallypoint. `store` is not
-        needed: the agents' keys live in the backend, too. `timeout` is torch's
-        RendezvousTimeout, of which join, last_call and close count. The back-off is found
-        out, cas_backoff_max_seconds is only checked. `options` are those of --rdzv-conf.
+        Args:
+            run_id: name of the run.
+            store: not used: the agents' keys live in the backend, too.
+            backend: a RendezvousBackend, rallypoint's or torch's (its C10dRendezvousBackend and
+                others work unchanged); all nodes of a run must use rallypoint.
+            min_nodes: fewest nodes of a round.
+            max_nodes: most nodes.
+            local_addr: address under which the others reach this node; None: found out.
+            timeout: torch's RendezvousTimeout, of which join, last_call and close count; None:
+                the defaults.
+            keep_alive_interval: with keep_alive_max_attempt, their product is the lease, in
+                seconds.
+            keep_alive_max_attempt: see keep_alive_interval.
+            cas_backoff_max_seconds: only checked; the back-off is found out.
+            **options: those of --rdzv-conf.
 
-        Raises ValueError if an argument is wrong; touches neither backend nor network.
+        Returns:
+            The handler.
+
+        Raises:
+            ValueError: an argument is wrong. Neither backend nor network is touched.
         """
         if not run_id or not hasattr(backend, "get_state") or not hasattr(backend, "set_state"):
             what = "the run id is empty" if not run_id else f"{backend!r} is no RendezvousBackend"
