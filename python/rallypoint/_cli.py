@@ -20,14 +20,16 @@ def main() -> int:
     # The interpreter of `rallypoint run`'s workers; the library copies the environment
     # when it is loaded.
     os.environ.setdefault("RALLYPOINT_PYTHON", sys.executable)
+    # Python's own settings are not for the command, nor for what it starts. The library
+    # has to find them thus when it is loaded: then it takes care that SIGPIPE ends the
+    # process for a broken standard output only, and not for a peer that is gone.
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     try:
         library = _native.library()
     except LibraryError as e:
         print(f"rallypoint: {e}", file=sys.stderr)
         return 1
-    # Python's own settings are not for the command, nor for what it starts.
-    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
     arguments = [b"rallypoint", *(os.fsencode(a) for a in sys.argv[1:])]
     argv = (ctypes.c_char_p * (len(arguments) + 1))(*arguments, None)
     return int(library.rp_main(len(arguments), argv))

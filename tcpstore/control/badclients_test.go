@@ -1,0 +1,93 @@
+package control
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// TestBadClients has a crowd that connects and says nothing, some that say one
+// byte a second, and some that ask for much and read nothing. Two good nodes form
+// rounds among them, and in the end only those two are left.
+func TestBadClients(t *testing.T) {
+	const silent, dribbling, deaf = 300, 20, 4
+	s := newFakeServer(t, Config{})
+	conns := make([]net.Conn, 0, silent+dribbling)
+	for range silent + dribbling {
+		conn, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	value := make([]byte, 1<<20)
+	for i := range deaf {
+		p := testParams("", 1)
+		p.RunID = fmt.Sprint("deaf", i)
+		n := dialNode(t, s.addr)
+		n.enter(testHello("a", "s", p))
+		n.ask(1, join())
+		n.wantReply(1)
+		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
+		n.wantReply(2)
+		go func() { // it is cut off in the middle
+			for number := uint64(3); number < 100; number++ {
+				f, _ := newRequest(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}}, number, number-1)
+				if _, err := n.conn.Write(appendFrame(nil, f)); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	good := testParams("", 2)
+	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
+	a.enter(testHello("a", "s1", good))
+	b.enter(testHello("b", "s2", good))
+	round := func(number uint64) {
+		t.Helper()
+		for _, n := range []*wireNode{a, b} {
+			n.ask(number, join())
+		}
+		for _, n := range []*wireNode{a, b} {
+			for {
+				if r, ok := n.next().(reply); ok && r.Number == number {
+					break
+				}
+			}
+		}
+	}
+	round(1)
+
+	hello := appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), testHello("x", "x", good))
+	for i := range int(helloTimeout/time.Second) + 1 {
+		for _, conn := range conns[silent:] {
+			_, _ = conn.Write(hello[i : i+1])
+		}
+		s.clock.Advance(time.Second)
+		for _, n := range []*wireNode{a, b} {
+			n.send(beat{})
+		}
+		round(uint64(2 + i))
+	}
+	left := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.peers)
+	}
+	for end := time.Now().Add(patience); left() > 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections are left, want 2", left())
+		}
+	}
+	if n := s.meters.refused[refusedSlow].Load(); n != deaf {
+		t.Errorf("%d were cut off because they do not read, want %d", n, deaf)
+	}
+	if n := s.meters.refused[refusedSilent].Load(); n != silent+dribbling {
+		t.Errorf("%d were cut off because they do not say who they are, want %d", n, silent+dribbling)
+	}
+	round(100)
+}
