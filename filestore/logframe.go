@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"sync"
 )
 
 // A file log's file is a row of frames:
@@ -36,7 +37,9 @@ type frame struct {
 	payload []byte
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is made when it is needed first: the library is loaded for other
+// things, too.
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 func appendFrame(b []byte, kind frameKind, index uint64, payload []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(bodyHead+len(payload)))
@@ -45,7 +48,7 @@ func appendFrame(b []byte, kind frameKind, index uint64, payload []byte) []byte 
 	b = append(b, byte(kind))
 	b = binary.LittleEndian.AppendUint64(b, index)
 	b = append(b, payload...)
-	binary.LittleEndian.PutUint32(b[at:], crc32.Checksum(b[at+4:], castagnoli))
+	binary.LittleEndian.PutUint32(b[at:], crc32.Checksum(b[at+4:], castagnoli()))
 	return b
 }
 
@@ -69,7 +72,7 @@ func (s *scanner) nextFrame() (frame, error) {
 		return frame{}, err
 	}
 	body := s.have[frameHead : frameHead+size]
-	if size < bodyHead || crc32.Checksum(body, castagnoli) != sum {
+	if size < bodyHead || crc32.Checksum(body, castagnoli()) != sum {
 		return frame{}, errBadFrame
 	}
 	s.skip(frameHead + size)
