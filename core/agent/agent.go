@@ -279,8 +279,8 @@ func (a *Agent) takeRanks() error {
 			switch stop := a.interrupted(); {
 			case stop != nil:
 				return stop
-			case a.rdzv.NodesWaiting() > 0:
-				return errRegroup
+			case a.rdzv.NodesWaiting() > 0, errors.Is(err, rendezvous.ErrRoundOver), errors.Is(err, rendezvous.ErrEvicted):
+				return errRegroup // perhaps before the notice of it has come
 			}
 			return fmt.Errorf("round %d: %w", s.Round, err)
 		}

@@ -211,6 +211,9 @@ def chaos(tmp_path: Path) -> Iterator[Chaos]:
 def await_true(chaos: Chaos, what: str, holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not holds():
+        ended = [home for home, node in chaos.nodes.items() if node.poll() is not None]
+        if ended and not chaos.stop.exists():
+            pytest.fail(f"{ended} ended while waiting until {what}\n{chaos.tail()}")
         if time.monotonic() > deadline:
             pytest.fail(f"not within {PATIENCE:.0f} s: {what}\n{chaos.status()}\n{chaos.tail()}")
         time.sleep(0.2)
