@@ -258,7 +258,7 @@ $(ETCD):
 	$(call say,building $@)
 	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
 
-test-go test-python test-python-long: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
+test-go test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
 
 .PHONY: test-go
 test-go: $(ETCD)  ## go test -race ./...
@@ -364,7 +364,7 @@ demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
 	@$(BIN)/python examples/digits/demo.py --launcher "rallypoint run"
 
 .PHONY: bench
-bench: .venv/.wheel build/rallypoint build/swarm  ## Run the benchmarks
+bench: .venv/.wheel build/rallypoint build/swarm $(ETCD)  ## Run the benchmarks
 	@$(BIN)/python bench/run.py
 
 .PHONY: bench-store

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import machine
 from backends import import_everything
-from cases import abi, durable, launch, load, loss, places, regroup, rendezvous, scale, store
+from cases import abi, durable, etcd, launch, load, loss, places, regroup, rendezvous, scale, store
 from isolation import isolate
 from processes import BenchError
 from result import Row, notes, table
@@ -30,6 +30,7 @@ CASES = [
     abi.NAME,
     rendezvous.NAME,
     places.NAME,
+    etcd.NAME,
     loss.NAME,
     regroup.NAME,
     scale.NAME,
@@ -113,6 +114,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if places.NAME in args.only:
         say(f"in a directory and in a blob: {', '.join(map(str, args.n))} nodes")
         yield places.measure(args.n, args.repeat, args.reference, args.reference_max)
+    if etcd.NAME in args.only:
+        say("rendezvous in an etcd")
+        yield etcd.measure(args.n, args.repeat, args.reference, args.reference_max)
     if loss.NAME in args.only:
         say("losing a node")
         yield loss.measure(args.repeat, args.reference)
