@@ -65,12 +65,12 @@ func drawScript(t *rapid.T, prefix string) script {
 			}
 		}
 	}
-	least := max(1, len(sent)/1000) // or it takes too long
+	least := max(1, len(sent)/200) // or it takes too long
 	return script{
 		sent:    sent,
 		want:    want,
 		write:   max(least, rapid.SampledFrom([]int{1, 100, 10 << 10, most}).Draw(t, "write")),
-		read:    max(1, len(want)/1000, rapid.SampledFrom([]int{1, 1000, 100 << 10}).Draw(t, "read")),
+		read:    max(1, len(want)/200, rapid.SampledFrom([]int{1, 1000, 100 << 10}).Draw(t, "read")),
 		late:    rapid.Bool().Draw(t, "late"),
 		narrow:  rapid.Bool().Draw(t, "narrow"),
 		halfway: rapid.Bool().Draw(t, "halfway"),
