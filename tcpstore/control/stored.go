@@ -40,6 +40,9 @@ func encode(ev rendezvous.Event) ([]byte, *rendezvous.Error) {
 // takeUp makes the runs that were found in the data directory go on: their nodes
 // have one lease to come back, and all timers run anew.
 func (s *Server) takeUp(d *Data) {
+	if len(d.runs) > 0 {
+		s.log.Info("took up what was stored", "runs", len(d.runs), "file", d.Path())
+	}
 	for _, found := range d.runs {
 		r := newRun(s, found.id, found.number)
 		r.used = true
