@@ -108,7 +108,7 @@ func (p *peer) serve() {
 		p.run.disconnect(p)
 	}
 	p.report(err)
-	if errors.Is(err, errRefused) || errors.Is(err, errServed) {
+	if !p.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errServed)) {
 		_, _ = io.Copy(io.Discard, p.frames.in)
 	}
 	p.out.finish()
