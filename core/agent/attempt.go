@@ -347,10 +347,9 @@ func (a *Agent) failure(t *attempt, p *process) (Failure, error) {
 	return f, err
 }
 
-// tapped tells whether the workers' stderr goes through this process. Not to a
-// terminal, where programs would miss it, and whoever watches sees it anyway; and
-// not for daemons, which outlive this process.
-func (a *Agent) tapped() bool { return !a.spec.KeepDaemons && !isTerminal(a.spec.Stderr) }
+// tapped tells whether the workers' stderr goes through this process: not with
+// daemons, which outlive it.
+func (a *Agent) tapped() bool { return !a.spec.KeepDaemons }
 
 // recordEnds records how the workers ended (A54).
 func (a *Agent) recordEnds(t *attempt, failures []Failure) {

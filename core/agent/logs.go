@@ -222,9 +222,9 @@ func (a *attemptLogs) tap(w *workerLog, c *console, to *os.File) error {
 	if w.err != nil {
 		return nil
 	}
-	t, write, err := newTap(func(text []byte) { c.copy(to, text) })
+	t, write, err := newTap(to, func(text []byte) { c.copy(to, text) })
 	if err != nil {
-		return fmt.Errorf("cannot make a pipe for stderr: %w", err)
+		return fmt.Errorf("cannot make a pipe or terminal for stderr: %w", err)
 	}
 	w.err, w.tap = write, t
 	a.pipes = append(a.pipes, write)

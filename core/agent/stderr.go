@@ -23,6 +23,7 @@ const maxStderr = 64 << 10
 type tap struct {
 	read *os.File
 	pass func([]byte)
+	tty  bool // read is a pseudo-terminal's, which hands over what was written a little later
 	done chan struct{}
 
 	mu   sync.Mutex
@@ -31,14 +32,21 @@ type tap struct {
 	held []byte // the begin of a line that a full buffer cut
 }
 
-// newTap makes a tap and returns the end that the worker writes to. pass gets
-// what comes, one call at a time. stop ends it.
-func newTap(pass func([]byte)) (t *tap, write *os.File, err error) {
-	read, write, err := os.Pipe()
+// newTap makes a tap and returns the end that the worker writes to: a terminal if to
+// is one, so that programs see no difference, else a pipe. pass gets what comes, one
+// call at a time. stop ends it.
+func newTap(to *os.File, pass func([]byte)) (t *tap, write *os.File, err error) {
+	var read *os.File
+	tty := isTerminal(to)
+	if tty {
+		read, write, err = openPty(to)
+	} else {
+		read, write, err = os.Pipe()
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	t = &tap{read: read, pass: pass, done: make(chan struct{})}
+	t = &tap{read: read, pass: pass, tty: tty, done: make(chan struct{})}
 	go t.run()
 	return t, write, nil
 }
@@ -108,8 +116,26 @@ func (t *tap) keep(text []byte) {
 	}
 }
 
-// last returns the last maxStderr bytes of what was written until now.
+// ttyPatience is how long a pseudo-terminal may take to hand over what was written.
+const ttyPatience = 100 * time.Millisecond
+
+// settle waits until a pseudo-terminal has handed over what an ended worker wrote.
+func (t *tap) settle() {
+	if !t.tty {
+		return
+	}
+	timer := time.NewTimer(ttyPatience)
+	defer timer.Stop()
+	select {
+	case <-t.done: // closed, and all of it was read
+	case <-timer.C: // somebody else has it open
+	}
+}
+
+// last returns the last maxStderr bytes of what was written until now, by a worker
+// that has ended.
 func (t *tap) last() []byte {
+	t.settle()
 	if conn, err := t.read.SyscallConn(); err == nil {
 		_ = conn.Control(func(fd uintptr) { t.drain(int(fd)) })
 	}
@@ -121,6 +147,7 @@ func (t *tap) last() []byte {
 // stop passes on what was written until now and ends the tap, whether or not
 // somebody still holds the other end. last may be called afterwards.
 func (t *tap) stop() {
+	t.settle()
 	_ = t.read.SetReadDeadline(time.Now())
 	<-t.done
 	_ = t.last()
@@ -141,20 +168,6 @@ func lastOfFile(path string) []byte {
 	}
 	text, _ := io.ReadAll(io.LimitReader(file, maxStderr))
 	return text
-}
-
-// isTerminal reports whether a file is a terminal.
-func isTerminal(file *os.File) bool {
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return false
-	}
-	terminal := false
-	_ = conn.Control(func(fd uintptr) {
-		_, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
-		terminal = err == nil
-	})
-	return terminal
 }
 
 var escapes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)|[@-Z\\\\^_])")

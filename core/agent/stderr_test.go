@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -17,7 +18,17 @@ import (
 func TestTap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var passed bytes.Buffer
-		tap, write, err := newTap(func(text []byte) { passed.Write(text) })
+		to, other, err := os.Pipe()
+		tty := rapid.Bool().Draw(t, "tty")
+		if tty {
+			_, _ = to.Close(), other.Close()
+			to, other, err = openPty(os.Stderr)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _, _ = to.Close(), other.Close() }()
+		tap, write, err := newTap(other, func(text []byte) { passed.Write(text) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,15 +40,21 @@ func TestTap(t *testing.T) {
 			if _, err := write.Write(text); err != nil {
 				t.Fatal(err)
 			}
+			if tty { // which hands over what was written when it is closed, at the latest
+				continue
+			}
 			if got := tap.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
 				t.Fatalf("kept %d bytes of %d", len(got), len(all))
 			}
 		}
-		if rapid.Bool().Draw(t, "closed") { // else somebody holds it still
+		if tty || rapid.Bool().Draw(t, "closed") { // else somebody holds it still
 			_ = write.Close()
 		}
 		tap.stop()
 		_ = write.Close()
+		if got := tap.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
+			t.Fatalf("kept %d bytes of %d", len(got), len(all))
+		}
 		if !bytes.Equal(passed.Bytes(), all) {
 			t.Fatalf("passed %d bytes of %d", passed.Len(), len(all))
 		}
@@ -167,5 +184,33 @@ func TestOOMInReport(t *testing.T) {
 		!strings.HasSuffix(failures[0].Message, "(out of memory: the kernel killed a process of this machine since the workers started)") ||
 		!strings.HasSuffix(failures[0].summary(), "was killed because memory ran out") {
 		t.Errorf("failures %+v", failures)
+	}
+}
+
+// TestStderrIsTerminal for the workers if it is one for the agent, and its end is in
+// the report all the same.
+func TestStderrIsTerminal(t *testing.T) {
+	screen, terminal, err := openPty(os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	defer terminal.Close()
+	if err := control(terminal, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 11, Col: 77})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t, 1, "[ -t 2 ] && echo $(stty size <&2) >&2; exit 3")
+	s.spec.Stderr = terminal
+	err = s.run()
+	s.failed(err)
+	if text := err.Error(); !strings.Contains(text, "\n  stderr    :\n    11 77\n====") {
+		t.Errorf("report:\n%s", text)
+	}
+	line := make([]byte, 100)
+	n, err := screen.Read(line)
+	if err != nil || string(line[:n]) != "11 77\n" {
+		t.Errorf("on the screen: %q, %v", line[:n], err)
 	}
 }
