@@ -1,0 +1,76 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// FuzzTokens reads any file as a token file: what is taken is within the limits.
+func FuzzTokens(f *testing.F) {
+	f.Add([]byte(goodToken + "\n" + otherToken + "\n"))
+	f.Add([]byte(" \n\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		keys, err := parseTokens(text)
+		if (err == nil) != (len(keys) > 0) || len(keys) > maxTokens {
+			t.Fatalf("%d tokens, %v", len(keys), err)
+		}
+		for _, key := range keys {
+			if len(key) < minToken || len(key) > maxToken || !bytes.Equal(bytes.TrimSpace(key), key) || bytes.ContainsRune(key, '\n') {
+				t.Errorf("%q is taken as a token", key)
+			}
+		}
+	})
+}
+
+// FuzzAnswer lets whatever listens at the endpoint say anything to a node, with
+// and without a token: it takes up a connection or reports an error, and with a
+// token it takes up none, since nobody there knows it.
+func FuzzAnswer(f *testing.F) {
+	plain := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
+	guarded := preamble{high: ProtocolVersion, low: oldestVersion, token: true}.bytes()
+	good := welcome{Version: 1, Lease: int64(time.Hour)}
+	f.Add(appendFrame(plain, good), false)
+	f.Add(appendFrame(plain, refuse{errAuth}), false)
+	f.Add(appendFrame(plain, good), true)
+	f.Add(appendFrame(appendFrame(guarded, challenge{newNonce()}), proof{[][]byte{make([]byte, 32)}}), true)
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false)
+	token, err := OpenToken(tokenFile(f, goodToken), nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, secret bool) {
+		ours, theirs := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			go io.Copy(io.Discard, theirs)
+			_, _ = theirs.Write(data)
+			theirs.Close()
+		}()
+		var known *Token
+		if secret {
+			known = token
+		}
+		l, err := openLink(context.Background(), addressed{ours}, testHello("a", "s", testParams("", 1)), known)
+		if (l == nil) == (err == nil) {
+			t.Fatalf("%v, %v", l, err)
+		}
+		if l != nil {
+			l.close()
+		}
+		if l != nil && secret {
+			t.Error("a stranger is taken for the control plane")
+		}
+		ours.Close()
+		<-done
+	})
+}
+
+// addressed is a pipe that has an address, as texts need one.
+type addressed struct{ net.Conn }
+
+func (addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv6loopback, Port: 1} }
