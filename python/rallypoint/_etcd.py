@@ -26,16 +26,24 @@ def connect_etcd(
 ) -> Store:
     """Opens a store in an etcd, shared with all that open it with one prefix.
 
-    `endpoint` is etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], the members of one
-    cluster; etcds:// with TLS; the port is 2379. `prefix` is in front of all keys
-    (/rallypoint/store). `options` are protocol (http, https), ca_cert, ssl_cert,
-    ssl_cert_key (files in PEM), user, password, key_prefix, and ttl in seconds: with it
-    the keys vanish so long after the store was closed, else they stay.
+    Its operations are applied exactly once, whatever member of the cluster dies meanwhile. It
+    has no queues (code UNSUPPORTED).
 
-    Tries for `timeout` seconds (ConnectionFailedError, DeadlineError); what no further
-    try would help is an InvalidError at once. The store's own timeout becomes the same.
-    Its operations are applied exactly once, whatever member of the cluster dies
-    meanwhile. It has no queues (code UNSUPPORTED).
+    Args:
+        endpoint: etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], the members of one
+            cluster; etcds:// with TLS; the port is 2379.
+        prefix: in front of all keys; None is /rallypoint/store.
+        timeout: how long to try, in seconds; becomes the store's own.
+        options: protocol (http, https), ca_cert, ssl_cert, ssl_cert_key (files in PEM),
+            user, password, key_prefix, and ttl in seconds: with it the keys vanish so long
+            after the store was closed, else they stay. None: none.
+
+    Returns:
+        The store.
+
+    Raises:
+        ConnectionFailedError, DeadlineError: no member of the cluster answered in time.
+        InvalidError: what no further try would help.
     """
     pairs = [(str(k), str(v)) for k, v in (options or {}).items() if v is not None]
     items = (_native.Option * len(pairs))(
@@ -69,12 +77,15 @@ class EtcdServer:
 
     Its program is what TORCHELASTIC_ETCD_BINARY_PATH names, else bin/etcd beside this
     package, else etcd in PATH. It listens on a free port of 127.0.0.1 from start() to
-    stop(), and ends with this process, even if that is killed. `data_dir` is where it
-    keeps its data; it stays. Without one the data go with the server.
+    stop(), and ends with this process, even if that is killed.
 
+    Example:
         with EtcdServer() as server:
             server.start()
             store = server.get_client()
+
+    Args:
+        data_dir: where it keeps its data, which stay. None: they go with the server.
     """
 
     def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
@@ -83,12 +94,17 @@ class EtcdServer:
         self._finalizer: weakref.finalize[[int], EtcdServer] | None = None
 
     def start(self, timeout: float = 60, num_retries: int = 3, stderr: Output = None) -> None:
-        """Starts the etcd and waits until it answers, for at most `timeout` seconds.
+        """Starts the etcd and waits until it answers. Ctrl-C ends the wait, and the etcd.
 
-        A start that fails is tried again, num_retries times. `stderr` is a file, or the
-        descriptor of one, that gets what the etcd writes; without one it is written
-        nowhere. An error carries the end of it in any case. Ctrl-C ends the wait, and
-        the etcd. InvalidError if there is no etcd to start, or if one runs already.
+        Args:
+            timeout: longest wait, in seconds.
+            num_retries: how often a start that fails is tried again.
+            stderr: a file, or the descriptor of one, that gets what the etcd writes. None: it
+                is written nowhere; an error carries the end of it in any case.
+
+        Raises:
+            InvalidError: there is no etcd to start.
+            ValueError: one runs already.
         """
         if self._finalizer is not None:
             raise ValueError("the etcd runs already")

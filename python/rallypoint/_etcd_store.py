@@ -12,11 +12,19 @@ from ._torch import TorchStore, store_error
 class EtcdStore(TorchStore):
     """torch.distributed.Store in an etcd: for init_process_group(store=...) and others.
 
-    The arguments are those of connect_etcd; all processes of a group give the same
-    endpoint and prefix, and each job a prefix of its own, for the keys stay unless there
-    is a ttl among the options. Errors are torch's DistStoreErrors and RallypointErrors
-    at once, except InvalidError, which is a ValueError. Hold the object as long as the
-    group: torch's C++ side does not.
+    All processes of a group give the same endpoint and prefix, and each job a prefix of its
+    own, for the keys stay unless there is a ttl among the options. Errors are torch's
+    DistStoreErrors and RallypointErrors at once, except InvalidError, which is a
+    ValueError. Hold the object as long as the group: torch's C++ side does not.
+
+    Args:
+        endpoint: etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], the members of one
+            cluster; etcds:// with TLS; the port is 2379.
+        prefix: in front of all keys; None is /rallypoint/store.
+        timeout: how long to try; becomes the store's own.
+        **options: protocol (http, https), ca_cert, ssl_cert, ssl_cert_key (files in PEM),
+            user, password, key_prefix, and ttl in seconds: with it the keys vanish so long
+            after the store was closed, else they stay.
     """
 
     def __init__(

@@ -79,8 +79,10 @@ class LaunchConfig:
             alone, whatever the backend.
         rdzv_backend: "rallypoint" (also "c10d", which it answers): host[:port] of a node or
             of `rallypoint serve`, or any other endpoint that has a scheme.
-            "rallypoint-file": a directory that all nodes share. "static": host:port of
-            node 0 of a fixed set of nodes, whose ranks are rdzv_configs["rank"].
+            "rallypoint-file": a directory that all nodes share. "etcd" (torch's default; also
+            "rallypoint-etcd"): host[:port] of an etcd, or several with commas. "static":
+            host:port of node 0 of a fixed set of nodes, whose ranks are
+            rdzv_configs["rank"].
         rdzv_configs: options of the rendezvous, as in --rdzv-conf.
         rdzv_timeout: torch's old name for rdzv_configs["timeout"], which only a static job
             heeds.
