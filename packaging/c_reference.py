@@ -84,6 +84,11 @@ def whole(code: str, rest: str) -> str:
     return code + rest[: rest.index("\n", end + 1)]
 
 
+def unindent(match: re.Match[str]) -> str:
+    """A declaration without RP_API, and its other lines moved with the first."""
+    return match[1].replace("\n       ", "\n")
+
+
 def blocks(section: str) -> str:
     parts = []
     position = 0
@@ -91,14 +96,12 @@ def blocks(section: str) -> str:
         code = whole(match["code"], section[match.end("code") :])
         position = match.end("code") + len(code) - len(match["code"])
         bare = code
-        while following := re.match(
-            r"\n*((?:RP_API|typedef)[^/]*?;\n)(?=\n|/|RP|t|$)", section[position:]
-        ):
+        while following := FOLLOWING.match(section, position):
             if not bare.strip() or "/*" in following[0]:
                 break
             bare += following[0]
             position = following.end()
-        code = re.sub(r"\bRP_API ", "", bare).strip()
+        code = re.sub(r"^RP_API (.*\n(?: {8,}.*\n?)*)", unindent, bare, flags=re.M).strip()
         text = paragraphs(text_of(match["comment"]))
         title = ", ".join(f"`{name}`" for name in names(bare))
         if title:
