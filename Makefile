@@ -30,6 +30,7 @@ say = @printf '%s\n' '==> $(1)'
 
 hash = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 UV_STAMP := .tools/.uv-$(call hash,requirements/uv.txt)
+DOCS_STAMP := .venvs/docs/.requirements-$(call hash,requirements/uv.txt requirements/docs.txt)
 RELEASE_STAMP := .venvs/release/.requirements-$(call hash,requirements/uv.txt requirements/release.txt)
 VENV_STAMP := .venv/.requirements-$(call hash,requirements/uv.txt requirements/dev.txt)
 
@@ -372,6 +373,16 @@ bench-store: .venv/.wheel  ## Run all benchmarks of the store server (a quarter 
 	@$(BIN)/python bench/run.py --only store --full
 
 ##@ Other
+
+.PHONY: site
+site: $(DOCS_STAMP)  ## Write the documentation as a site to build/site
+	@.venvs/docs/bin/python -m mkdocs build --quiet --strict --clean
+	@echo "build/site/index.html"
+
+$(DOCS_STAMP): | $(UV_STAMP)
+	$(call say,making .venvs/docs)
+	@mkdir -p .venvs
+	$(call make_venv,.venvs/docs,requirements/docs.txt)
 
 # Packages that torch names but a machine without a GPU never loads: 1.5 GB.
 NOT_NEEDED := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cuda-cccl nvidia-cusolver nvidia-nvjitlink nvidia-nvtx
