@@ -149,11 +149,12 @@ func TestLogSnapshots(t *testing.T) {
 				t.Fatal("not the last state")
 			}
 			// The node that watched has all entries, and hears of the snapshot.
-			for {
-				batch, err := b.Next(ctx, 0)
+			for after, known := uint64(0), uint64(0); known == 0; {
+				batch, err := b.Next(ctx, after)
 				check(t, err)
-				if batch.Snapshot != 0 {
-					break
+				known = batch.Snapshot
+				for _, e := range batch.Entries {
+					after = e.Index
 				}
 			}
 			left, _, err := a.client.list(ctx, "left", rangeRequest{key: a.root, end: prefixEnd(a.root), keysOnly: true})

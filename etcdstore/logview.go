@@ -88,10 +88,13 @@ func (v *view) applyEntries(name string, e event) error {
 	return nil
 }
 
+// watched is where the keys begin that all nodes read: behind the parts of snapshots.
+func (l *Log) watched() string { return l.root + keyEntries }
+
 // load reads the run's keys.
 func (l *Log) load(ctx context.Context) (*view, error) {
 	for {
-		kvs, revision, err := l.client.list(ctx, "reading the run's log", rangeRequest{key: l.root, end: prefixEnd(l.root)})
+		kvs, revision, err := l.client.list(ctx, "reading the run's log", rangeRequest{key: l.watched(), end: prefixEnd(l.root)})
 		if err == errCompacted {
 			continue
 		}
@@ -162,7 +165,7 @@ func (l *Log) update(f func()) {
 // follow watches the run's keys until the watch breaks. progress tells that it was
 // established.
 func (l *Log) follow() (progress bool, err error) {
-	w, err := l.client.watch(l.ctx, watchRequest{key: l.root, end: prefixEnd(l.root), revision: l.view.revision + 1})
+	w, err := l.client.watch(l.ctx, watchRequest{key: l.watched(), end: prefixEnd(l.root), revision: l.view.revision + 1})
 	if err != nil {
 		return false, err
 	}
