@@ -24,6 +24,9 @@ BINARY = (str(Path(__file__).parents[2] / "build" / "rallypoint"), "run")
 ENTRY = (str(Path(sys.executable).with_name("rallypoint")), "run")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
+# torchrun takes signals only a while after its workers have started, and leaves them
+# behind if one comes before.
+SETTLED = 1.0
 IDLE_SECONDS = 10.0
 CROWD = 256
 
@@ -171,6 +174,7 @@ def _resting(command: Sequence[str], workers: int) -> Iterator[subprocess.Popen[
             for _ in range(workers):
                 if not agent.stdout.readline():
                     raise BenchError(f"{' '.join(command)}: a worker did not start")
+            time.sleep(SETTLED)
             yield agent
         finally:
             agent.terminate()
@@ -179,7 +183,6 @@ def _resting(command: Sequence[str], workers: int) -> Iterator[subprocess.Popen[
 
 def _resident(command: Sequence[str]) -> float:
     with _resting(command, 2) as agent:
-        time.sleep(1)
         text = Path(f"/proc/{agent.pid}/status").read_text()
         return (
             next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS"))
@@ -198,7 +201,6 @@ def _end(command: Sequence[str]) -> float:
 def _idle(command: Sequence[str]) -> float:
     """Percent of a core."""
     with _resting(command, 8) as agent:
-        time.sleep(1)
         before, began = _cpu(agent.pid), time.monotonic()
         time.sleep(IDLE_SECONDS)
         return 100 * (_cpu(agent.pid) - before) / (time.monotonic() - began)
