@@ -35,6 +35,7 @@ func (c *client) forget() { c.caller.transport = forgetful{c.conns} }
 
 // Each operation is applied once, whatever answers are lost.
 func TestModelOverAForgetfulNetwork(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	run := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -63,6 +64,7 @@ func TestModelOverAForgetfulNetwork(t *testing.T) {
 
 // A log over such a network has each entry once, and creates and leaves its run.
 func TestLogOverAForgetfulNetwork(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	const appends = 30
 	l := newLog(t, config)
@@ -91,6 +93,7 @@ func TestLogOverAForgetfulNetwork(t *testing.T) {
 
 // A watch ends when its member dies, and when it does not answer any more.
 func TestWatchEndsWithItsMember(t *testing.T) {
+	t.Parallel()
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

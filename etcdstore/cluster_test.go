@@ -136,6 +136,7 @@ func (m *clusterMember) kill() { m.process.signal(syscall.SIGKILL); <-m.process.
 // A store goes on, and applies everything once, while the leader changes, a member
 // is stopped, and a member is killed.
 func TestStoreSurvivesTheClustersTroubles(t *testing.T) {
+	t.Parallel()
 	c := aCluster(t)
 	config := c.config()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)

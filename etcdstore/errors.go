@@ -94,9 +94,9 @@ func remedy(err error, c *Config) string {
 	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"),
 		strings.Contains(text, "unknown certificate"), strings.Contains(text, "unknown authority"):
 		return "this etcd asks for a client certificate: give one that it trusts with the options ssl_cert and ssl_cert_key"
-	case !c.TLS && (errors.Is(err, syscall.ECONNRESET) || strings.Contains(text, "EOF") || strings.Contains(text, "http2:")):
+	case !c.TLS && (cutOff(err) || strings.Contains(text, "EOF") || strings.Contains(text, "http2:")):
 		return "if this port speaks TLS, write etcds:// or give the option protocol=https"
-	case c.TLS && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
+	case c.TLS && (cutOff(err) || errors.Is(err, io.EOF)):
 		return "if this port speaks no TLS, write etcd:// instead of etcds://, or leave out protocol=https"
 	case errors.As(err, &dns):
 		return "check the host name in the endpoint"
@@ -106,6 +106,11 @@ func remedy(err error, c *Config) string {
 		return "check the path"
 	}
 	return "check that etcd runs there, has a leader and can be reached from this machine"
+}
+
+// cutOff reports whether the other side ended the connection.
+func cutOff(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // explain makes the one error of a call that has failed for good: what was done,

@@ -249,6 +249,7 @@ func awaitSign(t testing.TB, l *Log, session rendezvous.SessionID, want sharedlo
 }
 
 func TestLogSigns(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	a, b := aLog(t, config), aLog(t, config)
 	ctx := within(t, 30*time.Second)
@@ -275,6 +276,7 @@ func TestLogSigns(t *testing.T) {
 
 // A run whose nodes are all dead is begun anew, and who missed that is told.
 func TestLogOfTheDead(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	ctx := within(t, 30*time.Second)
 	old := aLog(t, config)

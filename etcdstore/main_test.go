@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ var shared struct {
 	once   sync.Once
 	server *Server
 	err    error
-	count  int
+	count  atomic.Int64
 }
 
 func TestMain(m *testing.M) {
@@ -72,8 +73,7 @@ func anEtcd(t testing.TB) *Server {
 func aConfig(t testing.TB) Config {
 	t.Helper()
 	s := anEtcd(t)
-	shared.count++
-	return Config{Endpoints: []string{s.Endpoint()}, Prefix: fmt.Sprintf("/test/%d", shared.count), Timeout: 20 * time.Second}
+	return Config{Endpoints: []string{s.Endpoint()}, Prefix: fmt.Sprintf("/test/%d", shared.count.Add(1)), Timeout: 20 * time.Second}
 }
 
 func mustOpen(t testing.TB, config Config) *Store {

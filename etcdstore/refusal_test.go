@@ -57,6 +57,7 @@ func refused(t *testing.T, config Config, kind error, words ...string) {
 }
 
 func TestUnreachable(t *testing.T) {
+	t.Parallel()
 	p := must(holdPort())(t) // nobody listens
 	defer p.release()
 	at := fmt.Sprintf("127.0.0.1:%d", p.number)
@@ -151,6 +152,7 @@ func (a *authority) startTLS(cert string, args ...string) string {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	a.sign("server", func(*x509.Certificate) {})
 	a.sign("client", func(*x509.Certificate) {})
@@ -181,6 +183,7 @@ func TestTLS(t *testing.T) {
 }
 
 func TestCertificateOfTheServer(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	a.sign("old", expired)
 	a.sign("elsewhere", func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, []string{"elsewhere"} })
@@ -192,6 +195,7 @@ func TestCertificateOfTheServer(t *testing.T) {
 }
 
 func TestUsers(t *testing.T) {
+	t.Parallel()
 	server, err := StartServer(within(t, time.Minute), ServerConfig{
 		Binary: testBinary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
 	})

@@ -57,6 +57,7 @@ func TestRendezvousOfMany(t *testing.T) {
 // exclusivity, consistent ranks, and recovery from a death between joining and
 // completion.
 func TestPromisesOfTheOlderHandler(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	nodes := []*nodeProcess{}
 	for i := range 3 {
@@ -115,6 +116,7 @@ func TestPromisesOfTheOlderHandler(t *testing.T) {
 // A node that is stopped for longer than its lease is lost, learns that when it
 // goes on, and comes back; one that is stopped shortly is not.
 func TestStoppedNode(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	nodes := []*nodeProcess{}
 	for i := range 3 {
@@ -146,6 +148,7 @@ func TestStoppedNode(t *testing.T) {
 // One of three members of the etcd is killed while nodes join, and its leader while
 // a round runs; a change of the leader goes by unnoticed.
 func TestRendezvousSurvivesTheClustersTroubles(t *testing.T) {
+	t.Parallel()
 	c := aCluster(t)
 	config := c.config()
 	nodes := []*nodeProcess{}

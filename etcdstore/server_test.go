@@ -34,6 +34,7 @@ func play(role string, args []string) int {
 }
 
 func TestServerDiesWithItsParent(t *testing.T) {
+	t.Parallel()
 	binary := testBinary(t)
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), roleVariable+"=parent", envTestBinary+"="+binary)
@@ -83,6 +84,7 @@ func TestServerStopRemovesItsData(t *testing.T) {
 }
 
 func TestServerKeepsAGivenDirectory(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	config := ServerConfig{Binary: testBinary(t), DataDir: dir}
 	for i := range 2 {
@@ -96,6 +98,7 @@ func TestServerKeepsAGivenDirectory(t *testing.T) {
 }
 
 func TestServerThatFailsShowsItsOutput(t *testing.T) {
+	t.Parallel()
 	script := filepath.Join(t.TempDir(), "etcd")
 	check(t, os.WriteFile(script, []byte("#!/bin/sh\necho out of luck >&2\nexit 3\n"), 0o755))
 	_, err := StartServer(within(t, time.Minute), ServerConfig{Binary: script, Retries: 1})

@@ -18,6 +18,7 @@ import (
 
 // Any calls on three stores of one prefix give what an engine in memory gives.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	run := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -212,6 +213,7 @@ func TestTimeoutsAndClose(t *testing.T) {
 }
 
 func TestAddsOfManyCount(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	const clients, adds = 4, 25
 	ctx := within(t, time.Minute)
@@ -240,6 +242,7 @@ func TestAddsOfManyCount(t *testing.T) {
 }
 
 func TestKeysGoWithTheirLease(t *testing.T) {
+	t.Parallel()
 	config := aConfig(t)
 	other := mustOpen(t, config)
 	config.TTL = time.Second
