@@ -11,6 +11,7 @@ import (
 	"time"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/promtext"
 	"rallypoint/core/rendezvous"
 )
 
@@ -21,10 +22,11 @@ var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection
 // the connection, reconnects when it breaks, and calls the Observer. The loss and
 // the recovery of the control plane are the Observer's to log.
 type Client struct {
-	params rendezvous.Params
-	obs    rendezvous.Observer
-	log    *slog.Logger
-	env    environ
+	params  rendezvous.Params
+	obs     rendezvous.Observer
+	log     *slog.Logger
+	env     environ
+	metrics func(*promtext.Buffer) // nil: nothing to add
 
 	session     rendezvous.SessionID
 	node        string
@@ -74,6 +76,10 @@ func NewClient(p rendezvous.Params, obs rendezvous.Observer, log *slog.Logger) *
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
 }
+
+// Expose adds what f writes to /metrics of the control plane, should it run in
+// this process. It comes before Connect; f is called by several goroutines.
+func (c *Client) Expose(f func(*promtext.Buffer)) { c.metrics = f }
 
 // Connect is rendezvous.Plane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
 // ErrNodeInUse, ErrAuth, ErrState for an incompatible release) are returned at once. When

@@ -49,6 +49,9 @@ func (s *Server) exposition() []byte {
 	s.exposeTraffic(e, all, connections)
 	s.exposeData(e)
 	exposeEach(e, all)
+	if s.cfg.Metrics != nil {
+		s.cfg.Metrics(&e.buf)
+	}
 	return e.buf.Bytes()
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/promtext"
 	"rallypoint/core/rendezvous"
 )
 
@@ -43,6 +44,9 @@ type Config struct {
 	// refused. The lines of a server of many runs name the run; with RunID set
 	// they do not, for the logger of one run may do so itself. Nil is none.
 	Log *slog.Logger
+	// Metrics, if set, adds what else this process has to tell to /metrics. It is
+	// called by several goroutines.
+	Metrics func(*promtext.Buffer)
 	// Recorder, if set, is called with every event and its effects once they were
 	// carried out, in the order of the run and under its lock: it must return
 	// quickly and not call the server.

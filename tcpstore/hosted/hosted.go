@@ -35,6 +35,11 @@ func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
 			return nil, err
 		}
 	}
-	connect := func(o rendezvous.Observer) rendezvous.Plane { return control.NewClient(p, o, log) }
-	return rendezvous.NewMember(p, connect, NewRoundStores(log), log), nil
+	stores := NewRoundStores(log)
+	connect := func(o rendezvous.Observer) rendezvous.Plane {
+		c := control.NewClient(p, o, log)
+		c.Expose(stores.Expose)
+		return c
+	}
+	return rendezvous.NewMember(p, connect, stores, log), nil
 }

@@ -28,12 +28,20 @@ type RoundStores struct {
 
 	mu    sync.Mutex
 	fixed *socket // in use on a fixed port; nil: none is
+	open  map[*socket]struct{}
+	past  tcpstore.Stats // of sockets that were closed
 }
 
 var _ rendezvous.RoundStores = (*RoundStores)(nil)
 
 // NewRoundStores makes round stores that log to log.
-func NewRoundStores(log *slog.Logger) *RoundStores { return &RoundStores{log: log} }
+func NewRoundStores(log *slog.Logger) *RoundStores {
+	return &RoundStores{
+		log:  log,
+		open: map[*socket]struct{}{},
+		past: tcpstore.Stats{Ops: map[string]uint64{}, Refused: map[string]uint64{}},
+	}
+}
 
 // socket is a listening server with the round stores that share it: that of the
 // running round and the one that is offered for the next.
@@ -73,11 +81,12 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (rendezvo
 	}
 	k := &socket{gate: newGate(l), host: host, port: port, users: 1}
 	k.server = tcpstore.Serve(k.gate, newEngine(), tcpstore.Options{Logger: s.log, FoldAttempts: true})
+	s.mu.Lock()
+	s.open[k] = struct{}{}
 	if port != 0 {
-		s.mu.Lock()
 		s.fixed = k
-		s.mu.Unlock()
 	}
+	s.mu.Unlock()
 	return &roundStore{stores: s, socket: k}, nil
 }
 
@@ -116,10 +125,14 @@ func (r *roundStore) Close() error {
 		k.gate.open() // the round goes on that was to be replaced
 	}
 	s.mu.Unlock()
-	if last {
-		return k.server.Close()
+	if !last {
+		return nil
 	}
-	return nil
+	err := k.server.Close()
+	s.mu.Lock()
+	s.forget(k)
+	s.mu.Unlock()
+	return err
 }
 
 // newEngine makes an empty store. It has no limits: its workers are the user's
