@@ -150,10 +150,11 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 	})
 	m.setPending(call)
 	if end := w.await(ctx, call.Done); end != waitDone {
-		if !m.withdraw(call, end) {
-			if end == waitTimeout && m.lastProgress().Spare {
-				return Outcome{}, errSpare
-			}
+		switch answered, spare := m.withdraw(call, end); {
+		case answered:
+		case spare && end == waitTimeout:
+			return Outcome{}, errSpare
+		default:
 			return Outcome{}, w.failure(ctx, end)
 		}
 	}
@@ -168,9 +169,10 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 	return o, nil
 }
 
-// withdraw takes the join back and reports whether it had been answered before.
-// Without an answer to that, the plane goes on to take it back by itself.
-func (m *Member) withdraw(call *Call, end waitEnd) (answered bool) {
+// withdraw takes the join back and reports whether it had been answered before,
+// and if not, whether it is known that it was a spare's. Without an answer to
+// that, the plane goes on to take it back by itself.
+func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 	if end != waitStopped { // else the node is about to leave altogether
 		back := m.plane.Start(Withdraw{Join: call.Number})
 		patience, cancel := m.bound(context.Background(), withdrawPatience)
@@ -185,14 +187,15 @@ func (m *Member) withdraw(call *Call, end waitEnd) (answered bool) {
 				m.mu.Lock()
 				m.progress = r.Progress // a quick timeout has not been told any yet
 				m.mu.Unlock()
+				spare = r.Progress.Spare
 			}
 		}
 	}
 	select {
 	case <-call.Done:
-		return true
+		return true, false
 	default:
-		return false
+		return false, spare
 	}
 }
 
