@@ -364,6 +364,14 @@ demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
 	@$(BIN)/python examples/digits/demo.py --launcher torchrun
 	@$(BIN)/python examples/digits/demo.py --launcher "rallypoint run"
 
+.PHONY: demo-file demo-etcd
+demo-file: .venv/.wheel build/rallypoint  ## The same job, which meets in a shared directory
+	@$(BIN)/python examples/digits/demo.py --endpoint file
+
+demo-etcd: export TORCHELASTIC_ETCD_BINARY_PATH = $(CURDIR)/$(ETCD)
+demo-etcd: .venv/.wheel build/rallypoint $(ETCD)  ## The same job, which meets in an etcd of this machine
+	@$(BIN)/python examples/digits/demo.py --endpoint etcd
+
 .PHONY: bench
 bench: .venv/.wheel build/rallypoint build/swarm $(ETCD)  ## Run the benchmarks
 	@$(BIN)/python bench/run.py

@@ -2,7 +2,9 @@
 
 Starts three nodes on this machine, each by torchrun or by `rallypoint run`, kills one of
 them (agent and worker, with SIGKILL), lets the other two go on from the checkpoint, adds a
-new node, and waits until all three finish together. Everything stays on 127.0.0.1.
+new node, and waits until all three finish together. Everything stays on 127.0.0.1. The
+nodes meet at a port that one of them hosts, in a shared directory or in an etcd: between
+these only the endpoint differs.
 
 Exit code 0: all of this happened and the network reads more than 95 % of the test
 images. Otherwise 1, with the reason and the ends of the nodes' logs.
@@ -18,9 +20,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
-from nodes import LAUNCHERS, Node, adopt_orphans, free_port, kill_orphans
+from nodes import LAUNCHERS, Node, adopt_orphans, kill_orphans
+from places import HOSTED, PLACES, Place, open_place
 from timeline import Timeline
+
+from rallypoint import RallypointError
 
 TRAIN = Path(__file__).with_name("train.py")
 EPOCHS = 14
@@ -31,6 +37,8 @@ NODES = 3
 MIN_ACCURACY = 0.95
 POLL = 0.05
 
+T = TypeVar("T")
+
 
 class DemoError(Exception):
     """The demonstration did not go as it should."""
@@ -39,22 +47,25 @@ class DemoError(Exception):
 class Demo:
     """The scenario. `run` plays it and returns the test accuracy."""
 
-    def __init__(self, folder: Path, launcher: str, timeline: Timeline, deadline: float) -> None:
+    def __init__(
+        self, folder: Path, launcher: str, place: Place, timeline: Timeline, deadline: float
+    ) -> None:
         self.folder = folder
         self.launcher = launcher
         self.nodes: dict[str, Node] = {}
         self._timeline = timeline
         self._deadline = time.monotonic() + deadline
         self._events: list[dict[str, object]] = []
-        self._port = free_port()
+        self._place = place
         self._gate = folder / "gate"
         self._command = [
             "--nnodes=2:3",
             "--nproc-per-node=1",
             "--rdzv-backend=rallypoint",
-            f"--rdzv-endpoint=127.0.0.1:{self._port}",
+            f"--rdzv-endpoint={place.endpoint}",
             "--rdzv-id=digits",
             "--max-restarts=3",
+            "--local-addr=127.0.0.1",
             str(TRAIN),
             f"--folder={folder}",
             f"--epochs={EPOCHS}",
@@ -93,19 +104,17 @@ class Demo:
         self._timeline.add("joined", ranks, at=at, nodes=names, round=starts[0]["round"])
 
     def _lose_one(self, names: list[str]) -> list[str]:
-        host = self._await(
-            lambda: next((n for n in names if self.nodes[n].listens_on(self._port)), None),
-            f"an agent that listens on port {self._port}",
-        )
-        lost = next(n for n in names if n != host)
-        node = self.nodes.pop(lost)
+        by_rank = [self.nodes[str(e["node"])] for e in self._starts(names, 0)]
+        node, why = self._await(lambda: self._place.spare(by_rank), "a node that can be spared")
+        lost = node.name
+        del self.nodes[lost]
         killed = time.time()
         pids = node.kill()
         survivors = [n for n in names if n != lost]
         self._timeline.add(
             "node lost",
             f"{lost}: SIGKILL to agent {pids[0]} and worker {', '.join(map(str, pids[1:]))}"
-            f" ({host} hosts the endpoint)",
+            f" ({why})",
             at=killed,
             node=lost,
         )
@@ -127,7 +136,7 @@ class Demo:
         new = "D"
         self.nodes[new] = node = Node(new, self.folder, self.launcher, self._command)
         self._timeline.add("node started", f"{new}: the same command", node=new)
-        self._await(lambda: node.connected_to(self._port), "the new node at the endpoint")
+        self._await(lambda: self._place.reached_by(node), "the new node at the endpoint")
         joined = time.time()
         self._timeline.add("node joined", f"{new} waits to be let in", node=new)
         names = [*names, new]
@@ -215,7 +224,7 @@ class Demo:
             key=lambda e: int(e["rank"]),
         )
 
-    def _await(self, condition: Callable[[], object], what: str, may_end: bool = False) -> object:
+    def _await(self, condition: Callable[[], T | None], what: str, may_end: bool = False) -> T:
         """Returns the first true value of `condition`, which is asked after new events.
 
         A node that ends with an error, or ends at all unless it may, is an error.
@@ -250,23 +259,35 @@ def main() -> int:
     parser.add_argument(
         "--launcher", choices=LAUNCHERS, default="torchrun", help="of the nodes (%(default)s)"
     )
+    parser.add_argument(
+        "--endpoint",
+        choices=PLACES,
+        default=HOSTED,
+        help="where the nodes meet: at 127.0.0.1 and a free port (hosted), in a temporary "
+        "directory (file), in an etcd that is started for them (etcd) (%(default)s)",
+    )
     args = parser.parse_args()
 
     folder = Path(tempfile.mkdtemp(prefix="rallypoint-demo-"))
     timeline = Timeline(as_json=args.json)
-    demo = Demo(folder, args.launcher, timeline, args.timeout)
     adopt_orphans()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     reason, accuracy = "", 0.0
+    place: Place | None = None
+    demo: Demo | None = None
     try:
+        place = open_place(args.endpoint, folder)
+        demo = Demo(folder, args.launcher, place, timeline, args.timeout)
         accuracy = demo.run()
-    except DemoError as error:
+    except (DemoError, RallypointError) as error:
         reason = str(error)
     except KeyboardInterrupt:
         reason = "interrupted"
     finally:
-        for node in demo.nodes.values():
+        for node in demo.nodes.values() if demo else ():
             node.kill()
+        if place:
+            place.close()
         kill_orphans()
     timeline.finish()
 

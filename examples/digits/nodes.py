@@ -78,6 +78,13 @@ class Node:
             for c in self._connections()
         )
 
+    def has_open_below(self, folder: Path) -> bool:
+        """Whether the agent itself has a file below the folder open."""
+        try:
+            return any(Path(f.path).is_relative_to(folder) for f in self.process.open_files())
+        except psutil.Error:
+            return False
+
     def kill(self) -> list[int]:
         """Kills agent and workers as a crash of the machine would; returns their pids."""
         try:

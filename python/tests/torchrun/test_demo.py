@@ -32,24 +32,38 @@ ORDER = [
 ]
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "launcher", ["torchrun", pytest.param("rallypoint run", marks=pytest.mark.long)]
-)
-def test_a_node_is_lost_and_another_one_joins(launcher: str) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(DIGITS / "demo.py"),
-            "--json",
-            "--timeout=200",
-            "--launcher",
-            launcher,
-        ],
+ETCD = os.environ.get("RALLYPOINT_TEST_ETCD", "")
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(DIGITS / "demo.py"), *arguments],
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "TORCHELASTIC_ETCD_BINARY_PATH": ETCD},
     )
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("launcher", "endpoint"),
+    [
+        ("torchrun", "hosted"),
+        pytest.param("rallypoint run", "hosted", marks=pytest.mark.long),
+        pytest.param("torchrun", "file", marks=pytest.mark.long),
+        pytest.param(
+            "torchrun",
+            "etcd",
+            marks=[
+                pytest.mark.long,
+                pytest.mark.skipif(not ETCD, reason="RALLYPOINT_TEST_ETCD names no etcd"),
+            ],
+        ),
+    ],
+)
+def test_a_node_is_lost_and_another_one_joins(launcher: str, endpoint: str) -> None:
+    done = demo("--json", "--timeout=200", "--launcher", launcher, "--endpoint", endpoint)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["ok"], result["reason"]
@@ -67,6 +81,19 @@ def test_a_node_is_lost_and_another_one_joins(launcher: str) -> None:
     assert (by_two["world_size"], by_three["world_size"]) == (2, 3)
     # Both rounds went on from a checkpoint and none from the beginning.
     assert 0 < by_two["epoch"] <= by_three["epoch"]
+
+
+def test_an_unknown_endpoint_is_refused() -> None:
+    done = demo("--endpoint", "zookeeper")
+    assert done.returncode == 2
+    assert "--endpoint" in done.stderr and "etcd" in done.stderr
+
+
+def test_without_an_etcd_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ETCD", "/nowhere/etcd")
+    done = demo("--endpoint", "etcd")
+    assert done.returncode == 1
+    assert "/nowhere/etcd" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.fixture
