@@ -217,9 +217,12 @@ class TorchStore(dist.Store):
 
     def clone(self) -> TorchStore:
         """A store over the same connection, which may be used at the same time."""
-        other = TorchStore(self._store, self.timeout)
+        other = self._twin()
         self._clones.append(other)  # see above: who asks may be C++
         return other
+
+    def _twin(self) -> TorchStore:
+        return TorchStore(self._store, self.timeout)
 
     # The names by which torch's C++ side (PrefixStore and others) looks these up.
     deleteKey = delete_key

@@ -19,11 +19,12 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
+from ._agent_store import AgentStore, Seat
 from ._endpoint import BACKEND, place
 from ._errors import Code, GracefulExitError, InvalidError, RallypointError
 from ._log import logger
 from ._member import Ending, Member
-from ._torch import TorchStore, rendezvous_error
+from ._torch import rendezvous_error
 
 # Workers inherit it: the round that they belong to.
 ROUND_VARIABLE = "RALLYPOINT_ROUND"
@@ -87,7 +88,7 @@ class RallypointHandler(RendezvousHandler):
         self._completed = True
         os.environ[ROUND_VARIABLE] = str(outcome.round)
         return RendezvousInfo(
-            TorchStore(store),
+            AgentStore(store, Seat(self._member, outcome)),
             outcome.rank,
             outcome.world_size,
             RendezvousStoreInfo(outcome.store_addr, outcome.store_port),

@@ -62,6 +62,35 @@ def test_a_node_is_killed_before_ranks_are_assigned(new_job: NewJob, lost: str) 
     job.finish(*survivors)
 
 
+@pytest.mark.parametrize(
+    ("late", "call"),
+    [
+        pytest.param("B", "multi_get", id="rank 0, told of itself"),
+        pytest.param("C", "set", id="rank 1, at first"),
+        pytest.param("B", "set", id="rank 0, at first", marks=pytest.mark.long),
+        pytest.param("B", "multi_set", id="rank 0, knows all", marks=pytest.mark.long),
+        pytest.param("C", "get", id="rank 1, told of itself", marks=pytest.mark.long),
+    ],
+)
+def test_a_node_is_stopped_before_ranks_are_assigned(new_job: NewJob, late: str, call: str) -> None:
+    """Its round is over when it goes on: it gets through to the next one, and loses no restart."""
+    job = new_job("2:3", conf={"lease_timeout": 2})
+    job.start("A", conf={"node_rank": RANKS["A"]})
+    job.await_listening("A")
+    for name in ("B", "C"):
+        hook = HERE / "hooks" / "stop_before_ranks.py" if name == late else None
+        env = {"RALLYPOINT_TEST_STOP_AT": call} if name == late else None
+        job.start(name, conf={"node_rank": RANKS[name]}, hook=hook, env=env)
+    job.await_output(late, f"stops before {call}")
+    second = job.await_round(*sorted({"A", "B", "C"} - {late}), above=1)  # it was lost
+    assert not job.starts(late)
+    job.nodes[late].thaw()
+    third = job.await_round("A", "B", "C", above=second.number)
+    assert third.of(late).restart == 0
+    assert len(job.nodes[late].lines("round 1 is over for this node.*makeshift ranks")) == 1
+    job.finish("A", "B", "C")
+
+
 def test_a_node_is_killed_while_others_wait_at_the_exit(new_job: NewJob) -> None:
     """Nobody waits the 300 s of torch's exit barrier; who finished ends well."""
     job = new_job("2:3")

@@ -1,0 +1,163 @@
+"""The store of a round that torch's agent is given: it outlives the round.
+
+torch's agent does not survive an error of this store while it assigns ranks. Where the
+round has ended for this node before that, the agent must get through to its next look
+at num_nodes_waiting(), which makes it regroup (docs/design.md, "What the agents talk
+over").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Callable, TypeVar
+
+from ._errors import Code, RallypointError
+from ._log import logger
+from ._member import Member, Outcome
+from ._store import Store, Text
+from ._torch import TorchStore, store_error
+
+_T = TypeVar("_T")
+
+# Keys of torch's agents (docs/spec/agent.md A49, A51).
+_ROLE_INFO = "torchelastic/role_info/"
+_ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
+_EXIT_BARRIER = "torchelastic/agent/terminal_state/"
+
+
+def stand_in(key: str, role_info: bytes | None, world_size: int) -> bytes | None:
+    """The value of a key of torch's agents as if every node of the round were like this one.
+
+    Args:
+        key: the key.
+        role_info: what this node's agent has published of itself; None: nothing yet.
+        world_size: how many nodes the round has.
+
+    Returns:
+        The value; None for other keys, and where `role_info` is needed and cannot be read.
+    """
+    if key.startswith(_EXIT_BARRIER):
+        return b""
+    for prefix in (_ROLE_INFO, _ASSIGNED_RANKS):
+        if key.startswith(prefix):
+            break
+    else:
+        return None
+    try:
+        rank = int(key[len(prefix) :])
+        info = json.loads(role_info or b"")
+        workers = int(info["local_world_size"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    if not 0 <= rank < world_size:
+        return None
+    if prefix == _ROLE_INFO:
+        return json.dumps({**info, "rank": rank}).encode()
+    first, total = rank * workers, world_size * workers
+    return json.dumps([first, total, first, total]).encode()  # the same within the role
+
+
+class Seat:
+    """This node's place in the round of a store, for the store and its clones.
+
+    Args:
+        member: the node.
+        outcome: its place.
+    """
+
+    def __init__(self, member: Member, outcome: Outcome) -> None:
+        self._member = member
+        self._outcome = outcome
+        self._own = f"{_ROLE_INFO}{outcome.rank}"
+        self._role_info: bytes | None = None
+        self._told = False
+
+    def note(self, key: str, value: Text) -> None:
+        """Remembers what this node's agent publishes of itself."""
+        if key == self._own:
+            self._role_info = value.encode() if isinstance(value, str) else bytes(value)
+
+    def values(self, keys: Sequence[str], error: RallypointError) -> list[bytes]:
+        """What the agent gets for keys of a round that is over for this node, with one
+        log line.
+
+        Raises `error`, or one that says more, for keys that are not the agent's and for a
+        run that has ended, in which this node could never regroup.
+        """
+        found = [stand_in(key, self._role_info, self._outcome.world_size) for key in keys]
+        values = [value for value in found if value is not None]
+        if not keys or len(values) < len(keys):
+            raise error
+        leaving = all(key.startswith(_EXIT_BARRIER) for key in keys)
+        if not leaving and self._member.is_closed() and self._member.nodes_waiting() == 0:
+            why = self._member.reason()
+            raise store_error(RallypointError(f"{error}; {why}", error.code)) from None
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "round %d is over for this node: %s (%s)",
+                self._outcome.round,
+                "its workers have succeeded, and it waits for no other node"
+                if leaving
+                else "its workers get makeshift ranks, and it regroups with its next look "
+                "at the nodes that wait",
+                error,
+            )
+        return values
+
+
+class AgentStore(TorchStore):
+    """The TorchStore of a round as torch's agent takes it, made by next_rendezvous().
+
+    When the round is over for this node, be it that the others regrouped without it or
+    that it was dropped, the keys by which torch's agents assign ranks are answered as if
+    every node were like this one, and those of the exit barrier at once; what is written
+    to them is dropped. All other keys raise the code ROUND_OVER then, as does
+    rallypoint.Store for any.
+    """
+
+    def __init__(
+        self, store: Store, seat: Seat, timeout: timedelta = timedelta(seconds=300)
+    ) -> None:
+        super().__init__(store, timeout)
+        self._seat = seat
+
+    def _unless_over(
+        self, keys: Sequence[str], call: Callable[[], _T], answer: Callable[[list[bytes]], _T]
+    ) -> _T:
+        try:
+            return call()
+        except RallypointError as e:
+            if e.code not in (Code.ROUND_OVER, Code.EVICTED):
+                raise
+            return answer(self._seat.values(keys, e))
+
+    def set(self, key: str, value: Text) -> None:
+        self._seat.note(key, value)
+        put = super().set
+        self._unless_over([key], lambda: put(key, value), lambda _: None)
+
+    def get(self, key: str) -> bytes:
+        get = super().get
+        return self._unless_over([key], lambda: get(key), lambda values: values[0])
+
+    def add(self, key: str, amount: int) -> int:
+        add = super().add
+        return self._unless_over([key], lambda: add(key, amount), lambda _: amount)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        wait = super().wait
+        self._unless_over(keys, lambda: wait(keys, timeout), lambda _: None)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        multi_get = super().multi_get
+        return self._unless_over(keys, lambda: multi_get(keys), lambda values: values)
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
+        multi_set = super().multi_set
+        self._unless_over(keys, lambda: multi_set(keys, values), lambda _: None)
+
+    def _twin(self) -> AgentStore:
+        return AgentStore(self._store, self._seat, self.timeout)
