@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 from torch.distributed.elastic.rendezvous import api as torch_api
@@ -28,6 +30,7 @@ from torch.distributed.elastic.utils import store as store_util
 
 import rallypoint
 from rallypoint import Code, RallypointError
+from rallypoint._agent_store import stand_in
 from rallypoint.handler import RallypointHandler, create_handler
 
 PATIENCE = 60.0
@@ -122,6 +125,13 @@ def fail_with(handler: RallypointHandler, error: BaseException) -> bool:
 def child_failed() -> ChildFailedError:
     failure = ProcessFailure(local_rank=1, pid=4711, exitcode=3, error_file="")
     return ChildFailedError("train.py", {5: failure})
+
+
+def evict(run: Run, node: str) -> None:
+    """Drops a node from the run, as a person would."""
+    command = [Path(sys.executable).with_name("rallypoint"), "admin", "evict", run.endpoint]
+    of = ["--rdzv-id", run.run_id, "--node", node, "--reason", "of the test"]
+    subprocess.run([*command, *of], check=True, timeout=PATIENCE)
 
 
 class TestCreating:
@@ -255,6 +265,159 @@ class TestRounds:
         assert time.monotonic() - begin < 1.5, "the grace is 1 s"
         [info] = run.round(host)
         assert (info.rank, info.world_size) == (0, 1)
+
+
+def assign_ranks(info: Any, workers: int = 2) -> list[tuple[int, int, int, int]]:
+    """What torch's agent does with its store after next_rendezvous()."""
+    spec = SimpleNamespace(role="trainer", local_world_size=workers)
+    assigned = SimpleElasticAgent._assign_worker_ranks(
+        None, info.store, info.rank, info.world_size, spec
+    )
+    return [(w.global_rank, w.world_size, w.role_rank, w.role_world_size) for w in assigned]
+
+
+# The others soon go on without a node, and soon admit it again.
+SHORT: dict[str, object] = {"regroup_timeout": 0.2, "admit_delay": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("torchelastic/role_info/0", {"role": "r", "rank": 0, "local_world_size": 4}),
+        ("torchelastic/role_info/2", {"role": "r", "rank": 2, "local_world_size": 4}),
+        ("torchelastic/assigned_ranks/2", [8, 12, 8, 12]),
+        ("torchelastic/role_info/3", None),
+        ("torchelastic/role_info/-1", None),
+        ("torchelastic/assigned_ranks/x", None),
+        ("torchelastic/role_infos", None),
+        ("prefix/torchelastic/role_info/0", None),
+    ],
+)
+def test_stand_in(key: str, value: object) -> None:
+    own = b'{"role": "r", "rank": 1, "local_world_size": 4}'
+    got = stand_in(key, own, 3)
+    assert (json.loads(got) if got is not None else None) == value
+    for unreadable in (None, b"", b"\xff", b"[]", b"7", b"{}", b'{"local_world_size": "x"}'):
+        assert stand_in(key, unreadable, 3) is None
+
+
+class TestRoundOver:
+    """A node whose round is over before its agent has assigned ranks."""
+
+    def leave_behind(self, run: Run, late_rank: int) -> tuple[Any, Any, list[Any]]:
+        """A round of three, and the next without the node of this rank: its handler, its
+        info of the first round, and the handlers of the others, their host first."""
+        handlers = [run.handler(2, 3, node_rank=rank, **SHORT) for rank in range(3)]
+        first = run.round(*handlers)
+        late, others = handlers[late_rank], [h for h in handlers if h is not handlers[late_rank]]
+        for future in run.join(*others):
+            assert future.result(PATIENCE).world_size == 2
+        return late, first[late_rank], others
+
+    def regroup(self, run: Run, late: Any, others: list[Any]) -> None:
+        """Has the nodes do what their agents do as soon as nodes are waiting."""
+        await_true(lambda: late.num_nodes_waiting() > 0)
+        [joining] = run.join(late)
+        infos: list[Any] = []
+        while not infos or infos[0].world_size < 3:
+            await_true(lambda: all(h.num_nodes_waiting() > 0 for h in others))
+            infos = [f.result(PATIENCE) for f in run.join(*others)]
+        infos.append(joining.result(PATIENCE))
+        ranks = run.pool.map(assign_ranks, infos)
+        assert sorted(r for node in ranks for r, *_ in node) == list(range(6))
+
+    @pytest.mark.parametrize("rank", [1, 2])
+    def test_ranks(self, run: Run, rank: int, caplog: pytest.LogCaptureFixture) -> None:
+        late, info, others = self.leave_behind(run, rank)
+        first = 2 * rank
+        assert assign_ranks(info) == [(first, 6, first, 6), (first + 1, 6, first + 1, 6)]
+        lines = [
+            r.getMessage() for r in caplog.records if "is over for this node" in r.getMessage()
+        ]
+        assert len(lines) == 1 and "round 1 is over for this node: its workers get" in lines[0]
+        self.regroup(run, late, others)
+
+    def test_ranks_of_rank_0(self, run: Run) -> None:
+        handlers = [run.handler(2, 3, node_rank=rank, **SHORT) for rank in (1, 0, 2)]
+        first = run.round(*handlers)
+        late, others = handlers[1], [handlers[0], handlers[2]]
+        assert first[1].rank == 0
+        for future in run.join(*others):
+            future.result(PATIENCE)
+        assert assign_ranks(first[1]) == [(0, 6, 0, 6), (1, 6, 1, 6)]
+        self.regroup(run, late, others)
+
+    def test_while_it_waits(self, run: Run) -> None:
+        """The others regroup while the agent waits for the ranks that rank 0 never assigns."""
+        handlers = [run.handler(2, 3, node_rank=rank, **SHORT) for rank in range(3)]
+        infos = run.round(*handlers)
+        waiting = run.pool.submit(assign_ranks, infos[2])
+        infos[0].store.wait(["torchelastic/role_info/2"])
+        assert not waiting.done()
+        for future in run.join(*handlers[:2]):
+            future.result(PATIENCE)
+        assert waiting.result(PATIENCE)[0] == (4, 6, 4, 6)
+        self.regroup(run, handlers[2], handlers[:2])
+
+    def test_dropped(self, run: Run) -> None:
+        """It was lost, and the others have not regrouped yet."""
+        handlers = [
+            run.handler(2, 3, node_id=f"n{rank}", node_rank=rank, **SHORT) for rank in range(3)
+        ]
+        infos = run.round(*handlers)
+        evict(run, "n2")
+        await_true(lambda: handlers[0].num_nodes_waiting() > 0)
+        assert [rank for rank, *_ in assign_ranks(infos[2])] == [4, 5]
+        assert infos[2].store.clone().get("torchelastic/role_info/0").startswith(b"{"), (
+            "clones know it too"
+        )
+        self.regroup(run, handlers[2], handlers[:2])
+
+    def test_exit_barrier(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        """An agent whose workers have succeeded waits for nobody, and ends well."""
+        late, info, others = self.leave_behind(run, 2)
+        store_util.barrier(info.store, 3, key_prefix="torchelastic/agent/terminal_state")
+        lines = [
+            r.getMessage() for r in caplog.records if "is over for this node" in r.getMessage()
+        ]
+        assert len(lines) == 1 and "its workers have succeeded" in lines[0]
+        assert late.shutdown() is True
+        assert not others[0].is_closed(), "it is no member of the last round"
+
+    def test_other_keys_raise(self, run: Run) -> None:
+        late, info, _ = self.leave_behind(run, 2)
+        plain = late._member.keys(1)
+        calls: list[Callable[[], object]] = [
+            lambda: info.store.get("k"),
+            lambda: info.store.set("k", "v"),
+            lambda: info.store.add("k", 1),
+            lambda: info.store.wait(["k"]),
+            lambda: info.store.multi_get(["torchelastic/agent/terminal_state/last_member", "k"]),
+            lambda: info.store.multi_set(["k"], ["v"]),
+            lambda: info.store.get("torchelastic/assigned_ranks/2"),  # own role info is unknown
+            lambda: plain.set("torchelastic/role_info/2", "{}"),
+            lambda: plain.get("torchelastic/role_info/2"),
+        ]
+        for call in calls[:7]:
+            with pytest.raises(dist.DistStoreError) as of_torch:
+                call()
+            assert of_torch.value.code is Code.ROUND_OVER  # type: ignore[attr-defined]
+        for call in calls[7:]:
+            with pytest.raises(RallypointError) as ours:
+                call()
+            assert ours.value.code is Code.ROUND_OVER
+
+    def test_not_if_the_run_has_ended(self, run: Run) -> None:
+        """Nothing would make it regroup: its workers would run for nobody."""
+        late, info, others = self.leave_behind(run, 2)
+        ending = run.pool.submit(others[1].shutdown)
+        await_true(late.is_closed)
+        with pytest.raises(dist.DistStoreError, match="the run ended successfully by") as caught:
+            assign_ranks(info)
+        assert caught.value.code is Code.ROUND_OVER  # type: ignore[attr-defined]
+        late.shutdown()
+        others[0].shutdown()
+        assert ending.result(PATIENCE) is True
 
 
 class TestEnding:
