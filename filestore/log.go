@@ -44,6 +44,7 @@ type Log struct {
 	options Options
 	local   bool
 
+	readOnly   bool // see Runs
 	generation string
 	live       *file
 	reader     *cursor

@@ -654,7 +654,7 @@ func FuzzLogFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
 		path := filepath.Join(t.TempDir(), "log")
 		writeFile(t, path, content)
-		c, err := openCursor(path, logHeader{"job", "G", 1})
+		c, err := openCursor(path, unix.O_RDWR, logHeader{"job", "G", 1})
 		if err != nil {
 			return
 		}

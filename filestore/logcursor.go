@@ -20,10 +20,11 @@ type cursor struct {
 	mem    []byte
 }
 
-// openCursor opens a file of a log at its beginning and reads the header. It
+// openCursor opens a file of a log, with the flags to read or to write, too, at its
+// beginning and reads the header. It
 // returns fs.ErrNotExist if there is no such file.
-func openCursor(path string, want logHeader) (*cursor, error) {
-	f, err := openAs(path, unix.O_RDWR|unix.O_NOFOLLOW, 0)
+func openCursor(path string, flags int, want logHeader) (*cursor, error) {
+	f, err := openAs(path, flags|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}

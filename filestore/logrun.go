@@ -53,7 +53,11 @@ func (l *Log) logPath(seq uint64) string {
 func (l *Log) livePath() string { return filepath.Join(l.dir, "live-"+l.generation) }
 
 func (l *Log) openFile(seq uint64) (*cursor, error) {
-	return openCursor(l.logPath(seq), logHeader{l.runID, l.generation, seq})
+	flags := unix.O_RDWR
+	if l.readOnly {
+		flags = unix.O_RDONLY
+	}
+	return openCursor(l.logPath(seq), flags, logHeader{l.runID, l.generation, seq})
 }
 
 // list returns the numbers of the log's files in order.
@@ -174,25 +178,38 @@ func (l *Log) lockRun(ctx context.Context) (*file, error) {
 // findGeneration reads which generation there is, and reports whether any of its
 // nodes lives. The lock of run is held.
 func (l *Log) findGeneration(run *file) (alive bool, err error) {
-	var st unix.Stat_t
-	if err := run.stat(&st); err != nil {
+	h, ok, err := l.headerOf(run)
+	if err != nil || !ok {
 		return false, err
 	}
-	first, err := (&scanner{file: run, end: min(st.Size, maxRunFile)}).nextFrame()
-	if err != nil {
-		// New, or its writer was killed, which writes only where no run lives.
-		return false, nil
-	}
-	h, err := decodeHeader(first.payload)
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", run.path, err)
-	}
 	if h.runID != l.runID {
-		return false, fmt.Errorf("%w: %s belongs to run %q", ErrForeign, l.dir, h.runID)
+		return false, l.notOurs(h)
 	}
 	l.generation = h.generation
 	idle, err := l.unused()
 	return err == nil && !idle, err
+}
+
+func (l *Log) notOurs(h logHeader) error {
+	return fmt.Errorf("%w: %s belongs to run %q", ErrForeign, l.dir, h.runID)
+}
+
+// headerOf reads the file run. It reports false if there is nothing in it: it is
+// new, or its writer was killed, which writes only where no run lives.
+func (l *Log) headerOf(run *file) (h logHeader, ok bool, err error) {
+	var st unix.Stat_t
+	if err := run.stat(&st); err != nil {
+		return h, false, err
+	}
+	first, err := (&scanner{file: run, end: min(st.Size, maxRunFile)}).nextFrame()
+	if err != nil {
+		return h, false, nil
+	}
+	h, err = decodeHeader(first.payload)
+	if err != nil {
+		return h, false, fmt.Errorf("%s: %w", run.path, err)
+	}
+	return h, true, nil
 }
 
 const maxRunFile = 64 << 10

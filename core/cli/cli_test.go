@@ -17,10 +17,17 @@ import (
 	"go.uber.org/goleak"
 
 	"rallypoint"
+	"rallypoint/etcdstore/etcdtest"
 	"rallypoint/tcpstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// etcd is one that the tests share.
+var etcd etcdtest.Shared
+
+func TestMain(m *testing.M) {
+	etcd.M = m
+	goleak.VerifyTestMain(&etcd)
+}
 
 // run runs the command to its end.
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {

@@ -28,6 +28,8 @@ not started.
 
 ENDPOINT is the job's --rdzv-endpoint (HOST or HOST:PORT), be it a node of the job
 or "rallypoint serve". With several runs there, one is shown in full by --rdzv-id.
+Where nodes meet without a control plane (file:///DIR, etcd://HOST), it is what they
+have written there: without times and changes; nothing is written or held up by it.
 
 HEARD is the time since anything came from a node; a node is lost when that reaches
 the run's lease timeout. A state with a question mark: the connection broke, and
@@ -37,11 +39,12 @@ none now; an idle node is connected and asks for nothing.
 --json prints what GET /status on that port answers (docs/status.md).`,
 		Example: `  rallypoint status host0:29400
   rallypoint status host0:29400 --rdzv-id job7 --watch
+  rallypoint status file:///shared/dir
   rallypoint status host0 --json | jq '.runs[].missing'`,
 		Args: wantArgs("ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if q.addr, err = parseTarget(args[0], control.DefaultPort); err != nil {
+			if q.addr, q.place, err = parsePlace(args[0]); err != nil {
 				return err
 			}
 			if err := positive("--timeout", q.timeout); err != nil {

@@ -21,16 +21,20 @@ const (
 // renderStatus shows a status to people: one run in full, several in a line each.
 func renderStatus(st control.Status, scr screen) string {
 	var b strings.Builder
-	s := st.Server
-	where := fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", clean(s.Address), clean(s.Host), s.PID, clean(s.Version),
-		ago(s.Now.Sub(s.StartedAt).Seconds()), counted(s.Connections, "connection"))
+	now := time.Now()
+	where := fmt.Sprintf("Runs that meet at %s, as their nodes have written it there", clean(st.Place))
+	if s := st.Server; s != nil {
+		now = s.Now
+		where = fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", clean(s.Address), clean(s.Host), s.PID, clean(s.Version),
+			ago(s.Now.Sub(s.StartedAt).Seconds()), counted(s.Connections, "connection"))
+	}
 	fmt.Fprintln(&b, scr.paint(faint, wrap(where, scr.width, 0)))
 	fmt.Fprintln(&b)
 	switch {
 	case len(st.Runs) == 0:
 		fmt.Fprintln(&b, "No run is known here yet.")
 	case len(st.Runs) == 1 && st.RunsTotal == 1:
-		renderRun(&b, &st.Runs[0], st.Server.Now, scr)
+		renderRun(&b, &st.Runs[0], now, scr)
 	default:
 		renderRuns(&b, &st, scr)
 	}
@@ -169,7 +173,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, scr screen) {
 		}
 		waited := ""
 		if rejoined {
-			waited = ago(w.WaitingS)
+			waited = waitedText(w)
 		}
 		node := m.Node
 		if node == "" {
@@ -190,7 +194,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, scr screen) {
 		if w.NodeRank >= 0 {
 			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
 		}
-		t.add(statePaint(w.Role, w.Reconnecting), "-", nodeText(w.Node), stateText(w.Role, w.Reconnecting), heard(w.LeaseAgeS), ago(w.WaitingS),
+		t.add(statePaint(w.Role, w.Reconnecting), "-", nodeText(w.Node), stateText(w.Role, w.Reconnecting), heard(w.LeaseAgeS), waitedText(w),
 			clean(w.Address), processText(w.Label, w.Node, "", note))
 	}
 	for _, i := range r.Idle {
@@ -249,6 +253,14 @@ func heard(age *float64) string {
 		return "-"
 	}
 	return ago(*age)
+}
+
+// waitedText is how long a node has waited.
+func waitedText(w control.WaitingStatus) string {
+	if w.Since == nil {
+		return "-"
+	}
+	return ago(w.WaitingS)
 }
 
 // renderChanges shows the last changes, the oldest first.
@@ -332,7 +344,7 @@ func rangeText(n control.NodeRange) string {
 func present(r *control.RunStatus) int {
 	n := len(r.Idle)
 	for _, m := range r.Members {
-		if m.LeaseAgeS != nil {
+		if m.Alive || m.LeaseAgeS != nil { // an older control plane says the latter only
 			n++
 		}
 	}

@@ -34,7 +34,7 @@ func change(d time.Duration, text string) control.Change {
 func sampleServer(runs ...control.RunStatus) control.Status {
 	return control.Status{
 		Schema: 1, RunsTotal: len(runs), Runs: runs,
-		Server: control.ServerStatus{
+		Server: &control.ServerStatus{
 			ID: "id", Version: "0.1.0", Protocol: 1, Address: "10.0.0.5:29400", Host: "trainer0", PID: 4242,
 			StartedAt: *before(3*time.Hour + 2*time.Minute), Now: noon, Connections: 5,
 		},

@@ -136,7 +136,7 @@ func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		ids := p.server.runIDs()
 		answerJSON(w, http.StatusNotFound, NoRun{
-			Error: p.server.unknownRun(id).Text, Runs: ids[:min(len(ids), maxStatusRuns)], RunsTotal: len(ids),
+			Error: p.server.unknownRun(id).Text, Runs: ids[:min(len(ids), MaxStatusRuns)], RunsTotal: len(ids),
 		})
 		return
 	}

@@ -18,10 +18,11 @@ const StatusSchema = 1
 // Status is what a control plane knows, as GET /status tells it. docs/status.md
 // describes the fields. Lists are never null; times are UTC.
 type Status struct {
-	Schema    int          `json:"schema"`
-	Server    ServerStatus `json:"server"`
-	Runs      []RunStatus  `json:"runs"`
-	RunsTotal int          `json:"runs_total"` // more than Runs has if there are many
+	Schema    int           `json:"schema"`
+	Server    *ServerStatus `json:"server"` // null: the runs meet at Place, without one
+	Place     string        `json:"place"`  // endpoint; "" if there is a server
+	Runs      []RunStatus   `json:"runs"`
+	RunsTotal int           `json:"runs_total"` // more than Runs has if there are many
 }
 
 // ServerStatus is the process that hosts the control plane.
@@ -84,8 +85,9 @@ type MemberStatus struct {
 	State        string   `json:"state"` // running, unknown, rejoined, finished or lost
 	Cause        string   `json:"cause"` // why it was lost
 	Host         bool     `json:"host"`  // its process hosts the control plane
+	Alive        bool     `json:"alive"`
 	Reconnecting bool     `json:"reconnecting"`
-	LeaseAgeS    *float64 `json:"lease_age_s"` // since it was last heard; null: not alive
+	LeaseAgeS    *float64 `json:"lease_age_s"` // since it was last heard; null: not alive, or there is no server
 }
 
 // WaitingStatus is one pending join.
@@ -132,8 +134,8 @@ const (
 	RoleSpare    = "spare"
 )
 
-// maxStatusRuns bounds the runs that one Status describes.
-const maxStatusRuns = 256
+// MaxStatusRuns bounds the runs that one Status describes.
+const MaxStatusRuns = 256
 
 // Status describes the server and its runs: those with nodes first, then by id,
 // at most 256. It is a snapshot of each run, not of all at one time. Each run is
@@ -172,17 +174,17 @@ func (s *Server) RunStatus(id string) (Status, bool) {
 
 func (s *Server) describe(runs []*run) Status {
 	st := Status{Schema: StatusSchema, Server: s.serverStatus(), Runs: []RunStatus{}, RunsTotal: len(runs)}
-	for _, r := range runs[:min(len(runs), maxStatusRuns)] {
+	for _, r := range runs[:min(len(runs), MaxStatusRuns)] {
 		st.Runs = append(st.Runs, r.status())
 	}
 	return st
 }
 
-func (s *Server) serverStatus() ServerStatus {
+func (s *Server) serverStatus() *ServerStatus {
 	s.mu.Lock()
 	connections := len(s.peers)
 	s.mu.Unlock()
-	return ServerStatus{
+	return &ServerStatus{
 		ID: s.id, Version: rallypoint.Version(), Protocol: ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
 		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections,
@@ -219,43 +221,54 @@ func (r *run) status() RunStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m, past := r.describe(), &r.past
+	st := Describe(m, r.leaseAge)
+	st.FormingSince = stamp(past.forming)
+	st.Changes, st.ChangesTotal = past.history.list(), past.history.total
+	if past.round == m.Round {
+		st.RoundAt, st.RoundStore = stamp(past.roundAt), past.store
+	}
+	now := r.server.clock.Now()
+	for i, j := range m.Waiting {
+		if p, ok := past.joins[j.Session]; ok {
+			st.Waiting[i].Since, st.Waiting[i].WaitingS = stamp(p.since), seconds(now.Sub(p.since))
+		}
+	}
+	return st
+}
+
+// Describe makes of a machine's status what is told of a run. heard returns for how
+// many seconds nothing was heard of a session; nil if it is not alive, or nobody
+// knows. What only a control plane knows, times and changes, is left out.
+func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) RunStatus {
 	st := RunStatus{
 		RunID: m.RunID, Generation: m.Generation, Phase: m.Phase,
 		Nodes:         NodeRange{m.Policy.Min, m.Policy.Max, m.Policy.NodeUnit, m.Policy.Target},
 		LeaseTimeoutS: seconds(m.Policy.LeaseTimeout),
-		Round:         m.Round, FormingSince: stamp(past.forming), NotStarted: m.NotStarted,
+		Round:         m.Round, NotStarted: m.NotStarted,
 		Missing:  Missing{m.Lack, m.LackFull, m.Missing},
 		Members:  make([]MemberStatus, 0, len(m.Members)),
 		Waiting:  make([]WaitingStatus, 0, len(m.Waiting)),
 		Idle:     make([]IdleStatus, 0, len(m.Idle)),
 		Finished: []string{},
-		Changes:  past.history.list(), ChangesTotal: past.history.total,
-	}
-	if past.round == m.Round {
-		st.RoundAt, st.RoundStore = stamp(past.roundAt), past.store
+		Changes:  []Change{},
 	}
 	for _, s := range m.Members {
 		st.Members = append(st.Members, MemberStatus{
 			Rank: s.Rank, Node: s.Node, Label: s.Label, Address: s.Addr, State: s.State, Cause: s.Cause,
-			Host: s.Host, Reconnecting: s.Reconnect, LeaseAgeS: r.leaseAge(s.Session),
+			Host: s.Host, Alive: s.Session != "", Reconnecting: s.Reconnect, LeaseAgeS: heard(s.Session),
 		})
 		if s.State == "finished" {
 			st.Finished = append(st.Finished, s.Node)
 		}
 	}
-	now := r.server.clock.Now()
 	for _, j := range m.Waiting {
-		w := WaitingStatus{
+		st.Waiting = append(st.Waiting, WaitingStatus{
 			Node: j.Node, Label: j.Label, Address: j.Addr, Role: roleOf(j), NodeRank: j.NodeRank,
-			Reconnecting: j.Reconnect, LeaseAgeS: r.leaseAge(j.Session),
-		}
-		if p, ok := past.joins[j.Session]; ok {
-			w.Since, w.WaitingS = stamp(p.since), seconds(now.Sub(p.since))
-		}
-		st.Waiting = append(st.Waiting, w)
+			Reconnecting: j.Reconnect, LeaseAgeS: heard(j.Session),
+		})
 	}
 	for _, i := range m.Idle {
-		st.Idle = append(st.Idle, IdleStatus{i.Node, i.Label, i.Addr, i.Reason, i.Reconnect, r.leaseAge(i.Session)})
+		st.Idle = append(st.Idle, IdleStatus{i.Node, i.Label, i.Addr, i.Reason, i.Reconnect, heard(i.Session)})
 	}
 	if c := m.Closed; c != nil {
 		st.Closed = &ClosedStatus{c.How, c.By, c.Reason, stamp(c.At)}

@@ -257,7 +257,7 @@ func TestHistoryIsBounded(t *testing.T) {
 // TestStatusOrder lists runs with nodes first, and not too many.
 func TestStatusOrder(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	for i := range maxStatusRuns {
+	for i := range MaxStatusRuns {
 		r, _ := s.runFor(fmt.Sprintf("a%03d", i))
 		r.used = true
 	}
@@ -265,7 +265,7 @@ func TestStatusOrder(t *testing.T) {
 	p.RunID = "z"
 	dialNode(t, s.addr).enter(testHello("n", "s1", p))
 	st := s.Status()
-	if len(st.Runs) != maxStatusRuns || st.RunsTotal != maxStatusRuns+1 || st.Runs[0].RunID != "z" || st.Runs[1].RunID != "a000" {
+	if len(st.Runs) != MaxStatusRuns || st.RunsTotal != MaxStatusRuns+1 || st.Runs[0].RunID != "z" || st.Runs[1].RunID != "a000" {
 		t.Errorf("%d of %d runs, first %s and %s", len(st.Runs), st.RunsTotal, st.Runs[0].RunID, st.Runs[1].RunID)
 	}
 }
@@ -275,13 +275,13 @@ func TestStatusOrder(t *testing.T) {
 func TestStatusFieldNames(t *testing.T) {
 	want := `changes changes.at changes.text changes_total closed closed.at closed.by closed.how closed.reason finished forming_since generation ` +
 		`idle idle.address idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting lease_timeout_s ` +
-		`members members.address members.cause members.host members.label members.lease_age_s members.node members.rank members.reconnecting members.state ` +
+		`members members.address members.alive members.cause members.host members.label members.lease_age_s members.node members.rank members.reconnecting members.state ` +
 		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase round round_at round_store run_id ` +
 		`waiting waiting.address waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.waiting_s`
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)
 	}
-	want = `runs runs_total schema server server.address server.connections server.host server.id server.now server.only_run server.pid ` +
+	want = `place runs runs_total schema server server.address server.connections server.host server.id server.now server.only_run server.pid ` +
 		`server.protocol server.started_at server.version`
 	names := slices.DeleteFunc(fieldNames(reflect.TypeFor[Status](), ""), func(n string) bool { return strings.HasPrefix(n, "runs.") })
 	if got := strings.Join(names, " "); got != want {

@@ -1,0 +1,36 @@
+package sharedlog
+
+import "rallypoint/core/rendezvous"
+
+// Record is what a log holds of one run at one moment, for who looks at the run
+// without being part of it.
+type Record struct {
+	RunID      string
+	Generation string
+	Snapshot   Snapshot                      // zero: there is none
+	Entries    []Entry                       // behind it, in order
+	Living     map[rendezvous.SessionID]bool // those that show a sign of life
+}
+
+// Machine folds the record, as each of the run's nodes does. An error is final:
+// ErrState, another release wrote that.
+func (r Record) Machine() (*rendezvous.Machine, error) {
+	m := newMachine(r.RunID, r.Generation)
+	if r.Snapshot.State != nil {
+		var err error
+		if m, err = rendezvous.Restore(r.Snapshot.State); err != nil {
+			return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q: its snapshot cannot be read: %v; its nodes may be of another release", r.RunID, err)
+		}
+	}
+	for _, e := range r.Entries {
+		if e.Index <= r.Snapshot.Index {
+			continue
+		}
+		ev, err := rendezvous.DecodeEvent(e.Data)
+		if err != nil {
+			return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q: entry %d cannot be read: %v; its nodes may be of another release", r.RunID, e.Index, err)
+		}
+		m.Apply(ev)
+	}
+	return m, nil
+}

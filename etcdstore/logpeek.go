@@ -1,0 +1,116 @@
+package etcdstore
+
+import (
+	"context"
+	"net/url"
+	"strings"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+// Runs reads what the runs behind the configuration's prefix have written, in the
+// order of their ids; only that of the id runID unless it is "". A run that is not
+// there is left out. Runs writes nothing, makes no lease and is no node.
+func Runs(ctx context.Context, config Config, runID string) ([]sharedlog.Record, error) {
+	c, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	ids := []string{runID}
+	if runID == "" {
+		if ids, err = runIDs(ctx, c, config.Prefix+"/"); err != nil {
+			return nil, err
+		}
+	}
+	var records []sharedlog.Record
+	for _, id := range ids {
+		l := &Log{config: config, runID: id, root: config.Prefix + "/" + url.PathEscape(id) + "/", client: c}
+		r, there, err := l.peek(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			records = append(records, r)
+		}
+	}
+	return records, nil
+}
+
+// runIDs returns the ids of the runs whose keys lie behind a prefix. It asks once
+// for each name there, not for all keys: other programs may keep many.
+func runIDs(ctx context.Context, c *client, prefix string) (ids []string, err error) {
+	const what = "looking for runs"
+	for from := prefix; ; {
+		r, err := c.txn(ctx, what, txnRequest{success: []op{
+			rangeOp(rangeRequest{key: from, end: prefixEnd(prefix), limit: 1, keysOnly: true}),
+		}})
+		if err != nil {
+			return nil, err
+		}
+		first, ok := r.result(0).first()
+		if !ok {
+			return ids, nil
+		}
+		name, _, below := strings.Cut(strings.TrimPrefix(first.key, prefix), "/")
+		if !below {
+			from = first.key + "\x00"
+			continue
+		}
+		if id, err := url.PathUnescape(name); err == nil && id != "" {
+			ids = append(ids, id)
+		}
+		from = prefixEnd(prefix + name + "/")
+	}
+}
+
+// peek reads the run; false if there is none.
+func (l *Log) peek(ctx context.Context) (record sharedlog.Record, there bool, err error) {
+	const what = "reading the run"
+	for {
+		r, err := l.client.txn(ctx, what, txnRequest{success: []op{
+			getOp(l.root + keyGeneration),
+		}})
+		if err != nil {
+			return record, false, err
+		}
+		gen, ok := r.result(0).first()
+		if !ok {
+			return record, false, nil
+		}
+		g, err := decodeGeneration(gen.value)
+		if err != nil {
+			return record, false, nil // a key of something else
+		}
+		l.generation, l.began = g.name, gen.modified
+		v, err := l.load(ctx)
+		if rendezvous.CodeOf(err) == rendezvous.CodeState && ctx.Err() == nil {
+			if again, err := l.client.txn(ctx, what, txnRequest{success: []op{getOp(l.root + keyGeneration)}}); err != nil {
+				return record, false, err
+			} else if now, _ := again.result(0).first(); now.modified != gen.modified {
+				continue // it has ended, or begun anew, meanwhile
+			}
+		}
+		if err != nil {
+			return record, false, err
+		}
+		state, err := l.stateOf(ctx, v.snap)
+		if err != nil {
+			return record, false, err
+		}
+		if state == nil && v.snap.modified != 0 {
+			continue // a later snapshot has taken its place
+		}
+		record = sharedlog.Record{
+			RunID: l.runID, Generation: l.generation, Entries: v.entries,
+			Snapshot: sharedlog.Snapshot{Index: v.snap.index, State: state}, Living: make(map[rendezvous.SessionID]bool),
+		}
+		for session := range v.signs {
+			if !strings.HasPrefix(session, "+") { // a node that has not begun its session yet
+				record.Living[rendezvous.SessionID(session)] = true
+			}
+		}
+		return record, true, nil
+	}
+}

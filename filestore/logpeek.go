@@ -1,0 +1,136 @@
+package filestore
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+// Runs reads what the runs in the directory dir have written there, in the order
+// of their ids; only that of the id runID unless it is "". A run that is not there,
+// or just comes or goes, is left out.
+//
+// It takes no part in any run: it creates and writes nothing, and locks nothing but
+// signs of life, each shared and for as long as it takes to see that nobody else
+// holds it, as nodes do with each other's.
+func Runs(dir, runID string) ([]sharedlog.Record, error) {
+	names := []string{runDir(runID)}
+	if runID == "" {
+		found, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, NewLog(dir, "", nil).explain("read", err)
+		}
+		names = nil
+		for _, n := range found {
+			if n.IsDir() && strings.HasPrefix(n.Name(), runDir("")) {
+				names = append(names, n.Name())
+			}
+		}
+	} else if _, err := os.Stat(dir); err != nil {
+		return nil, NewLog(dir, runID, nil).explain("read", err)
+	}
+	var records []sharedlog.Record
+	for _, name := range names {
+		l := NewLog(dir, runID, nil)
+		l.dir, l.readOnly = filepath.Join(dir, name), true
+		r, err := l.peek()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, l.explain("read", err)
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
+// peek reads the run, whose log need not be open. It is fs.ErrNotExist if there is
+// none.
+func (l *Log) peek() (sharedlog.Record, error) {
+	for tries := 1; ; tries++ {
+		r, err := l.tryPeek()
+		// A snapshot, or another generation, may take the place of what is read.
+		if err == nil || !isGone(err) && !errors.Is(err, ErrVanished) && !errors.Is(err, ErrReplaced) {
+			return r, err
+		}
+		if tries == openTries {
+			return r, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		}
+	}
+}
+
+func (l *Log) tryPeek() (r sharedlog.Record, err error) {
+	run, err := openAs(filepath.Join(l.dir, "run"), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return r, err
+	}
+	defer run.close()
+	h, ok, err := l.headerOf(run)
+	switch {
+	case err != nil:
+		return r, err
+	case !ok:
+		return r, fs.ErrNotExist
+	case l.runID != "" && l.runID != h.runID:
+		return r, l.notOurs(h)
+	}
+	l.runID, l.generation = h.runID, h.generation
+	c, err := l.last()
+	if err != nil {
+		return r, err
+	}
+	defer c.close()
+	size, err := c.size()
+	if err != nil {
+		return r, err
+	}
+	state, err := c.state(size)
+	if err != nil {
+		return r, err
+	}
+	r = sharedlog.Record{RunID: l.runID, Generation: l.generation, Snapshot: sharedlog.Snapshot{Index: c.base, State: state}}
+	err = c.read(size, func(fr frame) bool {
+		if fr.kind == frameEntry {
+			r.Entries = append(r.Entries, sharedlog.Entry{Index: fr.index, Data: append([]byte{}, fr.payload...)})
+		}
+		return true
+	})
+	if err != nil {
+		return r, err
+	}
+	r.Living, err = l.living()
+	return r, err
+}
+
+// living returns the sessions whose sign of life is held.
+func (l *Log) living() (map[rendezvous.SessionID]bool, error) {
+	found, err := os.ReadDir(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	sessions := make(map[rendezvous.SessionID]bool)
+	for _, n := range found {
+		name, ok := strings.CutPrefix(n.Name(), "beat-"+l.generation+"-")
+		if !ok || strings.HasSuffix(name, ".new") {
+			continue
+		}
+		session := rendezvous.SessionID(name) // drawn at random, of letters that a name may have
+		sign, err := l.lookAt(session)
+		if err != nil {
+			return nil, err
+		}
+		if sign.State == sharedlog.SignBeats {
+			sessions[session] = true
+		}
+	}
+	return sessions, nil
+}
