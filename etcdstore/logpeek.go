@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"context"
 	"net/url"
+	"slices"
 	"strings"
 
 	"rallypoint/core/rendezvous"
@@ -35,6 +36,7 @@ func Runs(ctx context.Context, config Config, runID string) ([]sharedlog.Record,
 			records = append(records, r)
 		}
 	}
+	slices.SortFunc(records, func(a, b sharedlog.Record) int { return strings.Compare(a.RunID, b.RunID) })
 	return records, nil
 }
 

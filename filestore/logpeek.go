@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -50,6 +51,7 @@ func Runs(dir, runID string) ([]sharedlog.Record, error) {
 		}
 		records = append(records, r)
 	}
+	slices.SortFunc(records, func(a, b sharedlog.Record) int { return strings.Compare(a.RunID, b.RunID) })
 	return records, nil
 }
 

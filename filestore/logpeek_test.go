@@ -1,0 +1,108 @@
+package filestore
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+func TestRunsReadsSnapshotEntriesAndSigns(t *testing.T) {
+	dir := t.TempDir()
+	l, other := openLog(t, dir, nil), openLog(t, dir, nil)
+	check(t, l.Beat(within(t, logPatience), "LIVES", 0))
+	check(t, other.Beat(within(t, logPatience), "DIED", 0))
+	appendTexts(t, l, "1", "2", "3")
+	check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 2, State: []byte("two")}))
+	appendTexts(t, l, "4")
+	other.crash()
+	records := must(Runs(dir, ""))(t)
+	if len(records) != 1 {
+		t.Fatalf("%d runs", len(records))
+	}
+	r := records[0]
+	if r.RunID != "job" || r.Generation != l.generation || r.Snapshot.Index != 2 || string(r.Snapshot.State) != "two" || len(r.Entries) != 2 ||
+		r.Entries[0].Index != 3 || string(r.Entries[1].Data) != "4" || len(r.Living) != 1 || !r.Living["LIVES"] {
+		t.Errorf("%+v", r)
+	}
+	if got := must(Runs(dir, "another"))(t); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Whoever looks sees one moment of the log, whatever its nodes do meanwhile: no
+// entry is missing or there twice, and none that was appended before is not there.
+func TestRunsBesideSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	const appends = 500
+	var mu sync.Mutex
+	appended := 0
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 1; i <= appends; i++ {
+			appendTexts(t, l, fmt.Sprint(i))
+			mu.Lock()
+			appended = i
+			mu.Unlock()
+			if i%5 == 0 {
+				check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: uint64(i - 2), State: []byte("s")}))
+			}
+		}
+	}()
+	for looks := 0; ; looks++ {
+		mu.Lock()
+		least := appended
+		mu.Unlock()
+		r := must(Runs(dir, "job"))(t)[0]
+		at := r.Snapshot.Index
+		for _, e := range r.Entries {
+			if at++; e.Index != at || string(e.Data) != fmt.Sprint(at) {
+				t.Fatalf("entry %d is %d %q", at, e.Index, e.Data)
+			}
+		}
+		if int(at) < least {
+			t.Fatalf("%d entries are seen, there were %d", at, least)
+		}
+		select {
+		case <-done:
+			if looks == 0 {
+				t.Error("nothing was looked at meanwhile")
+			}
+			return
+		default:
+		}
+	}
+}
+
+// To look at a run delays none of its nodes, and brings no dead one to life.
+func TestRunsHoldsNothing(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	check(t, l.Beat(within(t, logPatience), "A", 0))
+	must(Runs(dir, ""))(t)
+	check(t, l.Close(within(t, logPatience)))
+	if got := must(Runs(dir, ""))(t); len(got) != 0 {
+		t.Errorf("the run is still there: %+v", got)
+	}
+	crashed := openLog(t, dir, nil)
+	crashed.crash()
+	must(Runs(dir, ""))(t)
+	if next := openLog(t, dir, nil); next.generation == crashed.generation {
+		t.Error("the next run meets the dead one")
+	}
+}
+
+func TestRunsRefusesForeignFiles(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	check(t, l.writer.file.truncate(3))
+	_, err := Runs(dir, "")
+	if rendezvous.CodeOf(err) != rendezvous.CodeState || !strings.Contains(err.Error(), dir) {
+		t.Errorf("%v", err)
+	}
+}
