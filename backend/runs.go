@@ -45,3 +45,28 @@ func reachEtcd(endpoint, runID string, timeout time.Duration) (config etcdstore.
 	config.Timeout = timeout
 	return config, p.RunID, e.String(), err
 }
+
+// Append puts an event that comes from no node, an eviction or a close, into the log
+// of a run as Runs has returned it. When it returns the event is there for good, and
+// each node comes to it soon.
+func Append(ctx context.Context, endpoint string, run sharedlog.Record, ev rendezvous.Event, timeout time.Duration) error {
+	entry, err := rendezvous.EncodeEvent(ev)
+	if err == nil {
+		_, err = rendezvous.DecodeEvent(entry) // what no node could read would end the run
+	}
+	if err != nil {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: the request cannot be written: %v", run.RunID, err)
+	}
+	if Scheme(endpoint) == SchemeFile {
+		dir, err := directory(endpoint)
+		if err != nil {
+			return err
+		}
+		return filestore.Append(ctx, dir, run.RunID, run.Generation, entry)
+	}
+	config, _, _, err := reachEtcd(endpoint, run.RunID, timeout)
+	if err != nil {
+		return err
+	}
+	return etcdstore.Append(ctx, config, run.RunID, run.Generation, entry)
+}

@@ -116,3 +116,25 @@ func (l *Log) peek(ctx context.Context) (record sharedlog.Record, there bool, er
 		return record, true, nil
 	}
 }
+
+// Append appends an entry to the log of that generation of a run, for somebody who
+// is no node of it. The error is ErrState if that generation is not there any more.
+func Append(ctx context.Context, config Config, runID, generation string, entry []byte) error {
+	l, err := NewLog(config, runID, 0, "")
+	if err != nil {
+		return err
+	}
+	defer l.client.close()
+	defer l.stop()
+	r, err := l.client.txn(ctx, "reading the run", txnRequest{success: []op{getOp(l.root + keyGeneration)}})
+	if err != nil {
+		return err
+	}
+	gen, _ := r.result(0).first()
+	g, err := decodeGeneration(gen.value)
+	if err != nil || g.name != generation {
+		return rendezvous.Errorf(rendezvous.CodeState, "etcd at %s: run %q has ended meanwhile", l.config.where(), runID)
+	}
+	l.runLease, l.began = g.lease, gen.modified
+	return l.Append(ctx, [][]byte{entry})
+}

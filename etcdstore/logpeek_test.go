@@ -26,7 +26,7 @@ func TestRuns(t *testing.T) {
 	// Keys of others behind the same prefix.
 	store := must(Open(ctx, config))(t)
 	defer store.Close()
-	check(t, store.Set(ctx, "store/gen", []byte("mine")))
+	check(t, store.Set(ctx, "gen", []byte("mine")))
 	check(t, store.Set(ctx, "plain", []byte("mine")))
 
 	_, before, err := l.client.list(ctx, "keys", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})

@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -135,4 +136,21 @@ func (l *Log) living() (map[rendezvous.SessionID]bool, error) {
 		}
 	}
 	return sessions, nil
+}
+
+// Append appends an entry to the log of that generation of a run in the directory
+// dir, for somebody who is no node of it. The error is final (ErrState) if that
+// generation is not there any more.
+func Append(ctx context.Context, dir, runID, generation string, entry []byte) error {
+	l := NewLog(dir, runID, nil)
+	l.generation = generation
+	defer l.release()
+	var err error
+	if l.writer, err = l.last(); err != nil {
+		if isGone(err) {
+			err = fmt.Errorf("%w: %w", ErrVanished, err)
+		}
+		return l.explain("append to", err)
+	}
+	return l.Append(ctx, [][]byte{entry})
 }

@@ -2,6 +2,7 @@ package filestore
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -104,5 +105,26 @@ func TestRunsRefusesForeignFiles(t *testing.T) {
 	_, err := Runs(dir, "")
 	if rendezvous.CodeOf(err) != rendezvous.CodeState || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v", err)
+	}
+}
+
+// What comes from outside is an entry like any other; it gets into no later run.
+func TestAppendFromOutside(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	appendTexts(t, l, "1")
+	check(t, Append(within(t, logPatience), dir, "job", l.generation, []byte("2")))
+	appendTexts(t, l, "3")
+	if got := readTexts(t, l, 0, 3); !slices.Equal(got, []string{"1", "2", "3"}) {
+		t.Errorf("got %q", got)
+	}
+	old := l.generation
+	check(t, l.Close(within(t, logPatience)))
+	next := openLog(t, dir, nil)
+	for _, generation := range []string{old, "UNKNOWN"} {
+		wantLogError(t, Append(within(t, logPatience), dir, "job", generation, []byte("late")), rendezvous.ErrState, dir)
+	}
+	if r := must(Runs(dir, "job"))(t)[0]; r.Generation != next.generation || len(r.Entries) != 0 {
+		t.Errorf("%+v", r)
 	}
 }

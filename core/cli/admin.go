@@ -20,7 +20,8 @@ func newAdmin(log *logging) *cobra.Command {
 		Use:   "admin",
 		Short: "Close a job or evict a node",
 		Long: `Close a job or evict a node at its control plane. The job's nodes, its history and
-the logs say who did it and why.
+the logs say who did it and why. Where nodes meet without one (file:///DIR, etcd://HOST),
+the request goes into the log that they share.
 
 Whoever can reach the control plane's port may do this, unless it has a token:
 then --token-file has to name its file.`,
@@ -34,6 +35,7 @@ then --token-file has to name its file.`,
 // order is what an administrator's command asks for.
 type order struct {
 	addr    string
+	place   string // endpoint without a control plane, in place of addr; "": none
 	run     string
 	reason  string
 	timeout time.Duration
@@ -51,7 +53,7 @@ func (o *order) addFlags(cmd *cobra.Command) {
 
 // prepare checks what was given.
 func (o *order) prepare(endpoint string, log *logging) (err error) {
-	if o.addr, err = parseTarget(endpoint, control.DefaultPort); err != nil {
+	if o.addr, o.place, err = parsePlace(endpoint); err != nil {
 		return err
 	}
 	switch {
@@ -118,6 +120,9 @@ be opened again; its id is free once none of its nodes is left.`,
 			if err := o.prepare(args[0], log); err != nil {
 				return err
 			}
+			if o.place != "" {
+				return o.carryOutAt(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()})
+			}
 			return o.carryOut(cmd, func(ctx context.Context) (string, error) {
 				return control.AdminClose(ctx, o.addr, o.token, o.run, whoAmI(), o.reason, stop)
 			})
@@ -147,6 +152,9 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 			}
 			if node == "" {
 				return errors.New("--node is missing: whom?")
+			}
+			if o.place != "" {
+				return o.carryOutAt(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason})
 			}
 			return o.carryOut(cmd, func(ctx context.Context) (string, error) {
 				return control.AdminEvict(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)

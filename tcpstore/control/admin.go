@@ -138,15 +138,20 @@ func (r *run) adminClose(by, reason string, stop bool) adminAnswer {
 	if err := r.unusable(); err != nil {
 		return adminAnswer{Err: err}
 	}
-	now := r.machine.Status()
-	if r.past.census.Ended == was.Ended {
-		return adminAnswer{Done: fmt.Sprintf("nothing to do: run %q was closed already: it %s", r.id, closedText(now.Closed))}
+	return adminAnswer{Done: Closed(r.machine, was, stop)}
+}
+
+// Closed says to an administrator what closing a run did, which was like that before.
+func Closed(m *rendezvous.Machine, was rendezvous.Census, stop bool) string {
+	now := m.Status()
+	if m.Census().Ended == was.Ended {
+		return fmt.Sprintf("nothing to do: run %q was closed already: it %s", now.RunID, closedText(now.Closed))
 	}
 	refused := was.Waiting + was.Spare + was.Rejoined
 	running := was.Running + was.Unknown
-	done := fmt.Sprintf("run %q is closed: nobody joins it any more", r.id)
+	done := fmt.Sprintf("run %q is closed: nobody joins it any more", now.RunID)
 	if stop {
-		done = fmt.Sprintf("run %q is closed as failed", r.id)
+		done = fmt.Sprintf("run %q is closed as failed", now.RunID)
 	}
 	switch {
 	case running > 0 && stop:
@@ -157,7 +162,7 @@ func (r *run) adminClose(by, reason string, stop bool) adminAnswer {
 	if refused > 0 {
 		done += fmt.Sprintf("; %s refused", plural(refused, "node that waited was", "nodes that waited were"))
 	}
-	return adminAnswer{Done: done}
+	return done
 }
 
 // closedText says how a run was closed, by whom, when and why.
@@ -179,7 +184,7 @@ func (r *run) adminEvict(node, by, reason string) adminAnswer {
 		return adminAnswer{Err: err}
 	}
 	was := r.machine.Status()
-	who, err := findNode(&was, node)
+	done, err := Evicted(&was, node)
 	if err != nil {
 		r.mu.Unlock()
 		return adminAnswer{Err: err}
@@ -189,7 +194,14 @@ func (r *run) adminEvict(node, by, reason string) adminAnswer {
 	if err := e.wait(); err != nil {
 		return adminAnswer{Err: err}
 	}
-	return adminAnswer{Done: fmt.Sprintf("%s was evicted from run %q", who, r.id)}
+	return adminAnswer{Done: done}
+}
+
+// Evicted says to an administrator whom an eviction drops from a run; the error, if
+// that is no live node, names those that there are.
+func Evicted(was *rendezvous.Status, node string) (string, *rendezvous.Error) {
+	who, err := findNode(was, node)
+	return fmt.Sprintf("%s was evicted from run %q", who, was.RunID), err
 }
 
 // findNode describes a live node; the error names those that there are.
