@@ -395,6 +395,18 @@ int32_t rp_op_fd(rp_op op, int32_t *fd, rp_error *err) {
     return rpgo_op_fd(op.id, fd, err);
 }
 
+int32_t rp_op_notify(rp_op op, rp_op_callback callback, void *user, rp_error *err) {
+    TRY(enter(err));
+    if (callback == NULL) {
+        return fail(err, RP_ERR_INVALID, "a required argument is NULL");
+    }
+    return rpgo_op_notify(op.id, callback, (uintptr_t)user, err);
+}
+
+void glue_op(rp_op_callback callback, uintptr_t user) {
+    callback((void *)user);
+}
+
 int32_t rp_op_result(rp_op op, rp_store_result *result, rp_error *err) {
     TRY(enter(err));
     TRY(writable(result, sizeof *result, err));

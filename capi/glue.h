@@ -20,6 +20,9 @@ int32_t glue_fail(rp_error *err, int32_t code, int32_t retryable, const char *te
 void glue_log(rp_log_callback callback, uintptr_t user, int32_t level, uint32_t dropped,
               int64_t time_ms, const char *text, size_t len);
 
+/* Tells the program that an operation has ended. */
+void glue_op(rp_op_callback callback, uintptr_t user);
+
 /* Call the functions of a backend of the program. */
 int32_t glue_backend_get(const rp_backend *backend, rp_backend_reply *reply, rp_error *err);
 int32_t glue_backend_set(const rp_backend *backend, const void *state, size_t state_len,

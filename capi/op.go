@@ -11,15 +11,43 @@ import (
 // op is what a rp_op stands for.
 type op struct {
 	*task[answer]
+	ready signal // set for good once the operation has ended
+
 	mu    sync.Mutex
 	taken bool
-	ready signal // set for good once the operation has ended
+	ended bool
+	then  []func() // called at the end
 }
 
 func newOp(ctx context.Context, cancel context.CancelFunc, call func(context.Context) (answer, error)) *op {
 	o := &op{}
-	o.task = startTask(ctx, cancel, call, o.ready.set)
+	o.task = startTask(ctx, cancel, call, o.finish)
 	return o
+}
+
+// finish tells everybody who waits that the operation has ended. It runs at the end
+// of the operation's goroutine, for which nobody waits.
+func (o *op) finish() {
+	o.ready.set()
+	o.mu.Lock()
+	o.ended = true
+	then := o.then
+	o.then = nil
+	o.mu.Unlock()
+	for _, f := range then {
+		f()
+	}
+}
+
+// notify has f called once the operation has ended, never by the caller.
+func (o *op) notify(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		go f()
+	} else {
+		o.then = append(o.then, f)
+	}
 }
 
 //export rpgo_store_start
@@ -87,6 +115,18 @@ func rpgo_op_fd(id C.uint64_t, fd *C.int32_t, err *C.rp_error) C.int32_t {
 			return err
 		}
 		return fillDescriptor(fd, &o.ready)
+	})
+}
+
+//export rpgo_op_notify
+func rpgo_op_notify(id C.uint64_t, callback C.rp_op_callback, user C.uintptr_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		o, err := lookUp[*op](id)
+		if err != nil {
+			return err
+		}
+		o.notify(func() { C.glue_op(callback, user) })
+		return nil
 	})
 }
 

@@ -538,6 +538,22 @@ RP_API int32_t rp_op_wait(rp_op op, int64_t timeout_ms, rp_error *err);
 RP_API int32_t rp_op_fd(rp_op op, int32_t *fd, rp_error *err);
 
 /*
+ * What rp_op_notify calls. Runs on a thread of the library. It may call the library, the
+ * functions of its operation included, and should not wait: it is to tell another thread
+ * or an event loop.
+ */
+typedef void (*rp_op_callback)(void *user);
+
+/*
+ * Has `callback` called once as soon as the operation has ended, however it did, or at
+ * once if it has: never on the calling thread, perhaps before this function returns. Each
+ * call of this function leads to exactly one of `callback`, also if the operation is
+ * freed before (it ends then, too), so that `user` may be freed there. If an error is
+ * returned, there is none. RP_ERR_INVALID if `callback` is NULL.
+ */
+RP_API int32_t rp_op_notify(rp_op op, rp_op_callback callback, void *user, rp_error *err);
+
+/*
  * Takes the result out of an operation that succeeded; the second call for one
  * operation is RP_ERR_INVALID. RP_PENDING if it is still under way, its error if it
  * failed.

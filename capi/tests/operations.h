@@ -92,6 +92,22 @@ static inline void await_op(rp_op op) {
     CHECK_INT(1, poll(&p, 1, 0)); /* and it stays so */
 }
 
+/* What rp_op_notify calls: a byte in a pipe, which an event loop would poll. */
+static inline void count_end(void *user) {
+    CHECK_INT(1, write(((int *)user)[1], "e", 1));
+}
+
+/* Waits for `ends` calls of count_end, and sees that there are no more. */
+static inline void await_ends(int pipe[2], int ends) {
+    char c;
+    struct pollfd p = {.fd = pipe[0], .events = POLLIN};
+    for (int i = 0; i < ends; i++) {
+        CHECK_INT(1, poll(&p, 1, 10000));
+        CHECK_INT(1, read(pipe[0], &c, 1));
+    }
+    CHECK_INT(0, poll(&p, 1, 20));
+}
+
 /* Starts what `request` says, waits for it, expects `code`, and hands the result out. */
 static inline rp_store_result perform(rp_store s, rp_store_request request, int32_t code) {
     rp_op op;
@@ -183,10 +199,27 @@ static inline void operations_in_background(rp_store s, struct traits traits) {
     /* One that is cancelled ends, too. */
     get.key = (rp_bytes){"never", RP_TEXT};
     CHECK_OK(rp_store_start(s, &get, &op, ERR));
+    int ends[2];
+    CHECK_INT(0, pipe(ends));
+    CHECK_OK(rp_op_notify(op, count_end, ends, ERR));
+    CHECK_OK(rp_op_notify(op, count_end, ends, ERR));
+    await_ends(ends, 0);
     CHECK_OK(rp_op_cancel(op, ERR));
     await_op(op);
+    await_ends(ends, 2);
     CHECK_CODE(RP_ERR_CANCELED, rp_op_wait(op, 0, ERR));
+    CHECK_OK(rp_op_notify(op, count_end, ends, ERR)); /* it has ended already */
+    await_ends(ends, 1);
+    CHECK_CODE(RP_ERR_INVALID, rp_op_notify(op, NULL, ends, ERR));
     CHECK_OK(rp_op_free(op, ERR));
+    CHECK_CODE(RP_ERR_HANDLE, rp_op_notify(op, count_end, ends, ERR));
+    /* One that is freed tells of its end. */
+    CHECK_OK(rp_store_start(s, &get, &op, ERR));
+    CHECK_OK(rp_op_notify(op, count_end, ends, ERR));
+    CHECK_OK(rp_op_free(op, ERR));
+    await_ends(ends, 1);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 #endif

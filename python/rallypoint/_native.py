@@ -141,6 +141,7 @@ class LogRecord(Struct):
 
 
 LogCallback = ctypes.CFUNCTYPE(None, c_void_p, POINTER(LogRecord))
+OpCallback = ctypes.CFUNCTYPE(None, c_void_p)
 
 
 class StoreServerConfig(Struct):
@@ -410,6 +411,7 @@ STRUCTS: dict[str, type[Struct]] = {
 # The types of functions that the library calls, by their names in the header.
 CALLBACKS: dict[str, Any] = {
     "rp_log_callback": LogCallback,
+    "rp_op_callback": OpCallback,
     "rp_backend_get": BackendGet,
     "rp_backend_set": BackendSet,
     "rp_backend_release": BackendRelease,
@@ -475,6 +477,7 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_store_start": (c_int32, (StoreHandle, POINTER(StoreRequest), POINTER(OpHandle), _ERR)),
     "rp_op_wait": (c_int32, (OpHandle, c_int64, _ERR)),
     "rp_op_fd": (c_int32, (OpHandle, POINTER(c_int32), _ERR)),
+    "rp_op_notify": (c_int32, (OpHandle, OpCallback, c_void_p, _ERR)),
     "rp_op_result": (c_int32, (OpHandle, POINTER(StoreResult), _ERR)),
     "rp_op_cancel": (c_int32, (OpHandle, _ERR)),
     "rp_op_free": (c_int32, (OpHandle, _ERR)),

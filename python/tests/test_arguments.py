@@ -104,6 +104,9 @@ class Objects:
             return self.handles[argument.type]
         if argument.name == "err" or argument.type in ("rp_log_callback",):
             return None if argument.name == "err" else _native.LogCallback()
+        if argument.type == "rp_op_callback":
+            self.keep.append(_native.OpCallback(lambda _user: None))
+            return self.keep[-1]
         if argument.type.endswith("*") and kind in _native.STRUCTS:
             return ctypes.byref(self.struct(kind))
         if argument.type in ("void*", "char*"):

@@ -97,6 +97,8 @@ pub const RP_AGENT_BROKEN: i32 = 6;
 
 pub type rp_log_callback = unsafe extern "C" fn(user: *mut c_void, record: *const rp_log_record);
 
+pub type rp_op_callback = unsafe extern "C" fn(user: *mut c_void);
+
 pub type rp_backend_get = unsafe extern "C" fn(user: *mut c_void, reply: *mut rp_backend_reply, err: *mut rp_error);
 
 pub type rp_backend_set = unsafe extern "C" fn(user: *mut c_void, state: *const c_void, state_len: usize, token: *const c_void, token_len: usize, reply: *mut rp_backend_reply, err: *mut rp_error);
@@ -452,6 +454,7 @@ extern "C" {
     pub fn rp_store_start(store: rp_store, request: *const rp_store_request, op: *mut rp_op, err: *mut rp_error) -> i32;
     pub fn rp_op_wait(op: rp_op, timeout_ms: i64, err: *mut rp_error) -> i32;
     pub fn rp_op_fd(op: rp_op, fd: *mut i32, err: *mut rp_error) -> i32;
+    pub fn rp_op_notify(op: rp_op, callback: Option<rp_op_callback>, user: *mut c_void, err: *mut rp_error) -> i32;
     pub fn rp_op_result(op: rp_op, result: *mut rp_store_result, err: *mut rp_error) -> i32;
     pub fn rp_op_cancel(op: rp_op, err: *mut rp_error) -> i32;
     pub fn rp_op_free(op: rp_op, err: *mut rp_error) -> i32;
