@@ -61,8 +61,8 @@ func ParseEndpoint(text string) (*Endpoint, error) {
 			return nil, wrongEndpoint(text, "it lacks a host")
 		}
 		name, port, err := rendezvous.ParseEndpoint(host, DefaultPort)
-		if err != nil {
-			return nil, wrongEndpoint(text, fmt.Sprintf("its part %q is not HOST or HOST:PORT, with a port up to 65535", host))
+		if err != nil || port == 0 {
+			return nil, wrongEndpoint(text, fmt.Sprintf("its part %q is not HOST or HOST:PORT, with a port from 1 to 65535", host))
 		}
 		e.Hosts = append(e.Hosts, net.JoinHostPort(name, strconv.Itoa(port)))
 	}

@@ -30,7 +30,7 @@ func TestParseEndpoint(t *testing.T) {
 		equal(t, have, want)
 	}
 	for _, text := range []string{
-		"", "h1:2379", "http://h1", "etcd://", "etcd:///job", "etcd://h1,", "etcd://h1:99999", "etcd://h 1", "etcd://:secret@h",
+		"", "h1:2379", "http://h1", "etcd://", "etcd:///job", "etcd://h1,", "etcd://h1:99999", "etcd://h1:0", "etcd://h 1", "etcd://:secret@h",
 		"etcd://u:secret%zz@h", "etcd://u:secret@h:x", "etcd://h/%zz", "etcd://h?a=1&a=2", "etcd://h?%zz",
 	} {
 		_, err := ParseEndpoint(text)
