@@ -259,7 +259,7 @@ $(ETCD):
 	$(call say,building $@)
 	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
 
-test-go test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
+test-go test-c test-asan test-valgrind test-install test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
 
 .PHONY: test-go
 test-go: $(ETCD)  ## go test -race ./...
@@ -276,7 +276,7 @@ build/ctest/%: capi/tests/%.c $(wildcard capi/tests/*.h) $(HEADERS) build/libral
 	-Iinclude -Icapi/tests -o $@ $< -Wl,--as-needed $(CURDIR)/build/librallypoint.so -Wl,-rpath,$(CURDIR)/build/ctest/lib -pthread
 
 .PHONY: test-c
-test-c: build/librallypoint.so $(C_TEST_BINS)  ## The exported symbols, and the C programs in capi/tests
+test-c: build/librallypoint.so $(C_TEST_BINS) $(ETCD)  ## The exported symbols, and the C programs in capi/tests
 	$(call say,exported symbols)
 	@bad=$$(nm -D --defined-only build/librallypoint.so | awk '$$2 != "A" {print $$3}' | grep -v '^rp_' || true); \
 	if [ -n "$$bad" ]; then echo "exported, but not rp_*:" >&2; echo "$$bad" >&2; exit 1; fi
@@ -292,7 +292,7 @@ build/asan/librallypoint.so.$(SOVERSION): FORCE
 	@mkdir -p $(@D); CGO_ENABLED=1 $(GO_BUILD) -asan -buildmode=c-shared -ldflags $(subst -s -w ,,$(LIB_LDFLAGS)) -o $@ ./capi; rm -f $(@D)/*.h
 
 .PHONY: test-asan
-test-asan: build/asan/librallypoint.so.$(SOVERSION)  ## The C tests and the library under AddressSanitizer
+test-asan: build/asan/librallypoint.so.$(SOVERSION) $(ETCD)  ## The C tests and the library under AddressSanitizer
 	$(call say,C tests with AddressSanitizer)
 	@for t in $(C_TESTS); do bin=build/asan/$$(basename $$t .c); \
 	$(CC) -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -fsanitize=address,undefined -fno-omit-frame-pointer \
@@ -305,7 +305,7 @@ test-asan: build/asan/librallypoint.so.$(SOVERSION)  ## The C tests and the libr
 VALGRIND_TESTS := $(filter-out cycles stress signals,$(C_TESTS:capi/tests/%.c=%))
 
 .PHONY: test-valgrind
-test-valgrind: build/librallypoint.so $(C_TEST_BINS)  ## The C tests under valgrind
+test-valgrind: build/librallypoint.so $(C_TEST_BINS) $(ETCD)  ## The C tests under valgrind
 	$(call say,C tests with valgrind)
 	@mkdir -p build/ctest/lib; ln -sf ../../librallypoint.so build/ctest/lib/librallypoint.so.$(SOVERSION)
 	@for t in $(VALGRIND_TESTS); do log=build/ctest/$$t.valgrind; \
@@ -315,7 +315,7 @@ test-valgrind: build/librallypoint.so $(C_TEST_BINS)  ## The C tests under valgr
 	grep -q 'HEAP SUMMARY' $$log; echo "ok    $$t"; done
 
 .PHONY: test-install
-test-install:  ## make install, and programs built against it with pkg-config and CMake
+test-install: $(ETCD)  ## make install, and programs built against it with pkg-config and CMake
 	$(call say,packaging/tests/run)
 	@packaging/tests/run
 

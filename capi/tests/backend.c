@@ -1,62 +1,5 @@
 /* Members that meet in a value of the program's own. */
-#include "check.h"
-
-/* A value in memory; its token is its version. */
-typedef struct value {
-    pthread_mutex_t mu;
-    char *state;
-    size_t len;
-    int64_t version;
-    int users; /* members that have not given it back */
-    int32_t fail;
-    int silent;
-} value;
-
-static int32_t get(void *user, rp_backend_reply *reply, rp_error *err) {
-    value *v = user;
-    int32_t code = v->fail;
-    (void)err;
-    pthread_mutex_lock(&v->mu);
-    if (code != RP_OK) {
-        err->code = code;
-        snprintf(err->message, sizeof err->message, "the value has failed");
-    } else if (!v->silent) {
-        CHECK_OK(
-            rp_backend_answer(reply, v->state, v->len, &v->version, sizeof v->version, 0, ERR));
-    }
-    pthread_mutex_unlock(&v->mu);
-    return code;
-}
-
-static int32_t set(void *user, const void *state, size_t state_len, const void *token,
-                   size_t token_len, rp_backend_reply *reply, rp_error *err) {
-    value *v = user;
-    int current;
-    (void)err;
-    pthread_mutex_lock(&v->mu);
-    current = v->state == NULL ? token == NULL
-                               : token != NULL && token_len == sizeof v->version &&
-                                     memcmp(token, &v->version, token_len) == 0;
-    if (current) {
-        free(v->state);
-        v->state = malloc(state_len);
-        CHECK(v->state != NULL);
-        memcpy(v->state, state, state_len);
-        v->len = state_len;
-        v->version++;
-    }
-    CHECK_OK(rp_backend_answer(reply, v->state, v->len, &v->version, sizeof v->version, current,
-                               ERR));
-    pthread_mutex_unlock(&v->mu);
-    return RP_OK;
-}
-
-static void release(void *user) {
-    value *v = user;
-    pthread_mutex_lock(&v->mu);
-    v->users--;
-    pthread_mutex_unlock(&v->mu);
-}
+#include "value.h"
 
 static value shared = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
@@ -68,7 +11,7 @@ static rp_member open_member(int32_t nodes) {
                                .max_nodes = nodes,
                                .options = options,
                                .options_len = 2};
-    rp_backend backend = {sizeof backend, &shared, get, set, release};
+    rp_backend backend = value_backend(&shared);
     rp_member member = {0};
     CHECK_OK(rp_member_open_backend(&config, &backend, &member, ERR));
     shared.users++;
@@ -109,14 +52,15 @@ static void meet(void) {
 static void faults(void) {
     rp_member_config config = {
         .struct_size = sizeof config, .run_id = "run", .min_nodes = 1, .max_nodes = 1};
-    rp_backend backend = {sizeof backend, &shared, get, NULL, release};
+    rp_backend backend = value_backend(&shared);
     rp_backend_reply reply = {.struct_size = sizeof reply};
     rp_outcome outcome = {.struct_size = sizeof outcome};
     rp_member member = {0};
     CHECK_CODE(RP_ERR_INVALID, rp_member_open_backend(&config, NULL, &member, ERR));
+    backend.set = NULL;
     CHECK_CODE(RP_ERR_INVALID, rp_member_open_backend(&config, &backend, &member, ERR));
     CHECK_CODE(RP_ERR_INVALID, rp_backend_answer(&reply, NULL, 1, NULL, 0, 0, ERR));
-    backend.set = set;
+    backend.set = value_set;
     config.max_nodes = 0;
     CHECK_CODE(RP_ERR_INVALID, rp_member_open_backend(&config, &backend, &member, ERR));
     CHECK_INT(0, shared.users);

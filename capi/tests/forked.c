@@ -6,7 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "value.h"
+
+static void nothing(void *user) {
+    (void)user;
+}
+
+static value place = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
 static void in_child(rp_store store, rp_store_server server, rp_buffer *value) {
     alarm(5);
@@ -16,6 +22,15 @@ static void in_child(rp_store store, rp_store_server server, rp_buffer *value) {
     int64_t number;
     static rp_log_record record = {.struct_size = sizeof(rp_log_record)};
     char *argv[] = {"rallypoint", "--help", NULL};
+    rp_store_etcd_config etcd_config = {.struct_size = sizeof etcd_config,
+                                        .endpoint = "etcd://127.0.0.1:1"};
+    rp_etcd_server_config etcd_server_config = {
+        .struct_size = sizeof etcd_server_config, .binary = "/bin/true", .output_fd = -1};
+    rp_etcd_server etcd = {1};
+    rp_backend backend = value_backend(&place);
+    rp_store opened;
+    rp_op op = {1};
+    int32_t port;
     CHECK_CODE(RP_ERR_FORKED, rp_store_set(store, "k", 1, "v", 1, -1, ERR));
     CHECK_CONTAINS(last_error.message, "fork");
     CHECK_CODE(RP_ERR_FORKED, rp_store_num_keys(store, -1, &number, ERR));
@@ -24,6 +39,13 @@ static void in_child(rp_store store, rp_store_server server, rp_buffer *value) {
     CHECK_CODE(RP_ERR_FORKED, rp_member_open(&config, &member, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_member_next(member, -1, &outcome, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_member_close(member, ERR));
+    CHECK_CODE(RP_ERR_FORKED, rp_member_open_backend(&config, &backend, &member, ERR));
+    CHECK_CODE(RP_ERR_FORKED, rp_store_open_etcd(&etcd_config, -1, &opened, ERR));
+    CHECK_CODE(RP_ERR_FORKED, rp_store_open_etcd_start(&etcd_config, -1, &op, ERR));
+    CHECK_CODE(RP_ERR_FORKED, rp_etcd_server_start(&etcd_server_config, -1, &etcd, ERR));
+    CHECK_CODE(RP_ERR_FORKED, rp_etcd_server_ready(etcd, -1, &port, ERR));
+    CHECK_CODE(RP_ERR_FORKED, rp_etcd_server_stop(etcd, ERR));
+    CHECK_CODE(RP_ERR_FORKED, rp_op_notify(op, nothing, NULL, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_handles_open(&number, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_log_next(&record, ERR));
     CHECK_INT(70, rp_main(2, argv));
@@ -41,10 +63,12 @@ static void in_child(rp_store store, rp_store_server server, rp_buffer *value) {
 static struct {
     rp_store store, hash;
     rp_op op;
-    rp_member joining, member;
+    rp_member joining, member, meeting;
     rp_agent agent;
     rp_store_config nobody;
     rp_store_file_config locked;
+    rp_store_etcd_config no_etcd;
+    rp_etcd_server etcd;
     _Atomic int started;
 } middle;
 
@@ -53,7 +77,7 @@ static int32_t waits(int which, rp_error *err) {
     rp_bytes key = {"never", 5};
     rp_store store;
     int64_t limit = -1;
-    int32_t code;
+    int32_t code, port;
     rp_store_result got = {.struct_size = sizeof got};
     switch (which) {
     case 0:
@@ -89,6 +113,15 @@ static int32_t waits(int which, rp_error *err) {
     case 10:
         code = rp_store_open_file(&middle.locked, 3000, &store, err);
         break;
+    case 11:
+        code = rp_store_open_etcd(&middle.no_etcd, 3000, &store, err);
+        break;
+    case 12:
+        code = rp_member_next(middle.meeting, limit, &outcome, err);
+        break;
+    case 13:
+        code = rp_etcd_server_ready(middle.etcd, limit, &port, err);
+        break;
     default:
         return -1;
     }
@@ -96,7 +129,7 @@ static int32_t waits(int which, rp_error *err) {
     return code;
 }
 
-#define WAITS 11
+#define WAITS 14
 
 static void *wait_for_it(void *which) {
     rp_error err = {.struct_size = sizeof err};
@@ -106,9 +139,10 @@ static void *wait_for_it(void *which) {
 
 static void in_the_middle(int32_t port) {
     static const char *const argv[] = {"/bin/sleep", "1000"};
-    char endpoint[32], file[64];
+    char endpoint[32], file[64], mute[64];
     own_endpoint(endpoint, sizeof endpoint);
     snprintf(file, sizeof file, "/tmp/rallypoint-forked-%d", (int)getpid());
+    snprintf(mute, sizeof mute, "/tmp/rallypoint-forked-%d-etcd", (int)getpid());
     rp_member_config member_config = {.struct_size = sizeof member_config,
                                       .run_id = "forked",
                                       .endpoint = endpoint,
@@ -124,6 +158,20 @@ static void in_the_middle(int32_t port) {
     int lock = open(file, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     CHECK(lock >= 0);
     CHECK_INT(0, flock(lock, LOCK_EX));
+    /* An etcd that starts and never answers. */
+    int script = open(mute, O_CREAT | O_WRONLY | O_CLOEXEC, 0700);
+    CHECK(script >= 0);
+    static const char text[] = "#!/bin/sh\nexec sleep 1000\n";
+    CHECK_INT(sizeof text - 1, write(script, text, sizeof text - 1));
+    CHECK_INT(0, close(script));
+    rp_etcd_server_config etcd_config = {
+        .struct_size = sizeof etcd_config, .binary = mute, .output_fd = -1};
+    rp_backend backend = value_backend(&place);
+    middle.no_etcd = (rp_store_etcd_config){.struct_size = sizeof middle.no_etcd,
+                                            .endpoint = "etcd://127.0.0.1:1"};
+    CHECK_OK(rp_etcd_server_start(&etcd_config, 3000, &middle.etcd, ERR));
+    place.users++;
+    CHECK_OK(rp_member_open_backend(&member_config, &backend, &middle.meeting, ERR));
     CHECK_OK(rp_store_open_hash(&middle.hash, ERR));
     CHECK_OK(rp_store_start(middle.store, &get, &middle.op, ERR));
     CHECK_OK(rp_member_open(&member_config, &middle.joining, ERR));
@@ -161,11 +209,15 @@ static void in_the_middle(int32_t port) {
     CHECK_OK(rp_store_barrier(middle.store, "b", 1, 2, 5000, ERR));
     CHECK_OK(rp_member_cancel(middle.joining, ERR));
     CHECK_OK(rp_member_cancel(middle.member, ERR));
+    CHECK_OK(rp_member_cancel(middle.meeting, ERR));
     CHECK_OK(rp_agent_stop(middle.agent, 15, 1000, ERR));
     for (int i = 0; i < WAITS; i++) {
         void *code;
         CHECK_INT(0, pthread_join(threads[i], &code));
-        int32_t want = i == 6 || i == 8 ? RP_ERR_CANCELED : i >= 9 ? RP_ERR_TIMEOUT : RP_OK;
+        int32_t want = i == 6 || i == 8 || i == 12 ? RP_ERR_CANCELED
+                       : i == 11                   ? RP_ERR_CONNECTION
+                       : i >= 9                    ? RP_ERR_TIMEOUT
+                                                   : RP_OK;
         if (want != (intptr_t)code) {
             FAIL("call %d: %s, want %s", i, rp_code_name((int32_t)(intptr_t)code),
                  rp_code_name(want));
@@ -176,7 +228,10 @@ static void in_the_middle(int32_t port) {
     CHECK_OK(rp_store_close(middle.hash, ERR));
     CHECK_OK(rp_member_close(middle.joining, ERR));
     CHECK_OK(rp_member_close(middle.member, ERR));
+    CHECK_OK(rp_member_close(middle.meeting, ERR));
     CHECK_OK(rp_agent_close(middle.agent, ERR));
+    CHECK_OK(rp_etcd_server_stop(middle.etcd, ERR));
+    CHECK_INT(0, unlink(mute));
     CHECK_INT(0, unlink(file));
     CHECK_INT(0, close(lock));
 }

@@ -1,9 +1,11 @@
 /* 64 threads over all functions, on objects that they share and that are closed under
  * them: every call ends, with a code that it may have. */
 #include <poll.h>
+#include <sched.h>
 #include <stdatomic.h>
 
-#include "check.h"
+#include "etcd.h"
+#include "value.h"
 
 #define THREADS 64
 #define ROUNDS 600
@@ -16,11 +18,15 @@ static struct {
     _Atomic uint64_t member[SHARED];
     _Atomic uint64_t agent[SHARED];
     _Atomic uint64_t server;
+    _Atomic uint64_t etcd;
 } shared;
 
 static char endpoint[32], file[64];
-static int32_t port;
-static _Atomic int64_t calls, records;
+static int32_t port, etcd_port; /* of an etcd; 0: there is none */
+static _Atomic int64_t calls, records, notices, noticed;
+
+/* Where members meet that were opened with a backend. */
+static value places[2] = {{.mu = PTHREAD_MUTEX_INITIALIZER}, {.mu = PTHREAD_MUTEX_INITIALIZER}};
 
 /* What may come of a call on objects that others close. */
 static void may(int32_t code) {
@@ -54,10 +60,17 @@ static uint64_t put(_Atomic uint64_t *into, uint64_t id, unsigned *seed) {
     return atomic_exchange(&into[rand_r(seed) % SHARED], id);
 }
 
+/* An etcd, if there is one, or one that nobody would find. */
+static rp_store_etcd_config etcd_config(char *text, size_t size) {
+    snprintf(text, size, "etcd://127.0.0.1:%d", etcd_port != 0 ? etcd_port : 1);
+    return (rp_store_etcd_config){.struct_size = sizeof(rp_store_etcd_config),
+                                  .endpoint = text};
+}
+
 static void replace_store(unsigned *seed) {
     rp_store store = {0};
     int32_t code;
-    switch (rand_r(seed) % 4) {
+    switch (rand_r(seed) % 5) {
     case 0: {
         rp_store_config config = {sizeof config, "127.0.0.1", port};
         code = rp_store_connect(&config, 5000, &store, ERR);
@@ -68,7 +81,13 @@ static void replace_store(unsigned *seed) {
         code = rp_store_open_file(&config, 5000, &store, ERR);
         break;
     }
-    case 2:
+    case 2: {
+        char text[64];
+        rp_store_etcd_config config = etcd_config(text, sizeof text);
+        code = rp_store_open_etcd(&config, etcd_port != 0 ? 20000 : 5, &store, ERR);
+        break;
+    }
+    case 3:
         code = rp_store_open_prefix((rp_store){pick(shared.store, seed)}, "p", 1, &store, ERR);
         break;
     default:
@@ -142,6 +161,11 @@ static void use_store(unsigned *seed) {
     rp_list_free(&list);
 }
 
+static void count_notice(void *user) {
+    CHECK(user == &notices);
+    atomic_fetch_add(&noticed, 1);
+}
+
 static void use_op(unsigned *seed) {
     rp_op op = {pick(shared.op, seed)};
     rp_store_result result = {.struct_size = sizeof result};
@@ -153,9 +177,11 @@ static void use_op(unsigned *seed) {
                                 .number = 1};
     rp_store_config dial = {sizeof dial, "127.0.0.1", port};
     rp_store_file_config open = {sizeof open, file, -1, 0};
+    char text[64];
+    rp_store_etcd_config etcd = etcd_config(text, sizeof text);
     struct pollfd p = {.events = POLLIN};
     int32_t code;
-    switch (rand_r(seed) % 8) {
+    switch (rand_r(seed) % 9) {
     case 0:
         may(rp_op_wait(op, rand_r(seed) % 5, ERR));
         break;
@@ -177,8 +203,16 @@ static void use_op(unsigned *seed) {
             poll(&p, 1, 1); /* another thread may close it meanwhile: nothing is read */
         }
         break;
+    case 4:
+        code = rp_op_notify(op, count_notice, &notices, ERR);
+        may(code);
+        if (code == RP_OK) {
+            atomic_fetch_add(&notices, 1);
+        }
+        break;
     default:
-        code = rand_r(seed) % 3 == 0 ? rp_store_connect_start(&dial, 1000, &op, ERR)
+        code = rand_r(seed) % 3 == 0   ? rp_store_connect_start(&dial, 1000, &op, ERR)
+               : rand_r(seed) % 3 == 0 ? rp_store_open_etcd_start(&etcd, 1000, &op, ERR)
                : rand_r(seed) % 3 == 0
                    ? rp_store_open_file_start(&open, 1000, &op, ERR)
                    : rp_store_start((rp_store){pick(shared.store, seed)}, &request, &op, ERR);
@@ -205,7 +239,7 @@ static void use_member(unsigned *seed) {
     size_t size = sizeof text;
     int32_t number, code;
     rp_store store;
-    switch (rand_r(seed) % 12) {
+    switch (rand_r(seed) % 13) {
     case 0:
         may(rp_member_next(m, 5, &outcome, ERR));
         break;
@@ -245,6 +279,16 @@ static void use_member(unsigned *seed) {
             may(rp_member_set_closed(m, "stress", 2, ERR));
         }
         break;
+    case 11: {
+        int which = rand_r(seed) % 2;
+        rp_backend backend = value_backend(&places[which]);
+        pthread_mutex_lock(&places[which].mu);
+        places[which].users++;
+        pthread_mutex_unlock(&places[which].mu);
+        CHECK_OK(rp_member_open_backend(&config, &backend, &m, ERR));
+        may(rp_member_close((rp_member){put(shared.member, m.id, seed)}, ERR));
+        break;
+    }
     default:
         CHECK_OK(rp_member_open(&config, &m, ERR));
         may(rp_member_close((rp_member){put(shared.member, m.id, seed)}, ERR));
@@ -304,10 +348,13 @@ static void use_rest(unsigned *seed) {
     static __thread rp_log_record record = {.struct_size = sizeof(rp_log_record)};
     rp_usage usage = {.struct_size = sizeof usage};
     rp_store_server_config config = {sizeof config, "127.0.0.1", 0};
+    rp_etcd_server_config etcd_config = {
+        .struct_size = sizeof etcd_config, .binary = "/bin/false", .output_fd = -1};
+    rp_etcd_server etcd;
     rp_store_server server;
     int64_t number;
     int32_t bound;
-    switch (rand_r(seed) % 8) {
+    switch (rand_r(seed) % 10) {
     case 0:
         may(rp_log_next(&record, ERR));
         break;
@@ -330,6 +377,16 @@ static void use_rest(unsigned *seed) {
         break;
     case 6:
         may(rp_store_server_port((rp_store_server){atomic_load(&shared.server)}, &bound, ERR));
+        break;
+    case 7: /* a process each time: not so often */
+        if (rand_r(seed) % 4 == 0) {
+            CHECK_OK(rp_etcd_server_start(&etcd_config, 1000, &etcd, ERR));
+            may(rp_etcd_server_stop((rp_etcd_server){atomic_exchange(&shared.etcd, etcd.id)},
+                                    ERR));
+        }
+        break;
+    case 8:
+        may(rp_etcd_server_ready((rp_etcd_server){atomic_load(&shared.etcd)}, 2, &bound, ERR));
         break;
     default:
         CHECK(rp_abi_version() == RP_ABI_VERSION && rp_version()[0] != 0);
@@ -365,12 +422,23 @@ static void *work(void *argument) {
     return NULL;
 }
 
+static int users(int place) {
+    pthread_mutex_lock(&places[place].mu);
+    int n = places[place].users;
+    pthread_mutex_unlock(&places[place].mu);
+    return n;
+}
+
 int main(void) {
     pthread_t threads[THREADS];
     alarm(100);
     own_endpoint(endpoint, sizeof endpoint);
     snprintf(file, sizeof file, "/tmp/rallypoint-stress-%d", (int)getpid());
     rp_store_server server = start_server(&port);
+    rp_etcd_server etcd = {0};
+    if (etcd_binary() != NULL) {
+        etcd = start_etcd(etcd_binary(), &etcd_port);
+    }
     for (uintptr_t i = 0; i < THREADS; i++) {
         threads[i] = start_thread(work, (void *)(i + 1));
     }
@@ -385,9 +453,21 @@ int main(void) {
         may(rp_member_close((rp_member){shared.member[i]}, ERR));
     }
     may(rp_store_server_stop((rp_store_server){shared.server}, ERR));
+    may(rp_etcd_server_stop((rp_etcd_server){shared.etcd}, ERR));
     CHECK_OK(rp_store_server_stop(server, ERR));
+    if (etcd.id != 0) {
+        CHECK_OK(rp_etcd_server_stop(etcd, ERR));
+    }
     CHECK_INT(0, handles_open());
     CHECK(calls > THREADS * ROUNDS / 2);
+    /* Every operation has ended and said so, and the backends are given back: soon, since
+     * the alarm would end this. */
+    while (atomic_load(&noticed) != atomic_load(&notices) || users(0) != 0 || users(1) != 0) {
+        sched_yield();
+    }
+    for (int i = 0; i < 2; i++) {
+        free(places[i].state);
+    }
     unlink(file);
     return 0;
 }
