@@ -15,10 +15,13 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <memory>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,9 @@ using Duration = std::chrono::milliseconds;
 
 // No limit, as a timeout.
 inline constexpr Duration forever{-1};
+
+// Names and values, as in --rdzv-conf.
+using Options = std::vector<std::pair<std::string, std::string>>;
 
 // What went wrong. what() is for people; code() is an rp_code.
 class Error : public std::runtime_error {
@@ -106,6 +112,20 @@ template <typename Texts> std::vector<rp_bytes> array(const Texts &texts) {
     return items;
 }
 
+// The options in C; they are good as long as the texts are.
+inline std::vector<rp_option> array(const Options &options) {
+    std::vector<rp_option> items;
+    for (const auto &[key, value] : options) {
+        items.push_back(rp_option{key.c_str(), value.c_str()});
+    }
+    return items;
+}
+
+// NULL for an empty text.
+inline const char *pointer(const std::string &text) {
+    return text.empty() ? nullptr : text.c_str();
+}
+
 inline std::vector<const char *> pointers(const std::vector<std::string> &texts) {
     std::vector<const char *> items;
     for (const auto &text : texts) {
@@ -163,7 +183,75 @@ inline std::string version() {
     return rp_version();
 }
 
-// A key-value store.
+// An operation in the background, whose result is a T. Destroying one cancels it if it is
+// under way, and does not wait; its store may be closed before it.
+template <typename T> class Operation : public detail::Owner<rp_op, rp_op_free> {
+  public:
+    using Owner::Owner;
+
+    // Waits for its end, which is an Error if it failed. False: it is still under way.
+    bool wait(Duration timeout = forever) const {
+        return detail::done(
+            [&](rp_error *err) { return rp_op_wait(handle(), timeout.count(), err); });
+    }
+
+    // A descriptor that poll(2) finds readable as soon as it has ended.
+    int fd() const {
+        std::int32_t fd = -1;
+        detail::done([&](rp_error *err) { return rp_op_fd(handle(), &fd, err); });
+        return fd;
+    }
+
+    // Has `call` called once as soon as it has ended, or at once if it has: on a thread of
+    // the library, also if this object is destroyed before. It should not wait, and an
+    // exception ends the program.
+    void notify(std::function<void()> call) {
+        auto held = std::make_unique<std::function<void()>>(std::move(call));
+        detail::done([&](rp_error *err) {
+            return rp_op_notify(
+                handle(),
+                [](void *user) noexcept {
+                    std::unique_ptr<std::function<void()>>(
+                        static_cast<std::function<void()> *>(user))
+                        ->operator()();
+                },
+                held.get(), err);
+        });
+        held.release(); // by the call
+    }
+
+    // Asks it to end soon.
+    void cancel() {
+        detail::done([&](rp_error *err) { return rp_op_cancel(handle(), err); });
+    }
+
+    // Waits for its end and takes its result, for once: again is RP_ERR_INVALID.
+    T result() {
+        wait();
+        struct Result : rp_store_result {
+            Result() : rp_store_result{} {
+                struct_size = sizeof(rp_store_result);
+            }
+            ~Result() {
+                rp_store_result_free(this);
+            }
+        } taken;
+        detail::done([&](rp_error *err) { return rp_op_result(handle(), &taken, err); });
+        if constexpr (std::is_same_v<T, bool>) {
+            return taken.number != 0;
+        } else if constexpr (std::is_integral_v<T>) {
+            return taken.number;
+        } else if constexpr (std::is_same_v<T, std::string>) {
+            return detail::take(taken.value);
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+            return detail::take(taken.list);
+        } else if constexpr (!std::is_void_v<T>) {
+            return T(taken.store);
+        }
+    }
+};
+
+// A key-value store. start_x(...) begins what x(...) does, and returns at once.
 class Store : public detail::Owner<rp_store, rp_store_close> {
   public:
     using Owner::Owner;
@@ -171,30 +259,49 @@ class Store : public detail::Owner<rp_store, rp_store_close> {
     // A server of TCPStore: PyTorch's own, StoreServer, or the store of a round.
     static Store connect(const std::string &host, int port,
                          Duration timeout = std::chrono::seconds(300)) {
-        rp_store_config config{};
-        config.struct_size = sizeof config;
-        config.host = host.c_str();
-        config.port = port;
-        rp_store store{};
-        detail::done([&](rp_error *err) {
-            return rp_store_connect(&config, timeout.count(), &store, err);
-        });
-        return Store(store);
+        const rp_store_config config{sizeof config, host.c_str(), port};
+        return open(rp_store_connect, config, timeout);
+    }
+
+    static Operation<Store> start_connect(const std::string &host, int port,
+                                          Duration timeout = std::chrono::seconds(300)) {
+        const rp_store_config config{sizeof config, host.c_str(), port};
+        return start_open(rp_store_connect_start, config, timeout);
     }
 
     // A file, shared with PyTorch's FileStore.
     static Store file(const std::string &path, std::int64_t world_size = 0,
                       Duration timeout = std::chrono::seconds(300), std::uint32_t flags = 0) {
-        rp_store_file_config config{};
-        config.struct_size = sizeof config;
-        config.path = path.c_str();
-        config.world_size = world_size;
-        config.flags = flags;
-        rp_store store{};
-        detail::done([&](rp_error *err) {
-            return rp_store_open_file(&config, timeout.count(), &store, err);
-        });
-        return Store(store);
+        const rp_store_file_config config{sizeof config, path.c_str(), world_size, flags};
+        return open(rp_store_open_file, config, timeout);
+    }
+
+    static Operation<Store> start_file(const std::string &path, std::int64_t world_size = 0,
+                                       Duration timeout = std::chrono::seconds(300),
+                                       std::uint32_t flags = 0) {
+        const rp_store_file_config config{sizeof config, path.c_str(), world_size, flags};
+        return start_open(rp_store_open_file_start, config, timeout);
+    }
+
+    // An etcd, "etcd://host:2379", shared with all that open it with one prefix. An empty
+    // prefix: that of option key_prefix, or else the usual one.
+    static Store etcd(const std::string &endpoint, const std::string &prefix = "",
+                      Duration timeout = std::chrono::seconds(300),
+                      const Options &options = {}) {
+        const auto pairs = detail::array(options);
+        const rp_store_etcd_config config{sizeof config, endpoint.c_str(),
+                                          detail::pointer(prefix), pairs.data(), pairs.size()};
+        return open(rp_store_open_etcd, config, timeout);
+    }
+
+    static Operation<Store> start_etcd(const std::string &endpoint,
+                                       const std::string &prefix = "",
+                                       Duration timeout = std::chrono::seconds(300),
+                                       const Options &options = {}) {
+        const auto pairs = detail::array(options);
+        const rp_store_etcd_config config{sizeof config, endpoint.c_str(),
+                                          detail::pointer(prefix), pairs.data(), pairs.size()};
+        return start_open(rp_store_open_etcd_start, config, timeout);
     }
 
     // The memory of this process.
@@ -320,13 +427,9 @@ class Store : public detail::Owner<rp_store, rp_store_close> {
 
     void multi_set(const std::vector<std::pair<std::string, std::string>> &pairs,
                    Timeout timeout = {}) {
-        std::vector<rp_bytes> keys, values;
-        for (const auto &[key, value] : pairs) {
-            keys.push_back(detail::bytes(key));
-            values.push_back(detail::bytes(value));
-        }
+        const auto c = columns(pairs);
         detail::done([&](rp_error *err) {
-            return rp_store_multi_set(handle(), keys.data(), values.data(), keys.size(),
+            return rp_store_multi_set(handle(), c.first.data(), c.second.data(), c.first.size(),
                                       limit(timeout), err);
         });
     }
@@ -366,7 +469,156 @@ class Store : public detail::Owner<rp_store, rp_store_close> {
         });
     }
 
+    Operation<void> start_set(std::string_view key, std::string_view value,
+                              Timeout timeout = {}) const {
+        rp_store_request r = request(RP_STORE_SET, key);
+        r.value = detail::bytes(value);
+        return start<void>(r, timeout);
+    }
+
+    Operation<std::string> start_get(std::string_view key, Timeout timeout = {}) const {
+        return start<std::string>(request(RP_STORE_GET, key), timeout);
+    }
+
+    Operation<std::int64_t> start_add(std::string_view key, std::int64_t amount,
+                                      Timeout timeout = {}) const {
+        rp_store_request r = request(RP_STORE_ADD, key);
+        r.number = amount;
+        return start<std::int64_t>(r, timeout);
+    }
+
+    Operation<std::string> start_compare_set(std::string_view key, std::string_view expected,
+                                             std::string_view desired,
+                                             Timeout timeout = {}) const {
+        rp_store_request r = request(RP_STORE_COMPARE_SET, key);
+        r.expected = detail::bytes(expected);
+        r.value = detail::bytes(desired);
+        return start<std::string>(r, timeout);
+    }
+
+    Operation<void> start_append(std::string_view key, std::string_view value,
+                                 Timeout timeout = {}) const {
+        rp_store_request r = request(RP_STORE_APPEND, key);
+        r.value = detail::bytes(value);
+        return start<void>(r, timeout);
+    }
+
+    Operation<bool> start_check(const std::vector<std::string> &keys,
+                                Timeout timeout = {}) const {
+        return start_keys<bool>(RP_STORE_CHECK, keys, timeout);
+    }
+
+    Operation<void> start_wait(const std::vector<std::string> &keys,
+                               Timeout timeout = {}) const {
+        return start_keys<void>(RP_STORE_WAIT, keys, timeout);
+    }
+
+    Operation<bool> start_remove(std::string_view key, Timeout timeout = {}) const {
+        return start<bool>(request(RP_STORE_DELETE, key), timeout);
+    }
+
+    Operation<std::int64_t> start_num_keys(Timeout timeout = {}) const {
+        return start<std::int64_t>(request(RP_STORE_NUM_KEYS), timeout);
+    }
+
+    Operation<std::vector<std::string>> start_list_keys(Timeout timeout = {}) const {
+        return start<std::vector<std::string>>(request(RP_STORE_LIST_KEYS), timeout);
+    }
+
+    Operation<std::vector<std::string>> start_multi_get(const std::vector<std::string> &keys,
+                                                        Timeout timeout = {}) const {
+        return start_keys<std::vector<std::string>>(RP_STORE_MULTI_GET, keys, timeout);
+    }
+
+    Operation<void>
+    start_multi_set(const std::vector<std::pair<std::string, std::string>> &pairs,
+                    Timeout timeout = {}) const {
+        const auto c = columns(pairs);
+        rp_store_request r = request(RP_STORE_MULTI_SET);
+        r.keys = c.first.data();
+        r.values = c.second.data();
+        r.keys_len = r.values_len = c.first.size();
+        return start<void>(r, timeout);
+    }
+
+    Operation<void> start_queue_push(std::string_view key, std::string_view value,
+                                     Timeout timeout = {}) const {
+        rp_store_request r = request(RP_STORE_QUEUE_PUSH, key);
+        r.value = detail::bytes(value);
+        return start<void>(r, timeout);
+    }
+
+    Operation<std::string> start_queue_pop(std::string_view key, bool block = true,
+                                           Timeout timeout = {}) const {
+        rp_store_request r = request(RP_STORE_QUEUE_POP, key);
+        r.block = block ? 1 : 0;
+        return start<std::string>(r, timeout);
+    }
+
+    Operation<std::int64_t> start_queue_len(std::string_view key, Timeout timeout = {}) const {
+        return start<std::int64_t>(request(RP_STORE_QUEUE_LEN, key), timeout);
+    }
+
+    Operation<void> start_barrier(std::string_view key, std::int64_t world_size,
+                                  Timeout timeout = {}) const {
+        rp_store_request r = request(RP_STORE_BARRIER, key);
+        r.number = world_size;
+        return start<void>(r, timeout);
+    }
+
   private:
+    template <typename Function, typename Config>
+    static Store open(Function *function, const Config &config, Duration timeout) {
+        rp_store store{};
+        detail::done(
+            [&](rp_error *err) { return function(&config, timeout.count(), &store, err); });
+        return Store(store);
+    }
+
+    template <typename Function, typename Config>
+    static Operation<Store> start_open(Function *function, const Config &config,
+                                       Duration timeout) {
+        rp_op op{};
+        detail::done(
+            [&](rp_error *err) { return function(&config, timeout.count(), &op, err); });
+        return Operation<Store>(op);
+    }
+
+    static rp_store_request request(rp_store_op op, std::string_view key = {}) {
+        rp_store_request r{};
+        r.struct_size = sizeof r;
+        r.op = op;
+        r.key = detail::bytes(key);
+        return r;
+    }
+
+    template <typename T> Operation<T> start(rp_store_request r, Timeout timeout) const {
+        r.timeout_ms = limit(timeout);
+        rp_op op{};
+        detail::done([&](rp_error *err) { return rp_store_start(handle(), &r, &op, err); });
+        return Operation<T>(op);
+    }
+
+    template <typename T>
+    Operation<T> start_keys(rp_store_op op, const std::vector<std::string> &keys,
+                            Timeout timeout) const {
+        const auto k = detail::array(keys);
+        rp_store_request r = request(op);
+        r.keys = k.data();
+        r.keys_len = k.size();
+        return start<T>(r, timeout);
+    }
+
+    static std::pair<std::vector<rp_bytes>, std::vector<rp_bytes>>
+    columns(const std::vector<std::pair<std::string, std::string>> &pairs) {
+        std::pair<std::vector<rp_bytes>, std::vector<rp_bytes>> columns;
+        for (const auto &[key, value] : pairs) {
+            columns.first.push_back(detail::bytes(key));
+            columns.second.push_back(detail::bytes(value));
+        }
+        return columns;
+    }
+
     std::int64_t limit(Timeout timeout) const noexcept {
         return timeout.value_or(timeout_).count();
     }
@@ -399,7 +651,166 @@ class StoreServer : public detail::Owner<rp_store_server, rp_store_server_stop> 
     }
 };
 
-using Options = std::vector<std::pair<std::string, std::string>>;
+// Which etcd to start, and how: rp_etcd_server_config. Empty texts are NULL there.
+struct EtcdServerConfig {
+    std::string binary;
+    std::string beside;
+    std::string data_dir; // empty: a temporary one
+    int retries = 3;
+    int output_fd = -1; // -1: what the etcd writes is dropped
+};
+
+// An etcd of one member on 127.0.0.1, which ends with this object, and with this process.
+// It starts from the beginning; ready() waits until it answers.
+class EtcdServer : public detail::Owner<rp_etcd_server, rp_etcd_server_stop> {
+  public:
+    explicit EtcdServer(const EtcdServerConfig &config = {},
+                        Duration timeout = std::chrono::seconds(60))
+        : Owner(start(config, timeout)) {}
+
+    // Waits until it answers, and returns its port. An Error if it does not within the
+    // timeout of its start.
+    int ready() const {
+        return *ready_within(forever);
+    }
+
+    // The same, for at most so long; nothing says: not yet, ask again.
+    std::optional<int> ready_within(Duration timeout) const {
+        std::int32_t port = 0;
+        if (!detail::done([&](rp_error *err) {
+                return rp_etcd_server_ready(handle(), timeout.count(), &port, err);
+            })) {
+            return std::nullopt;
+        }
+        return port;
+    }
+
+    // Its endpoint, for Store::etcd and MemberConfig; waits as ready() does.
+    std::string endpoint() const {
+        return "etcd://127.0.0.1:" + std::to_string(ready());
+    }
+
+  private:
+    static rp_etcd_server start(const EtcdServerConfig &config, Duration timeout) {
+        rp_etcd_server_config c{};
+        c.struct_size = sizeof c;
+        c.binary = detail::pointer(config.binary);
+        c.beside = detail::pointer(config.beside);
+        c.data_dir = detail::pointer(config.data_dir);
+        c.retries = config.retries;
+        c.output_fd = config.output_fd;
+        rp_etcd_server server{};
+        detail::done([&](rp_error *err) {
+            return rp_etcd_server_start(&c, timeout.count(), &server, err);
+        });
+        return server;
+    }
+};
+
+// A place of your own where the nodes of a run meet: a value that they all share, and that
+// can be compared and set. To be derived from.
+//
+// The methods run on threads of the library, several at once, may wait, but not for ever,
+// and must not close or destroy the member. An Error that they throw keeps its code:
+// RP_ERR_CONNECTION is tried again, every other one ends the member's part in the run. All
+// else that they throw counts as RP_ERR_CONNECTION, except std::logic_error and
+// std::bad_alloc, which end it with RP_ERR_STATE.
+class Backend {
+  public:
+    // What is stored, if anything is, and the token that stands for it: any bytes, which
+    // are others after each write.
+    struct Value {
+        std::optional<std::string> state;
+        std::string token;
+    };
+
+    // What is stored after a set, and whether that is because of it.
+    struct Written {
+        Value value;
+        bool stored = false;
+    };
+
+    virtual ~Backend() = default;
+
+    virtual Value get() = 0;
+
+    // Stores `state` if `token` stands for what is stored (one that is not known is an old
+    // one), or, without a token, if nothing is stored.
+    virtual Written set(std::string_view state, std::optional<std::string_view> token) = 0;
+};
+
+namespace detail {
+
+// A backend as the functions of rp_backend; `user` is a shared_ptr that is given back with
+// release.
+struct BackendTable {
+    using Held = std::shared_ptr<Backend>;
+
+    static rp_backend of(Held *held) {
+        return rp_backend{sizeof(rp_backend), held, get, set, release};
+    }
+
+    static std::int32_t get(void *user, rp_backend_reply *reply, rp_error *err) {
+        return guarded(err, [&] {
+            return answer(Backend::Written{(*static_cast<Held *>(user))->get(), false}, reply,
+                          err);
+        });
+    }
+
+    static std::int32_t set(void *user, const void *state, std::size_t state_len,
+                            const void *token, std::size_t token_len, rp_backend_reply *reply,
+                            rp_error *err) {
+        return guarded(err, [&] {
+            std::optional<std::string_view> known;
+            if (token != nullptr) {
+                known.emplace(static_cast<const char *>(token), token_len);
+            }
+            return answer((*static_cast<Held *>(user))
+                              ->set({static_cast<const char *>(state), state_len}, known),
+                          reply, err);
+        });
+    }
+
+    static void release(void *user) {
+        delete static_cast<Held *>(user);
+    }
+
+  private:
+    static std::int32_t answer(const Backend::Written &written, rp_backend_reply *reply,
+                               rp_error *err) {
+        const auto &[state, token] = written.value;
+        return rp_backend_answer(reply, state ? state->data() : nullptr,
+                                 state ? state->size() : 0, token.data(), token.size(),
+                                 written.stored ? 1 : 0, err);
+    }
+
+    // No exception may pass through the library.
+    template <typename Call> static std::int32_t guarded(rp_error *err, Call &&call) noexcept {
+        try {
+            return call();
+        } catch (const Error &e) {
+            return fail(err, e.code() > RP_PENDING ? e.code() : RP_ERR_INTERNAL, e.what());
+        } catch (const std::logic_error &e) {
+            return fail(err, RP_ERR_STATE, e.what());
+        } catch (const std::bad_alloc &e) {
+            return fail(err, RP_ERR_STATE, e.what());
+        } catch (const std::exception &e) {
+            return fail(err, RP_ERR_CONNECTION, e.what());
+        } catch (...) {
+            return fail(err, RP_ERR_CONNECTION, "the backend threw what is no std::exception");
+        }
+    }
+
+    static std::int32_t fail(rp_error *err, std::int32_t code, const char *text) noexcept {
+        err->code = code;
+        const std::size_t len =
+            std::string_view(text).copy(err->message, sizeof err->message - 1);
+        err->message[len] = 0;
+        return code;
+    }
+};
+
+} // namespace detail
 
 // What a node brings to a rendezvous: rp_member_config.
 struct MemberConfig {
@@ -413,17 +824,14 @@ struct MemberConfig {
 
     // Calls with the same in C; its pointers are good during the call only.
     template <typename Call> auto with(Call &&call) const {
-        std::vector<rp_option> pairs;
-        for (const auto &[key, value] : options) {
-            pairs.push_back(rp_option{key.c_str(), value.c_str()});
-        }
+        const auto pairs = detail::array(options);
         rp_member_config config{};
         config.struct_size = sizeof config;
         config.run_id = run_id.c_str();
         config.endpoint = endpoint.c_str();
         config.min_nodes = min_nodes;
         config.max_nodes = max_nodes;
-        config.local_addr = local_addr.empty() ? nullptr : local_addr.c_str();
+        config.local_addr = detail::pointer(local_addr);
         config.options = pairs.data();
         config.options_len = pairs.size();
         config.flags = environment ? RP_MEMBER_ENVIRONMENT : 0;
@@ -444,6 +852,12 @@ struct Outcome {
 class Member : public detail::Owner<rp_member, rp_member_close> {
   public:
     explicit Member(const MemberConfig &config) : Owner(open(config)) {}
+
+    // A member whose run meets in `backend`, which is kept until no method of it will be
+    // called any more: that may be shortly after the member's end. config.endpoint is a
+    // name for people.
+    Member(const MemberConfig &config, std::shared_ptr<Backend> backend)
+        : Owner(open(config, std::move(backend))) {}
 
     // Joins the next round and waits for this node's place in it.
     Outcome next() {
@@ -551,6 +965,22 @@ class Member : public detail::Owner<rp_member, rp_member_close> {
         });
         return member;
     }
+
+    static rp_member open(const MemberConfig &config, std::shared_ptr<Backend> backend) {
+        if (backend == nullptr) {
+            throw Error(RP_ERR_INVALID, false, "the backend is nullptr");
+        }
+        auto held = std::make_unique<std::shared_ptr<Backend>>(std::move(backend));
+        const rp_backend table = detail::BackendTable::of(held.get());
+        rp_member member{};
+        detail::done([&](rp_error *err) {
+            return config.with([&](const rp_member_config &c) {
+                return rp_member_open_backend(&c, &table, &member, err);
+            });
+        });
+        held.release(); // by BackendTable::release
+        return member;
+    }
 };
 
 // What an agent runs: the fields of rp_agent_config that most programs need. `more` may
@@ -640,9 +1070,6 @@ class Agent : public detail::Owner<rp_agent, rp_agent_close> {
         return config.rendezvous.with([&](const rp_member_config &rendezvous) {
             const auto argv = detail::pointers(config.argv);
             const auto environment = detail::pointers(config.environment);
-            const auto text = [](const std::string &s) {
-                return s.empty() ? nullptr : s.c_str();
-            };
             rp_agent_config c{};
             c.struct_size = sizeof c;
             c.argv = argv.data();
@@ -652,9 +1079,9 @@ class Agent : public detail::Owner<rp_agent, rp_agent_close> {
             c.workers = config.workers;
             c.rendezvous = config.rendezvous.endpoint.empty() ? nullptr : &rendezvous;
             c.max_restarts = config.max_restarts;
-            c.log_dir = text(config.log_dir);
-            c.redirects = text(config.redirects);
-            c.tee = text(config.tee);
+            c.log_dir = detail::pointer(config.log_dir);
+            c.redirects = detail::pointer(config.redirects);
+            c.tee = detail::pointer(config.tee);
             c.flags = config.flags;
             if (config.more) {
                 config.more(c);
