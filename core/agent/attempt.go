@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,9 +44,16 @@ func (a *Agent) start() (*attempt, error) {
 	if err != nil {
 		return nil, &StartError{-1, err}
 	}
+	sets, err := a.plan(logs)
+	if err != nil {
+		if stop := a.interrupted(); stop != nil {
+			return nil, stop
+		}
+		return nil, &StartError{-1, err}
+	}
 	t := &attempt{logs: logs, oom: a.oom, ended: make(map[int]*process)}
 	t.oom.reset()
-	launches, names, err := a.launches(t)
+	launches, names, err := a.launches(t, sets)
 	if err == nil {
 		err = logs.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
 	}
@@ -78,8 +87,54 @@ func (a *Agent) start() (*attempt, error) {
 	return t, nil
 }
 
-// launches prepares the start of each worker.
-func (a *Agent) launches(t *attempt) ([]launch, []logNames, error) {
+// plan decides where the workers write, and makes the variables that they get.
+func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
+	planner := a.spec.Logs.Planner
+	if planner == nil {
+		if logs.plan, err = logs.layout(a.spec.Workers); err != nil {
+			return nil, err
+		}
+	}
+	s := a.seat
+	for local := range a.spec.Workers {
+		p := place{
+			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
+			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, timers: a.timers,
+			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
+		}
+		if logs.plan != nil {
+			p.errorFile = logs.plan.workers[local].errorFile
+		}
+		sets = append(sets, additions(&a.spec, p))
+	}
+	if planner == nil {
+		return sets, nil
+	}
+	envs := make([]map[string]string, len(sets))
+	for local, set := range sets {
+		envs[local] = make(map[string]string, len(set))
+		for _, v := range set {
+			envs[local][v[0]] = v[1]
+		}
+		delete(envs[local], envErrorFile) // the plug-in's to set
+	}
+	ctx, cancel := a.untilInterrupt(0)
+	defer cancel()
+	if logs.plan, envs, err = planner.plan(ctx, envs); err != nil {
+		return nil, err
+	}
+	for local, env := range envs {
+		sets[local] = nil
+		for _, name := range slices.Sorted(maps.Keys(env)) {
+			sets[local] = append(sets[local], [2]string{name, env[name]})
+		}
+		sets[local] = append(sets[local], [2]string{envMark, a.logs.mark})
+	}
+	return sets, nil
+}
+
+// launches prepares the start of each worker; sets are the variables that they get.
+func (a *Agent) launches(t *attempt, sets [][][2]string) ([]launch, []logNames, error) {
 	s := a.seat
 	var launches []launch
 	var names []logNames
@@ -101,12 +156,7 @@ func (a *Agent) launches(t *attempt) ([]launch, []logNames, error) {
 		if w.err != nil {
 			files[2] = w.err.Fd()
 		}
-		env := environment(&a.spec, place{
-			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
-			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, errorFile: w.errorFile, timers: a.timers,
-			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
-		})
-		launches = append(launches, launch{local, arguments(&a.spec, local), env, files, a.spec.cpus(local)})
+		launches = append(launches, launch{local, arguments(&a.spec, local), merge(a.spec.Environ, sets[local]), files, a.spec.cpus(local)})
 		names = append(names, logNames{a.spec.Role, hostName(), local, s.ranks.base + local})
 	}
 	return launches, names, nil
@@ -284,7 +334,7 @@ func (a *Agent) afterFailure(t *attempt, v verdict) (again bool, err error) {
 		return false, stop
 	}
 	a.recordEnds(t, own.Failures)
-	if path, _ := lookupEnv(a.spec.Environ, "TORCHELASTIC_ERROR_FILE"); path != "" {
+	if path, _ := lookupEnv(a.spec.Environ, envErrorFile); path != "" {
 		if err := own.handUp(path); err != nil {
 			a.log.Warn(err.Error())
 		}

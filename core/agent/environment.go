@@ -20,8 +20,9 @@ type place struct {
 	restarts, maxBudget int
 }
 
-// environment is the worker's: the agent's, and what A39 adds.
-func environment(s *Spec, p place) []string {
+// additions are the variables that A39 adds; of those with the same name the last one
+// counts.
+func additions(s *Spec, p place) [][2]string {
 	set := [][2]string{
 		{"RANK", strconv.Itoa(p.ranks.base + p.local)},
 		{"LOCAL_RANK", strconv.Itoa(p.local)},
@@ -38,7 +39,7 @@ func environment(s *Spec, p place) []string {
 		{"TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(p.maxBudget)},
 		{"TORCHELASTIC_RUN_ID", s.RunID},
 		{"TORCHELASTIC_USE_AGENT_STORE", "True"},
-		{"TORCHELASTIC_ERROR_FILE", p.errorFile},
+		{envErrorFile, p.errorFile},
 		{"RALLYPOINT_ROUND", strconv.FormatUint(p.round, 10)},
 	}
 	if _, given := lookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
@@ -54,8 +55,13 @@ func environment(s *Spec, p place) []string {
 			set = append(set, [2]string{hipDevices, devices[p.local]})
 		}
 	}
-	env := make([]string, 0, len(s.Environ)+len(set))
-	for _, entry := range s.Environ {
+	return set
+}
+
+// merge adds variables to an environment.
+func merge(environ []string, set [][2]string) []string {
+	env := make([]string, 0, len(environ)+len(set))
+	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
 		if !slices.ContainsFunc(set, func(v [2]string) bool { return v[0] == name }) {
 			env = append(env, entry)
@@ -68,6 +74,12 @@ func environment(s *Spec, p place) []string {
 	}
 	return env
 }
+
+// envErrorFile says where a worker leaves its error, and where this process does.
+const envErrorFile = "TORCHELASTIC_ERROR_FILE"
+
+// envMark marks the workers of one agent where the paths of their error files do not.
+const envMark = "RALLYPOINT_AGENT"
 
 // The variables that choose GPUs.
 const (

@@ -16,7 +16,7 @@ func testPlace(local int) place {
 // TestEnvironment holds all that A39 names, and nothing else.
 func TestEnvironment(t *testing.T) {
 	s := &Spec{RunID: "id", Role: "trainer", Workers: 2, Environ: []string{"A=1", "RANK=99", "A=2"}}
-	got := environment(s, testPlace(1))
+	got := merge(s.Environ, additions(s, testPlace(1)))
 	want := []string{
 		"A=1", "A=2", "RANK=3", "LOCAL_RANK=1", "GROUP_RANK=1", "ROLE_RANK=2", "ROLE_NAME=trainer", "LOCAL_WORLD_SIZE=2",
 		"WORLD_SIZE=6", "GROUP_WORLD_SIZE=3", "ROLE_WORLD_SIZE=4", "MASTER_ADDR=h", "MASTER_PORT=77",
@@ -27,7 +27,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	s.Environ = []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}
-	if value, _ := lookupEnv(environment(s, testPlace(0)), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
+	if value, _ := lookupEnv(merge(s.Environ, additions(s, testPlace(0))), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
 		t.Errorf("the user's TORCH_NCCL_ASYNC_ERROR_HANDLING becomes %q", value)
 	}
 }
@@ -44,7 +44,7 @@ func TestVirtualRank(t *testing.T) {
 		{[]string{"CUDA_VISIBLE_DEVICES=3,5", "HIP_VISIBLE_DEVICES="}, "5", ""},
 	} {
 		s := &Spec{Workers: 2, Environ: c.env, VirtualRank: true}
-		env := environment(s, testPlace(1))
+		env := merge(s.Environ, additions(s, testPlace(1)))
 		value := func(name string) string {
 			if v, ok := lookupEnv(env, name); ok {
 				return v

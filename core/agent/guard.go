@@ -112,10 +112,13 @@ func (g *guard) close() {
 	g.forker.reap(g.pid)
 }
 
-// marker is the part of the workers' TORCHELASTIC_ERROR_FILE that no other run
-// has.
+// marker is the part of the workers' TORCHELASTIC_ERROR_FILE, or of envMark, that no
+// other run has.
 func (t *logTree) marker() string {
-	if t.job == "" {
+	switch {
+	case t.mark != "":
+		return envMark + "=" + t.mark
+	case t.job == "":
 		return ""
 	}
 	return path.Base(t.job) + "/attempt_"

@@ -35,6 +35,10 @@ type LogSpec struct {
 	// OutFilters and ErrFilters are texts: a copied line that holds one of them
 	// also goes to filtered_stdout.log or filtered_stderr.log (A71).
 	OutFilters, ErrFilters []string
+
+	// Planner decides where each attempt's output goes, instead of all but
+	// PrefixTemplate and which filters there are; nil: nobody else does.
+	Planner *LogPlanner
 }
 
 // logTree is the log folder of one agent and its run:
@@ -43,14 +47,19 @@ type logTree struct {
 	spec   *LogSpec
 	log    *slog.Logger
 	base   string // made by us, to be removed if it stays empty; "" otherwise
-	job    string // "" without files
+	job    string // "" without files, and with a planner
+	mark   string // of a run with a planner, whose workers have it in envMark
 	starts map[int]int
 }
 
 // newLogTree makes the folders that all attempts share.
 func newLogTree(spec *LogSpec, runID string, log *slog.Logger) (*logTree, error) {
 	t := &logTree{spec: spec, log: log, starts: make(map[int]int)}
-	if spec.Dir == os.DevNull {
+	switch {
+	case spec.Planner != nil:
+		t.mark = newMark()
+		return t, nil
+	case spec.Dir == os.DevNull:
 		return t, nil
 	}
 	base := spec.Dir
@@ -118,9 +127,10 @@ func (t *logTree) close() {
 // attemptLogs is the open files of one attempt.
 type attemptLogs struct {
 	tree  *logTree
-	dir   string // "" without files
-	files []*os.File
-	pipes []*os.File // the ends that only the workers need
+	dir   string // "" without files, and with a planner
+	plan  *logPlan
+	files map[string]*os.File // by path: workers may share one
+	pipes []*os.File          // the ends that only the workers need
 	tails *tails
 	taps  []*tap
 }
@@ -128,7 +138,7 @@ type attemptLogs struct {
 // attempt makes the folder of the next attempt. What is there of earlier ones
 // stays (W1).
 func (t *logTree) attempt(restarts int) (*attemptLogs, error) {
-	a := &attemptLogs{tree: t}
+	a := &attemptLogs{tree: t, files: make(map[string]*os.File)}
 	if t.job == "" {
 		return a, nil
 	}
@@ -177,43 +187,70 @@ func (t *logTree) prefix(n logNames) string {
 	})
 }
 
-// worker makes the files of one worker.
-func (a *attemptLogs) worker(local int) (workerLog, error) {
-	var w workerLog
+// layout makes the folders of the workers and says where they write.
+func (a *attemptLogs) layout(workers int) (*logPlan, error) {
+	plan := &logPlan{workers: make([]logPaths, workers)}
 	if a.dir == "" {
-		return w, nil
+		return plan, nil
 	}
-	dir := a.dir + "/" + strconv.Itoa(local)
-	if err := os.Mkdir(dir, 0o777); err != nil {
-		return w, fmt.Errorf("cannot make the log folder of local rank %d: %w", local, err)
-	}
-	w.errorFile = dir + "/error.json"
 	spec := a.tree.spec
-	toFile := spec.Redirects.For(local) | spec.Tee.For(local)
-	shown := spec.Ranks == nil || slices.Contains(spec.Ranks, local)
-	for _, s := range []struct {
-		std  Std
-		name string
-		file **os.File
-	}{{StdOut, "stdout.log", &w.out}, {StdErr, "stderr.log", &w.err}} {
-		path := dir + "/" + s.name
-		if toFile&s.std == 0 {
-			if shown {
-				continue
+	plan.outFilter, plan.errFilter = a.dir+"/filtered_stdout.log", a.dir+"/filtered_stderr.log"
+	for local := range plan.workers {
+		dir := a.dir + "/" + strconv.Itoa(local)
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			return nil, fmt.Errorf("cannot make the log folder of local rank %d: %w", local, err)
+		}
+		w := &plan.workers[local]
+		w.errorFile = dir + "/error.json"
+		shown := spec.Ranks == nil || slices.Contains(spec.Ranks, local)
+		for _, s := range []struct {
+			std       Std
+			name      string
+			file, tee *string
+		}{{StdOut, "stdout.log", &w.out, &w.teeOut}, {StdErr, "stderr.log", &w.err, &w.teeErr}} {
+			tee := spec.Tee.For(local)&s.std != 0
+			switch {
+			case tee || spec.Redirects.For(local)&s.std != 0:
+				*s.file = dir + "/" + s.name
+			case !shown:
+				*s.file = os.DevNull // A68
 			}
-			path = os.DevNull // A68
+			if tee && shown {
+				*s.tee = *s.file
+			}
 		}
-		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
-		if err != nil {
-			return w, fmt.Errorf("cannot open a log file of local rank %d: %w", local, err)
-		}
-		a.files = append(a.files, file)
-		*s.file = file
-		if s.std == StdErr && path != os.DevNull {
-			w.errFile = path
-		}
+	}
+	return plan, nil
+}
+
+// worker opens the files of one worker.
+func (a *attemptLogs) worker(local int) (workerLog, error) {
+	paths := &a.plan.workers[local]
+	w := workerLog{errorFile: paths.errorFile}
+	var err error
+	if w.out, err = a.open(paths.out); err == nil {
+		w.err, err = a.open(paths.err)
+	}
+	if err != nil {
+		return w, fmt.Errorf("cannot open a log file of local rank %d: %w", local, err)
+	}
+	if paths.err != os.DevNull {
+		w.errFile = paths.err
 	}
 	return w, nil
+}
+
+// open returns the file of a path, nil for "".
+func (a *attemptLogs) open(path string) (*os.File, error) {
+	if file := a.files[path]; file != nil || path == "" {
+		return file, nil
+	}
+	file, err := openLog(path)
+	if err != nil {
+		return nil, err
+	}
+	a.files[path] = file
+	return file, nil
 }
 
 // tap makes the worker's stderr pass through the agent if it goes to the agent's
@@ -243,39 +280,39 @@ func (a *attemptLogs) started() {
 // follow begins to copy the files that are tee'd to out and err, and to the
 // filter files.
 func (a *attemptLogs) follow(c *console, out, err *os.File, workers []logNames) error {
-	if a.dir == "" {
-		return nil
-	}
 	spec := a.tree.spec
 	for _, s := range []struct {
-		std     Std
-		name    string
+		tee     func(*logPaths) string
 		dst     *os.File
+		filter  string
 		needles []string
-	}{{StdOut, "stdout.log", out, spec.OutFilters}, {StdErr, "stderr.log", err, spec.ErrFilters}} {
-		var filtered *os.File
+	}{
+		{func(p *logPaths) string { return p.teeOut }, out, a.plan.outFilter, spec.OutFilters},
+		{func(p *logPaths) string { return p.teeErr }, err, a.plan.errFilter, spec.ErrFilters},
+	} {
 		for _, w := range workers {
-			if spec.Tee.For(w.local)&s.std == 0 || spec.Ranks != nil && !slices.Contains(spec.Ranks, w.local) {
+			path := s.tee(&a.plan.workers[w.local])
+			if path == "" {
 				continue
 			}
-			if len(s.needles) > 0 && filtered == nil {
-				file, err := os.OpenFile(a.dir+"/filtered_"+s.name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+			if err := canFollow(path); err != nil {
+				a.tree.log.Error("cannot follow a log file: " + err.Error()) // A70
+				continue
+			}
+			prefix := a.tree.prefix(w)
+			job := tail{path: path, out: c.printer(s.dst, prefix)}
+			if len(s.needles) > 0 && s.filter != "" {
+				filtered, err := a.open(s.filter)
 				if err != nil {
 					return fmt.Errorf("cannot open a filter file: %w", err)
 				}
-				filtered = file
-				a.files = append(a.files, file)
-			}
-			if a.tails == nil {
-				a.tails = newTails(a.tree.log)
-			}
-			prefix := a.tree.prefix(w)
-			job := tail{path: a.dir + "/" + strconv.Itoa(w.local) + "/" + s.name, out: c.printer(s.dst, prefix)}
-			if filtered != nil {
 				job.filter = c.printer(filtered, prefix)
 				for _, needle := range s.needles {
 					job.needles = append(job.needles, []byte(needle))
 				}
+			}
+			if a.tails == nil {
+				a.tails = newTails(a.tree.log)
 			}
 			a.tails.add(job)
 		}

@@ -44,13 +44,19 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 	if err != nil {
 		return complain(stderr, err, exitUsage)
 	}
-	events, closeEvents, err := eventSink(o.eventHandler, defaultInterpreter(env), env, stderr)
+	log := newAgentLog(stderr, environ(env).get("LOGLEVEL"), c.meeting.params.Max > 1)
+	interpreter := defaultInterpreter(env)
+	events, closeEvents, err := eventSink(o.eventHandler, interpreter, env, stderr, log)
 	if err != nil {
 		return complain(stderr, err, exitUsage)
 	}
 	defer closeEvents()
 	c.spec.Events = events
-	log := newAgentLog(stderr, environ(env).get("LOGLEVEL"), c.meeting.params.Max > 1)
+	closePlanner, err := c.setPlanner(o, interpreter, env)
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	defer closePlanner()
 	nameProcess()
 	if legacy {
 		log.Warn("launch is torch.distributed.launch's old command line; `rallypoint run` is the same with --use-env: scripts read LOCAL_RANK from their environment")

@@ -51,7 +51,7 @@ func configureRun(o *runOptions, env environ) (*runConfig, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*runOptions, environ) error{c.refuseMissing, c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs} {
+	for _, set := range []func(*runOptions, environ) error{c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}
@@ -68,15 +68,6 @@ func configureRun(o *runOptions, env environ) (*runConfig, error) {
 		return nil, usagef("%v", err)
 	}
 	return c, nil
-}
-
-// refuseMissing refuses what this version does not have.
-func (c *runConfig) refuseMissing(o *runOptions, _ environ) error {
-	switch {
-	case o.logsSpecs != "":
-		return usagef("argument --logs-specs: could not find entrypoint torchrun.logs_specs[%s]; log plug-ins are not available yet", o.logsSpecs)
-	}
-	return nil
 }
 
 // runPathScript is the program that --run-path runs in each worker.
@@ -242,7 +233,7 @@ func (c *runConfig) setLogs(o *runOptions, env environ) error {
 	if l.Tee, err = agent.ParseStreamSpec(o.tee); err != nil {
 		return usagef("argument --tee: %v", err)
 	}
-	if info, err := os.Stat(l.Dir); l.Dir != "" && l.Dir != os.DevNull && err == nil && !info.IsDir() {
+	if info, err := os.Stat(l.Dir); o.logsSpecs == "" && l.Dir != "" && l.Dir != os.DevNull && err == nil && !info.IsDir() {
 		return usagef("argument --log-dir: %s is a file, it must be a folder", l.Dir)
 	}
 	if o.ranksFilter == "" {

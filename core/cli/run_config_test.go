@@ -132,7 +132,6 @@ func TestConfigureRefuses(t *testing.T) {
 		"--rdzv-id=k --rdzv-endpoint=etcd://h/j x":                              "the run id is j",
 		"--rdzv-endpoint=etcd://h --rdzv-conf=user=u --rdzv-endpoint=etcd:// x": "lacks a host",
 		"--rdzv-backend=zzz x":                                                  `"zzz"`,
-		"--logs-specs=zzz x":                                                    "torchrun.logs_specs[zzz]",
 		"--nproc-per-node=xpu x":                                                "Xpu is not available",
 		"--numa-binding=node x":                                                 "--numa-binding",
 		"--no-python -m x":                                                      "--module",

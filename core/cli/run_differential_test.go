@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // The differential test runs the command lines of core/agent/testdata/torchrun
@@ -29,6 +30,9 @@ const asCommand = "RALLYPOINT_TEST_AS_COMMAND"
 func init() {
 	if os.Getenv(asCommand) == "1" {
 		os.Unsetenv(asCommand)
+		if patience, err := time.ParseDuration(os.Getenv(testPluginPatience)); err == nil {
+			pluginPatience = patience
+		}
 		os.Exit(Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr))
 	}
 }

@@ -111,7 +111,7 @@ var runFlags = []runFlag{
 	{name: "duplicate-stdout-filters", group: groupOutput, meta: "TEXT,...", help: "copied lines with one of the texts also go to one file", list: func(o *runOptions) *[]string { return &o.outFilters }},
 	{name: "duplicate-stderr-filters", group: groupOutput, meta: "TEXT,...", help: "the same for stderr", list: func(o *runOptions) *[]string { return &o.errFilters }},
 	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null, console, or a handler that torch knows", text: func(o *runOptions) *string { return &o.eventHandler }},
-	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a log plug-in (not available yet)", text: func(o *runOptions) *string { return &o.logsSpecs }},
+	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a plug-in (entry point of group torchrun.logs_specs) that says where output goes", text: func(o *runOptions) *string { return &o.logsSpecs }},
 
 	{name: "max-restarts", group: groupFailure, meta: "N", help: "how often the workers may be restarted after a failure; 0", number: func(o *runOptions) *int { return &o.maxRestarts }},
 	{name: "restart-delay", group: groupFailure, ours: true, meta: "SECONDS", help: "pause before the first such restart, doubled for each further one up to 5 minutes; 0", real: func(o *runOptions) *float64 { return &o.restartDelay }},

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	_ "embed"
+	"encoding/json"
+	"errors"
+
+	"rallypoint/core/agent"
+)
+
+// logsSpecsScript asks a plug-in of group torchrun.logs_specs where workers write.
+//
+//go:embed logs_specs.py
+var logsSpecsScript string
+
+// setPlanner loads the plug-in for logs, if one is named (A19). close lets it end.
+func (c *runConfig) setPlanner(o *runOptions, interpreter string, env []string) (close func(), err error) {
+	if o.logsSpecs == "" {
+		return func() {}, nil
+	}
+	arguments, err := json.Marshal(map[string]any{
+		"log_dir": o.logDir, "redirects": o.redirects, "tee": o.tee, "local_ranks_filter": c.spec.Logs.Ranks,
+	})
+	if err != nil {
+		return nil, err
+	}
+	h, err := startHelper(interpreter, logsSpecsScript, env, o.logsSpecs, string(arguments))
+	if why := errHelper(""); errors.As(err, &why) {
+		return nil, usagef("argument --logs-specs: %s", why)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.spec.Logs.Planner = agent.NewLogPlanner(h.conn, pluginPatience+leeway)
+	return h.close, nil
+}
