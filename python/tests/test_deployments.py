@@ -9,10 +9,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
-import yaml
 from conftest import REPOSITORY
+
+# The environments of older torch versions have neither.
+yaml = pytest.importorskip("yaml")
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 EXAMPLES = REPOSITORY / "examples"
 
