@@ -91,9 +91,10 @@ def test_an_unknown_endpoint_is_refused() -> None:
 
 def test_without_an_etcd_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ETCD", "/nowhere/etcd")
+    monkeypatch.setenv("PATH", "/nowhere")
     done = demo("--endpoint", "etcd")
     assert done.returncode == 1
-    assert "/nowhere/etcd" in done.stderr and "Traceback" not in done.stderr
+    assert "demo failed: " in done.stderr and "etcd" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.fixture
