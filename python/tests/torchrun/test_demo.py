@@ -94,7 +94,9 @@ def test_without_an_etcd_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", "/nowhere")
     done = demo("--endpoint", "etcd")
     assert done.returncode == 1
-    assert "demo failed: " in done.stderr and "etcd" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "demo failed: " in done.stderr and "etcd" in done.stderr and "Traceback" not in done.stderr
+    )
 
 
 @pytest.fixture
