@@ -134,6 +134,18 @@ inline std::vector<const char *> pointers(const std::vector<std::string> &texts)
     return items;
 }
 
+// A struct that the library fills, and whose buffers go with it.
+template <typename Struct, void (*Free)(Struct *)> struct Freed : Struct {
+    Freed() : Struct{} {
+        this->struct_size = sizeof(Struct);
+    }
+    Freed(const Freed &) = delete;
+    Freed &operator=(const Freed &) = delete;
+    ~Freed() {
+        Free(this);
+    }
+};
+
 // A handle that is closed with its owner.
 template <typename Handle, std::int32_t (*Close)(Handle, rp_error *)> class Owner {
   public:
@@ -183,6 +195,38 @@ inline std::string version() {
     return rp_version();
 }
 
+// Has a function called with each record of the library's log, the ones kept included,
+// from its beginning to its end: there may be one at a time. The function runs on a thread
+// of the library, one call after the other, should not wait, must not end this object, and
+// an exception ends the program.
+class LogCallback {
+  public:
+    using Call = std::function<void(const rp_log_record &)>;
+
+    explicit LogCallback(Call call) : call_(std::move(call)) {
+        detail::done([&](rp_error *err) {
+            return rp_log_set_callback(
+                [](void *user, const rp_log_record *record) noexcept {
+                    (*static_cast<Call *>(user))(*record);
+                },
+                &call_, err);
+        });
+    }
+    LogCallback(const LogCallback &) = delete;
+    LogCallback &operator=(const LogCallback &) = delete;
+    ~LogCallback() {
+        rp_log_set_callback(nullptr, nullptr, nullptr);
+    }
+
+  private:
+    Call call_;
+};
+
+// The lowest level that is logged from now on.
+inline void set_log_level(rp_log_level level) {
+    detail::done([&](rp_error *err) { return rp_log_set_level(level, err); });
+}
+
 // An operation in the background, whose result is a T. Destroying one cancels it if it is
 // under way, and does not wait; its store may be closed before it.
 template <typename T> class Operation : public detail::Owner<rp_op, rp_op_free> {
@@ -228,14 +272,7 @@ template <typename T> class Operation : public detail::Owner<rp_op, rp_op_free> 
     // Waits for its end and takes its result, for once: again is RP_ERR_INVALID.
     T result() {
         wait();
-        struct Result : rp_store_result {
-            Result() : rp_store_result{} {
-                struct_size = sizeof(rp_store_result);
-            }
-            ~Result() {
-                rp_store_result_free(this);
-            }
-        } taken;
+        detail::Freed<rp_store_result, rp_store_result_free> taken;
         detail::done([&](rp_error *err) { return rp_op_result(handle(), &taken, err); });
         if constexpr (std::is_same_v<T, bool>) {
             return taken.number != 0;
@@ -1046,12 +1083,15 @@ class Agent : public detail::Owner<rp_agent, rp_agent_close> {
         int group_world_size;
         int world_size;
         std::string report;
+        int signal; // that stopped the run, or 0
+        int workers;
+        int failures;
+        int root_cause; // index of the failure that caused the others, or -1
     };
 
     // How the run ended; nothing before.
     std::optional<Result> result() const {
-        rp_agent_result r{};
-        r.struct_size = sizeof r;
+        detail::Freed<rp_agent_result, rp_agent_result_free> r;
         if (!detail::done(
                 [&](rp_error *err) { return rp_agent_get_result(handle(), &r, err); })) {
             return std::nullopt;
@@ -1062,7 +1102,77 @@ class Agent : public detail::Owner<rp_agent, rp_agent_close> {
                       r.group_rank,
                       r.group_world_size,
                       r.world_size,
-                      detail::take(r.report)};
+                      detail::take(r.report),
+                      r.signal,
+                      r.workers,
+                      r.failures,
+                      r.root_cause};
+    }
+
+    // One worker of the last attempt: rp_worker_result.
+    struct WorkerResult {
+        int local_rank;
+        int rank;
+        int role_rank;
+        int role_world_size;
+        int pid;
+        int exit_code;
+        std::string stdout_path;
+        std::string stderr_path;
+        std::string error_file;
+    };
+
+    // How a worker ended; nothing before the end of the run.
+    std::optional<WorkerResult> worker(int local_rank) const {
+        detail::Freed<rp_worker_result, rp_worker_result_free> w;
+        if (!detail::done([&](rp_error *err) {
+                return rp_agent_get_worker(handle(), local_rank, &w, err);
+            })) {
+            return std::nullopt;
+        }
+        return WorkerResult{w.local_rank,
+                            w.rank,
+                            w.role_rank,
+                            w.role_world_size,
+                            w.pid,
+                            w.exit_code,
+                            detail::take(w.stdout_path),
+                            detail::take(w.stderr_path),
+                            detail::take(w.error_file)};
+    }
+
+    // One failure: rp_failure.
+    struct Failure {
+        int rank;
+        int local_rank;
+        int pid;
+        int exit_code;
+        bool terminated; // by the agent's own signal
+        std::chrono::system_clock::time_point time;
+        std::string host;
+        std::string error_file;
+        std::string error_data;
+        std::string message;
+    };
+
+    // A failure by its index, below Result::failures; nothing before the end of the run.
+    std::optional<Failure> failure(int index) const {
+        detail::Freed<rp_failure, rp_failure_free> f;
+        if (!detail::done([&](rp_error *err) {
+                return rp_agent_get_failure(handle(), index, &f, err);
+            })) {
+            return std::nullopt;
+        }
+        return Failure{f.rank,
+                       f.local_rank,
+                       f.pid,
+                       f.exit_code,
+                       f.terminated != 0,
+                       std::chrono::system_clock::time_point(Duration(f.time_ms)),
+                       detail::take(f.host),
+                       detail::take(f.error_file),
+                       detail::take(f.error_data),
+                       detail::take(f.message)};
     }
 
   private:

@@ -300,7 +300,14 @@ void workers() {
     EXPECT(exits == 2);
     config.argv = {"/bin/sh", "-c", "exit 3"};
     rallypoint::Agent failing(config);
+    EXPECT(!failing.worker(0) && !failing.failure(0));
     EXPECT(code_of([&] { failing.run(); }) == RP_ERR_WORKERS);
+    EXPECT(failing.result()->workers == 2 && failing.result()->failures >= 1);
+    EXPECT(failing.worker(1)->local_rank == 1 && failing.worker(1)->pid > 0);
+    const auto cause = failing.failure(failing.result()->root_cause);
+    EXPECT(cause->exit_code == 3 && !cause->terminated && !cause->host.empty());
+    EXPECT(code_of([&] { failing.worker(2); }) == RP_ERR_INVALID);
+    EXPECT(code_of([&] { failing.failure(2); }) == RP_ERR_INVALID);
     config.argv = {"/bin/sleep", "1000"};
     rallypoint::Agent stopped(config);
     EXPECT(!stopped.run_within(0ms));
@@ -315,8 +322,15 @@ int main(int argc, char **argv) {
         std::cerr << "usage: program ENDPOINT FOLDER\n";
         return 2;
     }
+    std::atomic<int> records{0};
+    std::optional<rallypoint::LogCallback> log;
+    rallypoint::set_log_level(RP_LOG_DEBUG);
+    log.emplace([&](const rp_log_record &record) { records += record.text[0] != 0; });
     stores(argv[2]);
     nodes(argv[1]);
+    log.reset();
+    EXPECT(records > 0);
+    rallypoint::set_log_level(RP_LOG_WARNING);
     etcd(std::getenv("RALLYPOINT_TEST_ETCD"));
     backends();
     workers();
