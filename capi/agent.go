@@ -26,6 +26,7 @@ type openAgent struct {
 	*agent.Agent
 	rdzv   agent.Rendezvous
 	events events
+	pipes  pipes
 
 	mu     sync.Mutex
 	run    *task[agent.Result] // nil until it is started
@@ -78,6 +79,94 @@ func (a *openAgent) close() {
 		_ = a.rdzv.Shutdown(ctx, rendezvous.EndLeave, "") // never joined: there is nobody to tell
 	}
 	a.events.ready.close()
+	a.pipes.close()
+}
+
+// pipes are duplicates of descriptors that the program lent.
+type pipes []*os.File
+
+// take duplicates a descriptor, with deadlines.
+func (p *pipes) take(name string, fd C.int32_t) (*os.File, error) {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, invalid("%s is %d: %v", name, int32(fd), err)
+	}
+	err = unix.SetNonblock(dup, true)
+	file := os.NewFile(uintptr(dup), name)
+	*p = append(*p, file)
+	if err == nil {
+		err = file.SetDeadline(time.Time{})
+	}
+	if err != nil {
+		return nil, invalid("%s is %d, which is no pipe or socket: %v", name, int32(fd), err)
+	}
+	return file, nil
+}
+
+func (p *pipes) close() {
+	for _, file := range *p {
+		_ = file.Close()
+	}
+	*p = nil
+}
+
+// plannerPatience bounds how long a program may take to say where workers write.
+const plannerPatience = time.Minute
+
+// eventSinks hands events to each of several.
+type eventSinks []agent.EventSink
+
+// Record implements agent.EventSink.
+func (s eventSinks) Record(event []byte) {
+	for _, sink := range s {
+		sink.Record(event)
+	}
+}
+
+// setPipes takes what the program wants to be asked or told on descriptors.
+func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
+	if config.logs_fd != 0 {
+		file, err := p.take("logs_fd", config.logs_fd)
+		if err != nil {
+			return err
+		}
+		spec.Logs.Planner = agent.NewLogPlanner(file, plannerPatience)
+	}
+	if config.events_fd == 0 {
+		return nil
+	}
+	file, err := p.take("events_fd", config.events_fd)
+	if err != nil {
+		return err
+	}
+	sinks := eventSinks{&agent.PipeSink{File: file, Lost: func(err error) { logger.Warn("events are lost from here on, nobody takes them: " + err.Error()) }}}
+	if spec.Events != nil {
+		sinks = append(sinks, spec.Events)
+	}
+	spec.Events = sinks
+	return nil
+}
+
+// setCPUs binds the workers to CPUs near their devices.
+func setCPUs(spec *agent.Spec, config *C.rp_agent_config) error {
+	if config.numa_binding == nil {
+		return nil
+	}
+	mode, err := text("numa_binding", config.numa_binding)
+	if err != nil {
+		return err
+	}
+	devices, err := rawTexts("numa_devices", config.numa_devices, config.numa_devices_len)
+	if err != nil {
+		return err
+	}
+	if spec.Workers < 1 {
+		return nil // which is an error of its own
+	}
+	if spec.CPUs, err = agent.BindCPUs(mode, devices, spec.Workers); err != nil {
+		return invalid("numa_binding: %v", err)
+	}
+	return nil
 }
 
 // maxEvents is how many events are kept for C: more than the workers of a large
@@ -323,13 +412,21 @@ func rpgo_agent_open(config *C.rp_agent_config, out *C.uint64_t, err *C.rp_error
 		if err != nil {
 			return err
 		}
-		rdzv, err := toRendezvous(config, &spec)
-		if err != nil {
+		if err := setCPUs(&spec, config); err != nil {
 			return err
 		}
-		a := &openAgent{rdzv: rdzv}
+		a := &openAgent{}
+		if err := setPipes(&spec, config, &a.pipes); err != nil {
+			a.pipes.close()
+			return err
+		}
+		if a.rdzv, err = toRendezvous(config, &spec); err != nil {
+			a.pipes.close()
+			return err
+		}
 		spec.Notify = a.events.add
-		if a.Agent, err = agent.New(spec, name, rdzv, logger); err != nil {
+		if a.Agent, err = agent.New(spec, name, a.rdzv, logger); err != nil {
+			a.pipes.close()
 			return invalid("%v", err)
 		}
 		*out = openHandle(a)

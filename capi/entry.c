@@ -78,14 +78,17 @@ static int32_t enter(rp_error *err) {
     return RP_OK;
 }
 
-/* Checks a struct of the caller that is read: its size, and that it asks for nothing unknown. */
-static int32_t readable(const void *data, size_t known, rp_error *err) {
+/*
+ * Checks a struct of the caller that is read: that its size is at least that of the first
+ * version, and that it asks for nothing unknown.
+ */
+static int32_t readable_since(const void *data, size_t first, size_t known, rp_error *err) {
     size_t size, i;
     if (data == NULL) {
         return fail(err, RP_ERR_INVALID, "a required argument is NULL");
     }
     size = *(const size_t *)data;
-    if (size < known || size > 4096) {
+    if (size < first || size > 4096) {
         return fail(err, RP_ERR_INVALID, "struct_size is not the size of the struct");
     }
     for (i = known; i < size; i++) {
@@ -95,6 +98,11 @@ static int32_t readable(const void *data, size_t known, rp_error *err) {
         }
     }
     return RP_OK;
+}
+
+/* The same for a struct that has not grown. */
+static int32_t readable(const void *data, size_t known, rp_error *err) {
+    return readable_since(data, known, known, err);
 }
 
 /* Checks a struct of the caller that is written. */
@@ -696,13 +704,17 @@ int32_t rp_member_close(rp_member member, rp_error *err) {
 /* -------------------------------------------------------------------- agents */
 
 int32_t rp_agent_open(const rp_agent_config *config, rp_agent *agent, rp_error *err) {
+    rp_agent_config full; /* what an older caller does not have is 0 */
     TRY(enter(err));
-    TRY(readable(config, sizeof *config, err));
-    if (config->rendezvous != NULL) {
-        TRY(readable(config->rendezvous, sizeof *config->rendezvous, err));
+    TRY(readable_since(config, offsetof(rp_agent_config, numa_binding), sizeof full, err));
+    memset(&full, 0, sizeof full);
+    memcpy(&full, config,
+           config->struct_size < sizeof full ? config->struct_size : sizeof full);
+    if (full.rendezvous != NULL) {
+        TRY(readable(full.rendezvous, sizeof *full.rendezvous, err));
     }
     TRY(present(agent, err));
-    return rpgo_agent_open((rp_agent_config *)config, &agent->id, err);
+    return rpgo_agent_open(&full, &agent->id, err);
 }
 
 int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err) {

@@ -804,6 +804,34 @@ typedef struct rp_agent_config {
     const char *const *stderr_filters;
     size_t stderr_filters_len;
     uint32_t flags; /* enum rp_agent_flag */
+
+    /*
+     * CPUs near a device for each worker: "node", "socket", "exclusive" or "core-complex",
+     * and the PCI addresses of all devices ("0000:dc:00.0"), of which the first belong to
+     * the workers. NULL: all CPUs of this process.
+     */
+    const char *numa_binding;
+    const char *const *numa_devices;
+    size_t numa_devices_len;
+
+    /*
+     * One end of a socket pair, on whose other end the program says where the workers of
+     * each attempt write, instead of log_dir, redirects, tee and local_ranks. The library
+     * writes a line of JSON, an array with an object of variables for each worker, and
+     * reads a line: an object with the fields of torch's LogsDest ("stdouts",
+     * "error_files", ..., each an object by local rank) and "envs", the variables as
+     * changed, by local rank; or "error". An answer that takes longer than a minute ends
+     * the run by RP_ERR_START. The library keeps a duplicate, which it makes non-blocking,
+     * until the agent is closed. 0: none.
+     */
+    int32_t logs_fd;
+
+    /*
+     * A pipe or socket that torch's events are written to, a JSON a line. If it is full
+     * for a second, or its reader is gone, the events from there on are lost. The library
+     * keeps a duplicate, which it makes non-blocking, until the agent is closed. 0: none.
+     */
+    int32_t events_fd;
 } rp_agent_config;
 
 /*

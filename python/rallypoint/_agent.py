@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Callable
 
 from . import _log, _native
 from ._errors import Code, InvalidError, RallypointError
@@ -69,6 +69,12 @@ class Job:
     stdout_filters: Sequence[str] = ()
     stderr_filters: Sequence[str] = ()
     flags: int = 0
+    numa_binding: str | None = None
+    numa_devices: Sequence[str] = ()
+    logs: Any = None  # decides where output goes: torch's LogsSpecs
+    on_event: Callable[[str], None] | None = None  # gets events as JSON
+    logs_fd: int = 0
+    events_fd: int = 0
 
     def native(self) -> _native.AgentConfig:
         """The struct of the header."""
@@ -87,7 +93,11 @@ class Job:
             tee=_native.text(self.tee),
             log_prefix=_native.text(self.log_prefix),
             flags=self.flags,
+            numa_binding=_native.text(self.numa_binding),
+            logs_fd=self.logs_fd,
+            events_fd=self.events_fd,
         )
+        _fill(config, "numa_devices", [os.fsencode(d) for d in self.numa_devices])
         _fill(config, "argv", [os.fsencode(a) for a in self.argv])
         pairs = self.environment.items()
         _fill(config, "environment", [os.fsencode(f"{k}={v}") for k, v in pairs])

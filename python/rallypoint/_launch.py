@@ -20,6 +20,7 @@ from ._endpoint import BACKEND, ETCD_BACKENDS, FILE_BACKEND, STATIC_BACKEND, pla
 from ._errors import Code, InvalidError
 from ._function import FunctionJob
 from ._log import logger
+from ._plugged import Plugged, decides, event_handler
 
 if TYPE_CHECKING:
     from ._failure_plain import ChildFailedError
@@ -30,6 +31,9 @@ Entrypoint = Union[Callable[..., Any], str, Sequence[str]]
 #: Which streams: a number for all workers (0 none, 1 stdout, 2 stderr, 3 both), one for
 #: each of some local ranks, or the text that --redirects takes.
 Streams = Union[int, str, Mapping[int, int], None]
+
+#: What gets each event of a launch: torch's Event as a dict.
+OnEvent = Callable[[dict[str, Any]], object]
 
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _DEFAULT_SHUTDOWN_TIMEOUT = 30
@@ -71,7 +75,10 @@ class LaunchConfig:
         min_nodes: fewest nodes that the job runs with.
         max_nodes: most nodes.
         nproc_per_node: workers on this node.
-        logs_specs: where their output goes, a LogsSpecs; None is the console.
+        logs_specs: where their output goes, a LogsSpecs; None is the console. A subclass of
+            torch's LogsSpecs with a reify() of its own is asked before each attempt, in a
+            thread of its own; what it changes in the variables that it is given, the
+            workers get. If it raises, or takes longer than a minute, the launch ends.
         run_id: name of the job, the same on all nodes. "" is a random number, with a
             warning if there are other nodes.
         role: role of the workers.
@@ -97,8 +104,10 @@ class LaunchConfig:
             or "[${role_name}${local_rank}]:".
         metrics_cfg: taken for torch's sake; there are no metrics.
         local_addr: address under which the other nodes reach this one. None: found out.
-        event_log_handler: "null", or "console" for events as JSON on standard error.
-        numa_options: must be None; binding is not available yet.
+        event_log_handler: "null", "console" for events as JSON on standard error, or a
+            logging handler that torch knows under that name.
+        numa_options: torch's NumaOptions, or its affinity_mode as a text: each worker runs
+            on CPUs near its device. None: on all.
         signals_to_handle: signals that stop the workers while a launch runs in the main
             thread, by name.
         duplicate_stdout_filters: texts; tee'd lines of stdout that hold one of them also
@@ -182,11 +191,20 @@ class elastic_launch:
         entrypoint: a function, which is pickled with its arguments and run in fresh
             interpreters; it must be defined at the top level of a module, which may be
             the main program. Or a program, or a list of a program and its arguments.
+        on_event: is called with each event of the agent and its workers, a dict of torch's
+            Event: name, source, timestamp, metadata. It is called in order, in one thread
+            of its own, never in the caller's. The run does not wait for it: while it blocks,
+            events wait in a buffer of some hundred; when that is full for a second, the
+            later ones are lost, with a warning. The launch returns when it has had all,
+            or after 5 s. What it raises is logged.
     """
 
-    def __init__(self, config: Any, entrypoint: Entrypoint) -> None:
+    def __init__(
+        self, config: Any, entrypoint: Entrypoint, on_event: OnEvent | None = None
+    ) -> None:
         self._config = config
         self._entrypoint = entrypoint
+        self._on_event = on_event
 
     def __call__(self, *args: Any) -> dict[int, Any]:
         """Runs the job.
@@ -209,16 +227,22 @@ class elastic_launch:
             ClosedError, DeadlineError, ConnectionFailedError, RallypointError: the nodes
                 did not come together, or workers could not be started.
         """
-        return launch_agent(self._config, self._entrypoint, list(args))
+        return launch_agent(self._config, self._entrypoint, list(args), self._on_event)
 
 
-def launch_agent(config: Any, entrypoint: Entrypoint | None, args: list[Any]) -> dict[int, Any]:
+def launch_agent(
+    config: Any,
+    entrypoint: Entrypoint | None,
+    args: list[Any],
+    on_event: OnEvent | None = None,
+) -> dict[int, Any]:
     """elastic_launch(config, entrypoint)(*args) as one call.
 
     Args:
         config: a LaunchConfig.
         entrypoint: as for elastic_launch.
         args: of the entry point.
+        on_event: as for elastic_launch.
 
     Returns:
         What elastic_launch returns.
@@ -243,6 +267,8 @@ def launch_agent(config: Any, entrypoint: Entrypoint | None, args: list[Any]) ->
         exit_barrier_timeout=barrier_timeout(config.exit_barrier_timeout),
     )
     set_output(job, config.logs_specs, config.log_line_prefix_template, config)
+    if on_event is not None:
+        _add_listener(job, on_event)
     if config.start_method not in ("spawn", "fork", "forkserver"):
         raise _invalid(f"start_method is {config.start_method!r}, expected spawn")
     outcome = run_job(job, entrypoint, tuple(args), config.signals_to_handle)
@@ -297,15 +323,23 @@ def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:
     handler = getattr(config, "event_log_handler", "null")
     if handler == "console":
         job.flags |= _native.AGENT_EVENTS
-    elif handler != "null":
-        raise _invalid(f"unknown event_log_handler {handler!r}: there are null and console")
-    if getattr(config, "numa_options", None) is not None:
-        raise _invalid("numa_options: binding is not available yet")
+    elif handler not in ("null", "dynamic_rendezvous"):
+        job.on_event = event_handler(handler)
+    numa = getattr(config, "numa_options", None)
+    if numa is not None:
+        mode = getattr(numa, "affinity_mode", numa)
+        job.numa_binding = str(getattr(mode, "value", mode))
+        job.numa_devices = devices()
+        if not job.numa_devices:
+            raise _invalid("numa_options: No accelerator available for NUMA binding")
     if getattr(config, "virtual_local_rank", False):
         job.flags |= _native.AGENT_VIRTUAL_RANK
     if os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1":
         job.flags |= _native.AGENT_IDENTICAL
     if logs is None:
+        return
+    if decides(logs):
+        job.logs = logs
         return
 
     def field(name: str) -> Any:
@@ -318,6 +352,33 @@ def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:
     job.tee = _streams(field("tee"))
     ranks = field("local_ranks_filter")
     job.local_ranks = sorted(ranks) if ranks else None
+
+
+def devices() -> list[str]:
+    """The PCI addresses of the accelerators that torch sees."""
+    try:
+        import torch
+
+        if not torch.accelerator.is_available():
+            return []
+        module: Any = torch.get_device_module(torch.accelerator.current_accelerator())
+        found = map(module.get_device_properties, range(torch.accelerator.device_count()))
+        return [f"{p.pci_domain_id:04x}:{p.pci_bus_id:02x}:{p.pci_device_id:02x}.0" for p in found]
+    except (ImportError, AttributeError):
+        return []
+
+
+def _add_listener(job: Job, on_event: OnEvent) -> None:
+    before = job.on_event
+
+    def both(text: str) -> None:
+        try:
+            on_event(json.loads(text))
+        finally:
+            if before is not None:
+                before(text)
+
+    job.on_event = both
 
 
 def _streams(streams: Streams) -> str | None:
@@ -425,7 +486,9 @@ def run_job(
             job.argv = _command(entrypoint, args, environment)
         sys.stdout.flush()
         sys.stderr.flush()
+        plugged = stack.enter_context(Plugged(job))
         agent = stack.enter_context(Agent(job))
+        plugged.lent()
         taken = stack.enter_context(Signals(agent, signals))
         result = agent.run()
         returned: dict[int, Any] = {}

@@ -269,6 +269,11 @@ class AgentConfig(Struct):
         ("stderr_filters", _TEXTS),
         ("stderr_filters_len", c_size_t),
         ("flags", c_uint32),
+        ("numa_binding", c_char_p),
+        ("numa_devices", _TEXTS),
+        ("numa_devices_len", c_size_t),
+        ("logs_fd", c_int32),
+        ("events_fd", c_int32),
     )
 
 

@@ -129,3 +129,23 @@ def test_struct_size_is_filled_in(cls: type[_native.Struct]) -> None:
     made = cls()
     if hasattr(made, "struct_size"):
         assert made.struct_size == ctypes.sizeof(cls)
+
+
+def test_agent_config_of_an_older_caller() -> None:
+    """A struct that ends before the fields that came later is taken; what follows it is not read."""
+    config = _native.AgentConfig(
+        workers=1, argv=(ctypes.c_char_p * 1)(b"true"), argv_len=1, events_fd=-1
+    )
+    agent, error = _native.AgentHandle(), _native.Error()
+    opened = _native.library().rp_agent_open
+
+    def code(size: int) -> int:
+        config.struct_size = size
+        result: int = opened(ctypes.byref(config), ctypes.byref(agent), ctypes.byref(error))
+        return result
+
+    first = _native.AgentConfig.numa_binding.offset
+    assert code(first - 8) == Code.INVALID and b"struct_size" in error.message
+    assert code(ctypes.sizeof(config)) == Code.INVALID and b"events_fd is -1" in error.message
+    assert code(first) == _native.OK
+    _native.call("rp_agent_close", agent)

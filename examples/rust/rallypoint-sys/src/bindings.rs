@@ -302,6 +302,11 @@ pub struct rp_agent_config {
     pub stderr_filters: *const *const c_char,
     pub stderr_filters_len: usize,
     pub flags: u32,
+    pub numa_binding: *const c_char,
+    pub numa_devices: *const *const c_char,
+    pub numa_devices_len: usize,
+    pub logs_fd: i32,
+    pub events_fd: i32,
 }
 
 #[repr(C)]

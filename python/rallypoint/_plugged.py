@@ -1,0 +1,137 @@
+"""What a launching program plugs into its agent: where logs go, who gets events.
+
+Each has a thread and a socket to the library, so that neither the agent nor the caller
+waits for it without a limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from types import TracebackType
+from typing import Any, Callable
+
+from ._agent import Job
+from ._errors import Code, InvalidError
+from ._log import logger
+
+#: How long the end of a launch waits for callbacks that are behind, in seconds.
+PATIENCE = 5.0
+
+_DEST = (
+    "stdouts",
+    "stderrs",
+    "tee_stdouts",
+    "tee_stderrs",
+    "error_files",
+    "filtered_stdout",
+    "filtered_stderr",
+)
+
+
+def decides(logs: Any) -> bool:
+    """Whether a LogsSpecs has a reify of its own, which torch's default has not."""
+    reify = getattr(type(logs), "reify", None)
+    own = "torch.distributed.elastic.multiprocessing.api"
+    return reify is not None and getattr(reify, "__module__", own) != own
+
+
+def event_handler(name: str) -> Callable[[str], None]:
+    """What hands an event to the logging handler that torch knows under a name."""
+    import logging
+
+    try:
+        from torch.distributed.elastic.events import get_logging_handler
+
+        handler = get_logging_handler(name)
+    except Exception as e:
+        raise InvalidError(
+            f"unknown event_log_handler {name!r}: there are null, console, and the handlers of "
+            f"torch ({type(e).__name__}: {e})",
+            Code.INVALID,
+        ) from e
+
+    def handle(event: str) -> None:
+        handler.handle(logging.LogRecord("events", logging.INFO, "", 0, event, None, None))
+
+    return handle
+
+
+class Plugged:
+    """Serves the plug-ins of a job while the context lasts; the agent must end in it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._lent: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Plugged:
+        if self._job.logs is not None:
+            self._job.logs_fd = self._serve("logs", self._answer)
+        if self._job.on_event is not None:
+            self._job.events_fd = self._serve("events", self._pass_on)
+        return self
+
+    def _serve(self, name: str, serve: Callable[[socket.socket], None]) -> int:
+        theirs, ours = socket.socketpair()
+
+        def run() -> None:
+            with ours:
+                serve(ours)
+
+        thread = threading.Thread(target=run, name=f"rallypoint-{name}", daemon=True)
+        thread.start()
+        self._lent.append(theirs)
+        self._threads.append(thread)
+        return theirs.fileno()
+
+    def lent(self) -> None:
+        """Tells that the library has its duplicates."""
+        for end in self._lent:
+            end.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.lent()
+        self._job.logs_fd = self._job.events_fd = 0
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            if thread.is_alive():
+                logger.warning("%s hangs: the launch does not wait for it", thread.name)
+
+    def _answer(self, ours: socket.socket) -> None:
+        with ours.makefile("r", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                try:
+                    text = self._ask(line)
+                except BaseException as e:
+                    logger.debug("the plug-in for logs failed", exc_info=True)
+                    text = json.dumps({"error": f"{type(e).__name__}: {e}"[:500]})
+                try:
+                    ours.sendall((text + "\n").encode("utf-8", "surrogateescape"))
+                except OSError:  # the run is over
+                    return
+
+    def _ask(self, line: str) -> str:
+        envs = dict(enumerate(json.loads(line)))
+        dest = self._job.logs.reify(envs)
+        answer = {name: getattr(dest, name) for name in _DEST}
+        answer["envs"] = {
+            rank: {str(k): str(v) for k, v in env.items()} for rank, env in envs.items()
+        }
+        return json.dumps(answer, default=os.fspath, ensure_ascii=False)
+
+    def _pass_on(self, ours: socket.socket) -> None:
+        assert self._job.on_event is not None
+        with ours.makefile("r", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                try:
+                    self._job.on_event(line.rstrip("\n"))
+                except Exception:
+                    logger.exception("on_event, or an event handler, failed")
