@@ -21,7 +21,7 @@ import (
 var helperScript string
 
 // pluginPatience bounds how long an interpreter may take to load a plug-in, and the
-// plug-in for one request or to end. Only tests change it.
+// plug-in for one request. Only tests change it.
 var pluginPatience = time.Minute
 
 // helper is a child interpreter that keeps a plug-in of Python. It is no child of this
@@ -89,12 +89,12 @@ func startHelper(interpreter, script string, env []string, args ...string) (*hel
 // hangs.
 const leeway = 2 * time.Second
 
-// close lets the plug-in end, and kills it if it does not within pluginPatience.
-func (h *helper) close() {
+// close lets the plug-in end, and kills it if it does not within the patience.
+func (h *helper) close(patience time.Duration) {
 	if raw, err := h.conn.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
 	}
-	_ = h.conn.SetReadDeadline(time.Now().Add(pluginPatience + leeway))
+	_ = h.conn.SetReadDeadline(time.Now().Add(patience))
 	_, err := io.Copy(io.Discard, h.conn) // ends with the helper
 	_ = h.conn.Close()
 	if h.pidfd < 0 {

@@ -31,5 +31,5 @@ func eventSink(name, interpreter string, env []string, stderr io.Writer, log *sl
 		return nil, nil, err
 	}
 	lost := func(err error) { log.Warn("the event handler " + name + " takes no more events: " + err.Error()) }
-	return &agent.PipeSink{File: h.conn, Lost: lost}, h.close, nil
+	return &agent.PipeSink{File: h.conn, Lost: lost}, func() { h.close(pluginPatience) }, nil
 }

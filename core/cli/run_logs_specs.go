@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"rallypoint/core/agent"
 )
@@ -12,6 +13,10 @@ import (
 //
 //go:embed logs_specs.py
 var logsSpecsScript string
+
+// planEnd bounds how long a plug-in for logs may take to end: a signal may have come
+// while it hangs.
+const planEnd = 5 * time.Second
 
 // setPlanner loads the plug-in for logs, if one is named (A19). close lets it end.
 func (c *runConfig) setPlanner(o *runOptions, interpreter string, env []string) (close func(), err error) {
@@ -32,5 +37,5 @@ func (c *runConfig) setPlanner(o *runOptions, interpreter string, env []string) 
 		return nil, err
 	}
 	c.spec.Logs.Planner = agent.NewLogPlanner(h.conn, pluginPatience+leeway)
-	return h.close, nil
+	return func() { h.close(planEnd) }, nil
 }

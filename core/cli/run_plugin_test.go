@@ -46,6 +46,13 @@ class Hangs(Named):
     def reify(self, envs):
         time.sleep(1000)
 
+class Terminates(Named):
+    def reify(self, envs):
+        while not os.path.exists("agent"):
+            time.sleep(0.01)
+        os.kill(int(open("agent").read()), 15)
+        time.sleep(1000)
+
 class HangsAtOnce(Named):
     def __init__(self, **kwargs):
         super().__init__()
@@ -108,7 +115,12 @@ func runPlugin(t *testing.T, class, patience string, args ...string) (code int, 
 		"PYTHONPATH=" + dir + "/site", "PYTHONDONTWRITEBYTECODE=1"}
 	var out, err strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &err
-	_ = cmd.Run()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.WriteFile(dir+"/agent.new", []byte(strconv.Itoa(cmd.Process.Pid)), 0o666)
+	_ = os.Rename(dir+"/agent.new", dir+"/agent")
+	_ = cmd.Wait()
 	if text, err := os.ReadFile(dir + "/pid"); err == nil {
 		pid, _ := strconv.Atoi(string(text))
 		gone(t, pid)
@@ -174,6 +186,7 @@ func TestLogsSpecsFails(t *testing.T) {
 		{"mine", "Raises", "60s", 1, "the plug-in for logs: KeyError: 'bucket'"},
 		{"mine", "Hangs", "1s", 1, "the plug-in for logs has ended"},
 		{"mine", "HangsAtOnce", "1s", 2, "ended without an answer"},
+		{"mine", "Terminates", "300s", 1, "signal: 15"},
 		{"mine", "Stops", "1s", 1, "did not say within"},
 		{"mine", "Dies", "60s", 1, "the plug-in for logs has ended"},
 		{"mine", "Odd", "60s", 1, "holds a NUL"},
