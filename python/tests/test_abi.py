@@ -132,7 +132,7 @@ def test_struct_size_is_filled_in(cls: type[_native.Struct]) -> None:
 
 
 def test_agent_config_of_an_older_caller() -> None:
-    """A struct that ends before the fields that came later is taken; what follows it is not read."""
+    """A struct that ends before later fields is taken; what follows it is not read."""
     config = _native.AgentConfig(
         workers=1, argv=(ctypes.c_char_p * 1)(b"true"), argv_len=1, events_fd=-1
     )
