@@ -192,6 +192,10 @@ func TestMetrics(t *testing.T) {
 	a.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})
 	awaitEvents[rendezvous.KeyRequest](t, s.rec, 1)
 	a.send(request{Number: 3, Op: 99})
+	for answered := false; !answered; {
+		r, ok := a.next().(reply)
+		answered = ok && r.Number == 3
+	}
 	b.conn.Close()
 	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
 	s.clock.Advance(p.ReconnectGrace)
