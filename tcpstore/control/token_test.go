@@ -182,9 +182,7 @@ func TestTokenRefuses(t *testing.T) {
 			t.Errorf("%s: a stranger is told %v", name, err)
 		}
 	}
-	if n := s.meters.refused[refusedAuth].Load(); n != 4 {
-		t.Errorf("%d refusals were counted, want 4", n)
-	}
+	s.awaitRefused(t, refusedAuth, 4)
 	if done, err := AdminClose(testContext(t), s.addr, openToken(t, goodToken), "run", "me", "done", false); err != nil {
 		t.Errorf("%q, %v", done, err)
 	}
