@@ -149,14 +149,11 @@ func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 
 // setCPUs binds the workers to CPUs near their devices.
 func setCPUs(spec *agent.Spec, config *C.rp_agent_config) error {
-	if config.numa_binding == nil {
-		return nil
-	}
-	mode, err := text("numa_binding", config.numa_binding)
-	if err != nil {
+	devices, err := rawTexts("numa_devices", config.numa_devices, config.numa_devices_len)
+	if err != nil || config.numa_binding == nil {
 		return err
 	}
-	devices, err := rawTexts("numa_devices", config.numa_devices, config.numa_devices_len)
+	mode, err := text("numa_binding", config.numa_binding)
 	if err != nil {
 		return err
 	}

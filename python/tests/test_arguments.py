@@ -39,6 +39,9 @@ OPTIONAL = {
 # Structs that are read; the others are written.
 READ = {name for name in SIZED if name.endswith(("_config", "_request", "_backend"))}
 
+# Structs that have grown: how long they were at first, and may still be.
+FIRST_SIZE = {_native.AgentConfig: _native.AgentConfig.numa_binding.offset}
+
 HUGE = 1 << 40
 
 COMPARE_SET, MULTI_SET = 4, 12
@@ -190,7 +193,7 @@ def spoil(objects: Objects, argument: header.Variable, how: str, value: Any) -> 
         return _native.STRUCTS[argument.type](number)
     struct = objects.struct(argument.type.removesuffix("*"))
     if how == "short":
-        struct.struct_size -= 1
+        struct.struct_size = FIRST_SIZE.get(type(struct), struct.struct_size) - 1
     elif how == "long":
         struct.struct_size = 1 << 20
     elif how == "future":  # a newer program sets a field that this library does not know
