@@ -44,7 +44,7 @@ func (a *openAgent) start() (*task[agent.Result], error) {
 		a.run = startTask(context.Background(), func() {}, func(ctx context.Context) (agent.Result, error) {
 			err := a.Run(ctx)
 			return a.Result(), err
-		}, nil)
+		}, a.events.end)
 	}
 	return a.run, nil
 }
@@ -175,7 +175,8 @@ type events struct {
 	mu      sync.Mutex
 	queue   []agent.Notice
 	dropped uint32
-	ready   signal // set while queue is not empty
+	ended   bool
+	ready   signal // set while queue is not empty, and for good once the run is over
 }
 
 func (e *events) add(n agent.Notice) {
@@ -189,6 +190,15 @@ func (e *events) add(n agent.Notice) {
 	e.ready.set()
 }
 
+// end says that the run is over. Its last event comes before its result can be had,
+// so whoever took that event first would else poll for ever.
+func (e *events) end() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = true
+	e.ready.set()
+}
+
 func (e *events) take() (n agent.Notice, dropped uint32, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -199,7 +209,9 @@ func (e *events) take() (n agent.Notice, dropped uint32, ok bool) {
 	e.queue, e.dropped = e.queue[1:], 0
 	if len(e.queue) == 0 {
 		e.queue = nil
-		e.ready.take()
+		if !e.ended {
+			e.ready.take()
+		}
 	}
 	return n, dropped, true
 }

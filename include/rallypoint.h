@@ -910,8 +910,9 @@ RP_API int32_t rp_agent_next_event(rp_agent agent, rp_agent_event *event, rp_err
 
 /*
  * Stores a descriptor in *fd that is readable, for poll(2) and the like, while there
- * are events to take. It belongs to the agent and lives as long as its handle: it is
- * not to be read or closed.
+ * are events to take, and from then on when the run is over: rp_agent_run has its
+ * result then. It belongs to the agent and lives as long as its handle: it is not to be
+ * read or closed.
  */
 RP_API int32_t rp_agent_fd(rp_agent agent, int32_t *fd, rp_error *err);
 

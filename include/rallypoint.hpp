@@ -1068,7 +1068,8 @@ class Agent : public detail::Owner<rp_agent, rp_agent_close> {
         return event;
     }
 
-    // A descriptor that poll(2) finds readable while there are events.
+    // A descriptor that poll(2) finds readable while there are events, and for good
+    // once the run is over.
     int fd() const {
         std::int32_t fd = -1;
         detail::done([&](rp_error *err) { return rp_agent_fd(handle(), &fd, err); });
