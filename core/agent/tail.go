@@ -146,7 +146,7 @@ type watcher struct {
 	done chan struct{}
 
 	mu    sync.Mutex
-	wakes map[int32]chan struct{}
+	wakes map[int32][]chan struct{} // by watch, of which a file has one however often it is watched
 }
 
 // newWatcher returns nil if the system has no watcher to give.
@@ -155,7 +155,7 @@ func newWatcher() *watcher {
 	if err != nil {
 		return nil
 	}
-	w := &watcher{file: os.NewFile(uintptr(fd), "inotify"), done: make(chan struct{}), wakes: make(map[int32]chan struct{})}
+	w := &watcher{file: os.NewFile(uintptr(fd), "inotify"), done: make(chan struct{}), wakes: make(map[int32][]chan struct{})}
 	go w.run()
 	return w
 }
@@ -181,14 +181,12 @@ func (w *watcher) run() {
 // wake passes one event on; mu is held. If events were lost it is for everybody.
 func (w *watcher) wake(event *unix.InotifyEvent) {
 	if event.Mask&unix.IN_Q_OVERFLOW != 0 {
-		for _, wake := range w.wakes {
-			offer(wake)
+		for _, wakes := range w.wakes {
+			offerAll(wakes)
 		}
 		return
 	}
-	if wake, ok := w.wakes[event.Wd]; ok {
-		offer(wake)
-	}
+	offerAll(w.wakes[event.Wd])
 }
 
 // offer puts a token into c if it has none.
@@ -196,6 +194,12 @@ func offer(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
+	}
+}
+
+func offerAll(wakes []chan struct{}) {
+	for _, wake := range wakes {
+		offer(wake)
 	}
 }
 
@@ -216,7 +220,7 @@ func (w *watcher) watch(path string) <-chan struct{} {
 	if err != nil {
 		return nil
 	}
-	w.wakes[int32(wd)] = wake
+	w.wakes[int32(wd)] = append(w.wakes[int32(wd)], wake)
 	return wake
 }
 

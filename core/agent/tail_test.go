@@ -110,6 +110,24 @@ func TestTailFollowsWrites(t *testing.T) {
 	}
 }
 
+// TestTailsOfOneFile: two streams that go to one file are both copied while it grows.
+func TestTailsOfOneFile(t *testing.T) {
+	file, out, tails := newTailed(t)
+	second := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(file.Name(), second); err != nil {
+		t.Fatal(err)
+	}
+	c := newConsole()
+	tails.add(tail{path: file.Name(), out: c.printer(out, "1> ")})
+	tails.add(tail{path: second, out: c.printer(out, "2> ")})
+	for _, line := range []string{"one", "two"} {
+		fmt.Fprintln(file, line)
+		out.await("1> " + line)
+		out.await("2> " + line)
+	}
+	tails.stop()
+}
+
 // TestTailLosesNothing copies many lines of several writers, and those that match
 // to another place.
 func TestTailLosesNothing(t *testing.T) {
