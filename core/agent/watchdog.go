@@ -61,21 +61,29 @@ type watchdog struct {
 // newWatchdog makes the FIFO, in the place of a file that may be there (A88), and
 // serves it until stop.
 func newWatchdog(path string, log *slog.Logger) (*watchdog, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot serve the workers' timers: %w", err)
-	}
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		return nil, fmt.Errorf("cannot serve the workers' timers: %w", &os.PathError{Op: "mkfifo", Path: path, Err: err})
-	}
-	// Opened for writing, too: it has no end, and clients never find nobody there.
-	fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+	fifo, err := newFIFO(path)
 	if err != nil {
-		_ = os.Remove(path)
 		return nil, fmt.Errorf("cannot serve the workers' timers: %w", err)
 	}
 	w := &watchdog{path: path, fifo: fifo, log: log, now: time.Now, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	go w.run()
 	return w, nil
+}
+
+func newFIFO(path string) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, &os.PathError{Op: "mkfifo", Path: path, Err: err}
+	}
+	// Opened for writing, too: it has no end, and clients never find nobody there.
+	fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		_ = os.Remove(path)
+		return nil, err
+	}
+	return fifo, nil
 }
 
 // expiries has a token whenever take has something; nil for a nil watchdog.
@@ -111,6 +119,9 @@ func (w *watchdog) stop() {
 // wall-clock time, which may be set.
 const clockCheck = time.Second
 
+// maxFIFO bounds what is read before timers are judged: all that a FIFO may hold.
+const maxFIFO = 1 << 20
+
 func (w *watchdog) run() {
 	defer close(w.done)
 	running := make(timers)
@@ -125,14 +136,30 @@ func (w *watchdog) run() {
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return // closed
 		}
-		for line := range input.lines() {
-			if t, err := parseTimer(line); err != nil {
-				w.log.Warn(fmt.Sprintf("a timer request %.200q is left out: %v", line, err))
-			} else if !running.take(t) {
-				w.log.Warn(fmt.Sprintf("process %d has a timer too many: it is left out", t.pid))
+		// A timer is judged only after everything was read that was written before it
+		// expired: this process may have been stopped meanwhile.
+		now := w.now()
+		_ = w.fifo.SetReadDeadline(time.Time{})
+		for taken := 0; taken < maxFIFO; {
+			w.accept(running, &input)
+			n := input.readNow(w.fifo)
+			if n <= 0 {
+				break
 			}
+			taken += n
 		}
-		w.report(running.expire(w.now()))
+		w.report(running.expire(now))
+	}
+}
+
+// accept takes the requests that were read.
+func (w *watchdog) accept(running timers, input *requests) {
+	for line := range input.lines() {
+		if t, err := parseTimer(line); err != nil {
+			w.log.Warn(fmt.Sprintf("a timer request %.200q is left out: %v", line, err))
+		} else if !running.take(t) {
+			w.log.Warn(fmt.Sprintf("process %d has a timer too many: it is left out", t.pid))
+		}
 	}
 }
 
@@ -168,6 +195,20 @@ func (r *requests) read(file *os.File) error {
 	n, err := file.Read(r.buf[r.n:])
 	r.n += n
 	return err
+}
+
+// readNow is read of what is there already; it returns how many bytes that is.
+func (r *requests) readNow(file *os.File) (n int) {
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = conn.Read(func(fd uintptr) bool {
+		n, _ = unix.Read(int(fd), r.buf[r.n:])
+		return true
+	})
+	r.n += max(n, 0)
+	return n
 }
 
 // lines yields the whole lines that were read.

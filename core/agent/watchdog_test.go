@@ -203,6 +203,44 @@ func TestWatchdogHarmless(t *testing.T) {
 	}
 }
 
+// TestWatchdogReadsBeforeItJudges: a timer that was released in time does not expire
+// because the agent itself had been stopped meanwhile.
+func TestWatchdogReadsBeforeItJudges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "timers")
+	fifo, err := newFIFO(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asleep, awake := make(chan struct{}), make(chan struct{})
+	calls := 0
+	w := &watchdog{path: path, fifo: fifo, log: discard(), done: make(chan struct{}), wake: make(chan struct{}, 1), now: func() time.Time {
+		if calls++; calls == 2 { // it knows the timer, and is about to sleep until its end
+			close(asleep)
+			<-awake
+		}
+		return time.Now()
+	}}
+	go w.run()
+	expires := time.Now().Add(200 * time.Millisecond)
+	fmt.Fprintln(fifo, request(7, "released", float64(expires.UnixNano())/1e9, 9))
+	<-asleep
+	// More than one read takes.
+	for i := range 200 {
+		fmt.Fprintln(fifo, request(8, fmt.Sprint(i), 4e9, 9))
+	}
+	fmt.Fprintln(fifo, request(7, "released", -1, 0))
+	fmt.Fprintln(fifo, request(9, "expired", 1, 9))
+	time.Sleep(time.Until(expires) + time.Millisecond)
+	close(awake)
+	<-w.expiries()
+	for _, o := range w.take() {
+		if o.timers[0].pid != 9 {
+			t.Errorf("expired: %+v", o.timers)
+		}
+	}
+	w.stop()
+}
+
 // eventLog is a sink.
 type eventLog struct {
 	mu   sync.Mutex
