@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -85,7 +84,7 @@ func (f *Failure) readErrorFile(path string) error {
 	if path == "" {
 		return nil
 	}
-	text, err := os.ReadFile(path)
+	text, err := readRegular(path, maxErrorFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -154,14 +154,15 @@ func (t *tap) stop() {
 	_ = t.read.Close()
 }
 
-// lastOfFile returns the last maxStderr bytes of a file; nil if it cannot be read.
+// lastOfFile returns the last maxStderr bytes of a file; nil if it cannot be read, or is
+// a FIFO or device.
 func lastOfFile(path string) []byte {
-	file, err := os.Open(path)
+	file, info, err := openRegular(path)
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err == nil && info.Size() > maxStderr {
+	if info.Size() > maxStderr {
 		if _, err := file.Seek(-maxStderr, io.SeekEnd); err != nil {
 			return nil
 		}
