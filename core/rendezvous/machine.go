@@ -110,10 +110,12 @@ func (m *Machine) Apply(ev Event) []Effect {
 	case TimerFired:
 		m.timerFired(ev.Timer)
 	case Evict:
+		ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
 		m.evict(ev)
 	case Recovered:
 		m.recovered()
 	case CloseRun:
+		ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
 		if ev.Session == "" {
 			m.closeRun(ev)
 		} else if n := m.take(ev.Request); n != nil {
@@ -129,6 +131,7 @@ func (m *Machine) Apply(ev Event) []Effect {
 			m.withdraw(n, ev)
 		}
 	case Leave:
+		ev.Reason = Printable(ev.Reason)
 		if n := m.take(ev.Request); n != nil {
 			m.leave(n, ev)
 		}

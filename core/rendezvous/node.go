@@ -41,6 +41,10 @@ func (m *Machine) hello(h Hello) {
 		m.resume(n, h)
 		return
 	}
+	if id := Printable(h.Node); id != h.Node {
+		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
+		return
+	}
 	if m.closed != nil && len(m.nodes) == 0 {
 		if _, part := m.seen[h.Node]; !part {
 			m.forget()
@@ -59,7 +63,7 @@ func (m *Machine) hello(h Hello) {
 		m.lose(old, "lost: replaced by a newer start of the same node")
 	}
 	n := &node{
-		id: h.Node, label: h.Label, session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
+		id: h.Node, label: Printable(h.Label), session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
 		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}

@@ -125,6 +125,9 @@ func (p *Params) Validate() error {
 	if len(p.NodeID) > MaxNameLen {
 		return Errorf(CodeInvalid, "node_id has %d bytes, at most %d are allowed", len(p.NodeID), MaxNameLen)
 	}
+	if Printable(p.NodeID) != p.NodeID {
+		return Errorf(CodeInvalid, "node_id is %q, which holds characters that cannot be shown", p.NodeID)
+	}
 	if err := p.Policy.Validate(); err != nil {
 		return err
 	}

@@ -268,7 +268,7 @@ func (p *peer) enter(h hello) error {
 		Policy: h.Policy, Claim: h.Claim, InHost: h.InHost,
 		SeenAddr: addrOf(p.conn.RemoteAddr()), ServerAddr: addrOf(p.conn.LocalAddr()),
 	}
-	p.session, p.node, p.label = h.Session, h.Node, h.Label
+	p.session, p.node, p.label = h.Session, h.Node, rendezvous.Printable(h.Label)
 	for {
 		r, refusal := p.server.runFor(h.RunID)
 		if refusal != nil {

@@ -58,11 +58,15 @@ func noEOF(err error) error {
 	return err
 }
 
-// nextFrame reads and decodes the next frame.
+// nextFrame reads and decodes the next frame; what it says to people is as shown.
 func (r *frameReader) nextFrame(most int) (frame, error) {
 	body, err := r.next(most)
 	if err != nil {
 		return nil, err
 	}
-	return parseFrame(body)
+	f, err := parseFrame(body)
+	if err != nil {
+		return nil, err
+	}
+	return shown(f), nil
 }

@@ -1,0 +1,36 @@
+package rendezvous
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Printable makes a text that came from elsewhere fit for a log or a terminal: one
+// line of characters that can be seen. Line feeds and other space become spaces, the
+// rest U+FFFD.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == utf8.RuneError:
+			return utf8.RuneError
+		case unicode.IsPrint(r):
+			return r
+		case unicode.IsSpace(r):
+			return ' '
+		}
+		return utf8.RuneError
+	}, strings.ReplaceAll(text, "\r\n", "\n"))
+}
+
+// PrintableLines is Printable for each line of a text.
+func PrintableLines(text string) string {
+	if !strings.Contains(text, "\n") {
+		return Printable(text)
+	}
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = Printable(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,102 @@
+package rendezvous
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+)
+
+func TestPrintable(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                       "",
+		"host7 pid 12":           "host7 pid 12",
+		"Jürgen 日本":              "Jürgen 日本",
+		"a\nb\tc\u00a0d":         "a b c d",
+		"\x1b[2Jx\x00\x7f\u009b": "\uFFFD[2Jx\uFFFD\uFFFD\uFFFD",
+		"a\u202eb\xff":           "a\uFFFDb\uFFFD",
+	} {
+		if got := Printable(text); got != want {
+			t.Errorf("%q became %q, expected %q", text, got, want)
+		}
+	}
+}
+
+// texts collects what an effect says to people.
+func texts(v reflect.Value, found *[]string) {
+	switch v.Kind() {
+	case reflect.String:
+		*found = append(*found, v.String())
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			texts(v.Elem(), found)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			texts(v.Field(i), found)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			texts(v.Index(i), found)
+		}
+	}
+}
+
+// TestNobodyWritesToTheTerminalsOfOthers: whatever a node says of itself, and whatever
+// reasons are given, what the others are told has nothing that a terminal would obey,
+// and nothing that looks like a line of their own logs.
+func TestNobodyWritesToTheTerminalsOfOthers(t *testing.T) {
+	const evil = "x\x1b]0;owned\x07\r\nE1121 all is lost"
+	for name, end := range map[string]func(r *rig, n *rigNode){
+		"leaves":     func(r *rig, n *rigNode) { r.apply(Leave{Request: n.request(), Reason: evil}) },
+		"succeeds":   func(r *rig, n *rigNode) { r.apply(Leave{Request: n.request(), Ending: EndSuccess, Reason: evil}) },
+		"fails":      func(r *rig, n *rigNode) { r.apply(Leave{Request: n.request(), Ending: EndFailed, Reason: evil}) },
+		"closes":     func(r *rig, n *rigNode) { r.apply(CloseRun{Request: n.request(), Reason: evil}) },
+		"is closed":  func(r *rig, _ *rigNode) { r.apply(CloseRun{By: evil, Reason: evil, Stop: true}) },
+		"is evicted": func(r *rig, n *rigNode) { r.apply(Evict{Node: n.id, By: evil, Reason: evil}) },
+		"vanishes":   func(r *rig, n *rigNode) { r.lost(n) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, time.Hour)
+			p := policy(2, 3)
+			label := func(h *Hello) { h.Label = evil }
+			a, b := r.hello("a", p, label), r.hello("b", p, label)
+			r.join(a)
+			r.join(b)
+			r.fire(TimerLastCall)
+			r.wantRound(a, b)
+			end(r, a)
+			c := r.hello("c", p)
+			r.join(c)
+			var all []string
+			for _, n := range r.nodes {
+				for _, reply := range n.replies {
+					texts(reflect.ValueOf(reply), &all)
+				}
+				texts(reflect.ValueOf([]any{n.notice, n.refused, n.dropped}), &all)
+			}
+			forming, waiting := r.m.Progress()
+			all = append(append(all, r.changes...), fmt.Sprintf("%+v %+v %+v", r.m.Status(), forming, waiting))
+			for _, text := range all {
+				if i := strings.IndexFunc(text, unicode.IsControl); i >= 0 {
+					t.Errorf("%q", text)
+				}
+			}
+		})
+	}
+}
+
+// TestNodeIDsCanBeShown, or are refused.
+func TestNodeIDsCanBeShown(t *testing.T) {
+	r := newRig(t, 0)
+	if n := r.hello("a\x1b[2J", policy(1, 2)); n.refused == nil || n.refused.Code != CodeInvalid || strings.Contains(n.refused.Text, "\x1b") {
+		t.Errorf("it is answered %v", n.refused)
+	}
+	p := DefaultParams()
+	p.Min, p.Max, p.RunID, p.NodeID = 1, 1, "job", "a\nb"
+	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "node_id") {
+		t.Errorf("node_id: %v", err)
+	}
+}
