@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"rallypoint/core/rendezvous"
 )
 
 // The nodes of a round collect their failures in its store, each its first one as
@@ -131,7 +133,7 @@ func parsePeers(text []byte, round uint64) []Failure {
 	for i, p := range told {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
-			Host: p.Host, Time: p.Time, ErrorFile: p.ErrorFile, Message: p.Message, OOM: p.OOM,
+			Host: rendezvous.Printable(p.Host), Time: p.Time, ErrorFile: rendezvous.Printable(p.ErrorFile), Message: plainLines(p.Message), OOM: p.OOM,
 			Stderr: []byte(p.Stderr), group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -226,5 +227,29 @@ func TestCollateral(t *testing.T) {
 		if err := s.wait(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestPeersCannotWriteToTheTerminal: what other nodes tell of their failures is shown
+// without anything that a terminal would obey.
+func TestPeersCannotWriteToTheTerminal(t *testing.T) {
+	const evil = "x\x1b]0;owned\x07\x1b[31my\r\n  z"
+	text, err := json.Marshal(peerFailure{Round: 1, ExitCode: 1, Host: evil, ErrorFile: evil, Message: evil, Stderr: evil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failures := parsePeers(text, 1)
+	if len(failures) != 1 {
+		t.Fatalf("%d failures", len(failures))
+	}
+	shown := report("train.py", failures) + failures[0].summary()
+	if strings.ContainsAny(shown, "\x1b\x07\r") {
+		t.Errorf("the report is %q", shown)
+	}
+	if !strings.Contains(shown, "traceback : xy\n  z") { // lines stay lines
+		t.Errorf("the traceback is mutilated: %q", shown)
+	}
+	if strings.Contains(failures[0].summary(), "\n") {
+		t.Errorf("the summary has several lines: %q", failures[0].summary())
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
 )
 
 // maxStderr is how much of what a worker wrote last to stderr is kept for the
@@ -172,6 +174,11 @@ func lastOfFile(path string) []byte {
 }
 
 var escapes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)|[@-Z\\\\^_])")
+
+// plainLines is a text without colours and whatever else a terminal would obey.
+func plainLines(text string) string {
+	return rendezvous.PrintableLines(strings.ReplaceAll(escapes.ReplaceAllString(text, ""), "\r\n", "\n"))
+}
 
 // tailLines makes the last lines of an output fit to be shown: at most most of
 // them, of what a line was overwritten with by \r only the last, without colours
