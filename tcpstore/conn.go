@@ -216,13 +216,15 @@ func (c *conn) push(out []byte) (rest []byte) {
 	return nil
 }
 
-// refuse logs why the connection is closed, which happens when the replies to the
+// refuse counts and logs why the connection is closed, which happens when the replies to the
 // requests before that are sent.
 func (c *conn) refuse(why *refusal) {
 	l := c.loop
 	l.counters.refused[why.reason].Add(1)
-	l.log(slog.LevelWarn, "tcpstore: connection closed: "+why.text,
-		"peer", c.peer.String(), "listen", l.server.Addr().String(), "reason", why.reason.String())
+	if l.server.refusals.Note(why.reason.String(), c.peer.Addr().String()) {
+		l.log(slog.LevelWarn, "tcpstore: connection closed: "+why.text,
+			"peer", c.peer.String(), "listen", l.server.Addr().String(), "reason", why.reason.String())
+	}
 	if len(c.unsent) == 0 {
 		c.close()
 		return

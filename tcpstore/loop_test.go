@@ -222,13 +222,14 @@ func TestLastWords(t *testing.T) {
 	defer s.Close()
 	value := strings.Repeat("v", pauseUnsent-100)
 	reads, silent := dialNarrow(t, s, 1), dialNarrow(t, s, 1)
-	for _, r := range []raw{silent, reads} {
+	for i, r := range []raw{silent, reads} {
 		r.exchange(hello, hello[6:])
 		r.exchange(msg(opSet, "/k", value), nil)
 		r.exchange(append(msg(opGet, "/k"), 0xff), nil)
-		if line := lines.next(t); !strings.Contains(line, "0xff") {
-			t.Errorf("the line is %s", line)
-		}
+		eventually(t, "refused", func() bool { return s.Stats().Refused["opcode"] == uint64(i+1) })
+	}
+	if line := lines.next(t); !strings.Contains(line, "0xff") {
+		t.Errorf("the line is %s", line)
 	}
 	reads.exchange(nil, msg(0, value)[1:])
 	reads.expectClosed()

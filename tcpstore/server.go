@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/refusallog"
 	"rallypoint/core/store"
 )
 
@@ -19,8 +20,9 @@ const DefaultMaxUnsent = 64 << 20
 // Options are the settings of a Server. The zero value is a server like torch's
 // own, bounded in memory by MaxUnsent.
 type Options struct {
-	// Logger gets one line for each connection that the server refuses or closes
-	// and for trouble with accepting. Nil is slog.Default().
+	// Logger gets a line for connections that the server refuses or closes, not
+	// for each of them if there are many (core/refusallog), and for trouble with
+	// accepting. Nil is slog.Default().
 	Logger *slog.Logger
 
 	// MaxUnsent bounds, in bytes, the replies that wait for a connection's peer
@@ -57,6 +59,7 @@ type Server struct {
 	config   sessionConfig
 	numLoops int
 	counters counters // of accepting; the loops have their own
+	refusals *refusallog.Log
 	stop     context.CancelFunc
 	done     context.Context
 	wg       sync.WaitGroup
@@ -135,6 +138,7 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	if s.config.maxUnsent <= 0 {
 		s.config.maxUnsent = DefaultMaxUnsent
 	}
+	s.refusals = refusallog.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, s.sumUp)
 	s.done, s.stop = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
 	return s
@@ -186,7 +190,14 @@ func (s *Server) Close() error {
 	}
 	s.wg.Wait()
 	closeLoops(loops)
+	s.refusals.Close()
 	return err
+}
+
+// sumUp logs refusals that were not logged one by one.
+func (s *Server) sumUp(sum refusallog.Summary) {
+	s.log.Warn("tcpstore: more connections were closed for the same reason",
+		"reason", sum.Reason, "count", sum.Count, "last", sum.Last, "listen", s.Addr().String())
 }
 
 func (s *Server) current() *hub {

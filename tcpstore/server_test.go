@@ -54,7 +54,8 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
-// TestBadPeers: each is closed with one line, and the others go on.
+// TestBadPeers: each is closed with one line, and the others go on. The bad ones
+// are different hosts, of which each is logged.
 func TestBadPeers(t *testing.T) {
 	s, lines := newServer(t, Options{})
 	good, waiting := dialHello(t, s), dialHello(t, s)
@@ -65,6 +66,7 @@ func TestBadPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	host := byte(2)
 	for name, c := range map[string]struct{ sent, words string }{
 		"garbage":         {"\xff\xfe garbage", "torch 2.2 and newer"},
 		"http":            {"GET / HTTP/1.1\r\n\r\n", "torch 2.2 and newer"},
@@ -76,8 +78,8 @@ func TestBadPeers(t *testing.T) {
 		"second validate": {string(append(hello, hello...)), "VALIDATE on a validated"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bad := dialRaw(t, s)
-			bad.t = t
+			bad := dialWith(t, s, net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, host)}})
+			host++
 			bad.Write([]byte(c.sent))
 			bad.expectClosed()
 			line := lines.next(t)

@@ -324,15 +324,8 @@ func (p *peer) report(err error) {
 	if err != nil {
 		attrs = append(attrs, slog.String("reason", err.Error()))
 	}
-	if why != refusedNothing {
-		p.server.meters.refused[why].Add(1)
-		logged, skipped := p.server.repeats.ask(p.server.clock.Now(), p.conn.RemoteAddr(), why, p.node)
-		if !logged {
-			return
-		}
-		if skipped > 0 {
-			attrs = append(attrs, slog.Int("again", skipped))
-		}
+	if why != refusedNothing && !p.server.note(why, p.conn.RemoteAddr(), p.node) {
+		return
 	}
 	log := p.server.log
 	if p.run != nil {

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
-	"time"
+	"os"
 
+	"rallypoint/core/refusallog"
 	"rallypoint/core/rendezvous"
 )
 
@@ -39,7 +39,8 @@ var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "ma
 	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
-// tells that its hello was accepted.
+// tells that its hello was accepted. Who is not greeted and breaks off has not said
+// enough to be let in.
 func refusalOf(err error, greeted bool) refusal {
 	var e *rendezvous.Error
 	switch {
@@ -63,10 +64,10 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedUnstored
 	case errors.Is(err, errRefused) && errors.As(err, &e):
 		return refusalOfHello(e.Code)
-	case !greeted && errors.Is(err, io.ErrUnexpectedEOF):
-		return refusedIncomplete
+	case greeted, errors.Is(err, errRefused), errors.Is(err, errServed), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+		return refusedNothing
 	}
-	return refusedNothing
+	return refusedIncomplete
 }
 
 func refusalOfHello(c rendezvous.Code) refusal {
@@ -89,49 +90,21 @@ func refusalOfHello(c rendezvous.Code) refusal {
 	return refusedHello
 }
 
-// Limits of remembering what was logged about refused connections.
-const (
-	repeatAfter = time.Minute
-	maxRepeats  = 1024
-)
-
-// repeats keeps a peer that is refused and tries again from filling the log: one
-// line a minute for each address and reason.
-type repeats struct {
-	mu   sync.Mutex
-	seen map[repeat]repeated
+// note counts a refusal and reports whether it is to be logged. Who has said which
+// node it is counts as another peer than its host.
+func (s *Server) note(why refusal, from net.Addr, node string) bool {
+	s.meters.refused[why].Add(1)
+	peer := addrOf(from)
+	if peer == "" {
+		peer = from.String()
+	}
+	if node != "" {
+		peer += ", node " + node
+	}
+	return s.refusals.Note(refusalNames[why], peer)
 }
 
-type repeat struct {
-	host string
-	why  refusal
-	node string
-}
-
-type repeated struct {
-	logged time.Time
-	since  int // refusals that were not logged
-}
-
-// ask reports whether a refusal is to be logged, and how many like it were not
-// logged since the last one.
-func (r *repeats) ask(now time.Time, from net.Addr, why refusal, node string) (logged bool, skipped int) {
-	host := addrOf(from)
-	if host == "" {
-		return true, 0
-	}
-	key := repeat{host, why, node}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	last, ok := r.seen[key]
-	if ok && now.Sub(last.logged) < repeatAfter {
-		last.since++
-		r.seen[key] = last
-		return false, 0
-	}
-	if r.seen == nil || !ok && len(r.seen) >= maxRepeats {
-		r.seen = map[repeat]repeated{}
-	}
-	r.seen[key] = repeated{logged: now}
-	return true, last.since
+// sumUp logs refusals that were not logged one by one.
+func (s *Server) sumUp(sum refusallog.Summary) {
+	s.log.Warn("refused more for the same reason", "reason", sum.Reason, "count", sum.Count, "last", sum.Last)
 }

@@ -1,10 +1,12 @@
 package control
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
-	"time"
+
+	"rallypoint/core/refusallog"
 )
 
 // TestRefusalsAreLoggedOnce has one peer try again and again.
@@ -23,10 +25,11 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 	if lines := s.log.await(t, "PyTorch TCPStore client", 1); len(lines) != 1 {
 		t.Errorf("%d lines, want 1: %v", len(lines), lines)
 	}
-	s.clock.Advance(repeatAfter)
+	s.clock.Advance(refusallog.Window)
+	wantParts(t, s.log.await(t, "refused more", 1)[0], "reason=tcpstore_client", "count=4", "last=127.0.0.1")
+	s.clock.Advance(refusallog.Window) // in which it is quiet
 	try()
-	lines := s.log.await(t, "PyTorch TCPStore client", 2)
-	wantParts(t, lines[1], "again=4")
+	s.log.await(t, "PyTorch TCPStore client", 2)
 }
 
 func (s *fakeServer) awaitRefused(t *testing.T, why refusal, n uint64) {
@@ -39,23 +42,84 @@ func (s *fakeServer) awaitRefused(t *testing.T, why refusal, n uint64) {
 	}
 }
 
-func TestRepeatsAreBounded(t *testing.T) {
-	var r repeats
-	now := time.Unix(1e9, 0)
-	for i := range 3 * maxRepeats {
-		from := &net.TCPAddr{IP: net.IPv4(10, 0, byte(i>>8), byte(i))}
-		if logged, _ := r.ask(now, from, refusedTLS, ""); !logged {
-			t.Fatalf("the first one of %s is not logged", from)
+// TestManyRefusalsAreFewLines has strangers try again and again in every way: the
+// metrics count each, the log stays short, and what it says adds up to the same.
+func TestManyRefusalsAreFewLines(t *testing.T) {
+	const windows, tries = 3, 40
+	ours := preamble{high: ProtocolVersion, low: oldestVersion}
+	hello := func(i int) []byte {
+		p := testParams("", 1)
+		p.RunID = "another run"
+		return appendFrame(ours.bytes(), testHello(fmt.Sprint("node", i), "s", p))
+	}
+	always := func(text string) func(int) []byte { return func(int) []byte { return []byte(text) } }
+	ways := []struct {
+		why  refusal
+		send func(i int) []byte
+		cfg  Config
+	}{
+		{refusedTCPStore, always("\x00\x85\x1d\x3c\x00"), Config{}},
+		{refusedTLS, always("\x16\x03\x01"), Config{}},
+		{refusedForeign, always("SSH-2.0-x\r\n"), Config{}},
+		{refusedMalformed, always(string(ours.bytes()) + "\xff\xff\xff\xff"), Config{}},
+		{refusedVersion, always(string(preamble{high: 99, low: 99}.bytes())), Config{}},
+		{refusedAuth, always(string(ours.bytes())), Config{Token: openToken(t, "a secret that is long enough")}},
+		{refusedAuth, func(int) []byte {
+			wrong := preamble{high: ProtocolVersion, low: oldestVersion, token: true}
+			return appendFrame(appendFrame(wrong.bytes(), challenge{newNonce()}), proof{[][]byte{newNonce()}})
+		}, Config{Token: openToken(t, "a secret that is long enough")}},
+		{refusedOtherRun, hello, Config{RunID: "run"}},
+	}
+	for _, way := range ways {
+		s := newFakeServer(t, way.cfg)
+		for window := range windows {
+			for i := range tries {
+				n := dialNode(t, s.addr)
+				n.write(way.send(window*tries + i))
+				n.awaitEnd()
+			}
+			s.awaitRefused(t, way.why, uint64((window+1)*tries))
+			s.clock.Advance(refusallog.Window)
 		}
-		if logged, _ := r.ask(now, from, refusedTLS, ""); logged {
-			t.Fatalf("the second one of %s is logged", from)
+		s.Close()
+		lines, told := 0, 0
+		for _, line := range s.log.all() {
+			if !strings.Contains(line, "level=WARN") {
+				continue
+			}
+			lines++
+			count := 1
+			if _, text, ok := strings.Cut(line, " count="); ok {
+				wantParts(t, line, "reason="+refusalNames[way.why], "127.0.0.1")
+				if _, err := fmt.Sscan(text, &count); err != nil {
+					t.Error(err)
+				}
+			}
+			told += count
 		}
-		if logged, _ := r.ask(now, from, refusedTLS, "another node"); !logged {
-			t.Fatal("another node is not logged")
+		if most := windows * (refusallog.MaxAtOnce + 1); lines > most || lines < 1+windows {
+			t.Errorf("%s: %d lines, want at most %d:\n%s", refusalNames[way.why], lines, most, strings.Join(s.log.all(), ""))
 		}
-		if len(r.seen) > maxRepeats {
-			t.Fatalf("%d are remembered", len(r.seen))
+		if told != windows*tries {
+			t.Errorf("%s: the lines tell of %d refusals, want %d", refusalNames[way.why], told, windows*tries)
 		}
+	}
+}
+
+// TestBrokenOffIsRefused: who breaks the connection off without having said who it
+// is may be somebody who looks for open ports, and costs as little as others.
+func TestBrokenOffIsRefused(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	const tries = 20
+	for range tries {
+		n := dialNode(t, s.addr)
+		n.write([]byte("\xd5"))
+		n.conn.(*net.TCPConn).SetLinger(0)
+		n.conn.Close()
+	}
+	s.awaitRefused(t, refusedIncomplete, tries)
+	if lines := s.log.await(t, "level=WARN", 1); len(lines) != 1 {
+		t.Errorf("%d lines, want 1: %v", len(lines), lines)
 	}
 }
 

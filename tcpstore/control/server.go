@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rallypoint/core/promtext"
+	"rallypoint/core/refusallog"
 	"rallypoint/core/rendezvous"
 )
 
@@ -40,9 +41,10 @@ type Config struct {
 	// any end of the process. It belongs to the caller, who closes it after the
 	// server.
 	Data *Data
-	// Log gets one line for each change of a run and for each connection that is
-	// refused. The lines of a server of many runs name the run; with RunID set
-	// they do not, for the logger of one run may do so itself. Nil is none.
+	// Log gets one line for each change of a run, and lines about connections that
+	// are refused, few however many those are (core/refusallog). The lines of a
+	// server of many runs name the run; with RunID set they do not, for the logger
+	// of one run may do so itself. Nil is none.
 	Log *slog.Logger
 	// Metrics, if set, adds what else this process has to tell to /metrics. It is
 	// called by several goroutines.
@@ -85,9 +87,9 @@ type Server struct {
 	peers     map[*peer]struct{}
 	sweeper   Stopper
 
-	writer  *writer // nil: nothing is stored
-	meters  meters
-	repeats repeats
+	writer   *writer // nil: nothing is stored
+	meters   meters
+	refusals *refusallog.Log
 
 	idle idleness
 	gate gate
@@ -118,6 +120,7 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		stop:      make(chan struct{}),
 	}
 	s.http = newHTTPPort(s)
+	s.refusals = refusallog.New(func(d time.Duration, f func()) func() bool { return s.clock.AfterFunc(d, f).Stop }, s.sumUp)
 	if cfg.Data != nil {
 		s.writer = newWriter(s, cfg.Data)
 		s.takeUp(cfg.Data)
@@ -169,6 +172,7 @@ func (s *Server) Close() error {
 	s.gate.close()
 	s.wg.Wait()
 	s.http.wait()
+	s.refusals.Close()
 	return nil
 }
 
