@@ -133,6 +133,9 @@ const (
 	targetValue    = 3
 )
 
+// compareLess is what a condition asks for, besides equality, which is 0.
+const compareLess = 2
+
 // unchanged holds if key was last modified at revision; revision 0 is a missing key.
 func unchanged(key string, revision int64) condition {
 	m := message(nil).number(2, targetModified).text(3, key)
@@ -145,9 +148,16 @@ func absent(key, end string) condition {
 	return condition(oneofNumber(m, 5, 0).text(64, end))
 }
 
-// hasValue holds if key exists with that value.
-func hasValue(key string, value []byte) condition {
-	return condition(message(nil).number(2, targetValue).text(3, key).message(7, value))
+// createdAt holds if key exists and was created at that revision.
+func createdAt(key string, revision int64) condition {
+	m := message(nil).number(2, targetCreated).text(3, key)
+	return condition(oneofNumber(m, 5, revision))
+}
+
+// below holds if key exists with a value that comes before the given one, byte by
+// byte.
+func below(key string, value []byte) condition {
+	return condition(message(nil).number(1, compareLess).number(2, targetValue).text(3, key).message(7, value))
 }
 
 // oneofNumber adds a number that is there even if it is 0.
@@ -309,8 +319,8 @@ func decodeEvent(m []byte) (e event, err error) {
 	return e, err
 }
 
-// grantRequest asks for a lease of so many seconds.
-func grantRequest(ttl int64) message { return message(nil).number(1, ttl) }
+// grantRequest asks for a lease of so many seconds under the given number.
+func grantRequest(ttl, id int64) message { return message(nil).number(1, ttl).number(2, id) }
 
 // leaseRequest revokes a lease, or keeps it alive.
 func leaseRequest(id int64) message { return message(nil).number(1, id) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -148,7 +149,7 @@ func (c *client) call(ctx context.Context, what, method string, request message)
 		switch {
 		case err == nil:
 			return response, nil
-		case errors.Is(err, errCompacted), errors.Is(err, errLeaseGone):
+		case errors.Is(err, errCompacted), errors.Is(err, errLeaseGone), errors.Is(err, errLeaseThere):
 			return nil, err
 		case final(err):
 			return nil, explain(c.config, what, time.Since(started), err)
@@ -202,6 +203,8 @@ func (c *client) judge(err error, url, token string) error {
 		return errCompacted
 	case statusCode(err) == codeNotFound && strings.Contains(err.Error(), "lease not found"):
 		return errLeaseGone
+	case statusCode(err) == codeFailedPrecondition && strings.Contains(err.Error(), "lease already exists"):
+		return errLeaseThere
 	case !final(err):
 		c.giveUp(url)
 	}
@@ -293,10 +296,15 @@ func (c *client) list(ctx context.Context, what string, r rangeRequest) (kvs []k
 	}
 }
 
-// grant makes a lease of at least so long.
+// grant makes a lease of at least so long. Its number is drawn here, so that a lost
+// answer leaves no second lease behind.
 func (c *client) grant(ctx context.Context, ttl time.Duration) (lease int64, err error) {
 	const what = "making a lease"
-	m, err := c.call(ctx, what, methodGrant, grantRequest(seconds(ttl)))
+	id := 1 + rand.Int64N(math.MaxInt64)
+	m, err := c.call(ctx, what, methodGrant, grantRequest(seconds(ttl), id))
+	if errors.Is(err, errLeaseThere) { // by a try whose answer was lost
+		return id, nil
+	}
 	if err != nil {
 		return 0, err
 	}

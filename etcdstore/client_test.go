@@ -2,10 +2,7 @@ package etcdstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,24 +14,9 @@ import (
 	"rallypoint/core/store"
 )
 
-// forgetful is a network that loses answers: the calls were carried out.
-type forgetful struct{ http.RoundTripper }
-
-var errForgotten = errors.New("the answer was lost")
-
-func (f forgetful) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := f.RoundTripper.RoundTrip(r)
-	if err == nil && r.URL.Path != methodWatch && rand.N(3) == 0 {
-		response.Body.Close()
-		return nil, errForgotten
-	}
-	return response, err
-}
-
-func (c *client) forget() { c.caller.transport = forgetful{c.conns} }
-
-// Each operation is applied once, whatever answers are lost.
-func TestModelOverAForgetfulNetwork(t *testing.T) {
+// Each operation is applied once, whatever answers are lost and however late what was
+// given up gets through.
+func TestModelOverATreacherousNetwork(t *testing.T) {
 	t.Parallel()
 	config := aConfig(t)
 	run := 0
@@ -51,24 +33,27 @@ func TestModelOverAForgetfulNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		s.client.forget()
+		network := s.client.betray()
 		m := store.NewLocal(store.NewEngine(store.Limits{}))
 		actions := modelActions(ctx, m, func(*rapid.T) *Store { return s })
 		names := []string{"set", "multi_set", "add", "compare_set", "append", "delete"}
 		for range 20 {
 			actions[rapid.SampledFrom(names).Draw(t, "action")](t)
+			if rapid.Bool().Draw(t, "late") {
+				network.deliver(1 << 10)
+			}
 			actions[""](t)
 		}
 	})
 }
 
 // A log over such a network has each entry once, and creates and leaves its run.
-func TestLogOverAForgetfulNetwork(t *testing.T) {
+func TestLogOverATreacherousNetwork(t *testing.T) {
 	t.Parallel()
 	config := aConfig(t)
 	const appends = 30
 	l := newLog(t, config)
-	l.client.forget()
+	l.client.betray()
 	ctx := within(t, time.Minute)
 	must(l.Open(ctx))(t)
 	other := aLog(t, config)

@@ -30,6 +30,9 @@ var (
 
 	// errLeaseGone says that a lease has run out or was revoked.
 	errLeaseGone = errors.New("the lease has run out")
+
+	// errLeaseThere says that a lease of this number was made before.
+	errLeaseThere = errors.New("the lease is there already")
 )
 
 // final reports whether err stays as it is however often the call is repeated:

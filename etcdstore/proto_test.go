@@ -51,7 +51,8 @@ func TestMessageBytes(t *testing.T) {
 		{message(nil).flag(8, true).message(64, nil), "\x40\x01\x82\x04\x00"},
 		{message(unchanged("k", 0)), "\x10\x02\x1a\x01k\x30\x00"},
 		{message(absent("k", "l")), "\x10\x01\x1a\x01k\x28\x00\x82\x04\x01l"},
-		{message(hasValue("k", nil)), "\x10\x03\x1a\x01k\x3a\x00"},
+		{message(below("k", nil)), "\x08\x02\x10\x03\x1a\x01k\x3a\x00"},
+		{message(createdAt("k", 5)), "\x10\x01\x1a\x01k\x28\x05"},
 	} {
 		equal(t, string(c.have), c.want)
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,9 +19,10 @@ import (
 // "/k/", values as they are; any number of processes may share a prefix.
 //
 // Every operation is applied exactly once, also when the member it was sent to
-// dies before it answers: a transaction leaves a note of itself (behind "/o/",
-// one key a client and operation under way, overwritten by the next one) and is
-// sent again only as one that does nothing if the note is there.
+// dies before it answers, and when what was sent first gets through long after it
+// was sent again: a transaction leaves a note of itself (behind "/o/", one key a
+// client and operation under way, overwritten by the next one, gone with the client)
+// and does nothing if that note, a later one or no place for a note is there.
 //
 // With Config.TTL all keys of this Store hang on a lease that it renews while it
 // is open; they vanish TTL after it was closed or killed. Without it they stay.
@@ -35,9 +37,9 @@ type Store struct {
 	done sync.WaitGroup // renewing
 
 	mu    sync.Mutex
-	slots []int // free places for notes
-	used  int   // places ever used
-	count uint64
+	places []place // free ones
+	used   int     // places ever made
+	count  uint64  // of notes
 }
 
 var _ store.Store = (*Store)(nil)
@@ -147,53 +149,77 @@ type unnumbered struct{ err error }
 
 func (u unnumbered) Error() string { return u.err.Error() }
 
-// change runs a transaction that changes something, exactly once. It needs no
-// condition of its own if repeating it would do no harm but that it might come
-// after others' changes.
-func (s *Store) change(ctx context.Context, what string, t txnRequest) (r txnResponse, applied bool, err error) {
-	slot, note := s.takeSlot()
-	defer s.freeSlot(slot)
-	key := s.notes + strconv.Itoa(slot)
-	// With conditions of its own the transaction cannot be applied twice, and the
-	// note tells whether it was. Without, the note is the condition.
-	guarded := len(t.conditions) > 0
-	if guarded {
-		t.success = append(t.success, putOp(key, note, s.lease))
-		t.failure = append(t.failure, getOp(key))
-	} else {
-		t.failure = append(t.success, putOp(key, note, s.lease))
-		t.success = nil
-		t.conditions = []condition{hasValue(key, note)}
-	}
-	r, err = s.client.txn(ctx, what, t)
-	switch {
-	case err != nil:
-		return r, false, err
-	case !guarded, r.succeeded:
-		return r, true, nil
-	}
-	last, ok := r.result(len(t.failure) - 1).first()
-	return r, ok && bytes.Equal(last.value, note), nil
+// place is a key for notes. One operation uses it at a time.
+type place struct {
+	key     string
+	created int64 // the revision of its creation; 0: it is still to be made
 }
 
-// takeSlot returns a place for a note that nobody uses, and a note never used.
-func (s *Store) takeSlot() (slot int, note []byte) {
+// change runs a transaction that changes something, exactly once. applied is false if
+// its own conditions did not hold.
+//
+// Whatever of its attempts gets through first writes the note, and no other does
+// anything then: the note's place holds this note or a later one. When the client is
+// gone, so is the place; a later key of that name has another revision of creation.
+func (s *Store) change(ctx context.Context, what string, t txnRequest) (r txnResponse, applied bool, err error) {
+	p, note := s.takePlace()
+	defer func() { s.freePlace(p) }()
+	own := t
+	for {
+		if p.created == 0 {
+			if p.created, err = s.makePlace(ctx, what, p.key); err != nil {
+				return r, false, err
+			}
+		}
+		t.conditions = append(slices.Clip(own.conditions), createdAt(p.key, p.created), below(p.key, note))
+		t.success = append(slices.Clip(own.success), putOp(p.key, note, s.lease))
+		t.failure = append(slices.Clip(own.failure), getOp(p.key))
+		r, err = s.client.txn(ctx, what, t)
+		if err != nil || r.succeeded {
+			return r, err == nil, err
+		}
+		found, _ := r.result(len(t.failure) - 1).first()
+		if found.created == p.created {
+			return r, bytes.Equal(found.value, note), nil
+		}
+		p.created = 0 // the lease has run out, which making it says, or somebody has removed the notes
+	}
+}
+
+// makePlace makes the key of a place and returns the revision of its creation.
+func (s *Store) makePlace(ctx context.Context, what, key string) (created int64, err error) {
+	r, err := s.client.txn(ctx, what, txnRequest{
+		conditions: []condition{unchanged(key, 0)},
+		success:    []op{putOp(key, nil, s.lease)},
+		failure:    []op{getOp(key)},
+	})
+	if err != nil || r.succeeded {
+		return r.revision, err
+	}
+	found, _ := r.result(0).first()
+	return found.created, nil
+}
+
+// takePlace returns a place that nobody uses, and a note that is greater, byte by
+// byte, than all before it.
+func (s *Store) takePlace() (p place, note []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count++
-	note = strconv.AppendUint(nil, s.count, 10)
-	if n := len(s.slots); n > 0 {
-		slot = s.slots[n-1]
-		s.slots = s.slots[:n-1]
-		return slot, note
+	note = fmt.Appendf(nil, "%016x", s.count)
+	if n := len(s.places); n > 0 {
+		p = s.places[n-1]
+		s.places = s.places[:n-1]
+		return p, note
 	}
+	p.key = s.notes + strconv.Itoa(s.used)
 	s.used++
-	return s.used - 1, note
+	return p, note
 }
 
-func (s *Store) freeSlot(slot int) {
+func (s *Store) freePlace(p place) {
 	s.mu.Lock()
-	s.slots = append(s.slots, slot)
+	s.places = append(s.places, p)
 	s.mu.Unlock()
 }
 

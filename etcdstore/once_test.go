@@ -1,0 +1,318 @@
+package etcdstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"rallypoint/core/store"
+)
+
+// treacherous is a network that loses answers of calls that were carried out, and
+// that says of others that they failed and carries them out later, when the caller has
+// long made them again, and perhaps done something else.
+type treacherous struct {
+	http.RoundTripper
+
+	mu    sync.Mutex
+	late  []*http.Request
+	fates int
+}
+
+var errForgotten = errors.New("the answer was lost")
+
+func (n *treacherous) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == methodWatch {
+		return n.RoundTripper.RoundTrip(r)
+	}
+	n.mu.Lock()
+	fate := rand.IntN(6)
+	release := len(n.late) > 0 && rand.IntN(4) == 0
+	n.mu.Unlock()
+	if release {
+		n.deliver(1)
+	}
+	if fate == 0 {
+		body, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+		again := r.Clone(context.Background())
+		again.Body = io.NopCloser(bytes.NewReader(body))
+		n.mu.Lock()
+		n.fates++
+		n.late = append(n.late, again)
+		n.mu.Unlock()
+		return nil, errForgotten
+	}
+	response, err := n.RoundTripper.RoundTrip(r)
+	if err == nil && fate == 1 {
+		n.mu.Lock()
+		n.fates++
+		n.mu.Unlock()
+		response.Body.Close()
+		return nil, errForgotten
+	}
+	return response, err
+}
+
+// deliver carries out up to so many of the late calls.
+func (n *treacherous) deliver(count int) {
+	for range count {
+		n.mu.Lock()
+		if len(n.late) == 0 {
+			n.mu.Unlock()
+			return
+		}
+		i := rand.IntN(len(n.late))
+		r := n.late[i]
+		n.late = append(n.late[:i], n.late[i+1:]...)
+		n.mu.Unlock()
+		if response, err := n.RoundTripper.RoundTrip(r); err == nil {
+			_, _ = io.Copy(io.Discard, response.Body)
+			response.Body.Close()
+		}
+	}
+}
+
+func (c *client) betray() *treacherous {
+	n := &treacherous{RoundTripper: c.conns}
+	c.caller.transport = n
+	return n
+}
+
+// cutter is a proxy that ends each connection after some bytes of answers: what was
+// asked for by then was done, and nobody is told.
+type cutter struct {
+	listener net.Listener
+	cuts     atomic.Int64
+	pumps    sync.WaitGroup
+}
+
+func newCutter(t testing.TB, target string) *cutter {
+	t.Helper()
+	c := &cutter{listener: must(net.Listen("tcp", "127.0.0.1:0"))(t)}
+	c.pumps.Go(func() {
+		for {
+			conn, err := c.listener.Accept()
+			if err != nil {
+				return
+			}
+			c.pumps.Go(func() { c.serve(conn, target) })
+		}
+	})
+	t.Cleanup(func() { c.listener.Close(); c.pumps.Wait() })
+	return c
+}
+
+func (c *cutter) serve(down net.Conn, target string) {
+	defer down.Close()
+	up, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	c.pumps.Go(func() {
+		_, _ = io.Copy(up, down)
+		up.Close()
+	})
+	if n, _ := io.CopyN(down, up, 100+rand.Int64N(2000)); n > 0 {
+		// More would have come: the call that it belongs to is cut off.
+		if _, err := io.ReadFull(up, make([]byte, 1)); err == nil {
+			c.cuts.Add(1)
+		}
+	}
+}
+
+// onceInput is an operation on one key, onceOutput its answer.
+type onceInput struct {
+	op, key, a, b string
+	amount        int64
+}
+
+type onceOutput struct {
+	value  string
+	number int64
+	done   bool
+	failed bool
+}
+
+// onceState is the value of one key.
+type onceState struct {
+	there bool
+	value string
+}
+
+var onceModel = porcupine.Model{
+	Partition: func(history []porcupine.Operation) (parts [][]porcupine.Operation) {
+		byKey := map[string][]porcupine.Operation{}
+		for _, o := range history {
+			key := o.Input.(onceInput).key
+			byKey[key] = append(byKey[key], o)
+		}
+		for _, part := range byKey {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() any { return onceState{} },
+	Step: func(state, input, output any) (bool, any) {
+		want, next := onceStep(state.(onceState), input.(onceInput))
+		return want == output.(onceOutput), next
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+}
+
+// onceStep says what an operation answers and leaves behind.
+func onceStep(s onceState, in onceInput) (onceOutput, onceState) {
+	switch in.op {
+	case "set", "multi_set":
+		return onceOutput{}, onceState{true, in.a}
+	case "append":
+		return onceOutput{}, onceState{true, s.value + in.a}
+	case "delete":
+		return onceOutput{done: s.there}, onceState{}
+	case "compare_set":
+		switch {
+		case s.there && s.value == in.a, !s.there && in.a == "":
+			return onceOutput{value: in.b}, onceState{true, in.b}
+		case !s.there:
+			return onceOutput{value: in.a}, s
+		}
+		return onceOutput{value: s.value}, s
+	case "add":
+		var n int64
+		if s.there {
+			if c, err := fmt.Sscan(s.value, &n); c != 1 || err != nil {
+				return onceOutput{failed: true}, s
+			}
+		}
+		n += in.amount
+		return onceOutput{number: n}, onceState{true, fmt.Sprint(n)}
+	}
+	panic(in.op)
+}
+
+// drawOnce draws an operation. Values are numbers, or else add has nothing to do.
+// Comparing with a value that never is reads the key.
+func drawOnce(random *rand.Rand) onceInput {
+	in := onceInput{key: fmt.Sprint("key", random.IntN(3)), amount: int64(1 + random.IntN(3))}
+	digit := func() string { return fmt.Sprint(1 + random.IntN(9)) }
+	in.op = []string{"set", "multi_set", "append", "delete", "delete", "add", "add", "add", "compare_set", "compare_set", "compare_set"}[random.IntN(11)]
+	in.a, in.b = digit(), digit()
+	if in.op == "compare_set" {
+		in.a = []string{digit(), "", "never"}[random.IntN(3)]
+	}
+	return in
+}
+
+// do carries out an operation on a store.
+func (in onceInput) do(ctx context.Context, s store.Store) (out onceOutput, err error) {
+	switch in.op {
+	case "set":
+		err = s.Set(ctx, in.key, []byte(in.a))
+	case "multi_set":
+		err = s.MultiSet(ctx, []string{in.key}, [][]byte{[]byte(in.a)})
+	case "append":
+		err = s.Append(ctx, in.key, []byte(in.a))
+	case "delete":
+		out.done, err = s.Delete(ctx, in.key)
+	case "compare_set":
+		var value []byte
+		value, err = s.CompareSet(ctx, in.key, []byte(in.a), []byte(in.b))
+		out.value = string(value)
+	case "add":
+		out.number, err = s.Add(ctx, in.key, in.amount)
+		if errors.Is(err, store.ErrNotNumber) {
+			return onceOutput{failed: true}, nil
+		}
+	}
+	return out, err
+}
+
+// tortured has clients change keys at the same time and returns what they saw. Each
+// client is closed and opened again now and then.
+func tortured(t *testing.T, operations int, open func() (s store.Store, after func())) []porcupine.Operation {
+	t.Helper()
+	const clients = 3
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	ctx := within(t, 2*time.Minute)
+	var mu sync.Mutex
+	var history []porcupine.Operation
+	begin := time.Now()
+	var all sync.WaitGroup
+	for id := range clients {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(id)))
+			s, after := open()
+			defer func() { s.Close(); after() }()
+			for i := range operations {
+				if i%25 == 24 {
+					s.Close()
+					after()
+					s, after = open()
+				}
+				in := drawOnce(random)
+				call := time.Since(begin).Nanoseconds()
+				out, err := in.do(ctx, s)
+				if err != nil {
+					t.Errorf("%+v: %v", in, err)
+					return
+				}
+				mu.Lock()
+				history = append(history, porcupine.Operation{
+					ClientId: id, Input: in, Call: call, Output: out, Return: time.Since(begin).Nanoseconds(),
+				})
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return history
+}
+
+// TestExactlyOnceThroughCuts has clients change keys while their connections are cut
+// after requests were carried out and before they are answered, and while requests
+// get through long after they were given up. What the clients see must be what one
+// store without any fault could have answered.
+func TestExactlyOnceThroughCuts(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	proxy := newCutter(t, config.Endpoints[0])
+	config.Endpoints = []string{proxy.listener.Addr().String()}
+	config.Timeout = 2 * time.Minute
+	var lost atomic.Int64
+	history := tortured(t, 75, func() (store.Store, func()) {
+		s, err := Open(within(t, time.Minute), config)
+		if err != nil {
+			t.Error(err)
+			return store.NewLocal(store.NewEngine(store.Limits{})), func() {}
+		}
+		n := s.client.betray()
+		// What is late comes even when its client is gone.
+		return s, func() {
+			n.deliver(1 << 10)
+			n.RoundTripper.(*http.Transport).CloseIdleConnections()
+			lost.Add(int64(n.fates))
+		}
+	})
+	if got := porcupine.CheckOperationsTimeout(onceModel, history, time.Minute); got != porcupine.Ok {
+		t.Errorf("the answers of %d operations are those of no store: %v", len(history), got)
+	}
+	t.Logf("%d operations, %d cuts, %d requests betrayed", len(history), proxy.cuts.Load(), lost.Load())
+	if proxy.cuts.Load() == 0 || lost.Load() == 0 {
+		t.Error("nothing was cut")
+	}
+}
