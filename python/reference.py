@@ -17,6 +17,7 @@ from typing import Any
 import rallypoint
 import rallypoint.agent
 import rallypoint.handler
+import rallypoint.timer
 from rallypoint import _failure_plain as plain
 
 INTRODUCTION = """\
@@ -36,8 +37,17 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     ),
     (
         "In the workers",
-        "A worker started with a function needs none of this.",
-        ["record", "ErrorHandler", "get_error_handler"],
+        "A worker started with a function needs no `record`. Timers bound the time of a step "
+        "where the agent has a watchdog.",
+        [
+            "record",
+            "ErrorHandler",
+            "get_error_handler",
+            "timer.configure",
+            "timer.expires",
+            "timer.FileTimerClient",
+            "timer.TimerClient",
+        ],
     ),
     (
         "Failures",

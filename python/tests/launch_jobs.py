@@ -116,3 +116,20 @@ def tensor() -> object:
     import torch
 
     return torch.full((3,), rank())
+
+
+def hang_once() -> int:
+    """Rank 1 hangs in a recursion until its timer expires; the second attempt does not."""
+    from rallypoint import timer
+
+    client = timer.FileTimerClient()
+    timer.configure(client)
+    count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    with timer.expires(after=3600):
+        pass
+    if count == 0:
+        if rank() == 1:
+            with timer.expires(after=3600, scope="step"), timer.expires(0.05, "too deep"):
+                forever()
+        forever()
+    return count

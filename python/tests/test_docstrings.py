@@ -14,6 +14,7 @@ import rallypoint
 import rallypoint._torch
 import rallypoint.agent
 import rallypoint.handler
+import rallypoint.timer
 from rallypoint import _failure_plain as plain
 
 
@@ -25,6 +26,9 @@ def public() -> list[tuple[str, Any]]:
     found["handler.create_handler"] = rallypoint.handler.create_handler
     found["handler.RallypointHandler"] = rallypoint.handler.RallypointHandler
     found["agent.RallypointElasticAgent"] = rallypoint.agent.RallypointElasticAgent
+    found.update(
+        {f"timer.{name}": getattr(rallypoint.timer, name) for name in rallypoint.timer.__all__}
+    )
     del found["__version__"]
     items = []
     for name, thing in found.items():
