@@ -9,7 +9,9 @@ import signal
 import socket
 from typing import Any
 
+from . import _record
 from ._errors import Code, RallypointError
+from ._log import logger
 
 NOT_AVAILABLE = "<N/A>"
 
@@ -166,6 +168,8 @@ def _record_text(index: int, rank: int, failure: Any) -> str:
             "py_callstack", message.get("message", NOT_AVAILABLE)
         )
         message = message.replace("\n", "\n  ")
+    if failure.exitcode < 0:
+        message = _enriched(message, failure.error_file)
     name = failure.signal_name()
     name = "" if name == NOT_AVAILABLE else f" ({name})"
     return (
@@ -177,6 +181,15 @@ def _record_text(index: int, rank: int, failure: Any) -> str:
         f"  error_file: {failure.error_file}\n"
         f"  traceback : {message}"
     )
+
+
+def _enriched(message: str, error_file: str) -> str:
+    """The message as the program's error handler shows it (A87)."""
+    try:
+        return _record.get_error_handler().maybe_enrich_signal_failure_message(message, error_file)
+    except Exception:
+        logger.warning("the error handler cannot enrich a failure's message", exc_info=True)
+        return message
 
 
 class SignalException(RallypointError):

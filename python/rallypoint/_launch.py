@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable, Union
 
 from . import _native
@@ -470,9 +471,16 @@ def entry_name(entrypoint: Entrypoint | None, args: Sequence[Any]) -> str:
 
 
 def run_job(
-    job: Job, entrypoint: Entrypoint | None, args: tuple[Any, ...], signals: str
+    job: Job,
+    entrypoint: Entrypoint | None,
+    args: tuple[Any, ...],
+    signals: str,
+    overrides: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
-    """Runs a job whose command is still to be made from an entry point."""
+    """Runs a job whose command is still to be made from an entry point.
+
+    overrides are variables that the workers get instead of those of the agent.
+    """
     environment = {k: v for k, v in os.environ.items() if k not in _OWN_VARIABLES}
     environment["TORCHELASTIC_SIGNALS_TO_HANDLE"] = signals
     job.environment = environment
@@ -484,6 +492,9 @@ def run_job(
             job.argv = function.argv()
         else:
             job.argv = _command(entrypoint, args, environment)
+        if overrides:  # by a program that sets them and becomes the worker
+            values = [f"{name}={value}".replace("$", "$$") for name, value in overrides.items()]
+            job.argv = [shutil.which("env") or "/usr/bin/env", *values, *job.argv]
         sys.stdout.flush()
         sys.stderr.flush()
         plugged = stack.enter_context(Plugged(job))

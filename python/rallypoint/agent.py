@@ -40,7 +40,8 @@ class RallypointElasticAgent:
 
     Args:
         spec: what to run, a WorkerSpec: a function or a command in `entrypoint`, and the
-            handler of its rendezvous.
+            handler of its rendezvous. Its master_addr and master_port, if set, are what the
+            workers get in MASTER_ADDR and MASTER_PORT.
         logs_specs: where the workers' output goes: torch's DefaultLogsSpecs or
             rallypoint.LogsSpecs. None is the console.
         start_method: taken for torch's sake; workers are fresh interpreters.
@@ -117,7 +118,11 @@ class RallypointElasticAgent:
 
         spec: Any = self._spec
         signals = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)
-        outcome = run_job(self._job, spec.entrypoint, tuple(spec.args), signals)
+        overrides = {}
+        if self._job.member is not None:  # a static job's nodes meet there
+            master = {"MASTER_ADDR": spec.master_addr, "MASTER_PORT": spec.master_port}
+            overrides = {name: str(value) for name, value in master.items() if value}
+        outcome = run_job(self._job, spec.entrypoint, tuple(spec.args), signals, overrides)
         self._note(outcome)
         if outcome.result.state == _native.AGENT_FAILED:
             return RunResult(state=WorkerState.FAILED, failures=failures(outcome.result))

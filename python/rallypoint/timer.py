@@ -77,7 +77,7 @@ class FileTimerClient(TimerClient):
         self.signal = signal
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Takes a timer of this process; blocks at most about a second.
+        """Takes a timer of this process; blocks at most some two seconds.
 
         Args:
             scope_id: its name; a second one of that name replaces the first.
@@ -90,7 +90,7 @@ class FileTimerClient(TimerClient):
         self._send(scope_id, expiration_time, int(self.signal))
 
     def release(self, scope_id: str) -> None:
-        """Gives a timer of this process back; blocks at most about a second.
+        """Gives a timer of this process back; blocks at most some two seconds.
 
         Args:
             scope_id: its name.

@@ -133,3 +133,55 @@ def hang_once() -> int:
                 forever()
         forever()
     return count
+
+
+def torch_by_every_method() -> list[int]:
+    """The sum of all ranks, by process groups that meet in each way torch has for it."""
+    import torch
+    import torch.distributed as dist
+
+    assert dist.is_torchelastic_launched()
+    master = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    sums = []
+    for method in (None, "env://", master):
+        given = {"rank": rank(), "world_size": int(os.environ["WORLD_SIZE"])}
+        dist.init_process_group("gloo", init_method=method, **(given if method == master else {}))
+        number = torch.tensor([rank()])
+        dist.all_reduce(number)
+        dist.destroy_process_group()
+        sums.append(int(number.item()))
+    return sums
+
+
+def rpc_answer(number: int) -> tuple[str, int, int]:
+    return os.environ["ROLE_NAME"], rank(), number
+
+
+def torch_rpc() -> list[tuple[str, int, int]]:
+    """The master asks each worker; the workers wait for the end of it."""
+    import torch.distributed.rpc as rpc
+
+    world = int(os.environ["WORLD_SIZE"])
+    master = os.environ["ROLE_NAME"] == "master"
+    name = f"{os.environ['ROLE_NAME']}{os.environ['ROLE_RANK']}"
+    rpc.init_rpc(name, rpc.BackendType.TENSORPIPE, rank=rank(), world_size=world)
+    answers = []
+    if master:
+        answers = [rpc.rpc_sync(f"worker{i}", rpc_answer, args=(10 * i,)) for i in range(world - 1)]
+    rpc.shutdown()
+    return answers
+
+
+def talk_by_every_way() -> None:
+    """Writes to both streams as Python, as C, to the descriptors, and in a child."""
+    import ctypes
+    import subprocess
+
+    c = ctypes.CDLL(None)
+    c.printf(b"C out\n")
+    c.fflush(None)
+    for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+        print(f"Python {name}", file=stream, flush=True)
+        os.write(stream.fileno(), f"descriptor {name}\n".encode())
+    c.perror(b"C err")
+    subprocess.run(["sh", "-c", "echo child out; echo child err >&2"], check=True)

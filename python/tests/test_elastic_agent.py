@@ -55,6 +55,28 @@ def test_results() -> None:
     ]
 
 
+def test_before_the_run() -> None:
+    agent = RallypointElasticAgent(spec(jobs.add_rank, 10, workers=3, max_restarts=7))
+    group = agent.get_worker_group()
+    assert group.state == WorkerState.INIT and agent._remaining_restarts == 7
+    assert (group.group_rank, group.group_world_size, group.store) == (None, None, None)
+    assert [(w.local_rank, w.global_rank, w.id) for w in group.workers] == [
+        (i, -1, None) for i in range(3)
+    ]
+
+
+def test_master_of_the_spec() -> None:
+    """Its address and port are what the workers get."""
+    result = RallypointElasticAgent(
+        spec(jobs.environment, master_addr="a$b.example", master_port=7)
+    ).run()
+    masters = {(e["MASTER_ADDR"], e["MASTER_PORT"]) for e in result.return_values.values()}
+    assert masters == {("a$b.example", "7")}
+    script = '[ "$MASTER_ADDR" = here ] && [ "$MASTER_PORT" -gt 7 ]'
+    only = spec("sh", "-c", script, master_addr="here")
+    assert RallypointElasticAgent(only).run().return_values == {0: None, 1: None}
+
+
 def test_command(tmp_path: Any) -> None:
     logs = DefaultLogsSpecs(str(tmp_path / "logs"), redirects=1)  # type: ignore[arg-type]
     agent = RallypointElasticAgent(spec("/bin/echo", "${local_rank}"), logs)
@@ -127,8 +149,10 @@ def test_errors_of_the_rendezvous() -> None:
     from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
     late = handler(f"127.0.0.1:{free_port()}", 2, join_timeout=0.2)
+    agent = RallypointElasticAgent(spec(jobs.nothing, rdzv_handler=late))
     with pytest.raises(RendezvousTimeoutError):
-        RallypointElasticAgent(spec(jobs.nothing, rdzv_handler=late)).run()
+        agent.run()
+    assert agent.get_worker_group().state == WorkerState.INIT
 
 
 def test_signal() -> None:

@@ -379,6 +379,40 @@ def test_two_nodes(tmp_path: Path, backend: str, request: pytest.FixtureRequest)
     assert second.result() == {2: 6, 3: 6}
 
 
+def test_different_numbers_of_workers() -> None:
+    """1, 2 and 3 workers: ranks 0 to 5, and the roles' own."""
+    configs = nodes(3, 1)
+    for i, config in enumerate(configs):
+        config.nproc_per_node, config.role = i + 1, "ps" if i == 0 else "trainer"
+    results = launch_all(configs, jobs.sum_of_ranks)
+    assert [r.result() for r in results] == [{0: 15}, {1: 15, 2: 15}, {3: 15, 4: 15, 5: 15}]
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["rallypoint", *(pytest.param(b, marks=pytest.mark.long) for b in ("etcd", "static"))],
+)
+@pytest.mark.parametrize("job", [jobs.torch_rpc, jobs.torch_by_every_method])
+def test_torch_meets(
+    backend: str, job: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RPC between roles, and process groups, through the round's store."""
+    pytest.importorskip("torch")
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "lo")
+    configs = nodes(2, 1, backend)
+    for config, role in zip(configs, ("master", "worker")):
+        config.role, config.local_addr = role, "127.0.0.1"
+        if backend == "etcd":
+            config.rdzv_endpoint = request.getfixturevalue("etcd").get_endpoint()
+            config.run_id = job.__name__
+    first, second = (r.result() for r in launch_all(configs, job))
+    if job is jobs.torch_rpc:
+        assert (first, second) == ({0: [("worker", 1, 0)]}, {1: []})
+    else:
+        assert (first, second) == ({0: [1, 1, 1]}, {1: [1, 1, 1]})
+
+
 def test_elastic_job_of_one_node() -> None:
     config = LaunchConfig(
         1,
@@ -480,9 +514,12 @@ def gone(pids: list[int]) -> bool:
     return not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]
+)
 def test_signals(tmp_path: Path, number: signal.Signals) -> None:
-    with launching(tmp_path, "signals_to_handle='SIGTERM, SIGINT,SIGUSR1,SIGNONE'") as program:
+    handled = "SIGTERM, SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGNONE"
+    with launching(tmp_path, f"signals_to_handle={handled!r}") as program:
         pids = worker_pids(program)
         program.send_signal(number)
         out, _ = program.communicate(timeout=110)
@@ -575,6 +612,17 @@ def test_tee(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert out == "<r 1>out 1\n" and "<r 1>err 1\n" in err and "err 0" not in err
     [filtered] = (tmp_path / "logs").rglob("filtered_stdout.log")
     assert filtered.read_text() == "<r 1>out 1\n"
+
+
+def test_every_way_of_writing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What Python, C and children of a worker write all lands in its files."""
+    logs = LogsSpecs(log_dir=str(tmp_path / "logs"), redirects=3)
+    elastic_launch(alone(1, logs_specs=logs), jobs.talk_by_every_way)()
+    for name in ("out", "err"):
+        [log] = (tmp_path / "logs").rglob(f"std{name}.log")
+        lines = {line.partition(":")[0] for line in log.read_text().splitlines()}
+        assert lines == {f"{way} {name}" for way in ("Python", "descriptor", "C", "child")}
+    assert capfd.readouterr() == ("", "")
 
 
 def test_logs_of_torch(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -197,6 +198,75 @@ def test_first_failure() -> None:
     assert known.get_first_failure() == (2, failures[2])
     with pytest.raises(AssertionError):
         plain.ChildFailedError("x", {})
+
+
+def test_message_of_a_signal_is_enriched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is shown, and only then; an error in it does no harm (A87)."""
+
+    class Handler(ErrorHandler):
+        def maybe_enrich_signal_failure_message(self, message: str, error_file: str) -> str:
+            if error_file != "<N/A>":
+                raise AssertionError(error_file)
+            return message + " (page fault of the device)"
+
+    monkeypatch.setattr("rallypoint._record.get_error_handler", Handler)
+    failures = {i: failure(code) for i, code in enumerate((-signal.SIGABRT, 1, -signal.SIGKILL))}
+    failures[2].error_file = "other"
+    error = plain.ChildFailedError("trainer", failures)
+    assert str(error).count("page fault") == 1
+    assert "Signal 6 (SIGABRT) received by PID 997 (page fault of the device)\n" in str(error)
+    assert "Signal 9 (SIGKILL) received by PID 997\n" in str(error)
+    assert "page fault" not in failures[0].message
+
+
+def test_signal_in_a_crash(error_file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`record` makes the process show where it was; if it cannot, it goes on (A86)."""
+    code = """
+import os, sys, rallypoint
+@rallypoint.record
+def crash():
+    os.abort()
+if len(sys.argv) > 1:
+    sys.stderr = None  # which faulthandler cannot take
+    rallypoint.record(print)("fine")
+else:
+    crash()
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -signal.SIGABRT
+    assert "in crash" in capfd.readouterr().err
+    done = subprocess.run([sys.executable, "-c", code, "x"], check=False)
+    assert (done.returncode, capfd.readouterr().out) == (0, "fine\n")
+    assert not error_file.exists()
+
+
+def test_name_of_the_function_is_not_stored(error_file: Path) -> None:
+    with pytest.raises(ValueError):
+        record(boom)()
+    message = content(error_file)["message"]
+    assert message.keys() == {"message", "extraInfo"}
+    assert message["extraInfo"].keys() == {"py_callstack", "timestamp"}
+
+
+def test_handing_up(
+    error_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """dump_error_file by itself: with a code, over an older file, and with nowhere to go."""
+    worker = tmp_path / "worker.json"
+    worker.write_text('{"message": {"message": "m"}}')
+    handler = rallypoint.get_error_handler()
+    handler.dump_error_file(str(worker))
+    assert content(error_file) == {"message": {"message": "m"}} and not caplog.records
+    handler.dump_error_file(str(worker), 7)
+    assert content(error_file) == {"message": {"message": "m", "errorCode": 7}}
+    assert "is replaced" in caplog.text
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
+    handler.dump_error_file(str(worker), 8)
+    assert caplog.records[-1].levelname == "ERROR" and "errorCode" in caplog.text
+    assert content(error_file)["message"]["errorCode"] == 7
 
 
 def test_classes_are_those_of_torch() -> None:
