@@ -392,9 +392,9 @@ def test_different_numbers_of_workers() -> None:
     "backend",
     ["rallypoint", *(pytest.param(b, marks=pytest.mark.long) for b in ("etcd", "static"))],
 )
-@pytest.mark.parametrize("job", [jobs.torch_rpc, jobs.torch_by_every_method])
+@pytest.mark.parametrize("way", ["rpc", "tcp", pytest.param("env", marks=pytest.mark.long)])
 def test_torch_meets(
-    backend: str, job: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    backend: str, way: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RPC between roles, and process groups, through the round's store."""
     pytest.importorskip("torch")
@@ -405,12 +405,13 @@ def test_torch_meets(
         config.role, config.local_addr = role, "127.0.0.1"
         if backend == "etcd":
             config.rdzv_endpoint = request.getfixturevalue("etcd").get_endpoint()
-            config.run_id = job.__name__
-    first, second = (r.result() for r in launch_all(configs, job))
-    if job is jobs.torch_rpc:
-        assert (first, second) == ({0: [("worker", 1, 0)]}, {1: []})
+            config.run_id = way
+    if way == "rpc":
+        first, second = launch_all(configs, jobs.torch_rpc)
+        assert (first.result(), second.result()) == ({0: [("worker", 1, 0)]}, {1: []})
     else:
-        assert (first, second) == ({0: [1, 1, 1]}, {1: [1, 1, 1]})
+        first, second = launch_all(configs, jobs.torch_sum, way)
+        assert (first.result(), second.result()) == ({0: 1}, {1: 1})
 
 
 def test_elastic_job_of_one_node() -> None:
