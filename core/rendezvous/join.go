@@ -46,12 +46,15 @@ func (m *Machine) arrived() {
 	}
 }
 
+// withdraw takes a join back. The join is answered, too, so that a node which comes
+// back with it does not join anew.
 func (m *Machine) withdraw(n *node, ev Withdraw) {
 	if n.join == nil || n.join.Number != ev.Join {
 		m.answer(n, ev.Number, Withdrawn{Completed: true})
 		return
 	}
 	progress := m.progressOf(n)
+	m.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, n.id))
 	m.dropJoin(n)
 	m.touched = append(m.touched, n)
 	if s := m.seatOf(n); s != nil {

@@ -180,6 +180,10 @@ func (m *Machine) change(format string, args ...any) {
 // Round returns the number of the last completed round, 0 if there is none.
 func (m *Machine) Round() uint64 { return m.round }
 
+// Generation returns what the control plane's rounds are named by, beside their
+// numbers.
+func (m *Machine) Generation() string { return m.generation }
+
 // Live returns the number of nodes that are alive.
 func (m *Machine) Live() int { return len(m.nodes) }
 

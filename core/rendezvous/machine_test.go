@@ -530,6 +530,27 @@ func TestOutcomeIsDeliveredAgainUntilAcknowledged(t *testing.T) {
 	}
 }
 
+// TestWithdrawnJoinIsNotRepeated has a node come back with a join whose withdrawal
+// was answered while it was away: nobody waits in it any more.
+func TestWithdrawnJoinIsNotRepeated(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(1, 2)
+	n := r.hello("a", p)
+	join := Join{Request: n.request(), NodeRank: -1, RankHint: -1, StorePort: 1}
+	n.joinNo = join.Number
+	withdraw := Withdraw{Request: n.request(), Join: join.Number}
+	r.apply(join)
+	r.apply(withdraw)
+	r.apply(Disconnect{n.session})
+	r.again(n, p)
+	r.apply(join)
+	r.apply(withdraw)
+	r.wantError(n, CodeCanceled)
+	if _, pending := r.m.Forming(n.session); pending {
+		t.Error("the node takes part again")
+	}
+}
+
 func TestWithdrawingACompletedJoinHasSucceeded(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 1), "a")[0]

@@ -193,7 +193,7 @@ func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 	}
 	select {
 	case <-call.Done:
-		return true, false
+		return CodeOf(call.Err) != CodeCanceled, spare // else the answer is that it was taken back
 	default:
 		return false, spare
 	}

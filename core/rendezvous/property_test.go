@@ -100,7 +100,7 @@ func (s *sim) do(ev Event) {
 			if s.m.round > before {
 				fresh = append(fresh, o)
 			}
-			s.judge(reply.Session, o)
+			s.compare(reply.Session, o)
 		}
 	}
 	if s.m.round < s.last {
@@ -121,8 +121,8 @@ func (s *sim) do(ev Event) {
 	}
 }
 
-// judge holds one outcome against all others of its round: promises 1 to 3.
-func (s *sim) judge(session SessionID, o Outcome) {
+// compare holds one outcome against all others of its round: promises 1 to 3.
+func (s *sim) compare(session SessionID, o Outcome) {
 	node := s.bySession(session).id
 	round := fmt.Sprint(o.Generation, " ", o.Round)
 	ranks := s.rounds[round]
@@ -420,7 +420,7 @@ func (s *sim) restart(t *rapid.T) {
 	}
 	s.count++
 	c := Config{RunID: "job", Generation: fmt.Sprint("g", s.count), Uptime: time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))}
-	s.m, s.twin = New(c), New(c)
+	s.m, s.twin, s.judge = New(c), New(c), NewJudge("job")
 	clear(s.timers)
 	clear(s.added)
 	s.last, s.sent = 0, nil

@@ -22,7 +22,18 @@ type rig struct {
 	timers  map[Timer]time.Duration
 	changes []string
 	effects []Effect // of the last event
+	judge   Judge
 }
+
+// Judge holds what the rig records against the promises. core/promises has it, and
+// that imports this package: NewJudge is set by judge_test.go.
+type Judge interface {
+	Apply(ev Event, effects []Effect)
+	Found() []string
+}
+
+// NewJudge returns a judge of a run from its first event on.
+var NewJudge func(runID string) Judge
 
 // rigNode is one node as its client sees it.
 type rigNode struct {
@@ -42,7 +53,7 @@ type rigNode struct {
 
 func newRig(t tester, uptime time.Duration) *rig {
 	return &rig{
-		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{},
+		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{}, judge: NewJudge("job"),
 		m: New(Config{RunID: "job", Generation: fmt.Sprintf("g%p", t), Uptime: uptime}),
 	}
 }
@@ -62,6 +73,10 @@ func (r *rig) apply(ev Event) []Effect {
 		r.deliver(e)
 	}
 	r.m.check(r.t)
+	r.judge.Apply(ev, r.effects)
+	if found := r.judge.Found(); len(found) > 0 {
+		r.t.Fatalf("after %T %+v: %q\n%+v", ev, ev, found, r.effects)
+	}
 	return r.effects
 }
 

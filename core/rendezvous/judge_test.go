@@ -1,0 +1,20 @@
+package rendezvous_test
+
+import (
+	"rallypoint/core/promises"
+	"rallypoint/core/rendezvous"
+)
+
+func init() {
+	rendezvous.NewJudge = func(runID string) rendezvous.Judge { return judge{promises.New(runID)} }
+}
+
+// judge judges every history that the tests of this package make.
+type judge struct{ *promises.Judge }
+
+func (j judge) Found() (texts []string) {
+	for _, b := range j.Breaches() {
+		texts = append(texts, b.String())
+	}
+	return texts
+}
