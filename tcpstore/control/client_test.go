@@ -208,7 +208,7 @@ func isBack(e any) bool {
 }
 
 func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
-	rec := newRecorder()
+	rec := newRecorder(t)
 	s, addr := testServer(t, Config{Recorder: rec.record})
 	obs := newSeen()
 	p := guest(addr, 1)
@@ -243,7 +243,7 @@ func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
 // TestDroppedWhileAway breaks the connection for longer than the grace.
 func TestDroppedWhileAway(t *testing.T) {
 	clock := newFakeClock()
-	rec := newRecorder()
+	rec := newRecorder(t)
 	_, addr := testServer(t, Config{Clock: clock, Recorder: rec.record})
 	proxy := newProxy(t, addr)
 	obs, other := newSeen(), newSeen()
@@ -266,7 +266,7 @@ func TestDroppedWhileAway(t *testing.T) {
 }
 
 func TestLossAndRecoveryAreToldOnce(t *testing.T) {
-	rec := newRecorder()
+	rec := newRecorder(t)
 	_, addr := testServer(t, Config{Recorder: rec.record})
 	proxy := newProxy(t, addr)
 	obs := newSeen()
@@ -307,7 +307,7 @@ func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			rec := newRecorder()
+			rec := newRecorder(t)
 			_, addr := testServer(t, Config{Recorder: rec.record})
 			proxy := newProxy(t, addr)
 			p := guest(proxy.addr, 1)
@@ -342,7 +342,7 @@ func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
 // TestNoticesArriveInOrder compares what the machine sent with what the observer
 // saw.
 func TestNoticesArriveInOrder(t *testing.T) {
-	rec := newRecorder()
+	rec := newRecorder(t)
 	_, addr := testServer(t, Config{Recorder: rec.record})
 	obs := newSeen()
 	p := guest(addr, 3)

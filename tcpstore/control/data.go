@@ -24,6 +24,11 @@ type storedRun struct {
 	broken  *rendezvous.Error
 	stack   []byte
 	seq     uint64 // number of its last event
+
+	// For Config.Recorder: what the machine was made of.
+	snapshot []byte
+	through  uint64 // number of the last event in it
+	events   [][]byte
 }
 
 // OpenData opens a data directory, makes it if need be, and takes up the runs in
@@ -47,7 +52,10 @@ func (d *Data) load() error {
 		return err
 	}
 	for _, s := range stored {
-		r := storedRun{number: s.Number, id: s.ID, seq: s.Through + uint64(len(s.Events))}
+		r := storedRun{
+			number: s.Number, id: s.ID, seq: s.Through + uint64(len(s.Events)),
+			snapshot: s.Snapshot, through: s.Through, events: s.Events,
+		}
 		if r.machine, err = rendezvous.Restore(s.Snapshot); err != nil {
 			return d.unreadable(s.ID, err)
 		}

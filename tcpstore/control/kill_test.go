@@ -3,10 +3,12 @@ package control
 import (
 	"bufio"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore/journal"
 )
@@ -36,7 +39,9 @@ func serveUntilKilled(dir, addr string) {
 	fail(err)
 	l, err := net.Listen("tcp", addr)
 	fail(err)
-	Start(Config{Data: data, Fixed: true}, l)
+	history, err := OpenRecording(filepath.Join(dir, "history"), slog.New(slog.DiscardHandler))
+	fail(err)
+	Start(Config{Data: data, Fixed: true, Recorder: history.Record}, l)
 	fmt.Println("serving")
 	select {}
 }
@@ -56,6 +61,23 @@ func newVictim(t *testing.T) *victim {
 	}
 	t.Cleanup(v.kill)
 	return v
+}
+
+// judge holds what the control plane has recorded, over all kills, against the
+// promises.
+func (v *victim) judge() {
+	v.t.Helper()
+	v.kill()
+	history, err := os.Open(filepath.Join(v.dir, "history"))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	defer history.Close()
+	audit, err := promises.Read(history)
+	if err != nil || !audit.Kept() {
+		v.t.Errorf("the history: %v\n%s", err, audit)
+	}
+	v.t.Log(audit)
 }
 
 func (v *victim) start() error {
@@ -303,6 +325,7 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 		t.Errorf("%d kills, %d reconnects", kills, reconnects)
 	}
 	t.Logf("%d operations, %d kills, %d reconnects", len(history), kills, reconnects)
+	v.judge()
 }
 
 // TestJoinsAreAppliedOnce forms round after round under the same conditions: a
@@ -344,4 +367,5 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 	if end() == 0 {
 		t.Error("nothing was killed")
 	}
+	v.judge()
 }

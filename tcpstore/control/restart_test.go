@@ -49,7 +49,7 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 		obs.await(t, "the loss", isLost)
 	}
 	early := clients[0].Start(rendezvous.Finish{}) // kept for the next server
-	rec := newRecorder()
+	rec := newRecorder(t)
 	start(Config{Recorder: rec.record})
 	for _, obs := range observers {
 		obs.await(t, "the recovery", isBack)

@@ -29,6 +29,7 @@ type run struct {
 	greeting *peer                          // whose hello is being applied
 	timers   map[rendezvous.Timer]runTimer
 	stored   stored
+	applied  uint64 // events, those before a restart too
 
 	leases  leases
 	waiting progressBoard
@@ -198,9 +199,7 @@ func (r *run) apply(ev rendezvous.Event) {
 		r.carryOut(e)
 	}
 	r.observe(ev, effects)
-	if record := r.server.cfg.Recorder; record != nil {
-		record(r.id, ev, effects)
-	}
+	r.record(ev, effects)
 }
 
 func (r *run) carryOut(e rendezvous.Effect) {

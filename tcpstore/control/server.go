@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/promises"
 	"rallypoint/core/promtext"
 	"rallypoint/core/refusallog"
 	"rallypoint/core/rendezvous"
@@ -49,10 +50,10 @@ type Config struct {
 	// Metrics, if set, adds what else this process has to tell to /metrics. It is
 	// called by several goroutines.
 	Metrics func(*promtext.Buffer)
-	// Recorder, if set, is called with every event and its effects once they were
-	// carried out, in the order of the run and under its lock: it must return
-	// quickly and not call the server.
-	Recorder func(runID string, ev rendezvous.Event, effects []rendezvous.Effect)
+	// Recorder, if set, is told how a run begins (its state) and every event with
+	// its effects once they were carried out, in the order of the run and under its
+	// lock: it must return quickly and not call the server. The times are not set.
+	Recorder func(promises.Record)
 }
 
 // Limits of a server.
@@ -257,6 +258,7 @@ func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 	}
 	s.runSeq++
 	r := newRun(s, id, s.runSeq)
+	r.recordBegin()
 	s.runs[id] = r
 	return r, nil
 }

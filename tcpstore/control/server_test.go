@@ -24,7 +24,7 @@ type fakeServer struct {
 
 func newFakeServer(t *testing.T, cfg Config) *fakeServer {
 	t.Helper()
-	f := &fakeServer{clock: newFakeClock(), rec: newRecorder()}
+	f := &fakeServer{clock: newFakeClock(), rec: newRecorder(t)}
 	cfg.Clock, cfg.Recorder = f.clock, f.rec.record
 	cfg.Log, f.log = newLog(t)
 	f.Server, f.addr = testServer(t, cfg)

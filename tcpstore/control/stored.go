@@ -55,6 +55,7 @@ func (s *Server) takeUp(d *Data) {
 			r.unlock()
 			continue
 		}
+		r.recordTakenUp(found)
 		r.machine = found.machine
 		r.machine.LimitKeys(s.cfg.Quota.keys())
 		r.takeSnapshot()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
 )
 
@@ -154,6 +155,7 @@ func (n *wireNode) wantReply(number uint64) reply {
 type recorder struct {
 	mu     sync.Mutex
 	events []recorded
+	audit  promises.Audit
 	more   chan struct{}
 }
 
@@ -163,11 +165,25 @@ type recorded struct {
 	effects []rendezvous.Effect
 }
 
-func newRecorder() *recorder { return &recorder{more: make(chan struct{}, 1)} }
+// newRecorder makes a recorder whose history is judged at the end of the test.
+func newRecorder(t *testing.T) *recorder {
+	r := &recorder{more: make(chan struct{}, 1)}
+	t.Cleanup(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.events) > 0 && !r.audit.Kept() {
+			t.Error(&r.audit)
+		}
+	})
+	return r
+}
 
-func (r *recorder) record(run string, ev rendezvous.Event, effects []rendezvous.Effect) {
+func (r *recorder) record(rec promises.Record) {
 	r.mu.Lock()
-	r.events = append(r.events, recorded{run, ev, effects})
+	r.audit.Add(rec)
+	if rec.Event != nil {
+		r.events = append(r.events, recorded{rec.Run, rec.Event, rec.Effects})
+	}
 	r.mu.Unlock()
 	select {
 	case r.more <- struct{}{}:

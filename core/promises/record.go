@@ -1,0 +1,154 @@
+package promises
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+
+	r "rallypoint/core/rendezvous"
+)
+
+// MaxRecord bounds a record in bytes. An event that takes more is recorded as too
+// large, without what it says.
+const MaxRecord = 1 << 20
+
+// Record is one line of a history, as JSON.
+type Record struct {
+	At  time.Time `json:"at"`  // by the wall clock, for people
+	Run string    `json:"run"` // run id
+	// Seconds since the recording process began, by its monotonic clock; 0: not known.
+	Seconds float64 `json:"seconds"`
+	// Number counts the events of a run from 1. Those that a control plane with a
+	// data directory takes up when it starts again are recorded again, with their
+	// numbers.
+	Number uint64 `json:"number"`
+	// State is the machine's snapshot after event Number: the record begins a run,
+	// or a process that takes one up, and has no event.
+	State []byte `json:"state,omitempty"`
+	// TooLarge is the size of an event that was left out.
+	TooLarge int `json:"too_large,omitempty"`
+
+	Event   r.Event    `json:"-"`
+	Effects []r.Effect `json:"-"`
+}
+
+// line is a Record as it is written: events, effects and results under the names of
+// their types.
+type line struct {
+	plain
+	Event   named   `json:"event,omitempty"`
+	Effects []named `json:"effects,omitempty"`
+}
+
+type plain Record
+
+// named is one value under its type's name.
+type named map[string]any
+
+type answer struct {
+	Session r.SessionID
+	Number  uint64
+	Result  named    `json:",omitempty"`
+	Err     *r.Error `json:",omitempty"`
+}
+
+// types are what a history is made of, by name.
+var types = func() map[string]reflect.Type {
+	byName := map[string]reflect.Type{}
+	for _, v := range []any{
+		r.Hello{}, r.Disconnect{}, r.LeaseExpired{}, r.Join{}, r.Withdraw{}, r.Leave{}, r.CloseRun{}, r.Evict{}, r.Finish{}, r.Linger{},
+		r.KeyRequest{}, r.TimerFired{}, r.Recovered{},
+		r.Welcome{}, r.Refuse{}, r.Notify{}, r.Drop{}, r.SetTimer{}, r.StopTimer{}, r.Change{},
+		r.Outcome{}, r.KeyResult{}, r.Withdrawn{},
+	} {
+		t := reflect.TypeOf(v)
+		byName[t.Name()] = t
+	}
+	byName["Reply"] = reflect.TypeFor[answer]()
+	return byName
+}()
+
+func name(v any) named {
+	if v == nil {
+		return nil
+	}
+	if reply, ok := v.(r.Reply); ok {
+		a := answer{Session: reply.Session, Number: reply.Number, Err: reply.Err}
+		if reply.Result != nil {
+			a.Result = name(reply.Result)
+		}
+		return named{"Reply": a}
+	}
+	return named{reflect.TypeOf(v).Name(): v}
+}
+
+// UnmarshalJSON reads a value into its type.
+func (n *named) UnmarshalJSON(b []byte) error {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(b, &raw); err != nil {
+		return err
+	}
+	*n = named{}
+	for name, text := range raw {
+		t := types[name]
+		if t == nil || len(raw) != 1 {
+			return fmt.Errorf("no event or effect: %.80s", b)
+		}
+		v := reflect.New(t)
+		if err := json.Unmarshal(text, v.Interface()); err != nil {
+			return err
+		}
+		(*n)[name] = v.Elem().Interface()
+	}
+	return nil
+}
+
+// value is what was named; nil for nothing.
+func (n named) value() any {
+	for _, v := range n {
+		if a, ok := v.(answer); ok {
+			result, _ := a.Result.value().(r.Result)
+			return r.Reply{Session: a.Session, Number: a.Number, Result: result, Err: a.Err}
+		}
+		return v
+	}
+	return nil
+}
+
+// Encode returns the record as a line of a history.
+func (rec Record) Encode() ([]byte, error) {
+	l := line{plain: plain(rec), Event: name(rec.Event)}
+	for _, e := range rec.Effects {
+		l.Effects = append(l.Effects, name(e))
+	}
+	b, err := json.Marshal(l)
+	if err == nil && len(b) >= MaxRecord {
+		l.TooLarge, l.State, l.Event, l.Effects = len(b), nil, nil, nil
+		b, err = json.Marshal(l)
+	}
+	return append(b, '\n'), err
+}
+
+// Decode reads what Encode wrote.
+func Decode(b []byte) (Record, error) {
+	var l line
+	if err := json.Unmarshal(b, &l); err != nil {
+		return Record{}, err
+	}
+	rec := Record(l.plain)
+	var ok bool
+	if v := l.Event.value(); v != nil {
+		if rec.Event, ok = v.(r.Event); !ok {
+			return Record{}, fmt.Errorf("a %T is no event", v)
+		}
+	}
+	for _, e := range l.Effects {
+		effect, ok := e.value().(r.Effect)
+		if !ok {
+			return Record{}, fmt.Errorf("a %T is no effect", e.value())
+		}
+		rec.Effects = append(rec.Effects, effect)
+	}
+	return rec, nil
+}
