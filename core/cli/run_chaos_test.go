@@ -2,7 +2,9 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,15 +36,17 @@ const chaosWorker = `
 type chaos struct {
 	*theatre
 	endpoint string
+	serve    *serverProcess
 	mark     string // in the environment of everything that belongs to the job
 
 	nodes [chaosNodes]*player
 	pids  []int // of all agents that were ever started
 }
 
-// TestChaos kills and stops agents and workers of a job of three nodes at random
-// moments. The job goes on each time; in the end nothing of it is left but the log
-// of each attempt.
+// TestChaos kills and stops agents, workers and the control plane of a job of three
+// nodes at random moments. The job goes on each time; in the end what the control
+// plane has recorded keeps the promises (core/promises says how each is judged),
+// and nothing of the job is left but the log of each attempt.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	duration := 20 * time.Second
@@ -55,19 +59,19 @@ func TestChaos(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	c := &chaos{theatre: newTheatre(t), endpoint: "127.0.0.1:" + freePort(t)}
+	c := &chaos{theatre: newTheatre(t), endpoint: fmt.Sprintf("127.0.0.1:%d", quietPort(t))}
 	c.mark = "CHAOS=" + c.dir
 	for _, dir := range []string{"ledger", "tmp"} {
 		if err := os.Mkdir(filepath.Join(c.dir, dir), 0o777); err != nil {
 			t.Fatal(err)
 		}
 	}
-	serve := exec.Command(os.Args[0], "serve", "--listen", c.endpoint)
-	serve.Env = []string{asCommand + "=1"}
-	if err := serve.Start(); err != nil {
+	c.serve = &serverProcess{args: []string{"serve", "--listen", c.endpoint, "--data-dir", c.dir + "/data", "--record", c.dir + "/history"}}
+	if err := c.serve.start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = serve.Process.Kill(); _ = serve.Wait() }()
+	defer func() { c.serve.kill() }()
+	goroutines, files := c.held()
 	defer c.killAll()
 	for i := range c.nodes {
 		c.startNode(i)
@@ -93,7 +97,30 @@ func TestChaos(t *testing.T) {
 	eventually(t, func() bool { return len(c.processes()) == 0 })
 	eventually(t, func() bool { left, _ := filepath.Glob(c.dir + "/tmp/*"); return len(left) == 0 })
 	eventually(t, func() bool { return len(c.controlGroups()) == 0 })
+	eventually(t, func() bool { g, f := c.held(); return g <= goroutines && f <= files })
 	c.checkLogs()
+	judgeHistory(t, c.dir+"/history")
+}
+
+// held are the goroutines and descriptors of the control plane.
+func (c *chaos) held() (goroutines, files int) {
+	c.t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + c.endpoint + "/metrics")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	body, err := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	_, value, _ := strings.Cut(string(body), "\ngo_goroutines ")
+	if _, scan := fmt.Sscan(value, &goroutines); err != nil || scan != nil {
+		c.t.Fatalf("%v, %v: %.200s", err, scan, body)
+	}
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.serve.cmd.Process.Pid))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return goroutines, len(open)
 }
 
 // startNode starts the agent of a node. The last node has no log folder but its
@@ -132,7 +159,7 @@ func (c *chaos) controlGroups() (left []string) {
 func (c *chaos) hurt(random *rand.Rand) {
 	node := random.IntN(chaosNodes)
 	agent := c.nodes[node].Process.Pid
-	switch random.IntN(4) {
+	switch random.IntN(6) {
 	case 0: // kill an agent; another takes its place
 		c.kill(agent, syscall.SIGKILL)
 		if code := c.nodes[node].end(); code != -int(syscall.SIGKILL) {
@@ -145,6 +172,14 @@ func (c *chaos) hurt(random *rand.Rand) {
 		c.kill(c.worker(random), syscall.SIGKILL)
 	case 3:
 		c.freeze(c.worker(random), random)
+	case 4: // the control plane comes back with what it has stored
+		c.serve.kill()
+		time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
+		if err := c.serve.start(); err != nil {
+			c.t.Fatal(err)
+		}
+	case 5:
+		c.freeze(c.serve.cmd.Process.Pid, random)
 	}
 }
 

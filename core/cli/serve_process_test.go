@@ -70,8 +70,9 @@ func quietPort(t *testing.T) int {
 // is done twice, and nobody is told to restart its workers.
 func TestServeIsKilled(t *testing.T) {
 	const jobs, nodes, rounds, adds = 3, 3, 6, 40
+	dir := t.TempDir()
 	s := &serverProcess{args: []string{
-		"serve", "--listen", fmt.Sprintf("127.0.0.1:%d", quietPort(t)), "--data-dir", t.TempDir() + "/data", "--log-level", "warn",
+		"serve", "--listen", fmt.Sprintf("127.0.0.1:%d", quietPort(t)), "--data-dir", dir + "/data", "--record", dir + "/history", "--log-level", "warn",
 	}}
 	if err := s.start(); err != nil {
 		t.Fatal(err)
@@ -120,6 +121,17 @@ func TestServeIsKilled(t *testing.T) {
 	t.Logf("%d kills", kills)
 	if kills == 0 {
 		t.Error("nothing was killed")
+	}
+	judgeHistory(t, dir+"/history")
+}
+
+// judgeHistory holds what a control plane has recorded against the promises.
+func judgeHistory(t *testing.T, path string) {
+	t.Helper()
+	code, stdout, stderr := run(t, "audit", path)
+	t.Log(stdout)
+	if code != exitOK {
+		t.Errorf("the history of %s: code %d, %s", path, code, stderr)
 	}
 }
 

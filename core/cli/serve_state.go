@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -13,12 +14,14 @@ import (
 // serveState is what `serve` remembers, where, for how long and how much of it.
 type serveState struct {
 	dir         string
+	record      string
 	forgetAfter time.Duration
 	quota       control.Quota
 }
 
 func (s *serveState) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.dir, "data-dir", "", "`DIRECTORY` to keep the jobs in, so that they outlive this process; made if need be; empty: memory only")
+	flags.StringVar(&s.record, "record", "", "`FILE` to append every event of every job to, for \"rallypoint audit\"; at most 1 GiB")
 	flags.DurationVar(&s.forgetAfter, "forget-after", control.DefaultForgetAfter, "`TIME` after which a job without nodes is forgotten, such as 90s or 12h")
 	s.quota = control.DefaultQuota
 	flags.IntVar(&s.quota.Nodes, "max-nodes", s.quota.Nodes, "most `NODES` of one job, those that wait too")
@@ -55,4 +58,16 @@ func (s *serveState) open() (*control.Data, error) {
 		return nil, failure{err}
 	}
 	return data, nil
+}
+
+// openRecording opens the file of --record, nil if there is to be none.
+func (s *serveState) openRecording(log *slog.Logger) (*control.Recording, error) {
+	if s.record == "" {
+		return nil, nil
+	}
+	recording, err := control.OpenRecording(s.record, log)
+	if err != nil {
+		return nil, failed("--record: %w", err)
+	}
+	return recording, nil
 }

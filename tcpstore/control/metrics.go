@@ -58,6 +58,7 @@ func (s *Server) exposition() []byte {
 func (s *Server) exposeServer(e *exposition) {
 	e.family("rallypoint_build_info", "gauge", "1, with the versions of the program as labels.")
 	e.sample("rallypoint_build_info", 1, "version", rallypoint.Version(), "go_version", runtime.Version())
+	e.single("go_goroutines", "gauge", "Goroutines of the process.", float64(runtime.NumGoroutine()))
 	e.single("rallypoint_start_time_seconds", "gauge", "When the control plane started, in seconds since 1970.",
 		float64(s.started.UnixMilli())/1000)
 }

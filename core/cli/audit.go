@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/core/promises"
+)
+
+func newAudit() *cobra.Command {
+	return &cobra.Command{
+		Use:   "audit FILE",
+		Short: "Judge what a control plane has recorded",
+		Long: `Judge a history that "rallypoint serve --record FILE" has written. Each event and
+what the control plane did at it is held against the promises of the design: ranks
+given once, all members told the same, nobody left out, waited for or lost without
+a reason, and so on. Prints a line for each job and for each promise that was not
+kept, and ends with 1 if there is any, or if a job could not be judged to its end.
+
+Attach the file to a report of a defect; look into it first, since it holds what the
+jobs' agents have told each other, and names of nodes.`,
+		Example: `  rallypoint audit history.jsonl`,
+		Args:    wantArgs("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := os.Open(args[0])
+			if err != nil {
+				return failed("%w", err)
+			}
+			defer file.Close()
+			audit, err := promises.Read(file)
+			fmt.Fprint(cmd.OutOrStdout(), audit)
+			switch {
+			case err != nil:
+				return failed("%s is not a history that this release can read: %w", args[0], err)
+			case len(audit.Runs()) == 0:
+				return failed("%s holds no history", args[0])
+			case !audit.Kept():
+				return failure{errors.New("not all promises were kept, or could be judged")}
+			}
+			return nil
+		},
+	}
+}
