@@ -193,7 +193,7 @@ func (a *account) fits(n int) int {
 	if n > a.policy.Max {
 		n = a.policy.Max
 	}
-	for n > 0 && n%a.policy.NodeUnit != 0 {
+	for n > 0 && a.policy.NodeUnit > 0 && n%a.policy.NodeUnit != 0 {
 		n--
 	}
 	return n

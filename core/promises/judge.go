@@ -243,11 +243,11 @@ func same(a, b []r.Effect) bool {
 				continue
 			}
 			if drop, ok := e.(r.Drop); ok {
-				out = append(out, fmt.Sprintf("drop %s %v", drop.Session, *drop.Err))
+				out = append(out, fmt.Sprint("drop ", drop.Session, " ", textOf(drop.Err)))
 				continue
 			}
 			if refuse, ok := e.(r.Refuse); ok {
-				out = append(out, fmt.Sprintf("refuse %s %v", refuse.Session, *refuse.Err))
+				out = append(out, fmt.Sprint("refuse ", refuse.Session, " ", textOf(refuse.Err)))
 				continue
 			}
 			out = append(out, fmt.Sprintf("%T %+v", e, e))
@@ -260,9 +260,16 @@ func same(a, b []r.Effect) bool {
 
 func replyText(e r.Reply) string {
 	if e.Err != nil {
-		return fmt.Sprintf("reply %s %d %v", e.Session, e.Number, *e.Err)
+		return fmt.Sprint("reply ", e.Session, " ", e.Number, " ", textOf(e.Err))
 	}
 	return fmt.Sprintf("reply %s %d %+v", e.Session, e.Number, e.Result)
+}
+
+func textOf(err *r.Error) string {
+	if err == nil {
+		return "no error"
+	}
+	return fmt.Sprintf("%d %s", err.Code, err.Text)
 }
 
 func equalReply(e r.Effect, was r.Reply) bool {

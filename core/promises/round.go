@@ -11,6 +11,12 @@ import (
 func (j *Judge) completed(told map[*session]r.Outcome) {
 	all := j.candidates()
 	chosen := slices.DeleteFunc(slices.Clone(all), func(s *session) bool { _, ok := told[s]; return !ok })
+	if len(chosen) < len(told) {
+		j.breach(4, "%d outcomes for nodes that were given up at the same event", len(told)-len(chosen))
+	}
+	if len(chosen) == 0 {
+		return
+	}
 	first := told[chosen[0]]
 	j.judgeMoment(first, all)
 	j.judgeSize(first, told, chosen, all)
@@ -69,7 +75,7 @@ func (j *Judge) judgeMoment(o r.Outcome, all []*session) {
 
 func (j *Judge) judgeSize(o r.Outcome, told map[*session]r.Outcome, chosen, all []*session) {
 	p, n := j.policy, len(told)
-	if n != o.World || n < p.Min || n > p.Max || n%p.NodeUnit != 0 {
+	if n != o.World || n < p.Min || n > p.Max || p.NodeUnit > 0 && n%p.NodeUnit != 0 {
 		j.breach(2, "round %d: %d outcomes of a world of %d; min %d, max %d, unit %d", o.Round, n, o.World, p.Min, p.Max, p.NodeUnit)
 	}
 	if want := j.fits(len(all)); n != want {

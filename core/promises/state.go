@@ -159,6 +159,10 @@ func (j *Judge) judgeDue() {
 // judgeErrors judges what nodes are told when they are refused.
 func (j *Judge) judgeErrors() {
 	for _, f := range j.errs {
+		if f.err == nil {
+			j.breach(11, "a refusal without an error at %T", f.ev)
+			continue
+		}
 		for _, word := range j.mustSay(f) {
 			if !strings.Contains(f.err.Text, word) {
 				j.breach(11, "an error of code %d does not say %q: %q", f.err.Code, word, f.err.Text)

@@ -365,7 +365,7 @@ func (j *Judge) keyRequest(q r.KeyRequest, effects []r.Effect) {
 	if reply == nil && q.Op == r.KeyWait && len(q.Keys) == 1 && q.Keys[0] == barrierLast {
 		s.barrier[q.Number] = struct{}{}
 	}
-	if code != 0 {
+	if code != 0 || len(q.Keys) == 0 {
 		return
 	}
 	if q.Op == r.KeyAdd && q.Keys[0] == barrierCount {
