@@ -104,5 +104,5 @@ func DialHTTP(ctx context.Context, addr string, token *Token) (net.Conn, error) 
 		conn.Close()
 		return nil, err
 	}
-	return &peekedConn{Conn: conn, in: frames.in, closed: make(chan struct{})}, nil
+	return &peekedConn{Conn: conn, in: frames.in}, nil
 }

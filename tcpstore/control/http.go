@@ -2,65 +2,55 @@ package control
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
+	"os"
+	"runtime/debug"
 	"time"
 )
 
 // Limits of HTTP on the control plane's port. It serves a person, a script and a
-// few scrapers, beside what the port is for.
+// few scrapers, beside what the port is for. A connection is answered once; it has
+// to send the whole request within helloTimeout.
 const (
-	// httpTimeout bounds reading the request, and writing the answer.
+	// httpTimeout bounds writing the answer.
 	httpTimeout = 10 * time.Second
-	// maxHTTPHeader bounds the request's header, in bytes.
-	maxHTTPHeader = 16 << 10
-	// maxHTTPConns bounds the connections; one more gets a 503.
+	// maxHTTPHead bounds the request's first line and header, in bytes.
+	maxHTTPHead = 16 << 10
+	// maxHTTPConns bounds the connections that are being answered; one more gets a
+	// 503. /healthz does not count, nor who has not sent its request yet.
 	maxHTTPConns = 64
 	// maxReports bounds the answers that are made at one time: one of a large run
 	// takes megabytes, and holds the run's lock while it is collected.
 	maxReports = 2
 )
 
-var errCrowded = errors.New("too many HTTP connections at one time")
+var (
+	errCrowded  = errors.New("too many HTTP connections at one time")
+	errLongHead = fmt.Errorf("%w: an HTTP header of more than %d bytes", errMalformed, maxHTTPHead)
+)
 
-// httpPort serves the connections of the port that speak HTTP. Its goroutine
-// starts with the first of them.
+// httpPort answers the connections of the port that speak HTTP, each in its own
+// goroutine.
 type httpPort struct {
-	server   *http.Server
-	addr     net.Addr
-	conns    chan net.Conn
-	places   chan struct{} // taken by each connection
-	done     chan struct{}
-	once     sync.Once // of starting
-	shutOnce sync.Once
-	wg       sync.WaitGroup
+	pages  http.Handler
+	log    *slog.Logger
+	places chan struct{} // taken by each connection that is being answered
+	ended  context.Context
+	end    context.CancelFunc
 }
 
 func newHTTPPort(s *Server) *httpPort {
-	h := &httpPort{
-		addr: s.Addr(), conns: make(chan net.Conn), places: make(chan struct{}, maxHTTPConns), done: make(chan struct{}),
-	}
-	h.server = &http.Server{
-		Handler: newPages(s), ReadHeaderTimeout: httpTimeout, ReadTimeout: httpTimeout, WriteTimeout: httpTimeout,
-		MaxHeaderBytes: maxHTTPHeader, ErrorLog: log.New(io.Discard, "", 0),
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			c, ok := conn.(*peekedConn)
-			return context.WithValue(ctx, provenKey{}, ok && c.proven)
-		},
-		ConnState: func(_ net.Conn, state http.ConnState) {
-			if state == http.StateClosed || state == http.StateHijacked {
-				h.wg.Done()
-			}
-		},
-	}
-	h.server.SetKeepAlivesEnabled(false)
+	h := &httpPort{pages: newPages(s), log: s.log, places: make(chan struct{}, maxHTTPConns)}
+	h.ended, h.end = context.WithCancel(context.Background())
 	return h
 }
 
@@ -74,16 +64,18 @@ func newPages(s *Server) http.Handler {
 	p := &pages{server: s, reports: make(chan struct{}, maxReports)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+		answer(w, http.StatusOK, plainText, []byte("ok\n"))
 	})
 	mux.HandleFunc("GET /status", p.status)
 	mux.HandleFunc("GET /metrics", p.metrics)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusNotFound, "text/plain; charset=utf-8",
+		answer(w, http.StatusNotFound, plainText,
 			[]byte("not found; this is the control plane of Rallypoint, which has /healthz, /metrics, /status and /status?rdzv_id=ID\n"))
 	})
 	return p.guarded(p.bounded(mux))
 }
+
+const plainText = "text/plain; charset=utf-8"
 
 // provenKey is the key of whether a request's connection has proven that it knows
 // the token.
@@ -101,15 +93,15 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 		proven, _ := r.Context().Value(provenKey{}).(bool)
 		if from, err := netip.ParseAddrPort(r.RemoteAddr); !proven && (err != nil || !from.Addr().Unmap().IsLoopback()) && r.URL.Path != "/healthz" {
 			p.server.meters.refused[refusedAuth].Add(1)
-			answer(w, http.StatusForbidden, "text/plain; charset=utf-8", []byte(errAuth.Text+"\n"))
+			answer(w, http.StatusForbidden, plainText, []byte(errAuth.Text+"\n"))
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// bounded lets a few requests be answered at one time. The others wait, until
-// their client gives up.
+// bounded lets a few answers be made at one time. The others wait, but not for
+// those being read by their clients, nor for more than have a place.
 func (p *pages) bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/healthz" {
@@ -157,7 +149,7 @@ func (p *pages) metrics(w http.ResponseWriter, _ *http.Request) {
 func answerJSON(w http.ResponseWriter, code int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil { // these types cannot fail
-		answer(w, http.StatusInternalServerError, "text/plain; charset=utf-8", []byte(err.Error()+"\n"))
+		answer(w, http.StatusInternalServerError, plainText, []byte(err.Error()+"\n"))
 		return
 	}
 	answer(w, code, "application/json", append(body, '\n'))
@@ -172,78 +164,151 @@ func answer(w http.ResponseWriter, code int, contentType string, body []byte) {
 	_, _ = w.Write(body)
 }
 
-// serve hands a connection over and returns when it is closed; in holds what was
-// read of it already, proven tells that its peer knows the token. errCrowded tells
-// that it was sent away.
-func (h *httpPort) serve(conn net.Conn, in *bufio.Reader, proven bool) error {
-	defer conn.Close()
-	select {
-	case <-h.done:
-		return nil
-	default:
+// readHead returns a request's first line and header, of which in has the
+// beginning.
+func readHead(in *bufio.Reader) ([]byte, error) {
+	for seen := 0; ; {
+		head, err := in.Peek(in.Buffered())
+		if end := headEnd(head, seen); end > 0 {
+			return head[:end], nil
+		}
+		switch seen = len(head); {
+		case seen < in.Size():
+			_, err = in.Peek(seen + 1)
+		case seen < maxHTTPHead:
+			in = bufio.NewReaderSize(in, maxHTTPHead)
+			_, err = in.Peek(1)
+		default:
+			err = errLongHead
+		}
+		if err != nil {
+			return nil, noEOF(err)
+		}
 	}
-	select {
-	case h.places <- struct{}{}:
-		defer func() { <-h.places }()
-	default:
-		conn.SetDeadline(time.Now().Add(flushTimeout))
-		_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\nRetry-After: 1\r\n\r\n")
-		return errCrowded
-	}
-	h.once.Do(func() { h.wg.Go(func() { _ = h.server.Serve(h) }) })
-	h.wg.Add(1)
-	c := &peekedConn{Conn: conn, in: in, proven: proven, closed: make(chan struct{})}
-	select {
-	case h.conns <- c:
-		<-c.closed
-	case <-h.done:
-		h.wg.Done()
-	}
-	return nil
 }
 
-// open returns how many connections speak HTTP now.
+// headEnd returns the length of the head that b begins with, 0 if its end is not
+// there; the first seen bytes have been looked at. Lines may end without \r.
+func headEnd(b []byte, seen int) int {
+	for from := max(0, seen-2); ; {
+		i := bytes.IndexByte(b[from:], '\n')
+		if i < 0 {
+			return 0
+		}
+		from += i + 1
+		if rest := b[from:]; bytes.HasPrefix(rest, []byte("\n")) {
+			return from + 1
+		} else if bytes.HasPrefix(rest, []byte("\r\n")) {
+			return from + 2
+		}
+	}
+}
+
+// serve answers the request that head begins, and closes the connection; proven
+// tells that its peer knows the token. errCrowded tells that it was sent away.
+func (h *httpPort) serve(conn net.Conn, head []byte, proven bool) error {
+	defer conn.Close()
+	p := &page{header: http.Header{}}
+	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
+	switch {
+	case err != nil:
+		p.fail(http.StatusBadRequest)
+		err = fmt.Errorf("%w: %w", errMalformed, err)
+	case r.URL.Path == "/healthz":
+		h.make(p, r, conn, proven)
+	default:
+		select {
+		case h.places <- struct{}{}:
+			defer func() { <-h.places }()
+			h.make(p, r, conn, proven)
+		default:
+			p.header.Set("Retry-After", "1")
+			p.fail(http.StatusServiceUnavailable)
+			err = errCrowded
+		}
+	}
+	if failed := p.write(conn); errors.Is(failed, os.ErrDeadlineExceeded) {
+		return errStuck
+	}
+	return err
+}
+
+// refuse answers a request that is not wanted, of which more may be on its way: the
+// answer would be lost if the connection were closed before that is read.
+func (h *httpPort) refuse(conn net.Conn, code int) {
+	defer conn.Close()
+	p := &page{header: http.Header{}}
+	p.fail(code)
+	if p.write(conn) != nil {
+		return
+	}
+	if c, ok := conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		conn.SetReadDeadline(time.Now().Add(drainTime))
+		_, _ = io.Copy(io.Discard, conn)
+	}
+}
+
+// make fills in the page. A defect in it costs the answer, and nothing else.
+func (h *httpPort) make(p *page, r *http.Request, conn net.Conn, proven bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			h.log.Error("an HTTP request could not be answered because of a defect of Rallypoint",
+				"path", r.URL.Path, "defect", fmt.Sprint(v), "stack", string(debug.Stack()))
+			p.fail(http.StatusInternalServerError)
+		}
+	}()
+	r.RemoteAddr = conn.RemoteAddr().String()
+	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, provenKey{}, proven)))
+}
+
+// open returns how many connections are being answered now.
 func (h *httpPort) open() int { return len(h.places) }
 
-// shut ends the listener and the connections; wait waits for the goroutines,
-// once serve is not called any more.
-func (h *httpPort) shut() {
-	_ = h.Close()
-	_ = h.server.Close()
+// page is the answer to one request: an http.ResponseWriter that keeps it, so that
+// nothing is held while its client reads.
+type page struct {
+	code   int
+	header http.Header
+	body   []byte
 }
 
-func (h *httpPort) wait() { h.wg.Wait() }
+func (p *page) Header() http.Header { return p.header }
 
-// Accept, Close and Addr make the port a net.Listener for net/http.
-
-func (h *httpPort) Accept() (net.Conn, error) {
-	select {
-	case c := <-h.conns:
-		return c, nil
-	case <-h.done:
-		return nil, net.ErrClosed
+func (p *page) WriteHeader(code int) {
+	if p.code == 0 {
+		p.code = code
 	}
 }
 
-func (h *httpPort) Close() error {
-	h.shutOnce.Do(func() { close(h.done) })
-	return nil
+func (p *page) Write(b []byte) (int, error) {
+	p.WriteHeader(http.StatusOK)
+	p.body = append(p.body, b...)
+	return len(b), nil
 }
 
-func (h *httpPort) Addr() net.Addr { return h.addr }
+// fail makes it the page of an error.
+func (p *page) fail(code int) {
+	p.code, p.body = code, []byte(http.StatusText(code)+"\n")
+	p.header.Set("Content-Type", plainText)
+}
+
+// write sends the page.
+func (p *page) write(conn net.Conn) error {
+	p.WriteHeader(http.StatusOK)
+	p.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	response := http.Response{
+		StatusCode: p.code, ProtoMajor: 1, ProtoMinor: 1, Header: p.header,
+		Body: io.NopCloser(bytes.NewReader(p.body)), ContentLength: int64(len(p.body)), Close: true,
+	}
+	conn.SetWriteDeadline(time.Now().Add(httpTimeout))
+	out := bufio.NewWriter(conn)
+	return errors.Join(response.Write(out), out.Flush())
+}
 
 // peekedConn is a connection whose first bytes were read into a buffer.
 type peekedConn struct {
 	net.Conn
-	in     *bufio.Reader
-	proven bool // its peer knows the token
-	once   sync.Once
-	closed chan struct{}
+	in *bufio.Reader
 }
 
 func (c *peekedConn) Read(b []byte) (int, error) { return c.in.Read(b) }
-
-func (c *peekedConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}

@@ -67,45 +67,107 @@ func TestHTTP(t *testing.T) {
 	n.write([]byte("GET /healthz HTTP/1.1\r\n")) // half a request; the test's end must not wait for it
 }
 
-// TestHTTPIsBounded sends a header that is too long, and too many connections.
+// TestHTTPIsBounded sends a header that is too long, many halves of a request, and
+// too many requests.
 func TestHTTPIsBounded(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	n := dialNode(t, s.addr)
 	n.write([]byte("GET /status HTTP/1.1\r\nHost: x\r\n"))
 	go func() { // it is refused before all of it is read
-		_, _ = n.conn.Write([]byte("X: " + strings.Repeat("x", 4*maxHTTPHeader) + "\r\n\r\n"))
+		_, _ = n.conn.Write([]byte("X: " + strings.Repeat("x", 4*maxHTTPHead) + "\r\n\r\n"))
 	}()
-	if answer, err := n.frames.in.ReadString('\n'); err == nil && !strings.Contains(answer, "431") {
-		t.Errorf("a long header was answered with %q", answer)
+	if answer, err := n.frames.in.ReadString('\n'); err != nil || !strings.Contains(answer, "431") {
+		t.Errorf("a long header was answered with %q, %v", answer, err)
 	}
 	n.conn.Close()
-	ctx := testContext(t)
-	for s.http.open() > 0 && ctx.Err() == nil {
-		// Nothing tells when the port has noticed that.
+	s.awaitRefused(t, refusedMalformed, 1)
+
+	for range 2 * maxHTTPConns {
+		dialNode(t, s.addr).write([]byte("GET /status HTTP/1.1\r\n"))
 	}
-	var held []*wireNode
-	for range maxHTTPConns {
-		n := dialNode(t, s.addr)
-		n.write([]byte("GET /status HTTP/1.1\r\n"))
-		held = append(held, n)
+	if code, _, _ := get(t, s.addr, "/status"); code != http.StatusOK {
+		t.Errorf("among halves of requests: %d", code)
 	}
-	for s.http.open() < maxHTTPConns && ctx.Err() == nil {
-		// Nothing tells when the port has read them.
+	for range maxHTTPConns { // as if so many were being answered
+		s.http.places <- struct{}{}
 	}
-	one := dialNode(t, s.addr)
-	one.write([]byte("GET /status HTTP/1.1\r\n\r\n"))
-	if answer, err := one.frames.in.ReadString('\n'); err != nil || !strings.Contains(answer, "503") {
-		t.Errorf("one more was answered with %q, %v", answer, err)
+	if code, _, _ := get(t, s.addr, "/status"); code != http.StatusServiceUnavailable {
+		t.Errorf("one more was answered with %d", code)
 	}
 	s.log.await(t, errCrowded.Error(), 1)
-	for _, n := range held {
-		n.conn.Close()
+	if code, _, body := get(t, s.addr, "/healthz"); code != http.StatusOK || body != "ok\n" {
+		t.Errorf("/healthz in a crowd: %d %q", code, body)
+	}
+	for range maxHTTPConns {
+		<-s.http.places
+	}
+	if code, _, _ := get(t, s.addr, "/metrics"); code != http.StatusOK {
+		t.Errorf("after the crowd: %d", code)
 	}
 	// Nodes are not held up by any of this.
 	a := dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", testParams("", 1)))
 	a.ask(1, join())
 	a.wantReply(1)
+	s.clock.Advance(helloTimeout)
+	s.awaitRefused(t, refusedSilent, 2*maxHTTPConns)
+}
+
+// TestHTTPRequests sends requests in the ways in which they come.
+func TestHTTPRequests(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	for name, test := range map[string]struct {
+		parts []string
+		want  string
+	}{
+		"by hand":          {[]string{"GET /healthz HTTP/1.0\n\n"}, "HTTP/1.1 200 OK"},
+		"mixed ends":       {[]string{"GET /healthz HTTP/1.1\r\nHost: x\n\r\n"}, "HTTP/1.1 200 OK"},
+		"byte by byte":     {strings.Split("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", ""), "HTTP/1.1 200 OK"},
+		"a long header":    {[]string{"GET /healthz HTTP/1.1\r\nX: " + strings.Repeat("x", maxHTTPHead-100), "\r\n", "\r\n"}, "HTTP/1.1 200 OK"},
+		"a body to come":   {[]string{"GET /metrics HTTP/1.1\r\nContent-Length: 100\r\n\r\n"}, "HTTP/1.1 200 OK"},
+		"chunks to come":   {[]string{"GET /status HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"}, "HTTP/1.1 200 OK"},
+		"not there":        {[]string{"GET /debug/pprof/ HTTP/1.1\r\n\r\n"}, "HTTP/1.1 404 Not Found"},
+		"two slashes":      {[]string{"GET //healthz HTTP/1.1\r\n\r\n"}, "HTTP/1.1 307 Temporary Redirect"},
+		"no version":       {[]string{"GET /healthz\r\n\r\n"}, "HTTP/1.1 400 Bad Request"},
+		"no path":          {[]string{"GET  HTTP/1.1\r\n\r\n"}, "HTTP/1.1 400 Bad Request"},
+		"a broken header":  {[]string{"GET /healthz HTTP/1.1\r\n: x\r\n\r\n"}, "HTTP/1.1 400 Bad Request"},
+		"a folded header":  {[]string{"GET /healthz HTTP/1.1\r\nA: x\r\n y\r\n\r\n"}, "HTTP/1.1 200 OK"},
+		"ends after first": {[]string{"GET /healthz HTTP/1.1\r\n", "\r", "\n"}, "HTTP/1.1 200 OK"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := dialNode(t, s.addr)
+			for _, part := range test.parts {
+				n.write([]byte(part))
+			}
+			answer, err := n.frames.in.ReadString('\n')
+			if err != nil || strings.TrimSpace(answer) != test.want {
+				t.Errorf("the answer is %q, %v; want %q", answer, err, test.want)
+			}
+			n.awaitEnd()
+		})
+	}
+}
+
+// FuzzHeadEnd: a head ends at the same place in whatever parts it comes.
+func FuzzHeadEnd(f *testing.F) {
+	f.Add([]byte("GET / HTTP/1.1\r\nA: b\r\n\r\nrest"))
+	f.Add([]byte("GET / HTTP/1.0\n\nrest"))
+	f.Add([]byte("\n\r\n\n\r\r\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		whole := headEnd(data, 0)
+		for seen, i := 0, 1; i <= len(data); seen, i = i, i+1 {
+			end := headEnd(data[:i], seen)
+			switch {
+			case end == 0 && i == whole, end != 0 && end != whole:
+				t.Fatalf("%q: %d after %d bytes, %d of all", data, end, i, whole)
+			case end != 0:
+				return
+			}
+		}
+		if whole != 0 {
+			t.Fatalf("%q: its end was never found", data)
+		}
+	})
 }
 
 // scrape fetches the metrics and parses them with Prometheus's own parser. Keys

@@ -56,7 +56,8 @@ func (r *run) armLeases(after time.Duration) {
 // this process was stopped or is overloaded, and what the nodes sent may not have
 // been read: then all leases begin anew. A node is judged only after it was
 // found silent twice and nothing of its is unread, so that bytes on their way
-// through this process count.
+// through this process count. One that does not read what is sent to it is not read
+// from either (outbox.awaitRoom), so that its connection ends after a lease.
 func (r *run) judgeLeases() {
 	now := r.server.clock.Now()
 	lease := r.machine.Policy().LeaseTimeout
@@ -64,20 +65,29 @@ func (r *run) judgeLeases() {
 	next := lease
 	var expired []rendezvous.SessionID
 	for session, p := range r.peers {
+		stuck := p.out.stuck()
+		left := lease - max(p.silence(), stuck)
 		switch {
 		case late:
 			p.hear()
+			p.out.forgive()
 			p.suspect = false
+			left = lease
 		case p.expiring: // and soon gone
+		case stuck > lease:
+			p.out.cut(errStuck)
 		case p.silence() <= lease:
 			p.suspect = false
 		case unread(p.conn) > 0:
+			if stuck > 0 { // it is read when it reads
+				left = lease - stuck
+			}
 		case !p.suspect:
 			p.suspect = true
 		default:
 			expired = append(expired, session)
 		}
-		next = min(next, lease-p.silence())
+		next = min(next, left)
 	}
 	if late {
 		r.server.meters.stalls.Add(1)

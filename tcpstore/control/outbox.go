@@ -4,14 +4,23 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rallypoint/core/rendezvous"
 )
 
 // maxUnsent bounds what a server holds for one connection: room for a few frames
-// of the largest size. A node that reads more slowly than this is cut off.
+// of the largest size. A node for which there is more to say is cut off.
 const maxUnsent = 4 * maxFrame
+
+// maxBehind is how much waits to be sent before a server reads nothing more from
+// the connection. So who asks for much and does not read holds little.
+const maxBehind = 64 << 10
+
+// writeChunk bounds one write: a node that does not take as much within its lease
+// is cut off.
+const writeChunk = 64 << 10
 
 // maxKept is the largest buffer that is kept for the next use.
 const maxKept = 64 << 10
@@ -19,19 +28,27 @@ const maxKept = 64 << 10
 // flushTimeout bounds the last write to a connection that is being closed.
 const flushTimeout = time.Second
 
-var errSlow = errors.New("it reads too slowly: what waits to be sent to it has reached its limit")
+var (
+	errSlow  = errors.New("it reads too slowly: what waits to be sent to it has reached its limit")
+	errStuck = errors.New("it does not read what is sent to it")
+)
 
 // outbox queues frames for one connection and writes them in order, as many as
 // there are in one write. Its methods never block and may be called under any
 // lock; run is the goroutine that writes.
 type outbox struct {
 	conn   net.Conn
-	limit  int     // of unsent bytes; a longer queue cuts the connection
-	meters *meters // of the server; nil on a client's side
+	limit  int                  // of unsent bytes; a longer queue cuts the connection
+	meters *meters              // of the server; nil on a client's side
+	uptime func() time.Duration // of the server; the same
+
+	since atomic.Int64 // when the write that is under way began, by uptime; 0: none is
 
 	mu      sync.Mutex
+	room    sync.Cond
 	buf     []byte // queued frames
 	spare   []byte // the other buffer, while run does not write it
+	writing int    // bytes that run has taken and not written yet
 	closing bool   // nothing more is queued; run ends when all is written
 	keep    bool   // and leaves the connection open for another writer
 	err     error  // why the connection was cut
@@ -39,7 +56,9 @@ type outbox struct {
 }
 
 func newOutbox(conn net.Conn, limit int) *outbox {
-	return &outbox{conn: conn, limit: limit, wake: make(chan struct{}, 1)}
+	o := &outbox{conn: conn, limit: limit, wake: make(chan struct{}, 1)}
+	o.room.L = &o.mu
+	return o
 }
 
 // send queues a frame. It reports false if the connection is closing.
@@ -110,7 +129,7 @@ func (o *outbox) push(add func([]byte) []byte) {
 		o.buf, o.spare = o.spare[:0], nil
 	}
 	o.buf = add(o.buf)
-	if len(o.buf) > o.limit {
+	if len(o.buf)+o.writing > o.limit {
 		o.cutLocked(errSlow)
 		return
 	}
@@ -132,6 +151,7 @@ func (o *outbox) finish() {
 		o.closing = true
 		o.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
 		o.signal()
+		o.room.Broadcast()
 	}
 }
 
@@ -142,6 +162,7 @@ func (o *outbox) finishKeeping() {
 	defer o.mu.Unlock()
 	o.closing, o.keep = true, true
 	o.signal()
+	o.room.Broadcast()
 }
 
 // cut closes the connection at once; what is queued is lost. The first cause is
@@ -159,6 +180,32 @@ func (o *outbox) cutLocked(cause error) {
 	o.closing, o.buf = true, nil
 	o.conn.Close()
 	o.signal()
+	o.room.Broadcast()
+}
+
+// awaitRoom waits until little is left to be sent, or nothing more will be.
+func (o *outbox) awaitRoom() {
+	o.mu.Lock()
+	for !o.closing && len(o.buf)+o.writing > maxBehind {
+		o.room.Wait()
+	}
+	o.mu.Unlock()
+}
+
+// stuck returns for how long the peer has not taken what is being written; 0 if
+// nothing is.
+func (o *outbox) stuck() time.Duration {
+	if since := o.since.Load(); since != 0 {
+		return o.uptime() - time.Duration(since)
+	}
+	return 0
+}
+
+// forgive lets stuck count anew.
+func (o *outbox) forgive() {
+	if since := o.since.Load(); since != 0 {
+		o.since.CompareAndSwap(since, int64(o.uptime()))
+	}
 }
 
 // cause returns why the connection was cut from this side, nil if it was not.
@@ -175,7 +222,7 @@ func (o *outbox) run() {
 		for {
 			o.mu.Lock()
 			buf, closing, keep, dead := o.buf, o.closing, o.keep, o.err != nil
-			o.buf = nil
+			o.buf, o.writing = nil, len(buf)
 			o.mu.Unlock()
 			if dead {
 				return
@@ -189,21 +236,38 @@ func (o *outbox) run() {
 				}
 				break
 			}
-			n, err := o.conn.Write(buf)
-			if o.meters != nil {
-				o.meters.bytesOut.Add(uint64(n))
-			}
-			if err != nil {
+			if err := o.write(buf); err != nil {
 				o.cut(err)
 				return
 			}
-			o.mu.Lock()
-			if cap(buf) <= maxKept {
-				o.spare = buf[:0]
-			}
-			o.mu.Unlock()
 		}
 	}
+}
+
+// write writes what run has taken, and keeps its memory for the next time.
+func (o *outbox) write(buf []byte) error {
+	for rest := buf; len(rest) > 0; {
+		if o.uptime != nil {
+			o.since.Store(max(1, int64(o.uptime())))
+		}
+		n, err := o.conn.Write(rest[:min(len(rest), writeChunk)])
+		o.since.Store(0)
+		if o.meters != nil {
+			o.meters.bytesOut.Add(uint64(n))
+		}
+		if err != nil {
+			return err
+		}
+		rest = rest[n:]
+		o.mu.Lock()
+		o.writing = len(rest)
+		if len(rest) == 0 && cap(buf) <= maxKept {
+			o.spare = buf[:0]
+		}
+		o.room.Broadcast()
+		o.mu.Unlock()
+	}
+	return nil
 }
 
 func (o *outbox) endWrite() {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ import (
 var (
 	errSuperseded = errors.New("its node has opened a newer connection")
 	errSilent     = errors.New("it did not say who it is within " + helloTimeout.String())
+	errShed       = errors.New("it did not say who it is, and others wait for want of descriptors")
 	errRefused    = errors.New("its hello was refused")
 	errServed     = errors.New("it was answered")
 	errTLS        = errors.New("TLS is not supported yet")
@@ -52,7 +54,9 @@ type peer struct {
 
 	refusedBy *rendezvous.Error // set while the hello is applied
 	unstored  bool              // refused only because it cannot be stored now: the node is known
-	passed    atomic.Bool       // the connection is net/http's
+	passed    atomic.Bool       // the connection is HTTP's: nothing goes through the outbox
+	known     atomic.Bool       // it has said who it is, or what it wants
+	since     time.Time         // when it was accepted
 
 	// Under run.mu.
 	suspect      bool
@@ -62,8 +66,8 @@ type peer struct {
 }
 
 func newPeer(s *Server, conn net.Conn) *peer {
-	p := &peer{server: s, conn: conn, out: newOutbox(conn, maxUnsent)}
-	p.out.meters = &s.meters
+	p := &peer{server: s, conn: conn, out: newOutbox(conn, maxUnsent), since: s.clock.Now()}
+	p.out.meters, p.out.uptime = &s.meters, s.running
 	p.frames.in = bufio.NewReaderSize(p, readBuffer)
 	return p
 }
@@ -78,10 +82,10 @@ func (p *peer) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (p *peer) hear() { p.heard.Store(int64(p.server.clock.Now().Sub(p.server.started))) }
+func (p *peer) hear() { p.heard.Store(int64(p.server.running())) }
 
 func (p *peer) silence() time.Duration {
-	return p.server.clock.Now().Sub(p.server.started) - time.Duration(p.heard.Load())
+	return p.server.running() - time.Duration(p.heard.Load())
 }
 
 // serve is the connection's whole life.
@@ -92,9 +96,7 @@ func (p *peer) serve() {
 	first, err := p.frames.in.Peek(1)
 	if err == nil && first[0] == 'G' {
 		if more, _ := p.frames.in.Peek(4); bytes.Equal(more, []byte("GET ")) {
-			p.silent.Stop()
-			p.passed.Store(true)
-			if err := p.server.http.serve(p.conn, p.frames.in, false); err != nil {
+			if err := p.serveHTTP(false); err != nil {
 				p.report(err)
 			}
 			return
@@ -178,7 +180,7 @@ func (p *peer) greet(first byte) error {
 		}
 	}
 	f, err := p.frames.nextFrame(maxHelloFrame)
-	p.silent.Stop()
+	p.introduced()
 	if err != nil {
 		return noEOF(err)
 	}
@@ -238,16 +240,35 @@ func (p *peer) authenticate(o opening) error {
 	return nil
 }
 
-// turnToHTTP gives a connection that has proven itself to net/http.
+// turnToHTTP answers a request on a connection that has proven itself.
 func (p *peer) turnToHTTP() error {
-	p.silent.Stop()
 	p.out.finishKeeping()
 	<-p.wrote
-	p.passed.Store(true)
-	if err := p.server.http.serve(p.conn, p.frames.in, true); err != nil {
+	if err := p.serveHTTP(true); err != nil {
 		return err
 	}
 	return errServed
+}
+
+// serveHTTP reads a request and answers it. It closes the connection.
+func (p *peer) serveHTTP(proven bool) error {
+	head, err := readHead(p.frames.in)
+	p.introduced()
+	p.passed.Store(true)
+	if err != nil {
+		if errors.Is(err, errLongHead) {
+			p.server.http.refuse(p.conn, http.StatusRequestHeaderFieldsTooLarge)
+		}
+		p.conn.Close()
+		return err
+	}
+	return p.server.http.serve(p.conn, head, proven)
+}
+
+// introduced notes that the peer has said who it is, or what it wants.
+func (p *peer) introduced() {
+	p.silent.Stop()
+	p.known.Store(true)
 }
 
 func (p *peer) startWriter() {
@@ -307,7 +328,7 @@ func (p *peer) report(err error) {
 	}
 	why := refusalOf(err, p.run != nil)
 	switch {
-	case errors.Is(err, errSlow), errors.Is(err, errSilent):
+	case errors.Is(err, errSlow), errors.Is(err, errStuck), errors.Is(err, errSilent), errors.Is(err, errShed):
 	case errors.Is(err, errRefused):
 		text = "refused a node"
 	case err == nil, errors.Is(err, errServed), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
@@ -343,9 +364,11 @@ func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
 	})
 }
 
-// readFrames serves the node until its connection ends.
+// readFrames serves the node until its connection ends. It reads nothing more
+// while the node does not read what it has been answered.
 func (p *peer) readFrames() error {
 	for {
+		p.out.awaitRoom()
 		f, err := p.frames.nextFrame(maxFrame)
 		if err != nil {
 			return err

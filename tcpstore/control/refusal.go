@@ -54,9 +54,9 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedForeign
 	case errors.Is(err, errMalformed):
 		return refusedMalformed
-	case errors.Is(err, errSilent):
+	case errors.Is(err, errSilent), errors.Is(err, errShed):
 		return refusedSilent
-	case errors.Is(err, errSlow):
+	case errors.Is(err, errSlow), errors.Is(err, errStuck):
 		return refusedSlow
 	case errors.Is(err, errCrowded):
 		return refusedHTTP

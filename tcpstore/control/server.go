@@ -163,7 +163,7 @@ func (s *Server) Close() error {
 	for _, r := range runs {
 		r.close()
 	}
-	s.http.shut()
+	s.http.end()
 	for _, p := range peers {
 		p.end()
 	}
@@ -172,7 +172,6 @@ func (s *Server) Close() error {
 	}
 	s.gate.close()
 	s.wg.Wait()
-	s.http.wait()
 	s.refusals.Close()
 	return nil
 }
@@ -181,56 +180,6 @@ func (s *Server) Close() error {
 // named, or the error of ctx.
 func (s *Server) WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error {
 	return s.idle.wait(ctx, except)
-}
-
-// accept serves one listener until it is closed.
-func (s *Server) accept(l net.Listener) {
-	pause := time.Duration(0) // 0: accepting works
-	for {
-		conn, err := l.Accept()
-		if err == nil {
-			if pause != 0 {
-				s.log.Info("accepts connections again", "address", l.Addr().String())
-			}
-			pause = 0
-			s.admit(conn)
-			continue
-		}
-		select {
-		case <-s.stop:
-			return
-		default:
-		}
-		// Out of file descriptors, most likely: others may end soon.
-		if pause == 0 {
-			s.log.Error("cannot accept a connection, trying on", "address", l.Addr().String(), "error", err)
-		}
-		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-		select {
-		case <-time.After(pause):
-		case <-s.stop:
-			return
-		}
-	}
-}
-
-func (s *Server) admit(conn net.Conn) {
-	p := newPeer(s, conn)
-	s.meters.accepted.Add(1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		conn.Close()
-		return
-	}
-	s.peers[p] = struct{}{}
-	s.wg.Go(p.serve)
-}
-
-func (s *Server) forgetPeer(p *peer) {
-	s.mu.Lock()
-	delete(s.peers, p)
-	s.mu.Unlock()
 }
 
 // runFor returns the run that a hello asks for, made anew if need be; nil if the
@@ -304,10 +253,13 @@ func (s *Server) discard(r *run) {
 	}
 }
 
+// running is how long the server has run.
+func (s *Server) running() time.Duration { return s.clock.Now().Sub(s.started) }
+
 // uptime is what rendezvous.Config.Uptime asks for.
 func (s *Server) uptime() time.Duration {
 	if !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh() {
 		return -1
 	}
-	return s.clock.Now().Sub(s.started)
+	return s.running()
 }

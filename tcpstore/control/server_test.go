@@ -291,24 +291,6 @@ func TestAnswerLargerThanAFrame(t *testing.T) {
 	}
 }
 
-// TestSlowConsumerIsCutOff has a node ask for more than it reads.
-func TestSlowConsumerIsCutOff(t *testing.T) {
-	s := newFakeServer(t, Config{})
-	n := dialNode(t, s.addr)
-	n.enter(testHello("a", "s1", testParams("", 1)))
-	n.ask(1, join())
-	n.wantReply(1)
-	n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1<<20)}})
-	n.wantReply(2)
-	for number := uint64(3); ; number++ {
-		f, _ := newRequest(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}}, number, 0)
-		if _, err := n.conn.Write(appendFrame(nil, f)); err != nil {
-			break
-		}
-	}
-	s.log.await(t, "reads too slowly", 1)
-}
-
 func TestProgressOfWaitingNodes(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	p := testParams("", 3)

@@ -432,7 +432,7 @@ func TestTokenGuardsHTTP(t *testing.T) {
 	if _, err := (greeter{token, near.Addr()}).open(n.conn, &frames, nil); err != nil {
 		t.Fatal(err)
 	}
-	if code, body := ask(&peekedConn{Conn: n.conn, in: frames.in, closed: make(chan struct{})}, "/status"); code != 200 {
+	if code, body := ask(&peekedConn{Conn: n.conn, in: frames.in}, "/status"); code != 200 {
 		t.Errorf("/status from elsewhere with a proof: %d %q", code, body)
 	}
 

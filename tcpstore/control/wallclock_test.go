@@ -20,6 +20,7 @@ var wallClock = map[string]string{
 	"core/rendezvous/closing.go UTC":        "the same",
 	"tcpstore/control/admin.go UTC":         "the same",
 	"tcpstore/control/status.go UTC":        "times of the status, by the server's clock alone",
+	"tcpstore/control/http.go UTC":          "the date of an answer",
 	"tcpstore/control/metrics.go UnixMilli": "when the server started",
 	"tcpstore/control/link.go Unix":         "a deadline in the past, which ends a connection's I/O",
 	"tcpstore/control/client.go UnixNano":   "incarnation of a named node: TestNamedNodeWhoseClockWentBack",

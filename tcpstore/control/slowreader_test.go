@@ -1,0 +1,126 @@
+package control
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// slowReader is a node that asks for much more than the kernel holds and does not
+// read; the kernel itself would end the connection after its long lease only.
+func slowReader(t *testing.T, s *fakeServer) (n *wireNode, lease time.Duration, total int) {
+	t.Helper()
+	const gets, size = 100, 1 << 20
+	p := testParams("", 1)
+	p.LeaseTimeout = time.Hour
+	n = dialNode(t, s.addr)
+	n.conn.(*net.TCPConn).SetReadBuffer(256 << 10)
+	n.enter(testHello("slow", "s", p))
+	n.ask(1, join())
+	n.wantReply(1)
+	n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, size)}})
+	n.wantReply(2)
+	for i := range gets {
+		n.ask(uint64(3+i), rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}})
+	}
+	return n, p.LeaseTimeout, gets * size
+}
+
+// onlyPeer returns the server's one connection.
+func (s *fakeServer) onlyPeer(t *testing.T) *peer {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.peers) != 1 {
+		t.Fatalf("%d connections, want 1", len(s.peers))
+	}
+	for p := range s.peers {
+		return p
+	}
+	return nil
+}
+
+// awaitWriteAfter waits until a write is under way that is not the one that began
+// at since, and returns when it began; 0 if the connection is at its end.
+func (p *peer) awaitWriteAfter(t *testing.T, since int64) int64 {
+	t.Helper()
+	ctx := testContext(t)
+	for ctx.Err() == nil {
+		now := p.out.since.Load()
+		if now != 0 && now != since {
+			time.Sleep(time.Millisecond) // those that do not wait are soon over
+			if p.out.since.Load() == now {
+				return now
+			}
+		}
+		if p.out.cause() != nil {
+			return 0
+		}
+	}
+	t.Fatal("nothing is written")
+	return 0
+}
+
+// TestSlowConsumerIsCutOff has a node ask for more than it reads. It is not read
+// from meanwhile, so that it costs the server little, and ends after a lease.
+func TestSlowConsumerIsCutOff(t *testing.T) {
+	atOnce(t)
+	s := newFakeServer(t, Config{})
+	n, lease, _ := slowReader(t, s)
+	p := s.onlyPeer(t)
+	p.awaitWriteAfter(t, 0)
+	p.out.mu.Lock()
+	held := len(p.out.buf) + p.out.writing
+	p.out.mu.Unlock()
+	if most := maxBehind + maxFrame; held > most {
+		t.Errorf("%d bytes are held for it, want at most %d", held, most)
+	}
+	for step := 0; p.out.cause() == nil; step++ {
+		if step > 5 {
+			t.Fatal("it is not cut off")
+		}
+		n.send(beat{}) // which is not read either
+		s.clock.Advance(lease / 2)
+	}
+	s.awaitRefused(t, refusedSlow, 1)
+	s.log.await(t, errStuck.Error(), 1)
+	if n, _ := io.Copy(io.Discard, n.conn); n >= 100<<20 {
+		t.Errorf("it got all %d bytes", n)
+	}
+}
+
+// TestSlowReaderThatGoesOn takes a little in each lease: it gets all it asked for,
+// though it takes many leases, in which nothing that it sends is read.
+func TestSlowReaderThatGoesOn(t *testing.T) {
+	atOnce(t)
+	s := newFakeServer(t, Config{})
+	n, lease, total := slowReader(t, s)
+	p := s.onlyPeer(t)
+	got := 0
+	read := func() {
+		t.Helper()
+		count, err := n.conn.Read(make([]byte, 256<<10))
+		if err != nil {
+			t.Fatalf("after %d of %d bytes: %v", got, total, err)
+		}
+		got += count
+	}
+	since, waits := p.awaitWriteAfter(t, 0), 0
+	for ; waits < 5; waits++ {
+		n.send(beat{})
+		s.clock.Advance(lease - time.Minute)
+		for p.out.since.Load() == since {
+			read()
+		}
+		since = p.awaitWriteAfter(t, since)
+	}
+	for got < total {
+		read()
+	}
+	if n := s.meters.refused[refusedSlow].Load(); n != 0 {
+		t.Errorf("%d were refused as slow readers", n)
+	}
+}
