@@ -136,6 +136,10 @@ func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
 // launches prepares the start of each worker; sets are the variables that they get.
 func (a *Agent) launches(t *attempt, sets [][][2]string) ([]launch, []logNames, error) {
 	s := a.seat
+	standard, err := t.logs.standard()
+	if err != nil {
+		return nil, nil, err
+	}
 	var launches []launch
 	var names []logNames
 	for local := range a.spec.Workers {
@@ -149,7 +153,7 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]launch, []logNames, 
 			}
 		}
 		t.workers = append(t.workers, w)
-		files := []uintptr{0, 1, 2}
+		files := slices.Clone(standard)
 		if w.out != nil {
 			files[1] = w.out.Fd()
 		}

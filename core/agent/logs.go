@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // LogSpec says where the workers' output goes. The zero value leaves it on the
@@ -267,6 +269,25 @@ func (a *attemptLogs) tap(w *workerLog, c *console, to *os.File) error {
 	a.pipes = append(a.pipes, write)
 	a.taps = append(a.taps, t)
 	return nil
+}
+
+// standard is what workers have as stdin, stdout and stderr if those are not redirected:
+// this process's, or /dev/null in the place of one that was closed. Its number may be
+// that of something private by now, which is marked as not to be inherited.
+func (a *attemptLogs) standard() ([]uintptr, error) {
+	files := []uintptr{0, 1, 2}
+	for i, fd := range files {
+		if flags, err := unix.FcntlInt(fd, unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			continue
+		}
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		a.pipes = append(a.pipes, null)
+		files[i] = null.Fd()
+	}
+	return files, nil
 }
 
 // started closes what only the workers need, once they have been started.

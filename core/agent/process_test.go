@@ -211,3 +211,36 @@ func TestParseStat(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkersGetNoPrivateDescriptor: where a standard stream of the process was closed,
+// its number soon stands for something that is none of the workers' business.
+func TestWorkersGetNoPrivateDescriptor(t *testing.T) {
+	stdin, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = private.Close() }()
+	for name, replace := range map[string]func() error{
+		"taken":  func() error { return unix.Dup3(int(private.Fd()), 0, unix.O_CLOEXEC) },
+		"closed": func() error { return unix.Close(0) },
+	} {
+		s := newStage(t, 1, "readlink /proc/$$/fd/0 > $SAY")
+		if err := replace(); err != nil {
+			t.Fatal(err)
+		}
+		err := s.run()
+		if err := unix.Dup3(stdin, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := s.hear(); got != "/dev/null" {
+			t.Errorf("%s: the worker's stdin is %s", name, got)
+		}
+	}
+}

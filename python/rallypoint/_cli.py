@@ -25,6 +25,7 @@ def main() -> int:
     # process for a broken standard output only, and not for a peer that is gone.
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    _open_standard_streams()
     try:
         library = _native.library()
     except LibraryError as e:
@@ -33,6 +34,19 @@ def main() -> int:
     arguments = [b"rallypoint", *(os.fsencode(a) for a in sys.argv[1:])]
     argv = (ctypes.c_char_p * (len(arguments) + 1))(*arguments, None)
     return int(library.rp_main(len(arguments), argv))
+
+
+def _open_standard_streams() -> None:
+    """Opens /dev/null in the place of standard streams that are closed.
+
+    Else the next files that are opened would be taken for them, and written to.
+    """
+    while True:
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor > 2:
+            os.close(descriptor)
+            return
+        os.set_inheritable(descriptor, True)
 
 
 if __name__ == "__main__":

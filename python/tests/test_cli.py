@@ -60,6 +60,18 @@ def _timed(*arguments: str) -> float:
     return time.monotonic() - begin
 
 
+def test_closed_streams(tmp_path: Path) -> None:
+    """A launcher without standard streams has no descriptor of its own in their place."""
+    said = tmp_path / "said"
+    links = " ".join(f"/proc/{who}/fd/{n}" for who in ("$PPID", "$$") for n in range(3))
+    worker = f'links=$(readlink {links}); echo "$links" > {said}'
+    launch = [*COMMAND, "run", "--standalone", "--no-python", "--no-macros", "sh", "-c", worker]
+    close = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert subprocess.run([*close, *launch], timeout=60).returncode == 0
+    *others, stderr = said.read_text().split()
+    assert others == ["/dev/null"] * 5 and stderr.startswith("pipe:")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_a_server(number: int) -> None:
     process = subprocess.Popen(
