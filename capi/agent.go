@@ -73,7 +73,7 @@ func (a *openAgent) close() {
 	a.Stop(unix.SIGKILL, 0)
 	if t != nil {
 		<-t.done
-	} else {
+	} else if _, borrowed := a.rdzv.(lent); !borrowed {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = a.rdzv.Shutdown(ctx, rendezvous.EndLeave, "") // never joined: there is nobody to tell

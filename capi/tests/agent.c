@@ -367,6 +367,31 @@ static void meeting(const char *scheme) {
     CHECK_OK(rp_member_close(member, ERR));
 }
 
+/* An agent that is closed without a run leaves the member that it was given alone. */
+static void lending(void) {
+    int32_t port;
+    char endpoint[32];
+    const char *argv[3];
+    rp_store_server server = start_server(&port); /* a port that is free in a moment */
+    CHECK_OK(rp_store_server_stop(server, ERR));
+    snprintf(endpoint, sizeof endpoint, "127.0.0.1:%d", port);
+    rp_member_config place = {.struct_size = sizeof place,
+                              .run_id = "run",
+                              .endpoint = endpoint,
+                              .min_nodes = 1,
+                              .max_nodes = 1};
+    rp_outcome outcome = {.struct_size = sizeof outcome};
+    rp_member member;
+    rp_agent_config config = script_config(argv, "exit 0");
+    CHECK_OK(rp_member_open(&place, &member, ERR));
+    config.member = member;
+    CHECK_OK(rp_agent_close(open_agent(&config), ERR));
+    CHECK_OK(rp_member_next(member, -1, &outcome, ERR));
+    CHECK_INT(1, outcome.world_size);
+    CHECK_OK(rp_member_shutdown(member, RP_END_SUCCESS, NULL, -1, ERR));
+    CHECK_OK(rp_member_close(member, ERR));
+}
+
 int main(void) {
     int64_t before = handles_open();
     CHECK_OK(rp_log_set_level(RP_LOG_OFF, ERR));
@@ -379,6 +404,7 @@ int main(void) {
     closing();
     meeting("");
     meeting("static://");
+    lending();
     CHECK_INT(before, handles_open());
     return 0;
 }
