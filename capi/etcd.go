@@ -7,7 +7,8 @@ import (
 	"context"
 	"os"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
@@ -107,11 +108,10 @@ func rpgo_etcd_server_start(config *C.rp_etcd_server_config, timeoutMS C.int64_t
 		}
 		s := &etcdServer{}
 		if fd := int(config.output_fd); fd >= 0 {
-			own, err := syscall.Dup(fd)
+			own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 			if err != nil {
 				return invalid("output_fd %d: %v", fd, err)
 			}
-			syscall.CloseOnExec(own)
 			s.output = os.NewFile(uintptr(own), "output")
 			c.Output = s.output
 		}
