@@ -244,6 +244,10 @@ func (a *Agent) note(t *attempt, ended []*process) {
 		a.notifyWorker(NoticeExited, "", p)
 		a.board.exited(p)
 		t.ended[p.local] = p
+		if p.lost {
+			a.log.Error(fmt.Sprintf("the exit code of the worker of local rank %d (pid %d) is lost, so it counts as failed: "+
+				"SIGCHLD is ignored in this process, or something else in it waits for all children", p.local, p.pid))
+		}
 		if p.code == 0 && p.blame == "" {
 			t.succeeded++
 		} else {

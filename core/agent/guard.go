@@ -108,7 +108,7 @@ func (g *guard) close() {
 	}
 	_, _ = g.pipe.WriteString("done\n")
 	_ = g.pipe.Close()
-	_, _ = exitCode(g.pid, 0)
+	_, _, _ = exitCode(g.pid, 0)
 	g.forker.reap(g.pid)
 }
 

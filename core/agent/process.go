@@ -18,7 +18,8 @@ type process struct {
 	pidfd *os.File // nil: the kernel has none
 
 	exited chan struct{}
-	code   int // exit code, or minus the signal
+	code   int  // exit code, or minus the signal; -1 if it is lost
+	lost   bool // somebody else has waited for the process
 	at     time.Time
 
 	stopped bool   // the agent had sent it a signal before it ended
@@ -30,18 +31,19 @@ type process struct {
 // without a call if abandon was called before.
 func (p *process) watch(ended func(*process)) {
 	var code int
+	var lost error
 	if p.pidfd != nil {
 		conn, err := p.pidfd.SyscallConn()
 		if err != nil {
 			return
 		}
-		if conn.Read(func(uintptr) (done bool) { code, done = exitCode(p.pid, unix.WNOHANG); return done }) != nil {
+		if conn.Read(func(uintptr) (done bool) { code, done, lost = exitCode(p.pid, unix.WNOHANG); return done }) != nil {
 			return
 		}
 	} else {
-		code, _ = exitCode(p.pid, 0)
+		code, _, lost = exitCode(p.pid, 0)
 	}
-	p.code, p.at = code, time.Now()
+	p.code, p.lost, p.at = code, lost != nil, time.Now()
 	close(p.exited)
 	ended(p)
 }
@@ -81,22 +83,23 @@ type childInfo struct {
 const cldExited = 1 // CLD_EXITED: status is an exit code, else a signal
 
 // exitCode asks for the end of a child without reaping it. It reports false if
-// the child runs still and WNOHANG was given.
-func exitCode(pid, options int) (code int, done bool) {
+// the child runs still and WNOHANG was given, and an error and -1 if somebody else has
+// reaped it.
+func exitCode(pid, options int) (code int, done bool, lost error) {
 	var info childInfo
 	for {
 		err := unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT|options, nil)
 		switch {
 		case err == unix.EINTR:
 			continue
-		case err != nil: // somebody else reaped it: its code is lost
-			return -1, true
+		case err != nil:
+			return -1, true, err
 		case info.pid == 0:
-			return 0, false
+			return 0, false, nil
 		case info.code == cldExited:
-			return int(info.status), true
+			return int(info.status), true, nil
 		}
-		return -int(info.status), true
+		return -int(info.status), true, nil
 	}
 }
 

@@ -50,6 +50,21 @@ func TestDescendants(t *testing.T) {
 	expectGone(t, pids)
 }
 
+// TestLostExitCode is told from the end by a signal.
+func TestLostExitCode(t *testing.T) {
+	for _, watched := range []bool{true, false} {
+		p := &process{pid: os.Getppid(), exited: make(chan struct{})} // no child of ours
+		if watched {
+			p.pidfd = openPidfd(p.pid)
+		}
+		p.watch(func(*process) {})
+		p.abandon()
+		if p.code != -1 || !p.lost || !p.hasExited() {
+			t.Errorf("code %d, lost %v", p.code, p.lost)
+		}
+	}
+}
+
 // TestDescendantsInALibrary ends them also in a process that must not adopt them.
 func TestDescendantsInALibrary(t *testing.T) {
 	for _, ending := range []string{"exit 0", "exit 1"} {

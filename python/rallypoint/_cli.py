@@ -22,8 +22,9 @@ def main() -> int:
     os.environ.setdefault("RALLYPOINT_PYTHON", sys.executable)
     # Python's own settings are not for the command, nor for what it starts. The library
     # has to find them thus when it is loaded: then it takes care that SIGPIPE ends the
-    # process for a broken standard output only, and not for a peer that is gone.
-    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+    # process for a broken standard output only, and not for a peer that is gone. With
+    # SIGCHLD ignored, by whoever started this, no exit code could be learned.
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     _open_standard_streams()
     try:

@@ -16,6 +16,12 @@ import rallypoint
 COMMAND = [sys.executable, "-c", "import sys; from rallypoint._cli import main; sys.exit(main())"]
 
 
+IGNORE_CHILDREN = (
+    "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60)
 
@@ -70,6 +76,18 @@ def test_closed_streams(tmp_path: Path) -> None:
     assert subprocess.run([*close, *launch], timeout=60).returncode == 0
     *others, stderr = said.read_text().split()
     assert others == ["/dev/null"] * 5 and stderr.startswith("pipe:")
+
+
+def test_ignored_children() -> None:
+    """Exit codes are learned also below a supervisor that ignores SIGCHLD."""
+    launch = [*COMMAND, "run", "--standalone", "--keep-daemons", "--no-python", "true"]
+    done = subprocess.run(
+        [sys.executable, "-c", IGNORE_CHILDREN, *launch],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
