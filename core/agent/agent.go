@@ -261,10 +261,7 @@ var errRegroup = errors.New("the nodes have to regroup")
 
 // takeRanks learns the workers' ranks, and the restart count of the whole job.
 func (a *Agent) takeRanks() error {
-	restarts := a.restarts
-	if a.charged {
-		restarts++
-	}
+	restarts := a.used()
 	a.charged = false
 	s := a.seat
 	if a.spec.Identical {
@@ -288,6 +285,14 @@ func (a *Agent) takeRanks() error {
 	}
 	a.restarts = s.ranks.restarts
 	return nil
+}
+
+// used is the restart count as far as this node knows it.
+func (a *Agent) used() int {
+	if a.charged {
+		return a.restarts + 1
+	}
+	return a.restarts
 }
 
 // untilInterrupt returns a context that ends with the first signal, or after the

@@ -234,6 +234,23 @@ func TestRendezvousFails(t *testing.T) {
 	}
 }
 
+// TestShutdownFails hides neither the workers' failure nor their success (A38).
+func TestShutdownFails(t *testing.T) {
+	for _, code := range []string{"0", "3"} {
+		s := newStage(t, 1, "exit "+code)
+		s.rdzv.stubborn = errors.New("the rendezvous cannot be ended")
+		err := s.run()
+		if code == "0" && err != nil {
+			t.Errorf("the run ended with %v", err)
+		}
+		if code == "3" {
+			if failures := s.failed(err); len(failures) != 1 || failures[0].ExitCode != 3 {
+				t.Errorf("failures %+v", failures)
+			}
+		}
+	}
+}
+
 func TestProgramIsMissing(t *testing.T) {
 	s := newStage(t, 1, "")
 	s.spec.Argv = []string{"./does-not-exist"}

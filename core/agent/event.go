@@ -87,7 +87,7 @@ func (a *Agent) record(source, state string, detail any, fill func(*eventMetadat
 	}
 	e := event{Name: name, Source: source, Metadata: eventMetadata{
 		RunID: a.spec.RunID, Role: a.spec.Role, Hostname: fqdn(), State: state, Backend: a.spec.Backend,
-		Metadata: string(inner), Restarts: a.restarts,
+		Metadata: string(inner), Restarts: a.used(),
 	}}
 	if a.ran > 0 {
 		e.Metadata.TotalRunTime = int(a.ran / time.Second)

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"rallypoint/core/store"
 )
 
@@ -25,6 +27,51 @@ func TestRanksOfTwoRoles(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestRanksOfAnyRoles gives each agent its part of 0..n-1, in the world and in its
+// role, in the order of the agents' own ranks.
+func TestRanksOfAnyRoles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 12).Draw(t, "agents")
+		var agents []roleInfo
+		for i := range n {
+			role := rapid.SampledFrom([]string{"master", "ps", "trainer"}).Draw(t, "role")
+			agents = append(agents, roleInfo{role, i, rapid.IntRange(1, 9).Draw(t, "workers"), 0, ""})
+		}
+		s := store.NewLocal(store.NewEngine(store.Limits{}))
+		defer s.Close()
+		got, errs := make([]ranks, n), make([]error, n)
+		var wg sync.WaitGroup
+		for i := range agents {
+			wg.Go(func() { got[i], errs[i] = agreeRanks(context.Background(), s, agents[i], n) })
+		}
+		wg.Wait()
+		world, roleWorld := 0, map[string]int{}
+		for i, a := range agents {
+			if errs[i] != nil {
+				t.Fatal(errs[i])
+			}
+			world += a.LocalWorldSize
+			roleWorld[a.Role] += a.LocalWorldSize
+		}
+		taken, next := make([]int, world), map[string]int{}
+		for i, a := range agents {
+			r := got[i]
+			if r.world != world || r.roleWorld != roleWorld[a.Role] || r.roleBase != next[a.Role] {
+				t.Fatalf("agent %d of %v has %+v", i, agents, r)
+			}
+			next[a.Role] += a.LocalWorldSize
+			for k := range a.LocalWorldSize {
+				taken[r.base+k]++
+			}
+		}
+		for rank, times := range taken {
+			if times != 1 {
+				t.Fatalf("rank %d is there %d times: %v of %v", rank, times, got, agents)
+			}
+		}
+	})
 }
 
 func TestRanksWithoutExchange(t *testing.T) {

@@ -35,6 +35,8 @@ type rounds struct {
 	keys    map[uint64]*store.Local
 	ending  rendezvous.Ending
 	ended   int
+
+	stubborn error // of Shutdown
 }
 
 func newRounds(world int) *rounds {
@@ -81,7 +83,7 @@ func (r *rounds) Shutdown(_ context.Context, ending rendezvous.Ending, _ string)
 	defer r.mu.Unlock()
 	r.ending = ending
 	r.ended++
-	return nil
+	return r.stubborn
 }
 
 // set changes what the rendezvous says.

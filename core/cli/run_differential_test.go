@@ -217,6 +217,7 @@ func compare(t *testing.T, c torchrunCase, want, got *recording) {
 	same(t, "lines on stdout", lines(got.Stdout), lines(want.Stdout))
 	same(t, "workers' lines on stderr", workerLines(got.Stderr), workerLines(want.Stderr))
 	same(t, "report", report(got.Stderr), report(want.Stderr))
+	same(t, "events", eventsOf(t, got.Stderr, false), eventsOf(t, want.Stderr, true))
 	if shown := strings.Contains(got.Stderr, "\n  stderr    :\n    Traceback (most recent call last):\n"); shown != (c.Name == "fail-exception") { // A78
 		t.Errorf("the report shows the end of stderr: %v", shown)
 	}
@@ -312,6 +313,65 @@ func workerLines(text string) []string {
 	return slices.DeleteFunc(lines(text), func(line string) bool {
 		return agentLine.MatchString(line) || !spoken.MatchString(line)
 	})
+}
+
+// eventsOf are the events on stderr in their order (A96), without what differs between
+// runs, the backend's name, and the node's place in its first round, which torchrun's
+// first two events lack.
+func eventsOf(t *testing.T, text string, torchrun bool) (list []string) {
+	t.Helper()
+	numbers := map[string]string{} // of pids
+	pid := func(value any) any {
+		if value == nil {
+			return nil
+		}
+		key := fmt.Sprint(value)
+		if numbers[key] == "" {
+			numbers[key] = fmt.Sprintf("<PID%d>", len(numbers))
+		}
+		return numbers[key]
+	}
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "{") {
+			continue
+		}
+		decoder := json.NewDecoder(strings.NewReader(line))
+		decoder.UseNumber()
+		var e struct {
+			Name, Source string
+			Timestamp    json.Number
+			Metadata     map[string]any
+		}
+		if err := decoder.Decode(&e); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		m := e.Metadata
+		var detail map[string]any
+		decoder = json.NewDecoder(strings.NewReader(m["metadata"].(string)))
+		decoder.UseNumber()
+		if err := decoder.Decode(&detail); err != nil {
+			t.Fatalf("%v: %s", err, m["metadata"])
+		}
+		if of, ok := detail["worker_pid"].([]any); ok {
+			of[0] = pid(of[0])
+		}
+		detail["entry_point"] = regexp.MustCompile(`^python[0-9.]*$`).ReplaceAllString(detail["entry_point"].(string), "<PYTHON>")
+		m["metadata"], m["worker_id"] = detail, pid(m["worker_id"])
+		if state := m["state"]; state == "RENDEZVOUS" || state == "ASSIGN_WORKER_RANKS" {
+			if m["group_rank"] == nil && torchrun {
+				m["group_rank"], detail["group_world_size"] = json.Number("0"), json.Number("1")
+			}
+		}
+		m["run_id"], m["hostname"], m["total_run_time"] = "<ID>", "<HOST>", "<S>"
+		if m["duration_ms"] != nil {
+			m["duration_ms"] = "<MS>"
+		}
+		if backend := m["rdzv_backend"]; backend == "c10d" || backend == "standalone" {
+			m["rdzv_backend"] = "<BACKEND>"
+		}
+		list = append(list, fmt.Sprintf("%s %s %s %v", e.Name, e.Source, e.Timestamp, m))
+	}
+	return list
 }
 
 // report is the failure report on stderr, masked.

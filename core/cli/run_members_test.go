@@ -182,6 +182,46 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// TestSevenNodes of three roles with different numbers of workers, and of one with
+// the same: ranks are complete, in the world, in each role and on each node.
+func TestSevenNodes(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range [][]struct {
+		role    string
+		workers int
+	}{
+		{{"master", 1}, {"trainer", 4}, {"trainer", 1}, {"ps", 3}, {"trainer", 2}, {"ps", 1}, {"ps", 2}},
+		{{"master", 1}, {"trainer", 2}, {"trainer", 2}, {"ps", 1}, {"trainer", 2}, {"ps", 1}, {"ps", 1}},
+	} {
+		th := newTheatre(t)
+		options := elastic(t, "7")
+		var players []*player
+		var world int
+		roleWorld := map[string]int{}
+		for i, n := range nodes {
+			world += n.workers
+			roleWorld[n.role] += n.workers
+			players = append(players, th.run(tellPlace, append(options, "--role="+n.role, "--nproc-per-node="+strconv.Itoa(n.workers), "--node-rank="+strconv.Itoa(i))...))
+		}
+		all := th.hearRound(7)
+		if len(all) != world {
+			t.Errorf("%d workers, expected %d", len(all), world)
+		}
+		next := map[string]int{}
+		for _, p := range all {
+			role, _, _ := strings.Cut(p.role, ":")
+			if want := fmt.Sprintf("%s:%d/%d", role, next[role], roleWorld[role]); p.role != want {
+				t.Errorf("rank %d is %s, expected %s", p.rank, p.role, want)
+			}
+			next[role]++
+		}
+		th.finish()
+		for _, p := range players {
+			p.expect(t, 0)
+		}
+	}
+}
+
 // TestDrift: workers that end at different times succeed, whatever the exit
 // barrier's limit (A51).
 func TestDrift(t *testing.T) {
