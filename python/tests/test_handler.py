@@ -221,6 +221,28 @@ class TestRounds:
             b.result(PATIENCE)
         assert stores[0].timeout == timedelta(seconds=300)
 
+    def test_barrier_of_torch_names_who_is_missing(self, run: Run) -> None:
+        """Its tracing finds the missing, and who came learns of it (R114)."""
+        stores = [i.store for i in run.round(run.handler(), run.handler())]
+
+        def wait(rank: int) -> str:
+            with pytest.raises(dist.DistStoreError) as caught:
+                store_util.barrier(
+                    stores[rank],
+                    4,
+                    key_prefix="all",
+                    barrier_timeout=1.5,
+                    rank=rank,
+                    rank_tracing_decoder=lambda rank: f"host{rank}",
+                    trace_timeout=0.7,
+                )
+            return str(caught.value)
+
+        first, second = run.pool.map(wait, (0, 1))
+        named = first.partition("missing_ranks=[")[2].partition("]")[0]
+        assert sorted(named.split(", ")) == ["host2", "host3"], first
+        assert "check rank 0 (host0)" in second
+
     def test_timeout_of_the_agents_store(self, run: Run) -> None:
         [info] = run.round(run.handler(1, 1))
         with (
