@@ -24,11 +24,22 @@ import (
 // long made them again, and perhaps done something else.
 type treacherous struct {
 	http.RoundTripper
+	fate func(r *http.Request, tries int) fate // of a call of which this is the n-th try
 
-	mu    sync.Mutex
-	late  []*http.Request
-	fates int
+	mu       sync.Mutex
+	tries    map[string]int // by what is called
+	late     []*http.Request
+	betrayed int
 }
+
+// fate is what becomes of a call.
+type fate int
+
+const (
+	kept fate = iota
+	late      // it fails and is carried out later
+	lost      // it is carried out and fails
+)
 
 var errForgotten = errors.New("the answer was lost")
 
@@ -36,59 +47,64 @@ func (n *treacherous) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Path == methodWatch {
 		return n.RoundTripper.RoundTrip(r)
 	}
-	n.mu.Lock()
-	fate := rand.IntN(6)
-	release := len(n.late) > 0 && rand.IntN(4) == 0
-	n.mu.Unlock()
-	if release {
+	body, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if rand.IntN(4) == 0 && n.fate == nil {
 		n.deliver(1)
 	}
-	if fate == 0 {
-		body, err := io.ReadAll(r.Body)
-		r.Body.Close()
-		if err != nil {
-			return nil, err
-		}
-		again := r.Clone(context.Background())
-		again.Body = io.NopCloser(bytes.NewReader(body))
-		n.mu.Lock()
-		n.fates++
-		n.late = append(n.late, again)
-		n.mu.Unlock()
+	n.mu.Lock()
+	call := r.URL.Path + string(body)
+	n.tries[call]++
+	f := fate([]int{0, 0, 0, 0, 1, 2}[rand.IntN(6)])
+	if n.fate != nil {
+		f = n.fate(r, n.tries[call])
+	}
+	if f != kept {
+		n.betrayed++
+	}
+	if f == late {
+		n.late = append(n.late, r.Clone(context.Background()))
+	}
+	n.mu.Unlock()
+	if f == late {
 		return nil, errForgotten
 	}
 	response, err := n.RoundTripper.RoundTrip(r)
-	if err == nil && fate == 1 {
-		n.mu.Lock()
-		n.fates++
-		n.mu.Unlock()
+	if err == nil && f == lost {
 		response.Body.Close()
 		return nil, errForgotten
 	}
 	return response, err
 }
 
-// deliver carries out up to so many of the late calls.
-func (n *treacherous) deliver(count int) {
-	for range count {
+// deliver carries out up to so many of the late calls, in their order, and returns how
+// many.
+func (n *treacherous) deliver(count int) (done int) {
+	for ; done < count; done++ {
 		n.mu.Lock()
 		if len(n.late) == 0 {
 			n.mu.Unlock()
-			return
+			break
 		}
-		i := rand.IntN(len(n.late))
-		r := n.late[i]
-		n.late = append(n.late[:i], n.late[i+1:]...)
+		r := n.late[0]
+		n.late = n.late[1:]
 		n.mu.Unlock()
 		if response, err := n.RoundTripper.RoundTrip(r); err == nil {
 			_, _ = io.Copy(io.Discard, response.Body)
 			response.Body.Close()
 		}
 	}
+	return done
 }
 
+// betray puts such a network below a client. Unless told otherwise a third of the calls
+// is betrayed.
 func (c *client) betray() *treacherous {
-	n := &treacherous{RoundTripper: c.conns}
+	n := &treacherous{RoundTripper: c.conns, tries: make(map[string]int)}
 	c.caller.transport = n
 	return n
 }
@@ -305,7 +321,7 @@ func TestExactlyOnceThroughCuts(t *testing.T) {
 		return s, func() {
 			n.deliver(1 << 10)
 			n.RoundTripper.(*http.Transport).CloseIdleConnections()
-			lost.Add(int64(n.fates))
+			lost.Add(int64(n.betrayed))
 		}
 	})
 	if got := porcupine.CheckOperationsTimeout(onceModel, history, time.Minute); got != porcupine.Ok {
@@ -315,4 +331,74 @@ func TestExactlyOnceThroughCuts(t *testing.T) {
 	if proxy.cuts.Load() == 0 || lost.Load() == 0 {
 		t.Error("nothing was cut")
 	}
+}
+
+// What was given up does nothing any more, whenever it gets through.
+func TestLateRequestsDoNothing(t *testing.T) {
+	config := aConfig(t)
+	other := mustOpen(t, config)
+	for i, in := range []onceInput{
+		{op: "set", a: "1"}, {op: "multi_set", a: "1"}, {op: "append", a: "1"}, {op: "add", amount: 1},
+		{op: "compare_set", b: "1"}, {op: "delete"},
+	} {
+		for _, when := range []string{"soon", "after another call", "after the end"} {
+			in.key = fmt.Sprint(i, when)
+			before := ""
+			ctx := within(t, time.Minute)
+			if in.op == "delete" {
+				before = "0"
+				check(t, other.Set(ctx, in.key, []byte(before)))
+			}
+			s := must(Open(ctx, config))(t)
+			n := s.client.betray()
+			n.fate = func(r *http.Request, tries int) fate {
+				if r.URL.Path == methodTxn && tries == 1 {
+					return late
+				}
+				return kept
+			}
+			must(in.do(ctx, s))(t)
+			// As it was, by others: what is late finds what it once found.
+			must(other.Delete(ctx, in.key))(t)
+			if before != "" {
+				check(t, other.Set(ctx, in.key, []byte(before)))
+			}
+			switch when {
+			case "after another call":
+				check(t, s.Set(ctx, "x", nil))
+			case "after the end":
+				check(t, s.Close())
+			}
+			equal(t, n.deliver(10) >= 2, true) // what makes the place for notes, and the call
+			want := before != ""
+			equal(t, must(other.Check(ctx, []string{in.key}))(t), want)
+			check(t, s.Close())
+		}
+	}
+}
+
+// A lost answer leaves no lease behind.
+func TestLeasesAreGrantedOnce(t *testing.T) {
+	server, err := StartServer(within(t, time.Minute), ServerConfig{Binary: testBinary(t), Args: testArgs})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	c := must(newClient(Config{Endpoints: []string{server.Endpoint()}}))(t)
+	defer c.close()
+	n := c.betray()
+	ctx := within(t, time.Minute)
+	const grants = 20
+	for range grants {
+		lease := must(c.grant(ctx, time.Hour))(t)
+		check(t, c.keepAlive(ctx, lease))
+	}
+	n.deliver(1 << 10)
+	m := must(c.call(ctx, "listing leases", "/etcdserverpb.Lease/LeaseLeases", nil))(t)
+	leases := 0
+	check(t, decode(m, func(f field) error {
+		if f.id == 2 {
+			leases++
+		}
+		return nil
+	}))
+	equal(t, leases, grants)
 }

@@ -36,7 +36,7 @@ type Store struct {
 	stop context.CancelFunc
 	done sync.WaitGroup // renewing
 
-	mu    sync.Mutex
+	mu     sync.Mutex
 	places []place // free ones
 	used   int     // places ever made
 	count  uint64  // of notes
