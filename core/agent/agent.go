@@ -38,12 +38,13 @@ type Notifier interface {
 // Agent runs the workers of one node. Make it by New and run it once by Run;
 // Signal and Stop may be called from anywhere at any time, the rest is Run's.
 type Agent struct {
-	spec  Spec
-	name  string // of the entry point, for reports
-	rdzv  Rendezvous
-	log   *slog.Logger
-	began time.Time
-	ran   time.Duration // once the run has ended
+	spec   Spec
+	name   string // of the entry point, for reports
+	serial int32  // among the agents of this process
+	rdzv   Rendezvous
+	log    *slog.Logger
+	began  time.Time
+	ran    time.Duration // once the run has ended
 
 	interrupts interrupts
 	forker     *forker
@@ -57,12 +58,13 @@ type Agent struct {
 	timers     string // path of the watchdog's FIFO; "" if it is off
 	oom        oomCounter
 
-	last     *attempt // nil before the first
-	err      error    // of the run, once it has ended
-	spare    bool     // it ended without having needed this node
-	restarts int      // charged to the job's budget, as agreed in the last round
-	charged  bool     // a failure of this node is to be added to restarts
-	seat     *seat    // in the last round; nil before the first
+	last     *attempt  // nil before the first
+	err      error     // of the run, once it has ended
+	spare    bool      // it ended without having needed this node
+	restarts int       // charged to the job's budget, as agreed in the last round
+	charged  bool      // a failure of this node is to be added to restarts
+	seat     *seat     // in the last round; nil before the first
+	again    time.Time // when the last attempt ended that another is to follow; zero: none
 }
 
 // seat is this node's place in a round.
@@ -81,7 +83,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.stdio()
-	return &Agent{spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/"),
+	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/"),
 		board: newBoard(&spec), pulse: make(chan struct{}), stuck: newStuckCheck(stuckTimeout(spec.Environ)), timers: timerFile(spec.Environ)}, nil
 }
 
@@ -152,6 +154,7 @@ func (a *Agent) run(ctx context.Context) error {
 	unhook := context.AfterFunc(ctx, func() { a.Signal(unix.SIGTERM) })
 	defer unhook()
 	a.began = time.Now()
+	a.recordRdzv(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by %s.", a.spec.Backend)
 	logs, err := newLogTree(&a.spec.Logs, a.spec.RunID, a.log)
 	if err != nil {
 		err = &StartError{-1, err}
@@ -189,6 +192,7 @@ func (a *Agent) run(ctx context.Context) error {
 		a.recordAgent("FAILED", err)
 	}
 	a.end(err)
+	a.measureEnd(err, a.began)
 	if errors.Is(err, rendezvous.ErrGraceful) {
 		a.spare = true
 		a.log.Info("this node was not needed: " + err.Error())
@@ -210,42 +214,78 @@ func (a *Agent) rounds() error {
 // round joins the next round and runs one attempt in it. It reports whether
 // another has to follow.
 func (a *Agent) round() (again bool, err error) {
-	start := time.Now()
-	a.notify(NoticeJoining, "")
-	a.board.enter(phaseJoining)
-	if err := a.join(); err != nil {
-		return false, err
-	}
-	a.recordStep("RENDEZVOUS", time.Since(start))
-	there := a.attend()
+	began := time.Now()
+	t, there, err := a.initialize()
 	defer there.stop()
-	start = time.Now()
-	switch err := a.takeRanks(); {
+	a.stepped(stepInitialize, began, err)
+	switch {
 	case errors.Is(err, errRegroup):
 		return true, nil
-	case err != nil:
-		return false, err
+	case !a.again.IsZero():
+		a.stepped(stepRestart, a.again, err)
+		a.again = time.Time{}
 	}
-	a.recordStep("ASSIGN_WORKER_RANKS", time.Since(start))
-	a.notify(NoticeJoined, "")
-	t, err := a.start()
 	if err != nil {
 		return false, err
 	}
-	return a.conclude(t, a.supervise(t))
+	v := a.supervise(t)
+	a.looked(verdictStates[v])
+	ended := time.Now()
+	if again, err = a.conclude(t, v); again {
+		a.again = ended
+	}
+	return again, err
+}
+
+// initialize joins the next round and starts an attempt. there, which may be nil, is
+// to be stopped at the end of it.
+func (a *Agent) initialize() (t *attempt, there *attendance, err error) {
+	there, err = a.takePlace()
+	if err != nil {
+		return nil, there, err
+	}
+	a.notify(NoticeJoined, "")
+	began := time.Now()
+	t, err = a.start()
+	a.stepped(stepStart, began, err)
+	return t, there, err
+}
+
+// takePlace joins the next round and learns the ranks in it.
+func (a *Agent) takePlace() (there *attendance, err error) {
+	began := time.Now()
+	defer func() { a.stepped(stepRendezvous, began, err) }()
+	a.notify(NoticeJoining, "")
+	a.board.enter(phaseJoining)
+	if err := a.join(); err != nil {
+		return nil, err
+	}
+	a.recordStep("RENDEZVOUS", time.Since(began))
+	there = a.attend()
+	start := time.Now()
+	err = a.takeRanks()
+	a.stepped(stepRanks, start, err)
+	if err == nil {
+		a.recordStep("ASSIGN_WORKER_RANKS", time.Since(start))
+	}
+	return there, err
 }
 
 // join waits for a place in the next round.
 func (a *Agent) join() error {
 	ctx, cancel := a.untilInterrupt(0)
 	defer cancel()
+	a.recordRdzv(rdzvEvent{Name: nextRendezvous, NodeState: nodeRunning}, "The node '%s' attempts to join the next round of the rendezvous '%s'.")
 	o, err := a.rdzv.Next(ctx)
 	if stop := a.interrupted(); stop != nil {
+		a.recordRdzvError(nextRendezvous, stop)
 		return stop
 	}
 	if err != nil {
+		a.recordRdzvError(nextRendezvous, err)
 		return a.refused(err)
 	}
+	a.recordJoined(&o)
 	a.seat = &seat{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
 	a.board.joined(a.seat)
 	if a.charged && len(o.Dropped) > 0 {
@@ -277,6 +317,7 @@ func (a *Agent) takeRanks() error {
 			case stop != nil:
 				return stop
 			case a.rdzv.NodesWaiting() > 0, errors.Is(err, rendezvous.ErrRoundOver), errors.Is(err, rendezvous.ErrEvicted):
+				a.recordLeaving()
 				return errRegroup // perhaps before the notice of it has come
 			}
 			return fmt.Errorf("round %d: %w", s.Round, err)
@@ -367,7 +408,9 @@ func (a *Agent) end(err error) {
 	}
 	ctx, cancel := contextUntil(cut, 0)
 	defer cancel()
-	if err := a.rdzv.Shutdown(ctx, ending, reason); err != nil {
-		a.log.Warn("ending the rendezvous: " + err.Error())
+	stopped := a.rdzv.Shutdown(ctx, ending, reason)
+	a.recordShutdown(ending, stopped)
+	if stopped != nil {
+		a.log.Warn("ending the rendezvous: " + stopped.Error())
 	}
 }

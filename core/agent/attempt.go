@@ -188,9 +188,11 @@ func (a *Agent) startLine(t *attempt) string {
 func (a *Agent) supervise(t *attempt) verdict {
 	var changed <-chan struct{}
 	var tick <-chan time.Time
-	if n, ok := a.rdzv.(Notifier); ok {
+	n, ok := a.rdzv.(Notifier)
+	if ok {
 		changed = n.Changed()
-	} else {
+	}
+	if !ok || a.spec.Metrics != nil { // which has a number for each interval
 		ticker := time.NewTicker(a.spec.MonitorInterval)
 		defer ticker.Stop()
 		tick = ticker.C
@@ -234,6 +236,7 @@ func (a *Agent) supervise(t *attempt) verdict {
 		case <-a.pulse: // somebody asks whether we are alive
 		case <-changed:
 		case <-tick:
+			a.looked(stateHealthy)
 		}
 	}
 }
@@ -271,13 +274,18 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 			why = "because the run has ended: "
 		}
 		a.log.Warn("stopping the workers " + why + a.rdzv.Reason())
+		a.recordLeaving()
 	}
 	a.board.enter(phaseStopping)
 	if v != allSucceeded {
 		a.notify(NoticeStopping, a.whyStopping(v))
 	}
 	told := a.tellFailure(t, v)
+	began := time.Now()
 	a.note(t, t.crew.stop(stopOrder{signal: sig, grace: grace, hurry: hurry}))
+	if v != allSucceeded && v != mustInterrupt {
+		a.stepped(stepStop, began, nil)
+	}
 	told()
 	if v == mustGiveUp {
 		a.note(t, t.crew.giveUp())

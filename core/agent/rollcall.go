@@ -14,7 +14,8 @@ const (
 	rollCompleteKey = rollCallKey + "/complete"
 )
 
-// attendance answers roll calls of a round while its workers run.
+// attendance answers roll calls of a round while its workers run. A nil attendance
+// does nothing.
 type attendance struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -40,6 +41,9 @@ func (a *Agent) attend() *attendance {
 }
 
 func (t *attendance) stop() {
+	if t == nil {
+		return
+	}
 	t.cancel()
 	t.wg.Wait()
 }

@@ -71,7 +71,9 @@ type Spec struct {
 
 	Logs           LogSpec
 	Stdout, Stderr *os.File  // the console, for copied lines; the workers inherit 1 and 2
-	Events         EventSink // nil: nobody listens
+	Events         EventSink // of the agent and its workers (A96); nil: nobody listens
+	RdzvEvents     EventSink // of the rendezvous as this node sees it (A97); nil: nobody listens
+	Metrics        EventSink // torch's metrics (A98); nil: nobody listens
 	Backend        string    // of the rendezvous, for events
 
 	// Notify is told of each step of the run, in order, by the goroutine of Run:
@@ -129,7 +131,7 @@ func EntryPoint(argv []string, interpreter string) string {
 	return ""
 }
 
-// EventSink takes events, one JSON object a call without a line feed; *os.File
+// EventSink takes events or metrics, one JSON object a call without a line feed; *os.File
 // and the like fit by way of LineSink.
 type EventSink interface{ Record(event []byte) }
 

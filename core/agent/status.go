@@ -79,6 +79,13 @@ type board struct {
 	since    time.Time
 	keys     store.Store // of the round
 	failures [causes]uint64
+	steps    [steps]stepTotal
+}
+
+// stepTotal sums up what a step took each time.
+type stepTotal struct {
+	count, failed uint64
+	took          time.Duration
 }
 
 // Causes of failures, as metrics name them.
@@ -151,6 +158,18 @@ func (b *board) failed(f *Failure, overdue bool) {
 	})
 }
 
+// stepped notes the end of a step.
+func (b *board) stepped(s step, took time.Duration, failed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := &b.steps[s]
+	t.count++
+	t.took += took
+	if failed {
+		t.failed++
+	}
+}
+
 // read returns the status as it is now.
 func (b *board) read() (Status, store.Store) {
 	b.mu.Lock()
@@ -194,7 +213,7 @@ func (b *board) full(ctx context.Context) Status {
 func (b *board) metrics() []byte {
 	s, _ := b.read()
 	b.mu.Lock()
-	failures := b.failures
+	failures, totals := b.failures, b.steps
 	b.mu.Unlock()
 	var m promtext.Buffer
 	m.Family("rallypoint_agent_info", "gauge", "1, with what the agent is as labels.")
@@ -214,6 +233,7 @@ func (b *board) metrics() []byte {
 	m.Single("rallypoint_agent_nodes", "gauge", "Nodes of that round.", float64(s.Groups))
 	m.Single("rallypoint_agent_restarts", "gauge", "Restarts that are charged to the job's budget.", float64(s.Restarts))
 	m.Single("rallypoint_agent_max_restarts", "gauge", "The job's budget of restarts.", float64(s.Budget))
+	m.Single("rallypoint_agent_remaining_restarts", "gauge", "What is left of that budget.", float64(s.Budget-s.Restarts))
 	running, exited := 0, 0
 	for _, w := range s.Workers {
 		if w.ExitCode == nil {
@@ -228,6 +248,20 @@ func (b *board) metrics() []byte {
 	m.Family("rallypoint_agent_failures_total", "counter", "Attempts that failed by a worker of this node, by what ended it first.")
 	for i, name := range causeNames {
 		m.Sample("rallypoint_agent_failures_total", float64(failures[i]), "cause", name)
+	}
+	const duration = "rallypoint_agent_step_duration_seconds"
+	m.Family(duration, "summary", "Steps of the agent, by the time that they took.")
+	for s, total := range totals {
+		if label := stepNames[s].label; label != "" {
+			m.Sample(duration+"_sum", total.took.Seconds(), "step", label)
+			m.Sample(duration+"_count", float64(total.count), "step", label)
+		}
+	}
+	m.Family("rallypoint_agent_step_failures_total", "counter", "Steps of the agent that failed.")
+	for s, total := range totals {
+		if label := stepNames[s].label; label != "" {
+			m.Sample("rallypoint_agent_step_failures_total", float64(total.failed), "step", label)
+		}
 	}
 	var use unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {

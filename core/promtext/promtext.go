@@ -19,7 +19,7 @@ type Buffer struct{ buf bytes.Buffer }
 // Bytes is what was collected.
 func (b *Buffer) Bytes() []byte { return b.buf.Bytes() }
 
-// Family begins a metric: all its samples follow. kind is "gauge", "counter" or
+// Family begins a metric: all its samples follow. kind is "gauge", "counter", "summary" or
 // "histogram".
 func (b *Buffer) Family(name, kind, help string) {
 	b.buf.WriteString("# HELP " + name + " " + escapeHelp.Replace(help) + "\n# TYPE " + name + " " + kind + "\n")
