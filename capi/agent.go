@@ -132,18 +132,29 @@ func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 		}
 		spec.Logs.Planner = agent.NewLogPlanner(file, plannerPatience)
 	}
+	const more = C.RP_AGENT_RDZV_EVENTS | C.RP_AGENT_METRICS
 	if config.events_fd == 0 {
+		if config.flags&more != 0 {
+			return invalid("flags is %#x, which asks for events of the rendezvous or metrics on events_fd, but that is 0", uint32(config.flags))
+		}
 		return nil
 	}
 	file, err := p.take("events_fd", config.events_fd)
 	if err != nil {
 		return err
 	}
-	sinks := eventSinks{&agent.PipeSink{File: file, Lost: func(err error) { logger.Warn("events are lost from here on, nobody takes them: " + err.Error()) }}}
+	pipe := &agent.PipeSink{File: file, Lost: func(err error) { logger.Warn("events are lost from here on, nobody takes them: " + err.Error()) }}
+	sinks := eventSinks{pipe}
 	if spec.Events != nil {
 		sinks = append(sinks, spec.Events)
 	}
 	spec.Events = sinks
+	if config.flags&C.RP_AGENT_RDZV_EVENTS != 0 {
+		spec.RdzvEvents = pipe
+	}
+	if config.flags&C.RP_AGENT_METRICS != 0 {
+		spec.Metrics = pipe
+	}
 	return nil
 }
 
@@ -360,7 +371,7 @@ func setLogs(logs *agent.LogSpec, config *C.rp_agent_config) (err error) {
 
 func setFlags(spec *agent.Spec, config *C.rp_agent_config) error {
 	const known = C.RP_AGENT_VIRTUAL_RANK | C.RP_AGENT_NO_MACROS | C.RP_AGENT_IDENTICAL | C.RP_AGENT_SUBREAPER |
-		C.RP_AGENT_KEEP_DAEMONS | C.RP_AGENT_EVENTS
+		C.RP_AGENT_KEEP_DAEMONS | C.RP_AGENT_EVENTS | C.RP_AGENT_RDZV_EVENTS | C.RP_AGENT_METRICS
 	if config.flags&^known != 0 {
 		return invalid("flags is %#x, which holds unknown bits", uint32(config.flags))
 	}

@@ -756,7 +756,10 @@ enum rp_agent_flag {
     RP_AGENT_SUBREAPER = 8,     /* adopt and end what workers detached: only for a process
                                   that has no other children */
     RP_AGENT_KEEP_DAEMONS = 16, /* leave alone what the workers started and left behind */
-    RP_AGENT_EVENTS = 32        /* write torch's events to standard error, a JSON a line */
+    RP_AGENT_EVENTS = 32,       /* write torch's events to standard error, a JSON a line */
+    RP_AGENT_RDZV_EVENTS = 64,  /* events_fd: also torch's events of the rendezvous, which have a
+                                  "node_state" */
+    RP_AGENT_METRICS = 128      /* events_fd: also torch's metrics, which have a "group_name" */
 };
 
 /*
@@ -827,9 +830,10 @@ typedef struct rp_agent_config {
     int32_t logs_fd;
 
     /*
-     * A pipe or socket that torch's events are written to, a JSON a line. If it is full
-     * for a second, or its reader is gone, the events from there on are lost. The library
-     * keeps a duplicate, which it makes non-blocking, until the agent is closed. 0: none.
+     * A pipe or socket that torch's events are written to, a JSON a line; with the flags
+     * RP_AGENT_RDZV_EVENTS and RP_AGENT_METRICS more than these. If it is full for a
+     * second, or its reader is gone, what follows is lost. The library keeps a duplicate,
+     * which it makes non-blocking, until the agent is closed. 0: none.
      */
     int32_t events_fd;
 } rp_agent_config;

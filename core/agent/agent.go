@@ -154,7 +154,7 @@ func (a *Agent) run(ctx context.Context) error {
 	unhook := context.AfterFunc(ctx, func() { a.Signal(unix.SIGTERM) })
 	defer unhook()
 	a.began = time.Now()
-	a.recordRdzv(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by %s.", a.spec.Backend)
+	a.recordRdzv(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by the backend '%s'.", a.spec.Backend)
 	logs, err := newLogTree(&a.spec.Logs, a.spec.RunID, a.log)
 	if err != nil {
 		err = &StartError{-1, err}

@@ -172,7 +172,7 @@ func TestRdzvEvents(t *testing.T) {
 	for i, want := range map[int]string{
 		1: "attempts to join the next round of the rendezvous 'run'.",
 		3: "has joined round 1 of the rendezvous 'run' as rank 0 in a world of size 1.",
-		4: "leaves round 1 of the rendezvous 'run': the test says so.",
+		4: "is to leave its round of the rendezvous 'run': the test says so.",
 		6: "is the first of round 2 of the rendezvous 'run', which is complete in a world of size 1, without node x (lost).",
 		8: "has closed the rendezvous 'run'.",
 	} {

@@ -44,7 +44,7 @@ var nodeSerial atomic.Int32
 // one. The name is what torch's handler calls the step. Without a message it is made
 // from a format, to which the node's name and the run id come first.
 //
-// The handler in Python writes the same events (python/rallypoint/_rdzv_events.py).
+// The handler in Python writes the same events (python/rallypoint/_telemetry.py).
 func (a *Agent) recordRdzv(e rdzvEvent, format string, args ...any) {
 	if a.spec.RdzvEvents == nil {
 		return // nobody asks a name server then
@@ -88,7 +88,7 @@ func (a *Agent) recordRdzvError(step string, err error) {
 // recordLeaving records that this node's round is over.
 func (a *Agent) recordLeaving() {
 	e := rdzvEvent{Name: "num_nodes_waiting", NodeState: nodeRunning, Rank: &a.seat.Rank}
-	a.recordRdzv(e, "The node '%[1]s' leaves round %[3]d of the rendezvous '%[2]s': %[4]s.", a.seat.Round, a.rdzv.Reason())
+	a.recordRdzv(e, "The node '%s' is to leave its round of the rendezvous '%s': %s.", a.rdzv.Reason())
 }
 
 // recordShutdown records the end of this node's part in the run.

@@ -46,12 +46,11 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 	}
 	log := newAgentLog(stderr, environ(env).get("LOGLEVEL"), c.meeting.params.Max > 1)
 	interpreter := defaultInterpreter(env)
-	events, closeEvents, err := eventSink(o.eventHandler, interpreter, env, stderr, log)
+	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
 	if err != nil {
 		return complain(stderr, err, exitUsage)
 	}
 	defer closeEvents()
-	c.spec.Events = events
 	closePlanner, err := c.setPlanner(o, interpreter, env)
 	if err != nil {
 		return complain(stderr, err, exitUsage)

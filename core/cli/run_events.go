@@ -14,18 +14,39 @@ import (
 //go:embed event_handler.py
 var eventHandlerScript string
 
+// setEvents connects the agent to the handlers of its events (A95), and of those of the
+// rendezvous (A97), which torch hands to the handler dynamic_rendezvous: one that drops
+// them, unless the program has put another in its place. close hands over what is left.
+func (c *runConfig) setEvents(o *runOptions, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (close func(), err error) {
+	name := o.eventHandler
+	if name == "dynamic_rendezvous" {
+		name = "null"
+	}
+	var closeEvents, closeRdzv func()
+	c.spec.Events, closeEvents, err = eventSink("event-log-handler", name, interpreter, env, stderr, log)
+	if err != nil {
+		return nil, err
+	}
+	c.spec.RdzvEvents, closeRdzv, err = eventSink("rdzv-event-log-handler", o.rdzvEventHandler, interpreter, env, stderr, log)
+	if err != nil {
+		closeEvents()
+		return nil, err
+	}
+	return func() { closeEvents(); closeRdzv() }, nil
+}
+
 // eventSink is where events go: nowhere, to stderr, or to a handler that torch knows
-// under a name (A95). close hands over what is left.
-func eventSink(name, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (sink agent.EventSink, close func(), err error) {
+// under a name. option is what named it.
+func eventSink(option, name, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (sink agent.EventSink, close func(), err error) {
 	switch name {
-	case "null", "dynamic_rendezvous":
+	case "null":
 		return nil, func() {}, nil
 	case "console":
 		return agent.LineSink{W: stderr}, func() {}, nil
 	}
 	h, err := startHelper(interpreter, eventHandlerScript, env, name)
 	if why := errHelper(""); errors.As(err, &why) {
-		return nil, nil, usagef("argument --event-log-handler: there is no handler %q beside null and console (%s)", name, why)
+		return nil, nil, usagef("argument --%s: there is no handler %q beside null and console (%s)", option, name, why)
 	}
 	if err != nil {
 		return nil, nil, err

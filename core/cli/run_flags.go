@@ -19,7 +19,8 @@ type runOptions struct {
 	standalone                                   bool
 	maxRestarts                                  int
 	monitorInterval                              float64
-	startMethod, eventHandler, role              string
+	startMethod, role                            string
+	eventHandler, rdzvEventHandler               string
 	module, noPython, runPath                    bool
 	logDir, redirects, tee                       string
 	prefixTemplate, ranksFilter                  string
@@ -111,6 +112,7 @@ var runFlags = []runFlag{
 	{name: "duplicate-stdout-filters", group: groupOutput, meta: "TEXT,...", help: "copied lines with one of the texts also go to one file", list: func(o *runOptions) *[]string { return &o.outFilters }},
 	{name: "duplicate-stderr-filters", group: groupOutput, meta: "TEXT,...", help: "the same for stderr", list: func(o *runOptions) *[]string { return &o.errFilters }},
 	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null, console, or a handler that torch knows", text: func(o *runOptions) *string { return &o.eventHandler }},
+	{name: "rdzv-event-log-handler", group: groupOutput, ours: true, meta: "NAME", help: "the same for events of the rendezvous, for which torch uses dynamic_rendezvous; null", text: func(o *runOptions) *string { return &o.rdzvEventHandler }},
 	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a plug-in (entry point of group torchrun.logs_specs) that says where output goes", text: func(o *runOptions) *string { return &o.logsSpecs }},
 
 	{name: "max-restarts", group: groupFailure, meta: "N", help: "how often the workers may be restarted after a failure; 0", number: func(o *runOptions) *int { return &o.maxRestarts }},
@@ -131,7 +133,7 @@ const unsetNumber = -1 << 62
 func defaultRunOptions() *runOptions {
 	return &runOptions{
 		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
-		eventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
+		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
 		exitBarrierTimeout: unsetNumber, given: make(map[string]bool),
 	}

@@ -39,6 +39,7 @@ func TestParseRun(t *testing.T) {
 		{"--exit-barrier-timeout 0 --no-macros --restart-delay .5 x", func(o *runOptions) {
 			o.exitBarrierTimeout, o.noMacros, o.restartDelay = 0, true, .5
 		}, "x"},
+		{"--rdzv-e h:1 --rdzv_event_log_handler console x", func(o *runOptions) { o.endpoint, o.rdzvEventHandler = "h:1", "console" }, "x"},
 	} {
 		got, err := parseRun(strings.Fields(c.args), noEnv)
 		if err != nil {

@@ -131,7 +131,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestEventHandler hands events to a handler that torch knows under a name (A95).
+// TestEventHandler hands events to a handler that torch knows under a name (A95), and
+// those of the rendezvous to another or the same (A97).
 func TestEventHandler(t *testing.T) {
 	dir := t.TempDir()
 	events := dir + "/torch/distributed/elastic/events"
@@ -140,27 +141,37 @@ func TestEventHandler(t *testing.T) {
 	}
 	const module = `import logging
 def get_logging_handler(name):
-    return {"mine": logging.FileHandler("events.log")}[name]
+    return {"mine": logging.FileHandler("events.log"), "dynamic_rendezvous": logging.FileHandler("events.log")}[name]
 `
 	if err := os.WriteFile(events+"/__init__.py", []byte(module), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		handler, says string
-		code          int
-	}{{"mine", "", 0}, {"dynamic_rendezvous", "", 0}, {"other", "no handler \"other\"", 2}} {
-		cmd := exec.Command(os.Args[0], "run", "--event-log-handler="+c.handler, "--no-python", "true")
+		option, says string
+		code         int
+		events, rdzv int
+	}{
+		{"--event-log-handler=mine", "", 0, 5, 0},
+		{"--event-log-handler=dynamic_rendezvous", "", 0, 0, 0},
+		{"--event-log-handler=other", "event-log-handler: there is no handler \"other\"", 2, 0, 0},
+		{"--rdzv-event-log-handler=mine", "", 0, 0, 5},
+		{"--rdzv-event-log-handler=dynamic_rendezvous", "", 0, 0, 5},
+		{"--rdzv-event-log-handler=console", `"name":"rallypoint:next_rendezvous","run_id":"`, 0, 0, 0},
+		{"--rdzv-event-log-handler=other", "rdzv-event-log-handler: there is no handler \"other\"", 2, 0, 0},
+	} {
+		cmd := exec.Command(os.Args[0], "run", c.option, "--no-python", "true")
 		cmd.Dir = dir
 		cmd.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		_ = cmd.Run()
 		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(stderr.String(), c.says) || c.code == 2 && strings.Count(stderr.String(), "\n") != 1 {
-			t.Errorf("%s: code %d, stderr:\n%s", c.handler, code, stderr.String())
+			t.Errorf("%s: code %d, stderr:\n%s", c.option, code, stderr.String())
 		}
 		text, err := os.ReadFile(dir + "/events.log")
-		if got := strings.Count(string(text), `{"name":"torchelastic.worker.status.`); c.handler == "mine" && (err != nil || got != 5) {
-			t.Errorf("%d events, %v:\n%s", got, err, text)
+		events, rdzv := strings.Count(string(text), `{"name":"torchelastic.worker.status.`), strings.Count(string(text), `{"name":"rallypoint:`)
+		if events != c.events || rdzv != c.rdzv || strings.Count(string(text), "\n") != events+rdzv || err != nil && events+rdzv > 0 {
+			t.Errorf("%s: %d events, %d of the rendezvous, %v:\n%s", c.option, events, rdzv, err, text)
 		}
 		_ = os.Remove(dir + "/events.log")
 	}

@@ -73,6 +73,8 @@ class Job:
     numa_devices: Sequence[str] = ()
     logs: Any = None  # decides where output goes: torch's LogsSpecs
     on_event: Callable[[str], None] | None = None  # gets events as JSON
+    on_rdzv_event: Callable[[str], None] | None = None  # those of the rendezvous
+    on_metric: Callable[[str, int, str], object] | None = None  # gets name, value, group
     logs_fd: int = 0
     events_fd: int = 0
 

@@ -22,6 +22,7 @@ from ._errors import Code, InvalidError
 from ._function import FunctionJob
 from ._log import logger
 from ._plugged import Plugged, decides, event_handler
+from ._telemetry import metrics, rdzv_events
 
 if TYPE_CHECKING:
     from ._failure_plain import ChildFailedError
@@ -33,7 +34,7 @@ Entrypoint = Union[Callable[..., Any], str, Sequence[str]]
 #: each of some local ranks, or the text that --redirects takes.
 Streams = Union[int, str, Mapping[int, int], None]
 
-#: What gets each event of a launch: torch's Event as a dict.
+#: What gets each event of a launch: torch's Event, or its RdzvEvent, as a dict.
 OnEvent = Callable[[dict[str, Any]], object]
 
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -103,10 +104,14 @@ class LaunchConfig:
         log_line_prefix_template: prefix of lines that are tee'd, with ${role_name},
             ${local_rank}, ${rank}, ${hostname}. None is $TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
             or "[${role_name}${local_rank}]:".
-        metrics_cfg: taken for torch's sake; there are no metrics.
+        metrics_cfg: handed to torch's initialize_metrics. The metrics of torch's agent go
+            to the handler that the program has set up by torch.distributed.elastic.metrics
+            before the launch, in a thread of their own.
         local_addr: address under which the other nodes reach this one. None: found out.
         event_log_handler: "null", "console" for events as JSON on standard error, or a
-            logging handler that torch knows under that name.
+            logging handler that torch knows under that name. Events of the rendezvous go
+            to torch's handler dynamic_rendezvous if the program has put one of its own in
+            the place of that which drops them, whatever is given here.
         numa_options: torch's NumaOptions, or its affinity_mode as a text: each worker runs
             on CPUs near its device. None: on all.
         signals_to_handle: signals that stop the workers while a launch runs in the main
@@ -198,14 +203,22 @@ class elastic_launch:
             events wait in a buffer of some hundred; when that is full for a second, the
             later ones are lost, with a warning. The launch returns when it has had all,
             or after 5 s. What it raises is logged.
+        on_rdzv_event: the same for events of the rendezvous: joining, a complete round, a
+            lost node, the end, errors. A dict of torch's RdzvEvent: name, run_id, message,
+            hostname, pid, node_state, master_endpoint, rank, local_id, error_trace.
     """
 
     def __init__(
-        self, config: Any, entrypoint: Entrypoint, on_event: OnEvent | None = None
+        self,
+        config: Any,
+        entrypoint: Entrypoint,
+        on_event: OnEvent | None = None,
+        on_rdzv_event: OnEvent | None = None,
     ) -> None:
         self._config = config
         self._entrypoint = entrypoint
         self._on_event = on_event
+        self._on_rdzv_event = on_rdzv_event
 
     def __call__(self, *args: Any) -> dict[int, Any]:
         """Runs the job.
@@ -228,7 +241,9 @@ class elastic_launch:
             ClosedError, DeadlineError, ConnectionFailedError, RallypointError: the nodes
                 did not come together, or workers could not be started.
         """
-        return launch_agent(self._config, self._entrypoint, list(args), self._on_event)
+        return launch_agent(
+            self._config, self._entrypoint, list(args), self._on_event, self._on_rdzv_event
+        )
 
 
 def launch_agent(
@@ -236,6 +251,7 @@ def launch_agent(
     entrypoint: Entrypoint | None,
     args: list[Any],
     on_event: OnEvent | None = None,
+    on_rdzv_event: OnEvent | None = None,
 ) -> dict[int, Any]:
     """elastic_launch(config, entrypoint)(*args) as one call.
 
@@ -244,6 +260,7 @@ def launch_agent(
         entrypoint: as for elastic_launch.
         args: of the entry point.
         on_event: as for elastic_launch.
+        on_rdzv_event: as for elastic_launch.
 
     Returns:
         What elastic_launch returns.
@@ -268,8 +285,8 @@ def launch_agent(
         exit_barrier_timeout=barrier_timeout(config.exit_barrier_timeout),
     )
     set_output(job, config.logs_specs, config.log_line_prefix_template, config)
-    if on_event is not None:
-        _add_listener(job, on_event)
+    job.on_event = _both(on_event, job.on_event)
+    job.on_rdzv_event = _both(on_rdzv_event, job.on_rdzv_event)
     if config.start_method not in ("spawn", "fork", "forkserver"):
         raise _invalid(f"start_method is {config.start_method!r}, expected spawn")
     outcome = run_job(job, entrypoint, tuple(args), config.signals_to_handle)
@@ -326,6 +343,10 @@ def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:
         job.flags |= _native.AGENT_EVENTS
     elif handler not in ("null", "dynamic_rendezvous"):
         job.on_event = event_handler(handler)
+    job.on_rdzv_event = rdzv_events()
+    if handler == "dynamic_rendezvous" and job.on_rdzv_event is not None:
+        job.on_event = event_handler(handler)
+    job.on_metric = metrics(getattr(config, "metrics_cfg", {}))
     numa = getattr(config, "numa_options", None)
     if numa is not None:
         mode = getattr(numa, "affinity_mode", numa)
@@ -369,17 +390,20 @@ def devices() -> list[str]:
         return []
 
 
-def _add_listener(job: Job, on_event: OnEvent) -> None:
-    before = job.on_event
+def _both(
+    listener: OnEvent | None, before: Callable[[str], None] | None
+) -> Callable[[str], None] | None:
+    if listener is None:
+        return before
 
     def both(text: str) -> None:
         try:
-            on_event(json.loads(text))
+            listener(json.loads(text))
         finally:
             if before is not None:
                 before(text)
 
-    job.on_event = both
+    return both
 
 
 def _streams(streams: Streams) -> str | None:

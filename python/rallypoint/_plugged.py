@@ -13,6 +13,7 @@ import threading
 from types import TracebackType
 from typing import Any, Callable
 
+from . import _native
 from ._agent import Job
 from ._errors import Code, InvalidError
 from ._log import logger
@@ -66,12 +67,18 @@ class Plugged:
         self._job = job
         self._lent: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._complained = False
 
     def __enter__(self) -> Plugged:
         if self._job.logs is not None:
             self._job.logs_fd = self._serve("logs", self._answer)
-        if self._job.on_event is not None:
-            self._job.events_fd = self._serve("events", self._pass_on)
+        job = self._job
+        if job.on_rdzv_event is not None:
+            job.flags |= _native.AGENT_RDZV_EVENTS
+        if job.on_metric is not None:
+            job.flags |= _native.AGENT_METRICS
+        if job.on_event or job.on_rdzv_event or job.on_metric:
+            job.events_fd = self._serve("events", self._pass_on)
         return self
 
     def _serve(self, name: str, serve: Callable[[socket.socket], None]) -> int:
@@ -128,10 +135,28 @@ class Plugged:
         return json.dumps(answer, default=os.fspath, ensure_ascii=False)
 
     def _pass_on(self, ours: socket.socket) -> None:
-        assert self._job.on_event is not None
         with ours.makefile("r", encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
+                text = line.rstrip("\n")
+                fields = json.loads(text)
+                if "group_name" in fields:
+                    self._measure(fields)
+                    continue
+                listener = self._job.on_event
+                if "node_state" in fields:
+                    listener = self._job.on_rdzv_event
                 try:
-                    self._job.on_event(line.rstrip("\n"))
+                    if listener is not None:
+                        listener(text)
                 except Exception:
                     logger.exception("on_event, or an event handler, failed")
+
+    def _measure(self, fields: dict[str, Any]) -> None:
+        assert self._job.on_metric is not None
+        try:
+            self._job.on_metric(fields["name"], fields["value"], fields["group_name"])
+        except Exception:
+            # There are some ten a second: once is enough.
+            if not self._complained:
+                self._complained = True
+                logger.exception("the handler of metrics failed")

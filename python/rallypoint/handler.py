@@ -23,7 +23,8 @@ from ._agent_store import AgentStore, Seat
 from ._endpoint import BACKEND, place
 from ._errors import Code, GracefulExitError, InvalidError, RallypointError
 from ._log import logger
-from ._member import Ending, Member
+from ._member import Ending, Member, Outcome
+from ._telemetry import RdzvRecorder
 from ._torch import rendezvous_error
 
 # Workers inherit it: the round that they belong to.
@@ -36,6 +37,9 @@ class RallypointHandler(RendezvousHandler):
     Its errors are torch's rendezvous errors and RallypointErrors at once. It may be used
     from any thread; methods that wait release the interpreter lock and answer Ctrl-C within
     0.1 s.
+
+    Each step is recorded as one of torch's events of the rendezvous, which torch drops
+    unless the program has a logging handler of its own under the name dynamic_rendezvous.
 
     Args:
         member: the node.
@@ -50,6 +54,15 @@ class RallypointHandler(RendezvousHandler):
         # An exception that is being handled while the handler is made is not ours to
         # read in shutdown().
         self._outer: BaseException | None = sys.exc_info()[1]
+        self._regrouping = False  # num_nodes_waiting() was > 0
+        self._record = RdzvRecorder(member.run_id)
+        self._record(
+            "create_handler",
+            "INIT",
+            "The node '%(node)s' takes part in the rendezvous '%(run)s' by the backend "
+            "'%(backend)s'.",
+            backend=backend,
+        )
 
     def get_backend(self) -> str:
         return self._backend
@@ -75,23 +88,64 @@ class RallypointHandler(RendezvousHandler):
         RendezvousGracefulExitError; under torchrun's own main that is SystemExit(0),
         since torch's launcher makes a crash of the former.
         """
+        self._record(
+            "next_rendezvous",
+            "RUNNING",
+            "The node '%(node)s' attempts to join the next round of the rendezvous '%(run)s'.",
+        )
         try:
             outcome = self._member.next()
             store = self._member.keys(outcome.round)
         except GracefulExitError as e:
             logger.info("%s", e)
+            error = rendezvous_error(e)
+            self._record.failed("next_rendezvous", error)
             if _under_torchrun(sys._getframe()):
                 raise SystemExit(0) from None
-            raise rendezvous_error(e) from None
+            raise error from None
         except RallypointError as e:
-            raise rendezvous_error(e) from None
+            error = rendezvous_error(e)
+            self._record.failed("next_rendezvous", error)
+            raise error from None
+        except Exception as e:  # of a signal handler
+            self._record.failed("next_rendezvous", e)
+            raise
         self._completed = True
+        self._regrouping = False
+        self._record_joined(outcome)
         os.environ[ROUND_VARIABLE] = str(outcome.round)
         return RendezvousInfo(
             AgentStore(store, Seat(self._member, outcome)),
             outcome.rank,
             outcome.world_size,
             RendezvousStoreInfo(outcome.store_addr, outcome.store_port),
+        )
+
+    def _record_joined(self, outcome: Outcome) -> None:
+        host = outcome.store_addr
+        place: dict[str, Any] = {
+            "rank": outcome.rank,
+            "master_endpoint": f"[{host}]:{outcome.store_port}"
+            if ":" in host
+            else f"{host}:{outcome.store_port}",
+            "round": outcome.round,
+            "place": outcome.rank,
+            "world": outcome.world_size,
+        }
+        if outcome.rank == 0:
+            self._record(
+                "mark_rendezvous_complete",
+                "SUCCEEDED",
+                "The node '%(node)s' is the first of round %(round)d of the rendezvous '%(run)s', "
+                "which is complete in a world of size %(world)d.",
+                **place,
+            )
+        self._record(
+            "next_rendezvous",
+            "RUNNING",
+            "The node '%(node)s' has joined round %(round)d of the rendezvous '%(run)s' as rank "
+            "%(place)d in a world of size %(world)d.",
+            **place,
         )
 
     def is_closed(self) -> bool:
@@ -103,14 +157,29 @@ class RallypointHandler(RendezvousHandler):
         try:
             self._member.set_closed("set_closed() was called")
         except RallypointError as e:
-            raise rendezvous_error(e) from None
+            error = rendezvous_error(e)
+            self._record.failed("set_closed", error)
+            raise error from None
+        self._record(
+            "set_closed", "SUCCEEDED", "The node '%(node)s' has closed the rendezvous '%(run)s'."
+        )
 
     def num_nodes_waiting(self) -> int:
         """How many nodes are a reason to regroup: lost members and newcomers with a seat.
 
         Never fails for want of a connection.
         """
-        return self._member.nodes_waiting()
+        count = self._member.nodes_waiting()
+        if count > 0 and not self._regrouping:
+            self._record(
+                "num_nodes_waiting",
+                "RUNNING",
+                "The node '%(node)s' is to leave its round of the rendezvous '%(run)s': "
+                "%(reason)s.",
+                reason=self._member.reason(),
+            )
+        self._regrouping = count > 0
+        return count
 
     def shutdown(self) -> bool:
         """Ends this node's part in the run; False if the control plane could not be told.
@@ -128,7 +197,21 @@ class RallypointHandler(RendezvousHandler):
             try:
                 self._member.shutdown(ending, reason)
                 self._stopped = True
+                self._record(
+                    "shutdown",
+                    "SUCCEEDED",
+                    "The node '%(node)s' has %(ended)s the rendezvous '%(run)s'.",
+                    ended="left" if ending == Ending.LEAVE else "closed",
+                )
             except RallypointError as e:
+                self._record(
+                    "shutdown",
+                    "FAILED",
+                    "The node '%(node)s' has failed to shutdown the rendezvous '%(run)s' due to an "
+                    "error of type %(type)s.",
+                    error=e,
+                    type=type(rendezvous_error(e)).__name__,
+                )
                 logger.warning("shutting down: %s", e)
         return self._stopped
 
@@ -225,15 +308,19 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
     Raises:
         ValueError: something is wrong with the parameters (an InvalidError).
     """
-    endpoint, options = place(params.backend, params.endpoint, params.config)
-    member = Member(
-        params.run_id or "",
-        endpoint,
-        params.min_nodes,
-        params.max_nodes,
-        local_addr=params.local_addr,
-        options=options,
-    )
+    try:
+        endpoint, options = place(params.backend, params.endpoint, params.config)
+        member = Member(
+            params.run_id or "",
+            endpoint,
+            params.min_nodes,
+            params.max_nodes,
+            local_addr=params.local_addr,
+            options=options,
+        )
+    except RallypointError as e:
+        RdzvRecorder(params.run_id or "").failed("create_handler", e)
+        raise
     return RallypointHandler(member, params.backend)
 
 

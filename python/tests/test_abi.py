@@ -8,7 +8,7 @@ import subprocess
 import header
 import pytest
 
-from rallypoint import Code, Ending, _log, _native, _store
+from rallypoint import Code, Ending, InvalidError, _log, _native, _store
 
 SCALARS = {
     "int": ctypes.c_int,
@@ -149,3 +149,14 @@ def test_agent_config_of_an_older_caller() -> None:
     assert code(ctypes.sizeof(config)) == Code.INVALID and b"events_fd is -1" in error.message
     assert code(first) == _native.OK
     _native.call("rp_agent_close", agent)
+
+
+@pytest.mark.parametrize("flag", [_native.AGENT_RDZV_EVENTS, _native.AGENT_METRICS])
+def test_agent_flags_of_events_fd(flag: int) -> None:
+    """They say what is written to a descriptor, and so there must be one."""
+    config = _native.AgentConfig(
+        workers=1, argv=(ctypes.c_char_p * 1)(b"true"), argv_len=1, flags=flag
+    )
+    agent = _native.AgentHandle()
+    with pytest.raises(InvalidError, match="events_fd, but that is 0"):
+        _native.call("rp_agent_open", ctypes.byref(config), ctypes.byref(agent))

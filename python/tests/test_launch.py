@@ -911,7 +911,12 @@ def test_without_torch(tmp_path: Path, python_without_torch: str) -> None:
                 else:
                     raise AssertionError("torch is here")
                 config = LaunchConfig(1, 1, 2, max_restarts=0)
-                assert elastic_launch(config, rank)() == {0: 0, 1: 1}
+                steps = []
+                launch = elastic_launch(
+                    config, rank, on_rdzv_event=lambda event: steps.append(event["name"])
+                )
+                assert launch() == {0: 0, 1: 1}
+                assert steps[-1] == "rallypoint:shutdown" and len(steps) == 5
                 assert elastic_launch(config, "true")() == {0: None, 1: None}
                 elastic_launch(config, fail)()
 

@@ -77,6 +77,8 @@ pub const RP_AGENT_IDENTICAL: u32 = 4;
 pub const RP_AGENT_SUBREAPER: u32 = 8;
 pub const RP_AGENT_KEEP_DAEMONS: u32 = 16;
 pub const RP_AGENT_EVENTS: u32 = 32;
+pub const RP_AGENT_RDZV_EVENTS: u32 = 64;
+pub const RP_AGENT_METRICS: u32 = 128;
 
 // enum rp_agent_event_kind
 pub const RP_AGENT_JOINING: i32 = 1;
