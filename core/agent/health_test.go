@@ -79,7 +79,7 @@ func get(t *testing.T, url string) (int, string) {
 // TestHealth asks an agent that waits for others, and then one whose workers run
 // (W15).
 func TestHealth(t *testing.T) {
-	s := newStage(t, 2, "echo up > $SAY; [ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
+	s := newStage(t, 2, "[ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
 	s.spec.MaxRestarts = 1
 	s.rdzv.blocked = true
 	url := healthStage(t, s)
@@ -99,9 +99,6 @@ func TestHealth(t *testing.T) {
 	s2 := newStage(t, 2, s.spec.Argv[2])
 	s2.spec.MaxRestarts = 1
 	url = healthStage(t, s2)
-	for range 4 {
-		s2.hear()
-	}
 	var status Status
 	for status.Round != 2 || status.Phase != phaseRunning {
 		code, body := get(t, url+"/status")
@@ -128,10 +125,14 @@ func TestHealth(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
-	for name, want := range map[string]float64{"rallypoint_agent_round": 2, "rallypoint_agent_restarts": 1, "rallypoint_agent_failures_total": 1} {
+	for name, want := range map[string]float64{
+		"rallypoint_agent_round": 2, "rallypoint_agent_restarts": 1, "rallypoint_agent_remaining_restarts": 0, "rallypoint_agent_failures_total": 1,
+		// twice each: rendezvous, ranks, initialize, start; once: stop, restart
+		"rallypoint_agent_step_duration_seconds": 10, "rallypoint_agent_step_failures_total": 0,
+	} {
 		got := 0.0
 		for _, m := range families[name].GetMetric() {
-			got += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			got += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetSummary().GetSampleCount())
 		}
 		if got != want {
 			t.Errorf("%s is %v, expected %v", name, got, want)
