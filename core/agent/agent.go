@@ -36,7 +36,7 @@ type Notifier interface {
 }
 
 // Agent runs the workers of one node. Make it by New and run it once by Run;
-// Signal and Stop may be called from anywhere at any time, the rest is Run's.
+// Signal, Stop and Resized may be called from anywhere at any time, the rest is Run's.
 type Agent struct {
 	spec   Spec
 	name   string // of the entry point, for reports
@@ -54,6 +54,7 @@ type Agent struct {
 	console    *console
 	board      *board
 	pulse      chan struct{} // received from while the workers run, to show that the agent is alive
+	resized    chan struct{} // holds a token when the terminal has another size
 	stuck      *stuckCheck
 	timers     string // path of the watchdog's FIFO; "" if it is off
 	oom        oomCounter
@@ -84,7 +85,16 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	spec.stdio()
 	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/"),
-		board: newBoard(&spec), pulse: make(chan struct{}), stuck: newStuckCheck(stuckTimeout(spec.Environ)), timers: timerFile(spec.Environ)}, nil
+		board: newBoard(&spec), pulse: make(chan struct{}), resized: make(chan struct{}, 1), stuck: newStuckCheck(stuckTimeout(spec.Environ)), timers: timerFile(spec.Environ)}, nil
+}
+
+// Resized tells that the terminal that is the agent's stderr may have another size
+// (SIGWINCH): those of the workers follow. Without it they do so when a worker writes.
+func (a *Agent) Resized() {
+	select {
+	case a.resized <- struct{}{}:
+	default: // one is under way
+	}
 }
 
 // interrupts counts the signals that ask the agent to end.

@@ -233,6 +233,8 @@ func (a *Agent) supervise(t *attempt) verdict {
 			if a.stuckWorkers(t) {
 				return mustGiveUp
 			}
+		case <-a.resized:
+			t.logs.resized()
 		case <-a.pulse: // somebody asks whether we are alive
 		case <-changed:
 		case <-tick:

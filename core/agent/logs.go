@@ -290,6 +290,13 @@ func (a *attemptLogs) standard() ([]uintptr, error) {
 	return files, nil
 }
 
+// resized gives the workers' terminals the size of the agent's.
+func (a *attemptLogs) resized() {
+	for _, t := range a.taps {
+		t.fit()
+	}
+}
+
 // started closes what only the workers need, once they have been started.
 func (a *attemptLogs) started() {
 	for _, pipe := range a.pipes {

@@ -42,11 +42,19 @@ func openPty(like *os.File) (master, slave *os.File, err error) {
 		_, _ = master.Close(), slave.Close()
 		return nil, nil, err
 	}
-	var size *unix.Winsize
-	if control(like, func(fd int) (err error) { size, err = unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ); return err }) == nil {
-		_ = control(slave, func(fd int) error { return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, size) })
-	}
+	_ = control(slave, func(fd int) error { return fitPty(fd, like) })
 	return master, slave, nil
+}
+
+// fitPty gives a pseudo-terminal the size of another terminal.
+func fitPty(pty int, like *os.File) error {
+	return control(like, func(fd int) error {
+		size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+		if err != nil {
+			return err
+		}
+		return unix.IoctlSetWinsize(pty, unix.TIOCSWINSZ, size)
+	})
 }
 
 // control runs f on a file's descriptor without taking the file out of the poller.

@@ -25,7 +25,8 @@ const maxStderr = 64 << 10
 type tap struct {
 	read *os.File
 	pass func([]byte)
-	tty  bool // read is a pseudo-terminal's, which hands over what was written a little later
+	tty  bool     // read is a pseudo-terminal's, which hands over what was written a little later
+	like *os.File // the terminal that it stands for
 	done chan struct{}
 
 	mu   sync.Mutex
@@ -48,9 +49,16 @@ func newTap(to *os.File, pass func([]byte)) (t *tap, write *os.File, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	t = &tap{read: read, pass: pass, tty: tty, done: make(chan struct{})}
+	t = &tap{read: read, pass: pass, tty: tty, like: to, done: make(chan struct{})}
 	go t.run()
 	return t, write, nil
+}
+
+// fit gives the worker's terminal the size of the agent's.
+func (t *tap) fit() {
+	if t.tty {
+		_ = control(t.read, func(fd int) error { return fitPty(fd, t.like) })
+	}
 }
 
 func (t *tap) run() {
@@ -67,6 +75,9 @@ var tapBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 func (t *tap) drain(fd int) (ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.tty {
+		_ = fitPty(fd, t.like) // before the worker draws again: a library is told of no new size
+	}
 	buf := tapBuffers.Get().(*[32 << 10]byte)
 	defer tapBuffers.Put(buf)
 	for {

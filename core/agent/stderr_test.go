@@ -187,30 +187,76 @@ func TestOOMInReport(t *testing.T) {
 	}
 }
 
-// TestStderrIsTerminal for the workers if it is one for the agent, and its end is in
-// the report all the same.
-func TestStderrIsTerminal(t *testing.T) {
+// newTerminal makes a terminal of 11 rows and 77 columns; resize gives it 12 and 78.
+func newTerminal(t *testing.T) (screen, terminal *os.File, resize func()) {
+	t.Helper()
 	screen, terminal, err := openPty(os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer screen.Close()
-	defer terminal.Close()
-	if err := control(terminal, func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 11, Col: 77})
-	}); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() { _, _ = screen.Close(), terminal.Close() })
+	set := func(rows, columns uint16) {
+		t.Helper()
+		if err := control(terminal, func(fd int) error {
+			return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	set(11, 77)
+	return screen, terminal, func() { set(12, 78) }
+}
+
+// shows waits for a line on a screen.
+func shows(t *testing.T, screen *os.File, want string) {
+	t.Helper()
+	line := make([]byte, 100)
+	if n, err := screen.Read(line); err != nil || string(line[:n]) != want+"\n" {
+		t.Fatalf("on the screen: %q, %v; want %s", line[:n], err, want)
+	}
+}
+
+// TestStderrIsTerminal for the workers if it is one for the agent, and its end is in
+// the report all the same.
+func TestStderrIsTerminal(t *testing.T) {
+	screen, terminal, _ := newTerminal(t)
 	s := newStage(t, 1, "[ -t 2 ] && echo $(stty size <&2) >&2; exit 3")
 	s.spec.Stderr = terminal
-	err = s.run()
+	err := s.run()
 	s.failed(err)
 	if text := err.Error(); !strings.Contains(text, "\n  stderr    :\n    11 77\n====") {
 		t.Errorf("report:\n%s", text)
 	}
-	line := make([]byte, 100)
-	n, err := screen.Read(line)
-	if err != nil || string(line[:n]) != "11 77\n" {
-		t.Errorf("on the screen: %q, %v", line[:n], err)
+	shows(t, screen, "11 77")
+}
+
+// TestTerminalIsResized and the workers' terminals follow: at once if the agent is told,
+// else when a worker has written something.
+func TestTerminalIsResized(t *testing.T) {
+	for name, script := range map[string]string{
+		"told":     `echo $(stty size <&2) >&2; until [ "$(stty size <&2)" = "12 78" ]; do sleep 0.01; done; echo seen >&2`,
+		"not told": `echo $(stty size <&2) >&2; until [ -e "$SAY.go" ]; do sleep 0.01; done; echo drawn >&2; until [ "$(stty size <&2)" = "12 78" ]; do sleep 0.01; done; echo seen >&2`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			screen, terminal, resize := newTerminal(t)
+			s := newStage(t, 1, script)
+			s.spec.Stderr = terminal
+			s.start()
+			shows(t, screen, "11 77")
+			resize()
+			if name == "told" {
+				s.agent.Resized()
+			} else {
+				say := strings.TrimPrefix(s.spec.Environ[1], "SAY=")
+				if err := os.WriteFile(say+".go", nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				shows(t, screen, "drawn")
+			}
+			shows(t, screen, "seen")
+			if err := s.wait(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -99,9 +99,10 @@ func surviveBrokenPipes() (restore func()) {
 }
 
 // handleSignals passes the signals on to the agent until the function that it
-// returns is called.
+// returns is called, and tells it when the terminal has another size.
 func (c *runConfig) handleSignals(a *agent.Agent) (stop func()) {
-	signals := make(chan os.Signal, 4)
+	signals, resized := make(chan os.Signal, 4), make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
 	done, ended := make(chan struct{}), make(chan struct{})
 	for _, sig := range c.signals {
 		if sig == syscall.SIGHUP && signal.Ignored(sig) {
@@ -117,6 +118,8 @@ func (c *runConfig) handleSignals(a *agent.Agent) (stop func()) {
 				if n, ok := sig.(syscall.Signal); ok {
 					a.Signal(n)
 				}
+			case <-resized:
+				a.Resized()
 			case <-done:
 				return
 			}
@@ -124,6 +127,7 @@ func (c *runConfig) handleSignals(a *agent.Agent) (stop func()) {
 	}()
 	return func() {
 		signal.Stop(signals)
+		signal.Stop(resized)
 		close(done)
 		<-ended
 	}
