@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -140,3 +143,29 @@ def test_workers_run_in_this_interpreter(tmp_path: Path) -> None:
         [*COMMAND, "run", str(script)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, f"{sys.executable}\n"), done.stderr
+
+
+def test_terminal_is_resized() -> None:
+    """Workers see the size of the command's terminal, as under torchrun, also a new one."""
+
+    def resize(rows: int, columns: int) -> None:
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    ours, theirs = os.openpty()
+    resize(11, 77)
+    script = (
+        'size() { stty size <&2; }; [ "$(size)" = "11 77" ] || exit 3; '
+        'echo up; until [ "$(size)" = "12 78" ]; do sleep 0.01; done'
+    )
+    with subprocess.Popen(
+        [*COMMAND, "run", "--no-macros", "--no-python", "sh", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as command:
+        assert command.stdout is not None and command.stdout.readline() == b"up\n"
+        resize(12, 78)
+        command.send_signal(signal.SIGWINCH)
+        assert command.wait(60) == 0
+    os.close(ours)
+    os.close(theirs)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -250,6 +253,30 @@ def test_rdzv_events_under_torch(records: Records, tmp_path: Path) -> None:
     launcher.elastic_launch(config, "sh")("-c", GATED + RESTARTED, str(tmp_path))
     assert records.steps() == ["create_handler INIT", *ROUND, *ROUND, "shutdown SUCCEEDED"]
     check_layout(records.events)
+
+
+def test_rdzv_events_under_torchrun(tmp_path: Path) -> None:
+    """torchrun itself, in whose process a handler is put as docs/metrics.md says."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import logging\n"
+        "from torch.distributed.elastic.events import handlers\n"
+        "handler = logging.FileHandler('events.log', delay=True)\n"
+        "handlers._log_handlers['dynamic_rendezvous'] = handler\n"
+    )
+    rdzv = ["--rdzv-backend=rallypoint", f"--rdzv-endpoint=127.0.0.1:{free_port()}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    done = subprocess.run(
+        [*torchrun, *rdzv, "--rdzv-id=job", "--no-python", "true"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = [json.loads(line) for line in (tmp_path / "events.log").read_text().splitlines()]
+    check_layout(seen)
+    assert len(seen) == 5 and len({event["pid"] for event in seen}) == 1
 
 
 def test_rdzv_events_are_the_same(records: Records) -> None:
