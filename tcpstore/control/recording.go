@@ -20,6 +20,7 @@ const maxRecording = 1 << 30
 type Recording struct {
 	log   *slog.Logger
 	begun time.Time
+	most  int64 // bytes
 
 	mu   sync.Mutex
 	file *os.File // nil: ended
@@ -33,7 +34,7 @@ func OpenRecording(path string, log *slog.Logger) (*Recording, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec := &Recording{log: log, begun: time.Now(), file: file}
+	rec := &Recording{log: log, begun: time.Now(), most: maxRecording, file: file}
 	last := []byte{'\n'}
 	if rec.size, err = file.Seek(0, io.SeekEnd); err == nil && rec.size > 0 {
 		_, err = file.ReadAt(last, rec.size-1)
@@ -66,7 +67,7 @@ func (rec *Recording) Record(r promises.Record) {
 	switch {
 	case err != nil:
 		rec.log.Error("the recording ends here, the jobs go on", "file", rec.file.Name(), "error", err)
-	case rec.size >= maxRecording:
+	case rec.size >= rec.most:
 		rec.log.Warn("the recording is full, the jobs go on; start anew with another file", "file", rec.file.Name(), "bytes", rec.size)
 	default:
 		return

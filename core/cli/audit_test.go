@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rallypoint/core/promises"
+	"rallypoint/core/rendezvous"
+)
+
+// TestAudit judges small histories; TestServeIsKilled and TestChaos judge long ones.
+func TestAudit(t *testing.T) {
+	m := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1})
+	begin := promises.Record{Run: "job", State: m.Snapshot()}
+	p := rendezvous.DefaultParams().Policy
+	p.Min, p.Max = 1, 1
+	hello := rendezvous.Hello{Session: "s", Node: "a", Policy: p, Claim: rendezvous.Claim{HostRank: -1}}
+	join := rendezvous.Join{Request: rendezvous.Request{Session: "s", Number: 1}, NodeRank: -1, RankHint: -1, StorePort: 1}
+	greeted := promises.Record{Run: "job", Number: 1, Event: hello, Effects: m.Apply(hello)}
+	placed := promises.Record{Run: "job", Number: 2, Event: join, Effects: m.Apply(join)}
+	ignored := placed
+	ignored.Effects = nil
+	lines := func(records ...promises.Record) string {
+		var all bytes.Buffer
+		for _, rec := range records {
+			line, err := rec.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(line)
+		}
+		return all.String()
+	}
+	for _, c := range []struct {
+		name, history string
+		code          int
+		says          string
+	}{
+		{"kept", lines(begin, greeted, placed), exitOK, "run job: 2 events, 1 rounds: all promises hold\n"},
+		{"broken", lines(begin, greeted, ignored), exitFailure, "promise 5, event 2: a first round of 1 nodes is due and was not completed"},
+		{"gap", lines(begin, placed), exitFailure, "not judged to its end: events 1 to 1 are missing"},
+		{"empty", "", exitFailure, "holds no history"},
+		{"foreign", "one\ntwo\n", exitFailure, "is not a history that this release can read: line 1"},
+	} {
+		path := filepath.Join(t.TempDir(), c.name)
+		if err := os.WriteFile(path, []byte(c.history), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, stdout, stderr := run(t, "audit", path); code != c.code || !strings.Contains(stdout+stderr, c.says) {
+			t.Errorf("%s: %d\n%s%s", c.name, code, stdout, stderr)
+		}
+	}
+	if code, _, stderr := run(t, "audit", t.TempDir()+"/none"); code != exitFailure || !strings.Contains(stderr, "no such file") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+	if code, _, stderr := run(t, "serve", "--record", t.TempDir()); code != exitFailure || !strings.Contains(stderr, "--record: open ") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+}
