@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,6 +144,30 @@ func TestConfigureRefuses(t *testing.T) {
 		_, err := configured(t, args, "CUDA_VISIBLE_DEVICES=0")
 		if err == nil || !strings.Contains(err.Error(), what) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, expected %q", args, err, what)
+		}
+	}
+}
+
+func TestParseConf(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		"":                           {},
+		" \t ":                       {},
+		"a=b":                        {"a": "b"},
+		" a = b , c=d ":              {"a": "b", "c": "d"},
+		"a=b=c,path=/x/y?z=1":        {"a": "b=c", "path": "/x/y?z=1"},
+		"join_timeout=5, timeout=-1": {"join_timeout": "5", "timeout": "-1"},
+		"a=1,a=2":                    {"a": "2"},
+	} {
+		if got, err := parseConf(text); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for text, what := range map[string]string{
+		"=": "format", "=b": "format", "a=b,": "format", ",a=b": "format", " , ": "format", "a=b,=": "format", "a=b, =c": "format",
+		"a": "option 'a'", "a=": "option 'a'", "b=c,a": "option 'a'", "a= ,b=c": "option 'a'",
+	} {
+		if got, err := parseConf(text); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%q: %v, %v; expected %q", text, got, err, what)
 		}
 	}
 }

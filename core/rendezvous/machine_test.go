@@ -157,6 +157,24 @@ func TestLossIsAnnouncedBelowMin(t *testing.T) {
 	r.wantRound(n[0], c)
 }
 
+// TestNextRoundWhenNobodyIsLeft forms as a first one does, with a number above: there
+// is nobody to wait for.
+func TestNextRoundWhenNobodyIsLeft(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(2, 3)
+	for _, n := range r.group(p, "a", "b", "c") {
+		r.lost(n)
+	}
+	d, e := r.hello("d", p), r.hello("e", p)
+	r.join(d)
+	r.join(e)
+	r.wantPending(d, e)
+	r.fire(TimerLastCall)
+	if o := r.wantRound(d, e); o.Round != 2 || o.World != 2 {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
 func TestAWorkerFailureRegroupsEverybody(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(2, 2), "a", "b")

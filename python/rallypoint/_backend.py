@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import abc
 import base64
-import binascii
 import collections
 import ctypes
 import itertools
@@ -15,7 +14,7 @@ import threading
 from typing import Any, Optional, Protocol
 
 from . import _native
-from ._errors import Code, RallypointError
+from ._errors import Code, RallypointError, StateError
 
 # What is stored, and its token; set_state adds whether that is because of the call.
 State = Optional[tuple[bytes, Any]]
@@ -120,9 +119,10 @@ class StoreBackend(RendezvousBackend):
             return None
         try:
             return base64.b64decode(text, validate=True), text
-        except binascii.Error:
-            raise ValueError(
-                f"the key {self._key!r} of the store holds something else: {text[:50]!r}"
+        except ValueError:
+            raise StateError(
+                f"the key {self._key!r} of the store holds something else: {text[:50]!r}",
+                Code.STATE,
             ) from None
 
 

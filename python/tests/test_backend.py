@@ -207,3 +207,15 @@ def test_store_backend_keeps_the_contract(tmp_path: Path) -> None:
         assert second is not None and second[0] == b"two" and second[2]
         assert b.set_state(b"three", first[1]) == (*second[:2], False)
         assert b.get_state() == second[:2]
+
+
+@pytest.mark.parametrize("content", ["non_base64", "abc", "\u00fc", "bm90IG91cnM="])
+def test_a_store_with_something_else(content: str) -> None:
+    """A key that is not ours ends a join with what is there, and is left as it is."""
+    pytest.importorskip("torch")
+    store = stores()["HashStore"](Path())
+    store.set("key", content)
+    backend = rallypoint.StoreBackend(store, "key")
+    with open_member(backend, 1) as member, pytest.raises(rallypoint.StateError, match="else"):
+        member.next()
+    assert store.get("key") == content.encode()

@@ -748,6 +748,27 @@ def test_events(tmp_path: Path) -> None:
     assert thread is not threading.main_thread() and not thread.is_alive()
 
 
+def test_events_of_failures() -> None:
+    """One event of the agent's end: workers that fail are no failure of the agent (A38)."""
+
+    def launch(config: Any, raises: type[BaseException]) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+        with pytest.raises(raises):
+            elastic_launch(config, ["sh", "-c", "exit 7"], on_event=events.append)()
+        return events
+
+    *_, worker, agent = launch(alone(1), ChildFailedError)
+    assert (worker["source"], worker["metadata"]["state"]) == ("WORKER", "FAILED")
+    assert json.loads(worker["metadata"]["metadata"])["exit_code"] == [7]
+    assert (agent["source"], agent["metadata"]["state"]) == ("AGENT", "SUCCEEDED")
+
+    [config, _] = nodes(2, 1)
+    config.rdzv_configs["join_timeout"] = 0.2
+    [failed] = launch(config, rallypoint.DeadlineError)
+    assert (failed["source"], failed["metadata"]["state"]) == ("AGENT", "FAILED")
+    assert "1 of 2" in failed["metadata"]["raw_error"]
+
+
 def test_listener_that_hangs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

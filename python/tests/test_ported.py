@@ -1,0 +1,135 @@
+"""docs/ported-tests.md names each test of torch that docs/spec lists, and tests of ours that
+are there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "ported-tests.md"
+
+# A name of torch's tests, which the lists shorten: test_x_{a,b}, …_rest, ..._rest, / _rest.
+TORCH = re.compile(
+    r"(?<![\w/…`])(?:test_|…_?|\.\.\._)\w*(?:\{[^}]*\}\w*)*(?:(?:…|\.\.\.)_?\w*)?"
+    r"|(?<=[/,] )_\w+"
+)
+
+
+def names_of_torch(text: str) -> list[str]:
+    found = TORCH.findall(re.sub(r"`[^`]*`", "", text))
+    return [name for name in found if name.strip("._…") and not name.endswith("_test")]
+
+
+def lists_of_the_spec() -> dict[str, list[str]]:
+    """The tests of torch by the heading under which they are listed."""
+    lists: dict[str, list[str]] = {}
+    for page, start, end in (("agent", "## 15.", "\n## 16."), ("rendezvous", "## 7.", "\n## 8.")):
+        text = (ROOT / "docs" / "spec" / f"{page}.md").read_text()
+        section = text[text.index(start) : text.index(end)]
+        for part in re.split(r"^### ", section, flags=re.MULTILINE)[1:]:
+            heading, _, body = part.partition("\n")
+            names = []
+            for line in body.split("\n"):
+                line = line.split("|")[1] if line.startswith("|") else line
+                names += names_of_torch(line.replace("test_control_plane:", ""))
+            lists[heading] = names
+    return lists
+
+
+def rows_of_the_page() -> dict[str, list[tuple[str, str]]]:
+    """The rows of our tables by the heading above them."""
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for part in re.split(r"^##+ ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
+        heading, _, body = part.partition("\n")
+        table = re.findall(r"^\| (.*?) \| (.*) \|$", body, flags=re.MULTILINE)
+        rows[heading] = table[2:]  # below the head and its rule
+    return rows
+
+
+LISTS = lists_of_the_spec()
+ROWS = rows_of_the_page()
+
+
+def test_lists_are_read() -> None:
+    assert len(LISTS) == 21 and sum(map(len, LISTS.values())) > 400
+    assert "test_is_running" in LISTS["agent/server/test/api_test.py"]
+    assert "..._is_none" in LISTS[next(h for h in LISTS if h.startswith("rendezvous_backend"))]
+
+
+@pytest.mark.parametrize("heading", LISTS)
+def test_every_test_of_torch_has_its_row(heading: str) -> None:
+    named = [name for first, _ in ROWS.get(heading, []) for name in names_of_torch(first)]
+    assert sorted(named) == sorted(LISTS[heading])
+
+
+@cache
+def recorded() -> list[str]:
+    cases = ROOT / "core" / "agent" / "testdata" / "torchrun" / "cases.json"
+    return [case["name"] for case in json.loads(cases.read_text())]
+
+
+@cache
+def go_tests(package: str) -> frozenset[str]:
+    texts = (path.read_text() for path in (ROOT / package).glob("*_test.go"))
+    pattern = re.compile(r"^func ((?:Test|Fuzz)\w+)\(", re.MULTILINE)
+    return frozenset(name for text in texts for name in pattern.findall(text))
+
+
+@cache
+def python_tests(file: str) -> frozenset[str]:
+    path = ROOT / "python" / "tests" / file
+    found = []
+    for node in ast.parse(path.read_text()).body if path.exists() else []:
+        if isinstance(node, ast.FunctionDef):
+            found.append(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found += [f"{node.name}::{f.name}" for f in node.body if isinstance(f, ast.FunctionDef)]
+    return frozenset(found)
+
+
+def exists(name: str) -> bool:
+    if name.startswith("recorded:"):
+        return any(fnmatch(case, name.removeprefix("recorded:")) for case in recorded())
+    if found := re.fullmatch(r"(test_\w+\.py|torchrun/\w+\.py|chaos/\w+\.py)::([\w:]+)", name):
+        return found[2] in python_tests(found[1])
+    if found := re.fullmatch(r"(capi/tests/\w+\.c):(\w+)", name):
+        text = (ROOT / found[1]).read_text()
+        return re.search(rf"^static \w+ {found[2]}\(", text, re.MULTILINE) is not None
+    if found := re.fullmatch(r"([\w/]+)\.((?:Test|Fuzz)\w+)", name):
+        return found[2] in go_tests(found[1])
+    return (ROOT / name).exists()
+
+
+@pytest.mark.parametrize("heading", [heading for heading, rows in ROWS.items() if rows])
+def test_our_tests_exist(heading: str) -> None:
+    for first, second in ROWS[heading]:
+        names = [name for name in re.findall(r"`([^`]+)`", second) if " " not in name]
+        assert names or second.startswith(("Not applicable: ", "Not yet: ")), f"{first}: no test is named"
+        missing = [name for name in names if not exists(name)]
+        assert not missing, f"{first}: there are no {missing}"
+
+
+def test_acceptance_is_complete() -> None:
+    text = (ROOT / "docs" / "spec" / "agent.md").read_text()
+    points = re.findall(r"^(\d+)\. ", text[text.index("## 18.") :], re.MULTILINE)
+    assert [first.split()[0] for first, _ in ROWS["Acceptance"]] == points
+
+
+def test_what_does_not_exist_is_found() -> None:
+    for name in (
+        "recorded:none-*",
+        "test_launch.py::test_none",
+        "test_none.py::test_none",
+        "core/agent.TestNone",
+        "core/none.TestSignal",
+        "capi/tests/agent.c:none",
+        "core/agent/none.go",
+    ):
+        assert not exists(name), name
