@@ -111,7 +111,9 @@ def exists(name: str) -> bool:
 def test_our_tests_exist(heading: str) -> None:
     for first, second in ROWS[heading]:
         names = [name for name in re.findall(r"`([^`]+)`", second) if " " not in name]
-        assert names or second.startswith(("Not applicable: ", "Not yet: ")), f"{first}: no test is named"
+        assert names or second.startswith(("Not applicable: ", "Not yet: ")), (
+            f"{first}: no test is named"
+        )
         missing = [name for name in names if not exists(name)]
         assert not missing, f"{first}: there are no {missing}"
 
