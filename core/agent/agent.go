@@ -180,7 +180,7 @@ func (a *Agent) run(ctx context.Context) error {
 		defer a.forker.group.close()
 	}
 	a.sweeper = newSweeper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.log)
-	if !a.spec.Subreaper {
+	if !a.spec.Subreaper || os.Getpid() == 1 {
 		a.sweeper.marker = logs.marker()
 	}
 	defer a.sweeper.close()

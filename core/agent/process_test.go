@@ -2,8 +2,11 @@ package agent
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -101,6 +104,80 @@ func TestDescendantsAfterSuccess(t *testing.T) {
 		t.Error(err)
 	}
 	expectGone(t, pids)
+}
+
+// TestBystanders: what this process had started before, and what becomes of that, is
+// none of the workers' (a start script that runs something in the background and then
+// executes the launcher in its place).
+func TestBystanders(t *testing.T) {
+	child := exec.Command("sh", "-c", "read go; sleep 100 & echo $!; exec sleep 100")
+	input, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.Command("sh", "-c", "read go; sleep 100 & echo $!") // its child is an orphan
+	daemon.Stdin, daemon.Stdout = nil, nil
+	orphanInput, err := daemon.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphanOutput, err := daemon.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*exec.Cmd{child, daemon} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() { _ = child.Wait() }()
+	defer func() { _ = child.Process.Kill() }()
+
+	s := newStage(t, 1, "echo up > $SAY; read go < $GO; setsid sleep 100 & echo $! > $SAY; exit 1")
+	s.spec.Subreaper = true
+	s.spec.ShutdownTimeout = 0
+	goFile := s.spec.Logs.Dir + ".go"
+	if err := unix.Mkfifo(goFile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.spec.Environ = append(s.spec.Environ, "GO="+goFile)
+	s.start()
+	s.hear()
+	var bystanders []int
+	for input, output := range map[io.Writer]io.Reader{input: output, orphanInput: orphanOutput} {
+		var pid int
+		_, _ = fmt.Fprintln(input, "go")
+		if _, err := fmt.Fscan(output, &pid); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			_, _ = unix.Wait4(pid, nil, 0, nil) // if it is an orphan
+		}()
+		bystanders = append(bystanders, pid)
+	}
+	if err := daemon.Wait(); err != nil { // its child is this process's now
+		t.Fatal(err)
+	}
+	bystanders = append(bystanders, child.Process.Pid)
+	if err := os.WriteFile(goFile, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	left := s.hearPids(1)
+	var failed *FailedError
+	if err := s.wait(); !errors.As(err, &failed) {
+		t.Errorf("the run ended with %v", err)
+	}
+	expectGone(t, left)
+	for _, pid := range bystanders {
+		if stat, ok := readStat(pid); !ok || stat.state == 'Z' {
+			t.Errorf("process %d was ended with the workers", pid)
+		}
+	}
 }
 
 // TestKeepDaemons leaves them alone.
@@ -217,7 +294,7 @@ func TestLookUp(t *testing.T) {
 
 func TestParseStat(t *testing.T) {
 	stat, ok := parseStat([]byte("12 (a) b (c)) S 3 4 5 0"))
-	if want := (procStat{'S', 3, 4}); !ok || stat != want {
+	if want := (procStat{'S', 3, 4, 5}); !ok || stat != want {
 		t.Errorf("%+v, %v", stat, ok)
 	}
 	for _, text := range []string{"", "12 (a", "12 (a) S", "12 (a) S x y"} {

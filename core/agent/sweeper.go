@@ -26,6 +26,11 @@ type sweeper struct {
 	keep      bool   // leave daemons alone
 	marker    string // "" if there is none, or no need of one
 
+	// Of a subreaper: its children and their sessions, and its own, from before the
+	// workers. Nothing that workers start can be in one of these sessions.
+	before   map[int]bool
+	sessions map[int]bool
+
 	children chan os.Signal
 	done     chan struct{}
 	wg       sync.WaitGroup
@@ -33,7 +38,7 @@ type sweeper struct {
 
 // newSweeper returns a sweeper. With subreaper this process becomes one, adopts
 // orphaned descendants of the workers and reaps them when they end; only a
-// program that starts no children but by f may ask for it. keep leaves
+// program that starts no children but by f from now on may ask for it. keep leaves
 // everything alone that is not a worker. close ends it.
 func newSweeper(f *forker, subreaper, keep bool, log *slog.Logger) *sweeper {
 	s := &sweeper{log: log, forker: f, keep: keep, done: make(chan struct{})}
@@ -45,6 +50,16 @@ func newSweeper(f *forker, subreaper, keep bool, log *slog.Logger) *sweeper {
 		return s
 	}
 	s.subreaper = true
+	s.before, s.sessions = make(map[int]bool), make(map[int]bool)
+	if own, err := unix.Getsid(0); err == nil {
+		s.sessions[own] = true
+	}
+	for _, pid := range ownChildren() {
+		s.before[pid] = true
+		if stat, ok := readStat(pid); ok {
+			s.sessions[stat.session] = true
+		}
+	}
 	s.children = make(chan os.Signal, 1)
 	signal.Notify(s.children, unix.SIGCHLD)
 	s.wg.Go(s.reapStrays)
@@ -75,7 +90,8 @@ func (s *sweeper) reapStrays() {
 	}
 }
 
-// strays returns the children of this process that are no workers.
+// strays returns the children of this process that are neither workers nor from before
+// them: some may be none of the workers' all the same (see adopted).
 func (s *sweeper) strays() []int {
 	if !s.subreaper {
 		return nil
@@ -84,11 +100,19 @@ func (s *sweeper) strays() []int {
 	defer s.forker.mu.Unlock()
 	var strays []int
 	for _, pid := range ownChildren() {
-		if !s.forker.known[pid] {
+		if !s.forker.known[pid] && !s.before[pid] {
 			strays = append(strays, pid)
 		}
 	}
 	return strays
+}
+
+// adopted tells whether a process is this one's child because it descends from a
+// worker. Process 1 of a container gets the orphans of everybody in it, so there it
+// has to carry the marker, if there is one.
+func (s *sweeper) adopted(pid int, stat procStat) bool {
+	return s.subreaper && stat.parent == os.Getpid() && !s.before[pid] && !s.sessions[stat.session] &&
+		(s.marker == "" || os.Getpid() != 1)
 }
 
 // maxSweeps bounds how often a sweep looks again: what forks faster than it is
@@ -214,7 +238,7 @@ func (s *sweeper) left(groups []int) []*stray {
 		// Read after the descriptor was opened: if the number was given away in
 		// between, what is signalled is the old process, which is gone.
 		stat, ok := readStat(pid)
-		ours := slices.Contains(groups, stat.group) || s.subreaper && stat.parent == os.Getpid() || s.forker.group.has(pid) ||
+		ours := slices.Contains(groups, stat.group) || s.adopted(pid, stat) || s.forker.group.has(pid) ||
 			isMarked(strconv.Itoa(pid), s.marker)
 		if !ok || !ours || stat.state == 'Z' || stat.state == 'X' {
 			_ = pidfd.Close()
@@ -276,9 +300,10 @@ func groupMembers(groups []int) []int {
 
 // procStat is what we need of /proc/<pid>/stat.
 type procStat struct {
-	state  byte
-	parent int
-	group  int
+	state   byte
+	parent  int
+	group   int
+	session int
 }
 
 func readStat(pid int) (procStat, bool) {
@@ -292,12 +317,13 @@ func readStat(pid int) (procStat, bool) {
 // parseStat reads the fields behind the program's name, which may hold anything.
 func parseStat(text []byte) (procStat, bool) {
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(fields) < 3 {
+	if len(fields) < 4 {
 		return procStat{}, false
 	}
 	parent, err1 := strconv.Atoi(string(fields[1]))
 	group, err2 := strconv.Atoi(string(fields[2]))
-	return procStat{fields[0][0], parent, group}, err1 == nil && err2 == nil
+	session, err3 := strconv.Atoi(string(fields[3]))
+	return procStat{fields[0][0], parent, group, session}, err1 == nil && err2 == nil && err3 == nil
 }
 
 // ownChildren returns the children of all threads of this process.
