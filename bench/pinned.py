@@ -1,4 +1,4 @@
-"""Servers and clients as processes of their own, pinned to cores, for cases/store.py."""
+"""Servers and clients as processes of their own, pinned to cores."""
 
 from __future__ import annotations
 
@@ -103,27 +103,27 @@ class Place:
 
     def __init__(self) -> None:
         self._cores = sorted(os.sched_getaffinity(0))
-        self._server, self._clients = {self._cores[0]}, {self._cores[-1]}
+        self.server_cores, self.client_cores = {self._cores[0]}, {self._cores[-1]}
 
     def server(self, kind: str) -> Child:
         """Starts a server with an empty store. Its greeting is its port."""
         if kind == LIBUV:
             command = [sys.executable, "-c", _LIBUV_SERVER]
-            return Child(command, self._server, str(BUILD / "numeric_names.so"))
+            return Child(command, self.server_cores, str(BUILD / "numeric_names.so"))
         name = "echo" if kind == ECHO else "server"
-        return Child([str(BUILD / name)], self._server)
+        return Child([str(BUILD / name)], self.server_cores)
 
     def server_with_loops(self, loops: int) -> Child:
         """Ours with so many loops, on all cores; not on the clients' if there are enough."""
         cores = set(self._cores)
         if len(cores) > 2:
-            cores -= self._clients
+            cores -= self.client_cores
         return Child([str(BUILD / "server"), "-loops", str(loops)], cores)
 
     def clients(self, of: Child, mode: str, connections: int, value: int = 64) -> Child:
         """Starts load.c on a server; returns when all are connected."""
         words = [of.greeting, mode, str(connections), str(value)]
-        return Child([str(BUILD / "load"), *words], self._clients)
+        return Child([str(BUILD / "load"), *words], self.client_cores)
 
 
 def build() -> None:

@@ -19,7 +19,20 @@ from pathlib import Path
 
 import machine
 from backends import import_everything
-from cases import abi, durable, etcd, launch, load, loss, places, regroup, rendezvous, scale, store
+from cases import (
+    abi,
+    beset,
+    durable,
+    etcd,
+    launch,
+    load,
+    loss,
+    places,
+    regroup,
+    rendezvous,
+    scale,
+    store,
+)
 from isolation import isolate
 from processes import BenchError
 from result import Row, notes, table
@@ -34,6 +47,7 @@ CASES = [
     loss.NAME,
     regroup.NAME,
     scale.NAME,
+    beset.NAME,
     durable.NAME,
     launch.NAME,
     store.NAME,
@@ -98,6 +112,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if scale.NAME in args.only:
         say("thousands of nodes at one control plane")
         yield scale.measure(args.repeat)
+    if beset.NAME in args.only:
+        say("one control plane among bad clients")
+        yield beset.measure(args.repeat)
     if durable.NAME in args.only:
         say("storing what is promised")
         yield durable.measure(args.repeat)

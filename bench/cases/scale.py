@@ -87,8 +87,8 @@ def swarm_of(*args: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[tuple[psutil.Process, str]]:
-    """A control plane: its process and address."""
+def serving(*options: str, cores: set[int] | None = None) -> Iterator[tuple[psutil.Process, str]]:
+    """A control plane, on certain cores only if they are given: its process and address."""
     env = {k: v for k, v in os.environ.items() if k != "RALLYPOINT_TOKEN_FILE"}
     process = subprocess.Popen(
         [
@@ -103,6 +103,7 @@ def serving(*options: str) -> Iterator[tuple[psutil.Process, str]]:
         stdout=subprocess.PIPE,
         text=True,
         env=env,
+        preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
     )
     try:
         assert process.stdout is not None

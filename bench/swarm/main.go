@@ -7,6 +7,8 @@
 //	                             says "held", and ends after so long
 //	swarm add ADDR N ADDS        N nodes form a round, and each adds so often to a
 //	                             key of the agents, one after the other
+//	swarm probe ADDR             how long one good client waits: see probe
+//	swarm crowd ADDR SILENT SLOW DRIPS RATE   bad clients: see crowd
 package main
 
 import (
@@ -30,8 +32,14 @@ func main() {
 }
 
 func run(args []string) error {
+	if len(args) == 2 && args[0] == "probe" {
+		return probe(args[1])
+	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm add ADDR N ADDS")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm add ADDR N ADDS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
+	}
+	if len(args) == 6 && args[0] == "crowd" {
+		return crowdOf(args[1], args[2:])
 	}
 	n, err := strconv.Atoi(args[2])
 	if err != nil {

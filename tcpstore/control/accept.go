@@ -9,15 +9,16 @@ const (
 	// Pauses after a failed accept, which is nearly always for want of a
 	// descriptor, doubled each time.
 	firstAcceptPause = 5 * time.Millisecond
-	lastAcceptPause  = time.Second
+	lastAcceptPause  = 200 * time.Millisecond
 
 	// acceptSettled is how long accepting goes well before a failure is news again:
 	// at the limit of descriptors it fails after each connection.
 	acceptSettled = 10 * time.Second
 
 	// patienceWhenShort is how long a connection may take to say who it is while
-	// others wait for descriptors, and how often that is looked after.
-	patienceWhenShort = time.Second
+	// others wait for descriptors, shedEvery how often that is looked after.
+	patienceWhenShort = 500 * time.Millisecond
+	shedEvery         = 100 * time.Millisecond
 )
 
 // accept serves one listener until it is closed. It does nothing else, so that who
@@ -45,9 +46,11 @@ func (s *Server) accept(l net.Listener) {
 			s.log.Error("cannot accept a connection, trying on; those that are open are served", "address", l.Addr().String(), "error", err)
 		}
 		failed = s.clock.Now()
-		if failed.Sub(shed) >= patienceWhenShort {
+		if failed.Sub(shed) >= shedEvery {
 			shed = failed
-			s.shed()
+			if s.shed() {
+				pause = firstAcceptPause
+			}
 		}
 		select {
 		case <-time.After(pause):
@@ -78,8 +81,8 @@ func (s *Server) forgetPeer(p *peer) {
 }
 
 // shed ends connections that have not said who they are, so that those who wait
-// to be accepted need not wait until helloTimeout.
-func (s *Server) shed() {
+// to be accepted need not wait until helloTimeout; false if there are none.
+func (s *Server) shed() (any bool) {
 	now := s.clock.Now()
 	var silent []*peer
 	s.mu.Lock()
@@ -92,6 +95,8 @@ func (s *Server) shed() {
 	for _, p := range silent {
 		if unread(p.conn) == 0 {
 			p.out.cut(errShed)
+			any = true
 		}
 	}
+	return any
 }

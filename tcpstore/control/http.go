@@ -209,7 +209,7 @@ func headEnd(b []byte, seen int) int {
 func (h *httpPort) serve(conn net.Conn, head []byte, proven bool) error {
 	defer conn.Close()
 	p := &page{header: http.Header{}}
-	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
+	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), len(head)))
 	switch {
 	case err != nil:
 		p.fail(http.StatusBadRequest)
@@ -301,7 +301,7 @@ func (p *page) write(conn net.Conn) error {
 		Body: io.NopCloser(bytes.NewReader(p.body)), ContentLength: int64(len(p.body)), Close: true,
 	}
 	conn.SetWriteDeadline(time.Now().Add(httpTimeout))
-	out := bufio.NewWriter(conn)
+	out := bufio.NewWriterSize(conn, 512)
 	return errors.Join(response.Write(out), out.Flush())
 }
 

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -65,10 +66,14 @@ type peer struct {
 	told         uint64 // version of the last progress text
 }
 
+// readers are the buffers of connections that have ended: strangers come and go.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
+
 func newPeer(s *Server, conn net.Conn) *peer {
 	p := &peer{server: s, conn: conn, out: newOutbox(conn, maxUnsent), since: s.clock.Now()}
 	p.out.meters, p.out.uptime = &s.meters, s.running
-	p.frames.in = bufio.NewReaderSize(p, readBuffer)
+	p.frames.in = readers.Get().(*bufio.Reader)
+	p.frames.in.Reset(p)
 	return p
 }
 
@@ -91,6 +96,10 @@ func (p *peer) silence() time.Duration {
 // serve is the connection's whole life.
 func (p *peer) serve() {
 	defer p.server.forgetPeer(p)
+	defer func() {
+		p.frames.in.Reset(nil)
+		readers.Put(p.frames.in)
+	}()
 	p.silent = p.server.clock.AfterFunc(helloTimeout, func() { p.out.cut(errSilent) })
 	defer p.silent.Stop()
 	first, err := p.frames.in.Peek(1)

@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(serveIn); dir != "" {
 		serveUntilKilled(dir, os.Getenv(serveAt))
 	}
+	if descriptors := os.Getenv(serveWith); descriptors != "" {
+		serveCrowd(descriptors)
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+)
+
+const (
+	slowValue  = 4 << 10 // bytes of the value that slow readers get
+	slowGets   = 64      // gets sent at once
+	slowRead   = 1 << 10 // bytes a second that they read
+	slowBuffer = 4 << 10 // of the kernel, for what arrives
+)
+
+// crowdOf is crowd with its numbers as words.
+func crowdOf(addr string, words []string) error {
+	var n [4]int
+	for i, word := range words {
+		var err error
+		if n[i], err = strconv.Atoi(word); err != nil {
+			return err
+		}
+	}
+	if n[3] <= 0 {
+		return fmt.Errorf("a rate of %d", n[3])
+	}
+	return crowd(addr, n[0], n[1], n[2], n[3])
+}
+
+// crowd besets a control plane until the input ends. It says "ready" when everybody
+// is there. Who is cut off comes again. Silent ones connect, also anew, at no more
+// than a rate, in connections a second.
+func crowd(addr string, silent, slow, drips, rate int) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var there atomic.Int64
+	errs := make(chan error, 1)
+	fail := func(err error) {
+		select {
+		case errs <- err:
+		default:
+		}
+	}
+	turns := make(chan struct{})
+	go func() {
+		for began, n := time.Now(), 0; ; n++ {
+			time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate))))
+			turns <- struct{}{}
+		}
+	}()
+	for range silent {
+		go func() {
+			for first := true; ; first = false {
+				<-turns
+				conn, err := net.Dial("tcp", addr)
+				if err != nil {
+					fail(err)
+					return
+				}
+				if first {
+					there.Add(1)
+				}
+				_, _ = io.Copy(io.Discard, conn) // until it is closed
+				conn.Close()
+			}
+		}()
+	}
+	for i := range drips {
+		go func() {
+			for first := true; ; first = false {
+				if err := drip(addr, i, func() {
+					if first {
+						there.Add(1)
+					}
+				}); err != nil {
+					fail(err)
+					return
+				}
+			}
+		}()
+	}
+	for i := range slow {
+		go func() {
+			if err := readSlowly(ctx, addr, i, func() { there.Add(1) }); err != nil {
+				fail(err)
+			}
+		}()
+	}
+	for all := int64(silent + slow + drips); there.Load() < all; {
+		select {
+		case err := <-errs:
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return nil
+}
+
+// drip sends a byte a second until it is cut off: the beginning of our protocol, or
+// of HTTP's.
+func drip(addr string, i int, there func()) error {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	text := "\xd5RPT\x01\x01\x00\x00" + strings.Repeat("\x00", 100)
+	if i%2 == 1 {
+		text = "GET /healthz HTTP/1.1\r\nX: " + strings.Repeat("x", 100)
+	}
+	for at := range len(text) {
+		if _, err := conn.Write([]byte{text[at]}); err != nil {
+			break
+		}
+		if at == 0 {
+			there()
+		}
+		time.Sleep(time.Second)
+	}
+	return nil
+}
+
+// readSlowly has nodes, one after the other, each with a run of its own, that ask
+// for a key again and again. The answers come to them over a link that is slow,
+// until they are cut off.
+func readSlowly(ctx context.Context, addr string, i int, there func()) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	var fast atomic.Bool
+	go func() {
+		for {
+			node, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go relay(node, addr, &fast)
+		}
+	}()
+	told := false
+	for life := 0; ctx.Err() == nil; life++ {
+		fast.Store(true)
+		s, err := gather(ctx, l.Addr().String(), 1, fmt.Sprintf("slow-%d-%d-%d", os.Getpid(), i, life))
+		if err != nil {
+			return err
+		}
+		if _, err = s.join(ctx); err == nil {
+			_, err = s[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, slowValue)}}).Wait(ctx)
+		}
+		fast.Store(false)
+		for err == nil {
+			if !told {
+				told = true
+				there()
+			}
+			var calls []*rendezvous.Call
+			for range slowGets {
+				calls = append(calls, s[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}}))
+			}
+			for _, call := range calls {
+				if err == nil {
+					_, err = call.Wait(ctx)
+				}
+			}
+		}
+		s.leave()
+	}
+	return nil
+}
+
+// relay passes on what comes from the node at once, and what comes from the control
+// plane only slowly unless fast.
+func relay(node net.Conn, addr string, fast *atomic.Bool) {
+	defer node.Close()
+	narrow := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, slowBuffer) })
+	}}
+	server, err := narrow.Dial("tcp", addr)
+	if err != nil {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(server, node)
+		server.Close()
+	}()
+	defer server.Close()
+	buf := make([]byte, slowRead)
+	for {
+		if !fast.Load() {
+			time.Sleep(time.Second)
+		}
+		n, err := server.Read(buf)
+		if err != nil {
+			return
+		}
+		if _, err := node.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
