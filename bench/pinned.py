@@ -113,17 +113,21 @@ class Place:
         name = "echo" if kind == ECHO else "server"
         return Child([str(BUILD / name)], self.server_cores)
 
-    def server_with_loops(self, loops: int) -> Child:
+    @property
+    def cores(self) -> int:
+        return len(self._cores)
+
+    def server_with_loops(self, loops: int, clients: int = 1) -> Child:
         """Ours with so many loops, on all cores; not on the clients' if there are enough."""
-        cores = set(self._cores)
-        if len(cores) > 2:
-            cores -= self.client_cores
+        cores = set(self._cores if len(self._cores) <= 2 else self._cores[:-clients])
         return Child([str(BUILD / "server"), "-loops", str(loops)], cores)
 
-    def clients(self, of: Child, mode: str, connections: int, value: int = 64) -> Child:
-        """Starts load.c on a server; returns when all are connected."""
+    def clients(
+        self, of: Child, mode: str, connections: int, value: int = 64, number: int = 0
+    ) -> Child:
+        """Starts load.c on a server, by number on another core; returns when all are connected."""
         words = [of.greeting, mode, str(connections), str(value)]
-        return Child([str(BUILD / "load"), *words], self.client_cores)
+        return Child([str(BUILD / "load"), *words], {self._cores[-1 - number]})
 
 
 def build() -> None:
