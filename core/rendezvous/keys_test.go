@@ -1,6 +1,9 @@
 package rendezvous
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestKeyOperations(t *testing.T) {
 	r := newRig(t, -1)
@@ -96,5 +99,48 @@ func TestACanceledWaitIsAnsweredOnce(t *testing.T) {
 	r.key(n, KeySet, 0, "k", "v") // the rig fails if the wait is answered again
 	if r.key(n, KeyCancelWait, int64(wait), "").Result.(KeyResult).Ready {
 		t.Error("it was canceled twice")
+	}
+}
+
+// TestUnacknowledgedAnswersAreBounded: a node that asks on and acknowledges nothing
+// is lost before its answers take much memory, also if they were in a snapshot; one
+// that acknowledges gets as many as it likes.
+func TestUnacknowledgedAnswersAreBounded(t *testing.T) {
+	value := strings.Repeat("v", 1<<20)
+	for _, acknowledges := range []bool{false, true} {
+		r := newRig(t, -1)
+		n := r.group(policy(1, 1), "a")[0]
+		r.key(n, KeySet, 0, "k", value)
+		asked := 0
+		for ; asked < 2*maxAnswerBytes/len(value) && n.dropped == nil; asked++ {
+			req := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyGet, Keys: []string{"k"}}
+			req.Acked = 0
+			if acknowledges {
+				req.Acked = req.Number - 1
+			}
+			r.apply(req)
+			if asked == maxAnswerBytes/len(value)/2 {
+				m, err := Restore(r.m.Snapshot())
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.m = m
+			}
+		}
+		if lost := n.dropped != nil; lost == acknowledges {
+			t.Errorf("acknowledges: %v, lost: %v", acknowledges, lost)
+		}
+		if !acknowledges && asked > maxAnswerBytes/len(value)+2 {
+			t.Errorf("it is lost after %d answers of %d bytes", asked, len(value))
+		}
+		for _, n := range r.m.sessions {
+			held := 0
+			for _, reply := range n.answered {
+				held += reply.size()
+			}
+			if held != n.held || acknowledges && held > 2*len(value) {
+				t.Errorf("%d bytes are counted, %d are held", n.held, held)
+			}
+		}
 	}
 }

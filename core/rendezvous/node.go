@@ -23,6 +23,7 @@ type node struct {
 
 	acked    uint64              // answers up to this number have arrived
 	answered map[uint64]Reply    // answers that may not have arrived
+	held     int                 // bytes of keys and values in them
 	waits    map[uint64]*keyWait // pending key waits
 	linger   []uint64            // requests of Linger not answered yet
 	notice   Notice              // last one sent

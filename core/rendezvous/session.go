@@ -10,8 +10,9 @@ func (m *Machine) take(r Request) *node {
 	}
 	if r.Acked > n.acked {
 		n.acked = r.Acked
-		for number := range n.answered {
+		for number, reply := range n.answered {
 			if number <= r.Acked {
+				n.held -= reply.size()
 				delete(n.answered, number)
 			}
 		}
@@ -19,7 +20,7 @@ func (m *Machine) take(r Request) *node {
 	if r.Number <= n.acked {
 		return nil
 	}
-	if len(n.answered)+len(n.waits)+len(n.linger) >= maxAnswers {
+	if len(n.answered)+len(n.waits)+len(n.linger) >= maxAnswers || n.held > maxAnswerBytes {
 		m.lose(n, "lost: it does not acknowledge answers")
 		return nil
 	}
@@ -60,11 +61,33 @@ func (m *Machine) fail(n *node, number uint64, err *Error) {
 
 func (m *Machine) reply(n *node, r Reply) {
 	if m.sessions[n.session] == n {
-		n.answered[r.Number] = r
+		n.keep(r)
 	}
 	m.emit(r)
 }
 
-// maxAnswers bounds the answers kept for a node and owed to it; a well-behaved
-// one has a few.
-const maxAnswers = 1 << 14
+// keep keeps an answer until the node acknowledges it.
+func (n *node) keep(r Reply) {
+	n.held += r.size() - n.answered[r.Number].size()
+	n.answered[r.Number] = r
+}
+
+// size is how many bytes of keys and values a reply holds; the rest of it is small.
+func (r Reply) size() (bytes int) {
+	if result, ok := r.Result.(KeyResult); ok {
+		for _, value := range result.Values {
+			bytes += len(value)
+		}
+		for _, key := range result.Keys {
+			bytes += len(key)
+		}
+	}
+	return bytes
+}
+
+// Bounds of the answers kept for a node and owed to it; a well-behaved one has a
+// few. One that asks on without acknowledging any is lost.
+const (
+	maxAnswers     = 1 << 14
+	maxAnswerBytes = 64 << 20
+)

@@ -327,7 +327,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	for range openEach(u) {
 		u.Open()
 		number := u.Uint()
-		n.answered[number] = Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)}
+		n.keep(Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)})
 		u.Close()
 	}
 	for range openEach(u) {

@@ -75,6 +75,7 @@ func (r *run) judgeLeases() {
 			left = lease
 		case p.expiring: // and soon gone
 		case stuck > lease:
+			p.expiring = true
 			p.out.cut(errStuck)
 		case p.silence() <= lease:
 			p.suspect = false

@@ -183,13 +183,15 @@ func (o *outbox) cutLocked(cause error) {
 	o.room.Broadcast()
 }
 
-// awaitRoom waits until little is left to be sent, or nothing more will be.
-func (o *outbox) awaitRoom() {
+// awaitRoom waits until little is left to be sent, or nothing more will be, and
+// reports whether it had to.
+func (o *outbox) awaitRoom() (waited bool) {
 	o.mu.Lock()
-	for !o.closing && len(o.buf)+o.writing > maxBehind {
+	defer o.mu.Unlock()
+	for ; !o.closing && len(o.buf)+o.writing > maxBehind; waited = true {
 		o.room.Wait()
 	}
-	o.mu.Unlock()
+	return waited
 }
 
 // stuck returns for how long the peer has not taken what is being written; 0 if

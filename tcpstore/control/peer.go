@@ -61,7 +61,7 @@ type peer struct {
 
 	// Under run.mu.
 	suspect      bool
-	expiring     bool // its lease has run out, which is not applied yet
+	expiring     bool // its lease has run out, or it was cut off, which is not applied yet
 	waitingSince time.Time
 	told         uint64 // version of the last progress text
 }
@@ -377,7 +377,9 @@ func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
 // while the node does not read what it has been answered.
 func (p *peer) readFrames() error {
 	for {
-		p.out.awaitRoom()
+		if p.out.awaitRoom() {
+			p.hear() // nobody listened meanwhile
+		}
 		f, err := p.frames.nextFrame(maxFrame)
 		if err != nil {
 			return err

@@ -93,7 +93,7 @@ func refusalOfHello(c rendezvous.Code) refusal {
 // note counts a refusal and reports whether it is to be logged. Who has said which
 // node it is counts as another peer than its host.
 func (s *Server) note(why refusal, from net.Addr, node string) bool {
-	s.meters.refused[why].Add(1)
+	defer s.meters.refused[why].Add(1)
 	peer := addrOf(from)
 	if peer == "" {
 		peer = from.String()
