@@ -173,14 +173,17 @@ func (p *Plane) say(what any) bool {
 	}
 }
 
-// known reports whether a state of affairs needs no telling: that all is well.
+// known reports whether a state of affairs needs no telling: that all is well, as was
+// said last.
 func (p *Plane) known(b broken) bool {
-	if b.err != nil {
-		return p.life.Err() != nil // what fails because it ends is no trouble
+	if b.err != nil && p.life.Err() != nil {
+		return true // what fails because it ends is no trouble
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.fold.troubles[b.op] == nil
+	was := p.failing[b.op]
+	p.failing[b.op] = b.err != nil
+	return !was && b.err == nil
 }
 
 func wake(c chan struct{}) {

@@ -53,6 +53,7 @@ type Plane struct {
 	epoch   uint64               // counts the times that queue was made anew
 	final   *rendezvous.Error
 	closing bool
+	failing map[string]bool // what of the goroutines that do I/O was said last
 
 	incarnation uint64
 }
@@ -68,8 +69,8 @@ func New(p rendezvous.Params, obs rendezvous.Observer, shared Log, log *slog.Log
 	pl := &Plane{
 		params: p, obs: obs, log: log, shared: shared,
 		node: p.NodeID, incarnation: p.Incarnation, session: newSession(),
-		welcome: make(chan struct{}),
-		in:      make(chan any), more: make(chan struct{}, 1), saving: make(chan Snapshot, 1), greeted: make(chan struct{}, 1),
+		welcome: make(chan struct{}), failing: map[string]bool{},
+		in: make(chan any), more: make(chan struct{}, 1), saving: make(chan Snapshot, 1), greeted: make(chan struct{}, 1),
 	}
 	if pl.node == "" {
 		pl.node = "node-" + rand.Text()[:12]
@@ -243,9 +244,9 @@ func (p *Plane) Close(ctx context.Context) error {
 	part := p.final == nil && p.fold != nil && p.fold.greeted && len(p.fold.troubles) == 0
 	p.mu.Unlock()
 	p.fail(errPlaneClosed)
-	p.work.Wait()
-	p.connecting.Lock()
+	p.connecting.Lock() // Connect begins nothing any more
 	defer p.connecting.Unlock()
+	p.work.Wait()
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	if part {

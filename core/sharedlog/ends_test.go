@@ -1,0 +1,87 @@
+package sharedlog
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// TestRecoveryIsToldAfterLoss: that a log works again is told although the news that it
+// did not has been handed over only and is not taken up yet.
+func TestRecoveryIsToldAfterLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := New(params("a", 1, 1), nobody{}, &memoryLog{m: newMemory()}, nil)
+		p.fold = newFold(p)
+		for _, err := range []error{errors.New("down"), nil} {
+			go p.say(broken{"append", err, false})
+			synctest.Wait()
+			select {
+			case got := <-p.in:
+				if b, ok := got.(broken); !ok || b.err != err {
+					t.Errorf("told %v", got)
+				}
+			default:
+				t.Errorf("not told: %v", err)
+			}
+		}
+		go p.say(broken{"append", nil, false}) // all goes on well: nobody needs to hear of it
+		synctest.Wait()
+		select {
+		case got := <-p.in:
+			t.Errorf("told %v", got)
+		default:
+		}
+	})
+}
+
+// slowLog is a log that is slow to show a sign of life and to be read.
+type slowLog struct {
+	*memoryLog
+	beat, read chan struct{} // closed to let it go on
+	closed     chan struct{}
+}
+
+func (l *slowLog) Beat(context.Context, rendezvous.SessionID, time.Duration) error {
+	<-l.beat
+	return nil
+}
+
+func (l *slowLog) Latest(context.Context) (Snapshot, error) {
+	<-l.read
+	return Snapshot{}, nil
+}
+
+func (l *slowLog) Close(context.Context) error {
+	close(l.closed)
+	return nil
+}
+
+// TestCloseDuringConnect waits also for what Connect begins meanwhile.
+func TestCloseDuringConnect(t *testing.T) {
+	l := &slowLog{&memoryLog{m: newMemory()}, make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	p := New(params("a", 1, 1), nobody{}, l, nil)
+	connected, closed := make(chan error, 1), make(chan error, 1)
+	go func() { connected <- p.Connect(t.Context()) }()
+	for p.connecting.TryLock() { // until Connect has it
+		p.connecting.Unlock()
+	}
+	go func() { closed <- p.Close(t.Context()) }()
+	<-p.life.Done()
+	close(l.beat)
+	if err := <-connected; !errors.Is(err, rendezvous.ErrCanceled) {
+		t.Errorf("connecting ended with %v", err)
+	}
+	select {
+	case <-l.closed:
+		t.Error("the log was closed while it was read")
+	case <-time.After(100 * time.Millisecond): // it cannot be awaited that nothing happens
+	}
+	close(l.read)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
