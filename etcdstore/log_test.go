@@ -163,7 +163,9 @@ func TestLogSnapshots(t *testing.T) {
 			if size > partSize {
 				parts = (size + partSize - 1) / partSize
 			}
-			equal(t, len(left), 1+1+parts+1+3) // gen, snap, parts, "after", three signs
+			// The nodes' signs, of which some may have run out, do not count.
+			left = slices.DeleteFunc(left, func(kv keyValue) bool { return strings.HasPrefix(kv.key, a.root+keySigns) })
+			equal(t, len(left), 1+1+parts+1) // gen, snap, parts, "after"
 		})
 	}
 }
