@@ -642,10 +642,10 @@ def wait(name: str, *args: Any) -> None:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """A timeout for the library; None is none. Never 0, which means not to try."""
-    if seconds is None:
+    """A timeout for the library; None and infinity are none. Never 0: not to try."""
+    if seconds is None or seconds == float("inf"):
         return FOREVER
-    return max(1, min(round(seconds * 1000), 2**62))
+    return max(1, round(min(seconds, 2**52) * 1000))
 
 
 def text(value: str | None) -> bytes | None:

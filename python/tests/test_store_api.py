@@ -339,6 +339,16 @@ def test_gloo(server: StoreServer) -> None:
 
 
 class TestErrors:
+    def test_endless_timeout(self) -> None:
+        """Infinity is no limit, as nothing else of that size is one."""
+        with rallypoint.HashStore() as store:
+            store.set("key", "value", timeout=float("inf"))
+            assert store.get("key", timeout=1e300) == b"value"
+            store.timeout = float("inf")
+            assert store.get("key") == b"value"
+            with pytest.raises(ValueError):
+                store.get("key", timeout=float("nan"))
+
     def test_nobody_listens(self) -> None:
         with StoreServer("127.0.0.1") as gone:
             port = gone.port
