@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"os/signal"
@@ -13,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/backend"
 	"rallypoint/core/agent"
@@ -44,6 +47,7 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 	if err != nil {
 		return complain(stderr, err, exitUsage)
 	}
+	keepDescriptors()
 	log := newAgentLog(stderr, environ(env).get("LOGLEVEL"), c.meeting.params.Max > 1)
 	interpreter := defaultInterpreter(env)
 	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
@@ -88,6 +92,10 @@ func (c *runConfig) run(ctx context.Context, log *slog.Logger, stderr io.Writer)
 
 // nameProcess gives the process the name that torchrun has in ps and top (A17).
 func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte("pt_elastic"), 0) }
+
+// keepDescriptors keeps what this process was started with, beyond the standard streams,
+// from the workers. Linux before 5.11 does not know how; nothing is said of that.
+func keepDescriptors() { _ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) }
 
 // surviveBrokenPipes lets a reader of our output go away without ending the job,
 // until the function that it returns is called. SIGPIPE is caught and not ignored:
