@@ -185,6 +185,19 @@ func TestRdzvEvents(t *testing.T) {
 	}
 }
 
+// TestRdzvEventOfShutdownThatFails has the state FAILED.
+func TestRdzvEventOfShutdownThatFails(t *testing.T) {
+	s := newStage(t, 1, "exit 0")
+	s.rdzv.stubborn = rendezvous.ErrConnection
+	sink := &heard{}
+	s.spec.RdzvEvents = sink
+	_ = s.run()
+	all, _ := sink.rdzvEvents(t)
+	if e := all[len(all)-1]; e.NodeState != nodeFailed || e.ErrorTrace == "" || !strings.HasSuffix(e.Message, "due to an error of type RendezvousConnectionError.") {
+		t.Errorf("event %+v", e)
+	}
+}
+
 // TestRdzvEventsOfErrors name torch's class.
 func TestRdzvEventsOfErrors(t *testing.T) {
 	for _, test := range []struct {
