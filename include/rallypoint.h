@@ -757,9 +757,8 @@ enum rp_agent_flag {
                                   that has no other children */
     RP_AGENT_KEEP_DAEMONS = 16, /* leave alone what the workers started and left behind */
     RP_AGENT_EVENTS = 32,       /* write torch's events to standard error, a JSON a line */
-    RP_AGENT_RDZV_EVENTS = 64,  /* events_fd: also torch's events of the rendezvous, which have a
-                                  "node_state" */
-    RP_AGENT_METRICS = 128      /* events_fd: also torch's metrics, which have a "group_name" */
+    RP_AGENT_RDZV_EVENTS = 64,  /* events_fd: also those of the rendezvous ("node_state") */
+    RP_AGENT_METRICS = 128      /* events_fd: also torch's metrics ("group_name") */
 };
 
 /*
