@@ -168,10 +168,11 @@ func answer(w http.ResponseWriter, code int, contentType string, body []byte) {
 // beginning.
 func readHead(in *bufio.Reader) ([]byte, error) {
 	for seen := 0; ; {
-		head, err := in.Peek(in.Buffered())
+		head, _ := in.Peek(in.Buffered()) // which is there
 		if end := headEnd(head, seen); end > 0 {
 			return head[:end], nil
 		}
+		var err error
 		switch seen = len(head); {
 		case seen < in.Size():
 			_, err = in.Peek(seen + 1)
