@@ -342,7 +342,7 @@ test-run-long: $(VENV_STAMP)  ## rallypoint run beside torchrun itself; chaos
 	$(call say,recording torchrun)
 	@rm -rf build/torchrun; $(BIN)/python core/agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
 	$(call say,go test: rallypoint run beside torchrun; chaos)
-	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=1000 $(GO) test -race -count=1 -timeout 15m ./core/cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
+	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(GO) test -race -count=1 -timeout 15m ./core/cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
 
 .PHONY: test-python-long
 test-python-long: .venv/.wheel $(ETCD)  ## pytest -m long
