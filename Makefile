@@ -23,6 +23,7 @@ export UV_PYTHON_DOWNLOADS := never
 UV := .tools/uv/bin/uv
 STATICCHECK := .tools/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 ETCD = .tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum)/etcd
+ETCD_3_5 = .tools/etcd3.5-$(call hash,requirements/etcd-3.5/go.mod requirements/etcd-3.5/go.sum)/etcd
 BIN := .venv/bin
 
 # A recipe line that takes longer than a second is announced by one line.
@@ -259,6 +260,10 @@ $(ETCD):
 	$(call say,building $@)
 	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
 
+$(ETCD_3_5):
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd-3.5 -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
+
 test-go test-c test-asan test-valgrind test-install test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
 
 .PHONY: test-go
@@ -325,7 +330,7 @@ test-python: .venv/.wheel build/rallypoint $(ETCD)  ## pytest against the instal
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: fuzz test-go-long test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long: fuzz test-go-long test-etcd-versions test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
 
 # More kills and more runs, and the control plane's tests with a disk below.
 .PHONY: test-go-long
@@ -334,6 +339,18 @@ test-go-long:  ## Long tests of the control plane; the same tests durably
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./tcpstore/control
 	@CGO_ENABLED=1 RALLYPOINT_TEST_DURABLY=1 $(GO) test -race -count=1 -timeout 10m ./tcpstore/control
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./core/rendezvous -run TestPromises -rapid.checks=5000 -rapid.steps=100
+
+# The tests that need an etcd, with others than the one of the quick tests: 3.5, and the
+# distribution's, of which those run a few already. A version that is tested takes the
+# place of the etcd that RALLYPOINT_TEST_ETCD names.
+.PHONY: test-etcd-versions
+test-etcd-versions: .venv/.wheel build/rallypoint $(ETCD_3_5)  ## Everything about etcd with the distribution's etcd and with 3.5
+	@others="$(CURDIR)/$(ETCD_3_5)"; if own=$$(command -v etcd); then others="$$own $$others"; else \
+	echo "skipped: the distribution's etcd, which is not installed (Debian: etcd-server)" >&2; fi; \
+	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./etcdstore; \
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./backend -run '/^etcd$$'; \
+	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/test_launch.py python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
 
 # `rallypoint run` against torchrun itself, not its recordings, and two minutes of
 # killing and stopping.

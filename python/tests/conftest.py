@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,24 +25,37 @@ def server() -> Iterator[StoreServer]:
         yield running
 
 
+@contextmanager
+def etcd_of(binary: str) -> Iterator[EtcdServer]:
+    """An etcd that runs this program."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHELASTIC_ETCD_BINARY_PATH", binary)
+        server = EtcdServer()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
+
+
 @pytest.fixture(scope="session")
 def etcd() -> Iterator[EtcdServer]:
     """A real etcd, which `make test-python` builds and names."""
     binary = os.environ.get("RALLYPOINT_TEST_ETCD")
     if not binary:
         pytest.skip("RALLYPOINT_TEST_ETCD names no etcd; make test-python builds one and does")
-    before = os.environ.get("TORCHELASTIC_ETCD_BINARY_PATH")
-    os.environ["TORCHELASTIC_ETCD_BINARY_PATH"] = binary
-    server = EtcdServer()
-    try:
-        server.start()
+    with etcd_of(binary) as server:
         yield server
-    finally:
-        server.stop()
-        if before is None:
-            del os.environ["TORCHELASTIC_ETCD_BINARY_PATH"]
-        else:
-            os.environ["TORCHELASTIC_ETCD_BINARY_PATH"] = before
+
+
+@pytest.fixture(scope="session")
+def distributions_etcd() -> Iterator[EtcdServer]:
+    """The etcd that the distribution packages: an older one."""
+    binary = shutil.which("etcd")
+    if not binary:
+        pytest.skip("the distribution's etcd is not installed (Debian: etcd-server)")
+    with etcd_of(binary) as server:
+        yield server
 
 
 @pytest.fixture

@@ -29,7 +29,14 @@ def prefix(request: pytest.FixtureRequest) -> str:
     return f"/test/{request.node.name}"
 
 
-def test_store_without_torch(etcd: EtcdServer, prefix: str) -> None:
+@pytest.fixture(params=["etcd", "distributions_etcd"])
+def each_etcd(request: pytest.FixtureRequest) -> EtcdServer:
+    server: EtcdServer = request.getfixturevalue(request.param)
+    return server
+
+
+def test_store_without_torch(each_etcd: EtcdServer, prefix: str) -> None:
+    etcd = each_etcd
     with connect_etcd("etcd://" + etcd.get_endpoint(), prefix, 20) as store:
         store.set("k", "v")
         assert store.get("k") == b"v"
@@ -46,7 +53,8 @@ def test_store_without_torch(etcd: EtcdServer, prefix: str) -> None:
         assert store.check([])
 
 
-def test_torch_store(etcd: EtcdServer, prefix: str) -> None:
+def test_torch_store(each_etcd: EtcdServer, prefix: str) -> None:
+    etcd = each_etcd
     torch = pytest.importorskip("torch")
     from rallypoint import EtcdStore
 
