@@ -164,7 +164,7 @@ func (j *Judge) judgeErrors() {
 			continue
 		}
 		for _, word := range j.mustSay(f) {
-			if !strings.Contains(f.err.Text, word) {
+			if !strings.Contains(f.err.Text, r.Printable(word)) {
 				j.breach(11, "an error of code %d does not say %q: %q", f.err.Code, word, f.err.Text)
 			}
 		}

@@ -63,6 +63,12 @@ func (j *Judge) hello(h r.Hello, effects []r.Effect) {
 		}
 		return
 	}
+	if r.Printable(h.Node) != h.Node {
+		if refused == nil {
+			j.breach(11, "a node was taken whose name %q cannot be shown", h.Node)
+		}
+		return
+	}
 	if j.ended() && len(j.nodes()) == 0 && !j.seen[h.Node] {
 		j.forget()
 	}
