@@ -46,9 +46,19 @@ type chaos struct {
 // TestChaos kills and stops agents, workers and the control plane of a job of three
 // nodes at random moments. The job goes on each time; in the end what the control
 // plane has recorded keeps the promises (core/promises says how each is judged),
-// and nothing of the job is left but the log of each attempt.
+// and nothing of the job is left but the log of each attempt. A control plane that is
+// killed goes on from its data directory, or from what the agents bring back.
 func TestChaos(t *testing.T) {
 	t.Parallel()
+	for name, options := range map[string][]string{"durable": {"--data-dir", "data"}, "in memory": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testChaos(t, options)
+		})
+	}
+}
+
+func testChaos(t *testing.T, options []string) {
 	duration := 20 * time.Second
 	if text := os.Getenv(envChaos); text != "" {
 		var err error
@@ -66,7 +76,7 @@ func TestChaos(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.serve = &serverProcess{args: []string{"serve", "--listen", c.endpoint, "--data-dir", c.dir + "/data", "--record", c.dir + "/history"}}
+	c.serve = &serverProcess{dir: c.dir, args: append([]string{"serve", "--listen", c.endpoint, "--record", "history"}, options...)}
 	if err := c.serve.start(); err != nil {
 		t.Fatal(err)
 	}

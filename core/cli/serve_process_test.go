@@ -21,6 +21,7 @@ import (
 // serverProcess is `rallypoint serve` in a process of its own.
 type serverProcess struct {
 	args   []string
+	dir    string // to run in; "": this one
 	cmd    *exec.Cmd
 	addr   string
 	stderr *strings.Builder
@@ -30,6 +31,7 @@ func (s *serverProcess) start() error {
 	s.stderr = &strings.Builder{}
 	s.cmd = exec.Command(os.Args[0], s.args...)
 	s.cmd.Env = append(os.Environ(), asCommand+"=1")
+	s.cmd.Dir = s.dir
 	s.cmd.Stderr = s.stderr
 	out, err := s.cmd.StdoutPipe()
 	if err == nil {
