@@ -91,7 +91,7 @@ func says(text string) func([]r.Effect) []r.Effect {
 	}
 }
 
-func place1(s string, number uint64, o r.Outcome) r.Effect {
+func placed(s string, number uint64, o r.Outcome) r.Effect {
 	return r.Reply{Session: r.SessionID(s), Number: number, Result: o}
 }
 
@@ -134,9 +134,9 @@ var mutants = []struct {
 	{3, "the store is not the one of rank 0", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.StoreAddr = "10.0.0.2" }))},
 	{3, "members disagree about the host", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.HostRank = 1 }))},
 	{4, "an outcome for a node that is not there", life, effects(10, func([]r.Effect) []r.Effect {
-		return []r.Effect{place1("s3", 1, r.Outcome{Generation: "g", Round: 1, Rank: 2, World: 3})}
+		return []r.Effect{placed("s3", 1, r.Outcome{Generation: "g", Round: 1, Rank: 2, World: 3})}
 	})},
-	{4, "an outcome without a join", life, effects(8, with(place1("s2", 7, r.Outcome{Generation: "g", Round: 1, Rank: 1, World: 2})))},
+	{4, "an outcome without a join", life, effects(8, with(placed("s2", 7, r.Outcome{Generation: "g", Round: 1, Rank: 1, World: 2})))},
 	{4, "a node that waits is left out though there is room", life, effects(16, func(list []r.Effect) []r.Effect {
 		return outcome(func(_ r.SessionID, o *r.Outcome) { o.World = 2 })(without[r.Reply]("s3")(list))
 	})},
@@ -164,7 +164,7 @@ var mutants = []struct {
 			o := r.Outcome{Generation: "g", Round: 2, World: 3, HostRank: -1, StoreAddr: "10.0.0.2", StorePort: 1015}
 			one, two := o, o
 			one.Rank, two.Rank = 1, 2
-			return []r.Effect{place1("s2", 3, one), place1("s3", 1, o), place1("s4", 1, two)}
+			return []r.Effect{placed("s2", 3, one), placed("s3", 1, o), placed("s4", 1, two)}
 		})(records)
 	}},
 	{6, "a regroup is overdue", life, effects(16, nothing)},
@@ -190,7 +190,7 @@ var mutants = []struct {
 	{8, "all stop after a success", life, effects(36, each(func(e r.Notify) r.Effect { e.Notice.Waiting = 1; return e }))},
 	{8, "a failure does not stop all", failing, effects(15, nothing)},
 	{8, "a round after a finish", failing, effects(10, func([]r.Effect) []r.Effect {
-		return []r.Effect{place1("s3", 2, r.Outcome{Generation: "g", Round: 2, World: 1, HostRank: -1, StoreAddr: "10.0.0.3", StorePort: 1010})}
+		return []r.Effect{placed("s3", 2, r.Outcome{Generation: "g", Round: 2, World: 1, HostRank: -1, StoreAddr: "10.0.0.3", StorePort: 1010})}
 	})},
 	{8, "a member waits for a regroup that cannot be", failing, effects(10, nothing)},
 	{9, "the end is not announced", life, effects(36, without[r.Notify]("s2"))},
