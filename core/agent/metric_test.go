@@ -109,6 +109,23 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestFlakiness is the share of the budget that a run has used.
+func TestFlakiness(t *testing.T) {
+	for _, test := range []struct {
+		budget, left int
+		failed       bool
+		want         int64
+	}{{10, 10, false, 0}, {10, 3, false, 63}, {10, 0, false, 90}, {0, 0, false, 0}, {10, 3, true, 100}, {0, 0, true, 100}} {
+		sink := &heard{}
+		a := &Agent{spec: Spec{Role: "r", MaxRestarts: test.budget, Metrics: sink}, restarts: test.budget - test.left}
+		a.measureResult(test.failed)
+		var m metric
+		if err := json.Unmarshal(sink.texts[0], &m); err != nil || m.Name != "workers.r.flakiness" || m.Value != test.want {
+			t.Errorf("%d of %d left, failed %v: %s, want %d", test.left, test.budget, test.failed, sink.texts[0], test.want)
+		}
+	}
+}
+
 // TestMetricsOfRunningWorkers come at each monitor interval, and a regroup is a restart.
 func TestMetricsOfRunningWorkers(t *testing.T) {
 	s := newStage(t, 1, "[ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")

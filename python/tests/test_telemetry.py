@@ -24,7 +24,11 @@ from torch.distributed.elastic.events import handlers
 from torch.distributed.elastic.metrics import api as metrics_api
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import RendezvousParameters, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousError,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry
 from torch.distributed.launcher import api as launcher
 
@@ -352,6 +356,30 @@ def test_rdzv_events_of_errors(records: Records) -> None:
     with pytest.raises(ValueError):
         create_handler(RendezvousParameters("rallypoint", endpoint, "job", 1, 1, join_timeout="x"))
     assert records.steps()[4:] == ["create_handler FAILED"]
+
+
+def test_rdzv_events_of_closing_that_fails(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no control plane that could be told."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    handler = create_handler(
+        RendezvousParameters("rallypoint", endpoint, "job", 1, 1, is_host=0, close_timeout=1)
+    )
+    with pytest.raises(RendezvousError):
+        handler.set_closed()
+    assert records.steps() == ["create_handler INIT", "set_closed FAILED"]
+
+    def shutdown(*_: object) -> None:
+        raise rallypoint.ConnectionFailedError("nobody answers", rallypoint.Code.CONNECTION)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(handler._member, "shutdown", shutdown)
+        assert handler.shutdown() is False
+    assert records.steps()[2:] == ["shutdown FAILED"]
+    assert records.events[2]["message"].endswith("error of type RendezvousConnectionError.")
+    assert "nobody answers" in records.events[2]["error_trace"]
+    handler._member.shutdown()
 
 
 def test_handler_of_rdzv_events_that_fails(
