@@ -248,7 +248,23 @@ func grounds(ev r.Event, s *session, grace bool) bool {
 		return ev.Node == s.node && ev.Incarnation > s.incarnation
 	}
 	q, ok := requestOf(ev)
-	return ok && q.Session == s.id && len(s.asked) > 1<<12 // it does not acknowledge answers
+	return ok && q.Session == s.id && (len(s.asked) > 1<<12 || s.held() > 1<<25) // it does not acknowledge answers
+}
+
+// held is how many bytes of keys and values the answers have that the session has
+// not acknowledged.
+func (s *session) held() (bytes int) {
+	for _, answer := range s.answers {
+		if result, ok := answer.Result.(r.KeyResult); ok {
+			for _, value := range result.Values {
+				bytes += len(value)
+			}
+			for _, key := range result.Keys {
+				bytes += len(key)
+			}
+		}
+	}
+	return bytes
 }
 
 func (j *Judge) join(ev r.Join, effects []r.Effect) {
