@@ -330,7 +330,7 @@ test-python: .venv/.wheel build/rallypoint $(ETCD)  ## pytest against the instal
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: fuzz test-go-long test-etcd-versions test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long: fuzz test-go-long test-etcd-versions test-mounts test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
 
 # More kills and more runs, and the control plane's tests with a disk below.
 .PHONY: test-go-long
@@ -351,6 +351,15 @@ test-etcd-versions: .venv/.wheel build/rallypoint $(ETCD_3_5)  ## Everything abo
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./etcdstore; \
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./backend -run '/^etcd$$'; \
 	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/test_launch.py python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
+
+# Everything about files on a file system that other processes see by another mount.
+.PHONY: test-mounts
+test-mounts: .venv/.wheel build/rallypoint  ## FileStore and shared directories over two FUSE mounts of one folder
+	$(call say,go test and pytest over two mounts)
+	@over=filestore/testdata/two-mounts; $$over true || { [ $$? = 77 ]; exit 0; }; \
+	CGO_ENABLED=1 $$over $(GO) test -race -count=1 -timeout 5m ./filestore; \
+	CGO_ENABLED=1 $$over $(GO) test -race -count=1 -timeout 5m ./backend -run '/file$$|TestFile'; \
+	$$over $(BIN)/python -m pytest python/tests/torchrun/test_promises.py -k file $(PYTEST_ARGS)
 
 # `rallypoint run` against torchrun itself, not its recordings, and two minutes of
 # killing and stopping.

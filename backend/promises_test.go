@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,7 +44,15 @@ var meetings = []meeting{
 		return at(l.Addr().String())
 	}},
 	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
-		return at("file://" + t.TempDir())
+		dir := t.TempDir()
+		here, there := at("file://"+dir), at("file://"+elsewhere(dir))
+		var opened atomic.Int64
+		return func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+			if opened.Add(1)%2 == 0 {
+				return there(p, log)
+			}
+			return here(p, log)
+		}
 	}},
 	{"remote file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
 		dir := t.TempDir()
@@ -61,6 +71,16 @@ var meetings = []meeting{
 			return OpenBlob(p, v, log)
 		}
 	}},
+}
+
+// elsewhere is the folder as another machine finds it: by another mount, if the variable
+// RALLYPOINT_TEST_ELSEWHERE says FOLDER=OTHER (filestore/testdata/two-mounts).
+func elsewhere(dir string) string {
+	here, there, ok := strings.Cut(os.Getenv("RALLYPOINT_TEST_ELSEWHERE"), "=")
+	if rest, below := strings.CutPrefix(dir, here+"/"); ok && below {
+		return there + "/" + rest
+	}
+	return dir
 }
 
 func at(endpoint string) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {

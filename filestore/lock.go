@@ -14,8 +14,9 @@ import (
 // A lock is tried for, never waited for in the kernel, where nothing but a signal
 // could end the wait. A section under the lock takes microseconds: tries come in
 // bursts, to meet a moment between two sections, and the bursts get rare behind a
-// holder that hangs. Stock processes wait in the kernel's queue and come first:
-// while several of them write without a pause, a lock is had late.
+// holder that hangs. Stock processes wait in the kernel, which does not hand the lock
+// over but wakes them to try again: the moment until they do is there for us, too
+// (doc.go, "Beside stock writers").
 const (
 	lockBurst   = 64
 	lockWaitMin = 10 * time.Microsecond

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -393,6 +394,7 @@ func TestLogRefuses(t *testing.T) {
 
 func TestLogRemovedUnderItsNodes(t *testing.T) {
 	dir := t.TempDir()
+	needsRemoval(t, dir)
 	l := openLog(t, dir, nil)
 	waiting := make(chan error)
 	go func() {
@@ -465,11 +467,17 @@ func playAppend(dir, name string) error {
 func TestLogWritersAreKilled(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openLog(t, dir, nil), openLog(t, dir, &Options{Remote: true})
+	var behind atomic.Bool // a reader was too slow, and went on from a snapshot
 	read := func(l *Log, out *[]string) func() {
 		return func() {
 			var after uint64
 			for {
 				got, err := l.Next(within(t, logPatience), after)
+				if errors.Is(err, sharedlog.ErrCompacted) {
+					behind.Store(true)
+					after = must(l.Latest(within(t, logPatience)))(t).Index
+					continue
+				}
 				if err != nil {
 					t.Error(err)
 					return
@@ -494,7 +502,7 @@ func TestLogWritersAreKilled(t *testing.T) {
 		writers.Go(func() {
 			for life := range 6 {
 				name := fmt.Sprintf("w%d.%d", w, life)
-				cmd := exec.Command(os.Args[0], dir, name)
+				cmd := exec.Command(os.Args[0], elsewhere(dir), name)
 				cmd.Env = append(os.Environ(), roleVariable+"=append")
 				cmd.Stderr = os.Stderr
 				out := must(cmd.StdoutPipe())(t)
@@ -523,20 +531,22 @@ func TestLogWritersAreKilled(t *testing.T) {
 	writers.Wait()
 	appendTexts(t, a, "end")
 	readers.Wait()
-	if !slices.Equal(seenA, seenB) {
+	if behind.Load() {
+		t.Log("a reader fell behind: not all entries can be accounted for")
+	} else if !slices.Equal(seenA, seenB) {
 		t.Errorf("two readers read different logs: %d and %d entries", len(seenA), len(seenB))
 	}
 	next := map[string]int{}
 	for _, text := range seenA {
 		var name string
 		var i int
-		if _, err := fmt.Sscan(text, &name, &i); err != nil || i != next[name] {
+		if _, err := fmt.Sscan(text, &name, &i); err != nil || i < next[name] || i > next[name] && !behind.Load() {
 			t.Fatalf("%.40q where number %d of %s is next: %v", text, next[name], name, err)
 		}
-		next[name]++
+		next[name] = i + 1
 	}
 	for name, last := range acked {
-		if got := next[name]; got <= last || got > last+2 {
+		if got := next[name]; got <= last && !behind.Load() || got > last+2 {
 			t.Errorf("%s has %d entries, %d were acknowledged", name, got, last+1)
 		}
 	}

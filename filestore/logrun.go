@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -250,7 +251,8 @@ func (l *Log) beginGeneration(run *file) error {
 	return err
 }
 
-// clear removes the files of the run's directory but one.
+// clear removes the files of the run's directory but one, and but those that the file
+// system itself keeps there (EBUSY): removed ones that somebody has open.
 func (l *Log) clear(but string) error {
 	names, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -258,7 +260,7 @@ func (l *Log) clear(but string) error {
 	}
 	for _, n := range names {
 		if n.Name() != but {
-			if err := unix.Unlink(filepath.Join(l.dir, n.Name())); err != nil && err != unix.ENOENT && err != unix.EISDIR {
+			if err := unix.Unlink(filepath.Join(l.dir, n.Name())); err != nil && err != unix.ENOENT && err != unix.EISDIR && err != unix.EBUSY {
 				return err
 			}
 		}
@@ -276,22 +278,51 @@ func (l *Log) leave(ctx context.Context) error {
 		}
 		return err
 	}
-	defer run.close()
+	removed, err := l.removeIfLast(run)
+	run.close()
+	if removed {
+		l.removeDir(ctx)
+	}
+	return err
+}
+
+// How long the file system is waited for until it lets go of files that are closed.
+const (
+	removeTries = 20
+	removePause = 5 * time.Millisecond
+)
+
+// removeDir removes the run's directory when nobody of this node has a file in it open:
+// NFS and FUSE keep a removed file that is open in its directory, under another name, and
+// FUSE learns only by and by that it was closed. Who has come meanwhile has put files
+// there, or comes again.
+func (l *Log) removeDir(ctx context.Context) {
+	for range removeTries {
+		if err := unix.Rmdir(l.dir); err == nil || l.local || isGone(err) {
+			return
+		}
+		if _, err := os.Lstat(filepath.Join(l.dir, "run")); err == nil {
+			return
+		}
+		patience{ctx: ctx}.pause(l.options.Clock, removePause)
+	}
+}
+
+// removeIfLast removes the files of the run if no node has it open. The lock of run is
+// held.
+func (l *Log) removeIfLast(run *file) (removed bool, err error) {
 	generation := l.generation
 	if _, err := l.findGeneration(run); err != nil || l.generation != generation {
-		return err
+		return false, err
 	}
 	if idle, err := l.unused(); err != nil || !idle {
-		return err
+		return false, err
 	}
 	if err := l.clear("run"); err != nil {
-		return err
+		return false, err
 	}
-	if err := unix.Unlink(run.path); err != nil {
-		return err
-	}
-	_ = unix.Rmdir(l.dir) // NFS may still have files of its own there
-	return nil
+	err = unix.Unlink(run.path)
+	return err == nil, err
 }
 
 // tryLock takes the lock if nobody holds it otherwise.

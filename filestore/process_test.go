@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -28,7 +29,9 @@ func play(role string, args []string) int {
 	case "scribble":
 		err = playScribble(args[0], args[1])
 	case "stock":
-		err = playStock(args[0])
+		err = playStock(args[0], time.Millisecond)
+	case "tireless stock":
+		err = playStock(args[0], 0)
 	case "append":
 		err = playAppend(args[0], args[1])
 	case "narrow":
@@ -85,9 +88,10 @@ func playScribble(path, name string) error {
 	}
 }
 
-// playStock writes as the reference does, in four writes a record, slowly. The
+// playStock writes as the reference does, in four writes a record, with a pause
+// after each. The
 // lock is waited for.
-func playStock(path string) error {
+func playStock(path string, pause time.Duration) error {
 	for i := 0; ; i++ {
 		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT, 0o644)
 		if err != nil {
@@ -105,7 +109,7 @@ func playStock(path string) error {
 			if _, err := unix.Write(fd, []byte(part)); err != nil {
 				return err
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(pause)
 		}
 		_ = unix.Close(fd)
 		fmt.Println(i)
@@ -115,6 +119,9 @@ func playStock(path string) error {
 // another is this test binary in a role.
 func another(t testing.TB, role string, args ...string) *exec.Cmd {
 	t.Helper()
+	for i := range args {
+		args[i] = elsewhere(args[i])
+	}
 	cmd := exec.CommandContext(within(t, time.Minute), must(os.Executable())(t), args...)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	cmd.Stderr = os.Stderr
@@ -153,6 +160,29 @@ func TestManyAdd(t *testing.T) {
 	equal(t, string(must(last.Get(ctx, "sum"))(t)), strconv.Itoa((processes+2*stores)*each))
 	if _, end := plainRead(readFile(t, path)); end != len(readFile(t, path)) {
 		t.Error("the log is damaged")
+	}
+}
+
+// Stock writers that never pause leave the lock to ours often enough.
+func TestBesideTirelessWriters(t *testing.T) {
+	path := newPath(t)
+	s := mustOpen(t, path, NeverRemove, nil)
+	for range 3 {
+		cmd := another(t, "tireless stock", path)
+		out := must(cmd.StdoutPipe())(t)
+		check(t, cmd.Start())
+		must(bufio.NewReader(out).ReadString('\n'))(t) // it writes
+		var drained sync.WaitGroup
+		drained.Go(func() { _, _ = io.Copy(io.Discard, out) })
+		defer func() {
+			_ = cmd.Process.Kill()
+			drained.Wait()
+			_ = cmd.Wait()
+		}()
+	}
+	ctx := within(t, time.Minute)
+	for i := range 200 {
+		equal(t, must(s.Add(ctx, "sum", 1))(t), int64(i+1))
 	}
 }
 

@@ -36,6 +36,9 @@ func TestFileTakenAway(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "dir", "store")
 				check(t, os.Mkdir(filepath.Dir(path), 0o755))
+				if name == "directory removed" {
+					needsRemoval(t, filepath.Dir(path))
+				}
 				s := mustOpen(t, path, 0, &Options{Remote: remote})
 				ctx := within(t, 10*time.Second)
 				check(t, s.Set(ctx, "k", []byte("value")))
