@@ -40,7 +40,7 @@ type account struct {
 // session is a process's life with the control plane.
 type session struct {
 	id          r.SessionID
-	node, label string
+	node        string
 	incarnation uint64
 	inHost      bool
 	grace       bool
@@ -71,7 +71,6 @@ const (
 type seat struct {
 	rank  int
 	node  string
-	host  bool
 	state state
 }
 

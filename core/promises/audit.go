@@ -126,14 +126,6 @@ func (j *Judge) resume() {
 // Runs are the ids of the runs, in the order of their beginning.
 func (a *Audit) Runs() []string { return slices.Clone(a.ids) }
 
-// Judge returns the judge of a run, nil if there is none of that id.
-func (a *Audit) Judge(run string) *Judge {
-	if r := a.runs[run]; r != nil {
-		return r.judge
-	}
-	return nil
-}
-
 // Breaches are those of all runs.
 func (a *Audit) Breaches() (all []Breach) {
 	for _, id := range a.ids {

@@ -14,11 +14,12 @@
 //     had been answered; a member that withdrew counts as lost from then on.
 //  2. The outcomes of the event that completes a round carry the ranks 0..n-1, n
 //     of them, with n within min and max and a multiple of the unit.
-//  3. All outcomes of a round, whenever delivered, are equal but for the rank;
-//     the store's port and address are those that the node of rank 0 announced.
+//  3. All outcomes of a round are equal but for the rank, and stay so however often
+//     they are delivered; the store is the one that the node of rank 0 announced.
 //  4. An outcome answers a pending join of a live node and nothing else; who gets
-//     none waits on. Keys of a round are for its members only. Each start of a
-//     worker that a test saw must match an outcome (see [Judge.Place]).
+//     none waits on, and a place that is free is not kept from it. Keys of a round
+//     are for its members only. A join is refused for a reason of promise 8 or 9
+//     alone.
 //  5. A first round is completed by an event after which it was due (full, or at
 //     least min and the last call or the quiet period run out, and no hold), never
 //     with a participant inside its grace, and never later than that event. While

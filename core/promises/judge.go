@@ -27,8 +27,8 @@ type Judge struct {
 	events   int
 	breaches []Breach
 	account
-	places map[place]*seating // every round ever completed or told of
-	twin   *r.Machine         // nil: nothing is replayed
+	places map[place]bool // every round ever completed
+	twin   *r.Machine     // nil: nothing is replayed
 }
 
 // place names a round.
@@ -37,16 +37,10 @@ type place struct {
 	round      uint64
 }
 
-// seating is who has which rank of a round.
-type seating struct {
-	shape r.Outcome // of its members, with rank 0
-	nodes map[int]string
-}
-
 // New returns a judge of a run from its first event on. An empty runID is not
 // looked for in errors.
 func New(runID string) *Judge {
-	return &Judge{runID: runID, account: newAccount(), places: map[place]*seating{}}
+	return &Judge{runID: runID, account: newAccount(), places: map[place]bool{}}
 }
 
 // Restarted tells that the run goes on with a control plane that knows nothing of
@@ -64,19 +58,6 @@ func (j *Judge) Breaches() []Breach { return j.breaches }
 
 // Rounds returns how many rounds were completed.
 func (j *Judge) Rounds() int { return len(j.places) }
-
-// Place returns the node that a round gave a rank to, by its id, and the outcome
-// that it was told.
-func (j *Judge) Place(generation string, round uint64, rank int) (node string, o r.Outcome, ok bool) {
-	s := j.places[place{generation, round}]
-	if s == nil {
-		return "", r.Outcome{}, false
-	}
-	node, ok = s.nodes[rank]
-	o = s.shape
-	o.Rank = rank
-	return node, o, ok
-}
 
 func (j *Judge) breach(promise int, format string, args ...any) {
 	j.breaches = append(j.breaches, Breach{promise, j.events, fmt.Sprintf(format, args...)})

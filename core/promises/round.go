@@ -132,7 +132,7 @@ func (j *Judge) judgeNumber(o r.Outcome) {
 	if j.generation != "" && o.Generation != j.generation {
 		j.breach(1, "round %d is of generation %s, the control plane's is %s", o.Round, o.Generation, j.generation)
 	}
-	if j.places[place{o.Generation, o.Round}] != nil {
+	if j.places[place{o.Generation, o.Round}] {
 		j.breach(1, "round %d of generation %s was completed twice", o.Round, o.Generation)
 	}
 }
@@ -214,15 +214,12 @@ func (j *Judge) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sessio
 			s.stale = true // the round goes on without it
 		}
 	}
-	o.Rank = 0
-	seating := &seating{shape: o, nodes: map[int]string{}}
-	j.places[place{o.Generation, o.Round}] = seating
+	j.places[place{o.Generation, o.Round}] = true
 	j.generation, j.origin, j.round, j.fresh = o.Generation, o.Generation, max(j.round, o.Round), false
 	j.seats, j.byNode = make([]*seat, len(chosen)), map[string]*seat{}
 	for i, s := range chosen {
 		rank := told[s].Rank
-		seating.nodes[rank] = s.node
-		t := &seat{rank: rank, node: s.node, host: s.inHost}
+		t := &seat{rank: rank, node: s.node}
 		if rank >= 0 && rank < len(j.seats) && j.seats[rank] == nil {
 			j.seats[rank] = t
 		} else {

@@ -125,7 +125,7 @@ func (j *Judge) welcome(ev r.Event, e r.Welcome) {
 		return
 	}
 	s := &session{
-		id: h.Session, node: h.Node, label: h.Label, incarnation: h.Incarnation, inHost: h.InHost, notice: e.Notice,
+		id: h.Session, node: h.Node, incarnation: h.Incarnation, inHost: h.InHost, notice: e.Notice,
 		asked: map[uint64]struct{}{}, answers: map[uint64]r.Reply{}, barrier: map[uint64]struct{}{},
 	}
 	j.sessions[s.id] = s
