@@ -305,7 +305,7 @@ func (j *Judge) At(now time.Duration, ev r.Event) {
 }
 
 // tolerance is what a recorded time may be off.
-const tolerance = 5 * time.Millisecond
+const tolerance = time.Millisecond
 
 // timerPromise is the promise that a timer's duration belongs to.
 var timerPromise = map[r.TimerKind]int{

@@ -1,22 +1,26 @@
 package control
 
 import (
+	"time"
+
 	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
 )
 
-// record tells the recorder of an event that was applied; mu is held.
-func (r *run) record(ev rendezvous.Event, effects []rendezvous.Effect) {
+// record tells the recorder of an event that came at a time and was applied; mu is
+// held. Timers are set after that time and run out before their event's, so that by
+// the record none runs out early.
+func (r *run) record(at time.Time, ev rendezvous.Event, effects []rendezvous.Effect) {
 	r.applied++
 	if record := r.server.cfg.Recorder; record != nil {
-		record(promises.Record{Run: r.id, Number: r.applied, Event: ev, Effects: effects})
+		record(promises.Record{At: at, Run: r.id, Number: r.applied, Event: ev, Effects: effects})
 	}
 }
 
 // recordBegin tells the recorder of a run that begins.
 func (r *run) recordBegin() {
 	if record := r.server.cfg.Recorder; record != nil {
-		record(promises.Record{Run: r.id, State: r.machine.Snapshot()})
+		record(promises.Record{At: r.server.clock.Now(), Run: r.id, State: r.machine.Snapshot()})
 	}
 }
 
@@ -28,8 +32,8 @@ func (r *run) recordTakenUp(found storedRun) {
 	if record == nil {
 		return
 	}
-	number := found.through
-	record(promises.Record{Run: r.id, Number: number, State: found.snapshot})
+	now, number := r.server.clock.Now(), found.through
+	record(promises.Record{At: now, Run: r.id, Number: number, State: found.snapshot})
 	m, err := rendezvous.Restore(found.snapshot)
 	if err != nil {
 		return // OpenData has read it before
@@ -40,6 +44,6 @@ func (r *run) recordTakenUp(found storedRun) {
 			return
 		}
 		number++
-		record(promises.Record{Run: r.id, Number: number, Event: ev, Effects: m.Apply(ev)})
+		record(promises.Record{At: now, Run: r.id, Number: number, Event: ev, Effects: m.Apply(ev)})
 	}
 }

@@ -49,7 +49,7 @@ func OpenRecording(path string, log *slog.Logger) (*Recording, error) {
 	return rec, nil
 }
 
-// Record appends a record and sets its times. If that fails, or the file has become
+// Record appends a record, with its time since the recording began. If that fails, or the file has become
 // too large, the recording ends with one log line and nothing else does.
 func (rec *Recording) Record(r promises.Record) {
 	rec.mu.Lock()
@@ -57,7 +57,6 @@ func (rec *Recording) Record(r promises.Record) {
 	if rec.file == nil {
 		return
 	}
-	r.At = time.Now()
 	r.Seconds = r.At.Sub(rec.begun).Seconds()
 	b, err := r.Encode()
 	if err == nil {

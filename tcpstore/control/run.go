@@ -194,12 +194,13 @@ func (r *run) apply(ev rendezvous.Event) {
 			r.fail(v, debug.Stack())
 		}
 	}()
+	now := r.server.clock.Now()
 	effects := r.machine.Apply(ev)
 	for _, e := range effects {
 		r.carryOut(e)
 	}
 	r.observe(ev, effects)
-	r.record(ev, effects)
+	r.record(now, ev, effects)
 }
 
 func (r *run) carryOut(e rendezvous.Effect) {

@@ -52,7 +52,7 @@ type Config struct {
 	Metrics func(*promtext.Buffer)
 	// Recorder, if set, is told how a run begins (its state) and every event with
 	// its effects once they were carried out, in the order of the run and under its
-	// lock: it must return quickly and not call the server. The times are not set.
+	// lock: it must return quickly and not call the server. Seconds is not set.
 	Recorder func(promises.Record)
 }
 

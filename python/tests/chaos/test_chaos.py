@@ -40,6 +40,7 @@ from pathlib import Path
 import psutil
 import pytest
 from chaos import clock
+from chaos.checks import check, check_places
 from torchrun.test_partitions import Network, ip
 
 HERE = Path(__file__).parent
@@ -283,58 +284,6 @@ def await_true(chaos: Chaos, what: str, holds: Callable[[], object]) -> None:
         time.sleep(0.2)
 
 
-def check(history: list[list[str]]) -> None:
-    """Holds what the workers have written down against the promises 1 to 4."""
-    rounds: dict[int, list[list[str]]] = defaultdict(list)
-    last: dict[str, int] = {}
-    for start in history:
-        name, number = start[0], int(start[1])
-        assert number > last.get(name, 0), f"{name} went from round {last[name]} to {number}"
-        last[name] = number
-        rounds[number].append(start)
-    for number, starts in sorted(rounds.items()):
-        worlds = {s[4] for s in starts}
-        assert len(worlds) == 1, f"round {number} has several sizes: {starts}"
-        world = int(worlds.pop())
-        assert LEAST <= world <= NODES, f"round {number} has {world} nodes"
-        ranks = [int(s[3]) for s in starts]
-        assert len(set(ranks)) == len(ranks), f"round {number} has a rank twice: {starts}"
-        assert all(0 <= rank < world for rank in ranks), f"round {number}: {starts}"
-        assert all(s[2] == s[3] for s in starts), f"round {number}: {starts}"
-        assert len({s[5] for s in starts}) == 1, f"round {number} has several stores: {starts}"
-
-
-def check_places(chaos: Chaos) -> None:
-    """Holds the starts of workers against what the control plane has recorded."""
-    places: dict[tuple[int, int], tuple[str, str]] = {}  # round, rank -> agent, store
-    agents: dict[str, str] = {}
-    told: dict[str, int] = {}  # session -> how many wait, as it was told last
-    member: dict[str, bool] = {}  # whether its workers run
-    last: dict[str, int] = {}  # number of its last join
-    for line in chaos.record.read_text().splitlines():
-        record = json.loads(line)
-        event, effects = record.get("event") or {}, record.get("effects") or []
-        if hello := event.get("Hello"):
-            agents[hello["Session"]] = hello["Label"].rsplit(" ", 1)[1]
-        if (join := event.get("Join")) and join["Number"] > last.get(join["Session"], 0):
-            session = join["Session"]
-            last[session] = join["Number"]
-            if member.pop(session, False):
-                assert told.get(session, 0) > 0, f"a regroup for no reason: {line}"
-        for effect in effects:
-            if note := effect.get("Welcome") or effect.get("Notify"):
-                told[note["Session"]] = note["Notice"]["Waiting"]
-            if outcome := (effect.get("Reply", {}).get("Result") or {}).get("Outcome"):
-                session = effect["Reply"]["Session"]
-                member[session] = True
-                store = f"{outcome['StoreAddr']}:{outcome['StorePort']}"
-                places[outcome["Round"], outcome["Rank"]] = agents[session], store
-    for name, number, _, rank, _, store, agent in chaos.starts_of():
-        assert places.get((int(number), int(rank))) == (agent, store), (
-            f"{name} started a worker in round {number} as rank {rank}: {places}"
-        )
-
-
 def audit(chaos: Chaos) -> None:
     """Holds what the control plane has recorded against the promises."""
     done = subprocess.run(
@@ -400,7 +349,7 @@ def job(chaos: Chaos) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             pytest.fail(f"{home} does not end\n{chaos.tail()}")
         assert code == 0, f"{home} ends with {code}\n{chaos.tail()}"
-    check(chaos.starts_of())
+    check(chaos.starts_of(), LEAST, NODES)
     await_true(
         chaos, "no goroutine and no descriptor is left",
         lambda: all(now <= then for now, then in zip(chaos.held(), before, strict=True)),
@@ -410,7 +359,7 @@ def job(chaos: Chaos) -> Iterator[None]:
     chaos.server.terminate()
     assert chaos.server.wait(PATIENCE) == 0, chaos.tail()
     audit(chaos)
-    check_places(chaos)
+    check_places(chaos.starts_of(), chaos.record.read_text().splitlines())
     # Who was killed could not tidy up.
     assert len(list(chaos.temp.iterdir())) <= chaos.kills, "files are left over"
 

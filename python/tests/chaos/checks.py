@@ -1,0 +1,64 @@
+"""What must hold of the starts of workers: each is a line of its agent's name, the round,
+GROUP_RANK, RANK, WORLD_SIZE, the store's address, and the agent's process id."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+
+Starts = list[list[str]]
+
+
+def check(history: Starts, least: int, most: int) -> None:
+    """Holds what the workers have written down against the promises 1 to 3."""
+    rounds: dict[int, list[list[str]]] = defaultdict(list)
+    last: dict[str, int] = {}
+    for start in history:
+        name, number = start[0], int(start[1])
+        assert number > last.get(name, 0), f"{name} went from round {last[name]} to {number}"
+        last[name] = number
+        rounds[number].append(start)
+    for number, starts in sorted(rounds.items()):
+        worlds = {s[4] for s in starts}
+        assert len(worlds) == 1, f"round {number} has several sizes: {starts}"
+        world = int(worlds.pop())
+        assert least <= world <= most, f"round {number} has {world} nodes"
+        ranks = [int(s[3]) for s in starts]
+        assert len(set(ranks)) == len(ranks), f"round {number} has a rank twice: {starts}"
+        assert all(0 <= rank < world for rank in ranks), f"round {number}: {starts}"
+        assert all(s[2] == s[3] for s in starts), f"round {number}: {starts}"
+        assert len({s[5] for s in starts}) == 1, f"round {number} has several stores: {starts}"
+
+
+def check_places(history: Starts, records: Iterable[str]) -> None:
+    """Holds the starts of workers against the lines that the control plane has recorded:
+    each was given to the agent that started it, and no agent that ran its workers left
+    its round before it was told to."""
+    places: dict[tuple[int, int], tuple[str, str]] = {}  # round, rank -> agent, store
+    agents: dict[str, str] = {}
+    told: dict[str, int] = {}  # session -> how many wait, as it was told last
+    member: dict[str, bool] = {}  # whether its workers run
+    last: dict[str, int] = {}  # number of its last join
+    for line in records:
+        record = json.loads(line)
+        event, effects = record.get("event") or {}, record.get("effects") or []
+        if hello := event.get("Hello"):
+            agents[hello["Session"]] = hello["Label"].rsplit(" ", 1)[1]
+        if (join := event.get("Join")) and join["Number"] > last.get(join["Session"], 0):
+            session = join["Session"]
+            last[session] = join["Number"]
+            if member.pop(session, False):
+                assert told.get(session, 0) > 0, f"a regroup for no reason: {line}"
+        for effect in effects:
+            if note := effect.get("Welcome") or effect.get("Notify"):
+                told[note["Session"]] = note["Notice"]["Waiting"]
+            if outcome := (effect.get("Reply", {}).get("Result") or {}).get("Outcome"):
+                session = effect["Reply"]["Session"]
+                member[session] = True
+                store = f"{outcome['StoreAddr']}:{outcome['StorePort']}"
+                places[outcome["Round"], outcome["Rank"]] = agents[session], store
+    for name, number, _, rank, _, store, agent in history:
+        assert places.get((int(number), int(rank))) == (agent, store), (
+            f"{name} started a worker in round {number} as rank {rank}: {places}"
+        )
