@@ -153,10 +153,11 @@ func (n *wireNode) wantReply(number uint64) reply {
 
 // recorder keeps a server's events.
 type recorder struct {
-	mu     sync.Mutex
-	events []recorded
-	audit  promises.Audit
-	more   chan struct{}
+	mu       sync.Mutex
+	events   []recorded
+	audit    promises.Audit
+	unjudged bool
+	more     chan struct{}
 }
 
 type recorded struct {
@@ -171,7 +172,7 @@ func newRecorder(t *testing.T) *recorder {
 	t.Cleanup(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.events) > 0 && !r.audit.Kept() {
+		if len(r.events) > 0 && !r.unjudged && !r.audit.Kept() {
 			t.Error(&r.audit)
 		}
 	})
@@ -180,7 +181,9 @@ func newRecorder(t *testing.T) *recorder {
 
 func (r *recorder) record(rec promises.Record) {
 	r.mu.Lock()
-	r.audit.Add(rec)
+	if !r.unjudged {
+		r.audit.Add(rec)
+	}
 	if rec.Event != nil {
 		r.events = append(r.events, recorded{rec.Run, rec.Event, rec.Effects})
 	}
@@ -189,6 +192,14 @@ func (r *recorder) record(rec promises.Record) {
 	case r.more <- struct{}{}:
 	default:
 	}
+}
+
+// leaveUnjudged is for masses of data, which are sent as fast as the server takes
+// them: a judge does all that the machine does once more.
+func (r *recorder) leaveUnjudged() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unjudged = true
 }
 
 func (r *recorder) count(fits func(rendezvous.Event) bool) int {
