@@ -21,6 +21,7 @@ type memory struct {
 	changed  chan struct{} // closed and made anew by each change
 	down     error
 	doubtful int // so many of the next appends get in, and fail
+	unshown  int // so many of the next signs of life do not get through
 	gap      uint64
 	info     Info
 }
@@ -182,6 +183,10 @@ func (l *memoryLog) Beat(ctx context.Context, session rendezvous.SessionID, _ ti
 	defer l.m.mu.Unlock()
 	if l.m.down != nil {
 		return l.m.down
+	}
+	if l.m.unshown > 0 {
+		l.m.unshown--
+		return rendezvous.Errorf(rendezvous.CodeConnection, "no sign of life got through")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

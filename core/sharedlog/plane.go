@@ -115,6 +115,9 @@ func (p *Plane) Connect(ctx context.Context) error {
 	}
 }
 
+// beatPause is the pause before another try of the first sign of life.
+const beatPause = 100 * time.Millisecond
+
 // open opens the log, shows a sign of life and starts the goroutines; the hello
 // is the first that they append.
 func (p *Plane) open(ctx context.Context) error {
@@ -122,8 +125,20 @@ func (p *Plane) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.shared.Beat(ctx, p.session, p.params.LeaseTimeout); err != nil {
-		return err
+	for { // one that comes too late, or not through just now, is no reason to give up
+		err := p.shared.Beat(ctx, p.session, p.params.LeaseTimeout)
+		if err == nil {
+			break
+		}
+		var own *rendezvous.Error
+		if ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable() {
+			return err
+		}
+		select {
+		case <-time.After(beatPause):
+		case <-ctx.Done():
+			return err
+		}
 	}
 	info.fill()
 	p.mu.Lock()
@@ -145,7 +160,7 @@ func (p *Plane) unreached(ctx context.Context, err error, began time.Time) error
 	case p.life.Err() != nil:
 		return p.ended()
 	case errors.As(err, &own):
-		return own
+		return err
 	case ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: cannot use %s, tried for %v: %v",
 			p.params.RunID, p.params.Endpoint, time.Since(began).Round(10*time.Millisecond), err)

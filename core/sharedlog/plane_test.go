@@ -492,3 +492,11 @@ func TestTimersOfASnapshot(t *testing.T) {
 		form(t, nodes...)
 	})
 }
+
+// A first sign of life that does not get through is shown again.
+func TestFirstBeatIsRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.unshown = 3
+		form(t, w.some(2, 2, 2)...)
+	})
+}
