@@ -19,7 +19,7 @@ func TestOlderEtcd(t *testing.T) {
 	if binary == testBinary(t) {
 		t.Skip("all tests run with it")
 	}
-	const some = "^(TestModel|TestWaitsEndWithTheWrite|TestLateRequestsDoNothing|TestLeasesAreGrantedOnce|TestLogSnapshots|TestLogSurvivesCompaction|TestLogOfSomebodyElse|TestRuns|TestUsers)$"
+	const some = "^(TestModel|TestWaitsEndWithTheWrite|TestLateRequestsDoNothing|TestLeasesAreGrantedOnce|TestLogHasOneOrder|TestLogSurvivesCompaction|TestLogOfSomebodyElse|TestRuns|TestUsers)$"
 	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run", some, "-test.v", "-rapid.checks=10", "-test.timeout=2m")
 	again.Env = append(os.Environ(), envTestBinary+"="+binary)
 	out, err := again.CombinedOutput()
