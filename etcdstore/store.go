@@ -179,8 +179,22 @@ func (s *Store) change(ctx context.Context, what string, t txnRequest) (r txnRes
 			return r, err == nil, err
 		}
 		found, _ := r.result(len(t.failure) - 1).first()
+		if found.created == p.created && bytes.Equal(found.value, note) {
+			return r, true, nil
+		}
 		if found.created == p.created {
-			return r, bytes.Equal(found.value, note), nil
+			// What is under way still might find its conditions true again later.
+			given, err := s.client.txn(ctx, what, txnRequest{
+				conditions: []condition{createdAt(p.key, p.created), below(p.key, note)},
+				success:    []op{putOp(p.key, append(bytes.Clone(note), 'x'), s.lease)},
+				failure:    []op{getOp(p.key)},
+			})
+			if err != nil || given.succeeded {
+				return r, false, err
+			}
+			if found, _ = given.result(0).first(); found.created == p.created {
+				return r, bytes.Equal(found.value, note), nil
+			}
 		}
 		p.created = 0 // the lease has run out, which making it says, or somebody has removed the notes
 	}
