@@ -378,6 +378,56 @@ func TestLateRequestsDoNothing(t *testing.T) {
 	}
 }
 
+// A try that was refused, since others had changed the key, is not taken up when it gets
+// through a second time and finds the key as it had been, whatever call it precedes.
+func TestRefusedTriesDoNothingLater(t *testing.T) {
+	config := aConfig(t)
+	other := mustOpen(t, config)
+	ctx := within(t, time.Minute)
+	for calls, come := 0, true; come; calls++ {
+		key := fmt.Sprint("key", calls)
+		s := must(Open(ctx, config))(t)
+		check(t, s.Set(ctx, "place", nil)) // the place for notes is there
+		n := s.client.betray()
+		come = false
+		var held *http.Request
+		after := -1 // calls since the try was refused
+		n.fate = func(r *http.Request, tries int) fate {
+			switch {
+			case held == nil && r.URL.Path == methodTxn:
+				held = r.Clone(context.Background())
+				held.Body, _ = r.GetBody()
+				check(t, other.Set(ctx, key, []byte("5"))) // it will be refused
+				return lost
+			case held != nil:
+				after++
+			}
+			if after == calls {
+				come = true
+				must(other.Delete(ctx, key))(t)
+				response, err := n.RoundTripper.RoundTrip(held)
+				check(t, err)
+				_, _ = io.Copy(io.Discard, response.Body)
+				response.Body.Close()
+			}
+			return kept
+		}
+		sum := must(s.Add(ctx, key, 1))(t)
+		there := must(other.Check(ctx, []string{key}))(t)
+		value := ""
+		if there {
+			value = string(must(other.Get(ctx, key))(t))
+		}
+		switch {
+		case come && sum == 1 && value == "1": // added after the key was deleted
+		case sum == 6 && value == "6" && !come, sum == 6 && !there && come: // or before
+		default:
+			t.Errorf("late before call %d after the refusal (%v): the sum is %d, the key %q", calls, come, sum, value)
+		}
+		check(t, s.Close())
+	}
+}
+
 // A lost answer leaves no lease behind.
 func TestLeasesAreGrantedOnce(t *testing.T) {
 	server, err := StartServer(within(t, time.Minute), ServerConfig{Binary: testBinary(t), Args: testArgs})
