@@ -74,7 +74,7 @@ func (r *run) judgeLeases() {
 			p.suspect = false
 			left = lease
 		case p.expiring: // and soon gone
-		case stuck > lease:
+		case stuck > lease && untaken(p.conn) > 0: // else it is this process that does not come to write
 			p.expiring = true
 			p.out.cut(errStuck)
 		case p.silence() <= lease:

@@ -136,6 +136,11 @@ type logLines struct {
 func newLog(t *testing.T) (*slog.Logger, *logLines) {
 	t.Helper()
 	l := &logLines{more: make(chan struct{}, 1)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", strings.Join(l.all(), ""))
+		}
+	})
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})), l
 }
 

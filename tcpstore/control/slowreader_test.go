@@ -43,21 +43,14 @@ func (s *fakeServer) onlyPeer(t *testing.T) *peer {
 	return nil
 }
 
-// awaitWriteAfter waits until a write is under way that is not the one that began
-// at since, and returns when it began; 0 if the connection is at its end.
-func (p *peer) awaitWriteAfter(t *testing.T, since int64) int64 {
+// awaitWrite waits until a write to the peer has to wait, and returns when that began.
+func (p *peer) awaitWrite(t *testing.T) (since int64) {
 	t.Helper()
-	ctx := testContext(t)
-	for ctx.Err() == nil {
-		now := p.out.since.Load()
-		if now != 0 && now != since {
-			time.Sleep(time.Millisecond) // those that do not wait are soon over
-			if p.out.since.Load() == now {
-				return now
-			}
-		}
-		if p.out.cause() != nil {
-			return 0
+	for ctx := testContext(t); ctx.Err() == nil; {
+		since = p.out.since.Load()
+		time.Sleep(time.Millisecond) // those that do not wait are soon over
+		if since != 0 && p.out.since.Load() == since && untaken(p.conn) > 0 {
+			return since
 		}
 	}
 	t.Fatal("nothing is written")
@@ -71,7 +64,7 @@ func TestSlowConsumerIsCutOff(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	n, lease, _ := slowReader(t, s)
 	p := s.onlyPeer(t)
-	p.awaitWriteAfter(t, 0)
+	p.awaitWrite(t)
 	p.out.mu.Lock()
 	held := len(p.out.buf) + p.out.writing
 	p.out.mu.Unlock()
@@ -108,14 +101,13 @@ func TestSlowReaderThatGoesOn(t *testing.T) {
 		}
 		got += count
 	}
-	since, waits := p.awaitWriteAfter(t, 0), 0
-	for ; waits < 5; waits++ {
+	p.awaitWrite(t)
+	for range 5 {
 		n.send(beat{})
 		s.clock.Advance(lease - time.Minute)
-		for p.out.since.Load() == since {
+		for now := int64(s.running()); p.awaitWrite(t) < now; { // until it is another write that waits
 			read()
 		}
-		since = p.awaitWriteAfter(t, since)
 	}
 	for got < total {
 		read()

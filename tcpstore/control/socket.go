@@ -20,14 +20,18 @@ func setUserTimeout(conn net.Conn, d time.Duration) {
 }
 
 // unread returns how many received bytes nobody has read yet.
-func unread(conn net.Conn) int {
-	n := 0
+func unread(conn net.Conn) int { return queued(conn, unix.TIOCINQ) }
+
+// untaken returns how many sent bytes the peer has not acknowledged yet.
+func untaken(conn net.Conn) int { return queued(conn, unix.TIOCOUTQ) }
+
+func queued(conn net.Conn, which uint) (bytes int) {
 	control(conn, func(fd int) {
-		if got, err := unix.IoctlGetInt(fd, unix.TIOCINQ); err == nil {
-			n = got
+		if n, err := unix.IoctlGetInt(fd, which); err == nil {
+			bytes = n
 		}
 	})
-	return n
+	return bytes
 }
 
 func control(conn net.Conn, f func(fd int)) {
