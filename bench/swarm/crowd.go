@@ -64,7 +64,7 @@ func crowd(addr string, silent, slow, drips, rate int) error {
 		go func() {
 			for first := true; ; first = false {
 				<-turns
-				conn, err := net.Dial("tcp", addr)
+				conn, err := elsewhere(0).Dial("tcp", addr)
 				if err != nil {
 					fail(err)
 					return
@@ -110,10 +110,24 @@ func crowd(addr string, silent, slow, drips, rate int) error {
 	return nil
 }
 
+// elsewhere dials from an address of its own, as other machines would: else thousands
+// of connections would leave the good client few ports, and the kernel long to find
+// one. A buffer is that of the kernel for what arrives; 0: as usual.
+func elsewhere(buffer int) *net.Dialer {
+	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}, Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+			if buffer > 0 {
+				_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
+			}
+		})
+	}}
+}
+
 // drip sends a byte a second until it is cut off: the beginning of our protocol, or
 // of HTTP's.
 func drip(addr string, i int, there func()) error {
-	conn, err := net.Dial("tcp", addr)
+	conn, err := elsewhere(0).Dial("tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -188,10 +202,7 @@ func readSlowly(ctx context.Context, addr string, i int, there func()) error {
 // plane only slowly unless fast.
 func relay(node net.Conn, addr string, fast *atomic.Bool) {
 	defer node.Close()
-	narrow := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, slowBuffer) })
-	}}
-	server, err := narrow.Dial("tcp", addr)
+	server, err := elsewhere(slowBuffer).Dial("tcp", addr)
 	if err != nil {
 		return
 	}
