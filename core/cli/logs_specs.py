@@ -33,12 +33,14 @@ try:
 except Exception as error:
     refuse("torchrun.logs_specs[%s]: %s" % (name, reason(error)))
 ready()
-DEST = "stdouts stderrs tee_stdouts tee_stderrs error_files filtered_stdout filtered_stderr".split()
+DEST = "stdouts stderrs tee_stdouts tee_stderrs error_files".split()
+NEWER_DEST = "filtered_stdout filtered_stderr".split()  # not in older versions of torch
 for line in each_request():
     envs = dict(enumerate(json.loads(line)))
     try:
         dest = specs.reify(envs)
         answer = {field: getattr(dest, field) for field in DEST}
+        answer.update((field, getattr(dest, field, "")) for field in NEWER_DEST)
         answer["envs"] = {rank: {str(k): str(v) for k, v in env.items()} for rank, env in envs.items()}
         text = json.dumps(answer, default=os.fspath, ensure_ascii=False)
     except Exception as error:

@@ -27,9 +27,9 @@ _DEST = (
     "tee_stdouts",
     "tee_stderrs",
     "error_files",
-    "filtered_stdout",
-    "filtered_stderr",
 )
+#: What older versions of torch do not have.
+_NEWER_DEST = ("filtered_stdout", "filtered_stderr")
 
 
 def decides(logs: Any) -> bool:
@@ -129,6 +129,7 @@ class Plugged:
         envs = dict(enumerate(json.loads(line)))
         dest = self._job.logs.reify(envs)
         answer = {name: getattr(dest, name) for name in _DEST}
+        answer.update((name, getattr(dest, name, "")) for name in _NEWER_DEST)
         answer["envs"] = {
             rank: {str(k): str(v) for k, v in env.items()} for rank, env in envs.items()
         }

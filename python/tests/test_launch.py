@@ -805,10 +805,10 @@ def test_event_handler_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_numa(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode and the devices reach the agent, which does not know such a device."""
-    from torch.numa.binding import AffinityMode, NumaOptions
+    binding = pytest.importorskip("torch.numa.binding", reason="torch 2.9")
 
     monkeypatch.setattr("rallypoint._launch.devices", lambda: ["fffe:ff:1f.0"])
-    options = NumaOptions(affinity_mode=AffinityMode.NODE)
+    options = binding.NumaOptions(affinity_mode=binding.AffinityMode.NODE)
     with pytest.raises(rallypoint.InvalidError, match=r"numa_binding: .*fffe:ff:1f\.0"):
         elastic_launch(alone(1, numa_options=options), ["true"])()
 

@@ -29,6 +29,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousParameters,
     RendezvousTimeoutError,
 )
+from torch.distributed.elastic.rendezvous import registry as discovery
 from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry
 from torch.distributed.launcher import api as launcher
 
@@ -37,6 +38,10 @@ from rallypoint._member import Ending
 from rallypoint._telemetry import host_name
 from rallypoint.agent import RallypointElasticAgent
 from rallypoint.handler import create_handler
+
+needs_discovery = pytest.mark.skipif(
+    not hasattr(discovery, "_register_out_of_tree_handlers"), reason="torch 2.5"
+)
 
 # A worker ends when its gate is there, which the test makes once it was seen alive.
 GATED = "while [ ! -e $0/$TORCHELASTIC_RESTART_COUNT ]; do sleep 0.02; done; "
@@ -239,6 +244,7 @@ def test_rdzv_events_of_launch(records: Records) -> None:
     check_layout(heard)
 
 
+@needs_discovery
 def test_rdzv_events_under_torch(records: Records, tmp_path: Path) -> None:
     """Those of the handler, which torch's launcher uses; a restart is another round."""
     (tmp_path / "0").touch()
@@ -259,6 +265,7 @@ def test_rdzv_events_under_torch(records: Records, tmp_path: Path) -> None:
     check_layout(records.events)
 
 
+@needs_discovery
 def test_rdzv_events_under_torchrun(tmp_path: Path) -> None:
     """torchrun itself, in whose process a handler is put as docs/metrics.md says."""
     (tmp_path / "sitecustomize.py").write_text(
