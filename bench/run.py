@@ -24,6 +24,7 @@ from cases import (
     beset,
     durable,
     etcd,
+    files,
     launch,
     load,
     loss,
@@ -44,6 +45,7 @@ CASES = [
     rendezvous.NAME,
     places.NAME,
     etcd.NAME,
+    files.NAME,
     loss.NAME,
     regroup.NAME,
     scale.NAME,
@@ -134,6 +136,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if etcd.NAME in args.only:
         say("rendezvous in an etcd")
         yield etcd.measure(args.n, args.repeat, args.reference, args.reference_max)
+    if files.NAME in args.only:
+        say("stores in files")
+        yield files.measure(args.repeat)
     if loss.NAME in args.only:
         say("losing a node")
         yield loss.measure(args.repeat, args.reference)

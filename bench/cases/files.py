@@ -1,0 +1,92 @@
+"""Operations on a FileStore, from Python and from Go, beside torch's own on the same files."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from processes import BenchError
+from result import Row, Sample
+
+NAME = "files"
+
+REPEAT = 5
+TIMES = 20000
+LARGE = 4 << 20  # bytes of the file that is opened
+
+ROOT = Path(__file__).resolve().parents[2]
+
+OPERATIONS = {
+    "get": "get of a known key in a FileStore",
+    "add": "add in a FileStore",
+    "open": "opening a FileStore of 4 MB, and the first get",
+}
+#: How many times faster ours has to be, from Go.
+FASTER = {"get": 5, "add": 2, "open": 5}
+
+Samples = dict[str, Sample]
+
+
+def measure(repeat: int | None) -> list[Row]:
+    from torch.distributed import FileStore as TorchStore
+
+    from rallypoint import FileStore
+
+    reference, python, go = ({name: Sample() for name in OPERATIONS} for _ in range(3))
+    with tempfile.TemporaryDirectory() as folder:
+        program, large = Path(folder) / "files", Path(folder) / "large"
+        _run("go", "build", "-o", program, "./bench/files")
+        _fill(FileStore(large, -1), large)
+        for i in range(repeat or REPEAT):
+            _take(reference, TorchStore, Path(folder) / f"torch{i}", large)
+            _take(python, FileStore, Path(folder) / f"python{i}", large)
+            for line in _run(program, Path(folder) / f"go{i}", large).splitlines():
+                name, took = line.split()
+                go[name].values.append(float(took))
+    rows = []
+    for name, what in OPERATIONS.items():
+        median = reference[name].median
+        assert median is not None
+        for words, ours, faster in ("Python", python, 1), ("Go", go, FASTER[name]):
+            row = Row(NAME, f"{what}, from {words}", ours[name], "us", reference[name])
+            row.target = median / faster
+            row.target_why = f"{faster} x as fast as torch's from Python"
+            rows.append(row)
+    return rows
+
+
+def _fill(store: Any, path: Path) -> None:
+    count = 0
+    while path.stat().st_size < LARGE:
+        keys = [f"key{count + i}" for i in range(1000)]
+        store.multi_set(keys, ["v" * 12] * len(keys))
+        count += len(keys)
+    store.close()
+
+
+def _take(samples: Samples, kind: Any, small: Path, large: Path) -> None:
+    """Measures one implementation; both have the same constructor, get and add."""
+    store = kind(str(small), -1)
+    store.set("k", "v")
+    began = time.perf_counter()
+    for _ in range(TIMES):
+        store.get("k")
+    got = time.perf_counter()
+    for _ in range(TIMES):
+        store.add("n", 1)
+    added = time.perf_counter()
+    kind(str(large), -1).get("key0")
+    opened = time.perf_counter()
+    samples["get"].values.append((got - began) * 1e6 / TIMES)
+    samples["add"].values.append((added - got) * 1e6 / TIMES)
+    samples["open"].values.append((opened - added) * 1e6)
+
+
+def _run(*command: object) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise BenchError(f"{command[0]}: {done.stderr}")
+    return done.stdout
