@@ -7,14 +7,18 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
 
 ANSWER_TIMEOUT = 60.0
 
@@ -26,6 +30,14 @@ _FORK = multiprocessing.get_context("fork")
 
 class BenchError(Exception):
     """Something broke; a figure that could not be measured is no figure."""
+
+
+def output_of(*command: object) -> str:
+    """Runs a command to its end, in the root of the repository, and returns what it prints."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise BenchError(f"{command[0]}: {done.stderr}")
+    return done.stdout
 
 
 class Link:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from pathlib import Path
 
-from processes import BenchError
+from processes import ROOT, output_of
 from result import Row, Sample
 
 NAME = "abi"
@@ -16,7 +15,6 @@ REPEAT = 5
 # Microseconds that the way through C may add to a call.
 ALLOWED = 0.5
 
-ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "librallypoint.so"
 
 
@@ -25,7 +23,7 @@ def measure(repeat: int | None) -> list[Row]:
         through_c, direct = Path(folder) / "calls", Path(folder) / "direct"
         (Path(folder) / "librallypoint.so.0").symlink_to(LIBRARY)
         source = ROOT / "bench" / "abi" / "calls.c"
-        _run(
+        output_of(
             "cc",
             "-std=c11",
             "-D_GNU_SOURCE",
@@ -37,12 +35,12 @@ def measure(repeat: int | None) -> list[Row]:
             LIBRARY,
             f"-Wl,-rpath,{folder}",
         )
-        _run("go", "build", "-o", direct, "./bench/abi/direct")
+        output_of("go", "build", "-o", direct, "./bench/abi/direct")
         ours: dict[str, Sample] = {}
         floors: dict[str, Sample] = {}
         for _ in range(repeat or REPEAT):
-            _take(ours, _run(through_c))
-            _take(floors, _run(direct))
+            _take(ours, output_of(through_c))
+            _take(floors, output_of(direct))
     rows = []
     for name, sample in ours.items():
         floor = floors.get(name)
@@ -59,10 +57,3 @@ def _take(samples: dict[str, Sample], output: str) -> None:
     for line in output.splitlines():
         name, nanoseconds = line.split()
         samples.setdefault(name, Sample()).values.append(float(nanoseconds) / 1000)
-
-
-def _run(*command: object) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        raise BenchError(f"{command[0]}: {done.stderr}")
-    return done.stdout

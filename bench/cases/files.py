@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from processes import BenchError
+from processes import output_of
 from result import Row, Sample
 
 NAME = "files"
@@ -16,8 +15,6 @@ NAME = "files"
 REPEAT = 5
 TIMES = 20000
 LARGE = 4 << 20  # bytes of the file that is opened
-
-ROOT = Path(__file__).resolve().parents[2]
 
 OPERATIONS = {
     "get": "get of a known key in a FileStore",
@@ -38,12 +35,12 @@ def measure(repeat: int | None) -> list[Row]:
     reference, python, go = ({name: Sample() for name in OPERATIONS} for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:
         program, large = Path(folder) / "files", Path(folder) / "large"
-        _run("go", "build", "-o", program, "./bench/files")
+        output_of("go", "build", "-o", program, "./bench/files")
         _fill(FileStore(large, -1), large)
         for i in range(repeat or REPEAT):
             _take(reference, TorchStore, Path(folder) / f"torch{i}", large)
             _take(python, FileStore, Path(folder) / f"python{i}", large)
-            for line in _run(program, Path(folder) / f"go{i}", large).splitlines():
+            for line in output_of(program, Path(folder) / f"go{i}", large).splitlines():
                 name, took = line.split()
                 go[name].values.append(float(took))
     rows = []
@@ -83,10 +80,3 @@ def _take(samples: Samples, kind: Any, small: Path, large: Path) -> None:
     samples["get"].values.append((got - began) * 1e6 / TIMES)
     samples["add"].values.append((added - got) * 1e6 / TIMES)
     samples["open"].values.append((opened - added) * 1e6)
-
-
-def _run(*command: object) -> str:
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT)
-    if done.returncode:
-        raise BenchError(f"{command[0]}: {done.stderr}")
-    return done.stdout

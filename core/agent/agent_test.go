@@ -106,11 +106,7 @@ func TestTearDown(t *testing.T) {
 		1) trap 'exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done;;
 		2) read go < $GO; exit 7;;
 	esac`)
-	goFile := s.spec.Logs.Dir + ".go"
-	if err := unix.Mkfifo(goFile, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.spec.Environ = append(s.spec.Environ, "GO="+goFile)
+	goFile := s.goFile()
 	s.start()
 	s.hear()
 	s.hear()

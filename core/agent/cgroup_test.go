@@ -4,8 +4,6 @@ import (
 	"errors"
 	"os"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestCgroupPlace(t *testing.T) {
@@ -40,11 +38,7 @@ func TestCgroup(t *testing.T) {
 	}
 	s := newStage(t, 1, leavesDescendants+"; exit 1")
 	s.spec.ShutdownTimeout = 0
-	goFile := s.spec.Logs.Dir + ".go"
-	if err := unix.Mkfifo(goFile, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.spec.Environ = append(s.spec.Environ, "GO="+goFile)
+	goFile := s.goFile()
 	s.start()
 	pids := s.hearPids(2)
 	if len(pids) != 4 {

@@ -28,11 +28,7 @@ func TestDescendants(t *testing.T) {
 	s := newStage(t, 2, leavesDescendants+"; exit $RANK")
 	s.spec.Subreaper = true
 	s.spec.ShutdownTimeout = 0
-	goFile := s.spec.Logs.Dir + ".go"
-	if err := unix.Mkfifo(goFile, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.spec.Environ = append(s.spec.Environ, "GO="+goFile)
+	goFile := s.goFile()
 	s.start()
 	pids := s.hearPids(4)
 	if len(pids) != 8 {
@@ -73,11 +69,7 @@ func TestDescendantsInALibrary(t *testing.T) {
 	for _, ending := range []string{"exit 0", "exit 1"} {
 		s := newStage(t, 1, "setsid sh -c 'setsid sleep 100 & echo $$ $! > $SAY; exec sleep 100' & read go < $GO; "+ending)
 		s.spec.ShutdownTimeout = 0
-		goFile := s.spec.Logs.Dir + ".go"
-		if err := unix.Mkfifo(goFile, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		s.spec.Environ = append(s.spec.Environ, "GO="+goFile)
+		goFile := s.goFile()
 		s.start()
 		pids := s.hearPids(1)
 		if err := os.WriteFile(goFile, []byte("go\n"), 0); err != nil {
@@ -140,11 +132,7 @@ func TestBystanders(t *testing.T) {
 	s := newStage(t, 1, "echo up > $SAY; read go < $GO; setsid sleep 100 & echo $! > $SAY; exit 1")
 	s.spec.Subreaper = true
 	s.spec.ShutdownTimeout = 0
-	goFile := s.spec.Logs.Dir + ".go"
-	if err := unix.Mkfifo(goFile, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.spec.Environ = append(s.spec.Environ, "GO="+goFile)
+	goFile := s.goFile()
 	s.start()
 	s.hear()
 	var bystanders []int

@@ -129,6 +129,17 @@ func newStage(t *testing.T, workers int, script string) *stage {
 	}
 }
 
+// goFile makes the FIFO that the script knows as $GO and waits at, and returns its path.
+func (s *stage) goFile() string {
+	s.t.Helper()
+	path := s.spec.Logs.Dir + ".go"
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	s.spec.Environ = append(s.spec.Environ, "GO="+path)
+	return path
+}
+
 func (s *stage) start() {
 	s.t.Helper()
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.DiscardHandler))
