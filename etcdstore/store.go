@@ -179,25 +179,33 @@ func (s *Store) change(ctx context.Context, what string, t txnRequest) (r txnRes
 			return r, err == nil, err
 		}
 		found, _ := r.result(len(t.failure) - 1).first()
-		if found.created == p.created && bytes.Equal(found.value, note) {
-			return r, true, nil
-		}
-		if found.created == p.created {
-			// What is under way still might find its conditions true again later.
-			given, err := s.client.txn(ctx, what, txnRequest{
-				conditions: []condition{createdAt(p.key, p.created), below(p.key, note)},
-				success:    []op{putOp(p.key, append(bytes.Clone(note), 'x'), s.lease)},
-				failure:    []op{getOp(p.key)},
-			})
-			if err != nil || given.succeeded {
+		if found.created == p.created && !bytes.Equal(found.value, note) {
+			if found, err = s.burn(ctx, what, p, note); err != nil {
 				return r, false, err
 			}
-			if found, _ = given.result(0).first(); found.created == p.created {
-				return r, bytes.Equal(found.value, note), nil
-			}
+		}
+		if found.created == p.created {
+			return r, bytes.Equal(found.value, note), nil
 		}
 		p.created = 0 // the lease has run out, which making it says, or somebody has removed the notes
 	}
+}
+
+// burn makes a note one that no attempt can leave any more, and returns what is in its
+// place then: the note itself if one got through just now. Without it an attempt under
+// way might find the conditions of its own true again later.
+func (s *Store) burn(ctx context.Context, what string, p place, note []byte) (found keyValue, err error) {
+	burnt := append(bytes.Clone(note), 'x')
+	r, err := s.client.txn(ctx, what, txnRequest{
+		conditions: []condition{createdAt(p.key, p.created), below(p.key, note)},
+		success:    []op{putOp(p.key, burnt, s.lease)},
+		failure:    []op{getOp(p.key)},
+	})
+	if err != nil || r.succeeded {
+		return keyValue{created: p.created, value: burnt}, err
+	}
+	found, _ = r.result(0).first()
+	return found, nil
 }
 
 // makePlace makes the key of a place and returns the revision of its creation.
