@@ -391,6 +391,18 @@ int32_t rp_store_start(rp_store store, const rp_store_request *request, rp_op *o
     return rpgo_store_start(store.id, (rp_store_request *)request, &op->id, err);
 }
 
+int32_t rp_store_attempt(rp_store store, const rp_store_request *request, int64_t wait_ms,
+                         rp_op *op, rp_store_result *result, rp_error *err) {
+    TRY(enter(err));
+    TRY(readable(request, sizeof *request, err));
+    TRY(timeout(request->timeout_ms, err));
+    TRY(timeout(wait_ms, err));
+    TRY(present(op, err));
+    TRY(writable(result, sizeof *result, err));
+    return rpgo_store_attempt(store.id, (rp_store_request *)request, wait_ms, &op->id, result,
+                              err);
+}
+
 int32_t rp_op_wait(rp_op op, int64_t timeout_ms, rp_error *err) {
     TRY(enter(err));
     TRY(timeout(timeout_ms, err));

@@ -61,10 +61,7 @@ func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_
 		if err != nil {
 			return err
 		}
-		ctx, cancel := limited(s.ctx, request.timeout_ms)
-		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
-			return s.do(ctx, q)
-		}))
+		*out = openHandle(s.start(q, request.timeout_ms))
 		return nil
 	})
 }

@@ -182,7 +182,7 @@ func rpgo_store_open_prefix(id C.uint64_t, prefix C.rp_bytes, out *C.uint64_t, e
 			return err
 		}
 		ctx, end := context.WithCancel(below.ctx)
-		*out = openHandle(&openStore{part{store.NewPrefix(name, below.Store), end}, ctx})
+		*out = openHandle(&openStore{part{store.NewPrefix(name, below.Store), end}, ctx, below.prompt})
 		return nil
 	})
 }

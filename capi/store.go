@@ -8,6 +8,7 @@ import (
 	"errors"
 
 	"rallypoint/core/store"
+	"rallypoint/filestore"
 )
 
 // openStore is what a rp_store stands for. Closing it ends the operations that came
@@ -15,13 +16,27 @@ import (
 // which closes nothing below it, by their context.
 type openStore struct {
 	store.Store
-	ctx context.Context // of a part; for others Background, which costs a call nothing
+	ctx    context.Context // of a part; for others Background, which costs a call nothing
+	prompt bool            // see isPrompt
 }
 
 // newStore makes what stands behind a handle of its own for s, and closes s with
 // it.
 func newStore(s store.Store) *openStore {
-	return &openStore{s, context.Background()}
+	return &openStore{s, context.Background(), isPrompt(s)}
+}
+
+// isPrompt reports whether s answers from memory or from a file of this machine, so
+// that only a lock or a missing key makes a call wait. A write of such a store that
+// times out was not applied.
+func isPrompt(s store.Store) bool {
+	switch s := s.(type) {
+	case *store.Local:
+		return true
+	case *filestore.Store:
+		return s.IsLocal()
+	}
+	return false
 }
 
 // do makes a call within ms and within the life of the handle.
@@ -29,6 +44,26 @@ func (s *openStore) do(ctx context.Context, q *request) (answer, error) {
 	a, err := q.call(ctx, s.Store)
 	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = store.ErrClosed // the context is none of the caller's
+	}
+	return a, err
+}
+
+// start makes a call in the background.
+func (s *openStore) start(q *request, timeoutMS C.int64_t) *op {
+	ctx, cancel := limited(s.ctx, timeoutMS)
+	return newOp(ctx, cancel, func(ctx context.Context) (answer, error) { return s.do(ctx, q) })
+}
+
+// try makes a call if it needs no waiting, or else has done nothing and returns
+// errPending.
+func (s *openStore) try(q *request) (answer, error) {
+	if !s.prompt || q.op == C.RP_STORE_BARRIER { // which counts the caller, and then waits
+		return answer{}, errPending
+	}
+	ctx := &impatient{Context: s.ctx}
+	a, err := s.do(ctx, q)
+	if ctx.asked.Load() && errors.Is(err, store.ErrTimeout) {
+		return answer{}, errPending
 	}
 	return a, err
 }
@@ -166,6 +201,37 @@ func rpgo_store_perform(id C.uint64_t, request *C.rp_store_request, result *C.rp
 		ctx, cancel := limited(s.ctx, request.timeout_ms)
 		defer cancel()
 		a, err := s.do(ctx, q)
+		if err != nil {
+			return err
+		}
+		a.fill(result)
+		return nil
+	})
+}
+
+//export rpgo_store_attempt
+func rpgo_store_attempt(id C.uint64_t, request *C.rp_store_request, waitMS C.int64_t, out *C.uint64_t, result *C.rp_store_result, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		s, err := lookUp[*openStore](id)
+		if err != nil {
+			return err
+		}
+		q, err := toRequest(request)
+		if err != nil {
+			return err
+		}
+		a, err := answer{}, errPending
+		if request.timeout_ms != 0 {
+			a, err = s.try(q)
+		}
+		if err == errPending {
+			o := s.start(q, request.timeout_ms)
+			if err = o.wait(timeLimit(waitMS)); err == errPending {
+				*out = openHandle(o)
+				return err
+			}
+			a = o.value
+		}
 		if err != nil {
 			return err
 		}

@@ -57,13 +57,18 @@ func (p patience) pause(clock Clock, d time.Duration) {
 }
 
 // lock takes the file's lock, unix.LOCK_SH or unix.LOCK_EX. The error of a wait
-// that ended names the process that holds it.
+// that ended names the process that holds it. Once p is over the lock is not taken any
+// more, so that nothing is written that was called off while it waited.
 func (f *file) lock(p patience, clock Clock, how int) error {
 	wait := lockWaitMin
 	for tries := 1; ; tries++ {
 		err := ignoringEINTR(func() error { return unix.Flock(f.fd, how|unix.LOCK_NB) })
 		switch err {
 		case nil:
+			if err := p.over(clock); err != nil {
+				f.unlock()
+				return fmt.Errorf("waiting for the file's lock: %w", err)
+			}
 			return nil
 		case unix.EWOULDBLOCK:
 		default:

@@ -109,6 +109,10 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 	return s, nil
 }
 
+// IsLocal reports whether the file is one of this machine's own, so that no call waits
+// for a network.
+func (s *Store) IsLocal() bool { return s.local }
+
 // Path returns the absolute path of the store's file.
 func (s *Store) Path() string { return s.file.path }
 

@@ -3,6 +3,7 @@ package filestore
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"rallypoint/core/store"
 )
@@ -18,19 +19,31 @@ type watch struct {
 }
 
 // await runs f, which registers the waiter unless there is nothing to wait for,
-// and waits until the waiter is woken. It holds neither a lock nor the turn.
+// and waits until the waiter is woken. It holds neither a lock nor the turn. There is
+// no watch for a context that has ended by then.
 func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) error {
 	start := s.options.Clock.Now()
 	woken := make(chan struct{})
 	waiter := &store.Waiter{Wake: func() { close(woken) }}
 	var w *watch
+	late := false
 	err := s.view(ctx, func() {
-		if !f(waiter) {
+		if f(waiter) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			s.engine.Cancel(waiter)
+			late = true
+		default:
 			w = s.watchOn()
 		}
 	})
-	if err != nil || w == nil {
+	switch {
+	case err != nil || w == nil && !late:
 		return err
+	case late:
+		return s.waited(ctx, start)
 	}
 	defer s.watchOff(waiter)
 	select {
@@ -41,8 +54,13 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 	case <-s.closing:
 		return store.ErrClosed
 	case <-ctx.Done():
-		return fmt.Errorf("waited %v: %w", s.elapsed(start), store.ContextError(ctx))
+		return s.waited(ctx, start)
 	}
+}
+
+// waited is the error of a wait since start that ctx has ended.
+func (s *Store) waited(ctx context.Context, start time.Time) error {
+	return fmt.Errorf("waited %v: %w", s.elapsed(start), store.ContextError(ctx))
 }
 
 // watchOn counts one more call that waits and returns the watch. mu is held.

@@ -274,3 +274,68 @@ func TestFullDisk(t *testing.T) {
 	check(t, s.Set(ctx, "large", make([]byte, 1000)))
 	equal(t, len(must(s.Get(ctx, "large"))(t)), 1000)
 }
+
+// endsWhenAsked is a context that ends when somebody is about to wait for its end.
+type endsWhenAsked struct {
+	context.Context
+	end context.CancelFunc
+}
+
+func (e endsWhenAsked) Done() <-chan struct{} {
+	e.end()
+	return e.Context.Done()
+}
+
+// A call that has no time to wait begins no watch and leaves nothing behind.
+func TestWaitWithoutTime(t *testing.T) {
+	path := newPath(t)
+	a := mustOpen(t, path, NeverRemove, nil)
+	b := mustOpen(t, path, NeverRemove, nil)
+	keys := []string{"k"}
+	for name, call := range map[string]func(ctx context.Context) error{
+		"get":       func(ctx context.Context) error { _, err := a.Get(ctx, "k"); return err },
+		"multi_get": func(ctx context.Context) error { _, err := a.MultiGet(ctx, keys); return err },
+		"wait":      func(ctx context.Context) error { return a.Wait(ctx, keys) },
+	} {
+		ctx, end := context.WithCancel(context.Background())
+		if err := call(endsWhenAsked{ctx, end}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		a.mu.Lock()
+		if a.watch != nil || a.waiting != 0 {
+			t.Errorf("%s: left %d calls and the watch %v", name, a.waiting, a.watch)
+		}
+		a.mu.Unlock()
+	}
+	// Who waits with time is woken, and nobody else.
+	done := begin(func() error { return a.Wait(within(t, 10*time.Second), keys) })
+	waits(t, a, 1)
+	check(t, b.Set(context.Background(), "k", nil))
+	check(t, <-done)
+}
+
+// A write that is called off while it waits for the lock is not made when the lock is
+// free a moment later.
+func TestCalledOffWhileLocked(t *testing.T) {
+	path := newPath(t)
+	s := mustOpen(t, path, NeverRemove, nil)
+	other, err := os.Open(path)
+	check(t, err)
+	defer other.Close()
+	for range 100 {
+		check(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
+		ctx, cancel := context.WithCancel(context.Background())
+		done := begin(func() error { _, err := s.Add(ctx, "n", 1); return err })
+		for len(s.turn) == 0 { // until it is about to ask for the lock
+			time.Sleep(100 * time.Microsecond)
+		}
+		cancel()
+		check(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Fatalf("%v, want that it was called off", err)
+		}
+	}
+	if n, err := s.Add(context.Background(), "n", 0); err != nil || n != 0 {
+		t.Errorf("%d of them were made (%v)", n, err)
+	}
+}

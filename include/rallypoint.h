@@ -523,6 +523,18 @@ RP_API int32_t rp_store_start(rp_store store, const rp_store_request *request, r
                               rp_error *err);
 
 /*
+ * Performs an operation, but hands it over if it takes longer than about `wait_ms`: then
+ * returns RP_PENDING and stores it in *op as rp_store_start does, whose result is still to
+ * be taken. Otherwise stores the result in *result and leaves *op alone, or returns the
+ * error. For interpreters, which must look after signals now and then: where there is
+ * nothing to wait for, which is every call but the rarest on a store in memory or in a file
+ * of this machine, it costs what the blocking function costs.
+ */
+RP_API int32_t rp_store_attempt(rp_store store, const rp_store_request *request,
+                                int64_t wait_ms, rp_op *op, rp_store_result *result,
+                                rp_error *err);
+
+/*
  * Waits at most `timeout_ms` for the end of an operation. RP_PENDING if it is still
  * under way, RP_OK if it succeeded, else its error. May be called again, and from
  * several threads. Cancelled by rp_op_cancel and rp_op_free.

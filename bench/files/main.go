@@ -37,6 +37,7 @@ func run(small, large string) error {
 		do    func() error
 	}{
 		{"get", times, func() error { _, err := s.Get(ctx, "k"); return err }},
+		{"set", times, func() error { return s.Set(ctx, "k", []byte("v")) }},
 		{"add", times, func() error { _, err := s.Add(ctx, "n", 1); return err }},
 		{"open", 1, func() error {
 			s, err := filestore.Open(ctx, large, filestore.NeverRemove, nil)

@@ -30,6 +30,9 @@ static void in_child(rp_store store, rp_store_server server, rp_buffer *value) {
     rp_backend backend = value_backend(&place);
     rp_store opened;
     rp_op op = {1};
+    rp_store_request request = {
+        .struct_size = sizeof request, .op = RP_STORE_NUM_KEYS, .timeout_ms = -1};
+    rp_store_result result = {.struct_size = sizeof result};
     int32_t port;
     CHECK_CODE(RP_ERR_FORKED, rp_store_set(store, "k", 1, "v", 1, -1, ERR));
     CHECK_CONTAINS(last_error.message, "fork");
@@ -45,6 +48,7 @@ static void in_child(rp_store store, rp_store_server server, rp_buffer *value) {
     CHECK_CODE(RP_ERR_FORKED, rp_etcd_server_start(&etcd_server_config, -1, &etcd, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_etcd_server_ready(etcd, -1, &port, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_etcd_server_stop(etcd, ERR));
+    CHECK_CODE(RP_ERR_FORKED, rp_store_attempt(store, &request, -1, &op, &result, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_op_notify(op, nothing, NULL, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_handles_open(&number, ERR));
     CHECK_CODE(RP_ERR_FORKED, rp_log_next(&record, ERR));

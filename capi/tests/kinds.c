@@ -1,4 +1,6 @@
 /* The kinds of stores other than a server's: memory, file, prefix. */
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -95,6 +97,40 @@ static rp_store open_file(const char *path, int64_t world_size) {
     return store;
 }
 
+/* While another holds the lock of its file, an attempt to write is handed over, and what
+ * it writes is then written once. One that is called off has written nothing. */
+static void locked(rp_store store, const char *path) {
+    rp_op op = {0}, late = {0};
+    rp_store_result r = {.struct_size = sizeof r};
+    rp_store_request add = {.struct_size = sizeof add,
+                            .op = RP_STORE_ADD,
+                            KEY("locked"),
+                            .number = 1,
+                            .timeout_ms = -1};
+    int other = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(other >= 0);
+    CHECK_INT(0, flock(other, LOCK_EX));
+    CHECK_CODE(RP_PENDING, rp_store_attempt(store, &add, 20, &op, &r, ERR));
+    CHECK_CODE(RP_PENDING, rp_store_attempt(store, &add, 0, &late, &r, ERR));
+    CHECK_OK(rp_op_cancel(late, ERR));
+    CHECK_CODE(RP_ERR_CANCELED, rp_op_wait(late, -1, ERR));
+    CHECK_OK(rp_op_free(late, ERR));
+    add.timeout_ms = 20;
+    CHECK_CODE(RP_ERR_TIMEOUT, rp_store_attempt(store, &add, -1, &late, &r, ERR));
+    CHECK_CONTAINS(last_error.message, "lock");
+    CHECK_CODE(RP_PENDING, rp_op_wait(op, 0, ERR));
+    CHECK_INT(0, close(other));
+    CHECK_OK(rp_op_wait(op, -1, ERR));
+    CHECK_OK(rp_op_result(op, &r, ERR));
+    CHECK_INT(1, r.number);
+    CHECK_OK(rp_op_free(op, ERR));
+    add.timeout_ms = 5000;
+    late.id = 0;
+    CHECK_OK(rp_store_attempt(store, &add, -1, &late, &r, ERR));
+    CHECK_INT(2, r.number);
+    CHECK_INT(0, late.id);
+}
+
 static void file(const char *folder) {
     const struct traits traits = {.own_keys = 1, .own_listed = 1};
     char path[256], missing[300];
@@ -102,6 +138,7 @@ static void file(const char *folder) {
     rp_store one = open_file(path, 0);
     operations(one, traits);
     operations_in_background(one, traits);
+    locked(one, path);
     /* A second one on the same file sees the first one's keys. */
     rp_store two = open_file(path, 0);
     rp_buffer value;

@@ -108,13 +108,21 @@ static inline void await_ends(int pipe[2], int ends) {
     CHECK_INT(0, poll(&p, 1, 20));
 }
 
-/* Starts what `request` says, waits for it, expects `code`, and hands the result out. */
+/* Whether perform() attempts an operation; else it starts it. */
+static int by_attempt;
+
+/* Does what `request` says, waits for it, expects `code`, and hands the result out. */
 static inline rp_store_result perform(rp_store s, rp_store_request request, int32_t code) {
-    rp_op op;
+    rp_op op = {0};
     rp_store_result result = {.struct_size = sizeof result};
     request.struct_size = sizeof request;
     if (request.timeout_ms == 0) {
         request.timeout_ms = 5000;
+    }
+    if (by_attempt) {
+        CHECK_CODE(code, rp_store_attempt(s, &request, -1, &op, &result, ERR));
+        CHECK_INT(0, op.id);
+        return result;
     }
     CHECK_OK(rp_store_start(s, &request, &op, ERR));
     await_op(op);
@@ -134,7 +142,7 @@ static inline int64_t number_of(rp_store s, rp_store_request request) {
 #define KEY(name) .key = {name, RP_TEXT}
 #define ASK(...) ((rp_store_request){__VA_ARGS__})
 
-static inline void operations_in_background(rp_store s, struct traits traits) {
+static inline void operations_by_request(rp_store s, struct traits traits) {
     rp_bytes keys[2] = {{"ba", 2}, {"bb", 2}};
     rp_bytes values[2] = {{"1", 1}, {"", 0}};
     rp_store_result r;
@@ -180,6 +188,61 @@ static inline void operations_in_background(rp_store s, struct traits traits) {
     perform(s, ASK(.op = RP_STORE_BARRIER, KEY("bbar"), .number = 1), RP_OK);
     CHECK_INT(1, number_of(s, ASK(.op = RP_STORE_DELETE, KEY("ba"))));
     CHECK_INT(1, number_of(s, ASK(.op = RP_STORE_DELETE, KEY("bb"))));
+}
+
+/* An attempt that would wait is handed over, once, and nothing is done twice. */
+static inline void attempts(rp_store s) {
+    rp_bytes key = {"ba", 2};
+    rp_op op = {0};
+    rp_store_result r = {.struct_size = sizeof r};
+    rp_store_request waits[] = {
+        {.op = RP_STORE_GET, .key = key},
+        {.op = RP_STORE_MULTI_GET, .keys = &key, .keys_len = 1},
+        {.op = RP_STORE_WAIT, .keys = &key, .keys_len = 1},
+    };
+    by_attempt = 1;
+    int64_t handles = handles_open();
+    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+        waits[i].struct_size = sizeof waits[i];
+        waits[i].timeout_ms = 20;
+        CHECK_CODE(RP_ERR_TIMEOUT, rp_store_attempt(s, &waits[i], -1, &op, &r, ERR));
+        waits[i].timeout_ms = 0; /* no time to do anything */
+        CHECK_CODE(RP_ERR_TIMEOUT, rp_store_attempt(s, &waits[i], -1, &op, &r, ERR));
+        CHECK_INT(handles, handles_open());
+        waits[i].timeout_ms = -1;
+        CHECK_CODE(RP_PENDING, rp_store_attempt(s, &waits[i], i == 0 ? 20 : 0, &op, &r, ERR));
+        CHECK_INT(handles + 1, handles_open());
+        CHECK_CODE(RP_PENDING, rp_op_wait(op, 0, ERR));
+        perform(s, ASK(.op = RP_STORE_SET, .key = key, .value = {"now", 3}), RP_OK);
+        await_op(op);
+        CHECK_OK(rp_op_result(op, &r, ERR));
+        CHECK_OK(rp_op_free(op, ERR));
+        rp_store_result_free(&r);
+        CHECK_INT(1, number_of(s, ASK(.op = RP_STORE_DELETE, .key = key)));
+    }
+    /* The first of two at a barrier is counted once. */
+    rp_store_request barrier = {.struct_size = sizeof barrier,
+                                .op = RP_STORE_BARRIER,
+                                KEY("two"),
+                                .number = 2,
+                                .timeout_ms = -1};
+    CHECK_CODE(RP_PENDING, rp_store_attempt(s, &barrier, 20, &op, &r, ERR));
+    rp_op second = {0};
+    CHECK_OK(rp_store_attempt(s, &barrier, -1, &second, &r, ERR));
+    CHECK_INT(0, second.id);
+    await_op(op);
+    CHECK_OK(rp_op_wait(op, 0, ERR));
+    CHECK_OK(rp_op_free(op, ERR));
+    CHECK_INT(handles, handles_open());
+    by_attempt = 0;
+}
+
+static inline void operations_in_background(rp_store s, struct traits traits) {
+    rp_store_result r;
+    operations_by_request(s, traits);
+    by_attempt = 1;
+    operations_by_request(s, traits);
+    attempts(s);
 
     /* One that waits: not readable before the write, then it is. */
     rp_op op;

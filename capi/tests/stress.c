@@ -181,7 +181,17 @@ static void use_op(unsigned *seed) {
     rp_store_etcd_config etcd = etcd_config(text, sizeof text);
     struct pollfd p = {.events = POLLIN};
     int32_t code;
-    switch (rand_r(seed) % 9) {
+    switch (rand_r(seed) % 10) {
+    case 9:
+        code = rp_store_attempt((rp_store){pick(shared.store, seed)}, &request,
+                                rand_r(seed) % 5, &op, &result, ERR);
+        may(code);
+        if (code == RP_OK) {
+            rp_store_result_free(&result);
+        } else if (code == RP_PENDING) {
+            may(rp_op_free((rp_op){put(shared.op, op.id, seed)}, ERR));
+        }
+        break;
     case 0:
         may(rp_op_wait(op, rand_r(seed) % 5, ERR));
         break;

@@ -16,7 +16,8 @@ from typing import Callable, TypeVar
 from ._errors import Code, RallypointError
 from ._log import logger
 from ._member import Member, Outcome
-from ._store import Store, Text
+from ._request import Text
+from ._store import Store
 from ._torch import TorchStore, store_error
 
 _T = TypeVar("_T")

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO, Union
 
-from . import _log, _native
+from . import _log, _native, _request
 from ._errors import Code, RallypointError
-from ._store import DEFAULT_TIMEOUT, Store, _wait_for
+from ._store import DEFAULT_TIMEOUT, Store
 
 Output = Union[int, IO[str], IO[bytes], None]
 
@@ -62,7 +62,7 @@ def connect_etcd(
         _native.milliseconds(timeout),
         ctypes.byref(op),
     )
-    store = Store(_wait_for(op).store)
+    store = Store(_request.opened(op))
     store.timeout = timeout
     return store
 

@@ -23,7 +23,7 @@ from ctypes import (
 )
 from typing import Any
 
-from ._errors import Code, ForkedError, LibraryError, make_error
+from ._errors import Code, ForkedError, LibraryError, RallypointError, make_error
 
 ABI_MAJOR = 0
 ABI_MINOR = 1
@@ -86,11 +86,11 @@ class Error(Struct):
     )
 
 
-class Bytes(Struct):
+class Bytes(ctypes.Structure):
     _fields_ = (("data", c_char_p), ("len", c_size_t))
 
 
-class Buffer(Struct):
+class Buffer(ctypes.Structure):
     _fields_ = (("data", c_void_p), ("len", c_size_t))
 
     def value(self) -> bytes:
@@ -101,7 +101,10 @@ class List(Struct):
     _fields_ = (("items", POINTER(Buffer)), ("len", c_size_t))
 
     def values(self) -> list[bytes]:
-        return [self.items[i].value() for i in range(self.len)]
+        if not self.len:
+            return []
+        flat = (c_size_t * (2 * self.len)).from_address(ctypes.addressof(self.items[0]))[:]
+        return [ctypes.string_at(data, n) for data, n in zip(flat[::2], flat[1::2])]
 
 
 class StoreHandle(Struct):
@@ -383,7 +386,7 @@ class Backend(Struct):
 
 
 # The structs by their names in the header.
-STRUCTS: dict[str, type[Struct]] = {
+STRUCTS: dict[str, type[ctypes.Structure]] = {
     "rp_error": Error,
     "rp_bytes": Bytes,
     "rp_buffer": Buffer,
@@ -482,6 +485,17 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_store_queue_len": (c_int32, (StoreHandle, *_KEY, c_int64, POINTER(c_int64), _ERR)),
     "rp_store_barrier": (c_int32, (StoreHandle, *_KEY, c_int64, c_int64, _ERR)),
     "rp_store_start": (c_int32, (StoreHandle, POINTER(StoreRequest), POINTER(OpHandle), _ERR)),
+    "rp_store_attempt": (
+        c_int32,
+        (
+            StoreHandle,
+            POINTER(StoreRequest),
+            c_int64,
+            POINTER(OpHandle),
+            POINTER(StoreResult),
+            _ERR,
+        ),
+    ),
     "rp_op_wait": (c_int32, (OpHandle, c_int64, _ERR)),
     "rp_op_fd": (c_int32, (OpHandle, POINTER(c_int32), _ERR)),
     "rp_op_notify": (c_int32, (OpHandle, OpCallback, c_void_p, _ERR)),
@@ -625,8 +639,21 @@ def call(name: str, *args: Any) -> int:
     code: int = function(*args, ctypes.byref(err))
     if code <= PENDING:
         return code
+    raise failure(name, code, err)
+
+
+def bare(name: str) -> Any:
+    """A function that takes its arguments as they are, which must be ctypes' own objects of
+    the right types: converting six of them takes as long as a short call."""
+    function = library()[name]
+    function.restype = TABLE[name][0]
+    return function
+
+
+def failure(name: str, code: int, err: Error) -> RallypointError:
+    """What a function that has returned `code` and filled `err` is to raise."""
     message = err.message.decode("utf-8", "replace") if err.code == code else f"{name} failed"
-    raise make_error(code, message, bool(err.retryable))
+    return make_error(code, message, bool(err.retryable))
 
 
 def wait(name: str, *args: Any) -> None:

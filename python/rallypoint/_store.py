@@ -9,45 +9,32 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Union
 
-from . import _log, _native
-
-Text = Union[str, bytes]
-
-SET, GET, ADD, COMPARE_SET, APPEND, CHECK, WAIT, DELETE = range(1, 9)
-NUM_KEYS, LIST_KEYS, MULTI_GET, MULTI_SET = range(9, 13)
-QUEUE_PUSH, QUEUE_POP, QUEUE_LEN, BARRIER = range(13, 17)
+from . import _native, _request
+from ._request import (
+    ADD,
+    APPEND,
+    BARRIER,
+    CHECK,
+    COMPARE_SET,
+    DELETE,
+    GET,
+    LIST_KEYS,
+    MULTI_GET,
+    MULTI_SET,
+    NUM_KEYS,
+    QUEUE_LEN,
+    QUEUE_POP,
+    QUEUE_PUSH,
+    SET,
+    WAIT,
+    Text,
+    perform,
+)
 
 DEFAULT_TIMEOUT = 300.0
-
-
-def _encode(value: Text) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _bytes(value: Text) -> _native.Bytes:
-    data = _encode(value)
-    return _native.Bytes(data, len(data))
-
-
-def _array(values: Iterable[Text]) -> ctypes.Array[_native.Bytes]:
-    items = [_bytes(v) for v in values]
-    return (_native.Bytes * len(items))(*items)
-
-
-def _wait_for(op: _native.OpHandle) -> _native.StoreResult:
-    """Waits for an operation in slices, takes its result and frees it."""
-    try:
-        while _native.call("rp_op_wait", op, _native.SLICE_MS) == _native.PENDING:
-            _log.drain()
-        result = _native.StoreResult()
-        _native.call("rp_op_result", op, ctypes.byref(result))
-        return result
-    finally:  # also on KeyboardInterrupt: freeing cancels
-        _native.call("rp_op_free", op)
 
 
 def _close(handle_id: int) -> None:
@@ -80,53 +67,6 @@ class Store:
         self._handle = handle
         self._finalizer = weakref.finalize(self, _close, handle.id)
 
-    def _do(
-        self,
-        op: int,
-        *,
-        key: Text = b"",
-        value: Text = b"",
-        expected: Text = b"",
-        keys: Iterable[Text] = (),
-        values: Iterable[Text] = (),
-        number: int = 0,
-        block: bool = False,
-        timeout: float | None = None,
-    ) -> _native.StoreResult:
-        many, each = _array(keys), _array(values)
-        request = _native.StoreRequest(
-            op=op,
-            key=_bytes(key),
-            value=_bytes(value),
-            expected=_bytes(expected),
-            keys=many,
-            keys_len=len(many),
-            values=each,
-            values_len=len(each),
-            number=number,
-            block=block,
-            timeout_ms=_native.milliseconds(self.timeout if timeout is None else timeout),
-        )
-        handle = _native.OpHandle()
-        _native.call("rp_store_start", self._handle, ctypes.byref(request), ctypes.byref(handle))
-        return _wait_for(handle)
-
-    @staticmethod
-    def _value(result: _native.StoreResult) -> bytes:
-        try:
-            value: bytes = result.value.value()
-            return value
-        finally:
-            _native.library().rp_store_result_free(ctypes.byref(result))
-
-    @staticmethod
-    def _values(result: _native.StoreResult) -> list[bytes]:
-        try:
-            values: list[bytes] = result.list.values()
-            return values
-        finally:
-            _native.library().rp_store_result_free(ctypes.byref(result))
-
     def set(self, key: Text, value: Text, timeout: float | None = None) -> None:
         """Stores a value and wakes who waits for its key.
 
@@ -135,7 +75,7 @@ class Store:
             value: the value.
             timeout: longest wait in seconds; None is the store's own.
         """
-        self._do(SET, key=key, value=value, timeout=timeout)
+        perform(self, SET, timeout, key, value)
 
     def get(self, key: Text, timeout: float | None = None) -> bytes:
         """Waits until a key exists.
@@ -147,7 +87,8 @@ class Store:
         Returns:
             Its value.
         """
-        return self._value(self._do(GET, key=key, timeout=timeout))
+        value: bytes = perform(self, GET, timeout, key)
+        return value
 
     def add(self, key: Text, amount: int, timeout: float | None = None) -> int:
         """Adds to the decimal number under a key; a missing key counts as 0.
@@ -164,7 +105,8 @@ class Store:
             RallypointError: the value is no number (code NUMBER; over a network, the connection
                 breaks instead).
         """
-        return int(self._do(ADD, key=key, number=amount, timeout=timeout).number)
+        total: int = perform(self, ADD, timeout, key, number=amount)
+        return total
 
     def compare_set(
         self, key: Text, expected: Text, desired: Text, timeout: float | None = None
@@ -182,9 +124,8 @@ class Store:
             The value then current; for a missing key and an expected value that is not empty,
                 `expected`.
         """
-        return self._value(
-            self._do(COMPARE_SET, key=key, value=desired, expected=expected, timeout=timeout)
-        )
+        current: bytes = perform(self, COMPARE_SET, timeout, key, desired, expected)
+        return current
 
     def append(self, key: Text, value: Text, timeout: float | None = None) -> None:
         """Appends to what is stored under a key, which is made if it is missing.
@@ -194,7 +135,7 @@ class Store:
             value: what is appended.
             timeout: longest wait in seconds; None is the store's own.
         """
-        self._do(APPEND, key=key, value=value, timeout=timeout)
+        perform(self, APPEND, timeout, key, value)
 
     def check(self, keys: Sequence[Text], timeout: float | None = None) -> bool:
         """Asks whether keys exist, without waiting for them.
@@ -206,7 +147,7 @@ class Store:
         Returns:
             True if all do.
         """
-        return bool(self._do(CHECK, keys=keys, timeout=timeout).number)
+        return bool(perform(self, CHECK, timeout, keys=keys))
 
     def wait(self, keys: Sequence[Text], timeout: float | None = None) -> None:
         """Waits until each of the keys that was missing has been written once.
@@ -215,7 +156,7 @@ class Store:
             keys: the keys.
             timeout: longest wait in seconds; None is the store's own.
         """
-        self._do(WAIT, keys=keys, timeout=timeout)
+        perform(self, WAIT, timeout, keys=keys)
 
     def delete_key(self, key: Text, timeout: float | None = None) -> bool:
         """Removes a key. Nobody is woken by that.
@@ -227,7 +168,7 @@ class Store:
         Returns:
             Whether there was one.
         """
-        return bool(self._do(DELETE, key=key, timeout=timeout).number)
+        return bool(perform(self, DELETE, timeout, key))
 
     def num_keys(self, timeout: float | None = None) -> int:
         """Counts the keys of the whole store, without queues.
@@ -238,7 +179,8 @@ class Store:
         Returns:
             Their number.
         """
-        return int(self._do(NUM_KEYS, timeout=timeout).number)
+        count: int = perform(self, NUM_KEYS, timeout)
+        return count
 
     def list_keys(self, timeout: float | None = None) -> list[str]:
         """Lists the keys, without queues.
@@ -249,7 +191,7 @@ class Store:
         Returns:
             The keys, in no particular order; bytes that are no UTF-8 come as surrogate escapes.
         """
-        values = self._values(self._do(LIST_KEYS, timeout=timeout))
+        values: list[bytes] = perform(self, LIST_KEYS, timeout)
         return [v.decode("utf-8", "surrogateescape") for v in values]
 
     def multi_get(self, keys: Sequence[Text], timeout: float | None = None) -> list[bytes]:
@@ -262,7 +204,8 @@ class Store:
         Returns:
             Their values, in the same order.
         """
-        return self._values(self._do(MULTI_GET, keys=keys, timeout=timeout))
+        values: list[bytes] = perform(self, MULTI_GET, timeout, keys=keys)
+        return values
 
     def multi_set(
         self, keys: Sequence[Text], values: Sequence[Text], timeout: float | None = None
@@ -274,7 +217,7 @@ class Store:
             values: as many values.
             timeout: longest wait in seconds; None is the store's own.
         """
-        self._do(MULTI_SET, keys=keys, values=values, timeout=timeout)
+        perform(self, MULTI_SET, timeout, keys=keys, values=values)
 
     def queue_push(self, key: Text, value: Text, timeout: float | None = None) -> None:
         """Appends an item to a queue and wakes one who waits for it.
@@ -284,7 +227,7 @@ class Store:
             value: the item.
             timeout: longest wait in seconds; None is the store's own.
         """
-        self._do(QUEUE_PUSH, key=key, value=value, timeout=timeout)
+        perform(self, QUEUE_PUSH, timeout, key, value)
 
     def queue_pop(self, key: Text, block: bool = True, timeout: float | None = None) -> bytes:
         """Removes the oldest item of a queue.
@@ -300,7 +243,8 @@ class Store:
         Raises:
             EmptyError: there is none, and `block` is false.
         """
-        return self._value(self._do(QUEUE_POP, key=key, block=block, timeout=timeout))
+        item: bytes = perform(self, QUEUE_POP, timeout, key, block=block)
+        return item
 
     def queue_len(self, key: Text, timeout: float | None = None) -> int:
         """Counts the items of a queue.
@@ -312,7 +256,8 @@ class Store:
         Returns:
             Their number; 0 if there is no such queue.
         """
-        return int(self._do(QUEUE_LEN, key=key, timeout=timeout).number)
+        count: int = perform(self, QUEUE_LEN, timeout, key)
+        return count
 
     def barrier(self, key: Text, world_size: int, timeout: float | None = None) -> None:
         """Waits until so many callers have come. A key serves for one barrier.
@@ -322,7 +267,7 @@ class Store:
             world_size: how many callers it waits for.
             timeout: longest wait in seconds; None is the store's own.
         """
-        self._do(BARRIER, key=key, number=world_size, timeout=timeout)
+        perform(self, BARRIER, timeout, key, number=world_size)
 
     def close(self) -> None:
         """Closes the store for this object; closing again does nothing."""
@@ -387,7 +332,7 @@ class FileStore(Store):
             _native.milliseconds(timeout),
             ctypes.byref(op),
         )
-        super().__init__(_wait_for(op).store)
+        super().__init__(_request.opened(op))
         self.timeout = timeout
 
 
@@ -403,7 +348,7 @@ class PrefixStore(Store):
     """
 
     def __init__(self, prefix: Text, store: Store) -> None:
-        data = _encode(prefix)
+        data = _request.encode(prefix)
         handle = _native.StoreHandle()
         _native.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
         super().__init__(handle)
@@ -434,7 +379,7 @@ def connect_store(host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> Sto
         _native.milliseconds(timeout),
         ctypes.byref(op),
     )
-    store = Store(_wait_for(op).store)
+    store = Store(_request.opened(op))
     store.timeout = timeout
     return store
 

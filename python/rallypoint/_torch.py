@@ -24,7 +24,8 @@ from ._errors import (
     RallypointError,
     StateError,
 )
-from ._store import Store, Text
+from ._request import Text
+from ._store import Store
 
 _T = TypeVar("_T")
 

@@ -459,6 +459,7 @@ extern "C" {
     pub fn rp_store_queue_len(store: rp_store, key: *const c_void, key_len: usize, timeout_ms: i64, count: *mut i64, err: *mut rp_error) -> i32;
     pub fn rp_store_barrier(store: rp_store, key: *const c_void, key_len: usize, world_size: i64, timeout_ms: i64, err: *mut rp_error) -> i32;
     pub fn rp_store_start(store: rp_store, request: *const rp_store_request, op: *mut rp_op, err: *mut rp_error) -> i32;
+    pub fn rp_store_attempt(store: rp_store, request: *const rp_store_request, wait_ms: i64, op: *mut rp_op, result: *mut rp_store_result, err: *mut rp_error) -> i32;
     pub fn rp_op_wait(op: rp_op, timeout_ms: i64, err: *mut rp_error) -> i32;
     pub fn rp_op_fd(op: rp_op, fd: *mut i32, err: *mut rp_error) -> i32;
     pub fn rp_op_notify(op: rp_op, callback: Option<rp_op_callback>, user: *mut c_void, err: *mut rp_error) -> i32;

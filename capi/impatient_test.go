@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"rallypoint/core/store"
+)
+
+func TestImpatient(t *testing.T) {
+	parent, cancel := context.WithCancel(context.Background())
+	ctx := &impatient{Context: parent}
+	if ctx.Err() != nil {
+		t.Error("ended before anybody waits")
+	}
+	<-ctx.Done()
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		t.Errorf("asked for Done: %v", ctx.Err())
+	}
+	cancel()
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		t.Errorf("the parent has ended: %v", ctx.Err())
+	}
+	ctx = &impatient{Context: parent}
+	if !errors.Is(ctx.Err(), context.Canceled) {
+		t.Errorf("the parent had ended: %v", ctx.Err())
+	}
+}
+
+// A call that is tried is made in full or not at all.
+func TestTry(t *testing.T) {
+	local := store.NewLocal(store.NewEngine(store.Limits{}))
+	s := newStore(local)
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		q    request
+		want error
+		keys int64 // afterwards
+	}{
+		"set":                  {request{op: 1, key: "a"}, nil, 1},
+		"get of a missing key": {request{op: 2, key: "none"}, errPending, 0},
+		"wait for one":         {request{op: 7, keys: []string{"none"}}, errPending, 0},
+		"pop":                  {request{op: 14, key: "q", block: true}, errPending, 0},
+		"pop without waiting":  {request{op: 14, key: "q"}, store.ErrQueueEmpty, 0},
+		"barrier":              {request{op: 16, key: "b", number: 2}, errPending, 0},
+		"barrier of one":       {request{op: 16, key: "b", number: 1}, errPending, 0},
+	} {
+		if _, err := s.try(&c.q); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if n, err := local.NumKeys(ctx); err != nil || n != c.keys {
+			t.Errorf("%s: leaves %d keys (%v), want %d", name, n, err, c.keys)
+		}
+		if _, err := local.Delete(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.try(&request{op: 2, key: "none"}); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("on a closed store: %v", err)
+	}
+	// Over a network nothing may be begun that might have to be called off.
+	if isPrompt(struct{ store.Store }{local}) {
+		t.Error("an unknown store is taken for a prompt one")
+	}
+}

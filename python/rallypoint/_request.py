@@ -1,0 +1,177 @@
+"""One operation of a store: from Python's values to the library and back.
+
+For a store in memory or in a file the library answers in less time than it takes to build
+the structs of a call, so those are kept and used again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Union
+
+from . import _log, _native
+
+if TYPE_CHECKING:
+    from ._store import Store
+
+Text = Union[str, bytes]
+
+SET, GET, ADD, COMPARE_SET, APPEND, CHECK, WAIT, DELETE = range(1, 9)
+NUM_KEYS, LIST_KEYS, MULTI_GET, MULTI_SET = range(9, 13)
+QUEUE_PUSH, QUEUE_POP, QUEUE_LEN, BARRIER = range(13, 17)
+
+_VALUE = frozenset((GET, COMPARE_SET, QUEUE_POP))  # what these return is bytes,
+_LIST = frozenset((LIST_KEYS, MULTI_GET))  # and these a list; the others a number
+
+
+def encode(value: Text) -> bytes:
+    """The bytes of a key or value."""
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else bytes(memoryview(value))
+
+
+class _Call:
+    """The structs of one call, and pointers to them."""
+
+    def __init__(self) -> None:
+        self.request = _native.StoreRequest()
+        self.key, self.value = self.request.key, self.request.value
+        self.expected = self.request.expected
+        self.timeout: float | None = -1.0  # what timeout_ms stands for; none yet
+        self.op = _native.OpHandle()
+        self.result = _native.StoreResult()
+        self.buffer = self.result.value
+        self.error = _native.Error()
+        self.to_request = ctypes.byref(self.request)
+        self.to_op = ctypes.byref(self.op)
+        self.to_result = ctypes.byref(self.result)
+        self.to_error = ctypes.byref(self.error)
+        self.attempt = _native.bare("rp_store_attempt")
+        self.free = _native.bare("rp_store_result_free")
+
+    def release(self) -> None:
+        """Ends the operation if it is under way, and frees its result if there is one."""
+        library = _native.library()
+        if self.op.id:
+            library.rp_op_free(self.op, None)
+        library.rp_store_result_free(self.to_result)
+
+
+_SLICE = ctypes.c_int64(_native.SLICE_MS)
+_NOTHING = (_native.Bytes * 0)()
+
+
+def _array(values: Iterable[Text]) -> ctypes.Array[_native.Bytes]:
+    items = [_native.Bytes(data, len(data)) for data in map(encode, values)]
+    return (_native.Bytes * len(items))(*items)
+
+
+def _await(op: _native.OpHandle, to_result: Any) -> None:
+    """Waits for an operation in slices, takes its result and frees it."""
+    try:
+        while _native.call("rp_op_wait", op, _native.SLICE_MS) == _native.PENDING:
+            _log.drain()
+        _native.call("rp_op_result", op, to_result)
+    finally:  # also on KeyboardInterrupt: freeing cancels
+        _native.call("rp_op_free", op)
+
+
+def opened(op: _native.OpHandle) -> _native.StoreHandle:
+    """Waits for an operation that opens a store, and frees it.
+
+    Returns:
+        The store.
+    """
+    result = _native.StoreResult()
+    _await(op, ctypes.byref(result))
+    store: _native.StoreHandle = result.store
+    return store
+
+
+# The calls that are not in use. A stack, not one for each thread: what interrupts a call
+# (a handler of a signal, a finalizer) may make another one.
+_calls: list[_Call] = []
+
+
+def perform(
+    store: Store,
+    op: int,
+    timeout: float | None,
+    key: Text | None = None,
+    value: Text | None = None,
+    expected: Text | None = None,
+    number: int | None = None,
+    block: bool | None = None,
+    keys: Iterable[Text] | None = None,
+    values: Iterable[Text] | None = None,
+) -> Any:
+    """Performs an operation, in slices that let Ctrl-C through.
+
+    Args:
+        store: what it is performed on.
+        op: SET to BARRIER; it says which of the others are needed.
+        timeout: in seconds; None is the store's own.
+        key, value, expected, number, block, keys, values: as in rp_store_request.
+
+    Returns:
+        What came out: bytes, list[bytes] or int.
+    """
+    if timeout is None:
+        timeout = store.timeout
+    try:
+        call = _calls.pop()
+    except IndexError:
+        call = _Call()
+    answer: Any
+    try:
+        request = call.request
+        request.op = op
+        if key is not None:
+            part, data = call.key, encode(key)
+            part.data, part.len = data, len(data)
+        if value is not None:
+            part, data = call.value, encode(value)
+            part.data, part.len = data, len(data)
+        if expected is not None:
+            part, data = call.expected, encode(expected)
+            part.data, part.len = data, len(data)
+        if keys is not None:
+            many = _array(keys)
+            request.keys, request.keys_len = many, len(many)
+            if values is not None:
+                many = _array(values)
+                request.values, request.values_len = many, len(many)
+        if number is not None:
+            request.number = number
+        if block is not None:
+            request.block = block
+        if timeout != call.timeout:
+            call.timeout, request.timeout_ms = timeout, _native.milliseconds(timeout)
+        code = call.attempt(
+            store._handle, call.to_request, _SLICE, call.to_op, call.to_result, call.to_error
+        )
+        if code:
+            if code != _native.PENDING:
+                raise _native.failure("rp_store_attempt", code, call.error)
+            _await(call.op, call.to_result)
+            call.op.id = 0
+        if value is not None:
+            call.value.data = b""  # ctypes would keep the value, which may be large
+        if keys is not None:
+            request.keys = request.values = _NOTHING
+        if op in _VALUE:
+            buffer = call.buffer
+            answer = ctypes.string_at(buffer.data, buffer.len)
+            call.free(call.to_result)
+        elif op in _LIST:
+            answer = call.result.list.values()
+            call.free(call.to_result)
+        else:
+            answer = call.result.number
+    except BaseException:
+        call.release()
+        raise
+    _calls.append(call)
+    return answer

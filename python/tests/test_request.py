@@ -1,0 +1,190 @@
+"""Calls into the library, whose memory is kept and used again."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rallypoint import (
+    Code,
+    DeadlineError,
+    FileStore,
+    HashStore,
+    PrefixStore,
+    RallypointError,
+    Store,
+    _request,
+)
+
+
+@pytest.fixture(params=["HashStore", "FileStore", "PrefixStore"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with HashStore() as below:
+        opened = {
+            "HashStore": lambda: below,
+            "FileStore": lambda: FileStore(tmp_path / "store", timeout=20),
+            "PrefixStore": lambda: PrefixStore("p", below),
+        }[request.param]()
+        with opened:
+            opened.timeout = 20
+            yield opened
+
+
+def test_threads_get_their_own_answers(store: Store) -> None:
+    def work(i: int) -> None:
+        for n in range(300):
+            text = f"{i}.{n}" * (n % 7)
+            store.set(f"k{i}", text)
+            assert store.get(f"k{i}") == text.encode()
+            assert store.add(f"n{i}", i) == i * (n + 1)
+            assert store.multi_get([f"k{i}", f"n{i}"]) == [text.encode(), b"%d" % (i * (n + 1))]
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_a_handler_of_a_signal_may_call(run_python) -> None:  # type: ignore[no-untyped-def]
+    """Between any two steps of a call another one is made, on the same thread."""
+    run_python(
+        """
+        import signal, tempfile
+        from rallypoint import FileStore
+        with tempfile.TemporaryDirectory() as folder, FileStore(folder + "/store") as store:
+            ticks = 0
+            def tick(number, frame):
+                global ticks
+                ticks += 1
+                store.set("signal", "s" * 1000)
+                assert store.add("ticks", 1) == ticks
+                assert store.get("signal") == b"s" * 1000
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 if ticks < 300 else 0)
+            signal.signal(signal.SIGALRM, tick)
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+            n = 0
+            while ticks < 300:
+                n += 1
+                store.set("k", str(n))
+                assert store.get("k") == str(n).encode()
+                assert store.add("n", 1) == n
+                assert store.check(["k", "n"]) and not store.check(["k", "none"])
+        """
+    )
+
+
+def test_every_call_has_its_own_timeout(store: Store) -> None:
+    began = time.monotonic()
+    for timeout in (0.01, 0.02, 0.01):
+        with pytest.raises(DeadlineError):
+            store.get("none", timeout)
+        store.set("k", "v")
+    assert store.get("k", 20) == b"v"
+    store.timeout = 0.01
+    with pytest.raises(DeadlineError):
+        store.get("none")
+    assert time.monotonic() - began < 10
+
+
+def test_values_are_let_go(store: Store) -> None:
+    value = bytes(100_000)
+    before = sys.getrefcount(value)
+    store.set("k", value)
+    store.append("k", value)
+    store.compare_set("k", "x", value)
+    store.multi_set(["a", "b"], [value, value])
+    assert sys.getrefcount(value) == before
+
+
+def test_a_wait_is_taken_up(store: Store) -> None:
+    """A call that has to wait goes on in the background, and ends when it can."""
+    with ThreadPoolExecutor(4) as pool:
+        calls = [
+            pool.submit(store.get, "late"),
+            pool.submit(store.wait, ["late"]),
+            pool.submit(store.multi_get, ["late", "late"]),
+        ]
+        with pytest.raises(DeadlineError):
+            store.get("never", 3 * _request._SLICE.value / 1000)
+        assert not any(c.done() for c in calls)
+        store.set("late", "v")
+        assert [c.result(20) for c in calls] == [b"v", None, [b"v", b"v"]]
+
+
+def test_a_lock_that_another_holds(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with FileStore(path, timeout=20) as store, path.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(DeadlineError, match="lock"):
+            store.add("n", 1, timeout=0.15)
+        assert not store.check(["n"])  # which on one machine needs no lock
+        with ThreadPoolExecutor(1) as pool:
+            added = pool.submit(store.add, "n", 1)
+            with pytest.raises(DeadlineError):
+                store.add("other", 1, timeout=0.1)  # until the lock was asked for in vain
+            fcntl.flock(other, fcntl.LOCK_UN)
+            assert added.result(20) == 1
+        assert store.get("n") == b"1"
+        assert not store.check(["other"])
+
+
+def test_ctrl_c_ends_the_wait_for_a_lock(run_python) -> None:  # type: ignore[no-untyped-def]
+    """Nothing is written later, either."""
+    run_python(
+        """
+        import fcntl, os, signal, tempfile, threading, time
+        from rallypoint import FileStore
+        with tempfile.TemporaryDirectory() as folder:
+            store = FileStore(folder + "/store")
+            other = open(folder + "/store", "rb")
+            fcntl.flock(other, fcntl.LOCK_EX)
+            sent = []
+            def interrupt():
+                time.sleep(0.2)
+                sent.append(time.monotonic())
+                os.kill(os.getpid(), signal.SIGINT)
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            try:
+                store.add("n", 1)
+            except KeyboardInterrupt:
+                took = time.monotonic() - sent[0]
+                assert took < 0.1, took
+            else:
+                raise AssertionError
+            thread.join()
+            fcntl.flock(other, fcntl.LOCK_UN)
+            assert store.add("n", 1) == 1
+        """
+    )
+
+
+def test_wrong_arguments_leave_nothing_behind(store: Store) -> None:
+    for call in (
+        lambda: store.set("k", 5),  # type: ignore[arg-type]
+        lambda: store.get(5),  # type: ignore[arg-type]
+        lambda: store.add("k", "1"),  # type: ignore[arg-type]
+        lambda: store.get("k", "soon"),  # type: ignore[arg-type]
+        lambda: store.check([1]),  # type: ignore[list-item]
+    ):
+        with pytest.raises(TypeError):
+            call()
+    store.set("k", bytearray(b"x"))
+    store.append("k", memoryview(b"y"))  # type: ignore[arg-type]
+    assert store.get("k") == b"xy"
+    assert store.check([]) and store.multi_get([]) == []
+
+
+def test_after_close(store: Store) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(store.get, "never")
+        store.close()
+        with pytest.raises(RallypointError):
+            waits.result(20)
+    with pytest.raises(RallypointError) as e:
+        store.get("k")
+    assert e.value.code == Code.HANDLE
