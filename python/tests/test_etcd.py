@@ -74,6 +74,7 @@ def test_torch_store(each_etcd: EtcdServer, prefix: str) -> None:
     store.set_timeout(timedelta(seconds=0.05))
     with pytest.raises(torch.distributed.DistStoreError):
         store.get("x")
+    store.set_timeout(timedelta(seconds=20))  # a write to a disk may take longer than that
     inner = torch.distributed.PrefixStore("p", store)
     inner.set("k", "under")
     assert store.get("p/k") == b"under"
