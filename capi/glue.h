@@ -1,8 +1,11 @@
-/* What entry.c and the Go files of this folder share. Nothing of it is exported. */
+/* What the C and the Go files of this folder share. Nothing of it is exported. */
 #ifndef RALLYPOINT_GLUE_H
 #define RALLYPOINT_GLUE_H
 
 #include "rallypoint.h"
+
+/* Whether this process is a child of fork() of the one that loaded the library. */
+int glue_forked(void);
 
 /*
  * Copies text, cut between two UTF-8 characters, and a NUL into dst[size]. Returns

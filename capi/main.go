@@ -2,9 +2,9 @@
 // include/rallypoint.h. Nothing here decides anything: the exported functions
 // convert their arguments, call the packages that do, and convert the results.
 //
-// A call comes in at entry.c, which checks what must not enter Go (a forked
-// process) and what is only C (NULL, sizes of structs), and goes on to the Go
-// function of the same name with the prefix rpgo_. exports.map keeps everything
+// A call comes in at a C function, which checks what must not enter Go (a forked
+// process) and what is only C (NULL, sizes of structs; guard.h), and goes on to the
+// Go function of the same name with the prefix rpgo_. exports.map keeps everything
 // but rp_* out of the library's symbol table.
 //
 //	go build -buildmode=c-shared -ldflags "-extldflags -Wl,--version-script=$PWD/capi/exports.map" ./capi

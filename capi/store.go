@@ -209,37 +209,6 @@ func rpgo_store_perform(id C.uint64_t, request *C.rp_store_request, result *C.rp
 	})
 }
 
-//export rpgo_store_attempt
-func rpgo_store_attempt(id C.uint64_t, request *C.rp_store_request, waitMS C.int64_t, out *C.uint64_t, result *C.rp_store_result, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		s, err := lookUp[*openStore](id)
-		if err != nil {
-			return err
-		}
-		q, err := toRequest(request)
-		if err != nil {
-			return err
-		}
-		a, err := answer{}, errPending
-		if request.timeout_ms != 0 {
-			a, err = s.try(q)
-		}
-		if err == errPending {
-			o := s.start(q, request.timeout_ms)
-			if err = o.wait(timeLimit(waitMS)); err == errPending {
-				*out = openHandle(o)
-				return err
-			}
-			a = o.value
-		}
-		if err != nil {
-			return err
-		}
-		a.fill(result)
-		return nil
-	})
-}
-
 //export rpgo_store_close
 func rpgo_store_close(id C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
