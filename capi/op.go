@@ -53,11 +53,7 @@ func (o *op) notify(f func()) {
 //export rpgo_store_start
 func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		s, err := lookUp[*openStore](id)
-		if err != nil {
-			return err
-		}
-		q, err := toRequest(request)
+		s, q, err := asked(id, request)
 		if err != nil {
 			return err
 		}
@@ -69,11 +65,7 @@ func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_
 //export rpgo_store_attempt
 func rpgo_store_attempt(id C.uint64_t, request *C.rp_store_request, waitMS C.int64_t, out *C.uint64_t, result *C.rp_store_result, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		s, err := lookUp[*openStore](id)
-		if err != nil {
-			return err
-		}
-		q, err := toRequest(request)
+		s, q, err := asked(id, request)
 		if err != nil {
 			return err
 		}

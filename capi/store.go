@@ -117,6 +117,16 @@ func toRequest(r *C.rp_store_request) (q *request, err error) {
 	return q, err
 }
 
+// asked returns what a request is made of, and converts it.
+func asked(id C.uint64_t, r *C.rp_store_request) (*openStore, *request, error) {
+	s, err := lookUp[*openStore](id)
+	if err != nil {
+		return nil, nil, err
+	}
+	q, err := toRequest(r)
+	return s, q, err
+}
+
 func keyAndValue(r *C.rp_store_request) (key string, value []byte, err error) {
 	if key, err = keyOf("key", r.key); err == nil {
 		value, err = valueOf("value", r.value)
@@ -190,11 +200,7 @@ func (a *answer) fill(out *C.rp_store_result) {
 //export rpgo_store_perform
 func rpgo_store_perform(id C.uint64_t, request *C.rp_store_request, result *C.rp_store_result, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		s, err := lookUp[*openStore](id)
-		if err != nil {
-			return err
-		}
-		q, err := toRequest(request)
+		s, q, err := asked(id, request)
 		if err != nil {
 			return err
 		}

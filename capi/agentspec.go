@@ -1,0 +1,272 @@
+package main
+
+// #include <unistd.h>
+// #include "glue.h"
+import "C"
+
+import (
+	"math"
+	"os"
+	"time"
+	"unsafe"
+
+	"rallypoint/backend"
+	"rallypoint/core/agent"
+	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore/fixed"
+)
+
+// plannerPatience bounds how long a program may take to say where workers write.
+const plannerPatience = time.Minute
+
+// setPipes takes what the program wants to be asked or told on descriptors.
+func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
+	if config.logs_fd != 0 {
+		file, err := p.take("logs_fd", config.logs_fd)
+		if err != nil {
+			return err
+		}
+		spec.Logs.Planner = agent.NewLogPlanner(file, plannerPatience)
+	}
+	const more = C.RP_AGENT_RDZV_EVENTS | C.RP_AGENT_METRICS
+	if config.events_fd == 0 {
+		if config.flags&more != 0 {
+			return invalid("flags is %#x, which asks for events of the rendezvous or metrics on events_fd, but that is 0", uint32(config.flags))
+		}
+		return nil
+	}
+	file, err := p.take("events_fd", config.events_fd)
+	if err != nil {
+		return err
+	}
+	pipe := &agent.PipeSink{File: file, Lost: func(err error) { logger.Warn("events are lost from here on, nobody takes them: " + err.Error()) }}
+	sinks := eventSinks{pipe}
+	if spec.Events != nil {
+		sinks = append(sinks, spec.Events)
+	}
+	spec.Events = sinks
+	if config.flags&C.RP_AGENT_RDZV_EVENTS != 0 {
+		spec.RdzvEvents = pipe
+	}
+	if config.flags&C.RP_AGENT_METRICS != 0 {
+		spec.Metrics = pipe
+	}
+	return nil
+}
+
+// setCPUs binds the workers to CPUs near their devices.
+func setCPUs(spec *agent.Spec, config *C.rp_agent_config) error {
+	devices, err := rawTexts("numa_devices", config.numa_devices, config.numa_devices_len)
+	if err != nil || config.numa_binding == nil {
+		return err
+	}
+	mode, err := text("numa_binding", config.numa_binding)
+	if err != nil {
+		return err
+	}
+	if spec.Workers < 1 {
+		return nil // which is an error of its own
+	}
+	if spec.CPUs, err = agent.BindCPUs(mode, devices, spec.Workers); err != nil {
+		return invalid("numa_binding: %v", err)
+	}
+	return nil
+}
+
+// rawTexts copies an array of texts that may hold any bytes.
+func rawTexts(name string, items **C.char, n C.size_t) ([]string, error) {
+	if n > maxItems {
+		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "%s has %d items; the limit is %d", name, uint64(n), maxItems)
+	}
+	if items == nil && n > 0 {
+		return nil, invalid("%s is NULL with a length of %d", name, uint64(n))
+	}
+	list := make([]string, 0, int(n))
+	for i, item := range unsafe.Slice(items, int(n)) {
+		if item == nil {
+			return nil, invalid("item %d of %s is NULL", i, name)
+		}
+		list = append(list, C.GoString(item))
+	}
+	return list, nil
+}
+
+// environment is C's: Go's is a copy of what it was when the library was loaded.
+func environment() []string {
+	if C.environ == nil {
+		return nil
+	}
+	var list []string
+	for p := C.environ; *p != nil; p = (**C.char)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(*p))) {
+		list = append(list, C.GoString(*p))
+	}
+	return list
+}
+
+// orDefault converts a duration of C: 0 is the default, -1 none.
+func orDefault(name string, ms C.int64_t, normal time.Duration) (time.Duration, error) {
+	switch {
+	case ms == 0:
+		return normal, nil
+	case ms == -1:
+		return 0, nil
+	case ms < -1:
+		return 0, invalid("%s is %d, it must not be below -1", name, int64(ms))
+	case int64(ms) > math.MaxInt64/int64(time.Millisecond):
+		return math.MaxInt64, nil
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// toSpec converts a configuration but for its rendezvous.
+func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error) {
+	if spec.Argv, err = rawTexts("argv", config.argv, config.argv_len); err != nil {
+		return spec, "", err
+	}
+	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
+		return spec, "", invalid("argv is empty: there is no command to run")
+	}
+	if spec.Environ, err = rawTexts("environment", config.environment, config.environment_len); err != nil {
+		return spec, "", err
+	}
+	if config.environment == nil {
+		spec.Environ = environment()
+	}
+	spec.Workers, spec.MaxRestarts = int(config.workers), int(config.max_restarts)
+	spec.Role = "default"
+	for _, field := range []struct {
+		name string
+		from *C.char
+		to   *string
+	}{
+		{"role", config.role, &spec.Role},
+		{"name", config.name, &name},
+		{"log_dir", config.log_dir, &spec.Logs.Dir},
+		{"log_prefix", config.log_prefix, &spec.Logs.PrefixTemplate},
+	} {
+		if field.from == nil {
+			continue
+		}
+		if *field.to, err = text(field.name, field.from); err != nil {
+			return spec, "", err
+		}
+	}
+	if name == "" {
+		name = agent.EntryPoint(spec.Argv, "")
+	}
+	for _, field := range []struct {
+		name   string
+		from   C.int64_t
+		normal time.Duration
+		to     *time.Duration
+	}{
+		{"monitor_interval_ms", config.monitor_interval_ms, agent.DefaultMonitorInterval, &spec.MonitorInterval},
+		{"shutdown_timeout_ms", config.shutdown_timeout_ms, agent.DefaultShutdownTimeout, &spec.ShutdownTimeout},
+		{"exit_barrier_timeout_ms", config.exit_barrier_timeout_ms, agent.DefaultExitBarrierTimeout, &spec.ExitBarrierTimeout},
+		{"restart_delay_ms", config.restart_delay_ms, 0, &spec.RestartDelay},
+	} {
+		if *field.to, err = orDefault(field.name, field.from, field.normal); err != nil {
+			return spec, "", err
+		}
+	}
+	if err := setLogs(&spec.Logs, config); err != nil {
+		return spec, "", err
+	}
+	return spec, name, setFlags(&spec, config)
+}
+
+func setLogs(logs *agent.LogSpec, config *C.rp_agent_config) (err error) {
+	logs.TempDir = getenv("TMPDIR")
+	for _, field := range []struct {
+		name string
+		from *C.char
+		to   *agent.StreamSpec
+	}{{"redirects", config.redirects, &logs.Redirects}, {"tee", config.tee, &logs.Tee}} {
+		if field.from == nil {
+			continue
+		}
+		streams, err := text(field.name, field.from)
+		if err != nil {
+			return err
+		}
+		if *field.to, err = agent.ParseStreamSpec(streams); err != nil {
+			return invalid("%s: %v", field.name, err)
+		}
+	}
+	if logs.OutFilters, err = rawTexts("stdout_filters", config.stdout_filters, config.stdout_filters_len); err != nil {
+		return err
+	}
+	if logs.ErrFilters, err = rawTexts("stderr_filters", config.stderr_filters, config.stderr_filters_len); err != nil {
+		return err
+	}
+	if config.local_ranks_len > maxItems {
+		return rendezvous.Errorf(rendezvous.CodeTooLarge, "local_ranks has %d items; the limit is %d", uint64(config.local_ranks_len), maxItems)
+	}
+	if config.local_ranks == nil && config.local_ranks_len > 0 {
+		return invalid("local_ranks is NULL with a length of %d", uint64(config.local_ranks_len))
+	}
+	if config.local_ranks == nil {
+		return nil
+	}
+	logs.Ranks = []int{}
+	for _, rank := range unsafe.Slice(config.local_ranks, int(config.local_ranks_len)) {
+		logs.Ranks = append(logs.Ranks, int(rank))
+	}
+	return nil
+}
+
+func setFlags(spec *agent.Spec, config *C.rp_agent_config) error {
+	const known = C.RP_AGENT_VIRTUAL_RANK | C.RP_AGENT_NO_MACROS | C.RP_AGENT_IDENTICAL | C.RP_AGENT_SUBREAPER |
+		C.RP_AGENT_KEEP_DAEMONS | C.RP_AGENT_EVENTS | C.RP_AGENT_RDZV_EVENTS | C.RP_AGENT_METRICS
+	if config.flags&^known != 0 {
+		return invalid("flags is %#x, which holds unknown bits", uint32(config.flags))
+	}
+	spec.VirtualRank = config.flags&C.RP_AGENT_VIRTUAL_RANK != 0
+	spec.NoMacros = config.flags&C.RP_AGENT_NO_MACROS != 0
+	spec.Identical = config.flags&C.RP_AGENT_IDENTICAL != 0
+	spec.Subreaper = config.flags&C.RP_AGENT_SUBREAPER != 0
+	spec.KeepDaemons = config.flags&C.RP_AGENT_KEEP_DAEMONS != 0
+	if config.flags&C.RP_AGENT_EVENTS != 0 {
+		spec.Events = agent.LineSink{W: os.Stderr}
+	}
+	return nil
+}
+
+// toRendezvous converts how the node of a configuration meets the others. It
+// completes the spec by what follows from that.
+func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous, error) {
+	if config.member.id != 0 {
+		m, err := lookUp[*member](config.member.id)
+		if err != nil {
+			return nil, err
+		}
+		meetBy(spec, m.Params())
+		return lent{m.Node, m.changed}, nil
+	}
+	p := rendezvous.DefaultParams()
+	p.RunID = "none"
+	if config.rendezvous != nil {
+		var warnings []string
+		var err error
+		if p, warnings, err = toParams(config.rendezvous); err != nil {
+			return nil, err
+		}
+		for _, w := range warnings {
+			logger.Warn(w)
+		}
+	}
+	meetBy(spec, p)
+	if p.Endpoint == "" {
+		if p.Min > 1 || p.RunID == "" {
+			return nil, invalid("the endpoint or the run id is missing, and without an endpoint a job has one node")
+		}
+		spec.Backend = "standalone"
+		return fixed.NewAlone(p.LocalAddr, logger), nil
+	}
+	return backend.Open(p, logger)
+}
+
+func meetBy(spec *agent.Spec, p rendezvous.Params) {
+	spec.RunID, spec.Backend = p.RunID, backend.Name(p.Endpoint)
+	spec.VerdictTimeout = p.LeaseTimeout + p.ReconnectGrace
+}
