@@ -66,7 +66,7 @@ def _in_directory(backend: str, n: int) -> float:
             settings = Settings(
                 backend, n, n, {"store_type": "file"}, endpoint=f"{folder}/rendezvous"
             )
-        return _rendezvous(backend, n, settings.handler)
+        return _rendezvous(backend, n, lambda: settings.handler)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -84,7 +84,7 @@ def _in_blob(backend: str, n: int) -> float:
         host.open_gate()
         port = host.receive(0)
 
-        def handler() -> object:
+        def connected() -> Callable[[], object]:
             from torch.distributed import TCPStore
             from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import (
                 C10dRendezvousBackend,
@@ -96,16 +96,21 @@ def _in_blob(backend: str, n: int) -> float:
             from rallypoint.handler import DynamicRendezvousHandler as Ours
 
             store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+            place = C10dRendezvousBackend(store, "bench")
             make = (Ours if backend == OURS else Theirs).from_backend
-            return make("bench", store, C10dRendezvousBackend(store, "bench"), n, n, "127.0.0.1")
+            return lambda: make("bench", store, place, n, n, "127.0.0.1")
 
-        return _rendezvous(backend, n, handler)
+        return _rendezvous(backend, n, connected)
 
 
-def _rendezvous(backend: str, n: int, make: Callable[[], object]) -> float:
-    """Seconds from the first node's call to the last one's return (see rendezvous.py)."""
+def _rendezvous(backend: str, n: int, prepare: Callable[[], Callable[[], object]]) -> float:
+    """Seconds from the first node's call to the last one's return (see rendezvous.py).
+
+    What a node is given comes before: connecting torch's store looks up names.
+    """
 
     def node(link: Link) -> None:
+        make = prepare()
         link.ready()
         began = time.monotonic()
         handler = make()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	randv2 "math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,8 +34,9 @@ type Backend interface {
 // BlobOptions are the choices of a blob's log. The zero value is the default.
 type BlobOptions struct {
 	// PollMin and PollMax bound the time between two looks at the blob. It begins
-	// at PollMin with each change, grows by half with each look that finds none, and
-	// is always several times what a look takes. Defaults: 10 ms and 500 ms.
+	// at PollMin with each change (for each 16 nodes, if they are more), grows by half
+	// with each look that finds none, and is always several times what a look takes.
+	// Defaults: 10 ms and 500 ms.
 	PollMin, PollMax time.Duration
 }
 
@@ -48,8 +50,9 @@ const (
 
 // How a blob is polled, and how long one waits after a lost race.
 const (
-	pollShare    = 8 // a look takes at most this part of the time
-	raceFirst    = 2 // window of the first pause, in units of what a look takes
+	pollShare    = 8  // a look takes at most this part of the time
+	pollCrowd    = 16 // so many nodes look as often as one, more of them less often each
+	raceFirst    = 4  // window of the first pause, in units of what a look takes
 	raceMost     = 64
 	raceMin      = 100 * time.Microsecond // least unit
 	fewestBeats  = 3                      // beats in a lease that spare an explicit one
@@ -70,7 +73,7 @@ type blob struct {
 	state   *blobState // as last seen; nil: nothing was
 	token   []byte
 	stamp   uint64 // counts the states seen
-	took    time.Duration
+	took    recent
 	session rendezvous.SessionID
 	last    rendezvous.SessionID // to be taken back
 	wrote   time.Time
@@ -140,7 +143,7 @@ func (l *blob) look(ctx context.Context) error {
 func (l *blob) see(data, token []byte, took time.Duration, stamp uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.took = (3*l.took + took) / 4
+	l.took.add(took)
 	if l.stamp != stamp {
 		return nil
 	}
@@ -202,7 +205,7 @@ func (l *blob) update(ctx context.Context, change func(*blobState) bool) error {
 		// With as many nodes that want to write as there are units in the window,
 		// about one tries in each unit, and mostly gets through.
 		l.mu.Lock()
-		unit := max(l.took, raceMin)
+		unit := max(l.took.least(), raceMin)
 		l.mu.Unlock()
 		sleep(ctx, randv2.N(unit*time.Duration(window)))
 		window = min(2*window, raceMost)
@@ -249,7 +252,7 @@ func (l *blob) try(ctx context.Context, change func(*blobState) bool) (done bool
 	if ok || now != nil && bytes.Equal(now, data) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.took = (3*l.took + took) / 4
+		l.took.add(took)
 		l.wrote, l.last = time.Now(), ""
 		l.take(next, nowToken)
 		return true, nil
@@ -289,7 +292,7 @@ func (l *blob) Next(ctx context.Context, after uint64) (Batch, error) {
 		}
 		l.mu.Lock()
 		b, err := l.state.after(after)
-		pause := max(l.every, pollShare*l.took)
+		pause := max(l.every, pollShare*l.took.mean(), l.options.PollMin*time.Duration(len(l.state.beats)/pollCrowd))
 		l.mu.Unlock()
 		if err != nil || len(b.Entries) > 0 {
 			return b, err
@@ -362,4 +365,34 @@ func (l *blob) Close(ctx context.Context) error {
 		return nil
 	}
 	return l.update(ctx, func(*blobState) bool { return true })
+}
+
+// recent is what the last few operations took.
+type recent struct {
+	took [8]time.Duration
+	n    int
+}
+
+func (r *recent) add(d time.Duration) {
+	r.took[r.n%len(r.took)] = d
+	r.n++
+}
+
+// mean is what an operation has taken; 0 without any.
+func (r *recent) mean() time.Duration {
+	sum := time.Duration(0)
+	for _, d := range r.took {
+		sum += d
+	}
+	return sum / time.Duration(max(1, min(r.n, len(r.took))))
+}
+
+// least is what an operation takes when nothing comes between: on a machine with more
+// to do than it can, most of what one seems to take is waiting for a turn. 0 without
+// any.
+func (r *recent) least() time.Duration {
+	if r.n == 0 {
+		return 0
+	}
+	return slices.Min(r.took[:min(r.n, len(r.took))])
 }
