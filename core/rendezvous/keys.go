@@ -47,11 +47,7 @@ func (w *keyWait) forget() { w.engine.Cancel(&w.waiter) }
 // keyRequest applies one operation on the agents' keys. Only members of the last
 // round have keys, and only those of that round.
 func (m *Machine) keyRequest(n *node, r KeyRequest) {
-	if r.Round != m.round || m.seatOf(n) == nil {
-		m.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round))
-		return
-	}
-	if err := checkKeyRequest(r); err != nil {
+	if err := m.keyRefusal(n, r); err != nil {
 		m.fail(n, r.Number, err)
 		return
 	}
@@ -67,6 +63,14 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.noteKey(n, r)
 	}
 	m.serveWoken(space)
+}
+
+// keyRefusal returns why the node may not do the operation, nil if it may.
+func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
+	if r.Round != m.round || m.seatOf(n) == nil {
+		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round)
+	}
+	return checkKeyRequest(r)
 }
 
 // serveWoken carries on the waits that a write ended. Serving one can end
@@ -88,6 +92,12 @@ func (m *Machine) serveWoken(space *keySpace) {
 // applyKey does the operation, or leaves it waiting; ok is false if it failed.
 func (m *Machine) applyKey(space *keySpace, w *keyWait) (ok bool) {
 	r, e := w.req, space.engine
+	if r.Op.Reads() {
+		if res, ready := readKeys(e, r); ready {
+			m.answer(w.node, r.Number, res)
+			return true
+		}
+	}
 	var res KeyResult
 	var err error
 	done := true
@@ -102,15 +112,8 @@ func (m *Machine) applyKey(space *keySpace, w *keyWait) (ok bool) {
 	switch r.Op {
 	case KeySet:
 		err = e.Set(r.Keys[0], r.Values[0])
-	case KeyGet, KeyMultiGet:
+	case KeyGet, KeyMultiGet: // a key is missing; so it is for KeyWait
 		wait(func() bool { return e.WaitKeys(r.Keys, &w.waiter) })
-		for _, key := range r.Keys {
-			if !done {
-				break
-			}
-			value, _ := e.Get(key)
-			res.Values = append(res.Values, clone(value))
-		}
 	case KeyAdd:
 		res.Number, err = e.Add(r.Keys[0], r.Amount)
 	case KeyCompareSet:
@@ -119,17 +122,10 @@ func (m *Machine) applyKey(space *keySpace, w *keyWait) (ok bool) {
 		res.Values = [][]byte{clone(value)}
 	case KeyAppend:
 		err = e.Append(r.Keys[0], r.Values[0])
-	case KeyCheck:
-		res.Ready = e.Check(r.Keys)
 	case KeyWait:
 		wait(func() bool { return e.Wait(r.Keys, &w.waiter) })
-		res.Ready = done
 	case KeyDelete:
 		res.Ready = e.Delete(r.Keys[0])
-	case KeyCount:
-		res.Number = int64(e.NumKeys())
-	case KeyList:
-		res.Keys = e.Keys()
 	case KeyMultiSet:
 		err = e.MultiSet(r.Keys, r.Values)
 	case KeyQueuePush:
@@ -144,8 +140,6 @@ func (m *Machine) applyKey(space *keySpace, w *keyWait) (ok bool) {
 		default:
 			err = store.ErrQueueEmpty
 		}
-	case KeyQueueLen:
-		res.Number = int64(e.QueueLen(r.Keys[0]))
 	case KeyBarrier:
 		wait(func() (passed bool) {
 			passed, err = e.Barrier(r.Keys[0], r.Amount, &w.waiter)

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -141,6 +142,70 @@ func TestUnacknowledgedAnswersAreBounded(t *testing.T) {
 			if held != n.held || acknowledges && held > 2*len(value) {
 				t.Errorf("%d bytes are counted, %d are held", n.held, held)
 			}
+		}
+	}
+}
+
+// TestAnswerWithoutAChange: what reads keys that are there, and what was asked before.
+func TestAnswerWithoutAChange(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 1), "a")[0]
+	r.key(n, KeySet, 0, "k", "v")
+	set := n.number
+	r.key(n, KeyQueuePush, 0, "q", "item")
+	r.key(n, KeyWait, 0, "later")
+	waiting := n.number
+	n.number++
+	for _, x := range []struct {
+		op   KeyOp
+		keys []string
+		want string // "" if it has to be applied
+	}{
+		{KeyGet, []string{"k"}, "[v] [] 0 false"},
+		{KeyMultiGet, []string{"k", "k"}, "[v v] [] 0 false"},
+		{KeyCheck, []string{"k", "q"}, "[] [] 0 true"},
+		{KeyCheck, []string{"k", "none"}, "[] [] 0 false"},
+		{KeyWait, []string{"k", "q"}, "[] [] 0 true"},
+		{KeyCount, nil, "[] [] 1 false"},
+		{KeyList, nil, "[] [k] 0 false"},
+		{KeyQueueLen, []string{"q"}, "[] [] 1 false"},
+		{KeyGet, []string{"q"}, ""},
+		{KeyMultiGet, []string{"k", "none"}, ""},
+		{KeyWait, []string{"none"}, ""},
+		{KeyDelete, []string{"none"}, ""},
+		{KeyAdd, []string{"sum"}, ""},
+		{KeyQueuePop, []string{"none"}, ""},
+	} {
+		effects, ok := r.m.Answer(KeyRequest{Request: Request{Session: n.session, Number: n.number}, Round: 1, Op: x.op, Keys: x.keys})
+		got := ""
+		if ok && len(effects) == 1 {
+			result := effects[0].(Reply).Result.(KeyResult)
+			got = fmt.Sprintf("%s %s %d %v", result.Values, result.Keys, result.Number, result.Ready)
+		}
+		if got != x.want || ok != (x.want != "") {
+			t.Errorf("%v %q: %v %q, want %q", x.op, x.keys, ok, got, x.want)
+		}
+	}
+	over := KeyRequest{Request: Request{Session: n.session, Number: n.number}, Round: 9, Op: KeyGet, Keys: []string{"k"}}
+	if effects, ok := r.m.Answer(over); !ok || effects[0].(Reply).Err.Code != CodeRoundOver {
+		t.Errorf("keys of another round: %v %+v", ok, effects)
+	}
+	for _, x := range []struct {
+		Request
+		answers int
+	}{
+		{Request{n.session, set, 0}, 1},
+		{Request{n.session, set, set}, 0}, // it has the answer
+		{Request{n.session, waiting, 0}, 0},
+	} {
+		effects, ok := r.m.Answer(KeyRequest{Request: x.Request, Round: 1, Op: KeySet, Keys: []string{"k"}, Values: [][]byte{nil}})
+		if !ok || len(effects) != x.answers {
+			t.Errorf("%+v again: %v %+v", x.Request, ok, effects)
+		}
+	}
+	for _, ev := range []Event{Hello{Session: n.session}, Disconnect{n.session}, Finish{Request{n.session, n.number, 0}}, CloseRun{By: "admin"}, Recovered{}} {
+		if effects, ok := r.m.Answer(ev); ok {
+			t.Errorf("%T is answered: %+v", ev, effects)
 		}
 	}
 }

@@ -37,6 +37,7 @@ func TestPromises(t *testing.T) {
 type sim struct {
 	*rig
 	twin   *Machine // fed with the same events, and never restored: same inputs, same outcome
+	lean   *Machine // fed only with what it cannot answer without a change
 	policy Policy
 	count  int
 	rounds map[string]map[int]string // generation and round -> rank -> node
@@ -67,6 +68,7 @@ func newSim(t *rapid.T) *sim {
 		rounds: map[string]map[int]string{}, shape: map[string]Outcome{}, added: map[uint64]int64{},
 	}
 	s.twin = New(Config{RunID: "job", Generation: s.m.generation, Uptime: uptime})
+	s.lean = New(Config{RunID: "job", Generation: s.m.generation, Uptime: uptime})
 	return s
 }
 
@@ -87,6 +89,7 @@ func (s *sim) do(ev Event) {
 	if twin := s.twin.Apply(read); !sameEffects(effects, twin) {
 		s.t.Fatalf("two machines differ after %+v:\n%v\n%v", ev, effects, twin)
 	}
+	s.doLeanly(ev, effects)
 	var fresh []Outcome
 	for _, e := range effects {
 		reply, ok := e.(Reply)
@@ -118,6 +121,26 @@ func (s *sim) do(ev Event) {
 	}
 	if n := fresh[0].World; len(fresh) != n || n < s.policy.Min || n > s.policy.Max || n%s.policy.NodeUnit != 0 {
 		s.t.Fatalf("%d outcomes of a world of %d under %+v", len(fresh), n, s.policy)
+	}
+}
+
+// doLeanly has a machine answer what it can without applying it: nobody may tell.
+func (s *sim) doLeanly(ev Event, want []Effect) {
+	state := s.lean.Snapshot()
+	effects, ok := s.lean.Answer(ev)
+	if !bytes.Equal(state, s.lean.Snapshot()) {
+		s.t.Fatalf("the answer to %+v has changed the state", ev)
+	}
+	if !ok {
+		effects = s.lean.Apply(ev)
+	}
+	if !sameEffects(effects, want) {
+		s.t.Fatalf("answered without a change: %v; %+v\n%v\n%v", ok, ev, effects, want)
+	}
+	r, _ := requestOf(ev)
+	if k, is := ev.(KeyRequest); is && ok && k.Op.Reads() && s.lean.sessions[r.Session].answered[r.Number].Number == 0 {
+		// A node that has the answer does not ask again; another one might be right by then.
+		s.sent = slices.DeleteFunc(s.sent, func(ev Event) bool { q, _ := requestOf(ev); return q == r })
 	}
 }
 
@@ -166,6 +189,9 @@ func (s *sim) restore(*rapid.T) {
 	}
 	s.m = m
 	s.m.check(s.t)
+	if s.lean, err = Restore(s.lean.Snapshot()); err != nil {
+		s.t.Fatalf("restore: %v", err)
+	}
 	for _, t := range m.Timers() {
 		if after, running := s.timers[t.Timer]; !running || after != t.After {
 			s.t.Fatalf("timer %+v of %v is restored, it ran for %v", t.Timer, t.After, after)
@@ -420,7 +446,7 @@ func (s *sim) restart(t *rapid.T) {
 	}
 	s.count++
 	c := Config{RunID: "job", Generation: fmt.Sprint("g", s.count), Uptime: time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))}
-	s.m, s.twin, s.judge = New(c), New(c), NewJudge("job")
+	s.m, s.twin, s.lean, s.judge = New(c), New(c), New(c), NewJudge("job")
 	clear(s.timers)
 	clear(s.added)
 	s.last, s.sent = 0, nil
