@@ -76,8 +76,10 @@ func (run *audited) add(rec Record) {
 	switch {
 	case rec.State != nil:
 		run.begin(rec)
+	case rec.Aside && rec.Number == run.last && rec.Event != nil:
+		run.judge.Answered(rec.Event, rec.Effects)
 	case rec.Number <= run.last:
-		// Taken up again by a later process.
+		// Taken up again by a later process, or an answer that was too large.
 	case rec.Number > run.last+1:
 		run.unjudged = fmt.Sprintf("events %d to %d are missing", run.last+1, rec.Number-1)
 	case rec.TooLarge > 0 || rec.Event == nil:

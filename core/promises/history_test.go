@@ -34,7 +34,7 @@ func (s *script) do(ev r.Event) []r.Effect {
 	}
 	s.now += time.Millisecond
 	s.records = append(s.records, Record{
-		Run: "job", Number: uint64(len(s.records)), Seconds: s.now.Seconds(), Event: ev, Effects: effects,
+		Run: "job", Number: s.records[len(s.records)-1].Number + 1, Seconds: s.now.Seconds(), Event: ev, Effects: effects,
 	})
 	return effects
 }

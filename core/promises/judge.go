@@ -87,6 +87,62 @@ func (j *Judge) Apply(ev r.Event, effects []r.Effect) {
 	j.judgeState()
 }
 
+// Answered takes a request that was answered without a change, after the last event,
+// and what its node was told: the answer that it has had, or one that reads keys.
+func (j *Judge) Answered(ev r.Event, effects []r.Effect) {
+	if j.twin != nil {
+		if again, ok := j.twin.Answer(ev); !ok || !same(effects, again) {
+			j.breach(10, "the same events have other effects:\n%+v\n%+v", effects, again)
+			j.twin = nil
+		}
+	}
+	q, ok := requestOf(ev)
+	s := j.sessions[q.Session]
+	if !ok || s == nil {
+		j.breach(11, "%+v was answered, which no node of the run had asked: %+v", ev, effects)
+		return
+	}
+	_, asked := s.asked[q.Number]
+	switch answer, answered := s.answers[q.Number]; {
+	case q.Number <= max(q.Acked, s.acked), asked && !answered:
+		if len(effects) > 0 {
+			j.breach(11, "request %d of %s was repeated and had effects: %+v", q.Number, s.node, effects)
+		}
+	case asked:
+		j.answeredAgain(s, answer, effects)
+	default:
+		k, ok := ev.(r.KeyRequest)
+		reply, told := answerOf(effects)
+		if !ok || !k.Op.Reads() || !told || reply.Session != q.Session || reply.Number != q.Number {
+			j.breach(11, "request %d of %s changes something, or nothing was said to it: %+v, %+v", q.Number, s.node, ev, effects)
+			return
+		}
+		member, over := j.seatOf(s) != nil && k.Round == j.round, r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
+		if member == over {
+			j.breach(4, "node %s, member of round %d: %v, asked for keys of it and got %+v", s.node, k.Round, member, effects)
+		}
+	}
+}
+
+// answerOf returns the reply that effects are, if they are nothing else.
+func answerOf(effects []r.Effect) (reply r.Reply, ok bool) {
+	if len(effects) == 1 {
+		reply, ok = effects[0].(r.Reply)
+	}
+	return reply, ok
+}
+
+// answeredAgain judges what came of a request that has had its answer.
+func (j *Judge) answeredAgain(s *session, answer r.Reply, effects []r.Effect) {
+	promise := 11
+	if _, joined := answer.Result.(r.Outcome); joined {
+		promise = 1
+	}
+	if len(effects) != 1 || !equalReply(effects[0], answer) {
+		j.breach(promise, "request %d of %s was repeated and got %+v, its answer was %+v", answer.Number, s.node, effects, answer)
+	}
+}
+
 // repeated judges a request whose number was seen before: nothing may come of it
 // but its answer, if that is not acknowledged.
 func (j *Judge) repeated(ev r.Event, effects []r.Effect) bool {
@@ -121,13 +177,7 @@ func (j *Judge) repeated(ev r.Event, effects []r.Effect) bool {
 		if drops(effects, q.Session) {
 			return false
 		}
-		promise := 11
-		if _, joined := answer.Result.(r.Outcome); joined {
-			promise = 1
-		}
-		if len(effects) != 1 || !equalReply(effects[0], answer) {
-			j.breach(promise, "request %d of %s was repeated and got %+v, its answer was %+v", q.Number, s.node, effects, answer)
-		}
+		j.answeredAgain(s, answer, effects)
 		return true
 	}
 	s.asked[q.Number] = struct{}{}

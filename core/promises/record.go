@@ -26,6 +26,9 @@ type Record struct {
 	// State is the machine's snapshot after event Number: the record begins a run,
 	// or a process that takes one up, and has no event.
 	State []byte `json:"state,omitempty"`
+	// Aside tells that Event is a request that was answered without a change: it
+	// has no number of its own, and Number is that of the event before it.
+	Aside bool `json:"aside,omitempty"`
 	// TooLarge is the size of an event that was left out.
 	TooLarge int `json:"too_large,omitempty"`
 
