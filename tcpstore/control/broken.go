@@ -1,11 +1,23 @@
 package control
 
-import "rallypoint/core/rendezvous"
+import (
+	"runtime/debug"
+
+	"rallypoint/core/rendezvous"
+)
 
 // failure is a panic of a run's machine, to be logged.
 type failure struct {
 	what  any
 	stack []byte
+}
+
+// survive is deferred where a run's machine is used: a panic of it ends the run and
+// nothing else; mu is held.
+func (r *run) survive() {
+	if v := recover(); v != nil {
+		r.fail(v, debug.Stack())
+	}
 }
 
 // fail ends the service of a run whose machine has panicked: its state cannot be

@@ -12,6 +12,7 @@ import (
 // one server, and is closed after it.
 type Data struct {
 	journal *journal.Journal
+	write   func([]journal.Change) error // the journal's Write
 	runs    []storedRun
 	last    uint64 // highest number of a run
 }
@@ -38,7 +39,7 @@ func OpenData(dir string, o journal.Options) (*Data, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Data{journal: j}
+	d := &Data{journal: j, write: j.Write}
 	if err := d.load(); err != nil {
 		_ = j.Close()
 		return nil, err

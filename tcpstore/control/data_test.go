@@ -24,6 +24,7 @@ type durable struct {
 	o    journal.Options
 	*Server
 	data *Data
+	disk *turnstile // since the last start
 }
 
 func newDurable(t *testing.T, cfg Config) *durable {
@@ -44,6 +45,8 @@ func (d *durable) start() {
 	if err != nil {
 		d.t.Fatal(err)
 	}
+	d.disk = newTurnstile(data.write)
+	data.write = d.disk.pass
 	cfg := d.cfg
 	cfg.Data, cfg.Fixed = data, true
 	d.Server, d.data = Start(cfg, l), data
@@ -54,6 +57,7 @@ func (d *durable) stop() {
 	if d.Server == nil {
 		return
 	}
+	d.disk.abandon()
 	d.Close()
 	if err := d.data.Close(); err != nil {
 		d.t.Error(err)

@@ -60,6 +60,7 @@ type peer struct {
 	since     time.Time         // when it was accepted
 
 	// Under run.mu.
+	uncommitted  int // its requests that may change something and are not applied yet
 	suspect      bool
 	expiring     bool // its lease has run out, or it was cut off, which is not applied yet
 	waitingSince time.Time

@@ -17,6 +17,13 @@ func (r *run) record(at time.Time, ev rendezvous.Event, effects []rendezvous.Eff
 	}
 }
 
+// recordAside tells the recorder of a request that was answered without a change.
+func (r *run) recordAside(ev rendezvous.Event, effects []rendezvous.Effect) {
+	if record := r.server.cfg.Recorder; record != nil {
+		record(promises.Record{At: r.server.clock.Now(), Run: r.id, Number: r.applied, Event: ev, Effects: effects, Aside: true})
+	}
+}
+
 // recordBegin tells the recorder of a run that begins.
 func (r *run) recordBegin() {
 	if record := r.server.cfg.Recorder; record != nil {

@@ -3,7 +3,6 @@ package control
 import (
 	"crypto/rand"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -118,6 +117,7 @@ func (r *run) ungreet(p *peer, session rendezvous.SessionID) {
 // request applies a request that came in on p, unless a newer connection has
 // taken the session over.
 func (r *run) request(p *peer, f request) {
+	queued := false
 	r.mu.Lock()
 	switch {
 	case r.gone || r.peers[p.session] != p:
@@ -125,15 +125,37 @@ func (r *run) request(p *peer, f request) {
 		r.server.meters.refused[refusedRequest].Add(1)
 		p.out.send(reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
+	case p.uncommitted == 0 && r.answer(f.event(p.session)):
 	default:
-		if e := r.submit(f.event(p.session), p); e.done == nil && e.refused != nil {
+		e := r.submit(f.event(p.session), p)
+		if e.done == nil && e.refused != nil {
 			p.out.sendReply(reply{Number: f.Number, Err: e.refused})
 		}
+		queued = e.done != nil
 	}
 	r.unlock()
-	if w := r.server.writer; w != nil {
-		w.throttle()
+	if queued {
+		r.server.writer.throttle()
 	}
+}
+
+// answer answers a request by which nothing changes, at once: what it shows was
+// stored before it was applied, and nothing of it need be stored. It reports whether
+// it did; mu is held.
+func (r *run) answer(ev rendezvous.Event) (done bool) {
+	if r.gone || r.broken != nil {
+		return true
+	}
+	defer r.survive()
+	effects, done := r.machine.Answer(ev)
+	if !done {
+		return false
+	}
+	for _, e := range effects {
+		r.carryOut(e)
+	}
+	r.recordAside(ev, effects)
+	return true
 }
 
 // disconnect tells the machine that a session's connection has ended.
@@ -161,6 +183,7 @@ func (r *run) submit(ev rendezvous.Event, p *peer) *entry {
 		return e
 	}
 	if e.logged, e.refused = encode(ev); e.refused == nil {
+		e.begin()
 		w.add(e)
 	}
 	return e
@@ -189,11 +212,7 @@ func (r *run) apply(ev rendezvous.Event) {
 		}
 		return
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			r.fail(v, debug.Stack())
-		}
-	}()
+	defer r.survive()
 	now := r.server.clock.Now()
 	effects := r.machine.Apply(ev)
 	for _, e := range effects {

@@ -36,6 +36,24 @@ type entry struct {
 	refused *rendezvous.Error
 }
 
+// reads reports whether the event is a request that changes no key, though it may
+// have to wait for one.
+func (e *entry) reads() bool {
+	k, ok := e.ev.(rendezvous.KeyRequest)
+	return ok && k.Op.Reads()
+}
+
+// begin and end keep account of what a peer has asked for that may change something
+// and is not applied yet: its reads come after that. run.mu is held.
+func (e *entry) begin() { e.count(1) }
+func (e *entry) end()   { e.count(-1) }
+
+func (e *entry) count(by int) {
+	if e.peer != nil && !e.reads() {
+		e.peer.uncommitted += by
+	}
+}
+
 // wait returns when the entry has been applied or will not be, and why not.
 func (e *entry) wait() *rendezvous.Error {
 	if e.done != nil {
@@ -46,6 +64,15 @@ func (e *entry) wait() *rendezvous.Error {
 
 // writer stores the events of all runs before they are applied: those that come
 // while one commit is on its way to the disk are the next one.
+//
+// So a run's machine shows nothing that is not on the disk, and what can be answered
+// from it without a change (rendezvous.Machine.Answer) is answered at once, whatever
+// waits to be stored: it was asked before any of that was answered, and a server that
+// is started again on the same data knows all that the answer showed. Two kinds of
+// reads come here nevertheless. One whose node has itself asked for changes that are
+// not applied yet: it has to see them. And one that has to wait for a key, since the
+// wait is kept. Each is tried again when the commit before it is applied, and only
+// then stored; see answer.
 type writer struct {
 	server *Server
 	data   *Data
@@ -167,7 +194,7 @@ func (w *writer) drop(kept []*entry) {
 		close(e.done)
 	}
 	if len(changes) > 0 {
-		if err := w.data.journal.Write(changes); err != nil {
+		if err := w.data.write(changes); err != nil {
 			w.server.log.Warn("runs that had ended are still in the data directory, and are forgotten later", "error", err)
 		}
 	}
@@ -181,19 +208,20 @@ func (w *writer) release(size int) {
 	w.mu.Unlock()
 }
 
-// commit stores a batch and applies it. After a failure it returns what is to be
-// tried again.
+// commit stores a batch and applies it. It returns what the next batch begins with:
+// reads, and after a failure what is to be tried again.
 func (w *writer) commit(batch []*entry) (kept []*entry) {
+	batch, after := w.answer(batch)
 	order, byRun := byRuns(batch)
 	changes := w.changes(order, byRun)
 	if len(changes) == 0 {
 		return nil
 	}
 	began := w.server.clock.Now()
-	err := w.data.journal.Write(changes)
+	err := w.data.write(changes)
 	w.server.meters.commits.observe(w.server.clock.Now().Sub(began), &commitBuckets)
 	if err != nil {
-		return w.failed(batch, err)
+		return append(w.failed(batch, err), after...)
 	}
 	w.server.meters.committed.Add(uint64(len(batch)))
 	if w.failing {
@@ -212,10 +240,51 @@ func (w *writer) commit(batch []*entry) (kept []*entry) {
 		w.apply(r, byRun[r])
 	}
 	w.release(size)
-	if len(w.snapshots) > 0 {
+	if len(w.snapshots)+len(after) > 0 {
 		w.poke()
 	}
-	return nil
+	return after
+}
+
+// answer answers the reads of a batch that the commits so far have made answerable,
+// and parts the others: rest is to be stored now. What is left for after that reads
+// behind a change of its own node, and shows it or waits. If another change of that
+// node comes behind the read, however, it has its place between them, stored as it is.
+func (w *writer) answer(batch []*entry) (rest, after []*entry) {
+	toCome := map[*peer]int{} // changes
+	for _, e := range batch {
+		if !e.reads() {
+			toCome[e.peer]++
+		}
+	}
+	changed := map[*peer]bool{}
+	size := 0
+	for _, e := range batch {
+		switch {
+		case !e.reads():
+			toCome[e.peer]--
+			changed[e.peer] = true
+		case !changed[e.peer]:
+			if e.run.answerLater(e) {
+				size += len(e.logged)
+				close(e.done)
+				continue
+			}
+		case toCome[e.peer] == 0:
+			after = append(after, e)
+			continue
+		}
+		rest = append(rest, e)
+	}
+	w.release(size)
+	return rest, after
+}
+
+// answerLater answers a read that has waited for a commit.
+func (r *run) answerLater(e *entry) (done bool) {
+	r.mu.Lock()
+	defer r.unlock()
+	return r.answer(e.ev)
 }
 
 // byRuns sorts a batch by run; the order within a run stays.
@@ -261,6 +330,7 @@ func (w *writer) apply(r *run, entries []*entry) {
 		}
 		r.stored.last++
 		r.stored.since += len(e.logged)
+		e.end()
 		if e.void = r.gone; !e.void {
 			r.enact(e)
 		}
@@ -318,12 +388,11 @@ func (e *entry) refuse(cause error) {
 	e.refused = rendezvous.Errorf(rendezvous.CodeConnection,
 		"run %q: the control plane at %s takes no nodes and no orders, because it cannot store what it would promise: %v; make room there, or start it on another --data-dir",
 		r.id, r.server.Addr(), cause)
-	if j, ok := e.ev.(rendezvous.Join); ok {
-		r.mu.Lock()
-		if r.peers[e.peer.session] == e.peer {
-			e.peer.out.sendReply(reply{Number: j.Number, Err: e.refused})
-		}
-		r.mu.Unlock()
+	r.mu.Lock()
+	e.end()
+	if j, ok := e.ev.(rendezvous.Join); ok && r.peers[e.peer.session] == e.peer {
+		e.peer.out.sendReply(reply{Number: j.Number, Err: e.refused})
 	}
+	r.mu.Unlock()
 	close(e.done)
 }
