@@ -7,11 +7,15 @@
 //	                             says "held", and ends after so long
 //	swarm add ADDR N ADDS        N nodes form a round, and each adds so often to a
 //	                             key of the agents, one after the other
+//	swarm get ADDR N GETS        N nodes form a round: the first one gets a key of
+//	                             the agents so often, one after the other, while
+//	                             the others add all the time
 //	swarm probe ADDR             how long one good client waits: see probe
 //	swarm crowd ADDR SILENT SLOW DRIPS RATE   bad clients: see crowd
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,7 +40,7 @@ func run(args []string) error {
 		return probe(args[1])
 	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm add ADDR N ADDS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
 	}
 	if len(args) == 6 && args[0] == "crowd" {
 		return crowdOf(args[1], args[2:])
@@ -74,8 +78,11 @@ func run(args []string) error {
 		time.Sleep(time.Duration(last) * time.Second)
 		return nil
 	}
-	if args[0] == "add" {
+	switch args[0] {
+	case "add":
 		return add(ctx, args[1], n, last)
+	case "get":
+		return get(ctx, args[1], n, last)
 	}
 	return fmt.Errorf("there is no mode %q", args[0])
 }
@@ -119,24 +126,62 @@ func add(ctx context.Context, addr string, n, adds int) error {
 	began := time.Now()
 	var wg sync.WaitGroup
 	for i, c := range s {
-		wg.Go(func() {
-			for range adds {
-				ev := rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"sum"}, Amount: 1}
-				if _, err := c.Start(ev).Wait(ctx); err != nil {
-					errs[i] = err
-					return
-				}
-			}
-		})
+		wg.Go(func() { errs[i] = repeat(ctx, c, adds, addition("sum")) })
 	}
 	wg.Wait()
 	took := time.Since(began).Seconds()
-	for _, err := range errs {
-		if err != nil {
+	if err := cmp.Or(errs...); err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"each_s": took / float64(adds), "rate": float64(n*adds) / took})
+}
+
+// get prints what one get takes while the other nodes add.
+func get(ctx context.Context, addr string, n, gets int) error {
+	s, err := gather(ctx, addr, n, fmt.Sprintf("get-%d-%d", n, os.Getpid()))
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	if _, err := s.join(ctx); err != nil {
+		return err
+	}
+	if err := repeat(ctx, s[0], 1, addition("read")); err != nil {
+		return err
+	}
+	errs := make([]error, n)
+	busy, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for i, c := range s[1:] {
+		wg.Go(func() {
+			for busy.Err() == nil && errs[i+1] == nil {
+				errs[i+1] = repeat(ctx, c, 1, addition("sum"))
+			}
+		})
+	}
+	began := time.Now()
+	errs[0] = repeat(ctx, s[0], gets, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"read"}})
+	took := time.Since(began).Seconds()
+	stop()
+	wg.Wait()
+	if err := cmp.Or(errs...); err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"each_s": took / float64(gets)})
+}
+
+func addition(key string) rendezvous.Event {
+	return rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{key}, Amount: 1}
+}
+
+// repeat asks for the same again and again, each time when it has the answer.
+func repeat(ctx context.Context, c *control.Client, times int, ev rendezvous.Event) error {
+	for range times {
+		if _, err := c.Start(ev).Wait(ctx); err != nil {
 			return err
 		}
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"each_s": took / float64(adds), "rate": float64(n*adds) / took})
+	return nil
 }
 
 // swarm is many nodes of one run.
