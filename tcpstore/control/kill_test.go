@@ -203,6 +203,13 @@ func kvStep(s kvState, in kvInput) (kvOutput, kvState) {
 			return kvOutput{value: in.a}, s
 		}
 		return kvOutput{value: s.value}, s
+	case rendezvous.KeyCheck:
+		return kvOutput{done: s.there}, s
+	case rendezvous.KeyGet:
+		if !s.there {
+			return kvOutput{failed: -1}, s // it would wait: no answer is right
+		}
+		return kvOutput{value: s.value}, s
 	case rendezvous.KeyAdd:
 		var n int64
 		if s.there {
@@ -217,11 +224,21 @@ func kvStep(s kvState, in kvInput) (kvOutput, kvState) {
 }
 
 // drawKV draws an operation. Values are numbers, or else add has nothing to do.
-// Comparing with a value that never is reads the key.
-func drawKV(random *rand.Rand) kvInput {
+// Comparing with a value that never is reads the key, too, but is stored. A key that
+// is got is never deleted, and each node begins with it.
+func drawKV(random *rand.Rand, first bool) kvInput {
 	in := kvInput{key: fmt.Sprint("key", random.IntN(4))}
 	digit := func() string { return fmt.Sprint(1 + random.IntN(9)) }
-	switch random.IntN(10) {
+	if first {
+		return kvInput{key: "kept", op: rendezvous.KeyAdd, amount: 1}
+	}
+	switch random.IntN(15) {
+	case 10:
+		in.key, in.op, in.amount = "kept", rendezvous.KeyAdd, 1
+	case 11, 12:
+		in.key, in.op = "kept", rendezvous.KeyGet
+	case 13, 14:
+		in.op = rendezvous.KeyCheck
 	case 0:
 		in.op, in.a = rendezvous.KeySet, digit()
 	case 1:
@@ -263,7 +280,7 @@ func outputOf(result rendezvous.Result, err error) kvOutput {
 	return out
 }
 
-// TestExactlyOnceThroughCutsAndKills has nodes change keys while every connection
+// TestExactlyOnceThroughCutsAndKills has nodes change and read keys while every connection
 // is cut after a few hundred random bytes in either direction, and the control
 // plane is killed and restarted at random moments. What they see must be what one
 // store without any fault could have answered.
@@ -287,8 +304,8 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 	for id, m := range members {
 		clients.Go(func() {
 			random := rand.New(rand.NewPCG(seed, uint64(id)))
-			for range operations {
-				in := drawKV(random)
+			for i := range operations {
+				in := drawKV(random, i == 0)
 				call := time.Since(begin).Nanoseconds()
 				waiting := m.Start(in.request(m.in.Round))
 				select {
