@@ -71,6 +71,13 @@ func TestSlowConsumerIsCutOff(t *testing.T) {
 	if most := maxBehind + maxFrame; held > most {
 		t.Errorf("%d bytes are held for it, want at most %d", held, most)
 	}
+	r := s.lookUp("run")
+	r.mu.Lock()
+	kept := len(r.machine.Snapshot())
+	r.mu.Unlock()
+	if kept > 2<<20 { // the value is 1 MiB
+		t.Errorf("the run has %d bytes: it keeps what was read", kept)
+	}
 	for ctx := testContext(t); p.out.cause() == nil; {
 		if ctx.Err() != nil {
 			t.Fatal("it is not cut off")
