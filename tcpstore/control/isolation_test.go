@@ -59,6 +59,27 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	}
 }
 
+// TestReadThatBreaksARun has a machine panic when it is merely asked.
+func TestReadThatBreaksARun(t *testing.T) {
+	log, lines := newLog(t)
+	s, addr := testServer(t, Config{Log: log})
+	bad := guest(addr, 1)
+	bad.RunID = "bad"
+	member, victim := group(t, guest(addr, 1), 1)[0], group(t, bad, 1)[0]
+	victim.add(t, "k", 1)
+	r := s.lookUp("bad")
+	r.mu.Lock()
+	r.machine = nil
+	r.mu.Unlock()
+	victim.key(rendezvous.KeyGet, 0, "k")
+	victim.obs.await(t, "that it was dropped", isDropped)
+	lines.await(t, "this run is broken by a defect", 1)
+	member.add(t, "k", 1)
+	if _, err := member.key(rendezvous.KeyGet, 0, "k").Wait(testContext(t)); err != nil {
+		t.Errorf("the other run: %v", err)
+	}
+}
+
 // TestBrokenRunIsForgotten has a new run take the name later.
 func TestBrokenRunIsForgotten(t *testing.T) {
 	clock := newFakeClock()
