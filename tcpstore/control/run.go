@@ -139,9 +139,9 @@ func (r *run) request(p *peer, f request) {
 	}
 }
 
-// answer answers a request by which nothing changes, at once: what it shows was
-// stored before it was applied, and nothing of it need be stored. It reports whether
-// it did; mu is held.
+// answer answers a request by which nothing changes, at once: what it shows is on the
+// disk, if there is one, and nothing of it need be stored (writer says why). It reports
+// false if the request has to be applied; mu is held.
 func (r *run) answer(ev rendezvous.Event) (done bool) {
 	if r.gone || r.broken != nil {
 		return true
