@@ -7,6 +7,7 @@ library is loaded by the first call, so that importing the package costs nothing
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from ctypes import (
@@ -68,13 +69,27 @@ AGENT_NOT_NEEDED = 5
 AGENT_BROKEN = 6
 
 
+def out_of_range(name: str, number: int) -> RallypointError:
+    """What is raised for a number that C's type for it cannot hold."""
+    bits = int(number).bit_length()
+    what = str(number) if bits <= 128 else f"a number of {bits} bits"
+    return make_error(Code.INVALID, f"{name} is {what}, which is out of range", False)
+
+
 class Struct(ctypes.Structure):
-    """A struct of the header. One with struct_size fills that in by itself."""
+    """A struct of the header. One with struct_size fills that in by itself.
+
+    Raises InvalidError for a number that does not fit its field, of which ctypes would take
+    the lower bits.
+    """
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         if self._fields_[0][0] == "struct_size":
             fields["struct_size"] = ctypes.sizeof(self)
         super().__init__(*args, **fields)
+        for name, value in fields.items():
+            if isinstance(value, int) and getattr(self, name) != value:
+                raise out_of_range(name, value)
 
 
 class Error(Struct):
@@ -670,9 +685,11 @@ def wait(name: str, *args: Any) -> None:
 
 def milliseconds(seconds: float | None) -> int:
     """A timeout for the library; None and infinity are none. Never 0: not to try."""
-    if seconds is None or seconds == float("inf"):
+    if seconds is None or seconds == math.inf:
         return FOREVER
-    return max(1, round(min(seconds, 2**52) * 1000))
+    if seconds != seconds:
+        raise make_error(Code.INVALID, "a timeout is not a number (NaN)", False)
+    return max(1, round(min(max(seconds, 0), 2**52) * 1000))
 
 
 def text(value: str | None) -> bytes | None:

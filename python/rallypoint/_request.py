@@ -7,6 +7,7 @@ the structs of a call, so those are kept and used again.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Union
 
@@ -25,11 +26,20 @@ _VALUE = frozenset((GET, COMPARE_SET, QUEUE_POP))  # what these return is bytes,
 _LIST = frozenset((LIST_KEYS, MULTI_GET))  # and these a list; the others a number
 
 
+_ABSENT: Any = object()  # of an argument that an operation does not have; None is a mistake
+
+
 def encode(value: Text) -> bytes:
-    """The bytes of a key or value."""
+    """The bytes of a key or value. Those that list_keys() could not decode come back."""
     if isinstance(value, str):
-        return value.encode()
-    return value if isinstance(value, bytes) else bytes(memoryview(value))
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-8", "surrogateescape")
+    try:
+        return value if isinstance(value, bytes) else bytes(memoryview(value))
+    except TypeError:
+        raise TypeError(f"a key or value is str or bytes, not {type(value).__name__}") from None
 
 
 class _Call:
@@ -39,7 +49,7 @@ class _Call:
         self.request = _native.StoreRequest()
         self.key, self.value = self.request.key, self.request.value
         self.expected = self.request.expected
-        self.timeout: float | None = -1.0  # what timeout_ms stands for; none yet
+        self.timeout: float | None = math.nan  # what timeout_ms stands for; none yet
         self.op = _native.OpHandle()
         self.result = _native.StoreResult()
         self.buffer = self.result.value
@@ -64,6 +74,8 @@ _NOTHING = (_native.Bytes * 0)()
 
 
 def _array(values: Iterable[Text]) -> ctypes.Array[_native.Bytes]:
+    if isinstance(values, str):
+        raise TypeError(f"{values!r:.100} is one text where a list of them is needed")
     items = [_native.Bytes(data, len(data)) for data in map(encode, values)]
     return (_native.Bytes * len(items))(*items)
 
@@ -99,13 +111,13 @@ def perform(
     store: Store,
     op: int,
     timeout: float | None,
-    key: Text | None = None,
-    value: Text | None = None,
-    expected: Text | None = None,
-    number: int | None = None,
-    block: bool | None = None,
-    keys: Iterable[Text] | None = None,
-    values: Iterable[Text] | None = None,
+    key: Text = _ABSENT,
+    value: Text = _ABSENT,
+    expected: Text = _ABSENT,
+    number: int = _ABSENT,
+    block: bool = _ABSENT,
+    keys: Iterable[Text] = _ABSENT,
+    values: Iterable[Text] = _ABSENT,
 ) -> Any:
     """Performs an operation, in slices that let Ctrl-C through.
 
@@ -128,25 +140,27 @@ def perform(
     try:
         request = call.request
         request.op = op
-        if key is not None:
+        if key is not _ABSENT:
             part, data = call.key, encode(key)
             part.data, part.len = data, len(data)
-        if value is not None:
+        if value is not _ABSENT:
             part, data = call.value, encode(value)
             part.data, part.len = data, len(data)
-        if expected is not None:
+        if expected is not _ABSENT:
             part, data = call.expected, encode(expected)
             part.data, part.len = data, len(data)
-        if keys is not None:
+        if keys is not _ABSENT:
             many = _array(keys)
             request.keys, request.keys_len = many, len(many)
-            if values is not None:
+            if values is not _ABSENT:
                 many = _array(values)
                 request.values, request.values_len = many, len(many)
-        if number is not None:
+        if number is not _ABSENT:
             request.number = number
-        if block is not None:
-            request.block = block
+            if request.number != number:  # ctypes takes the lower 64 bits
+                raise _native.out_of_range("the number", number)
+        if block is not _ABSENT:
+            request.block = bool(block)
         if timeout != call.timeout:
             call.timeout, request.timeout_ms = timeout, _native.milliseconds(timeout)
         code = call.attempt(
@@ -157,9 +171,11 @@ def perform(
                 raise _native.failure("rp_store_attempt", code, call.error)
             _await(call.op, call.to_result)
             call.op.id = 0
-        if value is not None:
+        if value is not _ABSENT:
             call.value.data = b""  # ctypes would keep the value, which may be large
-        if keys is not None:
+            if expected is not _ABSENT:
+                call.expected.data = b""
+        if keys is not _ABSENT:
             request.keys = request.values = _NOTHING
         if op in _VALUE:
             buffer = call.buffer

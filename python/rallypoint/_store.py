@@ -95,7 +95,7 @@ class Store:
 
         Args:
             key: the key.
-            amount: what is added; may be negative.
+            amount: what is added; may be negative, and has at most 64 bits.
             timeout: longest wait in seconds; None is the store's own.
 
         Returns:
@@ -104,6 +104,7 @@ class Store:
         Raises:
             RallypointError: the value is no number (code NUMBER; over a network, the connection
                 breaks instead).
+            InvalidError: the amount has more than 64 bits.
         """
         total: int = perform(self, ADD, timeout, key, number=amount)
         return total

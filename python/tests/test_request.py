@@ -16,10 +16,13 @@ from rallypoint import (
     DeadlineError,
     FileStore,
     HashStore,
+    InvalidError,
     PrefixStore,
     RallypointError,
     Store,
+    StoreServer,
     _request,
+    connect_store,
 )
 
 
@@ -96,6 +99,7 @@ def test_values_are_let_go(store: Store) -> None:
     store.set("k", value)
     store.append("k", value)
     store.compare_set("k", "x", value)
+    store.compare_set("k", value, "x")
     store.multi_set(["a", "b"], [value, value])
     assert sys.getrefcount(value) == before
 
@@ -170,6 +174,8 @@ def test_wrong_arguments_leave_nothing_behind(store: Store) -> None:
         lambda: store.add("k", "1"),  # type: ignore[arg-type]
         lambda: store.get("k", "soon"),  # type: ignore[arg-type]
         lambda: store.check([1]),  # type: ignore[list-item]
+        lambda: store.wait("one text"),
+        lambda: store.multi_set(["k"], "v"),
     ):
         with pytest.raises(TypeError):
             call()
@@ -177,6 +183,72 @@ def test_wrong_arguments_leave_nothing_behind(store: Store) -> None:
     store.append("k", memoryview(b"y"))  # type: ignore[arg-type]
     assert store.get("k") == b"xy"
     assert store.check([]) and store.multi_get([]) == []
+
+
+def test_none_is_not_what_the_last_call_was_given(store: Store) -> None:
+    """The structs of a call still hold the lengths of the one before."""
+    store.multi_set(["long", "n"], ["v" * 5000, "1"])
+    store.compare_set("long", "v" * 5000, "w" * 5000)
+    assert store.multi_get(["long", "n"]) == [b"w" * 5000, b"1"]
+    for call in (
+        lambda: store.set("k", None),  # type: ignore[arg-type]
+        lambda: store.append("k", None),  # type: ignore[arg-type]
+        lambda: store.get(None),  # type: ignore[arg-type]
+        lambda: store.delete_key(None),  # type: ignore[arg-type]
+        lambda: store.add("n", None),  # type: ignore[arg-type]
+        lambda: store.compare_set("long", None, "x"),  # type: ignore[arg-type]
+        lambda: store.compare_set("long", "w" * 5000, None),  # type: ignore[arg-type]
+        lambda: store.check(None),  # type: ignore[arg-type]
+        lambda: store.multi_get(None),  # type: ignore[arg-type]
+        lambda: store.multi_set(["k"], None),  # type: ignore[arg-type]
+        lambda: store.barrier("b", None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError):
+            call()
+    assert store.multi_get(["long", "n"]) == [b"w" * 5000, b"1"]
+    assert not store.check(["k"])
+
+
+def test_numbers_beyond_64_bits_are_refused(store: Store) -> None:
+    for number in (2**63, 2**64 + 5, -(2**63) - 1, 10**5000):
+        with pytest.raises(ValueError, match="out of range"):
+            store.add("n", number)
+        with pytest.raises(ValueError, match="out of range"):
+            store.barrier("b", number)
+    assert not store.check(["n"])
+    assert store.add("n", 2**63 - 1) == 2**63 - 1
+    assert store.add("n", 1) == -(2**63)  # as everywhere, it wraps
+
+
+def test_numbers_that_a_field_cannot_hold(tmp_path: Path) -> None:
+    for call in (
+        lambda: FileStore(tmp_path / "store", 2**64 + 1),
+        lambda: StoreServer("127.0.0.1", 2**32),
+        lambda: connect_store("127.0.0.1", 2**32 + 1, 1),
+    ):
+        with pytest.raises(InvalidError, match="out of range"):
+            call()
+
+
+def test_timeouts_that_are_no_durations(store: Store) -> None:
+    store.set("k", "v")
+    for timeout in (float("nan"), -float("nan")):
+        with pytest.raises(ValueError, match="NaN"):
+            store.get("k", timeout)
+    for timeout in (0, -1.0, -1e308, -float("inf")):
+        with pytest.raises(DeadlineError):
+            store.get("none", timeout)
+    for timeout in (1e308, float("inf"), 10**400):
+        assert store.get("k", timeout) == b"v"
+
+
+def test_keys_that_are_no_text(store: Store) -> None:
+    """What list_keys() returns can be asked for."""
+    store.set(b"\xff\x80\0", "v")
+    (key,) = (k for k in store.list_keys() if k.startswith("\udcff"))
+    assert store.get(key) == b"v"
+    with pytest.raises(UnicodeEncodeError):
+        store.get("\ud800")
 
 
 def test_after_close(store: Store) -> None:
