@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"rallypoint/core/store"
+	"rallypoint/filestore"
 )
 
 func TestImpatient(t *testing.T) {
@@ -65,5 +68,61 @@ func TestTry(t *testing.T) {
 	// Over a network nothing may be begun that might have to be called off.
 	if isPrompt(struct{ store.Store }{local}) {
 		t.Error("an unknown store is taken for a prompt one")
+	}
+}
+
+// What would take long, since there is much to read or to write, is not begun.
+func TestTryMuch(t *testing.T) {
+	ctx := context.Background()
+	open := func(path string) *filestore.Store {
+		s, err := filestore.Open(ctx, path, filestore.NeverRemove, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		return s
+	}
+	path := filepath.Join(t.TempDir(), "store")
+	other := open(path)
+	s := &openStore{open(path), ctx, true}
+	size := func() int64 {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	much := make([]byte, 4<<20)
+	for name, q := range map[string]*request{
+		"set":       {op: 1, key: "k", value: much},
+		"append":    {op: 5, key: "k", value: much},
+		"multi set": {op: 12, keys: []string{"k", "l"}, values: [][]byte{much[:1<<20], much[:1<<20]}},
+	} {
+		before := size()
+		if _, err := s.try(q); err != errPending || size() != before {
+			t.Errorf("%s: %v, and %d bytes were written", name, err, size()-before)
+		}
+		if _, err := s.do(ctx, q); err != nil || size() <= before {
+			t.Errorf("%s with time: %v", name, err)
+		}
+	}
+	get := &request{op: 2, key: "k"}
+	if _, err := s.try(get); err != nil {
+		t.Errorf("get of what is known: %v", err)
+	}
+	if err := other.Set(ctx, "k", much[:1]); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.try(get); err != nil || len(a.value) != 1 {
+		t.Errorf("get of little: %v", err)
+	}
+	if err := other.Set(ctx, "k", much); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.try(get); err != errPending {
+		t.Errorf("get of much: %v", err)
+	}
+	if a, err := s.do(ctx, get); err != nil || len(a.value) != len(much) {
+		t.Errorf("get of much with time: %v", err)
 	}
 }

@@ -145,7 +145,7 @@ func (s *Store) shut() error {
 // leave writes what a closing store writes and removes the file if it is due.
 func (s *Store) leave(size int64) error {
 	cleanups, users := int64(0), int64(0)
-	err := s.amend(size, func(log []byte) ([]byte, error) {
+	err := s.amend(context.Background(), size, func(log []byte) ([]byte, error) {
 		log, n, err := s.count(log, cleanupKey, 1)
 		if err != nil {
 			return nil, err
@@ -171,7 +171,7 @@ func (s *Store) count(log []byte, key string, delta int64) ([]byte, int64, error
 	value, _ := s.engine.Get(key)
 	n, err := parseNumber(value)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%q: %w", key, err)
+		return nil, 0, fmt.Errorf("%.100q: %w", key, err)
 	}
 	n += delta
 	var digits [20]byte // the longest int64 with its sign
@@ -223,11 +223,11 @@ func (s *Store) update(ctx context.Context, f func(log []byte) ([]byte, error)) 
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
-	return s.locked(ctx, unix.LOCK_EX, func(size int64) error { return s.amend(size, f) })
+	return s.locked(ctx, unix.LOCK_EX, func(size int64) error { return s.amend(ctx, size, f) })
 }
 
 // amend is update under the exclusive lock.
-func (s *Store) amend(size int64, f func(log []byte) ([]byte, error)) error {
+func (s *Store) amend(ctx context.Context, size int64, f func(log []byte) ([]byte, error)) error {
 	if err := s.refresh(size); err != nil {
 		return err
 	}
@@ -244,6 +244,11 @@ func (s *Store) amend(size int64, f func(log []byte) ([]byte, error)) error {
 		return err
 	}
 	defer s.keepLog(log)
+	if len(log) > momentBytes {
+		if err := hasTime(ctx); err != nil {
+			return err
+		}
+	}
 	return s.write(log, size)
 }
 
@@ -278,10 +283,28 @@ func (s *Store) section(p patience, how int, f func(size int64) error) error {
 	}
 	defer s.file.unlock()
 	size, err := s.file.size()
+	if err == nil && size-s.pos > momentBytes {
+		err = hasTime(p.ctx)
+	}
 	if err == nil {
 		err = f(size)
 	}
 	return s.fail(err)
+}
+
+// momentBytes is how much is read or written without asking the call's context whether
+// there is time for it: some milliseconds' worth.
+const momentBytes = 1 << 20
+
+// hasTime returns the error of a context that has ended. It asks for Done, by which a
+// context learns that what comes may take longer than a moment.
+func hasTime(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return store.ContextError(ctx)
+	default:
+		return nil
+	}
 }
 
 // usable returns why no call can be begun, if so.
