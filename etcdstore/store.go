@@ -141,7 +141,7 @@ func (s *Store) do(ctx context.Context, name, key string, f func(ctx context.Con
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("store at etcd %s: %s %q: %w", s.client.config.where(), name, key, err)
+	return fmt.Errorf("store at etcd %s: %s%s: %w", s.client.config.where(), name, store.Names(key), err)
 }
 
 // unnumbered is an error that is only to be read.

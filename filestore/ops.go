@@ -13,14 +13,14 @@ func (s *Store) Set(ctx context.Context, key string, value []byte) error {
 	err := s.update(ctx, func(log []byte) ([]byte, error) {
 		return appendRecord(log, keyPrefix+key, value)
 	})
-	return s.explain("set", key, err)
+	return s.explain(err, "set", key)
 }
 
 // MultiSet implements store.Store. All records are in one write: a process killed
 // in it may leave some of the first.
 func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
 	if len(keys) != len(values) {
-		return s.explain("multi_set", "", store.ErrArguments)
+		return s.explain(store.ErrArguments, "multi_set")
 	}
 	err := s.update(ctx, func(log []byte) (_ []byte, err error) {
 		for i, key := range keys {
@@ -30,7 +30,7 @@ func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) er
 		}
 		return log, nil
 	})
-	return s.explain("multi_set", first(keys), err)
+	return s.explain(err, "multi_set", keys...)
 }
 
 // Add implements store.Store.
@@ -41,7 +41,7 @@ func (s *Store) Add(ctx context.Context, key string, delta int64) (sum int64, er
 		return log, err
 	})
 	if err != nil {
-		return 0, s.explain("add", key, err)
+		return 0, s.explain(err, "add", key)
 	}
 	return sum, nil
 }
@@ -62,7 +62,7 @@ func (s *Store) CompareSet(ctx context.Context, key string, expected, desired []
 		return appendRecord(log, keyPrefix+key, desired)
 	})
 	if err != nil {
-		return nil, s.explain("compare_set", key, err)
+		return nil, s.explain(err, "compare_set", key)
 	}
 	return now, nil
 }
@@ -76,7 +76,7 @@ func (s *Store) Append(ctx context.Context, key string, value []byte) error {
 		whole = append(append(whole, current...), value...)
 		return appendRecord(log, keyPrefix+key, whole)
 	})
-	return s.explain("append", key, err)
+	return s.explain(err, "append", key)
 }
 
 // Delete implements store.Store. A record is written whether the key existed or
@@ -86,7 +86,7 @@ func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error
 		_, existed = s.engine.Get(keyPrefix + key)
 		return appendRecord(log, deletePrefix+keyPrefix+key, nil)
 	})
-	return existed && err == nil, s.explain("delete", key, err)
+	return existed && err == nil, s.explain(err, "delete", key)
 }
 
 // Get implements store.Store.
@@ -98,14 +98,14 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 		}
 	})
 	if err != nil {
-		return nil, s.explain("get", key, err)
+		return nil, s.explain(err, "get", key)
 	}
 	if value != nil {
 		return value, nil
 	}
 	values, err := s.awaitAll(ctx, []string{key})
 	if err != nil {
-		return nil, s.explain("get", key, err)
+		return nil, s.explain(err, "get", key)
 	}
 	return values[0], nil
 }
@@ -113,26 +113,26 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 // MultiGet implements store.Store. The values are those of one moment.
 func (s *Store) MultiGet(ctx context.Context, keys []string) ([][]byte, error) {
 	values, err := s.awaitAll(ctx, keys)
-	return values, s.explain("multi_get", first(keys), err)
+	return values, s.explain(err, "multi_get", keys...)
 }
 
 // Check implements store.Store.
 func (s *Store) Check(ctx context.Context, keys []string) (ready bool, err error) {
 	err = s.view(ctx, func() { ready = s.engine.Check(stored(keys)) })
-	return ready && err == nil, s.explain("check", first(keys), err)
+	return ready && err == nil, s.explain(err, "check", keys...)
 }
 
 // Wait implements store.Store.
 func (s *Store) Wait(ctx context.Context, keys []string) error {
 	err := s.await(ctx, func(w *store.Waiter) bool { return s.engine.Wait(stored(keys), w) })
-	return s.explain("wait", first(keys), err)
+	return s.explain(err, "wait", keys...)
 }
 
 // NumKeys implements store.Store. As in the reference the store's own counters,
 // one or two, are counted.
 func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
 	err = s.view(ctx, func() { n = int64(s.engine.NumKeys()) })
-	return n, s.explain("num_keys", "", err)
+	return n, s.explain(err, "num_keys")
 }
 
 // ListKeys implements store.Store. As in the reference the store's own counters
@@ -144,7 +144,7 @@ func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
 			keys[i] = key[min(1, len(key)):]
 		}
 	})
-	return keys, s.explain("list_keys", "", err)
+	return keys, s.explain(err, "list_keys")
 }
 
 // QueuePush returns ErrNoQueues.
@@ -203,15 +203,15 @@ func (s *Store) noQueues(ctx context.Context, op, key string) error {
 	if err == nil {
 		err = ErrNoQueues
 	}
-	return s.explain(op, key, err)
+	return s.explain(err, op, key)
 }
 
-// explain puts what was done, to which file and key, in front of err.
-func (s *Store) explain(op, key string, err error) error {
+// explain puts what was done, to which file and keys, in front of err.
+func (s *Store) explain(err error, op string, keys ...string) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("file store %s: %s %q: %w", s.file.path, op, key, err)
+	return fmt.Errorf("file store %s: %s%s: %w", s.file.path, op, store.Names(keys...), err)
 }
 
 // stored returns the stored keys of users' keys.
@@ -221,14 +221,6 @@ func stored(keys []string) []string {
 		names[i] = keyPrefix + key
 	}
 	return names
-}
-
-// first returns the first of keys, which stands for all of them in an error.
-func first(keys []string) string {
-	if len(keys) == 0 {
-		return ""
-	}
-	return keys[0]
 }
 
 // copyOf returns a copy of value that is never nil.

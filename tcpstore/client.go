@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -257,7 +256,7 @@ func (c *Client) failed(ctx context.Context, what call, start time.Time, err err
 		err = fmt.Errorf("%w: %w", store.ErrConnection, err)
 	}
 	return fmt.Errorf("tcpstore: %s%s at %s, tried for %s: %w",
-		what.name, describe(what.keys), c.addr, time.Since(start).Round(time.Millisecond), err)
+		what.name, store.Names(what.keys...), c.addr, time.Since(start).Round(time.Millisecond), err)
 }
 
 // refusals says why a server may refuse a call, which the protocol does by
@@ -269,23 +268,6 @@ func refusals(what call) string {
 	default:
 		return "is the store full? does the server know the operation?"
 	}
-}
-
-// describe names the keys of a call, the first few of them.
-func describe(keys []string) string {
-	const shown = 3
-	if len(keys) == 0 {
-		return ""
-	}
-	quoted := make([]string, 0, shown)
-	for _, key := range keys[:min(shown, len(keys))] {
-		quoted = append(quoted, fmt.Sprintf("%.100q", key))
-	}
-	text := " " + strings.Join(quoted, ", ")
-	if more := len(keys) - shown; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 // checkSize refuses what a server would close the connection for.

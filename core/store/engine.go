@@ -238,7 +238,7 @@ func (e *Engine) increment(key string, delta int64) (int64, error) {
 	if en := e.keys[key]; en != nil {
 		old, err := ParseNumber(en.value)
 		if err != nil {
-			return 0, fmt.Errorf("key %q: %w", key, err)
+			return 0, fmt.Errorf("key %.100q: %w", key, err)
 		}
 		n = old + delta
 	}
@@ -253,10 +253,10 @@ func (e *Engine) increment(key string, delta int64) (int64, error) {
 // or returns ErrQuota. Writes that take nothing more always pass.
 func (e *Engine) charge(key string, size int64, count int) error {
 	if max := e.limits.MaxBytes; max > 0 && size > 0 && e.bytes+size > max {
-		return fmt.Errorf("key %q: %w: %d bytes more than the limit of %d", key, ErrQuota, e.bytes+size-max, max)
+		return fmt.Errorf("key %.100q: %w: %d bytes more than the limit of %d", key, ErrQuota, e.bytes+size-max, max)
 	}
 	if max := e.limits.MaxEntries; max > 0 && count > 0 && len(e.keys)+e.items+count > max {
-		return fmt.Errorf("key %q: %w: limit of %d entries", key, ErrQuota, max)
+		return fmt.Errorf("key %.100q: %w: limit of %d entries", key, ErrQuota, max)
 	}
 	e.bytes += size
 	return nil

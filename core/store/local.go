@@ -3,7 +3,9 @@ package store
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"sync"
+	"time"
 )
 
 // Local is a Store inside the process: an Engine behind a mutex. All users of one
@@ -35,7 +37,7 @@ func (l *Local) Set(ctx context.Context, key string, value []byte) error {
 
 // Get implements Store.
 func (l *Local) Get(ctx context.Context, key string) ([]byte, error) {
-	values, err := l.MultiGet(ctx, []string{key})
+	values, err := l.multiGet(ctx, "get", []string{key})
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +82,7 @@ func (l *Local) Check(ctx context.Context, keys []string) (ready bool, err error
 
 // Wait implements Store.
 func (l *Local) Wait(ctx context.Context, keys []string) error {
-	return l.await(ctx, func(e *Engine, w *Waiter) (bool, error) {
+	return l.await(ctx, "wait", keys, func(e *Engine, w *Waiter) (bool, error) {
 		return e.Wait(keys, w), nil
 	})
 }
@@ -115,9 +117,13 @@ func (l *Local) ListKeys(ctx context.Context) (keys []string, err error) {
 // MultiGet implements Store. The values are those of one moment; a key deleted
 // while others are waited for is waited for again.
 func (l *Local) MultiGet(ctx context.Context, keys []string) (values [][]byte, err error) {
+	return l.multiGet(ctx, "multi_get", keys)
+}
+
+func (l *Local) multiGet(ctx context.Context, op string, keys []string) (values [][]byte, err error) {
 	for {
 		complete := false
-		err := l.await(ctx, func(e *Engine, w *Waiter) (bool, error) {
+		err := l.await(ctx, op, keys, func(e *Engine, w *Waiter) (bool, error) {
 			values, complete = getAll(e, keys)
 			return complete || e.WaitKeys(keys, w), nil
 		})
@@ -144,9 +150,9 @@ func (l *Local) QueuePush(ctx context.Context, key string, value []byte) error {
 func (l *Local) QueuePop(ctx context.Context, key string, block bool) (item []byte, err error) {
 	for {
 		n := 0
-		err := l.await(ctx, func(e *Engine, w *Waiter) (bool, error) {
+		err := l.await(ctx, "queue_pop", []string{key}, func(e *Engine, w *Waiter) (bool, error) {
 			if item, n = e.QueuePop(key); n == 0 && !block {
-				return true, ErrQueueEmpty
+				return true, fmt.Errorf("queue_pop%s: %w", Names(key), ErrQueueEmpty)
 			}
 			return n > 0 || e.WaitQueue(key, w), nil
 		})
@@ -177,7 +183,7 @@ func (l *Local) QueueLen(ctx context.Context, key string) (n int64, err error) {
 
 // Barrier implements Store.
 func (l *Local) Barrier(ctx context.Context, key string, worldSize int64) error {
-	return l.await(ctx, func(e *Engine, w *Waiter) (bool, error) {
+	return l.await(ctx, "barrier", []string{key}, func(e *Engine, w *Waiter) (bool, error) {
 		return e.Barrier(key, worldSize, w)
 	})
 }
@@ -199,8 +205,9 @@ func (l *Local) do(ctx context.Context, f func(*Engine) error) error {
 
 // await runs f like do and, unless f says that it is done, waits until the waiter
 // that f registered is woken. A wait that is over wins against a context that
-// ends at the same time.
-func (l *Local) await(ctx context.Context, f func(*Engine, *Waiter) (done bool, err error)) error {
+// ends at the same time. Its error names op and keys.
+func (l *Local) await(ctx context.Context, op string, keys []string, f func(*Engine, *Waiter) (done bool, err error)) error {
+	start := time.Now()
 	woken := make(chan struct{})
 	w := &Waiter{Wake: func() { close(woken) }}
 	done := false
@@ -225,7 +232,7 @@ func (l *Local) await(ctx context.Context, f func(*Engine, *Waiter) (done bool, 
 		return nil
 	}
 	l.engine.Cancel(w)
-	return err
+	return fmt.Errorf("%s%s: waited %v: %w", op, Names(keys...), time.Since(start).Round(time.Millisecond), err)
 }
 
 // getAll returns copies of the values of keys, if all of them exist.

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _log, _native
+from ._errors import Code, RallypointError
 
 if TYPE_CHECKING:
     from ._store import Store
@@ -168,6 +169,8 @@ def perform(
         )
         if code:
             if code != _native.PENDING:
+                if code == Code.HANDLE:
+                    raise RallypointError("the store is closed", Code.HANDLE)
                 raise _native.failure("rp_store_attempt", code, call.error)
             _await(call.op, call.to_result)
             call.op.id = 0

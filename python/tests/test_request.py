@@ -257,6 +257,17 @@ def test_after_close(store: Store) -> None:
         store.close()
         with pytest.raises(RallypointError):
             waits.result(20)
-    with pytest.raises(RallypointError) as e:
+    with pytest.raises(RallypointError, match="the store is closed") as e:
         store.get("k")
     assert e.value.code == Code.HANDLE
+
+
+def test_an_error_says_why_however_long_the_key(store: Store) -> None:
+    key = "k" * 5000
+    with pytest.raises(DeadlineError, match=r"get \S*kkk.* waited .* timed out"):
+        store.get(key, 0.01)
+    with pytest.raises(DeadlineError, match=r"wait .*kkk.* and 1 more.* timed out"):
+        store.wait([key, "a", "b", "c"], 0.01)
+    store.set(key, "v")
+    with pytest.raises(RallypointError, match="not a number"):
+        store.add(key, 1)
