@@ -101,6 +101,17 @@ class Error(Struct):
     )
 
 
+# What ctypes.string_at takes at most: its size is a C int, which cuts larger ones.
+SHORT = 2**31 - 1
+
+
+def bytes_at(data: int, size: int) -> bytes:
+    """The `size` bytes at an address, however many they are."""
+    if size <= SHORT:
+        return ctypes.string_at(data, size)
+    return (c_char * size).from_address(data).raw
+
+
 class Bytes(ctypes.Structure):
     _fields_ = (("data", c_char_p), ("len", c_size_t))
 
@@ -109,7 +120,7 @@ class Buffer(ctypes.Structure):
     _fields_ = (("data", c_void_p), ("len", c_size_t))
 
     def value(self) -> bytes:
-        return ctypes.string_at(self.data, self.len)
+        return bytes_at(self.data, self.len)
 
 
 class List(Struct):
@@ -119,7 +130,7 @@ class List(Struct):
         if not self.len:
             return []
         flat = (c_size_t * (2 * self.len)).from_address(ctypes.addressof(self.items[0]))[:]
-        return [ctypes.string_at(data, n) for data, n in zip(flat[::2], flat[1::2])]
+        return [bytes_at(data, n) for data, n in zip(flat[::2], flat[1::2])]
 
 
 class StoreHandle(Struct):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Iterable
+from ctypes import string_at
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _log, _native
 from ._errors import Code, RallypointError
+from ._native import SHORT, bytes_at
 
 if TYPE_CHECKING:
     from ._store import Store
@@ -182,7 +184,11 @@ def perform(
             request.keys = request.values = _NOTHING
         if op in _VALUE:
             buffer = call.buffer
-            answer = ctypes.string_at(buffer.data, buffer.len)
+            size = buffer.len
+            if size <= SHORT:
+                answer = string_at(buffer.data, size)
+            else:
+                answer = bytes_at(buffer.data, size)
             call.free(call.to_result)
         elif op in _LIST:
             answer = call.result.list.values()

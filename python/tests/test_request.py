@@ -21,6 +21,7 @@ from rallypoint import (
     RallypointError,
     Store,
     StoreServer,
+    _native,
     _request,
     connect_store,
 )
@@ -102,6 +103,17 @@ def test_values_are_let_go(store: Store) -> None:
     store.compare_set("k", value, "x")
     store.multi_set(["a", "b"], [value, value])
     assert sys.getrefcount(value) == before
+
+
+def test_values_that_ctypes_would_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of more than 2 GiB."""
+    monkeypatch.setattr(_native, "SHORT", 3)
+    monkeypatch.setattr(_request, "SHORT", 3)
+    value = b"\0long\0" * 1000
+    store.set("k", value)
+    assert store.get("k") == value
+    assert store.compare_set("k", "", "") == value
+    assert store.multi_get(["k", "k"]) == [value, value]
 
 
 def test_a_wait_is_taken_up(store: Store) -> None:
