@@ -137,7 +137,7 @@ class EtcdServer:
         """Stops the etcd and waits for its end; stopping again does nothing."""
         finalizer, self._finalizer, self._port = self._finalizer, None, -1
         if finalizer is not None:
-            finalizer()
+            _native.close(finalizer)
 
     def get_host(self) -> str:
         """The host that it listens on."""

@@ -295,7 +295,7 @@ class Member:
     def close(self) -> None:
         """Releases everything. A node that was not shut down counts as lost."""
         self._ended = True
-        self._finalizer()
+        _native.close(self._finalizer)
         if not _native.forked():
             _log.drain()
 

@@ -6,10 +6,12 @@ library is loaded by the first call, so that importing the package costs nothing
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import math
 import os
 import threading
+import weakref
 from ctypes import (
     POINTER,
     c_char,
@@ -666,6 +668,36 @@ def call(name: str, *args: Any) -> int:
     if code <= PENDING:
         return code
     raise failure(name, code, err)
+
+
+def close(finalizer: weakref.finalize[Any, Any]) -> None:
+    """Runs the finalizer of an object that is closed by hand, if it has not run.
+
+    It may take seconds, and runs aside: Ctrl-C ends the wait for it, not the closing.
+    """
+    found = finalizer.detach()
+    if found is None:
+        return
+    _, function, arguments, _ = found
+    errors: list[BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            function(*arguments)
+        except BaseException as e:
+            errors.append(e)
+        finally:
+            done.release()
+
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:  # the interpreter ends, or there are no more threads
+        run()
+    done.acquire()
+    if errors:
+        raise errors[0]
 
 
 def bare(name: str) -> Any:

@@ -185,10 +185,8 @@ def perform(
         if op in _VALUE:
             buffer = call.buffer
             size = buffer.len
-            if size <= SHORT:
-                answer = string_at(buffer.data, size)
-            else:
-                answer = bytes_at(buffer.data, size)
+            read = string_at if size <= SHORT else bytes_at
+            answer = read(buffer.data, size)
             call.free(call.to_result)
         elif op in _LIST:
             answer = call.result.list.values()

@@ -271,8 +271,9 @@ class Store:
         perform(self, BARRIER, timeout, key, number=world_size)
 
     def close(self) -> None:
-        """Closes the store for this object; closing again does nothing."""
-        self._finalizer()
+        """Closes the store for this object; closing again does nothing. A FileStore waits for
+        the file's lock for at most 5 s."""
+        _native.close(self._finalizer)
 
     def __enter__(self) -> Store:
         return self
@@ -418,7 +419,7 @@ class StoreServer:
 
     def stop(self) -> None:
         """Stops the server and drops its data; stopping again does nothing."""
-        self._finalizer()
+        _native.close(self._finalizer)
 
     def __enter__(self) -> StoreServer:
         return self

@@ -179,6 +179,34 @@ def test_ctrl_c_ends_the_wait_for_a_lock(run_python) -> None:  # type: ignore[no
     )
 
 
+def test_ctrl_c_ends_the_wait_of_close(run_python) -> None:  # type: ignore[no-untyped-def]
+    """Which goes on: the file is left as soon as its lock is free."""
+    run_python(
+        """
+        import fcntl, os, signal, tempfile, threading, time
+        from rallypoint import FileStore
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/store"
+            store = FileStore(path)
+            other = open(path, "rb")
+            fcntl.flock(other, fcntl.LOCK_EX)
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            try:
+                store.close()
+            except KeyboardInterrupt:
+                took = time.monotonic() - began
+                assert took < 3, took
+            else:
+                raise AssertionError
+            store.close()
+            fcntl.flock(other, fcntl.LOCK_UN)
+            while os.path.exists(path):
+                time.sleep(0.01)
+        """
+    )
+
+
 def test_wrong_arguments_leave_nothing_behind(store: Store) -> None:
     for call in (
         lambda: store.set("k", 5),  # type: ignore[arg-type]
