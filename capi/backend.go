@@ -72,8 +72,8 @@ func (t *table) call(ctx context.Context, f func(*C.rp_backend_reply, *C.rp_erro
 	var err error
 	done := make(chan struct{})
 	go func() {
-		defer t.leave()
 		defer close(done)
+		defer t.leave() // before anybody knows that it has returned
 		a, err = run(f)
 	}()
 	select {
@@ -95,9 +95,13 @@ func run(f func(*C.rp_backend_reply, *C.rp_error) C.int32_t) (reply, error) {
 	}()
 	out.struct_size, failure.struct_size = C.sizeof_rp_backend_reply, C.sizeof_rp_error
 	if code := f(out, failure); code != C.RP_OK {
+		name := C.GoString(C.rp_code_name(code))
+		if code == C.RP_PENDING || name == "UNKNOWN" {
+			return reply{}, invalid("a function of the backend returned %d, which is the number of no error", int32(code))
+		}
 		text := C.GoString(&failure.message[0])
 		if text == "" {
-			text = "the backend said no more than " + C.GoString(C.rp_code_name(code))
+			text = "the backend said no more than " + name
 		}
 		return reply{}, &rendezvous.Error{Code: rendezvous.Code(code), Text: strings.ToValidUTF8(text, "?")}
 	}

@@ -56,6 +56,8 @@ static void faults(void) {
     rp_backend_reply reply = {.struct_size = sizeof reply};
     rp_outcome outcome = {.struct_size = sizeof outcome};
     rp_member member = {0};
+    const int32_t numbers[] = {RP_PENDING, 11, -1, INT32_MAX};
+    size_t i;
     CHECK_CODE(RP_ERR_INVALID, rp_member_open_backend(&config, NULL, &member, ERR));
     backend.set = NULL;
     CHECK_CODE(RP_ERR_INVALID, rp_member_open_backend(&config, &backend, &member, ERR));
@@ -70,6 +72,15 @@ static void faults(void) {
     CHECK_CODE(RP_ERR_STATE, rp_member_next(member, -1, &outcome, ERR));
     CHECK_CONTAINS(last_error.message, "the value has failed");
     CHECK_OK(rp_member_close(member, ERR));
+    shared.fail = RP_OK;
+
+    for (i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        member = open_member(1);
+        shared.fail = numbers[i];
+        CHECK_CODE(RP_ERR_INVALID, rp_member_next(member, -1, &outcome, ERR));
+        CHECK_CONTAINS(last_error.message, "the number of no error");
+        CHECK_OK(rp_member_close(member, ERR));
+    }
     shared.fail = RP_OK;
 
     member = open_member(1);

@@ -189,20 +189,33 @@ _tables: dict[int, _Table] = {}
 _ids = itertools.count(1)
 
 
-def _answer(table: _Table, reply: Any, found: Written) -> int:
+def _answer(table: _Table, reply: Any, err: Any, found: Written) -> int:
     if found is None:
         state, token, stored = None, None, False
     else:
-        state, token, stored = bytes(found[0]), table.tokens.add(found[1]), bool(found[2])
+        state, token, stored = _bytes(found[0]), table.tokens.add(found[1]), bool(found[2])
     return int(
         _native.library().rp_backend_answer(
-            reply, state, len(state or b""), token, len(token or b""), stored, None
+            reply, state, len(state or b""), token, len(token or b""), stored, err
         )
     )
 
 
-def _report(err: Any, name: str, what: str, error: BaseException) -> int:
-    text = f"backend {name}: {what}: {type(error).__name__}: {error}"
+def _bytes(state: Any) -> bytes:
+    try:
+        return bytes(memoryview(state))
+    except TypeError:
+        raise TypeError(f"a state is bytes, not {type(state).__name__}") from None
+
+
+def _report(err: Any, backend: Any, what: str, error: BaseException) -> int:
+    """Tells the library of an error. What went wrong must not go wrong here, too: an exception
+    would be lost, and the library get any number."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its text cannot be had)"
+    text = f"backend {_name(backend)}: {what}: {type(error).__name__}: {message}"
     code = _code(error)
     err[0].code = code
     err[0].message = text.encode("utf-8", "replace")[:2000].replace(b"\0", b" ")
@@ -212,7 +225,7 @@ def _report(err: Any, name: str, what: str, error: BaseException) -> int:
 def _code(error: BaseException) -> int:
     torch = sys.modules.get("torch.distributed.elastic.rendezvous.api")
     if isinstance(error, RallypointError):
-        return int(error.code)
+        return int(getattr(error, "code", Code.INTERNAL))
     if torch is not None and isinstance(error, torch.RendezvousStateError):
         return int(Code.STATE)
     wrong = (ValueError, TypeError, LookupError, AttributeError, NameError, AssertionError)
@@ -231,9 +244,9 @@ def _name(backend: Any) -> str:
 def _on_get(user: int, reply: Any, err: Any) -> int:
     table = _tables[user]
     try:
-        return _answer(table, reply, table.get())
+        return _answer(table, reply, err, table.get())
     except BaseException as e:
-        return _report(err, _name(table.backend), "get_state", e)
+        return _report(err, table.backend, "get_state", e)
 
 
 def _on_set(
@@ -242,9 +255,9 @@ def _on_set(
     table = _tables[user]
     try:
         name = ctypes.string_at(token, token_len) if token is not None else None
-        return _answer(table, reply, table.set(ctypes.string_at(state, state_len), name))
+        return _answer(table, reply, err, table.set(ctypes.string_at(state, state_len), name))
     except BaseException as e:
-        return _report(err, _name(table.backend), "set_state", e)
+        return _report(err, table.backend, "set_state", e)
 
 
 def _on_release(user: int) -> None:

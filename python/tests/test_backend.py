@@ -96,7 +96,8 @@ def test_nodes_meet(backend: Any) -> None:
     until(lambda: members[0].nodes_waiting() > 0)
     for member in members:
         member.close()
-    assert not _backend._tables, "the library keeps a backend that it does not need"
+    # Given back, at the latest when what was called for nothing has returned.
+    until(lambda: not _backend._tables)
 
 
 def until(condition: Any) -> None:
@@ -120,6 +121,47 @@ def test_errors(error: BaseException, raised: type[BaseException]) -> None:
         with pytest.raises(raised, match=f"backend memory: get_state: .*{error}"):
             member.next()
         value.error = None
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Unmade(rallypoint.RallypointError):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised", "text"),
+    [
+        (Mute(), rallypoint.ConnectionFailedError, "get_state: Mute: .its text cannot be had"),
+        (Unmade(), rallypoint.RallypointError, "get_state: Unmade"),
+        ((5, None), rallypoint.InvalidError, "a state is bytes, not int"),
+        (("text", None), rallypoint.InvalidError, "a state is bytes, not str"),
+        ((bytes(65 << 20), None), rallypoint.RallypointError, "64 MB"),
+        ((b"state",), rallypoint.InvalidError, "IndexError"),
+    ],
+)
+def test_answers_that_are_none(
+    answer: Any, raised: type[BaseException], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a backend does, the library gets an error that says so."""
+
+    def get_state(self: Any) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    lost: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", lost.append)
+    monkeypatch.setattr(Value, "get_state", get_state)
+    timeout = 0.2 if raised is rallypoint.ConnectionFailedError else 20
+    member = open_member(Value(), 1, read_timeout=timeout)
+    with member, pytest.raises(raised, match=text):
+        member.next()
+    assert not lost
 
 
 def test_a_state_of_something_else() -> None:
