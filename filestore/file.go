@@ -40,6 +40,9 @@ func openFile(path string) (*file, error) { return openAs(path, unix.O_RDWR|unix
 func openAs(path string, flags int, mode uint32) (*file, error) {
 	f := &file{path: path, opened: time.Now()}
 	f.looked.Store(int64(-lookAge))
+	if flags&unix.O_ACCMODE == unix.O_RDONLY {
+		flags |= unix.O_NONBLOCK // else a FIFO, which is refused below, waits for a writer
+	}
 	err := ignoringEINTR(func() (err error) {
 		f.fd, err = unix.Open(path, flags|unix.O_CLOEXEC, mode)
 		return err

@@ -171,6 +171,22 @@ func wantLogError(t testing.TB, err error, want *rendezvous.Error, says ...strin
 	}
 }
 
+// Trouble with reading is not taken for a run that is dead, or for a writer that was killed.
+func TestLogUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	appendTexts(t, l, "one")
+	run := must(openAs(filepath.Join(l.dir, "run"), unix.O_WRONLY, 0))(t)
+	defer run.close()
+	if alive, err := l.findGeneration(run); !errors.Is(err, unix.EBADF) {
+		t.Errorf("alive: %v, error: %v", alive, err)
+	}
+	c := &cursor{file: run}
+	if err := c.damage(must(c.size())(t)); !errors.Is(err, unix.EBADF) {
+		t.Errorf("damage: %v", err)
+	}
+}
+
 // Readers at all positions go on over snapshots; one that starts late gets the
 // snapshot and what is behind it.
 func TestLogSnapshots(t *testing.T) {

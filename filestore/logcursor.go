@@ -120,17 +120,21 @@ func (c *cursor) pass(fr frame) error {
 func (c *cursor) damage(size int64) error {
 	sc := &scanner{file: c.file, pos: c.pos, end: size}
 	if err := sc.need(frameHead); err != nil {
-		return nil
+		return err
 	}
 	body := int64(sc.have[0]) | int64(sc.have[1])<<8 | int64(sc.have[2])<<16 | int64(sc.have[3])<<24
 	after := &scanner{file: c.file, pos: c.pos + frameHead + body, end: size}
 	if after.pos > size {
 		return nil
 	}
-	if _, err := after.nextFrame(); err == nil {
+	switch _, err := after.nextFrame(); err {
+	case nil:
 		return fmt.Errorf("%w: a frame with a wrong checksum at offset %d", ErrDamaged, c.pos)
+	case io.EOF, errTorn, errBadFrame:
+		return nil
+	default:
+		return err
 	}
-	return nil
 }
 
 // catchUp reads everything up to size.

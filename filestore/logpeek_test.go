@@ -2,10 +2,15 @@ package filestore
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
@@ -105,6 +110,31 @@ func TestRunsRefusesForeignFiles(t *testing.T) {
 	_, err := Runs(dir, "")
 	if rendezvous.CodeOf(err) != rendezvous.CodeState || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v", err)
+	}
+}
+
+// Nobody is kept waiting by what somebody else has put there.
+func TestRunsDoesNotWait(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	for _, path := range []string{l.logPath(1), filepath.Join(l.dir, "run")} {
+		check(t, os.Remove(path))
+		check(t, unix.Mkfifo(path, 0o600))
+		ended := begin(func() error {
+			_, err := Runs(dir, "")
+			return err
+		})
+		select {
+		case err := <-ended:
+			if rendezvous.CodeOf(err) != rendezvous.CodeState {
+				t.Error(err)
+			}
+		case <-time.After(logPatience):
+			t.Errorf("waits for a writer of %s", path)
+			w := must(os.OpenFile(path, os.O_RDWR, 0))(t)
+			<-ended
+			w.Close()
+		}
 	}
 }
 

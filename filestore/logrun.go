@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -203,8 +204,12 @@ func (l *Log) headerOf(run *file) (h logHeader, ok bool, err error) {
 		return h, false, err
 	}
 	first, err := (&scanner{file: run, end: min(st.Size, maxRunFile)}).nextFrame()
-	if err != nil {
+	switch err {
+	case nil:
+	case io.EOF, errTorn, errBadFrame:
 		return h, false, nil
+	default: // a file that cannot be read is no sign that the run is dead
+		return h, false, err
 	}
 	h, err = decodeHeader(first.payload)
 	if err != nil {
