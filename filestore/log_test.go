@@ -643,11 +643,12 @@ func TestLogNarrowFileSystems(t *testing.T) {
 	}
 }
 
-// A directory that its user may not write to is said in one error, at once.
-func TestLogForbidden(t *testing.T) {
-	dir := t.TempDir()
-	cmd := exec.Command(os.Args[0], dir, "forbidden")
-	cmd.Env = append(os.Environ(), roleVariable+"=forbidden")
+// asStranger plays a role with dir as a user who may only read dir, and returns what it
+// prints.
+func asStranger(t *testing.T, role, dir string) string {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], dir, role)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		check(t, os.Chmod(filepath.Dir(dir), 0o755))
@@ -659,9 +660,35 @@ func TestLogForbidden(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if got := string(out); !strings.HasPrefix(got, fmt.Sprint(rendezvous.CodeInvalid, " ")) || !strings.Contains(got, "may not write there") {
+	return string(out)
+}
+
+// A directory that its user may not write to is said in one error, at once.
+func TestLogForbidden(t *testing.T) {
+	if got := asStranger(t, "forbidden", t.TempDir()); !strings.HasPrefix(got, fmt.Sprint(rendezvous.CodeInvalid, " ")) || !strings.Contains(got, "may not write there") {
 		t.Errorf("got %s", got)
 	}
+}
+
+// Another user's run is in nobody's way who wants to see all; who names it is told.
+func TestRunsForbidden(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	if os.Getuid() != 0 {
+		check(t, os.Chmod(l.dir, 0))
+		t.Cleanup(func() { check(t, os.Chmod(l.dir, logDirMode)) })
+	}
+	if got := asStranger(t, "listing", dir); !strings.HasPrefix(got, "0 <nil>\n0 run \"job\"") || !strings.Contains(got, "permission denied") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func playListing(dir string) error {
+	for _, run := range []string{"", "job"} {
+		records, err := Runs(dir, run)
+		fmt.Println(len(records), err)
+	}
+	return nil
 }
 
 func playForbidden(dir string) error {

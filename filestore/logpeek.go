@@ -18,7 +18,7 @@ import (
 
 // Runs reads what the runs in the directory dir have written there, in the order
 // of their ids; only that of the id runID unless it is "". A run that is not there,
-// or just comes or goes, is left out.
+// or just comes or goes, is left out; of all runs also those of other users.
 //
 // It takes no part in any run: it creates and writes nothing, and locks nothing but
 // signs of life, each shared and for as long as it takes to see that nobody else
@@ -44,7 +44,7 @@ func Runs(dir, runID string) ([]sharedlog.Record, error) {
 		l := NewLog(dir, runID, nil)
 		l.dir, l.readOnly = filepath.Join(dir, name), true
 		r, err := l.peek()
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || runID == "" && errors.Is(err, fs.ErrPermission) {
 			continue
 		}
 		if err != nil {

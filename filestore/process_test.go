@@ -38,6 +38,8 @@ func play(role string, args []string) int {
 		err = playNarrow(args[0], args[1])
 	case "forbidden":
 		err = playForbidden(args[0])
+	case "listing":
+		err = playListing(args[0])
 	default:
 		err = fmt.Errorf("no such role: %s", role)
 	}
