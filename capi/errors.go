@@ -100,6 +100,7 @@ var storeCodes = []struct {
 	{errors.ErrUnsupported, codeUnsupported},
 	{syscall.ENOSPC, rendezvous.CodeTooLarge},
 	{syscall.EDQUOT, rendezvous.CodeTooLarge},
+	{syscall.EFBIG, rendezvous.CodeTooLarge},
 }
 
 func codeOf(err error) rendezvous.Code {

@@ -207,7 +207,6 @@ func (l *Local) do(ctx context.Context, f func(*Engine) error) error {
 // that f registered is woken. A wait that is over wins against a context that
 // ends at the same time. Its error names op and keys.
 func (l *Local) await(ctx context.Context, op string, keys []string, f func(*Engine, *Waiter) (done bool, err error)) error {
-	start := time.Now()
 	woken := make(chan struct{})
 	w := &Waiter{Wake: func() { close(woken) }}
 	done := false
@@ -218,6 +217,7 @@ func (l *Local) await(ctx context.Context, op string, keys []string, f func(*Eng
 	if err != nil || done {
 		return err
 	}
+	start := time.Now()
 	select {
 	case <-woken:
 		return nil
