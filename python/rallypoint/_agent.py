@@ -7,7 +7,6 @@ import ctypes
 import dataclasses
 import signal
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, Callable
@@ -177,22 +176,17 @@ class Result:
     report: str
 
 
-def _close(handle_id: int) -> None:
-    if not _native.forked():
-        _native.call("rp_agent_close", _native.AgentHandle(handle_id))
-
-
 class Agent:
     """Runs a job once. Safe for use by several threads; run() is for one."""
 
     def __init__(self, job: Job) -> None:
         self._handle = _native.AgentHandle()
+        self._finalizer = _native.owned(self, "rp_agent_close", self._handle)
         config = job.native()
         try:
             _native.call("rp_agent_open", ctypes.byref(config), ctypes.byref(self._handle))
         finally:
             _log.drain()
-        self._finalizer = weakref.finalize(self, _close, self._handle.id)
 
     def __enter__(self) -> Agent:
         return self

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
-from typing import IO, Union
+from typing import IO, Any, Union
 
 from . import _log, _native, _request
 from ._errors import Code, RallypointError
@@ -55,21 +55,12 @@ def connect_etcd(
         options=items,
         options_len=len(items),
     )
-    op = _native.OpHandle()
-    _native.call(
-        "rp_store_open_etcd_start",
-        ctypes.byref(config),
-        _native.milliseconds(timeout),
-        ctypes.byref(op),
-    )
-    store = Store(_request.opened(op))
+    limit = _native.milliseconds(timeout)
+    handle = _native.StoreHandle()
+    store = Store(handle)
+    _request.opened(handle, "rp_store_open_etcd_start", ctypes.byref(config), limit)
     store.timeout = timeout
     return store
-
-
-def _stop(handle_id: int) -> None:
-    if not _native.forked():
-        _native.call("rp_etcd_server_stop", _native.EtcdServerHandle(handle_id))
 
 
 class EtcdServer:
@@ -91,7 +82,7 @@ class EtcdServer:
     def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
         self._data_dir = data_dir
         self._port = -1
-        self._finalizer: weakref.finalize[[int], EtcdServer] | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def start(self, timeout: float = 60, num_retries: int = 3, stderr: Output = None) -> None:
         """Starts the etcd and waits until it answers. Ctrl-C ends the wait, and the etcd.
@@ -115,16 +106,12 @@ class EtcdServer:
             retries=num_retries,
             output_fd=_descriptor(stderr),
         )
-        handle = _native.EtcdServerHandle()
-        _native.call(
-            "rp_etcd_server_start",
-            ctypes.byref(config),
-            _native.milliseconds(timeout),
-            ctypes.byref(handle),
-        )
-        self._finalizer = weakref.finalize(self, _stop, handle.id)
+        limit = _native.milliseconds(timeout)
         port = ctypes.c_int32()
+        handle = _native.EtcdServerHandle()
+        self._finalizer = _native.owned(self, "rp_etcd_server_stop", handle)
         try:
+            _native.call("rp_etcd_server_start", ctypes.byref(config), limit, ctypes.byref(handle))
             _native.wait("rp_etcd_server_ready", handle, _native.SLICE_MS, ctypes.byref(port))
         except BaseException:
             self.stop()

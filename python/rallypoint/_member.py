@@ -54,11 +54,6 @@ class Outcome:
     store_port: int
 
 
-def _close(handle_id: int) -> None:
-    if not _native.forked():
-        _native.call("rp_member_close", _native.MemberHandle(handle_id))
-
-
 class Member:
     """One node of a run.
 
@@ -116,6 +111,8 @@ class Member:
         self.run_id = run_id
         self.endpoint = endpoint
         self._handle = _native.MemberHandle()
+        self._finalizer = _native.owned(self, "rp_member_close", self._handle)
+        self._finalizer.atexit = False  # _leave_all is before it
         try:
             if backend is None:
                 _native.call("rp_member_open", ctypes.byref(config), ctypes.byref(self._handle))
@@ -123,8 +120,6 @@ class Member:
                 _backend.open_member(ctypes.byref(config), backend, ctypes.byref(self._handle))
         finally:
             _log.drain()
-        self._finalizer = weakref.finalize(self, _close, self._handle.id)
-        self._finalizer.atexit = False  # _leave_all is before it
         self._next = threading.Lock()
         self._withdrawn = False
         self._ended = False
@@ -289,8 +284,9 @@ class Member:
             The store; close it. After the round its calls raise the code ROUND_OVER.
         """
         handle = _native.StoreHandle()
+        store = Store(handle)
         _native.call("rp_member_keys", self._handle, round, ctypes.byref(handle))
-        return Store(handle)
+        return store
 
     def close(self) -> None:
         """Releases everything. A node that was not shut down counts as lost."""

@@ -670,22 +670,34 @@ def call(name: str, *args: Any) -> int:
     raise failure(name, code, err)
 
 
+def owned(owner: Any, close: str, handle: Any) -> weakref.finalize[Any, Any]:
+    """A finalizer of `owner` that closes a handle by the function `close`.
+
+    It is made before the handle is open, so that nothing comes between that is raised by a
+    handler of a signal.
+    """
+    return weakref.finalize(owner, _close, close, handle)
+
+
+def _close(name: str, handle: Any) -> None:
+    if handle.id and not _forked:
+        call(name, handle)
+
+
 def close(finalizer: weakref.finalize[Any, Any]) -> None:
     """Runs the finalizer of an object that is closed by hand, if it has not run.
 
     It may take seconds, and runs aside: Ctrl-C ends the wait for it, not the closing.
     """
-    found = finalizer.detach()
-    if found is None:
+    if not finalizer.alive:
         return
-    _, function, arguments, _ = found
     errors: list[BaseException] = []
     done = _thread.allocate_lock()
     done.acquire()
 
     def run() -> None:
         try:
-            function(*arguments)
+            finalizer()
         except BaseException as e:
             errors.append(e)
         finally:

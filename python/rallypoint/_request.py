@@ -93,16 +93,24 @@ def _await(op: _native.OpHandle, to_result: Any) -> None:
         _native.call("rp_op_free", op)
 
 
-def opened(op: _native.OpHandle) -> _native.StoreHandle:
-    """Waits for an operation that opens a store, and frees it.
+def opened(handle: _native.StoreHandle, name: str, *args: Any) -> None:
+    """Starts an operation that opens a store, waits for it, and frees it.
 
-    Returns:
-        The store.
+    Args:
+        handle: what the store is put into.
+        name: the function that starts it.
+        args: what that takes before the operation.
     """
-    result = _native.StoreResult()
-    _await(op, ctypes.byref(result))
-    store: _native.StoreHandle = result.store
-    return store
+    op, result = _native.OpHandle(), _native.StoreResult()
+    try:
+        _native.call(name, *args, ctypes.byref(op))
+        _await(op, ctypes.byref(result))
+        handle.id = result.store.id
+    finally:
+        if op.id:
+            _native.library().rp_op_free(op, None)  # if an interrupt came before
+        if result.store.id != handle.id:
+            _native.call("rp_store_close", result.store)
 
 
 # The calls that are not in use. A stack, not one for each thread: what interrupts a call

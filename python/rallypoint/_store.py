@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import weakref
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -37,11 +36,6 @@ from ._request import (
 DEFAULT_TIMEOUT = 300.0
 
 
-def _close(handle_id: int) -> None:
-    if not _native.forked():
-        _native.call("rp_store_close", _native.StoreHandle(handle_id))
-
-
 class Store:
     """A key-value store, made by connect_store and Member.keys; see also HashStore,
     FileStore and PrefixStore.
@@ -59,13 +53,13 @@ class Store:
         timeout: longest wait of a call that is given none, in seconds; 300 at first.
 
     Args:
-        handle: of the library; stores are not made by hand.
+        handle: of the library, open or about to be; stores are not made by hand.
     """
 
     def __init__(self, handle: _native.StoreHandle) -> None:
         self.timeout = DEFAULT_TIMEOUT
         self._handle = handle
-        self._finalizer = weakref.finalize(self, _close, handle.id)
+        self._finalizer = _native.owned(self, "rp_store_close", handle)
 
     def set(self, key: Text, value: Text, timeout: float | None = None) -> None:
         """Stores a value and wakes who waits for its key.
@@ -292,8 +286,8 @@ class HashStore(Store):
 
     def __init__(self) -> None:
         handle = _native.StoreHandle()
-        _native.call("rp_store_open_hash", ctypes.byref(handle))
         super().__init__(handle)
+        _native.call("rp_store_open_hash", ctypes.byref(handle))
 
 
 class FileStore(Store):
@@ -327,14 +321,10 @@ class FileStore(Store):
             world_size=world_size,
             flags=_native.FILE_REMOTE if remote else 0,
         )
-        op = _native.OpHandle()
-        _native.call(
-            "rp_store_open_file_start",
-            ctypes.byref(config),
-            _native.milliseconds(timeout),
-            ctypes.byref(op),
-        )
-        super().__init__(_request.opened(op))
+        limit = _native.milliseconds(timeout)
+        handle = _native.StoreHandle()
+        super().__init__(handle)
+        _request.opened(handle, "rp_store_open_file_start", ctypes.byref(config), limit)
         self.timeout = timeout
 
 
@@ -352,8 +342,8 @@ class PrefixStore(Store):
     def __init__(self, prefix: Text, store: Store) -> None:
         data = _request.encode(prefix)
         handle = _native.StoreHandle()
-        _native.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
         super().__init__(handle)
+        _native.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
         self.timeout = store.timeout
         self._below = store  # which would close itself otherwise
 
@@ -374,21 +364,12 @@ def connect_store(host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> Sto
         InvalidError: the address is none.
     """
     config = _native.StoreConfig(host=_native.text(host), port=port)
-    op = _native.OpHandle()
-    _native.call(
-        "rp_store_connect_start",
-        ctypes.byref(config),
-        _native.milliseconds(timeout),
-        ctypes.byref(op),
-    )
-    store = Store(_request.opened(op))
+    limit = _native.milliseconds(timeout)
+    handle = _native.StoreHandle()
+    store = Store(handle)
+    _request.opened(handle, "rp_store_connect_start", ctypes.byref(config), limit)
     store.timeout = timeout
     return store
-
-
-def _stop(handle_id: int) -> None:
-    if not _native.forked():
-        _native.call("rp_store_server_stop", _native.StoreServerHandle(handle_id))
 
 
 class StoreServer:
@@ -411,8 +392,8 @@ class StoreServer:
     def __init__(self, host: str = "", port: int = 0) -> None:
         config = _native.StoreServerConfig(host=_native.text(host), port=port)
         handle = _native.StoreServerHandle()
+        self._finalizer = _native.owned(self, "rp_store_server_stop", handle)
         _native.call("rp_store_server_start", ctypes.byref(config), ctypes.byref(handle))
-        self._finalizer = weakref.finalize(self, _stop, handle.id)
         bound = ctypes.c_int32()
         _native.call("rp_store_server_port", handle, ctypes.byref(bound))
         self.port: int = bound.value

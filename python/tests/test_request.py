@@ -207,6 +207,45 @@ def test_ctrl_c_ends_the_wait_of_close(run_python) -> None:  # type: ignore[no-u
     )
 
 
+def test_no_store_is_lost_to_an_interrupt(run_python) -> None:  # type: ignore[no-untyped-def]
+    """Between any two steps of opening and closing one, a handler of a signal raises."""
+    run_python(
+        """
+        import ctypes, gc, os, signal, tempfile, time
+        from rallypoint import FileStore, HashStore, PrefixStore, _native
+
+        def handles():
+            count = ctypes.c_int64()
+            _native.call("rp_handles_open", ctypes.byref(count))
+            return count.value
+
+        class Interrupt(Exception):
+            pass
+
+        def interrupt(number, frame):
+            raise Interrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        with tempfile.TemporaryDirectory() as folder, HashStore() as below:
+            path = folder + "/store"
+            before = handles()
+            for open_store in (
+                lambda: FileStore(path), HashStore, lambda: PrefixStore("p", below)
+            ):
+                for i in range(400):
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, 50e-6 + i % 100 * 4e-6)
+                        while True:
+                            open_store().close()
+                    except Interrupt:
+                        pass
+                gc.collect()
+                while handles() > before or os.path.exists(path):
+                    time.sleep(0.01)
+        """
+    )
+
+
 def test_wrong_arguments_leave_nothing_behind(store: Store) -> None:
     for call in (
         lambda: store.set("k", 5),  # type: ignore[arg-type]
