@@ -394,6 +394,19 @@ func TestLogRefuses(t *testing.T) {
 		check(t, os.Chmod(run, 0o777))
 		wantLogError(t, open(dir), rendezvous.ErrState, run, "by others")
 	})
+	t.Run("of another user", func(t *testing.T) {
+		if os.Getuid() != 0 {
+			t.Skip("only root can give a directory away")
+		}
+		dir := t.TempDir()
+		run := filepath.Join(dir, "rallypoint-job")
+		check(t, os.Mkdir(run, 0o700))
+		check(t, os.Chown(run, 65534, 65534))
+		wantLogError(t, open(dir), rendezvous.ErrState, run, "belongs to user 65534")
+		if names := must(os.ReadDir(run))(t); len(names) > 0 {
+			t.Errorf("left behind: %v", names)
+		}
+	})
 	t.Run("a link", func(t *testing.T) {
 		dir := t.TempDir()
 		check(t, os.Symlink(t.TempDir(), filepath.Join(dir, "rallypoint-job")))

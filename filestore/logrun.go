@@ -145,8 +145,9 @@ func (l *Log) release() {
 
 // makeDir makes the run's directory, and refuses one that others may write to.
 func (l *Log) makeDir() error {
-	if err := unix.Mkdir(l.dir, logDirMode); err != nil && err != unix.EEXIST {
-		return err
+	made := unix.Mkdir(l.dir, logDirMode)
+	if made != nil && made != unix.EEXIST {
+		return made
 	}
 	st, err := os.Lstat(l.dir)
 	switch {
@@ -156,6 +157,32 @@ func (l *Log) makeDir() error {
 		return fmt.Errorf("%w: %s is no directory", ErrForeign, l.dir)
 	case st.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("%w: %s may be written to by others (mode %v)", ErrForeign, l.dir, st.Mode().Perm())
+	case made == nil:
+		return nil
+	}
+	return l.checkOwner()
+}
+
+// checkOwner refuses a run's directory of another user but root, who could put there what
+// he likes. What a new file belongs to is compared, not this process's own user: a network
+// file system may take that for somebody else.
+func (l *Log) checkOwner() error {
+	f, err := openAs(filepath.Join(l.dir, "new-"+rand.Text()), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
+	if err != nil {
+		return err
+	}
+	var dir, own unix.Stat_t
+	err = f.stat(&own)
+	f.close()
+	_ = unix.Unlink(f.path)
+	if err == nil {
+		err = ignoringEINTR(func() error { return unix.Lstat(l.dir, &dir) })
+	}
+	if err != nil {
+		return err
+	}
+	if dir.Uid != own.Uid && dir.Uid != 0 {
+		return fmt.Errorf("%w: %s belongs to user %d, what this process creates there to user %d", ErrForeign, l.dir, dir.Uid, own.Uid)
 	}
 	return nil
 }
