@@ -152,7 +152,7 @@ func (l *Local) QueuePop(ctx context.Context, key string, block bool) (item []by
 		n := 0
 		err := l.await(ctx, "queue_pop", []string{key}, func(e *Engine, w *Waiter) (bool, error) {
 			if item, n = e.QueuePop(key); n == 0 && !block {
-				return true, fmt.Errorf("queue_pop%s: %w", Names(key), ErrQueueEmpty)
+				return true, ErrQueueEmpty
 			}
 			return n > 0 || e.WaitQueue(key, w), nil
 		})
@@ -214,8 +214,11 @@ func (l *Local) await(ctx context.Context, op string, keys []string, f func(*Eng
 		done, err = f(e, w)
 		return err
 	})
-	if err != nil || done {
-		return err
+	if err != nil {
+		return fmt.Errorf("%s%s: %w", op, Names(keys...), err)
+	}
+	if done {
+		return nil
 	}
 	start := time.Now()
 	select {

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // awaitWaiters returns when n calls wait on l. It looks again and again, for there
@@ -254,3 +256,29 @@ func TestPrefixBarrier(t *testing.T) {
 		t.Errorf("after Close: %v", err)
 	}
 }
+
+// A wait that is over says for what it was, whenever it ended.
+func TestLocalErrorsNameTheirKeys(t *testing.T) {
+	l := NewLocal(NewEngine(Limits{}))
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	soon, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	for name, call := range map[string]func(context.Context) error{
+		`get "k"`:                       func(ctx context.Context) error { _, err := l.Get(ctx, "k"); return err },
+		`multi_get "k", "l"`:            func(ctx context.Context) error { _, err := l.MultiGet(ctx, []string{"k", "l"}); return err },
+		`wait "k"`:                      func(ctx context.Context) error { return l.Wait(ctx, []string{"k"}) },
+		`queue_pop "q"`:                 func(ctx context.Context) error { _, err := l.QueuePop(ctx, "q", true); return err },
+		`barrier "b"`:                   func(ctx context.Context) error { return l.Barrier(ctx, "b", 1<<30) },
+		`get "` + long[:100]:            func(ctx context.Context) error { _, err := l.Get(ctx, long); return err },
+		`wait "k", "k", "k" and 1 more`: func(ctx context.Context) error { return l.Wait(ctx, []string{"k", "k", "k", "k"}) },
+	} {
+		for _, ctx := range []context.Context{over, soon} {
+			if err := call(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, ErrTimeout) || !strings.HasPrefix(err.Error(), name) || len(err.Error()) > 200 {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+var long = strings.Repeat("x", 5000)
