@@ -70,27 +70,38 @@ class Plugged:
         self._complained = False
 
     def __enter__(self) -> Plugged:
-        if self._job.logs is not None:
-            self._job.logs_fd = self._serve("logs", self._answer)
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _begin(self) -> None:
         job = self._job
+        if job.logs is not None:
+            job.logs_fd = self._serve("logs", self._answer)
         if job.on_rdzv_event is not None:
             job.flags |= _native.AGENT_RDZV_EVENTS
         if job.on_metric is not None:
             job.flags |= _native.AGENT_METRICS
         if job.on_event or job.on_rdzv_event or job.on_metric:
             job.events_fd = self._serve("events", self._pass_on)
-        return self
 
     def _serve(self, name: str, serve: Callable[[socket.socket], None]) -> int:
         theirs, ours = socket.socketpair()
+        self._lent.append(theirs)
 
         def run() -> None:
             with ours:
                 serve(ours)
 
         thread = threading.Thread(target=run, name=f"rallypoint-{name}", daemon=True)
-        thread.start()
-        self._lent.append(theirs)
+        try:
+            thread.start()
+        except RuntimeError:  # there are no more threads
+            ours.close()
+            raise
         self._threads.append(thread)
         return theirs.fileno()
 

@@ -1,0 +1,39 @@
+"""What serves the plug-ins of a launch."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import pytest
+
+from rallypoint import _plugged
+from rallypoint._agent import Job
+
+
+@pytest.mark.parametrize("thread", [1, 2])
+def test_a_thread_that_cannot_be_started(thread: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was begun is ended again."""
+    started = 0
+    start = threading.Thread.start
+
+    def start_some(self: threading.Thread) -> None:
+        nonlocal started
+        started += 1
+        if started == thread:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    gc.disable()
+    try:
+        descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        job = Job(["true"], {}, 1, logs=object(), on_event=print)
+        with pytest.raises(RuntimeError, match="new thread"), _plugged.Plugged(job):
+            pytest.fail("it has begun")
+        assert (job.logs_fd, job.events_fd) == (0, 0)
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert threading.active_count() == threads
+    finally:
+        gc.enable()
