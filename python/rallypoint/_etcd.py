@@ -102,7 +102,7 @@ class EtcdServer:
         beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "etcd")
         config = _native.EtcdServerConfig(
             beside=_native.text(beside),
-            data_dir=None if self._data_dir is None else _native.text(os.fspath(self._data_dir)),
+            data_dir=None if self._data_dir is None else _native.text(os.fsdecode(self._data_dir)),
             retries=num_retries,
             output_fd=_descriptor(stderr),
         )

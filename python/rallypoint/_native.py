@@ -613,7 +613,7 @@ def library() -> ctypes.CDLL:
             "this process was forked after Rallypoint was used, which only the parent can go on "
             "to use: use it after the fork, or start the process with spawn",
             Code.FORKED,
-        )
+        ) from None
     return _library
 
 

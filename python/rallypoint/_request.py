@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Iterable
 from ctypes import string_at
 from typing import TYPE_CHECKING, Any, Union
@@ -116,6 +117,7 @@ def opened(handle: _native.StoreHandle, name: str, *args: Any) -> None:
 # The calls that are not in use. A stack, not one for each thread: what interrupts a call
 # (a handler of a signal, a finalizer) may make another one.
 _calls: list[_Call] = []
+os.register_at_fork(after_in_child=_calls.clear)  # of no use there
 
 
 def perform(

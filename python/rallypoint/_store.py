@@ -310,14 +310,14 @@ class FileStore(Store):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | bytes | os.PathLike[str],
         world_size: int = 0,
         timeout: float = DEFAULT_TIMEOUT,
         *,
         remote: bool = False,
     ) -> None:
         config = _native.StoreFileConfig(
-            path=_native.text(os.fspath(path)),
+            path=_native.text(os.fsdecode(path)),
             world_size=world_size,
             flags=_native.FILE_REMOTE if remote else 0,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -244,6 +245,40 @@ def test_no_store_is_lost_to_an_interrupt(run_python) -> None:  # type: ignore[n
                     time.sleep(0.01)
         """
     )
+
+
+def test_the_error_after_a_fork_is_one(run_python) -> None:  # type: ignore[no-untyped-def]
+    """And says what to do in Python, whether there were calls before or not."""
+    run_python(
+        """
+        import os
+        from rallypoint import FileStore, ForkedError, HashStore
+        store = HashStore()
+        store.set("k", "v")
+        pid = os.fork()
+        if pid == 0:
+            for call in (lambda: store.get("k"), HashStore, lambda: FileStore("store")):
+                try:
+                    call()
+                except ForkedError as e:
+                    assert "spawn" in str(e), e
+                    assert e.__context__ is None or e.__suppress_context__
+                else:
+                    os._exit(1)
+            store.close()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert store.get("k") == b"v"
+        """
+    )
+
+
+def test_a_path_is_text_bytes_or_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "st\u00f6re"
+    for form in (path, str(path), os.fsencode(path)):
+        with FileStore(form, -1) as store:
+            assert store.add("n", 1) > 0
+    assert path.exists()
 
 
 def test_wrong_arguments_leave_nothing_behind(store: Store) -> None:
