@@ -171,6 +171,46 @@ func wantLogError(t testing.TB, err error, want *rendezvous.Error, says ...strin
 	}
 }
 
+// A reader without the lock may see anything where a writer cuts off what a dead one has
+// left, and appends: only what stays is damage.
+func TestLogMomentaryDamage(t *testing.T) {
+	l := openLog(t, t.TempDir(), nil)
+	appendTexts(t, l, "one", "two")
+	c := must(l.openFile(1))(t)
+	defer c.close()
+	size := must(c.size())(t)
+	check(t, c.damage(size)) // whatever was there, now a frame is, with another behind it
+	at := *c
+	at.pos = size
+	check(t, at.damage(size+100)) // it was cut off
+
+	// The same with a real reader.
+	w := l.writer
+	end := time.Now().Add(500 * time.Millisecond)
+	done := begin(func() error {
+		for n := 0; time.Now().Before(end); n++ {
+			frames := appendFrame(nil, frameEntry, w.index+1, make([]byte, n%3000))
+			frames = appendFrame(frames, frameEntry, w.index+2, nil)
+			torn := appendFrame(nil, frameEntry, w.index+1, make([]byte, 20000))[:len(frames)+500]
+			if _, err := w.file.WriteAt(torn, w.pos); err != nil {
+				return err
+			}
+			if err := errors.Join(w.file.truncate(w.pos), w.append(frames, w.index+2)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for time.Now().Before(end) {
+		check(t, c.catchUp(must(c.size())(t)))
+	}
+	check(t, <-done)
+	check(t, c.catchUp(must(c.size())(t)))
+	if c.index != w.index {
+		t.Errorf("read up to %d of %d", c.index, w.index)
+	}
+}
+
 // Trouble with reading is not taken for a run that is dead, or for a writer that was killed.
 func TestLogUnreadable(t *testing.T) {
 	dir := t.TempDir()

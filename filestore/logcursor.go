@@ -1,9 +1,11 @@
 package filestore
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -116,25 +118,42 @@ func (c *cursor) pass(fr frame) error {
 // damage decides about complete bytes at pos that are no frame. If a whole frame
 // follows them, something has happened to the file that is not the death of a
 // writer; else they are the end of what one wrote that died, with its machine
-// perhaps, and the next writer cuts them off.
+// perhaps, and the next writer cuts them off. A reader without the lock that meets
+// one at it may see anything, but only for a moment: damage stays.
 func (c *cursor) damage(size int64) error {
+	for range damageLooks {
+		if damaged, err := c.badBeforeWhole(size); !damaged || err != nil {
+			return err
+		}
+		time.Sleep(damagePause)
+	}
+	return fmt.Errorf("%w: a frame with a wrong checksum at offset %d", ErrDamaged, c.pos)
+}
+
+const (
+	damageLooks = 3
+	damagePause = time.Millisecond
+)
+
+// badBeforeWhole reads anew what is at pos, and reports whether it is no frame, with a
+// whole one behind it.
+func (c *cursor) badBeforeWhole(size int64) (bool, error) {
 	sc := &scanner{file: c.file, pos: c.pos, end: size}
-	if err := sc.need(frameHead); err != nil {
-		return err
+	if _, err := sc.nextFrame(); err != errBadFrame {
+		return false, unreadable(err)
 	}
-	body := int64(sc.have[0]) | int64(sc.have[1])<<8 | int64(sc.have[2])<<16 | int64(sc.have[3])<<24
-	after := &scanner{file: c.file, pos: c.pos + frameHead + body, end: size}
-	if after.pos > size {
-		return nil
-	}
-	switch _, err := after.nextFrame(); err {
-	case nil:
-		return fmt.Errorf("%w: a frame with a wrong checksum at offset %d", ErrDamaged, c.pos)
+	behind := c.pos + frameHead + int64(binary.LittleEndian.Uint32(sc.have))
+	_, err := (&scanner{file: c.file, pos: behind, end: size}).nextFrame()
+	return err == nil, unreadable(err)
+}
+
+// unreadable returns those errors of nextFrame that say nothing of what is in the file.
+func unreadable(err error) error {
+	switch err {
 	case io.EOF, errTorn, errBadFrame:
 		return nil
-	default:
-		return err
 	}
+	return err
 }
 
 // catchUp reads everything up to size.

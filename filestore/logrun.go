@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -231,12 +230,8 @@ func (l *Log) headerOf(run *file) (h logHeader, ok bool, err error) {
 		return h, false, err
 	}
 	first, err := (&scanner{file: run, end: min(st.Size, maxRunFile)}).nextFrame()
-	switch err {
-	case nil:
-	case io.EOF, errTorn, errBadFrame:
-		return h, false, nil
-	default: // a file that cannot be read is no sign that the run is dead
-		return h, false, err
+	if err != nil { // a file that cannot be read is no sign that the run is dead
+		return h, false, unreadable(err)
 	}
 	h, err = decodeHeader(first.payload)
 	if err != nil {
