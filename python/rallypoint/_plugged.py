@@ -91,6 +91,9 @@ class Plugged:
     def _serve(self, name: str, serve: Callable[[socket.socket], None]) -> int:
         theirs, ours = socket.socketpair()
         self._lent.append(theirs)
+        if theirs.fileno() == 0:  # which says: none
+            theirs = theirs.dup()
+            self._lent.append(theirs)
 
         def run() -> None:
             with ours:

@@ -37,3 +37,18 @@ def test_a_thread_that_cannot_be_started(thread: int, monkeypatch: pytest.Monkey
         assert threading.active_count() == threads
     finally:
         gc.enable()
+
+
+def test_without_a_standard_input(run_python) -> None:  # type: ignore[no-untyped-def]
+    """Descriptor 0 would be taken for none."""
+    run_python(
+        """
+        import os
+        os.close(0)
+        from rallypoint import _plugged
+        from rallypoint._agent import Job
+        job = Job(["true"], {}, 1, logs=object(), on_event=print)
+        with _plugged.Plugged(job):
+            assert job.logs_fd > 0 and job.events_fd > 0
+        """
+    )
