@@ -10,6 +10,7 @@ import _thread
 import ctypes
 import math
 import os
+import sys
 import threading
 import weakref
 from ctypes import (
@@ -689,6 +690,8 @@ def close(finalizer: weakref.finalize[Any, Any]) -> None:
 
     It may take seconds, and runs aside: Ctrl-C ends the wait for it, not the closing.
     """
+    if sys.is_finalizing():  # when no thread gets on but this one
+        finalizer()
     if not finalizer.alive:
         return
     errors: list[BaseException] = []

@@ -281,6 +281,23 @@ def test_a_path_is_text_bytes_or_a_path(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_close_at_the_very_end(run_python) -> None:  # type: ignore[no-untyped-def]
+    """While the interpreter is torn down, when other threads do not get on."""
+    run_python(
+        """
+        import sys
+        from rallypoint import HashStore
+        class Late:
+            def __del__(self, HashStore=HashStore, sys=sys):
+                assert sys.is_finalizing()
+                with HashStore() as store:
+                    store.set("k", "v")
+        HashStore().close()
+        late = Late()
+        """
+    )
+
+
 def test_wrong_arguments_leave_nothing_behind(store: Store) -> None:
     for call in (
         lambda: store.set("k", 5),  # type: ignore[arg-type]
