@@ -23,6 +23,9 @@ const (
 	lockWaitMax = 2 * time.Millisecond
 )
 
+// flock is the system's; a test puts another in its place.
+var flock = unix.Flock
+
 // patience is what can end a wait for the lock. The zero time and a nil channel
 // never do.
 type patience struct {
@@ -62,7 +65,7 @@ func (p patience) pause(clock Clock, d time.Duration) {
 func (f *file) lock(p patience, clock Clock, how int) error {
 	wait := lockWaitMin
 	for tries := 1; ; tries++ {
-		err := ignoringEINTR(func() error { return unix.Flock(f.fd, how|unix.LOCK_NB) })
+		err := ignoringEINTR(func() error { return flock(f.fd, how|unix.LOCK_NB) })
 		switch err {
 		case nil:
 			if err := p.over(clock); err != nil {
@@ -88,5 +91,5 @@ func (f *file) lock(p patience, clock Clock, how int) error {
 
 // unlock gives the lock back. It cannot fail on a descriptor that is open.
 func (f *file) unlock() {
-	_ = ignoringEINTR(func() error { return unix.Flock(f.fd, unix.LOCK_UN) })
+	_ = ignoringEINTR(func() error { return flock(f.fd, unix.LOCK_UN) })
 }

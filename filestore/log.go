@@ -122,6 +122,9 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 			l.news = l.options.newsOf(l.reader.file.path, l.local)
 		}
 		b, err := l.look(ctx, after)
+		if errors.Is(err, unix.ESTALE) { // NFS: another machine has removed the file
+			err = l.gone(err)
+		}
 		if err != nil {
 			return b, l.explain("read", err)
 		}
@@ -342,12 +345,16 @@ func (l *Log) write(ctx context.Context, f func(c *cursor) error) error {
 		return ctx.Err()
 	}
 	defer func() { <-l.turn }()
-	for {
+	for tries := 1; ; tries++ {
 		done, err := l.writeHere(ctx, f)
-		if done || err != nil {
+		stale := errors.Is(err, unix.ESTALE) // NFS: another machine has removed the file
+		if done || err != nil && (!stale || tries >= openTries) {
 			return err
 		}
-		next, err := l.openFile(l.writer.header.seq + 1)
+		var next *cursor
+		if !stale {
+			next, err = l.openFile(l.writer.header.seq + 1)
+		}
 		if isGone(err) {
 			next, err = l.last()
 		}

@@ -211,6 +211,45 @@ func TestLogMomentaryDamage(t *testing.T) {
 	}
 }
 
+// makeStale makes the lock of a file fail until the test ends, as that of one on NFS does
+// which another machine has removed.
+func makeStale(t *testing.T, stale *file) {
+	t.Cleanup(func() { flock = unix.Flock })
+	flock = func(fd, how int) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Ino == stale.ino {
+			return unix.ESTALE
+		}
+		return unix.Flock(fd, how)
+	}
+}
+
+// A node that was idle while others stored snapshots finds its file gone, and goes on in
+// the one where the log does.
+func TestLogStaleFiles(t *testing.T) {
+	dir := t.TempDir()
+	a := openLog(t, dir, nil)
+	b := openLog(t, dir, &Options{Remote: true})
+	appendTexts(t, a, "one")
+	readTexts(t, b, 0, 1)
+	for i := range 3 {
+		index := uint64(i + 1)
+		check(t, a.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: index, State: []byte("s")}))
+		appendTexts(t, a, "more")
+	}
+	makeStale(t, b.writer.file) // which the reader has open, too
+	if _, err := b.Next(within(t, logPatience), 1); !errors.Is(err, sharedlog.ErrCompacted) {
+		t.Fatal(err)
+	}
+	if s := must(b.Latest(within(t, logPatience)))(t); s.Index != 3 {
+		t.Errorf("got %+v", s)
+	}
+	appendTexts(t, b, "last")
+	if got := readTexts(t, b, 3, 2); !slices.Equal(got, []string{"more", "last"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
 // Trouble with reading is not taken for a run that is dead, or for a writer that was killed.
 func TestLogUnreadable(t *testing.T) {
 	dir := t.TempDir()

@@ -354,7 +354,7 @@ func (l *Log) removeIfLast(run *file) (removed bool, err error) {
 
 // tryLock takes the lock if nobody holds it otherwise.
 func (f *file) tryLock(how int) (bool, error) {
-	switch err := ignoringEINTR(func() error { return unix.Flock(f.fd, how|unix.LOCK_NB) }); err {
+	switch err := ignoringEINTR(func() error { return flock(f.fd, how|unix.LOCK_NB) }); err {
 	case nil:
 		return true, nil
 	case unix.EWOULDBLOCK:

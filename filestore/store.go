@@ -279,7 +279,10 @@ func (s *Store) section(p patience, how int, f func(size int64) error) error {
 		return err
 	}
 	if err := s.file.lock(p, s.options.Clock, how); err != nil {
-		return err
+		if errors.Is(err, unix.ESTALE) { // NFS: another machine has removed it
+			err = fmt.Errorf("%w: %w", ErrVanished, err)
+		}
+		return s.fail(err)
 	}
 	defer s.file.unlock()
 	size, err := s.file.size()

@@ -197,3 +197,17 @@ func TestCloseWhileBusy(t *testing.T) {
 		isError(t, err, fs.ErrNotExist)
 	}
 }
+
+// On NFS the lock tells that another machine has removed the file.
+func TestFileStale(t *testing.T) {
+	s := mustOpen(t, newPath(t), 0, &Options{Remote: true})
+	ctx := within(t, 10*time.Second)
+	check(t, s.Set(ctx, "k", nil))
+	makeStale(t, s.file)
+	for range 2 {
+		if _, err := s.Get(ctx, "k"); !errors.Is(err, ErrVanished) {
+			t.Error(err)
+		}
+	}
+	check(t, s.Close())
+}
