@@ -6,6 +6,7 @@ import "C"
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // op is what a rp_op stands for.
@@ -57,7 +58,8 @@ func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_
 		if err != nil {
 			return err
 		}
-		*out = openHandle(s.start(q, request.timeout_ms))
+		ctx, cancel := limited(s.ctx, request.timeout_ms)
+		*out = openHandle(s.start(ctx, cancel, q))
 		return nil
 	})
 }
@@ -69,13 +71,18 @@ func rpgo_store_attempt(id C.uint64_t, request *C.rp_store_request, waitMS C.int
 		if err != nil {
 			return err
 		}
-		a, err := answer{}, errPending
+		start := time.Now()
+		limit, limits := timeLimit(waitMS)
+		ctx, cancel := limited(s.ctx, request.timeout_ms)
+		a, rest, err := answer{}, ctx, error(nil)
 		if request.timeout_ms != 0 {
-			a, err = s.try(q)
+			a, rest, err = s.try(ctx, q, limit, limits)
 		}
-		if err == errPending {
-			o := s.start(q, request.timeout_ms)
-			if err = o.wait(timeLimit(waitMS)); err == errPending {
+		if rest == nil {
+			cancel()
+		} else {
+			o := s.start(rest, cancel, q)
+			if err = o.wait(max(0, limit-time.Since(start)), limits); err == errPending {
 				*out = openHandle(o)
 				return err
 			}

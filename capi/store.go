@@ -6,9 +6,11 @@ import "C"
 import (
 	"context"
 	"errors"
+	"time"
 
 	"rallypoint/core/store"
 	"rallypoint/filestore"
+	"rallypoint/tcpstore"
 )
 
 // openStore is what a rp_store stands for. Closing it ends the operations that came
@@ -26,12 +28,11 @@ func newStore(s store.Store) *openStore {
 	return &openStore{s, context.Background(), isPrompt(s)}
 }
 
-// isPrompt reports whether s answers from memory or from a file of this machine, so
-// that only a lock or a missing key makes a call wait. A write of such a store that
-// times out was not applied.
+// isPrompt reports whether s knows a store.Attempt and mostly gets by with the first go: it
+// answers from memory, from a file of this machine, or from a server of its own.
 func isPrompt(s store.Store) bool {
 	switch s := s.(type) {
-	case *store.Local:
+	case *store.Local, *tcpstore.Client:
 		return true
 	case *filestore.Store:
 		return s.IsLocal()
@@ -48,24 +49,27 @@ func (s *openStore) do(ctx context.Context, q *request) (answer, error) {
 	return a, err
 }
 
-// start makes a call in the background.
-func (s *openStore) start(q *request, timeoutMS C.int64_t) *op {
-	ctx, cancel := limited(s.ctx, timeoutMS)
+// start makes a call in the background, which cancel ends.
+func (s *openStore) start(ctx context.Context, cancel context.CancelFunc, q *request) *op {
 	return newOp(ctx, cancel, func(ctx context.Context) (answer, error) { return s.do(ctx, q) })
 }
 
-// try makes a call if it needs no waiting, or else has done nothing and returns
-// errPending.
-func (s *openStore) try(q *request) (answer, error) {
+// maxPatience bounds the first go of a call: while it waits on its thread for a server, it
+// does not see the end of its context.
+const maxPatience = 50 * time.Millisecond
+
+// try makes the first go of a call within limit, if it is limited. rest is the context of the
+// second, nil if the call is over.
+func (s *openStore) try(ctx context.Context, q *request, limit time.Duration, limited bool) (a answer, rest context.Context, err error) {
 	if !s.prompt || q.op == C.RP_STORE_BARRIER { // which counts the caller, and then waits
-		return answer{}, errPending
+		return answer{}, ctx, nil
 	}
-	ctx := &impatient{Context: s.ctx}
-	a, err := s.do(ctx, q)
-	if ctx.asked.Load() && errors.Is(err, store.ErrTimeout) {
-		return answer{}, errPending
+	if !limited || limit > maxPatience {
+		limit = maxPatience
 	}
-	return a, err
+	attempt := store.NewAttempt(ctx, limit)
+	a, err = s.do(attempt, q)
+	return a, attempt.Rest(err), err
 }
 
 // answer is what an operation came to.

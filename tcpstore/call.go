@@ -1,7 +1,6 @@
 package tcpstore
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"time"
@@ -22,7 +21,7 @@ type call struct {
 
 	// read takes the reply. Nil means that the request has none; one that has is
 	// then sent along, so that the call still ends by a reply.
-	read func(*bufio.Reader) error
+	read func(input) error
 }
 
 // size returns the length of the request on the wire.
@@ -73,22 +72,22 @@ func appendKey(dst []byte, key string) []byte {
 
 // Readers of replies.
 
-func intReply(n *int64) func(*bufio.Reader) error {
-	return func(in *bufio.Reader) (err error) {
+func intReply(n *int64) func(input) error {
+	return func(in input) (err error) {
 		*n, err = readInt(in)
 		return err
 	}
 }
 
-func textReply(text *[]byte) func(*bufio.Reader) error {
-	return func(in *bufio.Reader) (err error) {
+func textReply(text *[]byte) func(input) error {
+	return func(in input) (err error) {
 		*text, err = readText(in)
 		return err
 	}
 }
 
-func textsReply(texts *[][]byte, n int) func(*bufio.Reader) error {
-	return func(in *bufio.Reader) error {
+func textsReply(texts *[][]byte, n int) func(input) error {
+	return func(in input) error {
 		*texts = nil // of an earlier attempt
 		for range n {
 			text, err := readText(in)
@@ -163,7 +162,7 @@ func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
 // ListKeys implements store.Store. Wire keys without the "/" that clients put in
 // front are left out, as by torch's client.
 func (c *Client) ListKeys(ctx context.Context) (keys []string, err error) {
-	read := func(in *bufio.Reader) error {
+	read := func(in input) error {
 		keys = []string{}
 		n, err := readInt(in)
 		if err != nil {
@@ -255,7 +254,7 @@ func (c *Client) popWoken(ctx context.Context, key string) ([]byte, error) {
 func (c *Client) pop(ctx context.Context, key string) (item []byte, err error) {
 	what := call{name: "queue_pop", op: opQueuePop, keys: []string{key}}
 	n := int64(0)
-	what.read = func(in *bufio.Reader) (err error) {
+	what.read = func(in input) (err error) {
 		if n, err = readInt(in); err != nil || n <= 0 {
 			return err
 		}
@@ -286,7 +285,7 @@ func (c *Client) Barrier(ctx context.Context, key string, worldSize int64) error
 
 // check asks whether keys exist, on behalf of the method of that name.
 func (c *Client) check(ctx context.Context, name string, keys []string) (ready bool, err error) {
-	read := func(in *bufio.Reader) error {
+	read := func(in input) error {
 		b, err := in.ReadByte()
 		ready = b == replyReady
 		return err

@@ -101,11 +101,18 @@ func (c *Client) Close() error {
 	defer c.mu.Unlock()
 	c.stop()
 	for l := range c.links {
-		l.conn.Close()
+		l.cut()
 	}
 	clear(c.links)
 	c.idle = nil
 	return nil
+}
+
+// turn is a call's use of the main connection.
+type turn struct {
+	start  time.Time // of the call
+	reused bool      // the connection is one of an earlier call
+	sent   bool      // the request was
 }
 
 // do carries out one call on the main connection.
@@ -114,39 +121,84 @@ func (c *Client) do(ctx context.Context, what call) error {
 	if err := checkSize(what); err != nil {
 		return c.failed(ctx, what, start, err)
 	}
-	select {
-	case <-c.done.Done():
-		return c.failed(ctx, what, start, store.ErrClosed)
-	case <-ctx.Done():
-		return c.failed(ctx, what, start, store.ContextError(ctx))
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
-	}
-	if c.ended(ctx) {
-		return c.failed(ctx, what, start, store.ContextError(ctx))
-	}
-	request := what.encode()
-	for {
-		reused := c.main != nil && c.main.alive()
-		if !reused {
-			c.drop(c.main)
-			c.main = nil
-			l, err := c.connect(ctx)
-			if err != nil {
-				return c.failed(ctx, what, start, err)
-			}
-			c.main = l
-		}
-		err := c.main.exchange(ctx, request, what.read)
-		if err == nil {
-			return nil
-		}
-		c.drop(c.main)
-		c.main = nil
-		if !what.again || !reused || c.ended(ctx) {
+	t, resumed := store.TakeLeft(ctx).(*turn)
+	if !resumed {
+		t = &turn{start: start}
+		if err := c.takeTurn(ctx, what); err != nil {
 			return c.failed(ctx, what, start, err)
 		}
 	}
+	err := c.converse(ctx, what, t)
+	if a, ok := ctx.(*store.Attempt); ok && err == errLater {
+		return a.Leave(t)
+	}
+	<-c.turn
+	if err != nil {
+		return c.failed(ctx, what, t.start, err)
+	}
+	return nil
+}
+
+// takeTurn waits until no other call uses the main connection.
+func (c *Client) takeTurn(ctx context.Context, what call) error {
+	if what.size() > atOnce && over(ctx) {
+		return store.ContextError(ctx)
+	}
+	select {
+	case c.turn <- struct{}{}:
+	default:
+		select {
+		case <-c.done.Done():
+			return store.ErrClosed
+		case <-ctx.Done():
+			return store.ContextError(ctx)
+		case c.turn <- struct{}{}:
+		}
+	}
+	err := store.ContextError(ctx)
+	if c.done.Err() != nil {
+		err = store.ErrClosed
+	}
+	if err != nil {
+		<-c.turn
+	}
+	return err
+}
+
+// converse carries out a call whose turn it is, connecting if need be.
+func (c *Client) converse(ctx context.Context, what call, t *turn) error {
+	request := what.encode()
+	for {
+		if !t.sent {
+			t.reused = c.main != nil && c.main.alive()
+			if !t.reused {
+				if err := c.reconnect(ctx); err != nil {
+					return err
+				}
+			}
+		}
+		err := c.main.exchange(ctx, request, what.read, &t.sent)
+		if err == nil || err == errLater {
+			return err
+		}
+		c.drop(c.main)
+		c.main = nil
+		t.sent = false
+		if !what.again || !t.reused || c.ended(ctx) {
+			return err
+		}
+	}
+}
+
+// reconnect makes a new main connection.
+func (c *Client) reconnect(ctx context.Context) (err error) {
+	if over(ctx) {
+		return store.ContextError(ctx)
+	}
+	c.drop(c.main)
+	c.main = nil
+	c.main, err = c.connect(ctx)
+	return err
 }
 
 // block carries out a call whose reply is a single byte that may come late, on a
@@ -157,7 +209,7 @@ func (c *Client) block(ctx context.Context, what call) error {
 	if err := checkSize(what); err != nil {
 		return c.failed(ctx, what, start, err)
 	}
-	if c.ended(ctx) {
+	if over(ctx) || c.ended(ctx) {
 		return c.failed(ctx, what, start, store.ContextError(ctx))
 	}
 	l := c.takeIdle()
@@ -230,6 +282,17 @@ func (c *Client) drop(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.links, l)
+}
+
+// over reports whether ctx has ended, before something that may take long. An Attempt ends
+// there.
+func over(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // ended reports whether calls with ctx are over.

@@ -1,7 +1,6 @@
 package tcpstore
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -88,8 +87,11 @@ func greet(ctx context.Context, addr string, ping bool) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{conn: conn, in: bufio.NewReader(conn), pings: ping, nonce: rand.Uint32()}
-	err = l.exchange(ctx, appendHello(nil), nil)
+	l, err := newLink(conn.(*net.TCPConn))
+	if err == nil {
+		l.pings, l.nonce = ping, rand.Uint32()
+		err = l.exchange(ctx, appendHello(nil), nil, new(bool))
+	}
 	if err != nil {
 		conn.Close()
 		return nil, err

@@ -2,6 +2,7 @@ package tcpstore
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -18,11 +19,36 @@ import (
 // link is one connection of a client, after the handshake. It is used by one call
 // at a time.
 type link struct {
-	conn  net.Conn
-	in    *bufio.Reader
-	pings bool   // the server knows PING
-	nonce uint32 // of the last PING
+	conn  *net.TCPConn
+	raw   syscall.RawConn
+	in    *bufio.Reader // over Read
+	until time.Time     // if set, Read waits on this thread, and no longer
+	pings bool          // the server knows PING
+	nonce uint32        // of the last PING
 }
+
+// atOnce is how many bytes the kernel is sure to take of a request, since the one before was
+// answered, and how many of a reply are looked at before the rest has come.
+const atOnce = 16 << 10
+
+func newLink(conn *net.TCPConn) (*link, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	l := &link{conn: conn, raw: raw}
+	l.in = bufio.NewReaderSize(l, atOnce)
+	return l, nil
+}
+
+// input is what replies are read from.
+type input interface {
+	io.Reader
+	io.ByteReader
+}
+
+// errLater means that Read's time was over before anything came.
+var errLater = errors.New("nothing has come yet")
 
 // errOutOfStep means that the peer answers something else than it was asked.
 var errOutOfStep = errors.New("the peer does not answer as a TCPStore server does")
@@ -49,18 +75,79 @@ func (l *link) watch(ctx context.Context) (release func()) {
 	}
 }
 
-// exchange sends a request and reads its reply. With read nil the request has
-// none: one that has is sent in the same packet. After an error the link is of no
-// use any more.
-func (l *link) exchange(ctx context.Context, request []byte, read func(*bufio.Reader) error) error {
-	defer l.watch(ctx)()
+// exchange sends a request, unless it was sent before, and reads its reply. With read nil the
+// request has none: one that has is sent in the same packet. An Attempt that ends by errLater
+// has sent the request and read nothing. After any other error the link is of no use any more.
+func (l *link) exchange(ctx context.Context, request []byte, read func(input) error, sent *bool) error {
+	if !*sent {
+		if read == nil {
+			request = l.appendReceipt(request)
+		}
+		if err := l.send(ctx, request); err != nil {
+			return err
+		}
+		*sent = true
+	}
 	if read == nil {
-		request, read = l.appendReceipt(request), l.readReceipt
+		read = l.readReceipt
 	}
-	if _, err := l.conn.Write(request); err != nil {
-		return err
+	if a, ok := ctx.(*store.Attempt); ok {
+		return l.glance(a.Patience(), read)
 	}
+	defer l.watch(ctx)()
 	return read(l.in)
+}
+
+// send sends a request. One of up to atOnce bytes never waits.
+func (l *link) send(ctx context.Context, request []byte) error {
+	if len(request) > atOnce {
+		defer l.watch(ctx)()
+	}
+	_, err := l.conn.Write(request)
+	return err
+}
+
+// glance reads a reply if the whole of it comes soon, and is short; else it leaves everything
+// to be read and returns errLater. It waits on this thread: to wake another one for a reply
+// that is there in some microseconds takes longer than the reply.
+func (l *link) glance(patience time.Duration, read func(input) error) error {
+	l.until = time.Now().Add(patience)
+	defer func() { l.until = time.Time{} }()
+	for {
+		if _, err := l.in.Peek(l.in.Buffered() + 1); err == bufio.ErrBufferFull {
+			return errLater
+		} else if err != nil {
+			return err
+		}
+		here, _ := l.in.Peek(l.in.Buffered())
+		reply := bytes.NewReader(here)
+		if err := read(reply); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			l.in.Discard(len(here) - reply.Len())
+			return err
+		}
+	}
+}
+
+// Read implements io.Reader for the bufio.Reader.
+func (l *link) Read(b []byte) (n int, err error) {
+	if l.until.IsZero() {
+		return l.conn.Read(b)
+	}
+	failed := l.raw.Read(func(fd uintptr) bool {
+		n, err = receiveUntil(int(fd), b, l.until)
+		return true
+	})
+	if failed != nil {
+		err = failed
+	}
+	return n, err
+}
+
+// cut ends the link from another goroutine than the one that uses it, also one that waits on
+// its thread.
+func (l *link) cut() {
+	l.conn.CloseRead()
+	l.conn.Close()
 }
 
 // appendReceipt appends a request that does nothing but has a reply. The reply
@@ -73,7 +160,7 @@ func (l *link) appendReceipt(dst []byte) []byte {
 	return appendPing(dst, l.nonce)
 }
 
-func (l *link) readReceipt(in *bufio.Reader) error {
+func (l *link) readReceipt(in input) error {
 	if !l.pings {
 		return expectByte(in, replyReady)
 	}
@@ -142,16 +229,8 @@ func (l *link) alive() bool {
 	if l.in.Buffered() > 0 {
 		return false // a reply nobody has asked for
 	}
-	sc, ok := l.conn.(syscall.Conn)
-	if !ok {
-		return true
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return false
-	}
 	alive := false
-	err = raw.Read(func(fd uintptr) bool {
+	err := l.raw.Read(func(fd uintptr) bool {
 		var b [1]byte
 		_, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 		alive = errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR)
@@ -160,7 +239,7 @@ func (l *link) alive() bool {
 	return err == nil && alive
 }
 
-func expectByte(in *bufio.Reader, want byte) error {
+func expectByte(in input, want byte) error {
 	b, err := in.ReadByte()
 	if err != nil {
 		return err
@@ -171,7 +250,7 @@ func expectByte(in *bufio.Reader, want byte) error {
 	return nil
 }
 
-func readInt(in *bufio.Reader) (int64, error) {
+func readInt(in input) (int64, error) {
 	var b [8]byte
 	if _, err := io.ReadFull(in, b[:]); err != nil {
 		return 0, err
@@ -190,7 +269,7 @@ const (
 )
 
 // readText reads a str or bytes field. The result is never nil.
-func readText(in *bufio.Reader) ([]byte, error) {
+func readText(in input) ([]byte, error) {
 	n, err := readInt(in)
 	if err != nil {
 		return nil, err

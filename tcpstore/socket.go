@@ -2,9 +2,12 @@ package tcpstore
 
 import (
 	"errors"
+	"io"
+	"math"
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -49,6 +52,33 @@ func peerOf(nc net.Conn) netip.AddrPort {
 // as the rest of a small request, apart from the kernel.
 func receive(fd int, b []byte) (int, syscall.Errno) {
 	return transfer(unix.SYS_RECVFROM, fd, b, unix.MSG_DONTWAIT)
+}
+
+// receiveUntil waits on this thread until something arrives, at most until then, and reads it.
+func receiveUntil(fd int, b []byte, until time.Time) (int, error) {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		const ms = int64(time.Millisecond)
+		left := (int64(time.Until(until)) + ms - 1) / ms
+		if left <= 0 {
+			return 0, errLater
+		}
+		switch n, err := unix.Poll(fds, int(min(left, math.MaxInt32))); {
+		case err == unix.EINTR, err == nil && n == 0:
+			continue
+		case err != nil:
+			return 0, err
+		}
+		switch n, errno := receive(fd, b); {
+		case errno == unix.EAGAIN:
+		case errno != 0:
+			return 0, errno
+		case n == 0:
+			return 0, io.EOF
+		default:
+			return n, nil
+		}
+	}
 }
 
 // send writes as much as there is room for. MSG_NOSIGNAL is there because a
