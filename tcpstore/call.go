@@ -19,6 +19,10 @@ type call struct {
 	// again: it changes nothing, and so may be sent a second time.
 	again bool
 
+	// present, if it is set, tells whether all keys exist. If they do not, the call does
+	// nothing else.
+	present *bool
+
 	// read takes the reply. Nil means that the request has none; one that has is
 	// then sent along, so that the call still ends by a reply.
 	read func(input) error
@@ -39,7 +43,12 @@ func (w *call) size() int {
 // encode returns the request, with room for a receipt behind it.
 func (w *call) encode() []byte {
 	const receipt = 16
-	b := append(make([]byte, 0, w.size()+receipt), byte(w.op))
+	return w.append(make([]byte, 0, w.size()+receipt))
+}
+
+// append appends the request.
+func (w *call) append(b []byte) []byte {
+	b = append(b, byte(w.op))
 	key, value := 0, 0
 	for _, f := range operations[w.op].fields {
 		switch f {
@@ -79,6 +88,14 @@ func intReply(n *int64) func(input) error {
 	}
 }
 
+func checkReply(ready *bool) func(input) error {
+	return func(in input) error {
+		b, err := in.ReadByte()
+		*ready = b == replyReady
+		return err
+	}
+}
+
 func textReply(text *[]byte) func(input) error {
 	return func(in input) (err error) {
 		*text, err = readText(in)
@@ -108,12 +125,11 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 // Get implements store.Store. A key that is deleted at the very moment it is read
 // reads as an empty value, for the protocol does not tell the two apart.
 func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) {
-	keys := []string{key}
-	if err := c.wait(ctx, "get", keys); err != nil {
+	err = c.fetch(ctx, call{name: "get", op: opGet, keys: []string{key}, again: true, read: textReply(&value)})
+	if err != nil {
 		return nil, err
 	}
-	err = c.do(ctx, call{name: "get", op: opGet, keys: keys, again: true, read: textReply(&value)})
-	return value, err
+	return value, nil
 }
 
 // Add implements store.Store. A value that is no number shows as ErrConnection,
@@ -186,11 +202,11 @@ func (c *Client) ListKeys(ctx context.Context) (keys []string, err error) {
 // MultiGet implements store.Store. A key that is deleted at the very moment it is
 // read reads as an empty value.
 func (c *Client) MultiGet(ctx context.Context, keys []string) (values [][]byte, err error) {
-	if err := c.wait(ctx, "multi_get", keys); err != nil {
+	err = c.fetch(ctx, call{name: "multi_get", op: opMultiGet, keys: keys, again: true, read: textsReply(&values, len(keys))})
+	if err != nil {
 		return nil, err
 	}
-	err = c.do(ctx, call{name: "multi_get", op: opMultiGet, keys: keys, again: true, read: textsReply(&values, len(keys))})
-	return values, err
+	return values, nil
 }
 
 // MultiSet implements store.Store. All pairs together are bounded by
@@ -285,12 +301,7 @@ func (c *Client) Barrier(ctx context.Context, key string, worldSize int64) error
 
 // check asks whether keys exist, on behalf of the method of that name.
 func (c *Client) check(ctx context.Context, name string, keys []string) (ready bool, err error) {
-	read := func(in input) error {
-		b, err := in.ReadByte()
-		ready = b == replyReady
-		return err
-	}
-	err = c.do(ctx, call{name: name, op: opCheck, keys: keys, again: true, read: read})
+	err = c.do(ctx, call{name: name, op: opCheck, keys: keys, again: true, read: checkReply(&ready)})
 	return ready && err == nil, err
 }
 
@@ -302,4 +313,43 @@ func (c *Client) wait(ctx context.Context, name string, keys []string) error {
 		return err
 	}
 	return c.block(ctx, call{name: name, op: opWait, keys: keys})
+}
+
+// fetch carries out a call that reads keys, as soon as all of them exist.
+func (c *Client) fetch(ctx context.Context, what call) error {
+	present := false
+	first := what
+	first.present = &present
+	if err := c.do(ctx, first); err != nil || present {
+		return err
+	}
+	if err := c.block(ctx, call{name: what.name, op: opWait, keys: what.keys}); err != nil {
+		return err
+	}
+	return c.do(ctx, what)
+}
+
+// exchange carries out the call over l, from where t says that it is.
+func (w *call) exchange(ctx context.Context, l *link, t *turn) error {
+	if w.present == nil {
+		return l.exchange(ctx, w.encode(), w.read, &t.sent)
+	}
+	check := call{op: opCheck, keys: w.keys}
+	present := checkReply(w.present)
+	if l.lenient {
+		return l.exchange(ctx, w.append(check.append(make([]byte, 0, 2*w.size()))), func(in input) error {
+			if err := present(in); err != nil {
+				return err
+			}
+			return w.read(in)
+		}, &t.sent)
+	}
+	if !t.checked {
+		if err := l.exchange(ctx, check.encode(), present, &t.sent); err != nil || !*w.present {
+			return err
+		}
+		t.checked, t.sent = true, false
+	}
+	*w.present = true
+	return l.exchange(ctx, w.encode(), w.read, &t.sent)
 }

@@ -110,9 +110,10 @@ func (c *Client) Close() error {
 
 // turn is a call's use of the main connection.
 type turn struct {
-	start  time.Time // of the call
-	reused bool      // the connection is one of an earlier call
-	sent   bool      // the request was
+	start   time.Time // of the call
+	reused  bool      // the connection is one of an earlier call
+	checked bool      // call.present is known to hold
+	sent    bool      // the request was
 }
 
 // do carries out one call on the main connection.
@@ -141,7 +142,7 @@ func (c *Client) do(ctx context.Context, what call) error {
 
 // takeTurn waits until no other call uses the main connection.
 func (c *Client) takeTurn(ctx context.Context, what call) error {
-	if what.size() > atOnce && over(ctx) {
+	if what.size() > atOnce/2 && over(ctx) {
 		return store.ContextError(ctx)
 	}
 	select {
@@ -167,9 +168,8 @@ func (c *Client) takeTurn(ctx context.Context, what call) error {
 
 // converse carries out a call whose turn it is, connecting if need be.
 func (c *Client) converse(ctx context.Context, what call, t *turn) error {
-	request := what.encode()
 	for {
-		if !t.sent {
+		if !t.sent && !t.checked {
 			t.reused = c.main != nil && c.main.alive()
 			if !t.reused {
 				if err := c.reconnect(ctx); err != nil {
@@ -177,13 +177,13 @@ func (c *Client) converse(ctx context.Context, what call, t *turn) error {
 				}
 			}
 		}
-		err := c.main.exchange(ctx, request, what.read, &t.sent)
+		err := what.exchange(ctx, c.main, t)
 		if err == nil || err == errLater {
 			return err
 		}
 		c.drop(c.main)
 		c.main = nil
-		t.sent = false
+		t.sent, t.checked = false, false
 		if !what.again || !t.reused || c.ended(ctx) {
 			return err
 		}

@@ -79,8 +79,8 @@ func closedByPeer(err error) bool {
 	return false
 }
 
-// greet connects and sends VALIDATE together with a request that has a reply, in
-// one write, since some servers take VALIDATE only in one piece.
+// greet connects and sends VALIDATE together with requests that have replies, in one
+// write, since some servers take VALIDATE only in one piece.
 func greet(ctx context.Context, addr string, ping bool) (*link, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
@@ -89,14 +89,36 @@ func greet(ctx context.Context, addr string, ping bool) (*link, error) {
 	}
 	l, err := newLink(conn.(*net.TCPConn))
 	if err == nil {
-		l.pings, l.nonce = ping, rand.Uint32()
-		err = l.exchange(ctx, appendHello(nil), nil, new(bool))
+		err = l.greet(ctx, ping)
 	}
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return l, nil
+}
+
+// greet shakes hands.
+func (l *link) greet(ctx context.Context, ping bool) error {
+	hello := appendHello(nil)
+	if ping {
+		l.pings, l.nonce = true, rand.Uint32()
+		hello = l.appendReceipt(hello)
+	}
+	hello = appendText(appendInt(append(hello, byte(opCheck)), 1), mark)
+	return l.exchange(ctx, hello, func(in input) error {
+		if ping {
+			if err := l.readReceipt(in); err != nil {
+				return err
+			}
+		}
+		b, err := in.ReadByte()
+		if err == nil && b != replyReady && b != replyNotReady {
+			err = errOutOfStep
+		}
+		l.lenient = b == replyReady
+		return err
+	}, new(bool))
 }
 
 // sleep waits for about pause, at random from half to one and a half of it, or

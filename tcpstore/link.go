@@ -19,12 +19,13 @@ import (
 // link is one connection of a client, after the handshake. It is used by one call
 // at a time.
 type link struct {
-	conn  *net.TCPConn
-	raw   syscall.RawConn
-	in    *bufio.Reader // over Read
-	until time.Time     // if set, Read waits on this thread, and no longer
-	pings bool          // the server knows PING
-	nonce uint32        // of the last PING
+	conn    *net.TCPConn
+	raw     syscall.RawConn
+	in      *bufio.Reader // over Read
+	until   time.Time     // if set, Read waits on this thread, and no longer
+	pings   bool          // the server knows PING
+	lenient bool          // the server answers reads of missing keys
+	nonce   uint32        // of the last PING
 }
 
 // atOnce is how many bytes the kernel is sure to take of a request, since the one before was

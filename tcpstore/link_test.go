@@ -51,6 +51,8 @@ func welcome(t *testing.T, conn net.Conn) {
 	t.Helper()
 	take(t, conn, append(appendHello(nil), byte(opPing)))
 	echo(t, conn)
+	take(t, conn, msg(opCheck, 1, mark))
+	conn.Write([]byte{replyNotReady})
 }
 
 // echo answers a PING whose opcode was read.
@@ -102,8 +104,8 @@ func TestClientFallsBack(t *testing.T) {
 	conn.Close()
 	conn = <-conns
 	defer conn.Close()
-	take(t, conn, append(appendHello(nil), msg(opCheck, 0)...))
-	conn.Write([]byte{replyReady})
+	take(t, conn, append(appendHello(nil), msg(opCheck, 1, mark)...))
+	conn.Write([]byte{replyNotReady})
 	take(t, conn, append(msg(opSet, "/k", "v"), msg(opCheck, 0)...))
 	conn.Write([]byte{replyReady})
 	ok(t, <-done)

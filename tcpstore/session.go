@@ -129,7 +129,8 @@ func (s *session) answer(req *request, key string) *refusal {
 		}
 		return s.replyInt(req, n)
 	case opCheck:
-		return s.replyByte(req, replyNotReady-boolByte(e.Check(s.parser.keyNames())))
+		keys := s.parser.keyNames()
+		return s.replyByte(req, replyNotReady-boolByte(len(keys) == 1 && keys[0] == mark || e.Check(keys)))
 	case opNumKeys:
 		return s.replyInt(req, int64(e.NumKeys()))
 	case opDelete:

@@ -39,6 +39,12 @@ const (
 	replyWaitCanceled = 0x01 // CANCEL_WAIT
 )
 
+// mark is a key on the wire that Server calls present in a CHECK of nothing else, and torch's
+// servers missing: clients' keys begin with "/". It tells a client that a GET of a missing key
+// does not end the connection, so that it need not wait for the reply to a CHECK before it
+// sends one (docs/spec/tcpstore-wire.md 4.1).
+const mark = "rallypoint/get-of-missing-is-empty"
+
 // Limits of requests. The first three are those of torch's libuv server; a
 // connection that exceeds one is closed (docs/spec/tcpstore-wire.md 7).
 const (
