@@ -46,11 +46,17 @@ def encode(value: Text) -> bytes:
         raise TypeError(f"a key or value is str or bytes, not {type(value).__name__}") from None
 
 
+_SLOTS = 16  # so many keys need no array of their own
+
+
 class _Call:
     """The structs of one call, and pointers to them."""
 
     def __init__(self) -> None:
         self.request = _native.StoreRequest()
+        self.keys = (_native.Bytes * _SLOTS)()
+        self.slots = list(self.keys)  # each of them is a view of its part
+        self.request.keys = self.keys
         self.key, self.value = self.request.key, self.request.value
         self.expected = self.request.expected
         self.timeout: float | None = math.nan  # what timeout_ms stands for; none yet
@@ -77,10 +83,14 @@ _SLICE = ctypes.c_int64(_native.SLICE_MS)
 _NOTHING = (_native.Bytes * 0)()
 
 
-def _array(values: Iterable[Text]) -> ctypes.Array[_native.Bytes]:
+def _encode_all(values: Iterable[Text]) -> list[bytes]:
     if isinstance(values, str):
         raise TypeError(f"{values!r:.100} is one text where a list of them is needed")
-    items = [_native.Bytes(data, len(data)) for data in map(encode, values)]
+    return [encode(value) for value in values]
+
+
+def _array(values: list[bytes]) -> ctypes.Array[_native.Bytes]:
+    items = [_native.Bytes(data, len(data)) for data in values]
     return (_native.Bytes * len(items))(*items)
 
 
@@ -163,10 +173,15 @@ def perform(
             part, data = call.expected, encode(expected)
             part.data, part.len = data, len(data)
         if keys is not _ABSENT:
-            many = _array(keys)
-            request.keys, request.keys_len = many, len(many)
+            names = _encode_all(keys)
+            request.keys_len = len(names)
+            if len(names) > _SLOTS:
+                request.keys = _array(names)
+            else:
+                for part, data in zip(call.slots, names):
+                    part.data, part.len = data, len(data)
             if values is not _ABSENT:
-                many = _array(values)
+                many = _array(_encode_all(values))
                 request.values, request.values_len = many, len(many)
         if number is not _ABSENT:
             request.number = number
@@ -190,8 +205,10 @@ def perform(
             call.value.data = b""  # ctypes would keep the value, which may be large
             if expected is not _ABSENT:
                 call.expected.data = b""
-        if keys is not _ABSENT:
-            request.keys = request.values = _NOTHING
+        if keys is not _ABSENT and request.keys_len > _SLOTS:
+            request.keys = call.keys
+        if values is not _ABSENT:
+            request.values = _NOTHING
         if op in _VALUE:
             buffer = call.buffer
             size = buffer.len
