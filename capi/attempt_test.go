@@ -13,7 +13,7 @@ import (
 
 // firstGo is openStore.try, with errPending where there is a second go.
 func firstGo(s *openStore, q *request) (answer, error) {
-	a, rest, err := s.try(context.Background(), q, 0, false)
+	a, rest, err := s.try(context.Background(), q, 0)
 	if rest != nil {
 		err = errPending
 	}

@@ -76,7 +76,11 @@ func rpgo_store_attempt(id C.uint64_t, request *C.rp_store_request, waitMS C.int
 		ctx, cancel := limited(s.ctx, request.timeout_ms)
 		a, rest, err := answer{}, ctx, error(nil)
 		if request.timeout_ms != 0 {
-			a, rest, err = s.try(ctx, q, limit, limits)
+			patience := maxPatience
+			if limits {
+				patience = min(limit, maxPatience)
+			}
+			a, rest, err = s.try(ctx, q, patience)
 		}
 		if rest == nil {
 			cancel()

@@ -58,16 +58,12 @@ func (s *openStore) start(ctx context.Context, cancel context.CancelFunc, q *req
 // does not see the end of its context.
 const maxPatience = 50 * time.Millisecond
 
-// try makes the first go of a call within limit, if it is limited. rest is the context of the
-// second, nil if the call is over.
-func (s *openStore) try(ctx context.Context, q *request, limit time.Duration, limited bool) (a answer, rest context.Context, err error) {
+// try makes the first go of a call. rest is the context of the second, nil if the call is over.
+func (s *openStore) try(ctx context.Context, q *request, patience time.Duration) (a answer, rest context.Context, err error) {
 	if !s.prompt || q.op == C.RP_STORE_BARRIER { // which counts the caller, and then waits
 		return answer{}, ctx, nil
 	}
-	if !limited || limit > maxPatience {
-		limit = maxPatience
-	}
-	attempt := store.NewAttempt(ctx, limit)
+	attempt := store.NewAttempt(ctx, patience)
 	a, err = s.do(attempt, q)
 	return a, attempt.Rest(err), err
 }
@@ -210,7 +206,10 @@ func rpgo_store_perform(id C.uint64_t, request *C.rp_store_request, result *C.rp
 		}
 		ctx, cancel := limited(s.ctx, request.timeout_ms)
 		defer cancel()
-		a, err := s.do(ctx, q)
+		a, rest, err := s.try(ctx, q, maxPatience)
+		if rest != nil {
+			a, err = s.do(rest, q)
+		}
 		if err != nil {
 			return err
 		}
