@@ -42,20 +42,22 @@ func must[T any](v T, err error) func(t *testing.T) T {
 
 func TestClientOperations(t *testing.T) {
 	s, _ := newServer(t, Options{})
-	for name, pings := range map[string]bool{"ping": true, "no ping": false} {
-		t.Run(name, func(t *testing.T) {
-			s.SwapEngine(store.NewEngine(store.Limits{}))
-			c := newClient(t, s)
-			c.main.pings = pings
-			testOperations(t, c)
-			if keys := wireKeys(s); !slices.Contains(keys, "/k") {
-				t.Errorf("keys on the wire: %q", keys)
-			}
-		})
+	for server, younger := range map[string]bool{"ours": true, "torch 2.2": false} {
+		for name, kind := range kinds {
+			t.Run(server+"/"+name, func(t *testing.T) {
+				s.SwapEngine(store.NewEngine(store.Limits{}))
+				c := newClient(t, s)
+				c.main.pings, c.main.lenient = younger, younger
+				testOperations(t, kind(c))
+				if keys := wireKeys(s); !slices.Contains(keys, "/k") {
+					t.Errorf("keys on the wire: %q", keys)
+				}
+			})
+		}
 	}
 }
 
-func testOperations(t *testing.T, c *Client) {
+func testOperations(t *testing.T, c store.Store) {
 	ctx := t.Context()
 	ok(t, c.Set(ctx, "k", []byte("v")))
 	ok(t, c.Append(ctx, "k", []byte("w")))
@@ -276,8 +278,14 @@ func TestClientNotANumber(t *testing.T) {
 
 // TestClientHammer uses one client from many goroutines, with every operation.
 func TestClientHammer(t *testing.T) {
+	for name, kind := range kinds {
+		t.Run(name, func(t *testing.T) { testHammer(t, kind) })
+	}
+}
+
+func testHammer(t *testing.T, kind func(*Client) store.Store) {
 	s, _ := newServer(t, Options{})
-	c, ctx := newClient(t, s), t.Context()
+	c, ctx := kind(newClient(t, s)), t.Context()
 	const goroutines, rounds = 16, 20
 	var wg sync.WaitGroup
 	for i := range goroutines {
@@ -303,7 +311,7 @@ func TestClientHammer(t *testing.T) {
 }
 
 // hammer is one round of one goroutine. All meet at its barriers.
-func hammer(ctx context.Context, c *Client, i, round, goroutines int) error {
+func hammer(ctx context.Context, c store.Store, i, round, goroutines int) error {
 	key := func(i int) string { return fmt.Sprint("key/", round, "/", i) }
 	mine, next := []byte(key(i)), (i+1)%goroutines
 	if err := c.Set(ctx, key(i), mine); err != nil {

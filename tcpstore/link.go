@@ -114,16 +114,19 @@ func (l *link) send(ctx context.Context, request []byte) error {
 func (l *link) glance(patience time.Duration, read func(input) error) error {
 	l.until = time.Now().Add(patience)
 	defer func() { l.until = time.Time{} }()
+	var reply bytes.Reader
 	for {
-		if _, err := l.in.Peek(l.in.Buffered() + 1); err == bufio.ErrBufferFull {
-			return errLater
-		} else if err != nil {
+		here, _ := l.in.Peek(l.in.Buffered())
+		reply.Reset(here)
+		if err := read(&reply); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			l.in.Discard(len(here) - reply.Len())
 			return err
 		}
-		here, _ := l.in.Peek(l.in.Buffered())
-		reply := bytes.NewReader(here)
-		if err := read(reply); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			l.in.Discard(len(here) - reply.Len())
+		switch _, err := l.in.Peek(len(here) + 1); err {
+		case nil:
+		case bufio.ErrBufferFull:
+			return errLater
+		default:
 			return err
 		}
 	}
