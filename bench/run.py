@@ -22,6 +22,7 @@ from backends import import_everything
 from cases import (
     abi,
     beset,
+    client,
     durable,
     etcd,
     files,
@@ -46,6 +47,7 @@ CASES = [
     places.NAME,
     etcd.NAME,
     files.NAME,
+    client.NAME,
     loss.NAME,
     regroup.NAME,
     scale.NAME,
@@ -139,6 +141,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if files.NAME in args.only:
         say("stores in files")
         yield files.measure(args.repeat)
+    if client.NAME in args.only:
+        say("calls to a store server")
+        yield client.measure(args.repeat)
     if loss.NAME in args.only:
         say("losing a node")
         yield loss.measure(args.repeat, args.reference)
