@@ -13,16 +13,22 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rallypoint/core/store"
 )
 
 // link is one connection of a client, after the handshake. It is used by one call
 // at a time.
+//
+// Its socket is not O_NONBLOCK, so that a call may also wait on its own thread. All else goes
+// through raw, with system calls that do not wait, and waits in the Go runtime's poller.
 type link struct {
 	conn    *net.TCPConn
 	raw     syscall.RawConn
 	in      *bufio.Reader // over Read
 	until   time.Time     // if set, Read waits on this thread, and no longer
+	slice   time.Duration // the socket's receive timeout
 	pings   bool          // the server knows PING
 	lenient bool          // the server answers reads of missing keys
 	nonce   uint32        // of the last PING
@@ -35,6 +41,10 @@ const atOnce = 16 << 10
 func newLink(conn *net.TCPConn) (*link, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
+		return nil, err
+	}
+	failed := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), false) })
+	if err = errors.Join(failed, err); err != nil {
 		return nil, err
 	}
 	l := &link{conn: conn, raw: raw}
@@ -104,7 +114,24 @@ func (l *link) send(ctx context.Context, request []byte) error {
 	if len(request) > atOnce {
 		defer l.watch(ctx)()
 	}
-	_, err := l.conn.Write(request)
+	return l.write(request)
+}
+
+func (l *link) write(b []byte) error {
+	var errno syscall.Errno
+	err := l.raw.Write(func(fd uintptr) bool {
+		for len(b) > 0 {
+			var n int
+			if n, errno = send(int(fd), b); errno != 0 {
+				return errno != syscall.EAGAIN
+			}
+			b = b[n:]
+		}
+		return true
+	})
+	if err == nil && errno != 0 {
+		err = errno
+	}
 	return err
 }
 
@@ -133,18 +160,48 @@ func (l *link) glance(patience time.Duration, read func(input) error) error {
 }
 
 // Read implements io.Reader for the bufio.Reader.
-func (l *link) Read(b []byte) (n int, err error) {
-	if l.until.IsZero() {
-		return l.conn.Read(b)
-	}
+func (l *link) Read(b []byte) (int, error) {
+	var n int
+	var errno syscall.Errno
 	failed := l.raw.Read(func(fd uintptr) bool {
-		n, err = receiveUntil(int(fd), b, l.until)
+		if l.until.IsZero() {
+			n, errno = receive(int(fd), b)
+			return errno != syscall.EAGAIN
+		}
+		n, errno = l.awaitUntil(int(fd), b)
 		return true
 	})
-	if failed != nil {
-		err = failed
+	switch {
+	case failed != nil:
+		return 0, failed
+	case errno == syscall.EAGAIN:
+		return 0, errLater
+	case errno != 0:
+		return 0, errno
+	case n == 0:
+		return 0, io.EOF
 	}
-	return n, err
+	return n, nil
+}
+
+// awaitUntil receives what is there or comes until l.until, and else returns EAGAIN.
+func (l *link) awaitUntil(fd int, b []byte) (int, syscall.Errno) {
+	for {
+		left := (time.Until(l.until) + time.Millisecond - 1).Truncate(time.Millisecond)
+		if left <= 0 {
+			return receive(fd, b)
+		}
+		if left != l.slice {
+			timeout := unix.NsecToTimeval(int64(left))
+			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+				return 0, err.(syscall.Errno)
+			}
+			l.slice = left
+		}
+		if n, errno := await(fd, b); errno != syscall.EAGAIN && errno != syscall.EINTR {
+			return n, errno
+		}
+	}
 }
 
 // cut ends the link from another goroutine than the one that uses it, also one that waits on
@@ -183,7 +240,7 @@ func (l *link) readReceipt(in input) error {
 // can be used again.
 func (l *link) await(ctx context.Context, request []byte, grace time.Duration) (clean bool, err error) {
 	release := l.watch(ctx)
-	if _, err := l.conn.Write(request); err != nil {
+	if err := l.write(request); err != nil {
 		release()
 		return false, err
 	}
@@ -210,7 +267,7 @@ func (l *link) await(ctx context.Context, request []byte, grace time.Duration) (
 // takeBack cancels a wait. It reports whether the wait was over just before
 // (docs/spec/tcpstore-wire.md 4.4).
 func (l *link) takeBack() (done bool, err error) {
-	if _, err := l.conn.Write([]byte{byte(opCancelWait)}); err != nil {
+	if err := l.write([]byte{byte(opCancelWait)}); err != nil {
 		return false, err
 	}
 	b, err := l.in.ReadByte()

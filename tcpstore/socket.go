@@ -2,12 +2,9 @@ package tcpstore
 
 import (
 	"errors"
-	"io"
-	"math"
 	"net"
 	"net/netip"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -54,37 +51,18 @@ func receive(fd int, b []byte) (int, syscall.Errno) {
 	return transfer(unix.SYS_RECVFROM, fd, b, unix.MSG_DONTWAIT)
 }
 
-// receiveUntil waits on this thread until something arrives, at most until then, and reads it.
-func receiveUntil(fd int, b []byte, until time.Time) (int, error) {
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for {
-		const ms = int64(time.Millisecond)
-		left := (int64(time.Until(until)) + ms - 1) / ms
-		if left <= 0 {
-			return 0, errLater
-		}
-		switch n, err := unix.Poll(fds, int(min(left, math.MaxInt32))); {
-		case err == unix.EINTR, err == nil && n == 0:
-			continue
-		case err != nil:
-			return 0, err
-		}
-		switch n, errno := receive(fd, b); {
-		case errno == unix.EAGAIN:
-		case errno != 0:
-			return 0, errno
-		case n == 0:
-			return 0, io.EOF
-		default:
-			return n, nil
-		}
-	}
-}
-
 // send writes as much as there is room for. MSG_NOSIGNAL is there because a
 // library cannot rely on its process ignoring SIGPIPE.
 func send(fd int, b []byte) (int, syscall.Errno) {
 	return transfer(unix.SYS_SENDTO, fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+}
+
+// await is receive on a socket that is not O_NONBLOCK: it waits on this thread for as long as
+// the socket's receive timeout says, and then returns EAGAIN.
+func await(fd int, b []byte) (int, syscall.Errno) {
+	n, _, errno := syscall.Syscall6(unix.SYS_RECVFROM, uintptr(fd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0, 0, 0)
+	return int(n), errno
 }
 
 func transfer(call uintptr, fd int, b []byte, flags uintptr) (int, syscall.Errno) {
