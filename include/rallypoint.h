@@ -527,8 +527,9 @@ RP_API int32_t rp_store_start(rp_store store, const rp_store_request *request, r
  * returns RP_PENDING and stores it in *op as rp_store_start does, whose result is still to
  * be taken. Otherwise stores the result in *result and leaves *op alone, or returns the
  * error. For interpreters, which must look after signals now and then: where there is
- * nothing to wait for, which is every call but the rarest on a store in memory or in a file
- * of this machine, it costs what the blocking function costs.
+ * nothing to wait for but the answer of a store server, which is every call but the rarest on
+ * such a store, on one in memory and on one in a file of this machine, it costs what the
+ * blocking function costs.
  */
 RP_API int32_t rp_store_attempt(rp_store store, const rp_store_request *request,
                                 int64_t wait_ms, rp_op *op, rp_store_result *result,

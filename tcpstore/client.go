@@ -34,6 +34,8 @@ type ClientOptions struct {
 //   - Connecting is retried until the context of the call ends: a call with a
 //     context that never ends waits for a server for ever.
 //
+// A call with a store.Attempt waits for a reply on the thread of its caller.
+//
 // Keys get a "/" in front on the wire, as from torch's client. An error names
 // the operation, the key, the address and how long it was tried.
 type Client struct {
