@@ -131,11 +131,17 @@ func (c *Client) do(ctx context.Context, what call) error {
 			return c.failed(ctx, what, start, err)
 		}
 	}
+	left := false
+	defer func() {
+		if !left {
+			<-c.turn
+		}
+	}()
 	err := c.converse(ctx, what, t)
 	if a, ok := ctx.(*store.Attempt); ok && err == errLater {
+		left = true
 		return a.Leave(t)
 	}
-	<-c.turn
 	if err != nil {
 		return c.failed(ctx, what, t.start, err)
 	}

@@ -87,8 +87,8 @@ func (l *link) watch(ctx context.Context) (release func()) {
 }
 
 // exchange sends a request, unless it was sent before, and reads its reply. With read nil the
-// request has none: one that has is sent in the same packet. An Attempt that ends by errLater
-// has sent the request and read nothing. After any other error the link is of no use any more.
+// request has none: one that has is sent in the same packet. With an Attempt, errLater says that
+// the reply is still to be read. After any other error the link is of no use any more.
 func (l *link) exchange(ctx context.Context, request []byte, read func(input) error, sent *bool) error {
 	if !*sent {
 		if read == nil {
