@@ -136,7 +136,7 @@ func TestAttemptHoldsItsTurn(t *testing.T) {
 	a := store.NewAttempt(t.Context(), 0)
 	_, err := c.Add(a, "n", 1)
 	take(t, conn, msg(opAdd, "/n", 1))
-	second := store.NewAttempt(t.Context(), guard)
+	second := store.NewAttempt(t.Context(), time.Millisecond)
 	if _, err := c.Add(second, "m", 2); second.Rest(err) != t.Context() {
 		t.Errorf("an attempt behind it: %v", err)
 	}

@@ -156,12 +156,8 @@ func (c *Client) takeTurn(ctx context.Context, what call) error {
 	select {
 	case c.turn <- struct{}{}:
 	default:
-		select {
-		case <-c.done.Done():
-			return store.ErrClosed
-		case <-ctx.Done():
-			return store.ContextError(ctx)
-		case c.turn <- struct{}{}:
+		if err := c.awaitTurn(ctx); err != nil {
+			return err
 		}
 	}
 	err := store.ContextError(ctx)
@@ -172,6 +168,28 @@ func (c *Client) takeTurn(ctx context.Context, what call) error {
 		<-c.turn
 	}
 	return err
+}
+
+func (c *Client) awaitTurn(ctx context.Context) error {
+	var end <-chan struct{}
+	var late <-chan time.Time
+	if a, ok := ctx.(*store.Attempt); ok {
+		timer := time.NewTimer(time.Until(a.Until()))
+		defer timer.Stop()
+		late = timer.C
+	} else {
+		end = ctx.Done()
+	}
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-c.done.Done():
+		return store.ErrClosed
+	case <-end:
+	case <-late:
+		<-ctx.Done() // the Attempt's, which ends by that
+	}
+	return store.ContextError(ctx)
 }
 
 // converse carries out a call whose turn it is, connecting if need be.

@@ -103,7 +103,7 @@ func (l *link) exchange(ctx context.Context, request []byte, read func(input) er
 		read = l.readReceipt
 	}
 	if a, ok := ctx.(*store.Attempt); ok {
-		return l.glance(a.Patience(), read)
+		return l.glance(a.Until(), read)
 	}
 	defer l.watch(ctx)()
 	return read(l.in)
@@ -138,8 +138,8 @@ func (l *link) write(b []byte) error {
 // glance reads a reply if the whole of it comes soon, and is short; else it leaves everything
 // to be read and returns errLater. It waits on this thread: to wake another one for a reply
 // that is there in some microseconds takes longer than the reply.
-func (l *link) glance(patience time.Duration, read func(input) error) error {
-	l.until = time.Now().Add(patience)
+func (l *link) glance(until time.Time, read func(input) error) error {
+	l.until = until
 	defer func() { l.until = time.Time{} }()
 	var reply bytes.Reader
 	for {

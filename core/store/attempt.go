@@ -9,24 +9,29 @@ import (
 
 // Attempt is the context of a call that is made in two goes, for a caller that must be back
 // soon. In the first, made with the Attempt, a Store does what it can at once. It waits for
-// nothing but the answer of its server, and for that no longer than Patience, blocking the
-// thread. If that is not enough the call fails, having done nothing or having left an
-// exchange with its server half done. The second go is the same call made again with the
-// context that Rest returns: it takes up what was left, and waits as calls do.
+// nothing but the answer of its server, and its turn to ask, and for these no longer than
+// Until, blocking the thread. If that is not enough the call fails, having done nothing or
+// having left an exchange with its server half done. The second go is the same call made
+// again with the context that Rest returns: it takes up what was left, and waits as calls do.
 //
 // An Attempt serves one call. Calls that change the store and then wait (Barrier) cannot be
 // attempted: they would do the first part twice.
 type Attempt struct {
 	context.Context // of both goes
 
-	patience time.Duration
-	tried    atomic.Bool // somebody wanted to wait for the end of the context
-	left     any
+	until time.Time
+	tried atomic.Bool // somebody wanted to wait for the end of the context
+	left  any
 }
 
-// NewAttempt returns an Attempt at a call that ends with parent.
+// NewAttempt returns an Attempt at a call that ends with parent, whose first go may wait for
+// its server for about as long as patience.
 func NewAttempt(parent context.Context, patience time.Duration) *Attempt {
-	return &Attempt{Context: parent, patience: patience}
+	until := time.Now().Add(patience)
+	if deadline, ok := parent.Deadline(); ok && deadline.Before(until) {
+		until = deadline
+	}
+	return &Attempt{Context: parent, until: until}
 }
 
 var ended = func() <-chan struct{} {
@@ -50,13 +55,8 @@ func (a *Attempt) Err() error {
 	return context.DeadlineExceeded
 }
 
-// Patience returns for how long the first go may wait for a server.
-func (a *Attempt) Patience() time.Duration {
-	if deadline, ok := a.Deadline(); ok {
-		return min(a.patience, time.Until(deadline))
-	}
-	return a.patience
-}
+// Until returns until when the first go may wait for a server.
+func (a *Attempt) Until() time.Time { return a.until }
 
 // Leave is for a Store that ends the first go with an exchange half done, of which it keeps
 // what the second needs. It returns the error of the first.

@@ -53,13 +53,14 @@ func TestAttemptLeaves(t *testing.T) {
 	}
 }
 
-func TestAttemptPatience(t *testing.T) {
+func TestAttemptUntil(t *testing.T) {
 	soon, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if p := NewAttempt(soon, time.Hour).Patience(); p > time.Minute {
-		t.Errorf("%v, beyond the deadline", p)
+	deadline, _ := soon.Deadline()
+	if until := NewAttempt(soon, time.Hour).Until(); until != deadline {
+		t.Errorf("%v, which is not the deadline", until)
 	}
-	if p := NewAttempt(soon, time.Second).Patience(); p != time.Second {
-		t.Errorf("%v", p)
+	if until := NewAttempt(soon, time.Second).Until(); !until.Before(deadline) {
+		t.Errorf("%v", until)
 	}
 }
