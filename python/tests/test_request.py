@@ -240,6 +240,7 @@ def test_an_answer_that_is_late(server: tuple[int, int]) -> None:
         store.set("k", "v" * 100_000)
         for n in range(1, 4):
             os.kill(pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, pid, os.WSTOPPED)
             added = pool.submit(store.add, "n", 1)
             with pytest.raises(DeadlineError):
                 store.check(["k"], timeout=0.1)  # behind it
@@ -259,6 +260,9 @@ def test_ctrl_c_while_the_server_hangs(run_python, server: tuple[int, int]) -> N
         store = rallypoint.connect_store("127.0.0.1", {port})
         store.set("n", "0")
         os.kill({pid}, signal.SIGSTOP)
+        tasks = [f"/proc/{pid}/task/{{task}}/stat" for task in os.listdir("/proc/{pid}/task")]
+        while any(open(task).read().split()[2] != "T" for task in tasks):
+            time.sleep(0.001)
         sent = []
         def interrupt():
             time.sleep(0.2)
