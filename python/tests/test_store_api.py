@@ -361,7 +361,7 @@ class TestErrors:
     def test_server_stops(self, server: StoreServer) -> None:
         with connect_store("127.0.0.1", server.port, 20) as store, ThreadPoolExecutor() as pool:
             waiting = pool.submit(store.get, "never")
-            time.sleep(0.05)
+            time.sleep(0.3)  # nothing tells when it waits
             server.stop()
             with pytest.raises(rallypoint.ConnectionFailedError, match=str(server.port)):
                 waiting.result(20)
@@ -370,7 +370,7 @@ class TestErrors:
         store = connect_store("127.0.0.1", server.port, 20)
         with ThreadPoolExecutor() as pool:
             waiting = pool.submit(store.get, "never")
-            time.sleep(0.05)
+            time.sleep(0.3)  # nothing tells when it waits
             store.close()
             store.close()
             with pytest.raises(rallypoint.CanceledError):
