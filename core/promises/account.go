@@ -32,8 +32,8 @@ type account struct {
 
 	timers map[r.Timer]timer
 	due    map[r.TimerKind]bool
-	now    time.Duration
-	held   bool // at the beginning of the event, or since: only a full round may be completed
+	now    time.Duration // the present event came then, at the earliest
+	held   bool          // at the beginning of the event, or since: only a full round may be completed
 	errs   []failure
 }
 
@@ -56,6 +56,7 @@ type session struct {
 	barrier     map[uint64]struct{} // its waits at the exit barrier
 	lingers     []uint64
 	notice      r.Notice
+	heard       time.Duration // when it said something last, at the earliest; 0: not known
 }
 
 type state int

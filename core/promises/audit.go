@@ -3,6 +3,7 @@ package promises
 import (
 	"bufio"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"slices"
 	"strings"
@@ -23,7 +24,8 @@ type audited struct {
 	last       uint64 // number of the last event
 	generation string // of the machine that the judge follows
 	events     int
-	unjudged   string // why it was not judged any further; "": it was
+	digests    []uint64 // of the events since the machine's beginning, and what was done at them
+	unjudged   string   // why it was not judged any further; "": it was
 }
 
 // Read reads a history to its end and judges every run in it. A torn line is passed
@@ -78,8 +80,10 @@ func (run *audited) add(rec Record) {
 		run.begin(rec)
 	case rec.Aside && rec.Number == run.last && rec.Event != nil:
 		run.judge.Answered(rec.Event, rec.Effects)
+	case rec.Aside:
+		// An answer that was too large, or is recorded again.
 	case rec.Number <= run.last:
-		// Taken up again by a later process, or an answer that was too large.
+		run.again(rec)
 	case rec.Number > run.last+1:
 		run.unjudged = fmt.Sprintf("events %d to %d are missing", run.last+1, rec.Number-1)
 	case rec.TooLarge > 0 || rec.Event == nil:
@@ -87,11 +91,49 @@ func (run *audited) add(rec Record) {
 	default:
 		run.last = rec.Number
 		run.events++
+		run.digests = append(run.digests, digest(rec))
 		if rec.Seconds > 0 {
-			run.judge.At(time.Duration(rec.Seconds*float64(time.Second)), rec.Event)
+			run.judge.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
 		}
 		run.judge.Apply(rec.Event, rec.Effects)
 	}
+}
+
+// again judges an event that was recorded before, by a process that was killed since or
+// by another one that folds the same log: both must have had the same, and done the
+// same at it.
+func (run *audited) again(rec Record) {
+	if rec.Number > 0 && rec.TooLarge == 0 && digest(rec) != run.digests[rec.Number-1] {
+		run.judge.breach(10, "event %d is recorded twice, in two ways; again: %+v, effects: %+v", rec.Number, rec.Event, rec.Effects)
+	}
+}
+
+var digestSeed = maphash.MakeSeed()
+
+// digest tells events, and what was done at them in whatever order, apart. It does not
+// put values into words: they may be large.
+func digest(rec Record) (sum uint64) {
+	for _, e := range rec.Effects {
+		var h maphash.Hash
+		h.SetSeed(digestSeed)
+		reply, ok := e.(r.Reply)
+		result, keys := reply.Result.(r.KeyResult)
+		if ok && keys {
+			fmt.Fprintf(&h, "%s %d %d %v %q", reply.Session, reply.Number, result.Number, result.Ready, result.Keys)
+			for _, value := range result.Values {
+				fmt.Fprint(&h, len(value))
+				h.Write(value)
+			}
+		} else {
+			h.WriteString(text(e))
+		}
+		sum += h.Sum64()
+	}
+	event, err := r.EncodeEvent(rec.Event)
+	if err != nil {
+		event = []byte(err.Error())
+	}
+	return sum + maphash.Bytes(digestSeed, event)
 }
 
 // begin takes up the state of a run that begins, or that a new process goes on
@@ -113,15 +155,20 @@ func (run *audited) begin(rec Record) {
 	case run.generation != "":
 		run.judge.Restarted()
 	}
-	run.generation, run.last = generation, 0
+	run.generation, run.last, run.digests = generation, 0, nil
 	run.judge.Replay(machine)
 }
 
-// resume gives timers that run on in a new process their whole time again.
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// resume gives timers and leases that run on in a new process their whole time again.
 func (j *Judge) resume() {
 	for name, t := range j.timers {
 		t.set = 0
 		j.timers[name] = t
+	}
+	for _, s := range j.sessions {
+		s.heard = 0
 	}
 }
 

@@ -72,6 +72,7 @@ func (j *Judge) Apply(ev r.Event, effects []r.Effect) {
 			j.twin = nil
 		}
 	}
+	defer j.hear(ev)
 	if j.repeated(ev, effects) {
 		return
 	}
@@ -266,27 +267,28 @@ func same(a, b []r.Effect) bool {
 	if reflect.DeepEqual(a, b) {
 		return true
 	}
-	text := func(list []r.Effect) []string {
-		var out []string
-		for _, e := range list {
-			if reply, ok := e.(r.Reply); ok {
-				out = append(out, replyText(reply))
-				continue
-			}
-			if drop, ok := e.(r.Drop); ok {
-				out = append(out, fmt.Sprint("drop ", drop.Session, " ", textOf(drop.Err)))
-				continue
-			}
-			if refuse, ok := e.(r.Refuse); ok {
-				out = append(out, fmt.Sprint("refuse ", refuse.Session, " ", textOf(refuse.Err)))
-				continue
-			}
-			out = append(out, fmt.Sprintf("%T %+v", e, e))
-		}
-		slices.Sort(out)
-		return out
+	return slices.Equal(texts(a), texts(b))
+}
+
+// texts are effects in words, in an order of their own.
+func texts(list []r.Effect) (out []string) {
+	for _, e := range list {
+		out = append(out, text(e))
 	}
-	return slices.Equal(text(a), text(b))
+	slices.Sort(out)
+	return out
+}
+
+func text(e r.Effect) string {
+	switch e := e.(type) {
+	case r.Reply:
+		return replyText(e)
+	case r.Drop:
+		return fmt.Sprint("drop ", e.Session, " ", textOf(e.Err))
+	case r.Refuse:
+		return fmt.Sprint("refuse ", e.Session, " ", textOf(e.Err))
+	}
+	return fmt.Sprintf("%T %+v", e, e)
 }
 
 func replyText(e r.Reply) string {
@@ -340,17 +342,44 @@ func requestOf(ev r.Event) (r.Request, bool) {
 	return q, q.Session != ""
 }
 
-// At judges when a timer was set and when it ran out, in one clock's time; it
-// comes before the Apply of each event. It is for histories that have times.
-func (j *Judge) At(now time.Duration, ev r.Event) {
-	j.now = now
-	fired, ok := ev.(r.TimerFired)
-	if !ok {
-		return
+// At judges when a timer was set and when it ran out, and when a node was last heard
+// of before its lease ended, in one clock's time; it comes before the Apply of each
+// event. The event came at now or up to slack earlier: what may have been in time is
+// not judged. It is for histories that have times.
+func (j *Judge) At(now, slack time.Duration, ev r.Event) {
+	j.now = now - slack
+	switch ev := ev.(type) {
+	case r.TimerFired:
+		t := j.timers[nameOf(ev.Timer)]
+		if early := t.set + t.after - now; t.running && t.seq == ev.Timer.Seq && early > tolerance {
+			j.breach(cmp.Or(timerPromise[ev.Timer.Kind], 5), "timer %+v of %v ran out %v early", ev.Timer, t.after, early)
+		}
+	case r.LeaseExpired:
+		s := j.sessions[ev.Session]
+		if s == nil || s.heard == 0 {
+			return
+		}
+		if silent := now - s.heard; silent+tolerance < j.policy.LeaseTimeout/shortestSilence {
+			j.breach(6, "the lease of %s, of %v, was ended %v after the node was heard of", s.node, j.policy.LeaseTimeout, silent)
+		}
 	}
-	t := j.timers[nameOf(fired.Timer)]
-	if early := t.set + t.after - now; t.running && t.seq == fired.Timer.Seq && early > tolerance {
-		j.breach(cmp.Or(timerPromise[fired.Timer.Kind], 5), "timer %+v of %v ran out %v early", fired.Timer, t.after, early)
+}
+
+// shortestSilence is the part of a lease that at least lies between a node's last
+// request and the end of its lease. It is not all of it where others judge the lease by
+// signs of life that a node shows four times in a lease, beside its requests.
+const shortestSilence = 2
+
+// hear takes note that a node has said something itself.
+func (j *Judge) hear(ev r.Event) {
+	session := r.SessionID("")
+	if q, ok := requestOf(ev); ok {
+		session = q.Session
+	} else if h, ok := ev.(r.Hello); ok {
+		session = h.Session
+	}
+	if s := j.sessions[session]; s != nil {
+		s.heard = j.now
 	}
 }
 

@@ -177,6 +177,10 @@ var mutants = []struct {
 		return e
 	}))},
 	{6, "a node is lost without a reason", life, effects(8, with(r.Drop{Session: "s2", Err: r.Errorf(r.CodeEvicted, "run \"job\": node 2")}))},
+	{6, "a lease is ended too early", failing, func(records []Record) []Record {
+		records[9].Seconds = records[5].Seconds + 1
+		return records
+	}},
 	{6, "nothing ends a grace", life, effects(19, nothing)},
 	{7, "a loss is not announced to all", life, effects(20, without[r.Notify]("s2"))},
 	{7, "a loss that was none", life, effects(8, with(r.Notify{Session: "s1", Notice: r.Notice{Waiting: 1, Reason: "why"}}))},
@@ -224,7 +228,7 @@ func TestEachPromiseCanBeBroken(t *testing.T) {
 		records := m.change(m.of(t))
 		j := New("job")
 		for _, rec := range records[1:] {
-			j.At(time.Duration(rec.Seconds*float64(time.Second)), rec.Event)
+			j.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
 			j.Apply(rec.Event, rec.Effects)
 			if len(j.Breaches()) > 0 {
 				break
@@ -283,6 +287,7 @@ func TestHistoriesOfSeveralProcesses(t *testing.T) {
 		{"taken up after a torn line", "", slices.Concat(lines(records[:10]), torn, []byte("\n"), lines(rest))},
 		{"torn at the end", "", append(lines(records), torn...)},
 		{"torn in the middle", "line 11", slices.Concat(lines(records[:10]), torn, []byte("\n"), lines(records[10:]))},
+		{"taken up otherwise", "promise 10, event 9: event 7 is recorded twice", append(lines(records[:10]), lines(effects(2, nothing)(slices.Clone(rest)))...)},
 		{"a gap", "events 10 to 10 are missing", append(lines(records[:10]), lines(records[11:])...)},
 		{"from the middle", "its history begins with event 5", lines(rest)},
 		{"another file", "line 1", []byte("hello\nworld\n")},
@@ -295,6 +300,19 @@ func TestHistoriesOfSeveralProcesses(t *testing.T) {
 		}
 		if kept := c.says == "" && c.history != nil; a.Kept() != kept && err == nil || !strings.Contains(text, c.says) || (err != nil) != strings.HasPrefix(c.says, "line") {
 			t.Errorf("%s: %v, %s", c.name, err, text)
+		}
+	}
+}
+
+// TestWhatMayHaveBeenInTime is not judged: an event whose time is known only roughly.
+func TestWhatMayHaveBeenInTime(t *testing.T) {
+	for _, slack := range []float64{0, 40} {
+		records := failing(t)
+		records[9].Seconds = records[5].Seconds + 1 // the end of a lease
+		records[7].Seconds -= 20                    // the last call
+		records[5].Slack, records[6].Slack = slack, slack
+		if a := judged(t, records); a.Kept() != (slack > 0) {
+			t.Errorf("slack %v: %s", slack, a)
 		}
 	}
 }
