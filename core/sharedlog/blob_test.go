@@ -83,6 +83,7 @@ func (w *world) blobNode(v *value, p rendezvous.Params) *node {
 	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	n.Member = rendezvous.NewMember(p, func(o rendezvous.Observer) rendezvous.Plane {
 		n.plane = New(p, o, NewBlob(v, p.RunID, nil), log)
+		w.rec.watch(n.plane)
 		return n.plane
 	}, noStores{}, log)
 	w.nodes = append(w.nodes, n)

@@ -147,7 +147,11 @@ func (f *fold) apply(ev rendezvous.Event) {
 			defer p.put(draft{event: p.hello()})
 		}
 	}
-	for _, e := range f.machine.Apply(ev) {
+	effects := f.machine.Apply(ev)
+	if p.folded != nil {
+		p.folded(f.index, ev, effects)
+	}
+	for _, e := range effects {
 		f.carryOut(e)
 	}
 }

@@ -21,9 +21,12 @@ type memory struct {
 	changed  chan struct{} // closed and made anew by each change
 	down     error
 	doubtful int // so many of the next appends get in, and fail
-	unshown  int // so many of the next signs of life do not get through
-	gap      uint64
-	info     Info
+	// mishap tells what becomes of an append: how many of its entries get in now, after
+	// which time all get in (again), 0 for never, and whether it fails; nil: all goes well.
+	mishap  func(entries int) (now int, later time.Duration, fails bool)
+	unshown int // so many of the next signs of life do not get through
+	gap     uint64
+	info    Info
 }
 
 func newMemory() *memory {
@@ -109,16 +112,35 @@ func (l *memoryLog) Append(ctx context.Context, entries [][]byte) error {
 	if m.down != nil {
 		return m.down
 	}
+	now, later, fails := len(entries), time.Duration(0), false
+	if m.mishap != nil {
+		now, later, fails = m.mishap(len(entries))
+	}
+	if m.doubtful > 0 {
+		m.doubtful--
+		fails = true
+	}
+	m.add(entries[:now])
+	if later > 0 {
+		time.AfterFunc(later, func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.add(entries)
+		})
+	}
+	if fails {
+		return errors.New("no answer to the append")
+	}
+	return nil
+}
+
+// add puts entries into the log; mu is held.
+func (m *memory) add(entries [][]byte) {
 	for _, data := range entries {
 		m.last += m.gap
 		m.entries = append(m.entries, Entry{m.last, data})
 	}
 	m.change()
-	if m.doubtful > 0 {
-		m.doubtful--
-		return errors.New("no answer to the append")
-	}
-	return nil
 }
 
 func (l *memoryLog) Next(ctx context.Context, after uint64) (Batch, error) {

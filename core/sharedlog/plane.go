@@ -56,6 +56,10 @@ type Plane struct {
 	failing map[string]bool // what of the goroutines that do I/O was said last
 
 	incarnation uint64
+
+	// folded is told each entry that was folded and what it amounts to, under mu; nil:
+	// nobody is. Set before Connect.
+	folded func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect)
 }
 
 var _ rendezvous.Plane = (*Plane)(nil)

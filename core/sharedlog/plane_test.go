@@ -22,6 +22,8 @@ type world struct {
 	t      *testing.T
 	memory *memory
 	nodes  []*node
+	rec    *recorder
+	quiet  bool // the nodes log nothing
 }
 
 type node struct {
@@ -34,7 +36,8 @@ type node struct {
 func bubble(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, memory: newMemory()}
+		w := &world{t: t, memory: newMemory(), rec: newRecorder()}
+		defer w.rec.judge(t)
 		defer func() {
 			for _, n := range w.nodes {
 				n.Close()
@@ -54,8 +57,12 @@ func params(name string, min, max int) rendezvous.Params {
 func (w *world) node(p rendezvous.Params) *node {
 	n := &node{log: &memoryLog{m: w.memory}, name: p.NodeID}
 	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if w.quiet {
+		log = slog.New(slog.DiscardHandler)
+	}
 	n.Member = rendezvous.NewMember(p, func(o rendezvous.Observer) rendezvous.Plane {
 		n.plane = New(p, o, n.log, log)
+		w.rec.watch(n.plane)
 		return n.plane
 	}, noStores{}, log)
 	w.nodes = append(w.nodes, n)

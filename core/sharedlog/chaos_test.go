@@ -1,0 +1,313 @@
+package sharedlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// chaos is a run whose nodes and whose log are hurt at random.
+type chaos struct {
+	*world
+	ctx    context.Context
+	random *rand.Rand
+	named  bool          // a node that takes a dead one's place has its name
+	stray  time.Duration // how much later a write may get in
+
+	nodes  []*worker
+	count  int
+	down   bool
+	finish chan struct{} // closed: the workers are done
+	work   sync.WaitGroup
+}
+
+// worker is a node that does what an agent does.
+type worker struct {
+	*node
+	thaw func() // not nil: it is stopped
+
+	mu      sync.Mutex
+	outcome rendezvous.Outcome // of its last round
+	ended   bool
+	err     error
+}
+
+const (
+	chaosMin, chaosMax = 2, 4
+	chaosLease         = 8 * time.Second
+	endBarrier         = "torchelastic/agent/terminal_state"
+)
+
+// TestPromisesUnderFaults hurts a run of some nodes at random: nodes die, are stopped
+// for less and for more than their lease, come and go; writes to the log are lost, get in
+// though they fail, get in in part, or get in much later again; the log is out of reach;
+// snapshots take the place of entries; people evict nodes, and take living ones for dead.
+// When that is over the nodes come together, end well, and what they made of the log keeps
+// the promises.
+func TestPromisesUnderFaults(t *testing.T) {
+	seeds := 30
+	if long {
+		seeds = 2000
+	}
+	first := rand.Uint64N(1 << 40)
+	for i := range seeds {
+		seed := first + uint64(i)
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, w *world) { underFaults(t, w, seed) })
+		})
+	}
+}
+
+func underFaults(t *testing.T, w *world, seed uint64) {
+	w.quiet = true
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &chaos{world: w, ctx: ctx, random: rand.New(rand.NewPCG(seed, 0)), finish: make(chan struct{})}
+	defer c.work.Wait()
+	defer cancel()
+	c.memory.info.SnapshotEntries = 5 + c.random.IntN(200)
+	c.named = c.random.IntN(2) == 0
+	if c.stray = chaosLease / 4; c.random.IntN(2) == 0 {
+		c.stray = 3 * chaosLease
+		c.rec.untimed = true // who is dead may be heard of long after
+	}
+	for range chaosMin + c.random.IntN(chaosMax+2-chaosMin) {
+		c.start("")
+	}
+	c.memory.mu.Lock()
+	c.memory.mishap = c.mishap
+	c.memory.mu.Unlock()
+	for range 10 + c.random.IntN(40) {
+		c.hurt()
+		if c.random.IntN(3) == 0 {
+			time.Sleep(c.time(3 * chaosLease))
+		} else {
+			time.Sleep(c.time(time.Second))
+		}
+	}
+	c.mend()
+	time.Sleep(c.stray)
+	c.await("the nodes are together", c.together)
+	close(c.finish)
+	c.await("all nodes have ended", func() bool {
+		for _, n := range c.nodes {
+			if !n.hasEnded() {
+				return false
+			}
+		}
+		return true
+	})
+	c.work.Wait()
+	for _, n := range c.nodes {
+		if n.err != nil && !errors.Is(n.err, rendezvous.ErrGraceful) {
+			t.Errorf("%s ended with %v", n.name, n.err)
+		}
+	}
+}
+
+func (c *chaos) time(most time.Duration) time.Duration {
+	return time.Duration(c.random.Int64N(int64(most)))
+}
+
+// start brings a node, of that name or of a new one.
+func (c *chaos) start(name string) {
+	if name == "" {
+		name = fmt.Sprint("n", c.count)
+		c.count++
+	}
+	p := params(name, chaosMin, chaosMax)
+	p.LeaseTimeout, p.JoinTimeout = chaosLease, 24*time.Hour
+	p.LastCallTimeout, p.RegroupTimeout, p.AdmitDelay = 3*time.Second, 20*time.Second, 500*time.Millisecond
+	n := &worker{node: c.world.node(p)}
+	c.nodes = append(c.nodes, n)
+	c.work.Go(func() {
+		err := n.run(c.ctx, c.finish)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.ended, n.err = true, err
+	})
+}
+
+// run goes from round to round, until the work is done.
+func (n *worker) run(ctx context.Context, finish <-chan struct{}) error {
+	for {
+		o, err := n.Next(ctx)
+		if errors.Is(err, rendezvous.ErrConnection) {
+			time.Sleep(time.Second)
+			continue // the log was out of reach when it came
+		}
+		if err != nil {
+			return errors.Join(err, n.Close())
+		}
+		n.mu.Lock()
+		n.outcome = o
+		n.mu.Unlock()
+		keys := n.Keys(o.Round)
+		for n.NodesWaiting() == 0 {
+			select {
+			case <-finish:
+				if err := keys.Barrier(ctx, endBarrier, int64(o.World)); err != nil {
+					return errors.Join(err, n.Close())
+				}
+				return n.Shutdown(ctx, rendezvous.EndSuccess, "done")
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-n.Changed():
+			case <-time.After(time.Second):
+				_, _ = keys.Add(ctx, "sum", 1)
+			}
+		}
+	}
+}
+
+func (n *worker) hasEnded() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ended
+}
+
+// mishap is what becomes of an append.
+func (c *chaos) mishap(entries int) (now int, later time.Duration, fails bool) {
+	switch rand.IntN(40) { // by any node's goroutine
+	case 0:
+		return 0, 0, true
+	case 1:
+		return entries, 0, true
+	case 2:
+		return rand.IntN(entries + 1), 0, true
+	case 3:
+		return 0, time.Duration(rand.Int64N(int64(c.stray))), true
+	case 4:
+		return entries, time.Duration(rand.Int64N(int64(c.stray))), false
+	}
+	return entries, 0, false
+}
+
+// hurt lets one thing go wrong, or mends one.
+func (c *chaos) hurt() {
+	i := c.random.IntN(len(c.nodes))
+	n := c.nodes[i]
+	switch c.random.IntN(12) {
+	case 0, 1: // it dies, and another one comes
+		if c.down {
+			return // none could come
+		}
+		c.kill(i)
+		time.Sleep(c.time(8 * time.Second))
+		if name := n.name; c.named && c.random.IntN(2) == 0 {
+			c.start(name)
+		} else {
+			c.start("")
+		}
+	case 2, 3, 4: // it is stopped, for less or for more than its lease
+		if n.thaw == nil {
+			n.thaw = n.log.freeze()
+		}
+	case 5, 6, 7, 8:
+		c.thaw(n)
+	case 9: // nobody reaches the log for a while
+		c.down = !c.down
+		c.reach()
+	case 10:
+		if c.random.IntN(2) == 0 && len(c.nodes) < chaosMax+2 && !c.down {
+			c.start("")
+			return
+		}
+		c.say(rendezvous.Evict{Node: n.name, By: "somebody", Reason: "its disk"})
+	case 11: // somebody takes it for dead
+		n.plane.mu.Lock()
+		session := n.plane.session
+		n.plane.mu.Unlock()
+		c.say(rendezvous.Disconnect{Session: session})
+	}
+}
+
+func (c *chaos) reach() {
+	if c.down {
+		c.memory.setDown(errors.New("no route"))
+	} else {
+		c.memory.setDown(nil)
+	}
+}
+
+func (c *chaos) say(ev rendezvous.Event) {
+	data, err := rendezvous.EncodeEvent(ev)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.memory.mu.Lock()
+	defer c.memory.mu.Unlock()
+	c.memory.add([][]byte{data})
+}
+
+// kill ends a node without a word.
+func (c *chaos) kill(i int) {
+	n := c.nodes[i]
+	c.nodes = append(c.nodes[:i:i], c.nodes[i+1:]...)
+	n.log.kill()
+	n.thaw = nil
+	synctest.Wait()
+	n.Close() // its goroutines end; nothing of it gets through
+}
+
+func (c *chaos) thaw(n *worker) {
+	if n.thaw != nil {
+		n.thaw()
+		n.thaw = nil
+	}
+}
+
+func (c *chaos) mend() {
+	c.memory.mu.Lock()
+	c.memory.mishap = nil
+	c.memory.mu.Unlock()
+	c.down = false
+	c.reach()
+	for _, n := range c.nodes {
+		c.thaw(n)
+	}
+	for len(c.nodes) < chaosMin {
+		c.start("")
+	}
+}
+
+// together tells whether as many nodes as there is room for are in one round, and the
+// others wait.
+func (c *chaos) together() bool {
+	members := map[uint64]int{}
+	last, world := uint64(0), 0
+	for _, n := range c.nodes {
+		n.mu.Lock()
+		o := n.outcome
+		n.mu.Unlock()
+		if n.NodesWaiting() > 0 {
+			return false
+		}
+		members[o.Round]++
+		if o.Round > last {
+			last, world = o.Round, o.World
+		}
+	}
+	return last > 0 && members[last] == world && world == min(len(c.nodes), chaosMax)
+}
+
+func (c *chaos) await(what string, holds func() bool) {
+	c.t.Helper()
+	for deadline := time.Now().Add(10 * time.Minute); !holds(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			for _, n := range c.nodes {
+				n.mu.Lock()
+				c.t.Errorf("%s: %+v, %d waiting (%s), ended: %v, %v", n.name, n.outcome, n.NodesWaiting(), n.Reason(), n.ended, n.err)
+				n.mu.Unlock()
+			}
+			c.t.Fatalf("not within ten minutes: %s", what)
+		}
+	}
+}

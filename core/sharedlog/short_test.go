@@ -1,0 +1,5 @@
+//go:build !long
+
+package sharedlog
+
+const long = false
