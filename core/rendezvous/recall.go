@@ -16,13 +16,27 @@ func (m *Machine) AppendSessions(list []SessionID) []SessionID {
 }
 
 // Recall returns what a node has to know that has not seen the effects of all
-// events: its notice, and the answers that it has not acknowledged, by number. It
-// is not known if it was dropped.
-func (m *Machine) Recall(session SessionID) (notice Notice, answers []Reply, known bool) {
+// events: its notice, and the answers that it has not acknowledged, by number. The
+// answers come first: the notice may be about the round that one of them names.
+//
+// The node is not known if it was dropped. Nor is it if its session is not the one of
+// before, the state as the node saw it last, in which it had the round that it claims: a
+// hello that came late has begun the session anew, and nobody would ever tell the node
+// what it has missed.
+func (m *Machine) Recall(session SessionID, before *Machine, claim Claim) (answers []Reply, notice Notice, known bool) {
 	n := m.sessions[session]
 	if n == nil {
-		return Notice{}, nil, false
+		return nil, Notice{}, false
+	}
+	if was := before.sessions[session]; was != nil && (n.acked < was.acked || claim.Round > 0 && m.adrift(n)) {
+		return nil, Notice{}, false
 	}
 	answers = slices.SortedFunc(maps.Values(n.answered), func(a, b Reply) int { return cmp.Compare(a.Number, b.Number) })
-	return m.noticeFor(n), answers, true
+	return answers, m.noticeFor(n), true
+}
+
+// adrift reports whether a live node has no part in a round, does not wait for one, and
+// was not told to.
+func (m *Machine) adrift(n *node) bool {
+	return m.closed == nil && !n.ended && n.join == nil && n.stale == "" && m.seatOf(n) == nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -39,6 +41,10 @@ type worker struct {
 	err     error
 }
 
+// envSeed is the seed of the one run that TestPromisesUnderFaults then makes, and logs.
+// What is done to the run is the same again, how its nodes take turns is not.
+const envSeed = "RALLYPOINT_TEST_SEED"
+
 const (
 	chaosMin, chaosMax = 2, 4
 	chaosLease         = 8 * time.Second
@@ -57,6 +63,10 @@ func TestPromisesUnderFaults(t *testing.T) {
 		seeds = 2000
 	}
 	first := rand.Uint64N(1 << 40)
+	again, err := strconv.ParseUint(os.Getenv(envSeed), 10, 64)
+	if err == nil {
+		first, seeds = again, 1
+	}
 	for i := range seeds {
 		seed := first + uint64(i)
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -67,7 +77,7 @@ func TestPromisesUnderFaults(t *testing.T) {
 }
 
 func underFaults(t *testing.T, w *world, seed uint64) {
-	w.quiet = true
+	w.quiet = os.Getenv(envSeed) == ""
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &chaos{world: w, ctx: ctx, random: rand.New(rand.NewPCG(seed, 0)), finish: make(chan struct{})}
 	defer c.work.Wait()

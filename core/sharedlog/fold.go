@@ -316,13 +316,17 @@ func (f *fold) load(s Snapshot) *rendezvous.Error {
 		return rendezvous.Errorf(rendezvous.CodeState, "run %q: the snapshot at %s cannot be read: %v; all nodes of a run need one release",
 			p.params.RunID, p.params.Endpoint, err)
 	}
+	before := f.machine
 	f.machine, f.index, f.since = machine, s.Index, Snapshot{Index: s.Index}
 	f.entries, f.bytes, f.ring.stale = 0, 0, true
 	f.alarms = alarms{}
 	for _, t := range machine.Timers() {
 		f.alarms.set(t)
 	}
-	notice, answers, known := machine.Recall(p.session)
+	answers, notice, known := machine.Recall(p.session, before, p.claim)
+	for _, r := range answers {
+		f.answer(r)
+	}
 	switch {
 	case known && !f.greeted:
 		f.welcomed(notice)
@@ -334,9 +338,6 @@ func (f *fold) load(s Snapshot) *rendezvous.Error {
 		p.renew() // what became of the hello is in the snapshot
 	}
 	f.loaded = true
-	for _, r := range answers {
-		f.answer(r)
-	}
 	return nil
 }
 

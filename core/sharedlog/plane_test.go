@@ -490,6 +490,82 @@ func TestDroppedBehindASnapshot(t *testing.T) {
 	})
 }
 
+// A node whose first hello gets into the log once more, after the node was dropped, is
+// known by its session, and yet not in the run; it learns that behind a snapshot, too.
+func TestLateHelloBehindASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 100
+		nodes := w.some(2, 1, 2)
+		form(t, nodes...)
+		late := w.hello(nodes[1])
+		thaw := nodes[1].log.freeze()
+		waiting(t, nodes[0], "n1")
+		form(t, nodes[0])
+		w.memory.mu.Lock()
+		w.memory.add([][]byte{late})
+		w.memory.mu.Unlock()
+		for range 200 {
+			if _, err := nodes[0].Keys(2).Add(t.Context(), "sum", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		thaw()
+		waiting(t, nodes[1], "dropped")
+		j := nodes[1].join(t.Context())
+		waiting(t, nodes[0], "n1")
+		if o := round(t, j, nodes[0].join(t.Context())); o.Round != 3 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+// hello is the first one of a node, as it is in the log.
+func (w *world) hello(n *node) []byte {
+	w.memory.mu.Lock()
+	defer w.memory.mu.Unlock()
+	for _, e := range w.memory.entries {
+		if ev, err := rendezvous.DecodeEvent(e.Data); err != nil {
+			w.t.Fatal(err)
+		} else if hello, ok := ev.(rendezvous.Hello); ok && hello.Node == n.name {
+			return e.Data
+		}
+	}
+	w.t.Fatalf("no hello of %s", n.name)
+	return nil
+}
+
+// A node that falls behind a snapshot while it joins is told of its round and that the
+// round has lost a member since.
+func TestLossBehindASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 10
+		var nodes []*node
+		var joins []*joining
+		for i := range 3 {
+			p := params(fmt.Sprint("n", i), 2, 4)
+			p.LeaseTimeout = 5 * time.Minute
+			nodes = append(nodes, w.node(p))
+			joins = append(joins, nodes[i].join(t.Context()))
+			synctest.Wait()
+		}
+		thaw := nodes[2].log.freeze()
+		<-joins[0].done // after the last call
+		nodes[1].log.kill()
+		waiting(t, nodes[0], "n1")
+		for range 50 {
+			if _, err := nodes[0].Keys(1).Add(t.Context(), "sum", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		thaw()
+		if o := round(t, joins...); o.Round != 1 {
+			t.Errorf("got %+v", o)
+		}
+		waiting(t, nodes[2], "n1")
+		form(t, nodes[0], nodes[2])
+	})
+}
+
 // Timers that a snapshot holds run on: the last call ends although everybody has
 // come by the snapshot.
 func TestTimersOfASnapshot(t *testing.T) {
