@@ -138,6 +138,21 @@ func failing(t *testing.T) []Record {
 	return s.records
 }
 
+// resumed is a run in which a node's outcome was lost with its connection, and then a
+// member of its round.
+func resumed(t *testing.T) []Record {
+	p := policy(2, 3)
+	s := newScript(t, p)
+	s.hello(p, "1", "2", "3")
+	s.joins("1", "2", "3")
+	s.do(r.Disconnect{Session: "s1"})
+	s.now += p.LeaseTimeout
+	s.do(r.LeaseExpired{Session: "s2"})
+	s.hello(p, "1")
+	s.do(s.join["1"])
+	return s.records
+}
+
 // judged has the records read from what they were written as.
 func judged(t *testing.T, records []Record) *Audit {
 	t.Helper()
@@ -156,7 +171,7 @@ func judged(t *testing.T, records []Record) *Audit {
 }
 
 func TestKeptHistories(t *testing.T) {
-	for name, records := range map[string][]Record{"life": life(t), "failure": failing(t)} {
+	for name, records := range map[string][]Record{"life": life(t), "failure": failing(t), "resumed": resumed(t)} {
 		if a := judged(t, records); !a.Kept() {
 			t.Errorf("%s: %s", name, a)
 		}

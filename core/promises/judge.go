@@ -138,6 +138,9 @@ func (j *Judge) answeredAgain(s *session, answer r.Reply, effects []r.Effect) {
 	promise := 11
 	if _, joined := answer.Result.(r.Outcome); joined {
 		promise = 1
+		if s.notice.Waiting > 0 {
+			effects = j.toldAgain(s, effects)
+		}
 	}
 	if len(effects) != 1 || !equalReply(effects[0], answer) {
 		j.breach(promise, "request %d of %s was repeated and got %+v, its answer was %+v", answer.Number, s.node, effects, answer)
@@ -183,6 +186,17 @@ func (j *Judge) repeated(ev r.Event, effects []r.Effect) bool {
 	}
 	s.asked[q.Number] = struct{}{}
 	return false
+}
+
+// toldAgain judges that a node is told to regroup also behind the outcome that is
+// delivered again, and returns the other effects.
+func (j *Judge) toldAgain(s *session, effects []r.Effect) []r.Effect {
+	last := len(effects) - 1
+	if last < 0 || !reflect.DeepEqual(effects[last], r.Notify{Session: s.id, Notice: s.notice}) {
+		j.breach(7, "node %s got its outcome again, and not behind it that it has to regroup (%s)", s.node, s.notice.Reason)
+		return effects
+	}
+	return effects[:last]
 }
 
 // outcomes returns the outcomes that an event has, by whom they were given to, and

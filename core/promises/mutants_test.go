@@ -190,6 +190,7 @@ var mutants = []struct {
 	{7, "who was lost and comes back is not told", failing, effects(13, func([]r.Effect) []r.Effect {
 		return []r.Effect{r.Welcome{Session: "s2b"}}
 	})},
+	{7, "a loss is not told behind an outcome that comes again", resumed, effects(10, without[r.Notify]("s1"))},
 	{8, "the exit barrier stays shut", life, effects(34, without[r.Reply]("s1"))},
 	{8, "all stop after a success", life, effects(36, each(func(e r.Notify) r.Effect { e.Notice.Waiting = 1; return e }))},
 	{8, "a failure does not stop all", failing, effects(15, nothing)},

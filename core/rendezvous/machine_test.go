@@ -548,6 +548,25 @@ func TestOutcomeIsDeliveredAgainUntilAcknowledged(t *testing.T) {
 	}
 }
 
+// TestLossIsToldBehindAnOutcomeDeliveredAgain: the node takes a notice that comes before
+// its outcome for one of the round before.
+func TestLossIsToldBehindAnOutcomeDeliveredAgain(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(2, 2)
+	a, b := r.hello("a", p), r.hello("b", p)
+	join := Join{Request: a.request(), NodeRank: -1, RankHint: -1}
+	a.joinNo = join.Number
+	r.apply(join)
+	r.join(b)
+	r.apply(Disconnect{a.session})
+	r.apply(LeaseExpired{b.session})
+	r.again(a, p)
+	again := r.apply(join)
+	if len(again) != 2 || again[0].(Reply).Result.(Outcome).Round != 1 || again[1].(Notify).Notice.Waiting != 1 {
+		t.Fatalf("the repeated join was answered with %+v", again)
+	}
+}
+
 // TestWithdrawnJoinIsNotRepeated has a node come back with a join whose withdrawal
 // was answered while it was away: nobody waits in it any more.
 func TestWithdrawnJoinIsNotRepeated(t *testing.T) {

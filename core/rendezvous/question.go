@@ -25,7 +25,7 @@ func (m *Machine) Answer(ev Event) (effects []Effect, ok bool) {
 		return nil, false
 	}
 	if reply, answered := n.answered[r.Number]; answered && r.Number > r.Acked {
-		return []Effect{reply}, true
+		return n.again(reply), true
 	}
 	if r.Number <= max(n.acked, r.Acked) || n.owes(r.Number) {
 		return nil, true

@@ -25,13 +25,24 @@ func (m *Machine) take(r Request) *node {
 		return nil
 	}
 	if reply, ok := n.answered[r.Number]; ok {
-		m.emit(reply)
+		for _, e := range n.again(reply) {
+			m.emit(e)
+		}
 		return nil
 	}
 	if n.owes(r.Number) {
 		return nil
 	}
 	return n
+}
+
+// again is an answer that is sent once more. Behind an outcome comes the notice, if it
+// tells to regroup: while the node had no outcome it took that for one of the round before.
+func (n *node) again(reply Reply) []Effect {
+	if _, joined := reply.Result.(Outcome); joined && n.notice.Waiting > 0 {
+		return []Effect{reply, Notify{n.session, n.notice}}
+	}
+	return []Effect{reply}
 }
 
 // owes reports whether the request is applied and its answer still to come.
