@@ -57,6 +57,7 @@ type session struct {
 	lingers     []uint64
 	notice      r.Notice
 	heard       time.Duration // when it said something last, at the earliest; 0: not known
+	back        time.Duration // when it did so after a silence
 }
 
 type state int

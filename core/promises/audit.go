@@ -168,7 +168,7 @@ func (j *Judge) resume() {
 		j.timers[name] = t
 	}
 	for _, s := range j.sessions {
-		s.heard = 0
+		s.heard, s.back = 0, 0
 	}
 }
 

@@ -373,8 +373,12 @@ func (j *Judge) At(now, slack time.Duration, ev r.Event) {
 		if s == nil || s.heard == 0 {
 			return
 		}
-		if silent := now - s.heard; silent+tolerance < j.policy.LeaseTimeout/shortestSilence {
-			j.breach(6, "the lease of %s, of %v, was ended %v after the node was heard of", s.node, j.policy.LeaseTimeout, silent)
+		lease := j.policy.LeaseTimeout
+		if s.back > 0 && now-s.back < lease/4 {
+			return // it came back when it was just judged
+		}
+		if silent := now - s.heard; silent+tolerance < lease/shortestSilence {
+			j.breach(6, "the lease of %s, of %v, was ended %v after the node was heard of", s.node, lease, silent)
 		}
 	}
 }
@@ -393,6 +397,9 @@ func (j *Judge) hear(ev r.Event) {
 		session = h.Session
 	}
 	if s := j.sessions[session]; s != nil {
+		if s.heard > 0 && j.now-s.heard >= j.policy.LeaseTimeout/shortestSilence {
+			s.back = j.now
+		}
 		s.heard = j.now
 	}
 }

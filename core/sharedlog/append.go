@@ -14,6 +14,8 @@ import (
 type draft struct {
 	event  rendezvous.Event
 	number uint64 // of a request; 0: the event is complete
+	// Of whom this node has heard nothing; "": it is about something else.
+	accused rendezvous.SessionID
 }
 
 // put queues a draft; mu is held.
@@ -29,9 +31,26 @@ func (p *Plane) renew() {
 	p.epoch++
 	p.queue = append(p.queue[:0:0], draft{event: p.hello()})
 	for _, c := range p.calls.Pending() {
-		p.queue = append(p.queue, draft{c.Event, c.Call.Number})
+		p.queue = append(p.queue, draft{event: c.Event, number: c.Call.Number})
 	}
 	wake(p.more)
+}
+
+// acquit takes back what this node was about to say of silent nodes, and watches them
+// on; mu is held. Time has passed since it was judged, in which they may have come back.
+func (p *Plane) acquit() {
+	rest := p.queue[:0:0]
+	for _, d := range p.queue {
+		if d.accused == "" {
+			rest = append(rest, d)
+		} else if peer := p.fold.ring.peers[d.accused]; peer != nil {
+			peer.gone, peer.suspect = false, false
+		}
+	}
+	if len(rest) < len(p.queue) {
+		p.epoch++ // what is being appended just now may be appended again
+		p.queue = rest
+	}
 }
 
 // appendAtOnce bounds what is appended by one call.
@@ -59,6 +78,9 @@ func (p *Plane) append() {
 			return
 		}
 		if err != nil {
+			p.mu.Lock()
+			p.acquit()
+			p.mu.Unlock()
 			pause.wait(p.life)
 			continue
 		}

@@ -54,6 +54,13 @@ type memoryLog struct {
 	mu      sync.Mutex
 	session rendezvous.SessionID
 	thaw    chan struct{} // not nil: the process is stopped until it is closed
+	mute    bool          // nothing of what it appends gets in
+}
+
+func (l *memoryLog) setMute(mute bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mute = mute
 }
 
 // frozen waits while the process is stopped.
@@ -105,6 +112,12 @@ func (l *memoryLog) Append(ctx context.Context, entries [][]byte) error {
 	l.frozen(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	l.mu.Lock()
+	mute := l.mute
+	l.mu.Unlock()
+	if mute {
+		return errors.New("the disk is full")
 	}
 	m := l.m
 	m.mu.Lock()

@@ -287,6 +287,27 @@ func TestFalseAccusation(t *testing.T) {
 	})
 }
 
+// What a node could not say of a silent one while that was silent it does not say later.
+func TestLateAccusation(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		lease := nodes[0].plane.params.LeaseTimeout
+		nodes[0].log.setMute(true)
+		thaw := nodes[1].log.freeze()
+		time.Sleep(2 * lease)
+		thaw()
+		time.Sleep(2 * lease)
+		nodes[0].log.setMute(false)
+		time.Sleep(2 * lease)
+		for _, n := range nodes {
+			if n.NodesWaiting() > 0 {
+				t.Errorf("%s: %s", n.name, n.Reason())
+			}
+		}
+	})
+}
+
 // Appends that fail after they got in are repeated, and applied once.
 func TestDoubtfulAppends(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
@@ -445,6 +466,7 @@ func TestSnapshots(t *testing.T) {
 				t.Fatalf("add: %d, %v", n, err)
 			}
 		}
+		synctest.Wait()
 		if w.memory.snapshot.Index == 0 || len(w.memory.entries) > 60 {
 			t.Errorf("%d entries after snapshot %d", len(w.memory.entries), w.memory.snapshot.Index)
 		}
@@ -550,6 +572,7 @@ func TestLossBehindASnapshot(t *testing.T) {
 		}
 		thaw := nodes[2].log.freeze()
 		<-joins[0].done // after the last call
+		<-joins[1].done
 		nodes[1].log.kill()
 		waiting(t, nodes[0], "n1")
 		for range 50 {

@@ -99,7 +99,8 @@ type signs struct {
 // judge takes up signs of life, and appends whose connection is broken and whose
 // lease has run out. If the last look was long ago, this node was stopped or is
 // overloaded, and so may the others have been: all get a new lease. A node is
-// judged only after it was found silent twice.
+// judged only after it was found silent twice, and what is found of it is appended at
+// once or not at all.
 func (f *fold) judge(s signs) {
 	f.refreshRing()
 	r, now, lease := &f.ring, time.Now(), f.lease()
@@ -107,6 +108,7 @@ func (f *fold) judge(s signs) {
 	r.looked = now
 	if late {
 		f.p.log.Debug("this process was stopped or is overloaded: all nodes get a new lease")
+		f.p.acquit()
 	}
 	for i, session := range s.sessions {
 		if _, ok := slices.BinarySearch(r.sessions, session); !ok || i >= len(s.list) {
@@ -131,10 +133,10 @@ func (f *fold) judgePeer(session rendezvous.SessionID, p *peer, sign Sign, silen
 	case p.gone:
 	case sign.State == SignExpired, sign.State == SignBeats && silent && p.suspect:
 		p.gone = true
-		f.p.put(draft{event: rendezvous.LeaseExpired{Session: session}})
+		f.p.put(draft{event: rendezvous.LeaseExpired{Session: session}, accused: session})
 	case sign.State == SignBroken:
 		p.gone = true
-		f.p.put(draft{event: rendezvous.Disconnect{Session: session}})
+		f.p.put(draft{event: rendezvous.Disconnect{Session: session}, accused: session})
 	default:
 		p.suspect = silent
 	}
