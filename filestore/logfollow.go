@@ -1,0 +1,151 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/sharedlog"
+)
+
+// follower is a sharedlog.Follower of a run in a directory. It creates and writes
+// nothing. On this machine's own file systems it locks nothing; on others it locks the
+// log, shared, for each look, as nodes do.
+type follower struct {
+	l     *Log
+	after uint64 // index of the last entry
+	over  string // the generation whose files were removed
+}
+
+// Follow makes a follower of the run runID in the directory dir, neither of which has to
+// be there yet.
+func Follow(dir, runID string) sharedlog.Follower {
+	l := NewLog(dir, runID, nil)
+	l.readOnly = true
+	return &follower{l: l}
+}
+
+// Close implements sharedlog.Follower.
+func (f *follower) Close() { f.l.setReader(nil) }
+
+// Poll implements sharedlog.Follower. It keeps the file that it reads open, so that it
+// reads that to its end also when a snapshot has taken its place, or the last node has
+// removed it.
+func (f *follower) Poll(ctx context.Context) (r sharedlog.Record, err error) {
+	if f.l.reader == nil {
+		r, err = f.begin()
+		if err != nil || r.Generation == "" {
+			return r, f.l.explain("read", err)
+		}
+	}
+	r.RunID, r.Generation = f.l.runID, f.l.generation
+	for {
+		gone, err := f.read(ctx, &r)
+		if err != nil {
+			return r, f.l.explain("read", err)
+		}
+		if !f.l.reader.moved {
+			if gone {
+				f.over = f.l.generation
+				f.l.setReader(nil)
+			}
+			return r, nil
+		}
+		switch err := f.l.follow(f.after); {
+		case err == nil:
+		case errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, ErrVanished):
+			f.l.setReader(nil) // the next call begins behind what is missing
+			return r, nil
+		default:
+			return r, f.l.explain("read", err)
+		}
+	}
+}
+
+// read reads what is new in the file, and tells whether the file was removed before.
+func (f *follower) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
+	c := f.l.reader
+	if !f.l.local { // else the size that is seen may be an old one
+		if err := c.file.lock(patience{ctx: ctx, deadline: f.l.deadline()}, f.l.options.Clock, unix.LOCK_SH); err != nil {
+			return false, err
+		}
+		defer c.file.unlock()
+	}
+	gone = c.file.look() != nil
+	size, err := c.size()
+	if err != nil {
+		return gone, err
+	}
+	return gone, c.read(size, func(fr frame) bool {
+		if fr.kind == frameEntry && fr.index > f.after {
+			r.Entries = append(r.Entries, sharedlog.Entry{Index: fr.index, Data: append([]byte{}, fr.payload...)})
+			f.after = fr.index
+		}
+		return true
+	})
+}
+
+// begin opens the oldest file of the run. The record is empty if there is none, or is
+// just being made or removed.
+func (f *follower) begin() (r sharedlog.Record, err error) {
+	for tries := 1; ; tries++ {
+		r, err := f.tryBegin()
+		switch {
+		case err == nil:
+			return r, nil
+		case !errors.Is(err, fs.ErrNotExist) && !isGone(err):
+			return r, err
+		case tries == openTries:
+			return sharedlog.Record{}, nil
+		}
+	}
+}
+
+func (f *follower) tryBegin() (r sharedlog.Record, err error) {
+	l := f.l
+	run, err := openAs(filepath.Join(l.dir, "run"), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return r, err
+	}
+	defer run.close()
+	h, ok, err := l.headerOf(run)
+	switch {
+	case err != nil:
+		return r, err
+	case !ok || h.generation == f.over:
+		return r, fs.ErrNotExist
+	case h.runID != l.runID:
+		return r, l.notOurs(h)
+	}
+	if h.generation != l.generation {
+		f.after = 0
+	}
+	l.generation, l.local = h.generation, isLocal(run.fd)
+	seqs, err := l.list()
+	if err != nil {
+		return r, err
+	}
+	if len(seqs) == 0 {
+		return r, fmt.Errorf("%w: no log of generation %s", fs.ErrNotExist, l.generation)
+	}
+	c, err := l.openFile(seqs[0])
+	if err != nil {
+		return r, err
+	}
+	size, err := c.size()
+	if err == nil {
+		r.Snapshot.State, err = c.state(size)
+	}
+	if err != nil {
+		c.close()
+		return r, err
+	}
+	l.setReader(c)
+	r.RunID, r.Generation, r.Snapshot.Index = l.runID, l.generation, c.base
+	f.after = max(f.after, c.base)
+	return r, nil
+}

@@ -1,0 +1,122 @@
+package filestore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"rallypoint/core/sharedlog"
+)
+
+// followed is what a follower has found: the entries' texts in a row.
+type followed struct {
+	t          *testing.T
+	f          sharedlog.Follower
+	generation string
+	from       uint64 // index of the snapshot before the texts
+	texts      []string
+}
+
+func follow(t *testing.T, dir string) *followed {
+	f := Follow(dir, "job")
+	t.Cleanup(f.Close)
+	return &followed{t: t, f: f}
+}
+
+func (f *followed) poll() {
+	f.t.Helper()
+	r := must(f.f.Poll(within(f.t, logPatience)))(f.t)
+	if r.Generation == "" {
+		return
+	}
+	last := f.from + uint64(len(f.texts))
+	if r.Generation != f.generation || r.Snapshot.Index > last {
+		f.generation, f.from, f.texts = r.Generation, r.Snapshot.Index, nil
+		last = f.from
+	}
+	for _, e := range r.Entries {
+		if e.Index <= last {
+			continue
+		}
+		if last++; e.Index != last {
+			f.t.Fatalf("entry %d comes after %d", e.Index, last-1)
+		}
+		f.texts = append(f.texts, string(e.Data))
+	}
+}
+
+func (f *followed) want(from uint64, last int) {
+	f.t.Helper()
+	f.poll()
+	if f.from != from || len(f.texts) != last-int(from) {
+		f.t.Fatalf("%d entries after %d, want %d to %d", len(f.texts), f.from, from+1, last)
+	}
+	for i, text := range f.texts {
+		if want := fmt.Sprint(int(from) + i + 1); text != want {
+			f.t.Fatalf("entry %s is %q", want, text)
+		}
+	}
+}
+
+// TestFollow: whoever follows a log from its beginning finds every entry, through
+// snapshots, up to the last one before the run is removed; and then the next run.
+func TestFollow(t *testing.T) {
+	dir := t.TempDir()
+	early := follow(t, dir)
+	early.want(0, 0)
+	l := openLog(t, dir, nil)
+	n := 0
+	write := func(l *Log, count int) {
+		for range count {
+			n++
+			appendTexts(t, l, fmt.Sprint(n))
+		}
+	}
+	snapshot := func(index int) {
+		check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: uint64(index), State: []byte("state")}))
+	}
+	for range 30 {
+		write(l, rand.IntN(8))
+		if rand.IntN(2) == 0 {
+			early.want(0, n)
+		}
+		if n > 0 {
+			snapshot(max(1, n-rand.IntN(3)))
+			early.poll()
+		}
+	}
+	early.want(0, n)
+	late := follow(t, dir)
+	late.poll()
+	if late.from == 0 || late.from+uint64(len(late.texts)) != uint64(n) {
+		t.Errorf("who comes late has %d entries after %d of %d", len(late.texts), late.from, n)
+	}
+	write(l, 3)
+	check(t, l.Close(within(t, logPatience)))
+	early.want(0, n) // though the files are gone
+	late.want(late.from, n)
+	early.want(0, n)
+	n = 0
+	l = openLog(t, dir, nil)
+	write(l, 2)
+	early.want(0, 2)
+	if early.generation != l.generation {
+		t.Error("the second run is not told from the first")
+	}
+}
+
+// TestFollowFallsBehind: what was dropped meanwhile is missed, and that shows.
+func TestFollowFallsBehind(t *testing.T) {
+	dir := t.TempDir()
+	l := openLog(t, dir, nil)
+	f := follow(t, dir)
+	appendTexts(t, l, "1")
+	f.want(0, 1)
+	for n := 2; n <= 9; n++ {
+		appendTexts(t, l, fmt.Sprint(n))
+		check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: uint64(n), State: []byte("state")}))
+	}
+	f.poll()
+	f.poll()
+	f.want(8, 9)
+}
