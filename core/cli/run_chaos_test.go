@@ -1,18 +1,29 @@
 package cli
 
 import (
+	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"rallypoint/core/promises"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+	"rallypoint/filestore"
+	"rallypoint/tcpstore/control"
 )
 
 // envChaos is how long TestChaos hurts its job; `make test-long` gives it minutes.
@@ -27,7 +38,7 @@ const chaosWorker = `
 	sleep 1000 &
 	setsid sleep 1000 &
 	echo "token $$ $RALLYPOINT_ROUND"
-	echo "$$ $RALLYPOINT_ROUND $WORLD_SIZE $TORCHELASTIC_ERROR_FILE" > $LEDGER/tmp.$$
+	echo "$$ $PPID $RALLYPOINT_ROUND $GROUP_RANK $WORLD_SIZE $TORCHELASTIC_ERROR_FILE" > $LEDGER/tmp.$$
 	mv $LEDGER/tmp.$$ $LEDGER/$RALLYPOINT_ROUND.$RANK.$$
 	until [ -e $FINISH ]; do sleep 0.05; done
 	exit 0`
@@ -36,8 +47,10 @@ const chaosWorker = `
 type chaos struct {
 	*theatre
 	endpoint string
-	serve    *serverProcess
-	mark     string // in the environment of everything that belongs to the job
+	serve    *serverProcess // nil: the nodes meet without a control plane
+	lease    time.Duration
+	duration time.Duration // for so long it is hurt, unless envChaos says otherwise
+	mark     string        // in the environment of everything that belongs to the job
 
 	nodes [chaosNodes]*player
 	pids  []int // of all agents that were ever started
@@ -45,21 +58,81 @@ type chaos struct {
 
 // TestChaos kills and stops agents, workers and the control plane of a job of three
 // nodes at random moments. The job goes on each time; in the end what the control
-// plane has recorded keeps the promises (core/promises says how each is judged),
-// and nothing of the job is left but the log of each attempt. A control plane that is
-// killed goes on from its data directory, or from what the agents bring back.
+// plane has recorded keeps the promises (core/promises says how each is judged), each
+// worker has stood where that has placed its agent, and nothing of the job is left but the
+// log of each attempt. A control plane that is killed goes on from its data directory, or
+// from what the agents bring back.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string][]string{"durable": {"--data-dir", "data"}, "in memory": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testChaos(t, options)
+			c := newChaos(t)
+			c.endpoint, c.lease, c.duration = fmt.Sprintf("127.0.0.1:%d", quietPort(t)), time.Second, 20*time.Second
+			c.serve = &serverProcess{dir: c.dir, args: append([]string{"serve", "--listen", c.endpoint, "--record", "history"}, options...)}
+			if err := c.serve.start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { c.serve.kill() }()
+			goroutines, files := c.held()
+			c.play()
+			eventually(t, func() bool { g, f := c.held(); return g <= goroutines && f <= files })
+			c.judge()
 		})
 	}
 }
 
-func testChaos(t *testing.T, options []string) {
-	duration := 20 * time.Second
+// TestChaosInADirectory does the same to a job whose nodes meet in a directory, of which
+// nothing is left either. The history is what somebody finds who follows their log.
+func TestChaosInADirectory(t *testing.T) {
+	t.Parallel()
+	c := newChaos(t)
+	meet := filepath.Join(c.dir, "meet")
+	if err := os.Mkdir(meet, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c.endpoint, c.lease, c.duration = "file://"+meet, 2*time.Second, 12*time.Second
+	end := c.follow(filestore.Follow(meet, "chaos"))
+	c.play()
+	eventually(t, func() bool { left, _ := os.ReadDir(meet); return len(left) == 0 })
+	end()
+	c.judge()
+}
+
+// follow records what a follower finds until end is called.
+func (c *chaos) follow(f sharedlog.Follower) (end func()) {
+	c.t.Helper()
+	history, err := control.OpenRecording(c.dir+"/history", slog.New(slog.DiscardHandler))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(c.t.Context())
+	done := make(chan error)
+	go func() { done <- sharedlog.Follow(ctx, f, 10*time.Millisecond, history.Record) }()
+	return func() {
+		cancel()
+		if err := errors.Join(<-done, history.Close()); err != nil {
+			c.t.Error(err)
+		}
+		f.Close()
+	}
+}
+
+func newChaos(t *testing.T) *chaos {
+	c := &chaos{theatre: newTheatre(t)}
+	c.mark = "CHAOS=" + c.dir
+	for _, dir := range []string{"ledger", "tmp"} {
+		if err := os.Mkdir(filepath.Join(c.dir, dir), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// play starts the job, hurts it, and lets it end.
+func (c *chaos) play() {
+	t := c.t
+	duration := c.duration
 	if text := os.Getenv(envChaos); text != "" {
 		var err error
 		if duration, err = time.ParseDuration(text); err != nil {
@@ -69,19 +142,6 @@ func testChaos(t *testing.T, options []string) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	c := &chaos{theatre: newTheatre(t), endpoint: fmt.Sprintf("127.0.0.1:%d", quietPort(t))}
-	c.mark = "CHAOS=" + c.dir
-	for _, dir := range []string{"ledger", "tmp"} {
-		if err := os.Mkdir(filepath.Join(c.dir, dir), 0o777); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.serve = &serverProcess{dir: c.dir, args: append([]string{"serve", "--listen", c.endpoint, "--record", "history"}, options...)}
-	if err := c.serve.start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { c.serve.kill() }()
-	goroutines, files := c.held()
 	defer c.killAll()
 	for i := range c.nodes {
 		c.startNode(i)
@@ -107,9 +167,50 @@ func testChaos(t *testing.T, options []string) {
 	eventually(t, func() bool { return len(c.processes()) == 0 })
 	eventually(t, func() bool { left, _ := filepath.Glob(c.dir + "/tmp/*"); return len(left) == 0 })
 	eventually(t, func() bool { return len(c.controlGroups()) == 0 })
-	eventually(t, func() bool { g, f := c.held(); return g <= goroutines && f <= files })
 	c.checkLogs()
-	judgeHistory(t, c.dir+"/history")
+}
+
+// judge holds the history against the promises, and against where the workers have stood.
+func (c *chaos) judge() {
+	judgeHistory(c.t, c.dir+"/history")
+	c.checkPlaces()
+}
+
+// checkPlaces looks for each worker's agent in the history: it has that rank there.
+func (c *chaos) checkPlaces() {
+	history, err := os.Open(c.dir + "/history")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer history.Close()
+	type place struct{ round, rank int }
+	agents, places := map[rendezvous.SessionID]string{}, map[place][]string{}
+	for lines := bufio.NewReader(history); ; {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		rec, err := promises.Decode(line)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if hello, ok := rec.Event.(rendezvous.Hello); ok {
+			agents[hello.Session] = hello.Label[strings.LastIndexByte(hello.Label, ' ')+1:]
+		}
+		for _, e := range rec.Effects {
+			if reply, ok := e.(rendezvous.Reply); ok {
+				if o, ok := reply.Result.(rendezvous.Outcome); ok {
+					at := place{int(o.Round), o.Rank}
+					places[at] = append(places[at], agents[reply.Session])
+				}
+			}
+		}
+	}
+	for _, e := range c.ledger() {
+		if at := (place{e.round, e.groupRank}); !slices.Contains(places[at], strconv.Itoa(e.agent)) {
+			c.t.Errorf("agent %d started a worker as rank %d of round %d, which was given to %q", e.agent, e.groupRank, e.round, places[at])
+		}
+	}
 }
 
 // held are the goroutines and descriptors of the control plane.
@@ -137,7 +238,7 @@ func (c *chaos) held() (goroutines, files int) {
 // temporary one.
 func (c *chaos) startNode(i int) {
 	args := []string{"run", "--nnodes=2:3", "--nproc-per-node=" + strconv.Itoa(chaosWorkers), "--rdzv-endpoint=" + c.endpoint, "--rdzv-id=chaos",
-		"--max-restarts=1000000", "--rdzv-conf=lease_timeout=1,reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2", "--shutdown-timeout=1"}
+		"--max-restarts=1000000", fmt.Sprintf("--rdzv-conf=lease_timeout=%g", c.lease.Seconds()) + ",reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2", "--shutdown-timeout=1"}
 	if i < chaosNodes-1 {
 		args = append(args, "-r1", "--log-dir="+c.dir+"/logs")
 	}
@@ -182,13 +283,28 @@ func (c *chaos) hurt(random *rand.Rand) {
 		c.kill(c.worker(random), syscall.SIGKILL)
 	case 3:
 		c.freeze(c.worker(random), random)
-	case 4: // the control plane comes back with what it has stored
+	case 4:
+		if c.serve == nil { // another agent comes when the others go on already
+			c.kill(agent, syscall.SIGKILL)
+			c.nodes[node].end()
+			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+			c.startNode(node)
+			return
+		}
+		// The control plane comes back with what it has stored.
 		c.serve.kill()
 		time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
 		if err := c.serve.start(); err != nil {
 			c.t.Fatal(err)
 		}
 	case 5:
+		if c.serve == nil { // two of three
+			another := c.nodes[(node+1)%chaosNodes].Process.Pid
+			c.kill(another, syscall.SIGSTOP)
+			c.freeze(agent, random)
+			c.kill(another, syscall.SIGCONT)
+			return
+		}
 		c.freeze(c.serve.cmd.Process.Pid, random)
 	}
 }
@@ -201,14 +317,14 @@ func (c *chaos) kill(pid int, sig syscall.Signal) {
 
 func (c *chaos) freeze(pid int, random *rand.Rand) {
 	c.kill(pid, syscall.SIGSTOP)
-	time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
+	time.Sleep(time.Duration(random.Int64N(int64(2 * c.lease))))
 	c.kill(pid, syscall.SIGCONT)
 }
 
 // attendance is one worker in the ledger.
 type chaosEntry struct {
-	pid, round, world int
-	errorFile         string
+	pid, agent, round, groupRank, world int
+	errorFile                           string
 }
 
 func (c *chaos) ledger() (entries []chaosEntry) {
@@ -217,7 +333,7 @@ func (c *chaos) ledger() (entries []chaosEntry) {
 		text, err := os.ReadFile(file)
 		var e chaosEntry
 		if err == nil {
-			_, err = fmt.Sscan(string(text), &e.pid, &e.round, &e.world, &e.errorFile)
+			_, err = fmt.Sscan(string(text), &e.pid, &e.agent, &e.round, &e.groupRank, &e.world, &e.errorFile)
 		}
 		if err != nil {
 			c.t.Fatalf("%s: %v", file, err)
