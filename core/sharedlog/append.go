@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -30,6 +31,17 @@ func (p *Plane) put(d draft) {
 func (p *Plane) renew() {
 	p.epoch++
 	p.queue = append(p.queue[:0:0], draft{event: p.hello()})
+	for _, c := range p.calls.Pending() {
+		p.queue = append(p.queue, draft{event: c.Event, number: c.Call.Number})
+	}
+	wake(p.more)
+}
+
+// repeat queues all requests that have no answer once more; mu is held. Those that were
+// applied are not applied again.
+func (p *Plane) repeat() {
+	p.epoch++
+	p.queue = slices.DeleteFunc(p.queue, func(d draft) bool { return d.number > 0 })
 	for _, c := range p.calls.Pending() {
 		p.queue = append(p.queue, draft{event: c.Event, number: c.Call.Number})
 	}

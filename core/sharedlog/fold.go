@@ -327,6 +327,9 @@ func (f *fold) load(s Snapshot) *rendezvous.Error {
 	for _, r := range answers {
 		f.answer(r)
 	}
+	if known {
+		p.repeat() // what the session that is known has not heard of
+	}
 	switch {
 	case known && !f.greeted:
 		f.welcomed(notice)

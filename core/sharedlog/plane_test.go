@@ -497,11 +497,7 @@ func TestDroppedBehindASnapshot(t *testing.T) {
 		thaw := nodes[1].log.freeze()
 		waiting(t, nodes[0], "n1")
 		form(t, nodes[0])
-		for range 50 {
-			if _, err := nodes[0].Keys(2).Add(t.Context(), "sum", 1); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w.compact(nodes[0], 2)
 		thaw()
 		waiting(t, nodes[1], "dropped")
 		j := nodes[1].join(t.Context())
@@ -516,7 +512,7 @@ func TestDroppedBehindASnapshot(t *testing.T) {
 // known by its session, and yet not in the run; it learns that behind a snapshot, too.
 func TestLateHelloBehindASnapshot(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
-		w.memory.info.SnapshotEntries = 100
+		w.memory.info.SnapshotEntries = 20
 		nodes := w.some(2, 1, 2)
 		form(t, nodes...)
 		late := w.hello(nodes[1])
@@ -526,11 +522,7 @@ func TestLateHelloBehindASnapshot(t *testing.T) {
 		w.memory.mu.Lock()
 		w.memory.add([][]byte{late})
 		w.memory.mu.Unlock()
-		for range 200 {
-			if _, err := nodes[0].Keys(2).Add(t.Context(), "sum", 1); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w.compact(nodes[0], 2)
 		thaw()
 		waiting(t, nodes[1], "dropped")
 		j := nodes[1].join(t.Context())
@@ -539,6 +531,48 @@ func TestLateHelloBehindASnapshot(t *testing.T) {
 			t.Errorf("got %+v", o)
 		}
 	})
+}
+
+// So does one that was dropped while it joined.
+func TestLateHelloOfAJoinBehindASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 20
+		nodes := w.some(3, 2, 4)
+		j := nodes[2].join(t.Context())
+		synctest.Wait()
+		late := w.hello(nodes[2])
+		thaw := nodes[2].log.freeze()
+		form(t, nodes[:2]...) // which have lost it by the end of the last call
+		w.memory.mu.Lock()
+		w.memory.add([][]byte{late})
+		w.memory.mu.Unlock()
+		w.compact(nodes[0], 1)
+		thaw()
+		waiting(t, nodes[0], "n2")
+		if o := round(t, j, nodes[0].join(t.Context()), nodes[1].join(t.Context())); o.Round != 2 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+// compact has a node write until a snapshot has taken the place of all that was written
+// before.
+func (w *world) compact(n *node, round uint64) {
+	w.memory.mu.Lock()
+	last := w.memory.last
+	w.memory.mu.Unlock()
+	for {
+		if _, err := n.Keys(round).Add(w.t.Context(), "sum", 1); err != nil {
+			w.t.Fatal(err)
+		}
+		synctest.Wait()
+		w.memory.mu.Lock()
+		snapshot := w.memory.snapshot.Index
+		w.memory.mu.Unlock()
+		if snapshot >= last {
+			return
+		}
+	}
 }
 
 // hello is the first one of a node, as it is in the log.
@@ -575,11 +609,7 @@ func TestLossBehindASnapshot(t *testing.T) {
 		<-joins[1].done
 		nodes[1].log.kill()
 		waiting(t, nodes[0], "n1")
-		for range 50 {
-			if _, err := nodes[0].Keys(1).Add(t.Context(), "sum", 1); err != nil {
-				t.Fatal(err)
-			}
-		}
+		w.compact(nodes[0], 1)
 		thaw()
 		if o := round(t, joins...); o.Round != 1 {
 			t.Errorf("got %+v", o)
