@@ -23,7 +23,8 @@ type world struct {
 	memory *memory
 	nodes  []*node
 	rec    *recorder
-	quiet  bool // the nodes log nothing
+	quiet  bool                 // the nodes log nothing
+	bend   func(*memoryLog) Log // makes a node's log a wrong one; nil: they are right
 }
 
 type node struct {
@@ -61,7 +62,11 @@ func (w *world) node(p rendezvous.Params) *node {
 		log = slog.New(slog.DiscardHandler)
 	}
 	n.Member = rendezvous.NewMember(p, func(o rendezvous.Observer) rendezvous.Plane {
-		n.plane = New(p, o, n.log, log)
+		shared := Log(n.log)
+		if w.bend != nil {
+			shared = w.bend(n.log)
+		}
+		n.plane = New(p, o, shared, log)
 		w.rec.watch(n.plane)
 		return n.plane
 	}, noStores{}, log)

@@ -1,0 +1,155 @@
+package sharedlog
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rallypoint/core/promises"
+	"rallypoint/core/rendezvous"
+)
+
+// wrongLog is a log that does not do what it promises.
+type wrongLog struct {
+	Log
+	next func([]Entry) []Entry
+	look func([]Sign)
+}
+
+func (l wrongLog) Next(ctx context.Context, after uint64) (Batch, error) {
+	for {
+		b, err := l.Log.Next(ctx, after)
+		if err != nil || l.next == nil || len(b.Entries) == 0 {
+			return b, err
+		}
+		after = b.Entries[len(b.Entries)-1].Index
+		if b.Entries = l.next(b.Entries); len(b.Entries) > 0 {
+			return b, nil
+		}
+	}
+}
+
+func (l wrongLog) Look(ctx context.Context, sessions []rendezvous.SessionID) ([]Sign, error) {
+	list, err := l.Log.Look(ctx, sessions)
+	if err == nil && l.look != nil {
+		l.look(list)
+	}
+	return list, err
+}
+
+// isJoin tells whether an entry is a join.
+func isJoin(e Entry) bool {
+	ev, err := rendezvous.DecodeEvent(e.Data)
+	_, join := ev.(rendezvous.Join)
+	return err == nil && join
+}
+
+// TestWrongLogsAreFound: the judge of the other tests finds out logs that break their
+// promises, by what their nodes then make of the run.
+func TestWrongLogsAreFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		promise int
+		bend    func(l Log) Log
+		play    func(t *testing.T, w *world)
+	}{
+		"a lease that ends too early": {6, func(l Log) Log {
+			began := time.Now()
+			return wrongLog{Log: l, look: func(list []Sign) {
+				for i := range list {
+					if time.Since(began) > time.Minute {
+						list[i].State = SignExpired
+					}
+				}
+			}}
+		}, func(t *testing.T, w *world) {
+			nodes := w.some(2, 1, 2)
+			form(t, nodes...)
+			for range 70 {
+				_, _ = nodes[1].Keys(1).Add(t.Context(), "sum", 1)
+				time.Sleep(time.Second)
+			}
+		}},
+		"two orders, so that a rank is given twice": {10, func(l Log) Log {
+			var held []Entry // the first join, until the second is there
+			return wrongLog{Log: l, next: func(list []Entry) (out []Entry) {
+				for _, e := range list {
+					switch {
+					case len(held) > 0 && e.Index == held[0].Index: // asked for again
+					case isJoin(e) && held == nil:
+						held = []Entry{e}
+					case isJoin(e) && len(held) == 1:
+						first := held[0]
+						held = append(held, e)
+						out = append(out, Entry{first.Index, e.Data}, Entry{e.Index, first.Data})
+					default:
+						out = append(out, e)
+					}
+				}
+				return out
+			}}
+		}, func(t *testing.T, w *world) {
+			nodes := w.some(2, 2, 2)
+			for _, n := range nodes {
+				if err := n.plane.Connect(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var joins []*joining
+			for _, n := range nodes {
+				joins = append(joins, n.join(t.Context()))
+				synctest.Wait()
+			}
+			for _, j := range joins {
+				<-j.done
+			}
+			if a, b := joins[0].outcome, joins[1].outcome; a.Rank != b.Rank {
+				t.Errorf("%+v, %+v: the ranks differ", a, b)
+			}
+		}},
+		"an entry that one node misses": {10, func(l Log) Log {
+			missed := uint64(0)
+			return wrongLog{Log: l, next: func(list []Entry) []Entry {
+				return slices.DeleteFunc(list, func(e Entry) bool {
+					ev, err := rendezvous.DecodeEvent(e.Data)
+					_, key := ev.(rendezvous.KeyRequest)
+					if err == nil && key && missed == 0 {
+						missed = e.Index
+					}
+					return e.Index == missed
+				})
+			}}
+		}, func(t *testing.T, w *world) {
+			nodes := w.some(2, 2, 2)
+			form(t, nodes...)
+			for range 2 {
+				if _, err := nodes[1].Keys(1).Add(t.Context(), "sum", 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.rec = newRecorder() // which is not judged by bubble
+				nodes := 0
+				w.bend = func(l *memoryLog) Log {
+					if nodes++; nodes > 1 {
+						return l
+					}
+					return c.bend(l) // the first node's
+				}
+				c.play(t, w)
+				synctest.Wait() // until all have folded it
+				w.rec.mu.Lock()
+				defer w.rec.mu.Unlock()
+				found := w.rec.logs["g1"].audit.Breaches()
+				t.Log(found)
+				if !slices.ContainsFunc(found, func(b promises.Breach) bool { return b.Promise == c.promise }) {
+					t.Errorf("promise %d: found %v", c.promise, found)
+				}
+			})
+		})
+	}
+}
