@@ -264,7 +264,7 @@ $(ETCD_3_5):
 	$(call say,building $@)
 	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd-3.5 -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
 
-test-go test-c test-asan test-valgrind test-install test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
+test-go test-c test-asan test-valgrind test-install test-run-long test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
 
 .PHONY: test-go
 test-go: $(ETCD)  ## go test -race ./...
@@ -334,9 +334,10 @@ test-long: fuzz test-go-long test-etcd-versions test-mounts test-asan test-valgr
 
 # More kills and more runs, and the control plane's tests with a disk below.
 .PHONY: test-go-long
-test-go-long:  ## Long tests of the control plane; the same tests durably
+test-go-long:  ## Long tests of the control plane and of the shared log
 	$(call say,go test -tags long)
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./tcpstore/control
+	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./core/sharedlog
 	@CGO_ENABLED=1 RALLYPOINT_TEST_DURABLY=1 $(GO) test -race -count=1 -timeout 10m ./tcpstore/control
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./core/rendezvous -run TestPromises -rapid.checks=5000 -rapid.steps=100
 
@@ -364,7 +365,7 @@ test-mounts: .venv/.wheel build/rallypoint  ## FileStore and shared directories 
 # `rallypoint run` against torchrun itself, not its recordings, and two minutes of
 # killing and stopping.
 .PHONY: test-run-long
-test-run-long: $(VENV_STAMP)  ## rallypoint run beside torchrun itself; chaos
+test-run-long: $(VENV_STAMP) $(ETCD)  ## rallypoint run beside torchrun itself; chaos
 	$(call say,recording torchrun)
 	@rm -rf build/torchrun; $(BIN)/python core/agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
 	$(call say,go test: rallypoint run beside torchrun; chaos)

@@ -22,6 +22,7 @@ import (
 	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/etcdstore"
 	"rallypoint/filestore"
 	"rallypoint/tcpstore/control"
 )
@@ -82,8 +83,25 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// TestChaosInADirectory does the same to a job whose nodes meet in a directory, of which
-// nothing is left either. The history is what somebody finds who follows their log.
+// TestChaosInAnEtcd does the same to a job whose nodes meet in an etcd. The history is
+// what somebody finds who follows their log.
+func TestChaosInAnEtcd(t *testing.T) {
+	t.Parallel()
+	c := newChaos(t)
+	config := etcdstore.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/chaos"}
+	c.endpoint, c.lease, c.duration = "etcd://"+config.Endpoints[0]+"?key_prefix="+config.Prefix, 2*time.Second, 12*time.Second
+	f, err := etcdstore.Follow(config, "chaos")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := c.follow(f)
+	c.play()
+	end()
+	c.judge()
+}
+
+// TestChaosInADirectory does the same to one whose nodes meet in a directory, of which
+// nothing is left either.
 func TestChaosInADirectory(t *testing.T) {
 	t.Parallel()
 	c := newChaos(t)

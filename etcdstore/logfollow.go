@@ -1,0 +1,112 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+// follower is a sharedlog.Follower of a run in etcd. It writes nothing and makes no
+// lease. With the last node of a run all its keys go, and with them what was written since
+// the last look.
+type follower struct {
+	l     *Log
+	after uint64 // index of the last entry
+}
+
+// Follow makes a follower of the run runID behind the configuration's prefix. It checks
+// the configuration and touches no network.
+func Follow(config Config, runID string) (sharedlog.Follower, error) {
+	c, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	return &follower{l: &Log{config: config, runID: runID, root: config.Prefix + "/" + url.PathEscape(runID) + "/", client: c}}, nil
+}
+
+// Close implements sharedlog.Follower.
+func (f *follower) Close() { f.l.client.close() }
+
+// Poll implements sharedlog.Follower: it reads what is there now, and what a snapshot has
+// taken the place of since the last look as it was before.
+func (f *follower) Poll(ctx context.Context) (r sharedlog.Record, err error) {
+	l := f.l
+	got, err := l.client.txn(ctx, "reading the run", txnRequest{success: []op{getOp(l.root + keyGeneration)}})
+	if err != nil {
+		return r, err
+	}
+	gen, ok := got.result(0).first()
+	if !ok {
+		return r, nil
+	}
+	g, err := decodeGeneration(gen.value)
+	if err != nil {
+		return r, l.foreign(err)
+	}
+	if gen.modified != l.began {
+		l.generation, l.began, f.after = g.name, gen.modified, 0
+	}
+	v, err := l.load(ctx)
+	if rendezvous.CodeOf(err) == rendezvous.CodeState && f.ended(ctx) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	entries := v.entries
+	if v.snap.index > f.after {
+		old, whole, err := f.before(ctx, v.snap)
+		if err != nil {
+			return r, err
+		}
+		if whole {
+			entries = append(old, entries...)
+		} else {
+			state, err := l.stateOf(ctx, v.snap)
+			if err != nil || state == nil { // nil: a later snapshot has taken its place
+				return sharedlog.Record{}, err
+			}
+			r.Snapshot, f.after = sharedlog.Snapshot{Index: v.snap.index, State: state}, v.snap.index
+		}
+	}
+	r.RunID, r.Generation = l.runID, l.generation
+	for _, e := range entries {
+		if e.Index > f.after {
+			r.Entries = append(r.Entries, e)
+			f.after = e.Index
+		}
+	}
+	return r, nil
+}
+
+// ended reports whether the run has ended, or begun anew, since Poll began.
+func (f *follower) ended(ctx context.Context) bool {
+	again, err := f.l.client.txn(ctx, "reading the run", txnRequest{success: []op{getOp(f.l.root + keyGeneration)}})
+	now, _ := again.result(0).first()
+	return err == nil && now.modified != f.l.began
+}
+
+// before returns the entries that there were when a snapshot was stored; whole tells
+// whether none is missing among those behind the last one found.
+func (f *follower) before(ctx context.Context, snap snapshotKey) (entries []sharedlog.Entry, whole bool, err error) {
+	l := f.l
+	kvs, _, err := l.client.list(ctx, "reading the run's log", rangeRequest{key: l.watched(), end: prefixEnd(l.root), revision: snap.modified - 1})
+	if errors.Is(err, errCompacted) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	sortByRevision(kvs)
+	v := newView(l.root)
+	for _, kv := range kvs {
+		if err := v.apply(event{kv: kv}); err != nil {
+			return nil, false, l.foreign(err)
+		}
+	}
+	return slices.DeleteFunc(v.entries, func(e sharedlog.Entry) bool { return e.Index > snap.index }), v.snap.index <= f.after, nil
+}
