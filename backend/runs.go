@@ -31,6 +31,34 @@ func Runs(ctx context.Context, endpoint, runID string, timeout time.Duration) (s
 	return shown, records, err
 }
 
+// How often a run is looked at by who follows it: a look at a directory costs next to
+// nothing, a look at an etcd reads all of the run's log.
+const (
+	followFile = 50 * time.Millisecond
+	followEtcd = 200 * time.Millisecond
+)
+
+// Follow makes a follower of a run at a file:// or etcd:// endpoint, and says how often
+// to ask it. It touches neither directory nor network.
+func Follow(endpoint, runID string) (f sharedlog.Follower, pause time.Duration, err error) {
+	if Scheme(endpoint) == SchemeFile {
+		dir, err := directory(endpoint)
+		if err != nil {
+			return nil, 0, err
+		}
+		return filestore.Follow(dir, runID), followFile, nil
+	}
+	config, runID, _, err := reachEtcd(endpoint, runID, followPatience)
+	if err != nil {
+		return nil, 0, err
+	}
+	f, err = etcdstore.Follow(config, runID)
+	return f, followEtcd, err
+}
+
+// followPatience is how long an etcd is tried for before a look fails.
+const followPatience = 10 * time.Second
+
 // reachEtcd takes apart an endpoint that carries its options itself.
 func reachEtcd(endpoint, runID string, timeout time.Duration) (config etcdstore.Config, run, shown string, err error) {
 	p := rendezvous.DefaultParams()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -21,8 +22,8 @@ type follower struct {
 	over  string // the generation whose files were removed
 }
 
-// Follow makes a follower of the run runID in the directory dir, neither of which has to
-// be there yet.
+// Follow makes a follower of the run runID in the directory dir, which must be there; the
+// run may begin later.
 func Follow(dir, runID string) sharedlog.Follower {
 	l := NewLog(dir, runID, nil)
 	l.readOnly = true
@@ -100,7 +101,8 @@ func (f *follower) begin() (r sharedlog.Record, err error) {
 		case !errors.Is(err, fs.ErrNotExist) && !isGone(err):
 			return r, err
 		case tries == openTries:
-			return sharedlog.Record{}, nil
+			_, err := os.Stat(f.l.parent)
+			return sharedlog.Record{}, err
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 func newAudit() *cobra.Command {
 	return &cobra.Command{
 		Use:   "audit FILE",
-		Short: "Judge what a control plane has recorded",
-		Long: `Judge a history that "rallypoint serve --record FILE" has written. Each event and
-what the control plane did at it is held against the promises of the design: ranks
+		Short: "Judge what was recorded of jobs",
+		Long: `Judge a history that "rallypoint serve --record FILE" or "rallypoint record" has
+written. Each event and what the control plane, or all nodes, did at it is held against the promises of the design: ranks
 given once, all members told the same, nobody left out, waited for or lost without
 a reason, and so on. Prints a line for each job and for each promise that was not
 kept, and ends with 1 if there is any, or if a job could not be judged to its end.

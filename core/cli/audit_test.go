@@ -59,4 +59,11 @@ func TestAudit(t *testing.T) {
 	if code, _, stderr := run(t, "serve", "--record", t.TempDir()); code != exitFailure || !strings.Contains(stderr, "--record: open ") {
 		t.Errorf("%d, %s", code, stderr)
 	}
+	dir := t.TempDir()
+	if code, _, stderr := run(t, "record", "--rdzv-id=x", "file://"+dir+"/none", dir+"/history"); code != exitFailure || !strings.Contains(stderr, "it has to be there") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+	if code, _, stderr := run(t, "record", "--rdzv-id=x", "file://"+dir, dir); code != exitFailure || !strings.Contains(stderr, "is a directory") {
+		t.Errorf("%d, %s", code, stderr)
+	}
 }

@@ -39,7 +39,7 @@ func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"},
-		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
+		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"record", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
 		{"store", "wait", "-h"}, {"store", "list", "-h"}, {"store", "delete", "-h"}} {
 		code, stdout, stderr := run(t, args...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Usage:") {
@@ -84,6 +84,10 @@ func TestWrongUsage(t *testing.T) {
 		{"status h --timeout 0", "--timeout"},
 		{"status h --timeout 0s", "--timeout is 0s, it must be greater than 0"},
 		{"audit", "FILE is missing"},
+		{"record file:///d", "FILE is missing"},
+		{"record file:///d f", "--rdzv-id is missing"},
+		{"record h f --rdzv-id x", `"h" is a control plane, which records by itself: rallypoint serve --record FILE`},
+		{"record file://h/d f --rdzv-id x", "mind the three slashes"},
 		{"admin", "a command is missing: close or evict"},
 		{"admin clos", `did you mean "close"?`},
 		{"admin close", "ENDPOINT is missing"},

@@ -2,11 +2,8 @@ package cli
 
 import (
 	"bufio"
-	"context"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -21,10 +18,6 @@ import (
 
 	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/sharedlog"
-	"rallypoint/etcdstore"
-	"rallypoint/filestore"
-	"rallypoint/tcpstore/control"
 )
 
 // envChaos is how long TestChaos hurts its job; `make test-long` gives it minutes.
@@ -49,6 +42,7 @@ type chaos struct {
 	*theatre
 	endpoint string
 	serve    *serverProcess // nil: the nodes meet without a control plane
+	recorder *serverProcess // where they do
 	lease    time.Duration
 	duration time.Duration // for so long it is hurt, unless envChaos says otherwise
 	mark     string        // in the environment of everything that belongs to the job
@@ -84,24 +78,20 @@ func TestChaos(t *testing.T) {
 }
 
 // TestChaosInAnEtcd does the same to a job whose nodes meet in an etcd. The history is
-// what somebody finds who follows their log.
+// what somebody records who follows them.
 func TestChaosInAnEtcd(t *testing.T) {
 	t.Parallel()
 	c := newChaos(t)
-	config := etcdstore.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/chaos"}
-	c.endpoint, c.lease, c.duration = "etcd://"+config.Endpoints[0]+"?key_prefix="+config.Prefix, 2*time.Second, 12*time.Second
-	f, err := etcdstore.Follow(config, "chaos")
-	if err != nil {
-		t.Fatal(err)
-	}
-	end := c.follow(f)
+	c.endpoint, c.lease, c.duration = "etcd://"+etcd.Endpoint(t)+"?key_prefix=/chaos", 2*time.Second, 12*time.Second
+	c.record()
+	defer func() { c.recorder.kill() }()
 	c.play()
-	end()
+	c.endRecord()
 	c.judge()
 }
 
 // TestChaosInADirectory does the same to one whose nodes meet in a directory, of which
-// nothing is left either.
+// nothing is left either. Who records it is killed, too.
 func TestChaosInADirectory(t *testing.T) {
 	t.Parallel()
 	c := newChaos(t)
@@ -110,29 +100,30 @@ func TestChaosInADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.endpoint, c.lease, c.duration = "file://"+meet, 2*time.Second, 12*time.Second
-	end := c.follow(filestore.Follow(meet, "chaos"))
+	c.record()
+	defer func() { c.recorder.kill() }()
 	c.play()
 	eventually(t, func() bool { left, _ := os.ReadDir(meet); return len(left) == 0 })
-	end()
+	c.endRecord()
 	c.judge()
 }
 
-// follow records what a follower finds until end is called.
-func (c *chaos) follow(f sharedlog.Follower) (end func()) {
+// record starts a process that follows the job's nodes.
+func (c *chaos) record() {
 	c.t.Helper()
-	history, err := control.OpenRecording(c.dir+"/history", slog.New(slog.DiscardHandler))
-	if err != nil {
+	c.recorder = &serverProcess{dir: c.dir, args: []string{"record", "--rdzv-id=chaos", c.endpoint, "history"}}
+	if err := c.recorder.start(); err != nil {
 		c.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(c.t.Context())
-	done := make(chan error)
-	go func() { done <- sharedlog.Follow(ctx, f, 10*time.Millisecond, history.Record) }()
-	return func() {
-		cancel()
-		if err := errors.Join(<-done, history.Close()); err != nil {
-			c.t.Error(err)
-		}
-		f.Close()
+}
+
+// endRecord ends it as people do.
+func (c *chaos) endRecord() {
+	c.t.Helper()
+	time.Sleep(500 * time.Millisecond) // for it to find the end, of which nothing tells
+	c.kill(c.recorder.cmd.Process.Pid, syscall.SIGTERM)
+	if err := c.recorder.cmd.Wait(); err != nil || c.recorder.stderr.Len() > 0 {
+		c.t.Errorf("the recorder: %v, %s", err, c.recorder.stderr)
 	}
 }
 
@@ -316,6 +307,11 @@ func (c *chaos) hurt(random *rand.Rand) {
 			c.t.Fatal(err)
 		}
 	case 5:
+		if strings.HasPrefix(c.endpoint, "file:") && random.IntN(3) == 0 { // it goes on in its file
+			c.recorder.kill()
+			c.record()
+			return
+		}
 		if c.serve == nil { // two of three
 			another := c.nodes[(node+1)%chaosNodes].Process.Pid
 			c.kill(another, syscall.SIGSTOP)

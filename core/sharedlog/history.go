@@ -2,6 +2,7 @@ package sharedlog
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"rallypoint/core/promises"
@@ -83,23 +84,33 @@ func (h *History) begin(r Record, now time.Time) error {
 // longAgo is before whatever is found first.
 const longAgo = 1000 * time.Hour
 
-// Follow records a run until ctx ends, telling record its history; f is asked
-// once in each pause. What cannot be read is the error.
-func Follow(ctx context.Context, f Follower, pause time.Duration, record func(promises.Record)) error {
+// Follow records a run until ctx ends, telling record its history; f is asked once in
+// each pause. While what it reads is out of reach it tries on, and log says so; other
+// errors are final.
+func Follow(ctx context.Context, f Follower, pause time.Duration, record func(promises.Record), log *slog.Logger) error {
 	h := NewHistory(record)
 	before := time.Now().Add(-longAgo)
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	for {
+	for lost := false; ; {
 		began := time.Now()
 		r, err := f.Poll(ctx)
-		if err == nil {
-			err = h.Take(r, before, time.Now())
-		}
-		if err != nil {
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case asTrouble("read", err).final:
 			return err
+		case err != nil && !lost:
+			log.Warn("cannot follow the run just now, trying again: " + err.Error())
+		case err == nil && lost:
+			log.Info("following the run again")
 		}
-		before = began
+		if lost = err != nil; !lost {
+			if err := h.Take(r, before, time.Now()); err != nil {
+				return err
+			}
+			before = began
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
