@@ -378,6 +378,33 @@ func TestLogLastOneCleansUp(t *testing.T) {
 	}
 }
 
+// lookingNews looks whether the file run can be locked when it is closed.
+type lookingNews struct {
+	news
+	run  string
+	free bool
+}
+
+func (n *lookingNews) close() {
+	n.news.close()
+	if run, err := openAs(n.run, unix.O_RDWR, 0); err == nil {
+		n.free, _ = run.tryLock(unix.LOCK_EX)
+		run.close()
+	}
+}
+
+// To close what tells of changes takes the kernel a while, for each of many nodes that
+// leave together. None waits for the others' whiles.
+func TestLogLeavesNobodyWaiting(t *testing.T) {
+	l := openLog(t, t.TempDir(), nil)
+	n := &lookingNews{news: l.options.newsOf(l.reader.file.path, l.local), run: filepath.Join(l.dir, "run")}
+	l.news = n
+	check(t, l.Close(within(t, logPatience)))
+	if !n.free {
+		t.Error("the lock was held meanwhile")
+	}
+}
+
 // Nodes that come and go at once, the last one of which cleans up each time,
 // never meet in a log that is about to go.
 func TestLogComingAndGoing(t *testing.T) {

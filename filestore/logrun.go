@@ -133,13 +133,19 @@ func (l *Log) tryEnter(ctx context.Context) error {
 
 // release closes what keeps the log open.
 func (l *Log) release() {
-	l.setReader(nil)
-	l.writer.close()
-	l.writer = nil
+	l.closeFiles()
 	if l.live != nil {
 		l.live.close()
 		l.live = nil
 	}
+}
+
+// closeFiles closes the log's files. To end inotify's news takes the kernel many
+// milliseconds.
+func (l *Log) closeFiles() {
+	l.setReader(nil)
+	l.writer.close()
+	l.writer = nil
 }
 
 // makeDir makes the run's directory, and refuses one that others may write to.
@@ -297,6 +303,7 @@ func (l *Log) clear(but string) error {
 
 // leave takes this node out, and the whole run with the last one.
 func (l *Log) leave(ctx context.Context) error {
+	l.closeFiles() // not under the lock, for which all others that leave wait
 	run, err := l.lockRun(ctx)
 	l.release()
 	if err != nil {
