@@ -15,9 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
+	"rallypoint/etcdstore"
 	"rallypoint/etcdstore/etcdtest"
 	"rallypoint/filestore"
 	"rallypoint/tcpstore/control"
@@ -45,6 +47,7 @@ var meetings = []meeting{
 	}},
 	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
 		dir := t.TempDir()
+		judge(t, filestore.Follow(dir, "job"))
 		here, there := at("file://"+dir), at("file://"+elsewhere(dir))
 		var opened atomic.Int64
 		return func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
@@ -56,13 +59,20 @@ var meetings = []meeting{
 	}},
 	{"remote file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
 		dir := t.TempDir()
+		judge(t, filestore.Follow(dir, "job"))
 		return func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
 			p.Endpoint = "file://" + dir
 			return openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, &filestore.Options{Remote: true}) })
 		}
 	}},
 	{"etcd", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
-		return at("etcd://" + etcd.Endpoint(t) + "?key_prefix=" + url.QueryEscape("/"+t.Name()))
+		config := etcdstore.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/" + t.Name()}
+		f, err := etcdstore.Follow(config, "job")
+		if err != nil {
+			t.Fatal(err)
+		}
+		judge(t, f)
+		return at("etcd://" + config.Endpoints[0] + "?key_prefix=" + url.QueryEscape(config.Prefix))
 	}},
 	{"blob", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
 		v := &value{}
@@ -71,6 +81,31 @@ var meetings = []meeting{
 			return OpenBlob(p, v, log)
 		}
 	}},
+}
+
+// judge follows the runs of a test, and holds their history against the promises when
+// the test is over.
+func judge(t *testing.T, f sharedlog.Follower) {
+	var audit promises.Audit
+	began := time.Now()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() {
+		done <- sharedlog.Follow(ctx, f, 50*time.Millisecond, func(rec promises.Record) {
+			rec.Seconds = rec.At.Sub(began).Seconds()
+			audit.Add(rec)
+		}, slog.New(slog.DiscardHandler))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		f.Close()
+		if len(audit.Runs()) > 0 && !audit.Kept() {
+			t.Error(&audit)
+		}
+	})
 }
 
 // elsewhere is the folder as another machine finds it: by another mount, if the variable
@@ -462,10 +497,19 @@ func TestTimeoutsSayWhy(t *testing.T) {
 // Promise 11: settings that differ are refused, with both.
 func TestMismatch(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
-		join(t.Context(), r.node("a", 2, 2))
-		time.Sleep(50 * time.Millisecond)
-		_, err := r.node("b", 2, 3).Next(t.Context())
-		if !errors.Is(err, rendezvous.ErrMismatch) && !errors.Is(err, rendezvous.ErrTimeout) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		errs := make(chan error, 2)
+		for _, m := range []*rendezvous.Member{r.node("a", 2, 2), r.node("b", 2, 3)} {
+			go func() {
+				_, err := m.Next(ctx)
+				errs <- err
+			}()
+		}
+		err := <-errs // of the one that came later
+		cancel()
+		<-errs
+		if !errors.Is(err, rendezvous.ErrMismatch) {
 			t.Fatalf("got %v", err)
 		}
 		if !strings.Contains(err.Error(), "nnodes=2:3") || !strings.Contains(err.Error(), "nnodes=2:2") {

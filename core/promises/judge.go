@@ -370,8 +370,8 @@ func (j *Judge) At(now, slack time.Duration, ev r.Event) {
 		}
 	case r.LeaseExpired:
 		s := j.sessions[ev.Session]
-		if s == nil || s.heard == 0 {
-			return
+		if s == nil || s.heard == 0 || s.grace {
+			return // it may have ended its lease itself when it broke the connection
 		}
 		lease := j.policy.LeaseTimeout
 		if s.back > 0 && now-s.back < lease/4 {
