@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // draft is an event on its way into the log. A request is stamped when it is
@@ -15,8 +16,10 @@ import (
 type draft struct {
 	event  rendezvous.Event
 	number uint64 // of a request; 0: the event is complete
-	// Of whom this node has heard nothing; "": it is about something else.
+	// Of whom this node has heard nothing, and until when that may be said; "": the event
+	// is about something else.
 	accused rendezvous.SessionID
+	until   time.Time
 }
 
 // put queues a draft; mu is held.
@@ -72,7 +75,7 @@ const appendAtOnce = 256
 func (p *Plane) append() {
 	pause := newPause()
 	for {
-		epoch, batch, err := p.batch()
+		epoch, batch, until, err := p.batch()
 		if err != nil {
 			p.say(broken{"append", err, true})
 			return
@@ -85,8 +88,9 @@ func (p *Plane) append() {
 				return
 			}
 		}
-		err = p.shared.Append(p.life, batch)
-		if !p.say(asTrouble("append", err)) {
+		err = p.appendUntil(until, batch)
+		late := err != nil && !until.IsZero() && !time.Now().Before(until) // which is no trouble
+		if !late && !p.say(asTrouble("append", err)) {
 			return
 		}
 		if err != nil {
@@ -105,29 +109,48 @@ func (p *Plane) append() {
 	}
 }
 
-// batch encodes the head of the queue.
-func (p *Plane) batch() (epoch uint64, batch [][]byte, err error) {
+// appendUntil appends what may be said until then only; the zero time is for ever.
+func (p *Plane) appendUntil(until time.Time, batch [][]byte) error {
+	if until.IsZero() {
+		return p.shared.Append(p.life, batch)
+	}
+	ctx, cancel := context.WithDeadline(p.life, until)
+	defer cancel()
+	if err := store.ContextError(ctx); err != nil {
+		return err
+	}
+	return p.shared.Append(ctx, batch)
+}
+
+// batch encodes the head of the queue. What this node has to say of others comes in
+// batches of its own, which are good until a time.
+func (p *Plane) batch() (epoch uint64, batch [][]byte, until time.Time, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.shown != p.session {
-		return p.epoch, nil, nil // its sign of life comes first
+		return p.epoch, nil, until, nil // its sign of life comes first
 	}
 	size := 0
 	for _, d := range p.queue[:min(len(p.queue), appendAtOnce)] {
+		if len(batch) == 0 {
+			until = d.until
+		} else if d.until != until {
+			break
+		}
 		ev := d.event
 		if d.number > 0 {
 			ev = rendezvous.Stamp(ev, rendezvous.Request{Session: p.session, Number: d.number, Acked: p.calls.Acked()})
 		}
 		data, err := rendezvous.EncodeEvent(ev)
 		if err != nil {
-			return 0, nil, rendezvous.Errorf(rendezvous.CodeInternal, "run %q: a %T cannot be written: %v", p.params.RunID, ev, err)
+			return 0, nil, until, rendezvous.Errorf(rendezvous.CodeInternal, "run %q: a %T cannot be written: %v", p.params.RunID, ev, err)
 		}
 		if size += len(data); size > p.maxEntry() && len(batch) > 0 {
 			break
 		}
 		batch = append(batch, data)
 	}
-	return p.epoch, batch, nil
+	return p.epoch, batch, until, nil
 }
 
 // read hands over what is in the log, from the latest snapshot on.

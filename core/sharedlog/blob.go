@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // Backend is one value, shared by all nodes of a run, that can be compared and
@@ -195,7 +196,7 @@ func (l *blob) update(ctx context.Context, change func(*blobState) bool) error {
 	defer func() { <-l.turn }()
 	window := raceFirst
 	for range lostRaceMost {
-		if err := ctx.Err(); err != nil {
+		if err := store.ContextError(ctx); err != nil {
 			return err
 		}
 		done, err := l.try(ctx, change)

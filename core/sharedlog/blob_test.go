@@ -31,7 +31,59 @@ type value struct {
 	gets     int
 	largest  int
 	spikes   int // percent of the operations that take up to 200 ms
+	// mishap tells what becomes of a write: whether it gets in, and whether it fails; nil:
+	// all goes well.
+	mishap func() (in, fails bool)
 }
+
+// gate is one node's way to a value, which can be shut.
+type gate struct {
+	*value
+	mu   sync.Mutex
+	thaw chan struct{} // not nil: shut until it is closed
+}
+
+func (g *gate) GetState(ctx context.Context) (state, token []byte, err error) {
+	if err := g.pass(ctx); err != nil {
+		return nil, nil, err
+	}
+	return g.value.GetState(ctx)
+}
+
+func (g *gate) SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
+	if err := g.pass(ctx); err != nil {
+		return nil, nil, false, err
+	}
+	return g.value.SetState(ctx, state, token)
+}
+
+func (g *gate) pass(ctx context.Context) error {
+	g.mu.Lock()
+	thaw := g.thaw
+	g.mu.Unlock()
+	if thaw != nil {
+		select {
+		case <-thaw:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
+}
+
+func (g *gate) freeze() (thaw func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := make(chan struct{})
+	g.thaw = c
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.thaw = nil
+		close(c)
+	}
+}
+
+func (g *gate) kill() { g.freeze() }
 
 func (v *value) pause() time.Duration {
 	if randv2.N(100) < v.spikes {
@@ -61,13 +113,20 @@ func (v *value) SetState(_ context.Context, state, token []byte) (now, nowToken 
 		return nil, nil, false, v.fail
 	}
 	v.sets++
+	in, fails := true, false
+	if v.mishap != nil {
+		in, fails = v.mishap()
+	}
+	if fails && !in {
+		return nil, nil, false, errors.New("the write did not get through")
+	}
 	if v.state == nil && token == nil || v.state != nil && bytes.Equal(token, v.token()) {
 		v.state, ok = state, true
 		v.version++
 		v.won++
 		v.largest = max(v.largest, len(state))
-		if v.doubtful > 0 {
-			v.doubtful--
+		if v.doubtful > 0 || fails {
+			v.doubtful = max(0, v.doubtful-1)
 			return nil, nil, false, errors.New("no answer to the write")
 		}
 	}
@@ -79,10 +138,14 @@ func (v *value) SetState(_ context.Context, state, token []byte) (now, nowToken 
 
 // blobNode is a member over a value, with a Log that can be stopped.
 func (w *world) blobNode(v *value, p rendezvous.Params) *node {
-	n := &node{name: p.NodeID}
+	way := &gate{value: v}
+	n := &node{name: p.NodeID, halt: way}
 	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if w.quiet {
+		log = slog.New(slog.DiscardHandler)
+	}
 	n.Member = rendezvous.NewMember(p, func(o rendezvous.Observer) rendezvous.Plane {
-		n.plane = New(p, o, NewBlob(v, p.RunID, nil), log)
+		n.plane = New(p, o, NewBlob(way, p.RunID, nil), log)
 		w.rec.watch(n.plane)
 		return n.plane
 	}, noStores{}, log)

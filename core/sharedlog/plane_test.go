@@ -29,9 +29,16 @@ type world struct {
 
 type node struct {
 	*rendezvous.Member
-	log   *memoryLog
+	log   *memoryLog // nil: the node's log is a blob
+	halt  process
 	plane *Plane
 	name  string
+}
+
+// process is what can happen to a node's.
+type process interface {
+	freeze() (thaw func()) // as SIGSTOP would, as far as others see
+	kill()                 // without a word
 }
 
 func bubble(t *testing.T, f func(t *testing.T, w *world)) {
@@ -57,6 +64,7 @@ func params(name string, min, max int) rendezvous.Params {
 
 func (w *world) node(p rendezvous.Params) *node {
 	n := &node{log: &memoryLog{m: w.memory}, name: p.NodeID}
+	n.halt = n.log
 	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if w.quiet {
 		log = slog.New(slog.DiscardHandler)
@@ -304,6 +312,49 @@ func TestLateAccusation(t *testing.T) {
 		thaw()
 		time.Sleep(2 * lease)
 		nodes[0].log.setMute(false)
+		time.Sleep(2 * lease)
+		for _, n := range nodes {
+			if n.NodesWaiting() > 0 {
+				t.Errorf("%s: %s", n.name, n.Reason())
+			}
+		}
+	})
+}
+
+// slowWord is a log that takes its time with the word that a lease has ended.
+type slowWord struct {
+	Log
+	said chan struct{} // closed: it goes on
+}
+
+func (l slowWord) Append(ctx context.Context, entries [][]byte) error {
+	for _, data := range entries {
+		if ev, err := rendezvous.DecodeEvent(data); err != nil {
+			return err
+		} else if _, ok := ev.(rendezvous.LeaseExpired); ok {
+			select {
+			case <-l.said:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return l.Log.Append(ctx, entries)
+}
+
+// Nor does it say so when it was stopped while it did.
+func TestLateAccusationInFlight(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		said := make(chan struct{})
+		w.bend = func(l *memoryLog) Log { return slowWord{l, said} }
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		lease := nodes[0].plane.params.LeaseTimeout
+		thaw := nodes[1].log.freeze()
+		time.Sleep(2 * lease)
+		thaw()
+		time.Sleep(2 * lease)
+		close(said)
 		time.Sleep(2 * lease)
 		for _, n := range nodes {
 			if n.NodesWaiting() > 0 {

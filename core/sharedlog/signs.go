@@ -132,14 +132,18 @@ func (f *fold) judgePeer(session rendezvous.SessionID, p *peer, sign Sign, silen
 	switch {
 	case p.gone:
 	case sign.State == SignExpired, sign.State == SignBeats && silent && p.suspect:
-		p.gone = true
-		f.p.put(draft{event: rendezvous.LeaseExpired{Session: session}, accused: session})
+		f.accuse(p, rendezvous.LeaseExpired{Session: session}, session)
 	case sign.State == SignBroken:
-		p.gone = true
-		f.p.put(draft{event: rendezvous.Disconnect{Session: session}, accused: session})
+		f.accuse(p, rendezvous.Disconnect{Session: session}, session)
 	default:
 		p.suspect = silent
 	}
+}
+
+// accuse appends what was found of a silent node.
+func (f *fold) accuse(p *peer, ev rendezvous.Event, session rendezvous.SessionID) {
+	p.gone = true
+	f.p.put(draft{event: ev, accused: session, until: f.ring.looked.Add(f.lease() / beatsPerLease)})
 }
 
 // live shows this node's sign of life and looks for those of others, until the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Errors of calls that wait.
@@ -49,9 +50,13 @@ var (
 )
 
 // ContextError returns the error of a context that has ended, with ErrTimeout
-// put in front if it ended by its deadline. It returns nil if ctx has not ended.
+// put in front if it ended by its deadline. It returns nil if ctx has not ended. A
+// process that was stopped may get here before the timer of the deadline.
 func ContextError(ctx context.Context) error {
 	err := ctx.Err()
+	if deadline, ok := ctx.Deadline(); ok && err == nil && !time.Now().Before(deadline) {
+		err = context.DeadlineExceeded
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	}
