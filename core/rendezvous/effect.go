@@ -59,6 +59,11 @@ type Withdrawn struct {
 	Progress  Progress // what the join waited for when it was taken back
 }
 
+// Claim is what the node of an outcome says of its round from then on.
+func (o Outcome) Claim() Claim {
+	return Claim{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+}
+
 func (Outcome) result()   {}
 func (KeyResult) result() {}
 func (Withdrawn) result() {}

@@ -201,7 +201,7 @@ func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 
 // enter takes the outcome up: this node is now a member of that round.
 func (m *Member) enter(o Outcome, rs RoundStore) {
-	claim := Claim{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+	claim := o.Claim()
 	m.plane.Claim(claim)
 	var current RoundStore
 	if o.Rank == 0 {

@@ -104,7 +104,7 @@ func underFaults(t *testing.T, w *world, v *value, seed uint64) {
 		}
 	}
 	c.mend()
-	time.Sleep(c.stray)
+	time.Sleep(c.stray + 2*chaosLease)
 	c.await("the nodes are together", c.together)
 	close(c.finish)
 	c.await("all nodes have ended", func() bool {

@@ -220,6 +220,9 @@ func (f *fold) answer(r rendezvous.Reply) {
 	case r.Err != nil:
 		f.tell(func() { c.Call.Finish(nil, r.Err) })
 	default:
+		if o, ok := r.Result.(rendezvous.Outcome); ok {
+			f.p.claim = o.Claim() // the next entry may make this node say hello anew
+		}
 		f.tell(func() { c.Call.Finish(r.Result, nil) })
 	}
 }

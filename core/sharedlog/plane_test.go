@@ -564,6 +564,29 @@ func TestDroppedBehindASnapshot(t *testing.T) {
 	})
 }
 
+// A node that comes to its outcome and to its loss at once knows both.
+func TestDroppedWithTheOutcome(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var nodes []*node
+		var joins []*joining
+		for i := range 3 {
+			p := params(fmt.Sprint("n", i), 2, 4)
+			p.LeaseTimeout = p.LastCallTimeout + 10*time.Second
+			nodes = append(nodes, w.node(p))
+			joins = append(joins, nodes[i].join(t.Context()))
+			synctest.Wait()
+		}
+		thaw := nodes[2].log.freeze()
+		waiting(t, nodes[0], "n2")
+		thaw()
+		if o := round(t, joins...); o.Round != 1 {
+			t.Errorf("got %+v", o)
+		}
+		waiting(t, nodes[2], "dropped")
+		form(t, nodes[2], nodes[0], nodes[1])
+	})
+}
+
 // A node whose first hello gets into the log once more, after the node was dropped, is
 // known by its session, and yet not in the run; it learns that behind a snapshot, too.
 func TestLateHelloBehindASnapshot(t *testing.T) {

@@ -361,6 +361,9 @@ func (c *Client) read(l *link) (dropped bool, err error) {
 func (c *Client) answered(f reply) {
 	c.mu.Lock()
 	p := c.calls.Take(f.Number)
+	if o, ok := f.Result.(rendezvous.Outcome); ok && p != nil {
+		c.claim = o.Claim() // this node may have to say hello before it has taken it up
+	}
 	c.mu.Unlock()
 	switch {
 	case p == nil: // answered before, on another connection
