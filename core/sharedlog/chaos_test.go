@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -107,18 +108,20 @@ func underFaults(t *testing.T, w *world, v *value, seed uint64) {
 	time.Sleep(c.stray + 2*chaosLease)
 	c.await("the nodes are together", c.together)
 	close(c.finish)
-	c.await("all nodes have ended", func() bool {
-		for _, n := range c.nodes {
-			if !n.hasEnded() {
-				return false
-			}
-		}
-		return true
+	last := uint64(0)
+	for _, n := range c.nodes {
+		last = max(last, n.last().Round)
+	}
+	needed := func(n *worker) bool { return n.last().Round == last }
+	c.await("all members have ended", func() bool {
+		return !slices.ContainsFunc(c.nodes, func(n *worker) bool { return needed(n) && !n.hasEnded() })
 	})
+	time.Sleep(chaosLease)
+	cancel() // who is not needed and came when all others had gone waits for a run of its own
 	c.work.Wait()
 	for _, n := range c.nodes {
-		// Who is not needed learns that as a spare, or when it comes too late.
-		if n.err != nil && !errors.Is(n.err, rendezvous.ErrGraceful) && !(errors.Is(n.err, rendezvous.ErrClosed) && !c.needed(n)) {
+		if ok := n.err == nil || !needed(n) && (errors.Is(n.err, rendezvous.ErrGraceful) || errors.Is(n.err, rendezvous.ErrClosed) ||
+			errors.Is(n.err, rendezvous.ErrCanceled)); !ok {
 			t.Errorf("%s ended with %v", n.name, n.err)
 		}
 	}
@@ -183,6 +186,12 @@ func (n *worker) run(ctx context.Context, finish <-chan struct{}) error {
 			}
 		}
 	}
+}
+
+func (n *worker) last() rendezvous.Outcome {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.outcome
 }
 
 func (n *worker) hasEnded() bool {
@@ -336,9 +345,7 @@ func (c *chaos) together() bool {
 	members := map[uint64]int{}
 	last, world := uint64(0), 0
 	for _, n := range c.nodes {
-		n.mu.Lock()
-		o := n.outcome
-		n.mu.Unlock()
+		o := n.last()
 		if n.NodesWaiting() > 0 {
 			return false
 		}
@@ -348,15 +355,6 @@ func (c *chaos) together() bool {
 		}
 	}
 	return last > 0 && members[last] == world && world == min(len(c.nodes), chaosMax)
-}
-
-// needed tells whether a node was in the last round.
-func (c *chaos) needed(n *worker) bool {
-	last := uint64(0)
-	for _, other := range c.nodes {
-		last = max(last, other.outcome.Round)
-	}
-	return n.outcome.Round == last
 }
 
 func (c *chaos) await(what string, holds func() bool) {
