@@ -92,6 +92,47 @@ func TestBeats(t *testing.T) {
 	}
 }
 
+// TestHelloAfterAnOutcome: a node that is dropped right behind its outcome says hello with
+// the round that this was, also if its member has not taken it up yet.
+func TestHelloAfterAnOutcome(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accept := func() (n *wireNode, h hello) {
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		n = &wireNode{t: t, conn: conn, frames: frameReader{in: bufio.NewReader(conn)}}
+		n.frames.in.Discard(preambleLen)
+		f, err := n.frames.nextFrame(maxFrame)
+		if h, _ = f.(hello); err != nil {
+			t.Fatal(err)
+		}
+		n.write(preamble{high: ProtocolVersion, low: oldestVersion}.bytes())
+		n.send(welcome{Version: 1, Lease: int64(60e9), Server: "one"})
+		return n, h
+	}
+	c := newTestClient(t, guest(l.Addr().String(), 2), newSeen())
+	c.Start(join())
+	connecting := make(chan error, 1)
+	go func() { connecting <- c.Connect(testContext(t)) }()
+	n, h := accept()
+	if err := <-connecting; err != nil || h.Claim.Round != 0 {
+		t.Fatalf("%v, %+v", err, h.Claim)
+	}
+	n.send(reply{Number: 1, Result: rendezvous.Outcome{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}})
+	n.send(drop{})
+	n.conn.Close()
+	want := rendezvous.Claim{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}
+	if _, h = accept(); h.Claim != want {
+		t.Errorf("it claims %+v, want %+v", h.Claim, want)
+	}
+}
+
 // fakeControlPlane reads one hello, sends the preamble and lets the test go on;
 // it serves one connection.
 func fakeControlPlane(t *testing.T, serve func(n *wireNode)) string {
