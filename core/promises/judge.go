@@ -374,7 +374,7 @@ func (j *Judge) At(now, slack time.Duration, ev r.Event) {
 			return // it may have ended its lease itself when it broke the connection
 		}
 		lease := j.policy.LeaseTimeout
-		if s.back > 0 && now-s.back < lease/4 {
+		if s.back > 0 && now-s.back < lease/shortestSilence {
 			return // it came back when it was just judged
 		}
 		if silent := now - s.heard; silent+tolerance < lease/shortestSilence {
