@@ -27,7 +27,8 @@
 //  6. The same for a regroup: every live member has joined, or regroup_timeout has
 //     run out and the outcome names who is missing; members come before others.
 //     Nobody is dropped without a lease, a grace, a person or a successor, and no
-//     lease ends sooner than half of it after its node was last heard of.
+//     lease ends sooner than half of it after its node was last heard of, unless the
+//     node had just come back.
 //  7. After each event every live node was last told what it should know: that it
 //     has to regroup if a member is lost or rejoining, or if newcomers would make
 //     the round larger and admit_delay has run out; nothing otherwise.
