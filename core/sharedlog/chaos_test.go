@@ -60,7 +60,7 @@ const (
 // When that is over the nodes come together, end well, and what they made of the log keeps
 // the promises.
 func TestPromisesUnderFaults(t *testing.T) {
-	seeds := 30
+	seeds := 20
 	if long {
 		seeds = 2000
 	}
