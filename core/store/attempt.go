@@ -19,19 +19,16 @@ import (
 type Attempt struct {
 	context.Context // of both goes
 
-	until time.Time
-	tried atomic.Bool // somebody wanted to wait for the end of the context
-	left  any
+	patience time.Duration
+	until    time.Time   // once somebody has asked
+	tried    atomic.Bool // somebody wanted to wait for the end of the context
+	left     any
 }
 
 // NewAttempt returns an Attempt at a call that ends with parent, whose first go may wait for
 // its server for about as long as patience.
 func NewAttempt(parent context.Context, patience time.Duration) *Attempt {
-	until := time.Now().Add(patience)
-	if deadline, ok := parent.Deadline(); ok && deadline.Before(until) {
-		until = deadline
-	}
-	return &Attempt{Context: parent, until: until}
+	return &Attempt{Context: parent, patience: patience}
 }
 
 var ended = func() <-chan struct{} {
@@ -55,8 +52,17 @@ func (a *Attempt) Err() error {
 	return context.DeadlineExceeded
 }
 
-// Until returns until when the first go may wait for a server.
-func (a *Attempt) Until() time.Time { return a.until }
+// Until returns until when the first go may wait for a server: from the first time that it
+// is asked, for most stores have nothing to wait for. It is for the goroutine of the call.
+func (a *Attempt) Until() time.Time {
+	if a.until.IsZero() {
+		a.until = time.Now().Add(a.patience)
+		if deadline, ok := a.Context.Deadline(); ok && deadline.Before(a.until) {
+			a.until = deadline
+		}
+	}
+	return a.until
+}
 
 // Leave is for a Store that ends the first go with an exchange half done, of which it keeps
 // what the second needs. It returns the error of the first.

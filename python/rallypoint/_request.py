@@ -47,6 +47,7 @@ def encode(value: Text) -> bytes:
 
 
 _SLOTS = 16  # so many keys need no array of their own
+_KEPT = 4096  # bytes of values that may stay in memory until the next call
 
 
 class _Call:
@@ -166,12 +167,15 @@ def perform(
         if key is not _ABSENT:
             part, data = call.key, encode(key)
             part.data, part.len = data, len(data)
+        held = 0
         if value is not _ABSENT:
             part, data = call.value, encode(value)
             part.data, part.len = data, len(data)
+            held = len(data)
         if expected is not _ABSENT:
             part, data = call.expected, encode(expected)
             part.data, part.len = data, len(data)
+            held += len(data)
         if keys is not _ABSENT:
             names = _encode_all(keys)
             request.keys_len = len(names)
@@ -201,10 +205,8 @@ def perform(
                 raise _native.failure("rp_store_attempt", code, call.error)
             _await(call.op, call.to_result)
             call.op.id = 0
-        if value is not _ABSENT:
-            call.value.data = b""  # ctypes would keep the value, which may be large
-            if expected is not _ABSENT:
-                call.expected.data = b""
+        if held > _KEPT:  # by ctypes
+            call.value.data = call.expected.data = b""
         if keys is not _ABSENT and request.keys_len > _SLOTS:
             request.keys = call.keys
         if values is not _ABSENT:
