@@ -245,7 +245,7 @@ func (s *Store) amend(ctx context.Context, size int64, f func(log []byte) ([]byt
 	}
 	defer s.keepLog(log)
 	if len(log) > momentBytes {
-		if err := hasTime(ctx); err != nil {
+		if err := store.HasTime(ctx); err != nil {
 			return err
 		}
 	}
@@ -287,7 +287,7 @@ func (s *Store) section(p patience, how int, f func(size int64) error) error {
 	defer s.file.unlock()
 	size, err := s.file.size()
 	if err == nil && size-s.pos > momentBytes {
-		err = hasTime(p.ctx)
+		err = store.HasTime(p.ctx)
 	}
 	if err == nil {
 		err = f(size)
@@ -298,17 +298,6 @@ func (s *Store) section(p patience, how int, f func(size int64) error) error {
 // momentBytes is how much is read or written without asking the call's context whether
 // there is time for it: some milliseconds' worth.
 const momentBytes = 1 << 20
-
-// hasTime returns the error of a context that has ended. It asks for Done, by which a
-// context learns that what comes may take longer than a moment.
-func hasTime(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return store.ContextError(ctx)
-	default:
-		return nil
-	}
-}
 
 // usable returns why no call can be begun, if so.
 func (s *Store) usable(ctx context.Context) error {

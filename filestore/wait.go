@@ -26,24 +26,24 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 	woken := make(chan struct{})
 	waiter := &store.Waiter{Wake: func() { close(woken) }}
 	var w *watch
-	late := false
+	var late error
 	err := s.view(ctx, func() {
 		if f(waiter) {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if late = store.HasTime(ctx); late != nil {
 			s.engine.Cancel(waiter)
-			late = true
-		default:
-			w = s.watchOn()
+			return
 		}
+		w = s.watchOn()
 	})
 	switch {
-	case err != nil || w == nil && !late:
+	case err != nil:
 		return err
-	case late:
-		return s.waited(ctx, start)
+	case late != nil:
+		return s.waited(late, start)
+	case w == nil:
+		return nil
 	}
 	defer s.watchOff(waiter)
 	select {
@@ -54,13 +54,13 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 	case <-s.closing:
 		return store.ErrClosed
 	case <-ctx.Done():
-		return s.waited(ctx, start)
+		return s.waited(store.ContextError(ctx), start)
 	}
 }
 
-// waited is the error of a wait since start that ctx has ended.
-func (s *Store) waited(ctx context.Context, start time.Time) error {
-	return fmt.Errorf("waited %v: %w", s.elapsed(start), store.ContextError(ctx))
+// waited is the error of a wait since start that err has ended.
+func (s *Store) waited(err error, start time.Time) error {
+	return fmt.Errorf("waited %v: %w", s.elapsed(start), err)
 }
 
 // watchOn counts one more call that waits and returns the watch. mu is held.

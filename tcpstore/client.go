@@ -150,8 +150,10 @@ func (c *Client) do(ctx context.Context, what call) error {
 
 // takeTurn waits until no other call uses the main connection.
 func (c *Client) takeTurn(ctx context.Context, what call) error {
-	if what.size() > atOnce/2 && over(ctx) {
-		return store.ContextError(ctx)
+	if what.size() > atOnce/2 {
+		if err := store.HasTime(ctx); err != nil {
+			return err
+		}
 	}
 	select {
 	case c.turn <- struct{}{}:
@@ -218,8 +220,8 @@ func (c *Client) converse(ctx context.Context, what call, t *turn) error {
 
 // reconnect makes a new main connection.
 func (c *Client) reconnect(ctx context.Context) (err error) {
-	if over(ctx) {
-		return store.ContextError(ctx)
+	if err := store.HasTime(ctx); err != nil {
+		return err
 	}
 	c.drop(c.main)
 	c.main = nil
@@ -235,7 +237,7 @@ func (c *Client) block(ctx context.Context, what call) error {
 	if err := checkSize(what); err != nil {
 		return c.failed(ctx, what, start, err)
 	}
-	if over(ctx) || c.ended(ctx) {
+	if store.HasTime(ctx) != nil || c.ended(ctx) {
 		return c.failed(ctx, what, start, store.ContextError(ctx))
 	}
 	l := c.takeIdle()
@@ -308,17 +310,6 @@ func (c *Client) drop(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.links, l)
-}
-
-// over reports whether ctx has ended, before something that may take long. An Attempt ends
-// there.
-func over(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return true
-	default:
-		return false
-	}
 }
 
 // ended reports whether calls with ctx are over.

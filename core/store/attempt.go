@@ -52,6 +52,17 @@ func (a *Attempt) Err() error {
 	return context.DeadlineExceeded
 }
 
+// HasTime returns the error of a context that has ended, before something that may take long:
+// it asks for Done, by which an Attempt ends here.
+func HasTime(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ContextError(ctx)
+	default:
+		return nil
+	}
+}
+
 // Until returns until when the first go may wait for a server: from the first time that it
 // is asked, for most stores have nothing to wait for. It is for the goroutine of the call.
 func (a *Attempt) Until() time.Time {
