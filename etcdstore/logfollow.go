@@ -35,13 +35,9 @@ func (f *follower) Close() { f.l.client.close() }
 // taken the place of since the last look as it was before.
 func (f *follower) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 	l := f.l
-	got, err := l.client.txn(ctx, "reading the run", txnRequest{success: []op{getOp(l.root + keyGeneration)}})
-	if err != nil {
+	gen, ok, err := l.current(ctx)
+	if err != nil || !ok {
 		return r, err
-	}
-	gen, ok := got.result(0).first()
-	if !ok {
-		return r, nil
 	}
 	g, err := decodeGeneration(gen.value)
 	if err != nil {
@@ -85,8 +81,7 @@ func (f *follower) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 
 // ended reports whether the run has ended, or begun anew, since Poll began.
 func (f *follower) ended(ctx context.Context) bool {
-	again, err := f.l.client.txn(ctx, "reading the run", txnRequest{success: []op{getOp(f.l.root + keyGeneration)}})
-	now, _ := again.result(0).first()
+	now, _, err := f.l.current(ctx)
 	return err == nil && now.modified != f.l.began
 }
 

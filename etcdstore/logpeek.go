@@ -67,19 +67,22 @@ func runIDs(ctx context.Context, c *client, prefix string) (ids []string, err er
 	}
 }
 
+// current reads the key of the run's generation; false if there is no run.
+func (l *Log) current(ctx context.Context) (gen keyValue, there bool, err error) {
+	r, err := l.client.txn(ctx, "reading the run", txnRequest{success: []op{getOp(l.root + keyGeneration)}})
+	if err != nil {
+		return gen, false, err
+	}
+	gen, there = r.result(0).first()
+	return gen, there, nil
+}
+
 // peek reads the run; false if there is none.
 func (l *Log) peek(ctx context.Context) (record sharedlog.Record, there bool, err error) {
-	const what = "reading the run"
 	for {
-		r, err := l.client.txn(ctx, what, txnRequest{success: []op{
-			getOp(l.root + keyGeneration),
-		}})
-		if err != nil {
+		gen, ok, err := l.current(ctx)
+		if err != nil || !ok {
 			return record, false, err
-		}
-		gen, ok := r.result(0).first()
-		if !ok {
-			return record, false, nil
 		}
 		g, err := decodeGeneration(gen.value)
 		if err != nil {
@@ -88,9 +91,9 @@ func (l *Log) peek(ctx context.Context) (record sharedlog.Record, there bool, er
 		l.generation, l.began = g.name, gen.modified
 		v, err := l.load(ctx)
 		if rendezvous.CodeOf(err) == rendezvous.CodeState && ctx.Err() == nil {
-			if again, err := l.client.txn(ctx, what, txnRequest{success: []op{getOp(l.root + keyGeneration)}}); err != nil {
+			if now, _, err := l.current(ctx); err != nil {
 				return record, false, err
-			} else if now, _ := again.result(0).first(); now.modified != gen.modified {
+			} else if now.modified != gen.modified {
 				continue // it has ended, or begun anew, meanwhile
 			}
 		}
@@ -126,11 +129,10 @@ func Append(ctx context.Context, config Config, runID, generation string, entry 
 	}
 	defer l.client.close()
 	defer l.stop()
-	r, err := l.client.txn(ctx, "reading the run", txnRequest{success: []op{getOp(l.root + keyGeneration)}})
+	gen, _, err := l.current(ctx)
 	if err != nil {
 		return err
 	}
-	gen, _ := r.result(0).first()
 	g, err := decodeGeneration(gen.value)
 	if err != nil || g.name != generation {
 		return rendezvous.Errorf(rendezvous.CodeState, "etcd at %s: run %q has ended meanwhile", l.config.where(), runID)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
@@ -109,19 +108,13 @@ func (f *follower) begin() (r sharedlog.Record, err error) {
 
 func (f *follower) tryBegin() (r sharedlog.Record, err error) {
 	l := f.l
-	run, err := openAs(filepath.Join(l.dir, "run"), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	h, run, err := l.readRun()
 	if err != nil {
 		return r, err
 	}
 	defer run.close()
-	h, ok, err := l.headerOf(run)
-	switch {
-	case err != nil:
-		return r, err
-	case !ok || h.generation == f.over:
+	if h.generation == f.over {
 		return r, fs.ErrNotExist
-	case h.runID != l.runID:
-		return r, l.notOurs(h)
 	}
 	if h.generation != l.generation {
 		f.after = 0

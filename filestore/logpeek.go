@@ -71,21 +71,33 @@ func (l *Log) peek() (sharedlog.Record, error) {
 	}
 }
 
+// readRun opens the run's file and reads its header: fs.ErrNotExist if there is no run.
+// That of the Log's own id is wanted, if it has one.
+func (l *Log) readRun() (h logHeader, run *file, err error) {
+	run, err = openAs(filepath.Join(l.dir, "run"), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return h, nil, err
+	}
+	h, ok, err := l.headerOf(run)
+	switch {
+	case err != nil:
+	case !ok:
+		err = fs.ErrNotExist
+	case l.runID != "" && l.runID != h.runID:
+		err = l.notOurs(h)
+	}
+	if err != nil {
+		run.close()
+	}
+	return h, run, err
+}
+
 func (l *Log) tryPeek() (r sharedlog.Record, err error) {
-	run, err := openAs(filepath.Join(l.dir, "run"), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	h, run, err := l.readRun()
 	if err != nil {
 		return r, err
 	}
 	defer run.close()
-	h, ok, err := l.headerOf(run)
-	switch {
-	case err != nil:
-		return r, err
-	case !ok:
-		return r, fs.ErrNotExist
-	case l.runID != "" && l.runID != h.runID:
-		return r, l.notOurs(h)
-	}
 	l.runID, l.generation = h.runID, h.generation
 	c, err := l.last()
 	if err != nil {

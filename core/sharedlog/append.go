@@ -32,19 +32,21 @@ func (p *Plane) put(d draft) {
 // is held. What is being appended just now belongs to a session that is over, or
 // is applied once only.
 func (p *Plane) renew() {
-	p.epoch++
 	p.queue = append(p.queue[:0:0], draft{event: p.hello()})
-	for _, c := range p.calls.Pending() {
-		p.queue = append(p.queue, draft{event: c.Event, number: c.Call.Number})
-	}
-	wake(p.more)
+	p.ask()
 }
 
 // repeat queues all requests that have no answer once more; mu is held. Those that were
 // applied are not applied again.
 func (p *Plane) repeat() {
-	p.epoch++
 	p.queue = slices.DeleteFunc(p.queue, func(d draft) bool { return d.number > 0 })
+	p.ask()
+}
+
+// ask queues all requests that have no answer behind a queue that was made anew; mu is
+// held.
+func (p *Plane) ask() {
+	p.epoch++
 	for _, c := range p.calls.Pending() {
 		p.queue = append(p.queue, draft{event: c.Event, number: c.Call.Number})
 	}
