@@ -15,10 +15,11 @@ func newAudit() *cobra.Command {
 		Use:   "audit FILE",
 		Short: "Judge what was recorded of jobs",
 		Long: `Judge a history that "rallypoint serve --record FILE" or "rallypoint record" has
-written. Each event and what the control plane, or all nodes, did at it is held against the promises of the design: ranks
-given once, all members told the same, nobody left out, waited for or lost without
-a reason, and so on. Prints a line for each job and for each promise that was not
-kept, and ends with 1 if there is any, or if a job could not be judged to its end.
+written. Each event and what the control plane, or all nodes, did at it is held
+against the promises of the design: ranks given once, all members told the same,
+nobody left out, waited for or lost without a reason, and so on. Prints a line for
+each job and for each promise that was not kept, and ends with 1 if there is any, or
+if a job could not be judged to its end.
 
 Attach the file to a report of a defect; look into it first, since it holds what the
 jobs' agents have told each other, and names of nodes.`,

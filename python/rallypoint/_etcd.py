@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO, Any, Union
 
-from . import _log, _native, _request
+from . import _log, _native
 from ._errors import Code, RallypointError
 from ._store import DEFAULT_TIMEOUT, Store
 
@@ -55,11 +55,8 @@ def connect_etcd(
         options=items,
         options_len=len(items),
     )
-    limit = _native.milliseconds(timeout)
-    handle = _native.StoreHandle()
-    store = Store(handle)
-    _request.opened(handle, "rp_store_open_etcd_start", ctypes.byref(config), limit)
-    store.timeout = timeout
+    store = Store(_native.StoreHandle())
+    store._open("rp_store_open_etcd_start", config, timeout)
     return store
 
 

@@ -10,12 +10,11 @@ import ctypes
 import math
 import os
 from collections.abc import Iterable
-from ctypes import string_at
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _log, _native
 from ._errors import Code, RallypointError
-from ._native import SHORT, bytes_at
+from ._native import bytes_at
 
 if TYPE_CHECKING:
     from ._store import Store
@@ -212,10 +211,7 @@ def perform(
         if values is not _ABSENT:
             request.values = _NOTHING
         if op in _VALUE:
-            buffer = call.buffer
-            size = buffer.len
-            read = string_at if size <= SHORT else bytes_at
-            answer = read(buffer.data, size)
+            answer = bytes_at(call.buffer.data, call.buffer.len)
             call.free(call.to_result)
         elif op in _LIST:
             answer = call.result.list.values()

@@ -61,6 +61,12 @@ class Store:
         self._handle = handle
         self._finalizer = _native.owned(self, "rp_store_close", handle)
 
+    def _open(self, start: str, config: _native.Struct, timeout: float) -> None:
+        """Opens what the handle is for by a function that starts that, and waits for it."""
+        limit = _native.milliseconds(timeout)
+        _request.opened(self._handle, start, ctypes.byref(config), limit)
+        self.timeout = timeout
+
     def set(self, key: Text, value: Text, timeout: float | None = None) -> None:
         """Stores a value and wakes who waits for its key.
 
@@ -321,11 +327,8 @@ class FileStore(Store):
             world_size=world_size,
             flags=_native.FILE_REMOTE if remote else 0,
         )
-        limit = _native.milliseconds(timeout)
-        handle = _native.StoreHandle()
-        super().__init__(handle)
-        _request.opened(handle, "rp_store_open_file_start", ctypes.byref(config), limit)
-        self.timeout = timeout
+        super().__init__(_native.StoreHandle())
+        self._open("rp_store_open_file_start", config, timeout)
 
 
 class PrefixStore(Store):
@@ -364,11 +367,8 @@ def connect_store(host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> Sto
         InvalidError: the address is none.
     """
     config = _native.StoreConfig(host=_native.text(host), port=port)
-    limit = _native.milliseconds(timeout)
-    handle = _native.StoreHandle()
-    store = Store(handle)
-    _request.opened(handle, "rp_store_connect_start", ctypes.byref(config), limit)
-    store.timeout = timeout
+    store = Store(_native.StoreHandle())
+    store._open("rp_store_connect_start", config, timeout)
     return store
 
 

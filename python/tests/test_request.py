@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -112,7 +113,6 @@ def test_values_are_let_go(store: Store) -> None:
 def test_values_that_ctypes_would_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of more than 2 GiB."""
     monkeypatch.setattr(_native, "SHORT", 3)
-    monkeypatch.setattr(_request, "SHORT", 3)
     value = b"\0long\0" * 1000
     store.set("k", value)
     assert store.get("k") == value
@@ -152,34 +152,43 @@ def test_a_lock_that_another_holds(tmp_path: Path) -> None:
         assert not store.check(["other"])
 
 
+# interrupted() sends Ctrl-C while a call waits, which must end it within 0.1 s.
+INTERRUPTED = """
+import os, signal, threading, time
+def interrupted(call):
+    sent = []
+    def interrupt():
+        time.sleep(0.2)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        call()
+    except KeyboardInterrupt:
+        took = time.monotonic() - sent[0]
+        assert took < 0.1, took
+    else:
+        raise AssertionError
+    thread.join()
+"""
+
+
 def test_ctrl_c_ends_the_wait_for_a_lock(run_python) -> None:  # type: ignore[no-untyped-def]
     """Nothing is written later, either."""
     run_python(
-        """
+        INTERRUPTED
+        + textwrap.dedent("""
         import fcntl, os, signal, tempfile, threading, time
         from rallypoint import FileStore
         with tempfile.TemporaryDirectory() as folder:
             store = FileStore(folder + "/store")
             other = open(folder + "/store", "rb")
             fcntl.flock(other, fcntl.LOCK_EX)
-            sent = []
-            def interrupt():
-                time.sleep(0.2)
-                sent.append(time.monotonic())
-                os.kill(os.getpid(), signal.SIGINT)
-            thread = threading.Thread(target=interrupt)
-            thread.start()
-            try:
-                store.add("n", 1)
-            except KeyboardInterrupt:
-                took = time.monotonic() - sent[0]
-                assert took < 0.1, took
-            else:
-                raise AssertionError
-            thread.join()
+            interrupted(lambda: store.add("n", 1))
             fcntl.flock(other, fcntl.LOCK_UN)
             assert store.add("n", 1) == 1
-        """
+        """)
     )
 
 
@@ -254,7 +263,8 @@ def test_ctrl_c_while_the_server_hangs(run_python, server: tuple[int, int]) -> N
     """The next call has a connection of its own."""
     pid, port = server
     run_python(
-        f"""
+        INTERRUPTED
+        + textwrap.dedent(f"""
         import os, signal, threading, time
         import rallypoint
         store = rallypoint.connect_store("127.0.0.1", {port})
@@ -263,24 +273,10 @@ def test_ctrl_c_while_the_server_hangs(run_python, server: tuple[int, int]) -> N
         tasks = [f"/proc/{pid}/task/{{task}}/stat" for task in os.listdir("/proc/{pid}/task")]
         while any(open(task).read().split()[2] != "T" for task in tasks):
             time.sleep(0.001)
-        sent = []
-        def interrupt():
-            time.sleep(0.2)
-            sent.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        try:
-            store.compare_set("n", "0", "1")
-        except KeyboardInterrupt:
-            took = time.monotonic() - sent[0]
-            assert took < 0.1, took
-        else:
-            raise AssertionError
-        thread.join()
+        interrupted(lambda: store.compare_set("n", "0", "1"))
         os.kill({pid}, signal.SIGCONT)
         assert store.add("m", 1) == 1
-        """
+        """)
     )
 
 
