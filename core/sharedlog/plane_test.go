@@ -555,13 +555,20 @@ func TestDroppedBehindASnapshot(t *testing.T) {
 		form(t, nodes[0])
 		w.compact(nodes[0], 2)
 		thaw()
-		waiting(t, nodes[1], "dropped")
-		j := nodes[1].join(t.Context())
-		waiting(t, nodes[0], "n1")
-		if o := round(t, j, nodes[0].join(t.Context())); o.Round != 3 {
-			t.Errorf("got %+v", o)
-		}
+		comesBack(t, nodes)
 	})
+}
+
+// comesBack sees that the second of two nodes learns that it was dropped, and that both
+// form the third round.
+func comesBack(t *testing.T, nodes []*node) {
+	t.Helper()
+	waiting(t, nodes[1], "dropped")
+	j := nodes[1].join(t.Context())
+	waiting(t, nodes[0], "n1")
+	if o := round(t, j, nodes[0].join(t.Context())); o.Round != 3 {
+		t.Errorf("got %+v", o)
+	}
 }
 
 // A node that comes to its outcome and to its loss at once knows both.
@@ -603,12 +610,7 @@ func TestLateHelloBehindASnapshot(t *testing.T) {
 		w.memory.mu.Unlock()
 		w.compact(nodes[0], 2)
 		thaw()
-		waiting(t, nodes[1], "dropped")
-		j := nodes[1].join(t.Context())
-		waiting(t, nodes[0], "n1")
-		if o := round(t, j, nodes[0].join(t.Context())); o.Round != 3 {
-			t.Errorf("got %+v", o)
-		}
+		comesBack(t, nodes)
 	})
 }
 
