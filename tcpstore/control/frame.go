@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/binary"
+	"time"
 
 	"rallypoint/core/pack"
 	"rallypoint/core/rendezvous"
@@ -319,3 +320,10 @@ func (f beat) pack(p *packer) {
 
 func (goodbye) pack(p *packer)   { head(p, kindGoodbye, 0) }
 func (f unknown) pack(p *packer) { head(p, f.Kind, 0) }
+
+// How often a waiting node hears what it waits for: not before progressFirst, so
+// that a quick join costs nothing; then at most once in progressEvery.
+const (
+	progressFirst = 500 * time.Millisecond
+	progressEvery = time.Second
+)

@@ -305,11 +305,3 @@ func (p *page) write(conn net.Conn) error {
 	out := bufio.NewWriterSize(conn, 512)
 	return errors.Join(response.Write(out), out.Flush())
 }
-
-// peekedConn is a connection whose first bytes were read into a buffer.
-type peekedConn struct {
-	net.Conn
-	in *bufio.Reader
-}
-
-func (c *peekedConn) Read(b []byte) (int, error) { return c.in.Read(b) }
