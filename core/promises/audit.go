@@ -10,6 +10,7 @@ import (
 	"time"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // Audit is what was found in a history of many runs.
@@ -35,12 +36,12 @@ func Read(history io.Reader) (*Audit, error) {
 	a := &Audit{}
 	var torn error
 	lines := bufio.NewScanner(history)
-	lines.Buffer(nil, 2*MaxRecord)
+	lines.Buffer(nil, 2*trace.MaxRecord)
 	for n := 1; lines.Scan(); n++ {
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
-		rec, err := Decode(lines.Bytes())
+		rec, err := trace.Decode(lines.Bytes())
 		if torn != nil && (err != nil || rec.State == nil) {
 			return a, torn
 		}
@@ -55,7 +56,7 @@ func Read(history io.Reader) (*Audit, error) {
 }
 
 // Add judges the next record.
-func (a *Audit) Add(rec Record) {
+func (a *Audit) Add(rec trace.Record) {
 	if a.runs == nil {
 		a.runs = map[string]*audited{}
 	}
@@ -71,7 +72,7 @@ func (a *Audit) Add(rec Record) {
 	run.add(rec)
 }
 
-func (run *audited) add(rec Record) {
+func (run *audited) add(rec trace.Record) {
 	if run.unjudged != "" {
 		return
 	}
@@ -102,7 +103,7 @@ func (run *audited) add(rec Record) {
 // again judges an event that was recorded before, by a process that was killed since or
 // by another one that folds the same log: both must have had the same, and done the
 // same at it.
-func (run *audited) again(rec Record) {
+func (run *audited) again(rec trace.Record) {
 	if rec.Number > 0 && rec.TooLarge == 0 && digest(rec) != run.digests[rec.Number-1] {
 		run.judge.breach(10, "event %d is recorded twice, in two ways; again: %+v, effects: %+v", rec.Number, rec.Event, rec.Effects)
 	}
@@ -112,7 +113,7 @@ var digestSeed = maphash.MakeSeed()
 
 // digest tells events, and what was done at them in whatever order, apart. It does not
 // put values into words: they may be large.
-func digest(rec Record) (sum uint64) {
+func digest(rec trace.Record) (sum uint64) {
 	for _, e := range rec.Effects {
 		var h maphash.Hash
 		h.SetSeed(digestSeed)
@@ -138,7 +139,7 @@ func digest(rec Record) (sum uint64) {
 
 // begin takes up the state of a run that begins, or that a new process goes on
 // with.
-func (run *audited) begin(rec Record) {
+func (run *audited) begin(rec trace.Record) {
 	machine, err := r.Restore(rec.State)
 	if err != nil {
 		run.unjudged = err.Error()

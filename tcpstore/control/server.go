@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"rallypoint/core/promises"
 	"rallypoint/core/promtext"
 	"rallypoint/core/refusallog"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // Config is what a Server is started with. The zero value serves any run.
@@ -53,7 +53,7 @@ type Config struct {
 	// Recorder, if set, is told how a run begins (its state) and every event with
 	// its effects once they were carried out, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
-	Recorder func(promises.Record)
+	Recorder func(trace.Record)
 }
 
 // Limits of a server.

@@ -1,4 +1,4 @@
-package promises
+package trace
 
 import (
 	"encoding/json"
