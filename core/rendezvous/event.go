@@ -36,7 +36,7 @@ type Hello struct {
 	Named       bool   // the node id was given by the user
 	Label       string // for people: "hostname pid 123"
 	Policy      Policy
-	Claim       Claim
+	Claim       Claim  `json:"Claim"` // the tag is its name in histories
 	InHost      bool   // the node runs in the process that hosts the control plane
 	SeenAddr    string // the node's address as the control plane sees it
 	ServerAddr  string // the control plane's address on the same connection
