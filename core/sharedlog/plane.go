@@ -248,6 +248,9 @@ func (p *Plane) SeenAddr() string {
 // Hosting is rendezvous.Plane's: nobody hosts a log.
 func (p *Plane) Hosting() bool { return false }
 
+// HostedByNode is rendezvous.Plane's: a log outlives every node.
+func (p *Plane) HostedByNode() bool { return false }
+
 // Node returns this node's id, drawn at random if Params has none.
 func (p *Plane) Node() string { return p.node }
 

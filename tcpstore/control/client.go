@@ -46,6 +46,7 @@ type Client struct {
 	claim   rendezvous.Claim
 	seen    string
 	server  *Server // nil: this process does not host
+	byNode  bool    // the control plane is in the process of a node of this run
 	site    site
 	warning string
 	final   *rendezvous.Error // nothing is answered any more
@@ -177,6 +178,13 @@ func (c *Client) Hosting() bool {
 	return c.server != nil
 }
 
+// HostedByNode is rendezvous.Plane's.
+func (c *Client) HostedByNode() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byNode
+}
+
 // Server returns the control plane that this process hosts, nil if it does not.
 // It belongs to the client.
 func (c *Client) Server() *Server {
@@ -260,7 +268,7 @@ func (c *Client) hello() hello {
 func (c *Client) adopt(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.link, c.seen = l, l.welcome.SeenAddr
+	c.link, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
 	for _, p := range c.calls.Pending() {
 		l.out.send(c.frame(p))
 	}

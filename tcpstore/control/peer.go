@@ -371,6 +371,7 @@ func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
 	p.out.send(welcome{
 		Version: uint64(p.version), Features: []string{featureEcho}, Software: rallypoint.Version(), Server: p.server.id,
 		SeenAddr: addrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Notice,
+		Embedded: p.server.cfg.RunID != "",
 	})
 }
 
