@@ -290,13 +290,13 @@ func (c *Client) loop(l *link) {
 		if time.Since(l.opened) > time.Second {
 			pause.reset()
 		}
-		server := l.welcome.Server
+		last := l.welcome
 		if l, err = c.reconnect(pause, err, dropped); err != nil {
 			c.giveUp(err)
 			return
 		}
 		c.adopt(l)
-		c.resumed(l.welcome, server, dropped)
+		c.resumed(l.welcome, last, dropped)
 	}
 }
 
@@ -308,11 +308,15 @@ func (c *Client) ended() bool {
 }
 
 // resumed tells the observer what the welcome of a reconnect means.
-func (c *Client) resumed(w welcome, server string, dropped bool) {
+func (c *Client) resumed(w, last welcome, dropped bool) {
+	if w.Embedded && !last.Embedded {
+		c.log.Warn("the control plane at " + c.site.name() + " was a server of its own, and now a node of this run hosts it; " +
+			"start nodes whose endpoint is meant for `rallypoint serve` with is_host=0, so that none of them takes its place while it is down")
+	}
 	c.mu.Lock()
 	claim := c.claim
 	c.mu.Unlock()
-	lost := w.Server == server || w.Notice.Waiting > 0
+	lost := w.Server == last.Server || w.Notice.Waiting > 0
 	if !w.Resumed && claim.Round > 0 && lost && !dropped {
 		reason := w.Notice.Reason
 		if reason == "" {
