@@ -187,7 +187,7 @@ include packaging/install.mk
 check: check-go check-c check-abi check-python  ## Formatting, vet, linters, types, headers
 
 .PHONY: check-go
-check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, go mod tidy
+check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod tidy
 	$(call say,gofmt)
 	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
 	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
@@ -195,6 +195,8 @@ check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, go mod tidy
 	@$(GO) vet ./...
 	$(call say,staticcheck)
 	@$(STATICCHECK) ./...
+	$(call say,who imports what)
+	@$(GO) test .
 	$(call say,go mod tidy -diff)
 	@$(GO) mod tidy -diff
 

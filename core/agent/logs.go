@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,7 +81,7 @@ func newLogTree(spec *LogSpec, runID string, log *slog.Logger) (*logTree, error)
 	if err := os.MkdirAll(base, 0o777); err != nil {
 		return nil, fmt.Errorf("cannot make the log folder: %w", err)
 	}
-	job, err := makeUnique(base, strings.ReplaceAll(runID, "/", "_")+"_")
+	job, err := makeUnique(base, jobPrefix(runID))
 	if err != nil {
 		t.close()
 		return nil, fmt.Errorf("cannot make the log folder: %w", err)
@@ -88,16 +90,26 @@ func newLogTree(spec *LogSpec, runID string, log *slog.Logger) (*logTree, error)
 	return t, nil
 }
 
-// makeUnique makes a folder whose name is prefix and eight random characters.
+// uniqueLen is how many random characters a unique folder's name ends with.
+const uniqueLen = 8
+
+// jobPrefix is what the name of a run's log folder begins with: the run id, of which a
+// long one is cut, with a hash of the whole, since a file name has 255 bytes at most.
+func jobPrefix(runID string) string {
+	const most = 160
+	name := strings.ReplaceAll(runID, "/", "_")
+	if len(name) > most {
+		sum := sha256.Sum256([]byte(runID))
+		name = strings.ToValidUTF8(name[:most], "") + "~" + hex.EncodeToString(sum[:16])
+	}
+	return name + "_"
+}
+
+// makeUnique makes a folder whose name is prefix and random characters.
 func makeUnique(parent, prefix string) (string, error) {
-	const letters = "abcdefghijklmnopqrstuvwxyz0123456789_"
 	for {
-		name := []byte(prefix)
-		for range 8 {
-			name = append(name, letters[rand.IntN(len(letters))])
-		}
 		// Joined by hand: a base such as "./logs" stays as it was given.
-		path := strings.TrimSuffix(parent, "/") + "/" + string(name)
+		path := strings.TrimSuffix(parent, "/") + "/" + prefix + strings.ToLower(rand.Text()[:uniqueLen])
 		if err := os.Mkdir(path, 0o700); !errors.Is(err, fs.ErrExist) {
 			return path, err
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,5 +55,28 @@ func TestLargeErrorFile(t *testing.T) {
 	var f Failure
 	if err := f.readErrorFile(path); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("it is read: %v", err)
+	}
+}
+
+// TestLongRunID: a run id may be longer than a file's name.
+func TestLongRunID(t *testing.T) {
+	folders := map[string]bool{}
+	for _, id := range []string{strings.Repeat("x", 512), strings.Repeat("x", 511) + "y", strings.Repeat("é", 256), strings.Repeat("/", 512)} {
+		s := newStage(t, 1, "exit 0")
+		s.spec.RunID = id
+		if err := s.run(); err != nil {
+			t.Fatal(err)
+		}
+		made, err := os.ReadDir(s.spec.Logs.Dir)
+		if err != nil || len(made) != 1 || !utf8.ValidString(made[0].Name()) {
+			t.Fatalf("%v, %v", made, err)
+		}
+		folders[strings.TrimSuffix(made[0].Name(), made[0].Name()[len(made[0].Name())-uniqueLen:])] = true
+	}
+	if len(folders) != 4 {
+		t.Errorf("the folders begin with %v", folders)
+	}
+	if got := jobPrefix("a/b"); got != "a_b_" {
+		t.Errorf("a short run id became %q", got)
 	}
 }

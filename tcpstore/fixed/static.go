@@ -2,11 +2,11 @@ package fixed
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -107,7 +107,7 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 	name, _ := os.Hostname()
 	s := &Static{
 		p: p, host: host, port: port, log: log,
-		self:    fmt.Sprintf("%s pid %d (%016x)", name, os.Getpid(), rand.Uint64()),
+		self:    fmt.Sprintf("%s pid %d (%s)", name, os.Getpid(), rand.Text()),
 		joining: make(chan struct{}, 1), news: make(chan struct{}, 1),
 	}
 	s.life, s.endLife = context.WithCancel(context.Background())
