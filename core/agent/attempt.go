@@ -268,7 +268,7 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 	var stop *SignalError
 	if v == mustInterrupt && errors.As(a.interrupted(), &stop) {
 		sig, grace = stop.Signal, a.interrupts.grace // set before the first signal was announced
-		a.log.Warn(fmt.Sprintf("Received %d death signal, shutting down workers", sig))
+		a.log.Warn(fmt.Sprintf("Received %d death signal, shutting down workers", sig) + a.interrupts.impatience())
 	}
 	if v == mustRegroup {
 		why := "to regroup: "

@@ -138,6 +138,25 @@ func TestSignalsOfCommand(t *testing.T) {
 	}
 }
 
+// TestSignalTwice: timeout(1), an init and schedulers signal the command and its group;
+// workers have their grace all the same.
+func TestSignalTwice(t *testing.T) {
+	th := newTheatre(t)
+	p := th.run("trap 'sleep 0.2; : > saved; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done", "--signal-exit-code")
+	th.hear()
+	for range 2 {
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := p.end(); got != 128+int(syscall.SIGTERM) || !strings.Contains(p.stderr.String(), "another signal in 5s or later kills them at once") {
+		t.Errorf("exit code %d, stderr %q", got, p.stderr.String())
+	}
+	if _, err := os.Stat(th.dir + "/saved"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNohup goes on after a SIGHUP that its parent ignores.
 func TestNohup(t *testing.T) {
 	th := newTheatre(t)
