@@ -147,16 +147,16 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]launch, []logNames, 
 		if err != nil {
 			return nil, nil, err
 		}
-		if a.tapped() {
-			if err := t.logs.tap(&w, a.console, a.spec.Stderr); err != nil {
-				return nil, nil, err
-			}
-		}
-		t.workers = append(t.workers, w)
 		files := slices.Clone(standard)
 		if w.out != nil {
 			files[1] = w.out.Fd()
 		}
+		if a.tapped() {
+			if err := t.logs.tap(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
+				return nil, nil, err
+			}
+		}
+		t.workers = append(t.workers, w)
 		if w.err != nil {
 			files[2] = w.err.Fd()
 		}
@@ -256,6 +256,7 @@ func (a *Agent) note(t *attempt, ended []*process) {
 		if p.code == 0 && p.blame == "" {
 			t.succeeded++
 		} else {
+			t.workers[p.local].shared.ended()
 			t.failures = append(t.failures, p)
 		}
 	}
@@ -403,8 +404,9 @@ func (a *Agent) failures(t *attempt) []Failure {
 func (a *Agent) failure(t *attempt, p *process) (Failure, error) {
 	f := Failure{
 		Rank: a.seat.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
-		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.blame == "", Stderr: t.workers[p.local].lastStderr(),
+		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.blame == "",
 	}
+	f.Stderr, f.SharedOutput = t.workers[p.local].lastStderr()
 	note := t.oom.note()
 	f.OOM = note != "" && p.code == -int(unix.SIGKILL) && !p.stopped
 	err := f.complete(t.workers[p.local].errorFile)

@@ -169,21 +169,24 @@ func (t *logTree) attempt(restarts int) (*attemptLogs, error) {
 
 // workerLog is where one worker's output and error file go.
 type workerLog struct {
-	out, err  *os.File // nil: the agent's own stream
-	errorFile string   // "" without files
-	errFile   string   // the file that stderr goes to; "" if none
-	tap       *tap     // that stderr goes through; nil if none
+	out, err  *os.File    // nil: the agent's own stream
+	errorFile string      // "" without files
+	errFile   string      // the file that stderr goes to; "" if none
+	tap       *tap        // that stderr goes through; nil if none
+	shared    *sharedFile // that both stdout and stderr go to; nil if none
 }
 
-// lastStderr is the end of what the worker wrote to stderr, as far as it is known.
-func (w *workerLog) lastStderr() []byte {
+// lastStderr is the end of what the worker wrote to stderr, as far as it is known; with
+// shared of what was written to the file that it shares with others.
+func (w *workerLog) lastStderr() (text []byte, shared bool) {
 	switch {
 	case w.tap != nil:
-		return w.tap.last()
+		return w.tap.last(), false
 	case w.errFile != "":
-		return lastOfFile(w.errFile)
+		return lastOfFile(w.errFile), false
 	}
-	return nil
+	text = w.shared.last()
+	return text, len(text) > 0
 }
 
 // logNames are the names that the prefix template may use.
@@ -268,9 +271,14 @@ func (a *attemptLogs) open(path string) (*os.File, error) {
 }
 
 // tap makes the worker's stderr pass through the agent if it goes to the agent's
-// own stderr, so that its last lines can be shown in a report.
-func (a *attemptLogs) tap(w *workerLog, c *console, to *os.File) error {
+// own stderr, so that its last lines can be shown in a report. Not if stdout, the
+// descriptor out, goes to the same file: a detour would change the order of the two.
+func (a *attemptLogs) tap(w *workerLog, out int, c *console, to *os.File) error {
 	if w.err != nil {
+		return nil
+	}
+	if isOneFile(out, int(to.Fd())) {
+		w.err, w.shared = to, newSharedFile(to)
 		return nil
 	}
 	t, write, err := newTap(to, func(text []byte) { c.copy(to, text) })

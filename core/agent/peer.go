@@ -31,19 +31,20 @@ const (
 
 // peerFailure is a Failure as nodes tell it to each other.
 type peerFailure struct {
-	Number    int64     `json:"number"`
-	Round     uint64    `json:"round"`
-	Group     int       `json:"group"`
-	Rank      int       `json:"rank"`
-	LocalRank int       `json:"local_rank"`
-	Pid       int       `json:"pid"`
-	ExitCode  int       `json:"exit_code"`
-	Host      string    `json:"host"`
-	Time      time.Time `json:"time"`
-	ErrorFile string    `json:"error_file"`
-	Message   string    `json:"message"`
-	Stderr    string    `json:"stderr,omitempty"`
-	OOM       bool      `json:"oom,omitempty"`
+	Number       int64     `json:"number"`
+	Round        uint64    `json:"round"`
+	Group        int       `json:"group"`
+	Rank         int       `json:"rank"`
+	LocalRank    int       `json:"local_rank"`
+	Pid          int       `json:"pid"`
+	ExitCode     int       `json:"exit_code"`
+	Host         string    `json:"host"`
+	Time         time.Time `json:"time"`
+	ErrorFile    string    `json:"error_file"`
+	Message      string    `json:"message"`
+	Stderr       string    `json:"stderr,omitempty"`
+	SharedOutput bool      `json:"shared_output,omitempty"`
+	OOM          bool      `json:"oom,omitempty"`
 }
 
 // tellFailure tells the other nodes of the first failure of an attempt, while the
@@ -74,7 +75,7 @@ func (a *Agent) publish(f *Failure) {
 			ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
 		}
 		if number == 1 {
-			p.Message, p.Stderr = lastBytes(f.Message, maxCulprit), lastBytes(string(f.Stderr), maxCulprit)
+			p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxCulprit), lastBytes(string(f.Stderr), maxCulprit), f.SharedOutput
 		}
 		var text []byte
 		if text, err = json.Marshal(p); err == nil {
@@ -134,7 +135,7 @@ func parsePeers(text []byte, round uint64) []Failure {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
 			Host: rendezvous.Printable(p.Host), Time: p.Time, ErrorFile: rendezvous.Printable(p.ErrorFile), Message: plainLines(p.Message), OOM: p.OOM,
-			Stderr: []byte(p.Stderr), group: p.Group, order: time.Unix(0, int64(i)),
+			Stderr: []byte(p.Stderr), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}
 	return failures
