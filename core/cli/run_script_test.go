@@ -176,3 +176,21 @@ def get_logging_handler(name):
 		_ = os.Remove(dir + "/events.log")
 	}
 }
+
+// TestRunPathFromElsewhere: the script's folder is in its path, the current one is not.
+func TestRunPathFromElsewhere(t *testing.T) {
+	dir, here := t.TempDir(), t.TempDir()
+	hostile(t, here)
+	for name, text := range map[string]string{"train.py": "import beside, json\nraise ValueError(json.dumps(beside.__file__))", "beside.py": ""} {
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(os.Args[0], "run", "--run-path", dir+"/train.py")
+	cmd.Dir = here
+	cmd.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + here, "PYTHONDONTWRITEBYTECODE=1"}
+	out, _ := cmd.CombinedOutput()
+	if !strings.Contains(string(out), `ValueError: "`+dir+`/beside.py"`) || strings.Contains(string(out), "current directory") {
+		t.Error(string(out))
+	}
+}
