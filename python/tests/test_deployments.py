@@ -87,7 +87,7 @@ def test_the_command_of_the_container(more: Any, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a token that is long enough to be one\n")
     token.chmod(0o600)
-    here = {"0.0.0.0:29400": "127.0.0.1:0", "/data": str(tmp_path / "data")}
+    here = {"0.0.0.0:29400": "127.0.0.1:0", "/data/control": str(tmp_path / "data")}
     here["/etc/rallypoint/token"] = str(token)
     process = subprocess.Popen(
         [REPOSITORY / "build" / "rallypoint", *(here.get(a, a) for a in arguments)],
