@@ -107,7 +107,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 	root.SetVersionTemplate("rallypoint {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	log.addFlags(root.PersistentFlags())
-	root.AddCommand(newRun(), newLaunch(), newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newStore(log), newVersion())
+	root.AddCommand(newRun(), newLaunch(), newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newToken(), newStore(log), newVersion())
 	return root
 }
 

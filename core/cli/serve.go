@@ -71,7 +71,7 @@ an event. Leave it off while nothing is wrong.`,
 			if recording != nil {
 				defer recording.Close()
 			}
-			secret, err := token.open(log)
+			secret, err := token.open(log, "")
 			if err != nil {
 				return err
 			}

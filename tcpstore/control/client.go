@@ -13,6 +13,7 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/promtext"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 )
 
 var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection to the control plane was closed by this process")
@@ -37,7 +38,7 @@ type Client struct {
 	cancel context.CancelFunc
 
 	connecting sync.Mutex    // held by Connect, and by Close to wait for it
-	token      *Token        // nil: none; set by Connect
+	token      *secret.Token // nil: none; set by Connect
 	looping    chan struct{} // closed when loop has ended; nil: it has not begun
 
 	mu      sync.Mutex
@@ -100,7 +101,7 @@ func (c *Client) Connect(ctx context.Context) error {
 		return err
 	}
 	if c.params.TokenFile != "" && c.token == nil {
-		token, err := OpenToken(c.params.TokenFile, c.log)
+		token, err := secret.OpenToken(c.params.TokenFile, c.log)
 		if err != nil {
 			return err
 		}

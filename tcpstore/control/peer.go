@@ -242,7 +242,7 @@ func (p *peer) authenticate(o opening) error {
 		return fmt.Errorf("%w: a %T before the proof", errMalformed, second)
 	}
 	p.server.meters.framesIn.add(kindProof)
-	known := o.check(proofOfNode, proven, token.secrets())
+	known := o.check(proofOfNode, proven, token.Keys())
 	if known == nil {
 		return denied("it does not know the token")
 	}

@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/promtext"
 	"rallypoint/core/refusallog"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/trace"
 )
 
@@ -29,7 +30,7 @@ type Config struct {
 	// Token, if set, is what nodes and administrators have to know. HTTP then
 	// answers peers on this machine only, but for /healthz, or everybody with
 	// HTTPOpen.
-	Token    *Token
+	Token    *secret.Token
 	HTTPOpen bool
 	// Clock defaults to RealClock.
 	Clock Clock

@@ -90,6 +90,9 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"a static job needs the rank of each node: give node_rank (0 to %d; 0 is the node at the endpoint)", p.Max-1)
 	}
+	if err := p.RefuseToken("a static job"); err != nil {
+		return nil, err
+	}
 	place := strings.TrimPrefix(p.Endpoint, Scheme)
 	if place == "" {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint of a static job is host:port of its node 0, and it is missing")
