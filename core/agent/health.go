@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"rallypoint/core/promtext"
+	"rallypoint/core/rebinding"
 )
 
 // envHealthPort names the port of the health server (A93): a port, which is one
@@ -76,7 +77,7 @@ func newHealth(a *Agent, value string, logger *slog.Logger) *health {
 		return nil
 	}
 	h := &health{listener: listener, done: make(chan struct{}), server: &http.Server{
-		Handler: healthPages(a), ReadHeaderTimeout: healthTimeout, ReadTimeout: healthTimeout, WriteTimeout: healthTimeout,
+		Handler: named(healthPages(a), address), ReadHeaderTimeout: healthTimeout, ReadTimeout: healthTimeout, WriteTimeout: healthTimeout,
 		MaxHeaderBytes: maxHealthHeader, ErrorLog: log.New(io.Discard, "", 0),
 	}}
 	h.server.SetKeepAlivesEnabled(false)
@@ -132,6 +133,20 @@ type narrowConn struct {
 func (c *narrowConn) Close() error {
 	c.leave()
 	return c.Conn.Close()
+}
+
+// named refuses a browser that asks for a name which is none of the machine's, since its
+// page may be a stranger's (core/rebinding). Whether the agent lives is no secret.
+func named(next http.Handler, address string) http.Handler {
+	host, _, _ := net.SplitHostPort(address)
+	names := rebinding.NewNames(host)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" && r.URL.Path != "/health" && names.Foreign(r) {
+			respond(w, rebinding.Code, "text/plain; charset=utf-8", []byte(rebinding.Text+"\n"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // healthPages are what the port answers.

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -230,6 +232,32 @@ func TestStuckCheck(t *testing.T) {
 		sleeping, stuck := c.look(procs, at.Add(time.Duration(step.after)*time.Second))
 		if len(sleeping) != step.sleeping || len(stuck) != step.stuck {
 			t.Errorf("after %d s: %v, %v", step.after, sleeping, stuck)
+		}
+	}
+}
+
+// TestHealthForAStrangersPage asks as a browser does whose page has made its own name
+// stand for this machine, and as a scraper that uses any name.
+func TestHealthForAStrangersPage(t *testing.T) {
+	pages := named(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusOK, "text/plain", []byte("secret"))
+	}), "127.0.0.1:0")
+	browser := http.Header{"User-Agent": {"Mozilla/5.0"}, "Accept-Language": {"en"}}
+	for _, test := range []struct {
+		path, host string
+		header     http.Header
+		want       int
+	}{
+		{"/status", "evil.example:8080", browser, http.StatusMisdirectedRequest},
+		{"/readyz", "evil.example", browser, http.StatusMisdirectedRequest},
+		{"/healthz", "evil.example", browser, http.StatusOK},
+		{"/status", "127.0.0.1:8080", browser, http.StatusOK},
+		{"/metrics", "node7.example:8080", http.Header{"User-Agent": {"Prometheus/3.7.1"}}, http.StatusOK},
+	} {
+		w := httptest.NewRecorder()
+		pages.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: test.path}, Host: test.host, Header: test.header})
+		if w.Code != test.want {
+			t.Errorf("%s of %s: %d %q, want %d", test.path, test.host, w.Code, w.Body, test.want)
 		}
 	}
 }

@@ -32,6 +32,9 @@ type Config struct {
 	// HTTPOpen.
 	Token    *secret.Token
 	HTTPOpen bool
+	// HTTPNames are names of this server, beside the machine's own, by which browsers
+	// may ask it (core/rebinding).
+	HTTPNames []string
 	// Clock defaults to RealClock.
 	Clock Clock
 	// Quota bounds each run; the zero value is the default.
