@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RallypointError,
         StartError,
         StateError,
+        UnsupportedError,
     )
     from ._etcd import EtcdServer, connect_etcd
     from ._etcd_store import EtcdStore
@@ -74,6 +75,7 @@ __all__ = [
     "Store",
     "StoreBackend",
     "StoreServer",
+    "UnsupportedError",
     "__version__",
     "connect_etcd",
     "connect_store",
