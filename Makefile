@@ -32,6 +32,7 @@ say = @printf '%s\n' '==> $(1)'
 hash = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 UV_STAMP := .tools/.uv-$(call hash,requirements/uv.txt)
 DOCS_STAMP := .venvs/docs/.requirements-$(call hash,requirements/uv.txt requirements/docs.txt)
+BUILD_STAMP := .venvs/build/.requirements-$(call hash,requirements/build.txt)
 RELEASE_STAMP := .venvs/release/.requirements-$(call hash,requirements/uv.txt requirements/release.txt)
 VENV_STAMP := .venv/.requirements-$(call hash,requirements/uv.txt requirements/dev.txt)
 
@@ -52,7 +53,7 @@ WHEEL_FILES := pyproject.toml VERSION LICENSE $(wildcard README.md) \
 all: build/librallypoint.so build/rallypoint  ## Build the library and the command (the default)
 
 .PHONY: wheel
-wheel: build/.wheel  ## Build dist/rallypoint-*.whl, which carries the library
+wheel: build/.wheel  ## Build dist/rallypoint-*.whl, which carries the library: needs Go, gcc and Python
 
 .PHONY: venv
 venv: $(VENV_STAMP)  ## Make .venv with the pinned development tools and torch
@@ -87,10 +88,17 @@ build/rallypoint: FORCE
 build/swarm: FORCE
 	@mkdir -p build; $(GO_BUILD) -o $@ ./bench/swarm
 
-build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(VENV_STAMP)
+build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(BUILD_STAMP)
 	$(call say,building the wheel)
 	@rm -f dist/*.whl
-	@GO=$(GO) RALLYPOINT_LIB=build/librallypoint.so $(BIN)/python -m hatchling build -t wheel -d dist
+	@GO=$(GO) RALLYPOINT_LIB=build/librallypoint.so .venvs/build/bin/python -m hatchling build -t wheel -d dist
+	@touch $@
+
+# The build backend alone, by pip: a wheel is had without uv and without torch.
+$(BUILD_STAMP):
+	$(call say,making .venvs/build)
+	@mkdir -p .venvs; rm -rf .venvs/build; $(PYTHON) -m venv .venvs/build
+	@.venvs/build/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/build.txt
 	@touch $@
 
 .venv/.wheel: build/.wheel $(VENV_STAMP)
