@@ -37,7 +37,11 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 		return exitOK
 	}
 	if err == nil && o.completion != "" {
-		_, _ = io.WriteString(stdout, completion(o.completion))
+		text, err := completion(o.completion)
+		if err != nil {
+			return complain(stderr, err, exitFailure)
+		}
+		_, _ = io.WriteString(stdout, text)
 		return exitOK
 	}
 	var c *runConfig

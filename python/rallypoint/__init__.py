@@ -9,9 +9,10 @@ is used, and torch only where it is installed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # of typing, which takes longer to import than the command to run
 if TYPE_CHECKING:
+    from typing import Any
+
     from ._backend import RendezvousBackend, StoreBackend
     from ._errors import (
         AuthenticationError,
