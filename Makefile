@@ -111,7 +111,7 @@ $(BUILD_STAMP):
 # glibc of the machine that built it.
 .PHONY: wheels
 wheels: $(RELEASE_STAMP)  ## Build dist/release: the wheels for x86-64 and arm64, and the sdist
-	@rm -rf dist/release; for m in amd64:x86_64 arm64:aarch64; do \
+	@rm -f dist/release/*.whl dist/release/rallypoint-$(VERSION).tar.gz; for m in amd64:x86_64 arm64:aarch64; do \
 	lib=build/release/$${m#*:}/librallypoint.so; mkdir -p $$(dirname $$lib); \
 	echo "==> building $$lib and its wheel"; \
 	CGO_ENABLED=1 GOOS=linux GOARCH=$${m%:*} \
@@ -122,13 +122,25 @@ wheels: $(RELEASE_STAMP)  ## Build dist/release: the wheels for x86-64 and arm64
 	@.venvs/release/bin/python -m hatchling build -t sdist -d dist/release
 	@ls -l dist/release
 
+# The command as one static file for any Linux, with its manual pages and completions.
+.PHONY: binaries
+binaries: build/install/man build/install/completion  ## Build dist/release: the static command for x86-64 and arm64
+	@mkdir -p dist/release; rm -f dist/release/*-linux-*.tar.gz; for m in amd64:x86_64 arm64:aarch64; do \
+	name=rallypoint-$(VERSION)-linux-$${m#*:}; dir=build/release/$$name; rm -rf $$dir; mkdir -p $$dir/man/man1; \
+	echo "==> building dist/release/$$name.tar.gz"; \
+	CGO_ENABLED=0 GOOS=linux GOARCH=$${m%:*} $(GO_BUILD) -ldflags '-s -w -buildid=' -o $$dir/rallypoint ./cmd/rallypoint; \
+	GO=$(GO) $(PYTHON) python/licences.py $$dir/rallypoint >$$dir/THIRD_PARTY_LICENSES; \
+	cp LICENSE packaging/serve.env $$dir; cp build/install/man/*.1 $$dir/man/man1; cp -r build/install/completion $$dir; \
+	tar -C build/release --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=go=rX,u+rw,a-s -cf - $$name | gzip -9n >dist/release/$$name.tar.gz; done
+	@ls -l dist/release/*-linux-*.tar.gz
+
 .PHONY: release
-release: wheels
+release: wheels binaries  ## What is published: wheels, binaries
 
 # Each wheel in an environment that holds nothing else, the arm64 library under qemu,
 # the sdist with and without Go.
 .PHONY: test-wheels
-test-wheels: wheels  ## What wheels built, with every Python that is here
+test-wheels: release  ## What release built, with every Python that is here
 	$(call say,packaging/tests/wheels)
 	@packaging/tests/wheels dist/release
 
@@ -398,8 +410,12 @@ fuzz:  ## Every fuzz target for FUZZTIME (30s)
 
 .PHONY: demo
 demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
+	@$(BIN)/python examples/digits/demo.py
+
+.PHONY: demo-torchrun
+demo-torchrun: .venv/.wheel  ## The same job by torch's launcher with our backend, after ours
+	@$(BIN)/python examples/digits/demo.py
 	@$(BIN)/python examples/digits/demo.py --launcher torchrun
-	@$(BIN)/python examples/digits/demo.py --launcher "rallypoint run"
 
 .PHONY: demo-file demo-etcd
 demo-file: .venv/.wheel build/rallypoint  ## The same job, which meets in a shared directory
