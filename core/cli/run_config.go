@@ -47,6 +47,11 @@ func (e environ) get(name string) string {
 // (W23). Errors are *usageError.
 func configureRun(o *runOptions, env environ) (*runConfig, error) {
 	c := &runConfig{signalExit: o.signalExit}
+	if o.slurm {
+		if err := o.fillFromSlurm(env); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
