@@ -176,8 +176,10 @@ func (w *joinWait) failure(ctx context.Context, end waitEnd) error {
 	case end == waitStopped:
 		return Errorf(CodeCanceled, "%s: the member was shut down: %s", what, status)
 	case end == waitOrphaned:
-		return Errorf(CodeGraceful, "%s: this node was a spare, and the control plane was on a node of this job and has been out of reach for %s (lease_timeout), "+
-			"so that nobody can give it a place; the others go on without it. Start it again should the host be started again", what, seconds(m.params.LeaseTimeout))
+		why := "this node was a spare, and the control plane was on a node of this job and has been out of reach for " + seconds(m.params.LeaseTimeout) +
+			" (lease_timeout), so that nobody can give it a place; the others go on without it. Start it again should the host be started again"
+		m.log.Warn("ending: " + why)
+		return Errorf(CodeGraceful, "%s: %s", what, why)
 	case end == waitCanceled && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return Errorf(CodeCanceled, "%s: withdrawn: %s", what, status)
 	case !w.joining && w.cause != nil:
