@@ -1,6 +1,7 @@
 package control
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,4 +156,39 @@ func TestAnAgentHadTheServersPort(t *testing.T) {
 		t.Errorf("then the round is %+v", o)
 	}
 	judge()
+}
+
+// TestRankAssignmentThroughARestart restarts a control plane that keeps nothing while a
+// node waits for what another one has written: the wait ends, and both regroup.
+func TestRankAssignmentThroughARestart(t *testing.T) {
+	s, addr := testServer(t, Config{Fixed: true})
+	members := group(t, guest(addr, 2), 2)
+	for _, m := range members {
+		if m.in.Rank == 0 {
+			set := rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"torchelastic/role_info/0"}, Values: [][]byte{[]byte("{}")}}
+			if _, err := m.Start(set).Wait(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	waiting := members[0].key(rendezvous.KeyMultiGet, 0, "torchelastic/role_info/0", "torchelastic/role_info/1")
+	s.Close()
+	for _, m := range members {
+		m.obs.await(t, "the loss", isLost)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := newRecorder(t)
+	s = Start(Config{Fixed: true, Recorder: rec.record}, l)
+	t.Cleanup(func() { s.Close() })
+	_, err = waiting.Wait(testContext(t))
+	wantCode(t, err, rendezvous.CodeRoundOver, "the ranks of round 1 were being assigned")
+	for _, m := range members {
+		m.obs.await(t, "that it has to regroup", regroups("the ranks of round 1 were being assigned"))
+	}
+	if o := nextRound(t, members...); o.Round != 2 {
+		t.Errorf("the next round is %+v", o)
+	}
 }
