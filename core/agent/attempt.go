@@ -108,6 +108,7 @@ func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
 		sets = append(sets, additions(&a.spec, p))
 	}
 	if planner == nil {
+		a.mark(sets)
 		return sets, nil
 	}
 	envs := make([]map[string]string, len(sets))
@@ -128,9 +129,19 @@ func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
 		for _, name := range slices.Sorted(maps.Keys(env)) {
 			sets[local] = append(sets[local], [2]string{name, env[name]})
 		}
+	}
+	a.mark(sets)
+	return sets, nil
+}
+
+// mark puts the run's mark into the workers' variables, where no folder is one.
+func (a *Agent) mark(sets [][][2]string) {
+	if a.logs.mark == "" {
+		return
+	}
+	for local := range sets {
 		sets[local] = append(sets[local], [2]string{envMark, a.logs.mark})
 	}
-	return sets, nil
 }
 
 // launches prepares the start of each worker; sets are the variables that they get.

@@ -45,6 +45,11 @@ type LogSpec struct {
 	Planner *LogPlanner
 }
 
+// isSilent tells that nothing was asked for that needs files.
+func (s *LogSpec) isSilent() bool {
+	return s.Dir == "" && s.Redirects.isNone() && s.Tee.isNone() && s.Ranks == nil && len(s.OutFilters) == 0 && len(s.ErrFilters) == 0
+}
+
 // logTree is the log folder of one agent and its run:
 // <base>/<run id>_<8 characters>/attempt_<restart count>[.<k>]/<local rank>/.
 type logTree struct {
@@ -52,7 +57,7 @@ type logTree struct {
 	log    *slog.Logger
 	base   string // made by us, to be removed if it stays empty; "" otherwise
 	job    string // "" without files, and with a planner
-	mark   string // of a run with a planner, whose workers have it in envMark
+	mark   string // of a run without a folder, whose workers have it in envMark; "" for none
 	starts map[int]int
 }
 
@@ -73,8 +78,14 @@ func newLogTree(spec *LogSpec, runID string, log *slog.Logger) (*logTree, error)
 			temp = os.TempDir()
 		}
 		made, err := makeUnique(temp, "torchelastic_")
-		if err != nil {
-			return nil, fmt.Errorf("cannot make a folder for logs: %w", err)
+		switch {
+		case err != nil && spec.isSilent():
+			log.Warn(fmt.Sprintf("cannot make a folder for the workers' error files: %v; failures are reported without tracebacks; "+
+				"give another one with --log-dir or TMPDIR", err))
+			t.mark = newMark()
+			return t, nil
+		case err != nil:
+			return nil, fmt.Errorf("cannot make a folder for logs: %w; give another one with --log-dir or TMPDIR", err)
 		}
 		base, t.base = made, made
 	}

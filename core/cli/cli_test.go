@@ -125,6 +125,24 @@ func TestWrongLogLevelInTheEnvironment(t *testing.T) {
 	}
 }
 
+// TestLogIsOff is documented for nodes, and holds for all commands.
+func TestLogIsOff(t *testing.T) {
+	t.Setenv(envLogLevel, "off")
+	if code, _, stderr := run(t, "version"); code != 0 {
+		t.Errorf("%d, %q", code, stderr)
+	}
+	var b strings.Builder
+	l := logging{out: &b}
+	if err := l.check(); err != nil {
+		t.Fatal(err)
+	}
+	l.logger().Error("an error")
+	newAgentLog(&b, "off", true).Error("an error")
+	if b.Len() > 0 {
+		t.Error(b.String())
+	}
+}
+
 func TestNoArguments(t *testing.T) {
 	var out, err bytes.Buffer
 	if code := Main(t.Context(), nil, &out, &err, check); code != 0 || !strings.Contains(out.String(), "Usage:") {

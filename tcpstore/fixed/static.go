@@ -334,6 +334,9 @@ func (s *Static) missing(ctx context.Context, client *tcpstore.Client, round uin
 	return "; missing: node rank " + strings.Join(ranks, ", ")
 }
 
+// maxTold bounds what nodes tell each other, in bytes.
+const maxTold = rendezvous.MaxNameLen
+
 // What the value under overKey begins with.
 const (
 	overKey     = "over"
@@ -343,6 +346,7 @@ const (
 
 // tell ends a round for all its nodes.
 func (s *Static) tell(ctx context.Context, client *tcpstore.Client, round uint64, what string) {
+	what = what[:min(len(what), maxTold)]
 	_, _ = client.CompareSet(ctx, s.key(round, overKey), nil, []byte(what)) // who comes too late has nothing to tell
 }
 
@@ -358,11 +362,11 @@ func (s *Static) listen(client *tcpstore.Client, round uint64) {
 	}
 	s.mu.Lock()
 	s.over = true
-	why, failed := strings.CutPrefix(string(text), tellFailed)
+	why, failed := strings.CutPrefix(string(text[:min(len(text), maxTold)]), tellFailed)
 	if failed {
 		s.closed = true
 	}
-	s.reason = strings.TrimPrefix(why, tellRegroup)
+	s.reason = rendezvous.Printable(strings.TrimPrefix(why, tellRegroup))
 	s.mu.Unlock()
 	select {
 	case s.news <- struct{}{}:
