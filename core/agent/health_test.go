@@ -261,3 +261,29 @@ func TestHealthForAStrangersPage(t *testing.T) {
 		}
 	}
 }
+
+// TestHealthAmongTheSilent asks while as many connections as there may be say nothing, or
+// not all of their request.
+func TestHealthAmongTheSilent(t *testing.T) {
+	s := newStage(t, 1, "exec sleep 100")
+	s.rdzv.blocked = true
+	url := healthStage(t, s)
+	<-s.rdzv.joining
+	for i := range 3 * maxHealthConns {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if i%2 == 0 {
+			_, _ = conn.Write([]byte("GET /healthz HTTP/1.1\r\n"))
+		}
+	}
+	for range 3 {
+		if code, body := get(t, url+"/healthz"); code != 200 {
+			t.Errorf("%d %q", code, body)
+		}
+	}
+	s.agent.Signal(15)
+	_ = s.wait()
+}
