@@ -171,6 +171,16 @@ def test_a_state_of_something_else() -> None:
         member.next()
 
 
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_a_token_protects_nothing(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no control plane asks for it a token is an error, even one that is not there."""
+    options = {"token_file": "/none"} if by == "option" else {}
+    if by == "variable":
+        monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", "/none")
+    with pytest.raises(ValueError, match="/none would protect nothing"):
+        open_member(Value(), 1, **options)
+
+
 def test_a_hanging_backend_holds_nobody_up() -> None:
     value = Value()
     with open_member(value, 1) as member:

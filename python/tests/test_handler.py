@@ -875,6 +875,24 @@ def test_token(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         run.handler(2, 2, token_file=tmp_path / "none")
 
 
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_token_that_protects_nothing(
+    by: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no control plane asks for it a token is an error, even one that is not there."""
+    none = tmp_path / "none"
+    config: dict[str, object] = {"rank": 0}
+    if by == "option":
+        config["token_file"] = none
+    else:
+        monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", str(none))
+    for endpoint in f"file://{tmp_path}", "etcd://127.0.0.1:1", "static://127.0.0.1:29500":
+        given = run.parameters(2, 2, **config)
+        given.endpoint = endpoint
+        with pytest.raises(ValueError, match=f"{none} would protect nothing"):
+            create_handler(given)
+
+
 class TestStatic:
     """A fixed set of nodes (docs/spec/rendezvous.md 4.7), without stale keys."""
 
