@@ -222,6 +222,9 @@ func newPeer(e *store.Engine, config sessionConfig) *peer {
 	if config.maxUnsent == 0 {
 		config.maxUnsent = DefaultMaxUnsent
 	}
+	if config.maxWaitBytes == 0 {
+		config.maxWaitBytes = DefaultMaxWaitBytes
+	}
 	config.counters = &counters{}
 	p := &peer{}
 	p.session = session{parser: &parser{}, engine: e, config: &config, woken: func() {}}

@@ -13,7 +13,7 @@ const (
 	ReasonTruncated               // the peer ended the stream inside a message
 	ReasonNumber                  // ADD or BARRIER on a value which is no number
 	ReasonQuota                   // the engine's Limits
-	ReasonWaits                   // more pending waits than MaxKeys keys or MaxRequestBytes
+	ReasonWaits                   // more pending waits than MaxKeys keys, MaxRequestBytes or Options.MaxWaitBytes
 	ReasonUnsent                  // replies over Options.MaxUnsent
 	ReasonSlow                    // does not read while others need Options.MaxUnsentSum
 	numReasons

@@ -49,6 +49,11 @@ type Options struct {
 	// wait for the memory. 0 is DefaultSlowAfter.
 	SlowAfter time.Duration
 
+	// MaxWaitBytes bounds the memory that the pending waits of all connections to one
+	// engine take. A connection that would exceed it is closed. 0 is
+	// DefaultMaxWaitBytes.
+	MaxWaitBytes int64
+
 	// FoldAttempts makes the server treat all keys that begin with
 	// worker/attempt_<n>/ as if n were 0. torch 2.2-2.5 workers prefix their
 	// keys by their agent's restart count, which differs between agents after
@@ -61,6 +66,10 @@ type Options struct {
 	// the program that the server lives in.
 	Loops int
 }
+
+// DefaultMaxWaitBytes is Options.MaxWaitBytes if that is 0: some five thousand peers can
+// each wait for a key of each.
+const DefaultMaxWaitBytes = 1 << 30
 
 // Server serves a store.Engine to TCPStore clients of torch 2.2 and newer. It
 // listens from the moment it exists until Close. All methods may be called from
@@ -161,6 +170,7 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 		s.config.maxUnsent = DefaultMaxUnsent
 	}
 	s.config.slowAfter = cmp.Or(opts.SlowAfter, DefaultSlowAfter)
+	s.config.maxWaitBytes = cmp.Or(opts.MaxWaitBytes, DefaultMaxWaitBytes)
 	s.maxUnsentSum = cmp.Or(opts.MaxUnsentSum, DefaultMaxUnsentSum)
 	s.refusals = refusallog.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, s.sumUp)
 	s.done, s.stop = context.WithCancel(context.Background())

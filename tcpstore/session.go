@@ -15,6 +15,7 @@ type sessionConfig struct {
 	foldAttempts bool
 	maxUnsent    int
 	slowAfter    time.Duration
+	maxWaitBytes int64
 	counters     *counters
 	budget       *budget // of the loop
 }
@@ -305,8 +306,9 @@ func (w *wait) answer() {
 	s.woken()
 }
 
-// remember keeps a registered wait. All pending ones together are bounded as one
-// request is, since a peer may send WAIT after WAIT without reading.
+// remember keeps a registered wait. All pending ones of a peer are bounded as one
+// request is, since it may send WAIT after WAIT without reading, and those of all peers
+// by what they take.
 func (s *session) remember(req *request, w *wait) *refusal {
 	w.prev, w.next = nil, s.pending
 	if w.next != nil {
@@ -317,6 +319,9 @@ func (s *session) remember(req *request, w *wait) *refusal {
 	s.waitingBytes += w.bytes
 	if s.waitingKeys > MaxKeys || s.waitingBytes > MaxRequestBytes {
 		return refuse(ReasonWaits, "%s: the pending waits name more than %d keys or %d bytes", req.op, MaxKeys, MaxRequestBytes)
+	}
+	if most := s.config.maxWaitBytes; s.engine.WaitBytes() > most {
+		return refuse(ReasonWaits, "%s: the pending waits of all connections take more than %d bytes", req.op, most)
 	}
 	return nil
 }

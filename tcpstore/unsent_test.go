@@ -207,3 +207,43 @@ func TestStarvedPeersThatLeave(t *testing.T) {
 		t.Errorf("%d bytes and %d values are held for nobody", b.held, len(b.shared))
 	}
 }
+
+// TestWaitsOfAllAreBounded: many peers, each with few waits, cannot take the memory, and
+// what they have is free again when they go.
+func TestWaitsOfAllAreBounded(t *testing.T) {
+	const limit = 4 << 20
+	s, lines := newServer(t, Options{MaxWaitBytes: limit})
+	good := dialHello(t, s)
+	before := heapInUse()
+	var all []raw
+	for i := range 30 {
+		fields := []any{2000}
+		for n := range 2000 {
+			fields = append(fields, fmt.Sprintf("/%d/%d/%0100d", i, n, 0))
+		}
+		r := dialHello(t, s)
+		r.exchange(msg(opWait, fields...), nil)
+		all = append(all, r)
+		awaitOps(t, s, opWait, i+1)
+	}
+	if n := heapInUse() - before; n > 3*limit {
+		t.Errorf("%d bytes are held, the limit is %d", n, limit)
+	}
+	if n := s.Stats().Refused["too_many_waits"]; n < 10 || n >= 30 {
+		t.Errorf("%d were refused", n)
+	}
+	if lines.count("WARN", "waits of all connections") == 0 {
+		t.Error("the log does not say so")
+	}
+	for _, r := range all {
+		r.Close()
+	}
+	eventually(t, "all are gone", func() bool { return s.NumConns() == 1 })
+	good.exchange(append(msg(opWait, 1, "/x"), msg(opSet, "/x", "")...), []byte{0})
+	h := s.current()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := h.engine.WaitBytes(); n != 0 {
+		t.Errorf("%d bytes are counted for no wait", n)
+	}
+}

@@ -29,13 +29,14 @@ type Limits struct {
 // Keys are copied when the engine keeps them and values always, so that both may
 // be views of a buffer which is used again after the call.
 type Engine struct {
-	limits  Limits
-	keys    map[string]*entry
-	queues  map[string]*queue
-	waiting map[string]*waitList
-	waiters int
-	items   int
-	bytes   int64
+	limits    Limits
+	keys      map[string]*entry
+	queues    map[string]*queue
+	waiting   map[string]*waitList
+	waiters   int
+	waitBytes int64
+	items     int
+	bytes     int64
 }
 
 // entry is one key. The pointer is kept over writes, so that overwriting never

@@ -251,7 +251,7 @@ class TestRounds:
         [info] = run.round(run.handler(1, 1))
         with (
             store_util.store_timeout(info.store, 0.1),
-            pytest.raises(dist.DistStoreError, match="never.*timeout"),
+            pytest.raises(dist.DistStoreError, match=r"never.*timeout"),
         ):
             info.store.get("never")
 
