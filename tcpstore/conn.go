@@ -37,7 +37,8 @@ type conn struct {
 
 	unsent    []segment // replies that the socket has no room for
 	held      int       // bytes of the budget that unsent takes, without its buffers
-	taken     int       // bytes of unsent that the peer has taken since then
+	chunk     int       // bytes of unsent that the peer has to take in Options.SlowAfter
+	taken     int       // those that it has, since then
 	since     time.Time
 	validated bool // while the session has no parser
 	backlog   bool // the parser has more than the beginning of a message

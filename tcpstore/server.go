@@ -45,8 +45,8 @@ type Options struct {
 	// does not read for SlowAfter is closed.
 	MaxUnsentSum int
 
-	// SlowAfter is how long a peer may take to read 64 KiB of its replies while others
-	// wait for the memory. 0 is DefaultSlowAfter.
+	// SlowAfter is how long a peer may take to read 64 KiB of its replies, or a 16th of
+	// them if that is more, while others wait for the memory. 0 is DefaultSlowAfter.
 	SlowAfter time.Duration
 
 	// MaxWaitBytes bounds the memory that the pending waits of all connections to one

@@ -20,8 +20,10 @@ const (
 	// which that waits costs less than its socket does in the kernel.
 	smallReply = 4 << 10
 
-	// slowChunk is what a peer has to take within Options.SlowAfter.
+	// slowChunk is what a peer has to take within Options.SlowAfter, or one slowPart-th of
+	// its replies if that is more.
 	slowChunk = 64 << 10
+	slowPart  = 16
 
 	// slowCheck is how often slow readers are looked for while others wait for room.
 	slowCheck = 100 * time.Millisecond
@@ -126,8 +128,9 @@ func (c *conn) send(out []byte, parts []part) {
 
 // keep keeps what could not be sent: its buffers, and copies of all else.
 func (c *conn) keep(rest []segment) {
-	b, own := &c.loop.budget, 0
+	b, own, size := &c.loop.budget, 0, 0
 	for i := range rest {
+		size += len(rest[i].bytes)
 		if rest[i].buffer == nil {
 			own += len(rest[i].bytes)
 		}
@@ -146,7 +149,7 @@ func (c *conn) keep(rest []segment) {
 	}
 	c.held = own + len(rest)*int(unsafe.Sizeof(segment{}))
 	b.charge(c.held)
-	c.since, c.taken = time.Now(), 0
+	c.since, c.taken, c.chunk = time.Now(), 0, max(slowChunk, size/slowPart)
 }
 
 // drop forgets what is unsent.
@@ -165,7 +168,7 @@ func (c *conn) resume() {
 	if c.closed {
 		return
 	}
-	if c.taken >= slowChunk {
+	if c.taken >= c.chunk {
 		c.since, c.taken = time.Now(), 0
 	}
 	if len(c.unsent) > 0 {
@@ -228,9 +231,10 @@ func (l *loop) cutSlow() {
 		if len(c.unsent) == 0 {
 			continue
 		}
+		chunk := c.chunk
 		c.drop()
 		c.refuse(refuse(ReasonSlow, "the peer has not read %d bytes of its replies within %v, and others wait for the memory",
-			slowChunk, now.Sub(c.since).Round(time.Millisecond)))
+			chunk, now.Sub(c.since).Round(time.Millisecond)))
 		if l.feed(); len(l.starved) == 0 {
 			return
 		}

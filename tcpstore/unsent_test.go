@@ -162,6 +162,33 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
+// TestTricklingReadersAreCutOff: who holds much has to read much.
+func TestTricklingReadersAreCutOff(t *testing.T) {
+	const size = 8 << 20
+	s, _ := newCrampedServer(t, Options{MaxUnsentSum: size, SlowAfter: 300 * time.Millisecond})
+	good := dialHello(t, s)
+	value := strings.Repeat("v", size)
+	good.put("/a", value)
+	good.put("/b", value)
+	r := deaf(t, s, 1, msg(opGet, "/a"))[0]
+	awaitOps(t, s, opGet, 1)
+	read := make(chan int64)
+	go func() {
+		all := int64(0)
+		for tick := time.Tick(100 * time.Millisecond); ; <-tick {
+			n, err := io.CopyN(io.Discard, r, 80<<10)
+			if all += n; err != nil {
+				read <- all
+				return
+			}
+		}
+	}()
+	good.exchange(msg(opGet, "/b"), msg(0, value)[1:])
+	if n := <-read; n >= size {
+		t.Errorf("it has got all %d bytes", n)
+	}
+}
+
 // TestStarvedFoldedRequest: a request that waits for room is the same when it is carried
 // out later.
 func TestStarvedFoldedRequest(t *testing.T) {
