@@ -24,6 +24,7 @@ UV := .tools/uv/bin/uv
 STATICCHECK := .tools/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 ETCD = .tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum)/etcd
 ETCD_3_5 = .tools/etcd3.5-$(call hash,requirements/etcd-3.5/go.mod requirements/etcd-3.5/go.sum)/etcd
+HELM = .tools/helm-$(call hash,requirements/helm/go.mod requirements/helm/go.sum)/helm
 BIN := .venv/bin
 
 # A recipe line that takes longer than a second is announced by one line.
@@ -286,6 +287,12 @@ $(ETCD_3_5):
 	$(call say,building $@)
 	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd-3.5 -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
 
+$(HELM):
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/helm -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ helm.sh/helm/v3/cmd/helm
+
+test-python: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
+
 test-go test-c test-asan test-valgrind test-install test-run-long test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
 
 .PHONY: test-go
@@ -347,7 +354,7 @@ test-install: $(ETCD)  ## make install, and programs built against it with pkg-c
 	@packaging/tests/run
 
 .PHONY: test-python
-test-python: .venv/.wheel build/rallypoint $(ETCD)  ## pytest against the installed wheel
+test-python: .venv/.wheel build/rallypoint $(ETCD) $(HELM)  ## pytest against the installed wheel
 	$(call say,pytest)
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
