@@ -33,7 +33,7 @@ func TestModelOverATreacherousNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		network := s.client.betray()
+		network := s.client.betray(t)
 		m := store.NewLocal(store.NewEngine(store.Limits{}))
 		actions := modelActions(ctx, m, func(*rapid.T) *Store { return s })
 		names := []string{"set", "multi_set", "add", "compare_set", "append", "delete"}
@@ -53,7 +53,7 @@ func TestLogOverATreacherousNetwork(t *testing.T) {
 	config := aConfig(t)
 	const appends = 30
 	l := newLog(t, config)
-	l.client.betray()
+	l.client.betray(t)
 	ctx := within(t, time.Minute)
 	must(l.Open(ctx))(t)
 	other := aLog(t, config)

@@ -180,7 +180,7 @@ func (l *Log) tryEnter(ctx context.Context, what string) error {
 		l.sign, l.signTTL = sign, l.lease
 	}
 	gen, signs := l.root+keyGeneration, l.root+keySigns
-	for pause := (backoff{}); ; pause.wait(ctx) {
+	for pause := (pauses{}); ; pause.wait(ctx) {
 		if err := store.ContextError(ctx); err != nil {
 			return err
 		}
