@@ -69,7 +69,9 @@ func TestLogOverATreacherousNetwork(t *testing.T) {
 	}
 	check(t, other.Close(ctx))
 	check(t, l.Close(ctx))
-	kvs, _, err := must(newClient(config))(t).list(ctx, "left", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
+	c := must(newClient(config))(t)
+	defer c.close()
+	kvs, _, err := c.list(ctx, "left", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
 	check(t, err)
 	if len(kvs) > 0 && !strings.HasSuffix(kvs[0].key, "/l/s") {
 		t.Fatalf("%d keys are left", len(kvs))
