@@ -371,15 +371,15 @@ test-go-long:  ## Long tests of the control plane and of the shared log
 	@CGO_ENABLED=1 RALLYPOINT_TEST_DURABLY=1 $(GO) test -race -count=1 -timeout 10m ./tcpstore/control
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./core/rendezvous -run TestPromises -rapid.checks=5000 -rapid.steps=100
 
-# The tests that need an etcd, with others than the one of the quick tests: 3.5, and the
-# distribution's, of which those run a few already. A version that is tested takes the
-# place of the etcd that RALLYPOINT_TEST_ETCD names.
+# The tests that need an etcd, the long ones too, with the one of the quick tests, with
+# 3.5, and with the distribution's, of which those run a few already. A version that is
+# tested takes the place of the etcd that RALLYPOINT_TEST_ETCD names.
 .PHONY: test-etcd-versions
-test-etcd-versions: .venv/.wheel build/rallypoint $(ETCD_3_5)  ## Everything about etcd with the distribution's etcd and with 3.5
-	@others="$(CURDIR)/$(ETCD_3_5)"; if own=$$(command -v etcd); then others="$$own $$others"; else \
+test-etcd-versions: .venv/.wheel build/rallypoint $(ETCD) $(ETCD_3_5)  ## Everything about etcd with the distribution's etcd, 3.5 and 3.6
+	@others="$(CURDIR)/$(ETCD_3_5) $(CURDIR)/$(ETCD)"; if own=$$(command -v etcd); then others="$$own $$others"; else \
 	echo "skipped: the distribution's etcd, which is not installed (Debian: etcd-server)" >&2; fi; \
 	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./etcdstore; \
+	CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 15m ./etcdstore; \
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./backend -run '/^etcd$$'; \
 	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/test_launch.py python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
 

@@ -63,8 +63,9 @@ type client struct {
 	between atomic.Pointer[grpc.UnaryClientInterceptor] // of tests; nil: none
 
 	mu      sync.Mutex
-	token   string // "" before authentication, and where there is none
-	reached bool   // a call has succeeded
+	token   string    // "" before authentication, and where there is none
+	reached bool      // a call has succeeded
+	strange time.Time // since when something else than an etcd answers; zero: it does not
 }
 
 // newClient checks the configuration and reads the certificates; it does not
@@ -133,7 +134,7 @@ func (c *client) call(ctx context.Context, what string, f func(ctx context.Conte
 	defer cancel()
 	var last error
 	pause := pauses{}
-	for limit := firstAttempt; ; limit = min(2*limit, lastAttempt) {
+	for limit := firstAttempt; ; limit = longer(limit) {
 		if err := ctx.Err(); err != nil {
 			return c.fail(what, started, last, err)
 		}
@@ -152,6 +153,9 @@ func (c *client) call(ctx context.Context, what string, f func(ctx context.Conte
 		pause.wait(ctx)
 	}
 }
+
+// longer bounds the attempt that follows one that was bounded by limit.
+func longer(limit time.Duration) time.Duration { return min(2*limit, lastAttempt) }
 
 // fail is the error of a call whose time is over.
 func (c *client) fail(what string, started time.Time, last, ended error) error {
@@ -195,7 +199,7 @@ func withToken(ctx context.Context, token string) context.Context {
 func (c *client) judge(ctx context.Context, err error, token string) error {
 	if err = clientv3.ContextError(ctx, err); err == nil {
 		c.mu.Lock()
-		c.reached = true
+		c.reached, c.strange = true, time.Time{}
 		c.mu.Unlock()
 		return nil
 	}
@@ -226,7 +230,16 @@ func (c *client) judge(ctx context.Context, err error, token string) error {
 		}
 	}
 	if code, gateway := s.fromGateway(); gateway && code != codes.Unavailable {
-		return c.doubt(fmt.Errorf("%w: %w", errNotEtcd, s))
+		err := fmt.Errorf("%w: %w", errNotEtcd, s)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.strange.IsZero() {
+			c.strange = time.Now()
+		}
+		if c.reached || c.links.endpoints > 1 && time.Since(c.strange) < firstAttempt { // another endpoint may be one
+			return passing{err}
+		}
+		return err
 	}
 	return c.doubt(s)
 }

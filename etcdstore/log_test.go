@@ -45,12 +45,14 @@ type reader struct {
 	after uint64
 	texts []string
 	snaps []string
+
+	patient bool // the log may be out of reach for a while
 }
 
 // read reads until so many entries were seen.
 func (r *reader) read(t testing.TB, count int) []string {
 	t.Helper()
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, time.Minute)
 	for len(r.texts) < count {
 		b, err := r.l.Next(ctx, r.after)
 		if errors.Is(err, sharedlog.ErrCompacted) {
@@ -60,6 +62,10 @@ func (r *reader) read(t testing.TB, count int) []string {
 				t.Fatalf("the snapshot at %d does not help at %d", s.Index, r.after)
 			}
 			r.after, r.snaps = s.Index, append(r.snaps, string(s.State))
+			continue
+		}
+		if err != nil && ctx.Err() == nil && !final(err) && r.patient {
+			time.Sleep(10 * time.Millisecond)
 			continue
 		}
 		check(t, err)
@@ -232,9 +238,14 @@ func compact(t *testing.T, c *client) {
 
 func look(t testing.TB, l *Log, session rendezvous.SessionID) sharedlog.SignState {
 	t.Helper()
-	signs, err := l.Look(within(t, time.Second), []rendezvous.SessionID{session})
-	check(t, err)
-	return signs[0].State
+	for ctx := within(t, 10*time.Second); ; time.Sleep(10 * time.Millisecond) {
+		signs, err := l.Look(ctx, []rendezvous.SessionID{session})
+		if err != nil && ctx.Err() == nil {
+			continue // its watch is being opened anew
+		}
+		check(t, err)
+		return signs[0].State
+	}
 }
 
 func awaitSign(t testing.TB, l *Log, session rendezvous.SessionID, want sharedlog.SignState) {

@@ -16,12 +16,15 @@ type strait struct {
 
 	mu     sync.Mutex
 	closed bool
+	frozen bool
+	thaw   chan struct{} // closed unless it is frozen
 	conns  map[net.Conn]bool
 }
 
 func newStrait(t testing.TB, target string) *strait {
 	t.Helper()
-	s := &strait{target: target, listener: must(net.Listen("tcp", "127.0.0.1:0"))(t), conns: make(map[net.Conn]bool)}
+	s := &strait{target: target, listener: must(net.Listen("tcp", "127.0.0.1:0"))(t), conns: make(map[net.Conn]bool), thaw: make(chan struct{})}
+	close(s.thaw)
 	s.endpoint = s.listener.Addr().String()
 	s.pumps.Go(func() {
 		for {
@@ -35,6 +38,7 @@ func newStrait(t testing.TB, target string) *strait {
 	t.Cleanup(func() {
 		s.listener.Close()
 		s.close()
+		s.freeze(false)
 		s.pumps.Wait()
 	})
 	return s
@@ -55,10 +59,10 @@ func (s *strait) serve(down net.Conn) {
 	s.conns[down], s.conns[up] = true, true
 	s.mu.Unlock()
 	s.pumps.Go(func() {
-		_, _ = io.Copy(up, down)
+		_, _ = io.Copy(up, cold{s, down})
 		up.Close()
 	})
-	_, _ = io.Copy(down, up)
+	_, _ = io.Copy(down, cold{s, up})
 	s.mu.Lock()
 	delete(s.conns, down)
 	delete(s.conns, up)
@@ -79,4 +83,33 @@ func (s *strait) open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = false
+}
+
+// freeze lets nothing through, and lets it through again.
+func (s *strait) freeze(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.frozen == on {
+		return
+	}
+	if s.frozen = on; on {
+		s.thaw = make(chan struct{})
+	} else {
+		close(s.thaw)
+	}
+}
+
+// cold is one way of a connection, which holds back what it has while it is frozen.
+type cold struct {
+	s    *strait
+	conn net.Conn
+}
+
+func (c cold) Read(b []byte) (int, error) {
+	n, err := c.conn.Read(b)
+	c.s.mu.Lock()
+	thaw := c.s.thaw
+	c.s.mu.Unlock()
+	<-thaw
+	return n, err
 }
