@@ -25,7 +25,7 @@ func namedEtcd(name, text string) (string, error) {
 		return SchemeEtcd + "://" + text, nil
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", text, name)
+		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", rendezvous.QuotableEndpoint(text), name)
 }
 
 // Complete sets what the endpoint itself says of a node's parameters: of an etcd's URL

@@ -48,7 +48,7 @@ func Named(name, endpoint string) (string, error) {
 		return (&url.URL{Scheme: SchemeFile, Path: text}).String(), nil
 	case Scheme(text) != SchemeFile:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", endpoint, name)
+			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", rendezvous.QuotableEndpoint(endpoint), name)
 	}
 	return endpoint, nil
 }
@@ -89,7 +89,7 @@ func Check(endpoint string) (string, error) {
 		return endpoint, checkEtcd(endpoint)
 	default:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", endpoint, scheme)
+			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", rendezvous.QuotableEndpoint(endpoint), scheme)
 	}
 }
 

@@ -50,6 +50,9 @@ func ParseEndpoint(text string) (*Endpoint, error) {
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	hosts, runID, _ := strings.Cut(rest, "/")
+	if strings.Contains(runID, "@") || strings.Contains(query, "@") {
+		return nil, wrongEndpoint(text, "there is an @ behind its hosts; write the special characters of a password, and an @ elsewhere, as %XX")
+	}
 	if at := strings.LastIndexByte(hosts, '@'); at >= 0 {
 		if err := e.setUser(hosts[:at]); err != nil {
 			return nil, wrongEndpoint(text, err.Error())
@@ -62,19 +65,24 @@ func ParseEndpoint(text string) (*Endpoint, error) {
 		}
 		name, port, err := rendezvous.ParseEndpoint(host, DefaultPort)
 		if err != nil || port == 0 {
-			return nil, wrongEndpoint(text, fmt.Sprintf("its part %q is not HOST or HOST:PORT, with a port from 1 to 65535", host))
+			// What is no port may be a password whose @ was left out.
+			name, _, _ := strings.Cut(host, ":")
+			return nil, wrongEndpoint(text, fmt.Sprintf("its part %q is not HOST or HOST:PORT, with a port from 1 to 65535", name+":..."))
 		}
 		e.Hosts = append(e.Hosts, net.JoinHostPort(name, strconv.Itoa(port)))
 	}
 	var err error
 	if e.RunID, err = url.PathUnescape(runID); err != nil {
-		return nil, wrongEndpoint(text, err.Error())
+		return nil, wrongEndpoint(text, "its run id holds a bad % escape")
 	}
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return nil, wrongEndpoint(text, err.Error())
+		return nil, wrongEndpoint(text, "its options hold a bad % escape, or a semicolon")
 	}
 	for name, list := range values {
+		if optionTable[name] == nil && values.Has("password") && !ownOption(name) {
+			return nil, wrongEndpoint(text, "one of its options is not known; write an & in a password as %26")
+		}
 		if len(list) > 1 {
 			return nil, wrongEndpoint(text, fmt.Sprintf("it says %s twice", name))
 		}
@@ -87,7 +95,7 @@ func (e *Endpoint) setUser(text string) error {
 	user, password, _ := strings.Cut(text, ":")
 	var err error
 	if e.User, err = url.PathUnescape(user); err != nil {
-		return err
+		return fmt.Errorf("its user holds a bad %% escape")
 	}
 	if e.Password, err = url.PathUnescape(password); err != nil {
 		return fmt.Errorf("its password holds a bad %% escape")
@@ -99,13 +107,12 @@ func (e *Endpoint) setUser(text string) error {
 }
 
 func wrongEndpoint(text, what string) error {
-	if scheme, rest, ok := strings.Cut(text, "://"); ok {
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			text = scheme + "://..." + rest[at:]
-		}
+	scheme, _, ok := strings.Cut(text, "://")
+	if !ok || strings.ContainsAny(scheme, "@?:/") {
+		scheme = Scheme
 	}
 	return rendezvous.Errorf(rendezvous.CodeInvalid,
-		"the endpoint %q is not valid: %s; write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", text, what)
+		"the endpoint %q is not valid: %s; write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", scheme+"://...", what)
 }
 
 // String returns the endpoint without user, run id and options.
@@ -130,7 +137,10 @@ func (e *Endpoint) Apply(p *rendezvous.Params) error {
 	}
 	said := maps.Clone(e.Query)
 	if e.User != "" {
-		said["user"], said["password"] = e.User, e.Password
+		said["user"] = e.User
+		if e.Password != "" {
+			said["password"] = e.Password
+		}
 	}
 	defaults := rendezvous.DefaultParams()
 	given := p.Min != 1 || p.Max != 1
@@ -150,6 +160,9 @@ func (e *Endpoint) Apply(p *rendezvous.Params) error {
 		case "last_call_timeout":
 			err = applySeconds(name, text, &p.LastCallTimeout, defaults.LastCallTimeout)
 		default:
+			if optionTable[name] == nil && text == "" { // it may be the rest of a password
+				return rendezvous.Errorf(rendezvous.CodeInvalid, "an option of the endpoint is not known, and has no value; there are %s", strings.Join(queryNames(), ", "))
+			}
 			if optionTable[name] == nil {
 				return rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint's option %q is not known; there are %s", name, strings.Join(queryNames(), ", "))
 			}
@@ -169,9 +182,13 @@ func (e *Endpoint) Apply(p *rendezvous.Params) error {
 	return nil
 }
 
+// ownOptions are those of an endpoint that are no options of an etcd.
+var ownOptions = []string{"min_workers", "max_workers", "timeout", "last_call_timeout"}
+
+func ownOption(name string) bool { return slices.Contains(ownOptions, name) }
+
 func queryNames() []string {
-	names := []string{"min_workers", "max_workers", "timeout", "last_call_timeout"}
-	return append(names, slices.Sorted(maps.Keys(optionTable))...)
+	return append(slices.Clone(ownOptions), slices.Sorted(maps.Keys(optionTable))...)
 }
 
 func contradiction(what string, url, given any) error {
@@ -227,9 +244,12 @@ var optionTable = map[string]func(c *Config, value string) (expected string){
 	"cacert":       setText(func(c *Config) *string { return &c.CACert }),
 	"user":         setText(func(c *Config) *string { return &c.User }),
 	"password":     setText(func(c *Config) *string { return &c.Password }),
-	"key_prefix":   setPrefix,
-	"etcd_prefix":  setPrefix,
-	"ttl":          setTTL,
+
+	"password_file": setText(func(c *Config) *string { return &c.PasswordFile }),
+
+	"key_prefix":  setPrefix,
+	"etcd_prefix": setPrefix,
+	"ttl":         setTTL,
 }
 
 func setText(field func(*Config) *string) func(*Config, string) string {

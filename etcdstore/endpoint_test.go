@@ -40,6 +40,37 @@ func TestParseEndpoint(t *testing.T) {
 	}
 }
 
+// No part of a password is in an error, in whatever place it stands.
+func TestErrorsHidePasswords(t *testing.T) {
+	for _, password := range []string{
+		"s3cret", "s3/cret", "s3?cret", "s3&cret", "s3#cret", "s3@cret", "s3:cret", "s3%cret", "s3%zzcret", "s3,cret", "s3;cret", "s3 cret",
+		"1/s3cret", "1?s3cret", "1/s3?cret=x&a=s3cret", "s3://cret",
+	} {
+		for _, form := range []string{
+			"etcd://u:%s@h", "etcd://u:%s@h:x", "etcd://u:%s@h:0,", "etcd:u:%s@h", "etcd:/u:%s@h", "u:%s@h", "http://u:%s@h", "etcd://u:%s", "etcd://%s@h,,",
+			"etcd://h?user=u&password=%s", "etcd://h?password=%s&password=%s", "etcd://h/job?password=%s&min_worker=1", "etcd://h?user=u&pasword=%s@x",
+		} {
+			text := strings.ReplaceAll(form, "%s", password)
+			e, err := ParseEndpoint(text)
+			if err == nil {
+				p := rendezvous.DefaultParams()
+				p.BackendOptions = map[string]string{"password": "another", "user": "u"}
+				if err = e.Apply(&p); err == nil {
+					_, err = e.Config(p.BackendOptions)
+				}
+			}
+			for _, part := range []string{"s3", "cret"} {
+				if err != nil && strings.Contains(err.Error(), part) {
+					t.Errorf("%s: %v", text, err)
+				}
+			}
+			if _, _, err := rendezvous.ParseEndpoint(text, 1); err == nil || strings.ContainsAny(text, "@?") && strings.Contains(err.Error(), "cret") {
+				t.Errorf("as a host, %s: %v", text, err)
+			}
+		}
+	}
+}
+
 // The older handler's URL says everything itself; what is said beside it must agree.
 func TestEndpointOfTheOlderHandler(t *testing.T) {
 	const text = "etcd://h:2379/job?min_workers=1&max_workers=3&timeout=60&last_call_timeout=0.5&etcd_prefix=/torchelastic/p2p/"

@@ -14,7 +14,7 @@ const maxOps = 120
 
 // Set implements store.Store.
 func (s *Store) Set(ctx context.Context, key string, value []byte) error {
-	return s.do(ctx, "set", key, func(ctx context.Context) error {
+	return s.do(ctx, "set", []string{key}, func(ctx context.Context) error {
 		if err := fits(len(key) + len(value)); err != nil {
 			return err
 		}
@@ -26,7 +26,7 @@ func (s *Store) Set(ctx context.Context, key string, value []byte) error {
 // MultiSet implements store.Store. As many pairs as etcd takes become visible at
 // once; of a key named twice the last value counts.
 func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
-	return s.do(ctx, "multi_set", first(keys), func(ctx context.Context) error {
+	return s.do(ctx, "multi_set", keys, func(ctx context.Context) error {
 		if len(keys) != len(values) {
 			return store.ErrArguments
 		}
@@ -108,7 +108,7 @@ func (s *Store) Append(ctx context.Context, key string, value []byte) error {
 // update replaces the value of key by what f makes of it, unless f says not to
 // write. It returns what f returned last; f may be called several times.
 func (s *Store) update(ctx context.Context, name, key string, f func(value []byte, exists bool) (next []byte, write bool, err error)) (value []byte, err error) {
-	err = s.do(ctx, name, key, func(ctx context.Context) error {
+	err = s.do(ctx, name, []string{key}, func(ctx context.Context) error {
 		full := s.prefix + key
 		found, err := s.client.get(ctx, name, rangeRequest{key: full})
 		if err != nil {
@@ -151,7 +151,7 @@ func (s *Store) update(ctx context.Context, name, key string, f func(value []byt
 
 // Delete implements store.Store.
 func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error) {
-	err = s.do(ctx, "delete_key", key, func(ctx context.Context) error {
+	err = s.do(ctx, "delete_key", []string{key}, func(ctx context.Context) error {
 		full := s.prefix + key
 		for {
 			// A condition, so that a repetition can tell whether there was a key.
@@ -188,7 +188,7 @@ func (s *Store) MultiGet(ctx context.Context, keys []string) ([][]byte, error) {
 
 // await waits until all of keys exist and returns their values.
 func (s *Store) await(ctx context.Context, name string, keys []string) (values [][]byte, err error) {
-	err = s.do(ctx, name, first(keys), func(ctx context.Context) error {
+	err = s.do(ctx, name, keys, func(ctx context.Context) error {
 		for {
 			kvs, revision, err := s.fetch(ctx, name, keys, false)
 			if err != nil {
@@ -219,7 +219,7 @@ func (s *Store) await(ctx context.Context, name string, keys []string) (values [
 
 // Check implements store.Store.
 func (s *Store) Check(ctx context.Context, keys []string) (ready bool, err error) {
-	err = s.do(ctx, "check", first(keys), func(ctx context.Context) error {
+	err = s.do(ctx, "check", keys, func(ctx context.Context) error {
 		kvs, _, err := s.fetch(ctx, "check", keys, true)
 		ready = true
 		for _, kv := range kvs {
@@ -232,7 +232,7 @@ func (s *Store) Check(ctx context.Context, keys []string) (ready bool, err error
 
 // Wait implements store.Store.
 func (s *Store) Wait(ctx context.Context, keys []string) error {
-	return s.do(ctx, "wait", first(keys), func(ctx context.Context) error {
+	return s.do(ctx, "wait", keys, func(ctx context.Context) error {
 		kvs, revision, err := s.fetch(ctx, "wait", keys, true)
 		if err != nil {
 			return err
@@ -345,7 +345,7 @@ func (s *Store) strike(ctx context.Context, missing map[string]bool) (start int6
 
 // NumKeys implements store.Store.
 func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
-	err = s.do(ctx, "num_keys", "", func(ctx context.Context) error {
+	err = s.do(ctx, "num_keys", nil, func(ctx context.Context) error {
 		r, err := s.client.get(ctx, "num_keys", rangeRequest{key: s.prefix, end: prefixEnd(s.prefix), countOnly: true})
 		n = r.count
 		return err
@@ -355,7 +355,7 @@ func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
 
 // ListKeys implements store.Store. The keys are sorted.
 func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
-	err = s.do(ctx, "list_keys", "", func(ctx context.Context) error {
+	err = s.do(ctx, "list_keys", nil, func(ctx context.Context) error {
 		for {
 			kvs, _, err := s.client.list(ctx, "list_keys", rangeRequest{key: s.prefix, end: prefixEnd(s.prefix), keysOnly: true})
 			if err == errCompacted {
@@ -387,7 +387,7 @@ func (s *Store) QueueLen(ctx context.Context, key string) (int64, error) {
 }
 
 func (s *Store) noQueues(ctx context.Context, name, key string) error {
-	return s.do(ctx, name, key, func(context.Context) error { return ErrNoQueues })
+	return s.do(ctx, name, []string{key}, func(context.Context) error { return ErrNoQueues })
 }
 
 // Barrier implements store.Store, as store.GenericBarrier.
@@ -397,18 +397,10 @@ func (s *Store) Barrier(ctx context.Context, key string, worldSize int64) error 
 
 // Clear removes all keys of the prefix, whoever wrote them.
 func (s *Store) Clear(ctx context.Context) error {
-	return s.do(ctx, "clear", "", func(ctx context.Context) error {
+	return s.do(ctx, "clear", nil, func(ctx context.Context) error {
 		_, _, err := s.change(ctx, "clear", txnRequest{success: []op{deleteOp(s.prefix, prefixEnd(s.prefix))}})
 		return err
 	})
 }
 
 func (s *Store) put(key string, value []byte) op { return putOp(s.prefix+key, value, s.lease) }
-
-// first returns the first of keys, which stands for all of them in an error.
-func first(keys []string) string {
-	if len(keys) == 0 {
-		return ""
-	}
-	return keys[0]
-}

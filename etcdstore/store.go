@@ -117,19 +117,19 @@ func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
 	if s.ctx.Err() != nil {
 		return nil, nil, store.ErrClosed
 	}
-	if err := store.ContextError(ctx); err != nil {
-		return nil, nil, err
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() { cancel(store.ErrClosed) })
 	return ctx, func() { stop(); cancel(nil) }, nil
 }
 
 // do runs one operation and explains its error.
-func (s *Store) do(ctx context.Context, name, key string, f func(ctx context.Context) error) error {
+func (s *Store) do(ctx context.Context, name string, keys []string, f func(ctx context.Context) error) error {
+	began := time.Now()
 	inner, end, err := s.begin(ctx)
 	if err == nil {
-		err = f(inner)
+		if err = ctx.Err(); err == nil {
+			err = f(inner)
+		}
 		switch {
 		case err == nil:
 		case errors.Is(context.Cause(inner), store.ErrClosed):
@@ -137,20 +137,55 @@ func (s *Store) do(ctx context.Context, name, key string, f func(ctx context.Con
 		case errors.Is(err, errLeaseGone):
 			err = rendezvous.Errorf(rendezvous.CodeState, "the lease of the keys has run out: this process was stopped, or cut off, for longer than the ttl of %v", s.client.config.TTL)
 		case ctx.Err() != nil && !final(err):
-			err = fmt.Errorf("%w; %w", store.ContextError(ctx), unnumbered{err})
+			err = overdue(ctx, began, keys, err)
 		}
 		end()
 	}
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("store at etcd %s: %s%s: %w", s.client.config.where(), name, store.Names(key), err)
+	first := ""
+	if len(keys) > 0 {
+		first = keys[0]
+	}
+	return fmt.Errorf("store at etcd %s: %s%s: %w", s.client.config.where(), name, store.Names(first), err)
 }
 
-// unnumbered is an error that is only to be read.
-type unnumbered struct{ err error }
+// overdue is the error of an operation whose context has ended, after it had come to err.
+func overdue(ctx context.Context, began time.Time, keys []string, err error) error {
+	deadline, _ := ctx.Deadline()
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return ctx.Err()
+	}
+	text := fmt.Sprintf("wait timeout after %dms", deadline.Sub(began).Round(time.Millisecond).Milliseconds())
+	for i, key := range keys {
+		switch i {
+		case 0:
+			text += ", keys: "
+		case keysToName:
+			return timedOut{fmt.Sprintf("%s and %d more", text, len(keys)-i)}
+		default:
+			text += ", "
+		}
+		text += rendezvous.Printable(key)
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		text += "; " + err.Error()
+	}
+	return timedOut{text}
+}
 
-func (u unnumbered) Error() string { return u.err.Error() }
+// keysToName is how many keys an error names.
+const keysToName = 8
+
+// timedOut is store.ErrTimeout in the words of torch's stores.
+type timedOut struct{ text string }
+
+func (t timedOut) Error() string { return t.text }
+
+func (t timedOut) Is(target error) bool {
+	return target == store.ErrTimeout || target == context.DeadlineExceeded
+}
 
 // place is a key for notes. One operation uses it at a time.
 type place struct {

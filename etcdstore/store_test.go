@@ -190,6 +190,21 @@ func TestTimeoutsAndClose(t *testing.T) {
 	if !errors.Is(err, store.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"nothing"`) {
 		t.Fatal(err)
 	}
+	if !strings.Contains(err.Error(), "wait timeout after 50ms, keys: nothing") || strings.Contains(err.Error(), "context") {
+		t.Error(err)
+	}
+	many := make([]string, 20)
+	for i := range many {
+		many[i] = fmt.Sprint("/k\x1b", i)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.Wait(ctx, many); !strings.Contains(fmt.Sprint(err), "keys: ") || !strings.Contains(err.Error(), "and 12 more") || strings.Contains(err.Error(), "\x1b") {
+		t.Error(err)
+	}
+	if err := s.Set(ctx, "k", nil); !errors.Is(err, store.ErrTimeout) || strings.Contains(err.Error(), "context") {
+		t.Error(err)
+	}
 	canceled, cancel2 := context.WithCancel(context.Background())
 	done := make(chan error, 2)
 	go func() { done <- s.Wait(canceled, []string{"nothing"}) }()

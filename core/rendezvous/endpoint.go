@@ -18,9 +18,12 @@ import (
 // The host is returned without brackets. Where no port is given defaultPort is
 // returned; if that is negative, a missing port is an error.
 //
-// Errors are ErrInvalid and quote the endpoint.
+// Errors are ErrInvalid and quote the endpoint, unless it may hold a password.
 func ParseEndpoint(endpoint string, defaultPort int) (host string, port int, err error) {
 	text := strings.TrimSpace(endpoint)
+	if QuotableEndpoint(text) != text {
+		return "", 0, endpointError(QuotableEndpoint(text), "there is no user, and there are no options, in an endpoint of this kind")
+	}
 	if text == "" {
 		text = "localhost"
 	}
@@ -40,6 +43,19 @@ func ParseEndpoint(endpoint string, defaultPort int) (host string, port int, err
 		port = defaultPort
 	}
 	return host, port, nil
+}
+
+// QuotableEndpoint returns an endpoint for an error. Of one that may hold a password, in
+// whatever place, that is its scheme only.
+func QuotableEndpoint(endpoint string) string {
+	if !strings.ContainsAny(endpoint, "@?") {
+		return endpoint
+	}
+	scheme, _, ok := strings.Cut(endpoint, "://")
+	if !ok || strings.ContainsAny(scheme, "@?:/") {
+		return "..."
+	}
+	return scheme + "://..."
 }
 
 func endpointError(endpoint, what string) error {

@@ -43,8 +43,8 @@ const (
 //	token_file          file with the token that the control plane and its nodes share
 //
 // and those of an etcd, which join BackendOptions: protocol, ssl_cert,
-// ssl_cert_key, ca_cert (or cert, key, cacert), user, password, key_prefix (or
-// etcd_prefix), ttl.
+// ssl_cert_key, ca_cert (or cert, key, cacert), user, password, password_file,
+// key_prefix (or etcd_prefix), ttl.
 //
 // Times are decimal seconds ("0.5"). Without effect, but checked, are
 // heartbeat_timeout with its other spelling heartbeat, cas_backoff_max_seconds
@@ -135,9 +135,12 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"cacert":       backendOption("cacert"),
 	"user":         backendOption("user"),
 	"password":     backendOption("password"),
-	"key_prefix":   backendOption("key_prefix"),
-	"etcd_prefix":  backendOption("etcd_prefix"),
-	"ttl":          backendOption("ttl"),
+
+	"password_file": backendOption("password_file"),
+
+	"key_prefix":  backendOption("key_prefix"),
+	"etcd_prefix": backendOption("etcd_prefix"),
+	"ttl":         backendOption("ttl"),
 
 	"heartbeat_timeout":       ignoredTimeout,
 	"heartbeat":               ignoredTimeout,

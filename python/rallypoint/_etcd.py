@@ -35,8 +35,8 @@ def connect_etcd(
         prefix: in front of all keys; None is /rallypoint/store.
         timeout: how long to try, in seconds; becomes the store's own.
         options: protocol (http, https), ca_cert, ssl_cert, ssl_cert_key (files in PEM),
-            user, password, key_prefix, and ttl in seconds: with it the keys vanish so long
-            after the store was closed, else they stay. None: none.
+            user, password or password_file, key_prefix, and ttl in seconds: with it the keys
+            vanish so long after the store was closed, else they stay. None: none.
 
     Returns:
         The store.

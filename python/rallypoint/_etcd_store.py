@@ -23,8 +23,8 @@ class EtcdStore(TorchStore):
         prefix: in front of all keys; None is /rallypoint/store.
         timeout: how long to try; becomes the store's own.
         **options: protocol (http, https), ca_cert, ssl_cert, ssl_cert_key (files in PEM),
-            user, password, key_prefix, and ttl in seconds: with it the keys vanish so long
-            after the store was closed, else they stay.
+            user, password or password_file, key_prefix, and ttl in seconds: with it the keys
+            vanish so long after the store was closed, else they stay.
     """
 
     def __init__(
