@@ -105,7 +105,14 @@ func statusCode(err error) codes.Code {
 // in before: repeating the call may help.
 type passing struct{ error }
 
-func (p passing) Unwrap() error { return p.error }
+// Unwrap does not show an error of the rendezvous: its code says that it is final.
+func (p passing) Unwrap() error {
+	var own *rendezvous.Error
+	if errors.As(p.error, &own) {
+		return nil
+	}
+	return p.error
+}
 
 // refusedByEtcd reports whether err is what an etcd itself says of a request.
 func refusedByEtcd(err error) bool {
@@ -204,7 +211,8 @@ func remedy(err error, c *Config) string {
 
 // cutOff reports whether the other side ended the connection.
 func cutOff(err error) bool {
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		strings.Contains(err.Error(), syscall.ECONNRESET.Error()) || strings.Contains(err.Error(), syscall.EPIPE.Error())
 }
 
 // explain makes the one error of a call that has failed for good: what was done,
