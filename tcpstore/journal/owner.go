@@ -18,11 +18,15 @@ func checkDir(dir string) error {
 	case !info.IsDir():
 		return fmt.Errorf("data directory %s is no directory; give another --data-dir", dir)
 	}
-	if fault := foreign(info, dir); fault != "" {
-		return fmt.Errorf("data directory %s %s; give another --data-dir, such as one below it, which is made: %s",
+	fault := foreign(info, dir)
+	switch {
+	case fault == "":
+		return nil
+	case info.Mode().Perm()&0o022 != 0: // of a volume that is a group's, for instance
+		return fmt.Errorf("data directory %s %s; chmod go-w it, or give another --data-dir, such as one below it, which is made: %s",
 			dir, fault, filepath.Join(dir, "rallypoint"))
 	}
-	return nil
+	return fmt.Errorf("data directory %s %s; give another --data-dir", dir, fault)
 }
 
 // foreign says what makes a file or directory one that others rule over; "" is
