@@ -57,6 +57,7 @@ type Agent struct {
 	stuck      *stuckCheck
 	timers     string // path of the watchdog's FIFO; "" if it is off
 	oom        oomCounter
+	reachAfter time.Duration // see watchStore
 
 	last     *attempt  // nil before the first
 	err      error     // of the run, once it has ended
@@ -83,7 +84,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.stdio()
-	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/"),
+	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/"), reachAfter: reachAfter,
 		board: newBoard(&spec), pulse: make(chan struct{}), resized: make(chan struct{}, 1), stuck: newStuckCheck(stuckTimeout(spec.Environ)), timers: timerFile(spec.Environ)}, nil
 }
 

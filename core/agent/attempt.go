@@ -214,6 +214,7 @@ func (a *Agent) supervise(t *attempt) verdict {
 		defer ticker.Stop()
 		look = ticker.C
 	}
+	defer a.watchStore()()
 	var patience <-chan time.Time // with a worker that the watchdog sent a signal
 	for {
 		if a.rdzv.NodesWaiting() > 0 {

@@ -68,6 +68,8 @@ class FunctionJob:
     def _write(self) -> None:
         preparation = spawn.get_preparation_data("rallypoint worker")
         preparation.pop("authkey", None)  # a secret that the workers have no use for
+        if not os.path.isfile(preparation.get("init_main_from_path", __file__)):
+            del preparation["init_main_from_path"]  # such as "<stdin>"
         if not preparation.keys() & {"init_main_from_path", "init_main_from_name"}:
             self._refuse_main()
         with open(os.path.join(self.folder, JOB_FILE), "xb") as file:
@@ -84,8 +86,10 @@ class FunctionJob:
     def _refuse_main(self) -> None:
         if getattr(self._function, "__module__", None) == "__main__":
             raise InvalidError(
-                f"the entry point {self._function!r} is defined in a program that is no file, "
-                "which workers cannot import: put it into a module",
+                f"the entry point {self._function!r} is defined in a notebook or another "
+                "program that is no file, which workers cannot import: put it into a module, or "
+                "fork workers by torch's own torch.distributed.launcher.api.elastic_launch, with "
+                'rdzv_backend="rallypoint" and start_method="fork" in its LaunchConfig',
                 Code.INVALID,
             )
 

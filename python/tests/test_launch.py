@@ -288,6 +288,38 @@ def test_function_of_the_main_program(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "['0', '1']\n"), done.stderr
 
 
+NOTEBOOK = """
+    import os
+    from {package} import LaunchConfig, elastic_launch
+
+    def double(number):
+        return 2 * number + int(os.environ["RANK"])
+
+    config = LaunchConfig(
+        1, 1, 2, run_id="notebook", max_restarts=0, rdzv_backend="rallypoint",
+        rdzv_endpoint="127.0.0.1:{port}", start_method="fork",
+    )
+    print(elastic_launch(config, double)(20))
+"""
+
+
+@pytest.mark.parametrize("package", ["rallypoint", "torch.distributed.launcher.api"])
+def test_function_of_a_notebook(package: str) -> None:
+    """Its module is no file: it is refused with the way that works, which is tried, too."""
+    if package != "rallypoint":
+        pytest.importorskip("torch")
+    code = textwrap.dedent(NOTEBOOK.format(package=package, port=free_port()))
+    done = subprocess.run(
+        [PYTHON, "-"], input=code, capture_output=True, text=True, timeout=110, check=False
+    )
+    if package == "rallypoint":
+        assert done.returncode == 1
+        assert "torch.distributed.launcher.api.elastic_launch" in done.stderr
+        assert 'start_method="fork"' in done.stderr
+    else:
+        assert done.stdout == "{0: 40, 1: 41}\n", done.stderr
+
+
 def test_main_program_without_guard(tmp_path: Path, python_without_torch: str) -> None:
     done = run_script(
         tmp_path,
