@@ -178,7 +178,7 @@ func (m *Machine) disowned() bool { return m.stored && m.overtaken != "" }
 
 // overtake makes the members of the round regroup although none of them is lost.
 func (m *Machine) overtake(why string) {
-	if m.overtaken == "" {
+	if m.overtaken == "" && len(m.seats) > 0 {
 		m.overtaken = why
 		m.change("round %d is over: %s", m.round, why)
 	}
