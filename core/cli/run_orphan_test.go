@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,14 +19,8 @@ func TestSpareOfADeadHost(t *testing.T) {
 	th.hearRound(1)
 	spare := th.run(tellPlace, options...)
 	eventually(t, func() bool {
-		answer, err := http.Get("http://" + strings.TrimPrefix(options[1], "--rdzv-endpoint=") + "/metrics")
-		if err != nil {
-			return false
-		}
-		defer answer.Body.Close()
-		text, _ := io.ReadAll(answer.Body)
-		told := `rallypoint_sent_frames_total{kind="progress"} `
-		return strings.Contains(string(text), `rallypoint_nodes{state="spare"} 1`) && strings.Contains(string(text), told) && !strings.Contains(string(text), told+"0\n")
+		text, told := metrics(options), `rallypoint_sent_frames_total{kind="progress"} `
+		return strings.Contains(text, `rallypoint_nodes{state="spare"} 1`) && strings.Contains(text, told) && !strings.Contains(text, told+"0\n")
 	})
 	if err := host.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -36,4 +31,58 @@ func TestSpareOfADeadHost(t *testing.T) {
 		t.Errorf("people are told %s", text)
 	}
 	th.finish()
+}
+
+// TestHostThatLeftIsKilled tells the agent that hosts the control plane to end, whereupon
+// the others regroup without it, and kills it while one of these waits in its exit barrier:
+// that ends after a lease, as if the host were still a member.
+func TestHostThatLeftIsKilled(t *testing.T) {
+	t.Parallel()
+	th := newTheatre(t)
+	options := elastic(t, "2:3")
+	script := strings.Replace(tellPlace, "-e finish", "-e finish$GROUP_RANK", 1)
+	host := th.run(script, options...)
+	eventually(t, func() bool { return metrics(options) != "" })
+	others := []*player{th.run(script, options...), th.run(script, options...)}
+	th.hearRound(3)
+	if err := host.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	th.hearRound(2)
+	if err := os.WriteFile(th.dir+"/finish1", nil, 0o600); err != nil { // rank 0 has the round store
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return strings.Contains(metrics(options), `rallypoint_nodes{state="finished"} 1`) })
+	if err := host.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	host.expect(t, -int(syscall.SIGKILL))
+	ended := make(chan *player)
+	for _, p := range others {
+		go func() {
+			p.end()
+			ended <- p
+		}()
+	}
+	first := <-ended
+	if text := first.stderr.String(); first.ProcessState.ExitCode() != 0 || !strings.Contains(text, "the exit barrier ends without the other nodes") {
+		t.Errorf("exit code %d: %s", first.ProcessState.ExitCode(), text)
+	}
+	for _, p := range others {
+		if p != first {
+			_ = p.Process.Kill()
+		}
+	}
+	<-ended
+}
+
+// metrics are those of the job's control plane; "" if it does not answer.
+func metrics(options []string) string {
+	answer, err := http.Get("http://" + strings.TrimPrefix(options[1], "--rdzv-endpoint=") + "/metrics")
+	if err != nil {
+		return ""
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(answer.Body)
+	return string(text)
 }
