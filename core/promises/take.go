@@ -201,9 +201,10 @@ func (j *Judge) reclaim(s *session, c r.Claim) {
 	switch {
 	case j.ended():
 	case j.news(c):
-		if j.stored {
+		if j.stored || c.Generation == j.generation {
 			j.wentBack()
-		} else if t := j.seatOf(s); t != nil && t.live() {
+		}
+		if t := j.seatOf(s); !j.stored && t != nil && t.live() {
 			t.state = lost
 		}
 		j.raise(c.Round)

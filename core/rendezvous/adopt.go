@@ -124,9 +124,11 @@ func (m *Machine) reclaim(n *node, c Claim) {
 // the others is no better, and all regroup; otherwise this node is lost to the round.
 func (m *Machine) contradict(n *node, c Claim) {
 	cause := fmt.Sprintf("it was in round %d, of which this control plane knows nothing", c.Round)
-	if m.stored {
+	stored := m.stored
+	if stored || c.Generation == m.generation {
 		m.renewGeneration(n, c)
-	} else if s := m.seatOf(n); s != nil && s.live() {
+	}
+	if s := m.seatOf(n); !stored && s != nil && s.live() {
 		m.setSeat(s, seatLost, "lost: "+cause)
 		m.change("node %s lost: %s", n.name(), cause)
 		m.assistRanks()

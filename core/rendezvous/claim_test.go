@@ -255,6 +255,31 @@ func TestANodeThatWasElsewhereIsLost(t *testing.T) {
 	}
 }
 
+// TestWhoKnowsOfTheLostStateComesLate has a round completed after the copy was restored,
+// before anybody shows that numbers may be used twice: the next ones are not.
+func TestWhoKnowsOfTheLostStateComesLate(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(1, 2)
+	n := r.group(p, "a", "b")
+	r.goBack(r.m.Snapshot())
+	r.again(n[0], p)
+	r.again(n[1], p)
+	r.join(n[0])
+	r.join(n[1])
+	r.wantRound(n...)
+	n[0].claim.Round = 5 // of the state that was lost
+	r.apply(Disconnect{n[0].session})
+	r.again(n[0], p)
+	if n[0].notice.Waiting == 0 || !strings.Contains(n[1].notice.Reason, "was in round 5") {
+		t.Fatalf("told %+v, %+v", n[0].notice, n[1].notice)
+	}
+	r.join(n[0])
+	r.join(n[1])
+	if o := r.wantRound(n...); o.Round != 6 || o.Generation != "drawn at the start" {
+		t.Errorf("the next round is %+v", o)
+	}
+}
+
 // TestAFinishThatWasLostWithTheState brings the end of a node's workers back.
 func TestAFinishThatWasLostWithTheState(t *testing.T) {
 	r := newRig(t, -1)
