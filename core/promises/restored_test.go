@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // restore goes on from the state that the machine had after an event: as a server records
@@ -47,7 +48,7 @@ func wentBack(t *testing.T) *script {
 	return s
 }
 
-func history(t *testing.T, records []Record) *bytes.Reader {
+func history(t *testing.T, records []trace.Record) *bytes.Reader {
 	t.Helper()
 	var lines []byte
 	for _, rec := range records {
@@ -98,15 +99,15 @@ func TestHistoryOfARestoredCopy(t *testing.T) {
 func TestWrongHistoriesOfARestoredCopy(t *testing.T) {
 	for _, m := range []struct {
 		name, says string
-		change     func(records []Record)
+		change     func(records []trace.Record)
 	}{
-		{"it uses a number again", "promise 1,", func(records []Record) {
+		{"it uses a number again", "promise 1,", func(records []trace.Record) {
 			records[len(records)-1].Effects = outcome(func(_ r.SessionID, o *r.Outcome) { o.Generation, o.Round = "g", 2 })(records[len(records)-1].Effects)
 		}},
-		{"it keeps the generation", "promise 1,", func(records []Record) {
+		{"it keeps the generation", "promise 1,", func(records []trace.Record) {
 			records[len(records)-1].Effects = outcome(func(_ r.SessionID, o *r.Outcome) { o.Generation = "g" })(records[len(records)-1].Effects)
 		}},
-		{"nobody is told", "promise 7", func(records []Record) {
+		{"nobody is told", "promise 7", func(records []trace.Record) {
 			records[len(records)-4].Effects = each(func(e r.Welcome) r.Effect { e.Notice = r.Notice{}; return e })(records[len(records)-4].Effects)
 		}},
 	} {
@@ -120,7 +121,7 @@ func TestWrongHistoriesOfARestoredCopy(t *testing.T) {
 
 // TestAStrangersClaimIsJudged lets a claim change a round that is under way.
 func TestAStrangersClaimIsJudged(t *testing.T) {
-	made := func() []Record {
+	made := func() []trace.Record {
 		p := policy(2, 3)
 		s := newScript(t, p)
 		s.hello(p, "1", "2")
