@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -93,7 +94,8 @@ func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) 
 		c.notes = append(c.notes, "the backend "+o.backend+" is answered by rallypoint, in etcd's v3 API: all nodes of the job must be started by rallypoint")
 		return meetHosted, nil
 	}
-	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, etcd, static and c10d", o.backend)
+	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, etcd, static and c10d. "+
+		"A backend that is registered with torch needs torch's agent: torchrun --rdzv-backend=%s (docs/deviations.md)", o.backend, o.backend)
 }
 
 func (c *runConfig) meetAlone(o *runOptions) error {
@@ -123,6 +125,11 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 	if p.Endpoint == "" && (!o.given["rdzv-backend"] || o.given["master-addr"] || o.given["master-port"]) {
 		p.Endpoint = net.JoinHostPort(trimBrackets(o.masterAddr), strconv.Itoa(o.port()))
 	}
+	name := o.backend
+	if strings.EqualFold(conf["store_type"], "file") && (name == "rallypoint" || name == "c10d" || !o.given["rdzv-backend"]) { // c10d's way to say so
+		name, conf = backend.NameFile, maps.Clone(conf)
+		delete(conf, "store_type")
+	}
 	warnings, err := p.SetOptions(conf)
 	if err != nil {
 		return usagef("argument --rdzv-conf: %v", err)
@@ -132,8 +139,8 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 	}
 	c.warnings = append(c.warnings, warnings...)
 	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
-	if o.given["rdzv-backend"] {
-		if p.Endpoint, err = backend.Named(o.backend, p.Endpoint); err != nil {
+	if o.given["rdzv-backend"] || name != o.backend {
+		if p.Endpoint, err = backend.Named(name, p.Endpoint); err != nil {
 			return usagef("argument --rdzv-endpoint: %v", err)
 		}
 	}

@@ -9,6 +9,8 @@ is used, and torch only where it is installed.
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
         GracefulExitError,
         InvalidError,
         LibraryError,
+        MissingKeyError,
         RallypointError,
         StartError,
         StateError,
@@ -63,6 +66,7 @@ __all__ = [
     "LibraryError",
     "LogsSpecs",
     "Member",
+    "MissingKeyError",
     "Outcome",
     "PrefixStore",
     "ProcessFailure",
@@ -82,6 +86,9 @@ __all__ = [
     "launch_agent",
     "record",
 ]
+
+# Names that importing torch gives; without it `import *` and help() leave them out.
+_OF_TORCH = ("DynamicRendezvousHandler", "EtcdStore")
 
 _MODULES = {
     "ChildFailedError": "_failure",
@@ -112,8 +119,18 @@ _MODULES = {
 }
 
 
+def _torch_installed() -> bool:
+    if "torch" in sys.modules:
+        return sys.modules["torch"] is not None
+    return PathFinder.find_spec("torch") is not None
+
+
+if not _torch_installed():
+    __all__ = [name for name in __all__ if name not in _OF_TORCH]
+
+
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES and name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: Any
     if name == "__version__":
@@ -123,7 +140,14 @@ def __getattr__(name: str) -> Any:
     else:
         from importlib import import_module
 
-        value = getattr(import_module(f".{_MODULES.get(name, '_errors')}", __name__), name)
+        try:
+            value = getattr(import_module(f".{_MODULES.get(name, '_errors')}", __name__), name)
+        except ModuleNotFoundError as e:
+            if name not in _OF_TORCH:
+                raise
+            raise ImportError(
+                f"rallypoint.{name} needs torch, which cannot be imported: {e}"
+            ) from e
     globals()[name] = value
     return value
 
