@@ -126,7 +126,8 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 		p.Endpoint = net.JoinHostPort(trimBrackets(o.masterAddr), strconv.Itoa(o.port()))
 	}
 	name := o.backend
-	if strings.EqualFold(conf["store_type"], "file") && (name == "rallypoint" || name == "c10d" || !o.given["rdzv-backend"]) { // c10d's way to say so
+	if strings.EqualFold(conf["store_type"], "file") && (strings.HasPrefix(p.Endpoint, "/") || strings.HasPrefix(p.Endpoint, "file://")) &&
+		(name == "rallypoint" || name == "c10d" || !o.given["rdzv-backend"]) { // c10d's way to say so
 		name, conf = backend.NameFile, maps.Clone(conf)
 		delete(conf, "store_type")
 	}

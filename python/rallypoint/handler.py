@@ -395,8 +395,8 @@ class DynamicRendezvousHandler(RallypointHandler):
         Args:
             run_id: name of the run.
             store: the torch.distributed.Store, or Store of this package, that next_rendezvous()
-                returns, under a prefix for each round. It outlives no loss that it does not
-                outlive by itself. None: the agents' keys live in the backend, too.
+                returns, under a prefix for each round; its server has to outlive the run. None: the
+                agents' keys live in the backend, too.
             backend: a RendezvousBackend, rallypoint's or torch's (its C10dRendezvousBackend and
                 others work unchanged); all nodes of a run must use rallypoint.
             min_nodes: fewest nodes of a round.

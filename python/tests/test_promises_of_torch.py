@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -298,20 +299,45 @@ def test_host_with_a_port(host: str) -> None:
 
 
 def test_kinds_of_errors(server: rallypoint.StoreServer) -> None:
-    with pytest.raises(ConnectionError):
+    with pytest.raises(ConnectionError) as taken:
         rallypoint.StoreServer("127.0.0.1", server.port)
-    with pytest.raises(TimeoutError):
+    address = f"127.0.0.1:{server.port}"
+    assert str(taken.value) == f"tcpstore: listen on {address}: address already in use"
+    with pytest.raises(TimeoutError) as late:
         rallypoint.connect_store("127.0.0.1", 1, 0.05)
-    made = create_handler(
-        RendezvousParameters("rallypoint", "127.0.0.1:0", "job", 1, 1, join_timeout=1)
-    )
-    made._member.close()
+    assert "connection refused" in str(late.value) and "dial" not in str(late.value)
+    assert str(late.value).count("127.0.0.1:1") == 1
+    options = {"is_host": 0, "join_timeout": 0.2}
+    with rallypoint.Member("job", "127.0.0.1:1", options=options) as member:
+        with pytest.raises(ConnectionError) as away:
+            member.next()
+        assert "connection refused" in str(away.value) and "dial" not in str(away.value)
+        member.shutdown(rallypoint.Ending.LEAVE)
+
+
+def test_errors_of_torch_s_kinds() -> None:
+    """torch's classes and Python's at once; the layouts of the classes allow it."""
+    from rallypoint import Code, _errors, _torch
+
+    for code, kind in ((Code.TIMEOUT, TimeoutError), (Code.CONNECTION, ConnectionError)):
+        error = _errors.make_error(code, "why", True)
+        for made in (error, _torch.store_error(error), _torch.rendezvous_error(error)):
+            assert isinstance(made, kind) and isinstance(made, OSError)
+            again = pickle.loads(pickle.dumps(made))
+            assert (type(again), str(again), again.code, again.retryable) == (
+                type(made),
+                "why",
+                code,
+                True,
+            )
+            assert made.args == ("why",) and made.errno is None  # type: ignore[attr-defined]
+    missing = _torch.store_error(rallypoint.MissingKeyError("why", Code.TIMEOUT, True))
+    assert isinstance(missing, (KeyError,)) and isinstance(missing, dist.DistStoreError)
+    assert str(missing) == "why" and str(pickle.loads(pickle.dumps(missing))) == "why"
 
 
 def test_etcd_store_of_a_client(etcd: rallypoint.EtcdServer) -> None:
     """EtcdStore(client, prefix), as torch's: with ours, and what python-etcd's looks like."""
-    import pickle
-
     from rallypoint import EtcdStore
 
     class Client:
