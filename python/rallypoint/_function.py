@@ -75,7 +75,8 @@ class FunctionJob:
             raise InvalidError(
                 f"the entry point {self._function!r} or its arguments cannot be pickled: {e}; "
                 "a function must be defined at the top level of a module, and what "
-                'multiprocessing shares be made by multiprocessing.get_context("spawn")',
+                'multiprocessing shares be made by multiprocessing.get_context("spawn") '
+                "(docs/deviations.md)",
                 Code.INVALID,
             ) from e
 

@@ -225,7 +225,9 @@ class elastic_launch:
 
         Args:
             *args: of the function, or further arguments of the command. ${local_rank} in
-                texts is replaced.
+                texts is replaced. What multiprocessing.get_context("spawn") makes (queues, locks,
+                values, arrays, events, pipes), managers' proxies and torch's tensors are shared
+                with the workers, also with those of a restart.
 
         Returns:
             What the function returned in each worker of this node, by global rank; None
