@@ -12,6 +12,7 @@ import io
 import os
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import context, reduction, resource_tracker
@@ -60,6 +61,18 @@ class _Parcel:
             os.close(self.descriptors.pop())
 
 
+class _Pickler(reduction.ForkingPickler):
+    """multiprocessing's pickler, which refuses locks that only a fork hands on. Python before 3.11
+    passes their addresses, at which another process has something else."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        synchronize: Any = sys.modules.get("multiprocessing.synchronize")
+        lock = synchronize is not None and isinstance(thing, synchronize.SemLock)
+        if lock and thing._semlock.name is None:
+            raise RuntimeError(f"{thing!r} is of the fork context, and only a fork hands it on")
+        return NotImplemented
+
+
 def _pack(objects: tuple[object, ...]) -> _Parcel:
     parcel = _Parcel()
     spawning: Any = context  # which knows Popen classes only
@@ -70,7 +83,7 @@ def _pack(objects: tuple[object, ...]) -> _Parcel:
         tracker: Any = resource_tracker.getfd()
         parcel.duplicate_for_child(tracker)
         for thing in objects:
-            reduction.dump(thing, parcel.data)
+            _Pickler(parcel.data).dump(thing)
     except BaseException:
         parcel.close()
         raise

@@ -150,9 +150,12 @@ class Wrapped:
 
 
 def test_fork_context_is_refused() -> None:
-    lock = multiprocessing.get_context("fork").Lock()
-    with pytest.raises(rallypoint.InvalidError, match=r'get_context\("spawn"\)'):
-        elastic_launch(alone(), jobs.arguments)(lock)
+    fork = multiprocessing.get_context("fork")
+    for thing in (fork.Lock(), fork.Queue(), fork.Event(), fork.Value("i", 1)):
+        with pytest.raises(
+            rallypoint.InvalidError, match=r'fork context.*get_context\("spawn"\).*deviations'
+        ):
+            elastic_launch(alone(), jobs.arguments)(thing)
 
 
 def test_no_longer_picklable() -> None:
