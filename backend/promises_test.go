@@ -19,6 +19,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
+	"rallypoint/core/trace"
 	"rallypoint/etcdstore"
 	"rallypoint/etcdstore/etcdtest"
 	"rallypoint/filestore"
@@ -91,7 +92,7 @@ func judge(t *testing.T, f sharedlog.Follower) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
-		done <- sharedlog.Follow(ctx, f, 50*time.Millisecond, func(rec promises.Record) {
+		done <- sharedlog.Follow(ctx, f, 50*time.Millisecond, func(rec trace.Record) {
 			rec.Seconds = rec.At.Sub(began).Seconds()
 			audit.Add(rec)
 		}, slog.New(slog.DiscardHandler))

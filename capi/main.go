@@ -7,7 +7,7 @@
 // Go function of the same name with the prefix rpgo_. exports.map keeps everything
 // but rp_* out of the library's symbol table.
 //
-//	go build -buildmode=c-shared -ldflags "-extldflags -Wl,--version-script=$PWD/capi/exports.map" ./capi
+//	go build -buildmode=c-shared -tags grpcnotrace -ldflags "-extldflags -Wl,--version-script=$PWD/capi/exports.map" ./capi
 package main
 
 // #cgo CFLAGS: -I${SRCDIR}/../include -std=c11 -D_GNU_SOURCE -fvisibility=hidden -Wall -Wextra

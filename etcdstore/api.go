@@ -1,70 +1,36 @@
 package etcdstore
 
-// The messages of etcd's v3 API (etcdserverpb) that are used here, with the field
-// numbers of its rpc.proto and kv.proto.
+import (
+	"math"
 
-// The methods.
-const (
-	methodRange        = "/etcdserverpb.KV/Range"
-	methodTxn          = "/etcdserverpb.KV/Txn"
-	methodWatch        = "/etcdserverpb.Watch/Watch"
-	methodGrant        = "/etcdserverpb.Lease/LeaseGrant"
-	methodRevoke       = "/etcdserverpb.Lease/LeaseRevoke"
-	methodKeepAlive    = "/etcdserverpb.Lease/LeaseKeepAlive"
-	methodAuthenticate = "/etcdserverpb.Auth/Authenticate"
-	methodStatus       = "/etcdserverpb.Maintenance/Status"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// keyValue is a key at one revision (mvccpb.KeyValue).
+// keyValue is a key at one revision; the zero keyValue is one that is not there.
 type keyValue struct {
 	key      string
 	value    []byte
 	created  int64 // revision of its creation
 	modified int64 // revision of its last change
-	lease    int64
 }
 
-func decodeKeyValue(m []byte) (kv keyValue, err error) {
-	err = decode(m, func(f field) error {
-		switch f.id {
-		case 1:
-			kv.key = string(f.bytes)
-		case 2:
-			kv.created = f.number
-		case 3:
-			kv.modified = f.number
-		case 5:
-			kv.value = append([]byte{}, f.bytes...)
-		case 6:
-			kv.lease = f.number
-		}
-		return nil
-	})
-	return kv, err
+func keyValueOf(kv *mvccpb.KeyValue) keyValue {
+	return keyValue{key: string(kv.GetKey()), value: kv.GetValue(), created: kv.GetCreateRevision(), modified: kv.GetModRevision()}
 }
 
-// decodeRevision reads the revision out of a ResponseHeader.
-func decodeRevision(m []byte) (revision int64, err error) {
-	err = decode(m, func(f field) error {
-		if f.id == 3 {
-			revision = f.number
-		}
-		return nil
-	})
-	return revision, err
+func keyValuesOf(list []*mvccpb.KeyValue) []keyValue {
+	kvs := make([]keyValue, len(list))
+	for i, kv := range list {
+		kvs[i] = keyValueOf(kv)
+	}
+	return kvs
 }
 
 // prefixEnd returns the end of the range of all keys that begin with prefix.
-func prefixEnd(prefix string) string {
-	end := []byte(prefix)
-	for i := len(end) - 1; i >= 0; i-- {
-		if end[i] < 0xff {
-			end[i]++
-			return string(end[:i+1])
-		}
-	}
-	return "\x00" // all keys from prefix on
-}
+func prefixEnd(prefix string) string { return clientv3.GetPrefixRangeEnd(prefix) }
 
 // rangeRequest asks for one key, or for all from key to end.
 type rangeRequest struct {
@@ -75,11 +41,6 @@ type rangeRequest struct {
 	countOnly bool
 }
 
-func (r rangeRequest) encode() message {
-	return message(nil).text(1, r.key).text(2, r.end).number(3, r.limit).number(4, r.revision).
-		flag(8, r.keysOnly).flag(9, r.countOnly)
-}
-
 type rangeResponse struct {
 	revision int64
 	kvs      []keyValue
@@ -87,85 +48,58 @@ type rangeResponse struct {
 	count    int64
 }
 
-func decodeRangeResponse(m []byte) (r rangeResponse, err error) {
-	err = decode(m, func(f field) (err error) {
-		switch f.id {
-		case 1:
-			r.revision, err = decodeRevision(f.bytes)
-		case 2:
-			var kv keyValue
-			kv, err = decodeKeyValue(f.bytes)
-			r.kvs = append(r.kvs, kv)
-		case 3:
-			r.more = f.number != 0
-		case 4:
-			r.count = f.number
-		}
-		return err
-	})
-	return r, err
+// An op is one request inside a transaction.
+type op = clientv3.Op
+
+func getOp(key string) op { return clientv3.OpGet(key) }
+
+func rangeOp(r rangeRequest) op {
+	options := []clientv3.OpOption{clientv3.WithLimit(r.limit), clientv3.WithRev(r.revision)}
+	if r.end != "" {
+		options = append(options, clientv3.WithRange(r.end))
+	}
+	if r.keysOnly {
+		options = append(options, clientv3.WithKeysOnly())
+	}
+	if r.countOnly {
+		options = append(options, clientv3.WithCountOnly())
+	}
+	return clientv3.OpGet(r.key, options...)
 }
-
-// An op is one request inside a transaction (RequestOp).
-type op message
-
-func getOp(key string) op {
-	return op(message(nil).message(1, rangeRequest{key: key}.encode()))
-}
-
-func rangeOp(r rangeRequest) op { return op(message(nil).message(1, r.encode())) }
 
 func putOp(key string, value []byte, lease int64) op {
-	return op(message(nil).message(2, message(nil).text(1, key).bytes(2, value).number(3, lease)))
+	return clientv3.OpPut(key, string(value), clientv3.WithLease(clientv3.LeaseID(lease)))
 }
 
 func deleteOp(key, end string) op {
-	return op(message(nil).message(3, message(nil).text(1, key).text(2, end)))
+	if end == "" {
+		return clientv3.OpDelete(key)
+	}
+	return clientv3.OpDelete(key, clientv3.WithRange(end))
 }
 
-// A condition of a transaction (Compare).
-type condition message
-
-// The targets of conditions.
-const (
-	targetCreated  = 1
-	targetModified = 2
-	targetValue    = 3
-)
-
-// compareLess is what a condition asks for, besides equality, which is 0.
-const compareLess = 2
+// A condition of a transaction.
+type condition = clientv3.Cmp
 
 // unchanged holds if key was last modified at revision; revision 0 is a missing key.
 func unchanged(key string, revision int64) condition {
-	m := message(nil).number(2, targetModified).text(3, key)
-	return condition(oneofNumber(m, 6, revision))
+	return clientv3.Compare(clientv3.ModRevision(key), "=", revision)
 }
 
 // absent holds if no key from key to end exists.
 func absent(key, end string) condition {
-	m := message(nil).number(2, targetCreated).text(3, key)
-	return condition(oneofNumber(m, 5, 0).text(64, end))
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0).WithRange(end)
 }
 
 // createdAt holds if key exists and was created at that revision.
 func createdAt(key string, revision int64) condition {
-	m := message(nil).number(2, targetCreated).text(3, key)
-	return condition(oneofNumber(m, 5, revision))
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", revision)
 }
 
 // below holds if key exists with a value that comes before the given one, byte by
 // byte.
 func below(key string, value []byte) condition {
-	return condition(message(nil).number(1, compareLess).number(2, targetValue).text(3, key).message(7, value))
-}
-
-// oneofNumber adds a number that is there even if it is 0.
-func oneofNumber(m message, field int, v int64) message {
-	if v != 0 {
-		return m.number(field, v)
-	}
-	return append(m, byte(field<<3|wireVarint), 0)
+	return clientv3.Compare(clientv3.Value(key), "<", string(value))
 }
 
 // txnRequest is a transaction: either branch, depending on all conditions.
@@ -175,31 +109,16 @@ type txnRequest struct {
 	failure    []op
 }
 
-func (t txnRequest) encode() message {
-	var m message
-	for _, c := range t.conditions {
-		m = m.message(1, c)
-	}
-	for _, o := range t.success {
-		m = m.message(2, o)
-	}
-	for _, o := range t.failure {
-		m = m.message(3, o)
-	}
-	return m
-}
-
 type txnResponse struct {
 	revision  int64
 	succeeded bool
 	results   []opResult // of the branch that was taken
 }
 
-// opResult is what one op of a transaction came to.
+// opResult is what one read of a transaction came to.
 type opResult struct {
-	kvs     []keyValue
-	count   int64
-	deleted int64
+	kvs   []keyValue
+	count int64
 }
 
 // first returns the first key found; ok is false if there is none.
@@ -218,41 +137,13 @@ func (t txnResponse) result(i int) opResult {
 	return t.results[i]
 }
 
-func decodeTxnResponse(m []byte) (t txnResponse, err error) {
-	err = decode(m, func(f field) (err error) {
-		switch f.id {
-		case 1:
-			t.revision, err = decodeRevision(f.bytes)
-		case 2:
-			t.succeeded = f.number != 0
-		case 3:
-			var r opResult
-			r, err = decodeOpResult(f.bytes)
-			t.results = append(t.results, r)
-		}
-		return err
-	})
-	return t, err
-}
-
-func decodeOpResult(m []byte) (r opResult, err error) {
-	err = decode(m, func(f field) error {
-		switch f.id {
-		case 1:
-			found, err := decodeRangeResponse(f.bytes)
-			r.kvs, r.count = found.kvs, found.count
-			return err
-		case 3:
-			return decode(f.bytes, func(f field) error {
-				if f.id == 2 {
-					r.deleted = f.number
-				}
-				return nil
-			})
-		}
-		return nil
-	})
-	return r, err
+func txnResponseOf(r *clientv3.TxnResponse) txnResponse {
+	t := txnResponse{revision: r.Header.GetRevision(), succeeded: r.Succeeded}
+	for _, one := range r.Responses {
+		found := one.GetResponseRange()
+		t.results = append(t.results, opResult{kvs: keyValuesOf(found.GetKvs()), count: found.GetCount()})
+	}
+	return t
 }
 
 // watchRequest asks for all changes of keys from key to end, or of one key, from
@@ -262,19 +153,9 @@ type watchRequest struct {
 	revision int64
 }
 
-func (w watchRequest) encode() message {
-	create := message(nil).text(1, w.key).text(2, w.end).number(3, w.revision)
-	return message(nil).message(1, create)
-}
-
-// watchResponse is some changes, or the end of a watch.
-type watchResponse struct {
-	revision  int64
-	created   bool
-	canceled  bool
-	compacted int64 // not 0: what was asked for is gone up to this revision
-	reason    string
-	events    []event
+func (w watchRequest) encode() *pb.WatchRequest {
+	create := &pb.WatchCreateRequest{Key: []byte(w.key), RangeEnd: []byte(w.end), StartRevision: w.revision}
+	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}}
 }
 
 // event is one change of a key.
@@ -283,106 +164,61 @@ type event struct {
 	kv      keyValue // of a deletion only key and modified
 }
 
-func decodeWatchResponse(m []byte) (w watchResponse, err error) {
-	err = decode(m, func(f field) (err error) {
-		switch f.id {
-		case 1:
-			w.revision, err = decodeRevision(f.bytes)
-		case 3:
-			w.created = f.number != 0
-		case 4:
-			w.canceled = f.number != 0
-		case 5:
-			w.compacted = f.number
-		case 6:
-			w.reason = string(f.bytes)
-		case 11:
-			var e event
-			e, err = decodeEvent(f.bytes)
-			w.events = append(w.events, e)
+// The values that a run keeps are protocol buffers, written field by field: as proto3
+// has it, the zero value of a field is left out.
+
+func appendNumber(b []byte, field protowire.Number, v int64) []byte {
+	if v == 0 {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), uint64(v))
+}
+
+func appendBytes(b []byte, field protowire.Number, v []byte) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), v)
+}
+
+// field is one field of a value: number or bytes, by the field's definition. bytes is a
+// view of the value.
+type field struct {
+	id     protowire.Number
+	number int64
+	bytes  []byte
+}
+
+// fields calls f with each field of a value in order; those of other kinds are skipped.
+func fields(b []byte, f func(field)) error {
+	for len(b) > 0 {
+		id, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return errForeign
 		}
-		return err
-	})
-	return w, err
-}
-
-func decodeEvent(m []byte) (e event, err error) {
-	err = decode(m, func(f field) (err error) {
-		switch f.id {
-		case 1:
-			e.deleted = f.number != 0
-		case 2:
-			e.kv, err = decodeKeyValue(f.bytes)
+		b = b[n:]
+		v := field{id: id}
+		switch kind {
+		case protowire.VarintType:
+			var number uint64
+			number, n = protowire.ConsumeVarint(b)
+			v.number = int64(number)
+		case protowire.BytesType:
+			v.bytes, n = protowire.ConsumeBytes(b)
+		default:
+			n = protowire.ConsumeFieldValue(id, kind, b)
+			id = 0
 		}
-		return err
-	})
-	return e, err
-}
-
-// grantRequest asks for a lease of so many seconds under the given number.
-func grantRequest(ttl, id int64) message { return message(nil).number(1, ttl).number(2, id) }
-
-// leaseRequest revokes a lease, or keeps it alive.
-func leaseRequest(id int64) message { return message(nil).number(1, id) }
-
-type leaseResponse struct {
-	id, ttl int64
-	problem string
-}
-
-// decodeLeaseResponse reads a LeaseGrantResponse or a LeaseKeepAliveResponse.
-func decodeLeaseResponse(m []byte) (l leaseResponse, err error) {
-	err = decode(m, func(f field) error {
-		switch f.id {
-		case 2:
-			l.id = f.number
-		case 3:
-			l.ttl = f.number
-		case 4:
-			l.problem = string(f.bytes)
+		if n < 0 {
+			return errForeign
 		}
-		return nil
-	})
-	return l, err
-}
-
-func authenticateRequest(user, password string) message {
-	return message(nil).text(1, user).text(2, password)
-}
-
-func decodeToken(m []byte) (token string, err error) {
-	err = decode(m, func(f field) error {
-		if f.id == 2 {
-			token = string(f.bytes)
+		b = b[n:]
+		if id != 0 {
+			f(v)
 		}
-		return nil
-	})
-	return token, err
+	}
+	return nil
 }
 
-// status is a StatusResponse.
-type status struct {
-	version string
-	member  uint64
-	leader  uint64
-}
-
-func decodeStatus(m []byte) (s status, err error) {
-	err = decode(m, func(f field) error {
-		switch f.id {
-		case 1:
-			return decode(f.bytes, func(f field) error {
-				if f.id == 2 {
-					s.member = uint64(f.number)
-				}
-				return nil
-			})
-		case 2:
-			s.version = string(f.bytes)
-		case 4:
-			s.leader = uint64(f.number)
-		}
-		return nil
-	})
-	return s, err
-}
+// maxResponse bounds an answer. Large ones are whole pages of large values.
+const maxResponse = math.MaxInt32

@@ -2,51 +2,70 @@ package etcdstore
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"math/rand/v2"
-	"net"
-	"net/http"
+	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"rallypoint/core/rendezvous"
 )
 
 // How a client deals with members that do not answer.
 const (
 	// firstAttempt bounds the first attempt of a call; it doubles with each
-	// further one, so that a slow cluster is waited for and a hung member is not.
+	// further one up to lastAttempt, so that a slow cluster is waited for and a hung
+	// member is not.
 	firstAttempt = 2 * time.Second
-	dialTimeout  = 2 * time.Second
+	lastAttempt  = 32 * time.Second
 
-	// A connection on which nothing came for pingAfter is asked for a sign of
-	// life. etcd takes it amiss if that is less than 5 s (grpc-keepalive-min-time).
-	pingAfter   = 5 * time.Second
+	dialTimeout    = 2 * time.Second
+	connectTimeout = 3 * dialTimeout // with the handshakes
+	redialMax      = time.Second     // the pause between two tries to connect
+
+	// A connection with a call or a watch on which nothing came for pingAfter is asked
+	// for a sign of life. Servers punish those who ask more often.
+	pingAfter   = 10 * time.Second
 	pingTimeout = 2 * time.Second
 
-	backoffMin = 20 * time.Millisecond
-	backoffMax = time.Second
+	pauseMin = 20 * time.Millisecond
+	pauseMax = time.Second
 )
 
-// client speaks to a cluster: it goes from member to member until one answers.
-// It is safe for concurrent use and has no goroutine of its own.
+// client speaks to a cluster by etcd's own client, and connects with the first call. It
+// is safe for concurrent use.
+//
+// One loop repeats calls: ours, which knows what may be repeated and what is to be said
+// in the end; that of etcd's client is off. So is its authentication, which costs the
+// server a bcrypt for each stream: a lease that is renewed is one.
 type client struct {
-	config *Config
-	caller caller
-	conns  *http.Transport
-	urls   []string
+	config  *Config
+	links   *links
+	etcd    *clientv3.Client
+	leases  pb.LeaseClient
+	watches pb.WatchClient
+	between atomic.Pointer[grpc.UnaryClientInterceptor] // of tests; nil: none
 
 	mu      sync.Mutex
-	current int                // of urls: the member that answered last
-	at      context.Context    // ends when current is given up
-	leave   context.CancelFunc // ends at
-	token   string             // "" before authentication, and where there is none
-	local   net.Addr           // of the last connection
-	remote  net.Addr
-	closed  bool
+	token   string    // "" before authentication, and where there is none
+	reached bool      // a call has succeeded
+	strange time.Time // since when something else than an etcd answers; zero: it does not
 }
 
 // newClient checks the configuration and reads the certificates; it does not
@@ -56,103 +75,77 @@ func newClient(config Config) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	tlsConfig, err := config.tlsConfig()
-	if err != nil {
+	if _, err := config.tlsConfig(); err != nil {
 		return nil, err
 	}
-	c := &client{config: &config, urls: urls, current: rand.IntN(len(urls))}
-	c.at, c.leave = context.WithCancel(context.Background())
-	protocols := new(http.Protocols)
-	protocols.SetHTTP2(config.TLS)
-	protocols.SetUnencryptedHTTP2(!config.TLS)
-	c.conns = &http.Transport{
-		DialContext:         c.dial,
-		TLSClientConfig:     tlsConfig,
-		TLSHandshakeTimeout: 2 * dialTimeout,
-		Protocols:           protocols,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, WriteByteTimeout: pingAfter},
-		IdleConnTimeout:     2 * time.Minute,
+	if _, err := config.password(); err != nil {
+		return nil, err
 	}
-	c.caller.transport = c.conns
+	c := &client{config: &config}
+	c.links = &links{config: c.config, endpoints: len(urls)}
+	secure := credentials.TransportCredentials(insecure.NewCredentials())
+	if config.TLS {
+		secure = c.links
+	}
+	c.etcd, err = clientv3.New(clientv3.Config{
+		Endpoints: urls, MaxUnaryRetries: 1, Logger: zapTo(config.logger()),
+		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
+		DialOptions: []grpc.DialOption{
+			grpc.WithTransportCredentials(secure), grpc.WithContextDialer(c.links.dial),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: pauseMin, Multiplier: 2, Jitter: 0.3, MaxDelay: redialMax},
+				MinConnectTimeout: connectTimeout,
+			}),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
+			grpc.WithChainUnaryInterceptor(c.intercept),
+			grpc.WithUserAgent("rallypoint"),
+		},
+	})
+	if err != nil {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "etcd at %s: %v", config.where(), err)
+	}
+	c.leases, c.watches = pb.NewLeaseClient(c.etcd.ActiveConnection()), pb.NewWatchClient(c.etcd.ActiveConnection())
 	return c, nil
 }
 
-func (c *client) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
-	if err == nil {
-		c.mu.Lock()
-		c.local, c.remote = conn.LocalAddr(), conn.RemoteAddr()
-		c.mu.Unlock()
+// intercept lets a call fail at once while no member can be connected to: who calls
+// repeats it, and has to know why.
+func (c *client) intercept(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	options = append(options, grpc.WaitForReady(false))
+	if between := c.between.Load(); between != nil {
+		return (*between)(ctx, method, request, reply, conn, invoke, options...)
 	}
-	return conn, err
+	return invoke(ctx, method, request, reply, conn, options...)
 }
 
 // addresses returns both ends of the last connection as IP addresses, "" if there
 // was none.
-func (c *client) addresses() (local, remote string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ip := func(a net.Addr) string {
-		if tcp, ok := a.(*net.TCPAddr); ok {
-			return tcp.IP.String()
-		}
-		return ""
-	}
-	return ip(c.local), ip(c.remote)
-}
+func (c *client) addresses() (local, remote string) { return c.links.addresses() }
 
 // close ends the streams and connections. Calls under way fail.
-func (c *client) close() {
-	c.mu.Lock()
-	c.closed = true
-	leave := c.leave
-	c.mu.Unlock()
-	leave()
-	c.conns.CloseIdleConnections()
-}
-
-// member returns the present member's URL, the context of what is open there, and
-// the header of a call.
-func (c *client) member() (url string, at context.Context, token string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.urls[c.current], c.at, c.token
-}
-
-// giveUp goes on to the next member, unless that was done since url was current.
-// What is open at the old one ends. Where there is but one, it stays.
-func (c *client) giveUp(url string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.urls) == 1 || c.urls[c.current] != url || c.closed {
-		return
-	}
-	c.current = (c.current + 1) % len(c.urls)
-	c.leave()
-	c.at, c.leave = context.WithCancel(context.Background())
-}
+func (c *client) close() { _ = c.etcd.Close() }
 
 // call makes a call, again and again until it succeeds, fails for good, or ctx
 // or the configured timeout ends. A call whose repetition would change something
 // twice must protect itself by its conditions. what says what it is for.
-func (c *client) call(ctx context.Context, what, method string, request message) (message, error) {
+func (c *client) call(ctx context.Context, what string, f func(ctx context.Context) error) error {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.config.timeout())
 	defer cancel()
 	var last error
-	pause := backoff{}
-	for limit := firstAttempt; ; limit *= 2 {
+	pause := pauses{}
+	for limit := firstAttempt; ; limit = longer(limit) {
 		if err := ctx.Err(); err != nil {
-			return nil, c.fail(what, started, last, err)
+			return c.fail(what, started, last, err)
 		}
-		response, err := c.attempt(ctx, limit, method, request)
+		err := c.attempt(ctx, limit, f)
 		switch {
 		case err == nil:
-			return response, nil
+			return nil
 		case errors.Is(err, errCompacted), errors.Is(err, errLeaseGone), errors.Is(err, errLeaseThere):
-			return nil, err
+			return err
 		case final(err):
-			return nil, explain(c.config, what, time.Since(started), err)
+			return explain(c.config, what, time.Since(started), err)
 		}
 		if last == nil || ctx.Err() == nil {
 			last = err
@@ -161,129 +154,202 @@ func (c *client) call(ctx context.Context, what, method string, request message)
 	}
 }
 
+// longer bounds the attempt that follows one that was bounded by limit.
+func longer(limit time.Duration) time.Duration { return min(2*limit, lastAttempt) }
+
 // fail is the error of a call whose time is over.
 func (c *client) fail(what string, started time.Time, last, ended error) error {
 	if errors.Is(ended, context.Canceled) {
 		return fmt.Errorf("etcd at %s: %s: %w", c.config.where(), what, ended)
 	}
 	if last == nil {
-		last = ended
+		last = errSilent
 	}
 	return explain(c.config, what, time.Since(started), last)
 }
 
-// attempt makes a call once, at the present member, at most for so long.
-func (c *client) attempt(whole context.Context, limit time.Duration, method string, request message) (message, error) {
+// attempt makes a call once, at most for so long, or half of what is left for all
+// attempts: a member that hangs must not use it up.
+func (c *client) attempt(whole context.Context, limit time.Duration, f func(ctx context.Context) error) error {
+	if end, ok := whole.Deadline(); ok {
+		if left := time.Until(end); left > firstAttempt/2 {
+			limit = min(limit, left/2)
+		}
+	}
 	ctx, cancel := context.WithTimeout(whole, limit)
 	defer cancel()
-	if err := c.authenticate(ctx); err != nil {
-		return nil, err
+	token, err := c.authenticate(ctx, false)
+	if err == nil {
+		err = c.judge(ctx, f(withToken(ctx, token)), token)
 	}
-	url, _, token := c.member()
-	response, err := c.caller.unary(ctx, url, method, headerOf(token), request)
-	if err != nil && whole.Err() != nil {
-		return nil, err // it says nothing of the member
-	}
-	return response, c.judge(err, url, token)
+	return err
 }
 
-// judge looks at what a call at url came to and prepares the next one.
-func (c *client) judge(err error, url, token string) error {
+// withToken makes a context whose calls carry a token, and are refused by a member that
+// has no leader.
+func withToken(ctx context.Context, token string) context.Context {
+	ctx = clientv3.WithRequireLeader(ctx)
+	if token != "" && token != noToken {
+		ctx = metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, token)
+	}
+	return ctx
+}
+
+// judge says what a call came to that carried a token, in errors of ours.
+func (c *client) judge(ctx context.Context, err error, token string) error {
+	if err = clientv3.ContextError(ctx, err); err == nil {
+		c.mu.Lock()
+		c.reached, c.strange = true, time.Time{}
+		c.mu.Unlock()
+		return nil
+	}
 	switch {
-	case err == nil, errors.Is(err, context.Canceled):
-		return err
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return errCompacted
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return errLeaseGone
+	case errors.Is(err, rpctypes.ErrLeaseExist):
+		return errLeaseThere
 	case token != "" && staleToken(err):
 		c.mu.Lock()
 		if c.token == token {
 			c.token = ""
 		}
 		c.mu.Unlock()
-		return &statusError{codeUnavailable, "the session of the user has ended"}
-	case statusCode(err) == codeOutOfRange && strings.Contains(err.Error(), "compacted"):
-		return errCompacted
-	case statusCode(err) == codeNotFound && strings.Contains(err.Error(), "lease not found"):
-		return errLeaseGone
-	case statusCode(err) == codeFailedPrecondition && strings.Contains(err.Error(), "lease already exists"):
-		return errLeaseThere
-	case !final(err):
-		c.giveUp(url)
+		return &statusError{codes.Unavailable, "the session of the user has ended"}
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	s := statusOf(err)
+	if errors.Is(err, context.DeadlineExceeded) || s.code == codes.DeadlineExceeded {
+		s = &statusError{codes.Unavailable, errSilent.Error()}
+	}
+	if s.code == codes.Unavailable {
+		if why := c.links.failure(); why != nil {
+			return c.doubt(unreached{why})
+		}
+	}
+	if code, gateway := s.fromGateway(); gateway && code != codes.Unavailable {
+		err := fmt.Errorf("%w: %w", errNotEtcd, s)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.strange.IsZero() {
+			c.strange = time.Now()
+		}
+		if c.reached || c.links.endpoints > 1 && time.Since(c.strange) < firstAttempt { // another endpoint may be one
+			return passing{err}
+		}
+		return err
+	}
+	return c.doubt(s)
+}
+
+// doubt makes an error that may have become one only now such that the call is repeated:
+// certificates, passwords and gateways are exchanged one after the other while jobs run.
+func (c *client) doubt(err error) error {
+	c.mu.Lock()
+	reached := c.reached
+	c.mu.Unlock()
+	if reached && final(err) && !refusedByEtcd(err) {
+		return passing{err}
 	}
 	return err
 }
 
 // staleToken reports whether a call failed because its token is no longer good.
 func staleToken(err error) bool {
-	code := statusCode(err)
-	return code == codeUnauthenticated || code == codeInvalidArgument && strings.Contains(err.Error(), "auth store is old")
+	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
 }
 
-// authenticate gets a token if the configuration has a user and there is none.
-func (c *client) authenticate(ctx context.Context) error {
-	url, _, token := c.member()
-	if c.config.User == "" || token != "" {
-		return nil
+// authenticate returns the token that calls carry, "" if the configuration has no user. It
+// gets one if there is none yet, or if it has to be a fresh one.
+func (c *client) authenticate(ctx context.Context, fresh bool) (token string, err error) {
+	if c.config.User == "" {
+		return "", nil
 	}
-	response, err := c.caller.unary(ctx, url, methodAuthenticate, headerOf(""), authenticateRequest(c.config.User, c.config.Password))
+	c.mu.Lock()
+	token = c.token
+	c.mu.Unlock()
+	if token != "" && !fresh {
+		return token, nil
+	}
+	password, err := c.config.password()
+	if err != nil {
+		return "", c.doubt(err)
+	}
+	response, err := c.etcd.Authenticate(clientv3.WithRequireLeader(ctx), c.config.User, password)
 	switch {
-	case statusCode(err) == codeFailedPrecondition && strings.Contains(err.Error(), "not enabled"):
+	case errors.Is(err, rpctypes.ErrAuthNotEnabled):
 		token = noToken
 	case err != nil:
-		return c.judge(err, url, "")
+		return "", c.judge(ctx, err, "")
 	default:
-		if token, err = decodeToken(response); err != nil {
-			return fmt.Errorf("%w: %w", errNotEtcd, err)
-		}
+		token = response.Token
 	}
 	c.mu.Lock()
 	c.token = token
 	c.mu.Unlock()
-	return nil
+	return token, nil
 }
 
 // noToken stands for the token of an etcd that asks for none.
 const noToken = "-"
 
-func headerOf(token string) http.Header {
-	h := http.Header{"Hasleader": {"true"}}
-	if token != "" && token != noToken {
-		h["Token"] = []string{token}
-	}
-	return h
+// txn runs a transaction.
+func (c *client) txn(ctx context.Context, what string, t txnRequest) (response txnResponse, err error) {
+	err = c.call(ctx, what, func(ctx context.Context) (err error) {
+		response, err = c.txnOnce(ctx, t)
+		return err
+	})
+	return response, err
 }
 
-// txn runs a transaction.
-func (c *client) txn(ctx context.Context, what string, t txnRequest) (txnResponse, error) {
-	m, err := c.call(ctx, what, methodTxn, t.encode())
+func (c *client) txnOnce(ctx context.Context, t txnRequest) (txnResponse, error) {
+	r, err := c.etcd.Txn(ctx).If(t.conditions...).Then(t.success...).Else(t.failure...).Commit()
 	if err != nil {
 		return txnResponse{}, err
 	}
-	response, err := decodeTxnResponse(m)
-	return response, c.malformed(what, err)
+	return txnResponseOf(r), nil
 }
 
-// malformed explains an answer that could not be read.
-func (c *client) malformed(what string, err error) error {
-	if err == nil {
-		return nil
+// get reads keys.
+func (c *client) get(ctx context.Context, what string, r rangeRequest) (response rangeResponse, err error) {
+	err = c.call(ctx, what, func(ctx context.Context) (err error) {
+		response, err = c.getOnce(ctx, r)
+		return err
+	})
+	return response, err
+}
+
+func (c *client) getOnce(ctx context.Context, r rangeRequest) (rangeResponse, error) {
+	done, err := c.etcd.Do(ctx, rangeOp(r))
+	if err != nil {
+		return rangeResponse{}, err
 	}
-	return explain(c.config, what, 0, fmt.Errorf("%w: %w", errNotEtcd, err))
+	found := done.Get()
+	return rangeResponse{
+		revision: found.Header.GetRevision(), kvs: keyValuesOf(found.Kvs), more: found.More, count: found.Count,
+	}, nil
 }
 
-// pageSize is how many keys one request of list asks for.
-const pageSize = 1000
+// pageSize is how many keys one request of list asks for, pageOfValues with values, which
+// may have a megabyte each.
+const (
+	pageSize     = 1000
+	pageOfValues = 100
+)
 
 // list returns all keys from key to end at one revision, which it returns too.
 // errCompacted if that revision was dropped in the middle.
 func (c *client) list(ctx context.Context, what string, r rangeRequest) (kvs []keyValue, revision int64, err error) {
-	r.limit = pageSize
+	r.limit = pageOfValues
+	if r.keysOnly {
+		r.limit = pageSize
+	}
 	for {
-		m, err := c.call(ctx, what, methodRange, r.encode())
+		page, err := c.get(ctx, what, r)
 		if err != nil {
 			return nil, 0, err
-		}
-		page, err := decodeRangeResponse(m)
-		if err != nil {
-			return nil, 0, c.malformed(what, err)
 		}
 		if r.revision == 0 {
 			r.revision = page.revision
@@ -300,119 +366,162 @@ func (c *client) list(ctx context.Context, what string, r rangeRequest) (kvs []k
 // answer leaves no second lease behind.
 func (c *client) grant(ctx context.Context, ttl time.Duration) (lease int64, err error) {
 	const what = "making a lease"
-	id := 1 + rand.Int64N(math.MaxInt64)
-	m, err := c.call(ctx, what, methodGrant, grantRequest(seconds(ttl), id))
-	if errors.Is(err, errLeaseThere) { // by a try whose answer was lost
-		return id, nil
+	request := &pb.LeaseGrantRequest{TTL: seconds(ttl)}
+	tries := 0
+	err = c.call(ctx, what, func(ctx context.Context) error {
+		if request.ID == 0 {
+			request.ID, tries = leaseNumber(), 0
+		}
+		tries++
+		response, err := c.leases.LeaseGrant(ctx, request)
+		switch {
+		case errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseExist) && tries > 1: // made by a try whose answer was lost
+			return nil
+		case errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseExist): // somebody else's
+			request.ID = 0
+			return &statusError{codes.Unavailable, "the number of the lease is taken"}
+		case err == nil && response.Error != "":
+			return &statusError{codes.Unavailable, response.Error}
+		}
+		return err
+	})
+	return request.ID, err
+}
+
+// leaseNumber draws the number of a lease.
+var leaseNumber = func() int64 {
+	for {
+		var b [8]byte
+		rand.Read(b[:])
+		if id := int64(binary.BigEndian.Uint64(b[:]) >> 1); id != 0 {
+			return id
+		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	l, err := decodeLeaseResponse(m)
-	if err == nil && l.problem != "" {
-		err = errors.New(l.problem)
-	}
-	return l.id, c.malformed(what, err)
 }
 
 // revoke ends a lease and deletes its keys; a lease that is gone is not an error.
 func (c *client) revoke(ctx context.Context, lease int64) error {
-	_, err := c.call(ctx, "giving a lease back", methodRevoke, leaseRequest(lease))
+	err := c.call(ctx, "giving a lease back", func(ctx context.Context) error {
+		_, err := c.etcd.Revoke(ctx, clientv3.LeaseID(lease))
+		return err
+	})
 	if errors.Is(err, errLeaseGone) {
 		return nil
 	}
 	return err
 }
 
-// keepAlive renews a lease; errLeaseGone if it has run out.
+// keepAlive renews a lease; errLeaseGone if it has run out. The stream is this one, and
+// not that of etcd's client, which repeats without a pause while no member can be
+// connected to.
 func (c *client) keepAlive(ctx context.Context, lease int64) error {
-	const what = "renewing a lease"
-	m, err := c.call(ctx, what, methodKeepAlive, leaseRequest(lease))
-	if err != nil {
+	return c.call(ctx, "renewing a lease", func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := c.leases.LeaseKeepAlive(ctx)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: lease}); err != nil && err != io.EOF { // EOF: Recv says why
+			return err
+		}
+		response, err := stream.Recv()
+		if err == io.EOF {
+			return errEnded
+		}
+		if err == nil && response.TTL <= 0 {
+			return rpctypes.ErrLeaseNotFound
+		}
 		return err
-	}
-	l, err := decodeLeaseResponse(m)
-	if err == nil && l.ttl <= 0 {
-		return errLeaseGone
-	}
-	return c.malformed(what, err)
+	})
 }
+
+// errEnded is what a stream comes to that the server has ended without a word.
+var errEnded = &statusError{codes.Unavailable, "the server ended the call"}
 
 func seconds(d time.Duration) int64 { return int64(max(1, (d+time.Second-1)/time.Second)) }
 
-// watch is an open stream of changes.
+// watch is an open stream of changes. It is the stream itself, not the watcher of etcd's
+// client, which goes on by itself at another member: who follows a run has to know when
+// it is blind.
 type watch struct {
-	stream *stream
-	stop   func() bool
-	url    string
-	client *client
+	stream  pb.Watch_WatchClient
+	client  *client
+	cancel  context.CancelFunc
+	ctx     context.Context
+	token   string
+	created int
 }
 
-// watch opens a stream of the changes that are asked for. It does not try twice.
-// The stream ends, too, when the client goes to another member.
+// watch opens a stream of the changes that are asked for. It does not try twice. Its
+// token is a fresh one: the server says of one that has run out that the user lacks
+// a permission.
 func (c *client) watch(ctx context.Context, requests ...watchRequest) (*watch, error) {
 	opening, opened := context.WithTimeout(ctx, firstAttempt)
 	defer opened()
-	if err := c.authenticate(opening); err != nil {
+	token, err := c.authenticate(opening, true)
+	if err != nil {
 		return nil, err
 	}
-	url, at, token := c.member()
-	messages := make([]message, len(requests))
-	for i, r := range requests {
-		messages[i] = r.encode()
+	w := &watch{client: c, token: token}
+	w.ctx, w.cancel = context.WithCancel(withToken(ctx, token))
+	slow := context.AfterFunc(opening, w.cancel)
+	w.stream, err = c.watches.Watch(w.ctx)
+	for _, r := range requests {
+		if err == nil {
+			err = w.stream.Send(r.encode())
+		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	leaving := context.AfterFunc(at, cancel)
-	slow := context.AfterFunc(opening, cancel) // the server answers at once
-	s, err := c.caller.stream(ctx, url, methodWatch, headerOf(token), messages...)
+	if err == io.EOF { // Recv says why
+		_, err = w.stream.Recv()
+	}
 	if !slow() && err == nil {
-		s.close()
 		err = opening.Err()
 	}
 	if err != nil {
-		leaving()
-		cancel()
-		return nil, c.judge(err, url, token)
+		w.cancel()
+		return nil, c.judge(opening, err, token)
 	}
-	return &watch{stream: s, client: c, url: url, stop: func() bool { cancel(); return leaving() }}, nil
+	return w, nil
 }
 
 // next waits for changes. Any error is the end of the watch.
-func (w *watch) next() (watchResponse, error) {
-	m, err := w.stream.receive()
+func (w *watch) next() ([]event, error) {
+	r, err := w.stream.Recv()
 	if err == io.EOF {
-		err = &statusError{codeUnavailable, "the server ended the watch"}
+		err = errEnded
 	}
 	if err != nil {
-		return watchResponse{}, w.client.judge(err, w.url, "")
+		return nil, w.client.judge(w.ctx, err, w.token)
 	}
-	r, err := decodeWatchResponse(m)
 	switch {
-	case err != nil:
-		return r, fmt.Errorf("%w: %w", errNotEtcd, err)
-	case r.compacted != 0:
-		return r, errCompacted
-	case r.canceled:
-		if strings.Contains(r.reason, "permission denied") {
-			return r, &statusError{codePermissionDenied, r.reason}
+	case r.CompactRevision != 0:
+		return nil, errCompacted
+	case r.Canceled:
+		err := &statusError{codes.Unavailable, "the server ended the watch: " + plain(r.CancelReason)}
+		if strings.Contains(r.CancelReason, "permission denied") && w.created == 0 {
+			err = &statusError{codes.PermissionDenied, plain(r.CancelReason)}
 		}
-		return r, &statusError{codeUnavailable, "the server ended the watch: " + r.reason}
+		return nil, err
+	case r.Created:
+		w.created++
 	}
-	return r, nil
+	events := make([]event, len(r.Events))
+	for i, e := range r.Events {
+		events[i] = event{deleted: e.Type == clientv3.EventTypeDelete, kv: keyValueOf(e.Kv)}
+	}
+	return events, nil
 }
 
-func (w *watch) close() {
-	w.stop()
-	w.stream.close()
-}
+func (w *watch) close() { w.cancel() }
 
-// backoff is a pause that grows from one to the next.
-type backoff struct{ pause time.Duration }
+// pauses is a pause that grows from one to the next.
+type pauses struct{ pause time.Duration }
 
 // wait pauses, or until ctx ends.
-func (b *backoff) wait(ctx context.Context) {
-	b.pause = min(max(2*b.pause, backoffMin), backoffMax)
-	t := time.NewTimer(b.pause/2 + rand.N(b.pause/2))
+func (b *pauses) wait(ctx context.Context) {
+	b.pause = min(max(2*b.pause, pauseMin), pauseMax)
+	t := time.NewTimer(b.pause/2 + mathrand.N(b.pause/2))
 	defer t.Stop()
 	select {
 	case <-t.C:

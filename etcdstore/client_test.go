@@ -33,7 +33,7 @@ func TestModelOverATreacherousNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		network := s.client.betray()
+		network := s.client.betray(t)
 		m := store.NewLocal(store.NewEngine(store.Limits{}))
 		actions := modelActions(ctx, m, func(*rapid.T) *Store { return s })
 		names := []string{"set", "multi_set", "add", "compare_set", "append", "delete"}
@@ -53,7 +53,7 @@ func TestLogOverATreacherousNetwork(t *testing.T) {
 	config := aConfig(t)
 	const appends = 30
 	l := newLog(t, config)
-	l.client.betray()
+	l.client.betray(t)
 	ctx := within(t, time.Minute)
 	must(l.Open(ctx))(t)
 	other := aLog(t, config)
@@ -69,7 +69,9 @@ func TestLogOverATreacherousNetwork(t *testing.T) {
 	}
 	check(t, other.Close(ctx))
 	check(t, l.Close(ctx))
-	kvs, _, err := must(newClient(config))(t).list(ctx, "left", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
+	c := must(newClient(config))(t)
+	defer c.close()
+	kvs, _, err := c.list(ctx, "left", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
 	check(t, err)
 	if len(kvs) > 0 && !strings.HasSuffix(kvs[0].key, "/l/s") {
 		t.Fatalf("%d keys are left", len(kvs))

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // cluster is an etcd of three members, each a process of its own.
@@ -76,7 +78,7 @@ func (m *clusterMember) start(t testing.TB, binary string) {
 		return
 	}
 	m.process = p
-	if _, err := m.client.call(within(t, 30*time.Second), "starting", methodRange, rangeRequest{key: "x"}.encode()); err != nil {
+	if _, err := m.client.get(within(t, 30*time.Second), "starting", rangeRequest{key: "x"}); err != nil {
 		t.Errorf("%v\n%s", err, p.tail)
 	}
 }
@@ -91,14 +93,17 @@ func (c *cluster) config() Config {
 }
 
 // status asks each member that answers for its own.
-func (c *cluster) status(t testing.TB) map[*clusterMember]status {
+func (c *cluster) status(t testing.TB) map[*clusterMember]*clientv3.StatusResponse {
 	t.Helper()
-	all := make(map[*clusterMember]status)
+	all := make(map[*clusterMember]*clientv3.StatusResponse)
 	for _, m := range c.members {
-		response, err := m.client.attempt(within(t, 10*time.Second), time.Second, methodStatus, nil)
-		if err == nil {
-			all[m] = must(decodeStatus(response))(t)
-		}
+		_ = m.client.attempt(within(t, 10*time.Second), time.Second, func(ctx context.Context) error {
+			s, err := m.client.etcd.Status(ctx, m.endpoint)
+			if err == nil {
+				all[m] = s
+			}
+			return err
+		})
 	}
 	return all
 }
@@ -107,7 +112,7 @@ func (c *cluster) leader(t testing.TB) *clusterMember {
 	t.Helper()
 	for ctx := within(t, 20*time.Second); ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		for m, s := range c.status(t) {
-			if s.leader != 0 && s.leader == s.member {
+			if s.Leader != 0 && s.Leader == s.Header.MemberId {
 				return m
 			}
 		}
@@ -122,9 +127,10 @@ func (c *cluster) moveLeader(t testing.TB) {
 	leader := c.leader(t)
 	for m, s := range c.status(t) {
 		if m != leader {
-			_, err := leader.client.call(within(t, 20*time.Second), "moving the leader", "/etcdserverpb.Maintenance/MoveLeader",
-				message(nil).number(1, int64(s.member)))
-			check(t, err)
+			check(t, leader.client.call(within(t, 20*time.Second), "moving the leader", func(ctx context.Context) error {
+				_, err := leader.client.etcd.MoveLeader(ctx, s.Header.MemberId)
+				return err
+			}))
 			return
 		}
 	}

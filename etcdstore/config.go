@@ -4,9 +4,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +36,10 @@ type Config struct {
 	CACert, Cert, Key string
 
 	User, Password string // "": none
+
+	// PasswordFile holds the password, whose last line end is left out, instead of
+	// Password. It is read anew for each authentication.
+	PasswordFile string
 
 	Prefix string        // put in front of all keys
 	TTL    time.Duration // a store's keys vanish so long after its last use; 0: never
@@ -63,7 +69,7 @@ func (c *Config) logger() *slog.Logger {
 	return slog.New(slog.DiscardHandler)
 }
 
-// bases returns the URLs of the endpoints.
+// bases returns the URLs of the endpoints, each once.
 func (c *Config) bases() ([]string, error) {
 	if len(c.Endpoints) == 0 {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint names no etcd; write etcd://HOST:PORT")
@@ -72,13 +78,15 @@ func (c *Config) bases() ([]string, error) {
 	if c.TLS {
 		scheme = "https://"
 	}
-	urls := make([]string, len(c.Endpoints))
-	for i, endpoint := range c.Endpoints {
+	var urls []string
+	for _, endpoint := range c.Endpoints {
 		host, port, err := rendezvous.ParseEndpoint(endpoint, DefaultPort)
 		if err != nil {
 			return nil, err
 		}
-		urls[i] = scheme + net.JoinHostPort(host, strconv.Itoa(port))
+		if url := scheme + net.JoinHostPort(host, strconv.Itoa(port)); !slices.Contains(urls, url) {
+			urls = append(urls, url)
+		}
 	}
 	return urls, nil
 }
@@ -122,6 +130,36 @@ func (c *Config) tlsConfig() (*tls.Config, error) {
 	}
 	t.Certificates = []tls.Certificate{pair}
 	return t, nil
+}
+
+// maxPassword bounds a file with a password.
+const maxPassword = 4 << 10
+
+// password returns the password of the user.
+func (c *Config) password() (string, error) {
+	if c.PasswordFile == "" {
+		return c.Password, nil
+	}
+	if c.Password != "" {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "the password is given, and a password_file too; leave one of them out")
+	}
+	f, err := os.Open(c.PasswordFile)
+	if err != nil {
+		return "", badFile("password_file", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
+	if err != nil {
+		return "", badFile("password_file", err)
+	}
+	password := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+	switch {
+	case password == "":
+		return "", badFile("password_file", fmt.Errorf("%s is empty", c.PasswordFile))
+	case len(text) > maxPassword:
+		return "", badFile("password_file", fmt.Errorf("%s has more than %d bytes", c.PasswordFile, maxPassword))
+	}
+	return password, nil
 }
 
 func badFile(option string, err error) error {

@@ -2,6 +2,6 @@
 // ([Open]), a log for the rendezvous of a run ([NewLog]), and a local etcd for
 // tests and for jobs of one node ([StartServer]).
 //
-// It speaks gRPC over HTTP/2 by the standard library, with the dozen messages that
-// it needs, and not by etcd's own client: why is in docs/design.md.
+// It speaks to etcd by etcd's own client; what of it is used, and what not, is in
+// docs/design.md.
 package etcdstore

@@ -13,6 +13,11 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"rallypoint/core/rendezvous"
 )
@@ -35,11 +40,97 @@ var (
 	errLeaseThere = errors.New("the lease is there already")
 )
 
+// statusError is a call's end as the server, or gRPC, tells it.
+type statusError struct {
+	code codes.Code
+	text string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+// errSilent is what a call comes to whose answer does not come.
+var errSilent = &statusError{codes.Unavailable, "it does not answer"}
+
+// statusOf reads how a call ended.
+func statusOf(err error) *statusError {
+	var own *statusError
+	if errors.As(err, &own) {
+		return own
+	}
+	var etcd rpctypes.EtcdError
+	if errors.As(err, &etcd) {
+		return &statusError{etcd.Code(), plain(etcd.Error())}
+	}
+	s := status.Convert(err)
+	return &statusError{s.Code(), plain(s.Message())}
+}
+
+// plain takes off a server's words what says nothing to a user, and what a terminal
+// would act on.
+func plain(text string) string {
+	text = strings.TrimPrefix(text, "etcdserver: ")
+	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok {
+		text = strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: ")
+	}
+	if len(text) > maxWords {
+		text = text[:maxWords] + "..."
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+}
+
+// maxWords bounds what is passed on of a server's words.
+const maxWords = 500
+
+// fromGateway reports whether the answer is not of an etcd but of a web server before it,
+// and the code that gRPC makes of it.
+func (e *statusError) fromGateway() (codes.Code, bool) {
+	return e.code, strings.Contains(e.text, "unexpected HTTP status code") || strings.Contains(e.text, "content-type")
+}
+
+// statusCode returns the gRPC code of an error, codes.Unknown if it has none.
+func statusCode(err error) codes.Code {
+	var s *statusError
+	if errors.As(err, &s) {
+		return s.code
+	}
+	return codes.Unknown
+}
+
+// passing is an error that is final by its kind, but not for a client that has been let
+// in before: repeating the call may help.
+type passing struct{ error }
+
+func (p passing) Unwrap() error { return p.error }
+
+// refusedByEtcd reports whether err is what an etcd itself says of a request.
+func refusedByEtcd(err error) bool {
+	var s *statusError
+	if !errors.As(err, &s) || errors.Is(err, errNotEtcd) {
+		return false
+	}
+	switch s.code {
+	case codes.PermissionDenied, codes.Unimplemented:
+		return true
+	case codes.InvalidArgument: // but for a password that is being changed
+		return !strings.Contains(s.text, "authentication failed")
+	}
+	return false
+}
+
 // final reports whether err stays as it is however often the call is repeated:
 // the user has to change something.
 func final(err error) bool {
+	var passes passing
+	if errors.As(err, &passes) {
+		return false
+	}
 	switch statusCode(err) {
-	case codeUnauthenticated, codePermissionDenied, codeInvalidArgument, codeUnimplemented:
+	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument, codes.Unimplemented:
 		return true
 	}
 	var (
@@ -74,13 +165,13 @@ func remedy(err error, c *Config) string {
 	)
 	text := err.Error()
 	switch code := statusCode(err); {
-	case code == codePermissionDenied:
+	case code == codes.PermissionDenied:
 		return fmt.Sprintf("give the user %q the permission to read and write keys under %q (etcdctl role grant-permission)", c.User, c.Prefix)
 	case strings.Contains(text, "user name is empty"):
 		return "this etcd asks for a user: give the options user and password, or write etcd://USER:PASSWORD@HOST:PORT"
-	case strings.Contains(text, "authentication failed"), code == codeUnauthenticated:
+	case strings.Contains(text, "authentication failed"), code == codes.Unauthenticated:
 		return "check the user name and the password"
-	case code == codeUnimplemented, errors.Is(err, errNotEtcd):
+	case code == codes.Unimplemented, errors.Is(err, errNotEtcd):
 		return "check the port; etcd 3.4 or newer is needed, its client port is 2379 by default"
 	case strings.Contains(text, "database space exceeded"):
 		return "etcd is full: compact and defragment it, raise its quota-backend-bytes, and disarm the alarm (etcdctl alarm disarm)"

@@ -160,27 +160,30 @@ func (l *Log) signKey(session rendezvous.SessionID) string {
 func (l *Log) inRun() condition { return unchanged(l.root+keyGeneration, l.began) }
 
 // enter leaves a sign of life in the run, which it creates if there is none or if
-// no node is alive in it.
+// all its nodes are gone. If that takes longer than the lease, the next try has more time.
 func (l *Log) enter(ctx context.Context) error {
 	const what = "entering the run"
 	err := l.tryEnter(ctx, what)
 	if errors.Is(err, errLeaseGone) {
-		l.sign = 0
-		return rendezvous.Errorf(rendezvous.CodeConnection, "etcd at %s: %s took longer than the lease of %v", l.config.where(), what, l.lease)
+		tried := l.signTTL
+		l.sign, l.signTTL = 0, 2*tried
+		return fmt.Errorf("etcd at %s: %s took longer than the lease of %v: %w", l.config.where(), what, tried, sharedlog.ErrSlow)
 	}
 	return err
 }
 
 func (l *Log) tryEnter(ctx context.Context, what string) error {
 	if l.sign == 0 {
-		sign, err := l.client.grant(ctx, l.lease)
+		ttl := max(l.lease, l.signTTL)
+		sign, err := l.client.grant(ctx, ttl)
 		if err != nil {
 			return err
 		}
-		l.sign, l.signTTL = sign, l.lease
+		l.sign, l.signTTL = sign, ttl
 	}
+	silent := false // no node shows a sign of life, and that was so a while ago
 	gen, signs := l.root+keyGeneration, l.root+keySigns
-	for pause := (backoff{}); ; pause.wait(ctx) {
+	for pause := (pauses{}); ; pause.wait(ctx) {
 		if err := store.ContextError(ctx); err != nil {
 			return err
 		}
@@ -204,14 +207,71 @@ func (l *Log) tryEnter(ctx context.Context, what string) error {
 			}
 			continue
 		}
-		done, err := l.create(ctx, what, old)
+		orphans, err := l.orphans(ctx, "")
+		if err != nil {
+			return err
+		}
+		var done bool
+		switch {
+		case !exists || len(orphans) == 0:
+			done, err = l.create(ctx, what, old)
+		case silent:
+			done, err = l.takeOver(ctx, what, old, orphans)
+		default: // a sign that is missing for a moment is none
+			silent = true
+			sleep(ctx, l.absence())
+		}
 		if err != nil || done {
 			return err
 		}
 	}
 }
 
-// create begins the run, in the place of one whose nodes are all dead. It reports
+// orphans returns the sessions of the run that are there without a sign of life, but for
+// one. What cannot be read holds none.
+func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) ([]rendezvous.SessionID, error) {
+	r, there, err := (&Log{config: l.config, runID: l.runID, root: l.root, client: l.client}).peek(ctx)
+	if err != nil && rendezvous.CodeOf(err) != rendezvous.CodeState || !there {
+		return nil, err
+	}
+	sessions, err := r.Orphans(but)
+	if err != nil {
+		l.config.logger().Debug("what is left of the run cannot be read", "error", err)
+	}
+	return sessions, nil
+}
+
+// takeOver enters a run whose nodes show no sign of life and have not gone either. They
+// are declared lost, as nodes that live would have done by now; those that come back find
+// the run and regroup. It reports false if somebody has come back or was quicker.
+func (l *Log) takeOver(ctx context.Context, what string, old keyValue, orphans []rendezvous.SessionID) (done bool, err error) {
+	g, err := decodeGeneration(old.value)
+	if err != nil {
+		return true, l.entered(old)
+	}
+	entries, err := sharedlog.DeclareLost(orphans)
+	if err != nil {
+		return false, err
+	}
+	signs := l.root + keySigns
+	l.appended++
+	r, err := l.client.txn(ctx, what, txnRequest{
+		conditions: []condition{unchanged(l.root+keyGeneration, old.modified), absent(signs, prefixEnd(signs))},
+		success: []op{
+			putOp(entryKey(l.root, l.node, l.appended), encodeEntries(entries), g.lease),
+			putOp(l.greetingKey(), nil, l.sign),
+		},
+	})
+	if err != nil || !r.succeeded {
+		return false, err
+	}
+	l.config.logger().Warn("no node of the run shows a sign of life; they are taken for lost, and join again should they live", "nodes", len(orphans))
+	err = l.entered(old)
+	l.runBeat = time.Time{} // nobody may have renewed its lease for long
+	return true, err
+}
+
+// create begins the run, in the place of one whose nodes are all gone. It reports
 // false if others were quicker.
 func (l *Log) create(ctx context.Context, what string, old keyValue) (done bool, err error) {
 	lease, err := l.client.grant(ctx, l.config.TTL)
@@ -382,7 +442,7 @@ func (l *Log) Look(_ context.Context, sessions []rendezvous.SessionID) ([]shared
 		since, known := l.absences[session]
 		if !known {
 			l.absences[session] = now
-		} else if now.Sub(since) >= min(absence, l.signTTL/4) {
+		} else if now.Sub(since) >= l.absence() {
 			list[i].State = sharedlog.SignExpired
 		}
 	}
@@ -390,7 +450,16 @@ func (l *Log) Look(_ context.Context, sessions []rendezvous.SessionID) ([]shared
 }
 
 // absence is how long a sign has to be seen missing before it counts.
-const absence = 500 * time.Millisecond
+func (l *Log) absence() time.Duration { return min(500*time.Millisecond, l.signTTL/4) }
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
 
 // Close implements sharedlog.Log.
 func (l *Log) Close(ctx context.Context) error {
@@ -408,6 +477,15 @@ func (l *Log) Close(ctx context.Context) error {
 		return err
 	}
 	signs := l.root + keySigns
+	found, err := l.client.txn(ctx, "leaving the run", txnRequest{success: []op{
+		rangeOp(rangeRequest{key: signs, end: prefixEnd(signs), countOnly: true}),
+	}})
+	if err != nil || found.result(0).count > 0 {
+		return err
+	}
+	if orphans, err := l.orphans(ctx, l.session); err != nil || len(orphans) > 0 {
+		return err // nodes that may be cut off, and come back
+	}
 	r, err := l.client.txn(ctx, "removing the run's log", txnRequest{
 		conditions: []condition{l.inRun(), absent(signs, prefixEnd(signs))},
 		success:    []op{deleteOp(l.root, prefixEnd(l.root))},

@@ -127,7 +127,7 @@ func (l *Log) foreign(err error) error {
 // pump keeps the view up to date until Close.
 func (l *Log) pump() {
 	defer l.pumped.Done()
-	for pause := (backoff{}); l.ctx.Err() == nil; {
+	for pause := (pauses{}); l.ctx.Err() == nil; {
 		progress, err := l.follow()
 		if errors.Is(err, errCompacted) {
 			var v *view
@@ -145,7 +145,7 @@ func (l *Log) pump() {
 			return
 		}
 		if progress { // the first break is mended before anybody is told
-			pause = backoff{}
+			pause = pauses{}
 			continue
 		}
 		l.update(func() { l.err = fmt.Errorf("etcd at %s: following the run's log: %w", l.config.where(), err) })
@@ -171,14 +171,14 @@ func (l *Log) follow() (progress bool, err error) {
 	}
 	defer w.close()
 	for {
-		r, err := w.next()
+		events, err := w.next()
 		if err != nil {
 			return progress, err
 		}
 		progress = true
 		l.update(func() {
 			l.err = nil
-			for _, e := range r.events {
+			for _, e := range events {
 				if e.kv.key == l.root+keyGeneration {
 					err = l.begunAnew()
 					return
@@ -286,12 +286,12 @@ type generation struct {
 }
 
 func (g generation) encode() []byte {
-	return message(nil).number(1, formatVersion).text(2, g.name).number(3, g.lease)
+	return appendNumber(appendBytes(appendNumber(nil, 1, formatVersion), 2, []byte(g.name)), 3, g.lease)
 }
 
 func decodeGeneration(b []byte) (g generation, err error) {
 	version := int64(0)
-	err = decode(b, func(f field) error {
+	err = fields(b, func(f field) {
 		switch f.id {
 		case 1:
 			version = f.number
@@ -300,7 +300,6 @@ func decodeGeneration(b []byte) (g generation, err error) {
 		case 3:
 			g.lease = f.number
 		}
-		return nil
 	})
 	if err == nil && (version != formatVersion || g.name == "" || g.lease == 0) {
 		err = errForeign
@@ -318,12 +317,13 @@ type snapshotKey struct {
 }
 
 func (s snapshotKey) encode() []byte {
-	return message(nil).number(1, formatVersion).number(2, int64(s.index)).bytes(3, s.state).text(4, s.id).number(5, s.parts)
+	b := appendNumber(appendNumber(nil, 1, formatVersion), 2, int64(s.index))
+	return appendNumber(appendBytes(appendBytes(b, 3, s.state), 4, []byte(s.id)), 5, s.parts)
 }
 
 func decodeSnapshotKey(kv keyValue) (s snapshotKey, err error) {
 	version := int64(0)
-	err = decode(kv.value, func(f field) error {
+	err = fields(kv.value, func(f field) {
 		switch f.id {
 		case 1:
 			version = f.number
@@ -336,7 +336,6 @@ func decodeSnapshotKey(kv keyValue) (s snapshotKey, err error) {
 		case 5:
 			s.parts = f.number
 		}
-		return nil
 	})
 	s.modified = kv.modified
 	if err == nil && (version != formatVersion || s.parts < 0 || s.parts > maxParts) {

@@ -26,8 +26,12 @@ func openMember(config Config, p rendezvous.Params, log *slog.Logger) (*rendezvo
 	if err != nil {
 		return nil, err
 	}
+	return memberOver(shared, p, log), nil
+}
+
+func memberOver(shared *Log, p rendezvous.Params, log *slog.Logger) *rendezvous.Member {
 	connect := func(o rendezvous.Observer) rendezvous.Plane { return sharedlog.New(p, o, shared, log) }
-	return rendezvous.NewMember(p, connect, hosted.NewRoundStores(log), log), nil
+	return rendezvous.NewMember(p, connect, hosted.NewRoundStores(log), log)
 }
 
 func nodeParams(name string, min, max int) rendezvous.Params {

@@ -1,20 +1,24 @@
 package etcdstore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"rallypoint/core/store"
 )
@@ -23,14 +27,32 @@ import (
 // that says of others that they failed and carries them out later, when the caller has
 // long made them again, and perhaps done something else.
 type treacherous struct {
-	http.RoundTripper
-	fate func(r *http.Request, tries int) fate // of a call of which this is the n-th try
+	fate func(c unaryCall, tries int) fate // of a call of which this is the n-th try
 
 	mu       sync.Mutex
 	tries    map[string]int // by what is called
-	late     []*http.Request
+	late     []unaryCall
 	betrayed int
+	between  grpc.UnaryClientInterceptor
+	again    *clientv3.Client // carries out what is late
 }
+
+// unaryCall is a call that can be made again.
+type unaryCall struct {
+	method         string
+	request, reply proto.Message
+}
+
+func (c unaryCall) clone() unaryCall {
+	return unaryCall{c.method, proto.Clone(c.request), c.reply.ProtoReflect().New().Interface()}
+}
+
+// carryOut makes the call by another connection, which outlives the client's.
+func (n *treacherous) carryOut(c unaryCall) error {
+	return n.again.ActiveConnection().Invoke(context.Background(), c.method, c.request, c.reply)
+}
+
+const methodTxn = "/etcdserverpb.KV/Txn"
 
 // fate is what becomes of a call.
 type fate int
@@ -41,44 +63,39 @@ const (
 	lost      // it is carried out and fails
 )
 
-var errForgotten = errors.New("the answer was lost")
+var errForgotten = status.Error(codes.Unavailable, "the answer was lost")
 
-func (n *treacherous) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Path == methodWatch {
-		return n.RoundTripper.RoundTrip(r)
-	}
-	body, err := io.ReadAll(r.Body)
-	r.Body.Close()
-	if err != nil {
-		return nil, err
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
+func (n *treacherous) intercept(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	call := unaryCall{method, request.(proto.Message), reply.(proto.Message)}
 	if rand.IntN(4) == 0 && n.fate == nil {
 		n.deliver(1)
 	}
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(call.request)
+	if err != nil {
+		return err
+	}
 	n.mu.Lock()
-	call := r.URL.Path + string(body)
-	n.tries[call]++
+	name := method + string(body)
+	n.tries[name]++
 	f := fate([]int{0, 0, 0, 0, 1, 2}[rand.IntN(6)])
 	if n.fate != nil {
-		f = n.fate(r, n.tries[call])
+		f = n.fate(call, n.tries[name])
 	}
 	if f != kept {
 		n.betrayed++
 	}
 	if f == late {
-		n.late = append(n.late, r.Clone(context.Background()))
+		n.late = append(n.late, call.clone())
 	}
 	n.mu.Unlock()
 	if f == late {
-		return nil, errForgotten
+		return errForgotten
 	}
-	response, err := n.RoundTripper.RoundTrip(r)
+	err = invoke(ctx, method, request, reply, conn, options...)
 	if err == nil && f == lost {
-		response.Body.Close()
-		return nil, errForgotten
+		return errForgotten
 	}
-	return response, err
+	return err
 }
 
 // deliver carries out up to so many of the late calls, in their order, and returns how
@@ -90,22 +107,28 @@ func (n *treacherous) deliver(count int) (done int) {
 			n.mu.Unlock()
 			break
 		}
-		r := n.late[0]
+		c := n.late[0]
 		n.late = n.late[1:]
 		n.mu.Unlock()
-		if response, err := n.RoundTripper.RoundTrip(r); err == nil {
-			_, _ = io.Copy(io.Discard, response.Body)
-			response.Body.Close()
-		}
+		_ = n.carryOut(c)
 	}
 	return done
 }
 
 // betray puts such a network below a client. Unless told otherwise a third of the calls
 // is betrayed.
-func (c *client) betray() *treacherous {
-	n := &treacherous{RoundTripper: c.conns, tries: make(map[string]int)}
-	c.caller.transport = n
+func (c *client) betray(t interface {
+	Fatal(...any)
+	Cleanup(func())
+}) *treacherous {
+	again, err := clientv3.New(clientv3.Config{Endpoints: c.etcd.Endpoints(), Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { again.Close() })
+	n := &treacherous{again: again, tries: make(map[string]int)}
+	n.between = n.intercept
+	c.between.Store(&n.between)
 	return n
 }
 
@@ -316,11 +339,10 @@ func TestExactlyOnceThroughCuts(t *testing.T) {
 			t.Error(err)
 			return store.NewLocal(store.NewEngine(store.Limits{})), func() {}
 		}
-		n := s.client.betray()
+		n := s.client.betray(t)
 		// What is late comes even when its client is gone.
 		return s, func() {
 			n.deliver(1 << 10)
-			n.RoundTripper.(*http.Transport).CloseIdleConnections()
 			lost.Add(int64(n.betrayed))
 		}
 	})
@@ -350,15 +372,15 @@ func TestLateRequestsDoNothing(t *testing.T) {
 				check(t, other.Set(ctx, in.key, []byte(before)))
 			}
 			s := must(Open(ctx, config))(t)
-			n := s.client.betray()
-			n.fate = func(r *http.Request, tries int) fate {
-				if r.URL.Path == methodTxn && tries == 1 {
+			n := s.client.betray(t)
+			n.fate = func(c unaryCall, tries int) fate {
+				if c.method == methodTxn && tries == 1 {
 					return late
 				}
 				return kept
 			}
 			must(in.do(ctx, s))(t)
-			n.fate = func(*http.Request, int) fate { return kept }
+			n.fate = func(unaryCall, int) fate { return kept }
 			// As it was, by others: what is late finds what it once found.
 			must(other.Delete(ctx, in.key))(t)
 			if before != "" {
@@ -388,15 +410,15 @@ func TestRefusedTriesDoNothingLater(t *testing.T) {
 		key := fmt.Sprint("key", calls)
 		s := must(Open(ctx, config))(t)
 		check(t, s.Set(ctx, "place", nil)) // the place for notes is there
-		n := s.client.betray()
+		n := s.client.betray(t)
 		come = false
-		var held *http.Request
+		var held *unaryCall
 		after := -1 // calls since the try was refused
-		n.fate = func(r *http.Request, tries int) fate {
+		n.fate = func(c unaryCall, tries int) fate {
 			switch {
-			case held == nil && r.URL.Path == methodTxn:
-				held = r.Clone(context.Background())
-				held.Body, _ = r.GetBody()
+			case held == nil && c.method == methodTxn:
+				c = c.clone()
+				held = &c
 				check(t, other.Set(ctx, key, []byte("5"))) // it will be refused
 				return lost
 			case held != nil:
@@ -405,10 +427,7 @@ func TestRefusedTriesDoNothingLater(t *testing.T) {
 			if after == calls {
 				come = true
 				must(other.Delete(ctx, key))(t)
-				response, err := n.RoundTripper.RoundTrip(held)
-				check(t, err)
-				_, _ = io.Copy(io.Discard, response.Body)
-				response.Body.Close()
+				check(t, n.carryOut(*held))
 			}
 			return kept
 		}
@@ -435,7 +454,7 @@ func TestLeasesAreGrantedOnce(t *testing.T) {
 	t.Cleanup(server.Stop)
 	c := must(newClient(Config{Endpoints: []string{server.Endpoint()}}))(t)
 	defer c.close()
-	n := c.betray()
+	n := c.betray(t)
 	ctx := within(t, time.Minute)
 	const grants = 20
 	for range grants {
@@ -443,13 +462,32 @@ func TestLeasesAreGrantedOnce(t *testing.T) {
 		check(t, c.keepAlive(ctx, lease))
 	}
 	n.deliver(1 << 10)
-	m := must(c.call(ctx, "listing leases", "/etcdserverpb.Lease/LeaseLeases", nil))(t)
-	leases := 0
-	check(t, decode(m, func(f field) error {
-		if f.id == 2 {
-			leases++
+	c.between.Store(nil)
+	equal(t, len(must(c.etcd.Leases(ctx))(t).Leases), grants)
+}
+
+// A number that is taken is no sign that this client took it, unless it asked before.
+func TestLeasesOfOthersAreNotTakenOver(t *testing.T) {
+	config := aConfig(t)
+	a, b := must(newClient(config))(t), must(newClient(config))(t)
+	defer a.close()
+	defer b.close()
+	ctx := within(t, time.Minute)
+	taken := must(a.grant(ctx, time.Hour))(t)
+	draw := leaseNumber
+	defer func() { leaseNumber = draw }()
+	drawn := 0
+	leaseNumber = func() int64 {
+		if drawn++; drawn == 1 {
+			return taken
 		}
-		return nil
-	}))
-	equal(t, leases, grants)
+		return draw()
+	}
+	own := must(b.grant(ctx, time.Hour))(t)
+	if own == taken || drawn != 2 {
+		t.Fatalf("the lease %d after %d of another, %d numbers drawn", own, taken, drawn)
+	}
+	check(t, b.revoke(ctx, own))
+	check(t, a.keepAlive(ctx, taken))
+	check(t, a.revoke(ctx, taken))
 }

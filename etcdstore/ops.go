@@ -110,19 +110,15 @@ func (s *Store) Append(ctx context.Context, key string, value []byte) error {
 func (s *Store) update(ctx context.Context, name, key string, f func(value []byte, exists bool) (next []byte, write bool, err error)) (value []byte, err error) {
 	err = s.do(ctx, name, key, func(ctx context.Context) error {
 		full := s.prefix + key
-		m, err := s.client.call(ctx, name, methodRange, rangeRequest{key: full}.encode())
+		found, err := s.client.get(ctx, name, rangeRequest{key: full})
 		if err != nil {
 			return err
-		}
-		found, err := decodeRangeResponse(m)
-		if err != nil {
-			return s.client.malformed(name, err)
 		}
 		var current keyValue
 		if len(found.kvs) > 0 {
 			current = found.kvs[0]
 		}
-		pause := backoff{}
+		pause := pauses{}
 		for {
 			next, write, err := f(current.value, current.modified != 0)
 			if err != nil {
@@ -159,13 +155,9 @@ func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error
 		full := s.prefix + key
 		for {
 			// A condition, so that a repetition can tell whether there was a key.
-			m, err := s.client.call(ctx, "delete_key", methodRange, rangeRequest{key: full, keysOnly: true}.encode())
-			if err != nil {
-				return err
-			}
-			found, err := decodeRangeResponse(m)
+			found, err := s.client.get(ctx, "delete_key", rangeRequest{key: full, keysOnly: true})
 			if err != nil || len(found.kvs) == 0 {
-				return s.client.malformed("delete_key", err)
+				return err
 			}
 			_, existed, err = s.change(ctx, "delete_key", txnRequest{
 				conditions: []condition{unchanged(full, found.kvs[0].modified)},
@@ -287,7 +279,7 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 	for _, key := range keys {
 		missing[s.prefix+key] = true
 	}
-	pause := backoff{}
+	pause := pauses{}
 	for len(missing) > 0 {
 		err := s.follow(ctx, missing, &start, &pause)
 		switch {
@@ -310,7 +302,7 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 
 // follow strikes the keys that are written off missing, until none is left or the
 // watch ends. start is the revision to go on from.
-func (s *Store) follow(ctx context.Context, missing map[string]bool, start *int64, pause *backoff) error {
+func (s *Store) follow(ctx context.Context, missing map[string]bool, start *int64, pause *pauses) error {
 	requests := make([]watchRequest, 0, len(missing))
 	for key := range missing {
 		requests = append(requests, watchRequest{key: key, revision: *start})
@@ -320,13 +312,13 @@ func (s *Store) follow(ctx context.Context, missing map[string]bool, start *int6
 		return err
 	}
 	defer w.close()
-	*pause = backoff{}
+	*pause = pauses{}
 	for len(missing) > 0 {
-		r, err := w.next()
+		events, err := w.next()
 		if err != nil {
 			return err
 		}
-		for _, e := range r.events {
+		for _, e := range events {
 			if !e.deleted {
 				delete(missing, e.kv.key)
 			}
@@ -354,14 +346,9 @@ func (s *Store) strike(ctx context.Context, missing map[string]bool) (start int6
 // NumKeys implements store.Store.
 func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
 	err = s.do(ctx, "num_keys", "", func(ctx context.Context) error {
-		m, err := s.client.call(ctx, "num_keys", methodRange,
-			rangeRequest{key: s.prefix, end: prefixEnd(s.prefix), countOnly: true}.encode())
-		if err != nil {
-			return err
-		}
-		r, err := decodeRangeResponse(m)
+		r, err := s.client.get(ctx, "num_keys", rangeRequest{key: s.prefix, end: prefixEnd(s.prefix), countOnly: true})
 		n = r.count
-		return s.client.malformed("num_keys", err)
+		return err
 	})
 	return n, err
 }

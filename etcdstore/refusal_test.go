@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"rallypoint/core/rendezvous"
 )
 
@@ -205,25 +207,12 @@ func TestUsers(t *testing.T) {
 	ctx := within(t, time.Minute)
 	c := must(newClient(at))(t)
 	defer c.close()
-	auth := func(method string, request message) {
-		t.Helper()
-		_, err := c.call(ctx, method, "/etcdserverpb.Auth/"+method, request)
-		check(t, err)
-	}
 	// A user where none is asked for does no harm.
 	early := at
 	early.User, early.Password, early.Prefix = "early", "x", "/early"
 	check(t, mustOpen(t, early).Set(ctx, "k", nil))
 
-	permission := message(nil).number(1, 2).text(2, "/rallypoint/").text(3, prefixEnd("/rallypoint/"))
-	auth("RoleAdd", message(nil).text(1, "root"))
-	auth("RoleAdd", message(nil).text(1, "job"))
-	auth("RoleGrantPermission", message(nil).text(1, "job").message(2, permission))
-	for _, user := range []string{"root", "job"} {
-		auth("UserAdd", message(nil).text(1, user).text(2, "secret word"))
-		auth("UserGrantRole", message(nil).text(1, user).text(2, user))
-	}
-	auth("AuthEnable", nil)
+	makeUsers(t, c, "secret word")
 
 	refused(t, at, rendezvous.ErrInvalid, "user name is empty", "USER:PASSWORD@")
 	config := at
@@ -241,4 +230,20 @@ func TestUsers(t *testing.T) {
 	check(t, s.Set(ctx, "k", []byte("w")))
 	appendText(t, l, "2")
 	equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
+}
+
+// makeUsers makes a root and a user "job", who may use what lies under /rallypoint/, and
+// switches authentication on.
+func makeUsers(t testing.TB, c *client, password string) {
+	t.Helper()
+	ctx := within(t, time.Minute)
+	e := c.etcd
+	must(e.RoleAdd(ctx, "root"))(t)
+	must(e.RoleAdd(ctx, "job"))(t)
+	must(e.RoleGrantPermission(ctx, "job", "/rallypoint/", prefixEnd("/rallypoint/"), clientv3.PermissionType(clientv3.PermReadWrite)))(t)
+	for _, user := range []string{"root", "job"} {
+		must(e.UserAdd(ctx, user, password))(t)
+		must(e.UserGrantRole(ctx, user, user))(t)
+	}
+	must(e.AuthEnable(ctx))(t)
 }

@@ -22,9 +22,7 @@ func TestRendezvousOfMany(t *testing.T) {
 	c := must(newClient(config))(t)
 	defer c.close()
 	revision := func() int64 {
-		m, err := c.call(ctx, "reading", methodRange, rangeRequest{key: "x"}.encode())
-		check(t, err)
-		return must(decodeRangeResponse(m))(t).revision
+		return must(c.get(ctx, "reading", rangeRequest{key: "x"}))(t).revision
 	}
 	before := revision()
 	for i := range nodes {

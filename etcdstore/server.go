@@ -161,7 +161,10 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	t := time.NewTicker(readyPause)
 	defer t.Stop()
 	for {
-		_, err := c.attempt(ctx, firstAttempt, methodRange, rangeRequest{key: "\x00", countOnly: true}.encode())
+		err := c.attempt(ctx, firstAttempt, func(ctx context.Context) error {
+			_, err := c.getOnce(ctx, rangeRequest{key: "\x00", countOnly: true})
+			return err
+		})
 		if err == nil {
 			return nil
 		}

@@ -58,7 +58,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.TTL > 0 {
 		s.lease, err = c.grant(ctx, config.TTL)
 	} else {
-		_, err = c.call(ctx, "connecting", methodRange, rangeRequest{key: s.prefix, countOnly: true}.encode())
+		_, err = c.get(ctx, "connecting", rangeRequest{key: s.prefix, countOnly: true})
 	}
 	if err != nil {
 		c.close()
@@ -100,7 +100,10 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	if used > 0 { // without the note of what may be under way still, which nobody repeats
 		ctx, cancel := context.WithTimeout(context.Background(), firstAttempt)
-		_, _ = s.client.attempt(ctx, firstAttempt, methodTxn, txnRequest{success: []op{deleteOp(s.notes, prefixEnd(s.notes))}}.encode())
+		_ = s.client.attempt(ctx, firstAttempt, func(ctx context.Context) error {
+			_, err := s.client.txnOnce(ctx, txnRequest{success: []op{deleteOp(s.notes, prefixEnd(s.notes))}})
+			return err
+		})
 		cancel()
 	}
 	s.stop()

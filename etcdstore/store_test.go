@@ -266,7 +266,9 @@ func TestClear(t *testing.T) {
 	check(t, s.Clear(ctx))
 	equal(t, must(s.NumKeys(ctx))(t), 0)
 	check(t, s.Close())
-	left, _, err := must(newClient(config))(t).list(ctx, "left", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
+	c := must(newClient(config))(t)
+	defer c.close()
+	left, _, err := c.list(ctx, "left", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
 	check(t, err)
 	equal(t, len(left), 0)
 }

@@ -13,8 +13,9 @@ const (
 	ReasonTruncated               // the peer ended the stream inside a message
 	ReasonNumber                  // ADD or BARRIER on a value which is no number
 	ReasonQuota                   // the engine's Limits
-	ReasonWaits                   // more pending waits than MaxKeys keys or MaxRequestBytes
+	ReasonWaits                   // more pending waits than MaxKeys keys, MaxRequestBytes or Options.MaxWaitBytes
 	ReasonUnsent                  // replies over Options.MaxUnsent
+	ReasonSlow                    // does not read while others need Options.MaxUnsentSum
 	numReasons
 )
 
@@ -27,6 +28,7 @@ var reasonNames = [numReasons]string{
 	ReasonQuota:     "quota",
 	ReasonWaits:     "too_many_waits",
 	ReasonUnsent:    "unsent_replies",
+	ReasonSlow:      "slow_reader",
 }
 
 func (r Reason) String() string { return reasonNames[r] }

@@ -3,9 +3,13 @@
 package main
 
 import (
+	"io"
 	"os"
 
 	"rallypoint/core/cli"
+	"rallypoint/core/promises"
 )
 
-func main() { os.Exit(cli.Process(os.Args, os.Stdout, os.Stderr)) }
+func main() { os.Exit(cli.Process(os.Args, os.Stdout, os.Stderr, check)) }
+
+func check(history io.Reader) (cli.Audit, error) { return promises.Read(history) }

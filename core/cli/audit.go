@@ -3,14 +3,25 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
-
-	"rallypoint/core/promises"
 )
 
-func newAudit() *cobra.Command {
+// Checker holds a recorded history against the guarantees of the design.
+type Checker func(history io.Reader) (Audit, error)
+
+// Audit is what a Checker found: text for people, the ids of the runs in the
+// history, and whether every guarantee was kept and could be checked.
+type Audit interface {
+	fmt.Stringer
+	Runs() []string
+	Kept() bool
+}
+
+// newAudit makes the command over a checker; nil: this program carries none.
+func newAudit(check Checker) *cobra.Command {
 	return &cobra.Command{
 		Use:   "audit FILE",
 		Short: "Judge what was recorded of jobs",
@@ -26,12 +37,15 @@ jobs' agents have told each other, and names of nodes.`,
 		Example: `  rallypoint audit history.jsonl`,
 		Args:    wantArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if check == nil {
+				return failed("the library does not carry the checker of histories: use the standalone command (make build/rallypoint)")
+			}
 			file, err := os.Open(args[0])
 			if err != nil {
 				return failed("%w", err)
 			}
 			defer file.Close()
-			audit, err := promises.Read(file)
+			audit, err := check(file)
 			fmt.Fprint(cmd.OutOrStdout(), audit)
 			switch {
 			case err != nil:

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,21 +10,22 @@ import (
 
 	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // TestAudit judges small histories; TestServeIsKilled and TestChaos judge long ones.
 func TestAudit(t *testing.T) {
 	m := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1})
-	begin := promises.Record{Run: "job", State: m.Snapshot()}
+	begin := trace.Record{Run: "job", State: m.Snapshot()}
 	p := rendezvous.DefaultParams().Policy
 	p.Min, p.Max = 1, 1
 	hello := rendezvous.Hello{Session: "s", Node: "a", Policy: p, Claim: rendezvous.Claim{HostRank: -1}}
 	join := rendezvous.Join{Request: rendezvous.Request{Session: "s", Number: 1}, NodeRank: -1, RankHint: -1, StorePort: 1}
-	greeted := promises.Record{Run: "job", Number: 1, Event: hello, Effects: m.Apply(hello)}
-	placed := promises.Record{Run: "job", Number: 2, Event: join, Effects: m.Apply(join)}
+	greeted := trace.Record{Run: "job", Number: 1, Event: hello, Effects: m.Apply(hello)}
+	placed := trace.Record{Run: "job", Number: 2, Event: join, Effects: m.Apply(join)}
 	ignored := placed
 	ignored.Effects = nil
-	lines := func(records ...promises.Record) string {
+	lines := func(records ...trace.Record) string {
 		var all bytes.Buffer
 		for _, rec := range records {
 			line, err := rec.Encode()
@@ -65,5 +67,16 @@ func TestAudit(t *testing.T) {
 	}
 	if code, _, stderr := run(t, "record", "--rdzv-id=x", "file://"+dir, dir); code != exitFailure || !strings.Contains(stderr, "is a directory") {
 		t.Errorf("%d, %s", code, stderr)
+	}
+}
+
+// check is the checker that the command brings.
+func check(history io.Reader) (Audit, error) { return promises.Read(history) }
+
+func TestAuditWithoutChecker(t *testing.T) {
+	var out, err strings.Builder
+	code := Main(t.Context(), []string{"rallypoint", "audit", "history.jsonl"}, &out, &err, nil)
+	if code != exitFailure || !strings.Contains(err.String(), "standalone command") {
+		t.Errorf("audit in the library: code %d, %q", code, err.String())
 	}
 }

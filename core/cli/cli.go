@@ -27,9 +27,10 @@ const (
 // line on stderr. A command that serves does so until ctx ends, and then ends
 // cleanly with 0.
 //
-// It installs no signal handlers; Process does.
-func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRoot(stderr)
+// It installs no signal handlers; Process does. check is what "rallypoint audit"
+// uses: the library leaves it out (nil), the command brings it.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer, check Checker) int {
+	root := newRoot(stderr, check)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if len(args) > 0 {
@@ -56,11 +57,11 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // Process is Main for a process that does nothing else: SIGINT and SIGTERM end
 // the command cleanly, a second one at once.
-func Process(args []string, stdout, stderr io.Writer) int {
+func Process(args []string, stdout, stderr io.Writer, check Checker) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	return Main(ctx, args, stdout, stderr)
+	return Main(ctx, args, stdout, stderr, check)
 }
 
 // failure is an error of what a command does, as opposed to how it was called.
@@ -71,9 +72,17 @@ func (f failure) Unwrap() error { return f.error }
 func failed(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
 
 // Command returns the command for those who describe it, as its manual pages do.
-func Command() *cobra.Command { return newRoot(io.Discard) }
+func Command() *cobra.Command {
+	root := newRoot(io.Discard, nil)
+	for _, c := range root.Commands() {
+		if c.DisableFlagParsing {
+			describe(c, c.Name() == nameLaunch)
+		}
+	}
+	return root
+}
 
-func newRoot(stderr io.Writer) *cobra.Command {
+func newRoot(stderr io.Writer, check Checker) *cobra.Command {
 	log := &logging{out: stderr}
 	root := &cobra.Command{
 		Use:   "rallypoint",
@@ -104,9 +113,11 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return log.check() },
 	}
 	root.SetVersionTemplate("rallypoint {{.Version}}\n")
-	root.CompletionOptions.HiddenDefaultCmd = true
 	log.addFlags(root.PersistentFlags())
-	root.AddCommand(newRun(), newLaunch(), newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(), newStore(log), newVersion())
+	run, launch := newRun(), newLaunch()
+	hideInherited(run, root.PersistentFlags())
+	hideInherited(launch, root.PersistentFlags())
+	root.AddCommand(run, launch, newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newToken(), newStore(log), newVersion())
 	return root
 }
 

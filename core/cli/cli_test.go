@@ -33,13 +33,13 @@ func TestMain(m *testing.M) {
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	code = Main(t.Context(), append([]string{"rallypoint"}, args...), &out, &err)
+	code = Main(t.Context(), append([]string{"rallypoint"}, args...), &out, &err, check)
 	return code, out.String(), err.String()
 }
 
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"},
-		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"record", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
+		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"record", "-h"}, {"token", "new", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
 		{"store", "wait", "-h"}, {"store", "list", "-h"}, {"store", "delete", "-h"}} {
 		code, stdout, stderr := run(t, args...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Usage:") {
@@ -89,6 +89,8 @@ func TestWrongUsage(t *testing.T) {
 		{"record h f --rdzv-id x", `"h" is a control plane, which records by itself: rallypoint serve --record FILE`},
 		{"record file://h/d f --rdzv-id x", "mind the three slashes"},
 		{"admin", "a command is missing: close or evict"},
+		{"token", "a command is missing: new"},
+		{"token new", "FILE is missing"},
 		{"admin clos", `did you mean "close"?`},
 		{"admin close", "ENDPOINT is missing"},
 		{"admin close h --reason x", "--rdzv-id is missing"},
@@ -123,9 +125,27 @@ func TestWrongLogLevelInTheEnvironment(t *testing.T) {
 	}
 }
 
+// TestLogIsOff is documented for nodes, and holds for all commands.
+func TestLogIsOff(t *testing.T) {
+	t.Setenv(envLogLevel, "off")
+	if code, _, stderr := run(t, "version"); code != 0 {
+		t.Errorf("%d, %q", code, stderr)
+	}
+	var b strings.Builder
+	l := logging{out: &b}
+	if err := l.check(); err != nil {
+		t.Fatal(err)
+	}
+	l.logger().Error("an error")
+	newAgentLog(&b, "off", true).Error("an error")
+	if b.Len() > 0 {
+		t.Error(b.String())
+	}
+}
+
 func TestNoArguments(t *testing.T) {
 	var out, err bytes.Buffer
-	if code := Main(t.Context(), nil, &out, &err); code != 0 || !strings.Contains(out.String(), "Usage:") {
+	if code := Main(t.Context(), nil, &out, &err, check); code != 0 || !strings.Contains(out.String(), "Usage:") {
 		t.Errorf("%d, %q, %q", code, out.String(), err.String())
 	}
 }
@@ -177,7 +197,7 @@ func serve(t *testing.T, main func(ctx context.Context, stdout, stderr io.Writer
 
 func command(args ...string) func(context.Context, io.Writer, io.Writer) int {
 	return func(ctx context.Context, stdout, stderr io.Writer) int {
-		return Main(ctx, append([]string{"rallypoint"}, args...), stdout, stderr)
+		return Main(ctx, append([]string{"rallypoint"}, args...), stdout, stderr, check)
 	}
 }
 
@@ -244,7 +264,7 @@ func TestProcessEndsOnSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(fmt.Sprint(sig), func(t *testing.T) {
 			s := serve(t, func(_ context.Context, stdout, stderr io.Writer) int {
-				return Process([]string{"rallypoint", "serve", "--listen", "127.0.0.1:0"}, stdout, stderr)
+				return Process([]string{"rallypoint", "serve", "--listen", "127.0.0.1:0"}, stdout, stderr, check)
 			})
 			if err := syscall.Kill(os.Getpid(), sig); err != nil {
 				t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // envChaos is how long TestChaos hurts its job; `make test-long` gives it minutes.
@@ -199,7 +199,7 @@ func (c *chaos) checkPlaces() {
 		if err != nil {
 			break
 		}
-		rec, err := promises.Decode(line)
+		rec, err := trace.Decode(line)
 		if err != nil {
 			c.t.Fatal(err)
 		}

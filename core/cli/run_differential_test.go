@@ -33,7 +33,7 @@ func init() {
 		if patience, err := time.ParseDuration(os.Getenv(testPluginPatience)); err == nil {
 			pluginPatience = patience
 		}
-		os.Exit(Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr))
+		os.Exit(Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr, check))
 	}
 }
 

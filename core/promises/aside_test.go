@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // ask records what is answered without a change, and returns which record it is.
@@ -16,7 +17,7 @@ func (s *script) ask(ev r.Event) int {
 		s.t.Fatalf("%+v has to be applied", ev)
 	}
 	last := s.records[len(s.records)-1].Number
-	s.records = append(s.records, Record{Run: "job", Number: last, Seconds: s.now.Seconds(), Event: ev, Effects: effects, Aside: true})
+	s.records = append(s.records, trace.Record{Run: "job", Number: last, Seconds: s.now.Seconds(), Event: ev, Effects: effects, Aside: true})
 	return len(s.records) - 1
 }
 
@@ -27,7 +28,7 @@ func (s *script) get(node string, round uint64, key string) r.KeyRequest {
 // TestAnswersWithoutAChange has the judge hold what was recorded beside the events
 // against the promises, too.
 func TestAnswersWithoutAChange(t *testing.T) {
-	history := func() (records []Record, at map[string]int) {
+	history := func() (records []trace.Record, at map[string]int) {
 		p := policy(2, 2)
 		s := newScript(t, p)
 		s.hello(p, "1", "2")
@@ -46,25 +47,27 @@ func TestAnswersWithoutAChange(t *testing.T) {
 	}
 	for _, m := range []struct {
 		at, says string
-		change   func(*Record)
+		change   func(*trace.Record)
 	}{
-		{"pending", "promise 11", func(rec *Record) { rec.Effects = []r.Effect{placed("s1", 1, r.Outcome{Round: 1})} }},
-		{"joined", "promise 1,", func(rec *Record) { rec.Effects = nil }},
-		{"joined", "promise 1,", func(rec *Record) { rec.Effects = []r.Effect{placed("s1", 1, r.Outcome{Round: 1, Rank: 1})} }},
-		{"get", "promise 11", func(rec *Record) { rec.Effects = nil }},
-		{"get", "promise 11", func(rec *Record) { rec.Effects = append(rec.Effects, r.StopTimer{}) }},
-		{"get", "promise 11", func(rec *Record) {
+		{"pending", "promise 11", func(rec *trace.Record) { rec.Effects = []r.Effect{placed("s1", 1, r.Outcome{Round: 1})} }},
+		{"joined", "promise 1,", func(rec *trace.Record) { rec.Effects = nil }},
+		{"joined", "promise 1,", func(rec *trace.Record) { rec.Effects = []r.Effect{placed("s1", 1, r.Outcome{Round: 1, Rank: 1})} }},
+		{"get", "promise 11", func(rec *trace.Record) { rec.Effects = nil }},
+		{"get", "promise 11", func(rec *trace.Record) { rec.Effects = append(rec.Effects, r.StopTimer{}) }},
+		{"get", "promise 11", func(rec *trace.Record) {
 			k := rec.Event.(r.KeyRequest)
 			k.Op, k.Amount = r.KeyAdd, 1
 			rec.Event = k
 		}},
-		{"get", "promise 11", func(rec *Record) { rec.Event = r.Disconnect{Session: "s2"} }},
-		{"get", "promise 10", func(rec *Record) {
+		{"get", "promise 11", func(rec *trace.Record) { rec.Event = r.Disconnect{Session: "s2"} }},
+		{"get", "promise 10", func(rec *trace.Record) {
 			reply := rec.Effects[0].(r.Reply)
 			reply.Result = r.KeyResult{Values: [][]byte{[]byte("2")}}
 			rec.Effects = []r.Effect{reply}
 		}},
-		{"over", "promise 4", func(rec *Record) { rec.Effects = []r.Effect{r.Reply{Session: "s2", Number: 3, Result: r.KeyResult{}}} }},
+		{"over", "promise 4", func(rec *trace.Record) {
+			rec.Effects = []r.Effect{r.Reply{Session: "s2", Number: 3, Result: r.KeyResult{}}}
+		}},
 	} {
 		records, at := history()
 		i := at[m.at]
@@ -76,7 +79,7 @@ func TestAnswersWithoutAChange(t *testing.T) {
 	}
 	// One that was too large to be recorded is no gap.
 	records, at := history()
-	records[at["get"]].Event, records[at["get"]].Effects, records[at["get"]].TooLarge = nil, nil, MaxRecord
+	records[at["get"]].Event, records[at["get"]].Effects, records[at["get"]].TooLarge = nil, nil, trace.MaxRecord
 	if a := judged(t, records); !a.Kept() {
 		t.Error(a)
 	}

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // script makes a history by driving a machine: what a control plane would record.
 type script struct {
 	t       *testing.T
 	m       *r.Machine
-	records []Record
+	records []trace.Record
 	number  map[string]uint64
 	timers  map[r.TimerKind]r.SetTimer
 	now     time.Duration
@@ -21,7 +22,7 @@ type script struct {
 func newScript(t *testing.T, p r.Policy) *script {
 	s := &script{t: t, m: r.New(r.Config{RunID: "job", Generation: "g", Uptime: -1}), number: map[string]uint64{},
 		timers: map[r.TimerKind]r.SetTimer{}, join: map[string]r.Join{}, now: time.Second}
-	s.records = append(s.records, Record{Run: "job", Seconds: 1, State: s.m.Snapshot()})
+	s.records = append(s.records, trace.Record{Run: "job", Seconds: 1, State: s.m.Snapshot()})
 	return s
 }
 
@@ -33,7 +34,7 @@ func (s *script) do(ev r.Event) []r.Effect {
 		}
 	}
 	s.now += time.Millisecond
-	s.records = append(s.records, Record{
+	s.records = append(s.records, trace.Record{
 		Run: "job", Number: s.records[len(s.records)-1].Number + 1, Seconds: s.now.Seconds(), Event: ev, Effects: effects,
 	})
 	return effects
@@ -81,7 +82,7 @@ func (s *script) await(node string, round uint64, key string) {
 // life is a run with something of everything: a first round by last call, a spare,
 // a loss and a regroup with a replacement, a node that is late for a regroup, a
 // withdrawal, a repeated request, an eviction, the end, and who comes too late.
-func life(t *testing.T) []Record {
+func life(t *testing.T) []trace.Record {
 	p := policy(2, 3)
 	s := newScript(t, p)
 	s.hello(p, "1", "2")
@@ -121,7 +122,7 @@ func life(t *testing.T) []Record {
 
 // failing is a run that cannot go on after a loss, since others have finished, and is
 // closed and then stopped by a person.
-func failing(t *testing.T) []Record {
+func failing(t *testing.T) []trace.Record {
 	p := policy(3, 4)
 	s := newScript(t, p)
 	s.hello(p, "1", "2", "3")
@@ -140,7 +141,7 @@ func failing(t *testing.T) []Record {
 
 // resumed is a run in which a node's outcome was lost with its connection, and then a
 // member of its round.
-func resumed(t *testing.T) []Record {
+func resumed(t *testing.T) []trace.Record {
 	p := policy(2, 3)
 	s := newScript(t, p)
 	s.hello(p, "1", "2", "3")
@@ -154,7 +155,7 @@ func resumed(t *testing.T) []Record {
 }
 
 // judged has the records read from what they were written as.
-func judged(t *testing.T, records []Record) *Audit {
+func judged(t *testing.T, records []trace.Record) *Audit {
 	t.Helper()
 	var a Audit
 	for _, rec := range records {
@@ -162,7 +163,7 @@ func judged(t *testing.T, records []Record) *Audit {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rec, err = Decode(b); err != nil {
+		if rec, err = trace.Decode(b); err != nil {
 			t.Fatalf("%s: %v", b, err)
 		}
 		a.Add(rec)
@@ -171,7 +172,7 @@ func judged(t *testing.T, records []Record) *Audit {
 }
 
 func TestKeptHistories(t *testing.T) {
-	for name, records := range map[string][]Record{"life": life(t), "failure": failing(t), "resumed": resumed(t)} {
+	for name, records := range map[string][]trace.Record{"life": life(t), "failure": failing(t), "resumed": resumed(t)} {
 		if a := judged(t, records); !a.Kept() {
 			t.Errorf("%s: %s", name, a)
 		}

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // effects changes the effects of one event of a history.
-func effects(at int, change func([]r.Effect) []r.Effect) func([]Record) []Record {
-	return func(records []Record) []Record {
+func effects(at int, change func([]r.Effect) []r.Effect) func([]trace.Record) []trace.Record {
+	return func(records []trace.Record) []trace.Record {
 		records[at].Effects = change(slices.Clone(records[at].Effects))
 		return records
 	}
@@ -100,8 +101,8 @@ func placed(s string, number uint64, o r.Outcome) r.Effect {
 var mutants = []struct {
 	promise int
 	name    string
-	of      func(*testing.T) []Record
-	change  func([]Record) []Record
+	of      func(*testing.T) []trace.Record
+	change  func([]trace.Record) []trace.Record
 }{
 	{1, "a round's number is left out", life, effects(16, outcome(func(_ r.SessionID, o *r.Outcome) { o.Round = 3 }))},
 	{1, "a round's number is used again", life, effects(16, outcome(func(_ r.SessionID, o *r.Outcome) { o.Round = 1 }))},
@@ -147,19 +148,19 @@ var mutants = []struct {
 		return []r.Effect{r.Reply{Session: "s3", Number: 1, Err: r.Errorf(r.CodeClosed, "run \"job\" is closed")}}
 	})},
 	{4, "two nodes of one name", life, effects(18, func([]r.Effect) []r.Effect { return []r.Effect{r.Welcome{Session: "other"}} })},
-	{5, "a first round before the last call", life, func(records []Record) []Record {
+	{5, "a first round before the last call", life, func(records []trace.Record) []trace.Record {
 		return effects(4, with(records[6].Effects...))(records)
 	}},
 	{5, "a first round is overdue", life, effects(6, nothing)},
 	{5, "no last call", life, effects(4, nothing)},
 	{5, "another last call than the policy's", life, effects(4, each(func(e r.SetTimer) r.Effect { e.After++; return e }))},
-	{5, "the last call runs out early", life, func(records []Record) []Record { records[6].Seconds -= 10; return records }},
-	{5, "a round inside a grace", life, func(records []Record) []Record {
-		grace := Record{Run: "job", Seconds: records[5].Seconds, Event: r.Disconnect{Session: "s2"}, Effects: []r.Effect{
+	{5, "the last call runs out early", life, func(records []trace.Record) []trace.Record { records[6].Seconds -= 10; return records }},
+	{5, "a round inside a grace", life, func(records []trace.Record) []trace.Record {
+		grace := trace.Record{Run: "job", Seconds: records[5].Seconds, Event: r.Disconnect{Session: "s2"}, Effects: []r.Effect{
 			r.SetTimer{Timer: r.Timer{Kind: r.TimerGrace, Session: "s2", Seq: 99}, After: time.Second}}}
 		return slices.Insert(records, 6, grace)
 	}},
-	{6, "a regroup without a member that lives", life, func(records []Record) []Record {
+	{6, "a regroup without a member that lives", life, func(records []trace.Record) []trace.Record {
 		return effects(15, func([]r.Effect) []r.Effect {
 			o := r.Outcome{Generation: "g", Round: 2, World: 3, HostRank: -1, StoreAddr: "10.0.0.2", StorePort: 1015}
 			one, two := o, o
@@ -177,7 +178,7 @@ var mutants = []struct {
 		return e
 	}))},
 	{6, "a node is lost without a reason", life, effects(8, with(r.Drop{Session: "s2", Err: r.Errorf(r.CodeEvicted, "run \"job\": node 2")}))},
-	{6, "a lease is ended too early", failing, func(records []Record) []Record {
+	{6, "a lease is ended too early", failing, func(records []trace.Record) []trace.Record {
 		records[9].Seconds = records[5].Seconds + 1
 		return records
 	}},
@@ -259,7 +260,7 @@ func TestReplayFindsWhatNoRuleSays(t *testing.T) {
 // after it was killed.
 func TestHistoriesOfSeveralProcesses(t *testing.T) {
 	records := life(t)
-	lines := func(records []Record) []byte {
+	lines := func(records []trace.Record) []byte {
 		var b []byte
 		for _, rec := range records {
 			line, err := rec.Encode()
@@ -276,7 +277,7 @@ func TestHistoriesOfSeveralProcesses(t *testing.T) {
 	for _, rec := range records[1:6] {
 		machine.Apply(rec.Event)
 	}
-	begin := []Record{{Run: "job", Number: 5, State: machine.Snapshot()}}
+	begin := []trace.Record{{Run: "job", Number: 5, State: machine.Snapshot()}}
 	rest := append(begin, records[6:]...)
 	torn := []byte(`{"at":"2026-01-01T0`)
 	for _, c := range []struct {
@@ -322,7 +323,7 @@ func TestWhatMayHaveBeenInTime(t *testing.T) {
 func TestEventsThatAreTooLarge(t *testing.T) {
 	records := life(t)
 	records[8].Event = r.KeyRequest{
-		Request: r.Request{Session: "s1", Number: 2}, Round: 1, Op: r.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, MaxRecord)},
+		Request: r.Request{Session: "s1", Number: 2}, Round: 1, Op: r.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, trace.MaxRecord)},
 	}
 	a := judged(t, records)
 	if why := a.Unjudged()["job"]; a.Kept() || !strings.Contains(why, "event 8 was too large to be recorded (1") {
@@ -333,7 +334,7 @@ func TestEventsThatAreTooLarge(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	whole := life(&testing.T{})
 	// Short ones: the fuzzer spends a minute on making a long one shorter.
-	for _, records := range [][]Record{whole[:8], whole[9:10], whole[13:15], whole[22:23], failing(&testing.T{})[9:12]} {
+	for _, records := range [][]trace.Record{whole[:8], whole[9:10], whole[13:15], whole[22:23], failing(&testing.T{})[9:12]} {
 		var all []byte
 		for _, rec := range records {
 			b, err := rec.Encode()
@@ -346,7 +347,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for line := range bytes.Lines(b) {
-			if rec, err := Decode(line); err == nil {
+			if rec, err := trace.Decode(line); err == nil {
 				if _, err := rec.Encode(); err != nil {
 					t.Fatal(err)
 				}

@@ -244,7 +244,7 @@ func (m *Member) beginJoin(known Progress) {
 	defer m.mu.Unlock()
 	m.inJoin, m.pending, m.early = true, nil, nil
 	m.progress = known
-	m.notice = m.notice.whileJoining()
+	m.notice = whileJoining(m.notice)
 }
 
 // setPending notes the join that was sent. A notice that came between its answer

@@ -20,7 +20,7 @@ func (o observer) Notice(n Notice) {
 		m.early = &early
 	}
 	if m.joinPending() {
-		n = n.whileJoining()
+		n = whileJoining(n)
 	}
 	was := m.notice
 	m.notice = n
@@ -39,7 +39,7 @@ func (o observer) Notice(n Notice) {
 }
 
 // whileJoining is the notice as a node that waits for its next round takes it.
-func (n Notice) whileJoining() Notice {
+func whileJoining(n Notice) Notice {
 	if !n.Closed {
 		n.Waiting, n.Reason = 0, ""
 	}

@@ -15,6 +15,20 @@ func (m *Machine) AppendSessions(list []SessionID) []SessionID {
 	return list
 }
 
+// AppendAttached appends the sessions of AppendSessions that may still act: neither have
+// they ended, nor is their connection broken, which a shared log tells by a goodbye.
+func (m *Machine) AppendAttached(list []SessionID) []SessionID {
+	for session, n := range m.sessions {
+		if !n.ended && !n.grace {
+			list = append(list, session)
+		}
+	}
+	return list
+}
+
+// IsClosed reports whether the run was closed.
+func (m *Machine) IsClosed() bool { return m.closed != nil }
+
 // Recall returns what a node has to know that has not seen the effects of all
 // events: its notice, and the answers that it has not acknowledged, by number. The
 // answers come first: the notice may be about the round that one of them names.

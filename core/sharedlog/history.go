@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"time"
 
-	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // Follower reads what the nodes of one run write, entry by entry, without being one of
@@ -26,7 +26,7 @@ type Follower interface {
 // core/promises judges. All nodes fold the same entries, and so does it: what the
 // machine does here it does at each of them.
 type History struct {
-	record     func(promises.Record)
+	record     func(trace.Record)
 	generation string // "": nothing was found yet
 	machine    *rendezvous.Machine
 	index      uint64 // of the last entry
@@ -34,7 +34,7 @@ type History struct {
 }
 
 // NewHistory makes a history that tells record each of its records.
-func NewHistory(record func(promises.Record)) *History { return &History{record: record} }
+func NewHistory(record func(trace.Record)) *History { return &History{record: record} }
 
 // Take takes up what was found at now; before was a time before which what is found now
 // had not been written. A run that is first seen when the beginning of its log is gone
@@ -59,7 +59,7 @@ func (h *History) Take(r Record, before, now time.Time) error {
 		}
 		h.index = e.Index
 		h.number++
-		h.record(promises.Record{
+		h.record(trace.Record{
 			At: now, Slack: now.Sub(before).Seconds(), Run: r.RunID, Number: h.number, Event: ev, Effects: h.machine.Apply(ev),
 		})
 	}
@@ -77,7 +77,7 @@ func (h *History) begin(r Record, now time.Time) error {
 		number = h.number + number - h.index
 	}
 	h.generation, h.machine, h.index, h.number = r.Generation, m, r.Snapshot.Index, number
-	h.record(promises.Record{At: now, Run: r.RunID, Number: number, State: m.Snapshot()})
+	h.record(trace.Record{At: now, Run: r.RunID, Number: number, State: m.Snapshot()})
 	return nil
 }
 
@@ -87,7 +87,7 @@ const longAgo = 1000 * time.Hour
 // Follow records a run until ctx ends, telling record its history; f is asked once in
 // each pause. While what it reads is out of reach it tries on, and log says so; other
 // errors are final.
-func Follow(ctx context.Context, f Follower, pause time.Duration, record func(promises.Record), log *slog.Logger) error {
+func Follow(ctx context.Context, f Follower, pause time.Duration, record func(trace.Record), log *slog.Logger) error {
 	h := NewHistory(record)
 	before := time.Now().Add(-longAgo)
 	tick := time.NewTicker(pause)

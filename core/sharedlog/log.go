@@ -32,8 +32,10 @@ import (
 // with any code, when it knows that waiting will not help.
 type Log interface {
 	// Open reaches the log and creates it if there is none for this run, or if what
-	// is there was left behind by nodes that are all dead. It returns what the plane
-	// has to know of it.
+	// is there was left behind by nodes that are all proven gone: nodes that show no
+	// sign of life may be cut off and come back. It returns what the plane has to know
+	// of it. It is [ErrSlow] if it may succeed when it is tried again, although the log
+	// is not out of reach.
 	Open(ctx context.Context) (Info, error)
 
 	// Append appends the entries, in this order, and returns when they are in the
@@ -65,9 +67,9 @@ type Log interface {
 	// Look returns the signs of life of sessions, one each in their order.
 	Look(ctx context.Context, sessions []rendezvous.SessionID) ([]Sign, error)
 
-	// Close releases everything, and takes this node's sign of life back. If it
-	// was the last node, the log may be removed. It returns within a second or so
-	// after ctx has ended.
+	// Close releases everything, and takes this node's sign of life back. If all
+	// others are proven gone, the log may be removed. It returns within a second or so
+	// after ctx has ended, some seconds if it waits for a process that dies.
 	Close(ctx context.Context) error
 }
 
@@ -149,3 +151,6 @@ const MaxEntry = 4 << 20
 
 // ErrCompacted is returned by Next when the entries asked for are gone.
 var ErrCompacted = errors.New("the entries were dropped after a snapshot")
+
+// ErrSlow is matched by what Open returns when it took longer than a sign of life lasts.
+var ErrSlow = errors.New("too slow for the lease")

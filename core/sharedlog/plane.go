@@ -92,22 +92,38 @@ func newSession() rendezvous.SessionID { return rendezvous.SessionID(rand.Text()
 
 // Connect is rendezvous.Plane's. It takes at most ReadTimeout: a log that cannot
 // be reached is waited for by nobody, unlike a control plane that another node is
-// about to host.
+// about to host. One that is reached, but slow, is tried as long as ctx allows.
 func (p *Plane) Connect(ctx context.Context) error {
 	p.connecting.Lock()
 	defer p.connecting.Unlock()
 	if p.life.Err() != nil {
 		return p.ended()
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.params.ReadTimeout)
+	began := time.Now()
+	whole, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(p.life, cancel)()
-	began := time.Now()
-	if !p.opened {
-		if err := p.open(ctx); err != nil {
-			return p.unreached(ctx, err, began)
+	for !p.opened {
+		ctx, cancel := context.WithTimeout(whole, p.params.ReadTimeout)
+		err := p.open(ctx)
+		slow := errors.Is(err, ErrSlow) && whole.Err() == nil
+		if err != nil && !slow {
+			err = p.unreached(ctx, err, began)
+		}
+		cancel()
+		switch {
+		case slow:
+			p.log.Warn("entering the run is tried again", "error", err)
+			select {
+			case <-time.After(beatPause):
+			case <-whole.Done():
+			}
+		case err != nil:
+			return err
 		}
 	}
+	ctx, cancel = context.WithTimeout(whole, p.params.ReadTimeout)
+	defer cancel()
 	select {
 	case <-p.welcome:
 		return nil
@@ -248,10 +264,13 @@ func (p *Plane) SeenAddr() string {
 // Hosting is rendezvous.Plane's: nobody hosts a log.
 func (p *Plane) Hosting() bool { return false }
 
+// HostedByNode is rendezvous.Plane's: a log outlives every node.
+func (p *Plane) HostedByNode() bool { return false }
+
 // Node returns this node's id, drawn at random if Params has none.
 func (p *Plane) Node() string { return p.node }
 
-// farewell bounds how long Close tries to say that this node goes.
+// farewell bounds how long Close tries to say that this node goes, and then to leave the log.
 const farewell = time.Second
 
 // Close is rendezvous.Plane's. It tells the others that this node is gone, which
@@ -266,13 +285,15 @@ func (p *Plane) Close(ctx context.Context) error {
 	p.connecting.Lock() // Connect begins nothing any more
 	defer p.connecting.Unlock()
 	p.work.Wait()
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
-	defer cancel()
 	if part {
 		if data, err := rendezvous.EncodeEvent(rendezvous.Disconnect{Session: session}); err == nil {
+			bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 			_ = p.shared.Append(bye, [][]byte{data})
+			cancel()
 		}
 	}
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel() // a time of its own: the other may have passed in waiting for a node that hangs
 	return p.shared.Close(bye)
 }
 

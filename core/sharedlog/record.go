@@ -1,6 +1,10 @@
 package sharedlog
 
-import "rallypoint/core/rendezvous"
+import (
+	"slices"
+
+	"rallypoint/core/rendezvous"
+)
 
 // Record is what a log holds of one run at one moment, for who looks at the run
 // without being part of it.
@@ -30,6 +34,33 @@ func (r Record) Machine() (*rendezvous.Machine, error) {
 		m.Apply(ev)
 	}
 	return m, nil
+}
+
+// Orphans returns the sessions of an open run that have neither said goodbye nor were
+// declared lost, in their order, without the one given. While there are any, the run is
+// not over, although none of them may show a sign of life: they may be cut off.
+func (r Record) Orphans(but rendezvous.SessionID) ([]rendezvous.SessionID, error) {
+	m, err := r.Machine()
+	if err != nil || m.IsClosed() {
+		return nil, err
+	}
+	sessions := slices.DeleteFunc(m.AppendAttached(nil), func(s rendezvous.SessionID) bool { return s == but })
+	slices.Sort(sessions)
+	return sessions, nil
+}
+
+// DeclareLost returns the entries that take sessions for lost, as each node of a run
+// appends them when a lease has run out. One of them that lives says hello again.
+func DeclareLost(sessions []rendezvous.SessionID) ([][]byte, error) {
+	entries := make([][]byte, len(sessions))
+	for i, session := range sessions {
+		data, err := rendezvous.EncodeEvent(rendezvous.LeaseExpired{Session: session})
+		if err != nil {
+			return nil, err
+		}
+		entries[i] = data
+	}
+	return entries, nil
 }
 
 // start returns the machine before the first entry.

@@ -7,6 +7,7 @@ import (
 
 	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // recorder keeps the history of each log that nodes of a test fold.
@@ -40,7 +41,7 @@ func (r *recorder) watch(p *Plane) {
 		log := r.logs[generation]
 		if log == nil {
 			log = &recorded{numbers: map[uint64]uint64{}}
-			log.audit.Add(promises.Record{Run: run, State: newMachine(run, generation).Snapshot()})
+			log.audit.Add(trace.Record{Run: run, State: newMachine(run, generation).Snapshot()})
 			r.logs[generation] = log
 		}
 		number, known := log.numbers[index]
@@ -52,7 +53,7 @@ func (r *recorder) watch(p *Plane) {
 			number = uint64(len(log.numbers) + 1)
 			log.numbers[index], log.last = number, index
 		}
-		rec := promises.Record{Run: run, Number: number, Event: ev, Effects: effects}
+		rec := trace.Record{Run: run, Number: number, Event: ev, Effects: effects}
 		if !r.untimed {
 			rec.Seconds = time.Since(r.began).Seconds()
 		}

@@ -29,20 +29,22 @@ type Limits struct {
 // Keys are copied when the engine keeps them and values always, so that both may
 // be views of a buffer which is used again after the call.
 type Engine struct {
-	limits  Limits
-	keys    map[string]*entry
-	queues  map[string]*queue
-	waiting map[string]*waitList
-	waiters int
-	items   int
-	bytes   int64
+	limits    Limits
+	keys      map[string]*entry
+	queues    map[string]*queue
+	waiting   map[string]*waitList
+	waiters   int
+	waitBytes int64
+	items     int
+	bytes     int64
 }
 
 // entry is one key. The pointer is kept over writes, so that overwriting never
 // touches the map.
 type entry struct {
-	key   string
-	value []byte
+	key    string
+	value  []byte
+	buffer *Buffer // of value, once it was shared
 }
 
 // NewEngine returns an empty engine.
@@ -119,6 +121,9 @@ func (e *Engine) Append(key string, value []byte) error {
 	}
 	if err := e.charge(key, int64(len(value)), 0); err != nil {
 		return err
+	}
+	if cap(en.value)-len(en.value) < len(value) {
+		en.buffer = nil // the value moves; else readers see no byte of what is behind theirs
 	}
 	en.value = append(en.value, value...)
 	e.wakeAll(key)
@@ -227,6 +232,10 @@ func (e *Engine) put(key string, value []byte) error {
 	}
 	if err := e.charge(key, int64(len(value)-len(en.value)), 0); err != nil {
 		return err
+	}
+	if en.buffer.inUse() {
+		en.value, en.buffer = bytes.Clone(value), nil
+		return nil
 	}
 	en.value = overwrite(en.value, value)
 	return nil

@@ -142,6 +142,9 @@ func TestModel(t *testing.T) {
 			}
 			same("bytes", p.e.Bytes(), p.m.bytes())
 			same("waiters", p.e.NumWaiters(), len(p.m.waits))
+			if len(p.m.waits) == 0 {
+				same("bytes of waits", p.e.WaitBytes(), int64(0))
+			}
 			if keys := slices.Sorted(maps.Keys(p.m.keys)); !slices.Equal(p.e.Keys(), keys) {
 				t.Fatalf("keys: engine %q, model %q", p.e.Keys(), keys)
 			}

@@ -36,6 +36,17 @@ type registration struct {
 	prev, next *registration
 }
 
+// About what waiting costs in memory: a waiter with what its owner has of it, one of its
+// keys, and the list of a key without its name.
+const (
+	waiterCost       = 160
+	registrationCost = 32
+	waitListCost     = 112
+)
+
+// WaitBytes returns about how much memory the waits that have not been woken take.
+func (e *Engine) WaitBytes() int64 { return e.waitBytes }
+
 // waitList is the waiters of one key in the order of their registration.
 type waitList struct {
 	key        string
@@ -125,6 +136,7 @@ func (e *Engine) enlist(w *Waiter, n int) {
 	}
 	w.missing = n
 	e.waiters++
+	e.waitBytes += waiterCost + registrationCost*int64(n)
 }
 
 // register puts w at the end of key's list.
@@ -133,6 +145,7 @@ func (e *Engine) register(w *Waiter, key string) {
 	if list == nil {
 		list = &waitList{key: strings.Clone(key)}
 		e.waiting[list.key] = list
+		e.waitBytes += waitListCost + int64(len(key))
 	}
 	w.regs = append(w.regs, registration{waiter: w, list: list, prev: list.tail})
 	r := &w.regs[len(w.regs)-1]
@@ -158,13 +171,19 @@ func (e *Engine) unlink(r *registration) {
 		r.next.prev = r.prev
 	}
 	if list.head == nil {
-		delete(e.waiting, list.key)
+		e.dropList(list)
 	}
 	*r = registration{}
 }
 
+func (e *Engine) dropList(list *waitList) {
+	delete(e.waiting, list.key)
+	e.waitBytes -= waitListCost + int64(len(list.key))
+}
+
 // retire ends w's registration, all of whose places are gone.
 func (e *Engine) retire(w *Waiter) {
+	e.waitBytes -= waiterCost + registrationCost*int64(len(w.regs))
 	w.missing = 0
 	w.regs = nil
 	e.waiters--
@@ -179,7 +198,7 @@ func (e *Engine) wakeAll(key string) {
 	if list == nil {
 		return
 	}
-	delete(e.waiting, key)
+	e.dropList(list)
 	for r := list.head; r != nil; {
 		w, next := r.waiter, r.next
 		*r = registration{}

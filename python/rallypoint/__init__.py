@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # of typing, which takes longer to import than the command to run
 if TYPE_CHECKING:
+    from typing import Any
+
     from ._backend import RendezvousBackend, StoreBackend
     from ._errors import (
         AuthenticationError,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         RallypointError,
         StartError,
         StateError,
+        UnsupportedError,
     )
     from ._etcd import EtcdServer, connect_etcd
     from ._etcd_store import EtcdStore
@@ -78,6 +81,7 @@ __all__ = [
     "Store",
     "StoreBackend",
     "StoreServer",
+    "UnsupportedError",
     "__version__",
     "connect_etcd",
     "connect_store",

@@ -314,7 +314,12 @@ def _place(config: Any) -> Place:
     if backend == "static":
         backend = STATIC_BACKEND
     if not endpoint and config.max_nodes == 1 and backend != STATIC_BACKEND:
-        return Place(config.run_id, local_addr=config.local_addr, min_nodes=config.min_nodes)
+        return Place(
+            run_id=config.run_id,
+            min_nodes=config.min_nodes,
+            local_addr=config.local_addr,
+            options={"token_file": config.rdzv_configs.get("token_file")},  # which it refuses
+        )
     if not endpoint:
         raise _invalid(f"{config.max_nodes} nodes have to meet somewhere: rdzv_endpoint is missing")
     if backend not in ("c10d", BACKEND, FILE_BACKEND, STATIC_BACKEND, *ETCD_BACKENDS):

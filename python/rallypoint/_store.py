@@ -266,6 +266,9 @@ class Store(_native.Handle):
             key: name of the queue.
             value: the item.
             timeout: longest wait in seconds; None is the store's own.
+
+        Raises:
+            UnsupportedError: this kind of store has no queues; it is a NotImplementedError.
         """
         perform(self, QUEUE_PUSH, timeout, key, value)
 
@@ -282,6 +285,7 @@ class Store(_native.Handle):
 
         Raises:
             EmptyError: there is none, and `block` is false.
+            UnsupportedError: this kind of store has no queues; it is a NotImplementedError.
         """
         item: bytes = perform(self, QUEUE_POP, timeout, key, block=block)
         return item

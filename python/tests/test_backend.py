@@ -171,6 +171,16 @@ def test_a_state_of_something_else() -> None:
         member.next()
 
 
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_a_token_protects_nothing(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no control plane asks for it a token is an error, even one that is not there."""
+    options = {"token_file": "/none"} if by == "option" else {}
+    if by == "variable":
+        monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", "/none")
+    with pytest.raises(ValueError, match="/none would protect nothing"):
+        open_member(Value(), 1, **options)
+
+
 def test_a_hanging_backend_holds_nobody_up() -> None:
     value = Value()
     with open_member(value, 1) as member:
@@ -261,3 +271,12 @@ def test_a_store_with_something_else(content: str) -> None:
     with open_member(backend, 1) as member, pytest.raises(rallypoint.StateError, match="else"):
         member.next()
     assert store.get("key") == content.encode()
+
+
+def test_a_state_error_is_torch_s() -> None:
+    api = pytest.importorskip("torch.distributed.elastic.rendezvous.api")
+    store = stores()["HashStore"](Path())
+    store.set("key", "not base64")
+    with pytest.raises(api.RendezvousStateError, match="else") as e:
+        rallypoint.StoreBackend(store, "key").get_state()
+    assert isinstance(e.value, rallypoint.StateError)

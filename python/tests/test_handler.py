@@ -251,7 +251,7 @@ class TestRounds:
         [info] = run.round(run.handler(1, 1))
         with (
             store_util.store_timeout(info.store, 0.1),
-            pytest.raises(dist.DistStoreError, match="timed out"),
+            pytest.raises(dist.DistStoreError, match=r"never.*timeout"),
         ):
             info.store.get("never")
 
@@ -857,7 +857,7 @@ def test_token(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     a node without it is refused."""
     good, other = tmp_path / "good", tmp_path / "other"
     for path in good, other:
-        path.write_text(f"a secret that is kept in {path.name}\n")
+        path.write_text(f"a secret that is kept in the file {path.name}\n")
         path.chmod(0o600)
     first = run.handler(2, 2, token_file=good)
     monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", str(good))
@@ -873,6 +873,24 @@ def test_token(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert "the-run" not in str(caught.value)
     with pytest.raises(ValueError, match="no such file"):
         run.handler(2, 2, token_file=tmp_path / "none")
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_token_that_protects_nothing(
+    by: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no control plane asks for it a token is an error, even one that is not there."""
+    none = tmp_path / "none"
+    config: dict[str, object] = {"rank": 0}
+    if by == "option":
+        config["token_file"] = none
+    else:
+        monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", str(none))
+    for endpoint in f"file://{tmp_path}", "etcd://127.0.0.1:1", "static://127.0.0.1:29500":
+        given = run.parameters(2, 2, **config)
+        given.endpoint = endpoint
+        with pytest.raises(ValueError, match=f"{none} would protect nothing"):
+            create_handler(given)
 
 
 class TestStatic:

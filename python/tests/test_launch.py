@@ -155,6 +155,28 @@ def test_entry_names() -> None:
 # Functions
 
 
+def test_workers_take_nothing_from_the_current_directory(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for module in ("pickle", "signal", "string", "json", "multiprocessing"):
+        (here / f"{module}.py").write_text("raise SystemExit('of the current directory')")
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+            from rallypoint import LaunchConfig, elastic_launch
+
+            def double(number):
+                return 2 * number
+
+            if __name__ == "__main__":
+                print(elastic_launch(LaunchConfig(1, 1, 1), double)(21))
+        """)
+    )
+    done = subprocess.run(
+        [PYTHON, str(tmp_path / "train.py")], cwd=here, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "{0: 42}\n", done.stderr
+
+
 def test_function() -> None:
     assert elastic_launch(alone(4), jobs.add_rank)(10) == {0: 10, 1: 11, 2: 12, 3: 13}
 
@@ -881,6 +903,7 @@ def test_no_grace(tmp_path: Path) -> None:
         ({"nproc_per_node": 0}, "workers"),
         ({"max_restarts": -1}, "restarts"),
         ({"max_nodes": 2}, "rdzv_endpoint is missing"),
+        ({"rdzv_configs": {"token_file": "/none"}}, "/none would protect nothing"),
         ({"rdzv_endpoint": "h:1", "rdzv_backend": "zookeeper"}, "unknown rdzv_backend"),
         ({"rdzv_backend": "static"}, "endpoint"),
         ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "port"),

@@ -2,6 +2,7 @@ package control
 
 import (
 	"encoding/binary"
+	"time"
 
 	"rallypoint/core/pack"
 	"rallypoint/core/rendezvous"
@@ -82,6 +83,7 @@ type welcome struct {
 	Resumed  bool
 	Notice   rendezvous.Notice
 	Servers  []string // reserved
+	Embedded bool     // the server runs in the process of a node of the run
 }
 
 // refuse rejects a hello. Its layout is the same in every version.
@@ -253,7 +255,7 @@ func readHello(u *unpacker) hello {
 }
 
 func (f welcome) pack(p *packer) {
-	head(p, kindWelcome, 9)
+	head(p, kindWelcome, 10)
 	p.Uint(f.Version)
 	p.Texts(f.Features)
 	p.Cut(f.Software, maxName)
@@ -263,6 +265,7 @@ func (f welcome) pack(p *packer) {
 	p.Bool(f.Resumed)
 	packNotice(p, f.Notice)
 	p.Texts(f.Servers)
+	p.Bool(f.Embedded)
 }
 
 func readWelcome(u *unpacker) welcome {
@@ -276,6 +279,7 @@ func readWelcome(u *unpacker) welcome {
 		Resumed:  u.Bool(),
 		Notice:   rendezvous.UnpackNotice(u),
 		Servers:  u.Texts(maxServers, maxName),
+		Embedded: u.Bool(),
 	}
 }
 
@@ -319,3 +323,10 @@ func (f beat) pack(p *packer) {
 
 func (goodbye) pack(p *packer)   { head(p, kindGoodbye, 0) }
 func (f unknown) pack(p *packer) { head(p, f.Kind, 0) }
+
+// How often a waiting node hears what it waits for: not before progressFirst, so
+// that a quick join costs nothing; then at most once in progressEvery.
+const (
+	progressFirst = 500 * time.Millisecond
+	progressEvery = time.Second
+)

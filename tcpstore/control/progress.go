@@ -6,13 +6,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// How often a waiting node is told what it waits for: not before progressFirst,
-// so that a quick join costs nothing; then at most once in progressEvery, and
-// with more than a thousand waiting nodes once in a millisecond per node, up to
-// progressRarely.
+// How often a waiting node is told what it waits for with more than a thousand
+// waiting nodes: once in a millisecond per node, up to progressRarely.
 const (
-	progressFirst   = 500 * time.Millisecond
-	progressEvery   = time.Second
 	progressPerNode = time.Millisecond
 	progressRarely  = 10 * time.Second
 )

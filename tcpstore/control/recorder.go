@@ -3,8 +3,8 @@ package control
 import (
 	"time"
 
-	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // record tells the recorder of an event that came at a time and was applied; mu is
@@ -13,21 +13,21 @@ import (
 func (r *run) record(at time.Time, ev rendezvous.Event, effects []rendezvous.Effect) {
 	r.applied++
 	if record := r.server.cfg.Recorder; record != nil {
-		record(promises.Record{At: at, Run: r.id, Number: r.applied, Event: ev, Effects: effects})
+		record(trace.Record{At: at, Run: r.id, Number: r.applied, Event: ev, Effects: effects})
 	}
 }
 
 // recordAside tells the recorder of a request that was answered without a change.
 func (r *run) recordAside(ev rendezvous.Event, effects []rendezvous.Effect) {
 	if record := r.server.cfg.Recorder; record != nil {
-		record(promises.Record{At: r.server.clock.Now(), Run: r.id, Number: r.applied, Event: ev, Effects: effects, Aside: true})
+		record(trace.Record{At: r.server.clock.Now(), Run: r.id, Number: r.applied, Event: ev, Effects: effects, Aside: true})
 	}
 }
 
 // recordBegin tells the recorder of a run that begins.
 func (r *run) recordBegin() {
 	if record := r.server.cfg.Recorder; record != nil {
-		record(promises.Record{At: r.server.clock.Now(), Run: r.id, State: r.machine.Snapshot()})
+		record(trace.Record{At: r.server.clock.Now(), Run: r.id, State: r.machine.Snapshot()})
 	}
 }
 
@@ -40,7 +40,7 @@ func (r *run) recordTakenUp(found storedRun) {
 		return
 	}
 	now, number := r.server.clock.Now(), found.through
-	record(promises.Record{At: now, Run: r.id, Number: number, State: found.snapshot})
+	record(trace.Record{At: now, Run: r.id, Number: number, State: found.snapshot})
 	m, err := rendezvous.Restore(found.snapshot)
 	if err != nil {
 		return // OpenData has read it before
@@ -51,6 +51,6 @@ func (r *run) recordTakenUp(found storedRun) {
 			return
 		}
 		number++
-		record(promises.Record{At: now, Run: r.id, Number: number, Event: ev, Effects: m.Apply(ev)})
+		record(trace.Record{At: now, Run: r.id, Number: number, Event: ev, Effects: m.Apply(ev)})
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"rallypoint/core/promises"
+	"rallypoint/core/trace"
 )
 
 // maxRecording is where a recording ends, in bytes.
@@ -51,7 +51,7 @@ func OpenRecording(path string, log *slog.Logger) (*Recording, error) {
 
 // Record appends a record, with its time since the recording began. If that fails, or the file has become
 // too large, the recording ends with one log line and nothing else does.
-func (rec *Recording) Record(r promises.Record) {
+func (rec *Recording) Record(r trace.Record) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	if rec.file == nil {

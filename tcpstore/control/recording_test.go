@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 func TestRecordingGoesOnAfterATornLine(t *testing.T) {
@@ -21,11 +22,11 @@ func TestRecordingGoesOnAfterATornLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		state := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1}).Snapshot()
-		rec.Record(promises.Record{At: time.Now(), Run: "job", State: state})
+		rec.Record(trace.Record{At: time.Now(), Run: "job", State: state})
 		if err := rec.Close(); err != nil {
 			t.Fatal(err)
 		}
-		rec.Record(promises.Record{At: time.Now(), Run: "job", State: state}) // does nothing
+		rec.Record(trace.Record{At: time.Now(), Run: "job", State: state}) // does nothing
 		history, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -65,7 +66,7 @@ func TestRecordingEnds(t *testing.T) {
 		}
 		rec.most = c.most
 		for range 10 {
-			rec.Record(promises.Record{At: time.Now(), Run: "job", Event: rendezvous.Recovered{}})
+			rec.Record(trace.Record{At: time.Now(), Run: "job", Event: rendezvous.Recovered{}})
 		}
 		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), c.says) || !strings.Contains(log.String(), c.path) {
 			t.Errorf("%s: %s", c.path, log.String())

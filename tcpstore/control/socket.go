@@ -14,7 +14,7 @@ import (
 // acknowledged sent data for d: a silent partition ends as a broken connection.
 // Connections other than TCP are left alone.
 func setUserTimeout(conn net.Conn, d time.Duration) {
-	control(conn, func(fd int) {
+	withDescriptor(conn, func(fd int) {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(d.Milliseconds(), 1)))
 	})
 }
@@ -26,7 +26,7 @@ func unread(conn net.Conn) int { return queued(conn, unix.TIOCINQ) }
 func untaken(conn net.Conn) int { return queued(conn, unix.TIOCOUTQ) }
 
 func queued(conn net.Conn, which uint) (bytes int) {
-	control(conn, func(fd int) {
+	withDescriptor(conn, func(fd int) {
 		if n, err := unix.IoctlGetInt(fd, which); err == nil {
 			bytes = n
 		}
@@ -34,7 +34,8 @@ func queued(conn net.Conn, which uint) (bytes int) {
 	return bytes
 }
 
-func control(conn net.Conn, f func(fd int)) {
+// withDescriptor calls f with the connection's descriptor, if it has one.
+func withDescriptor(conn net.Conn, f func(fd int)) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
 		return

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net"
 )
 
 // readBuffer is the size of a connection's read buffer: several small frames.
@@ -70,3 +71,11 @@ func (r *frameReader) nextFrame(most int) (frame, error) {
 	}
 	return shown(f), nil
 }
+
+// peekedConn is a connection whose first bytes were read into a buffer.
+type peekedConn struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (c *peekedConn) Read(b []byte) (int, error) { return c.in.Read(b) }

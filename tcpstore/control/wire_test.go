@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/promises"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
 )
 
 // wireNode is a node by hand: it sends what a test says, and no beats.
@@ -179,7 +180,7 @@ func newRecorder(t *testing.T) *recorder {
 	return r
 }
 
-func (r *recorder) record(rec promises.Record) {
+func (r *recorder) record(rec trace.Record) {
 	r.mu.Lock()
 	if !r.unjudged {
 		r.audit.Add(rec)

@@ -1,0 +1,382 @@
+package etcdstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+// However often a call is refused, the next attempt has time.
+func TestAttemptsKeepTheirTime(t *testing.T) {
+	limit := firstAttempt
+	for range 100 {
+		if limit < firstAttempt || limit > lastAttempt {
+			t.Fatal(limit)
+		}
+		limit = longer(limit)
+	}
+}
+
+// gateway is a web server before an etcd, which may answer by itself.
+type gateway struct {
+	endpoint string
+	instead  atomic.Int64 // the status to answer; 0: what the etcd says
+	answered atomic.Int64 // how often
+}
+
+func newGateway(t *testing.T, target string) *gateway {
+	t.Helper()
+	both := new(http.Protocols)
+	both.SetUnencryptedHTTP2(true)
+	onwards := &http.Transport{Protocols: both}
+	proxy := httputil.NewSingleHostReverseProxy(must(url.Parse("http://" + target))(t))
+	proxy.Transport, proxy.FlushInterval = onwards, -1
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	g := &gateway{}
+	web := &http.Server{Protocols: both, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status := g.instead.Load(); status != 0 {
+			g.answered.Add(1)
+			http.Error(w, "out of luck", int(status))
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	})}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	g.endpoint = l.Addr().String()
+	served := make(chan error)
+	go func() { served <- web.Serve(l) }()
+	t.Cleanup(func() { web.Close(); <-served; onwards.CloseIdleConnections() })
+	return g
+}
+
+// A gateway that has nothing behind it for a while ends no job, whatever it says.
+func TestGatewayWithoutBackend(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	g := newGateway(t, config.Endpoints[0])
+	through := config
+	through.Endpoints = []string{g.endpoint}
+	s, l := mustOpen(t, through), aLog(t, through)
+	ctx := within(t, time.Minute)
+	for _, status := range []int{http.StatusBadGateway, http.StatusNotFound, http.StatusForbidden} {
+		before := g.answered.Load()
+		g.instead.Store(int64(status))
+		done := make(chan error, 2)
+		go func() { done <- s.Set(ctx, "k", []byte(fmt.Sprint(status))) }()
+		go func() { done <- l.Append(ctx, [][]byte{[]byte("x")}) }()
+		for g.answered.Load() < before+8 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		g.instead.Store(0)
+		check(t, <-done)
+		check(t, <-done)
+		equal(t, string(must(s.Get(ctx, "k"))(t)), fmt.Sprint(status))
+	}
+	equal(t, len((&reader{l: l}).read(t, 3)), 3)
+	g.instead.Store(http.StatusNotFound)
+	refused(t, through, rendezvous.ErrInvalid, "no etcd", "404", "client port") // the first call of a client is told at once
+}
+
+// The server's certificate is exchanged before this side knows its authority, and the
+// client's own before the server takes it: jobs go on.
+func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
+	t.Parallel()
+	a, next := newAuthority(t), newAuthority(t)
+	a.sign("server", func(*x509.Certificate) {})
+	a.sign("client", func(*x509.Certificate) {})
+	next.sign("server", func(*x509.Certificate) {})
+	next.sign("client", func(*x509.Certificate) {})
+	replace := func(name string, from *authority, source string) []byte {
+		t.Helper()
+		old := must(os.ReadFile(a.file(name)))(t)
+		check(t, os.WriteFile(a.file(name), must(os.ReadFile(from.file(source)))(t), 0o600))
+		return old
+	}
+	check(t, os.WriteFile(a.file("trust.pem"), must(os.ReadFile(a.file("ca.pem")))(t), 0o600))
+	at := a.startTLS("server", "--client-cert-auth", "--trusted-ca-file", a.file("ca.pem"))
+	network := newStrait(t, at)
+	config := Config{
+		Endpoints: []string{network.endpoint}, TLS: true, CACert: a.file("trust.pem"), Cert: a.file("client.pem"), Key: a.file("client.key"),
+		Timeout: time.Minute, Prefix: "/test",
+	}
+	s, l := mustOpen(t, config), aLog(t, config)
+	ctx := within(t, time.Minute)
+	during := func(what string, worse, better func()) {
+		t.Helper()
+		worse()
+		network.close() // all connect anew
+		network.open()
+		done := make(chan error, 2)
+		go func() { done <- s.Set(ctx, "k", []byte(what)) }()
+		go func() { done <- l.Append(ctx, [][]byte{[]byte(what)}) }()
+		for seen := 0; seen < 3; { // refusals, as long as they last
+			time.Sleep(200 * time.Millisecond)
+			if _, err := l.Look(ctx, nil); err != nil {
+				seen++
+			}
+		}
+		better()
+		check(t, <-done)
+		check(t, <-done)
+	}
+	during("server's", func() {
+		replace("server.pem", next, "server.pem")
+		replace("server.key", next, "server.key")
+	}, func() {
+		check(t, os.WriteFile(a.file("trust.pem"), must(os.ReadFile(next.file("ca.pem")))(t), 0o600))
+	})
+	var cert, key []byte
+	during("client's", func() {
+		cert = replace("client.pem", next, "client.pem")
+		key = replace("client.key", next, "client.key")
+	}, func() {
+		check(t, os.WriteFile(a.file("client.pem"), cert, 0o600))
+		check(t, os.WriteFile(a.file("client.key"), key, 0o600))
+	})
+	equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "server's,client's")
+}
+
+// A node whose token has run out notices that another was killed, although its watch had
+// to be opened anew.
+func TestExpiredTokenBlindsNoWatch(t *testing.T) {
+	t.Parallel()
+	server, err := StartServer(within(t, time.Minute), ServerConfig{
+		Binary: testBinary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
+	})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	c := must(newClient(Config{Endpoints: []string{server.Endpoint()}}))(t)
+	defer c.close()
+	makeUsers(t, c, "secret word")
+	network := newStrait(t, server.Endpoint())
+	config := Config{
+		Endpoints: []string{server.Endpoint()}, User: "job", Password: "secret word", Prefix: "/rallypoint", Timeout: 20 * time.Second,
+	}
+	cut := config
+	cut.Endpoints = []string{network.endpoint}
+	killed, l := aLog(t, config), aLog(t, cut)
+	ctx := within(t, time.Minute)
+	check(t, killed.Beat(ctx, "killed", 2*time.Second))
+	awaitSign(t, l, "killed", sharedlog.SignBeats)
+	// No more beats. The watch breaks when the token has run out.
+	time.Sleep(1200 * time.Millisecond)
+	network.close()
+	network.open()
+	awaitSign(t, l, "killed", sharedlog.SignExpired)
+}
+
+// Calls and watches go on by the one endpoint of three that is good.
+func TestBadEndpointsOfThree(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	nobody := must(holdPort())(t)
+	defer nobody.release()
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer silent.Close()
+	stranger := newGateway(t, config.Endpoints[0])
+	stranger.instead.Store(http.StatusNotFound)
+	config.Endpoints = []string{fmt.Sprintf("127.0.0.1:%d", nobody.number), config.Endpoints[0], silent.Addr().String(), stranger.endpoint}
+	for range 5 {
+		s := must(Open(within(t, 20*time.Second), config))(t)
+		l := aLog(t, config)
+		for i := range 10 {
+			check(t, s.Set(within(t, 10*time.Second), fmt.Sprint(i), nil))
+			appendText(t, l, fmt.Sprint(i))
+		}
+		(&reader{l: l}).read(t, 10)
+		check(t, s.Close())
+		check(t, l.Close(within(t, 10*time.Second)))
+	}
+}
+
+// etcd's own proxy carries everything, renewals of leases included.
+func TestThroughEtcdsProxy(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	port := must(holdPort())(t)
+	defer port.release()
+	at := fmt.Sprintf("127.0.0.1:%d", port.number)
+	p, err := startProcess(testBinary(t), []string{"grpc-proxy", "start", "--endpoints", config.Endpoints[0], "--listen-addr", at, "--advertise-client-url", at}, nil)
+	check(t, err)
+	t.Cleanup(func() {
+		p.stop(0)
+		if t.Failed() {
+			t.Log(p.tail)
+		}
+	})
+	direct := mustOpen(t, config)
+	config.Endpoints = []string{at}
+	config.TTL = 2 * time.Second
+	s, l := mustOpen(t, config), aLog(t, config)
+	ctx := within(t, time.Minute)
+	check(t, s.Set(ctx, "k", []byte("v")))
+	check(t, l.Beat(ctx, "a", time.Second))
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
+		check(t, l.Beat(ctx, "a", time.Second))
+		check(t, direct.Wait(ctx, []string{"k"})) // it hangs on a lease
+	}
+	equal(t, look(t, l, "a"), sharedlog.SignBeats)
+	appendText(t, l, "1", "2")
+	equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
+}
+
+// Authentication is switched on, and off, while a job runs that has a user.
+func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
+	t.Parallel()
+	server, err := StartServer(within(t, time.Minute), ServerConfig{Binary: testBinary(t), Args: testArgs})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	plainConfig := Config{Endpoints: []string{server.Endpoint()}}
+	c := must(newClient(plainConfig))(t)
+	defer c.close()
+	config := Config{
+		Endpoints: plainConfig.Endpoints, User: "job", Password: "secret word", Prefix: "/rallypoint", Timeout: 20 * time.Second, TTL: 10 * time.Second,
+	}
+	s, a, b := mustOpen(t, config), aLog(t, config), aLog(t, config)
+	ctx := within(t, time.Minute)
+	rb := &reader{l: b}
+	use := func(n int) {
+		t.Helper()
+		check(t, s.Set(ctx, "k", []byte(fmt.Sprint(n))))
+		check(t, a.Beat(ctx, "a", 5*time.Second))
+		appendText(t, a, fmt.Sprint(n))
+		equal(t, len(rb.read(t, n)), n)
+	}
+	use(1)
+	makeUsers(t, c, "secret word")
+	use(2)
+	root := config
+	root.User, root.Prefix = "root", ""
+	r := must(newClient(root))(t)
+	defer r.close()
+	check(t, r.call(ctx, "switching it off", func(ctx context.Context) error {
+		_, err := r.etcd.AuthDisable(ctx)
+		return err
+	}))
+	use(3)
+}
+
+// A password in a file is read anew: it may change while a job runs.
+func TestPasswordFile(t *testing.T) {
+	t.Parallel()
+	server, err := StartServer(within(t, time.Minute), ServerConfig{
+		Binary: testBinary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
+	})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	c := must(newClient(Config{Endpoints: []string{server.Endpoint()}}))(t)
+	defer c.close()
+	makeUsers(t, c, "first word")
+	file := t.TempDir() + "/password"
+	write := func(word string) { t.Helper(); check(t, os.WriteFile(file, []byte(word+"\n"), 0o600)) }
+	write("first word")
+	config := Config{Endpoints: []string{server.Endpoint()}, User: "job", PasswordFile: file, Prefix: "/rallypoint", Timeout: 20 * time.Second}
+	s := mustOpen(t, config)
+	ctx := within(t, time.Minute)
+	check(t, s.Set(ctx, "k", []byte("1")))
+	root := config
+	root.User, root.Prefix, root.PasswordFile, root.Password = "root", "", "", "first word"
+	r := must(newClient(root))(t)
+	defer r.close()
+	check(t, r.call(ctx, "changing the password", func(ctx context.Context) error {
+		_, err := r.etcd.UserChangePassword(ctx, "job", "second word")
+		return err
+	}))
+	done := make(chan error, 1)
+	go func() { done <- s.Set(ctx, "k", []byte("2")) }()
+	select {
+	case err := <-done: // the token was good still
+		check(t, err)
+	case <-time.After(1500 * time.Millisecond):
+	}
+	write("second word")
+	check(t, s.Set(ctx, "k", []byte("3")))
+	write("")
+	refused(t, config, rendezvous.ErrInvalid, "password_file", "is empty")
+	write("wrong word")
+	refused(t, config, rendezvous.ErrInvalid, "invalid user ID or password", "check the user name")
+}
+
+// An answer may be larger than any limit of gRPC's or of ours was.
+func TestLargeAnswers(t *testing.T) {
+	server, err := StartServer(within(t, time.Minute), ServerConfig{Binary: testBinary(t), Args: testArgs})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	s := mustOpen(t, Config{Endpoints: []string{server.Endpoint()}, Prefix: "/p", Timeout: time.Minute})
+	ctx := within(t, 2*time.Minute)
+	value := bytes.Repeat([]byte("x"), maxValue-1000)
+	var keys []string
+	for i := range maxOps - 10 {
+		keys = append(keys, fmt.Sprint(i))
+		check(t, s.Set(ctx, keys[i], value))
+	}
+	values := must(s.MultiGet(ctx, keys))(t)
+	equal(t, len(values), len(keys))
+	for _, v := range values {
+		equal(t, len(v), len(value))
+	}
+	kvs, _, err := s.client.list(ctx, "all", rangeRequest{key: s.prefix, end: prefixEnd(s.prefix)})
+	check(t, err)
+	equal(t, len(kvs), len(keys))
+}
+
+// A watch leaves a member that says nothing any more for one that does.
+func TestWatchLeavesASilentMember(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	ways := []*strait{newStrait(t, config.Endpoints[0]), newStrait(t, config.Endpoints[0])}
+	through := config
+	through.Endpoints = []string{ways[0].endpoint, ways[1].endpoint}
+	a, l := aLog(t, config), aLog(t, through)
+	r := &reader{l: l, patient: true}
+	for i, way := range ways {
+		way.freeze(true)
+		appendText(t, a, fmt.Sprint(i))
+		r.read(t, i+1)
+		way.freeze(false)
+	}
+}
+
+// Errors are in a user's words, not in those of gRPC and of Go.
+func TestErrorsSayNothingOfTheTools(t *testing.T) {
+	t.Parallel()
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer silent.Close()
+	nobody := must(holdPort())(t)
+	defer nobody.release()
+	early := must(net.Listen("tcp", "127.0.0.1:0"))(t) // ends each connection
+	go func() {
+		for {
+			conn, err := early.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	defer early.Close()
+	for _, at := range []string{silent.Addr().String(), fmt.Sprintf("127.0.0.1:%d", nobody.number), early.Addr().String()} {
+		_, err := Open(within(t, time.Minute), Config{Endpoints: []string{at}, Timeout: time.Second})
+		if err == nil {
+			t.Fatal("it opened")
+		}
+		for _, word := range []string{"context", "rpc error", "desc =", "transport", "balancer", "code ="} {
+			if strings.Contains(err.Error(), word) {
+				t.Errorf("%q is in: %v", word, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,11 @@
+{{- define "rallypoint.selector" -}}
+app.kubernetes.io/name: rallypoint
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "rallypoint.labels" -}}
+{{ include "rallypoint.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}

@@ -1,0 +1,111 @@
+"""The Helm chart of `rallypoint serve`: rendered by helm, of the schema, true to the command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+
+yaml = pytest.importorskip("yaml")
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+
+CHART = REPOSITORY / "packaging" / "helm" / "rallypoint"
+HELM = os.environ.get("RALLYPOINT_TEST_HELM", "")
+
+needs_helm = pytest.mark.skipif(
+    not HELM, reason="RALLYPOINT_TEST_HELM names no helm; make test-python builds one and does"
+)
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def rendered(*values: str) -> dict[str, dict[str, Any]]:
+    """What is installed as `cp`, by kind."""
+    options = [part for value in values for part in ("--set", value)]
+    done = helm("template", "cp", str(CHART), "--kube-version", "1.34.0", *options)
+    assert done.returncode == 0, done.stderr
+    documents = [d for d in yaml.safe_load_all(done.stdout) if d]
+    return {d["kind"]: d for d in documents}
+
+
+def test_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    version = (REPOSITORY / "VERSION").read_text().strip()
+    assert chart["version"] == chart["appVersion"] == version
+
+
+@needs_helm
+def test_lint() -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "values",
+    [
+        (),
+        ("tokenSecret=", "image.tag=0.2", "service.type=LoadBalancer"),
+        ("persistence.storageClass=fast", "nodeSelector.disk=ssd", "podAnnotations.a=b"),
+        ("tolerations[0].key=gpu", "tolerations[0].operator=Exists", "extraArgs={--max-nodes,9}"),
+    ],
+)
+def test_schema(values: tuple[str, ...]) -> None:
+    documents = rendered(*values)
+    assert set(documents) == {"Service", "StatefulSet"}
+    for document in documents.values():
+        for version in ("1.29", "1.34"):
+            kubernetes_validate.validate(document, version, strict=True)
+    assert documents["StatefulSet"]["spec"]["replicas"] == 1
+
+
+@needs_helm
+def test_service_monitor_finds_the_service() -> None:
+    documents = rendered("serviceMonitor.enabled=true", "serviceMonitor.labels.release=prom")
+    monitor, service = documents["ServiceMonitor"], documents["Service"]
+    labels = service["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    assert endpoint["path"] == "/metrics" and monitor["metadata"]["labels"]["release"] == "prom"
+
+
+@needs_helm
+@pytest.mark.parametrize("value", ["replicas=2", "service.port=0", "tokenSecrett=x", "httpOpen=1"])
+def test_wrong_values_are_refused(value: str) -> None:
+    done = helm("template", "cp", str(CHART), "--kube-version", "1.34.0", "--set", value)
+    assert done.returncode != 0 and "schema" in done.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize("values", [(), ("tokenSecret=",), ("extraArgs={--max-nodes,9}",)])
+def test_the_command_takes_its_arguments(values: tuple[str, ...], tmp_path: Path) -> None:
+    pod = rendered(*values)["StatefulSet"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    token = tmp_path / "token"
+    token.write_text("a token that is long enough to be one\n")
+    token.chmod(0o600)
+    here = {"--token-file=/etc/rallypoint/token": f"--token-file={token}"}
+    arguments = [here.get(a, a) for a in container["args"] or []]
+    assert ("--http-open" in arguments) == (values != ("tokenSecret=",))
+    serve = [REPOSITORY / "build" / "rallypoint", "serve", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*serve, "--data-dir", str(tmp_path / "data"), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        assert "listening on 127.0.0.1:" in process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
+    assert mounts["/data"] == "data"
