@@ -147,6 +147,8 @@ def prose(text: str) -> Iterator[str]:
     for line in text.split("\n"):
         head = re.match(r"^(Args|Returns|Raises|Attributes|Example):$", line)
         if head:
+            if code:
+                yield "```\n"
             code = head[1] == "Example"
             yield f"**{head[1]}**\n" if not code else "```python"
         elif code and line.startswith("    "):
@@ -258,9 +260,25 @@ def sections() -> Iterator[tuple[str, str, list[str]]]:
         yield "More", "What belongs to none of the above.", rest
 
 
+def check_fences(page: str) -> None:
+    """Raises ValueError for a fence that is open: it swallows what follows it."""
+    opened = 0
+    for number, line in enumerate(page.split("\n"), 1):
+        if line.startswith("```"):
+            if opened and line != "```":
+                raise ValueError(f"line {number}: the fence of line {opened} is still open")
+            opened = 0 if opened else number
+        elif opened and line.startswith("#") and not line.startswith("# "):
+            raise ValueError(f"line {number}: a heading within the fence of line {opened}")
+    if opened:
+        raise ValueError(f"the fence of line {opened} is never closed")
+
+
 def reference() -> str:
     """The page."""
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines())).rstrip("\n") + "\n"
+    page = re.sub(r"\n{3,}", "\n\n", "\n".join(lines())).rstrip("\n") + "\n"
+    check_fences(page)
+    return page
 
 
 if __name__ == "__main__":

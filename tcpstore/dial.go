@@ -87,7 +87,7 @@ func greet(ctx context.Context, addr string, ping bool) (*link, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return nil, err
+		return nil, store.PlainNetError(err)
 	}
 	l, err := newLink(conn.(*net.TCPConn))
 	if err == nil {

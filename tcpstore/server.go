@@ -144,7 +144,7 @@ func Listen(addr string, e *store.Engine, opts Options) (*Server, error) {
 	config.SetMultipathTCP(false) // clients are plain TCP
 	l, err := config.Listen(context.Background(), network, addr)
 	if err != nil {
-		return nil, fmt.Errorf("tcpstore: listen on %s: %w", addr, err)
+		return nil, fmt.Errorf("tcpstore: listen on %s: %w", addr, store.PlainNetError(err))
 	}
 	return Serve(l, e, opts), nil
 }

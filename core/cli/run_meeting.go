@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -94,7 +95,8 @@ func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) 
 		c.notes = append(c.notes, "the backend "+o.backend+" is answered by rallypoint, in etcd's v3 API: all nodes of the job must be started by rallypoint")
 		return meetHosted, nil
 	}
-	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, etcd, static and c10d", o.backend)
+	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, etcd, static and c10d. "+
+		"A backend that is registered with torch needs torch's agent: torchrun --rdzv-backend=%s (docs/deviations.md)", o.backend, o.backend)
 }
 
 func (c *runConfig) meetAlone(o *runOptions) error {
@@ -127,6 +129,12 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 	if p.Endpoint == "" && (!o.given["rdzv-backend"] || o.given["master-addr"] || o.given["master-port"]) {
 		p.Endpoint = net.JoinHostPort(trimBrackets(o.masterAddr), strconv.Itoa(o.port()))
 	}
+	name := o.backend
+	if strings.EqualFold(conf["store_type"], "file") && (strings.HasPrefix(p.Endpoint, "/") || strings.HasPrefix(p.Endpoint, "file://")) &&
+		(name == "rallypoint" || name == "c10d" || !o.given["rdzv-backend"]) { // c10d's way to say so
+		name, conf = backend.NameFile, maps.Clone(conf)
+		delete(conf, "store_type")
+	}
 	warnings, err := p.SetOptions(conf)
 	if err != nil {
 		return usagef("argument --rdzv-conf: %v", err)
@@ -135,8 +143,8 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 		p.TokenFile = o.tokenFile
 	}
 	c.warnings = append(c.warnings, warnings...)
-	if o.given["rdzv-backend"] {
-		if p.Endpoint, err = backend.Named(o.backend, p.Endpoint); err != nil {
+	if o.given["rdzv-backend"] || name != o.backend {
+		if p.Endpoint, err = backend.Named(name, p.Endpoint); err != nil {
 			return usagef("argument --rdzv-endpoint: %v", err)
 		}
 	}

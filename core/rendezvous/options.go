@@ -280,7 +280,7 @@ func checkStoreType(_ *optionSetter, value string) (expected string) {
 	if strings.EqualFold(strings.TrimSpace(value), "tcp") {
 		return ""
 	}
-	return "tcp, the only store type of this backend"
+	return "tcp, the only store type of this backend; nodes that share a directory give the endpoint file:///DIRECTORY"
 }
 
 // unknownOption is the warning about an option that nobody knows.

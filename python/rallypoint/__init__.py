@@ -9,6 +9,9 @@ is used, and torch only where it is installed.
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import PathFinder
+
 TYPE_CHECKING = False  # of typing, which takes longer to import than the command to run
 if TYPE_CHECKING:
     from typing import Any
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
         GracefulExitError,
         InvalidError,
         LibraryError,
+        MissingKeyError,
         RallypointError,
         StartError,
         StateError,
@@ -65,6 +69,7 @@ __all__ = [
     "LibraryError",
     "LogsSpecs",
     "Member",
+    "MissingKeyError",
     "Outcome",
     "PrefixStore",
     "ProcessFailure",
@@ -85,6 +90,9 @@ __all__ = [
     "launch_agent",
     "record",
 ]
+
+# Names that importing torch gives; without it `import *` and help() leave them out.
+_OF_TORCH = ("DynamicRendezvousHandler", "EtcdStore")
 
 _MODULES = {
     "ChildFailedError": "_failure",
@@ -115,8 +123,18 @@ _MODULES = {
 }
 
 
+def _torch_installed() -> bool:
+    if "torch" in sys.modules:
+        return sys.modules["torch"] is not None
+    return PathFinder.find_spec("torch") is not None
+
+
+if not _torch_installed():
+    __all__ = [name for name in __all__ if name not in _OF_TORCH]
+
+
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES and name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: Any
     if name == "__version__":
@@ -126,7 +144,14 @@ def __getattr__(name: str) -> Any:
     else:
         from importlib import import_module
 
-        value = getattr(import_module(f".{_MODULES.get(name, '_errors')}", __name__), name)
+        try:
+            value = getattr(import_module(f".{_MODULES.get(name, '_errors')}", __name__), name)
+        except ModuleNotFoundError as e:
+            if name not in _OF_TORCH:
+                raise
+            raise ImportError(
+                f"rallypoint.{name} needs torch, which cannot be imported: {e}"
+            ) from e
     globals()[name] = value
     return value
 

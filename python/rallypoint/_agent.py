@@ -28,19 +28,15 @@ class Place:
 
     def native(self) -> _native.MemberConfig:
         """The struct of the header, which keeps what it points to alive."""
-        pairs = [
-            _native.Option(key=_native.text(str(k)), value=_native.text(str(v)))
-            for k, v in self.options.items()
-            if v is not None
-        ]
+        options = _native.options(self.options)
         return _native.MemberConfig(
             run_id=_native.text(self.run_id),
             endpoint=_native.text(self.endpoint),
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
             local_addr=_native.text(self.local_addr),
-            options=(_native.Option * len(pairs))(*pairs),
-            options_len=len(pairs),
+            options=options,
+            options_len=len(options),
             flags=_native.MEMBER_ENVIRONMENT,
         )
 
@@ -74,6 +70,7 @@ class Job:
     on_event: Callable[[str], None] | None = None  # gets events as JSON
     on_rdzv_event: Callable[[str], None] | None = None  # those of the rendezvous
     on_metric: Callable[[str, int, str], object] | None = None  # gets name, value, group
+    on_step: Callable[[_native.AgentEvent], object] | None = None  # gets each step of the run
     logs_fd: int = 0
     events_fd: int = 0
 
@@ -176,12 +173,13 @@ class Result:
     report: str
 
 
-class Agent:
+class Agent(_native.Handle):
     """Runs a job once. Safe for use by several threads; run() is for one."""
 
     def __init__(self, job: Job) -> None:
         self._handle = _native.AgentHandle()
         self._finalizer = _native.owned(self, "rp_agent_close", self._handle)
+        self._on_step = job.on_step
         config = job.native()
         try:
             _native.call("rp_agent_open", ctypes.byref(config), ctypes.byref(self._handle))
@@ -241,7 +239,8 @@ class Agent:
     def _drain(self, event: _native.AgentEvent) -> None:
         _log.drain()
         while _native.call("rp_agent_next_event", self._handle, ctypes.byref(event)) == _native.OK:
-            pass
+            if self._on_step is not None:
+                self._on_step(event)
 
     def _result(self, error: RallypointError | None) -> Result:
         r = _native.AgentResult()

@@ -148,9 +148,14 @@ class AgentStore(TorchStore):
         add = super().add
         return self._unless_over([key], lambda: add(key, amount), lambda _: amount)
 
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+    def wait(
+        self,
+        keys: Sequence[str],
+        timeout: timedelta | None = None,
+        override_timeout: timedelta | None = None,
+    ) -> None:
         wait = super().wait
-        self._unless_over(keys, lambda: wait(keys, timeout), lambda _: None)
+        self._unless_over(keys, lambda: wait(keys, timeout, override_timeout), lambda _: None)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         multi_get = super().multi_get
@@ -159,6 +164,9 @@ class AgentStore(TorchStore):
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
         multi_set = super().multi_set
         self._unless_over(keys, lambda: multi_set(keys, values), lambda _: None)
+
+    def _again(self) -> None:
+        return None  # it stands for this node
 
     def _twin(self) -> AgentStore:
         return AgentStore(self._store, self._seat, self.timeout)

@@ -28,10 +28,18 @@ def place(
     The backend rallypoint takes every endpoint, rallypoint-file also a plain path,
     rallypoint-etcd also plain host:port, or several of them with commas, and
     rallypoint-static also plain host:port of node 0; a static node's rank may be `rank`
-    in configs, and its time to meet `timeout`, as for torch's static backend.
+    in configs, and its time to meet `timeout`, as for torch's static backend. store_type=file
+    with a path makes rallypoint, or c10d, rallypoint-file.
     """
     endpoint = (endpoint or "").strip()
     options = {k: v for k, v in configs.items() if k not in _NOT_OURS}
+    if (
+        backend in (BACKEND, "c10d")
+        and str(options.get("store_type")).lower() == "file"
+        and endpoint.lower().startswith(("/", "file://"))
+    ):
+        del options["store_type"]  # c10d's way to say so
+        backend = FILE_BACKEND
     if backend == FILE_BACKEND:
         endpoint = _file_endpoint(endpoint)
     if backend in ETCD_BACKENDS:

@@ -77,15 +77,19 @@ class GracefulExitError(RallypointError):
     """The run ended well and never needed this node (GRACEFUL): not a failure."""
 
 
-class DeadlineError(RallypointError):
+class DeadlineError(RallypointError, TimeoutError):
     """A deadline passed (TIMEOUT)."""
+
+
+class MissingKeyError(DeadlineError, KeyError):
+    """A key of a store did not come in time (TIMEOUT)."""
 
 
 class CanceledError(RallypointError):
     """The call was withdrawn, or its object closed meanwhile (CANCELED)."""
 
 
-class ConnectionFailedError(RallypointError):
+class ConnectionFailedError(RallypointError, ConnectionError):
     """The control plane or a store cannot be reached (CONNECTION)."""
 
 

@@ -6,12 +6,16 @@ import ctypes
 import os
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
-from typing import IO, Any, Union
+from typing import IO, TYPE_CHECKING, Any, Union
 
 from . import _log, _native
 from ._errors import Code, RallypointError
 from ._store import DEFAULT_TIMEOUT, Store
+
+if TYPE_CHECKING:
+    from ._store import Timeout
 
 Output = Union[int, IO[str], IO[bytes], None]
 
@@ -21,7 +25,7 @@ _NOT_RUNNING = "the etcd was not started, or was stopped"
 def connect_etcd(
     endpoint: str,
     prefix: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: Timeout = DEFAULT_TIMEOUT,
     options: Mapping[str, object] | None = None,
 ) -> Store:
     """Opens a store in an etcd, shared with all that open it with one prefix.
@@ -45,22 +49,37 @@ def connect_etcd(
         ConnectionFailedError, DeadlineError: no member of the cluster answered in time.
         InvalidError: what no further try would help.
     """
-    pairs = [(str(k), str(v)) for k, v in (options or {}).items() if v is not None]
-    items = (_native.Option * len(pairs))(
-        *(_native.Option(key=_native.text(k), value=_native.text(v)) for k, v in pairs)
-    )
+    items = _native.options(options)
     config = _native.StoreEtcdConfig(
         endpoint=_native.text(endpoint),
         prefix=None if prefix is None else _native.text(prefix),
         options=items,
         options_len=len(items),
     )
-    store = Store(_native.StoreHandle())
+    where = f"in etcd at {_native.without_password(endpoint)}"
+    if prefix is not None:
+        where += f" under {prefix!r}"
+    store = EtcdClient(_native.StoreHandle(), where)
+    store.endpoint, store.options = endpoint, dict(options or {})
     store._open("rp_store_open_etcd_start", config, timeout)
+    store._reopen = partial(_connect, endpoint, prefix, store.options)
     return store
 
 
-class EtcdServer:
+class EtcdClient(Store):
+    """A store in etcd, which knows how it was opened: what EtcdStore takes as a client."""
+
+    endpoint: str
+    options: dict[str, object]
+
+
+def _connect(
+    endpoint: str, prefix: str | None, options: Mapping[str, object], timeout: Timeout
+) -> Store:
+    return connect_etcd(endpoint, prefix, timeout, options)
+
+
+class EtcdServer(_native.Handle):
     """A local etcd of one member: for tests, and for jobs of one node.
 
     Its program is what TORCHELASTIC_ETCD_BINARY_PATH names, else bin/etcd beside this
@@ -81,7 +100,11 @@ class EtcdServer:
         self._port = -1
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
-    def start(self, timeout: float = 60, num_retries: int = 3, stderr: Output = None) -> None:
+    def __repr__(self) -> str:
+        where = f"on {self.get_endpoint()}" if self._port > 0 else "that does not run"
+        return f"<{_native.name(self)} {where}>"
+
+    def start(self, timeout: Timeout = 60, num_retries: int = 3, stderr: Output = None) -> None:
         """Starts the etcd and waits until it answers. Ctrl-C ends the wait, and the etcd.
 
         Args:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
+from typing import Any, Callable
 
-from ._errors import RallypointError
-from ._etcd import connect_etcd
-from ._torch import TorchStore, store_error
+from ._errors import Code, InvalidError, RallypointError
+from ._etcd import EtcdClient, connect_etcd
+from ._torch import TorchStore, _timedelta, store_error
 
 
 class EtcdStore(TorchStore):
@@ -18,10 +20,12 @@ class EtcdStore(TorchStore):
     ValueError. Hold the object as long as the group: torch's C++ side does not.
 
     Args:
-        endpoint: etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], the members of one
+        endpoint: EtcdServer.get_client(), whose etcd is then this store's, too; or a client of
+            the package python-etcd, whose address and certificates are taken; or
+            etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], the members of one
             cluster; etcds:// with TLS; the port is 2379.
         prefix: in front of all keys; None is /rallypoint/store.
-        timeout: how long to try; becomes the store's own.
+        timeout: how long to try; becomes the store's own. None: 300 s.
         **options: protocol (http, https), ca_cert, ssl_cert, ssl_cert_key (files in PEM),
             user, password or password_file, key_prefix, and ttl in seconds: with it the keys
             vanish so long after the store was closed, else they stay.
@@ -29,19 +33,56 @@ class EtcdStore(TorchStore):
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: Any,
         prefix: str | None = None,
-        timeout: timedelta = timedelta(seconds=300),
+        timeout: timedelta | float | None = None,
         **options: object,
     ) -> None:
+        limit = timedelta(seconds=300) if timeout is None else _timedelta(timeout)
+        endpoint, options = _endpoint(endpoint, options)
         try:
-            store = connect_etcd(endpoint, prefix, timeout.total_seconds(), options)
+            store = connect_etcd(endpoint, prefix, limit, options)
         except ValueError:
             raise
         except RallypointError as e:
             raise store_error(e) from None
-        super().__init__(store, timeout)
+        super().__init__(store, limit)
+        self._opened: Any = partial(EtcdStore, endpoint, prefix, **options)  # type: ignore[arg-type]
+
+    def _again(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self._opened, (self.timeout,)
 
     def close(self) -> None:
         """Closes the store for this object and its clones."""
         self._store.close()
+
+
+def _endpoint(client: Any, options: dict[str, object]) -> tuple[str, dict[str, object]]:
+    """The endpoint and the options by which a client was opened."""
+    if isinstance(client, str):
+        return client, options
+    if isinstance(client, TorchStore):
+        client = client._store
+    if isinstance(client, EtcdClient):
+        return client.endpoint, {**client.options, **options}
+    host, port = getattr(client, "host", None), getattr(client, "port", None)
+    if not isinstance(host, str) or not isinstance(port, int):
+        raise InvalidError(
+            f"{client!r} is no client of an etcd: give EtcdServer.get_client(), one of the package "
+            "python-etcd, or an endpoint such as etcd://host:2379",
+            Code.INVALID,
+        )
+    found: dict[str, object] = {"protocol": getattr(client, "protocol", None)}
+    pool = getattr(getattr(client, "http", None), "connection_pool_kw", {})
+    for option, name in (
+        ("ssl_cert", "cert_file"),
+        ("ssl_cert_key", "key_file"),
+        ("ca_cert", "ca_certs"),
+    ):
+        found[option] = pool.get(name)
+    found["user"], found["password"] = (
+        getattr(client, "username", None),
+        getattr(client, "password", None),
+    )
+    host = f"[{host}]" if ":" in host else host
+    return f"etcd://{host}:{port}", {**found, **options}

@@ -1,8 +1,8 @@
 """A function as the entry point of workers: how it gets into them and back.
 
-A function and its arguments are pickled, as multiprocessing's spawn does, into a file
-of a folder that only this user may enter. Each worker is a fresh interpreter, which
-_worker.py runs in; it leaves what the function returned in the same folder.
+Each worker is a fresh interpreter, which _worker.py runs in. It fetches the function and its
+arguments from the launcher (_arguments.py), and leaves what the function returned in a folder
+that only this user may enter.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from multiprocessing import spawn
 from types import TracebackType
 from typing import Any, Callable
 
+from ._arguments import ArgumentServer
 from ._errors import Code, InvalidError
 
 # Without the current directory, which may be anybody's; the worker takes the launcher's
@@ -26,8 +27,6 @@ _BOOTSTRAP = (
     "import sys; sys.path[:] = [{path!r}, *filter(None, sys.path)]; "
     "from rallypoint._worker import main; main({job!r}, sys.argv[1])"
 )
-
-JOB_FILE = "function"
 
 
 def result_file(folder: str, round: object, rank: object) -> str:
@@ -51,9 +50,9 @@ class FunctionJob:
     def __enter__(self) -> FunctionJob:
         self.folder = tempfile.mkdtemp(prefix="rallypoint_")  # mode 0700
         try:
-            self._write()
+            self._server = self._serve()
         except BaseException:
-            self.__exit__(None, None, None)
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise
         return self
 
@@ -63,25 +62,27 @@ class FunctionJob:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
+        self._server.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _write(self) -> None:
+    def _serve(self) -> ArgumentServer:
         preparation = spawn.get_preparation_data("rallypoint worker")
-        preparation.pop("authkey", None)  # a secret that the workers have no use for
         if not os.path.isfile(preparation.get("init_main_from_path", __file__)):
             del preparation["init_main_from_path"]  # such as "<stdin>"
         if not preparation.keys() & {"init_main_from_path", "init_main_from_name"}:
             self._refuse_main()
-        with open(os.path.join(self.folder, JOB_FILE), "xb") as file:
-            pickle.dump(preparation, file, pickle.HIGHEST_PROTOCOL)
-            try:
-                pickle.dump((self._function, self._args), file, pickle.HIGHEST_PROTOCOL)
-            except Exception as e:
-                raise InvalidError(
-                    f"the entry point {self._function!r} or its arguments cannot be pickled: {e}; "
-                    "a function must be defined at the top level of a module",
-                    Code.INVALID,
-                ) from e
+        try:
+            return ArgumentServer(self.folder, (preparation, (self._function, self._args)))
+        except OSError:
+            raise
+        except Exception as e:
+            raise InvalidError(
+                f"the entry point {self._function!r} or its arguments cannot be pickled: {e}; "
+                "a function must be defined at the top level of a module, and what "
+                'multiprocessing shares be made by multiprocessing.get_context("spawn") '
+                "(docs/deviations.md)",
+                Code.INVALID,
+            ) from e
 
     def _refuse_main(self) -> None:
         if getattr(self._function, "__module__", None) == "__main__":

@@ -71,7 +71,7 @@ class LogsSpecs:
 class LaunchConfig:
     """How to launch the workers of this node. torch's own LaunchConfig does as well.
 
-    Names and defaults are torch's. Times are in seconds.
+    Names and defaults are torch's, except that of rdzv_backend. Times are in seconds.
 
     Args:
         min_nodes: fewest nodes that the job runs with.
@@ -86,9 +86,9 @@ class LaunchConfig:
         role: role of the workers.
         rdzv_endpoint: where the nodes meet. "" with max_nodes 1 is a job of this node
             alone, whatever the backend.
-        rdzv_backend: "rallypoint" (also "c10d", which it answers): host[:port] of a node or
-            of `rallypoint serve`, or any other endpoint that has a scheme.
-            "rallypoint-file": a directory that all nodes share. "etcd" (torch's default; also
+        rdzv_backend: "rallypoint" (also "c10d", which it answers), the default: host[:port] of a
+            node or of `rallypoint serve`, or any other endpoint that has a scheme.
+            "rallypoint-file": a directory that all nodes share. "etcd" (also
             "rallypoint-etcd"): host[:port] of an etcd, or several with commas. "static":
             host:port of node 0 of a fixed set of nodes, whose ranks are
             rdzv_configs["rank"].
@@ -136,7 +136,7 @@ class LaunchConfig:
     run_id: str = ""
     role: str = "default_role"
     rdzv_endpoint: str = ""
-    rdzv_backend: str = "etcd"
+    rdzv_backend: str = BACKEND
     rdzv_configs: dict[str, Any] = dataclasses.field(default_factory=dict)
     rdzv_timeout: int = -1
     max_restarts: int = 3
@@ -225,7 +225,9 @@ class elastic_launch:
 
         Args:
             *args: of the function, or further arguments of the command. ${local_rank} in
-                texts is replaced.
+                texts is replaced. What multiprocessing.get_context("spawn") makes (queues, locks,
+                values, arrays, events, pipes), managers' proxies and torch's tensors are shared
+                with the workers, also with those of a restart.
 
         Returns:
             What the function returned in each worker of this node, by global rank; None
@@ -323,7 +325,8 @@ def _place(config: Any) -> Place:
     if backend not in ("c10d", BACKEND, FILE_BACKEND, STATIC_BACKEND, *ETCD_BACKENDS):
         raise _invalid(
             f"unknown rdzv_backend {backend!r}: there are rallypoint, rallypoint-file, "
-            "rallypoint-etcd, rallypoint-static, static, etcd and c10d"
+            "rallypoint-etcd, rallypoint-static, static, etcd and c10d; a backend that is "
+            "registered with torch is one for torch's own elastic_launch (docs/deviations.md)"
         )
     endpoint, options = place(backend, endpoint, config.rdzv_configs)
     return Place(

@@ -54,7 +54,7 @@ class Outcome:
     store_port: int
 
 
-class Member:
+class Member(_native.Handle):
     """One node of a run.
 
     All methods may be called from any thread, and release the interpreter lock. Those
@@ -93,19 +93,15 @@ class Member:
         environment: bool = True,
         backend: Any | None = None,
     ) -> None:
-        pairs = [
-            _native.Option(key=_native.text(str(k)), value=_native.text(str(v)))
-            for k, v in (options or {}).items()
-            if v is not None
-        ]
+        items = _native.options(options)
         config = _native.MemberConfig(
             run_id=_native.text(run_id),
             endpoint=_native.text(endpoint),
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             local_addr=_native.text(local_addr),
-            options=(_native.Option * len(pairs))(*pairs),
-            options_len=len(pairs),
+            options=items,
+            options_len=len(items),
             flags=_native.MEMBER_ENVIRONMENT if environment else 0,
         )
         self.run_id = run_id
@@ -284,7 +280,7 @@ class Member:
             The store; close it. After the round its calls raise the code ROUND_OVER.
         """
         handle = _native.StoreHandle()
-        store = Store(handle)
+        store = Store(handle, f"of round {round} of the run {self.run_id!r}")
         _native.call("rp_member_keys", self._handle, round, ctypes.byref(handle))
         return store
 
@@ -294,6 +290,11 @@ class Member:
         _native.close(self._finalizer)
         if not _native.forked():
             _log.drain()
+
+    def __repr__(self) -> str:
+        closed = "" if self._finalizer.alive else ", closed"
+        where = _native.without_password(self.endpoint)
+        return f"<{_native.name(self)} of the run {self.run_id!r} at {where}{closed}>"
 
     def __enter__(self) -> Member:
         return self

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from ctypes import (
     POINTER,
     c_char,
@@ -25,9 +26,12 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from ._errors import Code, ForkedError, LibraryError, RallypointError, make_error
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 ABI_MAJOR = 0
 ABI_MINOR = 1
@@ -741,13 +745,67 @@ def wait(name: str, *args: Any) -> None:
         _log.drain()
 
 
-def milliseconds(seconds: float | None) -> int:
+class Handle:
+    """Base of what stands for an object of the library, which lives in this process only: it
+    refuses to be copied, and to be pickled unless it can be opened again elsewhere."""
+
+    def _again(self) -> tuple[Callable[..., object], tuple[object, ...]] | None:
+        """What opens the same in another process, and its arguments; None: nothing does."""
+        return None
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., object], tuple[object, ...]]:
+        again = self._again()
+        if again is None:
+            raise TypeError(
+                f"{self!r} cannot be pickled: it belongs to this process. Make one in the process "
+                "that is to use it, from its address or arguments"
+            )
+        return again
+
+    def __copy__(self) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be copied: threads may share it, and another one is to be opened"
+        )
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self.__copy__()
+
+
+def name(thing: object) -> str:
+    """The name of an object's class for messages, without the modules that hold it."""
+    kind = type(thing)
+    module = kind.__module__
+    return f"rallypoint.{kind.__name__}" if module.startswith("rallypoint.") else kind.__name__
+
+
+def without_password(endpoint: str) -> str:
+    """An endpoint for messages: what stands before the last @ of an address is left out."""
+    if endpoint.lower().startswith("file:"):
+        return endpoint
+    scheme, mark, rest = endpoint.rpartition("://")
+    return scheme + mark + rest.rpartition("@")[2]
+
+
+def options(values: Mapping[str, object] | None) -> ctypes.Array[Option]:
+    """Options for the library, without those that are None; a timedelta is seconds."""
+    pairs = [(str(k), seconds(v)) for k, v in (values or {}).items() if v is not None]
+    return (Option * len(pairs))(*(Option(key=text(k), value=text(str(v))) for k, v in pairs))
+
+
+def seconds(time: Any) -> Any:
+    """A timedelta as seconds; anything else as it is."""
+    total = getattr(time, "total_seconds", None)
+    return time if total is None else total()
+
+
+def milliseconds(timeout: float | timedelta | None) -> int:
     """A timeout for the library; None and infinity are none. Never 0: not to try."""
-    if seconds is None or seconds == math.inf:
+    limit: float | None = seconds(timeout)
+    if limit is None or limit == math.inf:
         return FOREVER
-    if seconds != seconds:
+    if limit != limit:
         raise make_error(Code.INVALID, "a timeout is not a number (NaN)", False)
-    return max(1, round(min(max(seconds, 0), 2**52) * 1000))
+    return max(1, round(min(max(limit, 0), 2**52) * 1000))
 
 
 def text(value: str | None) -> bytes | None:

@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _log, _native
-from ._errors import Code, RallypointError
+from ._errors import Code, DeadlineError, MissingKeyError, RallypointError
 from ._native import bytes_at
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from ._store import Store
 
 Text = Union[str, bytes]
@@ -28,6 +30,8 @@ QUEUE_PUSH, QUEUE_POP, QUEUE_LEN, BARRIER = range(13, 17)
 _VALUE = frozenset((GET, COMPARE_SET, QUEUE_POP))  # what these return is bytes,
 _LIST = frozenset((LIST_KEYS, MULTI_GET))  # and these a list; the others a number
 
+
+_EXISTING = frozenset((GET, WAIT, MULTI_GET))  # these wait for keys that are missing
 
 _ABSENT: Any = object()  # of an argument that an operation does not have; None is a mistake
 
@@ -59,7 +63,7 @@ class _Call:
         self.request.keys = self.keys
         self.key, self.value = self.request.key, self.request.value
         self.expected = self.request.expected
-        self.timeout: float | None = math.nan  # what timeout_ms stands for; none yet
+        self.timeout: float | timedelta | None = math.nan  # what timeout_ms stands for; none yet
         self.op = _native.OpHandle()
         self.result = _native.StoreResult()
         self.buffer = self.result.value
@@ -133,7 +137,7 @@ os.register_at_fork(after_in_child=_calls.clear)  # of no use there
 def perform(
     store: Store,
     op: int,
-    timeout: float | None,
+    timeout: float | timedelta | None,
     key: Text = _ABSENT,
     value: Text = _ABSENT,
     expected: Text = _ABSENT,
@@ -218,6 +222,11 @@ def perform(
             call.free(call.to_result)
         else:
             answer = call.result.number
+    except DeadlineError as e:
+        call.release()
+        if op in _EXISTING:
+            raise MissingKeyError(str(e), e.code, e.retryable) from None
+        raise
     except BaseException:
         call.release()
         raise

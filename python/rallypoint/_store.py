@@ -9,9 +9,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING, Callable
 
 from . import _native, _request
+from ._errors import Code, InvalidError
 from ._request import (
     ADD,
     APPEND,
@@ -33,10 +36,16 @@ from ._request import (
     perform,
 )
 
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from typing import Union
+
+    Timeout = Union[float, timedelta]  # float: seconds
+
 DEFAULT_TIMEOUT = 300.0
 
 
-class Store:
+class Store(_native.Handle):
     """A key-value store, made by connect_store and Member.keys; see also HashStore,
     FileStore and PrefixStore.
 
@@ -47,27 +56,51 @@ class Store:
     Every call takes at most `timeout` seconds, and then raises DeadlineError. It raises
     ConnectionFailedError if the server is away, and RallypointError with the code TOO_LARGE
     for what is larger than the store takes. After close(), errors have the code HANDLE, and
-    those of calls that were waiting CANCELED (CanceledError).
+    those of calls that were waiting CANCELED (CanceledError). A key that does not come in time
+    is a MissingKeyError, which is a KeyError, too.
+
+    All timeouts are seconds, or a timedelta as torch takes it. A store that has an address or a
+    file can be pickled: it is opened again where it is unpickled. Others cannot, and none can be
+    copied.
 
     Attributes:
-        timeout: longest wait of a call that is given none, in seconds; 300 at first.
+        timeout: longest wait of a call that is given none; 300 at first.
 
     Args:
         handle: of the library, open or about to be; stores are not made by hand.
+        place: where it is, for people.
     """
 
-    def __init__(self, handle: _native.StoreHandle) -> None:
-        self.timeout = DEFAULT_TIMEOUT
+    def __init__(self, handle: _native.StoreHandle, place: str = "") -> None:
+        self.timeout: Timeout = DEFAULT_TIMEOUT
         self._handle = handle
+        self._place = place
+        self._reopen: Callable[[Timeout], Store] | None = None
         self._finalizer = _native.owned(self, "rp_store_close", handle)
 
-    def _open(self, start: str, config: _native.Struct, timeout: float) -> None:
+    def _open(self, start: str, config: _native.Struct, timeout: Timeout) -> None:
         """Opens what the handle is for by a function that starts that, and waits for it."""
         limit = _native.milliseconds(timeout)
         _request.opened(self._handle, start, ctypes.byref(config), limit)
         self.timeout = timeout
 
-    def set(self, key: Text, value: Text, timeout: float | None = None) -> None:
+    def _again(self) -> tuple[Callable[..., object], tuple[object, ...]] | None:
+        return None if self._reopen is None else (self._reopen, (self.timeout,))
+
+    def __repr__(self) -> str:
+        closed = "" if self._finalizer.alive else ", closed"
+        return f"<{_native.name(self)} {self._place}{closed}>"
+
+    def set_timeout(self, timeout: Timeout) -> None:
+        """Sets the longest wait of calls that are given none, as torch's method does.
+
+        Args:
+            timeout: seconds, or a timedelta.
+        """
+        _native.milliseconds(timeout)
+        self.timeout = timeout
+
+    def set(self, key: Text, value: Text, timeout: Timeout | None = None) -> None:
         """Stores a value and wakes who waits for its key.
 
         Args:
@@ -77,7 +110,7 @@ class Store:
         """
         perform(self, SET, timeout, key, value)
 
-    def get(self, key: Text, timeout: float | None = None) -> bytes:
+    def get(self, key: Text, timeout: Timeout | None = None) -> bytes:
         """Waits until a key exists.
 
         Args:
@@ -90,7 +123,7 @@ class Store:
         value: bytes = perform(self, GET, timeout, key)
         return value
 
-    def add(self, key: Text, amount: int, timeout: float | None = None) -> int:
+    def add(self, key: Text, amount: int, timeout: Timeout | None = None) -> int:
         """Adds to the decimal number under a key; a missing key counts as 0.
 
         Args:
@@ -110,7 +143,7 @@ class Store:
         return total
 
     def compare_set(
-        self, key: Text, expected: Text, desired: Text, timeout: float | None = None
+        self, key: Text, expected: Text, desired: Text, timeout: Timeout | None = None
     ) -> bytes:
         """Stores a value if the present one is as expected, or if the key is missing and nothing
         is expected.
@@ -128,7 +161,7 @@ class Store:
         current: bytes = perform(self, COMPARE_SET, timeout, key, desired, expected)
         return current
 
-    def append(self, key: Text, value: Text, timeout: float | None = None) -> None:
+    def append(self, key: Text, value: Text, timeout: Timeout | None = None) -> None:
         """Appends to what is stored under a key, which is made if it is missing.
 
         Args:
@@ -138,7 +171,7 @@ class Store:
         """
         perform(self, APPEND, timeout, key, value)
 
-    def check(self, keys: Sequence[Text], timeout: float | None = None) -> bool:
+    def check(self, keys: Sequence[Text], timeout: Timeout | None = None) -> bool:
         """Asks whether keys exist, without waiting for them.
 
         Args:
@@ -150,16 +183,22 @@ class Store:
         """
         return bool(perform(self, CHECK, timeout, keys=keys))
 
-    def wait(self, keys: Sequence[Text], timeout: float | None = None) -> None:
+    def wait(
+        self,
+        keys: Sequence[Text],
+        timeout: Timeout | None = None,
+        override_timeout: Timeout | None = None,
+    ) -> None:
         """Waits until each of the keys that was missing has been written once.
 
         Args:
             keys: the keys.
             timeout: longest wait in seconds; None is the store's own.
+            override_timeout: another name of timeout, that of torch's EtcdStore.
         """
-        perform(self, WAIT, timeout, keys=keys)
+        perform(self, WAIT, override_timeout if timeout is None else timeout, keys=keys)
 
-    def delete_key(self, key: Text, timeout: float | None = None) -> bool:
+    def delete_key(self, key: Text, timeout: Timeout | None = None) -> bool:
         """Removes a key. Nobody is woken by that.
 
         Args:
@@ -171,7 +210,7 @@ class Store:
         """
         return bool(perform(self, DELETE, timeout, key))
 
-    def num_keys(self, timeout: float | None = None) -> int:
+    def num_keys(self, timeout: Timeout | None = None) -> int:
         """Counts the keys of the whole store, without queues.
 
         Args:
@@ -183,7 +222,7 @@ class Store:
         count: int = perform(self, NUM_KEYS, timeout)
         return count
 
-    def list_keys(self, timeout: float | None = None) -> list[str]:
+    def list_keys(self, timeout: Timeout | None = None) -> list[str]:
         """Lists the keys, without queues.
 
         Args:
@@ -195,7 +234,7 @@ class Store:
         values: list[bytes] = perform(self, LIST_KEYS, timeout)
         return [v.decode("utf-8", "surrogateescape") for v in values]
 
-    def multi_get(self, keys: Sequence[Text], timeout: float | None = None) -> list[bytes]:
+    def multi_get(self, keys: Sequence[Text], timeout: Timeout | None = None) -> list[bytes]:
         """Waits until all keys exist.
 
         Args:
@@ -209,7 +248,7 @@ class Store:
         return values
 
     def multi_set(
-        self, keys: Sequence[Text], values: Sequence[Text], timeout: float | None = None
+        self, keys: Sequence[Text], values: Sequence[Text], timeout: Timeout | None = None
     ) -> None:
         """Stores several values, in order.
 
@@ -220,7 +259,7 @@ class Store:
         """
         perform(self, MULTI_SET, timeout, keys=keys, values=values)
 
-    def queue_push(self, key: Text, value: Text, timeout: float | None = None) -> None:
+    def queue_push(self, key: Text, value: Text, timeout: Timeout | None = None) -> None:
         """Appends an item to a queue and wakes one who waits for it.
 
         Args:
@@ -233,7 +272,7 @@ class Store:
         """
         perform(self, QUEUE_PUSH, timeout, key, value)
 
-    def queue_pop(self, key: Text, block: bool = True, timeout: float | None = None) -> bytes:
+    def queue_pop(self, key: Text, block: bool = True, timeout: Timeout | None = None) -> bytes:
         """Removes the oldest item of a queue.
 
         Args:
@@ -251,7 +290,7 @@ class Store:
         item: bytes = perform(self, QUEUE_POP, timeout, key, block=block)
         return item
 
-    def queue_len(self, key: Text, timeout: float | None = None) -> int:
+    def queue_len(self, key: Text, timeout: Timeout | None = None) -> int:
         """Counts the items of a queue.
 
         Args:
@@ -264,7 +303,7 @@ class Store:
         count: int = perform(self, QUEUE_LEN, timeout, key)
         return count
 
-    def barrier(self, key: Text, world_size: int, timeout: float | None = None) -> None:
+    def barrier(self, key: Text, world_size: int, timeout: Timeout | None = None) -> None:
         """Waits until so many callers have come. A key serves for one barrier.
 
         Args:
@@ -296,7 +335,7 @@ class HashStore(Store):
 
     def __init__(self) -> None:
         handle = _native.StoreHandle()
-        super().__init__(handle)
+        super().__init__(handle, "in the memory of this process")
         _native.call("rp_store_open_hash", ctypes.byref(handle))
 
 
@@ -322,7 +361,7 @@ class FileStore(Store):
         self,
         path: str | bytes | os.PathLike[str],
         world_size: int = 0,
-        timeout: float = DEFAULT_TIMEOUT,
+        timeout: Timeout = DEFAULT_TIMEOUT,
         *,
         remote: bool = False,
     ) -> None:
@@ -331,8 +370,11 @@ class FileStore(Store):
             world_size=world_size,
             flags=_native.FILE_REMOTE if remote else 0,
         )
-        super().__init__(_native.StoreHandle())
+        super().__init__(_native.StoreHandle(), f"of the file {os.fsdecode(path)!r}")
         self._open("rp_store_open_file_start", config, timeout)
+        self._reopen = partial(
+            FileStore, os.path.abspath(os.fsdecode(path)), world_size, remote=remote
+        )
 
 
 class PrefixStore(Store):
@@ -349,13 +391,17 @@ class PrefixStore(Store):
     def __init__(self, prefix: Text, store: Store) -> None:
         data = _request.encode(prefix)
         handle = _native.StoreHandle()
-        super().__init__(handle)
+        super().__init__(handle, f"{data.decode('utf-8', 'replace')!r} of {store!r}")
         _native.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
         self.timeout = store.timeout
         self._below = store  # which would close itself otherwise
+        self._prefix = data
+
+    def _again(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return PrefixStore, (self._prefix, self._below)
 
 
-def connect_store(host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> Store:
+def connect_store(host: str, port: int, timeout: Timeout = DEFAULT_TIMEOUT) -> Store:
     """Connects to a store server, Rallypoint's or torch's TCPStore (2.2 and newer).
 
     Args:
@@ -370,13 +416,24 @@ def connect_store(host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> Sto
         DeadlineError: the server did not answer in time.
         InvalidError: the address is none.
     """
+    if not isinstance(host, str) or host.count(":") == 1 or host.startswith("["):
+        raise InvalidError(
+            f"the host is {host!r}: host and port are two arguments, as in "
+            'connect_store("127.0.0.1", 29400)',
+            Code.INVALID,
+        )
     config = _native.StoreConfig(host=_native.text(host), port=port)
-    store = Store(_native.StoreHandle())
+    store = Store(_native.StoreHandle(), f"at {_address(host, port)}")
     store._open("rp_store_connect_start", config, timeout)
+    store._reopen = partial(connect_store, host, port)
     return store
 
 
-class StoreServer:
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class StoreServer(_native.Handle):
     """A server that torch's TCPStore clients (torch 2.2 and newer) connect to.
 
     It listens from the beginning until stop(), or until the end of a `with` block. It may be
@@ -401,6 +458,11 @@ class StoreServer:
         bound = ctypes.c_int32()
         _native.call("rp_store_server_port", handle, ctypes.byref(bound))
         self.port: int = bound.value
+        self._host = host
+
+    def __repr__(self) -> str:
+        closed = "" if self._finalizer.alive else ", stopped"
+        return f"<{_native.name(self)} on {_address(self._host or '*', self.port)}{closed}>"
 
     def stop(self) -> None:
         """Stops the server and drops its data; stopping again does nothing."""

@@ -13,6 +13,7 @@ from typing import Any, Callable, TypeVar
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import api
 
+from . import _native
 from ._errors import (
     ClosedError,
     Code,
@@ -21,6 +22,7 @@ from ._errors import (
     EmptyError,
     GracefulExitError,
     InvalidError,
+    MissingKeyError,
     RallypointError,
     StateError,
     UnsupportedError,
@@ -84,6 +86,10 @@ class StoreTimeoutError(DeadlineError, dist.DistStoreError):
     """An operation of a store did not end in time."""
 
 
+class StoreMissingKeyError(MissingKeyError, StoreTimeoutError):
+    """A key did not come in time."""
+
+
 class StoreConnectionError(ConnectionFailedError, dist.DistNetworkError):
     """A store cannot be reached."""
 
@@ -109,7 +115,10 @@ _STORE: dict[Code, type[RallypointError]] = {
 
 def store_error(e: RallypointError) -> RallypointError:
     """The same error as one that users of torch's stores know."""
-    return _STORE.get(e.code, StoreError)(str(e), e.code, e.retryable)
+    kind = (
+        StoreMissingKeyError if isinstance(e, MissingKeyError) else _STORE.get(e.code, StoreError)
+    )
+    return kind(str(e), e.code, e.retryable)
 
 
 def _like_torch(method: Callable[..., _T]) -> Callable[..., _T]:
@@ -125,12 +134,16 @@ def _like_torch(method: Callable[..., _T]) -> Callable[..., _T]:
     return wrapped
 
 
+def _timedelta(timeout: timedelta | float) -> timedelta:
+    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+
+
 # Below it a timeout says: look whether the keys are there now. On a network that
 # takes longer than the smallest timeouts that torch's agent uses (1 ms).
 _LOOK = 1.0
 
 
-class TorchStore(dist.Store):
+class TorchStore(_native.Handle, dist.Store):
     """A Store as torch takes it: torch.distributed.Store over ours.
 
     Behaves like torch's TCPStore: the same methods, DistStoreError (StoreTimeoutError)
@@ -144,13 +157,23 @@ class TorchStore(dist.Store):
     """
 
     def __init__(self, store: Store, timeout: timedelta = timedelta(seconds=300)) -> None:
-        super().__init__()
+        dist.Store.__init__(self)
         self._store = store
         self._clones: list[TorchStore] = []
         self.set_timeout(timeout)
 
-    def _limit(self, timeout: timedelta | None = None) -> float:
-        return float((self.timeout if timeout is None else timeout).total_seconds())
+    def _again(self) -> tuple[Callable[..., object], tuple[object, ...]] | None:
+        return TorchStore, (self._store, self.timeout)
+
+    def __repr__(self) -> str:
+        return f"<{_native.name(self)} over {self._store!r}>"
+
+    def set_timeout(self, timeout: timedelta | float) -> None:
+        """torch's method, which also takes seconds."""
+        super().set_timeout(_timedelta(timeout))
+
+    def _limit(self, timeout: timedelta | float | None = None) -> float:
+        return float(_native.seconds(self.timeout if timeout is None else timeout))
 
     @_like_torch
     def set(self, key: str, value: Text) -> None:
@@ -177,8 +200,13 @@ class TorchStore(dist.Store):
         return self._store.check(keys, self._limit())
 
     @_like_torch
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        limit = self._limit(timeout)
+    def wait(
+        self,
+        keys: Sequence[str],
+        timeout: timedelta | None = None,
+        override_timeout: timedelta | None = None,
+    ) -> None:
+        limit = self._limit(override_timeout if timeout is None else timeout)
         if limit < _LOOK and self._store.check(keys, max(limit, self._limit())):
             return
         self._store.wait(keys, limit)

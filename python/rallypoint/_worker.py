@@ -9,7 +9,8 @@ import string
 from multiprocessing import process, spawn
 from typing import Any
 
-from ._function import JOB_FILE, result_file
+from ._arguments import fetched
+from ._function import result_file
 from ._record import record
 
 
@@ -29,7 +30,7 @@ def main(folder: str, local_rank: str) -> None:
 
 
 def _run(folder: str, local_rank: str) -> None:
-    with open(os.path.join(folder, JOB_FILE), "rb") as file:
+    with fetched(folder) as file:
         this: Any = process.current_process()
         this._inheriting = True  # refuses launches by a main module that is imported
         try:

@@ -65,8 +65,9 @@ class RallypointElasticAgent:
     ) -> None:
         if shutdown_timeout < 0:
             raise ValueError(f"shutdown_timeout must be non-negative, got {shutdown_timeout}")
-        from torch.distributed.elastic.agent.server.api import WorkerGroup
+        from torch.distributed.elastic.agent.server.api import ElasticAgent, WorkerGroup
 
+        ElasticAgent.register(RallypointElasticAgent)
         self._spec = spec
         self._group: WorkerGroup = WorkerGroup(spec)
         self._remaining_restarts: int = spec.max_restarts
@@ -82,11 +83,14 @@ class RallypointElasticAgent:
         )
         set_output(self._job, logs_specs, log_line_prefix_template, spec)
         _meet(self._job, spec)
+        self._job.on_step = self._step
 
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
         """torch's record of the workers: state, ranks and ids.
 
-        It is brought up to date when run() ends.
+        It is brought up to date while run() goes on, within a tenth of a second: HEALTHY once
+        all workers run, with their ids (pids) and ranks, STOPPED while they are stopped. The ranks
+        within the role come at the end.
 
         Args:
             role: taken for torch's sake; an agent has one role.
@@ -134,6 +138,25 @@ class RallypointElasticAgent:
             raise
         return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
 
+    def _step(self, event: _native.AgentEvent) -> None:
+        """Brings the worker group up to date by one step of the run."""
+        from torch.distributed.elastic.agent.server.api import WorkerState
+
+        group: Any = self._group
+        if event.kind == _native.AGENT_JOINED:
+            group.group_rank, group.group_world_size = event.group_rank, event.group_world_size
+            self._remaining_restarts = self._spec.max_restarts - event.restarts
+            for worker in group.workers:
+                worker.id = None
+        elif event.kind == _native.AGENT_WORKER_STARTED:
+            worker = group.workers[event.local_rank]
+            worker.id, worker.global_rank = event.pid, event.rank
+            worker.world_size = event.world_size
+            if all(w.id is not None for w in group.workers):
+                group.state = WorkerState.HEALTHY
+        elif event.kind in (_native.AGENT_STOPPING, _native.AGENT_RESTARTING):
+            group.state = WorkerState.STOPPED
+
     def _note(self, outcome: Outcome) -> None:
         """Brings the worker group up to date."""
         from torch.distributed.elastic.agent.server.api import WorkerState
@@ -174,6 +197,7 @@ def _meet(job: Job, spec: Any) -> None:
         return
     raise InvalidError(
         f"the rendezvous handler of backend {backend!r} cannot be taken by Rallypoint's agent: "
-        "make one with rdzv_backend='rallypoint' or 'static'",
+        "make one with rdzv_backend='rallypoint' or 'static', or run the handler by torch's own "
+        "LocalElasticAgent (docs/deviations.md)",
         Code.INVALID,
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousHandler,
@@ -19,19 +22,37 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
+from . import _native
 from ._agent_store import AgentStore, Seat
 from ._endpoint import BACKEND, place
 from ._errors import Code, GracefulExitError, InvalidError, RallypointError
 from ._log import logger
 from ._member import Ending, Member, Outcome
+from ._store import Store
 from ._telemetry import RdzvRecorder
-from ._torch import rendezvous_error
+from ._torch import TorchStore, rendezvous_error
+
+_HEARTBEAT = timedelta(seconds=5)  # torch's default
 
 # Workers inherit it: the round that they belong to.
 ROUND_VARIABLE = "RALLYPOINT_ROUND"
 
 
-class RallypointHandler(RendezvousHandler):
+class Info(RendezvousInfo):
+    """A node's place as torch's RendezvousInfo, and as the triple (store, rank, world_size) that
+    handlers returned before torch 2.4."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.store, self.rank, self.world_size))
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(self)[index]
+
+
+class RallypointHandler(_native.Handle, RendezvousHandler):
     """One node's handler, made by create_handler.
 
     Its errors are torch's rendezvous errors and RallypointErrors at once. It may be used
@@ -76,12 +97,13 @@ class RallypointHandler(RendezvousHandler):
         TORCHELASTIC_USE_AGENT_STORE)."""
         return True
 
-    def next_rendezvous(self) -> RendezvousInfo:
+    def next_rendezvous(self) -> Info:
         """Leaves the present round and waits until this node is part of the next.
 
         Rank and world size are those at the completion of the round, and bootstrap info
         is the same on all its nodes. RALLYPOINT_ROUND in os.environ is the round when
-        this returns.
+        this returns. What it returns is torch's RendezvousInfo, and unpacks to store, rank and
+        world size, too.
 
         Raises RendezvousClosedError, RendezvousTimeoutError, RendezvousConnectionError,
         RendezvousStateError, and, for a node that the run never needed,
@@ -114,12 +136,19 @@ class RallypointHandler(RendezvousHandler):
         self._regrouping = False
         self._record_joined(outcome)
         os.environ[ROUND_VARIABLE] = str(outcome.round)
-        return RendezvousInfo(
-            AgentStore(store, Seat(self._member, outcome)),
+        return Info(
+            self._store_of(outcome, store),
             outcome.rank,
             outcome.world_size,
             RendezvousStoreInfo(outcome.store_addr, outcome.store_port),
         )
+
+    def _store_of(self, outcome: Outcome, store: Store) -> Any:
+        """What the agents of a round talk over; `store` is the control plane's."""
+        return AgentStore(store, Seat(self._member, outcome))
+
+    def __repr__(self) -> str:
+        return f"<{_native.name(self)} of {self._member!r}>"
 
     def _record_joined(self, outcome: Outcome) -> None:
         host = outcome.store_addr
@@ -330,7 +359,20 @@ class DynamicRendezvousHandler(RallypointHandler):
     Args:
         member: the node; see from_backend.
         backend: the name that get_backend() tells.
+        store: what the agents talk over, a torch.distributed.Store; None: the backend.
     """
+
+    def __init__(self, member: Member, backend: str = BACKEND, store: Any = None) -> None:
+        super().__init__(member, backend)
+        self._given = store  # and held, which torch's C++ side does not
+
+    def _store_of(self, outcome: Outcome, store: Store) -> Any:
+        if self._given is None:
+            return super()._store_of(outcome, store)
+        store.close()
+        # torch's own name for it: a round finds no keys of another.
+        prefix = f"torch.rendezvous.{self._member.run_id}.{outcome.round}"
+        return dist.PrefixStore(prefix, self._given)
 
     @classmethod
     def from_backend(
@@ -352,14 +394,16 @@ class DynamicRendezvousHandler(RallypointHandler):
 
         Args:
             run_id: name of the run.
-            store: not used: the agents' keys live in the backend, too.
+            store: the torch.distributed.Store, or Store of this package, that next_rendezvous()
+                returns, under a prefix for each round; its server has to outlive the run. None: the
+                agents' keys live in the backend, too.
             backend: a RendezvousBackend, rallypoint's or torch's (its C10dRendezvousBackend and
                 others work unchanged); all nodes of a run must use rallypoint.
             min_nodes: fewest nodes of a round.
             max_nodes: most nodes.
             local_addr: address under which the others reach this node; None: found out.
             timeout: torch's RendezvousTimeout, of which join, last_call and close count; None:
-                the defaults.
+                the defaults. A heartbeat of its own is refused: the lease is what counts.
             keep_alive_interval: with keep_alive_max_attempt, their product is the lease, in
                 seconds.
             keep_alive_max_attempt: see keep_alive_interval.
@@ -375,6 +419,18 @@ class DynamicRendezvousHandler(RallypointHandler):
         if not run_id or not hasattr(backend, "get_state") or not hasattr(backend, "set_state"):
             what = "the run id is empty" if not run_id else f"{backend!r} is no RendezvousBackend"
             raise InvalidError(what, Code.INVALID)
+        if store is not None and not isinstance(store, dist.Store):
+            if not isinstance(store, Store):
+                raise InvalidError(f"{store!r} is no torch.distributed.Store", Code.INVALID)
+            store = TorchStore(store)
+        heartbeat = getattr(timeout, "heartbeat", None)
+        if heartbeat not in (None, _HEARTBEAT):
+            raise InvalidError(
+                f"RendezvousTimeout.heartbeat is {heartbeat}, which has no effect here: leave it "
+                f"at torch's default of {_HEARTBEAT}; a node is lost after keep_alive_interval "
+                "times keep_alive_max_attempt (docs/deviations.md)",
+                Code.INVALID,
+            )
         conf: dict[str, object] = {
             "keep_alive_interval": keep_alive_interval,
             "keep_alive_max_attempt": keep_alive_max_attempt,
@@ -394,4 +450,4 @@ class DynamicRendezvousHandler(RallypointHandler):
             options={**conf, **options},
             backend=backend,
         )
-        return cls(member, name)
+        return cls(member, name, store)

@@ -68,12 +68,31 @@ def test_docstring(name: str, thing: Any) -> None:
         assert re.search(r"^Returns:$", text, flags=re.M), "Returns"
 
 
-def test_reference_is_current() -> None:
-    """docs/python.md is what python/reference.py writes."""
+def test_an_example_ends_where_arguments_begin() -> None:
+    """An open fence swallows the sections behind it, and is refused."""
+    text = "What.\n\nExample:\n    a = 1\n\nArgs:\n    b: what.\n\nExample:\n    c = 2"
+    module = reference()
+    page = "\n".join(module.prose(text))
+    assert page.count("```") == 4
+    assert page.index("a = 1") < page.index("```\n\n**Args**") < page.index("- `b`: what.")
+    module.check_fences(page)
+    for wrong in ("```python\na = 1\n### next", "```\na", "```\n```python\n```"):
+        with pytest.raises(ValueError, match="fence of line 1"):
+            module.check_fences(wrong)
+
+
+def reference() -> Any:
+    """The module python/reference.py."""
     folder = Path(__file__).resolve().parents[1]
     spec = importlib.util.spec_from_file_location("reference", folder / "reference.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    page = (folder.parent / "docs" / "python.md").read_text()
+    return module
+
+
+def test_reference_is_current() -> None:
+    """docs/python.md is what python/reference.py writes."""
+    module = reference()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text()
     assert page == module.reference(), "run `make reference`"

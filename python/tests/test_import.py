@@ -52,6 +52,38 @@ def test_everything_in_all_exists() -> None:
     assert not hasattr(rallypoint, "no_such_name")
 
 
+def test_without_torch(run_python) -> None:  # type: ignore[no-untyped-def]
+    """import *, dir() and help() leave out what torch is needed for, which says so."""
+    run_python(
+        """
+        import sys
+        sys.modules["torch"] = None
+        import pydoc
+        from rallypoint import *
+        import rallypoint
+        assert "EtcdStore" not in dir(rallypoint) and "EtcdStore" not in rallypoint.__all__
+        text = pydoc.plain(pydoc.render_doc(rallypoint))
+        assert "class LaunchConfig" in text and "connect_store(host" in text
+        for name in ("EtcdStore", "DynamicRendezvousHandler"):
+            try:
+                getattr(rallypoint, name)
+            except ImportError as e:
+                assert f"rallypoint.{name} needs torch" in str(e), e
+            else:
+                raise AssertionError
+        """
+    )
+
+
+def test_help_with_torch(run_python) -> None:  # type: ignore[no-untyped-def]
+    run_python(
+        """
+        import pydoc, rallypoint
+        assert "class EtcdStore" in pydoc.plain(pydoc.render_doc(rallypoint))
+        """
+    )
+
+
 def test_entry_point() -> None:
     found = importlib.metadata.entry_points(group="torchrun.handlers")
     [ours] = [e for e in found if e.name == "rallypoint"]

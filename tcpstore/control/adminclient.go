@@ -11,6 +11,7 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/core/store"
 )
 
 // AdminClose closes a run at the control plane at addr ("host:port"): nobody
@@ -40,7 +41,7 @@ func ask(ctx context.Context, addr string, token *secret.Token, f admin) (string
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return "", fmt.Errorf("%w at %s, tried for %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), err)
+		return "", fmt.Errorf("%w at %s, tried for %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), store.PlainNetError(err))
 	}
 	defer conn.Close()
 	release := abortOn(ctx, conn)
@@ -93,7 +94,7 @@ func DialHTTP(ctx context.Context, addr string, token *secret.Token) (net.Conn, 
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil || token == nil {
-		return conn, err
+		return conn, store.PlainNetError(err)
 	}
 	release := abortOn(ctx, conn)
 	frames := frameReader{in: bufio.NewReader(conn)}

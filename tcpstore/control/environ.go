@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"rallypoint/core/store"
 )
 
 // environ is what a client asks of the machine it runs on; tests replace it.
@@ -26,7 +28,8 @@ func systemEnviron() environ {
 		locals: interfaceAddrs,
 		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 			d := net.Dialer{KeepAlive: noKeepAlive}
-			return d.DialContext(ctx, "tcp", to.String())
+			conn, err := d.DialContext(ctx, "tcp", to.String())
+			return conn, store.PlainNetError(err)
 		},
 		listen: Listen,
 	}
@@ -97,6 +100,9 @@ func (e environ) dialAny(ctx context.Context, to []netip.AddrPort) (net.Conn, er
 			pending++
 			go func() {
 				conn, err := e.dial(ctx, addr)
+				if err != nil {
+					err = fmt.Errorf("%s: %w", addr, err)
+				}
 				answers <- answer{conn, err}
 			}()
 		}

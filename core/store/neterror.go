@@ -1,0 +1,40 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+)
+
+// PlainNetError returns an error of package net with a text for people: "connection
+// refused" instead of "dial tcp 10.0.0.1:29500: connect: connection refused", since the
+// callers say what was tried and at which address. It wraps err; other errors, and nil,
+// come back as they are.
+func PlainNetError(err error) error {
+	var op *net.OpError
+	if !errors.As(err, &op) {
+		return err
+	}
+	var name *net.DNSError
+	var number syscall.Errno
+	switch {
+	case errors.As(err, &name):
+		return plainError{fmt.Sprintf("the name %.300q cannot be resolved: %s", name.Name, name.Err), err}
+	case errors.As(err, &number):
+		return plainError{number.Error(), err}
+	case op.Timeout():
+		return plainError{"no answer in time", err}
+	case op.Err != nil:
+		return plainError{op.Err.Error(), err}
+	}
+	return err
+}
+
+type plainError struct {
+	text string
+	err  error
+}
+
+func (e plainError) Error() string { return e.text }
+func (e plainError) Unwrap() error { return e.err }
