@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO, Any, Union
 
-from . import _log, _native
+from . import _abi, _log, _native
 from ._errors import Code, RallypointError
 from ._store import DEFAULT_TIMEOUT, Store
 
@@ -46,16 +46,16 @@ def connect_etcd(
         InvalidError: what no further try would help.
     """
     pairs = [(str(k), str(v)) for k, v in (options or {}).items() if v is not None]
-    items = (_native.Option * len(pairs))(
-        *(_native.Option(key=_native.text(k), value=_native.text(v)) for k, v in pairs)
+    items = (_abi.Option * len(pairs))(
+        *(_abi.Option(key=_native.text(k), value=_native.text(v)) for k, v in pairs)
     )
-    config = _native.StoreEtcdConfig(
+    config = _abi.StoreEtcdConfig(
         endpoint=_native.text(endpoint),
         prefix=None if prefix is None else _native.text(prefix),
         options=items,
         options_len=len(items),
     )
-    store = Store(_native.StoreHandle())
+    store = Store(_abi.StoreHandle())
     store._open("rp_store_open_etcd_start", config, timeout)
     return store
 
@@ -97,7 +97,7 @@ class EtcdServer:
         if self._finalizer is not None:
             raise ValueError("the etcd runs already")
         beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "etcd")
-        config = _native.EtcdServerConfig(
+        config = _abi.EtcdServerConfig(
             beside=_native.text(beside),
             data_dir=None if self._data_dir is None else _native.text(os.fsdecode(self._data_dir)),
             retries=num_retries,
@@ -105,7 +105,7 @@ class EtcdServer:
         )
         limit = _native.milliseconds(timeout)
         port = ctypes.c_int32()
-        handle = _native.EtcdServerHandle()
+        handle = _abi.EtcdServerHandle()
         self._finalizer = _native.owned(self, "rp_etcd_server_stop", handle)
         try:
             _native.call("rp_etcd_server_start", ctypes.byref(config), limit, ctypes.byref(handle))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from . import _backend, _log, _native
+from . import _abi, _backend, _log, _native
 from ._errors import CanceledError, RallypointError
 from ._store import Store
 
@@ -94,23 +94,23 @@ class Member:
         backend: Any | None = None,
     ) -> None:
         pairs = [
-            _native.Option(key=_native.text(str(k)), value=_native.text(str(v)))
+            _abi.Option(key=_native.text(str(k)), value=_native.text(str(v)))
             for k, v in (options or {}).items()
             if v is not None
         ]
-        config = _native.MemberConfig(
+        config = _abi.MemberConfig(
             run_id=_native.text(run_id),
             endpoint=_native.text(endpoint),
             min_nodes=min_nodes,
             max_nodes=max_nodes,
             local_addr=_native.text(local_addr),
-            options=(_native.Option * len(pairs))(*pairs),
+            options=(_abi.Option * len(pairs))(*pairs),
             options_len=len(pairs),
-            flags=_native.MEMBER_ENVIRONMENT if environment else 0,
+            flags=_abi.MEMBER_ENVIRONMENT if environment else 0,
         )
         self.run_id = run_id
         self.endpoint = endpoint
-        self._handle = _native.MemberHandle()
+        self._handle = _abi.MemberHandle()
         self._finalizer = _native.owned(self, "rp_member_close", self._handle)
         self._finalizer.atexit = False  # _leave_all is before it
         try:
@@ -136,7 +136,7 @@ class Member:
         ConnectionFailedError, StateError, InvalidError, AuthenticationError, or RallypointError
         with the code MISMATCH, TENANT or NODE_IN_USE.
         """
-        outcome = _native.Outcome()
+        outcome = _abi.Outcome()
         args = ("rp_member_next", self._handle, _native.SLICE_MS, ctypes.byref(outcome))
         with self._next:
             try:
@@ -159,14 +159,14 @@ class Member:
             store_port=outcome.store_port,
         )
 
-    def _withdraw(self, outcome: _native.Outcome) -> None:
+    def _withdraw(self, outcome: _abi.Outcome) -> None:
         """Takes the join back after an interrupt, for which there is little time."""
         _native.call("rp_member_cancel", self._handle)
         try:
             code = _native.call(
                 "rp_member_next", self._handle, _WITHDRAW_PATIENCE_MS, ctypes.byref(outcome)
             )
-            self._withdrawn = code == _native.PENDING
+            self._withdrawn = code == _abi.PENDING
         except Exception:
             self._withdrawn = False
 
@@ -283,7 +283,7 @@ class Member:
         Returns:
             The store; close it. After the round its calls raise the code ROUND_OVER.
         """
-        handle = _native.StoreHandle()
+        handle = _abi.StoreHandle()
         store = Store(handle)
         _native.call("rp_member_keys", self._handle, round, ctypes.byref(handle))
         return store

@@ -12,9 +12,10 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Union
 
-from . import _log, _native
+from . import _abi, _log, _native
 from ._errors import Code, RallypointError
 from ._native import bytes_at
+from ._struct import out_of_range
 
 if TYPE_CHECKING:
     from ._store import Store
@@ -53,17 +54,17 @@ class _Call:
     """The structs of one call, and pointers to them."""
 
     def __init__(self) -> None:
-        self.request = _native.StoreRequest()
-        self.keys = (_native.Bytes * _SLOTS)()
+        self.request = _abi.StoreRequest()
+        self.keys = (_abi.Bytes * _SLOTS)()
         self.slots = list(self.keys)  # each of them is a view of its part
         self.request.keys = self.keys
         self.key, self.value = self.request.key, self.request.value
         self.expected = self.request.expected
         self.timeout: float | None = math.nan  # what timeout_ms stands for; none yet
-        self.op = _native.OpHandle()
-        self.result = _native.StoreResult()
+        self.op = _abi.OpHandle()
+        self.result = _abi.StoreResult()
         self.buffer = self.result.value
-        self.error = _native.Error()
+        self.error = _abi.Error()
         self.to_request = ctypes.byref(self.request)
         self.to_op = ctypes.byref(self.op)
         self.to_result = ctypes.byref(self.result)
@@ -80,7 +81,7 @@ class _Call:
 
 
 _SLICE = ctypes.c_int64(_native.SLICE_MS)
-_NOTHING = (_native.Bytes * 0)()
+_NOTHING = (_abi.Bytes * 0)()
 
 
 def _encode_all(values: Iterable[Text]) -> list[bytes]:
@@ -89,22 +90,22 @@ def _encode_all(values: Iterable[Text]) -> list[bytes]:
     return [encode(value) for value in values]
 
 
-def _array(values: list[bytes]) -> ctypes.Array[_native.Bytes]:
-    items = [_native.Bytes(data, len(data)) for data in values]
-    return (_native.Bytes * len(items))(*items)
+def _array(values: list[bytes]) -> ctypes.Array[_abi.Bytes]:
+    items = [_abi.Bytes(data, len(data)) for data in values]
+    return (_abi.Bytes * len(items))(*items)
 
 
-def _await(op: _native.OpHandle, to_result: Any) -> None:
+def _await(op: _abi.OpHandle, to_result: Any) -> None:
     """Waits for an operation in slices, takes its result and frees it."""
     try:
-        while _native.call("rp_op_wait", op, _native.SLICE_MS) == _native.PENDING:
+        while _native.call("rp_op_wait", op, _native.SLICE_MS) == _abi.PENDING:
             _log.drain()
         _native.call("rp_op_result", op, to_result)
     finally:  # also on KeyboardInterrupt: freeing cancels
         _native.call("rp_op_free", op)
 
 
-def opened(handle: _native.StoreHandle, name: str, *args: Any) -> None:
+def opened(handle: _abi.StoreHandle, name: str, *args: Any) -> None:
     """Starts an operation that opens a store, waits for it, and frees it.
 
     Args:
@@ -112,7 +113,7 @@ def opened(handle: _native.StoreHandle, name: str, *args: Any) -> None:
         name: the function that starts it.
         args: what that takes before the operation.
     """
-    op, result = _native.OpHandle(), _native.StoreResult()
+    op, result = _abi.OpHandle(), _abi.StoreResult()
     try:
         _native.call(name, *args, ctypes.byref(op))
         _await(op, ctypes.byref(result))
@@ -189,7 +190,7 @@ def perform(
         if number is not _ABSENT:
             request.number = number
             if request.number != number:  # ctypes takes the lower 64 bits
-                raise _native.out_of_range("the number", number)
+                raise out_of_range("the number", number)
         if block is not _ABSENT:
             request.block = bool(block)
         if timeout != call.timeout:
@@ -198,7 +199,7 @@ def perform(
             store._handle, call.to_request, _SLICE, call.to_op, call.to_result, call.to_error
         )
         if code:
-            if code != _native.PENDING:
+            if code != _abi.PENDING:
                 if code == Code.HANDLE:
                     raise RallypointError("the store is closed", Code.HANDLE)
                 raise _native.failure("rp_store_attempt", code, call.error)
@@ -214,7 +215,7 @@ def perform(
             answer = bytes_at(call.buffer.data, call.buffer.len)
             call.free(call.to_result)
         elif op in _LIST:
-            answer = call.result.list.values()
+            answer = _native.items_of(call.result.list)
             call.free(call.to_result)
         else:
             answer = call.result.number

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from types import TracebackType
 
-from . import _native, _request
+from . import _abi, _native, _request
 from ._request import (
     ADD,
     APPEND,
@@ -56,12 +56,12 @@ class Store:
         handle: of the library, open or about to be; stores are not made by hand.
     """
 
-    def __init__(self, handle: _native.StoreHandle) -> None:
+    def __init__(self, handle: _abi.StoreHandle) -> None:
         self.timeout = DEFAULT_TIMEOUT
         self._handle = handle
         self._finalizer = _native.owned(self, "rp_store_close", handle)
 
-    def _open(self, start: str, config: _native.Struct, timeout: float) -> None:
+    def _open(self, start: str, config: ctypes.Structure, timeout: float) -> None:
         """Opens what the handle is for by a function that starts that, and waits for it."""
         limit = _native.milliseconds(timeout)
         _request.opened(self._handle, start, ctypes.byref(config), limit)
@@ -291,7 +291,7 @@ class HashStore(Store):
     """A store in the memory of this process, for its threads."""
 
     def __init__(self) -> None:
-        handle = _native.StoreHandle()
+        handle = _abi.StoreHandle()
         super().__init__(handle)
         _native.call("rp_store_open_hash", ctypes.byref(handle))
 
@@ -322,12 +322,12 @@ class FileStore(Store):
         *,
         remote: bool = False,
     ) -> None:
-        config = _native.StoreFileConfig(
+        config = _abi.StoreFileConfig(
             path=_native.text(os.fsdecode(path)),
             world_size=world_size,
-            flags=_native.FILE_REMOTE if remote else 0,
+            flags=_abi.FILE_REMOTE if remote else 0,
         )
-        super().__init__(_native.StoreHandle())
+        super().__init__(_abi.StoreHandle())
         self._open("rp_store_open_file_start", config, timeout)
 
 
@@ -344,7 +344,7 @@ class PrefixStore(Store):
 
     def __init__(self, prefix: Text, store: Store) -> None:
         data = _request.encode(prefix)
-        handle = _native.StoreHandle()
+        handle = _abi.StoreHandle()
         super().__init__(handle)
         _native.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
         self.timeout = store.timeout
@@ -366,8 +366,8 @@ def connect_store(host: str, port: int, timeout: float = DEFAULT_TIMEOUT) -> Sto
         DeadlineError: the server did not answer in time.
         InvalidError: the address is none.
     """
-    config = _native.StoreConfig(host=_native.text(host), port=port)
-    store = Store(_native.StoreHandle())
+    config = _abi.StoreConfig(host=_native.text(host), port=port)
+    store = Store(_abi.StoreHandle())
     store._open("rp_store_connect_start", config, timeout)
     return store
 
@@ -390,8 +390,8 @@ class StoreServer:
     """
 
     def __init__(self, host: str = "", port: int = 0) -> None:
-        config = _native.StoreServerConfig(host=_native.text(host), port=port)
-        handle = _native.StoreServerHandle()
+        config = _abi.StoreServerConfig(host=_native.text(host), port=port)
+        handle = _abi.StoreServerHandle()
         self._finalizer = _native.owned(self, "rp_store_server_stop", handle)
         _native.call("rp_store_server_start", ctypes.byref(config), ctypes.byref(handle))
         bound = ctypes.c_int32()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from . import _native
+from . import _abi
 from ._agent import Job, Place
 from ._endpoint import STATIC_BACKEND, place
 from ._errors import Code, InvalidError, RallypointError
@@ -124,7 +124,7 @@ class RallypointElasticAgent:
             overrides = {name: str(value) for name, value in master.items() if value}
         outcome = run_job(self._job, spec.entrypoint, tuple(spec.args), signals, overrides)
         self._note(outcome)
-        if outcome.result.state == _native.AGENT_FAILED:
+        if outcome.result.state == _abi.AGENT_FAILED:
             return RunResult(state=WorkerState.FAILED, failures=failures(outcome.result))
         try:
             values = outcome.values()
@@ -143,8 +143,8 @@ class RallypointElasticAgent:
         self._remaining_restarts = self._spec.max_restarts - r.restarts
         group.group_rank, group.group_world_size = r.group_rank, r.group_world_size
         group.state = {
-            _native.AGENT_SUCCEEDED: WorkerState.SUCCEEDED,
-            _native.AGENT_FAILED: WorkerState.FAILED,
+            _abi.AGENT_SUCCEEDED: WorkerState.SUCCEEDED,
+            _abi.AGENT_FAILED: WorkerState.FAILED,
         }.get(r.state, WorkerState.STOPPED if r.workers else WorkerState.INIT)
         for worker, w in zip(group.workers, r.workers):
             worker.id = w.pid

@@ -68,7 +68,7 @@ def test_plugin_is_lazy(run_python) -> None:  # type: ignore[no-untyped-def]
         from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as known
         creator = known._registry["rallypoint"]
         assert "rallypoint._plugin" in sys.modules
-        for name in ("_native", "handler", "_member", "_store", "_torch", "_log"):
+        for name in ("_native", "_abi", "handler", "_member", "_store", "_torch", "_log"):
             assert f"rallypoint.{name}" not in sys.modules, name
         # A second discovery is no conflict (R24).
         registry._register_out_of_tree_handlers()
@@ -122,8 +122,8 @@ def test_library_of_another_version(run_python, tmp_path) -> None:  # type: igno
     run_python(
         """
         import rallypoint
-        from rallypoint import _native
-        _native.ABI_MINOR += 1
+        from rallypoint import _abi
+        _abi.ABI_MINOR += 1
         try:
             rallypoint.StoreServer()
         except rallypoint.LibraryError as e:
