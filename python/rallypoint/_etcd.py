@@ -12,6 +12,7 @@ from typing import IO, Any, Union
 from . import _abi, _log, _native
 from ._errors import Code, RallypointError
 from ._store import DEFAULT_TIMEOUT, Store
+from ._wait import wait
 
 Output = Union[int, IO[str], IO[bytes], None]
 
@@ -109,7 +110,7 @@ class EtcdServer:
         self._finalizer = _native.owned(self, "rp_etcd_server_stop", handle)
         try:
             _native.call("rp_etcd_server_start", ctypes.byref(config), limit, ctypes.byref(handle))
-            _native.wait("rp_etcd_server_ready", handle, _native.SLICE_MS, ctypes.byref(port))
+            wait("rp_etcd_server_ready", handle, _native.SLICE_MS, ctypes.byref(port))
         except BaseException:
             self.stop()
             raise

@@ -16,6 +16,7 @@ from typing import Any
 from . import _abi, _backend, _log, _native
 from ._errors import CanceledError, RallypointError
 from ._store import Store
+from ._wait import wait as _wait
 
 # How long an interpreter that exits waits to say goodbye for a member that nobody
 # shut down.
@@ -143,7 +144,7 @@ class Member:
                 if self._withdrawn:
                     self._finish_withdrawal(args)
                 if not outcome.round:
-                    _native.wait(*args)
+                    _wait(*args)
             except RallypointError:
                 raise
             except BaseException:
@@ -176,7 +177,7 @@ class Member:
         If it was completed instead, the outcome is that of the present call.
         """
         try:
-            _native.wait(*args)  # type: ignore[arg-type]
+            _wait(*args)  # type: ignore[arg-type]
         except CanceledError:
             pass
         finally:
@@ -207,7 +208,7 @@ class Member:
         """
         self._ended = True
         try:
-            _native.wait(
+            _wait(
                 "rp_member_shutdown",
                 self._handle,
                 int(ending),
@@ -233,7 +234,7 @@ class Member:
                 option close_timeout (30 s).
         """
         try:
-            _native.wait(
+            _wait(
                 "rp_member_set_closed",
                 self._handle,
                 _native.text(reason.replace("\0", " ")),

@@ -178,18 +178,6 @@ def failure(name: str, code: int, err: _abi.Error) -> RallypointError:
     return make_error(code, message, bool(err.retryable))
 
 
-def wait(name: str, *args: Any) -> None:
-    """Calls a function that may be PENDING until it is not.
-
-    Its timeout argument is given as a SLICE_MS in args. Log records are shown
-    between the calls.
-    """
-    from . import _log
-
-    while call(name, *args) == PENDING:
-        _log.drain()
-
-
 def milliseconds(seconds: float | None) -> int:
     """A timeout for the library; None and infinity are none. Never 0: not to try."""
     if seconds is None or seconds == math.inf:

@@ -12,10 +12,11 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Union
 
-from . import _abi, _log, _native
+from . import _abi, _native
 from ._errors import Code, RallypointError
 from ._native import bytes_at
 from ._struct import out_of_range
+from ._wait import wait
 
 if TYPE_CHECKING:
     from ._store import Store
@@ -98,8 +99,7 @@ def _array(values: list[bytes]) -> ctypes.Array[_abi.Bytes]:
 def _await(op: _abi.OpHandle, to_result: Any) -> None:
     """Waits for an operation in slices, takes its result and frees it."""
     try:
-        while _native.call("rp_op_wait", op, _native.SLICE_MS) == _abi.PENDING:
-            _log.drain()
+        wait("rp_op_wait", op, _native.SLICE_MS)
         _native.call("rp_op_result", op, to_result)
     finally:  # also on KeyboardInterrupt: freeing cancels
         _native.call("rp_op_free", op)
