@@ -10,16 +10,13 @@ import ctypes
 import math
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Protocol, Union
 
 from . import _abi, _native
 from ._errors import Code, RallypointError
 from ._native import bytes_at
 from ._struct import out_of_range
 from ._wait import wait
-
-if TYPE_CHECKING:
-    from ._store import Store
 
 Text = Union[str, bytes]
 
@@ -125,6 +122,13 @@ def opened(handle: _abi.StoreHandle, name: str, *args: Any) -> None:
             _native.call("rp_store_close", result.store)
 
 
+class Target(Protocol):
+    """What an operation is performed on: a Store."""
+
+    timeout: float
+    _handle: _abi.StoreHandle
+
+
 # The calls that are not in use. A stack, not one for each thread: what interrupts a call
 # (a handler of a signal, a finalizer) may make another one.
 _calls: list[_Call] = []
@@ -132,7 +136,7 @@ os.register_at_fork(after_in_child=_calls.clear)  # of no use there
 
 
 def perform(
-    store: Store,
+    store: Target,
     op: int,
     timeout: float | None,
     key: Text = _ABSENT,
