@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import importlib.metadata
 import os
+from pathlib import Path
 
 import pytest
 
@@ -191,3 +194,20 @@ def test_python_path_of_the_library() -> None:
     from rallypoint import _native
 
     assert os.path.exists(_native.path())
+
+
+def test_modules_import_one_way() -> None:
+    """No circle among the modules, imports within functions and for types included.
+
+    The package itself, which loads them by their public names, stands above all.
+    """
+    [folder] = rallypoint.__path__
+    graph: dict[str, set[str]] = {}
+    for file in Path(folder).glob("*.py"):
+        found = graph.setdefault(file.stem, set())
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                found |= {node.module} if node.module else {alias.name for alias in node.names}
+    del graph["__init__"]
+    assert len(graph) > 25
+    graphlib.TopologicalSorter(graph).prepare()
