@@ -20,13 +20,10 @@ from ._wait import wait
 
 Text = Union[str, bytes]
 
-SET, GET, ADD, COMPARE_SET, APPEND, CHECK, WAIT, DELETE = range(1, 9)
-NUM_KEYS, LIST_KEYS, MULTI_GET, MULTI_SET = range(9, 13)
-QUEUE_PUSH, QUEUE_POP, QUEUE_LEN, BARRIER = range(13, 17)
-
-_VALUE = frozenset((GET, COMPARE_SET, QUEUE_POP))  # what these return is bytes,
-_LIST = frozenset((LIST_KEYS, MULTI_GET))  # and these a list; the others a number
-
+# What these operations return is bytes,
+_VALUE = frozenset((_abi.STORE_GET, _abi.STORE_COMPARE_SET, _abi.STORE_QUEUE_POP))
+# and these a list; the others a number.
+_LIST = frozenset((_abi.STORE_LIST_KEYS, _abi.STORE_MULTI_GET))
 
 _ABSENT: Any = object()  # of an argument that an operation does not have; None is a mistake
 
@@ -151,7 +148,7 @@ def perform(
 
     Args:
         store: what it is performed on.
-        op: SET to BARRIER; it says which of the others are needed.
+        op: _abi.STORE_SET to STORE_BARRIER; it says which of the others are needed.
         timeout: in seconds; None is the store's own.
         key, value, expected, number, block, keys, values: as in rp_store_request.
 

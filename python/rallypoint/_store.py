@@ -12,26 +12,25 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from . import _abi, _native, _request
-from ._request import (
-    ADD,
-    APPEND,
-    BARRIER,
-    CHECK,
-    COMPARE_SET,
-    DELETE,
-    GET,
-    LIST_KEYS,
-    MULTI_GET,
-    MULTI_SET,
-    NUM_KEYS,
-    QUEUE_LEN,
-    QUEUE_POP,
-    QUEUE_PUSH,
-    SET,
-    WAIT,
-    Text,
-    perform,
+from ._abi import (
+    STORE_ADD,
+    STORE_APPEND,
+    STORE_BARRIER,
+    STORE_CHECK,
+    STORE_COMPARE_SET,
+    STORE_DELETE,
+    STORE_GET,
+    STORE_LIST_KEYS,
+    STORE_MULTI_GET,
+    STORE_MULTI_SET,
+    STORE_NUM_KEYS,
+    STORE_QUEUE_LEN,
+    STORE_QUEUE_POP,
+    STORE_QUEUE_PUSH,
+    STORE_SET,
+    STORE_WAIT,
 )
+from ._request import Text, perform
 
 DEFAULT_TIMEOUT = 300.0
 
@@ -75,7 +74,7 @@ class Store:
             value: the value.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, SET, timeout, key, value)
+        perform(self, STORE_SET, timeout, key, value)
 
     def get(self, key: Text, timeout: float | None = None) -> bytes:
         """Waits until a key exists.
@@ -87,7 +86,7 @@ class Store:
         Returns:
             Its value.
         """
-        value: bytes = perform(self, GET, timeout, key)
+        value: bytes = perform(self, STORE_GET, timeout, key)
         return value
 
     def add(self, key: Text, amount: int, timeout: float | None = None) -> int:
@@ -106,7 +105,7 @@ class Store:
                 breaks instead).
             InvalidError: the amount has more than 64 bits.
         """
-        total: int = perform(self, ADD, timeout, key, number=amount)
+        total: int = perform(self, STORE_ADD, timeout, key, number=amount)
         return total
 
     def compare_set(
@@ -125,7 +124,7 @@ class Store:
             The value then current; for a missing key and an expected value that is not empty,
                 `expected`.
         """
-        current: bytes = perform(self, COMPARE_SET, timeout, key, desired, expected)
+        current: bytes = perform(self, STORE_COMPARE_SET, timeout, key, desired, expected)
         return current
 
     def append(self, key: Text, value: Text, timeout: float | None = None) -> None:
@@ -136,7 +135,7 @@ class Store:
             value: what is appended.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, APPEND, timeout, key, value)
+        perform(self, STORE_APPEND, timeout, key, value)
 
     def check(self, keys: Sequence[Text], timeout: float | None = None) -> bool:
         """Asks whether keys exist, without waiting for them.
@@ -148,7 +147,7 @@ class Store:
         Returns:
             True if all do.
         """
-        return bool(perform(self, CHECK, timeout, keys=keys))
+        return bool(perform(self, STORE_CHECK, timeout, keys=keys))
 
     def wait(self, keys: Sequence[Text], timeout: float | None = None) -> None:
         """Waits until each of the keys that was missing has been written once.
@@ -157,7 +156,7 @@ class Store:
             keys: the keys.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, WAIT, timeout, keys=keys)
+        perform(self, STORE_WAIT, timeout, keys=keys)
 
     def delete_key(self, key: Text, timeout: float | None = None) -> bool:
         """Removes a key. Nobody is woken by that.
@@ -169,7 +168,7 @@ class Store:
         Returns:
             Whether there was one.
         """
-        return bool(perform(self, DELETE, timeout, key))
+        return bool(perform(self, STORE_DELETE, timeout, key))
 
     def num_keys(self, timeout: float | None = None) -> int:
         """Counts the keys of the whole store, without queues.
@@ -180,7 +179,7 @@ class Store:
         Returns:
             Their number.
         """
-        count: int = perform(self, NUM_KEYS, timeout)
+        count: int = perform(self, STORE_NUM_KEYS, timeout)
         return count
 
     def list_keys(self, timeout: float | None = None) -> list[str]:
@@ -192,7 +191,7 @@ class Store:
         Returns:
             The keys, in no particular order; bytes that are no UTF-8 come as surrogate escapes.
         """
-        values: list[bytes] = perform(self, LIST_KEYS, timeout)
+        values: list[bytes] = perform(self, STORE_LIST_KEYS, timeout)
         return [v.decode("utf-8", "surrogateescape") for v in values]
 
     def multi_get(self, keys: Sequence[Text], timeout: float | None = None) -> list[bytes]:
@@ -205,7 +204,7 @@ class Store:
         Returns:
             Their values, in the same order.
         """
-        values: list[bytes] = perform(self, MULTI_GET, timeout, keys=keys)
+        values: list[bytes] = perform(self, STORE_MULTI_GET, timeout, keys=keys)
         return values
 
     def multi_set(
@@ -218,7 +217,7 @@ class Store:
             values: as many values.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, MULTI_SET, timeout, keys=keys, values=values)
+        perform(self, STORE_MULTI_SET, timeout, keys=keys, values=values)
 
     def queue_push(self, key: Text, value: Text, timeout: float | None = None) -> None:
         """Appends an item to a queue and wakes one who waits for it.
@@ -228,7 +227,7 @@ class Store:
             value: the item.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, QUEUE_PUSH, timeout, key, value)
+        perform(self, STORE_QUEUE_PUSH, timeout, key, value)
 
     def queue_pop(self, key: Text, block: bool = True, timeout: float | None = None) -> bytes:
         """Removes the oldest item of a queue.
@@ -244,7 +243,7 @@ class Store:
         Raises:
             EmptyError: there is none, and `block` is false.
         """
-        item: bytes = perform(self, QUEUE_POP, timeout, key, block=block)
+        item: bytes = perform(self, STORE_QUEUE_POP, timeout, key, block=block)
         return item
 
     def queue_len(self, key: Text, timeout: float | None = None) -> int:
@@ -257,7 +256,7 @@ class Store:
         Returns:
             Their number; 0 if there is no such queue.
         """
-        count: int = perform(self, QUEUE_LEN, timeout, key)
+        count: int = perform(self, STORE_QUEUE_LEN, timeout, key)
         return count
 
     def barrier(self, key: Text, world_size: int, timeout: float | None = None) -> None:
@@ -268,7 +267,7 @@ class Store:
             world_size: how many callers it waits for.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, BARRIER, timeout, key, number=world_size)
+        perform(self, STORE_BARRIER, timeout, key, number=world_size)
 
     def close(self) -> None:
         """Closes the store for this object; closing again does nothing. A FileStore waits for
