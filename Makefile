@@ -32,6 +32,7 @@ say = @printf '%s\n' '==> $(1)'
 hash = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 UV_STAMP := .tools/.uv-$(call hash,requirements/uv.txt)
 DOCS_STAMP := .venvs/docs/.requirements-$(call hash,requirements/uv.txt requirements/docs.txt)
+BUILD_STAMP := .venvs/build/.requirements-$(call hash,requirements/build.txt)
 RELEASE_STAMP := .venvs/release/.requirements-$(call hash,requirements/uv.txt requirements/release.txt)
 VENV_STAMP := .venv/.requirements-$(call hash,requirements/uv.txt requirements/dev.txt)
 
@@ -52,7 +53,7 @@ WHEEL_FILES := pyproject.toml VERSION LICENSE $(wildcard README.md) \
 all: build/librallypoint.so build/rallypoint  ## Build the library and the command (the default)
 
 .PHONY: wheel
-wheel: build/.wheel  ## Build dist/rallypoint-*.whl, which carries the library
+wheel: build/.wheel  ## Build dist/rallypoint-*.whl, which carries the library: needs Go, gcc and Python
 
 .PHONY: venv
 venv: $(VENV_STAMP)  ## Make .venv with the pinned development tools and torch
@@ -87,10 +88,17 @@ build/rallypoint: FORCE
 build/swarm: FORCE
 	@mkdir -p build; $(GO_BUILD) -o $@ ./bench/swarm
 
-build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(VENV_STAMP)
+build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(BUILD_STAMP)
 	$(call say,building the wheel)
 	@rm -f dist/*.whl
-	@GO=$(GO) RALLYPOINT_LIB=build/librallypoint.so $(BIN)/python -m hatchling build -t wheel -d dist
+	@GO=$(GO) RALLYPOINT_LIB=build/librallypoint.so .venvs/build/bin/python -m hatchling build -t wheel -d dist
+	@touch $@
+
+# The build backend alone, by pip: a wheel is had without uv and without torch.
+$(BUILD_STAMP):
+	$(call say,making .venvs/build)
+	@mkdir -p .venvs; rm -rf .venvs/build; $(PYTHON) -m venv .venvs/build
+	@.venvs/build/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/build.txt
 	@touch $@
 
 .venv/.wheel: build/.wheel $(VENV_STAMP)
@@ -103,7 +111,7 @@ build/.wheel: build/librallypoint.so $(WHEEL_FILES) | $(VENV_STAMP)
 # glibc of the machine that built it.
 .PHONY: wheels
 wheels: $(RELEASE_STAMP)  ## Build dist/release: the wheels for x86-64 and arm64, and the sdist
-	@rm -rf dist/release; for m in amd64:x86_64 arm64:aarch64; do \
+	@rm -f dist/release/*.whl dist/release/rallypoint-$(VERSION).tar.gz; for m in amd64:x86_64 arm64:aarch64; do \
 	lib=build/release/$${m#*:}/librallypoint.so; mkdir -p $$(dirname $$lib); \
 	echo "==> building $$lib and its wheel"; \
 	CGO_ENABLED=1 GOOS=linux GOARCH=$${m%:*} \
@@ -114,13 +122,25 @@ wheels: $(RELEASE_STAMP)  ## Build dist/release: the wheels for x86-64 and arm64
 	@.venvs/release/bin/python -m hatchling build -t sdist -d dist/release
 	@ls -l dist/release
 
+# The command as one static file for any Linux, with its manual pages and completions.
+.PHONY: binaries
+binaries: build/install/man build/install/completion  ## Build dist/release: the static command for x86-64 and arm64
+	@mkdir -p dist/release; rm -f dist/release/*-linux-*.tar.gz; for m in amd64:x86_64 arm64:aarch64; do \
+	name=rallypoint-$(VERSION)-linux-$${m#*:}; dir=build/release/$$name; rm -rf $$dir; mkdir -p $$dir/man/man1; \
+	echo "==> building dist/release/$$name.tar.gz"; \
+	CGO_ENABLED=0 GOOS=linux GOARCH=$${m%:*} $(GO_BUILD) -ldflags '-s -w -buildid=' -o $$dir/rallypoint ./cmd/rallypoint; \
+	GO=$(GO) $(PYTHON) python/licences.py $$dir/rallypoint >$$dir/THIRD_PARTY_LICENSES; \
+	cp LICENSE packaging/serve.env $$dir; cp build/install/man/*.1 $$dir/man/man1; cp -r build/install/completion $$dir; \
+	tar -C build/release --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=go=rX,u+rw,a-s -cf - $$name | gzip -9n >dist/release/$$name.tar.gz; done
+	@ls -l dist/release/*-linux-*.tar.gz
+
 .PHONY: release
-release: wheels
+release: wheels binaries  ## What is published: wheels, binaries
 
 # Each wheel in an environment that holds nothing else, the arm64 library under qemu,
 # the sdist with and without Go.
 .PHONY: test-wheels
-test-wheels: wheels  ## What wheels built, with every Python that is here
+test-wheels: release  ## What release built, with every Python that is here
 	$(call say,packaging/tests/wheels)
 	@packaging/tests/wheels dist/release
 
@@ -187,7 +207,7 @@ include packaging/install.mk
 check: check-go check-c check-abi check-python  ## Formatting, vet, linters, types, headers
 
 .PHONY: check-go
-check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, go mod tidy
+check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod tidy
 	$(call say,gofmt)
 	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
 	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
@@ -195,6 +215,8 @@ check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, go mod tidy
 	@$(GO) vet ./...
 	$(call say,staticcheck)
 	@$(STATICCHECK) ./...
+	$(call say,who imports what)
+	@$(GO) test .
 	$(call say,go mod tidy -diff)
 	@$(GO) mod tidy -diff
 
@@ -388,8 +410,12 @@ fuzz:  ## Every fuzz target for FUZZTIME (30s)
 
 .PHONY: demo
 demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
+	@$(BIN)/python examples/digits/demo.py
+
+.PHONY: demo-torchrun
+demo-torchrun: .venv/.wheel  ## The same job by torch's launcher with our backend, after ours
+	@$(BIN)/python examples/digits/demo.py
 	@$(BIN)/python examples/digits/demo.py --launcher torchrun
-	@$(BIN)/python examples/digits/demo.py --launcher "rallypoint run"
 
 .PHONY: demo-file demo-etcd
 demo-file: .venv/.wheel build/rallypoint  ## The same job, which meets in a shared directory

@@ -1,9 +1,14 @@
 package rallypoint_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -60,4 +65,87 @@ func folders(t *testing.T) (names []string) {
 		names = append(names, strings.TrimSuffix(strings.Fields(line)[0], "/"))
 	}
 	return names
+}
+
+// jitter is where a pause is drawn at random: by file and function.
+var jitter = []string{
+	"core/sharedlog/append.go wait",
+	"core/sharedlog/blob.go Next",
+	"core/sharedlog/blob.go update",
+	"etcdstore/client.go grant",
+	"etcdstore/client.go newClient",
+	"etcdstore/client.go wait",
+	"tcpstore/control/backoff.go wait",
+	"tcpstore/dial.go sleep",
+}
+
+// TestIdentitiesAreDrawnByTheSystem: what names something comes from crypto/rand.
+// math/rand is for pauses alone: processes that load the library after a fork of one
+// parent draw the same numbers from it, since the runtime's seed is the kernel's
+// auxiliary vector, which a fork copies.
+func TestIdentitiesAreDrawnByTheSystem(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}
+{{end}}{{range .CgoFiles}}{{$d}}/{{.}}
+{{end}}`, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused := slices.Clone(jitter)
+	for _, path := range strings.Fields(string(out)) {
+		name, err := filepath.Rel(here, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, user := range usersOfMathRand(t, path) {
+			if !slices.Contains(jitter, name+" "+user) {
+				t.Errorf("%s: %s uses math/rand; take crypto/rand, or name it in the list if it is jitter", name, user)
+			}
+			unused = slices.DeleteFunc(unused, func(known string) bool { return known == name+" "+user })
+		}
+	}
+	if len(unused) > 0 {
+		t.Errorf("the list names what uses no math/rand: %q", unused)
+	}
+}
+
+// usersOfMathRand returns the functions of a file that use math/rand, "" for what is
+// outside of functions.
+func usersOfMathRand(t *testing.T, path string) (users []string) {
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := ""
+	for _, spec := range file.Imports {
+		imported, _ := strconv.Unquote(spec.Path.Value)
+		switch {
+		case imported != "math/rand" && imported != "math/rand/v2":
+		case spec.Name != nil:
+			local = spec.Name.Name
+		default:
+			local = "rand"
+		}
+	}
+	if local == "" {
+		return nil
+	}
+	for _, declared := range file.Decls {
+		user := ""
+		if f, ok := declared.(*ast.FuncDecl); ok {
+			user = f.Name.Name
+		}
+		ast.Inspect(declared, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == local && !slices.Contains(users, user) {
+					users = append(users, user)
+				}
+			}
+			return true
+		})
+	}
+	return users
 }

@@ -169,6 +169,9 @@ func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) 
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
+	if err := p.RefuseToken(p.Endpoint); err != nil {
+		return nil, err
+	}
 	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the local address is %s, which is no address of one machine: give one under which the other nodes reach this one", p.LocalAddr)

@@ -65,3 +65,24 @@ func TestFile(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestTokenThatProtectsNothing is refused wherever there is no control plane, whether its
+// file is there or not.
+func TestTokenThatProtectsNothing(t *testing.T) {
+	p := rendezvous.DefaultParams()
+	p.RunID, p.Min, p.Max, p.NodeRank, p.TokenFile = "job", 2, 2, 0, t.TempDir()+"/none"
+	for _, endpoint := range []string{"file://" + t.TempDir(), "etcd://127.0.0.1:1", "etcds://127.0.0.1:1", "static://127.0.0.1:29500"} {
+		p.Endpoint = endpoint
+		if _, err := Open(p, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), p.TokenFile+" would protect nothing") {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+	}
+	p.Endpoint = "a blob"
+	if _, err := OpenBlob(p, nil, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "a blob has none") {
+		t.Errorf("a blob: %v", err)
+	}
+	p.Endpoint = "127.0.0.1:1"
+	if _, err := Open(p, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("a control plane: %v", err)
+	}
+}

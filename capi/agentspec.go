@@ -260,6 +260,9 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 		if p.Min > 1 || p.RunID == "" {
 			return nil, invalid("the endpoint or the run id is missing, and without an endpoint a job has one node")
 		}
+		if err := p.RefuseToken("a job of one node"); err != nil {
+			return nil, err
+		}
 		spec.Backend = "standalone"
 		return fixed.NewAlone(p.LocalAddr, logger), nil
 	}

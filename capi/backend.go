@@ -162,6 +162,9 @@ func rpgo_member_open_backend(config *C.rp_member_config, b *C.rp_backend, out *
 		}
 		if p.Endpoint == "" {
 			p.Endpoint = "a backend of the program"
+			if p.TokenFile == "" && config.flags&C.RP_MEMBER_ENVIRONMENT != 0 {
+				p.TokenFile = getenv(rendezvous.EnvTokenFile)
+			}
 		}
 		t := newTable(b)
 		m, err := backend.OpenBlob(p, t, logger)

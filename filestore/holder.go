@@ -5,28 +5,90 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // holder names the process that holds the file's lock, for a person to look at:
-// a process that hangs while it holds the lock stops all others. The kernel does
-// not tell about processes of other machines and containers.
+// a process that hangs while it holds the lock stops all others.
 func (f *file) holder() string {
-	const unknown = "another process"
+	if pids := f.holders(); len(pids) > 0 && pids[0] > 0 {
+		return fmt.Sprint("process ", pids[0])
+	}
+	return "another process"
+}
+
+// holders returns the processes that hold the file's lock. The kernel does not tell
+// about those of other machines, and calls those of other containers 0.
+func (f *file) holders() (pids []int) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
-		return unknown
+		return nil
 	}
 	where := fmt.Sprintf("%02x:%02x:%d", unix.Major(f.dev), unix.Minor(f.dev), f.ino)
 	for lines := bufio.NewScanner(bytes.NewReader(table)); lines.Scan(); {
 		// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF
 		// Those who wait have an arrow behind the number.
 		fields := strings.Fields(lines.Text())
-		if len(fields) >= 6 && fields[1] == "FLOCK" && fields[5] == where && fields[4] > "0" {
-			return "process " + fields[4]
+		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != where {
+			continue
+		}
+		if pid, err := strconv.Atoi(fields[4]); err == nil {
+			pids = append(pids, max(pid, 0))
 		}
 	}
-	return unknown
+	return pids
+}
+
+// heldByDying reports whether nobody holds the file's lock but processes that the kernel
+// is about to end: to give back the memory of a large one takes seconds, and its locks
+// come after that.
+func (f *file) heldByDying() bool {
+	pids := f.holders()
+	for _, pid := range pids {
+		if !isDying(pid) {
+			return false
+		}
+	}
+	return len(pids) > 0
+}
+
+// isDying reports whether a process has been killed, or exits, and is still there.
+func isDying(pid int) bool {
+	const exiting = 0x4 // PF_EXITING of proc_pid_stat(5)'s flags
+	if pid == 0 {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	fields := strings.Fields(rest) // from the third on
+	if len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&exiting != 0 || isKilled(pid)
+}
+
+// isKilled reports whether a SIGKILL waits for the process, which is inside a system
+// call that nothing interrupts.
+func isKilled(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		name, mask, _ := strings.Cut(line, ":")
+		if name != "SigPnd" && name != "ShdPnd" {
+			continue
+		}
+		if bits, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64); err == nil && bits&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
 }

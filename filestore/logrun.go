@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/store"
 )
 
 // Modes of what a log creates: nobody but its user has any business there.
@@ -97,7 +99,7 @@ func (l *Log) tryEnter(ctx context.Context) error {
 	if err := l.makeDir(); err != nil {
 		return err
 	}
-	run, err := l.lockRun(ctx)
+	run, err := l.lockRun(patience{ctx: ctx})
 	if err != nil {
 		return err
 	}
@@ -193,12 +195,12 @@ func (l *Log) checkOwner() error {
 }
 
 // lockRun opens the file "run" and locks it, as who opens and who leaves do.
-func (l *Log) lockRun(ctx context.Context) (*file, error) {
+func (l *Log) lockRun(p patience) (*file, error) {
 	run, err := openAs(filepath.Join(l.dir, "run"), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, logMode)
 	if err != nil {
 		return nil, err
 	}
-	err = run.lock(patience{ctx: ctx}, l.options.Clock, unix.LOCK_EX)
+	err = run.lock(p, l.options.Clock, unix.LOCK_EX)
 	if err == nil {
 		err = run.look()
 	}
@@ -262,6 +264,27 @@ func (l *Log) unused() (bool, error) {
 	return live.tryLock(unix.LOCK_EX)
 }
 
+// abandoned is unused, but waits for nodes that die if there are no others.
+func (l *Log) abandoned(ctx context.Context) (bool, error) {
+	live, err := openAs(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer live.close()
+	idle, err := live.tryLock(unix.LOCK_EX)
+	if err != nil || idle || !live.heldByDying() {
+		return idle, err
+	}
+	err = live.lock(l.parting(ctx), l.options.Clock, unix.LOCK_EX)
+	if errors.Is(err, store.ErrTimeout) {
+		return false, nil // it hangs, and whoever begins the run again cleans up
+	}
+	return err == nil, err
+}
+
 // beginGeneration makes an empty log under a new name and removes what is left of
 // older ones. The lock of run is held.
 func (l *Log) beginGeneration(run *file) error {
@@ -304,7 +327,7 @@ func (l *Log) clear(but string) error {
 // leave takes this node out, and the whole run with the last one.
 func (l *Log) leave(ctx context.Context) error {
 	l.closeFiles() // not under the lock, for which all others that leave wait
-	run, err := l.lockRun(ctx)
+	run, err := l.lockRun(l.parting(ctx))
 	l.release()
 	if err != nil {
 		if isGone(err) || errors.Is(err, ErrVanished) {
@@ -312,12 +335,19 @@ func (l *Log) leave(ctx context.Context) error {
 		}
 		return err
 	}
-	removed, err := l.removeIfLast(run)
+	removed, err := l.removeIfLast(ctx, run)
 	run.close()
 	if removed {
 		l.removeDir(ctx)
 	}
 	return err
+}
+
+// parting is how long a node that leaves waits for a lock, whatever is left of ctx: its
+// holder may be a process that takes its time to die, and this node the last that is
+// there to clean up.
+func (l *Log) parting(ctx context.Context) patience {
+	return patience{ctx: context.WithoutCancel(ctx), deadline: l.deadline()}
 }
 
 // How long the file system is waited for until it lets go of files that are closed.
@@ -342,14 +372,14 @@ func (l *Log) removeDir(ctx context.Context) {
 	}
 }
 
-// removeIfLast removes the files of the run if no node has it open. The lock of run is
-// held.
-func (l *Log) removeIfLast(run *file) (removed bool, err error) {
+// removeIfLast removes the files of the run if no node has it open but those that die.
+// The lock of run is held.
+func (l *Log) removeIfLast(ctx context.Context, run *file) (removed bool, err error) {
 	generation := l.generation
 	if _, err := l.findGeneration(run); err != nil || l.generation != generation {
 		return false, err
 	}
-	if idle, err := l.unused(); err != nil || !idle {
+	if idle, err := l.abandoned(ctx); err != nil || !idle {
 		return false, err
 	}
 	if err := l.clear("run"); err != nil {

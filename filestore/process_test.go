@@ -40,6 +40,8 @@ func play(role string, args []string) int {
 		err = playForbidden(args[0])
 	case "listing":
 		err = playListing(args[0])
+	case "dying":
+		err = playDying(args[0], args[1])
 	default:
 		err = fmt.Errorf("no such role: %s", role)
 	}

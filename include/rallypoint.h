@@ -874,10 +874,13 @@ RP_API int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err);
 
 /*
  * Asks a run to end: sends `signal` (SIGTERM, SIGINT, ...) to the workers, waits at most
- * `grace_ms` for their end (-1: shutdown_timeout_ms) and kills them then. A second call
- * kills them at once. The node leaves the run, which stays open for the others. Returns
- * at once; the run ends by itself after it. Before the run it makes the run end at its
- * start; after it, it does nothing.
+ * `grace_ms` for their end (-1: shutdown_timeout_ms) and kills them then. A call within
+ * 5 s of the first is the same request, since signals are often sent twice; a later one
+ * kills them at once, and so does, at any time, a call with SIGKILL or with a grace of 0,
+ * and a second SIGINT after 300 ms if the process is in the foreground of its terminal.
+ * The node leaves the run, which stays open for the others. Returns at once; the run ends
+ * by itself after it. Before the run it makes the run end at its start; after it, it does
+ * nothing.
  */
 RP_API int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error *err);
 

@@ -1,5 +1,6 @@
 # make install: the library for programs in C and every language that calls C,
-# the command and its manual pages, as a distribution lays them out.
+# the command with its manual pages, completions and systemd unit, as a distribution
+# lays them out.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -8,6 +9,10 @@ INCLUDEDIR ?= $(PREFIX)/include
 LIBDIR ?= $(PREFIX)/lib
 MANDIR ?= $(PREFIX)/share/man
 DOCDIR ?= $(PREFIX)/share/doc/rallypoint
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
 VERSION := $(shell cat VERSION)
 OBJCOPY ?= objcopy
@@ -34,19 +39,27 @@ build/install/librallypoint.a: FORCE
 	$(AR) rcsD "$$tmp/librallypoint.a" "$$tmp/rallypoint.o"; \
 	$(call replace_if_changed,$$tmp/librallypoint.a)
 
-build/install/man: FORCE
-	$(call say,writing the manual pages)
-	@rm -rf $@; mkdir -p $@; $(GO) run ./cmd/rallypoint-man $@
+# Built as the command is, with which it shares all but one package.
+build/rallypoint-man: build/rallypoint FORCE
+	@CGO_ENABLED=0 $(GO_BUILD) -ldflags '-s -w -buildid=' -o $@ ./cmd/rallypoint-man
 
-fill_in = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@SOVERSION@|$(SOVERSION)|' \
+build/install/man: build/rallypoint-man
+	$(call say,writing the manual pages)
+	@rm -rf $@; mkdir -p $@; build/rallypoint-man $@
+
+build/install/completion: build/rallypoint
+	@rm -rf $@; mkdir -p $@; for shell in bash zsh fish; do build/rallypoint completion $$shell >$@/$$shell; done
+
+fill_in = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(BINDIR)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@SOVERSION@|$(SOVERSION)|' \
 	-e 's|@INCLUDEDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(INCLUDEDIR))|' \
 	-e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|'
 
 .PHONY: install
-install: build/install/librallypoint.so build/install/librallypoint.a build/install/man build/rallypoint  ## Install library, header and command under DESTDIR and PREFIX (/usr/local)
+install: build/install/librallypoint.so build/install/librallypoint.a build/install/man build/install/completion build/rallypoint  ## Install library, header and command under DESTDIR and PREFIX (/usr/local)
 	$(call say,installing under $(DESTDIR)$(PREFIX))
 	@install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/.debug" \
-	"$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/rallypoint" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(DOCDIR)"
+	"$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/rallypoint" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(DOCDIR)" \
+	"$(DESTDIR)$(UNITDIR)" "$(DESTDIR)$(BASHDIR)" "$(DESTDIR)$(ZSHDIR)" "$(DESTDIR)$(FISHDIR)"
 	@install -m 755 build/rallypoint "$(DESTDIR)$(BINDIR)/rallypoint"
 	@install -m 644 include/rallypoint.h include/rallypoint.hpp "$(DESTDIR)$(INCLUDEDIR)"
 	@cd "$(DESTDIR)$(LIBDIR)"; real=librallypoint.so.$(VERSION); \
@@ -59,6 +72,11 @@ install: build/install/librallypoint.so build/install/librallypoint.a build/inst
 	@for f in rallypoint-config rallypoint-config-version; do \
 	$(fill_in) packaging/$$f.cmake >"$(DESTDIR)$(LIBDIR)/cmake/rallypoint/$$f.cmake"; done
 	@install -m 644 build/install/man/*.1 "$(DESTDIR)$(MANDIR)/man1"
+	@install -m 644 build/install/completion/bash "$(DESTDIR)$(BASHDIR)/rallypoint"
+	@install -m 644 build/install/completion/zsh "$(DESTDIR)$(ZSHDIR)/_rallypoint"
+	@install -m 644 build/install/completion/fish "$(DESTDIR)$(FISHDIR)/rallypoint.fish"
+	@$(fill_in) packaging/rallypoint.service >"$(DESTDIR)$(UNITDIR)/rallypoint.service"
+	@install -m 644 packaging/serve.env "$(DESTDIR)$(DOCDIR)/serve.env"
 	@$(PYTHON) python/licences.py build/install/librallypoint.so >"$(DESTDIR)$(DOCDIR)/THIRD_PARTY_LICENSES"
 	@install -m 644 LICENSE "$(DESTDIR)$(DOCDIR)/LICENSE"
 
@@ -66,7 +84,8 @@ install: build/install/librallypoint.so build/install/librallypoint.a build/inst
 uninstall:  ## Remove what install put there, with the same variables
 	@rm -f "$(DESTDIR)$(BINDIR)/rallypoint" "$(DESTDIR)$(INCLUDEDIR)"/rallypoint.h "$(DESTDIR)$(INCLUDEDIR)"/rallypoint.hpp \
 	"$(DESTDIR)$(LIBDIR)"/librallypoint.* "$(DESTDIR)$(LIBDIR)"/.debug/librallypoint.* \
-	"$(DESTDIR)$(LIBDIR)/pkgconfig/rallypoint.pc" "$(DESTDIR)$(MANDIR)"/man1/rallypoint.1 "$(DESTDIR)$(MANDIR)"/man1/rallypoint-*.1
+	"$(DESTDIR)$(LIBDIR)/pkgconfig/rallypoint.pc" "$(DESTDIR)$(MANDIR)"/man1/rallypoint.1 "$(DESTDIR)$(MANDIR)"/man1/rallypoint-*.1 \
+	"$(DESTDIR)$(UNITDIR)/rallypoint.service" "$(DESTDIR)$(BASHDIR)/rallypoint" "$(DESTDIR)$(ZSHDIR)/_rallypoint" "$(DESTDIR)$(FISHDIR)/rallypoint.fish"
 	@rm -rf "$(DESTDIR)$(LIBDIR)/cmake/rallypoint" "$(DESTDIR)$(DOCDIR)"
 
 # What is long of this area.

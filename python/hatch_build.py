@@ -5,7 +5,9 @@ per platform serves every Python: py3-none-manylinux_2_34_x86_64 and the like.
 The platform is read from the library itself (its machine and the newest glibc
 symbol it asks for), so that a cross-built one is named rightly, too.
 
-RALLYPOINT_LIB names a library that is ready; without it, make builds one.
+RALLYPOINT_LIB names a library that is ready; without it, make builds one. An editable
+install has no wheel to hold the library: the package's folder gets a link to it, so that
+the next `make` is used at once.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from licences import third_party_licences
 
+LIBRARY = "librallypoint.so"
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 
 # What a library may ask of a machine: glibc, nothing else.
@@ -67,18 +70,27 @@ def build(root: Path, library: str) -> None:
     subprocess.run(["make", library], cwd=root, check=True)
 
 
+def link_to(library: Path, link: Path) -> None:
+    """Puts a link to the library there, relative so that the folder may be moved."""
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(library.resolve(), link.parent.resolve()))
+
+
 class CustomBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         library = os.environ.get("RALLYPOINT_LIB")
         if not library:
-            library = "build/librallypoint.so"
+            library = f"build/{LIBRARY}"
             build(root, library)
         path = root / library
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform_tag(path)}"
+        if version == "editable":
+            link_to(path, root / "python" / "rallypoint" / LIBRARY)
+            return
         notices = root / "build" / "THIRD_PARTY_LICENSES"
         notices.parent.mkdir(exist_ok=True)
         notices.write_text(third_party_licences(path, self.root), encoding="utf-8")
-        build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform_tag(path)}"
-        build_data["force_include"][str(path)] = "rallypoint/librallypoint.so"
+        build_data["force_include"][str(path)] = f"rallypoint/{LIBRARY}"
         build_data["force_include"][str(notices)] = "rallypoint/THIRD_PARTY_LICENSES"

@@ -1,6 +1,7 @@
-"""Puts together the licence texts of what is linked into the library.
+"""Puts together the licence texts of what is linked into the library or the command.
 
-Used by hatch_build.py for the wheel and by `make install`, without any package:
+Used by hatch_build.py for the wheel, by `make install` and by `make binaries`, without any
+package:
 python licences.py LIBRARY > THIRD_PARTY_LICENSES
 """
 
@@ -32,7 +33,7 @@ def third_party_licences(library: Path, root: str) -> str:
             folders[f"{words[0]} {words[1]}"] = Path(
                 run("list", "-m", "-f", "{{.Dir}}", words[0]).strip()
             )
-    parts = ["librallypoint.so contains the following software, under these licences.\n"]
+    parts = [f"{library.name} contains the following software, under these licences.\n"]
     for name, folder in folders.items():
         texts = sorted(
             p for p in folder.iterdir() if p.is_file() and LICENCE_FILE.fullmatch(p.name)

@@ -3,7 +3,6 @@ package tcpstore
 import (
 	"log/slog"
 	"net/netip"
-	"slices"
 	"syscall"
 	"time"
 
@@ -36,13 +35,17 @@ type conn struct {
 	hub     *hub
 	session session // guarded by hub.mu, except its parser
 
-	unsent    []byte // replies that the socket has no room for
-	validated bool   // while the session has no parser
-	backlog   bool   // the parser has more than the beginning of a message
-	queued    bool   // in loop.ready
-	readable  bool   // there may be something to receive: the poller tells it once
-	hangup    bool   // the end of the stream is there to be received
-	ending    bool   // refused: to be closed when unsent is sent
+	unsent    []segment // replies that the socket has no room for
+	held      int       // bytes of the budget that unsent takes, without its buffers
+	taken     int       // bytes of unsent that the peer has taken since then
+	since     time.Time
+	validated bool // while the session has no parser
+	backlog   bool // the parser has more than the beginning of a message
+	queued    bool // in loop.ready
+	starved   bool // in loop.starved: the parser's next request has no room for its reply
+	readable  bool // there may be something to receive: the poller tells it once
+	hangup    bool // the end of the stream is there to be received
+	ending    bool // refused: to be closed when unsent is sent
 	closed    bool
 	flushing  bool // guarded by hub.mu: flush is going to be called
 
@@ -75,25 +78,11 @@ func (c *conn) event(events uint32) {
 	c.step()
 }
 
-// resume goes on with sending what the socket had no room for.
-func (c *conn) resume() {
-	c.unsent = c.push(c.unsent)
-	if c.closed || len(c.unsent) > 0 {
-		return
-	}
-	c.unsent = nil
-	if c.ending {
-		c.close()
-		return
-	}
-	c.flush()
-}
-
 // step receives once, if it has nothing left, and carries out what is there, up to
 // pauseUnsent bytes of replies. If there may be more to do it has itself called
 // again. Requests wait as long as there are unsent replies.
 func (c *conn) step() {
-	if c.ending || c.closed || len(c.unsent) > 0 || !c.backlog && !c.readable {
+	if c.ending || c.closed || c.starved || len(c.unsent) > 0 || !c.backlog && !c.readable {
 		return
 	}
 	p := c.session.parser
@@ -120,14 +109,20 @@ func (c *conn) step() {
 		c.readable = c.hangup || n == len(space)
 	}
 	drained, refused := c.process(p)
-	if refused != nil {
+	switch {
+	case refused == noRoom:
+		c.starved = !c.closed
+	case refused != nil:
 		c.refuse(refused)
 	}
 	if c.closed || c.ending {
 		return
 	}
 	c.settle(p, drained)
-	if c.backlog || c.readable {
+	switch {
+	case c.starved:
+		c.loop.starve(c)
+	case c.backlog || c.readable:
 		c.loop.queue(c)
 	}
 }
@@ -137,13 +132,17 @@ func (c *conn) process(p *parser) (drained bool, refused *refusal) {
 	s, l := &c.session, c.loop
 	c.hub.mu.Lock()
 	s.parser = p
-	s.out = append(l.lendOut(), s.out...)
-	drained, refused = s.process(pauseUnsent)
-	out := s.takeOut(c.few[:0])
+	s.out, s.parts = append(l.lendOut(), s.out...), l.parts[:0]
+	pause := pauseUnsent
+	if l.budget.full() {
+		pause = smallReply
+	}
+	drained, refused = s.process(pause)
+	out, parts := s.takeOut(c.few[:0])
 	c.flushing = false
 	l.takeWoken(c.hub)
 	c.hub.mu.Unlock()
-	c.send(out)
+	c.send(out, parts)
 	l.keepOut(out)
 	return drained, refused
 }
@@ -187,15 +186,8 @@ func (c *conn) flush() {
 	out := append(c.loop.lendOut(), c.session.out...)
 	c.session.takeOut(c.few[:0])
 	c.hub.mu.Unlock()
-	c.send(out)
+	c.send(out, nil)
 	c.loop.keepOut(out)
-}
-
-// send sends out, which it borrows, and keeps what the socket has no room for.
-func (c *conn) send(out []byte) {
-	if rest := c.push(out); len(rest) > 0 {
-		c.unsent = slices.Clone(rest)
-	}
 }
 
 // push writes as much as the socket takes and returns the rest. If the peer is
@@ -212,6 +204,35 @@ func (c *conn) push(out []byte) (rest []byte) {
 		}
 		c.loop.counters.bytesOut.Add(uint64(n))
 		out = out[n:]
+	}
+	return nil
+}
+
+// pushAll is push for segments. It gives back the buffers of those that are sent, or lost.
+func (c *conn) pushAll(segments []segment) (rest []segment) {
+	b := &c.loop.budget
+	for len(segments) > 0 {
+		n, errno := sendSegments(c.fd, segments)
+		switch {
+		case errno == unix.EAGAIN:
+			return segments
+		case errno != 0:
+			c.lost(errno)
+			for i := range segments {
+				b.done(&segments[i])
+			}
+			return nil
+		}
+		c.loop.counters.bytesOut.Add(uint64(n))
+		c.taken += n
+		for len(segments) > 0 && n >= len(segments[0].bytes) {
+			n -= len(segments[0].bytes)
+			b.done(&segments[0])
+			segments = segments[1:]
+		}
+		if len(segments) > 0 {
+			segments[0].bytes = segments[0].bytes[n:]
+		}
 	}
 	return nil
 }
@@ -255,7 +276,7 @@ func (c *conn) close() {
 		return
 	}
 	c.closed = true
-	c.unsent = nil
+	c.drop()
 	c.hub.mu.Lock()
 	c.session.close()
 	c.hub.mu.Unlock()

@@ -2,6 +2,8 @@ package tcpstore
 
 import (
 	"context"
+	cryptorand "crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +104,9 @@ func greet(ctx context.Context, addr string, ping bool) (*link, error) {
 func (l *link) greet(ctx context.Context, ping bool) error {
 	hello := appendHello(nil)
 	if ping {
-		l.pings, l.nonce = true, rand.Uint32()
+		var nonce [4]byte
+		_, _ = cryptorand.Read(nonce[:]) // never fails
+		l.pings, l.nonce = true, binary.LittleEndian.Uint32(nonce[:])
 		hello = l.appendReceipt(hello)
 	}
 	hello = appendText(appendInt(append(hello, byte(opCheck)), 1), mark)

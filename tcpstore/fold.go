@@ -1,6 +1,9 @@
 package tcpstore
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // attemptPrefixes are the beginnings of wire keys that torch 2.2-2.5 workers use
 // under an agent's store: they wrap it in PrefixStore("/worker/attempt_<n>"),
@@ -13,7 +16,7 @@ var attemptPrefixes = [][]byte{
 
 // foldAttempt returns key with the number of a leading worker/attempt_<n>/
 // replaced by 0, whatever its number of digits. Other keys are returned as they
-// are. The change is made in key's own memory.
+// are. A single digit is replaced in key's own memory.
 //
 // The restart count differs between agents after a node was lost, and workers
 // that prefix by it would never meet. torch 2.6 and newer has no such prefix.
@@ -30,10 +33,11 @@ func foldAttempt(key []byte) []byte {
 		if digits == 0 || digits == len(rest) || rest[digits] != '/' {
 			return key
 		}
-		folded := key[digits-1:]
-		copy(folded, prefix)
-		folded[len(prefix)] = '0'
-		return folded
+		if digits > 1 {
+			return slices.Concat(prefix, []byte{'0'}, rest[digits:])
+		}
+		rest[0] = '0'
+		return key
 	}
 	return key
 }

@@ -228,6 +228,16 @@ func newPeer(e *store.Engine, config sessionConfig) *peer {
 	return p
 }
 
+// takeOut returns the replies as a socket gets them.
+func (p *peer) takeOut(spare []byte) []byte {
+	out, parts := p.session.takeOut(spare)
+	for _, part := range slices.Backward(parts) {
+		out = slices.Insert(out, part.at, part.value...)
+		part.buffer.Release()
+	}
+	return out
+}
+
 // send feeds b and returns the replies.
 func (p *peer) send(b []byte) ([]byte, *refusal) {
 	for len(b) > 0 {
@@ -235,10 +245,10 @@ func (p *peer) send(b []byte) ([]byte, *refusal) {
 		p.session.parser.received(n)
 		b = b[n:]
 		if _, err := p.session.process(math.MaxInt); err != nil {
-			return p.session.takeOut(nil), err
+			return p.takeOut(nil), err
 		}
 	}
-	return p.session.takeOut(nil), nil
+	return p.takeOut(nil), nil
 }
 
 // expect feeds sent, whole or byte by byte, and compares the replies. Those of

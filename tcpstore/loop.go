@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/store"
 )
 
 const (
@@ -42,8 +44,14 @@ type loop struct {
 	spare    []*conn   // memory for ready
 	woken    [][]*conn // have replies that others caused, by number of their loop
 	ending   []*conn   // by deadline
-	stopping bool
-	turns    atomic.Uint64 // iterations, for tests
+	parts    []part    // lent like out
+	segments []segment // of a reply that is being sent
+	budget   budget
+	starved  []*conn // wait for room in the budget
+
+	checkSlow time.Time // when slow readers are looked for, while there are starved
+	stopping  bool
+	turns     atomic.Uint64 // iterations, for tests
 
 	mail mailbox
 }
@@ -74,7 +82,8 @@ func newLoops(s *Server, n int) (loops []*loop, err error) {
 			parser: &parser{buf: make([]byte, 0, keptBuffer)},
 			woken:  make([][]*conn, n),
 		}
-		l.config.counters = &l.counters
+		l.config.counters, l.config.budget = &l.counters, &l.budget
+		l.budget = budget{limit: max(1, s.maxUnsentSum/n), shared: map[*store.Buffer]*sharedValue{}}
 		loops = append(loops, l)
 	}
 	for _, l := range loops {
@@ -114,6 +123,8 @@ func (l *loop) run() {
 		l.spare = before[:0]
 		l.takeUp(maxAdded)
 		l.tell()
+		l.cutSlow()
+		l.feed()
 		l.expire()
 	}
 	l.close()
@@ -121,10 +132,14 @@ func (l *loop) run() {
 
 // deadline is when something is to be done even if nothing happens; zero: never.
 func (l *loop) deadline() time.Time {
-	if len(l.ending) == 0 {
-		return time.Time{}
+	var next time.Time
+	if len(l.ending) > 0 {
+		next = l.ending[0].deadline
 	}
-	return l.ending[0].deadline
+	if len(l.starved) > 0 && (next.IsZero() || l.checkSlow.Before(next)) {
+		next = l.checkSlow
+	}
+	return next
 }
 
 func (l *loop) serve(event *unix.EpollEvent) {

@@ -51,6 +51,7 @@ type span struct{ offset, length uint32 }
 type parser struct {
 	buf       []byte // received and not yet given up
 	start     int    // of the message that is being parsed
+	last      int    // start of the one before
 	pos       int    // of the next byte to look at
 	validated bool
 
@@ -329,5 +330,8 @@ func (p *parser) finish() {
 	if cap(p.spans) > 2*keptFields {
 		p.spans = nil
 	}
-	p.start, p.inside, p.field, p.number = p.pos, false, 0, 0
+	p.last, p.start, p.inside, p.field, p.number = p.start, p.pos, false, 0, 0
 }
+
+// again makes the request that next has just returned the next one once more.
+func (p *parser) again() { p.start, p.pos = p.last, p.last }

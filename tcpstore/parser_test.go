@@ -217,7 +217,7 @@ func TestParserDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		p.session.parser.received(copy(p.session.parser.space(), batch))
 		p.session.process(pauseUnsent)
-		spare = p.session.takeOut(spare)
+		spare = p.takeOut(spare)
 	}); n > 0 {
 		t.Errorf("%v allocations for SET and GET", n)
 	}

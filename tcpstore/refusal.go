@@ -15,6 +15,7 @@ const (
 	ReasonQuota                   // the engine's Limits
 	ReasonWaits                   // more pending waits than MaxKeys keys or MaxRequestBytes
 	ReasonUnsent                  // replies over Options.MaxUnsent
+	ReasonSlow                    // does not read while others need Options.MaxUnsentSum
 	numReasons
 )
 
@@ -27,6 +28,7 @@ var reasonNames = [numReasons]string{
 	ReasonQuota:     "quota",
 	ReasonWaits:     "too_many_waits",
 	ReasonUnsent:    "unsent_replies",
+	ReasonSlow:      "slow_reader",
 }
 
 func (r Reason) String() string { return reasonNames[r] }

@@ -1,6 +1,7 @@
 package tcpstore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,13 @@ import (
 // several values of the largest size.
 const DefaultMaxUnsent = 64 << 20
 
+// Defaults of Options.MaxUnsentSum, which lets some hundred peers be sent a large reply at
+// a time, and of Options.SlowAfter, the lease of a node.
+const (
+	DefaultMaxUnsentSum = 256 << 20
+	DefaultSlowAfter    = 10 * time.Second
+)
+
 // Options are the settings of a Server. The zero value is a server like torch's
 // own, bounded in memory by MaxUnsent.
 type Options struct {
@@ -30,6 +38,16 @@ type Options struct {
 	// the largest single reply. 0 is DefaultMaxUnsent. A peer that pipelines
 	// requests and reads no replies is not served on long before that.
 	MaxUnsent int
+
+	// MaxUnsentSum bounds the same over all connections, 0 is DefaultMaxUnsentSum.
+	// A value that many replies have is counted once. A request whose reply has no room
+	// (one of a few KiB always has) waits until others have read theirs, and who then
+	// does not read for SlowAfter is closed.
+	MaxUnsentSum int
+
+	// SlowAfter is how long a peer may take to read 64 KiB of its replies while others
+	// wait for the memory. 0 is DefaultSlowAfter.
+	SlowAfter time.Duration
 
 	// FoldAttempts makes the server treat all keys that begin with
 	// worker/attempt_<n>/ as if n were 0. torch 2.2-2.5 workers prefix their
@@ -52,12 +70,16 @@ type Options struct {
 // until either end closes it. Only a peer whose machine does not answer any more
 // is given up (see keepAlive). Requests that have been read are carried out and
 // answered in turn, and a peer that does not read is not served on: it costs the
-// server less than MaxUnsent and the others nothing.
+// server less than MaxUnsent, all of them together about MaxUnsentSum, and the others
+// nothing as long as there is room.
 type Server struct {
 	log      *slog.Logger
 	listener net.Listener
 	config   sessionConfig
 	numLoops int
+
+	maxUnsentSum int // of all loops
+
 	counters counters // of accepting; the loops have their own
 	refusals *refusallog.Log
 	stop     context.CancelFunc
@@ -138,6 +160,8 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	if s.config.maxUnsent <= 0 {
 		s.config.maxUnsent = DefaultMaxUnsent
 	}
+	s.config.slowAfter = cmp.Or(opts.SlowAfter, DefaultSlowAfter)
+	s.maxUnsentSum = cmp.Or(opts.MaxUnsentSum, DefaultMaxUnsentSum)
 	s.refusals = refusallog.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, s.sumUp)
 	s.done, s.stop = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)

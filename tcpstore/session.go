@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"time"
 	"unsafe"
 
 	"rallypoint/core/store"
@@ -13,11 +14,14 @@ import (
 type sessionConfig struct {
 	foldAttempts bool
 	maxUnsent    int
+	slowAfter    time.Duration
 	counters     *counters
+	budget       *budget // of the loop
 }
 
 // session is the server's side of one connection without its socket: it parses
-// what came in, carries it out on the engine and collects the replies in out.
+// what came in, carries it out on the engine and collects the replies in out, with
+// large values in parts.
 //
 // The caller reads into parser.space without any lock; process, takeOut and close
 // need the lock that guards the engine. Waits of this session that are ended by
@@ -27,6 +31,8 @@ type session struct {
 	engine *store.Engine
 	config *sessionConfig
 	out    []byte
+	parts  []part // of the replies, between bytes of out; only within process and takeOut
+	size   int    // of parts' values
 	woken  func()
 
 	pending      *wait // newest first
@@ -46,10 +52,11 @@ type wait struct {
 }
 
 // process carries out complete requests until there are none left (drained) or
-// out has reached pause bytes. A refusal ends the session: the caller sends what
-// is in out, as far as that is possible, and closes.
+// the replies have reached pause bytes. A refusal ends the session: the caller sends
+// what is in out, as far as that is possible, and closes. Not so noRoom: the request
+// has had no effect and is the next one again.
 func (s *session) process(pause int) (drained bool, err *refusal) {
-	for len(s.out) < pause {
+	for len(s.out)+s.size < pause {
 		validated := s.parser.validated
 		req, err := s.parser.next()
 		if s.parser.validated && !validated {
@@ -61,20 +68,25 @@ func (s *session) process(pause int) (drained bool, err *refusal) {
 		if req == nil {
 			return true, nil
 		}
-		s.config.counters.ops[req.op].Add(1)
 		if err := s.execute(req); err != nil {
+			if err == noRoom {
+				s.parser.again()
+			} else {
+				s.config.counters.ops[req.op].Add(1)
+			}
 			return false, err
 		}
+		s.config.counters.ops[req.op].Add(1)
 	}
 	return false, nil
 }
 
 // takeOut returns the replies collected so far, which from now on belong to the
-// caller, and goes on collecting in spare.
-func (s *session) takeOut(spare []byte) []byte {
-	out := s.out
-	s.out = spare[:0]
-	return out
+// caller, and goes on collecting in spare. The caller releases the parts' buffers.
+func (s *session) takeOut(spare []byte) (out []byte, parts []part) {
+	out, parts = s.out, s.parts
+	s.out, s.parts, s.size = spare[:0], nil, 0
+	return out, parts
 }
 
 // close withdraws all waits of the session.
@@ -114,13 +126,12 @@ func (s *session) answer(req *request, key string) *refusal {
 	e := s.engine
 	switch req.op {
 	case opCompareSet:
-		value, err := e.CompareSet(key, req.expected, req.value)
-		if err != nil {
-			return engineRefusal(req, err)
-		}
-		return s.replyText(req, value)
+		return s.compareSet(req, key)
 	case opGet:
 		value, _ := e.Get(key) // a missing key reads as an empty value (4.1)
+		if len(value) >= shareFrom {
+			return s.multiGet(req, req.key)
+		}
 		return s.replyText(req, value)
 	case opAdd:
 		n, err := e.Add(key, req.number)
@@ -138,7 +149,7 @@ func (s *session) answer(req *request, key string) *refusal {
 	case opQueueLen:
 		return s.replyInt(req, int64(e.QueueLen(key)))
 	case opPing:
-		if err := s.reserve(req, 4); err != nil {
+		if err := s.reserve(req, 4, 0); err != nil {
 			return err
 		}
 		s.out = binary.LittleEndian.AppendUint32(s.out, uint32(req.number))
@@ -151,7 +162,7 @@ func (s *session) answer(req *request, key string) *refusal {
 		s.close()
 		return s.replyByte(req, replyWaitCanceled)
 	case opMultiGet:
-		return s.multiGet(req)
+		return s.multiGet(req, req.keys...)
 	case opListKeys:
 		return s.listKeys(req)
 	case opQueuePop:
@@ -161,17 +172,59 @@ func (s *session) answer(req *request, key string) *refusal {
 	}
 }
 
-func (s *session) multiGet(req *request) *refusal {
-	size := 0
-	for _, key := range req.keys {
+// multiGet replies with the values of keys. The large ones are shared with all other
+// replies that have them.
+func (s *session) multiGet(req *request, keys ...[]byte) *refusal {
+	size, shared := 0, 0
+	for _, key := range keys {
 		value, _ := s.engine.Get(view(key))
-		size += 8 + len(value)
+		size += 8
+		if len(value) >= shareFrom {
+			shared += len(value)
+		} else {
+			size += len(value)
+		}
 	}
-	if err := s.reserve(req, size); err != nil {
+	if err := s.reserve(req, size, shared); err != nil {
 		return err
 	}
-	for _, key := range req.keys {
+	for _, key := range keys {
 		value, _ := s.engine.Get(view(key))
+		if len(value) >= shareFrom {
+			s.appendShared(view(key))
+		} else {
+			s.out = appendText(s.out, value)
+		}
+	}
+	return nil
+}
+
+// appendShared appends the value of key, which exists, without copying it.
+func (s *session) appendShared(key string) {
+	value, buffer := s.engine.Share(key)
+	s.out = appendInt(s.out, len(value))
+	s.parts = append(s.parts, part{at: len(s.out), value: value, buffer: buffer})
+	s.size += len(value)
+}
+
+// compareSet makes sure that there is room for whatever the reply is before it changes
+// anything.
+func (s *session) compareSet(req *request, key string) *refusal {
+	current, _ := s.engine.Get(key)
+	size, shared := 8+max(len(current), len(req.expected), len(req.value)), 0
+	if size >= 8+shareFrom {
+		size, shared = 8, size-8
+	}
+	if err := s.reserve(req, size, shared); err != nil {
+		return err
+	}
+	value, err := s.engine.CompareSet(key, req.expected, req.value)
+	if err != nil {
+		return engineRefusal(req, err)
+	}
+	if _, ok := s.engine.Get(key); ok && len(value) >= shareFrom {
+		s.appendShared(key) // it is what the key has now
+	} else {
 		s.out = appendText(s.out, value)
 	}
 	return nil
@@ -183,7 +236,7 @@ func (s *session) listKeys(req *request) *refusal {
 	for _, key := range keys {
 		size += 8 + len(key)
 	}
-	if err := s.reserve(req, size); err != nil {
+	if err := s.reserve(req, size, 0); err != nil {
 		return err
 	}
 	s.out = appendInt(s.out, len(keys))
@@ -194,11 +247,16 @@ func (s *session) listKeys(req *request) *refusal {
 }
 
 func (s *session) queuePop(req *request) *refusal {
-	item, n := s.engine.QueuePop(view(req.key))
-	if err := s.replyInt(req, int64(n)); err != nil || n == 0 {
+	key := view(req.key)
+	if err := s.reserve(req, 16+len(s.engine.QueueHead(key)), 0); err != nil {
 		return err
 	}
-	return s.replyText(req, item)
+	item, n := s.engine.QueuePop(key)
+	s.out = appendInt(s.out, n)
+	if n > 0 {
+		s.out = appendText(s.out, item)
+	}
+	return nil
 }
 
 func (s *session) wait(req *request) *refusal {
@@ -279,19 +337,23 @@ func (s *session) forget(w *wait) {
 	s.free = w
 }
 
-// reserve makes room for a reply of size bytes, or refuses it before it is made if
-// the peer leaves too much unread or the reply is larger than can be held.
-func (s *session) reserve(req *request, size int) *refusal {
-	if len(s.out)+size > s.config.maxUnsent {
-		return refuse(ReasonUnsent, "%s: %d bytes of replies would be unsent; the limit is %d",
-			req.op, len(s.out)+size, s.config.maxUnsent)
+// reserve makes room for a reply of size bytes and of values of shared bytes which are
+// not copied. It refuses a reply, before it is made, if the peer leaves too much unread
+// or the reply is larger than can be held, and returns noRoom if too much waits to be
+// sent to all peers together.
+func (s *session) reserve(req *request, size, shared int) *refusal {
+	if all := len(s.out) + s.size + size + shared; all > s.config.maxUnsent {
+		return refuse(ReasonUnsent, "%s: %d bytes of replies would be unsent; the limit is %d", req.op, all, s.config.maxUnsent)
+	}
+	if size+shared > smallReply && !s.config.budget.has(size+shared) {
+		return noRoom
 	}
 	s.out = slices.Grow(s.out, size)
 	return nil
 }
 
 func (s *session) replyByte(req *request, b byte) *refusal {
-	if err := s.reserve(req, 1); err != nil {
+	if err := s.reserve(req, 1, 0); err != nil {
 		return err
 	}
 	s.out = append(s.out, b)
@@ -299,7 +361,7 @@ func (s *session) replyByte(req *request, b byte) *refusal {
 }
 
 func (s *session) replyInt(req *request, n int64) *refusal {
-	if err := s.reserve(req, 8); err != nil {
+	if err := s.reserve(req, 8, 0); err != nil {
 		return err
 	}
 	s.out = appendInt(s.out, n)
@@ -307,7 +369,7 @@ func (s *session) replyInt(req *request, n int64) *refusal {
 }
 
 func (s *session) replyText(req *request, value []byte) *refusal {
-	if err := s.reserve(req, 8+len(value)); err != nil {
+	if err := s.reserve(req, 8+len(value), 0); err != nil {
 		return err
 	}
 	s.out = appendText(s.out, value)

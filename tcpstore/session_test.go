@@ -32,7 +32,7 @@ func TestWaitIsAnsweredByOtherSession(t *testing.T) {
 	a.expect(t, "overtaken by", appendPing(nil, 7), []byte{7, 0, 0, 0}, "steps")
 	b.expect(t, "set x", msg(opSet, "/x", ""), nil, "steps")
 	b.expect(t, "set y", msg(opAppend, "/y", ""), nil, "steps")
-	if out := a.session.takeOut(nil); woken != 1 || !bytes.Equal(out, []byte{0}) {
+	if out := a.takeOut(nil); woken != 1 || !bytes.Equal(out, []byte{0}) {
 		t.Errorf("woken %d times, out %x", woken, out)
 	}
 }
@@ -48,7 +48,7 @@ func TestSeveralWaits(t *testing.T) {
 	a.expect(t, "cancel", []byte{byte(opCancelWait)}, []byte{0, 0, 1}, "steps")
 	a.expect(t, "cancel nothing", []byte{byte(opCancelWait)}, []byte{1}, "steps")
 	b.expect(t, "set", msg(opSet, "/z", ""), nil, "steps")
-	if out := a.session.takeOut(nil); len(out) > 0 || a.session.engine.NumWaiters() != 0 {
+	if out := a.takeOut(nil); len(out) > 0 || a.session.engine.NumWaiters() != 0 {
 		t.Errorf("out %x, %d waiters", out, a.session.engine.NumWaiters())
 	}
 }
@@ -157,7 +157,7 @@ func TestProcessPauses(t *testing.T) {
 	if drained, err := p.session.process(20); drained || err != nil || len(p.session.out) != 20 {
 		t.Errorf("%v, %v, %d bytes", drained, err, len(p.session.out))
 	}
-	p.session.takeOut(nil)
+	p.takeOut(nil)
 	if drained, err := p.session.process(1000); !drained || err != nil || len(p.session.out) != 20 {
 		t.Errorf("%v, %v, %d bytes", drained, err, len(p.session.out))
 	}

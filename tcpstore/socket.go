@@ -57,6 +57,31 @@ func send(fd int, b []byte) (int, syscall.Errno) {
 	return transfer(unix.SYS_SENDTO, fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
+// maxVectors bounds the pieces of one write.
+const maxVectors = 64
+
+// sendSegments is send for the first of several pieces, as one.
+func sendSegments(fd int, segments []segment) (int, syscall.Errno) {
+	var vectors [maxVectors]unix.Iovec
+	n := 0
+	for i := range segments[:min(len(segments), maxVectors)] {
+		if b := segments[i].bytes; len(b) > 0 {
+			vectors[n].Base = unsafe.SliceData(b)
+			vectors[n].SetLen(len(b))
+			n++
+		}
+	}
+	header := unix.Msghdr{Iov: &vectors[0]}
+	header.SetIovlen(n)
+	for {
+		sent, _, errno := syscall.RawSyscall6(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&header)),
+			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0, 0)
+		if errno != unix.EINTR {
+			return int(sent), errno
+		}
+	}
+}
+
 // await is receive on a socket that is not O_NONBLOCK: it waits on this thread for as long as
 // the socket's receive timeout says, and then returns EAGAIN.
 func await(fd int, b []byte) (int, syscall.Errno) {

@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 
 	"rallypoint"
 	"rallypoint/core/cli"
@@ -35,7 +38,9 @@ func write(folder string) error {
 		Manual:  "Rallypoint",
 		Date:    &undated,
 	}
-	if err := doc.GenManTree(cli.Command(), header, folder); err != nil {
+	root := cli.Command()
+	escape(root)
+	if err := doc.GenManTree(root, header, folder); err != nil {
 		return err
 	}
 	pages, err := filepath.Glob(filepath.Join(folder, "*.1"))
@@ -43,19 +48,30 @@ func write(folder string) error {
 		return err
 	}
 	for _, page := range pages {
-		if err := removeDate(page); err != nil {
+		if err := tidy(page); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// removeDate takes the month out of a page's header: the same sources give the
-// same pages.
-func removeDate(page string) error {
+// escape keeps what is Markdown by accident from being taken for it.
+func escape(c *cobra.Command) {
+	markdown := strings.NewReplacer("[", `\[`, "]", `\]`, "<", `\<`, "*", `\*`)
+	c.Long, c.Short = markdown.Replace(c.Long), markdown.Replace(c.Short)
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) { f.Usage = markdown.Replace(f.Usage) })
+	for _, sub := range c.Commands() {
+		escape(sub)
+	}
+}
+
+// tidy takes the month out of a page's header, since the same sources give the same
+// pages, and the sign that cobra puts behind a flag which takes no value.
+func tidy(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(page, bytes.Replace(text, []byte(`"Jan 1970"`), []byte(`""`), 1), 0o644)
+	text = bytes.Replace(text, []byte(`"Jan 1970"`), []byte(`""`), 1)
+	return os.WriteFile(page, bytes.ReplaceAll(text, []byte("\\fP=\n"), []byte("\\fP\n")), 0o644)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,50 +94,6 @@ func (a *Agent) Resized() {
 	case a.resized <- struct{}{}:
 	default: // one is under way
 	}
-}
-
-// interrupts counts the signals that ask the agent to end.
-type interrupts struct {
-	mu     sync.Mutex
-	signal unix.Signal   // the first
-	grace  time.Duration // before SIGKILL, of the first
-	first  chan struct{} // closed by the first
-	second chan struct{} // closed by the second: do not wait for anything
-}
-
-func newInterrupts() interrupts {
-	return interrupts{first: make(chan struct{}), second: make(chan struct{})}
-}
-
-// Signal is Stop with the grace of ShutdownTimeout.
-func (a *Agent) Signal(sig unix.Signal) { a.Stop(sig, a.spec.ShutdownTimeout) }
-
-// Stop makes the agent end its run: it sends sig to the workers, waits up to
-// grace for their end and kills them then (A58). A second call kills them at once
-// (W9). It returns at once; Run then returns a *SignalError.
-func (a *Agent) Stop(sig unix.Signal, grace time.Duration) {
-	i := &a.interrupts
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	switch {
-	case i.signal == 0:
-		i.signal, i.grace = sig, grace
-		close(i.first)
-	case !isClosed(i.second):
-		close(i.second)
-	}
-}
-
-// interrupted returns the error that the first signal ends the run with; nil if
-// none came.
-func (a *Agent) interrupted() error {
-	i := &a.interrupts
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.signal == 0 {
-		return nil
-	}
-	return &SignalError{i.signal, os.Getpid()}
 }
 
 // Run takes part in rounds and runs the workers until they have all succeeded,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -171,19 +172,91 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// TestImpatientSignals: a second signal kills stubborn workers at once; more do
+// clock is a time that the test sets.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) read() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.now }
+
+func (c *clock) pass(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.now = c.now.Add(d) }
+
+// steer puts a test's clock and terminal in the place of the agent's.
+func (s *stage) steer(terminal bool) *clock {
+	c := &clock{now: time.Now()}
+	s.agent.interrupts.now, s.agent.interrupts.terminal = c.read, func() bool { return terminal }
+	return c
+}
+
+// TestImpatientSignals: a later signal kills stubborn workers at once; more do
 // no harm, and no worker is left (W9).
 func TestImpatientSignals(t *testing.T) {
-	for _, n := range []int{2, 3} {
+	for _, c := range []struct {
+		first, then unix.Signal
+		after       time.Duration
+		terminal    bool
+		grace       time.Duration
+		n           int
+	}{
+		{unix.SIGTERM, unix.SIGTERM, oneRequest, false, time.Hour, 1},
+		{unix.SIGTERM, unix.SIGTERM, oneRequest, false, time.Hour, 2},
+		{unix.SIGINT, unix.SIGTERM, oneRequest, false, time.Hour, 1},
+		{unix.SIGINT, unix.SIGINT, byHand, true, time.Hour, 1},
+		{unix.SIGTERM, unix.SIGKILL, 0, false, time.Hour, 1},
+		{unix.SIGTERM, unix.SIGTERM, 0, false, 0, 1},
+	} {
 		s := newStage(t, 2, "trap '' TERM INT; echo $$ > $SAY; while :; do sleep 100; done")
 		s.spec.ShutdownTimeout = time.Hour
+		s.prepare()
+		time := s.steer(c.terminal)
 		s.start()
 		pids := s.hearPids(2)
-		for range n {
-			s.agent.Signal(unix.SIGTERM)
+		s.agent.Signal(c.first)
+		time.pass(c.after)
+		for range c.n {
+			s.agent.Stop(c.then, c.grace)
+		}
+		expectSignal(t, s.wait(), c.first)
+		expectGone(t, pids)
+	}
+}
+
+// TestOneRequest: a signal that comes twice in a moment is one request, so that the
+// workers have their grace.
+func TestOneRequest(t *testing.T) {
+	for _, c := range []struct {
+		then     unix.Signal
+		after    time.Duration
+		terminal bool
+	}{
+		{unix.SIGTERM, 0, false},
+		{unix.SIGTERM, oneRequest - 1, true},
+		{unix.SIGHUP, 0, false},
+		{unix.SIGINT, byHand, true}, // the first was none from the keyboard
+	} {
+		s := newStage(t, 1, "trap 'echo got > $SAY; read x < $GO; echo saved > $SAY; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done")
+		gate := s.goFile()
+		s.spec.ShutdownTimeout = time.Hour
+		s.prepare()
+		clock := s.steer(c.terminal)
+		s.start()
+		s.hear()
+		s.agent.Signal(unix.SIGTERM)
+		clock.pass(c.after)
+		for range 3 {
+			s.agent.Signal(c.then)
+		}
+		if got := s.hear(); got != "got" {
+			t.Fatalf("the worker said %q", got)
+		}
+		if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.hear(); got != "saved" {
+			t.Errorf("the worker said %q", got)
 		}
 		expectSignal(t, s.wait(), unix.SIGTERM)
-		expectGone(t, pids)
 	}
 }
 

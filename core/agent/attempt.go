@@ -108,6 +108,7 @@ func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
 		sets = append(sets, additions(&a.spec, p))
 	}
 	if planner == nil {
+		a.mark(sets)
 		return sets, nil
 	}
 	envs := make([]map[string]string, len(sets))
@@ -128,9 +129,19 @@ func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
 		for _, name := range slices.Sorted(maps.Keys(env)) {
 			sets[local] = append(sets[local], [2]string{name, env[name]})
 		}
+	}
+	a.mark(sets)
+	return sets, nil
+}
+
+// mark puts the run's mark into the workers' variables, where no folder is one.
+func (a *Agent) mark(sets [][][2]string) {
+	if a.logs.mark == "" {
+		return
+	}
+	for local := range sets {
 		sets[local] = append(sets[local], [2]string{envMark, a.logs.mark})
 	}
-	return sets, nil
 }
 
 // launches prepares the start of each worker; sets are the variables that they get.
@@ -147,16 +158,16 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]launch, []logNames, 
 		if err != nil {
 			return nil, nil, err
 		}
-		if a.tapped() {
-			if err := t.logs.tap(&w, a.console, a.spec.Stderr); err != nil {
-				return nil, nil, err
-			}
-		}
-		t.workers = append(t.workers, w)
 		files := slices.Clone(standard)
 		if w.out != nil {
 			files[1] = w.out.Fd()
 		}
+		if a.tapped() {
+			if err := t.logs.tap(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
+				return nil, nil, err
+			}
+		}
+		t.workers = append(t.workers, w)
 		if w.err != nil {
 			files[2] = w.err.Fd()
 		}
@@ -256,6 +267,7 @@ func (a *Agent) note(t *attempt, ended []*process) {
 		if p.code == 0 && p.blame == "" {
 			t.succeeded++
 		} else {
+			t.workers[p.local].shared.ended()
 			t.failures = append(t.failures, p)
 		}
 	}
@@ -268,7 +280,7 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 	var stop *SignalError
 	if v == mustInterrupt && errors.As(a.interrupted(), &stop) {
 		sig, grace = stop.Signal, a.interrupts.grace // set before the first signal was announced
-		a.log.Warn(fmt.Sprintf("Received %d death signal, shutting down workers", sig))
+		a.log.Warn(fmt.Sprintf("Received %d death signal, shutting down workers", sig) + a.interrupts.impatience())
 	}
 	if v == mustRegroup {
 		why := "to regroup: "
@@ -403,8 +415,9 @@ func (a *Agent) failures(t *attempt) []Failure {
 func (a *Agent) failure(t *attempt, p *process) (Failure, error) {
 	f := Failure{
 		Rank: a.seat.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
-		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.blame == "", Stderr: t.workers[p.local].lastStderr(),
+		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.blame == "",
 	}
+	f.Stderr, f.SharedOutput = t.workers[p.local].lastStderr()
 	note := t.oom.note()
 	f.OOM = note != "" && p.code == -int(unix.SIGKILL) && !p.stopped
 	err := f.complete(t.workers[p.local].errorFile)

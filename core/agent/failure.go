@@ -46,6 +46,10 @@ type Failure struct {
 	// it is not known.
 	Stderr []byte
 
+	// SharedOutput tells that Stderr is the end of a file that also has the stdout of the
+	// worker and the output of the node's other workers.
+	SharedOutput bool
+
 	order time.Time // Time as it sorts, to less than a second
 	group int       // of a failure that was read from the store: the node's rank
 }

@@ -10,12 +10,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"rallypoint/core/promtext"
+	"rallypoint/core/rebinding"
 )
 
 // envHealthPort names the port of the health server (A93): a port, which is one
@@ -76,14 +78,15 @@ func newHealth(a *Agent, value string, logger *slog.Logger) *health {
 		return nil
 	}
 	h := &health{listener: listener, done: make(chan struct{}), server: &http.Server{
-		Handler: healthPages(a), ReadHeaderTimeout: healthTimeout, ReadTimeout: healthTimeout, WriteTimeout: healthTimeout,
+		Handler: noted(named(healthPages(a), address)), ReadHeaderTimeout: healthTimeout, ReadTimeout: healthTimeout, WriteTimeout: healthTimeout,
+		ConnContext:    func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, narrowKey{}, c) },
 		MaxHeaderBytes: maxHealthHeader, ErrorLog: log.New(io.Discard, "", 0),
 	}}
 	h.server.SetKeepAlivesEnabled(false)
 	logger.Info("health, status and metrics: http://" + listener.Addr().String())
 	go func() {
 		defer close(h.done)
-		if err := h.server.Serve(&narrowListener{Listener: listener, places: make(chan struct{}, maxHealthConns)}); !errors.Is(err, http.ErrServerClosed) {
+		if err := h.server.Serve(&narrowListener{Listener: listener}); !errors.Is(err, http.ErrServerClosed) {
 			logger.Warn("the health server has ended: " + err.Error())
 		}
 	}()
@@ -103,10 +106,14 @@ func (h *health) close() {
 	<-h.done
 }
 
-// narrowListener has a limited number of connections; one more is closed.
+// narrowListener has a limited number of connections. For one more the oldest makes room
+// that has not sent its request yet; if each has, the new one is closed.
 type narrowListener struct {
 	net.Listener
-	places chan struct{}
+
+	mu     sync.Mutex
+	open   int
+	silent []*narrowConn // have sent no request yet, the oldest first
 }
 
 func (l *narrowListener) Accept() (net.Conn, error) {
@@ -115,23 +122,90 @@ func (l *narrowListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		select {
-		case l.places <- struct{}{}:
-			return &narrowConn{Conn: conn, leave: sync.OnceFunc(func() { <-l.places })}, nil
-		default:
-			_ = conn.Close()
+		if c := l.admit(conn); c != nil {
+			return c, nil
 		}
+		_ = conn.Close()
 	}
 }
 
+func (l *narrowListener) admit(conn net.Conn) *narrowConn {
+	c := &narrowConn{Conn: conn, listener: l}
+	var oldest *narrowConn
+	l.mu.Lock()
+	if l.open >= maxHealthConns && len(l.silent) > 0 {
+		oldest = l.silent[0]
+		oldest.leave()
+	}
+	full := l.open >= maxHealthConns
+	if !full {
+		l.open++
+		l.silent = append(l.silent, c)
+	}
+	l.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Conn.Close()
+	}
+	if full {
+		return nil
+	}
+	return c
+}
+
+// narrowConn is a connection of a narrowListener, whose lock guards it.
 type narrowConn struct {
 	net.Conn
-	leave func()
+	listener *narrowListener
+	gone     bool
 }
 
 func (c *narrowConn) Close() error {
+	c.listener.mu.Lock()
 	c.leave()
+	c.listener.mu.Unlock()
 	return c.Conn.Close()
+}
+
+// leave gives the place back; the lock is held, as it is for spoke.
+func (c *narrowConn) leave() {
+	if !c.gone {
+		c.gone = true
+		c.listener.open--
+		c.spoke()
+	}
+}
+
+func (c *narrowConn) spoke() {
+	c.listener.silent = slices.DeleteFunc(c.listener.silent, func(other *narrowConn) bool { return other == c })
+}
+
+// narrowKey is the key of a request's narrowConn.
+type narrowKey struct{}
+
+// noted notes of each request that it has come.
+func noted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, ok := r.Context().Value(narrowKey{}).(*narrowConn); ok {
+			c.listener.mu.Lock()
+			c.spoke()
+			c.listener.mu.Unlock()
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// named refuses a browser that asks for a name which is none of the machine's, since its
+// page may be a stranger's (core/rebinding). Whether the agent lives is no secret.
+func named(next http.Handler, address string) http.Handler {
+	host, _, _ := net.SplitHostPort(address)
+	names := rebinding.NewNames(host)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" && r.URL.Path != "/health" && names.Foreign(r) {
+			respond(w, rebinding.Code, "text/plain; charset=utf-8", []byte(rebinding.Text+"\n"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // healthPages are what the port answers.

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -232,4 +234,56 @@ func TestStuckCheck(t *testing.T) {
 			t.Errorf("after %d s: %v, %v", step.after, sleeping, stuck)
 		}
 	}
+}
+
+// TestHealthForAStrangersPage asks as a browser does whose page has made its own name
+// stand for this machine, and as a scraper that uses any name.
+func TestHealthForAStrangersPage(t *testing.T) {
+	pages := named(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusOK, "text/plain", []byte("secret"))
+	}), "127.0.0.1:0")
+	browser := http.Header{"User-Agent": {"Mozilla/5.0"}, "Accept-Language": {"en"}}
+	for _, test := range []struct {
+		path, host string
+		header     http.Header
+		want       int
+	}{
+		{"/status", "evil.example:8080", browser, http.StatusMisdirectedRequest},
+		{"/readyz", "evil.example", browser, http.StatusMisdirectedRequest},
+		{"/healthz", "evil.example", browser, http.StatusOK},
+		{"/status", "127.0.0.1:8080", browser, http.StatusOK},
+		{"/metrics", "node7.example:8080", http.Header{"User-Agent": {"Prometheus/3.7.1"}}, http.StatusOK},
+	} {
+		w := httptest.NewRecorder()
+		pages.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: test.path}, Host: test.host, Header: test.header})
+		if w.Code != test.want {
+			t.Errorf("%s of %s: %d %q, want %d", test.path, test.host, w.Code, w.Body, test.want)
+		}
+	}
+}
+
+// TestHealthAmongTheSilent asks while as many connections as there may be say nothing, or
+// not all of their request.
+func TestHealthAmongTheSilent(t *testing.T) {
+	s := newStage(t, 1, "exec sleep 100")
+	s.rdzv.blocked = true
+	url := healthStage(t, s)
+	<-s.rdzv.joining
+	for i := range 3 * maxHealthConns {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if i%2 == 0 {
+			_, _ = conn.Write([]byte("GET /healthz HTTP/1.1\r\n"))
+		}
+	}
+	for range 3 {
+		if code, body := get(t, url+"/healthz"); code != 200 {
+			t.Errorf("%d %q", code, body)
+		}
+	}
+	s.agent.Signal(15)
+	_ = s.wait()
 }

@@ -3,11 +3,11 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"time"
@@ -180,7 +180,7 @@ func canFollow(path string) error {
 }
 
 // newMark is a text that no other run has.
-func newMark() string { return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) }
+func newMark() string { return rand.Text() }
 
 // sinkPatience is how long an event may wait for a reader that is behind by all that a
 // pipe holds.

@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +45,11 @@ type LogSpec struct {
 	Planner *LogPlanner
 }
 
+// isSilent tells that nothing was asked for that needs files.
+func (s *LogSpec) isSilent() bool {
+	return s.Dir == "" && s.Redirects.isNone() && s.Tee.isNone() && s.Ranks == nil && len(s.OutFilters) == 0 && len(s.ErrFilters) == 0
+}
+
 // logTree is the log folder of one agent and its run:
 // <base>/<run id>_<8 characters>/attempt_<restart count>[.<k>]/<local rank>/.
 type logTree struct {
@@ -50,7 +57,7 @@ type logTree struct {
 	log    *slog.Logger
 	base   string // made by us, to be removed if it stays empty; "" otherwise
 	job    string // "" without files, and with a planner
-	mark   string // of a run with a planner, whose workers have it in envMark
+	mark   string // of a run without a folder, whose workers have it in envMark; "" for none
 	starts map[int]int
 }
 
@@ -71,15 +78,21 @@ func newLogTree(spec *LogSpec, runID string, log *slog.Logger) (*logTree, error)
 			temp = os.TempDir()
 		}
 		made, err := makeUnique(temp, "torchelastic_")
-		if err != nil {
-			return nil, fmt.Errorf("cannot make a folder for logs: %w", err)
+		switch {
+		case err != nil && spec.isSilent():
+			log.Warn(fmt.Sprintf("cannot make a folder for the workers' error files: %v; failures are reported without tracebacks; "+
+				"give another one with --log-dir or TMPDIR", err))
+			t.mark = newMark()
+			return t, nil
+		case err != nil:
+			return nil, fmt.Errorf("cannot make a folder for logs: %w; give another one with --log-dir or TMPDIR", err)
 		}
 		base, t.base = made, made
 	}
 	if err := os.MkdirAll(base, 0o777); err != nil {
 		return nil, fmt.Errorf("cannot make the log folder: %w", err)
 	}
-	job, err := makeUnique(base, strings.ReplaceAll(runID, "/", "_")+"_")
+	job, err := makeUnique(base, jobPrefix(runID))
 	if err != nil {
 		t.close()
 		return nil, fmt.Errorf("cannot make the log folder: %w", err)
@@ -88,16 +101,26 @@ func newLogTree(spec *LogSpec, runID string, log *slog.Logger) (*logTree, error)
 	return t, nil
 }
 
-// makeUnique makes a folder whose name is prefix and eight random characters.
+// uniqueLen is how many random characters a unique folder's name ends with.
+const uniqueLen = 8
+
+// jobPrefix is what the name of a run's log folder begins with: the run id, of which a
+// long one is cut, with a hash of the whole, since a file name has 255 bytes at most.
+func jobPrefix(runID string) string {
+	const most = 160
+	name := strings.ReplaceAll(runID, "/", "_")
+	if len(name) > most {
+		sum := sha256.Sum256([]byte(runID))
+		name = strings.ToValidUTF8(name[:most], "") + "~" + hex.EncodeToString(sum[:16])
+	}
+	return name + "_"
+}
+
+// makeUnique makes a folder whose name is prefix and random characters.
 func makeUnique(parent, prefix string) (string, error) {
-	const letters = "abcdefghijklmnopqrstuvwxyz0123456789_"
 	for {
-		name := []byte(prefix)
-		for range 8 {
-			name = append(name, letters[rand.IntN(len(letters))])
-		}
 		// Joined by hand: a base such as "./logs" stays as it was given.
-		path := strings.TrimSuffix(parent, "/") + "/" + string(name)
+		path := strings.TrimSuffix(parent, "/") + "/" + prefix + strings.ToLower(rand.Text()[:uniqueLen])
 		if err := os.Mkdir(path, 0o700); !errors.Is(err, fs.ErrExist) {
 			return path, err
 		}
@@ -157,21 +180,24 @@ func (t *logTree) attempt(restarts int) (*attemptLogs, error) {
 
 // workerLog is where one worker's output and error file go.
 type workerLog struct {
-	out, err  *os.File // nil: the agent's own stream
-	errorFile string   // "" without files
-	errFile   string   // the file that stderr goes to; "" if none
-	tap       *tap     // that stderr goes through; nil if none
+	out, err  *os.File    // nil: the agent's own stream
+	errorFile string      // "" without files
+	errFile   string      // the file that stderr goes to; "" if none
+	tap       *tap        // that stderr goes through; nil if none
+	shared    *sharedFile // that both stdout and stderr go to; nil if none
 }
 
-// lastStderr is the end of what the worker wrote to stderr, as far as it is known.
-func (w *workerLog) lastStderr() []byte {
+// lastStderr is the end of what the worker wrote to stderr, as far as it is known; with
+// shared of what was written to the file that it shares with others.
+func (w *workerLog) lastStderr() (text []byte, shared bool) {
 	switch {
 	case w.tap != nil:
-		return w.tap.last()
+		return w.tap.last(), false
 	case w.errFile != "":
-		return lastOfFile(w.errFile)
+		return lastOfFile(w.errFile), false
 	}
-	return nil
+	text = w.shared.last()
+	return text, len(text) > 0
 }
 
 // logNames are the names that the prefix template may use.
@@ -256,9 +282,14 @@ func (a *attemptLogs) open(path string) (*os.File, error) {
 }
 
 // tap makes the worker's stderr pass through the agent if it goes to the agent's
-// own stderr, so that its last lines can be shown in a report.
-func (a *attemptLogs) tap(w *workerLog, c *console, to *os.File) error {
+// own stderr, so that its last lines can be shown in a report. Not if stdout, the
+// descriptor out, goes to the same file: a detour would change the order of the two.
+func (a *attemptLogs) tap(w *workerLog, out int, c *console, to *os.File) error {
 	if w.err != nil {
+		return nil
+	}
+	if isOneFile(out, int(to.Fd())) {
+		w.err, w.shared = to, newSharedFile(to)
 		return nil
 	}
 	t, write, err := newTap(to, func(text []byte) { c.copy(to, text) })

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rallypoint/core/rendezvous"
 )
 
@@ -27,23 +29,25 @@ const (
 	maxCulprit    = 16 << 10 // bytes of message and of stderr, each
 	maxCollateral = 512      // bytes of another's message
 	maxPeers      = 16
+	maxPeersText  = maxPeers * 16 * maxCulprit // of all of them, as JSON
 )
 
 // peerFailure is a Failure as nodes tell it to each other.
 type peerFailure struct {
-	Number    int64     `json:"number"`
-	Round     uint64    `json:"round"`
-	Group     int       `json:"group"`
-	Rank      int       `json:"rank"`
-	LocalRank int       `json:"local_rank"`
-	Pid       int       `json:"pid"`
-	ExitCode  int       `json:"exit_code"`
-	Host      string    `json:"host"`
-	Time      time.Time `json:"time"`
-	ErrorFile string    `json:"error_file"`
-	Message   string    `json:"message"`
-	Stderr    string    `json:"stderr,omitempty"`
-	OOM       bool      `json:"oom,omitempty"`
+	Number       int64     `json:"number"`
+	Round        uint64    `json:"round"`
+	Group        int       `json:"group"`
+	Rank         int       `json:"rank"`
+	LocalRank    int       `json:"local_rank"`
+	Pid          int       `json:"pid"`
+	ExitCode     int       `json:"exit_code"`
+	Host         string    `json:"host"`
+	Time         time.Time `json:"time"`
+	ErrorFile    string    `json:"error_file"`
+	Message      string    `json:"message"`
+	Stderr       string    `json:"stderr,omitempty"`
+	SharedOutput bool      `json:"shared_output,omitempty"`
+	OOM          bool      `json:"oom,omitempty"`
 }
 
 // tellFailure tells the other nodes of the first failure of an attempt, while the
@@ -74,7 +78,7 @@ func (a *Agent) publish(f *Failure) {
 			ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
 		}
 		if number == 1 {
-			p.Message, p.Stderr = lastBytes(f.Message, maxCulprit), lastBytes(string(f.Stderr), maxCulprit)
+			p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxCulprit), lastBytes(string(f.Stderr), maxCulprit), f.SharedOutput
 		}
 		var text []byte
 		if text, err = json.Marshal(p); err == nil {
@@ -122,9 +126,9 @@ func (a *Agent) readPeers() {
 // their numbers; what is not understood is left out.
 func parsePeers(text []byte, round uint64) []Failure {
 	var told []peerFailure
-	for line := range bytes.Lines(text) {
+	for line := range bytes.Lines(text[:min(len(text), maxPeersText)]) {
 		var p peerFailure
-		if json.Unmarshal(line, &p) == nil && p.Round == round {
+		if len(told) < maxPeers && json.Unmarshal(line, &p) == nil && p.Round == round {
 			told = append(told, p)
 		}
 	}
@@ -133,8 +137,8 @@ func parsePeers(text []byte, round uint64) []Failure {
 	for i, p := range told {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
-			Host: rendezvous.Printable(p.Host), Time: p.Time, ErrorFile: rendezvous.Printable(p.ErrorFile), Message: plainLines(p.Message), OOM: p.OOM,
-			Stderr: []byte(p.Stderr), group: p.Group, order: time.Unix(0, int64(i)),
+			Host: rendezvous.Printable(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: rendezvous.Printable(lastBytes(p.ErrorFile, unix.PathMax)),
+			Message: plainLines(lastBytes(p.Message, maxCulprit)), OOM: p.OOM, Stderr: []byte(lastBytes(p.Stderr, maxCulprit)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}
 	return failures

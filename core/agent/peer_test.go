@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -251,5 +252,34 @@ func TestPeersCannotWriteToTheTerminal(t *testing.T) {
 	}
 	if strings.Contains(failures[0].summary(), "\n") {
 		t.Errorf("the summary has several lines: %q", failures[0].summary())
+	}
+}
+
+// TestPeersAreBounded: what a node, or a stranger, wrote as failures is short in a report,
+// and does nothing to a terminal.
+func TestPeersAreBounded(t *testing.T) {
+	long := strings.Repeat("\x1b[2Jx", 1<<20)
+	text, err := json.Marshal(peerFailure{Round: 1, Host: long, ErrorFile: long, Message: long, Stderr: long})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := parsePeers(append(text, '\n'), 1); len(got) != 0 {
+		t.Errorf("%d failures of %d bytes", len(got), len(text))
+	}
+	const some = 40 << 10
+	long = long[:some]
+	if text, err = json.Marshal(peerFailure{Round: 1, Host: long, ErrorFile: long, Message: long, Stderr: long}); err != nil {
+		t.Fatal(err)
+	}
+	got := parsePeers(bytes.Repeat(append(text, '\n'), 100), 1)
+	if len(got) == 0 || len(got) > maxPeers {
+		t.Fatalf("%d failures", len(got))
+	}
+	f := got[0]
+	if shown := report("x", got[:1]); strings.Contains(shown, "\x1b") || len(shown) > 8*maxCulprit {
+		t.Errorf("a report of %d bytes", len(shown))
+	}
+	if len(f.Host) > 4*maxCollateral || len(f.Stderr) > 2*maxCulprit {
+		t.Errorf("%d bytes of host, %d of stderr", len(f.Host), len(f.Stderr))
 	}
 }

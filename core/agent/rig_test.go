@@ -140,13 +140,22 @@ func (s *stage) goFile() string {
 	return path
 }
 
-func (s *stage) start() {
+// prepare makes the agent, which start does otherwise.
+func (s *stage) prepare() {
 	s.t.Helper()
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.agent = a
+}
+
+func (s *stage) start() {
+	s.t.Helper()
+	if s.agent == nil {
+		s.prepare()
+	}
+	a := s.agent
 	go func() {
 		defer close(s.done)
 		s.err = a.Run(s.t.Context())

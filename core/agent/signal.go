@@ -1,7 +1,11 @@
 package agent
 
 import (
+	"fmt"
+	"os"
 	"strconv"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,4 +35,93 @@ type SignalError struct {
 
 func (e *SignalError) Error() string {
 	return "Process " + strconv.Itoa(e.Pid) + " got signal: " + strconv.Itoa(int(e.Signal))
+}
+
+// Whoever ends a job may send its signal twice at once: timeout(1) to its child and then
+// to the group, an init that signals the group, a scheduler to the step and to the batch
+// script. Such signals are one request. Only a person at a terminal means something by a
+// second one soon after, and a person needs a moment for it.
+const (
+	oneRequest = 5 * time.Second
+	byHand     = 300 * time.Millisecond
+)
+
+// interrupts counts the requests to end the agent.
+type interrupts struct {
+	now      func() time.Time
+	terminal func() bool // signals come from the keyboard of a terminal
+
+	mu     sync.Mutex
+	signal unix.Signal   // the first
+	at     time.Time     // of the first
+	grace  time.Duration // before SIGKILL, of the first
+	first  chan struct{} // closed by the first
+	second chan struct{} // closed by another request: do not wait for anything
+}
+
+func newInterrupts() interrupts {
+	return interrupts{now: time.Now, terminal: inForeground, first: make(chan struct{}), second: make(chan struct{})}
+}
+
+// Signal is Stop with the grace of ShutdownTimeout.
+func (a *Agent) Signal(sig unix.Signal) { a.Stop(sig, a.spec.ShutdownTimeout) }
+
+// Stop makes the agent end its run: it sends sig to the workers, waits up to
+// grace for their end and kills them then (A58). A call within oneRequest of the first is
+// the same request; a later one kills the workers at once (W9), and so does, at any
+// time, SIGKILL, a grace of 0, and a second SIGINT from the keyboard of a terminal.
+// It returns at once; Run then returns a *SignalError.
+func (a *Agent) Stop(sig unix.Signal, grace time.Duration) {
+	i := &a.interrupts
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case i.signal == 0:
+		i.signal, i.at, i.grace = sig, i.now(), grace
+		close(i.first)
+	case !isClosed(i.second) && i.forces(sig, grace):
+		close(i.second)
+	}
+}
+
+// forces tells whether a request after the first one is to kill the workers.
+func (i *interrupts) forces(sig unix.Signal, grace time.Duration) bool {
+	passed := i.now().Sub(i.at)
+	return sig == unix.SIGKILL || grace == 0 || passed >= oneRequest ||
+		sig == unix.SIGINT && i.signal == unix.SIGINT && passed >= byHand && i.terminal()
+}
+
+// impatience says for people how to end workers before their grace is over; "" if it is
+// too short for that.
+func (i *interrupts) impatience() string {
+	switch {
+	case i.signal == unix.SIGINT && i.grace > byHand && i.terminal():
+		return fmt.Sprintf(" (they have %v; press Ctrl-C again to kill them at once)", i.grace)
+	case i.grace > oneRequest:
+		return fmt.Sprintf(" (they have %v; another signal in %v or later kills them at once)", i.grace, oneRequest)
+	}
+	return ""
+}
+
+// inForeground tells whether this process gets what is typed at its terminal.
+func inForeground() bool {
+	fd, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
+}
+
+// interrupted returns the error that the first signal ends the run with; nil if
+// none came.
+func (a *Agent) interrupted() error {
+	i := &a.interrupts
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.signal == 0 {
+		return nil
+	}
+	return &SignalError{i.signal, os.Getpid()}
 }

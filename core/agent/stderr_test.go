@@ -260,3 +260,86 @@ func TestTerminalIsResized(t *testing.T) {
 		})
 	}
 }
+
+// TestOneFile: a terminal and a pipe are one file by whatever descriptor, two files are
+// not; of what is dropped there is no order.
+func TestOneFile(t *testing.T) {
+	_, terminal, _ := newTerminal(t)
+	again, err := os.OpenFile(terminal.Name(), os.O_WRONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = read.Close(), write.Close() }()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	one, err := os.Create(filepath.Join(t.TempDir(), "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	reopened, err := os.OpenFile(one.Name(), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reopened.Close()
+	for _, c := range []struct {
+		a, b *os.File
+		want bool
+	}{
+		{terminal, again, true}, {read, write, true}, {one, reopened, true},
+		{one, write, false}, {terminal, write, false}, {null, null, false},
+	} {
+		if got := isOneFile(int(c.a.Fd()), int(c.b.Fd())); got != c.want {
+			t.Errorf("%s and %s: %v", c.a.Name(), c.b.Name(), got)
+		}
+	}
+	if isOneFile(-1, -1) {
+		t.Error("descriptors that are closed are a file")
+	}
+}
+
+// TestSharedFile: the part of a log that a worker's run has filled is shown, also if
+// the log was there before, or was cut meanwhile.
+func TestSharedFile(t *testing.T) {
+	file, err := os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	say := func(text string) {
+		if _, err := file.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	say("before\n")
+	shared := newSharedFile(file)
+	say("during\n")
+	if got := string(shared.last()); got != "during\n" {
+		t.Errorf("%q", got)
+	}
+	shared.ended()
+	say("after\n")
+	if got := string(shared.last()); got != "during\n" {
+		t.Errorf("%q", got)
+	}
+	if err := file.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	say("new\n")
+	if got := string(shared.last()); got != "new\n" {
+		t.Errorf("%q", got)
+	}
+	shared = newSharedFile(file)
+	say(strings.Repeat("x", maxStderr) + "end")
+	if got := string(shared.last()); len(got) != maxStderr || !strings.HasSuffix(got, "xend") {
+		t.Errorf("%d bytes", len(got))
+	}
+}

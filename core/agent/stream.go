@@ -73,3 +73,13 @@ func (s StreamSpec) MaxRank() int {
 	}
 	return slices.Max(slices.Collect(maps.Keys(s.ranks)))
 }
+
+// isNone tells that no stream of any local rank is selected.
+func (s StreamSpec) isNone() bool {
+	for _, std := range s.ranks {
+		if std != StdNone {
+			return false
+		}
+	}
+	return s.ranks != nil || s.all == StdNone
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/tcpstore/control"
 )
 
@@ -40,7 +41,7 @@ type order struct {
 	reason  string
 	timeout time.Duration
 	file    tokenFlag
-	token   *control.Token // nil: none; set by prepare
+	token   *secret.Token // nil: none; set by prepare
 }
 
 func (o *order) addFlags(cmd *cobra.Command) {
@@ -65,7 +66,7 @@ func (o *order) prepare(endpoint string, log *logging) (err error) {
 	if err := positive("--timeout", o.timeout); err != nil {
 		return err
 	}
-	o.token, err = o.file.open(log)
+	o.token, err = o.file.open(log, o.place)
 	return err
 }
 

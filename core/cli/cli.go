@@ -72,7 +72,15 @@ func (f failure) Unwrap() error { return f.error }
 func failed(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
 
 // Command returns the command for those who describe it, as its manual pages do.
-func Command() *cobra.Command { return newRoot(io.Discard, nil) }
+func Command() *cobra.Command {
+	root := newRoot(io.Discard, nil)
+	for _, c := range root.Commands() {
+		if c.DisableFlagParsing {
+			describe(c, c.Name() == nameLaunch)
+		}
+	}
+	return root
+}
 
 func newRoot(stderr io.Writer, check Checker) *cobra.Command {
 	log := &logging{out: stderr}
@@ -105,9 +113,11 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return log.check() },
 	}
 	root.SetVersionTemplate("rallypoint {{.Version}}\n")
-	root.CompletionOptions.HiddenDefaultCmd = true
 	log.addFlags(root.PersistentFlags())
-	root.AddCommand(newRun(), newLaunch(), newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newStore(log), newVersion())
+	run, launch := newRun(), newLaunch()
+	hideInherited(run, root.PersistentFlags())
+	hideInherited(launch, root.PersistentFlags())
+	root.AddCommand(run, launch, newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newToken(), newStore(log), newVersion())
 	return root
 }
 

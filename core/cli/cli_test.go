@@ -39,7 +39,7 @@ func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"},
-		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"record", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
+		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"record", "-h"}, {"token", "new", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
 		{"store", "wait", "-h"}, {"store", "list", "-h"}, {"store", "delete", "-h"}} {
 		code, stdout, stderr := run(t, args...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Usage:") {
@@ -89,6 +89,8 @@ func TestWrongUsage(t *testing.T) {
 		{"record h f --rdzv-id x", `"h" is a control plane, which records by itself: rallypoint serve --record FILE`},
 		{"record file://h/d f --rdzv-id x", "mind the three slashes"},
 		{"admin", "a command is missing: close or evict"},
+		{"token", "a command is missing: new"},
+		{"token new", "FILE is missing"},
 		{"admin clos", `did you mean "close"?`},
 		{"admin close", "ENDPOINT is missing"},
 		{"admin close h --reason x", "--rdzv-id is missing"},
@@ -120,6 +122,24 @@ func TestWrongLogLevelInTheEnvironment(t *testing.T) {
 	}
 	if code, _, _ := run(t, "version", "--log-level", "WARN"); code != 0 {
 		t.Errorf("the flag does not overrule the environment: %d", code)
+	}
+}
+
+// TestLogIsOff is documented for nodes, and holds for all commands.
+func TestLogIsOff(t *testing.T) {
+	t.Setenv(envLogLevel, "off")
+	if code, _, stderr := run(t, "version"); code != 0 {
+		t.Errorf("%d, %q", code, stderr)
+	}
+	var b strings.Builder
+	l := logging{out: &b}
+	if err := l.check(); err != nil {
+		t.Fatal(err)
+	}
+	l.logger().Error("an error")
+	newAgentLog(&b, "off", true).Error("an error")
+	if b.Len() > 0 {
+		t.Error(b.String())
 	}
 }
 

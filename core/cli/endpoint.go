@@ -19,6 +19,7 @@ import (
 
 	"rallypoint"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/tcpstore"
 	"rallypoint/tcpstore/control"
 )
@@ -119,7 +120,7 @@ const maxPage = 256 << 20
 // httpGet fetches a page on a connection of its own, without a proxy: a control
 // plane is near. It uses no http.Transport, which would add its own
 // words about servers that speak first, and 0.4 MB to the library.
-func httpGet(ctx context.Context, addr string, token *control.Token, path string, query url.Values) (code int, contentType string, body []byte, err error) {
+func httpGet(ctx context.Context, addr string, token *secret.Token, path string, query url.Values) (code int, contentType string, body []byte, err error) {
 	conn, err := control.DialHTTP(ctx, addr, token)
 	if err != nil {
 		return 0, "", nil, err

@@ -5,9 +5,12 @@ called, or what is wrong, by `refuse`. It goes on without its parent, which take
 own for a worker's. What a plug-in does in one go may take PATIENCE seconds; then the process shows on
 stderr where it hangs, and ends. What a plug-in prints goes to stderr.
 """
+import sys
+
+if sys.path[:1] == [""]:
+    del sys.path[0]  # the current directory, which may be anybody's
 import faulthandler
 import os
-import sys
 
 if os.fork():
     os._exit(0)

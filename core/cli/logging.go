@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 
@@ -13,6 +14,9 @@ import (
 // envLogLevel sets the log level where --log-level does not.
 const envLogLevel = "RALLYPOINT_LOG"
 
+// levelOff is above the level of every record.
+const levelOff slog.Level = math.MaxInt
+
 // logging is what the flags say about the log.
 type logging struct {
 	out   io.Writer
@@ -21,7 +25,7 @@ type logging struct {
 }
 
 func (l *logging) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log to stderr: debug, info, warn or error (default $"+envLogLevel+", else info)")
+	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log to stderr: debug, info, warn, error or off (default $"+envLogLevel+", else info)")
 }
 
 // check takes up the level; an unknown one is wrong usage.
@@ -30,7 +34,7 @@ func (l *logging) check() error {
 	if name == "" {
 		from, name = envLogLevel, os.Getenv(envLogLevel)
 	}
-	switch strings.ToLower(name) {
+	switch strings.ToLower(strings.TrimSpace(name)) {
 	case "debug":
 		l.level = slog.LevelDebug
 	case "", "info":
@@ -39,8 +43,10 @@ func (l *logging) check() error {
 		l.level = slog.LevelWarn
 	case "error":
 		l.level = slog.LevelError
+	case "off":
+		l.level = levelOff
 	default:
-		return fmt.Errorf("%s is %q, expected debug, info, warn or error", from, name)
+		return fmt.Errorf("%s is %q, expected debug, info, warn, error or off", from, name)
 	}
 	return nil
 }

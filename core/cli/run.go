@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,11 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 		return exitOK
 	}
 	if err == nil && o.completion != "" {
-		_, _ = io.WriteString(stdout, completion(o.completion))
+		text, err := completion(o.completion)
+		if err != nil {
+			return complain(stderr, err, exitFailure)
+		}
+		_, _ = io.WriteString(stdout, text)
 		return exitOK
 	}
 	var c *runConfig
@@ -48,7 +53,7 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 		return complain(stderr, err, exitUsage)
 	}
 	keepDescriptors()
-	log := newAgentLog(stderr, environ(env).get("LOGLEVEL"), c.meeting.params.Max > 1)
+	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(envLogLevel)), c.meeting.params.Max > 1)
 	interpreter := defaultInterpreter(env)
 	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
 	if err != nil {

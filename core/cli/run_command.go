@@ -23,9 +23,12 @@ func newRun() *cobra.Command {
 	return newLauncher("run", "Run the workers of a job on this node, with torchrun's options", false)
 }
 
+// nameLaunch is the command with torch.distributed.launch's options.
+const nameLaunch = "launch"
+
 // newLaunch is `rallypoint launch`.
 func newLaunch() *cobra.Command {
-	return newLauncher("launch", "The same with the options of torch.distributed.launch, which is deprecated", true)
+	return newLauncher(nameLaunch, "The same with the options of torch.distributed.launch, which is deprecated", true)
 }
 
 // newLauncher makes a command that reads its command line itself, by torchrun's
@@ -35,6 +38,11 @@ func newLauncher(name, short string, legacy bool) *cobra.Command {
 		Use:                name + " [options] SCRIPT [ARGS...]",
 		Short:              short,
 		DisableFlagParsing: true,
+		// The manual page has [options] in it already.
+		DisableFlagsInUseLine: true,
+		ValidArgsFunction: func(_ *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			return completeRun(args, word, legacy)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// The signals are the run's: which it takes is an option, and a worker
 			// gets the one that came. Those of Process must not end it besides.

@@ -1,106 +1,119 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // completionShells are those that --print-completion knows.
 var completionShells = []string{"bash", "zsh", "fish", "tcsh"}
 
-// completion is the script that makes a shell complete the options of `rallypoint
-// run` (and their choices); what is no option is completed as a file.
-func completion(shell string) string {
-	var b strings.Builder
+// completion is the script that makes a shell complete the command's words: that of
+// `rallypoint completion`, and one for tcsh, which that does not know.
+func completion(shell string) (string, error) {
+	root := Command()
+	var b bytes.Buffer
+	var err error
 	switch shell {
 	case "bash":
-		b.WriteString("# bash completion of `rallypoint run`\n_rallypoint_run() {\n" +
-			"\tlocal word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n" +
-			"\t[[ ${COMP_WORDS[1]} == run ]] || return 0\n\tcase $before in\n")
-		for _, f := range completedFlags() {
-			if f.choices != nil {
-				fmt.Fprintf(&b, "\t--%s) mapfile -t COMPREPLY < <(compgen -W '%s' -- \"$word\"); return;;\n", f.name, strings.Join(f.choices, " "))
-			}
-		}
-		b.WriteString("\tesac\n\t[[ $word == -* ]] || return 0\n\tmapfile -t COMPREPLY < <(compgen -W '" +
-			strings.Join(completionWords(), " ") + "' -- \"$word\")\n}\ncomplete -o default -F _rallypoint_run rallypoint\n")
+		err = root.GenBashCompletionV2(&b, true)
 	case "zsh":
-		b.WriteString("#compdef rallypoint\n# zsh completion of `rallypoint run`\n_rallypoint_run() {\n" +
-			"\t[[ $words[2] == run ]] || { _files; return }\n\tshift words; (( CURRENT-- ))\n\t_arguments -S \\\n")
-		for _, f := range completedFlags() {
-			fmt.Fprintf(&b, "\t\t%s \\\n", quoteZsh(f))
-		}
-		b.WriteString("\t\t'1:script:_files' '*:argument:_files'\n}\ncompdef _rallypoint_run rallypoint\n")
+		err = root.GenZshCompletion(&b)
 	case "fish":
-		b.WriteString("# fish completion of `rallypoint run`\n")
-		for _, f := range completedFlags() {
-			line := "complete -c rallypoint -n '__fish_seen_subcommand_from run' -l " + f.name
-			if f.short != 0 {
-				line += " -s " + string(f.short)
-			}
-			if f.on == nil {
-				line += " -r"
-			}
-			if f.choices != nil {
-				line += " -f -a '" + strings.Join(f.choices, " ") + "'"
-			}
-			fmt.Fprintf(&b, "%s -d '%s'\n", line, strings.ReplaceAll(f.help, "'", `\'`))
-		}
-	case "tcsh":
-		b.WriteString("# tcsh completion of `rallypoint run`\ncomplete rallypoint 'p/1/(run serve status admin store version)/' \\\n")
-		for _, f := range completedFlags() {
-			if f.choices != nil {
-				fmt.Fprintf(&b, "\t'n/--%s/(%s)/' \\\n", f.name, strings.Join(f.choices, " "))
-			}
-		}
-		var names []string
-		for _, word := range completionWords() {
-			if name, long := strings.CutPrefix(word, "--"); long {
-				names = append(names, name)
-			}
-		}
-		b.WriteString("\t'c/--/(" + strings.Join(names, " ") + ")/'\n")
+		err = root.GenFishCompletion(&b, true)
+	default:
+		b.WriteString(tcshCompletion(root))
 	}
+	return b.String(), err
+}
+
+// tcshCompletion is fixed text: the commands, the options of `run` and their choices.
+func tcshCompletion(root *cobra.Command) string {
+	var b strings.Builder
+	var commands []string
+	for _, c := range root.Commands() {
+		if c.IsAvailableCommand() {
+			commands = append(commands, c.Name())
+		}
+	}
+	b.WriteString("# tcsh completion of `rallypoint`\ncomplete rallypoint 'p/1/(" + strings.Join(commands, " ") + ")/' \\\n")
+	var names []string
+	for _, f := range offeredFlags(false) {
+		names = append(names, f.name)
+		if f.choices != nil {
+			fmt.Fprintf(&b, "\t'n/--%s/(%s)/' \\\n", f.name, strings.Join(f.choices, " "))
+		}
+	}
+	b.WriteString("\t'c/--/(" + strings.Join(names, " ") + ")/'\n")
 	return b.String()
 }
 
-// completedFlags are those that completion offers.
-func completedFlags() []runFlag {
-	return slices.DeleteFunc(slices.Clone(runFlags), func(f runFlag) bool { return f.legacy })
+// offeredFlags are the options of `rallypoint run`, or of `rallypoint launch`.
+func offeredFlags(legacy bool) []runFlag {
+	return slices.DeleteFunc(slices.Clone(runFlags), func(f runFlag) bool { return f.legacy && !legacy })
 }
 
-// completionWords are the options as they are written.
-func completionWords() (words []string) {
-	for _, f := range completedFlags() {
-		words = append(words, "--"+f.name)
-		if f.short != 0 {
-			words = append(words, "-"+string(f.short))
+// completeRun offers options, and choices where one is wanted; what it says nothing of
+// is completed as a file.
+func completeRun(args []string, word string, legacy bool) ([]string, cobra.ShellCompDirective) {
+	for len(args) > 0 {
+		arg := args[0]
+		if arg == "--" || !looksLikeOption(arg) {
+			return nil, cobra.ShellCompDirectiveDefault // the script is there: what follows is its own
+		}
+		f, glued := namedFlag(arg, legacy)
+		args = args[1:]
+		if f == nil || f.on != nil || glued {
+			continue
+		}
+		if len(args) == 0 {
+			return choices(f, word)
+		}
+		args = args[1:]
+	}
+	if f, glued := namedFlag(word, legacy); f != nil && glued {
+		_, value, _ := strings.Cut(word, "=")
+		return choices(f, value)
+	}
+	if !strings.HasPrefix(word, "-") {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	var words []string
+	for _, f := range offeredFlags(legacy) {
+		if name := "--" + f.name; strings.HasPrefix(name, word) {
+			words = append(words, name+"\t"+f.help)
+		}
+		if name := "-" + string(f.short); f.short != 0 && strings.HasPrefix(name, word) {
+			words = append(words, name+"\t"+f.help)
 		}
 	}
-	return words
+	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// quoteZsh is an option as _arguments wants it.
-func quoteZsh(f runFlag) string {
-	help := strings.NewReplacer("'", `'\''`, "[", `\[`, "]", `\]`, ":", `\:`).Replace(f.help)
-	value := ""
-	switch {
-	case f.choices != nil:
-		value = ":" + f.name + ":(" + strings.Join(f.choices, " ") + ")"
-	case f.on == nil:
-		value = ":" + f.name + ":_files"
+func choices(f *runFlag, word string) ([]string, cobra.ShellCompDirective) {
+	if f.choices == nil {
+		return nil, cobra.ShellCompDirectiveDefault
 	}
-	names := []string{"--" + f.name}
-	if f.short != 0 {
-		names = append(names, "-"+string(f.short))
+	return slices.DeleteFunc(slices.Clone(f.choices), func(c string) bool { return !strings.HasPrefix(c, word) }), cobra.ShellCompDirectiveNoFileComp
+}
+
+// namedFlag is the option that a word names, and whether its value is in the same word.
+func namedFlag(word string, legacy bool) (f *runFlag, glued bool) {
+	if name, long := strings.CutPrefix(word, "--"); long {
+		name, _, glued = strings.Cut(name, "=")
+		f, _ = findFlag(name, legacy)
+		return f, glued
 	}
-	for i, name := range names {
-		equals := ""
-		if f.on == nil && strings.HasPrefix(name, "--") {
-			equals = "="
-		}
-		names[i] = "'" + name + equals + "[" + help + "]" + value + "'"
+	if len(word) < 2 || word[0] != '-' {
+		return nil, false
 	}
-	return strings.Join(names, " ")
+	i := slices.IndexFunc(runFlags, func(f runFlag) bool { return f.short != 0 && f.short == word[1] })
+	if i < 0 {
+		return nil, false
+	}
+	return &runFlags[i], len(word) > 2
 }

@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"math"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -48,6 +47,11 @@ func (e environ) get(name string) string {
 // (W23). Errors are *usageError.
 func configureRun(o *runOptions, env environ) (*runConfig, error) {
 	c := &runConfig{signalExit: o.signalExit}
+	if o.slurm {
+		if err := o.fillFromSlurm(env); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
@@ -89,10 +93,14 @@ func (c *runConfig) setScript(o *runOptions, env environ) error {
 		c.name = agent.EntryPoint(o.argv, "")
 		return nil
 	}
-	interpreter := defaultInterpreter(env)
-	program := interpreter
+	chosen := chooseInterpreter(env)
+	program := chosen.path
 	if given := env.get("PYTHON_EXEC"); given != "" {
 		program = given
+	} else if text := "workers run in " + chosen.path + ", " + chosen.why; chosen.note {
+		c.warnings = append(c.warnings, text+"; PYTHON_EXEC names another")
+	} else {
+		c.notes = append(c.notes, text)
 	}
 	c.spec.Argv = []string{program, "-u"}
 	switch {
@@ -106,29 +114,11 @@ func (c *runConfig) setScript(o *runOptions, env environ) error {
 		c.spec.Argv = append(c.spec.Argv, "--local-rank=${local_rank}")
 	}
 	c.spec.Argv = append(c.spec.Argv, o.argv[1:]...)
-	c.name = agent.EntryPoint(c.spec.Argv, interpreter)
+	c.name = agent.EntryPoint(c.spec.Argv, chosen.path)
 	if o.runPath {
 		c.name = o.argv[0]
 	}
 	return nil
-}
-
-// envInterpreter is set by the Python entry point to its own interpreter. The
-// workers do not inherit it.
-const envInterpreter = "RALLYPOINT_PYTHON"
-
-// defaultInterpreter is the interpreter that runs scripts: that of the Python
-// entry point, else the first in PATH.
-func defaultInterpreter(env environ) string {
-	if own := env.get(envInterpreter); own != "" {
-		return own
-	}
-	for _, name := range []string{"python3", "python"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	return "python3"
 }
 
 func (c *runConfig) setWorkers(o *runOptions, env environ) error {

@@ -32,7 +32,7 @@ type runOptions struct {
 	localAddr, logsSpecs, numaBinding            string
 	signals                                      string
 	shutdownTimeout                              int
-	virtualRank                                  bool
+	virtualRank, slurm                           bool
 	completion                                   string
 	legacy, useEnv                               bool // torch.distributed.launch's ways (A15)
 	exitBarrierTimeout, restartDelay             float64
@@ -93,6 +93,8 @@ var runFlags = []runFlag{
 	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address of this node for the others", text: func(o *runOptions) *string { return &o.localAddr }},
 
 	{name: "token-file", group: groupNodes, noPET: true, ours: true, meta: "FILE", help: "token that the control plane and its nodes share; $RALLYPOINT_TOKEN_FILE", text: func(o *runOptions) *string { return &o.tokenFile }},
+
+	{name: "slurm", group: groupNodes, noPET: true, ours: true, help: "endpoint, id, rank and counts from Slurm's variables, where not given", on: func(o *runOptions) *bool { return &o.slurm }},
 
 	{name: "module", short: 'm', group: groupScript, help: "the script is a module, as for python -m", on: func(o *runOptions) *bool { return &o.module }},
 	{name: "no-python", group: groupScript, help: "the script is a program, run without an interpreter", on: func(o *runOptions) *bool { return &o.noPython }},

@@ -23,6 +23,8 @@ below is the default.
 `
 	runOutro = `
 Environment:
+  PYTHON_EXEC                     interpreter of the workers; else that of $VIRTUAL_ENV, the one that has this
+                                  command installed (not by uv tool or pipx), or the first python3 in PATH
   LOGLEVEL                        least level to log: DEBUG, INFO, WARNING or ERROR;
                                   INFO for a job of several nodes, else WARNING
   TORCHELASTIC_HEALTH_CHECK_PORT  PORT (of 127.0.0.1) or HOST:PORT for /healthz, /readyz, /status and /metrics

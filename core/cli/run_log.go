@@ -21,8 +21,8 @@ type agentLog struct {
 	attrs []slog.Attr
 }
 
-// newAgentLog makes the log of a run. LOGLEVEL gives the threshold; without it a
-// job of several nodes shows what it waits for and why it changes, a job of one
+// newAgentLog makes the log of a run. LOGLEVEL or RALLYPOINT_LOG gives the threshold; without
+// them a job of several nodes shows what it waits for and why it changes, a job of one
 // node only warnings.
 func newAgentLog(w io.Writer, level string, several bool) *slog.Logger {
 	l := &agentLog{level: slog.LevelWarn, mu: new(sync.Mutex), w: w}
@@ -40,6 +40,8 @@ func newAgentLog(w io.Writer, level string, several bool) *slog.Logger {
 		l.level = slog.LevelError
 	case "CRITICAL", "FATAL":
 		l.level = slog.LevelError + 4
+	case "OFF":
+		l.level = levelOff
 	}
 	return slog.New(l)
 }

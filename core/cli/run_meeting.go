@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"net"
 	"strconv"
 	"strings"
@@ -55,7 +56,7 @@ func (c *runConfig) setNodes(o *runOptions, env environ) error {
 	if err != nil {
 		return err
 	}
-	p.RunID, p.LocalAddr = o.id, o.localAddr
+	p.RunID, p.LocalAddr, p.TokenFile = o.id, o.localAddr, cmp.Or(o.tokenFile, conf["token_file"])
 	if m.kind, err = c.chooseMeeting(o, p.Max); err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func (c *runConfig) setNodes(o *runOptions, env environ) error {
 	case meetAlone:
 		return c.meetAlone(o)
 	case meetStatic:
-		return c.meetStatic(o)
+		return c.meetStatic(o, env)
 	}
 	return c.meetHosted(o, env, conf)
 }
@@ -98,6 +99,9 @@ func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) 
 
 func (c *runConfig) meetAlone(o *runOptions) error {
 	p := &c.meeting.params
+	if err := p.RefuseToken("a standalone job"); err != nil {
+		return usagef("%v", err)
+	}
 	if p.Min > 1 {
 		return usagef("argument --nnodes: a standalone job has one node, but at least %d are asked for", p.Min)
 	}
@@ -131,7 +135,6 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 		p.TokenFile = o.tokenFile
 	}
 	c.warnings = append(c.warnings, warnings...)
-	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
 	if o.given["rdzv-backend"] {
 		if p.Endpoint, err = backend.Named(o.backend, p.Endpoint); err != nil {
 			return usagef("argument --rdzv-endpoint: %v", err)
@@ -140,6 +143,7 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 	if p.Endpoint, err = backend.Check(p.Endpoint); err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
+	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
 	if seconds, ok := conf["timeout"]; ok && conf["join_timeout"] == "" && strings.HasPrefix(o.backend, "etcd") { // R103
 		if _, err := p.SetOptions(map[string]string{"join_timeout": seconds}); err != nil {
 			return usagef("argument --rdzv-conf: timeout: %v", err)
@@ -154,8 +158,14 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 	return nil
 }
 
-func (c *runConfig) meetStatic(o *runOptions) error {
+func (c *runConfig) meetStatic(o *runOptions, env environ) error {
 	m := &c.meeting
+	if m.params.TokenFile == "" && (m.params.Max > 1 || o.endpoint != "") {
+		m.params.TokenFile = env.get(rendezvous.EnvTokenFile)
+	}
+	if err := m.params.RefuseToken("a static job"); err != nil {
+		return usagef("%v", err)
+	}
 	if m.params.Min != m.params.Max {
 		return usagef("argument --nnodes: the static backend has a fixed number of nodes, not a range (%s)", o.nnodes)
 	}

@@ -129,6 +129,12 @@ func deviceCount(interpreter, module string) int {
 	return n
 }
 
+// notFromHere begins each question: the current directory, from which -c would import, may
+// be anybody's.
+const notFromHere = `import sys
+if sys.path[:1] == [""]: del sys.path[0]
+`
+
 // pciQuestion asks torch for the PCI addresses of all devices.
 const pciQuestion = `import sys, torch
 if torch.accelerator.is_available():
@@ -155,7 +161,7 @@ func askTorch(interpreter, module, question string) string {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), devicePatience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, interpreter, "-c", question, module).Output()
+	out, err := exec.CommandContext(ctx, interpreter, "-c", notFromHere+question, module).Output()
 	if err != nil {
 		return ""
 	}

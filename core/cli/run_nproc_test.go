@@ -27,6 +27,9 @@ cuda, xpu, accelerator = Devices(3), Devices(2), Devices(5)
 		t.Fatal(err)
 	}
 	cpus := set.Count()
+	here := t.TempDir()
+	hostile(t, here)
+	t.Chdir(here)
 	for _, c := range []struct {
 		name, torch string
 		drivers     bool

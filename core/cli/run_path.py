@@ -4,6 +4,9 @@ An exception that it does not catch is written to TORCHELASTIC_ERROR_FILE.
 """
 import sys
 
+if sys.path[:1] == [""]:
+    del sys.path[0]  # the current directory, which may be anybody's
+
 
 def report(error, script):
     import json, os, time, traceback
@@ -30,7 +33,7 @@ def main():
     sys.argv = sys.argv[1:]
     script = sys.argv[0]
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(os.path.abspath(script))
+        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     try:
         runpy.run_path(script, run_name="__main__")
     except Exception as error:

@@ -109,6 +109,7 @@ func runPlugin(t *testing.T, class, patience string, args ...string) (code int, 
 			t.Fatal(err)
 		}
 	}
+	hostile(t, dir)
 	cmd := exec.Command(os.Args[0], append([]string{"run"}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = []string{asCommand + "=1", testPluginPatience + "=" + patience, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir,
@@ -126,6 +127,17 @@ func runPlugin(t *testing.T, class, patience string, args ...string) (code int, 
 		gone(t, pid)
 	}
 	return cmd.ProcessState.ExitCode(), out.String(), err.String(), dir
+}
+
+// hostile puts modules into a folder that no interpreter is to take from there.
+func hostile(t *testing.T, dir string) {
+	t.Helper()
+	for _, module := range []string{"enum", "json", "logging", "importlib", "runpy", "torch", "traceback"} {
+		text := "import os\nos.write(2, b'" + module + " of the current directory')\nos._exit(99)\n"
+		if err := os.WriteFile(dir+"/"+module+".py", []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // gone waits until a process is no more, or is a zombie.

@@ -138,6 +138,25 @@ func TestSignalsOfCommand(t *testing.T) {
 	}
 }
 
+// TestSignalTwice: timeout(1), an init and schedulers signal the command and its group;
+// workers have their grace all the same.
+func TestSignalTwice(t *testing.T) {
+	th := newTheatre(t)
+	p := th.run("trap 'sleep 0.2; : > saved; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done", "--signal-exit-code")
+	th.hear()
+	for range 2 {
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := p.end(); got != 128+int(syscall.SIGTERM) || !strings.Contains(p.stderr.String(), "another signal in 5s or later kills them at once") {
+		t.Errorf("exit code %d, stderr %q", got, p.stderr.String())
+	}
+	if _, err := os.Stat(th.dir + "/saved"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNohup goes on after a SIGHUP that its parent ignores.
 func TestNohup(t *testing.T) {
 	th := newTheatre(t)
@@ -248,5 +267,53 @@ func TestTwoStaticNodes(t *testing.T) {
 		if codes[i] != 0 || p.stdout.String() != want {
 			t.Errorf("node %d: exit code %d, stdout %q, stderr:\n%s", i, codes[i], p.stdout.String(), p.stderr.String())
 		}
+	}
+}
+
+// TestOrderOfStreams: where a worker's stdout and stderr are one file, a terminal or a
+// pipe, what it writes is there in its order, as under torchrun.
+func TestOrderOfStreams(t *testing.T) {
+	const lines = 500
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&want, "out %d\nerr %d\n", i, i)
+	}
+	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo out $i; echo err $i >&2; i=$((i+1)); done; exit 3", lines)
+	for _, kind := range []string{"file", "pipe"} {
+		t.Run(kind, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			p := exec.Command(os.Args[0], "run", "--no-python", "sh", "-c", script)
+			p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "LOGLEVEL=ERROR"}
+			var got strings.Builder
+			if kind == "pipe" {
+				p.Stdout, p.Stderr = &got, &got // os/exec makes one pipe of them
+				_ = p.Run()
+			} else {
+				log, err := os.Create(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Stdout, p.Stderr = log, log
+				_ = p.Run()
+				log.Close()
+				text, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got.Write(text)
+			}
+			if code := p.ProcessState.ExitCode(); code != 1 {
+				t.Errorf("exit code %d", code)
+			}
+			if !strings.HasPrefix(got.String(), want.String()) {
+				t.Errorf("the order is another: %.200q", got.String())
+			}
+			report := strings.TrimPrefix(got.String(), want.String())
+			shown := strings.Contains(report, "  output    : (the last 50 lines) (of all workers of this node: stdout and stderr go to one file)\n    out 475\n    err 475\n") &&
+				strings.Contains(report, "\n    err 499\n====")
+			if shown != (kind == "file") {
+				t.Errorf("report: %s", report)
+			}
+		})
 	}
 }

@@ -91,46 +91,6 @@ func TestProcessName(t *testing.T) {
 	p.end()
 }
 
-// TestCompletion asks each shell that is there whether it understands its script,
-// and bash to use it.
-func TestCompletion(t *testing.T) {
-	for _, shell := range completionShells {
-		text := completion(shell)
-		for _, word := range []string{"nproc-per-node", "standalone", "core-complex"} {
-			if !strings.Contains(text, word) {
-				t.Errorf("%s: no %s", shell, word)
-			}
-		}
-		if strings.Contains(text, "use-env") {
-			t.Errorf("%s: an option of another command", shell)
-		}
-		path, err := exec.LookPath(shell)
-		if err != nil {
-			continue
-		}
-		cmd := exec.Command(path, "-n")
-		cmd.Stdin = strings.NewReader(text)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: %v: %s", shell, err, out)
-		}
-	}
-	for line, want := range map[string]string{
-		"rallypoint run --nproc":              "--nproc-per-node",
-		"rallypoint run --start-method f":     "fork forkserver",
-		"rallypoint status --nproc":           "",
-		"rallypoint run --standalone --numa-": "--numa-binding",
-	} {
-		words := strings.Fields(line)
-		cmd := exec.Command("bash", "-c", completion("bash")+`
-			COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _rallypoint_run; echo "${COMPREPLY[*]}"`, "bash")
-		cmd.Args = append(cmd.Args, words...)
-		out, err := cmd.Output()
-		if err != nil || strings.TrimSpace(string(out)) != want {
-			t.Errorf("%s: %q, %v", line, out, err)
-		}
-	}
-}
-
 // TestEventHandler hands events to a handler that torch knows under a name (A95), and
 // those of the rendezvous to another or the same (A97).
 func TestEventHandler(t *testing.T) {
@@ -174,5 +134,23 @@ def get_logging_handler(name):
 			t.Errorf("%s: %d events, %d of the rendezvous, %v:\n%s", c.option, events, rdzv, err, text)
 		}
 		_ = os.Remove(dir + "/events.log")
+	}
+}
+
+// TestRunPathFromElsewhere: the script's folder is in its path, the current one is not.
+func TestRunPathFromElsewhere(t *testing.T) {
+	dir, here := t.TempDir(), t.TempDir()
+	hostile(t, here)
+	for name, text := range map[string]string{"train.py": "import beside, json\nraise ValueError(json.dumps(beside.__file__))", "beside.py": ""} {
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(os.Args[0], "run", "--run-path", dir+"/train.py")
+	cmd.Dir = here
+	cmd.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + here, "PYTHONDONTWRITEBYTECODE=1"}
+	out, _ := cmd.CombinedOutput()
+	if !strings.Contains(string(out), `ValueError: "`+dir+`/beside.py"`) || strings.Contains(string(out), "current directory") {
+		t.Error(string(out))
 	}
 }

@@ -12,6 +12,7 @@ func newServe(log *logging) *cobra.Command {
 	var listen string
 	var token tokenFlag
 	var httpOpen bool
+	var httpNames []string
 	var state serveState
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -38,7 +39,9 @@ only; give the address of a trusted network, or 0.0.0.0 for every interface.
 Nothing is encrypted.
 
 With a token, HTTP answers this machine only, but for /healthz; --http-open lets
-everybody read.
+everybody read. A browser has to ask by an address, "localhost", the name of this
+machine or that in --listen, or one given by --http-name, since a stranger's page may
+make any other name stand for this machine. Scrapers and probes may use any name.
 
 --record FILE appends every event of every job to a file that only its owner can
 read, for "rallypoint audit" and for reports of defects: some 20 us of CPU and 1 KB
@@ -71,7 +74,7 @@ an event. Leave it off while nothing is wrong.`,
 			if recording != nil {
 				defer recording.Close()
 			}
-			secret, err := token.open(log)
+			secret, err := token.open(log, "")
 			if err != nil {
 				return err
 			}
@@ -80,7 +83,7 @@ an event. Leave it off while nothing is wrong.`,
 				return err
 			}
 			cfg := control.Config{
-				Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, Log: log.logger(), Data: data, Quota: state.quota, ForgetAfter: state.forgetAfter,
+				Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, HTTPNames: append(httpNames, addr.host), Log: log.logger(), Data: data, Quota: state.quota, ForgetAfter: state.forgetAfter,
 			}
 			if recording != nil {
 				cfg.Recorder = recording.Record
@@ -97,6 +100,7 @@ an event. Leave it off while nothing is wrong.`,
 	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", control.DefaultPort), "`HOST:PORT` to listen on; port 0 is any free one")
 	token.addTo(cmd)
 	cmd.Flags().BoolVar(&httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
+	cmd.Flags().StringArrayVar(&httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance; may be repeated")
 	state.addFlags(cmd.Flags())
 	return cmd
 }

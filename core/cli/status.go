@@ -50,7 +50,7 @@ none now; an idle node is connected and asks for nothing.
 			if err := positive("--timeout", q.timeout); err != nil {
 				return err
 			}
-			if q.token, err = token.open(log); err != nil {
+			if q.token, err = token.open(log, q.place); err != nil {
 				return err
 			}
 			show := newStatusPrinter(cmd.OutOrStdout(), asJSON, watched)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/tcpstore/control"
 )
 
@@ -22,7 +23,7 @@ type statusQuery struct {
 	addr    string
 	place   string // endpoint without a control plane, asked instead of addr; "": none
 	run     string // "": all runs
-	token   *control.Token
+	token   *secret.Token
 	timeout time.Duration
 }
 

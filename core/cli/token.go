@@ -1,12 +1,13 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"rallypoint/core/rendezvous"
-	"rallypoint/tcpstore/control"
+	"rallypoint/core/secret"
 )
 
 // tokenFlag is the option --token-file of commands that serve or ask a control
@@ -18,18 +19,57 @@ func (f *tokenFlag) addTo(cmd *cobra.Command) {
 		"`FILE` with the token that the control plane and its nodes share (default $"+rendezvous.EnvTokenFile+", else none)")
 }
 
-// open reads the file; nil is no token.
-func (f *tokenFlag) open(log *logging) (*control.Token, error) {
+// open reads the file; nil is no token. Where there is no control plane, at place, a
+// file that is given is an error and that of the environment, which is meant for others,
+// does not count.
+func (f *tokenFlag) open(log *logging, place string) (*secret.Token, error) {
 	path := f.path
+	if place != "" {
+		p := rendezvous.Params{TokenFile: path}
+		return nil, p.RefuseToken(place)
+	}
 	if path == "" {
 		path = os.Getenv(rendezvous.EnvTokenFile)
 	}
 	if path == "" {
 		return nil, nil
 	}
-	token, err := control.OpenToken(path, log.logger())
+	token, err := secret.OpenToken(path, log.logger())
 	if err != nil {
 		return nil, failure{err}
 	}
 	return token, nil
+}
+
+func newToken() *cobra.Command {
+	token := &cobra.Command{
+		Use:   "token",
+		Short: "Make the secret that a control plane and its nodes share",
+		Args:  noCommand,
+		RunE: func(*cobra.Command, []string) error {
+			return fmt.Errorf("a command is missing: new")
+		},
+	}
+	token.AddCommand(&cobra.Command{
+		Use:   "new FILE",
+		Short: "Make a token file",
+		Long: `Make FILE with a token drawn at random, readable by its owner only. A FILE that is there
+stays as it is. Copy it to every node, and name it by --token-file, the option
+token_file or $` + rendezvous.EnvTokenFile + `.
+
+A token file holds one token a line, at most two: a new and an old one, while it is
+changed. A token has 32 to 512 bytes. Refused is a file that belongs neither to the
+user of the process nor to root, one that its group or others may write, and one that
+others may read unless it is root's.`,
+		Example: `  rallypoint token new token
+  rallypoint serve --listen 0.0.0.0:29400 --token-file token`,
+		Args: wantArgs("FILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := secret.NewToken(args[0]); err != nil {
+				return failed("cannot make a token file: %w", err)
+			}
+			return nil
+		},
+	})
+	return token
 }

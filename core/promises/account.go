@@ -20,7 +20,11 @@ type account struct {
 	policyBy   string
 	generation string // of the control plane; "" until it has completed a round
 	origin     string // generation of the last round
-	round      uint64 // highest round completed or claimed
+	round      uint64 // of the seats
+	floor      uint64 // highest round claimed
+	stored     bool   // the last round was completed before the control plane was restarted
+	reserve    string // generation under which a restarted control plane goes on if its state is old
+	overtaken  bool   // the round is over though no member is lost
 	fresh      bool   // no round was completed by this control plane
 	seats      []*seat
 	byNode     map[string]*seat

@@ -15,29 +15,44 @@ import (
 
 // Audit is what was found in a history of many runs.
 type Audit struct {
-	runs map[string]*audited
-	ids  []string // in the order of their beginning
+	runs   map[string]*audited
+	ids    []string    // in the order of their beginning
+	past   io.ReaderAt // what was read so far; nil: it cannot be read again
+	offset int64       // where in it the present record begins
 }
 
 // audited is one run of a history.
 type audited struct {
-	judge      *Judge
-	last       uint64 // number of the last event
-	generation string // of the machine that the judge follows
-	events     int
-	digests    []uint64 // of the events since the machine's beginning, and what was done at them
-	unjudged   string   // why it was not judged any further; "": it was
+	judge    *Judge
+	last     uint64          // number of the last event
+	known    map[string]bool // generations of the machine that the judge follows
+	cuts     []cut
+	events   int
+	digests  []uint64 // of the events since the machine's beginning, and what was done at them
+	unjudged string   // why it was not judged any further; "": it was
 }
 
-// Read reads a history to its end and judges every run in it. A torn line is passed
+// cut is where a control plane went on from an older state: a copy of its data directory
+// was restored. What had come after the event of that number never was.
+type cut struct {
+	offset int64
+	number uint64
+}
+
+// Read reads a history to its end and judges every run in it. A history that can be
+// read again (an io.ReaderAt, as a file is) may hold runs whose control plane went on
+// from a restored copy of its data. A torn line is passed
 // over where a kill leaves one: at the end, or before another process goes on. The
 // error says which line cannot be read.
 func Read(history io.Reader) (*Audit, error) {
 	a := &Audit{}
+	a.past, _ = history.(io.ReaderAt)
 	var torn error
 	lines := bufio.NewScanner(history)
 	lines.Buffer(nil, 2*trace.MaxRecord)
-	for n := 1; lines.Scan(); n++ {
+	for n, size := 1, 0; lines.Scan(); n++ {
+		a.offset += int64(size)
+		size = len(lines.Bytes()) + 1
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
@@ -69,7 +84,53 @@ func (a *Audit) Add(rec trace.Record) {
 		a.runs[rec.Run] = run
 		a.ids = append(a.ids, rec.Run)
 	}
+	if run.wentBack(rec) {
+		a.rewind(run, rec)
+	}
 	run.add(rec)
+}
+
+// wentBack reports whether a record shows that the control plane has gone on from an
+// older state: each start draws a generation, which its first event names.
+func (run *audited) wentBack(rec trace.Record) bool {
+	ev, is := rec.Event.(r.Recovered)
+	return is && run.unjudged == "" && ev.Generation != "" && rec.Number > 0 && rec.Number <= run.last &&
+		digest(rec) != run.digests[rec.Number-1]
+}
+
+// rewind brings the judge of a run to the event before rec's, by reading what came up to
+// that again. What was found until now, and which rounds there were, stays known.
+func (a *Audit) rewind(run *audited, rec trace.Record) {
+	if a.past == nil {
+		run.unjudged = fmt.Sprintf("it went on from the state after event %d, and its history cannot be read again", rec.Number-1)
+		return
+	}
+	run.cuts = append(run.cuts, cut{a.offset, rec.Number - 1})
+	old := &audited{judge: New(rec.Run)}
+	at := int64(0)
+	lines := bufio.NewScanner(io.NewSectionReader(a.past, 0, a.offset))
+	lines.Buffer(nil, 2*trace.MaxRecord)
+	for lines.Scan() {
+		was, err := trace.Decode(lines.Bytes())
+		if err == nil && was.Run == rec.Run && !run.abandoned(was, at) {
+			old.add(was)
+		}
+		at += int64(len(lines.Bytes())) + 1
+	}
+	if err := lines.Err(); err != nil || old.last != rec.Number-1 {
+		run.unjudged = fmt.Sprintf("it went on from the state after event %d, and up to there only %d events could be read again (%v)", rec.Number-1, old.last, err)
+		return
+	}
+	old.judge.breaches = run.judge.breaches
+	for place := range run.judge.places {
+		old.judge.places[place] = true
+	}
+	run.judge, run.last, run.known, run.digests, run.unjudged = old.judge, old.last, old.known, old.digests, old.unjudged
+}
+
+// abandoned reports whether a record is of what never was.
+func (run *audited) abandoned(rec trace.Record, offset int64) bool {
+	return slices.ContainsFunc(run.cuts, func(c cut) bool { return offset < c.offset && rec.Number > c.number })
 }
 
 func (run *audited) add(rec trace.Record) {
@@ -97,6 +158,9 @@ func (run *audited) add(rec trace.Record) {
 			run.judge.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
 		}
 		run.judge.Apply(rec.Event, rec.Effects)
+		if ev, is := rec.Event.(r.Recovered); is {
+			run.known[ev.Generation] = true // it may go on under it
+		}
 	}
 }
 
@@ -147,16 +211,16 @@ func (run *audited) begin(rec trace.Record) {
 	}
 	generation := machine.Generation()
 	switch {
-	case generation == run.generation && rec.Number <= run.last:
+	case run.known[generation] && rec.Number <= run.last:
 		run.judge.resume() // the clocks of the new process
 		return
 	case rec.Number > 0:
 		run.unjudged = fmt.Sprintf("events up to %d are missing", rec.Number)
 		return
-	case run.generation != "":
+	case len(run.known) > 0:
 		run.judge.Restarted()
 	}
-	run.generation, run.last, run.digests = generation, 0, nil
+	run.known, run.last, run.digests = map[string]bool{generation: true}, 0, nil
 	run.judge.Replay(machine)
 }
 

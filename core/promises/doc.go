@@ -8,7 +8,8 @@
 // How each promise is judged, at the event where it could be broken:
 //
 //  1. A completed round has the number after the highest one that was completed
-//     or claimed, and a session sees its rounds in growing order. A join that is
+//     or claimed, and a session sees its rounds in growing order. A claim changes
+//     nothing else of a round that was completed here, or adopted and is whole. A join that is
 //     repeated before its answer was acknowledged gets the same answer again; no
 //     request gets two answers. A withdrawal says "completed" exactly if the join
 //     had been answered; a member that withdrew counts as lost from then on.

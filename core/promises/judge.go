@@ -51,7 +51,7 @@ func (j *Judge) Restarted() {
 
 // Replay has a machine in the state before the next event do what the recorded one
 // did, and compares the two.
-func (j *Judge) Replay(twin *r.Machine) { j.twin = twin }
+func (j *Judge) Replay(twin *r.Machine) { j.twin, j.generation = twin, twin.Generation() }
 
 // Breaches returns what was found so far.
 func (j *Judge) Breaches() []Breach { return j.breaches }
@@ -118,7 +118,7 @@ func (j *Judge) Answered(ev r.Event, effects []r.Effect) {
 			j.breach(11, "request %d of %s changes something, or nothing was said to it: %+v, %+v", q.Number, s.node, ev, effects)
 			return
 		}
-		member, over := j.seatOf(s) != nil && k.Round == j.round, r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
+		member, over := j.seatOf(s) != nil && k.Round == j.round && !j.disowned(), r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
 		if member == over {
 			j.breach(4, "node %s, member of round %d: %v, asked for keys of it and got %+v", s.node, k.Round, member, effects)
 		}

@@ -126,8 +126,8 @@ func equalOutcome(a, b r.Outcome) bool {
 }
 
 func (j *Judge) judgeNumber(o r.Outcome) {
-	if o.Round != j.round+1 {
-		j.breach(1, "round %d comes after round %d", o.Round, j.round)
+	if highest := max(j.round, j.floor); o.Round != highest+1 {
+		j.breach(1, "round %d comes after round %d", o.Round, highest)
 	}
 	if j.generation != "" && o.Generation != j.generation {
 		j.breach(1, "round %d is of generation %s, the control plane's is %s", o.Round, o.Generation, j.generation)
@@ -216,6 +216,7 @@ func (j *Judge) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sessio
 	}
 	j.places[place{o.Generation, o.Round}] = true
 	j.generation, j.origin, j.round, j.fresh = o.Generation, o.Generation, max(j.round, o.Round), false
+	j.stored, j.overtaken = false, false
 	j.seats, j.byNode = make([]*seat, len(chosen)), map[string]*seat{}
 	for i, s := range chosen {
 		rank := told[s].Rank

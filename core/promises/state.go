@@ -82,7 +82,7 @@ func (j *Judge) mustRegroup(s *session) (promise int, want bool) {
 		return 8, false
 	}
 	arrivals := j.due[r.TimerAdmit] && !j.ended() && j.growth() > 0
-	return 7, j.count(lost, rejoined) > 0 || arrivals
+	return 7, j.count(lost, rejoined) > 0 || arrivals || j.overtaken
 }
 
 // judgeTimers judges that what must happen at the latest will: its timer runs.

@@ -3,6 +3,7 @@ package promises
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	r "rallypoint/core/rendezvous"
 )
@@ -17,6 +18,7 @@ func (j *Judge) take(ev r.Event, effects []r.Effect) {
 	case r.LeaseExpired:
 		j.departed(ev.Session)
 	case r.Recovered:
+		j.stored, j.reserve = true, ev.Generation
 		for _, s := range j.sessions {
 			s.grace, s.recovering = true, true
 		}
@@ -122,6 +124,7 @@ func (j *Judge) welcome(ev r.Event, e r.Welcome) {
 	}
 	if s := j.sessions[e.Session]; s != nil {
 		s.grace, s.recovering, s.notice = false, false, e.Notice
+		j.reclaim(s, h.Claim)
 		return
 	}
 	s := &session{
@@ -132,21 +135,32 @@ func (j *Judge) welcome(ev r.Event, e r.Welcome) {
 	j.claim(s, h.Claim)
 }
 
-// claim takes up what a node says of the round that it was in: it has its seat
-// again if that is known and free, and builds the round of an earlier control
-// plane if this one has completed none.
+// No run comes near these rounds: claims of higher ones are not believed.
+const (
+	mostAdopted = 1 << 63
+	mostRaised  = 1 << 48
+)
+
+// claim takes up what a new session's node says of the round that it was in: it has its
+// seat again if that is known and free. If this control plane has completed no round,
+// the claim builds the one of an earlier control plane, unless another one is known
+// already that it does not follow. Nothing else comes of a claim but that the next
+// round has a higher number; and if this control plane was restarted and does not know
+// a round of its own generation, that it goes on under another.
 func (j *Judge) claim(s *session, c r.Claim) {
 	if c.Round == 0 {
 		return
 	}
-	valid := c.World >= 1 && c.World <= j.policy.Max && c.Rank >= 0 && c.Rank < c.World && c.HostRank < c.World
-	if j.fresh && c.Round > j.round && valid {
+	valid := c.World >= 1 && c.World <= j.policy.Max && c.Rank >= 0 && c.Rank < c.World && c.HostRank < c.World && c.Round <= mostAdopted
+	follows := len(j.seats) == 0 || c.Generation == j.origin || j.count(unknown) > 0
+	own := j.generation != "" && c.Generation == j.generation
+	if j.fresh && c.Round > j.round && valid && follows && !own {
 		for _, other := range j.nodes() {
 			if other != s && j.seatOf(other) != nil {
 				other.stale = true
 			}
 		}
-		j.origin, j.round = c.Generation, c.Round
+		j.origin, j.round, j.overtaken = c.Generation, c.Round, false
 		j.seats, j.byNode, j.sums = nil, map[string]*seat{}, map[string]*sum{}
 		for rank := range c.World {
 			j.seats = append(j.seats, &seat{rank: rank, state: unknown})
@@ -164,11 +178,88 @@ func (j *Judge) claim(s *session, c r.Claim) {
 		j.byNode[s.node], j.seen[s.node] = t, true
 		return
 	}
-	if c.Round > j.round {
-		j.round = c.Round
-		clear(j.sums)
+	if own && j.news(c) {
+		j.wentBack()
 	}
+	j.raise(c.Round)
 	s.stale = true
+}
+
+// news reports whether a claim is of a later round than any heard of.
+func (j *Judge) news(c r.Claim) bool { return c.Round > max(j.round, j.floor) && c.Round <= mostRaised }
+
+func (j *Judge) raise(round uint64) {
+	if round <= mostRaised {
+		j.floor = max(j.floor, round)
+	}
+}
+
+// reclaim takes up what the node of a known session says. One that was in a later round
+// than any that this control plane has heard of is a member of the known one no more;
+// after a restart, nobody is.
+func (j *Judge) reclaim(s *session, c r.Claim) {
+	switch {
+	case j.ended():
+	case j.news(c):
+		if j.stored {
+			j.wentBack()
+		} else if t := j.seatOf(s); t != nil && t.live() {
+			t.state = lost
+		}
+		j.raise(c.Round)
+		j.notAsked(s)
+		if j.seatOf(s) == nil {
+			s.stale = true
+			clear(s.barrier)
+		}
+	case c.Finished && c.Generation == j.origin && c.Round == j.round:
+		j.finish(s)
+	}
+}
+
+// wentBack takes up that the state of a restarted control plane is older than its nodes:
+// the round that it knows is over, the next ones have another generation, and what nodes
+// that are not back yet had asked they ask again, unless it was answered.
+func (j *Judge) wentBack() {
+	if j.reserve != "" {
+		j.generation, j.reserve = j.reserve, ""
+	}
+	if !j.stored || j.ended() {
+		return
+	}
+	for _, s := range j.nodes() {
+		if s.grace {
+			j.notAsked(s)
+		}
+	}
+	if j.overtaken {
+		return
+	}
+	j.overtaken = true
+	clear(j.sums)
+	for _, t := range j.seats {
+		if t.state == finished {
+			t.state = lost
+			if s := j.nodeOf(t.node); s != nil {
+				s.stale = true
+			}
+		}
+	}
+}
+
+// disowned reports whether the known round is not the last one of its members.
+func (j *Judge) disowned() bool { return j.stored && j.overtaken }
+
+// notAsked takes up that a join is pending no more, without an answer.
+func (j *Judge) notAsked(s *session) {
+	if s.join == nil {
+		return
+	}
+	if t := j.seatOf(s); t != nil && t.state == rejoined {
+		t.state = running
+	}
+	delete(s.asked, s.join.Number)
+	s.join = nil
 }
 
 // forget begins a closed run anew; the numbers of its rounds go on.
@@ -176,7 +267,7 @@ func (j *Judge) forget() {
 	clear(j.sessions)
 	clear(j.seen)
 	clear(j.sums)
-	j.seats, j.byNode, j.closing = nil, map[string]*seat{}, closing{}
+	j.seats, j.byNode, j.closing, j.overtaken = nil, map[string]*seat{}, closing{}, false
 }
 
 func (j *Judge) disconnect(ev r.Disconnect) {
@@ -358,7 +449,7 @@ func (j *Judge) leave(ev r.Leave) {
 }
 
 func (j *Judge) finish(s *session) {
-	if t := j.seatOf(s); t != nil && t.state == running {
+	if t := j.seatOf(s); t != nil && t.state == running && !j.disowned() {
 		t.state = finished
 	}
 }
@@ -373,12 +464,16 @@ func (j *Judge) keyRequest(q r.KeyRequest, effects []r.Effect) {
 			reply = &e
 		}
 	}
-	member := j.seatOf(s) != nil && q.Round == j.round
+	member := j.seatOf(s) != nil && q.Round == j.round && !j.disowned()
 	var code r.Code
 	if reply != nil {
 		code = r.CodeOf(asError(reply.Err))
 	}
-	if member == (code == r.CodeRoundOver) || !member && reply == nil {
+	over := member && j.ranksLost(q, reply)
+	if over {
+		j.overtaken = true
+	}
+	if !over && (member == (code == r.CodeRoundOver) || !member && reply == nil) {
 		j.breach(4, "node %s, member of round %d: %v, asked for keys of it and got %+v", s.node, q.Round, member, effects)
 	}
 	if !member {
@@ -394,6 +489,30 @@ func (j *Judge) keyRequest(q r.KeyRequest, effects []r.Effect) {
 		j.finish(s)
 	}
 	j.addUp(q, reply)
+}
+
+// Keys by which the agents assign ranks (docs/spec/agent.md A49).
+const (
+	roleInfo      = "torchelastic/role_info/"
+	assignedRanks = "torchelastic/assigned_ranks/"
+)
+
+// ranksLost judges a request for keys of the rank assignment, and reports whether it was
+// told that the round is over: in a round that an earlier control plane completed, and in
+// one that was overtaken, nobody writes what is missing, so that no request may wait.
+func (j *Judge) ranksLost(q r.KeyRequest, reply *r.Reply) bool {
+	reads := q.Op == r.KeyGet || q.Op == r.KeyMultiGet || q.Op == r.KeyWait
+	others := func(key string) bool {
+		return !strings.HasPrefix(key, roleInfo) && !strings.HasPrefix(key, assignedRanks)
+	}
+	if !reads || !j.fresh && !j.overtaken || len(q.Keys) == 0 || slices.ContainsFunc(q.Keys, others) {
+		return false
+	}
+	if reply == nil {
+		j.breach(7, "session %s waits for %q in a round whose ranks are lost", q.Session, q.Keys)
+		return false
+	}
+	return r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
 }
 
 // addUp follows the sums of keys that nothing but additions has changed.

@@ -44,7 +44,18 @@ func (m *Machine) endHold() {
 	m.assistRanks()
 }
 
-// adopt takes up what a node says of the round it was in.
+// Bounds of the rounds that nodes claim. A round of an earlier control plane may be
+// adopted up to maxRound, so that numbers never overflow; any other claim raises the
+// next number to maxFloor at most, so that rounds above it remain that can be adopted.
+const (
+	maxRound = 1 << 63
+	maxFloor = 1 << 48
+)
+
+// adopt applies what a node that says hello for the first time claims of the round it
+// was in. A claim gives the node its seat, or makes the round of an earlier control
+// plane known again. Any other claim leaves the running round alone: it raises the
+// number of the next one, and its node has to rejoin.
 func (m *Machine) adopt(n *node, c Claim) {
 	if c.Round == 0 {
 		return
@@ -52,24 +63,139 @@ func (m *Machine) adopt(n *node, c Claim) {
 	switch {
 	case c.Generation == m.origin && c.Round == m.round && m.takeSeat(n, c):
 		return
-	case m.fresh && c.Round > m.round && c.valid(m.policy.Max):
+	case m.adoptable(c):
 		m.rebuild(c)
 		m.takeSeat(n, c)
 		return
+	case c.Generation == m.generation && m.isNews(c):
+		m.renewGeneration(n, c)
 	}
-	if c.Round > m.round {
-		m.dropKeys(m.round)
-		m.round = c.Round
-	}
+	m.raiseFloor(c.Round)
 	n.stale = fmt.Sprintf("it was dropped from round %d", c.Round)
 	if s := m.byNode[n.id]; s != nil && s.state == seatLost {
 		n.stale += ": " + s.cause
 	}
 }
 
+// adoptable reports whether a claim makes an earlier control plane's round the present
+// one: none was completed here, and the claimed one is the first that is heard of, or
+// follows the adopted one: in its own generation, or while members of the adopted one
+// are missing. Once those are accounted for, the adopted round is under way, and a
+// claim of another generation may be a stranger's.
+func (m *Machine) adoptable(c Claim) bool {
+	follows := len(m.seats) == 0 || c.Generation == m.origin || m.tally[seatUnknown] > 0
+	return m.fresh && follows && c.Generation != m.generation && c.Round > m.round && c.valid(m.policy.Max)
+}
+
 // valid bounds what a claim may make the control plane allocate.
 func (c Claim) valid(most int) bool {
-	return c.World >= 1 && c.World <= most && c.Rank >= 0 && c.Rank < c.World && c.HostRank < c.World
+	return c.Round <= maxRound && c.World >= 1 && c.World <= most && c.Rank >= 0 && c.Rank < c.World && c.HostRank < c.World
+}
+
+// highest is the highest round that was completed or claimed: the next one is above it.
+func (m *Machine) highest() uint64 { return max(m.round, m.floor) }
+
+// isNews reports whether a claim is of a later round than any that this control plane
+// has completed, told or heard of.
+func (m *Machine) isNews(c Claim) bool { return c.Round > m.highest() && c.Round <= maxFloor }
+
+func (m *Machine) raiseFloor(round uint64) {
+	if round <= maxFloor {
+		m.floor = max(m.floor, round)
+	}
+}
+
+// reclaim applies what a node that is known says of its round when it comes back.
+// Whatever this control plane has told it, or heard of it, is at most highest: a node
+// that claims more had its answer from a later state, which is lost (an old copy was
+// restored), or from another control plane at this endpoint.
+func (m *Machine) reclaim(n *node, c Claim) {
+	switch {
+	case m.closed != nil:
+	case m.isNews(c):
+		m.contradict(n, c)
+	case c.Finished && c.Generation == m.origin && c.Round == m.round:
+		m.finish(n)
+	}
+}
+
+// contradict ends what this control plane believes of a node that has been in a later
+// round. If its last round was completed before it was restarted, what it believes of
+// the others is no better, and all regroup; otherwise this node is lost to the round.
+func (m *Machine) contradict(n *node, c Claim) {
+	cause := fmt.Sprintf("it was in round %d, of which this control plane knows nothing", c.Round)
+	if m.stored {
+		m.renewGeneration(n, c)
+	} else if s := m.seatOf(n); s != nil && s.live() {
+		m.setSeat(s, seatLost, "lost: "+cause)
+		m.change("node %s lost: %s", n.name(), cause)
+		m.assistRanks()
+	}
+	m.raiseFloor(c.Round)
+	m.forgetJoin(n)
+	if m.seatOf(n) == nil {
+		n.stale = cause
+		m.endWaits(n)
+	}
+}
+
+// renewGeneration goes on under a new generation once a node has shown that rounds of
+// the present one may have been completed and forgotten: their numbers must not name
+// other rounds. Without a restart nothing can have been forgotten.
+func (m *Machine) renewGeneration(n *node, c Claim) {
+	if m.reserve != "" {
+		m.change("node %s was in round %d, round %d is the last one that is known here: what was stored is older than the nodes; "+
+			"rounds go on under a new generation", n.name(), c.Round, m.round)
+		m.generation, m.reserve = m.reserve, ""
+	}
+	if !m.stored || m.closed != nil {
+		return
+	}
+	for _, other := range m.nodes {
+		if other.grace { // what it waits for may be answered already; if not, it asks again
+			m.forgetJoin(other)
+		}
+	}
+	if m.overtaken != "" {
+		return
+	}
+	m.overtake(fmt.Sprintf("node %s was in round %d, of which the control plane knows nothing since it was restarted", n.name(), c.Round))
+	for _, s := range m.seats {
+		if s.state != seatFinished {
+			continue
+		}
+		m.setSeat(s, seatLost, "lost: its round was overtaken")
+		if other := m.nodes[s.node]; other != nil {
+			other.stale = m.overtaken
+			m.touched = append(m.touched, other)
+		}
+	}
+	m.dropKeys(m.round)
+}
+
+// disowned reports whether the round that is known here is not the members' last one.
+func (m *Machine) disowned() bool { return m.stored && m.overtaken != "" }
+
+// overtake makes the members of the round regroup although none of them is lost.
+func (m *Machine) overtake(why string) {
+	if m.overtaken == "" {
+		m.overtaken = why
+		m.change("round %d is over: %s", m.round, why)
+	}
+}
+
+// forgetJoin drops a pending join that was answered elsewhere. It has no answer here,
+// so that the node can make the same request again.
+func (m *Machine) forgetJoin(n *node) {
+	if n.join == nil {
+		return
+	}
+	s := m.seatOf(n)
+	m.dropJoin(n)
+	m.touched = append(m.touched, n)
+	if s != nil && s.state == seatRejoined {
+		m.setSeat(s, seatRunning, "")
+	}
 }
 
 // takeSeat seats a returning node on the still unknown seat it names.
@@ -106,6 +232,7 @@ func (m *Machine) rebuild(c Claim) {
 	}
 	m.dropKeys(m.round)
 	m.origin, m.round = c.Generation, c.Round
+	m.overtaken = ""
 	m.seats, m.byNode, m.tally = make([]*seat, c.World), map[string]*seat{}, [seatStates]int{}
 	for rank := range m.seats {
 		m.seats[rank] = &seat{rank: rank, state: seatUnknown}

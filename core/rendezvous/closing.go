@@ -86,7 +86,7 @@ func (m *Machine) close(c closing) {
 // finish records that all workers of the node succeeded (promise 8).
 func (m *Machine) finish(n *node) {
 	s := m.seatOf(n)
-	if s == nil || s.state != seatRunning {
+	if s == nil || s.state != seatRunning || m.disowned() {
 		return
 	}
 	m.setSeat(s, seatFinished, "")

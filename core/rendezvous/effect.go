@@ -10,7 +10,7 @@ type Effect interface{ effect() }
 type Welcome struct {
 	Session SessionID
 	Resumed bool
-	Notice  Notice
+	Notice  Notice `json:"Notice"` // the tag is its name in histories
 }
 
 // Refuse answers a Hello that cannot be accepted; the connection is closed.
@@ -79,7 +79,7 @@ type Notice struct {
 // Notify carries a Notice to a node.
 type Notify struct {
 	Session SessionID
-	Notice  Notice
+	Notice  Notice `json:"Notice"` // the tag is its name in histories
 }
 
 // Drop ends a session's connection; Err tells its node why.

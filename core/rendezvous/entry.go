@@ -124,7 +124,14 @@ func PackArguments(p *pack.Packer, ev Event) {
 	case TimerFired:
 		p.List(1)
 		packTimer(p, ev.Timer)
-	default: // Finish, Linger, Recovered
+	case Recovered:
+		if ev.Generation == "" {
+			p.List(0)
+			break
+		}
+		p.List(1)
+		p.Text(ev.Generation)
+	default: // Finish, Linger
 		p.List(0)
 	}
 }
@@ -166,7 +173,7 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 	case opTimerFired:
 		return TimerFired{Timer: unpackTimer(u)}
 	case opRecovered:
-		return Recovered{}
+		return Recovered{Generation: u.Text(MaxNameLen)}
 	}
 	return nil
 }
@@ -299,6 +306,8 @@ func oversize(ev Event) error {
 		names = append(names, ev.Node)
 	case TimerFired:
 		names = append(names, string(ev.Timer.Session))
+	case Recovered:
+		names = append(names, ev.Generation)
 	case KeyRequest:
 		if err := ev.oversize(); err != nil {
 			return err

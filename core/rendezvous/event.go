@@ -36,7 +36,7 @@ type Hello struct {
 	Named       bool   // the node id was given by the user
 	Label       string // for people: "hostname pid 123"
 	Policy      Policy
-	Claim       Claim
+	Claim       Claim  `json:"Claim"` // the tag is its name in histories
 	InHost      bool   // the node runs in the process that hosts the control plane
 	SeenAddr    string // the node's address as the control plane sees it
 	ServerAddr  string // the control plane's address on the same connection
@@ -162,7 +162,11 @@ type TimerFired struct{ Timer Timer }
 // Recovered tells that the control plane was started again on what it had stored:
 // all connections are gone. Each node has one lease to come back; no round
 // completes without those that have joined while it runs.
-type Recovered struct{}
+type Recovered struct {
+	// Generation is drawn at random by each start. The run goes on under it once a
+	// node shows that what was stored is older than the nodes; else under its own.
+	Generation string
+}
 
 func (Hello) event()        {}
 func (Recovered) event()    {}

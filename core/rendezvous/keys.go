@@ -3,6 +3,9 @@ package rendezvous
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 
 	"rallypoint/core/store"
 )
@@ -55,6 +58,11 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.keys = &keySpace{engine: store.NewEngine(m.keyLimits)}
 	}
 	space := m.keys
+	if m.ranksLost(space, r) {
+		m.overtake(fmt.Sprintf("the ranks of round %d were being assigned when the control plane was restarted, and what had been written of them is lost", m.round))
+		m.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round, m.overtaken))
+		return
+	}
 	if r.Op == KeyCancelWait {
 		m.cancelWait(n, r)
 		return
@@ -67,10 +75,19 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 
 // keyRefusal returns why the node may not do the operation, nil if it may.
 func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
-	if r.Round != m.round || m.seatOf(n) == nil {
+	if r.Round != m.round || m.seatOf(n) == nil || m.disowned() {
 		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round)
 	}
 	return checkKeyRequest(r)
+}
+
+// endWaits ends the waits of a node that is no member any more.
+func (m *Machine) endWaits(n *node) {
+	for _, number := range slices.Sorted(maps.Keys(n.waits)) {
+		n.waits[number].forget()
+		delete(n.waits, number)
+		m.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round))
+	}
 }
 
 // serveWoken carries on the waits that a write ended. Serving one can end

@@ -36,6 +36,7 @@ type Machine struct {
 
 	origin string  // generation in which the last round was completed
 	round  uint64  // last completed round; 0: none yet
+	floor  uint64  // highest round claimed: the next one is above it
 	seats  []*seat // of that round, by rank
 	byNode map[string]*seat
 	tally  [seatStates]int // seats by state
@@ -49,7 +50,9 @@ type Machine struct {
 	joinedGrace int // of these, how many are inside their grace
 	newcomers   int // of these, how many are not members and not inside their grace
 
-	fresh    bool // no round was completed here yet
+	fresh    bool   // no round was completed here yet
+	stored   bool   // the last round was completed before the last Recovered
+	reserve  string // generation to go on under if what was stored turns out to be old; "": none
 	uptime   time.Duration
 	holding  bool // TimerHold runs: wait for nodes of an earlier control plane
 	lastCall alarm
@@ -59,6 +62,7 @@ type Machine struct {
 	timers   map[Timer]runningTimer // Seq is zero in the key
 	timerSeq uint64
 
+	overtaken string // why the round is over although no member is lost; "": it is not
 	closed    *closing
 	lingering []*node   // nodes that wait for the others to end
 	keys      *keySpace // of the last round; nil: it has none yet
@@ -113,7 +117,7 @@ func (m *Machine) Apply(ev Event) []Effect {
 		ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
 		m.evict(ev)
 	case Recovered:
-		m.recovered()
+		m.recovered(ev)
 	case CloseRun:
 		ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
 		if ev.Session == "" {
@@ -214,7 +218,8 @@ func (m *Machine) Timers() []SetTimer {
 }
 
 // recovered gives every node one lease to come back.
-func (m *Machine) recovered() {
+func (m *Machine) recovered(ev Recovered) {
+	m.stored, m.reserve = true, ev.Generation
 	if len(m.nodes) > 0 {
 		m.change("the control plane was restarted and knows %s, which have %v to come back",
 			count(len(m.nodes), "node", "nodes"), m.policy.LeaseTimeout)

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// orphanage tells calls of the exit barrier that nobody will answer them: the
-// control plane was on a node of this job and has been out of reach for a whole
-// lease, so that its node counts as lost, with all that it knew
+// orphanage tells calls of the exit barrier, and the join of a spare, that nobody will
+// answer them: the control plane was on a node of this job and has been out of reach
+// for a whole lease, so that its node counts as lost, with all that it knew
 // (docs/design.md, "End without a control plane"). It is guarded by Member.mu.
 type orphanage struct {
 	gone  chan struct{} // closed while the node is an orphan
@@ -53,12 +53,14 @@ func (o *orphanage) is() bool {
 }
 
 // orphaned reports whether the node that hosted this member's control plane counts
-// as lost; gone is closed when it does. A control plane that is no node of the job
-// may come back at any time.
+// as lost; gone is closed when it does. The node need not be a member of the round: it
+// may have been evicted, or have left. A control plane that is no node of the job may
+// come back at any time.
 func (m *Member) orphaned() (gone <-chan struct{}, is bool) {
+	byNode := m.plane.HostedByNode()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.claim.HostRank < 0 || m.claim.Round == 0 {
+	if !byNode && (m.claim.HostRank < 0 || m.claim.Round == 0) {
 		return nil, false
 	}
 	return m.orphan.gone, m.orphan.is()

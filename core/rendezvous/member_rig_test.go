@@ -26,6 +26,7 @@ type world struct {
 	timers   map[rendezvous.Timer]*time.Timer
 	sessions int
 	down     error // why the control plane cannot be reached
+	embedded bool  // it is in the process of a node
 	members  []*rendezvous.Member
 }
 
@@ -257,6 +258,7 @@ func (p *plane) hello() error {
 		claim = p.claims[len(p.claims)-1]
 	}
 	p.w.planes[p.session] = p
+	p.w.embedded = p.w.embedded || p.host
 	p.refused = nil
 	p.w.apply(rendezvous.Hello{
 		Session: p.session, Node: p.p.NodeID, Policy: p.p.Policy, Claim: claim, InHost: p.host,
@@ -381,6 +383,12 @@ func (p *plane) lastClaim() rendezvous.Claim {
 
 func (p *plane) SeenAddr() string { return p.seen }
 func (p *plane) Hosting() bool    { return p.host }
+
+func (p *plane) HostedByNode() bool {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return p.w.embedded
+}
 
 func (p *plane) Close(ctx context.Context) error {
 	p.w.mu.Lock()

@@ -82,6 +82,7 @@ func (m *Machine) resume(n *node, h Hello) {
 	}
 	n.seenAddr, n.serverAddr = h.SeenAddr, h.ServerAddr
 	m.setGrace(n, false)
+	m.reclaim(n, h.Claim)
 	n.notice = m.noticeFor(n)
 	m.emit(Welcome{Session: n.session, Resumed: true, Notice: n.notice})
 }
@@ -225,7 +226,7 @@ func (m *Machine) forget() {
 		m.remove(n)
 	}
 	m.dropKeys(m.round)
-	m.closed = nil
+	m.closed, m.overtaken = nil, ""
 	m.seats, m.byNode, m.tally = nil, map[string]*seat{}, [seatStates]int{}
 	clear(m.seen)
 	m.disarmAll()

@@ -88,6 +88,9 @@ func (m *Machine) nodesWaiting() int {
 		return 0
 	}
 	count := m.tally[seatLost] + m.tally[seatRejoined]
+	if m.overtaken != "" {
+		count++
+	}
 	if m.admit.due && m.closed == nil {
 		count += m.gain()
 	}
@@ -96,6 +99,9 @@ func (m *Machine) nodesWaiting() int {
 
 func (m *Machine) waitingReason() string {
 	var parts []string
+	if m.overtaken != "" {
+		parts = append(parts, m.overtaken)
+	}
 	if lost := m.tally[seatLost]; lost > 0 {
 		parts = append(parts, "lost: "+m.inState(seatLost))
 	}

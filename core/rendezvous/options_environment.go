@@ -36,10 +36,11 @@ var rankHints = []struct {
 // that is wrong does no harm: it counts only if no other node has it
 // (docs/design.md, promise 10).
 //
-// RALLYPOINT_TOKEN_FILE is taken as TokenFile if that is not set.
+// RALLYPOINT_TOKEN_FILE is taken as TokenFile if that is not set and there is an
+// endpoint: without one a job has one node, and nobody to prove anything to.
 //
 // A value that is no rank is ignored with a warning. Call it after SetOptions and
-// after Max is set: a rank that is not below Max is none.
+// after Endpoint and Max are set: a rank that is not below Max is none.
 func (p *Params) SetEnvironment(getenv func(string) string) (warnings []string) {
 	if p.NodeRank < 0 {
 		if text := getenv(envNodeRank); text != "" {
@@ -50,7 +51,7 @@ func (p *Params) SetEnvironment(getenv func(string) string) (warnings []string) 
 			p.NodeRank = rank
 		}
 	}
-	if p.TokenFile == "" {
+	if p.TokenFile == "" && p.Endpoint != "" {
 		p.TokenFile = getenv(EnvTokenFile)
 	}
 	if p.RankHint >= 0 {

@@ -144,6 +144,17 @@ func (p *Params) Validate() error {
 	)
 }
 
+// RefuseToken reports a token that is given where nobody asks for one, as ErrInvalid: its
+// owner would think the job protected. place says where that is. Whether there is such a
+// file does not matter.
+func (p *Params) RefuseToken(place string) error {
+	if p.TokenFile == "" {
+		return nil
+	}
+	return Errorf(CodeInvalid, "the token file %s would protect nothing: only a control plane asks for a token, and %s has none; "+
+		"leave it out (token_file, --token-file, %s), or meet at HOST:PORT", p.TokenFile, place, EnvTokenFile)
+}
+
 // seats returns how many of n nodes a round may have: at most Max, a multiple of
 // NodeUnit.
 func (p *Policy) seats(n int) int {

@@ -28,6 +28,11 @@ type Plane interface {
 	// Hosting reports whether the control plane runs in this process.
 	Hosting() bool
 
+	// HostedByNode reports whether the control plane runs in the process of a node of
+	// this job, member of the round or not, and so ends with it. False before Connect,
+	// and for a server or a log that is there for itself.
+	HostedByNode() bool
+
 	// Close ends the connection and all that the plane started, unanswered calls
 	// with ErrCanceled. A hosted control plane first serves what was answered,
 	// until no other node is connected or ctx ends.

@@ -26,6 +26,7 @@ const (
 	waitTimeout                 // JoinTimeout has passed
 	waitCanceled                // the caller's context has ended
 	waitStopped                 // the member is being shut down
+	waitOrphaned                // this node is a spare, and the node that hosts the control plane is lost
 )
 
 // joinWait is the waiting of one Next: its limit, and the lines that people see
@@ -69,6 +70,8 @@ func (w *joinWait) await(ctx context.Context, done <-chan struct{}) waitEnd {
 		select {
 		case <-done:
 			return waitDone
+		case <-w.orphaned():
+			return waitOrphaned
 		case <-ctx.Done():
 			return waitCanceled
 		case <-w.m.work.Done():
@@ -80,6 +83,19 @@ func (w *joinWait) await(ctx context.Context, done <-chan struct{}) waitEnd {
 		case <-w.m.changed:
 		}
 	}
+}
+
+// orphaned is closed when nobody can give this node a place any more: it is a spare, and
+// its control plane died with the node that hosted it. Whoever waits for a round that is
+// being formed goes on, since the host may be started again; a spare is not needed then.
+func (w *joinWait) orphaned() <-chan struct{} {
+	gone, _ := w.m.orphaned()
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	if !w.joining || !w.m.progress.Spare {
+		return nil
+	}
+	return gone
 }
 
 // look takes up what has changed: whether the limit counts, and when the next
@@ -159,6 +175,11 @@ func (w *joinWait) failure(ctx context.Context, end waitEnd) error {
 	switch {
 	case end == waitStopped:
 		return Errorf(CodeCanceled, "%s: the member was shut down: %s", what, status)
+	case end == waitOrphaned:
+		why := "this node was a spare, and the control plane was on a node of this job and has been out of reach for " + seconds(m.params.LeaseTimeout) +
+			" (lease_timeout), so that nobody can give it a place; the others go on without it. Start it again should the host be started again"
+		m.log.Warn("ending: " + why)
+		return Errorf(CodeGraceful, "%s: %s", what, why)
 	case end == waitCanceled && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return Errorf(CodeCanceled, "%s: withdrawn: %s", what, status)
 	case !w.joining && w.cause != nil:

@@ -23,7 +23,7 @@ func TestPromises(t *testing.T) {
 			"timer": s.timer, "withdraw": s.withdraw, "finish": s.finish, "leave": s.leave,
 			"duplicate": s.duplicate, "add": s.add, "role info": s.roleInfo, "lease": s.lease,
 			"close": s.close, "evict": s.evict, "restart": s.restart, "recover": s.recover, "restore": s.restore,
-			"keys": s.keys, "linger": s.linger, "": func(*rapid.T) {},
+			"keys": s.keys, "linger": s.linger, "stranger": s.stranger, "": func(*rapid.T) {},
 		}
 		if rapid.IntRange(0, 3).Draw(t, "begin with a round") > 0 {
 			s.formRound(t)
@@ -205,7 +205,8 @@ func (s *sim) recover(t *rapid.T) {
 		t.Skip("rarely")
 	}
 	s.restore(t)
-	s.do(Recovered{})
+	s.count++
+	s.do(Recovered{Generation: fmt.Sprint("r", s.count)})
 	for _, n := range s.m.sessions {
 		if !n.grace {
 			s.t.Fatalf("node %s need not come back", n.id)

@@ -59,6 +59,33 @@ func (m *Machine) assistRanks() {
 	m.serveWoken(space)
 }
 
+// ranksLost reports whether a request waits for keys of the rank assignment that nobody
+// will write: what the members of an adopted round had written died with the control
+// plane before, and those of a round that was overtaken have stopped. (docs/design.md,
+// "Host restart".)
+func (m *Machine) ranksLost(space *keySpace, r KeyRequest) bool {
+	if !m.fresh && m.overtaken == "" || !r.waitsForRanks() {
+		return false
+	}
+	_, ready := readKeys(space.engine, r)
+	return !ready
+}
+
+// waitsForRanks reports whether the request waits for keys of the rank assignment only.
+func (r KeyRequest) waitsForRanks() bool {
+	switch r.Op {
+	case KeyGet, KeyMultiGet, KeyWait:
+	default:
+		return false
+	}
+	for _, key := range r.Keys {
+		if !strings.HasPrefix(key, roleInfoPrefix) && !strings.HasPrefix(key, assignedRanksPrefix) {
+			return false
+		}
+	}
+	return len(r.Keys) > 0
+}
+
 // roleInfo is what an agent publishes of itself.
 type roleInfo struct {
 	Role           string `json:"role"`

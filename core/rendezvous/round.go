@@ -87,9 +87,9 @@ func (m *Machine) complete() {
 	dropped := m.dropAwaited()
 	ranks := assignRanks(m.claims(chosen))
 	last := m.round
-	m.round++
+	m.round = m.highest() + 1
 	m.origin = m.generation
-	m.fresh = false
+	m.fresh, m.stored, m.overtaken = false, false, ""
 	m.disarmAll()
 	m.stopHold()
 

@@ -37,7 +37,7 @@ func (m *Machine) Snapshot() []byte {
 }
 
 func (m *Machine) packRun(p *pack.Packer) {
-	p.List(12)
+	p.List(16)
 	p.Text(m.runID)
 	p.Text(m.generation)
 	PackPolicy(p, m.policy)
@@ -50,6 +50,10 @@ func (m *Machine) packRun(p *pack.Packer) {
 	p.Bool(m.holding)
 	p.Int64(m.keyLimits.MaxBytes)
 	p.Int(m.keyLimits.MaxEntries)
+	p.Uint(m.floor)
+	p.Bool(m.stored)
+	p.Text(m.reserve)
+	p.Text(m.overtaken)
 }
 
 func (m *Machine) packTimers(p *pack.Packer) {
@@ -256,6 +260,7 @@ func (m *Machine) unpackRun(u *pack.Unpacker) {
 	m.joinSeq = u.Uint()
 	m.fresh, m.uptime, m.holding = u.Bool(), u.Duration(), u.Bool()
 	m.keyLimits = limitKeys(store.Limits{MaxBytes: u.Int64(), MaxEntries: u.Int()})
+	m.floor, m.stored, m.reserve, m.overtaken = u.Uint(), u.Bool(), u.Text(maxText), u.Text(maxText)
 	u.Close()
 	if err := m.policy.Validate(); err != nil && m.policy != (Policy{}) {
 		u.Fail("%v", err)

@@ -141,7 +141,7 @@ func TestSnapshotHoldsEveryField(t *testing.T) {
 		sample any
 		fields int
 	}{
-		{Machine{}, 33}, {node{}, 19}, {seat{}, 6}, {closing{}, 4}, {view{}, 3}, {alarm{}, 2}, {keyWait{}, 5}, {keySpace{}, 2},
+		{Machine{}, 37}, {node{}, 19}, {seat{}, 6}, {closing{}, 4}, {view{}, 3}, {alarm{}, 2}, {keyWait{}, 5}, {keySpace{}, 2},
 		{runningTimer{}, 2}, {Policy{}, 10}, {Outcome{}, 8}, {KeyResult{}, 4}, {Notice{}, 3}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
 	} {
 		if got := reflect.TypeOf(x.sample).NumField(); got != x.fields {

@@ -67,7 +67,7 @@ type Log interface {
 
 	// Close releases everything, and takes this node's sign of life back. If it
 	// was the last node, the log may be removed. It returns within a second or so
-	// after ctx has ended.
+	// after ctx has ended, some seconds if it waits for a process that dies.
 	Close(ctx context.Context) error
 }
 

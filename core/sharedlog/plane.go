@@ -248,10 +248,13 @@ func (p *Plane) SeenAddr() string {
 // Hosting is rendezvous.Plane's: nobody hosts a log.
 func (p *Plane) Hosting() bool { return false }
 
+// HostedByNode is rendezvous.Plane's: a log outlives every node.
+func (p *Plane) HostedByNode() bool { return false }
+
 // Node returns this node's id, drawn at random if Params has none.
 func (p *Plane) Node() string { return p.node }
 
-// farewell bounds how long Close tries to say that this node goes.
+// farewell bounds how long Close tries to say that this node goes, and then to leave the log.
 const farewell = time.Second
 
 // Close is rendezvous.Plane's. It tells the others that this node is gone, which
@@ -266,13 +269,15 @@ func (p *Plane) Close(ctx context.Context) error {
 	p.connecting.Lock() // Connect begins nothing any more
 	defer p.connecting.Unlock()
 	p.work.Wait()
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
-	defer cancel()
 	if part {
 		if data, err := rendezvous.EncodeEvent(rendezvous.Disconnect{Session: session}); err == nil {
+			bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 			_ = p.shared.Append(bye, [][]byte{data})
+			cancel()
 		}
 	}
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel() // a time of its own: the other may have passed in waiting for a node that hangs
 	return p.shared.Close(bye)
 }
 

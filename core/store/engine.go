@@ -41,8 +41,9 @@ type Engine struct {
 // entry is one key. The pointer is kept over writes, so that overwriting never
 // touches the map.
 type entry struct {
-	key   string
-	value []byte
+	key    string
+	value  []byte
+	buffer *Buffer // of value, once it was shared
 }
 
 // NewEngine returns an empty engine.
@@ -119,6 +120,9 @@ func (e *Engine) Append(key string, value []byte) error {
 	}
 	if err := e.charge(key, int64(len(value)), 0); err != nil {
 		return err
+	}
+	if cap(en.value)-len(en.value) < len(value) {
+		en.buffer = nil // the value moves; else readers see no byte of what is behind theirs
 	}
 	en.value = append(en.value, value...)
 	e.wakeAll(key)
@@ -227,6 +231,10 @@ func (e *Engine) put(key string, value []byte) error {
 	}
 	if err := e.charge(key, int64(len(value)-len(en.value)), 0); err != nil {
 		return err
+	}
+	if en.buffer.inUse() {
+		en.value, en.buffer = bytes.Clone(value), nil
+		return nil
 	}
 	en.value = overwrite(en.value, value)
 	return nil

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -11,7 +10,7 @@ import (
 var (
 	// ErrTimeout is returned by every call whose context's deadline passed
 	// before it was done. The error also matches context.DeadlineExceeded.
-	ErrTimeout = errors.New("timed out")
+	ErrTimeout = errors.New("timeout")
 
 	// ErrClosed is returned by every call on a store after Close, and by the
 	// calls that were waiting when Close came.
@@ -49,16 +48,23 @@ var (
 	ErrArguments = errors.New("as many values as keys are needed")
 )
 
-// ContextError returns the error of a context that has ended, with ErrTimeout
-// put in front if it ended by its deadline. It returns nil if ctx has not ended. A
-// process that was stopped may get here before the timer of the deadline.
+// ContextError returns the error of a context that has ended; if it ended by its
+// deadline that is ErrTimeout, which also matches context.DeadlineExceeded. It returns
+// nil if ctx has not ended. A process that was stopped may get here before the timer of
+// the deadline.
 func ContextError(ctx context.Context) error {
 	err := ctx.Err()
 	if deadline, ok := ctx.Deadline(); ok && err == nil && !time.Now().Before(deadline) {
 		err = context.DeadlineExceeded
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", ErrTimeout, err)
+		return deadlineError{}
 	}
 	return err
 }
+
+// deadlineError is ErrTimeout and context.DeadlineExceeded, with the text of the first.
+type deadlineError struct{}
+
+func (deadlineError) Error() string   { return ErrTimeout.Error() }
+func (deadlineError) Unwrap() []error { return []error{ErrTimeout, context.DeadlineExceeded} }

@@ -64,6 +64,15 @@ func (e *Engine) QueuePop(name string) (item []byte, n int) {
 	return item, n
 }
 
+// QueueHead returns the oldest item of the queue of that name without taking it, nil if
+// there is none. It must not be changed.
+func (e *Engine) QueueHead(name string) []byte {
+	if q := e.queues[name]; q != nil {
+		return q.items[q.head]
+	}
+	return nil
+}
+
 // QueueLen returns the number of items in the queue of that name.
 func (e *Engine) QueueLen(name string) int {
 	if q := e.queues[name]; q != nil {

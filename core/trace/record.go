@@ -59,20 +59,44 @@ type answer struct {
 	Err     *r.Error `json:",omitempty"`
 }
 
-// types are what a history is made of, by name.
-var types = func() map[string]reflect.Type {
-	byName := map[string]reflect.Type{}
-	for _, v := range []any{
-		r.Hello{}, r.Disconnect{}, r.LeaseExpired{}, r.Join{}, r.Withdraw{}, r.Leave{}, r.CloseRun{}, r.Evict{}, r.Finish{}, r.Linger{},
-		r.KeyRequest{}, r.TimerFired{}, r.Recovered{},
-		r.Welcome{}, r.Refuse{}, r.Notify{}, r.Drop{}, r.SetTimer{}, r.StopTimer{}, r.Change{},
-		r.Outcome{}, r.KeyResult{}, r.Withdrawn{},
-	} {
-		t := reflect.TypeOf(v)
-		byName[t.Name()] = t
+// types are what a history is made of, by the names that its format has for them:
+// they stay when a Go type gets another name.
+var types = map[string]reflect.Type{
+	"Hello":        reflect.TypeFor[r.Hello](),
+	"Disconnect":   reflect.TypeFor[r.Disconnect](),
+	"LeaseExpired": reflect.TypeFor[r.LeaseExpired](),
+	"Join":         reflect.TypeFor[r.Join](),
+	"Withdraw":     reflect.TypeFor[r.Withdraw](),
+	"Leave":        reflect.TypeFor[r.Leave](),
+	"CloseRun":     reflect.TypeFor[r.CloseRun](),
+	"Evict":        reflect.TypeFor[r.Evict](),
+	"Finish":       reflect.TypeFor[r.Finish](),
+	"Linger":       reflect.TypeFor[r.Linger](),
+	"KeyRequest":   reflect.TypeFor[r.KeyRequest](),
+	"TimerFired":   reflect.TypeFor[r.TimerFired](),
+	"Recovered":    reflect.TypeFor[r.Recovered](),
+
+	"Welcome":   reflect.TypeFor[r.Welcome](),
+	"Refuse":    reflect.TypeFor[r.Refuse](),
+	"Reply":     reflect.TypeFor[answer](),
+	"Notify":    reflect.TypeFor[r.Notify](),
+	"Drop":      reflect.TypeFor[r.Drop](),
+	"SetTimer":  reflect.TypeFor[r.SetTimer](),
+	"StopTimer": reflect.TypeFor[r.StopTimer](),
+	"Change":    reflect.TypeFor[r.Change](),
+
+	"Outcome":   reflect.TypeFor[r.Outcome](),
+	"KeyResult": reflect.TypeFor[r.KeyResult](),
+	"Withdrawn": reflect.TypeFor[r.Withdrawn](),
+}
+
+// nameOf is types the other way round.
+var nameOf = func() map[reflect.Type]string {
+	byType := map[reflect.Type]string{}
+	for name, t := range types {
+		byType[t] = name
 	}
-	byName["Reply"] = reflect.TypeFor[answer]()
-	return byName
+	return byType
 }()
 
 func name(v any) named {
@@ -86,7 +110,7 @@ func name(v any) named {
 		}
 		return named{"Reply": a}
 	}
-	return named{reflect.TypeOf(v).Name(): v}
+	return named{nameOf[reflect.TypeOf(v)]: v}
 }
 
 // UnmarshalJSON reads a value into its type.

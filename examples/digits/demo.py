@@ -209,7 +209,14 @@ class Demo:
         )
 
     def _await_round(self, names: list[str], since: float, what: str) -> None:
-        self._await(lambda: len(self._starts(names, since)) == len(names), what)
+        def started() -> bool:
+            there = [str(e["node"]) for e in self._starts(names, since)]
+            missing = [name for name in names if name not in there]
+            if missing:
+                self._timeline.waiting(f"workers of {', '.join(missing)} import torch")
+            return not missing
+
+        self._await(started, what)
 
     def _starts(self, names: Iterable[str], since: float) -> list[dict[str, object]]:
         """Returns the start of each node's worker in a round of exactly `names`, by rank."""
@@ -257,7 +264,10 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep logs and checkpoint")
     parser.add_argument("--timeout", type=float, default=300, help="seconds (%(default)s)")
     parser.add_argument(
-        "--launcher", choices=LAUNCHERS, default="torchrun", help="of the nodes (%(default)s)"
+        "--launcher",
+        choices=LAUNCHERS,
+        default="rallypoint run",
+        help="of the nodes (%(default)s)",
     )
     parser.add_argument(
         "--endpoint",
@@ -275,6 +285,12 @@ def main() -> int:
     reason, accuracy = "", 0.0
     place: Place | None = None
     demo: Demo | None = None
+    if not args.json:
+        print(
+            "Three nodes on this machine, of which one is lost. Python imports torch eight times\n"
+            "for it, which is most of the time: 45 s with two free cores, more on busy ones.",
+            flush=True,
+        )
     try:
         place = open_place(args.endpoint, folder)
         demo = Demo(folder, args.launcher, place, timeline, args.timeout)

@@ -7,6 +7,7 @@ import sys
 import time
 
 BAR_WIDTH = 30
+WAIT_LINE = 5.0  # seconds between lines that say what is waited for
 
 
 class Timeline:
@@ -23,6 +24,8 @@ class Timeline:
         self._began = time.time()
         self._bar = ""
         self._tenth = 0
+        self._waiting = ""
+        self._waited_since = self._said_waiting = 0.0
 
     def add(self, event: str, text: str, *, at: float | None = None, **fields: object) -> None:
         """Adds an event that happened at time `at` (now if not given), and its line."""
@@ -42,6 +45,20 @@ class Timeline:
         elif 10 * done // of > self._tenth:
             self._tenth = 10 * done // of
             self._print(bar)
+
+    def waiting(self, what: str) -> None:
+        """Shows what is waited for and for how long; to be called again and again."""
+        now = time.time()
+        if what != self._waiting:
+            self._waiting, self._waited_since, self._said_waiting = what, now, now
+        line = f"{'':>10}... {what}: {now - self._waited_since:.0f} s"
+        if self._tty:
+            if line != self._bar:
+                self._bar = line
+                self._draw("")
+        elif now - self._said_waiting >= WAIT_LINE:
+            self._said_waiting = now
+            self._print(line)
 
     def finish(self) -> None:
         """Removes the bar."""

@@ -9,9 +9,10 @@ is used, and torch only where it is installed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # of typing, which takes longer to import than the command to run
 if TYPE_CHECKING:
+    from typing import Any
+
     from ._backend import RendezvousBackend, StoreBackend
     from ._errors import (
         AuthenticationError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         RallypointError,
         StartError,
         StateError,
+        UnsupportedError,
     )
     from ._etcd import EtcdServer, connect_etcd
     from ._etcd_store import EtcdStore
@@ -74,6 +76,7 @@ __all__ = [
     "Store",
     "StoreBackend",
     "StoreServer",
+    "UnsupportedError",
     "__version__",
     "connect_etcd",
     "connect_store",

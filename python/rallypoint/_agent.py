@@ -203,7 +203,9 @@ class Agent:
     def stop(self, number: int, grace: float | None = None) -> None:
         """Ends a run: sends the workers a signal, and kills them after the grace.
 
-        A second call kills them at once. `grace` is in seconds, None the job's own.
+        A call within 5 s of the first is the same request, a later one kills them at
+        once; so does, at any time, SIGKILL, a grace of 0, or a second SIGINT from the
+        keyboard. `grace` is in seconds, None the job's own.
         """
         limit = -1 if grace is None else round(grace * 1000)
         _native.call("rp_agent_stop", self._handle, number, limit)
@@ -212,8 +214,8 @@ class Agent:
         """Runs the job until its end, however it ends.
 
         An exception that a signal handler raises meanwhile, such as KeyboardInterrupt,
-        stops the workers by SIGINT, a second one kills them, and the first one is raised
-        once they are gone.
+        stops the workers by SIGINT, a later one kills them (see stop), and the first one
+        is raised once they are gone.
         """
         interrupt: BaseException | None = None
         error: RallypointError | None = None

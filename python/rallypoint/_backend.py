@@ -120,10 +120,19 @@ class StoreBackend(RendezvousBackend):
         try:
             return base64.b64decode(text, validate=True), text
         except ValueError:
-            raise StateError(
-                f"the key {self._key!r} of the store holds something else: {text[:50]!r}",
-                Code.STATE,
+            raise _state_error(
+                f"the key {self._key!r} of the store holds something else: {text[:50]!r}"
             ) from None
+
+
+def _state_error(message: str) -> RallypointError:
+    """A StateError, which is torch's own for those who use torch."""
+    error = StateError(message, Code.STATE)
+    if "torch.distributed" not in sys.modules:
+        return error
+    from ._torch import rendezvous_error
+
+    return rendezvous_error(error)
 
 
 def _text(value: bytes | str) -> str:

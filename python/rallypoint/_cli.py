@@ -1,18 +1,20 @@
 """The console script `rallypoint`: the library's command in this process.
 
 The library holds the whole command, so that a wheel needs no second copy of it as a
-program. Neither torch nor the rest of the package is imported.
+program. Nothing is imported that is not needed: neither torch nor the rest of the package,
+and of the standard library little more than the interpreter has loaded already.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal without its enums
 import ctypes
 import os
-import signal
 import sys
 
-from . import _native
-from ._errors import LibraryError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def main() -> int:
@@ -24,17 +26,31 @@ def main() -> int:
     # has to find them thus when it is loaded: then it takes care that SIGPIPE ends the
     # process for a broken standard output only, and not for a peer that is gone. With
     # SIGCHLD ignored, by whoever started this, no exit code could be learned.
-    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+    for number in (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD):
+        _signal.signal(number, _signal.SIG_DFL)
     _open_standard_streams()
-    try:
-        library = _native.library()
-    except LibraryError as e:
-        print(f"rallypoint: {e}", file=sys.stderr)
-        return 1
+    rp_main = _rp_main()
     arguments = [b"rallypoint", *(os.fsencode(a) for a in sys.argv[1:])]
     argv = (ctypes.c_char_p * (len(arguments) + 1))(*arguments, None)
-    return int(library.rp_main(len(arguments), argv))
+    return int(rp_main(len(arguments), argv))
+
+
+def _rp_main() -> Any:
+    """The library's function; without it the process ends, and says why."""
+    where = os.environ.get("RALLYPOINT_LIBRARY") or os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "librallypoint.so"
+    )
+    try:
+        return ctypes.CDLL(where).rp_main
+    except (OSError, AttributeError):
+        from . import _native
+        from ._errors import LibraryError
+
+        try:
+            return _native.library().rp_main
+        except LibraryError as e:
+            print(f"rallypoint: {e}", file=sys.stderr)
+            sys.exit(1)
 
 
 def _open_standard_streams() -> None:

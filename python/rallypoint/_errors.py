@@ -97,6 +97,10 @@ class EmptyError(RallypointError):
     """Pop from an empty queue (EMPTY)."""
 
 
+class UnsupportedError(RallypointError, NotImplementedError):
+    """This kind of store or file system cannot do that (UNSUPPORTED)."""
+
+
 class ForkedError(RallypointError):
     """The process was forked after the library was loaded (FORKED)."""
 
@@ -119,6 +123,7 @@ CLASSES: dict[Code, type[RallypointError]] = {
     Code.CONNECTION: ConnectionFailedError,
     Code.STATE: StateError,
     Code.EMPTY: EmptyError,
+    Code.UNSUPPORTED: UnsupportedError,
     Code.FORKED: ForkedError,
     Code.START: StartError,
 }

@@ -20,9 +20,11 @@ from typing import Any, Callable
 
 from ._errors import Code, InvalidError
 
+# Without the current directory, which may be anybody's; the worker takes the launcher's
+# path before it looks for the function.
 _BOOTSTRAP = (
-    "import sys; sys.path.insert(0, {path!r}); from rallypoint._worker import main; "
-    "main({job!r}, sys.argv[1])"
+    "import sys; sys.path[:] = [{path!r}, *filter(None, sys.path)]; "
+    "from rallypoint._worker import main; main({job!r}, sys.argv[1])"
 )
 
 JOB_FILE = "function"

@@ -226,6 +226,9 @@ class Store:
             key: name of the queue.
             value: the item.
             timeout: longest wait in seconds; None is the store's own.
+
+        Raises:
+            UnsupportedError: this kind of store has no queues; it is a NotImplementedError.
         """
         perform(self, STORE_QUEUE_PUSH, timeout, key, value)
 
@@ -242,6 +245,7 @@ class Store:
 
         Raises:
             EmptyError: there is none, and `block` is false.
+            UnsupportedError: this kind of store has no queues; it is a NotImplementedError.
         """
         item: bytes = perform(self, STORE_QUEUE_POP, timeout, key, block=block)
         return item

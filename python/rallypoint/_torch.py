@@ -23,6 +23,7 @@ from ._errors import (
     InvalidError,
     RallypointError,
     StateError,
+    UnsupportedError,
 )
 from ._request import Text
 from ._store import Store
@@ -94,10 +95,15 @@ class QueueEmptyError(EmptyError, _QueueEmptyError):
     """Pop from an empty queue."""
 
 
+class StoreUnsupportedError(UnsupportedError, dist.DistStoreError):
+    """This kind of store cannot do that."""
+
+
 _STORE: dict[Code, type[RallypointError]] = {
     Code.TIMEOUT: StoreTimeoutError,
     Code.CONNECTION: StoreConnectionError,
     Code.EMPTY: QueueEmptyError,
+    Code.UNSUPPORTED: StoreUnsupportedError,
 }
 
 

@@ -261,3 +261,12 @@ def test_a_store_with_something_else(content: str) -> None:
     with open_member(backend, 1) as member, pytest.raises(rallypoint.StateError, match="else"):
         member.next()
     assert store.get("key") == content.encode()
+
+
+def test_a_state_error_is_torch_s() -> None:
+    api = pytest.importorskip("torch.distributed.elastic.rendezvous.api")
+    store = stores()["HashStore"](Path())
+    store.set("key", "not base64")
+    with pytest.raises(api.RendezvousStateError, match="else") as e:
+        rallypoint.StoreBackend(store, "key").get_state()
+    assert isinstance(e.value, rallypoint.StateError)

@@ -50,9 +50,12 @@ def test_imports_little(run_python) -> None:  # type: ignore[no-untyped-def]
     run_python(
         """
         import sys
+        before = set(sys.modules)
         from rallypoint import _cli
         for name in ("torch", "logging", "importlib.metadata", "rallypoint._member"):
             assert name not in sys.modules, name
+        slow = {"enum", "re", "signal", "threading", "typing", "rallypoint._native"}
+        assert not (set(sys.modules) - before) & slow, slow
         """
     )
 
@@ -140,9 +143,27 @@ def test_workers_run_in_this_interpreter(tmp_path: Path) -> None:
     script = tmp_path / "which.py"
     script.write_text("import sys; print(sys.executable)")
     done = subprocess.run(
-        [*COMMAND, "run", str(script)], capture_output=True, text=True, timeout=60
+        [*COMMAND, "run", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"},
     )
     assert (done.returncode, done.stdout) == (0, f"{sys.executable}\n"), done.stderr
+
+
+def test_workers_run_in_the_active_environment(tmp_path: Path) -> None:
+    """As `uv tool install` and pipx need it, whose environments hold no packages but ours."""
+    python = tmp_path / "active" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "active $*"\n')
+    python.chmod(0o755)
+    env = {**os.environ, "VIRTUAL_ENV": str(tmp_path / "active")}
+    done = subprocess.run(
+        [*COMMAND, "run", "train.py"], capture_output=True, text=True, timeout=60, env=env
+    )
+    assert (done.returncode, done.stdout) == (0, "active -u train.py\n"), done.stderr
+    assert f"workers run in {python}, of $VIRTUAL_ENV; PYTHON_EXEC names another" in done.stderr
 
 
 def test_terminal_is_resized() -> None:

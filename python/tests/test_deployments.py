@@ -87,7 +87,7 @@ def test_the_command_of_the_container(more: Any, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a token that is long enough to be one\n")
     token.chmod(0o600)
-    here = {"0.0.0.0:29400": "127.0.0.1:0", "/data": str(tmp_path / "data")}
+    here = {"0.0.0.0:29400": "127.0.0.1:0", "/data/control": str(tmp_path / "data")}
     here["/etc/rallypoint/token"] = str(token)
     process = subprocess.Popen(
         [REPOSITORY / "build" / "rallypoint", *(here.get(a, a) for a in arguments)],
@@ -128,4 +128,62 @@ def test_sbatch(tmp_path: Path) -> None:
     asked = done.stdout.splitlines()
     assert "--rdzv-endpoint=n3:30111" in asked and "--nnodes=2:3" in asked
     assert asked[-2:] == ["train.py", "a b"]
+    assert subprocess.run(["bash", script], env=env, capture_output=True).returncode == 2
+
+
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_sbatch_of_run(code: int, tmp_path: Path) -> None:
+    """The script with a scontrol and an srun that start its tasks here, as Slurm would."""
+    script = EXAMPLES / "slurm" / "run.sbatch"
+    nodes = {"n3": 0, "n4": 1}
+    address = f"127.{1 + os.getpid() % 100}.{os.getpid() // 100 % 250}.{code}"  # ours alone
+    for name, body in {
+        "scontrol": 'echo "$@" >> requeued',
+        "rallypoint": f'exec {REPOSITORY / "build" / "rallypoint"} "$@"',
+        # What srun does with its own options, and its tasks' variables.
+        "srun": f"""[ "$1 $2" = "--no-kill --kill-on-bad-exit=0" ] || exit 9
+shift 2
+pids=
+for node in {" ".join(f"{name}:{rank}" for name, rank in nodes.items())}; do
+    SLURM_STEP_ID=0 SLURM_STEP_NODELIST={address} SLURM_STEP_NUM_NODES=2 SLURM_LOCALID=0 \\
+    SLURMD_NODENAME=${{node%:*}} SLURM_NODEID=${{node#*:}} "$@" &
+    pids="$pids $!"
+done
+worst=0
+for pid in $pids; do
+    wait "$pid" || {{ one=$?; [ "$one" -le "$worst" ] || worst=$one; }}
+done
+exit "$worst\"""",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "train.sh").write_text(
+        'echo "rank $RANK of $WORLD_SIZE: $*; token $(wc -c <"$RALLYPOINT_TOKEN_FILE")"\n'
+        f"if [ {code} = 143 ]; then kill -TERM $PPID; sleep 60; fi\nexit {code}\n"
+    )
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": str(os.getpid() % 100000),
+        "SLURM_JOB_NODELIST": "n[3-4]",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_GPUS_ON_NODE": "1",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        ["bash", script, "--max-restarts=0", "--no-python", "sh", "train.sh", "a b"],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    lines = {line for line in done.stdout.splitlines() if line}
+    both = {"rank 0 of 2: a b; token 45", "rank 1 of 2: a b; token 45"}
+    assert lines == both if code == 0 else lines <= both  # a failure may end the other early
+    assert not list(tmp_path.glob(".rallypoint-token*"))
+    requeued = tmp_path / "requeued"
+    assert requeued.exists() == (code == 143)
+    assert code != 143 or requeued.read_text() == f"requeue {env['SLURM_JOB_ID']}\n"
     assert subprocess.run(["bash", script], env=env, capture_output=True).returncode == 2

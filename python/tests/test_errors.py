@@ -58,6 +58,7 @@ def test_rendezvous_errors(
         (Code.TIMEOUT, dist.DistStoreError),
         (Code.CONNECTION, dist.DistNetworkError),
         (Code.EMPTY, getattr(dist, "QueueEmptyError", dist.DistStoreError)),
+        (Code.UNSUPPORTED, NotImplementedError),
         (Code.ROUND_OVER, dist.DistStoreError),
         (Code.HANDLE, dist.DistStoreError),
     ],

@@ -155,6 +155,28 @@ def test_entry_names() -> None:
 # Functions
 
 
+def test_workers_take_nothing_from_the_current_directory(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for module in ("pickle", "signal", "string", "json", "multiprocessing"):
+        (here / f"{module}.py").write_text("raise SystemExit('of the current directory')")
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent("""
+            from rallypoint import LaunchConfig, elastic_launch
+
+            def double(number):
+                return 2 * number
+
+            if __name__ == "__main__":
+                print(elastic_launch(LaunchConfig(1, 1, 1), double)(21))
+        """)
+    )
+    done = subprocess.run(
+        [PYTHON, str(tmp_path / "train.py")], cwd=here, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "{0: 42}\n", done.stderr
+
+
 def test_function() -> None:
     assert elastic_launch(alone(4), jobs.add_rank)(10) == {0: 10, 1: 11, 2: 12, 3: 13}
 

@@ -479,6 +479,9 @@ def test_file_shared_with_torch(tmp_path: Path) -> None:
         with pytest.raises(RallypointError) as e:
             ours.queue_len("q")
         assert e.value.code == Code.UNSUPPORTED
+        for call in (lambda: ours.queue_push("q", "v"), lambda: ours.queue_pop("q", block=False)):
+            with pytest.raises(NotImplementedError, match="no queues"):
+                call()
     assert path.exists()
     path.unlink()
     with pytest.raises(rallypoint.InvalidError, match="missing"):

@@ -1,25 +1,44 @@
 package control
 
 import (
+	"errors"
+	"math"
 	"net"
+	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	// Pauses after a failed accept, which is nearly always for want of a
 	// descriptor, doubled each time.
 	firstAcceptPause = 5 * time.Millisecond
-	lastAcceptPause  = 200 * time.Millisecond
+	lastAcceptPause  = 20 * time.Millisecond
 
 	// acceptSettled is how long accepting goes well before a failure is news again:
 	// at the limit of descriptors it fails after each connection.
 	acceptSettled = 10 * time.Second
 
-	// patienceWhenShort is how long a connection may take to say who it is while
-	// others wait for descriptors, shedEvery how often that is looked after.
-	patienceWhenShort = 500 * time.Millisecond
-	shedEvery         = 100 * time.Millisecond
+	// patienceWhenShort is how long a connection may take to say anything while others
+	// wait. Who speaks our protocol or HTTP says it with the connection, and has said it
+	// while it waited itself.
+	patienceWhenShort = 20 * time.Millisecond
+	shedEvery         = 5 * time.Millisecond
 )
+
+// errCrowd is why the port accepts nobody for a moment.
+var errCrowd = errors.New("connections that have not said who they are have half of the descriptors")
+
+// maxStrangers is how many connections may be open that have not said who they are: half
+// of the descriptors, so that nodes, and all else that the process does, have the rest.
+func maxStrangers() int64 {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return max(1, int64(limit.Cur/2))
+}
 
 // accept serves one listener until it is closed. It does nothing else, so that who
 // is new never waits for the requests of others.
@@ -27,7 +46,7 @@ func (s *Server) accept(l net.Listener) {
 	var failed, shed time.Time // the last times; failed is zero when another one is news
 	pause := firstAcceptPause
 	for {
-		conn, err := l.Accept()
+		conn, err := s.acceptOne(l)
 		if err == nil {
 			pause = firstAcceptPause
 			if !failed.IsZero() && s.clock.Now().Sub(failed) > acceptSettled {
@@ -50,6 +69,7 @@ func (s *Server) accept(l net.Listener) {
 			shed = failed
 			if s.shed() {
 				pause = firstAcceptPause
+				continue
 			}
 		}
 		select {
@@ -59,6 +79,13 @@ func (s *Server) accept(l net.Listener) {
 		}
 		pause = min(2*pause, lastAcceptPause)
 	}
+}
+
+func (s *Server) acceptOne(l net.Listener) (net.Conn, error) {
+	if s.strangers.Load() >= s.cfg.maxStrangers {
+		return nil, errCrowd
+	}
+	return l.Accept()
 }
 
 func (s *Server) admit(conn net.Conn) {
@@ -71,29 +98,42 @@ func (s *Server) admit(conn net.Conn) {
 		return
 	}
 	s.peers[p] = struct{}{}
+	p.estrange()
 	s.wg.Go(p.serve)
 }
 
 func (s *Server) forgetPeer(p *peer) {
+	p.introduce()
 	s.mu.Lock()
 	delete(s.peers, p)
 	s.mu.Unlock()
 }
 
-// shed ends connections that have not said who they are, so that those who wait
-// to be accepted need not wait until helloTimeout; false if there are none.
+// shed ends connections that have not said who they are, so that those who wait to be
+// accepted need not wait until helloTimeout: those that have said nothing; if there are
+// none, the older half of the others, a proof or a long hello being perhaps on its way
+// in the rest. It reports whether it has ended any.
 func (s *Server) shed() (any bool) {
 	now := s.clock.Now()
-	var silent []*peer
+	var silent, slow []*peer
 	s.mu.Lock()
 	for p := range s.peers {
-		if !p.known.Load() && now.Sub(p.since) >= patienceWhenShort {
+		switch {
+		case !p.stranger.Load() || now.Sub(p.since) < patienceWhenShort:
+		case p.heard.Load() == 0:
 			silent = append(silent, p)
+		default:
+			slow = append(slow, p)
 		}
 	}
 	s.mu.Unlock()
+	if len(silent) == 0 {
+		slices.SortFunc(slow, func(a, b *peer) int { return a.since.Compare(b.since) })
+		silent = slow[:(len(slow)+1)/2]
+	}
 	for _, p := range silent {
 		if unread(p.conn) == 0 {
+			p.introduce()
 			p.out.cut(errShed)
 			any = true
 		}

@@ -10,6 +10,7 @@ import (
 
 	rallypoint "rallypoint"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 )
 
 // AdminClose closes a run at the control plane at addr ("host:port"): nobody
@@ -19,18 +20,18 @@ import (
 // unknown run is ErrInvalid, an unreachable control plane ErrConnection. It
 // blocks until the answer has come or ctx ends. A nil token is none; one that the
 // control plane does not know is ErrAuth.
-func AdminClose(ctx context.Context, addr string, token *Token, runID, by, reason string, stop bool) (string, error) {
+func AdminClose(ctx context.Context, addr string, token *secret.Token, runID, by, reason string, stop bool) (string, error) {
 	return ask(ctx, addr, token, admin{Op: adminClose, RunID: runID, By: by, Reason: reason, Stop: stop})
 }
 
 // AdminEvict drops a live node from a run, like AdminClose in all else. A node
 // that is not alive is ErrInvalid. The node's process may come back.
-func AdminEvict(ctx context.Context, addr string, token *Token, runID, node, by, reason string) (string, error) {
+func AdminEvict(ctx context.Context, addr string, token *secret.Token, runID, node, by, reason string) (string, error) {
 	return ask(ctx, addr, token, admin{Op: adminEvict, RunID: runID, Node: node, By: by, Reason: reason})
 }
 
 // ask makes a connection for one request of an administrator.
-func ask(ctx context.Context, addr string, token *Token, f admin) (string, error) {
+func ask(ctx context.Context, addr string, token *secret.Token, f admin) (string, error) {
 	if len(f.RunID) > maxName || len(f.Node) > maxName {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "a run id or node id has more than %d bytes", maxName)
 	}
@@ -58,7 +59,7 @@ func ask(ctx context.Context, addr string, token *Token, f admin) (string, error
 
 // exchange sends the request and reads its answer. A refusal is a
 // *rendezvous.Error.
-func exchange(conn net.Conn, token *Token, f admin) (adminAnswer, error) {
+func exchange(conn net.Conn, token *secret.Token, f admin) (adminAnswer, error) {
 	none := adminAnswer{}
 	g := greeter{token, conn.RemoteAddr()}
 	frames := frameReader{in: bufio.NewReader(conn)}
@@ -88,7 +89,7 @@ func exchange(conn net.Conn, token *Token, f admin) (adminAnswer, error) {
 // request. With a token both sides prove first that they know it, so that the
 // control plane answers whatever address the request comes from; ErrAuth if they
 // do not. A nil token is none. ctx bounds this call only.
-func DialHTTP(ctx context.Context, addr string, token *Token) (net.Conn, error) {
+func DialHTTP(ctx context.Context, addr string, token *secret.Token) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil || token == nil {

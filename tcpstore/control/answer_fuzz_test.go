@@ -1,30 +1,14 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net"
 	"testing"
 	"time"
-)
 
-// FuzzTokens reads any file as a token file: what is taken is within the limits.
-func FuzzTokens(f *testing.F) {
-	f.Add([]byte(goodToken + "\n" + otherToken + "\n"))
-	f.Add([]byte(" \n\n"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		keys, err := parseTokens(text)
-		if (err == nil) != (len(keys) > 0) || len(keys) > maxTokens {
-			t.Fatalf("%d tokens, %v", len(keys), err)
-		}
-		for _, key := range keys {
-			if len(key) < minToken || len(key) > maxToken || !bytes.Equal(bytes.TrimSpace(key), key) || bytes.ContainsRune(key, '\n') {
-				t.Errorf("%q is taken as a token", key)
-			}
-		}
-	})
-}
+	"rallypoint/core/secret"
+)
 
 // FuzzAnswer lets whatever listens at the endpoint say anything to a node, with
 // and without a token: it takes up a connection or reports an error, and with a
@@ -38,11 +22,11 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(appendFrame(plain, good), true)
 	f.Add(appendFrame(appendFrame(guarded, challenge{newNonce()}), proof{[][]byte{make([]byte, 32)}}), true)
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false)
-	token, err := OpenToken(tokenFile(f, goodToken), nil)
+	token, err := secret.OpenToken(tokenFile(f, goodToken), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Fuzz(func(t *testing.T, data []byte, secret bool) {
+	f.Fuzz(func(t *testing.T, data []byte, knows bool) {
 		ours, theirs := net.Pipe()
 		done := make(chan struct{})
 		go func() {
@@ -51,8 +35,8 @@ func FuzzAnswer(f *testing.F) {
 			_, _ = theirs.Write(data)
 			theirs.Close()
 		}()
-		var known *Token
-		if secret {
+		var known *secret.Token
+		if knows {
 			known = token
 		}
 		l, err := openLink(context.Background(), addressed{ours}, testHello("a", "s", testParams("", 1)), known)
@@ -62,7 +46,7 @@ func FuzzAnswer(f *testing.F) {
 		if l != nil {
 			l.close()
 		}
-		if l != nil && secret {
+		if l != nil && knows {
 			t.Error("a stranger is taken for the control plane")
 		}
 		ours.Close()

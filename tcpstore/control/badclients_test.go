@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,4 +103,60 @@ func TestBadClients(t *testing.T) {
 		t.Errorf("%d were cut off because they do not say who they are, want %d", n, silent+dribbling)
 	}
 	round(number)
+}
+
+// TestStrangersMakeRoom: connections that have not said who they are never have more than
+// their part of the descriptors, and give way as soon as others wait: who waits behind two
+// crowds of silent ones is answered after two moments.
+func TestStrangersMakeRoom(t *testing.T) {
+	const most = 8
+	for name, says := range map[string][]byte{"nothing": nil, "little": {magic[0]}} {
+		t.Run(name, func(t *testing.T) {
+			s := newFakeServer(t, Config{maxStrangers: most})
+			s.clock.Advance(time.Second)
+			for range 3 * most {
+				dialNode(t, s.addr).write(says)
+			}
+			ctx := testContext(t)
+			await := func(done func() bool) {
+				t.Helper()
+				for ; !done(); time.Sleep(100 * time.Microsecond) {
+					if n := s.strangers.Load(); n > most {
+						t.Fatalf("%d strangers at one time", n)
+					}
+					if ctx.Err() != nil {
+						t.Fatalf("%d strangers, %d were accepted", s.strangers.Load(), s.meters.accepted.Load())
+					}
+				}
+			}
+			await(func() bool { return s.meters.accepted.Load() == most })
+			answered := make(chan string, 1)
+			go func() {
+				n := dialNode(t, s.addr)
+				n.write([]byte("GET /healthz HTTP/1.1\r\n\r\n"))
+				line, _ := n.frames.in.ReadString('\n')
+				answered <- line
+			}()
+			if says == nil {
+				for crowd := uint64(2); crowd <= 3; crowd++ {
+					s.clock.Advance(patienceWhenShort)
+					await(func() bool { return s.meters.accepted.Load() >= crowd*most })
+				}
+			}
+			for line := ""; line == ""; {
+				s.clock.Advance(patienceWhenShort)
+				select {
+				case line = <-answered:
+				case <-time.After(time.Millisecond):
+				case <-ctx.Done():
+					t.Fatal("no answer")
+				}
+				if line != "" && !strings.Contains(line, "200 OK") {
+					t.Errorf("the answer is %q", line)
+				}
+			}
+			s.log.await(t, errCrowd.Error(), 1)
+			s.log.await(t, errShed.Error(), 1)
+		})
+	}
 }

@@ -13,6 +13,7 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/promtext"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 )
 
 var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection to the control plane was closed by this process")
@@ -37,7 +38,7 @@ type Client struct {
 	cancel context.CancelFunc
 
 	connecting sync.Mutex    // held by Connect, and by Close to wait for it
-	token      *Token        // nil: none; set by Connect
+	token      *secret.Token // nil: none; set by Connect
 	looping    chan struct{} // closed when loop has ended; nil: it has not begun
 
 	mu      sync.Mutex
@@ -46,6 +47,7 @@ type Client struct {
 	claim   rendezvous.Claim
 	seen    string
 	server  *Server // nil: this process does not host
+	byNode  bool    // the control plane is in the process of a node of this run
 	site    site
 	warning string
 	final   *rendezvous.Error // nothing is answered any more
@@ -99,7 +101,7 @@ func (c *Client) Connect(ctx context.Context) error {
 		return err
 	}
 	if c.params.TokenFile != "" && c.token == nil {
-		token, err := OpenToken(c.params.TokenFile, c.log)
+		token, err := secret.OpenToken(c.params.TokenFile, c.log)
 		if err != nil {
 			return err
 		}
@@ -175,6 +177,13 @@ func (c *Client) Hosting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.server != nil
+}
+
+// HostedByNode is rendezvous.Plane's.
+func (c *Client) HostedByNode() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byNode
 }
 
 // Server returns the control plane that this process hosts, nil if it does not.
@@ -260,7 +269,7 @@ func (c *Client) hello() hello {
 func (c *Client) adopt(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.link, c.seen = l, l.welcome.SeenAddr
+	c.link, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
 	for _, p := range c.calls.Pending() {
 		l.out.send(c.frame(p))
 	}
@@ -282,13 +291,13 @@ func (c *Client) loop(l *link) {
 		if time.Since(l.opened) > time.Second {
 			pause.reset()
 		}
-		server := l.welcome.Server
+		last := l.welcome
 		if l, err = c.reconnect(pause, err, dropped); err != nil {
 			c.giveUp(err)
 			return
 		}
 		c.adopt(l)
-		c.resumed(l.welcome, server, dropped)
+		c.resumed(l.welcome, last, dropped)
 	}
 }
 
@@ -300,11 +309,15 @@ func (c *Client) ended() bool {
 }
 
 // resumed tells the observer what the welcome of a reconnect means.
-func (c *Client) resumed(w welcome, server string, dropped bool) {
+func (c *Client) resumed(w, last welcome, dropped bool) {
+	if w.Embedded && !last.Embedded {
+		c.log.Warn("the control plane at " + c.site.name() + " was a server of its own, and now a node of this run hosts it; " +
+			"start nodes whose endpoint is meant for `rallypoint serve` with is_host=0, so that none of them takes its place while it is down")
+	}
 	c.mu.Lock()
 	claim := c.claim
 	c.mu.Unlock()
-	lost := w.Server == server || w.Notice.Waiting > 0
+	lost := w.Server == last.Server || w.Notice.Waiting > 0
 	if !w.Resumed && claim.Round > 0 && lost && !dropped {
 		reason := w.Notice.Reason
 		if reason == "" {

@@ -453,7 +453,7 @@ func TestRunThatBreaksAgain(t *testing.T) {
 func TestRoomIsMadeWhileItRuns(t *testing.T) {
 	d := newDurable(t, Config{})
 	d.stop()
-	if err := syscall.Mount("tmpfs", d.dir, "tmpfs", 0, "size=1m"); err != nil {
+	if err := syscall.Mount("tmpfs", d.dir, "tmpfs", 0, "size=1m,mode=700"); err != nil {
 		t.Skipf("mounting a disk is not allowed here (%v)", err)
 	}
 	t.Cleanup(func() {

@@ -83,6 +83,7 @@ type welcome struct {
 	Resumed  bool
 	Notice   rendezvous.Notice
 	Servers  []string // reserved
+	Embedded bool     // the server runs in the process of a node of the run
 }
 
 // refuse rejects a hello. Its layout is the same in every version.
@@ -254,7 +255,7 @@ func readHello(u *unpacker) hello {
 }
 
 func (f welcome) pack(p *packer) {
-	head(p, kindWelcome, 9)
+	head(p, kindWelcome, 10)
 	p.Uint(f.Version)
 	p.Texts(f.Features)
 	p.Cut(f.Software, maxName)
@@ -264,6 +265,7 @@ func (f welcome) pack(p *packer) {
 	p.Bool(f.Resumed)
 	packNotice(p, f.Notice)
 	p.Texts(f.Servers)
+	p.Bool(f.Embedded)
 }
 
 func readWelcome(u *unpacker) welcome {
@@ -277,6 +279,7 @@ func readWelcome(u *unpacker) welcome {
 		Resumed:  u.Bool(),
 		Notice:   rendezvous.UnpackNotice(u),
 		Servers:  u.Texts(maxServers, maxName),
+		Embedded: u.Bool(),
 	}
 }
 

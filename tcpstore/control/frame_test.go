@@ -29,7 +29,7 @@ func sampleFrames() []frame {
 			Claim: rendezvous.Claim{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
 		},
 		welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
-			Resumed: true, Notice: note, Servers: []string{"b:2"}},
+			Resumed: true, Notice: note, Servers: []string{"b:2"}, Embedded: true},
 		refuse{fail}, notice{note}, drop{fail}, beat{}, beat{Echo: true}, goodbye{}, unknown{99},
 		admin{Software: "1", Op: adminEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
 		adminAnswer{Done: "closed"}, adminAnswer{Err: fail},

@@ -26,7 +26,7 @@ func (c *Client) startHosting(ctx context.Context, s *site, where placement) err
 	if err != nil {
 		return err
 	}
-	server := Start(Config{RunID: c.params.RunID, Fixed: s.port != 0, Token: c.token, Log: c.log, Metrics: c.metrics}, listeners...)
+	server := Start(Config{RunID: c.params.RunID, Fixed: s.port != 0, Token: c.token, HTTPNames: []string{s.host, c.params.AdvertiseAddr}, Log: c.log, Metrics: c.metrics}, listeners...)
 	s.own = ownAddrs(listeners)
 	c.mu.Lock()
 	c.server = server

@@ -15,6 +15,8 @@ import (
 	"os"
 	"runtime/debug"
 	"time"
+
+	"rallypoint/core/rebinding"
 )
 
 // Limits of HTTP on the control plane's port. It serves a person, a script and a
@@ -57,11 +59,12 @@ func newHTTPPort(s *Server) *httpPort {
 // pages are what the port answers to HTTP.
 type pages struct {
 	server  *Server
+	names   rebinding.Names
 	reports chan struct{} // taken while an answer is made
 }
 
 func newPages(s *Server) http.Handler {
-	p := &pages{server: s, reports: make(chan struct{}, maxReports)}
+	p := &pages{server: s, names: rebinding.NewNames(s.cfg.HTTPNames...), reports: make(chan struct{}, maxReports)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, plainText, []byte("ok\n"))
@@ -72,7 +75,7 @@ func newPages(s *Server) http.Handler {
 		answer(w, http.StatusNotFound, plainText,
 			[]byte("not found; this is the control plane of Rallypoint, which has /healthz, /metrics, /status and /status?rdzv_id=ID\n"))
 	})
-	return p.guarded(p.bounded(mux))
+	return p.guarded(p.named(p.bounded(mux)))
 }
 
 const plainText = "text/plain; charset=utf-8"
@@ -94,6 +97,19 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 		if from, err := netip.ParseAddrPort(r.RemoteAddr); !proven && (err != nil || !from.Addr().Unmap().IsLoopback()) && r.URL.Path != "/healthz" {
 			p.server.meters.refused[refusedAuth].Add(1)
 			answer(w, http.StatusForbidden, plainText, []byte(errAuth.Text+"\n"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// named refuses a browser that asks for a name which is none of the machine's, since its
+// page may be a stranger's. Whether the server lives is no secret.
+func (p *pages) named(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" && p.names.Foreign(r) {
+			p.server.meters.refused[refusedHost].Add(1)
+			answer(w, rebinding.Code, plainText, []byte(rebinding.Text+", or give the name to `rallypoint serve` by --http-name\n"))
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -152,6 +152,36 @@ func TestHTTPRequests(t *testing.T) {
 	}
 }
 
+// TestHTTPForAStrangersPage asks as a browser does whose page has made its own name stand
+// for this machine, and as those who may use any name.
+func TestHTTPForAStrangersPage(t *testing.T) {
+	s := newFakeServer(t, Config{HTTPNames: []string{"status.example"}})
+	const browser = "User-Agent: Mozilla/5.0\r\nAccept-Language: en\r\n"
+	for _, test := range []struct {
+		path, host, header string
+		want               int
+	}{
+		{"/status", "evil.example:29400", browser, 421},
+		{"/metrics", "evil.example", browser, 421},
+		{"/none", "evil.example", browser, 421},
+		{"/healthz", "evil.example", browser, 200},
+		{"/status", s.addr, browser, 200},
+		{"/status", "status.example", browser, 200},
+		{"/metrics", "rallypoint.jobs.svc.cluster.local:29400", "User-Agent: Prometheus/3.7.1\r\n", 200},
+	} {
+		n := dialNode(t, s.addr)
+		n.write([]byte("GET " + test.path + " HTTP/1.1\r\nHost: " + test.host + "\r\n" + test.header + "\r\n"))
+		resp, err := http.ReadResponse(n.frames.in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, _ := io.ReadAll(resp.Body); resp.StatusCode != test.want || test.want == 421 && !strings.Contains(string(body), "--http-name") {
+			t.Errorf("%s of %s: %d %q, want %d", test.path, test.host, resp.StatusCode, body, test.want)
+		}
+	}
+	s.awaitRefused(t, refusedHost, 3)
+}
+
 // FuzzHeadEnd: a head ends at the same place in whatever parts it comes.
 func FuzzHeadEnd(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nA: b\r\n\r\nrest"))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 )
 
 // handshakeTimeout bounds one attempt from the hello to its answer: a server that
@@ -49,7 +50,7 @@ type link struct {
 
 // openLink says hello on a new connection. A refusal is a *rendezvous.Error; the
 // connection is closed on any error.
-func openLink(ctx context.Context, conn net.Conn, h hello, token *Token) (*link, error) {
+func openLink(ctx context.Context, conn net.Conn, h hello, token *secret.Token) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	ours := h.Policy.LeaseTimeout

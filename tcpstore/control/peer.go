@@ -56,7 +56,7 @@ type peer struct {
 	refusedBy *rendezvous.Error // set while the hello is applied
 	unstored  bool              // refused only because it cannot be stored now: the node is known
 	passed    atomic.Bool       // the connection is HTTP's: nothing goes through the outbox
-	known     atomic.Bool       // it has said who it is, or what it wants
+	stranger  atomic.Bool       // it has not said who it is or what it wants, or was refused
 	since     time.Time         // when it was accepted
 
 	// Under run.mu.
@@ -142,6 +142,7 @@ func (p *peer) end() {
 
 // drain ends the sending side and lets serve read on for a while.
 func (p *peer) drain() {
+	p.estrange()
 	p.out.finish()
 	p.conn.SetReadDeadline(time.Now().Add(drainTime))
 }
@@ -242,7 +243,7 @@ func (p *peer) authenticate(o opening) error {
 		return fmt.Errorf("%w: a %T before the proof", errMalformed, second)
 	}
 	p.server.meters.framesIn.add(kindProof)
-	known := o.check(proofOfNode, proven, token.secrets())
+	known := o.check(proofOfNode, proven, token.Keys())
 	if known == nil {
 		return denied("it does not know the token")
 	}
@@ -278,7 +279,21 @@ func (p *peer) serveHTTP(proven bool) error {
 // introduced notes that the peer has said who it is, or what it wants.
 func (p *peer) introduced() {
 	p.silent.Stop()
-	p.known.Store(true)
+	p.introduce()
+}
+
+// introduce and estrange keep count of the strangers, who make room for others where
+// there is little.
+func (p *peer) introduce() {
+	if p.stranger.Swap(false) {
+		p.server.strangers.Add(-1)
+	}
+}
+
+func (p *peer) estrange() {
+	if !p.stranger.Swap(true) {
+		p.server.strangers.Add(1)
+	}
 }
 
 func (p *peer) startWriter() {
@@ -371,6 +386,7 @@ func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
 	p.out.send(welcome{
 		Version: uint64(p.version), Features: []string{featureEcho}, Software: rallypoint.Version(), Server: p.server.id,
 		SeenAddr: addrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Notice,
+		Embedded: p.server.cfg.RunID != "",
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 )
 
 // nonceLen is the length of what each side draws for one connection.
@@ -39,7 +40,7 @@ func (f proof) pack(p *packer) {
 	p.Values(f.MACs)
 }
 
-func readProof(u *unpacker) proof { return proof{MACs: u.Values(maxTokens, sha256.Size)} }
+func readProof(u *unpacker) proof { return proof{MACs: u.Values(secret.MaxTokens, sha256.Size)} }
 
 func newNonce() []byte {
 	b := make([]byte, nonceLen)
@@ -103,7 +104,7 @@ var errAuth = rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed")
 
 // greeter opens connections to a control plane.
 type greeter struct {
-	token *Token // nil: none
+	token *secret.Token // nil: none
 	to    net.Addr
 }
 
@@ -131,7 +132,7 @@ func (g greeter) open(conn io.Writer, frames *frameReader, first []byte) (preamb
 	if !o.server.token {
 		return preamble{}, rendezvous.Errorf(rendezvous.CodeAuth,
 			"authentication failed: the control plane at %s has no token, but this process was given one (%s): start the control plane with it, too, or give none here",
-			g.to, g.token.path)
+			g.to, g.token.Path())
 	}
 	f, err := frames.nextFrame(maxHelloFrame)
 	if err != nil {
@@ -145,7 +146,7 @@ func (g greeter) open(conn io.Writer, frames *frameReader, first []byte) (preamb
 	default:
 		return preamble{}, fmt.Errorf("%w: %s answered a challenge with a %T", errMalformed, g.to, f)
 	}
-	tokens := g.token.secrets()
+	tokens := g.token.Keys()
 	if _, err := conn.Write(append(appendFrame(nil, o.prove(proofOfNode, tokens)), first...)); err != nil {
 		return preamble{}, err
 	}
@@ -158,7 +159,7 @@ func (g greeter) open(conn io.Writer, frames *frameReader, first []byte) (preamb
 			return o.server, nil
 		}
 		return preamble{}, rendezvous.Errorf(rendezvous.CodeAuth,
-			"authentication failed: what listens at %s does not know the token in %s: it is not the control plane that it should be", g.to, g.token.path)
+			"authentication failed: what listens at %s does not know the token in %s: it is not the control plane that it should be", g.to, g.token.Path())
 	case refuse:
 		return preamble{}, g.explain(f.Err, o.server)
 	}
@@ -195,5 +196,5 @@ func (g greeter) explain(refusal *rendezvous.Error, theirs preamble) *rendezvous
 			"%s: the control plane at %s wants a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE", refusal.Text, g.to)
 	}
 	return rendezvous.Errorf(rendezvous.CodeAuth, "%s: the control plane at %s does not know the token in %s: give all nodes the control plane's token",
-		refusal.Text, g.to, g.token.path)
+		refusal.Text, g.to, g.token.Path())
 }

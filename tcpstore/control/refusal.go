@@ -32,11 +32,12 @@ const (
 	refusedHTTP                      // too many HTTP connections
 	refusedAuth                      // it did not prove that it knows the token
 	refusedUnstored                  // the data directory cannot be written
+	refusedHost                      // a browser asked for a name that is none of this machine's
 	refusals
 )
 
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
-	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored"}
+	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
 // tells that its hello was accepted. Who is not greeted and breaks off has not said

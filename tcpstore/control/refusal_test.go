@@ -63,11 +63,11 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 		{refusedForeign, always("SSH-2.0-x\r\n"), Config{}},
 		{refusedMalformed, always(string(ours.bytes()) + "\xff\xff\xff\xff"), Config{}},
 		{refusedVersion, always(string(preamble{high: 99, low: 99}.bytes())), Config{}},
-		{refusedAuth, always(string(ours.bytes())), Config{Token: openToken(t, "a secret that is long enough")}},
+		{refusedAuth, always(string(ours.bytes())), Config{Token: openToken(t, goodToken)}},
 		{refusedAuth, func(int) []byte {
 			wrong := preamble{high: ProtocolVersion, low: oldestVersion, token: true}
 			return appendFrame(appendFrame(wrong.bytes(), challenge{newNonce()}), proof{[][]byte{newNonce()}})
-		}, Config{Token: openToken(t, "a secret that is long enough")}},
+		}, Config{Token: openToken(t, goodToken)}},
 		{refusedOtherRun, hello, Config{RunID: "run"}},
 	}
 	for _, way := range ways {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"crypto/rand"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ type run struct {
 	gone     bool              // forgotten or closed: apply nothing more
 	broken   *rendezvous.Error // its machine has panicked: it is not used any more
 	used     bool              // a hello was accepted once
+	replaces bool              // people were told that this one may be in the place of a server
 	peers    map[rendezvous.SessionID]*peer
 	latest   map[rendezvous.SessionID]*peer // who said hello last; its hello may not be applied yet
 	hellos   int                            // that are not applied yet
@@ -96,8 +98,23 @@ func (r *run) hello(p *peer, h rendezvous.Hello) bool {
 	}
 	if p.refusedBy != nil {
 		r.ungreet(p, h.Session)
+	} else if !e.void {
+		r.noteOrigin(h)
 	}
 	return !e.void
+}
+
+// noteOrigin warns once if this process hosts where `rallypoint serve` may be meant to:
+// the claimed round's control plane was on none of its nodes; mu is held.
+func (r *run) noteOrigin(h rendezvous.Hello) {
+	c := h.Claim
+	if r.server.cfg.RunID == "" || r.replaces || c.Round == 0 || c.HostRank >= 0 || r.broken != nil || c.Generation == r.machine.Generation() {
+		return
+	}
+	r.replaces = true
+	r.changes = append(r.changes, fmt.Sprintf("this process hosts the control plane, but node %s comes from round %d, whose control plane was on none of that round's nodes; "+
+		"if the endpoint is meant for `rallypoint serve`, start all nodes with is_host=0, so that none of them takes its place while it is down",
+		nameOf(rendezvous.Printable(h.Node), rendezvous.Printable(h.Label)), c.Round))
 }
 
 // ungreet takes back that p has said hello, which was refused. A connection that

@@ -9,11 +9,13 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rallypoint/core/promtext"
 	"rallypoint/core/refusallog"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/trace"
 )
 
@@ -29,8 +31,11 @@ type Config struct {
 	// Token, if set, is what nodes and administrators have to know. HTTP then
 	// answers peers on this machine only, but for /healthz, or everybody with
 	// HTTPOpen.
-	Token    *Token
+	Token    *secret.Token
 	HTTPOpen bool
+	// HTTPNames are names of this server, beside the machine's own, by which browsers
+	// may ask it (core/rebinding).
+	HTTPNames []string
 	// Clock defaults to RealClock.
 	Clock Clock
 	// Quota bounds each run; the zero value is the default.
@@ -54,6 +59,8 @@ type Config struct {
 	// its effects once they were carried out, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
 	Recorder func(trace.Record)
+
+	maxStrangers int64 // see accept.go; 0: by the descriptors
 }
 
 // Limits of a server.
@@ -88,6 +95,8 @@ type Server struct {
 	peers     map[*peer]struct{}
 	sweeper   Stopper
 
+	strangers atomic.Int64 // connections that have not said who they are
+
 	writer   *writer // nil: nothing is stored
 	meters   meters
 	refusals *refusallog.Log
@@ -107,6 +116,9 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.maxStrangers == 0 {
+		cfg.maxStrangers = maxStrangers()
 	}
 	if cfg.ForgetAfter == 0 {
 		cfg.ForgetAfter = DefaultForgetAfter

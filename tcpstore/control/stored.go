@@ -1,6 +1,8 @@
 package control
 
 import (
+	"crypto/rand"
+
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore/journal"
 )
@@ -66,7 +68,7 @@ func (s *Server) takeUp(d *Data) {
 		for _, t := range r.machine.Timers() {
 			r.setTimer(t.Timer, t.After)
 		}
-		r.submit(rendezvous.Recovered{}, nil)
+		r.submit(rendezvous.Recovered{Generation: rand.Text()}, nil)
 		r.unlock()
 	}
 	s.runSeq = d.last

@@ -13,15 +13,15 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 )
 
 const (
-	goodToken  = "correct horse battery staple"
-	otherToken = "Tr0ub4dor&3 Tr0ub4dor&3"
+	goodToken  = "correct horse battery staple, and more"
+	otherToken = "Tr0ub4dor&3 Tr0ub4dor&3 Tr0ub4dor&3"
 )
 
 // tokenFile writes a file of tokens that is removed with the test.
@@ -43,91 +43,13 @@ func writeTokens(t testing.TB, path string, tokens ...string) {
 	}
 }
 
-func openToken(t testing.TB, tokens ...string) *Token {
+func openToken(t testing.TB, tokens ...string) *secret.Token {
 	t.Helper()
-	token, err := OpenToken(tokenFile(t, tokens...), nil)
+	token, err := secret.OpenToken(tokenFile(t, tokens...), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return token
-}
-
-func TestTokenFile(t *testing.T) {
-	umask := syscall.Umask(0)
-	defer syscall.Umask(umask)
-	long := strings.Repeat("x", maxToken+1)
-	for name, test := range map[string]struct {
-		text string
-		mode os.FileMode
-		want string // in the error; "": none
-	}{
-		"one":            {goodToken + "\n", 0o600, ""},
-		"no newline":     {goodToken, 0o640, ""},
-		"two":            {"\n " + goodToken + "\r\n\n" + otherToken + "\n", 0o400, ""},
-		"three":          {strings.Repeat(goodToken+"\n", 3), 0o600, "more than 2 lines"},
-		"empty":          {"\n \n", 0o600, "it is empty"},
-		"short":          {"0123456789abcde\n", 0o600, "a line has 15 bytes"},
-		"long":           {long, 0o600, "a line has 513 bytes"},
-		"large":          {strings.Repeat(" ", maxTokenFile+1), 0o600, "more than 4096 bytes"},
-		"world-writable": {goodToken, 0o602, "anybody on this machine may write it"},
-	} {
-		path := filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(path, []byte(test.text), test.mode); err != nil {
-			t.Fatal(err)
-		}
-		token, err := OpenToken(path, nil)
-		if test.want == "" {
-			if err != nil || string(token.secrets()[0]) != goodToken {
-				t.Errorf("%s: %v", name, err)
-			}
-			continue
-		}
-		wantCode(t, err, rendezvous.CodeInvalid, path, test.want)
-	}
-	for _, path := range []string{filepath.Join(t.TempDir(), "none"), t.TempDir()} {
-		_, err := OpenToken(path, nil)
-		wantCode(t, err, rendezvous.CodeInvalid, path)
-	}
-}
-
-// TestTokenFileIsWatched changes the file, makes it unreadable and repairs it.
-func TestTokenFileIsWatched(t *testing.T) {
-	log, lines := newLog(t)
-	path := tokenFile(t, goodToken)
-	if err := os.Chmod(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	token, err := OpenToken(path, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines.await(t, "anybody on this machine may read the token file", 1)
-	holds := func(want ...string) {
-		t.Helper()
-		var got []string
-		for _, secret := range token.secrets() {
-			got = append(got, string(secret))
-		}
-		if strings.Join(got, ",") != strings.Join(want, ",") {
-			t.Errorf("it holds %q, want %q", got, want)
-		}
-	}
-	holds(goodToken)
-	writeTokens(t, path, otherToken, goodToken)
-	holds(otherToken, goodToken)
-	writeTokens(t, path, "short")
-	holds(otherToken, goodToken)
-	holds(otherToken, goodToken)
-	if n := len(lines.await(t, "cannot be used as it is now", 1)); n != 1 {
-		t.Errorf("%d lines about one fault", n)
-	}
-	writeTokens(t, path, otherToken)
-	holds(otherToken)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	holds(otherToken)
-	lines.await(t, "cannot be used as it is now", 2)
 }
 
 // withToken are parameters of a node that has a token file.
@@ -172,7 +94,7 @@ func TestTokenRefuses(t *testing.T) {
 		err := c.Connect(testContext(t))
 		wantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr, test.advice)
 		s.log.await(t, "authentication failed: it ", 1)
-		var token *Token
+		var token *secret.Token
 		if test.path != "" {
 			token = openToken(t, otherToken)
 		}
@@ -339,7 +261,7 @@ func TestTokenKnowsTheServer(t *testing.T) {
 // node, whose file is late, tries on until its file is changed, too.
 func TestTokenIsChanged(t *testing.T) {
 	path, theirs := tokenFile(t, goodToken), tokenFile(t, goodToken)
-	token, err := OpenToken(path, nil)
+	token, err := secret.OpenToken(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -448,7 +370,7 @@ func TestTokenGuardsHTTP(t *testing.T) {
 // with its challenge and a refusal at most, and others are still served.
 func FuzzStranger(f *testing.F) {
 	path := tokenFile(f, goodToken)
-	token, err := OpenToken(path, nil)
+	token, err := secret.OpenToken(path, nil)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -2,11 +2,11 @@ package fixed
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -90,6 +90,9 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"a static job needs the rank of each node: give node_rank (0 to %d; 0 is the node at the endpoint)", p.Max-1)
 	}
+	if err := p.RefuseToken("a static job"); err != nil {
+		return nil, err
+	}
 	place := strings.TrimPrefix(p.Endpoint, Scheme)
 	if place == "" {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint of a static job is host:port of its node 0, and it is missing")
@@ -107,7 +110,7 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 	name, _ := os.Hostname()
 	s := &Static{
 		p: p, host: host, port: port, log: log,
-		self:    fmt.Sprintf("%s pid %d (%016x)", name, os.Getpid(), rand.Uint64()),
+		self:    fmt.Sprintf("%s pid %d (%s)", name, os.Getpid(), rand.Text()),
 		joining: make(chan struct{}, 1), news: make(chan struct{}, 1),
 	}
 	s.life, s.endLife = context.WithCancel(context.Background())
@@ -331,6 +334,9 @@ func (s *Static) missing(ctx context.Context, client *tcpstore.Client, round uin
 	return "; missing: node rank " + strings.Join(ranks, ", ")
 }
 
+// maxTold bounds what nodes tell each other, in bytes.
+const maxTold = rendezvous.MaxNameLen
+
 // What the value under overKey begins with.
 const (
 	overKey     = "over"
@@ -340,6 +346,7 @@ const (
 
 // tell ends a round for all its nodes.
 func (s *Static) tell(ctx context.Context, client *tcpstore.Client, round uint64, what string) {
+	what = what[:min(len(what), maxTold)]
 	_, _ = client.CompareSet(ctx, s.key(round, overKey), nil, []byte(what)) // who comes too late has nothing to tell
 }
 
@@ -355,11 +362,11 @@ func (s *Static) listen(client *tcpstore.Client, round uint64) {
 	}
 	s.mu.Lock()
 	s.over = true
-	why, failed := strings.CutPrefix(string(text), tellFailed)
+	why, failed := strings.CutPrefix(string(text[:min(len(text), maxTold)]), tellFailed)
 	if failed {
 		s.closed = true
 	}
-	s.reason = strings.TrimPrefix(why, tellRegroup)
+	s.reason = rendezvous.Printable(strings.TrimPrefix(why, tellRegroup))
 	s.mu.Unlock()
 	select {
 	case s.news <- struct{}{}:

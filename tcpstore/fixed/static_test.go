@@ -126,6 +126,37 @@ func TestFailure(t *testing.T) {
 	}
 }
 
+// TestReasonIsText: what another node, or a stranger, wrote as its reason does nothing to
+// a terminal, and is short.
+func TestReasonIsText(t *testing.T) {
+	port := freePort(t)
+	first, second := newNode(t, staticParams(port, 2, 0)), newNode(t, staticParams(port, 2, 1))
+	joins := []<-chan answer{next(t, first), next(t, second)}
+	for _, join := range joins {
+		if got := <-join; got.err != nil {
+			t.Fatal(got.err)
+		}
+	}
+	second.tell(t.Context(), second.client, 1, tellFailed+"\x1b]0;title\x07\r\nroot# \x1b[2J"+strings.Repeat("x", 1<<20))
+	<-first.Changed()
+	reason := first.Reason()
+	if !first.Closed() || strings.ContainsAny(reason, "\x1b\x07\r\n") || len(reason) > 4*maxTold || !strings.Contains(reason, "root# ") {
+		t.Errorf("%d bytes: %.200q", len(reason), reason)
+	}
+	third := newNode(t, staticParams(freePort(t), 1, 0))
+	if got := <-next(t, third); got.err != nil {
+		t.Fatal(got.err)
+	}
+	// A stranger is not bound to what tell writes.
+	if err := third.client.Set(t.Context(), third.key(1, overKey), []byte(tellRegroup+"\x1b[2J"+strings.Repeat("x", 1<<20))); err != nil {
+		t.Fatal(err)
+	}
+	<-third.Changed()
+	if reason := third.Reason(); strings.Contains(reason, "\x1b") || len(reason) > 4*maxTold {
+		t.Errorf("%d bytes: %.200q", len(reason), reason)
+	}
+}
+
 // TestMissing says who is not there when the time is over.
 func TestMissing(t *testing.T) {
 	p := staticParams(freePort(t), 3, 0)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/tcpstore/control"
 )
 
@@ -31,7 +32,7 @@ func Open(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	if p.TokenFile != "" {
-		if _, err := control.OpenToken(p.TokenFile, nil); err != nil {
+		if _, err := secret.OpenToken(p.TokenFile, nil); err != nil {
 			return nil, err
 		}
 	}

@@ -18,7 +18,6 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -53,12 +52,11 @@ type Options struct {
 	MaxSize int
 }
 
-// Journal is an open data directory. Its methods are safe for concurrent use,
-// but Close waits for nobody.
+// Journal is an open data directory. Its methods are safe for concurrent use.
 type Journal struct {
 	path  string
 	lock  *lockFile
-	db    *bbolt.DB
+	file  *mapped
 	fresh bool
 }
 
@@ -88,12 +86,15 @@ type Snapshot struct {
 }
 
 // Open makes the directory (mode 0700) and the file (0600) unless they are there,
-// and locks the directory until Close. A directory that another process has, and
-// a file that is foreign, torn or of a newer format, are errors that say what to
-// do; nothing is changed then.
+// and locks the directory until Close. A directory that another process has, one
+// that is another user's or that others may write to, and a file that is foreign,
+// torn or of a newer format, are errors that say what to do; nothing is changed then.
 func Open(dir string, o Options) (j *Journal, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	if err := checkDir(dir); err != nil {
+		return nil, err
 	}
 	lock, err := takeLock(dir, o.LockWait)
 	if err != nil {
@@ -111,8 +112,7 @@ func Open(dir string, o Options) (j *Journal, err error) {
 			return nil, fmt.Errorf("cannot make the data file %s: %w", j.path, err)
 		}
 	}
-	err = guard(func() error { return j.open(o) })
-	if err != nil {
+	if err := j.open(o); err != nil {
 		return nil, err
 	}
 	return j, nil
@@ -125,11 +125,11 @@ func create(path string, o Options) error {
 	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	db, err := bbolt.Open(unfinished, 0o600, &bbolt.Options{MaxSize: o.MaxSize})
+	m, err := openMapped(unfinished, bbolt.Options{MaxSize: o.MaxSize})
 	if err != nil {
 		return err
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
+	err = m.update(func(tx *bbolt.Tx) error {
 		for _, name := range [][]byte{metaBucket, runsBucket, logBucket} {
 			if _, err := tx.CreateBucket(name); err != nil {
 				return err
@@ -138,7 +138,7 @@ func create(path string, o Options) error {
 		meta := tx.Bucket(metaBucket)
 		return errors.Join(meta.Put(kindKey, []byte(kind)), meta.Put(formatKey, number(Format)))
 	})
-	if err := errors.Join(err, db.Close()); err != nil {
+	if err := errors.Join(err, m.close()); err != nil {
 		return err
 	}
 	if err := os.Rename(unfinished, path); err != nil {
@@ -149,17 +149,6 @@ func create(path string, o Options) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
-}
-
-// guard turns what a broken file does to bbolt, which maps it, into an error.
-func guard(f func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("%v", v)
-		}
-	}()
-	return f()
 }
 
 // remedy ends the errors of a file that cannot be used.
@@ -173,14 +162,13 @@ func (j *Journal) open(o Options) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("data file %s is not a regular file; give another --data-dir", j.path)
 	}
+	if fault := foreign(info, filepath.Dir(j.path)); fault != "" {
+		return fmt.Errorf("data file %s %s: what it says cannot be trusted; give another --data-dir, or move the file away", j.path, fault)
+	}
 	if info.Size() == 0 {
 		return fmt.Errorf("data file %s is empty, as a crash of the file system may leave it; %s", j.path, remedy)
 	}
-	err = guard(func() error {
-		var err error
-		j.db, err = bbolt.Open(j.path, 0o600, &bbolt.Options{Timeout: time.Second, MaxSize: o.MaxSize, NoStatistics: true})
-		return err
-	})
+	j.file, err = openMapped(j.path, bbolt.Options{Timeout: time.Second, MaxSize: o.MaxSize, NoStatistics: true})
 	switch {
 	case err == nil:
 	case errors.Is(err, os.ErrPermission):
@@ -188,9 +176,13 @@ func (j *Journal) open(o Options) error {
 	default:
 		return fmt.Errorf("data file %s cannot be read: it is torn, or not a data file of Rallypoint (%w); %s", j.path, err, remedy)
 	}
-	err = guard(func() error { return j.db.View(j.identify) })
+	err = j.file.view(j.identify)
+	var fault *faultError
+	if errors.As(err, &fault) {
+		err = fmt.Errorf("data file %s is torn: %w; %s", j.path, err, remedy)
+	}
 	if err != nil {
-		_ = j.db.Close()
+		_ = j.file.close()
 	}
 	return err
 }
@@ -236,7 +228,7 @@ func (j *Journal) Size() int64 {
 // Close lets go of the directory. Everything that Write has returned nil for is
 // there at the next Open.
 func (j *Journal) Close() error {
-	err := j.db.Close()
+	err := j.file.close()
 	j.lock.release()
 	return err
 }
@@ -244,11 +236,9 @@ func (j *Journal) Close() error {
 // Runs reads all runs, in the order of their numbers. An error says which part
 // of the file is broken.
 func (j *Journal) Runs() (runs []Run, err error) {
-	err = guard(func() error {
-		return j.db.View(func(tx *bbolt.Tx) error {
-			runs, err = readRuns(tx)
-			return err
-		})
+	err = j.file.view(func(tx *bbolt.Tx) error {
+		runs, err = readRuns(tx)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("data file %s is torn: %w; %s", j.path, err, remedy)
@@ -303,18 +293,22 @@ var (
 )
 
 // Write does all changes at once, or none: it returns nil once they are on the
-// disk. After an error it may be called again.
+// disk. After an error it may be called again; after a fault of the file, which the
+// error names, it refuses at once for as long as the journal is open.
 func (j *Journal) Write(changes []Change) error {
-	err := guard(func() error {
-		return j.db.Update(func(tx *bbolt.Tx) error {
-			for i := range changes {
-				if err := changes[i].write(tx); err != nil {
-					return err
-				}
+	err := j.file.update(func(tx *bbolt.Tx) error {
+		for i := range changes {
+			if err := changes[i].write(tx); err != nil {
+				return err
 			}
-			return nil
-		})
+		}
+		return nil
 	})
+	var fault *faultError
+	if errors.As(err, &fault) {
+		return fmt.Errorf("writing to %s: %w, as when it is truncated under a running server or its disk fails: "+
+			"this server cannot use it any more; start it again, on another --data-dir if the file is refused", j.path, err)
+	}
 	if err != nil {
 		return fmt.Errorf("writing to %s: %w", j.path, err)
 	}

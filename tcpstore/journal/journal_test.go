@@ -128,7 +128,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 	j := open(t, whole)
 	write(t, j, Change{Run: 1, Snapshot: &Snapshot{ID: "one", State: bytes.Repeat([]byte("state"), 1000)}, First: 1, Events: events(1, 300)})
 	var used int64
-	if err := j.db.View(func(tx *bbolt.Tx) error { used = tx.Size(); return nil }); err != nil {
+	if err := j.file.db.View(func(tx *bbolt.Tx) error { used = tx.Size(); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	j.Close()
@@ -250,7 +250,7 @@ func TestFullFile(t *testing.T) {
 // TestFullDisk does the same on a disk of its own.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m,mode=700"); err != nil {
 		t.Skipf("mounting a disk is not allowed here (%v); TestFullFile does the same with a limit", err)
 	}
 	defer syscall.Unmount(dir, syscall.MNT_DETACH)

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// describe gives a launcher, which parses its own command line, the text and the
+// flags that its manual page shows.
+func describe(launcher *cobra.Command, legacy bool) {
+	_, intro, _ := strings.Cut(runIntro, "\n\n")
+	text, examples, _ := strings.Cut(intro, "\n\n")
+	launcher.Long = text + "\n\n```" + runOutro + "```"
+	launcher.Example = strings.TrimRight(examples, "\n")
+	flags := launcher.Flags()
+	flags.SortFlags = false
+	for _, f := range runFlags {
+		if f.legacy && !legacy {
+			continue
+		}
+		flag := flags.Lookup(f.name)
+		if flag == nil {
+			flag = &pflag.Flag{Name: f.name, Value: described{}}
+			if f.short != 0 {
+				flag.Shorthand = string(f.short)
+			}
+			flags.AddFlag(flag)
+		}
+		flag.Usage, flag.DefValue, flag.Hidden = f.help, f.meta, false
+		if f.choices != nil {
+			flag.DefValue = strings.Join(f.choices, "|")
+		}
+	}
+}
+
+// hideInherited hides the flags of the whole command from a launcher, which refuses them.
+func hideInherited(launcher *cobra.Command, inherited *pflag.FlagSet) {
+	inherited.VisitAll(func(f *pflag.Flag) {
+		launcher.Flags().AddFlag(&pflag.Flag{Name: f.Name, Value: described{}, Hidden: true})
+	})
+}
+
+// described stands for the value of a flag that is only described.
+type described struct{}
+
+func (described) String() string   { return "" }
+func (described) Set(string) error { return nil }
+func (described) Type() string     { return "value" }

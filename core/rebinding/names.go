@@ -1,0 +1,97 @@
+// Package rebinding keeps the pages of strangers from reading what a service answers to
+// HTTP without a password. A page can make its own name resolve to this machine (DNS
+// rebinding): to the browser, which this machine or its network trusts, the service then
+// is the page's own, and the page may read every answer.
+package rebinding
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+)
+
+// Names are the names that a service knows to be its own, beside the addresses and
+// "localhost": those of its machine and some that it was told.
+type Names map[string]bool
+
+// NewNames adds the machine's name to those that are given.
+func NewNames(names ...string) Names {
+	own := Names{}
+	if name, err := os.Hostname(); err == nil {
+		own[canonical(name)] = true
+	}
+	for _, name := range names {
+		own[canonical(name)] = true
+	}
+	return own
+}
+
+// Foreign reports whether a request may come from the page of a stranger: a browser has
+// sent it, and its Host is a name that somebody outside may hold. A scraper or a probe
+// runs no pages and may use any name: the machine cannot know them all (a Service's, that
+// of a mesh or a load balancer). What is foreign is answered by Code and Text.
+func (own Names) Foreign(r *http.Request) bool {
+	host := canonical(hostOf(r.Host))
+	switch {
+	case host == "", isAddress(host), own[host]:
+		return false
+	case !strings.Contains(host, "."): // nobody outside has a name without a domain
+		return false
+	case strings.HasSuffix(host, ".localhost"):
+		return false
+	}
+	return fromBrowser(r.Header)
+}
+
+// The answer to a foreign request.
+const (
+	Code = http.StatusMisdirectedRequest
+	Text = "this service does not go by the name that the browser has asked for: ask by an address of its machine"
+)
+
+// fromBrowser reports whether a browser has made the request. A page cannot take all of
+// these off: it can make Accept-Language empty and, in some browsers, change User-Agent.
+func fromBrowser(h http.Header) bool {
+	for _, name := range []string{"Accept-Language", "Origin", "Referer", "Cookie", "Upgrade-Insecure-Requests"} {
+		if _, there := h[name]; there {
+			return true
+		}
+	}
+	for name := range h {
+		if strings.HasPrefix(name, "Sec-") {
+			return true
+		}
+	}
+	return strings.Contains(h.Get("User-Agent"), "Mozilla/")
+}
+
+// hostOf takes the port from a Host.
+func hostOf(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		return name
+	}
+	return host
+}
+
+// canonical is a name as it is compared: in lower case, without brackets and the root's dot.
+func canonical(host string) string {
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// isAddress reports whether it is an address in any form that a resolver or a browser
+// takes for one (127.1, 0x7f000001): no domain ends in a label that is a number.
+func isAddress(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	hex := strings.TrimPrefix(last, "0x")
+	digits := "0123456789"
+	if hex != last {
+		digits += "abcdef"
+	}
+	return last != "" && strings.Trim(hex, digits) == ""
+}

@@ -1,0 +1,192 @@
+// Package secret reads the file of the secret that a control plane and its nodes share.
+package secret
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Limits of a token file.
+const (
+	MinToken = 32 // bytes: an attacker who has seen a proof cannot search for it
+	MaxToken = 512
+	// MaxTokens is how many tokens a file holds: an old and a new one, while it is changed.
+	MaxTokens    = 2
+	maxTokenFile = 4 << 10 // bytes
+	// tokenFresh is how long a file that looks unchanged is not read again.
+	tokenFresh = time.Second
+)
+
+// Token is the secret that a control plane and its nodes share, kept in a file: a
+// token a line, at most two. Whoever knows one of them is let in and is believed
+// to be the control plane. The file is read again when it changes, so that a
+// token can be changed while jobs run. A nil *Token stands for none. Its methods
+// are safe for concurrent use.
+type Token struct {
+	path string
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	mark   fileMark
+	read   time.Time
+	keys   [][]byte
+	faulty bool // the last look found no good file; it was logged
+}
+
+// fileMark changes with a file.
+type fileMark struct {
+	device, inode  uint64
+	size           int64
+	written, moved unix.Timespec
+}
+
+// OpenToken reads a token file. It is ErrInvalid if there is none, if it is no regular
+// file, if it holds no token of 32 to 512 bytes or more than two, or if somebody else
+// rules over it: it belongs neither to this user nor to root, its group or others may
+// write it, or others may read it and it is not root's. What root lets others read (a
+// secret that is mounted into a container) is logged as a warning. A nil log discards.
+func OpenToken(path string, log *slog.Logger) (*Token, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	t := &Token{path: path, log: log}
+	if err := t.load(); err != nil {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the token file %s: %v", path, err)
+	}
+	return t, nil
+}
+
+// Path returns the name of the file.
+func (t *Token) Path() string { return t.path }
+
+// Keys returns the tokens that count now, the first line first. A file that
+// has become unreadable is logged once, and what it held before counts on.
+func (t *Token) Keys() [][]byte {
+	t.mu.Lock()
+	err := t.load()
+	log := err != nil && !t.faulty
+	t.faulty = err != nil
+	keys := t.keys
+	t.mu.Unlock()
+	if log {
+		t.log.Warn("the token file cannot be used as it is now, what it held before counts on", "file", t.path, "error", err)
+	}
+	return keys
+}
+
+// load brings the tokens up to date; mu is held but by OpenToken.
+func (t *Token) load() error {
+	var st unix.Stat_t
+	if err := unix.Stat(t.path, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: t.path, Err: err}
+	}
+	if markOf(&st) == t.mark && time.Since(t.read) < tokenFresh {
+		return nil
+	}
+	if err := checkFile(&st, os.Geteuid()); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(t.path, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be a FIFO by now
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return &os.PathError{Op: "fstat", Path: t.path, Err: err}
+	}
+	if err := checkFile(&st, os.Geteuid()); err != nil {
+		return err
+	}
+	keys, err := readTokens(f)
+	if err != nil {
+		return err
+	}
+	mark := markOf(&st)
+	if st.Mode&unix.S_IROTH != 0 && mark != t.mark {
+		t.log.Warn("anybody on this machine may read the token file; chmod 600 it", "file", t.path, "mode", fmt.Sprintf("%04o", st.Mode&0o7777))
+	}
+	t.mark, t.keys, t.read = mark, keys, time.Now()
+	return nil
+}
+
+func markOf(st *unix.Stat_t) fileMark {
+	return fileMark{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
+}
+
+// checkFile refuses a file over which anybody rules but this user and root.
+func checkFile(st *unix.Stat_t, self int) error {
+	mode := st.Mode & 0o7777
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return errors.New("it is no regular file")
+	case st.Uid != 0 && int(st.Uid) != self:
+		return fmt.Errorf("it belongs to user %d, this process to user %d: a token belongs to who uses it, or to root", st.Uid, self)
+	case st.Mode&unix.S_IWOTH != 0:
+		return fmt.Errorf("its mode is %04o: anybody on this machine may write it; chmod 600 it and write a new token", mode)
+	case st.Mode&unix.S_IWGRP != 0:
+		return fmt.Errorf("its mode is %04o: its group may write it; chmod 600 it and write a new token", mode)
+	case st.Mode&unix.S_IROTH != 0 && st.Uid != 0:
+		return fmt.Errorf("its mode is %04o: anybody on this machine may read it; chmod 600 it and write a new token", mode)
+	}
+	return nil
+}
+
+// NewToken makes a file with a token drawn at random, for this user alone. It never
+// replaces one.
+func NewToken(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	key := make([]byte, MinToken)
+	_, _ = rand.Read(key) // never fails
+	_, err = f.WriteString(hex.EncodeToString(key) + "\n")
+	if err := errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+func readTokens(f io.Reader) ([][]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxTokenFile {
+		return nil, fmt.Errorf("it has more than %d bytes", maxTokenFile)
+	}
+	return parseTokens(text)
+}
+
+// parseTokens takes a token from each line; surrounding space does not count.
+func parseTokens(text []byte) ([][]byte, error) {
+	var keys [][]byte
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSpace(line)
+		switch {
+		case len(line) == 0:
+			continue
+		case len(line) < MinToken || len(line) > MaxToken:
+			return nil, fmt.Errorf("a line has %d bytes, a token has %d to %d: make one with `rallypoint token new`", len(line), MinToken, MaxToken)
+		case len(keys) == MaxTokens:
+			return nil, fmt.Errorf("it has more than %d lines: it holds one token, or a new and an old one", MaxTokens)
+		}
+		keys = append(keys, line)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("it is empty: make one with `rallypoint token new`")
+	}
+	return keys, nil
+}

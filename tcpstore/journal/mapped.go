@@ -1,0 +1,89 @@
+package journal
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+
+	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+// mapped is a bbolt file. bbolt maps it, so that what happens to the file (it is
+// truncated, its disk fails) is a fault of memory anywhere in bbolt's code, which may
+// hold its locks then, for ever. After a fault nothing of bbolt is called again: every
+// call returns the fault at once. Its methods are safe for concurrent use.
+type mapped struct {
+	db   *bbolt.DB
+	file *os.File // bbolt's; closed behind its back after a fault
+
+	mu    sync.Mutex // one call at a time: a second one would wait for bbolt's locks
+	fault *faultError
+}
+
+// faultError is a fault of a mapped file, or a panic of bbolt over what is in it.
+type faultError struct{ what any }
+
+func (e *faultError) Error() string { return fmt.Sprintf("the mapped file has a fault: %v", e.what) }
+
+// openMapped opens a file, and makes it if need be.
+func openMapped(path string, o bbolt.Options) (*mapped, error) {
+	m := &mapped{}
+	o.OpenFile = func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
+		f, err = os.OpenFile(name, flag, mode)
+		m.file = f
+		return f, err
+	}
+	err := m.call(func() (err error) {
+		m.db, err = bbolt.Open(path, 0o600, &o)
+		return err
+	})
+	if err != nil {
+		_ = m.close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *mapped) view(f func(*bbolt.Tx) error) error {
+	return m.call(func() error { return m.db.View(f) })
+}
+
+func (m *mapped) update(f func(*bbolt.Tx) error) error {
+	return m.call(func() error { return m.db.Update(f) })
+}
+
+// close closes the file, and so gives back bbolt's lock on it. It never waits for
+// bbolt after a fault; what was mapped stays so until the process ends.
+func (m *mapped) close() error {
+	err := m.call(func() error {
+		if m.db == nil { // bbolt.Open has closed the file, or a fault has kept it from that
+			return nil
+		}
+		return m.db.Close()
+	})
+	if _, fault := err.(*faultError); fault {
+		_ = unix.Flock(int(m.file.Fd()), unix.LOCK_UN) // closing is not enough while it is mapped
+		_ = m.file.Close()
+		return nil
+	}
+	return err
+}
+
+// call turns a fault into an error.
+func (m *mapped) call(f func() error) (err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.fault != nil {
+		return m.fault
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if v := recover(); v != nil {
+			m.fault = &faultError{v}
+			err = m.fault
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,57 @@
+package journal
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// checkDir refuses a data directory of another user but root, and one that others may
+// write to: they could put there what they like, and cut off what is mapped.
+func checkDir(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("data directory %s: %w", dir, err)
+	case !info.IsDir():
+		return fmt.Errorf("data directory %s is no directory; give another --data-dir", dir)
+	}
+	if fault := foreign(info, dir); fault != "" {
+		return fmt.Errorf("data directory %s %s; give another --data-dir, such as one below it, which is made: %s",
+			dir, fault, filepath.Join(dir, "rallypoint"))
+	}
+	return nil
+}
+
+// foreign says what makes a file or directory one that others rule over; "" is
+// nothing. In dir this process may make files.
+func foreign(info os.FileInfo, dir string) string {
+	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+		return fmt.Sprintf("may be written to by others (mode %04o)", mode)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if own := os.Geteuid(); ok && st.Uid != 0 && int(st.Uid) != own && st.Uid != ownerOfNew(dir) {
+		return fmt.Sprintf("belongs to user %d, this process to user %d", st.Uid, own)
+	}
+	return ""
+}
+
+// ownerOfNew returns to whom a file belongs that this process makes in a directory: a
+// network file system may take it for another user. If it can make none there, that is
+// root, who is trusted anyway.
+func ownerOfNew(dir string) uint32 {
+	f, err := os.OpenFile(filepath.Join(dir, "new-"+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return 0
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if info, err := f.Stat(); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			return st.Uid
+		}
+	}
+	return 0
+}

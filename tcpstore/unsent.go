@@ -1,0 +1,238 @@
+package tcpstore
+
+import (
+	"slices"
+	"time"
+	"unsafe"
+
+	"rallypoint/core/store"
+)
+
+// noRoom is no refusal: the request has to wait until less is unsent.
+var noRoom = &refusal{text: "too much waits to be sent to all connections"}
+
+const (
+	// shareFrom is the size from which a value is sent from where it is stored instead
+	// of being copied: one copy serves all who read it at a time.
+	shareFrom = 16 << 10
+
+	// smallReply is the largest reply that needs no room in the budget. A connection for
+	// which that waits costs less than its socket does in the kernel.
+	smallReply = 4 << 10
+
+	// slowChunk is what a peer has to take within Options.SlowAfter.
+	slowChunk = 64 << 10
+
+	// slowCheck is how often slow readers are looked for while others wait for room.
+	slowCheck = 100 * time.Millisecond
+
+	// keptSegments bounds the memory that a loop keeps for segments.
+	keptSegments = 256
+)
+
+// part is a large value in a reply. It has a buffer unless it is the reply's own.
+type part struct {
+	at     int // its place in the bytes of the reply that are no parts
+	value  []byte
+	buffer *store.Buffer
+}
+
+// segment is a piece of what is to be sent.
+type segment struct {
+	bytes   []byte // the rest
+	buffer  *store.Buffer
+	charged bool // buffer is in the budget
+}
+
+// budget is how much all connections of a loop leave unsent. A value is counted once,
+// however many replies have it.
+type budget struct {
+	limit  int
+	held   int
+	shared map[*store.Buffer]*sharedValue
+	freed  bool // since the loop has looked
+}
+
+type sharedValue struct{ size, replies int }
+
+// has reports whether a reply of n bytes may be made. One that is too large for the
+// budget may if it is the only one.
+func (b *budget) has(n int) bool { return b == nil || b.held == 0 || b.held+n <= b.limit }
+
+func (b *budget) full() bool { return b.held >= b.limit }
+
+func (b *budget) charge(n int) { b.held += n }
+
+func (b *budget) release(n int) {
+	b.held -= n
+	b.freed = b.freed || n > 0
+}
+
+func (b *budget) share(s *segment) {
+	v := b.shared[s.buffer]
+	if v == nil {
+		v = &sharedValue{size: cap(s.bytes)}
+		b.shared[s.buffer] = v
+		b.charge(v.size)
+	}
+	v.replies++
+	s.charged = true
+}
+
+// done gives back a segment's buffer.
+func (b *budget) done(s *segment) {
+	if s.buffer == nil {
+		return
+	}
+	if v := b.shared[s.buffer]; s.charged {
+		if v.replies--; v.replies == 0 {
+			delete(b.shared, s.buffer)
+			b.release(v.size)
+		}
+	}
+	s.buffer.Release()
+	s.buffer = nil
+}
+
+// send sends out, which it borrows, with parts in it, and keeps what the socket has no
+// room for.
+func (c *conn) send(out []byte, parts []part) {
+	if len(parts) == 0 {
+		rest := c.push(out)
+		if len(rest) > 0 {
+			c.keep([]segment{{bytes: rest}})
+		}
+		return
+	}
+	l := c.loop
+	segments, from := l.segments[:0], 0
+	for _, p := range parts {
+		segments = append(segments, segment{bytes: out[from:p.at]}, segment{bytes: p.value, buffer: p.buffer})
+		from = p.at
+	}
+	if from < len(out) {
+		segments = append(segments, segment{bytes: out[from:]})
+	}
+	if rest := c.pushAll(segments); len(rest) > 0 {
+		c.keep(rest)
+	}
+	clear(segments)
+	clear(parts)
+	if cap(segments) <= keptSegments {
+		l.segments = segments
+		l.parts = parts
+	}
+}
+
+// keep keeps what could not be sent: its buffers, and copies of all else.
+func (c *conn) keep(rest []segment) {
+	b, own := &c.loop.budget, 0
+	for i := range rest {
+		if rest[i].buffer == nil {
+			own += len(rest[i].bytes)
+		}
+	}
+	memory := make([]byte, 0, own)
+	c.unsent = slices.Clone(rest)
+	for i := range c.unsent {
+		s := &c.unsent[i]
+		if s.buffer != nil {
+			b.share(s)
+			continue
+		}
+		from := len(memory)
+		memory = append(memory, s.bytes...)
+		s.bytes = memory[from:]
+	}
+	c.held = own + len(rest)*int(unsafe.Sizeof(segment{}))
+	b.charge(c.held)
+	c.since, c.taken = time.Now(), 0
+}
+
+// drop forgets what is unsent.
+func (c *conn) drop() {
+	for i := range c.unsent {
+		c.loop.budget.done(&c.unsent[i])
+	}
+	c.unsent = nil
+	c.loop.budget.release(c.held)
+	c.held = 0
+}
+
+// resume goes on with sending what the socket had no room for.
+func (c *conn) resume() {
+	c.unsent = c.pushAll(c.unsent)
+	if c.closed {
+		return
+	}
+	if c.taken >= slowChunk {
+		c.since, c.taken = time.Now(), 0
+	}
+	if len(c.unsent) > 0 {
+		return
+	}
+	c.drop()
+	if c.ending {
+		c.close()
+		return
+	}
+	c.flush()
+}
+
+// starve has a connection wait until there is room for the reply to its request.
+func (l *loop) starve(c *conn) {
+	if len(l.starved) == 0 {
+		l.checkSlow = time.Now().Add(slowCheck)
+	}
+	l.starved = append(l.starved, c)
+}
+
+// feed goes on with connections that wait for room, in their order, as far as there is
+// some.
+func (l *loop) feed() {
+	if !l.budget.freed {
+		return
+	}
+	l.budget.freed = false
+	waiting := l.starved
+	l.starved = nil
+	for i, c := range waiting {
+		c.starved = false
+		c.step()
+		if c.starved {
+			l.starved = append(l.starved, waiting[i+1:]...)
+			return
+		}
+	}
+}
+
+// cutSlow closes connections whose peers do not read while others wait for room, those
+// first that have not read for the longest time.
+func (l *loop) cutSlow() {
+	if len(l.starved) == 0 {
+		return
+	}
+	now := time.Now()
+	if now.Before(l.checkSlow) {
+		return
+	}
+	l.checkSlow = now.Add(slowCheck)
+	var slow []*conn
+	for _, c := range l.conns {
+		if c != nil && len(c.unsent) > 0 && now.Sub(c.since) >= l.config.slowAfter {
+			slow = append(slow, c)
+		}
+	}
+	slices.SortFunc(slow, func(a, b *conn) int { return a.since.Compare(b.since) })
+	for _, c := range slow {
+		if len(c.unsent) == 0 {
+			continue
+		}
+		c.drop()
+		c.refuse(refuse(ReasonSlow, "the peer has not read %d bytes of its replies within %v, and others wait for the memory",
+			slowChunk, now.Sub(c.since).Round(time.Millisecond)))
+		if l.feed(); len(l.starved) == 0 {
+			return
+		}
+	}
+}

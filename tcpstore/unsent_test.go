@@ -1,0 +1,209 @@
+package tcpstore
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/store"
+)
+
+// put sets a key and waits until that has been done.
+func (r raw) put(key, value string) {
+	r.t.Helper()
+	r.exchange(append(msg(opSet, key, value), appendPing(nil, 1)...), []byte{1, 0, 0, 0})
+}
+
+// cramped accepts connections for which the kernel keeps little.
+type cramped struct{ net.Listener }
+
+func (c cramped) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err == nil {
+		conn.(*net.TCPConn).SetWriteBuffer(32 << 10)
+	}
+	return conn, err
+}
+
+func newCrampedServer(t *testing.T, opts Options) (*Server, *logLines) {
+	t.Helper()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, logger := newLogLines()
+	opts.Logger = logger
+	s := Serve(cramped{inner}, store.NewEngine(store.Limits{}), opts)
+	t.Cleanup(func() { s.Close() })
+	return s, lines
+}
+
+// deaf returns n connections that have sent a request and do not read.
+func deaf(t *testing.T, s *Server, n int, request []byte) (all []raw) {
+	t.Helper()
+	for range n {
+		r := dialNarrow(t, s, 32<<10)
+		r.exchange(hello, hello[6:])
+		r.exchange(request, nil)
+		all = append(all, r)
+	}
+	return all
+}
+
+// awaitOps waits until so many requests have been carried out.
+func awaitOps(t *testing.T, s *Server, op opcode, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprint(n, " ", op), func() bool { return s.Stats().Ops[op.String()] >= uint64(n) })
+}
+
+// TestUnsentValuesAreShared: who reads slowly costs no copy of the value, and gets the
+// one that it asked for, whatever has become of it.
+func TestUnsentValuesAreShared(t *testing.T) {
+	eachLoops(t, func(t *testing.T, loops int) {
+		const readers, size = 40, 1 << 20
+		s, lines := newCrampedServer(t, Options{Loops: loops})
+		good := dialHello(t, s)
+		old := strings.Repeat("o", size)
+		good.put("/k", old)
+		before := heapInUse()
+		all := deaf(t, s, readers, msg(opMultiGet, 3, "/k", "/none", "/k"))
+		awaitOps(t, s, opMultiGet, readers)
+		if n := heapInUse() - before; n > 4*size {
+			t.Errorf("%d bytes are held for %d replies with a value of %d", n, readers, size)
+		}
+		good.put("/k", strings.Repeat("n", size))
+		good.exchange(msg(opAppend, "/k", "more"), nil)
+		good.exchange(msg(opDelete, "/k"), msg(0, 1)[1:])
+		want := msg(0, old, "", old)[1:]
+		for _, r := range all {
+			r.exchange(nil, want)
+		}
+		if lines.count("WARN") > 0 {
+			t.Error("a reader was refused")
+		}
+	})
+}
+
+// TestUnsentSumIsBounded: replies that share nothing wait for room, without an end for
+// any peer, and all get theirs in the end.
+func TestUnsentSumIsBounded(t *testing.T) {
+	for name, setUp := range map[string]func(good raw) (request []byte, size int64){
+		"multi_get": func(good raw) ([]byte, int64) {
+			fields := []any{100}
+			for i := range 100 {
+				key := fmt.Sprint("/", i)
+				good.put(key, strings.Repeat("v", shareFrom-1))
+				fields = append(fields, key)
+			}
+			return msg(opMultiGet, fields...), 100 * (8 + shareFrom - 1)
+		},
+		"list_keys": func(good raw) ([]byte, int64) {
+			for i := range 200 {
+				good.put(strings.Repeat("k", 8000)+fmt.Sprint(100+i), "")
+			}
+			return msg(opListKeys), 8 + 200*8011
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const readers, limit = 30, 5 << 20
+			s, lines := newCrampedServer(t, Options{MaxUnsentSum: limit, SlowAfter: time.Hour})
+			good := dialHello(t, s)
+			request, size := setUp(good)
+			before := heapInUse()
+			all := deaf(t, s, readers, request)
+			for i := range 100 { // what is small goes on meanwhile
+				key := fmt.Sprint("/small/", i%5)
+				good.exchange(append(msg(opSet, key, "v"), msg(opGet, key)...), msg(0, "v")[1:])
+			}
+			if n := heapInUse() - before; n > 2*limit {
+				t.Errorf("%d bytes are held, the limit is %d", n, limit)
+			}
+			for i, r := range all {
+				if n, err := io.CopyN(io.Discard, r, size); err != nil {
+					t.Fatalf("reader %d got %d bytes: %v", i, n, err)
+				}
+			}
+			if lines.count("WARN") > 0 {
+				t.Error("a reader was refused")
+			}
+		})
+	}
+}
+
+// TestSlowReadersAreCutOff: when the memory is taken by peers that do not read, they are
+// closed for the sake of one that does; a value that each of them has alone counts.
+func TestSlowReadersAreCutOff(t *testing.T) {
+	const size, limit = 1 << 20, 4 << 20
+	s, lines := newCrampedServer(t, Options{MaxUnsentSum: limit, SlowAfter: 50 * time.Millisecond})
+	good := dialHello(t, s)
+	before := heapInUse()
+	for i := range 10 {
+		value := strings.Repeat(fmt.Sprint(i), size)
+		good.put("/k", value)
+		r := deaf(t, s, 1, msg(opGet, "/k"))[0]
+		if i%2 == 0 { // ends its stream
+			r.CloseWrite()
+		}
+		awaitOps(t, s, opGet, i+1)
+	}
+	if n := heapInUse() - before; n > limit+3*size {
+		t.Errorf("%d bytes are held, the limit is %d", n, limit)
+	}
+	good.exchange(msg(opGet, "/k"), msg(0, strings.Repeat("9", size))[1:])
+	if n := s.Stats().Refused["slow_reader"]; n == 0 || n > 10 {
+		t.Errorf("%d were cut off", n)
+	}
+	if lines.count("WARN", "has not read", "others wait") == 0 {
+		t.Error("the log does not say so")
+	}
+}
+
+// TestStarvedFoldedRequest: a request that waits for room is the same when it is carried
+// out later.
+func TestStarvedFoldedRequest(t *testing.T) {
+	s, _ := newCrampedServer(t, Options{MaxUnsentSum: 1 << 20, SlowAfter: time.Hour, FoldAttempts: true})
+	good := dialHello(t, s)
+	value := strings.Repeat("v", 1<<20)
+	for _, key := range []string{"/a", "/worker/attempt_0/k"} {
+		good.put(key, value)
+	}
+	first := deaf(t, s, 1, msg(opGet, "/a"))[0]
+	awaitOps(t, s, opGet, 1)
+	request := msg(opMultiGet, 2, "/worker/attempt_123/k", "/worker/attempt_7/k")
+	waits := dialHello(t, s)
+	waits.exchange(append(appendPing(nil, 2), append(request, appendPing(nil, 3)...)...), []byte{2, 0, 0, 0})
+	good.exchange(appendPing(nil, 1), []byte{1, 0, 0, 0})
+	if n := s.Stats().Ops["MULTI_GET"]; n != 0 {
+		t.Fatal("there was room")
+	}
+	first.exchange(nil, msg(0, value)[1:])
+	waits.exchange(nil, append(msg(0, value, value)[1:], 3, 0, 0, 0))
+}
+
+// TestStarvedPeersThatLeave give nothing away.
+func TestStarvedPeersThatLeave(t *testing.T) {
+	s, _ := newCrampedServer(t, Options{MaxUnsentSum: 1 << 20, SlowAfter: time.Hour})
+	good := dialHello(t, s)
+	value := strings.Repeat("v", 1<<20)
+	good.put("/a", value)
+	good.put("/b", value)
+	first := deaf(t, s, 1, msg(opGet, "/a"))[0]
+	awaitOps(t, s, opGet, 1)
+	for _, r := range deaf(t, s, 10, msg(opGet, "/b")) {
+		r.SetLinger(0)
+		r.Close()
+	}
+	first.Close()
+	good.exchange(msg(opGet, "/b"), msg(0, value)[1:])
+	eventually(t, "they are gone", func() bool { return s.NumConns() == 1 })
+	good.exchange(bytes.Repeat(msg(opGet, "/a"), 3), bytes.Repeat(msg(0, value)[1:], 3))
+	l := s.loops[0]
+	s.Close()
+	if b := &l.budget; b.held != 0 || len(b.shared) > 0 {
+		t.Errorf("%d bytes and %d values are held for nobody", b.held, len(b.shared))
+	}
+}
