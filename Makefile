@@ -248,7 +248,7 @@ check-abi: build/install/librallypoint.so  ## The library against the recorded i
 .PHONY: abi-baseline
 abi-baseline: build/install/librallypoint.so  ## Record the present interface: for a release
 	@capi/abi/check --record $<
-	@$(PYTHON) python/tests/test_abi_stable.py
+	@PYTHONPATH=packaging $(PYTHON) python/tests/test_abi_stable.py
 
 .PHONY: check-python
 check-python: $(VENV_STAMP)  ## ruff check, ruff format, mypy

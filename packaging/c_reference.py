@@ -10,24 +10,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import header
+
 ROOT = Path(__file__).resolve().parents[1]
-HEADER = ROOT / "include" / "rallypoint.h"
 HEAD = ROOT / "packaging" / "c_reference.head.md"
 TARGET = ROOT / "docs" / "c.md"
-
-SECTION = re.compile(r"^/\* -{3,} (.+?) \*/$", flags=re.M)
-BLOCK = re.compile(r"/\*(?P<comment>.*?)\*/\n(?P<code>(?:(?!/\*|\n\n).)*)", flags=re.S)
-
-# What is code in a comment: quoted, a name of ours, *an_output, ${a_macro}.
-CODE = re.compile(r"`[^`]*`|\*?\b(?:RP_[A-Z_]+\b|rp_\w+\b(?:\(\))?)|\*\w+|\$\{\w+\}|\$\w+")
-
-# A declaration that the comment before the one above it holds for, too.
-FOLLOWING = re.compile(r"\n*((?:RP_API|typedef)[^/]*?;\n)(?=\n|/|RP|t|$)")
 
 
 def text_of(comment: str) -> str:
     """A comment as Markdown: its lines without stars; what is indented stays as it is."""
-    lines = [re.sub(r"^\s?\* ?", "", line) for line in comment.strip("\n").splitlines()]
+    text = comment.removeprefix("/*").removesuffix("*/")
+    lines = [re.sub(r"^\s?\* ?", "", line) for line in text.strip("\n").splitlines()]
     return "\n".join(line.rstrip() for line in lines).strip()
 
 
@@ -67,21 +60,9 @@ def rules(comment: str) -> str:
     return f"| about | rule |\n| --- | --- |\n{body}"
 
 
-def names(code: str) -> list[str]:
-    found = re.findall(r"RP_API[^;(]*?(\w+)\(", code)
-    found += re.findall(r"typedef struct (\w+)", code)
-    found += re.findall(r"typedef \w+ \(\*(\w+)\)", code)
-    found += [f"enum {name}" for name in re.findall(r"^enum (\w+)", code, flags=re.M)]
-    return found + re.findall(r"#define (\w+)", code)
-
-
-def whole(code: str, rest: str) -> str:
-    """The declaration with what a blank line or comment inside of braces cut off."""
-    depth = code.count("{") - code.count("}")
-    if depth <= 0:
-        return code
-    end = rest.index("\n}", 0)
-    return code + rest[: rest.index("\n", end + 1)]
+def title(declaration: header.Declaration) -> str:
+    kind = "enum " if isinstance(declaration, header.Enum) else ""
+    return f"`{kind}{declaration.name}`"
 
 
 def unindent(match: re.Match[str]) -> str:
@@ -89,37 +70,22 @@ def unindent(match: re.Match[str]) -> str:
     return match[1].replace("\n       ", "\n")
 
 
-def blocks(section: str) -> str:
-    parts = []
-    position = 0
-    while match := BLOCK.search(section, position):
-        code = whole(match["code"], section[match.end("code") :])
-        position = match.end("code") + len(code) - len(match["code"])
-        bare = code
-        while following := FOLLOWING.match(section, position):
-            if not bare.strip() or "/*" in following[0]:
-                break
-            bare += following[0]
-            position = following.end()
-        code = re.sub(r"^RP_API (.*\n(?: {8,}.*\n?)*)", unindent, bare, flags=re.M).strip()
-        text = paragraphs(text_of(match["comment"]))
-        title = ", ".join(f"`{name}`" for name in names(bare))
-        if title:
-            parts.append(f"### {title}\n\n```c\n{code}\n```\n\n{text}")
-        else:
-            parts.append(text)
-    return "\n\n".join(parts)
+def part(block: header.Block) -> str:
+    text = paragraphs(text_of(block.comment))
+    if not block.declarations:
+        return text
+    code = re.sub(r"^RP_API (.*\n?(?: {8,}.*\n?)*)", unindent, block.code, flags=re.M)
+    titles = ", ".join(map(title, block.declarations))
+    return f"### {titles}\n\n```c\n{code}\n```\n\n{text}"
 
 
 def generate() -> str:
-    source = HEADER.read_text()
-    head = re.search(r"/\*(.*?)\*/", source, flags=re.S)
-    assert head
-    parts = [HEAD.read_text().strip(), "## Rules of all functions", rules(head[1])]
-    pieces = SECTION.split(source)[1:]
-    for title, body in zip(pieces[::2], pieces[1::2]):
-        body = re.sub(r"#if(def|ndef).*?#endif.*?\n", "", body, flags=re.S)
-        parts += [f"## {title.strip().capitalize()}", blocks(body)]
+    read = header.read()
+    parts = [HEAD.read_text().strip(), "## Rules of all functions", rules(read.rules)]
+    for section in read.sections:
+        parts.append(f"## {section.title.capitalize()}")
+        if section.blocks:
+            parts.append("\n\n".join(map(part, section.blocks)))
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,4 +1,5 @@
-"""Writes the Rust declarations of rallypoint.h: python packaging/rust_bindings.py.
+"""Writes the Rust declarations of rallypoint.h: python packaging/rust_bindings.py,
+which `make docs` runs.
 
 The result is checked in, so that building the crate needs no libclang;
 python/tests/test_rust_bindings.py holds it against the header, and rustc's own test of
@@ -7,15 +8,11 @@ the sizes against the C compiler's.
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 
+import header
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "python" / "tests"))
-
-import header  # noqa: E402
-
 TARGET = ROOT / "examples" / "rust" / "rallypoint-sys" / "src" / "bindings.rs"
 
 SCALARS = {
@@ -34,22 +31,17 @@ KEYWORDS = {"type", "match", "ref", "move", "use", "where", "in"}
 
 
 def rust_type(c_type: str, constants: tuple[bool, ...]) -> str:
-    """The type; `constants` says of each `*`, the last first, whether it is to const."""
+    """The type; `constants` says of what each `*` points to, the first first, if it is const."""
     if c_type.endswith("*"):
-        kind = "*const" if constants[0] else "*mut"
-        return f"{kind} {rust_type(c_type[:-1], constants[1:])}"
+        kind = "*const" if constants[-1] else "*mut"
+        return f"{kind} {rust_type(c_type[:-1], constants[:-1])}"
     return SCALARS.get(c_type, c_type)
 
 
-def declared(variable: header.Variable, raw: str) -> str:
-    """The type of a variable; `raw` is its declaration in C, with const."""
-    stars = variable.type.count("*")
-    before = raw.rsplit(variable.name, 1)[0]
-    parts = before.split("*")  # "const char ", "const ", "" of const char *const *
-    constants = tuple(bool(re.search(r"\bconst\b", parts[i])) for i in reversed(range(stars)))
-    kind = rust_type(variable.type, constants)
-    if kind in header.callbacks():
-        kind = f"Option<{kind}>" if not kind.startswith("Option") else kind
+def declared(variable: header.Variable) -> str:
+    kind = rust_type(variable.type, variable.const[:-1])
+    if variable.type in header.callbacks():
+        kind = f"Option<{kind}>"
     return f"[{kind}; {variable.array}]" if variable.array else kind
 
 
@@ -57,31 +49,18 @@ def name(text: str) -> str:
     return f"r#{text}" if text in KEYWORDS else text
 
 
-def raw_lists() -> dict[str, list[str]]:
-    """The fields of structs and the arguments of functions as they are written in C."""
-    source = header._source()
-    found = {}
-    for body, struct in re.findall(r"typedef struct \w+ \{(.*?)\} (\w+);", source, flags=re.S):
-        found[struct] = [f.strip() for f in body.split(";") if f.strip()]
-    pattern = r"typedef\s+\w+\s*\(\*(\w+)\)\(([^;]*?)\);"
-    for callback, arguments in re.findall(pattern, source):
-        found[callback] = [a.strip() for a in arguments.split(",")]
-    for function, arguments in re.findall(r"RP_API\s+[^;(]*?(\w+)\(([^;]*)\);", source):
-        found[function] = [a.strip() for a in arguments.split(",")]
-    return found
+def constant(found: str, value: int) -> str:
+    if value == header.SIZE_MAX:
+        return f"pub const {found}: usize = usize::MAX;"
+    return f"pub const {found}: u32 = {value};"
 
 
 def generate() -> str:
-    raw = raw_lists()
-
     def arguments(function: header.Function) -> str:
-        pairs = zip(function.arguments, raw[function.name])
-        return ", ".join(f"{name(a.name)}: {declared(a, text)}" for a, text in pairs)
+        return ", ".join(f"{name(a.name)}: {declared(a)}" for a in function.arguments)
 
-    def result(c_type: str) -> str:
-        if c_type == "void":
-            return ""
-        return f" -> {'*const c_char' if c_type == 'char*' else rust_type(c_type, (False,))}"
+    def result(function: header.Function) -> str:
+        return "" if function.result == "void" else f" -> {declared(function.returns)}"
 
     lines = [
         "// Written by packaging/rust_bindings.py from include/rallypoint.h: what the functions",
@@ -89,9 +68,7 @@ def generate() -> str:
         "",
         "use core::ffi::{c_char, c_int, c_void};",
         "",
-        f"pub const RP_ABI_MAJOR: u32 = {header.constant('RP_ABI_MAJOR')};",
-        f"pub const RP_ABI_MINOR: u32 = {header.constant('RP_ABI_MINOR')};",
-        "pub const RP_TEXT: usize = usize::MAX;",
+        *(constant(key, value) for key, value in header.constants().items()),
         "",
     ]
     for enum, items in header.enums().items():
@@ -107,12 +84,12 @@ def generate() -> str:
         lines.append("#[repr(C)]")
         lines.append(f"#[derive(Clone, Copy{', Debug, Default, PartialEq, Eq' if handle else ''})]")
         lines.append(f"pub struct {struct} {{")
-        for field, text in zip(fields, raw[struct]):
-            lines.append(f"    pub {name(field.name)}: {declared(field, text)},")
+        for field in fields:
+            lines.append(f"    pub {name(field.name)}: {declared(field)},")
         lines += ["}", ""]
     lines.append('extern "C" {')
     for function in header.functions().values():
-        lines.append(f"    pub fn {function.name}({arguments(function)}){result(function.result)};")
+        lines.append(f"    pub fn {function.name}({arguments(function)}){result(function)};")
     lines += ["}", ""]
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, Callable
 
-from . import _log, _native
+from . import _abi, _log, _native
 from ._errors import Code, InvalidError, RallypointError
 
 
@@ -26,10 +26,10 @@ class Place:
     local_addr: str | None = None
     options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
-    def native(self) -> _native.MemberConfig:
+    def native(self) -> _abi.MemberConfig:
         """The struct of the header, which keeps what it points to alive."""
         options = _native.options(self.options)
-        return _native.MemberConfig(
+        return _abi.MemberConfig(
             run_id=_native.text(self.run_id),
             endpoint=_native.text(self.endpoint),
             min_nodes=self.min_nodes,
@@ -37,7 +37,7 @@ class Place:
             local_addr=_native.text(self.local_addr),
             options=options,
             options_len=len(options),
-            flags=_native.MEMBER_ENVIRONMENT,
+            flags=_abi.MEMBER_ENVIRONMENT,
         )
 
 
@@ -49,7 +49,7 @@ class Job:
     environment: Mapping[str, str]
     workers: int
     place: Place | None = None
-    member: Any = None  # a _native.MemberHandle, instead of place
+    member: Any = None  # a _abi.MemberHandle, instead of place
     max_restarts: int = 0
     role: str = "default"
     name: str = ""
@@ -70,15 +70,15 @@ class Job:
     on_event: Callable[[str], None] | None = None  # gets events as JSON
     on_rdzv_event: Callable[[str], None] | None = None  # those of the rendezvous
     on_metric: Callable[[str, int, str], object] | None = None  # gets name, value, group
-    on_step: Callable[[_native.AgentEvent], object] | None = None  # gets each step of the run
+    on_step: Callable[[_abi.AgentEvent], object] | None = None  # gets each step of the run
     logs_fd: int = 0
     events_fd: int = 0
 
-    def native(self) -> _native.AgentConfig:
+    def native(self) -> _abi.AgentConfig:
         """The struct of the header."""
         import os
 
-        config = _native.AgentConfig(
+        config = _abi.AgentConfig(
             workers=self.workers,
             max_restarts=self.max_restarts,
             role=_native.text(self.role),
@@ -112,7 +112,7 @@ class Job:
         return config
 
 
-def _fill(config: _native.AgentConfig, name: str, texts: Sequence[bytes]) -> None:
+def _fill(config: _abi.AgentConfig, name: str, texts: Sequence[bytes]) -> None:
     for text in texts:
         if b"\0" in text:
             raise InvalidError(f"{name} holds a NUL: {text!r}", Code.INVALID)
@@ -159,7 +159,7 @@ class Failure:
 class Result:
     """How a run ended."""
 
-    state: int  # _native.AGENT_...
+    state: int  # _abi.AGENT_...
     error: RallypointError | None
     signal: int
     round: int
@@ -177,7 +177,7 @@ class Agent(_native.Handle):
     """Runs a job once. Safe for use by several threads; run() is for one."""
 
     def __init__(self, job: Job) -> None:
-        self._handle = _native.AgentHandle()
+        self._handle = _abi.AgentHandle()
         self._finalizer = _native.owned(self, "rp_agent_close", self._handle)
         self._on_step = job.on_step
         config = job.native()
@@ -217,10 +217,10 @@ class Agent(_native.Handle):
         """
         interrupt: BaseException | None = None
         error: RallypointError | None = None
-        event = _native.AgentEvent()
+        event = _abi.AgentEvent()
         while True:
             try:
-                done = _native.call("rp_agent_run", self._handle, _native.SLICE_MS) == _native.OK
+                done = _native.call("rp_agent_run", self._handle, _native.SLICE_MS) == _abi.OK
                 self._drain(event)
             except RallypointError as e:
                 error = e
@@ -236,14 +236,14 @@ class Agent(_native.Handle):
             raise interrupt
         return self._result(error)
 
-    def _drain(self, event: _native.AgentEvent) -> None:
+    def _drain(self, event: _abi.AgentEvent) -> None:
         _log.drain()
-        while _native.call("rp_agent_next_event", self._handle, ctypes.byref(event)) == _native.OK:
+        while _native.call("rp_agent_next_event", self._handle, ctypes.byref(event)) == _abi.OK:
             if self._on_step is not None:
                 self._on_step(event)
 
     def _result(self, error: RallypointError | None) -> Result:
-        r = _native.AgentResult()
+        r = _abi.AgentResult()
         _native.call("rp_agent_get_result", self._handle, ctypes.byref(r))
         try:
             report = _text(r.report)
@@ -265,13 +265,13 @@ class Agent(_native.Handle):
         )
 
     def _worker(self, local_rank: int) -> Worker:
-        w = _native.WorkerResult()
+        w = _abi.WorkerResult()
         _native.call("rp_agent_get_worker", self._handle, local_rank, ctypes.byref(w))
         _native.library().rp_worker_result_free(ctypes.byref(w))
         return Worker(w.local_rank, w.rank, w.role_rank, w.role_world_size, w.pid, w.exit_code)
 
     def _failure(self, index: int) -> Failure:
-        f = _native.Failure()
+        f = _abi.Failure()
         _native.call("rp_agent_get_failure", self._handle, index, ctypes.byref(f))
         try:
             return Failure(
@@ -283,15 +283,15 @@ class Agent(_native.Handle):
                 timestamp=f.time_ms / 1000,
                 host=_text(f.host),
                 error_file=_text(f.error_file),
-                error_data=f.error_data.value(),
+                error_data=_native.bytes_of(f.error_data),
                 message=_text(f.message),
             )
         finally:
             _native.library().rp_failure_free(ctypes.byref(f))
 
 
-def _text(buffer: _native.Buffer) -> str:
-    return buffer.value().decode("utf-8", "replace")
+def _text(buffer: _abi.Buffer) -> str:
+    return _native.bytes_of(buffer).decode("utf-8", "replace")
 
 
 class Signals:

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any, Optional, Protocol
 
-from . import _native
+from . import _abi, _native
 from ._errors import Code, RallypointError, StateError
 
 # What is stored, and its token; set_state adds whether that is because of the call.
@@ -274,16 +274,16 @@ def _on_release(user: int) -> None:
 
 
 # What the library is given: they live as long as the process.
-_get = _native.BackendGet(_on_get)
-_set = _native.BackendSet(_on_set)
-_release = _native.BackendRelease(_on_release)
+_get = _abi.BackendGet(_on_get)
+_set = _abi.BackendSet(_on_set)
+_release = _abi.BackendRelease(_on_release)
 
 
 def open_member(config: Any, backend: Any, handle: Any) -> None:
     """rp_member_open_backend for a RendezvousBackend, torch's or ours."""
     user = next(_ids)
     _tables[user] = _Table(backend)
-    table = _native.Backend(user=user, get=_get, set=_set, release=_release)
+    table = _abi.Backend(user=user, get=_get, set=_set, release=_release)
     try:
         _native.call("rp_member_open_backend", config, ctypes.byref(table), handle)
     except BaseException:

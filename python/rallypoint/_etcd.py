@@ -10,9 +10,10 @@ from functools import partial
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Union
 
-from . import _log, _native
+from . import _abi, _log, _native
 from ._errors import Code, RallypointError
 from ._store import DEFAULT_TIMEOUT, Store
+from ._wait import wait
 
 if TYPE_CHECKING:
     from ._store import Timeout
@@ -50,7 +51,7 @@ def connect_etcd(
         InvalidError: what no further try would help.
     """
     items = _native.options(options)
-    config = _native.StoreEtcdConfig(
+    config = _abi.StoreEtcdConfig(
         endpoint=_native.text(endpoint),
         prefix=None if prefix is None else _native.text(prefix),
         options=items,
@@ -59,7 +60,7 @@ def connect_etcd(
     where = f"in etcd at {_native.without_password(endpoint)}"
     if prefix is not None:
         where += f" under {prefix!r}"
-    store = EtcdClient(_native.StoreHandle(), where)
+    store = EtcdClient(_abi.StoreHandle(), where)
     store.endpoint, store.options = endpoint, dict(options or {})
     store._open("rp_store_open_etcd_start", config, timeout)
     store._reopen = partial(_connect, endpoint, prefix, store.options)
@@ -120,7 +121,7 @@ class EtcdServer(_native.Handle):
         if self._finalizer is not None:
             raise ValueError("the etcd runs already")
         beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "etcd")
-        config = _native.EtcdServerConfig(
+        config = _abi.EtcdServerConfig(
             beside=_native.text(beside),
             data_dir=None if self._data_dir is None else _native.text(os.fsdecode(self._data_dir)),
             retries=num_retries,
@@ -128,11 +129,11 @@ class EtcdServer(_native.Handle):
         )
         limit = _native.milliseconds(timeout)
         port = ctypes.c_int32()
-        handle = _native.EtcdServerHandle()
+        handle = _abi.EtcdServerHandle()
         self._finalizer = _native.owned(self, "rp_etcd_server_stop", handle)
         try:
             _native.call("rp_etcd_server_start", ctypes.byref(config), limit, ctypes.byref(handle))
-            _native.wait("rp_etcd_server_ready", handle, _native.SLICE_MS, ctypes.byref(port))
+            wait("rp_etcd_server_ready", handle, _native.SLICE_MS, ctypes.byref(port))
         except BaseException:
             self.stop()
             raise

@@ -156,7 +156,7 @@ class ChildFailedError(RallypointError):
 
 
 def _rebuild(name: str, failures: dict[int, Any], given: dict[str, Any]) -> BaseException:
-    from ._failure import ChildFailedError as Class
+    from . import ChildFailedError as Class  # this process's own
 
     return Class(name, failures, **given)
 
@@ -211,6 +211,6 @@ class SignalException(RallypointError):
 
 
 def _rebuild_signal(text: str, sigval: signal.Signals) -> BaseException:
-    from ._failure import SignalException as Class
+    from . import SignalException as Class  # this process's own
 
     return Class(text, sigval)

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable, Union
 
-from . import _native
+from . import _abi
 from ._agent import Agent, Failure, Job, Place, Result, Signals
 from ._endpoint import BACKEND, ETCD_BACKENDS, FILE_BACKEND, STATIC_BACKEND, place
 from ._errors import Code, InvalidError
@@ -348,7 +348,7 @@ def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:
     job.log_prefix = template or variable or None
     handler = getattr(config, "event_log_handler", "null")
     if handler == "console":
-        job.flags |= _native.AGENT_EVENTS
+        job.flags |= _abi.AGENT_EVENTS
     elif handler not in ("null", "dynamic_rendezvous"):
         job.on_event = event_handler(handler)
     job.on_rdzv_event = rdzv_events()
@@ -363,9 +363,9 @@ def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:
         if not job.numa_devices:
             raise _invalid("numa_options: No accelerator available for NUMA binding")
     if getattr(config, "virtual_local_rank", False):
-        job.flags |= _native.AGENT_VIRTUAL_RANK
+        job.flags |= _abi.AGENT_VIRTUAL_RANK
     if os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1":
-        job.flags |= _native.AGENT_IDENTICAL
+        job.flags |= _abi.AGENT_IDENTICAL
     if logs is None:
         return
     if decides(logs):
@@ -434,9 +434,9 @@ class Outcome:
     def values(self) -> dict[int, Any]:
         """What the workers returned; raises what ended the run otherwise."""
         r = self.result
-        if r.state in (_native.AGENT_SUCCEEDED, _native.AGENT_NOT_NEEDED):
+        if r.state in (_abi.AGENT_SUCCEEDED, _abi.AGENT_NOT_NEEDED):
             return self.returned
-        if self.received is not None and r.state == _native.AGENT_STOPPED:
+        if self.received is not None and r.state == _abi.AGENT_STOPPED:
             from ._failure import SignalException
 
             number = signal.Signals(self.received)
@@ -452,7 +452,7 @@ class Outcome:
         from ._failure import ChildFailedError
 
         r = self.result
-        own = r.state == _native.AGENT_FAILED
+        own = r.state == _abi.AGENT_FAILED
         assert r.root is not None
         error: ChildFailedError = ChildFailedError(
             self.name,
@@ -535,7 +535,7 @@ def run_job(
         taken = stack.enter_context(Signals(agent, signals))
         result = agent.run()
         returned: dict[int, Any] = {}
-        if result.state == _native.AGENT_SUCCEEDED:
+        if result.state == _abi.AGENT_SUCCEEDED:
             for w in result.workers:
                 returned[w.rank] = function.value(result.round, w.rank) if function else None
         return Outcome(result, job.name, taken.received, returned)

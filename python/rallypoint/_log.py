@@ -16,14 +16,14 @@ import sys
 import threading
 import time
 
-from . import _native
+from . import _abi, _native
 
 logger = logging.getLogger("rallypoint")
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "off": 100}
 
 _draining = threading.Lock()
-_record: _native.LogRecord | None = None
+_record: _abi.LogRecord | None = None
 _ready = False
 
 
@@ -62,7 +62,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def _set_up() -> None:
     global _ready, _record
     _ready = True
-    _record = _native.LogRecord()
+    _record = _abi.LogRecord()
     wanted = os.environ.get("RALLYPOINT_LOG", "").strip().lower()
     if wanted in LEVELS:
         logger.setLevel(LEVELS[wanted])
@@ -88,7 +88,7 @@ def drain() -> None:
             _set_up()
         record = _record
         assert record is not None
-        while _native.call("rp_log_next", ctypes.byref(record)) == _native.OK:
+        while _native.call("rp_log_next", ctypes.byref(record)) == _abi.OK:
             if record.dropped:
                 logger.warning("%d log records were lost here", record.dropped)
             _emit(record)
@@ -96,7 +96,7 @@ def drain() -> None:
         _draining.release()
 
 
-def _emit(record: _native.LogRecord) -> None:
+def _emit(record: _abi.LogRecord) -> None:
     if not logger.isEnabledFor(record.level):
         return
     line = logger.makeRecord(

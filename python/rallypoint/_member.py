@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from . import _backend, _log, _native
+from . import _abi, _backend, _log, _native
 from ._errors import CanceledError, RallypointError
 from ._store import Store
+from ._wait import wait as _wait
 
 # How long an interpreter that exits waits to say goodbye for a member that nobody
 # shut down.
@@ -94,7 +95,7 @@ class Member(_native.Handle):
         backend: Any | None = None,
     ) -> None:
         items = _native.options(options)
-        config = _native.MemberConfig(
+        config = _abi.MemberConfig(
             run_id=_native.text(run_id),
             endpoint=_native.text(endpoint),
             min_nodes=min_nodes,
@@ -102,11 +103,11 @@ class Member(_native.Handle):
             local_addr=_native.text(local_addr),
             options=items,
             options_len=len(items),
-            flags=_native.MEMBER_ENVIRONMENT if environment else 0,
+            flags=_abi.MEMBER_ENVIRONMENT if environment else 0,
         )
         self.run_id = run_id
         self.endpoint = endpoint
-        self._handle = _native.MemberHandle()
+        self._handle = _abi.MemberHandle()
         self._finalizer = _native.owned(self, "rp_member_close", self._handle)
         self._finalizer.atexit = False  # _leave_all is before it
         try:
@@ -132,14 +133,14 @@ class Member(_native.Handle):
         ConnectionFailedError, StateError, InvalidError, AuthenticationError, or RallypointError
         with the code MISMATCH, TENANT or NODE_IN_USE.
         """
-        outcome = _native.Outcome()
+        outcome = _abi.Outcome()
         args = ("rp_member_next", self._handle, _native.SLICE_MS, ctypes.byref(outcome))
         with self._next:
             try:
                 if self._withdrawn:
                     self._finish_withdrawal(args)
                 if not outcome.round:
-                    _native.wait(*args)
+                    _wait(*args)
             except RallypointError:
                 raise
             except BaseException:
@@ -155,14 +156,14 @@ class Member(_native.Handle):
             store_port=outcome.store_port,
         )
 
-    def _withdraw(self, outcome: _native.Outcome) -> None:
+    def _withdraw(self, outcome: _abi.Outcome) -> None:
         """Takes the join back after an interrupt, for which there is little time."""
         _native.call("rp_member_cancel", self._handle)
         try:
             code = _native.call(
                 "rp_member_next", self._handle, _WITHDRAW_PATIENCE_MS, ctypes.byref(outcome)
             )
-            self._withdrawn = code == _native.PENDING
+            self._withdrawn = code == _abi.PENDING
         except Exception:
             self._withdrawn = False
 
@@ -172,7 +173,7 @@ class Member(_native.Handle):
         If it was completed instead, the outcome is that of the present call.
         """
         try:
-            _native.wait(*args)  # type: ignore[arg-type]
+            _wait(*args)  # type: ignore[arg-type]
         except CanceledError:
             pass
         finally:
@@ -203,7 +204,7 @@ class Member(_native.Handle):
         """
         self._ended = True
         try:
-            _native.wait(
+            _wait(
                 "rp_member_shutdown",
                 self._handle,
                 int(ending),
@@ -229,7 +230,7 @@ class Member(_native.Handle):
                 option close_timeout (30 s).
         """
         try:
-            _native.wait(
+            _wait(
                 "rp_member_set_closed",
                 self._handle,
                 _native.text(reason.replace("\0", " ")),
@@ -279,7 +280,7 @@ class Member(_native.Handle):
         Returns:
             The store; close it. After the round its calls raise the code ROUND_OVER.
         """
-        handle = _native.StoreHandle()
+        handle = _abi.StoreHandle()
         store = Store(handle, f"of round {round} of the run {self.run_id!r}")
         _native.call("rp_member_keys", self._handle, round, ctypes.byref(handle))
         return store

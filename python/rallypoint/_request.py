@@ -10,28 +10,27 @@ import ctypes
 import math
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
-from . import _log, _native
+from . import _abi, _native
 from ._errors import Code, DeadlineError, MissingKeyError, RallypointError
 from ._native import bytes_at
+from ._struct import out_of_range
+from ._wait import wait
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from ._store import Store
-
 Text = Union[str, bytes]
 
-SET, GET, ADD, COMPARE_SET, APPEND, CHECK, WAIT, DELETE = range(1, 9)
-NUM_KEYS, LIST_KEYS, MULTI_GET, MULTI_SET = range(9, 13)
-QUEUE_PUSH, QUEUE_POP, QUEUE_LEN, BARRIER = range(13, 17)
+# What these operations return is bytes,
+_VALUE = frozenset((_abi.STORE_GET, _abi.STORE_COMPARE_SET, _abi.STORE_QUEUE_POP))
+# and these a list; the others a number.
+_LIST = frozenset((_abi.STORE_LIST_KEYS, _abi.STORE_MULTI_GET))
 
-_VALUE = frozenset((GET, COMPARE_SET, QUEUE_POP))  # what these return is bytes,
-_LIST = frozenset((LIST_KEYS, MULTI_GET))  # and these a list; the others a number
-
-
-_EXISTING = frozenset((GET, WAIT, MULTI_GET))  # these wait for keys that are missing
+_EXISTING = frozenset(
+    (_abi.STORE_GET, _abi.STORE_WAIT, _abi.STORE_MULTI_GET)
+)  # these wait for keys that are missing
 
 _ABSENT: Any = object()  # of an argument that an operation does not have; None is a mistake
 
@@ -57,17 +56,17 @@ class _Call:
     """The structs of one call, and pointers to them."""
 
     def __init__(self) -> None:
-        self.request = _native.StoreRequest()
-        self.keys = (_native.Bytes * _SLOTS)()
+        self.request = _abi.StoreRequest()
+        self.keys = (_abi.Bytes * _SLOTS)()
         self.slots = list(self.keys)  # each of them is a view of its part
         self.request.keys = self.keys
         self.key, self.value = self.request.key, self.request.value
         self.expected = self.request.expected
         self.timeout: float | timedelta | None = math.nan  # what timeout_ms stands for; none yet
-        self.op = _native.OpHandle()
-        self.result = _native.StoreResult()
+        self.op = _abi.OpHandle()
+        self.result = _abi.StoreResult()
         self.buffer = self.result.value
-        self.error = _native.Error()
+        self.error = _abi.Error()
         self.to_request = ctypes.byref(self.request)
         self.to_op = ctypes.byref(self.op)
         self.to_result = ctypes.byref(self.result)
@@ -84,7 +83,7 @@ class _Call:
 
 
 _SLICE = ctypes.c_int64(_native.SLICE_MS)
-_NOTHING = (_native.Bytes * 0)()
+_NOTHING = (_abi.Bytes * 0)()
 
 
 def _encode_all(values: Iterable[Text]) -> list[bytes]:
@@ -93,22 +92,21 @@ def _encode_all(values: Iterable[Text]) -> list[bytes]:
     return [encode(value) for value in values]
 
 
-def _array(values: list[bytes]) -> ctypes.Array[_native.Bytes]:
-    items = [_native.Bytes(data, len(data)) for data in values]
-    return (_native.Bytes * len(items))(*items)
+def _array(values: list[bytes]) -> ctypes.Array[_abi.Bytes]:
+    items = [_abi.Bytes(data, len(data)) for data in values]
+    return (_abi.Bytes * len(items))(*items)
 
 
-def _await(op: _native.OpHandle, to_result: Any) -> None:
+def _await(op: _abi.OpHandle, to_result: Any) -> None:
     """Waits for an operation in slices, takes its result and frees it."""
     try:
-        while _native.call("rp_op_wait", op, _native.SLICE_MS) == _native.PENDING:
-            _log.drain()
+        wait("rp_op_wait", op, _native.SLICE_MS)
         _native.call("rp_op_result", op, to_result)
     finally:  # also on KeyboardInterrupt: freeing cancels
         _native.call("rp_op_free", op)
 
 
-def opened(handle: _native.StoreHandle, name: str, *args: Any) -> None:
+def opened(handle: _abi.StoreHandle, name: str, *args: Any) -> None:
     """Starts an operation that opens a store, waits for it, and frees it.
 
     Args:
@@ -116,7 +114,7 @@ def opened(handle: _native.StoreHandle, name: str, *args: Any) -> None:
         name: the function that starts it.
         args: what that takes before the operation.
     """
-    op, result = _native.OpHandle(), _native.StoreResult()
+    op, result = _abi.OpHandle(), _abi.StoreResult()
     try:
         _native.call(name, *args, ctypes.byref(op))
         _await(op, ctypes.byref(result))
@@ -128,6 +126,13 @@ def opened(handle: _native.StoreHandle, name: str, *args: Any) -> None:
             _native.call("rp_store_close", result.store)
 
 
+class Target(Protocol):
+    """What an operation is performed on: a Store."""
+
+    timeout: float | timedelta
+    _handle: _abi.StoreHandle
+
+
 # The calls that are not in use. A stack, not one for each thread: what interrupts a call
 # (a handler of a signal, a finalizer) may make another one.
 _calls: list[_Call] = []
@@ -135,7 +140,7 @@ os.register_at_fork(after_in_child=_calls.clear)  # of no use there
 
 
 def perform(
-    store: Store,
+    store: Target,
     op: int,
     timeout: float | timedelta | None,
     key: Text = _ABSENT,
@@ -150,7 +155,7 @@ def perform(
 
     Args:
         store: what it is performed on.
-        op: SET to BARRIER; it says which of the others are needed.
+        op: _abi.STORE_SET to STORE_BARRIER; it says which of the others are needed.
         timeout: in seconds; None is the store's own.
         key, value, expected, number, block, keys, values: as in rp_store_request.
 
@@ -193,7 +198,7 @@ def perform(
         if number is not _ABSENT:
             request.number = number
             if request.number != number:  # ctypes takes the lower 64 bits
-                raise _native.out_of_range("the number", number)
+                raise out_of_range("the number", number)
         if block is not _ABSENT:
             request.block = bool(block)
         if timeout != call.timeout:
@@ -202,7 +207,7 @@ def perform(
             store._handle, call.to_request, _SLICE, call.to_op, call.to_result, call.to_error
         )
         if code:
-            if code != _native.PENDING:
+            if code != _abi.PENDING:
                 if code == Code.HANDLE:
                     raise RallypointError("the store is closed", Code.HANDLE)
                 raise _native.failure("rp_store_attempt", code, call.error)
@@ -218,7 +223,7 @@ def perform(
             answer = bytes_at(call.buffer.data, call.buffer.len)
             call.free(call.to_result)
         elif op in _LIST:
-            answer = call.result.list.values()
+            answer = _native.items_of(call.result.list)
             call.free(call.to_result)
         else:
             answer = call.result.number

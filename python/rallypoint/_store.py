@@ -13,28 +13,27 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Callable
 
-from . import _native, _request
-from ._errors import Code, InvalidError
-from ._request import (
-    ADD,
-    APPEND,
-    BARRIER,
-    CHECK,
-    COMPARE_SET,
-    DELETE,
-    GET,
-    LIST_KEYS,
-    MULTI_GET,
-    MULTI_SET,
-    NUM_KEYS,
-    QUEUE_LEN,
-    QUEUE_POP,
-    QUEUE_PUSH,
-    SET,
-    WAIT,
-    Text,
-    perform,
+from . import _abi, _native, _request
+from ._abi import (
+    STORE_ADD,
+    STORE_APPEND,
+    STORE_BARRIER,
+    STORE_CHECK,
+    STORE_COMPARE_SET,
+    STORE_DELETE,
+    STORE_GET,
+    STORE_LIST_KEYS,
+    STORE_MULTI_GET,
+    STORE_MULTI_SET,
+    STORE_NUM_KEYS,
+    STORE_QUEUE_LEN,
+    STORE_QUEUE_POP,
+    STORE_QUEUE_PUSH,
+    STORE_SET,
+    STORE_WAIT,
 )
+from ._errors import Code, InvalidError
+from ._request import Text, perform
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -71,14 +70,14 @@ class Store(_native.Handle):
         place: where it is, for people.
     """
 
-    def __init__(self, handle: _native.StoreHandle, place: str = "") -> None:
+    def __init__(self, handle: _abi.StoreHandle, place: str = "") -> None:
         self.timeout: Timeout = DEFAULT_TIMEOUT
         self._handle = handle
         self._place = place
         self._reopen: Callable[[Timeout], Store] | None = None
         self._finalizer = _native.owned(self, "rp_store_close", handle)
 
-    def _open(self, start: str, config: _native.Struct, timeout: Timeout) -> None:
+    def _open(self, start: str, config: ctypes.Structure, timeout: Timeout) -> None:
         """Opens what the handle is for by a function that starts that, and waits for it."""
         limit = _native.milliseconds(timeout)
         _request.opened(self._handle, start, ctypes.byref(config), limit)
@@ -108,7 +107,7 @@ class Store(_native.Handle):
             value: the value.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, SET, timeout, key, value)
+        perform(self, STORE_SET, timeout, key, value)
 
     def get(self, key: Text, timeout: Timeout | None = None) -> bytes:
         """Waits until a key exists.
@@ -120,7 +119,7 @@ class Store(_native.Handle):
         Returns:
             Its value.
         """
-        value: bytes = perform(self, GET, timeout, key)
+        value: bytes = perform(self, STORE_GET, timeout, key)
         return value
 
     def add(self, key: Text, amount: int, timeout: Timeout | None = None) -> int:
@@ -139,7 +138,7 @@ class Store(_native.Handle):
                 breaks instead).
             InvalidError: the amount has more than 64 bits.
         """
-        total: int = perform(self, ADD, timeout, key, number=amount)
+        total: int = perform(self, STORE_ADD, timeout, key, number=amount)
         return total
 
     def compare_set(
@@ -158,7 +157,7 @@ class Store(_native.Handle):
             The value then current; for a missing key and an expected value that is not empty,
                 `expected`.
         """
-        current: bytes = perform(self, COMPARE_SET, timeout, key, desired, expected)
+        current: bytes = perform(self, STORE_COMPARE_SET, timeout, key, desired, expected)
         return current
 
     def append(self, key: Text, value: Text, timeout: Timeout | None = None) -> None:
@@ -169,7 +168,7 @@ class Store(_native.Handle):
             value: what is appended.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, APPEND, timeout, key, value)
+        perform(self, STORE_APPEND, timeout, key, value)
 
     def check(self, keys: Sequence[Text], timeout: Timeout | None = None) -> bool:
         """Asks whether keys exist, without waiting for them.
@@ -181,7 +180,7 @@ class Store(_native.Handle):
         Returns:
             True if all do.
         """
-        return bool(perform(self, CHECK, timeout, keys=keys))
+        return bool(perform(self, STORE_CHECK, timeout, keys=keys))
 
     def wait(
         self,
@@ -196,7 +195,7 @@ class Store(_native.Handle):
             timeout: longest wait in seconds; None is the store's own.
             override_timeout: another name of timeout, that of torch's EtcdStore.
         """
-        perform(self, WAIT, override_timeout if timeout is None else timeout, keys=keys)
+        perform(self, STORE_WAIT, override_timeout if timeout is None else timeout, keys=keys)
 
     def delete_key(self, key: Text, timeout: Timeout | None = None) -> bool:
         """Removes a key. Nobody is woken by that.
@@ -208,7 +207,7 @@ class Store(_native.Handle):
         Returns:
             Whether there was one.
         """
-        return bool(perform(self, DELETE, timeout, key))
+        return bool(perform(self, STORE_DELETE, timeout, key))
 
     def num_keys(self, timeout: Timeout | None = None) -> int:
         """Counts the keys of the whole store, without queues.
@@ -219,7 +218,7 @@ class Store(_native.Handle):
         Returns:
             Their number.
         """
-        count: int = perform(self, NUM_KEYS, timeout)
+        count: int = perform(self, STORE_NUM_KEYS, timeout)
         return count
 
     def list_keys(self, timeout: Timeout | None = None) -> list[str]:
@@ -231,7 +230,7 @@ class Store(_native.Handle):
         Returns:
             The keys, in no particular order; bytes that are no UTF-8 come as surrogate escapes.
         """
-        values: list[bytes] = perform(self, LIST_KEYS, timeout)
+        values: list[bytes] = perform(self, STORE_LIST_KEYS, timeout)
         return [v.decode("utf-8", "surrogateescape") for v in values]
 
     def multi_get(self, keys: Sequence[Text], timeout: Timeout | None = None) -> list[bytes]:
@@ -244,7 +243,7 @@ class Store(_native.Handle):
         Returns:
             Their values, in the same order.
         """
-        values: list[bytes] = perform(self, MULTI_GET, timeout, keys=keys)
+        values: list[bytes] = perform(self, STORE_MULTI_GET, timeout, keys=keys)
         return values
 
     def multi_set(
@@ -257,7 +256,7 @@ class Store(_native.Handle):
             values: as many values.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, MULTI_SET, timeout, keys=keys, values=values)
+        perform(self, STORE_MULTI_SET, timeout, keys=keys, values=values)
 
     def queue_push(self, key: Text, value: Text, timeout: Timeout | None = None) -> None:
         """Appends an item to a queue and wakes one who waits for it.
@@ -270,7 +269,7 @@ class Store(_native.Handle):
         Raises:
             UnsupportedError: this kind of store has no queues; it is a NotImplementedError.
         """
-        perform(self, QUEUE_PUSH, timeout, key, value)
+        perform(self, STORE_QUEUE_PUSH, timeout, key, value)
 
     def queue_pop(self, key: Text, block: bool = True, timeout: Timeout | None = None) -> bytes:
         """Removes the oldest item of a queue.
@@ -287,7 +286,7 @@ class Store(_native.Handle):
             EmptyError: there is none, and `block` is false.
             UnsupportedError: this kind of store has no queues; it is a NotImplementedError.
         """
-        item: bytes = perform(self, QUEUE_POP, timeout, key, block=block)
+        item: bytes = perform(self, STORE_QUEUE_POP, timeout, key, block=block)
         return item
 
     def queue_len(self, key: Text, timeout: Timeout | None = None) -> int:
@@ -300,7 +299,7 @@ class Store(_native.Handle):
         Returns:
             Their number; 0 if there is no such queue.
         """
-        count: int = perform(self, QUEUE_LEN, timeout, key)
+        count: int = perform(self, STORE_QUEUE_LEN, timeout, key)
         return count
 
     def barrier(self, key: Text, world_size: int, timeout: Timeout | None = None) -> None:
@@ -311,7 +310,7 @@ class Store(_native.Handle):
             world_size: how many callers it waits for.
             timeout: longest wait in seconds; None is the store's own.
         """
-        perform(self, BARRIER, timeout, key, number=world_size)
+        perform(self, STORE_BARRIER, timeout, key, number=world_size)
 
     def close(self) -> None:
         """Closes the store for this object; closing again does nothing. A FileStore waits for
@@ -334,7 +333,7 @@ class HashStore(Store):
     """A store in the memory of this process, for its threads."""
 
     def __init__(self) -> None:
-        handle = _native.StoreHandle()
+        handle = _abi.StoreHandle()
         super().__init__(handle, "in the memory of this process")
         _native.call("rp_store_open_hash", ctypes.byref(handle))
 
@@ -365,12 +364,12 @@ class FileStore(Store):
         *,
         remote: bool = False,
     ) -> None:
-        config = _native.StoreFileConfig(
+        config = _abi.StoreFileConfig(
             path=_native.text(os.fsdecode(path)),
             world_size=world_size,
-            flags=_native.FILE_REMOTE if remote else 0,
+            flags=_abi.FILE_REMOTE if remote else 0,
         )
-        super().__init__(_native.StoreHandle(), f"of the file {os.fsdecode(path)!r}")
+        super().__init__(_abi.StoreHandle(), f"of the file {os.fsdecode(path)!r}")
         self._open("rp_store_open_file_start", config, timeout)
         self._reopen = partial(
             FileStore, os.path.abspath(os.fsdecode(path)), world_size, remote=remote
@@ -390,7 +389,7 @@ class PrefixStore(Store):
 
     def __init__(self, prefix: Text, store: Store) -> None:
         data = _request.encode(prefix)
-        handle = _native.StoreHandle()
+        handle = _abi.StoreHandle()
         super().__init__(handle, f"{data.decode('utf-8', 'replace')!r} of {store!r}")
         _native.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
         self.timeout = store.timeout
@@ -422,8 +421,8 @@ def connect_store(host: str, port: int, timeout: Timeout = DEFAULT_TIMEOUT) -> S
             'connect_store("127.0.0.1", 29400)',
             Code.INVALID,
         )
-    config = _native.StoreConfig(host=_native.text(host), port=port)
-    store = Store(_native.StoreHandle(), f"at {_address(host, port)}")
+    config = _abi.StoreConfig(host=_native.text(host), port=port)
+    store = Store(_abi.StoreHandle(), f"at {_address(host, port)}")
     store._open("rp_store_connect_start", config, timeout)
     store._reopen = partial(connect_store, host, port)
     return store
@@ -451,8 +450,8 @@ class StoreServer(_native.Handle):
     """
 
     def __init__(self, host: str = "", port: int = 0) -> None:
-        config = _native.StoreServerConfig(host=_native.text(host), port=port)
-        handle = _native.StoreServerHandle()
+        config = _abi.StoreServerConfig(host=_native.text(host), port=port)
+        handle = _abi.StoreServerHandle()
         self._finalizer = _native.owned(self, "rp_store_server_stop", handle)
         _native.call("rp_store_server_start", ctypes.byref(config), ctypes.byref(handle))
         bound = ctypes.c_int32()

@@ -1,7 +1,7 @@
 """What was once recorded of the interface stays: numbers, fields and arguments.
 
-capi/abi/interface.txt is written by `python python/tests/test_abi_stable.py`, which
-`make abi-baseline` runs. What is there may be added to, in the ways that the header
+capi/abi/interface.txt is written by this file as a program, which `make
+abi-baseline` runs. What is there may be added to, in the ways that the header
 promises, and never changed. capi/abi/check holds the built library against the same.
 """
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import importlib.metadata
 import os
+from pathlib import Path
 
 import pytest
 
@@ -100,7 +103,7 @@ def test_plugin_is_lazy(run_python) -> None:  # type: ignore[no-untyped-def]
         from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as known
         creator = known._registry["rallypoint"]
         assert "rallypoint._plugin" in sys.modules
-        for name in ("_native", "handler", "_member", "_store", "_torch", "_log"):
+        for name in ("_native", "_abi", "handler", "_member", "_store", "_torch", "_log"):
             assert f"rallypoint.{name}" not in sys.modules, name
         # A second discovery is no conflict (R24).
         registry._register_out_of_tree_handlers()
@@ -154,8 +157,8 @@ def test_library_of_another_version(run_python, tmp_path) -> None:  # type: igno
     run_python(
         """
         import rallypoint
-        from rallypoint import _native
-        _native.ABI_MINOR += 1
+        from rallypoint import _abi
+        _abi.ABI_MINOR += 1
         try:
             rallypoint.StoreServer()
         except rallypoint.LibraryError as e:
@@ -223,3 +226,20 @@ def test_python_path_of_the_library() -> None:
     from rallypoint import _native
 
     assert os.path.exists(_native.path())
+
+
+def test_modules_import_one_way() -> None:
+    """No circle among the modules, imports within functions and for types included.
+
+    The package itself, which loads them by their public names, stands above all.
+    """
+    [folder] = rallypoint.__path__
+    graph: dict[str, set[str]] = {}
+    for file in Path(folder).glob("*.py"):
+        found = graph.setdefault(file.stem, set())
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                found |= {node.module} if node.module else {alias.name for alias in node.names}
+    del graph["__init__"]
+    assert len(graph) > 25
+    graphlib.TopologicalSorter(graph).prepare()

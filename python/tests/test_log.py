@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rallypoint import _native
+from rallypoint import _abi, _native
 
 
 def stderr_of(code: str, environment: dict[str, str] | None = None) -> tuple[int, list[str]]:
@@ -90,7 +90,7 @@ def test_the_ring_is_bounded() -> None:
     with held:  # nobody asks meanwhile
         for i in range(n):
             Member("run", "127.0.0.1:0", options={f"unheard_of_{i}": 1}).close()
-    record = _native.LogRecord()
+    record = _abi.LogRecord()
     import ctypes
 
     _native.call("rp_log_next", ctypes.byref(record))
@@ -98,7 +98,7 @@ def test_the_ring_is_bounded() -> None:
     assert f"unheard_of_{n - 1024}".encode() in record.text
     assert record.level == 30
     count = 1
-    while _native.call("rp_log_next", ctypes.byref(record)) == _native.OK:
+    while _native.call("rp_log_next", ctypes.byref(record)) == _abi.OK:
         assert record.dropped == 0
         count += 1
     assert count == 1024

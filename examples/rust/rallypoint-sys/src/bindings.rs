@@ -5,6 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 
 pub const RP_ABI_MAJOR: u32 = 0;
 pub const RP_ABI_MINOR: u32 = 1;
+pub const RP_ABI_VERSION: u32 = 1;
 pub const RP_TEXT: usize = usize::MAX;
 
 // enum rp_code

@@ -1,0 +1,146 @@
+"""Writes rallypoint/_abi.py, what rallypoint.h declares for ctypes, from the header.
+
+python packaging/python_bindings.py, which `make docs` runs. The result is checked in, so that
+the package works from its sources; python/tests/test_abi.py holds it against the header, and
+the header against the C compiler.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import header
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "python" / "rallypoint" / "_abi.py"
+
+WIDTH = 100  # of a line, as ruff wants it
+
+
+def python_name(name: str) -> str:
+    """rp_store_config: StoreConfig. A handle, rp_store, is a StoreHandle."""
+    words = name.removeprefix("rp_").split("_")
+    fields = header.structs().get(name, ())
+    handle = [f.name for f in fields] == ["id"]
+    return "".join(map(str.capitalize, words)) + ("Handle" if handle else "")
+
+
+def constants(found: dict[str, int]) -> list[str]:
+    return [f"{name.removeprefix('RP_')} = {value}" for name, value in found.items()]
+
+
+def ctype(variable: header.Variable, handed_in: bool) -> str:
+    """The type of ctypes.
+
+    Bytes that are handed in (const void *) may be given as bytes. What comes from the library
+    may hold a NUL, where ctypes would stop, and is an address.
+    """
+    base = variable.type.rstrip("*")
+    stars = len(variable.type) - len(base)
+    if base == "void" and stars == 0:
+        return "None"
+    if base == "void" and stars == 1:
+        found = "c_char_p" if handed_in and variable.const[0] else "c_void_p"
+    elif base == "char" and stars:
+        found = pointers("c_char_p", stars - 1)
+    elif base in header.SCALARS:
+        found = pointers(f"c_{base.removesuffix('_t')}" if base != "size_t" else "c_size_t", stars)
+    else:
+        found = pointers(python_name(base), stars)
+    return f"{found} * {variable.array}" if variable.array else found
+
+
+def pointers(name: str, stars: int) -> str:
+    return "POINTER(" * stars + name + ")" * stars
+
+
+def sequence(opening: str, items: list[str], closing: str, indent: int, room: int) -> str:
+    """Items in brackets: on one line if there is room for it, else each on its own."""
+    inside = ", ".join(items)
+    one = opening + inside + ("," if len(items) == 1 and opening == "(" else "") + closing
+    if "\n" not in one and len(one) <= room:
+        return one
+    margin = " " * (indent + 4)
+    return "\n".join([opening, *(f"{margin}{item}," for item in items), " " * indent + closing])
+
+
+def struct(found: header.Struct) -> str:
+    base = "Struct" if found.sized else "Structure"
+    fields = [f'("{f.name}", {ctype(f, handed_in=True)})' for f in found.fields]
+    before = "    _fields_ = "
+    value = sequence("(", fields, ")", 4, WIDTH - len(before))
+    return f"class {python_name(found.name)}({base}):\n{before}{value}"
+
+
+def callback(found: header.Function) -> str:
+    arguments = [ctype(a, handed_in=False) for a in (found.returns, *found.arguments)]
+    before = f"{python_name(found.name)} = "
+    return before + sequence("CFUNCTYPE(", arguments, ")", 0, WIDTH - len(before))
+
+
+def function(found: header.Function) -> str:
+    result = ctype(found.returns, handed_in=False)
+    arguments = [ctype(a, handed_in=True) for a in found.arguments]
+    before = f'    "{found.name}": '
+    one = f"({result}, {sequence('(', arguments, ')', 0, WIDTH)})"
+    if "\n" not in one and len(before) + len(one) < WIDTH:
+        return f"{before}{one},"
+    pair = [result, sequence("(", arguments, ")", 8, WIDTH - 9)]
+    return before + sequence("(", pair, ")", 4, 0) + ","
+
+
+def declarations() -> list[str]:
+    """The structs and the types of callbacks, in the order of the header."""
+    found = []
+    for declaration in header.read().declarations():
+        if isinstance(declaration, header.Struct):
+            found.append(struct(declaration))
+        elif isinstance(declaration, header.Function) and declaration.callback:
+            found.append(callback(declaration))
+    return found
+
+
+def generate() -> str:
+    numbers = constants(header.constants())
+    for enum, items in header.enums().items():
+        numbers += ["", f"# enum {enum}", *constants(items)]
+    tables = [
+        "# By their names in the header.",
+        "STRUCTS: dict[str, type[Structure]] = {",
+        *(f'    "{name}": {python_name(name)},' for name in header.structs()),
+        "}",
+        "",
+        "CALLBACKS: dict[str, Any] = {",
+        *(f'    "{name}": {python_name(name)},' for name in header.callbacks()),
+        "}",
+        "",
+        "# Every function: its result and its arguments.",
+        "TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {",
+        *map(function, header.functions().values()),
+        "}",
+    ]
+    body = "\n\n\n".join(["\n".join(numbers), *declarations(), "\n".join(tables)])
+    scalars = sorted(set(re.findall(r"\bc_\w+", body)))
+    head = [
+        '"""What include/rallypoint.h declares, for ctypes; its comments say what it means.',
+        "",
+        "Written by packaging/python_bindings.py: `make docs` does that anew.",
+        '"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from ctypes import (",
+        *(f"    {name}," for name in ("CFUNCTYPE", "POINTER", "Structure", *scalars)),
+        ")",
+        "from typing import Any",
+        "",
+        "from ._struct import Struct",
+        "",
+    ]
+    return "\n".join([*head, body]) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(generate())
+    print(f"wrote {TARGET.relative_to(ROOT)}")
