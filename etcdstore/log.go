@@ -207,13 +207,13 @@ func (l *Log) tryEnter(ctx context.Context, what string) error {
 			}
 			continue
 		}
-		orphans, err := l.orphans(ctx, "")
+		orphans, over, err := l.orphans(ctx, "")
 		if err != nil {
 			return err
 		}
 		var done bool
 		switch {
-		case !exists || len(orphans) == 0:
+		case !exists || over:
 			done, err = l.create(ctx, what, old)
 		case silent:
 			done, err = l.takeOver(ctx, what, old, orphans)
@@ -228,17 +228,17 @@ func (l *Log) tryEnter(ctx context.Context, what string) error {
 }
 
 // orphans returns the sessions of the run that are there without a sign of life, but for
-// one. What cannot be read holds none.
-func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) ([]rendezvous.SessionID, error) {
+// one, and whether the run is over. What cannot be read is.
+func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) (sessions []rendezvous.SessionID, over bool, err error) {
 	r, there, err := (&Log{config: l.config, runID: l.runID, root: l.root, client: l.client}).peek(ctx)
 	if err != nil && rendezvous.CodeOf(err) != rendezvous.CodeState || !there {
-		return nil, err
+		return nil, true, err
 	}
-	sessions, err := r.Orphans(but)
+	sessions, over, err = r.Orphans(but)
 	if err != nil {
 		l.config.logger().Debug("what is left of the run cannot be read", "error", err)
 	}
-	return sessions, nil
+	return sessions, over, nil
 }
 
 // takeOver enters a run whose nodes show no sign of life and have not gone either. They
@@ -254,18 +254,19 @@ func (l *Log) takeOver(ctx context.Context, what string, old keyValue, orphans [
 		return false, err
 	}
 	signs := l.root + keySigns
-	l.appended++
+	ops := []op{putOp(l.greetingKey(), nil, l.sign)}
+	if len(entries) > 0 {
+		l.appended++
+		ops = append(ops, putOp(entryKey(l.root, l.node, l.appended), encodeEntries(entries), g.lease))
+	}
 	r, err := l.client.txn(ctx, what, txnRequest{
 		conditions: []condition{unchanged(l.root+keyGeneration, old.modified), absent(signs, prefixEnd(signs))},
-		success: []op{
-			putOp(entryKey(l.root, l.node, l.appended), encodeEntries(entries), g.lease),
-			putOp(l.greetingKey(), nil, l.sign),
-		},
+		success:    ops,
 	})
 	if err != nil || !r.succeeded {
 		return false, err
 	}
-	l.config.logger().Warn("no node of the run shows a sign of life; they are taken for lost, and join again should they live", "nodes", len(orphans))
+	l.config.logger().Warn("no node of the run shows a sign of life; they are taken for lost, and join again should they live", "run", l.runID)
 	err = l.entered(old)
 	l.runBeat = time.Time{} // nobody may have renewed its lease for long
 	return true, err
@@ -483,8 +484,8 @@ func (l *Log) Close(ctx context.Context) error {
 	if err != nil || found.result(0).count > 0 {
 		return err
 	}
-	if orphans, err := l.orphans(ctx, l.session); err != nil || len(orphans) > 0 {
-		return err // nodes that may be cut off, and come back
+	if _, over, err := l.orphans(ctx, l.session); err != nil || !over {
+		return err // nodes may be cut off, and come back
 	}
 	r, err := l.client.txn(ctx, "removing the run's log", txnRequest{
 		conditions: []condition{l.inRun(), absent(signs, prefixEnd(signs))},

@@ -115,10 +115,20 @@ func TestCutOffNodesAreJoined(t *testing.T) {
 	}
 }
 
-// One node of three leaves while the other two are cut off: it takes nothing away, and
-// they go on.
+// One node of three leaves while the other two are cut off, before or after it has taken
+// them for lost: it takes nothing away, and they go on. Nor does one that enters then
+// and leaves again.
 func TestLeavingTakesNothingFromCutOffNodes(t *testing.T) {
 	t.Parallel()
+	for _, declared := range []bool{false, true} {
+		t.Run(fmt.Sprint("declared lost ", declared), func(t *testing.T) {
+			t.Parallel()
+			leaveCutOffNodes(t, declared)
+		})
+	}
+}
+
+func leaveCutOffNodes(t *testing.T, declared bool) {
 	config := aConfig(t)
 	a, netA := aCutNode(t, config, "a", 2, 3)
 	b, netB := aCutNode(t, config, "b", 2, 3)
@@ -132,9 +142,17 @@ func TestLeavingTakesNothingFromCutOffNodes(t *testing.T) {
 	for must(probe.get(within(t, time.Minute), "signs", rangeRequest{key: signs, end: prefixEnd(signs), countOnly: true}))(t).count > 1 {
 		time.Sleep(10 * time.Millisecond)
 	}
+	if declared {
+		awaitWaiting(t, c)
+	}
 	c.Close()
 	netC.close()
 	noSigns(t, config)
+	if declared {
+		d := must(NewLog(config, "job", 2*time.Second, "127.0.0.1"))(t)
+		equal(t, must(d.Open(within(t, time.Minute)))(t).Generation, first[0].Generation)
+		check(t, d.Close(within(t, 10*time.Second)))
+	}
 	netA.open()
 	netB.open()
 	awaitWaiting(t, a)

@@ -109,7 +109,7 @@ func (m *Machine) Apply(ev Event) []Effect {
 		m.disconnect(ev)
 	case LeaseExpired:
 		if n := m.sessions[ev.Session]; n != nil {
-			m.lose(n, fmt.Sprintf("lost: not heard of for %v", m.policy.LeaseTimeout))
+			m.lose(n, fmt.Sprintf(causeSilent+"%v", m.policy.LeaseTimeout))
 		}
 	case TimerFired:
 		m.timerFired(ev.Timer)

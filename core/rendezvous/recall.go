@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // AppendSessions appends all sessions to list, in no order: those of live nodes,
@@ -24,6 +25,17 @@ func (m *Machine) AppendAttached(list []SessionID) []SessionID {
 		}
 	}
 	return list
+}
+
+// causeSilent begins the cause of a node's loss whose lease has run out.
+const causeSilent = "lost: not heard of for "
+
+// Awaits reports whether a member of the last round is taken for lost by its silence
+// alone, and may come back to a run that is open.
+func (m *Machine) Awaits() bool {
+	return m.closed == nil && slices.ContainsFunc(m.seats, func(s *seat) bool {
+		return s.state == seatLost && strings.HasPrefix(s.cause, causeSilent)
+	})
 }
 
 // IsClosed reports whether the run was closed.

@@ -38,15 +38,16 @@ func (r Record) Machine() (*rendezvous.Machine, error) {
 
 // Orphans returns the sessions of an open run that have neither said goodbye nor were
 // declared lost, in their order, without the one given. While there are any, the run is
-// not over, although none of them may show a sign of life: they may be cut off.
-func (r Record) Orphans(but rendezvous.SessionID) ([]rendezvous.SessionID, error) {
+// not over, although none of them may show a sign of life: they may be cut off. Nor is it
+// while members of its last round are lost by their silence alone; over tells.
+func (r Record) Orphans(but rendezvous.SessionID) (sessions []rendezvous.SessionID, over bool, err error) {
 	m, err := r.Machine()
 	if err != nil || m.IsClosed() {
-		return nil, err
+		return nil, true, err
 	}
-	sessions := slices.DeleteFunc(m.AppendAttached(nil), func(s rendezvous.SessionID) bool { return s == but })
+	sessions = slices.DeleteFunc(m.AppendAttached(nil), func(s rendezvous.SessionID) bool { return s == but })
 	slices.Sort(sessions)
-	return sessions, nil
+	return sessions, len(sessions) == 0 && !m.Awaits(), nil
 }
 
 // DeclareLost returns the entries that take sessions for lost, as each node of a run
