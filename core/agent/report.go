@@ -57,7 +57,7 @@ func (f *Failure) stderrLines() string {
 		title = fmt.Sprintf(" (the last %d lines)", len(shown))
 	}
 	if f.SharedOutput {
-		return "\n  output    :" + title + " (of all workers of this node: stdout and stderr go to one file)\n    " + strings.Join(shown, "\n    ")
+		return "\n  output    :" + title + " (of all workers of its node: stdout and stderr go to one file)\n    " + strings.Join(shown, "\n    ")
 	}
 	return "\n  stderr    :" + title + "\n    " + strings.Join(shown, "\n    ")
 }

@@ -309,7 +309,7 @@ func TestOrderOfStreams(t *testing.T) {
 				t.Errorf("the order is another: %.200q", got.String())
 			}
 			report := strings.TrimPrefix(got.String(), want.String())
-			shown := strings.Contains(report, "  output    : (the last 50 lines) (of all workers of this node: stdout and stderr go to one file)\n    out 475\n    err 475\n") &&
+			shown := strings.Contains(report, "  output    : (the last 50 lines) (of all workers of its node: stdout and stderr go to one file)\n    out 475\n    err 475\n") &&
 				strings.Contains(report, "\n    err 499\n====")
 			if shown != (kind == "file") {
 				t.Errorf("report: %s", report)
