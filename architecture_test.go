@@ -72,8 +72,6 @@ var jitter = []string{
 	"core/sharedlog/append.go wait",
 	"core/sharedlog/blob.go Next",
 	"core/sharedlog/blob.go update",
-	"etcdstore/client.go grant",
-	"etcdstore/client.go newClient",
 	"etcdstore/client.go wait",
 	"tcpstore/control/backoff.go wait",
 	"tcpstore/dial.go sleep",
