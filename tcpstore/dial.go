@@ -36,6 +36,7 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	defer cancel()
 	defer context.AfterFunc(c.done, cancel)()
 	pause := firstPause
+	var last error // of the attempts that the end of ctx did not cut short, if there is one
 	for attempt := 1; ; attempt++ {
 		l, err := shakeHands(ctx, c.addr)
 		if err == nil {
@@ -50,8 +51,11 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		if attempt == 1 && ctx.Err() == nil {
 			c.log.Info("tcpstore: cannot connect yet, trying on", "server", c.addr, "error", err)
 		}
+		if last == nil || store.ContextError(ctx) == nil {
+			last = err
+		}
 		if ended := sleep(ctx, pause); ended != nil {
-			return nil, fmt.Errorf("connect, %d times, last error: %w: %w", attempt, err, ended)
+			return nil, fmt.Errorf("connect, %d times, last error: %w: %w", attempt, last, ended)
 		}
 		pause = min(pauseFactor*pause, lastPause)
 	}
