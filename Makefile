@@ -366,9 +366,9 @@ test-long: fuzz test-go-long test-etcd-versions test-mounts test-asan test-valgr
 .PHONY: test-go-long
 test-go-long:  ## Long tests of the control plane and of the shared log
 	$(call say,go test -tags long)
-	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./tcpstore/control
+	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./core/control
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./core/sharedlog
-	@CGO_ENABLED=1 RALLYPOINT_TEST_DURABLY=1 $(GO) test -race -count=1 -timeout 10m ./tcpstore/control
+	@CGO_ENABLED=1 RALLYPOINT_TEST_DURABLY=1 $(GO) test -race -count=1 -timeout 10m ./core/control
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./core/rendezvous -run TestPromises -rapid.checks=5000 -rapid.steps=100
 
 # The tests that need an etcd, the long ones too, with the one of the quick tests, with
@@ -399,7 +399,7 @@ test-run-long: $(VENV_STAMP) $(ETCD)  ## rallypoint run beside torchrun itself; 
 	$(call say,recording torchrun)
 	@rm -rf build/torchrun; $(BIN)/python core/agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
 	$(call say,go test: rallypoint run beside torchrun; chaos)
-	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(GO) test -race -count=1 -timeout 15m ./core/cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
+	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(GO) test -race -count=1 -timeout 15m ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
 
 .PHONY: test-python-long
 test-python-long: .venv/.wheel $(ETCD)  ## pytest -m long

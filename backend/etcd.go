@@ -3,6 +3,7 @@ package backend
 import (
 	"log/slog"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore"
@@ -48,7 +49,7 @@ func Complete(p *rendezvous.Params) error {
 }
 
 // openEtcd makes a member whose run's log is in an etcd.
-func openEtcd(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+func openEtcd(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	if err := Complete(&p); err != nil {
 		return nil, err
 	}

@@ -4,8 +4,9 @@ import (
 	"context"
 
 	"rallypoint/core/agent"
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
-	"rallypoint/tcpstore/fixed"
+	"rallypoint/static"
 )
 
 // Node is a node's rendezvous: what an agent needs, and what programs do that are
@@ -19,8 +20,8 @@ type Node interface {
 }
 
 var (
-	_ Node = (*rendezvous.Member)(nil)
-	_ Node = (*fixed.Static)(nil)
+	_ Node = (*member.Member)(nil)
+	_ Node = (*static.Static)(nil)
 )
 
 // Name is the name of the backend that an endpoint chooses, for events.

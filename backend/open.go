@@ -9,13 +9,14 @@ import (
 	"strconv"
 	"strings"
 
+	"rallypoint/core/control"
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore"
 	"rallypoint/filestore"
-	"rallypoint/tcpstore/control"
-	"rallypoint/tcpstore/fixed"
-	"rallypoint/tcpstore/hosted"
+	"rallypoint/roundstore"
+	"rallypoint/static"
 )
 
 // The schemes of endpoints.
@@ -80,11 +81,11 @@ func Check(endpoint string) (string, error) {
 		}
 		return (&url.URL{Scheme: SchemeFile, Path: dir}).String(), nil
 	case SchemeStatic:
-		host, port, err := rendezvous.ParseEndpoint(strings.TrimSpace(endpoint)[len(fixed.Scheme):], -1)
+		host, port, err := rendezvous.ParseEndpoint(strings.TrimSpace(endpoint)[len(static.Scheme):], -1)
 		if err != nil {
 			return "", err
 		}
-		return fixed.Scheme + net.JoinHostPort(host, strconv.Itoa(port)), nil
+		return static.Scheme + net.JoinHostPort(host, strconv.Itoa(port)), nil
 	case SchemeEtcd, SchemeEtcds:
 		return endpoint, checkEtcd(endpoint)
 	default:
@@ -135,11 +136,11 @@ func Open(p rendezvous.Params, log *slog.Logger) (Node, error) {
 		return node(openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, nil) }))
 	case SchemeStatic:
 		p.Endpoint = endpoint
-		return node(fixed.NewStatic(p, log))
+		return node(static.NewStatic(p, log))
 	case SchemeEtcd, SchemeEtcds:
 		return node(openEtcd(p, log))
 	}
-	return node(hosted.Open(p, log))
+	return node(roundstore.Open(p, log))
 }
 
 // node hands out no typed nil with an error.
@@ -152,12 +153,12 @@ func node[T Node](n T, err error) (Node, error) {
 
 // OpenBlob makes the member that p describes, whose run meets in a blob; see
 // sharedlog.NewBlob. p.Endpoint is a name for people.
-func OpenBlob(p rendezvous.Params, blob sharedlog.Backend, log *slog.Logger) (*rendezvous.Member, error) {
+func OpenBlob(p rendezvous.Params, blob sharedlog.Backend, log *slog.Logger) (*member.Member, error) {
 	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewBlob(blob, p.RunID, nil) })
 }
 
 // openLog makes a member over a log that sees no node's address.
-func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*rendezvous.Member, error) {
+func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
 	if p.AdvertiseAddr == "" && p.LocalAddr == "" {
 		p.LocalAddr = ownAddress(p.Max)
 	}
@@ -165,7 +166,7 @@ func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (
 }
 
 // openSeen makes a member over a log that sees the nodes' addresses.
-func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*rendezvous.Member, error) {
+func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -179,6 +180,6 @@ func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) 
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	connect := func(o rendezvous.Observer) rendezvous.Plane { return sharedlog.New(p, o, open(), log) }
-	return rendezvous.NewMember(p, connect, hosted.NewRoundStores(log), log), nil
+	connect := func(o member.Observer) member.Plane { return sharedlog.New(p, o, open(), log) }
+	return member.NewMember(p, connect, roundstore.NewRoundStores(log), log), nil
 }

@@ -15,29 +15,30 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/core/promises"
+	"rallypoint/conformance"
+	"rallypoint/core/control"
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
 	"rallypoint/core/trace"
 	"rallypoint/etcdstore"
-	"rallypoint/etcdstore/etcdtest"
 	"rallypoint/filestore"
-	"rallypoint/tcpstore/control"
+	"rallypoint/internal/etcdtest"
 )
 
 // meeting is one place where runs can meet.
 type meeting struct {
 	name string
 	// place makes a place for one run and returns what opens its nodes.
-	place func(t *testing.T) (open func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error))
+	place func(t *testing.T) (open func(p rendezvous.Params, log *slog.Logger) (*member.Member, error))
 }
 
 var etcd etcdtest.Shared
 
 // meetings are all backends. The promises of docs/design.md hold in each.
 var meetings = []meeting{
-	{"hosted", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
+	{"hosted", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -46,27 +47,27 @@ var meetings = []meeting{
 		t.Cleanup(func() { s.Close() })
 		return at(l.Addr().String())
 	}},
-	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
+	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
 		judge(t, filestore.Follow(dir, "job"))
 		here, there := at("file://"+dir), at("file://"+elsewhere(dir))
 		var opened atomic.Int64
-		return func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 			if opened.Add(1)%2 == 0 {
 				return there(p, log)
 			}
 			return here(p, log)
 		}
 	}},
-	{"remote file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
+	{"remote file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
 		judge(t, filestore.Follow(dir, "job"))
-		return func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "file://" + dir
 			return openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, &filestore.Options{Remote: true}) })
 		}
 	}},
-	{"etcd", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
+	{"etcd", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		config := etcdstore.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/" + t.Name()}
 		f, err := etcdstore.Follow(config, "job")
 		if err != nil {
@@ -75,9 +76,9 @@ var meetings = []meeting{
 		judge(t, f)
 		return at("etcd://" + config.Endpoints[0] + "?key_prefix=" + url.QueryEscape(config.Prefix))
 	}},
-	{"blob", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
+	{"blob", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		v := &value{}
-		return func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "a value in memory"
 			return OpenBlob(p, v, log)
 		}
@@ -87,7 +88,7 @@ var meetings = []meeting{
 // judge follows the runs of a test, and holds their history against the promises when
 // the test is over.
 func judge(t *testing.T, f sharedlog.Follower) {
-	var audit promises.Audit
+	var audit conformance.Audit
 	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -119,14 +120,14 @@ func elsewhere(dir string) string {
 	return dir
 }
 
-func at(endpoint string) func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error) {
-	return func(p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+func at(endpoint string) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 		p.Endpoint = endpoint
 		n, err := Open(p, log)
 		if err != nil {
 			return nil, err
 		}
-		return n.(*rendezvous.Member), nil
+		return n.(*member.Member), nil
 	}
 }
 
@@ -159,7 +160,7 @@ func (v *value) SetState(_ context.Context, state, token []byte) (now, nowToken 
 // run is one run in one place.
 type run struct {
 	t    *testing.T
-	open func(rendezvous.Params, *slog.Logger) (*rendezvous.Member, error)
+	open func(rendezvous.Params, *slog.Logger) (*member.Member, error)
 }
 
 // everywhere runs a test in each place.
@@ -173,7 +174,7 @@ func everywhere(t *testing.T, f func(t *testing.T, r *run)) {
 }
 
 // node opens a node of a min:max run. Options are those of --rdzv-conf.
-func (r *run) node(name string, min, max int, options ...string) *rendezvous.Member {
+func (r *run) node(name string, min, max int, options ...string) *member.Member {
 	r.t.Helper()
 	p := rendezvous.DefaultParams()
 	p.RunID, p.NodeID, p.Min, p.Max, p.LocalAddr = "job", name, min, max, "127.0.0.1"
@@ -194,8 +195,8 @@ func (r *run) node(name string, min, max int, options ...string) *rendezvous.Mem
 	return m
 }
 
-func (r *run) nodes(count, min, max int, options ...string) []*rendezvous.Member {
-	list := make([]*rendezvous.Member, count)
+func (r *run) nodes(count, min, max int, options ...string) []*member.Member {
+	list := make([]*member.Member, count)
 	for i := range list {
 		list[i] = r.node(fmt.Sprint("n", i), min, max, options...)
 	}
@@ -209,7 +210,7 @@ type joining struct {
 }
 
 // join begins a Next.
-func join(ctx context.Context, m *rendezvous.Member) *joining {
+func join(ctx context.Context, m *member.Member) *joining {
 	j := &joining{done: make(chan struct{})}
 	go func() {
 		defer close(j.done)
@@ -218,7 +219,7 @@ func join(ctx context.Context, m *rendezvous.Member) *joining {
 	return j
 }
 
-func joins(t *testing.T, members ...*rendezvous.Member) []*joining {
+func joins(t *testing.T, members ...*member.Member) []*joining {
 	list := make([]*joining, len(members))
 	for i, m := range members {
 		list[i] = join(t.Context(), m)
@@ -254,7 +255,7 @@ func outcomes(t *testing.T, list []*joining) []rendezvous.Outcome {
 }
 
 // round brings the nodes together.
-func round(t *testing.T, members ...*rendezvous.Member) []rendezvous.Outcome {
+func round(t *testing.T, members ...*member.Member) []rendezvous.Outcome {
 	t.Helper()
 	return outcomes(t, joins(t, members...))
 }
@@ -269,7 +270,7 @@ func until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-func told(t *testing.T, m *rendezvous.Member, reason string) {
+func told(t *testing.T, m *member.Member, reason string) {
 	t.Helper()
 	until(t, "it is told of "+reason, func() bool { return m.NodesWaiting() > 0 && strings.Contains(m.Reason(), reason) })
 }
@@ -468,7 +469,7 @@ func TestSetClosed(t *testing.T) {
 // Promise 10: unique preferences are met.
 func TestPreferredRanks(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
-		var list []*rendezvous.Member
+		var list []*member.Member
 		for i := range 3 {
 			list = append(list, r.node(fmt.Sprint("n", i), 3, 3, fmt.Sprint("node_rank=", 2-i)))
 		}
@@ -501,7 +502,7 @@ func TestMismatch(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		errs := make(chan error, 2)
-		for _, m := range []*rendezvous.Member{r.node("a", 2, 2), r.node("b", 2, 3)} {
+		for _, m := range []*member.Member{r.node("a", 2, 2), r.node("b", 2, 3)} {
 			go func() {
 				_, err := m.Next(ctx)
 				errs <- err

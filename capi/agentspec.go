@@ -13,7 +13,7 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
-	"rallypoint/tcpstore/fixed"
+	"rallypoint/static"
 )
 
 // plannerPatience bounds how long a program may take to say where workers write.
@@ -264,7 +264,7 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 			return nil, err
 		}
 		spec.Backend = "standalone"
-		return fixed.NewAlone(p.LocalAddr, logger), nil
+		return static.NewAlone(p.LocalAddr, logger), nil
 	}
 	return backend.Open(p, logger)
 }

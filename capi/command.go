@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"rallypoint/core/cli"
+	"rallypoint/cli"
 )
 
 // exitDefect is the exit code of a command that broke: EX_SOFTWARE.

@@ -15,13 +15,14 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
-	"rallypoint/tcpstore/hosted"
+	"rallypoint/roundstore"
 )
 
 // openMember makes a node over an etcd.
-func openMember(config Config, p rendezvous.Params, log *slog.Logger) (*rendezvous.Member, error) {
+func openMember(config Config, p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	shared, err := NewLog(config, p.RunID, p.LeaseTimeout, "127.0.0.1")
 	if err != nil {
 		return nil, err
@@ -29,9 +30,9 @@ func openMember(config Config, p rendezvous.Params, log *slog.Logger) (*rendezvo
 	return memberOver(shared, p, log), nil
 }
 
-func memberOver(shared *Log, p rendezvous.Params, log *slog.Logger) *rendezvous.Member {
-	connect := func(o rendezvous.Observer) rendezvous.Plane { return sharedlog.New(p, o, shared, log) }
-	return rendezvous.NewMember(p, connect, hosted.NewRoundStores(log), log)
+func memberOver(shared *Log, p rendezvous.Params, log *slog.Logger) *member.Member {
+	connect := func(o member.Observer) member.Plane { return sharedlog.New(p, o, shared, log) }
+	return member.NewMember(p, connect, roundstore.NewRoundStores(log), log)
 }
 
 func nodeParams(name string, min, max int) rendezvous.Params {

@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
 
 // aCutNode is a node in this process whose way to the etcd can be closed.
-func aCutNode(t *testing.T, config Config, name string, least, most int) (*rendezvous.Member, *strait) {
+func aCutNode(t *testing.T, config Config, name string, least, most int) (*member.Member, *strait) {
 	t.Helper()
 	network := newStrait(t, config.Endpoints[0])
 	config.Endpoints = []string{network.endpoint}
@@ -24,7 +25,7 @@ func aCutNode(t *testing.T, config Config, name string, least, most int) (*rende
 }
 
 // nextOf lets members join and returns what becomes of them.
-func nextOf(t *testing.T, members ...*rendezvous.Member) []rendezvous.Outcome {
+func nextOf(t *testing.T, members ...*member.Member) []rendezvous.Outcome {
 	t.Helper()
 	type answer struct {
 		i   int
@@ -63,7 +64,7 @@ func noSigns(t *testing.T, config Config) {
 }
 
 // awaitWaiting waits until a member has a reason to regroup.
-func awaitWaiting(t *testing.T, m *rendezvous.Member) {
+func awaitWaiting(t *testing.T, m *member.Member) {
 	t.Helper()
 	ctx := within(t, 30*time.Second)
 	for m.NodesWaiting() == 0 {

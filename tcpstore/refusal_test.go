@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"rallypoint/core/refusallog"
+	"rallypoint/internal/logsampler"
 )
 
 // TestManyRefusalsAreFewLines: the numbers count each connection that is refused,
@@ -45,7 +45,7 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 			t.Errorf("%s: %d are counted and %d told, want %d", name, s.Stats().Refused[name], told[name], tries)
 		}
 		// The machine may be so slow that this takes several windows.
-		if logged[name] > tries/4 || logged[name] > 2 && logged[name] > refusallog.MaxAtOnce+1 {
+		if logged[name] > tries/4 || logged[name] > 2 && logged[name] > logsampler.MaxAtOnce+1 {
 			t.Errorf("%s: %d lines", name, logged[name])
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"rallypoint/core/refusallog"
 	"rallypoint/core/store"
+	"rallypoint/internal/logsampler"
 )
 
 // DefaultMaxUnsent is Options.MaxUnsent if that is 0: room for a MULTI_GET of
@@ -29,7 +29,7 @@ const (
 // own, bounded in memory by MaxUnsent.
 type Options struct {
 	// Logger gets a line for connections that the server refuses or closes, not
-	// for each of them if there are many (core/refusallog), and for trouble with
+	// for each of them if there are many (internal/logsampler), and for trouble with
 	// accepting. Nil is slog.Default().
 	Logger *slog.Logger
 
@@ -90,7 +90,7 @@ type Server struct {
 	maxUnsentSum int // of all loops
 
 	counters counters // of accepting; the loops have their own
-	refusals *refusallog.Log
+	refusals *logsampler.Log
 	stop     context.CancelFunc
 	done     context.Context
 	wg       sync.WaitGroup
@@ -172,7 +172,7 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	s.config.slowAfter = cmp.Or(opts.SlowAfter, DefaultSlowAfter)
 	s.config.maxWaitBytes = cmp.Or(opts.MaxWaitBytes, DefaultMaxWaitBytes)
 	s.maxUnsentSum = cmp.Or(opts.MaxUnsentSum, DefaultMaxUnsentSum)
-	s.refusals = refusallog.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, s.sumUp)
+	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, s.sumUp)
 	s.done, s.stop = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
 	return s
@@ -229,7 +229,7 @@ func (s *Server) Close() error {
 }
 
 // sumUp logs refusals that were not logged one by one.
-func (s *Server) sumUp(sum refusallog.Summary) {
+func (s *Server) sumUp(sum logsampler.Summary) {
 	s.log.Warn("tcpstore: more connections were closed for the same reason",
 		"reason", sum.Reason, "count", sum.Count, "last", sum.Last, "listen", s.Addr().String())
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
 
@@ -183,7 +184,7 @@ func readSlowly(ctx context.Context, addr string, i int, there func()) error {
 				told = true
 				there()
 			}
-			var calls []*rendezvous.Call
+			var calls []*member.Call
 			for range slowGets {
 				calls = append(calls, s[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}}))
 			}

@@ -24,8 +24,9 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/control"
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
-	"rallypoint/tcpstore/control"
 )
 
 func main() {
@@ -212,7 +213,7 @@ func gather(ctx context.Context, addr string, n int, runID string) (swarm, error
 
 // join lets all nodes join, one after the other without waiting for an answer.
 func (s swarm) join(ctx context.Context) (figures, error) {
-	calls := make([]*rendezvous.Call, len(s))
+	calls := make([]*member.Call, len(s))
 	cpu := cpuTime()
 	first := time.Now()
 	for i, c := range s {

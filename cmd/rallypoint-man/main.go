@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"rallypoint"
-	"rallypoint/core/cli"
+	"rallypoint/cli"
 )
 
 func main() {

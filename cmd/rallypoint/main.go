@@ -6,10 +6,10 @@ import (
 	"io"
 	"os"
 
-	"rallypoint/core/cli"
-	"rallypoint/core/promises"
+	"rallypoint/cli"
+	"rallypoint/conformance"
 )
 
 func main() { os.Exit(cli.Process(os.Args, os.Stdout, os.Stderr, check)) }
 
-func check(history io.Reader) (cli.Audit, error) { return promises.Read(history) }
+func check(history io.Reader) (cli.Audit, error) { return conformance.Read(history) }

@@ -16,8 +16,8 @@ import (
 	"sync"
 	"time"
 
-	"rallypoint/core/promtext"
-	"rallypoint/core/rebinding"
+	"rallypoint/internal/promtext"
+	"rallypoint/internal/rebinding"
 )
 
 // envHealthPort names the port of the health server (A93): a port, which is one
@@ -195,7 +195,7 @@ func noted(next http.Handler) http.Handler {
 }
 
 // named refuses a browser that asks for a name which is none of the machine's, since its
-// page may be a stranger's (core/rebinding). Whether the agent lives is no secret.
+// page may be a stranger's (internal/rebinding). Whether the agent lives is no secret.
 func named(next http.Handler, address string) http.Handler {
 	host, _, _ := net.SplitHostPort(address)
 	names := rebinding.NewNames(host)

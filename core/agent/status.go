@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	rallypoint "rallypoint"
-	"rallypoint/core/promtext"
 	"rallypoint/core/store"
+	"rallypoint/internal/promtext"
 )
 
 // phase is what an agent does at present, as its health port says it.

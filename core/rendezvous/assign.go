@@ -79,7 +79,7 @@ func (m *Machine) claims(chosen []*node) []rankClaim {
 	return claims
 }
 
-func isLoopback(host string) bool {
+func IsLoopback(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.Unmap().IsLoopback()
 }

@@ -44,8 +44,8 @@ func TestAStrangersClaimLeavesTheRunningRoundAlone(t *testing.T) {
 			if reply := r.key(n[1], KeyGet, 0, "k"); reply.Err != nil {
 				t.Fatalf("the keys are gone: %v", reply.Err)
 			}
-			r.key(n[0], KeyAdd, 1, exitBarrierCount)
-			r.key(n[1], KeyAdd, 1, exitBarrierCount)
+			r.key(n[0], KeyAdd, 1, ExitBarrierCount)
+			r.key(n[1], KeyAdd, 1, ExitBarrierCount)
 			if reply := n[1].replies[waits]; reply.Err != nil || !reply.Result.(KeyResult).Ready {
 				t.Fatalf("the exit barrier ended with %+v", reply)
 			}
@@ -291,7 +291,7 @@ func TestAFinishThatWasLostWithTheState(t *testing.T) {
 	r.again(n[1], p)
 	r.key(n[1], KeyWait, 0, exitBarrierLast)
 	waits := n[1].number
-	r.key(n[1], KeyAdd, 1, exitBarrierCount)
+	r.key(n[1], KeyAdd, 1, ExitBarrierCount)
 	if reply, ok := n[1].replies[waits]; !ok || reply.Err != nil {
 		t.Errorf("the exit barrier: %v, %+v", ok, reply)
 	}

@@ -1,6 +1,6 @@
 package rendezvous
 
-import "rallypoint/core/pack"
+import "rallypoint/internal/pack"
 
 // Op numbers the events in logs, and of these the requests on the wire, too;
 // append-only.

@@ -1,16 +1,16 @@
 package rendezvous_test
 
 import (
-	"rallypoint/core/promises"
+	"rallypoint/conformance"
 	"rallypoint/core/rendezvous"
 )
 
 func init() {
-	rendezvous.NewJudge = func(runID string) rendezvous.Judge { return judge{promises.New(runID)} }
+	rendezvous.NewJudge = func(runID string) rendezvous.Judge { return judge{conformance.New(runID)} }
 }
 
 // judge judges every history that the tests of this package make.
-type judge struct{ *promises.Judge }
+type judge struct{ *conformance.Judge }
 
 func (j judge) Found() (texts []string) {
 	for _, b := range j.Breaches() {

@@ -311,7 +311,7 @@ func TestEvictedNodeThatComesBackSeesWaiting(t *testing.T) {
 func TestFinishedMemberIsNeitherWaitedForNorLost(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
-	r.key(n[0], KeyAdd, 1, exitBarrierCount)
+	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
 	r.lost(n[0])
 	if n[1].notice.Waiting != 0 {
 		t.Fatal("a finished member was announced as lost")
@@ -326,12 +326,12 @@ func TestFinishedMemberIsNeitherWaitedForNorLost(t *testing.T) {
 func TestExitBarrierDoesNotWaitForTheLost(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
-	r.key(n[0], KeyAdd, 1, exitBarrierCount)
+	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
 	if reply := r.key(n[0], KeyWait, 0, exitBarrierLast); reply.Result != nil {
 		t.Fatal("the barrier opened early")
 	}
 	wait := n[0].number
-	r.key(n[1], KeyAdd, 1, exitBarrierCount)
+	r.key(n[1], KeyAdd, 1, ExitBarrierCount)
 	r.lost(n[2])
 	if _, ok := n[0].replies[wait]; !ok {
 		t.Fatal("the barrier did not open when the last unfinished member was lost")
@@ -341,7 +341,7 @@ func TestExitBarrierDoesNotWaitForTheLost(t *testing.T) {
 func TestALossAfterAFinishFailsTheUnfinished(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
-	r.key(n[0], KeyAdd, 1, exitBarrierCount)
+	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
 	r.lost(n[1])
 	if n[2].notice.Waiting == 0 {
 		t.Fatal("the unfinished member was not told")
@@ -359,7 +359,7 @@ func TestNobodyIsAdmittedAfterAFinish(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 3)
 	n := r.group(p, "a", "b")
-	r.key(n[0], KeyAdd, 1, exitBarrierCount)
+	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
 	c := r.hello("c", p)
 	r.join(c)
 	if r.runs(TimerAdmit) {
@@ -375,7 +375,7 @@ func TestSuccessfulEndTellsSparesAndDisturbsNobody(t *testing.T) {
 	n := r.group(p, "a", "b")
 	c := r.hello("c", p)
 	r.join(c)
-	r.key(n[0], KeyAdd, 1, exitBarrierCount)
+	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
 	r.apply(Leave{Request: n[0].request(), Ending: EndSuccess})
 	r.wantError(c, CodeGraceful)
 	if n[1].notice.Waiting != 0 || !n[1].notice.Closed {
@@ -621,7 +621,7 @@ func TestLingerEndsWhenTheOthersAreDone(t *testing.T) {
 	r.apply(Linger{n[0].request()})
 	linger := n[0].number
 	done := func() bool { _, ok := n[0].replies[linger]; return ok }
-	r.key(n[1], KeyAdd, 1, exitBarrierCount)
+	r.key(n[1], KeyAdd, 1, ExitBarrierCount)
 	if done() {
 		t.Fatal("it ended while a member runs")
 	}
@@ -638,7 +638,7 @@ func TestVanishedFinishersEndTheRun(t *testing.T) {
 	spare := r.hello("c", p)
 	r.join(spare)
 	for _, x := range n {
-		r.key(x, KeyAdd, 1, exitBarrierCount)
+		r.key(x, KeyAdd, 1, ExitBarrierCount)
 	}
 	r.lost(n[0])
 	r.wantPending(spare)

@@ -366,7 +366,7 @@ func (s *sim) withdraw(t *rapid.T) {
 
 func (s *sim) finish(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
-	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyAdd, Amount: 1, Keys: []string{exitBarrierCount}})
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyAdd, Amount: 1, Keys: []string{ExitBarrierCount}})
 	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyWait, Keys: []string{exitBarrierLast}})
 	if s.m.tally[seatFinished] > 0 && s.m.live() == 0 && s.m.closed == nil {
 		if reply, ok := n.replies[n.number]; !ok && s.m.seatOf(s.known(n)) != nil {

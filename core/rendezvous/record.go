@@ -1,6 +1,6 @@
 package rendezvous
 
-import "rallypoint/core/pack"
+import "rallypoint/internal/pack"
 
 // Limits of what a record holds.
 const (

@@ -25,7 +25,7 @@ type rig struct {
 	judge   Judge
 }
 
-// Judge holds what the rig records against the promises. core/promises has it, and
+// Judge holds what the rig records against the promises. conformance has it, and
 // that imports this package: NewJudge is set by judge_test.go.
 type Judge interface {
 	Apply(ev Event, effects []Effect)

@@ -12,14 +12,14 @@ import (
 const (
 	roleInfoPrefix      = "torchelastic/role_info/"
 	assignedRanksPrefix = "torchelastic/assigned_ranks/"
-	exitBarrierCount    = "torchelastic/agent/terminal_state/num_members"
+	ExitBarrierCount    = "torchelastic/agent/terminal_state/num_members"
 	exitBarrierLast     = "torchelastic/agent/terminal_state/last_member"
 )
 
 // noteKey draws conclusions from what an agent has written.
 func (m *Machine) noteKey(n *node, r KeyRequest) {
 	switch {
-	case r.Op == KeyAdd && r.Keys[0] == exitBarrierCount:
+	case r.Op == KeyAdd && r.Keys[0] == ExitBarrierCount:
 		m.finish(n)
 	case r.Op == KeySet && strings.HasPrefix(r.Keys[0], roleInfoPrefix):
 		m.assistRanks()

@@ -175,11 +175,11 @@ func (m *Machine) storeAddr(first *node, chosen []*node) string {
 	if first.join.StoreAddr != "" {
 		return first.join.StoreAddr
 	}
-	if !isLoopback(first.seenAddr) {
+	if !IsLoopback(first.seenAddr) {
 		return first.seenAddr
 	}
 	for _, n := range chosen {
-		if !isLoopback(n.seenAddr) {
+		if !IsLoopback(n.seenAddr) {
 			return n.serverAddr
 		}
 	}

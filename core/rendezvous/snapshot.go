@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"rallypoint/core/pack"
 	"rallypoint/core/store"
+	"rallypoint/internal/pack"
 )
 
 // Snapshot returns the whole state: whatever decides how the machine answers

@@ -15,6 +15,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
 
@@ -144,7 +145,7 @@ func (w *world) blobNode(v *value, p rendezvous.Params) *node {
 	if w.quiet {
 		log = slog.New(slog.DiscardHandler)
 	}
-	n.Member = rendezvous.NewMember(p, func(o rendezvous.Observer) rendezvous.Plane {
+	n.Member = member.NewMember(p, func(o member.Observer) member.Plane {
 		n.plane = New(p, o, NewBlob(way, p.RunID, nil), log)
 		w.rec.watch(n.plane)
 		return n.plane

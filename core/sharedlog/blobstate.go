@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"rallypoint/core/pack"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/pack"
 )
 
 // blobState is what a blob holds. A state is never changed once it was stored or

@@ -23,7 +23,7 @@ type Follower interface {
 }
 
 // History makes the history of a run of what a Follower finds: the records that
-// core/promises judges. All nodes fold the same entries, and so does it: what the
+// conformance judges. All nodes fold the same entries, and so does it: what the
 // machine does here it does at each of them.
 type History struct {
 	record     func(trace.Record)

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"rallypoint/core/promises"
+	"rallypoint/conformance"
 	"rallypoint/core/rendezvous"
 )
 
@@ -146,7 +146,7 @@ func TestWrongLogsAreFound(t *testing.T) {
 				defer w.rec.mu.Unlock()
 				found := w.rec.logs["g1"].audit.Breaches()
 				t.Log(found)
-				if !slices.ContainsFunc(found, func(b promises.Breach) bool { return b.Promise == c.promise }) {
+				if !slices.ContainsFunc(found, func(b conformance.Breach) bool { return b.Promise == c.promise }) {
 					t.Errorf("promise %d: found %v", c.promise, found)
 				}
 			})

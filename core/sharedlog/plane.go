@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
 
@@ -22,7 +23,7 @@ var errPlaneClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the rendezvous 
 // appends, one shows and looks for signs of life.
 type Plane struct {
 	params rendezvous.Params
-	obs    rendezvous.Observer
+	obs    member.Observer
 	log    *slog.Logger
 	shared Log
 
@@ -44,7 +45,7 @@ type Plane struct {
 
 	mu      sync.Mutex
 	info    Info
-	calls   rendezvous.Calls
+	calls   member.Calls
 	claim   rendezvous.Claim
 	session rendezvous.SessionID
 	shown   rendezvous.SessionID // the session of the last beat
@@ -62,11 +63,11 @@ type Plane struct {
 	folded func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect)
 }
 
-var _ rendezvous.Plane = (*Plane)(nil)
+var _ member.Plane = (*Plane)(nil)
 
 // New makes a plane over a log that is not open yet; the plane closes it. The
 // Observer's methods must not block and must not call Close. A nil log discards.
-func New(p rendezvous.Params, obs rendezvous.Observer, shared Log, log *slog.Logger) *Plane {
+func New(p rendezvous.Params, obs member.Observer, shared Log, log *slog.Logger) *Plane {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -200,7 +201,7 @@ func (p *Plane) ended() error {
 
 // Start is rendezvous.Plane's. Calls before Connect are kept for it; after Close
 // or a refusal they fail at once.
-func (p *Plane) Start(ev rendezvous.Event) *rendezvous.Call {
+func (p *Plane) Start(ev rendezvous.Event) *member.Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := p.calls.Add(ev)

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
 
@@ -28,7 +29,7 @@ type world struct {
 }
 
 type node struct {
-	*rendezvous.Member
+	*member.Member
 	log   *memoryLog // nil: the node's log is a blob
 	halt  process
 	plane *Plane
@@ -69,7 +70,7 @@ func (w *world) node(p rendezvous.Params) *node {
 	if w.quiet {
 		log = slog.New(slog.DiscardHandler)
 	}
-	n.Member = rendezvous.NewMember(p, func(o rendezvous.Observer) rendezvous.Plane {
+	n.Member = member.NewMember(p, func(o member.Observer) member.Plane {
 		shared := Log(n.log)
 		if w.bend != nil {
 			shared = w.bend(n.log)
@@ -102,7 +103,7 @@ func (w testWriter) Write(b []byte) (int, error) {
 
 type noStores struct{}
 
-func (noStores) Open(context.Context, string, int) (rendezvous.RoundStore, error) {
+func (noStores) Open(context.Context, string, int) (member.RoundStore, error) {
 	return noStore{}, nil
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/core/promises"
+	"rallypoint/conformance"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
 )
@@ -22,7 +22,7 @@ type recorder struct {
 // recorded is one log's: each entry when the first of the nodes folds it. What another
 // node makes of the same entry must be the same.
 type recorded struct {
-	audit   promises.Audit
+	audit   conformance.Audit
 	numbers map[uint64]uint64 // of the events, by their entries' indexes
 	last    uint64            // index
 	late    []uint64          // entries that nobody had folded before one behind them was

@@ -15,9 +15,10 @@ import (
 	"syscall"
 	"time"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/roundstore"
 	"rallypoint/tcpstore"
-	"rallypoint/tcpstore/hosted"
 )
 
 func main() {
@@ -43,7 +44,7 @@ func run(ctx context.Context, args []string) error {
 	if p.Max, err = strconv.Atoi(args[3]); err != nil {
 		return err
 	}
-	member, err := hosted.Open(p, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	member, err := roundstore.Open(p, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func run(ctx context.Context, args []string) error {
 
 // work works in one round. It is done once the nodes of a round of two have met, so
 // that this example has something to lose a node for.
-func work(ctx context.Context, member *rendezvous.Member, place rendezvous.Outcome) (done bool, err error) {
+func work(ctx context.Context, member *member.Member, place rendezvous.Outcome) (done bool, err error) {
 	if place.World > 2 {
 		for member.NodesWaiting() == 0 {
 			select {

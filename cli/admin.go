@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+func newAdmin(log *logging) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "admin",
+		Short: "Close a job or evict a node",
+		Long: `Close a job or evict a node at its control plane. The job's nodes, its history and
+the logs say who did it and why. Where nodes meet without one (file:///DIR, etcd://HOST),
+the request goes into the log that they share.
+
+Whoever can reach the control plane's port may do this, unless it has a token:
+then --token-file has to name its file.`,
+		Args: noCommand,
+		RunE: func(*cobra.Command, []string) error { return errors.New("a command is missing: close or evict") },
+	}
+	cmd.AddCommand(newAdminClose(log), newAdminEvict(log))
+	return cmd
+}
+
+// order is what an administrator's command asks for.
+type order struct {
+	addr    string
+	place   string // endpoint without a control plane, in place of addr; "": none
+	run     string
+	reason  string
+	timeout time.Duration
+	file    tokenFlag
+	token   *secret.Token // nil: none; set by prepare
+}
+
+func (o *order) addFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.run, "rdzv-id", "", "the run `ID` (required)")
+	flags.StringVar(&o.reason, "reason", "", "`TEXT` that the job's nodes are told (required)")
+	flags.DurationVar(&o.timeout, "timeout", 5*time.Second, "longest wait for the answer")
+	o.file.addTo(cmd)
+}
+
+// prepare checks what was given.
+func (o *order) prepare(endpoint string, log *logging) (err error) {
+	if o.addr, o.place, err = parsePlace(endpoint); err != nil {
+		return err
+	}
+	switch {
+	case o.run == "":
+		return errors.New("--rdzv-id is missing: which run?")
+	case strings.TrimSpace(o.reason) == "":
+		return errors.New("--reason is missing: the job's nodes are told it")
+	}
+	if err := positive("--timeout", o.timeout); err != nil {
+		return err
+	}
+	o.token, err = o.file.open(log, o.place)
+	return err
+}
+
+// carryOut asks, and prints what was done.
+func (o *order) carryOut(cmd *cobra.Command, ask func(ctx context.Context) (string, error)) error {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
+	defer cancel()
+	done, err := ask(ctx)
+	var refusal *rendezvous.Error
+	switch {
+	case err == nil:
+	case errors.As(err, &refusal) && refusal.Code != rendezvous.CodeConnection:
+		return failure{refusal}
+	case ctx.Err() == nil && isTCPStore(cmd.Context(), o.addr):
+		return failed("what listens at %s is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint", o.addr)
+	default:
+		return unreachable(o.addr, "a control plane", time.Since(start), checkControl, err)
+	}
+	if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(done)); err != nil {
+		return failed("printing what was done: %w", err)
+	}
+	return nil
+}
+
+// whoAmI names the user and machine, for those who read the reason.
+func whoAmI() string {
+	user := cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), fmt.Sprintf("uid %d", os.Getuid()))
+	host, err := os.Hostname()
+	if err != nil {
+		return user
+	}
+	return user + "@" + host
+}
+
+func newAdminClose(log *logging) *cobra.Command {
+	var o order
+	var stop bool
+	cmd := &cobra.Command{
+		Use:   "close ENDPOINT --rdzv-id ID --reason TEXT",
+		Short: "Let nobody join a job any more, or stop it",
+		Long: `Close a job: nobody joins it any more, whoever waits for a place is refused with
+the reason, and a round that runs goes on to its end. With --stop the job has
+failed: its agents stop their workers at once.
+
+A run that is closed already is left as it is, but for --stop. A closed run cannot
+be opened again; its id is free once none of its nodes is left.`,
+		Example: `  rallypoint admin close host0:29400 --rdzv-id job7 --reason "maintenance at noon"
+  rallypoint admin close host0:29400 --rdzv-id job7 --reason "wrong data" --stop`,
+		Args: wantArgs("ENDPOINT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.prepare(args[0], log); err != nil {
+				return err
+			}
+			if o.place != "" {
+				return o.carryOutAt(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()})
+			}
+			return o.carryOut(cmd, func(ctx context.Context) (string, error) {
+				return control.AdminClose(ctx, o.addr, o.token, o.run, whoAmI(), o.reason, stop)
+			})
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().BoolVar(&stop, "stop", false, "end the job as failed: its agents stop their workers at once")
+	return cmd
+}
+
+func newAdminEvict(log *logging) *cobra.Command {
+	var o order
+	var node string
+	cmd := &cobra.Command{
+		Use:   "evict ENDPOINT --rdzv-id ID --node NODE --reason TEXT",
+		Short: "Take a node out of a job",
+		Long: `Take a live node out of a job. The others regroup without it, or wait for a
+replacement where they are too few. The node's agent is told the reason; nothing
+keeps it from joining again, so end it if it is not to.
+
+NODE is the node's id: its node_id option, else as "rallypoint status" shows it.`,
+		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node node-3PT6S2LSQXJN --reason "its GPU is broken"`,
+		Args:    wantArgs("ENDPOINT"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.prepare(args[0], log); err != nil {
+				return err
+			}
+			if node == "" {
+				return errors.New("--node is missing: whom?")
+			}
+			if o.place != "" {
+				return o.carryOutAt(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason})
+			}
+			return o.carryOut(cmd, func(ctx context.Context) (string, error) {
+				return control.AdminEvict(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
+			})
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVar(&node, "node", "", "id of the `NODE` (required)")
+	return cmd
+}

@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+)
+
+func TestAdminOfAPlace(t *testing.T) {
+	t.Setenv("USER", "carol")
+	for name, place := range places {
+		t.Run(name, func(t *testing.T) {
+			endpoint := place(t)
+			_, first := meets(t, endpoint, "job", "a", 2, 3)
+			_, second := meets(t, endpoint, "job", "b", 2, 3)
+			ended(t, first)
+			ended(t, second)
+
+			code, stdout, stderr := execute(t, "admin", "evict", endpoint, "--rdzv-id", "job", "--node", "b", "--reason", "its GPU is broken")
+			if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node b (") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") {
+				t.Errorf("evict: %d, %q, %q", code, stdout, stderr)
+			}
+			st := statusAt(t, endpoint)
+			found := false
+			for _, m := range st.Runs[0].Members {
+				if m.Node == "b" {
+					found = m.State == "lost" && strings.HasPrefix(m.Cause, "evicted by admin carol@") && strings.HasSuffix(m.Cause, "its GPU is broken")
+				}
+			}
+			if !found {
+				t.Errorf("%+v", st.Runs[0].Members)
+			}
+			// Its node lives, and finds that out by itself.
+			awaitStatus(t, func(st control.Status) bool { return len(st.Runs[0].Idle) == 1 && st.Runs[0].Idle[0].Node == "b" }, endpoint)
+
+			for _, c := range []struct {
+				run, node, says string
+			}{
+				{"other", "", `no run "other" meets at`},
+				{"job", "x", `run "job" has no live node "x"; alive: "a", "b"`},
+			} {
+				args := []string{"admin", "close", endpoint, "--rdzv-id", c.run, "--reason", "x"}
+				if c.node != "" {
+					args[1] = "evict"
+					args = append(args, "--node", c.node)
+				}
+				code, stdout, stderr := execute(t, args...)
+				if code != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.says) {
+					t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
+				}
+			}
+
+			// A reason that is too long is cut: an entry that nobody can read would end the run.
+			long := "wrong data " + strings.Repeat("x", 2*rendezvous.MaxNameLen)
+			_, waits := meets(t, endpoint, "job", "c", 2, 3)
+			awaitStatus(t, func(st control.Status) bool { return len(st.Runs[0].Waiting) > 0 }, endpoint)
+			code, stdout, stderr = execute(t, "admin", "close", endpoint, "--rdzv-id", "job", "--reason", long, "--stop")
+			if code != 0 || stderr != "" || !strings.HasPrefix(stdout, `run "job" is closed as failed`) || !strings.Contains(stdout, "refused") {
+				t.Errorf("close: %d, %q, %q", code, stdout, stderr)
+			}
+			if err := <-waits; rendezvous.CodeOf(err) != rendezvous.CodeClosed || !strings.Contains(err.Error(), "wrong data") {
+				t.Errorf("who waited is told %v", err)
+			}
+			code, stdout, _ = execute(t, "admin", "close", endpoint, "--rdzv-id", "job", "--reason", "again")
+			if code != 0 || !strings.Contains(stdout, "was closed already: it failed by admin carol@") {
+				t.Errorf("close again: %d, %q", code, stdout)
+			}
+		})
+	}
+}
+
+// Nothing is written into a run that nobody is left of: the next one of its name
+// would begin anew anyhow.
+func TestAdminOfADeadRun(t *testing.T) {
+	live, dead := t.TempDir(), t.TempDir()
+	_, first := meets(t, "file://"+live, "job", "a", 1, 1)
+	ended(t, first)
+	if err := os.CopyFS(dead, os.DirFS(live)); err != nil {
+		t.Fatal(err)
+	}
+	before := contents(t, filepath.Join(dead, "rallypoint-job"))
+	code, stdout, stderr := execute(t, "admin", "close", "file://"+dead, "--rdzv-id", "job", "--reason", "x")
+	if code != 1 || stdout != "" || !strings.Contains(stderr, "no node of run \"job\"") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+	for path, content := range contents(t, filepath.Join(dead, "rallypoint-job")) {
+		if before[path] != content {
+			t.Errorf("%s has changed", path)
+		}
+	}
+}

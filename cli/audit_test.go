@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"rallypoint/conformance"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
+)
+
+// TestAudit judges small histories; TestServeIsKilled and TestChaos judge long ones.
+func TestAudit(t *testing.T) {
+	m := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1})
+	begin := trace.Record{Run: "job", State: m.Snapshot()}
+	p := rendezvous.DefaultParams().Policy
+	p.Min, p.Max = 1, 1
+	hello := rendezvous.Hello{Session: "s", Node: "a", Policy: p, Claim: rendezvous.Claim{HostRank: -1}}
+	join := rendezvous.Join{Request: rendezvous.Request{Session: "s", Number: 1}, NodeRank: -1, RankHint: -1, StorePort: 1}
+	greeted := trace.Record{Run: "job", Number: 1, Event: hello, Effects: m.Apply(hello)}
+	placed := trace.Record{Run: "job", Number: 2, Event: join, Effects: m.Apply(join)}
+	ignored := placed
+	ignored.Effects = nil
+	lines := func(records ...trace.Record) string {
+		var all bytes.Buffer
+		for _, rec := range records {
+			line, err := rec.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(line)
+		}
+		return all.String()
+	}
+	for _, c := range []struct {
+		name, history string
+		code          int
+		says          string
+	}{
+		{"kept", lines(begin, greeted, placed), exitOK, "run job: 2 events, 1 rounds: all promises hold\n"},
+		{"broken", lines(begin, greeted, ignored), exitFailure, "promise 5, event 2: a first round of 1 nodes is due and was not completed"},
+		{"gap", lines(begin, placed), exitFailure, "not judged to its end: events 1 to 1 are missing"},
+		{"empty", "", exitFailure, "holds no history"},
+		{"foreign", "one\ntwo\n", exitFailure, "is not a history that this release can read: line 1"},
+	} {
+		path := filepath.Join(t.TempDir(), c.name)
+		if err := os.WriteFile(path, []byte(c.history), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, stdout, stderr := execute(t, "audit", path); code != c.code || !strings.Contains(stdout+stderr, c.says) {
+			t.Errorf("%s: %d\n%s%s", c.name, code, stdout, stderr)
+		}
+	}
+	if code, _, stderr := execute(t, "audit", t.TempDir()+"/none"); code != exitFailure || !strings.Contains(stderr, "no such file") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+	if code, _, stderr := execute(t, "serve", "--record", t.TempDir()); code != exitFailure || !strings.Contains(stderr, "--record: open ") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+	dir := t.TempDir()
+	if code, _, stderr := execute(t, "record", "--rdzv-id=x", "file://"+dir+"/none", dir+"/history"); code != exitFailure || !strings.Contains(stderr, "it has to be there") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+	if code, _, stderr := execute(t, "record", "--rdzv-id=x", "file://"+dir, dir); code != exitFailure || !strings.Contains(stderr, "is a directory") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+}
+
+// check is the checker that the command brings.
+func check(history io.Reader) (Audit, error) { return conformance.Read(history) }
+
+func TestAuditWithoutChecker(t *testing.T) {
+	var out, err strings.Builder
+	code := Main(t.Context(), []string{"rallypoint", "audit", "history.jsonl"}, &out, &err, nil)
+	if code != exitFailure || !strings.Contains(err.String(), "standalone command") {
+		t.Errorf("audit in the library: code %d, %q", code, err.String())
+	}
+}

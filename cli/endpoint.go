@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint"
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/tcpstore"
+)
+
+// parseTarget takes the ENDPOINT argument of a command that talks to a server.
+func parseTarget(text string, defaultPort int) (string, error) {
+	host, port, err := rendezvous.ParseEndpoint(text, defaultPort)
+	switch {
+	case strings.TrimSpace(text) == "":
+		return "", errors.New("ENDPOINT is empty, expected HOST:PORT")
+	case err != nil:
+		return "", err
+	case port == 0:
+		return "", fmt.Errorf("ENDPOINT is %q, but nobody listens on port 0", text)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+}
+
+// wantArgs names the arguments that a command takes, and complains about the
+// first one that is missing. A last name that ends in "..." may be repeated, one
+// in brackets left out.
+func wantArgs(names ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		last := names[len(names)-1]
+		for i, name := range names {
+			if i >= len(args) && !strings.HasPrefix(name, "[") {
+				return fmt.Errorf("%s is missing", strings.TrimSuffix(name, "..."))
+			}
+		}
+		if len(args) > len(names) && !strings.HasSuffix(last, "...") {
+			return fmt.Errorf("unexpected argument %q", args[len(names)])
+		}
+		return nil
+	}
+}
+
+// positive refuses a time limit that is none.
+func positive(flag string, d time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("%s is %v, it must be greater than 0", flag, d)
+	}
+	return nil
+}
+
+// unreachable is the error of a connection that could not be made; whose names
+// what was looked for, check what to do.
+func unreachable(addr, whose string, tried time.Duration, check string, err error) error {
+	var dns *net.DNSError
+	took := tried.Round(10 * time.Millisecond)
+	switch {
+	case errors.As(err, &dns):
+		return failed("cannot resolve %q, looking for %s at %s: %s; %s", dns.Name, whose, addr, dns.Err, check)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return failed("nobody listens at %s (connection refused), looking for %s; %s", addr, whose, check)
+	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		return failed("no answer from %s within %v, looking for %s; its machine is down, a firewall is between, or it is overloaded (--timeout allows more); %s",
+			addr, took, whose, check)
+	}
+	if errors.Is(err, rendezvous.ErrConnection) { // it says so already
+		return failed("%w; %s", err, check)
+	}
+	return failed("cannot reach %s at %s: %w; %s", whose, addr, err, check)
+}
+
+func isTimeout(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
+
+// probeTimeout bounds looking what a server is that does not speak what was
+// expected.
+const probeTimeout = time.Second
+
+// isTCPStore reports whether what listens there speaks the TCPStore protocol.
+func isTCPStore(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	c, err := tcpstore.Dial(ctx, addr, tcpstore.ClientOptions{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
+}
+
+// isControlPlane reports whether what listens there is a Rallypoint control plane.
+func isControlPlane(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	code, _, body, err := httpGet(ctx, addr, nil, "/healthz", nil)
+	return err == nil && code == http.StatusOK && string(body) == "ok\n"
+}
+
+// maxPage bounds what is read of an HTTP answer: the status of 10 000 nodes has
+// 2 MB.
+const maxPage = 256 << 20
+
+// httpGet fetches a page on a connection of its own, without a proxy: a control
+// plane is near. It uses no http.Transport, which would add its own
+// words about servers that speak first, and 0.4 MB to the library.
+func httpGet(ctx context.Context, addr string, token *secret.Token, path string, query url.Values) (code int, contentType string, body []byte, err error) {
+	conn, err := control.DialHTTP(ctx, addr, token)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	req := &http.Request{
+		Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: addr, Path: path, RawQuery: query.Encode()},
+		Header: http.Header{"User-Agent": {"rallypoint/" + rallypoint.Version()}}, Close: true,
+	}
+	if err := req.Write(conn); err != nil {
+		return 0, "", nil, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxPage)), req)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header.Get("Content-Type"), body, err
+}

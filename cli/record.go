@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/backend"
+	"rallypoint/core/control"
+	"rallypoint/core/sharedlog"
+)
+
+func newRecord(log *logging) *cobra.Command {
+	var run string
+	cmd := &cobra.Command{
+		Use:   "record ENDPOINT FILE",
+		Short: "Record a job whose nodes meet without a control plane",
+		Long: `Follow the nodes of a job that meet in a shared directory (file:///DIR) or in an etcd
+(etcd://HOST), and append all that happens to FILE, for "rallypoint audit" and for
+reports of defects. It takes no part in the job, which may begin later, and writes
+nothing but FILE, which only its owner can read. It ends on SIGTERM or SIGINT, and
+goes on in the same file when it is started again.
+
+Start it before the job, or soon after: nodes drop old entries, by the thousand, and
+a job whose first ones are gone is recorded and cannot be judged.
+
+A control plane records by itself: "rallypoint serve --record FILE".`,
+		Example: `  rallypoint record --rdzv-id job7 file:///shared/dir history.jsonl
+  rallypoint audit history.jsonl`,
+		Args: wantArgs("ENDPOINT", "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, place, err := parsePlace(args[0])
+			if err != nil {
+				return err
+			}
+			if place == "" {
+				return fmt.Errorf("%q is a control plane, which records by itself: rallypoint serve --record FILE", args[0])
+			}
+			if run == "" {
+				return errors.New("--rdzv-id is missing: which run?")
+			}
+			f, pause, err := backend.Follow(place, run)
+			if err != nil {
+				return failure{err}
+			}
+			defer f.Close()
+			history, err := control.OpenRecording(args[1], log.logger())
+			if err != nil {
+				return failed("%w", err)
+			}
+			defer history.Close()
+			fmt.Fprintf(cmd.OutOrStdout(), "recording run %s\n", clean(run))
+			if err := sharedlog.Follow(cmd.Context(), f, pause, history.Record, log.logger()); err != nil {
+				return failure{err}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&run, "rdzv-id", "", "the run `ID` (required)")
+	return cmd
+}

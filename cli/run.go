@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/backend"
+	"rallypoint/core/agent"
+	"rallypoint/static"
+)
+
+// runMain is `rallypoint run`: it runs the workers of this node until the job
+// has ended and returns the exit code. args is what follows `run`. Nothing is
+// touched before the command line was found right.
+//
+// It takes the signals that the command line names, for as long as it runs.
+//
+// With legacy it is `rallypoint launch`.
+func runMain(ctx context.Context, args []string, env []string, legacy bool, stdout, stderr io.Writer) int {
+	defer surviveBrokenPipes()()
+	o, err := parseOptions(args, environ(env).lookup, legacy)
+	if err == nil && o.help {
+		_, _ = io.WriteString(stdout, runHelp(legacy))
+		return exitOK
+	}
+	if err == nil && o.completion != "" {
+		text, err := completion(o.completion)
+		if err != nil {
+			return complain(stderr, err, exitFailure)
+		}
+		_, _ = io.WriteString(stdout, text)
+		return exitOK
+	}
+	var c *runConfig
+	if err == nil {
+		c, err = configureRun(o, environ(env))
+	}
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	keepDescriptors()
+	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(envLogLevel)), c.meeting.params.Max > 1)
+	interpreter := defaultInterpreter(env)
+	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	defer closeEvents()
+	closePlanner, err := c.setPlanner(o, interpreter, env)
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	defer closePlanner()
+	nameProcess()
+	if legacy {
+		log.Warn("launch is torch.distributed.launch's old command line; `rallypoint run` is the same with --use-env: scripts read LOCAL_RANK from their environment")
+	}
+	for _, text := range c.warnings {
+		log.Warn(text)
+	}
+	for _, text := range c.notes {
+		log.Info(text)
+	}
+	return c.run(ctx, log, stderr)
+}
+
+// run runs the agent.
+func (c *runConfig) run(ctx context.Context, log *slog.Logger, stderr io.Writer) int {
+	rdzv, err := c.meeting.open(log)
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	a, err := agent.New(c.spec, c.name, rdzv, log)
+	if err != nil {
+		return complain(stderr, err, exitUsage)
+	}
+	log.Info(c.summary())
+	stop := c.handleSignals(a)
+	err = a.Run(ctx)
+	stop()
+	return c.exitCode(err, stderr)
+}
+
+// nameProcess gives the process the name that torchrun has in ps and top (A17).
+func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte("pt_elastic"), 0) }
+
+// keepDescriptors keeps what this process was started with, beyond the standard streams,
+// from the workers. Linux before 5.11 does not know how; nothing is said of that.
+func keepDescriptors() { _ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) }
+
+// surviveBrokenPipes lets a reader of our output go away without ending the job,
+// until the function that it returns is called. SIGPIPE is caught and not ignored:
+// workers would inherit that.
+func surviveBrokenPipes() (restore func()) {
+	broken := make(chan os.Signal, 1) // never read: one that is full takes no more
+	signal.Notify(broken, syscall.SIGPIPE)
+	return func() { signal.Stop(broken) }
+}
+
+// handleSignals passes the signals on to the agent until the function that it
+// returns is called, and tells it when the terminal has another size.
+func (c *runConfig) handleSignals(a *agent.Agent) (stop func()) {
+	signals, resized := make(chan os.Signal, 4), make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
+	done, ended := make(chan struct{}), make(chan struct{})
+	for _, sig := range c.signals {
+		if sig == syscall.SIGHUP && signal.Ignored(sig) {
+			continue // started by nohup: a terminal that closes is to end nothing
+		}
+		signal.Notify(signals, sig)
+	}
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case sig := <-signals:
+				if n, ok := sig.(syscall.Signal); ok {
+					a.Signal(n)
+				}
+			case <-resized:
+				a.Resized()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		signal.Stop(resized)
+		close(done)
+		<-ended
+	}
+}
+
+// summary is the effective configuration in one line.
+func (c *runConfig) summary() string {
+	p := &c.meeting.params
+	nodes := fmt.Sprintf("%d to %d nodes", p.Min, p.Max)
+	if p.Min == p.Max {
+		nodes = fmt.Sprintf("%d nodes", p.Max)
+	}
+	switch c.meeting.kind {
+	case meetAlone:
+		nodes = "this node alone"
+	case meetStatic:
+		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.meeting.host, c.meeting.port, c.meeting.rank)
+	default:
+		nodes += fmt.Sprintf(" meet at %s (%s)", p.Endpoint, c.meeting.kind)
+	}
+	text := fmt.Sprintf("run %s: %s; %d workers here, role %s; restarts %d; grace %v", p.RunID, nodes, c.spec.Workers, c.spec.Role,
+		c.spec.MaxRestarts, c.spec.ShutdownTimeout)
+	if dir := c.spec.Logs.Dir; dir != "" {
+		text += "; logs in " + dir
+	}
+	argv := c.spec.Argv
+	if i := slices.Index(argv, runPathScript); i >= 0 { // many lines that nobody asked for
+		argv = slices.Replace(slices.Clone(argv), i-1, i+1)
+	}
+	return text + ": " + strings.Join(argv, " ")
+}
+
+// exitCode says how the run ended, and its code.
+func (c *runConfig) exitCode(err error, stderr io.Writer) int {
+	var failed *agent.FailedError
+	var peer *agent.PeerError
+	var stopped *agent.SignalError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &failed):
+		fmt.Fprintln(stderr, failed.Error())
+	case errors.As(err, &peer):
+		complain(stderr, err, exitFailure)
+		if text := peer.Report(); text != "" {
+			fmt.Fprintln(stderr, text)
+		}
+	case errors.As(err, &stopped):
+		fmt.Fprintf(stderr, "rallypoint run: %v\n", err)
+		if c.signalExit {
+			return 128 + int(stopped.Signal)
+		}
+	default:
+		complain(stderr, err, exitFailure)
+	}
+	return exitFailure
+}
+
+// complain writes an error in one line and returns the code.
+func complain(stderr io.Writer, err error, code int) int {
+	fmt.Fprintf(stderr, "rallypoint run: error: %v\n", err)
+	return code
+}
+
+// open makes the rendezvous.
+func (m *meeting) open(log *slog.Logger) (agent.Rendezvous, error) {
+	switch m.kind {
+	case meetAlone:
+		return static.NewAlone(m.params.LocalAddr, log), nil
+	case meetStatic:
+		p := m.params
+		p.NodeRank, p.Endpoint = m.rank, static.Scheme+net.JoinHostPort(m.host, strconv.Itoa(m.port))
+		return static.NewStatic(p, log)
+	}
+	member, err := backend.Open(m.params, log)
+	if err != nil {
+		return nil, err
+	}
+	return member, nil
+}

@@ -1,0 +1,444 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
+)
+
+// envChaos is how long TestChaos hurts its job; `make test-long` gives it minutes.
+const envChaos = "RALLYPOINT_CHAOS"
+
+const chaosNodes, chaosWorkers = 3, 2
+
+// chaosWorker says that it is there, first in its log and then in a file of its
+// own, leaves two descendants, and waits for the end of the test.
+const chaosWorker = `
+	trap 'exit 0' TERM
+	sleep 1000 &
+	setsid sleep 1000 &
+	echo "token $$ $RALLYPOINT_ROUND"
+	echo "$$ $PPID $RALLYPOINT_ROUND $GROUP_RANK $WORLD_SIZE $TORCHELASTIC_ERROR_FILE" > $LEDGER/tmp.$$
+	mv $LEDGER/tmp.$$ $LEDGER/$RALLYPOINT_ROUND.$RANK.$$
+	until [ -e $FINISH ]; do sleep 0.05; done
+	exit 0`
+
+// chaos is a job of three nodes that is hurt at random.
+type chaos struct {
+	*theatre
+	endpoint string
+	serve    *serverProcess // nil: the nodes meet without a control plane
+	recorder *serverProcess // where they do
+	lease    time.Duration
+	duration time.Duration // for so long it is hurt, unless envChaos says otherwise
+	mark     string        // in the environment of everything that belongs to the job
+
+	nodes [chaosNodes]*player
+	pids  []int // of all agents that were ever started
+}
+
+// TestChaos kills and stops agents, workers and the control plane of a job of three
+// nodes at random moments. The job goes on each time; in the end what the control
+// plane has recorded keeps the promises (conformance says how each is judged), each
+// worker has stood where that has placed its agent, and nothing of the job is left but the
+// log of each attempt. A control plane that is killed goes on from its data directory, or
+// from what the agents bring back.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string][]string{"durable": {"--data-dir", "data"}, "in memory": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newChaos(t)
+			c.endpoint, c.lease, c.duration = fmt.Sprintf("127.0.0.1:%d", quietPort(t)), time.Second, 20*time.Second
+			c.serve = &serverProcess{dir: c.dir, args: append([]string{"serve", "--listen", c.endpoint, "--record", "history"}, options...)}
+			if err := c.serve.start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { c.serve.kill() }()
+			goroutines, files := c.held()
+			c.play()
+			eventually(t, func() bool { g, f := c.held(); return g <= goroutines && f <= files })
+			c.judge()
+		})
+	}
+}
+
+// TestChaosInAnEtcd does the same to a job whose nodes meet in an etcd. The history is
+// what somebody records who follows them.
+func TestChaosInAnEtcd(t *testing.T) {
+	t.Parallel()
+	c := newChaos(t)
+	c.endpoint, c.lease, c.duration = "etcd://"+etcd.Endpoint(t)+"?key_prefix=/chaos", 2*time.Second, 12*time.Second
+	c.record()
+	defer func() { c.recorder.kill() }()
+	c.play()
+	c.endRecord()
+	c.judge()
+}
+
+// TestChaosInADirectory does the same to one whose nodes meet in a directory, of which
+// nothing is left either. Who records it is killed, too.
+func TestChaosInADirectory(t *testing.T) {
+	t.Parallel()
+	c := newChaos(t)
+	meet := filepath.Join(c.dir, "meet")
+	if err := os.Mkdir(meet, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c.endpoint, c.lease, c.duration = "file://"+meet, 2*time.Second, 12*time.Second
+	c.record()
+	defer func() { c.recorder.kill() }()
+	c.play()
+	eventually(t, func() bool { left, _ := os.ReadDir(meet); return len(left) == 0 })
+	c.endRecord()
+	c.judge()
+}
+
+// record starts a process that follows the job's nodes.
+func (c *chaos) record() {
+	c.t.Helper()
+	c.recorder = &serverProcess{dir: c.dir, args: []string{"record", "--rdzv-id=chaos", c.endpoint, "history"}}
+	if err := c.recorder.start(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// endRecord ends it as people do.
+func (c *chaos) endRecord() {
+	c.t.Helper()
+	time.Sleep(500 * time.Millisecond) // for it to find the end, of which nothing tells
+	c.kill(c.recorder.cmd.Process.Pid, syscall.SIGTERM)
+	if err := c.recorder.cmd.Wait(); err != nil || c.recorder.stderr.Len() > 0 {
+		c.t.Errorf("the recorder: %v, %s", err, c.recorder.stderr)
+	}
+}
+
+func newChaos(t *testing.T) *chaos {
+	c := &chaos{theatre: newTheatre(t)}
+	c.mark = "CHAOS=" + c.dir
+	for _, dir := range []string{"ledger", "tmp"} {
+		if err := os.Mkdir(filepath.Join(c.dir, dir), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// play starts the job, hurts it, and lets it end.
+func (c *chaos) play() {
+	t := c.t
+	duration := c.duration
+	if text := os.Getenv(envChaos); text != "" {
+		var err error
+		if duration, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	defer c.killAll()
+	for i := range c.nodes {
+		c.startNode(i)
+	}
+	c.awaitWhole()
+	for end, hurts := time.Now().Add(duration), 0; time.Now().Before(end); hurts++ {
+		c.hurt(random)
+		// Sometimes hurt what is just recovering, sometimes what runs.
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+		if random.IntN(4) == 0 {
+			c.awaitWhole()
+		}
+	}
+	c.awaitWhole()
+	if err := os.WriteFile(c.dir+"/finish", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range c.nodes {
+		if code := p.end(); code != 0 {
+			t.Errorf("node %d ended with %d:\n%s", i, code, p.stderr.String())
+		}
+	}
+	eventually(t, func() bool { return len(c.processes()) == 0 })
+	eventually(t, func() bool { left, _ := filepath.Glob(c.dir + "/tmp/*"); return len(left) == 0 })
+	eventually(t, func() bool { return len(c.controlGroups()) == 0 })
+	c.checkLogs()
+}
+
+// judge holds the history against the promises, and against where the workers have stood.
+func (c *chaos) judge() {
+	judgeHistory(c.t, c.dir+"/history")
+	c.checkPlaces()
+}
+
+// checkPlaces looks for each worker's agent in the history: it has that rank there.
+func (c *chaos) checkPlaces() {
+	history, err := os.Open(c.dir + "/history")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer history.Close()
+	type place struct{ round, rank int }
+	agents, places := map[rendezvous.SessionID]string{}, map[place][]string{}
+	for lines := bufio.NewReader(history); ; {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		rec, err := trace.Decode(line)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if hello, ok := rec.Event.(rendezvous.Hello); ok {
+			agents[hello.Session] = hello.Label[strings.LastIndexByte(hello.Label, ' ')+1:]
+		}
+		for _, e := range rec.Effects {
+			if reply, ok := e.(rendezvous.Reply); ok {
+				if o, ok := reply.Result.(rendezvous.Outcome); ok {
+					at := place{int(o.Round), o.Rank}
+					places[at] = append(places[at], agents[reply.Session])
+				}
+			}
+		}
+	}
+	for _, e := range c.ledger() {
+		if at := (place{e.round, e.groupRank}); !slices.Contains(places[at], strconv.Itoa(e.agent)) {
+			c.t.Errorf("agent %d started a worker as rank %d of round %d, which was given to %q", e.agent, e.groupRank, e.round, places[at])
+		}
+	}
+}
+
+// held are the goroutines and descriptors of the control plane.
+func (c *chaos) held() (goroutines, files int) {
+	c.t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + c.endpoint + "/metrics")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	body, err := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	_, value, _ := strings.Cut(string(body), "\ngo_goroutines ")
+	if _, scan := fmt.Sscan(value, &goroutines); err != nil || scan != nil {
+		c.t.Fatalf("%v, %v: %.200s", err, scan, body)
+	}
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.serve.cmd.Process.Pid))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return goroutines, len(open)
+}
+
+// startNode starts the agent of a node. The last node has no log folder but its
+// temporary one.
+func (c *chaos) startNode(i int) {
+	args := []string{"run", "--nnodes=2:3", "--nproc-per-node=" + strconv.Itoa(chaosWorkers), "--rdzv-endpoint=" + c.endpoint, "--rdzv-id=chaos",
+		"--max-restarts=1000000", fmt.Sprintf("--rdzv-conf=lease_timeout=%g", c.lease.Seconds()) + ",reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2", "--shutdown-timeout=1"}
+	if i < chaosNodes-1 {
+		args = append(args, "-r1", "--log-dir="+c.dir+"/logs")
+	}
+	p := &player{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", chaosWorker)...)}
+	p.Dir = c.dir
+	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + c.dir + "/tmp", "LEDGER=" + c.dir + "/ledger",
+		"FINISH=" + c.dir + "/finish", "TORCHELASTIC_ENABLE_FILE_TIMER=1", "OMP_NUM_THREADS=1", c.mark}
+	p.Stderr = &p.stderr
+	if err := p.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.nodes[i] = p
+	c.pids = append(c.pids, p.Process.Pid)
+}
+
+// controlGroups are those that agents have made and not removed, where the system
+// lets them.
+func (c *chaos) controlGroups() (left []string) {
+	for _, pid := range c.pids {
+		for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+			found, _ := filepath.Glob(fmt.Sprintf("%s/rallypoint-%d-*", mount, pid))
+			left = append(left, found...)
+		}
+	}
+	return left
+}
+
+// hurt does one thing to one process.
+func (c *chaos) hurt(random *rand.Rand) {
+	node := random.IntN(chaosNodes)
+	agent := c.nodes[node].Process.Pid
+	switch random.IntN(6) {
+	case 0: // kill an agent; another takes its place
+		c.kill(agent, syscall.SIGKILL)
+		if code := c.nodes[node].end(); code != -int(syscall.SIGKILL) {
+			c.t.Fatalf("node %d had ended with %d:\n%s", node, code, c.nodes[node].stderr.String())
+		}
+		c.startNode(node)
+	case 1: // stop an agent, for less or for more than its lease
+		c.freeze(agent, random)
+	case 2:
+		c.kill(c.worker(random), syscall.SIGKILL)
+	case 3:
+		c.freeze(c.worker(random), random)
+	case 4:
+		if c.serve == nil { // another agent comes when the others go on already
+			c.kill(agent, syscall.SIGKILL)
+			c.nodes[node].end()
+			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+			c.startNode(node)
+			return
+		}
+		// The control plane comes back with what it has stored.
+		c.serve.kill()
+		time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
+		if err := c.serve.start(); err != nil {
+			c.t.Fatal(err)
+		}
+	case 5:
+		if strings.HasPrefix(c.endpoint, "file:") && random.IntN(3) == 0 { // it goes on in its file
+			c.recorder.kill()
+			c.record()
+			return
+		}
+		if c.serve == nil { // two of three
+			another := c.nodes[(node+1)%chaosNodes].Process.Pid
+			c.kill(another, syscall.SIGSTOP)
+			c.freeze(agent, random)
+			c.kill(another, syscall.SIGCONT)
+			return
+		}
+		c.freeze(c.serve.cmd.Process.Pid, random)
+	}
+}
+
+func (c *chaos) kill(pid int, sig syscall.Signal) {
+	if pid > 0 {
+		_ = syscall.Kill(pid, sig)
+	}
+}
+
+func (c *chaos) freeze(pid int, random *rand.Rand) {
+	c.kill(pid, syscall.SIGSTOP)
+	time.Sleep(time.Duration(random.Int64N(int64(2 * c.lease))))
+	c.kill(pid, syscall.SIGCONT)
+}
+
+// attendance is one worker in the ledger.
+type chaosEntry struct {
+	pid, agent, round, groupRank, world int
+	errorFile                           string
+}
+
+func (c *chaos) ledger() (entries []chaosEntry) {
+	files, _ := filepath.Glob(c.dir + "/ledger/[0-9]*")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		var e chaosEntry
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &e.pid, &e.agent, &e.round, &e.groupRank, &e.world, &e.errorFile)
+		}
+		if err != nil {
+			c.t.Fatalf("%s: %v", file, err)
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// worker is a worker that runs; 0 if there is none just now.
+func (c *chaos) worker(random *rand.Rand) int {
+	var running []int
+	for _, e := range c.ledger() {
+		if c.belongs(e.pid) {
+			running = append(running, e.pid)
+		}
+	}
+	if len(running) == 0 {
+		return 0
+	}
+	return running[random.IntN(len(running))]
+}
+
+// awaitWhole waits until all workers of one round of all nodes run.
+func (c *chaos) awaitWhole() {
+	c.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		last, there := 0, 0
+		entries := c.ledger()
+		for _, e := range entries {
+			last = max(last, e.round)
+		}
+		for _, e := range entries {
+			if e.round == last && e.world == chaosNodes*chaosWorkers && c.belongs(e.pid) {
+				there++
+			}
+		}
+		if there == chaosNodes*chaosWorkers {
+			return
+		}
+		for i, p := range c.nodes {
+			if !alive(p.Process.Pid) || time.Now().After(deadline) {
+				_ = p.Process.Kill()
+				c.t.Fatalf("node %d, %d workers of round %d, code %d:\n%s", i, there, last, p.end(), p.stderr.String())
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// belongs tells whether a process is one of the job's: a pid may have been given
+// away.
+func (c *chaos) belongs(pid int) bool {
+	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	return err == nil && strings.Contains("\x00"+string(env), "\x00"+c.mark+"\x00") && alive(pid)
+}
+
+// processes are all of the job.
+func (c *chaos) processes() (pids []int) {
+	folders, _ := filepath.Glob("/proc/[0-9]*")
+	for _, folder := range folders {
+		if pid, err := strconv.Atoi(filepath.Base(folder)); err == nil && c.belongs(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func (c *chaos) killAll() {
+	for _, pid := range c.processes() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// checkLogs looks for what each worker wrote first in the log of its attempt.
+func (c *chaos) checkLogs() {
+	entries := c.ledger()
+	if len(entries) < 2*chaosNodes*chaosWorkers {
+		c.t.Errorf("only %d workers were started: nothing was tried", len(entries))
+	}
+	checked := 0
+	for _, e := range entries {
+		if !strings.HasPrefix(e.errorFile, c.dir+"/logs/") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Dir(e.errorFile) + "/stdout.log")
+		if want := fmt.Sprintf("token %d %d\n", e.pid, e.round); err != nil || string(text) != want {
+			c.t.Errorf("the log of %+v: %q, %v", e, text, err)
+		}
+		checked++
+	}
+	c.t.Logf("%d workers in %d logs", len(entries), checked)
+}

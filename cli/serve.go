@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/core/control"
+)
+
+func newServe(log *logging) *cobra.Command {
+	var listen string
+	var token tokenFlag
+	var httpOpen bool
+	var httpNames []string
+	var state serveState
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the control plane of many jobs",
+		Long: `Serve the control plane: who takes part in which job, with which rank. Any number
+of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
+of any of its nodes, and a restart of this process.
+
+With --data-dir everything that was promised to a node is on the disk before the
+node hears of it. After a crash or a kill, start it again with the same directory:
+nodes come back by themselves within their lease (10 s unless the job says
+otherwise), and no worker restarts. Without it, members bring back what they know,
+within join_timeout; their agents' keys are lost. One process has a directory at a
+time; a full disk refuses new nodes and keeps what it has.
+
+It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
+answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus). "rallypoint
+status" shows what it knows; "rallypoint admin" closes jobs and evicts nodes.
+
+Whoever can reach the port can join and close any job, unless there is a token: a
+file with a secret line, the same for serve, run, status and admin and for the
+handler's option token_file. The default address is reachable from this machine
+only; give the address of a trusted network, or 0.0.0.0 for every interface.
+Nothing is encrypted.
+
+With a token, HTTP answers this machine only, but for /healthz; --http-open lets
+everybody read. A browser has to ask by an address, "localhost", the name of this
+machine or that in --listen, or one given by --http-name, since a stranger's page may
+make any other name stand for this machine. Scrapers and probes may use any name.
+
+--record FILE appends every event of every job to a file that only its owner can
+read, for "rallypoint audit" and for reports of defects: some 20 us of CPU and 1 KB
+an event. Leave it off while nothing is wrong.`,
+		Example: `  rallypoint serve
+  rallypoint serve --listen 0.0.0.0:29400
+  rallypoint serve --listen 0.0.0.0:29400 --token-file /etc/rallypoint/token
+  rallypoint serve --listen 0.0.0.0:29400 --data-dir /var/lib/rallypoint
+  rallypoint serve --listen [fd00::1]:29400 --log-level debug`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			addr, err := parseListen(listen, control.DefaultPort)
+			if err != nil {
+				return err
+			}
+			if err := state.check(); err != nil {
+				return err
+			}
+			data, err := state.open()
+			if err != nil {
+				return err
+			}
+			if data != nil {
+				defer data.Close()
+			}
+			recording, err := state.openRecording(log.logger())
+			if err != nil {
+				return err
+			}
+			if recording != nil {
+				defer recording.Close()
+			}
+			secret, err := token.open(log, "")
+			if err != nil {
+				return err
+			}
+			l, err := addr.open(cmd.Context(), control.ListenConfig())
+			if err != nil {
+				return err
+			}
+			cfg := control.Config{
+				Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, HTTPNames: append(httpNames, addr.host), Log: log.logger(), Data: data, Quota: state.quota, ForgetAfter: state.forgetAfter,
+			}
+			if recording != nil {
+				cfg.Recorder = recording.Record
+			}
+			s := control.Start(cfg, l)
+			fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())
+			<-cmd.Context().Done()
+			if err := s.Close(); err != nil {
+				return failed("stopping: %w", err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", control.DefaultPort), "`HOST:PORT` to listen on; port 0 is any free one")
+	token.addTo(cmd)
+	cmd.Flags().BoolVar(&httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
+	cmd.Flags().StringArrayVar(&httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance; may be repeated")
+	state.addFlags(cmd.Flags())
+	return cmd
+}

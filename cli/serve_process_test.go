@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+	"rallypoint/roundstore"
+)
+
+// serverProcess is `rallypoint serve` in a process of its own.
+type serverProcess struct {
+	args   []string
+	dir    string // to run in; "": this one
+	cmd    *exec.Cmd
+	addr   string
+	stderr *strings.Builder
+}
+
+func (s *serverProcess) start() error {
+	s.stderr = &strings.Builder{}
+	s.cmd = exec.Command(os.Args[0], s.args...)
+	s.cmd.Env = append(os.Environ(), asCommand+"=1")
+	s.cmd.Dir = s.dir
+	s.cmd.Stderr = s.stderr
+	out, err := s.cmd.StdoutPipe()
+	if err == nil {
+		err = s.cmd.Start()
+	}
+	if err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		_ = s.cmd.Wait()
+		return fmt.Errorf("serve does not start: %w, %s", err, s.stderr)
+	}
+	_, s.addr, _ = strings.Cut(strings.TrimSpace(line), " listening on ")
+	return nil
+}
+
+func (s *serverProcess) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// quietPort returns a port that nobody listens on, below those that the system
+// gives to others: it stays free while the server is down.
+func quietPort(t *testing.T) int {
+	t.Helper()
+	for {
+		port := 12000 + rand.IntN(18000)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+}
+
+// TestServeIsKilled kills the control plane of several jobs again and again. Their
+// nodes go through rounds and use their keys meanwhile: nothing is lost, nothing
+// is done twice, and nobody is told to restart its workers.
+func TestServeIsKilled(t *testing.T) {
+	const jobs, nodes, rounds, adds = 3, 3, 6, 40
+	dir := t.TempDir()
+	s := &serverProcess{args: []string{
+		"serve", "--listen", fmt.Sprintf("127.0.0.1:%d", quietPort(t)), "--data-dir", dir + "/data", "--record", dir + "/history", "--log-level", "warn",
+	}}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.kill() })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+
+	var everybody sync.WaitGroup
+	for job := range jobs {
+		j := &killedJob{t: t, ctx: ctx, generations: map[string]bool{}, sums: map[uint64][]int64{}, ranks: map[uint64][]int{}}
+		p := rendezvous.DefaultParams()
+		p.RunID, p.Endpoint, p.Min, p.Max = fmt.Sprint("job", job), s.addr, nodes, nodes
+		no := false
+		p.IsHost = &no
+		var members sync.WaitGroup
+		for range nodes {
+			members.Go(func() { j.node(p, rounds, adds) })
+		}
+		everybody.Go(func() {
+			members.Wait()
+			j.judge(nodes, rounds, adds)
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		everybody.Wait()
+		close(done)
+	}()
+	kills := 0
+	for alive := true; alive; {
+		select {
+		case <-done:
+			alive = false
+		case <-time.After(time.Duration(rand.IntN(150)) * time.Millisecond):
+			s.kill()
+			kills++
+			if err := s.start(); err != nil {
+				t.Error(err)
+				cancel()
+				<-done
+				return
+			}
+		}
+	}
+	t.Logf("%d kills", kills)
+	if kills == 0 {
+		t.Error("nothing was killed")
+	}
+	judgeHistory(t, dir+"/history")
+}
+
+// judgeHistory holds what a control plane has recorded against the promises.
+func judgeHistory(t *testing.T, path string) {
+	t.Helper()
+	code, stdout, stderr := execute(t, "audit", path)
+	t.Log(stdout)
+	if code != exitOK {
+		t.Errorf("the history of %s: code %d, %s", path, code, stderr)
+	}
+}
+
+// killedJob is what the nodes of one job have seen.
+type killedJob struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu          sync.Mutex
+	generations map[string]bool
+	sums        map[uint64][]int64
+	ranks       map[uint64][]int
+}
+
+func (j *killedJob) node(p rendezvous.Params, rounds, adds int) {
+	m, err := roundstore.Open(p, nil)
+	if err != nil {
+		j.t.Error(err)
+		return
+	}
+	ending := rendezvous.EndSuccess
+	defer func() {
+		if err := m.Shutdown(j.ctx, ending, ""); err != nil {
+			j.t.Errorf("%s: shutdown: %v", p.RunID, err)
+		}
+	}()
+	for round := range rounds {
+		if err := j.round(m, p, uint64(round+1), adds); err != nil {
+			j.t.Errorf("%s, round %d: %v", p.RunID, round+1, err)
+			ending = rendezvous.EndFailed
+			return
+		}
+	}
+}
+
+// round goes through one round: all meet, all count, all wait for each other.
+func (j *killedJob) round(m *member.Member, p rendezvous.Params, want uint64, adds int) error {
+	o, err := m.Next(j.ctx)
+	if err != nil {
+		return err
+	}
+	if o.Round != want || o.World != p.Max {
+		return fmt.Errorf("outcome %+v", o)
+	}
+	keys := m.Keys(o.Round)
+	var sums []int64
+	for range adds {
+		sum, err := keys.Add(j.ctx, "sum", 1)
+		if err != nil {
+			return err
+		}
+		sums = append(sums, sum)
+	}
+	if n := m.NodesWaiting(); n > 0 {
+		return fmt.Errorf("the workers are to be restarted: %d waiting, %s", n, m.Reason())
+	}
+	j.mu.Lock()
+	j.generations[o.Generation] = true
+	j.sums[o.Round] = append(j.sums[o.Round], sums...)
+	j.ranks[o.Round] = append(j.ranks[o.Round], o.Rank)
+	j.mu.Unlock()
+	return keys.Barrier(j.ctx, "all have counted", int64(p.Max))
+}
+
+func (j *killedJob) judge(nodes, rounds, adds int) {
+	if len(j.generations) != 1 {
+		j.t.Errorf("generations %v", j.generations)
+	}
+	for round := uint64(1); round <= uint64(rounds); round++ {
+		sums, ranks := j.sums[round], j.ranks[round]
+		slices.Sort(sums)
+		slices.Sort(ranks)
+		for i, sum := range sums {
+			if sum != int64(i+1) {
+				j.t.Errorf("round %d: an add was lost or done twice: %v", round, sums)
+				break
+			}
+		}
+		if len(sums) != nodes*adds || len(ranks) != nodes || ranks[0] != 0 || ranks[nodes-1] != nodes-1 {
+			j.t.Errorf("round %d: %d adds, ranks %v", round, len(sums), ranks)
+		}
+	}
+}

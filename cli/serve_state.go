@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"rallypoint/core/control"
+	"rallypoint/core/control/journal"
+)
+
+// serveState is what `serve` remembers, where, for how long and how much of it.
+type serveState struct {
+	dir         string
+	record      string
+	forgetAfter time.Duration
+	quota       control.Quota
+}
+
+func (s *serveState) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&s.dir, "data-dir", "", "`DIRECTORY` to keep the jobs in, so that they outlive this process; made if need be; empty: memory only")
+	flags.StringVar(&s.record, "record", "", "`FILE` to append every event of every job to, for \"rallypoint audit\"; at most 1 GiB")
+	flags.DurationVar(&s.forgetAfter, "forget-after", control.DefaultForgetAfter, "`TIME` after which a job without nodes is forgotten, such as 90s or 12h")
+	s.quota = control.DefaultQuota
+	flags.IntVar(&s.quota.Nodes, "max-nodes", s.quota.Nodes, "most `NODES` of one job, those that wait too")
+	flags.IntVar(&s.quota.Connections, "max-connections", s.quota.Connections, "most `CONNECTIONS` of one job's nodes")
+	flags.IntVar(&s.quota.Keys, "max-keys", s.quota.Keys, "most `KEYS` of one job's agents in one round")
+	flags.Int64Var(&s.quota.KeyBytes, "max-key-bytes", s.quota.KeyBytes, "most `BYTES` of these keys and their values")
+}
+
+func (s *serveState) check() error {
+	if s.forgetAfter <= 0 {
+		return fmt.Errorf("--forget-after is %v, it must be greater than 0", s.forgetAfter)
+	}
+	for _, most := range []struct {
+		flag  string
+		value int64
+	}{
+		{"--max-nodes", int64(s.quota.Nodes)}, {"--max-connections", int64(s.quota.Connections)},
+		{"--max-keys", int64(s.quota.Keys)}, {"--max-key-bytes", s.quota.KeyBytes},
+	} {
+		if most.value <= 0 {
+			return fmt.Errorf("%s is %d, it must be greater than 0", most.flag, most.value)
+		}
+	}
+	return nil
+}
+
+// open opens the data directory, if there is to be one.
+func (s *serveState) open() (*control.Data, error) {
+	if s.dir == "" {
+		return nil, nil
+	}
+	data, err := control.OpenData(s.dir, journal.Options{})
+	if err != nil {
+		return nil, failure{err}
+	}
+	return data, nil
+}
+
+// openRecording opens the file of --record, nil if there is to be none.
+func (s *serveState) openRecording(log *slog.Logger) (*control.Recording, error) {
+	if s.record == "" {
+		return nil, nil
+	}
+	recording, err := control.OpenRecording(s.record, log)
+	if err != nil {
+		return nil, failed("--record: %w", err)
+	}
+	return recording, nil
+}

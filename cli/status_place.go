@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"rallypoint/backend"
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+)
+
+// parsePlace takes the ENDPOINT argument of a command that looks at runs: the
+// address of a control plane, or a place where nodes meet without one.
+func parsePlace(text string) (addr, place string, err error) {
+	switch backend.Scheme(text) {
+	case backend.SchemeFile, backend.SchemeEtcd, backend.SchemeEtcds:
+		place, err = backend.Check(text)
+	case backend.SchemeStatic:
+		err = errors.New("a static job has no control plane to ask: its nodes are known beforehand")
+	default:
+		addr, err = parseTarget(text, control.DefaultPort)
+	}
+	return addr, place, err
+}
+
+// fetchPlace is fetch where there is no control plane.
+func (q statusQuery) fetchPlace(ctx context.Context) ([]byte, control.Status, error) {
+	var st control.Status
+	limited, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	shown, records, err := backend.Runs(limited, q.place, q.run, q.timeout)
+	switch {
+	case ctx.Err() != nil:
+		return nil, st, ctx.Err()
+	case err != nil:
+		return nil, st, failure{err}
+	case q.run != "" && len(records) == 0:
+		return nil, st, noRunThere(limited, q, shown)
+	}
+	st = control.Status{Schema: control.StatusSchema, Place: shown, Runs: []control.RunStatus{}, RunsTotal: len(records)}
+	for _, r := range records {
+		run, err := statusOf(r)
+		if err != nil {
+			return nil, st, failure{err}
+		}
+		st.Runs = append(st.Runs, run)
+	}
+	slices.SortStableFunc(st.Runs, func(a, b control.RunStatus) int { // those with nodes first
+		return min(1, present(&b)) - min(1, present(&a))
+	})
+	st.Runs = st.Runs[:min(len(st.Runs), control.MaxStatusRuns)]
+	raw, err := json.Marshal(st)
+	return raw, st, err
+}
+
+// maxNamed bounds the runs that an error names.
+const maxNamed = 20
+
+// noRunThere is the error of a run that does not meet at a place; it names those
+// that do.
+func noRunThere(ctx context.Context, q statusQuery, shown string) error {
+	_, records, err := backend.Runs(ctx, q.place, "", q.timeout)
+	if err != nil || len(records) == 0 {
+		return failed("no run %q meets at %s, nor does another one", q.run, shown)
+	}
+	var names []string
+	for _, r := range records[:min(len(records), maxNamed)] {
+		names = append(names, fmt.Sprintf("%q", r.RunID))
+	}
+	if more := len(records) - maxNamed; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return failed("no run %q meets at %s: there are %s", q.run, shown, strings.Join(names, ", "))
+}
+
+// statusOf describes a run as its record shows it. Who shows no sign of life may
+// still come back, as far as can be told from outside.
+func statusOf(r sharedlog.Record) (control.RunStatus, error) {
+	m, err := r.Machine()
+	if err != nil {
+		return control.RunStatus{}, err
+	}
+	s := m.Status()
+	broken := func(session rendezvous.SessionID, reconnecting bool) bool {
+		return reconnecting || session != "" && !r.Living[session]
+	}
+	for i := range s.Waiting {
+		s.Waiting[i].Reconnect = broken(s.Waiting[i].Session, s.Waiting[i].Reconnect)
+	}
+	for i := range s.Idle {
+		s.Idle[i].Reconnect = broken(s.Idle[i].Session, s.Idle[i].Reconnect)
+	}
+	for i := range s.Members {
+		s.Members[i].Reconnect = broken(s.Members[i].Session, s.Members[i].Reconnect)
+	}
+	st := control.Describe(s, func(rendezvous.SessionID) *float64 { return nil })
+	for i := range st.Members {
+		st.Members[i].Alive = st.Members[i].Alive && r.Living[s.Members[i].Session]
+	}
+	return st, nil
+}

@@ -1,0 +1,387 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+)
+
+// Limits of what is shown of a run to people; JSON has all.
+const (
+	maxRows    = 40 // nodes
+	maxShown   = 10 // changes
+	maxNode    = 36 // characters of a node's id
+	maxRunName = 24
+)
+
+// renderStatus shows a status to people: one run in full, several in a line each.
+func renderStatus(st control.Status, scr screen) string {
+	var b strings.Builder
+	now := time.Now()
+	where := fmt.Sprintf("Runs that meet at %s, as their nodes have written it there", clean(st.Place))
+	if s := st.Server; s != nil {
+		now = s.Now
+		where = fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", clean(s.Address), clean(s.Host), s.PID, clean(s.Version),
+			ago(s.Now.Sub(s.StartedAt).Seconds()), counted(s.Connections, "connection"))
+	}
+	fmt.Fprintln(&b, scr.paint(faint, wrap(where, scr.width, 0)))
+	fmt.Fprintln(&b)
+	switch {
+	case len(st.Runs) == 0:
+		fmt.Fprintln(&b, "No run is known here yet.")
+	case len(st.Runs) == 1 && st.RunsTotal == 1:
+		renderRun(&b, &st.Runs[0], now, scr)
+	default:
+		renderRuns(&b, &st, scr)
+	}
+	return b.String()
+}
+
+// renderRuns shows several runs in a line each.
+func renderRuns(b *strings.Builder, st *control.Status, scr screen) {
+	t := table{columns: []column{{head: "RUN"}, {head: "PHASE"}, {head: "ROUND", right: true}, {head: "HERE", right: true}, {head: "OF"}, {head: "WAIT", right: true}, {head: "WHAT"}}}
+	for i := range st.Runs {
+		r := &st.Runs[i]
+		t.add(phasePaint(r.Phase), cut(clean(r.RunID), maxRunName), string(r.Phase), roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+			blankZero(waitingCount(r)), headline(r, scr))
+	}
+	t.colourColumn = 1
+	t.write(b, scr)
+	if more := st.RunsTotal - len(st.Runs); more > 0 {
+		fmt.Fprintf(b, "… and %d more\n", more)
+	}
+	fmt.Fprintln(b)
+	fmt.Fprintln(b, "One run in full: --rdzv-id RUN")
+}
+
+// headline is the most telling sentence about a run.
+func headline(r *control.RunStatus, scr screen) string {
+	switch {
+	case r.Closed != nil:
+		return clean(closedText(r.Closed, scr))
+	case r.NotStarted != "":
+		return clean(r.NotStarted)
+	case len(r.Changes) > 0:
+		return clean(r.Changes[len(r.Changes)-1].Text)
+	}
+	return ""
+}
+
+// renderRun shows one run in full.
+func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, scr screen) {
+	head := []string{string(r.Phase)}
+	if r.Round > 0 {
+		text := fmt.Sprintf("round %d", r.Round)
+		if r.RoundAt != nil {
+			text += fmt.Sprintf(" since %s (%s)", clock(*r.RoundAt, now, scr), ago(now.Sub(*r.RoundAt).Seconds()))
+		}
+		head = append(head, text)
+	}
+	head = append(head, fmt.Sprintf("%d of %s nodes here", present(r), rangeText(r.Nodes)))
+	if r.RoundStore != "" && r.Closed == nil {
+		head = append(head, "store "+clean(r.RoundStore))
+	}
+	name := "Run " + cut(clean(r.RunID), maxRunName) + ": "
+	line := wrap(strings.Join(head, ", "), scr.width, utf8.RuneCountInString(name))
+	line = strings.Replace(line, string(r.Phase), scr.paint(phasePaint(r.Phase), string(r.Phase)), 1)
+	fmt.Fprintln(b, scr.paint(bold, name)+line)
+	remark(b, "Not started: ", r.NotStarted, scr)
+	remark(b, "Missing: ", missingText(r), scr)
+	remark(b, "Finished: ", finishedText(r), scr)
+	if r.Closed != nil {
+		remark(b, "Closed: ", closedText(r.Closed, scr), scr)
+	}
+	renderNodes(b, r, scr)
+	renderChanges(b, r, now, scr)
+}
+
+// remark writes a line with a title, unless there is nothing to say.
+func remark(b *strings.Builder, title, text string, scr screen) {
+	if text != "" {
+		fmt.Fprintln(b, scr.paint(bold, title)+wrap(clean(text), scr.width, len(title)))
+	}
+}
+
+// missingText counts what the forming round lacks; who that is, why it has not
+// started says.
+func missingText(r *control.RunStatus) string {
+	m := r.Missing
+	var parts []string
+	if m.Min > 0 {
+		parts = append(parts, fmt.Sprintf("%d for the minimum (%d)", m.Min, r.Nodes.Min))
+	}
+	if m.Target > m.Min {
+		full, name := r.Nodes.Max, "maximum"
+		if r.Nodes.Target > 0 {
+			full, name = r.Nodes.Target, "target"
+		}
+		parts = append(parts, fmt.Sprintf("%d for the %s (%d)", m.Target, name, full))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// finishedText names who finished while others still run.
+func finishedText(r *control.RunStatus) string {
+	if len(r.Finished) == 0 || r.Phase == rendezvous.PhaseClosed {
+		return ""
+	}
+	names := r.Finished[:min(len(r.Finished), maxShown)]
+	text := strings.Join(names, ", ")
+	if more := len(r.Finished) - len(names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func closedText(c *control.ClosedStatus, scr screen) string {
+	text := c.How + " by " + c.By
+	if c.At != nil {
+		text += " at " + c.At.In(scr.zone).Format(time.DateTime)
+	}
+	if c.Reason != "" {
+		text += ": " + c.Reason
+	}
+	return text
+}
+
+// renderNodes shows who is in the run: members by rank, then who waits, then who
+// is idle. Of many, those that run undisturbed are left out first.
+func renderNodes(b *strings.Builder, r *control.RunStatus, scr screen) {
+	waits := map[string]control.WaitingStatus{}
+	for _, w := range r.Waiting {
+		waits[w.Node] = w
+	}
+	t := table{
+		columns:      []column{{head: "RANK", right: true}, {head: "NODE"}, {head: "STATE"}, {head: "HEARD", right: true}, {head: "WAITS", right: true}, {head: "ADDRESS"}, {head: "PROCESS"}},
+		colourColumn: 2,
+	}
+	total := len(r.Members) + len(r.Waiting) + len(r.Idle)
+	left := 0
+	for _, m := range r.Members {
+		w, rejoined := waits[m.Node]
+		rejoined = rejoined && w.Role == control.RoleMember
+		if rejoined {
+			total--
+		}
+		if total > maxRows && (m.State == "running" || m.State == "finished") && !m.Reconnecting || len(t.rows) >= maxRows {
+			left++
+			continue
+		}
+		waited := ""
+		if rejoined {
+			waited = waitedText(w)
+		}
+		node := m.Node
+		if node == "" {
+			node = "?"
+		}
+		t.add(statePaint(m.State, m.Reconnecting), fmt.Sprint(m.Rank), nodeText(node), stateText(m.State, m.Reconnecting), heard(m.LeaseAgeS), waited,
+			clean(m.Address), processText(m.Label, node, m.Cause, hostNote(m.Host)))
+	}
+	for _, w := range r.Waiting {
+		if w.Role == control.RoleMember {
+			continue
+		}
+		if len(t.rows) >= maxRows {
+			left++
+			continue
+		}
+		note := ""
+		if w.NodeRank >= 0 {
+			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
+		}
+		t.add(statePaint(w.Role, w.Reconnecting), "-", nodeText(w.Node), stateText(w.Role, w.Reconnecting), heard(w.LeaseAgeS), waitedText(w),
+			clean(w.Address), processText(w.Label, w.Node, "", note))
+	}
+	for _, i := range r.Idle {
+		if len(t.rows) >= maxRows {
+			left++
+			continue
+		}
+		t.add(statePaint("idle", i.Reconnecting), "-", nodeText(i.Node), stateText("idle", i.Reconnecting), heard(i.LeaseAgeS), "", clean(i.Address),
+			processText(i.Label, i.Node, i.Reason, ""))
+	}
+	if len(t.rows) > 0 || left > 0 {
+		fmt.Fprintln(b)
+		t.write(b, scr)
+	}
+	if left > 0 {
+		fmt.Fprintf(b, "      … and %d more, which --json shows\n", left)
+	}
+}
+
+func nodeText(node string) string { return cut(clean(node), maxNode) }
+
+func stateText(state string, reconnecting bool) string {
+	if reconnecting {
+		return state + "?"
+	}
+	return state
+}
+
+func hostNote(host bool) string {
+	if host {
+		return "(hosts the control plane)"
+	}
+	return ""
+}
+
+// processText says which process a node is: why it is not in the round before,
+// what else is to be said behind.
+func processText(label, node, why, note string) string {
+	if label == node {
+		label = ""
+	}
+	who := strings.TrimSpace(clean(label) + " " + note)
+	why = clean(strings.TrimPrefix(why, "lost: "))
+	switch {
+	case why == "":
+		return who
+	case who == "":
+		return why
+	}
+	return why + " - " + who
+}
+
+// heard is the time since a node was last heard.
+func heard(age *float64) string {
+	if age == nil {
+		return "-"
+	}
+	return ago(*age)
+}
+
+// waitedText is how long a node has waited.
+func waitedText(w control.WaitingStatus) string {
+	if w.Since == nil {
+		return "-"
+	}
+	return ago(w.WaitingS)
+}
+
+// renderChanges shows the last changes, the oldest first.
+func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, scr screen) {
+	shown := r.Changes[max(0, len(r.Changes)-maxShown):]
+	if len(shown) == 0 {
+		return
+	}
+	title := "Last changes"
+	if hidden := r.ChangesTotal - uint64(len(shown)); hidden > 0 {
+		title += fmt.Sprintf(" (%d before)", hidden)
+	}
+	fmt.Fprintln(b)
+	fmt.Fprintln(b, scr.paint(bold, title))
+	for _, c := range shown {
+		at := clock(c.At, now, scr)
+		fmt.Fprintln(b, "  "+scr.paint(faint, at)+"  "+wrap(clean(c.Text), scr.width, len(at)+4))
+	}
+}
+
+// clock is a time of day, with the date if it was another day.
+func clock(t, now time.Time, scr screen) string {
+	t, now = t.In(scr.zone), now.In(scr.zone)
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format(time.TimeOnly)
+	}
+	return t.Format(time.DateTime)
+}
+
+// ago is a length of time for people.
+func ago(seconds float64) string {
+	d := time.Duration(max(seconds, 0) * float64(time.Second))
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Truncate(100*time.Millisecond).Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d m %02d s", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %02d m", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func blankZero(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+func roundText(round uint64) string {
+	if round == 0 {
+		return "-"
+	}
+	return fmt.Sprint(round)
+}
+
+// rangeText is how many nodes a round may have, as --nnodes takes it.
+func rangeText(n control.NodeRange) string {
+	switch {
+	case n.Max == 0:
+		return "?"
+	case n.Min == n.Max:
+		return fmt.Sprint(n.Max)
+	case n.Target > 0:
+		return fmt.Sprintf("%d:%d (target %d)", n.Min, n.Max, n.Target)
+	}
+	return fmt.Sprintf("%d:%d", n.Min, n.Max)
+}
+
+// present counts the nodes that are here.
+func present(r *control.RunStatus) int {
+	n := len(r.Idle)
+	for _, m := range r.Members {
+		if m.Alive || m.LeaseAgeS != nil { // an older control plane says the latter only
+			n++
+		}
+	}
+	return n + waitingCount(r)
+}
+
+// waitingCount counts who waits beside the members.
+func waitingCount(r *control.RunStatus) int {
+	n := 0
+	for _, w := range r.Waiting {
+		if w.Role != control.RoleMember {
+			n++
+		}
+	}
+	return n
+}
+
+func phasePaint(p rendezvous.Phase) paint {
+	switch p {
+	case rendezvous.PhaseRunning, rendezvous.PhaseFinishing:
+		return green
+	case rendezvous.PhaseForming, rendezvous.PhaseRegroup:
+		return yellow
+	}
+	return plain
+}
+
+func statePaint(state string, reconnecting bool) paint {
+	switch {
+	case reconnecting:
+		return yellow
+	case state == "running", state == "finished":
+		return green
+	case state == "lost":
+		return red
+	case state == "idle", state == control.RoleSpare:
+		return faint
+	}
+	return yellow
+}

@@ -1,0 +1,217 @@
+package cli
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// noon is the present of the golden statuses.
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+func before(d time.Duration) *time.Time {
+	t := noon.Add(-d)
+	return &t
+}
+
+func age(seconds float64) *float64 { return &seconds }
+
+func change(d time.Duration, text string) control.Change {
+	return control.Change{At: *before(d), Text: text}
+}
+
+func sampleServer(runs ...control.RunStatus) control.Status {
+	return control.Status{
+		Schema: 1, RunsTotal: len(runs), Runs: runs,
+		Server: &control.ServerStatus{
+			ID: "id", Version: "0.1.0", Protocol: 1, Address: "10.0.0.5:29400", Host: "trainer0", PID: 4242,
+			StartedAt: *before(3*time.Hour + 2*time.Minute), Now: noon, Connections: 5,
+		},
+	}
+}
+
+func memberRow(rank int, state string) control.MemberStatus {
+	return control.MemberStatus{
+		Rank: rank, Node: fmt.Sprintf("node-%c", 'a'+rank), Label: fmt.Sprintf("trainer%d pid %d", rank, 4000+rank),
+		Address: fmt.Sprintf("10.0.0.%d", 5+rank), State: state, LeaseAgeS: age(0.3 + float64(rank)),
+	}
+}
+
+func lost(rank int, cause string) control.MemberStatus {
+	m := memberRow(rank, "lost")
+	m.Cause, m.Address, m.LeaseAgeS = cause, "", nil
+	return m
+}
+
+// sampleRuns are runs in each phase.
+func sampleRuns() map[string]control.RunStatus {
+	forming := control.RunStatus{
+		RunID: "job7", Phase: rendezvous.PhaseForming, Nodes: control.NodeRange{Min: 3, Max: 4, Unit: 1}, LeaseTimeoutS: 10,
+		FormingSince: before(31 * time.Second), Missing: control.Missing{Min: 2, Target: 3, Who: "node ranks 1, 2, 3"},
+		NotStarted: "1 of at least 3 nodes are here, 2 more needed; nobody has come for node rank 1, 2, 3",
+		Waiting: []control.WaitingStatus{{
+			Node: "node-a", Label: "trainer0 pid 4242", Address: "10.0.0.5", Role: control.RoleNewcomer, NodeRank: 0,
+			Since: before(31 * time.Second), WaitingS: 31, LeaseAgeS: age(1.24),
+		}},
+		Idle: []control.IdleStatus{{Node: "node-z", Label: "trainer9 pid 1", Address: "fd00::9", LeaseAgeS: age(0.1),
+			Reason: "it was dropped from round 3: it did not rejoin within regroup_timeout"}},
+	}
+	host := memberRow(0, "running")
+	host.Host = true
+	away := memberRow(2, "running")
+	away.Reconnecting, away.LeaseAgeS = true, age(0.8)
+	running := control.RunStatus{
+		RunID: "a run with a long name that does not fit into its column", Phase: rendezvous.PhaseRunning,
+		Nodes: control.NodeRange{Min: 2, Max: 4, Unit: 1}, Round: 3, RoundAt: before(125 * time.Second), RoundStore: "10.0.0.5:41231",
+		Members: []control.MemberStatus{host, lost(1, "lost: not heard of for 10s"), away},
+		Waiting: []control.WaitingStatus{{
+			Node: "node-d", Label: "trainer3 pid 77", Address: "10.0.0.8", Role: control.RoleSpare, NodeRank: -1,
+			Since: before(26 * time.Hour), WaitingS: 26 * 3600, LeaseAgeS: age(2.5),
+		}},
+		Changes: []control.Change{
+			change(25*time.Hour, "round 2 is complete: 4 of 4 nodes, 0 waiting"),
+			change(125*time.Second, "round 3 is complete: 3 of 4 nodes, 1 waiting"),
+			change(5*time.Second, "node node-b (trainer1 pid 4001) lost: not heard of for 10s; "+
+				"this line is long enough that it has to be broken at the width of the screen, behind its time"),
+		},
+		ChangesTotal: 17,
+	}
+	back := memberRow(0, "rejoined")
+	regroup := control.RunStatus{
+		RunID: "job8", Phase: rendezvous.PhaseRegroup, Nodes: control.NodeRange{Min: 2, Max: 4, Unit: 1}, Round: 7, RoundAt: before(10 * time.Minute),
+		RoundStore: "[fd00::5]:41231", FormingSince: before(3 * time.Second), Missing: control.Missing{Min: 1, Target: 3, Who: "node-b of round 7"},
+		NotStarted: "it regroups after round 7 and waits at most regroup_timeout (1m30s) for members that have not rejoined: node-b of round 7",
+		Members:    []control.MemberStatus{back, memberRow(1, "running"), {Rank: 2, State: "unknown"}},
+		Waiting: []control.WaitingStatus{{
+			Node: back.Node, Label: back.Label, Address: back.Address, Role: control.RoleMember, NodeRank: -1, Since: before(3 * time.Second), WaitingS: 3, LeaseAgeS: age(0.3),
+		}},
+	}
+	finishing := control.RunStatus{
+		RunID: "job9", Phase: rendezvous.PhaseFinishing, Nodes: control.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundAt: before(2 * time.Hour),
+		RoundStore: "10.0.0.5:41231", Members: []control.MemberStatus{memberRow(0, "finished"), memberRow(1, "running")}, Finished: []string{"node-a"},
+		Changes: []control.Change{change(time.Second, "node node-a (trainer0 pid 4000) finished")}, ChangesTotal: 1,
+	}
+	closed := control.RunStatus{
+		RunID: "job10", Phase: rendezvous.PhaseClosed, Nodes: control.NodeRange{Min: 1, Max: 8, Unit: 1, Target: 4}, Round: 2, RoundAt: before(72 * time.Hour),
+		Members: []control.MemberStatus{lost(0, "left: exit code 3"), lost(1, "evicted by admin root@ops (10.0.0.1): its GPU is broken")},
+		Closed:  &control.ClosedStatus{How: "failed", By: "node-a (trainer0 pid 4000)", Reason: "exit code 3 of local rank 5", At: before(time.Minute)},
+		Changes: []control.Change{change(time.Minute, "the run failed by node-a (trainer0 pid 4000): exit code 3")}, ChangesTotal: 1,
+	}
+	hostile := control.RunStatus{
+		RunID: "\x1b[31mred\x1b[0m", Phase: rendezvous.PhaseForming, NotStarted: "line\nbreak\x07",
+		Waiting: []control.WaitingStatus{{Node: "\x1b]0;title\x07", Label: "tab\there\r\n", Address: "\x00", Role: control.RoleNewcomer, NodeRank: -1}},
+		Changes: []control.Change{change(0, "a\x1b[2Jb\u202e")}, ChangesTotal: 1,
+	}
+	large := control.RunStatus{
+		RunID: "large", Phase: rendezvous.PhaseRunning, Nodes: control.NodeRange{Min: 500, Max: 1000, Unit: 1}, Round: 1, RoundAt: before(time.Hour), RoundStore: "h:1",
+	}
+	for rank := range 1000 {
+		m := control.MemberStatus{Rank: rank, Node: fmt.Sprintf("node-%04d-with-a-long-name-too", rank), Label: "pid 1", Address: "10.1.2.3", State: "running", LeaseAgeS: age(1)}
+		if rank%300 == 299 {
+			m.State, m.Cause, m.LeaseAgeS = "lost", "lost: connection closed", nil
+		}
+		large.Members = append(large.Members, m)
+	}
+	return map[string]control.RunStatus{
+		"forming": forming, "running": running, "regroup": regroup, "finishing": finishing, "closed": closed, "hostile": hostile, "large": large,
+	}
+}
+
+func sampleStatuses() map[string]control.Status {
+	runs := sampleRuns()
+	all := map[string]control.Status{"empty": sampleServer()}
+	for name, run := range runs {
+		all[name] = sampleServer(run)
+	}
+	several := sampleServer(runs["forming"], runs["running"], runs["regroup"], runs["closed"], runs["hostile"])
+	several.RunsTotal = 300
+	all["several"] = several
+	return all
+}
+
+func TestStatusTable(t *testing.T) {
+	scr := screen{width: plainWidth, zone: time.UTC}
+	for name, st := range sampleStatuses() {
+		t.Run(name, func(t *testing.T) {
+			got := renderStatus(st, scr)
+			path := filepath.Join("testdata", "status", name+".txt")
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			for line := range strings.Lines(got) {
+				line = strings.TrimSuffix(line, "\n")
+				if n := utf8.RuneCountInString(line); n > plainWidth {
+					t.Errorf("a line of %d characters: %s", n, line)
+				}
+				if strings.TrimRight(line, " ") != line {
+					t.Errorf("blanks at the end of %q", line)
+				}
+				if clean(line) != line {
+					t.Errorf("a terminal would obey %q", line)
+				}
+			}
+		})
+	}
+}
+
+// TestStatusTableInColour shows the same text but for colours, in any width.
+func TestStatusTableInColour(t *testing.T) {
+	codes := regexp.MustCompile(`\x1b\[[0-9]*m`)
+	blanks := regexp.MustCompile(` +\n`)
+	for name, st := range sampleStatuses() {
+		for _, width := range []int{leastWidth, plainWidth, 200} {
+			plain := renderStatus(st, screen{width: width, zone: time.UTC})
+			coloured := renderStatus(st, screen{width: width, zone: time.UTC, colour: true})
+			if got := blanks.ReplaceAllString(codes.ReplaceAllString(coloured, ""), "\n"); got != plain {
+				t.Errorf("%s, width %d: without its colours it is\n%s\nwant\n%s", name, width, got, plain)
+			}
+			if !strings.Contains(coloured, "\x1b[") {
+				t.Errorf("%s: no colour", name)
+			}
+		}
+	}
+}
+
+func TestAgo(t *testing.T) {
+	for seconds, want := range map[float64]string{
+		-1: "0.0 s", 0: "0.0 s", 0.29: "0.2 s", 9.99: "9.9 s", 10: "10 s", 119: "119 s", 120: "2 m 00 s", 3725: "62 m 05 s", 7200: "2 h 00 m", 200000: "2 d 7 h",
+	} {
+		if got := ago(seconds); got != want {
+			t.Errorf("%v: %s, want %s", seconds, got, want)
+		}
+	}
+}
+
+func TestWrap(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                "",
+		"a b":             "a b",
+		"aaa bbb ccc":     "aaa bbb\n  ccc",
+		"averylongword b": "averylongword\n  b",
+		"éééé éé é":       "éééé éé\n  é",
+	} {
+		if got := wrap(text, 10, 2); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/control"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+// nobody is an Observer that does not care.
+type nobody struct{}
+
+func (nobody) Notice(rendezvous.Notice)     {}
+func (nobody) Progress(rendezvous.Progress) {}
+func (nobody) Dropped(*rendezvous.Error)    {}
+func (nobody) Connection(error)             {}
+
+// joined is a node that has asked for a place in run job at a control plane.
+func joined(t *testing.T, addr, node string, least, most int) (*control.Client, *member.Call) {
+	t.Helper()
+	p := rendezvous.DefaultParams()
+	p.RunID, p.Endpoint, p.Min, p.Max, p.NodeID = "job", addr, least, most, node
+	isHost := false
+	p.IsHost = &isHost
+	c := control.NewClient(p, nobody{}, nil)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		c.Close(ctx)
+	})
+	if err := c.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c, c.Start(rendezvous.Join{NodeRank: -1, RankHint: -1, StorePort: 1})
+}
+
+// round starts a round of two nodes, a and b.
+func round(t *testing.T, addr string) (a, b *control.Client) {
+	t.Helper()
+	a, first := joined(t, addr, "a", 2, 2)
+	b, second := joined(t, addr, "b", 2, 2)
+	for _, call := range []*member.Call{first, second} {
+		if _, err := call.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+func TestStatus(t *testing.T) {
+	s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
+	defer s.end(t)
+	if code, stdout, stderr := execute(t, "status", s.addr); code != 0 || !strings.Contains(stdout, "No run is known here yet.") || stderr != "" {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+	round(t, s.addr)
+	for _, args := range [][]string{{"status", s.addr}, {"status", s.addr, "--rdzv-id", "job"}} {
+		code, stdout, stderr := execute(t, args...)
+		if code != 0 || stderr != "" || !strings.Contains(stdout, "Run job: running, round 1") || !strings.Contains(stdout, "RANK  NODE") ||
+			strings.Contains(stdout, "\x1b") || !strings.Contains(stdout, "round 1 is complete") {
+			t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+	code, stdout, _ := execute(t, "status", s.addr, "--json")
+	var st control.Status
+	if err := json.Unmarshal([]byte(stdout), &st); err != nil || code != 0 || len(st.Runs) != 1 || len(st.Runs[0].Members) != 2 || !strings.Contains(stdout, "\n  ") {
+		t.Errorf("%d, %v, %s", code, err, stdout)
+	}
+	code, stdout, stderr := execute(t, "status", s.addr, "--rdzv-id", "other job")
+	if code != 1 || stdout != "" || !strings.Contains(stderr, `knows no run "other job": it knows "job"`) || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+}
+
+// talker accepts connections and does something with each.
+func talker(t *testing.T, talk func(conn net.Conn)) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer conn.Close()
+				talk(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+// answering serves one HTTP answer to whatever is asked.
+func answering(code int, contentType, body string) func(net.Conn) {
+	return func(conn net.Conn) {
+		conn.Read(make([]byte, 4096))
+		r := http.Response{
+			StatusCode: code, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{"Content-Type": {contentType}},
+			Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)), Close: true,
+		}
+		r.Write(conn)
+	}
+}
+
+func TestStatusSaysWhatIsThereInstead(t *testing.T) {
+	store := serve(t, command("store", "serve", "--listen", "127.0.0.1:0"))
+	defer store.end(t)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	silent := talker(t, func(conn net.Conn) { io.Copy(io.Discard, conn) })
+	for says, addr := range map[string]string{
+		"nobody listens at":                    closed.Addr().String(),
+		"is a TCPStore":                        store.addr,
+		"no answer from":                       silent,
+		"is no Rallypoint control plane: ":     talker(t, func(conn net.Conn) { conn.Write([]byte("SSH-2.0-x\r\n")); io.Copy(io.Discard, conn) }),
+		"answers HTTP with code 404":           talker(t, answering(404, "text/plain", "404 page not found")),
+		"answers HTTP with code 200":           talker(t, answering(200, "text/html", "<html>")),
+		"too many HTTP connections":            talker(t, answering(503, "", "")),
+		"not one that this version":            talker(t, answering(200, "application/json", "{}")),
+		"knows no run \"x\": it knows \"y\"":   talker(t, answering(404, "application/json", `{"error": "the control plane knows no run \"x\": it knows \"y\"", "runs": ["y"]}`)),
+		`cannot resolve "nohost.invalid"`:      "nohost.invalid:1",
+		`--rdzv-endpoint, 29400 by default`:    store.addr,
+		`"rallypoint serve" runs, and that th`: closed.Addr().String(),
+	} {
+		code, stdout, stderr := execute(t, "status", addr, "--timeout", "300ms")
+		if code != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, says) {
+			t.Errorf("%s: %d, %q, %q", says, code, stdout, stderr)
+		}
+	}
+}
+
+// frames collects what watch writes.
+type frames chan string
+
+func (f frames) Write(b []byte) (int, error) {
+	f <- string(b)
+	return len(b), nil
+}
+
+func TestWatch(t *testing.T) {
+	s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
+	defer s.end(t)
+	for name, terminal := range map[string]bool{"file": false, "terminal": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
+			show := &statusPrinter{out: out, screen: screen{width: plainWidth, zone: time.UTC, terminal: terminal}}
+			q := statusQuery{addr: s.addr, timeout: time.Minute}
+			go func() { ended <- watch(ctx, q, show, ticks) }()
+			first := <-out
+			ticks <- time.Time{}
+			second := <-out
+			if !strings.Contains(first, "No run is known") || !strings.Contains(second, "No run is known") {
+				t.Errorf("%q, %q", first, second)
+			}
+			if terminal != strings.HasPrefix(first, clearScreen) || terminal != strings.HasPrefix(second, moveHome) || terminal == strings.HasPrefix(second, "\n") {
+				t.Errorf("%q, %q", first, second)
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestWatchOutlivesTheControlPlane shows its absence and goes on.
+func TestWatchOutlivesTheControlPlane(t *testing.T) {
+	for _, asJSON := range []bool{false, true} {
+		s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
+		ctx, cancel := context.WithCancel(t.Context())
+		out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
+		show := &statusPrinter{out: out, json: asJSON, compact: true, screen: screen{width: plainWidth, zone: time.UTC}}
+		go func() { ended <- watch(ctx, statusQuery{addr: s.addr, timeout: time.Minute}, show, ticks) }()
+		first := <-out
+		s.end(t)
+		ticks <- time.Time{}
+		second := <-out
+		if strings.Contains(first, "nobody listens") || !strings.Contains(strings.ReplaceAll(second, "\n          ", " "), "nobody listens at "+s.addr) {
+			t.Errorf("JSON %v: %q, %q", asJSON, first, second)
+		}
+		if asJSON && (strings.Count(first+second, "\n") != 2 || !json.Valid([]byte(first)) || !json.Valid([]byte(second))) {
+			t.Errorf("not one document a line: %q, %q", first, second)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestWatchCommand interrupts the command itself.
+func TestWatchCommand(t *testing.T) {
+	s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
+	defer s.end(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	out, code := make(frames), make(chan int)
+	var stderr bytes.Buffer
+	go func() { code <- Main(ctx, []string{"rallypoint", "status", s.addr, "--watch"}, out, &stderr, check) }()
+	<-out
+	cancel()
+	for {
+		select {
+		case <-out: // a second has passed meanwhile
+			continue
+		case got := <-code:
+			if got != 0 || stderr.Len() > 0 {
+				t.Errorf("%d, %s", got, stderr.String())
+			}
+			return
+		}
+	}
+}
+
+func TestScreenOf(t *testing.T) {
+	r, w := io.Pipe()
+	defer r.Close()
+	if s := screenOf(w); s.terminal || s.colour || s.width != plainWidth {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+// writeToken writes a token file that is removed with the test.
+func writeToken(t *testing.T, token string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestToken uses every command that takes a token with the right one, a wrong one
+// and none.
+func TestToken(t *testing.T) {
+	good, other := writeToken(t, "correct horse battery staple, and more"), writeToken(t, "something that is quite different here")
+	t.Setenv(rendezvous.EnvTokenFile, "")
+	s := serve(t, command("serve", "--listen", "127.0.0.1:0", "--token-file", good))
+	defer s.end(t)
+	job := func(args ...string) []string {
+		return append([]string{"run", "--rdzv-endpoint", s.addr, "--rdzv-id", "job", "--no-python"}, append(args, "true")...)
+	}
+	closeJob := func(args ...string) []string {
+		return append([]string{"admin", "close", s.addr, "--rdzv-id", "job", "--reason", "x"}, args...)
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{job("--token-file", good), 0, ""},
+		{job("--rdzv-conf", "token_file="+good), 0, ""},
+		{job(), 1, "wants a token"},
+		{job("--token-file", other), 1, "does not know the token in " + other},
+		{job("--token-file", good+"x"), 2, "no such file"},
+		{closeJob(), 1, "wants a token"},
+		{closeJob("--token-file", other), 1, "does not know the token"},
+		{closeJob("--token-file", good+"x"), 1, "no such file"},
+		{closeJob("--token-file", good), 0, ""},
+		{[]string{"status", s.addr}, 0, ""}, // from this machine
+		{[]string{"status", s.addr, "--token-file", good}, 0, ""},
+		{[]string{"status", s.addr, "--token-file", other}, 1, "does not know the token"},
+	} {
+		code, stdout, stderr := execute(t, test.args...)
+		if code != test.code || !strings.Contains(stderr, test.says) {
+			t.Errorf("%v: %d, %q, %q; want %d and %q", test.args, code, stdout, stderr, test.code, test.says)
+		}
+	}
+	t.Setenv(rendezvous.EnvTokenFile, good)
+	for _, args := range [][]string{job(), closeJob(), {"status", s.addr}} {
+		if args[0] == "run" {
+			args[4] = "another"
+		}
+		if code, stdout, stderr := execute(t, args...); code != 0 {
+			t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
+		}
+	}
+
+	t.Setenv(rendezvous.EnvTokenFile, "")
+	open := serve(t, command("serve", "--listen", "127.0.0.1:0"))
+	defer open.end(t)
+	code, _, stderr := execute(t, "status", open.addr, "--token-file", good)
+	if code != 1 || !strings.Contains(stderr, "has no token, but this process was given one") {
+		t.Errorf("%d %q", code, stderr)
+	}
+	code, _, stderr = execute(t, "serve", "--listen", "127.0.0.1:0", "--token-file", filepath.Dir(good))
+	if code != 1 || !strings.Contains(stderr, "it is no regular file") {
+		t.Errorf("%d %q", code, stderr)
+	}
+}
+
+// TestTokenThatProtectsNothing gives a token where nobody asks for one.
+func TestTokenThatProtectsNothing(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	job := func(args ...string) []string {
+		return append(append([]string{"run", "--no-python"}, args...), "true")
+	}
+	file, etcd := "file://"+t.TempDir(), "etcd://127.0.0.1:1"
+	for _, test := range []struct {
+		args       []string
+		byVariable bool // it counts, too
+	}{
+		{job("--standalone"), false},
+		{job(), false},
+		{job("--nnodes", "2", "--rdzv-backend", "static", "--rdzv-endpoint", "127.0.0.1:29500"), true},
+		{job("--rdzv-id", "j", "--rdzv-endpoint", file), true},
+		{job("--rdzv-id", "j", "--rdzv-endpoint", etcd), true},
+		{job("--rdzv-id", "j", "--rdzv-backend", "etcd"), true},
+		{[]string{"status", file}, false},
+		{[]string{"admin", "close", file, "--rdzv-id", "j", "--reason", "x"}, false},
+	} {
+		t.Setenv(rendezvous.EnvTokenFile, "")
+		byFlag := append([]string{test.args[0], "--token-file", none}, test.args[1:]...)
+		if test.args[0] == "admin" {
+			byFlag = append(slices.Clone(test.args), "--token-file", none)
+		}
+		lines := [][]string{byFlag}
+		if test.args[0] == "run" {
+			lines = append(lines, append([]string{"run", "--rdzv-conf", "token_file=" + none}, test.args[1:]...))
+		}
+		for _, args := range lines {
+			if code, stdout, stderr := execute(t, args...); code != exitUsage || !strings.Contains(stderr, none+" would protect nothing") {
+				t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
+			}
+		}
+		t.Setenv(rendezvous.EnvTokenFile, none)
+		code, stdout, stderr := execute(t, test.args...)
+		if refused := strings.Contains(stderr, "would protect nothing"); refused != test.byVariable || refused != (code == exitUsage) {
+			t.Errorf("%v, by the variable: %d, %q, %q", test.args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestTokenNew makes a file that passes, and replaces none.
+func TestTokenNew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	if code, stdout, stderr := execute(t, "token", "new", path); code != exitOK || stdout+stderr != "" {
+		t.Fatalf("%d, %q, %q", code, stdout, stderr)
+	}
+	made, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := secret.OpenToken(path, nil)
+	if err != nil || len(token.Keys()) != 1 || len(token.Keys()[0]) != 64 {
+		t.Errorf("%q: %v", made, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("its mode is %v, %v", info.Mode(), err)
+	}
+	if code, _, stderr := execute(t, "token", "new", path); code != exitFailure || !strings.Contains(stderr, "file exists") {
+		t.Errorf("%d, %q", code, stderr)
+	}
+	if again, err := os.ReadFile(path); err != nil || string(again) != string(made) {
+		t.Errorf("it was replaced by %q, %v", again, err)
+	}
+}

@@ -1,0 +1,283 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	r "rallypoint/core/rendezvous"
+)
+
+// Keys of the agents' exit barrier (docs/spec/agent.md A51).
+const (
+	barrierCount = "torchelastic/agent/terminal_state/num_members"
+	barrierLast  = "torchelastic/agent/terminal_state/last_member"
+)
+
+// account is what a judge knows of a run.
+type account struct {
+	policy     r.Policy
+	policyBy   string
+	generation string // of the control plane; "" until it has completed a round
+	origin     string // generation of the last round
+	round      uint64 // of the seats
+	floor      uint64 // highest round claimed
+	stored     bool   // the last round was completed before the control plane was restarted
+	reserve    string // generation under which a restarted control plane goes on if its state is old
+	overtaken  bool   // the round is over though no member is lost
+	fresh      bool   // no round was completed by this control plane
+	seats      []*seat
+	byNode     map[string]*seat
+	sessions   map[r.SessionID]*session
+	seen       map[string]bool // nodes that were part of the run
+	arrivals   int
+	closing    closing
+	sums       map[string]*sum
+
+	timers map[r.Timer]timer
+	due    map[r.TimerKind]bool
+	now    time.Duration // the present event came then, at the earliest
+	held   bool          // at the beginning of the event, or since: only a full round may be completed
+	errs   []failure
+}
+
+// session is a process's life with the control plane.
+type session struct {
+	id          r.SessionID
+	node        string
+	incarnation uint64
+	inHost      bool
+	grace       bool
+	recovering  bool
+	ended       bool // it left, and may linger
+	stale       bool // it has to rejoin, whatever others do
+	join        *r.Join
+	order       int
+	round       uint64 // last one that it was told of
+	acked       uint64
+	asked       map[uint64]struct{}
+	answers     map[uint64]r.Reply
+	barrier     map[uint64]struct{} // its waits at the exit barrier
+	lingers     []uint64
+	notice      r.Notice
+	heard       time.Duration // when it said something last, at the earliest; 0: not known
+	back        time.Duration // when it did so after a silence
+}
+
+type state int
+
+const (
+	running state = iota
+	unknown
+	rejoined
+	finished
+	lost
+)
+
+type seat struct {
+	rank  int
+	node  string
+	state state
+}
+
+func (s *seat) live() bool { return s.state != finished && s.state != lost }
+
+// closing is how a run was closed; the kinds are in the order in which one
+// overrules another.
+type closing struct {
+	kind   closedKind
+	by     string
+	reason string
+}
+
+type closedKind int
+
+const (
+	open closedKind = iota
+	admission
+	success
+	failed
+)
+
+type timer struct {
+	running bool
+	seq     uint64
+	after   time.Duration
+	set     time.Duration
+}
+
+// sum is what a key holds that was only added to.
+type sum struct {
+	value int64
+	known bool
+}
+
+// failure is an error that a node was told.
+type failure struct {
+	err     *r.Error
+	ev      r.Event
+	session *session
+	number  uint64
+}
+
+func newAccount() account {
+	return account{
+		fresh: true, byNode: map[string]*seat{}, sessions: map[r.SessionID]*session{}, seen: map[string]bool{},
+		sums: map[string]*sum{}, timers: map[r.Timer]timer{}, due: map[r.TimerKind]bool{},
+	}
+}
+
+func nameOf(t r.Timer) r.Timer { t.Seq = 0; return t }
+
+func (a *account) ended() bool { return a.closing.kind != open }
+
+func (a *account) count(states ...state) int {
+	n := 0
+	for _, s := range a.seats {
+		if slices.Contains(states, s.state) {
+			n++
+		}
+	}
+	return n
+}
+
+func (a *account) awaited() int { return a.count(running, unknown) }
+func (a *account) live() int    { return a.count(running, unknown, rejoined) }
+
+// nodes are the live nodes in the order of their joins.
+func (a *account) nodes() []*session {
+	var list []*session
+	for _, s := range a.sessions {
+		if !s.ended {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(x, y *session) int {
+		if x.order != y.order {
+			return x.order - y.order
+		}
+		return strings.Compare(string(x.id), string(y.id))
+	})
+	return list
+}
+
+func (a *account) nodeOf(id string) *session {
+	for _, s := range a.sessions {
+		if !s.ended && s.node == id {
+			return s
+		}
+	}
+	return nil
+}
+
+func (a *account) joiners() []*session {
+	return slices.DeleteFunc(a.nodes(), func(s *session) bool { return s.join == nil })
+}
+
+func (a *account) joinersInGrace() int {
+	n := 0
+	for _, s := range a.joiners() {
+		if s.grace {
+			n++
+		}
+	}
+	return n
+}
+
+// seatOf is a live node's place in the last round, nil if it has none any more.
+func (a *account) seatOf(s *session) *seat {
+	t := a.byNode[s.node]
+	if t == nil || t.state == lost || s.ended || a.sessions[s.id] != s {
+		return nil
+	}
+	return t
+}
+
+// fits is how many of n nodes a round seats.
+func (a *account) fits(n int) int {
+	if n > a.policy.Max {
+		n = a.policy.Max
+	}
+	for n > 0 && a.policy.NodeUnit > 0 && n%a.policy.NodeUnit != 0 {
+		n--
+	}
+	return n
+}
+
+// full is how many nodes complete a round at once.
+func (a *account) full() int {
+	if a.policy.Target != 0 {
+		return a.policy.Target
+	}
+	return a.policy.Max
+}
+
+// growth is how many nodes a regroup now would add.
+func (a *account) growth() int {
+	newcomers := 0
+	for _, s := range a.joiners() {
+		if !s.grace && a.seatOf(s) == nil {
+			newcomers++
+		}
+	}
+	if newcomers == 0 {
+		return 0
+	}
+	return max(0, a.fits(a.live()+newcomers)-len(a.seats))
+}
+
+// unjoin ends a pending join that got no place; a member that rejoined is lost by
+// it.
+func (a *account) unjoin(s *session) {
+	s.join = nil
+	if t := a.seatOf(s); t != nil && t.state == rejoined {
+		t.state = lost
+	}
+}
+
+// part ends a node's share in the run.
+func (a *account) part(s *session) {
+	if t := a.seatOf(s); t != nil && t.live() {
+		t.state = lost
+	}
+	s.join = nil
+	clear(s.barrier)
+}
+
+func (a *account) close(c closing) {
+	if c.kind > a.closing.kind {
+		a.closing = c
+	}
+}
+
+func (a *account) setTimer(e r.SetTimer) {
+	name := nameOf(e.Timer)
+	a.timers[name] = timer{true, e.Timer.Seq, e.After, a.now}
+	switch e.Timer.Kind {
+	case r.TimerGrace:
+	case r.TimerHold:
+		a.held = true
+	default:
+		a.due[e.Timer.Kind] = false
+	}
+}
+
+func (a *account) stopTimer(t r.Timer) { delete(a.timers, nameOf(t)) }
+
+func (a *account) runs(kind r.TimerKind) bool { return a.timers[r.Timer{Kind: kind}].running }
+
+// settle lets a timer that has run out count only as long as there is a reason
+// for it.
+func (a *account) settle() {
+	forming := !a.ended() && a.count(finished) == 0
+	first := forming && a.live() == 0 && len(a.joiners()) >= a.policy.Min && a.policy.Min > 0
+	if !first {
+		a.due[r.TimerLastCall], a.due[r.TimerQuiet] = false, false
+	}
+	if !forming || a.live() == 0 || a.count(rejoined) == 0 {
+		a.due[r.TimerRegroup] = false
+	}
+	if !forming || a.live() == 0 || a.growth() == 0 {
+		a.due[r.TimerAdmit] = false
+	}
+}

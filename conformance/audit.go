@@ -1,0 +1,286 @@
+package conformance
+
+import (
+	"bufio"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	r "rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
+)
+
+// Audit is what was found in a history of many runs.
+type Audit struct {
+	runs   map[string]*audited
+	ids    []string    // in the order of their beginning
+	past   io.ReaderAt // what was read so far; nil: it cannot be read again
+	offset int64       // where in it the present record begins
+}
+
+// audited is one run of a history.
+type audited struct {
+	judge    *Judge
+	last     uint64          // number of the last event
+	known    map[string]bool // generations of the machine that the judge follows
+	cuts     []cut
+	events   int
+	digests  []uint64 // of the events since the machine's beginning, and what was done at them
+	unjudged string   // why it was not judged any further; "": it was
+}
+
+// cut is where a control plane went on from an older state: a copy of its data directory
+// was restored. What had come after the event of that number never was.
+type cut struct {
+	offset int64
+	number uint64
+}
+
+// Read reads a history to its end and judges every run in it. A history that can be
+// read again (an io.ReaderAt, as a file is) may hold runs whose control plane went on
+// from a restored copy of its data. A torn line is passed
+// over where a kill leaves one: at the end, or before another process goes on. The
+// error says which line cannot be read.
+func Read(history io.Reader) (*Audit, error) {
+	a := &Audit{}
+	a.past, _ = history.(io.ReaderAt)
+	var torn error
+	lines := bufio.NewScanner(history)
+	lines.Buffer(nil, 2*trace.MaxRecord)
+	for n, size := 1, 0; lines.Scan(); n++ {
+		a.offset += int64(size)
+		size = len(lines.Bytes()) + 1
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		rec, err := trace.Decode(lines.Bytes())
+		if torn != nil && (err != nil || rec.State == nil) {
+			return a, torn
+		}
+		torn = nil
+		if err != nil {
+			torn = fmt.Errorf("line %d: %w", n, err)
+			continue
+		}
+		a.Add(rec)
+	}
+	return a, lines.Err()
+}
+
+// Add judges the next record.
+func (a *Audit) Add(rec trace.Record) {
+	if a.runs == nil {
+		a.runs = map[string]*audited{}
+	}
+	run := a.runs[rec.Run]
+	if run == nil {
+		run = &audited{judge: New(rec.Run)}
+		if rec.Number > 0 || rec.State == nil {
+			run.unjudged = fmt.Sprintf("its history begins with event %d", rec.Number)
+		}
+		a.runs[rec.Run] = run
+		a.ids = append(a.ids, rec.Run)
+	}
+	if run.wentBack(rec) {
+		a.rewind(run, rec)
+	}
+	run.add(rec)
+}
+
+// wentBack reports whether a record shows that the control plane has gone on from an
+// older state: each start draws a generation, which its first event names.
+func (run *audited) wentBack(rec trace.Record) bool {
+	ev, is := rec.Event.(r.Recovered)
+	return is && run.unjudged == "" && ev.Generation != "" && rec.Number > 0 && rec.Number <= run.last &&
+		digest(rec) != run.digests[rec.Number-1]
+}
+
+// rewind brings the judge of a run to the event before rec's, by reading what came up to
+// that again. What was found until now, and which rounds there were, stays known.
+func (a *Audit) rewind(run *audited, rec trace.Record) {
+	if a.past == nil {
+		run.unjudged = fmt.Sprintf("it went on from the state after event %d, and its history cannot be read again", rec.Number-1)
+		return
+	}
+	run.cuts = append(run.cuts, cut{a.offset, rec.Number - 1})
+	old := &audited{judge: New(rec.Run)}
+	at := int64(0)
+	lines := bufio.NewScanner(io.NewSectionReader(a.past, 0, a.offset))
+	lines.Buffer(nil, 2*trace.MaxRecord)
+	for lines.Scan() {
+		was, err := trace.Decode(lines.Bytes())
+		if err == nil && was.Run == rec.Run && !run.abandoned(was, at) {
+			old.add(was)
+		}
+		at += int64(len(lines.Bytes())) + 1
+	}
+	if err := lines.Err(); err != nil || old.last != rec.Number-1 {
+		run.unjudged = fmt.Sprintf("it went on from the state after event %d, and up to there only %d events could be read again (%v)", rec.Number-1, old.last, err)
+		return
+	}
+	old.judge.breaches = run.judge.breaches
+	for place := range run.judge.places {
+		old.judge.places[place] = true
+	}
+	run.judge, run.last, run.known, run.digests, run.unjudged = old.judge, old.last, old.known, old.digests, old.unjudged
+}
+
+// abandoned reports whether a record is of what never was.
+func (run *audited) abandoned(rec trace.Record, offset int64) bool {
+	return slices.ContainsFunc(run.cuts, func(c cut) bool { return offset < c.offset && rec.Number > c.number })
+}
+
+func (run *audited) add(rec trace.Record) {
+	if run.unjudged != "" {
+		return
+	}
+	switch {
+	case rec.State != nil:
+		run.begin(rec)
+	case rec.Aside && rec.Number == run.last && rec.Event != nil:
+		run.judge.Answered(rec.Event, rec.Effects)
+	case rec.Aside:
+		// An answer that was too large, or is recorded again.
+	case rec.Number <= run.last:
+		run.again(rec)
+	case rec.Number > run.last+1:
+		run.unjudged = fmt.Sprintf("events %d to %d are missing", run.last+1, rec.Number-1)
+	case rec.TooLarge > 0 || rec.Event == nil:
+		run.unjudged = fmt.Sprintf("event %d was too large to be recorded (%d bytes)", rec.Number, rec.TooLarge)
+	default:
+		run.last = rec.Number
+		run.events++
+		run.digests = append(run.digests, digest(rec))
+		if rec.Seconds > 0 {
+			run.judge.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
+		}
+		run.judge.Apply(rec.Event, rec.Effects)
+		if ev, is := rec.Event.(r.Recovered); is {
+			run.known[ev.Generation] = true // it may go on under it
+		}
+	}
+}
+
+// again judges an event that was recorded before, by a process that was killed since or
+// by another one that folds the same log: both must have had the same, and done the
+// same at it.
+func (run *audited) again(rec trace.Record) {
+	if rec.Number > 0 && rec.TooLarge == 0 && digest(rec) != run.digests[rec.Number-1] {
+		run.judge.breach(10, "event %d is recorded twice, in two ways; again: %+v, effects: %+v", rec.Number, rec.Event, rec.Effects)
+	}
+}
+
+var digestSeed = maphash.MakeSeed()
+
+// digest tells events, and what was done at them in whatever order, apart. It does not
+// put values into words: they may be large.
+func digest(rec trace.Record) (sum uint64) {
+	for _, e := range rec.Effects {
+		var h maphash.Hash
+		h.SetSeed(digestSeed)
+		reply, ok := e.(r.Reply)
+		result, keys := reply.Result.(r.KeyResult)
+		if ok && keys {
+			fmt.Fprintf(&h, "%s %d %d %v %q", reply.Session, reply.Number, result.Number, result.Ready, result.Keys)
+			for _, value := range result.Values {
+				fmt.Fprint(&h, len(value))
+				h.Write(value)
+			}
+		} else {
+			h.WriteString(text(e))
+		}
+		sum += h.Sum64()
+	}
+	event, err := r.EncodeEvent(rec.Event)
+	if err != nil {
+		event = []byte(err.Error())
+	}
+	return sum + maphash.Bytes(digestSeed, event)
+}
+
+// begin takes up the state of a run that begins, or that a new process goes on
+// with.
+func (run *audited) begin(rec trace.Record) {
+	machine, err := r.Restore(rec.State)
+	if err != nil {
+		run.unjudged = err.Error()
+		return
+	}
+	generation := machine.Generation()
+	switch {
+	case run.known[generation] && rec.Number <= run.last:
+		run.judge.resume() // the clocks of the new process
+		return
+	case rec.Number > 0:
+		run.unjudged = fmt.Sprintf("events up to %d are missing", rec.Number)
+		return
+	case len(run.known) > 0:
+		run.judge.Restarted()
+	}
+	run.known, run.last, run.digests = map[string]bool{generation: true}, 0, nil
+	run.judge.Replay(machine)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// resume gives timers and leases that run on in a new process their whole time again.
+func (j *Judge) resume() {
+	for name, t := range j.timers {
+		t.set = 0
+		j.timers[name] = t
+	}
+	for _, s := range j.sessions {
+		s.heard, s.back = 0, 0
+	}
+}
+
+// Runs are the ids of the runs, in the order of their beginning.
+func (a *Audit) Runs() []string { return slices.Clone(a.ids) }
+
+// Breaches are those of all runs.
+func (a *Audit) Breaches() (all []Breach) {
+	for _, id := range a.ids {
+		all = append(all, a.runs[id].judge.breaches...)
+	}
+	return all
+}
+
+// Kept reports whether there was a run, and every run was judged to its end and
+// keeps all promises.
+func (a *Audit) Kept() bool {
+	return len(a.ids) > 0 && len(a.Unjudged()) == 0 && len(a.Breaches()) == 0
+}
+
+// Unjudged are the runs that were not judged to their end, with the reason.
+func (a *Audit) Unjudged() map[string]string {
+	all := map[string]string{}
+	for id, run := range a.runs {
+		if run.unjudged != "" {
+			all[id] = run.unjudged
+		}
+	}
+	return all
+}
+
+// String is the result for people: a line for each run, and one for each breach.
+func (a *Audit) String() string {
+	var b strings.Builder
+	for _, id := range a.ids {
+		run := a.runs[id]
+		verdict := "all promises hold"
+		if n := len(run.judge.breaches); n > 0 {
+			verdict = fmt.Sprintf("%d breaches", n)
+		}
+		if run.unjudged != "" {
+			verdict += ", not judged to its end: " + run.unjudged
+		}
+		fmt.Fprintf(&b, "run %s: %d events, %d rounds: %s\n", id, run.events, run.judge.Rounds(), verdict)
+		for _, breach := range run.judge.breaches {
+			fmt.Fprintf(&b, "  %s\n", breach)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,400 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	rallypoint "rallypoint"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/internal/promtext"
+)
+
+var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection to the control plane was closed by this process")
+
+// Client is a node's way to a hosted control plane: a rendezvous.Plane. Connect
+// finds the control plane or starts to host it; from then on one goroutine keeps
+// the connection, reconnects when it breaks, and calls the Observer. The loss and
+// the recovery of the control plane are the Observer's to log.
+type Client struct {
+	params  rendezvous.Params
+	obs     member.Observer
+	log     *slog.Logger
+	env     environ
+	metrics func(*promtext.Buffer) // nil: nothing to add
+
+	session     rendezvous.SessionID
+	node        string
+	incarnation uint64
+	label       string
+
+	life   context.Context // ends with Close
+	cancel context.CancelFunc
+
+	connecting sync.Mutex    // held by Connect, and by Close to wait for it
+	token      *secret.Token // nil: none; set by Connect
+	looping    chan struct{} // closed when loop has ended; nil: it has not begun
+
+	mu      sync.Mutex
+	link    *link // nil: not connected
+	calls   member.Calls
+	claim   rendezvous.Claim
+	seen    string
+	server  *Server // nil: this process does not host
+	byNode  bool    // the control plane is in the process of a node of this run
+	site    site
+	warning string
+	final   *rendezvous.Error // nothing is answered any more
+}
+
+var _ member.Plane = (*Client)(nil)
+
+// NewClient makes a client that is not connected yet. The Observer's methods are
+// called by one goroutine at a time, Connect's or the client's own; they must not
+// block and must not call Close. A nil log discards.
+func NewClient(p rendezvous.Params, obs member.Observer, log *slog.Logger) *Client {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{
+		params: p, obs: obs, log: log, env: systemEnviron(),
+		session: rendezvous.SessionID(rand.Text()),
+		node:    p.NodeID, incarnation: p.Incarnation,
+	}
+	if c.node == "" {
+		c.node = "node-" + rand.Text()[:12]
+	}
+	if c.incarnation == 0 {
+		c.incarnation = uint64(time.Now().UnixNano())
+	}
+	hostname, _ := os.Hostname()
+	c.label = fmt.Sprintf("%s pid %d", hostname, os.Getpid())
+	c.life, c.cancel = context.WithCancel(context.Background())
+	return c
+}
+
+// Expose adds what f writes to /metrics of the control plane, should it run in
+// this process. It comes before Connect; f is called by several goroutines.
+func (c *Client) Expose(f func(*promtext.Buffer)) { c.metrics = f }
+
+// Connect is rendezvous.Plane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
+// ErrNodeInUse, ErrAuth, ErrState for an incompatible release) are returned at once. When
+// ctx ends first the error is ErrConnection after its deadline, ErrCanceled
+// otherwise; it says what was tried, and Connect may be called again. Once it
+// has succeeded, calling it again does nothing.
+func (c *Client) Connect(ctx context.Context) error {
+	c.connecting.Lock()
+	defer c.connecting.Unlock()
+	if c.life.Err() != nil {
+		return errClientClosed
+	}
+	if c.looping != nil {
+		return nil
+	}
+	if err := c.params.Validate(); err != nil {
+		return err
+	}
+	if c.params.TokenFile != "" && c.token == nil {
+		token, err := secret.OpenToken(c.params.TokenFile, c.log)
+		if err != nil {
+			return err
+		}
+		c.token = token
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(c.life, cancel)
+	defer stop()
+	l, err := c.search(ctx)
+	if err != nil {
+		c.stopHosting()
+		c.site.own = nil
+		return err
+	}
+	c.adopt(l)
+	c.obs.Notice(l.welcome.Notice)
+	c.looping = make(chan struct{})
+	go func() {
+		defer close(c.looping)
+		c.loop(l)
+	}()
+	return nil
+}
+
+// Start is rendezvous.Plane's. Calls before Connect are kept for it; after Close
+// or a refusal they fail at once.
+func (c *Client) Start(ev rendezvous.Event) *member.Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.calls.Add(ev)
+	f, ok := newRequest(ev, 0, 0)
+	err := c.final
+	if err == nil && !ok {
+		err = rendezvous.Errorf(rendezvous.CodeInternal, "a %T is no request", ev)
+	}
+	if err == nil {
+		err = f.sized()
+	}
+	if err != nil {
+		c.calls.Take(p.Call.Number)
+		p.Call.Finish(nil, err)
+		return p.Call
+	}
+	if c.link != nil {
+		c.link.out.send(c.frame(p))
+	}
+	return p.Call
+}
+
+// frame is the pending request as it is sent now; mu is held.
+func (c *Client) frame(p *member.PendingCall) request {
+	f, _ := newRequest(p.Event, p.Call.Number, c.calls.Acked())
+	return f
+}
+
+// Claim is rendezvous.Plane's.
+func (c *Client) Claim(claim rendezvous.Claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claim = claim
+}
+
+// SeenAddr is rendezvous.Plane's.
+func (c *Client) SeenAddr() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen
+}
+
+// Hosting is rendezvous.Plane's.
+func (c *Client) Hosting() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server != nil
+}
+
+// HostedByNode is rendezvous.Plane's.
+func (c *Client) HostedByNode() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byNode
+}
+
+// Server returns the control plane that this process hosts, nil if it does not.
+// It belongs to the client.
+func (c *Client) Server() *Server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.server
+}
+
+// Warning returns what is odd about the endpoint, for people; "" if nothing is.
+// It is known after Connect, was logged once, and ends each Progress.
+func (c *Client) Warning() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.warning
+}
+
+// Node returns this node's id, drawn at random if Params has none.
+func (c *Client) Node() string { return c.node }
+
+// Close is rendezvous.Plane's. It returns nil, after ctx has ended at the latest
+// within a second.
+func (c *Client) Close(ctx context.Context) error {
+	if s := c.Server(); s != nil {
+		if err := s.WaitIdle(ctx, c.session); err != nil {
+			c.log.Warn("the control plane in this process ends while other nodes are connected", "waited for them", err)
+		}
+	}
+	c.fail(errClientClosed)
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	if l != nil {
+		l.part(ctx)
+	}
+	c.cancel()
+	c.connecting.Lock()
+	defer c.connecting.Unlock()
+	if c.looping != nil {
+		<-c.looping
+	}
+	c.stopHosting()
+	return nil
+}
+
+func (c *Client) stopHosting() {
+	c.mu.Lock()
+	s := c.server
+	c.server = nil
+	c.mu.Unlock()
+	if s != nil {
+		_ = s.Close()
+	}
+}
+
+// fail ends all calls, now and later; the first reason is kept.
+func (c *Client) fail(err *rendezvous.Error) {
+	c.mu.Lock()
+	if c.final == nil {
+		c.final = err
+	}
+	pending := c.calls.Clear()
+	c.mu.Unlock()
+	for _, p := range pending {
+		p.Call.Finish(nil, c.final)
+	}
+}
+
+// hello is what this node says of itself now.
+func (c *Client) hello() hello {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return hello{
+		Version: ProtocolVersion, Features: []string{featureEcho}, Software: rallypoint.Version(),
+		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
+		Incarnation: c.incarnation, Label: c.label, Policy: c.params.Policy, Claim: c.claim,
+		InHost: c.server != nil,
+	}
+}
+
+// adopt takes up a connection and sends again what has no answer yet.
+func (c *Client) adopt(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.link, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
+	for _, p := range c.calls.Pending() {
+		l.out.send(c.frame(p))
+	}
+}
+
+// loop keeps the connection until Close or a refusal.
+func (c *Client) loop(l *link) {
+	pause := c.newBackoff()
+	for {
+		dropped, err := c.read(l)
+		c.mu.Lock()
+		c.link = nil
+		c.mu.Unlock()
+		err = l.brokenBy(err)
+		l.close()
+		if c.ended() {
+			return
+		}
+		if time.Since(l.opened) > time.Second {
+			pause.reset()
+		}
+		last := l.welcome
+		if l, err = c.reconnect(pause, err, dropped); err != nil {
+			c.giveUp(err)
+			return
+		}
+		c.adopt(l)
+		c.resumed(l.welcome, last, dropped)
+	}
+}
+
+// ended reports whether nothing is answered any more.
+func (c *Client) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.final != nil
+}
+
+// resumed tells the observer what the welcome of a reconnect means.
+func (c *Client) resumed(w, last welcome, dropped bool) {
+	if w.Embedded && !last.Embedded {
+		c.log.Warn("the control plane at " + c.site.name() + " was a server of its own, and now a node of this run hosts it; " +
+			"start nodes whose endpoint is meant for `rallypoint serve` with is_host=0, so that none of them takes its place while it is down")
+	}
+	c.mu.Lock()
+	claim := c.claim
+	c.mu.Unlock()
+	lost := w.Server == last.Server || w.Notice.Waiting > 0
+	if !w.Resumed && claim.Round > 0 && lost && !dropped {
+		reason := w.Notice.Reason
+		if reason == "" {
+			reason = "it was away for too long"
+		}
+		c.obs.Dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s is not in round %d any more: %s",
+			c.params.RunID, c.node, claim.Round, reason))
+	}
+	c.obs.Notice(w.Notice)
+}
+
+// giveUp ends a client that cannot come back.
+func (c *Client) giveUp(err error) {
+	var refusal *rendezvous.Error
+	if c.life.Err() != nil || !errors.As(err, &refusal) {
+		return
+	}
+	c.fail(refusal)
+	c.obs.Dropped(refusal)
+}
+
+// read serves one connection until it breaks; dropped tells that the control
+// plane has said why.
+func (c *Client) read(l *link) (dropped bool, err error) {
+	stop := context.AfterFunc(c.life, func() { l.conn.Close() })
+	defer stop()
+	for {
+		f, err := l.frames.nextFrame(maxFrame)
+		if err != nil {
+			return dropped, err
+		}
+		switch f := f.(type) {
+		case reply:
+			c.answered(f)
+		case notice:
+			c.obs.Notice(f.Notice)
+		case progress:
+			c.progress(f.Progress)
+		case drop:
+			dropped = true
+			if f.Err == nil {
+				f.Err = rendezvous.ErrEvicted
+			}
+			c.obs.Dropped(f.Err)
+		case goodbye:
+			return dropped, errors.New("the control plane said goodbye")
+		case beat, unknown:
+		default:
+			return dropped, fmt.Errorf("%w: a %T from the control plane", errMalformed, f)
+		}
+	}
+}
+
+func (c *Client) answered(f reply) {
+	c.mu.Lock()
+	p := c.calls.Take(f.Number)
+	if o, ok := f.Result.(rendezvous.Outcome); ok && p != nil {
+		c.claim = o.Claim() // this node may have to say hello before it has taken it up
+	}
+	c.mu.Unlock()
+	switch {
+	case p == nil: // answered before, on another connection
+	case f.Err != nil:
+		p.Call.Finish(nil, f.Err)
+	default:
+		p.Call.Finish(f.Result, nil)
+	}
+}
+
+// progress passes a text on, with the warning that belongs to the endpoint.
+func (c *Client) progress(p rendezvous.Progress) {
+	if warning := c.Warning(); warning != "" {
+		if p.Detail != "" {
+			p.Detail += "; "
+		}
+		p.Detail += "warning: " + warning
+	}
+	c.obs.Progress(p)
+}

@@ -1,0 +1,109 @@
+package control
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"rallypoint/core/control/journal"
+	"rallypoint/core/rendezvous"
+)
+
+// Data is an open data directory and the runs that were found in it. It serves
+// one server, and is closed after it.
+type Data struct {
+	journal *journal.Journal
+	write   func([]journal.Change) error // the journal's Write
+	runs    []storedRun
+	last    uint64 // highest number of a run
+}
+
+// storedRun is a run as it was found.
+type storedRun struct {
+	number  uint64
+	id      string
+	machine *rendezvous.Machine // nil: broken
+	broken  *rendezvous.Error
+	stack   []byte
+	seq     uint64 // number of its last event
+
+	// For Config.Recorder: what the machine was made of.
+	snapshot []byte
+	through  uint64 // number of the last event in it
+	events   [][]byte
+}
+
+// OpenData opens a data directory, makes it if need be, and takes up the runs in
+// it. An error says what is wrong with the directory or its file and what to do.
+func OpenData(dir string, o journal.Options) (*Data, error) {
+	j, err := journal.Open(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	d := &Data{journal: j, write: j.Write}
+	if err := d.load(); err != nil {
+		_ = j.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Data) load() error {
+	stored, err := d.journal.Runs()
+	if err != nil {
+		return err
+	}
+	for _, s := range stored {
+		r := storedRun{
+			number: s.Number, id: s.ID, seq: s.Through + uint64(len(s.Events)),
+			snapshot: s.Snapshot, through: s.Through, events: s.Events,
+		}
+		if r.machine, err = rendezvous.Restore(s.Snapshot); err != nil {
+			return d.unreadable(s.ID, err)
+		}
+		for _, b := range s.Events {
+			ev, err := rendezvous.DecodeEvent(b)
+			if err != nil {
+				return d.unreadable(s.ID, err)
+			}
+			if r.broken, r.stack = replay(r.machine, s.ID, ev); r.broken != nil {
+				r.machine = nil
+				break
+			}
+		}
+		d.runs = append(d.runs, r)
+		d.last = max(d.last, s.Number)
+	}
+	return nil
+}
+
+// unreadable is the error of a whole file with contents that this program does
+// not understand.
+func (d *Data) unreadable(id string, err error) error {
+	return fmt.Errorf("data file %s, run %q: %w; use the release that wrote it or a newer one, or give another --data-dir", d.journal.Path(), id, err)
+}
+
+// replay applies an event whose effects were carried out long ago.
+func replay(m *rendezvous.Machine, id string, ev rendezvous.Event) (broken *rendezvous.Error, stack []byte) {
+	defer func() {
+		if v := recover(); v != nil {
+			broken, stack = brokenRun(id, v), debug.Stack()
+		}
+	}()
+	m.Apply(ev)
+	return nil, nil
+}
+
+// Path returns the name of the data file.
+func (d *Data) Path() string { return d.journal.Path() }
+
+// Runs returns how many runs were found.
+func (d *Data) Runs() int { return len(d.runs) }
+
+// Close lets go of the directory.
+func (d *Data) Close() error { return d.journal.Close() }
+
+// brokenRun is the answer of a run whose machine has panicked.
+func brokenRun(id string, what any) *rendezvous.Error {
+	return rendezvous.Errorf(rendezvous.CodeInternal,
+		"run %q is broken by a defect of Rallypoint (%v); other runs go on; use another --rdzv-id, and report what the control plane has logged", id, what)
+}

@@ -1,0 +1,57 @@
+package control
+
+import (
+	"fmt"
+	"time"
+
+	"rallypoint/internal/pack"
+)
+
+// Limits of what a run remembers of its past: enough to explain its present
+// state, and at most 32 KiB.
+const (
+	maxChanges    = 64
+	maxChangeText = maxName
+)
+
+// history is a ring of a run's last changes.
+type history struct {
+	ring  []Change
+	total uint64 // all that there were
+	came  int    // arrivals that the last change stands for; 0: it is another one
+}
+
+// add keeps a change; the oldest one gives way.
+func (h *history) add(at time.Time, text string) {
+	c := Change{At: *stamp(at), Text: pack.CutText(text, maxChangeText)}
+	if len(h.ring) < maxChanges {
+		h.ring = append(h.ring, c)
+	} else {
+		h.ring[h.total%maxChanges] = c
+	}
+	h.total++
+	h.came = 0
+}
+
+// arrive keeps that a node came. Those that come one after the other are one
+// change, so that they leave room for what explains more.
+func (h *history) arrive(at time.Time, name string) {
+	came := h.came + 1
+	if came == 1 {
+		h.add(at, name+" came")
+	} else {
+		c := &h.ring[(h.total-1)%maxChanges]
+		c.At, c.Text = *stamp(at), pack.CutText(fmt.Sprintf("%d nodes came, the last one: %s", came, name), maxChangeText)
+	}
+	h.came = came
+}
+
+// list returns the changes, oldest first.
+func (h *history) list() []Change {
+	first := 0
+	if len(h.ring) == maxChanges {
+		first = int(h.total % maxChanges)
+	}
+	list := append(make([]Change, 0, len(h.ring)), h.ring[first:]...)
+	return append(list, h.ring[:first]...)
+}

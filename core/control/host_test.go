@@ -1,0 +1,523 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+func TestPlace(t *testing.T) {
+	mine := []string{"127.0.0.1", "::1", "10.0.0.1", "10.0.0.2", "fe80::1", "fd00::1"}
+	tests := map[string]struct {
+		host     string
+		resolved []string
+		want     string // listen addresses, "*" for the wildcard, "" for no candidate
+	}{
+		"loopback address":                   {"127.0.0.1", []string{"127.0.0.1"}, "127.0.0.1"},
+		"another loopback address":           {"127.8.7.6", []string{"127.8.7.6"}, "127.8.7.6"},
+		"IPv6 loopback":                      {"::1", []string{"::1"}, "::1"},
+		"localhost":                          {"localhost", []string{"127.0.0.1", "::1"}, "127.0.0.1 ::1"},
+		"below localhost":                    {"a.localhost.", []string{"127.0.0.1"}, "127.0.0.1"},
+		"own address":                        {"10.0.0.1", []string{"10.0.0.1"}, "10.0.0.1"},
+		"own address, IPv6":                  {"fd00::1", []string{"fd00::1"}, "fd00::1"},
+		"own address with a zone":            {"fe80::1%eth0", []string{"fe80::1%eth0"}, "fe80::1%eth0"},
+		"name of this machine":               {"me", []string{"10.0.0.2"}, "10.0.0.2"},
+		"name of this machine, two families": {"me", []string{"10.0.0.1", "fd00::1"}, "10.0.0.1 fd00::1"},
+		"name that is loopback here":         {"me", []string{"127.0.1.1"}, "*"},
+		"name that is loopback here, too":    {"me", []string{"127.0.1.1", "10.0.0.1"}, "*"},
+		"another machine":                    {"10.0.0.9", []string{"10.0.0.9"}, ""},
+		"one of several machines, lowest":    {"all", []string{"10.0.0.2", "10.0.0.8", "10.0.0.9"}, "10.0.0.2"},
+		"one of several machines, not it":    {"all", []string{"10.0.0.0", "10.0.0.2", "10.0.0.9"}, ""},
+		"several other machines":             {"all", []string{"10.0.0.7", "10.0.0.8"}, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := place(test.host, addrs(test.resolved...), func() ([]netip.Addr, error) { return addrs(mine...), nil })
+			text := strings.ReplaceAll(texts(got.listen), ", ", " ")
+			if got.wildcard {
+				text = "*"
+			}
+			if got.candidate != (test.want != "") || text != test.want {
+				t.Errorf("got %+v, want %q", got, test.want)
+			}
+			if got.why == "" {
+				t.Error("it does not say why")
+			}
+		})
+	}
+	got := place("10.0.0.1", addrs("10.0.0.1"), func() ([]netip.Addr, error) { return nil, errors.New("netlink is broken") })
+	if got.candidate || !strings.Contains(got.why, "netlink is broken") {
+		t.Errorf("got %+v without interfaces", got)
+	}
+}
+
+// fakeNet is several machines with addresses and names of their own, on top of
+// this machine's loopback.
+type fakeNet struct {
+	mu       sync.Mutex
+	open     map[netip.AddrPort]net.Listener // by address; loopback ones carry the machine in their zone
+	nextPort uint16
+}
+
+func newFakeNet() *fakeNet {
+	return &fakeNet{open: map[netip.AddrPort]net.Listener{}, nextPort: 40000}
+}
+
+// fakeMachine is one machine of it.
+type fakeMachine struct {
+	net   *fakeNet
+	name  string
+	addrs []netip.Addr
+	names map[string][]netip.Addr // what its resolver knows
+	binds int                     // attempts to listen
+	nat   map[netip.Addr]netip.Addr
+}
+
+func (n *fakeNet) machine(name string, names map[string][]netip.Addr, own ...string) *fakeMachine {
+	return &fakeMachine{net: n, name: name, addrs: addrs(own...), names: names}
+}
+
+// at is where a machine finds an address: loopback is each machine's own.
+func (m *fakeMachine) at(to netip.AddrPort) netip.AddrPort {
+	addr := to.Addr()
+	if real, ok := m.nat[addr]; ok {
+		addr = real
+	}
+	if addr.IsLoopback() {
+		addr = netip.AddrFrom16(addr.As16()).WithZone(m.name)
+	}
+	return netip.AddrPortFrom(addr, to.Port())
+}
+
+func (m *fakeMachine) environ() environ {
+	return environ{resolve: m.resolve, locals: m.locals, dial: m.dial, listen: m.listen}
+}
+
+func (m *fakeMachine) resolve(_ context.Context, host string) ([]netip.Addr, error) {
+	if found := m.names[host]; found != nil {
+		return found, nil
+	}
+	return nil, errNoSuchHost
+}
+
+func (m *fakeMachine) locals() ([]netip.Addr, error) {
+	return append(addrs("127.0.0.1", "::1"), m.addrs...), nil
+}
+
+func (m *fakeMachine) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	m.net.mu.Lock()
+	l := m.net.open[m.at(to)]
+	m.net.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("dial %s: %w", to, syscall.ECONNREFUSED)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", l.Addr().String())
+}
+
+func (m *fakeMachine) listen(ctx context.Context, address string) (net.Listener, error) {
+	m.net.mu.Lock()
+	defer m.net.mu.Unlock()
+	m.binds++
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	var number uint16
+	fmt.Sscan(port, &number)
+	if number == 0 {
+		m.net.nextPort++
+		number = m.net.nextPort
+	}
+	hosts := append(addrs("127.0.0.1", "::1", "127.0.1.1"), m.addrs...)
+	shown := netip.IPv6Unspecified()
+	if host != "" {
+		hosts = addrs(host)
+		shown = hosts[0]
+	}
+	for _, h := range hosts {
+		if m.net.open[m.at(netip.AddrPortFrom(h, number))] != nil {
+			return nil, fmt.Errorf("listen %s: %w", address, syscall.EADDRINUSE)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range hosts {
+		m.net.open[m.at(netip.AddrPortFrom(h, number))] = l
+	}
+	return &fakeListener{l, m.net, netip.AddrPortFrom(shown, number)}, nil
+}
+
+// fakeListener shows its address in the fake net.
+type fakeListener struct {
+	net.Listener
+	net  *fakeNet
+	addr netip.AddrPort
+}
+
+func (l *fakeListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.addr) }
+
+func (l *fakeListener) Close() error {
+	l.net.mu.Lock()
+	defer l.net.mu.Unlock()
+	for at, open := range l.net.open {
+		if open == l.Listener {
+			delete(l.net.open, at)
+		}
+	}
+	return l.Listener.Close()
+}
+
+// client makes a client on the machine.
+func (m *fakeMachine) client(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+	t.Helper()
+	c := newTestClient(t, p, obs)
+	c.env = m.environ()
+	return c
+}
+
+// meetOn has one client on each machine start at once and meet; it returns them.
+func meetOn(t *testing.T, endpoint string, machines ...*fakeMachine) []*Client {
+	t.Helper()
+	ctx := testContext(t)
+	clients := make([]*Client, len(machines))
+	var wg sync.WaitGroup
+	for i, m := range machines {
+		clients[i] = m.client(t, testParams(endpoint, len(machines)), newSeen())
+		wg.Go(func() {
+			if err := clients[i].Connect(ctx); err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := awaitOutcome(ctx, clients[i].Start(join())); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	return clients
+}
+
+func TestTheMachineOfTheEndpointHosts(t *testing.T) {
+	n := newFakeNet()
+	a, b := n.machine("a", nil, "10.0.0.1"), n.machine("b", nil, "10.0.0.2")
+	clients := meetOn(t, "10.0.0.1:29400", b, a)
+	if clients[0].Hosting() || !clients[1].Hosting() || b.binds != 0 {
+		t.Errorf("hosting: %v, %v; b listened %d times", clients[0].Hosting(), clients[1].Hosting(), b.binds)
+	}
+}
+
+func TestTheLowestOfSeveralMachinesHosts(t *testing.T) {
+	n := newFakeNet()
+	names := map[string][]netip.Addr{"job": addrs("10.0.0.3", "10.0.0.1", "10.0.0.2")}
+	a, b, c := n.machine("a", names, "10.0.0.1"), n.machine("b", names, "10.0.0.2"), n.machine("c", names, "10.0.0.3")
+	clients := meetOn(t, "job:29400", c, b, a)
+	if !clients[2].Hosting() || b.binds+c.binds != 0 {
+		t.Errorf("the lowest hosts: %v; the others listened %d times", clients[2].Hosting(), b.binds+c.binds)
+	}
+}
+
+func TestNameThatIsLoopbackHereListensOnTheWildcard(t *testing.T) {
+	n := newFakeNet()
+	a := n.machine("a", map[string][]netip.Addr{"a": addrs("127.0.1.1")}, "10.0.0.1")
+	b := n.machine("b", map[string][]netip.Addr{"a": addrs("10.0.0.1")}, "10.0.0.2")
+	clients := meetOn(t, "a:29400", b, a)
+	if !clients[1].Hosting() || clients[1].Warning() != "" {
+		t.Errorf("hosting: %v; warning %q", clients[1].Hosting(), clients[1].Warning())
+	}
+}
+
+func TestNobodyLocalAnywhere(t *testing.T) {
+	n := newFakeNet()
+	m := n.machine("a", map[string][]netip.Addr{"floating": addrs("192.0.2.1")}, "10.0.0.1", "fd00::1")
+	c := m.client(t, testParams("floating:29400", 2), newSeen())
+	err := c.Connect(afterDials(t, c, 3))
+	wantCode(t, err, rendezvous.CodeConnection, `run "run"`, "floating:29400", "192.0.2.1", "10.0.0.1", "fd00::1", "is_host=1", "tried for", "refused")
+	if m.binds != 0 {
+		t.Error("it tried to listen")
+	}
+}
+
+func TestIsHostListensOnTheWildcard(t *testing.T) {
+	n := newFakeNet()
+	names := map[string][]netip.Addr{"floating": addrs("192.0.2.1")}
+	a, b := n.machine("a", names, "10.0.0.1"), n.machine("b", names, "10.0.0.2")
+	b.nat = map[netip.Addr]netip.Addr{netip.MustParseAddr("192.0.2.1"): netip.MustParseAddr("10.0.0.1")}
+	yes := true
+	p := testParams("floating:29400", 2)
+	p.IsHost = &yes
+	host := a.client(t, p, newSeen())
+	if err := host.Connect(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	other := b.client(t, testParams("floating:29400", 2), newSeen())
+	if err := other.Connect(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !host.Hosting() || other.Hosting() {
+		t.Error("the wrong node hosts")
+	}
+}
+
+func TestIsHostDoesNotNeedTheName(t *testing.T) {
+	m := newFakeNet().machine("a", nil, "10.0.0.1")
+	yes := true
+	p := testParams("known-elsewhere:29400", 2)
+	p.IsHost = &yes
+	if err := m.client(t, p, newSeen()).Connect(testContext(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestIsHostWithThePortTaken(t *testing.T) {
+	yes := true
+	t.Run("by another program", func(t *testing.T) {
+		m := newFakeNet().machine("a", nil, "10.0.0.1")
+		l, err := m.listen(t.Context(), ":29400")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				conn.Close()
+			}
+		}()
+		p := testParams("10.0.0.1:29400", 2)
+		p.IsHost = &yes
+		err = m.client(t, p, newSeen()).Connect(testContext(t))
+		wantCode(t, err, rendezvous.CodeConnection, "is_host=1", "taken by another program", "10.0.0.1:29400")
+	})
+	t.Run("by another run", func(t *testing.T) {
+		m := newFakeNet().machine("a", nil, "10.0.0.1")
+		p := testParams("10.0.0.1:29400", 2)
+		if err := m.client(t, p, newSeen()).Connect(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		p.RunID, p.IsHost = "another", &yes
+		wantCode(t, m.client(t, p, newSeen()).Connect(testContext(t)), rendezvous.CodeTenant)
+	})
+	t.Run("by this run", func(t *testing.T) {
+		m := newFakeNet().machine("a", nil, "10.0.0.1")
+		p := testParams("10.0.0.1:29400", 2)
+		p.IsHost = &yes
+		if err := m.client(t, p, newSeen()).Connect(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		second := m.client(t, p, newSeen())
+		if err := second.Connect(testContext(t)); err != nil || second.Hosting() {
+			t.Errorf("%v, hosting: %v", err, second.Hosting())
+		}
+	})
+	t.Run("and nobody answers", func(t *testing.T) {
+		m := newFakeNet().machine("a", nil, "10.0.0.1")
+		p := testParams("10.0.0.1:29400", 2)
+		p.IsHost = &yes
+		c := m.client(t, p, newSeen())
+		c.env.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
+		wantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "is_host=1", "address already in use")
+	})
+}
+
+func TestIsHostZeroNeverListens(t *testing.T) {
+	m := newFakeNet().machine("a", nil, "10.0.0.1")
+	c := m.client(t, guest("10.0.0.1:29400", 2), newSeen())
+	err := c.Connect(afterDials(t, c, 3))
+	wantCode(t, err, rendezvous.CodeConnection, "is_host=0")
+	if m.binds != 0 {
+		t.Error("it tried to listen")
+	}
+}
+
+func TestWildcardEndpointsAreRefused(t *testing.T) {
+	m := newFakeNet().machine("a", map[string][]netip.Addr{"everywhere": addrs("0.0.0.0")}, "10.0.0.1")
+	yes := true
+	for _, endpoint := range []string{"0.0.0.0:29400", "[::]:29400", "::", "::ffff:0.0.0.0", "everywhere:29400"} {
+		for _, isHost := range []*bool{nil, &yes} {
+			p := testParams(endpoint, 2)
+			p.IsHost = isHost
+			err := m.client(t, p, newSeen()).Connect(testContext(t))
+			wantCode(t, err, rendezvous.CodeInvalid, endpoint)
+		}
+	}
+}
+
+func TestLoopbackEndpointWarns(t *testing.T) {
+	for endpoint, max := range map[string]int{"127.0.0.1": 2, "localhost": 2, "[::1]": 2, "127.0.0.2": 1} {
+		m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")})
+		log, lines := newLog(t)
+		obs := newSeen()
+		c := NewClient(testParams(endpoint+":29400", max), obs, log)
+		c.env = m.environ()
+		if err := c.Connect(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		c.progress(rendezvous.Progress{Headline: "h", Detail: "d"})
+		warned := strings.Count(strings.Join(lines.all(), ""), "loopback: nodes on other machines cannot reach it")
+		p := obs.await(t, "progress", func(e any) bool { _, ok := e.(rendezvous.Progress); return ok }).(rendezvous.Progress)
+		if max == 1 && (warned != 0 || c.Warning() != "" || p.Detail != "d") {
+			t.Errorf("%s with one node: warned", endpoint)
+		}
+		if max > 1 && (warned != 1 || !strings.HasPrefix(p.Detail, "d; warning: ") || !strings.Contains(p.Detail, c.Warning())) {
+			t.Errorf("%s: warned %d times, progress %q", endpoint, warned, p.Detail)
+		}
+		c.Close(testContext(t))
+	}
+}
+
+func TestEndpointPortZero(t *testing.T) {
+	yes, no := true, false
+	for name, test := range map[string]struct {
+		endpoint string
+		max      int
+		isHost   *bool
+		code     rendezvous.Code
+	}{
+		"one node":              {"localhost:0", 1, nil, 0},
+		"the host":              {"10.0.0.1:0", 2, &yes, 0},
+		"several nodes":         {"localhost:0", 2, nil, rendezvous.CodeInvalid},
+		"never host":            {"localhost:0", 1, &no, rendezvous.CodeInvalid},
+		"one node, not local":   {"10.0.0.9:0", 1, nil, rendezvous.CodeInvalid},
+		"one node, own address": {"10.0.0.1:0", 1, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")}, "10.0.0.1")
+			p := testParams(test.endpoint, test.max)
+			p.Min, p.IsHost = 1, test.isHost
+			c := m.client(t, p, newSeen())
+			err := c.Connect(testContext(t))
+			if test.code != 0 {
+				wantCode(t, err, test.code)
+				return
+			}
+			if err != nil || !c.Hosting() || c.Server().cfg.Fixed {
+				t.Errorf("%v, hosting: %v", err, c.Hosting())
+			}
+		})
+	}
+}
+
+func TestPortInUseThenRefused(t *testing.T) {
+	m := newFakeNet().machine("a", nil, "10.0.0.1")
+	c := m.client(t, testParams("10.0.0.1:29400", 2), newSeen())
+	tries := 0
+	c.env.listen = func(ctx context.Context, address string) (net.Listener, error) {
+		if tries++; tries < 4 {
+			return nil, fmt.Errorf("listen: %w", syscall.EADDRINUSE)
+		}
+		return m.listen(ctx, address)
+	}
+	if err := c.Connect(testContext(t)); err != nil || !c.Hosting() {
+		t.Errorf("%v, hosting: %v", err, c.Hosting())
+	}
+}
+
+func TestPortHeldByAProgramThatRefuses(t *testing.T) {
+	m := newFakeNet().machine("a", nil, "10.0.0.1")
+	c := m.client(t, testParams("10.0.0.1:29400", 2), newSeen())
+	c.env.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
+	wantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "address already in use", "check which program holds the port")
+}
+
+func TestSecondAddressTaken(t *testing.T) {
+	m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")})
+	l, err := m.listen(t.Context(), "[::1]:29400")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := m.client(t, testParams("localhost:29400", 2), newSeen())
+	c.env.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		if to.Addr().Is6() {
+			return nil, syscall.ECONNREFUSED
+		}
+		return m.dial(ctx, to)
+	}
+	if err := c.Connect(testContext(t)); err != nil || !c.Hosting() {
+		t.Errorf("%v, hosting: %v", err, c.Hosting())
+	}
+}
+
+func TestNameIsKnownLater(t *testing.T) {
+	m := newFakeNet().machine("a", map[string][]netip.Addr{}, "10.0.0.1")
+	c := m.client(t, testParams("later:29400", 2), newSeen())
+	ctx, expire := expiring()
+	resolve := c.env.resolve
+	c.env.resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+		defer expire()
+		return resolve(ctx, host)
+	}
+	wantCode(t, c.Connect(ctx), rendezvous.CodeConnection, `cannot resolve "later"`, errNoSuchHost.Error(), "is_host=1")
+	m.names["later"] = addrs("10.0.0.1")
+	if err := c.Connect(testContext(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestResolverRespectsContext(t *testing.T) {
+	m := newFakeNet().machine("a", nil)
+	c := m.client(t, testParams("slow:29400", 2), newSeen())
+	ctx, expire := expiring()
+	c.env.resolve = func(ctx context.Context, _ string) ([]netip.Addr, error) {
+		expire()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	wantCode(t, c.Connect(ctx), rendezvous.CodeConnection, "slow:29400")
+}
+
+func TestIPv6Loopback(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("this machine has no IPv6 loopback")
+	}
+	l.Close()
+	endpoint := fmt.Sprintf("[::1]:%d", freePort(t))
+	a, b := connected(t, testParams(endpoint, 2), newSeen()), connected(t, testParams(endpoint, 2), newSeen())
+	ca, cb := a.Start(join()), b.Start(join())
+	if o := outcome(t, ca); o.StoreAddr != "::1" {
+		t.Errorf("store address %q", o.StoreAddr)
+	}
+	outcome(t, cb)
+}
+
+// TestTwoRaceToHost has two processes of one machine start together, again and
+// again: one listens, the other finds it.
+func TestTwoRaceToHost(t *testing.T) {
+	for range 30 {
+		endpoint := fmt.Sprintf("localhost:%d", freePort(t))
+		meet(t, endpoint, 2)
+	}
+}
+
+func TestCanceledConnectLeavesNothing(t *testing.T) {
+	m := newFakeNet().machine("a", nil, "10.0.0.1")
+	c := m.client(t, testParams("10.0.0.1:29400", 2), newSeen())
+	dial := c.env.dial
+	ctx, cancel := context.WithCancel(context.Background())
+	c.env.dial = func(dctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		if m.binds > 0 {
+			cancel() // it hosts, and is canceled before it said hello
+		}
+		return dial(dctx, to)
+	}
+	wantCode(t, c.Connect(ctx), rendezvous.CodeCanceled)
+	if c.Hosting() || len(m.net.open) != 0 {
+		t.Error("it still listens")
+	}
+}

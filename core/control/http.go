@@ -1,0 +1,323 @@
+package control
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"rallypoint/internal/rebinding"
+)
+
+// Limits of HTTP on the control plane's port. It serves a person, a script and a
+// few scrapers, beside what the port is for. A connection is answered once; it has
+// to send the whole request within helloTimeout.
+const (
+	// httpTimeout bounds writing the answer.
+	httpTimeout = 10 * time.Second
+	// maxHTTPHead bounds the request's first line and header, in bytes.
+	maxHTTPHead = 16 << 10
+	// maxHTTPConns bounds the connections that are being answered; one more gets a
+	// 503. /healthz does not count, nor who has not sent its request yet.
+	maxHTTPConns = 64
+	// maxReports bounds the answers that are made at one time: one of a large run
+	// takes megabytes, and holds the run's lock while it is collected.
+	maxReports = 2
+)
+
+var (
+	errCrowded  = errors.New("too many HTTP connections at one time")
+	errLongHead = fmt.Errorf("%w: an HTTP header of more than %d bytes", errMalformed, maxHTTPHead)
+)
+
+// httpPort answers the connections of the port that speak HTTP, each in its own
+// goroutine.
+type httpPort struct {
+	pages  http.Handler
+	log    *slog.Logger
+	places chan struct{} // taken by each connection that is being answered
+	ended  context.Context
+	end    context.CancelFunc
+}
+
+func newHTTPPort(s *Server) *httpPort {
+	h := &httpPort{pages: newPages(s), log: s.log, places: make(chan struct{}, maxHTTPConns)}
+	h.ended, h.end = context.WithCancel(context.Background())
+	return h
+}
+
+// pages are what the port answers to HTTP.
+type pages struct {
+	server  *Server
+	names   rebinding.Names
+	reports chan struct{} // taken while an answer is made
+}
+
+func newPages(s *Server) http.Handler {
+	p := &pages{server: s, names: rebinding.NewNames(s.cfg.HTTPNames...), reports: make(chan struct{}, maxReports)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, plainText, []byte("ok\n"))
+	})
+	mux.HandleFunc("GET /status", p.status)
+	mux.HandleFunc("GET /metrics", p.metrics)
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusNotFound, plainText,
+			[]byte("not found; this is the control plane of Rallypoint, which has /healthz, /metrics, /status and /status?rdzv_id=ID\n"))
+	})
+	return p.guarded(p.named(p.bounded(mux)))
+}
+
+const plainText = "text/plain; charset=utf-8"
+
+// provenKey is the key of whether a request's connection has proven that it knows
+// the token.
+type provenKey struct{}
+
+// guarded answers who may ask: everybody where there is no token, or with
+// Config.HTTPOpen; else peers on this machine and those that have proven
+// themselves. Whether the server lives is no secret.
+func (p *pages) guarded(next http.Handler) http.Handler {
+	cfg := &p.server.cfg
+	if cfg.Token == nil || cfg.HTTPOpen {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		proven, _ := r.Context().Value(provenKey{}).(bool)
+		if from, err := netip.ParseAddrPort(r.RemoteAddr); !proven && (err != nil || !from.Addr().Unmap().IsLoopback()) && r.URL.Path != "/healthz" {
+			p.server.meters.refused[refusedAuth].Add(1)
+			answer(w, http.StatusForbidden, plainText, []byte(errAuth.Text+"\n"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// named refuses a browser that asks for a name which is none of the machine's, since its
+// page may be a stranger's. Whether the server lives is no secret.
+func (p *pages) named(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" && p.names.Foreign(r) {
+			p.server.meters.refused[refusedHost].Add(1)
+			answer(w, rebinding.Code, plainText, []byte(rebinding.Text+", or give the name to `rallypoint serve` by --http-name\n"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// bounded lets a few answers be made at one time. The others wait, but not for
+// those being read by their clients, nor for more than have a place.
+func (p *pages) bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/healthz" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		select {
+		case p.reports <- struct{}{}:
+			defer func() { <-p.reports }()
+			next.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	})
+}
+
+func (p *pages) status(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	if !query.Has("rdzv_id") {
+		answerJSON(w, http.StatusOK, p.server.Status())
+		return
+	}
+	id := query.Get("rdzv_id")
+	st, ok := p.server.RunStatus(id)
+	if !ok {
+		ids := p.server.runIDs()
+		answerJSON(w, http.StatusNotFound, NoRun{
+			Error: p.server.unknownRun(id).Text, Runs: ids[:min(len(ids), MaxStatusRuns)], RunsTotal: len(ids),
+		})
+		return
+	}
+	answerJSON(w, http.StatusOK, st)
+}
+
+// NoRun is the answer to GET /status for a run that is not there, with code 404.
+type NoRun struct {
+	Error     string   `json:"error"`
+	Runs      []string `json:"runs"` // those that are, by id, the first 256
+	RunsTotal int      `json:"runs_total"`
+}
+
+func (p *pages) metrics(w http.ResponseWriter, _ *http.Request) {
+	answer(w, http.StatusOK, expositionType, p.server.exposition())
+}
+
+func answerJSON(w http.ResponseWriter, code int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // these types cannot fail
+		answer(w, http.StatusInternalServerError, plainText, []byte(err.Error()+"\n"))
+		return
+	}
+	answer(w, code, "application/json", append(body, '\n'))
+}
+
+func answer(w http.ResponseWriter, code int, contentType string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
+// readHead returns a request's first line and header, of which in has the
+// beginning.
+func readHead(in *bufio.Reader) ([]byte, error) {
+	for seen := 0; ; {
+		head, _ := in.Peek(in.Buffered()) // which is there
+		if end := headEnd(head, seen); end > 0 {
+			return head[:end], nil
+		}
+		var err error
+		switch seen = len(head); {
+		case seen < in.Size():
+			_, err = in.Peek(seen + 1)
+		case seen < maxHTTPHead:
+			in = bufio.NewReaderSize(in, maxHTTPHead)
+			_, err = in.Peek(1)
+		default:
+			err = errLongHead
+		}
+		if err != nil {
+			return nil, noEOF(err)
+		}
+	}
+}
+
+// headEnd returns the length of the head that b begins with, 0 if its end is not
+// there; the first seen bytes have been looked at. Lines may end without \r.
+func headEnd(b []byte, seen int) int {
+	for from := max(0, seen-2); ; {
+		i := bytes.IndexByte(b[from:], '\n')
+		if i < 0 {
+			return 0
+		}
+		from += i + 1
+		if rest := b[from:]; bytes.HasPrefix(rest, []byte("\n")) {
+			return from + 1
+		} else if bytes.HasPrefix(rest, []byte("\r\n")) {
+			return from + 2
+		}
+	}
+}
+
+// serve answers the request that head begins, and closes the connection; proven
+// tells that its peer knows the token. errCrowded tells that it was sent away.
+func (h *httpPort) serve(conn net.Conn, head []byte, proven bool) error {
+	defer conn.Close()
+	p := &page{header: http.Header{}}
+	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), len(head)))
+	switch {
+	case err != nil:
+		p.fail(http.StatusBadRequest)
+		err = fmt.Errorf("%w: %w", errMalformed, err)
+	case r.URL.Path == "/healthz":
+		h.make(p, r, conn, proven)
+	default:
+		select {
+		case h.places <- struct{}{}:
+			defer func() { <-h.places }()
+			h.make(p, r, conn, proven)
+		default:
+			p.header.Set("Retry-After", "1")
+			p.fail(http.StatusServiceUnavailable)
+			err = errCrowded
+		}
+	}
+	if failed := p.write(conn); errors.Is(failed, os.ErrDeadlineExceeded) {
+		return errStuck
+	}
+	return err
+}
+
+// refuse answers a request that is not wanted, of which more may be on its way: the
+// answer would be lost if the connection were closed before that is read.
+func (h *httpPort) refuse(conn net.Conn, code int) {
+	defer conn.Close()
+	p := &page{header: http.Header{}}
+	p.fail(code)
+	if p.write(conn) != nil {
+		return
+	}
+	if c, ok := conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		conn.SetReadDeadline(time.Now().Add(drainTime))
+		_, _ = io.Copy(io.Discard, conn)
+	}
+}
+
+// make fills in the page. A defect in it costs the answer, and nothing else.
+func (h *httpPort) make(p *page, r *http.Request, conn net.Conn, proven bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			h.log.Error("an HTTP request could not be answered because of a defect of Rallypoint",
+				"path", r.URL.Path, "defect", fmt.Sprint(v), "stack", string(debug.Stack()))
+			p.fail(http.StatusInternalServerError)
+		}
+	}()
+	r.RemoteAddr = conn.RemoteAddr().String()
+	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, provenKey{}, proven)))
+}
+
+// open returns how many connections are being answered now.
+func (h *httpPort) open() int { return len(h.places) }
+
+// page is the answer to one request: an http.ResponseWriter that keeps it, so that
+// nothing is held while its client reads.
+type page struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (p *page) Header() http.Header { return p.header }
+
+func (p *page) WriteHeader(code int) {
+	if p.code == 0 {
+		p.code = code
+	}
+}
+
+func (p *page) Write(b []byte) (int, error) {
+	p.WriteHeader(http.StatusOK)
+	p.body = append(p.body, b...)
+	return len(b), nil
+}
+
+// fail makes it the page of an error.
+func (p *page) fail(code int) {
+	p.code, p.body = code, []byte(http.StatusText(code)+"\n")
+	p.header.Set("Content-Type", plainText)
+}
+
+// write sends the page.
+func (p *page) write(conn net.Conn) error {
+	p.WriteHeader(http.StatusOK)
+	p.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	response := http.Response{
+		StatusCode: p.code, ProtoMajor: 1, ProtoMinor: 1, Header: p.header,
+		Body: io.NopCloser(bytes.NewReader(p.body)), ContentLength: int64(len(p.body)), Close: true,
+	}
+	conn.SetWriteDeadline(time.Now().Add(httpTimeout))
+	out := bufio.NewWriterSize(conn, 512)
+	return errors.Join(response.Write(out), out.Flush())
+}

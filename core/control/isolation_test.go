@@ -1,0 +1,227 @@
+package control
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// bomb is an event that no machine knows: applying it panics, as a defect of a
+// machine would.
+type bomb struct{ rendezvous.Event }
+
+// TestOneBrokenRunLeavesTheOthers breaks one run of two.
+func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
+	log, lines := newLog(t)
+	s, addr := testServer(t, Config{Log: log})
+	good, bad := guest(addr, 2), guest(addr, 1)
+	bad.RunID = "bad"
+	members := group(t, good, 2)
+	victim := group(t, bad, 1)[0]
+	r := s.lookUp("bad")
+	r.mu.Lock()
+	r.apply(bomb{})
+	r.unlock()
+
+	victim.obs.await(t, "that it was dropped", func(e any) bool {
+		err, ok := e.(*rendezvous.Error)
+		return ok && err.Code == rendezvous.CodeInternal && strings.Contains(err.Text, `run "bad" is broken`)
+	})
+	line := lines.await(t, "this run is broken by a defect", 1)[0]
+	if !strings.Contains(line, "run=bad") || !strings.Contains(line, "machine.go") {
+		t.Errorf("the log has no run or no stack: %s", line)
+	}
+	_, err := victim.Start(join()).Wait(testContext(t))
+	wantCode(t, err, rendezvous.CodeInternal, `"bad"`, "--rdzv-id")
+	wantCode(t, newTestClient(t, bad, newSeen()).Connect(testContext(t)), rendezvous.CodeInternal, "other runs go on")
+	st, _ := s.RunStatus("bad")
+	if st.Runs[0].Phase != rendezvous.PhaseClosed || st.Runs[0].Closed == nil || !strings.Contains(st.Runs[0].Closed.Reason, "broken") {
+		t.Errorf("%+v", st.Runs[0])
+	}
+	s.exposition()
+	if a := s.administer(admin{Op: adminClose, RunID: "bad"}, ""); a.Err == nil {
+		t.Errorf("an administrator was told %q", a.Done)
+	}
+
+	if got := members[0].add(t, "sum", 1); got != 1 {
+		t.Errorf("the other run's sum is %d", got)
+	}
+	a, b := members[0].Start(join()), members[1].Start(join())
+	outcome(t, a)
+	if o := outcome(t, b); o.Round != 2 {
+		t.Errorf("the other run: %+v", o)
+	}
+}
+
+// TestReadThatBreaksARun has a machine panic when it is merely asked.
+func TestReadThatBreaksARun(t *testing.T) {
+	log, lines := newLog(t)
+	s, addr := testServer(t, Config{Log: log})
+	bad := guest(addr, 1)
+	bad.RunID = "bad"
+	member, victim := group(t, guest(addr, 1), 1)[0], group(t, bad, 1)[0]
+	victim.add(t, "k", 1)
+	r := s.lookUp("bad")
+	r.mu.Lock()
+	r.machine = nil
+	r.mu.Unlock()
+	victim.key(rendezvous.KeyGet, 0, "k")
+	victim.obs.await(t, "that it was dropped", isDropped)
+	lines.await(t, "this run is broken by a defect", 1)
+	member.add(t, "k", 1)
+	if _, err := member.key(rendezvous.KeyGet, 0, "k").Wait(testContext(t)); err != nil {
+		t.Errorf("the other run: %v", err)
+	}
+}
+
+// TestBrokenRunIsForgotten has a new run take the name later.
+func TestBrokenRunIsForgotten(t *testing.T) {
+	clock := newFakeClock()
+	s, addr := testServer(t, Config{Clock: clock, ForgetAfter: time.Minute})
+	p := guest(addr, 1)
+	first := group(t, p, 1)[0]
+	r := s.lookUp("run")
+	r.mu.Lock()
+	r.apply(bomb{})
+	r.unlock()
+	first.obs.await(t, "that it was dropped", isDropped)
+	first.cancel()
+	awaitIdle(t, s)
+	for range 3 {
+		clock.Advance(time.Minute)
+	}
+	if ids := s.runIDs(); len(ids) > 0 {
+		t.Fatalf("%q are remembered", ids)
+	}
+	again := connected(t, p, newSeen()).Start(join())
+	for { // the first node may have come back to the new run just before it was ended: that has to be noticed
+		select {
+		case <-again.Done:
+			outcome(t, again)
+			return
+		case <-time.After(time.Millisecond):
+			clock.Advance(time.Second)
+		}
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	_, addr := testServer(t, Config{Quota: Quota{Nodes: 3, Connections: 10, Keys: 5, KeyBytes: 1000}})
+	p := guest(addr, 2)
+	members := group(t, p, 2)
+	connected(t, p, newSeen())
+	err := newTestClient(t, p, newSeen()).Connect(testContext(t))
+	wantCode(t, err, rendezvous.CodeTooLarge, `run "run" has 3 nodes`, "--max-nodes")
+	again := p
+	again.NodeID = members[1].Node() // a new start of a node that is counted
+	connected(t, again, newSeen())
+	members = members[:1]
+
+	other := guest(addr, 1)
+	other.RunID = "other"
+	neighbour := group(t, other, 1)[0] // has quotas of its own
+	set := func(m *connectedMember, key string, size int) error {
+		_, err := m.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{key}, Values: [][]byte{make([]byte, size)}}).Wait(testContext(t))
+		return err
+	}
+	wantCode(t, set(members[0], "big", 1001), rendezvous.CodeTooLarge, "1000", "--max-key-bytes")
+	for i := range 5 {
+		if err := set(members[0], fmt.Sprint(i), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCode(t, set(members[0], "one more", 1), rendezvous.CodeTooLarge, "5", "--max-keys")
+	if err := set(neighbour, "k", 900); err != nil {
+		t.Errorf("another run: %v", err)
+	}
+	if err := set(members[0], "0", 2); err != nil {
+		t.Errorf("a key that is there: %v", err)
+	}
+}
+
+func TestQuotaOfConnections(t *testing.T) {
+	_, addr := testServer(t, Config{Quota: Quota{Connections: 2}})
+	p := guest(addr, 1)
+	first := connected(t, p, newSeen())
+	connected(t, p, newSeen())
+	err := newTestClient(t, p, newSeen()).Connect(testContext(t))
+	wantCode(t, err, rendezvous.CodeTooLarge, "2 connections", "--max-connections")
+	first.Close(testContext(t))
+	for {
+		err := newTestClient(t, p, newSeen()).Connect(testContext(t))
+		if err == nil {
+			return
+		}
+		wantCode(t, err, rendezvous.CodeTooLarge) // the server has not read the goodbye yet
+	}
+}
+
+// TestMemoryOfShortRuns has many runs come and go. What is left of each must not
+// add up.
+func TestMemoryOfShortRuns(t *testing.T) {
+	runs := 1000
+	if long {
+		runs = 10_000
+	}
+	clock := newFakeClock()
+	s, addr := testServer(t, Config{Clock: clock, ForgetAfter: time.Minute})
+	var early uint64
+	for i := range runs {
+		p := testParams(addr, 1)
+		p.RunID = fmt.Sprint("run ", i)
+		n := dialBriefly(t, addr)
+		n.enter(testHello(fmt.Sprint("node ", i), fmt.Sprint("session ", i), p))
+		n.ask(1, join())
+		n.wantReply(1)
+		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1000)}})
+		n.wantReply(2)
+		n.ask(3, rendezvous.Leave{Ending: rendezvous.EndSuccess})
+		n.wantReply(3)
+		n.send(goodbye{})
+		n.conn.Close()
+		if (i+1)%(runs/10) != 0 {
+			continue
+		}
+		awaitIdle(t, s)
+		for range 3 {
+			clock.Advance(time.Minute)
+		}
+		if ids := s.runIDs(); len(ids) > 0 {
+			t.Fatalf("after %d runs %d are remembered", i+1, len(ids))
+		}
+		if i+1 == 2*runs/10 {
+			early = heap()
+		}
+	}
+	late := heap()
+	t.Logf("%d runs; the heap after a fifth of them: %d bytes, at the end: %d", runs, early, late)
+	if late > early+1<<20 {
+		t.Errorf("the heap grew from %d to %d bytes over %d runs", early, late, runs*8/10)
+	}
+}
+
+// dialBriefly is dialNode for a connection that the test does not remember.
+func dialBriefly(t *testing.T, addr string) *wireNode {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetDeadline(time.Now().Add(patience))
+	n := &wireNode{t: t, conn: conn}
+	n.frames.in = bufio.NewReader(conn)
+	return n
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,389 @@
+package control
+
+import (
+	"bufio"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"rallypoint/conformance"
+	"rallypoint/core/control/journal"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+// With these set the test binary is a control plane: where it keeps its runs and
+// listens.
+const (
+	serveIn = "RALLYPOINT_TEST_SERVE_IN"
+	serveAt = "RALLYPOINT_TEST_SERVE_AT"
+)
+
+func serveUntilKilled(dir, addr string) {
+	fail := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	data, err := OpenData(dir, journal.Options{})
+	fail(err)
+	l, err := net.Listen("tcp", addr)
+	fail(err)
+	history, err := OpenRecording(filepath.Join(dir, "history"), slog.New(slog.DiscardHandler))
+	fail(err)
+	Start(Config{Data: data, Fixed: true, Recorder: history.Record}, l)
+	fmt.Println("serving")
+	select {}
+}
+
+// victim is a control plane in a process of its own, on a data directory.
+type victim struct {
+	t    *testing.T
+	dir  string
+	addr string
+	cmd  *exec.Cmd
+}
+
+func newVictim(t *testing.T) *victim {
+	v := &victim{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	if err := v.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(v.kill)
+	return v
+}
+
+// judge holds what the control plane has recorded, over all kills, against the
+// promises.
+func (v *victim) judge() {
+	v.t.Helper()
+	v.kill()
+	history, err := os.Open(filepath.Join(v.dir, "history"))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	defer history.Close()
+	audit, err := conformance.Read(history)
+	if err != nil || !audit.Kept() {
+		v.t.Errorf("the history: %v\n%s", err, audit)
+	}
+	v.t.Log(audit)
+}
+
+func (v *victim) start() error {
+	v.cmd = exec.Command(os.Args[0])
+	v.cmd.Env = append(os.Environ(), serveIn+"="+v.dir, serveAt+"="+v.addr)
+	var stderr strings.Builder
+	v.cmd.Stderr = &stderr
+	out, err := v.cmd.StdoutPipe()
+	if err == nil {
+		err = v.cmd.Start()
+	}
+	if err != nil {
+		return err
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		_ = v.cmd.Wait()
+		return fmt.Errorf("the control plane does not start: %q, %w, %s", line, err, stderr.String())
+	}
+	return nil
+}
+
+// kill is SIGKILL.
+func (v *victim) kill() {
+	_ = v.cmd.Process.Kill()
+	_ = v.cmd.Wait()
+}
+
+// torment kills and restarts the control plane at random moments, until end is
+// called, which returns how often.
+func (v *victim) torment(seed uint64) (end func() int) {
+	random := rand.New(rand.NewPCG(seed, 1<<32))
+	stop, ended := make(chan struct{}), make(chan struct{})
+	kills := 0
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(random.IntN(150)) * time.Millisecond):
+			}
+			v.kill()
+			if err := v.start(); err != nil {
+				v.t.Error(err)
+				return
+			}
+			kills++
+		}
+	}()
+	end = sync.OnceValue(func() int {
+		close(stop)
+		<-ended
+		return kills
+	})
+	v.t.Cleanup(func() { end() })
+	return end
+}
+
+// tough are parameters of nodes that are not given up while they are cut off
+// again and again.
+func tough(addr string, n int) rendezvous.Params {
+	p := guest(addr, n)
+	p.LeaseTimeout, p.ReconnectGrace = 20*time.Second, 20*time.Second
+	return p
+}
+
+// kvInput is an operation on one key, kvOutput its answer.
+type kvInput struct {
+	key    string
+	op     rendezvous.KeyOp
+	amount int64
+	a, b   string
+}
+
+type kvOutput struct {
+	value  string
+	number int64
+	done   bool
+	failed rendezvous.Code
+}
+
+// kvState is the value of one key.
+type kvState struct {
+	there bool
+	value string
+}
+
+var kvModel = porcupine.Model{
+	Partition: func(history []porcupine.Operation) (parts [][]porcupine.Operation) {
+		byKey := map[string][]porcupine.Operation{}
+		for _, o := range history {
+			key := o.Input.(kvInput).key
+			byKey[key] = append(byKey[key], o)
+		}
+		for _, part := range byKey {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() any { return kvState{} },
+	Step: func(state, input, output any) (bool, any) {
+		s, in, out := state.(kvState), input.(kvInput), output.(kvOutput)
+		want, next := kvStep(s, in)
+		return want == out, next
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+}
+
+// kvStep says what an operation answers and leaves behind.
+func kvStep(s kvState, in kvInput) (kvOutput, kvState) {
+	switch in.op {
+	case rendezvous.KeySet:
+		return kvOutput{}, kvState{true, in.a}
+	case rendezvous.KeyAppend:
+		return kvOutput{}, kvState{true, s.value + in.a}
+	case rendezvous.KeyDelete:
+		return kvOutput{done: s.there}, kvState{}
+	case rendezvous.KeyCompareSet:
+		if s.there && s.value == in.a || !s.there && in.a == "" {
+			return kvOutput{value: in.b}, kvState{true, in.b}
+		}
+		if !s.there {
+			return kvOutput{value: in.a}, s
+		}
+		return kvOutput{value: s.value}, s
+	case rendezvous.KeyCheck:
+		return kvOutput{done: s.there}, s
+	case rendezvous.KeyGet:
+		if !s.there {
+			return kvOutput{failed: -1}, s // it would wait: no answer is right
+		}
+		return kvOutput{value: s.value}, s
+	case rendezvous.KeyAdd:
+		var n int64
+		if s.there {
+			if c, err := fmt.Sscan(s.value, &n); c != 1 || err != nil {
+				return kvOutput{failed: rendezvous.CodeNumber}, s
+			}
+		}
+		n += in.amount
+		return kvOutput{number: n}, kvState{true, fmt.Sprint(n)}
+	}
+	panic(in.op)
+}
+
+// drawKV draws an operation. Values are numbers, or else add has nothing to do.
+// Comparing with a value that never is reads the key, too, but is stored. A key that
+// is got is never deleted, and each node begins with it.
+func drawKV(random *rand.Rand, first bool) kvInput {
+	in := kvInput{key: fmt.Sprint("key", random.IntN(4))}
+	digit := func() string { return fmt.Sprint(1 + random.IntN(9)) }
+	if first {
+		return kvInput{key: "kept", op: rendezvous.KeyAdd, amount: 1}
+	}
+	switch random.IntN(15) {
+	case 10:
+		in.key, in.op, in.amount = "kept", rendezvous.KeyAdd, 1
+	case 11, 12:
+		in.key, in.op = "kept", rendezvous.KeyGet
+	case 13, 14:
+		in.op = rendezvous.KeyCheck
+	case 0:
+		in.op, in.a = rendezvous.KeySet, digit()
+	case 1:
+		in.op = rendezvous.KeyDelete
+	case 2:
+		in.op, in.a = rendezvous.KeyAppend, digit()
+	case 3, 4:
+		in.op, in.a, in.b = rendezvous.KeyCompareSet, digit(), digit()
+	case 5:
+		in.op, in.b = rendezvous.KeyCompareSet, digit()
+	case 6:
+		in.op, in.a, in.b = rendezvous.KeyCompareSet, "never", digit()
+	default:
+		in.op, in.amount = rendezvous.KeyAdd, int64(1+random.IntN(3))
+	}
+	return in
+}
+
+func (in kvInput) request(round uint64) rendezvous.KeyRequest {
+	r := rendezvous.KeyRequest{Round: round, Op: in.op, Keys: []string{in.key}, Amount: in.amount}
+	switch in.op {
+	case rendezvous.KeySet, rendezvous.KeyAppend:
+		r.Values = [][]byte{[]byte(in.a)}
+	case rendezvous.KeyCompareSet:
+		r.Values = [][]byte{[]byte(in.a), []byte(in.b)}
+	}
+	return r
+}
+
+func outputOf(result rendezvous.Result, err error) kvOutput {
+	if err != nil {
+		return kvOutput{failed: rendezvous.CodeOf(err)}
+	}
+	r := result.(rendezvous.KeyResult)
+	out := kvOutput{number: r.Number, done: r.Ready}
+	if len(r.Values) > 0 {
+		out.value = string(r.Values[0])
+	}
+	return out
+}
+
+// TestExactlyOnceThroughCutsAndKills has nodes change and read keys while every connection
+// is cut after a few hundred random bytes in either direction, and the control
+// plane is killed and restarted at random moments. What they see must be what one
+// store without any fault could have answered.
+func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
+	const nodes, patience = 5, 2 * time.Minute
+	operations := 120
+	if long {
+		operations = 1500
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	v := newVictim(t)
+	proxy := newProxy(t, v.addr)
+	members := group(t, tough(proxy.addr, nodes), nodes)
+	proxy.cutRandomly(seed, 600)
+
+	var mu sync.Mutex
+	var history []porcupine.Operation
+	begin := time.Now()
+	var clients sync.WaitGroup
+	for id, m := range members {
+		clients.Go(func() {
+			random := rand.New(rand.NewPCG(seed, uint64(id)))
+			for i := range operations {
+				in := drawKV(random, i == 0)
+				call := time.Since(begin).Nanoseconds()
+				waiting := m.Start(in.request(m.in.Round))
+				select {
+				case <-waiting.Done:
+				case <-time.After(patience):
+					t.Errorf("%+v was never answered", in)
+					return
+				}
+				out := outputOf(waiting.Wait(t.Context()))
+				mu.Lock()
+				history = append(history, porcupine.Operation{
+					ClientId: id, Input: in, Call: call, Output: out, Return: time.Since(begin).Nanoseconds(),
+				})
+				mu.Unlock()
+			}
+		})
+	}
+	end := v.torment(seed)
+	clients.Wait()
+	kills := end()
+	if got := porcupine.CheckOperationsTimeout(kvModel, history, time.Minute); got != porcupine.Ok {
+		t.Errorf("the answers of %d operations with %d kills are those of no store: %v", len(history), kills, got)
+	}
+	reconnects := 0
+	for _, m := range members {
+		reconnects += countOf(m.obs, isBack)
+		for _, e := range m.obs.all() {
+			if n, ok := e.(rendezvous.Notice); isDropped(e) || ok && n.Waiting > 0 {
+				t.Errorf("%s was told %+v", m.Node(), e)
+			}
+		}
+	}
+	if kills == 0 || reconnects == 0 {
+		t.Errorf("%d kills, %d reconnects", kills, reconnects)
+	}
+	t.Logf("%d operations, %d kills, %d reconnects", len(history), kills, reconnects)
+	v.judge()
+}
+
+// TestJoinsAreAppliedOnce forms round after round under the same conditions: a
+// join that were applied twice would ask for a round that nobody wants.
+func TestJoinsAreAppliedOnce(t *testing.T) {
+	const nodes = 4
+	rounds := uint64(25)
+	if long {
+		rounds = 300
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	v := newVictim(t)
+	proxy := newProxy(t, v.addr)
+	members := group(t, tough(proxy.addr, nodes), nodes)
+	generation := members[0].in.Generation
+	proxy.cutRandomly(seed, 800)
+	end := v.torment(seed)
+	for want := uint64(2); want <= rounds; want++ {
+		calls := make([]*member.Call, nodes)
+		for i, m := range members {
+			calls[i] = m.Start(join())
+		}
+		ranks := map[int]bool{}
+		for i, call := range calls {
+			select {
+			case <-call.Done:
+			case <-time.After(time.Minute):
+				t.Fatalf("round %d: a join was never answered", want)
+			}
+			o, err := awaitOutcome(t.Context(), call)
+			if err != nil || o.Round != want || o.World != nodes || o.Generation != generation || ranks[o.Rank] {
+				t.Fatalf("round %d: %+v, %v; ranks so far %v", want, o, err, ranks)
+			}
+			ranks[o.Rank] = true
+			members[i].Claim(claimOf(o))
+		}
+	}
+	if end() == 0 {
+		t.Error("nothing was killed")
+	}
+	v.judge()
+}

@@ -1,0 +1,47 @@
+package control
+
+import (
+	"slices"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/pack"
+)
+
+type (
+	packer   = pack.Packer
+	unpacker = pack.Unpacker
+)
+
+// errMalformed is the cause of every decoding error.
+var errMalformed = pack.ErrMalformed
+
+// The machine's records travel as it keeps them, but for texts: those are cut to
+// what a frame may hold, and made valid.
+
+func packError(p *packer, err *rendezvous.Error) {
+	if err != nil {
+		err = &rendezvous.Error{Code: err.Code, Text: pack.CutText(err.Text, maxText)}
+	}
+	rendezvous.PackError(p, err)
+}
+
+func packNotice(p *packer, n rendezvous.Notice) {
+	n.Reason = pack.CutText(n.Reason, maxText)
+	rendezvous.PackNotice(p, n)
+}
+
+func packResult(p *packer, r rendezvous.Result) {
+	switch v := r.(type) {
+	case rendezvous.Outcome:
+		v.Dropped = slices.Clone(v.Dropped[:min(len(v.Dropped), maxDropped)])
+		for i, name := range v.Dropped {
+			v.Dropped[i] = pack.CutText(name, maxText)
+		}
+		r = v
+	case rendezvous.Withdrawn:
+		v.Progress.Headline = pack.CutText(v.Progress.Headline, maxText)
+		v.Progress.Detail = pack.CutText(v.Progress.Detail, maxText)
+		r = v
+	}
+	rendezvous.PackResult(p, r)
+}

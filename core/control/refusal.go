@@ -1,0 +1,111 @@
+package control
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/logsampler"
+)
+
+// refusal is why input was not accepted.
+type refusal int
+
+const (
+	refusedNothing    refusal = iota // it ended as it should, or broke by itself
+	refusedTCPStore                  // a PyTorch TCPStore client
+	refusedTLS                       // TLS, which is not supported yet
+	refusedForeign                   // none of the protocols of this port
+	refusedMalformed                 // our protocol, but wrong
+	refusedIncomplete                // the connection ended before its hello was complete
+	refusedSilent                    // it did not say who it is in time
+	refusedSlow                      // it does not read what is sent to it
+	refusedVersion                   // no common protocol version
+	refusedMismatch                  // settings differ from the run's
+	refusedOtherRun                  // the port serves another run
+	refusedNodeInUse                 // the node id is in use
+	refusedQuota                     // the server remembers too many runs, or the run has too many nodes
+	refusedHello                     // a hello with another fault
+	refusedRequest                   // a request that this version does not know
+	refusedHTTP                      // too many HTTP connections
+	refusedAuth                      // it did not prove that it knows the token
+	refusedUnstored                  // the data directory cannot be written
+	refusedHost                      // a browser asked for a name that is none of this machine's
+	refusals
+)
+
+var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
+	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host"}
+
+// refusalOf tells why a connection that has ended with err was refused; greeted
+// tells that its hello was accepted. Who is not greeted and breaks off has not said
+// enough to be let in.
+func refusalOf(err error, greeted bool) refusal {
+	var e *rendezvous.Error
+	switch {
+	case err == nil, err == io.EOF:
+		return refusedNothing
+	case errors.Is(err, errTCPStore):
+		return refusedTCPStore
+	case errors.Is(err, errTLS):
+		return refusedTLS
+	case errors.Is(err, errForeign):
+		return refusedForeign
+	case errors.Is(err, errMalformed):
+		return refusedMalformed
+	case errors.Is(err, errSilent), errors.Is(err, errShed):
+		return refusedSilent
+	case errors.Is(err, errSlow), errors.Is(err, errStuck):
+		return refusedSlow
+	case errors.Is(err, errCrowded):
+		return refusedHTTP
+	case errors.Is(err, errNotStored):
+		return refusedUnstored
+	case errors.Is(err, errRefused) && errors.As(err, &e):
+		return refusalOfHello(e.Code)
+	case greeted, errors.Is(err, errRefused), errors.Is(err, errServed), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+		return refusedNothing
+	}
+	return refusedIncomplete
+}
+
+func refusalOfHello(c rendezvous.Code) refusal {
+	switch c {
+	case rendezvous.CodeAuth:
+		return refusedAuth
+	case rendezvous.CodeState:
+		return refusedVersion
+	case rendezvous.CodeMismatch:
+		return refusedMismatch
+	case rendezvous.CodeTenant:
+		return refusedOtherRun
+	case rendezvous.CodeNodeInUse:
+		return refusedNodeInUse
+	case rendezvous.CodeTooLarge:
+		return refusedQuota
+	case rendezvous.CodeConnection:
+		return refusedUnstored
+	}
+	return refusedHello
+}
+
+// note counts a refusal and reports whether it is to be logged. Who has said which
+// node it is counts as another peer than its host.
+func (s *Server) note(why refusal, from net.Addr, node string) bool {
+	defer s.meters.refused[why].Add(1)
+	peer := addrOf(from)
+	if peer == "" {
+		peer = from.String()
+	}
+	if node != "" {
+		peer += ", node " + node
+	}
+	return s.refusals.Note(refusalNames[why], peer)
+}
+
+// sumUp logs refusals that were not logged one by one.
+func (s *Server) sumUp(sum logsampler.Summary) {
+	s.log.Warn("refused more for the same reason", "reason", sum.Reason, "count", sum.Count, "last", sum.Last)
+}

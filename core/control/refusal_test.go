@@ -1,0 +1,148 @@
+package control
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"rallypoint/internal/logsampler"
+)
+
+// TestRefusalsAreLoggedOnce has one peer try again and again.
+func TestRefusalsAreLoggedOnce(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	try := func() {
+		n := dialNode(t, s.addr)
+		n.write([]byte{0})
+		n.awaitEnd()
+	}
+	const tries = 5
+	for range tries {
+		try()
+	}
+	s.awaitRefused(t, refusedTCPStore, tries)
+	if lines := s.log.await(t, "PyTorch TCPStore client", 1); len(lines) != 1 {
+		t.Errorf("%d lines, want 1: %v", len(lines), lines)
+	}
+	s.clock.Advance(logsampler.Window)
+	wantParts(t, s.log.await(t, "refused more", 1)[0], "reason=tcpstore_client", "count=4", "last=127.0.0.1")
+	s.clock.Advance(logsampler.Window) // in which it is quiet
+	try()
+	s.log.await(t, "PyTorch TCPStore client", 2)
+}
+
+func (s *fakeServer) awaitRefused(t *testing.T, why refusal, n uint64) {
+	t.Helper()
+	ctx := testContext(t)
+	for s.meters.refused[why].Load() < n {
+		if ctx.Err() != nil {
+			t.Fatalf("%d were refused as %s, want %d", s.meters.refused[why].Load(), refusalNames[why], n)
+		}
+	}
+}
+
+// TestManyRefusalsAreFewLines has strangers try again and again in every way: the
+// metrics count each, the log stays short, and what it says adds up to the same.
+func TestManyRefusalsAreFewLines(t *testing.T) {
+	const windows, tries = 3, 40
+	ours := preamble{high: ProtocolVersion, low: oldestVersion}
+	hello := func(i int) []byte {
+		p := testParams("", 1)
+		p.RunID = "another run"
+		return appendFrame(ours.bytes(), testHello(fmt.Sprint("node", i), "s", p))
+	}
+	always := func(text string) func(int) []byte { return func(int) []byte { return []byte(text) } }
+	ways := []struct {
+		why  refusal
+		send func(i int) []byte
+		cfg  Config
+	}{
+		{refusedTCPStore, always("\x00\x85\x1d\x3c\x00"), Config{}},
+		{refusedTLS, always("\x16\x03\x01"), Config{}},
+		{refusedForeign, always("SSH-2.0-x\r\n"), Config{}},
+		{refusedMalformed, always(string(ours.bytes()) + "\xff\xff\xff\xff"), Config{}},
+		{refusedVersion, always(string(preamble{high: 99, low: 99}.bytes())), Config{}},
+		{refusedAuth, always(string(ours.bytes())), Config{Token: openToken(t, goodToken)}},
+		{refusedAuth, func(int) []byte {
+			wrong := preamble{high: ProtocolVersion, low: oldestVersion, token: true}
+			return appendFrame(appendFrame(wrong.bytes(), challenge{newNonce()}), proof{[][]byte{newNonce()}})
+		}, Config{Token: openToken(t, goodToken)}},
+		{refusedOtherRun, hello, Config{RunID: "run"}},
+	}
+	for _, way := range ways {
+		s := newFakeServer(t, way.cfg)
+		for window := range windows {
+			for i := range tries {
+				n := dialNode(t, s.addr)
+				n.write(way.send(window*tries + i))
+				n.awaitEnd()
+			}
+			s.awaitRefused(t, way.why, uint64((window+1)*tries))
+			s.clock.Advance(logsampler.Window)
+		}
+		s.Close()
+		lines, told := 0, 0
+		for _, line := range s.log.all() {
+			if !strings.Contains(line, "level=WARN") {
+				continue
+			}
+			lines++
+			count := 1
+			if _, text, ok := strings.Cut(line, " count="); ok {
+				wantParts(t, line, "reason="+refusalNames[way.why], "127.0.0.1")
+				if _, err := fmt.Sscan(text, &count); err != nil {
+					t.Error(err)
+				}
+			}
+			told += count
+		}
+		if most := windows * (logsampler.MaxAtOnce + 1); lines > most || lines < 1+windows {
+			t.Errorf("%s: %d lines, want at most %d:\n%s", refusalNames[way.why], lines, most, strings.Join(s.log.all(), ""))
+		}
+		if told != windows*tries {
+			t.Errorf("%s: the lines tell of %d refusals, want %d", refusalNames[way.why], told, windows*tries)
+		}
+	}
+}
+
+// TestBrokenOffIsRefused: who breaks the connection off without having said who it
+// is may be somebody who looks for open ports, and costs as little as others.
+func TestBrokenOffIsRefused(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	const tries = 20
+	for range tries {
+		n := dialNode(t, s.addr)
+		n.write([]byte("\xd5"))
+		n.conn.(*net.TCPConn).SetLinger(0)
+		n.conn.Close()
+	}
+	s.awaitRefused(t, refusedIncomplete, tries)
+	if lines := s.log.await(t, "level=WARN", 1); len(lines) != 1 {
+		t.Errorf("%d lines, want 1: %v", len(lines), lines)
+	}
+}
+
+// TestLogNamesTheRunOnce checks the lines of a server of many runs, and of one
+// run whose logger names it already.
+func TestLogNamesTheRunOnce(t *testing.T) {
+	for _, only := range []string{"", "run"} {
+		log, lines := newLog(t)
+		if only != "" {
+			log = log.With("run", only)
+		}
+		_, addr := testServer(t, Config{RunID: only, Log: log})
+		n := dialNode(t, addr)
+		n.enter(testHello("a", "s1", testParams("", 1)))
+		n.ask(1, join())
+		n.wantReply(1)
+		n.conn.Close()
+		for _, text := range []string{"round 1 is complete", "connection broke"} {
+			line := lines.await(t, text, 1)[0]
+			wantParts(t, line, "run=run")
+			if strings.Count(line, "run=") != 1 {
+				t.Errorf("only %q: %s", only, line)
+			}
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package control
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/conformance"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+// recorded has the server record into a file, and returns what judges that.
+func (d *durable) recorded() (judge func()) {
+	d.t.Helper()
+	path := filepath.Join(d.t.TempDir(), "history")
+	log, _ := newLog(d.t)
+	rec, err := OpenRecording(path, log)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { rec.Close() })
+	d.cfg.Recorder = rec.Record
+	d.restart()
+	return func() {
+		d.t.Helper()
+		d.stop()
+		file, err := os.Open(path)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		defer file.Close()
+		audit, err := conformance.Read(file)
+		if err != nil || !audit.Kept() {
+			d.t.Errorf("%v\n%v", err, audit)
+		}
+	}
+}
+
+// copyData copies the data directory's file, while no server has it.
+func copyData(t *testing.T, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(from, "control.db"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(to, "control.db"), data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nextRound has members complete a round.
+func nextRound(t *testing.T, members ...*connectedMember) rendezvous.Outcome {
+	t.Helper()
+	calls := make([]*member.Call, len(members))
+	for i, m := range members {
+		calls[i] = m.Start(join())
+	}
+	for i, m := range members {
+		m.in = outcome(t, calls[i])
+		m.Claim(claimOf(m.in))
+	}
+	return members[0].in
+}
+
+func regroups(text string) func(any) bool {
+	return func(e any) bool {
+		n, ok := e.(rendezvous.Notice)
+		return ok && n.Waiting > 0 && strings.Contains(n.Reason, text)
+	}
+}
+
+// TestARestoredCopyOfTheData goes on from a copy that is two rounds old, in the first of
+// which a member was lost: the members are told to regroup, the lost one is not waited for
+// longer than a lease, and no number names two rounds.
+func TestARestoredCopyOfTheData(t *testing.T) {
+	d := newDurable(t, Config{})
+	judge := d.recorded()
+	p := guest(d.addr, 3)
+	p.Min, p.LeaseTimeout, p.LastCallTimeout = 2, time.Second, 100*time.Millisecond
+	members := group(t, p, 3)
+	first := members[0].in
+	back := func() {
+		for _, m := range members {
+			m.obs.await(t, "the recovery", func(any) bool { return countOf(m.obs, isBack) == countOf(m.obs, isLost) && countOf(m.obs, isBack) > 0 })
+		}
+	}
+	d.stop()
+	old := t.TempDir()
+	copyData(t, d.dir, old)
+	d.start()
+	back()
+	nextRound(t, members...)
+	members[2].cancel() // as if killed
+	members[0].obs.await(t, "the loss of a member", regroups("lost: "))
+	members = members[:2]
+	before := nextRound(t, members...)
+	if before.Round != 3 || before.Generation != first.Generation {
+		t.Fatalf("before: %+v", before)
+	}
+	d.stop()
+	for _, m := range members {
+		m.obs.await(t, "the loss", func(any) bool { return countOf(m.obs, isLost) == 2 })
+	}
+	copyData(t, old, d.dir)
+	d.start()
+	for _, m := range members {
+		m.obs.await(t, "that it has to regroup", regroups("was in round 3, of which the control plane knows nothing"))
+	}
+	after := nextRound(t, members...)
+	if after.Round != 4 || after.Generation == first.Generation || after.World != 2 {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	d.restart() // it goes on under the new generation
+	members[0].add(t, "sum", 1)
+	if again := nextRound(t, members...); again.Round != 5 || again.Generation != after.Generation {
+		t.Errorf("after %+v, again %+v", after, again)
+	}
+	judge()
+}
+
+// TestAnAgentHadTheServersPort has an agent on the server's machine host meanwhile.
+func TestAnAgentHadTheServersPort(t *testing.T) {
+	d := newDurable(t, Config{})
+	judge := d.recorded()
+	p := guest(d.addr, 3)
+	p.Min, p.LastCallTimeout = 2, 100*time.Millisecond
+	members := group(t, p, 3)
+	d.stop()
+	for _, m := range members {
+		m.obs.await(t, "the loss", isLost)
+	}
+	log, lines := newLog(t)
+	agent := NewClient(testParams(d.addr, 3), newSeen(), log)
+	agent.params.Min = 2
+	if err := agent.Connect(testContext(t)); err != nil || !agent.Hosting() {
+		t.Fatalf("hosting %v, %v", agent.Hosting(), err)
+	}
+	for _, m := range members {
+		m.obs.await(t, "the recovery", isBack)
+	}
+	lines.await(t, "is_host=0", 1)
+	if o := nextRound(t, members...); o.Round != 2 {
+		t.Fatalf("the agent's round is %+v", o)
+	}
+	agent.fail(errClientClosed) // it does not wait for the others
+	agent.Server().Close()
+	agent.Close(testContext(t))
+	d.start()
+	for _, m := range members {
+		m.obs.await(t, "that it has to regroup", regroups("was in round 2, of which the control plane knows nothing"))
+	}
+	if o := nextRound(t, members...); o.Round != 3 {
+		t.Errorf("then the round is %+v", o)
+	}
+	judge()
+}
+
+// TestRankAssignmentThroughARestart restarts a control plane that keeps nothing while a
+// node waits for what another one has written: the wait ends, and both regroup.
+func TestRankAssignmentThroughARestart(t *testing.T) {
+	s, addr := testServer(t, Config{Fixed: true})
+	members := group(t, guest(addr, 2), 2)
+	for _, m := range members {
+		if m.in.Rank == 0 {
+			set := rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"torchelastic/role_info/0"}, Values: [][]byte{[]byte("{}")}}
+			if _, err := m.Start(set).Wait(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	waiting := members[0].key(rendezvous.KeyMultiGet, 0, "torchelastic/role_info/0", "torchelastic/role_info/1")
+	s.Close()
+	for _, m := range members {
+		m.obs.await(t, "the loss", isLost)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := newRecorder(t)
+	s = Start(Config{Fixed: true, Recorder: rec.record}, l)
+	t.Cleanup(func() { s.Close() })
+	_, err = waiting.Wait(testContext(t))
+	wantCode(t, err, rendezvous.CodeRoundOver, "the ranks of round 1 were being assigned")
+	for _, m := range members {
+		m.obs.await(t, "that it has to regroup", regroups("the ranks of round 1 were being assigned"))
+	}
+	if o := nextRound(t, members...); o.Round != 2 {
+		t.Errorf("the next round is %+v", o)
+	}
+}

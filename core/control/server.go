@@ -1,0 +1,277 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/core/trace"
+	"rallypoint/internal/logsampler"
+	"rallypoint/internal/promtext"
+)
+
+// Config is what a Server is started with. The zero value serves any run.
+type Config struct {
+	// RunID is the one run that an embedded server takes; the hello of another is
+	// refused. Empty for a server of many runs.
+	RunID string
+	// Fixed tells that nodes of an earlier control plane may come back to this
+	// address, so that a fresh run has to wait for them (docs/design.md, host
+	// restart). False for a port that the system chose.
+	Fixed bool
+	// Token, if set, is what nodes and administrators have to know. HTTP then
+	// answers peers on this machine only, but for /healthz, or everybody with
+	// HTTPOpen.
+	Token    *secret.Token
+	HTTPOpen bool
+	// HTTPNames are names of this server, beside the machine's own, by which browsers
+	// may ask it (internal/rebinding).
+	HTTPNames []string
+	// Clock defaults to RealClock.
+	Clock Clock
+	// Quota bounds each run; the zero value is the default.
+	Quota Quota
+	// ForgetAfter is how long a run without nodes is remembered, with its round
+	// number; 0: DefaultForgetAfter.
+	ForgetAfter time.Duration
+	// Data, if set, is where runs are kept: what was acknowledged is there after
+	// any end of the process. It belongs to the caller, who closes it after the
+	// server.
+	Data *Data
+	// Log gets one line for each change of a run, and lines about connections that
+	// are refused, few however many those are (internal/logsampler). The lines of a
+	// server of many runs name the run; with RunID set they do not, for the logger
+	// of one run may do so itself. Nil is none.
+	Log *slog.Logger
+	// Metrics, if set, adds what else this process has to tell to /metrics. It is
+	// called by several goroutines.
+	Metrics func(*promtext.Buffer)
+	// Recorder, if set, is told how a run begins (its state) and every event with
+	// its effects once they were carried out, in the order of the run and under its
+	// lock: it must return quickly and not call the server. Seconds is not set.
+	Recorder func(trace.Record)
+
+	maxStrangers int64 // see accept.go; 0: by the descriptors
+}
+
+// Limits of a server.
+const (
+	// helloTimeout is how long a connection may take to say who it is.
+	helloTimeout = 10 * time.Second
+	// sweepEvery is how often runs to be forgotten are looked for, at least.
+	sweepEvery = time.Minute
+	// maxRuns bounds the runs that a server remembers.
+	maxRuns = 1 << 16
+)
+
+// DefaultForgetAfter is how long a run without nodes is remembered.
+const DefaultForgetAfter = time.Hour
+
+// Server hosts the control plane of one run or many. Its methods are safe for
+// concurrent use.
+type Server struct {
+	cfg     Config
+	clock   Clock
+	log     *slog.Logger
+	id      string // drawn at random
+	host    string // name of this machine; "" if it has none
+	process string // "host h, pid 1", for people
+	started time.Time
+
+	mu        sync.Mutex
+	closed    bool
+	listeners []net.Listener
+	runs      map[string]*run
+	runSeq    uint64
+	peers     map[*peer]struct{}
+	sweeper   Stopper
+
+	strangers atomic.Int64 // connections that have not said who they are
+
+	writer   *writer // nil: nothing is stored
+	meters   meters
+	refusals *logsampler.Log
+
+	idle idleness
+	gate gate
+	http *httpPort
+	stop chan struct{}
+	wg   sync.WaitGroup
+}
+
+// Start serves the listeners, which belong to the server from now on. It returns
+// at once; Close ends it.
+func Start(cfg Config, listeners ...net.Listener) *Server {
+	if cfg.Clock == nil {
+		cfg.Clock = RealClock{}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.maxStrangers == 0 {
+		cfg.maxStrangers = maxStrangers()
+	}
+	if cfg.ForgetAfter == 0 {
+		cfg.ForgetAfter = DefaultForgetAfter
+	}
+	hostname, _ := os.Hostname()
+	s := &Server{
+		cfg: cfg, clock: cfg.Clock, log: cfg.Log,
+		id: rand.Text(), host: hostname, process: processName(hostname), started: cfg.Clock.Now(),
+		listeners: listeners,
+		runs:      map[string]*run{},
+		peers:     map[*peer]struct{}{},
+		stop:      make(chan struct{}),
+	}
+	s.http = newHTTPPort(s)
+	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return s.clock.AfterFunc(d, f).Stop }, s.sumUp)
+	if cfg.Data != nil {
+		s.writer = newWriter(s, cfg.Data)
+		s.takeUp(cfg.Data)
+		go s.writer.serve()
+	}
+	s.sweepLater()
+	for _, l := range listeners {
+		s.wg.Go(func() { s.accept(l) })
+	}
+	return s
+}
+
+// ID returns the server's id, which is drawn anew with each start.
+func (s *Server) ID() string { return s.id }
+
+// Addr returns the address of the first listener.
+func (s *Server) Addr() net.Addr { return s.listeners[0].Addr() }
+
+// Close ends all connections, lets what was queued for them be written for at
+// most a second, and returns when every goroutine has ended. Calling it again
+// does nothing but wait.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		s.wg.Wait()
+		return nil
+	}
+	s.closed = true
+	close(s.stop)
+	s.sweeper.Stop()
+	runs := slices.Collect(maps.Values(s.runs))
+	peers := slices.Collect(maps.Keys(s.peers))
+	s.mu.Unlock()
+
+	for _, l := range s.listeners {
+		l.Close()
+	}
+	for _, r := range runs {
+		r.close()
+	}
+	s.http.end()
+	for _, p := range peers {
+		p.end()
+	}
+	if s.writer != nil {
+		s.writer.close()
+	}
+	s.gate.close()
+	s.wg.Wait()
+	s.refusals.Close()
+	return nil
+}
+
+// WaitIdle returns nil once no node is connected but those whose session is
+// named, or the error of ctx.
+func (s *Server) WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error {
+	return s.idle.wait(ctx, except)
+}
+
+// runFor returns the run that a hello asks for, made anew if need be; nil if the
+// server is closed.
+func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
+	if id == "" {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the run id is empty; give one with --rdzv-id")
+	}
+	if s.cfg.RunID != "" && s.cfg.RunID != id {
+		return nil, rendezvous.Errorf(rendezvous.CodeTenant,
+			"the control plane at %s (%s) serves run %q and cannot take run %q: give each run its own port, or start one `rallypoint serve` for all",
+			s.Addr(), s.process, s.cfg.RunID, id)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil
+	}
+	if r := s.runs[id]; r != nil {
+		return r, nil
+	}
+	if len(s.runs) >= maxRuns {
+		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s remembers %d runs already, which is the most; those without nodes are forgotten after %v (--forget-after)",
+			s.Addr(), len(s.runs), s.cfg.ForgetAfter)
+	}
+	s.runSeq++
+	r := newRun(s, id, s.runSeq)
+	r.recordBegin()
+	s.runs[id] = r
+	return r, nil
+}
+
+// sweepLater arranges for idle runs to be forgotten.
+func (s *Server) sweepLater() {
+	s.sweeper = s.clock.AfterFunc(min(sweepEvery, s.cfg.ForgetAfter), func() {
+		if !s.gate.enter() {
+			return
+		}
+		defer s.gate.leave()
+		for _, r := range s.sweep() {
+			r.log.Info("forgot a run that has been idle", "for", s.cfg.ForgetAfter)
+		}
+	})
+}
+
+// sweep forgets idle runs and returns them.
+func (s *Server) sweep() (forgotten []*run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	for id, r := range s.runs {
+		if r.forgettable() {
+			delete(s.runs, id)
+			r.erase()
+			forgotten = append(forgotten, r)
+		}
+	}
+	s.sweepLater()
+	return forgotten
+}
+
+// discard takes back a run whose first hello was refused.
+func (s *Server) discard(r *run) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runs[r.id] == r && r.retireUnused() {
+		delete(s.runs, r.id)
+		r.erase()
+	}
+}
+
+// running is how long the server has run.
+func (s *Server) running() time.Duration { return s.clock.Now().Sub(s.started) }
+
+// uptime is what rendezvous.Config.Uptime asks for.
+func (s *Server) uptime() time.Duration {
+	if !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh() {
+		return -1
+	}
+	return s.running()
+}

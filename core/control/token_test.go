@@ -1,0 +1,431 @@
+package control
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+const (
+	goodToken  = "correct horse battery staple, and more"
+	otherToken = "Tr0ub4dor&3 Tr0ub4dor&3 Tr0ub4dor&3"
+)
+
+// tokenFile writes a file of tokens that is removed with the test.
+func tokenFile(t testing.TB, tokens ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "token")
+	writeTokens(t, path, tokens...)
+	return path
+}
+
+// writeTokens replaces a file at once, as an administrator's tool does.
+func writeTokens(t testing.TB, path string, tokens ...string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(strings.Join(tokens, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openToken(t testing.TB, tokens ...string) *secret.Token {
+	t.Helper()
+	token, err := secret.OpenToken(tokenFile(t, tokens...), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// withToken are parameters of a node that has a token file.
+func withToken(endpoint, path string, n int) rendezvous.Params {
+	p := testParams(endpoint, n)
+	p.TokenFile = path
+	return p
+}
+
+// TestTokenLetsIn has nodes meet with a token, the first as the host, and with
+// files that share one of their tokens only.
+func TestTokenLetsIn(t *testing.T) {
+	endpoint := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	a := connected(t, withToken(endpoint, tokenFile(t, goodToken), 3), newSeen())
+	if !a.Hosting() {
+		t.Fatal("the first does not host")
+	}
+	b := connected(t, withToken(endpoint, tokenFile(t, otherToken, goodToken), 3), newSeen())
+	c := connected(t, withToken(endpoint, tokenFile(t, goodToken, otherToken), 3), newSeen())
+	calls := []*member.Call{a.Start(join()), b.Start(join()), c.Start(join())}
+	for _, call := range calls {
+		if o := outcome(t, call); o.World != 3 {
+			t.Errorf("outcome %+v", o)
+		}
+	}
+}
+
+// TestTokenRefuses has all that may be wrong; the error says what to do, and the
+// refused end learns nothing else.
+func TestTokenRefuses(t *testing.T) {
+	good, other := tokenFile(t, goodToken), tokenFile(t, otherToken)
+	s := newFakeServer(t, Config{Token: openToken(t, goodToken)})
+	twoNodesOf(t, s, good)
+	for name, test := range map[string]struct {
+		path   string
+		advice string
+	}{
+		"none":  {"", "wants a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE"},
+		"wrong": {other, "does not know the token in " + other},
+	} {
+		c := newTestClient(t, withToken(s.addr, test.path, 2), newSeen())
+		err := c.Connect(testContext(t))
+		wantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr, test.advice)
+		s.log.await(t, "authentication failed: it ", 1)
+		var token *secret.Token
+		if test.path != "" {
+			token = openToken(t, otherToken)
+		}
+		_, err = AdminClose(testContext(t), s.addr, token, "run", "me", "why not", true)
+		wantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr)
+		if strings.Contains(err.Error(), "run \"run\"") || strings.Contains(err.Error(), "pid") {
+			t.Errorf("%s: a stranger is told %v", name, err)
+		}
+	}
+	s.awaitRefused(t, refusedAuth, 4)
+	if done, err := AdminClose(testContext(t), s.addr, openToken(t, goodToken), "run", "me", "done", false); err != nil {
+		t.Errorf("%q, %v", done, err)
+	}
+
+	// The control plane has no token, but the node has: it must not go on.
+	open, addr := testServer(t, Config{})
+	c := newTestClient(t, withToken(addr, good, 2), newSeen())
+	err := c.Connect(testContext(t))
+	wantCode(t, err, rendezvous.CodeAuth, "the control plane at "+addr+" has no token, but this process was given one ("+good+")")
+	if _, ok := open.RunStatus("run"); ok {
+		t.Error("a node that was refused has said which run it wants")
+	}
+	_, err = DialHTTP(testContext(t), addr, openToken(t, goodToken))
+	wantCode(t, err, rendezvous.CodeAuth, "has no token")
+
+	bad := newTestClient(t, withToken(addr, filepath.Join(t.TempDir(), "none"), 2), newSeen())
+	wantCode(t, bad.Connect(testContext(t)), rendezvous.CodeInvalid, "no such file")
+}
+
+// twoNodesOf lets two nodes with a token form a round.
+func twoNodesOf(t *testing.T, s *fakeServer, path string) {
+	t.Helper()
+	a := connected(t, withToken(s.addr, path, 2), newSeen())
+	b := connected(t, withToken(s.addr, path, 2), newSeen())
+	ca, cb := a.Start(join()), b.Start(join())
+	outcome(t, ca)
+	outcome(t, cb)
+}
+
+// proven opens a connection by hand up to the server's challenge.
+func (n *wireNode) challenge() opening {
+	n.t.Helper()
+	o := opening{node: preamble{high: ProtocolVersion, low: oldestVersion, token: true}, nodeNonce: newNonce()}
+	n.write(appendFrame(o.node.bytes(), challenge{o.nodeNonce}))
+	var answer [preambleLen]byte
+	if _, err := io.ReadFull(n.frames.in, answer[:]); err != nil {
+		n.t.Fatal(err)
+	}
+	o.server, _ = parsePreamble(answer[:])
+	f, ok := n.next().(challenge)
+	if !ok || !o.server.token {
+		n.t.Fatalf("got %+v", f)
+	}
+	o.serverNonce = f.Nonce
+	return o
+}
+
+func (n *wireNode) wantDenied() {
+	n.t.Helper()
+	if f, ok := n.next().(refuse); !ok || *f.Err != *errAuth {
+		n.t.Errorf("got %+v, want a refusal", f)
+	}
+	n.awaitEnd()
+}
+
+// TestProofsCountOnce replays what a node has said, sends a proof of another
+// connection, of the other direction and for another version, and returns the
+// server's own.
+func TestProofsCountOnce(t *testing.T) {
+	s := newFakeServer(t, Config{Token: openToken(t, goodToken)})
+	tokens := [][]byte{[]byte(goodToken)}
+	h := testHello("a", "s1", testParams("", 1))
+
+	first := dialNode(t, s.addr)
+	o := first.challenge()
+	said := append(appendFrame(nil, o.prove(proofOfNode, tokens)), appendFrame(nil, h)...)
+	first.write(said)
+	answer, ok := first.next().(proof)
+	if !ok || o.check(proofOfServer, answer, tokens) == nil {
+		t.Fatalf("the server answered %+v", answer)
+	}
+	if o.check(proofOfNode, answer, tokens) != nil {
+		t.Error("the server's proof would do for a node")
+	}
+	if w, ok := first.next().(welcome); !ok {
+		t.Fatalf("got %+v", w)
+	}
+
+	replay := dialNode(t, s.addr)
+	replay.write(appendFrame(o.node.bytes(), challenge{o.nodeNonce}))
+	replay.write(said)
+	var b [preambleLen]byte
+	_, _ = io.ReadFull(replay.frames.in, b[:])
+	if f, ok := replay.next().(challenge); !ok || bytes.Equal(f.Nonce, o.serverNonce) {
+		t.Fatalf("the server's nonce is the same again: %+v", f)
+	}
+	replay.wantDenied()
+
+	for name, change := range map[string]func(*opening, *proof){
+		"reflected":       func(o *opening, f *proof) { *f = o.prove(proofOfServer, tokens) },
+		"of another":      func(_ *opening, f *proof) { *f = answer },
+		"another version": func(o *opening, f *proof) { o.node.low = 0; *f = o.prove(proofOfNode, tokens) },
+		"one bit off":     func(_ *opening, f *proof) { f.MACs[0][31] ^= 1 },
+		"cut":             func(_ *opening, f *proof) { f.MACs[0] = f.MACs[0][:31] },
+		"empty":           func(_ *opening, f *proof) { f.MACs[0] = nil },
+		"none":            func(_ *opening, f *proof) { f.MACs = nil },
+	} {
+		n := dialNode(t, s.addr)
+		o := n.challenge()
+		f := o.prove(proofOfNode, tokens)
+		change(&o, &f)
+		n.write(append(appendFrame(nil, f), appendFrame(nil, h)...))
+		t.Run(name, func(t *testing.T) { n.t = t; n.wantDenied() })
+	}
+	if st, _ := s.RunStatus("run"); len(st.Runs) != 1 || len(st.Runs[0].Idle) != 1 {
+		t.Errorf("somebody has got in: %+v", st)
+	}
+}
+
+// TestTokenKnowsTheServer connects to somebody who only poses as a control plane.
+func TestTokenKnowsTheServer(t *testing.T) {
+	for name, test := range map[string]struct {
+		answer func(o opening, theirs proof) frame
+		code   rendezvous.Code
+		says   string
+	}{
+		"without":   {func(opening, proof) frame { return proof{} }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
+		"mirror":    {func(_ opening, theirs proof) frame { return theirs }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
+		"welcoming": {func(opening, proof) frame { return welcome{Version: 1, Lease: 1e9} }, 0, "answered a proof with a control.welcome"},
+		"silent":    {func(opening, proof) frame { return refuse{} }, rendezvous.CodeState, "did not say why"},
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			frames := frameReader{in: bufio.NewReader(conn)}
+			_, _ = frames.in.Discard(preambleLen)
+			f, _ := frames.nextFrame(maxFrame)
+			theirs, _ := f.(challenge)
+			o := opening{server: preamble{high: 1, low: 1, token: true}, nodeNonce: theirs.Nonce, serverNonce: newNonce()}
+			conn.Write(appendFrame(o.server.bytes(), challenge{o.serverNonce}))
+			f, _ = frames.nextFrame(maxFrame)
+			p, _ := f.(proof)
+			conn.Write(appendFrame(nil, test.answer(o, p)))
+			io.Copy(io.Discard, conn)
+		})
+		_, err = DialHTTP(testContext(t), l.Addr().String(), openToken(t, goodToken))
+		if err == nil || !strings.Contains(err.Error(), test.says) || test.code != 0 && rendezvous.CodeOf(err) != test.code {
+			t.Errorf("%s: %v", name, err)
+		}
+		l.Close()
+		wg.Wait()
+	}
+}
+
+// TestTokenIsChanged changes the token of a control plane while a node runs: the
+// node, whose file is late, tries on until its file is changed, too.
+func TestTokenIsChanged(t *testing.T) {
+	path, theirs := tokenFile(t, goodToken), tokenFile(t, goodToken)
+	token, err := secret.OpenToken(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newFakeServer(t, Config{Token: token})
+	log, lines := newLog(t)
+	obs := newSeen()
+	c := NewClient(withToken(s.addr, theirs, 1), obs, log)
+	defer func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		c.Close(ctx)
+	}()
+	if err := c.Connect(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	writeTokens(t, path, otherToken)
+	s.cutNode(t, c)
+	lines.await(t, "authentication failed", 1)
+	s.log.await(t, "it does not know the token", 1)
+	for _, e := range obs.all() {
+		if err, ok := e.(*rendezvous.Error); ok {
+			t.Errorf("the node was given up: %v", err)
+		}
+	}
+	writeTokens(t, theirs, otherToken, goodToken)
+	obs.await(t, "that it is back", func(e any) bool { b, ok := e.(connectionEvent); return ok && b.err == nil })
+	if o := outcome(t, c.Start(join())); o.World != 1 {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
+// cutNode breaks a client's connection.
+func (s *fakeServer) cutNode(t *testing.T, c *Client) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.peers {
+		p.conn.Close()
+	}
+}
+
+// TestTokenGuardsHTTP asks from this machine, from elsewhere (a pipe has no
+// address of this machine), and with a proof.
+func TestTokenGuardsHTTP(t *testing.T) {
+	ask := func(conn net.Conn, path string) (int, string) {
+		t.Helper()
+		req, _ := http.NewRequest(http.MethodGet, "http://x"+path, nil)
+		req.Close = true
+		go func() { _ = req.Write(conn) }()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	token := openToken(t, goodToken)
+	far := newPipes()
+	near, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Start(Config{Token: token}, near, far)
+	defer s.Close()
+	if code, _, _ := get(t, near.Addr().String(), "/status"); code != 200 {
+		t.Errorf("/status from here: %d", code)
+	}
+	if code, body := ask(far.dial(t).conn, "/healthz"); code != 200 || body != "ok\n" {
+		t.Errorf("/healthz: %d %q", code, body)
+	}
+	for _, path := range []string{"/status", "/metrics", "/status?rdzv_id=x", "/", "/healthz/../status"} {
+		if code, body := ask(far.dial(t).conn, path); code != 403 || body != "authentication failed\n" {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+	}
+	conn, err := DialHTTP(testContext(t), near.Addr().String(), token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if code, body := ask(conn, "/status"); code != 200 || !strings.HasPrefix(body, "{") {
+		t.Errorf("/status with a proof: %d %q", code, body)
+	}
+	n := far.dial(t)
+	frames := frameReader{in: bufio.NewReader(n.conn)}
+	if _, err := (greeter{token, near.Addr()}).open(n.conn, &frames, nil); err != nil {
+		t.Fatal(err)
+	}
+	if code, body := ask(&peekedConn{Conn: n.conn, in: frames.in}, "/status"); code != 200 {
+		t.Errorf("/status from elsewhere with a proof: %d %q", code, body)
+	}
+
+	open := newPipes()
+	s2 := Start(Config{Token: token, HTTPOpen: true}, open)
+	defer s2.Close()
+	if code, body := ask(open.dial(t).conn, "/metrics"); code != 200 || !strings.Contains(body, "rallypoint_runs") {
+		t.Errorf("/metrics of an open port: %d", code)
+	}
+}
+
+// FuzzStranger lets somebody without the token say anything: the server answers
+// with its challenge and a refusal at most, and others are still served.
+func FuzzStranger(f *testing.F) {
+	path := tokenFile(f, goodToken)
+	token, err := secret.OpenToken(path, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	with := preamble{high: ProtocolVersion, low: oldestVersion, token: true}.bytes()
+	without := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
+	h := testHello("x", "x", testParams("", 1))
+	ch := challenge{newNonce()}
+	mac := proof{[][]byte{make([]byte, 32)}}
+	f.Add(appendFrame(without, h))
+	f.Add(appendFrame(with, h))
+	f.Add(appendFrame(appendFrame(with, ch), h))
+	f.Add(appendFrame(appendFrame(appendFrame(with, ch), mac), h))
+	f.Add(appendFrame(appendFrame(appendFrame(with, ch), proof{}), admin{Op: adminClose, RunID: "run"}))
+	f.Add(append(appendFrame(appendFrame(with, ch), proof{}), "GET /status HTTP/1.0\r\n\r\n"...))
+	f.Add(preamble{high: 9, low: 9, token: true}.bytes())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if bytes.HasPrefix(data, []byte("GET ")) {
+			return // net/http's own matter, and slow
+		}
+		listener := newPipes()
+		s := Start(Config{Token: token}, listener)
+		defer s.Close()
+		stranger := listener.dial(t)
+		var answer []byte
+		var wg sync.WaitGroup
+		wg.Go(func() { answer, _ = io.ReadAll(stranger.conn) })
+		stranger.conn.Write(data)
+		stranger.conn.Close()
+		wg.Wait()
+		if len(answer) > preambleLen {
+			r := frameReader{in: newBufio(answer[preambleLen:])}
+			for {
+				f, err := r.nextFrame(maxFrame)
+				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+					break
+				}
+				switch f := f.(type) {
+				case challenge:
+				case refuse:
+					if *f.Err != *errAuth {
+						t.Errorf("a stranger is told %v", f.Err)
+					}
+				default:
+					t.Fatalf("a stranger is told %+v, %v", f, err)
+				}
+			}
+		}
+		good := listener.dial(t)
+		defer good.conn.Close()
+		if _, err := (greeter{token, listener.Addr()}).open(good.conn, &good.frames, appendFrame(nil, h)); err != nil {
+			t.Fatal(err)
+		}
+		if w, ok := good.next().(welcome); !ok {
+			t.Errorf("got %+v", w)
+		}
+	})
+}

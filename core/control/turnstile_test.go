@@ -1,0 +1,104 @@
+package control
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/journal"
+	"rallypoint/core/rendezvous"
+)
+
+// turnstile stands before a server's journal. When it holds, each commit waits until
+// the test says what becomes of it.
+type turnstile struct {
+	write func([]journal.Change) error
+	holds atomic.Bool
+	came  chan *heldCommit
+	over  chan struct{}
+	once  sync.Once
+}
+
+// heldCommit is a commit that is on its way to the disk.
+type heldCommit struct {
+	changes []journal.Change
+	goes    chan bool
+}
+
+var errDiskLost = errors.New("the test has lost it")
+
+func newTurnstile(write func([]journal.Change) error) *turnstile {
+	return &turnstile{write: write, came: make(chan *heldCommit), over: make(chan struct{})}
+}
+
+func (s *turnstile) pass(changes []journal.Change) error {
+	if s.holds.Load() {
+		c := &heldCommit{changes, make(chan bool)}
+		select {
+		case s.came <- c:
+			select {
+			case goes := <-c.goes:
+				if !goes {
+					return errDiskLost
+				}
+			case <-s.over:
+				return errDiskLost
+			}
+		case <-s.over:
+			return errDiskLost
+		}
+	}
+	return s.write(changes)
+}
+
+// abandon lets a server that holds a commit end: it is lost.
+func (s *turnstile) abandon() { s.once.Do(func() { close(s.over) }) }
+
+// next returns the next commit once it is held.
+func (s *turnstile) next(t *testing.T) *heldCommit {
+	t.Helper()
+	select {
+	case c := <-s.came:
+		return c
+	case <-time.After(patience):
+		t.Fatal("nothing is to be stored")
+		return nil
+	}
+}
+
+// store lets the commit go on to the disk.
+func (c *heldCommit) store() { c.goes <- true }
+
+// keys are the operations on keys that the commit stores.
+func (c *heldCommit) keys(t *testing.T) (ops []rendezvous.KeyOp) {
+	t.Helper()
+	for _, change := range c.changes {
+		for _, b := range change.Events {
+			ev, err := rendezvous.DecodeEvent(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k, ok := ev.(rendezvous.KeyRequest)
+			if !ok {
+				t.Fatalf("a %T is stored", ev)
+			}
+			ops = append(ops, k.Op)
+		}
+	}
+	return ops
+}
+
+// crash ends the server as a kill would while c is on its way to the disk, which it
+// reached or not, and starts another one. A nil c is none.
+func (d *durable) crash(c *heldCommit, reached bool) {
+	d.t.Helper()
+	for _, id := range d.runIDs() {
+		d.lookUp(id).close() // from here on nothing is applied, nor said
+	}
+	if c != nil {
+		c.goes <- reached
+	}
+	d.restart()
+}

@@ -1,0 +1,240 @@
+package control
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/conformance"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
+)
+
+// wireNode is a node by hand: it sends what a test says, and no beats.
+type wireNode struct {
+	t      *testing.T
+	conn   net.Conn
+	frames frameReader
+}
+
+func dialNode(t *testing.T, addr string) *wireNode {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	n := &wireNode{t: t, conn: conn}
+	n.frames.in = bufio.NewReader(conn)
+	return n
+}
+
+func testHello(node string, session string, p rendezvous.Params) hello {
+	return hello{
+		Version: ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID(session), Node: node,
+		Incarnation: 1, Label: node, Policy: p.Policy,
+	}
+}
+
+// greet says hello and returns the answer.
+func (n *wireNode) greet(h hello) frame {
+	n.t.Helper()
+	n.write(appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), h))
+	var answer [preambleLen]byte
+	if _, err := io.ReadFull(n.frames.in, answer[:]); err != nil {
+		n.t.Fatal(err)
+	}
+	if _, err := parsePreamble(answer[:]); err != nil {
+		n.t.Fatal(err)
+	}
+	return n.next()
+}
+
+// enter says hello and wants a welcome.
+func (n *wireNode) enter(h hello) welcome {
+	n.t.Helper()
+	f := n.greet(h)
+	w, ok := f.(welcome)
+	if !ok {
+		n.t.Fatalf("the answer to the hello is %+v", f)
+	}
+	return w
+}
+
+func (n *wireNode) write(b []byte) {
+	n.t.Helper()
+	if _, err := n.conn.Write(b); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *wireNode) send(f frame) {
+	n.t.Helper()
+	n.write(appendFrame(nil, f))
+}
+
+// ask sends a request.
+func (n *wireNode) ask(number uint64, ev rendezvous.Event) {
+	n.t.Helper()
+	f, ok := newRequest(ev, number, 0)
+	if !ok {
+		n.t.Fatalf("%T is no request", ev)
+	}
+	n.send(f)
+}
+
+func (n *wireNode) next() frame {
+	n.t.Helper()
+	f, err := n.frames.nextFrame(maxFrame)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return f
+}
+
+// pipes is a listener without a network.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv6loopback, Port: 1} }
+
+// dial connects a node.
+func (p *pipes) dial(t *testing.T) *wireNode {
+	ours, theirs := net.Pipe()
+	p.conns <- theirs
+	ours.SetDeadline(time.Now().Add(patience))
+	return &wireNode{t: t, conn: ours, frames: frameReader{in: bufio.NewReader(ours)}}
+}
+
+// awaitEnd wants the server to end the connection, after frames that do not
+// matter.
+func (n *wireNode) awaitEnd() {
+	n.t.Helper()
+	if _, err := io.Copy(io.Discard, n.frames.in); err != nil {
+		if e, ok := err.(net.Error); ok && e.Timeout() {
+			n.t.Fatal("the server did not end the connection")
+		}
+	}
+}
+
+// wantReply wants the next frame to be the reply to a number.
+func (n *wireNode) wantReply(number uint64) reply {
+	n.t.Helper()
+	f := n.next()
+	r, ok := f.(reply)
+	if !ok || r.Number != number {
+		n.t.Fatalf("got %+v, want the reply to %d", f, number)
+	}
+	return r
+}
+
+// recorder keeps a server's events.
+type recorder struct {
+	mu       sync.Mutex
+	events   []recorded
+	audit    conformance.Audit
+	unjudged bool
+	more     chan struct{}
+}
+
+type recorded struct {
+	run     string
+	event   rendezvous.Event
+	effects []rendezvous.Effect
+}
+
+// newRecorder makes a recorder whose history is judged at the end of the test.
+func newRecorder(t *testing.T) *recorder {
+	r := &recorder{more: make(chan struct{}, 1)}
+	t.Cleanup(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.events) > 0 && !r.unjudged && !r.audit.Kept() {
+			t.Error(&r.audit)
+		}
+	})
+	return r
+}
+
+func (r *recorder) record(rec trace.Record) {
+	r.mu.Lock()
+	if !r.unjudged {
+		r.audit.Add(rec)
+	}
+	if rec.Event != nil {
+		r.events = append(r.events, recorded{rec.Run, rec.Event, rec.Effects})
+	}
+	r.mu.Unlock()
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+}
+
+// leaveUnjudged is for masses of data, which are sent as fast as the server takes
+// them: a judge does all that the machine does once more.
+func (r *recorder) leaveUnjudged() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unjudged = true
+}
+
+func (r *recorder) count(fits func(rendezvous.Event) bool) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, e := range r.events {
+		if fits(e.event) {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *recorder) await(t *testing.T, what string, n int, fits func(rendezvous.Event) bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for r.count(fits) < n {
+		select {
+		case <-r.more:
+		case <-deadline:
+			t.Fatalf("%d times %s, want %d", r.count(fits), what, n)
+		}
+	}
+}
+
+func isEvent[E rendezvous.Event](ev rendezvous.Event) bool {
+	_, ok := ev.(E)
+	return ok
+}
+
+// awaitEvents waits until n events of a type were applied.
+func awaitEvents[E rendezvous.Event](t *testing.T, r *recorder, n int) {
+	t.Helper()
+	var e E
+	r.await(t, fmt.Sprintf("%T", e), n, isEvent[E])
+}

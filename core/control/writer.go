@@ -1,0 +1,398 @@
+package control
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"rallypoint/core/control/journal"
+	"rallypoint/core/rendezvous"
+)
+
+const (
+	// A commit that failed is tried again after these pauses, doubled each time.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 2 * time.Second
+
+	// maxQueued bounds the bytes that wait for a commit; who sends more is not
+	// read from meanwhile.
+	maxQueued = 64 << 20
+
+	// A run's state is stored anew when its events since take up as much as it
+	// does, and at least this.
+	minSnapshotAfter = 256 << 10
+)
+
+// entry is an event on its way into a run.
+type entry struct {
+	run  *run
+	ev   rendezvous.Event
+	peer *peer // hello and requests: who sent it
+
+	logged  []byte
+	forget  bool          // no event: the run's data go
+	done    chan struct{} // closed when it was applied, or will not be; nil: it was applied at once
+	void    bool          // the run is gone
+	refused *rendezvous.Error
+}
+
+// reads reports whether the event is a request that changes no key, though it may
+// have to wait for one.
+func (e *entry) reads() bool {
+	k, ok := e.ev.(rendezvous.KeyRequest)
+	return ok && k.Op.Reads()
+}
+
+// begin and end keep account of what a peer has asked for that may change something
+// and is not applied yet: its reads come after that. run.mu is held.
+func (e *entry) begin() { e.count(1) }
+func (e *entry) end()   { e.count(-1) }
+
+func (e *entry) count(by int) {
+	if e.peer != nil && !e.reads() {
+		e.peer.uncommitted += by
+	}
+}
+
+// wait returns when the entry has been applied or will not be, and why not.
+func (e *entry) wait() *rendezvous.Error {
+	if e.done != nil {
+		<-e.done
+	}
+	return e.refused
+}
+
+// writer stores the events of all runs before they are applied: those that come
+// while one commit is on its way to the disk are the next one.
+//
+// So a run's machine shows nothing that is not on the disk, and what can be answered
+// from it without a change (rendezvous.Machine.Answer) is answered at once, whatever
+// waits to be stored: it was asked before any of that was answered, and a server that
+// is started again on the same data knows all that the answer showed. Two kinds of
+// reads come here nevertheless. One whose node has itself asked for changes that are
+// not applied yet: it has to see them. And one that has to wait for a key, since the
+// wait is kept. Each is tried again when the commit before it is applied, and only
+// then stored; see answer.
+type writer struct {
+	server *Server
+	data   *Data
+
+	mu     sync.Mutex
+	room   sync.Cond // fewer than maxQueued bytes wait, or closed
+	queue  []*entry
+	queued int // bytes
+	closed bool
+
+	wake chan struct{}
+	stop chan struct{}
+	ends chan struct{}
+
+	// Of its goroutine.
+	failing   bool
+	snapshots []*run
+}
+
+func newWriter(s *Server, d *Data) *writer {
+	w := &writer{server: s, data: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), ends: make(chan struct{})}
+	w.room.L = &w.mu
+	return w
+}
+
+// add queues an entry; it never blocks.
+func (w *writer) add(e *entry) {
+	e.done = make(chan struct{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		e.void = true
+		close(e.done)
+		return
+	}
+	w.queue = append(w.queue, e)
+	w.queued += len(e.logged)
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// throttle waits until there is room in the queue.
+func (w *writer) throttle() {
+	w.mu.Lock()
+	for w.queued > maxQueued && !w.closed {
+		w.room.Wait()
+	}
+	w.mu.Unlock()
+}
+
+// close lets the commit that is on its way end and returns when nothing more is
+// written. What was not stored is not applied.
+func (w *writer) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.room.Broadcast()
+	w.mu.Unlock()
+	close(w.stop)
+	<-w.ends
+}
+
+// serve is the writer's goroutine.
+func (w *writer) serve() {
+	defer close(w.ends)
+	pause := firstRetry
+	var kept []*entry
+	for {
+		select {
+		case <-w.stop:
+			w.drop(kept)
+			return
+		case <-w.wake:
+		}
+		batch := append(kept, w.take()...)
+		kept = w.commit(batch)
+		if !w.failing {
+			pause = firstRetry
+			continue
+		}
+		retry := time.NewTimer(pause)
+		select {
+		case <-retry.C:
+		case <-w.stop:
+			retry.Stop()
+		}
+		pause = min(2*pause, lastRetry)
+		if len(kept) > 0 || len(w.snapshots) > 0 {
+			w.poke()
+		}
+	}
+}
+
+func (w *writer) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take empties the queue. What is kept for another try stays counted.
+func (w *writer) take() []*entry {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	queue := w.queue
+	w.queue = nil
+	return queue
+}
+
+// drop ends entries that will not be applied. What was to be forgotten is.
+func (w *writer) drop(kept []*entry) {
+	var changes []journal.Change
+	for _, e := range append(kept, w.take()...) {
+		if e.forget {
+			changes = append(changes, journal.Change{Run: e.run.seq, Forget: true})
+		}
+		e.void = true
+		close(e.done)
+	}
+	if len(changes) > 0 {
+		if err := w.data.write(changes); err != nil {
+			w.server.log.Warn("runs that had ended are still in the data directory, and are forgotten later", "error", err)
+		}
+	}
+}
+
+// release takes entries out of the count.
+func (w *writer) release(size int) {
+	w.mu.Lock()
+	w.queued -= size
+	w.room.Broadcast()
+	w.mu.Unlock()
+}
+
+// commit stores a batch and applies it. It returns what the next batch begins with:
+// reads, and after a failure what is to be tried again.
+func (w *writer) commit(batch []*entry) (kept []*entry) {
+	batch, after := w.answer(batch)
+	order, byRun := byRuns(batch)
+	changes := w.changes(order, byRun)
+	if len(changes) == 0 {
+		return nil
+	}
+	began := w.server.clock.Now()
+	err := w.data.write(changes)
+	w.server.meters.commits.observe(w.server.clock.Now().Sub(began), &commitBuckets)
+	if err != nil {
+		return append(w.failed(batch, err), after...)
+	}
+	w.server.meters.committed.Add(uint64(len(batch)))
+	if w.failing {
+		w.failing = false
+		w.server.log.Info("the data directory can be written again")
+	}
+	for _, r := range append(w.snapshots, order...) {
+		r.stored.snapshot = nil
+	}
+	w.snapshots = nil
+	size := 0
+	for _, r := range order {
+		for _, e := range byRun[r] {
+			size += len(e.logged)
+		}
+		w.apply(r, byRun[r])
+	}
+	w.release(size)
+	if len(w.snapshots)+len(after) > 0 {
+		w.poke()
+	}
+	return after
+}
+
+// answer answers the reads of a batch that the commits so far have made answerable,
+// and parts the others: rest is to be stored now. What is left for after that reads
+// behind a change of its own node, and shows it or waits. If another change of that
+// node comes behind the read, however, it has its place between them, stored as it is.
+func (w *writer) answer(batch []*entry) (rest, after []*entry) {
+	toCome := map[*peer]int{} // changes
+	for _, e := range batch {
+		if !e.reads() {
+			toCome[e.peer]++
+		}
+	}
+	changed := map[*peer]bool{}
+	size := 0
+	for _, e := range batch {
+		switch {
+		case !e.reads():
+			toCome[e.peer]--
+			changed[e.peer] = true
+		case !changed[e.peer]:
+			if e.run.answerLater(e) {
+				size += len(e.logged)
+				close(e.done)
+				continue
+			}
+		case toCome[e.peer] == 0:
+			after = append(after, e)
+			continue
+		}
+		rest = append(rest, e)
+	}
+	w.release(size)
+	return rest, after
+}
+
+// answerLater answers a read that has waited for a commit.
+func (r *run) answerLater(e *entry) (done bool) {
+	r.mu.Lock()
+	defer r.unlock()
+	return r.answer(e.ev)
+}
+
+// byRuns sorts a batch by run; the order within a run stays.
+func byRuns(batch []*entry) (order []*run, byRun map[*run][]*entry) {
+	byRun = map[*run][]*entry{}
+	for _, e := range batch {
+		if byRun[e.run] == nil {
+			order = append(order, e.run)
+		}
+		byRun[e.run] = append(byRun[e.run], e)
+	}
+	return order, byRun
+}
+
+// changes is what a batch and the snapshots that are due write.
+func (w *writer) changes(order []*run, byRun map[*run][]*entry) []journal.Change {
+	var changes []journal.Change
+	for _, r := range w.snapshots {
+		if byRun[r] == nil {
+			changes = append(changes, journal.Change{Run: r.seq, Snapshot: r.stored.snapshot})
+		}
+	}
+	for _, r := range order {
+		c := journal.Change{Run: r.seq, Snapshot: r.stored.snapshot, First: r.stored.last + 1}
+		for _, e := range byRun[r] {
+			if e.forget {
+				c.Forget = true
+			} else {
+				c.Events = append(c.Events, e.logged)
+			}
+		}
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// apply applies a run's entries, which are stored.
+func (w *writer) apply(r *run, entries []*entry) {
+	r.mu.Lock()
+	for _, e := range entries {
+		if e.forget {
+			continue
+		}
+		r.stored.last++
+		r.stored.since += len(e.logged)
+		e.end()
+		if e.void = r.gone; !e.void {
+			r.enact(e)
+		}
+	}
+	if !r.gone && r.broken == nil && r.stored.since > max(minSnapshotAfter, r.stored.size) {
+		r.takeSnapshot()
+		w.snapshots = append(w.snapshots, r)
+	}
+	r.unlock()
+	for _, e := range entries {
+		close(e.done)
+	}
+}
+
+// failed refuses what can be refused, and keeps the rest for another try. Nothing
+// of the batch was applied.
+func (w *writer) failed(batch []*entry, cause error) (kept []*entry) {
+	w.server.meters.commitFailures.Add(1)
+	if !w.failing {
+		w.failing = true
+		w.server.log.Error("the data directory cannot be written: nodes that want to join are refused, other changes wait until it can", "error", cause)
+	}
+	size := 0
+	for _, e := range batch {
+		if !e.refusable() {
+			kept = append(kept, e)
+			continue
+		}
+		size += len(e.logged)
+		e.refuse(cause)
+	}
+	w.release(size)
+	return kept
+}
+
+// refusable reports whether whoever asked for the event can do without it:
+// hellos, requests for a place, and administrators. Other requests belong to
+// rounds that run.
+func (e *entry) refusable() bool {
+	switch ev := e.ev.(type) {
+	case rendezvous.Hello, rendezvous.Join, rendezvous.Evict:
+		return true
+	case rendezvous.CloseRun:
+		return ev.Session == ""
+	}
+	return false
+}
+
+// errNotStored ends the connection of a node that is known: it comes back.
+var errNotStored = errors.New("its hello could not be stored")
+
+// refuse answers an event that could not be stored.
+func (e *entry) refuse(cause error) {
+	r := e.run
+	e.refused = rendezvous.Errorf(rendezvous.CodeConnection,
+		"run %q: the control plane at %s takes no nodes and no orders, because it cannot store what it would promise: %v; make room there, or start it on another --data-dir",
+		r.id, r.server.Addr(), cause)
+	r.mu.Lock()
+	e.end()
+	if j, ok := e.ev.(rendezvous.Join); ok && r.peers[e.peer.session] == e.peer {
+		e.peer.out.sendReply(reply{Number: j.Number, Err: e.refused})
+	}
+	r.mu.Unlock()
+	close(e.done)
+}

@@ -1,0 +1,275 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+)
+
+// Member is one node's side of a rendezvous: what an agent calls.
+//
+// All methods are safe for concurrent use. Those that block take a context and
+// return soon after it ends. A Member that is not needed any more must be ended
+// by Shutdown or Close; nothing of it runs afterwards.
+type Member struct {
+	params rendezvous.Params
+	plane  Plane
+	stores RoundStores
+	log    *slog.Logger
+	label  string // this node, for people
+
+	work    context.Context // ends when Shutdown or Close begins: every other call returns
+	endWork context.CancelFunc
+	life    context.Context // ends with Close: a Shutdown under way returns
+	endLife context.CancelFunc
+	ended   chan struct{} // closed when Shutdown or Close is done
+	endErr  error         // valid once ended is closed
+
+	joining    chan struct{} // holds a token while Next runs
+	connecting chan struct{} // holds a token while Connect runs
+	changed    chan struct{} // wakes the Next that waits
+	news       chan struct{} // Changed
+
+	mu        sync.Mutex
+	stopped   bool
+	connected bool
+	lost      error // why the control plane is out of reach; nil: it is not
+	lostAt    time.Time
+	notice    rendezvous.Notice
+	progress  rendezvous.Progress // of the pending join
+	inJoin    bool                // a join was begun and its answer not taken yet
+	pending   *Call               // that join, once it is on its way
+	early     *rendezvous.Notice  // last notice while inJoin and no pending
+	claim     rendezvous.Claim    // of the last round
+	current   RoundStore          // of the last round, if this node is its rank 0
+
+	orphan      orphanage
+	barrierLeft bool // people were told that the exit barrier ends early
+}
+
+// NewMember makes a member that reaches its run by the plane that connect makes;
+// connect is given what the plane is to tell. The parameters must be valid
+// (Params.Validate). It touches no network: that is for the first Next.
+//
+// log gets what people should see: what a join waits for, its outcome, and when
+// the control plane is lost or the nodes have to regroup.
+func NewMember(p rendezvous.Params, connect func(Observer) Plane, stores RoundStores, log *slog.Logger) *Member {
+	m := &Member{
+		params: p, stores: stores, log: log,
+		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		orphan: newOrphanage(),
+	}
+	m.life, m.endLife = context.WithCancel(context.Background())
+	m.work, m.endWork = context.WithCancel(m.life)
+	m.plane = connect(observer{m})
+	m.label = nodeLabel(p.NodeID, m.plane)
+	return m
+}
+
+// Params are those that the member was made with.
+func (m *Member) Params() rendezvous.Params { return m.params }
+
+// NodesWaiting is num_nodes_waiting: more than 0 if the nodes have to regroup,
+// because a member was lost, nodes are to be admitted, or the run has failed. It
+// stays so until this node calls Next. It never blocks and never fails: while the
+// control plane is out of reach it is the last known number.
+func (m *Member) NodesWaiting() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.notice.Waiting
+}
+
+// Closed reports whether the run is closed, as far as is known here. It never
+// blocks.
+func (m *Member) Closed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.notice.Closed
+}
+
+// Reason says for people why NodesWaiting or Closed is what it is; "" if there
+// is nothing to say. It never blocks.
+func (m *Member) Reason() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.notice.Reason
+}
+
+// Changed returns a channel that gets a token when NodesWaiting or Closed may have
+// changed. It has room for one, which stands for all changes until it is taken, so
+// that one receiver misses nothing; it is always the same channel.
+func (m *Member) Changed() <-chan struct{} { return m.news }
+
+// SetClosed ends admission to the run for good and leaves the running round
+// alone. It blocks until the control plane has done so, at most CloseTimeout.
+// Errors are ErrTimeout, ErrCanceled (ctx or Close) and a refusal's own.
+func (m *Member) SetClosed(ctx context.Context, reason string) error {
+	if m.isStopped() {
+		return m.stoppedError()
+	}
+	ctx, cancel := m.bound(ctx, m.params.CloseTimeout)
+	defer cancel()
+	if err := m.connect(ctx); err != nil {
+		return m.waitError(ctx, err, "close the run", m.params.CloseTimeout)
+	}
+	if _, err := m.plane.Start(rendezvous.CloseRun{Reason: reason, At: time.Now()}).Wait(ctx); err != nil {
+		return m.waitError(ctx, err, "close the run", m.params.CloseTimeout)
+	}
+	m.mu.Lock()
+	m.notice.Closed = true
+	m.mu.Unlock()
+	return nil
+}
+
+// Finish tells that all workers of this node succeeded. An agent that enters its
+// exit barrier on the store of Keys need not call it. It blocks until the control
+// plane knows, at most ReadTimeout; before the first outcome it does nothing.
+func (m *Member) Finish(ctx context.Context) error {
+	if m.isStopped() {
+		return m.stoppedError()
+	}
+	m.mu.Lock()
+	round := m.claim.Round
+	m.mu.Unlock()
+	if round == 0 {
+		return nil
+	}
+	ctx, cancel := m.bound(ctx, m.params.ReadTimeout)
+	defer cancel()
+	if _, err := m.plane.Start(rendezvous.Finish{}).Wait(ctx); err != nil {
+		return m.waitError(ctx, err, "tell that this node has finished", m.params.ReadTimeout)
+	}
+	m.setFinished(round)
+	return nil
+}
+
+// Keys returns the store that the agents of a round share. Its keys live in the
+// control plane and are forgotten when the next round is complete; its calls
+// survive a lost connection. Only members of the round may use it, others get
+// ErrRoundOver. It does not reach anything by itself.
+func (m *Member) Keys(round uint64) store.Store {
+	return &roundKeys{m: m, round: round, closed: make(chan struct{})}
+}
+
+// connect reaches the control plane unless that was done before.
+func (m *Member) connect(ctx context.Context) error {
+	select {
+	case m.connecting <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-m.connecting }()
+	m.mu.Lock()
+	connected, stopped := m.connected, m.stopped
+	m.mu.Unlock()
+	switch {
+	case connected:
+		return nil
+	case stopped: // while this call waited
+		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: canceled, because it was shut down", m.subject())
+	}
+	if err := m.plane.Connect(ctx); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.connected, m.lost = true, nil
+	m.findHost()
+	m.mu.Unlock()
+	return nil
+}
+
+// bound returns ctx limited by a duration and by the beginning of Shutdown or
+// Close.
+func (m *Member) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return limited(ctx, limit, m.work)
+}
+
+// limited returns ctx limited by a duration and by the end of another context.
+func limited(ctx context.Context, limit time.Duration, other context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	unhook := context.AfterFunc(other, cancel)
+	return ctx, func() {
+		unhook()
+		cancel()
+	}
+}
+
+// waitError turns the error of a call that was bounded by ctx into one that says
+// what was tried.
+func (m *Member) waitError(ctx context.Context, err error, what string, limit time.Duration) error {
+	if ctx.Err() == nil {
+		return m.ownError(err)
+	}
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: canceled before it could %s", m.subject(), what)
+	}
+	text := fmt.Sprintf("%s: could not %s within %s at %s", m.subject(), what, seconds(limit), m.endpoint())
+	var own *rendezvous.Error
+	if lost := m.outage(); lost != nil {
+		text += ": " + m.brief(lost)
+	} else if errors.As(err, &own) {
+		text += ": " + m.brief(err)
+	}
+	return &rendezvous.Error{Code: rendezvous.CodeTimeout, Text: text}
+}
+
+// subject begins the text of an error.
+func (m *Member) subject() string { return fmt.Sprintf("run %q, node %s", m.params.RunID, m.label) }
+
+func (m *Member) endpoint() string { return m.params.Endpoint }
+
+// outage returns why the control plane is out of reach; nil if it is not.
+func (m *Member) outage() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lost
+}
+
+func (m *Member) isStopped() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stopped
+}
+
+func (m *Member) stoppedError() error {
+	return rendezvous.Errorf(rendezvous.CodeClosed, "%s: it has been shut down", m.subject())
+}
+
+// setFinished records for a control plane that is started anew that this node's
+// workers succeeded.
+func (m *Member) setFinished(round uint64) {
+	m.mu.Lock()
+	if m.claim.Round != round || round == 0 {
+		m.mu.Unlock()
+		return
+	}
+	m.claim.Finished = true
+	claim := m.claim
+	m.mu.Unlock()
+	m.plane.Claim(claim)
+}
+
+// nodeLabel names this node for people. A plane that draws a node id itself
+// tells it by a method Node.
+func nodeLabel(id string, plane Plane) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	process := fmt.Sprintf("%s pid %d", host, os.Getpid())
+	if named, ok := plane.(interface{ Node() string }); ok && id == "" {
+		id = named.Node()
+	}
+	if id == "" {
+		return process
+	}
+	return id + " (" + process + ")"
+}

@@ -1,0 +1,102 @@
+package member
+
+import (
+	"rallypoint/core/rendezvous"
+)
+
+import "time"
+
+// observer takes what the plane tells a member. It keeps the last state, wakes a
+// join that waits, and logs what people should know.
+type observer struct{ m *Member }
+
+// Notice replaces the node's view.
+//
+// While a join waits for its answer, nodes that wait are those of the round that
+// this node has left already: they are not its business. A plane hands over
+// notices and answers in one order, so that a notice which comes after the
+// answer belongs to the new round.
+func (o observer) Notice(n rendezvous.Notice) {
+	m := o.m
+	m.mu.Lock()
+	if m.inJoin && m.pending == nil {
+		early := n
+		m.early = &early
+	}
+	if m.joinPending() {
+		n = whileJoining(n)
+	}
+	was := m.notice
+	m.notice = n
+	quiet := m.stopped || m.joinPending()
+	m.mu.Unlock()
+	signal(m.news)
+	if quiet {
+		return
+	}
+	switch {
+	case n.Closed && !was.Closed:
+		m.log.Info("closed: " + n.Reason)
+	case n.Waiting > 0 && was.Waiting == 0:
+		m.log.Info("the nodes have to regroup: " + n.Reason)
+	}
+}
+
+// whileJoining is the notice as a node that waits for its next round takes it.
+func whileJoining(n rendezvous.Notice) rendezvous.Notice {
+	if !n.Closed {
+		n.Waiting, n.Reason = 0, ""
+	}
+	return n
+}
+
+// Progress says what the pending join waits for.
+func (o observer) Progress(p rendezvous.Progress) {
+	m := o.m
+	m.mu.Lock()
+	m.progress = p
+	m.mu.Unlock()
+	m.wakeJoin()
+}
+
+// Dropped makes the node rejoin: it has no place in its round any more.
+func (o observer) Dropped(err *rendezvous.Error) {
+	m := o.m
+	m.mu.Lock()
+	quiet := m.stopped || m.joinPending()
+	if !m.joinPending() {
+		m.notice.Waiting, m.notice.Reason = 1, err.Text
+	}
+	m.mu.Unlock()
+	signal(m.news)
+	if !quiet {
+		m.log.Warn("this node was taken out of the run and has to rejoin: " + err.Text)
+	}
+}
+
+// Connection tells that the control plane went out of reach or came back.
+func (o observer) Connection(err error) {
+	m := o.m
+	now := time.Now()
+	m.mu.Lock()
+	was, since := m.lost, m.lostAt
+	m.lost = err
+	if was == nil {
+		m.lostAt = now
+	}
+	if err != nil {
+		m.loseHost()
+	} else {
+		m.findHost()
+	}
+	quiet := m.stopped || !m.connected
+	m.mu.Unlock()
+	m.wakeJoin()
+	switch {
+	case quiet:
+	case err != nil && was == nil:
+		m.log.Warn("lost the control plane at " + m.endpoint() + ", trying to reach it again: " + m.brief(err))
+	case err == nil && was != nil:
+		m.log.Info("reached the control plane at " + m.endpoint() + " again after " + seconds(now.Sub(since)))
+	}
+}

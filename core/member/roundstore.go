@@ -1,0 +1,68 @@
+package member
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"rallypoint/core/rendezvous"
+)
+
+// RoundStores opens round stores: the stores that the workers of one round use.
+// Its methods are safe for concurrent use.
+type RoundStores interface {
+	// Open returns an empty store that listens on host if that is an address or a
+	// name of this machine, else (or if host is "") on the wildcard. Port 0 is any
+	// free port. A fixed port may be opened again while the store opened on it
+	// before is in use: the two share the socket.
+	//
+	// It returns early when ctx ends, and leaves no store open then. An error says
+	// the address, and what to do if the port is taken.
+	Open(ctx context.Context, host string, port int) (RoundStore, error)
+}
+
+// RoundStore is an open round store. It serves no workers before Begin.
+type RoundStore interface {
+	// Port is the port that the store listens on.
+	Port() int
+
+	// Begin makes this the store that new connections get, because its round is
+	// complete. Connections made before keep the store that they have.
+	Begin()
+
+	// Close ends the store and, if no other store uses the socket, closes that
+	// with all its connections. Closing again does nothing.
+	Close() error
+}
+
+// storeHost returns the host that a join announces for this node's round store
+// ("": the control plane takes the address it sees) and the one that the store
+// is to listen on (docs/design.md, MASTER_ADDR).
+func storeHost(p *rendezvous.Params, seen string) (announce, listen string) {
+	switch {
+	case p.AdvertiseAddr != "":
+		return p.AdvertiseAddr, p.AdvertiseAddr
+	case p.LocalAddr != "":
+		return p.LocalAddr, p.LocalAddr
+	case rendezvous.IsLoopback(seen) && p.Max > 1 && !loopbackEndpoint(p.Endpoint):
+		// This node sits beside the control plane. Which of this machine's
+		// addresses the workers are told depends on who else is in the round.
+		return "", ""
+	}
+	return "", seen
+}
+
+// loopbackEndpoint reports whether an endpoint reaches only the machine that it
+// is used on, whatever names resolve to.
+func loopbackEndpoint(endpoint string) bool {
+	host, _, err := rendezvous.ParseEndpoint(endpoint, 0)
+	if err != nil {
+		return false
+	}
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}

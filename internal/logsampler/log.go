@@ -1,0 +1,158 @@
+// Package refusallog bounds what a log says of input that is refused, however often
+// it comes and from however many peers.
+package logsampler
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Limits of a Log.
+const (
+	// Window is how often the refusals that were not logged are summed up.
+	Window = time.Minute
+	// MaxAtOnce bounds, for each reason and window, the refusals that are logged
+	// at once: the first of each peer.
+	MaxAtOnce = 10
+	// maxKnown bounds the peers that are remembered for each reason. Others are
+	// only counted while there are so many.
+	maxKnown = 256
+)
+
+// Log decides which refusals are logged. A peer's first one for a reason is; what
+// it goes on with is summed up once a Window, in one line for each reason. So a
+// reason costs at most MaxAtOnce+1 lines in a Window, and the lines and the counts
+// in them add up to all refusals. While nothing is refused nothing runs. The
+// methods may be called by several goroutines at once.
+type Log struct {
+	after func(time.Duration, func()) (stop func() bool)
+	write func(Summary)
+
+	mu       sync.Mutex
+	closed   bool
+	stop     func() bool // ends the wait for the window's end; nil: no window is open
+	accounts map[string]*account
+	ends     sync.WaitGroup // of windows
+}
+
+// Summary is what was refused for one reason and not logged at once.
+type Summary struct {
+	Reason string
+	Count  int
+	Last   string // the peer of the last one
+}
+
+// account is what is known of one reason.
+type account struct {
+	known  map[string]bool // peers that were logged; true: refused in this window
+	atOnce int             // logged in this window
+	count  int             // not logged in this window
+	last   string
+}
+
+// New returns a Log. It calls write, in a goroutine of its own or of the clock's,
+// for each summary; after is time.AfterFunc or a test's. It must be closed.
+func New(after func(time.Duration, func()) (stop func() bool), write func(Summary)) *Log {
+	return &Log{after: after, write: write, accounts: map[string]*account{}}
+}
+
+// Note counts a refusal and reports whether the caller is to log it; if not, a
+// summary will tell of it. Reasons are few; a peer is a host, and what else tells
+// who it is.
+func (l *Log) Note(reason, peer string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return true // nobody would sum up
+	}
+	if l.stop == nil {
+		l.open()
+	}
+	a := l.accounts[reason]
+	if a == nil {
+		a = &account{known: map[string]bool{}}
+		l.accounts[reason] = a
+	}
+	_, known := a.known[peer]
+	if !known && a.atOnce < MaxAtOnce && len(a.known) < maxKnown {
+		a.atOnce++
+		a.known[peer] = true
+		return true
+	}
+	if known {
+		a.known[peer] = true
+	}
+	a.count++
+	a.last = peer
+	return false
+}
+
+// open begins a window; mu is held.
+func (l *Log) open() {
+	l.ends.Add(1)
+	l.stop = l.after(Window, l.end)
+}
+
+// end is the end of a window. Another one follows as long as something is refused.
+func (l *Log) end() {
+	defer l.ends.Done()
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return
+	}
+	sums := l.sum()
+	l.stop = nil
+	if len(l.accounts) > 0 {
+		l.open()
+	}
+	l.mu.Unlock()
+	l.tell(sums)
+}
+
+// sum empties the accounts and forgets the peers that were not refused in this
+// window, and the reasons without peers; mu is held.
+func (l *Log) sum() (sums []Summary) {
+	for _, reason := range slices.Sorted(maps.Keys(l.accounts)) {
+		a := l.accounts[reason]
+		if a.count > 0 {
+			sums = append(sums, Summary{reason, a.count, a.last})
+		}
+		maps.DeleteFunc(a.known, func(_ string, refused bool) bool { return !refused })
+		for peer := range a.known {
+			a.known[peer] = false
+		}
+		a.atOnce, a.count, a.last = 0, 0, ""
+		if len(a.known) == 0 {
+			delete(l.accounts, reason)
+		}
+	}
+	return sums
+}
+
+func (l *Log) tell(sums []Summary) {
+	for _, s := range sums {
+		l.write(s)
+	}
+}
+
+// Close writes the summaries that are due and returns when nothing runs any more.
+// What is noted afterwards is to be logged by the caller.
+func (l *Log) Close() {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		l.ends.Wait()
+		return
+	}
+	l.closed = true
+	if l.stop != nil && l.stop() {
+		l.ends.Done()
+	}
+	sums := l.sum()
+	l.mu.Unlock()
+	l.ends.Wait()
+	l.tell(sums)
+}

@@ -1,0 +1,47 @@
+// Package hosted puts a node together whose control plane is hosted: a
+// rendezvous.Member over a control.Client, whose round stores are tcpstore
+// servers.
+package roundstore
+
+import (
+	"log/slog"
+	"net/netip"
+
+	"rallypoint/core/control"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+// Open makes the member that p describes. It touches no network and starts
+// nothing: that is for the member's first Next. A wrong parameter, endpoint,
+// local address or token file is ErrInvalid. log gets what people should see; nil is none.
+//
+// The caller ends the member by Shutdown or Close.
+func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if _, _, err := rendezvous.ParseEndpoint(p.Endpoint, control.DefaultPort); err != nil {
+		return nil, err
+	}
+	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the local address is %s, which is no address of one machine: give one under which the other nodes reach this one", p.LocalAddr)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if p.TokenFile != "" {
+		if _, err := secret.OpenToken(p.TokenFile, nil); err != nil {
+			return nil, err
+		}
+	}
+	stores := NewRoundStores(log)
+	connect := func(o member.Observer) member.Plane {
+		c := control.NewClient(p, o, log)
+		c.Expose(stores.Expose)
+		return c
+	}
+	return member.NewMember(p, connect, stores, log), nil
+}

@@ -1,0 +1,200 @@
+package roundstore
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+	"rallypoint/tcpstore"
+)
+
+// lookupTimeout bounds how long a host name is looked up; a resolver that does
+// not answer is no reason to hold up a join, since the wildcard serves as well.
+const lookupTimeout = 2 * time.Second
+
+// RoundStores is a rendezvous.RoundStores of tcpstore servers, which fold the
+// restart count in the keys of torch 2.2-2.5 workers.
+type RoundStores struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	fixed *socket // in use on a fixed port; nil: none is
+	open  map[*socket]struct{}
+	past  tcpstore.Stats // of sockets that were closed
+}
+
+var _ member.RoundStores = (*RoundStores)(nil)
+
+// NewRoundStores makes round stores that log to log.
+func NewRoundStores(log *slog.Logger) *RoundStores {
+	return &RoundStores{
+		log:  log,
+		open: map[*socket]struct{}{},
+		past: tcpstore.Stats{Ops: map[string]uint64{}, Refused: map[string]uint64{}},
+	}
+}
+
+// socket is a listening server with the round stores that share it: that of the
+// running round and the one that is offered for the next.
+type socket struct {
+	server *tcpstore.Server
+	gate   *gate
+	host   string
+	port   int
+	users  int // guarded by RoundStores.mu
+}
+
+// roundStore is one rendezvous.RoundStore.
+type roundStore struct {
+	stores *RoundStores
+	socket *socket
+	next   *store.Engine // what new connections get from Begin on; nil: they get it already
+
+	begun, closed bool // guarded by RoundStores.mu
+}
+
+// Open implements rendezvous.RoundStores. A fixed port that is open already on
+// the same host is shared: until one of its stores begins or is closed, new
+// connections wait.
+func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.RoundStore, error) {
+	s.mu.Lock()
+	if f := s.fixed; f != nil && port == f.port && host == f.host {
+		defer s.mu.Unlock()
+		f.users++
+		f.gate.shut()
+		return &roundStore{stores: s, socket: f, next: newEngine()}, nil
+	}
+	s.mu.Unlock()
+
+	l, err := listen(ctx, host, port)
+	if err != nil {
+		return nil, err
+	}
+	k := &socket{gate: newGate(l), host: host, port: port, users: 1}
+	k.server = tcpstore.Serve(k.gate, newEngine(), tcpstore.Options{Logger: s.log, FoldAttempts: true})
+	s.mu.Lock()
+	s.open[k] = struct{}{}
+	if port != 0 {
+		s.fixed = k
+	}
+	s.mu.Unlock()
+	return &roundStore{stores: s, socket: k}, nil
+}
+
+// Port implements rendezvous.RoundStore.
+func (r *roundStore) Port() int { return r.socket.server.Addr().(*net.TCPAddr).Port }
+
+// Begin implements rendezvous.RoundStore.
+func (r *roundStore) Begin() {
+	r.stores.mu.Lock()
+	defer r.stores.mu.Unlock()
+	if r.begun || r.closed {
+		return
+	}
+	r.begun = true
+	if r.next != nil {
+		r.socket.server.SwapEngine(r.next)
+		r.socket.gate.open()
+	}
+}
+
+// Close implements rendezvous.RoundStore.
+func (r *roundStore) Close() error {
+	s, k := r.stores, r.socket
+	s.mu.Lock()
+	if r.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	k.users--
+	last := k.users == 0
+	if last && s.fixed == k {
+		s.fixed = nil
+	}
+	if !last && !r.begun {
+		k.gate.open() // the round goes on that was to be replaced
+	}
+	s.mu.Unlock()
+	if !last {
+		return nil
+	}
+	err := k.server.Close()
+	s.mu.Lock()
+	s.forget(k)
+	s.mu.Unlock()
+	return err
+}
+
+// newEngine makes an empty store. It has no limits: its workers are the user's
+// own program, as with torch's server.
+func newEngine() *store.Engine { return store.NewEngine(store.Limits{}) }
+
+// listen listens on host if that is local to this machine, else on the wildcard.
+func listen(ctx context.Context, host string, port int) (net.Listener, error) {
+	if addr, ok := resolve(ctx, host); ok {
+		l, err := listenOn(ctx, addr.String(), port)
+		if err == nil || errors.Is(err, syscall.EADDRINUSE) {
+			return l, explain(err, port)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	l, err := listenOn(ctx, "", port)
+	return l, explain(err, port)
+}
+
+// keepAlive finds workers whose machine has vanished, as tcpstore.Listen does:
+// after ten minutes without any answer from its kernel.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Minute, Interval: 30 * time.Second, Count: 10}
+
+func listenOn(ctx context.Context, host string, port int) (net.Listener, error) {
+	config := net.ListenConfig{KeepAliveConfig: keepAlive}
+	config.SetMultipathTCP(false) // clients are plain TCP
+	return config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+}
+
+// explain makes an error of ours; nil stays nil.
+func explain(err error, port int) error {
+	switch {
+	case err == nil:
+		return nil
+	case port != 0 && errors.Is(err, syscall.EADDRINUSE):
+		return rendezvous.Errorf(rendezvous.CodeConnection,
+			"cannot open the store for the round's workers (store_port=%d): %v; free the port, choose another store_port or leave it out", port, err)
+	}
+	return rendezvous.Errorf(rendezvous.CodeConnection, "cannot open the store for the round's workers: %v", err)
+}
+
+// resolve returns the one address that host stands for. A name of several
+// addresses has none, since workers may take any of them; nor has one that is
+// loopback here, since it is another address elsewhere.
+func resolve(ctx context.Context, host string) (addr netip.Addr, ok bool) {
+	if host == "" {
+		return addr, false
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr, true
+	}
+	if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil || len(addrs) != 1 || addrs[0].Unmap().IsLoopback() {
+		return addr, false
+	}
+	return addrs[0].Unmap(), true
+}

@@ -1,0 +1,485 @@
+package static
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"rallypoint/core/agent"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+	"rallypoint/tcpstore"
+)
+
+// Scheme begins the endpoint of a static job: static://HOST:PORT of node 0.
+const Scheme = "static://"
+
+// Durations of a static job.
+const (
+	linger     = 5 * time.Second // of node 0 at the end, for nodes that still read their last answers
+	lingering  = 2 * linger      // how long a node waits for an earlier run's store to go
+	retryPause = 200 * time.Millisecond
+	lookEvery  = time.Second // at who is missing
+	firstLook  = 2 * time.Second
+)
+
+// Static is the rendezvous of a fixed set of nodes, torch's static backend: node
+// 0 serves one store at a known port, which the agents and the workers share. It is
+// safe for concurrent use; one Next runs at a time.
+//
+// What it does better than torch's (docs/deviations.md): each round has keys of its
+// own, so that no node reads what an earlier round left (docs/spec/rendezvous.md
+// R112); a round is complete when all its nodes are there; and a node that starts
+// over or gives up tells the others. Nobody hears of a node that is lost.
+type Static struct {
+	p    rendezvous.Params
+	host string
+	port int
+	log  *slog.Logger
+	self string // this node, unlike any other
+
+	joining chan struct{} // holds a token while Next or the end runs
+	life    context.Context
+	endLife context.CancelFunc
+	news    chan struct{}
+	watch   sync.WaitGroup
+
+	mu      sync.Mutex
+	server  *tcpstore.Server // of node 0
+	client  *tcpstore.Client
+	round   uint64
+	over    bool   // another node has ended the round
+	closed  bool   // for good
+	reason  string // of over and closed
+	stopped bool
+}
+
+var (
+	_ agent.Rendezvous = (*Static)(nil)
+	_ agent.Notifier   = (*Static)(nil)
+)
+
+// NewStatic makes the rendezvous of one node: p.Max nodes in all, of which this is
+// number NodeRank, or RankHint if there is none. The endpoint is host and port of
+// node 0, with or without Scheme; a job of one node may have port 0, which is any.
+// It starts nothing: that is for Next. Errors are ErrInvalid.
+func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
+	if p.NodeRank < 0 {
+		p.NodeRank = p.RankHint
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if p.Min != p.Max {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "a static job has a fixed number of nodes, not %d to %d", p.Min, p.Max)
+	}
+	if p.NodeRank < 0 && p.Max == 1 {
+		p.NodeRank = 0
+	}
+	if p.NodeRank < 0 || p.NodeRank >= p.Max {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"a static job needs the rank of each node: give node_rank (0 to %d; 0 is the node at the endpoint)", p.Max-1)
+	}
+	if err := p.RefuseToken("a static job"); err != nil {
+		return nil, err
+	}
+	place := strings.TrimPrefix(p.Endpoint, Scheme)
+	if place == "" {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint of a static job is host:port of its node 0, and it is missing")
+	}
+	host, port, err := rendezvous.ParseEndpoint(place, -1)
+	if err != nil {
+		return nil, err
+	}
+	if port == 0 && p.Max > 1 || port > math.MaxUint16 {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the port of node 0 is %d, it must be between 1 and %d", port, math.MaxUint16)
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	name, _ := os.Hostname()
+	s := &Static{
+		p: p, host: host, port: port, log: log,
+		self:    fmt.Sprintf("%s pid %d (%s)", name, os.Getpid(), rand.Text()),
+		joining: make(chan struct{}, 1), news: make(chan struct{}, 1),
+	}
+	s.life, s.endLife = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Params are those that the rendezvous was made with.
+func (s *Static) Params() rendezvous.Params { return s.p }
+
+// Next implements agent.Rendezvous: it leaves the present round, which tells the
+// others to do so, and waits until every node has. It takes at most JoinTimeout.
+func (s *Static) Next(ctx context.Context) (rendezvous.Outcome, error) {
+	select {
+	case s.joining <- struct{}{}:
+		defer func() { <-s.joining }()
+	case <-s.life.Done():
+		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: this node has ended its part", s.p.RunID)
+	}
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, s.p.JoinTimeout)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	o, err := s.next(ctx, start)
+	if err == nil || rendezvous.CodeOf(err) != rendezvous.CodeInternal {
+		return o, err
+	}
+	took := time.Since(start).Round(100 * time.Millisecond)
+	text := fmt.Sprintf("run %q, node %d of %d: node 0 at %s, tried for %v: %v", s.p.RunID, s.p.NodeRank, s.p.Max, s.addr(), took, err)
+	switch {
+	case s.life.Err() != nil || errors.Is(err, context.Canceled):
+		return o, rendezvous.Errorf(rendezvous.CodeCanceled, "%s", text)
+	case ctx.Err() != nil:
+		return o, rendezvous.Errorf(rendezvous.CodeTimeout, "timed out: %s; start all nodes with the same endpoint, run id and number of nodes", text)
+	}
+	return o, rendezvous.Errorf(rendezvous.CodeConnection, "%s", text)
+}
+
+func (s *Static) next(ctx context.Context, start time.Time) (rendezvous.Outcome, error) {
+	s.mu.Lock()
+	closed, reason, last, client := s.closed, s.reason, s.round, s.client
+	s.mu.Unlock()
+	if closed {
+		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeClosed, "run %q is over: %s", s.p.RunID, reason)
+	}
+	if last > 0 {
+		s.tell(ctx, client, last, tellRegroup+"node "+strconv.Itoa(s.p.NodeRank)+" starts over")
+		s.watch.Wait()
+	}
+	if err := s.serve(); err != nil {
+		return rendezvous.Outcome{}, err
+	}
+	client, err := s.enter(ctx, client, last+1, start)
+	if err != nil {
+		return rendezvous.Outcome{}, err
+	}
+	s.mu.Lock()
+	s.client, s.round, s.over, s.reason = client, last+1, false, ""
+	port := s.port
+	s.mu.Unlock()
+	s.watch.Go(func() { s.listen(client, last+1) })
+	return rendezvous.Outcome{
+		Round: last + 1, Rank: s.p.NodeRank, World: s.p.Max, HostRank: -1, StoreAddr: s.host, StorePort: port,
+	}, nil
+}
+
+// serve makes node 0 serve the store.
+func (s *Static) serve() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.p.NodeRank != 0 || s.server != nil {
+		return nil
+	}
+	listen := net.JoinHostPort("", strconv.Itoa(s.port))
+	if addr, err := netip.ParseAddr(s.host); err == nil && addr.IsLoopback() {
+		listen = net.JoinHostPort(s.host, strconv.Itoa(s.port))
+	}
+	server, err := tcpstore.Listen(listen, store.NewEngine(store.Limits{}), tcpstore.Options{Logger: s.log})
+	if err != nil {
+		return rendezvous.Errorf(rendezvous.CodeConnection, "node 0 cannot serve its store: %v; give another --master-port, or end the program that has this one", err)
+	}
+	s.server = server
+	s.port = server.Addr().(*net.TCPAddr).Port
+	return nil
+}
+
+// addr is where this node finds the store.
+func (s *Static) addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != nil { // its own address need not be reachable from here
+		a := s.server.Addr().(*net.TCPAddr)
+		if a.IP.IsUnspecified() {
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.Port))
+		}
+		return a.String()
+	}
+	return net.JoinHostPort(s.host, strconv.Itoa(s.port))
+}
+
+// key is a key of one round.
+func (s *Static) key(round uint64, name string) string {
+	return "rallypoint/static/" + s.p.RunID + "/" + strconv.FormatUint(round, 10) + "/" + name
+}
+
+// enter takes this node's place in a round, and waits until all places are taken.
+// client is nil before the first round.
+func (s *Static) enter(ctx context.Context, client *tcpstore.Client, round uint64, start time.Time) (*tcpstore.Client, error) {
+	patience := time.Now().Add(lingering)
+	warned := false
+	for {
+		if client == nil {
+			c, err := tcpstore.Dial(ctx, s.addr(), tcpstore.ClientOptions{Logger: s.log})
+			if err != nil {
+				return nil, err
+			}
+			client = c
+		}
+		holder, err := s.claim(ctx, client, round)
+		switch {
+		case err == nil && holder == "":
+			if err = s.assemble(ctx, client, round, start); err == nil {
+				return client, nil
+			}
+		case err == nil && time.Now().After(patience):
+			err = rendezvous.Errorf(rendezvous.CodeNodeInUse, "run %q at %s: %s; each node needs a node_rank of its own, and a static job does not take a node back: start all its nodes again",
+				s.p.RunID, s.addr(), holder)
+			_ = client.Close()
+			return nil, err
+		case err == nil && !warned:
+			warned = true
+			s.log.Warn(fmt.Sprintf("run %q at %s: %s; waiting %v for an earlier run to end", s.p.RunID, s.addr(), holder, lingering))
+		}
+		_ = client.Close()
+		client = nil
+		if ctx.Err() != nil || round > 1 && err != nil { // the store is gone, and with it the job
+			return nil, errors.Join(err, ctx.Err())
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// claim takes this node's place; it returns who has it or why there is none.
+func (s *Static) claim(ctx context.Context, client *tcpstore.Client, round uint64) (holder string, err error) {
+	nodes := strconv.Itoa(s.p.Max)
+	got, err := client.CompareSet(ctx, s.key(round, "nodes"), nil, []byte(nodes))
+	if err != nil {
+		return "", err
+	}
+	if string(got) != nodes {
+		return fmt.Sprintf("the job has %.20q nodes there, and %s here", got, nodes), nil
+	}
+	rank := strconv.Itoa(s.p.NodeRank)
+	got, err = client.CompareSet(ctx, s.key(round, "node/"+rank), nil, []byte(s.self))
+	if err != nil {
+		return "", err
+	}
+	if string(got) != s.self {
+		return fmt.Sprintf("node rank %s is taken by %.200q", rank, got), nil
+	}
+	return "", nil
+}
+
+// assemble waits until all nodes have taken their places.
+func (s *Static) assemble(ctx context.Context, client *tcpstore.Client, round uint64, start time.Time) error {
+	n, err := client.Add(ctx, s.key(round, "count"), 1)
+	if err != nil {
+		return err
+	}
+	complete := s.key(round, "complete")
+	if n == int64(s.p.Max) {
+		return client.Set(ctx, complete, []byte("1"))
+	}
+	pause := firstLook
+	var shown string
+	for {
+		look, cancel := context.WithTimeout(ctx, pause)
+		err := client.Wait(look, []string{complete})
+		cancel()
+		if err == nil || !errors.Is(err, store.ErrTimeout) {
+			return err
+		}
+		missing := s.missing(ctx, client, round)
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w%s", err, missing)
+		}
+		if missing != "" && missing != shown {
+			s.log.Info(fmt.Sprintf("run %q, round %d, %d s of %d s%s", s.p.RunID, round,
+				int(time.Since(start).Seconds()), int(s.p.JoinTimeout.Seconds()), missing))
+			shown = missing
+		}
+		pause = lookEvery
+	}
+}
+
+// missing names the nodes that have not taken their places, for people.
+func (s *Static) missing(ctx context.Context, client *tcpstore.Client, round uint64) string {
+	const most = 16
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	var ranks []string
+	for rank := range s.p.Max {
+		here, err := client.Check(ctx, []string{s.key(round, "node/"+strconv.Itoa(rank))})
+		if err != nil {
+			return ""
+		}
+		if here {
+			continue
+		}
+		if len(ranks) == most {
+			ranks = append(ranks, "...")
+			break
+		}
+		ranks = append(ranks, strconv.Itoa(rank))
+	}
+	if len(ranks) == 0 {
+		return ""
+	}
+	return "; missing: node rank " + strings.Join(ranks, ", ")
+}
+
+// maxTold bounds what nodes tell each other, in bytes.
+const maxTold = rendezvous.MaxNameLen
+
+// What the value under overKey begins with.
+const (
+	overKey     = "over"
+	tellRegroup = "regroup: "
+	tellFailed  = "failed: "
+)
+
+// tell ends a round for all its nodes.
+func (s *Static) tell(ctx context.Context, client *tcpstore.Client, round uint64, what string) {
+	what = what[:min(len(what), maxTold)]
+	_, _ = client.CompareSet(ctx, s.key(round, overKey), nil, []byte(what)) // who comes too late has nothing to tell
+}
+
+// listen waits until somebody ends the round.
+func (s *Static) listen(client *tcpstore.Client, round uint64) {
+	text, err := client.Get(s.life, s.key(round, overKey))
+	if s.life.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.log.Warn(fmt.Sprintf("run %q: the store of node 0 at %s is gone: %v", s.p.RunID, s.addr(), err))
+		return
+	}
+	s.mu.Lock()
+	s.over = true
+	why, failed := strings.CutPrefix(string(text[:min(len(text), maxTold)]), tellFailed)
+	if failed {
+		s.closed = true
+	}
+	s.reason = rendezvous.Printable(strings.TrimPrefix(why, tellRegroup))
+	s.mu.Unlock()
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// NodesWaiting implements agent.Rendezvous: more than 0 once another node has
+// started over or given up.
+func (s *Static) NodesWaiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return 1
+	}
+	return 0
+}
+
+// Changed implements agent.Notifier.
+func (s *Static) Changed() <-chan struct{} { return s.news }
+
+// Closed implements agent.Rendezvous.
+func (s *Static) Closed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// Reason implements agent.Rendezvous.
+func (s *Static) Reason() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reason
+}
+
+// Keys implements agent.Rendezvous: a part of the one store for each round.
+func (s *Static) Keys(round uint64) store.Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return store.NewPrefix(s.p.RunID, store.NewPrefix(strconv.FormatUint(round, 10), shared{s.client}))
+}
+
+// shared is a store that lives as long as the rendezvous.
+type shared struct{ store.Store }
+
+// Close does nothing.
+func (shared) Close() error { return nil }
+
+// Finish implements agent.Rendezvous: there is nobody to tell.
+func (s *Static) Finish(context.Context) error { return nil }
+
+// SetClosed ends the run for this node: nobody else could join it.
+func (s *Static) SetClosed(_ context.Context, reason string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed, s.reason = true, reason
+	return nil
+}
+
+// Shutdown implements agent.Rendezvous. A failure is told to the other nodes. Node
+// 0 waits for the others after a success and after a failure, a few seconds at most.
+func (s *Static) Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error {
+	return s.end(func(client *tcpstore.Client, round uint64) {
+		ctx, cancel := context.WithTimeout(ctx, linger)
+		defer cancel()
+		if ending == rendezvous.EndFailed {
+			s.tell(ctx, client, round, tellFailed+reason)
+		}
+		s.depart(ctx, client, round, ending)
+	})
+}
+
+// Close ends everything without a word.
+func (s *Static) Close() error { return s.end(nil) }
+
+func (s *Static) end(farewell func(*tcpstore.Client, uint64)) error {
+	s.mu.Lock()
+	if s.stopped {
+		s.mu.Unlock()
+		return nil
+	}
+	s.stopped = true
+	client, round := s.client, s.round
+	s.mu.Unlock()
+	if client != nil && farewell != nil {
+		farewell(client, round)
+	}
+	s.endLife()
+	s.joining <- struct{}{} // Next has ended; the token stays, no other begins
+	s.watch.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		_ = s.client.Close()
+	}
+	if s.server != nil {
+		return s.server.Close()
+	}
+	return nil
+}
+
+// depart tells node 0 that this node needs it no more; node 0 waits until all
+// others have.
+func (s *Static) depart(ctx context.Context, client *tcpstore.Client, round uint64, ending rendezvous.Ending) {
+	others := int64(s.p.Max - 1)
+	gone, all := s.key(round, "departed"), s.key(round, "departed/all")
+	switch {
+	case others == 0:
+	case s.p.NodeRank > 0:
+		if n, err := client.Add(ctx, gone, 1); err == nil && n == others {
+			_ = client.Set(ctx, all, []byte("1"))
+		}
+	case ending != rendezvous.EndLeave:
+		_ = client.Wait(ctx, []string{all})
+	}
+}
