@@ -89,9 +89,9 @@ func folders(t *testing.T) (names []string) {
 
 // jitter is where a pause is drawn at random: by file and function.
 var jitter = []string{
-	"core/sharedlog/append.go wait",
-	"core/sharedlog/blob.go Next",
-	"core/sharedlog/blob.go update",
+	"core/sharedlog/proposal.go wait",
+	"core/sharedlog/register.go Next",
+	"core/sharedlog/register.go update",
 	"etcdstore/client.go wait",
 	"core/control/backoff.go wait",
 	"tcpstore/dial.go sleep",

@@ -151,10 +151,10 @@ func node[T Node](n T, err error) (Node, error) {
 	return n, nil
 }
 
-// OpenBlob makes the member that p describes, whose run meets in a blob; see
-// sharedlog.NewBlob. p.Endpoint is a name for people.
-func OpenBlob(p rendezvous.Params, blob sharedlog.Backend, log *slog.Logger) (*member.Member, error) {
-	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewBlob(blob, p.RunID, nil) })
+// OpenRegister makes the member that p describes, whose run meets in a blob; see
+// sharedlog.NewRegisterLog. p.Endpoint is a name for people.
+func OpenRegister(p rendezvous.Params, blob sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
+	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewRegisterLog(blob, p.RunID, nil) })
 }
 
 // openLog makes a member over a log that sees no node's address.
@@ -180,6 +180,6 @@ func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) 
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	connect := func(o member.Observer) member.Plane { return sharedlog.New(p, o, open(), log) }
-	return member.NewMember(p, connect, roundstore.NewRoundStores(log), log), nil
+	connect := func(o member.Observer) member.ControlPlane { return sharedlog.New(p, o, open(), log) }
+	return member.New(p, connect, roundstore.NewRoundStores(log), log), nil
 }

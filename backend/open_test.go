@@ -78,7 +78,7 @@ func TestTokenThatProtectsNothing(t *testing.T) {
 		}
 	}
 	p.Endpoint = "a blob"
-	if _, err := OpenBlob(p, nil, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "a blob has none") {
+	if _, err := OpenRegister(p, nil, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "a blob has none") {
 		t.Errorf("a blob: %v", err)
 	}
 	p.Endpoint = "127.0.0.1:1"

@@ -49,7 +49,7 @@ var meetings = []meeting{
 	}},
 	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		judge(t, filestore.Follow(dir, "job"))
+		judge(t, filestore.Watch(dir, "job"))
 		here, there := at("file://"+dir), at("file://"+elsewhere(dir))
 		var opened atomic.Int64
 		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
@@ -61,7 +61,7 @@ var meetings = []meeting{
 	}},
 	{"remote file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		judge(t, filestore.Follow(dir, "job"))
+		judge(t, filestore.Watch(dir, "job"))
 		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "file://" + dir
 			return openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, &filestore.Options{Remote: true}) })
@@ -69,7 +69,7 @@ var meetings = []meeting{
 	}},
 	{"etcd", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		config := etcdstore.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/" + t.Name()}
-		f, err := etcdstore.Follow(config, "job")
+		f, err := etcdstore.Watch(config, "job")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,20 +80,20 @@ var meetings = []meeting{
 		v := &value{}
 		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "a value in memory"
-			return OpenBlob(p, v, log)
+			return OpenRegister(p, v, log)
 		}
 	}},
 }
 
 // judge follows the runs of a test, and holds their history against the promises when
 // the test is over.
-func judge(t *testing.T, f sharedlog.Follower) {
+func judge(t *testing.T, f sharedlog.Watcher) {
 	var audit conformance.Audit
 	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() {
-		done <- sharedlog.Follow(ctx, f, 50*time.Millisecond, func(rec trace.Record) {
+		done <- sharedlog.Watch(ctx, f, 50*time.Millisecond, func(rec trace.Record) {
 			rec.Seconds = rec.At.Sub(began).Seconds()
 			audit.Add(rec)
 		}, slog.New(slog.DiscardHandler))

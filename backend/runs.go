@@ -14,20 +14,20 @@ import (
 // of their ids: only that of the id runID (an etcd's URL may name it, too), all if
 // it is "". A run that is not there is left out. Runs writes nothing and is no node.
 // An etcd is tried for until the timeout. shown is the endpoint for people.
-func Runs(ctx context.Context, endpoint, runID string, timeout time.Duration) (shown string, records []sharedlog.Record, err error) {
+func Inspect(ctx context.Context, endpoint, runID string, timeout time.Duration) (shown string, records []sharedlog.Record, err error) {
 	if Scheme(endpoint) == SchemeFile {
 		dir, err := directory(endpoint)
 		if err != nil {
 			return endpoint, nil, err
 		}
-		records, err = filestore.Runs(dir, runID)
+		records, err = filestore.Inspect(dir, runID)
 		return endpoint, records, err
 	}
 	config, runID, shown, err := reachEtcd(endpoint, runID, timeout)
 	if err != nil {
 		return endpoint, nil, err
 	}
-	records, err = etcdstore.Runs(ctx, config, runID)
+	records, err = etcdstore.Inspect(ctx, config, runID)
 	return shown, records, err
 }
 
@@ -40,19 +40,19 @@ const (
 
 // Follow makes a follower of a run at a file:// or etcd:// endpoint, and says how often
 // to ask it. It touches neither directory nor network.
-func Follow(endpoint, runID string) (f sharedlog.Follower, pause time.Duration, err error) {
+func Watch(endpoint, runID string) (f sharedlog.Watcher, pause time.Duration, err error) {
 	if Scheme(endpoint) == SchemeFile {
 		dir, err := directory(endpoint)
 		if err != nil {
 			return nil, 0, err
 		}
-		return filestore.Follow(dir, runID), followFile, nil
+		return filestore.Watch(dir, runID), followFile, nil
 	}
 	config, runID, _, err := reachEtcd(endpoint, runID, followPatience)
 	if err != nil {
 		return nil, 0, err
 	}
-	f, err = etcdstore.Follow(config, runID)
+	f, err = etcdstore.Watch(config, runID)
 	return f, followEtcd, err
 }
 

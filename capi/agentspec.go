@@ -264,7 +264,7 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 			return nil, err
 		}
 		spec.Backend = "standalone"
-		return static.NewAlone(p.LocalAddr, logger), nil
+		return static.NewStandalone(p.LocalAddr, logger), nil
 	}
 	return backend.Open(p, logger)
 }

@@ -22,7 +22,7 @@ func firstGo(s *openStore, q *request) (answer, error) {
 
 // A call that is tried is made in full or not at all.
 func TestTry(t *testing.T) {
-	local := store.NewLocal(store.NewEngine(store.Limits{}))
+	local := store.NewMemory(store.NewEngine(store.Limits{}))
 	s := newStore(local)
 	ctx := context.Background()
 	try := func(q *request) error { _, err := firstGo(s, q); return err }

@@ -167,7 +167,7 @@ func rpgo_member_open_backend(config *C.rp_member_config, b *C.rp_backend, out *
 			}
 		}
 		t := newTable(b)
-		m, err := backend.OpenBlob(p, t, logger)
+		m, err := backend.OpenRegister(p, t, logger)
 		if err != nil {
 			C.free(unsafe.Pointer(t.c))
 			return err

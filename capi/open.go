@@ -153,7 +153,7 @@ func rpgo_store_open_file_start(config *C.rp_store_file_config, timeoutMS C.int6
 //export rpgo_store_open_hash
 func rpgo_store_open_hash(out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		*out = openHandle(newStore(store.NewLocal(store.NewEngine(store.Limits{}))))
+		*out = openHandle(newStore(store.NewMemory(store.NewEngine(store.Limits{}))))
 		return nil
 	})
 }

@@ -32,7 +32,7 @@ func newStore(s store.Store) *openStore {
 // answers from memory, from a file of this machine, or from a server of its own.
 func isPrompt(s store.Store) bool {
 	switch s := s.(type) {
-	case *store.Local, *tcpstore.Client:
+	case *store.Memory, *tcpstore.Client:
 		return true
 	case *filestore.Store:
 		return s.IsLocal()

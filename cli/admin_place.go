@@ -29,7 +29,7 @@ func (o *order) carryOutAt(cmd *cobra.Command, ev rendezvous.Event) error {
 
 // append appends the event, if it changes anything, and returns what that does.
 func (o *order) append(ctx context.Context, ev rendezvous.Event) (done string, err error) {
-	shown, records, err := backend.Runs(ctx, o.place, o.run, o.timeout)
+	shown, records, err := backend.Inspect(ctx, o.place, o.run, o.timeout)
 	if err != nil {
 		return "", failure{err}
 	}

@@ -19,7 +19,7 @@ func TestAudit(t *testing.T) {
 	begin := trace.Record{Run: "job", State: m.Snapshot()}
 	p := rendezvous.DefaultParams().Policy
 	p.Min, p.Max = 1, 1
-	hello := rendezvous.Hello{Session: "s", Node: "a", Policy: p, Claim: rendezvous.Claim{HostRank: -1}}
+	hello := rendezvous.Hello{Session: "s", Node: "a", Policy: p, LastRound: rendezvous.LastRound{HostRank: -1}}
 	join := rendezvous.Join{Request: rendezvous.Request{Session: "s", Number: 1}, NodeRank: -1, RankHint: -1, StorePort: 1}
 	greeted := trace.Record{Run: "job", Number: 1, Event: hello, Effects: m.Apply(hello)}
 	placed := trace.Record{Run: "job", Number: 2, Event: join, Effects: m.Apply(join)}

@@ -40,18 +40,18 @@ A control plane records by itself: "rallypoint serve --record FILE".`,
 			if run == "" {
 				return errors.New("--rdzv-id is missing: which run?")
 			}
-			f, pause, err := backend.Follow(place, run)
+			f, pause, err := backend.Watch(place, run)
 			if err != nil {
 				return failure{err}
 			}
 			defer f.Close()
-			history, err := control.OpenRecording(args[1], log.logger())
+			history, err := control.OpenTraceFile(args[1], log.logger())
 			if err != nil {
 				return failed("%w", err)
 			}
 			defer history.Close()
 			fmt.Fprintf(cmd.OutOrStdout(), "recording run %s\n", clean(run))
-			if err := sharedlog.Follow(cmd.Context(), f, pause, history.Record, log.logger()); err != nil {
+			if err := sharedlog.Watch(cmd.Context(), f, pause, history.Record, log.logger()); err != nil {
 				return failure{err}
 			}
 			return nil

@@ -209,7 +209,7 @@ func complain(stderr io.Writer, err error, code int) int {
 func (m *meeting) open(log *slog.Logger) (agent.Rendezvous, error) {
 	switch m.kind {
 	case meetAlone:
-		return static.NewAlone(m.params.LocalAddr, log), nil
+		return static.NewStandalone(m.params.LocalAddr, log), nil
 	case meetStatic:
 		p := m.params
 		p.NodeRank, p.Endpoint = m.rank, static.Scheme+net.JoinHostPort(m.host, strconv.Itoa(m.port))

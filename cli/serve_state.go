@@ -61,11 +61,11 @@ func (s *serveState) open() (*control.Data, error) {
 }
 
 // openRecording opens the file of --record, nil if there is to be none.
-func (s *serveState) openRecording(log *slog.Logger) (*control.Recording, error) {
+func (s *serveState) openRecording(log *slog.Logger) (*control.TraceFile, error) {
 	if s.record == "" {
 		return nil, nil
 	}
-	recording, err := control.OpenRecording(s.record, log)
+	recording, err := control.OpenTraceFile(s.record, log)
 	if err != nil {
 		return nil, failed("--record: %w", err)
 	}

@@ -33,7 +33,7 @@ func (q statusQuery) fetchPlace(ctx context.Context) ([]byte, control.Status, er
 	var st control.Status
 	limited, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	shown, records, err := backend.Runs(limited, q.place, q.run, q.timeout)
+	shown, records, err := backend.Inspect(limited, q.place, q.run, q.timeout)
 	switch {
 	case ctx.Err() != nil:
 		return nil, st, ctx.Err()
@@ -64,7 +64,7 @@ const maxNamed = 20
 // noRunThere is the error of a run that does not meet at a place; it names those
 // that do.
 func noRunThere(ctx context.Context, q statusQuery, shown string) error {
-	_, records, err := backend.Runs(ctx, q.place, "", q.timeout)
+	_, records, err := backend.Inspect(ctx, q.place, "", q.timeout)
 	if err != nil || len(records) == 0 {
 		return failed("no run %q meets at %s, nor does another one", q.run, shown)
 	}

@@ -27,8 +27,8 @@ func before(d time.Duration) *time.Time {
 
 func age(seconds float64) *float64 { return &seconds }
 
-func change(d time.Duration, text string) control.Change {
-	return control.Change{At: *before(d), Text: text}
+func change(d time.Duration, text string) control.StatusChange {
+	return control.StatusChange{At: *before(d), Text: text}
 }
 
 func sampleServer(runs ...control.RunStatus) control.Status {
@@ -79,7 +79,7 @@ func sampleRuns() map[string]control.RunStatus {
 			Node: "node-d", Label: "trainer3 pid 77", Address: "10.0.0.8", Role: control.RoleSpare, NodeRank: -1,
 			Since: before(26 * time.Hour), WaitingS: 26 * 3600, LeaseAgeS: age(2.5),
 		}},
-		Changes: []control.Change{
+		Changes: []control.StatusChange{
 			change(25*time.Hour, "round 2 is complete: 4 of 4 nodes, 0 waiting"),
 			change(125*time.Second, "round 3 is complete: 3 of 4 nodes, 1 waiting"),
 			change(5*time.Second, "node node-b (trainer1 pid 4001) lost: not heard of for 10s; "+
@@ -100,18 +100,18 @@ func sampleRuns() map[string]control.RunStatus {
 	finishing := control.RunStatus{
 		RunID: "job9", Phase: rendezvous.PhaseFinishing, Nodes: control.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundAt: before(2 * time.Hour),
 		RoundStore: "10.0.0.5:41231", Members: []control.MemberStatus{memberRow(0, "finished"), memberRow(1, "running")}, Finished: []string{"node-a"},
-		Changes: []control.Change{change(time.Second, "node node-a (trainer0 pid 4000) finished")}, ChangesTotal: 1,
+		Changes: []control.StatusChange{change(time.Second, "node node-a (trainer0 pid 4000) finished")}, ChangesTotal: 1,
 	}
 	closed := control.RunStatus{
 		RunID: "job10", Phase: rendezvous.PhaseClosed, Nodes: control.NodeRange{Min: 1, Max: 8, Unit: 1, Target: 4}, Round: 2, RoundAt: before(72 * time.Hour),
 		Members: []control.MemberStatus{lost(0, "left: exit code 3"), lost(1, "evicted by admin root@ops (10.0.0.1): its GPU is broken")},
 		Closed:  &control.ClosedStatus{How: "failed", By: "node-a (trainer0 pid 4000)", Reason: "exit code 3 of local rank 5", At: before(time.Minute)},
-		Changes: []control.Change{change(time.Minute, "the run failed by node-a (trainer0 pid 4000): exit code 3")}, ChangesTotal: 1,
+		Changes: []control.StatusChange{change(time.Minute, "the run failed by node-a (trainer0 pid 4000): exit code 3")}, ChangesTotal: 1,
 	}
 	hostile := control.RunStatus{
 		RunID: "\x1b[31mred\x1b[0m", Phase: rendezvous.PhaseForming, NotStarted: "line\nbreak\x07",
 		Waiting: []control.WaitingStatus{{Node: "\x1b]0;title\x07", Label: "tab\there\r\n", Address: "\x00", Role: control.RoleNewcomer, NodeRank: -1}},
-		Changes: []control.Change{change(0, "a\x1b[2Jb\u202e")}, ChangesTotal: 1,
+		Changes: []control.StatusChange{change(0, "a\x1b[2Jb\u202e")}, ChangesTotal: 1,
 	}
 	large := control.RunStatus{
 		RunID: "large", Phase: rendezvous.PhaseRunning, Nodes: control.NodeRange{Min: 500, Max: 1000, Unit: 1}, Round: 1, RoundAt: before(time.Hour), RoundStore: "h:1",

@@ -20,10 +20,10 @@ import (
 // nobody is an Observer that does not care.
 type nobody struct{}
 
-func (nobody) Notice(rendezvous.Notice)     {}
-func (nobody) Progress(rendezvous.Progress) {}
-func (nobody) Dropped(*rendezvous.Error)    {}
-func (nobody) Connection(error)             {}
+func (nobody) Updated(rendezvous.MembershipUpdate) {}
+func (nobody) Progressed(rendezvous.Progress)      {}
+func (nobody) Dropped(*rendezvous.Error)           {}
+func (nobody) ConnectionChanged(error)             {}
 
 // joined is a node that has asked for a place in run job at a control plane.
 func joined(t *testing.T, addr, node string, least, most int) (*control.Client, *member.Call) {

@@ -26,8 +26,8 @@ type account struct {
 	reserve    string // generation under which a restarted control plane goes on if its state is old
 	overtaken  bool   // the round is over though no member is lost
 	fresh      bool   // no round was completed by this control plane
-	seats      []*seat
-	byNode     map[string]*seat
+	seats      []*participant
+	byNode     map[string]*participant
 	sessions   map[r.SessionID]*session
 	seen       map[string]bool // nodes that were part of the run
 	arrivals   int
@@ -59,7 +59,7 @@ type session struct {
 	answers     map[uint64]r.Reply
 	barrier     map[uint64]struct{} // its waits at the exit barrier
 	lingers     []uint64
-	notice      r.Notice
+	notice      r.MembershipUpdate
 	heard       time.Duration // when it said something last, at the earliest; 0: not known
 	back        time.Duration // when it did so after a silence
 }
@@ -74,13 +74,13 @@ const (
 	lost
 )
 
-type seat struct {
+type participant struct {
 	rank  int
 	node  string
 	state state
 }
 
-func (s *seat) live() bool { return s.state != finished && s.state != lost }
+func (s *participant) live() bool { return s.state != finished && s.state != lost }
 
 // closing is how a run was closed; the kinds are in the order in which one
 // overrules another.
@@ -122,7 +122,7 @@ type failure struct {
 
 func newAccount() account {
 	return account{
-		fresh: true, byNode: map[string]*seat{}, sessions: map[r.SessionID]*session{}, seen: map[string]bool{},
+		fresh: true, byNode: map[string]*participant{}, sessions: map[r.SessionID]*session{}, seen: map[string]bool{},
 		sums: map[string]*sum{}, timers: map[r.Timer]timer{}, due: map[r.TimerKind]bool{},
 	}
 }
@@ -184,8 +184,8 @@ func (a *account) joinersInGrace() int {
 	return n
 }
 
-// seatOf is a live node's place in the last round, nil if it has none any more.
-func (a *account) seatOf(s *session) *seat {
+// participantOf is a live node's place in the last round, nil if it has none any more.
+func (a *account) seatOf(s *session) *participant {
 	t := a.byNode[s.node]
 	if t == nil || t.state == lost || s.ended || a.sessions[s.id] != s {
 		return nil

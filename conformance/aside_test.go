@@ -12,7 +12,7 @@ import (
 // ask records what is answered without a change, and returns which record it is.
 func (s *script) ask(ev r.Event) int {
 	s.t.Helper()
-	effects, ok := s.m.Answer(ev)
+	effects, ok := s.m.TryRead(ev)
 	if !ok {
 		s.t.Fatalf("%+v has to be applied", ev)
 	}

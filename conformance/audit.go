@@ -23,13 +23,13 @@ type Audit struct {
 
 // audited is one run of a history.
 type audited struct {
-	judge    *Judge
-	last     uint64          // number of the last event
-	known    map[string]bool // generations of the machine that the judge follows
-	cuts     []cut
-	events   int
-	digests  []uint64 // of the events since the machine's beginning, and what was done at them
-	unjudged string   // why it was not judged any further; "": it was
+	checker   *Checker
+	last      uint64          // number of the last event
+	known     map[string]bool // generations of the machine that the judge follows
+	cuts      []cut
+	events    int
+	digests   []uint64 // of the events since the machine's beginning, and what was done at them
+	unchecked string   // why it was not judged any further; "": it was
 }
 
 // cut is where a control plane went on from an older state: a copy of its data directory
@@ -77,9 +77,9 @@ func (a *Audit) Add(rec trace.Record) {
 	}
 	run := a.runs[rec.Run]
 	if run == nil {
-		run = &audited{judge: New(rec.Run)}
+		run = &audited{checker: New(rec.Run)}
 		if rec.Number > 0 || rec.State == nil {
-			run.unjudged = fmt.Sprintf("its history begins with event %d", rec.Number)
+			run.unchecked = fmt.Sprintf("its history begins with event %d", rec.Number)
 		}
 		a.runs[rec.Run] = run
 		a.ids = append(a.ids, rec.Run)
@@ -94,7 +94,7 @@ func (a *Audit) Add(rec trace.Record) {
 // older state: each start draws a generation, which its first event names.
 func (run *audited) wentBack(rec trace.Record) bool {
 	ev, is := rec.Event.(r.Recovered)
-	return is && run.unjudged == "" && ev.Generation != "" && rec.Number > 0 && rec.Number <= run.last &&
+	return is && run.unchecked == "" && ev.Generation != "" && rec.Number > 0 && rec.Number <= run.last &&
 		digest(rec) != run.digests[rec.Number-1]
 }
 
@@ -102,11 +102,11 @@ func (run *audited) wentBack(rec trace.Record) bool {
 // that again. What was found until now, and which rounds there were, stays known.
 func (a *Audit) rewind(run *audited, rec trace.Record) {
 	if a.past == nil {
-		run.unjudged = fmt.Sprintf("it went on from the state after event %d, and its history cannot be read again", rec.Number-1)
+		run.unchecked = fmt.Sprintf("it went on from the state after event %d, and its history cannot be read again", rec.Number-1)
 		return
 	}
 	run.cuts = append(run.cuts, cut{a.offset, rec.Number - 1})
-	old := &audited{judge: New(rec.Run)}
+	old := &audited{checker: New(rec.Run)}
 	at := int64(0)
 	lines := bufio.NewScanner(io.NewSectionReader(a.past, 0, a.offset))
 	lines.Buffer(nil, 2*trace.MaxRecord)
@@ -118,14 +118,14 @@ func (a *Audit) rewind(run *audited, rec trace.Record) {
 		at += int64(len(lines.Bytes())) + 1
 	}
 	if err := lines.Err(); err != nil || old.last != rec.Number-1 {
-		run.unjudged = fmt.Sprintf("it went on from the state after event %d, and up to there only %d events could be read again (%v)", rec.Number-1, old.last, err)
+		run.unchecked = fmt.Sprintf("it went on from the state after event %d, and up to there only %d events could be read again (%v)", rec.Number-1, old.last, err)
 		return
 	}
-	old.judge.breaches = run.judge.breaches
-	for place := range run.judge.places {
-		old.judge.places[place] = true
+	old.checker.violations = run.checker.violations
+	for place := range run.checker.places {
+		old.checker.places[place] = true
 	}
-	run.judge, run.last, run.known, run.digests, run.unjudged = old.judge, old.last, old.known, old.digests, old.unjudged
+	run.checker, run.last, run.known, run.digests, run.unchecked = old.checker, old.last, old.known, old.digests, old.unchecked
 }
 
 // abandoned reports whether a record is of what never was.
@@ -134,30 +134,30 @@ func (run *audited) abandoned(rec trace.Record, offset int64) bool {
 }
 
 func (run *audited) add(rec trace.Record) {
-	if run.unjudged != "" {
+	if run.unchecked != "" {
 		return
 	}
 	switch {
 	case rec.State != nil:
 		run.begin(rec)
 	case rec.Aside && rec.Number == run.last && rec.Event != nil:
-		run.judge.Answered(rec.Event, rec.Effects)
+		run.checker.Answered(rec.Event, rec.Effects)
 	case rec.Aside:
 		// An answer that was too large, or is recorded again.
 	case rec.Number <= run.last:
 		run.again(rec)
 	case rec.Number > run.last+1:
-		run.unjudged = fmt.Sprintf("events %d to %d are missing", run.last+1, rec.Number-1)
+		run.unchecked = fmt.Sprintf("events %d to %d are missing", run.last+1, rec.Number-1)
 	case rec.TooLarge > 0 || rec.Event == nil:
-		run.unjudged = fmt.Sprintf("event %d was too large to be recorded (%d bytes)", rec.Number, rec.TooLarge)
+		run.unchecked = fmt.Sprintf("event %d was too large to be recorded (%d bytes)", rec.Number, rec.TooLarge)
 	default:
 		run.last = rec.Number
 		run.events++
 		run.digests = append(run.digests, digest(rec))
 		if rec.Seconds > 0 {
-			run.judge.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
+			run.checker.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
 		}
-		run.judge.Apply(rec.Event, rec.Effects)
+		run.checker.Apply(rec.Event, rec.Effects)
 		if ev, is := rec.Event.(r.Recovered); is {
 			run.known[ev.Generation] = true // it may go on under it
 		}
@@ -169,7 +169,7 @@ func (run *audited) add(rec trace.Record) {
 // same at it.
 func (run *audited) again(rec trace.Record) {
 	if rec.Number > 0 && rec.TooLarge == 0 && digest(rec) != run.digests[rec.Number-1] {
-		run.judge.breach(10, "event %d is recorded twice, in two ways; again: %+v, effects: %+v", rec.Number, rec.Event, rec.Effects)
+		run.checker.violated(10, "event %d is recorded twice, in two ways; again: %+v, effects: %+v", rec.Number, rec.Event, rec.Effects)
 	}
 }
 
@@ -206,28 +206,28 @@ func digest(rec trace.Record) (sum uint64) {
 func (run *audited) begin(rec trace.Record) {
 	machine, err := r.Restore(rec.State)
 	if err != nil {
-		run.unjudged = err.Error()
+		run.unchecked = err.Error()
 		return
 	}
 	generation := machine.Generation()
 	switch {
 	case run.known[generation] && rec.Number <= run.last:
-		run.judge.resume() // the clocks of the new process
+		run.checker.resume() // the clocks of the new process
 		return
 	case rec.Number > 0:
-		run.unjudged = fmt.Sprintf("events up to %d are missing", rec.Number)
+		run.unchecked = fmt.Sprintf("events up to %d are missing", rec.Number)
 		return
 	case len(run.known) > 0:
-		run.judge.Restarted()
+		run.checker.Restarted()
 	}
 	run.known, run.last, run.digests = map[string]bool{generation: true}, 0, nil
-	run.judge.Replay(machine)
+	run.checker.Replay(machine)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // resume gives timers and leases that run on in a new process their whole time again.
-func (j *Judge) resume() {
+func (j *Checker) resume() {
 	for name, t := range j.timers {
 		t.set = 0
 		j.timers[name] = t
@@ -240,10 +240,10 @@ func (j *Judge) resume() {
 // Runs are the ids of the runs, in the order of their beginning.
 func (a *Audit) Runs() []string { return slices.Clone(a.ids) }
 
-// Breaches are those of all runs.
-func (a *Audit) Breaches() (all []Breach) {
+// Violations are those of all runs.
+func (a *Audit) Violations() (all []Violation) {
 	for _, id := range a.ids {
-		all = append(all, a.runs[id].judge.breaches...)
+		all = append(all, a.runs[id].checker.violations...)
 	}
 	return all
 }
@@ -251,15 +251,15 @@ func (a *Audit) Breaches() (all []Breach) {
 // Kept reports whether there was a run, and every run was judged to its end and
 // keeps all promises.
 func (a *Audit) Kept() bool {
-	return len(a.ids) > 0 && len(a.Unjudged()) == 0 && len(a.Breaches()) == 0
+	return len(a.ids) > 0 && len(a.Unchecked()) == 0 && len(a.Violations()) == 0
 }
 
 // Unjudged are the runs that were not judged to their end, with the reason.
-func (a *Audit) Unjudged() map[string]string {
+func (a *Audit) Unchecked() map[string]string {
 	all := map[string]string{}
 	for id, run := range a.runs {
-		if run.unjudged != "" {
-			all[id] = run.unjudged
+		if run.unchecked != "" {
+			all[id] = run.unchecked
 		}
 	}
 	return all
@@ -271,14 +271,14 @@ func (a *Audit) String() string {
 	for _, id := range a.ids {
 		run := a.runs[id]
 		verdict := "all promises hold"
-		if n := len(run.judge.breaches); n > 0 {
+		if n := len(run.checker.violations); n > 0 {
 			verdict = fmt.Sprintf("%d breaches", n)
 		}
-		if run.unjudged != "" {
-			verdict += ", not judged to its end: " + run.unjudged
+		if run.unchecked != "" {
+			verdict += ", not judged to its end: " + run.unchecked
 		}
-		fmt.Fprintf(&b, "run %s: %d events, %d rounds: %s\n", id, run.events, run.judge.Rounds(), verdict)
-		for _, breach := range run.judge.breaches {
+		fmt.Fprintf(&b, "run %s: %d events, %d rounds: %s\n", id, run.events, run.checker.Rounds(), verdict)
+		for _, breach := range run.checker.violations {
 			fmt.Fprintf(&b, "  %s\n", breach)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package promises holds the recorded history of a run, its events and what the
 // control plane did at each, against the eleven promises of docs/design.md.
 //
-// A [Judge] keeps its own account of the run, drawn from the history and the text
+// A [Checker] keeps its own account of the run, drawn from the history and the text
 // of the promises alone: it shares no code with the machine that it judges. The
 // property tests, the tests of faults and `rallypoint audit` all use it.
 //
@@ -42,7 +42,7 @@
 //     open.
 //  10. Ranks are what the rule gives for the joins' preferences, old ranks, hints
 //     and order; and a machine fed with the same events does the same (see
-//     [Judge.Replay]).
+//     [Checker.Replay]).
 //  11. Every error has a text that names the run or round it is about, and says
 //     for a refusal by whom, why or over what; sums that only add have made count
 //     each addition once, and a repeated request changes nothing.

@@ -48,7 +48,7 @@ func policy(least, most int) r.Policy {
 
 func (s *script) hello(p r.Policy, nodes ...string) {
 	for _, node := range nodes {
-		s.do(r.Hello{Session: r.SessionID("s" + node), Node: node, Policy: p, SeenAddr: "10.0.0.1", Claim: r.Claim{HostRank: -1}})
+		s.do(r.Hello{Session: r.SessionID("s" + node), Node: node, Policy: p, SeenAddr: "10.0.0.1", LastRound: r.LastRound{HostRank: -1}})
 	}
 }
 
@@ -97,7 +97,7 @@ func life(t *testing.T) []trace.Record {
 	s.fire(r.TimerAdmit)
 	s.joins("2", "1")
 	s.hello(policy(2, 9), "5")
-	s.do(r.Hello{Session: "other", Node: "1", Policy: p, Claim: r.Claim{HostRank: -1}})
+	s.do(r.Hello{Session: "other", Node: "1", Policy: p, LastRound: r.LastRound{HostRank: -1}})
 	s.do(r.Disconnect{Session: "s3"})
 	s.fire(r.TimerGrace)
 	s.joins("1")
@@ -133,7 +133,7 @@ func failing(t *testing.T) []trace.Record {
 	s.joins("3")
 	s.hello(p, "4")
 	s.joins("4")
-	s.do(r.Hello{Session: "s2b", Node: "2", Policy: p, Claim: r.Claim{Generation: "g", Round: 1, Rank: 1, World: 3, HostRank: -1}})
+	s.do(r.Hello{Session: "s2b", Node: "2", Policy: p, LastRound: r.LastRound{Generation: "g", Round: 1, Rank: 1, World: 3, HostRank: -1}})
 	s.do(r.CloseRun{By: "admin", Reason: "the end"})
 	s.do(r.CloseRun{By: "admin", Reason: "stop it", Stop: true})
 	return s.records

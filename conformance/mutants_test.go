@@ -184,8 +184,8 @@ var mutants = []struct {
 	}},
 	{6, "nothing ends a grace", life, effects(19, nothing)},
 	{7, "a loss is not announced to all", life, effects(20, without[r.Notify]("s2"))},
-	{7, "a loss that was none", life, effects(8, with(r.Notify{Session: "s1", Notice: r.Notice{Waiting: 1, Reason: "why"}}))},
-	{7, "newcomers are announced early", life, effects(13, with(r.Notify{Session: "s1", Notice: r.Notice{Waiting: 1, Reason: "why"}}))},
+	{7, "a loss that was none", life, effects(8, with(r.Notify{Session: "s1", Update: r.MembershipUpdate{Waiting: 1, Reason: "why"}}))},
+	{7, "newcomers are announced early", life, effects(13, with(r.Notify{Session: "s1", Update: r.MembershipUpdate{Waiting: 1, Reason: "why"}}))},
 	{7, "newcomers are not announced", life, effects(14, nothing)},
 	{7, "nothing announces newcomers", life, effects(12, nothing)},
 	{7, "who was lost and comes back is not told", failing, effects(13, func([]r.Effect) []r.Effect {
@@ -193,14 +193,14 @@ var mutants = []struct {
 	})},
 	{7, "a loss is not told behind an outcome that comes again", resumed, effects(10, without[r.Notify]("s1"))},
 	{8, "the exit barrier stays shut", life, effects(34, without[r.Reply]("s1"))},
-	{8, "all stop after a success", life, effects(36, each(func(e r.Notify) r.Effect { e.Notice.Waiting = 1; return e }))},
+	{8, "all stop after a success", life, effects(36, each(func(e r.Notify) r.Effect { e.Update.Waiting = 1; return e }))},
 	{8, "a failure does not stop all", failing, effects(15, nothing)},
 	{8, "a round after a finish", failing, effects(10, func([]r.Effect) []r.Effect {
 		return []r.Effect{placed("s3", 2, r.Outcome{Generation: "g", Round: 2, World: 1, HostRank: -1, StoreAddr: "10.0.0.3", StorePort: 1010})}
 	})},
 	{8, "a member waits for a regroup that cannot be", failing, effects(10, nothing)},
 	{9, "the end is not announced", life, effects(36, without[r.Notify]("s2"))},
-	{9, "an end that was none", life, effects(28, with(r.Notify{Session: "s1", Notice: r.Notice{Closed: true, Reason: "why"}}))},
+	{9, "an end that was none", life, effects(28, with(r.Notify{Session: "s1", Update: r.MembershipUpdate{Closed: true, Reason: "why"}}))},
 	{9, "a join waits in a closed run", life, effects(37, nothing)},
 	{9, "a pending join outlives the end", failing, effects(14, without[r.Reply]("s4"))},
 	{10, "ranks are not those of the rule", life, effects(16, outcome(func(s r.SessionID, o *r.Outcome) {
@@ -212,7 +212,7 @@ var mutants = []struct {
 	{11, "over what nodes differ is not said", life, effects(17, says(`run "job": node 5 differs from node 1`))},
 	{11, "why a node was evicted is not said", life, effects(24, says(`run "job": node 4 was dropped`))},
 	{11, "an error without words", life, effects(23, says(""))},
-	{11, "a reason is not said", life, effects(14, each(func(e r.Notify) r.Effect { e.Notice.Reason = ""; return e }))},
+	{11, "a reason is not said", life, effects(14, each(func(e r.Notify) r.Effect { e.Update.Reason = ""; return e }))},
 	{11, "an addition counts twice", life, effects(9, each(func(e r.Reply) r.Effect { e.Result = r.KeyResult{Number: 3}; return e }))},
 	{11, "a repeated join is applied again", life, effects(5, with(r.SetTimer{Timer: r.Timer{Kind: r.TimerQuiet, Seq: 9}}))},
 	{11, "an answer to no request", life, effects(8, with(r.Reply{Session: "s1", Number: 77}))},
@@ -232,12 +232,12 @@ func TestEachPromiseCanBeBroken(t *testing.T) {
 		for _, rec := range records[1:] {
 			j.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
 			j.Apply(rec.Event, rec.Effects)
-			if len(j.Breaches()) > 0 {
+			if len(j.Violations()) > 0 {
 				break
 			}
 		}
-		if !slices.ContainsFunc(j.Breaches(), func(b Breach) bool { return b.Promise == m.promise }) {
-			t.Errorf("promise %d, %s: found %v", m.promise, m.name, j.Breaches())
+		if !slices.ContainsFunc(j.Violations(), func(b Violation) bool { return b.Promise == m.promise }) {
+			t.Errorf("promise %d, %s: found %v", m.promise, m.name, j.Violations())
 		}
 		tried[m.promise]++
 	}
@@ -250,8 +250,8 @@ func TestEachPromiseCanBeBroken(t *testing.T) {
 
 // TestReplayFindsWhatNoRuleSays has a machine do the same again.
 func TestReplayFindsWhatNoRuleSays(t *testing.T) {
-	records := effects(16, each(func(e r.Change) r.Effect { e.Text += "!"; return e }))(life(t))
-	if found := judged(t, records).Breaches(); len(found) != 1 || found[0].Promise != 10 || found[0].Event != 16 {
+	records := effects(16, each(func(e r.HistoryEntry) r.Effect { e.Text += "!"; return e }))(life(t))
+	if found := judged(t, records).Violations(); len(found) != 1 || found[0].Promise != 10 || found[0].Event != 16 {
 		t.Errorf("found %v", found)
 	}
 }
@@ -326,7 +326,7 @@ func TestEventsThatAreTooLarge(t *testing.T) {
 		Request: r.Request{Session: "s1", Number: 2}, Round: 1, Op: r.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, trace.MaxRecord)},
 	}
 	a := judged(t, records)
-	if why := a.Unjudged()["job"]; a.Kept() || !strings.Contains(why, "event 8 was too large to be recorded (1") {
+	if why := a.Unchecked()["job"]; a.Kept() || !strings.Contains(why, "event 8 was too large to be recorded (1") {
 		t.Errorf("%q, %s", why, a)
 	}
 }

@@ -42,7 +42,7 @@ func wentBack(t *testing.T) *script {
 	s.restore(copied, "h")
 	for _, node := range []string{"1", "2"} {
 		s.do(r.Hello{Session: r.SessionID("s" + node), Node: node, Policy: p, SeenAddr: "10.0.0.1",
-			Claim: r.Claim{Generation: "g", Round: 3, World: 2, HostRank: -1}})
+			LastRound: r.LastRound{Generation: "g", Round: 3, World: 2, HostRank: -1}})
 	}
 	s.joins("1", "2")
 	return s
@@ -83,7 +83,7 @@ func TestHistoryOfARestoredCopy(t *testing.T) {
 	s.restore(4, "i") // the same copy once more
 	for _, node := range []string{"1", "2"} {
 		s.do(r.Hello{Session: r.SessionID("s" + node), Node: node, Policy: policy(2, 2), SeenAddr: "10.0.0.1",
-			Claim: r.Claim{Generation: "h", Round: 4, World: 2, HostRank: -1}})
+			LastRound: r.LastRound{Generation: "h", Round: 4, World: 2, HostRank: -1}})
 	}
 	s.joins("1", "2")
 	if a, err = Read(history(t, s.records)); err != nil || !a.Kept() || !strings.Contains(a.String(), "5 rounds") {
@@ -108,7 +108,7 @@ func TestWrongHistoriesOfARestoredCopy(t *testing.T) {
 			records[len(records)-1].Effects = outcome(func(_ r.SessionID, o *r.Outcome) { o.Generation = "g" })(records[len(records)-1].Effects)
 		}},
 		{"nobody is told", "promise 7", func(records []trace.Record) {
-			records[len(records)-4].Effects = each(func(e r.Welcome) r.Effect { e.Notice = r.Notice{}; return e })(records[len(records)-4].Effects)
+			records[len(records)-4].Effects = each(func(e r.Welcome) r.Effect { e.Update = r.MembershipUpdate{}; return e })(records[len(records)-4].Effects)
 		}},
 	} {
 		records := wentBack(t).records
@@ -127,7 +127,7 @@ func TestAStrangersClaimIsJudged(t *testing.T) {
 		s.hello(p, "1", "2")
 		s.joins("1", "2")
 		s.fire(r.TimerLastCall)
-		s.do(r.Hello{Session: "sx", Node: "x", Policy: p, Claim: r.Claim{Generation: "other", Round: 7, World: 2, HostRank: -1}})
+		s.do(r.Hello{Session: "sx", Node: "x", Policy: p, LastRound: r.LastRound{Generation: "other", Round: 7, World: 2, HostRank: -1}})
 		s.add("1", 1, "sum")
 		return s.records
 	}

@@ -10,7 +10,7 @@ import (
 
 // vanished closes a run whose finished members are all gone, and which nobody else
 // can end.
-func (j *Judge) vanished() {
+func (j *Checker) vanished() {
 	if j.ended() || j.count(finished) == 0 || j.live() > 0 {
 		return
 	}
@@ -27,47 +27,47 @@ func (j *Judge) vanished() {
 }
 
 // judgeState judges what must hold after every event.
-func (j *Judge) judgeState() {
+func (j *Checker) checkState() {
 	if j.ended() && len(j.joiners()) > 0 {
-		j.breach(9, "%d joins are pending in a closed run", len(j.joiners()))
+		j.violated(9, "%d joins are pending in a closed run", len(j.joiners()))
 	}
 	for _, s := range j.nodes() {
-		j.judgeNotice(s)
+		j.checkUpdate(s)
 	}
 	if j.count(finished) > 0 && j.live() == 0 {
 		for _, s := range j.sessions {
 			if len(s.barrier) > 0 && j.seatOf(s) != nil {
-				j.breach(8, "every live member has finished, and %s still waits at the exit barrier", s.node)
+				j.violated(8, "every live member has finished, and %s still waits at the exit barrier", s.node)
 			}
 		}
 	}
-	j.judgeTimers()
+	j.checkTimers()
 	if j.policy.Max > 0 && !j.ended() && j.count(finished) == 0 {
-		j.judgeDue()
+		j.checkDue()
 	}
 }
 
 // judgeNotice judges what a node was told last. One that waits in a join is told
 // by its outcome.
-func (j *Judge) judgeNotice(s *session) {
+func (j *Checker) checkUpdate(s *session) {
 	if s.join != nil {
 		return
 	}
 	if s.notice.Closed != j.ended() {
-		j.breach(9, "node %s was told closed=%v, the run: %v", s.node, s.notice.Closed, j.ended())
+		j.violated(9, "node %s was told closed=%v, the run: %v", s.node, s.notice.Closed, j.ended())
 	}
 	promise, want := j.mustRegroup(s)
 	if got := s.notice.Waiting > 0; got != want {
-		j.breach(promise, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.notice.Waiting, s.notice.Reason)
+		j.violated(promise, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.notice.Waiting, s.notice.Reason)
 	}
 	if want && s.notice.Reason == "" {
-		j.breach(11, "node %s was told to regroup without a reason", s.node)
+		j.violated(11, "node %s was told to regroup without a reason", s.node)
 	}
 }
 
 // mustRegroup says whether num_nodes_waiting is above 0 for a node, and by which
 // promise.
-func (j *Judge) mustRegroup(s *session) (promise int, want bool) {
+func (j *Checker) mustRegroup(s *session) (promise int, want bool) {
 	switch j.closing.kind {
 	case success:
 		return 8, false
@@ -86,10 +86,10 @@ func (j *Judge) mustRegroup(s *session) (promise int, want bool) {
 }
 
 // judgeTimers judges that what must happen at the latest will: its timer runs.
-func (j *Judge) judgeTimers() {
+func (j *Checker) checkTimers() {
 	for name, t := range j.timers {
 		if want, ok := j.lasts(name); ok && t.after != want {
-			j.breach(timerPromise[name.Kind], "timer %+v runs for %v, the policy says %v", name, t.after, want)
+			j.violated(timerPromise[name.Kind], "timer %+v runs for %v, the policy says %v", name, t.after, want)
 		}
 	}
 	if j.ended() || j.count(finished) > 0 || j.policy.Max == 0 {
@@ -97,7 +97,7 @@ func (j *Judge) judgeTimers() {
 	}
 	must := func(kind r.TimerKind, when bool, why string) {
 		if when && !j.runs(kind) && !j.due[kind] {
-			j.breach(timerPromise[kind], "%s, and no timer runs", why)
+			j.violated(timerPromise[kind], "%s, and no timer runs", why)
 		}
 	}
 	n := len(j.joiners())
@@ -110,14 +110,14 @@ func (j *Judge) judgeTimers() {
 	}
 	for _, s := range j.nodes() {
 		if s.grace && !j.timers[r.Timer{Kind: r.TimerGrace, Session: s.id}].running {
-			j.breach(6, "the connection of %s is broken and nothing ends its grace", s.node)
+			j.violated(6, "the connection of %s is broken and nothing ends its grace", s.node)
 		}
 	}
 }
 
 // lasts is how long a timer runs. The graces after a restart are leases, and what
 // a hold lasts depends on when the control plane began.
-func (j *Judge) lasts(t r.Timer) (time.Duration, bool) {
+func (j *Checker) lasts(t r.Timer) (time.Duration, bool) {
 	switch t.Kind {
 	case r.TimerLastCall:
 		return j.policy.LastCallTimeout, true
@@ -137,7 +137,7 @@ func (j *Judge) lasts(t r.Timer) (time.Duration, bool) {
 }
 
 // judgeDue judges that no round is overdue.
-func (j *Judge) judgeDue() {
+func (j *Checker) checkDue() {
 	n := len(j.joiners())
 	if j.joinersInGrace() > 0 || n < j.policy.Min {
 		return
@@ -147,35 +147,35 @@ func (j *Judge) judgeDue() {
 	switch {
 	case j.live() == 0:
 		if full || !held && (j.due[r.TimerLastCall] || j.due[r.TimerQuiet]) {
-			j.breach(5, "a first round of %d nodes is due and was not completed", n)
+			j.violated(5, "a first round of %d nodes is due and was not completed", n)
 		}
 	case j.count(rejoined) > 0:
 		if (j.awaited() == 0 || j.due[r.TimerRegroup]) && (full || !held) {
-			j.breach(6, "a regroup of %d nodes is due and was not completed", n)
+			j.violated(6, "a regroup of %d nodes is due and was not completed", n)
 		}
 	}
 }
 
 // judgeErrors judges what nodes are told when they are refused.
-func (j *Judge) judgeErrors() {
+func (j *Checker) checkErrors() {
 	for _, f := range j.errs {
 		if f.err == nil {
-			j.breach(11, "a refusal without an error at %T", f.ev)
+			j.violated(11, "a refusal without an error at %T", f.ev)
 			continue
 		}
 		for _, word := range j.mustSay(f) {
 			if !strings.Contains(f.err.Text, r.Printable(word)) {
-				j.breach(11, "an error of code %d does not say %q: %q", f.err.Code, word, f.err.Text)
+				j.violated(11, "an error of code %d does not say %q: %q", f.err.Code, word, f.err.Text)
 			}
 		}
 		if strings.TrimSpace(f.err.Text) == "" {
-			j.breach(11, "an error of code %d without words", f.err.Code)
+			j.violated(11, "an error of code %d without words", f.err.Code)
 		}
 	}
 }
 
 // mustSay are words that an error has to contain.
-func (j *Judge) mustSay(f failure) []string {
+func (j *Checker) mustSay(f failure) []string {
 	run := []string{}
 	if j.runID != "" {
 		run = []string{fmt.Sprintf("run %q", j.runID)}
@@ -211,7 +211,7 @@ func (j *Judge) mustSay(f failure) []string {
 }
 
 // someNames are the ids of members in a state, as many as an error has room for.
-func (j *Judge) someNames(s state) (names []string) {
+func (j *Checker) someNames(s state) (names []string) {
 	for _, t := range j.seats {
 		if t.state == s && len(names) < 8 {
 			names = append(names, t.node)

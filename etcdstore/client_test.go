@@ -34,7 +34,7 @@ func TestModelOverATreacherousNetwork(t *testing.T) {
 		}
 		defer s.Close()
 		network := s.client.betray(t)
-		m := store.NewLocal(store.NewEngine(store.Limits{}))
+		m := store.NewMemory(store.NewEngine(store.Limits{}))
 		actions := modelActions(ctx, m, func(*rapid.T) *Store { return s })
 		names := []string{"set", "multi_set", "add", "compare_set", "append", "delete"}
 		for range 20 {
@@ -60,7 +60,7 @@ func TestLogOverATreacherousNetwork(t *testing.T) {
 	equal(t, other.generation, l.generation)
 	var want []string
 	for i := range appends {
-		check(t, l.Beat(ctx, "s", time.Minute))
+		check(t, l.Heartbeat(ctx, "s", time.Minute))
 		appendText(t, l, fmt.Sprint(i))
 		want = append(want, fmt.Sprint(i))
 	}

@@ -352,7 +352,7 @@ func (l *Log) Append(ctx context.Context, entries [][]byte) error {
 }
 
 // Beat implements sharedlog.Log.
-func (l *Log) Beat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error {
+func (l *Log) Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error {
 	const what = "showing a sign of life"
 	ctx, end := l.begin(ctx)
 	defer end()
@@ -418,7 +418,7 @@ func (l *Log) renewRun(ctx context.Context) error {
 }
 
 // Look implements sharedlog.Log. It tells from the watch and asks nobody.
-func (l *Log) Look(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Sign, error) {
+func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Liveness, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -432,10 +432,10 @@ func (l *Log) Look(_ context.Context, sessions []rendezvous.SessionID) ([]shared
 	}
 	l.lastLook = now
 	l.looks++
-	list := make([]sharedlog.Sign, len(sessions))
+	list := make([]sharedlog.Liveness, len(sessions))
 	for i, session := range sessions {
 		// The lease lives: etcd has heard of the node, whatever we know of when.
-		list[i] = sharedlog.Sign{State: sharedlog.SignBeats, Beats: l.looks}
+		list[i] = sharedlog.Liveness{State: sharedlog.LivenessHeartbeats, Heartbeats: l.looks}
 		if l.view.signs[string(session)] {
 			delete(l.absences, session)
 			continue
@@ -444,7 +444,7 @@ func (l *Log) Look(_ context.Context, sessions []rendezvous.SessionID) ([]shared
 		if !known {
 			l.absences[session] = now
 		} else if now.Sub(since) >= l.absence() {
-			list[i].State = sharedlog.SignExpired
+			list[i].State = sharedlog.LivenessExpired
 		}
 	}
 	return list, nil

@@ -210,7 +210,7 @@ func blind(t *testing.T, l *Log, network *strait, f func()) {
 	t.Helper()
 	network.close()
 	for {
-		if _, err := l.Look(context.Background(), nil); err != nil {
+		if _, err := l.ReadHeartbeats(context.Background(), nil); err != nil {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -218,7 +218,7 @@ func blind(t *testing.T, l *Log, network *strait, f func()) {
 	f()
 	network.open()
 	for {
-		if _, err := l.Look(context.Background(), nil); err == nil {
+		if _, err := l.ReadHeartbeats(context.Background(), nil); err == nil {
 			return
 		}
 		time.Sleep(time.Millisecond)
@@ -236,10 +236,10 @@ func compact(t *testing.T, c *client) {
 	}))
 }
 
-func look(t testing.TB, l *Log, session rendezvous.SessionID) sharedlog.SignState {
+func look(t testing.TB, l *Log, session rendezvous.SessionID) sharedlog.LivenessState {
 	t.Helper()
 	for ctx := within(t, 10*time.Second); ; time.Sleep(10 * time.Millisecond) {
-		signs, err := l.Look(ctx, []rendezvous.SessionID{session})
+		signs, err := l.ReadHeartbeats(ctx, []rendezvous.SessionID{session})
 		if err != nil && ctx.Err() == nil {
 			continue // its watch is being opened anew
 		}
@@ -248,7 +248,7 @@ func look(t testing.TB, l *Log, session rendezvous.SessionID) sharedlog.SignStat
 	}
 }
 
-func awaitSign(t testing.TB, l *Log, session rendezvous.SessionID, want sharedlog.SignState) {
+func awaitSign(t testing.TB, l *Log, session rendezvous.SessionID, want sharedlog.LivenessState) {
 	t.Helper()
 	for ctx := within(t, 20*time.Second); look(t, l, session) != want; time.Sleep(10 * time.Millisecond) {
 		if ctx.Err() != nil {
@@ -263,24 +263,24 @@ func TestLogSigns(t *testing.T) {
 	a, b := aLog(t, config), aLog(t, config)
 	ctx := within(t, 30*time.Second)
 	const lease = 2 * time.Second
-	check(t, a.Beat(ctx, "a", lease))
-	check(t, b.Beat(ctx, "b1", lease))
-	awaitSign(t, a, "b1", sharedlog.SignBeats)
-	check(t, b.Beat(ctx, "b2", lease)) // it has begun anew
-	awaitSign(t, a, "b1", sharedlog.SignExpired)
-	equal(t, look(t, a, "b2"), sharedlog.SignBeats)
+	check(t, a.Heartbeat(ctx, "a", lease))
+	check(t, b.Heartbeat(ctx, "b1", lease))
+	awaitSign(t, a, "b1", sharedlog.LivenessHeartbeats)
+	check(t, b.Heartbeat(ctx, "b2", lease)) // it has begun anew
+	awaitSign(t, a, "b1", sharedlog.LivenessExpired)
+	equal(t, look(t, a, "b2"), sharedlog.LivenessHeartbeats)
 	for deadline := time.Now().Add(lease); time.Now().Before(deadline); time.Sleep(lease / 4) {
-		check(t, a.Beat(ctx, "a", lease))
+		check(t, a.Heartbeat(ctx, "a", lease))
 	}
-	awaitSign(t, a, "b2", sharedlog.SignExpired)
-	equal(t, look(t, a, "a"), sharedlog.SignBeats)
-	check(t, b.Beat(ctx, "b2", lease)) // its lease was lost while it was stopped
-	awaitSign(t, a, "b2", sharedlog.SignBeats)
-	check(t, b.Beat(ctx, "b2", 3*lease)) // the run has another lease than thought
-	check(t, b.Beat(ctx, "b2", 3*lease))
-	awaitSign(t, a, "b2", sharedlog.SignBeats)
+	awaitSign(t, a, "b2", sharedlog.LivenessExpired)
+	equal(t, look(t, a, "a"), sharedlog.LivenessHeartbeats)
+	check(t, b.Heartbeat(ctx, "b2", lease)) // its lease was lost while it was stopped
+	awaitSign(t, a, "b2", sharedlog.LivenessHeartbeats)
+	check(t, b.Heartbeat(ctx, "b2", 3*lease)) // the run has another lease than thought
+	check(t, b.Heartbeat(ctx, "b2", 3*lease))
+	awaitSign(t, a, "b2", sharedlog.LivenessHeartbeats)
 	check(t, b.Close(ctx))
-	awaitSign(t, a, "b2", sharedlog.SignExpired)
+	awaitSign(t, a, "b2", sharedlog.LivenessExpired)
 }
 
 // A run whose nodes are all dead is begun anew, and who missed that is told.
@@ -289,7 +289,7 @@ func TestLogOfTheDead(t *testing.T) {
 	config := aConfig(t)
 	ctx := within(t, 30*time.Second)
 	old := aLog(t, config)
-	check(t, old.Beat(ctx, "old", time.Second))
+	check(t, old.Heartbeat(ctx, "old", time.Second))
 	appendText(t, old, "1")
 	generation := must(old.Open(ctx))(t).Generation
 	// No more beats: the node is stopped. A second one enters while its sign is there.
@@ -308,7 +308,7 @@ func TestLogOfTheDead(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"append": old.Append(ctx, [][]byte{nil}),
-		"beat":   old.Beat(ctx, "old", time.Second),
+		"beat":   old.Heartbeat(ctx, "old", time.Second),
 		"next":   func() error { r := &reader{l: old}; r.read(t, 1); _, err := old.Next(ctx, r.after); return err }(),
 	} {
 		if !errors.Is(err, rendezvous.ErrState) || !strings.Contains(err.Error(), "begun anew") {
@@ -322,7 +322,7 @@ func TestLogLeavesNothing(t *testing.T) {
 	config := aConfig(t)
 	ctx := within(t, 30*time.Second)
 	a, b := aLog(t, config), aLog(t, config)
-	check(t, a.Beat(ctx, "a", time.Second))
+	check(t, a.Heartbeat(ctx, "a", time.Second))
 	appendText(t, a, "1")
 	c := must(newClient(config))(t)
 	defer c.close()

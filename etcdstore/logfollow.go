@@ -20,7 +20,7 @@ type follower struct {
 
 // Follow makes a follower of the run runID behind the configuration's prefix. It checks
 // the configuration and touches no network.
-func Follow(config Config, runID string) (sharedlog.Follower, error) {
+func Watch(config Config, runID string) (sharedlog.Watcher, error) {
 	c, err := newClient(config)
 	if err != nil {
 		return nil, err

@@ -13,11 +13,11 @@ import (
 func TestFollow(t *testing.T) {
 	config := aConfig(t)
 	ctx := within(t, 30*time.Second)
-	f := must(Follow(config, "a/run"))(t)
+	f := must(Watch(config, "a/run"))(t)
 	defer f.Close()
 	equal(t, must(f.Poll(ctx))(t).Generation, "")
 	l := aLog(t, config)
-	check(t, l.Beat(ctx, "LIVES", 10*time.Second))
+	check(t, l.Heartbeat(ctx, "LIVES", 10*time.Second))
 	r := &reader{l: l}
 	n, found := 0, 0
 	poll := func() (missed uint64) {

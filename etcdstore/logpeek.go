@@ -13,7 +13,7 @@ import (
 // Runs reads what the runs behind the configuration's prefix have written, in the
 // order of their ids; only that of the id runID unless it is "". A run that is not
 // there is left out. Runs writes nothing, makes no lease and is no node.
-func Runs(ctx context.Context, config Config, runID string) ([]sharedlog.Record, error) {
+func Inspect(ctx context.Context, config Config, runID string) ([]sharedlog.Record, error) {
 	c, err := newClient(config)
 	if err != nil {
 		return nil, err

@@ -12,11 +12,11 @@ import (
 func TestRuns(t *testing.T) {
 	config := aConfig(t)
 	ctx := within(t, 30*time.Second)
-	if got := must(Runs(ctx, config, ""))(t); len(got) != 0 {
+	if got := must(Inspect(ctx, config, ""))(t); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 	l := aLog(t, config)
-	check(t, l.Beat(ctx, "LIVES", 10*time.Second))
+	check(t, l.Heartbeat(ctx, "LIVES", 10*time.Second))
 	appendText(t, l, "1", "2")
 	r := &reader{l: l}
 	r.read(t, 2)
@@ -31,7 +31,7 @@ func TestRuns(t *testing.T) {
 
 	_, before, err := l.client.list(ctx, "keys", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
 	check(t, err)
-	records := must(Runs(ctx, config, ""))(t)
+	records := must(Inspect(ctx, config, ""))(t)
 	_, after, err := l.client.list(ctx, "keys", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
 	check(t, err)
 	equal(t, after, before) // the revision: nothing was written
@@ -46,6 +46,6 @@ func TestRuns(t *testing.T) {
 	if len(got.Entries) != 1 || string(got.Entries[0].Data) != "3" || len(got.Living) != 1 || !got.Living["LIVES"] {
 		t.Errorf("%+v, %v", got.Entries, got.Living)
 	}
-	equal(t, len(must(Runs(ctx, config, "a/run"))(t)), 1)
-	equal(t, len(must(Runs(ctx, config, "another"))(t)), 0)
+	equal(t, len(must(Inspect(ctx, config, "a/run"))(t)), 1)
+	equal(t, len(must(Inspect(ctx, config, "another"))(t)), 0)
 }

@@ -31,8 +31,8 @@ func openMember(config Config, p rendezvous.Params, log *slog.Logger) (*member.M
 }
 
 func memberOver(shared *Log, p rendezvous.Params, log *slog.Logger) *member.Member {
-	connect := func(o member.Observer) member.Plane { return sharedlog.New(p, o, shared, log) }
-	return member.NewMember(p, connect, roundstore.NewRoundStores(log), log)
+	connect := func(o member.Observer) member.ControlPlane { return sharedlog.New(p, o, shared, log) }
+	return member.New(p, connect, roundstore.NewRoundStores(log), log)
 }
 
 func nodeParams(name string, min, max int) rendezvous.Params {

@@ -337,7 +337,7 @@ func TestExactlyOnceThroughCuts(t *testing.T) {
 		s, err := Open(within(t, time.Minute), config)
 		if err != nil {
 			t.Error(err)
-			return store.NewLocal(store.NewEngine(store.Limits{})), func() {}
+			return store.NewMemory(store.NewEngine(store.Limits{})), func() {}
 		}
 		n := s.client.betray(t)
 		// What is late comes even when its client is gone.

@@ -36,7 +36,7 @@ func TestModel(t *testing.T) {
 			defer s.Close()
 			stores = append(stores, s)
 		}
-		m := store.NewLocal(store.NewEngine(store.Limits{}))
+		m := store.NewMemory(store.NewEngine(store.Limits{}))
 		pick := func(t *rapid.T) *Store { return rapid.SampledFrom(stores).Draw(t, "store") }
 		t.Repeat(modelActions(ctx, m, pick))
 	})

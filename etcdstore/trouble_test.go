@@ -125,7 +125,7 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 		go func() { done <- l.Append(ctx, [][]byte{[]byte(what)}) }()
 		for seen := 0; seen < 3; { // refusals, as long as they last
 			time.Sleep(200 * time.Millisecond)
-			if _, err := l.Look(ctx, nil); err != nil {
+			if _, err := l.ReadHeartbeats(ctx, nil); err != nil {
 				seen++
 			}
 		}
@@ -158,10 +158,10 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 	if err := l.Append(short, [][]byte{nil}); !errors.As(err, &own) || !own.Code.Retryable() || !strings.Contains(err.Error(), "ssl_cert") {
 		t.Error(err)
 	}
-	for err := error(nil); err == nil; _, err = l.Look(ctx, nil) {
+	for err := error(nil); err == nil; _, err = l.ReadHeartbeats(ctx, nil) {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if _, err := l.Look(ctx, nil); errors.As(err, &own) && !own.Code.Retryable() {
+	if _, err := l.ReadHeartbeats(ctx, nil); errors.As(err, &own) && !own.Code.Retryable() {
 		t.Error(err)
 	}
 }
@@ -186,13 +186,13 @@ func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 	cut.Endpoints = []string{network.endpoint}
 	killed, l := aLog(t, config), aLog(t, cut)
 	ctx := within(t, time.Minute)
-	check(t, killed.Beat(ctx, "killed", 2*time.Second))
-	awaitSign(t, l, "killed", sharedlog.SignBeats)
+	check(t, killed.Heartbeat(ctx, "killed", 2*time.Second))
+	awaitSign(t, l, "killed", sharedlog.LivenessHeartbeats)
 	// No more beats. The watch breaks when the token has run out.
 	time.Sleep(1200 * time.Millisecond)
 	network.close()
 	network.open()
-	awaitSign(t, l, "killed", sharedlog.SignExpired)
+	awaitSign(t, l, "killed", sharedlog.LivenessExpired)
 }
 
 // Calls and watches go on by the one endpoint of three that is good.
@@ -240,12 +240,12 @@ func TestThroughEtcdsProxy(t *testing.T) {
 	s, l := mustOpen(t, config), aLog(t, config)
 	ctx := within(t, time.Minute)
 	check(t, s.Set(ctx, "k", []byte("v")))
-	check(t, l.Beat(ctx, "a", time.Second))
+	check(t, l.Heartbeat(ctx, "a", time.Second))
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
-		check(t, l.Beat(ctx, "a", time.Second))
+		check(t, l.Heartbeat(ctx, "a", time.Second))
 		check(t, direct.Wait(ctx, []string{"k"})) // it hangs on a lease
 	}
-	equal(t, look(t, l, "a"), sharedlog.SignBeats)
+	equal(t, look(t, l, "a"), sharedlog.LivenessHeartbeats)
 	appendText(t, l, "1", "2")
 	equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
 }
@@ -268,7 +268,7 @@ func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
 	use := func(n int) {
 		t.Helper()
 		check(t, s.Set(ctx, "k", []byte(fmt.Sprint(n))))
-		check(t, a.Beat(ctx, "a", 5*time.Second))
+		check(t, a.Heartbeat(ctx, "a", 5*time.Second))
 		appendText(t, a, fmt.Sprint(n))
 		equal(t, len(rb.read(t, n)), n)
 	}

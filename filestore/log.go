@@ -90,10 +90,10 @@ func (l *Log) Open(ctx context.Context) (sharedlog.Info, error) {
 		return sharedlog.Info{}, l.explain("open", err)
 	}
 	info := sharedlog.Info{
-		Generation: l.generation, SnapshotEntries: logSnapshotEntries, SnapshotBytes: logSnapshotBytes, LookEvery: lookEveryLocal,
+		Generation: l.generation, SnapshotEntries: logSnapshotEntries, SnapshotBytes: logSnapshotBytes, HeartbeatReadInterval: lookEveryLocal,
 	}
 	if !l.local {
-		info.LookEvery = lookEveryRemote
+		info.HeartbeatReadInterval = lookEveryRemote
 	}
 	return info, nil
 }

@@ -340,7 +340,7 @@ func TestLogGenerations(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
 	appendTexts(t, a, "old")
-	check(t, a.Beat(t.Context(), "A", time.Second))
+	check(t, a.Heartbeat(t.Context(), "A", time.Second))
 	a.crash()
 	c := openLog(t, dir, nil)
 	if c.generation != b.generation {
@@ -367,7 +367,7 @@ func TestLogGenerations(t *testing.T) {
 func TestLogLastOneCleansUp(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
-	check(t, a.Beat(t.Context(), "A", time.Second))
+	check(t, a.Heartbeat(t.Context(), "A", time.Second))
 	check(t, a.Close(t.Context()))
 	if _, err := os.Stat(b.livePath()); err != nil {
 		t.Error(err)
@@ -436,28 +436,28 @@ func TestLogComingAndGoing(t *testing.T) {
 func TestLogSigns(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
-	look := func(session rendezvous.SessionID) sharedlog.Sign {
+	look := func(session rendezvous.SessionID) sharedlog.Liveness {
 		t.Helper()
-		return must(b.Look(t.Context(), []rendezvous.SessionID{session}))(t)[0]
+		return must(b.ReadHeartbeats(t.Context(), []rendezvous.SessionID{session}))(t)[0]
 	}
-	check(t, a.Beat(t.Context(), "A/1", time.Second))
+	check(t, a.Heartbeat(t.Context(), "A/1", time.Second))
 	first := look("A/1")
-	if first.State != sharedlog.SignBeats || look("A/1") != first {
+	if first.State != sharedlog.LivenessHeartbeats || look("A/1") != first {
 		t.Errorf("got %+v", first)
 	}
-	check(t, a.Beat(t.Context(), "A/1", time.Second))
-	if s := look("A/1"); s.State != sharedlog.SignBeats || s.Beats == first.Beats {
+	check(t, a.Heartbeat(t.Context(), "A/1", time.Second))
+	if s := look("A/1"); s.State != sharedlog.LivenessHeartbeats || s.Heartbeats == first.Heartbeats {
 		t.Errorf("got %+v after %+v", s, first)
 	}
-	check(t, a.Beat(t.Context(), "A/2", time.Second))
-	if s := look("A/1"); s.State != sharedlog.SignBroken {
+	check(t, a.Heartbeat(t.Context(), "A/2", time.Second))
+	if s := look("A/1"); s.State != sharedlog.LivenessDisconnected {
 		t.Errorf("a session that was replaced: %+v", s)
 	}
-	if s := look("A/2"); s.State != sharedlog.SignBeats {
+	if s := look("A/2"); s.State != sharedlog.LivenessHeartbeats {
 		t.Errorf("got %+v", s)
 	}
 	a.crash()
-	if s := look("A/2"); s.State != sharedlog.SignBroken {
+	if s := look("A/2"); s.State != sharedlog.LivenessDisconnected {
 		t.Errorf("a session whose process has died: %+v", s)
 	}
 }
@@ -466,7 +466,7 @@ func TestLogModes(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
 	l := openLog(t, t.TempDir(), nil)
-	check(t, l.Beat(t.Context(), "A", time.Second))
+	check(t, l.Heartbeat(t.Context(), "A", time.Second))
 	appendTexts(t, l, "1")
 	check(t, l.Snapshot(t.Context(), sharedlog.Snapshot{Index: 1, State: []byte("s")}))
 	check(t, filepath.Walk(l.dir, func(path string, info os.FileInfo, err error) error {
@@ -580,7 +580,7 @@ func playAppend(dir, name string) error {
 	if _, err := l.Open(ctx); err != nil {
 		return err
 	}
-	if err := l.Beat(ctx, rendezvous.SessionID(name), time.Second); err != nil {
+	if err := l.Heartbeat(ctx, rendezvous.SessionID(name), time.Second); err != nil {
 		return err
 	}
 	for i := 0; ; i++ {
@@ -657,7 +657,7 @@ func TestLogWritersAreKilled(t *testing.T) {
 				mu.Lock()
 				acked[name] = last
 				mu.Unlock()
-				if s := must(a.lookAt(rendezvous.SessionID(name)))(t); s.State != sharedlog.SignBroken {
+				if s := must(a.lookAt(rendezvous.SessionID(name)))(t); s.State != sharedlog.LivenessDisconnected {
 					t.Errorf("%s is dead, its sign is %+v", name, s)
 				}
 			}
@@ -804,7 +804,7 @@ func TestRunsForbidden(t *testing.T) {
 
 func playListing(dir string) error {
 	for _, run := range []string{"", "job"} {
-		records, err := Runs(dir, run)
+		records, err := Inspect(dir, run)
 		fmt.Println(len(records), err)
 	}
 	return nil

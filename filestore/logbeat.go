@@ -27,7 +27,7 @@ func (l *Log) beatPath(session rendezvous.SessionID) string {
 }
 
 // Beat implements sharedlog.Log.
-func (l *Log) Beat(_ context.Context, session rendezvous.SessionID, _ time.Duration) error {
+func (l *Log) Heartbeat(_ context.Context, session rendezvous.SessionID, _ time.Duration) error {
 	if l.generation == "" {
 		return errNoLog
 	}
@@ -89,8 +89,8 @@ func (b *beat) take() {
 }
 
 // Look implements sharedlog.Log.
-func (l *Log) Look(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Sign, error) {
-	signs := make([]sharedlog.Sign, len(sessions))
+func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Liveness, error) {
+	signs := make([]sharedlog.Liveness, len(sessions))
 	for i, session := range sessions {
 		var err error
 		if signs[i], err = l.lookAt(session); err != nil {
@@ -102,8 +102,8 @@ func (l *Log) Look(_ context.Context, sessions []rendezvous.SessionID) ([]shared
 
 // lookAt looks at one file. It is opened anew each time: that is what makes a
 // network file system show what is in it now.
-func (l *Log) lookAt(session rendezvous.SessionID) (sharedlog.Sign, error) {
-	broken := sharedlog.Sign{State: sharedlog.SignBroken}
+func (l *Log) lookAt(session rendezvous.SessionID) (sharedlog.Liveness, error) {
+	broken := sharedlog.Liveness{State: sharedlog.LivenessDisconnected}
 	f, err := openAs(l.beatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if isGone(err) {
 		return broken, nil
@@ -123,5 +123,5 @@ func (l *Log) lookAt(session rendezvous.SessionID) (sharedlog.Sign, error) {
 		}
 		return broken, err
 	}
-	return sharedlog.Sign{Beats: binary.LittleEndian.Uint64(count[:])}, nil
+	return sharedlog.Liveness{Heartbeats: binary.LittleEndian.Uint64(count[:])}, nil
 }

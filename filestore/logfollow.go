@@ -23,7 +23,7 @@ type follower struct {
 
 // Follow makes a follower of the run runID in the directory dir, which must be there; the
 // run may begin later.
-func Follow(dir, runID string) sharedlog.Follower {
+func Watch(dir, runID string) sharedlog.Watcher {
 	l := NewLog(dir, runID, nil)
 	l.readOnly = true
 	return &follower{l: l}

@@ -11,14 +11,14 @@ import (
 // followed is what a follower has found: the entries' texts in a row.
 type followed struct {
 	t          *testing.T
-	f          sharedlog.Follower
+	f          sharedlog.Watcher
 	generation string
 	from       uint64 // index of the snapshot before the texts
 	texts      []string
 }
 
 func follow(t *testing.T, dir string) *followed {
-	f := Follow(dir, "job")
+	f := Watch(dir, "job")
 	t.Cleanup(f.Close)
 	return &followed{t: t, f: f}
 }

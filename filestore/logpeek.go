@@ -23,7 +23,7 @@ import (
 // It takes no part in any run: it creates and writes nothing, and locks nothing but
 // signs of life, each shared and for as long as it takes to see that nobody else
 // holds it, as nodes do with each other's.
-func Runs(dir, runID string) ([]sharedlog.Record, error) {
+func Inspect(dir, runID string) ([]sharedlog.Record, error) {
 	names := []string{runDir(runID)}
 	if runID == "" {
 		found, err := os.ReadDir(dir)
@@ -143,7 +143,7 @@ func (l *Log) living() (map[rendezvous.SessionID]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		if sign.State == sharedlog.SignBeats {
+		if sign.State == sharedlog.LivenessHeartbeats {
 			sessions[session] = true
 		}
 	}

@@ -19,13 +19,13 @@ import (
 func TestRunsReadsSnapshotEntriesAndSigns(t *testing.T) {
 	dir := t.TempDir()
 	l, other := openLog(t, dir, nil), openLog(t, dir, nil)
-	check(t, l.Beat(within(t, logPatience), "LIVES", 0))
-	check(t, other.Beat(within(t, logPatience), "DIED", 0))
+	check(t, l.Heartbeat(within(t, logPatience), "LIVES", 0))
+	check(t, other.Heartbeat(within(t, logPatience), "DIED", 0))
 	appendTexts(t, l, "1", "2", "3")
 	check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 2, State: []byte("two")}))
 	appendTexts(t, l, "4")
 	other.crash()
-	records := must(Runs(dir, ""))(t)
+	records := must(Inspect(dir, ""))(t)
 	if len(records) != 1 {
 		t.Fatalf("%d runs", len(records))
 	}
@@ -34,7 +34,7 @@ func TestRunsReadsSnapshotEntriesAndSigns(t *testing.T) {
 		r.Entries[0].Index != 3 || string(r.Entries[1].Data) != "4" || len(r.Living) != 1 || !r.Living["LIVES"] {
 		t.Errorf("%+v", r)
 	}
-	if got := must(Runs(dir, "another"))(t); len(got) != 0 {
+	if got := must(Inspect(dir, "another"))(t); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -64,7 +64,7 @@ func TestRunsBesideSnapshots(t *testing.T) {
 		mu.Lock()
 		least := appended
 		mu.Unlock()
-		r := must(Runs(dir, "job"))(t)[0]
+		r := must(Inspect(dir, "job"))(t)[0]
 		at := r.Snapshot.Index
 		for _, e := range r.Entries {
 			if at++; e.Index != at || string(e.Data) != fmt.Sprint(at) {
@@ -89,15 +89,15 @@ func TestRunsBesideSnapshots(t *testing.T) {
 func TestRunsHoldsNothing(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
-	check(t, l.Beat(within(t, logPatience), "A", 0))
-	must(Runs(dir, ""))(t)
+	check(t, l.Heartbeat(within(t, logPatience), "A", 0))
+	must(Inspect(dir, ""))(t)
 	check(t, l.Close(within(t, logPatience)))
-	if got := must(Runs(dir, ""))(t); len(got) != 0 {
+	if got := must(Inspect(dir, ""))(t); len(got) != 0 {
 		t.Errorf("the run is still there: %+v", got)
 	}
 	crashed := openLog(t, dir, nil)
 	crashed.crash()
-	must(Runs(dir, ""))(t)
+	must(Inspect(dir, ""))(t)
 	if next := openLog(t, dir, nil); next.generation == crashed.generation {
 		t.Error("the next run meets the dead one")
 	}
@@ -107,7 +107,7 @@ func TestRunsRefusesForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	check(t, l.writer.file.truncate(3))
-	_, err := Runs(dir, "")
+	_, err := Inspect(dir, "")
 	if rendezvous.CodeOf(err) != rendezvous.CodeState || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v", err)
 	}
@@ -121,7 +121,7 @@ func TestRunsDoesNotWait(t *testing.T) {
 		check(t, os.Remove(path))
 		check(t, unix.Mkfifo(path, 0o600))
 		ended := begin(func() error {
-			_, err := Runs(dir, "")
+			_, err := Inspect(dir, "")
 			return err
 		})
 		select {
@@ -154,7 +154,7 @@ func TestAppendFromOutside(t *testing.T) {
 	for _, generation := range []string{old, "UNKNOWN"} {
 		wantLogError(t, Append(within(t, logPatience), dir, "job", generation, []byte("late")), rendezvous.ErrState, dir)
 	}
-	if r := must(Runs(dir, "job"))(t)[0]; r.Generation != next.generation || len(r.Entries) != 0 {
+	if r := must(Inspect(dir, "job"))(t)[0]; r.Generation != next.generation || len(r.Entries) != 0 {
 		t.Errorf("%+v", r)
 	}
 }

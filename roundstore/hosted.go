@@ -38,10 +38,10 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 		}
 	}
 	stores := NewRoundStores(log)
-	connect := func(o member.Observer) member.Plane {
+	connect := func(o member.Observer) member.ControlPlane {
 		c := control.NewClient(p, o, log)
 		c.Expose(stores.Expose)
 		return c
 	}
-	return member.NewMember(p, connect, stores, log), nil
+	return member.New(p, connect, stores, log), nil
 }

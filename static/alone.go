@@ -16,30 +16,30 @@ const aloneAddr = "127.0.0.1"
 
 // Alone is the rendezvous of a job of one node: each round is complete at once,
 // and has an empty store of its own on a free port. It is for one goroutine.
-type Alone struct {
+type Standalone struct {
 	addr   string
 	stores member.RoundStores
 	round  uint64
 	open   member.RoundStore
-	keys   *store.Local
+	keys   *store.Memory
 }
 
 var (
-	_ agent.Rendezvous = (*Alone)(nil)
-	_ agent.Notifier   = (*Alone)(nil)
+	_ agent.Rendezvous = (*Standalone)(nil)
+	_ agent.Notifier   = (*Standalone)(nil)
 )
 
-// NewAlone makes the rendezvous. It starts nothing: that is for Next. addr is
+// NewStandalone makes the rendezvous. It starts nothing: that is for Next. addr is
 // announced to the workers, "" is the loopback address.
-func NewAlone(addr string, log *slog.Logger) *Alone {
+func NewStandalone(addr string, log *slog.Logger) *Standalone {
 	if addr == "" {
 		addr = aloneAddr
 	}
-	return &Alone{addr: addr, stores: roundstore.NewRoundStores(log)}
+	return &Standalone{addr: addr, stores: roundstore.NewRoundStores(log)}
 }
 
 // Next implements agent.Rendezvous.
-func (s *Alone) Next(ctx context.Context) (rendezvous.Outcome, error) {
+func (s *Standalone) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	s.close()
 	rs, err := s.stores.Open(ctx, s.addr, 0)
 	if err != nil {
@@ -48,11 +48,11 @@ func (s *Alone) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	rs.Begin()
 	s.open = rs
 	s.round++
-	s.keys = store.NewLocal(store.NewEngine(store.Limits{}))
+	s.keys = store.NewMemory(store.NewEngine(store.Limits{}))
 	return rendezvous.Outcome{Round: s.round, World: 1, HostRank: -1, StoreAddr: s.addr, StorePort: rs.Port()}, nil
 }
 
-func (s *Alone) close() {
+func (s *Standalone) close() {
 	if s.open != nil {
 		_ = s.open.Close()
 		_ = s.keys.Close()
@@ -61,25 +61,25 @@ func (s *Alone) close() {
 }
 
 // NodesWaiting implements agent.Rendezvous: there are no others.
-func (s *Alone) NodesWaiting() int { return 0 }
+func (s *Standalone) NodesWaiting() int { return 0 }
 
 // Changed implements agent.Notifier: nothing ever does.
-func (s *Alone) Changed() <-chan struct{} { return nil }
+func (s *Standalone) Changed() <-chan struct{} { return nil }
 
 // Closed implements agent.Rendezvous.
-func (s *Alone) Closed() bool { return false }
+func (s *Standalone) Closed() bool { return false }
 
 // Reason implements agent.Rendezvous.
-func (s *Alone) Reason() string { return "" }
+func (s *Standalone) Reason() string { return "" }
 
 // Keys implements agent.Rendezvous.
-func (s *Alone) Keys(uint64) store.Store { return s.keys }
+func (s *Standalone) Keys(uint64) store.Store { return s.keys }
 
 // Finish implements agent.Rendezvous.
-func (s *Alone) Finish(context.Context) error { return nil }
+func (s *Standalone) Finish(context.Context) error { return nil }
 
 // Shutdown implements agent.Rendezvous.
-func (s *Alone) Shutdown(context.Context, rendezvous.Ending, string) error {
+func (s *Standalone) Shutdown(context.Context, rendezvous.Ending, string) error {
 	s.close()
 	return nil
 }

@@ -90,7 +90,7 @@ type Server struct {
 	maxUnsentSum int // of all loops
 
 	counters counters // of accepting; the loops have their own
-	refusals *logsampler.Log
+	refusals *logsampler.Sampler
 	stop     context.CancelFunc
 	done     context.Context
 	wg       sync.WaitGroup

@@ -250,7 +250,7 @@ func (s swarm) leave() {
 // deaf is an observer that takes no notice.
 type deaf struct{}
 
-func (deaf) Notice(rendezvous.Notice)     {}
-func (deaf) Progress(rendezvous.Progress) {}
-func (deaf) Dropped(*rendezvous.Error)    {}
-func (deaf) Connection(error)             {}
+func (deaf) Updated(rendezvous.MembershipUpdate) {}
+func (deaf) Progressed(rendezvous.Progress)      {}
+func (deaf) Dropped(*rendezvous.Error)           {}
+func (deaf) ConnectionChanged(error)             {}

@@ -15,7 +15,7 @@ import (
 func TestRanksOfTwoRoles(t *testing.T) {
 	agents := []roleInfo{{"ps", 0, 4, 0, ""}, {"tr", 1, 1, 2, ""}, {"tr", 2, 2, 0, ""}, {"tr", 3, 3, 1, ""}, {"ps", 4, 5, 0, ""}}
 	want := []ranks{{0, 15, 0, 9, 2}, {4, 15, 0, 6, 2}, {5, 15, 1, 6, 2}, {7, 15, 3, 6, 2}, {10, 15, 4, 9, 2}}
-	s := store.NewLocal(store.NewEngine(store.Limits{}))
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()
 	var wg sync.WaitGroup
 	for i := range agents {
@@ -39,7 +39,7 @@ func TestRanksOfAnyRoles(t *testing.T) {
 			role := rapid.SampledFrom([]string{"master", "ps", "trainer"}).Draw(t, "role")
 			agents = append(agents, roleInfo{role, i, rapid.IntRange(1, 9).Draw(t, "workers"), 0, ""})
 		}
-		s := store.NewLocal(store.NewEngine(store.Limits{}))
+		s := store.NewMemory(store.NewEngine(store.Limits{}))
 		defer s.Close()
 		got, errs := make([]ranks, n), make([]error, n)
 		var wg sync.WaitGroup
@@ -83,7 +83,7 @@ func TestRanksWithoutExchange(t *testing.T) {
 // TestRanksFromControlPlane reads what stands in for a lost agent 0: four numbers
 // without a restart count, where the own one holds.
 func TestRanksFromControlPlane(t *testing.T) {
-	s := store.NewLocal(store.NewEngine(store.Limits{}))
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()
 	if err := s.Set(t.Context(), assignedRanksKey+"1", []byte("[4, 8, 4, 8]")); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestRanksFromControlPlane(t *testing.T) {
 }
 
 func TestRanksWaitForAllAgents(t *testing.T) {
-	s := store.NewLocal(store.NewEngine(store.Limits{}))
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

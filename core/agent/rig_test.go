@@ -32,7 +32,7 @@ type rounds struct {
 	blocked bool                // Next waits until its context ends
 	joining chan struct{}       // gets a token for each blocked Next
 	dropped map[uint64][]string // of each round's outcome
-	keys    map[uint64]*store.Local
+	keys    map[uint64]*store.Memory
 	ending  rendezvous.Ending
 	ended   int
 
@@ -40,7 +40,7 @@ type rounds struct {
 }
 
 func newRounds(world int) *rounds {
-	return &rounds{world: world, keys: map[uint64]*store.Local{}, joining: make(chan struct{}, 1)}
+	return &rounds{world: world, keys: map[uint64]*store.Memory{}, joining: make(chan struct{}, 1)}
 }
 
 func (r *rounds) Next(ctx context.Context) (rendezvous.Outcome, error) {
@@ -71,7 +71,7 @@ func (r *rounds) Keys(round uint64) store.Store {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.keys[round] == nil {
-		r.keys[round] = store.NewLocal(store.NewEngine(store.Limits{}))
+		r.keys[round] = store.NewMemory(store.NewEngine(store.Limits{}))
 	}
 	return r.keys[round]
 }

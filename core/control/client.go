@@ -45,7 +45,7 @@ type Client struct {
 	mu      sync.Mutex
 	link    *link // nil: not connected
 	calls   member.Calls
-	claim   rendezvous.Claim
+	claim   rendezvous.LastRound
 	seen    string
 	server  *Server // nil: this process does not host
 	byNode  bool    // the control plane is in the process of a node of this run
@@ -54,7 +54,7 @@ type Client struct {
 	final   *rendezvous.Error // nothing is answered any more
 }
 
-var _ member.Plane = (*Client)(nil)
+var _ member.ControlPlane = (*Client)(nil)
 
 // NewClient makes a client that is not connected yet. The Observer's methods are
 // called by one goroutine at a time, Connect's or the client's own; they must not
@@ -119,7 +119,7 @@ func (c *Client) Connect(ctx context.Context) error {
 		return err
 	}
 	c.adopt(l)
-	c.obs.Notice(l.welcome.Notice)
+	c.obs.Updated(l.welcome.Notice)
 	c.looping = make(chan struct{})
 	go func() {
 		defer close(c.looping)
@@ -160,7 +160,7 @@ func (c *Client) frame(p *member.PendingCall) request {
 }
 
 // Claim is rendezvous.Plane's.
-func (c *Client) Claim(claim rendezvous.Claim) {
+func (c *Client) SetLastRound(claim rendezvous.LastRound) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claim = claim
@@ -327,7 +327,7 @@ func (c *Client) resumed(w, last welcome, dropped bool) {
 		c.obs.Dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s is not in round %d any more: %s",
 			c.params.RunID, c.node, claim.Round, reason))
 	}
-	c.obs.Notice(w.Notice)
+	c.obs.Updated(w.Notice)
 }
 
 // giveUp ends a client that cannot come back.
@@ -354,7 +354,7 @@ func (c *Client) read(l *link) (dropped bool, err error) {
 		case reply:
 			c.answered(f)
 		case notice:
-			c.obs.Notice(f.Notice)
+			c.obs.Updated(f.Notice)
 		case progress:
 			c.progress(f.Progress)
 		case drop:
@@ -376,7 +376,7 @@ func (c *Client) answered(f reply) {
 	c.mu.Lock()
 	p := c.calls.Take(f.Number)
 	if o, ok := f.Result.(rendezvous.Outcome); ok && p != nil {
-		c.claim = o.Claim() // this node may have to say hello before it has taken it up
+		c.claim = o.LastRound() // this node may have to say hello before it has taken it up
 	}
 	c.mu.Unlock()
 	switch {
@@ -396,5 +396,5 @@ func (c *Client) progress(p rendezvous.Progress) {
 		}
 		p.Detail += "warning: " + warning
 	}
-	c.obs.Progress(p)
+	c.obs.Progressed(p)
 }

@@ -128,7 +128,7 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 	n.send(reply{Number: 1, Result: rendezvous.Outcome{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}})
 	n.send(drop{})
 	n.conn.Close()
-	want := rendezvous.Claim{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}
+	want := rendezvous.LastRound{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}
 	if _, h = accept(); h.Claim != want {
 		t.Errorf("it claims %+v, want %+v", h.Claim, want)
 	}
@@ -256,12 +256,12 @@ func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
 	p := guest(addr, 1)
 	p.NodeID = "a"
 	c := connected(t, p, obs)
-	c.Claim(claimOf(outcome(t, c.Start(join()))))
+	c.SetLastRound(claimOf(outcome(t, c.Start(join()))))
 	r, _ := s.runFor("run")
 	r.callback(func() { r.apply(rendezvous.Evict{Node: "a", By: "a test", Reason: "to see"}) })
 	obs.await(t, "that it was dropped", isDropped)
 	obs.await(t, "that it must rejoin", func(e any) bool {
-		n, ok := e.(rendezvous.Notice)
+		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Waiting > 0
 	})
 	var dropped int
@@ -291,7 +291,7 @@ func TestDroppedWhileAway(t *testing.T) {
 	obs, other := newSeen(), newSeen()
 	a, b := connected(t, guest(proxy.addr, 2), obs), connected(t, guest(addr, 2), other)
 	ca, cb := a.Start(join()), b.Start(join())
-	a.Claim(claimOf(outcome(t, ca)))
+	a.SetLastRound(claimOf(outcome(t, ca)))
 	outcome(t, cb)
 	proxy.stop()
 	awaitEvents[rendezvous.Disconnect](t, rec, 1)
@@ -302,7 +302,7 @@ func TestDroppedWhileAway(t *testing.T) {
 	err := obs.await(t, "that it was dropped", isDropped)
 	wantCode(t, err.(error), rendezvous.CodeEvicted, "round 1")
 	other.await(t, "that a member is lost", func(e any) bool {
-		n, ok := e.(rendezvous.Notice)
+		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Waiting > 0
 	})
 }
@@ -403,7 +403,7 @@ func TestNoticesArriveInOrder(t *testing.T) {
 	a.Start(rendezvous.CloseRun{By: "the test", Stop: true}).Wait(testContext(t))
 	awaitEvents[rendezvous.CloseRun](t, rec, 1)
 	obs.await(t, "the end", func(e any) bool {
-		n, ok := e.(rendezvous.Notice)
+		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Closed
 	})
 	var want, got []string
@@ -413,18 +413,18 @@ func TestNoticesArriveInOrder(t *testing.T) {
 			switch effect := effect.(type) {
 			case rendezvous.Welcome:
 				if effect.Session == a.session {
-					want = append(want, fmt.Sprint(effect.Notice))
+					want = append(want, fmt.Sprint(effect.Update))
 				}
 			case rendezvous.Notify:
 				if effect.Session == a.session {
-					want = append(want, fmt.Sprint(effect.Notice))
+					want = append(want, fmt.Sprint(effect.Update))
 				}
 			}
 		}
 	}
 	rec.mu.Unlock()
 	for _, e := range obs.all() {
-		if n, ok := e.(rendezvous.Notice); ok {
+		if n, ok := e.(rendezvous.MembershipUpdate); ok {
 			got = append(got, fmt.Sprint(n))
 		}
 	}

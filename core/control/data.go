@@ -12,7 +12,7 @@ import (
 // one server, and is closed after it.
 type Data struct {
 	journal *journal.Journal
-	write   func([]journal.Change) error // the journal's Write
+	write   func([]journal.WriteBatch) error // the journal's Write
 	runs    []storedRun
 	last    uint64 // highest number of a run
 }

@@ -91,7 +91,7 @@ func group(t *testing.T, p rendezvous.Params, n int) []*connectedMember {
 	}
 	for i, m := range list {
 		m.in = outcome(t, calls[i])
-		m.Claim(claimOf(m.in))
+		m.SetLastRound(claimOf(m.in))
 	}
 	return list
 }
@@ -158,7 +158,7 @@ func TestRestartIsNotNoticed(t *testing.T) {
 	}
 	for _, obs := range []*seen{members[0].obs, members[1].obs, members[2].obs} {
 		for _, e := range obs.all() {
-			if n, ok := e.(rendezvous.Notice); isDropped(e) || ok && n.Waiting > 0 {
+			if n, ok := e.(rendezvous.MembershipUpdate); isDropped(e) || ok && n.Waiting > 0 {
 				t.Errorf("a member was told %+v", e)
 			}
 		}
@@ -197,7 +197,7 @@ func TestWhoDoesNotComeBackIsLost(t *testing.T) {
 	members[2].cancel() // as if killed
 	d.start()
 	members[0].obs.await(t, "that a member was lost", func(e any) bool {
-		n, ok := e.(rendezvous.Notice)
+		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Waiting > 0 && strings.Contains(n.Reason, "did not come back after the control plane was restarted")
 	})
 	a, b := members[0].Start(join()), members[1].Start(join())
@@ -389,12 +389,12 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 	good := rendezvous.New(rendezvous.Config{RunID: "run"}).Snapshot()
 	newer := append([]byte{}, good...)
 	newer[1] = rendezvous.StateVersion + 1
-	for name, change := range map[string]journal.Change{
+	for name, change := range map[string]journal.WriteBatch{
 		"newer state": {Run: 1, Snapshot: &journal.Snapshot{ID: "job7", State: newer}},
 		"bad state":   {Run: 1, Snapshot: &journal.Snapshot{ID: "job7", State: good[:len(good)-1]}},
 		"bad event":   {Run: 1, Snapshot: &journal.Snapshot{ID: "job7", State: good}, First: 1, Events: [][]byte{{0x90}}},
 	} {
-		if err := j.Write([]journal.Change{change}); err != nil {
+		if err := j.Write([]journal.WriteBatch{change}); err != nil {
 			t.Fatal(err)
 		}
 		j.Close()
@@ -405,7 +405,7 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 		if j, err = journal.Open(dir, journal.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := j.Write([]journal.Change{{Run: 1, Forget: true}}); err != nil {
+		if err := j.Write([]journal.WriteBatch{{Run: 1, Forget: true}}); err != nil {
 			t.Fatal(err)
 		}
 	}

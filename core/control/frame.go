@@ -65,7 +65,7 @@ type hello struct {
 	Incarnation uint64
 	Label       string
 	Policy      rendezvous.Policy
-	Claim       rendezvous.Claim
+	Claim       rendezvous.LastRound
 	InHost      bool
 	Group       string
 	Term        uint64
@@ -81,7 +81,7 @@ type welcome struct {
 	SeenAddr string // the node's address as the server sees it
 	Lease    int64  // lease_timeout of the run, in nanoseconds
 	Resumed  bool
-	Notice   rendezvous.Notice
+	Notice   rendezvous.MembershipUpdate
 	Servers  []string // reserved
 	Embedded bool     // the server runs in the process of a node of the run
 }
@@ -104,7 +104,7 @@ type reply struct {
 	Result rendezvous.Result
 }
 
-type notice struct{ Notice rendezvous.Notice }
+type notice struct{ Notice rendezvous.MembershipUpdate }
 
 type progress struct{ Progress rendezvous.Progress }
 
@@ -188,7 +188,7 @@ func readFrame(u *unpacker, k kind) frame {
 	case kindReply:
 		return readReply(u)
 	case kindNotice:
-		return notice{rendezvous.UnpackNotice(u)}
+		return notice{rendezvous.UnpackMembershipUpdate(u)}
 	case kindProgress:
 		return progress{rendezvous.Progress{Headline: u.Text(maxText), Detail: u.Text(maxText), Spare: u.Bool()}}
 	case kindDrop:
@@ -227,7 +227,7 @@ func (f hello) pack(p *packer) {
 	p.Uint(f.Incarnation)
 	p.Cut(f.Label, maxName)
 	rendezvous.PackPolicy(p, f.Policy)
-	rendezvous.PackClaim(p, f.Claim)
+	rendezvous.PackLastRound(p, f.Claim)
 	p.Bool(f.InHost)
 	p.Text(f.Group)
 	p.Uint(f.Term)
@@ -246,7 +246,7 @@ func readHello(u *unpacker) hello {
 		Incarnation: u.Uint(),
 		Label:       u.Text(maxName),
 		Policy:      rendezvous.UnpackPolicy(u),
-		Claim:       rendezvous.UnpackClaim(u),
+		Claim:       rendezvous.UnpackLastRound(u),
 		InHost:      u.Bool(),
 		Group:       u.Text(maxName),
 		Term:        u.Uint(),
@@ -277,7 +277,7 @@ func readWelcome(u *unpacker) welcome {
 		SeenAddr: u.Text(maxName),
 		Lease:    u.Int64(),
 		Resumed:  u.Bool(),
-		Notice:   rendezvous.UnpackNotice(u),
+		Notice:   rendezvous.UnpackMembershipUpdate(u),
 		Servers:  u.Texts(maxServers, maxName),
 		Embedded: u.Bool(),
 	}

@@ -19,14 +19,14 @@ func newBufio(b []byte) *bufio.Reader { return bufio.NewReaderSize(bytes.NewRead
 func sampleFrames() []frame {
 	at := time.Unix(1700000000, 5).UTC()
 	fail := rendezvous.Errorf(rendezvous.CodeClosed, "closed")
-	note := rendezvous.Notice{Waiting: 2, Closed: true, Reason: "lost: b"}
+	note := rendezvous.MembershipUpdate{Waiting: 2, Closed: true, Reason: "lost: b"}
 	frames := []frame{
 		hello{
 			Version: 1, Features: []string{"f", "g"}, Software: "1.2.3", RunID: "run", Session: "s", Node: "n", Named: true,
 			Incarnation: 1 << 63, Label: "host pid 1", InHost: true, Group: "g", Term: 7, Servers: []string{"a:1"},
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
 				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10},
-			Claim: rendezvous.Claim{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
+			Claim: rendezvous.LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
 		},
 		welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
 			Resumed: true, Notice: note, Servers: []string{"b:2"}, Embedded: true},
@@ -47,7 +47,7 @@ func sampleFrames() []frame {
 		rendezvous.Withdraw{Join: 7},
 		rendezvous.Leave{Ending: rendezvous.EndFailed, Reason: "because", At: at},
 		rendezvous.CloseRun{By: "me", Reason: "because", Stop: true, At: at},
-		rendezvous.Finish{}, rendezvous.Linger{},
+		rendezvous.Finish{}, rendezvous.AwaitPeers{},
 		rendezvous.KeyRequest{Round: 3, Op: rendezvous.KeyCancelWait, Keys: []string{"k", "\x00"}, Values: [][]byte{nil, {2}}, Amount: -9},
 	} {
 		f, _ := newRequest(ev, uint64(i+1), uint64(i))
@@ -133,7 +133,7 @@ func TestOlderAndNewerPeers(t *testing.T) {
 		p.None()
 	})
 	got, err := parseFrame(newer)
-	if err != nil || got.(notice).Notice != (rendezvous.Notice{Waiting: 1, Closed: true, Reason: "why"}) {
+	if err != nil || got.(notice).Notice != (rendezvous.MembershipUpdate{Waiting: 1, Closed: true, Reason: "why"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }

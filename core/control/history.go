@@ -16,14 +16,14 @@ const (
 
 // history is a ring of a run's last changes.
 type history struct {
-	ring  []Change
+	ring  []StatusChange
 	total uint64 // all that there were
 	came  int    // arrivals that the last change stands for; 0: it is another one
 }
 
 // add keeps a change; the oldest one gives way.
 func (h *history) add(at time.Time, text string) {
-	c := Change{At: *stamp(at), Text: pack.CutText(text, maxChangeText)}
+	c := StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText)}
 	if len(h.ring) < maxChanges {
 		h.ring = append(h.ring, c)
 	} else {
@@ -47,11 +47,11 @@ func (h *history) arrive(at time.Time, name string) {
 }
 
 // list returns the changes, oldest first.
-func (h *history) list() []Change {
+func (h *history) list() []StatusChange {
 	first := 0
 	if len(h.ring) == maxChanges {
 		first = int(h.total % maxChanges)
 	}
-	list := append(make([]Change, 0, len(h.ring)), h.ring[first:]...)
+	list := append(make([]StatusChange, 0, len(h.ring)), h.ring[first:]...)
 	return append(list, h.ring[:first]...)
 }

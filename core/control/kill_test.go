@@ -40,7 +40,7 @@ func serveUntilKilled(dir, addr string) {
 	fail(err)
 	l, err := net.Listen("tcp", addr)
 	fail(err)
-	history, err := OpenRecording(filepath.Join(dir, "history"), slog.New(slog.DiscardHandler))
+	history, err := OpenTraceFile(filepath.Join(dir, "history"), slog.New(slog.DiscardHandler))
 	fail(err)
 	Start(Config{Data: data, Fixed: true, Recorder: history.Record}, l)
 	fmt.Println("serving")
@@ -334,7 +334,7 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 	for _, m := range members {
 		reconnects += countOf(m.obs, isBack)
 		for _, e := range m.obs.all() {
-			if n, ok := e.(rendezvous.Notice); isDropped(e) || ok && n.Waiting > 0 {
+			if n, ok := e.(rendezvous.MembershipUpdate); isDropped(e) || ok && n.Waiting > 0 {
 				t.Errorf("%s was told %+v", m.Node(), e)
 			}
 		}
@@ -379,7 +379,7 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 				t.Fatalf("round %d: %+v, %v; ranks so far %v", want, o, err, ranks)
 			}
 			ranks[o.Rank] = true
-			members[i].Claim(claimOf(o))
+			members[i].SetLastRound(claimOf(o))
 		}
 	}
 	if end() == 0 {

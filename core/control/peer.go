@@ -311,7 +311,7 @@ func (p *peer) enter(h hello) error {
 	}
 	ev := rendezvous.Hello{
 		Session: h.Session, Node: h.Node, Incarnation: h.Incarnation, Named: h.Named, Label: h.Label,
-		Policy: h.Policy, Claim: h.Claim, InHost: h.InHost,
+		Policy: h.Policy, LastRound: h.Claim, InHost: h.InHost,
 		SeenAddr: addrOf(p.conn.RemoteAddr()), ServerAddr: addrOf(p.conn.LocalAddr()),
 	}
 	p.session, p.node, p.label = h.Session, h.Node, rendezvous.Printable(h.Label)
@@ -385,7 +385,7 @@ func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
 	setUserTimeout(p.conn, lease)
 	p.out.send(welcome{
 		Version: uint64(p.version), Features: []string{featureEcho}, Software: rallypoint.Version(), Server: p.server.id,
-		SeenAddr: addrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Notice,
+		SeenAddr: addrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Update,
 		Embedded: p.server.cfg.RunID != "",
 	})
 }

@@ -137,7 +137,7 @@ func FuzzServerConn(f *testing.F) {
 	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1})))
 	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd})))
 	f.Add(session(h, req(1, rendezvous.CloseRun{By: "b", Stop: true}), req(2, rendezvous.Withdraw{Join: 1})))
-	f.Add(session(h, req(1, rendezvous.Linger{}), req(2, rendezvous.Finish{}), unknown{99}))
+	f.Add(session(h, req(1, rendezvous.AwaitPeers{}), req(2, rendezvous.Finish{}), unknown{99}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if bytes.HasPrefix(data, []byte("GET ")) {
 			return // net/http's own matter, and slow

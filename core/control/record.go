@@ -25,9 +25,9 @@ func packError(p *packer, err *rendezvous.Error) {
 	rendezvous.PackError(p, err)
 }
 
-func packNotice(p *packer, n rendezvous.Notice) {
+func packNotice(p *packer, n rendezvous.MembershipUpdate) {
 	n.Reason = pack.CutText(n.Reason, maxText)
-	rendezvous.PackNotice(p, n)
+	rendezvous.PackMembershipUpdate(p, n)
 }
 
 func packResult(p *packer, r rendezvous.Result) {

@@ -38,7 +38,7 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 		}
 		for i, call := range calls {
 			o := outcome(t, call)
-			clients[i].Claim(claimOf(o))
+			clients[i].SetLastRound(claimOf(o))
 			last = append(last, o)
 		}
 		return last
@@ -86,7 +86,7 @@ func TestRoundsGoOnAfterRestart(t *testing.T) {
 		if o.Round != want {
 			t.Fatalf("round %d, want %d", o.Round, want)
 		}
-		other.Claim(claimOf(o))
+		other.SetLastRound(claimOf(o))
 	}
 	killed, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -18,7 +18,7 @@ func (d *durable) recorded() (judge func()) {
 	d.t.Helper()
 	path := filepath.Join(d.t.TempDir(), "history")
 	log, _ := newLog(d.t)
-	rec, err := OpenRecording(path, log)
+	rec, err := OpenTraceFile(path, log)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -61,14 +61,14 @@ func nextRound(t *testing.T, members ...*connectedMember) rendezvous.Outcome {
 	}
 	for i, m := range members {
 		m.in = outcome(t, calls[i])
-		m.Claim(claimOf(m.in))
+		m.SetLastRound(claimOf(m.in))
 	}
 	return members[0].in
 }
 
 func regroups(text string) func(any) bool {
 	return func(e any) bool {
-		n, ok := e.(rendezvous.Notice)
+		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Waiting > 0 && strings.Contains(n.Reason, text)
 	}
 }

@@ -207,10 +207,10 @@ func (s *seen) add(e any) {
 	}
 }
 
-func (s *seen) Notice(n rendezvous.Notice)     { s.add(n) }
-func (s *seen) Progress(p rendezvous.Progress) { s.add(p) }
-func (s *seen) Dropped(err *rendezvous.Error)  { s.add(err) }
-func (s *seen) Connection(err error)           { s.add(connectionEvent{err}) }
+func (s *seen) Updated(n rendezvous.MembershipUpdate) { s.add(n) }
+func (s *seen) Progressed(p rendezvous.Progress)      { s.add(p) }
+func (s *seen) Dropped(err *rendezvous.Error)         { s.add(err) }
+func (s *seen) ConnectionChanged(err error)           { s.add(connectionEvent{err}) }
 
 func (s *seen) all() []any {
 	s.mu.Lock()
@@ -376,8 +376,8 @@ func awaitOutcome(ctx context.Context, call *member.Call) (rendezvous.Outcome, e
 }
 
 // claimOf is what a node says of itself after an outcome.
-func claimOf(o rendezvous.Outcome) rendezvous.Claim {
-	return rendezvous.Claim{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+func claimOf(o rendezvous.Outcome) rendezvous.LastRound {
+	return rendezvous.LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
 }
 
 func wantCode(t *testing.T, err error, code rendezvous.Code, parts ...string) {

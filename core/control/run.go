@@ -107,7 +107,7 @@ func (r *run) hello(p *peer, h rendezvous.Hello) bool {
 // noteOrigin warns once if this process hosts where `rallypoint serve` may be meant to:
 // the claimed round's control plane was on none of its nodes; mu is held.
 func (r *run) noteOrigin(h rendezvous.Hello) {
-	c := h.Claim
+	c := h.LastRound
 	if r.server.cfg.RunID == "" || r.replaces || c.Round == 0 || c.HostRank >= 0 || r.broken != nil || c.Generation == r.machine.Generation() {
 		return
 	}
@@ -164,7 +164,7 @@ func (r *run) answer(ev rendezvous.Event) (done bool) {
 		return true
 	}
 	defer r.survive()
-	effects, done := r.machine.Answer(ev)
+	effects, done := r.machine.TryRead(ev)
 	if !done {
 		return false
 	}
@@ -251,7 +251,7 @@ func (r *run) carryOut(e rendezvous.Effect) {
 		}
 	case rendezvous.Notify:
 		if p := r.peers[e.Session]; p != nil {
-			p.out.send(notice{e.Notice})
+			p.out.send(notice{e.Update})
 		}
 	case rendezvous.Drop:
 		if p := r.peers[e.Session]; p != nil {
@@ -261,7 +261,7 @@ func (r *run) carryOut(e rendezvous.Effect) {
 		r.setTimer(e.Timer, e.After)
 	case rendezvous.StopTimer:
 		r.stopTimer(e.Timer)
-	case rendezvous.Change:
+	case rendezvous.HistoryEntry:
 		r.note(e.Text)
 	}
 }

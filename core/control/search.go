@@ -254,7 +254,7 @@ func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, err
 		l, err := c.rejoin(c.life)
 		if err == nil {
 			if lost {
-				c.obs.Connection(nil)
+				c.obs.ConnectionChanged(nil)
 			}
 			return l, nil
 		}
@@ -284,6 +284,6 @@ func (c *Client) rejoin(ctx context.Context) (*link, error) {
 }
 
 func (c *Client) lose(err error) {
-	c.obs.Connection(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
+	c.obs.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
 		c.params.RunID, c.site.name(), err))
 }

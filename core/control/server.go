@@ -99,7 +99,7 @@ type Server struct {
 
 	writer   *writer // nil: nothing is stored
 	meters   meters
-	refusals *logsampler.Log
+	refusals *logsampler.Sampler
 
 	idle idleness
 	gate gate

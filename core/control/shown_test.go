@@ -15,8 +15,8 @@ func TestShown(t *testing.T) {
 	const evil = "x\x1b]0;owned\x07\ry"
 	failed := rendezvous.Errorf(rendezvous.CodeState, "%s\nsecond line", evil)
 	for _, f := range []frame{
-		welcome{Version: ProtocolVersion, Lease: 1, Notice: rendezvous.Notice{Reason: evil}},
-		notice{rendezvous.Notice{Reason: evil}},
+		welcome{Version: ProtocolVersion, Lease: 1, Notice: rendezvous.MembershipUpdate{Reason: evil}},
+		notice{rendezvous.MembershipUpdate{Reason: evil}},
 		progress{rendezvous.Progress{Headline: evil, Detail: evil}},
 		refuse{failed}, drop{failed}, reply{Err: failed},
 		adminAnswer{Err: failed, Done: evil},

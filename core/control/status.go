@@ -57,7 +57,7 @@ type RunStatus struct {
 	Idle          []IdleStatus     `json:"idle"`    // connected, but neither
 	Finished      []string         `json:"finished"`
 	Closed        *ClosedStatus    `json:"closed"` // null: open
-	Changes       []Change         `json:"changes"`
+	Changes       []StatusChange   `json:"changes"`
 	ChangesTotal  uint64           `json:"changes_total"` // more than Changes has once old ones were forgotten
 }
 
@@ -122,7 +122,7 @@ type ClosedStatus struct {
 }
 
 // Change is one line of a run's history.
-type Change struct {
+type StatusChange struct {
 	At   time.Time `json:"at"`
 	Text string    `json:"text"`
 }
@@ -250,7 +250,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		Waiting:  make([]WaitingStatus, 0, len(m.Waiting)),
 		Idle:     make([]IdleStatus, 0, len(m.Idle)),
 		Finished: []string{},
-		Changes:  []Change{},
+		Changes:  []StatusChange{},
 	}
 	for _, s := range m.Members {
 		st.Members = append(st.Members, MemberStatus{

@@ -23,7 +23,7 @@ func (s *fakeServer) oneRun(t *testing.T) RunStatus {
 	return st.Runs[0]
 }
 
-func wantTexts(t *testing.T, changes []Change, parts ...string) {
+func wantTexts(t *testing.T, changes []StatusChange, parts ...string) {
 	t.Helper()
 	for i, part := range parts {
 		at := len(changes) - len(parts) + i
@@ -248,7 +248,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		if len(list) != n || !strings.HasPrefix(last.Text, fmt.Sprint("change ", i)) || len(last.Text) > maxChangeText || h.total != uint64(i+1) {
 			t.Fatalf("after %d changes: %d, the last %q", i+1, len(list), last.Text)
 		}
-		if !slices.IsSortedFunc(list, func(a, b Change) int { return a.At.Compare(b.At) }) {
+		if !slices.IsSortedFunc(list, func(a, b StatusChange) int { return a.At.Compare(b.At) }) {
 			t.Fatalf("not in order: %v", list)
 		}
 	}

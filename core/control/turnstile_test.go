@@ -14,7 +14,7 @@ import (
 // turnstile stands before a server's journal. When it holds, each commit waits until
 // the test says what becomes of it.
 type turnstile struct {
-	write func([]journal.Change) error
+	write func([]journal.WriteBatch) error
 	holds atomic.Bool
 	came  chan *heldCommit
 	over  chan struct{}
@@ -23,17 +23,17 @@ type turnstile struct {
 
 // heldCommit is a commit that is on its way to the disk.
 type heldCommit struct {
-	changes []journal.Change
+	changes []journal.WriteBatch
 	goes    chan bool
 }
 
 var errDiskLost = errors.New("the test has lost it")
 
-func newTurnstile(write func([]journal.Change) error) *turnstile {
+func newTurnstile(write func([]journal.WriteBatch) error) *turnstile {
 	return &turnstile{write: write, came: make(chan *heldCommit), over: make(chan struct{})}
 }
 
-func (s *turnstile) pass(changes []journal.Change) error {
+func (s *turnstile) pass(changes []journal.WriteBatch) error {
 	if s.holds.Load() {
 		c := &heldCommit{changes, make(chan bool)}
 		select {

@@ -185,10 +185,10 @@ func (w *writer) take() []*entry {
 
 // drop ends entries that will not be applied. What was to be forgotten is.
 func (w *writer) drop(kept []*entry) {
-	var changes []journal.Change
+	var changes []journal.WriteBatch
 	for _, e := range append(kept, w.take()...) {
 		if e.forget {
-			changes = append(changes, journal.Change{Run: e.run.seq, Forget: true})
+			changes = append(changes, journal.WriteBatch{Run: e.run.seq, Forget: true})
 		}
 		e.void = true
 		close(e.done)
@@ -300,15 +300,15 @@ func byRuns(batch []*entry) (order []*run, byRun map[*run][]*entry) {
 }
 
 // changes is what a batch and the snapshots that are due write.
-func (w *writer) changes(order []*run, byRun map[*run][]*entry) []journal.Change {
-	var changes []journal.Change
+func (w *writer) changes(order []*run, byRun map[*run][]*entry) []journal.WriteBatch {
+	var changes []journal.WriteBatch
 	for _, r := range w.snapshots {
 		if byRun[r] == nil {
-			changes = append(changes, journal.Change{Run: r.seq, Snapshot: r.stored.snapshot})
+			changes = append(changes, journal.WriteBatch{Run: r.seq, Snapshot: r.stored.snapshot})
 		}
 	}
 	for _, r := range order {
-		c := journal.Change{Run: r.seq, Snapshot: r.stored.snapshot, First: r.stored.last + 1}
+		c := journal.WriteBatch{Run: r.seq, Snapshot: r.stored.snapshot, First: r.stored.last + 1}
 		for _, e := range byRun[r] {
 			if e.forget {
 				c.Forget = true

@@ -19,11 +19,11 @@ import (
 // return soon after it ends. A Member that is not needed any more must be ended
 // by Shutdown or Close; nothing of it runs afterwards.
 type Member struct {
-	params rendezvous.Params
-	plane  Plane
-	stores RoundStores
-	log    *slog.Logger
-	label  string // this node, for people
+	params  rendezvous.Params
+	control ControlPlane
+	stores  RoundStores
+	log     *slog.Logger
+	label   string // this node, for people
 
 	work    context.Context // ends when Shutdown or Close begins: every other call returns
 	endWork context.CancelFunc
@@ -42,35 +42,35 @@ type Member struct {
 	connected bool
 	lost      error // why the control plane is out of reach; nil: it is not
 	lostAt    time.Time
-	notice    rendezvous.Notice
-	progress  rendezvous.Progress // of the pending join
-	inJoin    bool                // a join was begun and its answer not taken yet
-	pending   *Call               // that join, once it is on its way
-	early     *rendezvous.Notice  // last notice while inJoin and no pending
-	claim     rendezvous.Claim    // of the last round
-	current   RoundStore          // of the last round, if this node is its rank 0
+	update    rendezvous.MembershipUpdate
+	progress  rendezvous.Progress          // of the pending join
+	inJoin    bool                         // a join was begun and its answer not taken yet
+	pending   *Call                        // that join, once it is on its way
+	early     *rendezvous.MembershipUpdate // last notice while inJoin and no pending
+	last      rendezvous.LastRound         // of the last round
+	current   RoundStore                   // of the last round, if this node is its rank 0
 
-	orphan      orphanage
+	host        hostLiveness
 	barrierLeft bool // people were told that the exit barrier ends early
 }
 
-// NewMember makes a member that reaches its run by the plane that connect makes;
+// New makes a member that reaches its run by the plane that connect makes;
 // connect is given what the plane is to tell. The parameters must be valid
 // (Params.Validate). It touches no network: that is for the first Next.
 //
 // log gets what people should see: what a join waits for, its outcome, and when
 // the control plane is lost or the nodes have to regroup.
-func NewMember(p rendezvous.Params, connect func(Observer) Plane, stores RoundStores, log *slog.Logger) *Member {
+func New(p rendezvous.Params, connect func(Observer) ControlPlane, stores RoundStores, log *slog.Logger) *Member {
 	m := &Member{
 		params: p, stores: stores, log: log,
 		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
 		changed: make(chan struct{}, 1), news: make(chan struct{}, 1),
-		orphan: newOrphanage(),
+		host: newHostLiveness(),
 	}
 	m.life, m.endLife = context.WithCancel(context.Background())
 	m.work, m.endWork = context.WithCancel(m.life)
-	m.plane = connect(observer{m})
-	m.label = nodeLabel(p.NodeID, m.plane)
+	m.control = connect(observer{m})
+	m.label = nodeLabel(p.NodeID, m.control)
 	return m
 }
 
@@ -84,7 +84,7 @@ func (m *Member) Params() rendezvous.Params { return m.params }
 func (m *Member) NodesWaiting() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.notice.Waiting
+	return m.update.Waiting
 }
 
 // Closed reports whether the run is closed, as far as is known here. It never
@@ -92,7 +92,7 @@ func (m *Member) NodesWaiting() int {
 func (m *Member) Closed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.notice.Closed
+	return m.update.Closed
 }
 
 // Reason says for people why NodesWaiting or Closed is what it is; "" if there
@@ -100,7 +100,7 @@ func (m *Member) Closed() bool {
 func (m *Member) Reason() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.notice.Reason
+	return m.update.Reason
 }
 
 // Changed returns a channel that gets a token when NodesWaiting or Closed may have
@@ -115,16 +115,16 @@ func (m *Member) SetClosed(ctx context.Context, reason string) error {
 	if m.isStopped() {
 		return m.stoppedError()
 	}
-	ctx, cancel := m.bound(ctx, m.params.CloseTimeout)
+	ctx, cancel := m.withTimeout(ctx, m.params.CloseTimeout)
 	defer cancel()
 	if err := m.connect(ctx); err != nil {
 		return m.waitError(ctx, err, "close the run", m.params.CloseTimeout)
 	}
-	if _, err := m.plane.Start(rendezvous.CloseRun{Reason: reason, At: time.Now()}).Wait(ctx); err != nil {
+	if _, err := m.control.Start(rendezvous.CloseRun{Reason: reason, At: time.Now()}).Wait(ctx); err != nil {
 		return m.waitError(ctx, err, "close the run", m.params.CloseTimeout)
 	}
 	m.mu.Lock()
-	m.notice.Closed = true
+	m.update.Closed = true
 	m.mu.Unlock()
 	return nil
 }
@@ -137,14 +137,14 @@ func (m *Member) Finish(ctx context.Context) error {
 		return m.stoppedError()
 	}
 	m.mu.Lock()
-	round := m.claim.Round
+	round := m.last.Round
 	m.mu.Unlock()
 	if round == 0 {
 		return nil
 	}
-	ctx, cancel := m.bound(ctx, m.params.ReadTimeout)
+	ctx, cancel := m.withTimeout(ctx, m.params.ReadTimeout)
 	defer cancel()
-	if _, err := m.plane.Start(rendezvous.Finish{}).Wait(ctx); err != nil {
+	if _, err := m.control.Start(rendezvous.Finish{}).Wait(ctx); err != nil {
 		return m.waitError(ctx, err, "tell that this node has finished", m.params.ReadTimeout)
 	}
 	m.setFinished(round)
@@ -156,7 +156,7 @@ func (m *Member) Finish(ctx context.Context) error {
 // survive a lost connection. Only members of the round may use it, others get
 // ErrRoundOver. It does not reach anything by itself.
 func (m *Member) Keys(round uint64) store.Store {
-	return &roundKeys{m: m, round: round, closed: make(chan struct{})}
+	return &agentStore{m: m, round: round, closed: make(chan struct{})}
 }
 
 // connect reaches the control plane unless that was done before.
@@ -176,24 +176,24 @@ func (m *Member) connect(ctx context.Context) error {
 	case stopped: // while this call waited
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: canceled, because it was shut down", m.subject())
 	}
-	if err := m.plane.Connect(ctx); err != nil {
+	if err := m.control.Connect(ctx); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	m.connected, m.lost = true, nil
-	m.findHost()
+	m.hostFound()
 	m.mu.Unlock()
 	return nil
 }
 
 // bound returns ctx limited by a duration and by the beginning of Shutdown or
 // Close.
-func (m *Member) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	return limited(ctx, limit, m.work)
+func (m *Member) withTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return withTimeout(ctx, limit, m.work)
 }
 
 // limited returns ctx limited by a duration and by the end of another context.
-func limited(ctx context.Context, limit time.Duration, other context.Context) (context.Context, context.CancelFunc) {
+func withTimeout(ctx context.Context, limit time.Duration, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	unhook := context.AfterFunc(other, cancel)
 	return ctx, func() {
@@ -247,19 +247,19 @@ func (m *Member) stoppedError() error {
 // workers succeeded.
 func (m *Member) setFinished(round uint64) {
 	m.mu.Lock()
-	if m.claim.Round != round || round == 0 {
+	if m.last.Round != round || round == 0 {
 		m.mu.Unlock()
 		return
 	}
-	m.claim.Finished = true
-	claim := m.claim
+	m.last.Finished = true
+	claim := m.last
 	m.mu.Unlock()
-	m.plane.Claim(claim)
+	m.control.SetLastRound(claim)
 }
 
 // nodeLabel names this node for people. A plane that draws a node id itself
 // tells it by a method Node.
-func nodeLabel(id string, plane Plane) string {
+func nodeLabel(id string, plane ControlPlane) string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"

@@ -16,7 +16,7 @@ type observer struct{ m *Member }
 // this node has left already: they are not its business. A plane hands over
 // notices and answers in one order, so that a notice which comes after the
 // answer belongs to the new round.
-func (o observer) Notice(n rendezvous.Notice) {
+func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	m := o.m
 	m.mu.Lock()
 	if m.inJoin && m.pending == nil {
@@ -24,10 +24,10 @@ func (o observer) Notice(n rendezvous.Notice) {
 		m.early = &early
 	}
 	if m.joinPending() {
-		n = whileJoining(n)
+		n = whileJoiningView(n)
 	}
-	was := m.notice
-	m.notice = n
+	was := m.update
+	m.update = n
 	quiet := m.stopped || m.joinPending()
 	m.mu.Unlock()
 	signal(m.news)
@@ -42,8 +42,8 @@ func (o observer) Notice(n rendezvous.Notice) {
 	}
 }
 
-// whileJoining is the notice as a node that waits for its next round takes it.
-func whileJoining(n rendezvous.Notice) rendezvous.Notice {
+// whileJoiningView is the notice as a node that waits for its next round takes it.
+func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	if !n.Closed {
 		n.Waiting, n.Reason = 0, ""
 	}
@@ -51,7 +51,7 @@ func whileJoining(n rendezvous.Notice) rendezvous.Notice {
 }
 
 // Progress says what the pending join waits for.
-func (o observer) Progress(p rendezvous.Progress) {
+func (o observer) Progressed(p rendezvous.Progress) {
 	m := o.m
 	m.mu.Lock()
 	m.progress = p
@@ -65,7 +65,7 @@ func (o observer) Dropped(err *rendezvous.Error) {
 	m.mu.Lock()
 	quiet := m.stopped || m.joinPending()
 	if !m.joinPending() {
-		m.notice.Waiting, m.notice.Reason = 1, err.Text
+		m.update.Waiting, m.update.Reason = 1, err.Text
 	}
 	m.mu.Unlock()
 	signal(m.news)
@@ -75,7 +75,7 @@ func (o observer) Dropped(err *rendezvous.Error) {
 }
 
 // Connection tells that the control plane went out of reach or came back.
-func (o observer) Connection(err error) {
+func (o observer) ConnectionChanged(err error) {
 	m := o.m
 	now := time.Now()
 	m.mu.Lock()
@@ -85,9 +85,9 @@ func (o observer) Connection(err error) {
 		m.lostAt = now
 	}
 	if err != nil {
-		m.loseHost()
+		m.hostDown()
 	} else {
-		m.findHost()
+		m.hostFound()
 	}
 	quiet := m.stopped || !m.connected
 	m.mu.Unlock()

@@ -35,10 +35,10 @@ func (m *Machine) stopHold() {
 // endHold gives up on the members that did not come back.
 func (m *Machine) endHold() {
 	m.holding = false
-	for _, s := range m.seats {
-		if s.state == seatUnknown {
-			m.setSeat(s, seatLost, CauseRestart)
-			m.change("%s %s", s.name(), s.cause)
+	for _, s := range m.participants {
+		if s.state == participantUnknown {
+			m.setParticipant(s, participantLost, CauseRestart)
+			m.note("%s %s", s.name(), s.cause)
 		}
 	}
 	m.assistRanks()
@@ -56,23 +56,23 @@ const (
 // was in. A claim gives the node its seat, or makes the round of an earlier control
 // plane known again. Any other claim leaves the running round alone: it raises the
 // number of the next one, and its node has to rejoin.
-func (m *Machine) adopt(n *node, c Claim) {
+func (m *Machine) adopt(n *node, c LastRound) {
 	if c.Round == 0 {
 		return
 	}
 	switch {
-	case c.Generation == m.origin && c.Round == m.round && m.takeSeat(n, c):
+	case c.Generation == m.origin && c.Round == m.round && m.returnParticipant(n, c):
 		return
 	case m.adoptable(c):
 		m.rebuild(c)
-		m.takeSeat(n, c)
+		m.returnParticipant(n, c)
 		return
 	case c.Generation == m.generation && m.isNews(c):
 		m.renewGeneration(n, c)
 	}
 	m.raiseFloor(c.Round)
 	n.stale = fmt.Sprintf("it was dropped from round %d", c.Round)
-	if s := m.byNode[n.id]; s != nil && s.state == seatLost {
+	if s := m.byNode[n.id]; s != nil && s.state == participantLost {
 		n.stale += ": " + s.cause
 	}
 }
@@ -82,13 +82,13 @@ func (m *Machine) adopt(n *node, c Claim) {
 // follows the adopted one: in its own generation, or while members of the adopted one
 // are missing. Once those are accounted for, the adopted round is under way, and a
 // claim of another generation may be a stranger's.
-func (m *Machine) adoptable(c Claim) bool {
-	follows := len(m.seats) == 0 || c.Generation == m.origin || m.tally[seatUnknown] > 0
+func (m *Machine) adoptable(c LastRound) bool {
+	follows := len(m.participants) == 0 || c.Generation == m.origin || m.tally[participantUnknown] > 0
 	return m.fresh && follows && c.Generation != m.generation && c.Round > m.round && c.valid(m.policy.Max)
 }
 
 // valid bounds what a claim may make the control plane allocate.
-func (c Claim) valid(most int) bool {
+func (c LastRound) valid(most int) bool {
 	return c.Round <= maxRound && c.World >= 1 && c.World <= most && c.Rank >= 0 && c.Rank < c.World && c.HostRank < c.World
 }
 
@@ -97,7 +97,7 @@ func (m *Machine) highest() uint64 { return max(m.round, m.floor) }
 
 // isNews reports whether a claim is of a later round than any that this control plane
 // has completed, told or heard of.
-func (m *Machine) isNews(c Claim) bool { return c.Round > m.highest() && c.Round <= maxFloor }
+func (m *Machine) isNews(c LastRound) bool { return c.Round > m.highest() && c.Round <= maxFloor }
 
 func (m *Machine) raiseFloor(round uint64) {
 	if round <= maxFloor {
@@ -109,7 +109,7 @@ func (m *Machine) raiseFloor(round uint64) {
 // Whatever this control plane has told it, or heard of it, is at most highest: a node
 // that claims more had its answer from a later state, which is lost (an old copy was
 // restored), or from another control plane at this endpoint.
-func (m *Machine) reclaim(n *node, c Claim) {
+func (m *Machine) reclaim(n *node, c LastRound) {
 	switch {
 	case m.closed != nil:
 	case m.isNews(c):
@@ -122,20 +122,20 @@ func (m *Machine) reclaim(n *node, c Claim) {
 // contradict ends what this control plane believes of a node that has been in a later
 // round. If its last round was completed before it was restarted, what it believes of
 // the others is no better, and all regroup; otherwise this node is lost to the round.
-func (m *Machine) contradict(n *node, c Claim) {
+func (m *Machine) contradict(n *node, c LastRound) {
 	cause := fmt.Sprintf("it was in round %d, of which this control plane knows nothing", c.Round)
 	stored := m.stored
 	if stored || c.Generation == m.generation {
 		m.renewGeneration(n, c)
 	}
-	if s := m.seatOf(n); !stored && s != nil && s.live() {
-		m.setSeat(s, seatLost, "lost: "+cause)
-		m.change("node %s lost: %s", n.name(), cause)
+	if s := m.participantOf(n); !stored && s != nil && s.live() {
+		m.setParticipant(s, participantLost, "lost: "+cause)
+		m.note("node %s lost: %s", n.name(), cause)
 		m.assistRanks()
 	}
 	m.raiseFloor(c.Round)
 	m.forgetJoin(n)
-	if m.seatOf(n) == nil {
+	if m.participantOf(n) == nil {
 		n.stale = cause
 		m.endWaits(n)
 	}
@@ -144,9 +144,9 @@ func (m *Machine) contradict(n *node, c Claim) {
 // renewGeneration goes on under a new generation once a node has shown that rounds of
 // the present one may have been completed and forgotten: their numbers must not name
 // other rounds. Without a restart nothing can have been forgotten.
-func (m *Machine) renewGeneration(n *node, c Claim) {
+func (m *Machine) renewGeneration(n *node, c LastRound) {
 	if m.reserve != "" {
-		m.change("node %s was in round %d, round %d is the last one that is known here: what was stored is older than the nodes; "+
+		m.note("node %s was in round %d, round %d is the last one that is known here: what was stored is older than the nodes; "+
 			"rounds go on under a new generation", n.name(), c.Round, m.round)
 		m.generation, m.reserve = m.reserve, ""
 	}
@@ -162,11 +162,11 @@ func (m *Machine) renewGeneration(n *node, c Claim) {
 		return
 	}
 	m.overtake(fmt.Sprintf("node %s was in round %d, of which the control plane knows nothing since it was restarted", n.name(), c.Round))
-	for _, s := range m.seats {
-		if s.state != seatFinished {
+	for _, s := range m.participants {
+		if s.state != participantFinished {
 			continue
 		}
-		m.setSeat(s, seatLost, "lost: its round was overtaken")
+		m.setParticipant(s, participantLost, "lost: its round was overtaken")
 		if other := m.nodes[s.node]; other != nil {
 			other.stale = m.overtaken
 			m.touched = append(m.touched, other)
@@ -180,9 +180,9 @@ func (m *Machine) disowned() bool { return m.stored && m.overtaken != "" }
 
 // overtake makes the members of the round regroup although none of them is lost.
 func (m *Machine) overtake(why string) {
-	if m.overtaken == "" && len(m.seats) > 0 {
+	if m.overtaken == "" && len(m.participants) > 0 {
 		m.overtaken = why
-		m.change("round %d is over: %s", m.round, why)
+		m.note("round %d is over: %s", m.round, why)
 	}
 }
 
@@ -192,42 +192,42 @@ func (m *Machine) forgetJoin(n *node) {
 	if n.join == nil {
 		return
 	}
-	s := m.seatOf(n)
+	s := m.participantOf(n)
 	m.dropJoin(n)
 	m.touched = append(m.touched, n)
-	if s != nil && s.state == seatRejoined {
-		m.setSeat(s, seatRunning, "")
+	if s != nil && s.state == participantRejoined {
+		m.setParticipant(s, participantRunning, "")
 	}
 }
 
-// takeSeat seats a returning node on the still unknown seat it names.
-func (m *Machine) takeSeat(n *node, c Claim) bool {
-	if c.Rank < 0 || c.Rank >= len(m.seats) || m.seats[c.Rank].state != seatUnknown {
+// returnParticipant seats a returning node on the still unknown seat it names.
+func (m *Machine) returnParticipant(n *node, c LastRound) bool {
+	if c.Rank < 0 || c.Rank >= len(m.participants) || m.participants[c.Rank].state != participantUnknown {
 		return false
 	}
-	s := m.seats[c.Rank]
+	s := m.participants[c.Rank]
 	s.node, s.label, s.host = n.id, n.name(), false
 	m.byNode[n.id] = s
 	m.seen[n.id] = struct{}{}
-	state := seatRunning
+	state := participantRunning
 	if c.Finished {
-		state = seatFinished
+		state = participantFinished
 	}
-	m.setSeat(s, state, "")
-	m.change("node %s came back as rank %d of round %d", n.name(), s.rank, m.round)
+	m.setParticipant(s, state, "")
+	m.note("node %s came back as rank %d of round %d", n.name(), s.rank, m.round)
 	return true
 }
 
 // rebuild makes the round of an earlier control plane out of the first claim; its
 // other members are unknown until they return or the hold ends.
-func (m *Machine) rebuild(c Claim) {
+func (m *Machine) rebuild(c LastRound) {
 	var pending []*node
 	for _, n := range m.nodes {
 		if n.join != nil {
 			m.uncountJoin(n)
 			pending = append(pending, n)
 		}
-		if s := m.seatOf(n); s != nil {
+		if s := m.participantOf(n); s != nil {
 			n.stale = fmt.Sprintf("round %d was overtaken by round %d", m.round, c.Round)
 			m.touched = append(m.touched, n)
 		}
@@ -235,13 +235,13 @@ func (m *Machine) rebuild(c Claim) {
 	m.dropKeys(m.round)
 	m.origin, m.round = c.Generation, c.Round
 	m.overtaken = ""
-	m.seats, m.byNode, m.tally = make([]*seat, c.World), map[string]*seat{}, [seatStates]int{}
-	for rank := range m.seats {
-		m.seats[rank] = &seat{rank: rank, state: seatUnknown}
+	m.participants, m.byNode, m.tally = make([]*participant, c.World), map[string]*participant{}, [participantStates]int{}
+	for rank := range m.participants {
+		m.participants[rank] = &participant{rank: rank, state: participantUnknown}
 	}
-	m.tally[seatUnknown] = c.World
+	m.tally[participantUnknown] = c.World
 	if c.HostRank >= 0 && c.HostRank != c.Rank {
-		m.setSeat(m.seats[c.HostRank], seatLost, "lost: it hosted the control plane, which was restarted")
+		m.setParticipant(m.participants[c.HostRank], participantLost, "lost: it hosted the control plane, which was restarted")
 	}
 	for _, n := range pending {
 		m.countJoin(n)

@@ -7,7 +7,7 @@ import (
 
 // rankClaim is what decides one node's rank. The claims of a round are given in
 // order of arrival.
-type rankClaim struct {
+type rankRequest struct {
 	prefer int // explicit preference; -1: none
 	old    int // rank in the last round; -1: none
 	hint   int // scheduler's hint; -1: none
@@ -17,14 +17,14 @@ type rankClaim struct {
 // preference; then the old rank if it is free; then a unique hint if it is free;
 // the rest fill the holes by old rank, then by arrival. The result is aligned with
 // the claims and depends on nothing else.
-func assignRanks(claims []rankClaim) []int {
+func assignRanks(claims []rankRequest) []int {
 	n := len(claims)
 	ranks := make([]int, n)
 	taken := make([]bool, n)
 	for i := range ranks {
 		ranks[i] = -1
 	}
-	give := func(pick func(rankClaim) int) {
+	give := func(pick func(rankRequest) int) {
 		count := make([]int, n)
 		for i, c := range claims {
 			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n {
@@ -37,9 +37,9 @@ func assignRanks(claims []rankClaim) []int {
 			}
 		}
 	}
-	give(func(c rankClaim) int { return c.prefer })
-	give(func(c rankClaim) int { return c.old })
-	give(func(c rankClaim) int { return c.hint })
+	give(func(c rankRequest) int { return c.prefer })
+	give(func(c rankRequest) int { return c.old })
+	give(func(c rankRequest) int { return c.hint })
 
 	rest := make([]int, 0, n)
 	for i := range claims {
@@ -59,7 +59,7 @@ func assignRanks(claims []rankClaim) []int {
 }
 
 // fillOrder puts nodes with an old rank first, in its order.
-func fillOrder(c rankClaim) int {
+func fillOrder(c rankRequest) int {
 	if c.old < 0 {
 		return MaxNodes
 	}
@@ -67,10 +67,10 @@ func fillOrder(c rankClaim) int {
 }
 
 // claims turns the chosen nodes into rank claims; it keeps their order.
-func (m *Machine) claims(chosen []*node) []rankClaim {
-	claims := make([]rankClaim, len(chosen))
+func (m *Machine) rankRequests(chosen []*node) []rankRequest {
+	claims := make([]rankRequest, len(chosen))
 	for i, n := range chosen {
-		c := rankClaim{prefer: n.join.NodeRank, old: -1, hint: n.join.RankHint}
+		c := rankRequest{prefer: n.join.NodeRank, old: -1, hint: n.join.RankHint}
 		if s := m.byNode[n.id]; s != nil {
 			c.old = s.rank
 		}

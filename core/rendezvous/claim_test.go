@@ -11,16 +11,16 @@ import (
 )
 
 // claiming makes a new node say hello with a claim.
-func (r *rig) claiming(id string, p Policy, c Claim) *rigNode {
+func (r *rig) claiming(id string, p Policy, c LastRound) *rigNode {
 	r.t.Helper()
-	n := r.hello(id, p, func(h *Hello) { h.Claim = c })
+	n := r.hello(id, p, func(h *Hello) { h.LastRound = c })
 	n.claim = c
 	return n
 }
 
 // strange is a claim of another job's round.
-func strange(round uint64) Claim {
-	return Claim{Generation: "another job", Round: round, World: 2, HostRank: -1}
+func strange(round uint64) LastRound {
+	return LastRound{Generation: "another job", Round: round, World: 2, HostRank: -1}
 }
 
 // TestAStrangersClaimLeavesTheRunningRoundAlone has a node of another job say hello
@@ -216,7 +216,7 @@ func TestAnotherControlPlaneHadTheNodesMeanwhile(t *testing.T) {
 	n := r.group(p, "a", "b")
 	state := r.m.Snapshot()
 	for i, x := range n {
-		x.claim = Claim{Generation: "an agent's", Round: 2, Rank: i, World: 2, HostRank: -1}
+		x.claim = LastRound{Generation: "an agent's", Round: 2, Rank: i, World: 2, HostRank: -1}
 	}
 	r.goBack(state)
 	r.again(n[0], p)
@@ -351,7 +351,7 @@ func (s *sim) stranger(t *rapid.T) {
 	if !s.m.fresh && s.m.reserve == "" {
 		generations = append(generations, s.m.generation)
 	}
-	c := Claim{
+	c := LastRound{
 		Generation: rapid.SampledFrom(generations).Draw(t, "generation"),
 		Round: rapid.SampledFrom([]uint64{
 			1, s.m.round, s.m.round + 1, s.m.highest() + 1, maxFloor, maxFloor + 1, maxRound, math.MaxUint64,
@@ -362,14 +362,14 @@ func (s *sim) stranger(t *rapid.T) {
 	if c.Round == 0 || c.Round == s.m.round && c.Generation == s.m.generation {
 		t.Skip("it is no stranger")
 	}
-	settled := !s.m.fresh || len(s.m.seats) > 0 && s.m.tally[seatUnknown] == 0 && c.Generation != s.m.origin
+	settled := !s.m.fresh || len(s.m.participants) > 0 && s.m.tally[participantUnknown] == 0 && c.Generation != s.m.origin
 	if len(s.m.nodes) == 0 {
 		settled = false // it brings the policy, and a closed run begins anew
 	}
 	before := s.m.others()
 	n := s.newNode(fmt.Sprint("stranger", s.count))
 	n.claim = c
-	s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: c})
+	s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: c})
 	if after := s.m.others(); settled && !bytes.Equal(before, after) {
 		s.t.Fatalf("the claim %+v has changed the round:\n%q\n%q", c, before, after)
 	}

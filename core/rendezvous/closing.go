@@ -65,15 +65,15 @@ func (m *Machine) close(c closing) {
 		return
 	}
 	m.closed = &c
-	m.change("the run %s", c.text())
+	m.note("the run %s", c.text())
 	m.disarmAll()
 	m.stopHold()
 	for _, n := range m.candidates() {
-		number, s := n.join.Number, m.seatOf(n)
+		number, s := n.join.Number, m.participantOf(n)
 		m.dropJoin(n)
 		switch {
 		case s != nil:
-			m.setSeat(s, seatLost, "could not regroup after the run was closed")
+			m.setParticipant(s, participantLost, "could not regroup after the run was closed")
 			m.fail(n, number, m.closedError())
 		case c.kind == closedSuccess:
 			m.fail(n, number, Errorf(CodeGraceful, "run %q ended without needing node %s: it %s", m.runID, n.id, c.text()))
@@ -85,36 +85,36 @@ func (m *Machine) close(c closing) {
 
 // finish records that all workers of the node succeeded (promise 8).
 func (m *Machine) finish(n *node) {
-	s := m.seatOf(n)
-	if s == nil || s.state != seatRunning || m.disowned() {
+	s := m.participantOf(n)
+	if s == nil || s.state != participantRunning || m.disowned() {
 		return
 	}
-	m.setSeat(s, seatFinished, "")
+	m.setParticipant(s, participantFinished, "")
 	m.touched = append(m.touched, n)
-	m.change("node %s finished", n.name())
+	m.note("node %s finished", n.name())
 }
 
 // endIfAllFinished closes the run when its round is over but nobody that could
 // say so is left: the finished nodes went without a goodbye.
 func (m *Machine) endIfAllFinished() {
-	if m.tally[seatFinished] == 0 || m.live() > 0 {
+	if m.tally[participantFinished] == 0 || m.live() > 0 {
 		return
 	}
-	for _, s := range m.seats {
-		if s.state == seatFinished && m.nodes[s.node] != nil {
+	for _, s := range m.participants {
+		if s.state == participantFinished && m.nodes[s.node] != nil {
 			return
 		}
 	}
 	c := closing{kind: closedSuccess, by: "the control plane", reason: "every member has finished"}
-	if m.tally[seatLost] > 0 {
-		c.kind, c.reason = closedFailed, "lost before it finished: "+m.inState(seatLost)
+	if m.tally[participantLost] > 0 {
+		c.kind, c.reason = closedFailed, "lost before it finished: "+m.inState(participantLost)
 	}
 	m.close(c)
 }
 
 // settleLingers answers the nodes that wait for the others to end.
-func (m *Machine) settleLingers() {
-	m.lingering = slices.DeleteFunc(m.lingering, func(n *node) bool {
+func (m *Machine) settleAwaitPeers() {
+	m.awaitingPeers = slices.DeleteFunc(m.awaitingPeers, func(n *node) bool {
 		if m.sessions[n.session] != n {
 			return true
 		}

@@ -10,7 +10,7 @@ type Effect interface{ effect() }
 type Welcome struct {
 	Session SessionID
 	Resumed bool
-	Notice  Notice `json:"Notice"` // the tag is its name in histories
+	Update  MembershipUpdate `json:"Notice"` // the tag is its name in histories
 }
 
 // Refuse answers a Hello that cannot be accepted; the connection is closed.
@@ -60,8 +60,8 @@ type Withdrawn struct {
 }
 
 // Claim is what the node of an outcome says of its round from then on.
-func (o Outcome) Claim() Claim {
-	return Claim{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+func (o Outcome) LastRound() LastRound {
+	return LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
 }
 
 func (Outcome) result()   {}
@@ -70,7 +70,7 @@ func (Withdrawn) result() {}
 
 // Notice is a node's view of what it should know while its workers run. It is
 // level-triggered: the last one holds until the next.
-type Notice struct {
+type MembershipUpdate struct {
 	Waiting int    // num_nodes_waiting
 	Closed  bool   // is_closed
 	Reason  string // why Waiting or Closed changed, for people
@@ -79,7 +79,7 @@ type Notice struct {
 // Notify carries a Notice to a node.
 type Notify struct {
 	Session SessionID
-	Notice  Notice `json:"Notice"` // the tag is its name in histories
+	Update  MembershipUpdate `json:"Notice"` // the tag is its name in histories
 }
 
 // Drop ends a session's connection; Err tells its node why.
@@ -98,16 +98,16 @@ type SetTimer struct {
 type StopTimer struct{ Timer Timer }
 
 // Change is one line of the run's history, for logs and status.
-type Change struct{ Text string }
+type HistoryEntry struct{ Text string }
 
-func (Welcome) effect()   {}
-func (Refuse) effect()    {}
-func (Reply) effect()     {}
-func (Notify) effect()    {}
-func (Drop) effect()      {}
-func (SetTimer) effect()  {}
-func (StopTimer) effect() {}
-func (Change) effect()    {}
+func (Welcome) effect()      {}
+func (Refuse) effect()       {}
+func (Reply) effect()        {}
+func (Notify) effect()       {}
+func (Drop) effect()         {}
+func (SetTimer) effect()     {}
+func (StopTimer) effect()    {}
+func (HistoryEntry) effect() {}
 
 // Timer names one timer of a run. Seq tells a timer from an earlier one of the
 // same name, so that a late TimerFired does nothing.

@@ -19,7 +19,7 @@ type Event interface{ event() }
 
 // Claim is what a node that (re)connects believes about itself. A control plane
 // that was restarted rebuilds the round from the claims of those who return.
-type Claim struct {
+type LastRound struct {
 	Generation string // of the run that the node knows; "" for a first hello
 	Round      uint64 // highest round the node was a member of; 0: none
 	Rank       int
@@ -36,10 +36,10 @@ type Hello struct {
 	Named       bool   // the node id was given by the user
 	Label       string // for people: "hostname pid 123"
 	Policy      Policy
-	Claim       Claim  `json:"Claim"` // the tag is its name in histories
-	InHost      bool   // the node runs in the process that hosts the control plane
-	SeenAddr    string // the node's address as the control plane sees it
-	ServerAddr  string // the control plane's address on the same connection
+	LastRound   LastRound `json:"Claim"` // the tag is its name in histories
+	InHost      bool      // the node runs in the process that hosts the control plane
+	SeenAddr    string    // the node's address as the control plane sees it
+	ServerAddr  string    // the control plane's address on the same connection
 }
 
 // Disconnect tells that a session's connection broke without a goodbye.
@@ -75,7 +75,7 @@ func Stamp(ev Event, r Request) Event {
 	case Finish:
 		ev.Request = r
 		return ev
-	case Linger:
+	case AwaitPeers:
 		ev.Request = r
 		return ev
 	case KeyRequest:
@@ -143,7 +143,7 @@ type Finish struct{ Request }
 
 // Linger asks to be told when every other member of the last round has finished,
 // left or is lost.
-type Linger struct{ Request }
+type AwaitPeers struct{ Request }
 
 // KeyRequest is one operation on the agents' keys of a round.
 type KeyRequest struct {
@@ -178,7 +178,7 @@ func (Leave) event()        {}
 func (CloseRun) event()     {}
 func (Evict) event()        {}
 func (Finish) event()       {}
-func (Linger) event()       {}
+func (AwaitPeers) event()   {}
 func (KeyRequest) event()   {}
 func (TimerFired) event()   {}
 

@@ -15,8 +15,8 @@ func (m *Machine) join(n *node, j Join) {
 		m.fail(n, j.Number, m.closedError())
 		return
 	}
-	s := m.seatOf(n)
-	if s != nil && m.tally[seatFinished] > 0 {
+	s := m.participantOf(n)
+	if s != nil && m.tally[participantFinished] > 0 {
 		m.fail(n, j.Number, m.finishedError())
 		return
 	}
@@ -30,7 +30,7 @@ func (m *Machine) join(n *node, j Join) {
 	n.stale = ""
 	m.countJoin(n)
 	if s != nil {
-		m.setSeat(s, seatRejoined, "")
+		m.setParticipant(s, participantRejoined, "")
 		return
 	}
 	m.arrived()
@@ -57,9 +57,9 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 	m.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, n.id))
 	m.dropJoin(n)
 	m.touched = append(m.touched, n)
-	if s := m.seatOf(n); s != nil {
-		m.setSeat(s, seatLost, "gave up waiting for the next round")
-		m.change("node %s gave up waiting for the next round", n.name())
+	if s := m.participantOf(n); s != nil {
+		m.setParticipant(s, participantLost, "gave up waiting for the next round")
+		m.note("node %s gave up waiting for the next round", n.name())
 	}
 	m.answer(n, ev.Number, Withdrawn{Progress: progress})
 }
@@ -82,7 +82,7 @@ func (m *Machine) addJoin(n *node, by int) {
 	switch {
 	case n.grace:
 		m.joinedGrace += by
-	case m.seatOf(n) == nil:
+	case m.participantOf(n) == nil:
 		m.newcomers += by
 	}
 }
@@ -107,9 +107,9 @@ func (m *Machine) closedError() *Error {
 
 // finishedError tells a member that the round cannot be formed anew.
 func (m *Machine) finishedError() *Error {
-	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", m.runID, m.round, m.inState(seatFinished))
-	if m.tally[seatLost] > 0 {
-		text += "; lost: " + m.inState(seatLost)
+	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", m.runID, m.round, m.inState(participantFinished))
+	if m.tally[participantLost] > 0 {
+		text += "; lost: " + m.inState(participantLost)
 	}
 	return &Error{CodeClosed, text}
 }

@@ -34,12 +34,12 @@ type Machine struct {
 	policy     Policy
 	policyBy   string // label of the node whose policy it is
 
-	origin string  // generation in which the last round was completed
-	round  uint64  // last completed round; 0: none yet
-	floor  uint64  // highest round claimed: the next one is above it
-	seats  []*seat // of that round, by rank
-	byNode map[string]*seat
-	tally  [seatStates]int // seats by state
+	origin       string         // generation in which the last round was completed
+	round        uint64         // last completed round; 0: none yet
+	floor        uint64         // highest round claimed: the next one is above it
+	participants []*participant // of that round, by rank
+	byNode       map[string]*participant
+	tally        [participantStates]int // seats by state
 
 	nodes    map[string]*node    // live nodes by id
 	sessions map[SessionID]*node // the same, and those that ended and linger
@@ -55,19 +55,19 @@ type Machine struct {
 	reserve  string // generation to go on under if what was stored turns out to be old; "": none
 	uptime   time.Duration
 	holding  bool // TimerHold runs: wait for nodes of an earlier control plane
-	lastCall alarm
-	quiet    alarm
-	regroup  alarm
-	admit    alarm
+	lastCall deadline
+	quiet    deadline
+	regroup  deadline
+	admit    deadline
 	timers   map[Timer]runningTimer // Seq is zero in the key
 	timerSeq uint64
 
-	overtaken string // why the round is over although no member is lost; "": it is not
-	closed    *closing
-	lingering []*node   // nodes that wait for the others to end
-	keys      *keySpace // of the last round; nil: it has none yet
-	keyLimits store.Limits
-	waitSeq   uint64 // orders the pending key waits
+	overtaken     string // why the round is over although no member is lost; "": it is not
+	closed        *closing
+	awaitingPeers []*node     // nodes that wait for the others to end
+	keys          *agentStore // of the last round; nil: it has none yet
+	keyLimits     store.Limits
+	waitSeq       uint64 // orders the pending key waits
 
 	viewed  view    // what the last notices were computed from
 	touched []*node // nodes whose own view changed
@@ -81,14 +81,14 @@ type runningTimer struct {
 }
 
 // alarm is a timer of the machine and whether it has run out.
-type alarm struct{ armed, due bool }
+type deadline struct{ armed, due bool }
 
 // New makes the state of a run that no node has joined yet.
 func New(c Config) *Machine {
 	return &Machine{
 		runID:      c.RunID,
 		generation: c.Generation,
-		byNode:     map[string]*seat{},
+		byNode:     map[string]*participant{},
 		nodes:      map[string]*node{},
 		sessions:   map[SessionID]*node{},
 		seen:       map[string]struct{}{},
@@ -144,10 +144,10 @@ func (m *Machine) Apply(ev Event) []Effect {
 			m.finish(n)
 			m.answer(n, ev.Number, nil)
 		}
-	case Linger:
+	case AwaitPeers:
 		if n := m.take(ev.Request); n != nil {
 			n.linger = append(n.linger, ev.Number)
-			m.lingering = append(m.lingering, n)
+			m.awaitingPeers = append(m.awaitingPeers, n)
 		}
 	case KeyRequest:
 		if n := m.take(ev.Request); n != nil {
@@ -171,14 +171,14 @@ func (m *Machine) settle() {
 		m.evaluate()
 	}
 	m.settleExitBarrier()
-	m.settleLingers()
+	m.settleAwaitPeers()
 	m.settleViews()
 }
 
 func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
 
-func (m *Machine) change(format string, args ...any) {
-	m.emit(Change{Text: fmt.Sprintf(format, args...)})
+func (m *Machine) note(format string, args ...any) {
+	m.emit(HistoryEntry{Text: fmt.Sprintf(format, args...)})
 }
 
 // Round returns the number of the last completed round, 0 if there is none.
@@ -221,7 +221,7 @@ func (m *Machine) Timers() []SetTimer {
 func (m *Machine) recovered(ev Recovered) {
 	m.stored, m.reserve = true, ev.Generation
 	if len(m.nodes) > 0 {
-		m.change("the control plane was restarted and knows %s, which have %v to come back",
+		m.note("the control plane was restarted and knows %s, which have %v to come back",
 			count(len(m.nodes), "node", "nodes"), m.policy.LeaseTimeout)
 	}
 	for _, session := range slices.Sorted(maps.Keys(m.sessions)) {
@@ -248,16 +248,16 @@ func (m *Machine) stopTimer(t Timer) {
 	}
 }
 
-func (m *Machine) arm(a *alarm, kind TimerKind, after time.Duration) {
+func (m *Machine) arm(a *deadline, kind TimerKind, after time.Duration) {
 	a.armed = true
 	m.armTimer(Timer{Kind: kind}, after)
 }
 
-func (m *Machine) disarm(a *alarm, kind TimerKind) {
+func (m *Machine) disarm(a *deadline, kind TimerKind) {
 	if a.armed {
 		m.stopTimer(Timer{Kind: kind})
 	}
-	*a = alarm{}
+	*a = deadline{}
 }
 
 func (m *Machine) timerFired(t Timer) {

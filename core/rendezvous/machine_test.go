@@ -562,7 +562,7 @@ func TestLossIsToldBehindAnOutcomeDeliveredAgain(t *testing.T) {
 	r.apply(LeaseExpired{b.session})
 	r.again(a, p)
 	again := r.apply(join)
-	if len(again) != 2 || again[0].(Reply).Result.(Outcome).Round != 1 || again[1].(Notify).Notice.Waiting != 1 {
+	if len(again) != 2 || again[0].(Reply).Result.(Outcome).Round != 1 || again[1].(Notify).Update.Waiting != 1 {
 		t.Fatalf("the repeated join was answered with %+v", again)
 	}
 }
@@ -618,7 +618,7 @@ func TestLingerEndsWhenTheOthersAreDone(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
 	r.apply(Leave{Request: n[0].request(), Ending: EndSuccess})
-	r.apply(Linger{n[0].request()})
+	r.apply(AwaitPeers{n[0].request()})
 	linger := n[0].number
 	done := func() bool { _, ok := n[0].replies[linger]; return ok }
 	r.key(n[1], KeyAdd, 1, ExitBarrierCount)

@@ -26,7 +26,7 @@ type node struct {
 	held     int                 // bytes of keys and values in them
 	waits    map[uint64]*keyWait // pending key waits
 	linger   []uint64            // requests of Linger not answered yet
-	notice   Notice              // last one sent
+	update   MembershipUpdate    // last one sent
 }
 
 func (n *node) name() string {
@@ -70,9 +70,9 @@ func (m *Machine) hello(h Hello) {
 	}
 	m.nodes[n.id] = n
 	m.sessions[n.session] = n
-	m.adopt(n, h.Claim)
-	n.notice = m.noticeFor(n)
-	m.emit(Welcome{Session: n.session, Notice: n.notice})
+	m.adopt(n, h.LastRound)
+	n.update = m.updateFor(n)
+	m.emit(Welcome{Session: n.session, Update: n.update})
 }
 
 func (m *Machine) resume(n *node, h Hello) {
@@ -82,9 +82,9 @@ func (m *Machine) resume(n *node, h Hello) {
 	}
 	n.seenAddr, n.serverAddr = h.SeenAddr, h.ServerAddr
 	m.setGrace(n, false)
-	m.reclaim(n, h.Claim)
-	n.notice = m.noticeFor(n)
-	m.emit(Welcome{Session: n.session, Resumed: true, Notice: n.notice})
+	m.reclaim(n, h.LastRound)
+	n.update = m.updateFor(n)
+	m.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
 }
 
 // acceptPolicy takes the policy of the run's first live node and compares that
@@ -157,7 +157,7 @@ func (m *Machine) lose(n *node, cause string) {
 		m.remove(n)
 		return
 	}
-	m.change("node %s %s", n.name(), cause)
+	m.note("node %s %s", n.name(), cause)
 	m.part(n, cause)
 	m.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, n.id, cause)})
 	m.remove(n)
@@ -170,8 +170,8 @@ func (m *Machine) part(n *node, cause string) {
 		w.forget()
 	}
 	clear(n.waits)
-	if s := m.seatOf(n); s != nil && s.live() {
-		m.setSeat(s, seatLost, cause)
+	if s := m.participantOf(n); s != nil && s.live() {
+		m.setParticipant(s, participantLost, cause)
 		m.assistRanks()
 	}
 	delete(m.nodes, n.id)
@@ -199,7 +199,7 @@ func (m *Machine) leave(n *node, ev Leave) {
 		return
 	}
 	m.dropJoin(n)
-	s := m.seatOf(n)
+	s := m.participantOf(n)
 	belongs := s != nil
 	cause := "left"
 	if ev.Reason != "" {
@@ -210,10 +210,10 @@ func (m *Machine) leave(n *node, ev Leave) {
 		m.finish(n)
 		m.close(closing{kind: closedSuccess, by: n.name(), reason: ev.Reason, at: ev.At})
 	case belongs && ev.Ending == EndFailed:
-		m.setSeat(s, seatLost, cause)
+		m.setParticipant(s, participantLost, cause)
 		m.close(closing{kind: closedFailed, by: n.name(), reason: ev.Reason, at: ev.At})
 	default:
-		m.change("node %s %s", n.name(), cause)
+		m.note("node %s %s", n.name(), cause)
 	}
 	m.part(n, cause)
 	n.ended = true
@@ -227,7 +227,7 @@ func (m *Machine) forget() {
 	}
 	m.dropKeys(m.round)
 	m.closed, m.overtaken = nil, ""
-	m.seats, m.byNode, m.tally = nil, map[string]*seat{}, [seatStates]int{}
+	m.participants, m.byNode, m.tally = nil, map[string]*participant{}, [participantStates]int{}
 	clear(m.seen)
 	m.disarmAll()
 	m.viewed = view{}

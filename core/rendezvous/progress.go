@@ -26,7 +26,7 @@ func (m *Machine) Forming(session SessionID) (forming, pending bool) {
 	if n == nil || n.join == nil {
 		return false, false
 	}
-	return m.live() == 0 && m.tally[seatFinished] == 0 || m.tally[seatRejoined] > 0, true
+	return m.live() == 0 && m.tally[participantFinished] == 0 || m.tally[participantRejoined] > 0, true
 }
 
 // progressOf describes what the node's pending join waits for.
@@ -61,7 +61,7 @@ func (m *Machine) formingProgress() Progress {
 func (m *Machine) missing() string {
 	if m.awaited() > 0 {
 		parts := []string{}
-		for _, state := range []seatState{seatRunning, seatUnknown} {
+		for _, state := range []participantState{participantRunning, participantUnknown} {
 			if m.tally[state] > 0 {
 				parts = append(parts, m.inState(state))
 			}
@@ -78,8 +78,8 @@ func (m *Machine) missing() string {
 	} else {
 		text = fmt.Sprintf("%d", lack)
 	}
-	if m.tally[seatLost] > 0 {
-		text += "; lost from round " + fmt.Sprint(m.round) + ": " + m.inState(seatLost)
+	if m.tally[participantLost] > 0 {
+		text += "; lost from round " + fmt.Sprint(m.round) + ": " + m.inState(participantLost)
 	}
 	return text
 }
@@ -126,11 +126,11 @@ func (m *Machine) hereNames() string {
 }
 
 func (m *Machine) waitingProgress() Progress {
-	p := Progress{Spare: m.gain() == 0 || m.tally[seatFinished] > 0}
-	p.Headline = fmt.Sprintf("round %d runs with %d of %d nodes", m.round, len(m.seats), m.policy.Max)
+	p := Progress{Spare: m.gain() == 0 || m.tally[participantFinished] > 0}
+	p.Headline = fmt.Sprintf("round %d runs with %d of %d nodes", m.round, len(m.participants), m.policy.Max)
 	switch {
-	case m.tally[seatFinished] > 0:
-		p.Detail = fmt.Sprintf("finished: %s; nobody is admitted any more", m.inState(seatFinished))
+	case m.tally[participantFinished] > 0:
+		p.Detail = fmt.Sprintf("finished: %s; nobody is admitted any more", m.inState(participantFinished))
 	case m.gain() > 0:
 		p.Detail = "waiting, to be admitted: " + m.waitingNames()
 	default:

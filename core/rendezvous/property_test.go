@@ -75,7 +75,7 @@ func newSim(t *rapid.T) *sim {
 // do applies an event to both machines and judges what came of it.
 func (s *sim) do(ev Event) {
 	before := s.m.round
-	closed, finished := s.m.closed, s.m.tally[seatFinished]
+	closed, finished := s.m.closed, s.m.tally[participantFinished]
 	grace := s.m.joinedGrace
 	effects := s.apply(ev)
 	logged, err := EncodeEvent(ev)
@@ -127,7 +127,7 @@ func (s *sim) do(ev Event) {
 // doLeanly has a machine answer what it can without applying it: nobody may tell.
 func (s *sim) doLeanly(ev Event, want []Effect) {
 	state := s.lean.Snapshot()
-	effects, ok := s.lean.Answer(ev)
+	effects, ok := s.lean.TryRead(ev)
 	if !bytes.Equal(state, s.lean.Snapshot()) {
 		s.t.Fatalf("the answer to %+v has changed the state", ev)
 	}
@@ -216,7 +216,7 @@ func (s *sim) recover(t *rapid.T) {
 
 func (s *sim) linger(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) })
-	s.send(Linger{n.request()})
+	s.send(AwaitPeers{n.request()})
 }
 
 // keys does any operation on a few keys, so that waits of all kinds pile up.
@@ -270,7 +270,7 @@ func sameEffects(a, b []Effect) bool {
 func (s *sim) formRound(t *rapid.T) {
 	for i := range s.policy.Max {
 		n := s.newNode(fmt.Sprint("n", i))
-		s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: Claim{HostRank: -1}})
+		s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: LastRound{HostRank: -1}})
 		j := Join{Request: n.request(), StorePort: 1, NodeRank: -1, RankHint: -1}
 		n.joinNo = j.Number
 		s.send(j)
@@ -305,7 +305,7 @@ func (s *sim) send(ev Event) {
 func (s *sim) hello(t *rapid.T) {
 	n := s.newNode(fmt.Sprint("n", rapid.IntRange(0, 9).Draw(t, "id")))
 	s.do(Hello{
-		Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: Claim{HostRank: -1},
+		Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: LastRound{HostRank: -1},
 		Incarnation: uint64(rapid.IntRange(0, s.count).Draw(t, "incarnation")),
 	})
 }
@@ -343,7 +343,7 @@ func (s *sim) reconnect(t *rapid.T) {
 		n.number, n.joinNo, n.replies = n.number+1, 0, map[uint64]Reply{}
 		s.sent = slices.DeleteFunc(s.sent, func(ev Event) bool { return sessionOf(ev) == n.session })
 	}
-	s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", Claim: n.claim})
+	s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: n.claim})
 }
 
 func (s *sim) timer(t *rapid.T) {
@@ -368,8 +368,8 @@ func (s *sim) finish(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
 	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyAdd, Amount: 1, Keys: []string{ExitBarrierCount}})
 	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyWait, Keys: []string{exitBarrierLast}})
-	if s.m.tally[seatFinished] > 0 && s.m.live() == 0 && s.m.closed == nil {
-		if reply, ok := n.replies[n.number]; !ok && s.m.seatOf(s.known(n)) != nil {
+	if s.m.tally[participantFinished] > 0 && s.m.live() == 0 && s.m.closed == nil {
+		if reply, ok := n.replies[n.number]; !ok && s.m.participantOf(s.known(n)) != nil {
 			s.t.Fatalf("everybody has finished and the barrier is shut: %+v", reply)
 		}
 	}

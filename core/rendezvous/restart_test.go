@@ -163,8 +163,10 @@ func TestRoundsGoOnAboveTheHighestReported(t *testing.T) {
 func TestAClaimCannotMakeTheHostAllocate(t *testing.T) {
 	r := newRig(t, 0)
 	p := policy(1, 2)
-	r.hello("x", p, func(h *Hello) { h.Claim = Claim{Generation: "g", Round: 1, Rank: 0, World: 1 << 30, HostRank: -1} })
-	if len(r.m.seats) > 2 {
-		t.Fatalf("%d seats were made", len(r.m.seats))
+	r.hello("x", p, func(h *Hello) {
+		h.LastRound = LastRound{Generation: "g", Round: 1, Rank: 0, World: 1 << 30, HostRank: -1}
+	})
+	if len(r.m.participants) > 2 {
+		t.Fatalf("%d seats were made", len(r.m.participants))
 	}
 }

@@ -25,7 +25,7 @@ type rig struct {
 	judge   Judge
 }
 
-// Judge holds what the rig records against the promises. conformance has it, and
+// Checker holds what the rig records against the promises. conformance has it, and
 // that imports this package: NewJudge is set by judge_test.go.
 type Judge interface {
 	Apply(ev Event, effects []Effect)
@@ -42,11 +42,11 @@ type rigNode struct {
 	number   uint64
 	joinNo   uint64
 	replies  map[uint64]Reply
-	notice   Notice
+	notice   MembershipUpdate
 	welcomed bool
 	refused  *Error
 	dropped  *Error
-	claim    Claim
+	claim    LastRound
 	inHost   bool
 	seenAddr string
 }
@@ -84,7 +84,7 @@ func (r *rig) deliver(e Effect) {
 	switch e := e.(type) {
 	case Welcome:
 		n := r.bySession(e.Session)
-		n.welcomed, n.notice, n.dropped = true, e.Notice, nil
+		n.welcomed, n.notice, n.dropped = true, e.Update, nil
 	case Refuse:
 		r.bySession(e.Session).refused = e.Err
 	case Reply:
@@ -94,11 +94,11 @@ func (r *rig) deliver(e Effect) {
 			}
 			n.replies[e.Number] = e
 			if o, ok := e.Result.(Outcome); ok {
-				n.claim = Claim{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+				n.claim = LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
 			}
 		}
 	case Notify:
-		r.bySession(e.Session).notice = e.Notice
+		r.bySession(e.Session).notice = e.Update
 	case Drop:
 		r.bySession(e.Session).dropped = e.Err
 	case SetTimer:
@@ -108,7 +108,7 @@ func (r *rig) deliver(e Effect) {
 			r.t.Fatalf("stopped a timer that does not run: %+v", e.Timer)
 		}
 		delete(r.timers, e.Timer)
-	case Change:
+	case HistoryEntry:
 		r.changes = append(r.changes, e.Text)
 	}
 }
@@ -156,7 +156,7 @@ func (r *rig) hello(id string, p Policy, change ...func(*Hello)) *rigNode {
 		r.nodes["was "+string(old.session)] = old
 	}
 	r.nodes[id] = n
-	h := Hello{Session: n.session, Node: id, Label: id, Policy: p, SeenAddr: n.seenAddr, ServerAddr: "10.0.0.99", Claim: Claim{HostRank: -1}}
+	h := Hello{Session: n.session, Node: id, Label: id, Policy: p, SeenAddr: n.seenAddr, ServerAddr: "10.0.0.99", LastRound: LastRound{HostRank: -1}}
 	for _, f := range change {
 		f(&h)
 	}
@@ -169,7 +169,7 @@ func (r *rig) hello(id string, p Policy, change ...func(*Hello)) *rigNode {
 func (r *rig) again(n *rigNode, p Policy) {
 	r.t.Helper()
 	n.welcomed = false
-	r.apply(Hello{Session: n.session, Node: n.id, Label: n.id, Policy: p, Claim: n.claim, InHost: n.inHost, SeenAddr: n.seenAddr})
+	r.apply(Hello{Session: n.session, Node: n.id, Label: n.id, Policy: p, LastRound: n.claim, InHost: n.inHost, SeenAddr: n.seenAddr})
 }
 
 func (n *rigNode) request() Request {
@@ -300,7 +300,7 @@ func (m *Machine) check(t tester) {
 		joined++
 		if n.grace {
 			grace++
-		} else if m.seatOf(n) == nil {
+		} else if m.participantOf(n) == nil {
 			newcomers++
 		}
 	}
@@ -308,17 +308,17 @@ func (m *Machine) check(t tester) {
 		t.Fatalf("counters say %d joined, %d in grace, %d newcomers; there are %d, %d, %d",
 			m.joined, m.joinedGrace, m.newcomers, joined, grace, newcomers)
 	}
-	var tally [seatStates]int
-	for rank, s := range m.seats {
+	var tally [participantStates]int
+	for rank, s := range m.participants {
 		tally[s.state]++
 		if s.rank != rank {
 			t.Fatalf("seat %d says rank %d", rank, s.rank)
 		}
 		n := m.nodes[s.node]
 		switch {
-		case s.state == seatRejoined && (n == nil || n.join == nil):
+		case s.state == participantRejoined && (n == nil || n.join == nil):
 			t.Fatalf("rank %d rejoined without a pending join", rank)
-		case s.state == seatRunning && (n == nil || n.join != nil):
+		case s.state == participantRunning && (n == nil || n.join != nil):
 			t.Fatalf("rank %d runs, but its node is %v", rank, n)
 		}
 	}
@@ -328,15 +328,15 @@ func (m *Machine) check(t tester) {
 	if m.closed != nil && m.joined > 0 {
 		t.Fatalf("%d joins are pending in a closed run", m.joined)
 	}
-	if m.closed == nil && m.tally[seatFinished] == 0 {
+	if m.closed == nil && m.tally[participantFinished] == 0 {
 		m.checkNotDue(t)
 	}
 	for _, n := range m.nodes {
 		if n.join != nil {
 			continue // it is blocked in its join and told with the outcome
 		}
-		if want := m.noticeFor(n); (want.Waiting > 0) != (n.notice.Waiting > 0) || want.Closed != n.notice.Closed {
-			t.Fatalf("node %s was told %+v, it should know %+v", n.id, n.notice, want)
+		if want := m.updateFor(n); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed {
+			t.Fatalf("node %s was told %+v, it should know %+v", n.id, n.update, want)
 		}
 	}
 }
@@ -353,7 +353,7 @@ func (m *Machine) checkNotDue(t tester) {
 		if full || m.joined >= m.policy.Min && m.lastCall.due && !m.holding {
 			t.Fatalf("a first round of %d nodes is due and was not completed", m.joined)
 		}
-	case m.tally[seatRejoined] > 0:
+	case m.tally[participantRejoined] > 0:
 		if m.awaited() == 0 && m.joined >= m.policy.Min && (full || !m.holding) {
 			t.Fatalf("a regroup of %d nodes is due and was not completed", m.joined)
 		}

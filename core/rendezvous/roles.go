@@ -31,12 +31,12 @@ func (m *Machine) noteKey(n *node, r KeyRequest) {
 // The ranks so assigned serve only until the survivors regroup.
 func (m *Machine) assistRanks() {
 	space := m.keys
-	if space == nil || m.tally[seatLost] == 0 {
+	if space == nil || m.tally[participantLost] == 0 {
 		return
 	}
-	infos := make([][]byte, len(m.seats))
+	infos := make([][]byte, len(m.participants))
 	var model []byte
-	for rank := range m.seats {
+	for rank := range m.participants {
 		infos[rank], _ = space.engine.Get(roleInfoPrefix + strconv.Itoa(rank))
 		if infos[rank] != nil && model == nil {
 			model = infos[rank]
@@ -46,14 +46,14 @@ func (m *Machine) assistRanks() {
 		return
 	}
 	complete := true
-	for rank, s := range m.seats {
-		if infos[rank] == nil && s.state == seatLost {
+	for rank, s := range m.participants {
+		if infos[rank] == nil && s.state == participantLost {
 			infos[rank] = roleInfoFor(model, rank)
 			m.setKey(space, roleInfoPrefix+strconv.Itoa(rank), infos[rank])
 		}
 		complete = complete && infos[rank] != nil
 	}
-	if complete && m.seats[0].state == seatLost {
+	if complete && m.participants[0].state == participantLost {
 		m.assignRoles(space, infos)
 	}
 	m.serveWoken(space)
@@ -63,7 +63,7 @@ func (m *Machine) assistRanks() {
 // will write: what the members of an adopted round had written died with the control
 // plane before, and those of a round that was overtaken have stopped. (docs/design.md,
 // "Host restart".)
-func (m *Machine) ranksLost(space *keySpace, r KeyRequest) bool {
+func (m *Machine) ranksLost(space *agentStore, r KeyRequest) bool {
 	if !m.fresh && m.overtaken == "" || !r.waitsForRanks() {
 		return false
 	}
@@ -108,7 +108,7 @@ func roleInfoFor(model []byte, rank int) []byte {
 }
 
 // assignRoles does what the agent of rank 0 would have done, had it lived.
-func (m *Machine) assignRoles(space *keySpace, infos [][]byte) {
+func (m *Machine) assignRoles(space *agentStore, infos [][]byte) {
 	parsed := make([]roleInfo, len(infos))
 	world, roleWorld := 0, map[string]int{}
 	for i, text := range infos {
@@ -132,7 +132,7 @@ func (m *Machine) assignRoles(space *keySpace, infos [][]byte) {
 // settleExitBarrier opens the agents' exit barrier once every live member has
 // finished; a lost one is not waited for.
 func (m *Machine) settleExitBarrier() {
-	if m.tally[seatFinished] == 0 || m.live() > 0 {
+	if m.tally[participantFinished] == 0 || m.live() > 0 {
 		return
 	}
 	space := m.keys
@@ -147,8 +147,8 @@ func (m *Machine) settleExitBarrier() {
 }
 
 // setKey writes a key of ours; the quota leaves room for these.
-func (m *Machine) setKey(space *keySpace, key string, value []byte) {
+func (m *Machine) setKey(space *agentStore, key string, value []byte) {
 	if err := space.engine.Set(key, value); err != nil {
-		m.change("cannot write %s: %v", key, err)
+		m.note("cannot write %s: %v", key, err)
 	}
 }

@@ -4,7 +4,7 @@ import "slices"
 
 // evaluate completes a round if one is due and keeps the clocks that decide it.
 func (m *Machine) evaluate() {
-	if m.tally[seatFinished] > 0 { // promise 8: nobody is admitted any more
+	if m.tally[participantFinished] > 0 { // promise 8: nobody is admitted any more
 		m.disarmAll()
 		m.refuseRejoined()
 		return
@@ -44,7 +44,7 @@ func (m *Machine) evaluateRegroup() {
 	m.disarm(&m.lastCall, TimerLastCall)
 	m.disarm(&m.quiet, TimerQuiet)
 	m.evaluateAdmission()
-	if m.tally[seatRejoined] == 0 {
+	if m.tally[participantRejoined] == 0 {
 		m.disarm(&m.regroup, TimerRegroup)
 		return
 	}
@@ -75,7 +75,7 @@ func (m *Machine) gain() int {
 	if m.newcomers == 0 {
 		return 0
 	}
-	return max(0, m.policy.seats(m.live()+m.newcomers)-len(m.seats))
+	return max(0, m.policy.seats(m.live()+m.newcomers)-len(m.participants))
 }
 
 // complete forms the next round of the candidates: the only place where a round
@@ -85,7 +85,7 @@ func (m *Machine) complete() {
 	size := m.policy.seats(len(candidates))
 	chosen := candidates[:size]
 	dropped := m.dropAwaited()
-	ranks := assignRanks(m.claims(chosen))
+	ranks := assignRanks(m.rankRequests(chosen))
 	last := m.round
 	m.round = m.highest() + 1
 	m.origin = m.generation
@@ -96,12 +96,12 @@ func (m *Machine) complete() {
 	for _, n := range candidates {
 		m.uncountJoin(n)
 	}
-	m.seats, m.byNode, m.tally = make([]*seat, size), make(map[string]*seat, size), [seatStates]int{}
+	m.participants, m.byNode, m.tally = make([]*participant, size), make(map[string]*participant, size), [participantStates]int{}
 	hostRank, first := -1, (*node)(nil)
 	for i, n := range chosen {
-		s := &seat{rank: ranks[i], node: n.id, label: n.name(), host: n.inHost, state: seatRunning}
-		m.seats[s.rank], m.byNode[n.id] = s, s
-		m.tally[seatRunning]++
+		s := &participant{rank: ranks[i], node: n.id, label: n.name(), host: n.inHost, state: participantRunning}
+		m.participants[s.rank], m.byNode[n.id] = s, s
+		m.tally[participantRunning]++
 		m.seen[n.id] = struct{}{}
 		if n.inHost {
 			hostRank = s.rank
@@ -125,7 +125,7 @@ func (m *Machine) complete() {
 		m.countJoin(n)
 	}
 	m.dropKeys(last)
-	m.change("round %d is complete: %d of %d nodes, %d waiting", m.round, size, m.policy.Max, m.joined)
+	m.note("round %d is complete: %d of %d nodes, %d waiting", m.round, size, m.policy.Max, m.joined)
 }
 
 // dropAwaited marks the live members that the round goes on without, and names
@@ -135,15 +135,15 @@ func (m *Machine) dropAwaited() []string {
 		return nil
 	}
 	var names []string
-	for _, s := range m.seats {
-		if s.state != seatRunning && s.state != seatUnknown {
+	for _, s := range m.participants {
+		if s.state != participantRunning && s.state != participantUnknown {
 			continue
 		}
-		if n := m.nodes[s.node]; n != nil && s.state == seatRunning {
+		if n := m.nodes[s.node]; n != nil && s.state == participantRunning {
 			n.stale = "it did not rejoin within regroup_timeout"
 			m.touched = append(m.touched, n)
 		}
-		m.change("node %s was dropped: it did not rejoin within %v", s.name(), m.policy.RegroupTimeout)
+		m.note("node %s was dropped: it did not rejoin within %v", s.name(), m.policy.RegroupTimeout)
 		if len(names) < maxNames {
 			names = append(names, s.name())
 		}
@@ -153,19 +153,19 @@ func (m *Machine) dropAwaited() []string {
 
 // refuseRejoined answers the joins of members that can no longer regroup.
 func (m *Machine) refuseRejoined() {
-	if m.tally[seatRejoined] == 0 {
+	if m.tally[participantRejoined] == 0 {
 		return
 	}
 	err := m.finishedError()
-	for _, s := range m.seats {
-		if s.state != seatRejoined {
+	for _, s := range m.participants {
+		if s.state != participantRejoined {
 			continue
 		}
 		n := m.nodes[s.node]
 		m.fail(n, n.join.Number, err)
 		m.dropJoin(n)
 		m.touched = append(m.touched, n)
-		m.setSeat(s, seatLost, "could not regroup after others had finished")
+		m.setParticipant(s, participantLost, "could not regroup after others had finished")
 	}
 }
 
@@ -201,10 +201,10 @@ func (m *Machine) sortCandidates(list []*node) {
 
 // priority orders members by rank before everybody else.
 func (m *Machine) priority(n *node) int {
-	if s := m.seatOf(n); s != nil {
+	if s := m.participantOf(n); s != nil {
 		return s.rank
 	}
-	return len(m.seats)
+	return len(m.participants)
 }
 
 func (m *Machine) disarmAll() {

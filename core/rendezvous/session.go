@@ -39,8 +39,8 @@ func (m *Machine) take(r Request) *node {
 // again is an answer that is sent once more. Behind an outcome comes the notice, if it
 // tells to regroup: while the node had no outcome it took that for one of the round before.
 func (n *node) again(reply Reply) []Effect {
-	if _, joined := reply.Result.(Outcome); joined && n.notice.Waiting > 0 {
-		return []Effect{reply, Notify{n.session, n.notice}}
+	if _, joined := reply.Result.(Outcome); joined && n.update.Waiting > 0 {
+		return []Effect{reply, Notify{n.session, n.update}}
 	}
 	return []Effect{reply}
 }

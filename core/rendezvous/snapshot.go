@@ -19,15 +19,15 @@ func (m *Machine) Snapshot() []byte {
 		p.Uint(StateVersion)
 		m.packRun(p)
 		m.packTimers(p)
-		m.packSeats(p)
+		m.packParticipants(p)
 		p.List(len(sessions))
 		for _, session := range sessions {
 			m.packNode(p, m.sessions[session])
 		}
 		p.Texts(slices.Sorted(maps.Keys(m.seen)))
 		m.packClosing(p)
-		p.List(len(m.lingering))
-		for _, n := range m.lingering {
+		p.List(len(m.awaitingPeers))
+		for _, n := range m.awaitingPeers {
 			p.Text(string(n.session))
 		}
 		m.packView(p)
@@ -59,7 +59,7 @@ func (m *Machine) packRun(p *pack.Packer) {
 func (m *Machine) packTimers(p *pack.Packer) {
 	p.List(3)
 	p.Uint(m.timerSeq)
-	alarms := m.alarms()
+	alarms := m.deadlines()
 	p.List(2 * len(alarms))
 	for _, a := range alarms {
 		p.Bool(a.armed)
@@ -75,13 +75,13 @@ func (m *Machine) packTimers(p *pack.Packer) {
 }
 
 // alarms returns the machine's alarms in the order of a snapshot, append-only.
-func (m *Machine) alarms() []*alarm {
-	return []*alarm{&m.lastCall, &m.quiet, &m.regroup, &m.admit}
+func (m *Machine) deadlines() []*deadline {
+	return []*deadline{&m.lastCall, &m.quiet, &m.regroup, &m.admit}
 }
 
-func (m *Machine) packSeats(p *pack.Packer) {
-	p.List(len(m.seats))
-	for _, s := range m.seats {
+func (m *Machine) packParticipants(p *pack.Packer) {
+	p.List(len(m.participants))
+	for _, s := range m.participants {
 		p.List(6)
 		p.Text(s.node)
 		p.Text(s.label)
@@ -127,7 +127,7 @@ func (m *Machine) packNode(p *pack.Packer, n *node) {
 	for _, number := range n.linger {
 		p.Uint(number)
 	}
-	PackNotice(p, n.notice)
+	PackMembershipUpdate(p, n.update)
 }
 
 func (m *Machine) packClosing(p *pack.Packer) {
@@ -207,7 +207,7 @@ func Restore(b []byte) (*Machine, error) {
 	m := New(Config{})
 	m.unpackRun(u)
 	m.unpackTimers(u)
-	m.unpackSeats(u)
+	m.unpackParticipants(u)
 	for range openEach(u) {
 		m.unpackNode(u)
 	}
@@ -221,7 +221,7 @@ func Restore(b []byte) (*Machine, error) {
 			u.Fail("a node lingers that is not there")
 			break
 		}
-		m.lingering = append(m.lingering, n)
+		m.awaitingPeers = append(m.awaitingPeers, n)
 	}
 	m.unpackView(u)
 	m.unpackKeys(u)
@@ -271,7 +271,7 @@ func (m *Machine) unpackTimers(u *pack.Unpacker) {
 	u.Open()
 	m.timerSeq = u.Uint()
 	u.Open()
-	for _, a := range m.alarms() {
+	for _, a := range m.deadlines() {
 		a.armed, a.due = u.Bool(), u.Bool()
 	}
 	u.Close()
@@ -289,21 +289,21 @@ func (m *Machine) unpackTimers(u *pack.Unpacker) {
 	u.Close()
 }
 
-func (m *Machine) unpackSeats(u *pack.Unpacker) {
+func (m *Machine) unpackParticipants(u *pack.Unpacker) {
 	for rank := range openEach(u) {
 		if rank == MaxNodes {
 			u.Fail("more than %d members", MaxNodes)
 			break
 		}
 		u.Open()
-		s := &seat{rank: rank, node: u.Text(maxText), label: u.Text(maxText), host: u.Bool(), state: seatState(u.Int()), cause: u.Text(maxText)}
+		s := &participant{rank: rank, node: u.Text(maxText), label: u.Text(maxText), host: u.Bool(), state: participantState(u.Int()), cause: u.Text(maxText)}
 		current := u.Bool()
 		u.Close()
-		if s.state < 0 || s.state >= seatStates {
+		if s.state < 0 || s.state >= participantStates {
 			u.Fail("rank %d is in state %d", rank, s.state)
 			break
 		}
-		m.seats = append(m.seats, s)
+		m.participants = append(m.participants, s)
 		m.tally[s.state]++
 		if current {
 			if m.byNode[s.node] != nil {
@@ -338,7 +338,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	for range openEach(u) {
 		n.linger = append(n.linger, u.Uint())
 	}
-	n.notice = UnpackNotice(u)
+	n.update = UnpackMembershipUpdate(u)
 	u.Close()
 	switch {
 	case m.sessions[n.session] != nil:
@@ -380,7 +380,7 @@ func (m *Machine) unpackView(u *pack.Unpacker) {
 func (m *Machine) unpackKeys(u *pack.Unpacker) {
 	if u.Open() > 0 {
 		e := store.NewEngine(store.Limits{})
-		m.keys = &keySpace{engine: e}
+		m.keys = &agentStore{engine: e}
 		for n := u.Open() / 2; n > 0 && u.Err() == nil; n-- {
 			if err := e.Set(u.Text(maxValue), u.Bytes(maxValue)); err != nil {
 				u.Fail("%v", err)
@@ -435,12 +435,12 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 	if m.closed != nil && m.joined > 0 {
 		u.Fail("%d nodes join a closed run", m.joined)
 	}
-	for _, s := range m.seats {
+	for _, s := range m.participants {
 		n := m.nodes[s.node]
 		switch {
-		case s.state == seatRejoined && (n == nil || n.join == nil || m.byNode[s.node] != s):
+		case s.state == participantRejoined && (n == nil || n.join == nil || m.byNode[s.node] != s):
 			u.Fail("rank %d has rejoined, but its node does not join", s.rank)
-		case s.state == seatRunning && (n == nil || n.join != nil || m.byNode[s.node] != s):
+		case s.state == participantRunning && (n == nil || n.join != nil || m.byNode[s.node] != s):
 			u.Fail("rank %d runs, but its node does not", s.rank)
 		}
 	}

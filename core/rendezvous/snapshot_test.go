@@ -21,11 +21,11 @@ func busyRig(t tester) *rig {
 	r.key(n[2], KeyGet, 0, "missing")
 	r.apply(KeyRequest{Request: n[3].request(), Round: 1, Op: KeyMultiGet, Keys: []string{"other", "missing", "other"}})
 	r.key(n[1], KeyBarrier, 3, "bar")
-	r.apply(Linger{n[0].request()})
+	r.apply(AwaitPeers{n[0].request()})
 	r.apply(Disconnect{n[1].session})
 	r.join(n[2])
 	r.apply(Leave{Request: n[3].request(), Reason: "why"})
-	r.apply(Linger{n[3].request()})
+	r.apply(AwaitPeers{n[3].request()})
 	e := r.hello("e", p)
 	r.join(e, func(j *Join) { j.NodeRank = 3 })
 	return r
@@ -141,8 +141,8 @@ func TestSnapshotHoldsEveryField(t *testing.T) {
 		sample any
 		fields int
 	}{
-		{Machine{}, 37}, {node{}, 19}, {seat{}, 6}, {closing{}, 4}, {view{}, 3}, {alarm{}, 2}, {keyWait{}, 5}, {keySpace{}, 2},
-		{runningTimer{}, 2}, {Policy{}, 10}, {Outcome{}, 8}, {KeyResult{}, 4}, {Notice{}, 3}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
+		{Machine{}, 37}, {node{}, 19}, {participant{}, 6}, {closing{}, 4}, {view{}, 3}, {deadline{}, 2}, {keyWait{}, 5}, {agentStore{}, 2},
+		{runningTimer{}, 2}, {Policy{}, 10}, {Outcome{}, 8}, {KeyResult{}, 4}, {MembershipUpdate{}, 3}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
 	} {
 		if got := reflect.TypeOf(x.sample).NumField(); got != x.fields {
 			t.Errorf("%T has %d fields, %d when Snapshot was written", x.sample, got, x.fields)

@@ -85,14 +85,14 @@ type ClosedStatus struct {
 	At     time.Time
 }
 
-var seatNames = [seatStates]string{"running", "unknown", "rejoined", "finished", "lost"}
+var participantStateNames = [participantStates]string{"running", "unknown", "rejoined", "finished", "lost"}
 
 // Status describes the run. It costs O(n log n) for n nodes.
 func (m *Machine) Status() Status {
 	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round, Phase: m.phase(), Policy: m.policy}
-	for _, seat := range m.seats {
-		ms := MemberStatus{Rank: seat.rank, Node: seat.node, Label: seat.label, State: seatNames[seat.state], Cause: seat.cause, Host: seat.host}
-		if n := m.nodes[seat.node]; n != nil && m.seatOf(n) == seat {
+	for _, seat := range m.participants {
+		ms := MemberStatus{Rank: seat.rank, Node: seat.node, Label: seat.label, State: participantStateNames[seat.state], Cause: seat.cause, Host: seat.host}
+		if n := m.nodes[seat.node]; n != nil && m.participantOf(n) == seat {
 			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
 		} else {
 			ms.Label = bareLabel(seat)
@@ -103,12 +103,12 @@ func (m *Machine) Status() Status {
 	for i, n := range m.candidates() {
 		s.Waiting = append(s.Waiting, JoinStatus{
 			Node: n.id, Label: n.label, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
-			Member: m.seatOf(n) != nil, Reconnect: n.grace,
+			Member: m.participantOf(n) != nil, Reconnect: n.grace,
 			Spare: forming && i >= m.policy.Max || !forming && !m.admits(),
 		})
 	}
 	for _, n := range m.nodes {
-		if n.join == nil && m.seatOf(n) == nil {
+		if n.join == nil && m.participantOf(n) == nil {
 			s.Idle = append(s.Idle, IdleStatus{n.id, n.label, n.seenAddr, n.session, n.stale, n.grace})
 		}
 	}
@@ -126,7 +126,7 @@ func (m *Machine) Status() Status {
 }
 
 // bareLabel is a seat's label as its node gave it, without the node's id.
-func bareLabel(s *seat) string {
+func bareLabel(s *participant) string {
 	if label, ok := strings.CutPrefix(s.label, s.node+" ("); ok {
 		return strings.TrimSuffix(label, ")")
 	}
@@ -140,9 +140,9 @@ func (m *Machine) phase() Phase {
 	switch {
 	case m.closed != nil:
 		return PhaseClosed
-	case m.tally[seatFinished] > 0:
+	case m.tally[participantFinished] > 0:
 		return PhaseFinishing
-	case m.tally[seatRejoined] > 0:
+	case m.tally[participantRejoined] > 0:
 		return PhaseRegroup
 	case m.live() > 0:
 		return PhaseRunning
@@ -208,8 +208,8 @@ func (m *Machine) tooFew() string {
 	if ranks := m.unclaimedRanks(p.Max - m.joined); ranks != "" {
 		text += "; nobody has come for node rank " + ranks
 	}
-	if m.tally[seatLost] > 0 {
-		text += fmt.Sprintf("; lost from round %d: %s", m.round, m.inState(seatLost))
+	if m.tally[participantLost] > 0 {
+		text += fmt.Sprintf("; lost from round %d: %s", m.round, m.inState(participantLost))
 	}
 	return text
 }
@@ -249,14 +249,14 @@ type Census struct {
 }
 
 // admits reports whether the running round will regroup to seat who waits.
-func (m *Machine) admits() bool { return m.tally[seatFinished] == 0 && m.gain() > 0 }
+func (m *Machine) admits() bool { return m.tally[participantFinished] == 0 && m.gain() > 0 }
 
 // Census counts the nodes.
 func (m *Machine) Census() Census {
 	c := Census{
 		Phase: m.phase(), Round: m.round, Live: len(m.nodes),
-		Running: m.tally[seatRunning], Unknown: m.tally[seatUnknown], Rejoined: m.tally[seatRejoined],
-		Finished: m.tally[seatFinished], Lost: m.tally[seatLost],
+		Running: m.tally[participantRunning], Unknown: m.tally[participantUnknown], Rejoined: m.tally[participantRejoined],
+		Finished: m.tally[participantFinished], Lost: m.tally[participantLost],
 	}
 	others := m.joined - c.Rejoined
 	switch {

@@ -304,7 +304,7 @@ func (c *chaos) say(ev rendezvous.Event) {
 		c.memory.add([][]byte{data})
 		return
 	}
-	l := NewBlob(c.value, "job", nil)
+	l := NewRegisterLog(c.value, "job", nil)
 	if _, err := l.Open(c.ctx); err == nil {
 		_ = l.Append(c.ctx, [][]byte{data})
 	}

@@ -10,5 +10,5 @@
 // since it last saw the node's beat change.
 //
 // The logs are a file under a lock (filestore), the revisions of an etcd
-// (etcdstore), and a blob that can be compared and set ([NewBlob]).
+// (etcdstore), and a blob that can be compared and set ([NewRegisterLog]).
 package sharedlog

@@ -15,9 +15,9 @@ import (
 func TestRecoveryIsToldAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(params("a", 1, 1), nobody{}, &memoryLog{m: newMemory()}, nil)
-		p.fold = newFold(p)
+		p.applier = newApplier(p)
 		for _, err := range []error{errors.New("down"), nil} {
-			go p.say(broken{"append", err, false})
+			go p.report(broken{"append", err, false})
 			synctest.Wait()
 			select {
 			case got := <-p.in:
@@ -28,7 +28,7 @@ func TestRecoveryIsToldAfterLoss(t *testing.T) {
 				t.Errorf("not told: %v", err)
 			}
 		}
-		go p.say(broken{"append", nil, false}) // all goes on well: nobody needs to hear of it
+		go p.report(broken{"append", nil, false}) // all goes on well: nobody needs to hear of it
 		synctest.Wait()
 		select {
 		case got := <-p.in:
@@ -45,7 +45,7 @@ type slowLog struct {
 	closed     chan struct{}
 }
 
-func (l *slowLog) Beat(context.Context, rendezvous.SessionID, time.Duration) error {
+func (l *slowLog) Heartbeat(context.Context, rendezvous.SessionID, time.Duration) error {
 	<-l.beat
 	return nil
 }

@@ -62,10 +62,10 @@ type Log interface {
 	// comes before the session's Hello is appended, then at least every quarter of
 	// lease. When session is another one than at the last call, the sign of the last
 	// one is taken back: this node has begun anew.
-	Beat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error
+	Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error
 
 	// Look returns the signs of life of sessions, one each in their order.
-	Look(ctx context.Context, sessions []rendezvous.SessionID) ([]Sign, error)
+	ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error)
 
 	// Close releases everything, and takes this node's sign of life back. If all
 	// others are proven gone, the log may be removed. It returns within a second or so
@@ -97,9 +97,9 @@ type Info struct {
 	// A request that needs a larger one is refused with ErrTooLarge.
 	MaxEntry int
 
-	// LookEvery is the least time between two calls of Look; 0 is a default. A
+	// HeartbeatReadInterval is the least time between two calls of Look; 0 is a default. A
 	// node that dies is noticed so much later at least.
-	LookEvery time.Duration
+	HeartbeatReadInterval time.Duration
 }
 
 // Batch is some entries in a row.
@@ -122,27 +122,27 @@ type Snapshot struct {
 }
 
 // Sign is what one node sees of another one's life.
-type Sign struct {
-	State SignState
-	// Beats is any number that changes with each beat, while State is SignBeats.
+type Liveness struct {
+	State LivenessState
+	// Beats is any number that changes with each beat, while State is LivenessHeartbeats.
 	// The plane judges by its own clock how long ago it last changed.
-	Beats uint64
+	Heartbeats uint64
 }
 
-// SignState is what a sign tells.
-type SignState int
+// LivenessState is what a sign tells.
+type LivenessState int
 
 // The states of a sign.
 const (
-	// SignBeats: the log knows no more than Beats. A session that the log has
+	// LivenessHeartbeats: the log knows no more than Beats. A session that the log has
 	// never seen has Beats 0.
-	SignBeats SignState = iota
-	// SignBroken: the process has ended, or lost its connection, without a goodbye.
+	LivenessHeartbeats LivenessState = iota
+	// LivenessDisconnected: the process has ended, or lost its connection, without a goodbye.
 	// The machine gives it ReconnectGrace; the node, should it live, sees the
 	// Disconnect in the log and says hello again.
-	SignBroken
-	// SignExpired: the log keeps leases itself, and this one has run out.
-	SignExpired
+	LivenessDisconnected
+	// LivenessExpired: the log keeps leases itself, and this one has run out.
+	LivenessExpired
 )
 
 // MaxEntry bounds an entry, in bytes; a request to a hosted control plane has at

@@ -212,7 +212,7 @@ func (l *memoryLog) Snapshot(_ context.Context, s Snapshot) error {
 	return m.down
 }
 
-func (l *memoryLog) Beat(ctx context.Context, session rendezvous.SessionID, _ time.Duration) error {
+func (l *memoryLog) Heartbeat(ctx context.Context, session rendezvous.SessionID, _ time.Duration) error {
 	l.frozen(ctx)
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
@@ -234,15 +234,15 @@ func (l *memoryLog) Beat(ctx context.Context, session rendezvous.SessionID, _ ti
 	return nil
 }
 
-func (l *memoryLog) Look(ctx context.Context, sessions []rendezvous.SessionID) ([]Sign, error) {
+func (l *memoryLog) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
 	l.frozen(ctx)
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
-	list := make([]Sign, len(sessions))
+	list := make([]Liveness, len(sessions))
 	for i, s := range sessions {
-		list[i] = Sign{Beats: l.m.beats[s]}
+		list[i] = Liveness{Heartbeats: l.m.beats[s]}
 		if l.m.gone[s] {
-			list[i].State = SignBroken
+			list[i].State = LivenessDisconnected
 		}
 	}
 	return list, l.m.down

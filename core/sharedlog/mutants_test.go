@@ -15,7 +15,7 @@ import (
 type wrongLog struct {
 	Log
 	next func([]Entry) []Entry
-	look func([]Sign)
+	look func([]Liveness)
 }
 
 func (l wrongLog) Next(ctx context.Context, after uint64) (Batch, error) {
@@ -31,8 +31,8 @@ func (l wrongLog) Next(ctx context.Context, after uint64) (Batch, error) {
 	}
 }
 
-func (l wrongLog) Look(ctx context.Context, sessions []rendezvous.SessionID) ([]Sign, error) {
-	list, err := l.Log.Look(ctx, sessions)
+func (l wrongLog) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
+	list, err := l.Log.ReadHeartbeats(ctx, sessions)
 	if err == nil && l.look != nil {
 		l.look(list)
 	}
@@ -56,10 +56,10 @@ func TestWrongLogsAreFound(t *testing.T) {
 	}{
 		"a lease that ends too early": {6, func(l Log) Log {
 			began := time.Now()
-			return wrongLog{Log: l, look: func(list []Sign) {
+			return wrongLog{Log: l, look: func(list []Liveness) {
 				for i := range list {
 					if time.Since(began) > time.Minute {
-						list[i].State = SignExpired
+						list[i].State = LivenessExpired
 					}
 				}
 			}}
@@ -144,9 +144,9 @@ func TestWrongLogsAreFound(t *testing.T) {
 				synctest.Wait() // until all have folded it
 				w.rec.mu.Lock()
 				defer w.rec.mu.Unlock()
-				found := w.rec.logs["g1"].audit.Breaches()
+				found := w.rec.logs["g1"].audit.Violations()
 				t.Log(found)
-				if !slices.ContainsFunc(found, func(b conformance.Breach) bool { return b.Promise == c.promise }) {
+				if !slices.ContainsFunc(found, func(b conformance.Violation) bool { return b.Promise == c.promise }) {
 					t.Errorf("promise %d: found %v", c.promise, found)
 				}
 			})

@@ -33,8 +33,8 @@ func newRecorder() *recorder {
 }
 
 // watch takes up what a node folds.
-func (r *recorder) watch(p *Plane) {
-	p.folded = func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect) {
+func (r *recorder) watch(p *Replica) {
+	p.applied = func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		run, generation := p.params.RunID, p.info.Generation

@@ -28,7 +28,7 @@ func drawEvent(t *rapid.T) rendezvous.Event {
 		p.Min, p.Max = 2, 3
 		return rendezvous.Hello{
 			Session: session, Node: string(session[0]), Incarnation: uint64(session[1]), Policy: p,
-			SeenAddr: "10.0.0.1", Claim: rendezvous.Claim{HostRank: -1},
+			SeenAddr: "10.0.0.1", LastRound: rendezvous.LastRound{HostRank: -1},
 		}
 	case 3, 4, 5, 6:
 		return rendezvous.Join{Request: request, NodeRank: rapid.IntRange(-1, 2).Draw(t, "rank"), RankHint: -1, StorePort: 1}
@@ -45,7 +45,7 @@ func drawEvent(t *rapid.T) rendezvous.Event {
 	case 11:
 		return rendezvous.Leave{Request: request, Ending: rendezvous.Ending(rapid.IntRange(0, 2).Draw(t, "ending")), Reason: "why"}
 	case 12:
-		return rendezvous.Linger{Request: request}
+		return rendezvous.AwaitPeers{Request: request}
 	case 13:
 		return keys(rendezvous.KeyAdd)
 	case 14:
@@ -60,17 +60,17 @@ func drawEvent(t *rapid.T) rendezvous.Event {
 func TestFoldIsTheHostedMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hosted := newMachine("job", "g")
-		begin := func() *fold {
+		begin := func() *applier {
 			p := New(params("me", 2, 3), nobody{}, nil, slog.New(slog.DiscardHandler))
 			p.info.fill()
 			p.info.Generation = "g"
-			p.fold = newFold(p)
-			return p.fold
+			p.applier = newApplier(p)
+			return p.applier
 		}
 		whole, late := begin(), begin()
 		var pieces []Entry
 		read := func() {
-			for _, f := range []*fold{whole, late} {
+			for _, f := range []*applier{whole, late} {
 				if f == late && f.index == 0 {
 					continue // it begins with the snapshot
 				}
@@ -102,7 +102,7 @@ func TestFoldIsTheHostedMachine(t *testing.T) {
 		}
 		read()
 		want := hosted.Snapshot()
-		for name, f := range map[string]*fold{"in pieces": whole, "from a snapshot": late} {
+		for name, f := range map[string]*applier{"in pieces": whole, "from a snapshot": late} {
 			if !bytes.Equal(f.machine.Snapshot(), want) {
 				t.Fatalf("%s: another state", name)
 			}
@@ -112,7 +112,7 @@ func TestFoldIsTheHostedMachine(t *testing.T) {
 
 type nobody struct{}
 
-func (nobody) Notice(rendezvous.Notice)     {}
-func (nobody) Progress(rendezvous.Progress) {}
-func (nobody) Dropped(*rendezvous.Error)    {}
-func (nobody) Connection(error)             {}
+func (nobody) Updated(rendezvous.MembershipUpdate) {}
+func (nobody) Progressed(rendezvous.Progress)      {}
+func (nobody) Dropped(*rendezvous.Error)           {}
+func (nobody) ConnectionChanged(error)             {}

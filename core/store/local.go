@@ -10,33 +10,33 @@ import (
 
 // Local is a Store inside the process: an Engine behind a mutex. All users of one
 // Local share its keys, and Close ends it for all of them.
-type Local struct {
+type Memory struct {
 	mu     sync.Mutex
 	engine *Engine
 	closed chan struct{}
 	once   sync.Once
 }
 
-var _ Store = (*Local)(nil)
+var _ Store = (*Memory)(nil)
 
-// NewLocal returns a Local over e, which from then on belongs to it.
-func NewLocal(e *Engine) *Local {
-	return &Local{engine: e, closed: make(chan struct{})}
+// NewMemory returns a Local over e, which from then on belongs to it.
+func NewMemory(e *Engine) *Memory {
+	return &Memory{engine: e, closed: make(chan struct{})}
 }
 
 // Close implements Store.
-func (l *Local) Close() error {
+func (l *Memory) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
 // Set implements Store.
-func (l *Local) Set(ctx context.Context, key string, value []byte) error {
+func (l *Memory) Set(ctx context.Context, key string, value []byte) error {
 	return l.do(ctx, func(e *Engine) error { return e.Set(key, value) })
 }
 
 // Get implements Store.
-func (l *Local) Get(ctx context.Context, key string) ([]byte, error) {
+func (l *Memory) Get(ctx context.Context, key string) ([]byte, error) {
 	values, err := l.multiGet(ctx, "get", []string{key})
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (l *Local) Get(ctx context.Context, key string) ([]byte, error) {
 }
 
 // Add implements Store.
-func (l *Local) Add(ctx context.Context, key string, delta int64) (n int64, err error) {
+func (l *Memory) Add(ctx context.Context, key string, delta int64) (n int64, err error) {
 	err = l.do(ctx, func(e *Engine) error {
 		n, err = e.Add(key, delta)
 		return err
@@ -54,7 +54,7 @@ func (l *Local) Add(ctx context.Context, key string, delta int64) (n int64, err 
 }
 
 // CompareSet implements Store.
-func (l *Local) CompareSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
+func (l *Memory) CompareSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
 	err = l.do(ctx, func(e *Engine) error {
 		current, err := e.CompareSet(key, expected, desired)
 		value = copyOf(current)
@@ -67,12 +67,12 @@ func (l *Local) CompareSet(ctx context.Context, key string, expected, desired []
 }
 
 // Append implements Store.
-func (l *Local) Append(ctx context.Context, key string, value []byte) error {
+func (l *Memory) Append(ctx context.Context, key string, value []byte) error {
 	return l.do(ctx, func(e *Engine) error { return e.Append(key, value) })
 }
 
 // Check implements Store.
-func (l *Local) Check(ctx context.Context, keys []string) (ready bool, err error) {
+func (l *Memory) Check(ctx context.Context, keys []string) (ready bool, err error) {
 	err = l.do(ctx, func(e *Engine) error {
 		ready = e.Check(keys)
 		return nil
@@ -81,14 +81,14 @@ func (l *Local) Check(ctx context.Context, keys []string) (ready bool, err error
 }
 
 // Wait implements Store.
-func (l *Local) Wait(ctx context.Context, keys []string) error {
+func (l *Memory) Wait(ctx context.Context, keys []string) error {
 	return l.await(ctx, "wait", keys, func(e *Engine, w *Waiter) (bool, error) {
 		return e.Wait(keys, w), nil
 	})
 }
 
 // Delete implements Store.
-func (l *Local) Delete(ctx context.Context, key string) (existed bool, err error) {
+func (l *Memory) Delete(ctx context.Context, key string) (existed bool, err error) {
 	err = l.do(ctx, func(e *Engine) error {
 		existed = e.Delete(key)
 		return nil
@@ -97,7 +97,7 @@ func (l *Local) Delete(ctx context.Context, key string) (existed bool, err error
 }
 
 // NumKeys implements Store.
-func (l *Local) NumKeys(ctx context.Context) (n int64, err error) {
+func (l *Memory) NumKeys(ctx context.Context) (n int64, err error) {
 	err = l.do(ctx, func(e *Engine) error {
 		n = int64(e.NumKeys())
 		return nil
@@ -106,7 +106,7 @@ func (l *Local) NumKeys(ctx context.Context) (n int64, err error) {
 }
 
 // ListKeys implements Store. The keys are sorted.
-func (l *Local) ListKeys(ctx context.Context) (keys []string, err error) {
+func (l *Memory) ListKeys(ctx context.Context) (keys []string, err error) {
 	err = l.do(ctx, func(e *Engine) error {
 		keys = e.Keys()
 		return nil
@@ -116,11 +116,11 @@ func (l *Local) ListKeys(ctx context.Context) (keys []string, err error) {
 
 // MultiGet implements Store. The values are those of one moment; a key deleted
 // while others are waited for is waited for again.
-func (l *Local) MultiGet(ctx context.Context, keys []string) (values [][]byte, err error) {
+func (l *Memory) MultiGet(ctx context.Context, keys []string) (values [][]byte, err error) {
 	return l.multiGet(ctx, "multi_get", keys)
 }
 
-func (l *Local) multiGet(ctx context.Context, op string, keys []string) (values [][]byte, err error) {
+func (l *Memory) multiGet(ctx context.Context, op string, keys []string) (values [][]byte, err error) {
 	for {
 		complete := false
 		err := l.await(ctx, op, keys, func(e *Engine, w *Waiter) (bool, error) {
@@ -137,17 +137,17 @@ func (l *Local) multiGet(ctx context.Context, op string, keys []string) (values 
 }
 
 // MultiSet implements Store.
-func (l *Local) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
+func (l *Memory) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
 	return l.do(ctx, func(e *Engine) error { return e.MultiSet(keys, values) })
 }
 
 // QueuePush implements Store.
-func (l *Local) QueuePush(ctx context.Context, key string, value []byte) error {
+func (l *Memory) QueuePush(ctx context.Context, key string, value []byte) error {
 	return l.do(ctx, func(e *Engine) error { return e.QueuePush(key, value) })
 }
 
 // QueuePop implements Store.
-func (l *Local) QueuePop(ctx context.Context, key string, block bool) (item []byte, err error) {
+func (l *Memory) QueuePop(ctx context.Context, key string, block bool) (item []byte, err error) {
 	for {
 		n := 0
 		err := l.await(ctx, "queue_pop", []string{key}, func(e *Engine, w *Waiter) (bool, error) {
@@ -173,7 +173,7 @@ func (l *Local) QueuePop(ctx context.Context, key string, block bool) (item []by
 }
 
 // QueueLen implements Store.
-func (l *Local) QueueLen(ctx context.Context, key string) (n int64, err error) {
+func (l *Memory) QueueLen(ctx context.Context, key string) (n int64, err error) {
 	err = l.do(ctx, func(e *Engine) error {
 		n = int64(e.QueueLen(key))
 		return nil
@@ -182,14 +182,14 @@ func (l *Local) QueueLen(ctx context.Context, key string) (n int64, err error) {
 }
 
 // Barrier implements Store.
-func (l *Local) Barrier(ctx context.Context, key string, worldSize int64) error {
+func (l *Memory) Barrier(ctx context.Context, key string, worldSize int64) error {
 	return l.await(ctx, "barrier", []string{key}, func(e *Engine, w *Waiter) (bool, error) {
 		return e.Barrier(key, worldSize, w)
 	})
 }
 
 // do runs f with the engine unless the call is over before it began.
-func (l *Local) do(ctx context.Context, f func(*Engine) error) error {
+func (l *Memory) do(ctx context.Context, f func(*Engine) error) error {
 	select {
 	case <-l.closed:
 		return ErrClosed
@@ -206,7 +206,7 @@ func (l *Local) do(ctx context.Context, f func(*Engine) error) error {
 // await runs f like do and, unless f says that it is done, waits until the waiter
 // that f registered is woken. A wait that is over wins against a context that
 // ends at the same time. Its error names op and keys.
-func (l *Local) await(ctx context.Context, op string, keys []string, f func(*Engine, *Waiter) (done bool, err error)) error {
+func (l *Memory) await(ctx context.Context, op string, keys []string, f func(*Engine, *Waiter) (done bool, err error)) error {
 	woken := make(chan struct{})
 	w := &Waiter{Wake: func() { close(woken) }}
 	done := false

@@ -13,7 +13,7 @@ import (
 
 // awaitWaiters returns when n calls wait on l. It looks again and again, for there
 // is nothing that would tell.
-func awaitWaiters(t *testing.T, l *Local, n int) {
+func awaitWaiters(t *testing.T, l *Memory, n int) {
 	t.Helper()
 	for t.Context().Err() == nil {
 		l.mu.Lock()
@@ -26,8 +26,8 @@ func awaitWaiters(t *testing.T, l *Local, n int) {
 	t.Fatal("the test is over")
 }
 
-func newLocal(t *testing.T) *Local {
-	l := NewLocal(newEngine())
+func newLocal(t *testing.T) *Memory {
+	l := NewMemory(newEngine())
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -96,7 +96,7 @@ func TestLocalOperations(t *testing.T) {
 	if _, err := l.Add(ctx, "k", 1); !errors.Is(err, ErrNotNumber) {
 		t.Errorf("add to text: %v", err)
 	}
-	if _, err := NewLocal(NewEngine(Limits{MaxBytes: 1})).CompareSet(ctx, "kk", nil, nil); !errors.Is(err, ErrQuota) {
+	if _, err := NewMemory(NewEngine(Limits{MaxBytes: 1})).CompareSet(ctx, "kk", nil, nil); !errors.Is(err, ErrQuota) {
 		t.Errorf("compare_set over the quota: %v", err)
 	}
 }
@@ -112,10 +112,10 @@ func TestLocalWaits(t *testing.T) {
 		"barrier":   func(ctx context.Context, s Store) error { return s.Barrier(ctx, "b", 2) },
 	}
 	ends := map[string]struct {
-		end  func(l *Local, cancel func())
+		end  func(l *Memory, cancel func())
 		want error
 	}{
-		"done": {func(l *Local, _ func()) {
+		"done": {func(l *Memory, _ func()) {
 			ctx := context.Background()
 			l.QueuePush(ctx, "k", nil) // is no key
 			l.Set(ctx, "q", nil)       // is no queue
@@ -123,8 +123,8 @@ func TestLocalWaits(t *testing.T) {
 			l.QueuePush(ctx, "q", nil)
 			l.Add(ctx, "b", 1) // is what waiters of a barrier wait for, too
 		}, nil},
-		"canceled": {func(_ *Local, cancel func()) { cancel() }, context.Canceled},
-		"closed":   {func(l *Local, _ func()) { l.Close() }, ErrClosed},
+		"canceled": {func(_ *Memory, cancel func()) { cancel() }, context.Canceled},
+		"closed":   {func(l *Memory, _ func()) { l.Close() }, ErrClosed},
 	}
 	for name, call := range calls {
 		for how, end := range ends {
@@ -259,7 +259,7 @@ func TestPrefixBarrier(t *testing.T) {
 
 // A wait that is over says for what it was, whenever it ended.
 func TestLocalErrorsNameTheirKeys(t *testing.T) {
-	l := NewLocal(NewEngine(Limits{}))
+	l := NewMemory(NewEngine(Limits{}))
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	soon, cancel := context.WithTimeout(context.Background(), time.Millisecond)

@@ -11,7 +11,7 @@ import (
 // TestTimeoutText: a call that ran out of time says so in the word that torch's stores
 // have, with the keys, and without the words of Go's contexts.
 func TestTimeoutText(t *testing.T) {
-	l := NewLocal(NewEngine(Limits{}))
+	l := NewMemory(NewEngine(Limits{}))
 	for name, call := range map[string]func(ctx context.Context) error{
 		"get":       func(ctx context.Context) error { _, err := l.Get(ctx, "k/1"); return err },
 		"multi_get": func(ctx context.Context) error { _, err := l.MultiGet(ctx, []string{"k/1"}); return err },

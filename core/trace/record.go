@@ -71,7 +71,7 @@ var types = map[string]reflect.Type{
 	"CloseRun":     reflect.TypeFor[r.CloseRun](),
 	"Evict":        reflect.TypeFor[r.Evict](),
 	"Finish":       reflect.TypeFor[r.Finish](),
-	"Linger":       reflect.TypeFor[r.Linger](),
+	"Linger":       reflect.TypeFor[r.AwaitPeers](),
 	"KeyRequest":   reflect.TypeFor[r.KeyRequest](),
 	"TimerFired":   reflect.TypeFor[r.TimerFired](),
 	"Recovered":    reflect.TypeFor[r.Recovered](),
@@ -83,7 +83,7 @@ var types = map[string]reflect.Type{
 	"Drop":      reflect.TypeFor[r.Drop](),
 	"SetTimer":  reflect.TypeFor[r.SetTimer](),
 	"StopTimer": reflect.TypeFor[r.StopTimer](),
-	"Change":    reflect.TypeFor[r.Change](),
+	"Change":    reflect.TypeFor[r.HistoryEntry](),
 
 	"Outcome":   reflect.TypeFor[r.Outcome](),
 	"KeyResult": reflect.TypeFor[r.KeyResult](),

@@ -26,7 +26,7 @@ const (
 // reason costs at most MaxAtOnce+1 lines in a Window, and the lines and the counts
 // in them add up to all refusals. While nothing is refused nothing runs. The
 // methods may be called by several goroutines at once.
-type Log struct {
+type Sampler struct {
 	after func(time.Duration, func()) (stop func() bool)
 	write func(Summary)
 
@@ -54,14 +54,14 @@ type account struct {
 
 // New returns a Log. It calls write, in a goroutine of its own or of the clock's,
 // for each summary; after is time.AfterFunc or a test's. It must be closed.
-func New(after func(time.Duration, func()) (stop func() bool), write func(Summary)) *Log {
-	return &Log{after: after, write: write, accounts: map[string]*account{}}
+func New(after func(time.Duration, func()) (stop func() bool), write func(Summary)) *Sampler {
+	return &Sampler{after: after, write: write, accounts: map[string]*account{}}
 }
 
 // Note counts a refusal and reports whether the caller is to log it; if not, a
 // summary will tell of it. Reasons are few; a peer is a host, and what else tells
 // who it is.
-func (l *Log) Note(reason, peer string) bool {
+func (l *Sampler) Note(reason, peer string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -90,13 +90,13 @@ func (l *Log) Note(reason, peer string) bool {
 }
 
 // open begins a window; mu is held.
-func (l *Log) open() {
+func (l *Sampler) open() {
 	l.ends.Add(1)
 	l.stop = l.after(Window, l.end)
 }
 
 // end is the end of a window. Another one follows as long as something is refused.
-func (l *Log) end() {
+func (l *Sampler) end() {
 	defer l.ends.Done()
 	l.mu.Lock()
 	if l.closed {
@@ -114,7 +114,7 @@ func (l *Log) end() {
 
 // sum empties the accounts and forgets the peers that were not refused in this
 // window, and the reasons without peers; mu is held.
-func (l *Log) sum() (sums []Summary) {
+func (l *Sampler) sum() (sums []Summary) {
 	for _, reason := range slices.Sorted(maps.Keys(l.accounts)) {
 		a := l.accounts[reason]
 		if a.count > 0 {
@@ -132,7 +132,7 @@ func (l *Log) sum() (sums []Summary) {
 	return sums
 }
 
-func (l *Log) tell(sums []Summary) {
+func (l *Sampler) tell(sums []Summary) {
 	for _, s := range sums {
 		l.write(s)
 	}
@@ -140,7 +140,7 @@ func (l *Log) tell(sums []Summary) {
 
 // Close writes the summaries that are due and returns when nothing runs any more.
 // What is noted afterwards is to be logged by the caller.
-func (l *Log) Close() {
+func (l *Sampler) Close() {
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()

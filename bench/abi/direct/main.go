@@ -45,7 +45,7 @@ func measure(name string, call func(context.Context) error) {
 
 func main() {
 	runtime.LockOSThread()
-	s := store.NewLocal(store.NewEngine(store.Limits{}))
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	value := []byte("0123456789abcdef")
 	measure("num_keys", func(ctx context.Context) error {
 		_, err := s.NumKeys(ctx)

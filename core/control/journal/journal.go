@@ -70,7 +70,7 @@ type Run struct {
 }
 
 // Change is what Write does to one run, in the order of the fields.
-type Change struct {
+type WriteBatch struct {
 	Run      uint64
 	Snapshot *Snapshot // replaces the one before and the events that are in it
 	First    uint64    // number of the first of Events
@@ -295,7 +295,7 @@ var (
 // Write does all changes at once, or none: it returns nil once they are on the
 // disk. After an error it may be called again; after a fault of the file, which the
 // error names, it refuses at once for as long as the journal is open.
-func (j *Journal) Write(changes []Change) error {
+func (j *Journal) Write(changes []WriteBatch) error {
 	err := j.file.update(func(tx *bbolt.Tx) error {
 		for i := range changes {
 			if err := changes[i].write(tx); err != nil {
@@ -315,7 +315,7 @@ func (j *Journal) Write(changes []Change) error {
 	return nil
 }
 
-func (c *Change) write(tx *bbolt.Tx) error {
+func (c *WriteBatch) write(tx *bbolt.Tx) error {
 	runs, log := tx.Bucket(runsBucket), tx.Bucket(logBucket)
 	run := number(c.Run)
 	if s := c.Snapshot; s != nil {

@@ -32,7 +32,7 @@ func open(t *testing.T, dir string) *Journal {
 	return j
 }
 
-func write(t *testing.T, j *Journal, changes ...Change) {
+func write(t *testing.T, j *Journal, changes ...WriteBatch) {
 	t.Helper()
 	if err := j.Write(changes); err != nil {
 		t.Fatal(err)
@@ -73,9 +73,9 @@ func TestRunsAreKept(t *testing.T) {
 		t.Error("a new journal is not fresh")
 	}
 	write(t, j,
-		Change{Run: 1, Snapshot: &Snapshot{ID: "one", State: []byte("s0")}, First: 1, Events: events(1, 3)},
-		Change{Run: 300, Snapshot: &Snapshot{ID: "", State: nil}})
-	write(t, j, Change{Run: 1, First: 4, Events: events(4, 5)}, Change{Run: 2, Snapshot: &Snapshot{ID: "two", State: []byte("t0")}, First: 1, Events: events(1, 1)})
+		WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one", State: []byte("s0")}, First: 1, Events: events(1, 3)},
+		WriteBatch{Run: 300, Snapshot: &Snapshot{ID: "", State: nil}})
+	write(t, j, WriteBatch{Run: 1, First: 4, Events: events(4, 5)}, WriteBatch{Run: 2, Snapshot: &Snapshot{ID: "two", State: []byte("t0")}, First: 1, Events: events(1, 1)})
 	j = again(t, j)
 	if j.Fresh() {
 		t.Error("an old journal is fresh")
@@ -84,11 +84,11 @@ func TestRunsAreKept(t *testing.T) {
 	empty := Run{Number: 300, Snapshot: []byte{}}
 	wantRuns(t, j, Run{Number: 1, ID: "one", Snapshot: []byte("s0"), Events: events(1, 5)}, two, empty)
 
-	write(t, j, Change{Run: 1, Snapshot: &Snapshot{ID: "one", Through: 4, State: []byte("s4")}, First: 6, Events: events(6, 6)})
+	write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one", Through: 4, State: []byte("s4")}, First: 6, Events: events(6, 6)})
 	j = again(t, j)
 	wantRuns(t, j, Run{Number: 1, ID: "one", Through: 4, Snapshot: []byte("s4"), Events: events(5, 6)}, two, empty)
 
-	write(t, j, Change{Run: 1, Snapshot: &Snapshot{ID: "one", Through: 6, State: []byte("s6")}}, Change{Run: 2, First: 2, Events: events(2, 2), Forget: true})
+	write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one", Through: 6, State: []byte("s6")}}, WriteBatch{Run: 2, First: 2, Events: events(2, 2), Forget: true})
 	j = again(t, j)
 	wantRuns(t, j, Run{Number: 1, ID: "one", Through: 6, Snapshot: []byte("s6")}, empty)
 	j.Close()
@@ -108,7 +108,7 @@ func TestOneProcessAtATime(t *testing.T) {
 		!strings.Contains(err.Error(), "--data-dir") {
 		t.Errorf("a second one: %v", err)
 	}
-	write(t, j, Change{Run: 1, Snapshot: &Snapshot{ID: "one"}}) // the first one goes on
+	write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one"}}) // the first one goes on
 	j = again(t, j)
 	j.Close()
 }
@@ -129,7 +129,7 @@ func TestUnfinishedFile(t *testing.T) {
 func TestFilesThatAreRefused(t *testing.T) {
 	whole := t.TempDir()
 	j := open(t, whole)
-	write(t, j, Change{Run: 1, Snapshot: &Snapshot{ID: "one", State: bytes.Repeat([]byte("state"), 1000)}, First: 1, Events: events(1, 300)})
+	write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one", State: bytes.Repeat([]byte("state"), 1000)}, First: 1, Events: events(1, 300)})
 	var used int64
 	if err := j.file.db.View(func(tx *bbolt.Tx) error { used = tx.Size(); return nil }); err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestDamagedFiles(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	want := Run{Number: 1, ID: "one", Snapshot: bytes.Repeat([]byte("state"), 100), Events: events(1, 200)}
-	write(t, j, Change{Run: 1, Snapshot: &Snapshot{ID: "one", State: want.Snapshot}, First: 1, Events: want.Events})
+	write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one", State: want.Snapshot}, First: 1, Events: want.Events})
 	j.Close()
 	content, err := os.ReadFile(j.path)
 	if err != nil {
@@ -275,7 +275,7 @@ func fillUp(t *testing.T, j *Journal) {
 		if run == 1000 {
 			t.Fatal("it is never full")
 		}
-		if full = j.Write([]Change{{Run: run, Snapshot: &Snapshot{ID: "r", State: state}}}); full == nil {
+		if full = j.Write([]WriteBatch{{Run: run, Snapshot: &Snapshot{ID: "r", State: state}}}); full == nil {
 			stored = run
 		}
 	}
@@ -287,11 +287,11 @@ func fillUp(t *testing.T, j *Journal) {
 		t.Fatalf("%d runs are there, %d were stored; %v", len(runs), stored, err)
 	}
 	for run := range stored / 2 {
-		if err := j.Write([]Change{{Run: run + 1, Forget: true}}); err != nil {
+		if err := j.Write([]WriteBatch{{Run: run + 1, Forget: true}}); err != nil {
 			t.Fatalf("forgetting on a full disk: %v", err)
 		}
 	}
-	write(t, j, Change{Run: 1001, Snapshot: &Snapshot{ID: "r", State: state}})
+	write(t, j, WriteBatch{Run: 1001, Snapshot: &Snapshot{ID: "r", State: state}})
 }
 
 // TestTheFileDoesNotGrow stores and forgets many runs.
@@ -301,9 +301,9 @@ func TestTheFileDoesNotGrow(t *testing.T) {
 	state := bytes.Repeat([]byte("x"), 2000)
 	size := int64(0)
 	for run := range uint64(300) {
-		write(t, j, Change{Run: run, Snapshot: &Snapshot{ID: "r", State: state}, First: 1, Events: events(1, 50)})
-		write(t, j, Change{Run: run, Snapshot: &Snapshot{ID: "r", Through: 30, State: state}})
-		write(t, j, Change{Run: run, Forget: true})
+		write(t, j, WriteBatch{Run: run, Snapshot: &Snapshot{ID: "r", State: state}, First: 1, Events: events(1, 50)})
+		write(t, j, WriteBatch{Run: run, Snapshot: &Snapshot{ID: "r", Through: 30, State: state}})
+		write(t, j, WriteBatch{Run: run, Forget: true})
 		if run == 20 {
 			size = j.Size()
 		}

@@ -13,7 +13,7 @@ func TestFaultOfTheFile(t *testing.T) {
 	for _, size := range []int64{0, 4096, 8192} {
 		dir := t.TempDir()
 		j := open(t, dir)
-		write(t, j, Change{Run: 1, Snapshot: &Snapshot{ID: "one", State: make([]byte, 300_000)}, First: 1, Events: events(1, 300)})
+		write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one", State: make([]byte, 300_000)}, First: 1, Events: events(1, 300)})
 		if err := os.Truncate(j.path, size); err != nil {
 			t.Fatal(err)
 		}
@@ -21,7 +21,7 @@ func TestFaultOfTheFile(t *testing.T) {
 		for range 3 {
 			writers.Go(func() {
 				for range 3 {
-					err := j.Write([]Change{{Run: 1, First: 301, Events: events(301, 301)}})
+					err := j.Write([]WriteBatch{{Run: 1, First: 301, Events: events(301, 301)}})
 					if err == nil || !strings.Contains(err.Error(), j.path) || !strings.Contains(err.Error(), "--data-dir") {
 						t.Errorf("%d bytes are left: %v", size, err)
 					}

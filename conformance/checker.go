@@ -1,0 +1,413 @@
+package conformance
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	r "rallypoint/core/rendezvous"
+)
+
+// Violation is one promise that the history does not keep.
+type Violation struct {
+	Promise int    // 1 to 11
+	Event   int    // which one of the history, from 1
+	Text    string // what was promised and what is there
+}
+
+func (b Violation) String() string {
+	return fmt.Sprintf("promise %d, event %d: %s", b.Promise, b.Event, b.Text)
+}
+
+// Checker watches one run. It is not safe for concurrent use.
+type Checker struct {
+	runID      string // "" until it is known
+	events     int
+	violations []Violation
+	account
+	places map[place]bool // every round ever completed
+	twin   *r.Machine     // nil: nothing is replayed
+}
+
+// place names a round.
+type place struct {
+	generation string
+	round      uint64
+}
+
+// New returns a judge of a run from its first event on. An empty runID is not
+// looked for in errors.
+func New(runID string) *Checker {
+	return &Checker{runID: runID, account: newAccount(), places: map[place]bool{}}
+}
+
+// Restarted tells that the run goes on with a control plane that knows nothing of
+// what was. What its rounds were stays known.
+func (j *Checker) Restarted() {
+	j.account, j.twin = newAccount(), nil
+}
+
+// Replay has a machine in the state before the next event do what the recorded one
+// did, and compares the two.
+func (j *Checker) Replay(twin *r.Machine) { j.twin, j.generation = twin, twin.Generation() }
+
+// Violations returns what was found so far.
+func (j *Checker) Violations() []Violation { return j.violations }
+
+// Rounds returns how many rounds were completed.
+func (j *Checker) Rounds() int { return len(j.places) }
+
+func (j *Checker) violated(promise int, format string, args ...any) {
+	j.violations = append(j.violations, Violation{promise, j.events, fmt.Sprintf(format, args...)})
+}
+
+// Apply takes the next event and what was done at it, in order.
+func (j *Checker) Apply(ev r.Event, effects []r.Effect) {
+	j.events++
+	if j.twin != nil {
+		if again := j.twin.Apply(ev); !same(effects, again) {
+			j.violated(10, "the same events have other effects:\n%+v\n%+v", effects, again)
+			j.twin = nil
+		}
+	}
+	defer j.hear(ev)
+	if j.repeated(ev, effects) {
+		return
+	}
+	j.errs, j.held = j.errs[:0], j.timers[r.Timer{Kind: r.TimerHold}].running
+	j.apply(ev, effects)
+	told := j.outcomes(effects)
+	for _, e := range effects {
+		j.follow(ev, e, told)
+	}
+	j.vanished()
+	j.settle()
+	j.checkErrors()
+	j.checkState()
+}
+
+// Answered takes a request that was answered without a change, after the last event,
+// and what its node was told: the answer that it has had, or one that reads keys.
+func (j *Checker) Answered(ev r.Event, effects []r.Effect) {
+	if j.twin != nil {
+		if again, ok := j.twin.TryRead(ev); !ok || !same(effects, again) {
+			j.violated(10, "the same events have other effects:\n%+v\n%+v", effects, again)
+			j.twin = nil
+		}
+	}
+	q, ok := requestOf(ev)
+	s := j.sessions[q.Session]
+	if !ok || s == nil {
+		j.violated(11, "%+v was answered, which no node of the run had asked: %+v", ev, effects)
+		return
+	}
+	_, asked := s.asked[q.Number]
+	switch answer, answered := s.answers[q.Number]; {
+	case q.Number <= max(q.Acked, s.acked), asked && !answered:
+		if len(effects) > 0 {
+			j.violated(11, "request %d of %s was repeated and had effects: %+v", q.Number, s.node, effects)
+		}
+	case asked:
+		j.answeredAgain(s, answer, effects)
+	default:
+		k, ok := ev.(r.KeyRequest)
+		reply, told := answerOf(effects)
+		if !ok || !k.Op.Reads() || !told || reply.Session != q.Session || reply.Number != q.Number {
+			j.violated(11, "request %d of %s changes something, or nothing was said to it: %+v, %+v", q.Number, s.node, ev, effects)
+			return
+		}
+		member, over := j.seatOf(s) != nil && k.Round == j.round && !j.disowned(), r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
+		if member == over {
+			j.violated(4, "node %s, member of round %d: %v, asked for keys of it and got %+v", s.node, k.Round, member, effects)
+		}
+	}
+}
+
+// answerOf returns the reply that effects are, if they are nothing else.
+func answerOf(effects []r.Effect) (reply r.Reply, ok bool) {
+	if len(effects) == 1 {
+		reply, ok = effects[0].(r.Reply)
+	}
+	return reply, ok
+}
+
+// answeredAgain judges what came of a request that has had its answer.
+func (j *Checker) answeredAgain(s *session, answer r.Reply, effects []r.Effect) {
+	promise := 11
+	if _, joined := answer.Result.(r.Outcome); joined {
+		promise = 1
+		if s.notice.Waiting > 0 {
+			effects = j.toldAgain(s, effects)
+		}
+	}
+	if len(effects) != 1 || !equalReply(effects[0], answer) {
+		j.violated(promise, "request %d of %s was repeated and got %+v, its answer was %+v", answer.Number, s.node, effects, answer)
+	}
+}
+
+// repeated judges a request whose number was seen before: nothing may come of it
+// but its answer, if that is not acknowledged.
+func (j *Checker) repeated(ev r.Event, effects []r.Effect) bool {
+	q, ok := requestOf(ev)
+	if !ok {
+		return false
+	}
+	s := j.sessions[q.Session]
+	if s == nil {
+		if len(effects) > 0 {
+			j.violated(11, "request %d of session %s, which is not there, had effects: %+v", q.Number, q.Session, effects)
+		}
+		return true
+	}
+	if q.Acked > s.acked {
+		s.acked = q.Acked
+		for number := range s.answers {
+			if number <= q.Acked {
+				delete(s.answers, number)
+				delete(s.asked, number)
+			}
+		}
+	}
+	_, asked := s.asked[q.Number]
+	switch answer, answered := s.answers[q.Number]; {
+	case q.Number <= s.acked, asked && !answered:
+		if len(effects) > 0 && !drops(effects, q.Session) {
+			j.violated(11, "request %d of %s was applied twice: %+v", q.Number, s.node, effects)
+		}
+		return !drops(effects, q.Session)
+	case asked:
+		if drops(effects, q.Session) {
+			return false
+		}
+		j.answeredAgain(s, answer, effects)
+		return true
+	}
+	s.asked[q.Number] = struct{}{}
+	return false
+}
+
+// toldAgain judges that a node is told to regroup also behind the outcome that is
+// delivered again, and returns the other effects.
+func (j *Checker) toldAgain(s *session, effects []r.Effect) []r.Effect {
+	last := len(effects) - 1
+	if last < 0 || !reflect.DeepEqual(effects[last], r.Notify{Session: s.id, Update: s.notice}) {
+		j.violated(7, "node %s got its outcome again, and not behind it that it has to regroup (%s)", s.node, s.notice.Reason)
+		return effects
+	}
+	return effects[:last]
+}
+
+// outcomes returns the outcomes that an event has, by whom they were given to, and
+// judges that they answer joins.
+func (j *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
+	told := map[*session]r.Outcome{}
+	for _, e := range effects {
+		reply, ok := e.(r.Reply)
+		if !ok {
+			continue
+		}
+		o, ok := reply.Result.(r.Outcome)
+		if !ok {
+			continue
+		}
+		s := j.sessions[reply.Session]
+		switch {
+		case s == nil || s.ended:
+			j.violated(4, "session %s, which is not a live node's, got rank %d of round %d", reply.Session, o.Rank, o.Round)
+		case s.join == nil || s.join.Number != reply.Number:
+			j.violated(4, "node %s got rank %d of round %d without a pending join %d", s.node, o.Rank, o.Round, reply.Number)
+		default:
+			told[s] = o
+		}
+	}
+	return told
+}
+
+// follow takes up one effect.
+func (j *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
+	switch e := e.(type) {
+	case r.Welcome:
+		j.welcome(ev, e)
+	case r.Refuse:
+		j.errs = append(j.errs, failure{err: e.Err, ev: ev})
+	case r.Drop:
+		j.dropped(ev, e)
+	case r.Reply:
+		j.reply(ev, e, told)
+	case r.Notify:
+		if s := j.sessions[e.Session]; s != nil {
+			s.notice = e.Update
+		}
+	case r.SetTimer:
+		j.setTimer(e)
+	case r.StopTimer:
+		j.stopTimer(e.Timer)
+	}
+}
+
+func (j *Checker) reply(ev r.Event, e r.Reply, told map[*session]r.Outcome) {
+	s := j.sessions[e.Session]
+	if s == nil {
+		return // outcomes has judged it, and nothing else matters to who is gone
+	}
+	if _, asked := s.asked[e.Number]; !asked {
+		j.violated(11, "node %s got an answer to request %d, which it did not make: %+v", s.node, e.Number, e)
+	}
+	if was, answered := s.answers[e.Number]; answered && !equalReply(e, was) {
+		j.violated(1, "request %d of %s was answered twice: %+v, then %+v", e.Number, s.node, was, e)
+	}
+	s.answers[e.Number] = e
+	delete(s.barrier, e.Number)
+	if e.Err != nil {
+		j.errs = append(j.errs, failure{err: e.Err, ev: ev, session: s, number: e.Number})
+	}
+	if s.join == nil || s.join.Number != e.Number {
+		return
+	}
+	if _, outcome := e.Result.(r.Outcome); !outcome {
+		j.unjoin(s)
+		return
+	}
+	if len(told) > 0 { // the first outcome of a round
+		j.completed(told)
+		clear(told)
+	}
+}
+
+// same compares effects without regard to the order among sessions.
+func same(a, b []r.Effect) bool {
+	if reflect.DeepEqual(a, b) {
+		return true
+	}
+	return slices.Equal(texts(a), texts(b))
+}
+
+// texts are effects in words, in an order of their own.
+func texts(list []r.Effect) (out []string) {
+	for _, e := range list {
+		out = append(out, text(e))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func text(e r.Effect) string {
+	switch e := e.(type) {
+	case r.Reply:
+		return replyText(e)
+	case r.Drop:
+		return fmt.Sprint("drop ", e.Session, " ", textOf(e.Err))
+	case r.Refuse:
+		return fmt.Sprint("refuse ", e.Session, " ", textOf(e.Err))
+	}
+	return fmt.Sprintf("%T %+v", e, e)
+}
+
+func replyText(e r.Reply) string {
+	if e.Err != nil {
+		return fmt.Sprint("reply ", e.Session, " ", e.Number, " ", textOf(e.Err))
+	}
+	return fmt.Sprintf("reply %s %d %+v", e.Session, e.Number, e.Result)
+}
+
+func textOf(err *r.Error) string {
+	if err == nil {
+		return "no error"
+	}
+	return fmt.Sprintf("%d %s", err.Code, err.Text)
+}
+
+func equalReply(e r.Effect, was r.Reply) bool {
+	reply, ok := e.(r.Reply)
+	if reflect.DeepEqual(reply, was) {
+		return true
+	}
+	return ok && replyText(reply) == replyText(was)
+}
+
+func drops(effects []r.Effect, session r.SessionID) bool {
+	return slices.ContainsFunc(effects, func(e r.Effect) bool {
+		d, ok := e.(r.Drop)
+		return ok && d.Session == session
+	})
+}
+
+// requestOf returns the common part of a request; false for what no node asks.
+func requestOf(ev r.Event) (r.Request, bool) {
+	var q r.Request
+	switch ev := ev.(type) {
+	case r.Join:
+		q = ev.Request
+	case r.Withdraw:
+		q = ev.Request
+	case r.Leave:
+		q = ev.Request
+	case r.CloseRun:
+		q = ev.Request
+	case r.Finish:
+		q = ev.Request
+	case r.AwaitPeers:
+		q = ev.Request
+	case r.KeyRequest:
+		q = ev.Request
+	}
+	return q, q.Session != ""
+}
+
+// At judges when a timer was set and when it ran out, and when a node was last heard
+// of before its lease ended, in one clock's time; it comes before the Apply of each
+// event. The event came at now or up to slack earlier: what may have been in time is
+// not judged. It is for histories that have times.
+func (j *Checker) At(now, slack time.Duration, ev r.Event) {
+	j.now = now - slack
+	switch ev := ev.(type) {
+	case r.TimerFired:
+		t := j.timers[nameOf(ev.Timer)]
+		if early := t.set + t.after - now; t.running && t.seq == ev.Timer.Seq && early > tolerance {
+			j.violated(cmp.Or(timerPromise[ev.Timer.Kind], 5), "timer %+v of %v ran out %v early", ev.Timer, t.after, early)
+		}
+	case r.LeaseExpired:
+		s := j.sessions[ev.Session]
+		if s == nil || s.heard == 0 || s.grace {
+			return // it may have ended its lease itself when it broke the connection
+		}
+		lease := j.policy.LeaseTimeout
+		if s.back > 0 && now-s.back < lease/shortestSilence {
+			return // it came back when it was just judged
+		}
+		if silent := now - s.heard; silent+tolerance < lease/shortestSilence {
+			j.violated(6, "the lease of %s, of %v, was ended %v after the node was heard of", s.node, lease, silent)
+		}
+	}
+}
+
+// shortestSilence is the part of a lease that at least lies between a node's last
+// request and the end of its lease. It is not all of it where others judge the lease by
+// signs of life that a node shows four times in a lease, beside its requests.
+const shortestSilence = 2
+
+// hear takes note that a node has said something itself.
+func (j *Checker) hear(ev r.Event) {
+	session := r.SessionID("")
+	if q, ok := requestOf(ev); ok {
+		session = q.Session
+	} else if h, ok := ev.(r.Hello); ok {
+		session = h.Session
+	}
+	if s := j.sessions[session]; s != nil {
+		if s.heard > 0 && j.now-s.heard >= j.policy.LeaseTimeout/shortestSilence {
+			s.back = j.now
+		}
+		s.heard = j.now
+	}
+}
+
+// tolerance is what a recorded time may be off.
+const tolerance = time.Millisecond
+
+// timerPromise is the promise that a timer's duration belongs to.
+var timerPromise = map[r.TimerKind]int{
+	r.TimerLastCall: 5, r.TimerQuiet: 5, r.TimerHold: 5, r.TimerGrace: 5, r.TimerRegroup: 6, r.TimerAdmit: 7,
+}

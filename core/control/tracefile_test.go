@@ -1,0 +1,78 @@
+package control
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/conformance"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
+)
+
+func TestRecordingGoesOnAfterATornLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history")
+	for range 2 {
+		rec, err := OpenTraceFile(path, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1}).Snapshot()
+		rec.Record(trace.Record{At: time.Now(), Run: "job", State: state})
+		if err := rec.Close(); err != nil {
+			t.Fatal(err)
+		}
+		rec.Record(trace.Record{At: time.Now(), Run: "job", State: state}) // does nothing
+		history, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := history.WriteString(`{"at":`); err != nil {
+			t.Fatal(err)
+		}
+		history.Close()
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	history, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer history.Close()
+	if audit, err := conformance.Read(history); err != nil || !audit.Kept() {
+		t.Errorf("%v, %s", err, audit)
+	}
+}
+
+// TestRecordingEnds where it cannot be written or is large enough, with one line.
+func TestRecordingEnds(t *testing.T) {
+	for _, c := range []struct {
+		path, says string
+		most       int64
+	}{
+		{"/dev/full", "no space left on device", 1 << 20},
+		{filepath.Join(t.TempDir(), "history"), "the recording is full", 300},
+	} {
+		var log bytes.Buffer
+		rec, err := OpenTraceFile(c.path, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.most = c.most
+		for range 10 {
+			rec.Record(trace.Record{At: time.Now(), Run: "job", Event: rendezvous.Recovered{}})
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), c.says) || !strings.Contains(log.String(), c.path) {
+			t.Errorf("%s: %s", c.path, log.String())
+		}
+		if err := rec.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

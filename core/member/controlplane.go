@@ -1,0 +1,89 @@
+package member
+
+import (
+	"rallypoint/core/rendezvous"
+)
+
+import "context"
+
+// Plane is a node's way to the machine of its run: a connection to a hosted
+// control plane, or a log shared by all nodes.
+//
+// All methods are safe for concurrent use and none blocks but Connect and Close.
+type ControlPlane interface {
+	// Connect finds the control plane, or starts hosting it, and says hello. It
+	// keeps trying until ctx ends; a refusal is final and returned at once. Once
+	// it has succeeded the plane reconnects by itself.
+	Connect(ctx context.Context) error
+
+	// Start sends a request (Join, Withdraw, Leave, CloseRun, Finish, Linger or
+	// KeyRequest, their Request part left zero) and returns at once. The plane
+	// numbers it, repeats it after each reconnect, and finishes the call with the
+	// answer; the request is applied exactly once.
+	Start(request rendezvous.Event) *Call
+
+	// Claim tells the plane what to say of this node in the next hello.
+	SetLastRound(c rendezvous.LastRound)
+
+	// SeenAddr is this node's address as the control plane sees it; "" before
+	// Connect.
+	SeenAddr() string
+
+	// Hosting reports whether the control plane runs in this process.
+	Hosting() bool
+
+	// HostedByNode reports whether the control plane runs in the process of a node of
+	// this job, member of the round or not, and so ends with it. False before Connect,
+	// and for a server or a log that is there for itself.
+	HostedByNode() bool
+
+	// Close ends the connection and all that the plane started, unanswered calls
+	// with ErrCanceled. A hosted control plane first serves what was answered,
+	// until no other node is connected or ctx ends.
+	Close(ctx context.Context) error
+}
+
+// Observer is told by a plane what changes without being asked. Its methods are
+// called one at a time and must not block. Notices, progress and the answers of
+// calls come in the order in which the run's machine gave them; after a
+// reconnect, Dropped comes before the Notice of the welcome.
+type Observer interface {
+	// Notice replaces the node's view.
+	Updated(n rendezvous.MembershipUpdate)
+	// Progress says what the pending join waits for.
+	Progressed(p rendezvous.Progress)
+	// Dropped tells that the node was taken out of its run while it was away.
+	Dropped(err *rendezvous.Error)
+	// Connection tells that the control plane went out of reach (err says why)
+	// or, with nil, came back.
+	ConnectionChanged(err error)
+}
+
+// Call is a request on its way.
+type Call struct {
+	Number uint64        // of the request, for Withdraw
+	Done   chan struct{} // closed once Result and Err are set
+	Result rendezvous.Result
+	Err    error
+}
+
+// Wait waits for the answer until ctx ends; the request itself goes on.
+func (c *Call) Wait(ctx context.Context) (rendezvous.Result, error) {
+	select {
+	case <-c.Done:
+		return c.Result, c.Err
+	default:
+	}
+	select {
+	case <-c.Done:
+		return c.Result, c.Err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Finish sets the answer; it must be called once.
+func (c *Call) Finish(result rendezvous.Result, err error) {
+	c.Result, c.Err = result, err
+	close(c.Done)
+}

@@ -1,0 +1,100 @@
+package member
+
+import (
+	"strings"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// hostLiveness tells calls of the exit barrier, and the join of a spare, that nobody will
+// answer them: the control plane was on a node of this job and has been out of reach
+// for a whole lease, so that its node counts as lost, with all that it knew
+// (docs/design.md, "End without a control plane"). It is guarded by Member.mu.
+type hostLiveness struct {
+	gone  chan struct{} // closed while the node is an orphan
+	timer *time.Timer   // runs while the control plane is out of reach
+}
+
+func newHostLiveness() hostLiveness { return hostLiveness{gone: make(chan struct{})} }
+
+// lose begins to count; mu is held.
+func (m *Member) hostDown() {
+	o := &m.host
+	if o.timer != nil {
+		return
+	}
+	o.timer = time.AfterFunc(m.params.LeaseTimeout, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.lost != nil && m.host.timer != nil && !m.host.isDown() {
+			close(m.host.gone)
+		}
+	})
+}
+
+// hostFound ends the counting; mu is held.
+func (m *Member) hostFound() {
+	o := &m.host
+	if o.timer != nil {
+		o.timer.Stop()
+		o.timer = nil
+	}
+	if o.isDown() {
+		o.gone = make(chan struct{})
+	}
+}
+
+func (o *hostLiveness) isDown() bool {
+	select {
+	case <-o.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// orphaned reports whether the node that hosted this member's control plane counts
+// as lost; gone is closed when it does. The node need not be a member of the round: it
+// may have been evicted, or have left. A control plane that is no node of the job may
+// come back at any time.
+func (m *Member) hostLost() (gone <-chan struct{}, is bool) {
+	byNode := m.control.HostedByNode()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !byNode && (m.last.HostRank < 0 || m.last.Round == 0) {
+		return nil, false
+	}
+	return m.host.gone, m.host.isDown()
+}
+
+// exitBarrierKeys is what the keys of torch's exit barrier begin with.
+const exitBarrierKeys = "torchelastic/agent/terminal_state"
+
+// ofExitBarrier reports whether a request belongs to the exit barrier.
+func ofExitBarrier(r rendezvous.KeyRequest) bool {
+	for _, key := range r.Keys {
+		if !strings.HasPrefix(key, exitBarrierKeys) {
+			return false
+		}
+	}
+	return len(r.Keys) > 0
+}
+
+// leaveBarrier is the answer to a call of the exit barrier of a node that is an
+// orphan: it is not the last one, and nobody else comes.
+func (m *Member) leaveBarrier(r rendezvous.KeyRequest) rendezvous.KeyResult {
+	m.mu.Lock()
+	told := m.barrierLeft
+	m.barrierLeft = true
+	m.mu.Unlock()
+	if !told {
+		m.log.Warn("the exit barrier ends without the other nodes: the control plane at " + m.endpoint() +
+			" was on a node of this job and has been out of reach for " + seconds(m.params.LeaseTimeout))
+	}
+	result := rendezvous.KeyResult{Ready: true}
+	for range r.Keys {
+		result.Values = append(result.Values, []byte{})
+	}
+	return result
+}

@@ -1,0 +1,304 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+const (
+	// withdrawPatience bounds how long a control plane that does not answer can
+	// hold up a caller that withdrew; an answer takes one round trip.
+	withdrawPatience = 2 * time.Second
+
+	// rejoinPause comes before a join that repeats one whose node was dropped
+	// while it waited, so that a node which is dropped each time asks seldom.
+	rejoinPause = time.Second
+)
+
+// Next is next_rendezvous: it leaves the round this node is in, waits until this
+// node has a place in the next one and returns it. From then on workers can
+// connect to the round store of the outcome.
+//
+// It blocks up to JoinTimeout, connecting included. A node that waits behind a
+// running round without a seat for it (a spare) has no limit; its time begins
+// anew when it becomes a candidate. When ctx ends the node withdraws; if the
+// round was complete before that, Next returns the outcome all the same.
+//
+// Errors: ErrTimeout, ErrConnection (the control plane was never reached in that
+// time), ErrCanceled (ctx, Shutdown or Close), ErrClosed (the run is closed, or
+// this member was shut down), ErrGraceful, ErrInvalid (also for a second Next at
+// the same time), ErrMismatch, ErrTenant, ErrNodeInUse, ErrState. Each says who
+// is missing and what was tried how long.
+func (m *Member) Next(ctx context.Context) (rendezvous.Outcome, error) {
+	select {
+	case m.joining <- struct{}{}:
+		defer func() { <-m.joining }()
+	default:
+		if m.isStopped() {
+			return rendezvous.Outcome{}, m.stoppedError()
+		}
+		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeInvalid, "%s: it waits for its next round already", m.subject())
+	}
+	if m.isStopped() {
+		return rendezvous.Outcome{}, m.stoppedError()
+	}
+	m.mu.Lock()
+	m.progress = rendezvous.Progress{}
+	m.mu.Unlock()
+	w := newJoinWait(m)
+	defer w.stop()
+	if err := m.reach(ctx, w); err != nil {
+		return rendezvous.Outcome{}, err
+	}
+	announce, listen := storeHost(&m.params, m.control.SeenAddr())
+	rs, err := m.openStore(ctx, listen)
+	if err != nil {
+		return rendezvous.Outcome{}, err
+	}
+	o, err := m.joinUntil(ctx, w, announce, rs)
+	if err != nil {
+		m.closeStore(rs)
+	}
+	return o, err
+}
+
+// errSpare ends a join whose time was over before its node heard that it is a
+// spare, whose time is not limited.
+var errSpare = errors.New("a spare")
+
+// joinUntil joins, and again if the node was dropped while it waited (its
+// connection was broken for too long, or the control plane was started anew), or
+// if it withdrew as it did not know yet that it is a spare.
+func (m *Member) joinUntil(ctx context.Context, w *joinWait, announce string, rs RoundStore) (rendezvous.Outcome, error) {
+	var known rendezvous.Progress
+	for {
+		o, err := m.join(ctx, w, announce, rs, known)
+		if errors.Is(err, errSpare) {
+			known = m.lastProgress()
+			continue
+		}
+		if rendezvous.CodeOf(err) != rendezvous.CodeEvicted {
+			return o, err
+		}
+		known = rendezvous.Progress{}
+		m.log.Info("joining again: " + err.Error())
+		pause, cancel := context.WithTimeout(context.Background(), rejoinPause)
+		end := w.await(ctx, pause.Done())
+		cancel()
+		if end != waitDone {
+			return rendezvous.Outcome{}, w.failure(ctx, end)
+		}
+	}
+}
+
+// reach connects to the control plane while people are shown that it is waited
+// for.
+func (m *Member) reach(ctx context.Context, w *joinWait) error {
+	limit, cancel := context.WithDeadline(ctx, w.counted.Add(m.params.JoinTimeout))
+	defer cancel()
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		err = m.connect(limit)
+	}()
+	end := w.await(ctx, done)
+	if end == waitCanceled || end == waitStopped {
+		cancel()
+	}
+	<-done // at a timeout, too: the plane ends by the same time and says what it tried
+	switch {
+	case end == waitDone && err == nil:
+		w.joining = true
+		return nil
+	case end == waitDone && ctx.Err() != nil:
+		end = waitCanceled
+	case end == waitDone && limit.Err() == nil:
+		return m.ownError(err)
+	case end == waitDone:
+		end = waitTimeout
+	}
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		w.cause = err
+	}
+	return w.failure(ctx, end)
+}
+
+// openStore opens the empty store that this node offers for the next round.
+func (m *Member) openStore(ctx context.Context, host string) (RoundStore, error) {
+	ctx, cancel := m.withTimeout(ctx, m.params.ReadTimeout)
+	defer cancel()
+	rs, err := m.stores.Open(ctx, host, m.params.StorePort)
+	if err != nil {
+		return nil, m.waitError(ctx, err, "open a store for the round's workers", m.params.ReadTimeout)
+	}
+	return rs, nil
+}
+
+// join asks once for a place and waits for the answer. known is what it waits
+// for as far as is known before.
+func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs RoundStore, known rendezvous.Progress) (rendezvous.Outcome, error) {
+	m.beginJoin(known)
+	defer m.endJoin()
+	call := m.control.Start(rendezvous.Join{
+		NodeRank: m.params.NodeRank, RankHint: m.params.RankHint, StoreAddr: announce, StorePort: rs.Port(),
+	})
+	m.setPending(call)
+	if end := w.await(ctx, call.Done); end != waitDone {
+		switch answered, spare := m.withdraw(call, end); {
+		case answered:
+		case spare && end == waitTimeout:
+			return rendezvous.Outcome{}, errSpare
+		default:
+			return rendezvous.Outcome{}, w.failure(ctx, end)
+		}
+	}
+	if call.Err != nil {
+		return rendezvous.Outcome{}, m.ownError(call.Err)
+	}
+	o, ok := call.Result.(rendezvous.Outcome)
+	if !ok {
+		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeState, "%s: the control plane at %s answered a join with %T", m.subject(), m.endpoint(), call.Result)
+	}
+	m.enter(o, rs)
+	return o, nil
+}
+
+// withdraw takes the join back and reports whether it had been answered before,
+// and if not, whether it is known that it was a spare's. Without an answer to
+// that, the plane goes on to take it back by itself.
+func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
+	if end != waitStopped { // else the node is about to leave altogether
+		back := m.control.Start(rendezvous.Withdraw{Join: call.Number})
+		patience, cancel := m.withTimeout(context.Background(), withdrawPatience)
+		defer cancel()
+		if m.outage() == nil {
+			result, err := back.Wait(patience)
+			switch r, ok := result.(rendezvous.Withdrawn); {
+			case err != nil || !ok:
+			case r.Completed:
+				_, _ = call.Wait(patience)
+			case r.Progress.Headline != "":
+				m.mu.Lock()
+				m.progress = r.Progress // a quick timeout has not been told any yet
+				m.mu.Unlock()
+				spare = r.Progress.Spare
+			}
+		}
+	}
+	select {
+	case <-call.Done:
+		return rendezvous.CodeOf(call.Err) != rendezvous.CodeCanceled, spare // else the answer is that it was taken back
+	default:
+		return false, spare
+	}
+}
+
+// enter takes the outcome up: this node is now a member of that round.
+func (m *Member) enter(o rendezvous.Outcome, rs RoundStore) {
+	claim := o.LastRound()
+	m.control.SetLastRound(claim)
+	var current RoundStore
+	if o.Rank == 0 {
+		current = rs
+		rs.Begin()
+	} else {
+		m.closeStore(rs)
+	}
+	m.mu.Lock()
+	m.last = claim
+	last := m.current
+	m.current = current
+	m.mu.Unlock()
+	m.closeStore(last)
+	line := fmt.Sprintf("round %d: rank %d of %d, store at %s", o.Round, o.Rank, o.World, net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)))
+	if len(o.Dropped) > 0 {
+		line += "; goes on without: " + strings.Join(o.Dropped, ", ")
+	}
+	m.log.Info(line)
+}
+
+// closeStore closes a round store that nobody needs any more.
+func (m *Member) closeStore(rs RoundStore) {
+	if rs == nil {
+		return
+	}
+	if err := rs.Close(); err != nil {
+		m.log.Warn("closing a round store: " + err.Error())
+	}
+}
+
+func (m *Member) lastProgress() rendezvous.Progress {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.progress
+}
+
+func (m *Member) beginJoin(known rendezvous.Progress) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inJoin, m.pending, m.early = true, nil, nil
+	m.progress = known
+	m.update = whileJoiningView(m.update)
+}
+
+// setPending notes the join that was sent. A notice that came between its answer
+// and now belongs to the new round.
+func (m *Member) setPending(call *Call) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pending = call
+	if m.early != nil && !m.joinPending() {
+		m.update = *m.early
+	}
+	m.early = nil
+}
+
+func (m *Member) endJoin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inJoin, m.pending = false, nil
+}
+
+// joinPending reports whether a join waits for its answer; mu is held.
+func (m *Member) joinPending() bool {
+	if !m.inJoin {
+		return false
+	}
+	if m.pending == nil {
+		return true
+	}
+	select {
+	case <-m.pending.Done:
+		return false
+	default:
+		return true
+	}
+}
+
+// wakeJoin makes the Next that waits look again.
+func (m *Member) wakeJoin() { signal(m.changed) }
+
+// signal puts a token into a channel that has room for one.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// ownError gives an error of the plane a code if it has none.
+func (m *Member) ownError(err error) error {
+	var own *rendezvous.Error
+	if errors.As(err, &own) {
+		return err
+	}
+	return rendezvous.Errorf(rendezvous.CodeOf(err), "%s at %s: %v", m.subject(), m.endpoint(), err)
+}

@@ -1,0 +1,612 @@
+package member_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+// world drives a real machine for members in one process, as a hosted control
+// plane would. It is used inside a synctest bubble, whose clock is fake.
+type world struct {
+	mute bool // nobody is told what it waits for; guarded by mu
+	t    *testing.T
+
+	mu       sync.Mutex
+	m        *rendezvous.Machine
+	planes   map[rendezvous.SessionID]*plane
+	timers   map[rendezvous.Timer]*time.Timer
+	sessions int
+	down     error // why the control plane cannot be reached
+	embedded bool  // it is in the process of a node
+	members  []*member.Member
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{
+		t: t, planes: map[rendezvous.SessionID]*plane{}, timers: map[rendezvous.Timer]*time.Timer{},
+		m: rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g1", Uptime: -1}),
+	}
+	return w
+}
+
+// bubble runs f with a fake clock and ends what f left.
+func bubble(t *testing.T, f func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end()
+		f(t, w)
+	})
+}
+
+func (w *world) end() {
+	for _, m := range w.members {
+		if err := m.Close(); err != nil {
+			w.t.Errorf("Close: %v", err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, timer := range w.timers {
+		timer.Stop()
+	}
+}
+
+// setDown makes the control plane unreachable, or reachable again (nil).
+func (w *world) setDown(err error) {
+	w.mu.Lock()
+	w.down = err
+	var cut []*plane
+	for _, p := range w.planes {
+		cut = append(cut, p)
+	}
+	w.mu.Unlock()
+	if err != nil {
+		for _, p := range cut {
+			p.cut(err)
+		}
+	}
+}
+
+// apply gives the machine an event and its effects to the planes; mu is held.
+func (w *world) apply(ev rendezvous.Event) {
+	for _, e := range w.m.Apply(ev) {
+		w.carryOut(e)
+	}
+	if w.mute {
+		return
+	}
+	forming, waiting := w.m.Progress()
+	for session, p := range w.planes {
+		if candidate, pending := w.m.Forming(session); pending {
+			progress := waiting
+			if candidate {
+				progress = forming
+			}
+			if p.progress != progress {
+				p.progress = progress
+				p.deliver(func() { p.observer.Progressed(progress) })
+			}
+		}
+	}
+}
+
+func (w *world) carryOut(e rendezvous.Effect) {
+	switch e := e.(type) {
+	case rendezvous.Welcome:
+		p := w.planes[e.Session]
+		p.deliver(func() { p.observer.Updated(e.Update) })
+	case rendezvous.Refuse:
+		w.planes[e.Session].refused = e.Err
+		delete(w.planes, e.Session)
+	case rendezvous.Reply:
+		if p := w.planes[e.Session]; p != nil {
+			p.answer(e)
+		}
+	case rendezvous.Notify:
+		if p := w.planes[e.Session]; p != nil {
+			p.deliver(func() { p.observer.Updated(e.Update) })
+		}
+	case rendezvous.Drop:
+		if p := w.planes[e.Session]; p != nil {
+			delete(w.planes, e.Session)
+			p.dropped(e.Err)
+		}
+	case rendezvous.SetTimer:
+		timer := e.Timer
+		w.timers[timer] = time.AfterFunc(e.After, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			delete(w.timers, timer)
+			w.apply(rendezvous.TimerFired{Timer: timer})
+		})
+	case rendezvous.StopTimer:
+		if timer := w.timers[e.Timer]; timer != nil {
+			timer.Stop()
+			delete(w.timers, e.Timer)
+		}
+	}
+}
+
+// lose takes a node out as if its lease had run out.
+func (w *world) lose(n *node) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.apply(rendezvous.LeaseExpired{Session: n.plane.session})
+}
+
+// pending reports whether the control plane holds a join of the node.
+func (w *world) pending(n *node) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, pending := w.m.Forming(n.plane.session)
+	return pending
+}
+
+// plane is a Plane to a world. Its goroutine hands over answers and news in the
+// order in which the machine made them.
+type plane struct {
+	w        *world
+	p        rendezvous.Params
+	observer member.Observer
+	host     bool
+	seen     string
+
+	failCalls bool // a drop ends the calls there are; else they are sent again
+
+	// guarded by w.mu
+	session   rendezvous.SessionID
+	progress  rendezvous.Progress
+	refused   *rendezvous.Error
+	number    uint64
+	calls     map[uint64]*request
+	claims    []rendezvous.LastRound
+	connects  int
+	connected bool
+	broken    bool
+	closed    bool
+	closeCtx  error // of the context given to Close
+
+	queue   chan func()
+	closing chan struct{}
+	held    chan struct{} // closed unless news are held back
+	wg      sync.WaitGroup
+}
+
+type request struct {
+	event rendezvous.Event
+	call  *member.Call
+}
+
+func newPlane(w *world, p rendezvous.Params, o member.Observer) *plane {
+	open := make(chan struct{})
+	close(open)
+	return &plane{
+		w: w, p: p, observer: o, seen: "10.0.0.7", calls: map[uint64]*request{},
+		queue: make(chan func(), 1024), closing: make(chan struct{}), held: open,
+	}
+}
+
+func (p *plane) deliver(f func()) {
+	if !p.closed {
+		p.queue <- f
+	}
+}
+
+// hold keeps answers and news back until the returned function is called.
+func (p *plane) hold() (release func()) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	gate := make(chan struct{})
+	p.held = gate
+	return func() { close(gate) }
+}
+
+func (p *plane) run() {
+	for f := range p.queue {
+		p.w.mu.Lock()
+		held := p.held
+		p.w.mu.Unlock()
+		<-held
+		f()
+	}
+}
+
+func (p *plane) Connect(ctx context.Context) error {
+	p.w.mu.Lock()
+	p.connects++
+	first := p.connects == 1
+	p.w.mu.Unlock()
+	if first {
+		p.wg.Go(p.run)
+	}
+	for {
+		p.w.mu.Lock()
+		down := p.w.down
+		if down == nil {
+			err := p.hello()
+			p.w.mu.Unlock()
+			return err
+		}
+		p.w.mu.Unlock()
+		p.observer.Progressed(rendezvous.Progress{Headline: "looking for the control plane", Detail: down.Error()})
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return rendezvous.Errorf(rendezvous.CodeConnection, `run "job": no control plane found; last error: %v`, down)
+		}
+	}
+}
+
+// hello says hello on the session there is, or on a new one; w.mu is held.
+func (p *plane) hello() error {
+	if p.session == "" {
+		p.w.sessions++
+		p.session = rendezvous.SessionID(fmt.Sprintf("s%d", p.w.sessions))
+	}
+	var claim rendezvous.LastRound
+	if len(p.claims) > 0 {
+		claim = p.claims[len(p.claims)-1]
+	}
+	p.w.planes[p.session] = p
+	p.w.embedded = p.w.embedded || p.host
+	p.refused = nil
+	p.w.apply(rendezvous.Hello{
+		Session: p.session, Node: p.p.NodeID, Policy: p.p.Policy, LastRound: claim, InHost: p.host,
+		Incarnation: uint64(p.w.sessions), SeenAddr: p.seen, ServerAddr: "10.0.0.1",
+	})
+	if p.refused != nil {
+		p.session = ""
+		return p.refused
+	}
+	p.connected, p.broken = true, false
+	return nil
+}
+
+// cut breaks the connection; the plane reconnects once the world is up again.
+func (p *plane) cut(err error) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	if !p.connected || p.broken {
+		return
+	}
+	p.broken = true
+	p.w.apply(rendezvous.Disconnect{Session: p.session})
+	p.deliver(func() { p.observer.ConnectionChanged(err) })
+	p.wg.Go(func() { p.reconnect(false) })
+}
+
+func (p *plane) reconnect(told bool) {
+	for {
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-p.closing:
+		}
+		p.w.mu.Lock()
+		if p.closed || p.w.down == nil {
+			break
+		}
+		p.w.mu.Unlock()
+	}
+	defer p.w.mu.Unlock()
+	if p.closed {
+		return
+	}
+	if fresh := p.session == ""; fresh && !told && len(p.claims) > 0 {
+		p.deliver(func() { p.observer.Dropped(rendezvous.ErrEvicted) })
+	}
+	if p.hello() != nil {
+		return
+	}
+	if !told {
+		p.deliver(func() { p.observer.ConnectionChanged(nil) })
+	}
+	for number := range p.number {
+		if r := p.calls[number+1]; r != nil {
+			p.w.apply(rendezvous.Stamp(r.event, rendezvous.Request{Session: p.session, Number: number + 1}))
+		}
+	}
+}
+
+// dropped ends the session: its node was taken out. A node that is connected
+// learns it at once, another one when it comes back; w.mu is held.
+func (p *plane) dropped(err *rendezvous.Error) {
+	p.session = ""
+	if p.broken {
+		return
+	}
+	p.broken = true
+	p.deliver(func() { p.observer.Dropped(err) })
+	for number, r := range p.calls {
+		if p.failCalls {
+			delete(p.calls, number)
+			p.deliver(func() { r.call.Finish(nil, err) })
+		}
+	}
+	p.wg.Go(func() { p.reconnect(true) })
+}
+
+func (p *plane) answer(r rendezvous.Reply) {
+	req := p.calls[r.Number]
+	if req == nil || p.broken {
+		return
+	}
+	delete(p.calls, r.Number)
+	p.deliver(func() {
+		if r.Err != nil {
+			req.call.Finish(nil, r.Err)
+		} else {
+			req.call.Finish(r.Result, nil)
+		}
+	})
+}
+
+func (p *plane) Start(ev rendezvous.Event) *member.Call {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.number++
+	call := &member.Call{Number: p.number, Done: make(chan struct{})}
+	if p.closed {
+		call.Finish(nil, rendezvous.ErrCanceled)
+		return call
+	}
+	p.calls[p.number] = &request{ev, call}
+	if !p.broken {
+		p.w.apply(rendezvous.Stamp(ev, rendezvous.Request{Session: p.session, Number: p.number}))
+	}
+	return call
+}
+
+func (p *plane) SetLastRound(c rendezvous.LastRound) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.claims = append(p.claims, c)
+}
+
+func (p *plane) lastClaim() rendezvous.LastRound {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	if len(p.claims) == 0 {
+		return rendezvous.LastRound{}
+	}
+	return p.claims[len(p.claims)-1]
+}
+
+func (p *plane) SeenAddr() string { return p.seen }
+func (p *plane) Hosting() bool    { return p.host }
+
+func (p *plane) HostedByNode() bool {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return p.w.embedded
+}
+
+func (p *plane) Close(ctx context.Context) error {
+	p.w.mu.Lock()
+	p.closeCtx = ctx.Err()
+	if p.connected && !p.broken {
+		p.w.apply(rendezvous.Disconnect{Session: p.session})
+	}
+	for _, r := range p.calls {
+		p.deliver(func() { r.call.Finish(nil, rendezvous.ErrCanceled) })
+	}
+	delete(p.w.planes, p.session)
+	p.closed = true
+	close(p.queue)
+	close(p.closing)
+	p.w.mu.Unlock()
+	p.wg.Wait()
+	return nil
+}
+
+// stores is a RoundStores that only keeps book.
+type stores struct {
+	mu     sync.Mutex
+	opened []*roundStore
+	fail   error
+}
+
+type roundStore struct {
+	s              *stores
+	host           string
+	port           int
+	begun, release bool
+}
+
+func (s *stores) Open(_ context.Context, host string, port int) (member.RoundStore, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail != nil {
+		return nil, s.fail
+	}
+	if port == 0 {
+		port = 40000 + len(s.opened)
+	}
+	r := &roundStore{s: s, host: host, port: port}
+	s.opened = append(s.opened, r)
+	return r, nil
+}
+
+func (r *roundStore) Port() int { return r.port }
+
+func (r *roundStore) Begin() {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	r.begun = true
+}
+
+func (r *roundStore) Close() error {
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	r.release = true
+	return nil
+}
+
+// states lists the stores in the order of opening: "waiting", "begun", "closed".
+func (s *stores) states() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []string
+	for _, r := range s.opened {
+		switch {
+		case r.release:
+			list = append(list, "closed")
+		case r.begun:
+			list = append(list, "begun")
+		default:
+			list = append(list, "waiting")
+		}
+	}
+	return list
+}
+
+// lines is a slog.Handler that keeps the messages.
+type lines struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, r.Message)
+	return nil
+}
+
+// take returns the lines since the last take.
+func (l *lines) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.list
+	l.list = nil
+	return list
+}
+
+// node is a member with what it was given.
+type node struct {
+	*member.Member
+	w      *world
+	plane  *plane
+	stores *stores
+	log    *lines
+}
+
+// params are those of a node of a min:max run.
+func params(name string, min, max int) rendezvous.Params {
+	p := rendezvous.DefaultParams()
+	p.RunID, p.Endpoint, p.NodeID = "job", "host0:29400", name
+	p.Min, p.Max = min, max
+	return p
+}
+
+func (w *world) node(p rendezvous.Params) *node {
+	n := &node{w: w, stores: &stores{}, log: &lines{}}
+	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
+		n.plane = newPlane(w, p, o)
+		return n.plane
+	}, n.stores, slog.New(n.log))
+	w.members = append(w.members, n.Member)
+	return n
+}
+
+// nodes makes count nodes a, b, c, ... of a min:max run.
+func (w *world) nodes(count, min, max int) []*node {
+	list := make([]*node, count)
+	for i := range list {
+		list[i] = w.node(params(string(rune('a'+i)), min, max))
+	}
+	return list
+}
+
+// joining is a Next that runs in a goroutine of its own.
+type joining struct {
+	cancel  context.CancelFunc
+	done    chan struct{}
+	outcome rendezvous.Outcome
+	err     error
+	took    time.Duration
+}
+
+func (n *node) join() *joining {
+	ctx, cancel := context.WithCancel(context.Background())
+	j := &joining{cancel: cancel, done: make(chan struct{})}
+	began := time.Now()
+	go func() {
+		defer close(j.done)
+		defer cancel()
+		j.outcome, j.err = n.Next(ctx)
+		j.took = time.Since(began)
+	}()
+	return j
+}
+
+func (j *joining) ended() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// round waits for the outcome of all joins and checks that it is one round.
+func round(t *testing.T, joins ...*joining) rendezvous.Outcome {
+	t.Helper()
+	var first rendezvous.Outcome
+	for i, j := range joins {
+		<-j.done
+		if j.err != nil {
+			t.Fatalf("join %d: %v", i, j.err)
+		}
+		if i == 0 {
+			first = j.outcome
+		}
+		if j.outcome.Round != first.Round || j.outcome.World != len(joins) || j.outcome.StorePort != first.StorePort {
+			t.Fatalf("join %d: %+v beside %+v", i, j.outcome, first)
+		}
+	}
+	return first
+}
+
+// form brings the nodes together in one round.
+func form(t *testing.T, list []*node) rendezvous.Outcome {
+	t.Helper()
+	joins := make([]*joining, len(list))
+	for i, n := range list {
+		joins[i] = n.join()
+		synctest.Wait() // so that ranks follow the list
+	}
+	return round(t, joins...)
+}
+
+// refuses checks an error's code and what its text says.
+func refuses(t *testing.T, err error, want *rendezvous.Error, says ...string) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("got error %v; want one like %v", err, want)
+	}
+	for _, s := range says {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("the error does not say %q: %v", s, err)
+		}
+	}
+}
+
+// wait lets d pass and everything that it sets off come to rest.
+func wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}

@@ -1,0 +1,162 @@
+package member
+
+import (
+	"context"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Shutdown ends this node's part in the run. It ends a Next that waits, tells the
+// control plane how the node ends (see Ending for who closes the run by that),
+// lingers, and releases everything.
+//
+// Lingering: if this process hosts the control plane or the store of the round,
+// Shutdown waits until every other member has finished, left or is lost. The
+// whole takes at most CloseTimeout; ctx cuts it short.
+//
+// A member that never reached its control plane says nothing to it. Calling
+// Shutdown again, or after Close, waits for the first call and returns its
+// result. The error is ErrTimeout or ErrConnection if the control plane could not
+// be told, ErrCanceled if ctx or Close came before; everything is released all
+// the same.
+func (m *Member) Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error {
+	if !m.beginEnd() {
+		return m.waitEnded(ctx)
+	}
+	ctx, cancel := withTimeout(ctx, m.params.CloseTimeout, m.life)
+	defer cancel()
+	m.joining <- struct{}{} // Next has ended; the token stays, no other begins
+	var err error
+	if m.quiesce() {
+		if err = m.leave(ctx, ending, reason); err == nil || rendezvous.CodeOf(err) == rendezvous.CodeTimeout || rendezvous.CodeOf(err) == rendezvous.CodeConnection {
+			m.awaitPeers(ctx)
+		}
+	}
+	return m.release(ctx, err)
+}
+
+// Close releases everything without a goodbye: the control plane takes this node
+// as lost. It cuts a Shutdown short, and after one it does nothing. It waits only
+// until nothing of the member runs any more.
+func (m *Member) Close() error {
+	m.endLife()
+	if !m.beginEnd() {
+		<-m.ended
+		return nil
+	}
+	m.joining <- struct{}{}
+	m.quiesce()
+	return m.release(m.life, nil)
+}
+
+// beginEnd makes the caller the one that ends the member; false if another is.
+func (m *Member) beginEnd() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopped {
+		return false
+	}
+	m.stopped = true
+	m.endWork()
+	return true
+}
+
+func (m *Member) waitEnded(ctx context.Context) error {
+	select {
+	case <-m.ended:
+		return m.endErr
+	case <-ctx.Done():
+		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: canceled while another call shuts it down", m.subject())
+	}
+}
+
+// quiesce waits until nothing connects any more and reports whether the control
+// plane was ever reached.
+func (m *Member) quiesce() bool {
+	m.connecting <- struct{}{}
+	defer func() { <-m.connecting }()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.connected
+}
+
+// leave says goodbye. A control plane that is out of reach for a whole lease has
+// dropped this node by itself, so there is nobody to tell it to.
+func (m *Member) leave(ctx context.Context, ending rendezvous.Ending, reason string) error {
+	if ending == rendezvous.EndSuccess {
+		m.setFinished(m.lastRound())
+	}
+	limit := m.params.CloseTimeout
+	if m.outage() != nil {
+		limit = min(limit, m.params.LeaseTimeout)
+	}
+	if _, orphaned := m.hostLost(); orphaned {
+		return m.ownError(m.outage())
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	_, err := m.control.Start(rendezvous.Leave{Ending: ending, Reason: cutReason(reason), At: time.Now()}).Wait(ctx)
+	if err == nil || rendezvous.CodeOf(err) == rendezvous.CodeEvicted { // the control plane has forgotten it already
+		return nil
+	}
+	return m.waitError(ctx, err, "leave the run", limit)
+}
+
+// linger waits until nobody needs what this process hosts.
+func (m *Member) awaitPeers(ctx context.Context) {
+	m.mu.Lock()
+	store := m.current != nil
+	m.mu.Unlock()
+	what := "the store of the round's workers"
+	switch {
+	case m.control.Hosting():
+		what = "the control plane"
+	case !store:
+		return
+	}
+	call := m.control.Start(rendezvous.AwaitPeers{})
+	notice := time.NewTimer(firstLine)
+	defer notice.Stop()
+	for {
+		select {
+		case <-call.Done:
+			return
+		case <-ctx.Done():
+			return
+		case <-notice.C:
+			m.log.Info("this process hosts " + what + ": waiting until the other nodes have ended, at most " + seconds(m.params.CloseTimeout))
+		}
+	}
+}
+
+// release closes what the member holds and lets everybody know.
+func (m *Member) release(ctx context.Context, err error) error {
+	planeErr := m.control.Close(ctx)
+	if err == nil && ctx.Err() == nil && planeErr != nil {
+		err = m.ownError(planeErr)
+	}
+	m.mu.Lock()
+	store := m.current
+	m.current = nil
+	m.hostFound()
+	m.mu.Unlock()
+	m.closeStore(store)
+	m.endErr = err
+	m.endLife()
+	close(m.ended)
+	return err
+}
+
+// cutReason keeps a reason within what the control plane takes.
+func cutReason(reason string) string {
+	if len(reason) <= rendezvous.MaxNameLen {
+		return reason
+	}
+	const mark = "…"
+	n := rendezvous.MaxNameLen - len(mark)
+	for n > 0 && reason[n]&0xC0 == 0x80 { // not in the middle of a character
+		n--
+	}
+	return reason[:n] + mark
+}

@@ -1,0 +1,255 @@
+package rendezvous
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"rallypoint/core/store"
+)
+
+// Default limits of the agents' keys of one round. They are small: a few hundred
+// bytes a node.
+const (
+	DefaultMaxKeyBytes = 256 << 20
+	DefaultMaxKeys     = 1 << 22
+)
+
+func limitKeys(l store.Limits) store.Limits {
+	return store.Limits{MaxBytes: cmp.Or(l.MaxBytes, DefaultMaxKeyBytes), MaxEntries: cmp.Or(l.MaxEntries, DefaultMaxKeys)}
+}
+
+// LimitKeys changes the limits of the agents' keys. They decide answers: whoever
+// logs events takes a snapshot after it.
+func (m *Machine) LimitKeys(l store.Limits) {
+	m.keyLimits = limitKeys(l)
+	if m.keys != nil {
+		m.keys.engine.Limit(m.keyLimits)
+	}
+}
+
+// agentStore is the agents' keys of one round.
+type agentStore struct {
+	engine *store.Engine
+	woken  []*keyWait // waits ended by the write being applied
+}
+
+// keyWait is a request that waits for keys.
+type keyWait struct {
+	node   *node
+	req    KeyRequest
+	engine *store.Engine
+	waiter store.Waiter
+	seq    uint64 // order of registration
+}
+
+func (w *keyWait) forget() { w.engine.Cancel(&w.waiter) }
+
+// keyRequest applies one operation on the agents' keys. Only members of the last
+// round have keys, and only those of that round.
+func (m *Machine) keyRequest(n *node, r KeyRequest) {
+	if err := m.keyRefusal(n, r); err != nil {
+		m.fail(n, r.Number, err)
+		return
+	}
+	if m.keys == nil {
+		m.keys = &agentStore{engine: store.NewEngine(m.keyLimits)}
+	}
+	space := m.keys
+	if m.ranksLost(space, r) {
+		m.overtake(fmt.Sprintf("the ranks of round %d were being assigned when the control plane was restarted, and what had been written of them is lost", m.round))
+		m.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round, m.overtaken))
+		return
+	}
+	if r.Op == KeyCancelWait {
+		m.cancelWait(n, r)
+		return
+	}
+	if m.applyKey(space, &keyWait{node: n, req: r, engine: space.engine}) {
+		m.noteKey(n, r)
+	}
+	m.serveWoken(space)
+}
+
+// keyRefusal returns why the node may not do the operation, nil if it may.
+func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
+	if r.Round != m.round || m.participantOf(n) == nil || m.disowned() {
+		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round)
+	}
+	return checkKeyRequest(r)
+}
+
+// endWaits ends the waits of a node that is no member any more.
+func (m *Machine) endWaits(n *node) {
+	for _, number := range slices.Sorted(maps.Keys(n.waits)) {
+		n.waits[number].forget()
+		delete(n.waits, number)
+		m.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round))
+	}
+}
+
+// serveWoken carries on the waits that a write ended. Serving one can end
+// others (a pop, a barrier), so it goes on until none is left.
+func (m *Machine) serveWoken(space *agentStore) {
+	for len(space.woken) > 0 {
+		w := space.woken[0]
+		space.woken = space.woken[1:]
+		delete(w.node.waits, w.req.Number)
+		switch w.req.Op {
+		case KeyWait, KeyBarrier: // a count-down, not a recheck
+			m.answer(w.node, w.req.Number, KeyResult{Ready: true})
+		default:
+			m.applyKey(space, w)
+		}
+	}
+}
+
+// applyKey does the operation, or leaves it waiting; ok is false if it failed.
+func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
+	r, e := w.req, space.engine
+	if r.Op.Reads() {
+		if res, ready := readKeys(e, r); ready {
+			m.answer(w.node, r.Number, res)
+			return true
+		}
+	}
+	var res KeyResult
+	var err error
+	done := true
+	wait := func(begin func() bool) {
+		space.prepare(w)
+		if done = begin(); !done {
+			m.waitSeq++
+			w.seq = m.waitSeq
+			w.node.waits[r.Number] = w
+		}
+	}
+	switch r.Op {
+	case KeySet:
+		err = e.Set(r.Keys[0], r.Values[0])
+	case KeyGet, KeyMultiGet: // a key is missing; so it is for KeyWait
+		wait(func() bool { return e.WaitKeys(r.Keys, &w.waiter) })
+	case KeyAdd:
+		res.Number, err = e.Add(r.Keys[0], r.Amount)
+	case KeyCompareSet:
+		var value []byte
+		value, err = e.CompareSet(r.Keys[0], r.Values[0], r.Values[1])
+		res.Values = [][]byte{clone(value)}
+	case KeyAppend:
+		err = e.Append(r.Keys[0], r.Values[0])
+	case KeyWait:
+		wait(func() bool { return e.Wait(r.Keys, &w.waiter) })
+	case KeyDelete:
+		res.Ready = e.Delete(r.Keys[0])
+	case KeyMultiSet:
+		err = e.MultiSet(r.Keys, r.Values)
+	case KeyQueuePush:
+		err = e.QueuePush(r.Keys[0], r.Values[0])
+	case KeyQueuePop:
+		item, had := e.QueuePop(r.Keys[0])
+		switch {
+		case had > 0:
+			res.Values, res.Number = [][]byte{item}, int64(had)
+		case r.Amount != 0:
+			wait(func() bool { return e.WaitQueue(r.Keys[0], &w.waiter) })
+		default:
+			err = store.ErrQueueEmpty
+		}
+	case KeyBarrier:
+		wait(func() (passed bool) {
+			passed, err = e.Barrier(r.Keys[0], r.Amount, &w.waiter)
+			return passed || err != nil
+		})
+		res.Ready = done
+	}
+	switch {
+	case err != nil:
+		m.fail(w.node, r.Number, keyError(m.runID, r, err))
+	case done:
+		m.answer(w.node, r.Number, res)
+	}
+	return err == nil
+}
+
+// prepare makes w tell the space when it is over.
+func (s *agentStore) prepare(w *keyWait) {
+	w.waiter.Wake = func() { s.woken = append(s.woken, w) }
+}
+
+// checkKeyRequest refuses a request whose lists do not fit its operation.
+func checkKeyRequest(r KeyRequest) *Error {
+	keys, values := 1, 0
+	switch r.Op {
+	case KeySet, KeyAppend, KeyQueuePush:
+		values = 1
+	case KeyCompareSet:
+		values = 2
+	case KeyCount, KeyList, KeyCancelWait:
+		keys = 0
+	case KeyCheck, KeyWait, KeyMultiGet:
+		keys = len(r.Keys)
+	case KeyMultiSet:
+		keys, values = len(r.Keys), len(r.Keys)
+	case KeyGet, KeyAdd, KeyDelete, KeyQueuePop, KeyQueueLen, KeyBarrier:
+	default:
+		return Errorf(CodeInvalid, "key operation %d is not known to this version", r.Op)
+	}
+	if len(r.Keys) != keys || len(r.Values) != values {
+		return Errorf(CodeInvalid, "key operation %d with %d keys and %d values", r.Op, len(r.Keys), len(r.Values))
+	}
+	return nil
+}
+
+// cancelWait ends a wait of the node; the wait itself is answered too, so that
+// each request has one answer.
+func (m *Machine) cancelWait(n *node, r KeyRequest) {
+	number := uint64(r.Amount)
+	w, ok := n.waits[number]
+	if ok {
+		w.forget()
+		delete(n.waits, number)
+		m.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
+	}
+	m.answer(n, r.Number, KeyResult{Ready: ok})
+}
+
+// dropKeys forgets the keys of a round that is over.
+func (m *Machine) dropKeys(round uint64) {
+	if m.keys == nil {
+		return
+	}
+	m.keys = nil
+	for _, n := range m.sessions {
+		for number, w := range n.waits {
+			w.forget()
+			delete(n.waits, number)
+			m.fail(n, number, Errorf(CodeRoundOver, "run %q: round %d is over", m.runID, round))
+		}
+	}
+}
+
+// quotaHint says where the limits of keys come from.
+const quotaHint = "; the agents of a job need little, so look what fills it; `rallypoint serve` takes --max-keys and --max-key-bytes"
+
+func keyError(runID string, r KeyRequest, err error) *Error {
+	code, hint := CodeInternal, ""
+	switch {
+	case errors.Is(err, store.ErrQuota):
+		code, hint = CodeTooLarge, quotaHint
+	case errors.Is(err, store.ErrNotNumber):
+		code = CodeNumber
+	case errors.Is(err, store.ErrTooLarge):
+		code = CodeTooLarge
+	case errors.Is(err, store.ErrQueueEmpty):
+		code = CodeEmpty
+	case errors.Is(err, store.ErrArguments):
+		code = CodeInvalid
+	}
+	return Errorf(code, "run %q, round %d, key %.200q: %v%s", runID, r.Round, r.Keys[0], err, hint)
+}
+
+// clone keeps an answer from changing with the engine's value; a present empty
+// value stays distinct from none.
+func clone(b []byte) []byte { return append([]byte{}, b...) }

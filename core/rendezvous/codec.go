@@ -1,0 +1,166 @@
+package rendezvous
+
+import "rallypoint/internal/pack"
+
+// Limits of what a record holds.
+const (
+	maxText    = 1 << 20 // errors, reasons and progress, which name a bounded number of nodes
+	maxValue   = 1 << 30 // of the agents' keys; the frame or file it comes in bounds it, too
+	maxDropped = 64
+)
+
+// PackError writes an error as two values; nil has the code 0.
+func PackError(p *pack.Packer, err *Error) {
+	if err == nil {
+		p.Int(0)
+		p.None()
+		return
+	}
+	p.Int(int(err.Code))
+	p.Text(err.Text)
+}
+
+// UnpackError reads what PackError wrote.
+func UnpackError(u *pack.Unpacker) *Error {
+	code, text := u.Int(), u.Text(maxText)
+	if code == 0 || u.Err() != nil {
+		return nil
+	}
+	return &Error{Code: Code(code), Text: text}
+}
+
+// PackPolicy writes a policy.
+func PackPolicy(p *pack.Packer, v Policy) {
+	p.List(10)
+	p.Int(v.Min)
+	p.Int(v.Max)
+	p.Int(v.NodeUnit)
+	p.Int(v.Target)
+	p.Duration(v.LastCallTimeout)
+	p.Duration(v.QuietPeriod)
+	p.Duration(v.RegroupTimeout)
+	p.Duration(v.AdmitDelay)
+	p.Duration(v.LeaseTimeout)
+	p.Duration(v.ReconnectGrace)
+}
+
+// UnpackPolicy reads what PackPolicy wrote.
+func UnpackPolicy(u *pack.Unpacker) Policy {
+	u.Open()
+	v := Policy{
+		Min: u.Int(), Max: u.Int(), NodeUnit: u.Int(), Target: u.Int(),
+		LastCallTimeout: u.Duration(), QuietPeriod: u.Duration(), RegroupTimeout: u.Duration(),
+		AdmitDelay: u.Duration(), LeaseTimeout: u.Duration(), ReconnectGrace: u.Duration(),
+	}
+	u.Close()
+	return v
+}
+
+// PackClaim writes a claim.
+func PackLastRound(p *pack.Packer, v LastRound) {
+	p.List(6)
+	p.Text(v.Generation)
+	p.Uint(v.Round)
+	p.Int(v.Rank)
+	p.Int(v.World)
+	p.Int(v.HostRank)
+	p.Bool(v.Finished)
+}
+
+// UnpackClaim reads what PackClaim wrote.
+func UnpackLastRound(u *pack.Unpacker) LastRound {
+	u.Open()
+	v := LastRound{
+		Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(),
+		HostRank: u.IntOr(-1), Finished: u.Bool(),
+	}
+	u.Close()
+	return v
+}
+
+// PackNotice writes a notice.
+func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
+	p.List(3)
+	p.Int(v.Waiting)
+	p.Bool(v.Closed)
+	p.Text(v.Reason)
+}
+
+// UnpackNotice reads what PackNotice wrote.
+func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
+	u.Open()
+	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText)}
+	u.Close()
+	return v
+}
+
+// resultKind numbers the results of a Reply; append-only.
+type resultKind uint64
+
+const (
+	resultNone resultKind = iota
+	resultOutcome
+	resultKey
+	resultWithdrawn
+)
+
+// PackResult writes a result as two values: its kind and its list.
+func PackResult(p *pack.Packer, r Result) {
+	switch v := r.(type) {
+	case Outcome:
+		p.Uint(uint64(resultOutcome))
+		p.List(8)
+		p.Text(v.Generation)
+		p.Uint(v.Round)
+		p.Int(v.Rank)
+		p.Int(v.World)
+		p.Int(v.HostRank)
+		p.Text(v.StoreAddr)
+		p.Int(v.StorePort)
+		p.Texts(v.Dropped)
+	case KeyResult:
+		p.Uint(uint64(resultKey))
+		p.List(4)
+		p.Values(v.Values)
+		p.Texts(v.Keys)
+		p.Int64(v.Number)
+		p.Bool(v.Ready)
+	case Withdrawn:
+		p.Uint(uint64(resultWithdrawn))
+		p.List(4)
+		p.Bool(v.Completed)
+		p.Text(v.Progress.Headline)
+		p.Text(v.Progress.Detail)
+		p.Bool(v.Progress.Spare)
+	default:
+		p.Uint(uint64(resultNone))
+		p.List(0)
+	}
+}
+
+// UnpackResult reads what PackResult wrote.
+func UnpackResult(u *pack.Unpacker) Result {
+	kind := resultKind(u.Uint())
+	u.Open()
+	defer u.Close()
+	switch kind {
+	case resultNone:
+		return nil
+	case resultOutcome:
+		return Outcome{
+			Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(), HostRank: u.IntOr(-1),
+			StoreAddr: u.Text(MaxNameLen), StorePort: u.Int(), Dropped: u.Texts(maxDropped, maxText),
+		}
+	case resultKey:
+		return KeyResult{
+			Values: u.Values(maxValue, maxValue), Keys: u.Texts(maxValue, maxValue), Number: u.Int64(), Ready: u.Bool(),
+		}
+	case resultWithdrawn:
+		return Withdrawn{
+			Completed: u.Bool(),
+			Progress:  Progress{Headline: u.Text(maxText), Detail: u.Text(maxText), Spare: u.Bool()},
+		}
+	}
+	u.Fail("a result of kind %d", kind)
+	return nil
+}

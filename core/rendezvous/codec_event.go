@@ -1,0 +1,339 @@
+package rendezvous
+
+import "rallypoint/internal/pack"
+
+// Op numbers the events in logs, and of these the requests on the wire, too;
+// append-only.
+type Op uint64
+
+// The operations.
+const (
+	OpJoin Op = iota + 1
+	OpWithdraw
+	OpLeave
+	OpClose
+	OpFinish
+	OpAwaitPeers
+	OpKey // the last one that a node may ask for
+
+	opHello
+	opDisconnect
+	opLeaseExpired
+	opEvict
+	opTimerFired
+	opRecovered
+)
+
+// Limits of what a request holds.
+const (
+	MaxKeyLen   = 64 << 10 // bytes of a key
+	MaxValueLen = 2 << 20  // bytes of a value
+	MaxKeys     = 1 << 16  // keys and values of one request, each
+)
+
+// OpOf returns the number of an event, 0 for nil.
+func OpOf(ev Event) Op {
+	switch ev.(type) {
+	case Join:
+		return OpJoin
+	case Withdraw:
+		return OpWithdraw
+	case Leave:
+		return OpLeave
+	case CloseRun:
+		return OpClose
+	case Finish:
+		return OpFinish
+	case AwaitPeers:
+		return OpAwaitPeers
+	case KeyRequest:
+		return OpKey
+	case Hello:
+		return opHello
+	case Disconnect:
+		return opDisconnect
+	case LeaseExpired:
+		return opLeaseExpired
+	case Evict:
+		return opEvict
+	case TimerFired:
+		return opTimerFired
+	case Recovered:
+		return opRecovered
+	}
+	return 0
+}
+
+// IsRequest reports whether nodes number the operation and ask for it.
+func (o Op) IsRequest() bool { return o >= OpJoin && o <= OpKey }
+
+// PackArguments writes what an event says, as one list; the common part of a
+// request is not in it.
+func PackArguments(p *pack.Packer, ev Event) {
+	switch ev := ev.(type) {
+	case Join:
+		p.List(4)
+		p.Int(ev.NodeRank)
+		p.Int(ev.RankHint)
+		p.Text(ev.StoreAddr)
+		p.Int(ev.StorePort)
+	case Withdraw:
+		p.List(1)
+		p.Uint(ev.Join)
+	case Leave:
+		p.List(3)
+		p.Int(int(ev.Ending))
+		p.Cut(ev.Reason, MaxNameLen)
+		p.Time(ev.At)
+	case CloseRun:
+		p.List(4)
+		p.Cut(ev.By, MaxNameLen)
+		p.Cut(ev.Reason, MaxNameLen)
+		p.Bool(ev.Stop)
+		p.Time(ev.At)
+	case KeyRequest:
+		p.List(5)
+		p.Uint(ev.Round)
+		p.Int(int(ev.Op))
+		p.Texts(ev.Keys)
+		p.Values(ev.Values)
+		p.Int64(ev.Amount)
+	case Hello:
+		p.List(10)
+		p.Text(string(ev.Session))
+		p.Text(ev.Node)
+		p.Uint(ev.Incarnation)
+		p.Bool(ev.Named)
+		p.Cut(ev.Label, MaxNameLen)
+		PackPolicy(p, ev.Policy)
+		PackLastRound(p, ev.LastRound)
+		p.Bool(ev.InHost)
+		p.Text(ev.SeenAddr)
+		p.Text(ev.ServerAddr)
+	case Disconnect:
+		p.List(1)
+		p.Text(string(ev.Session))
+	case LeaseExpired:
+		p.List(1)
+		p.Text(string(ev.Session))
+	case Evict:
+		p.List(3)
+		p.Text(ev.Node)
+		p.Cut(ev.By, MaxNameLen)
+		p.Cut(ev.Reason, MaxNameLen)
+	case TimerFired:
+		p.List(1)
+		packTimer(p, ev.Timer)
+	case Recovered:
+		if ev.Generation == "" {
+			p.List(0)
+			break
+		}
+		p.List(1)
+		p.Text(ev.Generation)
+	default: // Finish, Linger
+		p.List(0)
+	}
+}
+
+// UnpackArguments reads what PackArguments wrote; nil for an operation that is
+// not known to this version.
+func UnpackArguments(u *pack.Unpacker, op Op) Event {
+	u.Open()
+	defer u.Close()
+	switch op {
+	case OpJoin:
+		return Join{NodeRank: u.IntOr(-1), RankHint: u.IntOr(-1), StoreAddr: u.Text(MaxNameLen), StorePort: u.Int()}
+	case OpWithdraw:
+		return Withdraw{Join: u.Uint()}
+	case OpLeave:
+		return Leave{Ending: Ending(u.Int()), Reason: u.Text(MaxNameLen), At: u.Time()}
+	case OpClose:
+		return CloseRun{By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), Stop: u.Bool(), At: u.Time()}
+	case OpFinish:
+		return Finish{}
+	case OpAwaitPeers:
+		return AwaitPeers{}
+	case OpKey:
+		return KeyRequest{
+			Round: u.Uint(), Op: KeyOp(u.Int()),
+			Keys: u.Texts(MaxKeys, MaxKeyLen), Values: u.Values(MaxKeys, MaxValueLen), Amount: u.Int64(),
+		}
+	case opHello:
+		return Hello{
+			Session: unpackSession(u), Node: u.Text(MaxNameLen), Incarnation: u.Uint(), Named: u.Bool(), Label: u.Text(MaxNameLen),
+			Policy: UnpackPolicy(u), LastRound: UnpackLastRound(u), InHost: u.Bool(), SeenAddr: u.Text(MaxNameLen), ServerAddr: u.Text(MaxNameLen),
+		}
+	case opDisconnect:
+		return Disconnect{Session: unpackSession(u)}
+	case opLeaseExpired:
+		return LeaseExpired{Session: unpackSession(u)}
+	case opEvict:
+		return Evict{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+	case opTimerFired:
+		return TimerFired{Timer: unpackTimer(u)}
+	case opRecovered:
+		return Recovered{Generation: u.Text(MaxNameLen)}
+	}
+	return nil
+}
+
+func unpackSession(u *pack.Unpacker) SessionID { return SessionID(u.Text(MaxNameLen)) }
+
+func packTimer(p *pack.Packer, t Timer) {
+	p.List(3)
+	p.Int(int(t.Kind))
+	p.Text(string(t.Session))
+	p.Uint(t.Seq)
+}
+
+func unpackTimer(u *pack.Unpacker) Timer {
+	u.Open()
+	defer u.Close()
+	return Timer{Kind: TimerKind(u.Int()), Session: unpackSession(u), Seq: u.Uint()}
+}
+
+// EncodeEvent writes an event for a log: the list of StateVersion, operation,
+// arguments, and for a request its session, number and acked. Reasons and labels
+// that are longer than MaxNameLen are cut, so that a driver should apply what it
+// has read from its log. The error is ErrTooLarge for other texts above their
+// limits, which no log may hold.
+func EncodeEvent(ev Event) ([]byte, error) {
+	op := OpOf(ev)
+	if op == 0 {
+		return nil, Errorf(CodeInternal, "a %T is no event", ev)
+	}
+	if err := oversize(ev); err != nil {
+		return nil, err
+	}
+	return pack.Append(nil, func(p *pack.Packer) {
+		r, isRequest := requestOf(ev)
+		if !isRequest {
+			p.List(3)
+			p.Uint(StateVersion)
+			p.Uint(uint64(op))
+			PackArguments(p, ev)
+			return
+		}
+		p.List(6)
+		p.Uint(StateVersion)
+		p.Uint(uint64(op))
+		PackArguments(p, ev)
+		p.Text(string(r.Session))
+		p.Uint(r.Number)
+		p.Uint(r.Acked)
+	}), nil
+}
+
+// DecodeEvent reads what EncodeEvent wrote; the result shares no memory with b.
+// The error is ErrState and says what is wrong: a newer version, or bytes that
+// are no event.
+func DecodeEvent(b []byte) (Event, error) {
+	u := pack.NewUnpacker(b)
+	defer u.Release()
+	u.Open()
+	if err := stateVersion(u, "an event"); err != nil {
+		return nil, err
+	}
+	op := Op(u.Uint())
+	ev := UnpackArguments(u, op)
+	if ev == nil {
+		u.Fail("operation %d is not known", op)
+	}
+	if op.IsRequest() && u.Err() == nil {
+		ev = Stamp(ev, Request{Session: unpackSession(u), Number: u.Uint(), Acked: u.Uint()})
+	}
+	u.Close()
+	u.End()
+	if err := u.Err(); err != nil {
+		return nil, Errorf(CodeState, "not an event of a rendezvous: %v", err)
+	}
+	return ev, nil
+}
+
+// stateVersion reads the version and refuses what this program cannot read.
+func stateVersion(u *pack.Unpacker, what string) *Error {
+	version := u.Uint()
+	switch {
+	case u.Err() != nil:
+		return Errorf(CodeState, "not %s of a rendezvous: %v", what, u.Err())
+	case version == 0:
+		return Errorf(CodeState, "not %s of a rendezvous: it has no version", what)
+	case version > StateVersion:
+		return Errorf(CodeState, "%s of a rendezvous in state version %d, written by a newer release: this one reads versions up to %d",
+			what, version, StateVersion)
+	}
+	return nil
+}
+
+// requestOf returns the common part of a request.
+func requestOf(ev Event) (Request, bool) {
+	switch ev := ev.(type) {
+	case Join:
+		return ev.Request, true
+	case Withdraw:
+		return ev.Request, true
+	case Leave:
+		return ev.Request, true
+	case CloseRun:
+		return ev.Request, true
+	case Finish:
+		return ev.Request, true
+	case AwaitPeers:
+		return ev.Request, true
+	case KeyRequest:
+		return ev.Request, true
+	}
+	return Request{}, false
+}
+
+// oversize returns an error for an event that DecodeEvent would refuse.
+func oversize(ev Event) error {
+	names := make([]string, 0, 5)
+	if r, ok := requestOf(ev); ok {
+		names = append(names, string(r.Session))
+	}
+	switch ev := ev.(type) {
+	case Join:
+		names = append(names, ev.StoreAddr)
+	case Hello:
+		names = append(names, string(ev.Session), ev.Node, ev.SeenAddr, ev.ServerAddr, ev.LastRound.Generation)
+	case Disconnect:
+		names = append(names, string(ev.Session))
+	case LeaseExpired:
+		names = append(names, string(ev.Session))
+	case Evict:
+		names = append(names, ev.Node)
+	case TimerFired:
+		names = append(names, string(ev.Timer.Session))
+	case Recovered:
+		names = append(names, ev.Generation)
+	case KeyRequest:
+		if err := ev.oversize(); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		if len(name) > MaxNameLen {
+			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
+		}
+	}
+	return nil
+}
+
+func (r KeyRequest) oversize() error {
+	if len(r.Keys) > MaxKeys || len(r.Values) > MaxKeys {
+		return Errorf(CodeTooLarge, "a request of %d keys and %d values, at most %d are allowed", len(r.Keys), len(r.Values), MaxKeys)
+	}
+	for _, key := range r.Keys {
+		if len(key) > MaxKeyLen {
+			return Errorf(CodeTooLarge, "a key of %d bytes, at most %d are allowed", len(key), MaxKeyLen)
+		}
+	}
+	for _, value := range r.Values {
+		if len(value) > MaxValueLen {
+			return Errorf(CodeTooLarge, "a value of %d bytes, at most %d are allowed", len(value), MaxValueLen)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package rendezvous
+
+import (
+	"bytes"
+	"encoding/hex"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sampleEvents holds every event with each field set.
+func sampleEvents() []Event {
+	at := time.Unix(1700000000, 5).UTC()
+	r := Request{Session: "s", Number: 3, Acked: 2}
+	return []Event{
+		Join{Request: r, NodeRank: -1, RankHint: 3, StoreAddr: "fe80::1%eth0", StorePort: 65535},
+		Withdraw{Request: r, Join: 1 << 40},
+		Leave{Request: r, Ending: EndFailed, Reason: "because", At: at},
+		CloseRun{Request: r, By: "me", Reason: "because", Stop: true, At: at},
+		CloseRun{By: "admin", Reason: "because"},
+		Finish{r}, AwaitPeers{r},
+		KeyRequest{Request: r, Round: 3, Op: KeyCancelWait, Keys: []string{"k", "\x00\xff"}, Values: [][]byte{nil, {}, {2}}, Amount: -9},
+		Hello{
+			Session: "s", Node: "n", Incarnation: 1 << 63, Named: true, Label: "host pid 1", InHost: true, SeenAddr: "10.0.0.1", ServerAddr: "10.0.0.2",
+			Policy: Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
+				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10},
+			LastRound: LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
+		},
+		Disconnect{"s"}, LeaseExpired{"s"}, Evict{Node: "n", By: "admin", Reason: "why"},
+		TimerFired{Timer{Kind: TimerGrace, Session: "s", Seq: 7}}, Recovered{},
+	}
+}
+
+func TestEventsRoundTrip(t *testing.T) {
+	seen := map[Op]bool{}
+	for _, want := range sampleEvents() {
+		b, err := EncodeEvent(want)
+		if err != nil {
+			t.Fatalf("%T: %v", want, err)
+		}
+		got, err := DecodeEvent(b)
+		if err != nil {
+			t.Fatalf("%T: %v", want, err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+		seen[OpOf(want)] = true
+		for cut := range b {
+			if ev, err := DecodeEvent(b[:cut]); err == nil {
+				t.Errorf("%d of %d bytes are %+v", cut, len(b), ev)
+			}
+		}
+		if ev, err := DecodeEvent(append(b, 0)); err == nil {
+			t.Errorf("a byte too many is %+v", ev)
+		}
+	}
+	for op := OpJoin; op <= opRecovered; op++ {
+		if !seen[op] {
+			t.Errorf("no sample of operation %d", op)
+		}
+	}
+}
+
+// TestLoggedBytes pins what older logs hold.
+func TestLoggedBytes(t *testing.T) {
+	for ev, want := range map[Event]string{
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960101" + "94ff03a16150" + "a1730302",
+		Disconnect{"s"}:                       "930109" + "91a173",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93010c" + "919305a17307",
+		Recovered{}:                           "93010d" + "90",
+	} {
+		b, err := EncodeEvent(ev)
+		if got := hex.EncodeToString(b); err != nil || got != want {
+			t.Errorf("%+v is %s, %v; want %s", ev, got, err, want)
+		}
+	}
+}
+
+// TestEventsOfOtherVersions reads fields that are not there yet or any more.
+func TestEventsOfOtherVersions(t *testing.T) {
+	for text, want := range map[string]Event{
+		"960101" + "90" + "a1730302":                 Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: -1},
+		"960101" + "95ff03a1615092c0c0" + "a1730302": Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80},
+		"940109" + "91a173" + "c0":                   Disconnect{"s"},
+	} {
+		b, _ := hex.DecodeString(text)
+		if got, err := DecodeEvent(b); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s is %+v, %v; want %+v", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"930209" + "91a173": "newer release",
+		"930009" + "91a173": "no version",
+		"930163" + "90":     "operation 99",
+		"a0":                "not an event",
+		"":                  "not an event",
+	} {
+		b, _ := hex.DecodeString(text)
+		ev, err := DecodeEvent(b)
+		if CodeOf(err) != CodeState || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is %+v, %v; want an error that says %q", text, ev, err, want)
+		}
+	}
+}
+
+func TestOversizeEventsAreNotLogged(t *testing.T) {
+	long := strings.Repeat("x", MaxNameLen+1)
+	for _, ev := range []Event{
+		Hello{Session: "s", Node: long}, Disconnect{SessionID(long)}, Join{StoreAddr: long},
+		KeyRequest{Op: KeySet, Keys: []string{strings.Repeat("k", MaxKeyLen+1)}, Values: [][]byte{nil}},
+		KeyRequest{Op: KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, MaxValueLen+1)}},
+		KeyRequest{Op: KeyWait, Keys: make([]string, MaxKeys+1)},
+	} {
+		if b, err := EncodeEvent(ev); CodeOf(err) != CodeTooLarge {
+			t.Errorf("%T of %d bytes, %v", ev, len(b), err)
+		}
+	}
+	for _, ev := range []Event{Evict{Node: "n", Reason: long}, Leave{Reason: long}, CloseRun{By: long}, Hello{Label: long}} {
+		b, err := EncodeEvent(ev)
+		if err != nil {
+			t.Errorf("%T: %v", ev, err)
+		} else if _, err := DecodeEvent(b); err != nil {
+			t.Errorf("%T: %v", ev, err)
+		}
+	}
+}
+
+func FuzzDecodeEvent(f *testing.F) {
+	for _, ev := range sampleEvents() {
+		b, _ := EncodeEvent(ev)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ev, err := DecodeEvent(b)
+		if err != nil {
+			if CodeOf(err) != CodeState {
+				t.Fatalf("code %d: %v", CodeOf(err), err)
+			}
+			return
+		}
+		again, err := EncodeEvent(ev)
+		if err != nil {
+			t.Fatalf("%+v was read and cannot be written: %v", ev, err)
+		}
+		twin, err := DecodeEvent(again)
+		if err != nil {
+			t.Fatalf("%+v: %v", ev, err)
+		}
+		if second, _ := EncodeEvent(twin); !bytes.Equal(again, second) {
+			t.Fatalf("%+v became %+v", ev, twin)
+		}
+		New(Config{RunID: "job"}).Apply(ev)
+	})
+}

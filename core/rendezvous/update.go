@@ -1,0 +1,131 @@
+package rendezvous
+
+import (
+	"fmt"
+	"strings"
+)
+
+// view is what the notices of running members follow from. Notices are computed
+// only when it changes, so that an event costs no work per member.
+type view struct {
+	waiting bool
+	closed  closedKind
+	round   uint64
+}
+
+// settleViews sends a notice to every live node whose view has changed.
+func (m *Machine) settleViews() {
+	now := view{waiting: m.nodesWaiting() > 0, round: m.round}
+	if m.closed != nil {
+		now.closed = m.closed.kind
+	}
+	if now == m.viewed && len(m.touched) == 0 {
+		return
+	}
+	if now != m.viewed {
+		m.viewed = now
+		for _, n := range m.nodes {
+			m.notify(n)
+		}
+	}
+	for _, n := range m.touched {
+		if m.nodes[n.id] == n {
+			m.notify(n)
+		}
+	}
+	m.touched = m.touched[:0]
+}
+
+// notify sends the node its notice if it differs in what a program acts on.
+func (m *Machine) notify(n *node) {
+	was := n.update
+	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed {
+		return
+	}
+	n.update = m.updateFor(n)
+	m.emit(Notify{Session: n.session, Update: n.update})
+}
+
+// updateFor computes a node's view: promises 7, 8 and 9.
+func (m *Machine) updateFor(n *node) MembershipUpdate {
+	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil}
+	switch {
+	case m.closed != nil:
+		notice.Reason = "the run " + m.closed.text()
+	case notice.Waiting == 0:
+	case m.participantOf(n) == nil:
+		notice.Reason = n.stale
+	default:
+		notice.Reason = m.waitingReason()
+	}
+	return notice
+}
+
+func (m *Machine) waitingFor(n *node) int {
+	if m.closed != nil {
+		switch m.closed.kind {
+		case closedSuccess:
+			return 0
+		case closedFailed:
+			return 1
+		}
+	}
+	s := m.participantOf(n)
+	switch {
+	case n.join != nil:
+		return 0
+	case s == nil && n.stale != "":
+		return 1
+	case s == nil || s.state != participantRunning:
+		return 0
+	}
+	return m.nodesWaiting()
+}
+
+// nodesWaiting is what a running member sees as num_nodes_waiting.
+func (m *Machine) nodesWaiting() int {
+	if m.awaited() == 0 {
+		return 0
+	}
+	count := m.tally[participantLost] + m.tally[participantRejoined]
+	if m.overtaken != "" {
+		count++
+	}
+	if m.admit.due && m.closed == nil {
+		count += m.gain()
+	}
+	return count
+}
+
+func (m *Machine) waitingReason() string {
+	var parts []string
+	if m.overtaken != "" {
+		parts = append(parts, m.overtaken)
+	}
+	if lost := m.tally[participantLost]; lost > 0 {
+		parts = append(parts, "lost: "+m.inState(participantLost))
+	}
+	if m.tally[participantRejoined] > 0 {
+		parts = append(parts, "regrouping already: "+m.inState(participantRejoined))
+	}
+	if m.admit.due && m.gain() > 0 {
+		parts = append(parts, fmt.Sprintf("waiting to join: %s", m.waitingNames()))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// waitingNames lists the pending joins that are not members.
+func (m *Machine) waitingNames() string {
+	var names []string
+	for _, n := range m.candidates() {
+		if m.participantOf(n) != nil {
+			continue
+		}
+		if len(names) == maxNames {
+			names = append(names, fmt.Sprintf("and %d more", m.newcomers-maxNames))
+			break
+		}
+		names = append(names, n.name())
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,195 @@
+package sharedlog
+
+import (
+	"slices"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Each node looks for signs of life of the nodes behind it in a ring of all
+// sessions: of so many that seem healthy, and of those between that do not. So
+// each node is looked at by several others, whatever the size of the run.
+const (
+	watched  = 3
+	watchAll = 8 // a run of up to so many nodes: each looks at all
+)
+
+// beatsPerLease is how many beats a node shows in the length of its lease.
+const beatsPerLease = 4
+
+// ring is all connected sessions in one order that is the same for all nodes.
+type ring struct {
+	stale    bool // to be read from the machine anew
+	sessions []rendezvous.SessionID
+	peers    map[rendezvous.SessionID]*peer
+	looked   time.Time // of the last signs
+}
+
+// peer is what this node knows of another one's life.
+type peer struct {
+	beats   uint64
+	heard   time.Time // when beats last changed, or began to be watched
+	looked  time.Time
+	suspect bool // was silent for a lease already at the last look
+	gone    bool // said so in the log
+}
+
+// refresh brings the ring up to date.
+func (f *applier) refreshRing() {
+	r := &f.ring
+	if !r.stale {
+		return
+	}
+	r.stale = false
+	r.sessions = f.machine.AppendSessions(r.sessions[:0])
+	slices.Sort(r.sessions)
+	for session := range r.peers {
+		if _, ok := slices.BinarySearch(r.sessions, session); !ok {
+			delete(r.peers, session)
+		}
+	}
+	if r.peers == nil {
+		r.peers = map[rendezvous.SessionID]*peer{}
+	}
+}
+
+// place is this node's place in the ring, 0 for the first.
+func (f *applier) place() int {
+	f.refreshRing()
+	i, _ := slices.BinarySearch(f.ring.sessions, f.p.session)
+	return i
+}
+
+// toWatch is whom to look at now.
+func (f *applier) toWatch() []rendezvous.SessionID {
+	r := &f.ring
+	start := f.place()
+	n := len(r.sessions)
+	now := time.Now()
+	var list []rendezvous.SessionID
+	healthy := 0
+	for i := 1; i <= n && (healthy < watched || n <= watchAll+1); i++ {
+		session := r.sessions[(start+i)%n]
+		if session == f.p.session {
+			continue
+		}
+		list = append(list, session)
+		p := r.peers[session]
+		if p == nil || !p.gone && now.Sub(p.heard) < f.lease()*2/beatsPerLease {
+			healthy++
+		}
+	}
+	return list
+}
+
+func (f *applier) lease() time.Duration {
+	if lease := f.machine.Policy().LeaseTimeout; lease > 0 {
+		return lease
+	}
+	return f.p.params.LeaseTimeout
+}
+
+// signs is what one look has shown.
+type heartbeats struct {
+	sessions []rendezvous.SessionID
+	list     []Liveness
+}
+
+// judge takes up signs of life, and appends whose connection is broken and whose
+// lease has run out. If the last look was long ago, this node was stopped or is
+// overloaded, and so may the others have been: all get a new lease. A node is
+// judged only after it was found silent twice, and what is found of it is appended at
+// once or not at all.
+func (f *applier) evaluate(s heartbeats) {
+	f.refreshRing()
+	r, now, lease := &f.ring, time.Now(), f.lease()
+	late := !r.looked.IsZero() && now.Sub(r.looked) > lease/2
+	r.looked = now
+	if late {
+		f.p.log.Debug("this process was stopped or is overloaded: all nodes get a new lease")
+		f.p.withdraw()
+	}
+	for i, session := range s.sessions {
+		if _, ok := slices.BinarySearch(r.sessions, session); !ok || i >= len(s.list) {
+			continue
+		}
+		p, sign := r.peers[session], s.list[i]
+		if p == nil {
+			p = &peer{beats: sign.Heartbeats, heard: now, looked: now}
+			r.peers[session] = p
+		}
+		unwatched := now.Sub(p.looked) > lease/2
+		p.looked = now
+		if late || unwatched || sign.State == LivenessHeartbeats && sign.Heartbeats != p.beats {
+			p.beats, p.heard, p.suspect, p.gone = sign.Heartbeats, now, false, false
+		}
+		f.evaluatePeer(session, p, sign, now.Sub(p.heard) > lease)
+	}
+}
+
+func (f *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liveness, silent bool) {
+	switch {
+	case p.gone:
+	case sign.State == LivenessExpired, sign.State == LivenessHeartbeats && silent && p.suspect:
+		f.declareFailed(p, rendezvous.LeaseExpired{Session: session}, session)
+	case sign.State == LivenessDisconnected:
+		f.declareFailed(p, rendezvous.Disconnect{Session: session}, session)
+	default:
+		p.suspect = silent
+	}
+}
+
+// accuse appends what was found of a silent node.
+func (f *applier) declareFailed(p *peer, ev rendezvous.Event, session rendezvous.SessionID) {
+	p.gone = true
+	f.p.propose(proposal{event: ev, accused: session, until: f.ring.looked.Add(f.lease() / beatsPerLease)})
+}
+
+// live shows this node's sign of life and looks for those of others, until the
+// plane ends.
+func (p *Replica) live() {
+	p.mu.Lock()
+	every, lease := p.info.HeartbeatReadInterval, p.applier.lease()
+	p.mu.Unlock()
+	every = min(every, lease/beatsPerLease)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	beat := time.Now()
+	for {
+		p.mu.Lock()
+		session, shown, list := p.session, p.shown, p.applier.toWatch()
+		lease = p.applier.lease()
+		p.mu.Unlock()
+		if now := time.Now(); session != shown || now.Sub(beat) >= lease/beatsPerLease {
+			err := p.shared.Heartbeat(p.life, session, lease)
+			if err == nil {
+				beat = now
+				p.showHeartbeat(session)
+			}
+			if !p.report(asTrouble("beat", err)) {
+				return
+			}
+		}
+		if len(list) > 0 {
+			got, err := p.shared.ReadHeartbeats(p.life, list)
+			if err == nil && !p.report(heartbeats{list, got}) || !p.report(asTrouble("look", err)) {
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-p.greeted:
+		case <-p.life.Done():
+			return
+		}
+	}
+}
+
+// show takes note that a session has shown a sign of life: it may be spoken for.
+func (p *Replica) showHeartbeat(session rendezvous.SessionID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shown = session
+	wake(p.more)
+}

@@ -1,0 +1,342 @@
+package sharedlog
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+var errReplicaClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the rendezvous was closed by this process")
+
+// Plane is a node's way to a run whose nodes share a log: a rendezvous.Plane.
+//
+// Connect opens the log and says hello in it; from then on one goroutine folds the
+// entries and calls the Observer, and three do the log's I/O: one reads, one
+// appends, one shows and looks for signs of life.
+type Replica struct {
+	params rendezvous.Params
+	obs    member.Observer
+	log    *slog.Logger
+	shared Log
+
+	node  string
+	label string
+
+	life   context.Context // ends with Close, or when the log is of no use any more
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	connecting sync.Mutex    // held by Connect
+	opened     bool          // guarded by connecting: the goroutines run
+	welcome    chan struct{} // closed when this node was taken in for the first time
+
+	in      chan any      // what the goroutines that do I/O have for the one that folds
+	more    chan struct{} // wakes the one that appends
+	saving  chan Snapshot // for the one that stores snapshots
+	greeted chan struct{} // wakes the one that beats: the session has changed
+
+	mu      sync.Mutex
+	info    Info
+	calls   member.Calls
+	last    rendezvous.LastRound
+	session rendezvous.SessionID
+	shown   rendezvous.SessionID // the session of the last beat
+	applier *applier             // nil: not opened
+	queue   []proposal           // to be appended
+	epoch   uint64               // counts the times that queue was made anew
+	final   *rendezvous.Error
+	closing bool
+	failing map[string]bool // what of the goroutines that do I/O was said last
+
+	incarnation uint64
+
+	// folded is told each entry that was folded and what it amounts to, under mu; nil:
+	// nobody is. Set before Connect.
+	applied func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect)
+}
+
+var _ member.ControlPlane = (*Replica)(nil)
+
+// New makes a plane over a log that is not open yet; the plane closes it. The
+// Observer's methods must not block and must not call Close. A nil log discards.
+func New(p rendezvous.Params, obs member.Observer, shared Log, log *slog.Logger) *Replica {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	pl := &Replica{
+		params: p, obs: obs, log: log, shared: shared,
+		node: p.NodeID, incarnation: p.Incarnation, session: newSession(),
+		welcome: make(chan struct{}), failing: map[string]bool{},
+		in: make(chan any), more: make(chan struct{}, 1), saving: make(chan Snapshot, 1), greeted: make(chan struct{}, 1),
+	}
+	if pl.node == "" {
+		pl.node = "node-" + rand.Text()[:12]
+	}
+	if pl.incarnation == 0 {
+		pl.incarnation = uint64(time.Now().UnixNano())
+	}
+	hostname, _ := os.Hostname()
+	pl.label = fmt.Sprintf("%s pid %d", hostname, os.Getpid())
+	pl.life, pl.cancel = context.WithCancel(context.Background())
+	return pl
+}
+
+func newSession() rendezvous.SessionID { return rendezvous.SessionID(rand.Text()) }
+
+// Connect is rendezvous.Plane's. It takes at most ReadTimeout: a log that cannot
+// be reached is waited for by nobody, unlike a control plane that another node is
+// about to host. One that is reached, but slow, is tried as long as ctx allows.
+func (p *Replica) Connect(ctx context.Context) error {
+	p.connecting.Lock()
+	defer p.connecting.Unlock()
+	if p.life.Err() != nil {
+		return p.ended()
+	}
+	began := time.Now()
+	whole, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.life, cancel)()
+	for !p.opened {
+		ctx, cancel := context.WithTimeout(whole, p.params.ReadTimeout)
+		err := p.open(ctx)
+		slow := errors.Is(err, ErrSlow) && whole.Err() == nil
+		if err != nil && !slow {
+			err = p.unreached(ctx, err, began)
+		}
+		cancel()
+		switch {
+		case slow:
+			p.log.Warn("entering the run is tried again", "error", err)
+			select {
+			case <-time.After(beatPause):
+			case <-whole.Done():
+			}
+		case err != nil:
+			return err
+		}
+	}
+	ctx, cancel = context.WithTimeout(whole, p.params.ReadTimeout)
+	defer cancel()
+	select {
+	case <-p.welcome:
+		return nil
+	case <-ctx.Done():
+		if p.life.Err() != nil {
+			return p.ended()
+		}
+		return p.unreached(ctx, errors.New("the hello of this node was not seen in the log"), began)
+	}
+}
+
+// beatPause is the pause before another try of the first sign of life.
+const beatPause = 100 * time.Millisecond
+
+// open opens the log, shows a sign of life and starts the goroutines; the hello
+// is the first that they append.
+func (p *Replica) open(ctx context.Context) error {
+	info, err := p.shared.Open(ctx)
+	if err != nil {
+		return err
+	}
+	for { // one that comes too late, or not through just now, is no reason to give up
+		err := p.shared.Heartbeat(ctx, p.session, p.params.LeaseTimeout)
+		if err == nil {
+			break
+		}
+		var own *rendezvous.Error
+		if ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable() {
+			return err
+		}
+		select {
+		case <-time.After(beatPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+	info.fill()
+	p.mu.Lock()
+	p.info = info
+	p.applier, p.shown = newApplier(p), p.session
+	p.queue = append([]proposal{{event: p.hello()}}, p.queue...)
+	p.mu.Unlock()
+	p.opened = true
+	for _, f := range []func(){p.loop, p.read, p.append, p.live, p.save} {
+		p.work.Go(f)
+	}
+	return nil
+}
+
+// unreached says what was tried; a final error says it itself.
+func (p *Replica) unreached(ctx context.Context, err error, began time.Time) error {
+	var own *rendezvous.Error
+	switch {
+	case p.life.Err() != nil:
+		return p.ended()
+	case errors.As(err, &own):
+		return err
+	case ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: cannot use %s, tried for %v: %v",
+			p.params.RunID, p.params.Endpoint, time.Since(began).Round(10*time.Millisecond), err)
+	}
+	return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: canceled while it was opening %s: %v", p.params.RunID, p.params.Endpoint, err)
+}
+
+// ended is why nothing is answered any more.
+func (p *Replica) ended() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.final != nil {
+		return p.final
+	}
+	return errReplicaClosed
+}
+
+// Start is rendezvous.Plane's. Calls before Connect are kept for it; after Close
+// or a refusal they fail at once.
+func (p *Replica) Start(ev rendezvous.Event) *member.Call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.calls.Add(ev)
+	err := p.final
+	if err == nil {
+		err = p.checkRequest(ev)
+	}
+	if err != nil {
+		p.calls.Take(c.Call.Number)
+		c.Call.Finish(nil, err)
+		return c.Call
+	}
+	p.propose(proposal{event: ev, number: c.Call.Number})
+	return c.Call
+}
+
+// checkRequest refuses what the log would not take.
+func (p *Replica) checkRequest(ev rendezvous.Event) *rendezvous.Error {
+	stamped := rendezvous.Stamp(ev, rendezvous.Request{Session: p.session})
+	if stamped == nil {
+		return rendezvous.Errorf(rendezvous.CodeInternal, "a %T is no request", ev)
+	}
+	data, err := rendezvous.EncodeEvent(stamped)
+	var own *rendezvous.Error
+	switch limit := p.maxEntry(); {
+	case errors.As(err, &own):
+		return own
+	case err != nil:
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: %v", p.params.RunID, err)
+	case len(data) > limit-entrySlack:
+		return rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q: a request of %d bytes, at most %d are allowed at %s",
+			p.params.RunID, len(data), limit-entrySlack, p.params.Endpoint)
+	}
+	return nil
+}
+
+// entrySlack is room for the numbers that a request gets when it is appended.
+const entrySlack = 128
+
+func (p *Replica) maxEntry() int {
+	if p.info.MaxEntry > 0 {
+		return p.info.MaxEntry
+	}
+	return MaxEntry
+}
+
+// Claim is rendezvous.Plane's.
+func (p *Replica) SetLastRound(c rendezvous.LastRound) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = c
+}
+
+// SeenAddr is rendezvous.Plane's: what the log's Info says.
+func (p *Replica) SeenAddr() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.info.SeenAddr
+}
+
+// Hosting is rendezvous.Plane's: nobody hosts a log.
+func (p *Replica) Hosting() bool { return false }
+
+// HostedByNode is rendezvous.Plane's: a log outlives every node.
+func (p *Replica) HostedByNode() bool { return false }
+
+// Node returns this node's id, drawn at random if Params has none.
+func (p *Replica) Node() string { return p.node }
+
+// farewell bounds how long Close tries to say that this node goes, and then to leave the log.
+const farewell = time.Second
+
+// Close is rendezvous.Plane's. It tells the others that this node is gone, which
+// they would notice by themselves a little later.
+func (p *Replica) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closing = true
+	session := p.session
+	part := p.final == nil && p.applier != nil && p.applier.greeted && len(p.applier.troubles) == 0
+	p.mu.Unlock()
+	p.fail(errReplicaClosed)
+	p.connecting.Lock() // Connect begins nothing any more
+	defer p.connecting.Unlock()
+	p.work.Wait()
+	if part {
+		if data, err := rendezvous.EncodeEvent(rendezvous.Disconnect{Session: session}); err == nil {
+			bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+			_ = p.shared.Append(bye, [][]byte{data})
+			cancel()
+		}
+	}
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel() // a time of its own: the other may have passed in waiting for a node that hangs
+	return p.shared.Close(bye)
+}
+
+// fail ends all calls, now and later, and the goroutines; the first reason is
+// kept.
+func (p *Replica) fail(err *rendezvous.Error) {
+	p.mu.Lock()
+	if p.final == nil {
+		p.final = err
+	}
+	pending := p.calls.Clear()
+	p.mu.Unlock()
+	p.cancel()
+	for _, c := range pending {
+		c.Call.Finish(nil, p.final)
+	}
+}
+
+// hello is what this node says of itself now; mu is held.
+func (p *Replica) hello() rendezvous.Hello {
+	return rendezvous.Hello{
+		Session: p.session, Node: p.node, Incarnation: p.incarnation, Named: p.params.NodeID != "",
+		Label: p.label, Policy: p.params.Policy, LastRound: p.last,
+		SeenAddr: p.info.SeenAddr, ServerAddr: p.info.ServerAddr,
+	}
+}
+
+// Defaults of what a log may leave open.
+const (
+	defaultSnapshotEntries = 4096
+	defaultSnapshotBytes   = 8 << 20
+	defaultLookEvery       = 100 * time.Millisecond
+)
+
+func (i *Info) fill() {
+	if i.SnapshotEntries <= 0 {
+		i.SnapshotEntries = defaultSnapshotEntries
+	}
+	if i.SnapshotBytes <= 0 {
+		i.SnapshotBytes = defaultSnapshotBytes
+	}
+	if i.HeartbeatReadInterval <= 0 {
+		i.HeartbeatReadInterval = defaultLookEvery
+	}
+}

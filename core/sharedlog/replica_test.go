@@ -1,0 +1,720 @@
+package sharedlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is some members over one memory, in a synctest bubble.
+type world struct {
+	t      *testing.T
+	memory *memory
+	nodes  []*node
+	rec    *recorder
+	quiet  bool                 // the nodes log nothing
+	bend   func(*memoryLog) Log // makes a node's log a wrong one; nil: they are right
+}
+
+type node struct {
+	*member.Member
+	log   *memoryLog // nil: the node's log is a blob
+	halt  process
+	plane *Replica
+	name  string
+}
+
+// process is what can happen to a node's.
+type process interface {
+	freeze() (thaw func()) // as SIGSTOP would, as far as others see
+	kill()                 // without a word
+}
+
+func bubble(t *testing.T, f func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, memory: newMemory(), rec: newRecorder()}
+		defer w.rec.judge(t)
+		defer func() {
+			for _, n := range w.nodes {
+				n.Close()
+			}
+		}()
+		f(t, w)
+	})
+}
+
+func params(name string, min, max int) rendezvous.Params {
+	p := rendezvous.DefaultParams()
+	p.RunID, p.Endpoint, p.NodeID = "job", "memory:", name
+	p.Min, p.Max = min, max
+	return p
+}
+
+func (w *world) node(p rendezvous.Params) *node {
+	n := &node{log: &memoryLog{m: w.memory}, name: p.NodeID}
+	n.halt = n.log
+	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if w.quiet {
+		log = slog.New(slog.DiscardHandler)
+	}
+	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
+		shared := Log(n.log)
+		if w.bend != nil {
+			shared = w.bend(n.log)
+		}
+		n.plane = New(p, o, shared, log)
+		w.rec.watch(n.plane)
+		return n.plane
+	}, noStores{}, log)
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+func (w *world) some(count, min, max int) []*node {
+	list := make([]*node, count)
+	for i := range list {
+		list[i] = w.node(params(fmt.Sprint("n", i), min, max))
+	}
+	return list
+}
+
+type testWriter struct {
+	t    *testing.T
+	name string
+}
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s: %s", w.name, strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+type noStores struct{}
+
+func (noStores) Open(context.Context, string, int) (member.RoundStore, error) {
+	return noStore{}, nil
+}
+
+type noStore struct{}
+
+func (noStore) Port() int    { return 4711 }
+func (noStore) Begin()       {}
+func (noStore) Close() error { return nil }
+
+type joining struct {
+	done    chan struct{}
+	outcome rendezvous.Outcome
+	err     error
+}
+
+func (n *node) join(ctx context.Context) *joining {
+	j := &joining{done: make(chan struct{})}
+	go func() {
+		defer close(j.done)
+		j.outcome, j.err = n.Next(ctx)
+	}()
+	return j
+}
+
+// form lets the nodes join one after the other and checks that they are one
+// round with their ranks in that order.
+func form(t *testing.T, list ...*node) rendezvous.Outcome {
+	t.Helper()
+	joins := make([]*joining, len(list))
+	for i, n := range list {
+		joins[i] = n.join(t.Context())
+		synctest.Wait()
+	}
+	return round(t, joins...)
+}
+
+func round(t *testing.T, joins ...*joining) rendezvous.Outcome {
+	t.Helper()
+	ranks := map[int]bool{}
+	for i, j := range joins {
+		<-j.done
+		if j.err != nil {
+			t.Fatalf("join %d: %v", i, j.err)
+		}
+		o, first := j.outcome, joins[0].outcome
+		ranks[o.Rank] = true
+		if o.Round != first.Round || o.World != len(joins) || o.Generation != first.Generation {
+			t.Fatalf("join %d: %+v beside %+v", i, o, first)
+		}
+	}
+	if len(ranks) != len(joins) {
+		t.Fatalf("%d ranks among %d nodes", len(ranks), len(joins))
+	}
+	return joins[0].outcome
+}
+
+func TestRound(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		began := time.Now()
+		o := form(t, w.some(3, 3, 3)...)
+		if o.Round != 1 || o.StoreAddr != "10.0.0.7" || o.StorePort != 4711 || o.Generation != "g1" || o.HostRank != -1 {
+			t.Errorf("got %+v", o)
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("took %v of waiting", took)
+		}
+	})
+}
+
+func TestKeys(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		a, b := nodes[0].Keys(1), nodes[1].Keys(1)
+		got := make(chan string, 1)
+		go func() {
+			v, err := b.Get(t.Context(), "k")
+			got <- fmt.Sprint(string(v), err)
+		}()
+		synctest.Wait()
+		if err := a.Set(t.Context(), "k", []byte("v")); err != nil {
+			t.Fatal(err)
+		}
+		if v := <-got; v != "v<nil>" {
+			t.Error(v)
+		}
+		for i := range 10 {
+			if n, err := nodes[i%2].Keys(1).Add(t.Context(), "sum", 2); err != nil || n != int64(2*i+2) {
+				t.Errorf("add: %d, %v", n, err)
+			}
+		}
+	})
+}
+
+// A killed node is announced within the grace, and the rest goes on.
+func TestKilled(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(3, 2, 3)
+		form(t, nodes...)
+		began := time.Now()
+		nodes[0].log.kill()
+		for _, n := range nodes[1:] {
+			waiting(t, n, "n0")
+		}
+		if took := time.Since(began); took > nodes[0].plane.params.ReconnectGrace+500*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+		o := form(t, nodes[1:]...)
+		if o.Round != 2 || o.World != 2 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+// waiting waits until the node is told to regroup, for that reason.
+func waiting(t *testing.T, n *node, reason string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); n.NodesWaiting() == 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s was not told to regroup", n.name)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !strings.Contains(n.Reason(), reason) {
+		t.Errorf("the reason is %q", n.Reason())
+	}
+}
+
+// A node that is stopped loses its place after a lease, learns that when it goes
+// on, and comes back.
+func TestStopped(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(3, 2, 3)
+		form(t, nodes...)
+		began := time.Now()
+		thaw := nodes[2].log.freeze()
+		waiting(t, nodes[0], "n2")
+		if took, lease := time.Since(began), nodes[0].plane.params.LeaseTimeout; took < lease-lease/4 || took > 2*lease {
+			t.Errorf("took %v", took)
+		}
+		o := form(t, nodes[:2]...)
+		if o.Round != 2 {
+			t.Errorf("got %+v", o)
+		}
+		if nodes[2].NodesWaiting() != 0 {
+			t.Error("a stopped node knows")
+		}
+		thaw()
+		waiting(t, nodes[2], "dropped")
+		joins := []*joining{nodes[2].join(t.Context())}
+		waiting(t, nodes[0], "n2")
+		joins = append(joins, nodes[0].join(t.Context()), nodes[1].join(t.Context()))
+		if o := round(t, joins...); o.Round != 3 || o.World != 3 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+// All nodes are stopped together, longer than a lease: nobody is lost by that.
+func TestAllStopped(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(3, 2, 3)
+		form(t, nodes...)
+		var thaws []func()
+		for _, n := range nodes {
+			thaws = append(thaws, n.log.freeze())
+		}
+		time.Sleep(time.Minute)
+		for _, thaw := range thaws {
+			thaw()
+		}
+		time.Sleep(time.Minute)
+		for _, n := range nodes {
+			if n.NodesWaiting() > 0 {
+				t.Errorf("%s: %s", n.name, n.Reason())
+			}
+		}
+	})
+}
+
+// Somebody's word that a node is gone does not harm one that is not.
+func TestFalseAccusation(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		nodes[0].plane.mu.Lock()
+		nodes[0].plane.propose(proposal{event: rendezvous.Disconnect{Session: nodes[1].plane.session}})
+		nodes[0].plane.mu.Unlock()
+		time.Sleep(time.Minute)
+		for _, n := range nodes {
+			if n.NodesWaiting() > 0 {
+				t.Errorf("%s: %s", n.name, n.Reason())
+			}
+		}
+	})
+}
+
+// What a node could not say of a silent one while that was silent it does not say later.
+func TestLateAccusation(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		lease := nodes[0].plane.params.LeaseTimeout
+		nodes[0].log.setMute(true)
+		thaw := nodes[1].log.freeze()
+		time.Sleep(2 * lease)
+		thaw()
+		time.Sleep(2 * lease)
+		nodes[0].log.setMute(false)
+		time.Sleep(2 * lease)
+		for _, n := range nodes {
+			if n.NodesWaiting() > 0 {
+				t.Errorf("%s: %s", n.name, n.Reason())
+			}
+		}
+	})
+}
+
+// slowWord is a log that takes its time with the word that a lease has ended.
+type slowWord struct {
+	Log
+	said chan struct{} // closed: it goes on
+}
+
+func (l slowWord) Append(ctx context.Context, entries [][]byte) error {
+	for _, data := range entries {
+		if ev, err := rendezvous.DecodeEvent(data); err != nil {
+			return err
+		} else if _, ok := ev.(rendezvous.LeaseExpired); ok {
+			select {
+			case <-l.said:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	return l.Log.Append(ctx, entries)
+}
+
+// Nor does it say so when it was stopped while it did.
+func TestLateAccusationInFlight(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		said := make(chan struct{})
+		w.bend = func(l *memoryLog) Log { return slowWord{l, said} }
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		lease := nodes[0].plane.params.LeaseTimeout
+		thaw := nodes[1].log.freeze()
+		time.Sleep(2 * lease)
+		thaw()
+		time.Sleep(2 * lease)
+		close(said)
+		time.Sleep(2 * lease)
+		for _, n := range nodes {
+			if n.NodesWaiting() > 0 {
+				t.Errorf("%s: %s", n.name, n.Reason())
+			}
+		}
+	})
+}
+
+// Appends that fail after they got in are repeated, and applied once.
+func TestDoubtfulAppends(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.doubtful = 5
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		keys := nodes[0].Keys(1)
+		for i := range 20 {
+			w.memory.mu.Lock()
+			w.memory.doubtful = i % 3
+			w.memory.mu.Unlock()
+			if n, err := keys.Add(t.Context(), "sum", 1); err != nil || n != int64(i+1) {
+				t.Fatalf("add: %d, %v", n, err)
+			}
+		}
+	})
+}
+
+// A log out of reach for a while disturbs nobody: answers come late.
+func TestOutOfReach(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		w.memory.setDown(errors.New("no route"))
+		done := make(chan error)
+		go func() { done <- nodes[0].Keys(1).Set(t.Context(), "k", nil) }()
+		time.Sleep(5 * time.Second)
+		select {
+		case err := <-done:
+			t.Fatalf("answered: %v", err)
+		default:
+		}
+		w.memory.setDown(nil)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if nodes[0].NodesWaiting()+nodes[1].NodesWaiting() > 0 {
+			t.Error("somebody was lost")
+		}
+	})
+}
+
+// A log that is of no use says so at once, and one that cannot be reached within
+// read_timeout.
+func TestConnectFails(t *testing.T) {
+	for want, down := range map[*rendezvous.Error]error{
+		rendezvous.ErrInvalid:    rendezvous.Errorf(rendezvous.CodeInvalid, "no locks here; mount it otherwise"),
+		rendezvous.ErrConnection: errors.New("no route; look at the cable"),
+	} {
+		bubble(t, func(t *testing.T, w *world) {
+			w.memory.setDown(down)
+			n := w.some(1, 1, 1)[0]
+			began := time.Now()
+			_, err := n.Next(t.Context())
+			if !errors.Is(err, want) || !strings.Contains(err.Error(), down.Error()) {
+				t.Errorf("got %v", err)
+			}
+			if took := time.Since(began); took > n.plane.params.ReadTimeout {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+}
+
+// Of the many that see a timer run out, few say so.
+func TestFewRing(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(16, 2, 32)
+		began := time.Now()
+		form(t, nodes...)
+		if took := time.Since(began); took != rendezvous.DefaultLastCallTimeout {
+			t.Errorf("the last call took %v", took)
+		}
+		time.Sleep(10 * time.Second)
+		fired := 0
+		for _, e := range w.memory.entries {
+			if ev, err := rendezvous.DecodeEvent(e.Data); err != nil {
+				t.Fatal(err)
+			} else if _, ok := ev.(rendezvous.TimerFired); ok {
+				fired++
+			}
+		}
+		if fired != 1 {
+			t.Errorf("%d entries that a timer has run out", fired)
+		}
+	})
+}
+
+func TestLastOneClosesForAll(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(3, 3, 3)
+		form(t, nodes...)
+		errs := make(chan error)
+		for _, n := range nodes {
+			go func() {
+				keys := n.Keys(1)
+				if err := keys.Barrier(t.Context(), "torchelastic/agent/terminal_state", 3); err != nil {
+					errs <- err
+					return
+				}
+				errs <- n.Shutdown(t.Context(), rendezvous.EndSuccess, "done")
+			}()
+		}
+		for range nodes {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		late := w.node(params("late", 3, 3))
+		if _, err := late.Next(t.Context()); !errors.Is(err, rendezvous.ErrTimeout) {
+			t.Errorf("a closed run without a node was not forgotten: %v", err)
+		}
+	})
+}
+
+// A restarted node takes the place of its old process at once.
+func TestNamedNodeRestarts(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(2, 2, 2)
+		form(t, nodes...)
+		nodes[1].log.freeze()
+		time.Sleep(time.Millisecond) // incarnations are taken from the clock
+		again := w.node(params("n1", 2, 2))
+		j := again.join(t.Context())
+		waiting(t, nodes[0], "n1")
+		if o := round(t, j, nodes[0].join(t.Context())); o.Round != 2 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+func TestCloseLeaves(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.some(2, 1, 2)
+		form(t, nodes...)
+		began := time.Now()
+		nodes[1].Close()
+		waiting(t, nodes[0], "n1")
+		if took := time.Since(began); took > rendezvous.DefaultReconnectGrace+time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+// Snapshots are made, and nodes that come late or fall behind go on from them.
+func TestSnapshots(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 20
+		nodes := w.some(4, 2, 4)
+		form(t, nodes...)
+		thaw := nodes[3].log.freeze()
+		keys := nodes[0].Keys(1)
+		for i := range 100 {
+			if n, err := keys.Add(t.Context(), "sum", 1); err != nil || n != int64(i+1) {
+				t.Fatalf("add: %d, %v", n, err)
+			}
+		}
+		synctest.Wait()
+		if w.memory.snapshot.Index == 0 || len(w.memory.entries) > 60 {
+			t.Errorf("%d entries after snapshot %d", len(w.memory.entries), w.memory.snapshot.Index)
+		}
+		thaw() // within its lease: nothing has happened to it
+		if v, err := nodes[3].Keys(1).Get(t.Context(), "sum"); err != nil || string(v) != "100" {
+			t.Errorf("%s, %v", v, err)
+		}
+		nodes[2].log.kill()
+		waiting(t, nodes[0], "n2")
+		late := w.node(params("late", 2, 4))
+		joins := []*joining{late.join(t.Context())}
+		synctest.Wait()
+		for _, n := range []*node{nodes[0], nodes[1], nodes[3]} {
+			joins = append(joins, n.join(t.Context()))
+		}
+		if o := round(t, joins...); o.Round != 2 || o.World != 4 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+// A node that was dropped while it was behind a snapshot learns it and is back.
+func TestDroppedBehindASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 10
+		nodes := w.some(2, 1, 2)
+		form(t, nodes...)
+		thaw := nodes[1].log.freeze()
+		waiting(t, nodes[0], "n1")
+		form(t, nodes[0])
+		w.compact(nodes[0], 2)
+		thaw()
+		comesBack(t, nodes)
+	})
+}
+
+// comesBack sees that the second of two nodes learns that it was dropped, and that both
+// form the third round.
+func comesBack(t *testing.T, nodes []*node) {
+	t.Helper()
+	waiting(t, nodes[1], "dropped")
+	j := nodes[1].join(t.Context())
+	waiting(t, nodes[0], "n1")
+	if o := round(t, j, nodes[0].join(t.Context())); o.Round != 3 {
+		t.Errorf("got %+v", o)
+	}
+}
+
+// A node that comes to its outcome and to its loss at once knows both.
+func TestDroppedWithTheOutcome(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		var nodes []*node
+		var joins []*joining
+		for i := range 3 {
+			p := params(fmt.Sprint("n", i), 2, 4)
+			p.LeaseTimeout = p.LastCallTimeout + 10*time.Second
+			nodes = append(nodes, w.node(p))
+			joins = append(joins, nodes[i].join(t.Context()))
+			synctest.Wait()
+		}
+		thaw := nodes[2].log.freeze()
+		waiting(t, nodes[0], "n2")
+		thaw()
+		if o := round(t, joins...); o.Round != 1 {
+			t.Errorf("got %+v", o)
+		}
+		waiting(t, nodes[2], "dropped")
+		form(t, nodes[2], nodes[0], nodes[1])
+	})
+}
+
+// A node whose first hello gets into the log once more, after the node was dropped, is
+// known by its session, and yet not in the run; it learns that behind a snapshot, too.
+func TestLateHelloBehindASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 20
+		nodes := w.some(2, 1, 2)
+		form(t, nodes...)
+		late := w.hello(nodes[1])
+		thaw := nodes[1].log.freeze()
+		waiting(t, nodes[0], "n1")
+		form(t, nodes[0])
+		w.memory.mu.Lock()
+		w.memory.add([][]byte{late})
+		w.memory.mu.Unlock()
+		w.compact(nodes[0], 2)
+		thaw()
+		comesBack(t, nodes)
+	})
+}
+
+// So does one that was dropped while it joined.
+func TestLateHelloOfAJoinBehindASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 20
+		nodes := w.some(3, 2, 4)
+		j := nodes[2].join(t.Context())
+		synctest.Wait()
+		late := w.hello(nodes[2])
+		thaw := nodes[2].log.freeze()
+		form(t, nodes[:2]...) // which have lost it by the end of the last call
+		w.memory.mu.Lock()
+		w.memory.add([][]byte{late})
+		w.memory.mu.Unlock()
+		w.compact(nodes[0], 1)
+		thaw()
+		waiting(t, nodes[0], "n2")
+		if o := round(t, j, nodes[0].join(t.Context()), nodes[1].join(t.Context())); o.Round != 2 {
+			t.Errorf("got %+v", o)
+		}
+	})
+}
+
+// compact has a node write until a snapshot has taken the place of all that was written
+// before.
+func (w *world) compact(n *node, round uint64) {
+	w.memory.mu.Lock()
+	last := w.memory.last
+	w.memory.mu.Unlock()
+	for {
+		if _, err := n.Keys(round).Add(w.t.Context(), "sum", 1); err != nil {
+			w.t.Fatal(err)
+		}
+		synctest.Wait()
+		w.memory.mu.Lock()
+		snapshot := w.memory.snapshot.Index
+		w.memory.mu.Unlock()
+		if snapshot >= last {
+			return
+		}
+	}
+}
+
+// hello is the first one of a node, as it is in the log.
+func (w *world) hello(n *node) []byte {
+	w.memory.mu.Lock()
+	defer w.memory.mu.Unlock()
+	for _, e := range w.memory.entries {
+		if ev, err := rendezvous.DecodeEvent(e.Data); err != nil {
+			w.t.Fatal(err)
+		} else if hello, ok := ev.(rendezvous.Hello); ok && hello.Node == n.name {
+			return e.Data
+		}
+	}
+	w.t.Fatalf("no hello of %s", n.name)
+	return nil
+}
+
+// A node that falls behind a snapshot while it joins is told of its round and that the
+// round has lost a member since.
+func TestLossBehindASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 10
+		var nodes []*node
+		var joins []*joining
+		for i := range 3 {
+			p := params(fmt.Sprint("n", i), 2, 4)
+			p.LeaseTimeout = 5 * time.Minute
+			nodes = append(nodes, w.node(p))
+			joins = append(joins, nodes[i].join(t.Context()))
+			synctest.Wait()
+		}
+		thaw := nodes[2].log.freeze()
+		<-joins[0].done // after the last call
+		<-joins[1].done
+		nodes[1].log.kill()
+		waiting(t, nodes[0], "n1")
+		w.compact(nodes[0], 1)
+		thaw()
+		if o := round(t, joins...); o.Round != 1 {
+			t.Errorf("got %+v", o)
+		}
+		waiting(t, nodes[2], "n1")
+		form(t, nodes[0], nodes[2])
+	})
+}
+
+// Timers that a snapshot holds run on: the last call ends although everybody has
+// come by the snapshot.
+func TestTimersOfASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.info.SnapshotEntries = 1
+		nodes := w.some(2, 2, 3)
+		form(t, nodes...)
+	})
+}
+
+// A first sign of life that does not get through is shown again.
+func TestFirstBeatIsRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.memory.unshown = 3
+		form(t, w.some(2, 2, 2)...)
+	})
+}

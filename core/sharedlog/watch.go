@@ -1,0 +1,120 @@
+package sharedlog
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/trace"
+)
+
+// Follower reads what the nodes of one run write, entry by entry, without being one of
+// them. It is for one goroutine.
+type Watcher interface {
+	// Poll returns what was written since the last call, in order; the zero Record if
+	// there is no run. The entries follow those that were returned last; if some between
+	// are gone, or the run has begun anew (another Generation), they follow the Record's
+	// Snapshot. What a call does not return was written after it began.
+	Poll(ctx context.Context) (Record, error)
+
+	// Close gives back what the Follower holds.
+	Close()
+}
+
+// History makes the history of a run of what a Follower finds: the records that
+// conformance judges. All nodes fold the same entries, and so does it: what the
+// machine does here it does at each of them.
+type History struct {
+	record     func(trace.Record)
+	generation string // "": nothing was found yet
+	machine    *rendezvous.Machine
+	index      uint64 // of the last entry
+	number     uint64 // of its event
+}
+
+// NewHistory makes a history that tells record each of its records.
+func NewHistory(record func(trace.Record)) *History { return &History{record: record} }
+
+// Take takes up what was found at now; before was a time before which what is found now
+// had not been written. A run that is first seen when the beginning of its log is gone
+// has a history that begins with a later event; a gap shows in the numbers. The error is
+// final: ErrState, nodes of another release have written that.
+func (h *History) Take(r Record, before, now time.Time) error {
+	if r.Generation == "" {
+		return nil
+	}
+	if r.Generation != h.generation || r.Snapshot.Index > h.index {
+		if err := h.begin(r, now); err != nil {
+			return err
+		}
+	}
+	for _, e := range r.Entries {
+		if e.Index <= h.index {
+			continue
+		}
+		ev, err := rendezvous.DecodeEvent(e.Data)
+		if err != nil {
+			return unreadable(r.RunID, e.Index, err)
+		}
+		h.index = e.Index
+		h.number++
+		h.record(trace.Record{
+			At: now, Slack: now.Sub(before).Seconds(), Run: r.RunID, Number: h.number, Event: ev, Effects: h.machine.Apply(ev),
+		})
+	}
+	return nil
+}
+
+// begin begins anew with a generation, or behind entries that are gone.
+func (h *History) begin(r Record, now time.Time) error {
+	m, err := r.start()
+	if err != nil {
+		return err
+	}
+	number := r.Snapshot.Index
+	if r.Generation == h.generation {
+		number = h.number + number - h.index
+	}
+	h.generation, h.machine, h.index, h.number = r.Generation, m, r.Snapshot.Index, number
+	h.record(trace.Record{At: now, Run: r.RunID, Number: number, State: m.Snapshot()})
+	return nil
+}
+
+// longAgo is before whatever is found first.
+const longAgo = 1000 * time.Hour
+
+// Follow records a run until ctx ends, telling record its history; f is asked once in
+// each pause. While what it reads is out of reach it tries on, and log says so; other
+// errors are final.
+func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trace.Record), log *slog.Logger) error {
+	h := NewHistory(record)
+	before := time.Now().Add(-longAgo)
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for lost := false; ; {
+		began := time.Now()
+		r, err := f.Poll(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case asTrouble("read", err).final:
+			return err
+		case err != nil && !lost:
+			log.Warn("cannot follow the run just now, trying again: " + err.Error())
+		case err == nil && lost:
+			log.Info("following the run again")
+		}
+		if lost = err != nil; !lost {
+			if err := h.Take(r, before, time.Now()); err != nil {
+				return err
+			}
+			before = began
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
