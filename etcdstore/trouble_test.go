@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -44,7 +46,7 @@ func newGateway(t *testing.T, target string) *gateway {
 	both.SetUnencryptedHTTP2(true)
 	onwards := &http.Transport{Protocols: both}
 	proxy := httputil.NewSingleHostReverseProxy(must(url.Parse("http://" + target))(t))
-	proxy.Transport, proxy.FlushInterval = onwards, -1
+	proxy.Transport, proxy.FlushInterval, proxy.ErrorLog = onwards, -1, log.New(io.Discard, "", 0)
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	g := &gateway{}
 	web := &http.Server{Protocols: both, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
