@@ -15,13 +15,6 @@ import (
 	"rallypoint"
 )
 
-// The exit codes.
-const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
-)
-
 // Main runs the command with args, of which the first is the program's name, and
 // returns its exit code: 0, 1 for a failure, 2 for wrong usage. An error is one
 // line on stderr. A command that serves does so until ctx ends, and then ends

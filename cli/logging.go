@@ -4,18 +4,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
 )
-
-// envLogLevel sets the log level where --log-level does not.
-const envLogLevel = "RALLYPOINT_LOG"
-
-// levelOff is above the level of every record.
-const levelOff slog.Level = math.MaxInt
 
 // logging is what the flags say about the log.
 type logging struct {

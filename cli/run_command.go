@@ -12,6 +12,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// The exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
 // exitStatus is the error of a command that has said all there is to say; it only
 // carries the exit code.
 type exitStatus int

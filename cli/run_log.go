@@ -5,12 +5,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path"
 	"runtime"
 	"strings"
 	"sync"
 )
+
+// envLogLevel sets the log level where --log-level does not.
+const envLogLevel = "RALLYPOINT_LOG"
+
+// levelOff is above the level of every record.
+const levelOff slog.Level = math.MaxInt
 
 // agentLog writes log lines in torch's layout: <L><MMDD> <time> <pid>
 // <file>:<line>] <text>, the prefix before each line of a text (A18).
