@@ -10,7 +10,7 @@ import (
 	"rallypoint/filestore"
 )
 
-// Runs reads what runs have written at a file:// or etcd:// endpoint, in the order
+// Inspect reads what runs have written at a file:// or etcd:// endpoint, in the order
 // of their ids: only that of the id runID (an etcd's URL may name it, too), all if
 // it is "". A run that is not there is left out. Runs writes nothing and is no node.
 // An etcd is tried for until the timeout. shown is the endpoint for people.
@@ -38,7 +38,7 @@ const (
 	followEtcd = 200 * time.Millisecond
 )
 
-// Follow makes a follower of a run at a file:// or etcd:// endpoint, and says how often
+// Watch makes a follower of a run at a file:// or etcd:// endpoint, and says how often
 // to ask it. It touches neither directory nor network.
 func Watch(endpoint, runID string) (f sharedlog.Watcher, pause time.Duration, err error) {
 	if Scheme(endpoint) == SchemeFile {

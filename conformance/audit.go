@@ -254,7 +254,7 @@ func (a *Audit) Kept() bool {
 	return len(a.ids) > 0 && len(a.Unchecked()) == 0 && len(a.Violations()) == 0
 }
 
-// Unjudged are the runs that were not judged to their end, with the reason.
+// Unchecked are the runs that were not judged to their end, with the reason.
 func (a *Audit) Unchecked() map[string]string {
 	all := map[string]string{}
 	for id, run := range a.runs {

@@ -1,4 +1,4 @@
-// Package promises holds the recorded history of a run, its events and what the
+// Package conformance holds the recorded history of a run, its events and what the
 // control plane did at each, against the eleven promises of docs/design.md.
 //
 // A [Checker] keeps its own account of the run, drawn from the history and the text

@@ -351,7 +351,7 @@ func (l *Log) Append(ctx context.Context, entries [][]byte) error {
 	return nil // it was there: the answer to the first try was lost
 }
 
-// Beat implements sharedlog.Log.
+// Heartbeat implements sharedlog.Log.
 func (l *Log) Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error {
 	const what = "showing a sign of life"
 	ctx, end := l.begin(ctx)
@@ -417,7 +417,7 @@ func (l *Log) renewRun(ctx context.Context) error {
 	return err
 }
 
-// Look implements sharedlog.Log. It tells from the watch and asks nobody.
+// ReadHeartbeats implements sharedlog.Log. It tells from the watch and asks nobody.
 func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Liveness, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

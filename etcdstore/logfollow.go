@@ -18,7 +18,7 @@ type follower struct {
 	after uint64 // index of the last entry
 }
 
-// Follow makes a follower of the run runID behind the configuration's prefix. It checks
+// Watch makes a follower of the run runID behind the configuration's prefix. It checks
 // the configuration and touches no network.
 func Watch(config Config, runID string) (sharedlog.Watcher, error) {
 	c, err := newClient(config)

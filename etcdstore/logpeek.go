@@ -10,7 +10,7 @@ import (
 	"rallypoint/core/sharedlog"
 )
 
-// Runs reads what the runs behind the configuration's prefix have written, in the
+// Inspect reads what the runs behind the configuration's prefix have written, in the
 // order of their ids; only that of the id runID unless it is "". A run that is not
 // there is left out. Runs writes nothing, makes no lease and is no node.
 func Inspect(ctx context.Context, config Config, runID string) ([]sharedlog.Record, error) {

@@ -26,7 +26,7 @@ func (l *Log) beatPath(session rendezvous.SessionID) string {
 	return filepath.Join(l.dir, "beat-"+l.generation+"-"+strings.TrimPrefix(runDir(string(session)), "rallypoint-"))
 }
 
-// Beat implements sharedlog.Log.
+// Heartbeat implements sharedlog.Log.
 func (l *Log) Heartbeat(_ context.Context, session rendezvous.SessionID, _ time.Duration) error {
 	if l.generation == "" {
 		return errNoLog
@@ -88,7 +88,7 @@ func (b *beat) take() {
 	}
 }
 
-// Look implements sharedlog.Log.
+// ReadHeartbeats implements sharedlog.Log.
 func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Liveness, error) {
 	signs := make([]sharedlog.Liveness, len(sessions))
 	for i, session := range sessions {

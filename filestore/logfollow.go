@@ -21,7 +21,7 @@ type follower struct {
 	over  string // the generation whose files were removed
 }
 
-// Follow makes a follower of the run runID in the directory dir, which must be there; the
+// Watch makes a follower of the run runID in the directory dir, which must be there; the
 // run may begin later.
 func Watch(dir, runID string) sharedlog.Watcher {
 	l := NewLog(dir, runID, nil)

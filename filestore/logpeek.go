@@ -16,7 +16,7 @@ import (
 	"rallypoint/core/sharedlog"
 )
 
-// Runs reads what the runs in the directory dir have written there, in the order
+// Inspect reads what the runs in the directory dir have written there, in the order
 // of their ids; only that of the id runID unless it is "". A run that is not there,
 // or just comes or goes, is left out; of all runs also those of other users.
 //

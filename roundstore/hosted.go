@@ -1,4 +1,4 @@
-// Package hosted puts a node together whose control plane is hosted: a
+// Package roundstore puts a node together whose control plane is hosted: a
 // rendezvous.Member over a control.Client, whose round stores are tcpstore
 // servers.
 package roundstore

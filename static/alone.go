@@ -14,7 +14,7 @@ import (
 // aloneAddr is where the only node of a job serves its round store.
 const aloneAddr = "127.0.0.1"
 
-// Alone is the rendezvous of a job of one node: each round is complete at once,
+// Standalone is the rendezvous of a job of one node: each round is complete at once,
 // and has an empty store of its own on a free port. It is for one goroutine.
 type Standalone struct {
 	addr   string

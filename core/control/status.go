@@ -121,7 +121,7 @@ type ClosedStatus struct {
 	At     *time.Time `json:"at"` // by the clock of who closed it
 }
 
-// Change is one line of a run's history.
+// StatusChange is one line of a run's history.
 type StatusChange struct {
 	At   time.Time `json:"at"`
 	Text string    `json:"text"`

@@ -14,7 +14,7 @@ import (
 // maxRecording is where a recording ends, in bytes.
 const maxRecording = 1 << 30
 
-// Recording is a file to which records are appended, one line each; its Record is
+// TraceFile is a file to which records are appended, one line each; its Record is
 // for Config.Recorder. A record is with the system, though perhaps not on the disk,
 // when Record returns: a kill of the process loses none.
 type TraceFile struct {

@@ -6,7 +6,7 @@ import (
 
 import "context"
 
-// Plane is a node's way to the machine of its run: a connection to a hosted
+// ControlPlane is a node's way to the machine of its run: a connection to a hosted
 // control plane, or a log shared by all nodes.
 //
 // All methods are safe for concurrent use and none blocks but Connect and Close.

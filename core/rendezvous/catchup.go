@@ -41,7 +41,7 @@ func (m *Machine) Awaits() bool {
 // IsClosed reports whether the run was closed.
 func (m *Machine) IsClosed() bool { return m.closed != nil }
 
-// Recall returns what a node has to know that has not seen the effects of all
+// CatchUp returns what a node has to know that has not seen the effects of all
 // events: its notice, and the answers that it has not acknowledged, by number. The
 // answers come first: the notice may be about the round that one of them names.
 //

@@ -56,7 +56,7 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 	return v
 }
 
-// PackClaim writes a claim.
+// PackLastRound writes what a node says of its last round.
 func PackLastRound(p *pack.Packer, v LastRound) {
 	p.List(6)
 	p.Text(v.Generation)
@@ -67,7 +67,7 @@ func PackLastRound(p *pack.Packer, v LastRound) {
 	p.Bool(v.Finished)
 }
 
-// UnpackClaim reads what PackClaim wrote.
+// UnpackLastRound reads what PackLastRound wrote.
 func UnpackLastRound(u *pack.Unpacker) LastRound {
 	u.Open()
 	v := LastRound{
@@ -78,7 +78,7 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 	return v
 }
 
-// PackNotice writes a notice.
+// PackMembershipUpdate writes a node's view.
 func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
 	p.List(3)
 	p.Int(v.Waiting)
@@ -86,7 +86,7 @@ func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
 	p.Text(v.Reason)
 }
 
-// UnpackNotice reads what PackNotice wrote.
+// UnpackMembershipUpdate reads what PackMembershipUpdate wrote.
 func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
 	u.Open()
 	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText)}

@@ -59,7 +59,7 @@ type Withdrawn struct {
 	Progress  Progress // what the join waited for when it was taken back
 }
 
-// Claim is what the node of an outcome says of its round from then on.
+// LastRound is what the node of an outcome says of its round from then on.
 func (o Outcome) LastRound() LastRound {
 	return LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
 }
@@ -68,7 +68,7 @@ func (Outcome) result()   {}
 func (KeyResult) result() {}
 func (Withdrawn) result() {}
 
-// Notice is a node's view of what it should know while its workers run. It is
+// MembershipUpdate is a node's view of what it should know while its workers run. It is
 // level-triggered: the last one holds until the next.
 type MembershipUpdate struct {
 	Waiting int    // num_nodes_waiting
@@ -97,7 +97,7 @@ type SetTimer struct {
 // StopTimer takes a timer back.
 type StopTimer struct{ Timer Timer }
 
-// Change is one line of the run's history, for logs and status.
+// HistoryEntry is one line of the run's history, for logs and status.
 type HistoryEntry struct{ Text string }
 
 func (Welcome) effect()      {}

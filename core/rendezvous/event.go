@@ -17,7 +17,7 @@ type SessionID string
 // an entry of a log holds one of them.
 type Event interface{ event() }
 
-// Claim is what a node that (re)connects believes about itself. A control plane
+// LastRound is what a node that (re)connects believes about itself. A control plane
 // that was restarted rebuilds the round from the claims of those who return.
 type LastRound struct {
 	Generation string // of the run that the node knows; "" for a first hello
@@ -141,7 +141,7 @@ type Evict struct {
 // Finish tells that all workers of the node succeeded.
 type Finish struct{ Request }
 
-// Linger asks to be told when every other member of the last round has finished,
+// AwaitPeers asks to be told when every other member of the last round has finished,
 // left or is lost.
 type AwaitPeers struct{ Request }
 

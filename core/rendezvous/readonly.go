@@ -12,7 +12,7 @@ func (o KeyOp) Reads() bool {
 	return false
 }
 
-// Answer answers a request by which nothing would change: one that was made before,
+// TryRead answers a request by which nothing would change: one that was made before,
 // and one that reads keys which are there. It returns what Apply would, but leaves
 // the machine as it is: it acknowledges nothing, and an answer that was read is not
 // kept, so that the request, should it come again, reads again. So a driver that logs

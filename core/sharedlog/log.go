@@ -121,7 +121,7 @@ type Snapshot struct {
 	State []byte
 }
 
-// Sign is what one node sees of another one's life.
+// Liveness is what one node sees of another one's life.
 type Liveness struct {
 	State LivenessState
 	// Beats is any number that changes with each beat, while State is LivenessHeartbeats.

@@ -15,7 +15,7 @@ import (
 	"rallypoint/core/store"
 )
 
-// Backend is one value, shared by all nodes of a run, that can be compared and
+// CASRegister is one value, shared by all nodes of a run, that can be compared and
 // set (docs/spec/rendezvous.md R80). A token stands for what was stored when it
 // was handed out; nil stands for nothing. Tokens are opaque, one that the backend
 // does not know counts as old.

@@ -16,7 +16,7 @@ import (
 
 var errReplicaClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the rendezvous was closed by this process")
 
-// Plane is a node's way to a run whose nodes share a log: a rendezvous.Plane.
+// Replica is a node's way to a run whose nodes share a log: a member.ControlPlane.
 //
 // Connect opens the log and says hello in it; from then on one goroutine folds the
 // entries and calls the Observer, and three do the log's I/O: one reads, one
@@ -91,7 +91,7 @@ func New(p rendezvous.Params, obs member.Observer, shared Log, log *slog.Logger)
 
 func newSession() rendezvous.SessionID { return rendezvous.SessionID(rand.Text()) }
 
-// Connect is rendezvous.Plane's. It takes at most ReadTimeout: a log that cannot
+// Connect is member.ControlPlane's. It takes at most ReadTimeout: a log that cannot
 // be reached is waited for by nobody, unlike a control plane that another node is
 // about to host. One that is reached, but slow, is tried as long as ctx allows.
 func (p *Replica) Connect(ctx context.Context) error {
@@ -199,7 +199,7 @@ func (p *Replica) ended() error {
 	return errReplicaClosed
 }
 
-// Start is rendezvous.Plane's. Calls before Connect are kept for it; after Close
+// Start is member.ControlPlane's. Calls before Connect are kept for it; after Close
 // or a refusal they fail at once.
 func (p *Replica) Start(ev rendezvous.Event) *member.Call {
 	p.mu.Lock()
@@ -248,24 +248,24 @@ func (p *Replica) maxEntry() int {
 	return MaxEntry
 }
 
-// Claim is rendezvous.Plane's.
+// SetLastRound is member.ControlPlane's.
 func (p *Replica) SetLastRound(c rendezvous.LastRound) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last = c
 }
 
-// SeenAddr is rendezvous.Plane's: what the log's Info says.
+// SeenAddr is member.ControlPlane's: what the log's Info says.
 func (p *Replica) SeenAddr() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.info.SeenAddr
 }
 
-// Hosting is rendezvous.Plane's: nobody hosts a log.
+// Hosting is member.ControlPlane's: nobody hosts a log.
 func (p *Replica) Hosting() bool { return false }
 
-// HostedByNode is rendezvous.Plane's: a log outlives every node.
+// HostedByNode is member.ControlPlane's: a log outlives every node.
 func (p *Replica) HostedByNode() bool { return false }
 
 // Node returns this node's id, drawn at random if Params has none.
@@ -274,7 +274,7 @@ func (p *Replica) Node() string { return p.node }
 // farewell bounds how long Close tries to say that this node goes, and then to leave the log.
 const farewell = time.Second
 
-// Close is rendezvous.Plane's. It tells the others that this node is gone, which
+// Close is member.ControlPlane's. It tells the others that this node is gone, which
 // they would notice by themselves a little later.
 func (p *Replica) Close(ctx context.Context) error {
 	p.mu.Lock()

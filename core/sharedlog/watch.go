@@ -9,7 +9,7 @@ import (
 	"rallypoint/core/trace"
 )
 
-// Follower reads what the nodes of one run write, entry by entry, without being one of
+// Watcher reads what the nodes of one run write, entry by entry, without being one of
 // them. It is for one goroutine.
 type Watcher interface {
 	// Poll returns what was written since the last call, in order; the zero Record if
@@ -84,7 +84,7 @@ func (h *History) begin(r Record, now time.Time) error {
 // longAgo is before whatever is found first.
 const longAgo = 1000 * time.Hour
 
-// Follow records a run until ctx ends, telling record its history; f is asked once in
+// Watch records a run until ctx ends, telling record its history; f is asked once in
 // each pause. While what it reads is out of reach it tries on, and log says so; other
 // errors are final.
 func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trace.Record), log *slog.Logger) error {

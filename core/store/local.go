@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Local is a Store inside the process: an Engine behind a mutex. All users of one
+// Memory is a Store inside the process: an Engine behind a mutex. All users of one
 // Local share its keys, and Close ends it for all of them.
 type Memory struct {
 	mu     sync.Mutex

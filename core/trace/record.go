@@ -1,3 +1,6 @@
+// Package trace is the record of what happened to runs: each event of a machine and the
+// effects it had, a line of JSON each. Servers and replicas write it; package conformance
+// checks it.
 package trace
 
 import (

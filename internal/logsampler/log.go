@@ -1,4 +1,4 @@
-// Package refusallog bounds what a log says of input that is refused, however often
+// Package logsampler bounds what a log says of input that is refused, however often
 // it comes and from however many peers.
 package logsampler
 
@@ -21,7 +21,7 @@ const (
 	maxKnown = 256
 )
 
-// Log decides which refusals are logged. A peer's first one for a reason is; what
+// Sampler decides which refusals are logged. A peer's first one for a reason is; what
 // it goes on with is summed up once a Window, in one line for each reason. So a
 // reason costs at most MaxAtOnce+1 lines in a Window, and the lines and the counts
 // in them add up to all refusals. While nothing is refused nothing runs. The

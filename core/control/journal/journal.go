@@ -69,7 +69,7 @@ type Run struct {
 	Events   [][]byte // those after it, in order
 }
 
-// Change is what Write does to one run, in the order of the fields.
+// WriteBatch is what Write does to one run, in the order of the fields.
 type WriteBatch struct {
 	Run      uint64
 	Snapshot *Snapshot // replaces the one before and the events that are in it
