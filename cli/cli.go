@@ -107,10 +107,11 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 	}
 	root.SetVersionTemplate("rallypoint {{.Version}}\n")
 	log.addFlags(root.PersistentFlags())
-	run, launch := newRun(), newLaunch()
-	hideInherited(run, root.PersistentFlags())
-	hideInherited(launch, root.PersistentFlags())
-	root.AddCommand(run, launch, newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newToken(), newStore(log), newVersion())
+	for _, launcher := range []*cobra.Command{newRun(), newLaunch()} {
+		hideInherited(launcher, root.PersistentFlags())
+		root.AddCommand(launcher)
+	}
+	root.AddCommand(newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newToken(), newStore(log), newVersion())
 	return root
 }
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"rallypoint/backend"
@@ -30,7 +31,7 @@ import (
 // It takes the signals that the command line names, for as long as it runs.
 //
 // With legacy it is `rallypoint launch`.
-func runMain(ctx context.Context, args []string, env []string, legacy bool, stdout, stderr io.Writer) int {
+func runMain(ctx context.Context, root *cobra.Command, args []string, env []string, legacy bool, stdout, stderr io.Writer) int {
 	defer surviveBrokenPipes()()
 	o, err := parseOptions(args, environ(env).lookup, legacy)
 	if err == nil && o.help {
@@ -38,7 +39,7 @@ func runMain(ctx context.Context, args []string, env []string, legacy bool, stdo
 		return exitOK
 	}
 	if err == nil && o.completion != "" {
-		text, err := completion(o.completion)
+		text, err := completion(root, o.completion)
 		if err != nil {
 			return complain(stderr, err, exitFailure)
 		}

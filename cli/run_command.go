@@ -58,7 +58,7 @@ func newLauncher(name, short string, legacy bool) *cobra.Command {
 				return exitStatus(exitFailure)
 			}
 			ctx := context.WithoutCancel(cmd.Context())
-			if code := runMain(ctx, args, os.Environ(), legacy, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
+			if code := runMain(ctx, cmd.Root(), args, os.Environ(), legacy, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
 				return exitStatus(code)
 			}
 			return nil

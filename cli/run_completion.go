@@ -12,10 +12,9 @@ import (
 // completionShells are those that --print-completion knows.
 var completionShells = []string{"bash", "zsh", "fish", "tcsh"}
 
-// completion is the script that makes a shell complete the command's words: that of
+// completion is the script that makes a shell complete the words of root: that of
 // `rallypoint completion`, and one for tcsh, which that does not know.
-func completion(shell string) (string, error) {
-	root := Command()
+func completion(root *cobra.Command, shell string) (string, error) {
 	var b bytes.Buffer
 	var err error
 	switch shell {
@@ -41,20 +40,27 @@ func tcshCompletion(root *cobra.Command) string {
 		}
 	}
 	b.WriteString("# tcsh completion of `rallypoint`\ncomplete rallypoint 'p/1/(" + strings.Join(commands, " ") + ")/' \\\n")
-	var names []string
 	for _, f := range offeredFlags(false) {
-		names = append(names, f.name)
 		if f.choices != nil {
 			fmt.Fprintf(&b, "\t'n/--%s/(%s)/' \\\n", f.name, strings.Join(f.choices, " "))
 		}
 	}
-	b.WriteString("\t'c/--/(" + strings.Join(names, " ") + ")/'\n")
+	b.WriteString("\t'c/--/(" + strings.Join(optionNames(false), " ") + ")/'\n")
 	return b.String()
 }
 
 // offeredFlags are the options of `rallypoint run`, or of `rallypoint launch`.
 func offeredFlags(legacy bool) []runFlag {
 	return slices.DeleteFunc(slices.Clone(runFlags), func(f runFlag) bool { return f.legacy && !legacy })
+}
+
+// optionNames are the long names of the options of `rallypoint run`, or of
+// `rallypoint launch`, without their hyphens.
+func optionNames(legacy bool) (names []string) {
+	for _, f := range offeredFlags(legacy) {
+		names = append(names, f.name)
+	}
+	return names
 }
 
 // completeRun offers options, and choices where one is wanted; what it says nothing of

@@ -1,18 +1,19 @@
 package cli
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // TestCompletion asks each shell that is there whether it understands its script.
 func TestCompletion(t *testing.T) {
+	root := &cobra.Command{Use: "rallypoint"}
+	root.AddCommand(newRun(), newLaunch(), &cobra.Command{Use: "store", Run: func(*cobra.Command, []string) {}})
 	for _, shell := range completionShells {
-		text, err := completion(shell)
+		text, err := completion(root, shell)
 		if err != nil || !strings.Contains(text, "rallypoint") {
 			t.Errorf("%s: %v\n%s", shell, err, text)
 		}
@@ -29,94 +30,10 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: %v: %s", shell, err, out)
 		}
 	}
-	text, _ := completion("tcsh")
+	text, _ := completion(root, "tcsh")
 	for _, word := range []string{"nproc-per-node", "standalone", "core-complex", "store"} {
 		if !strings.Contains(text, word) {
 			t.Errorf("tcsh: no %s", word)
-		}
-	}
-}
-
-// TestCompletedWords asks as the shells' scripts do: one script knows `run` and the rest.
-func TestCompletedWords(t *testing.T) {
-	for line, want := range map[string]string{
-		"run --nproc":               "--nproc-per-node",
-		"run --start-method f":      "fork forkserver",
-		"run --start-method=s":      "spawn",
-		"run --rdzv-endpoint":       "--rdzv-endpoint",
-		"run --standalone --numa-":  "--numa-binding",
-		"run --log":                 "--log-dir --log-line-prefix-template --logs-specs",
-		"run -r 3 --use":            "",
-		"launch --use":              "--use-env",
-		"run train.py --nproc":      "",
-		"run --nnodes 2 --standal":  "--standalone",
-		"run -- --nproc":            "",
-		"status --nproc":            "",
-		"serve --data":              "--data-dir",
-		"sta":                       "status",
-		"admin --log-l":             "--log-level",
-		"run --nnodes=2 --master-p": "--master-port",
-	} {
-		cmd := exec.Command(os.Args[0], append([]string{"__complete"}, strings.Split(line, " ")...)...)
-		cmd.Env = []string{asCommand + "=1"}
-		out, err := cmd.Output()
-		var words []string
-		for word := range strings.Lines(string(out)) {
-			if word, _, _ = strings.Cut(strings.TrimSpace(word), "\t"); word != "" && word[0] != ':' {
-				words = append(words, word)
-			}
-		}
-		if err != nil || strings.Join(words, " ") != want {
-			t.Errorf("%s: %q, %v", line, words, err)
-		}
-	}
-}
-
-// TestBashCompletes in a bash that has what its script builds on.
-func TestBashCompletes(t *testing.T) {
-	const library = "/usr/share/bash-completion/bash_completion"
-	if _, err := os.Stat(library); err != nil {
-		t.Skip("the package bash-completion is not installed: ", err)
-	}
-	dir := t.TempDir()
-	self, err := filepath.Abs(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(self, filepath.Join(dir, "rallypoint")); err != nil {
-		t.Fatal(err)
-	}
-	text, _ := completion("bash")
-	cmd := exec.Command("bash", "-c", ". "+library+"\n"+text+`
-		COMP_WORDS=(rallypoint run --start-method f); COMP_CWORD=3; COMP_LINE="${COMP_WORDS[*]}"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9
-		compopt() { :; }
-		__start_rallypoint; printf '%s\n' "${COMPREPLY[@]}"`)
-	cmd.Env = []string{asCommand + "=1", "PATH=" + dir + ":" + os.Getenv("PATH")}
-	out, err := cmd.CombinedOutput()
-	if got := strings.Fields(string(out)); err != nil || !slices.Equal(got, []string{"fork", "forkserver"}) {
-		t.Errorf("%v: %s", err, out)
-	}
-}
-
-// TestManualHasTheOptions of run, and none that it refuses.
-func TestManualHasTheOptions(t *testing.T) {
-	for _, c := range Command().Commands() {
-		if !c.DisableFlagParsing {
-			continue
-		}
-		for _, f := range runFlags {
-			flag := c.NonInheritedFlags().Lookup(f.name)
-			if shown := flag != nil && !flag.Hidden; shown != (!f.legacy || c.Name() == nameLaunch) {
-				t.Errorf("%s --%s: shown: %v", c.Name(), f.name, shown)
-			}
-		}
-		for _, f := range []string{"log-level"} {
-			if flag := c.NonInheritedFlags().Lookup(f); c.InheritedFlags().Lookup(f) != nil || flag == nil || !flag.Hidden {
-				t.Errorf("%s shows --%s", c.Name(), f)
-			}
-		}
-		if !strings.Contains(c.Long, "PYTHON_EXEC") || !strings.Contains(c.Example, "--rdzv-endpoint=host0:29400") {
-			t.Errorf("%s: %s\n%s", c.Name(), c.Long, c.Example)
 		}
 	}
 }

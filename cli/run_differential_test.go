@@ -15,14 +15,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // The differential test runs the command lines of core/agent/testdata/torchrun
 // and compares with what stock torchrun did there (record.py). Each intended
 // difference is a row of docs/deviations.md and asserted here.
 
-const torchrunData = "../agent/testdata/torchrun"
+const torchrunData = "../core/agent/testdata/torchrun"
 
 // asCommand makes this test binary the command itself.
 const asCommand = "RALLYPOINT_TEST_AS_COMMAND"
@@ -30,9 +29,6 @@ const asCommand = "RALLYPOINT_TEST_AS_COMMAND"
 func init() {
 	if os.Getenv(asCommand) == "1" {
 		os.Unsetenv(asCommand)
-		if patience, err := time.ParseDuration(os.Getenv(testPluginPatience)); err == nil {
-			pluginPatience = patience
-		}
 		os.Exit(Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr, check))
 	}
 }
@@ -121,7 +117,7 @@ func runCase(t *testing.T, c torchrunCase, python string) *recording {
 	}
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Dir = work
-	cmd.Env = []string{asCommand + "=1", envInterpreter + "=" + python}
+	cmd.Env = []string{asCommand + "=1", "RALLYPOINT_PYTHON=" + python}
 	for _, vars := range []map[string]string{base, c.Env} {
 		for name, value := range vars {
 			cmd.Env = append(cmd.Env, name+"="+value)

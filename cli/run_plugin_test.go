@@ -12,9 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testPluginPatience is pluginPatience of this binary as the command.
-const testPluginPatience = "RALLYPOINT_TEST_PLUGIN_PATIENCE"
-
 // plugins are log plug-ins. Each writes its process id to "pid".
 const plugins = `import os, sys, time, types
 
@@ -112,7 +109,7 @@ func runPlugin(t *testing.T, class, patience string, args ...string) (code int, 
 	hostile(t, dir)
 	cmd := exec.Command(os.Args[0], append([]string{"run"}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = []string{asCommand + "=1", testPluginPatience + "=" + patience, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir,
+	cmd.Env = []string{asRun + "=1", testPluginPatience + "=" + patience, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir,
 		"PYTHONPATH=" + dir + "/site", "PYTHONDONTWRITEBYTECODE=1"}
 	var out, err strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &err

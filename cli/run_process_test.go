@@ -317,3 +317,13 @@ func TestOrderOfStreams(t *testing.T) {
 		})
 	}
 }
+
+// TestProcessName is torchrun's (A17).
+func TestProcessName(t *testing.T) {
+	th := newTheatre(t)
+	p := th.run("cat /proc/$PPID/comm > $SAY")
+	if name := th.hear(); name != "pt_elastic" {
+		t.Errorf("the process is %q", name)
+	}
+	p.end()
+}

@@ -21,7 +21,7 @@ func runScript(t *testing.T, command, script string, args ...string) (code int, 
 	}
 	cmd := exec.Command(os.Args[0], append([]string{command}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
+	cmd.Env = []string{asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
 	var out, err strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &err
 	_ = cmd.Run()
@@ -81,16 +81,6 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
-// TestProcessName is torchrun's (A17).
-func TestProcessName(t *testing.T) {
-	th := newTheatre(t)
-	p := th.run("cat /proc/$PPID/comm > $SAY")
-	if name := th.hear(); name != "pt_elastic" {
-		t.Errorf("the process is %q", name)
-	}
-	p.end()
-}
-
 // TestEventHandler hands events to a handler that torch knows under a name (A95), and
 // those of the rendezvous to another or the same (A97).
 func TestEventHandler(t *testing.T) {
@@ -121,7 +111,7 @@ def get_logging_handler(name):
 	} {
 		cmd := exec.Command(os.Args[0], "run", c.option, "--no-python", "true")
 		cmd.Dir = dir
-		cmd.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
+		cmd.Env = []string{asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		_ = cmd.Run()
@@ -148,7 +138,7 @@ func TestRunPathFromElsewhere(t *testing.T) {
 	}
 	cmd := exec.Command(os.Args[0], "run", "--run-path", dir+"/train.py")
 	cmd.Dir = here
-	cmd.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + here, "PYTHONDONTWRITEBYTECODE=1"}
+	cmd.Env = []string{asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + here, "PYTHONDONTWRITEBYTECODE=1"}
 	out, _ := cmd.CombinedOutput()
 	if !strings.Contains(string(out), `ValueError: "`+dir+`/beside.py"`) || strings.Contains(string(out), "current directory") {
 		t.Error(string(out))

@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	// asRun makes this test binary the command itself, with run and launch alone.
+	asRun = "RALLYPOINT_TEST_AS_RUN"
+	// testPluginPatience is pluginPatience of that command.
+	testPluginPatience = "RALLYPOINT_TEST_PLUGIN_PATIENCE"
+)
+
+func init() {
+	if os.Getenv(asRun) != "1" {
+		return
+	}
+	os.Unsetenv(asRun)
+	if patience, err := time.ParseDuration(os.Getenv(testPluginPatience)); err == nil {
+		pluginPatience = patience
+	}
+	root := &cobra.Command{Use: "rallypoint", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(newRun(), newLaunch())
+	err := root.Execute()
+	var status exitStatus
+	if err != nil && !errors.As(err, &status) {
+		status = exitUsage
+	}
+	os.Exit(int(status))
+}
+
+// TestAgentLogIsOff: the level off is documented for nodes, and holds for an agent.
+func TestAgentLogIsOff(t *testing.T) {
+	var b strings.Builder
+	newAgentLog(&b, "off", true).Error("an error")
+	if b.Len() > 0 {
+		t.Error(b.String())
+	}
+}
