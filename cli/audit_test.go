@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/cli/run"
 	"rallypoint/conformance"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
@@ -41,11 +42,11 @@ func TestAudit(t *testing.T) {
 		code          int
 		says          string
 	}{
-		{"kept", lines(begin, greeted, placed), exitOK, "run job: 2 events, 1 rounds: all promises hold\n"},
-		{"broken", lines(begin, greeted, ignored), exitFailure, "promise 5, event 2: a first round of 1 nodes is due and was not completed"},
-		{"gap", lines(begin, placed), exitFailure, "not judged to its end: events 1 to 1 are missing"},
-		{"empty", "", exitFailure, "holds no history"},
-		{"foreign", "one\ntwo\n", exitFailure, "is not a history that this release can read: line 1"},
+		{"kept", lines(begin, greeted, placed), run.ExitOK, "run job: 2 events, 1 rounds: all promises hold\n"},
+		{"broken", lines(begin, greeted, ignored), run.ExitFailure, "promise 5, event 2: a first round of 1 nodes is due and was not completed"},
+		{"gap", lines(begin, placed), run.ExitFailure, "not judged to its end: events 1 to 1 are missing"},
+		{"empty", "", run.ExitFailure, "holds no history"},
+		{"foreign", "one\ntwo\n", run.ExitFailure, "is not a history that this release can read: line 1"},
 	} {
 		path := filepath.Join(t.TempDir(), c.name)
 		if err := os.WriteFile(path, []byte(c.history), 0o600); err != nil {
@@ -55,17 +56,17 @@ func TestAudit(t *testing.T) {
 			t.Errorf("%s: %d\n%s%s", c.name, code, stdout, stderr)
 		}
 	}
-	if code, _, stderr := execute(t, "audit", t.TempDir()+"/none"); code != exitFailure || !strings.Contains(stderr, "no such file") {
+	if code, _, stderr := execute(t, "audit", t.TempDir()+"/none"); code != run.ExitFailure || !strings.Contains(stderr, "no such file") {
 		t.Errorf("%d, %s", code, stderr)
 	}
-	if code, _, stderr := execute(t, "serve", "--record", t.TempDir()); code != exitFailure || !strings.Contains(stderr, "--record: open ") {
+	if code, _, stderr := execute(t, "serve", "--record", t.TempDir()); code != run.ExitFailure || !strings.Contains(stderr, "--record: open ") {
 		t.Errorf("%d, %s", code, stderr)
 	}
 	dir := t.TempDir()
-	if code, _, stderr := execute(t, "record", "--rdzv-id=x", "file://"+dir+"/none", dir+"/history"); code != exitFailure || !strings.Contains(stderr, "it has to be there") {
+	if code, _, stderr := execute(t, "record", "--rdzv-id=x", "file://"+dir+"/none", dir+"/history"); code != run.ExitFailure || !strings.Contains(stderr, "it has to be there") {
 		t.Errorf("%d, %s", code, stderr)
 	}
-	if code, _, stderr := execute(t, "record", "--rdzv-id=x", "file://"+dir, dir); code != exitFailure || !strings.Contains(stderr, "is a directory") {
+	if code, _, stderr := execute(t, "record", "--rdzv-id=x", "file://"+dir, dir); code != run.ExitFailure || !strings.Contains(stderr, "is a directory") {
 		t.Errorf("%d, %s", code, stderr)
 	}
 }
@@ -76,7 +77,7 @@ func check(history io.Reader) (Audit, error) { return conformance.Read(history) 
 func TestAuditWithoutChecker(t *testing.T) {
 	var out, err strings.Builder
 	code := Main(t.Context(), []string{"rallypoint", "audit", "history.jsonl"}, &out, &err, nil)
-	if code != exitFailure || !strings.Contains(err.String(), "standalone command") {
+	if code != run.ExitFailure || !strings.Contains(err.String(), "standalone command") {
 		t.Errorf("audit in the library: code %d, %q", code, err.String())
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint"
+	"rallypoint/cli/run"
 )
 
 // Main runs the command with args, of which the first is the program's name, and
@@ -33,19 +34,19 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer, check Ch
 	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return exitOK
+		return run.ExitOK
 	}
-	var status exitStatus
+	var status run.ExitStatus
 	if errors.As(err, &status) {
 		return int(status)
 	}
 	var f failure
 	if errors.As(err, &f) {
 		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), f.error)
-		return exitFailure
+		return run.ExitFailure
 	}
 	fmt.Fprintf(stderr, "%s: %v; see `%s --help`\n", cmd.CommandPath(), err, cmd.CommandPath())
-	return exitUsage
+	return run.ExitUsage
 }
 
 // Process is Main for a process that does nothing else: SIGINT and SIGTERM end
@@ -69,7 +70,7 @@ func Command() *cobra.Command {
 	root := newRoot(io.Discard, nil)
 	for _, c := range root.Commands() {
 		if c.DisableFlagParsing {
-			describe(c, c.Name() == nameLaunch)
+			run.Describe(c, c.Name() == run.NameLaunch)
 		}
 	}
 	return root
@@ -107,8 +108,8 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 	}
 	root.SetVersionTemplate("rallypoint {{.Version}}\n")
 	log.addFlags(root.PersistentFlags())
-	for _, launcher := range []*cobra.Command{newRun(), newLaunch()} {
-		hideInherited(launcher, root.PersistentFlags())
+	for _, launcher := range []*cobra.Command{run.New(), run.NewLaunch()} {
+		run.HideInherited(launcher, root.PersistentFlags())
 		root.AddCommand(launcher)
 	}
 	root.AddCommand(newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newToken(), newStore(log), newVersion())

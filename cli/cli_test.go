@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"rallypoint"
+	"rallypoint/cli/run"
 	"rallypoint/internal/etcdtest"
 	"rallypoint/tcpstore"
 )
@@ -61,7 +62,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestWrongUsage(t *testing.T) {
-	t.Setenv(envLogLevel, "")
+	t.Setenv(run.EnvLogLevel, "")
 	for _, c := range []struct{ args, says string }{
 		{"srve", `unknown command "srve"; did you mean "serve"?`},
 		{"nonsense", `unknown command "nonsense"`},
@@ -116,7 +117,7 @@ func TestWrongUsage(t *testing.T) {
 }
 
 func TestWrongLogLevelInTheEnvironment(t *testing.T) {
-	t.Setenv(envLogLevel, "loud")
+	t.Setenv(run.EnvLogLevel, "loud")
 	if code, _, stderr := execute(t, "version"); code != 2 || !strings.Contains(stderr, `RALLYPOINT_LOG is "loud"`) {
 		t.Errorf("%d, %q", code, stderr)
 	}
@@ -127,7 +128,7 @@ func TestWrongLogLevelInTheEnvironment(t *testing.T) {
 
 // TestLogIsOff is documented for nodes, and holds for all commands.
 func TestLogIsOff(t *testing.T) {
-	t.Setenv(envLogLevel, "off")
+	t.Setenv(run.EnvLogLevel, "off")
 	if code, _, stderr := execute(t, "version"); code != 0 {
 		t.Errorf("%d, %q", code, stderr)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rallypoint/cli/run"
 )
 
 // TestCompletedWords asks as the shells' scripts do: one script knows `run` and the rest.
@@ -76,8 +78,8 @@ func TestManualHasTheOptions(t *testing.T) {
 		if !c.DisableFlagParsing {
 			continue
 		}
-		own := optionNames(c.Name() == nameLaunch)
-		for _, name := range optionNames(true) {
+		own := run.OptionNames(c.Name() == run.NameLaunch)
+		for _, name := range run.OptionNames(true) {
 			flag := c.NonInheritedFlags().Lookup(name)
 			if shown := flag != nil && !flag.Hidden; shown != slices.Contains(own, name) {
 				t.Errorf("%s --%s: shown: %v", c.Name(), name, shown)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"rallypoint/cli/run"
 )
 
 // logging is what the flags say about the log.
@@ -18,14 +20,14 @@ type logging struct {
 }
 
 func (l *logging) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log to stderr: debug, info, warn, error or off (default $"+envLogLevel+", else info)")
+	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log to stderr: debug, info, warn, error or off (default $"+run.EnvLogLevel+", else info)")
 }
 
 // check takes up the level; an unknown one is wrong usage.
 func (l *logging) check() error {
 	from, name := "--log-level", l.name
 	if name == "" {
-		from, name = envLogLevel, os.Getenv(envLogLevel)
+		from, name = run.EnvLogLevel, os.Getenv(run.EnvLogLevel)
 	}
 	switch strings.ToLower(strings.TrimSpace(name)) {
 	case "debug":
@@ -37,7 +39,7 @@ func (l *logging) check() error {
 	case "error":
 		l.level = slog.LevelError
 	case "off":
-		l.level = levelOff
+		l.level = run.LevelOff
 	default:
 		return fmt.Errorf("%s is %q, expected debug, info, warn, error or off", from, name)
 	}

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"rallypoint/cli/run"
 )
 
 // The differential test runs the command lines of core/agent/testdata/torchrun
@@ -196,12 +198,12 @@ func compare(t *testing.T, c torchrunCase, want, got *recording) {
 	t.Helper()
 	exit := want.Exit
 	if slices.Contains(usageExits, c.Name) {
-		exit = exitUsage
+		exit = run.ExitUsage
 	}
 	if got.Exit != exit {
 		t.Errorf("exit code %d, expected %d; stderr:\n%s", got.Exit, exit, got.Stderr)
 	}
-	if exit == exitUsage {
+	if exit == run.ExitUsage {
 		if strings.Count(got.Stderr, "\n") != 1 {
 			t.Errorf("a usage error takes more than one line:\n%s", got.Stderr)
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/cli/run"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/roundstore"
@@ -133,7 +134,7 @@ func judgeHistory(t *testing.T, path string) {
 	t.Helper()
 	code, stdout, stderr := execute(t, "audit", path)
 	t.Log(stdout)
-	if code != exitOK {
+	if code != run.ExitOK {
 		t.Errorf("the history of %s: code %d, %s", path, code, stderr)
 	}
 }

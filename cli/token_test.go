@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/cli/run"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
@@ -110,13 +111,13 @@ func TestTokenThatProtectsNothing(t *testing.T) {
 			lines = append(lines, append([]string{"run", "--rdzv-conf", "token_file=" + none}, test.args[1:]...))
 		}
 		for _, args := range lines {
-			if code, stdout, stderr := execute(t, args...); code != exitUsage || !strings.Contains(stderr, none+" would protect nothing") {
+			if code, stdout, stderr := execute(t, args...); code != run.ExitUsage || !strings.Contains(stderr, none+" would protect nothing") {
 				t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
 			}
 		}
 		t.Setenv(rendezvous.EnvTokenFile, none)
 		code, stdout, stderr := execute(t, test.args...)
-		if refused := strings.Contains(stderr, "would protect nothing"); refused != test.byVariable || refused != (code == exitUsage) {
+		if refused := strings.Contains(stderr, "would protect nothing"); refused != test.byVariable || refused != (code == run.ExitUsage) {
 			t.Errorf("%v, by the variable: %d, %q, %q", test.args, code, stdout, stderr)
 		}
 	}
@@ -125,7 +126,7 @@ func TestTokenThatProtectsNothing(t *testing.T) {
 // TestTokenNew makes a file that passes, and replaces none.
 func TestTokenNew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
-	if code, stdout, stderr := execute(t, "token", "new", path); code != exitOK || stdout+stderr != "" {
+	if code, stdout, stderr := execute(t, "token", "new", path); code != run.ExitOK || stdout+stderr != "" {
 		t.Fatalf("%d, %q, %q", code, stdout, stderr)
 	}
 	made, err := os.ReadFile(path)
@@ -139,7 +140,7 @@ func TestTokenNew(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("its mode is %v, %v", info.Mode(), err)
 	}
-	if code, _, stderr := execute(t, "token", "new", path); code != exitFailure || !strings.Contains(stderr, "file exists") {
+	if code, _, stderr := execute(t, "token", "new", path); code != run.ExitFailure || !strings.Contains(stderr, "file exists") {
 		t.Errorf("%d, %q", code, stderr)
 	}
 	if again, err := os.ReadFile(path); err != nil || string(again) != string(made) {

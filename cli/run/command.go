@@ -1,4 +1,4 @@
-package cli
+package run
 
 import (
 	"context"
@@ -14,28 +14,28 @@ import (
 
 // The exit codes.
 const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
+	ExitOK      = 0
+	ExitFailure = 1
+	ExitUsage   = 2
 )
 
-// exitStatus is the error of a command that has said all there is to say; it only
+// ExitStatus is the error of a command that has said all there is to say; it only
 // carries the exit code.
-type exitStatus int
+type ExitStatus int
 
-func (e exitStatus) Error() string { return "exit code " + strconv.Itoa(int(e)) }
+func (e ExitStatus) Error() string { return "exit code " + strconv.Itoa(int(e)) }
 
-// newRun is `rallypoint run`.
-func newRun() *cobra.Command {
+// New is `rallypoint run`.
+func New() *cobra.Command {
 	return newLauncher("run", "Run the workers of a job on this node, with torchrun's options", false)
 }
 
-// nameLaunch is the command with torch.distributed.launch's options.
-const nameLaunch = "launch"
+// NameLaunch is the command with torch.distributed.launch's options.
+const NameLaunch = "launch"
 
-// newLaunch is `rallypoint launch`.
-func newLaunch() *cobra.Command {
-	return newLauncher(nameLaunch, "The same with the options of torch.distributed.launch, which is deprecated", true)
+// NewLaunch is `rallypoint launch`.
+func NewLaunch() *cobra.Command {
+	return newLauncher(NameLaunch, "The same with the options of torch.distributed.launch, which is deprecated", true)
 }
 
 // newLauncher makes a command that reads its command line itself, by torchrun's
@@ -55,11 +55,11 @@ func newLauncher(name, short string, legacy bool) *cobra.Command {
 			// gets the one that came. Those of Process must not end it besides.
 			signal.Reset(syscall.SIGINT, syscall.SIGTERM)
 			if cmd.Context().Err() != nil { // one came before
-				return exitStatus(exitFailure)
+				return ExitStatus(ExitFailure)
 			}
 			ctx := context.WithoutCancel(cmd.Context())
-			if code := runMain(ctx, cmd.Root(), args, os.Environ(), legacy, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != exitOK {
-				return exitStatus(code)
+			if code := runMain(ctx, cmd.Root(), args, os.Environ(), legacy, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != ExitOK {
+				return ExitStatus(code)
 			}
 			return nil
 		},

@@ -1,4 +1,6 @@
-package cli
+// Package run is `rallypoint run` and `rallypoint launch`: it reads torchrun's
+// command line and runs the workers of this node until the job has ended.
+package run
 
 import (
 	"cmp"
@@ -36,34 +38,34 @@ func runMain(ctx context.Context, root *cobra.Command, args []string, env []stri
 	o, err := parseOptions(args, environ(env).lookup, legacy)
 	if err == nil && o.help {
 		_, _ = io.WriteString(stdout, runHelp(legacy))
-		return exitOK
+		return ExitOK
 	}
 	if err == nil && o.completion != "" {
 		text, err := completion(root, o.completion)
 		if err != nil {
-			return complain(stderr, err, exitFailure)
+			return complain(stderr, err, ExitFailure)
 		}
 		_, _ = io.WriteString(stdout, text)
-		return exitOK
+		return ExitOK
 	}
 	var c *runConfig
 	if err == nil {
 		c, err = configureRun(o, environ(env))
 	}
 	if err != nil {
-		return complain(stderr, err, exitUsage)
+		return complain(stderr, err, ExitUsage)
 	}
 	keepDescriptors()
-	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(envLogLevel)), c.meeting.params.Max > 1)
+	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.meeting.params.Max > 1)
 	interpreter := defaultInterpreter(env)
 	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
 	if err != nil {
-		return complain(stderr, err, exitUsage)
+		return complain(stderr, err, ExitUsage)
 	}
 	defer closeEvents()
 	closePlanner, err := c.setPlanner(o, interpreter, env)
 	if err != nil {
-		return complain(stderr, err, exitUsage)
+		return complain(stderr, err, ExitUsage)
 	}
 	defer closePlanner()
 	nameProcess()
@@ -83,11 +85,11 @@ func runMain(ctx context.Context, root *cobra.Command, args []string, env []stri
 func (c *runConfig) run(ctx context.Context, log *slog.Logger, stderr io.Writer) int {
 	rdzv, err := c.meeting.open(log)
 	if err != nil {
-		return complain(stderr, err, exitUsage)
+		return complain(stderr, err, ExitUsage)
 	}
 	a, err := agent.New(c.spec, c.name, rdzv, log)
 	if err != nil {
-		return complain(stderr, err, exitUsage)
+		return complain(stderr, err, ExitUsage)
 	}
 	log.Info(c.summary())
 	stop := c.handleSignals(a)
@@ -181,11 +183,11 @@ func (c *runConfig) exitCode(err error, stderr io.Writer) int {
 	var stopped *agent.SignalError
 	switch {
 	case err == nil:
-		return exitOK
+		return ExitOK
 	case errors.As(err, &failed):
 		fmt.Fprintln(stderr, failed.Error())
 	case errors.As(err, &peer):
-		complain(stderr, err, exitFailure)
+		complain(stderr, err, ExitFailure)
 		if text := peer.Report(); text != "" {
 			fmt.Fprintln(stderr, text)
 		}
@@ -195,9 +197,9 @@ func (c *runConfig) exitCode(err error, stderr io.Writer) int {
 			return 128 + int(stopped.Signal)
 		}
 	default:
-		complain(stderr, err, exitFailure)
+		complain(stderr, err, ExitFailure)
 	}
-	return exitFailure
+	return ExitFailure
 }
 
 // complain writes an error in one line and returns the code.

@@ -1,4 +1,4 @@
-package cli
+package run
 
 import (
 	"os/exec"
@@ -11,7 +11,7 @@ import (
 // TestCompletion asks each shell that is there whether it understands its script.
 func TestCompletion(t *testing.T) {
 	root := &cobra.Command{Use: "rallypoint"}
-	root.AddCommand(newRun(), newLaunch(), &cobra.Command{Use: "store", Run: func(*cobra.Command, []string) {}})
+	root.AddCommand(New(), NewLaunch(), &cobra.Command{Use: "store", Run: func(*cobra.Command, []string) {}})
 	for _, shell := range completionShells {
 		text, err := completion(root, shell)
 		if err != nil || !strings.Contains(text, "rallypoint") {

@@ -1,4 +1,4 @@
-package cli
+package run
 
 import (
 	"strings"
@@ -7,9 +7,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// describe gives a launcher, which parses its own command line, the text and the
+// Describe gives a launcher, which parses its own command line, the text and the
 // flags that its manual page shows.
-func describe(launcher *cobra.Command, legacy bool) {
+func Describe(launcher *cobra.Command, legacy bool) {
 	_, intro, _ := strings.Cut(runIntro, "\n\n")
 	text, examples, _ := strings.Cut(intro, "\n\n")
 	launcher.Long = text + "\n\n```" + runOutro + "```"
@@ -35,8 +35,8 @@ func describe(launcher *cobra.Command, legacy bool) {
 	}
 }
 
-// hideInherited hides the flags of the whole command from a launcher, which refuses them.
-func hideInherited(launcher *cobra.Command, inherited *pflag.FlagSet) {
+// HideInherited hides the flags of the whole command from a launcher, which refuses them.
+func HideInherited(launcher *cobra.Command, inherited *pflag.FlagSet) {
 	inherited.VisitAll(func(f *pflag.Flag) {
 		launcher.Flags().AddFlag(&pflag.Flag{Name: f.Name, Value: described{}, Hidden: true})
 	})

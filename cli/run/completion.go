@@ -1,4 +1,4 @@
-package cli
+package run
 
 import (
 	"bytes"
@@ -45,7 +45,7 @@ func tcshCompletion(root *cobra.Command) string {
 			fmt.Fprintf(&b, "\t'n/--%s/(%s)/' \\\n", f.name, strings.Join(f.choices, " "))
 		}
 	}
-	b.WriteString("\t'c/--/(" + strings.Join(optionNames(false), " ") + ")/'\n")
+	b.WriteString("\t'c/--/(" + strings.Join(OptionNames(false), " ") + ")/'\n")
 	return b.String()
 }
 
@@ -54,9 +54,9 @@ func offeredFlags(legacy bool) []runFlag {
 	return slices.DeleteFunc(slices.Clone(runFlags), func(f runFlag) bool { return f.legacy && !legacy })
 }
 
-// optionNames are the long names of the options of `rallypoint run`, or of
+// OptionNames are the long names of the options of `rallypoint run`, or of
 // `rallypoint launch`, without their hyphens.
-func optionNames(legacy bool) (names []string) {
+func OptionNames(legacy bool) (names []string) {
 	for _, f := range offeredFlags(legacy) {
 		names = append(names, f.name)
 	}

@@ -1,4 +1,4 @@
-package cli
+package run
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
 )
 
 const (
@@ -16,6 +17,8 @@ const (
 	// testPluginPatience is pluginPatience of that command.
 	testPluginPatience = "RALLYPOINT_TEST_PLUGIN_PATIENCE"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func init() {
 	if os.Getenv(asRun) != "1" {
@@ -26,11 +29,11 @@ func init() {
 		pluginPatience = patience
 	}
 	root := &cobra.Command{Use: "rallypoint", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(newRun(), newLaunch())
+	root.AddCommand(New(), NewLaunch())
 	err := root.Execute()
-	var status exitStatus
+	var status ExitStatus
 	if err != nil && !errors.As(err, &status) {
-		status = exitUsage
+		status = ExitUsage
 	}
 	os.Exit(int(status))
 }

@@ -1,4 +1,4 @@
-package cli
+package run
 
 import (
 	"context"
@@ -13,11 +13,11 @@ import (
 	"sync"
 )
 
-// envLogLevel sets the log level where --log-level does not.
-const envLogLevel = "RALLYPOINT_LOG"
+// EnvLogLevel sets the log level where --log-level does not.
+const EnvLogLevel = "RALLYPOINT_LOG"
 
-// levelOff is above the level of every record.
-const levelOff slog.Level = math.MaxInt
+// LevelOff is above the level of every record.
+const LevelOff slog.Level = math.MaxInt
 
 // agentLog writes log lines in torch's layout: <L><MMDD> <time> <pid>
 // <file>:<line>] <text>, the prefix before each line of a text (A18).
@@ -48,7 +48,7 @@ func newAgentLog(w io.Writer, level string, several bool) *slog.Logger {
 	case "CRITICAL", "FATAL":
 		l.level = slog.LevelError + 4
 	case "OFF":
-		l.level = levelOff
+		l.level = LevelOff
 	}
 	return slog.New(l)
 }
