@@ -39,7 +39,7 @@ func NewLaunch() *cobra.Command {
 }
 
 // newLauncher makes a command that reads its command line itself, by torchrun's
-// rules (see runFlags).
+// rules (see optionTable).
 func newLauncher(name, short string, legacy bool) *cobra.Command {
 	run := &cobra.Command{
 		Use:                name + " [options] SCRIPT [ARGS...]",
@@ -48,7 +48,7 @@ func newLauncher(name, short string, legacy bool) *cobra.Command {
 		// The manual page has [options] in it already.
 		DisableFlagsInUseLine: true,
 		ValidArgsFunction: func(_ *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
-			return completeRun(args, word, legacy)
+			return complete(args, word, legacy)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// The signals are the run's: which it takes is an option, and a worker
@@ -58,14 +58,14 @@ func newLauncher(name, short string, legacy bool) *cobra.Command {
 				return ExitStatus(ExitFailure)
 			}
 			ctx := context.WithoutCancel(cmd.Context())
-			if code := runMain(ctx, cmd.Root(), args, os.Environ(), legacy, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != ExitOK {
+			if code := execute(ctx, cmd.Root(), args, os.Environ(), legacy, cmd.OutOrStdout(), cmd.ErrOrStderr()); code != ExitOK {
 				return ExitStatus(code)
 			}
 			return nil
 		},
 	}
 	run.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		_, _ = io.WriteString(cmd.OutOrStdout(), runHelp(legacy))
+		_, _ = io.WriteString(cmd.OutOrStdout(), helpText(legacy))
 	})
 	run.SetUsageFunc(func(cmd *cobra.Command) error {
 		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "usage: rallypoint "+name+" [options] SCRIPT [ARGS...]")

@@ -40,7 +40,7 @@ func tcshCompletion(root *cobra.Command) string {
 		}
 	}
 	b.WriteString("# tcsh completion of `rallypoint`\ncomplete rallypoint 'p/1/(" + strings.Join(commands, " ") + ")/' \\\n")
-	for _, f := range offeredFlags(false) {
+	for _, f := range offeredOptions(false) {
 		if f.choices != nil {
 			fmt.Fprintf(&b, "\t'n/--%s/(%s)/' \\\n", f.name, strings.Join(f.choices, " "))
 		}
@@ -49,29 +49,29 @@ func tcshCompletion(root *cobra.Command) string {
 	return b.String()
 }
 
-// offeredFlags are the options of `rallypoint run`, or of `rallypoint launch`.
-func offeredFlags(legacy bool) []runFlag {
-	return slices.DeleteFunc(slices.Clone(runFlags), func(f runFlag) bool { return f.legacy && !legacy })
+// offeredOptions are the options of `rallypoint run`, or of `rallypoint launch`.
+func offeredOptions(legacy bool) []option {
+	return slices.DeleteFunc(slices.Clone(optionTable), func(f option) bool { return f.legacy && !legacy })
 }
 
 // OptionNames are the long names of the options of `rallypoint run`, or of
 // `rallypoint launch`, without their hyphens.
 func OptionNames(legacy bool) (names []string) {
-	for _, f := range offeredFlags(legacy) {
+	for _, f := range offeredOptions(legacy) {
 		names = append(names, f.name)
 	}
 	return names
 }
 
-// completeRun offers options, and choices where one is wanted; what it says nothing of
-// is completed as a file.
-func completeRun(args []string, word string, legacy bool) ([]string, cobra.ShellCompDirective) {
+// complete offers options, and choices where an option wants one; the shell completes
+// everything else as a file.
+func complete(args []string, word string, legacy bool) ([]string, cobra.ShellCompDirective) {
 	for len(args) > 0 {
 		arg := args[0]
 		if arg == "--" || !looksLikeOption(arg) {
 			return nil, cobra.ShellCompDirectiveDefault // the script is there: what follows is its own
 		}
-		f, glued := namedFlag(arg, legacy)
+		f, glued := namedOption(arg, legacy)
 		args = args[1:]
 		if f == nil || f.on != nil || glued {
 			continue
@@ -81,7 +81,7 @@ func completeRun(args []string, word string, legacy bool) ([]string, cobra.Shell
 		}
 		args = args[1:]
 	}
-	if f, glued := namedFlag(word, legacy); f != nil && glued {
+	if f, glued := namedOption(word, legacy); f != nil && glued {
 		_, value, _ := strings.Cut(word, "=")
 		return choices(f, value)
 	}
@@ -89,7 +89,7 @@ func completeRun(args []string, word string, legacy bool) ([]string, cobra.Shell
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	var words []string
-	for _, f := range offeredFlags(legacy) {
+	for _, f := range offeredOptions(legacy) {
 		if name := "--" + f.name; strings.HasPrefix(name, word) {
 			words = append(words, name+"\t"+f.help)
 		}
@@ -100,26 +100,26 @@ func completeRun(args []string, word string, legacy bool) ([]string, cobra.Shell
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-func choices(f *runFlag, word string) ([]string, cobra.ShellCompDirective) {
+func choices(f *option, word string) ([]string, cobra.ShellCompDirective) {
 	if f.choices == nil {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
 	return slices.DeleteFunc(slices.Clone(f.choices), func(c string) bool { return !strings.HasPrefix(c, word) }), cobra.ShellCompDirectiveNoFileComp
 }
 
-// namedFlag is the option that a word names, and whether its value is in the same word.
-func namedFlag(word string, legacy bool) (f *runFlag, glued bool) {
+// namedOption is the option that a word names, and whether its value is in the same word.
+func namedOption(word string, legacy bool) (f *option, glued bool) {
 	if name, long := strings.CutPrefix(word, "--"); long {
 		name, _, glued = strings.Cut(name, "=")
-		f, _ = findFlag(name, legacy)
+		f, _ = findOption(name, legacy)
 		return f, glued
 	}
 	if len(word) < 2 || word[0] != '-' {
 		return nil, false
 	}
-	i := slices.IndexFunc(runFlags, func(f runFlag) bool { return f.short != 0 && f.short == word[1] })
+	i := slices.IndexFunc(optionTable, func(f option) bool { return f.short != 0 && f.short == word[1] })
 	if i < 0 {
 		return nil, false
 	}
-	return &runFlags[i], len(word) > 2
+	return &optionTable[i], len(word) > 2
 }

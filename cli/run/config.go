@@ -14,12 +14,11 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// runConfig is a command line that was found right: what to run, and how to meet
-// the other nodes.
-type runConfig struct {
+// config is a checked command line: what to run, and how to find the other nodes.
+type config struct {
 	spec       agent.Spec
 	name       string // of the entry point, in reports
-	meeting    meeting
+	rendezvous rendezvousConfig
 	signals    []os.Signal
 	signalExit bool
 	warnings   []string
@@ -43,10 +42,10 @@ func (e environ) get(name string) string {
 	return value
 }
 
-// configureRun checks everything that can be checked without a side effect
+// configure checks everything that can be checked without a side effect
 // (W23). Errors are *usageError.
-func configureRun(o *runOptions, env environ) (*runConfig, error) {
-	c := &runConfig{signalExit: o.signalExit}
+func configure(o *options, env environ) (*config, error) {
+	c := &config{signalExit: o.signalExit}
 	if o.slurm {
 		if err := o.fillFromSlurm(env); err != nil {
 			return nil, err
@@ -55,17 +54,17 @@ func configureRun(o *runOptions, env environ) (*runConfig, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*runOptions, environ) error{c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs} {
+	for _, set := range []func(*options, environ) error{c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}
 	}
 	c.setSignals(o)
-	c.spec.RunID, c.spec.Role, c.spec.MaxRestarts = c.meeting.params.RunID, o.role, o.maxRestarts
-	c.spec.Backend = c.meeting.kind.String()
+	c.spec.RunID, c.spec.Role, c.spec.MaxRestarts = c.rendezvous.params.RunID, o.role, o.maxRestarts
+	c.spec.Backend = c.rendezvous.kind.String()
 	c.spec.VirtualRank, c.spec.NoMacros, c.spec.KeepDaemons = o.virtualRank, o.noMacros, o.keepDaemons
 	c.spec.Identical = env.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"
-	c.spec.VerdictTimeout = c.meeting.params.LeaseTimeout + c.meeting.params.ReconnectGrace
+	c.spec.VerdictTimeout = c.rendezvous.params.LeaseTimeout + c.rendezvous.params.ReconnectGrace
 	c.spec.Subreaper = true
 	c.setEnviron(o, env)
 	if err := c.spec.Validate(); err != nil {
@@ -80,7 +79,7 @@ func configureRun(o *runOptions, env environ) (*runConfig, error) {
 var runPathScript string
 
 // setScript makes the workers' command (A14).
-func (c *runConfig) setScript(o *runOptions, env environ) error {
+func (c *config) setScript(o *options, env environ) error {
 	switch {
 	case len(o.argv) == 0:
 		return usagef("the following arguments are required: training_script, training_script_args")
@@ -121,7 +120,7 @@ func (c *runConfig) setScript(o *runOptions, env environ) error {
 	return nil
 }
 
-func (c *runConfig) setWorkers(o *runOptions, env environ) error {
+func (c *config) setWorkers(o *options, env environ) error {
 	n, err := localWorkers(o.nproc, o.allOfCPUs, defaultInterpreter(env))
 	if err != nil {
 		return err
@@ -137,7 +136,7 @@ func (c *runConfig) setWorkers(o *runOptions, env environ) error {
 }
 
 // setCPUs binds the workers to CPUs near their devices (A100).
-func (c *runConfig) setCPUs(o *runOptions, env environ) error {
+func (c *config) setCPUs(o *options, env environ) error {
 	if o.numaBinding == "" {
 		return nil
 	}
@@ -159,7 +158,7 @@ const (
 	envExitBarrierTimeout = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
 )
 
-func (c *runConfig) setTimes(o *runOptions, env environ) error {
+func (c *config) setTimes(o *options, env environ) error {
 	s := &c.spec
 	var err error
 	if s.MonitorInterval, err = seconds("--monitor-interval", o.monitorInterval, true); err != nil {
@@ -208,7 +207,7 @@ func secondsOf(variable, text string) (time.Duration, error) {
 	return seconds(variable, x, false)
 }
 
-func (c *runConfig) setLogs(o *runOptions, env environ) error {
+func (c *config) setLogs(o *options, env environ) error {
 	l := &c.spec.Logs
 	l.Dir, l.TempDir = o.logDir, env.get("TMPDIR")
 	l.OutFilters, l.ErrFilters = o.outFilters, o.errFilters
@@ -240,7 +239,7 @@ func (c *runConfig) setLogs(o *runOptions, env environ) error {
 }
 
 // setSignals takes the signals by name; an unknown name is only warned of (A57).
-func (c *runConfig) setSignals(o *runOptions) {
+func (c *config) setSignals(o *options) {
 	for name := range strings.SplitSeq(o.signals, ",") {
 		name = strings.TrimSpace(name)
 		if name == "" {
@@ -259,7 +258,7 @@ func (c *runConfig) setSignals(o *runOptions) {
 }
 
 // setEnviron prepares what the workers inherit (A8, A37).
-func (c *runConfig) setEnviron(o *runOptions, env environ) {
+func (c *config) setEnviron(o *options, env environ) {
 	for _, entry := range env {
 		if !strings.HasPrefix(entry, envInterpreter+"=") && !strings.HasPrefix(entry, envSignals+"=") {
 			c.spec.Environ = append(c.spec.Environ, entry)

@@ -11,54 +11,54 @@ import (
 )
 
 // configured parses and checks a command line.
-func configured(t *testing.T, args string, env ...string) (*runConfig, error) {
+func configured(t *testing.T, args string, env ...string) (*config, error) {
 	t.Helper()
 	e := environ(append([]string{"PATH=" + os.Getenv("PATH"), envInterpreter + "=/py"}, env...))
-	o, err := parseRun(strings.Fields(args), e.lookup)
+	o, err := parseOptions(strings.Fields(args), e.lookup, false)
 	if err != nil {
 		return nil, err
 	}
-	return configureRun(o, e)
+	return configure(o, e)
 }
 
-// TestMeeting is how the nodes meet for what the command line says of them
+// TestRendezvousKind: how the nodes find each other by what the command line says of them
 // (A9-A11, W19).
-func TestMeeting(t *testing.T) {
+func TestRendezvousKind(t *testing.T) {
 	for _, c := range []struct {
 		args     string
-		kind     meetingKind
+		kind     rendezvousKind
 		endpoint string
 		id       string // "": random
 		rank     int
 	}{
-		{"x", meetAlone, "", "", -1},
-		{"--rdzv-id=j x", meetAlone, "", "j", -1},
-		{"--standalone --rdzv-id=j --rdzv-endpoint=h x", meetAlone, "", "", -1},
-		{"--master-addr=h x", meetAlone, "", "", -1},
-		{"--rdzv-backend=static x", meetAlone, "", "", -1},
-		{"--master-port=7 x", meetStatic, "", "none", 0},
-		{"--rdzv-backend=static --nnodes=2 --node-rank=1 --master-addr=h x", meetStatic, "", "none", 1},
-		{"--rdzv-backend=static --rdzv-endpoint=h:7 --rdzv-id=j x", meetStatic, "", "j", 0},
-		{"--nnodes=2 x", meetHosted, "127.0.0.1:29500", "none", -1},
-		{"--nnodes=2 --master-addr=h --node-rank=0 x", meetHosted, "h:29500", "none", 0},
-		{"--nnodes=2 --master-addr=[::1] --master-port=7 --node-rank=1 x", meetHosted, "[::1]:7", "none", 1},
-		{"--rdzv-endpoint=h x", meetHosted, "h:29400", "none", -1},
-		{"--rdzv-endpoint=h:7 --nnodes=1:4 --rdzv-id=j x", meetHosted, "h:7", "j", -1},
-		{"--rdzv-backend=c10d --rdzv-endpoint=h:7 x", meetHosted, "h:7", "none", -1},
-		{"--rdzv-backend=c10d x", meetHosted, "localhost:29400", "none", -1},
-		{"--rdzv-backend=etcd-v2 --rdzv-endpoint=h x", meetHosted, "etcd://h:2379", "none", -1},
-		{"--rdzv-backend=rallypoint-etcd --rdzv-endpoint=h1:1,h2:2 x", meetHosted, "etcd://h1:1,h2:2", "none", -1},
-		{"--rdzv-endpoint=etcds://u:secret@h/j?min_workers=2&max_workers=3 x", meetHosted, "etcds://h:2379", "j", -1},
-		{"--rdzv-backend=rallypoint --master-addr=h --nnodes=2 x", meetHosted, "h:29500", "none", -1},
+		{"x", kindStandalone, "", "", -1},
+		{"--rdzv-id=j x", kindStandalone, "", "j", -1},
+		{"--standalone --rdzv-id=j --rdzv-endpoint=h x", kindStandalone, "", "", -1},
+		{"--master-addr=h x", kindStandalone, "", "", -1},
+		{"--rdzv-backend=static x", kindStandalone, "", "", -1},
+		{"--master-port=7 x", kindStatic, "", "none", 0},
+		{"--rdzv-backend=static --nnodes=2 --node-rank=1 --master-addr=h x", kindStatic, "", "none", 1},
+		{"--rdzv-backend=static --rdzv-endpoint=h:7 --rdzv-id=j x", kindStatic, "", "j", 0},
+		{"--nnodes=2 x", kindDynamic, "127.0.0.1:29500", "none", -1},
+		{"--nnodes=2 --master-addr=h --node-rank=0 x", kindDynamic, "h:29500", "none", 0},
+		{"--nnodes=2 --master-addr=[::1] --master-port=7 --node-rank=1 x", kindDynamic, "[::1]:7", "none", 1},
+		{"--rdzv-endpoint=h x", kindDynamic, "h:29400", "none", -1},
+		{"--rdzv-endpoint=h:7 --nnodes=1:4 --rdzv-id=j x", kindDynamic, "h:7", "j", -1},
+		{"--rdzv-backend=c10d --rdzv-endpoint=h:7 x", kindDynamic, "h:7", "none", -1},
+		{"--rdzv-backend=c10d x", kindDynamic, "localhost:29400", "none", -1},
+		{"--rdzv-backend=etcd-v2 --rdzv-endpoint=h x", kindDynamic, "etcd://h:2379", "none", -1},
+		{"--rdzv-backend=rallypoint-etcd --rdzv-endpoint=h1:1,h2:2 x", kindDynamic, "etcd://h1:1,h2:2", "none", -1},
+		{"--rdzv-endpoint=etcds://u:secret@h/j?min_workers=2&max_workers=3 x", kindDynamic, "etcds://h:2379", "j", -1},
+		{"--rdzv-backend=rallypoint --master-addr=h --nnodes=2 x", kindDynamic, "h:29500", "none", -1},
 	} {
 		got, err := configured(t, c.args)
 		if err != nil {
 			t.Errorf("%s: %v", c.args, err)
 			continue
 		}
-		m := got.meeting
+		m := got.rendezvous
 		rank := m.params.NodeRank
-		if m.kind == meetStatic {
+		if m.kind == kindStatic {
 			rank = m.rank
 		}
 		if m.kind != c.kind || m.params.Endpoint != c.endpoint || rank != c.rank {
@@ -80,8 +80,8 @@ func TestConfigure(t *testing.T) {
 		t.Errorf("command %q, name %q", got, c.name)
 	}
 	if c.spec.ShutdownTimeout != 9*time.Second || c.spec.ExitBarrierTimeout != 8*time.Second || c.spec.MonitorInterval != 2*time.Second ||
-		c.meeting.params.JoinTimeout != 5*time.Second || c.spec.Logs.PrefixTemplate != "p" {
-		t.Errorf("%+v %+v", c.spec, c.meeting)
+		c.rendezvous.params.JoinTimeout != 5*time.Second || c.spec.Logs.PrefixTemplate != "p" {
+		t.Errorf("%+v %+v", c.spec, c.rendezvous)
 	}
 	if len(c.signals) != 2 || len(c.warnings) != 4 { // two signals, one option, OMP_NUM_THREADS
 		t.Errorf("signals %v, warnings %q", c.signals, c.warnings)

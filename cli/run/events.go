@@ -17,7 +17,7 @@ var eventHandlerScript string
 // setEvents connects the agent to the handlers of its events (A95), and of those of the
 // rendezvous (A97), which torch hands to the handler dynamic_rendezvous: one that drops
 // them, unless the program has put another in its place. close hands over what is left.
-func (c *runConfig) setEvents(o *runOptions, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (close func(), err error) {
+func (c *config) setEvents(o *options, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (close func(), err error) {
 	name := o.eventHandler
 	if name == "dynamic_rendezvous" {
 		name = "null"

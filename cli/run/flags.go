@@ -10,10 +10,10 @@ import (
 	"rallypoint/core/agent"
 )
 
-// runOptions is the command line of `rallypoint run` with its defaults and its
+// options is the command line of `rallypoint run` with its defaults and its
 // PET_* variables applied, as it was written: nothing is checked yet beyond the
 // types (docs/spec/agent.md A1-A5).
-type runOptions struct {
+type options struct {
 	nnodes, nproc                                string
 	backend, endpoint, id, conf                  string
 	standalone                                   bool
@@ -43,8 +43,8 @@ type runOptions struct {
 	argv  []string        // the script and its arguments
 }
 
-// runFlag is one option. Exactly one of the setters is set; on takes no value.
-type runFlag struct {
+// option is one option. Exactly one of the setters is set; on takes no value.
+type option struct {
 	name    string // with dashes; the spelling with underscores is another name of it
 	short   byte
 	meta    string // of the value in the help
@@ -55,11 +55,11 @@ type runFlag struct {
 	legacy  bool // only of torch.distributed.launch (A15)
 	ours    bool // not torchrun's: it cannot be shortened, so that what torchrun takes stays unambiguous
 
-	text   func(*runOptions) *string
-	number func(*runOptions) *int
-	real   func(*runOptions) *float64
-	list   func(*runOptions) *[]string
-	on     func(*runOptions) *bool
+	text   func(*options) *string
+	number func(*options) *int
+	real   func(*options) *float64
+	list   func(*options) *[]string
+	on     func(*options) *bool
 }
 
 // The groups of the help, in order.
@@ -71,69 +71,69 @@ const (
 	groupFailure = "Failures and the end"
 )
 
-var runGroups = []string{groupJob, groupNodes, groupScript, groupOutput, groupFailure}
+var optionGroups = []string{groupJob, groupNodes, groupScript, groupOutput, groupFailure}
 
-// runFlags is the table of A5. torchrun's rules are argparse's: two spellings,
+// optionTable is the table of A5. torchrun's rules are argparse's: two spellings,
 // any unambiguous prefix, values glued to short options, and everything from the
 // first positional on is the script's. Neither pflag nor the standard library
-// does the last three, so the table is read by parseRun below.
-var runFlags = []runFlag{
-	{name: "nnodes", group: groupJob, meta: "N|MIN:MAX", help: "number of nodes, or the range of it; 1", text: func(o *runOptions) *string { return &o.nnodes }},
-	{name: "nproc-per-node", group: groupJob, meta: "N", help: "workers on this node: a number, auto, cpu, gpu or xpu; 1", text: func(o *runOptions) *string { return &o.nproc }},
-	{name: "rdzv-id", group: groupJob, meta: "ID", help: "name of the job, the same on all nodes; none", text: func(o *runOptions) *string { return &o.id }},
-	{name: "role", group: groupJob, meta: "ROLE", help: "role of this node's workers; default", text: func(o *runOptions) *string { return &o.role }},
-	{name: "standalone", group: groupJob, help: "a job of this node alone, without an endpoint", on: func(o *runOptions) *bool { return &o.standalone }},
+// does the last three, so parseOptions reads the table.
+var optionTable = []option{
+	{name: "nnodes", group: groupJob, meta: "N|MIN:MAX", help: "number of nodes, or the range of it; 1", text: func(o *options) *string { return &o.nnodes }},
+	{name: "nproc-per-node", group: groupJob, meta: "N", help: "workers on this node: a number, auto, cpu, gpu or xpu; 1", text: func(o *options) *string { return &o.nproc }},
+	{name: "rdzv-id", group: groupJob, meta: "ID", help: "name of the job, the same on all nodes; none", text: func(o *options) *string { return &o.id }},
+	{name: "role", group: groupJob, meta: "ROLE", help: "role of this node's workers; default", text: func(o *options) *string { return &o.role }},
+	{name: "standalone", group: groupJob, help: "a job of this node alone, without an endpoint", on: func(o *options) *bool { return &o.standalone }},
 
-	{name: "rdzv-endpoint", group: groupNodes, meta: "ENDPOINT", help: "where the nodes meet: HOST[:PORT] (29400), or file:///DIRECTORY that all share", text: func(o *runOptions) *string { return &o.endpoint }},
-	{name: "rdzv-backend", group: groupNodes, meta: "NAME", help: "rallypoint, rallypoint-file, rallypoint-etcd, static, c10d, etcd or etcd-v2", text: func(o *runOptions) *string { return &o.backend }},
-	{name: "rdzv-conf", group: groupNodes, meta: "K=V,...", help: "options of the rendezvous, such as join_timeout=600", text: func(o *runOptions) *string { return &o.conf }},
-	{name: "node-rank", group: groupNodes, meta: "N", help: "preferred rank of this node; with static its rank", number: func(o *runOptions) *int { return &o.nodeRank }},
-	{name: "master-addr", group: groupNodes, meta: "HOST", help: "node 0, where there is no endpoint; 127.0.0.1", text: func(o *runOptions) *string { return &o.masterAddr }},
-	{name: "master-port", group: groupNodes, meta: "PORT", help: "its port; 29500", number: func(o *runOptions) *int { return &o.masterPort }},
-	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address of this node for the others", text: func(o *runOptions) *string { return &o.localAddr }},
+	{name: "rdzv-endpoint", group: groupNodes, meta: "ENDPOINT", help: "where the nodes meet: HOST[:PORT] (29400), or file:///DIRECTORY that all share", text: func(o *options) *string { return &o.endpoint }},
+	{name: "rdzv-backend", group: groupNodes, meta: "NAME", help: "rallypoint, rallypoint-file, rallypoint-etcd, static, c10d, etcd or etcd-v2", text: func(o *options) *string { return &o.backend }},
+	{name: "rdzv-conf", group: groupNodes, meta: "K=V,...", help: "options of the rendezvous, such as join_timeout=600", text: func(o *options) *string { return &o.conf }},
+	{name: "node-rank", group: groupNodes, meta: "N", help: "preferred rank of this node; with static its rank", number: func(o *options) *int { return &o.nodeRank }},
+	{name: "master-addr", group: groupNodes, meta: "HOST", help: "node 0, where there is no endpoint; 127.0.0.1", text: func(o *options) *string { return &o.masterAddr }},
+	{name: "master-port", group: groupNodes, meta: "PORT", help: "its port; 29500", number: func(o *options) *int { return &o.masterPort }},
+	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address of this node for the others", text: func(o *options) *string { return &o.localAddr }},
 
-	{name: "token-file", group: groupNodes, noPET: true, ours: true, meta: "FILE", help: "token that the control plane and its nodes share; $RALLYPOINT_TOKEN_FILE", text: func(o *runOptions) *string { return &o.tokenFile }},
+	{name: "token-file", group: groupNodes, noPET: true, ours: true, meta: "FILE", help: "token that the control plane and its nodes share; $RALLYPOINT_TOKEN_FILE", text: func(o *options) *string { return &o.tokenFile }},
 
-	{name: "slurm", group: groupNodes, noPET: true, ours: true, help: "endpoint, id, rank and counts from Slurm's variables, where not given", on: func(o *runOptions) *bool { return &o.slurm }},
+	{name: "slurm", group: groupNodes, noPET: true, ours: true, help: "endpoint, id, rank and counts from Slurm's variables, where not given", on: func(o *options) *bool { return &o.slurm }},
 
-	{name: "module", short: 'm', group: groupScript, help: "the script is a module, as for python -m", on: func(o *runOptions) *bool { return &o.module }},
-	{name: "no-python", group: groupScript, help: "the script is a program, run without an interpreter", on: func(o *runOptions) *bool { return &o.noPython }},
-	{name: "run-path", group: groupScript, help: "run the script inside the interpreter: what it raises is reported without a decorator", on: func(o *runOptions) *bool { return &o.runPath }},
-	{name: "start-method", group: groupScript, meta: "METHOD", choices: []string{"spawn", "fork", "forkserver"}, help: "taken and without effect; spawn", text: func(o *runOptions) *string { return &o.startMethod }},
-	{name: "virtual-local-rank", group: groupScript, help: "each worker is local rank 0 and sees one GPU", on: func(o *runOptions) *bool { return &o.virtualRank }},
-	{name: "numa-binding", group: groupScript, noPET: true, meta: "MODE", choices: agent.NUMAModes, help: "bind worker i to CPUs near device i", text: func(o *runOptions) *string { return &o.numaBinding }},
-	{name: "use-env", group: groupScript, noPET: true, legacy: true, help: "do not pass --local-rank to the script", on: func(o *runOptions) *bool { return &o.useEnv }},
-	{name: "no-macros", group: groupScript, ours: true, help: "leave $local_rank and $$ in the script's arguments alone", on: func(o *runOptions) *bool { return &o.noMacros }},
-	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu counts CPUs that a container may not use", on: func(o *runOptions) *bool { return &o.allOfCPUs }},
+	{name: "module", short: 'm', group: groupScript, help: "the script is a module, as for python -m", on: func(o *options) *bool { return &o.module }},
+	{name: "no-python", group: groupScript, help: "the script is a program, run without an interpreter", on: func(o *options) *bool { return &o.noPython }},
+	{name: "run-path", group: groupScript, help: "run the script inside the interpreter: what it raises is reported without a decorator", on: func(o *options) *bool { return &o.runPath }},
+	{name: "start-method", group: groupScript, meta: "METHOD", choices: []string{"spawn", "fork", "forkserver"}, help: "taken and without effect; spawn", text: func(o *options) *string { return &o.startMethod }},
+	{name: "virtual-local-rank", group: groupScript, help: "each worker is local rank 0 and sees one GPU", on: func(o *options) *bool { return &o.virtualRank }},
+	{name: "numa-binding", group: groupScript, noPET: true, meta: "MODE", choices: agent.NUMAModes, help: "bind worker i to CPUs near device i", text: func(o *options) *string { return &o.numaBinding }},
+	{name: "use-env", group: groupScript, noPET: true, legacy: true, help: "do not pass --local-rank to the script", on: func(o *options) *bool { return &o.useEnv }},
+	{name: "no-macros", group: groupScript, ours: true, help: "leave $local_rank and $$ in the script's arguments alone", on: func(o *options) *bool { return &o.noMacros }},
+	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu counts CPUs that a container may not use", on: func(o *options) *bool { return &o.allOfCPUs }},
 
-	{name: "log-dir", group: groupOutput, meta: "DIR", help: "folder of log files", text: func(o *runOptions) *string { return &o.logDir }},
-	{name: "redirects", short: 'r', group: groupOutput, meta: "STREAMS", help: "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,...", text: func(o *runOptions) *string { return &o.redirects }},
-	{name: "tee", short: 't', group: groupOutput, meta: "STREAMS", help: "streams that go to files and to the console", text: func(o *runOptions) *string { return &o.tee }},
-	{name: "log-line-prefix-template", group: groupOutput, meta: "TEXT", help: "prefix of copied lines, with ${role_name} ${local_rank} ${rank} ${hostname}", text: func(o *runOptions) *string { return &o.prefixTemplate }},
-	{name: "local-ranks-filter", group: groupOutput, meta: "N,...", help: "local ranks whose output may reach the console", text: func(o *runOptions) *string { return &o.ranksFilter }},
-	{name: "duplicate-stdout-filters", group: groupOutput, meta: "TEXT,...", help: "copied lines with one of the texts also go to one file", list: func(o *runOptions) *[]string { return &o.outFilters }},
-	{name: "duplicate-stderr-filters", group: groupOutput, meta: "TEXT,...", help: "the same for stderr", list: func(o *runOptions) *[]string { return &o.errFilters }},
-	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null, console, or a handler that torch knows", text: func(o *runOptions) *string { return &o.eventHandler }},
-	{name: "rdzv-event-log-handler", group: groupOutput, ours: true, meta: "NAME", help: "the same for events of the rendezvous, for which torch uses dynamic_rendezvous; null", text: func(o *runOptions) *string { return &o.rdzvEventHandler }},
-	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a plug-in (entry point of group torchrun.logs_specs) that says where output goes", text: func(o *runOptions) *string { return &o.logsSpecs }},
+	{name: "log-dir", group: groupOutput, meta: "DIR", help: "folder of log files", text: func(o *options) *string { return &o.logDir }},
+	{name: "redirects", short: 'r', group: groupOutput, meta: "STREAMS", help: "streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,...", text: func(o *options) *string { return &o.redirects }},
+	{name: "tee", short: 't', group: groupOutput, meta: "STREAMS", help: "streams that go to files and to the console", text: func(o *options) *string { return &o.tee }},
+	{name: "log-line-prefix-template", group: groupOutput, meta: "TEXT", help: "prefix of copied lines, with ${role_name} ${local_rank} ${rank} ${hostname}", text: func(o *options) *string { return &o.prefixTemplate }},
+	{name: "local-ranks-filter", group: groupOutput, meta: "N,...", help: "local ranks whose output may reach the console", text: func(o *options) *string { return &o.ranksFilter }},
+	{name: "duplicate-stdout-filters", group: groupOutput, meta: "TEXT,...", help: "copied lines with one of the texts also go to one file", list: func(o *options) *[]string { return &o.outFilters }},
+	{name: "duplicate-stderr-filters", group: groupOutput, meta: "TEXT,...", help: "the same for stderr", list: func(o *options) *[]string { return &o.errFilters }},
+	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null, console, or a handler that torch knows", text: func(o *options) *string { return &o.eventHandler }},
+	{name: "rdzv-event-log-handler", group: groupOutput, ours: true, meta: "NAME", help: "the same for events of the rendezvous, for which torch uses dynamic_rendezvous; null", text: func(o *options) *string { return &o.rdzvEventHandler }},
+	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a plug-in (entry point of group torchrun.logs_specs) that says where output goes", text: func(o *options) *string { return &o.logsSpecs }},
 
-	{name: "max-restarts", group: groupFailure, meta: "N", help: "how often the workers may be restarted after a failure; 0", number: func(o *runOptions) *int { return &o.maxRestarts }},
-	{name: "restart-delay", group: groupFailure, ours: true, meta: "SECONDS", help: "pause before the first such restart, doubled for each further one up to 5 minutes; 0", real: func(o *runOptions) *float64 { return &o.restartDelay }},
-	{name: "monitor-interval", group: groupFailure, meta: "SECONDS", help: "how often to ask whether nodes wait; 0.1", real: func(o *runOptions) *float64 { return &o.monitorInterval }},
-	{name: "shutdown-timeout", group: groupFailure, meta: "SECONDS", help: "grace between a signal to the workers and SIGKILL; 30", number: func(o *runOptions) *int { return &o.shutdownTimeout }},
-	{name: "exit-barrier-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "longest wait for the other nodes after success; 300", real: func(o *runOptions) *float64 { return &o.exitBarrierTimeout }},
-	{name: "signals-to-handle", group: groupFailure, meta: "NAME,...", help: "signals passed on to the workers; SIGTERM,SIGINT,SIGHUP,SIGQUIT", text: func(o *runOptions) *string { return &o.signals }},
-	{name: "signal-exit-code", group: groupFailure, ours: true, help: "exit with 128+N after signal N instead of 1", on: func(o *runOptions) *bool { return &o.signalExit }},
-	{name: "keep-daemons", group: groupFailure, ours: true, help: "leave alone what workers started and left behind", on: func(o *runOptions) *bool { return &o.keepDaemons }},
-	{name: "print-completion", group: groupOutput, noPET: true, meta: "SHELL", choices: completionShells, help: "print a completion script and exit", text: func(o *runOptions) *string { return &o.completion }},
-	{name: "help", short: 'h', group: groupOutput, noPET: true, help: "this text", on: func(o *runOptions) *bool { return &o.help }},
+	{name: "max-restarts", group: groupFailure, meta: "N", help: "how often the workers may be restarted after a failure; 0", number: func(o *options) *int { return &o.maxRestarts }},
+	{name: "restart-delay", group: groupFailure, ours: true, meta: "SECONDS", help: "pause before the first such restart, doubled for each further one up to 5 minutes; 0", real: func(o *options) *float64 { return &o.restartDelay }},
+	{name: "monitor-interval", group: groupFailure, meta: "SECONDS", help: "how often to ask whether nodes wait; 0.1", real: func(o *options) *float64 { return &o.monitorInterval }},
+	{name: "shutdown-timeout", group: groupFailure, meta: "SECONDS", help: "grace between a signal to the workers and SIGKILL; 30", number: func(o *options) *int { return &o.shutdownTimeout }},
+	{name: "exit-barrier-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "longest wait for the other nodes after success; 300", real: func(o *options) *float64 { return &o.exitBarrierTimeout }},
+	{name: "signals-to-handle", group: groupFailure, meta: "NAME,...", help: "signals passed on to the workers; SIGTERM,SIGINT,SIGHUP,SIGQUIT", text: func(o *options) *string { return &o.signals }},
+	{name: "signal-exit-code", group: groupFailure, ours: true, help: "exit with 128+N after signal N instead of 1", on: func(o *options) *bool { return &o.signalExit }},
+	{name: "keep-daemons", group: groupFailure, ours: true, help: "leave alone what workers started and left behind", on: func(o *options) *bool { return &o.keepDaemons }},
+	{name: "print-completion", group: groupOutput, noPET: true, meta: "SHELL", choices: completionShells, help: "print a completion script and exit", text: func(o *options) *string { return &o.completion }},
+	{name: "help", short: 'h', group: groupOutput, noPET: true, help: "this text", on: func(o *options) *bool { return &o.help }},
 }
 
 // unsetNumber is the value of a number that has no default.
 const unsetNumber = -1 << 62
 
-func defaultRunOptions() *runOptions {
-	return &runOptions{
+func defaultOptions() *options {
+	return &options{
 		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
 		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
@@ -149,18 +149,14 @@ func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
-// parseRun reads a command line and the PET_ variables below it. getenv reports
-// whether a variable is set. Errors are *usageError.
-func parseRun(args []string, getenv func(string) (string, bool)) (*runOptions, error) {
-	return parseOptions(args, getenv, false)
-}
-
-// parseOptions is parseRun; legacy is the command line of torch.distributed.launch.
-func parseOptions(args []string, getenv func(string) (string, bool), legacy bool) (*runOptions, error) {
-	o := defaultRunOptions()
+// parseOptions reads a command line and the PET_ variables below it. getenv reports
+// whether a variable is set; legacy is the command line of torch.distributed.launch.
+// Errors are *usageError.
+func parseOptions(args []string, getenv func(string) (string, bool), legacy bool) (*options, error) {
+	o := defaultOptions()
 	o.legacy = legacy
-	for i := range runFlags {
-		f := &runFlags[i]
+	for i := range optionTable {
+		f := &optionTable[i]
 		name := "PET_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
 		value, set := getenv(name)
 		if f.noPET || !set {
@@ -181,7 +177,7 @@ func parseOptions(args []string, getenv func(string) (string, bool), legacy bool
 
 // parseArgs sets what the options before the first positional say and returns the
 // rest.
-func (o *runOptions) parseArgs(args []string) (rest []string, err error) {
+func (o *options) parseArgs(args []string) (rest []string, err error) {
 	for len(args) > 0 {
 		arg := args[0]
 		switch {
@@ -204,9 +200,9 @@ func (o *runOptions) parseArgs(args []string) (rest []string, err error) {
 // negativeNumber is what argparse takes as a value although it begins with a dash.
 var negativeNumber = regexp.MustCompile(`^-\d+$|^-\d*\.\d+$`)
 
-func (o *runOptions) parseLong(args []string) (rest []string, err error) {
+func (o *options) parseLong(args []string) (rest []string, err error) {
 	name, value, glued := strings.Cut(args[0][2:], "=")
-	f, err := findFlag(name, o.legacy)
+	f, err := findOption(name, o.legacy)
 	if err != nil {
 		return nil, err
 	}
@@ -224,14 +220,14 @@ func (o *runOptions) parseLong(args []string) (rest []string, err error) {
 }
 
 // parseShort reads a cluster such as -m, -r3, -r 3, -mr3 or -r=3.
-func (o *runOptions) parseShort(args []string) (rest []string, err error) {
+func (o *options) parseShort(args []string) (rest []string, err error) {
 	cluster, args := args[0][1:], args[1:]
 	for cluster != "" {
-		i := slices.IndexFunc(runFlags, func(f runFlag) bool { return f.short != 0 && f.short == cluster[0] })
+		i := slices.IndexFunc(optionTable, func(f option) bool { return f.short != 0 && f.short == cluster[0] })
 		if i < 0 {
 			return nil, usagef("unrecognized arguments: -%s", cluster)
 		}
-		f := &runFlags[i]
+		f := &optionTable[i]
 		cluster = cluster[1:]
 		if f.on != nil {
 			if err := o.set(f, ""); err != nil {
@@ -251,7 +247,7 @@ func (o *runOptions) parseShort(args []string) (rest []string, err error) {
 }
 
 // takeValue takes the argument behind an option.
-func takeValue(f *runFlag, args []string) (value string, rest []string, err error) {
+func takeValue(f *option, args []string) (value string, rest []string, err error) {
 	if len(args) == 0 || looksLikeOption(args[0]) {
 		return "", nil, usagef("argument --%s: expected one argument", f.name)
 	}
@@ -262,11 +258,11 @@ func looksLikeOption(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && !negativeNumber.MatchString(arg) && !strings.Contains(arg, " ")
 }
 
-// findFlag finds an option by either spelling or an unambiguous prefix (A2, A3).
-func findFlag(name string, legacy bool) (*runFlag, error) {
-	var found []*runFlag
-	for i := range runFlags {
-		f := &runFlags[i]
+// findOption finds an option by either spelling or an unambiguous prefix (A2, A3).
+func findOption(name string, legacy bool) (*option, error) {
+	var found []*option
+	for i := range optionTable {
+		f := &optionTable[i]
 		other := strings.ReplaceAll(f.name, "-", "_")
 		switch {
 		case f.legacy && !legacy:
@@ -291,7 +287,7 @@ func findFlag(name string, legacy bool) (*runFlag, error) {
 }
 
 // set takes a value from the command line.
-func (o *runOptions) set(f *runFlag, value string) error {
+func (o *options) set(f *option, value string) error {
 	o.given[f.name] = true
 	if f.on != nil {
 		*f.on(o) = true
@@ -307,7 +303,7 @@ func (o *runOptions) set(f *runFlag, value string) error {
 }
 
 // setFromEnvironment takes a value from a PET_ variable (A4).
-func (f *runFlag) setFromEnvironment(o *runOptions, variable, value string) error {
+func (f *option) setFromEnvironment(o *options, variable, value string) error {
 	if f.on != nil {
 		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 		if err != nil {
@@ -323,7 +319,7 @@ func (f *runFlag) setFromEnvironment(o *runOptions, variable, value string) erro
 }
 
 // convert sets the option; it returns what it expects if the value is not that.
-func (f *runFlag) convert(o *runOptions, value string) (expected string) {
+func (f *option) convert(o *options, value string) (expected string) {
 	switch {
 	case f.text != nil:
 		*f.text(o) = value

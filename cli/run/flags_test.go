@@ -12,41 +12,41 @@ func noEnv(string) (string, bool) { return "", false }
 func TestParseRun(t *testing.T) {
 	for _, c := range []struct {
 		args string
-		want func(o *runOptions)
+		want func(o *options)
 		argv string
 	}{
-		{"x.py", func(*runOptions) {}, "x.py"},
-		{"x.py --nnodes 2 -- -r", func(*runOptions) {}, "x.py --nnodes 2 -- -r"},
-		{"-- x.py -- y", func(*runOptions) {}, "x.py -- y"},
-		{"--nproc-per-node 2 x", func(o *runOptions) { o.nproc = "2" }, "x"},
-		{"--nproc_per_node=2 x", func(o *runOptions) { o.nproc = "2" }, "x"},
-		{"--nproc=2 x", func(o *runOptions) { o.nproc = "2" }, "x"},
-		{"--redirect=3 --te 1 x", func(o *runOptions) { o.redirects, o.tee = "3", "1" }, "x"},
-		{"--re 1 x", func(o *runOptions) { o.redirects = "1" }, "x"},
-		{"-r3 -t 0:1,1:2 -m x", func(o *runOptions) { o.redirects, o.tee, o.module = "3", "0:1,1:2", true }, "x"},
-		{"-mr=1 x", func(o *runOptions) { o.redirects, o.module = "1", true }, "x"},
-		{"-mr 1 x", func(o *runOptions) { o.redirects, o.module = "1", true }, "x"},
-		{"--rdzv-conf a=b=c x", func(o *runOptions) { o.conf = "a=b=c" }, "x"},
-		{"--max-restarts=1 --max_restarts 2 x", func(o *runOptions) { o.maxRestarts = 2 }, "x"},
-		{"--node-rank -1 x", func(o *runOptions) { o.nodeRank = -1 }, "x"},
-		{"--monitor-interval 5 --virtual-local-rank x", func(o *runOptions) { o.monitorInterval, o.virtualRank = 5, true }, "x"},
-		{"--duplicate-stdout-filters a,b,,c x", func(o *runOptions) { o.outFilters = []string{"a", "b,c"} }, "x"},
-		{"--log-dir= x", func(o *runOptions) { o.logDir = "" }, "x"},
-		{"-1 x", func(*runOptions) {}, "-1 x"},
-		{"- x", func(*runOptions) {}, "- x"},
-		{"-h", func(o *runOptions) { o.help = true }, ""},
-		{"--he", func(o *runOptions) { o.help = true }, ""},
-		{"--exit-barrier-timeout 0 --no-macros --restart-delay .5 x", func(o *runOptions) {
+		{"x.py", func(*options) {}, "x.py"},
+		{"x.py --nnodes 2 -- -r", func(*options) {}, "x.py --nnodes 2 -- -r"},
+		{"-- x.py -- y", func(*options) {}, "x.py -- y"},
+		{"--nproc-per-node 2 x", func(o *options) { o.nproc = "2" }, "x"},
+		{"--nproc_per_node=2 x", func(o *options) { o.nproc = "2" }, "x"},
+		{"--nproc=2 x", func(o *options) { o.nproc = "2" }, "x"},
+		{"--redirect=3 --te 1 x", func(o *options) { o.redirects, o.tee = "3", "1" }, "x"},
+		{"--re 1 x", func(o *options) { o.redirects = "1" }, "x"},
+		{"-r3 -t 0:1,1:2 -m x", func(o *options) { o.redirects, o.tee, o.module = "3", "0:1,1:2", true }, "x"},
+		{"-mr=1 x", func(o *options) { o.redirects, o.module = "1", true }, "x"},
+		{"-mr 1 x", func(o *options) { o.redirects, o.module = "1", true }, "x"},
+		{"--rdzv-conf a=b=c x", func(o *options) { o.conf = "a=b=c" }, "x"},
+		{"--max-restarts=1 --max_restarts 2 x", func(o *options) { o.maxRestarts = 2 }, "x"},
+		{"--node-rank -1 x", func(o *options) { o.nodeRank = -1 }, "x"},
+		{"--monitor-interval 5 --virtual-local-rank x", func(o *options) { o.monitorInterval, o.virtualRank = 5, true }, "x"},
+		{"--duplicate-stdout-filters a,b,,c x", func(o *options) { o.outFilters = []string{"a", "b,c"} }, "x"},
+		{"--log-dir= x", func(o *options) { o.logDir = "" }, "x"},
+		{"-1 x", func(*options) {}, "-1 x"},
+		{"- x", func(*options) {}, "- x"},
+		{"-h", func(o *options) { o.help = true }, ""},
+		{"--he", func(o *options) { o.help = true }, ""},
+		{"--exit-barrier-timeout 0 --no-macros --restart-delay .5 x", func(o *options) {
 			o.exitBarrierTimeout, o.noMacros, o.restartDelay = 0, true, .5
 		}, "x"},
-		{"--rdzv-e h:1 --rdzv_event_log_handler console x", func(o *runOptions) { o.endpoint, o.rdzvEventHandler = "h:1", "console" }, "x"},
+		{"--rdzv-e h:1 --rdzv_event_log_handler console x", func(o *options) { o.endpoint, o.rdzvEventHandler = "h:1", "console" }, "x"},
 	} {
-		got, err := parseRun(strings.Fields(c.args), noEnv)
+		got, err := parseOptions(strings.Fields(c.args), noEnv, false)
 		if err != nil {
 			t.Errorf("%s: %v", c.args, err)
 			continue
 		}
-		want := defaultRunOptions()
+		want := defaultOptions()
 		c.want(want)
 		if argv := strings.Join(got.argv, " "); argv != c.argv {
 			t.Errorf("%s: the script is %q, expected %q", c.args, argv, c.argv)
@@ -79,7 +79,7 @@ func TestParseRunRefuses(t *testing.T) {
 		"--nproc_per-node-x=1 x":   "unrecognized arguments",
 		"--shutdown-timeout= x.py": "invalid int value",
 	} {
-		_, err := parseRun(strings.Fields(args), noEnv)
+		_, err := parseOptions(strings.Fields(args), noEnv, false)
 		if err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v, expected %q", args, err, what)
 		}
@@ -89,42 +89,42 @@ func TestParseRunRefuses(t *testing.T) {
 // TestParseRunVariables sets each option by its variable, and over it by the
 // command line (A4).
 func TestParseRunVariables(t *testing.T) {
-	for i := range runFlags {
-		f := &runFlags[i]
+	for i := range optionTable {
+		f := &optionTable[i]
 		value, other := "7", "8"
 		name := "PET_" + strings.ToUpper(strings.ReplaceAll(f.name, "-", "_"))
 		env := func(n string) (string, bool) { return value, n == name }
-		got, err := parseRun(nil, env)
+		got, err := parseOptions(nil, env, false)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if set := !reflect.DeepEqual(values(got), values(defaultRunOptions())); set == f.noPET {
+		if set := !reflect.DeepEqual(values(got), values(defaultOptions())); set == f.noPET {
 			t.Errorf("%s is taken: %v", name, set)
 		}
 		if f.noPET || f.on != nil || f.choices != nil {
 			continue
 		}
-		got, err = parseRun([]string{"--" + f.name, other}, env)
-		want, _ := parseRun([]string{"--" + f.name, other}, noEnv)
+		got, err = parseOptions([]string{"--" + f.name, other}, env, false)
+		want, _ := parseOptions([]string{"--" + f.name, other}, noEnv, false)
 		if err != nil || !reflect.DeepEqual(values(got), values(want)) {
 			t.Errorf("%s is not overruled: %v", name, err)
 		}
 	}
 	for name, value := range map[string]string{"PET_STANDALONE": "true", "PET_MODULE": "", "PET_MAX_RESTARTS": "x", "PET_MASTER_PORT": ""} {
-		_, err := parseRun([]string{"x"}, func(n string) (string, bool) { return value, n == name })
+		_, err := parseOptions([]string{"x"}, func(n string) (string, bool) { return value, n == name }, false)
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s=%q: %v", name, value, err)
 		}
 	}
-	o, err := parseRun([]string{"x"}, func(n string) (string, bool) { return "0", n == "PET_STANDALONE" })
+	o, err := parseOptions([]string{"x"}, func(n string) (string, bool) { return "0", n == "PET_STANDALONE" }, false)
 	if err != nil || o.standalone {
 		t.Errorf("PET_STANDALONE=0: %v, %v", o, err)
 	}
 }
 
 // values are the options without what says where they come from.
-func values(o *runOptions) runOptions {
+func values(o *options) options {
 	v := *o
 	v.given, v.argv = nil, nil
 	return v
@@ -132,15 +132,15 @@ func values(o *runOptions) runOptions {
 
 // TestRunHelp names every option in its group.
 func TestRunHelp(t *testing.T) {
-	help := runHelp(true)
-	if strings.Contains(runHelp(false), "--use-env") {
+	help := helpText(true)
+	if strings.Contains(helpText(false), "--use-env") {
 		t.Error("the help of run has an option of launch")
 	}
-	for _, f := range runFlags {
+	for _, f := range optionTable {
 		if strings.Count(help, "--"+f.name+"\n")+strings.Count(help, "--"+f.name+" ") == 0 {
 			t.Errorf("--%s is not in the help", f.name)
 		}
-		if !slices.Contains(runGroups, f.group) {
+		if !slices.Contains(optionGroups, f.group) {
 			t.Errorf("--%s has no group", f.name)
 		}
 	}

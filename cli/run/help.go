@@ -8,9 +8,9 @@ import (
 // helpColumn is where the explanations of options begin.
 const helpColumn = 34
 
-// runIntro and runOutro stand around the options.
+// helpIntro and helpOutro stand around the options.
 const (
-	runIntro = `usage: rallypoint %s [options] SCRIPT [ARGS...]
+	helpIntro = `usage: rallypoint %s [options] SCRIPT [ARGS...]
 
 Run SCRIPT in one or more workers on this node, as a part of a job of one or
 more nodes. The options are torchrun's; each may also be written with
@@ -21,7 +21,7 @@ below is the default.
   rallypoint run --rdzv-endpoint=host0:29400 --nnodes=2:4 --nproc-per-node=8 \
     --max-restarts=3 train.py
 `
-	runOutro = `
+	helpOutro = `
 Environment:
   PYTHON_EXEC                     interpreter of the workers; else that of $VIRTUAL_ENV, the one that has this
                                   command installed (not by uv tool or pipx), or the first python3 in PATH
@@ -37,17 +37,17 @@ Exit codes: 0 the workers succeeded, 1 they or the agent failed, 2 wrong usage.
 `
 )
 
-// runHelp is the text of --help; legacy is that of torch.distributed.launch.
-func runHelp(legacy bool) string {
+// helpText is the text of --help; legacy is that of torch.distributed.launch.
+func helpText(legacy bool) string {
 	var b strings.Builder
 	name := "run"
 	if legacy {
 		name = "launch"
 	}
-	fmt.Fprintf(&b, runIntro, name)
-	for _, group := range runGroups {
+	fmt.Fprintf(&b, helpIntro, name)
+	for _, group := range optionGroups {
 		fmt.Fprintf(&b, "\n%s:\n", group)
-		for _, f := range runFlags {
+		for _, f := range optionTable {
 			if f.group != group || f.legacy && !legacy {
 				continue
 			}
@@ -68,6 +68,6 @@ func runHelp(legacy bool) string {
 			fmt.Fprintf(&b, "%-*s%s\n", helpColumn, name, f.help)
 		}
 	}
-	b.WriteString(runOutro)
+	b.WriteString(helpOutro)
 	return b.String()
 }

@@ -64,11 +64,11 @@ func TestInterpreterIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	active, own := program(t, dir, "active", "bin", "python"), program(t, dir, "own", "bin", "python")
 	for _, more := range []string{"", "PYTHON_EXEC=/other"} {
-		o, err := parseRun([]string{"x.py"}, environ{}.lookup)
+		o, err := parseOptions([]string{"x.py"}, environ{}.lookup, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := configureRun(o, environ{"VIRTUAL_ENV=" + filepath.Dir(filepath.Dir(active)), envInterpreter + "=" + own, more})
+		c, err := configure(o, environ{"VIRTUAL_ENV=" + filepath.Dir(filepath.Dir(active)), envInterpreter + "=" + own, more})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ var logsSpecsScript string
 const planEnd = 5 * time.Second
 
 // setPlanner loads the plug-in for logs, if one is named (A19). close lets it end.
-func (c *runConfig) setPlanner(o *runOptions, interpreter string, env []string) (close func(), err error) {
+func (c *config) setPlanner(o *options, interpreter string, env []string) (close func(), err error) {
 	if o.logsSpecs == "" {
 		return func() {}, nil
 	}

@@ -10,13 +10,13 @@ import (
 // Describe gives a launcher, which parses its own command line, the text and the
 // flags that its manual page shows.
 func Describe(launcher *cobra.Command, legacy bool) {
-	_, intro, _ := strings.Cut(runIntro, "\n\n")
+	_, intro, _ := strings.Cut(helpIntro, "\n\n")
 	text, examples, _ := strings.Cut(intro, "\n\n")
-	launcher.Long = text + "\n\n```" + runOutro + "```"
+	launcher.Long = text + "\n\n```" + helpOutro + "```"
 	launcher.Example = strings.TrimRight(examples, "\n")
 	flags := launcher.Flags()
 	flags.SortFlags = false
-	for _, f := range runFlags {
+	for _, f := range optionTable {
 		if f.legacy && !legacy {
 			continue
 		}

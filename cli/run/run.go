@@ -26,18 +26,16 @@ import (
 	"rallypoint/static"
 )
 
-// runMain is `rallypoint run`: it runs the workers of this node until the job
-// has ended and returns the exit code. args is what follows `run`. Nothing is
-// touched before the command line was found right.
+// execute is `rallypoint run`, or with legacy `rallypoint launch`: it runs the workers of
+// this node until the job has ended and returns the exit code. args is what follows
+// `run`. It checks the whole command line before its first side effect.
 //
-// It takes the signals that the command line names, for as long as it runs.
-//
-// With legacy it is `rallypoint launch`.
-func runMain(ctx context.Context, root *cobra.Command, args []string, env []string, legacy bool, stdout, stderr io.Writer) int {
+// It handles the signals that the command line names, for as long as it runs.
+func execute(ctx context.Context, root *cobra.Command, args []string, env []string, legacy bool, stdout, stderr io.Writer) int {
 	defer surviveBrokenPipes()()
 	o, err := parseOptions(args, environ(env).lookup, legacy)
 	if err == nil && o.help {
-		_, _ = io.WriteString(stdout, runHelp(legacy))
+		_, _ = io.WriteString(stdout, helpText(legacy))
 		return ExitOK
 	}
 	if err == nil && o.completion != "" {
@@ -48,15 +46,15 @@ func runMain(ctx context.Context, root *cobra.Command, args []string, env []stri
 		_, _ = io.WriteString(stdout, text)
 		return ExitOK
 	}
-	var c *runConfig
+	var c *config
 	if err == nil {
-		c, err = configureRun(o, environ(env))
+		c, err = configure(o, environ(env))
 	}
 	if err != nil {
 		return complain(stderr, err, ExitUsage)
 	}
 	keepDescriptors()
-	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.meeting.params.Max > 1)
+	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.rendezvous.params.Max > 1)
 	interpreter := defaultInterpreter(env)
 	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
 	if err != nil {
@@ -82,8 +80,8 @@ func runMain(ctx context.Context, root *cobra.Command, args []string, env []stri
 }
 
 // run runs the agent.
-func (c *runConfig) run(ctx context.Context, log *slog.Logger, stderr io.Writer) int {
-	rdzv, err := c.meeting.open(log)
+func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) int {
+	rdzv, err := c.rendezvous.open(log)
 	if err != nil {
 		return complain(stderr, err, ExitUsage)
 	}
@@ -102,7 +100,7 @@ func (c *runConfig) run(ctx context.Context, log *slog.Logger, stderr io.Writer)
 func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte("pt_elastic"), 0) }
 
 // keepDescriptors keeps what this process was started with, beyond the standard streams,
-// from the workers. Linux before 5.11 does not know how; nothing is said of that.
+// from the workers. Linux before 5.11 cannot; execute goes on without.
 func keepDescriptors() { _ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) }
 
 // surviveBrokenPipes lets a reader of our output go away without ending the job,
@@ -116,7 +114,7 @@ func surviveBrokenPipes() (restore func()) {
 
 // handleSignals passes the signals on to the agent until the function that it
 // returns is called, and tells it when the terminal has another size.
-func (c *runConfig) handleSignals(a *agent.Agent) (stop func()) {
+func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 	signals, resized := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -150,19 +148,19 @@ func (c *runConfig) handleSignals(a *agent.Agent) (stop func()) {
 }
 
 // summary is the effective configuration in one line.
-func (c *runConfig) summary() string {
-	p := &c.meeting.params
+func (c *config) summary() string {
+	p := &c.rendezvous.params
 	nodes := fmt.Sprintf("%d to %d nodes", p.Min, p.Max)
 	if p.Min == p.Max {
 		nodes = fmt.Sprintf("%d nodes", p.Max)
 	}
-	switch c.meeting.kind {
-	case meetAlone:
+	switch c.rendezvous.kind {
+	case kindStandalone:
 		nodes = "this node alone"
-	case meetStatic:
-		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.meeting.host, c.meeting.port, c.meeting.rank)
+	case kindStatic:
+		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.host, c.rendezvous.port, c.rendezvous.rank)
 	default:
-		nodes += fmt.Sprintf(" meet at %s (%s)", p.Endpoint, c.meeting.kind)
+		nodes += fmt.Sprintf(" meet at %s (%s)", p.Endpoint, c.rendezvous.kind)
 	}
 	text := fmt.Sprintf("run %s: %s; %d workers here, role %s; restarts %d; grace %v", p.RunID, nodes, c.spec.Workers, c.spec.Role,
 		c.spec.MaxRestarts, c.spec.ShutdownTimeout)
@@ -170,14 +168,14 @@ func (c *runConfig) summary() string {
 		text += "; logs in " + dir
 	}
 	argv := c.spec.Argv
-	if i := slices.Index(argv, runPathScript); i >= 0 { // many lines that nobody asked for
+	if i := slices.Index(argv, runPathScript); i >= 0 { // leave out its many lines
 		argv = slices.Replace(slices.Clone(argv), i-1, i+1)
 	}
 	return text + ": " + strings.Join(argv, " ")
 }
 
 // exitCode says how the run ended, and its code.
-func (c *runConfig) exitCode(err error, stderr io.Writer) int {
+func (c *config) exitCode(err error, stderr io.Writer) int {
 	var failed *agent.FailedError
 	var peer *agent.PeerError
 	var stopped *agent.SignalError
@@ -209,11 +207,11 @@ func complain(stderr io.Writer, err error, code int) int {
 }
 
 // open makes the rendezvous.
-func (m *meeting) open(log *slog.Logger) (agent.Rendezvous, error) {
+func (m *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
 	switch m.kind {
-	case meetAlone:
+	case kindStandalone:
 		return static.NewStandalone(m.params.LocalAddr, log), nil
-	case meetStatic:
+	case kindStatic:
 		p := m.params
 		p.NodeRank, p.Endpoint = m.rank, static.Scheme+net.JoinHostPort(m.host, strconv.Itoa(m.port))
 		return static.NewStatic(p, log)

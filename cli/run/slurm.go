@@ -11,7 +11,7 @@ const slurmPorts = 1000
 
 // fillFromSlurm sets what neither the command line nor a PET_ variable names from the
 // variables that srun gives its tasks: one task on each node is one node of the job.
-func (o *runOptions) fillFromSlurm(env environ) error {
+func (o *options) fillFromSlurm(env environ) error {
 	job, err := strconv.ParseUint(env.get("SLURM_JOB_ID"), 10, 64)
 	if err != nil {
 		return usagef("argument --slurm: SLURM_JOB_ID is %q: it is for what Slurm starts, as in `srun --ntasks-per-node=1 rallypoint run --slurm ...`", env.get("SLURM_JOB_ID"))
@@ -32,7 +32,7 @@ func (o *runOptions) fillFromSlurm(env environ) error {
 	o.fill("rdzv-id", slurmRunID(job, env))
 	_, most, err := parseNodes(o.nnodes)
 	if err != nil || most == 1 {
-		return err // one node meets nobody
+		return err // one node needs no endpoint
 	}
 	if !o.given["rdzv-endpoint"] && !o.given["master-addr"] {
 		list := env.first("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
@@ -52,12 +52,12 @@ func (o *runOptions) fillFromSlurm(env environ) error {
 }
 
 // fill sets an option that was not given.
-func (o *runOptions) fill(name, value string) {
+func (o *options) fill(name, value string) {
 	if o.given[name] {
 		return
 	}
-	for i := range runFlags {
-		if f := &runFlags[i]; f.name == name {
+	for i := range optionTable {
+		if f := &optionTable[i]; f.name == name {
 			f.convert(o, value)
 			o.given[name] = true
 		}

@@ -34,7 +34,7 @@ func TestSlurm(t *testing.T) {
 			t.Errorf("%s: %v", c.args, err)
 			continue
 		}
-		p := m.meeting.params
+		p := m.rendezvous.params
 		if p.Endpoint != c.endpoint || p.RunID != c.id || [2]int{p.Min, p.Max} != c.nodes || p.NodeRank != c.rank || m.spec.Workers != c.workers || p.NodeID != c.node {
 			t.Errorf("%s: %q %q %d-%d rank %d, %d workers, node %q", c.args, p.Endpoint, p.RunID, p.Min, p.Max, p.NodeRank, m.spec.Workers, p.NodeID)
 		}

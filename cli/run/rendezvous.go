@@ -12,29 +12,29 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// meetingKind is how the nodes of a job find each other.
-type meetingKind int
+// rendezvousKind is how the nodes of a job find each other.
+type rendezvousKind int
 
 const (
-	meetAlone  meetingKind = iota // this node is the job
-	meetHosted                    // at the endpoint: a control plane, or a log
-	meetStatic                    // fixed nodes, torch's static backend
+	kindStandalone rendezvousKind = iota // this node is the job
+	kindDynamic                          // at the endpoint: a control plane, or a log
+	kindStatic                           // fixed nodes, torch's static backend
 )
 
 // String is the name of the backend in events.
-func (k meetingKind) String() string {
+func (k rendezvousKind) String() string {
 	switch k {
-	case meetHosted:
+	case kindDynamic:
 		return "rallypoint"
-	case meetStatic:
+	case kindStatic:
 		return "static"
 	}
 	return "standalone"
 }
 
-// meeting is how this node meets the others.
-type meeting struct {
-	kind   meetingKind
+// rendezvousConfig is how this node finds the others.
+type rendezvousConfig struct {
+	kind   rendezvousKind
 	params rendezvous.Params
 	rank   int    // of a static node
 	host   string // of a static job's store
@@ -44,9 +44,9 @@ type meeting struct {
 // defaultMasterPort is the port of node 0 where only its address is given (A10).
 const defaultMasterPort = 29500
 
-// setNodes decides how the nodes meet (A9-A12).
-func (c *runConfig) setNodes(o *runOptions, env environ) error {
-	m := &c.meeting
+// setNodes decides how the nodes find each other (A9-A12).
+func (c *config) setNodes(o *options, env environ) error {
+	m := &c.rendezvous
 	m.params = rendezvous.DefaultParams()
 	p := &m.params
 	var err error
@@ -58,49 +58,48 @@ func (c *runConfig) setNodes(o *runOptions, env environ) error {
 		return err
 	}
 	p.RunID, p.LocalAddr, p.TokenFile = o.id, o.localAddr, cmp.Or(o.tokenFile, conf["token_file"])
-	if m.kind, err = c.chooseMeeting(o, p.Max); err != nil {
+	if m.kind, err = c.chooseKind(o, p.Max); err != nil {
 		return err
 	}
 	switch m.kind {
-	case meetAlone:
-		return c.meetAlone(o)
-	case meetStatic:
-		return c.meetStatic(o, env)
+	case kindStandalone:
+		return c.setStandalone(o)
+	case kindStatic:
+		return c.setStatic(o, env)
 	}
-	return c.meetHosted(o, env, conf)
+	return c.setDynamic(o, env, conf)
 }
 
-// chooseMeeting decides by the backend that was named, or else by where the
-// others are said to be.
-func (c *runConfig) chooseMeeting(o *runOptions, most int) (meetingKind, error) {
+// chooseKind decides by the named backend, else by the given endpoint.
+func (c *config) chooseKind(o *options, most int) (rendezvousKind, error) {
 	placed := o.endpoint != "" || o.given["master-port"]
 	if o.standalone || o.backend == "static" && !placed && most == 1 {
-		return meetAlone, nil
+		return kindStandalone, nil
 	}
 	if !o.given["rdzv-backend"] {
 		if o.endpoint == "" && most == 1 {
-			return meetStatic, nil
+			return kindStatic, nil
 		}
-		return meetHosted, nil
+		return kindDynamic, nil
 	}
 	switch o.backend {
 	case "rallypoint", backend.NameFile, backend.NameEtcd:
-		return meetHosted, nil
+		return kindDynamic, nil
 	case "c10d":
 		c.notes = append(c.notes, "the backend c10d is answered by rallypoint: all nodes of the job must be started by rallypoint")
-		return meetHosted, nil
+		return kindDynamic, nil
 	case "static":
-		return meetStatic, nil
+		return kindStatic, nil
 	case "etcd", "etcd-v2":
 		c.notes = append(c.notes, "the backend "+o.backend+" is answered by rallypoint, in etcd's v3 API: all nodes of the job must be started by rallypoint")
-		return meetHosted, nil
+		return kindDynamic, nil
 	}
 	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, etcd, static and c10d. "+
 		"A backend that is registered with torch needs torch's agent: torchrun --rdzv-backend=%s (docs/deviations.md)", o.backend, o.backend)
 }
 
-func (c *runConfig) meetAlone(o *runOptions) error {
-	p := &c.meeting.params
+func (c *config) setStandalone(o *options) error {
+	p := &c.rendezvous.params
 	if err := p.RefuseToken("a standalone job"); err != nil {
 		return usagef("%v", err)
 	}
@@ -117,8 +116,8 @@ func (c *runConfig) meetAlone(o *runOptions) error {
 	return nil
 }
 
-func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]string) error {
-	p := &c.meeting.params
+func (c *config) setDynamic(o *options, env environ, conf map[string]string) error {
+	p := &c.rendezvous.params
 	if o.given["node-rank"] {
 		if o.nodeRank < 0 || o.nodeRank >= p.Max {
 			return usagef("argument --node-rank: it is %d, it must be 0 or more and below the maximum number of nodes (%d)", o.nodeRank, p.Max)
@@ -166,8 +165,8 @@ func (c *runConfig) meetHosted(o *runOptions, env environ, conf map[string]strin
 	return nil
 }
 
-func (c *runConfig) meetStatic(o *runOptions, env environ) error {
-	m := &c.meeting
+func (c *config) setStatic(o *options, env environ) error {
+	m := &c.rendezvous
 	if m.params.TokenFile == "" && (m.params.Max > 1 || o.endpoint != "") {
 		m.params.TokenFile = env.get(rendezvous.EnvTokenFile)
 	}
@@ -194,7 +193,7 @@ func (c *runConfig) meetStatic(o *runOptions, env environ) error {
 	return nil
 }
 
-func (o *runOptions) port() int {
+func (o *options) port() int {
 	if o.masterPort == unsetNumber {
 		return defaultMasterPort
 	}
