@@ -91,7 +91,7 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
 	go io.Copy(io.Discard, theirs)
-	l := &link{conn: ours, out: newOutbox(ours, maxUnsent), welcome: welcome{Features: []string{featureEcho}}}
+	l := &link{conn: ours, out: newOutbox(ours, maxUnsent, nil, nil), welcome: welcome{Features: []string{featureEcho}}}
 	for range silentAfter - 1 {
 		l.sendBeat(time.Hour)
 	}

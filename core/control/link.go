@@ -56,7 +56,7 @@ func openLink(ctx context.Context, conn net.Conn, h hello, token *secret.Token) 
 	ours := h.Policy.LeaseTimeout
 	setUserTimeout(conn, ours) // until the run's is known
 	release := abortOn(ctx, conn)
-	l := &link{conn: conn, out: newOutbox(conn, math.MaxInt), wrote: make(chan struct{}), opened: time.Now()}
+	l := &link{conn: conn, out: newOutbox(conn, math.MaxInt, nil, nil), wrote: make(chan struct{}), opened: time.Now()}
 	l.frames.in = bufio.NewReaderSize(l, readBuffer)
 	err := l.shake(h, greeter{token, conn.RemoteAddr()})
 	if !release() && ctx.Err() != nil {

@@ -11,20 +11,17 @@ import (
 // meters are a server's running numbers, for /metrics. They only grow, and may be
 // used by all goroutines at once.
 type meters struct {
-	accepted  atomic.Uint64 // connections
-	bytesIn   atomic.Uint64
-	bytesOut  atomic.Uint64
-	framesIn  kindCounts
-	framesOut kindCounts
-	requests  [len(opNames)]atomic.Uint64
-	keyOps    [len(keyOpNames)]atomic.Uint64
-	refused   [refusals]atomic.Uint64
-	lost      [lostCauses]atomic.Uint64
-	left      leftCounts
-	closed    closedCounts
-	rounds    histogram
-	admin     [len(adminOpNames)]atomic.Uint64
-	stalls    atomic.Uint64
+	traffic
+	accepted atomic.Uint64 // connections
+	requests [len(opNames)]atomic.Uint64
+	keyOps   [len(keyOpNames)]atomic.Uint64
+	refused  [refusals]atomic.Uint64
+	lost     [lostCauses]atomic.Uint64
+	left     leftCounts
+	closed   closedCounts
+	rounds   histogram
+	admin    [len(adminOpNames)]atomic.Uint64
+	stalls   atomic.Uint64
 
 	commits        histogram
 	commitFailures atomic.Uint64
@@ -34,18 +31,12 @@ type meters struct {
 // Names of what is counted by kind; the place in a list is the number on the
 // wire, 0 is what this version does not know.
 var (
-	kindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", "reply", "notice", "progress", "drop", "beat", "goodbye", "admin", "admin_answer", "challenge", "proof"}
-	opNames   = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key"}
+	opNames = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key"}
 
 	keyOpNames = [...]string{"unknown", "set", "get", "add", "compare_set", "append", "check", "wait", "delete", "count", "list",
 		"multi_get", "multi_set", "queue_push", "queue_pop", "queue_len", "barrier", "cancel_wait"}
 	adminOpNames = [...]string{"unknown", "close", "evict"}
 )
-
-// kindCounts counts frames by kind.
-type kindCounts [len(kindNames)]atomic.Uint64
-
-func (c *kindCounts) add(k kind) { c[known(int(k), len(c))].Add(1) }
 
 // known returns n if it is below limit, else 0.
 func known(n, limit int) int {

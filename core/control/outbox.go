@@ -10,10 +10,6 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// maxUnsent bounds what a server holds for one connection: room for a few frames
-// of the largest size. A node for which there is more to say is cut off.
-const maxUnsent = 4 * maxFrame
-
 // maxBehind is how much waits to be sent before a server reads nothing more from
 // the connection. So who asks for much and does not read holds little.
 const maxBehind = 64 << 10
@@ -37,10 +33,10 @@ var (
 // there are in one write. Its methods never block and may be called under any
 // lock; run is the goroutine that writes.
 type outbox struct {
-	conn   net.Conn
-	limit  int                  // of unsent bytes; a longer queue cuts the connection
-	meters *meters              // of the server; nil on a client's side
-	uptime func() time.Duration // of the server; the same
+	conn    net.Conn
+	limit   int                  // of unsent bytes; a longer queue cuts the connection
+	traffic *traffic             // nil: not counted
+	uptime  func() time.Duration // nil: stuck is not asked
 
 	since atomic.Int64 // when the write that is under way began, by uptime; 0: none is
 
@@ -55,8 +51,10 @@ type outbox struct {
 	wake    chan struct{}
 }
 
-func newOutbox(conn net.Conn, limit int) *outbox {
-	o := &outbox{conn: conn, limit: limit, wake: make(chan struct{}, 1)}
+// newOutbox makes the outbox of a connection, which holds at most limit bytes. A nil
+// traffic counts nothing; without an uptime, a monotonic clock, stuck is always 0.
+func newOutbox(conn net.Conn, limit int, sent *traffic, uptime func() time.Duration) *outbox {
+	o := &outbox{conn: conn, limit: limit, traffic: sent, uptime: uptime, wake: make(chan struct{}, 1)}
 	o.room.L = &o.mu
 	return o
 }
@@ -100,8 +98,8 @@ func (o *outbox) sendBytes(b []byte, k kind) bool {
 	ok := !o.closing
 	if ok {
 		o.push(func(buf []byte) []byte { return append(buf, b...) })
-		if o.meters != nil && k != 0 {
-			o.meters.framesOut.add(k)
+		if o.traffic != nil && k != 0 {
+			o.traffic.framesOut.add(k)
 		}
 	}
 	o.mu.Unlock()
@@ -117,10 +115,9 @@ func (o *outbox) hold(b []byte) {
 	o.mu.Unlock()
 }
 
-// count counts a frame that a server sends.
 func (o *outbox) count(f frame) {
-	if o.meters != nil {
-		o.meters.framesOut.add(kindOf(f))
+	if o.traffic != nil {
+		o.traffic.framesOut.add(kindOf(f))
 	}
 }
 
@@ -254,8 +251,8 @@ func (o *outbox) write(buf []byte) error {
 		}
 		n, err := o.conn.Write(rest[:min(len(rest), writeChunk)])
 		o.since.Store(0)
-		if o.meters != nil {
-			o.meters.bytesOut.Add(uint64(n))
+		if o.traffic != nil {
+			o.traffic.bytesOut.Add(uint64(n))
 		}
 		if err != nil {
 			return err

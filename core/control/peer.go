@@ -30,6 +30,10 @@ var (
 		"start all nodes with --rdzv-backend=rallypoint, and point MASTER_PORT elsewhere")
 )
 
+// maxUnsent bounds what a server holds for one connection: room for a few frames
+// of the largest size. A node for which there is more to say is cut off.
+const maxUnsent = 4 * maxFrame
+
 // drainTime is how long a connection that was told its end is still read, so
 // that closing it does not make the peer's kernel throw that message away.
 const drainTime = time.Second
@@ -71,8 +75,7 @@ type peer struct {
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
 
 func newPeer(s *Server, conn net.Conn) *peer {
-	p := &peer{server: s, conn: conn, out: newOutbox(conn, maxUnsent), since: s.clock.Now()}
-	p.out.meters, p.out.uptime = &s.meters, s.running
+	p := &peer{server: s, conn: conn, out: newOutbox(conn, maxUnsent, &s.meters.traffic, s.running), since: s.clock.Now()}
 	p.frames.in = readers.Get().(*bufio.Reader)
 	p.frames.in.Reset(p)
 	return p
