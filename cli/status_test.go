@@ -32,7 +32,7 @@ func joined(t *testing.T, addr, node string, least, most int) (*control.Client, 
 	p.RunID, p.Endpoint, p.Min, p.Max, p.NodeID = "job", addr, least, most, node
 	isHost := false
 	p.IsHost = &isHost
-	c := control.NewClient(p, nobody{}, nil)
+	c := control.NewClient(p, nobody{}, nil, nil)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -1,10 +1,11 @@
-// Package roundstore puts a node together whose control plane is hosted: a
-// rendezvous.Member over a control.Client, whose round stores are tcpstore
-// servers.
+// Package roundstore joins a member to a hosted control plane (Open), which it starts
+// in this process where the endpoint is this machine, and opens the TCPStores of a
+// member's rounds (NewRoundStores).
 package roundstore
 
 import (
 	"log/slog"
+	"net"
 	"net/netip"
 
 	"rallypoint/core/control"
@@ -39,9 +40,16 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	}
 	stores := NewRoundStores(log)
 	connect := func(o member.Observer) member.ControlPlane {
-		c := control.NewClient(p, o, log)
+		c := control.NewClient(p, o, log, startHost)
 		c.Expose(stores.Expose)
 		return c
 	}
 	return member.New(p, connect, stores, log), nil
+}
+
+// startHost starts the control plane of a run whose node hosts it.
+func startHost(cfg control.HostConfig, listeners ...net.Listener) control.Host {
+	return control.Start(control.Config{
+		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics,
+	}, listeners...)
 }

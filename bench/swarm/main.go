@@ -198,7 +198,7 @@ func gather(ctx context.Context, addr string, n int, runID string) (swarm, error
 		p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n, n
 		no := false
 		p.IsHost = &no
-		s[i] = control.NewClient(p, deaf{}, nil)
+		s[i] = control.NewClient(p, deaf{}, nil, nil)
 		wg.Go(func() { errs[i] = s[i].Connect(ctx) })
 	}
 	wg.Wait()

@@ -27,6 +27,7 @@ type Client struct {
 	params  rendezvous.Params
 	obs     member.Observer
 	log     *slog.Logger
+	host    StartHost // nil: never hosts
 	env     environ
 	metrics func(*promtext.Buffer) // nil: nothing to add
 
@@ -47,7 +48,7 @@ type Client struct {
 	calls   member.Calls
 	claim   rendezvous.LastRound
 	seen    string
-	server  *Server // nil: this process does not host
+	hosting Host // nil: this process does not host
 	byNode  bool    // the control plane is in the process of a node of this run
 	site    site
 	warning string
@@ -58,13 +59,19 @@ var _ member.ControlPlane = (*Client)(nil)
 
 // NewClient makes a client that is not connected yet. The Observer's methods are
 // called by one goroutine at a time, Connect's or the client's own; they must not
-// block and must not call Close. A nil log discards.
-func NewClient(p rendezvous.Params, obs member.Observer, log *slog.Logger) *Client {
+// block and must not call Close. A nil log discards. The client starts a control
+// plane in this process by host; without one it never does, whatever
+// Params.IsHost says.
+func NewClient(p rendezvous.Params, obs member.Observer, log *slog.Logger, host StartHost) *Client {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	if host == nil {
+		never := false
+		p.IsHost = &never
+	}
 	c := &Client{
-		params: p, obs: obs, log: log, env: systemEnviron(),
+		params: p, obs: obs, log: log, host: host, env: systemEnviron(),
 		session: rendezvous.SessionID(rand.Text()),
 		node:    p.NodeID, incarnation: p.Incarnation,
 	}
@@ -177,7 +184,7 @@ func (c *Client) SeenAddr() string {
 func (c *Client) Hosting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.server != nil
+	return c.hosting != nil
 }
 
 // HostedByNode is member.ControlPlane's.
@@ -185,14 +192,6 @@ func (c *Client) HostedByNode() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.byNode
-}
-
-// Server returns the control plane that this process hosts, nil if it does not.
-// It belongs to the client.
-func (c *Client) Server() *Server {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.server
 }
 
 // Warning returns what is odd about the endpoint, for people; "" if nothing is.
@@ -209,8 +208,11 @@ func (c *Client) Node() string { return c.node }
 // Close is member.ControlPlane's. It returns nil, after ctx has ended at the latest
 // within a second.
 func (c *Client) Close(ctx context.Context) error {
-	if s := c.Server(); s != nil {
-		if err := s.WaitIdle(ctx, c.session); err != nil {
+	c.mu.Lock()
+	host := c.hosting
+	c.mu.Unlock()
+	if host != nil {
+		if err := host.WaitIdle(ctx, c.session); err != nil {
 			c.log.Warn("the control plane in this process ends while other nodes are connected", "waited for them", err)
 		}
 	}
@@ -233,11 +235,11 @@ func (c *Client) Close(ctx context.Context) error {
 
 func (c *Client) stopHosting() {
 	c.mu.Lock()
-	s := c.server
-	c.server = nil
+	host := c.hosting
+	c.hosting = nil
 	c.mu.Unlock()
-	if s != nil {
-		_ = s.Close()
+	if host != nil {
+		_ = host.Close()
 	}
 }
 
@@ -262,7 +264,7 @@ func (c *Client) hello() hello {
 		Version: ProtocolVersion, Features: []string{featureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
 		Incarnation: c.incarnation, Label: c.label, Policy: c.params.Policy, Claim: c.claim,
-		InHost: c.server != nil,
+		InHost: c.hosting != nil,
 	}
 }
 

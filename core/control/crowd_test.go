@@ -223,7 +223,7 @@ func meetAmong(t *testing.T, addr, id string) {
 	p.LeaseTimeout, p.ReconnectGrace = time.Minute, 0
 	clients := make([]*Client, 3)
 	for i := range clients {
-		clients[i] = NewClient(p, newSeen(), nil)
+		clients[i] = NewClient(p, newSeen(), nil, nil)
 		defer func() {
 			gone, cancel := context.WithCancel(context.Background())
 			cancel()

@@ -4,13 +4,38 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strconv"
 	"syscall"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/internal/promtext"
 )
+
+// Host is a control plane that runs in this process.
+type Host interface {
+	// WaitIdle returns nil once no node is connected but those whose session is
+	// named, or the error of ctx.
+	WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error
+	// Close ends all connections and returns when the control plane has ended.
+	Close() error
+}
+
+// HostConfig says what a control plane in this process serves.
+type HostConfig struct {
+	RunID     string                 // the one run that it takes
+	Fixed     bool                   // nodes of an earlier control plane may come back to its address
+	Token     *secret.Token          // nil: none
+	HTTPNames []string               // names of this machine by which browsers may ask
+	Log       *slog.Logger           // its lines name no run
+	Metrics   func(*promtext.Buffer) // adds to /metrics; nil: nothing
+}
+
+// StartHost starts a control plane in this process. The listeners belong to it.
+type StartHost func(cfg HostConfig, listeners ...net.Listener) Host
 
 // startHosting listens where the placement says and starts the control plane of
 // this run. An error leaves nothing behind.
@@ -26,10 +51,13 @@ func (c *Client) startHosting(ctx context.Context, s *site, where placement) err
 	if err != nil {
 		return err
 	}
-	server := Start(Config{RunID: c.params.RunID, Fixed: s.port != 0, Token: c.token, HTTPNames: []string{s.host, c.params.AdvertiseAddr}, Log: c.log, Metrics: c.metrics}, listeners...)
+	host := c.host(HostConfig{
+		RunID: c.params.RunID, Fixed: s.port != 0, Token: c.token, HTTPNames: []string{s.host, c.params.AdvertiseAddr},
+		Log: c.log, Metrics: c.metrics,
+	}, listeners...)
 	s.own = ownAddrs(listeners)
 	c.mu.Lock()
-	c.server = server
+	c.hosting = host
 	c.mu.Unlock()
 	for _, l := range listeners {
 		c.log.Info("hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())

@@ -362,7 +362,7 @@ func TestLoopbackEndpointWarns(t *testing.T) {
 		m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")})
 		log, lines := newLog(t)
 		obs := newSeen()
-		c := NewClient(testParams(endpoint+":29400", max), obs, log)
+		c := NewClient(testParams(endpoint+":29400", max), obs, log, startHost)
 		c.env = m.environ()
 		if err := c.Connect(testContext(t)); err != nil {
 			t.Fatal(err)
@@ -400,12 +400,17 @@ func TestEndpointPortZero(t *testing.T) {
 			p := testParams(test.endpoint, test.max)
 			p.Min, p.IsHost = 1, test.isHost
 			c := m.client(t, p, newSeen())
+			var fixed bool
+			c.host = func(cfg HostConfig, listeners ...net.Listener) Host {
+				fixed = cfg.Fixed
+				return startHost(cfg, listeners...)
+			}
 			err := c.Connect(testContext(t))
 			if test.code != 0 {
 				wantCode(t, err, test.code)
 				return
 			}
-			if err != nil || !c.Hosting() || c.Server().cfg.Fixed {
+			if err != nil || !c.Hosting() || fixed {
 				t.Errorf("%v, hosting: %v", err, c.Hosting())
 			}
 		})

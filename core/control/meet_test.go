@@ -44,7 +44,7 @@ func meet(tb testing.TB, endpoint string, n int) {
 	outcomes := make([]rendezvous.Outcome, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		clients[i] = NewClient(testParams(endpoint, n), newSeen(), nil)
+		clients[i] = NewClient(testParams(endpoint, n), newSeen(), nil, startHost)
 		wg.Go(func() {
 			err := clients[i].Connect(ctx)
 			if err == nil {

@@ -288,10 +288,15 @@ func testData(t *testing.T, dir string) *Data {
 	return d
 }
 
+// startHost starts a server as a client's host.
+func startHost(cfg HostConfig, listeners ...net.Listener) Host {
+	return Start(Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics}, listeners...)
+}
+
 // newTestClient makes a client that is closed with the test.
 func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
 	t.Helper()
-	c := NewClient(p, obs, nil)
+	c := NewClient(p, obs, nil, startHost)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -269,7 +269,7 @@ func TestTokenIsChanged(t *testing.T) {
 	s := newFakeServer(t, Config{Token: token})
 	log, lines := newLog(t)
 	obs := newSeen()
-	c := NewClient(withToken(s.addr, theirs, 1), obs, log)
+	c := NewClient(withToken(s.addr, theirs, 1), obs, log, startHost)
 	defer func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
