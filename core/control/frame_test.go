@@ -3,6 +3,7 @@ package control
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"reflect"
 	"strings"
@@ -189,7 +190,9 @@ func TestOversizedRequestsAreRefusedHere(t *testing.T) {
 			t.Errorf("%s: no error", name)
 			continue
 		}
-		wantCode(t, err, rendezvous.CodeTooLarge)
+		if err.Code != rendezvous.CodeTooLarge {
+			t.Errorf("%s: code %d, want %d: %v", name, err.Code, rendezvous.CodeTooLarge, err)
+		}
 	}
 	largest := rendezvous.KeyRequest{Values: [][]byte{make([]byte, maxFrame-300)}}
 	f, _ := newRequest(largest, 1<<60, 1<<60)
@@ -198,6 +201,18 @@ func TestOversizedRequestsAreRefusedHere(t *testing.T) {
 	}
 	if n := len(appendFrame(nil, f)) - frameHead; n > maxFrame {
 		t.Errorf("a request that was let through has %d bytes", n)
+	}
+}
+
+// TestHugeLengthCostsNoMemory declares large frames and sends little of them.
+func TestHugeLengthCostsNoMemory(t *testing.T) {
+	body := append(binary.LittleEndian.AppendUint32(nil, maxFrame), make([]byte, 100)...)
+	r := frameReader{in: newBufio(body)}
+	if _, err := r.next(maxFrame); err == nil {
+		t.Fatal("half a frame was taken for one")
+	}
+	if cap(r.body) > 4*firstChunk {
+		t.Errorf("%d bytes of memory for a frame of which 100 bytes came", cap(r.body))
 	}
 }
 

@@ -191,11 +191,21 @@ func (o *outbox) awaitRoom() (waited bool) {
 	return waited
 }
 
+// unsent returns how many bytes wait to be sent.
+func (o *outbox) unsent() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.buf) + o.writing
+}
+
+// writingSince returns when the write that is under way began, by uptime; 0 if none is.
+func (o *outbox) writingSince() time.Duration { return time.Duration(o.since.Load()) }
+
 // stuck returns for how long the peer has not taken what is being written; 0 if
 // nothing is.
 func (o *outbox) stuck() time.Duration {
-	if since := o.since.Load(); since != 0 {
-		return o.uptime() - time.Duration(since)
+	if since := o.writingSince(); since != 0 {
+		return o.uptime() - since
 	}
 	return 0
 }

@@ -101,18 +101,6 @@ func TestMalformedFrameAfterHello(t *testing.T) {
 	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
 }
 
-// TestHugeLengthCostsNoMemory declares large frames and sends little of them.
-func TestHugeLengthCostsNoMemory(t *testing.T) {
-	body := append(binary.LittleEndian.AppendUint32(nil, maxFrame), make([]byte, 100)...)
-	r := frameReader{in: newBufio(body)}
-	if _, err := r.next(maxFrame); err == nil {
-		t.Fatal("half a frame was taken for one")
-	}
-	if cap(r.body) > 4*firstChunk {
-		t.Errorf("%d bytes of memory for a frame of which 100 bytes came", cap(r.body))
-	}
-}
-
 func FuzzServerConn(f *testing.F) {
 	ours := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
 	session := func(frames ...frame) []byte {

@@ -44,12 +44,12 @@ func (s *fakeServer) onlyPeer(t *testing.T) *peer {
 }
 
 // awaitWrite waits until a write to the peer has to wait, and returns when that began.
-func (p *peer) awaitWrite(t *testing.T) (since int64) {
+func (p *peer) awaitWrite(t *testing.T) (since time.Duration) {
 	t.Helper()
 	for ctx := testContext(t); ctx.Err() == nil; {
-		since = p.out.since.Load()
+		since = p.out.writingSince()
 		time.Sleep(time.Millisecond) // those that do not wait are soon over
-		if since != 0 && p.out.since.Load() == since && untaken(p.conn) > 0 {
+		if since != 0 && p.out.writingSince() == since && untaken(p.conn) > 0 {
 			return since
 		}
 	}
@@ -65,10 +65,8 @@ func TestSlowConsumerIsCutOff(t *testing.T) {
 	n, lease, _ := slowReader(t, s)
 	p := s.onlyPeer(t)
 	p.awaitWrite(t)
-	p.out.mu.Lock()
-	held := len(p.out.buf) + p.out.writing
-	p.out.mu.Unlock()
-	if most := maxBehind + maxFrame; held > most {
+	held := p.out.unsent()
+	if most := 64<<10 + maxFrame; held > most {
 		t.Errorf("%d bytes are held for it, want at most %d", held, most)
 	}
 	r := s.lookUp("run")
@@ -112,7 +110,7 @@ func TestSlowReaderThatGoesOn(t *testing.T) {
 	for range 5 {
 		n.send(beat{})
 		s.clock.Advance(lease - time.Minute)
-		for now := int64(s.running()); p.awaitWrite(t) < now; { // until it is another write that waits
+		for now := s.running(); p.awaitWrite(t) < now; { // until it is another write that waits
 			read()
 		}
 	}

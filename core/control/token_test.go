@@ -402,7 +402,7 @@ func FuzzStranger(f *testing.F) {
 		stranger.conn.Close()
 		wg.Wait()
 		if len(answer) > preambleLen {
-			r := frameReader{in: newBufio(answer[preambleLen:])}
+			r := frameReader{in: bufio.NewReader(bytes.NewReader(answer[preambleLen:]))}
 			for {
 				f, err := r.nextFrame(maxFrame)
 				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
