@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/wire"
 )
 
 func newServe(log *logging) *cobra.Command {
@@ -78,7 +79,7 @@ an event. Leave it off while nothing is wrong.`,
 			if err != nil {
 				return err
 			}
-			l, err := addr.open(cmd.Context(), control.ListenConfig())
+			l, err := addr.open(cmd.Context(), wire.ListenConfig())
 			if err != nil {
 				return err
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/control/wire"
 )
 
 const (
@@ -132,9 +134,9 @@ func (s *Server) shed() (any bool) {
 		silent = slow[:(len(slow)+1)/2]
 	}
 	for _, p := range silent {
-		if unread(p.conn) == 0 {
+		if wire.Unread(p.conn) == 0 {
 			p.introduce()
-			p.out.cut(errShed)
+			p.out.Cut(errShed)
 			any = true
 		}
 	}

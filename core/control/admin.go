@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
 )
@@ -14,7 +15,7 @@ const maxAdminNames = 20
 
 // administer carries out an administrator's request from an address. Whoever can
 // reach the port may ask: see docs/protocol.md.
-func (s *Server) administer(f admin, from string) adminAnswer {
+func (s *Server) administer(f wire.Admin, from string) wire.AdminAnswer {
 	s.meters.admin[known(int(f.Op), len(s.meters.admin))].Add(1)
 	by := "admin"
 	if f.By != "" {
@@ -23,18 +24,18 @@ func (s *Server) administer(f admin, from string) adminAnswer {
 	if from != "" {
 		by += " (" + from + ")"
 	}
-	by = pack.CutText(by, maxName)
+	by = pack.CutText(by, wire.MaxName)
 	r := s.lookUp(f.RunID)
 	if r == nil {
-		return adminAnswer{Err: s.unknownRun(f.RunID)}
+		return wire.AdminAnswer{Err: s.unknownRun(f.RunID)}
 	}
 	switch f.Op {
-	case adminClose:
+	case wire.AdminOpClose:
 		return r.adminClose(by, f.Reason, f.Stop)
-	case adminEvict:
+	case wire.AdminOpEvict:
 		return r.adminEvict(f.Node, by, f.Reason)
 	}
-	return adminAnswer{Err: rendezvous.Errorf(rendezvous.CodeInvalid,
+	return wire.AdminAnswer{Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 		"the control plane at %s does not know admin request %d: it is older than this command", s.Addr(), f.Op)}
 }
 
@@ -71,24 +72,24 @@ func (r *run) unusable() *rendezvous.Error {
 	return r.broken
 }
 
-func (r *run) adminClose(by, reason string, stop bool) adminAnswer {
+func (r *run) adminClose(by, reason string, stop bool) wire.AdminAnswer {
 	r.mu.Lock()
 	if err := r.unusable(); err != nil {
 		r.mu.Unlock()
-		return adminAnswer{Err: err}
+		return wire.AdminAnswer{Err: err}
 	}
 	was := r.past.census
 	e := r.submit(rendezvous.CloseRun{By: by, Reason: reason, Stop: stop, At: *stamp(r.server.clock.Now())}, nil)
 	r.unlock()
 	if err := e.wait(); err != nil {
-		return adminAnswer{Err: err}
+		return wire.AdminAnswer{Err: err}
 	}
 	r.mu.Lock()
 	defer r.unlock()
 	if err := r.unusable(); err != nil {
-		return adminAnswer{Err: err}
+		return wire.AdminAnswer{Err: err}
 	}
-	return adminAnswer{Done: Closed(r.machine, was, stop)}
+	return wire.AdminAnswer{Done: Closed(r.machine, was, stop)}
 }
 
 // Closed says to an administrator what closing a run did, which was like that before.
@@ -127,24 +128,24 @@ func closedText(c *rendezvous.ClosedStatus) string {
 	return text
 }
 
-func (r *run) adminEvict(node, by, reason string) adminAnswer {
+func (r *run) adminEvict(node, by, reason string) wire.AdminAnswer {
 	r.mu.Lock()
 	if err := r.unusable(); err != nil {
 		r.mu.Unlock()
-		return adminAnswer{Err: err}
+		return wire.AdminAnswer{Err: err}
 	}
 	was := r.machine.Status()
 	done, err := Evicted(&was, node)
 	if err != nil {
 		r.mu.Unlock()
-		return adminAnswer{Err: err}
+		return wire.AdminAnswer{Err: err}
 	}
 	e := r.submit(rendezvous.Evict{Node: node, By: by, Reason: reason}, nil)
 	r.unlock()
 	if err := e.wait(); err != nil {
-		return adminAnswer{Err: err}
+		return wire.AdminAnswer{Err: err}
 	}
-	return adminAnswer{Done: done}
+	return wire.AdminAnswer{Done: done}
 }
 
 // Evicted says to an administrator whom an eviction drops from a run; the error, if

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -49,7 +50,7 @@ func TestAdminClose(t *testing.T) {
 	wantParts(t, done, `run "run" is closed: nobody joins it any more`, "round 1 goes on with 2 nodes", "1 node that waited was refused")
 	for _, n := range []*wireNode{a, b} {
 		f := n.next()
-		if got, ok := f.(notice); !ok || !got.Notice.Closed || got.Notice.Waiting != 0 {
+		if got, ok := f.(wire.Notice); !ok || !got.Notice.Closed || got.Notice.Waiting != 0 {
 			t.Errorf("a member got %+v", f)
 		} else {
 			wantParts(t, got.Notice.Reason, "closed by admin root@ops (127.0.0.1)", "maintenance")
@@ -70,7 +71,7 @@ func TestAdminClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantParts(t, done, "closed as failed", "its 2 nodes of round 1 must stop")
-	if n := a.next().(notice); n.Notice.Waiting == 0 || !strings.Contains(n.Notice.Reason, "failed by admin (127.0.0.1)") {
+	if n := a.next().(wire.Notice); n.Notice.Waiting == 0 || !strings.Contains(n.Notice.Reason, "failed by admin (127.0.0.1)") {
 		t.Errorf("after the stop a member got %+v", n)
 	}
 	wantTexts(t, s.oneRun(t).Changes, "closed by admin root@ops (127.0.0.1)", "failed by admin (127.0.0.1)")
@@ -85,13 +86,13 @@ func TestAdminEvict(t *testing.T) {
 	}
 	wantParts(t, done, "node b, rank 1 of round 1, was evicted", `"run"`)
 	f := b.next()
-	if d, ok := f.(drop); !ok || d.Err.Code != rendezvous.CodeEvicted {
+	if d, ok := f.(wire.Drop); !ok || d.Err.Code != rendezvous.CodeEvicted {
 		t.Errorf("the evicted node got %+v", f)
 	} else {
 		wantParts(t, d.Err.Text, "evicted by admin root@ops (127.0.0.1): its GPU is broken")
 	}
 	f = a.next()
-	if n, ok := f.(notice); !ok || n.Notice.Waiting == 0 {
+	if n, ok := f.(wire.Notice); !ok || n.Notice.Waiting == 0 {
 		t.Errorf("the other got %+v", f)
 	} else {
 		wantParts(t, n.Notice.Reason, "its GPU is broken")
@@ -137,7 +138,7 @@ func TestAdminUnknownRun(t *testing.T) {
 	if st := s.Status(); st.RunsTotal != 1 {
 		t.Errorf("%d runs: a request has made one", st.RunsTotal)
 	}
-	_, err = AdminClose(testContext(t), s.addr, nil, strings.Repeat("x", maxName+1), "", "", false)
+	_, err = AdminClose(testContext(t), s.addr, nil, strings.Repeat("x", wire.MaxName+1), "", "", false)
 	wantCode(t, err, rendezvous.CodeInvalid)
 }
 
@@ -145,22 +146,22 @@ func TestAdminUnknownRun(t *testing.T) {
 func TestAdminOfANewerRelease(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	twoNodes(t, s)
-	_, err := ask(testContext(t), s.addr, nil, admin{Op: 99, RunID: "run"})
+	_, err := ask(testContext(t), s.addr, nil, wire.Admin{Op: 99, RunID: "run"})
 	wantCode(t, err, rendezvous.CodeInvalid, "does not know admin request 99")
 	n := dialNode(t, s.addr)
-	n.write(appendFrame(preamble{high: 9, low: 8}.bytes(), admin{Op: adminClose, RunID: "run"}))
-	var answer [preambleLen]byte
-	if _, err := n.frames.in.Read(answer[:]); err != nil {
+	n.write(wire.AppendFrame(wire.Preamble{High: 9, Low: 8}.Bytes(), wire.Admin{Op: wire.AdminOpClose, RunID: "run"}))
+	var answer [wire.PreambleLen]byte
+	if _, err := n.frames.In.Read(answer[:]); err != nil {
 		t.Fatal(err)
 	}
-	if f, ok := n.next().(refuse); !ok || f.Err.Code != rendezvous.CodeState {
+	if f, ok := n.next().(wire.Refuse); !ok || f.Err.Code != rendezvous.CodeState {
 		t.Errorf("got %+v", f)
 	}
 }
 
 // TestAdminServerIsNotOurs asks peers that cannot answer.
 func TestAdminServerIsNotOurs(t *testing.T) {
-	ours := preamble{high: 1, low: 1}.bytes()
+	ours := wire.Preamble{High: 1, Low: 1}.Bytes()
 	for name, test := range map[string]struct {
 		sends []byte
 		says  string
@@ -168,8 +169,8 @@ func TestAdminServerIsNotOurs(t *testing.T) {
 		"nothing":    {nil, "it is no Rallypoint control plane"},
 		"HTTP":       {[]byte("HTTP/1.1 400 Bad Request\r\n"), "not our protocol"},
 		"an older":   {ours, "an older release does not know this request"},
-		"a notice":   {appendFrame(bytes.Clone(ours), notice{}), "malformed"},
-		"a bare end": {appendFrame(bytes.Clone(ours), refuse{}), "malformed"},
+		"a notice":   {wire.AppendFrame(bytes.Clone(ours), wire.Notice{}), "malformed"},
+		"a bare end": {wire.AppendFrame(bytes.Clone(ours), wire.Refuse{}), "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")

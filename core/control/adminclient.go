@@ -9,6 +9,7 @@ import (
 	"time"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/store"
@@ -22,19 +23,19 @@ import (
 // blocks until the answer has come or ctx ends. A nil token is none; one that the
 // control plane does not know is ErrAuth.
 func AdminClose(ctx context.Context, addr string, token *secret.Token, runID, by, reason string, stop bool) (string, error) {
-	return ask(ctx, addr, token, admin{Op: adminClose, RunID: runID, By: by, Reason: reason, Stop: stop})
+	return ask(ctx, addr, token, wire.Admin{Op: wire.AdminOpClose, RunID: runID, By: by, Reason: reason, Stop: stop})
 }
 
 // AdminEvict drops a live node from a run, like AdminClose in all else. A node
 // that is not alive is ErrInvalid. The node's process may come back.
 func AdminEvict(ctx context.Context, addr string, token *secret.Token, runID, node, by, reason string) (string, error) {
-	return ask(ctx, addr, token, admin{Op: adminEvict, RunID: runID, Node: node, By: by, Reason: reason})
+	return ask(ctx, addr, token, wire.Admin{Op: wire.AdminOpEvict, RunID: runID, Node: node, By: by, Reason: reason})
 }
 
 // ask makes a connection for one request of an administrator.
-func ask(ctx context.Context, addr string, token *secret.Token, f admin) (string, error) {
-	if len(f.RunID) > maxName || len(f.Node) > maxName {
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "a run id or node id has more than %d bytes", maxName)
+func ask(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
+	if len(f.RunID) > wire.MaxName || len(f.Node) > wire.MaxName {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "a run id or node id has more than %d bytes", wire.MaxName)
 	}
 	start := time.Now()
 	f.Software = rallypoint.Version()
@@ -60,30 +61,30 @@ func ask(ctx context.Context, addr string, token *secret.Token, f admin) (string
 
 // exchange sends the request and reads its answer. A refusal is a
 // *rendezvous.Error.
-func exchange(conn net.Conn, token *secret.Token, f admin) (adminAnswer, error) {
-	none := adminAnswer{}
-	g := greeter{token, conn.RemoteAddr()}
-	frames := frameReader{in: bufio.NewReader(conn)}
-	theirs, err := g.open(conn, &frames, appendFrame(nil, f))
+func exchange(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnswer, error) {
+	none := wire.AdminAnswer{}
+	g := wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()}
+	frames := wire.FrameReader{In: bufio.NewReader(conn)}
+	theirs, err := g.Run(conn, &frames, wire.AppendFrame(nil, f))
 	if err != nil {
 		return none, err
 	}
-	got, err := frames.nextFrame(maxFrame)
+	got, err := frames.NextFrame(wire.MaxFrame)
 	if err != nil {
-		return none, fmt.Errorf("it did not answer; an older release does not know this request: %w", noEOF(err))
+		return none, fmt.Errorf("it did not answer; an older release does not know this request: %w", wire.NoEOF(err))
 	}
 	switch got := got.(type) {
-	case adminAnswer:
+	case wire.AdminAnswer:
 		if got.Err != nil {
 			return none, got.Err
 		}
 		return got, nil
-	case refuse:
+	case wire.Refuse:
 		if got.Err != nil {
-			return none, g.explain(got.Err, theirs)
+			return none, g.Explain(got.Err, theirs)
 		}
 	}
-	return none, fmt.Errorf("%w: a %T", errMalformed, got)
+	return none, fmt.Errorf("%w: a %T", wire.ErrMalformed, got)
 }
 
 // DialHTTP connects to the control plane at addr ("host:port") for one HTTP
@@ -97,8 +98,8 @@ func DialHTTP(ctx context.Context, addr string, token *secret.Token) (net.Conn, 
 		return conn, store.PlainNetError(err)
 	}
 	release := abortOn(ctx, conn)
-	frames := frameReader{in: bufio.NewReader(conn)}
-	_, err = greeter{token, conn.RemoteAddr()}.open(conn, &frames, nil)
+	frames := wire.FrameReader{In: bufio.NewReader(conn)}
+	_, err = wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()}.Run(conn, &frames, nil)
 	if !release() && ctx.Err() != nil {
 		err = ctx.Err()
 	}
@@ -106,5 +107,5 @@ func DialHTTP(ctx context.Context, addr string, token *secret.Token) (net.Conn, 
 		conn.Close()
 		return nil, err
 	}
-	return &peekedConn{Conn: conn, in: frames.in}, nil
+	return &wire.PeekedConn{Conn: conn, In: frames.In}, nil
 }

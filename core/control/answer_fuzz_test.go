@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/secret"
 )
 
@@ -14,13 +15,13 @@ import (
 // and without a token: it takes up a connection or reports an error, and with a
 // token it takes up none, since nobody there knows it.
 func FuzzAnswer(f *testing.F) {
-	plain := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
-	guarded := preamble{high: ProtocolVersion, low: oldestVersion, token: true}.bytes()
-	good := welcome{Version: 1, Lease: int64(time.Hour)}
-	f.Add(appendFrame(plain, good), false)
-	f.Add(appendFrame(plain, refuse{errAuth}), false)
-	f.Add(appendFrame(plain, good), true)
-	f.Add(appendFrame(appendFrame(guarded, challenge{newNonce()}), proof{[][]byte{make([]byte, 32)}}), true)
+	plain := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
+	guarded := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}.Bytes()
+	good := wire.Welcome{Version: 1, Lease: int64(time.Hour)}
+	f.Add(wire.AppendFrame(plain, good), false)
+	f.Add(wire.AppendFrame(plain, wire.Refuse{Err: wire.ErrAuth}), false)
+	f.Add(wire.AppendFrame(plain, good), true)
+	f.Add(wire.AppendFrame(wire.AppendFrame(guarded, wire.Challenge{Nonce: wire.NewNonce()}), wire.Proof{MACs: [][]byte{make([]byte, 32)}}), true)
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false)
 	token, err := secret.OpenToken(tokenFile(f, goodToken), nil)
 	if err != nil {

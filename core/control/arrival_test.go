@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -60,10 +61,10 @@ func TestLateMembersAreCounted(t *testing.T) {
 	for range 2 * int(p.RegroupTimeout/(p.LeaseTimeout/4)) {
 		s.clock.Advance(p.LeaseTimeout / 4)
 		for _, n := range nodes { // the reply shows that the beat before it was read
-			n.send(beat{})
-			n.send(request{Number: 3, Op: 99})
+			n.send(wire.Beat{})
+			n.send(wire.Request{Number: 3, Op: 99})
 			for {
-				if r, ok := n.next().(reply); ok && r.Number == 3 {
+				if r, ok := n.next().(wire.Reply); ok && r.Number == 3 {
 					break
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -38,8 +39,8 @@ func TestBadClients(t *testing.T) {
 		n.wantReply(2)
 		go func() { // it is cut off in the middle
 			for number := uint64(3); number < 100; number++ {
-				f, _ := newRequest(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}}, number, number-1)
-				if _, err := n.conn.Write(appendFrame(nil, f)); err != nil {
+				f, _ := wire.NewRequest(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}}, number, number-1)
+				if _, err := n.conn.Write(wire.AppendFrame(nil, f)); err != nil {
 					return
 				}
 			}
@@ -64,7 +65,7 @@ func TestBadClients(t *testing.T) {
 		}
 		for _, n := range []*wireNode{a, b} {
 			for {
-				if r, ok := n.next().(reply); ok && r.Number == number {
+				if r, ok := n.next().(wire.Reply); ok && r.Number == number {
 					break
 				}
 			}
@@ -72,14 +73,14 @@ func TestBadClients(t *testing.T) {
 	}
 	round(1)
 
-	hello := appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), testHello("x", "x", good))
+	hello := wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), testHello("x", "x", good))
 	for i := range int(helloTimeout/time.Second) + 1 {
 		for _, conn := range conns[silent:] {
 			_, _ = conn.Write(hello[i : i+1])
 		}
 		s.clock.Advance(time.Second)
 		for _, n := range []*wireNode{a, b} {
-			n.send(beat{})
+			n.send(wire.Beat{})
 		}
 		round(uint64(2 + i))
 	}
@@ -87,7 +88,7 @@ func TestBadClients(t *testing.T) {
 	await("more connections are left than those of the good nodes", func() bool {
 		s.clock.Advance(time.Second) // until those that do not read have not done so for a lease
 		for _, n := range []*wireNode{a, b} {
-			n.send(beat{})
+			n.send(wire.Beat{})
 		}
 		round(number)
 		number++
@@ -110,7 +111,7 @@ func TestBadClients(t *testing.T) {
 // crowds of silent ones is answered after two moments.
 func TestStrangersMakeRoom(t *testing.T) {
 	const most = 8
-	for name, says := range map[string][]byte{"nothing": nil, "little": {magic[0]}} {
+	for name, says := range map[string][]byte{"nothing": nil, "little": {wire.Magic[0]}} {
 		t.Run(name, func(t *testing.T) {
 			s := newFakeServer(t, Config{maxStrangers: most})
 			s.clock.Advance(time.Second)
@@ -134,7 +135,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 			go func() {
 				n := dialNode(t, s.addr)
 				n.write([]byte("GET /healthz HTTP/1.1\r\n\r\n"))
-				line, _ := n.frames.in.ReadString('\n')
+				line, _ := n.frames.In.ReadString('\n')
 				answered <- line
 			}()
 			if says == nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -49,7 +50,7 @@ type Client struct {
 	claim   rendezvous.LastRound
 	seen    string
 	hosting Host // nil: this process does not host
-	byNode  bool    // the control plane is in the process of a node of this run
+	byNode  bool // the control plane is in the process of a node of this run
 	site    site
 	warning string
 	final   *rendezvous.Error // nothing is answered any more
@@ -141,13 +142,13 @@ func (c *Client) Start(ev rendezvous.Event) *member.Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.calls.Add(ev)
-	f, ok := newRequest(ev, 0, 0)
+	f, ok := wire.NewRequest(ev, 0, 0)
 	err := c.final
 	if err == nil && !ok {
 		err = rendezvous.Errorf(rendezvous.CodeInternal, "a %T is no request", ev)
 	}
 	if err == nil {
-		err = f.sized()
+		err = f.CheckSize()
 	}
 	if err != nil {
 		c.calls.Take(p.Call.Number)
@@ -155,14 +156,14 @@ func (c *Client) Start(ev rendezvous.Event) *member.Call {
 		return p.Call
 	}
 	if c.link != nil {
-		c.link.out.send(c.frame(p))
+		c.link.out.Send(c.frame(p))
 	}
 	return p.Call
 }
 
 // frame is the pending request as it is sent now; mu is held.
-func (c *Client) frame(p *member.PendingCall) request {
-	f, _ := newRequest(p.Event, p.Call.Number, c.calls.Acked())
+func (c *Client) frame(p *member.PendingCall) wire.Request {
+	f, _ := wire.NewRequest(p.Event, p.Call.Number, c.calls.Acked())
 	return f
 }
 
@@ -257,11 +258,11 @@ func (c *Client) fail(err *rendezvous.Error) {
 }
 
 // hello is what this node says of itself now.
-func (c *Client) hello() hello {
+func (c *Client) hello() wire.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return hello{
-		Version: ProtocolVersion, Features: []string{featureEcho}, Software: rallypoint.Version(),
+	return wire.Hello{
+		Version: wire.ProtocolVersion, Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
 		Incarnation: c.incarnation, Label: c.label, Policy: c.params.Policy, Claim: c.claim,
 		InHost: c.hosting != nil,
@@ -274,7 +275,7 @@ func (c *Client) adopt(l *link) {
 	defer c.mu.Unlock()
 	c.link, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
 	for _, p := range c.calls.Pending() {
-		l.out.send(c.frame(p))
+		l.out.Send(c.frame(p))
 	}
 }
 
@@ -312,7 +313,7 @@ func (c *Client) ended() bool {
 }
 
 // resumed tells the observer what the welcome of a reconnect means.
-func (c *Client) resumed(w, last welcome, dropped bool) {
+func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
 	if w.Embedded && !last.Embedded {
 		c.log.Warn("the control plane at " + c.site.name() + " was a server of its own, and now a node of this run hosts it; " +
 			"start nodes whose endpoint is meant for `rallypoint serve` with is_host=0, so that none of them takes its place while it is down")
@@ -348,33 +349,33 @@ func (c *Client) read(l *link) (dropped bool, err error) {
 	stop := context.AfterFunc(c.life, func() { l.conn.Close() })
 	defer stop()
 	for {
-		f, err := l.frames.nextFrame(maxFrame)
+		f, err := l.frames.NextFrame(wire.MaxFrame)
 		if err != nil {
 			return dropped, err
 		}
 		switch f := f.(type) {
-		case reply:
+		case wire.Reply:
 			c.answered(f)
-		case notice:
+		case wire.Notice:
 			c.obs.Updated(f.Notice)
-		case progress:
+		case wire.Progress:
 			c.progress(f.Progress)
-		case drop:
+		case wire.Drop:
 			dropped = true
 			if f.Err == nil {
 				f.Err = rendezvous.ErrEvicted
 			}
 			c.obs.Dropped(f.Err)
-		case goodbye:
+		case wire.Goodbye:
 			return dropped, errors.New("the control plane said goodbye")
-		case beat, unknown:
+		case wire.Beat, wire.Unknown:
 		default:
-			return dropped, fmt.Errorf("%w: a %T from the control plane", errMalformed, f)
+			return dropped, fmt.Errorf("%w: a %T from the control plane", wire.ErrMalformed, f)
 		}
 	}
 }
 
-func (c *Client) answered(f reply) {
+func (c *Client) answered(f wire.Reply) {
 	c.mu.Lock()
 	p := c.calls.Take(f.Number)
 	if o, ok := f.Result.(rendezvous.Outcome); ok && p != nil {

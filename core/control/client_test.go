@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -72,13 +73,13 @@ func TestEventThatIsNoRequest(t *testing.T) {
 func TestBeats(t *testing.T) {
 	beats := make(chan struct{}, 3)
 	addr := fakeControlPlane(t, func(n *wireNode) {
-		n.send(welcome{Version: 1, Lease: int64(300e6)})
+		n.send(wire.Welcome{Version: 1, Lease: int64(300e6)})
 		for range 3 {
-			f, err := n.frames.nextFrame(maxFrame)
+			f, err := n.frames.NextFrame(wire.MaxFrame)
 			if err != nil {
 				return
 			}
-			if _, ok := f.(beat); ok {
+			if _, ok := f.(wire.Beat); ok {
 				beats <- struct{}{}
 			}
 		}
@@ -101,20 +102,20 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	accept := func() (n *wireNode, h hello) {
+	accept := func() (n *wireNode, h wire.Hello) {
 		conn, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		n = &wireNode{t: t, conn: conn, frames: frameReader{in: bufio.NewReader(conn)}}
-		n.frames.in.Discard(preambleLen)
-		f, err := n.frames.nextFrame(maxFrame)
-		if h, _ = f.(hello); err != nil {
+		n = &wireNode{t: t, conn: conn, frames: wire.FrameReader{In: bufio.NewReader(conn)}}
+		n.frames.In.Discard(wire.PreambleLen)
+		f, err := n.frames.NextFrame(wire.MaxFrame)
+		if h, _ = f.(wire.Hello); err != nil {
 			t.Fatal(err)
 		}
-		n.write(preamble{high: ProtocolVersion, low: oldestVersion}.bytes())
-		n.send(welcome{Version: 1, Lease: int64(60e9), Server: "one"})
+		n.write(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
+		n.send(wire.Welcome{Version: 1, Lease: int64(60e9), Server: "one"})
 		return n, h
 	}
 	c := newTestClient(t, guest(l.Addr().String(), 2), newSeen())
@@ -125,8 +126,8 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 	if err := <-connecting; err != nil || h.Claim.Round != 0 {
 		t.Fatalf("%v, %+v", err, h.Claim)
 	}
-	n.send(reply{Number: 1, Result: rendezvous.Outcome{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}})
-	n.send(drop{})
+	n.send(wire.Reply{Number: 1, Result: rendezvous.Outcome{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}})
+	n.send(wire.Drop{})
 	n.conn.Close()
 	want := rendezvous.LastRound{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}
 	if _, h = accept(); h.Claim != want {
@@ -154,12 +155,12 @@ func fakeControlPlane(t *testing.T, serve func(n *wireNode)) string {
 			return
 		}
 		t.Cleanup(func() { conn.Close() })
-		n := &wireNode{t: t, conn: conn, frames: frameReader{in: bufio.NewReader(conn)}}
-		n.frames.in.Discard(preambleLen)
-		if _, err := n.frames.nextFrame(maxFrame); err != nil {
+		n := &wireNode{t: t, conn: conn, frames: wire.FrameReader{In: bufio.NewReader(conn)}}
+		n.frames.In.Discard(wire.PreambleLen)
+		if _, err := n.frames.NextFrame(wire.MaxFrame); err != nil {
 			t.Error(err)
 		}
-		n.write(preamble{high: ProtocolVersion, low: oldestVersion}.bytes())
+		n.write(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
 		serve(n)
 	}()
 	return l.Addr().String()
@@ -197,7 +198,7 @@ func TestStoppedServer(t *testing.T) {
 
 // TestCloseWithServerThatDoesNotRead fills the connection and closes.
 func TestCloseWithServerThatDoesNotRead(t *testing.T) {
-	addr := fakeControlPlane(t, func(n *wireNode) { n.send(welcome{Version: 1, Lease: int64(60e9)}) })
+	addr := fakeControlPlane(t, func(n *wireNode) { n.send(wire.Welcome{Version: 1, Lease: int64(60e9)}) })
 	c := connected(t, guest(addr, 2), newSeen())
 	var calls []*member.Call
 	for range 8 {

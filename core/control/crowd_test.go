@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -34,7 +35,7 @@ func serveCrowd(descriptors string) {
 			os.Exit(1)
 		}
 	}
-	l, err := Listen(context.Background(), "127.0.0.1:0")
+	l, err := wire.Listen(context.Background(), "127.0.0.1:0")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -120,7 +121,7 @@ func saysNothing(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
 // saysLittle sends a byte a second: of a hello, or of an HTTP request.
 func saysLittle(i int, conn net.Conn) {
-	text := string(appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), testHello("x", "x", testParams("", 1))))
+	text := string(wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), testHello("x", "x", testParams("", 1))))
 	if i%2 == 0 {
 		text = "GET /healthz HTTP/1.1\r\nHost: a.name.that.takes.its.time\r\n\r\n"
 	}
@@ -139,10 +140,10 @@ func readsNothing(lives *atomic.Int64) func(int, net.Conn) {
 		conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 		p := testParams("", 1)
 		p.RunID = fmt.Sprint("slow", lives.Add(1))
-		requests := appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), testHello("slow", "s", p))
+		requests := wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), testHello("slow", "s", p))
 		add := func(number uint64, ev rendezvous.Event) {
-			f, _ := newRequest(ev, number, 0)
-			requests = appendFrame(requests, f)
+			f, _ := wire.NewRequest(ev, number, 0)
+			requests = wire.AppendFrame(requests, f)
 		}
 		add(1, join())
 		add(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
@@ -152,7 +153,7 @@ func readsNothing(lives *atomic.Int64) func(int, net.Conn) {
 		if _, err := conn.Write(requests); err != nil {
 			return
 		}
-		beats := appendFrame(nil, beat{})
+		beats := wire.AppendFrame(nil, wire.Beat{})
 		for {
 			time.Sleep(time.Second)
 			if _, err := io.CopyN(io.Discard, conn, 1<<10); err != nil {

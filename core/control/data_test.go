@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/journal"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -317,7 +318,7 @@ func TestRefusedRunIsNotKept(t *testing.T) {
 	d := newDurable(t, Config{})
 	h := testHello("n", "s", guest(d.addr, 1))
 	h.Policy = rendezvous.Policy{}
-	if f, ok := dialNode(t, d.addr).greet(h).(refuse); !ok || f.Err.Code != rendezvous.CodeInvalid {
+	if f, ok := dialNode(t, d.addr).greet(h).(wire.Refuse); !ok || f.Err.Code != rendezvous.CodeInvalid {
 		t.Fatalf("%+v", f)
 	}
 	d.stop()
@@ -356,7 +357,7 @@ func TestFullDisk(t *testing.T) {
 	wantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path(), "make room")
 	_, err = members[1].Start(join()).Wait(testContext(t))
 	wantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path())
-	a := d.administer(admin{Op: adminEvict, RunID: "run", Node: members[0].Node()}, "")
+	a := d.administer(wire.Admin{Op: wire.AdminOpEvict, RunID: "run", Node: members[0].Node()}, "")
 	wantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
 	held := members[0].key(rendezvous.KeyAdd, 1, "sum")
 

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"rallypoint/core/control/wire"
 )
 
 // TestEchoesAreAnswered has an idle node with a short lease: its beats are
@@ -18,12 +20,12 @@ func TestEchoesAreAnswered(t *testing.T) {
 	p.LeaseTimeout = 300 * time.Millisecond
 	obs := newSeen()
 	connected(t, p, obs)
-	for deadline := time.Now().Add(patience); s.meters.framesOut[kindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); s.meters.FramesOut[wire.KindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no beat is answered")
 		}
 	}
-	in, out := s.meters.framesIn[kindBeat].Load(), s.meters.framesOut[kindBeat].Load()
+	in, out := s.meters.FramesIn[wire.KindBeat].Load(), s.meters.FramesOut[wire.KindBeat].Load()
 	if out > in {
 		t.Errorf("%d beats, %d answers", in, out)
 	}
@@ -43,16 +45,16 @@ func TestSilentControlPlane(t *testing.T) {
 	defer close(done)
 	defer l.Close()
 	wg.Go(func() {
-		for features := []string{featureEcho}; ; features = nil { // the second one is older
+		for features := []string{wire.FeatureEcho}; ; features = nil { // the second one is older
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			in := frameReader{in: bufio.NewReader(conn)}
-			_, _ = in.in.Discard(preambleLen)
-			_, _ = in.nextFrame(maxFrame)
+			in := wire.FrameReader{In: bufio.NewReader(conn)}
+			_, _ = in.In.Discard(wire.PreambleLen)
+			_, _ = in.NextFrame(wire.MaxFrame)
 			lease := int64(60 * time.Millisecond)
-			conn.Write(appendFrame(preamble{high: 1, low: 1}.bytes(), welcome{Version: 1, Features: features, Server: "x", Lease: lease, Resumed: true}))
+			conn.Write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), wire.Welcome{Version: 1, Features: features, Server: "x", Lease: lease, Resumed: true}))
 			select {
 			case conns <- conn:
 			case <-done:
@@ -73,10 +75,10 @@ func TestSilentControlPlane(t *testing.T) {
 		second := <-conns
 		defer second.Close()
 		obs.await(t, "that it is back", func(e any) bool { back, ok := e.(connectionEvent); return ok && back.err == nil })
-		frames := frameReader{in: bufio.NewReader(second)}
+		frames := wire.FrameReader{In: bufio.NewReader(second)}
 		for range 3 * silentAfter {
-			f, err := frames.nextFrame(maxFrame)
-			if b, ok := f.(beat); err != nil || !ok || b.Echo {
+			f, err := frames.NextFrame(wire.MaxFrame)
+			if b, ok := f.(wire.Beat); err != nil || !ok || b.Echo {
 				t.Fatalf("an older control plane is sent %+v, %v", f, err)
 			}
 		}
@@ -91,7 +93,7 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
 	go io.Copy(io.Discard, theirs)
-	l := &link{conn: ours, out: newOutbox(ours, maxUnsent, nil, nil), welcome: welcome{Features: []string{featureEcho}}}
+	l := &link{conn: ours, out: wire.NewOutbox(ours, maxUnsent, nil, nil), welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
 	for range silentAfter - 1 {
 		l.sendBeat(time.Hour)
 	}
@@ -99,11 +101,11 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	for range silentAfter {
 		l.sendBeat(time.Hour)
 	}
-	if cause := l.out.cause(); cause != nil {
+	if cause := l.out.Cause(); cause != nil {
 		t.Fatal(cause)
 	}
 	l.sendBeat(time.Hour)
-	if cause := l.out.cause(); cause == nil || !strings.Contains(cause.Error(), "silent for 6h0m0s") {
+	if cause := l.out.Cause(); cause == nil || !strings.Contains(cause.Error(), "silent for 6h0m0s") {
 		t.Errorf("the cause is %v", cause)
 	}
 }

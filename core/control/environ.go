@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/store"
 )
 
@@ -27,11 +28,11 @@ func systemEnviron() environ {
 		},
 		locals: interfaceAddrs,
 		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-			d := net.Dialer{KeepAlive: noKeepAlive}
+			d := net.Dialer{KeepAlive: wire.NoKeepAlive}
 			conn, err := d.DialContext(ctx, "tcp", to.String())
 			return conn, store.PlainNetError(err)
 		},
-		listen: Listen,
+		listen: wire.Listen,
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/internal/pack"
 )
 
@@ -11,7 +12,7 @@ import (
 // state, and at most 32 KiB.
 const (
 	maxChanges    = 64
-	maxChangeText = maxName
+	maxChangeText = wire.MaxName
 )
 
 // history is a ring of a run's last changes.

@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/internal/rebinding"
 )
 
@@ -37,7 +38,7 @@ const (
 
 var (
 	errCrowded  = errors.New("too many HTTP connections at one time")
-	errLongHead = fmt.Errorf("%w: an HTTP header of more than %d bytes", errMalformed, maxHTTPHead)
+	errLongHead = fmt.Errorf("%w: an HTTP header of more than %d bytes", wire.ErrMalformed, maxHTTPHead)
 )
 
 // httpPort answers the connections of the port that speak HTTP, each in its own
@@ -96,7 +97,7 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 		proven, _ := r.Context().Value(provenKey{}).(bool)
 		if from, err := netip.ParseAddrPort(r.RemoteAddr); !proven && (err != nil || !from.Addr().Unmap().IsLoopback()) && r.URL.Path != "/healthz" {
 			p.server.meters.refused[refusedAuth].Add(1)
-			answer(w, http.StatusForbidden, plainText, []byte(errAuth.Text+"\n"))
+			answer(w, http.StatusForbidden, plainText, []byte(wire.ErrAuth.Text+"\n"))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -199,7 +200,7 @@ func readHead(in *bufio.Reader) ([]byte, error) {
 			err = errLongHead
 		}
 		if err != nil {
-			return nil, noEOF(err)
+			return nil, wire.NoEOF(err)
 		}
 	}
 }
@@ -230,7 +231,7 @@ func (h *httpPort) serve(conn net.Conn, head []byte, proven bool) error {
 	switch {
 	case err != nil:
 		p.fail(http.StatusBadRequest)
-		err = fmt.Errorf("%w: %w", errMalformed, err)
+		err = fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	case r.URL.Path == "/healthz":
 		h.make(p, r, conn, proven)
 	default:
@@ -245,7 +246,7 @@ func (h *httpPort) serve(conn net.Conn, head []byte, proven bool) error {
 		}
 	}
 	if failed := p.write(conn); errors.Is(failed, os.ErrDeadlineExceeded) {
-		return errStuck
+		return wire.ErrStuck
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -76,7 +77,7 @@ func TestHTTPIsBounded(t *testing.T) {
 	go func() { // it is refused before all of it is read
 		_, _ = n.conn.Write([]byte("X: " + strings.Repeat("x", 4*maxHTTPHead) + "\r\n\r\n"))
 	}()
-	if answer, err := n.frames.in.ReadString('\n'); err != nil || !strings.Contains(answer, "431") {
+	if answer, err := n.frames.In.ReadString('\n'); err != nil || !strings.Contains(answer, "431") {
 		t.Errorf("a long header was answered with %q, %v", answer, err)
 	}
 	n.conn.Close()
@@ -143,7 +144,7 @@ func TestHTTPRequests(t *testing.T) {
 			for _, part := range test.parts {
 				n.write([]byte(part))
 			}
-			answer, err := n.frames.in.ReadString('\n')
+			answer, err := n.frames.In.ReadString('\n')
 			if err != nil || strings.TrimSpace(answer) != test.want {
 				t.Errorf("the answer is %q, %v; want %q", answer, err, test.want)
 			}
@@ -171,7 +172,7 @@ func TestHTTPForAStrangersPage(t *testing.T) {
 	} {
 		n := dialNode(t, s.addr)
 		n.write([]byte("GET " + test.path + " HTTP/1.1\r\nHost: " + test.host + "\r\n" + test.header + "\r\n"))
-		resp, err := http.ReadResponse(n.frames.in, nil)
+		resp, err := http.ReadResponse(n.frames.In, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,9 +288,9 @@ func TestMetrics(t *testing.T) {
 	stranger.awaitEnd()
 	a.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})
 	awaitEvents[rendezvous.KeyRequest](t, s.rec, 1)
-	a.send(request{Number: 3, Op: 99})
+	a.send(wire.Request{Number: 3, Op: 99})
 	for answered := false; !answered; {
-		r, ok := a.next().(reply)
+		r, ok := a.next().(wire.Reply)
 		answered = ok && r.Number == 3
 	}
 	b.conn.Close()
@@ -367,7 +368,7 @@ func TestMetricsCount(t *testing.T) {
 		"nodes_lost_total{cause=lease}": func(s *fakeServer, _, b *wireNode) {
 			for range 8 {
 				s.clock.Advance(p.LeaseTimeout / 4)
-				b.send(beat{})
+				b.send(wire.Beat{})
 				s.awaitHeard(t, "s2")
 			}
 		},
@@ -414,7 +415,7 @@ func TestMetricsOfAFreshControlPlane(t *testing.T) {
 	wantValues(t, scrape(t, s.addr), map[string]float64{"nodes_lost_total{cause=restart}": 1, "nodes{state=unknown}": 2, "run_round{run=run}": 7})
 	for range 10 {
 		s.clock.Advance(p.LeaseTimeout / 8)
-		a.send(beat{})
+		a.send(wire.Beat{})
 		s.awaitHeard(t, "s1")
 	}
 	wantValues(t, scrape(t, s.addr), map[string]float64{"nodes_lost_total{cause=restart}": 3, "nodes{state=lost}": 3})
@@ -455,7 +456,7 @@ func TestMetricsHaveFewLabels(t *testing.T) {
 		t.Errorf("%d runs have metrics of their own, want %d", listed, maxRunLabels)
 	}
 	for _, n := range nodes {
-		n.send(goodbye{})
+		n.send(wire.Goodbye{})
 		n.awaitEnd()
 	}
 }

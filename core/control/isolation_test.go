@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -45,7 +46,7 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 		t.Errorf("%+v", st.Runs[0])
 	}
 	s.exposition()
-	if a := s.administer(admin{Op: adminClose, RunID: "bad"}, ""); a.Err == nil {
+	if a := s.administer(wire.Admin{Op: wire.AdminOpClose, RunID: "bad"}, ""); a.Err == nil {
 		t.Errorf("an administrator was told %q", a.Done)
 	}
 
@@ -183,7 +184,7 @@ func TestMemoryOfShortRuns(t *testing.T) {
 		n.wantReply(2)
 		n.ask(3, rendezvous.Leave{Ending: rendezvous.EndSuccess})
 		n.wantReply(3)
-		n.send(goodbye{})
+		n.send(wire.Goodbye{})
 		n.conn.Close()
 		if (i+1)%(runs/10) != 0 {
 			continue
@@ -214,7 +215,7 @@ func dialBriefly(t *testing.T, addr string) *wireNode {
 	}
 	conn.SetDeadline(time.Now().Add(patience))
 	n := &wireNode{t: t, conn: conn}
-	n.frames.in = bufio.NewReader(conn)
+	n.frames.In = bufio.NewReader(conn)
 	return n
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -65,21 +66,21 @@ func (r *run) judgeLeases() {
 	next := lease
 	var expired []rendezvous.SessionID
 	for session, p := range r.peers {
-		stuck := p.out.stuck()
+		stuck := p.out.Stuck()
 		left := lease - max(p.silence(), stuck)
 		switch {
 		case late:
 			p.hear()
-			p.out.forgive()
+			p.out.ResetStuck()
 			p.suspect = false
 			left = lease
 		case p.expiring: // and soon gone
-		case stuck > lease && untaken(p.conn) > 0: // else it is this process that does not come to write
+		case stuck > lease && wire.Untaken(p.conn) > 0: // else it is this process that does not come to write
 			p.expiring = true
-			p.out.cut(errStuck)
+			p.out.Cut(wire.ErrStuck)
 		case p.silence() <= lease:
 			p.suspect = false
-		case unread(p.conn) > 0:
+		case wire.Unread(p.conn) > 0:
 			if stuck > 0 { // it is read when it reads
 				left = lease - stuck
 			}

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
@@ -36,9 +37,9 @@ const (
 // hello on. Frames are read by one goroutine; out may be used by any.
 type link struct {
 	conn    net.Conn
-	out     *outbox // unlimited: what it holds are pending calls, which are held anyway
-	frames  frameReader
-	welcome welcome
+	out     *wire.Outbox // unlimited: what it holds are pending calls, which are held anyway
+	frames  wire.FrameReader
+	welcome wire.Welcome
 	wrote   chan struct{} // closed when the outbox's goroutine has ended
 	opened  time.Time
 	heard   atomic.Bool // bytes came since the last beat
@@ -50,15 +51,15 @@ type link struct {
 
 // openLink says hello on a new connection. A refusal is a *rendezvous.Error; the
 // connection is closed on any error.
-func openLink(ctx context.Context, conn net.Conn, h hello, token *secret.Token) (*link, error) {
+func openLink(ctx context.Context, conn net.Conn, h wire.Hello, token *secret.Token) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	ours := h.Policy.LeaseTimeout
-	setUserTimeout(conn, ours) // until the run's is known
+	wire.SetUserTimeout(conn, ours) // until the run's is known
 	release := abortOn(ctx, conn)
-	l := &link{conn: conn, out: newOutbox(conn, math.MaxInt, nil, nil), wrote: make(chan struct{}), opened: time.Now()}
-	l.frames.in = bufio.NewReaderSize(l, readBuffer)
-	err := l.shake(h, greeter{token, conn.RemoteAddr()})
+	l := &link{conn: conn, out: wire.NewOutbox(conn, math.MaxInt, nil, nil), wrote: make(chan struct{}), opened: time.Now()}
+	l.frames.In = bufio.NewReaderSize(l, wire.ReadBuffer)
+	err := l.shake(h, wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()})
 	if !release() && ctx.Err() != nil {
 		err = fmt.Errorf("no answer from %s to the hello within %s", conn.RemoteAddr(), time.Since(l.opened).Round(time.Millisecond))
 	}
@@ -68,11 +69,11 @@ func openLink(ctx context.Context, conn net.Conn, h hello, token *secret.Token) 
 	}
 	lease := time.Duration(l.welcome.Lease)
 	if lease != ours {
-		setUserTimeout(conn, lease)
+		wire.SetUserTimeout(conn, lease)
 	}
 	go func() {
 		defer close(l.wrote)
-		l.out.run()
+		l.out.Run()
 	}()
 	l.startBeats(lease / beatsPerLease)
 	return l, nil
@@ -85,25 +86,25 @@ func abortOn(ctx context.Context, conn net.Conn) (release func() bool) {
 }
 
 // shake says hello and reads the answer.
-func (l *link) shake(h hello, g greeter) error {
-	theirs, err := g.open(l.conn, &l.frames, appendFrame(nil, h))
+func (l *link) shake(h wire.Hello, g wire.ClientHandshake) error {
+	theirs, err := g.Run(l.conn, &l.frames, wire.AppendFrame(nil, h))
 	if err != nil {
 		return err
 	}
-	f, err := l.frames.nextFrame(maxFrame)
+	f, err := l.frames.NextFrame(wire.MaxFrame)
 	if err != nil {
-		return fmt.Errorf("%s did not answer the hello: %w", l.conn.RemoteAddr(), noEOF(err))
+		return fmt.Errorf("%s did not answer the hello: %w", l.conn.RemoteAddr(), wire.NoEOF(err))
 	}
 	switch f := f.(type) {
-	case welcome:
-		if _, ok := negotiate(theirs); !ok || f.Lease <= 0 {
+	case wire.Welcome:
+		if _, ok := wire.Negotiate(theirs); !ok || f.Lease <= 0 {
 			return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered with protocol version %d and lease %d",
-				l.conn.RemoteAddr(), theirs.high, f.Lease)
+				l.conn.RemoteAddr(), theirs.High, f.Lease)
 		}
 		l.welcome = f
 		return nil
-	case refuse:
-		return g.explain(f.Err, theirs)
+	case wire.Refuse:
+		return g.Explain(f.Err, theirs)
 	}
 	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a %T", l.conn.RemoteAddr(), f)
 }
@@ -140,12 +141,12 @@ func (l *link) sendBeat(every time.Duration) {
 	}
 	deaf := l.deaf
 	l.mu.Unlock()
-	echoes := slices.Contains(l.welcome.Features, featureEcho)
+	echoes := slices.Contains(l.welcome.Features, wire.FeatureEcho)
 	if echoes && deaf >= silentAfter {
-		l.out.cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", l.conn.RemoteAddr(), (time.Duration(deaf) * every).Round(time.Millisecond)))
+		l.out.Cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", l.conn.RemoteAddr(), (time.Duration(deaf) * every).Round(time.Millisecond)))
 		return
 	}
-	l.out.send(beat{Echo: echoes && deaf >= echoAfter})
+	l.out.Send(wire.Beat{Echo: echoes && deaf >= echoAfter})
 }
 
 // close ends the connection at once and waits for its goroutine.
@@ -156,15 +157,15 @@ func (l *link) close() {
 		l.beat = nil
 	}
 	l.mu.Unlock()
-	l.out.cut(net.ErrClosed)
+	l.out.Cut(net.ErrClosed)
 	<-l.wrote
 }
 
 // part says goodbye and waits until that is written, at most until ctx ends or
 // for flushTimeout.
 func (l *link) part(ctx context.Context) {
-	l.out.send(goodbye{})
-	l.out.finish()
+	l.out.Send(wire.Goodbye{})
+	l.out.Finish()
 	select {
 	case <-l.wrote:
 	case <-ctx.Done():
@@ -173,7 +174,7 @@ func (l *link) part(ctx context.Context) {
 
 // brokenBy says why reading ended, in terms of the connection.
 func (l *link) brokenBy(err error) error {
-	if cause := l.out.cause(); cause != nil {
+	if cause := l.out.Cause(); cause != nil {
 		err = cause
 	}
 	switch {

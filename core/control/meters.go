@@ -5,13 +5,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
 // meters are a server's running numbers, for /metrics. They only grow, and may be
 // used by all goroutines at once.
 type meters struct {
-	traffic
+	wire.Traffic
 	accepted atomic.Uint64 // connections
 	requests [len(opNames)]atomic.Uint64
 	keyOps   [len(keyOpNames)]atomic.Uint64
@@ -47,7 +48,7 @@ func known(n, limit int) int {
 }
 
 // request counts a request that a node made.
-func (m *meters) request(f request) {
+func (m *meters) request(f wire.Request) {
 	m.requests[known(int(f.Op), len(m.requests))].Add(1)
 	if k, ok := f.Event.(rendezvous.KeyRequest); ok {
 		m.keyOps[known(int(k.Op), len(m.keyOps))].Add(1)

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -128,13 +129,13 @@ func (s *Server) exposeTraffic(e *exposition, all []runCensus, connections int) 
 	e.single("rallypoint_connections_accepted_total", "counter", "Connections that were accepted.", float64(m.accepted.Load()))
 	e.family("rallypoint_refused_total", "counter", "Input that was refused, by reason.")
 	exposeCounts(e, "rallypoint_refused_total", "reason", m.refused[1:], refusalNames[1:])
-	e.single("rallypoint_received_bytes_total", "counter", "Bytes that came in.", float64(m.bytesIn.Load()))
-	e.single("rallypoint_sent_bytes_total", "counter", "Bytes that were sent, HTTP's left out.", float64(m.bytesOut.Load()))
+	e.single("rallypoint_received_bytes_total", "counter", "Bytes that came in.", float64(m.BytesIn.Load()))
+	e.single("rallypoint_sent_bytes_total", "counter", "Bytes that were sent, HTTP's left out.", float64(m.BytesOut.Load()))
 	e.family("rallypoint_received_frames_total", "counter", "Frames that came in, by kind.")
-	exposeSome(e, "rallypoint_received_frames_total", m.framesIn[:], kindHello, kindRequest, kindBeat, kindGoodbye, kindAdmin, kindChallenge, kindProof, 0)
+	exposeSome(e, "rallypoint_received_frames_total", m.FramesIn[:], wire.KindHello, wire.KindRequest, wire.KindBeat, wire.KindGoodbye, wire.KindAdmin, wire.KindChallenge, wire.KindProof, 0)
 	e.family("rallypoint_sent_frames_total", "counter", "Frames that were sent, by kind.")
-	exposeSome(e, "rallypoint_sent_frames_total", m.framesOut[:],
-		kindWelcome, kindRefuse, kindBeat, kindReply, kindNotice, kindProgress, kindDrop, kindAdminAnswer, kindChallenge, kindProof)
+	exposeSome(e, "rallypoint_sent_frames_total", m.FramesOut[:],
+		wire.KindWelcome, wire.KindRefuse, wire.KindBeat, wire.KindReply, wire.KindNotice, wire.KindProgress, wire.KindDrop, wire.KindAdminAnswer, wire.KindChallenge, wire.KindProof)
 	e.family("rallypoint_requests_total", "counter", "Requests of nodes, by operation.")
 	exposeCounts(e, "rallypoint_requests_total", "operation", m.requests[:], opNames[:])
 	e.family("rallypoint_key_operations_total", "counter", "Operations on the agents' keys, by kind.")
@@ -161,9 +162,9 @@ func exposeCounts(e *exposition, name, labelName string, counts []atomic.Uint64,
 	}
 }
 
-func exposeSome(e *exposition, name string, counts []atomic.Uint64, kinds ...kind) {
+func exposeSome(e *exposition, name string, counts []atomic.Uint64, kinds ...wire.Kind) {
 	for _, k := range kinds {
-		e.sample(name, float64(counts[k].Load()), "kind", kindNames[k])
+		e.sample(name, float64(counts[k].Load()), "kind", wire.KindNames[k])
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -32,7 +33,7 @@ var (
 
 // maxUnsent bounds what a server holds for one connection: room for a few frames
 // of the largest size. A node for which there is more to say is cut off.
-const maxUnsent = 4 * maxFrame
+const maxUnsent = 4 * wire.MaxFrame
 
 // drainTime is how long a connection that was told its end is still read, so
 // that closing it does not make the peer's kernel throw that message away.
@@ -43,8 +44,8 @@ const drainTime = time.Second
 type peer struct {
 	server *Server
 	conn   net.Conn
-	out    *outbox
-	frames frameReader
+	out    *wire.Outbox
+	frames wire.FrameReader
 	heard  atomic.Int64  // when bytes last came, since the server's start
 	wrote  chan struct{} // closed when the outbox's goroutine has ended; nil: none runs
 
@@ -72,12 +73,12 @@ type peer struct {
 }
 
 // readers are the buffers of connections that have ended: strangers come and go.
-var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, wire.ReadBuffer) }}
 
 func newPeer(s *Server, conn net.Conn) *peer {
-	p := &peer{server: s, conn: conn, out: newOutbox(conn, maxUnsent, &s.meters.traffic, s.running), since: s.clock.Now()}
-	p.frames.in = readers.Get().(*bufio.Reader)
-	p.frames.in.Reset(p)
+	p := &peer{server: s, conn: conn, out: wire.NewOutbox(conn, maxUnsent, &s.meters.Traffic, s.running), since: s.clock.Now()}
+	p.frames.In = readers.Get().(*bufio.Reader)
+	p.frames.In.Reset(p)
 	return p
 }
 
@@ -86,7 +87,7 @@ func (p *peer) Read(b []byte) (int, error) {
 	n, err := p.conn.Read(b)
 	if n > 0 {
 		p.hear()
-		p.server.meters.bytesIn.Add(uint64(n))
+		p.server.meters.BytesIn.Add(uint64(n))
 	}
 	return n, err
 }
@@ -101,14 +102,14 @@ func (p *peer) silence() time.Duration {
 func (p *peer) serve() {
 	defer p.server.forgetPeer(p)
 	defer func() {
-		p.frames.in.Reset(nil)
-		readers.Put(p.frames.in)
+		p.frames.In.Reset(nil)
+		readers.Put(p.frames.In)
 	}()
-	p.silent = p.server.clock.AfterFunc(helloTimeout, func() { p.out.cut(errSilent) })
+	p.silent = p.server.clock.AfterFunc(helloTimeout, func() { p.out.Cut(errSilent) })
 	defer p.silent.Stop()
-	first, err := p.frames.in.Peek(1)
+	first, err := p.frames.In.Peek(1)
 	if err == nil && first[0] == 'G' {
-		if more, _ := p.frames.in.Peek(4); bytes.Equal(more, []byte("GET ")) {
+		if more, _ := p.frames.In.Peek(4); bytes.Equal(more, []byte("GET ")) {
 			if err := p.serveHTTP(false); err != nil {
 				p.report(err)
 			}
@@ -124,9 +125,9 @@ func (p *peer) serve() {
 	}
 	p.report(err)
 	if !p.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errServed)) {
-		_, _ = io.Copy(io.Discard, p.frames.in)
+		_, _ = io.Copy(io.Discard, p.frames.In)
 	}
-	p.out.finish()
+	p.out.Finish()
 	if p.wrote != nil {
 		<-p.wrote
 	}
@@ -139,14 +140,14 @@ func (p *peer) end() {
 		p.conn.Close()
 		return
 	}
-	p.out.finish()
+	p.out.Finish()
 	p.conn.SetReadDeadline(time.Now())
 }
 
 // drain ends the sending side and lets serve read on for a while.
 func (p *peer) drain() {
 	p.estrange()
-	p.out.finish()
+	p.out.Finish()
 	p.conn.SetReadDeadline(time.Now().Add(drainTime))
 }
 
@@ -154,109 +155,109 @@ func (p *peer) drain() {
 // attached.
 func (p *peer) greet(first byte) error {
 	switch first {
-	case magic[0]:
+	case wire.Magic[0]:
 	case 0x00:
 		return errTCPStore
 	case 0x16:
 		return errTLS
 	default:
-		opening, _ := p.frames.in.Peek(p.frames.in.Buffered())
-		_, err := parsePreamble(opening)
-		return fmt.Errorf("%w: %w", errMalformed, err)
+		opening, _ := p.frames.In.Peek(p.frames.In.Buffered())
+		_, err := wire.ParsePreamble(opening)
+		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	}
-	start, err := p.frames.in.Peek(preambleLen)
+	start, err := p.frames.In.Peek(wire.PreambleLen)
 	if err != nil {
-		return fmt.Errorf("it began with %s and no more: %w", hexStart(start), noEOF(err))
+		return fmt.Errorf("it began with %s and no more: %w", wire.HexStart(start), wire.NoEOF(err))
 	}
-	theirs, err := parsePreamble(start)
+	theirs, err := wire.ParsePreamble(start)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errMalformed, err)
+		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	}
-	_, _ = p.frames.in.Discard(preambleLen)
+	_, _ = p.frames.In.Discard(wire.PreambleLen)
 	p.startWriter()
-	version, ok := negotiate(theirs)
-	ours := preamble{high: version, low: oldestVersion, token: p.server.cfg.Token != nil}
-	p.out.hold(ours.bytes())
-	if ours.token || theirs.token {
-		if err := p.authenticate(opening{node: theirs, server: ours}); err != nil {
+	version, ok := wire.Negotiate(theirs)
+	ours := wire.Preamble{High: version, Low: wire.OldestVersion, Token: p.server.cfg.Token != nil}
+	p.out.Hold(ours.Bytes())
+	if ours.Token || theirs.Token {
+		if err := p.authenticate(wire.Transcript{Node: theirs, Server: ours}); err != nil {
 			return err
 		}
 	}
 	if !ok {
 		return p.refuse(rendezvous.Errorf(rendezvous.CodeState,
 			"the control plane at %s (%s, version %s) speaks the protocol versions %d to %d, this node %d to %d: use the same release everywhere",
-			p.server.Addr(), p.server.process, rallypoint.Version(), oldestVersion, ProtocolVersion, theirs.low, theirs.high))
+			p.server.Addr(), p.server.process, rallypoint.Version(), wire.OldestVersion, wire.ProtocolVersion, theirs.Low, theirs.High))
 	}
 	p.version = version
-	if ours.token {
-		if more, _ := p.frames.in.Peek(4); bytes.Equal(more, []byte("GET ")) {
+	if ours.Token {
+		if more, _ := p.frames.In.Peek(4); bytes.Equal(more, []byte("GET ")) {
 			return p.turnToHTTP()
 		}
 	}
-	f, err := p.frames.nextFrame(maxHelloFrame)
+	f, err := p.frames.NextFrame(wire.MaxHelloFrame)
 	p.introduced()
 	if err != nil {
-		return noEOF(err)
+		return wire.NoEOF(err)
 	}
 	switch f := f.(type) {
-	case hello:
-		p.server.meters.framesIn.add(kindHello)
+	case wire.Hello:
+		p.server.meters.FramesIn.Add(wire.KindHello)
 		return p.enter(f)
-	case admin:
-		p.server.meters.framesIn.add(kindAdmin)
-		p.out.send(p.server.administer(f, addrOf(p.conn.RemoteAddr())))
+	case wire.Admin:
+		p.server.meters.FramesIn.Add(wire.KindAdmin)
+		p.out.Send(p.server.administer(f, wire.AddrOf(p.conn.RemoteAddr())))
 		p.drain()
 		return errServed
 	}
-	return fmt.Errorf("%w: a %T before the hello", errMalformed, f)
+	return fmt.Errorf("%w: a %T before the hello", wire.ErrMalformed, f)
 }
 
 // authenticate lets the peer prove that it knows the token, and proves it to the
 // peer. Who cannot is told nothing but that.
-func (p *peer) authenticate(o opening) error {
+func (p *peer) authenticate(o wire.Transcript) error {
 	denied := func(why string) error {
-		p.out.send(refuse{errAuth})
+		p.out.Send(wire.Refuse{Err: wire.ErrAuth})
 		p.drain()
-		return fmt.Errorf("%w: %w: %s", errRefused, errAuth, why)
+		return fmt.Errorf("%w: %w: %s", errRefused, wire.ErrAuth, why)
 	}
 	token := p.server.cfg.Token
 	switch {
 	case token == nil:
 		return denied("it has a token, but this control plane has none")
-	case !o.node.token:
+	case !o.Node.Token:
 		return denied("it has no token")
 	}
-	first, err := p.frames.nextFrame(maxProofFrame)
+	first, err := p.frames.NextFrame(wire.MaxProofFrame)
 	if err != nil {
-		return noEOF(err)
+		return wire.NoEOF(err)
 	}
-	theirs, ok := first.(challenge)
+	theirs, ok := first.(wire.Challenge)
 	if !ok {
-		return fmt.Errorf("%w: a %T before the challenge", errMalformed, first)
+		return fmt.Errorf("%w: a %T before the challenge", wire.ErrMalformed, first)
 	}
-	p.server.meters.framesIn.add(kindChallenge)
-	o.nodeNonce, o.serverNonce = theirs.Nonce, newNonce()
-	p.out.send(challenge{o.serverNonce})
-	second, err := p.frames.nextFrame(maxProofFrame)
+	p.server.meters.FramesIn.Add(wire.KindChallenge)
+	o.NodeNonce, o.ServerNonce = theirs.Nonce, wire.NewNonce()
+	p.out.Send(wire.Challenge{Nonce: o.ServerNonce})
+	second, err := p.frames.NextFrame(wire.MaxProofFrame)
 	if err != nil {
-		return noEOF(err)
+		return wire.NoEOF(err)
 	}
-	proven, ok := second.(proof)
+	proven, ok := second.(wire.Proof)
 	if !ok {
-		return fmt.Errorf("%w: a %T before the proof", errMalformed, second)
+		return fmt.Errorf("%w: a %T before the proof", wire.ErrMalformed, second)
 	}
-	p.server.meters.framesIn.add(kindProof)
-	known := o.check(proofOfNode, proven, token.Keys())
+	p.server.meters.FramesIn.Add(wire.KindProof)
+	known := o.Verify(wire.ProofOfNode, proven, token.Keys())
 	if known == nil {
 		return denied("it does not know the token")
 	}
-	p.out.send(o.prove(proofOfServer, [][]byte{known}))
+	p.out.Send(o.Prove(wire.ProofOfServer, [][]byte{known}))
 	return nil
 }
 
 // turnToHTTP answers a request on a connection that has proven itself.
 func (p *peer) turnToHTTP() error {
-	p.out.finishKeeping()
+	p.out.FinishKeeping()
 	<-p.wrote
 	if err := p.serveHTTP(true); err != nil {
 		return err
@@ -266,7 +267,7 @@ func (p *peer) turnToHTTP() error {
 
 // serveHTTP reads a request and answers it. It closes the connection.
 func (p *peer) serveHTTP(proven bool) error {
-	head, err := readHead(p.frames.in)
+	head, err := readHead(p.frames.In)
 	p.introduced()
 	p.passed.Store(true)
 	if err != nil {
@@ -303,19 +304,19 @@ func (p *peer) startWriter() {
 	p.wrote = make(chan struct{})
 	go func() {
 		defer close(p.wrote)
-		p.out.run()
+		p.out.Run()
 	}()
 }
 
 // enter brings the node to its run.
-func (p *peer) enter(h hello) error {
+func (p *peer) enter(h wire.Hello) error {
 	if h.Session == "" || h.Node == "" {
 		return p.refuse(rendezvous.Errorf(rendezvous.CodeInvalid, "a hello without a session id or node id"))
 	}
 	ev := rendezvous.Hello{
 		Session: h.Session, Node: h.Node, Incarnation: h.Incarnation, Named: h.Named, Label: h.Label,
 		Policy: h.Policy, LastRound: h.Claim, InHost: h.InHost,
-		SeenAddr: addrOf(p.conn.RemoteAddr()), ServerAddr: addrOf(p.conn.LocalAddr()),
+		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), ServerAddr: wire.AddrOf(p.conn.LocalAddr()),
 	}
 	p.session, p.node, p.label = h.Session, h.Node, rendezvous.Printable(h.Label)
 	for {
@@ -343,7 +344,7 @@ func (p *peer) enter(h hello) error {
 
 // refuse answers the hello with an error.
 func (p *peer) refuse(err *rendezvous.Error) error {
-	p.out.send(refuse{err})
+	p.out.Send(wire.Refuse{Err: err})
 	p.drain()
 	return fmt.Errorf("%w: %w", errRefused, err)
 }
@@ -351,17 +352,17 @@ func (p *peer) refuse(err *rendezvous.Error) error {
 // report writes the one log line about a connection's end.
 func (p *peer) report(err error) {
 	level, text := slog.LevelWarn, "closed a connection"
-	if cause := p.out.cause(); cause != nil {
+	if cause := p.out.Cause(); cause != nil {
 		err = cause
 	}
 	why := refusalOf(err, p.run != nil)
 	switch {
-	case errors.Is(err, errSlow), errors.Is(err, errStuck), errors.Is(err, errSilent), errors.Is(err, errShed):
+	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck), errors.Is(err, errSilent), errors.Is(err, errShed):
 	case errors.Is(err, errRefused):
 		text = "refused a node"
 	case err == nil, errors.Is(err, errServed), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 		level, text = slog.LevelDebug, "a connection ended"
-	case p.run != nil && !errors.Is(err, errMalformed):
+	case p.run != nil && !errors.Is(err, wire.ErrMalformed):
 		level, text = slog.LevelInfo, "a node's connection broke"
 	case err == io.EOF: // somebody looked whether the port is open
 		level, text = slog.LevelDebug, "a connection ended without a word"
@@ -385,10 +386,10 @@ func (p *peer) report(err error) {
 
 // welcome answers the hello; run.mu is held.
 func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
-	setUserTimeout(p.conn, lease)
-	p.out.send(welcome{
-		Version: uint64(p.version), Features: []string{featureEcho}, Software: rallypoint.Version(), Server: p.server.id,
-		SeenAddr: addrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Update,
+	wire.SetUserTimeout(p.conn, lease)
+	p.out.Send(wire.Welcome{
+		Version: uint64(p.version), Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(), Server: p.server.id,
+		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Update,
 		Embedded: p.server.cfg.RunID != "",
 	})
 }
@@ -397,31 +398,31 @@ func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
 // while the node does not read what it has been answered.
 func (p *peer) readFrames() error {
 	for {
-		if p.out.awaitRoom() {
+		if p.out.AwaitDrained() {
 			p.hear() // nobody listened meanwhile
 		}
-		f, err := p.frames.nextFrame(maxFrame)
+		f, err := p.frames.NextFrame(wire.MaxFrame)
 		if err != nil {
 			return err
 		}
-		in := &p.server.meters.framesIn
+		in := &p.server.meters.FramesIn
 		switch f := f.(type) {
-		case request:
-			in.add(kindRequest)
+		case wire.Request:
+			in.Add(wire.KindRequest)
 			p.server.meters.request(f)
 			p.run.request(p, f)
-		case beat:
-			in.add(kindBeat)
+		case wire.Beat:
+			in.Add(wire.KindBeat)
 			if f.Echo {
-				p.out.send(beat{})
+				p.out.Send(wire.Beat{})
 			}
-		case unknown:
-			in.add(0)
-		case goodbye:
-			in.add(kindGoodbye)
+		case wire.Unknown:
+			in.Add(0)
+		case wire.Goodbye:
+			in.Add(wire.KindGoodbye)
 			return nil
 		default:
-			return fmt.Errorf("%w: a %T from a node", errMalformed, f)
+			return fmt.Errorf("%w: a %T from a node", wire.ErrMalformed, f)
 		}
 	}
 }

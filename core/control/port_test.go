@@ -8,17 +8,18 @@ import (
 	"sync"
 	"testing"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
 // TestStrangersOnThePort sends what does not belong there: that connection is
 // closed with one log line, and nobody else notices.
 func TestStrangersOnThePort(t *testing.T) {
-	ours := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
+	ours := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
 	length := func(n uint32, body string) string {
 		return string(binary.LittleEndian.AppendUint32(nil, n)) + body
 	}
-	hello := string(appendFrame(nil, testHello("x", "x", testParams("", 2))))
+	hello := string(wire.AppendFrame(nil, testHello("x", "x", testParams("", 2))))
 	tests := map[string]struct{ sent, logged string }{
 		"TCPStore client":       {"\x00\x85\x1d\x3c\x00", "PyTorch TCPStore client"},
 		"TLS client":            {"\x16\x03\x01\x02\x00\x01", "TLS is not supported yet"},
@@ -27,10 +28,10 @@ func TestStrangersOnThePort(t *testing.T) {
 		"nearly our magic":      {"\xd5RPX\x01\x01\x00\x00", "malformed"},
 		"largest length":        {string(ours) + length(1<<32-1, "x"), "4294967295 bytes"},
 		"length 2^63":           {string(ours) + "\x00\x00\x00\x00\x00\x00\x00\x80", "malformed"},
-		"too large for a hello": {string(ours) + length(maxHelloFrame+1, ""), "65537 bytes"},
+		"too large for a hello": {string(ours) + length(wire.MaxHelloFrame+1, ""), "65537 bytes"},
 		"empty frame":           {string(ours) + length(0, ""), "malformed"},
 		"no msgpack":            {string(ours) + length(1, "\xc1"), "malformed"},
-		"request first":         {string(ours) + string(appendFrame(nil, request{Number: 1, Op: rendezvous.OpFinish, Event: rendezvous.Finish{}})), "before the hello"},
+		"request first":         {string(ours) + string(wire.AppendFrame(nil, wire.Request{Number: 1, Op: rendezvous.OpFinish, Event: rendezvous.Finish{}})), "before the hello"},
 		"half a preamble":       {string(ours[:5]), "began with d5525054"},
 		"half a hello":          {string(ours) + hello[:20], "ended inside a frame"},
 		"half a length":         {string(ours) + hello[:2], "ended inside a frame"},
@@ -60,7 +61,7 @@ func TestStrangersOnThePort(t *testing.T) {
 func TestSilentConnectionIsClosed(t *testing.T) {
 	for name, sent := range map[string][]byte{
 		"nothing":  nil,
-		"preamble": preamble{high: ProtocolVersion, low: oldestVersion}.bytes(),
+		"preamble": wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(),
 		"G":        []byte("G"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,30 +103,30 @@ func TestMalformedFrameAfterHello(t *testing.T) {
 }
 
 func FuzzServerConn(f *testing.F) {
-	ours := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
-	session := func(frames ...frame) []byte {
+	ours := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
+	session := func(frames ...wire.Frame) []byte {
 		out := append([]byte{}, ours...)
 		for _, fr := range frames {
-			out = appendFrame(out, fr)
+			out = wire.AppendFrame(out, fr)
 		}
 		return out
 	}
 	h := testHello("x", "x", testParams("", 1))
-	req := func(number uint64, ev rendezvous.Event) frame {
-		r, _ := newRequest(ev, number, number-1)
+	req := func(number uint64, ev rendezvous.Event) wire.Frame {
+		r, _ := wire.NewRequest(ev, number, number-1)
 		return r
 	}
 	f.Add([]byte("\x00\x85\x1d\x3c\x00"))
 	f.Add([]byte("GET / HTTP/1.0\r\n\r\n"))
 	f.Add(session(h))
-	f.Add(session(h, beat{}, req(1, join()), goodbye{}))
+	f.Add(session(h, wire.Beat{}, req(1, join()), wire.Goodbye{}))
 	f.Add(session(h, req(1, join()), req(2, rendezvous.Leave{Ending: rendezvous.EndSuccess}), h))
 	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{
 		Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})))
 	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1})))
 	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd})))
 	f.Add(session(h, req(1, rendezvous.CloseRun{By: "b", Stop: true}), req(2, rendezvous.Withdraw{Join: 1})))
-	f.Add(session(h, req(1, rendezvous.AwaitPeers{}), req(2, rendezvous.Finish{}), unknown{99}))
+	f.Add(session(h, req(1, rendezvous.AwaitPeers{}), req(2, rendezvous.Finish{}), wire.Unknown{Kind: 99}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if bytes.HasPrefix(data, []byte("GET ")) {
 			return // net/http's own matter, and slow

@@ -3,6 +3,7 @@ package control
 import (
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -40,19 +41,19 @@ func (b *progressBoard) stop() {
 func (b *progressBoard) set(t *progressText, text rendezvous.Progress) {
 	if t.version == 0 || t.text != text {
 		b.version++
-		*t = progressText{text, b.version, appendFrame(nil, progress{text})}
+		*t = progressText{text, b.version, wire.AppendFrame(nil, wire.Progress{Progress: text})}
 	}
 }
 
 func (b *progressBoard) interval() time.Duration {
-	return min(max(time.Duration(len(b.peers))*progressPerNode, progressEvery), progressRarely)
+	return min(max(time.Duration(len(b.peers))*progressPerNode, wire.ProgressEvery), progressRarely)
 }
 
 func (r *run) startWaiting(p *peer) {
 	p.waitingSince, p.told = r.server.clock.Now(), 0
 	r.waiting.peers[p] = struct{}{}
 	if r.waiting.timer == nil {
-		r.armProgress(progressFirst)
+		r.armProgress(wire.ProgressFirst)
 	}
 }
 
@@ -79,7 +80,7 @@ func (r *run) pushProgress() {
 			delete(b.peers, p)
 			continue
 		}
-		if now.Sub(p.waitingSince) < progressFirst {
+		if now.Sub(p.waitingSince) < wire.ProgressFirst {
 			continue
 		}
 		if !asked {
@@ -94,7 +95,7 @@ func (r *run) pushProgress() {
 		}
 		if p.told != t.version {
 			p.told = t.version
-			p.out.sendBytes(t.frame, kindProgress)
+			p.out.SendBytes(t.frame, wire.KindProgress)
 		}
 	}
 	if len(b.peers) > 0 {

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -64,8 +65,8 @@ func (n *wireNode) wantResult(number uint64, want string) {
 // has read it: that answers frames in their order.
 func (n *wireNode) wantSilence() {
 	n.t.Helper()
-	n.send(beat{Echo: true})
-	if f := n.next(); f != (beat{}) {
+	n.send(wire.Beat{Echo: true})
+	if f := n.next(); f != (wire.Beat{}) {
 		n.t.Fatalf("got %+v, which may not be said yet", f)
 	}
 }
@@ -193,7 +194,7 @@ func TestReadsOnAFullDisk(t *testing.T) {
 // what it may be told.
 type tally struct {
 	*wireNode
-	hello  hello
+	hello  wire.Hello
 	name   string
 	asked  []tallied // without an answer, in order
 	number uint64

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/logsampler"
 )
@@ -51,13 +52,13 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedTCPStore
 	case errors.Is(err, errTLS):
 		return refusedTLS
-	case errors.Is(err, errForeign):
+	case errors.Is(err, wire.ErrForeign):
 		return refusedForeign
-	case errors.Is(err, errMalformed):
+	case errors.Is(err, wire.ErrMalformed):
 		return refusedMalformed
 	case errors.Is(err, errSilent), errors.Is(err, errShed):
 		return refusedSilent
-	case errors.Is(err, errSlow), errors.Is(err, errStuck):
+	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck):
 		return refusedSlow
 	case errors.Is(err, errCrowded):
 		return refusedHTTP
@@ -95,7 +96,7 @@ func refusalOfHello(c rendezvous.Code) refusal {
 // node it is counts as another peer than its host.
 func (s *Server) note(why refusal, from net.Addr, node string) bool {
 	defer s.meters.refused[why].Add(1)
-	peer := addrOf(from)
+	peer := wire.AddrOf(from)
 	if peer == "" {
 		peer = from.String()
 	}

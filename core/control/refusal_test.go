@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/internal/logsampler"
 )
 
@@ -46,11 +47,11 @@ func (s *fakeServer) awaitRefused(t *testing.T, why refusal, n uint64) {
 // metrics count each, the log stays short, and what it says adds up to the same.
 func TestManyRefusalsAreFewLines(t *testing.T) {
 	const windows, tries = 3, 40
-	ours := preamble{high: ProtocolVersion, low: oldestVersion}
+	ours := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}
 	hello := func(i int) []byte {
 		p := testParams("", 1)
 		p.RunID = "another run"
-		return appendFrame(ours.bytes(), testHello(fmt.Sprint("node", i), "s", p))
+		return wire.AppendFrame(ours.Bytes(), testHello(fmt.Sprint("node", i), "s", p))
 	}
 	always := func(text string) func(int) []byte { return func(int) []byte { return []byte(text) } }
 	ways := []struct {
@@ -61,12 +62,12 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 		{refusedTCPStore, always("\x00\x85\x1d\x3c\x00"), Config{}},
 		{refusedTLS, always("\x16\x03\x01"), Config{}},
 		{refusedForeign, always("SSH-2.0-x\r\n"), Config{}},
-		{refusedMalformed, always(string(ours.bytes()) + "\xff\xff\xff\xff"), Config{}},
-		{refusedVersion, always(string(preamble{high: 99, low: 99}.bytes())), Config{}},
-		{refusedAuth, always(string(ours.bytes())), Config{Token: openToken(t, goodToken)}},
+		{refusedMalformed, always(string(ours.Bytes()) + "\xff\xff\xff\xff"), Config{}},
+		{refusedVersion, always(string(wire.Preamble{High: 99, Low: 99}.Bytes())), Config{}},
+		{refusedAuth, always(string(ours.Bytes())), Config{Token: openToken(t, goodToken)}},
 		{refusedAuth, func(int) []byte {
-			wrong := preamble{high: ProtocolVersion, low: oldestVersion, token: true}
-			return appendFrame(appendFrame(wrong.bytes(), challenge{newNonce()}), proof{[][]byte{newNonce()}})
+			wrong := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}
+			return wire.AppendFrame(wire.AppendFrame(wrong.Bytes(), wire.Challenge{Nonce: wire.NewNonce()}), wire.Proof{MACs: [][]byte{wire.NewNonce()}})
 		}, Config{Token: openToken(t, goodToken)}},
 		{refusedOtherRun, hello, Config{RunID: "run"}},
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -133,20 +134,20 @@ func (r *run) ungreet(p *peer, session rendezvous.SessionID) {
 
 // request applies a request that came in on p, unless a newer connection has
 // taken the session over.
-func (r *run) request(p *peer, f request) {
+func (r *run) request(p *peer, f wire.Request) {
 	queued := false
 	r.mu.Lock()
 	switch {
 	case r.gone || r.peers[p.session] != p:
 	case f.Event == nil:
 		r.server.meters.refused[refusedRequest].Add(1)
-		p.out.send(reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
+		p.out.Send(wire.Reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
-	case p.uncommitted == 0 && r.answer(f.event(p.session)):
+	case p.uncommitted == 0 && r.answer(f.Stamped(p.session)):
 	default:
-		e := r.submit(f.event(p.session), p)
+		e := r.submit(f.Stamped(p.session), p)
 		if e.done == nil && e.refused != nil {
-			p.out.sendReply(reply{Number: f.Number, Err: e.refused})
+			p.out.SendReply(wire.Reply{Number: f.Number, Err: e.refused})
 		}
 		queued = e.done != nil
 	}
@@ -247,11 +248,11 @@ func (r *run) carryOut(e rendezvous.Effect) {
 		r.greeting.refusedBy = e.Err
 	case rendezvous.Reply:
 		if p := r.peers[e.Session]; p != nil {
-			p.out.sendReply(reply{Number: e.Number, Err: e.Err, Result: e.Result})
+			p.out.SendReply(wire.Reply{Number: e.Number, Err: e.Err, Result: e.Result})
 		}
 	case rendezvous.Notify:
 		if p := r.peers[e.Session]; p != nil {
-			p.out.send(notice{e.Update})
+			p.out.Send(wire.Notice{Notice: e.Update})
 		}
 	case rendezvous.Drop:
 		if p := r.peers[e.Session]; p != nil {
@@ -284,7 +285,7 @@ func (r *run) unlock() {
 func (r *run) attach(p *peer, w rendezvous.Welcome) {
 	if old := r.peers[w.Session]; old != nil {
 		r.detach(old)
-		old.out.cut(errSuperseded)
+		old.out.Cut(errSuperseded)
 	}
 	if !r.used && r.server.cfg.RunID == "" && r.id == "none" {
 		r.changes = append(r.changes, `this run uses the id "none", torchrun's default: other jobs that use it too would meet it; give each its own --rdzv-id`)
@@ -315,7 +316,7 @@ func (r *run) expel(p *peer, err *rendezvous.Error) {
 	if r.latest[p.session] == p {
 		delete(r.latest, p.session)
 	}
-	p.out.send(drop{err})
+	p.out.Send(wire.Drop{Err: err})
 	p.drain()
 }
 

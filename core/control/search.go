@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -230,7 +231,7 @@ type searchProgress struct {
 
 func (t *searchProgress) tell(s *site, err error) {
 	now := time.Now()
-	if now.Sub(t.start) < progressFirst || now.Sub(t.last) < progressEvery {
+	if now.Sub(t.start) < wire.ProgressFirst || now.Sub(t.last) < wire.ProgressEvery {
 		return
 	}
 	text := rendezvous.Progress{Headline: "looking for the control plane at " + s.name(), Detail: err.Error()}

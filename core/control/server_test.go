@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -43,12 +44,12 @@ func TestLeaseExpires(t *testing.T) {
 	for range 6 {
 		s.clock.Advance(p.LeaseTimeout / 4)
 		// The reply shows that the beat before it was read.
-		alive.send(beat{})
-		alive.send(request{Number: 1, Op: 99})
+		alive.send(wire.Beat{})
+		alive.send(wire.Request{Number: 1, Op: 99})
 		alive.next()
 	}
 	f := silent.next()
-	if d, ok := f.(drop); !ok || d.Err.Code != rendezvous.CodeEvicted {
+	if d, ok := f.(wire.Drop); !ok || d.Err.Code != rendezvous.CodeEvicted {
 		t.Errorf("the silent node got %+v, want a drop", f)
 	}
 	silent.awaitEnd()
@@ -74,13 +75,13 @@ func TestLeaseNotJudgedAfterOwnDelay(t *testing.T) {
 
 func TestLeaseNotJudgedBeforeReading(t *testing.T) {
 	a, b := tcpPair(t)
-	if unread(a) != 0 {
+	if wire.Unread(a) != 0 {
 		t.Error("bytes are unread although none were sent")
 	}
 	b.Write([]byte("beat"))
 	one := make([]byte, 1)
 	a.Read(one) // the rest has come with it
-	if got := unread(a); got != 3 {
+	if got := wire.Unread(a); got != 3 {
 		t.Errorf("%d unread bytes, want 3", got)
 	}
 }
@@ -118,7 +119,7 @@ func TestGraceThenLost(t *testing.T) {
 	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
 	s.clock.Advance(p.ReconnectGrace)
 	f := b.next()
-	if n, ok := f.(notice); !ok || n.Notice.Waiting == 0 || !strings.Contains(n.Notice.Reason, "a") {
+	if n, ok := f.(wire.Notice); !ok || n.Notice.Waiting == 0 || !strings.Contains(n.Notice.Reason, "a") {
 		t.Errorf("the survivor got %+v, want a notice that names the lost node", f)
 	}
 	again := dialNode(t, s.addr)
@@ -176,7 +177,7 @@ func TestFramesOfSupersededConnectionIgnored(t *testing.T) {
 	r.mu.Unlock()
 	newer := dialNode(t, s.addr)
 	newer.enter(testHello("a", "s1", p))
-	r.request(old, request{Number: 1, Op: rendezvous.OpFinish, Event: rendezvous.Finish{}})
+	r.request(old, wire.Request{Number: 1, Op: rendezvous.OpFinish, Event: rendezvous.Finish{}})
 	if s.rec.count(isEvent[rendezvous.Finish]) != 0 {
 		t.Error("a request of the superseded connection was applied")
 	}
@@ -187,7 +188,7 @@ func TestEmbeddedServesOneRun(t *testing.T) {
 	p := testParams("", 2)
 	p.RunID = "other"
 	n := dialNode(t, s.addr)
-	f, ok := n.greet(testHello("a", "s1", p)).(refuse)
+	f, ok := n.greet(testHello("a", "s1", p)).(wire.Refuse)
 	if !ok {
 		t.Fatal("another run was not refused")
 	}
@@ -219,7 +220,7 @@ func TestRefusedFirstHelloLeavesNoRun(t *testing.T) {
 	p := testParams("", 2)
 	p.Min = 5
 	n := dialNode(t, s.addr)
-	f, ok := n.greet(testHello("a", "s1", p)).(refuse)
+	f, ok := n.greet(testHello("a", "s1", p)).(wire.Refuse)
 	if !ok {
 		t.Fatal("an invalid policy was not refused")
 	}
@@ -265,8 +266,8 @@ func TestUnknownRequestIsAnswered(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	n := dialNode(t, s.addr)
 	n.enter(testHello("a", "s1", testParams("", 2)))
-	n.send(unknown{Kind: 77})
-	n.send(request{Number: 1, Op: 99})
+	n.send(wire.Unknown{Kind: 77})
+	n.send(wire.Request{Number: 1, Op: 99})
 	wantCode(t, n.wantReply(1).Err, rendezvous.CodeInvalid, "99", "older")
 }
 
@@ -298,23 +299,23 @@ func TestProgressOfWaitingNodes(t *testing.T) {
 	a.enter(testHello("a", "s1", p))
 	a.ask(1, join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
-	s.clock.Advance(progressFirst)
-	first, ok := a.next().(progress)
+	s.clock.Advance(wire.ProgressFirst)
+	first, ok := a.next().(wire.Progress)
 	if !ok || !strings.Contains(first.Progress.Headline, "1 of 3") {
 		t.Fatalf("got %+v, want progress", first)
 	}
 	// Unchanged, it is not told again: what comes next tells of b.
-	s.clock.Advance(3 * progressEvery)
+	s.clock.Advance(3 * wire.ProgressEvery)
 	b := dialNode(t, s.addr)
 	b.enter(testHello("b", "s2", p))
 	b.ask(1, join())
 	awaitEvents[rendezvous.Join](t, s.rec, 2)
-	s.clock.Advance(progressEvery)
-	second, ok := a.next().(progress)
+	s.clock.Advance(wire.ProgressEvery)
+	second, ok := a.next().(wire.Progress)
 	if !ok || !strings.Contains(second.Progress.Headline, "2 of 3") {
 		t.Fatalf("got %+v, want progress", second)
 	}
-	if text, ok := b.next().(progress); !ok || text != second {
+	if text, ok := b.next().(wire.Progress); !ok || text != second {
 		t.Errorf("the other node was told %+v", text)
 	}
 }
@@ -327,7 +328,7 @@ func TestNoProgressInAQuickJoin(t *testing.T) {
 	b.enter(testHello("b", "s2", p))
 	a.ask(1, join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
-	s.clock.Advance(progressFirst - 1)
+	s.clock.Advance(wire.ProgressFirst - 1)
 	b.ask(1, join())
 	a.wantReply(1) // nothing came before
 	s.clock.Advance(time.Minute / 2)
@@ -346,7 +347,7 @@ func TestWaitIdle(t *testing.T) {
 	}
 	idle := make(chan error, 1)
 	go func() { idle <- s.WaitIdle(testContext(t), "s1") }()
-	b.send(goodbye{})
+	b.send(wire.Goodbye{})
 	if err := <-idle; err != nil {
 		t.Error(err)
 	}
@@ -355,12 +356,12 @@ func TestWaitIdle(t *testing.T) {
 func TestIncompatibleVersionIsRefused(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	n := dialNode(t, s.addr)
-	n.write(preamble{high: 9, low: 8}.bytes())
-	answer := make([]byte, preambleLen)
-	if _, err := n.frames.in.Read(answer); err != nil {
+	n.write(wire.Preamble{High: 9, Low: 8}.Bytes())
+	answer := make([]byte, wire.PreambleLen)
+	if _, err := n.frames.In.Read(answer); err != nil {
 		t.Fatal(err)
 	}
-	f, ok := n.next().(refuse)
+	f, ok := n.next().(wire.Refuse)
 	if !ok {
 		t.Fatal("not refused")
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -47,9 +48,9 @@ func (s *fakeServer) onlyPeer(t *testing.T) *peer {
 func (p *peer) awaitWrite(t *testing.T) (since time.Duration) {
 	t.Helper()
 	for ctx := testContext(t); ctx.Err() == nil; {
-		since = p.out.writingSince()
+		since = p.out.WritingSince()
 		time.Sleep(time.Millisecond) // those that do not wait are soon over
-		if since != 0 && p.out.writingSince() == since && untaken(p.conn) > 0 {
+		if since != 0 && p.out.WritingSince() == since && wire.Untaken(p.conn) > 0 {
 			return since
 		}
 	}
@@ -65,8 +66,8 @@ func TestSlowConsumerIsCutOff(t *testing.T) {
 	n, lease, _ := slowReader(t, s)
 	p := s.onlyPeer(t)
 	p.awaitWrite(t)
-	held := p.out.unsent()
-	if most := 64<<10 + maxFrame; held > most {
+	held := p.out.Unsent()
+	if most := 64<<10 + wire.MaxFrame; held > most {
 		t.Errorf("%d bytes are held for it, want at most %d", held, most)
 	}
 	r := s.lookUp("run")
@@ -76,15 +77,15 @@ func TestSlowConsumerIsCutOff(t *testing.T) {
 	if kept > 2<<20 { // the value is 1 MiB
 		t.Errorf("the run has %d bytes: it keeps what was read", kept)
 	}
-	for ctx := testContext(t); p.out.cause() == nil; {
+	for ctx := testContext(t); p.out.Cause() == nil; {
 		if ctx.Err() != nil {
 			t.Fatal("it is not cut off")
 		}
-		n.send(beat{}) // which is not read either
+		n.send(wire.Beat{}) // which is not read either
 		s.clock.Advance(lease / 2)
 	}
 	s.awaitRefused(t, refusedSlow, 1)
-	s.log.await(t, errStuck.Error(), 1)
+	s.log.await(t, wire.ErrStuck.Error(), 1)
 	if n, _ := io.Copy(io.Discard, n.conn); n >= 50<<20 {
 		t.Errorf("it got all %d bytes", n)
 	}
@@ -108,7 +109,7 @@ func TestSlowReaderThatGoesOn(t *testing.T) {
 	}
 	p.awaitWrite(t)
 	for range 5 {
-		n.send(beat{})
+		n.send(wire.Beat{})
 		s.clock.Advance(lease - time.Minute)
 		for now := s.running(); p.awaitWrite(t) < now; { // until it is another write that waits
 			read()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -185,7 +186,7 @@ func (s *Server) serverStatus() *ServerStatus {
 	connections := len(s.peers)
 	s.mu.Unlock()
 	return &ServerStatus{
-		ID: s.id, Version: rallypoint.Version(), Protocol: ProtocolVersion, Address: s.Addr().String(),
+		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
 		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections,
 	}

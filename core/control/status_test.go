@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -73,7 +74,7 @@ func TestStatusOfARunsLife(t *testing.T) {
 	for range 30 {
 		s.clock.Advance(time.Second)
 		for _, n := range []*wireNode{a, b} {
-			n.send(beat{})
+			n.send(wire.Beat{})
 		}
 		s.awaitHeard(t, "s1", "s2")
 	}

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -136,26 +137,26 @@ func twoNodesOf(t *testing.T, s *fakeServer, path string) {
 }
 
 // proven opens a connection by hand up to the server's challenge.
-func (n *wireNode) challenge() opening {
+func (n *wireNode) challenge() wire.Transcript {
 	n.t.Helper()
-	o := opening{node: preamble{high: ProtocolVersion, low: oldestVersion, token: true}, nodeNonce: newNonce()}
-	n.write(appendFrame(o.node.bytes(), challenge{o.nodeNonce}))
-	var answer [preambleLen]byte
-	if _, err := io.ReadFull(n.frames.in, answer[:]); err != nil {
+	o := wire.Transcript{Node: wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}, NodeNonce: wire.NewNonce()}
+	n.write(wire.AppendFrame(o.Node.Bytes(), wire.Challenge{Nonce: o.NodeNonce}))
+	var answer [wire.PreambleLen]byte
+	if _, err := io.ReadFull(n.frames.In, answer[:]); err != nil {
 		n.t.Fatal(err)
 	}
-	o.server, _ = parsePreamble(answer[:])
-	f, ok := n.next().(challenge)
-	if !ok || !o.server.token {
+	o.Server, _ = wire.ParsePreamble(answer[:])
+	f, ok := n.next().(wire.Challenge)
+	if !ok || !o.Server.Token {
 		n.t.Fatalf("got %+v", f)
 	}
-	o.serverNonce = f.Nonce
+	o.ServerNonce = f.Nonce
 	return o
 }
 
 func (n *wireNode) wantDenied() {
 	n.t.Helper()
-	if f, ok := n.next().(refuse); !ok || *f.Err != *errAuth {
+	if f, ok := n.next().(wire.Refuse); !ok || *f.Err != *wire.ErrAuth {
 		n.t.Errorf("got %+v, want a refusal", f)
 	}
 	n.awaitEnd()
@@ -171,43 +172,43 @@ func TestProofsCountOnce(t *testing.T) {
 
 	first := dialNode(t, s.addr)
 	o := first.challenge()
-	said := append(appendFrame(nil, o.prove(proofOfNode, tokens)), appendFrame(nil, h)...)
+	said := append(wire.AppendFrame(nil, o.Prove(wire.ProofOfNode, tokens)), wire.AppendFrame(nil, h)...)
 	first.write(said)
-	answer, ok := first.next().(proof)
-	if !ok || o.check(proofOfServer, answer, tokens) == nil {
+	answer, ok := first.next().(wire.Proof)
+	if !ok || o.Verify(wire.ProofOfServer, answer, tokens) == nil {
 		t.Fatalf("the server answered %+v", answer)
 	}
-	if o.check(proofOfNode, answer, tokens) != nil {
+	if o.Verify(wire.ProofOfNode, answer, tokens) != nil {
 		t.Error("the server's proof would do for a node")
 	}
-	if w, ok := first.next().(welcome); !ok {
+	if w, ok := first.next().(wire.Welcome); !ok {
 		t.Fatalf("got %+v", w)
 	}
 
 	replay := dialNode(t, s.addr)
-	replay.write(appendFrame(o.node.bytes(), challenge{o.nodeNonce}))
+	replay.write(wire.AppendFrame(o.Node.Bytes(), wire.Challenge{Nonce: o.NodeNonce}))
 	replay.write(said)
-	var b [preambleLen]byte
-	_, _ = io.ReadFull(replay.frames.in, b[:])
-	if f, ok := replay.next().(challenge); !ok || bytes.Equal(f.Nonce, o.serverNonce) {
+	var b [wire.PreambleLen]byte
+	_, _ = io.ReadFull(replay.frames.In, b[:])
+	if f, ok := replay.next().(wire.Challenge); !ok || bytes.Equal(f.Nonce, o.ServerNonce) {
 		t.Fatalf("the server's nonce is the same again: %+v", f)
 	}
 	replay.wantDenied()
 
-	for name, change := range map[string]func(*opening, *proof){
-		"reflected":       func(o *opening, f *proof) { *f = o.prove(proofOfServer, tokens) },
-		"of another":      func(_ *opening, f *proof) { *f = answer },
-		"another version": func(o *opening, f *proof) { o.node.low = 0; *f = o.prove(proofOfNode, tokens) },
-		"one bit off":     func(_ *opening, f *proof) { f.MACs[0][31] ^= 1 },
-		"cut":             func(_ *opening, f *proof) { f.MACs[0] = f.MACs[0][:31] },
-		"empty":           func(_ *opening, f *proof) { f.MACs[0] = nil },
-		"none":            func(_ *opening, f *proof) { f.MACs = nil },
+	for name, change := range map[string]func(*wire.Transcript, *wire.Proof){
+		"reflected":       func(o *wire.Transcript, f *wire.Proof) { *f = o.Prove(wire.ProofOfServer, tokens) },
+		"of another":      func(_ *wire.Transcript, f *wire.Proof) { *f = answer },
+		"another version": func(o *wire.Transcript, f *wire.Proof) { o.Node.Low = 0; *f = o.Prove(wire.ProofOfNode, tokens) },
+		"one bit off":     func(_ *wire.Transcript, f *wire.Proof) { f.MACs[0][31] ^= 1 },
+		"cut":             func(_ *wire.Transcript, f *wire.Proof) { f.MACs[0] = f.MACs[0][:31] },
+		"empty":           func(_ *wire.Transcript, f *wire.Proof) { f.MACs[0] = nil },
+		"none":            func(_ *wire.Transcript, f *wire.Proof) { f.MACs = nil },
 	} {
 		n := dialNode(t, s.addr)
 		o := n.challenge()
-		f := o.prove(proofOfNode, tokens)
+		f := o.Prove(wire.ProofOfNode, tokens)
 		change(&o, &f)
-		n.write(append(appendFrame(nil, f), appendFrame(nil, h)...))
+		n.write(append(wire.AppendFrame(nil, f), wire.AppendFrame(nil, h)...))
 		t.Run(name, func(t *testing.T) { n.t = t; n.wantDenied() })
 	}
 	if st, _ := s.RunStatus("run"); len(st.Runs) != 1 || len(st.Runs[0].Idle) != 1 {
@@ -218,14 +219,14 @@ func TestProofsCountOnce(t *testing.T) {
 // TestTokenKnowsTheServer connects to somebody who only poses as a control plane.
 func TestTokenKnowsTheServer(t *testing.T) {
 	for name, test := range map[string]struct {
-		answer func(o opening, theirs proof) frame
+		answer func(o wire.Transcript, theirs wire.Proof) wire.Frame
 		code   rendezvous.Code
 		says   string
 	}{
-		"without":   {func(opening, proof) frame { return proof{} }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
-		"mirror":    {func(_ opening, theirs proof) frame { return theirs }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
-		"welcoming": {func(opening, proof) frame { return welcome{Version: 1, Lease: 1e9} }, 0, "answered a proof with a control.welcome"},
-		"silent":    {func(opening, proof) frame { return refuse{} }, rendezvous.CodeState, "did not say why"},
+		"without":   {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Proof{} }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
+		"mirror":    {func(_ wire.Transcript, theirs wire.Proof) wire.Frame { return theirs }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
+		"welcoming": {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Welcome{Version: 1, Lease: 1e9} }, 0, "answered a proof with a control.welcome"},
+		"silent":    {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Refuse{} }, rendezvous.CodeState, "did not say why"},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -238,15 +239,15 @@ func TestTokenKnowsTheServer(t *testing.T) {
 				return
 			}
 			defer conn.Close()
-			frames := frameReader{in: bufio.NewReader(conn)}
-			_, _ = frames.in.Discard(preambleLen)
-			f, _ := frames.nextFrame(maxFrame)
-			theirs, _ := f.(challenge)
-			o := opening{server: preamble{high: 1, low: 1, token: true}, nodeNonce: theirs.Nonce, serverNonce: newNonce()}
-			conn.Write(appendFrame(o.server.bytes(), challenge{o.serverNonce}))
-			f, _ = frames.nextFrame(maxFrame)
-			p, _ := f.(proof)
-			conn.Write(appendFrame(nil, test.answer(o, p)))
+			frames := wire.FrameReader{In: bufio.NewReader(conn)}
+			_, _ = frames.In.Discard(wire.PreambleLen)
+			f, _ := frames.NextFrame(wire.MaxFrame)
+			theirs, _ := f.(wire.Challenge)
+			o := wire.Transcript{Server: wire.Preamble{High: 1, Low: 1, Token: true}, NodeNonce: theirs.Nonce, ServerNonce: wire.NewNonce()}
+			conn.Write(wire.AppendFrame(o.Server.Bytes(), wire.Challenge{Nonce: o.ServerNonce}))
+			f, _ = frames.NextFrame(wire.MaxFrame)
+			p, _ := f.(wire.Proof)
+			conn.Write(wire.AppendFrame(nil, test.answer(o, p)))
 			io.Copy(io.Discard, conn)
 		})
 		_, err = DialHTTP(testContext(t), l.Addr().String(), openToken(t, goodToken))
@@ -351,11 +352,11 @@ func TestTokenGuardsHTTP(t *testing.T) {
 		t.Errorf("/status with a proof: %d %q", code, body)
 	}
 	n := far.dial(t)
-	frames := frameReader{in: bufio.NewReader(n.conn)}
-	if _, err := (greeter{token, near.Addr()}).open(n.conn, &frames, nil); err != nil {
+	frames := wire.FrameReader{In: bufio.NewReader(n.conn)}
+	if _, err := (wire.ClientHandshake{Token: token, Addr: near.Addr()}).Run(n.conn, &frames, nil); err != nil {
 		t.Fatal(err)
 	}
-	if code, body := ask(&peekedConn{Conn: n.conn, in: frames.in}, "/status"); code != 200 {
+	if code, body := ask(&wire.PeekedConn{Conn: n.conn, In: frames.In}, "/status"); code != 200 {
 		t.Errorf("/status from elsewhere with a proof: %d %q", code, body)
 	}
 
@@ -375,18 +376,18 @@ func FuzzStranger(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	with := preamble{high: ProtocolVersion, low: oldestVersion, token: true}.bytes()
-	without := preamble{high: ProtocolVersion, low: oldestVersion}.bytes()
+	with := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}.Bytes()
+	without := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
 	h := testHello("x", "x", testParams("", 1))
-	ch := challenge{newNonce()}
-	mac := proof{[][]byte{make([]byte, 32)}}
-	f.Add(appendFrame(without, h))
-	f.Add(appendFrame(with, h))
-	f.Add(appendFrame(appendFrame(with, ch), h))
-	f.Add(appendFrame(appendFrame(appendFrame(with, ch), mac), h))
-	f.Add(appendFrame(appendFrame(appendFrame(with, ch), proof{}), admin{Op: adminClose, RunID: "run"}))
-	f.Add(append(appendFrame(appendFrame(with, ch), proof{}), "GET /status HTTP/1.0\r\n\r\n"...))
-	f.Add(preamble{high: 9, low: 9, token: true}.bytes())
+	ch := wire.Challenge{Nonce: wire.NewNonce()}
+	mac := wire.Proof{MACs: [][]byte{make([]byte, 32)}}
+	f.Add(wire.AppendFrame(without, h))
+	f.Add(wire.AppendFrame(with, h))
+	f.Add(wire.AppendFrame(wire.AppendFrame(with, ch), h))
+	f.Add(wire.AppendFrame(wire.AppendFrame(wire.AppendFrame(with, ch), mac), h))
+	f.Add(wire.AppendFrame(wire.AppendFrame(wire.AppendFrame(with, ch), wire.Proof{}), wire.Admin{Op: wire.AdminOpClose, RunID: "run"}))
+	f.Add(append(wire.AppendFrame(wire.AppendFrame(with, ch), wire.Proof{}), "GET /status HTTP/1.0\r\n\r\n"...))
+	f.Add(wire.Preamble{High: 9, Low: 9, Token: true}.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if bytes.HasPrefix(data, []byte("GET ")) {
 			return // net/http's own matter, and slow
@@ -401,17 +402,17 @@ func FuzzStranger(f *testing.F) {
 		stranger.conn.Write(data)
 		stranger.conn.Close()
 		wg.Wait()
-		if len(answer) > preambleLen {
-			r := frameReader{in: bufio.NewReader(bytes.NewReader(answer[preambleLen:]))}
+		if len(answer) > wire.PreambleLen {
+			r := wire.FrameReader{In: bufio.NewReader(bytes.NewReader(answer[wire.PreambleLen:]))}
 			for {
-				f, err := r.nextFrame(maxFrame)
+				f, err := r.NextFrame(wire.MaxFrame)
 				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 					break
 				}
 				switch f := f.(type) {
-				case challenge:
-				case refuse:
-					if *f.Err != *errAuth {
+				case wire.Challenge:
+				case wire.Refuse:
+					if *f.Err != *wire.ErrAuth {
 						t.Errorf("a stranger is told %v", f.Err)
 					}
 				default:
@@ -421,10 +422,10 @@ func FuzzStranger(f *testing.F) {
 		}
 		good := listener.dial(t)
 		defer good.conn.Close()
-		if _, err := (greeter{token, listener.Addr()}).open(good.conn, &good.frames, appendFrame(nil, h)); err != nil {
+		if _, err := (wire.ClientHandshake{Token: token, Addr: listener.Addr()}).Run(good.conn, &good.frames, wire.AppendFrame(nil, h)); err != nil {
 			t.Fatal(err)
 		}
-		if w, ok := good.next().(welcome); !ok {
+		if w, ok := good.next().(wire.Welcome); !ok {
 			t.Errorf("got %+v", w)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -33,7 +34,7 @@ func TestWallClocksDecideNothing(t *testing.T) {
 	daytime := map[string]bool{"Unix": true, "UnixNano": true, "UnixMilli": true, "UnixMicro": true, "UTC": true,
 		"Local": true, "In": true, "Date": true, "Parse": true, "Clock": true, "Weekday": true, "YearDay": true}
 	found := map[string]bool{}
-	for _, folder := range []string{"core/rendezvous", "internal/pack", "core/control", "roundstore"} {
+	for _, folder := range []string{"core/rendezvous", "internal/pack", "core/control", "core/control/wire", "roundstore"} {
 		paths, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %d files, %v", folder, len(paths), err)
@@ -79,7 +80,7 @@ func TestNamedNodeWhoseClockWentBack(t *testing.T) {
 	first.Incarnation, again.Incarnation = 3600, 1
 	old := dialNode(t, s.addr)
 	old.enter(first)
-	if f, ok := dialNode(t, s.addr).greet(again).(refuse); !ok || f.Err.Code != rendezvous.CodeNodeInUse {
+	if f, ok := dialNode(t, s.addr).greet(again).(wire.Refuse); !ok || f.Err.Code != rendezvous.CodeNodeInUse {
 		t.Errorf("got %+v", f)
 	}
 	old.conn.Close()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rallypoint/conformance"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
 )
@@ -18,7 +19,7 @@ import (
 type wireNode struct {
 	t      *testing.T
 	conn   net.Conn
-	frames frameReader
+	frames wire.FrameReader
 }
 
 func dialNode(t *testing.T, addr string) *wireNode {
@@ -30,36 +31,36 @@ func dialNode(t *testing.T, addr string) *wireNode {
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(patience))
 	n := &wireNode{t: t, conn: conn}
-	n.frames.in = bufio.NewReader(conn)
+	n.frames.In = bufio.NewReader(conn)
 	return n
 }
 
-func testHello(node string, session string, p rendezvous.Params) hello {
-	return hello{
-		Version: ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID(session), Node: node,
+func testHello(node string, session string, p rendezvous.Params) wire.Hello {
+	return wire.Hello{
+		Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID(session), Node: node,
 		Incarnation: 1, Label: node, Policy: p.Policy,
 	}
 }
 
 // greet says hello and returns the answer.
-func (n *wireNode) greet(h hello) frame {
+func (n *wireNode) greet(h wire.Hello) wire.Frame {
 	n.t.Helper()
-	n.write(appendFrame(preamble{high: ProtocolVersion, low: oldestVersion}.bytes(), h))
-	var answer [preambleLen]byte
-	if _, err := io.ReadFull(n.frames.in, answer[:]); err != nil {
+	n.write(wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), h))
+	var answer [wire.PreambleLen]byte
+	if _, err := io.ReadFull(n.frames.In, answer[:]); err != nil {
 		n.t.Fatal(err)
 	}
-	if _, err := parsePreamble(answer[:]); err != nil {
+	if _, err := wire.ParsePreamble(answer[:]); err != nil {
 		n.t.Fatal(err)
 	}
 	return n.next()
 }
 
 // enter says hello and wants a welcome.
-func (n *wireNode) enter(h hello) welcome {
+func (n *wireNode) enter(h wire.Hello) wire.Welcome {
 	n.t.Helper()
 	f := n.greet(h)
-	w, ok := f.(welcome)
+	w, ok := f.(wire.Welcome)
 	if !ok {
 		n.t.Fatalf("the answer to the hello is %+v", f)
 	}
@@ -73,24 +74,24 @@ func (n *wireNode) write(b []byte) {
 	}
 }
 
-func (n *wireNode) send(f frame) {
+func (n *wireNode) send(f wire.Frame) {
 	n.t.Helper()
-	n.write(appendFrame(nil, f))
+	n.write(wire.AppendFrame(nil, f))
 }
 
 // ask sends a request.
 func (n *wireNode) ask(number uint64, ev rendezvous.Event) {
 	n.t.Helper()
-	f, ok := newRequest(ev, number, 0)
+	f, ok := wire.NewRequest(ev, number, 0)
 	if !ok {
 		n.t.Fatalf("%T is no request", ev)
 	}
 	n.send(f)
 }
 
-func (n *wireNode) next() frame {
+func (n *wireNode) next() wire.Frame {
 	n.t.Helper()
-	f, err := n.frames.nextFrame(maxFrame)
+	f, err := n.frames.NextFrame(wire.MaxFrame)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -127,14 +128,14 @@ func (p *pipes) dial(t *testing.T) *wireNode {
 	ours, theirs := net.Pipe()
 	p.conns <- theirs
 	ours.SetDeadline(time.Now().Add(patience))
-	return &wireNode{t: t, conn: ours, frames: frameReader{in: bufio.NewReader(ours)}}
+	return &wireNode{t: t, conn: ours, frames: wire.FrameReader{In: bufio.NewReader(ours)}}
 }
 
 // awaitEnd wants the server to end the connection, after frames that do not
 // matter.
 func (n *wireNode) awaitEnd() {
 	n.t.Helper()
-	if _, err := io.Copy(io.Discard, n.frames.in); err != nil {
+	if _, err := io.Copy(io.Discard, n.frames.In); err != nil {
 		if e, ok := err.(net.Error); ok && e.Timeout() {
 			n.t.Fatal("the server did not end the connection")
 		}
@@ -142,10 +143,10 @@ func (n *wireNode) awaitEnd() {
 }
 
 // wantReply wants the next frame to be the reply to a number.
-func (n *wireNode) wantReply(number uint64) reply {
+func (n *wireNode) wantReply(number uint64) wire.Reply {
 	n.t.Helper()
 	f := n.next()
-	r, ok := f.(reply)
+	r, ok := f.(wire.Reply)
 	if !ok || r.Number != number {
 		n.t.Fatalf("got %+v, want the reply to %d", f, number)
 	}

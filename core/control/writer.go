@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/journal"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
@@ -391,7 +392,7 @@ func (e *entry) refuse(cause error) {
 	r.mu.Lock()
 	e.end()
 	if j, ok := e.ev.(rendezvous.Join); ok && r.peers[e.peer.session] == e.peer {
-		e.peer.out.sendReply(reply{Number: j.Number, Err: e.refused})
+		e.peer.out.SendReply(wire.Reply{Number: j.Number, Err: e.refused})
 	}
 	r.mu.Unlock()
 	close(e.done)

@@ -1,4 +1,4 @@
-package control
+package wire
 
 import (
 	"slices"
@@ -12,8 +12,8 @@ type (
 	unpacker = pack.Unpacker
 )
 
-// errMalformed is the cause of every decoding error.
-var errMalformed = pack.ErrMalformed
+// ErrMalformed is the cause of every decoding error.
+var ErrMalformed = pack.ErrMalformed
 
 // The machine's records travel as it keeps them, but for texts: those are cut to
 // what a frame may hold, and made valid.

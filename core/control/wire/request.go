@@ -1,20 +1,20 @@
-package control
+package wire
 
 import "rallypoint/core/rendezvous"
 
-// newRequest makes the frame of a request; false means that ev is none.
-func newRequest(ev rendezvous.Event, number, acked uint64) (request, bool) {
+// NewRequest makes the frame of a request; false means that ev is none.
+func NewRequest(ev rendezvous.Event, number, acked uint64) (Request, bool) {
 	op := rendezvous.OpOf(ev)
-	return request{Number: number, Acked: acked, Op: op, Event: ev}, op.IsRequest()
+	return Request{Number: number, Acked: acked, Op: op, Event: ev}, op.IsRequest()
 }
 
-// event is the request as the machine takes it.
-func (f request) event(session rendezvous.SessionID) rendezvous.Event {
+// Stamped returns the event with its request part, as the machine takes it.
+func (f Request) Stamped(session rendezvous.SessionID) rendezvous.Event {
 	return rendezvous.Stamp(f.Event, rendezvous.Request{Session: session, Number: f.Number, Acked: f.Acked})
 }
 
-// sized returns an error for a request that no server would take.
-func (f request) sized() *rendezvous.Error {
+// CheckSize returns an error for a request that no server would take.
+func (f Request) CheckSize() *rendezvous.Error {
 	k, ok := f.Event.(rendezvous.KeyRequest)
 	if !ok {
 		return nil
@@ -33,22 +33,22 @@ func (f request) sized() *rendezvous.Error {
 	for _, value := range k.Values {
 		size += len(value) + 5
 	}
-	if size > maxFrame {
-		return rendezvous.Errorf(rendezvous.CodeTooLarge, "a request of %d bytes, at most %d are allowed", size, maxFrame)
+	if size > MaxFrame {
+		return rendezvous.Errorf(rendezvous.CodeTooLarge, "a request of %d bytes, at most %d are allowed", size, MaxFrame)
 	}
 	return nil
 }
 
-func (f request) pack(p *packer) {
-	head(p, kindRequest, 4)
+func (f Request) pack(p *packer) {
+	head(p, KindRequest, 4)
 	p.Uint(f.Number)
 	p.Uint(f.Acked)
 	p.Uint(uint64(f.Op))
 	rendezvous.PackArguments(p, f.Event)
 }
 
-func readRequest(u *unpacker) request {
-	f := request{Number: u.Uint(), Acked: u.Uint(), Op: rendezvous.Op(u.Uint())}
+func readRequest(u *unpacker) Request {
+	f := Request{Number: u.Uint(), Acked: u.Uint(), Op: rendezvous.Op(u.Uint())}
 	op := f.Op
 	if !op.IsRequest() {
 		op = 0 // of a newer version

@@ -1,4 +1,4 @@
-package control
+package wire
 
 import (
 	"bufio"
@@ -14,34 +14,34 @@ import (
 	"rallypoint/internal/pack"
 )
 
-func newBufio(b []byte) *bufio.Reader { return bufio.NewReaderSize(bytes.NewReader(b), readBuffer) }
+func newBufio(b []byte) *bufio.Reader { return bufio.NewReaderSize(bytes.NewReader(b), ReadBuffer) }
 
 // sampleFrames holds every frame, request and result with each field set.
-func sampleFrames() []frame {
+func sampleFrames() []Frame {
 	at := time.Unix(1700000000, 5).UTC()
 	fail := rendezvous.Errorf(rendezvous.CodeClosed, "closed")
 	note := rendezvous.MembershipUpdate{Waiting: 2, Closed: true, Reason: "lost: b"}
-	frames := []frame{
-		hello{
+	frames := []Frame{
+		Hello{
 			Version: 1, Features: []string{"f", "g"}, Software: "1.2.3", RunID: "run", Session: "s", Node: "n", Named: true,
 			Incarnation: 1 << 63, Label: "host pid 1", InHost: true, Group: "g", Term: 7, Servers: []string{"a:1"},
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
 				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10},
 			Claim: rendezvous.LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
 		},
-		welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
+		Welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
 			Resumed: true, Notice: note, Servers: []string{"b:2"}, Embedded: true},
-		refuse{fail}, notice{note}, drop{fail}, beat{}, beat{Echo: true}, goodbye{}, unknown{99},
-		admin{Software: "1", Op: adminEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
-		adminAnswer{Done: "closed"}, adminAnswer{Err: fail},
-		challenge{bytes.Repeat([]byte{7}, nonceLen)}, proof{[][]byte{{1}, {2}}}, proof{},
-		progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a", Spare: true}},
-		reply{Number: 1}, reply{Number: 2, Err: fail},
-		reply{Number: 3, Result: rendezvous.Outcome{Generation: "gen", Round: 1 << 40, Rank: 1, World: 2, HostRank: -1,
+		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Goodbye{}, Unknown{99},
+		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
+		AdminAnswer{Done: "closed"}, AdminAnswer{Err: fail},
+		Challenge{bytes.Repeat([]byte{7}, nonceLen)}, Proof{[][]byte{{1}, {2}}}, Proof{},
+		Progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a", Spare: true}},
+		Reply{Number: 1}, Reply{Number: 2, Err: fail},
+		Reply{Number: 3, Result: rendezvous.Outcome{Generation: "gen", Round: 1 << 40, Rank: 1, World: 2, HostRank: -1,
 			StoreAddr: "fe80::1%eth0", StorePort: 65535, Dropped: []string{"c"}}},
-		reply{Number: 4, Result: rendezvous.KeyResult{Values: [][]byte{{}, {1}, nil}, Keys: []string{"k\xff", ""}, Number: -5, Ready: true}},
-		reply{Number: 5, Result: rendezvous.KeyResult{}},
-		reply{Number: 6, Result: rendezvous.Withdrawn{Completed: true, Progress: rendezvous.Progress{Headline: "1 of 2", Detail: "here: a"}}},
+		Reply{Number: 4, Result: rendezvous.KeyResult{Values: [][]byte{{}, {1}, nil}, Keys: []string{"k\xff", ""}, Number: -5, Ready: true}},
+		Reply{Number: 5, Result: rendezvous.KeyResult{}},
+		Reply{Number: 6, Result: rendezvous.Withdrawn{Completed: true, Progress: rendezvous.Progress{Headline: "1 of 2", Detail: "here: a"}}},
 	}
 	for i, ev := range []rendezvous.Event{
 		rendezvous.Join{NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 1},
@@ -51,7 +51,7 @@ func sampleFrames() []frame {
 		rendezvous.Finish{}, rendezvous.AwaitPeers{},
 		rendezvous.KeyRequest{Round: 3, Op: rendezvous.KeyCancelWait, Keys: []string{"k", "\x00"}, Values: [][]byte{nil, {2}}, Amount: -9},
 	} {
-		f, _ := newRequest(ev, uint64(i+1), uint64(i))
+		f, _ := NewRequest(ev, uint64(i+1), uint64(i))
 		frames = append(frames, f)
 	}
 	return frames
@@ -60,11 +60,11 @@ func sampleFrames() []frame {
 func TestFramesRoundTrip(t *testing.T) {
 	var stream []byte
 	for _, f := range sampleFrames() {
-		stream = appendFrame(stream, f)
+		stream = AppendFrame(stream, f)
 	}
-	r := frameReader{in: newBufio(stream)}
+	r := FrameReader{In: newBufio(stream)}
 	for _, want := range sampleFrames() {
-		got, err := r.nextFrame(maxFrame)
+		got, err := r.NextFrame(MaxFrame)
 		if err != nil {
 			t.Fatalf("%T: %v", want, err)
 		}
@@ -79,12 +79,12 @@ func TestFramesRoundTrip(t *testing.T) {
 func TestRequestBecomesEvent(t *testing.T) {
 	want := rendezvous.Request{Session: "s", Number: 5, Acked: 4}
 	for _, f := range sampleFrames() {
-		r, ok := f.(request)
+		r, ok := f.(Request)
 		if !ok {
 			continue
 		}
 		r.Number, r.Acked = 5, 4
-		got := reflect.ValueOf(r.event("s")).FieldByName("Request").Interface()
+		got := reflect.ValueOf(r.Stamped("s")).FieldByName("Request").Interface()
 		if got != want {
 			t.Errorf("%T: %+v, want %+v", r.Event, got, want)
 		}
@@ -94,23 +94,23 @@ func TestRequestBecomesEvent(t *testing.T) {
 // TestOlderAndNewerPeers cuts the last fields off each frame, and adds unknown
 // ones: both must be understood.
 func TestOlderAndNewerPeers(t *testing.T) {
-	older := []byte{0x92, byte(kindHello), 1} // a hello of its first field only
+	older := []byte{0x92, byte(KindHello), 1} // a hello of its first field only
 	f, err := parseFrame(older)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h := f.(hello); h.Version != 1 || h.RunID != "" || h.Claim.HostRank != -1 {
+	if h := f.(Hello); h.Version != 1 || h.RunID != "" || h.Claim.HostRank != -1 {
 		t.Errorf("got %+v", h)
 	}
-	f, err = parseFrame([]byte{0x95, byte(kindRequest), 1, 0, byte(rendezvous.OpJoin), 0x90})
+	f, err = parseFrame([]byte{0x95, byte(KindRequest), 1, 0, byte(rendezvous.OpJoin), 0x90})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if j := f.(request).Event.(rendezvous.Join); j.NodeRank != -1 || j.RankHint != -1 {
+	if j := f.(Request).Event.(rendezvous.Join); j.NodeRank != -1 || j.RankHint != -1 {
 		t.Errorf("got %+v", j)
 	}
 	for _, want := range sampleFrames() {
-		body := appendFrame(nil, want)[frameHead:]
+		body := AppendFrame(nil, want)[frameHead:]
 		if body[0]&0xf0 != 0x90 || body[0]&0x0f > 14 {
 			continue // no short list
 		}
@@ -125,7 +125,7 @@ func TestOlderAndNewerPeers(t *testing.T) {
 	}
 	// A further field in a nested list, before fields that are known.
 	newer := pack.Append(nil, func(p *packer) {
-		head(p, kindNotice, 1)
+		head(p, KindNotice, 1)
 		p.List(5)
 		p.Int(1)
 		p.Bool(true)
@@ -134,31 +134,31 @@ func TestOlderAndNewerPeers(t *testing.T) {
 		p.None()
 	})
 	got, err := parseFrame(newer)
-	if err != nil || got.(notice).Notice != (rendezvous.MembershipUpdate{Waiting: 1, Closed: true, Reason: "why"}) {
+	if err != nil || got.(Notice).Notice != (rendezvous.MembershipUpdate{Waiting: 1, Closed: true, Reason: "why"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
 func TestMalformedFrames(t *testing.T) {
-	deep := append([]byte{0x92, byte(kindNotice), 0x94, 1, 0xc3, 0xa0}, bytes.Repeat([]byte{0x91}, 1<<20)...)
+	deep := append([]byte{0x92, byte(KindNotice), 0x94, 1, 0xc3, 0xa0}, bytes.Repeat([]byte{0x91}, 1<<20)...)
 	tests := map[string][]byte{
 		"empty":              {},
 		"no list":            {0x01},
 		"empty list":         {0x90},
 		"text as kind":       {0x91, 0xa1, 'x'},
-		"cut off":            {0x93, byte(kindProgress), 0xa5, 'a'},
-		"text too long":      append([]byte{0x94, byte(kindHello), 1, 0x90, 0xda, 0x02, 0x01}, make([]byte, 513)...),
-		"declared text":      {0x92, byte(kindProgress), 0xdb, 0xff, 0xff, 0xff, 0xff},
-		"declared list":      {0x93, byte(kindHello), 1, 0xdd, 0xff, 0xff, 0xff, 0xff},
-		"number as text":     {0x92, byte(kindProgress), 1},
-		"request number 0":   {0x95, byte(kindRequest), 0, 0, byte(rendezvous.OpFinish), 0x90},
+		"cut off":            {0x93, byte(KindProgress), 0xa5, 'a'},
+		"text too long":      append([]byte{0x94, byte(KindHello), 1, 0x90, 0xda, 0x02, 0x01}, make([]byte, 513)...),
+		"declared text":      {0x92, byte(KindProgress), 0xdb, 0xff, 0xff, 0xff, 0xff},
+		"declared list":      {0x93, byte(KindHello), 1, 0xdd, 0xff, 0xff, 0xff, 0xff},
+		"number as text":     {0x92, byte(KindProgress), 1},
+		"request number 0":   {0x95, byte(KindRequest), 0, 0, byte(rendezvous.OpFinish), 0x90},
 		"nested too deep":    deep,
-		"unknown result":     {0x96, byte(kindReply), 1, 0, 0xc0, 9, 0x90},
-		"extension as field": {0x92, byte(kindProgress), 0xd4, 1, 1},
+		"unknown result":     {0x96, byte(KindReply), 1, 0, 0xc0, 9, 0x90},
+		"extension as field": {0x92, byte(KindProgress), 0xd4, 1, 1},
 	}
 	for name, body := range tests {
 		f, err := parseFrame(body)
-		if !errors.Is(err, errMalformed) {
+		if !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: got %+v, %v", name, f, err)
 		}
 	}
@@ -166,11 +166,11 @@ func TestMalformedFrames(t *testing.T) {
 
 func TestTextsAreCut(t *testing.T) {
 	long := strings.Repeat("é", maxText)
-	f, err := parseFrame(appendFrame(nil, drop{&rendezvous.Error{Code: 1, Text: long + "\xff"}})[frameHead:])
+	f, err := parseFrame(AppendFrame(nil, Drop{&rendezvous.Error{Code: 1, Text: long + "\xff"}})[frameHead:])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := f.(drop).Err.Text; len(got) != maxText || !strings.HasPrefix(long, got) {
+	if got := f.(Drop).Err.Text; len(got) != maxText || !strings.HasPrefix(long, got) {
 		t.Errorf("%d bytes", len(got))
 	}
 	if got := pack.CutText("a\xffb", 10); got != "a\uFFFDb" {
@@ -182,10 +182,10 @@ func TestOversizedRequestsAreRefusedHere(t *testing.T) {
 	for name, k := range map[string]rendezvous.KeyRequest{
 		"keys":   {Keys: make([]string, maxKeys+1)},
 		"a key":  {Keys: []string{strings.Repeat("k", maxKey+1)}},
-		"values": {Values: [][]byte{make([]byte, maxFrame)}},
+		"values": {Values: [][]byte{make([]byte, MaxFrame)}},
 	} {
-		f, _ := newRequest(k, 1, 0)
-		err := f.sized()
+		f, _ := NewRequest(k, 1, 0)
+		err := f.CheckSize()
 		if err == nil {
 			t.Errorf("%s: no error", name)
 			continue
@@ -194,21 +194,21 @@ func TestOversizedRequestsAreRefusedHere(t *testing.T) {
 			t.Errorf("%s: code %d, want %d: %v", name, err.Code, rendezvous.CodeTooLarge, err)
 		}
 	}
-	largest := rendezvous.KeyRequest{Values: [][]byte{make([]byte, maxFrame-300)}}
-	f, _ := newRequest(largest, 1<<60, 1<<60)
-	if err := f.sized(); err != nil {
+	largest := rendezvous.KeyRequest{Values: [][]byte{make([]byte, MaxFrame-300)}}
+	f, _ := NewRequest(largest, 1<<60, 1<<60)
+	if err := f.CheckSize(); err != nil {
 		t.Error(err)
 	}
-	if n := len(appendFrame(nil, f)) - frameHead; n > maxFrame {
+	if n := len(AppendFrame(nil, f)) - frameHead; n > MaxFrame {
 		t.Errorf("a request that was let through has %d bytes", n)
 	}
 }
 
 // TestHugeLengthCostsNoMemory declares large frames and sends little of them.
 func TestHugeLengthCostsNoMemory(t *testing.T) {
-	body := append(binary.LittleEndian.AppendUint32(nil, maxFrame), make([]byte, 100)...)
-	r := frameReader{in: newBufio(body)}
-	if _, err := r.next(maxFrame); err == nil {
+	body := append(binary.LittleEndian.AppendUint32(nil, MaxFrame), make([]byte, 100)...)
+	r := FrameReader{In: newBufio(body)}
+	if _, err := r.next(MaxFrame); err == nil {
 		t.Fatal("half a frame was taken for one")
 	}
 	if cap(r.body) > 4*firstChunk {
@@ -219,21 +219,21 @@ func TestHugeLengthCostsNoMemory(t *testing.T) {
 // FuzzFrame decodes anything; what it accepts must survive another round trip.
 func FuzzFrame(f *testing.F) {
 	for _, fr := range sampleFrames() {
-		f.Add(appendFrame(nil, fr)[frameHead:])
+		f.Add(AppendFrame(nil, fr)[frameHead:])
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		first, err := parseFrame(body)
 		if err != nil {
 			return
 		}
-		if r, ok := first.(request); ok && r.Event == nil {
+		if r, ok := first.(Request); ok && r.Event == nil {
 			return
 		}
-		second, err := parseFrame(appendFrame(nil, first)[frameHead:])
+		second, err := parseFrame(AppendFrame(nil, first)[frameHead:])
 		if err != nil {
 			t.Fatalf("%+v: %v", first, err)
 		}
-		third, err := parseFrame(appendFrame(nil, second)[frameHead:])
+		third, err := parseFrame(AppendFrame(nil, second)[frameHead:])
 		if err != nil || !reflect.DeepEqual(second, third) {
 			t.Fatalf("%+v became %+v, %v", second, third, err)
 		}

@@ -1,4 +1,4 @@
-package control
+package wire
 
 import (
 	"context"
@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout makes the kernel break a connection whose peer has not
+// SetUserTimeout makes the kernel break a connection whose peer has not
 // acknowledged sent data for d: a silent partition ends as a broken connection.
 // Connections other than TCP are left alone.
-func setUserTimeout(conn net.Conn, d time.Duration) {
+func SetUserTimeout(conn net.Conn, d time.Duration) {
 	withDescriptor(conn, func(fd int) {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(d.Milliseconds(), 1)))
 	})
 }
 
-// unread returns how many received bytes nobody has read yet.
-func unread(conn net.Conn) int { return queued(conn, unix.TIOCINQ) }
+// Unread returns how many received bytes wait to be read.
+func Unread(conn net.Conn) int { return queued(conn, unix.TIOCINQ) }
 
-// untaken returns how many sent bytes the peer has not acknowledged yet.
-func untaken(conn net.Conn) int { return queued(conn, unix.TIOCOUTQ) }
+// Untaken returns how many sent bytes the peer has not acknowledged yet.
+func Untaken(conn net.Conn) int { return queued(conn, unix.TIOCOUTQ) }
 
 func queued(conn net.Conn, which uint) (bytes int) {
 	withDescriptor(conn, func(fd int) {
@@ -47,9 +47,9 @@ func withDescriptor(conn net.Conn, f func(fd int)) {
 	_ = raw.Control(func(fd uintptr) { f(int(fd)) })
 }
 
-// addrOf returns the address of a connection's end without its zone, which means
+// AddrOf returns the address of a connection's end without its zone, which means
 // nothing to other machines; "" if it is no TCP address.
-func addrOf(a net.Addr) string {
+func AddrOf(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
 		return ""
@@ -61,11 +61,11 @@ func addrOf(a net.Addr) string {
 	return addr.Unmap().String()
 }
 
-// noKeepAlive leaves out the kernel's keep-alive, which costs each connection four
+// NoKeepAlive leaves out the kernel's keep-alive, which costs each connection four
 // calls on either side: leases and TCP_USER_TIMEOUT find a dead peer sooner.
-const noKeepAlive = -1
+const NoKeepAlive = -1
 
-// Listen opens a listener for Start on an address such as "127.0.0.1:29400"; an
+// Listen opens a listener for a control plane on an address such as "127.0.0.1:29400"; an
 // empty host is the wildcard. Its queue of connections that wait to be accepted is
 // as long as the system allows (net.core.somaxconn).
 func Listen(ctx context.Context, address string) (net.Listener, error) {
@@ -73,9 +73,9 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", address)
 }
 
-// ListenConfig is what a listener for Start is to be opened with.
+// ListenConfig returns the options of a control plane's listener.
 func ListenConfig() net.ListenConfig {
-	config := net.ListenConfig{KeepAlive: noKeepAlive}
+	config := net.ListenConfig{KeepAlive: NoKeepAlive}
 	config.SetMultipathTCP(false) // nodes are plain TCP
 	return config
 }

@@ -1,0 +1,332 @@
+package wire
+
+import (
+	"encoding/binary"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/pack"
+)
+
+// Limits of a frame's body. The larger one leaves room for a value of 1 MiB among
+// the agents' keys.
+const (
+	frameHead     = 4 // bytes of a frame's length
+	MaxFrame      = 2 << 20
+	MaxHelloFrame = 64 << 10 // before the hello is accepted
+	MaxProofFrame = 1 << 10  // before the peer has proven that it knows the token
+)
+
+// Limits of what a frame holds.
+const (
+	MaxName     = rendezvous.MaxNameLen
+	maxText     = 16 << 10 // errors, reasons and progress, which name a bounded number of nodes
+	maxKey      = rendezvous.MaxKeyLen
+	maxKeys     = rendezvous.MaxKeys
+	maxDropped  = 64
+	maxFeatures = 64
+	maxServers  = 64
+)
+
+// Kind numbers the frames; append-only.
+type Kind uint64
+
+const (
+	KindHello Kind = iota + 1
+	KindWelcome
+	KindRefuse
+	KindRequest
+	KindReply
+	KindNotice
+	KindProgress
+	KindDrop
+	KindBeat
+	KindGoodbye
+	KindAdmin
+	KindAdminAnswer
+	KindChallenge
+	KindProof
+)
+
+// Frame is one message: a msgpack list of its kind and its fields, in the order
+// of docs/protocol.md.
+type Frame interface{ pack(p *packer) }
+
+// Hello opens a connection. Group, Term and Servers are reserved for a
+// replicated control plane and ignored now.
+type Hello struct {
+	Version     uint64
+	Features    []string
+	Software    string
+	RunID       string
+	Session     rendezvous.SessionID
+	Node        string
+	Named       bool
+	Incarnation uint64
+	Label       string
+	Policy      rendezvous.Policy
+	Claim       rendezvous.LastRound
+	InHost      bool
+	Group       string
+	Term        uint64
+	Servers     []string
+}
+
+// Welcome accepts a hello.
+type Welcome struct {
+	Version  uint64
+	Features []string
+	Software string
+	Server   string // id of the server, drawn when it started
+	SeenAddr string // the node's address as the server sees it
+	Lease    int64  // lease_timeout of the run, in nanoseconds
+	Resumed  bool
+	Notice   rendezvous.MembershipUpdate
+	Servers  []string // reserved
+	Embedded bool     // the server runs in the process of a node of the run
+}
+
+// Refuse rejects a hello. Its layout is the same in every version.
+type Refuse struct{ Err *rendezvous.Error }
+
+// Request carries one numbered event; its Request part travels beside it.
+type Request struct {
+	Number uint64
+	Acked  uint64
+	Op     rendezvous.Op
+	Event  rendezvous.Event // nil if Op is not known to this version
+}
+
+// Reply answers a request.
+type Reply struct {
+	Number uint64
+	Err    *rendezvous.Error
+	Result rendezvous.Result
+}
+
+type Notice struct{ Notice rendezvous.MembershipUpdate }
+
+type Progress struct{ Progress rendezvous.Progress }
+
+// Drop tells a node that it was taken out of its run.
+type Drop struct{ Err *rendezvous.Error }
+
+// Beat keeps the lease of a node that has nothing to say. With Echo the server
+// answers it by one of its own: see FeatureEcho.
+type Beat struct{ Echo bool }
+
+// FeatureEcho is that a server answers a beat that asks for it, so that a node
+// knows one that hangs from one that has nothing to say.
+const FeatureEcho = "echo"
+
+// Goodbye announces that the connection ends on purpose.
+type Goodbye struct{}
+
+// Unknown is a frame of a newer version; it is ignored.
+type Unknown struct{ Kind Kind }
+
+// kindOf returns the kind of a frame that a server sends.
+func kindOf(f Frame) Kind {
+	switch f.(type) {
+	case Welcome:
+		return KindWelcome
+	case Refuse:
+		return KindRefuse
+	case Reply:
+		return KindReply
+	case Notice:
+		return KindNotice
+	case Progress:
+		return KindProgress
+	case Drop:
+		return KindDrop
+	case Beat:
+		return KindBeat
+	case AdminAnswer:
+		return KindAdminAnswer
+	case Challenge:
+		return KindChallenge
+	case Proof:
+		return KindProof
+	}
+	return 0
+}
+
+// AppendFrame appends the frame with its length to dst.
+func AppendFrame(dst []byte, f Frame) []byte {
+	from := len(dst)
+	dst = pack.Append(append(dst, make([]byte, frameHead)...), f.pack)
+	binary.LittleEndian.PutUint32(dst[from:], uint32(len(dst)-from-frameHead))
+	return dst
+}
+
+// parseFrame decodes a frame's body. What it returns shares no memory with body.
+func parseFrame(body []byte) (Frame, error) {
+	u := pack.NewUnpacker(body)
+	defer u.Release()
+	if u.Open() == 0 {
+		u.Fail("no frame kind")
+	}
+	f := readFrame(u, Kind(u.Uint()))
+	// Further fields of a newer version end the body: they need not be skipped.
+	if err := u.Err(); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func readFrame(u *unpacker, k Kind) Frame {
+	switch k {
+	case KindHello:
+		return readHello(u)
+	case KindWelcome:
+		return readWelcome(u)
+	case KindRefuse:
+		return Refuse{rendezvous.UnpackError(u)}
+	case KindRequest:
+		return readRequest(u)
+	case KindReply:
+		return readReply(u)
+	case KindNotice:
+		return Notice{rendezvous.UnpackMembershipUpdate(u)}
+	case KindProgress:
+		return Progress{rendezvous.Progress{Headline: u.Text(maxText), Detail: u.Text(maxText), Spare: u.Bool()}}
+	case KindDrop:
+		return Drop{rendezvous.UnpackError(u)}
+	case KindBeat:
+		return Beat{Echo: u.Bool()}
+	case KindGoodbye:
+		return Goodbye{}
+	case KindAdmin:
+		return readAdmin(u)
+	case KindAdminAnswer:
+		return AdminAnswer{Err: rendezvous.UnpackError(u), Done: u.Text(maxText)}
+	case KindChallenge:
+		return readChallenge(u)
+	case KindProof:
+		return readProof(u)
+	}
+	return Unknown{k}
+}
+
+// head writes the list's length and the kind; fields counts what follows.
+func head(p *packer, k Kind, fields int) {
+	p.List(1 + fields)
+	p.Uint(uint64(k))
+}
+
+func (f Hello) pack(p *packer) {
+	head(p, KindHello, 15)
+	p.Uint(f.Version)
+	p.Texts(f.Features)
+	p.Cut(f.Software, MaxName)
+	p.Text(f.RunID)
+	p.Text(string(f.Session))
+	p.Text(f.Node)
+	p.Bool(f.Named)
+	p.Uint(f.Incarnation)
+	p.Cut(f.Label, MaxName)
+	rendezvous.PackPolicy(p, f.Policy)
+	rendezvous.PackLastRound(p, f.Claim)
+	p.Bool(f.InHost)
+	p.Text(f.Group)
+	p.Uint(f.Term)
+	p.Texts(f.Servers)
+}
+
+func readHello(u *unpacker) Hello {
+	return Hello{
+		Version:     u.Uint(),
+		Features:    u.Texts(maxFeatures, MaxName),
+		Software:    u.Text(MaxName),
+		RunID:       u.Text(MaxName),
+		Session:     rendezvous.SessionID(u.Text(MaxName)),
+		Node:        u.Text(MaxName),
+		Named:       u.Bool(),
+		Incarnation: u.Uint(),
+		Label:       u.Text(MaxName),
+		Policy:      rendezvous.UnpackPolicy(u),
+		Claim:       rendezvous.UnpackLastRound(u),
+		InHost:      u.Bool(),
+		Group:       u.Text(MaxName),
+		Term:        u.Uint(),
+		Servers:     u.Texts(maxServers, MaxName),
+	}
+}
+
+func (f Welcome) pack(p *packer) {
+	head(p, KindWelcome, 10)
+	p.Uint(f.Version)
+	p.Texts(f.Features)
+	p.Cut(f.Software, MaxName)
+	p.Text(f.Server)
+	p.Text(f.SeenAddr)
+	p.Int64(f.Lease)
+	p.Bool(f.Resumed)
+	packNotice(p, f.Notice)
+	p.Texts(f.Servers)
+	p.Bool(f.Embedded)
+}
+
+func readWelcome(u *unpacker) Welcome {
+	return Welcome{
+		Version:  u.Uint(),
+		Features: u.Texts(maxFeatures, MaxName),
+		Software: u.Text(MaxName),
+		Server:   u.Text(MaxName),
+		SeenAddr: u.Text(MaxName),
+		Lease:    u.Int64(),
+		Resumed:  u.Bool(),
+		Notice:   rendezvous.UnpackMembershipUpdate(u),
+		Servers:  u.Texts(maxServers, MaxName),
+		Embedded: u.Bool(),
+	}
+}
+
+func (f Refuse) pack(p *packer) {
+	head(p, KindRefuse, 2)
+	packError(p, f.Err)
+}
+
+func (f Reply) pack(p *packer) {
+	head(p, KindReply, 5)
+	p.Uint(f.Number)
+	packError(p, f.Err)
+	packResult(p, f.Result)
+}
+
+func readReply(u *unpacker) Reply {
+	return Reply{Number: u.Uint(), Err: rendezvous.UnpackError(u), Result: rendezvous.UnpackResult(u)}
+}
+
+func (f Notice) pack(p *packer) {
+	head(p, KindNotice, 1)
+	packNotice(p, f.Notice)
+}
+
+func (f Progress) pack(p *packer) {
+	head(p, KindProgress, 3)
+	p.Cut(f.Progress.Headline, maxText)
+	p.Cut(f.Progress.Detail, maxText)
+	p.Bool(f.Progress.Spare)
+}
+
+func (f Drop) pack(p *packer) {
+	head(p, KindDrop, 2)
+	packError(p, f.Err)
+}
+
+func (f Beat) pack(p *packer) {
+	head(p, KindBeat, 1)
+	p.Bool(f.Echo)
+}
+
+func (Goodbye) pack(p *packer)   { head(p, KindGoodbye, 0) }
+func (f Unknown) pack(p *packer) { head(p, f.Kind, 0) }
+
+// How often a waiting node hears what it waits for: not before ProgressFirst, so
+// that a quick join costs nothing; then at most once in ProgressEvery.
+const (
+	ProgressFirst = 500 * time.Millisecond
+	ProgressEvery = time.Second
+)

@@ -1,0 +1,286 @@
+package wire
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// maxBehind is how much may wait to be sent while a server still reads from the
+// connection. So a node that asks for much and does not read occupies little memory.
+const maxBehind = 64 << 10
+
+// writeChunk bounds one write: a node that does not take as much within its lease
+// is cut off.
+const writeChunk = 64 << 10
+
+// maxKept is the largest buffer that is kept for the next use.
+const maxKept = 64 << 10
+
+// flushTimeout bounds the last write to a connection that is being closed.
+const flushTimeout = time.Second
+
+var (
+	ErrSlow  = errors.New("it reads too slowly: what waits to be sent to it has reached its limit")
+	ErrStuck = errors.New("it does not read what is sent to it")
+)
+
+// Outbox queues frames for one connection and writes them in order, as many as
+// there are in one write. Its methods never block and may be called under any
+// lock. Run is the body of the goroutine that writes.
+type Outbox struct {
+	conn    net.Conn
+	limit   int                  // of unsent bytes; a longer queue cuts the connection
+	traffic *Traffic             // nil: not counted
+	uptime  func() time.Duration // nil: Stuck is always 0
+
+	since atomic.Int64 // when the write that is under way began, by uptime; 0: none is
+
+	mu      sync.Mutex
+	drained sync.Cond
+	buf     []byte // queued frames
+	spare   []byte // the other buffer, while Run does not write it
+	writing int    // bytes that Run has taken and not written yet
+	closing bool   // nothing more is queued; Run returns when all is written
+	keep    bool   // Run leaves the connection open for another writer
+	err     error  // why the connection was cut
+	wake    chan struct{}
+}
+
+// NewOutbox makes the outbox of a connection, which holds at most limit bytes. A nil
+// traffic counts nothing. Without uptime, a monotonic clock, Stuck is always 0.
+func NewOutbox(conn net.Conn, limit int, sent *Traffic, uptime func() time.Duration) *Outbox {
+	o := &Outbox{conn: conn, limit: limit, traffic: sent, uptime: uptime, wake: make(chan struct{}, 1)}
+	o.drained.L = &o.mu
+	return o
+}
+
+// Send queues a frame. It reports false if the connection is closing.
+func (o *Outbox) Send(f Frame) bool {
+	o.mu.Lock()
+	ok := !o.closing
+	if ok {
+		o.push(func(buf []byte) []byte { return AppendFrame(buf, f) })
+		o.count(f)
+	}
+	o.mu.Unlock()
+	return ok
+}
+
+// SendReply queues a reply; one that is too large for a frame becomes an error,
+// since its node could never take it.
+func (o *Outbox) SendReply(f Reply) bool {
+	o.mu.Lock()
+	ok := !o.closing
+	if ok {
+		o.push(func(buf []byte) []byte {
+			from := len(buf)
+			buf = AppendFrame(buf, f)
+			if size := len(buf) - from - frameHead; size > MaxFrame {
+				buf = AppendFrame(buf[:from], Reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeTooLarge,
+					"the answer has %d bytes, at most %d can be sent: ask for fewer keys at once", size, MaxFrame)})
+			}
+			return buf
+		})
+		o.count(f)
+	}
+	o.mu.Unlock()
+	return ok
+}
+
+// SendBytes queues bytes that are a frame of a kind already, or none if it is 0.
+func (o *Outbox) SendBytes(b []byte, k Kind) bool {
+	o.mu.Lock()
+	ok := !o.closing
+	if ok {
+		o.push(func(buf []byte) []byte { return append(buf, b...) })
+		if o.traffic != nil && k != 0 {
+			o.traffic.FramesOut.Add(k)
+		}
+	}
+	o.mu.Unlock()
+	return ok
+}
+
+// Hold queues bytes that are written together with the next frame.
+func (o *Outbox) Hold(b []byte) {
+	o.mu.Lock()
+	if !o.closing {
+		o.buf = append(o.buf, b...)
+	}
+	o.mu.Unlock()
+}
+
+func (o *Outbox) count(f Frame) {
+	if o.traffic != nil {
+		o.traffic.FramesOut.Add(kindOf(f))
+	}
+}
+
+func (o *Outbox) push(add func([]byte) []byte) {
+	if o.buf == nil {
+		o.buf, o.spare = o.spare[:0], nil
+	}
+	o.buf = add(o.buf)
+	if len(o.buf)+o.writing > o.limit {
+		o.cutLocked(ErrSlow)
+		return
+	}
+	o.signal()
+}
+
+func (o *Outbox) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Finish makes Run write what is queued and then end the writing side.
+func (o *Outbox) Finish() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closing {
+		o.closing = true
+		o.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
+		o.signal()
+		o.drained.Broadcast()
+	}
+}
+
+// FinishKeeping makes Run write what is queued and return; the connection stays open.
+func (o *Outbox) FinishKeeping() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closing, o.keep = true, true
+	o.signal()
+	o.drained.Broadcast()
+}
+
+// Cut closes the connection at once; what is queued is lost. The first cause is
+// kept.
+func (o *Outbox) Cut(cause error) {
+	o.mu.Lock()
+	o.cutLocked(cause)
+	o.mu.Unlock()
+}
+
+func (o *Outbox) cutLocked(cause error) {
+	if o.err == nil {
+		o.err = cause
+	}
+	o.closing, o.buf = true, nil
+	o.conn.Close()
+	o.signal()
+	o.drained.Broadcast()
+}
+
+// AwaitDrained waits until at most maxBehind bytes are unsent or the outbox is closing,
+// and reports whether it had to wait.
+func (o *Outbox) AwaitDrained() (waited bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for ; !o.closing && len(o.buf)+o.writing > maxBehind; waited = true {
+		o.drained.Wait()
+	}
+	return waited
+}
+
+// Unsent returns how many bytes wait to be sent.
+func (o *Outbox) Unsent() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.buf) + o.writing
+}
+
+// WritingSince returns when the write that is under way began, by uptime; 0 if none is.
+func (o *Outbox) WritingSince() time.Duration { return time.Duration(o.since.Load()) }
+
+// Stuck returns for how long the peer has not taken what is being written; 0 if
+// nothing is.
+func (o *Outbox) Stuck() time.Duration {
+	if since := o.WritingSince(); since != 0 {
+		return o.uptime() - since
+	}
+	return 0
+}
+
+// ResetStuck restarts what Stuck counts.
+func (o *Outbox) ResetStuck() {
+	if since := o.since.Load(); since != 0 {
+		o.since.CompareAndSwap(since, int64(o.uptime()))
+	}
+}
+
+// Cause returns why the connection was cut from this side, nil if it was not.
+func (o *Outbox) Cause() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// Run writes until the connection is closed or finished. After finish it ends
+// the writing side only, so that the peer can still read what was written.
+func (o *Outbox) Run() {
+	for range o.wake {
+		for {
+			o.mu.Lock()
+			buf, closing, keep, dead := o.buf, o.closing, o.keep, o.err != nil
+			o.buf, o.writing = nil, len(buf)
+			o.mu.Unlock()
+			if dead {
+				return
+			}
+			if len(buf) == 0 {
+				if closing {
+					if !keep {
+						o.endWrite()
+					}
+					return
+				}
+				break
+			}
+			if err := o.write(buf); err != nil {
+				o.Cut(err)
+				return
+			}
+		}
+	}
+}
+
+// write writes what Run has taken, and keeps its memory for the next time.
+func (o *Outbox) write(buf []byte) error {
+	for rest := buf; len(rest) > 0; {
+		if o.uptime != nil {
+			o.since.Store(max(1, int64(o.uptime())))
+		}
+		n, err := o.conn.Write(rest[:min(len(rest), writeChunk)])
+		o.since.Store(0)
+		if o.traffic != nil {
+			o.traffic.BytesOut.Add(uint64(n))
+		}
+		if err != nil {
+			return err
+		}
+		rest = rest[n:]
+		o.mu.Lock()
+		o.writing = len(rest)
+		if len(rest) == 0 && cap(buf) <= maxKept {
+			o.spare = buf[:0]
+		}
+		o.drained.Broadcast()
+		o.mu.Unlock()
+	}
+	return nil
+}
+
+func (o *Outbox) endWrite() {
+	if c, ok := o.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		return
+	}
+	o.conn.Close()
+}

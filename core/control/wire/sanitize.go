@@ -1,0 +1,36 @@
+package wire
+
+import "rallypoint/core/rendezvous"
+
+// sanitize makes the texts of a frame, which peers may have written, safe for terminals
+// and logs.
+func sanitize(f Frame) Frame {
+	switch f := f.(type) {
+	case Welcome:
+		f.Notice.Reason = rendezvous.Printable(f.Notice.Reason)
+		return f
+	case Notice:
+		f.Notice.Reason = rendezvous.Printable(f.Notice.Reason)
+		return f
+	case Progress:
+		f.Progress.Headline, f.Progress.Detail = rendezvous.Printable(f.Progress.Headline), rendezvous.Printable(f.Progress.Detail)
+		return f
+	case Refuse:
+		return Refuse{sanitizeError(f.Err)}
+	case Drop:
+		return Drop{sanitizeError(f.Err)}
+	case Reply:
+		f.Err = sanitizeError(f.Err)
+		return f
+	case AdminAnswer:
+		return AdminAnswer{Err: sanitizeError(f.Err), Done: rendezvous.Printable(f.Done)}
+	}
+	return f
+}
+
+func sanitizeError(err *rendezvous.Error) *rendezvous.Error {
+	if err == nil {
+		return nil
+	}
+	return &rendezvous.Error{Code: err.Code, Text: rendezvous.PrintableLines(err.Text)}
+}

@@ -1,0 +1,47 @@
+package wire
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"rallypoint/core/rendezvous"
+)
+
+// TestSanitize: nothing that a control plane says reaches a terminal that would obey it.
+func TestSanitize(t *testing.T) {
+	const evil = "x\x1b]0;owned\x07\ry"
+	failed := rendezvous.Errorf(rendezvous.CodeState, "%s\nsecond line", evil)
+	for _, f := range []Frame{
+		Welcome{Version: ProtocolVersion, Lease: 1, Notice: rendezvous.MembershipUpdate{Reason: evil}},
+		Notice{rendezvous.MembershipUpdate{Reason: evil}},
+		Progress{rendezvous.Progress{Headline: evil, Detail: evil}},
+		Refuse{failed}, Drop{failed}, Reply{Err: failed},
+		AdminAnswer{Err: failed, Done: evil},
+	} {
+		r := FrameReader{In: bufio.NewReader(bytes.NewReader(AppendFrame(nil, f)))}
+		got, err := r.NextFrame(MaxFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := fmt.Sprintf("%+v", got)
+		switch f := got.(type) {
+		case Refuse:
+			said = f.Err.Text
+		case Drop:
+			said = f.Err.Text
+		case Reply:
+			said = f.Err.Text
+		case AdminAnswer:
+			said = f.Err.Text + f.Done
+		}
+		if strings.ContainsAny(said, "\x1b\x07\r") || !strings.Contains(said, "x") {
+			t.Errorf("%T says %q", got, said)
+		}
+		if _, ok := got.(Refuse); ok && !strings.Contains(said, "\nsecond line") {
+			t.Errorf("its lines are lost: %q", said)
+		}
+	}
+}

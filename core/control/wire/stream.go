@@ -1,0 +1,81 @@
+package wire
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+)
+
+// ReadBuffer is the size of a connection's read buffer: several small frames.
+// Larger ones go past it into the frame's own memory.
+const ReadBuffer = 2 << 10
+
+// firstChunk is how much memory a frame gets before any of it was received; the rest
+// is allocated as bytes come in.
+const firstChunk = 4 << 10
+
+// FrameReader cuts a stream into frames. It is used by one goroutine.
+type FrameReader struct {
+	In   *bufio.Reader
+	body []byte
+}
+
+// next returns the body of the next frame, valid until the following call. The
+// error is io.EOF only if the stream ended between two frames.
+func (r *FrameReader) next(most int) ([]byte, error) {
+	var head [frameHead]byte
+	if _, err := io.ReadFull(r.In, head[:]); err != nil {
+		if err == io.ErrUnexpectedEOF {
+			err = fmt.Errorf("the stream ended inside a frame: %w", err)
+		}
+		return nil, err
+	}
+	size := binary.LittleEndian.Uint32(head[:])
+	if int64(size) > int64(most) {
+		return nil, fmt.Errorf("%w: a frame of %d bytes where %d are allowed", ErrMalformed, size, most)
+	}
+	if cap(r.body) > maxKept {
+		r.body = nil
+	}
+	r.body = r.body[:0]
+	for len(r.body) < int(size) {
+		chunk := min(int(size)-len(r.body), max(firstChunk, len(r.body)))
+		from := len(r.body)
+		r.body = append(r.body, make([]byte, chunk)...)
+		if _, err := io.ReadFull(r.In, r.body[from:]); err != nil {
+			return nil, fmt.Errorf("the stream ended inside a frame: %w", NoEOF(err))
+		}
+	}
+	return r.body, nil
+}
+
+// NoEOF turns the end of a stream inside a message into io.ErrUnexpectedEOF.
+func NoEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// NextFrame reads and decodes the next frame; its texts are sanitized.
+func (r *FrameReader) NextFrame(most int) (Frame, error) {
+	body, err := r.next(most)
+	if err != nil {
+		return nil, err
+	}
+	f, err := parseFrame(body)
+	if err != nil {
+		return nil, err
+	}
+	return sanitize(f), nil
+}
+
+// PeekedConn is a connection whose first bytes were read into a buffer.
+type PeekedConn struct {
+	net.Conn
+	In *bufio.Reader
+}
+
+func (c *PeekedConn) Read(b []byte) (int, error) { return c.In.Read(b) }

@@ -1,0 +1,26 @@
+package wire
+
+import "sync/atomic"
+
+// Traffic counts what the connections of a process carry. It only grows, and any
+// goroutine may use it.
+type Traffic struct {
+	BytesIn   atomic.Uint64
+	BytesOut  atomic.Uint64
+	FramesIn  kindCounts
+	FramesOut kindCounts
+}
+
+// KindNames are the names of the kinds in metrics, by number; 0 stands for a kind that
+// this version does not know.
+var KindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", "reply", "notice", "progress", "drop", "beat", "goodbye", "admin", "admin_answer", "challenge", "proof"}
+
+// kindCounts counts frames by kind.
+type kindCounts [len(KindNames)]atomic.Uint64
+
+func (c *kindCounts) Add(k Kind) {
+	if k >= Kind(len(c)) {
+		k = 0
+	}
+	c[k].Add(1)
+}
