@@ -28,15 +28,9 @@ type file struct {
 	looked atomic.Int64 // time of the last look at the path, since opened
 }
 
-// fileMode is what the reference creates files with, less the umask.
-const fileMode = 0o644
-
-// openFile opens the file at path, which must be absolute, and creates it if
-// there is none. It never waits: a directory that is missing is an error.
-func openFile(path string) (*file, error) { return openAs(path, unix.O_RDWR|unix.O_CREAT, fileMode) }
-
-// openAs opens the regular file at path with these flags; it is created, if that
-// is asked for, with that mode.
+// openAs opens the regular file at path, which must be absolute, with these flags;
+// it is created, if that is asked for, with that mode. It never waits: a directory
+// that is missing is an error.
 func openAs(path string, flags int, mode uint32) (*file, error) {
 	f := &file{path: path, opened: time.Now()}
 	f.looked.Store(int64(-lookAge))
@@ -157,6 +151,18 @@ func (f *file) remove() error {
 		return err
 	}
 	return unix.Unlink(f.path)
+}
+
+// sync writes what is in memory to the disk, or to the server of a network file system.
+func (f *file) sync() error { return unix.Fsync(f.fd) }
+
+// rename gives the file another path.
+func (f *file) rename(path string) error {
+	err := unix.Rename(f.path, path)
+	if err == nil {
+		f.path = path
+	}
+	return err
 }
 
 // close gives the descriptor, and with it the lock, back. Not repeated on EINTR:

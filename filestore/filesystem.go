@@ -2,12 +2,12 @@ package filestore
 
 import "golang.org/x/sys/unix"
 
-// isLocal reports whether only this machine writes to the file system of the file
-// fd, so that a size seen is the size, and inotify tells of every write. File
+// isLocal reports whether only this machine writes to the file's file system, so
+// that a size seen is the size, and inotify tells of every write. File
 // systems not known here are taken for remote, which is slower and always right.
-func isLocal(fd int) bool {
+func (f *file) isLocal() bool {
 	var st unix.Statfs_t
-	if err := ignoringEINTR(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+	if err := ignoringEINTR(func() error { return unix.Fstatfs(f.fd, &st) }); err != nil {
 		return false
 	}
 	switch uint32(st.Type) {

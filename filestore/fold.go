@@ -26,7 +26,7 @@ func (s *Store) refresh(size int64) error {
 		return fmt.Errorf("%w: %d bytes where %d were read", ErrReplaced, size, s.pos)
 	}
 	start := s.pos - int64(len(s.anchor))
-	sc := &scanner{file: s.file, pos: start, end: size, mem: s.mem}
+	sc := &recordScanner{scanner{file: s.file, pos: start, end: size, mem: s.mem}}
 	err := s.fold(sc)
 	if s.mem = sc.mem; cap(s.mem) > keptMemory {
 		s.mem = nil
@@ -41,7 +41,7 @@ func (s *Store) refresh(size int64) error {
 }
 
 // fold applies the records that sc yields, after the anchor.
-func (s *Store) fold(sc *scanner) error {
+func (s *Store) fold(sc *recordScanner) error {
 	if n := len(s.anchor); n > 0 {
 		if err := sc.need(int64(n)); err != nil {
 			return err
@@ -81,7 +81,7 @@ func (s *Store) write(log []byte, size int64) error {
 	if _, err := s.file.WriteAt(log, size); err != nil {
 		return errors.Join(err, s.file.truncate(size))
 	}
-	sc := &scanner{file: nil, end: int64(len(log)), have: log}
+	sc := &recordScanner{scanner{file: nil, end: int64(len(log)), have: log}}
 	for {
 		r, err := sc.next()
 		if err != nil {
@@ -101,7 +101,7 @@ func (s *Store) keepLog(log []byte) {
 // foldOnly reads the log from its beginning to end without applying it and
 // reports whether a record ends there.
 func (s *Store) foldOnly(end int64) (bool, error) {
-	sc := &scanner{file: s.file, end: end}
+	sc := &recordScanner{scanner{file: s.file, end: end}}
 	for {
 		switch _, err := sc.next(); err {
 		case nil:

@@ -93,3 +93,24 @@ func (f *file) lock(p patience, clock Clock, how int) error {
 func (f *file) unlock() {
 	_ = ignoringEINTR(func() error { return flock(f.fd, unix.LOCK_UN) })
 }
+
+// tryLock takes the lock if nobody holds it otherwise.
+func (f *file) tryLock(how int) (bool, error) {
+	switch err := ignoringEINTR(func() error { return flock(f.fd, how|unix.LOCK_NB) }); err {
+	case nil:
+		return true, nil
+	case unix.EWOULDBLOCK:
+		return false, nil
+	default:
+		return false, lockError(err)
+	}
+}
+
+// lockError is the error of a flock that failed other than by being held.
+func lockError(err error) error {
+	switch err {
+	case unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL:
+		return fmt.Errorf("%w: %w", ErrNoLocks, err)
+	}
+	return fmt.Errorf("flock: %w", err)
+}

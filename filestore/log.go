@@ -119,7 +119,7 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 			return sharedlog.Batch{}, err
 		}
 		if l.news == nil { // before the look, so that nothing is missed behind it
-			l.news = l.options.newsOf(l.reader.file.path, l.local)
+			l.news = newsOf(l.reader.file.path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax)
 		}
 		b, err := l.look(ctx, after)
 		if errors.Is(err, unix.ESTALE) { // NFS: another machine has removed the file
@@ -325,7 +325,7 @@ func (l *Log) place(path string, content []byte) error {
 	}
 	_, err = f.WriteAt(content, 0)
 	if err == nil && !l.local {
-		err = unix.Fsync(f.fd)
+		err = f.sync()
 	}
 	f.close()
 	if err == nil {

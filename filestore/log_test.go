@@ -397,7 +397,7 @@ func (n *lookingNews) close() {
 // leave together. None waits for the others' whiles.
 func TestLogLeavesNobodyWaiting(t *testing.T) {
 	l := openLog(t, t.TempDir(), nil)
-	n := &lookingNews{news: l.options.newsOf(l.reader.file.path, l.local), run: filepath.Join(l.dir, "run")}
+	n := &lookingNews{news: newsOf(l.reader.file.path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax), run: filepath.Join(l.dir, "run")}
 	l.news = n
 	check(t, l.Close(within(t, logPatience)))
 	if !n.free {

@@ -53,14 +53,13 @@ func (l *Log) newBeat(session rendezvous.SessionID) (*beat, error) {
 	}
 	b := &beat{session: session, file: f}
 	if err = b.show(l.local); err == nil {
-		err = unix.Rename(path+".new", path)
+		err = f.rename(path)
 	}
 	if err != nil {
 		_ = unix.Unlink(path + ".new")
 		f.close()
 		return nil, err
 	}
-	f.path = path
 	return b, nil
 }
 
@@ -75,7 +74,7 @@ func (b *beat) show(local bool) error {
 		return err
 	}
 	if !local {
-		return unix.Fsync(b.file.fd)
+		return b.file.sync()
 	}
 	return nil
 }

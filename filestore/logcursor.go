@@ -34,7 +34,7 @@ func openCursor(path string, flags int, want logHeader) (*cursor, error) {
 	size, err := c.size()
 	if err == nil {
 		var first frame
-		first, err = (&scanner{file: f, end: size}).nextFrame()
+		first, err = (&frameScanner{scanner{file: f, end: size}}).next()
 		switch {
 		case err == nil && first.kind == frameHeader:
 			c.header, err = decodeHeader(first.payload)
@@ -73,14 +73,14 @@ func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
 	if size < c.pos {
 		return fmt.Errorf("%w: %d bytes where %d were read", ErrReplaced, size, c.pos)
 	}
-	sc := &scanner{file: c.file, pos: c.pos, end: size, mem: c.mem}
+	sc := &frameScanner{scanner{file: c.file, pos: c.pos, end: size, mem: c.mem}}
 	defer func() {
 		if c.mem = sc.mem; cap(c.mem) > keptMemory {
 			c.mem = nil
 		}
 	}()
 	for !c.moved {
-		fr, err := sc.nextFrame()
+		fr, err := sc.next()
 		switch {
 		case err == io.EOF, err == errTorn:
 			return nil
@@ -138,16 +138,16 @@ const (
 // badBeforeWhole reads anew what is at pos, and reports whether it is no frame, with a
 // whole one behind it.
 func (c *cursor) badBeforeWhole(size int64) (bool, error) {
-	sc := &scanner{file: c.file, pos: c.pos, end: size}
-	if _, err := sc.nextFrame(); err != errBadFrame {
+	sc := &frameScanner{scanner{file: c.file, pos: c.pos, end: size}}
+	if _, err := sc.next(); err != errBadFrame {
 		return false, unreadable(err)
 	}
 	behind := c.pos + frameHead + int64(binary.LittleEndian.Uint32(sc.have))
-	_, err := (&scanner{file: c.file, pos: behind, end: size}).nextFrame()
+	_, err := (&frameScanner{scanner{file: c.file, pos: behind, end: size}}).next()
 	return err == nil, unreadable(err)
 }
 
-// unreadable returns those errors of nextFrame that say nothing of what is in the file.
+// unreadable returns those errors of a frameScanner that say nothing of what is in the file.
 func unreadable(err error) error {
 	switch err {
 	case io.EOF, errTorn, errBadFrame:

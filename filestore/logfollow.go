@@ -119,7 +119,7 @@ func (f *follower) tryBegin() (r sharedlog.Record, err error) {
 	if h.generation != l.generation {
 		f.after = 0
 	}
-	l.generation, l.local = h.generation, isLocal(run.fd)
+	l.generation, l.local = h.generation, run.isLocal()
 	seqs, err := l.list()
 	if err != nil {
 		return r, err

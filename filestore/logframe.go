@@ -55,11 +55,14 @@ func appendFrame(b []byte, kind frameKind, index uint64, payload []byte) []byte 
 // errBadFrame is what is returned for bytes that are all there and are no frame.
 var errBadFrame = errors.New("not a frame")
 
-// nextFrame returns the frame at the scanner's position and moves behind it. It
+// frameScanner reads frames from a part of a file in order.
+type frameScanner struct{ scanner }
+
+// next returns the frame at the scanner's position and moves behind it. It
 // returns io.EOF at the end, errTorn if the frame is not complete, errBadFrame if
 // it is complete and wrong, and the file's errors otherwise; then it stays where
 // it is. The frame is good until the next call.
-func (s *scanner) nextFrame() (frame, error) {
+func (s *frameScanner) next() (frame, error) {
 	if s.pos == s.end {
 		return frame{}, io.EOF
 	}

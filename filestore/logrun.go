@@ -105,8 +105,8 @@ func (l *Log) tryEnter(ctx context.Context) error {
 	}
 	defer run.close()
 	l.release() // of a try before
-	l.local = !l.options.Remote && isLocal(run.fd)
-	if err := checkLocks(run.dev); err != nil {
+	l.local = !l.options.Remote && run.isLocal()
+	if err := run.checkLocksReach(); err != nil {
 		return err
 	}
 	alive, err := l.findGeneration(run)
@@ -237,7 +237,7 @@ func (l *Log) headerOf(run *file) (h logHeader, ok bool, err error) {
 	if err := run.stat(&st); err != nil {
 		return h, false, err
 	}
-	first, err := (&scanner{file: run, end: min(st.Size, maxRunFile)}).nextFrame()
+	first, err := (&frameScanner{scanner{file: run, end: min(st.Size, maxRunFile)}}).next()
 	if err != nil { // a file that cannot be read is no sign that the run is dead
 		return h, false, unreadable(err)
 	}
@@ -387,16 +387,4 @@ func (l *Log) removeIfLast(ctx context.Context, run *file) (removed bool, err er
 	}
 	err = unix.Unlink(run.path)
 	return err == nil, err
-}
-
-// tryLock takes the lock if nobody holds it otherwise.
-func (f *file) tryLock(how int) (bool, error) {
-	switch err := ignoringEINTR(func() error { return flock(f.fd, how|unix.LOCK_NB) }); err {
-	case nil:
-		return true, nil
-	case unix.EWOULDBLOCK:
-		return false, nil
-	default:
-		return false, lockError(err)
-	}
 }

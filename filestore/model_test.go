@@ -277,7 +277,7 @@ func FuzzLog(f *testing.F) {
 // scanAll reads log by a scanner, with little memory, and returns how far it came.
 func scanAll(t *testing.T, log []byte) int {
 	t.Helper()
-	sc := &scanner{file: bytes.NewReader(log), end: int64(len(log))}
+	sc := &recordScanner{scanner{file: bytes.NewReader(log), end: int64(len(log))}}
 	for {
 		r, err := sc.next()
 		if err == io.EOF || err == errTorn {

@@ -17,15 +17,15 @@ type news interface {
 }
 
 // newsOf returns inotify's news of the file, if it is local, or a poll where
-// there is none.
-func (o *Options) newsOf(path string, local bool) news {
+// there is none, whose looks are between shortest and longest apart.
+func newsOf(path string, local bool, clock Clock, shortest, longest time.Duration) news {
 	if local {
 		if n, err := newNotices(path); err == nil {
 			return n
 		}
 		// No instances or watches are left to this user: their number is bounded.
 	}
-	return &poll{clock: o.Clock, min: o.PollMin, max: o.PollMax}
+	return &poll{clock: clock, min: shortest, max: longest}
 }
 
 // poll is the news of a file of which nothing tells: each next look is half as

@@ -2,7 +2,6 @@ package filestore
 
 import (
 	"encoding/binary"
-	"errors"
 	"io"
 	"math"
 	"unsafe"
@@ -63,27 +62,13 @@ func appendRecord(log []byte, key string, value []byte) ([]byte, error) {
 	return append(log, value...), nil
 }
 
-// errTorn is what a scanner returns for bytes that begin a record and end before
-// it does.
-var errTorn = errors.New("incomplete record")
-
-// scanChunk is how much a scanner reads at once if a record needs no more.
-const scanChunk = 256 << 10
-
-// scanner reads records from a part of a file in order. It never asks for memory
-// by a length that a record declares, only by bytes that are there.
-type scanner struct {
-	file io.ReaderAt
-	pos  int64  // where the next record begins
-	end  int64  // what is behind does not exist for the scanner
-	mem  []byte // memory to use, may be nil
-	have []byte // the bytes from pos on that have been read
-}
+// recordScanner reads records from a part of a file in order.
+type recordScanner struct{ scanner }
 
 // next returns the record at pos and moves behind it. It returns io.EOF at the
 // end, errTorn if the record is not complete, and the file's errors otherwise;
 // then it stays where it is. The record is good until the next call.
-func (s *scanner) next() (record, error) {
+func (s *recordScanner) next() (record, error) {
 	if s.pos == s.end {
 		return record{}, io.EOF
 	}
@@ -101,41 +86,10 @@ func (s *scanner) next() (record, error) {
 }
 
 // field makes the field at offset from pos available and returns where it ends.
-func (s *scanner) field(offset int64) (end int64, err error) {
+func (s *recordScanner) field(offset int64) (end int64, err error) {
 	if err := s.need(offset + lengthBytes); err != nil {
 		return 0, err
 	}
 	end = offset + lengthBytes + int64(binary.LittleEndian.Uint32(s.have[offset:]))
 	return end, s.need(end)
-}
-
-// need makes n bytes from pos on available.
-func (s *scanner) need(n int64) error {
-	if int64(len(s.have)) >= n {
-		return nil
-	}
-	if n > s.end-s.pos {
-		return errTorn
-	}
-	want := min(max(n, scanChunk), s.end-s.pos)
-	if int64(cap(s.mem)) < want {
-		s.mem = make([]byte, want)
-	}
-	mem := s.mem[:min(int64(cap(s.mem)), s.end-s.pos)]
-	had := copy(mem, s.have)
-	got, err := s.file.ReadAt(mem[had:], s.pos+int64(had))
-	s.have = mem[:had+got]
-	switch {
-	case int64(len(s.have)) >= n:
-		return nil
-	case err == nil:
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-// skip moves n bytes on, which must be available.
-func (s *scanner) skip(n int64) {
-	s.pos += n
-	s.have = s.have[n:]
 }

@@ -80,17 +80,20 @@ func Open(ctx context.Context, path string, worldSize int, options *Options) (*S
 // way, it is a file system on which a path does not lead to the file it opens.
 const openTries = 100
 
+// fileMode is what the reference creates files with, less the umask.
+const fileMode = 0o644
+
 func open(ctx context.Context, path string, worldSize int, options Options) (*Store, error) {
 	if err := store.ContextError(ctx); err != nil {
 		return nil, err
 	}
-	f, err := openFile(path)
+	f, err := openAs(path, unix.O_RDWR|unix.O_CREAT, fileMode)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{
 		file:      f,
-		local:     !options.Remote && isLocal(f.fd),
+		local:     !options.Remote && f.isLocal(),
 		worldSize: worldSize,
 		options:   options,
 		closing:   make(chan struct{}),

@@ -98,7 +98,7 @@ func (t tail) kept() (span, error) {
 // those of a FileStore and what is behind them can be the beginning of another.
 // Else it returns from.
 func (t tail) chain(from int64) (int64, error) {
-	sc := &scanner{file: t.file, pos: from, end: t.end}
+	sc := &recordScanner{scanner{file: t.file, pos: from, end: t.end}}
 	for {
 		r, err := sc.next()
 		switch {

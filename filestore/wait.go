@@ -100,7 +100,7 @@ func (s *Store) endWatch() {
 // is in it, until w is cancelled or the file fails.
 func (s *Store) follow(w *watch) {
 	defer s.watches.Done()
-	news := s.options.newsOf(s.file.path, s.local)
+	news := newsOf(s.file.path, s.local, s.options.Clock, s.options.PollMin, s.options.PollMax)
 	defer news.close()
 	known := int64(-1)
 	for {

@@ -1,0 +1,44 @@
+package filestore
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// checkLocksReach refuses a file system whose locks end at this machine although its
+// files do not.
+func (f *file) checkLocksReach() error {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil
+	}
+	if option := localLocks(table, unix.Major(f.dev), unix.Minor(f.dev)); option != "" {
+		return fmt.Errorf("%w over machines: it is mounted with %s", ErrNoLocks, option)
+	}
+	return nil
+}
+
+// localLocks returns the option of an NFS mount by which its locks are this
+// machine's own; "" if there is none. table is that of proc_pid_mountinfo(5).
+func localLocks(table []byte, major, minor uint32) string {
+	device := fmt.Sprintf("%d:%d", major, minor)
+	for lines := bufio.NewScanner(bytes.NewReader(table)); lines.Scan(); {
+		mount, system, ok := strings.Cut(lines.Text(), " - ")
+		fields, types := strings.Fields(mount), strings.Fields(system)
+		if !ok || len(fields) < 3 || len(types) < 3 || fields[2] != device || !strings.HasPrefix(types[0], "nfs") {
+			continue
+		}
+		for _, option := range strings.Split(types[2], ",") {
+			switch option {
+			case "nolock", "local_lock=flock", "local_lock=all":
+				return option
+			}
+		}
+	}
+	return ""
+}
