@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/lockedfile"
 )
 
 func init() {
@@ -29,7 +31,7 @@ func playDying(dir, lock string) error {
 		return err
 	}
 	if lock == "run" {
-		if _, err := l.lockRun(patience{ctx: ctx}); err != nil {
+		if _, err := l.lockRun(lockedfile.WaitLimit{Ctx: ctx}); err != nil {
 			return err
 		}
 	}
@@ -62,18 +64,18 @@ func TestLogLeavesBesideOneThatDies(t *testing.T) {
 			if _, err := output.Read(make([]byte, 10)); err != nil {
 				t.Fatal(err)
 			}
-			for !isDying(cmd.Process.Pid) { // it has said so before
+			for !lockedfile.IsDying(cmd.Process.Pid) { // it has said so before
 				runtime.Gosched()
 			}
 			var busy atomic.Int64
-			flock = func(fd, how int) error {
+			lockedfile.Flock = func(fd, how int) error {
 				err := unix.Flock(fd, how)
 				if err == unix.EWOULDBLOCK {
 					busy.Add(1)
 				}
 				return err
 			}
-			defer func() { flock = unix.Flock }()
+			defer func() { lockedfile.Flock = unix.Flock }()
 			left := make(chan error, len(nodes))
 			for _, l := range nodes {
 				go func() {
@@ -82,7 +84,7 @@ func TestLogLeavesBesideOneThatDies(t *testing.T) {
 					left <- l.Close(ctx)
 				}()
 			}
-			for busy.Load() < 10*lockBurst && len(left) < len(nodes) {
+			for busy.Load() < 10*lockedfile.LockBurst && len(left) < len(nodes) {
 				runtime.Gosched()
 			}
 			check(t, input.Close())

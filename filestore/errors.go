@@ -3,6 +3,8 @@ package filestore
 import (
 	"errors"
 	"fmt"
+
+	"rallypoint/internal/lockedfile"
 )
 
 // Errors about the file, after which every call on the Store returns the same
@@ -10,15 +12,15 @@ import (
 var (
 	// ErrVanished is returned by every call once nothing is at the path: the
 	// file or a directory above it was removed or renamed.
-	ErrVanished = errors.New("the file is gone")
+	ErrVanished = lockedfile.ErrVanished
 
 	// ErrReplaced is returned by every call once the path names another file, or
 	// once the file does not hold any more what was read from it.
-	ErrReplaced = errors.New("the file was replaced by another")
+	ErrReplaced = lockedfile.ErrReplaced
 
 	// ErrForeign is returned by Open and by every call that reads something that
 	// neither is a record nor could become one. Nothing is written then.
-	ErrForeign = errors.New("not the file of a FileStore")
+	ErrForeign = lockedfile.ErrForeign
 )
 
 // ErrDamaged is returned by a Log whose file holds something that no node wrote,
@@ -34,5 +36,5 @@ var (
 	// ErrNoLocks is returned when the file system has no flock(2), without which
 	// the file cannot be shared. The remedy is another directory, or a mount with
 	// locks.
-	ErrNoLocks = errors.New("the file system cannot lock files")
+	ErrNoLocks = lockedfile.ErrNoLocks
 )

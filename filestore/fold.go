@@ -7,14 +7,12 @@ import (
 	"io"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/lockedfile"
 )
 
 // anchorBytes is how much of the last record is compared each time the log is
 // read on: a file that was rewritten in place is found out by it.
 const anchorBytes = 16
-
-// keptMemory is the largest buffer that is kept from one call to the next.
-const keptMemory = 64 << 10
 
 // refresh applies what was appended to the log up to size, the size of the file.
 // The lock is held, shared or exclusively. An incomplete last record is left.
@@ -26,13 +24,13 @@ func (s *Store) refresh(size int64) error {
 		return fmt.Errorf("%w: %d bytes where %d were read", ErrReplaced, size, s.pos)
 	}
 	start := s.pos - int64(len(s.anchor))
-	sc := &recordScanner{scanner{file: s.file, pos: start, end: size, mem: s.mem}}
+	sc := &recordScanner{lockedfile.Scanner{Source: s.file, Pos: start, End: size, Buffer: s.mem}}
 	err := s.fold(sc)
-	if s.mem = sc.mem; cap(s.mem) > keptMemory {
+	if s.mem = sc.Buffer; cap(s.mem) > lockedfile.MaxKeptBuffer {
 		s.mem = nil
 	}
 	switch {
-	case err == errTorn:
+	case err == lockedfile.ErrTorn:
 		return s.judge(size)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: it got shorter while it was read", ErrReplaced)
@@ -43,13 +41,13 @@ func (s *Store) refresh(size int64) error {
 // fold applies the records that sc yields, after the anchor.
 func (s *Store) fold(sc *recordScanner) error {
 	if n := len(s.anchor); n > 0 {
-		if err := sc.need(int64(n)); err != nil {
+		if err := sc.Need(int64(n)); err != nil {
 			return err
 		}
-		if !bytes.Equal(sc.have[:n], s.anchor) {
+		if !bytes.Equal(sc.Unread[:n], s.anchor) {
 			return fmt.Errorf("%w: not what was read before offset %d", ErrReplaced, s.pos)
 		}
-		sc.skip(int64(n))
+		sc.Skip(int64(n))
 	}
 	for {
 		r, err := sc.next()
@@ -79,9 +77,9 @@ func (s *Store) learn(r record) {
 // under this lock and so seen by nobody.
 func (s *Store) write(log []byte, size int64) error {
 	if _, err := s.file.WriteAt(log, size); err != nil {
-		return errors.Join(err, s.file.truncate(size))
+		return errors.Join(err, s.file.Truncate(size))
 	}
-	sc := &recordScanner{scanner{file: nil, end: int64(len(log)), have: log}}
+	sc := &recordScanner{lockedfile.Scanner{Source: nil, End: int64(len(log)), Unread: log}}
 	for {
 		r, err := sc.next()
 		if err != nil {
@@ -93,7 +91,7 @@ func (s *Store) write(log []byte, size int64) error {
 
 // keepLog keeps the memory of log for the next record.
 func (s *Store) keepLog(log []byte) {
-	if cap(log) <= keptMemory {
+	if cap(log) <= lockedfile.MaxKeptBuffer {
 		s.log = log[:0]
 	}
 }
@@ -101,13 +99,13 @@ func (s *Store) keepLog(log []byte) {
 // foldOnly reads the log from its beginning to end without applying it and
 // reports whether a record ends there.
 func (s *Store) foldOnly(end int64) (bool, error) {
-	sc := &recordScanner{scanner{file: s.file, end: end}}
+	sc := &recordScanner{lockedfile.Scanner{Source: s.file, End: end}}
 	for {
 		switch _, err := sc.next(); err {
 		case nil:
 		case io.EOF:
 			return true, nil
-		case errTorn:
+		case lockedfile.ErrTorn:
 			return false, nil
 		default:
 			return false, err
@@ -115,5 +113,5 @@ func (s *Store) foldOnly(end int64) (bool, error) {
 	}
 }
 
-var _ io.ReaderAt = (*file)(nil)
+var _ io.ReaderAt = (*lockedfile.File)(nil)
 var _ store.Store = (*Store)(nil)

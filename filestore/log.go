@@ -13,6 +13,8 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/internal/changewatch"
+	"rallypoint/internal/lockedfile"
 )
 
 // Log is a sharedlog.Log in a directory that all nodes of a run share:
@@ -46,9 +48,9 @@ type Log struct {
 
 	readOnly   bool // see Runs
 	generation string
-	live       *file
+	live       *lockedfile.File
 	reader     *cursor
-	news       news
+	watcher    changewatch.Watcher
 	changed    bool // the last look of Next has found something
 
 	turn   chan struct{} // held, by filling it, by whoever uses writer
@@ -118,8 +120,8 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 		if err := ctx.Err(); err != nil {
 			return sharedlog.Batch{}, err
 		}
-		if l.news == nil { // before the look, so that nothing is missed behind it
-			l.news = newsOf(l.reader.file.path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax)
+		if l.watcher == nil { // before the look, so that nothing is missed behind it
+			l.watcher = changewatch.New(l.reader.file.Path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax)
 		}
 		b, err := l.look(ctx, after)
 		if errors.Is(err, unix.ESTALE) { // NFS: another machine has removed the file
@@ -137,7 +139,7 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 			}
 			continue
 		}
-		l.news.wait(ctx, l.changed)
+		l.watcher.Wait(ctx, l.changed)
 	}
 }
 
@@ -148,17 +150,17 @@ const batchBytes = 1 << 20
 func (l *Log) look(ctx context.Context, after uint64) (b sharedlog.Batch, err error) {
 	c := l.reader
 	if !l.local { // else the size that is seen may be an old one
-		if err := c.file.lock(patience{ctx: ctx, closing: l.closing, deadline: l.deadline()}, l.options.Clock, unix.LOCK_SH); err != nil {
+		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.deadline()}, l.options.Clock, unix.LOCK_SH); err != nil {
 			return b, err
 		}
-		defer c.file.unlock()
+		defer c.file.Unlock()
 	}
 	size, err := c.size()
 	if err != nil {
 		return b, err
 	}
 	if size == c.pos {
-		if err := c.file.look(); err != nil && !isGone(err) {
+		if err := c.file.CheckPath(); err != nil && !isGone(err) {
 			return b, err
 		} else if err != nil && !c.moved {
 			return b, l.gone(err)
@@ -213,9 +215,9 @@ func (l *Log) follow(after uint64) error {
 func (l *Log) setReader(c *cursor) {
 	l.reader.close()
 	l.reader = c
-	if l.news != nil {
-		l.news.close()
-		l.news = nil
+	if l.watcher != nil {
+		l.watcher.Close()
+		l.watcher = nil
 	}
 }
 
@@ -319,15 +321,15 @@ func (c *cursor) tail(b []byte, index uint64) ([]byte, error) {
 // place puts a whole file in its place.
 func (l *Log) place(path string, content []byte) error {
 	temporary := filepath.Join(l.dir, "new-"+rand.Text())
-	f, err := openAs(temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
+	f, err := lockedfile.OpenFile(temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
 	if err != nil {
 		return err
 	}
 	_, err = f.WriteAt(content, 0)
 	if err == nil && !l.local {
-		err = f.sync()
+		err = f.Sync()
 	}
-	f.close()
+	f.Close()
 	if err == nil {
 		err = unix.Rename(temporary, path)
 	}
@@ -370,10 +372,10 @@ func (l *Log) write(ctx context.Context, f func(c *cursor) error) error {
 // another one.
 func (l *Log) writeHere(ctx context.Context, f func(c *cursor) error) (done bool, err error) {
 	c := l.writer
-	if err := c.file.lock(patience{ctx: ctx, closing: l.closing, deadline: l.deadline()}, l.options.Clock, unix.LOCK_EX); err != nil {
+	if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.deadline()}, l.options.Clock, unix.LOCK_EX); err != nil {
 		return false, err
 	}
-	defer c.file.unlock()
+	defer c.file.Unlock()
 	size, err := c.size()
 	if err != nil {
 		return false, err
@@ -381,11 +383,11 @@ func (l *Log) writeHere(ctx context.Context, f func(c *cursor) error) (done bool
 	if err := c.catchUp(size); err != nil || c.moved {
 		return false, err
 	}
-	if err := c.file.look(); err != nil {
+	if err := c.file.CheckPath(); err != nil {
 		return false, err
 	}
 	if c.pos < size {
-		if err := c.file.truncate(c.pos); err != nil {
+		if err := c.file.Truncate(c.pos); err != nil {
 			return false, err
 		}
 	}
@@ -415,7 +417,7 @@ func (c *cursor) cut() error {
 	if err := c.catchUp(size); err != nil {
 		return err
 	}
-	return c.file.truncate(c.pos)
+	return c.file.Truncate(c.pos)
 }
 
 // lockPatience bounds how long one call waits for a lock. Sections under it take

@@ -23,6 +23,8 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/internal/changewatch"
+	"rallypoint/internal/lockedfile"
 )
 
 const logPatience = 20 * time.Second
@@ -46,7 +48,7 @@ func (l *Log) crash() {
 	l.close.Do(func() {
 		l.release()
 		if l.beat != nil {
-			l.beat.file.close()
+			l.beat.file.Close()
 		}
 	})
 }
@@ -147,14 +149,14 @@ func TestLogDamaged(t *testing.T) {
 	appendTexts(t, l, "one")
 	middle := l.writer.pos
 	appendTexts(t, l, "two", "three")
-	b := readFile(t, l.writer.file.path)
+	b := readFile(t, l.writer.file.Path)
 	b[middle+frameHead+bodyHead]++
-	writeFile(t, l.writer.file.path, b)
+	writeFile(t, l.writer.file.Path, b)
 	again := NewLog(dir, "job", nil)
 	_, err := again.Open(within(t, logPatience))
 	wantLogError(t, err, rendezvous.ErrState, dir, "damaged", "anew")
 	again.crash()
-	if got := readFile(t, l.writer.file.path); !bytes.Equal(got, b) {
+	if got := readFile(t, l.writer.file.Path); !bytes.Equal(got, b) {
 		t.Error("the file was changed")
 	}
 }
@@ -195,7 +197,7 @@ func TestLogMomentaryDamage(t *testing.T) {
 			if _, err := w.file.WriteAt(torn, w.pos); err != nil {
 				return err
 			}
-			if err := errors.Join(w.file.truncate(w.pos), w.append(frames, w.index+2)); err != nil {
+			if err := errors.Join(w.file.Truncate(w.pos), w.append(frames, w.index+2)); err != nil {
 				return err
 			}
 		}
@@ -213,11 +215,11 @@ func TestLogMomentaryDamage(t *testing.T) {
 
 // makeStale makes the lock of a file fail until the test ends, as that of one on NFS does
 // which another machine has removed.
-func makeStale(t *testing.T, stale *file) {
-	t.Cleanup(func() { flock = unix.Flock })
-	flock = func(fd, how int) error {
+func makeStale(t *testing.T, stale *lockedfile.File) {
+	t.Cleanup(func() { lockedfile.Flock = unix.Flock })
+	lockedfile.Flock = func(fd, how int) error {
 		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil || st.Ino == stale.ino {
+		if err := unix.Fstat(fd, &st); err != nil || st.Ino == stale.Ino {
 			return unix.ESTALE
 		}
 		return unix.Flock(fd, how)
@@ -255,8 +257,8 @@ func TestLogUnreadable(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	appendTexts(t, l, "one")
-	run := must(openAs(filepath.Join(l.dir, "run"), unix.O_WRONLY, 0))(t)
-	defer run.close()
+	run := must(lockedfile.OpenFile(filepath.Join(l.dir, "run"), unix.O_WRONLY, 0))(t)
+	defer run.Close()
 	if alive, err := l.findGeneration(run); !errors.Is(err, unix.EBADF) {
 		t.Errorf("alive: %v, error: %v", alive, err)
 	}
@@ -379,17 +381,17 @@ func TestLogLastOneCleansUp(t *testing.T) {
 }
 
 // lookingNews looks whether the file run can be locked when it is closed.
-type lookingNews struct {
-	news
+type lockCheckingWatcher struct {
+	changewatch.Watcher
 	run  string
 	free bool
 }
 
-func (n *lookingNews) close() {
-	n.news.close()
-	if run, err := openAs(n.run, unix.O_RDWR, 0); err == nil {
-		n.free, _ = run.tryLock(unix.LOCK_EX)
-		run.close()
+func (n *lockCheckingWatcher) Close() {
+	n.Watcher.Close()
+	if run, err := lockedfile.OpenFile(n.run, unix.O_RDWR, 0); err == nil {
+		n.free, _ = run.TryLock(unix.LOCK_EX)
+		run.Close()
 	}
 }
 
@@ -397,8 +399,8 @@ func (n *lookingNews) close() {
 // leave together. None waits for the others' whiles.
 func TestLogLeavesNobodyWaiting(t *testing.T) {
 	l := openLog(t, t.TempDir(), nil)
-	n := &lookingNews{news: newsOf(l.reader.file.path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax), run: filepath.Join(l.dir, "run")}
-	l.news = n
+	n := &lockCheckingWatcher{Watcher: changewatch.New(l.reader.file.Path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax), run: filepath.Join(l.dir, "run")}
+	l.watcher = n
 	check(t, l.Close(within(t, logPatience)))
 	if !n.free {
 		t.Error("the lock was held meanwhile")
@@ -539,22 +541,6 @@ func TestLogRemovedUnderItsNodes(t *testing.T) {
 	check(t, os.RemoveAll(l.dir))
 	wantLogError(t, <-waiting, rendezvous.ErrState, "removed")
 	wantLogError(t, l.Append(within(t, logPatience), [][]byte{nil}), rendezvous.ErrState, "removed")
-}
-
-func TestLocalLocks(t *testing.T) {
-	const table = `22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
-40 22 0:50 / /a rw,relatime shared:2 - nfs4 host:/a rw,vers=4.2,local_lock=none,addr=10.0.0.1
-41 22 0:51 / /b rw,relatime - nfs host:/b rw,vers=3,nolock,local_lock=all,addr=10.0.0.1
-42 22 0:52 / /c rw,relatime - nfs host:/c rw,vers=3,local_lock=flock,addr=10.0.0.1
-`
-	for minor, want := range map[uint32]string{50: "", 51: "nolock", 52: "local_lock=flock"} {
-		if got := localLocks([]byte(table), 0, minor); got != want {
-			t.Errorf("device 0:%d: got %q, want %q", minor, got, want)
-		}
-	}
-	if got := localLocks([]byte(table), 254, 1); got != "" {
-		t.Errorf("ext4: %q", got)
-	}
 }
 
 func TestRunDir(t *testing.T) {

@@ -11,12 +11,13 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/internal/lockedfile"
 )
 
 // beat is this node's sign of life: a file that it has locked, with a counter.
 type beat struct {
 	session rendezvous.SessionID
-	file    *file
+	file    *lockedfile.File
 	count   uint64
 }
 
@@ -47,17 +48,17 @@ func (l *Log) Heartbeat(_ context.Context, session rendezvous.SessionID, _ time.
 // that nobody takes the node for dead before it lives.
 func (l *Log) newBeat(session rendezvous.SessionID) (*beat, error) {
 	path := l.beatPath(session)
-	f, err := openAs(path+".new", unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, logMode)
+	f, err := lockedfile.OpenFile(path+".new", unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, logMode)
 	if err != nil {
 		return nil, err
 	}
 	b := &beat{session: session, file: f}
 	if err = b.show(l.local); err == nil {
-		err = f.rename(path)
+		err = f.Rename(path)
 	}
 	if err != nil {
 		_ = unix.Unlink(path + ".new")
-		f.close()
+		f.Close()
 		return nil, err
 	}
 	return b, nil
@@ -66,7 +67,7 @@ func (l *Log) newBeat(session rendezvous.SessionID) (*beat, error) {
 // show counts on. The lock, which is held already, is asked for each time: a
 // server that was restarted may have forgotten it.
 func (b *beat) show(local bool) error {
-	if _, err := b.file.tryLock(unix.LOCK_EX); err != nil {
+	if _, err := b.file.TryLock(unix.LOCK_EX); err != nil {
 		return err
 	}
 	b.count++
@@ -74,7 +75,7 @@ func (b *beat) show(local bool) error {
 		return err
 	}
 	if !local {
-		return b.file.sync()
+		return b.file.Sync()
 	}
 	return nil
 }
@@ -82,8 +83,8 @@ func (b *beat) show(local bool) error {
 // take takes the sign back.
 func (b *beat) take() {
 	if b != nil {
-		_ = b.file.remove()
-		b.file.close()
+		_ = b.file.Remove()
+		b.file.Close()
 	}
 }
 
@@ -103,15 +104,15 @@ func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID)
 // network file system show what is in it now.
 func (l *Log) lookAt(session rendezvous.SessionID) (sharedlog.Liveness, error) {
 	broken := sharedlog.Liveness{State: sharedlog.LivenessDisconnected}
-	f, err := openAs(l.beatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := lockedfile.OpenFile(l.beatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if isGone(err) {
 		return broken, nil
 	}
 	if err != nil {
 		return broken, err
 	}
-	defer f.close()
-	free, err := f.tryLock(unix.LOCK_SH)
+	defer f.Close()
+	free, err := f.TryLock(unix.LOCK_SH)
 	if err != nil || free {
 		return broken, err
 	}

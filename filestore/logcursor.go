@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/lockedfile"
 )
 
 // cursor is a position in a log that moves on from file to file.
 type cursor struct {
-	file   *file
+	file   *lockedfile.File
 	header logHeader
 	start  int64  // end of the header
 	pos    int64  // end of the last frame read
@@ -26,7 +28,7 @@ type cursor struct {
 // beginning and reads the header. It
 // returns fs.ErrNotExist if there is no such file.
 func openCursor(path string, flags int, want logHeader) (*cursor, error) {
-	f, err := openAs(path, flags|unix.O_NOFOLLOW, 0)
+	f, err := lockedfile.OpenFile(path, flags|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -34,13 +36,13 @@ func openCursor(path string, flags int, want logHeader) (*cursor, error) {
 	size, err := c.size()
 	if err == nil {
 		var first frame
-		first, err = (&frameScanner{scanner{file: f, end: size}}).next()
+		first, err = (&frameScanner{lockedfile.Scanner{Source: f, End: size}}).next()
 		switch {
 		case err == nil && first.kind == frameHeader:
 			c.header, err = decodeHeader(first.payload)
 			c.start = frameHead + bodyHead + int64(len(first.payload))
 			c.pos = c.start
-		case err == nil, err == io.EOF, err == errTorn, err == errBadFrame:
+		case err == nil, err == io.EOF, err == lockedfile.ErrTorn, err == errBadFrame:
 			err = fmt.Errorf("%w: no header of a log", ErrForeign)
 		}
 	}
@@ -48,7 +50,7 @@ func openCursor(path string, flags int, want logHeader) (*cursor, error) {
 		err = fmt.Errorf("%w: it belongs to run %q, generation %q, number %d", ErrForeign, c.header.runID, c.header.generation, c.header.seq)
 	}
 	if err != nil {
-		f.close()
+		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
@@ -56,14 +58,14 @@ func openCursor(path string, flags int, want logHeader) (*cursor, error) {
 
 func (c *cursor) close() {
 	if c != nil {
-		c.file.close()
+		c.file.Close()
 	}
 }
 
 // size is the size of the file, whether its path still names it or not.
 func (c *cursor) size() (int64, error) {
 	var st unix.Stat_t
-	err := c.file.stat(&st)
+	err := c.file.Stat(&st)
 	return st.Size, err
 }
 
@@ -73,16 +75,16 @@ func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
 	if size < c.pos {
 		return fmt.Errorf("%w: %d bytes where %d were read", ErrReplaced, size, c.pos)
 	}
-	sc := &frameScanner{scanner{file: c.file, pos: c.pos, end: size, mem: c.mem}}
+	sc := &frameScanner{lockedfile.Scanner{Source: c.file, Pos: c.pos, End: size, Buffer: c.mem}}
 	defer func() {
-		if c.mem = sc.mem; cap(c.mem) > keptMemory {
+		if c.mem = sc.Buffer; cap(c.mem) > lockedfile.MaxKeptBuffer {
 			c.mem = nil
 		}
 	}()
 	for !c.moved {
 		fr, err := sc.next()
 		switch {
-		case err == io.EOF, err == errTorn:
+		case err == io.EOF, err == lockedfile.ErrTorn:
 			return nil
 		case err == errBadFrame:
 			return c.damage(size)
@@ -92,7 +94,7 @@ func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
 		if err := c.pass(fr); err != nil {
 			return err
 		}
-		c.pos = sc.pos
+		c.pos = sc.Pos
 		if !visit(fr) {
 			return nil
 		}
@@ -138,19 +140,19 @@ const (
 // badBeforeWhole reads anew what is at pos, and reports whether it is no frame, with a
 // whole one behind it.
 func (c *cursor) badBeforeWhole(size int64) (bool, error) {
-	sc := &frameScanner{scanner{file: c.file, pos: c.pos, end: size}}
+	sc := &frameScanner{lockedfile.Scanner{Source: c.file, Pos: c.pos, End: size}}
 	if _, err := sc.next(); err != errBadFrame {
 		return false, unreadable(err)
 	}
-	behind := c.pos + frameHead + int64(binary.LittleEndian.Uint32(sc.have))
-	_, err := (&frameScanner{scanner{file: c.file, pos: behind, end: size}}).next()
+	behind := c.pos + frameHead + int64(binary.LittleEndian.Uint32(sc.Unread))
+	_, err := (&frameScanner{lockedfile.Scanner{Source: c.file, Pos: behind, End: size}}).next()
 	return err == nil, unreadable(err)
 }
 
 // unreadable returns those errors of a frameScanner that say nothing of what is in the file.
 func unreadable(err error) error {
 	switch err {
-	case io.EOF, errTorn, errBadFrame:
+	case io.EOF, lockedfile.ErrTorn, errBadFrame:
 		return nil
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/sharedlog"
+	"rallypoint/internal/lockedfile"
 )
 
 // follower is a sharedlog.Follower of a run in a directory. It creates and writes
@@ -70,12 +71,12 @@ func (f *follower) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 func (f *follower) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
 	c := f.l.reader
 	if !f.l.local { // else the size that is seen may be an old one
-		if err := c.file.lock(patience{ctx: ctx, deadline: f.l.deadline()}, f.l.options.Clock, unix.LOCK_SH); err != nil {
+		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Deadline: f.l.deadline()}, f.l.options.Clock, unix.LOCK_SH); err != nil {
 			return false, err
 		}
-		defer c.file.unlock()
+		defer c.file.Unlock()
 	}
-	gone = c.file.look() != nil
+	gone = c.file.CheckPath() != nil
 	size, err := c.size()
 	if err != nil {
 		return gone, err
@@ -112,14 +113,14 @@ func (f *follower) tryBegin() (r sharedlog.Record, err error) {
 	if err != nil {
 		return r, err
 	}
-	defer run.close()
+	defer run.Close()
 	if h.generation == f.over {
 		return r, fs.ErrNotExist
 	}
 	if h.generation != l.generation {
 		f.after = 0
 	}
-	l.generation, l.local = h.generation, run.isLocal()
+	l.generation, l.local = h.generation, run.IsLocal()
 	seqs, err := l.list()
 	if err != nil {
 		return r, err

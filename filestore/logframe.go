@@ -7,6 +7,8 @@ import (
 	"hash/crc32"
 	"io"
 	"sync"
+
+	"rallypoint/internal/lockedfile"
 )
 
 // A file log's file is a row of frames:
@@ -56,29 +58,29 @@ func appendFrame(b []byte, kind frameKind, index uint64, payload []byte) []byte 
 var errBadFrame = errors.New("not a frame")
 
 // frameScanner reads frames from a part of a file in order.
-type frameScanner struct{ scanner }
+type frameScanner struct{ lockedfile.Scanner }
 
 // next returns the frame at the scanner's position and moves behind it. It
 // returns io.EOF at the end, errTorn if the frame is not complete, errBadFrame if
 // it is complete and wrong, and the file's errors otherwise; then it stays where
 // it is. The frame is good until the next call.
 func (s *frameScanner) next() (frame, error) {
-	if s.pos == s.end {
+	if s.Pos == s.End {
 		return frame{}, io.EOF
 	}
-	if err := s.need(frameHead); err != nil {
+	if err := s.Need(frameHead); err != nil {
 		return frame{}, err
 	}
-	size := int64(binary.LittleEndian.Uint32(s.have))
-	sum := binary.LittleEndian.Uint32(s.have[4:])
-	if err := s.need(frameHead + size); err != nil {
+	size := int64(binary.LittleEndian.Uint32(s.Unread))
+	sum := binary.LittleEndian.Uint32(s.Unread[4:])
+	if err := s.Need(frameHead + size); err != nil {
 		return frame{}, err
 	}
-	body := s.have[frameHead : frameHead+size]
+	body := s.Unread[frameHead : frameHead+size]
 	if size < bodyHead || crc32.Checksum(body, castagnoli()) != sum {
 		return frame{}, errBadFrame
 	}
-	s.skip(frameHead + size)
+	s.Skip(frameHead + size)
 	return frame{frameKind(body[0]), binary.LittleEndian.Uint64(body[1:]), body[bodyHead:]}, nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/internal/lockedfile"
 )
 
 // Inspect reads what the runs in the directory dir have written there, in the order
@@ -73,8 +74,8 @@ func (l *Log) peek() (sharedlog.Record, error) {
 
 // readRun opens the run's file and reads its header: fs.ErrNotExist if there is no run.
 // That of the Log's own id is wanted, if it has one.
-func (l *Log) readRun() (h logHeader, run *file, err error) {
-	run, err = openAs(filepath.Join(l.dir, "run"), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+func (l *Log) readRun() (h logHeader, run *lockedfile.File, err error) {
+	run, err = lockedfile.OpenFile(filepath.Join(l.dir, "run"), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return h, nil, err
 	}
@@ -87,7 +88,7 @@ func (l *Log) readRun() (h logHeader, run *file, err error) {
 		err = l.notOurs(h)
 	}
 	if err != nil {
-		run.close()
+		run.Close()
 	}
 	return h, run, err
 }
@@ -97,7 +98,7 @@ func (l *Log) tryPeek() (r sharedlog.Record, err error) {
 	if err != nil {
 		return r, err
 	}
-	defer run.close()
+	defer run.Close()
 	l.runID, l.generation = h.runID, h.generation
 	c, err := l.last()
 	if err != nil {

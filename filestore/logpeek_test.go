@@ -106,7 +106,7 @@ func TestRunsHoldsNothing(t *testing.T) {
 func TestRunsRefusesForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
-	check(t, l.writer.file.truncate(3))
+	check(t, l.writer.file.Truncate(3))
 	_, err := Inspect(dir, "")
 	if rendezvous.CodeOf(err) != rendezvous.CodeState || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v", err)

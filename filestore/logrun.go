@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/lockedfile"
 )
 
 // Modes of what a log creates: nobody but its user has any business there.
@@ -99,14 +100,14 @@ func (l *Log) tryEnter(ctx context.Context) error {
 	if err := l.makeDir(); err != nil {
 		return err
 	}
-	run, err := l.lockRun(patience{ctx: ctx})
+	run, err := l.lockRun(lockedfile.WaitLimit{Ctx: ctx})
 	if err != nil {
 		return err
 	}
-	defer run.close()
+	defer run.Close()
 	l.release() // of a try before
-	l.local = !l.options.Remote && run.isLocal()
-	if err := run.checkLocksReach(); err != nil {
+	l.local = !l.options.Remote && run.IsLocal()
+	if err := run.CheckLocksReach(); err != nil {
 		return err
 	}
 	alive, err := l.findGeneration(run)
@@ -118,12 +119,12 @@ func (l *Log) tryEnter(ctx context.Context) error {
 			return err
 		}
 	}
-	live, err := openAs(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	live, err := lockedfile.OpenFile(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
-	if err := live.lock(patience{ctx: ctx, closing: l.closing}, l.options.Clock, unix.LOCK_SH); err != nil {
-		live.close()
+	if err := live.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing}, l.options.Clock, unix.LOCK_SH); err != nil {
+		live.Close()
 		return err
 	}
 	l.live = live
@@ -137,7 +138,7 @@ func (l *Log) tryEnter(ctx context.Context) error {
 func (l *Log) release() {
 	l.closeFiles()
 	if l.live != nil {
-		l.live.close()
+		l.live.Close()
 		l.live = nil
 	}
 }
@@ -174,16 +175,16 @@ func (l *Log) makeDir() error {
 // he likes. What a new file belongs to is compared, not this process's own user: a network
 // file system may take that for somebody else.
 func (l *Log) checkOwner() error {
-	f, err := openAs(filepath.Join(l.dir, "new-"+rand.Text()), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
+	f, err := lockedfile.OpenFile(filepath.Join(l.dir, "new-"+rand.Text()), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
 	if err != nil {
 		return err
 	}
 	var dir, own unix.Stat_t
-	err = f.stat(&own)
-	f.close()
-	_ = unix.Unlink(f.path)
+	err = f.Stat(&own)
+	f.Close()
+	_ = unix.Unlink(f.Path)
 	if err == nil {
-		err = ignoringEINTR(func() error { return unix.Lstat(l.dir, &dir) })
+		err = lockedfile.IgnoringEINTR(func() error { return unix.Lstat(l.dir, &dir) })
 	}
 	if err != nil {
 		return err
@@ -195,17 +196,17 @@ func (l *Log) checkOwner() error {
 }
 
 // lockRun opens the file "run" and locks it, as who opens and who leaves do.
-func (l *Log) lockRun(p patience) (*file, error) {
-	run, err := openAs(filepath.Join(l.dir, "run"), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, logMode)
+func (l *Log) lockRun(p lockedfile.WaitLimit) (*lockedfile.File, error) {
+	run, err := lockedfile.OpenFile(filepath.Join(l.dir, "run"), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, logMode)
 	if err != nil {
 		return nil, err
 	}
-	err = run.lock(p, l.options.Clock, unix.LOCK_EX)
+	err = run.Lock(p, l.options.Clock, unix.LOCK_EX)
 	if err == nil {
-		err = run.look()
+		err = run.CheckPath()
 	}
 	if err != nil {
-		run.close()
+		run.Close()
 		return nil, err
 	}
 	return run, nil
@@ -213,7 +214,7 @@ func (l *Log) lockRun(p patience) (*file, error) {
 
 // findGeneration reads which generation there is, and reports whether any of its
 // nodes lives. The lock of run is held.
-func (l *Log) findGeneration(run *file) (alive bool, err error) {
+func (l *Log) findGeneration(run *lockedfile.File) (alive bool, err error) {
 	h, ok, err := l.headerOf(run)
 	if err != nil || !ok {
 		return false, err
@@ -232,18 +233,18 @@ func (l *Log) notOurs(h logHeader) error {
 
 // headerOf reads the file run. It reports false if there is nothing in it: it is
 // new, or its writer was killed, which writes only where no run lives.
-func (l *Log) headerOf(run *file) (h logHeader, ok bool, err error) {
+func (l *Log) headerOf(run *lockedfile.File) (h logHeader, ok bool, err error) {
 	var st unix.Stat_t
-	if err := run.stat(&st); err != nil {
+	if err := run.Stat(&st); err != nil {
 		return h, false, err
 	}
-	first, err := (&frameScanner{scanner{file: run, end: min(st.Size, maxRunFile)}}).next()
+	first, err := (&frameScanner{lockedfile.Scanner{Source: run, End: min(st.Size, maxRunFile)}}).next()
 	if err != nil { // a file that cannot be read is no sign that the run is dead
 		return h, false, unreadable(err)
 	}
 	h, err = decodeHeader(first.payload)
 	if err != nil {
-		return h, false, fmt.Errorf("%s: %w", run.path, err)
+		return h, false, fmt.Errorf("%s: %w", run.Path, err)
 	}
 	return h, true, nil
 }
@@ -253,32 +254,32 @@ const maxRunFile = 64 << 10
 // unused reports whether no node has the generation open. The lock of run is
 // held, so that none can begin to.
 func (l *Log) unused() (bool, error) {
-	live, err := openAs(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	live, err := lockedfile.OpenFile(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	defer live.close()
-	return live.tryLock(unix.LOCK_EX)
+	defer live.Close()
+	return live.TryLock(unix.LOCK_EX)
 }
 
 // abandoned is unused, but waits for nodes that die if there are no others.
 func (l *Log) abandoned(ctx context.Context) (bool, error) {
-	live, err := openAs(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
+	live, err := lockedfile.OpenFile(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	defer live.close()
-	idle, err := live.tryLock(unix.LOCK_EX)
-	if err != nil || idle || !live.heldByDying() {
+	defer live.Close()
+	idle, err := live.TryLock(unix.LOCK_EX)
+	if err != nil || idle || !live.LockHeldByDying() {
 		return idle, err
 	}
-	err = live.lock(l.parting(ctx), l.options.Clock, unix.LOCK_EX)
+	err = live.Lock(l.parting(ctx), l.options.Clock, unix.LOCK_EX)
 	if errors.Is(err, store.ErrTimeout) {
 		return false, nil // it hangs, and whoever begins the run again cleans up
 	}
@@ -287,7 +288,7 @@ func (l *Log) abandoned(ctx context.Context) (bool, error) {
 
 // beginGeneration makes an empty log under a new name and removes what is left of
 // older ones. The lock of run is held.
-func (l *Log) beginGeneration(run *file) error {
+func (l *Log) beginGeneration(run *lockedfile.File) error {
 	l.generation = rand.Text()
 	if err := l.clear("run"); err != nil {
 		return err
@@ -302,7 +303,7 @@ func (l *Log) beginGeneration(run *file) error {
 	b := appendFrame(nil, frameHeader, 0, logHeader{l.runID, l.generation, 0}.encode())
 	_, err := run.WriteAt(b, 0)
 	if err == nil {
-		err = run.truncate(int64(len(b)))
+		err = run.Truncate(int64(len(b)))
 	}
 	return err
 }
@@ -336,7 +337,7 @@ func (l *Log) leave(ctx context.Context) error {
 		return err
 	}
 	removed, err := l.removeIfLast(ctx, run)
-	run.close()
+	run.Close()
 	if removed {
 		l.removeDir(ctx)
 	}
@@ -346,8 +347,8 @@ func (l *Log) leave(ctx context.Context) error {
 // parting is how long a node that leaves waits for a lock, whatever is left of ctx: its
 // holder may be a process that takes its time to die, and this node the last that is
 // there to clean up.
-func (l *Log) parting(ctx context.Context) patience {
-	return patience{ctx: context.WithoutCancel(ctx), deadline: l.deadline()}
+func (l *Log) parting(ctx context.Context) lockedfile.WaitLimit {
+	return lockedfile.WaitLimit{Ctx: context.WithoutCancel(ctx), Deadline: l.deadline()}
 }
 
 // How long the file system is waited for until it lets go of files that are closed.
@@ -368,13 +369,13 @@ func (l *Log) removeDir(ctx context.Context) {
 		if _, err := os.Lstat(filepath.Join(l.dir, "run")); err == nil {
 			return
 		}
-		patience{ctx: ctx}.pause(l.options.Clock, removePause)
+		lockedfile.WaitLimit{Ctx: ctx}.Sleep(l.options.Clock, removePause)
 	}
 }
 
 // removeIfLast removes the files of the run if no node has it open but those that die.
 // The lock of run is held.
-func (l *Log) removeIfLast(ctx context.Context, run *file) (removed bool, err error) {
+func (l *Log) removeIfLast(ctx context.Context, run *lockedfile.File) (removed bool, err error) {
 	generation := l.generation
 	if _, err := l.findGeneration(run); err != nil || l.generation != generation {
 		return false, err
@@ -385,6 +386,6 @@ func (l *Log) removeIfLast(ctx context.Context, run *file) (removed bool, err er
 	if err := l.clear("run"); err != nil {
 		return false, err
 	}
-	err = unix.Unlink(run.path)
+	err = unix.Unlink(run.Path)
 	return err == nil, err
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"rallypoint/internal/lockedfile"
 )
 
 // model is the store written the naive way: the whole log, read anew for each
@@ -277,18 +279,18 @@ func FuzzLog(f *testing.F) {
 // scanAll reads log by a scanner, with little memory, and returns how far it came.
 func scanAll(t *testing.T, log []byte) int {
 	t.Helper()
-	sc := &recordScanner{scanner{file: bytes.NewReader(log), end: int64(len(log))}}
+	sc := &recordScanner{lockedfile.Scanner{Source: bytes.NewReader(log), End: int64(len(log))}}
 	for {
 		r, err := sc.next()
-		if err == io.EOF || err == errTorn {
-			return int(sc.pos)
+		if err == io.EOF || err == lockedfile.ErrTorn {
+			return int(sc.Pos)
 		}
 		check(t, err)
 		if whole, n := plainRead(r.raw); n != len(r.raw) || len(whole) > 1 {
 			t.Fatalf("no record: %q", r.raw)
 		}
-		if cap(sc.mem) > max(scanChunk, len(log)) {
-			t.Fatalf("%d bytes of memory for %d", cap(sc.mem), len(log))
+		if cap(sc.Buffer) > max(lockedfile.ScanChunk, len(log)) {
+			t.Fatalf("%d bytes of memory for %d", cap(sc.Buffer), len(log))
 		}
 	}
 }

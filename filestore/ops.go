@@ -211,7 +211,7 @@ func (s *Store) explain(err error, op string, keys ...string) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("file store %s: %s%s: %w", s.file.path, op, store.Names(keys...), err)
+	return fmt.Errorf("file store %s: %s%s: %w", s.file.Path, op, store.Names(keys...), err)
 }
 
 // stored returns the stored keys of users' keys.

@@ -1,6 +1,10 @@
 package filestore
 
-import "time"
+import (
+	"time"
+
+	"rallypoint/internal/lockedfile"
+)
 
 // NeverRemove is the world size of a store whose file stays when the last one
 // who used it has closed it.
@@ -30,20 +34,10 @@ type Options struct {
 }
 
 // Clock is the time that a Store lives by. Now must be monotonic.
-type Clock interface {
-	Now() time.Time
-	// After returns a channel that is sent to once, d from now.
-	After(d time.Duration) <-chan time.Time
-}
+type Clock = lockedfile.Clock
 
 // RealClock is the machine's clock.
-type RealClock struct{}
-
-// Now implements Clock.
-func (RealClock) Now() time.Time { return time.Now() }
-
-// After implements Clock.
-func (RealClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+type RealClock = lockedfile.RealClock
 
 // withDefaults returns o with each field set.
 func (o *Options) withDefaults() Options {

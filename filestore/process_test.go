@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/lockedfile"
 )
 
 // play is the main function of the other processes. The first of args is the
@@ -101,7 +103,7 @@ func playStock(path string, pause time.Duration) error {
 		if err != nil {
 			return err
 		}
-		if err := ignoringEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX) }); err != nil {
+		if err := lockedfile.IgnoringEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX) }); err != nil {
 			return err
 		}
 		if _, err := unix.Seek(fd, 0, unix.SEEK_END); err != nil {

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/lockedfile"
 )
 
 // Stored keys (docs/spec/filestore-format.md 1).
@@ -63,13 +64,13 @@ func appendRecord(log []byte, key string, value []byte) ([]byte, error) {
 }
 
 // recordScanner reads records from a part of a file in order.
-type recordScanner struct{ scanner }
+type recordScanner struct{ lockedfile.Scanner }
 
 // next returns the record at pos and moves behind it. It returns io.EOF at the
 // end, errTorn if the record is not complete, and the file's errors otherwise;
 // then it stays where it is. The record is good until the next call.
 func (s *recordScanner) next() (record, error) {
-	if s.pos == s.end {
+	if s.Pos == s.End {
 		return record{}, io.EOF
 	}
 	keyEnd, err := s.field(0)
@@ -80,16 +81,16 @@ func (s *recordScanner) next() (record, error) {
 	if err != nil {
 		return record{}, err
 	}
-	raw := s.have[:valueEnd]
-	s.skip(valueEnd)
+	raw := s.Unread[:valueEnd]
+	s.Skip(valueEnd)
 	return record{raw: raw, key: raw[lengthBytes:keyEnd], value: raw[keyEnd+lengthBytes:]}, nil
 }
 
 // field makes the field at offset from pos available and returns where it ends.
 func (s *recordScanner) field(offset int64) (end int64, err error) {
-	if err := s.need(offset + lengthBytes); err != nil {
+	if err := s.Need(offset + lengthBytes); err != nil {
 		return 0, err
 	}
-	end = offset + lengthBytes + int64(binary.LittleEndian.Uint32(s.have[offset:]))
-	return end, s.need(end)
+	end = offset + lengthBytes + int64(binary.LittleEndian.Uint32(s.Unread[offset:]))
+	return end, s.Need(end)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/lockedfile"
 )
 
 // Store is a store.Store in a file. It may be used by several goroutines at once,
@@ -22,7 +23,7 @@ import (
 // Locks, in the order in which they are taken: turn, the file's lock, mu. Waiting
 // calls hold none.
 type Store struct {
-	file      *file
+	file      *lockedfile.File
 	local     bool // see isLocal
 	worldSize int
 	options   Options
@@ -87,13 +88,13 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 	if err := store.ContextError(ctx); err != nil {
 		return nil, err
 	}
-	f, err := openAs(path, unix.O_RDWR|unix.O_CREAT, fileMode)
+	f, err := lockedfile.OpenFile(path, unix.O_RDWR|unix.O_CREAT, fileMode)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{
 		file:      f,
-		local:     !options.Remote && f.isLocal(),
+		local:     !options.Remote && f.IsLocal(),
 		worldSize: worldSize,
 		options:   options,
 		closing:   make(chan struct{}),
@@ -106,7 +107,7 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 		return log, err
 	})
 	if err != nil {
-		f.close()
+		f.Close()
 		return nil, err
 	}
 	return s, nil
@@ -117,7 +118,7 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 func (s *Store) IsLocal() bool { return s.local }
 
 // Path returns the absolute path of the store's file.
-func (s *Store) Path() string { return s.file.path }
+func (s *Store) Path() string { return s.file.Path }
 
 // Close ends the store: waiting calls return ErrClosed, the file's counters are
 // changed, and the file is removed if this was the last user and worldSize allows
@@ -137,12 +138,12 @@ func (s *Store) shut() error {
 	deadline := clock.Now().Add(s.options.CloseTimeout)
 	s.turn <- struct{}{} // who has it sees closing, and does not wait any more
 	defer func() { <-s.turn }()
-	err := s.section(patience{ctx: context.Background(), deadline: deadline}, unix.LOCK_EX, s.leave)
-	s.file.close()
+	err := s.section(lockedfile.WaitLimit{Ctx: context.Background(), Deadline: deadline}, unix.LOCK_EX, s.leave)
+	s.file.Close()
 	if err == nil || errors.Is(err, ErrVanished) {
 		return nil
 	}
-	return fmt.Errorf("file store %s: close: %w", s.file.path, err)
+	return fmt.Errorf("file store %s: close: %w", s.file.Path, err)
 }
 
 // leave writes what a closing store writes and removes the file if it is due.
@@ -163,7 +164,7 @@ func (s *Store) leave(size int64) error {
 	if users == 0 && s.worldSize >= 0 && cleanups >= int64(s.worldSize) {
 		// A file that cannot be removed is one that is left over; the reference
 		// does not mind either.
-		_ = s.file.remove()
+		_ = s.file.Remove()
 	}
 	return nil
 }
@@ -189,7 +190,7 @@ func (s *Store) view(ctx context.Context, f func()) error {
 		return err
 	}
 	if s.local {
-		size, err := s.file.size()
+		size, err := s.file.Size()
 		if err != nil {
 			return cmp.Or(s.usable(ctx), s.fail(err))
 		}
@@ -272,25 +273,25 @@ func (s *Store) locked(ctx context.Context, how int, f func(size int64) error) e
 	if err := s.usable(ctx); err != nil {
 		return err // the descriptor may be closed already
 	}
-	return s.section(patience{ctx: ctx, closing: s.closing}, how, f)
+	return s.section(lockedfile.WaitLimit{Ctx: ctx, Closing: s.closing}, how, f)
 }
 
 // section runs f under the file's lock if the path still names the file. The turn
 // is held.
-func (s *Store) section(p patience, how int, f func(size int64) error) error {
+func (s *Store) section(p lockedfile.WaitLimit, how int, f func(size int64) error) error {
 	if err := s.failed(); err != nil {
 		return err
 	}
-	if err := s.file.lock(p, s.options.Clock, how); err != nil {
+	if err := s.file.Lock(p, s.options.Clock, how); err != nil {
 		if errors.Is(err, unix.ESTALE) { // NFS: another machine has removed it
 			err = fmt.Errorf("%w: %w", ErrVanished, err)
 		}
 		return s.fail(err)
 	}
-	defer s.file.unlock()
-	size, err := s.file.size()
+	defer s.file.Unlock()
+	size, err := s.file.Size()
 	if err == nil && size-s.pos > momentBytes {
-		err = store.HasTime(p.ctx)
+		err = store.HasTime(p.Ctx)
 	}
 	if err == nil {
 		err = f(size)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"rallypoint/internal/lockedfile"
 )
 
 // The incomplete end of a log: see the package's comment for what is done about
@@ -98,18 +100,18 @@ func (t tail) kept() (span, error) {
 // those of a FileStore and what is behind them can be the beginning of another.
 // Else it returns from.
 func (t tail) chain(from int64) (int64, error) {
-	sc := &recordScanner{scanner{file: t.file, pos: from, end: t.end}}
+	sc := &recordScanner{lockedfile.Scanner{Source: t.file, Pos: from, End: t.end}}
 	for {
 		r, err := sc.next()
 		switch {
 		case err == io.EOF:
-			return sc.pos, nil
-		case err == errTorn:
-			rest := tail{file: t.file, pos: sc.pos, end: t.end}
+			return sc.Pos, nil
+		case err == lockedfile.ErrTorn:
+			rest := tail{file: t.file, pos: sc.Pos, end: t.end}
 			if ok, err := rest.plausible(); err != nil || !ok {
 				return from, err
 			}
-			return sc.pos, nil
+			return sc.Pos, nil
 		case err != nil:
 			return from, err
 		case len(r.key) == 0 || !plausibleKey(r.key):
@@ -151,7 +153,7 @@ func (s *Store) mend(size int64) (int64, error) {
 		if err := s.coverTorn(t); err != nil {
 			return 0, err
 		}
-		if size, err = s.file.size(); err != nil {
+		if size, err = s.file.Size(); err != nil {
 			return 0, err
 		}
 		if err := s.refresh(size); err != nil {
@@ -187,13 +189,13 @@ func (s *Store) coverTorn(t tail) error {
 }
 
 // copyToEnd appends a part of the tail to the file.
-func (t tail) copyToEnd(f *file, part span) error {
+func (t tail) copyToEnd(f *lockedfile.File, part span) error {
 	b := make([]byte, part.to-part.from)
 	if _, err := f.ReadAt(b, part.from); err != nil {
 		return err
 	}
 	if _, err := f.WriteAt(b, t.end); err != nil {
-		return errors.Join(err, f.truncate(t.end)) // seen by nobody, as in write
+		return errors.Join(err, f.Truncate(t.end)) // seen by nobody, as in write
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/changewatch"
+	"rallypoint/internal/lockedfile"
 )
 
 // Whatever is done to the file of an open store, each call says so at once, and
@@ -47,7 +49,7 @@ func TestFileTakenAway(t *testing.T) {
 				go func() { done <- s.Wait(ctx, []string{"missing"}) }()
 				time.Sleep(time.Millisecond)
 				c.spoil(t, path)
-				time.Sleep(lookAge)
+				time.Sleep(lockedfile.PathCheckAge)
 				_, err := s.Get(ctx, "k")
 				isError(t, err, c.want)
 				isError(t, <-done, c.want)
@@ -85,7 +87,7 @@ func TestFileTakenAwayWhileWaiting(t *testing.T) {
 		start := time.Now()
 		check(t, os.Remove(path))
 		isError(t, <-done, ErrVanished)
-		if took := time.Since(start); !remote && took > recheck/2 {
+		if took := time.Since(start); !remote && took > changewatch.RecheckInterval/2 {
 			t.Errorf("noticed after %v", took)
 		}
 	}

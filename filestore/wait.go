@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/changewatch"
 )
 
 // watch keeps a store up to date while calls wait for what others write. There
@@ -100,8 +101,8 @@ func (s *Store) endWatch() {
 // is in it, until w is cancelled or the file fails.
 func (s *Store) follow(w *watch) {
 	defer s.watches.Done()
-	news := newsOf(s.file.path, s.local, s.options.Clock, s.options.PollMin, s.options.PollMax)
-	defer news.close()
+	watcher := changewatch.New(s.file.Path, s.local, s.options.Clock, s.options.PollMin, s.options.PollMax)
+	defer watcher.Close()
 	known := int64(-1)
 	for {
 		changed := false
@@ -110,7 +111,7 @@ func (s *Store) follow(w *watch) {
 			s.breakWatch(w, err)
 			return
 		}
-		news.wait(w.ctx, changed)
+		watcher.Wait(w.ctx, changed)
 		if w.ctx.Err() != nil {
 			return
 		}

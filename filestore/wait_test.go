@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/changewatch"
 )
 
 // begin runs a call in a goroutine and returns its error to come.
@@ -50,7 +51,7 @@ func TestInotifyWakes(t *testing.T) {
 		start := time.Now()
 		check(t, b.Set(ctx, "k", nil))
 		check(t, <-done)
-		if took := time.Since(start); took > recheck/2 {
+		if took := time.Since(start); took > changewatch.RecheckInterval/2 {
 			t.Errorf("woken after %v", took)
 		}
 		must(b.Delete(ctx, "k"))(t)
@@ -210,7 +211,7 @@ func TestLockHeld(t *testing.T) {
 	}
 	err := s.Set(soon(t), "k", nil)
 	isError(t, err, store.ErrTimeout)
-	if want := s.file.holder(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "lock") {
+	if want := s.file.LockHolder(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "lock") {
 		t.Errorf("the error does not say who holds the lock: %v", err)
 	}
 	_, err = Open(soon(t), path, 0, nil)

@@ -1,4 +1,4 @@
-package filestore
+package lockedfile
 
 import (
 	"bufio"
@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holder names the process that holds the file's lock, for a person to look at:
-// a process that hangs while it holds the lock stops all others.
-func (f *file) holder() string {
+// LockHolder names the process that holds the file's lock, for messages: a process
+// that hangs while it holds the lock stops all others.
+func (f *File) LockHolder() string {
 	if pids := f.holders(); len(pids) > 0 && pids[0] > 0 {
 		return fmt.Sprint("process ", pids[0])
 	}
@@ -22,12 +22,12 @@ func (f *file) holder() string {
 
 // holders returns the processes that hold the file's lock. The kernel does not tell
 // about those of other machines, and calls those of other containers 0.
-func (f *file) holders() (pids []int) {
+func (f *File) holders() (pids []int) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
 		return nil
 	}
-	where := fmt.Sprintf("%02x:%02x:%d", unix.Major(f.dev), unix.Minor(f.dev), f.ino)
+	where := fmt.Sprintf("%02x:%02x:%d", unix.Major(f.dev), unix.Minor(f.dev), f.Ino)
 	for lines := bufio.NewScanner(bytes.NewReader(table)); lines.Scan(); {
 		// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF
 		// Those who wait have an arrow behind the number.
@@ -42,21 +42,21 @@ func (f *file) holders() (pids []int) {
 	return pids
 }
 
-// heldByDying reports whether nobody holds the file's lock but processes that the kernel
-// is about to end: to give back the memory of a large one takes seconds, and its locks
+// LockHeldByDying reports whether the file's lock is held, and only by processes that the
+// kernel is about to end: to give back the memory of a large one takes seconds, and its locks
 // come after that.
-func (f *file) heldByDying() bool {
+func (f *File) LockHeldByDying() bool {
 	pids := f.holders()
 	for _, pid := range pids {
-		if !isDying(pid) {
+		if !IsDying(pid) {
 			return false
 		}
 	}
 	return len(pids) > 0
 }
 
-// isDying reports whether a process has been killed, or exits, and is still there.
-func isDying(pid int) bool {
+// IsDying reports whether a process has been killed, or exits, and is still there.
+func IsDying(pid int) bool {
 	const exiting = 0x4 // PF_EXITING of proc_pid_stat(5)'s flags
 	if pid == 0 {
 		return false

@@ -1,4 +1,4 @@
-package filestore
+package lockedfile
 
 import (
 	"errors"
@@ -14,30 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is an open regular file that remembers which one it is and where it was.
-// size may be called at any time, the rest only before close.
-type file struct {
-	path string
+// File is an open regular file that remembers which one it is and where it was. Size
+// and Stat may be called at any time, the rest only before Close.
+type File struct {
+	Path string
 	fd   int
 	dev  uint64
-	ino  uint64
+	Ino  uint64
 
-	life   sync.RWMutex // against a descriptor that is closed while size uses it
-	closed bool
-	opened time.Time
-	looked atomic.Int64 // time of the last look at the path, since opened
+	life    sync.RWMutex // against a descriptor that is closed while Size uses it
+	closed  bool
+	opened  time.Time
+	checked atomic.Int64 // time of the last check of the path, since opened
 }
 
-// openAs opens the regular file at path, which must be absolute, with these flags;
+// OpenFile opens the regular file at path, which must be absolute, with these flags;
 // it is created, if that is asked for, with that mode. It never waits: a directory
 // that is missing is an error.
-func openAs(path string, flags int, mode uint32) (*file, error) {
-	f := &file{path: path, opened: time.Now()}
-	f.looked.Store(int64(-lookAge))
+func OpenFile(path string, flags int, mode uint32) (*File, error) {
+	f := &File{Path: path, opened: time.Now()}
+	f.checked.Store(int64(-PathCheckAge))
 	if flags&unix.O_ACCMODE == unix.O_RDONLY {
 		flags |= unix.O_NONBLOCK // else a FIFO, which is refused below, waits for a writer
 	}
-	err := ignoringEINTR(func() (err error) {
+	err := IgnoringEINTR(func() (err error) {
 		f.fd, err = unix.Open(path, flags|unix.O_CLOEXEC, mode)
 		return err
 	})
@@ -48,42 +48,42 @@ func openAs(path string, flags int, mode uint32) (*file, error) {
 		return nil, err
 	}
 	var st unix.Stat_t
-	if err := f.stat(&st); err != nil {
-		f.close()
+	if err := f.Stat(&st); err != nil {
+		f.Close()
 		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		f.close()
+		f.Close()
 		return nil, fmt.Errorf("%w: not a regular file", ErrForeign)
 	}
-	f.dev, f.ino = uint64(st.Dev), st.Ino
+	f.dev, f.Ino = uint64(st.Dev), st.Ino
 	return f, nil
 }
 
-// lookAge is how old the last look at the path may be that size relies on. A look
+// PathCheckAge is how old the last check of the path may be that Size relies on. It
 // costs several times what it costs to ask the open file, which itself knows that
 // it was removed or that another was renamed over it, but not that it, or a
 // directory above it, has another name now.
-const lookAge = time.Millisecond
+const PathCheckAge = time.Millisecond
 
-// size returns the size of the file if it still is what its path names, else
+// Size returns the size of the file if it still is what its path names, else
 // ErrVanished or ErrReplaced.
-func (f *file) size() (int64, error) {
+func (f *File) Size() (int64, error) {
 	var st unix.Stat_t
-	if err := f.stat(&st); err != nil {
+	if err := f.Stat(&st); err != nil {
 		return 0, missing(err)
 	}
 	now := time.Since(f.opened)
-	if st.Nlink == 0 || now-time.Duration(f.looked.Load()) >= lookAge {
-		if err := f.look(); err != nil {
+	if st.Nlink == 0 || now-time.Duration(f.checked.Load()) >= PathCheckAge {
+		if err := f.CheckPath(); err != nil {
 			return 0, err
 		}
-		f.looked.Store(int64(now))
+		f.checked.Store(int64(now))
 	}
 	return st.Size, nil
 }
 
-func (f *file) stat(st *unix.Stat_t) error {
+func (f *File) Stat(st *unix.Stat_t) error {
 	f.life.RLock()
 	defer f.life.RUnlock()
 	if f.closed {
@@ -96,14 +96,14 @@ func (f *file) stat(st *unix.Stat_t) error {
 	return err
 }
 
-// look returns ErrVanished or ErrReplaced if the path does not name the file.
-func (f *file) look() error {
+// CheckPath returns ErrVanished or ErrReplaced if the path does not name the file.
+func (f *File) CheckPath() error {
 	var st unix.Stat_t
-	err := ignoringEINTR(func() error { return unix.Stat(f.path, &st) })
+	err := IgnoringEINTR(func() error { return unix.Stat(f.Path, &st) })
 	if err != nil {
 		return missing(err)
 	}
-	if uint64(st.Dev) != f.dev || st.Ino != f.ino {
+	if uint64(st.Dev) != f.dev || st.Ino != f.Ino {
 		return ErrReplaced
 	}
 	return nil
@@ -119,7 +119,7 @@ func missing(err error) error {
 }
 
 // ReadAt implements io.ReaderAt.
-func (f *file) ReadAt(b []byte, offset int64) (int, error) {
+func (f *File) ReadAt(b []byte, offset int64) (int, error) {
 	return transfer(b, offset, func(b []byte, offset int64) (int, error) {
 		n, err := unix.Pread(f.fd, b, offset)
 		if n == 0 && err == nil {
@@ -130,7 +130,7 @@ func (f *file) ReadAt(b []byte, offset int64) (int, error) {
 }
 
 // WriteAt implements io.WriterAt.
-func (f *file) WriteAt(b []byte, offset int64) (int, error) {
+func (f *File) WriteAt(b []byte, offset int64) (int, error) {
 	return transfer(b, offset, func(b []byte, offset int64) (int, error) {
 		n, err := unix.Pwrite(f.fd, b, offset)
 		if n == 0 && err == nil {
@@ -140,34 +140,34 @@ func (f *file) WriteAt(b []byte, offset int64) (int, error) {
 	})
 }
 
-// truncate cuts the file down to size. Only for bytes that nobody can have seen.
-func (f *file) truncate(size int64) error {
-	return ignoringEINTR(func() error { return unix.Ftruncate(f.fd, size) })
+// Truncate cuts the file down to size. Only for bytes that no reader can have seen.
+func (f *File) Truncate(size int64) error {
+	return IgnoringEINTR(func() error { return unix.Ftruncate(f.fd, size) })
 }
 
-// remove takes the path away if it still names the file.
-func (f *file) remove() error {
-	if err := f.look(); err != nil {
+// Remove takes the path away if it still names the file.
+func (f *File) Remove() error {
+	if err := f.CheckPath(); err != nil {
 		return err
 	}
-	return unix.Unlink(f.path)
+	return unix.Unlink(f.Path)
 }
 
-// sync writes what is in memory to the disk, or to the server of a network file system.
-func (f *file) sync() error { return unix.Fsync(f.fd) }
+// Sync writes what is in memory to the disk, or to the server of a network file system.
+func (f *File) Sync() error { return unix.Fsync(f.fd) }
 
-// rename gives the file another path.
-func (f *file) rename(path string) error {
-	err := unix.Rename(f.path, path)
+// Rename gives the file another path.
+func (f *File) Rename(path string) error {
+	err := unix.Rename(f.Path, path)
 	if err == nil {
-		f.path = path
+		f.Path = path
 	}
 	return err
 }
 
-// close gives the descriptor, and with it the lock, back. Not repeated on EINTR:
+// Close gives the descriptor, and with it the lock, back. Not repeated on EINTR:
 // Linux has closed it by then.
-func (f *file) close() {
+func (f *File) Close() {
 	f.life.Lock()
 	defer f.life.Unlock()
 	f.closed = true
@@ -186,8 +186,8 @@ func transfer(b []byte, offset int64, move func([]byte, int64) (int, error)) (do
 	return done, nil
 }
 
-// ignoringEINTR calls f until a signal does not come between.
-func ignoringEINTR(f func() error) error {
+// IgnoringEINTR calls f until a signal does not come between.
+func IgnoringEINTR(f func() error) error {
 	for {
 		if err := f(); err != unix.EINTR {
 			return err

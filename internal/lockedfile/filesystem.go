@@ -1,13 +1,13 @@
-package filestore
+package lockedfile
 
 import "golang.org/x/sys/unix"
 
-// isLocal reports whether only this machine writes to the file's file system, so
+// IsLocal reports whether only this machine writes to the file's file system, so
 // that a size seen is the size, and inotify tells of every write. File
 // systems not known here are taken for remote, which is slower and always right.
-func (f *file) isLocal() bool {
+func (f *File) IsLocal() bool {
 	var st unix.Statfs_t
-	if err := ignoringEINTR(func() error { return unix.Fstatfs(f.fd, &st) }); err != nil {
+	if err := IgnoringEINTR(func() error { return unix.Fstatfs(f.fd, &st) }); err != nil {
 		return false
 	}
 	switch uint32(st.Type) {

@@ -1,4 +1,4 @@
-package filestore
+package lockedfile
 
 import (
 	"bufio"
@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkLocksReach refuses a file system whose locks end at this machine although its
+// CheckLocksReach refuses a file system whose locks end at this machine although its
 // files do not.
-func (f *file) checkLocksReach() error {
+func (f *File) CheckLocksReach() error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil
 	}
-	if option := localLocks(table, unix.Major(f.dev), unix.Minor(f.dev)); option != "" {
+	if option := localLockOption(table, unix.Major(f.dev), unix.Minor(f.dev)); option != "" {
 		return fmt.Errorf("%w over machines: it is mounted with %s", ErrNoLocks, option)
 	}
 	return nil
 }
 
-// localLocks returns the option of an NFS mount by which its locks are this
+// localLockOption returns the option of an NFS mount by which its locks are this
 // machine's own; "" if there is none. table is that of proc_pid_mountinfo(5).
-func localLocks(table []byte, major, minor uint32) string {
+func localLockOption(table []byte, major, minor uint32) string {
 	device := fmt.Sprintf("%d:%d", major, minor)
 	for lines := bufio.NewScanner(bytes.NewReader(table)); lines.Scan(); {
 		mount, system, ok := strings.Cut(lines.Text(), " - ")

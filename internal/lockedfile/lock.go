@@ -1,4 +1,4 @@
-package filestore
+package lockedfile
 
 import (
 	"context"
@@ -16,60 +16,62 @@ import (
 // bursts, to meet a moment between two sections, and the bursts get rare behind a
 // holder that hangs. Stock processes wait in the kernel, which does not hand the lock
 // over but wakes them to try again: the moment until they do is there for us, too
-// (doc.go, "Beside stock writers").
+// (package filestore, "Beside stock writers").
+//
+// LockBurst is the number of tries in a burst.
 const (
-	lockBurst   = 64
+	LockBurst   = 64
 	lockWaitMin = 10 * time.Microsecond
 	lockWaitMax = 2 * time.Millisecond
 )
 
-// flock is the system's; a test puts another in its place.
-var flock = unix.Flock
+// Flock is flock(2). Tests replace it.
+var Flock = unix.Flock
 
-// patience is what can end a wait for the lock. The zero time and a nil channel
+// WaitLimit is what can end a wait for a lock. The zero time and a nil channel
 // never do.
-type patience struct {
-	ctx      context.Context
-	closing  <-chan struct{}
-	deadline time.Time
+type WaitLimit struct {
+	Ctx      context.Context
+	Closing  <-chan struct{}
+	Deadline time.Time
 }
 
-// over returns why the wait has ended, nil if it has not.
-func (p patience) over(clock Clock) error {
+// Err returns why the wait has ended, nil if it has not.
+func (p WaitLimit) Err(clock Clock) error {
 	select {
-	case <-p.closing:
+	case <-p.Closing:
 		return store.ErrClosed
 	default:
 	}
-	if err := store.ContextError(p.ctx); err != nil {
+	if err := store.ContextError(p.Ctx); err != nil {
 		return err
 	}
-	if !p.deadline.IsZero() && !clock.Now().Before(p.deadline) {
+	if !p.Deadline.IsZero() && !clock.Now().Before(p.Deadline) {
 		return store.ErrTimeout
 	}
 	return nil
 }
 
-// pause waits for d, or less if the wait is over.
-func (p patience) pause(clock Clock, d time.Duration) {
+// Sleep returns after d, or when the wait has ended.
+func (p WaitLimit) Sleep(clock Clock, d time.Duration) {
 	select {
-	case <-p.closing:
-	case <-p.ctx.Done():
+	case <-p.Closing:
+	case <-p.Ctx.Done():
 	case <-clock.After(d):
 	}
 }
 
-// lock takes the file's lock, unix.LOCK_SH or unix.LOCK_EX. The error of a wait
+// Lock takes the file's lock, unix.LOCK_SH or unix.LOCK_EX. The error of a wait
 // that ended names the process that holds it. Once p is over the lock is not taken any
 // more, so that nothing is written that was called off while it waited.
-func (f *file) lock(p patience, clock Clock, how int) error {
+func (f *File) Lock(p WaitLimit, clock Clock, how int) error {
 	wait := lockWaitMin
 	for tries := 1; ; tries++ {
-		err := ignoringEINTR(func() error { return flock(f.fd, how|unix.LOCK_NB) })
+		err := IgnoringEINTR(func() error { return Flock(f.fd, how|unix.LOCK_NB) })
 		switch err {
 		case nil:
-			if err := p.over(clock); err != nil {
-				f.unlock()
+			if err := p.Err(clock); err != nil {
+				f.Unlock()
 				return fmt.Errorf("waiting for the file's lock: %w", err)
 			}
 			return nil
@@ -77,26 +79,26 @@ func (f *file) lock(p patience, clock Clock, how int) error {
 		default:
 			return lockError(err)
 		}
-		if tries%lockBurst != 0 {
+		if tries%LockBurst != 0 {
 			runtime.Gosched()
 			continue
 		}
-		if err := p.over(clock); err != nil {
-			return fmt.Errorf("waiting for the file's lock, held by %s: %w", f.holder(), err)
+		if err := p.Err(clock); err != nil {
+			return fmt.Errorf("waiting for the file's lock, held by %s: %w", f.LockHolder(), err)
 		}
-		p.pause(clock, wait)
+		p.Sleep(clock, wait)
 		wait = min(2*wait, lockWaitMax)
 	}
 }
 
-// unlock gives the lock back. It cannot fail on a descriptor that is open.
-func (f *file) unlock() {
-	_ = ignoringEINTR(func() error { return flock(f.fd, unix.LOCK_UN) })
+// Unlock gives the lock back. It cannot fail on a descriptor that is open.
+func (f *File) Unlock() {
+	_ = IgnoringEINTR(func() error { return Flock(f.fd, unix.LOCK_UN) })
 }
 
-// tryLock takes the lock if nobody holds it otherwise.
-func (f *file) tryLock(how int) (bool, error) {
-	switch err := ignoringEINTR(func() error { return flock(f.fd, how|unix.LOCK_NB) }); err {
+// TryLock takes the lock, and reports false if another descriptor holds it.
+func (f *File) TryLock(how int) (bool, error) {
+	switch err := IgnoringEINTR(func() error { return Flock(f.fd, how|unix.LOCK_NB) }); err {
 	case nil:
 		return true, nil
 	case unix.EWOULDBLOCK:
