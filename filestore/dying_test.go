@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
 )
 
@@ -54,7 +55,7 @@ func TestLogLeavesBesideOneThatDies(t *testing.T) {
 			for range 3 {
 				nodes = append(nodes, openLog(t, dir, nil))
 			}
-			cmd := exec.Command(os.Args[0], elsewhere(dir), lock)
+			cmd := exec.Command(os.Args[0], filetest.Elsewhere(dir), lock)
 			cmd.Env = append(os.Environ(), roleVariable+"=dying")
 			input := must(cmd.StdinPipe())(t)
 			output := must(cmd.StdoutPipe())(t)

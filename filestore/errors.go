@@ -23,10 +23,6 @@ var (
 	ErrForeign = lockedfile.ErrForeign
 )
 
-// ErrDamaged is returned by a Log whose file holds something that no node wrote,
-// between what nodes wrote.
-var ErrDamaged = errors.New("the file is damaged")
-
 // Errors about what the store can do.
 var (
 	// ErrNoQueues is returned by the queue operations, which this store does not

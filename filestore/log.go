@@ -43,7 +43,7 @@ type Log struct {
 	dir     string // of the run
 	parent  string // as the user named it
 	runID   string
-	options Options
+	options LogOptions
 	local   bool
 
 	readOnly   bool // see Runs
@@ -70,18 +70,13 @@ const (
 	logSnapshotBytes   = 1 << 20
 	lookEveryLocal     = 100 * time.Millisecond
 	lookEveryRemote    = 500 * time.Millisecond
-	pollMaxRemote      = 200 * time.Millisecond
 )
 
 // NewLog makes the log of a run in the directory dir, which must be there. It
 // touches nothing yet.
-func NewLog(dir, runID string, options *Options) *Log {
-	o := options.withDefaults()
-	if options == nil || options.PollMax <= 0 {
-		o.PollMax = pollMaxRemote
-	}
+func NewLog(dir, runID string, options *LogOptions) *Log {
 	return &Log{
-		dir: filepath.Join(dir, runDir(runID)), parent: dir, runID: runID, options: o,
+		dir: filepath.Join(dir, runDir(runID)), parent: dir, runID: runID, options: options.withDefaults(),
 		turn: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 }

@@ -24,13 +24,14 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/internal/changewatch"
+	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
 )
 
 const logPatience = 20 * time.Second
 
 // openLog opens a run's log in dir; it is closed with the test.
-func openLog(t testing.TB, dir string, options *Options) *Log {
+func openLog(t testing.TB, dir string, options *LogOptions) *Log {
 	t.Helper()
 	l := NewLog(dir, "job", options)
 	if _, err := l.Open(within(t, logPatience)); err != nil {
@@ -80,7 +81,7 @@ func readTexts(t testing.TB, l *Log, after uint64, n int) []string {
 }
 
 func TestLogIsShared(t *testing.T) {
-	for name, options := range map[string]*Options{"local": nil, "remote": {Remote: true}} {
+	for name, options := range map[string]*LogOptions{"local": nil, "remote": {Remote: true}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			a, b := openLog(t, dir, options), openLog(t, dir, options)
@@ -102,7 +103,7 @@ func TestLogIsShared(t *testing.T) {
 }
 
 func TestLogNextEndsWithItsContext(t *testing.T) {
-	for name, options := range map[string]*Options{"inotify": nil, "poll": {Remote: true}} {
+	for name, options := range map[string]*LogOptions{"inotify": nil, "poll": {Remote: true}} {
 		t.Run(name, func(t *testing.T) {
 			l := openLog(t, t.TempDir(), options)
 			ctx, cancel := context.WithCancel(context.Background())
@@ -213,25 +214,12 @@ func TestLogMomentaryDamage(t *testing.T) {
 	}
 }
 
-// makeStale makes the lock of a file fail until the test ends, as that of one on NFS does
-// which another machine has removed.
-func makeStale(t *testing.T, stale *lockedfile.File) {
-	t.Cleanup(func() { lockedfile.Flock = unix.Flock })
-	lockedfile.Flock = func(fd, how int) error {
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil || st.Ino == stale.Ino {
-			return unix.ESTALE
-		}
-		return unix.Flock(fd, how)
-	}
-}
-
 // A node that was idle while others stored snapshots finds its file gone, and goes on in
 // the one where the log does.
 func TestLogStaleFiles(t *testing.T) {
 	dir := t.TempDir()
 	a := openLog(t, dir, nil)
-	b := openLog(t, dir, &Options{Remote: true})
+	b := openLog(t, dir, &LogOptions{Remote: true})
 	appendTexts(t, a, "one")
 	readTexts(t, b, 0, 1)
 	for i := range 3 {
@@ -239,7 +227,7 @@ func TestLogStaleFiles(t *testing.T) {
 		check(t, a.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: index, State: []byte("s")}))
 		appendTexts(t, a, "more")
 	}
-	makeStale(t, b.writer.file) // which the reader has open, too
+	filetest.MakeStale(t, b.writer.file) // which the reader has open, too
 	if _, err := b.Next(within(t, logPatience), 1); !errors.Is(err, sharedlog.ErrCompacted) {
 		t.Fatal(err)
 	}
@@ -531,7 +519,7 @@ func TestLogRefuses(t *testing.T) {
 
 func TestLogRemovedUnderItsNodes(t *testing.T) {
 	dir := t.TempDir()
-	needsRemoval(t, dir)
+	filetest.NeedsRemoval(t, dir)
 	l := openLog(t, dir, nil)
 	waiting := make(chan error)
 	go func() {
@@ -587,7 +575,7 @@ func playAppend(dir, name string) error {
 // lost or doubled, and all readers read the same.
 func TestLogWritersAreKilled(t *testing.T) {
 	dir := t.TempDir()
-	a, b := openLog(t, dir, nil), openLog(t, dir, &Options{Remote: true})
+	a, b := openLog(t, dir, nil), openLog(t, dir, &LogOptions{Remote: true})
 	var behind atomic.Bool // a reader was too slow, and went on from a snapshot
 	read := func(l *Log, out *[]string) func() {
 		return func() {
@@ -623,7 +611,7 @@ func TestLogWritersAreKilled(t *testing.T) {
 		writers.Go(func() {
 			for life := range 6 {
 				name := fmt.Sprintf("w%d.%d", w, life)
-				cmd := exec.Command(os.Args[0], elsewhere(dir), name)
+				cmd := exec.Command(os.Args[0], filetest.Elsewhere(dir), name)
 				cmd.Env = append(os.Environ(), roleVariable+"=append")
 				cmd.Stderr = os.Stderr
 				out := must(cmd.StdoutPipe())(t)

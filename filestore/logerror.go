@@ -13,6 +13,10 @@ import (
 	"rallypoint/core/store"
 )
 
+// ErrDamaged is returned by a Log whose file holds something that no node wrote,
+// between what nodes wrote.
+var ErrDamaged = errors.New("the file is damaged")
+
 // explain makes an error one that says what was tried where, and what to do about
 // it. Those that no repetition heals are final (see sharedlog.Log).
 func (l *Log) explain(what string, err error) error {

@@ -81,6 +81,10 @@ func (l *Log) list() ([]uint64, error) {
 	return seqs, nil
 }
 
+// openTries bounds how often opening the log begins again: more than a few removals in
+// its way, it is a file system on which a path does not lead to the file it opens.
+const openTries = 100
+
 // enter makes this node one of those that use the log, and makes the log if there
 // is none that lives.
 func (l *Log) enter(ctx context.Context) error {

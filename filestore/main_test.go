@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -71,31 +70,4 @@ func readFile(t testing.TB, path string) []byte {
 func writeFile(t testing.TB, path string, content []byte) {
 	t.Helper()
 	check(t, os.WriteFile(path, content, 0o644))
-}
-
-// elsewhereVariable, as FOLDER=OTHER, says that OTHER shows the same files as FOLDER, by
-// another mount of the file system, as another machine's would. Other processes of the
-// tests then go by that one (testdata/two-mounts).
-const elsewhereVariable = "RALLYPOINT_TEST_ELSEWHERE"
-
-// elsewhere is the path by which other processes are to find a file.
-func elsewhere(path string) string {
-	here, there, ok := strings.Cut(os.Getenv(elsewhereVariable), "=")
-	if rest, below := strings.CutPrefix(path, here+"/"); ok && below {
-		return there + "/" + rest
-	}
-	return path
-}
-
-// needsRemoval skips a test that removes a folder whose files are open, where the file
-// system keeps those there under other names (FUSE, NFS).
-func needsRemoval(t testing.TB, dir string) {
-	t.Helper()
-	f := must(os.CreateTemp(dir, "open"))(t)
-	defer f.Close()
-	check(t, os.Remove(f.Name()))
-	names := must(os.ReadDir(dir))(t)
-	if len(names) > 0 {
-		t.Skipf("this file system keeps open files in their folder: %v", names)
-	}
 }

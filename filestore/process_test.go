@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
 )
 
@@ -126,7 +127,7 @@ func playStock(path string, pause time.Duration) error {
 func another(t testing.TB, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	for i := range args {
-		args[i] = elsewhere(args[i])
+		args[i] = filetest.Elsewhere(args[i])
 	}
 	cmd := exec.CommandContext(within(t, time.Minute), must(os.Executable())(t), args...)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)

@@ -71,15 +71,15 @@ func Open(ctx context.Context, path string, worldSize int, options *Options) (*S
 		// The last user may have removed the file while this one waited for its
 		// lock.
 		gone := errors.Is(err, ErrVanished) || errors.Is(err, ErrReplaced)
-		if !gone || tries == openTries {
+		if !gone || tries == maxOpenTries {
 			return nil, fmt.Errorf("file store %s: open: %w", absolute, err)
 		}
 	}
 }
 
-// openTries bounds how often Open begins anew. More than a few removals in its
+// maxOpenTries bounds how often Open begins again: more than a few removals in its
 // way, it is a file system on which a path does not lead to the file it opens.
-const openTries = 100
+const maxOpenTries = 100
 
 // fileMode is what the reference creates files with, less the umask.
 const fileMode = 0o644

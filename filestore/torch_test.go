@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/filetest"
 )
 
 // pythonVariable names the interpreter whose torch is the peer; the project's
@@ -68,7 +69,7 @@ func (p *torch) ask(operation string, args ...any) {
 	p.t.Helper()
 	for i, arg := range args {
 		if text, ok := arg.(string); ok {
-			args[i] = elsewhere(text)
+			args[i] = filetest.Elsewhere(text)
 		}
 	}
 	line := must(json.Marshal(append([]any{operation}, args...)))(p.t)

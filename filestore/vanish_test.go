@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/store"
 	"rallypoint/internal/changewatch"
+	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
 )
 
@@ -39,7 +40,7 @@ func TestFileTakenAway(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "dir", "store")
 				check(t, os.Mkdir(filepath.Dir(path), 0o755))
 				if name == "directory removed" {
-					needsRemoval(t, filepath.Dir(path))
+					filetest.NeedsRemoval(t, filepath.Dir(path))
 				}
 				s := mustOpen(t, path, 0, &Options{Remote: remote})
 				ctx := within(t, 10*time.Second)
@@ -205,7 +206,7 @@ func TestFileStale(t *testing.T) {
 	s := mustOpen(t, newPath(t), 0, &Options{Remote: true})
 	ctx := within(t, 10*time.Second)
 	check(t, s.Set(ctx, "k", nil))
-	makeStale(t, s.file)
+	filetest.MakeStale(t, s.file)
 	for range 2 {
 		if _, err := s.Get(ctx, "k"); !errors.Is(err, ErrVanished) {
 			t.Error(err)

@@ -1,0 +1,50 @@
+package filestore
+
+import (
+	"time"
+
+	"rallypoint/internal/lockedfile"
+)
+
+// LogOptions are the choices of a Log that are not of the format. The zero value, and nil,
+// is the default.
+type LogOptions struct {
+	// PollMin and PollMax bound the interval between two reads of the log where inotify
+	// tells of no changes. It starts at PollMin with each change and grows by half with
+	// each read that finds none. Defaults: 1 ms and 200 ms.
+	PollMin, PollMax time.Duration
+
+	// Remote treats the directory's file system as one that other machines write to: no
+	// inotify, and no read without the lock. Without it this is so for each file system
+	// that is not known to be local.
+	Remote bool
+
+	// Clock is what polls and back-offs go by. Default: the machine's. The deadlines of
+	// contexts are their own.
+	Clock lockedfile.Clock
+}
+
+// Defaults of LogOptions.
+const (
+	defaultPollMin = time.Millisecond
+	defaultPollMax = 200 * time.Millisecond
+)
+
+// withDefaults returns o with each field set.
+func (o *LogOptions) withDefaults() LogOptions {
+	var full LogOptions
+	if o != nil {
+		full = *o
+	}
+	if full.PollMin <= 0 {
+		full.PollMin = defaultPollMin
+	}
+	if full.PollMax <= 0 {
+		full.PollMax = defaultPollMax
+	}
+	full.PollMax = max(full.PollMax, full.PollMin)
+	if full.Clock == nil {
+		full.Clock = lockedfile.RealClock{}
+	}
+	return full
+}

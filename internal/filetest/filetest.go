@@ -1,0 +1,61 @@
+// Package filetest holds what the tests of stores and logs in files share: file systems
+// that several machines see, and their faults.
+package filetest
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/lockedfile"
+)
+
+// envElsewhere, as FOLDER=OTHER, says that OTHER shows the same files as FOLDER, by
+// another mount of the file system, as another machine's would. Other processes of the
+// tests then go by that one (testdata/two-mounts).
+const envElsewhere = "RALLYPOINT_TEST_ELSEWHERE"
+
+// Elsewhere is the path by which other processes are to find a file.
+func Elsewhere(path string) string {
+	here, there, ok := strings.Cut(os.Getenv(envElsewhere), "=")
+	if rest, below := strings.CutPrefix(path, here+"/"); ok && below {
+		return there + "/" + rest
+	}
+	return path
+}
+
+// NeedsRemoval skips a test that removes a folder whose files are open, where the file
+// system keeps those there under other names (FUSE, NFS).
+func NeedsRemoval(t testing.TB, dir string) {
+	t.Helper()
+	f, err := os.CreateTemp(dir, "open")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) > 0 {
+		t.Skipf("this file system keeps open files in their folder: %v", names)
+	}
+}
+
+// MakeStale makes the lock of a file fail until the test ends, as that of one on NFS does
+// which another machine has removed.
+func MakeStale(t testing.TB, stale *lockedfile.File) {
+	t.Cleanup(func() { lockedfile.Flock = unix.Flock })
+	lockedfile.Flock = func(fd, how int) error {
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Ino == stale.Ino {
+			return unix.ESTALE
+		}
+		return unix.Flock(fd, how)
+	}
+}
