@@ -366,7 +366,7 @@ func (a *Agent) afterFailure(t *attempt, v verdict) (again bool, err error) {
 	}
 	a.recordEnds(t, own.Failures)
 	if path, _ := lookupEnv(a.spec.Environ, envErrorFile); path != "" {
-		if err := own.handUp(path); err != nil {
+		if err := root.handUp(path); err != nil {
 			a.log.Warn(err.Error())
 		}
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func newCgroup() *cgroup {
 	if !ok {
 		return nil
 	}
-	g := &cgroup{name: filepath.Join(parent, fmt.Sprintf("rallypoint-%d-%.8s", os.Getpid(), NewUUID()))}
+	g := &cgroup{name: filepath.Join(parent, fmt.Sprintf("rallypoint-%d-%.8s", os.Getpid(), strings.ToLower(rand.Text())))}
 	g.path = filepath.Join(mount, g.name)
 	if os.Mkdir(g.path, 0o755) != nil {
 		return nil

@@ -211,3 +211,27 @@ func (c *crew) reap(sig unix.Signal, expired <-chan struct{}) {
 	}
 	c.sweeper.sweep(groups, sig, expired)
 }
+
+// maxAncestors bounds the way from a process to the worker that it belongs to.
+const maxAncestors = 64
+
+// workerOf returns the running worker that a process is or descends from; nil for
+// any other process.
+func (c *crew) workerOf(pid int) *process {
+	for range maxAncestors {
+		for _, p := range c.procs {
+			if p.pid == pid {
+				if p.hasExited() {
+					return nil
+				}
+				return p
+			}
+		}
+		stat, ok := readStat(pid)
+		if !ok || stat.parent <= 1 {
+			return nil
+		}
+		pid = stat.parent
+	}
+	return nil
+}

@@ -75,12 +75,6 @@ func merge(environ []string, set [][2]string) []string {
 	return env
 }
 
-// envErrorFile says where a worker leaves its error, and where this process does.
-const envErrorFile = "TORCHELASTIC_ERROR_FILE"
-
-// envMark marks the workers of one agent where the paths of their error files do not.
-const envMark = "RALLYPOINT_AGENT"
-
 // The variables that choose GPUs.
 const (
 	cudaDevices = "CUDA_VISIBLE_DEVICES"

@@ -6,19 +6,18 @@ import (
 	"os"
 )
 
-// handUp writes the root cause's error file to the one that the agent itself was
-// given, with the worker's exit code in its message, so that whoever started the
-// agent finds it (A86). Without an error file of the worker nothing is written.
-func (e *FailedError) handUp(path string) error {
-	root := e.Root()
-	if root.Data == nil || path == "" {
+// handUp writes the worker's error file to path, the one that the agent itself was
+// given, with the worker's exit code in its message: what started the agent finds it
+// there (A86). Without an error file of the worker it writes nothing.
+func (f *Failure) handUp(path string) error {
+	if f.Data == nil || path == "" {
 		return nil
 	}
-	text := root.Data
+	text := f.Data
 	var file map[string]json.RawMessage
 	var message map[string]json.RawMessage
-	if json.Unmarshal(text, &file) == nil && json.Unmarshal(file["message"], &message) == nil && message != nil && root.ExitCode != 0 {
-		message["errorCode"] = json.RawMessage(fmt.Sprint(root.ExitCode))
+	if json.Unmarshal(text, &file) == nil && json.Unmarshal(file["message"], &message) == nil && message != nil && f.ExitCode != 0 {
+		message["errorCode"] = json.RawMessage(fmt.Sprint(f.ExitCode))
 		inner, err := json.Marshal(message)
 		if err != nil {
 			return err

@@ -149,14 +149,3 @@ func (a *Agent) recordWorker(state string, p *process, f *Failure) {
 		}
 	})
 }
-
-// rawError is the error file, or what stands for one.
-func (f *Failure) rawError() string {
-	switch {
-	case f.Data != nil:
-		return string(f.Data)
-	case f.ExitCode < 0:
-		return `{"message": "<NONE>"}`
-	}
-	return `{"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}`
-}

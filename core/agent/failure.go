@@ -12,9 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notAvailable stands where there is nothing to show.
-const notAvailable = "<N/A>"
-
 // noTraceback is the message of a failure of which only the exit code is known.
 const noTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
@@ -184,15 +181,28 @@ func rootCause(failures []Failure) int {
 	return root
 }
 
-// FailedError ends a run because workers failed for good; torch's name for it is
-// ChildFailedError.
-type FailedError struct {
-	Name     string    // of the entry point (A36)
-	Failures []Failure // of this and of other nodes, in the order in which they were noticed; at least one
+// summary is a failure in one line.
+func (f *Failure) summary() string {
+	how := fmt.Sprintf("exited with code %d", f.ExitCode)
+	switch {
+	case f.OOM:
+		how = "was killed because memory ran out"
+	case f.ExitCode < 0:
+		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.SignalName())
+	}
+	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d on %s) %s", f.Rank, f.LocalRank, f.Pid, f.Host, how)
 }
 
-// Root is the failure that caused the others.
-func (e *FailedError) Root() *Failure { return &e.Failures[rootCause(e.Failures)] }
+// rawError is the error file, or what stands for one.
+func (f *Failure) rawError() string {
+	switch {
+	case f.Data != nil:
+		return string(f.Data)
+	case f.ExitCode < 0:
+		return `{"message": "<NONE>"}`
+	}
+	return `{"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}`
+}
 
-// Error is the report of A78, beginning with a line feed.
-func (e *FailedError) Error() string { return report(e.Name, e.Failures) }
+// maxErrorFile bounds what is read of a worker's error file, in bytes.
+const maxErrorFile = 64 << 20

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestReport(t *testing.T) {
@@ -123,8 +125,8 @@ func TestHandUp(t *testing.T) {
 		`{"message":{"message":"m","extraInfo":{"timestamp":"12"}}}`: `{"message":{"errorCode":7,"extraInfo":{"timestamp":"12"},"message":"m"}}`,
 		`{"message":"text","timestamp":10}`:                          `{"message":"text","timestamp":10}`,
 	} {
-		e := &FailedError{"x", []Failure{{ExitCode: 7, Data: []byte(data)}}}
-		if err := e.handUp(own); err != nil {
+		f := Failure{ExitCode: 7, Data: []byte(data)}
+		if err := f.handUp(own); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := os.ReadFile(own); string(got) != want {
@@ -134,10 +136,62 @@ func TestHandUp(t *testing.T) {
 	if err := os.Remove(own); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&FailedError{"x", []Failure{{ExitCode: 7}}}).handUp(own); err != nil {
+	if err := (&Failure{ExitCode: 7}).handUp(own); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(own); err == nil {
 		t.Error("a file was written although the worker wrote none")
+	}
+}
+
+// TestTracebackInsteadOfStderr: a worker that wrote an error file has said it all.
+func TestTracebackInsteadOfStderr(t *testing.T) {
+	f := Failure{ErrorFile: "error.json", Stderr: []byte("again\n")}
+	if text := report("x", []Failure{f}); strings.Contains(text, "again") {
+		t.Errorf("report:\n%s", text)
+	}
+}
+
+// TestOnlyFilesAreRead: what a worker left in the place of a file does not hold the
+// report of its failure up.
+func TestOnlyFilesAreRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := os.OpenFile(path, os.O_RDWR, 0) // with a writer and without: neither has an end
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, open := range []bool{true, false} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			var f Failure
+			if err := f.readErrorFile(path); err == nil {
+				t.Error("a FIFO is an error file")
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("waits for a FIFO; writer: %v", open)
+		}
+		_ = writer.Close()
+	}
+}
+
+// TestLargeErrorFile is not read.
+func TestLargeErrorFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "error.json")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, maxErrorFile+1); err != nil {
+		t.Fatal(err)
+	}
+	var f Failure
+	if err := f.readErrorFile(path); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("it is read: %v", err)
 	}
 }

@@ -151,13 +151,3 @@ func lookUp(name string, env []string) (string, error) {
 	}
 	return "", fmt.Errorf("start %s: %w in PATH", name, syscall.ENOENT)
 }
-
-// lookupEnv returns the last value of a variable in a list of NAME=value.
-func lookupEnv(env []string, name string) (string, bool) {
-	for i := len(env) - 1; i >= 0; i-- {
-		if value, ok := strings.CutPrefix(env[i], name+"="); ok {
-			return value, true
-		}
-	}
-	return "", false
-}

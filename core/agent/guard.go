@@ -2,7 +2,6 @@ package agent
 
 import (
 	"os"
-	"path"
 	"strconv"
 	"strings"
 )
@@ -110,16 +109,4 @@ func (g *guard) close() {
 	_ = g.pipe.Close()
 	_, _, _ = exitCode(g.pid, 0)
 	g.forker.reap(g.pid)
-}
-
-// marker is the part of the workers' TORCHELASTIC_ERROR_FILE, or of envMark, that no
-// other run has.
-func (t *logTree) marker() string {
-	switch {
-	case t.mark != "":
-		return envMark + "=" + t.mark
-	case t.job == "":
-		return ""
-	}
-	return path.Base(t.job) + "/attempt_"
 }

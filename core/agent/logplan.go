@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -181,28 +180,3 @@ func canFollow(path string) error {
 
 // newMark is a text that no other run has.
 func newMark() string { return rand.Text() }
-
-// sinkPatience is how long an event may wait for a reader that is behind by all that a
-// pipe holds.
-const sinkPatience = time.Second
-
-// PipeSink writes events as lines to a pipe or socket whose reader may be slow, hang
-// or be gone: then the events from there on are lost. It is for one goroutine.
-type PipeSink struct {
-	File *os.File // which has deadlines
-	Lost func(error)
-
-	lost bool
-}
-
-// Record implements EventSink.
-func (s *PipeSink) Record(event []byte) {
-	if s.lost {
-		return
-	}
-	_ = s.File.SetWriteDeadline(time.Now().Add(sinkPatience))
-	if _, err := s.File.Write(bytes.Join([][]byte{event, nil}, []byte{'\n'})); err != nil {
-		s.lost = true
-		s.Lost(err)
-	}
-}

@@ -394,3 +394,15 @@ func (a *attemptLogs) close() {
 	}
 	a.files = nil
 }
+
+// marker is the part of the workers' TORCHELASTIC_ERROR_FILE, or of envMark, that no
+// other run has.
+func (t *logTree) marker() string {
+	switch {
+	case t.mark != "":
+		return envMark + "=" + t.mark
+	case t.job == "":
+		return ""
+	}
+	return filepath.Base(t.job) + "/attempt_"
+}

@@ -5,10 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 // machine makes the files of two sockets with two NUMA nodes each. A node has four
@@ -109,36 +106,5 @@ func TestParseCPUList(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: %s", text, got)
 		}
-	}
-}
-
-// TestWorkersAreBound starts each worker with its own affinity, and leaves that of
-// the agent alone (A101).
-func TestWorkersAreBound(t *testing.T) {
-	var before unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		t.Fatal(err)
-	}
-	var usable []int
-	for cpu := range 1024 {
-		if before.IsSet(cpu) {
-			usable = append(usable, cpu)
-		}
-	}
-	first, last := usable[0], usable[len(usable)-1]
-	s := newStage(t, 2, "echo $(grep Cpus_allowed_list /proc/self/status)")
-	s.spec.Logs.Redirects = AllRanks(StdOut)
-	s.spec.CPUs = [][]int{{last}, {first}}
-	if err := s.run(); err != nil {
-		t.Fatal(err)
-	}
-	want := fmt.Sprintf(`attempt_0/0/stdout.log="Cpus_allowed_list: %d\n" attempt_0/1/stdout.log="Cpus_allowed_list: %d\n"`, last, first)
-	if got := s.logFiles(); got != want {
-		t.Errorf("log files %s", got)
-	}
-	s = newStage(t, 1, "exit 0")
-	s.spec.CPUs = [][]int{{1 << 15}} // none that there is
-	if err := s.run(); err == nil || !strings.Contains(err.Error(), "bind to CPUs") {
-		t.Errorf("the run ended with %v", err)
 	}
 }

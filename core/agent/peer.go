@@ -1,54 +1,9 @@
 package agent
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"rallypoint/core/rendezvous"
 )
-
-// The nodes of a round collect their failures in its store, each its first one as
-// soon as it is noticed: a node counts itself and appends a line with the number
-// it got. So the order is that of one clock, the server's, whatever the clocks of
-// the nodes say, and the first is the culprit (W21).
-const (
-	failuresKey     = "rallypoint/failures"
-	failureCountKey = failuresKey + "/count"
-)
-
-// What the nodes tell each other is bounded: the first failure comes with its
-// message and its last stderr, some more in short, the rest not at all.
-const (
-	maxCulprit    = 16 << 10 // bytes of message and of stderr, each
-	maxCollateral = 512      // bytes of another's message
-	maxPeers      = 16
-	maxPeersText  = maxPeers * 16 * maxCulprit // of all of them, as JSON
-)
-
-// peerFailure is a Failure as nodes tell it to each other.
-type peerFailure struct {
-	Number       int64     `json:"number"`
-	Round        uint64    `json:"round"`
-	Group        int       `json:"group"`
-	Rank         int       `json:"rank"`
-	LocalRank    int       `json:"local_rank"`
-	Pid          int       `json:"pid"`
-	ExitCode     int       `json:"exit_code"`
-	Host         string    `json:"host"`
-	Time         time.Time `json:"time"`
-	ErrorFile    string    `json:"error_file"`
-	Message      string    `json:"message"`
-	Stderr       string    `json:"stderr,omitempty"`
-	SharedOutput bool      `json:"shared_output,omitempty"`
-	OOM          bool      `json:"oom,omitempty"`
-}
 
 // tellFailure tells the other nodes of the first failure of an attempt, while the
 // workers are being stopped. The function that it returns waits until that is done.
@@ -70,22 +25,7 @@ func (a *Agent) tellFailure(t *attempt, v verdict) (wait func()) {
 func (a *Agent) publish(f *Failure) {
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	number, err := a.seat.keys.Add(ctx, failureCountKey, 1)
-	if err == nil && number <= maxPeers {
-		p := peerFailure{
-			Number: number, Round: a.seat.Round, Group: a.seat.group,
-			Rank: f.Rank, LocalRank: f.LocalRank, Pid: f.Pid, ExitCode: f.ExitCode, Host: f.Host, Time: f.Time,
-			ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
-		}
-		if number == 1 {
-			p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxCulprit), lastBytes(string(f.Stderr), maxCulprit), f.SharedOutput
-		}
-		var text []byte
-		if text, err = json.Marshal(p); err == nil {
-			err = a.seat.keys.Append(ctx, failuresKey, append(text, '\n'))
-		}
-	}
-	if err != nil {
+	if err := f.publish(ctx, a.seat.keys, a.seat.Round, a.seat.group); err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure: " + err.Error())
 	}
 }
@@ -96,14 +36,6 @@ func (a *Agent) untilImpatient(limit time.Duration) (context.Context, context.Ca
 	return contextUntil(a.interrupts.second, limit)
 }
 
-// lastBytes is the end of a text that is longer than most.
-func lastBytes(text string, most int) string {
-	if len(text) <= most {
-		return strings.ToValidUTF8(text, "\uFFFD")
-	}
-	return "..." + strings.ToValidUTF8(text[len(text)-most:], "")
-}
-
 // readPeers reads what the nodes of the round published.
 func (a *Agent) readPeers() {
 	if a.seat.groups < 2 {
@@ -111,89 +43,7 @@ func (a *Agent) readPeers() {
 	}
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	there, err := a.seat.keys.Check(ctx, []string{failuresKey})
-	if err != nil || !there {
-		return
+	if told := readPublished(ctx, a.seat.keys, a.seat.Round); told != nil {
+		a.seat.peers = told
 	}
-	text, err := a.seat.keys.Get(ctx, failuresKey)
-	if err != nil {
-		return
-	}
-	a.seat.peers = parsePeers(text, a.seat.Round)
-}
-
-// parsePeers reads the lines of failuresKey that are of a round, in the order of
-// their numbers; what is not understood is left out.
-func parsePeers(text []byte, round uint64) []Failure {
-	var told []peerFailure
-	for line := range bytes.Lines(text[:min(len(text), maxPeersText)]) {
-		var p peerFailure
-		if len(told) < maxPeers && json.Unmarshal(line, &p) == nil && p.Round == round {
-			told = append(told, p)
-		}
-	}
-	slices.SortStableFunc(told, func(a, b peerFailure) int { return int(a.Number - b.Number) })
-	var failures []Failure
-	for i, p := range told {
-		failures = append(failures, Failure{
-			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
-			Host: rendezvous.Printable(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: rendezvous.Printable(lastBytes(p.ErrorFile, unix.PathMax)),
-			Message: plainLines(lastBytes(p.Message, maxCulprit)), OOM: p.OOM, Stderr: []byte(lastBytes(p.Stderr, maxCulprit)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
-		})
-	}
-	return failures
-}
-
-// withPeers puts the failures that other nodes published around this node's own:
-// those before and those after its first.
-func withPeers(own, told []Failure, group int) []Failure {
-	at := slices.IndexFunc(told, func(f Failure) bool { return f.group == group })
-	if at < 0 {
-		at = len(told) // the others got ahead of it
-	}
-	first := own[rootCause(own)].order
-	var before, after []Failure
-	for i, f := range told {
-		f.order = first.Add(time.Duration(i - at))
-		switch {
-		case i < at:
-			before = append(before, f)
-		case i > at:
-			after = append(after, f)
-		}
-	}
-	return slices.Concat(before, own, after)
-}
-
-// summary is a failure in one line.
-func (f *Failure) summary() string {
-	how := fmt.Sprintf("exited with code %d", f.ExitCode)
-	switch {
-	case f.OOM:
-		how = "was killed because memory ran out"
-	case f.ExitCode < 0:
-		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.SignalName())
-	}
-	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d on %s) %s", f.Rank, f.LocalRank, f.Pid, f.Host, how)
-}
-
-// PeerError ends a run on a node whose own workers did not fail: the run was
-// closed by another node.
-type PeerError struct {
-	Err      error     // of the rendezvous: who closed the run, and why
-	Name     string    // of the entry point
-	Failures []Failure // of other nodes, the first is the cause; may be empty
-}
-
-func (e *PeerError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the error of the rendezvous.
-func (e *PeerError) Unwrap() error { return e.Err }
-
-// Report is the report of the other nodes' failures (A78); "" if none is known.
-func (e *PeerError) Report() string {
-	if len(e.Failures) == 0 {
-		return ""
-	}
-	return report(e.Name, e.Failures)
 }

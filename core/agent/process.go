@@ -133,7 +133,10 @@ func (e *exits) add(p *process) {
 	e.mu.Lock()
 	e.queue = append(e.queue, p)
 	e.mu.Unlock()
-	offer(e.wake)
+	select {
+	case e.wake <- struct{}{}:
+	default: // it has one
+	}
 }
 
 // take returns what was noticed since the last take, oldest first.

@@ -8,9 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxErrorFile bounds what is read of a worker's error file, in bytes.
-const maxErrorFile = 64 << 20
-
 // openRegular opens a file that a worker may have made. What is no regular file is an
 // error: to open or to read it might never end.
 func openRegular(path string) (*os.File, os.FileInfo, error) {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,10 @@ func (r *rounds) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	blocked, refusal := r.blocked, r.refusal
 	r.mu.Unlock()
 	if blocked {
-		offer(r.joining)
+		select {
+		case r.joining <- struct{}{}:
+		default:
+		}
 		<-ctx.Done()
 		return rendezvous.Outcome{}, rendezvous.ErrCanceled
 	}
@@ -207,10 +211,20 @@ func (s *stage) hearPids(n int) []int {
 func expectGone(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		if stat, ok := readStat(pid); ok {
-			t.Errorf("process %d is still there, in state %c", pid, stat.state)
+		if state, ok := processState(pid); ok {
+			t.Errorf("process %d is still there, in state %c", pid, state)
 		}
 	}
+}
+
+// processState is the state letter of a process; ok is false if there is none.
+func processState(pid int) (state byte, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, found := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte{' '})
+	if err != nil || !found || len(rest) == 0 {
+		return 0, false
+	}
+	return rest[0], true
 }
 
 // failed returns the failures of a run that ended by them.

@@ -10,23 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalName is the name of a signal, such as SIGTERM; "<N/A>" if it has none
-// (A75).
-func signalName(sig unix.Signal) string {
-	if name := unix.SignalName(sig); name != "" {
-		return name
-	}
-	if sig >= 34 && sig <= 64 { // real-time signals, as Python names their ends
-		switch sig {
-		case 34:
-			return "SIGRTMIN"
-		case 64:
-			return "SIGRTMAX"
-		}
-	}
-	return notAvailable
-}
-
 // SignalError ends a run because the agent was sent a signal (A58).
 type SignalError struct {
 	Signal unix.Signal
@@ -57,6 +40,7 @@ type interrupts struct {
 	grace  time.Duration // before SIGKILL, of the first
 	first  chan struct{} // closed by the first
 	second chan struct{} // closed by another request: do not wait for anything
+	hurry  sync.Once     // closes second
 }
 
 func newInterrupts() interrupts {
@@ -79,8 +63,8 @@ func (a *Agent) Stop(sig unix.Signal, grace time.Duration) {
 	case i.signal == 0:
 		i.signal, i.at, i.grace = sig, i.now(), grace
 		close(i.first)
-	case !isClosed(i.second) && i.forces(sig, grace):
-		close(i.second)
+	case i.forces(sig, grace):
+		i.hurry.Do(func() { close(i.second) })
 	}
 }
 

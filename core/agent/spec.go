@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -130,13 +129,3 @@ func EntryPoint(argv []string, interpreter string) string {
 	}
 	return ""
 }
-
-// EventSink takes events or metrics, one JSON object a call without a line feed; *os.File
-// and the like fit by way of LineSink.
-type EventSink interface{ Record(event []byte) }
-
-// LineSink writes each event as a line.
-type LineSink struct{ W io.Writer }
-
-// Record implements EventSink; what cannot be written is lost.
-func (s LineSink) Record(event []byte) { _, _ = s.W.Write(append(event[:len(event):len(event)], '\n')) }

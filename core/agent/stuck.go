@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -61,19 +60,4 @@ func (c *stuckCheck) look(procs []*process, now time.Time) (sleeping, stuck []*p
 		}
 	}
 	return sleeping, stuck
-}
-
-// stuckWorkers says which workers are asleep, and reports whether one has been for
-// too long.
-func (a *Agent) stuckWorkers(t *attempt) bool {
-	sleeping, stuck := a.stuck.look(t.crew.procs, time.Now())
-	for _, p := range sleeping {
-		a.log.Warn(fmt.Sprintf("the worker of local rank %d (pid %d) is in uninterruptible sleep (state D)", p.local, p.pid))
-	}
-	for _, p := range stuck {
-		p.blame = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.stuck.timeout)
-		a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) has been in uninterruptible sleep (state D) for %v: giving up on this node",
-			p.local, p.pid, a.stuck.timeout))
-	}
-	return len(stuck) > 0
 }

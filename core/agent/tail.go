@@ -79,7 +79,12 @@ func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error
 	buf := make([]byte, 64<<10)
 	var patience <-chan time.Time
 	for {
-		last := isClosed(t.done) // before the read, so that it sees everything
+		last := false // told before the read, so that it sees everything
+		select {
+		case <-t.done:
+			last = true
+		default:
+		}
 		n, err := file.Read(buf)
 		if n > 0 {
 			if err := job.emit(cut.add(buf[:n])); err != nil {

@@ -180,7 +180,10 @@ func (w *watchdog) report(expired [][]workerTimer) {
 		w.expired = append(w.expired, o)
 	}
 	w.mu.Unlock()
-	offer(w.wake)
+	select {
+	case w.wake <- struct{}{}:
+	default: // it has one
+	}
 }
 
 // requests cuts what comes through the FIFO into lines. A line is at most PIPE_BUF
@@ -230,64 +233,4 @@ func (r *requests) lines() func(yield func([]byte) bool) {
 			r.n, r.skip = 0, true
 		}
 	}
-}
-
-// overdueMessage is how the message of a failure by the watchdog begins.
-const overdueMessage = "The timer"
-
-// reapOverdue ends the worker that a process with an expired timer is or belongs
-// to (A90); that it fails by it is a failure like any other (W8).
-func (a *Agent) reapOverdue(t *attempt, o overdue) {
-	for i := range o.timers {
-		a.recordWatchdog("timer expired", &o.timers[i])
-		if i == o.fatal {
-			break
-		}
-	}
-	if o.fatal < 0 {
-		first := &o.timers[0]
-		a.log.Warn(fmt.Sprintf("the timer %q of process %d has expired; it asked for no signal, so nothing is done", first.scope, first.pid))
-		return
-	}
-	timer := &o.timers[o.fatal]
-	p := t.crew.workerOf(timer.pid)
-	if p == nil {
-		a.log.Info(fmt.Sprintf("the timer %q of process %d has expired; no worker is or has such a process any more", timer.scope, timer.pid))
-		return
-	}
-	late := max(time.Since(timer.at), 0).Round(time.Millisecond)
-	a.log.Error(fmt.Sprintf("the timer %q of process %d expired %v ago: ending the worker of local rank %d with %s",
-		timer.scope, timer.pid, late, p.local, signalName(timer.signal)))
-	if p.blame == "" {
-		p.blame = fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.scope, timer.pid, late)
-	}
-	if timer.pid != p.pid {
-		_ = unix.Kill(timer.pid, timer.signal) // read as the worker's descendant just now
-	}
-	p.signalGroup(timer.signal)
-	a.recordWatchdog("kill worker process", timer)
-}
-
-// maxAncestors bounds the way from a process to the worker that it belongs to.
-const maxAncestors = 64
-
-// workerOf returns the running worker that a process is or descends from; nil for
-// any other process.
-func (c *crew) workerOf(pid int) *process {
-	for range maxAncestors {
-		for _, p := range c.procs {
-			if p.pid == pid {
-				if p.hasExited() {
-					return nil
-				}
-				return p
-			}
-		}
-		stat, ok := readStat(pid)
-		if !ok || stat.parent <= 1 {
-			return nil
-		}
-		pid = stat.parent
-	}
-	return nil
 }

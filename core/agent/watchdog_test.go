@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -132,77 +131,6 @@ func TestTimersAreBounded(t *testing.T) {
 	}
 }
 
-// acquire is shell code that acquires a timer of process $1 that expires at once.
-const acquire = `timer() { echo '{"version":1,"pid":'$1',"scope_id":"train.py#7","expiration_time":1,"signal":'$2'}' > $TORCHELASTIC_TIMER_FILE; }; `
-
-func withWatchdog(s *stage) (path string) {
-	path = filepath.Join(s.t.TempDir(), "timers")
-	s.spec.Environ = append(s.spec.Environ, envTimerEnabled+"=1", envTimerFile+"="+path)
-	return path
-}
-
-// TestWatchdogRestarts: an expired timer is a worker failure, of the worker itself
-// or of a child of it; the agent goes on, and the FIFO is gone at the end (W8).
-func TestWatchdogRestarts(t *testing.T) {
-	for name, script := range map[string]string{
-		"worker":           `timer $$ 9; exec sleep 100`,
-		"child":            `sleep 100 & timer $! 9; wait; exit 0`,
-		"child elsewhere":  `setsid sh -c 'exec sleep 100' & timer $! 9; wait; exit 0`,
-		"softly":           `timer $$ 15; exec sleep 100`,
-		"softly, ends":     `trap 'exit 0' TERM; timer $$ 15; while :; do sleep 0.01; done`,
-		"softly, stubborn": `trap '' TERM; timer $$ 15; while :; do sleep 100; done`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t, 2, acquire+`[ -p $TORCHELASTIC_TIMER_FILE ] || exit 5; [ $RANK = 0 ] && exec sleep 100; `+script)
-			path := withWatchdog(s)
-			if err := os.WriteFile(path, []byte("something else"), 0o600); err != nil { // A88
-				t.Fatal(err)
-			}
-			s.spec.MaxRestarts = 1
-			s.spec.ShutdownTimeout = 100 * time.Millisecond
-			failures := s.failed(s.run())
-			root := failures[rootCause(failures)]
-			if root.Rank != 1 || root.Terminated || !strings.HasPrefix(root.Message, `The timer "train.py#7" of process `) {
-				t.Errorf("the cause is %+v", root)
-			}
-			if _, err := os.Lstat(path); err == nil {
-				t.Error("the FIFO is still there")
-			}
-			if attempts, _ := filepath.Glob(s.spec.Logs.Dir + "/run_*/attempt_*"); len(attempts) != 2 {
-				t.Errorf("attempts %v", attempts)
-			}
-		})
-	}
-}
-
-// TestWatchdogHarmless: a timer without a signal, one that was released, one of a
-// process that is no worker, and nonsense.
-func TestWatchdogHarmless(t *testing.T) {
-	bystander := os.Getpid()
-	s := newStage(t, 1, acquire+fmt.Sprintf(`timer $$ 0; timer %d 9; echo nonsense > $TORCHELASTIC_TIMER_FILE
-		echo '{"version":1,"pid":'$$',"scope_id":"x","expiration_time":4000000000,"signal":9}' > $TORCHELASTIC_TIMER_FILE
-		echo '{"version":1,"pid":'$$',"scope_id":"x","expiration_time":-1,"signal":0}' > $TORCHELASTIC_TIMER_FILE
-		echo up > $SAY; until [ -e $GO ]; do sleep 0.01; done; exit 0`, bystander))
-	withWatchdog(s)
-	s.spec.Environ = append(s.spec.Environ, "GO="+s.spec.Logs.Dir+"/go")
-	events := &eventLog{more: make(chan struct{}, 100)}
-	s.spec.Events = events
-	s.start()
-	for events.count("timer expired") < 2 {
-		<-events.more
-	}
-	s.hear()
-	if err := os.WriteFile(s.spec.Logs.Dir+"/go", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.wait(); err != nil {
-		t.Error(err)
-	}
-	if events.count("kill worker process") != 0 || events.count("watchdog started") != 1 || events.count("watchdog stopped") != 1 {
-		t.Errorf("events %q", events.all)
-	}
-}
-
 // TestWatchdogReadsBeforeItJudges: a timer that was released in time does not expire
 // because the agent itself had been stopped meanwhile.
 func TestWatchdogReadsBeforeItJudges(t *testing.T) {
@@ -239,40 +167,6 @@ func TestWatchdogReadsBeforeItJudges(t *testing.T) {
 		}
 	}
 	w.stop()
-}
-
-// eventLog is a sink.
-type eventLog struct {
-	mu   sync.Mutex
-	all  []string
-	more chan struct{}
-}
-
-func (l *eventLog) Record(event []byte) {
-	l.mu.Lock()
-	l.all = append(l.all, string(event))
-	l.mu.Unlock()
-	offer(l.more)
-}
-
-func (l *eventLog) count(name string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, event := range l.all {
-		if strings.HasPrefix(event, `{"name":"`+name+`","source":"AGENT"`) {
-			n++
-		}
-	}
-	return n
-}
-
-// TestWatchdogFileCannotBeMade ends the run before a worker starts.
-func TestWatchdogFileCannotBeMade(t *testing.T) {
-	s := newStage(t, 1, "exit 0")
-	s.spec.Environ = append(s.spec.Environ, envTimerEnabled+"=1", envTimerFile+"=/does/not/exist")
-	if err := s.run(); err == nil || !strings.Contains(err.Error(), "timers") {
-		t.Errorf("the run ended with %v", err)
-	}
 }
 
 // TestTimerFile is given to workers whenever it is set, and made up only for the
