@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,6 +45,7 @@ type Agent struct {
 	ran    time.Duration // once the run has ended
 
 	interrupts interrupts
+	cgroup     *cgroup // of the workers; nil: none
 	forker     *forker
 	sweeper    *sweeper
 	guard      *guard
@@ -116,32 +116,27 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.err
 }
 
-func (a *Agent) run(ctx context.Context) error {
+func (a *Agent) run(ctx context.Context) (err error) {
 	unhook := context.AfterFunc(ctx, func() { a.Signal(unix.SIGTERM) })
 	defer unhook()
 	a.began = time.Now()
 	a.recordRdzv(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by the backend '%s'.", a.spec.Backend)
-	logs, err := newLogTree(&a.spec.Logs, a.spec.RunID, a.log)
-	if err != nil {
+	if a.logs, err = newLogTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
 		err = &StartError{-1, err}
 		a.end(err)
 		return err
 	}
-	a.logs = logs
-	defer logs.close()
-	a.forker = newForker()
-	defer a.forker.close()
+	defer a.logs.close()
 	if !a.spec.KeepDaemons {
-		a.forker.group = newCgroup()
-		defer a.forker.group.close()
+		a.cgroup = newCgroup()
 	}
-	a.sweeper = newSweeper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.log)
-	if !a.spec.Subreaper || os.Getpid() == 1 {
-		a.sweeper.marker = logs.marker()
-	}
+	a.forker = newForker(a.cgroup)
+	defer a.forker.close()
+	defer a.cgroup.close()
+	a.sweeper = newSweeper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.marker(), a.log)
 	defer a.sweeper.close()
 	if !a.spec.KeepDaemons {
-		if a.guard, err = newGuard(a.forker, logs.marker(), a.timers, logs.base, a.forker.group.folder()); err != nil {
+		if a.guard, err = newGuard(a.forker, a.logs.marker(), a.timers, a.logs.base, a.cgroup.folder()); err != nil {
 			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
 		}
 		defer a.guard.close()

@@ -40,22 +40,22 @@ const (
 
 // start starts the workers of the round (A44, A55).
 func (a *Agent) start() (*attempt, error) {
-	logs, err := a.logs.attempt(a.restarts)
+	files, err := a.logs.attempt(a.restarts)
 	if err != nil {
 		return nil, &StartError{-1, err}
 	}
-	sets, err := a.plan(logs)
+	sets, err := a.plan(files)
 	if err != nil {
 		if stop := a.interrupted(); stop != nil {
 			return nil, stop
 		}
 		return nil, &StartError{-1, err}
 	}
-	t := &attempt{logs: logs, oom: a.oom, ended: make(map[int]*process)}
+	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process)}
 	t.oom.reset()
 	launches, names, err := a.launches(t, sets)
 	if err == nil {
-		err = logs.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
+		err = files.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
 	}
 	if err == nil && a.timers != "" {
 		if t.watchdog, err = newWatchdog(a.timers, a.log); err == nil {
@@ -66,11 +66,11 @@ func (a *Agent) start() (*attempt, error) {
 		a.guard.starting()
 		t.crew, err = startCrew(a.forker, a.sweeper, launches, a.log)
 	}
-	logs.started()
+	files.started()
 	if err != nil {
 		a.guard.watch(nil)
 		t.watchdog.stop()
-		logs.close()
+		files.close()
 		if start := new(StartError); !errors.As(err, &start) {
 			err = &StartError{-1, err}
 		}
@@ -88,10 +88,10 @@ func (a *Agent) start() (*attempt, error) {
 }
 
 // plan decides where the workers write, and makes the variables that they get.
-func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
+func (a *Agent) plan(files *attemptLogs) (sets [][][2]string, err error) {
 	planner := a.spec.Logs.Planner
 	if planner == nil {
-		if logs.plan, err = logs.layout(a.spec.Workers); err != nil {
+		if files.plan, err = files.layout(a.spec.Workers); err != nil {
 			return nil, err
 		}
 	}
@@ -102,8 +102,8 @@ func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
 			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, timers: a.timers,
 			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
 		}
-		if logs.plan != nil {
-			p.errorFile = logs.plan.workers[local].errorFile
+		if files.plan != nil {
+			p.errorFile = files.plan.workers[local].errorFile
 		}
 		sets = append(sets, additions(&a.spec, p))
 	}
@@ -121,7 +121,7 @@ func (a *Agent) plan(logs *attemptLogs) (sets [][][2]string, err error) {
 	}
 	ctx, cancel := a.untilInterrupt(0)
 	defer cancel()
-	if logs.plan, envs, err = planner.plan(ctx, envs); err != nil {
+	if files.plan, envs, err = planner.plan(ctx, envs); err != nil {
 		return nil, err
 	}
 	for local, env := range envs {
@@ -223,7 +223,7 @@ func (a *Agent) supervise(t *attempt) verdict {
 		select {
 		case <-a.interrupts.first:
 			return mustInterrupt
-		case <-t.crew.exits.wake:
+		case <-t.crew.ended():
 			a.note(t, t.crew.noticed())
 			switch {
 			case len(t.failures) > 0:
@@ -466,7 +466,7 @@ func (a *Agent) exitBarrier() error {
 	}
 	ctx, cancel := a.untilInterrupt(limit)
 	defer cancel()
-	err := a.finish(ctx, wait)
+	err := a.awaitExitBarrier(ctx, wait)
 	if stop := a.interrupted(); stop != nil {
 		return stop
 	}
@@ -482,7 +482,7 @@ func (a *Agent) exitBarrier() error {
 // leastReport is how long telling the others something may take.
 const leastReport = 5 * time.Second
 
-func (a *Agent) finish(ctx context.Context, wait bool) error {
+func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 	if !wait {
 		return a.rdzv.Finish(ctx)
 	}

@@ -63,6 +63,9 @@ func startCrew(f *forker, s *sweeper, workers []launch, log *slog.Logger) (*crew
 	return c, nil
 }
 
+// ended has a token while noticed may have something.
+func (c *crew) ended() <-chan struct{} { return c.exits.wake }
+
 // noticed returns the workers whose end was noticed since the last call.
 func (c *crew) noticed() []*process {
 	ended := c.exits.take()

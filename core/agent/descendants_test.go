@@ -253,7 +253,7 @@ func TestCgroup(t *testing.T) {
 	if len(pids) != 4 {
 		t.Fatalf("pids %v", pids)
 	}
-	group := s.agent.forker.group.folder()
+	group := s.agent.cgroup.folder()
 	has := func(pid int) bool {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		return strings.Contains(string(text), "/"+filepath.Base(group)+"\n")

@@ -173,7 +173,7 @@ func TestNoFolderForLogs(t *testing.T) {
 func TestStuck(t *testing.T) {
 	s := newStage(t, 2, "echo up > $SAY; exec sleep 100")
 	s.spec.MaxRestarts = 3
-	s.spec.Environ = append(s.spec.Environ, envStuckTimeout+"=0.05")
+	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0.05")
 	a, err := New(s.spec, "test", s.rdzv, discard())
 	if err != nil {
 		t.Fatal(err)

@@ -35,9 +35,10 @@ type forkAnswer struct {
 	err error
 }
 
-// newForker starts the forking thread; close ends it.
-func newForker() *forker {
-	f := &forker{requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool)}
+// newForker starts the forking thread; close ends it. group, which may be nil, gets what
+// start starts.
+func newForker(group *cgroup) *forker {
+	f := &forker{group: group, requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool)}
 	go f.run()
 	return f
 }

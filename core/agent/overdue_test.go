@@ -15,7 +15,7 @@ const acquire = `timer() { echo '{"version":1,"pid":'$1',"scope_id":"train.py#7"
 
 func withWatchdog(s *stage) (path string) {
 	path = filepath.Join(s.t.TempDir(), "timers")
-	s.spec.Environ = append(s.spec.Environ, envTimerEnabled+"=1", envTimerFile+"="+path)
+	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE="+path)
 	return path
 }
 
@@ -112,7 +112,7 @@ func (l *eventLog) count(name string) (n int) {
 // TestWatchdogFileCannotBeMade ends the run before a worker starts.
 func TestWatchdogFileCannotBeMade(t *testing.T) {
 	s := newStage(t, 1, "exit 0")
-	s.spec.Environ = append(s.spec.Environ, envTimerEnabled+"=1", envTimerFile+"=/does/not/exist")
+	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_ENABLE_FILE_TIMER=1", envTimerFile+"=/does/not/exist")
 	if err := s.run(); err == nil || !strings.Contains(err.Error(), "timers") {
 		t.Errorf("the run ended with %v", err)
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"testing"
 
@@ -26,9 +27,9 @@ func TestLostExitCode(t *testing.T) {
 // TestPartialStart stops the workers that were started before one that cannot be
 // (W5).
 func TestPartialStart(t *testing.T) {
-	f := newForker()
+	f := newForker(nil)
 	defer f.close()
-	sweep := newSweeper(f, false, false, discard())
+	sweep := newSweeper(f, false, false, "", slog.New(slog.DiscardHandler))
 	defer sweep.close()
 	env := []string{"PATH=" + os.Getenv("PATH"), "X=1"}
 	files := []uintptr{0, 1, 2}
@@ -36,7 +37,7 @@ func TestPartialStart(t *testing.T) {
 		{0, []string{"sleep", "100"}, env, files, nil},
 		{1, []string{"sleep", "100"}, env, files, nil},
 		{2, []string{"/does/not/exist"}, env, files, nil},
-	}, discard())
+	}, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
@@ -47,7 +48,7 @@ func TestPartialStart(t *testing.T) {
 
 // TestWaitWithoutPidfd waits for a process as on a kernel without pidfds.
 func TestWaitWithoutPidfd(t *testing.T) {
-	f := newForker()
+	f := newForker(nil)
 	defer f.close()
 	pid, err := f.start([]string{"sh", "-c", "kill -SEGV $$"}, []string{"PATH=" + os.Getenv("PATH")}, []uintptr{0, 1, 2}, nil)
 	if err != nil {

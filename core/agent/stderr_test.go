@@ -74,7 +74,11 @@ func TestTapKeepsLinesWhole(t *testing.T) {
 // TestOneFile: a terminal and a pipe are one file by whatever descriptor, two files are
 // not; of what is dropped there is no order.
 func TestOneFile(t *testing.T) {
-	_, terminal, _ := newTerminal(t)
+	screen, terminal, err := openPty(os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = screen.Close(), terminal.Close() }()
 	again, err := os.OpenFile(terminal.Name(), os.O_WRONLY|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -39,9 +39,13 @@ type sweeper struct {
 // newSweeper returns a sweeper. With subreaper this process becomes one, adopts
 // orphaned descendants of the workers and reaps them when they end; only a
 // program that starts no children but by f from now on may ask for it. keep leaves
-// everything alone that is not a worker. close ends it.
-func newSweeper(f *forker, subreaper, keep bool, log *slog.Logger) *sweeper {
+// everything alone that is not a worker. marker, which may be "", is a text that only the
+// environment of the workers and of their descendants holds. close ends it.
+func newSweeper(f *forker, subreaper, keep bool, marker string, log *slog.Logger) *sweeper {
 	s := &sweeper{log: log, forker: f, keep: keep, done: make(chan struct{})}
+	if !subreaper || os.Getpid() == 1 {
+		s.marker = marker
+	}
 	if !subreaper || keep {
 		return s
 	}

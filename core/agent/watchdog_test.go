@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -141,7 +142,7 @@ func TestWatchdogReadsBeforeItJudges(t *testing.T) {
 	}
 	asleep, awake := make(chan struct{}), make(chan struct{})
 	calls := 0
-	w := &watchdog{path: path, fifo: fifo, log: discard(), done: make(chan struct{}), wake: make(chan struct{}, 1), now: func() time.Time {
+	w := &watchdog{path: path, fifo: fifo, log: slog.New(slog.DiscardHandler), done: make(chan struct{}), wake: make(chan struct{}, 1), now: func() time.Time {
 		if calls++; calls == 2 { // it knows the timer, and is about to sleep until its end
 			close(asleep)
 			<-awake
