@@ -26,13 +26,13 @@ const maxEvents = 4096
 // events are what happened and C has not asked for yet.
 type events struct {
 	mu      sync.Mutex
-	queue   []agent.Notice
+	queue   []agent.Event
 	dropped uint32
 	ended   bool
 	ready   signal // set while queue is not empty, and for good once the run is over
 }
 
-func (e *events) add(n agent.Notice) {
+func (e *events) add(n agent.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.queue) == maxEvents {
@@ -52,7 +52,7 @@ func (e *events) end() {
 	e.ready.set()
 }
 
-func (e *events) take() (n agent.Notice, dropped uint32, ok bool) {
+func (e *events) take() (n agent.Event, dropped uint32, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.queue) == 0 {

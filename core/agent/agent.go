@@ -44,32 +44,32 @@ type Agent struct {
 	began  time.Time
 	ran    time.Duration // once the run has ended
 
-	interrupts interrupts
-	cgroup     *cgroup // of the workers; nil: none
-	forker     *forker
-	sweeper    *sweeper
-	guard      *guard
-	logs       *logTree
-	console    *console
-	board      *board
-	pulse      chan struct{} // received from while the workers run, to show that the agent is alive
-	resized    chan struct{} // holds a token when the terminal has another size
-	stuck      *stuckCheck
-	timers     string // path of the watchdog's FIFO; "" if it is off
-	oom        oomCounter
-	reachAfter time.Duration // see watchStore
+	interrupts    interrupts
+	cgroup        *Cgroup // of the workers; nil: none
+	forker        *Forker
+	reaper        *Reaper
+	guard         *ParentDeathGuard
+	logs          *Tree
+	console       *Console
+	tracker       *statusTracker
+	pulse         chan struct{} // received from while the workers run, to show that the agent is alive
+	resized       chan struct{} // holds a token when the terminal has another size
+	sleepDetector *SleepDetector
+	timers        string // path of the watchdog's FIFO; "" if it is off
+	oom           OOMCounter
+	reachAfter    time.Duration // see watchStore
 
-	last     *attempt  // nil before the first
-	err      error     // of the run, once it has ended
-	spare    bool      // it ended without having needed this node
-	restarts int       // charged to the job's budget, as agreed in the last round
-	charged  bool      // a failure of this node is to be added to restarts
-	seat     *seat     // in the last round; nil before the first
-	again    time.Time // when the last attempt ended that another is to follow; zero: none
+	last       *attempt    // nil before the first
+	err        error       // of the run, once it has ended
+	spare      bool        // it ended without having needed this node
+	restarts   int         // charged to the job's budget, as agreed in the last round
+	charged    bool        // a failure of this node is to be added to restarts
+	assignment *assignment // in the last round; nil before the first
+	again      time.Time   // when the last attempt ended that another is to follow; zero: none
 }
 
 // seat is this node's place in a round.
-type seat struct {
+type assignment struct {
 	rendezvous.Outcome
 	group, groups int
 	ranks         ranks
@@ -84,8 +84,8 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.stdio()
-	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: newConsole(), oom: newOOMCounter("/"), reachAfter: reachAfter,
-		board: newBoard(&spec), pulse: make(chan struct{}), resized: make(chan struct{}, 1), stuck: newStuckCheck(stuckTimeout(spec.Environ)), timers: timerFile(spec.Environ)}, nil
+	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: NewConsole(), oom: NewOOMCounter("/"), reachAfter: reachAfter,
+		tracker: newStatusTracker(&spec), pulse: make(chan struct{}), resized: make(chan struct{}, 1), sleepDetector: NewSleepDetector(UninterruptibleTimeout(spec.Environ)), timers: FIFOPath(spec.Environ)}, nil
 }
 
 // Resized tells that the terminal that is the agent's stderr may have another size
@@ -112,7 +112,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.err != nil {
 		text = a.err.Error()
 	}
-	a.notify(NoticeEnded, text)
+	a.notify(EventEnded, text)
 	return a.err
 }
 
@@ -121,27 +121,27 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	defer unhook()
 	a.began = time.Now()
 	a.recordRdzv(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by the backend '%s'.", a.spec.Backend)
-	if a.logs, err = newLogTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
+	if a.logs, err = NewTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
 		err = &StartError{-1, err}
 		a.end(err)
 		return err
 	}
 	defer a.logs.close()
 	if !a.spec.KeepDaemons {
-		a.cgroup = newCgroup()
+		a.cgroup = NewCgroup()
 	}
-	a.forker = newForker(a.cgroup)
+	a.forker = NewForker(a.cgroup)
 	defer a.forker.close()
 	defer a.cgroup.close()
-	a.sweeper = newSweeper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.marker(), a.log)
-	defer a.sweeper.close()
+	a.reaper = NewReaper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.marker(), a.log)
+	defer a.reaper.close()
 	if !a.spec.KeepDaemons {
-		if a.guard, err = newGuard(a.forker, a.logs.marker(), a.timers, a.logs.base, a.cgroup.folder()); err != nil {
+		if a.guard, err = NewParentDeathGuard(a.forker, a.logs.marker(), a.timers, a.logs.base, a.cgroup.folder()); err != nil {
 			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
 		}
 		defer a.guard.close()
 	}
-	port, _ := lookupEnv(a.spec.Environ, envHealthPort)
+	port, _ := LookupEnv(a.spec.Environ, envHealthPort)
 	health := newHealth(a, port, a.log)
 	defer health.close()
 
@@ -190,9 +190,9 @@ func (a *Agent) round() (again bool, err error) {
 		return false, err
 	}
 	v := a.supervise(t)
-	a.looked(verdictStates[v])
+	a.looked(outcomeStates[v])
 	ended := time.Now()
-	if again, err = a.conclude(t, v); again {
+	if again, err = a.finish(t, v); again {
 		a.again = ended
 	}
 	return again, err
@@ -200,12 +200,12 @@ func (a *Agent) round() (again bool, err error) {
 
 // initialize joins the next round and starts an attempt. there, which may be nil, is
 // to be stopped at the end of it.
-func (a *Agent) initialize() (t *attempt, there *attendance, err error) {
+func (a *Agent) initialize() (t *attempt, there *arrivals, err error) {
 	there, err = a.takePlace()
 	if err != nil {
 		return nil, there, err
 	}
-	a.notify(NoticeJoined, "")
+	a.notify(EventJoined, "")
 	began := time.Now()
 	t, err = a.start()
 	a.stepped(stepStart, began, err)
@@ -213,16 +213,16 @@ func (a *Agent) initialize() (t *attempt, there *attendance, err error) {
 }
 
 // takePlace joins the next round and learns the ranks in it.
-func (a *Agent) takePlace() (there *attendance, err error) {
+func (a *Agent) takePlace() (there *arrivals, err error) {
 	began := time.Now()
 	defer func() { a.stepped(stepRendezvous, began, err) }()
-	a.notify(NoticeJoining, "")
-	a.board.enter(phaseJoining)
+	a.notify(EventJoining, "")
+	a.tracker.enter(phaseJoining)
 	if err := a.join(); err != nil {
 		return nil, err
 	}
 	a.recordStep("RENDEZVOUS", time.Since(began))
-	there = a.attend()
+	there = a.answerBarriers()
 	start := time.Now()
 	err = a.takeRanks()
 	a.stepped(stepRanks, start, err)
@@ -247,8 +247,8 @@ func (a *Agent) join() error {
 		return a.refused(err)
 	}
 	a.recordJoined(&o)
-	a.seat = &seat{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
-	a.board.joined(a.seat)
+	a.assignment = &assignment{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
+	a.tracker.joined(a.assignment)
 	if a.charged && len(o.Dropped) > 0 {
 		a.log.Info(fmt.Sprintf("the failure of this node's workers followed from the loss of a node; it is not counted (%d of %d restarts used)",
 			a.restarts, a.spec.MaxRestarts))
@@ -264,7 +264,7 @@ var errRegroup = errors.New("the nodes have to regroup")
 func (a *Agent) takeRanks() error {
 	restarts := a.used()
 	a.charged = false
-	s := a.seat
+	s := a.assignment
 	if a.spec.Identical {
 		s.ranks = identicalRanks(s.group, s.groups, a.spec.Workers, restarts)
 	} else {
@@ -352,7 +352,7 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 // end ends this node's part in the run (A38). A signal cuts short what it waits
 // for.
 func (a *Agent) end(err error) {
-	a.board.enter(phaseEnding)
+	a.tracker.enter(phaseEnding)
 	ending, reason := rendezvous.EndLeave, ""
 	var failed *FailedError
 	switch {

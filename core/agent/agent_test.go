@@ -158,7 +158,7 @@ func expectSignal(t *testing.T, err error, want unix.Signal) {
 // TestSignal passes the same signal on and waits for the workers (A58).
 func TestSignal(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1} {
-		s := newStage(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(signalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
+		s := newStage(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(SignalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
 		s.start()
 		s.hear()
 		s.agent.Signal(sig)

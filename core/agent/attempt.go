@@ -17,25 +17,25 @@ import (
 
 // attempt is one start of this node's workers.
 type attempt struct {
-	crew      *crew
-	logs      *attemptLogs
-	watchdog  *watchdog
-	oom       oomCounter // since the workers were started
-	workers   []workerLog
-	ended     map[int]*process // by local rank: whose end was noticed
-	failures  []*process       // ended badly, in the order in which it was noticed (A76)
+	workers   *WorkerGroup
+	logs      *Attempt
+	watchdog  *Watchdog
+	oom       OOMCounter // since the workers were started
+	outputs   []Worker
+	ended     map[int]*Process // by local rank: whose end was noticed
+	failures  []*Process       // ended badly, in the order in which it was noticed (A76)
 	succeeded int
 }
 
 // verdict is how an attempt ends.
-type verdict int
+type outcome int
 
 const (
-	allSucceeded  verdict = iota + 1
+	allSucceeded  outcome = iota + 1
 	someFailed            // a worker ended with a code other than 0, or by a signal
 	mustRegroup           // the nodes have to form a new round
 	mustInterrupt         // a signal came
-	mustGiveUp            // a worker cannot be stopped any more (A94)
+	unkillable            // a worker cannot be stopped any more (A94)
 )
 
 // start starts the workers of the round (A44, A55).
@@ -51,20 +51,20 @@ func (a *Agent) start() (*attempt, error) {
 		}
 		return nil, &StartError{-1, err}
 	}
-	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process)}
+	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*Process)}
 	t.oom.reset()
 	launches, names, err := a.launches(t, sets)
 	if err == nil {
 		err = files.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
 	}
 	if err == nil && a.timers != "" {
-		if t.watchdog, err = newWatchdog(a.timers, a.log); err == nil {
+		if t.watchdog, err = Serve(a.timers, a.log); err == nil {
 			a.recordWatchdog("watchdog started", nil)
 		}
 	}
 	if err == nil {
 		a.guard.starting()
-		t.crew, err = startCrew(a.forker, a.sweeper, launches, a.log)
+		t.workers, err = StartWorkers(a.forker, a.reaper, launches, a.log)
 	}
 	files.started()
 	if err != nil {
@@ -77,25 +77,25 @@ func (a *Agent) start() (*attempt, error) {
 		return nil, err
 	}
 	a.last = t
-	a.guard.watch(t.crew.procs)
-	a.board.started(t.crew.procs, a.seat.ranks)
+	a.guard.watch(t.workers.procs)
+	a.tracker.started(t.workers.procs, a.assignment.ranks)
 	a.log.Info(a.startLine(t))
-	for _, p := range t.crew.procs {
+	for _, p := range t.workers.procs {
 		a.recordWorker("START", p, nil)
-		a.notifyWorker(NoticeStarted, "", p)
+		a.notifyWorker(EventStarted, "", p)
 	}
 	return t, nil
 }
 
 // plan decides where the workers write, and makes the variables that they get.
-func (a *Agent) plan(files *attemptLogs) (sets [][][2]string, err error) {
+func (a *Agent) plan(files *Attempt) (sets [][][2]string, err error) {
 	planner := a.spec.Logs.Planner
 	if planner == nil {
 		if files.plan, err = files.layout(a.spec.Workers); err != nil {
 			return nil, err
 		}
 	}
-	s := a.seat
+	s := a.assignment
 	for local := range a.spec.Workers {
 		p := place{
 			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
@@ -145,14 +145,14 @@ func (a *Agent) mark(sets [][][2]string) {
 }
 
 // launches prepares the start of each worker; sets are the variables that they get.
-func (a *Agent) launches(t *attempt, sets [][][2]string) ([]launch, []logNames, error) {
-	s := a.seat
-	standard, err := t.logs.standard()
+func (a *Agent) launches(t *attempt, sets [][][2]string) ([]Launch, []Names, error) {
+	s := a.assignment
+	standard, err := t.logs.StandardStreams()
 	if err != nil {
 		return nil, nil, err
 	}
-	var launches []launch
-	var names []logNames
+	var launches []Launch
+	var names []Names
 	for local := range a.spec.Workers {
 		w, err := t.logs.worker(local)
 		if err != nil {
@@ -162,24 +162,24 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]launch, []logNames, 
 		if w.out != nil {
 			files[1] = w.out.Fd()
 		}
-		if a.tapped() {
-			if err := t.logs.tap(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
+		if a.teesStderr() {
+			if err := t.logs.TeeStderr(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
 				return nil, nil, err
 			}
 		}
-		t.workers = append(t.workers, w)
+		t.outputs = append(t.outputs, w)
 		if w.err != nil {
 			files[2] = w.err.Fd()
 		}
-		launches = append(launches, launch{local, arguments(&a.spec, local), merge(a.spec.Environ, sets[local]), files, a.spec.cpus(local)})
-		names = append(names, logNames{a.spec.Role, hostName(), local, s.ranks.base + local})
+		launches = append(launches, Launch{local, arguments(&a.spec, local), merge(a.spec.Environ, sets[local]), files, a.spec.cpus(local)})
+		names = append(names, Names{a.spec.Role, hostName(), local, s.ranks.base + local})
 	}
 	return launches, names, nil
 }
 
 // startLine says for people which workers were started.
 func (a *Agent) startLine(t *attempt) string {
-	s := a.seat
+	s := a.assignment
 	text := fmt.Sprintf("started %d workers: ranks %d to %d of %d", a.spec.Workers, s.ranks.base, s.ranks.base+a.spec.Workers-1, s.ranks.world)
 	if a.spec.Workers == 1 {
 		text = fmt.Sprintf("started a worker: rank %d of %d", s.ranks.base, s.ranks.world)
@@ -196,7 +196,7 @@ func (a *Agent) startLine(t *attempt) string {
 // supervise waits for what ends the attempt (A45). The workers' ends come by
 // event; the rendezvous is asked at each monitor interval unless it is a Notifier
 // (N3).
-func (a *Agent) supervise(t *attempt) verdict {
+func (a *Agent) supervise(t *attempt) outcome {
 	var changed <-chan struct{}
 	var tick <-chan time.Time
 	n, ok := a.rdzv.(Notifier)
@@ -209,8 +209,8 @@ func (a *Agent) supervise(t *attempt) verdict {
 		tick = ticker.C
 	}
 	var look <-chan time.Time
-	if a.stuck.timeout > 0 {
-		ticker := time.NewTicker(a.stuck.period(a.spec.MonitorInterval))
+	if a.sleepDetector.timeout > 0 {
+		ticker := time.NewTicker(a.sleepDetector.period(a.spec.MonitorInterval))
 		defer ticker.Stop()
 		look = ticker.C
 	}
@@ -223,12 +223,12 @@ func (a *Agent) supervise(t *attempt) verdict {
 		select {
 		case <-a.interrupts.first:
 			return mustInterrupt
-		case <-t.crew.ended():
-			a.note(t, t.crew.noticed())
+		case <-t.workers.ended():
+			a.note(t, t.workers.TakeEnded())
 			switch {
 			case len(t.failures) > 0:
 				return someFailed
-			case t.succeeded == len(t.crew.procs):
+			case t.succeeded == len(t.workers.procs):
 				return allSucceeded
 			}
 		case <-t.watchdog.expiries():
@@ -240,10 +240,10 @@ func (a *Agent) supervise(t *attempt) verdict {
 			}
 		case <-patience:
 			patience = nil
-			t.crew.forceOverdue()
+			t.workers.KillOverdue()
 		case <-look:
-			if a.stuckWorkers(t) {
-				return mustGiveUp
+			if a.unkillableWorkers(t) {
+				return unkillable
 			}
 		case <-a.resized:
 			t.logs.resized()
@@ -256,26 +256,26 @@ func (a *Agent) supervise(t *attempt) verdict {
 }
 
 // note takes workers whose end was noticed.
-func (a *Agent) note(t *attempt, ended []*process) {
+func (a *Agent) note(t *attempt, ended []*Process) {
 	for _, p := range ended {
-		a.notifyWorker(NoticeExited, "", p)
-		a.board.exited(p)
+		a.notifyWorker(EventExited, "", p)
+		a.tracker.exited(p)
 		t.ended[p.local] = p
 		if p.lost {
 			a.log.Error(fmt.Sprintf("the exit code of the worker of local rank %d (pid %d) is lost, so it counts as failed: "+
 				"SIGCHLD is ignored in this process, or something else in it waits for all children", p.local, p.pid))
 		}
-		if p.code == 0 && p.blame == "" {
+		if p.code == 0 && p.Fault == "" {
 			t.succeeded++
 		} else {
-			t.workers[p.local].shared.ended()
+			t.outputs[p.local].shared.ended()
 			t.failures = append(t.failures, p)
 		}
 	}
 }
 
 // conclude stops what is left of the attempt and decides what comes next.
-func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
+func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
 	hurry := a.interrupts.second
 	var stop *SignalError
@@ -291,19 +291,19 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 		a.log.Warn("stopping the workers " + why + a.rdzv.Reason())
 		a.recordLeaving()
 	}
-	a.board.enter(phaseStopping)
+	a.tracker.enter(phaseStopping)
 	if v != allSucceeded {
-		a.notify(NoticeStopping, a.whyStopping(v))
+		a.notify(EventStopping, a.whyStopping(v))
 	}
 	told := a.tellFailure(t, v)
 	began := time.Now()
-	a.note(t, t.crew.stop(stopOrder{signal: sig, grace: grace, hurry: hurry}))
+	a.note(t, t.workers.stop(StopOptions{signal: sig, grace: grace, hurry: hurry}))
 	if v != allSucceeded && v != mustInterrupt {
 		a.stepped(stepStop, began, nil)
 	}
 	told()
-	if v == mustGiveUp {
-		a.note(t, t.crew.giveUp())
+	if v == unkillable {
+		a.note(t, t.workers.AbandonUnkillable())
 	}
 	a.guard.watch(nil)
 	if t.watchdog != nil {
@@ -321,7 +321,7 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 		return false, a.exitBarrier()
 	case mustRegroup:
 		a.readPeers()
-		if peers := a.seat.peers; len(peers) > 0 && !a.rdzv.Closed() {
+		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() {
 			a.log.Warn("what happened: " + peers[0].summary())
 		}
 		return true, nil
@@ -330,32 +330,32 @@ func (a *Agent) conclude(t *attempt, v verdict) (again bool, err error) {
 }
 
 // whyStopping says for people why an attempt is ended.
-func (a *Agent) whyStopping(v verdict) string {
+func (a *Agent) whyStopping(v outcome) string {
 	switch v {
 	case mustInterrupt:
 		return a.interrupted().Error()
 	case mustRegroup:
 		return a.rdzv.Reason()
 	}
-	if v == mustGiveUp {
+	if v == unkillable {
 		return "a worker cannot be stopped any more"
 	}
 	return "a worker failed"
 }
 
 // afterFailure spends a restart, or ends the run.
-func (a *Agent) afterFailure(t *attempt, v verdict) (again bool, err error) {
+func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	own := &FailedError{Name: a.name, Failures: a.failures(t)}
 	root := own.Root()
 	a.log.Error(fmt.Sprintf("failed (exitcode: %d) local_rank: %d (pid: %d) of binary: %s", root.ExitCode, root.LocalRank, root.Pid, a.spec.Argv[0]))
-	a.board.failed(root, strings.HasPrefix(root.Message, overdueMessage))
+	a.tracker.failed(root, strings.HasPrefix(root.Message, overdueMessage))
 	switch {
-	case v == mustGiveUp:
+	case v == unkillable:
 	case a.restarts < a.spec.MaxRestarts:
 		a.charged = true
 		text := fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts)
 		a.log.Warn(text)
-		a.notify(NoticeRestarting, text)
+		a.notify(EventRestarting, text)
 		return true, a.pause(restartDelay(a.spec.RestartDelay, a.restarts))
 	case a.lostNode():
 		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())
@@ -365,13 +365,13 @@ func (a *Agent) afterFailure(t *attempt, v verdict) (again bool, err error) {
 		return false, stop
 	}
 	a.recordEnds(t, own.Failures)
-	if path, _ := lookupEnv(a.spec.Environ, envErrorFile); path != "" {
-		if err := root.handUp(path); err != nil {
+	if path, _ := LookupEnv(a.spec.Environ, envErrorFile); path != "" {
+		if err := root.Propagate(path); err != nil {
 			a.log.Warn(err.Error())
 		}
 	}
 	a.readPeers()
-	return false, &FailedError{Name: a.name, Failures: withPeers(own.Failures, a.seat.peers, a.seat.group)}
+	return false, &FailedError{Name: a.name, Failures: WithPeers(own.Failures, a.assignment.peers, a.assignment.group)}
 }
 
 // restartDelay is the pause before the restart after some others.
@@ -413,16 +413,16 @@ func (a *Agent) failures(t *attempt) []Failure {
 
 // failure makes the record of a worker that ended badly; with an error it is
 // complete but for the error file.
-func (a *Agent) failure(t *attempt, p *process) (Failure, error) {
+func (a *Agent) failure(t *attempt, p *Process) (Failure, error) {
 	f := Failure{
-		Rank: a.seat.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
-		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.blame == "",
+		Rank: a.assignment.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
+		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.Fault == "",
 	}
-	f.Stderr, f.SharedOutput = t.workers[p.local].lastStderr()
+	f.Stderr, f.SharedOutput = t.outputs[p.local].lastStderr()
 	note := t.oom.note()
 	f.OOM = note != "" && p.code == -int(unix.SIGKILL) && !p.stopped
-	err := f.complete(t.workers[p.local].errorFile)
-	f.Message = p.blame + f.Message
+	err := f.complete(t.outputs[p.local].errorFile)
+	f.Message = p.Fault + f.Message
 	if note != "" && !p.stopped {
 		f.Message += " (" + note + ")"
 	}
@@ -431,7 +431,7 @@ func (a *Agent) failure(t *attempt, p *process) (Failure, error) {
 
 // tapped tells whether the workers' stderr goes through this process: not with
 // daemons, which outlive it.
-func (a *Agent) tapped() bool { return !a.spec.KeepDaemons }
+func (a *Agent) teesStderr() bool { return !a.spec.KeepDaemons }
 
 // recordEnds records how the workers ended (A54).
 func (a *Agent) recordEnds(t *attempt, failures []Failure) {
@@ -439,9 +439,9 @@ func (a *Agent) recordEnds(t *attempt, failures []Failure) {
 		return
 	}
 	a.ran = time.Since(a.began)
-	for _, p := range t.crew.procs {
+	for _, p := range t.workers.procs {
 		state, failure := "TERMINATED", (*Failure)(nil)
-		if t.succeeded == len(t.crew.procs) {
+		if t.succeeded == len(t.workers.procs) {
 			state = "SUCCEEDED"
 		}
 		for i := range failures {
@@ -456,12 +456,12 @@ func (a *Agent) recordEnds(t *attempt, failures []Failure) {
 // exitBarrier tells the other agents that this node's workers succeeded and waits
 // for them (A51). Nothing but a signal makes it fail.
 func (a *Agent) exitBarrier() error {
-	a.board.enter(phaseFinishing)
+	a.tracker.enter(phaseFinishing)
 	limit, wait := a.spec.ExitBarrierTimeout, a.spec.ExitBarrierTimeout > 0
 	if !wait {
 		limit = leastReport
 	}
-	if a.seat.groups > 1 && wait {
+	if a.assignment.groups > 1 && wait {
 		a.log.Info(fmt.Sprintf("the workers of this node succeeded; waiting for the other nodes, at most %v", limit))
 	}
 	ctx, cancel := a.untilInterrupt(limit)
@@ -486,12 +486,12 @@ func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 	if !wait {
 		return a.rdzv.Finish(ctx)
 	}
-	keys := a.seat.keys
+	keys := a.assignment.keys
 	n, err := keys.Add(ctx, exitBarrierCount, 1)
 	if err != nil {
 		return err
 	}
-	if n >= int64(a.seat.groups) {
+	if n >= int64(a.assignment.groups) {
 		if err := keys.Set(ctx, exitBarrierLast, []byte("1")); err != nil {
 			return err
 		}
@@ -502,10 +502,10 @@ func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 // refused completes an error of the rendezvous by what other nodes wrote about
 // their failures.
 func (a *Agent) refused(err error) error {
-	if !errors.Is(err, rendezvous.ErrClosed) || a.seat == nil {
+	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {
 		return err
 	}
-	return &PeerError{Err: err, Name: a.name, Failures: a.seat.peers}
+	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers}
 }
 
 // stdio gives the agent's own streams their defaults.

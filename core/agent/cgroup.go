@@ -14,14 +14,14 @@ import (
 // nothing leaves it, whatever session it makes and whoever adopts it (N2). A nil
 // cgroup is none: most containers, and users without a delegated group, cannot make
 // one.
-type cgroup struct {
+type Cgroup struct {
 	path string   // of its folder
 	name string   // as /proc/<pid>/cgroup says it
 	dir  *os.File // for the start of processes in it
 }
 
 // newCgroup makes a group below that of this process; nil if that is not allowed.
-func newCgroup() *cgroup {
+func NewCgroup() *Cgroup {
 	text, err1 := os.ReadFile("/proc/self/cgroup")
 	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
 	if err1 != nil || err2 != nil {
@@ -31,7 +31,7 @@ func newCgroup() *cgroup {
 	if !ok {
 		return nil
 	}
-	g := &cgroup{name: filepath.Join(parent, fmt.Sprintf("rallypoint-%d-%.8s", os.Getpid(), strings.ToLower(rand.Text())))}
+	g := &Cgroup{name: filepath.Join(parent, fmt.Sprintf("rallypoint-%d-%.8s", os.Getpid(), strings.ToLower(rand.Text())))}
 	g.path = filepath.Join(mount, g.name)
 	if os.Mkdir(g.path, 0o755) != nil {
 		return nil
@@ -66,7 +66,7 @@ func cgroupPlace(cgroups, mounts string) (mount, group string, ok bool) {
 }
 
 // members are the processes in the group.
-func (g *cgroup) members() (pids []int) {
+func (g *Cgroup) members() (pids []int) {
 	if g == nil {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (g *cgroup) members() (pids []int) {
 }
 
 // has tells whether a process is in the group.
-func (g *cgroup) has(pid int) bool {
+func (g *Cgroup) has(pid int) bool {
 	if g == nil {
 		return false
 	}
@@ -100,7 +100,7 @@ func (g *cgroup) has(pid int) bool {
 }
 
 // folder is the path of the group; "" if there is none.
-func (g *cgroup) folder() string {
+func (g *Cgroup) folder() string {
 	if g == nil {
 		return ""
 	}
@@ -109,7 +109,7 @@ func (g *cgroup) folder() string {
 
 // close removes the group, which should be empty. A process that has just been
 // reaped may be in it for a moment still.
-func (g *cgroup) close() {
+func (g *Cgroup) close() {
 	if g == nil {
 		return
 	}

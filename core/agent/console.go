@@ -10,22 +10,22 @@ import (
 // console writes the lines of several workers to the agent's own streams so that
 // no two lines mix. One lock serves both streams, since they often are the same
 // terminal or pipe. It is safe for concurrent use.
-type console struct {
+type Console struct {
 	mu   sync.Mutex
 	open map[io.Writer]*printer // who wrote an unfinished line, and where
 }
 
 // printer writes one stream of one worker to its destination on the console.
 type printer struct {
-	c      *console
+	c      *Console
 	dst    io.Writer
 	prefix []byte
 	buf    []byte // reused
 }
 
-func newConsole() *console { return &console{open: make(map[io.Writer]*printer)} }
+func NewConsole() *Console { return &Console{open: make(map[io.Writer]*printer)} }
 
-func (c *console) printer(dst io.Writer, prefix string) *printer {
+func (c *Console) printer(dst io.Writer, prefix string) *printer {
 	return &printer{c: c, dst: dst, prefix: []byte(prefix)}
 }
 
@@ -70,7 +70,7 @@ func (p *printer) print(text []byte) error {
 
 // copy writes text as it is; a line that a printer left open is ended before. What
 // cannot be written is lost.
-func (c *console) copy(dst io.Writer, text []byte) {
+func (c *Console) copy(dst io.Writer, text []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open[dst] != nil {

@@ -10,18 +10,18 @@ import (
 )
 
 // crew is the workers of one attempt. Its methods are for one goroutine.
-type crew struct {
+type WorkerGroup struct {
 	log     *slog.Logger
-	forker  *forker
-	sweeper *sweeper
-	procs   []*process
+	forker  *Forker
+	reaper  *Reaper
+	procs   []*Process
 	exits   *exits
 	watches sync.WaitGroup
 	running int // not taken from exits yet
 }
 
 // launch is what one worker is started with.
-type launch struct {
+type Launch struct {
 	local int
 	argv  []string
 	env   []string
@@ -47,15 +47,15 @@ func (e *StartError) Unwrap() error { return e.Err }
 
 // startCrew starts the workers one after another, each in its own session. If
 // one cannot be started, those before it are killed and the error names it (W5).
-func startCrew(f *forker, s *sweeper, workers []launch, log *slog.Logger) (*crew, error) {
-	c := &crew{log: log, forker: f, sweeper: s, exits: newExits()}
+func StartWorkers(f *Forker, s *Reaper, workers []Launch, log *slog.Logger) (*WorkerGroup, error) {
+	c := &WorkerGroup{log: log, forker: f, reaper: s, exits: newExits()}
 	for _, w := range workers {
 		pid, err := f.start(w.argv, w.env, w.files, w.cpus)
 		if err != nil {
-			c.stop(stopOrder{signal: unix.SIGKILL, quiet: true})
+			c.stop(StopOptions{signal: unix.SIGKILL, quiet: true})
 			return nil, &StartError{w.local, err}
 		}
-		p := &process{local: w.local, pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
+		p := &Process{local: w.local, pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
 		c.procs = append(c.procs, p)
 		c.running++
 		c.watches.Go(func() { p.watch(c.exits.add) })
@@ -64,17 +64,17 @@ func startCrew(f *forker, s *sweeper, workers []launch, log *slog.Logger) (*crew
 }
 
 // ended has a token while noticed may have something.
-func (c *crew) ended() <-chan struct{} { return c.exits.wake }
+func (c *WorkerGroup) ended() <-chan struct{} { return c.exits.wake }
 
 // noticed returns the workers whose end was noticed since the last call.
-func (c *crew) noticed() []*process {
+func (c *WorkerGroup) TakeEnded() []*Process {
 	ended := c.exits.take()
 	c.running -= len(ended)
 	return ended
 }
 
 // stopOrder says how to stop a crew.
-type stopOrder struct {
+type StopOptions struct {
 	signal unix.Signal
 	grace  time.Duration   // between the signal and SIGKILL, one for all workers; 0: none
 	hurry  <-chan struct{} // once it is closed: SIGKILL at once (W9)
@@ -85,7 +85,7 @@ type stopOrder struct {
 // them, and returns once nothing of them is there any more (A58, A61, W3, W6).
 // A process that even SIGKILL does not end is abandoned after another grace.
 // It returns the workers whose end had not been noticed before.
-func (c *crew) stop(o stopOrder) []*process {
+func (c *WorkerGroup) stop(o StopOptions) []*Process {
 	for _, p := range c.procs {
 		c.signal(p, o)
 	}
@@ -109,31 +109,31 @@ func (c *crew) stop(o stopOrder) []*process {
 	}
 	c.awaitDeath(o.grace)
 	c.reap(o.signal, expired)
-	ended := c.noticed()
+	ended := c.TakeEnded()
 	c.watches.Wait()
-	return append(ended, c.noticed()...)
+	return append(ended, c.TakeEnded()...)
 }
 
 // signal sends the signal of the order to the worker's group: also to what an ended
 // worker left there, unless that is to be kept.
-func (c *crew) signal(p *process, o stopOrder) {
+func (c *WorkerGroup) signal(p *Process, o StopOptions) {
 	if p.hasExited() {
-		if !c.sweeper.keep {
+		if !c.reaper.keep {
 			p.signalGroup(o.signal)
 		}
 		return
 	}
 	p.stopped = true
 	if !o.quiet {
-		c.log.Warn(fmt.Sprintf("Sending process %d closing signal %s", p.pid, signalName(o.signal)))
+		c.log.Warn(fmt.Sprintf("Sending process %d closing signal %s", p.pid, SignalName(o.signal)))
 	}
 	p.signalGroup(o.signal)
 }
 
 // giveUp takes the workers as killed that are to blame and did not end.
-func (c *crew) giveUp() (left []*process) {
+func (c *WorkerGroup) AbandonUnkillable() (left []*Process) {
 	for _, p := range c.procs {
-		if p.blame != "" && !p.hasExited() { // nobody watches it any more
+		if p.Fault != "" && !p.hasExited() { // nobody watches it any more
 			p.code, p.at = -int(unix.SIGKILL), time.Now()
 			left = append(left, p)
 		}
@@ -142,16 +142,16 @@ func (c *crew) giveUp() (left []*process) {
 }
 
 // forceOverdue kills the workers that the watchdog's signal did not end.
-func (c *crew) forceOverdue() {
+func (c *WorkerGroup) KillOverdue() {
 	for _, p := range c.procs {
-		if p.blame != "" && !p.hasExited() {
+		if p.Fault != "" && !p.hasExited() {
 			p.signalGroup(unix.SIGKILL)
 		}
 	}
 }
 
 // awaitExits waits until every worker has ended or expired is closed.
-func (c *crew) awaitExits(expired <-chan struct{}) {
+func (c *WorkerGroup) awaitExits(expired <-chan struct{}) {
 	for _, p := range c.procs {
 		select {
 		case <-p.exited:
@@ -162,14 +162,14 @@ func (c *crew) awaitExits(expired <-chan struct{}) {
 }
 
 // forceExits kills the workers that are still there.
-func (c *crew) forceExits(o stopOrder) {
+func (c *WorkerGroup) forceExits(o StopOptions) {
 	for _, p := range c.procs {
 		if p.hasExited() {
 			continue
 		}
 		if !o.quiet {
 			c.log.Warn(fmt.Sprintf("Unable to shutdown process %d via %s, forcefully exiting via %s",
-				p.pid, signalName(o.signal), signalName(unix.SIGKILL)))
+				p.pid, SignalName(o.signal), SignalName(unix.SIGKILL)))
 		}
 		p.signalGroup(unix.SIGKILL)
 	}
@@ -180,7 +180,7 @@ func (c *crew) forceExits(o stopOrder) {
 const leastDeathWait = 10 * time.Second
 
 // awaitDeath waits for killed workers; what does not go is abandoned (A58).
-func (c *crew) awaitDeath(grace time.Duration) {
+func (c *WorkerGroup) awaitDeath(grace time.Duration) {
 	grace = max(grace, leastDeathWait)
 	limit := time.NewTimer(grace)
 	defer limit.Stop()
@@ -202,7 +202,7 @@ func (c *crew) awaitDeath(grace time.Duration) {
 }
 
 // reap takes the workers' exit status, and ends what they left behind.
-func (c *crew) reap(sig unix.Signal, expired <-chan struct{}) {
+func (c *WorkerGroup) reap(sig unix.Signal, expired <-chan struct{}) {
 	groups := make([]int, 0, len(c.procs))
 	for _, p := range c.procs {
 		if !p.reaped && p.hasExited() {
@@ -210,9 +210,9 @@ func (c *crew) reap(sig unix.Signal, expired <-chan struct{}) {
 			p.reaped = true
 			groups = append(groups, p.pid)
 		}
-		p.abandon()
+		p.unwatch()
 	}
-	c.sweeper.sweep(groups, sig, expired)
+	c.reaper.endOrphans(groups, sig, expired)
 }
 
 // maxAncestors bounds the way from a process to the worker that it belongs to.
@@ -220,7 +220,7 @@ const maxAncestors = 64
 
 // workerOf returns the running worker that a process is or descends from; nil for
 // any other process.
-func (c *crew) workerOf(pid int) *process {
+func (c *WorkerGroup) workerOf(pid int) *Process {
 	for range maxAncestors {
 		for _, p := range c.procs {
 			if p.pid == pid {

@@ -236,7 +236,7 @@ func TestWorkersGetNoPrivateDescriptor(t *testing.T) {
 
 // TestCgroup ends detached descendants also in a process that is no subreaper.
 func TestCgroup(t *testing.T) {
-	g := newCgroup()
+	g := NewCgroup()
 	if g == nil {
 		t.Skip("no control group can be made here")
 	}

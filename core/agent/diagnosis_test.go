@@ -29,7 +29,7 @@ func TestOOMInReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.oom = newOOMCounter(root)
+	a.oom = NewOOMCounter(root)
 	failures := s.failed(a.Run(t.Context()))
 	if len(failures) != 2 || !failures[0].OOM || failures[1].OOM ||
 		!strings.HasSuffix(failures[0].Message, "(out of memory: the kernel killed a process of this machine since the workers started)") ||
@@ -178,9 +178,9 @@ func TestStuck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.stuck.state = func(pid int) (byte, bool) { return 'D', true }
+	a.sleepDetector.state = func(pid int) (byte, bool) { return 'D', true }
 	failures := s.failed(a.Run(t.Context()))
-	if root := failures[rootCause(failures)]; !strings.HasPrefix(root.Message, "The worker has been in uninterruptible sleep (state D) for 50ms. ") ||
+	if root := failures[RootCause(failures)]; !strings.HasPrefix(root.Message, "The worker has been in uninterruptible sleep (state D) for 50ms. ") ||
 		root.Terminated || s.rdzv.round != 1 {
 		t.Errorf("round %d, failures %+v", s.rdzv.round, failures)
 	}

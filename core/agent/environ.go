@@ -3,7 +3,7 @@ package agent
 import "strings"
 
 // lookupEnv returns the last value of a variable in a list of NAME=value.
-func lookupEnv(env []string, name string) (string, bool) {
+func LookupEnv(env []string, name string) (string, bool) {
 	for i := len(env) - 1; i >= 0; i-- {
 		if value, ok := strings.CutPrefix(env[i], name+"="); ok {
 			return value, true

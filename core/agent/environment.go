@@ -42,11 +42,11 @@ func additions(s *Spec, p place) [][2]string {
 		{envErrorFile, p.errorFile},
 		{"RALLYPOINT_ROUND", strconv.FormatUint(p.round, 10)},
 	}
-	if _, given := lookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
+	if _, given := LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
 		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})
 	}
 	if p.timers != "" {
-		set = append(set, [2]string{envTimerFile, p.timers})
+		set = append(set, [2]string{EnvFile, p.timers})
 	}
 	if s.VirtualRank {
 		source, devices, _ := virtualDevices(s.Environ, s.Workers) // Validate saw its error
@@ -85,7 +85,7 @@ const (
 // there are, "" if none does (A40).
 func virtualDevices(env []string, workers int) (source string, devices []string, err error) {
 	for _, name := range []string{hipDevices, cudaDevices} {
-		value, given := lookupEnv(env, name)
+		value, given := LookupEnv(env, name)
 		if !given || value == "" {
 			continue
 		}

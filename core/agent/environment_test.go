@@ -27,7 +27,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	s.Environ = []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}
-	if value, _ := lookupEnv(merge(s.Environ, additions(s, testPlace(0))), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
+	if value, _ := LookupEnv(merge(s.Environ, additions(s, testPlace(0))), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
 		t.Errorf("the user's TORCH_NCCL_ASYNC_ERROR_HANDLING becomes %q", value)
 	}
 }
@@ -46,7 +46,7 @@ func TestVirtualRank(t *testing.T) {
 		s := &Spec{Workers: 2, Environ: c.env, VirtualRank: true}
 		env := merge(s.Environ, additions(s, testPlace(1)))
 		value := func(name string) string {
-			if v, ok := lookupEnv(env, name); ok {
+			if v, ok := LookupEnv(env, name); ok {
 				return v
 			}
 			return "-"

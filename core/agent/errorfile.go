@@ -9,7 +9,7 @@ import (
 // handUp writes the worker's error file to path, the one that the agent itself was
 // given, with the worker's exit code in its message: what started the agent finds it
 // there (A86). Without an error file of the worker it writes nothing.
-func (f *Failure) handUp(path string) error {
+func (f *Failure) Propagate(path string) error {
 	if f.Data == nil || path == "" {
 		return nil
 	}

@@ -15,14 +15,14 @@ const (
 
 // event is one event as it is written (A95, A96). The timestamp is always 0, as
 // the reference's.
-type event struct {
-	Name      string        `json:"name"`
-	Source    string        `json:"source"`
-	Timestamp int           `json:"timestamp"`
-	Metadata  eventMetadata `json:"metadata"`
+type torchEvent struct {
+	Name      string             `json:"name"`
+	Source    string             `json:"source"`
+	Timestamp int                `json:"timestamp"`
+	Metadata  torchEventMetadata `json:"metadata"`
 }
 
-type eventMetadata struct {
+type torchEventMetadata struct {
 	RunID        string   `json:"run_id"`
 	GlobalRank   *int     `json:"global_rank"`
 	GroupRank    *int     `json:"group_rank"`
@@ -64,7 +64,7 @@ type watchdogDetail struct {
 }
 
 // recordWatchdog records what the watchdog did; t is nil where no timer is meant.
-func (a *Agent) recordWatchdog(name string, t *workerTimer) {
+func (a *Agent) recordWatchdog(name string, t *Timer) {
 	d := &watchdogDetail{Event: name}
 	if t != nil {
 		d.Pid, d.Scope, d.Expires, d.Signal = strconv.Itoa(t.pid), t.scope, t.expires.String(), strconv.Itoa(int(t.signal))
@@ -73,7 +73,7 @@ func (a *Agent) recordWatchdog(name string, t *workerTimer) {
 }
 
 // record hands an event to the sink, if there is one.
-func (a *Agent) record(source, state string, detail any, fill func(*eventMetadata)) {
+func (a *Agent) record(source, state string, detail any, fill func(*torchEventMetadata)) {
 	if a.spec.Events == nil {
 		return
 	}
@@ -85,15 +85,15 @@ func (a *Agent) record(source, state string, detail any, fill func(*eventMetadat
 	if w, ok := detail.(*watchdogDetail); ok {
 		name = w.Event
 	}
-	e := event{Name: name, Source: source, Metadata: eventMetadata{
+	e := torchEvent{Name: name, Source: source, Metadata: torchEventMetadata{
 		RunID: a.spec.RunID, Role: a.spec.Role, Hostname: fqdn(), State: state, Backend: a.spec.Backend,
 		Metadata: string(inner), Restarts: a.used(),
 	}}
 	if a.ran > 0 {
 		e.Metadata.TotalRunTime = int(a.ran / time.Second)
 	}
-	if a.seat != nil {
-		e.Metadata.GroupRank = &a.seat.group
+	if a.assignment != nil {
+		e.Metadata.GroupRank = &a.assignment.group
 	}
 	if fill != nil {
 		fill(&e.Metadata)
@@ -105,8 +105,8 @@ func (a *Agent) record(source, state string, detail any, fill func(*eventMetadat
 
 func (a *Agent) agentDetail() agentEventDetail {
 	d := agentEventDetail{EntryPoint: path.Base(a.spec.Argv[0])}
-	if a.seat != nil {
-		d.GroupWorldSize = &a.seat.groups
+	if a.assignment != nil {
+		d.GroupWorldSize = &a.assignment.groups
 	}
 	return d
 }
@@ -114,12 +114,12 @@ func (a *Agent) agentDetail() agentEventDetail {
 // recordStep records how long one step of a round took.
 func (a *Agent) recordStep(state string, took time.Duration) {
 	ms := float64(took) / float64(time.Millisecond)
-	a.record(fromAgent, state, a.agentDetail(), func(m *eventMetadata) { m.DurationMS = &ms })
+	a.record(fromAgent, state, a.agentDetail(), func(m *torchEventMetadata) { m.DurationMS = &ms })
 }
 
 // recordAgent records how the agent ended.
 func (a *Agent) recordAgent(state string, failure error) {
-	a.record(fromAgent, state, a.agentDetail(), func(m *eventMetadata) {
+	a.record(fromAgent, state, a.agentDetail(), func(m *torchEventMetadata) {
 		if failure != nil {
 			text := failure.Error()
 			m.RawError = &text
@@ -128,11 +128,11 @@ func (a *Agent) recordAgent(state string, failure error) {
 }
 
 // recordWorker records a worker's start or end; f is nil unless it failed.
-func (a *Agent) recordWorker(state string, p *process, f *Failure) {
-	if a.seat == nil {
+func (a *Agent) recordWorker(state string, p *Process, f *Failure) {
+	if a.assignment == nil {
 		return
 	}
-	r := a.seat.ranks
+	r := a.assignment.ranks
 	d := workerEventDetail{
 		agentEventDetail: a.agentDetail(),
 		LocalRank:        [1]int{p.local}, RoleRank: [1]int{r.roleBase + p.local}, RoleWorldSize: [1]int{r.roleWorld},
@@ -141,7 +141,7 @@ func (a *Agent) recordWorker(state string, p *process, f *Failure) {
 		d.ExitCode[0], d.WorkerPid[0] = &f.ExitCode, &f.Pid
 	}
 	rank, id := r.base+p.local, strconv.Itoa(p.pid)
-	a.record(fromWorker, state, d, func(m *eventMetadata) {
+	a.record(fromWorker, state, d, func(m *torchEventMetadata) {
 		m.GlobalRank, m.WorkerID = &rank, &id
 		if f != nil {
 			raw := f.rawError()

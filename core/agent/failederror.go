@@ -8,10 +8,10 @@ type FailedError struct {
 }
 
 // Root is the failure that caused the others.
-func (e *FailedError) Root() *Failure { return &e.Failures[rootCause(e.Failures)] }
+func (e *FailedError) Root() *Failure { return &e.Failures[RootCause(e.Failures)] }
 
 // Error is the report of A78, beginning with a line feed.
-func (e *FailedError) Error() string { return report(e.Name, e.Failures) }
+func (e *FailedError) Error() string { return Report(e.Name, e.Failures) }
 
 // PeerError ends a run on a node whose own workers did not fail: the run was
 // closed by another node.
@@ -31,5 +31,5 @@ func (e *PeerError) Report() string {
 	if len(e.Failures) == 0 {
 		return ""
 	}
-	return report(e.Name, e.Failures)
+	return Report(e.Name, e.Failures)
 }

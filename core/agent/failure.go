@@ -55,9 +55,9 @@ type Failure struct {
 // or it has no name.
 func (f *Failure) SignalName() string {
 	if f.ExitCode >= 0 {
-		return notAvailable
+		return NotAvailable
 	}
-	return signalName(unix.Signal(-f.ExitCode))
+	return SignalName(unix.Signal(-f.ExitCode))
 }
 
 // complete fills in what follows from the worker's end, noticed at f.Time, and from
@@ -65,7 +65,7 @@ func (f *Failure) SignalName() string {
 // as if there were none.
 func (f *Failure) complete(errorFile string) error {
 	f.order = f.Time
-	f.ErrorFile = notAvailable
+	f.ErrorFile = NotAvailable
 	err := f.readErrorFile(errorFile)
 	switch {
 	case f.Message != "":
@@ -143,7 +143,7 @@ func parseErrorFile(text []byte) (message string, seconds int64, err error) {
 	case object.Message != nil:
 		message = *object.Message
 	default:
-		message = notAvailable
+		message = NotAvailable
 	}
 	return strings.ReplaceAll(message, "\n", "\n  "), seconds, nil
 }
@@ -159,7 +159,7 @@ func parseSeconds(text json.RawMessage) (int64, error) {
 
 // rootCause is the index of the failure that came first; those that the agent
 // caused count only if there are no others (A77, W21). It is -1 for none.
-func rootCause(failures []Failure) int {
+func RootCause(failures []Failure) int {
 	root := -1
 	for i := range failures {
 		f := &failures[i]

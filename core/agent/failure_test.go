@@ -87,7 +87,7 @@ func TestErrorFiles(t *testing.T) {
 			f := Failure{ExitCode: 1, Time: noticed}
 			err := f.complete(path)
 			switch {
-			case c.bad && (err == nil || f.Message != noTraceback || !f.Time.Equal(noticed) || f.ErrorFile != notAvailable):
+			case c.bad && (err == nil || f.Message != noTraceback || !f.Time.Equal(noticed) || f.ErrorFile != NotAvailable):
 				t.Errorf("taken: %v, %+v", err, f)
 			case !c.bad && (err != nil || f.Message != c.message || f.Time.Unix() != c.seconds || f.ErrorFile != path):
 				t.Errorf("%v, %+v", err, f)
@@ -112,7 +112,7 @@ func TestRootCause(t *testing.T) {
 		{[]Failure{f(1, true), f(5, false)}, 1},
 		{[]Failure{f(2, true), f(1, true)}, 1},
 	} {
-		if got := rootCause(c.failures); got != c.want {
+		if got := RootCause(c.failures); got != c.want {
 			t.Errorf("%v: %d, expected %d", c.failures, got, c.want)
 		}
 	}
@@ -126,7 +126,7 @@ func TestHandUp(t *testing.T) {
 		`{"message":"text","timestamp":10}`:                          `{"message":"text","timestamp":10}`,
 	} {
 		f := Failure{ExitCode: 7, Data: []byte(data)}
-		if err := f.handUp(own); err != nil {
+		if err := f.Propagate(own); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := os.ReadFile(own); string(got) != want {
@@ -136,7 +136,7 @@ func TestHandUp(t *testing.T) {
 	if err := os.Remove(own); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&Failure{ExitCode: 7}).handUp(own); err != nil {
+	if err := (&Failure{ExitCode: 7}).Propagate(own); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(own); err == nil {
@@ -147,7 +147,7 @@ func TestHandUp(t *testing.T) {
 // TestTracebackInsteadOfStderr: a worker that wrote an error file has said it all.
 func TestTracebackInsteadOfStderr(t *testing.T) {
 	f := Failure{ErrorFile: "error.json", Stderr: []byte("again\n")}
-	if text := report("x", []Failure{f}); strings.Contains(text, "again") {
+	if text := Report("x", []Failure{f}); strings.Contains(text, "again") {
 		t.Errorf("report:\n%s", text)
 	}
 }

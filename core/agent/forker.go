@@ -13,10 +13,10 @@ import (
 // forker starts processes, all from one operating-system thread that lives until
 // close: Linux sends the parent-death signal when the thread that forked ends,
 // not when its process does (N1).
-type forker struct {
+type Forker struct {
 	requests chan forkRequest
 	done     chan struct{}
-	group    *cgroup // of what start starts; nil: this process's
+	group    *Cgroup // of what start starts; nil: this process's
 
 	mu    sync.Mutex
 	known map[int]bool // pids started here and not reaped yet
@@ -37,13 +37,13 @@ type forkAnswer struct {
 
 // newForker starts the forking thread; close ends it. group, which may be nil, gets what
 // start starts.
-func newForker(group *cgroup) *forker {
-	f := &forker{group: group, requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool)}
+func NewForker(group *Cgroup) *Forker {
+	f := &Forker{group: group, requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool)}
 	go f.run()
 	return f
 }
 
-func (f *forker) run() {
+func (f *Forker) run() {
 	defer close(f.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread() // every child is gone: the thread may live or end
@@ -65,7 +65,7 @@ func (f *forker) run() {
 // start starts a program in its own session, with SIGKILL as its parent-death
 // signal, and returns its pid. The program is looked up in the PATH of env. cpus are
 // those that it may use; nil is those of this process.
-func (f *forker) start(argv, env []string, files []uintptr, cpus []int) (pid int, err error) {
+func (f *Forker) start(argv, env []string, files []uintptr, cpus []int) (pid int, err error) {
 	program, err := lookUp(argv[0], env)
 	if err != nil {
 		return 0, err
@@ -83,11 +83,11 @@ func (f *forker) start(argv, env []string, files []uintptr, cpus []int) (pid int
 }
 
 // startFree is start for a process that survives this one; the program is a path.
-func (f *forker) startFree(argv, env []string, files []uintptr) (pid int, err error) {
+func (f *Forker) startDetached(argv, env []string, files []uintptr) (pid int, err error) {
 	return f.fork(argv[0], argv, &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}, nil)
 }
 
-func (f *forker) fork(program string, argv []string, attr *syscall.ProcAttr, cpus []int) (pid int, err error) {
+func (f *Forker) fork(program string, argv []string, attr *syscall.ProcAttr, cpus []int) (pid int, err error) {
 	answer := make(chan forkAnswer)
 	f.requests <- forkRequest{program, argv, attr, cpus, answer}
 	a := <-answer
@@ -99,7 +99,7 @@ func (f *forker) fork(program string, argv []string, attr *syscall.ProcAttr, cpu
 
 // reap takes the exit status of a child that start started and forgets it. It
 // reports false if the child still runs.
-func (f *forker) reap(pid int) bool {
+func (f *Forker) reap(pid int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var status syscall.WaitStatus
@@ -118,7 +118,7 @@ func (f *forker) reap(pid int) bool {
 
 // close ends the thread. Children that still run get their parent-death signal
 // at the latest when the process ends.
-func (f *forker) close() {
+func (f *Forker) close() {
 	close(f.requests)
 	<-f.done
 }
@@ -131,7 +131,7 @@ func lookUp(name string, env []string) (string, error) {
 	if name == "" {
 		return "", &os.PathError{Op: "start", Path: name, Err: syscall.ENOENT}
 	}
-	path, _ := lookupEnv(env, "PATH")
+	path, _ := LookupEnv(env, "PATH")
 	var denied error
 	for _, folder := range strings.Split(path, ":") {
 		if folder == "" {

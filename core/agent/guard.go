@@ -49,17 +49,17 @@ clean "$2" "$3" "$4"
 // guard is a small process that ends the descendants of the workers if the agent
 // is killed: the parent-death signal reaches only the workers themselves (W4). A
 // nil guard does nothing. It is for one goroutine.
-type guard struct {
+type ParentDeathGuard struct {
 	pid    int
 	pipe   *os.File
-	forker *forker
+	forker *Forker
 }
 
 // newGuard starts a guard. marker is a text that only the environment of the
 // workers and their descendants holds; fifo, folder and group are what is to be
 // removed. Each is "" if there is none. It returns an error if there is no shell to
 // be had.
-func newGuard(f *forker, marker, fifo, folder, group string) (*guard, error) {
+func NewParentDeathGuard(f *Forker, marker, fifo, folder, group string) (*ParentDeathGuard, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -71,25 +71,25 @@ func newGuard(f *forker, marker, fifo, folder, group string) (*guard, error) {
 		return nil, err
 	}
 	defer func() { _ = null.Close() }()
-	pid, err := f.startFree([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder, group},
+	pid, err := f.startDetached([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder, group},
 		[]string{"PATH=/usr/bin:/bin"}, []uintptr{read.Fd(), null.Fd(), null.Fd()})
 	if err != nil {
 		_ = write.Close()
 		return nil, err
 	}
-	return &guard{pid: pid, pipe: write, forker: f}, nil
+	return &ParentDeathGuard{pid: pid, pipe: write, forker: f}, nil
 }
 
 // starting tells the guard that workers are being started, whose groups are not
 // known yet.
-func (g *guard) starting() {
+func (g *ParentDeathGuard) starting() {
 	if g != nil {
 		_, _ = g.pipe.WriteString("starting\n")
 	}
 }
 
 // watch tells the guard which process groups there are now.
-func (g *guard) watch(procs []*process) {
+func (g *ParentDeathGuard) watch(procs []*Process) {
 	if g == nil {
 		return
 	}
@@ -101,7 +101,7 @@ func (g *guard) watch(procs []*process) {
 }
 
 // close ends the guard and waits for its end.
-func (g *guard) close() {
+func (g *ParentDeathGuard) close() {
 	if g == nil {
 		return
 	}

@@ -223,14 +223,14 @@ func healthPages(a *Agent) http.Handler {
 	mux.HandleFunc("GET /health", healthz) // W15's name of it
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		code := http.StatusOK
-		s, _ := a.board.read()
+		s, _ := a.tracker.read()
 		if s.Phase != phaseRunning {
 			code = http.StatusServiceUnavailable
 		}
 		respond(w, code, plain, []byte(string(s.Phase)+"\n"))
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
-		text, err := json.MarshalIndent(a.board.full(r.Context()), "", "  ")
+		text, err := json.MarshalIndent(a.tracker.full(r.Context()), "", "  ")
 		if err != nil { // these types cannot fail
 			respond(w, http.StatusInternalServerError, plain, []byte(err.Error()+"\n"))
 			return
@@ -238,7 +238,7 @@ func healthPages(a *Agent) http.Handler {
 		respond(w, http.StatusOK, "application/json", append(text, '\n'))
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusOK, promtext.ContentType, a.board.metrics())
+		respond(w, http.StatusOK, promtext.ContentType, a.tracker.metrics())
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusNotFound, plain, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))
@@ -259,7 +259,7 @@ func respond(w http.ResponseWriter, code int, contentType string, body []byte) {
 // long as it takes, is healthy; so are workers that hang, which are the watchdog's
 // business.
 func (a *Agent) healthy(ctx context.Context) error {
-	s, _ := a.board.read()
+	s, _ := a.tracker.read()
 	switch s.Phase {
 	case phaseStopping:
 		if limit := 2*a.spec.ShutdownTimeout + stoppingPatience; s.PhaseFor > limit.Seconds() {
@@ -271,7 +271,7 @@ func (a *Agent) healthy(ctx context.Context) error {
 		select {
 		case a.pulse <- struct{}{}:
 		case <-ctx.Done():
-			if now, _ := a.board.read(); now.Phase == phaseRunning {
+			if now, _ := a.tracker.read(); now.Phase == phaseRunning {
 				return fmt.Errorf("the agent has not answered for %v", pulsePatience)
 			}
 		}

@@ -152,17 +152,17 @@ func TestHealth(t *testing.T) {
 // TestUnhealthy is an agent that does not answer although its workers run.
 func TestUnhealthy(t *testing.T) {
 	a := inRound(t, newRounds(1), 0)
-	a.board.enter(phaseRunning)
+	a.tracker.enter(phaseRunning)
 	done := make(chan error)
 	go func() { done <- a.healthy(t.Context()) }()
 	if err := <-done; err == nil {
 		t.Error("it is taken as healthy")
 	}
-	a.board.enter(phaseStopping)
+	a.tracker.enter(phaseStopping)
 	if err := a.healthy(t.Context()); err != nil {
 		t.Errorf("while stopping: %v", err)
 	}
-	a.board.since = time.Now().Add(-time.Hour)
+	a.tracker.since = time.Now().Add(-time.Hour)
 	if err := a.healthy(t.Context()); err == nil {
 		t.Error("after an hour of stopping it is taken as healthy")
 	}

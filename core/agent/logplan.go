@@ -15,13 +15,13 @@ import (
 )
 
 // logPlan is where the workers of one attempt write.
-type logPlan struct {
-	workers              []logPaths // by local rank
-	outFilter, errFilter string     // of lines that hold a text of OutFilters or ErrFilters; "" none
+type Plan struct {
+	workers              []Paths // by local rank
+	outFilter, errFilter string  // of lines that hold a text of OutFilters or ErrFilters; "" none
 }
 
 // logPaths are the files of one worker.
-type logPaths struct {
+type Paths struct {
 	out, err       string // "": the agent's own stream
 	teeOut, teeErr string // what is copied to the console; "" nothing
 	errorFile      string // "": none
@@ -64,7 +64,7 @@ type logsDest struct {
 
 // plan asks for the next attempt. envs are the workers' variables, by local rank; the
 // plug-in may change them.
-func (p *LogPlanner) plan(ctx context.Context, envs []map[string]string) (plan *logPlan, changed []map[string]string, err error) {
+func (p *LogPlanner) plan(ctx context.Context, envs []map[string]string) (plan *Plan, changed []map[string]string, err error) {
 	question, err := json.Marshal(envs)
 	if err != nil {
 		return nil, nil, err
@@ -111,12 +111,12 @@ func readLine(conn *os.File) ([]byte, error) {
 }
 
 // plan takes an answer for the workers of envs.
-func (d *logsDest) plan(envs []map[string]string) (*logPlan, []map[string]string, error) {
-	plan := &logPlan{outFilter: d.FilteredStdout, errFilter: d.FilteredStderr}
+func (d *logsDest) plan(envs []map[string]string) (*Plan, []map[string]string, error) {
+	plan := &Plan{outFilter: d.FilteredStdout, errFilter: d.FilteredStderr}
 	changed := make([]map[string]string, len(envs))
 	texts := []string{plan.outFilter, plan.errFilter}
 	for local := range envs {
-		w := logPaths{d.Stdouts[local], d.Stderrs[local], d.TeeStdouts[local], d.TeeStderrs[local], d.ErrorFiles[local]}
+		w := Paths{d.Stdouts[local], d.Stderrs[local], d.TeeStdouts[local], d.TeeStderrs[local], d.ErrorFiles[local]}
 		for _, path := range []*string{&w.teeOut, &w.teeErr, &w.errorFile} {
 			if *path == os.DevNull {
 				*path = ""

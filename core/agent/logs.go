@@ -52,7 +52,7 @@ func (s *LogSpec) isSilent() bool {
 
 // logTree is the log folder of one agent and its run:
 // <base>/<run id>_<8 characters>/attempt_<restart count>[.<k>]/<local rank>/.
-type logTree struct {
+type Tree struct {
 	spec   *LogSpec
 	log    *slog.Logger
 	base   string // made by us, to be removed if it stays empty; "" otherwise
@@ -62,8 +62,8 @@ type logTree struct {
 }
 
 // newLogTree makes the folders that all attempts share.
-func newLogTree(spec *LogSpec, runID string, log *slog.Logger) (*logTree, error) {
-	t := &logTree{spec: spec, log: log, starts: make(map[int]int)}
+func NewTree(spec *LogSpec, runID string, log *slog.Logger) (*Tree, error) {
+	t := &Tree{spec: spec, log: log, starts: make(map[int]int)}
 	switch {
 	case spec.Planner != nil:
 		t.mark = newMark()
@@ -129,7 +129,7 @@ func makeUnique(parent, prefix string) (string, error) {
 
 // close removes what was made for this run if it holds no file with content and
 // was not asked for.
-func (t *logTree) close() {
+func (t *Tree) close() {
 	if t.base == "" {
 		return
 	}
@@ -150,20 +150,20 @@ func (t *logTree) close() {
 }
 
 // attemptLogs is the open files of one attempt.
-type attemptLogs struct {
-	tree  *logTree
+type Attempt struct {
+	tree  *Tree
 	dir   string // "" without files, and with a planner
-	plan  *logPlan
+	plan  *Plan
 	files map[string]*os.File // by path: workers may share one
 	pipes []*os.File          // the ends that only the workers need
 	tails *tails
-	taps  []*tap
+	tees  []*stderrTee
 }
 
 // attempt makes the folder of the next attempt. What is there of earlier ones
 // stays (W1).
-func (t *logTree) attempt(restarts int) (*attemptLogs, error) {
-	a := &attemptLogs{tree: t, files: make(map[string]*os.File)}
+func (t *Tree) attempt(restarts int) (*Attempt, error) {
+	a := &Attempt{tree: t, files: make(map[string]*os.File)}
 	if t.job == "" {
 		return a, nil
 	}
@@ -179,20 +179,20 @@ func (t *logTree) attempt(restarts int) (*attemptLogs, error) {
 }
 
 // workerLog is where one worker's output and error file go.
-type workerLog struct {
+type Worker struct {
 	out, err  *os.File    // nil: the agent's own stream
 	errorFile string      // "" without files
 	errFile   string      // the file that stderr goes to; "" if none
-	tap       *tap        // that stderr goes through; nil if none
+	tee       *stderrTee  // that stderr goes through; nil if none
 	shared    *sharedFile // that both stdout and stderr go to; nil if none
 }
 
 // lastStderr is the end of what the worker wrote to stderr, as far as it is known; with
 // shared of what was written to the file that it shares with others.
-func (w *workerLog) lastStderr() (text []byte, shared bool) {
+func (w *Worker) lastStderr() (text []byte, shared bool) {
 	switch {
-	case w.tap != nil:
-		return w.tap.last(), false
+	case w.tee != nil:
+		return w.tee.last(), false
 	case w.errFile != "":
 		return lastOfFile(w.errFile), false
 	}
@@ -201,12 +201,12 @@ func (w *workerLog) lastStderr() (text []byte, shared bool) {
 }
 
 // logNames are the names that the prefix template may use.
-type logNames struct {
+type Names struct {
 	role, host  string
 	local, rank int
 }
 
-func (t *logTree) prefix(n logNames) string {
+func (t *Tree) prefix(n Names) string {
 	if t.spec.PrefixTemplate == "" {
 		return fmt.Sprintf("[%s%d]:", n.role, n.local)
 	}
@@ -216,8 +216,8 @@ func (t *logTree) prefix(n logNames) string {
 }
 
 // layout makes the folders of the workers and says where they write.
-func (a *attemptLogs) layout(workers int) (*logPlan, error) {
-	plan := &logPlan{workers: make([]logPaths, workers)}
+func (a *Attempt) layout(workers int) (*Plan, error) {
+	plan := &Plan{workers: make([]Paths, workers)}
 	if a.dir == "" {
 		return plan, nil
 	}
@@ -252,9 +252,9 @@ func (a *attemptLogs) layout(workers int) (*logPlan, error) {
 }
 
 // worker opens the files of one worker.
-func (a *attemptLogs) worker(local int) (workerLog, error) {
+func (a *Attempt) worker(local int) (Worker, error) {
 	paths := &a.plan.workers[local]
-	w := workerLog{errorFile: paths.errorFile}
+	w := Worker{errorFile: paths.errorFile}
 	var err error
 	if w.out, err = a.open(paths.out); err == nil {
 		w.err, err = a.open(paths.err)
@@ -269,7 +269,7 @@ func (a *attemptLogs) worker(local int) (workerLog, error) {
 }
 
 // open returns the file of a path, nil for "".
-func (a *attemptLogs) open(path string) (*os.File, error) {
+func (a *Attempt) open(path string) (*os.File, error) {
 	if file := a.files[path]; file != nil || path == "" {
 		return file, nil
 	}
@@ -284,7 +284,7 @@ func (a *attemptLogs) open(path string) (*os.File, error) {
 // tap makes the worker's stderr pass through the agent if it goes to the agent's
 // own stderr, so that its last lines can be shown in a report. Not if stdout, the
 // descriptor out, goes to the same file: a detour would change the order of the two.
-func (a *attemptLogs) tap(w *workerLog, out int, c *console, to *os.File) error {
+func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) error {
 	if w.err != nil {
 		return nil
 	}
@@ -292,20 +292,20 @@ func (a *attemptLogs) tap(w *workerLog, out int, c *console, to *os.File) error 
 		w.err, w.shared = to, newSharedFile(to)
 		return nil
 	}
-	t, write, err := newTap(to, func(text []byte) { c.copy(to, text) })
+	t, write, err := newStderrTee(to, func(text []byte) { c.copy(to, text) })
 	if err != nil {
 		return fmt.Errorf("cannot make a pipe or terminal for stderr: %w", err)
 	}
-	w.err, w.tap = write, t
+	w.err, w.tee = write, t
 	a.pipes = append(a.pipes, write)
-	a.taps = append(a.taps, t)
+	a.tees = append(a.tees, t)
 	return nil
 }
 
 // standard is what workers have as stdin, stdout and stderr if those are not redirected:
 // this process's, or /dev/null in the place of one that was closed. Its number may be
 // that of something private by now, which is marked as not to be inherited.
-func (a *attemptLogs) standard() ([]uintptr, error) {
+func (a *Attempt) StandardStreams() ([]uintptr, error) {
 	files := []uintptr{0, 1, 2}
 	for i, fd := range files {
 		if flags, err := unix.FcntlInt(fd, unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
@@ -322,14 +322,14 @@ func (a *attemptLogs) standard() ([]uintptr, error) {
 }
 
 // resized gives the workers' terminals the size of the agent's.
-func (a *attemptLogs) resized() {
-	for _, t := range a.taps {
+func (a *Attempt) resized() {
+	for _, t := range a.tees {
 		t.fit()
 	}
 }
 
 // started closes what only the workers need, once they have been started.
-func (a *attemptLogs) started() {
+func (a *Attempt) started() {
 	for _, pipe := range a.pipes {
 		_ = pipe.Close()
 	}
@@ -338,16 +338,16 @@ func (a *attemptLogs) started() {
 
 // follow begins to copy the files that are tee'd to out and err, and to the
 // filter files.
-func (a *attemptLogs) follow(c *console, out, err *os.File, workers []logNames) error {
+func (a *Attempt) follow(c *Console, out, err *os.File, workers []Names) error {
 	spec := a.tree.spec
 	for _, s := range []struct {
-		tee     func(*logPaths) string
+		tee     func(*Paths) string
 		dst     *os.File
 		filter  string
 		needles []string
 	}{
-		{func(p *logPaths) string { return p.teeOut }, out, a.plan.outFilter, spec.OutFilters},
-		{func(p *logPaths) string { return p.teeErr }, err, a.plan.errFilter, spec.ErrFilters},
+		{func(p *Paths) string { return p.teeOut }, out, a.plan.outFilter, spec.OutFilters},
+		{func(p *Paths) string { return p.teeErr }, err, a.plan.errFilter, spec.ErrFilters},
 	} {
 		for _, w := range workers {
 			path := s.tee(&a.plan.workers[w.local])
@@ -380,9 +380,9 @@ func (a *attemptLogs) follow(c *console, out, err *os.File, workers []logNames) 
 }
 
 // close copies what is left and closes everything; the workers must have ended.
-func (a *attemptLogs) close() {
+func (a *Attempt) close() {
 	a.started()
-	for _, t := range a.taps {
+	for _, t := range a.tees {
 		t.stop()
 	}
 	if a.tails != nil {
@@ -397,7 +397,7 @@ func (a *attemptLogs) close() {
 
 // marker is the part of the workers' TORCHELASTIC_ERROR_FILE, or of envMark, that no
 // other run has.
-func (t *logTree) marker() string {
+func (t *Tree) marker() string {
 	switch {
 	case t.mark != "":
 		return envMark + "=" + t.mark

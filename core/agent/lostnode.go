@@ -6,12 +6,12 @@ import "time"
 // reports whether a node was lost, so that the failure followed from that. It
 // waits at most VerdictTimeout, and not at all if this node is alone.
 func (a *Agent) lostNode() bool {
-	if a.seat.groups < 2 {
+	if a.assignment.groups < 2 {
 		return false
 	}
 	ctx, cancel := a.untilInterrupt(max(a.spec.VerdictTimeout, 1))
 	defer cancel()
-	heard := a.rollCall(ctx)
+	heard := a.openBarrier(ctx)
 	defer heard.stop()
 	tick := time.NewTicker(a.spec.MonitorInterval)
 	defer tick.Stop()

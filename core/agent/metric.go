@@ -68,7 +68,7 @@ func (a *Agent) measureRole(name string, value int64) {
 // stepped notes the end of a step, and whether it failed.
 func (a *Agent) stepped(s step, began time.Time, err error) {
 	took := time.Since(began)
-	a.board.stepped(s, took, err != nil)
+	a.tracker.stepped(s, took, err != nil)
 	outcome := ".success"
 	if err != nil {
 		outcome = ".failure"
@@ -86,8 +86,8 @@ const (
 )
 
 // verdictStates are the states that end an attempt; an interrupt is no look.
-var verdictStates = map[verdict]string{
-	allSucceeded: stateSucceeded, someFailed: stateFailed, mustRegroup: stateHealthy, mustGiveUp: stateUnhealthy,
+var outcomeStates = map[outcome]string{
+	allSucceeded: stateSucceeded, someFailed: stateFailed, mustRegroup: stateHealthy, unkillable: stateUnhealthy,
 }
 
 // looked measures what torch's agent does at each look at its workers.

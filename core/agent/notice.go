@@ -4,23 +4,23 @@ import "time"
 
 // NoticeKind is what a Notice tells of. Numbers are append-only: they are those of
 // the C ABI.
-type NoticeKind int
+type EventKind int
 
 // The kinds of notices.
 const (
-	NoticeJoining    NoticeKind = iota + 1 // the node waits for its place in the next round
-	NoticeJoined                           // the node has its place, and its workers have their ranks
-	NoticeStarted                          // a worker was started
-	NoticeExited                           // a worker's end was noticed
-	NoticeStopping                         // the workers are being stopped; Text says why
-	NoticeRestarting                       // the workers failed and will be started again; Text says how often
-	NoticeEnded                            // the run has ended; Text is its error, "" for a success
+	EventJoining    EventKind = iota + 1 // the node waits for its place in the next round
+	EventJoined                          // the node has its place, and its workers have their ranks
+	EventStarted                         // a worker was started
+	EventExited                          // a worker's end was noticed
+	EventStopping                        // the workers are being stopped; Text says why
+	EventRestarting                      // the workers failed and will be started again; Text says how often
+	EventEnded                           // the run has ended; Text is its error, "" for a success
 )
 
 // Notice is one step of a run, for programs. The workers' fields are those of one
 // worker in NoticeStarted and NoticeExited, and -1 else.
-type Notice struct {
-	Kind NoticeKind
+type Event struct {
+	Kind EventKind
 	Time time.Time
 	Text string
 
@@ -38,22 +38,22 @@ type Notice struct {
 }
 
 // notify hands a notice to the spec's Notify, if there is one.
-func (a *Agent) notify(kind NoticeKind, text string) { a.notifyWorker(kind, text, nil) }
+func (a *Agent) notify(kind EventKind, text string) { a.notifyWorker(kind, text, nil) }
 
-func (a *Agent) notifyWorker(kind NoticeKind, text string, p *process) {
+func (a *Agent) notifyWorker(kind EventKind, text string, p *Process) {
 	if a.spec.Notify == nil {
 		return
 	}
-	n := Notice{
+	n := Event{
 		Kind: kind, Time: time.Now(), Text: text, Restarts: a.restarts,
 		LocalRank: -1, Rank: -1, Pid: -1, ExitCode: -1,
 	}
-	if s := a.seat; s != nil {
+	if s := a.assignment; s != nil {
 		n.Round, n.StoreAddr, n.StorePort = s.Round, s.StoreAddr, s.StorePort
 		n.GroupRank, n.Groups, n.World = s.group, s.groups, s.ranks.world
 	}
 	if p != nil {
-		n.LocalRank, n.Rank, n.Pid = p.local, a.seat.ranks.base+p.local, p.pid
+		n.LocalRank, n.Rank, n.Pid = p.local, a.assignment.ranks.base+p.local, p.pid
 		if p.hasExited() {
 			n.ExitCode = p.code
 		}

@@ -18,16 +18,16 @@ func TestNotices(t *testing.T) {
 	s.spec.MaxRestarts = 1
 	s.spec.Logs.Redirects, _ = ParseStreamSpec("1:3")
 	var told []string
-	s.spec.Notify = func(n Notice) {
+	s.spec.Notify = func(n Event) {
 		text := fmt.Sprint(int(n.Kind))
 		switch n.Kind {
-		case NoticeStarted:
+		case EventStarted:
 			text = fmt.Sprintf("start %d of %d", n.Rank, n.World)
-		case NoticeExited:
+		case EventExited:
 			text = fmt.Sprintf("exit %d: %d", n.LocalRank, n.ExitCode)
-		case NoticeJoined:
+		case EventJoined:
 			text = fmt.Sprintf("round %d: %d of %d, restart %d", n.Round, n.GroupRank, n.Groups, n.Restarts)
-		case NoticeEnded:
+		case EventEnded:
 			text = "end " + n.Text[:strings.Index(n.Text, "FAILED")]
 		}
 		told = append(told, text)

@@ -12,24 +12,24 @@ import (
 // oomCounter counts the processes that the kernel killed because memory ran out,
 // in this process's control group or, where the group has no count, on the whole
 // machine. The zero value counts nothing.
-type oomCounter struct {
+type OOMCounter struct {
 	path  string // of a file with a line "oom_kill <number>"
 	where string // what the count is of
 	base  uint64
 }
 
 // newOOMCounter finds the best counter below root, which is "/" but in tests.
-func newOOMCounter(root string) oomCounter {
+func NewOOMCounter(root string) OOMCounter {
 	for _, group := range memoryGroups(filepath.Join(root, "proc/self/cgroup")) {
 		for _, mount := range group.files {
-			c := oomCounter{path: filepath.Join(root, mount), where: "the control group " + group.name}
+			c := OOMCounter{path: filepath.Join(root, mount), where: "the control group " + group.name}
 			if _, ok := c.read(); ok {
 				c.reset()
 				return c
 			}
 		}
 	}
-	c := oomCounter{path: filepath.Join(root, "proc/vmstat"), where: "this machine"}
+	c := OOMCounter{path: filepath.Join(root, "proc/vmstat"), where: "this machine"}
 	c.reset()
 	return c
 }
@@ -70,7 +70,7 @@ func memoryGroups(file string) (groups []memoryGroup) {
 	return groups
 }
 
-func (c *oomCounter) read() (kills uint64, ok bool) {
+func (c *OOMCounter) read() (kills uint64, ok bool) {
 	file, err := os.Open(c.path)
 	if err != nil {
 		return 0, false
@@ -87,10 +87,10 @@ func (c *oomCounter) read() (kills uint64, ok bool) {
 }
 
 // reset begins to count anew.
-func (c *oomCounter) reset() { c.base, _ = c.read() }
+func (c *OOMCounter) reset() { c.base, _ = c.read() }
 
 // note says how many processes were killed since reset; "" if none was.
-func (c *oomCounter) note() string {
+func (c *OOMCounter) note() string {
 	kills, ok := c.read()
 	if c.path == "" || !ok || kills <= c.base {
 		return ""

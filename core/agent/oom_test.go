@@ -28,7 +28,7 @@ func TestOOM(t *testing.T) {
 		}
 		write("proc/self/cgroup", c.cgroup)
 		write(c.file, "low 0\noom_kill 4\n")
-		counter := newOOMCounter(root)
+		counter := NewOOMCounter(root)
 		if note := counter.note(); note != "" {
 			t.Errorf("%s: %q", c.file, note)
 		}
@@ -37,7 +37,7 @@ func TestOOM(t *testing.T) {
 			t.Errorf("%s: %q", c.file, note)
 		}
 	}
-	if note := new(oomCounter).note(); note != "" {
+	if note := new(OOMCounter).note(); note != "" {
 		t.Errorf("the zero value says %q", note)
 	}
 }

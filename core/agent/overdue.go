@@ -9,15 +9,15 @@ import (
 
 // stuckWorkers says which workers are asleep, and reports whether one has been for
 // too long.
-func (a *Agent) stuckWorkers(t *attempt) bool {
-	sleeping, stuck := a.stuck.look(t.crew.procs, time.Now())
+func (a *Agent) unkillableWorkers(t *attempt) bool {
+	sleeping, stuck := a.sleepDetector.look(t.workers.procs, time.Now())
 	for _, p := range sleeping {
 		a.log.Warn(fmt.Sprintf("the worker of local rank %d (pid %d) is in uninterruptible sleep (state D)", p.local, p.pid))
 	}
 	for _, p := range stuck {
-		p.blame = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.stuck.timeout)
+		p.Fault = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.sleepDetector.timeout)
 		a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) has been in uninterruptible sleep (state D) for %v: giving up on this node",
-			p.local, p.pid, a.stuck.timeout))
+			p.local, p.pid, a.sleepDetector.timeout))
 	}
 	return len(stuck) > 0
 }
@@ -27,7 +27,7 @@ const overdueMessage = "The timer"
 
 // reapOverdue ends the worker that a process with an expired timer is or belongs
 // to (A90); that it fails by it is a failure like any other (W8).
-func (a *Agent) reapOverdue(t *attempt, o overdue) {
+func (a *Agent) reapOverdue(t *attempt, o Overdue) {
 	for i := range o.timers {
 		a.recordWatchdog("timer expired", &o.timers[i])
 		if i == o.fatal {
@@ -40,16 +40,16 @@ func (a *Agent) reapOverdue(t *attempt, o overdue) {
 		return
 	}
 	timer := &o.timers[o.fatal]
-	p := t.crew.workerOf(timer.pid)
+	p := t.workers.workerOf(timer.pid)
 	if p == nil {
 		a.log.Info(fmt.Sprintf("the timer %q of process %d has expired; no worker is or has such a process any more", timer.scope, timer.pid))
 		return
 	}
 	late := max(time.Since(timer.at), 0).Round(time.Millisecond)
 	a.log.Error(fmt.Sprintf("the timer %q of process %d expired %v ago: ending the worker of local rank %d with %s",
-		timer.scope, timer.pid, late, p.local, signalName(timer.signal)))
-	if p.blame == "" {
-		p.blame = fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.scope, timer.pid, late)
+		timer.scope, timer.pid, late, p.local, SignalName(timer.signal)))
+	if p.Fault == "" {
+		p.Fault = fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.scope, timer.pid, late)
 	}
 	if timer.pid != p.pid {
 		_ = unix.Kill(timer.pid, timer.signal) // read as the worker's descendant just now

@@ -7,8 +7,8 @@ import (
 
 // tellFailure tells the other nodes of the first failure of an attempt, while the
 // workers are being stopped. The function that it returns waits until that is done.
-func (a *Agent) tellFailure(t *attempt, v verdict) (wait func()) {
-	if v != someFailed || a.seat.groups < 2 {
+func (a *Agent) tellFailure(t *attempt, v outcome) (wait func()) {
+	if v != someFailed || a.assignment.groups < 2 {
 		return func() {}
 	}
 	first := t.failures[0]
@@ -25,7 +25,7 @@ func (a *Agent) tellFailure(t *attempt, v verdict) (wait func()) {
 func (a *Agent) publish(f *Failure) {
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	if err := f.publish(ctx, a.seat.keys, a.seat.Round, a.seat.group); err != nil {
+	if err := f.publish(ctx, a.assignment.keys, a.assignment.Round, a.assignment.group); err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure: " + err.Error())
 	}
 }
@@ -38,12 +38,12 @@ func (a *Agent) untilImpatient(limit time.Duration) (context.Context, context.Ca
 
 // readPeers reads what the nodes of the round published.
 func (a *Agent) readPeers() {
-	if a.seat.groups < 2 {
+	if a.assignment.groups < 2 {
 		return
 	}
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	if told := readPublished(ctx, a.seat.keys, a.seat.Round); told != nil {
-		a.seat.peers = told
+	if told := ReadPublished(ctx, a.assignment.keys, a.assignment.Round); told != nil {
+		a.assignment.peers = told
 	}
 }

@@ -18,7 +18,7 @@ func inRound(t *testing.T, r *rounds, rank int) *Agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.seat = &seat{Outcome: rendezvous.Outcome{Round: 1}, group: rank, groups: r.world, keys: r.Keys(1)}
+	a.assignment = &assignment{Outcome: rendezvous.Outcome{Round: 1}, group: rank, groups: r.world, keys: r.Keys(1)}
 	return a
 }
 
@@ -59,7 +59,7 @@ func TestExitBarrierSignal(t *testing.T) {
 	a := inRound(t, newRounds(2), 0)
 	done := make(chan error)
 	go func() { done <- a.exitBarrier() }()
-	if err := a.seat.keys.Wait(t.Context(), []string{exitBarrierCount}); err != nil {
+	if err := a.assignment.keys.Wait(t.Context(), []string{exitBarrierCount}); err != nil {
 		t.Fatal(err)
 	}
 	a.Signal(15)
@@ -108,9 +108,9 @@ func TestPeersFailures(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	t.Run("all are there", func(t *testing.T) {
 		r := newRounds(3)
-		var there []*attendance
+		var there []*arrivals
 		for rank := range r.world {
-			there = append(there, inRound(t, r, rank).attend())
+			there = append(there, inRound(t, r, rank).answerBarriers())
 		}
 		a := inRound(t, r, 0)
 		a.spec.VerdictTimeout = time.Hour
@@ -125,7 +125,7 @@ func TestVerdict(t *testing.T) {
 		r := newRounds(2)
 		a := inRound(t, r, 0)
 		a.spec.VerdictTimeout = time.Hour
-		at := a.attend()
+		at := a.answerBarriers()
 		defer at.stop()
 		r.set(func() { r.waiting = 1 })
 		if !a.lostNode() {

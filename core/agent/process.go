@@ -12,7 +12,7 @@ import (
 // process is one worker. Its fields are set at start and, once exited is closed,
 // at its end; it stays a zombie until it is reaped, so that its pid and process
 // group cannot be given to anybody else in the meantime (N2).
-type process struct {
+type Process struct {
 	local int
 	pid   int
 	pidfd *os.File // nil: the kernel has none
@@ -23,13 +23,13 @@ type process struct {
 	at     time.Time
 
 	stopped bool   // the agent had sent it a signal before it ended
-	blame   string // why the agent takes it as failed, whatever ended it; "" for no such reason
+	Fault   string // why the agent takes it as failed, whatever ended it; "" for no such reason
 	reaped  bool
 }
 
 // watch waits for the end of the process and calls ended then. It returns
 // without a call if abandon was called before.
-func (p *process) watch(ended func(*process)) {
+func (p *Process) watch(ended func(*Process)) {
 	var code int
 	var lost error
 	if p.pidfd != nil {
@@ -49,13 +49,13 @@ func (p *process) watch(ended func(*process)) {
 }
 
 // abandon ends the watch.
-func (p *process) abandon() {
+func (p *Process) unwatch() {
 	if p.pidfd != nil {
 		_ = p.pidfd.Close()
 	}
 }
 
-func (p *process) hasExited() bool {
+func (p *Process) hasExited() bool {
 	select {
 	case <-p.exited:
 		return true
@@ -66,7 +66,7 @@ func (p *process) hasExited() bool {
 
 // signalGroup sends a signal to the process group of the worker. It must not be
 // called once the worker is reaped.
-func (p *process) signalGroup(sig unix.Signal) {
+func (p *Process) signalGroup(sig unix.Signal) {
 	_ = unix.Kill(-p.pid, sig)
 }
 
@@ -123,13 +123,13 @@ var _ = [1]struct{}{}[unsafe.Sizeof(childInfo{})-unsafe.Sizeof(unix.Siginfo{})] 
 // (N6). It is safe for concurrent use.
 type exits struct {
 	mu    sync.Mutex
-	queue []*process
+	queue []*Process
 	wake  chan struct{} // holds a token while queue may not be empty
 }
 
 func newExits() *exits { return &exits{wake: make(chan struct{}, 1)} }
 
-func (e *exits) add(p *process) {
+func (e *exits) add(p *Process) {
 	e.mu.Lock()
 	e.queue = append(e.queue, p)
 	e.mu.Unlock()
@@ -140,7 +140,7 @@ func (e *exits) add(p *process) {
 }
 
 // take returns what was noticed since the last take, oldest first.
-func (e *exits) take() []*process {
+func (e *exits) take() []*Process {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	queue := e.queue

@@ -12,12 +12,12 @@ import (
 // TestLostExitCode is told from the end by a signal.
 func TestLostExitCode(t *testing.T) {
 	for _, watched := range []bool{true, false} {
-		p := &process{pid: os.Getppid(), exited: make(chan struct{})} // no child of ours
+		p := &Process{pid: os.Getppid(), exited: make(chan struct{})} // no child of ours
 		if watched {
 			p.pidfd = openPidfd(p.pid)
 		}
-		p.watch(func(*process) {})
-		p.abandon()
+		p.watch(func(*Process) {})
+		p.unwatch()
 		if p.code != -1 || !p.lost || !p.hasExited() {
 			t.Errorf("code %d, lost %v", p.code, p.lost)
 		}
@@ -27,13 +27,13 @@ func TestLostExitCode(t *testing.T) {
 // TestPartialStart stops the workers that were started before one that cannot be
 // (W5).
 func TestPartialStart(t *testing.T) {
-	f := newForker(nil)
+	f := NewForker(nil)
 	defer f.close()
-	sweep := newSweeper(f, false, false, "", slog.New(slog.DiscardHandler))
+	sweep := NewReaper(f, false, false, "", slog.New(slog.DiscardHandler))
 	defer sweep.close()
 	env := []string{"PATH=" + os.Getenv("PATH"), "X=1"}
 	files := []uintptr{0, 1, 2}
-	_, err := startCrew(f, sweep, []launch{
+	_, err := StartWorkers(f, sweep, []Launch{
 		{0, []string{"sleep", "100"}, env, files, nil},
 		{1, []string{"sleep", "100"}, env, files, nil},
 		{2, []string{"/does/not/exist"}, env, files, nil},
@@ -48,13 +48,13 @@ func TestPartialStart(t *testing.T) {
 
 // TestWaitWithoutPidfd waits for a process as on a kernel without pidfds.
 func TestWaitWithoutPidfd(t *testing.T) {
-	f := newForker(nil)
+	f := NewForker(nil)
 	defer f.close()
 	pid, err := f.start([]string{"sh", "-c", "kill -SEGV $$"}, []string{"PATH=" + os.Getenv("PATH")}, []uintptr{0, 1, 2}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{pid: pid, exited: make(chan struct{})}
+	p := &Process{pid: pid, exited: make(chan struct{})}
 	ended := newExits()
 	p.watch(ended.add)
 	if got := ended.take(); len(got) != 1 || got[0].code != -int(unix.SIGSEGV) || !p.hasExited() {

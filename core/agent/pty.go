@@ -9,13 +9,13 @@ import (
 
 // openPty makes a pseudo-terminal of the size of another terminal. What is written to
 // the second end is read from the first, unchanged.
-func openPty(like *os.File) (master, slave *os.File, err error) {
+func Open(like *os.File) (master, slave *os.File, err error) {
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
 	var number int
-	err = control(master, func(fd int) error {
+	err = Control(master, func(fd int) error {
 		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
 			return err
 		}
@@ -29,7 +29,7 @@ func openPty(like *os.File) (master, slave *os.File, err error) {
 		_ = master.Close()
 		return nil, nil, err
 	}
-	err = control(slave, func(fd int) error {
+	err = Control(slave, func(fd int) error {
 		settings, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 		if err != nil {
 			return err
@@ -42,13 +42,13 @@ func openPty(like *os.File) (master, slave *os.File, err error) {
 		_, _ = master.Close(), slave.Close()
 		return nil, nil, err
 	}
-	_ = control(slave, func(fd int) error { return fitPty(fd, like) })
+	_ = Control(slave, func(fd int) error { return Fit(fd, like) })
 	return master, slave, nil
 }
 
 // fitPty gives a pseudo-terminal the size of another terminal.
-func fitPty(pty int, like *os.File) error {
-	return control(like, func(fd int) error {
+func Fit(pty int, like *os.File) error {
+	return Control(like, func(fd int) error {
 		size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ func fitPty(pty int, like *os.File) error {
 }
 
 // control runs f on a file's descriptor without taking the file out of the poller.
-func control(file *os.File, f func(fd int) error) error {
+func Control(file *os.File, f func(fd int) error) error {
 	conn, err := file.SyscallConn()
 	if err != nil {
 		return err
@@ -71,6 +71,6 @@ func control(file *os.File, f func(fd int) error) error {
 }
 
 // isTerminal reports whether a file is a terminal.
-func isTerminal(file *os.File) bool {
-	return control(file, func(fd int) error { _, err := unix.IoctlGetTermios(fd, unix.TCGETS); return err }) == nil
+func IsTerminal(file *os.File) bool {
+	return Control(file, func(fd int) error { _, err := unix.IoctlGetTermios(fd, unix.TCGETS); return err }) == nil
 }

@@ -74,7 +74,7 @@ func (f *Failure) publish(ctx context.Context, keys store.Store, round uint64, g
 
 // readPublished reads what the nodes of a round published, the first failure first; nil
 // if there is nothing or the store does not answer.
-func readPublished(ctx context.Context, keys store.Store, round uint64) []Failure {
+func ReadPublished(ctx context.Context, keys store.Store, round uint64) []Failure {
 	there, err := keys.Check(ctx, []string{failuresKey})
 	if err != nil || !there {
 		return nil
@@ -118,12 +118,12 @@ func parsePeers(text []byte, round uint64) []Failure {
 
 // withPeers puts the failures that other nodes published around this node's own:
 // those before and those after its first.
-func withPeers(own, told []Failure, group int) []Failure {
+func WithPeers(own, told []Failure, group int) []Failure {
 	at := slices.IndexFunc(told, func(f Failure) bool { return f.group == group })
 	if at < 0 {
 		at = len(told) // the others got ahead of it
 	}
-	first := own[rootCause(own)].order
+	first := own[RootCause(own)].order
 	var before, after []Failure
 	for i, f := range told {
 		f.order = first.Add(time.Duration(i - at))

@@ -24,7 +24,7 @@ func TestPublishedIsBounded(t *testing.T) {
 	if err != nil || len(text) > 8*maxCulprit {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
-	if told := readPublished(t.Context(), keys, 1); len(told) != maxPeers || told[0].group != 0 {
+	if told := ReadPublished(t.Context(), keys, 1); len(told) != maxPeers || told[0].group != 0 {
 		t.Errorf("%d failures", len(told))
 	}
 }
@@ -52,13 +52,13 @@ func TestCulprit(t *testing.T) {
 		{told(5, 0, 1, 4), "[15 10 2 3 14]", 15},
 		{told(5, 0), "[15 10 2 3]", 15}, // the own was not taken any more
 	} {
-		all := withPeers(own, c.told, 1)
+		all := WithPeers(own, c.told, 1)
 		var ranks []int
 		for _, f := range all {
 			ranks = append(ranks, f.Rank)
 		}
-		if got := fmt.Sprint(ranks); got != c.want || all[rootCause(all)].Rank != c.root {
-			t.Errorf("%v, root %d; expected %s, %d", got, all[rootCause(all)].Rank, c.want, c.root)
+		if got := fmt.Sprint(ranks); got != c.want || all[RootCause(all)].Rank != c.root {
+			t.Errorf("%v, root %d; expected %s, %d", got, all[RootCause(all)].Rank, c.want, c.root)
 		}
 	}
 }
@@ -68,7 +68,7 @@ func FuzzPeers(f *testing.F) {
 	f.Add([]byte(`{"number":1,"round":1,"rank":3,"exit_code":-9,"stderr":"\u001b[31mx"}` + "\n{}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if failures := parsePeers(text, 1); len(failures) > 0 {
-			_ = report("x", withPeers(failures[:1], failures, failures[0].group))
+			_ = Report("x", WithPeers(failures[:1], failures, failures[0].group))
 		}
 	})
 }
@@ -85,7 +85,7 @@ func TestPeersCannotWriteToTheTerminal(t *testing.T) {
 	if len(failures) != 1 {
 		t.Fatalf("%d failures", len(failures))
 	}
-	shown := report("train.py", failures) + failures[0].summary()
+	shown := Report("train.py", failures) + failures[0].summary()
 	if strings.ContainsAny(shown, "\x1b\x07\r") {
 		t.Errorf("the report is %q", shown)
 	}
@@ -118,7 +118,7 @@ func TestPeersAreBounded(t *testing.T) {
 		t.Fatalf("%d failures", len(got))
 	}
 	f := got[0]
-	if shown := report("x", got[:1]); strings.Contains(shown, "\x1b") || len(shown) > 8*maxCulprit {
+	if shown := Report("x", got[:1]); strings.Contains(shown, "\x1b") || len(shown) > 8*maxCulprit {
 		t.Errorf("a report of %d bytes", len(shown))
 	}
 	if len(f.Host) > 4*maxCollateral || len(f.Stderr) > 2*maxCulprit {

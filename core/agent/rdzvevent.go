@@ -87,7 +87,7 @@ func (a *Agent) recordRdzvError(step string, err error) {
 
 // recordLeaving records that this node's round is over.
 func (a *Agent) recordLeaving() {
-	e := rdzvEvent{Name: "num_nodes_waiting", NodeState: nodeRunning, Rank: &a.seat.Rank}
+	e := rdzvEvent{Name: "num_nodes_waiting", NodeState: nodeRunning, Rank: &a.assignment.Rank}
 	a.recordRdzv(e, "The node '%s' is to leave its round of the rendezvous '%s': %s.", a.rdzv.Reason())
 }
 

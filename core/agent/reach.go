@@ -30,7 +30,7 @@ func (a *Agent) watchStore() (stop func()) {
 		case <-ctx.Done():
 			return
 		}
-		where := net.JoinHostPort(a.seat.StoreAddr, strconv.Itoa(a.seat.StorePort))
+		where := net.JoinHostPort(a.assignment.StoreAddr, strconv.Itoa(a.assignment.StorePort))
 		dialer := net.Dialer{Timeout: reachPatience}
 		dialer.SetMultipathTCP(false) // as workers do
 		began := time.Now()

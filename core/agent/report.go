@@ -11,9 +11,9 @@ const maxReportWidth = 60
 
 // report lays failures out as the reference does, byte for byte (A78). It begins
 // with a line feed and ends without one.
-func report(name string, failures []Failure) string {
+func Report(name string, failures []Failure) string {
 	title := name + " FAILED"
-	root := rootCause(failures)
+	root := RootCause(failures)
 	width := utf8.RuneCountInString(title)
 	var first string
 	var others []string
@@ -45,7 +45,7 @@ const maxStderrLines = 50
 // stderrLines is what the worker of the root cause said last, as more lines of its
 // record. It is left out where the worker's own traceback is shown.
 func (f *Failure) stderrLines() string {
-	if f.ErrorFile != notAvailable {
+	if f.ErrorFile != NotAvailable {
 		return ""
 	}
 	shown, more := tailLines(f.Stderr, maxStderrLines)
@@ -65,7 +65,7 @@ func (f *Failure) stderrLines() string {
 // record is one failure in a report.
 func (f *Failure) record(index int) string {
 	name := ""
-	if n := f.SignalName(); n != notAvailable {
+	if n := f.SignalName(); n != NotAvailable {
 		name = " (" + n + ")"
 	}
 	return fmt.Sprintf(`[%d]:

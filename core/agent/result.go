@@ -39,11 +39,11 @@ type WorkerResult struct {
 // Result tells how the run ended. It is to be called after Run has returned.
 func (a *Agent) Result() Result {
 	r := Result{Err: a.err, Spare: a.spare, Restarts: a.restarts, Root: -1}
-	if s := a.seat; s != nil {
+	if s := a.assignment; s != nil {
 		r.Round, r.GroupRank, r.Groups, r.World = s.Round, s.group, s.groups, s.ranks.world
 	}
 	if a.last != nil {
-		r.Workers = a.last.results(a.seat.ranks)
+		r.Workers = a.last.results(a.assignment.ranks)
 	}
 	var failed *FailedError
 	var peer *PeerError
@@ -53,22 +53,22 @@ func (a *Agent) Result() Result {
 	case errors.As(a.err, &peer):
 		r.Failures, r.Report = peer.Failures, peer.Report()
 	}
-	r.Root = rootCause(r.Failures)
+	r.Root = RootCause(r.Failures)
 	return r
 }
 
 // results tells how the workers of an attempt ended, which they must have.
 func (t *attempt) results(r ranks) []WorkerResult {
 	var results []WorkerResult
-	for i, p := range t.crew.procs {
+	for i, p := range t.workers.procs {
 		w := WorkerResult{
 			LocalRank: p.local, Rank: r.base + p.local, RoleRank: r.roleBase + p.local, RoleWorldSize: r.roleWorld,
-			Pid: p.pid, ExitCode: -1, ErrFile: t.workers[i].errFile, ErrorFile: t.workers[i].errorFile,
+			Pid: p.pid, ExitCode: -1, ErrFile: t.outputs[i].errFile, ErrorFile: t.outputs[i].errorFile,
 		}
 		if p.hasExited() {
 			w.ExitCode = p.code
 		}
-		if f := t.workers[i].out; f != nil {
+		if f := t.outputs[i].out; f != nil {
 			w.OutFile = f.Name()
 		}
 		results = append(results, w)

@@ -9,38 +9,38 @@ import (
 // writes the first; each agent then adds itself to the second, and whoever is the
 // last writes the third.
 const (
-	rollCallKey     = "rallypoint/roll_call"
-	rollCountKey    = rollCallKey + "/present"
-	rollCompleteKey = rollCallKey + "/complete"
+	barrierKey         = "rallypoint/roll_call"
+	arrivalsKey        = barrierKey + "/present"
+	barrierCompleteKey = barrierKey + "/complete"
 )
 
 // attendance answers roll calls of a round while its workers run. A nil attendance
 // does nothing.
-type attendance struct {
+type arrivals struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
 // attend begins to answer; stop ends it.
-func (a *Agent) attend() *attendance {
+func (a *Agent) answerBarriers() *arrivals {
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &attendance{cancel: cancel}
-	if a.seat.groups < 2 {
+	t := &arrivals{cancel: cancel}
+	if a.assignment.groups < 2 {
 		return t
 	}
-	keys, groups := a.seat.keys, int64(a.seat.groups)
+	keys, groups := a.assignment.keys, int64(a.assignment.groups)
 	t.wg.Go(func() {
-		if keys.Wait(ctx, []string{rollCallKey}) != nil {
+		if keys.Wait(ctx, []string{barrierKey}) != nil {
 			return
 		}
-		if n, err := keys.Add(ctx, rollCountKey, 1); err == nil && n >= groups {
-			_ = keys.Set(ctx, rollCompleteKey, []byte("1"))
+		if n, err := keys.Add(ctx, arrivalsKey, 1); err == nil && n >= groups {
+			_ = keys.Set(ctx, barrierCompleteKey, []byte("1"))
 		}
 	})
 	return t
 }
 
-func (t *attendance) stop() {
+func (t *arrivals) stop() {
 	if t == nil {
 		return
 	}
@@ -49,26 +49,26 @@ func (t *attendance) stop() {
 }
 
 // presence is a roll call under way.
-type presence struct {
+type livenessBarrier struct {
 	done   chan struct{} // closed once all agents of the round have answered
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
 // rollCall asks all agents of the round whether they are there. stop ends it.
-func (a *Agent) rollCall(ctx context.Context) *presence {
+func (a *Agent) openBarrier(ctx context.Context) *livenessBarrier {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &presence{done: make(chan struct{}), cancel: cancel}
-	keys := a.seat.keys
+	p := &livenessBarrier{done: make(chan struct{}), cancel: cancel}
+	keys := a.assignment.keys
 	p.wg.Go(func() {
-		if keys.Set(ctx, rollCallKey, []byte("1")) == nil && keys.Wait(ctx, []string{rollCompleteKey}) == nil {
+		if keys.Set(ctx, barrierKey, []byte("1")) == nil && keys.Wait(ctx, []string{barrierCompleteKey}) == nil {
 			close(p.done)
 		}
 	})
 	return p
 }
 
-func (p *presence) stop() {
+func (p *livenessBarrier) stop() {
 	p.cancel()
 	p.wg.Wait()
 }

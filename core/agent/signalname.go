@@ -4,7 +4,7 @@ import "golang.org/x/sys/unix"
 
 // signalName is the name of a signal, such as SIGTERM; "<N/A>" if it has none
 // (A75).
-func signalName(sig unix.Signal) string {
+func SignalName(sig unix.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name
 	}
@@ -16,8 +16,8 @@ func signalName(sig unix.Signal) string {
 			return "SIGRTMAX"
 		}
 	}
-	return notAvailable
+	return NotAvailable
 }
 
 // notAvailable stands where there is nothing to show.
-const notAvailable = "<N/A>"
+const NotAvailable = "<N/A>"

@@ -77,7 +77,7 @@ type Spec struct {
 
 	// Notify is told of each step of the run, in order, by the goroutine of Run:
 	// it must not block. nil: nobody listens.
-	Notify func(Notice)
+	Notify func(Event)
 }
 
 // Validate reports the first thing that is wrong with the spec.

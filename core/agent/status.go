@@ -73,7 +73,7 @@ type WorkerStatus struct {
 
 // board is where the agent writes what it does, for the health port. It is safe
 // for concurrent use; its lock is a leaf.
-type board struct {
+type statusTracker struct {
 	mu       sync.Mutex
 	status   Status
 	since    time.Time
@@ -100,9 +100,9 @@ const (
 var causeNames = [causes]string{"exit_code", "signal", "out_of_memory", "watchdog"}
 
 // enter notes a phase.
-func (b *board) enter(p phase) { b.set(func(s *Status) { s.Phase = p }) }
+func (b *statusTracker) enter(p phase) { b.set(func(s *Status) { s.Phase = p }) }
 
-func (b *board) set(change func(*Status)) {
+func (b *statusTracker) set(change func(*Status)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before := b.status.Phase
@@ -113,7 +113,7 @@ func (b *board) set(change func(*Status)) {
 }
 
 // joined notes a place in a round.
-func (b *board) joined(s *seat) {
+func (b *statusTracker) joined(s *assignment) {
 	b.set(func(v *Status) {
 		v.Phase, v.Round, v.GroupRank, v.Groups = phaseAssigning, s.Round, s.group, s.groups
 		v.Store = s.StoreAddr + ":" + strconv.Itoa(s.StorePort)
@@ -123,7 +123,7 @@ func (b *board) joined(s *seat) {
 }
 
 // started notes the workers of an attempt.
-func (b *board) started(procs []*process, r ranks) {
+func (b *statusTracker) started(procs []*Process, r ranks) {
 	workers := make([]WorkerStatus, len(procs))
 	for i, p := range procs {
 		workers[i] = WorkerStatus{LocalRank: p.local, Rank: r.base + p.local, Pid: p.pid, State: "running"}
@@ -132,7 +132,7 @@ func (b *board) started(procs []*process, r ranks) {
 }
 
 // exited notes the end of a worker.
-func (b *board) exited(p *process) {
+func (b *statusTracker) exited(p *Process) {
 	b.set(func(v *Status) {
 		if p.local < len(v.Workers) {
 			code := p.code
@@ -142,7 +142,7 @@ func (b *board) exited(p *process) {
 }
 
 // failed notes what caused an attempt to fail.
-func (b *board) failed(f *Failure, overdue bool) {
+func (b *statusTracker) failed(f *Failure, overdue bool) {
 	cause := causeExit
 	switch {
 	case overdue:
@@ -159,7 +159,7 @@ func (b *board) failed(f *Failure, overdue bool) {
 }
 
 // stepped notes the end of a step.
-func (b *board) stepped(s step, took time.Duration, failed bool) {
+func (b *statusTracker) stepped(s step, took time.Duration, failed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := &b.steps[s]
@@ -171,7 +171,7 @@ func (b *board) stepped(s step, took time.Duration, failed bool) {
 }
 
 // read returns the status as it is now.
-func (b *board) read() (Status, store.Store) {
+func (b *statusTracker) read() (Status, store.Store) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.status
@@ -184,7 +184,7 @@ func (b *board) read() (Status, store.Store) {
 const memberPatience = 2 * time.Second
 
 // full is read with the members of the round.
-func (b *board) full(ctx context.Context) Status {
+func (b *statusTracker) full(ctx context.Context) Status {
 	s, keys := b.read()
 	if keys == nil || s.Groups == 0 {
 		return s
@@ -210,7 +210,7 @@ func (b *board) full(ctx context.Context) Status {
 }
 
 // metrics writes what Prometheus reads (docs/metrics.md).
-func (b *board) metrics() []byte {
+func (b *statusTracker) metrics() []byte {
 	s, _ := b.read()
 	b.mu.Lock()
 	failures, totals := b.failures, b.steps
@@ -271,9 +271,9 @@ func (b *board) metrics() []byte {
 	return m.Bytes()
 }
 
-func newBoard(s *Spec) *board {
+func newStatusTracker(s *Spec) *statusTracker {
 	now := time.Now()
-	return &board{since: now, status: Status{
+	return &statusTracker{since: now, status: Status{
 		RunID: s.RunID, Role: s.Role, Host: hostName(), Pid: os.Getpid(), Version: rallypoint.Version(),
 		StartedAt: now, Phase: phaseStarting, Budget: s.MaxRestarts,
 	}}

@@ -17,7 +17,7 @@ const maxStderr = 64 << 10
 // tap stands between a worker's stderr and the agent's own: it passes everything
 // on at once and unchanged, and keeps the last maxStderr bytes. Its methods are
 // safe for concurrent use.
-type tap struct {
+type stderrTee struct {
 	read *os.File
 	pass func([]byte)
 	tty  bool     // read is a pseudo-terminal's, which hands over what was written a little later
@@ -33,30 +33,30 @@ type tap struct {
 // newTap makes a tap and returns the end that the worker writes to: a terminal if to
 // is one, so that programs see no difference, else a pipe. pass gets what comes, one
 // call at a time. stop ends it.
-func newTap(to *os.File, pass func([]byte)) (t *tap, write *os.File, err error) {
+func newStderrTee(to *os.File, pass func([]byte)) (t *stderrTee, write *os.File, err error) {
 	var read *os.File
-	tty := isTerminal(to)
+	tty := IsTerminal(to)
 	if tty {
-		read, write, err = openPty(to)
+		read, write, err = Open(to)
 	} else {
 		read, write, err = os.Pipe()
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	t = &tap{read: read, pass: pass, tty: tty, like: to, done: make(chan struct{})}
+	t = &stderrTee{read: read, pass: pass, tty: tty, like: to, done: make(chan struct{})}
 	go t.run()
 	return t, write, nil
 }
 
 // fit gives the worker's terminal the size of the agent's.
-func (t *tap) fit() {
+func (t *stderrTee) fit() {
 	if t.tty {
-		_ = control(t.read, func(fd int) error { return fitPty(fd, t.like) })
+		_ = Control(t.read, func(fd int) error { return Fit(fd, t.like) })
 	}
 }
 
-func (t *tap) run() {
+func (t *stderrTee) run() {
 	defer close(t.done)
 	if conn, err := t.read.SyscallConn(); err == nil {
 		_ = conn.Read(func(fd uintptr) bool { return t.drain(int(fd)) })
@@ -64,17 +64,17 @@ func (t *tap) run() {
 }
 
 // tapBuffers are lent to taps while they read, so that idle ones cost nothing.
-var tapBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var teeBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // drain takes what is in the pipe now, and reports whether its end was reached.
-func (t *tap) drain(fd int) (ended bool) {
+func (t *stderrTee) drain(fd int) (ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.tty {
-		_ = fitPty(fd, t.like) // before the worker draws again: a library is told of no new size
+		_ = Fit(fd, t.like) // before the worker draws again: a library is told of no new size
 	}
-	buf := tapBuffers.Get().(*[32 << 10]byte)
-	defer tapBuffers.Put(buf)
+	buf := teeBuffers.Get().(*[32 << 10]byte)
+	defer teeBuffers.Put(buf)
 	for {
 		n, err := unix.Read(fd, buf[:])
 		switch {
@@ -91,7 +91,7 @@ func (t *tap) drain(fd int) (ended bool) {
 
 // take keeps a text and passes it on. If more is to follow at once, the begin of
 // a last line waits for it, so that no other worker's output gets in between.
-func (t *tap) take(text []byte, more bool) {
+func (t *stderrTee) take(text []byte, more bool) {
 	t.keep(text)
 	if len(t.held) > 0 {
 		text = append(t.held, text...)
@@ -108,7 +108,7 @@ func (t *tap) take(text []byte, more bool) {
 	}
 }
 
-func (t *tap) keep(text []byte) {
+func (t *stderrTee) keep(text []byte) {
 	if len(text) > maxStderr {
 		text = text[len(text)-maxStderr:]
 	}
@@ -128,7 +128,7 @@ func (t *tap) keep(text []byte) {
 const ttyPatience = 100 * time.Millisecond
 
 // settle waits until a pseudo-terminal has handed over what an ended worker wrote.
-func (t *tap) settle() {
+func (t *stderrTee) settle() {
 	if !t.tty {
 		return
 	}
@@ -142,7 +142,7 @@ func (t *tap) settle() {
 
 // last returns the last maxStderr bytes of what was written until now, by a worker
 // that has ended.
-func (t *tap) last() []byte {
+func (t *stderrTee) last() []byte {
 	t.settle()
 	if conn, err := t.read.SyscallConn(); err == nil {
 		_ = conn.Control(func(fd uintptr) { t.drain(int(fd)) })
@@ -154,7 +154,7 @@ func (t *tap) last() []byte {
 
 // stop passes on what was written until now and ends the tap, whether or not
 // somebody still holds the other end. last may be called afterwards.
-func (t *tap) stop() {
+func (t *stderrTee) stop() {
 	t.settle()
 	_ = t.read.SetReadDeadline(time.Now())
 	<-t.done

@@ -21,13 +21,13 @@ func TestTap(t *testing.T) {
 		tty := rapid.Bool().Draw(t, "tty")
 		if tty {
 			_, _ = to.Close(), other.Close()
-			to, other, err = openPty(os.Stderr)
+			to, other, err = Open(os.Stderr)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _, _ = to.Close(), other.Close() }()
-		tap, write, err := newTap(other, func(text []byte) { passed.Write(text) })
+		tap, write, err := newStderrTee(other, func(text []byte) { passed.Write(text) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestTap(t *testing.T) {
 // TestTapKeepsLinesWhole where one read does not take all that is there.
 func TestTapKeepsLinesWhole(t *testing.T) {
 	var parts []string
-	tap := &tap{pass: func(text []byte) { parts = append(parts, string(text)) }}
+	tap := &stderrTee{pass: func(text []byte) { parts = append(parts, string(text)) }}
 	tap.take([]byte("a\nbeg"), true)
 	tap.take([]byte("un\nc"), false)
 	if !slices.Equal(parts, []string{"a\n", "begun\nc"}) {
@@ -74,7 +74,7 @@ func TestTapKeepsLinesWhole(t *testing.T) {
 // TestOneFile: a terminal and a pipe are one file by whatever descriptor, two files are
 // not; of what is dropped there is no order.
 func TestOneFile(t *testing.T) {
-	screen, terminal, err := openPty(os.Stderr)
+	screen, terminal, err := Open(os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

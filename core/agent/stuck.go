@@ -8,11 +8,11 @@ import (
 
 // envStuckTimeout is for how many seconds a worker may be in uninterruptible sleep
 // (A94).
-const envStuckTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+const envUninterruptibleTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
 // stuckTimeout reads the variable; what is no positive number is off.
-func stuckTimeout(env []string) time.Duration {
-	text, _ := lookupEnv(env, envStuckTimeout)
+func UninterruptibleTimeout(env []string) time.Duration {
+	text, _ := LookupEnv(env, envUninterruptibleTimeout)
 	seconds, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || !(seconds > 0) || seconds > 1e9 {
 		return 0
@@ -22,27 +22,27 @@ func stuckTimeout(env []string) time.Duration {
 
 // stuckCheck looks for workers that do not leave uninterruptible sleep, state D:
 // no signal reaches them, so restarting on this node would not help.
-type stuckCheck struct {
+type SleepDetector struct {
 	timeout time.Duration
 	state   func(pid int) (state byte, ok bool)
 	since   map[int]time.Time // by pid: first seen in D
 }
 
-func newStuckCheck(timeout time.Duration) *stuckCheck {
-	return &stuckCheck{timeout: timeout, since: make(map[int]time.Time), state: func(pid int) (byte, bool) {
+func NewSleepDetector(timeout time.Duration) *SleepDetector {
+	return &SleepDetector{timeout: timeout, since: make(map[int]time.Time), state: func(pid int) (byte, bool) {
 		stat, ok := readStat(pid)
 		return stat.state, ok
 	}}
 }
 
 // period is how often to look.
-func (c *stuckCheck) period(interval time.Duration) time.Duration {
+func (c *SleepDetector) period(interval time.Duration) time.Duration {
 	return max(interval, min(c.timeout/10, time.Second))
 }
 
 // look returns the workers that have just been seen in D for the first time, and
 // those that have been in it for the timeout.
-func (c *stuckCheck) look(procs []*process, now time.Time) (sleeping, stuck []*process) {
+func (c *SleepDetector) look(procs []*Process, now time.Time) (sleeping, stuck []*Process) {
 	for _, p := range procs {
 		state, ok := c.state(p.pid)
 		if p.hasExited() || !ok || state != 'D' {

@@ -7,14 +7,14 @@ import (
 
 func TestStuckCheck(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": 0, "x": 0, "-1": 0, "0": 0, "NaN": 0, "1.5": 1500 * time.Millisecond} {
-		if got := stuckTimeout([]string{envStuckTimeout + "=" + text}); got != want {
+		if got := UninterruptibleTimeout([]string{envUninterruptibleTimeout + "=" + text}); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
-	c := newStuckCheck(10 * time.Second)
+	c := NewSleepDetector(10 * time.Second)
 	state := byte('D')
 	c.state = func(int) (byte, bool) { return state, true }
-	procs := []*process{{pid: 7, exited: make(chan struct{})}}
+	procs := []*Process{{pid: 7, exited: make(chan struct{})}}
 	at := time.Unix(0, 0)
 	for _, step := range []struct {
 		state           byte

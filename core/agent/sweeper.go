@@ -19,9 +19,9 @@ import (
 // workers' control group, if there is one, and this process's children where it is a
 // child subreaper; else they are found by the marker, which they have in their
 // environment unless they changed that.
-type sweeper struct {
+type Reaper struct {
 	log       *slog.Logger
-	forker    *forker
+	forker    *Forker
 	subreaper bool
 	keep      bool   // leave daemons alone
 	marker    string // "" if there is none, or no need of one
@@ -41,8 +41,8 @@ type sweeper struct {
 // program that starts no children but by f from now on may ask for it. keep leaves
 // everything alone that is not a worker. marker, which may be "", is a text that only the
 // environment of the workers and of their descendants holds. close ends it.
-func newSweeper(f *forker, subreaper, keep bool, marker string, log *slog.Logger) *sweeper {
-	s := &sweeper{log: log, forker: f, keep: keep, done: make(chan struct{})}
+func NewReaper(f *Forker, subreaper, keep bool, marker string, log *slog.Logger) *Reaper {
+	s := &Reaper{log: log, forker: f, keep: keep, done: make(chan struct{})}
 	if !subreaper || os.Getpid() == 1 {
 		s.marker = marker
 	}
@@ -66,11 +66,11 @@ func newSweeper(f *forker, subreaper, keep bool, marker string, log *slog.Logger
 	}
 	s.children = make(chan os.Signal, 1)
 	signal.Notify(s.children, unix.SIGCHLD)
-	s.wg.Go(s.reapStrays)
+	s.wg.Go(s.reapOrphans)
 	return s
 }
 
-func (s *sweeper) close() {
+func (s *Reaper) close() {
 	close(s.done)
 	if s.subreaper {
 		signal.Stop(s.children)
@@ -81,11 +81,11 @@ func (s *sweeper) close() {
 
 // reapStrays takes the exit status of adopted processes, so that they do not
 // stay zombies while the workers run.
-func (s *sweeper) reapStrays() {
+func (s *Reaper) reapOrphans() {
 	for {
 		select {
 		case <-s.children:
-			for _, pid := range s.strays() {
+			for _, pid := range s.orphans() {
 				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 			}
 		case <-s.done:
@@ -96,7 +96,7 @@ func (s *sweeper) reapStrays() {
 
 // strays returns the children of this process that are neither workers nor from before
 // them: some may be none of the workers' all the same (see adopted).
-func (s *sweeper) strays() []int {
+func (s *Reaper) orphans() []int {
 	if !s.subreaper {
 		return nil
 	}
@@ -114,24 +114,24 @@ func (s *sweeper) strays() []int {
 // adopted tells whether a process is this one's child because it descends from a
 // worker. Process 1 of a container gets the orphans of everybody in it, so there it
 // has to carry the marker, if there is one.
-func (s *sweeper) adopted(pid int, stat procStat) bool {
+func (s *Reaper) adopted(pid int, stat procStat) bool {
 	return s.subreaper && stat.parent == os.Getpid() && !s.before[pid] && !s.sessions[stat.session] &&
 		(s.marker == "" || os.Getpid() != 1)
 }
 
 // maxSweeps bounds how often a sweep looks again: what forks faster than it is
 // killed is left to the parent-death signals and to the system.
-const maxSweeps = 100
+const maxPasses = 100
 
 // sweep sends sig to what the groups' leaders, now reaped, left behind, waits for
 // its end until expired is closed, and kills the rest. It returns when nothing is
 // left.
-func (s *sweeper) sweep(groups []int, sig unix.Signal, expired <-chan struct{}) {
+func (s *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct{}) {
 	if s.keep {
 		return
 	}
 	signaled := make(map[int]bool)
-	for range maxSweeps {
+	for range maxPasses {
 		left := s.left(groups)
 		if len(left) == 0 {
 			return
@@ -157,7 +157,7 @@ func (s *sweeper) sweep(groups []int, sig unix.Signal, expired <-chan struct{}) 
 		for _, stray := range left {
 			_ = stray.pidfd.Close()
 		}
-		for _, pid := range s.strays() {
+		for _, pid := range s.orphans() {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		}
 		if !gone {
@@ -177,12 +177,12 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // stray is a process that a worker left behind.
-type stray struct {
+type orphan struct {
 	pid, group int
 	pidfd      *os.File
 }
 
-func (s *stray) kill(sig unix.Signal) {
+func (s *orphan) kill(sig unix.Signal) {
 	conn, err := s.pidfd.SyscallConn()
 	if err == nil {
 		_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
@@ -191,7 +191,7 @@ func (s *stray) kill(sig unix.Signal) {
 
 // await waits for the end of the process, at most until expired is closed, and
 // without expired at most leastDeathWait. It reports whether the process ended.
-func (s *stray) await(expired <-chan struct{}) bool {
+func (s *orphan) await(expired <-chan struct{}) bool {
 	ended := make(chan bool, 1)
 	conn, err := s.pidfd.SyscallConn()
 	if err != nil {
@@ -220,7 +220,7 @@ func (s *stray) await(expired <-chan struct{}) bool {
 }
 
 // left returns what of the groups and of the adopted processes is alive.
-func (s *sweeper) left(groups []int) []*stray {
+func (s *Reaper) left(groups []int) []*orphan {
 	var pids []int
 	for _, group := range groups {
 		// Right after its leader was reaped a group exists only if it has other
@@ -230,10 +230,10 @@ func (s *sweeper) left(groups []int) []*stray {
 			break
 		}
 	}
-	pids = append(append(pids, s.strays()...), s.forker.group.members()...)
+	pids = append(append(pids, s.orphans()...), s.forker.group.members()...)
 	pids = append(pids, markedProcesses(s.marker)...)
 	slices.Sort(pids)
-	var left []*stray
+	var left []*orphan
 	for _, pid := range slices.Compact(pids) {
 		pidfd := openPidfd(pid)
 		if pidfd == nil {
@@ -248,7 +248,7 @@ func (s *sweeper) left(groups []int) []*stray {
 			_ = pidfd.Close()
 			continue
 		}
-		left = append(left, &stray{pid, stat.group, pidfd})
+		left = append(left, &orphan{pid, stat.group, pidfd})
 	}
 	return left
 }

@@ -36,7 +36,7 @@ func TestLines(t *testing.T) {
 // worker wrote in between (W12).
 func TestConsole(t *testing.T) {
 	var out bytes.Buffer
-	c := newConsole()
+	c := NewConsole()
 	a, b := c.printer(&out, "[a]:"), c.printer(&out, "[b]:")
 	for _, step := range []struct {
 		p    *printer
@@ -95,7 +95,7 @@ func TestTailFollowsWrites(t *testing.T) {
 			tails.watcher.close()
 			tails.watcher = nil
 		}
-		tails.add(tail{path: file.Name(), out: newConsole().printer(out, "> ")})
+		tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "> ")})
 		for _, line := range []string{"one", "two"} {
 			fmt.Fprintln(file, line)
 			out.await(line)
@@ -117,7 +117,7 @@ func TestTailsOfOneFile(t *testing.T) {
 	if err := os.Symlink(file.Name(), second); err != nil {
 		t.Fatal(err)
 	}
-	c := newConsole()
+	c := NewConsole()
 	tails.add(tail{path: file.Name(), out: c.printer(out, "1> ")})
 	tails.add(tail{path: second, out: c.printer(out, "2> ")})
 	for _, line := range []string{"one", "two"} {
@@ -134,7 +134,7 @@ func TestTailLosesNothing(t *testing.T) {
 	const writers, count = 4, 20000
 	tails := newTails(slog.New(slog.DiscardHandler))
 	out, filtered := &syncBuffer{wrote: make(chan struct{}, 1)}, &syncBuffer{wrote: make(chan struct{}, 1)}
-	c := newConsole()
+	c := NewConsole()
 	var wg sync.WaitGroup
 	for w := range writers {
 		file, err := os.Create(filepath.Join(t.TempDir(), "out.log"))
@@ -176,8 +176,8 @@ func TestTailLosesNothing(t *testing.T) {
 
 func TestTailOfNoFile(t *testing.T) {
 	tails := newTails(slog.New(slog.DiscardHandler))
-	tails.add(tail{path: t.TempDir(), out: newConsole().printer(&bytes.Buffer{}, "")})
-	tails.add(tail{path: filepath.Join(t.TempDir(), "missing"), out: newConsole().printer(&bytes.Buffer{}, "")})
+	tails.add(tail{path: t.TempDir(), out: NewConsole().printer(&bytes.Buffer{}, "")})
+	tails.add(tail{path: filepath.Join(t.TempDir(), "missing"), out: NewConsole().printer(&bytes.Buffer{}, "")})
 	tails.stop()
 }
 
@@ -192,7 +192,7 @@ func TestTailOfManyLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	tails.add(tail{path: file.Name(), out: newConsole().printer(out, "[r0]:")})
+	tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "[r0]:")})
 	var text, want []byte
 	for i := range count {
 		text = fmt.Appendf(text, "%d\n", i)

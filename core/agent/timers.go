@@ -22,7 +22,7 @@ type timerKey struct {
 }
 
 // workerTimer is one request of torch's file-timer protocol, a line of JSON (A89).
-type workerTimer struct {
+type Timer struct {
 	timerKey
 	expires json.Number // Unix time in seconds, as it was written; negative: release
 	at      time.Time
@@ -30,7 +30,7 @@ type workerTimer struct {
 }
 
 // parseTimer reads one request.
-func parseTimer(line []byte) (workerTimer, error) {
+func parseTimer(line []byte) (Timer, error) {
 	var request struct {
 		Pid     int         `json:"pid"`
 		Scope   *string     `json:"scope_id"`
@@ -38,20 +38,20 @@ func parseTimer(line []byte) (workerTimer, error) {
 		Signal  int         `json:"signal"`
 	}
 	if err := json.Unmarshal(line, &request); err != nil {
-		return workerTimer{}, err
+		return Timer{}, err
 	}
 	seconds, err := request.Expires.Float64()
 	switch {
 	case request.Pid <= 1:
-		return workerTimer{}, fmt.Errorf("its pid is %d", request.Pid)
+		return Timer{}, fmt.Errorf("its pid is %d", request.Pid)
 	case request.Scope == nil:
-		return workerTimer{}, errors.New("it has no scope_id")
+		return Timer{}, errors.New("it has no scope_id")
 	case err != nil || seconds > 1<<40 || seconds < -1<<40:
-		return workerTimer{}, fmt.Errorf("its expiration_time is %q", request.Expires)
+		return Timer{}, fmt.Errorf("its expiration_time is %q", request.Expires)
 	case request.Signal > 64:
-		return workerTimer{}, fmt.Errorf("its signal is %d", request.Signal)
+		return Timer{}, fmt.Errorf("its signal is %d", request.Signal)
 	}
-	t := workerTimer{timerKey: timerKey{request.Pid, *request.Scope}, expires: request.Expires, signal: unix.Signal(request.Signal)}
+	t := Timer{timerKey: timerKey{request.Pid, *request.Scope}, expires: request.Expires, signal: unix.Signal(request.Signal)}
 	if seconds < 0 {
 		return t, nil
 	}
@@ -61,14 +61,14 @@ func parseTimer(line []byte) (workerTimer, error) {
 }
 
 // release tells whether the request is one of release.
-func (t *workerTimer) release() bool { return t.at.IsZero() }
+func (t *Timer) release() bool { return t.at.IsZero() }
 
 // timers are those that are running. Pure: the caller says what time it is.
-type timers map[timerKey]workerTimer
+type timers map[timerKey]Timer
 
 // take applies a request: a second acquire replaces the first. It reports false if
 // there are too many.
-func (ts timers) take(t workerTimer) bool {
+func (ts timers) take(t Timer) bool {
 	if t.release() {
 		delete(ts, t.timerKey)
 		return true
@@ -93,16 +93,16 @@ func (ts timers) next() (first time.Time) {
 // expire takes the timers that have expired out, and with them all others of the
 // same processes (A90). For each process it returns the expired ones in their
 // order.
-func (ts timers) expire(now time.Time) [][]workerTimer {
-	byPid := make(map[int][]workerTimer)
+func (ts timers) expire(now time.Time) [][]Timer {
+	byPid := make(map[int][]Timer)
 	for _, t := range ts {
 		if !t.at.After(now) {
 			byPid[t.pid] = append(byPid[t.pid], t)
 		}
 	}
-	var expired [][]workerTimer
+	var expired [][]Timer
 	for _, list := range byPid {
-		slices.SortFunc(list, func(a, b workerTimer) int {
+		slices.SortFunc(list, func(a, b Timer) int {
 			if c := a.at.Compare(b.at); c != 0 {
 				return c
 			}
@@ -110,7 +110,7 @@ func (ts timers) expire(now time.Time) [][]workerTimer {
 		})
 		expired = append(expired, list)
 	}
-	slices.SortFunc(expired, func(a, b []workerTimer) int { return a[0].at.Compare(b[0].at) })
+	slices.SortFunc(expired, func(a, b []Timer) int { return a[0].at.Compare(b[0].at) })
 	for key := range ts {
 		if byPid[key.pid] != nil {
 			delete(ts, key)

@@ -16,20 +16,20 @@ import (
 
 // Variables of the watchdog (A88).
 const (
-	envTimerEnabled = "TORCHELASTIC_ENABLE_FILE_TIMER"
-	envTimerFile    = "TORCHELASTIC_TIMER_FILE"
+	envEnabled = "TORCHELASTIC_ENABLE_FILE_TIMER"
+	EnvFile    = "TORCHELASTIC_TIMER_FILE"
 )
 
 // timerFile is the path of the FIFO that workers write their timers to; "" if the
 // watchdog is off.
-func timerFile(env []string) string {
-	if enabled, _ := lookupEnv(env, envTimerEnabled); enabled != "1" {
+func FIFOPath(env []string) string {
+	if enabled, _ := LookupEnv(env, envEnabled); enabled != "1" {
 		return ""
 	}
-	if path, given := lookupEnv(env, envTimerFile); given {
+	if path, given := LookupEnv(env, EnvFile); given {
 		return path
 	}
-	folder, _ := lookupEnv(env, "TMPDIR")
+	folder, _ := LookupEnv(env, "TMPDIR")
 	if folder == "" {
 		folder = "/tmp"
 	}
@@ -37,15 +37,15 @@ func timerFile(env []string) string {
 }
 
 // overdue is a process with an expired timer.
-type overdue struct {
-	timers []workerTimer // in the order of their expiry; at least one
-	fatal  int           // index of the first with a signal; -1: there is none
+type Overdue struct {
+	timers []Timer // in the order of their expiry; at least one
+	fatal  int     // index of the first with a signal; -1: there is none
 }
 
 // watchdog serves torch's file timers while the workers of one attempt run: it
 // reads requests from a FIFO and tells of timers that expire. A nil watchdog does
 // nothing.
-type watchdog struct {
+type Watchdog struct {
 	path string
 	fifo *os.File
 	log  *slog.Logger
@@ -55,17 +55,17 @@ type watchdog struct {
 	wake chan struct{} // holds a token while there are processes to take
 
 	mu      sync.Mutex
-	expired []overdue
+	expired []Overdue
 }
 
 // newWatchdog makes the FIFO, in the place of a file that may be there (A88), and
 // serves it until stop.
-func newWatchdog(path string, log *slog.Logger) (*watchdog, error) {
+func Serve(path string, log *slog.Logger) (*Watchdog, error) {
 	fifo, err := newFIFO(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot serve the workers' timers: %w", err)
 	}
-	w := &watchdog{path: path, fifo: fifo, log: log, now: time.Now, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	w := &Watchdog{path: path, fifo: fifo, log: log, now: time.Now, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	go w.run()
 	return w, nil
 }
@@ -87,7 +87,7 @@ func newFIFO(path string) (*os.File, error) {
 }
 
 // expiries has a token whenever take has something; nil for a nil watchdog.
-func (w *watchdog) expiries() <-chan struct{} {
+func (w *Watchdog) expiries() <-chan struct{} {
 	if w == nil {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (w *watchdog) expiries() <-chan struct{} {
 }
 
 // take returns the processes whose timers have expired since the last take.
-func (w *watchdog) take() []overdue {
+func (w *Watchdog) take() []Overdue {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	expired := w.expired
@@ -104,7 +104,7 @@ func (w *watchdog) take() []overdue {
 }
 
 // stop ends the watchdog and removes the FIFO.
-func (w *watchdog) stop() {
+func (w *Watchdog) stop() {
 	if w == nil {
 		return
 	}
@@ -122,7 +122,7 @@ const clockCheck = time.Second
 // maxFIFO bounds what is read before timers are judged: all that a FIFO may hold.
 const maxFIFO = 1 << 20
 
-func (w *watchdog) run() {
+func (w *Watchdog) run() {
 	defer close(w.done)
 	running := make(timers)
 	var input requests
@@ -153,7 +153,7 @@ func (w *watchdog) run() {
 }
 
 // accept takes the requests that were read.
-func (w *watchdog) accept(running timers, input *requests) {
+func (w *Watchdog) accept(running timers, input *requests) {
 	for line := range input.lines() {
 		if t, err := parseTimer(line); err != nil {
 			w.log.Warn(fmt.Sprintf("a timer request %.200q is left out: %v", line, err))
@@ -164,13 +164,13 @@ func (w *watchdog) accept(running timers, input *requests) {
 }
 
 // report queues what has expired.
-func (w *watchdog) report(expired [][]workerTimer) {
+func (w *Watchdog) report(expired [][]Timer) {
 	if len(expired) == 0 {
 		return
 	}
 	w.mu.Lock()
 	for _, list := range expired {
-		o := overdue{timers: list, fatal: -1}
+		o := Overdue{timers: list, fatal: -1}
 		for i, t := range list {
 			if t.signal > 0 {
 				o.fatal = i

@@ -100,7 +100,7 @@ func TestTimers(t *testing.T) {
 			}
 		}
 		for _, list := range running.expire(time.Unix(int64(now), 0)) {
-			if !expired[list[0].pid] || !slices.IsSortedFunc(list, func(a, b workerTimer) int { return a.at.Compare(b.at) }) {
+			if !expired[list[0].pid] || !slices.IsSortedFunc(list, func(a, b Timer) int { return a.at.Compare(b.at) }) {
 				t.Fatalf("expired %v", list)
 			}
 			count -= len(list)
@@ -120,9 +120,9 @@ func TestTimers(t *testing.T) {
 func TestTimersAreBounded(t *testing.T) {
 	running := make(timers)
 	for i := range maxTimers {
-		running[timerKey{2, fmt.Sprint(i)}] = workerTimer{}
+		running[timerKey{2, fmt.Sprint(i)}] = Timer{}
 	}
-	one := workerTimer{timerKey: timerKey{2, "one more"}, at: time.Unix(1, 0)}
+	one := Timer{timerKey: timerKey{2, "one more"}, at: time.Unix(1, 0)}
 	if running.take(one) {
 		t.Error("one more is taken")
 	}
@@ -142,7 +142,7 @@ func TestWatchdogReadsBeforeItJudges(t *testing.T) {
 	}
 	asleep, awake := make(chan struct{}), make(chan struct{})
 	calls := 0
-	w := &watchdog{path: path, fifo: fifo, log: slog.New(slog.DiscardHandler), done: make(chan struct{}), wake: make(chan struct{}, 1), now: func() time.Time {
+	w := &Watchdog{path: path, fifo: fifo, log: slog.New(slog.DiscardHandler), done: make(chan struct{}), wake: make(chan struct{}, 1), now: func() time.Time {
 		if calls++; calls == 2 { // it knows the timer, and is about to sleep until its end
 			close(asleep)
 			<-awake
@@ -175,13 +175,13 @@ func TestWatchdogReadsBeforeItJudges(t *testing.T) {
 func TestTimerFile(t *testing.T) {
 	for _, c := range []struct{ env, want string }{
 		{"", ""},
-		{envTimerFile + "=/x", ""},
-		{envTimerEnabled + "=0", ""},
-		{envTimerEnabled + "=1 " + envTimerFile + "=/x", "/x"},
-		{envTimerEnabled + "=1 TMPDIR=/t/", "/t/watchdog_timer_*"},
-		{envTimerEnabled + "=1", "/tmp/watchdog_timer_*"},
+		{EnvFile + "=/x", ""},
+		{envEnabled + "=0", ""},
+		{envEnabled + "=1 " + EnvFile + "=/x", "/x"},
+		{envEnabled + "=1 TMPDIR=/t/", "/t/watchdog_timer_*"},
+		{envEnabled + "=1", "/tmp/watchdog_timer_*"},
 	} {
-		got := timerFile(strings.Fields(c.env))
+		got := FIFOPath(strings.Fields(c.env))
 		if same, _ := filepath.Match(c.want, got); !same {
 			t.Errorf("%s: %q", c.env, got)
 		}
