@@ -33,8 +33,8 @@ then --token-file has to name its file.`,
 	return cmd
 }
 
-// order is what an administrator's command asks for.
-type order struct {
+// adminRequest is what an administrator's command asks for.
+type adminRequest struct {
 	addr    string
 	place   string // endpoint without a control plane, in place of addr; "": none
 	run     string
@@ -44,7 +44,7 @@ type order struct {
 	token   *secret.Token // nil: none; set by prepare
 }
 
-func (o *order) addFlags(cmd *cobra.Command) {
+func (o *adminRequest) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.run, "rdzv-id", "", "the run `ID` (required)")
 	flags.StringVar(&o.reason, "reason", "", "`TEXT` that the job's nodes are told (required)")
@@ -53,7 +53,7 @@ func (o *order) addFlags(cmd *cobra.Command) {
 }
 
 // prepare checks what was given.
-func (o *order) prepare(endpoint string, log *logging) (err error) {
+func (o *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	if o.addr, o.place, err = parsePlace(endpoint); err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func (o *order) prepare(endpoint string, log *logging) (err error) {
 	return err
 }
 
-// carryOut asks, and prints what was done.
-func (o *order) carryOut(cmd *cobra.Command, ask func(ctx context.Context) (string, error)) error {
+// send asks the control plane, and prints what was done.
+func (o *adminRequest) send(cmd *cobra.Command, ask func(ctx context.Context) (string, error)) error {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 	defer cancel()
@@ -103,7 +103,7 @@ func whoAmI() string {
 }
 
 func newAdminClose(log *logging) *cobra.Command {
-	var o order
+	var o adminRequest
 	var stop bool
 	cmd := &cobra.Command{
 		Use:   "close ENDPOINT --rdzv-id ID --reason TEXT",
@@ -122,9 +122,9 @@ be opened again; its id is free once none of its nodes is left.`,
 				return err
 			}
 			if o.place != "" {
-				return o.carryOutAt(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()})
+				return o.appendToLog(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()})
 			}
-			return o.carryOut(cmd, func(ctx context.Context) (string, error) {
+			return o.send(cmd, func(ctx context.Context) (string, error) {
 				return control.AdminClose(ctx, o.addr, o.token, o.run, whoAmI(), o.reason, stop)
 			})
 		},
@@ -135,7 +135,7 @@ be opened again; its id is free once none of its nodes is left.`,
 }
 
 func newAdminEvict(log *logging) *cobra.Command {
-	var o order
+	var o adminRequest
 	var node string
 	cmd := &cobra.Command{
 		Use:   "evict ENDPOINT --rdzv-id ID --node NODE --reason TEXT",
@@ -155,9 +155,9 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 				return errors.New("--node is missing: whom?")
 			}
 			if o.place != "" {
-				return o.carryOutAt(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason})
+				return o.appendToLog(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason})
 			}
-			return o.carryOut(cmd, func(ctx context.Context) (string, error) {
+			return o.send(cmd, func(ctx context.Context) (string, error) {
 				return control.AdminEvict(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
 			})
 		},

@@ -12,9 +12,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// carryOutAt is carryOut where there is no control plane: the event goes into the
-// log of the run's nodes.
-func (o *order) carryOutAt(cmd *cobra.Command, ev rendezvous.Event) error {
+// appendToLog is send where there is no control plane: the event goes into the log of
+// the run's nodes.
+func (o *adminRequest) appendToLog(cmd *cobra.Command, ev rendezvous.Event) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 	defer cancel()
 	done, err := o.append(ctx, ev)
@@ -28,7 +28,7 @@ func (o *order) carryOutAt(cmd *cobra.Command, ev rendezvous.Event) error {
 }
 
 // append appends the event, if it changes anything, and returns what that does.
-func (o *order) append(ctx context.Context, ev rendezvous.Event) (done string, err error) {
+func (o *adminRequest) append(ctx context.Context, ev rendezvous.Event) (done string, err error) {
 	shown, records, err := backend.Inspect(ctx, o.place, o.run, o.timeout)
 	if err != nil {
 		return "", failure{err}
@@ -67,5 +67,5 @@ func (o *order) append(ctx context.Context, ev rendezvous.Event) (done string, e
 // admin names who asks, for those who read the reason.
 func admin() string { return "admin " + whoAmI() }
 
-// now is a time for people.
+// now is the time that a log entry shows.
 func now() time.Time { return time.Now().UTC().Round(time.Millisecond) }

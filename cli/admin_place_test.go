@@ -54,7 +54,7 @@ func TestAdminOfAPlace(t *testing.T) {
 				}
 			}
 
-			// A reason that is too long is cut: an entry that nobody can read would end the run.
+			// A reason that is too long is cut: an entry that no node can read would end the run.
 			long := "wrong data " + strings.Repeat("x", 2*rendezvous.MaxNameLen)
 			_, waits := meets(t, endpoint, "job", "c", 2, 3)
 			awaitStatus(t, func(st control.Status) bool { return len(st.Runs[0].Waiting) > 0 }, endpoint)
@@ -73,8 +73,8 @@ func TestAdminOfAPlace(t *testing.T) {
 	}
 }
 
-// Nothing is written into a run that nobody is left of: the next one of its name
-// would begin anew anyhow.
+// Nothing is written into a run without living nodes: the next one of its name begins
+// with an empty log.
 func TestAdminOfADeadRun(t *testing.T) {
 	live, dead := t.TempDir(), t.TempDir()
 	_, first := meets(t, "file://"+live, "job", "a", 1, 1)

@@ -12,7 +12,7 @@ import (
 // Checker holds a recorded history against the guarantees of the design.
 type Checker func(history io.Reader) (Audit, error)
 
-// Audit is what a Checker found: text for people, the ids of the runs in the
+// Audit is what a Checker found: human-readable text, the ids of the runs in the
 // history, and whether every guarantee was kept and could be checked.
 type Audit interface {
 	fmt.Stringer

@@ -14,7 +14,7 @@ import (
 	"rallypoint/core/trace"
 )
 
-// TestAudit judges small histories; TestServeIsKilled and TestChaos judge long ones.
+// TestAudit checks small histories; TestServeIsKilled and TestChaos check long ones.
 func TestAudit(t *testing.T) {
 	m := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1})
 	begin := trace.Record{Run: "job", State: m.Snapshot()}

@@ -23,7 +23,7 @@ func (l *logging) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log to stderr: debug, info, warn, error or off (default $"+run.EnvLogLevel+", else info)")
 }
 
-// check takes up the level; an unknown one is wrong usage.
+// check sets the level; an unknown one is wrong usage.
 func (l *logging) check() error {
 	from, name := "--log-level", l.name
 	if name == "" {

@@ -39,7 +39,7 @@ const chaosWorker = `
 
 // chaos is a job of three nodes that is hurt at random.
 type chaos struct {
-	*theatre
+	*harness
 	endpoint string
 	serve    *serverProcess // nil: the nodes meet without a control plane
 	recorder *serverProcess // where they do
@@ -47,7 +47,7 @@ type chaos struct {
 	duration time.Duration // for so long it is hurt, unless envChaos says otherwise
 	mark     string        // in the environment of everything that belongs to the job
 
-	nodes [chaosNodes]*player
+	nodes [chaosNodes]*nodeProcess
 	pids  []int // of all agents that were ever started
 }
 
@@ -70,24 +70,24 @@ func TestChaos(t *testing.T) {
 			}
 			defer func() { c.serve.kill() }()
 			goroutines, files := c.held()
-			c.play()
+			c.run()
 			eventually(t, func() bool { g, f := c.held(); return g <= goroutines && f <= files })
-			c.judge()
+			c.audit()
 		})
 	}
 }
 
 // TestChaosInAnEtcd does the same to a job whose nodes meet in an etcd. The history is
-// what somebody records who follows them.
+// what a follower of the log records.
 func TestChaosInAnEtcd(t *testing.T) {
 	t.Parallel()
 	c := newChaos(t)
 	c.endpoint, c.lease, c.duration = "etcd://"+etcd.Endpoint(t)+"?key_prefix=/chaos", 2*time.Second, 12*time.Second
 	c.record()
 	defer func() { c.recorder.kill() }()
-	c.play()
+	c.run()
 	c.endRecord()
-	c.judge()
+	c.audit()
 }
 
 // TestChaosInADirectory does the same to one whose nodes meet in a directory, of which
@@ -102,10 +102,10 @@ func TestChaosInADirectory(t *testing.T) {
 	c.endpoint, c.lease, c.duration = "file://"+meet, 2*time.Second, 12*time.Second
 	c.record()
 	defer func() { c.recorder.kill() }()
-	c.play()
+	c.run()
 	eventually(t, func() bool { left, _ := os.ReadDir(meet); return len(left) == 0 })
 	c.endRecord()
-	c.judge()
+	c.audit()
 }
 
 // record starts a process that follows the job's nodes.
@@ -128,7 +128,7 @@ func (c *chaos) endRecord() {
 }
 
 func newChaos(t *testing.T) *chaos {
-	c := &chaos{theatre: newTheatre(t)}
+	c := &chaos{harness: newHarness(t)}
 	c.mark = "CHAOS=" + c.dir
 	for _, dir := range []string{"ledger", "tmp"} {
 		if err := os.Mkdir(filepath.Join(c.dir, dir), 0o777); err != nil {
@@ -139,7 +139,7 @@ func newChaos(t *testing.T) *chaos {
 }
 
 // play starts the job, hurts it, and lets it end.
-func (c *chaos) play() {
+func (c *chaos) run() {
 	t := c.t
 	duration := c.duration
 	if text := os.Getenv(envChaos); text != "" {
@@ -157,7 +157,7 @@ func (c *chaos) play() {
 	}
 	c.awaitWhole()
 	for end, hurts := time.Now().Add(duration), 0; time.Now().Before(end); hurts++ {
-		c.hurt(random)
+		c.injectFault(random)
 		// Sometimes hurt what is just recovering, sometimes what runs.
 		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
 		if random.IntN(4) == 0 {
@@ -180,8 +180,8 @@ func (c *chaos) play() {
 }
 
 // judge holds the history against the promises, and against where the workers have stood.
-func (c *chaos) judge() {
-	judgeHistory(c.t, c.dir+"/history")
+func (c *chaos) audit() {
+	auditHistory(c.t, c.dir+"/history")
 	c.checkPlaces()
 }
 
@@ -251,7 +251,7 @@ func (c *chaos) startNode(i int) {
 	if i < chaosNodes-1 {
 		args = append(args, "-r1", "--log-dir="+c.dir+"/logs")
 	}
-	p := &player{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", chaosWorker)...)}
+	p := &nodeProcess{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", chaosWorker)...)}
 	p.Dir = c.dir
 	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + c.dir + "/tmp", "LEDGER=" + c.dir + "/ledger",
 		"FINISH=" + c.dir + "/finish", "TORCHELASTIC_ENABLE_FILE_TIMER=1", "OMP_NUM_THREADS=1", c.mark}
@@ -276,7 +276,7 @@ func (c *chaos) controlGroups() (left []string) {
 }
 
 // hurt does one thing to one process.
-func (c *chaos) hurt(random *rand.Rand) {
+func (c *chaos) injectFault(random *rand.Rand) {
 	node := random.IntN(chaosNodes)
 	agent := c.nodes[node].Process.Pid
 	switch random.IntN(6) {

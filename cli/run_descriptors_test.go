@@ -10,12 +10,12 @@ import (
 // with torchrun: a lock or the end of a pipe would be held for as long as they run.
 func TestOtherDescriptors(t *testing.T) {
 	t.Parallel()
-	th := newTheatre(t)
-	p := &player{Cmd: exec.Command(os.Args[0], "run", "--standalone", "--no-python", "--no-macros", "sh", "-c",
+	h := newHarness(t)
+	p := &nodeProcess{Cmd: exec.Command(os.Args[0], "run", "--standalone", "--no-python", "--no-macros", "sh", "-c",
 		"[ -e /proc/$PPID/fd/3 ] && [ ! -e /proc/$$/fd/3 ]; echo $? > $SAY")}
-	p.Dir = th.dir
-	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + th.dir + "/say", "TMPDIR=" + th.dir}
-	lock, err := os.Create(th.dir + "/lock")
+	p.Dir = h.dir
+	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir}
+	lock, err := os.Create(h.dir + "/lock")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestOtherDescriptors(t *testing.T) {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if got := th.hear(); got != "0" {
+	if got := h.readLine(); got != "0" {
 		t.Error("a worker has the launcher's descriptor 3")
 	}
 	if code := p.end(); code != 0 {

@@ -86,8 +86,8 @@ func tryLogSettings(t *testing.T, draw *rand.Rand) {
 		}
 	}
 
-	th := newTheatre(t)
-	p := th.run(`for i in 1 2; do echo "out $i of $RANK"; echo "err $i of $RANK" >&2; done`, "--nproc-per-node=2", "--role=r",
+	h := newHarness(t)
+	p := h.run(`for i in 1 2; do echo "out $i of $RANK"; echo "err $i of $RANK" >&2; done`, "--nproc-per-node=2", "--role=r",
 		"--log-dir="+dir, "-r", redirectOption, "-t", teeOption, "--local-ranks-filter="+ranks,
 		"--duplicate-stdout-filters="+filters["out"], "--duplicate-stderr-filters="+filters["err"])
 	if code := p.end(); code != 0 {
@@ -98,8 +98,8 @@ func tryLogSettings(t *testing.T, draw *rand.Rand) {
 			t.Errorf("%q: std%s of the agent: %q, expected %q", p.Args, stream, got, want)
 		}
 	}
-	found, _ := filepath.Glob(th.dir + "/logs/*/attempt_0/*.log")
-	more, _ := filepath.Glob(th.dir + "/logs/*/attempt_0/*/*")
+	found, _ := filepath.Glob(h.dir + "/logs/*/attempt_0/*.log")
+	more, _ := filepath.Glob(h.dir + "/logs/*/attempt_0/*/*")
 	for _, path := range append(found, more...) {
 		_, name, _ := strings.Cut(path, "/attempt_0/")
 		text, _ := os.ReadFile(path)

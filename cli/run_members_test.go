@@ -13,39 +13,39 @@ import (
 
 // tellPlace makes each worker say where it stands and wait for the end of its
 // round, or of the job.
-const tellPlace = `trap 'exit 0' TERM
+const printPlacement = `trap 'exit 0' TERM
 	echo "$RALLYPOINT_ROUND $GROUP_WORLD_SIZE $WORLD_SIZE $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RESTART_COUNT $ROLE_NAME:$ROLE_RANK/$ROLE_WORLD_SIZE" > $SAY
 	until [ -e finish ]; do sleep 0.02; done; exit 0`
 
 // place is what one said.
-type place struct {
+type placement struct {
 	round, groups, world, rank int
 	master                     string
 	restarts                   int
 	role                       string
 }
 
-// hearRound reads what workers say until all of one round with that many nodes
+// readRound reads what workers say until all of one round with that many nodes
 // have spoken, and returns them in the order of their ranks. They must all name
 // one master (W2).
-func (th *theatre) hearRound(nodes int) []place {
-	th.t.Helper()
-	rounds := map[int][]place{}
+func (h *harness) readRound(nodes int) []placement {
+	h.t.Helper()
+	rounds := map[int][]placement{}
 	for {
-		var p place
-		if _, err := fmt.Sscan(th.hear(), &p.round, &p.groups, &p.world, &p.rank, &p.master, &p.restarts, &p.role); err != nil {
-			th.t.Fatal(err)
+		var p placement
+		if _, err := fmt.Sscan(h.readLine(), &p.round, &p.groups, &p.world, &p.rank, &p.master, &p.restarts, &p.role); err != nil {
+			h.t.Fatal(err)
 		}
 		all := append(rounds[p.round], p)
 		rounds[p.round] = all
 		if all[0].master != p.master || all[0].world != p.world {
-			th.t.Errorf("round %d has two masters: %+v", p.round, all)
+			h.t.Errorf("round %d has two masters: %+v", p.round, all)
 		}
 		if p.groups == nodes && len(all) == p.world {
-			slices.SortFunc(all, func(a, b place) int { return a.rank - b.rank })
+			slices.SortFunc(all, func(a, b placement) int { return a.rank - b.rank })
 			for i, p := range all {
 				if p.rank != i {
-					th.t.Errorf("ranks of round %d: %+v", p.round, all)
+					h.t.Errorf("ranks of round %d: %+v", p.round, all)
 				}
 			}
 			return all
@@ -53,14 +53,14 @@ func (th *theatre) hearRound(nodes int) []place {
 	}
 }
 
-func (th *theatre) finish() {
-	th.t.Helper()
-	if err := syscall.Mkfifo(th.dir+"/finish", 0o600); err != nil { // anything that is there
-		th.t.Fatal(err)
+func (h *harness) finish() {
+	h.t.Helper()
+	if err := syscall.Mkfifo(h.dir+"/finish", 0o600); err != nil { // anything that is there
+		h.t.Fatal(err)
 	}
 }
 
-func (p *player) expect(t *testing.T, code int) {
+func (p *nodeProcess) expect(t *testing.T, code int) {
 	t.Helper()
 	if got := p.end(); got != code {
 		t.Errorf("exit code %d, expected %d:\n%s", got, code, p.stderr.String())
@@ -78,19 +78,19 @@ func elastic(t *testing.T, nnodes string, more ...string) []string {
 // (W2, A46).
 func TestJoins(t *testing.T) {
 	t.Parallel()
-	th := newTheatre(t)
+	h := newHarness(t)
 	options := elastic(t, "1:4")
-	var nodes []*player
+	var nodes []*nodeProcess
 	masters := map[string]bool{}
 	for n := 1; n <= 4; n++ {
-		nodes = append(nodes, th.run(tellPlace, options...))
-		all := th.hearRound(n)
+		nodes = append(nodes, h.run(printPlacement, options...))
+		all := h.readRound(n)
 		if len(all) != n || masters[all[0].master] || all[0].restarts != 0 {
 			t.Errorf("%d nodes: %+v, masters before %v", n, all, masters)
 		}
 		masters[all[0].master] = true
 	}
-	th.finish()
+	h.finish()
 	for _, p := range nodes {
 		p.expect(t, 0)
 	}
@@ -100,22 +100,22 @@ func TestJoins(t *testing.T) {
 // that comes in its place (W11).
 func TestReplacedNode(t *testing.T) {
 	t.Parallel()
-	th := newTheatre(t)
+	h := newHarness(t)
 	options := elastic(t, "1:2")
-	host := th.run(tellPlace, options...)
-	th.hearRound(1)
-	lost := th.run(tellPlace, options...)
-	th.hearRound(2)
+	host := h.run(printPlacement, options...)
+	h.readRound(1)
+	lost := h.run(printPlacement, options...)
+	h.readRound(2)
 	if err := lost.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	lost.expect(t, -int(syscall.SIGKILL))
-	if all := th.hearRound(1); all[0].restarts != 0 {
+	if all := h.readRound(1); all[0].restarts != 0 {
 		t.Errorf("the loss was counted as a restart: %+v", all)
 	}
-	replacement := th.run(tellPlace, options...)
-	th.hearRound(2)
-	th.finish()
+	replacement := h.run(printPlacement, options...)
+	h.readRound(2)
+	h.finish()
 	host.expect(t, 0)
 	replacement.expect(t, 0)
 }
@@ -123,29 +123,29 @@ func TestReplacedNode(t *testing.T) {
 // TestLeavingNode tells the others at once that it leaves (W7, W11).
 func TestLeavingNode(t *testing.T) {
 	t.Parallel()
-	th := newTheatre(t)
+	h := newHarness(t)
 	options := elastic(t, "1:2")
-	host := th.run(tellPlace, options...)
-	th.hearRound(1)
-	leaving := th.run(tellPlace, options...)
-	th.hearRound(2)
+	host := h.run(printPlacement, options...)
+	h.readRound(1)
+	leaving := h.run(printPlacement, options...)
+	h.readRound(2)
 	if err := leaving.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	leaving.expect(t, 1)
-	th.hearRound(1)
-	th.finish()
+	h.readRound(1)
+	h.finish()
 	host.expect(t, 0)
 }
 
 // TestSpareNode is not needed and ends well (W10).
 func TestSpareNode(t *testing.T) {
 	t.Parallel()
-	th := newTheatre(t)
+	h := newHarness(t)
 	options := elastic(t, "1:1", "--rdzv-backend=rallypoint")
-	needed := th.run(tellPlace, options...)
-	th.hearRound(1)
-	spare := th.run(tellPlace, options...)
+	needed := h.run(printPlacement, options...)
+	h.readRound(1)
+	spare := h.run(printPlacement, options...)
 	eventually(t, func() bool {
 		answer, err := http.Get("http://" + strings.TrimPrefix(options[1], "--rdzv-endpoint=") + "/metrics")
 		if err != nil {
@@ -155,7 +155,7 @@ func TestSpareNode(t *testing.T) {
 		text, _ := io.ReadAll(answer.Body)
 		return strings.Contains(string(text), `rallypoint_nodes{state="spare"} 1`)
 	})
-	th.finish()
+	h.finish()
 	needed.expect(t, 0)
 	spare.expect(t, 0)
 }
@@ -163,20 +163,20 @@ func TestSpareNode(t *testing.T) {
 // TestRoles mixes nodes of two roles with 1, 2 and 3 workers (A49).
 func TestRoles(t *testing.T) {
 	t.Parallel()
-	th := newTheatre(t)
-	var nodes []*player
+	h := newHarness(t)
+	var nodes []*nodeProcess
 	options := elastic(t, "3")
 	for i, role := range []string{"ps", "trainer", "trainer"} {
-		nodes = append(nodes, th.run(tellPlace, append(options, "--role="+role, "--nproc-per-node="+strconv.Itoa(i+1), "--node-rank="+strconv.Itoa(i))...))
+		nodes = append(nodes, h.run(printPlacement, append(options, "--role="+role, "--nproc-per-node="+strconv.Itoa(i+1), "--node-rank="+strconv.Itoa(i))...))
 	}
 	var roles []string
-	for _, p := range th.hearRound(3) {
+	for _, p := range h.readRound(3) {
 		roles = append(roles, p.role)
 	}
 	if got, want := strings.Join(roles, " "), "ps:0/1 trainer:0/5 trainer:1/5 trainer:2/5 trainer:3/5 trainer:4/5"; got != want {
 		t.Errorf("roles %s", got)
 	}
-	th.finish()
+	h.finish()
 	for _, p := range nodes {
 		p.expect(t, 0)
 	}
@@ -193,17 +193,17 @@ func TestSevenNodes(t *testing.T) {
 		{{"master", 1}, {"trainer", 4}, {"trainer", 1}, {"ps", 3}, {"trainer", 2}, {"ps", 1}, {"ps", 2}},
 		{{"master", 1}, {"trainer", 2}, {"trainer", 2}, {"ps", 1}, {"trainer", 2}, {"ps", 1}, {"ps", 1}},
 	} {
-		th := newTheatre(t)
+		h := newHarness(t)
 		options := elastic(t, "7")
-		var players []*player
+		var players []*nodeProcess
 		var world int
 		roleWorld := map[string]int{}
 		for i, n := range nodes {
 			world += n.workers
 			roleWorld[n.role] += n.workers
-			players = append(players, th.run(tellPlace, append(options, "--role="+n.role, "--nproc-per-node="+strconv.Itoa(n.workers), "--node-rank="+strconv.Itoa(i))...))
+			players = append(players, h.run(printPlacement, append(options, "--role="+n.role, "--nproc-per-node="+strconv.Itoa(n.workers), "--node-rank="+strconv.Itoa(i))...))
 		}
-		all := th.hearRound(7)
+		all := h.readRound(7)
 		if len(all) != world {
 			t.Errorf("%d workers, expected %d", len(all), world)
 		}
@@ -215,7 +215,7 @@ func TestSevenNodes(t *testing.T) {
 			}
 			next[role]++
 		}
-		th.finish()
+		h.finish()
 		for _, p := range players {
 			p.expect(t, 0)
 		}

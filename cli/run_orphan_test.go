@@ -13,11 +13,11 @@ import (
 // not needed, and ends after a lease instead of its join_timeout.
 func TestSpareOfADeadHost(t *testing.T) {
 	t.Parallel()
-	th := newTheatre(t)
+	h := newHarness(t)
 	options := elastic(t, "1:1")
-	host := th.run(tellPlace, options...)
-	th.hearRound(1)
-	spare := th.run(tellPlace, options...)
+	host := h.run(printPlacement, options...)
+	h.readRound(1)
+	spare := h.run(printPlacement, options...)
 	eventually(t, func() bool {
 		text, told := metrics(options), `rallypoint_sent_frames_total{kind="progress"} `
 		return strings.Contains(text, `rallypoint_nodes{state="spare"} 1`) && strings.Contains(text, told) && !strings.Contains(text, told+"0\n")
@@ -30,7 +30,7 @@ func TestSpareOfADeadHost(t *testing.T) {
 	if text := spare.stderr.String(); !strings.Contains(text, "this node was a spare") {
 		t.Errorf("people are told %s", text)
 	}
-	th.finish()
+	h.finish()
 }
 
 // TestHostThatLeftIsKilled tells the agent that hosts the control plane to end, whereupon
@@ -38,18 +38,18 @@ func TestSpareOfADeadHost(t *testing.T) {
 // that ends after a lease, as if the host were still a member.
 func TestHostThatLeftIsKilled(t *testing.T) {
 	t.Parallel()
-	th := newTheatre(t)
+	h := newHarness(t)
 	options := elastic(t, "2:3")
-	script := strings.Replace(tellPlace, "-e finish", "-e finish$GROUP_RANK", 1)
-	host := th.run(script, options...)
+	script := strings.Replace(printPlacement, "-e finish", "-e finish$GROUP_RANK", 1)
+	host := h.run(script, options...)
 	eventually(t, func() bool { return metrics(options) != "" })
-	others := []*player{th.run(script, options...), th.run(script, options...)}
-	th.hearRound(3)
+	others := []*nodeProcess{h.run(script, options...), h.run(script, options...)}
+	h.readRound(3)
 	if err := host.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	th.hearRound(2)
-	if err := os.WriteFile(th.dir+"/finish1", nil, 0o600); err != nil { // rank 0 has the round store
+	h.readRound(2)
+	if err := os.WriteFile(h.dir+"/finish1", nil, 0o600); err != nil { // rank 0 has the round store
 		t.Fatal(err)
 	}
 	eventually(t, func() bool { return strings.Contains(metrics(options), `rallypoint_nodes{state="finished"} 1`) })
@@ -57,7 +57,7 @@ func TestHostThatLeftIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	host.expect(t, -int(syscall.SIGKILL))
-	ended := make(chan *player)
+	ended := make(chan *nodeProcess)
 	for _, p := range others {
 		go func() {
 			p.end()

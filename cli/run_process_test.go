@@ -13,60 +13,60 @@ import (
 	"testing"
 )
 
-// theatre is a folder in which commands run whose workers are shell scripts that
+// harness is a folder in which commands run whose workers are shell scripts that
 // may write lines to the pipe $SAY.
-type theatre struct {
+type harness struct {
 	t    *testing.T
 	dir  string
 	said *bufio.Reader
 }
 
-func newTheatre(t *testing.T) *theatre {
+func newHarness(t *testing.T) *harness {
 	t.Helper()
-	th := &theatre{t: t, dir: t.TempDir()}
-	if err := syscall.Mkfifo(th.dir+"/say", 0o600); err != nil {
+	h := &harness{t: t, dir: t.TempDir()}
+	if err := syscall.Mkfifo(h.dir+"/say", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	pipe, err := os.OpenFile(th.dir+"/say", os.O_RDWR, 0)
+	pipe, err := os.OpenFile(h.dir+"/say", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { pipe.Close() })
-	th.said = bufio.NewReader(pipe)
-	return th
+	h.said = bufio.NewReader(pipe)
+	return h
 }
 
-func (th *theatre) hear() string {
-	th.t.Helper()
-	line, err := th.said.ReadString('\n')
+func (h *harness) readLine() string {
+	h.t.Helper()
+	line, err := h.said.ReadString('\n')
 	if err != nil {
-		th.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return strings.TrimSpace(line)
 }
 
-// player is one running `rallypoint run`.
-type player struct {
+// nodeProcess is one running `rallypoint run`.
+type nodeProcess struct {
 	*exec.Cmd
 	stdout, stderr strings.Builder
 }
 
 // run starts `rallypoint run` for a script.
-func (th *theatre) run(script string, options ...string) *player {
-	th.t.Helper()
+func (h *harness) run(script string, options ...string) *nodeProcess {
+	h.t.Helper()
 	args := append([]string{"run"}, options...)
-	p := &player{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", script)...)}
-	p.Dir = th.dir
-	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + th.dir + "/say", "TMPDIR=" + th.dir, "OMP_NUM_THREADS=1"}
+	p := &nodeProcess{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", script)...)}
+	p.Dir = h.dir
+	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir, "OMP_NUM_THREADS=1"}
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	if err := p.Start(); err != nil {
-		th.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return p
 }
 
 // end waits for the command and returns its exit code, or minus its signal.
-func (p *player) end() int {
+func (p *nodeProcess) end() int {
 	_ = p.Wait()
 	if status, ok := p.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return -int(status.Signal())
@@ -82,13 +82,13 @@ func alive(pid int) bool {
 // TestAgentKilled leaves nothing of the workers, whatever session it is in (W4).
 func TestAgentKilled(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} { // SIGTERM is not handled here
-		th := newTheatre(t)
-		p := th.run(`trap '' TERM; sleep 100 & a=$!
+		h := newHarness(t)
+		p := h.run(`trap '' TERM; sleep 100 & a=$!
 			setsid sh -c 'setsid sleep 100 & echo $$ $! > $SAY; exec sleep 100' &
 			echo $$ $a > $SAY; while :; do sleep 100; done`, "--nproc-per-node=2", "-r3", "--signals-to-handle=SIGINT")
 		var pids []int
 		for range 4 {
-			for _, field := range strings.Fields(th.hear()) {
+			for _, field := range strings.Fields(h.readLine()) {
 				pid, _ := strconv.Atoi(field)
 				pids = append(pids, pid)
 			}
@@ -119,9 +119,9 @@ func TestAgentKilled(t *testing.T) {
 // TestSignalsOfCommand ends with 1, or 128+N if asked to, and one line (W7).
 func TestSignalsOfCommand(t *testing.T) {
 	for code, options := range map[int][]string{1: nil, 128 + int(syscall.SIGTERM): {"--signal-exit-code"}} {
-		th := newTheatre(t)
-		p := th.run("echo up > $SAY; exec sleep 100", options...)
-		th.hear()
+		h := newHarness(t)
+		p := h.run("echo up > $SAY; exec sleep 100", options...)
+		h.readLine()
 		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestSignalsOfCommand(t *testing.T) {
 		if !strings.HasSuffix(p.stderr.String(), want) {
 			t.Errorf("stderr %q", p.stderr.String())
 		}
-		if left, _ := filepath.Glob(th.dir + "/torchelastic_*"); len(left) > 0 {
+		if left, _ := filepath.Glob(h.dir + "/torchelastic_*"); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	}
@@ -141,9 +141,9 @@ func TestSignalsOfCommand(t *testing.T) {
 // TestSignalTwice: timeout(1), an init and schedulers signal the command and its group;
 // workers have their grace all the same.
 func TestSignalTwice(t *testing.T) {
-	th := newTheatre(t)
-	p := th.run("trap 'sleep 0.2; : > saved; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done", "--signal-exit-code")
-	th.hear()
+	h := newHarness(t)
+	p := h.run("trap 'sleep 0.2; : > saved; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done", "--signal-exit-code")
+	h.readLine()
 	for range 2 {
 		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
@@ -152,21 +152,21 @@ func TestSignalTwice(t *testing.T) {
 	if got := p.end(); got != 128+int(syscall.SIGTERM) || !strings.Contains(p.stderr.String(), "another signal in 5s or later kills them at once") {
 		t.Errorf("exit code %d, stderr %q", got, p.stderr.String())
 	}
-	if _, err := os.Stat(th.dir + "/saved"); err != nil {
+	if _, err := os.Stat(h.dir + "/saved"); err != nil {
 		t.Error(err)
 	}
 }
 
 // TestNohup goes on after a SIGHUP that its parent ignores.
 func TestNohup(t *testing.T) {
-	th := newTheatre(t)
-	p := &player{Cmd: exec.Command("sh", "-c", "trap '' HUP; exec \"$0\" \"$@\"", os.Args[0], "run", "--no-python", "sh", "-c", "echo up > $SAY; exec sleep 100")}
-	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + th.dir + "/say", "TMPDIR=" + th.dir}
+	h := newHarness(t)
+	p := &nodeProcess{Cmd: exec.Command("sh", "-c", "trap '' HUP; exec \"$0\" \"$@\"", os.Args[0], "run", "--no-python", "sh", "-c", "echo up > $SAY; exec sleep 100")}
+	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir}
 	p.Stderr = &p.stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	th.hear()
+	h.readLine()
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
 		if err := p.Process.Signal(sig); err != nil {
 			t.Fatal(err)
@@ -177,7 +177,7 @@ func TestNohup(t *testing.T) {
 	}
 }
 
-// TestReaderIsGone goes on when nobody reads its stderr any more.
+// TestReaderIsGone: run goes on after the reader of its stderr is gone.
 func TestReaderIsGone(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -195,11 +195,11 @@ func TestReaderIsGone(t *testing.T) {
 }
 
 // twoNodes runs a script on two nodes and returns how they ended.
-func twoNodes(t *testing.T, script string, options func(node int) []string) (codes [2]int, nodes [2]*player) {
+func twoNodes(t *testing.T, script string, options func(node int) []string) (codes [2]int, nodes [2]*nodeProcess) {
 	t.Helper()
-	th := newTheatre(t)
+	h := newHarness(t)
 	for i := range nodes {
-		nodes[i] = th.run(script, options(i)...)
+		nodes[i] = h.run(script, options(i)...)
 	}
 	for i := range nodes {
 		codes[i] = nodes[i].end()
@@ -216,10 +216,10 @@ func hostedNodes(t *testing.T, options ...string) func(node int) []string {
 	}
 }
 
-const tellRanks = "echo rank $RANK/$WORLD_SIZE group $GROUP_RANK/$GROUP_WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT"
+const printRanks = "echo rank $RANK/$WORLD_SIZE group $GROUP_RANK/$GROUP_WORLD_SIZE restart $TORCHELASTIC_RESTART_COUNT"
 
 func TestTwoNodes(t *testing.T) {
-	codes, nodes := twoNodes(t, tellRanks, hostedNodes(t))
+	codes, nodes := twoNodes(t, printRanks, hostedNodes(t))
 	for i, p := range nodes {
 		want := fmt.Sprintf("rank %d/4 group %d/2 restart 0\nrank %d/4 group %d/2 restart 0\n", 2*i, i, 2*i+1, i)
 		if codes[i] != 0 || strings.Join(lines(p.stdout.String()), "\n")+"\n" != want {
@@ -231,7 +231,7 @@ func TestTwoNodes(t *testing.T) {
 // TestTwoNodesRestart restarts both nodes after the failure of one, with one
 // count.
 func TestTwoNodesRestart(t *testing.T) {
-	codes, nodes := twoNodes(t, tellRanks+`; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 3 ] && exit 1; exec sleep 100`,
+	codes, nodes := twoNodes(t, printRanks+`; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 3 ] && exit 1; exec sleep 100`,
 		hostedNodes(t, "--max-restarts=1"))
 	for i, p := range nodes {
 		if codes[i] != 0 || strings.Count(p.stdout.String(), "restart 1\n") != 2 {
@@ -259,7 +259,7 @@ func TestTwoNodesFail(t *testing.T) {
 
 func TestTwoStaticNodes(t *testing.T) {
 	port := freePort(t)
-	codes, nodes := twoNodes(t, tellRanks+" at $MASTER_ADDR:$MASTER_PORT", func(node int) []string {
+	codes, nodes := twoNodes(t, printRanks+" at $MASTER_ADDR:$MASTER_PORT", func(node int) []string {
 		return []string{"--nnodes=2", "--rdzv-backend=static", "--master-addr=127.0.0.1", "--master-port=" + port, "--node-rank", strconv.Itoa(node)}
 	})
 	for i, p := range nodes {
@@ -320,9 +320,9 @@ func TestOrderOfStreams(t *testing.T) {
 
 // TestProcessName is torchrun's (A17).
 func TestProcessName(t *testing.T) {
-	th := newTheatre(t)
-	p := th.run("cat /proc/$PPID/comm > $SAY")
-	if name := th.hear(); name != "pt_elastic" {
+	h := newHarness(t)
+	p := h.run("cat /proc/$PPID/comm > $SAY")
+	if name := h.readLine(); name != "pt_elastic" {
 		t.Errorf("the process is %q", name)
 	}
 	p.end()

@@ -56,7 +56,7 @@ func (s *serverProcess) kill() {
 	_ = s.cmd.Wait()
 }
 
-// quietPort returns a port that nobody listens on, below those that the system
+// quietPort returns a port without a listener, below those that the system
 // gives to others: it stays free while the server is down.
 func quietPort(t *testing.T) int {
 	t.Helper()
@@ -71,7 +71,7 @@ func quietPort(t *testing.T) int {
 
 // TestServeIsKilled kills the control plane of several jobs again and again. Their
 // nodes go through rounds and use their keys meanwhile: nothing is lost, nothing
-// is done twice, and nobody is told to restart its workers.
+// is done twice, and no node has to restart its workers.
 func TestServeIsKilled(t *testing.T) {
 	const jobs, nodes, rounds, adds = 3, 3, 6, 40
 	dir := t.TempDir()
@@ -98,7 +98,7 @@ func TestServeIsKilled(t *testing.T) {
 		}
 		everybody.Go(func() {
 			members.Wait()
-			j.judge(nodes, rounds, adds)
+			j.check(nodes, rounds, adds)
 		})
 	}
 	done := make(chan struct{})
@@ -126,11 +126,11 @@ func TestServeIsKilled(t *testing.T) {
 	if kills == 0 {
 		t.Error("nothing was killed")
 	}
-	judgeHistory(t, dir+"/history")
+	auditHistory(t, dir+"/history")
 }
 
 // judgeHistory holds what a control plane has recorded against the promises.
-func judgeHistory(t *testing.T, path string) {
+func auditHistory(t *testing.T, path string) {
 	t.Helper()
 	code, stdout, stderr := execute(t, "audit", path)
 	t.Log(stdout)
@@ -200,7 +200,7 @@ func (j *killedJob) round(m *member.Member, p rendezvous.Params, want uint64, ad
 	return keys.Barrier(j.ctx, "all have counted", int64(p.Max))
 }
 
-func (j *killedJob) judge(nodes, rounds, adds int) {
+func (j *killedJob) check(nodes, rounds, adds int) {
 	if len(j.generations) != 1 {
 		j.t.Errorf("generations %v", j.generations)
 	}

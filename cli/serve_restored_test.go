@@ -24,16 +24,16 @@ func TestServeOnARestoredCopy(t *testing.T) {
 	}
 	start()
 	t.Cleanup(func() { s.kill() })
-	th := newTheatre(t)
+	h := newHarness(t)
 	options := []string{"--nnodes=2:3", "--rdzv-endpoint=" + s.addr,
 		"--rdzv-conf=last_call_timeout=0.1,lease_timeout=1.5,reconnect_grace=0.3,close_timeout=5,is_host=0"}
-	var nodes []*player
+	var nodes []*nodeProcess
 	for range 2 {
-		nodes = append(nodes, th.run(tellPlace, options...))
+		nodes = append(nodes, h.run(printPlacement, options...))
 	}
-	th.hearRound(2)
-	lost := th.run(tellPlace, options...)
-	before := th.hearRound(3)[0].round
+	h.readRound(2)
+	lost := h.run(printPlacement, options...)
+	before := h.readRound(3)[0].round
 	s.kill()
 	copied, err := os.ReadFile(dir + "/data/control.db")
 	if err != nil {
@@ -44,19 +44,19 @@ func TestServeOnARestoredCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost.expect(t, -int(syscall.SIGKILL))
-	th.hearRound(2)
+	h.readRound(2)
 	s.kill()
 	if err := os.WriteFile(dir+"/data/control.db", copied, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	start()
-	if after := th.hearRound(2)[0].round; after != before+2 {
+	if after := h.readRound(2)[0].round; after != before+2 {
 		t.Errorf("round %d after the copy of round %d was restored", after, before)
 	}
-	th.finish()
+	h.finish()
 	for _, p := range nodes {
 		p.expect(t, 0)
 	}
 	s.kill()
-	judgeHistory(t, dir+"/history")
+	auditHistory(t, dir+"/history")
 }

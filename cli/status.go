@@ -77,14 +77,14 @@ none now; an idle node is connected and asks for nothing.
 
 // statusPrinter shows statuses on one stream.
 type statusPrinter struct {
-	out     io.Writer
-	json    bool
-	compact bool // one line of JSON each
-	screen  screen
+	out      io.Writer
+	json     bool
+	compact  bool // one line of JSON each
+	terminal terminal
 }
 
 func newStatusPrinter(out io.Writer, asJSON, watched bool) *statusPrinter {
-	return &statusPrinter{out: out, json: asJSON, compact: watched, screen: screenOf(out)}
+	return &statusPrinter{out: out, json: asJSON, compact: watched, terminal: terminalOf(out)}
 }
 
 // print writes one status: raw as it came, st decoded.
@@ -98,7 +98,7 @@ func (p *statusPrinter) print(raw []byte, st control.Status) error {
 
 func (p *statusPrinter) text(raw []byte, st control.Status) []byte {
 	if !p.json {
-		return []byte(renderStatus(st, p.screen))
+		return []byte(renderStatus(st, p.terminal))
 	}
 	var b bytes.Buffer
 	if p.compact || json.Indent(&b, raw, "", "  ") != nil {

@@ -71,7 +71,7 @@ func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	return bytes.TrimSpace(body), st, nil
 }
 
-// endedEarly reports whether somebody answered, but not in HTTP.
+// endedEarly reports whether a server answered, but not in HTTP.
 func endedEarly(err error) bool {
 	text := err.Error()
 	for _, sign := range []string{"EOF", "malformed HTTP", "connection reset", "broken pipe"} {

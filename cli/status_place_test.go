@@ -145,15 +145,15 @@ func contents(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// A run whose nodes are dead keeps its last state, with nobody there; to look at it
-// changes nothing, and needs no permission to write.
+// A run whose nodes are dead keeps its last state and shows no living node; looking
+// at it changes nothing, and needs no permission to write.
 func TestStatusOfADeadRunInADirectory(t *testing.T) {
 	live := t.TempDir()
 	_, first := meets(t, "file://"+live, "job", "a", 2, 2)
 	_, second := meets(t, "file://"+live, "job", "b", 2, 2)
 	ended(t, first)
 	ended(t, second)
-	dead := t.TempDir() // a copy: what a kill leaves behind, since nobody locks it
+	dead := t.TempDir() // a copy: what a kill leaves behind, and has no lock
 	if err := os.CopyFS(dead, os.DirFS(live)); err != nil {
 		t.Fatal(err)
 	}

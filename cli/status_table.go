@@ -10,7 +10,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Limits of what is shown of a run to people; JSON has all.
+// Limits of what is shown of a run; JSON has all.
 const (
 	maxRows    = 40 // nodes
 	maxShown   = 10 // changes
@@ -18,8 +18,8 @@ const (
 	maxRunName = 24
 )
 
-// renderStatus shows a status to people: one run in full, several in a line each.
-func renderStatus(st control.Status, scr screen) string {
+// renderStatus shows a status as text: one run in full, several in a line each.
+func renderStatus(st control.Status, term terminal) string {
 	var b strings.Builder
 	now := time.Now()
 	where := fmt.Sprintf("Runs that meet at %s, as their nodes have written it there", clean(st.Place))
@@ -28,29 +28,29 @@ func renderStatus(st control.Status, scr screen) string {
 		where = fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", clean(s.Address), clean(s.Host), s.PID, clean(s.Version),
 			ago(s.Now.Sub(s.StartedAt).Seconds()), counted(s.Connections, "connection"))
 	}
-	fmt.Fprintln(&b, scr.paint(faint, wrap(where, scr.width, 0)))
+	fmt.Fprintln(&b, term.apply(faint, wrap(where, term.width, 0)))
 	fmt.Fprintln(&b)
 	switch {
 	case len(st.Runs) == 0:
 		fmt.Fprintln(&b, "No run is known here yet.")
 	case len(st.Runs) == 1 && st.RunsTotal == 1:
-		renderRun(&b, &st.Runs[0], now, scr)
+		renderRun(&b, &st.Runs[0], now, term)
 	default:
-		renderRuns(&b, &st, scr)
+		renderRuns(&b, &st, term)
 	}
 	return b.String()
 }
 
 // renderRuns shows several runs in a line each.
-func renderRuns(b *strings.Builder, st *control.Status, scr screen) {
+func renderRuns(b *strings.Builder, st *control.Status, term terminal) {
 	t := table{columns: []column{{head: "RUN"}, {head: "PHASE"}, {head: "ROUND", right: true}, {head: "HERE", right: true}, {head: "OF"}, {head: "WAIT", right: true}, {head: "WHAT"}}}
 	for i := range st.Runs {
 		r := &st.Runs[i]
-		t.add(phasePaint(r.Phase), cut(clean(r.RunID), maxRunName), string(r.Phase), roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
-			blankZero(waitingCount(r)), headline(r, scr))
+		t.add(phaseStyle(r.Phase), cut(clean(r.RunID), maxRunName), string(r.Phase), roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+			blankZero(waitingCount(r)), headline(r, term))
 	}
-	t.colourColumn = 1
-	t.write(b, scr)
+	t.styledColumn = 1
+	t.write(b, term)
 	if more := st.RunsTotal - len(st.Runs); more > 0 {
 		fmt.Fprintf(b, "… and %d more\n", more)
 	}
@@ -59,10 +59,10 @@ func renderRuns(b *strings.Builder, st *control.Status, scr screen) {
 }
 
 // headline is the most telling sentence about a run.
-func headline(r *control.RunStatus, scr screen) string {
+func headline(r *control.RunStatus, term terminal) string {
 	switch {
 	case r.Closed != nil:
-		return clean(closedText(r.Closed, scr))
+		return clean(closedText(r.Closed, term))
 	case r.NotStarted != "":
 		return clean(r.NotStarted)
 	case len(r.Changes) > 0:
@@ -72,12 +72,12 @@ func headline(r *control.RunStatus, scr screen) string {
 }
 
 // renderRun shows one run in full.
-func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, scr screen) {
+func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term terminal) {
 	head := []string{string(r.Phase)}
 	if r.Round > 0 {
 		text := fmt.Sprintf("round %d", r.Round)
 		if r.RoundAt != nil {
-			text += fmt.Sprintf(" since %s (%s)", clock(*r.RoundAt, now, scr), ago(now.Sub(*r.RoundAt).Seconds()))
+			text += fmt.Sprintf(" since %s (%s)", clock(*r.RoundAt, now, term), ago(now.Sub(*r.RoundAt).Seconds()))
 		}
 		head = append(head, text)
 	}
@@ -86,23 +86,23 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, scr scre
 		head = append(head, "store "+clean(r.RoundStore))
 	}
 	name := "Run " + cut(clean(r.RunID), maxRunName) + ": "
-	line := wrap(strings.Join(head, ", "), scr.width, utf8.RuneCountInString(name))
-	line = strings.Replace(line, string(r.Phase), scr.paint(phasePaint(r.Phase), string(r.Phase)), 1)
-	fmt.Fprintln(b, scr.paint(bold, name)+line)
-	remark(b, "Not started: ", r.NotStarted, scr)
-	remark(b, "Missing: ", missingText(r), scr)
-	remark(b, "Finished: ", finishedText(r), scr)
+	line := wrap(strings.Join(head, ", "), term.width, utf8.RuneCountInString(name))
+	line = strings.Replace(line, string(r.Phase), term.apply(phaseStyle(r.Phase), string(r.Phase)), 1)
+	fmt.Fprintln(b, term.apply(bold, name)+line)
+	remark(b, "Not started: ", r.NotStarted, term)
+	remark(b, "Missing: ", missingText(r), term)
+	remark(b, "Finished: ", finishedText(r), term)
 	if r.Closed != nil {
-		remark(b, "Closed: ", closedText(r.Closed, scr), scr)
+		remark(b, "Closed: ", closedText(r.Closed, term), term)
 	}
-	renderNodes(b, r, scr)
-	renderChanges(b, r, now, scr)
+	renderNodes(b, r, term)
+	renderChanges(b, r, now, term)
 }
 
 // remark writes a line with a title, unless there is nothing to say.
-func remark(b *strings.Builder, title, text string, scr screen) {
+func remark(b *strings.Builder, title, text string, term terminal) {
 	if text != "" {
-		fmt.Fprintln(b, scr.paint(bold, title)+wrap(clean(text), scr.width, len(title)))
+		fmt.Fprintln(b, term.apply(bold, title)+wrap(clean(text), term.width, len(title)))
 	}
 }
 
@@ -137,10 +137,10 @@ func finishedText(r *control.RunStatus) string {
 	return text
 }
 
-func closedText(c *control.ClosedStatus, scr screen) string {
+func closedText(c *control.ClosedStatus, term terminal) string {
 	text := c.How + " by " + c.By
 	if c.At != nil {
-		text += " at " + c.At.In(scr.zone).Format(time.DateTime)
+		text += " at " + c.At.In(term.zone).Format(time.DateTime)
 	}
 	if c.Reason != "" {
 		text += ": " + c.Reason
@@ -150,14 +150,14 @@ func closedText(c *control.ClosedStatus, scr screen) string {
 
 // renderNodes shows who is in the run: members by rank, then who waits, then who
 // is idle. Of many, those that run undisturbed are left out first.
-func renderNodes(b *strings.Builder, r *control.RunStatus, scr screen) {
+func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 	waits := map[string]control.WaitingStatus{}
 	for _, w := range r.Waiting {
 		waits[w.Node] = w
 	}
 	t := table{
 		columns:      []column{{head: "RANK", right: true}, {head: "NODE"}, {head: "STATE"}, {head: "HEARD", right: true}, {head: "WAITS", right: true}, {head: "ADDRESS"}, {head: "PROCESS"}},
-		colourColumn: 2,
+		styledColumn: 2,
 	}
 	total := len(r.Members) + len(r.Waiting) + len(r.Idle)
 	left := 0
@@ -179,7 +179,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, scr screen) {
 		if node == "" {
 			node = "?"
 		}
-		t.add(statePaint(m.State, m.Reconnecting), fmt.Sprint(m.Rank), nodeText(node), stateText(m.State, m.Reconnecting), heard(m.LeaseAgeS), waited,
+		t.add(stateStyle(m.State, m.Reconnecting), fmt.Sprint(m.Rank), nodeText(node), stateText(m.State, m.Reconnecting), heard(m.LeaseAgeS), waited,
 			clean(m.Address), processText(m.Label, node, m.Cause, hostNote(m.Host)))
 	}
 	for _, w := range r.Waiting {
@@ -194,7 +194,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, scr screen) {
 		if w.NodeRank >= 0 {
 			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
 		}
-		t.add(statePaint(w.Role, w.Reconnecting), "-", nodeText(w.Node), stateText(w.Role, w.Reconnecting), heard(w.LeaseAgeS), waitedText(w),
+		t.add(stateStyle(w.Role, w.Reconnecting), "-", nodeText(w.Node), stateText(w.Role, w.Reconnecting), heard(w.LeaseAgeS), waitedText(w),
 			clean(w.Address), processText(w.Label, w.Node, "", note))
 	}
 	for _, i := range r.Idle {
@@ -202,12 +202,12 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, scr screen) {
 			left++
 			continue
 		}
-		t.add(statePaint("idle", i.Reconnecting), "-", nodeText(i.Node), stateText("idle", i.Reconnecting), heard(i.LeaseAgeS), "", clean(i.Address),
+		t.add(stateStyle("idle", i.Reconnecting), "-", nodeText(i.Node), stateText("idle", i.Reconnecting), heard(i.LeaseAgeS), "", clean(i.Address),
 			processText(i.Label, i.Node, i.Reason, ""))
 	}
 	if len(t.rows) > 0 || left > 0 {
 		fmt.Fprintln(b)
-		t.write(b, scr)
+		t.write(b, term)
 	}
 	if left > 0 {
 		fmt.Fprintf(b, "      … and %d more, which --json shows\n", left)
@@ -264,7 +264,7 @@ func waitedText(w control.WaitingStatus) string {
 }
 
 // renderChanges shows the last changes, the oldest first.
-func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, scr screen) {
+func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, term terminal) {
 	shown := r.Changes[max(0, len(r.Changes)-maxShown):]
 	if len(shown) == 0 {
 		return
@@ -274,23 +274,23 @@ func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, scr 
 		title += fmt.Sprintf(" (%d before)", hidden)
 	}
 	fmt.Fprintln(b)
-	fmt.Fprintln(b, scr.paint(bold, title))
+	fmt.Fprintln(b, term.apply(bold, title))
 	for _, c := range shown {
-		at := clock(c.At, now, scr)
-		fmt.Fprintln(b, "  "+scr.paint(faint, at)+"  "+wrap(clean(c.Text), scr.width, len(at)+4))
+		at := clock(c.At, now, term)
+		fmt.Fprintln(b, "  "+term.apply(faint, at)+"  "+wrap(clean(c.Text), term.width, len(at)+4))
 	}
 }
 
 // clock is a time of day, with the date if it was another day.
-func clock(t, now time.Time, scr screen) string {
-	t, now = t.In(scr.zone), now.In(scr.zone)
+func clock(t, now time.Time, term terminal) string {
+	t, now = t.In(term.zone), now.In(term.zone)
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
 		return t.Format(time.TimeOnly)
 	}
 	return t.Format(time.DateTime)
 }
 
-// ago is a length of time for people.
+// ago is a human-readable length of time.
 func ago(seconds float64) string {
 	d := time.Duration(max(seconds, 0) * float64(time.Second))
 	switch {
@@ -362,7 +362,7 @@ func waitingCount(r *control.RunStatus) int {
 	return n
 }
 
-func phasePaint(p rendezvous.Phase) paint {
+func phaseStyle(p rendezvous.Phase) style {
 	switch p {
 	case rendezvous.PhaseRunning, rendezvous.PhaseFinishing:
 		return green
@@ -372,7 +372,7 @@ func phasePaint(p rendezvous.Phase) paint {
 	return plain
 }
 
-func statePaint(state string, reconnecting bool) paint {
+func stateStyle(state string, reconnecting bool) style {
 	switch {
 	case reconnecting:
 		return yellow

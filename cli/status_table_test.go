@@ -15,7 +15,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // noon is the present of the golden statuses.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
@@ -141,10 +141,10 @@ func sampleStatuses() map[string]control.Status {
 }
 
 func TestStatusTable(t *testing.T) {
-	scr := screen{width: plainWidth, zone: time.UTC}
+	term := terminal{width: plainWidth, zone: time.UTC}
 	for name, st := range sampleStatuses() {
 		t.Run(name, func(t *testing.T) {
-			got := renderStatus(st, scr)
+			got := renderStatus(st, term)
 			path := filepath.Join("testdata", "status", name+".txt")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -180,8 +180,8 @@ func TestStatusTableInColour(t *testing.T) {
 	blanks := regexp.MustCompile(` +\n`)
 	for name, st := range sampleStatuses() {
 		for _, width := range []int{leastWidth, plainWidth, 200} {
-			plain := renderStatus(st, screen{width: width, zone: time.UTC})
-			coloured := renderStatus(st, screen{width: width, zone: time.UTC, colour: true})
+			plain := renderStatus(st, terminal{width: width, zone: time.UTC})
+			coloured := renderStatus(st, terminal{width: width, zone: time.UTC, colour: true})
 			if got := blanks.ReplaceAllString(codes.ReplaceAllString(coloured, ""), "\n"); got != plain {
 				t.Errorf("%s, width %d: without its colours it is\n%s\nwant\n%s", name, width, got, plain)
 			}

@@ -17,13 +17,13 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// nobody is an Observer that does not care.
-type nobody struct{}
+// ignoringObserver does nothing with what it observes.
+type ignoringObserver struct{}
 
-func (nobody) Updated(rendezvous.MembershipUpdate) {}
-func (nobody) Progressed(rendezvous.Progress)      {}
-func (nobody) Dropped(*rendezvous.Error)           {}
-func (nobody) ConnectionChanged(error)             {}
+func (ignoringObserver) Updated(rendezvous.MembershipUpdate) {}
+func (ignoringObserver) Progressed(rendezvous.Progress)      {}
+func (ignoringObserver) Dropped(*rendezvous.Error)           {}
+func (ignoringObserver) ConnectionChanged(error)             {}
 
 // joined is a node that has asked for a place in run job at a control plane.
 func joined(t *testing.T, addr, node string, least, most int) (*control.Client, *member.Call) {
@@ -32,7 +32,7 @@ func joined(t *testing.T, addr, node string, least, most int) (*control.Client, 
 	p.RunID, p.Endpoint, p.Min, p.Max, p.NodeID = "job", addr, least, most, node
 	isHost := false
 	p.IsHost = &isHost
-	c := control.NewClient(p, nobody{}, nil, nil)
+	c := control.NewClient(p, ignoringObserver{}, nil, nil)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -162,11 +162,11 @@ func (f frames) Write(b []byte) (int, error) {
 func TestWatch(t *testing.T) {
 	s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
 	defer s.end(t)
-	for name, terminal := range map[string]bool{"file": false, "terminal": true} {
+	for name, interactive := range map[string]bool{"file": false, "terminal": true} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
-			show := &statusPrinter{out: out, screen: screen{width: plainWidth, zone: time.UTC, terminal: terminal}}
+			show := &statusPrinter{out: out, terminal: terminal{width: plainWidth, zone: time.UTC, interactive: interactive}}
 			q := statusQuery{addr: s.addr, timeout: time.Minute}
 			go func() { ended <- watch(ctx, q, show, ticks) }()
 			first := <-out
@@ -175,7 +175,7 @@ func TestWatch(t *testing.T) {
 			if !strings.Contains(first, "No run is known") || !strings.Contains(second, "No run is known") {
 				t.Errorf("%q, %q", first, second)
 			}
-			if terminal != strings.HasPrefix(first, clearScreen) || terminal != strings.HasPrefix(second, moveHome) || terminal == strings.HasPrefix(second, "\n") {
+			if interactive != strings.HasPrefix(first, clearScreen) || interactive != strings.HasPrefix(second, moveHome) || interactive == strings.HasPrefix(second, "\n") {
 				t.Errorf("%q, %q", first, second)
 			}
 			cancel()
@@ -192,7 +192,7 @@ func TestWatchOutlivesTheControlPlane(t *testing.T) {
 		s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
 		ctx, cancel := context.WithCancel(t.Context())
 		out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
-		show := &statusPrinter{out: out, json: asJSON, compact: true, screen: screen{width: plainWidth, zone: time.UTC}}
+		show := &statusPrinter{out: out, json: asJSON, compact: true, terminal: terminal{width: plainWidth, zone: time.UTC}}
 		go func() { ended <- watch(ctx, statusQuery{addr: s.addr, timeout: time.Minute}, show, ticks) }()
 		first := <-out
 		s.end(t)
@@ -234,10 +234,10 @@ func TestWatchCommand(t *testing.T) {
 	}
 }
 
-func TestScreenOf(t *testing.T) {
+func TestTerminalOf(t *testing.T) {
 	r, w := io.Pipe()
 	defer r.Close()
-	if s := screenOf(w); s.terminal || s.colour || s.width != plainWidth {
+	if s := terminalOf(w); s.interactive || s.colour || s.width != plainWidth {
 		t.Errorf("%+v", s)
 	}
 }

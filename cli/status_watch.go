@@ -31,7 +31,7 @@ func watch(ctx context.Context, q statusQuery, show *statusPrinter, ticks <-chan
 		case show.json:
 			text = fmt.Sprintf("{\"error\": %s}\n", jsonText(err.Error()))
 		default:
-			text = time.Now().In(show.screen.zone).Format(time.TimeOnly) + "  " + wrap(err.Error(), show.screen.width, 10) + "\n"
+			text = time.Now().In(show.terminal.zone).Format(time.TimeOnly) + "  " + wrap(err.Error(), show.terminal.width, 10) + "\n"
 		}
 		if _, err := show.out.Write([]byte(frameOf(text, first, show))); err != nil {
 			return failed("printing the status: %w", err)
@@ -51,9 +51,9 @@ func frameOf(text string, first bool, show *statusPrinter) string {
 	switch {
 	case show.json:
 		return text
-	case !show.screen.terminal && first:
+	case !show.terminal.interactive && first:
 		return text
-	case !show.screen.terminal:
+	case !show.terminal.interactive:
 		return "\n" + text
 	}
 	start := moveHome

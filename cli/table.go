@@ -10,7 +10,7 @@ import (
 type table struct {
 	columns      []column
 	rows         []row
-	colourColumn int // whose cells have their row's colour
+	styledColumn int // whose cells have their row's colour
 }
 
 type column struct {
@@ -19,18 +19,18 @@ type column struct {
 }
 
 type row struct {
-	paint paint
+	style style
 	cells []string
 }
 
 // add appends a row with a cell for each column.
-func (t *table) add(p paint, cells ...string) { t.rows = append(t.rows, row{p, cells}) }
+func (t *table) add(p style, cells ...string) { t.rows = append(t.rows, row{p, cells}) }
 
 // gap is between two columns.
 const gap = "  "
 
 // write writes the table with its heads. Columns without any text are left out.
-func (t *table) write(b *strings.Builder, scr screen) {
+func (t *table) write(b *strings.Builder, term terminal) {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
 		for _, r := range t.rows {
@@ -44,13 +44,13 @@ func (t *table) write(b *strings.Builder, scr screen) {
 	for i, c := range t.columns {
 		heads[i] = c.head
 	}
-	t.line(b, scr, widths, row{bold, heads}, true)
+	t.line(b, term, widths, row{bold, heads}, true)
 	for _, r := range t.rows {
-		t.line(b, scr, widths, r, false)
+		t.line(b, term, widths, r, false)
 	}
 }
 
-func (t *table) line(b *strings.Builder, scr screen, widths []int, r row, head bool) {
+func (t *table) line(b *strings.Builder, term terminal, widths []int, r row, head bool) {
 	var line strings.Builder
 	used, last := 0, len(t.columns)-1
 	for i, cell := range r.cells {
@@ -64,19 +64,19 @@ func (t *table) line(b *strings.Builder, scr screen, widths []int, r row, head b
 		width := widths[i]
 		switch {
 		case i == last:
-			cell, width = cut(cell, max(scr.width-used, 10)), 0
+			cell, width = cut(cell, max(term.width-used, 10)), 0
 		case t.columns[i].right:
 			width = -width
 		}
 		text := pad(cell, width)
 		used += utf8.RuneCountInString(text)
-		if head || i == t.colourColumn {
-			text = scr.paint(r.paint, text)
+		if head || i == t.styledColumn {
+			text = term.apply(r.style, text)
 		}
 		line.WriteString(text)
 	}
 	text := line.String()
-	if !scr.colour {
+	if !term.colour {
 		text = strings.TrimRight(text, " ")
 	}
 	b.WriteString(text + "\n")

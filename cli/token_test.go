@@ -81,7 +81,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestTokenThatProtectsNothing gives a token where nobody asks for one.
+// TestTokenThatProtectsNothing gives a token where there is no control plane.
 func TestTokenThatProtectsNothing(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	job := func(args ...string) []string {

@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// screen is what a text for people is made for.
-type screen struct {
-	terminal bool
-	colour   bool
-	width    int
-	zone     *time.Location
+// terminal is what human-readable text is made for.
+type terminal struct {
+	interactive bool
+	colour      bool
+	width       int
+	zone        *time.Location
 }
 
-// Widths of a screen, in characters: of what is no terminal, and the least that
-// the tables are made for.
+// Widths in columns: of what is no terminal, and the least that the tables are made
+// for.
 const (
 	plainWidth = 100
 	leastWidth = 60
 )
 
-// screenOf looks what is behind a stream. Colour is for terminals only, and not
+// terminalOf looks at what is behind a stream. Colour is for terminals only, and not
 // where NO_COLOR is set (no-color.org) or TERM says that there is none.
-func screenOf(out io.Writer) screen {
-	s := screen{width: plainWidth, zone: time.Local}
+func terminalOf(out io.Writer) terminal {
+	s := terminal{width: plainWidth, zone: time.Local}
 	f, ok := out.(*os.File)
 	if !ok {
 		return s
@@ -38,7 +38,7 @@ func screenOf(out io.Writer) screen {
 	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
 		return s
 	}
-	s.terminal = true
+	s.interactive = true
 	s.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
 		s.width = max(int(size.Col), leastWidth)
@@ -46,21 +46,21 @@ func screenOf(out io.Writer) screen {
 	return s
 }
 
-// paint is the colour of a text.
-type paint string
+// style is the colour of a text.
+type style string
 
 // The colours.
 const (
-	plain  paint = ""
-	bold   paint = "\x1b[1m"
-	faint  paint = "\x1b[2m"
-	red    paint = "\x1b[31m"
-	green  paint = "\x1b[32m"
-	yellow paint = "\x1b[33m"
+	plain  style = ""
+	bold   style = "\x1b[1m"
+	faint  style = "\x1b[2m"
+	red    style = "\x1b[31m"
+	green  style = "\x1b[32m"
+	yellow style = "\x1b[33m"
 )
 
-// paint colours a text that has its final width.
-func (s screen) paint(p paint, text string) string {
+// apply colours a text that has its final width.
+func (s terminal) apply(p style, text string) string {
 	if !s.colour || p == plain || text == "" {
 		return text
 	}
