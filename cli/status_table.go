@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
@@ -14,7 +13,7 @@ import (
 const (
 	maxRows    = 40 // nodes
 	maxShown   = 10 // changes
-	maxNode    = 36 // characters of a node's id
+	maxNode    = 36 // columns of a node's id
 	maxRunName = 24
 )
 
@@ -86,7 +85,7 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 		head = append(head, "store "+clean(r.RoundStore))
 	}
 	name := "Run " + cut(clean(r.RunID), maxRunName) + ": "
-	line := wrap(strings.Join(head, ", "), term.width, utf8.RuneCountInString(name))
+	line := wrap(strings.Join(head, ", "), term.width, columns.StringWidth(name))
 	line = strings.Replace(line, string(r.Phase), term.apply(phaseStyle(r.Phase), string(r.Phase)), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
 	remark(b, "Not started: ", r.NotStarted, term)

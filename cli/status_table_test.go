@@ -215,3 +215,58 @@ func TestWrap(t *testing.T) {
 		}
 	}
 }
+
+// wideNames replaces what has two columns by two letters, so that columns can be counted.
+var wideNames = strings.NewReplacer("訓", "xx", "練", "xx", "機", "xx", "한", "xx", "글", "xx", "🚀", "xx", "e\u0301", "x")
+
+// TestStatusTableOfWideNames: CJK characters and emoji have two columns, combining marks
+// none, and the columns of the table stay in line.
+func TestStatusTableOfWideNames(t *testing.T) {
+	st := control.Status{Schema: 1, RunsTotal: 1, Runs: []control.RunStatus{{RunID: "訓練", Phase: rendezvous.PhaseRunning, Round: 1, Nodes: control.NodeRange{Min: 5, Max: 5}}}}
+	for i, name := range []string{"node-a", "訓練機", "한글", "🚀🚀", "e\u0301te\u0301", strings.Repeat("機", 30)} {
+		m := memberRow(i, "running")
+		m.Node, m.Label = name, name+" pid 7 "+strings.Repeat("訓", 60)
+		st.Runs[0].Members = append(st.Runs[0].Members, m)
+	}
+	got := renderStatus(st, terminal{width: plainWidth, zone: time.UTC})
+	rows, at := 0, -1
+	for line := range strings.Lines(got) {
+		line = strings.TrimSuffix(wideNames.Replace(line), "\n")
+		if n := utf8.RuneCountInString(line); n > plainWidth {
+			t.Errorf("a line of %d columns: %s", n, line)
+		}
+		before, _, ok := strings.Cut(line, "10.0.0.")
+		if !ok {
+			continue
+		}
+		rows++
+		if n := utf8.RuneCountInString(before); at >= 0 && n != at {
+			t.Errorf("an address in column %d, the first in %d", n, at)
+		} else {
+			at = n
+		}
+	}
+	if rows != 6 {
+		t.Errorf("%d rows", rows)
+	}
+	if t.Failed() {
+		t.Log("\n" + got)
+	}
+}
+
+func TestCutAndPad(t *testing.T) {
+	for _, c := range []struct {
+		text  string
+		width int
+		want  string
+	}{
+		{"訓練機", 6, "訓練機"}, {"訓練機", 5, "訓練…"}, {"訓練機", 4, "訓…"}, {"🚀🚀", 3, "🚀…"}, {"e\u0301te\u0301", 3, "e\u0301te\u0301"}, {"abc", 2, "a…"},
+	} {
+		if got := cut(c.text, c.width); got != c.want {
+			t.Errorf("%q in %d columns: %q, want %q", c.text, c.width, got, c.want)
+		}
+	}
+	if got := pad("訓練", 6) + "|" + pad("訓練", -6) + "|"; got != "訓練  |  訓練|" {
+		t.Errorf("%q", got)
+	}
+}

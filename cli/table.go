@@ -2,7 +2,6 @@ package cli
 
 import (
 	"strings"
-	"unicode/utf8"
 )
 
 // table is text in columns. The last column takes what room is left, and is cut
@@ -34,7 +33,7 @@ func (t *table) write(b *strings.Builder, term terminal) {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
 		for _, r := range t.rows {
-			widths[i] = max(widths[i], utf8.RuneCountInString(r.cells[i]))
+			widths[i] = max(widths[i], columns.StringWidth(r.cells[i]))
 		}
 		if widths[i] > 0 {
 			widths[i] = max(widths[i], len(c.head))
@@ -69,7 +68,7 @@ func (t *table) line(b *strings.Builder, term terminal, widths []int, r row, hea
 			width = -width
 		}
 		text := pad(cell, width)
-		used += utf8.RuneCountInString(text)
+		used += columns.StringWidth(text)
 		if head || i == t.styledColumn {
 			text = term.apply(r.style, text)
 		}

@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/mattn/go-runewidth"
 	"golang.org/x/sys/unix"
 )
 
@@ -81,17 +82,17 @@ func clean(text string) string {
 	}, text)
 }
 
+// columns counts the columns that a text has on a terminal: two for a CJK character or
+// an emoji, none for a combining mark. It does not ask the locale: what Unicode calls
+// ambiguous, "…" for one, has one column on today's terminals in any of them.
+var columns = &runewidth.Condition{StrictEmojiNeutral: true}
+
 // cut shortens a text to a width.
-func cut(text string, width int) string {
-	if utf8.RuneCountInString(text) <= width {
-		return text
-	}
-	return string([]rune(text)[:max(width-1, 0)]) + "…"
-}
+func cut(text string, width int) string { return columns.Truncate(text, width, "…") }
 
 // pad fills a text up to a width; a negative one puts it to the right.
 func pad(text string, width int) string {
-	fill := strings.Repeat(" ", max(max(width, -width)-utf8.RuneCountInString(text), 0))
+	fill := strings.Repeat(" ", max(max(width, -width)-columns.StringWidth(text), 0))
 	if width < 0 {
 		return fill + text
 	}
@@ -99,12 +100,12 @@ func pad(text string, width int) string {
 }
 
 // wrap breaks a text at spaces into lines of a width; all but the first are
-// indented. The first line is to be put behind as many characters.
+// indented. The first line is for behind a text of that many columns.
 func wrap(text string, width, indent int) string {
 	var lines []string
 	line, length := "", 0
 	for word := range strings.FieldsSeq(text) {
-		n := utf8.RuneCountInString(word)
+		n := columns.StringWidth(word)
 		if length > 0 && indent+length+1+n > width {
 			lines = append(lines, line)
 			line, length = "", 0
