@@ -84,7 +84,7 @@ func exchange(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnswe
 			return none, g.Explain(got.Err, theirs)
 		}
 	}
-	return none, fmt.Errorf("%w: a %T", wire.ErrMalformed, got)
+	return none, fmt.Errorf("%w: a frame %q", wire.ErrMalformed, wire.NameOf(got))
 }
 
 // DialHTTP connects to the control plane at addr ("host:port") for one HTTP

@@ -20,7 +20,7 @@ import (
 
 var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection to the control plane was closed by this process")
 
-// Client is a node's way to a hosted control plane: a member.ControlPlane. Connect
+// Client is a node's way to a hosted control plane: a rendezvous.Plane. Connect
 // finds the control plane or starts to host it; from then on one goroutine keeps
 // the connection, reconnects when it breaks, and calls the Observer. The loss and
 // the recovery of the control plane are the Observer's to log.
@@ -92,7 +92,7 @@ func NewClient(p rendezvous.Params, obs member.Observer, log *slog.Logger, host 
 // this process. It comes before Connect; f is called by several goroutines.
 func (c *Client) Expose(f func(*promtext.Buffer)) { c.metrics = f }
 
-// Connect is member.ControlPlane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
+// Connect is rendezvous.Plane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
 // ErrNodeInUse, ErrAuth, ErrState for an incompatible release) are returned at once. When
 // ctx ends first the error is ErrConnection after its deadline, ErrCanceled
 // otherwise; it says what was tried, and Connect may be called again. Once it
@@ -136,7 +136,7 @@ func (c *Client) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Start is member.ControlPlane's. Calls before Connect are kept for it; after Close
+// Start is rendezvous.Plane's. Calls before Connect are kept for it; after Close
 // or a refusal they fail at once.
 func (c *Client) Start(ev rendezvous.Event) *member.Call {
 	c.mu.Lock()
@@ -167,28 +167,28 @@ func (c *Client) frame(p *member.PendingCall) wire.Request {
 	return f
 }
 
-// SetLastRound is member.ControlPlane's.
+// Claim is rendezvous.Plane's.
 func (c *Client) SetLastRound(claim rendezvous.LastRound) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claim = claim
 }
 
-// SeenAddr is member.ControlPlane's.
+// SeenAddr is rendezvous.Plane's.
 func (c *Client) SeenAddr() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seen
 }
 
-// Hosting is member.ControlPlane's.
+// Hosting is rendezvous.Plane's.
 func (c *Client) Hosting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hosting != nil
 }
 
-// HostedByNode is member.ControlPlane's.
+// HostedByNode is rendezvous.Plane's.
 func (c *Client) HostedByNode() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,7 +206,7 @@ func (c *Client) Warning() string {
 // Node returns this node's id, drawn at random if Params has none.
 func (c *Client) Node() string { return c.node }
 
-// Close is member.ControlPlane's. It returns nil, after ctx has ended at the latest
+// Close is rendezvous.Plane's. It returns nil, after ctx has ended at the latest
 // within a second.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
@@ -370,7 +370,7 @@ func (c *Client) read(l *link) (dropped bool, err error) {
 			return dropped, errors.New("the control plane said goodbye")
 		case wire.Beat, wire.Unknown:
 		default:
-			return dropped, fmt.Errorf("%w: a %T from the control plane", wire.ErrMalformed, f)
+			return dropped, fmt.Errorf("%w: a frame %q from the control plane", wire.ErrMalformed, wire.NameOf(f))
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (l *link) shake(h wire.Hello, g wire.ClientHandshake) error {
 	case wire.Refuse:
 		return g.Explain(f.Err, theirs)
 	}
-	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a %T", l.conn.RemoteAddr(), f)
+	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a frame %q", l.conn.RemoteAddr(), wire.NameOf(f))
 }
 
 func (l *link) startBeats(every time.Duration) {

@@ -209,7 +209,7 @@ func (p *peer) greet(first byte) error {
 		p.drain()
 		return errServed
 	}
-	return fmt.Errorf("%w: a %T before the hello", wire.ErrMalformed, f)
+	return fmt.Errorf("%w: a frame %q before the hello", wire.ErrMalformed, wire.NameOf(f))
 }
 
 // authenticate lets the peer prove that it knows the token, and proves it to the
@@ -233,7 +233,7 @@ func (p *peer) authenticate(o wire.Transcript) error {
 	}
 	theirs, ok := first.(wire.Challenge)
 	if !ok {
-		return fmt.Errorf("%w: a %T before the challenge", wire.ErrMalformed, first)
+		return fmt.Errorf("%w: a frame %q before the challenge", wire.ErrMalformed, wire.NameOf(first))
 	}
 	p.server.meters.FramesIn.Add(wire.KindChallenge)
 	o.NodeNonce, o.ServerNonce = theirs.Nonce, wire.NewNonce()
@@ -244,7 +244,7 @@ func (p *peer) authenticate(o wire.Transcript) error {
 	}
 	proven, ok := second.(wire.Proof)
 	if !ok {
-		return fmt.Errorf("%w: a %T before the proof", wire.ErrMalformed, second)
+		return fmt.Errorf("%w: a frame %q before the proof", wire.ErrMalformed, wire.NameOf(second))
 	}
 	p.server.meters.FramesIn.Add(wire.KindProof)
 	known := o.Verify(wire.ProofOfNode, proven, token.Keys())
@@ -422,7 +422,7 @@ func (p *peer) readFrames() error {
 			in.Add(wire.KindGoodbye)
 			return nil
 		default:
-			return fmt.Errorf("%w: a %T from a node", wire.ErrMalformed, f)
+			return fmt.Errorf("%w: a frame %q from a node", wire.ErrMalformed, wire.NameOf(f))
 		}
 	}
 }

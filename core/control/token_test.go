@@ -225,7 +225,7 @@ func TestTokenKnowsTheServer(t *testing.T) {
 	}{
 		"without":   {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Proof{} }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
 		"mirror":    {func(_ wire.Transcript, theirs wire.Proof) wire.Frame { return theirs }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
-		"welcoming": {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Welcome{Version: 1, Lease: 1e9} }, 0, "answered a proof with a control.welcome"},
+		"welcoming": {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Welcome{Version: 1, Lease: 1e9} }, 0, "answered a proof with a frame \"welcome\""},
 		"silent":    {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Refuse{} }, rendezvous.CodeState, "did not say why"},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -125,13 +125,20 @@ type Goodbye struct{}
 // Unknown is a frame of a newer version; it is ignored.
 type Unknown struct{ Kind Kind }
 
-// kindOf returns the kind of a frame that a server sends.
+// NameOf returns the name of a frame's kind, as metrics have it.
+func NameOf(f Frame) string { return KindNames[kindOf(f)] }
+
+// kindOf returns the kind of a frame, 0 for one of a newer version.
 func kindOf(f Frame) Kind {
 	switch f.(type) {
+	case Hello:
+		return KindHello
 	case Welcome:
 		return KindWelcome
 	case Refuse:
 		return KindRefuse
+	case Request:
+		return KindRequest
 	case Reply:
 		return KindReply
 	case Notice:
@@ -142,6 +149,10 @@ func kindOf(f Frame) Kind {
 		return KindDrop
 	case Beat:
 		return KindBeat
+	case Goodbye:
+		return KindGoodbye
+	case Admin:
+		return KindAdmin
 	case AdminAnswer:
 		return KindAdminAnswer
 	case Challenge:

@@ -142,7 +142,7 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 	case Refuse:
 		return Preamble{}, h.Explain(f.Err, o.Server)
 	default:
-		return Preamble{}, fmt.Errorf("%w: %s answered a challenge with a %T", ErrMalformed, h.Addr, f)
+		return Preamble{}, fmt.Errorf("%w: %s answered a challenge with a frame %q", ErrMalformed, h.Addr, NameOf(f))
 	}
 	tokens := h.Token.Keys()
 	if _, err := conn.Write(append(AppendFrame(nil, o.Prove(ProofOfNode, tokens)), first...)); err != nil {
@@ -161,7 +161,7 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 	case Refuse:
 		return Preamble{}, h.Explain(f.Err, o.Server)
 	}
-	return Preamble{}, fmt.Errorf("%w: %s answered a proof with a %T", ErrMalformed, h.Addr, f)
+	return Preamble{}, fmt.Errorf("%w: %s answered a proof with a frame %q", ErrMalformed, h.Addr, NameOf(f))
 }
 
 func (h ClientHandshake) readPreamble(frames *FrameReader) (Preamble, error) {
