@@ -146,12 +146,12 @@ func TestAdminUnknownRun(t *testing.T) {
 func TestAdminOfANewerRelease(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	twoNodes(t, s)
-	_, err := ask(testContext(t), s.addr, nil, wire.Admin{Op: 99, RunID: "run"})
-	wantCode(t, err, rendezvous.CodeInvalid, "does not know admin request 99")
+	answer, _ := dialNode(t, s.addr).greet(wire.Admin{Op: 99, RunID: "run"}).(wire.AdminAnswer)
+	wantCode(t, answer.Err, rendezvous.CodeInvalid, "does not know admin request 99")
 	n := dialNode(t, s.addr)
 	n.write(wire.AppendFrame(wire.Preamble{High: 9, Low: 8}.Bytes(), wire.Admin{Op: wire.AdminOpClose, RunID: "run"}))
-	var answer [wire.PreambleLen]byte
-	if _, err := n.frames.In.Read(answer[:]); err != nil {
+	var start [wire.PreambleLen]byte
+	if _, err := n.frames.In.Read(start[:]); err != nil {
 		t.Fatal(err)
 	}
 	if f, ok := n.next().(wire.Refuse); !ok || f.Err.Code != rendezvous.CodeState {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -23,7 +25,11 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(wire.AppendFrame(plain, good), true)
 	f.Add(wire.AppendFrame(wire.AppendFrame(guarded, wire.Challenge{Nonce: wire.NewNonce()}), wire.Proof{MACs: [][]byte{make([]byte, 32)}}), true)
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false)
-	token, err := secret.OpenToken(tokenFile(f, goodToken), nil)
+	path := filepath.Join(f.TempDir(), "token")
+	if err := os.WriteFile(path, []byte("correct horse battery staple, and more"), 0o600); err != nil {
+		f.Fatal(err)
+	}
+	token, err := secret.OpenToken(path, nil)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -40,7 +46,7 @@ func FuzzAnswer(f *testing.F) {
 		if knows {
 			known = token
 		}
-		l, err := openLink(context.Background(), addressed{ours}, testHello("a", "s", testParams("", 1)), known)
+		l, err := openLink(context.Background(), addressed{ours}, wire.Hello{Version: wire.ProtocolVersion, RunID: "run", Session: "s", Node: "a", Incarnation: 1, Policy: testParams("", 1).Policy}, known)
 		if (l == nil) == (err == nil) {
 			t.Fatalf("%v, %v", l, err)
 		}

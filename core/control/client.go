@@ -206,6 +206,9 @@ func (c *Client) Warning() string {
 // Node returns this node's id, drawn at random if Params has none.
 func (c *Client) Node() string { return c.node }
 
+// Session returns the id of this client's session, drawn at random.
+func (c *Client) Session() rendezvous.SessionID { return c.session }
+
 // Close is rendezvous.Plane's. It returns nil, after ctx has ended at the latest
 // within a second.
 func (c *Client) Close(ctx context.Context) error {

@@ -55,7 +55,7 @@ type host struct {
 
 func newHost(t *testing.T, descriptors int) *host {
 	t.Helper()
-	h := &host{cmd: exec.Command(os.Args[0]), log: &logLines{more: make(chan struct{}, 1)}}
+	h := &host{cmd: exec.Command(os.Args[0]), log: newLogLines()}
 	h.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", serveWith, descriptors))
 	h.cmd.Stderr = h.log
 	in, err := h.cmd.StdinPipe()

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -95,6 +96,13 @@ func group(t *testing.T, p rendezvous.Params, n int) []*connectedMember {
 		m.SetLastRound(claimOf(m.in))
 	}
 	return list
+}
+
+// kill ends the member's connection at once.
+func (m *connectedMember) kill() {
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	m.Close(canceled)
 }
 
 func (m *connectedMember) key(op rendezvous.KeyOp, amount int64, keys ...string) *member.Call {
@@ -195,7 +203,7 @@ func TestWhoDoesNotComeBackIsLost(t *testing.T) {
 	p.LeaseTimeout = 300 * time.Millisecond
 	members := group(t, p, 3)
 	d.stop()
-	members[2].cancel() // as if killed
+	members[2].kill() // as if killed
 	d.start()
 	members[0].obs.await(t, "that a member was lost", func(e any) bool {
 		n, ok := e.(rendezvous.MembershipUpdate)
@@ -238,7 +246,7 @@ func TestNothingIsSentBeforeItIsStored(t *testing.T) {
 		}
 		m := found.runs[0].machine
 		effects := m.Apply(rendezvous.KeyRequest{
-			Request: rendezvous.Request{Session: members[1].session, Number: 1 << 40}, Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"sum"},
+			Request: rendezvous.Request{Session: members[1].Session(), Number: 1 << 40}, Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"sum"},
 		})
 		if got := effects[0].(rendezvous.Reply).Result.(rendezvous.KeyResult).Number; got != want {
 			t.Errorf("the sum on the disk is %d, %d was acknowledged", got, want)
@@ -421,7 +429,7 @@ func TestRunThatBreaksAgain(t *testing.T) {
 	good, bad := guest(d.addr, 1), guest(d.addr, 1)
 	bad.RunID = "bad"
 	member := group(t, good, 1)[0]
-	group(t, bad, 1)[0].cancel()
+	group(t, bad, 1)[0].kill()
 	d.stop()
 	data := testData(t, d.dir)
 	for i := range data.runs {

@@ -68,6 +68,16 @@ type fakeNet struct {
 	nextPort uint16
 }
 
+func addrs(texts ...string) []netip.Addr {
+	var list []netip.Addr
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}
+
+var errNoSuchHost = errors.New("no such host")
+
 func newFakeNet() *fakeNet {
 	return &fakeNet{open: map[netip.AddrPort]net.Listener{}, nextPort: 40000}
 }
@@ -182,7 +192,7 @@ func (l *fakeListener) Close() error {
 // client makes a client on the machine.
 func (m *fakeMachine) client(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
 	t.Helper()
-	c := newTestClient(t, p, obs)
+	c := newTestClient2(t, p, obs)
 	c.env = m.environ()
 	return c
 }
@@ -362,7 +372,7 @@ func TestLoopbackEndpointWarns(t *testing.T) {
 		m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")})
 		log, lines := newLog(t)
 		obs := newSeen()
-		c := NewClient(testParams(endpoint+":29400", max), obs, log, startHost)
+		c := NewClient(testParams(endpoint+":29400", max), obs, log, startHost2)
 		c.env = m.environ()
 		if err := c.Connect(testContext(t)); err != nil {
 			t.Fatal(err)
@@ -403,7 +413,7 @@ func TestEndpointPortZero(t *testing.T) {
 			var fixed bool
 			c.host = func(cfg HostConfig, listeners ...net.Listener) Host {
 				fixed = cfg.Fixed
-				return startHost(cfg, listeners...)
+				return startHost2(cfg, listeners...)
 			}
 			err := c.Connect(testContext(t))
 			if test.code != 0 {
@@ -493,21 +503,12 @@ func TestIPv6Loopback(t *testing.T) {
 	}
 	l.Close()
 	endpoint := fmt.Sprintf("[::1]:%d", freePort(t))
-	a, b := connected(t, testParams(endpoint, 2), newSeen()), connected(t, testParams(endpoint, 2), newSeen())
+	a, b := connected2(t, testParams(endpoint, 2), newSeen()), connected2(t, testParams(endpoint, 2), newSeen())
 	ca, cb := a.Start(join()), b.Start(join())
 	if o := outcome(t, ca); o.StoreAddr != "::1" {
 		t.Errorf("store address %q", o.StoreAddr)
 	}
 	outcome(t, cb)
-}
-
-// TestTwoRaceToHost has two processes of one machine start together, again and
-// again: one listens, the other finds it.
-func TestTwoRaceToHost(t *testing.T) {
-	for range 30 {
-		endpoint := fmt.Sprintf("localhost:%d", freePort(t))
-		meet(t, endpoint, 2)
-	}
 }
 
 func TestCanceledConnectLeavesNothing(t *testing.T) {

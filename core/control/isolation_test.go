@@ -92,7 +92,7 @@ func TestBrokenRunIsForgotten(t *testing.T) {
 	r.apply(bomb{})
 	r.unlock()
 	first.obs.await(t, "that it was dropped", isDropped)
-	first.cancel()
+	first.kill()
 	awaitIdle(t, s)
 	for range 3 {
 		clock.Advance(time.Minute)

@@ -35,6 +35,15 @@ func TestManyClientsMeet(t *testing.T) {
 	meet(t, fmt.Sprintf("127.0.0.1:%d", freePort(t)), 200)
 }
 
+// TestTwoRaceToHost has two processes of one machine start together, again and
+// again: one listens, the other finds it.
+func TestTwoRaceToHost(t *testing.T) {
+	for range 30 {
+		endpoint := fmt.Sprintf("localhost:%d", freePort(t))
+		meet(t, endpoint, 2)
+	}
+}
+
 // meet lets n clients meet at an endpoint.
 func meet(tb testing.TB, endpoint string, n int) {
 	tb.Helper()

@@ -95,7 +95,7 @@ func TestARestoredCopyOfTheData(t *testing.T) {
 	d.start()
 	back()
 	nextRound(t, members...)
-	members[2].cancel() // as if killed
+	members[2].kill() // as if killed
 	members[0].obs.await(t, "the loss of a member", regroups("lost: "))
 	members = members[:2]
 	before := nextRound(t, members...)

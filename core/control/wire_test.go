@@ -42,10 +42,10 @@ func testHello(node string, session string, p rendezvous.Params) wire.Hello {
 	}
 }
 
-// greet says hello and returns the answer.
-func (n *wireNode) greet(h wire.Hello) wire.Frame {
+// greet sends the preamble and a first frame, and returns the answer.
+func (n *wireNode) greet(first wire.Frame) wire.Frame {
 	n.t.Helper()
-	n.write(wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), h))
+	n.write(wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), first))
 	var answer [wire.PreambleLen]byte
 	if _, err := io.ReadFull(n.frames.In, answer[:]); err != nil {
 		n.t.Fatal(err)

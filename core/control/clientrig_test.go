@@ -1,0 +1,90 @@
+package control
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+// startServer starts a control plane on a port of its own and returns its address.
+func startServer(t *testing.T, cfg Config) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Start(cfg, l)
+	t.Cleanup(func() { s.Close() })
+	return l.Addr().String()
+}
+
+// startHost2 starts a server as a client's host.
+func startHost2(cfg HostConfig, listeners ...net.Listener) Host {
+	return Start(Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics}, listeners...)
+}
+
+// newTestClient2 makes a client that is closed with the test.
+func newTestClient2(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+	t.Helper()
+	c := NewClient(p, obs, nil, startHost2)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		c.Close(ctx)
+	})
+	return c
+}
+
+// connected2 makes a client and connects it.
+func connected2(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+	t.Helper()
+	c := newTestClient2(t, p, obs)
+	if err := c.Connect(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// afterDials returns a context whose deadline passes when the client begins to
+// dial once more than n times.
+func afterDials(t *testing.T, c *Client, n int) context.Context {
+	t.Helper()
+	ctx, expire := expiring()
+	t.Cleanup(expire)
+	dial := c.env.dial
+	var dials atomic.Int64
+	c.env.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		if dials.Add(1) > int64(n) {
+			expire()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return dial(ctx, to)
+	}
+	return ctx
+}
+
+// peerConn is the server's end of a connection, by hand.
+type peerConn struct {
+	t      *testing.T
+	conn   net.Conn
+	frames wire.FrameReader
+}
+
+func (n *peerConn) write(b []byte) {
+	n.t.Helper()
+	if _, err := n.conn.Write(b); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *peerConn) send(f wire.Frame) {
+	n.t.Helper()
+	n.write(wire.AppendFrame(nil, f))
+}

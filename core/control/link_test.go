@@ -1,0 +1,93 @@
+package control
+
+import (
+	"bufio"
+	"io"
+	"math"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/wire"
+)
+
+// TestSilentControlPlane connects to one that hangs after its welcome, as a
+// stopped process does: the kernel still takes what is sent to it. The node says
+// so and reconnects; to one without echoes it stays.
+func TestSilentControlPlane(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns, done := make(chan net.Conn), make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(done)
+	defer l.Close()
+	wg.Go(func() {
+		for features := []string{wire.FeatureEcho}; ; features = nil { // the second one is older
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			in := wire.FrameReader{In: bufio.NewReader(conn)}
+			_, _ = in.In.Discard(wire.PreambleLen)
+			_, _ = in.NextFrame(wire.MaxFrame)
+			lease := int64(60 * time.Millisecond)
+			conn.Write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), wire.Welcome{Version: 1, Features: features, Server: "x", Lease: lease, Resumed: true}))
+			select {
+			case conns <- conn:
+			case <-done:
+				conn.Close()
+				return
+			}
+		}
+	})
+	obs := newSeen()
+	c := newTestClient2(t, testParams(l.Addr().String(), 1), obs)
+	if err := c.Connect(testContext(t)); err == nil {
+		first := <-conns
+		defer first.Close()
+		obs.await(t, "that the control plane is silent", func(e any) bool {
+			lost, ok := e.(connectionEvent)
+			return ok && lost.err != nil && strings.Contains(lost.err.Error(), "has been silent for")
+		})
+		second := <-conns
+		defer second.Close()
+		obs.await(t, "that it is back", func(e any) bool { back, ok := e.(connectionEvent); return ok && back.err == nil })
+		frames := wire.FrameReader{In: bufio.NewReader(second)}
+		for range 3 * silentAfter {
+			f, err := frames.NextFrame(wire.MaxFrame)
+			if b, ok := f.(wire.Beat); err != nil || !ok || b.Echo {
+				t.Fatalf("an older control plane is sent %+v, %v", f, err)
+			}
+		}
+	} else {
+		t.Fatal(err)
+	}
+}
+
+// TestBeatsOfAStoppedNode lets all beats of a connection come late at once, as in
+// a process that was stopped: it is not given up for that.
+func TestBeatsOfAStoppedNode(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	go io.Copy(io.Discard, theirs)
+	l := &link{conn: ours, out: wire.NewOutbox(ours, math.MaxInt, nil, nil), welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
+	for range silentAfter - 1 {
+		l.sendBeat(time.Hour)
+	}
+	l.heard.Store(true)
+	for range silentAfter {
+		l.sendBeat(time.Hour)
+	}
+	if cause := l.out.Cause(); cause != nil {
+		t.Fatal(cause)
+	}
+	l.sendBeat(time.Hour)
+	if cause := l.out.Cause(); cause == nil || !strings.Contains(cause.Error(), "silent for 6h0m0s") {
+		t.Errorf("the cause is %v", cause)
+	}
+}

@@ -1,0 +1,194 @@
+package control
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
+	rec := newRecorder(t)
+	s, addr := testServer(t, Config{Recorder: rec.record})
+	obs := newSeen()
+	p := guest(addr, 1)
+	p.NodeID = "a"
+	c := connected(t, p, obs)
+	c.SetLastRound(claimOf(outcome(t, c.Start(join()))))
+	r, _ := s.runFor("run")
+	r.callback(func() { r.apply(rendezvous.Evict{Node: "a", By: "a test", Reason: "to see"}) })
+	obs.await(t, "that it was dropped", isDropped)
+	obs.await(t, "that it must rejoin", func(e any) bool {
+		n, ok := e.(rendezvous.MembershipUpdate)
+		return ok && n.Waiting > 0
+	})
+	var dropped int
+	for _, e := range obs.all() {
+		if isDropped(e) {
+			dropped++
+			wantCode(t, e.(error), rendezvous.CodeEvicted, "evicted by a test", "to see")
+		}
+		if isLost(e) {
+			t.Errorf("told that the control plane is lost: %v", e)
+		}
+	}
+	if dropped != 1 {
+		t.Errorf("told %d times that it was dropped, want once", dropped)
+	}
+	if o := outcome(t, c.Start(join())); o.Round != 2 {
+		t.Errorf("round %d, want 2", o.Round)
+	}
+}
+
+// TestDroppedWhileAway breaks the connection for longer than the grace.
+func TestDroppedWhileAway(t *testing.T) {
+	clock := newFakeClock()
+	rec := newRecorder(t)
+	_, addr := testServer(t, Config{Clock: clock, Recorder: rec.record})
+	proxy := newProxy(t, addr)
+	obs, other := newSeen(), newSeen()
+	a, b := connected(t, guest(proxy.addr, 2), obs), connected(t, guest(addr, 2), other)
+	ca, cb := a.Start(join()), b.Start(join())
+	a.SetLastRound(claimOf(outcome(t, ca)))
+	outcome(t, cb)
+	proxy.stop()
+	awaitEvents[rendezvous.Disconnect](t, rec, 1)
+	obs.await(t, "the loss", isLost)
+	clock.Advance(rendezvous.DefaultReconnectGrace)
+	proxy.resume()
+	obs.await(t, "the recovery", isBack)
+	err := obs.await(t, "that it was dropped", isDropped)
+	wantCode(t, err.(error), rendezvous.CodeEvicted, "round 1")
+	other.await(t, "that a member is lost", func(e any) bool {
+		n, ok := e.(rendezvous.MembershipUpdate)
+		return ok && n.Waiting > 0
+	})
+}
+
+func TestLossAndRecoveryAreToldOnce(t *testing.T) {
+	rec := newRecorder(t)
+	_, addr := testServer(t, Config{Recorder: rec.record})
+	proxy := newProxy(t, addr)
+	obs := newSeen()
+	p := guest(proxy.addr, 1)
+	p.ReconnectGrace = patience
+	c := connected(t, p, obs)
+	outcome(t, c.Start(join()))
+	proxy.stop()
+	obs.await(t, "the loss", isLost)
+	waiting := c.Start(join()) // keeps trying, no error
+	proxy.awaitRefused(t, 3)
+	proxy.resume()
+	obs.await(t, "the recovery", isBack)
+	if o := outcome(t, waiting); o.Round != 2 {
+		t.Errorf("round %d, want 2", o.Round)
+	}
+	losses, recoveries := 0, 0
+	for _, e := range obs.all() {
+		if isLost(e) {
+			losses++
+			wantCode(t, e.(connectionEvent).err, rendezvous.CodeConnection, proxy.addr, "trying on")
+		}
+		if isBack(e) {
+			recoveries++
+		}
+		if isDropped(e) {
+			t.Errorf("dropped: %v", e)
+		}
+	}
+	if losses != 1 || recoveries != 1 {
+		t.Errorf("%d losses and %d recoveries were told, want one each", losses, recoveries)
+	}
+}
+
+// TestRequestsApplyOnceAcrossCuts sends counted requests over a proxy that cuts
+// every connection after a random number of bytes.
+func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			rec := newRecorder(t)
+			_, addr := testServer(t, Config{Recorder: rec.record})
+			proxy := newProxy(t, addr)
+			p := guest(proxy.addr, 1)
+			p.ReconnectGrace = patience
+			c := connected(t, p, newSeen())
+			round := outcome(t, c.Start(join())).Round
+			proxy.cutRandomly(seed, 1500)
+			const n = 300
+			calls := make([]*member.Call, n)
+			for i := range calls {
+				calls[i] = c.Start(rendezvous.KeyRequest{Round: round, Op: rendezvous.KeyAdd, Keys: []string{"count"}, Amount: 1})
+				if i%7 == 0 { // sometimes one at a time, sometimes several
+					calls[i].Wait(testContext(t))
+				}
+			}
+			for i, call := range calls {
+				result, err := call.Wait(testContext(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := result.(rendezvous.KeyResult).Number; got != int64(i+1) {
+					t.Fatalf("request %d counted %d, want %d", i, got, i+1)
+				}
+			}
+			if hellos := rec.count(isEvent[rendezvous.Hello]); hellos < 4 {
+				t.Errorf("%d hellos: too few connections were cut", hellos)
+			}
+		})
+	}
+}
+
+// TestNoticesArriveInOrder compares what the machine sent with what the observer
+// saw.
+func TestNoticesArriveInOrder(t *testing.T) {
+	rec := newRecorder(t)
+	_, addr := testServer(t, Config{Recorder: rec.record})
+	obs := newSeen()
+	p := guest(addr, 3)
+	p.Min, p.ReconnectGrace, p.AdmitDelay, p.LastCallTimeout = 1, 0, 0, 1
+	a := connected(t, p, obs)
+	outcome(t, a.Start(join()))
+	for range 3 { // a newcomer is announced, goes again, and so on
+		b := connected(t, p, newSeen())
+		b.Start(join())
+		rec.await(t, "newcomer", 1, func(ev rendezvous.Event) bool {
+			f, ok := ev.(rendezvous.TimerFired)
+			return ok && f.Timer.Kind == rendezvous.TimerAdmit
+		})
+		b.Close(testContext(t))
+	}
+	a.Start(rendezvous.CloseRun{By: "the test", Stop: true}).Wait(testContext(t))
+	awaitEvents[rendezvous.CloseRun](t, rec, 1)
+	obs.await(t, "the end", func(e any) bool {
+		n, ok := e.(rendezvous.MembershipUpdate)
+		return ok && n.Closed
+	})
+	var want, got []string
+	rec.mu.Lock()
+	for _, e := range rec.events {
+		for _, effect := range e.effects {
+			switch effect := effect.(type) {
+			case rendezvous.Welcome:
+				if effect.Session == a.Session() {
+					want = append(want, fmt.Sprint(effect.Update))
+				}
+			case rendezvous.Notify:
+				if effect.Session == a.Session() {
+					want = append(want, fmt.Sprint(effect.Update))
+				}
+			}
+		}
+	}
+	rec.mu.Unlock()
+	for _, e := range obs.all() {
+		if n, ok := e.(rendezvous.MembershipUpdate); ok {
+			got = append(got, fmt.Sprint(n))
+		}
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the observer saw\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
