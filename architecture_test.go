@@ -93,7 +93,7 @@ var jitter = []string{
 	"core/sharedlog/register.go Next",
 	"core/sharedlog/register.go update",
 	"etcdstore/client.go wait",
-	"core/control/backoff.go wait",
+	"core/control/client/backoff.go wait",
 	"tcpstore/dial.go sleep",
 }
 

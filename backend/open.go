@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
@@ -69,7 +69,7 @@ func Scheme(endpoint string) string {
 func Check(endpoint string) (string, error) {
 	switch scheme := Scheme(endpoint); scheme {
 	case "":
-		host, port, err := rendezvous.ParseEndpoint(endpoint, control.DefaultPort)
+		host, port, err := rendezvous.ParseEndpoint(endpoint, client.DefaultPort)
 		if err != nil {
 			return "", err
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
@@ -125,7 +125,7 @@ be opened again; its id is free once none of its nodes is left.`,
 				return o.appendToLog(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()})
 			}
 			return o.send(cmd, func(ctx context.Context) (string, error) {
-				return control.AdminClose(ctx, o.addr, o.token, o.run, whoAmI(), o.reason, stop)
+				return client.AdminClose(ctx, o.addr, o.token, o.run, whoAmI(), o.reason, stop)
 			})
 		},
 	}
@@ -158,7 +158,7 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 				return o.appendToLog(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason})
 			}
 			return o.send(cmd, func(ctx context.Context) (string, error) {
-				return control.AdminEvict(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
+				return client.AdminEvict(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
 			})
 		},
 	}

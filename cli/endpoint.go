@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint"
-	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/tcpstore"
@@ -121,7 +121,7 @@ const maxPage = 256 << 20
 // plane is near. It uses no http.Transport, which would add its own
 // words about servers that speak first, and 0.4 MB to the library.
 func httpGet(ctx context.Context, addr string, token *secret.Token, path string, query url.Values) (code int, contentType string, body []byte, err error) {
-	conn, err := control.DialHTTP(ctx, addr, token)
+	conn, err := client.DialHTTP(ctx, addr, token)
 	if err != nil {
 		return 0, "", nil, err
 	}

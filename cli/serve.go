@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/control/wire"
 )
 
@@ -54,7 +55,7 @@ an event. Leave it off while nothing is wrong.`,
   rallypoint serve --listen [fd00::1]:29400 --log-level debug`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			addr, err := parseListen(listen, control.DefaultPort)
+			addr, err := parseListen(listen, client.DefaultPort)
 			if err != nil {
 				return err
 			}
@@ -98,7 +99,7 @@ an event. Leave it off while nothing is wrong.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", control.DefaultPort), "`HOST:PORT` to listen on; port 0 is any free one")
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; port 0 is any free one")
 	token.addTo(cmd)
 	cmd.Flags().BoolVar(&httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
 	cmd.Flags().StringArrayVar(&httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance; may be repeated")

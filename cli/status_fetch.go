@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
@@ -53,7 +54,7 @@ func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 		return nil, st, failed("authentication failed: the control plane at %s wants a token: give its file by --token-file or %s", q.addr, rendezvous.EnvTokenFile)
 	case err != nil && endedEarly(err) && isTCPStore(ctx, q.addr):
 		return nil, st, failed("what listens at %s is a TCPStore (a MASTER_PORT, or a round's store), not a control plane; "+
-			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", q.addr, control.DefaultPort)
+			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", q.addr, client.DefaultPort)
 	case err != nil && endedEarly(err):
 		return nil, st, failed("what listens at %s is no Rallypoint control plane: %w; %s", q.addr, err, checkControl)
 	case err != nil:

@@ -10,6 +10,7 @@ import (
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 )
@@ -23,7 +24,7 @@ func parsePlace(text string) (addr, place string, err error) {
 	case backend.SchemeStatic:
 		err = errors.New("a static job has no control plane to ask: its nodes are known beforehand")
 	default:
-		addr, err = parseTarget(text, control.DefaultPort)
+		addr, err = parseTarget(text, client.DefaultPort)
 	}
 	return addr, place, err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -26,13 +27,13 @@ func (ignoringObserver) Dropped(*rendezvous.Error)           {}
 func (ignoringObserver) ConnectionChanged(error)             {}
 
 // joined is a node that has asked for a place in run job at a control plane.
-func joined(t *testing.T, addr, node string, least, most int) (*control.Client, *member.Call) {
+func joined(t *testing.T, addr, node string, least, most int) (*client.Client, *member.Call) {
 	t.Helper()
 	p := rendezvous.DefaultParams()
 	p.RunID, p.Endpoint, p.Min, p.Max, p.NodeID = "job", addr, least, most, node
 	isHost := false
 	p.IsHost = &isHost
-	c := control.NewClient(p, ignoringObserver{}, nil, nil)
+	c := client.New(p, ignoringObserver{}, nil, nil)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -45,7 +46,7 @@ func joined(t *testing.T, addr, node string, least, most int) (*control.Client, 
 }
 
 // round starts a round of two nodes, a and b.
-func round(t *testing.T, addr string) (a, b *control.Client) {
+func round(t *testing.T, addr string) (a, b *client.Client) {
 	t.Helper()
 	a, first := joined(t, addr, "a", 2, 2)
 	b, second := joined(t, addr, "b", 2, 2)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -23,7 +24,7 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	if _, _, err := rendezvous.ParseEndpoint(p.Endpoint, control.DefaultPort); err != nil {
+	if _, _, err := rendezvous.ParseEndpoint(p.Endpoint, client.DefaultPort); err != nil {
 		return nil, err
 	}
 	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
@@ -40,7 +41,7 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	}
 	stores := NewRoundStores(log)
 	connect := func(o member.Observer) member.ControlPlane {
-		c := control.NewClient(p, o, log, startHost)
+		c := client.New(p, o, log, startHost)
 		c.Expose(stores.Expose)
 		return c
 	}
@@ -48,7 +49,7 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 }
 
 // startHost starts the control plane of a run whose node hosts it.
-func startHost(cfg control.HostConfig, listeners ...net.Listener) control.Host {
+func startHost(cfg client.HostConfig, listeners ...net.Listener) client.Host {
 	return control.Start(control.Config{
 		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics,
 	}, listeners...)

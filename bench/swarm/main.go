@@ -24,7 +24,7 @@ import (
 	"sync"
 	"time"
 
-	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -176,7 +176,7 @@ func addition(key string) rendezvous.Event {
 }
 
 // repeat asks for the same again and again, each time when it has the answer.
-func repeat(ctx context.Context, c *control.Client, times int, ev rendezvous.Event) error {
+func repeat(ctx context.Context, c *client.Client, times int, ev rendezvous.Event) error {
 	for range times {
 		if _, err := c.Start(ev).Wait(ctx); err != nil {
 			return err
@@ -186,7 +186,7 @@ func repeat(ctx context.Context, c *control.Client, times int, ev rendezvous.Eve
 }
 
 // swarm is many nodes of one run.
-type swarm []*control.Client
+type swarm []*client.Client
 
 // gather connects n nodes, all at once.
 func gather(ctx context.Context, addr string, n int, runID string) (swarm, error) {
@@ -198,7 +198,7 @@ func gather(ctx context.Context, addr string, n int, runID string) (swarm, error
 		p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n, n
 		no := false
 		p.IsHost = &no
-		s[i] = control.NewClient(p, deaf{}, nil, nil)
+		s[i] = client.New(p, deaf{}, nil, nil)
 		wg.Go(func() { errs[i] = s[i].Connect(ctx) })
 	}
 	wg.Wait()

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -14,13 +16,13 @@ import (
 // twoNodes starts a run of two nodes, of which round 1 is complete.
 func twoNodes(t *testing.T, s *fakeServer) (a, b *wireNode) {
 	t.Helper()
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	a, b = dialNode(t, s.addr), dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
 	b.enter(testHello("b", "s2", p))
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
-	b.ask(1, join())
+	b.ask(1, controltest.Join())
 	a.wantReply(1)
 	b.wantReply(1)
 	return a, b
@@ -39,11 +41,11 @@ func TestAdminClose(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	a, b := twoNodes(t, s)
 	late := dialNode(t, s.addr)
-	late.enter(testHello("c", "s3", testParams("", 2)))
-	late.ask(1, join())
+	late.enter(testHello("c", "s3", controltest.Params("", 2)))
+	late.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 3)
 
-	done, err := AdminClose(testContext(t), s.addr, nil, "run", "root@ops", "maintenance", false)
+	done, err := client.AdminClose(controltest.Context(t), s.addr, nil, "run", "root@ops", "maintenance", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,13 +62,13 @@ func TestAdminClose(t *testing.T) {
 		t.Errorf("the late node got %+v", r)
 	}
 
-	again, err := AdminClose(testContext(t), s.addr, nil, "run", "x", "y", false)
+	again, err := client.AdminClose(controltest.Context(t), s.addr, nil, "run", "x", "y", false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantParts(t, again, "nothing to do", "closed by admin root@ops", "maintenance")
 
-	done, err = AdminClose(testContext(t), s.addr, nil, "run", "", "now", true)
+	done, err = client.AdminClose(controltest.Context(t), s.addr, nil, "run", "", "now", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,7 @@ func TestAdminClose(t *testing.T) {
 func TestAdminEvict(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	a, b := twoNodes(t, s)
-	done, err := AdminEvict(testContext(t), s.addr, nil, "run", "b", "root@ops", "its GPU is broken")
+	done, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "b", "root@ops", "its GPU is broken")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,10 +99,10 @@ func TestAdminEvict(t *testing.T) {
 	} else {
 		wantParts(t, n.Notice.Reason, "its GPU is broken")
 	}
-	_, err = AdminEvict(testContext(t), s.addr, nil, "run", "b", "", "again")
-	wantCode(t, err, rendezvous.CodeInvalid, `node "b" of run "run" is not alive any more`, "rank 1 of round 1", "its GPU is broken", `alive: "a"`)
-	_, err = AdminEvict(testContext(t), s.addr, nil, "run", "zz", "", "who?")
-	wantCode(t, err, rendezvous.CodeInvalid, `run "run" has no live node "zz"`, `alive: "a"`)
+	_, err = client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "b", "", "again")
+	controltest.WantCode(t, err, rendezvous.CodeInvalid, `node "b" of run "run" is not alive any more`, "rank 1 of round 1", "its GPU is broken", `alive: "a"`)
+	_, err = client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "zz", "", "who?")
+	controltest.WantCode(t, err, rendezvous.CodeInvalid, `run "run" has no live node "zz"`, `alive: "a"`)
 	if m := s.oneRun(t).Members[1]; m.State != "lost" || !strings.Contains(m.Cause, "evicted by admin") {
 		t.Errorf("member %+v", m)
 	}
@@ -111,14 +113,14 @@ func TestAdminEvictsWhoeverIsHere(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	twoNodes(t, s)
 	waits, idle := dialNode(t, s.addr), dialNode(t, s.addr)
-	waits.enter(testHello("waits", "s3", testParams("", 2)))
-	waits.ask(1, join())
+	waits.enter(testHello("waits", "s3", controltest.Params("", 2)))
+	waits.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 3)
-	idle.enter(testHello("idle", "s4", testParams("", 2)))
-	_, err := AdminEvict(testContext(t), s.addr, nil, "run", "nobody", "", "x")
-	wantCode(t, err, rendezvous.CodeInvalid, `alive: "a", "b", "idle", "waits"`)
+	idle.enter(testHello("idle", "s4", controltest.Params("", 2)))
+	_, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "nobody", "", "x")
+	controltest.WantCode(t, err, rendezvous.CodeInvalid, `alive: "a", "b", "idle", "waits"`)
 	for node, says := range map[string]string{"waits": "which waited for a place", "idle": "node idle was evicted"} {
-		done, err := AdminEvict(testContext(t), s.addr, nil, "run", node, "", "x")
+		done, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", node, "", "x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,16 +132,16 @@ func TestAdminEvictsWhoeverIsHere(t *testing.T) {
 
 func TestAdminUnknownRun(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	_, err := AdminClose(testContext(t), s.addr, nil, "j1", "", "x", false)
-	wantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1"`, "it knows no run yet")
+	_, err := client.AdminClose(controltest.Context(t), s.addr, nil, "j1", "", "x", false)
+	controltest.WantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1"`, "it knows no run yet")
 	twoNodes(t, s)
-	_, err = AdminEvict(testContext(t), s.addr, nil, "j1", "a", "", "x")
-	wantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1": it knows "run"`)
+	_, err = client.AdminEvict(controltest.Context(t), s.addr, nil, "j1", "a", "", "x")
+	controltest.WantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1": it knows "run"`)
 	if st := s.Status(); st.RunsTotal != 1 {
 		t.Errorf("%d runs: a request has made one", st.RunsTotal)
 	}
-	_, err = AdminClose(testContext(t), s.addr, nil, strings.Repeat("x", wire.MaxName+1), "", "", false)
-	wantCode(t, err, rendezvous.CodeInvalid)
+	_, err = client.AdminClose(controltest.Context(t), s.addr, nil, strings.Repeat("x", wire.MaxName+1), "", "", false)
+	controltest.WantCode(t, err, rendezvous.CodeInvalid)
 }
 
 // TestAdminOfANewerRelease asks for what this one does not know.
@@ -147,7 +149,7 @@ func TestAdminOfANewerRelease(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	twoNodes(t, s)
 	answer, _ := dialNode(t, s.addr).greet(wire.Admin{Op: 99, RunID: "run"}).(wire.AdminAnswer)
-	wantCode(t, answer.Err, rendezvous.CodeInvalid, "does not know admin request 99")
+	controltest.WantCode(t, answer.Err, rendezvous.CodeInvalid, "does not know admin request 99")
 	n := dialNode(t, s.addr)
 	n.write(wire.AppendFrame(wire.Preamble{High: 9, Low: 8}.Bytes(), wire.Admin{Op: wire.AdminOpClose, RunID: "run"}))
 	var start [wire.PreambleLen]byte
@@ -189,8 +191,8 @@ func TestAdminServerIsNotOurs(t *testing.T) {
 				conn.Write(test.sends)
 				conn.Close()
 			}()
-			_, err = AdminClose(testContext(t), l.Addr().String(), nil, "run", "", "", false)
-			wantCode(t, err, rendezvous.CodeConnection, test.says, l.Addr().String())
+			_, err = client.AdminClose(controltest.Context(t), l.Addr().String(), nil, "run", "", "", false)
+			controltest.WantCode(t, err, rendezvous.CodeConnection, test.says, l.Addr().String())
 			<-done
 		})
 	}
@@ -212,10 +214,10 @@ func TestAdminGivesUpWithItsContext(t *testing.T) {
 		cancel()
 		accepted <- conn
 	}()
-	_, err = AdminClose(ctx, l.Addr().String(), nil, "run", "", "", false)
-	wantCode(t, err, rendezvous.CodeConnection, "no answer within")
+	_, err = client.AdminClose(ctx, l.Addr().String(), nil, "run", "", "", false)
+	controltest.WantCode(t, err, rendezvous.CodeConnection, "no answer within")
 	(<-accepted).Close()
 	l.Close()
-	_, err = AdminClose(testContext(t), l.Addr().String(), nil, "run", "", "", false)
-	wantCode(t, err, rendezvous.CodeConnection, "connection refused")
+	_, err = client.AdminClose(controltest.Context(t), l.Addr().String(), nil, "run", "", "", false)
+	controltest.WantCode(t, err, rendezvous.CodeConnection, "connection refused")
 }

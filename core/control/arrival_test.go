@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -12,7 +13,7 @@ import (
 // no arrival.
 func TestArrivalsAreInTheHistory(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 3)
+	p := controltest.Params("", 3)
 	for i, want := range []string{"a (a's host) came", "2 nodes came, the last one: b (b's host)", "3 nodes came, the last one: c (c's host)", "3 nodes came, the last one: c (c's host)"} {
 		name := string(rune('a' + min(i, 2)))
 		h := testHello(name, "s"+name, p)
@@ -46,17 +47,17 @@ func TestArrivalsBetweenOtherChanges(t *testing.T) {
 // rejoin.
 func TestLateMembersAreCounted(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 3)
+	p := controltest.Params("", 3)
 	p.Min = 2
 	nodes := make([]*wireNode, 3)
 	for i := range nodes {
 		nodes[i] = dialNode(t, s.addr)
 		nodes[i].enter(testHello(fmt.Sprint("n", i), fmt.Sprint("s", i), p))
-		nodes[i].ask(1, join())
+		nodes[i].ask(1, controltest.Join())
 	}
 	s.awaitRound(t, 1)
-	nodes[0].ask(2, join())
-	nodes[1].ask(2, join())
+	nodes[0].ask(2, controltest.Join())
+	nodes[1].ask(2, controltest.Join())
 	s.rec.await(t, "rejoins", 5, isEvent[rendezvous.Join])
 	for range 2 * int(p.RegroupTimeout/(p.LeaseTimeout/4)) {
 		s.clock.Advance(p.LeaseTimeout / 4)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -29,11 +30,11 @@ func TestBadClients(t *testing.T) {
 	}
 	value := make([]byte, 1<<20)
 	for i := range deaf {
-		p := testParams("", 1)
+		p := controltest.Params("", 1)
 		p.RunID, p.LeaseTimeout = fmt.Sprint("deaf", i), 30*time.Second // before it the kernel ends nothing
 		n := dialNode(t, s.addr)
 		n.enter(testHello("a", "s", p))
-		n.ask(1, join())
+		n.ask(1, controltest.Join())
 		n.wantReply(1)
 		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
 		n.wantReply(2)
@@ -48,20 +49,20 @@ func TestBadClients(t *testing.T) {
 	}
 	await := func(what string, done func() bool) {
 		t.Helper()
-		for end := time.Now().Add(patience); !done(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(controltest.Patience); !done(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal(what)
 			}
 		}
 	}
-	good := testParams("", 2)
+	good := controltest.Params("", 2)
 	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", good))
 	b.enter(testHello("b", "s2", good))
 	round := func(number uint64) {
 		t.Helper()
 		for _, n := range []*wireNode{a, b} {
-			n.ask(number, join())
+			n.ask(number, controltest.Join())
 		}
 		for _, n := range []*wireNode{a, b} {
 			for {
@@ -118,7 +119,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 			for range 3 * most {
 				dialNode(t, s.addr).write(says)
 			}
-			ctx := testContext(t)
+			ctx := controltest.Context(t)
 			await := func(done func() bool) {
 				t.Helper()
 				for ; !done(); time.Sleep(100 * time.Microsecond) {
@@ -156,8 +157,8 @@ func TestStrangersMakeRoom(t *testing.T) {
 					t.Errorf("the answer is %q", line)
 				}
 			}
-			s.log.await(t, errCrowd.Error(), 1)
-			s.log.await(t, errShed.Error(), 1)
+			s.log.Await(t, errCrowd.Error(), 1)
+			s.log.Await(t, errShed.Error(), 1)
 		})
 	}
 }

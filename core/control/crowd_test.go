@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
@@ -50,12 +52,12 @@ func serveCrowd(descriptors string) {
 type host struct {
 	addr string
 	cmd  *exec.Cmd
-	log  *logLines
+	log  *controltest.LogLines
 }
 
 func newHost(t *testing.T, descriptors int) *host {
 	t.Helper()
-	h := &host{cmd: exec.Command(os.Args[0]), log: newLogLines()}
+	h := &host{cmd: exec.Command(os.Args[0]), log: controltest.NewLogLines()}
 	h.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", serveWith, descriptors))
 	h.cmd.Stderr = h.log
 	in, err := h.cmd.StdinPipe()
@@ -121,7 +123,7 @@ func saysNothing(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
 // saysLittle sends a byte a second: of a hello, or of an HTTP request.
 func saysLittle(i int, conn net.Conn) {
-	text := string(wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), testHello("x", "x", testParams("", 1))))
+	text := string(wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), testHello("x", "x", controltest.Params("", 1))))
 	if i%2 == 0 {
 		text = "GET /healthz HTTP/1.1\r\nHost: a.name.that.takes.its.time\r\n\r\n"
 	}
@@ -138,14 +140,14 @@ func readsNothing(lives *atomic.Int64) func(int, net.Conn) {
 	value := make([]byte, 16<<10)
 	return func(i int, conn net.Conn) {
 		conn.(*net.TCPConn).SetReadBuffer(4 << 10)
-		p := testParams("", 1)
+		p := controltest.Params("", 1)
 		p.RunID = fmt.Sprint("slow", lives.Add(1))
 		requests := wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), testHello("slow", "s", p))
 		add := func(number uint64, ev rendezvous.Event) {
 			f, _ := wire.NewRequest(ev, number, 0)
 			requests = wire.AppendFrame(requests, f)
 		}
-		add(1, join())
+		add(1, controltest.Join())
 		add(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
 		for number := uint64(3); number < 40; number++ {
 			add(number, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}})
@@ -209,7 +211,7 @@ func TestCrowd(t *testing.T) {
 			t.Errorf("only %v were cut off because they say nothing, want %d at least", n, silent)
 		}
 	}
-	if lines := h.log.all(); strings.Count(strings.Join(lines, ""), "level=WARN") > 5*int(refusals) {
+	if lines := h.log.All(); strings.Count(strings.Join(lines, ""), "level=WARN") > 5*int(refusals) {
 		t.Errorf("the log has %d lines:\n%s", len(lines), strings.Join(lines, ""))
 	}
 }
@@ -219,12 +221,12 @@ func meetAmong(t *testing.T, addr, id string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	p := guest(addr, 2)
+	p := controltest.Guest(addr, 2)
 	p.RunID, p.Max = id, 3
 	p.LeaseTimeout, p.ReconnectGrace = time.Minute, 0
-	clients := make([]*Client, 3)
+	clients := make([]*client.Client, 3)
 	for i := range clients {
-		clients[i] = NewClient(p, newSeen(), nil, nil)
+		clients[i] = client.New(p, controltest.NewObserver(), nil, nil)
 		defer func() {
 			gone, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -234,14 +236,14 @@ func meetAmong(t *testing.T, addr, id string) {
 			t.Fatal(err)
 		}
 	}
-	round := func(number uint64, of []*Client) {
+	round := func(number uint64, of []*client.Client) {
 		t.Helper()
 		calls := make([]*member.Call, len(of))
 		for i, c := range of {
-			calls[i] = c.Start(join())
+			calls[i] = c.Start(controltest.Join())
 		}
 		for i, call := range calls {
-			o, err := awaitOutcome(ctx, call)
+			o, err := controltest.AwaitOutcome(ctx, call)
 			if err != nil || o.Round != number || o.World != len(of) {
 				t.Fatalf("node %d of round %d: %+v, %v", i, number, o, err)
 			}
@@ -274,25 +276,25 @@ func meetAmong(t *testing.T, addr, id string) {
 func TestOutOfDescriptors(t *testing.T) {
 	const descriptors, silent = 64, 300
 	h := newHost(t, descriptors)
-	ctx := testContext(t)
-	good := connected(t, guest(h.addr, 1), newSeen())
-	outcome(t, good.Start(join()))
+	ctx := controltest.Context(t)
+	good := connected(t, controltest.Guest(h.addr, 1), controltest.NewObserver())
+	controltest.Outcome(t, good.Start(controltest.Join()))
 	besiege(t, silent, saysNothing, h.addr)
-	h.log.await(t, "cannot accept a connection", 1)
+	h.log.Await(t, "cannot accept a connection", 1)
 	if _, err := good.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{nil}}).Wait(ctx); err != nil {
 		t.Errorf("who was there before is not served: %v", err)
 	}
-	p := guest(h.addr, 1)
+	p := controltest.Guest(h.addr, 1)
 	p.RunID = "another"
-	late := newTestClient(t, p, newSeen())
+	late := newTestClient(t, p, controltest.NewObserver())
 	patient, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := late.Connect(patient); err != nil {
 		t.Fatalf("a node that comes late does not get in: %v", err)
 	}
-	h.log.await(t, errShed.Error(), 1)
+	h.log.Await(t, errShed.Error(), 1)
 	var lines []string
-	for _, line := range h.log.all() {
+	for _, line := range h.log.All() {
 		if strings.Contains(line, "cannot accept") || strings.Contains(line, "accepts connections again") {
 			lines = append(lines, line)
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
@@ -32,7 +34,7 @@ type durable struct {
 
 func newDurable(t *testing.T, cfg Config) *durable {
 	t.Helper()
-	d := &durable{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", freePort(t)), cfg: cfg}
+	d := &durable{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t)), cfg: cfg}
 	d.start()
 	t.Cleanup(d.stop)
 	return d
@@ -76,8 +78,8 @@ func (d *durable) restart() {
 
 // member is a connected client in a round.
 type connectedMember struct {
-	*Client
-	obs *seen
+	*client.Client
+	obs *controltest.Observer
 	in  rendezvous.Outcome
 }
 
@@ -87,13 +89,13 @@ func group(t *testing.T, p rendezvous.Params, n int) []*connectedMember {
 	list := make([]*connectedMember, n)
 	calls := make([]*member.Call, n)
 	for i := range list {
-		obs := newSeen()
+		obs := controltest.NewObserver()
 		list[i] = &connectedMember{Client: connected(t, p, obs), obs: obs}
-		calls[i] = list[i].Start(join())
+		calls[i] = list[i].Start(controltest.Join())
 	}
 	for i, m := range list {
-		m.in = outcome(t, calls[i])
-		m.SetLastRound(claimOf(m.in))
+		m.in = controltest.Outcome(t, calls[i])
+		m.SetLastRound(controltest.ClaimOf(m.in))
 	}
 	return list
 }
@@ -111,7 +113,7 @@ func (m *connectedMember) key(op rendezvous.KeyOp, amount int64, keys ...string)
 
 func (m *connectedMember) add(t *testing.T, key string, amount int64) int64 {
 	t.Helper()
-	r, err := m.key(rendezvous.KeyAdd, amount, key).Wait(testContext(t))
+	r, err := m.key(rendezvous.KeyAdd, amount, key).Wait(controltest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,12 +124,12 @@ func (m *connectedMember) add(t *testing.T, key string, amount int64) int64 {
 // and a spare live through restarts.
 func TestRestartIsNotNoticed(t *testing.T) {
 	d := newDurable(t, Config{})
-	p := guest(d.addr, 3)
+	p := controltest.Guest(d.addr, 3)
 	members := group(t, p, 3)
 	waiting := members[0].key(rendezvous.KeyWait, 0, "later")
-	spareSeen := newSeen()
+	spareSeen := controltest.NewObserver()
 	spare := connected(t, p, spareSeen)
-	pending := spare.Start(join())
+	pending := spare.Start(controltest.Join())
 	status := func() RunStatus {
 		st, ok := d.RunStatus("run")
 		if !ok {
@@ -144,17 +146,17 @@ func TestRestartIsNotNoticed(t *testing.T) {
 			t.Fatalf("the sum is %d after %d adds", got, i+1)
 		}
 		d.stop()
-		for _, obs := range []*seen{members[0].obs, members[1].obs, members[2].obs, spareSeen} {
-			obs.await(t, "the loss", func(any) bool { return countOf(obs, isLost) > i })
+		for _, obs := range []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs, spareSeen} {
+			obs.Await(t, "the loss", func(any) bool { return countOf(obs, controltest.IsLost) > i })
 		}
 		late := members[2].key(rendezvous.KeyAdd, 1, "late") // kept for the next server
 		d.start()
-		r, err := late.Wait(testContext(t))
+		r, err := late.Wait(controltest.Context(t))
 		if err != nil || r.(rendezvous.KeyResult).Number != int64(i+1) {
 			t.Fatalf("a request made while the control plane was gone: %+v, %v", r, err)
 		}
-		for _, obs := range []*seen{members[0].obs, members[1].obs, members[2].obs, spareSeen} {
-			obs.await(t, "the recovery", func(any) bool { return countOf(obs, isBack) > i })
+		for _, obs := range []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs, spareSeen} {
+			obs.Await(t, "the recovery", func(any) bool { return countOf(obs, controltest.IsBack) > i })
 		}
 	}
 	after := status()
@@ -162,31 +164,31 @@ func TestRestartIsNotNoticed(t *testing.T) {
 		t.Errorf("before: %+v\nafter: %+v", before, after)
 	}
 	members[1].add(t, "later", 1)
-	if _, err := waiting.Wait(testContext(t)); err != nil {
+	if _, err := waiting.Wait(controltest.Context(t)); err != nil {
 		t.Errorf("the wait: %v", err)
 	}
-	for _, obs := range []*seen{members[0].obs, members[1].obs, members[2].obs} {
-		for _, e := range obs.all() {
-			if n, ok := e.(rendezvous.MembershipUpdate); isDropped(e) || ok && n.Waiting > 0 {
+	for _, obs := range []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs} {
+		for _, e := range obs.All() {
+			if n, ok := e.(rendezvous.MembershipUpdate); controltest.IsDropped(e) || ok && n.Waiting > 0 {
 				t.Errorf("a member was told %+v", e)
 			}
 		}
 	}
 	// A place falls free: the spare gets it.
 	gone := members[0]
-	if _, err := gone.Start(rendezvous.Leave{}).Wait(testContext(t)); err != nil {
+	if _, err := gone.Start(rendezvous.Leave{}).Wait(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	a, b := members[1].Start(join()), members[2].Start(join())
+	a, b := members[1].Start(controltest.Join()), members[2].Start(controltest.Join())
 	for _, call := range []*member.Call{a, b, pending} {
-		if o := outcome(t, call); o.Round != 2 || o.World != 3 || o.Generation != before.Generation {
+		if o := controltest.Outcome(t, call); o.Round != 2 || o.World != 3 || o.Generation != before.Generation {
 			t.Errorf("%+v", o)
 		}
 	}
 }
 
-func countOf(s *seen, fits func(any) bool) (n int) {
-	for _, e := range s.all() {
+func countOf(s *controltest.Observer, fits func(any) bool) (n int) {
+	for _, e := range s.All() {
 		if fits(e) {
 			n++
 		}
@@ -198,22 +200,22 @@ func countOf(s *seen, fits func(any) bool) (n int) {
 // nodes.
 func TestWhoDoesNotComeBackIsLost(t *testing.T) {
 	d := newDurable(t, Config{})
-	p := guest(d.addr, 3)
+	p := controltest.Guest(d.addr, 3)
 	p.Min = 1
 	p.LeaseTimeout = 300 * time.Millisecond
 	members := group(t, p, 3)
 	d.stop()
 	members[2].kill() // as if killed
 	d.start()
-	members[0].obs.await(t, "that a member was lost", func(e any) bool {
+	members[0].obs.Await(t, "that a member was lost", func(e any) bool {
 		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Waiting > 0 && strings.Contains(n.Reason, "did not come back after the control plane was restarted")
 	})
-	a, b := members[0].Start(join()), members[1].Start(join())
-	if o := outcome(t, a); o.Round != 2 || o.World != 2 {
+	a, b := members[0].Start(controltest.Join()), members[1].Start(controltest.Join())
+	if o := controltest.Outcome(t, a); o.Round != 2 || o.World != 2 {
 		t.Errorf("%+v", o)
 	}
-	outcome(t, b)
+	controltest.Outcome(t, b)
 	text := string(d.exposition())
 	for _, want := range []string{
 		`rallypoint_nodes_lost_total{cause="restart"} 1`, "\nrallypoint_commit_duration_seconds_count ", "\nrallypoint_data_file_bytes ",
@@ -229,7 +231,7 @@ func TestWhoDoesNotComeBackIsLost(t *testing.T) {
 // node gets its answer.
 func TestNothingIsSentBeforeItIsStored(t *testing.T) {
 	d := newDurable(t, Config{})
-	members := group(t, guest(d.addr, 2), 2)
+	members := group(t, controltest.Guest(d.addr, 2), 2)
 	for want := int64(1); want <= 20; want++ {
 		members[0].add(t, "sum", 1)
 		copied := t.TempDir()
@@ -258,11 +260,11 @@ func TestNothingIsSentBeforeItIsStored(t *testing.T) {
 // TestSnapshotsReplaceEvents writes much more than the file may grow to.
 func TestSnapshotsReplaceEvents(t *testing.T) {
 	d := newDurable(t, Config{})
-	members := group(t, guest(d.addr, 2), 2)
+	members := group(t, controltest.Guest(d.addr, 2), 2)
 	value := make([]byte, 64<<10)
 	const writes = 200
 	for i := range writes {
-		_, err := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{fmt.Sprint("k", i%4)}, Values: [][]byte{value}}).Wait(testContext(t))
+		_, err := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{fmt.Sprint("k", i%4)}, Values: [][]byte{value}}).Wait(controltest.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -284,14 +286,14 @@ func TestForgottenRunsLeaveTheDisk(t *testing.T) {
 	d := newDurable(t, Config{Clock: clock, ForgetAfter: time.Minute})
 	size := int64(0)
 	for i := range 60 {
-		p := guest(d.addr, 1)
+		p := controltest.Guest(d.addr, 1)
 		p.RunID = fmt.Sprint("run", i)
 		c := group(t, p, 1)[0]
 		c.add(t, "k", 1)
-		if _, err := c.Start(rendezvous.Leave{Ending: rendezvous.EndSuccess}).Wait(testContext(t)); err != nil {
+		if _, err := c.Start(rendezvous.Leave{Ending: rendezvous.EndSuccess}).Wait(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		c.Close(testContext(t))
+		c.Close(controltest.Context(t))
 		if i%20 == 19 {
 			awaitIdle(t, d.Server)
 			for range 3 {
@@ -316,7 +318,7 @@ func TestForgottenRunsLeaveTheDisk(t *testing.T) {
 
 func awaitIdle(t *testing.T, s *Server) {
 	t.Helper()
-	if err := s.WaitIdle(testContext(t)); err != nil {
+	if err := s.WaitIdle(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -324,7 +326,7 @@ func awaitIdle(t *testing.T, s *Server) {
 // TestRefusedRunIsNotKept says hello with a policy that no run can have.
 func TestRefusedRunIsNotKept(t *testing.T) {
 	d := newDurable(t, Config{})
-	h := testHello("n", "s", guest(d.addr, 1))
+	h := testHello("n", "s", controltest.Guest(d.addr, 1))
 	h.Policy = rendezvous.Policy{}
 	if f, ok := dialNode(t, d.addr).greet(h).(wire.Refuse); !ok || f.Err.Code != rendezvous.CodeInvalid {
 		t.Fatalf("%+v", f)
@@ -341,43 +343,43 @@ func TestRefusedRunIsNotKept(t *testing.T) {
 // TestFullDisk fills the disk, which refuses new nodes and keeps everything else,
 // until there is room.
 func TestFullDisk(t *testing.T) {
-	log, lines := newLog(t)
+	log, lines := controltest.NewLog(t)
 	d := newDurable(t, Config{Log: log})
 	d.stop()
 	d.o.MaxSize = 256 << 10
 	d.start()
-	members := group(t, guest(d.addr, 2), 2)
+	members := group(t, controltest.Guest(d.addr, 2), 2)
 	members[0].add(t, "sum", 1)
 	// Another process fills the disk: here, another run.
 	value := make([]byte, 32<<10)
-	other := guest(d.addr, 1)
+	other := controltest.Guest(d.addr, 1)
 	other.RunID = "other"
 	filler := group(t, other, 1)[0]
 	var calls []*member.Call
 	for i := range 20 {
 		calls = append(calls, filler.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{fmt.Sprint(i)}, Values: [][]byte{value}}))
 	}
-	lines.await(t, "cannot be written", 1)
+	lines.Await(t, "cannot be written", 1)
 
-	fresh := guest(d.addr, 1)
+	fresh := controltest.Guest(d.addr, 1)
 	fresh.RunID = "third"
-	err := newTestClient(t, fresh, newSeen()).Connect(testContext(t))
-	wantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path(), "make room")
-	_, err = members[1].Start(join()).Wait(testContext(t))
-	wantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path())
+	err := newTestClient(t, fresh, controltest.NewObserver()).Connect(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path(), "make room")
+	_, err = members[1].Start(controltest.Join()).Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path())
 	a := d.administer(wire.Admin{Op: wire.AdminOpEvict, RunID: "run", Node: members[0].Node()}, "")
-	wantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
+	controltest.WantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
 	held := members[0].key(rendezvous.KeyAdd, 1, "sum")
 
 	// Room is made: what waited is done.
 	d.stop()
 	d.o.MaxSize = 0
 	d.start()
-	if r, err := held.Wait(testContext(t)); err != nil || r.(rendezvous.KeyResult).Number != 2 {
+	if r, err := held.Wait(controltest.Context(t)); err != nil || r.(rendezvous.KeyResult).Number != 2 {
 		t.Errorf("the add that had to wait: %+v, %v", r, err)
 	}
 	for i, call := range calls {
-		if _, err := call.Wait(testContext(t)); err != nil {
+		if _, err := call.Wait(controltest.Context(t)); err != nil {
 			t.Errorf("write %d: %v", i, err)
 		}
 	}
@@ -424,9 +426,9 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 // TestRunThatBreaksAgain takes up a run whose machine panics while its events are
 // replayed.
 func TestRunThatBreaksAgain(t *testing.T) {
-	log, lines := newLog(t)
+	log, lines := controltest.NewLog(t)
 	d := newDurable(t, Config{Log: log})
-	good, bad := guest(d.addr, 1), guest(d.addr, 1)
+	good, bad := controltest.Guest(d.addr, 1), controltest.Guest(d.addr, 1)
 	bad.RunID = "bad"
 	member := group(t, good, 1)[0]
 	group(t, bad, 1)[0].kill()
@@ -445,8 +447,8 @@ func TestRunThatBreaksAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := Start(Config{Data: data, Log: log}, l)
-	lines.await(t, "this run is broken by a defect", 1)
-	wantCode(t, newTestClient(t, bad, newSeen()).Connect(testContext(t)), rendezvous.CodeInternal, `"bad"`)
+	lines.Await(t, "this run is broken by a defect", 1)
+	controltest.WantCode(t, newTestClient(t, bad, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeInternal, `"bad"`)
 	member.add(t, "k", 1)
 	s.Close()
 	data.Close()
@@ -472,10 +474,10 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	log, lines := newLog(t)
+	log, lines := controltest.NewLog(t)
 	d.cfg.Log = log
 	d.start()
-	members := group(t, guest(d.addr, 2), 2)
+	members := group(t, controltest.Guest(d.addr, 2), 2)
 	filler, err := os.Create(filepath.Join(d.dir, "filler"))
 	if err != nil {
 		t.Fatal(err)
@@ -486,22 +488,22 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 	}
 	value := make([]byte, 64<<10)
 	held := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
-	lines.await(t, "cannot be written", 1)
+	lines.Await(t, "cannot be written", 1)
 	for range 3 {
-		err = newTestClient(t, guest(d.addr, 2), newSeen()).Connect(testContext(t))
-		wantCode(t, err, rendezvous.CodeConnection, "no space left on device")
+		err = newTestClient(t, controltest.Guest(d.addr, 2), controltest.NewObserver()).Connect(controltest.Context(t))
+		controltest.WantCode(t, err, rendezvous.CodeConnection, "no space left on device")
 	}
 	if err := filler.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := held.Wait(testContext(t)); err != nil {
+	if _, err := held.Wait(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
-	lines.await(t, "can be written again", 1)
-	if n := len(lines.await(t, "cannot be written", 1)); n > 1 {
+	lines.Await(t, "can be written again", 1)
+	if n := len(lines.Await(t, "cannot be written", 1)); n > 1 {
 		t.Errorf("%d lines about one full disk", n)
 	}
-	connected(t, guest(d.addr, 2), newSeen())
+	connected(t, controltest.Guest(d.addr, 2), controltest.NewObserver())
 	members[1].add(t, "sum", 1)
 	d.restart()
 	if got := members[1].add(t, "sum", 1); got != 2 {
@@ -512,26 +514,26 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 // TestRefusalsAloneAreNoRecovery has nothing wait for a full disk: it is still
 // full at the next try.
 func TestRefusalsAloneAreNoRecovery(t *testing.T) {
-	log, lines := newLog(t)
+	log, lines := controltest.NewLog(t)
 	d := newDurable(t, Config{Log: log})
 	d.stop()
 	d.o.MaxSize = 32 << 10 // what an empty one has
 	d.start()
 	for i := range 3 {
-		p := guest(d.addr, 1)
+		p := controltest.Guest(d.addr, 1)
 		p.RunID = strings.Repeat("long name ", 50) + fmt.Sprint(i)
 		p.NodeID = strings.Repeat("long name ", 50)
-		err := newTestClient(t, p, newSeen()).Connect(testContext(t))
+		err := newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
 		for ; err == nil; p.RunID += "x" {
-			err = newTestClient(t, p, newSeen()).Connect(testContext(t))
+			err = newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
 		}
-		wantCode(t, err, rendezvous.CodeConnection, "cannot store")
+		controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store")
 		time.Sleep(2 * firstRetry) // for a wrong line to come
 	}
-	if n := len(lines.await(t, "cannot be written", 1)); n != 1 {
+	if n := len(lines.Await(t, "cannot be written", 1)); n != 1 {
 		t.Errorf("%d lines about one full disk", n)
 	}
-	for _, line := range lines.all() {
+	for _, line := range lines.All() {
 		if strings.Contains(line, "can be written again") {
 			t.Errorf("nothing was written: %s", line)
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 )
 
@@ -11,11 +12,11 @@ import (
 // answered, and it stays connected.
 func TestEchoesAreAnswered(t *testing.T) {
 	s, addr := testServer(t, Config{})
-	p := testParams(addr, 1)
+	p := controltest.Params(addr, 1)
 	p.LeaseTimeout = 300 * time.Millisecond
-	obs := newSeen()
+	obs := controltest.NewObserver()
 	connected(t, p, obs)
-	for deadline := time.Now().Add(patience); s.meters.FramesOut[wire.KindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(controltest.Patience); s.meters.FramesOut[wire.KindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no beat is answered")
 		}

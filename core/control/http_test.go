@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -22,7 +24,7 @@ import (
 // get fetches a page of the port.
 func get(t *testing.T, addr, path string) (code int, contentType, body string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: controltest.Patience}
 	resp, err := client.Get("http://" + addr + path)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +97,7 @@ func TestHTTPIsBounded(t *testing.T) {
 	if code, _, _ := get(t, s.addr, "/status"); code != http.StatusServiceUnavailable {
 		t.Errorf("one more was answered with %d", code)
 	}
-	s.log.await(t, errCrowded.Error(), 1)
+	s.log.Await(t, errCrowded.Error(), 1)
 	if code, _, body := get(t, s.addr, "/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz in a crowd: %d %q", code, body)
 	}
@@ -107,10 +109,10 @@ func TestHTTPIsBounded(t *testing.T) {
 	}
 	// Nodes are not held up by any of this.
 	a := dialNode(t, s.addr)
-	a.enter(testHello("a", "s1", testParams("", 1)))
-	a.ask(1, join())
+	a.enter(testHello("a", "s1", controltest.Params("", 1)))
+	a.ask(1, controltest.Join())
 	a.wantReply(1)
-	for ctx := testContext(t); s.meters.refused[refusedSilent].Load() < 2*maxHTTPConns; {
+	for ctx := controltest.Context(t); s.meters.refused[refusedSilent].Load() < 2*maxHTTPConns; {
 		if ctx.Err() != nil {
 			t.Fatal("halves of requests are not cut off")
 		}
@@ -267,21 +269,21 @@ func wantValues(t *testing.T, got map[string]float64, want map[string]float64) {
 func TestMetrics(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	scrape(t, s.addr) // nothing has happened
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
 	b.enter(testHello("b", "s2", p))
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
 	s.clock.Advance(1200 * time.Millisecond)
 	wantValues(t, scrape(t, s.addr), map[string]float64{
 		"nodes{state=waiting}": 1, "nodes{state=idle}": 1, "runs{phase=forming}": 1, "missing_nodes": 1,
 		"longest_forming_seconds": 1.2, "run_missing_nodes{run=run}": 1, "round_duration_seconds_count": 0,
 	})
-	b.ask(1, join())
+	b.ask(1, controltest.Join())
 	b.wantReply(1)
 	s.awaitRound(t, 1)
-	wrong := testHello("c", "s3", testParams("", 3))
+	wrong := testHello("c", "s3", controltest.Params("", 3))
 	dialNode(t, s.addr).greet(wrong)
 	stranger := dialNode(t, s.addr)
 	stranger.write([]byte{0})
@@ -296,12 +298,12 @@ func TestMetrics(t *testing.T) {
 	b.conn.Close()
 	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
 	s.clock.Advance(p.ReconnectGrace)
-	s.log.await(t, "refused a node", 1)
-	s.log.await(t, "PyTorch", 1)
-	AdminEvict(testContext(t), s.addr, nil, "run", "a", "", "x")
-	AdminClose(testContext(t), s.addr, nil, "run", "", "x", true)
+	s.log.Await(t, "refused a node", 1)
+	s.log.Await(t, "PyTorch", 1)
+	client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "a", "", "x")
+	client.AdminClose(controltest.Context(t), s.addr, nil, "run", "", "x", true)
 	a.awaitEnd()
-	for end := time.Now().Add(patience); s.http.open() > 0 && time.Now().Before(end); { // earlier scrapes
+	for end := time.Now().Add(controltest.Patience); s.http.open() > 0 && time.Now().Before(end); { // earlier scrapes
 		time.Sleep(time.Millisecond)
 	}
 	wantValues(t, scrape(t, s.addr), map[string]float64{
@@ -363,7 +365,7 @@ func BenchmarkMetrics(b *testing.B) {
 // TestMetricsCount counts the other ways in which a node goes.
 func TestMetricsCount(t *testing.T) {
 	atOnce(t)
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	for want, happen := range map[string]func(s *fakeServer, a, b *wireNode){
 		"nodes_lost_total{cause=lease}": func(s *fakeServer, _, b *wireNode) {
 			for range 8 {
@@ -378,7 +380,7 @@ func TestMetricsCount(t *testing.T) {
 			dialNode(t, s.addr).enter(h)
 		},
 		"nodes_lost_total{cause=gave_up}": func(s *fakeServer, a, _ *wireNode) {
-			a.ask(2, join())
+			a.ask(2, controltest.Join())
 			a.ask(3, rendezvous.Withdraw{Join: 2})
 			awaitEvents[rendezvous.Withdraw](t, s.rec, 1)
 		},
@@ -406,7 +408,7 @@ func TestMetricsCount(t *testing.T) {
 func TestMetricsOfAFreshControlPlane(t *testing.T) {
 	atOnce(t)
 	s := newFakeServer(t, Config{Fixed: true})
-	p := testParams("", 4)
+	p := controltest.Params("", 4)
 	p.Min = 2
 	a := dialNode(t, s.addr)
 	h := testHello("a", "s1", p)
@@ -430,7 +432,7 @@ func TestMetricsHaveFewLabels(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	var nodes []*wireNode
 	for i := range maxRunLabels + 3 {
-		p := testParams("", 2)
+		p := controltest.Params("", 2)
 		p.RunID = fmt.Sprint("run ", i)
 		switch i {
 		case 0:

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -19,9 +20,9 @@ type bomb struct{ rendezvous.Event }
 
 // TestOneBrokenRunLeavesTheOthers breaks one run of two.
 func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
-	log, lines := newLog(t)
+	log, lines := controltest.NewLog(t)
 	s, addr := testServer(t, Config{Log: log})
-	good, bad := guest(addr, 2), guest(addr, 1)
+	good, bad := controltest.Guest(addr, 2), controltest.Guest(addr, 1)
 	bad.RunID = "bad"
 	members := group(t, good, 2)
 	victim := group(t, bad, 1)[0]
@@ -30,17 +31,17 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	r.apply(bomb{})
 	r.unlock()
 
-	victim.obs.await(t, "that it was dropped", func(e any) bool {
+	victim.obs.Await(t, "that it was dropped", func(e any) bool {
 		err, ok := e.(*rendezvous.Error)
 		return ok && err.Code == rendezvous.CodeInternal && strings.Contains(err.Text, `run "bad" is broken`)
 	})
-	line := lines.await(t, "this run is broken by a defect", 1)[0]
+	line := lines.Await(t, "this run is broken by a defect", 1)[0]
 	if !strings.Contains(line, "run=bad") || !strings.Contains(line, "machine.go") {
 		t.Errorf("the log has no run or no stack: %s", line)
 	}
-	_, err := victim.Start(join()).Wait(testContext(t))
-	wantCode(t, err, rendezvous.CodeInternal, `"bad"`, "--rdzv-id")
-	wantCode(t, newTestClient(t, bad, newSeen()).Connect(testContext(t)), rendezvous.CodeInternal, "other runs go on")
+	_, err := victim.Start(controltest.Join()).Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeInternal, `"bad"`, "--rdzv-id")
+	controltest.WantCode(t, newTestClient(t, bad, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeInternal, "other runs go on")
 	st, _ := s.RunStatus("bad")
 	if st.Runs[0].Phase != rendezvous.PhaseClosed || st.Runs[0].Closed == nil || !strings.Contains(st.Runs[0].Closed.Reason, "broken") {
 		t.Errorf("%+v", st.Runs[0])
@@ -53,30 +54,30 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	if got := members[0].add(t, "sum", 1); got != 1 {
 		t.Errorf("the other run's sum is %d", got)
 	}
-	a, b := members[0].Start(join()), members[1].Start(join())
-	outcome(t, a)
-	if o := outcome(t, b); o.Round != 2 {
+	a, b := members[0].Start(controltest.Join()), members[1].Start(controltest.Join())
+	controltest.Outcome(t, a)
+	if o := controltest.Outcome(t, b); o.Round != 2 {
 		t.Errorf("the other run: %+v", o)
 	}
 }
 
 // TestReadThatBreaksARun has a machine panic when it is merely asked.
 func TestReadThatBreaksARun(t *testing.T) {
-	log, lines := newLog(t)
+	log, lines := controltest.NewLog(t)
 	s, addr := testServer(t, Config{Log: log})
-	bad := guest(addr, 1)
+	bad := controltest.Guest(addr, 1)
 	bad.RunID = "bad"
-	member, victim := group(t, guest(addr, 1), 1)[0], group(t, bad, 1)[0]
+	member, victim := group(t, controltest.Guest(addr, 1), 1)[0], group(t, bad, 1)[0]
 	victim.add(t, "k", 1)
 	r := s.lookUp("bad")
 	r.mu.Lock()
 	r.machine = nil
 	r.mu.Unlock()
 	victim.key(rendezvous.KeyGet, 0, "k")
-	victim.obs.await(t, "that it was dropped", isDropped)
-	lines.await(t, "this run is broken by a defect", 1)
+	victim.obs.Await(t, "that it was dropped", controltest.IsDropped)
+	lines.Await(t, "this run is broken by a defect", 1)
 	member.add(t, "k", 1)
-	if _, err := member.key(rendezvous.KeyGet, 0, "k").Wait(testContext(t)); err != nil {
+	if _, err := member.key(rendezvous.KeyGet, 0, "k").Wait(controltest.Context(t)); err != nil {
 		t.Errorf("the other run: %v", err)
 	}
 }
@@ -85,13 +86,13 @@ func TestReadThatBreaksARun(t *testing.T) {
 func TestBrokenRunIsForgotten(t *testing.T) {
 	clock := newFakeClock()
 	s, addr := testServer(t, Config{Clock: clock, ForgetAfter: time.Minute})
-	p := guest(addr, 1)
+	p := controltest.Guest(addr, 1)
 	first := group(t, p, 1)[0]
 	r := s.lookUp("run")
 	r.mu.Lock()
 	r.apply(bomb{})
 	r.unlock()
-	first.obs.await(t, "that it was dropped", isDropped)
+	first.obs.Await(t, "that it was dropped", controltest.IsDropped)
 	first.kill()
 	awaitIdle(t, s)
 	for range 3 {
@@ -100,11 +101,11 @@ func TestBrokenRunIsForgotten(t *testing.T) {
 	if ids := s.runIDs(); len(ids) > 0 {
 		t.Fatalf("%q are remembered", ids)
 	}
-	again := connected(t, p, newSeen()).Start(join())
+	again := connected(t, p, controltest.NewObserver()).Start(controltest.Join())
 	for { // the first node may have come back to the new run just before it was ended: that has to be noticed
 		select {
 		case <-again.Done:
-			outcome(t, again)
+			controltest.Outcome(t, again)
 			return
 		case <-time.After(time.Millisecond):
 			clock.Advance(time.Second)
@@ -114,30 +115,30 @@ func TestBrokenRunIsForgotten(t *testing.T) {
 
 func TestQuotas(t *testing.T) {
 	_, addr := testServer(t, Config{Quota: Quota{Nodes: 3, Connections: 10, Keys: 5, KeyBytes: 1000}})
-	p := guest(addr, 2)
+	p := controltest.Guest(addr, 2)
 	members := group(t, p, 2)
-	connected(t, p, newSeen())
-	err := newTestClient(t, p, newSeen()).Connect(testContext(t))
-	wantCode(t, err, rendezvous.CodeTooLarge, `run "run" has 3 nodes`, "--max-nodes")
+	connected(t, p, controltest.NewObserver())
+	err := newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeTooLarge, `run "run" has 3 nodes`, "--max-nodes")
 	again := p
 	again.NodeID = members[1].Node() // a new start of a node that is counted
-	connected(t, again, newSeen())
+	connected(t, again, controltest.NewObserver())
 	members = members[:1]
 
-	other := guest(addr, 1)
+	other := controltest.Guest(addr, 1)
 	other.RunID = "other"
 	neighbour := group(t, other, 1)[0] // has quotas of its own
 	set := func(m *connectedMember, key string, size int) error {
-		_, err := m.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{key}, Values: [][]byte{make([]byte, size)}}).Wait(testContext(t))
+		_, err := m.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{key}, Values: [][]byte{make([]byte, size)}}).Wait(controltest.Context(t))
 		return err
 	}
-	wantCode(t, set(members[0], "big", 1001), rendezvous.CodeTooLarge, "1000", "--max-key-bytes")
+	controltest.WantCode(t, set(members[0], "big", 1001), rendezvous.CodeTooLarge, "1000", "--max-key-bytes")
 	for i := range 5 {
 		if err := set(members[0], fmt.Sprint(i), 1); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantCode(t, set(members[0], "one more", 1), rendezvous.CodeTooLarge, "5", "--max-keys")
+	controltest.WantCode(t, set(members[0], "one more", 1), rendezvous.CodeTooLarge, "5", "--max-keys")
 	if err := set(neighbour, "k", 900); err != nil {
 		t.Errorf("another run: %v", err)
 	}
@@ -148,18 +149,18 @@ func TestQuotas(t *testing.T) {
 
 func TestQuotaOfConnections(t *testing.T) {
 	_, addr := testServer(t, Config{Quota: Quota{Connections: 2}})
-	p := guest(addr, 1)
-	first := connected(t, p, newSeen())
-	connected(t, p, newSeen())
-	err := newTestClient(t, p, newSeen()).Connect(testContext(t))
-	wantCode(t, err, rendezvous.CodeTooLarge, "2 connections", "--max-connections")
-	first.Close(testContext(t))
+	p := controltest.Guest(addr, 1)
+	first := connected(t, p, controltest.NewObserver())
+	connected(t, p, controltest.NewObserver())
+	err := newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeTooLarge, "2 connections", "--max-connections")
+	first.Close(controltest.Context(t))
 	for {
-		err := newTestClient(t, p, newSeen()).Connect(testContext(t))
+		err := newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
 		if err == nil {
 			return
 		}
-		wantCode(t, err, rendezvous.CodeTooLarge) // the server has not read the goodbye yet
+		controltest.WantCode(t, err, rendezvous.CodeTooLarge) // the server has not read the goodbye yet
 	}
 }
 
@@ -174,11 +175,11 @@ func TestMemoryOfShortRuns(t *testing.T) {
 	s, addr := testServer(t, Config{Clock: clock, ForgetAfter: time.Minute})
 	var early uint64
 	for i := range runs {
-		p := testParams(addr, 1)
+		p := controltest.Params(addr, 1)
 		p.RunID = fmt.Sprint("run ", i)
 		n := dialBriefly(t, addr)
 		n.enter(testHello(fmt.Sprint("node ", i), fmt.Sprint("session ", i), p))
-		n.ask(1, join())
+		n.ask(1, controltest.Join())
 		n.wantReply(1)
 		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1000)}})
 		n.wantReply(2)
@@ -213,7 +214,7 @@ func dialBriefly(t *testing.T, addr string) *wireNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(controltest.Patience))
 	n := &wireNode{t: t, conn: conn}
 	n.frames.In = bufio.NewReader(conn)
 	return n

@@ -17,6 +17,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"rallypoint/conformance"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
@@ -56,7 +57,7 @@ type victim struct {
 }
 
 func newVictim(t *testing.T) *victim {
-	v := &victim{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	v := &victim{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))}
 	if err := v.start(); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ func (v *victim) torment(seed uint64) (end func() int) {
 // tough are parameters of nodes that are not given up while they are cut off
 // again and again.
 func tough(addr string, n int) rendezvous.Params {
-	p := guest(addr, n)
+	p := controltest.Guest(addr, n)
 	p.LeaseTimeout, p.ReconnectGrace = 20*time.Second, 20*time.Second
 	return p
 }
@@ -332,9 +333,9 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 	}
 	reconnects := 0
 	for _, m := range members {
-		reconnects += countOf(m.obs, isBack)
-		for _, e := range m.obs.all() {
-			if n, ok := e.(rendezvous.MembershipUpdate); isDropped(e) || ok && n.Waiting > 0 {
+		reconnects += countOf(m.obs, controltest.IsBack)
+		for _, e := range m.obs.All() {
+			if n, ok := e.(rendezvous.MembershipUpdate); controltest.IsDropped(e) || ok && n.Waiting > 0 {
 				t.Errorf("%s was told %+v", m.Node(), e)
 			}
 		}
@@ -365,7 +366,7 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 	for want := uint64(2); want <= rounds; want++ {
 		calls := make([]*member.Call, nodes)
 		for i, m := range members {
-			calls[i] = m.Start(join())
+			calls[i] = m.Start(controltest.Join())
 		}
 		ranks := map[int]bool{}
 		for i, call := range calls {
@@ -374,12 +375,12 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Fatalf("round %d: a join was never answered", want)
 			}
-			o, err := awaitOutcome(t.Context(), call)
+			o, err := controltest.AwaitOutcome(t.Context(), call)
 			if err != nil || o.Round != want || o.World != nodes || o.Generation != generation || ranks[o.Rank] {
 				t.Fatalf("round %d: %+v, %v; ranks so far %v", want, o, err, ranks)
 			}
 			ranks[o.Rank] = true
-			members[i].SetLastRound(claimOf(o))
+			members[i].SetLastRound(controltest.ClaimOf(o))
 		}
 	}
 	if end() == 0 {

@@ -6,21 +6,23 @@ import (
 	"sync"
 	"testing"
 
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/rendezvous"
 )
 
 func TestTwoClientsMeet(t *testing.T) {
-	endpoint := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	a := connected(t, testParams(endpoint, 2), newSeen())
-	b := connected(t, testParams(endpoint, 2), newSeen())
+	endpoint := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	a := connected(t, controltest.Params(endpoint, 2), controltest.NewObserver())
+	b := connected(t, controltest.Params(endpoint, 2), controltest.NewObserver())
 	if !a.Hosting() || b.Hosting() {
 		t.Errorf("hosting: %v, %v; want the first only", a.Hosting(), b.Hosting())
 	}
 	if a.SeenAddr() != "127.0.0.1" {
 		t.Errorf("seen as %q", a.SeenAddr())
 	}
-	ca, cb := a.Start(join()), b.Start(join())
-	oa, ob := outcome(t, ca), outcome(t, cb)
+	ca, cb := a.Start(controltest.Join()), b.Start(controltest.Join())
+	oa, ob := controltest.Outcome(t, ca), controltest.Outcome(t, cb)
 	if oa.Rank+ob.Rank != 1 || oa.World != 2 || oa.Round != 1 || oa.Generation != ob.Generation {
 		t.Errorf("outcomes %+v and %+v", oa, ob)
 	}
@@ -32,14 +34,14 @@ func TestTwoClientsMeet(t *testing.T) {
 // TestManyClientsMeet has a few hundred nodes start at once: one of them hosts,
 // all get their own rank.
 func TestManyClientsMeet(t *testing.T) {
-	meet(t, fmt.Sprintf("127.0.0.1:%d", freePort(t)), 200)
+	meet(t, fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t)), 200)
 }
 
 // TestTwoRaceToHost has two processes of one machine start together, again and
 // again: one listens, the other finds it.
 func TestTwoRaceToHost(t *testing.T) {
 	for range 30 {
-		endpoint := fmt.Sprintf("localhost:%d", freePort(t))
+		endpoint := fmt.Sprintf("localhost:%d", controltest.FreePort(t))
 		meet(t, endpoint, 2)
 	}
 }
@@ -47,17 +49,17 @@ func TestTwoRaceToHost(t *testing.T) {
 // meet lets n clients meet at an endpoint.
 func meet(tb testing.TB, endpoint string, n int) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*controltest.Patience)
 	defer cancel()
-	clients := make([]*Client, n)
+	clients := make([]*client.Client, n)
 	outcomes := make([]rendezvous.Outcome, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		clients[i] = NewClient(testParams(endpoint, n), newSeen(), nil, startHost)
+		clients[i] = client.New(controltest.Params(endpoint, n), controltest.NewObserver(), nil, startHost)
 		wg.Go(func() {
 			err := clients[i].Connect(ctx)
 			if err == nil {
-				outcomes[i], err = awaitOutcome(ctx, clients[i].Start(join()))
+				outcomes[i], err = controltest.AwaitOutcome(ctx, clients[i].Start(controltest.Join()))
 			}
 			if err != nil {
 				tb.Error(err)
@@ -97,7 +99,7 @@ func BenchmarkMeet(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
-				endpoint := fmt.Sprintf("127.0.0.1:%d", freePort(b))
+				endpoint := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(b))
 				b.StartTimer()
 				meet(b, endpoint, n)
 			}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -19,7 +20,7 @@ func TestStrangersOnThePort(t *testing.T) {
 	length := func(n uint32, body string) string {
 		return string(binary.LittleEndian.AppendUint32(nil, n)) + body
 	}
-	hello := string(wire.AppendFrame(nil, testHello("x", "x", testParams("", 2))))
+	hello := string(wire.AppendFrame(nil, testHello("x", "x", controltest.Params("", 2))))
 	tests := map[string]struct{ sent, logged string }{
 		"TCPStore client":       {"\x00\x85\x1d\x3c\x00", "PyTorch TCPStore client"},
 		"TLS client":            {"\x16\x03\x01\x02\x00\x01", "TLS is not supported yet"},
@@ -41,18 +42,18 @@ func TestStrangersOnThePort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newFakeServer(t, Config{})
 			good := dialNode(t, s.addr)
-			good.enter(testHello("a", "s1", testParams("", 1)))
+			good.enter(testHello("a", "s1", controltest.Params("", 1)))
 			n := dialNode(t, s.addr)
 			n.write([]byte(test.sent))
 			if strings.HasPrefix(name, "half") || name == "no hello" {
 				n.conn.(interface{ CloseWrite() error }).CloseWrite()
 			}
 			n.awaitEnd()
-			s.log.await(t, test.logged, 1)
-			if lines := s.log.await(t, "closed a connection", 1); len(lines) != 1 {
+			s.log.Await(t, test.logged, 1)
+			if lines := s.log.Await(t, "closed a connection", 1); len(lines) != 1 {
 				t.Errorf("%d log lines, want 1: %v", len(lines), lines)
 			}
-			good.ask(1, join())
+			good.ask(1, controltest.Join())
 			good.wantReply(1)
 		})
 	}
@@ -71,7 +72,7 @@ func TestSilentConnectionIsClosed(t *testing.T) {
 			s.awaitPeers(t, 1)
 			s.clock.Advance(helloTimeout)
 			n.awaitEnd()
-			s.log.await(t, errSilent.Error(), 1)
+			s.log.Await(t, errSilent.Error(), 1)
 		})
 	}
 }
@@ -79,7 +80,7 @@ func TestSilentConnectionIsClosed(t *testing.T) {
 // awaitPeers waits until n connections have their timer.
 func (s *fakeServer) awaitPeers(t *testing.T, n int) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := controltest.Context(t)
 	for ctx.Err() == nil {
 		s.clock.mu.Lock()
 		timers := len(s.clock.timers) - 1 // the sweeper's
@@ -95,10 +96,10 @@ func (s *fakeServer) awaitPeers(t *testing.T, n int) {
 func TestMalformedFrameAfterHello(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	n := dialNode(t, s.addr)
-	n.enter(testHello("a", "s1", testParams("", 2)))
+	n.enter(testHello("a", "s1", controltest.Params("", 2)))
 	n.write([]byte{1, 0, 0, 0, 0xc1})
 	n.awaitEnd()
-	s.log.await(t, "malformed", 1)
+	s.log.Await(t, "malformed", 1)
 	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
 }
 
@@ -111,7 +112,7 @@ func FuzzServerConn(f *testing.F) {
 		}
 		return out
 	}
-	h := testHello("x", "x", testParams("", 1))
+	h := testHello("x", "x", controltest.Params("", 1))
 	req := func(number uint64, ev rendezvous.Event) wire.Frame {
 		r, _ := wire.NewRequest(ev, number, number-1)
 		return r
@@ -119,12 +120,12 @@ func FuzzServerConn(f *testing.F) {
 	f.Add([]byte("\x00\x85\x1d\x3c\x00"))
 	f.Add([]byte("GET / HTTP/1.0\r\n\r\n"))
 	f.Add(session(h))
-	f.Add(session(h, wire.Beat{}, req(1, join()), wire.Goodbye{}))
-	f.Add(session(h, req(1, join()), req(2, rendezvous.Leave{Ending: rendezvous.EndSuccess}), h))
-	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{
+	f.Add(session(h, wire.Beat{}, req(1, controltest.Join()), wire.Goodbye{}))
+	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.Leave{Ending: rendezvous.EndSuccess}), h))
+	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.KeyRequest{
 		Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})))
-	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1})))
-	f.Add(session(h, req(1, join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd})))
+	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1})))
+	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd})))
 	f.Add(session(h, req(1, rendezvous.CloseRun{By: "b", Stop: true}), req(2, rendezvous.Withdraw{Join: 1})))
 	f.Add(session(h, req(1, rendezvous.AwaitPeers{}), req(2, rendezvous.Finish{}), wire.Unknown{Kind: 99}))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -142,10 +143,10 @@ func FuzzServerConn(f *testing.F) {
 		wg.Wait()
 		good := listener.dial(t)
 		defer good.conn.Close()
-		p := testParams("", 1)
+		p := controltest.Params("", 1)
 		p.RunID = "the good one's"
 		good.enter(testHello("a", "s1", p))
-		good.ask(1, join())
+		good.ask(1, controltest.Join())
 		good.wantReply(1)
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"rallypoint/core/control/controltest"
 )
 
 // proxy forwards connections to a server, or cuts them.
@@ -119,7 +121,7 @@ func (p *proxy) cutRandomly(seed uint64, most int64) {
 
 func (p *proxy) awaitRefused(t *testing.T, n int) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(controltest.Patience)
 	for {
 		p.mu.Lock()
 		refused := p.refused

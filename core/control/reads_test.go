@@ -8,13 +8,14 @@ import (
 
 	"pgregory.net/rapid"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
 
 // patientGuest are parameters of nodes that send no beats and are not given up.
 func patientGuest(addr string, n int) rendezvous.Params {
-	p := guest(addr, n)
+	p := controltest.Guest(addr, n)
 	p.LeaseTimeout, p.ReconnectGrace = time.Hour, time.Hour
 	return p
 }
@@ -26,7 +27,7 @@ func wireGroup(t *testing.T, p rendezvous.Params, n int) []*wireNode {
 	for i := range nodes {
 		nodes[i] = dialNode(t, p.Endpoint)
 		nodes[i].enter(testHello(fmt.Sprint("n", i), fmt.Sprint("s", i), p))
-		nodes[i].ask(1, join())
+		nodes[i].ask(1, controltest.Join())
 	}
 	for _, node := range nodes {
 		node.wantReply(1)
@@ -103,7 +104,7 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 		reader.ask(uint64(2+i), x.ev)
 		reader.wantResult(uint64(2+i), x.want)
 	}
-	reader.ask(1, join()) // once more
+	reader.ask(1, controltest.Join()) // once more
 	if o, ok := reader.wantReply(1).Result.(rendezvous.Outcome); !ok || o.Round != 1 {
 		t.Errorf("the outcome is not delivered again: %+v", o)
 	}
@@ -168,18 +169,18 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 
 // TestReadsOnAFullDisk are answered, also those behind a join that is refused.
 func TestReadsOnAFullDisk(t *testing.T) {
-	log, lines := newLog(t)
+	log, lines := controltest.NewLog(t)
 	d := newDurable(t, Config{Log: log})
 	nodes := wireGroup(t, patientGuest(d.addr, 2), 2)
 	nodes[0].ask(2, setKey("k", "1"))
 	nodes[0].wantReply(2)
 	d.disk.holds.Store(true)
-	nodes[1].ask(2, join())
+	nodes[1].ask(2, controltest.Join())
 	held := d.disk.next(t)
 	nodes[1].ask(3, keyOp(rendezvous.KeyGet, "k"))
 	nodes[1].wantSilence()
 	held.goes <- false
-	lines.await(t, "cannot be written", 1)
+	lines.Await(t, "cannot be written", 1)
 	if err := nodes[1].wantReply(2).Err; rendezvous.CodeOf(err) != rendezvous.CodeConnection {
 		t.Errorf("the join: %v", err)
 	}

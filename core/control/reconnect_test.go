@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -12,32 +13,32 @@ import (
 func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
 	rec := newRecorder(t)
 	s, addr := testServer(t, Config{Recorder: rec.record})
-	obs := newSeen()
-	p := guest(addr, 1)
+	obs := controltest.NewObserver()
+	p := controltest.Guest(addr, 1)
 	p.NodeID = "a"
 	c := connected(t, p, obs)
-	c.SetLastRound(claimOf(outcome(t, c.Start(join()))))
+	c.SetLastRound(controltest.ClaimOf(controltest.Outcome(t, c.Start(controltest.Join()))))
 	r, _ := s.runFor("run")
 	r.callback(func() { r.apply(rendezvous.Evict{Node: "a", By: "a test", Reason: "to see"}) })
-	obs.await(t, "that it was dropped", isDropped)
-	obs.await(t, "that it must rejoin", func(e any) bool {
+	obs.Await(t, "that it was dropped", controltest.IsDropped)
+	obs.Await(t, "that it must rejoin", func(e any) bool {
 		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Waiting > 0
 	})
 	var dropped int
-	for _, e := range obs.all() {
-		if isDropped(e) {
+	for _, e := range obs.All() {
+		if controltest.IsDropped(e) {
 			dropped++
-			wantCode(t, e.(error), rendezvous.CodeEvicted, "evicted by a test", "to see")
+			controltest.WantCode(t, e.(error), rendezvous.CodeEvicted, "evicted by a test", "to see")
 		}
-		if isLost(e) {
+		if controltest.IsLost(e) {
 			t.Errorf("told that the control plane is lost: %v", e)
 		}
 	}
 	if dropped != 1 {
 		t.Errorf("told %d times that it was dropped, want once", dropped)
 	}
-	if o := outcome(t, c.Start(join())); o.Round != 2 {
+	if o := controltest.Outcome(t, c.Start(controltest.Join())); o.Round != 2 {
 		t.Errorf("round %d, want 2", o.Round)
 	}
 }
@@ -48,20 +49,20 @@ func TestDroppedWhileAway(t *testing.T) {
 	rec := newRecorder(t)
 	_, addr := testServer(t, Config{Clock: clock, Recorder: rec.record})
 	proxy := newProxy(t, addr)
-	obs, other := newSeen(), newSeen()
-	a, b := connected(t, guest(proxy.addr, 2), obs), connected(t, guest(addr, 2), other)
-	ca, cb := a.Start(join()), b.Start(join())
-	a.SetLastRound(claimOf(outcome(t, ca)))
-	outcome(t, cb)
+	obs, other := controltest.NewObserver(), controltest.NewObserver()
+	a, b := connected(t, controltest.Guest(proxy.addr, 2), obs), connected(t, controltest.Guest(addr, 2), other)
+	ca, cb := a.Start(controltest.Join()), b.Start(controltest.Join())
+	a.SetLastRound(controltest.ClaimOf(controltest.Outcome(t, ca)))
+	controltest.Outcome(t, cb)
 	proxy.stop()
 	awaitEvents[rendezvous.Disconnect](t, rec, 1)
-	obs.await(t, "the loss", isLost)
+	obs.Await(t, "the loss", controltest.IsLost)
 	clock.Advance(rendezvous.DefaultReconnectGrace)
 	proxy.resume()
-	obs.await(t, "the recovery", isBack)
-	err := obs.await(t, "that it was dropped", isDropped)
-	wantCode(t, err.(error), rendezvous.CodeEvicted, "round 1")
-	other.await(t, "that a member is lost", func(e any) bool {
+	obs.Await(t, "the recovery", controltest.IsBack)
+	err := obs.Await(t, "that it was dropped", controltest.IsDropped)
+	controltest.WantCode(t, err.(error), rendezvous.CodeEvicted, "round 1")
+	other.Await(t, "that a member is lost", func(e any) bool {
 		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Waiting > 0
 	})
@@ -71,30 +72,30 @@ func TestLossAndRecoveryAreToldOnce(t *testing.T) {
 	rec := newRecorder(t)
 	_, addr := testServer(t, Config{Recorder: rec.record})
 	proxy := newProxy(t, addr)
-	obs := newSeen()
-	p := guest(proxy.addr, 1)
-	p.ReconnectGrace = patience
+	obs := controltest.NewObserver()
+	p := controltest.Guest(proxy.addr, 1)
+	p.ReconnectGrace = controltest.Patience
 	c := connected(t, p, obs)
-	outcome(t, c.Start(join()))
+	controltest.Outcome(t, c.Start(controltest.Join()))
 	proxy.stop()
-	obs.await(t, "the loss", isLost)
-	waiting := c.Start(join()) // keeps trying, no error
+	obs.Await(t, "the loss", controltest.IsLost)
+	waiting := c.Start(controltest.Join()) // keeps trying, no error
 	proxy.awaitRefused(t, 3)
 	proxy.resume()
-	obs.await(t, "the recovery", isBack)
-	if o := outcome(t, waiting); o.Round != 2 {
+	obs.Await(t, "the recovery", controltest.IsBack)
+	if o := controltest.Outcome(t, waiting); o.Round != 2 {
 		t.Errorf("round %d, want 2", o.Round)
 	}
 	losses, recoveries := 0, 0
-	for _, e := range obs.all() {
-		if isLost(e) {
+	for _, e := range obs.All() {
+		if controltest.IsLost(e) {
 			losses++
-			wantCode(t, e.(connectionEvent).err, rendezvous.CodeConnection, proxy.addr, "trying on")
+			controltest.WantCode(t, e.(controltest.ConnectionChange).Err, rendezvous.CodeConnection, proxy.addr, "trying on")
 		}
-		if isBack(e) {
+		if controltest.IsBack(e) {
 			recoveries++
 		}
-		if isDropped(e) {
+		if controltest.IsDropped(e) {
 			t.Errorf("dropped: %v", e)
 		}
 	}
@@ -112,21 +113,21 @@ func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
 			rec := newRecorder(t)
 			_, addr := testServer(t, Config{Recorder: rec.record})
 			proxy := newProxy(t, addr)
-			p := guest(proxy.addr, 1)
-			p.ReconnectGrace = patience
-			c := connected(t, p, newSeen())
-			round := outcome(t, c.Start(join())).Round
+			p := controltest.Guest(proxy.addr, 1)
+			p.ReconnectGrace = controltest.Patience
+			c := connected(t, p, controltest.NewObserver())
+			round := controltest.Outcome(t, c.Start(controltest.Join())).Round
 			proxy.cutRandomly(seed, 1500)
 			const n = 300
 			calls := make([]*member.Call, n)
 			for i := range calls {
 				calls[i] = c.Start(rendezvous.KeyRequest{Round: round, Op: rendezvous.KeyAdd, Keys: []string{"count"}, Amount: 1})
 				if i%7 == 0 { // sometimes one at a time, sometimes several
-					calls[i].Wait(testContext(t))
+					calls[i].Wait(controltest.Context(t))
 				}
 			}
 			for i, call := range calls {
-				result, err := call.Wait(testContext(t))
+				result, err := call.Wait(controltest.Context(t))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -146,23 +147,23 @@ func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
 func TestNoticesArriveInOrder(t *testing.T) {
 	rec := newRecorder(t)
 	_, addr := testServer(t, Config{Recorder: rec.record})
-	obs := newSeen()
-	p := guest(addr, 3)
+	obs := controltest.NewObserver()
+	p := controltest.Guest(addr, 3)
 	p.Min, p.ReconnectGrace, p.AdmitDelay, p.LastCallTimeout = 1, 0, 0, 1
 	a := connected(t, p, obs)
-	outcome(t, a.Start(join()))
+	controltest.Outcome(t, a.Start(controltest.Join()))
 	for range 3 { // a newcomer is announced, goes again, and so on
-		b := connected(t, p, newSeen())
-		b.Start(join())
+		b := connected(t, p, controltest.NewObserver())
+		b.Start(controltest.Join())
 		rec.await(t, "newcomer", 1, func(ev rendezvous.Event) bool {
 			f, ok := ev.(rendezvous.TimerFired)
 			return ok && f.Timer.Kind == rendezvous.TimerAdmit
 		})
-		b.Close(testContext(t))
+		b.Close(controltest.Context(t))
 	}
-	a.Start(rendezvous.CloseRun{By: "the test", Stop: true}).Wait(testContext(t))
+	a.Start(rendezvous.CloseRun{By: "the test", Stop: true}).Wait(controltest.Context(t))
 	awaitEvents[rendezvous.CloseRun](t, rec, 1)
-	obs.await(t, "the end", func(e any) bool {
+	obs.Await(t, "the end", func(e any) bool {
 		n, ok := e.(rendezvous.MembershipUpdate)
 		return ok && n.Closed
 	})
@@ -183,7 +184,7 @@ func TestNoticesArriveInOrder(t *testing.T) {
 		}
 	}
 	rec.mu.Unlock()
-	for _, e := range obs.all() {
+	for _, e := range obs.All() {
 		if n, ok := e.(rendezvous.MembershipUpdate); ok {
 			got = append(got, fmt.Sprint(n))
 		}

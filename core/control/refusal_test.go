@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/internal/logsampler"
 )
@@ -23,19 +24,19 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 		try()
 	}
 	s.awaitRefused(t, refusedTCPStore, tries)
-	if lines := s.log.await(t, "PyTorch TCPStore client", 1); len(lines) != 1 {
+	if lines := s.log.Await(t, "PyTorch TCPStore client", 1); len(lines) != 1 {
 		t.Errorf("%d lines, want 1: %v", len(lines), lines)
 	}
 	s.clock.Advance(logsampler.Window)
-	wantParts(t, s.log.await(t, "refused more", 1)[0], "reason=tcpstore_client", "count=4", "last=127.0.0.1")
+	wantParts(t, s.log.Await(t, "refused more", 1)[0], "reason=tcpstore_client", "count=4", "last=127.0.0.1")
 	s.clock.Advance(logsampler.Window) // in which it is quiet
 	try()
-	s.log.await(t, "PyTorch TCPStore client", 2)
+	s.log.Await(t, "PyTorch TCPStore client", 2)
 }
 
 func (s *fakeServer) awaitRefused(t *testing.T, why refusal, n uint64) {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := controltest.Context(t)
 	for s.meters.refused[why].Load() < n {
 		if ctx.Err() != nil {
 			t.Fatalf("%d were refused as %s, want %d", s.meters.refused[why].Load(), refusalNames[why], n)
@@ -49,7 +50,7 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 	const windows, tries = 3, 40
 	ours := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}
 	hello := func(i int) []byte {
-		p := testParams("", 1)
+		p := controltest.Params("", 1)
 		p.RunID = "another run"
 		return wire.AppendFrame(ours.Bytes(), testHello(fmt.Sprint("node", i), "s", p))
 	}
@@ -84,7 +85,7 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 		}
 		s.Close()
 		lines, told := 0, 0
-		for _, line := range s.log.all() {
+		for _, line := range s.log.All() {
 			if !strings.Contains(line, "level=WARN") {
 				continue
 			}
@@ -99,7 +100,7 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 			told += count
 		}
 		if most := windows * (logsampler.MaxAtOnce + 1); lines > most || lines < 1+windows {
-			t.Errorf("%s: %d lines, want at most %d:\n%s", refusalNames[way.why], lines, most, strings.Join(s.log.all(), ""))
+			t.Errorf("%s: %d lines, want at most %d:\n%s", refusalNames[way.why], lines, most, strings.Join(s.log.All(), ""))
 		}
 		if told != windows*tries {
 			t.Errorf("%s: the lines tell of %d refusals, want %d", refusalNames[way.why], told, windows*tries)
@@ -119,7 +120,7 @@ func TestBrokenOffIsRefused(t *testing.T) {
 		n.conn.Close()
 	}
 	s.awaitRefused(t, refusedIncomplete, tries)
-	if lines := s.log.await(t, "level=WARN", 1); len(lines) != 1 {
+	if lines := s.log.Await(t, "level=WARN", 1); len(lines) != 1 {
 		t.Errorf("%d lines, want 1: %v", len(lines), lines)
 	}
 }
@@ -128,18 +129,18 @@ func TestBrokenOffIsRefused(t *testing.T) {
 // run whose logger names it already.
 func TestLogNamesTheRunOnce(t *testing.T) {
 	for _, only := range []string{"", "run"} {
-		log, lines := newLog(t)
+		log, lines := controltest.NewLog(t)
 		if only != "" {
 			log = log.With("run", only)
 		}
 		_, addr := testServer(t, Config{RunID: only, Log: log})
 		n := dialNode(t, addr)
-		n.enter(testHello("a", "s1", testParams("", 1)))
-		n.ask(1, join())
+		n.enter(testHello("a", "s1", controltest.Params("", 1)))
+		n.ask(1, controltest.Join())
 		n.wantReply(1)
 		n.conn.Close()
 		for _, text := range []string{"round 1 is complete", "connection broke"} {
-			line := lines.await(t, text, 1)[0]
+			line := lines.Await(t, text, 1)[0]
 			wantParts(t, line, "run=run")
 			if strings.Count(line, "run=") != 1 {
 				t.Errorf("only %q: %s", only, line)

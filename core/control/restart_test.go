@@ -6,6 +6,8 @@ import (
 	"net"
 	"testing"
 
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -14,7 +16,7 @@ import (
 // rounds go on above the highest that any of them knew.
 func TestServerRestartedOnTheSamePort(t *testing.T) {
 	const n = 3
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
 	start := func(cfg Config) *Server {
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
@@ -26,19 +28,19 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 		return s
 	}
 	first := start(Config{})
-	clients, observers := make([]*Client, n), make([]*seen, n)
+	clients, observers := make([]*client.Client, n), make([]*controltest.Observer, n)
 	for i := range clients {
-		observers[i] = newSeen()
-		clients[i] = connected(t, guest(addr, n), observers[i])
+		observers[i] = controltest.NewObserver()
+		clients[i] = connected(t, controltest.Guest(addr, n), observers[i])
 	}
 	meetAgain := func() (last []rendezvous.Outcome) {
 		var calls []*member.Call
 		for _, c := range clients {
-			calls = append(calls, c.Start(join()))
+			calls = append(calls, c.Start(controltest.Join()))
 		}
 		for i, call := range calls {
-			o := outcome(t, call)
-			clients[i].SetLastRound(claimOf(o))
+			o := controltest.Outcome(t, call)
+			clients[i].SetLastRound(controltest.ClaimOf(o))
 			last = append(last, o)
 		}
 		return last
@@ -47,26 +49,26 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 	before := meetAgain()
 	first.Close()
 	for _, obs := range observers {
-		obs.await(t, "the loss", isLost)
+		obs.Await(t, "the loss", controltest.IsLost)
 	}
 	early := clients[0].Start(rendezvous.Finish{}) // kept for the next server
 	rec := newRecorder(t)
 	start(Config{Recorder: rec.record})
 	for _, obs := range observers {
-		obs.await(t, "the recovery", isBack)
+		obs.Await(t, "the recovery", controltest.IsBack)
 	}
-	if _, err := early.Wait(testContext(t)); err != nil {
+	if _, err := early.Wait(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
 	for _, c := range clients {
-		r, err := c.Start(rendezvous.KeyRequest{Round: before[0].Round, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1}).Wait(testContext(t))
+		r, err := c.Start(rendezvous.KeyRequest{Round: before[0].Round, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1}).Wait(controltest.Context(t))
 		if err != nil {
 			t.Fatalf("%s is not a member of its round any more: %v, %v", c.Node(), r, err)
 		}
 	}
 	for _, obs := range observers {
-		for _, e := range obs.all() {
-			if isDropped(e) {
+		for _, e := range obs.All() {
+			if controltest.IsDropped(e) {
 				t.Errorf("a member was told that it is dropped: %v", e)
 			}
 		}
@@ -75,74 +77,74 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 
 // TestRoundsGoOnAfterRestart has the members regroup on the new server.
 func TestRoundsGoOnAfterRestart(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	host := connected(t, testParams(addr, 2), newSeen())
-	obs := newSeen()
-	other := connected(t, testParams(addr, 2), obs)
+	addr := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	host := connected(t, controltest.Params(addr, 2), controltest.NewObserver())
+	obs := controltest.NewObserver()
+	other := connected(t, controltest.Params(addr, 2), obs)
 	for want := uint64(1); want <= 3; want++ {
-		a, b := host.Start(join()), other.Start(join())
-		outcome(t, a)
-		o := outcome(t, b)
+		a, b := host.Start(controltest.Join()), other.Start(controltest.Join())
+		controltest.Outcome(t, a)
+		o := controltest.Outcome(t, b)
 		if o.Round != want {
 			t.Fatalf("round %d, want %d", o.Round, want)
 		}
-		other.SetLastRound(claimOf(o))
+		other.SetLastRound(controltest.ClaimOf(o))
 	}
 	killed, cancel := context.WithCancel(context.Background())
 	cancel()
 	host.Close(killed)
-	obs.await(t, "the loss", isLost)
-	waiting := other.Start(join())
-	restarted := connected(t, testParams(addr, 2), newSeen())
+	obs.Await(t, "the loss", controltest.IsLost)
+	waiting := other.Start(controltest.Join())
+	restarted := connected(t, controltest.Params(addr, 2), controltest.NewObserver())
 	if !restarted.Hosting() {
 		t.Error("the restarted host does not host")
 	}
-	a := restarted.Start(join())
-	if o := outcome(t, a); o.Round != 4 {
+	a := restarted.Start(controltest.Join())
+	if o := controltest.Outcome(t, a); o.Round != 4 {
 		t.Errorf("round %d, want 4", o.Round)
 	}
-	outcome(t, waiting)
+	controltest.Outcome(t, waiting)
 }
 
 // TestAnotherRunTookThePort ends a client whose control plane was replaced.
 func TestAnotherRunTookThePort(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := Start(Config{}, l)
-	obs := newSeen()
-	c := connected(t, guest(addr, 2), obs)
-	call := c.Start(join())
+	obs := controltest.NewObserver()
+	c := connected(t, controltest.Guest(addr, 2), obs)
+	call := c.Start(controltest.Join())
 	s.Close()
-	obs.await(t, "the loss", isLost)
+	obs.Await(t, "the loss", controltest.IsLost)
 	if l, err = net.Listen("tcp", addr); err != nil {
 		t.Fatal(err)
 	}
 	s = Start(Config{RunID: "another"}, l)
 	defer s.Close()
-	_, err = call.Wait(testContext(t))
-	wantCode(t, err, rendezvous.CodeTenant, `"another"`)
-	obs.await(t, "the end", isDropped)
-	_, err = c.Start(join()).Wait(testContext(t))
-	wantCode(t, err, rendezvous.CodeTenant)
+	_, err = call.Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeTenant, `"another"`)
+	obs.Await(t, "the end", controltest.IsDropped)
+	_, err = c.Start(controltest.Join()).Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeTenant)
 }
 
 // TestHostServesUntilOthersHaveGone closes the hosting client first.
 func TestHostServesUntilOthersHaveGone(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	host := connected(t, testParams(addr, 2), newSeen())
-	other := connected(t, testParams(addr, 2), newSeen())
-	a, b := host.Start(join()), other.Start(join())
-	outcome(t, a)
-	outcome(t, b)
+	addr := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	host := connected(t, controltest.Params(addr, 2), controltest.NewObserver())
+	other := connected(t, controltest.Params(addr, 2), controltest.NewObserver())
+	a, b := host.Start(controltest.Join()), other.Start(controltest.Join())
+	controltest.Outcome(t, a)
+	controltest.Outcome(t, b)
 	closed := make(chan struct{})
 	go func() {
-		host.Close(testContext(t))
+		host.Close(controltest.Context(t))
 		close(closed)
 	}()
-	if _, err := other.Start(rendezvous.Finish{}).Wait(testContext(t)); err != nil {
+	if _, err := other.Start(rendezvous.Finish{}).Wait(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
 	select {
@@ -150,6 +152,6 @@ func TestHostServesUntilOthersHaveGone(t *testing.T) {
 		t.Error("the host ended while a node was connected")
 	default:
 	}
-	other.Close(testContext(t))
+	other.Close(controltest.Context(t))
 	<-closed
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"rallypoint/conformance"
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -18,7 +20,7 @@ import (
 func (d *durable) recorded() (judge func()) {
 	d.t.Helper()
 	path := filepath.Join(d.t.TempDir(), "history")
-	log, _ := newLog(d.t)
+	log, _ := controltest.NewLog(d.t)
 	rec, err := OpenTraceFile(path, log)
 	if err != nil {
 		d.t.Fatal(err)
@@ -58,11 +60,11 @@ func nextRound(t *testing.T, members ...*connectedMember) rendezvous.Outcome {
 	t.Helper()
 	calls := make([]*member.Call, len(members))
 	for i, m := range members {
-		calls[i] = m.Start(join())
+		calls[i] = m.Start(controltest.Join())
 	}
 	for i, m := range members {
-		m.in = outcome(t, calls[i])
-		m.SetLastRound(claimOf(m.in))
+		m.in = controltest.Outcome(t, calls[i])
+		m.SetLastRound(controltest.ClaimOf(m.in))
 	}
 	return members[0].in
 }
@@ -80,13 +82,15 @@ func regroups(text string) func(any) bool {
 func TestARestoredCopyOfTheData(t *testing.T) {
 	d := newDurable(t, Config{})
 	judge := d.recorded()
-	p := guest(d.addr, 3)
+	p := controltest.Guest(d.addr, 3)
 	p.Min, p.LeaseTimeout, p.LastCallTimeout = 2, time.Second, 100*time.Millisecond
 	members := group(t, p, 3)
 	first := members[0].in
 	back := func() {
 		for _, m := range members {
-			m.obs.await(t, "the recovery", func(any) bool { return countOf(m.obs, isBack) == countOf(m.obs, isLost) && countOf(m.obs, isBack) > 0 })
+			m.obs.Await(t, "the recovery", func(any) bool {
+				return countOf(m.obs, controltest.IsBack) == countOf(m.obs, controltest.IsLost) && countOf(m.obs, controltest.IsBack) > 0
+			})
 		}
 	}
 	d.stop()
@@ -96,7 +100,7 @@ func TestARestoredCopyOfTheData(t *testing.T) {
 	back()
 	nextRound(t, members...)
 	members[2].kill() // as if killed
-	members[0].obs.await(t, "the loss of a member", regroups("lost: "))
+	members[0].obs.Await(t, "the loss of a member", regroups("lost: "))
 	members = members[:2]
 	before := nextRound(t, members...)
 	if before.Round != 3 || before.Generation != first.Generation {
@@ -104,12 +108,12 @@ func TestARestoredCopyOfTheData(t *testing.T) {
 	}
 	d.stop()
 	for _, m := range members {
-		m.obs.await(t, "the loss", func(any) bool { return countOf(m.obs, isLost) == 2 })
+		m.obs.Await(t, "the loss", func(any) bool { return countOf(m.obs, controltest.IsLost) == 2 })
 	}
 	copyData(t, old, d.dir)
 	d.start()
 	for _, m := range members {
-		m.obs.await(t, "that it has to regroup", regroups("was in round 3, of which the control plane knows nothing"))
+		m.obs.Await(t, "that it has to regroup", regroups("was in round 3, of which the control plane knows nothing"))
 	}
 	after := nextRound(t, members...)
 	if after.Round != 4 || after.Generation == first.Generation || after.World != 2 {
@@ -127,24 +131,24 @@ func TestARestoredCopyOfTheData(t *testing.T) {
 func TestAnAgentHadTheServersPort(t *testing.T) {
 	d := newDurable(t, Config{})
 	judge := d.recorded()
-	p := guest(d.addr, 3)
+	p := controltest.Guest(d.addr, 3)
 	p.Min, p.LastCallTimeout = 2, 100*time.Millisecond
 	members := group(t, p, 3)
 	d.stop()
 	for _, m := range members {
-		m.obs.await(t, "the loss", isLost)
+		m.obs.Await(t, "the loss", controltest.IsLost)
 	}
-	log, lines := newLog(t)
-	p = testParams(d.addr, 3)
+	log, lines := controltest.NewLog(t)
+	p = controltest.Params(d.addr, 3)
 	p.Min = 2
-	agent := NewClient(p, newSeen(), log, startHost)
-	if err := agent.Connect(testContext(t)); err != nil || !agent.Hosting() {
+	agent := client.New(p, controltest.NewObserver(), log, startHost)
+	if err := agent.Connect(controltest.Context(t)); err != nil || !agent.Hosting() {
 		t.Fatalf("hosting %v, %v", agent.Hosting(), err)
 	}
 	for _, m := range members {
-		m.obs.await(t, "the recovery", isBack)
+		m.obs.Await(t, "the recovery", controltest.IsBack)
 	}
-	lines.await(t, "is_host=0", 1)
+	lines.Await(t, "is_host=0", 1)
 	if o := nextRound(t, members...); o.Round != 2 {
 		t.Fatalf("the agent's round is %+v", o)
 	}
@@ -153,7 +157,7 @@ func TestAnAgentHadTheServersPort(t *testing.T) {
 	agent.Close(canceled) // it does not wait for the others
 	d.start()
 	for _, m := range members {
-		m.obs.await(t, "that it has to regroup", regroups("was in round 2, of which the control plane knows nothing"))
+		m.obs.Await(t, "that it has to regroup", regroups("was in round 2, of which the control plane knows nothing"))
 	}
 	if o := nextRound(t, members...); o.Round != 3 {
 		t.Errorf("then the round is %+v", o)
@@ -165,11 +169,11 @@ func TestAnAgentHadTheServersPort(t *testing.T) {
 // node waits for what another one has written: the wait ends, and both regroup.
 func TestRankAssignmentThroughARestart(t *testing.T) {
 	s, addr := testServer(t, Config{Fixed: true})
-	members := group(t, guest(addr, 2), 2)
+	members := group(t, controltest.Guest(addr, 2), 2)
 	for _, m := range members {
 		if m.in.Rank == 0 {
 			set := rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"torchelastic/role_info/0"}, Values: [][]byte{[]byte("{}")}}
-			if _, err := m.Start(set).Wait(testContext(t)); err != nil {
+			if _, err := m.Start(set).Wait(controltest.Context(t)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -177,7 +181,7 @@ func TestRankAssignmentThroughARestart(t *testing.T) {
 	waiting := members[0].key(rendezvous.KeyMultiGet, 0, "torchelastic/role_info/0", "torchelastic/role_info/1")
 	s.Close()
 	for _, m := range members {
-		m.obs.await(t, "the loss", isLost)
+		m.obs.Await(t, "the loss", controltest.IsLost)
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -186,10 +190,10 @@ func TestRankAssignmentThroughARestart(t *testing.T) {
 	rec := newRecorder(t)
 	s = Start(Config{Fixed: true, Recorder: rec.record}, l)
 	t.Cleanup(func() { s.Close() })
-	_, err = waiting.Wait(testContext(t))
-	wantCode(t, err, rendezvous.CodeRoundOver, "the ranks of round 1 were being assigned")
+	_, err = waiting.Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeRoundOver, "the ranks of round 1 were being assigned")
 	for _, m := range members {
-		m.obs.await(t, "that it has to regroup", regroups("the ranks of round 1 were being assigned"))
+		m.obs.Await(t, "that it has to regroup", regroups("the ranks of round 1 were being assigned"))
 	}
 	if o := nextRound(t, members...); o.Round != 2 {
 		t.Errorf("the next round is %+v", o)

@@ -11,6 +11,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
@@ -156,14 +158,14 @@ func testData(t *testing.T, dir string) *Data {
 }
 
 // startHost starts a server as a client's host.
-func startHost(cfg HostConfig, listeners ...net.Listener) Host {
+func startHost(cfg client.HostConfig, listeners ...net.Listener) client.Host {
 	return Start(Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics}, listeners...)
 }
 
 // newTestClient makes a client that is closed with the test.
-func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *client.Client {
 	t.Helper()
-	c := NewClient(p, obs, nil, startHost)
+	c := client.New(p, obs, nil, startHost)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -173,10 +175,10 @@ func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *Clie
 }
 
 // connected makes a client and connects it.
-func connected(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+func connected(t *testing.T, p rendezvous.Params, obs member.Observer) *client.Client {
 	t.Helper()
 	c := newTestClient(t, p, obs)
-	if err := c.Connect(testContext(t)); err != nil {
+	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	return c

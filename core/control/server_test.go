@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -20,21 +21,21 @@ type fakeServer struct {
 	addr  string
 	clock *fakeClock
 	rec   *recorder
-	log   *logLines
+	log   *controltest.LogLines
 }
 
 func newFakeServer(t *testing.T, cfg Config) *fakeServer {
 	t.Helper()
 	f := &fakeServer{clock: newFakeClock(), rec: newRecorder(t)}
 	cfg.Clock, cfg.Recorder = f.clock, f.rec.record
-	cfg.Log, f.log = newLog(t)
+	cfg.Log, f.log = controltest.NewLog(t)
 	f.Server, f.addr = testServer(t, cfg)
 	return f
 }
 
 func TestLeaseExpires(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	silent, alive := dialNode(t, s.addr), dialNode(t, s.addr)
 	w := silent.enter(testHello("silent", "s1", p))
 	if time.Duration(w.Lease) != p.LeaseTimeout {
@@ -60,11 +61,11 @@ func TestLeaseExpires(t *testing.T) {
 
 func TestLeaseNotJudgedAfterOwnDelay(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	n := dialNode(t, s.addr)
 	n.enter(testHello("a", "s1", p))
 	s.clock.Jump(10 * p.LeaseTimeout)
-	s.log.await(t, "was stopped or is overloaded", 1)
+	s.log.Await(t, "was stopped or is overloaded", 1)
 	s.clock.Advance(p.LeaseTimeout * 3 / 4)
 	if s.rec.count(isEvent[rendezvous.LeaseExpired]) != 0 {
 		t.Fatal("a lease expired although the server itself had been stopped")
@@ -107,12 +108,12 @@ func tcpPair(t *testing.T) (net.Conn, net.Conn) {
 
 func TestGraceThenLost(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
 	b.enter(testHello("b", "s2", p))
-	a.ask(1, join())
-	b.ask(1, join())
+	a.ask(1, controltest.Join())
+	b.ask(1, controltest.Join())
 	a.wantReply(1)
 	b.wantReply(1)
 	a.conn.Close()
@@ -130,10 +131,10 @@ func TestGraceThenLost(t *testing.T) {
 
 func TestReconnectWithinGraceResumes(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 1)
+	p := controltest.Params("", 1)
 	a := dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	first := a.wantReply(1)
 	a.conn.Close()
 	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
@@ -141,7 +142,7 @@ func TestReconnectWithinGraceResumes(t *testing.T) {
 	if w := a.enter(testHello("a", "s1", p)); !w.Resumed {
 		t.Error("the session was not resumed")
 	}
-	a.ask(1, join()) // the answer may have been lost
+	a.ask(1, controltest.Join()) // the answer may have been lost
 	if again := a.wantReply(1); fmt.Sprint(again) != fmt.Sprint(first) {
 		t.Errorf("the answer is %+v the second time, was %+v", again, first)
 	}
@@ -149,14 +150,14 @@ func TestReconnectWithinGraceResumes(t *testing.T) {
 
 func TestNewerConnectionSupersedes(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	older, newer := dialNode(t, s.addr), dialNode(t, s.addr)
 	older.enter(testHello("a", "s1", p))
 	if w := newer.enter(testHello("a", "s1", p)); !w.Resumed {
 		t.Error("the session was not resumed")
 	}
 	older.awaitEnd()
-	s.log.await(t, "newer connection", 1)
+	s.log.Await(t, "newer connection", 1)
 	if n := s.rec.count(isEvent[rendezvous.Disconnect]); n != 0 {
 		t.Errorf("the end of the older connection was taken for the node's, %d times", n)
 	}
@@ -168,7 +169,7 @@ func TestNewerConnectionSupersedes(t *testing.T) {
 // whose session a newer one has taken over, in the moment before it ends.
 func TestFramesOfSupersededConnectionIgnored(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	older := dialNode(t, s.addr)
 	older.enter(testHello("a", "s1", p))
 	r, _ := s.runFor("run")
@@ -185,7 +186,7 @@ func TestFramesOfSupersededConnectionIgnored(t *testing.T) {
 
 func TestEmbeddedServesOneRun(t *testing.T) {
 	s := newFakeServer(t, Config{RunID: "mine"})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	p.RunID = "other"
 	n := dialNode(t, s.addr)
 	f, ok := n.greet(testHello("a", "s1", p)).(wire.Refuse)
@@ -193,38 +194,38 @@ func TestEmbeddedServesOneRun(t *testing.T) {
 		t.Fatal("another run was not refused")
 	}
 	host, _ := os.Hostname()
-	wantCode(t, f.Err, rendezvous.CodeTenant, `"mine"`, `"other"`, fmt.Sprintf("pid %d", os.Getpid()), host, s.addr)
+	controltest.WantCode(t, f.Err, rendezvous.CodeTenant, `"mine"`, `"other"`, fmt.Sprintf("pid %d", os.Getpid()), host, s.addr)
 	n.awaitEnd()
-	s.log.await(t, "refused a node", 1)
+	s.log.Await(t, "refused a node", 1)
 }
 
 func TestStandaloneServesManyRuns(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	for _, id := range []string{"one", "two", "none", "none"} {
-		p := testParams("", 1)
+		p := controltest.Params("", 1)
 		p.RunID = id
 		n := dialNode(t, s.addr)
 		n.enter(testHello("node", "s-"+id, p))
-		n.ask(1, join())
+		n.ask(1, controltest.Join())
 		if r := n.wantReply(1); r.Err != nil {
 			t.Error(r.Err)
 		}
 	}
-	if lines := s.log.await(t, `id \"none\"`, 1); len(lines) != 1 {
+	if lines := s.log.Await(t, `id \"none\"`, 1); len(lines) != 1 {
 		t.Errorf("%d warnings about the run id none, want 1", len(lines))
 	}
 }
 
 func TestRefusedFirstHelloLeavesNoRun(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	p.Min = 5
 	n := dialNode(t, s.addr)
 	f, ok := n.greet(testHello("a", "s1", p)).(wire.Refuse)
 	if !ok {
 		t.Fatal("an invalid policy was not refused")
 	}
-	wantCode(t, f.Err, rendezvous.CodeInvalid)
+	controltest.WantCode(t, f.Err, rendezvous.CodeInvalid)
 	n.awaitEnd()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,12 +236,12 @@ func TestRefusedFirstHelloLeavesNoRun(t *testing.T) {
 
 func TestIdleRunsAreForgottenAfterAnHour(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 1)
+	p := controltest.Params("", 1)
 	p.NodeID = "a"
 	round := func(session string) uint64 {
 		n := dialNode(t, s.addr)
 		n.enter(testHello("a", session, p))
-		n.ask(1, join())
+		n.ask(1, controltest.Join())
 		r := n.wantReply(1)
 		left := s.rec.count(isEvent[rendezvous.Disconnect])
 		n.ask(2, rendezvous.Leave{})
@@ -265,17 +266,17 @@ func TestIdleRunsAreForgottenAfterAnHour(t *testing.T) {
 func TestUnknownRequestIsAnswered(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	n := dialNode(t, s.addr)
-	n.enter(testHello("a", "s1", testParams("", 2)))
+	n.enter(testHello("a", "s1", controltest.Params("", 2)))
 	n.send(wire.Unknown{Kind: 77})
 	n.send(wire.Request{Number: 1, Op: 99})
-	wantCode(t, n.wantReply(1).Err, rendezvous.CodeInvalid, "99", "older")
+	controltest.WantCode(t, n.wantReply(1).Err, rendezvous.CodeInvalid, "99", "older")
 }
 
 func TestAnswerLargerThanAFrame(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	n := dialNode(t, s.addr)
-	n.enter(testHello("a", "s1", testParams("", 1)))
-	n.ask(1, join())
+	n.enter(testHello("a", "s1", controltest.Params("", 1)))
+	n.ask(1, controltest.Join())
 	n.wantReply(1)
 	value := make([]byte, 1<<20)
 	for i := range 3 {
@@ -285,7 +286,7 @@ func TestAnswerLargerThanAFrame(t *testing.T) {
 		}
 	}
 	n.ask(5, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyMultiGet, Keys: []string{"0", "1", "2"}})
-	wantCode(t, n.wantReply(5).Err, rendezvous.CodeTooLarge)
+	controltest.WantCode(t, n.wantReply(5).Err, rendezvous.CodeTooLarge)
 	n.ask(6, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"0"}})
 	if r := n.wantReply(6); r.Err != nil || !bytes.Equal(r.Result.(rendezvous.KeyResult).Values[0], value) {
 		t.Error("a value of 1 MiB did not come back")
@@ -294,10 +295,10 @@ func TestAnswerLargerThanAFrame(t *testing.T) {
 
 func TestProgressOfWaitingNodes(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 3)
+	p := controltest.Params("", 3)
 	a := dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
 	s.clock.Advance(wire.ProgressFirst)
 	first, ok := a.next().(wire.Progress)
@@ -308,7 +309,7 @@ func TestProgressOfWaitingNodes(t *testing.T) {
 	s.clock.Advance(3 * wire.ProgressEvery)
 	b := dialNode(t, s.addr)
 	b.enter(testHello("b", "s2", p))
-	b.ask(1, join())
+	b.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 2)
 	s.clock.Advance(wire.ProgressEvery)
 	second, ok := a.next().(wire.Progress)
@@ -322,21 +323,21 @@ func TestProgressOfWaitingNodes(t *testing.T) {
 
 func TestNoProgressInAQuickJoin(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
 	b.enter(testHello("b", "s2", p))
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
 	s.clock.Advance(wire.ProgressFirst - 1)
-	b.ask(1, join())
+	b.ask(1, controltest.Join())
 	a.wantReply(1) // nothing came before
 	s.clock.Advance(time.Minute / 2)
 }
 
 func TestWaitIdle(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
 	b.enter(testHello("b", "s2", p))
@@ -346,7 +347,7 @@ func TestWaitIdle(t *testing.T) {
 		t.Error("idle although b is connected")
 	}
 	idle := make(chan error, 1)
-	go func() { idle <- s.WaitIdle(testContext(t), "s1") }()
+	go func() { idle <- s.WaitIdle(controltest.Context(t), "s1") }()
 	b.send(wire.Goodbye{})
 	if err := <-idle; err != nil {
 		t.Error(err)
@@ -365,5 +366,5 @@ func TestIncompatibleVersionIsRefused(t *testing.T) {
 	if !ok {
 		t.Fatal("not refused")
 	}
-	wantCode(t, f.Err, rendezvous.CodeState, "versions 1 to 1", "8 to 9")
+	controltest.WantCode(t, f.Err, rendezvous.CodeState, "versions 1 to 1", "8 to 9")
 }

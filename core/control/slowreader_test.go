@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -15,12 +16,12 @@ import (
 func slowReader(t *testing.T, s *fakeServer) (n *wireNode, lease time.Duration, total int) {
 	t.Helper()
 	const gets, size = 50, 1 << 20
-	p := testParams("", 1)
+	p := controltest.Params("", 1)
 	p.LeaseTimeout = time.Hour
 	n = dialNode(t, s.addr)
 	n.conn.(*net.TCPConn).SetReadBuffer(256 << 10)
 	n.enter(testHello("slow", "s", p))
-	n.ask(1, join())
+	n.ask(1, controltest.Join())
 	n.wantReply(1)
 	n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, size)}})
 	n.wantReply(2)
@@ -47,7 +48,7 @@ func (s *fakeServer) onlyPeer(t *testing.T) *peer {
 // awaitWrite waits until a write to the peer has to wait, and returns when that began.
 func (p *peer) awaitWrite(t *testing.T) (since time.Duration) {
 	t.Helper()
-	for ctx := testContext(t); ctx.Err() == nil; {
+	for ctx := controltest.Context(t); ctx.Err() == nil; {
 		since = p.out.WritingSince()
 		time.Sleep(time.Millisecond) // those that do not wait are soon over
 		if since != 0 && p.out.WritingSince() == since && wire.Untaken(p.conn) > 0 {
@@ -77,7 +78,7 @@ func TestSlowConsumerIsCutOff(t *testing.T) {
 	if kept > 2<<20 { // the value is 1 MiB
 		t.Errorf("the run has %d bytes: it keeps what was read", kept)
 	}
-	for ctx := testContext(t); p.out.Cause() == nil; {
+	for ctx := controltest.Context(t); p.out.Cause() == nil; {
 		if ctx.Err() != nil {
 			t.Fatal("it is not cut off")
 		}
@@ -85,7 +86,7 @@ func TestSlowConsumerIsCutOff(t *testing.T) {
 		s.clock.Advance(lease / 2)
 	}
 	s.awaitRefused(t, refusedSlow, 1)
-	s.log.await(t, wire.ErrStuck.Error(), 1)
+	s.log.Await(t, wire.ErrStuck.Error(), 1)
 	if n, _ := io.Copy(io.Discard, n.conn); n >= 50<<20 {
 		t.Errorf("it got all %d bytes", n)
 	}

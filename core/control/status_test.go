@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -39,7 +40,7 @@ func wantTexts(t *testing.T, changes []StatusChange, parts ...string) {
 func TestStatusOfARunsLife(t *testing.T) {
 	atOnce(t)
 	s := newFakeServer(t, Config{})
-	p := testParams("", 3)
+	p := controltest.Params("", 3)
 	p.Min = 2
 	began := s.clock.Now()
 	if st := s.Status(); len(st.Runs) != 0 || st.Schema != StatusSchema || !st.Server.StartedAt.Equal(began) || st.Server.PID != os.Getpid() {
@@ -51,7 +52,7 @@ func TestStatusOfARunsLife(t *testing.T) {
 	if r := s.oneRun(t); r.Phase != rendezvous.PhaseEmpty || len(r.Idle) != 1 || r.Idle[0].Node != "a" || r.NotStarted != "no node has asked for a place; 1 node is connected" {
 		t.Errorf("nobody has joined: %+v", r)
 	}
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
 	s.clock.Advance(2 * time.Second)
 	r := s.oneRun(t)
@@ -65,7 +66,7 @@ func TestStatusOfARunsLife(t *testing.T) {
 
 	b := dialNode(t, s.addr)
 	b.enter(testHello("b", "s2", p))
-	b.ask(1, join())
+	b.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 2)
 	if r := s.oneRun(t); !strings.Contains(r.NotStarted, "last_call_timeout (30s)") || r.Missing.Min != 0 || r.Missing.Target != 1 {
 		t.Errorf("enough: %+v", r)
@@ -91,7 +92,7 @@ func TestStatusOfARunsLife(t *testing.T) {
 
 	c, d := dialNode(t, s.addr), dialNode(t, s.addr)
 	c.enter(testHello("c", "s3", p))
-	c.ask(1, join())
+	c.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 3)
 	d.enter(testHello("d", "s4", p))
 	b.conn.Close()
@@ -123,7 +124,7 @@ func TestStatusOfARunsLife(t *testing.T) {
 func (s *fakeServer) awaitHeard(t *testing.T, sessions ...rendezvous.SessionID) {
 	t.Helper()
 	r := s.lookUp("run")
-	ctx := testContext(t)
+	ctx := controltest.Context(t)
 	for ctx.Err() == nil {
 		r.mu.Lock()
 		heard := true
@@ -142,16 +143,16 @@ func (s *fakeServer) awaitHeard(t *testing.T, sessions ...rendezvous.SessionID) 
 // awaitRound waits until a round is complete.
 func (s *fakeServer) awaitRound(t *testing.T, round uint64) {
 	t.Helper()
-	s.log.await(t, fmt.Sprintf("round %d is complete", round), 1)
+	s.log.Await(t, fmt.Sprintf("round %d is complete", round), 1)
 }
 
 // TestJoinKeepsItsTimeOverAReconnect also repeats the join, as a client does.
 func TestJoinKeepsItsTimeOverAReconnect(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	a := dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
 	s.clock.Advance(2 * time.Second)
 	a.conn.Close()
@@ -165,7 +166,7 @@ func TestJoinKeepsItsTimeOverAReconnect(t *testing.T) {
 	}
 	a = dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 2)
 	s.clock.Advance(time.Second)
 	if w := s.oneRun(t).Waiting[0]; w.Reconnecting || w.WaitingS != 3.5 {
@@ -193,7 +194,7 @@ func TestPendingJoinsAreForgotten(t *testing.T) {
 		"lease": func(s *fakeServer, _ *wireNode) { s.clock.Advance(time.Minute) },
 		"evict": func(s *fakeServer, _ *wireNode) { s.lookUp("run").adminEvict("a", "me", "why") },
 		"asked anew": func(s *fakeServer, n *wireNode) {
-			n.ask(2, join())
+			n.ask(2, controltest.Join())
 			n.ask(3, rendezvous.Withdraw{Join: 2})
 			awaitEvents[rendezvous.Withdraw](t, s.rec, 1)
 		},
@@ -201,8 +202,8 @@ func TestPendingJoinsAreForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newFakeServer(t, Config{})
 			a := dialNode(t, s.addr)
-			a.enter(testHello("a", "s1", testParams("", 2)))
-			a.ask(1, join())
+			a.enter(testHello("a", "s1", controltest.Params("", 2)))
+			a.ask(1, controltest.Join())
 			awaitEvents[rendezvous.Join](t, s.rec, 1)
 			end(s, a)
 			r := s.lookUp("run")
@@ -217,13 +218,13 @@ func TestPendingJoinsAreForgotten(t *testing.T) {
 
 func TestStatusNamesSpares(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	p := testParams("", 1)
+	p := controltest.Params("", 1)
 	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
-	a.ask(1, join())
+	a.ask(1, controltest.Join())
 	a.wantReply(1)
 	b.enter(testHello("b", "s2", p))
-	b.ask(1, join())
+	b.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 2)
 	r := s.oneRun(t)
 	if len(r.Waiting) != 1 || r.Waiting[0].Role != RoleSpare || r.Phase != rendezvous.PhaseRunning || r.NotStarted != "" {
@@ -262,7 +263,7 @@ func TestStatusOrder(t *testing.T) {
 		r, _ := s.runFor(fmt.Sprintf("a%03d", i))
 		r.used = true
 	}
-	p := testParams("", 2)
+	p := controltest.Params("", 2)
 	p.RunID = "z"
 	dialNode(t, s.addr).enter(testHello("n", "s1", p))
 	st := s.Status()

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
@@ -56,7 +58,7 @@ func openToken(t testing.TB, tokens ...string) *secret.Token {
 
 // withToken are parameters of a node that has a token file.
 func withToken(endpoint, path string, n int) rendezvous.Params {
-	p := testParams(endpoint, n)
+	p := controltest.Params(endpoint, n)
 	p.TokenFile = path
 	return p
 }
@@ -64,16 +66,16 @@ func withToken(endpoint, path string, n int) rendezvous.Params {
 // TestTokenLetsIn has nodes meet with a token, the first as the host, and with
 // files that share one of their tokens only.
 func TestTokenLetsIn(t *testing.T) {
-	endpoint := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	a := connected(t, withToken(endpoint, tokenFile(t, goodToken), 3), newSeen())
+	endpoint := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	a := connected(t, withToken(endpoint, tokenFile(t, goodToken), 3), controltest.NewObserver())
 	if !a.Hosting() {
 		t.Fatal("the first does not host")
 	}
-	b := connected(t, withToken(endpoint, tokenFile(t, otherToken, goodToken), 3), newSeen())
-	c := connected(t, withToken(endpoint, tokenFile(t, goodToken, otherToken), 3), newSeen())
-	calls := []*member.Call{a.Start(join()), b.Start(join()), c.Start(join())}
+	b := connected(t, withToken(endpoint, tokenFile(t, otherToken, goodToken), 3), controltest.NewObserver())
+	c := connected(t, withToken(endpoint, tokenFile(t, goodToken, otherToken), 3), controltest.NewObserver())
+	calls := []*member.Call{a.Start(controltest.Join()), b.Start(controltest.Join()), c.Start(controltest.Join())}
 	for _, call := range calls {
-		if o := outcome(t, call); o.World != 3 {
+		if o := controltest.Outcome(t, call); o.World != 3 {
 			t.Errorf("outcome %+v", o)
 		}
 	}
@@ -92,48 +94,48 @@ func TestTokenRefuses(t *testing.T) {
 		"none":  {"", "wants a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE"},
 		"wrong": {other, "does not know the token in " + other},
 	} {
-		c := newTestClient(t, withToken(s.addr, test.path, 2), newSeen())
-		err := c.Connect(testContext(t))
-		wantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr, test.advice)
-		s.log.await(t, "authentication failed: it ", 1)
+		c := newTestClient(t, withToken(s.addr, test.path, 2), controltest.NewObserver())
+		err := c.Connect(controltest.Context(t))
+		controltest.WantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr, test.advice)
+		s.log.Await(t, "authentication failed: it ", 1)
 		var token *secret.Token
 		if test.path != "" {
 			token = openToken(t, otherToken)
 		}
-		_, err = AdminClose(testContext(t), s.addr, token, "run", "me", "why not", true)
-		wantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr)
+		_, err = client.AdminClose(controltest.Context(t), s.addr, token, "run", "me", "why not", true)
+		controltest.WantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr)
 		if strings.Contains(err.Error(), "run \"run\"") || strings.Contains(err.Error(), "pid") {
 			t.Errorf("%s: a stranger is told %v", name, err)
 		}
 	}
 	s.awaitRefused(t, refusedAuth, 4)
-	if done, err := AdminClose(testContext(t), s.addr, openToken(t, goodToken), "run", "me", "done", false); err != nil {
+	if done, err := client.AdminClose(controltest.Context(t), s.addr, openToken(t, goodToken), "run", "me", "done", false); err != nil {
 		t.Errorf("%q, %v", done, err)
 	}
 
 	// The control plane has no token, but the node has: it must not go on.
 	open, addr := testServer(t, Config{})
-	c := newTestClient(t, withToken(addr, good, 2), newSeen())
-	err := c.Connect(testContext(t))
-	wantCode(t, err, rendezvous.CodeAuth, "the control plane at "+addr+" has no token, but this process was given one ("+good+")")
+	c := newTestClient(t, withToken(addr, good, 2), controltest.NewObserver())
+	err := c.Connect(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeAuth, "the control plane at "+addr+" has no token, but this process was given one ("+good+")")
 	if _, ok := open.RunStatus("run"); ok {
 		t.Error("a node that was refused has said which run it wants")
 	}
-	_, err = DialHTTP(testContext(t), addr, openToken(t, goodToken))
-	wantCode(t, err, rendezvous.CodeAuth, "has no token")
+	_, err = client.DialHTTP(controltest.Context(t), addr, openToken(t, goodToken))
+	controltest.WantCode(t, err, rendezvous.CodeAuth, "has no token")
 
-	bad := newTestClient(t, withToken(addr, filepath.Join(t.TempDir(), "none"), 2), newSeen())
-	wantCode(t, bad.Connect(testContext(t)), rendezvous.CodeInvalid, "no such file")
+	bad := newTestClient(t, withToken(addr, filepath.Join(t.TempDir(), "none"), 2), controltest.NewObserver())
+	controltest.WantCode(t, bad.Connect(controltest.Context(t)), rendezvous.CodeInvalid, "no such file")
 }
 
 // twoNodesOf lets two nodes with a token form a round.
 func twoNodesOf(t *testing.T, s *fakeServer, path string) {
 	t.Helper()
-	a := connected(t, withToken(s.addr, path, 2), newSeen())
-	b := connected(t, withToken(s.addr, path, 2), newSeen())
-	ca, cb := a.Start(join()), b.Start(join())
-	outcome(t, ca)
-	outcome(t, cb)
+	a := connected(t, withToken(s.addr, path, 2), controltest.NewObserver())
+	b := connected(t, withToken(s.addr, path, 2), controltest.NewObserver())
+	ca, cb := a.Start(controltest.Join()), b.Start(controltest.Join())
+	controltest.Outcome(t, ca)
+	controltest.Outcome(t, cb)
 }
 
 // proven opens a connection by hand up to the server's challenge.
@@ -168,7 +170,7 @@ func (n *wireNode) wantDenied() {
 func TestProofsCountOnce(t *testing.T) {
 	s := newFakeServer(t, Config{Token: openToken(t, goodToken)})
 	tokens := [][]byte{[]byte(goodToken)}
-	h := testHello("a", "s1", testParams("", 1))
+	h := testHello("a", "s1", controltest.Params("", 1))
 
 	first := dialNode(t, s.addr)
 	o := first.challenge()
@@ -250,7 +252,7 @@ func TestTokenKnowsTheServer(t *testing.T) {
 			conn.Write(wire.AppendFrame(nil, test.answer(o, p)))
 			io.Copy(io.Discard, conn)
 		})
-		_, err = DialHTTP(testContext(t), l.Addr().String(), openToken(t, goodToken))
+		_, err = client.DialHTTP(controltest.Context(t), l.Addr().String(), openToken(t, goodToken))
 		if err == nil || !strings.Contains(err.Error(), test.says) || test.code != 0 && rendezvous.CodeOf(err) != test.code {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -268,35 +270,35 @@ func TestTokenIsChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newFakeServer(t, Config{Token: token})
-	log, lines := newLog(t)
-	obs := newSeen()
-	c := NewClient(withToken(s.addr, theirs, 1), obs, log, startHost)
+	log, lines := controltest.NewLog(t)
+	obs := controltest.NewObserver()
+	c := client.New(withToken(s.addr, theirs, 1), obs, log, startHost)
 	defer func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		c.Close(ctx)
 	}()
-	if err := c.Connect(testContext(t)); err != nil {
+	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	writeTokens(t, path, otherToken)
 	s.cutNode(t, c)
-	lines.await(t, "authentication failed", 1)
-	s.log.await(t, "it does not know the token", 1)
-	for _, e := range obs.all() {
+	lines.Await(t, "authentication failed", 1)
+	s.log.Await(t, "it does not know the token", 1)
+	for _, e := range obs.All() {
 		if err, ok := e.(*rendezvous.Error); ok {
 			t.Errorf("the node was given up: %v", err)
 		}
 	}
 	writeTokens(t, theirs, otherToken, goodToken)
-	obs.await(t, "that it is back", func(e any) bool { b, ok := e.(connectionEvent); return ok && b.err == nil })
-	if o := outcome(t, c.Start(join())); o.World != 1 {
+	obs.Await(t, "that it is back", func(e any) bool { b, ok := e.(controltest.ConnectionChange); return ok && b.Err == nil })
+	if o := controltest.Outcome(t, c.Start(controltest.Join())); o.World != 1 {
 		t.Errorf("outcome %+v", o)
 	}
 }
 
 // cutNode breaks a client's connection.
-func (s *fakeServer) cutNode(t *testing.T, c *Client) {
+func (s *fakeServer) cutNode(t *testing.T, c *client.Client) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,7 +345,7 @@ func TestTokenGuardsHTTP(t *testing.T) {
 			t.Errorf("%s: %d %q", path, code, body)
 		}
 	}
-	conn, err := DialHTTP(testContext(t), near.Addr().String(), token)
+	conn, err := client.DialHTTP(controltest.Context(t), near.Addr().String(), token)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +380,7 @@ func FuzzStranger(f *testing.F) {
 	}
 	with := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}.Bytes()
 	without := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
-	h := testHello("x", "x", testParams("", 1))
+	h := testHello("x", "x", controltest.Params("", 1))
 	ch := wire.Challenge{Nonce: wire.NewNonce()}
 	mac := wire.Proof{MACs: [][]byte{make([]byte, 32)}}
 	f.Add(wire.AppendFrame(without, h))

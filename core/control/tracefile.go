@@ -14,9 +14,9 @@ import (
 // maxRecording is where a recording ends, in bytes.
 const maxRecording = 1 << 30
 
-// TraceFile is a file to which records are appended, one line each; its Record is
-// for Config.Recorder. A record is with the system, though perhaps not on the disk,
-// when Record returns: a kill of the process loses none.
+// TraceFile is a file to which records are appended, one line each; its Record is for
+// Config.Recorder. When Record returns the system has the record, though perhaps not
+// the disk: a kill of the process loses none.
 type TraceFile struct {
 	log   *slog.Logger
 	begun time.Time

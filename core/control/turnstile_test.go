@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/rendezvous"
 )
@@ -62,7 +63,7 @@ func (s *turnstile) next(t *testing.T) *heldCommit {
 	select {
 	case c := <-s.came:
 		return c
-	case <-time.After(patience):
+	case <-time.After(controltest.Patience):
 		t.Fatal("nothing is to be stored")
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rallypoint/conformance"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
@@ -29,7 +30,7 @@ func dialNode(t *testing.T, addr string) *wireNode {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(patience))
+	conn.SetDeadline(time.Now().Add(controltest.Patience))
 	n := &wireNode{t: t, conn: conn}
 	n.frames.In = bufio.NewReader(conn)
 	return n
@@ -127,7 +128,7 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv6loopback, Port
 func (p *pipes) dial(t *testing.T) *wireNode {
 	ours, theirs := net.Pipe()
 	p.conns <- theirs
-	ours.SetDeadline(time.Now().Add(patience))
+	ours.SetDeadline(time.Now().Add(controltest.Patience))
 	return &wireNode{t: t, conn: ours, frames: wire.FrameReader{In: bufio.NewReader(ours)}}
 }
 
@@ -218,7 +219,7 @@ func (r *recorder) count(fits func(rendezvous.Event) bool) int {
 
 func (r *recorder) await(t *testing.T, what string, n int, fits func(rendezvous.Event) bool) {
 	t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(controltest.Patience)
 	for r.count(fits) < n {
 		select {
 		case <-r.more:

@@ -1,4 +1,4 @@
-package control
+package client
 
 import (
 	"bufio"
@@ -6,16 +6,18 @@ import (
 	"net"
 	"testing"
 
+	"rallypoint/core/control"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
 
 func TestRefusalsAreFinal(t *testing.T) {
-	addr := startServer(t, Config{RunID: "run"})
-	first := guest(addr, 2)
+	addr := startServer(t, control.Config{RunID: "run"})
+	first := controltest.Guest(addr, 2)
 	first.NodeID = "a"
-	connected2(t, first, newSeen())
+	connected(t, first, controltest.NewObserver())
 	tests := map[string]struct {
 		change func(*rendezvous.Params)
 		code   rendezvous.Code
@@ -28,36 +30,36 @@ func TestRefusalsAreFinal(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			p := guest(addr, 2)
+			p := controltest.Guest(addr, 2)
 			test.change(&p)
-			wantCode(t, newTestClient2(t, p, newSeen()).Connect(testContext(t)), test.code)
+			controltest.WantCode(t, newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t)), test.code)
 		})
 	}
 }
 
 func TestCallsBeforeConnectAndAfterClose(t *testing.T) {
-	addr := startServer(t, Config{})
-	c := newTestClient2(t, guest(addr, 1), newSeen())
-	early := c.Start(join())
-	if err := c.Connect(testContext(t)); err != nil {
+	addr := startServer(t, control.Config{})
+	c := newTestClient(t, controltest.Guest(addr, 1), controltest.NewObserver())
+	early := c.Start(controltest.Join())
+	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	outcome(t, early)
+	controltest.Outcome(t, early)
 	pending := c.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"never"}})
-	if err := c.Close(testContext(t)); err != nil {
+	if err := c.Close(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
-	_, err := pending.Wait(testContext(t))
-	wantCode(t, err, rendezvous.CodeCanceled)
-	_, err = c.Start(join()).Wait(testContext(t))
-	wantCode(t, err, rendezvous.CodeCanceled)
-	wantCode(t, c.Connect(testContext(t)), rendezvous.CodeCanceled)
+	_, err := pending.Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeCanceled)
+	_, err = c.Start(controltest.Join()).Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeCanceled)
+	controltest.WantCode(t, c.Connect(controltest.Context(t)), rendezvous.CodeCanceled)
 }
 
 func TestEventThatIsNoRequest(t *testing.T) {
-	c := newTestClient2(t, testParams("", 1), newSeen())
-	_, err := c.Start(rendezvous.Disconnect{}).Wait(testContext(t))
-	wantCode(t, err, rendezvous.CodeInternal)
+	c := newTestClient(t, controltest.Params("", 1), controltest.NewObserver())
+	_, err := c.Start(rendezvous.Disconnect{}).Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeInternal)
 }
 
 func TestBeats(t *testing.T) {
@@ -74,11 +76,11 @@ func TestBeats(t *testing.T) {
 			}
 		}
 	})
-	connected2(t, guest(addr, 1), newSeen())
+	connected(t, controltest.Guest(addr, 1), controltest.NewObserver())
 	for range 3 {
 		select {
 		case <-beats:
-		case <-testContext(t).Done():
+		case <-controltest.Context(t).Done():
 			t.Fatal("no beat")
 		}
 	}
@@ -108,10 +110,10 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 		n.send(wire.Welcome{Version: 1, Lease: int64(60e9), Server: "one"})
 		return n, h
 	}
-	c := newTestClient2(t, guest(l.Addr().String(), 2), newSeen())
-	c.Start(join())
+	c := newTestClient(t, controltest.Guest(l.Addr().String(), 2), controltest.NewObserver())
+	c.Start(controltest.Join())
 	connecting := make(chan error, 1)
-	go func() { connecting <- c.Connect(testContext(t)) }()
+	go func() { connecting <- c.Connect(controltest.Context(t)) }()
 	n, h := accept()
 	if err := <-connecting; err != nil || h.Claim.Round != 0 {
 		t.Fatalf("%v, %+v", err, h.Claim)
@@ -159,7 +161,7 @@ func fakeControlPlane(t *testing.T, serve func(n *peerConn)) string {
 // TestStoppedServer has a server that accepts, and takes in the hello, but does
 // not answer.
 func TestStoppedServer(t *testing.T) {
-	ctx, expire := expiring()
+	ctx, expire := controltest.Expiring()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -177,19 +179,19 @@ func TestStoppedServer(t *testing.T) {
 		conn.Read(make([]byte, 1<<20)) // the rest
 		conn.Read(make([]byte, 1))     // until the client has given up
 	}()
-	c := newTestClient2(t, guest(l.Addr().String(), 2), newSeen())
-	wantCode(t, c.Connect(ctx), rendezvous.CodeConnection, l.Addr().String(), "no answer")
+	c := newTestClient(t, controltest.Guest(l.Addr().String(), 2), controltest.NewObserver())
+	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeConnection, l.Addr().String(), "no answer")
 	l.Close()
 	<-done
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
-	wantCode(t, c.Connect(canceled), rendezvous.CodeCanceled, "canceled")
+	controltest.WantCode(t, c.Connect(canceled), rendezvous.CodeCanceled, "canceled")
 }
 
 // TestCloseWithServerThatDoesNotRead fills the connection and closes.
 func TestCloseWithServerThatDoesNotRead(t *testing.T) {
 	addr := fakeControlPlane(t, func(n *peerConn) { n.send(wire.Welcome{Version: 1, Lease: int64(60e9)}) })
-	c := connected2(t, guest(addr, 2), newSeen())
+	c := connected(t, controltest.Guest(addr, 2), controltest.NewObserver())
 	var calls []*member.Call
 	for range 8 {
 		calls = append(calls, c.Start(rendezvous.KeyRequest{Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1<<20)}}))
@@ -198,8 +200,8 @@ func TestCloseWithServerThatDoesNotRead(t *testing.T) {
 	cancel()
 	c.Close(ctx)
 	for _, call := range calls {
-		_, err := call.Wait(testContext(t))
-		wantCode(t, err, rendezvous.CodeCanceled)
+		_, err := call.Wait(controltest.Context(t))
+		controltest.WantCode(t, err, rendezvous.CodeCanceled)
 	}
 }
 
@@ -220,7 +222,7 @@ func TestConnectToSomethingElse(t *testing.T) {
 			t.Cleanup(func() { conn.Close() })
 		}
 	}()
-	c := newTestClient2(t, guest(l.Addr().String(), 2), newSeen())
+	c := newTestClient(t, controltest.Guest(l.Addr().String(), 2), controltest.NewObserver())
 	err = c.Connect(afterDials(t, c, 1))
-	wantCode(t, err, rendezvous.CodeConnection, "is no Rallypoint control plane", "5353482d")
+	controltest.WantCode(t, err, rendezvous.CodeConnection, "is no Rallypoint control plane", "5353482d")
 }

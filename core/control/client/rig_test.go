@@ -1,4 +1,4 @@
-package control
+package client
 
 import (
 	"context"
@@ -7,32 +7,38 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"go.uber.org/goleak"
+
+	"rallypoint/core/control"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
 
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
 // startServer starts a control plane on a port of its own and returns its address.
-func startServer(t *testing.T, cfg Config) string {
+func startServer(t *testing.T, cfg control.Config) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Start(cfg, l)
+	s := control.Start(cfg, l)
 	t.Cleanup(func() { s.Close() })
 	return l.Addr().String()
 }
 
-// startHost2 starts a server as a client's host.
-func startHost2(cfg HostConfig, listeners ...net.Listener) Host {
-	return Start(Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics}, listeners...)
+// startHost starts a server as a client's host.
+func startHost(cfg HostConfig, listeners ...net.Listener) Host {
+	return control.Start(control.Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics}, listeners...)
 }
 
-// newTestClient2 makes a client that is closed with the test.
-func newTestClient2(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+// newTestClient makes a client that is closed with the test.
+func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
 	t.Helper()
-	c := NewClient(p, obs, nil, startHost2)
+	c := New(p, obs, nil, startHost)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -41,11 +47,11 @@ func newTestClient2(t *testing.T, p rendezvous.Params, obs member.Observer) *Cli
 	return c
 }
 
-// connected2 makes a client and connects it.
-func connected2(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+// connected makes a client and connects it.
+func connected(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
 	t.Helper()
-	c := newTestClient2(t, p, obs)
-	if err := c.Connect(testContext(t)); err != nil {
+	c := newTestClient(t, p, obs)
+	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -55,7 +61,7 @@ func connected2(t *testing.T, p rendezvous.Params, obs member.Observer) *Client 
 // dial once more than n times.
 func afterDials(t *testing.T, c *Client, n int) context.Context {
 	t.Helper()
-	ctx, expire := expiring()
+	ctx, expire := controltest.Expiring()
 	t.Cleanup(expire)
 	dial := c.env.dial
 	var dials atomic.Int64

@@ -1,4 +1,4 @@
-package control
+package client
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 
 var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection to the control plane was closed by this process")
 
-// Client is a node's way to a hosted control plane: a rendezvous.Plane. Connect
+// Client is a node's way to a hosted control plane: a member.ControlPlane. Connect
 // finds the control plane or starts to host it; from then on one goroutine keeps
 // the connection, reconnects when it breaks, and calls the Observer. The loss and
 // the recovery of the control plane are the Observer's to log.
@@ -58,12 +58,12 @@ type Client struct {
 
 var _ member.ControlPlane = (*Client)(nil)
 
-// NewClient makes a client that is not connected yet. The Observer's methods are
+// New makes a client that is not connected yet. The Observer's methods are
 // called by one goroutine at a time, Connect's or the client's own; they must not
 // block and must not call Close. A nil log discards. The client starts a control
 // plane in this process by host; without one it never does, whatever
 // Params.IsHost says.
-func NewClient(p rendezvous.Params, obs member.Observer, log *slog.Logger, host StartHost) *Client {
+func New(p rendezvous.Params, obs member.Observer, log *slog.Logger, host StartHost) *Client {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -92,7 +92,7 @@ func NewClient(p rendezvous.Params, obs member.Observer, log *slog.Logger, host 
 // this process. It comes before Connect; f is called by several goroutines.
 func (c *Client) Expose(f func(*promtext.Buffer)) { c.metrics = f }
 
-// Connect is rendezvous.Plane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
+// Connect is member.ControlPlane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
 // ErrNodeInUse, ErrAuth, ErrState for an incompatible release) are returned at once. When
 // ctx ends first the error is ErrConnection after its deadline, ErrCanceled
 // otherwise; it says what was tried, and Connect may be called again. Once it
@@ -136,7 +136,7 @@ func (c *Client) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Start is rendezvous.Plane's. Calls before Connect are kept for it; after Close
+// Start is member.ControlPlane's. Calls before Connect are kept for it; after Close
 // or a refusal they fail at once.
 func (c *Client) Start(ev rendezvous.Event) *member.Call {
 	c.mu.Lock()
@@ -167,28 +167,28 @@ func (c *Client) frame(p *member.PendingCall) wire.Request {
 	return f
 }
 
-// Claim is rendezvous.Plane's.
+// SetLastRound is member.ControlPlane's.
 func (c *Client) SetLastRound(claim rendezvous.LastRound) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claim = claim
 }
 
-// SeenAddr is rendezvous.Plane's.
+// SeenAddr is member.ControlPlane's.
 func (c *Client) SeenAddr() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seen
 }
 
-// Hosting is rendezvous.Plane's.
+// Hosting is member.ControlPlane's.
 func (c *Client) Hosting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hosting != nil
 }
 
-// HostedByNode is rendezvous.Plane's.
+// HostedByNode is member.ControlPlane's.
 func (c *Client) HostedByNode() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +209,7 @@ func (c *Client) Node() string { return c.node }
 // Session returns the id of this client's session, drawn at random.
 func (c *Client) Session() rendezvous.SessionID { return c.session }
 
-// Close is rendezvous.Plane's. It returns nil, after ctx has ended at the latest
+// Close is member.ControlPlane's. It returns nil, after ctx has ended at the latest
 // within a second.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()

@@ -1,4 +1,4 @@
-package control
+package client
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -192,7 +193,7 @@ func (l *fakeListener) Close() error {
 // client makes a client on the machine.
 func (m *fakeMachine) client(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
 	t.Helper()
-	c := newTestClient2(t, p, obs)
+	c := newTestClient(t, p, obs)
 	c.env = m.environ()
 	return c
 }
@@ -200,17 +201,17 @@ func (m *fakeMachine) client(t *testing.T, p rendezvous.Params, obs member.Obser
 // meetOn has one client on each machine start at once and meet; it returns them.
 func meetOn(t *testing.T, endpoint string, machines ...*fakeMachine) []*Client {
 	t.Helper()
-	ctx := testContext(t)
+	ctx := controltest.Context(t)
 	clients := make([]*Client, len(machines))
 	var wg sync.WaitGroup
 	for i, m := range machines {
-		clients[i] = m.client(t, testParams(endpoint, len(machines)), newSeen())
+		clients[i] = m.client(t, controltest.Params(endpoint, len(machines)), controltest.NewObserver())
 		wg.Go(func() {
 			if err := clients[i].Connect(ctx); err != nil {
 				t.Error(err)
 				return
 			}
-			if _, err := awaitOutcome(ctx, clients[i].Start(join())); err != nil {
+			if _, err := controltest.AwaitOutcome(ctx, clients[i].Start(controltest.Join())); err != nil {
 				t.Error(err)
 			}
 		})
@@ -251,9 +252,9 @@ func TestNameThatIsLoopbackHereListensOnTheWildcard(t *testing.T) {
 func TestNobodyLocalAnywhere(t *testing.T) {
 	n := newFakeNet()
 	m := n.machine("a", map[string][]netip.Addr{"floating": addrs("192.0.2.1")}, "10.0.0.1", "fd00::1")
-	c := m.client(t, testParams("floating:29400", 2), newSeen())
+	c := m.client(t, controltest.Params("floating:29400", 2), controltest.NewObserver())
 	err := c.Connect(afterDials(t, c, 3))
-	wantCode(t, err, rendezvous.CodeConnection, `run "run"`, "floating:29400", "192.0.2.1", "10.0.0.1", "fd00::1", "is_host=1", "tried for", "refused")
+	controltest.WantCode(t, err, rendezvous.CodeConnection, `run "run"`, "floating:29400", "192.0.2.1", "10.0.0.1", "fd00::1", "is_host=1", "tried for", "refused")
 	if m.binds != 0 {
 		t.Error("it tried to listen")
 	}
@@ -265,14 +266,14 @@ func TestIsHostListensOnTheWildcard(t *testing.T) {
 	a, b := n.machine("a", names, "10.0.0.1"), n.machine("b", names, "10.0.0.2")
 	b.nat = map[netip.Addr]netip.Addr{netip.MustParseAddr("192.0.2.1"): netip.MustParseAddr("10.0.0.1")}
 	yes := true
-	p := testParams("floating:29400", 2)
+	p := controltest.Params("floating:29400", 2)
 	p.IsHost = &yes
-	host := a.client(t, p, newSeen())
-	if err := host.Connect(testContext(t)); err != nil {
+	host := a.client(t, p, controltest.NewObserver())
+	if err := host.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	other := b.client(t, testParams("floating:29400", 2), newSeen())
-	if err := other.Connect(testContext(t)); err != nil {
+	other := b.client(t, controltest.Params("floating:29400", 2), controltest.NewObserver())
+	if err := other.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if !host.Hosting() || other.Hosting() {
@@ -283,9 +284,9 @@ func TestIsHostListensOnTheWildcard(t *testing.T) {
 func TestIsHostDoesNotNeedTheName(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
 	yes := true
-	p := testParams("known-elsewhere:29400", 2)
+	p := controltest.Params("known-elsewhere:29400", 2)
 	p.IsHost = &yes
-	if err := m.client(t, p, newSeen()).Connect(testContext(t)); err != nil {
+	if err := m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -308,47 +309,47 @@ func TestIsHostWithThePortTaken(t *testing.T) {
 				conn.Close()
 			}
 		}()
-		p := testParams("10.0.0.1:29400", 2)
+		p := controltest.Params("10.0.0.1:29400", 2)
 		p.IsHost = &yes
-		err = m.client(t, p, newSeen()).Connect(testContext(t))
-		wantCode(t, err, rendezvous.CodeConnection, "is_host=1", "taken by another program", "10.0.0.1:29400")
+		err = m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+		controltest.WantCode(t, err, rendezvous.CodeConnection, "is_host=1", "taken by another program", "10.0.0.1:29400")
 	})
 	t.Run("by another run", func(t *testing.T) {
 		m := newFakeNet().machine("a", nil, "10.0.0.1")
-		p := testParams("10.0.0.1:29400", 2)
-		if err := m.client(t, p, newSeen()).Connect(testContext(t)); err != nil {
+		p := controltest.Params("10.0.0.1:29400", 2)
+		if err := m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		p.RunID, p.IsHost = "another", &yes
-		wantCode(t, m.client(t, p, newSeen()).Connect(testContext(t)), rendezvous.CodeTenant)
+		controltest.WantCode(t, m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeTenant)
 	})
 	t.Run("by this run", func(t *testing.T) {
 		m := newFakeNet().machine("a", nil, "10.0.0.1")
-		p := testParams("10.0.0.1:29400", 2)
+		p := controltest.Params("10.0.0.1:29400", 2)
 		p.IsHost = &yes
-		if err := m.client(t, p, newSeen()).Connect(testContext(t)); err != nil {
+		if err := m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		second := m.client(t, p, newSeen())
-		if err := second.Connect(testContext(t)); err != nil || second.Hosting() {
+		second := m.client(t, p, controltest.NewObserver())
+		if err := second.Connect(controltest.Context(t)); err != nil || second.Hosting() {
 			t.Errorf("%v, hosting: %v", err, second.Hosting())
 		}
 	})
 	t.Run("and nobody answers", func(t *testing.T) {
 		m := newFakeNet().machine("a", nil, "10.0.0.1")
-		p := testParams("10.0.0.1:29400", 2)
+		p := controltest.Params("10.0.0.1:29400", 2)
 		p.IsHost = &yes
-		c := m.client(t, p, newSeen())
+		c := m.client(t, p, controltest.NewObserver())
 		c.env.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
-		wantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "is_host=1", "address already in use")
+		controltest.WantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "is_host=1", "address already in use")
 	})
 }
 
 func TestIsHostZeroNeverListens(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
-	c := m.client(t, guest("10.0.0.1:29400", 2), newSeen())
+	c := m.client(t, controltest.Guest("10.0.0.1:29400", 2), controltest.NewObserver())
 	err := c.Connect(afterDials(t, c, 3))
-	wantCode(t, err, rendezvous.CodeConnection, "is_host=0")
+	controltest.WantCode(t, err, rendezvous.CodeConnection, "is_host=0")
 	if m.binds != 0 {
 		t.Error("it tried to listen")
 	}
@@ -359,10 +360,10 @@ func TestWildcardEndpointsAreRefused(t *testing.T) {
 	yes := true
 	for _, endpoint := range []string{"0.0.0.0:29400", "[::]:29400", "::", "::ffff:0.0.0.0", "everywhere:29400"} {
 		for _, isHost := range []*bool{nil, &yes} {
-			p := testParams(endpoint, 2)
+			p := controltest.Params(endpoint, 2)
 			p.IsHost = isHost
-			err := m.client(t, p, newSeen()).Connect(testContext(t))
-			wantCode(t, err, rendezvous.CodeInvalid, endpoint)
+			err := m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+			controltest.WantCode(t, err, rendezvous.CodeInvalid, endpoint)
 		}
 	}
 }
@@ -370,23 +371,23 @@ func TestWildcardEndpointsAreRefused(t *testing.T) {
 func TestLoopbackEndpointWarns(t *testing.T) {
 	for endpoint, max := range map[string]int{"127.0.0.1": 2, "localhost": 2, "[::1]": 2, "127.0.0.2": 1} {
 		m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")})
-		log, lines := newLog(t)
-		obs := newSeen()
-		c := NewClient(testParams(endpoint+":29400", max), obs, log, startHost2)
+		log, lines := controltest.NewLog(t)
+		obs := controltest.NewObserver()
+		c := New(controltest.Params(endpoint+":29400", max), obs, log, startHost)
 		c.env = m.environ()
-		if err := c.Connect(testContext(t)); err != nil {
+		if err := c.Connect(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		c.progress(rendezvous.Progress{Headline: "h", Detail: "d"})
-		warned := strings.Count(strings.Join(lines.all(), ""), "loopback: nodes on other machines cannot reach it")
-		p := obs.await(t, "progress", func(e any) bool { _, ok := e.(rendezvous.Progress); return ok }).(rendezvous.Progress)
+		warned := strings.Count(strings.Join(lines.All(), ""), "loopback: nodes on other machines cannot reach it")
+		p := obs.Await(t, "progress", func(e any) bool { _, ok := e.(rendezvous.Progress); return ok }).(rendezvous.Progress)
 		if max == 1 && (warned != 0 || c.Warning() != "" || p.Detail != "d") {
 			t.Errorf("%s with one node: warned", endpoint)
 		}
 		if max > 1 && (warned != 1 || !strings.HasPrefix(p.Detail, "d; warning: ") || !strings.Contains(p.Detail, c.Warning())) {
 			t.Errorf("%s: warned %d times, progress %q", endpoint, warned, p.Detail)
 		}
-		c.Close(testContext(t))
+		c.Close(controltest.Context(t))
 	}
 }
 
@@ -407,17 +408,17 @@ func TestEndpointPortZero(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")}, "10.0.0.1")
-			p := testParams(test.endpoint, test.max)
+			p := controltest.Params(test.endpoint, test.max)
 			p.Min, p.IsHost = 1, test.isHost
-			c := m.client(t, p, newSeen())
+			c := m.client(t, p, controltest.NewObserver())
 			var fixed bool
 			c.host = func(cfg HostConfig, listeners ...net.Listener) Host {
 				fixed = cfg.Fixed
-				return startHost2(cfg, listeners...)
+				return startHost(cfg, listeners...)
 			}
-			err := c.Connect(testContext(t))
+			err := c.Connect(controltest.Context(t))
 			if test.code != 0 {
-				wantCode(t, err, test.code)
+				controltest.WantCode(t, err, test.code)
 				return
 			}
 			if err != nil || !c.Hosting() || fixed {
@@ -429,7 +430,7 @@ func TestEndpointPortZero(t *testing.T) {
 
 func TestPortInUseThenRefused(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
-	c := m.client(t, testParams("10.0.0.1:29400", 2), newSeen())
+	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
 	tries := 0
 	c.env.listen = func(ctx context.Context, address string) (net.Listener, error) {
 		if tries++; tries < 4 {
@@ -437,16 +438,16 @@ func TestPortInUseThenRefused(t *testing.T) {
 		}
 		return m.listen(ctx, address)
 	}
-	if err := c.Connect(testContext(t)); err != nil || !c.Hosting() {
+	if err := c.Connect(controltest.Context(t)); err != nil || !c.Hosting() {
 		t.Errorf("%v, hosting: %v", err, c.Hosting())
 	}
 }
 
 func TestPortHeldByAProgramThatRefuses(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
-	c := m.client(t, testParams("10.0.0.1:29400", 2), newSeen())
+	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
 	c.env.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
-	wantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "address already in use", "check which program holds the port")
+	controltest.WantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "address already in use", "check which program holds the port")
 }
 
 func TestSecondAddressTaken(t *testing.T) {
@@ -456,44 +457,44 @@ func TestSecondAddressTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c := m.client(t, testParams("localhost:29400", 2), newSeen())
+	c := m.client(t, controltest.Params("localhost:29400", 2), controltest.NewObserver())
 	c.env.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		if to.Addr().Is6() {
 			return nil, syscall.ECONNREFUSED
 		}
 		return m.dial(ctx, to)
 	}
-	if err := c.Connect(testContext(t)); err != nil || !c.Hosting() {
+	if err := c.Connect(controltest.Context(t)); err != nil || !c.Hosting() {
 		t.Errorf("%v, hosting: %v", err, c.Hosting())
 	}
 }
 
 func TestNameIsKnownLater(t *testing.T) {
 	m := newFakeNet().machine("a", map[string][]netip.Addr{}, "10.0.0.1")
-	c := m.client(t, testParams("later:29400", 2), newSeen())
-	ctx, expire := expiring()
+	c := m.client(t, controltest.Params("later:29400", 2), controltest.NewObserver())
+	ctx, expire := controltest.Expiring()
 	resolve := c.env.resolve
 	c.env.resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 		defer expire()
 		return resolve(ctx, host)
 	}
-	wantCode(t, c.Connect(ctx), rendezvous.CodeConnection, `cannot resolve "later"`, errNoSuchHost.Error(), "is_host=1")
+	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeConnection, `cannot resolve "later"`, errNoSuchHost.Error(), "is_host=1")
 	m.names["later"] = addrs("10.0.0.1")
-	if err := c.Connect(testContext(t)); err != nil {
+	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestResolverRespectsContext(t *testing.T) {
 	m := newFakeNet().machine("a", nil)
-	c := m.client(t, testParams("slow:29400", 2), newSeen())
-	ctx, expire := expiring()
+	c := m.client(t, controltest.Params("slow:29400", 2), controltest.NewObserver())
+	ctx, expire := controltest.Expiring()
 	c.env.resolve = func(ctx context.Context, _ string) ([]netip.Addr, error) {
 		expire()
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	wantCode(t, c.Connect(ctx), rendezvous.CodeConnection, "slow:29400")
+	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeConnection, "slow:29400")
 }
 
 func TestIPv6Loopback(t *testing.T) {
@@ -502,18 +503,18 @@ func TestIPv6Loopback(t *testing.T) {
 		t.Skip("this machine has no IPv6 loopback")
 	}
 	l.Close()
-	endpoint := fmt.Sprintf("[::1]:%d", freePort(t))
-	a, b := connected2(t, testParams(endpoint, 2), newSeen()), connected2(t, testParams(endpoint, 2), newSeen())
-	ca, cb := a.Start(join()), b.Start(join())
-	if o := outcome(t, ca); o.StoreAddr != "::1" {
+	endpoint := fmt.Sprintf("[::1]:%d", controltest.FreePort(t))
+	a, b := connected(t, controltest.Params(endpoint, 2), controltest.NewObserver()), connected(t, controltest.Params(endpoint, 2), controltest.NewObserver())
+	ca, cb := a.Start(controltest.Join()), b.Start(controltest.Join())
+	if o := controltest.Outcome(t, ca); o.StoreAddr != "::1" {
 		t.Errorf("store address %q", o.StoreAddr)
 	}
-	outcome(t, cb)
+	controltest.Outcome(t, cb)
 }
 
 func TestCanceledConnectLeavesNothing(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
-	c := m.client(t, testParams("10.0.0.1:29400", 2), newSeen())
+	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
 	dial := c.env.dial
 	ctx, cancel := context.WithCancel(context.Background())
 	c.env.dial = func(dctx context.Context, to netip.AddrPort) (net.Conn, error) {
@@ -522,7 +523,7 @@ func TestCanceledConnectLeavesNothing(t *testing.T) {
 		}
 		return dial(dctx, to)
 	}
-	wantCode(t, c.Connect(ctx), rendezvous.CodeCanceled)
+	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeCanceled)
 	if c.Hosting() || len(m.net.open) != 0 {
 		t.Error("it still listens")
 	}

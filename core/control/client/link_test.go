@@ -1,4 +1,4 @@
-package control
+package client
 
 import (
 	"bufio"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 )
 
@@ -45,18 +46,18 @@ func TestSilentControlPlane(t *testing.T) {
 			}
 		}
 	})
-	obs := newSeen()
-	c := newTestClient2(t, testParams(l.Addr().String(), 1), obs)
-	if err := c.Connect(testContext(t)); err == nil {
+	obs := controltest.NewObserver()
+	c := newTestClient(t, controltest.Params(l.Addr().String(), 1), obs)
+	if err := c.Connect(controltest.Context(t)); err == nil {
 		first := <-conns
 		defer first.Close()
-		obs.await(t, "that the control plane is silent", func(e any) bool {
-			lost, ok := e.(connectionEvent)
-			return ok && lost.err != nil && strings.Contains(lost.err.Error(), "has been silent for")
+		obs.Await(t, "that the control plane is silent", func(e any) bool {
+			lost, ok := e.(controltest.ConnectionChange)
+			return ok && lost.Err != nil && strings.Contains(lost.Err.Error(), "has been silent for")
 		})
 		second := <-conns
 		defer second.Close()
-		obs.await(t, "that it is back", func(e any) bool { back, ok := e.(connectionEvent); return ok && back.err == nil })
+		obs.Await(t, "that it is back", func(e any) bool { back, ok := e.(controltest.ConnectionChange); return ok && back.Err == nil })
 		frames := wire.FrameReader{In: bufio.NewReader(second)}
 		for range 3 * silentAfter {
 			f, err := frames.NextFrame(wire.MaxFrame)

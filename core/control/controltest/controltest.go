@@ -1,0 +1,258 @@
+// Package controltest is what the tests of both ends of the control plane share: an
+// observer, a log, parameters, contexts, and calls. Only tests import it.
+package controltest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+// Patience is how long a test waits for what must happen; nothing is asserted
+// about it but that it ends.
+const Patience = 20 * time.Second
+
+// LogLines collects log lines for tests.
+type LogLines struct {
+	mu    sync.Mutex
+	lines []string
+	more  chan struct{}
+}
+
+func NewLogLines() *LogLines { return &LogLines{more: make(chan struct{}, 1)} }
+
+// NewLog makes a log whose lines the test shows if it fails.
+func NewLog(t *testing.T) (*slog.Logger, *LogLines) {
+	t.Helper()
+	l := NewLogLines()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", strings.Join(l.All(), ""))
+		}
+	})
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})), l
+}
+
+func (l *LogLines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	l.lines = append(l.lines, string(b))
+	l.mu.Unlock()
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+func (l *LogLines) All() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.lines)
+}
+
+// Await waits until the lines that contain text are n.
+func (l *LogLines) Await(t *testing.T, text string, n int) []string {
+	t.Helper()
+	deadline := time.After(Patience)
+	for {
+		var found []string
+		for _, line := range l.All() {
+			if strings.Contains(line, text) {
+				found = append(found, line)
+			}
+		}
+		if len(found) >= n {
+			return found
+		}
+		select {
+		case <-l.more:
+		case <-deadline:
+			t.Fatalf("%d lines with %q, want %d; log:\n%s", len(found), text, n, strings.Join(l.All(), ""))
+		}
+	}
+}
+
+// Observer is an Observer that keeps what it is told, in order.
+type Observer struct {
+	mu     sync.Mutex
+	events []any
+	more   chan struct{}
+}
+
+type ConnectionChange struct{ Err error }
+
+func NewObserver() *Observer { return &Observer{more: make(chan struct{}, 1)} }
+
+func (s *Observer) add(e any) {
+	s.mu.Lock()
+	s.events = append(s.events, e)
+	s.mu.Unlock()
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Observer) Updated(n rendezvous.MembershipUpdate) { s.add(n) }
+func (s *Observer) Progressed(p rendezvous.Progress)      { s.add(p) }
+func (s *Observer) Dropped(err *rendezvous.Error)         { s.add(err) }
+func (s *Observer) ConnectionChanged(err error)           { s.add(ConnectionChange{err}) }
+
+func (s *Observer) All() []any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
+}
+
+// Await waits for an event that fits.
+func (s *Observer) Await(t *testing.T, what string, fits func(any) bool) any {
+	t.Helper()
+	deadline := time.After(Patience)
+	for {
+		for _, e := range s.All() {
+			if fits(e) {
+				return e
+			}
+		}
+		select {
+		case <-s.more:
+		case <-deadline:
+			t.Fatalf("the observer was never told %s; it saw %v", what, s.All())
+		}
+	}
+}
+
+// Params are parameters of a run of n nodes at an endpoint.
+func Params(endpoint string, n int) rendezvous.Params {
+	p := rendezvous.DefaultParams()
+	p.RunID, p.Endpoint, p.Min, p.Max = "run", endpoint, n, n
+	return p
+}
+
+func Context(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// expiringContext is a context whose deadline passes when a test says so.
+type expiringContext struct {
+	context.Context
+	done chan struct{}
+}
+
+func Expiring() (ctx context.Context, expire func()) {
+	e := &expiringContext{context.Background(), make(chan struct{})}
+	return e, sync.OnceFunc(func() { close(e.done) })
+}
+
+func (e *expiringContext) Done() <-chan struct{} { return e.done }
+
+func (e *expiringContext) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+func Join() rendezvous.Join { return rendezvous.Join{NodeRank: -1, RankHint: -1, StorePort: 1} }
+
+// Outcome waits for the answer to a join.
+func Outcome(t *testing.T, call *member.Call) rendezvous.Outcome {
+	t.Helper()
+	o, err := AwaitOutcome(Context(t), call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func AwaitOutcome(ctx context.Context, call *member.Call) (rendezvous.Outcome, error) {
+	result, err := call.Wait(ctx)
+	if err != nil {
+		return rendezvous.Outcome{}, err
+	}
+	o, ok := result.(rendezvous.Outcome)
+	if !ok {
+		return o, fmt.Errorf("the answer is a %T", result)
+	}
+	return o, nil
+}
+
+// ClaimOf is what a node says of itself after an outcome.
+func ClaimOf(o rendezvous.Outcome) rendezvous.LastRound {
+	return rendezvous.LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+}
+
+func WantCode(t *testing.T, err error, code rendezvous.Code, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want code %d", code)
+	}
+	if got := rendezvous.CodeOf(err); got != code {
+		t.Errorf("code %d, want %d: %v", got, code, err)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error does not say %q: %v", part, err)
+		}
+	}
+}
+
+// FreePort returns a port that nobody listens on. It is below those that the
+// system gives to others, so that it stays free.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	for {
+		port := 12000 + drawn(18000)
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err == nil {
+			l.Close()
+			return port
+		}
+	}
+}
+
+// Guest makes parameters of a node that never hosts.
+func Guest(endpoint string, n int) rendezvous.Params {
+	p := Params(endpoint, n)
+	no := false
+	p.IsHost = &no
+	return p
+}
+
+func IsDropped(e any) bool {
+	err, ok := e.(*rendezvous.Error)
+	return ok && err != nil
+}
+
+func IsLost(e any) bool {
+	c, ok := e.(ConnectionChange)
+	return ok && c.Err != nil
+}
+
+func IsBack(e any) bool {
+	c, ok := e.(ConnectionChange)
+	return ok && c.Err == nil
+}
+
+// drawn returns a random number below n, at most 65536.
+func drawn(n int) int {
+	var b [2]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return int(binary.LittleEndian.Uint16(b[:])) % n
+}
