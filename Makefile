@@ -388,7 +388,7 @@ test-etcd-versions: .venv/.wheel build/rallypoint $(ETCD) $(ETCD_3_5)  ## Everyt
 test-mounts: .venv/.wheel build/rallypoint  ## FileStore and shared directories over two FUSE mounts of one folder
 	$(call say,go test and pytest over two mounts)
 	@over=filestore/testdata/two-mounts; $$over true || { [ $$? = 77 ]; exit 0; }; \
-	CGO_ENABLED=1 $$over $(GO) test -race -count=1 -timeout 5m ./filestore; \
+	CGO_ENABLED=1 $$over $(GO) test -race -count=1 -timeout 5m ./filestore/...; \
 	CGO_ENABLED=1 $$over $(GO) test -race -count=1 -timeout 5m ./backend -run '/file$$|TestFile'; \
 	$$over $(BIN)/python -m pytest python/tests/torchrun/test_promises.py -k file $(PYTEST_ARGS)
 

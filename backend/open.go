@@ -14,7 +14,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore"
-	"rallypoint/filestore"
+	"rallypoint/filestore/filelog"
 	"rallypoint/roundstore"
 	"rallypoint/static"
 )
@@ -133,7 +133,7 @@ func Open(p rendezvous.Params, log *slog.Logger) (Node, error) {
 			return nil, err
 		}
 		p.Endpoint = endpoint
-		return node(openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, nil) }))
+		return node(openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, nil) }))
 	case SchemeStatic:
 		p.Endpoint = endpoint
 		return node(static.NewStatic(p, log))

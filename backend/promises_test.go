@@ -23,7 +23,7 @@ import (
 	"rallypoint/core/store"
 	"rallypoint/core/trace"
 	"rallypoint/etcdstore"
-	"rallypoint/filestore"
+	"rallypoint/filestore/filelog"
 	"rallypoint/internal/etcdtest"
 )
 
@@ -49,7 +49,7 @@ var meetings = []meeting{
 	}},
 	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		judge(t, filestore.Watch(dir, "job"))
+		judge(t, filelog.Watch(dir, "job"))
 		here, there := at("file://"+dir), at("file://"+elsewhere(dir))
 		var opened atomic.Int64
 		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
@@ -61,10 +61,10 @@ var meetings = []meeting{
 	}},
 	{"remote file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		judge(t, filestore.Watch(dir, "job"))
+		judge(t, filelog.Watch(dir, "job"))
 		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "file://" + dir
-			return openLog(p, log, func() sharedlog.Log { return filestore.NewLog(dir, p.RunID, &filestore.Options{Remote: true}) })
+			return openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, &filelog.Options{Remote: true}) })
 		}
 	}},
 	{"etcd", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {

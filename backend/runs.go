@@ -7,7 +7,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore"
-	"rallypoint/filestore"
+	"rallypoint/filestore/filelog"
 )
 
 // Inspect reads what runs have written at a file:// or etcd:// endpoint, in the order
@@ -20,7 +20,7 @@ func Inspect(ctx context.Context, endpoint, runID string, timeout time.Duration)
 		if err != nil {
 			return endpoint, nil, err
 		}
-		records, err = filestore.Inspect(dir, runID)
+		records, err = filelog.Inspect(dir, runID)
 		return endpoint, records, err
 	}
 	config, runID, shown, err := reachEtcd(endpoint, runID, timeout)
@@ -46,7 +46,7 @@ func Watch(endpoint, runID string) (f sharedlog.Watcher, pause time.Duration, er
 		if err != nil {
 			return nil, 0, err
 		}
-		return filestore.Watch(dir, runID), followFile, nil
+		return filelog.Watch(dir, runID), followFile, nil
 	}
 	config, runID, _, err := reachEtcd(endpoint, runID, followPatience)
 	if err != nil {
@@ -90,7 +90,7 @@ func Append(ctx context.Context, endpoint string, run sharedlog.Record, ev rende
 		if err != nil {
 			return err
 		}
-		return filestore.Append(ctx, dir, run.RunID, run.Generation, entry)
+		return filelog.Append(ctx, dir, run.RunID, run.Generation, entry)
 	}
 	config, _, _, err := reachEtcd(endpoint, run.RunID, timeout)
 	if err != nil {

@@ -35,16 +35,6 @@ func play(role string, args []string) int {
 		err = playStock(args[0], time.Millisecond)
 	case "tireless stock":
 		err = playStock(args[0], 0)
-	case "append":
-		err = playAppend(args[0], args[1])
-	case "narrow":
-		err = playNarrow(args[0], args[1])
-	case "forbidden":
-		err = playForbidden(args[0])
-	case "listing":
-		err = playListing(args[0])
-	case "dying":
-		err = playDying(args[0], args[1])
 	default:
 		err = fmt.Errorf("no such role: %s", role)
 	}

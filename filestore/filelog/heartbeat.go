@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// beat is this node's sign of life: a file that it has locked, with a counter.
-type beat struct {
+// heartbeat is this node's heartbeat file: the node holds its lock and counts in it.
+type heartbeat struct {
 	session rendezvous.SessionID
 	file    *lockedfile.File
 	count   uint64
 }
 
-const beatBytes = 8
+const heartbeatBytes = 8
 
-func (l *Log) beatPath(session rendezvous.SessionID) string {
+func (l *Log) heartbeatPath(session rendezvous.SessionID) string {
 	return filepath.Join(l.dir, "beat-"+l.generation+"-"+strings.TrimPrefix(runDir(string(session)), "rallypoint-"))
 }
 
@@ -32,28 +32,28 @@ func (l *Log) Heartbeat(_ context.Context, session rendezvous.SessionID, _ time.
 	if l.generation == "" {
 		return errNoLog
 	}
-	if l.beat == nil || l.beat.session != session {
-		b, err := l.newBeat(session)
+	if l.heartbeat == nil || l.heartbeat.session != session {
+		b, err := l.newHeartbeat(session)
 		if err != nil {
 			return l.explain("show a sign of life in", err)
 		}
-		l.beat.take()
-		l.beat = b
+		l.heartbeat.remove()
+		l.heartbeat = b
 		return nil
 	}
-	return l.explain("show a sign of life in", l.beat.show(l.local))
+	return l.explain("show a sign of life in", l.heartbeat.write(l.local))
 }
 
-// newBeat makes the file of a session. It gets its name when it is locked, so
-// that nobody takes the node for dead before it lives.
-func (l *Log) newBeat(session rendezvous.SessionID) (*beat, error) {
-	path := l.beatPath(session)
+// newHeartbeat makes the file of a session. It gets its name when it is locked, so
+// that no other node takes this one for dead before it lives.
+func (l *Log) newHeartbeat(session rendezvous.SessionID) (*heartbeat, error) {
+	path := l.heartbeatPath(session)
 	f, err := lockedfile.OpenFile(path+".new", unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW, logMode)
 	if err != nil {
 		return nil, err
 	}
-	b := &beat{session: session, file: f}
-	if err = b.show(l.local); err == nil {
+	b := &heartbeat{session: session, file: f}
+	if err = b.write(l.local); err == nil {
 		err = f.Rename(path)
 	}
 	if err != nil {
@@ -64,9 +64,9 @@ func (l *Log) newBeat(session rendezvous.SessionID) (*beat, error) {
 	return b, nil
 }
 
-// show counts on. The lock, which is held already, is asked for each time: a
+// write counts on. The lock, which is held already, is asked for each time: a
 // server that was restarted may have forgotten it.
-func (b *beat) show(local bool) error {
+func (b *heartbeat) write(local bool) error {
 	if _, err := b.file.TryLock(unix.LOCK_EX); err != nil {
 		return err
 	}
@@ -80,8 +80,8 @@ func (b *beat) show(local bool) error {
 	return nil
 }
 
-// take takes the sign back.
-func (b *beat) take() {
+// remove removes the file and closes it.
+func (b *heartbeat) remove() {
 	if b != nil {
 		_ = b.file.Remove()
 		b.file.Close()
@@ -90,21 +90,21 @@ func (b *beat) take() {
 
 // ReadHeartbeats implements sharedlog.Log.
 func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Liveness, error) {
-	signs := make([]sharedlog.Liveness, len(sessions))
+	list := make([]sharedlog.Liveness, len(sessions))
 	for i, session := range sessions {
 		var err error
-		if signs[i], err = l.lookAt(session); err != nil {
+		if list[i], err = l.readHeartbeat(session); err != nil {
 			return nil, l.explain("look for the other nodes in", err)
 		}
 	}
-	return signs, nil
+	return list, nil
 }
 
-// lookAt looks at one file. It is opened anew each time: that is what makes a
+// readHeartbeat reads one file. It opens the file each time: that is what makes a
 // network file system show what is in it now.
-func (l *Log) lookAt(session rendezvous.SessionID) (sharedlog.Liveness, error) {
+func (l *Log) readHeartbeat(session rendezvous.SessionID) (sharedlog.Liveness, error) {
 	broken := sharedlog.Liveness{State: sharedlog.LivenessDisconnected}
-	f, err := lockedfile.OpenFile(l.beatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := lockedfile.OpenFile(l.heartbeatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if isGone(err) {
 		return broken, nil
 	}
@@ -116,7 +116,7 @@ func (l *Log) lookAt(session rendezvous.SessionID) (sharedlog.Liveness, error) {
 	if err != nil || free {
 		return broken, err
 	}
-	var count [beatBytes]byte
+	var count [heartbeatBytes]byte
 	if _, err := f.ReadAt(count[:], 0); err != nil {
 		if isGone(err) {
 			return broken, nil

@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"encoding/binary"
@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	frameHead = 8
-	bodyHead  = 9
+	frameHeadBytes = 8
+	bodyHeadBytes  = 9
 )
 
 // frame is one frame; its payload is a view of the reader's memory.
@@ -44,7 +44,7 @@ type frame struct {
 var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 func appendFrame(b []byte, kind frameKind, index uint64, payload []byte) []byte {
-	b = binary.LittleEndian.AppendUint32(b, uint32(bodyHead+len(payload)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(bodyHeadBytes+len(payload)))
 	at := len(b)
 	b = append(b, 0, 0, 0, 0)
 	b = append(b, byte(kind))
@@ -68,20 +68,20 @@ func (s *frameScanner) next() (frame, error) {
 	if s.Pos == s.End {
 		return frame{}, io.EOF
 	}
-	if err := s.Need(frameHead); err != nil {
+	if err := s.Need(frameHeadBytes); err != nil {
 		return frame{}, err
 	}
 	size := int64(binary.LittleEndian.Uint32(s.Unread))
 	sum := binary.LittleEndian.Uint32(s.Unread[4:])
-	if err := s.Need(frameHead + size); err != nil {
+	if err := s.Need(frameHeadBytes + size); err != nil {
 		return frame{}, err
 	}
-	body := s.Unread[frameHead : frameHead+size]
-	if size < bodyHead || crc32.Checksum(body, castagnoli()) != sum {
+	body := s.Unread[frameHeadBytes : frameHeadBytes+size]
+	if size < bodyHeadBytes || crc32.Checksum(body, castagnoli()) != sum {
 		return frame{}, errBadFrame
 	}
-	s.Skip(frameHead + size)
-	return frame{frameKind(body[0]), binary.LittleEndian.Uint64(body[1:]), body[bodyHead:]}, nil
+	s.Skip(frameHeadBytes + size)
+	return frame{frameKind(body[0]), binary.LittleEndian.Uint64(body[1:]), body[bodyHeadBytes:]}, nil
 }
 
 // logHeader says what a file is.
@@ -104,13 +104,13 @@ func decodeHeader(b []byte) (h logHeader, err error) {
 	var magic [3]string
 	var version int
 	if _, err = fmt.Sscanf(string(b), "%s %s %s %d\n%q\n%q\n%d\n", &magic[0], &magic[1], &magic[2], &version, &h.runID, &h.generation, &h.seq); err != nil {
-		return h, fmt.Errorf("%w: no header of a log: %w", ErrForeign, err)
+		return h, fmt.Errorf("%w: no header of a log: %w", lockedfile.ErrForeign, err)
 	}
 	if got := magic[0] + " " + magic[1] + " " + magic[2]; got != logMagic {
-		return h, fmt.Errorf("%w: it begins with %q", ErrForeign, got)
+		return h, fmt.Errorf("%w: it begins with %q", lockedfile.ErrForeign, got)
 	}
 	if version != logVersion {
-		return h, fmt.Errorf("%w: version %d of the format, this release knows %d", ErrForeign, version, logVersion)
+		return h, fmt.Errorf("%w: version %d of the format, this release knows %d", lockedfile.ErrForeign, version, logVersion)
 	}
 	return h, nil
 }

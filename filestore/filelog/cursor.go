@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"encoding/binary"
@@ -40,14 +40,14 @@ func openCursor(path string, flags int, want logHeader) (*cursor, error) {
 		switch {
 		case err == nil && first.kind == frameHeader:
 			c.header, err = decodeHeader(first.payload)
-			c.start = frameHead + bodyHead + int64(len(first.payload))
+			c.start = frameHeadBytes + bodyHeadBytes + int64(len(first.payload))
 			c.pos = c.start
 		case err == nil, err == io.EOF, err == lockedfile.ErrTorn, err == errBadFrame:
-			err = fmt.Errorf("%w: no header of a log", ErrForeign)
+			err = fmt.Errorf("%w: no header of a log", lockedfile.ErrForeign)
 		}
 	}
 	if err == nil && c.header != want {
-		err = fmt.Errorf("%w: it belongs to run %q, generation %q, number %d", ErrForeign, c.header.runID, c.header.generation, c.header.seq)
+		err = fmt.Errorf("%w: it belongs to run %q, generation %q, number %d", lockedfile.ErrForeign, c.header.runID, c.header.generation, c.header.seq)
 	}
 	if err != nil {
 		f.Close()
@@ -73,7 +73,7 @@ func (c *cursor) size() (int64, error) {
 // to stop. What is behind the last whole frame is left.
 func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
 	if size < c.pos {
-		return fmt.Errorf("%w: %d bytes where %d were read", ErrReplaced, size, c.pos)
+		return fmt.Errorf("%w: %d bytes where %d were read", lockedfile.ErrReplaced, size, c.pos)
 	}
 	sc := &frameScanner{lockedfile.Scanner{Source: c.file, Pos: c.pos, End: size, Buffer: c.mem}}
 	defer func() {
@@ -87,11 +87,11 @@ func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
 		case err == io.EOF, err == lockedfile.ErrTorn:
 			return nil
 		case err == errBadFrame:
-			return c.damage(size)
+			return c.checkDamage(size)
 		case err != nil:
 			return err
 		}
-		if err := c.pass(fr); err != nil {
+		if err := c.checkOrder(fr); err != nil {
 			return err
 		}
 		c.pos = sc.Pos
@@ -102,8 +102,8 @@ func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
 	return nil
 }
 
-// pass checks that a frame may stand where it does.
-func (c *cursor) pass(fr frame) error {
+// checkOrder checks that a frame may stand where it does.
+func (c *cursor) checkOrder(fr frame) error {
 	switch {
 	case fr.kind == frameSnapshot && c.index == 0:
 		c.base, c.index = fr.index, fr.index
@@ -117,13 +117,13 @@ func (c *cursor) pass(fr frame) error {
 	return nil
 }
 
-// damage decides about complete bytes at pos that are no frame. If a whole frame
+// checkDamage decides about complete bytes at pos that are no frame. If a whole frame
 // follows them, something has happened to the file that is not the death of a
 // writer; else they are the end of what one wrote that died, with its machine
 // perhaps, and the next writer cuts them off. A reader without the lock that meets
 // one at it may see anything, but only for a moment: damage stays.
-func (c *cursor) damage(size int64) error {
-	for range damageLooks {
+func (c *cursor) checkDamage(size int64) error {
+	for range damageReads {
 		if damaged, err := c.badBeforeWhole(size); !damaged || err != nil {
 			return err
 		}
@@ -133,18 +133,18 @@ func (c *cursor) damage(size int64) error {
 }
 
 const (
-	damageLooks = 3
+	damageReads = 3
 	damagePause = time.Millisecond
 )
 
-// badBeforeWhole reads anew what is at pos, and reports whether it is no frame, with a
+// badBeforeWhole reads again what is at pos, and reports whether it is no frame, with a
 // whole one behind it.
 func (c *cursor) badBeforeWhole(size int64) (bool, error) {
 	sc := &frameScanner{lockedfile.Scanner{Source: c.file, Pos: c.pos, End: size}}
 	if _, err := sc.next(); err != errBadFrame {
 		return false, unreadable(err)
 	}
-	behind := c.pos + frameHead + int64(binary.LittleEndian.Uint32(sc.Unread))
+	behind := c.pos + frameHeadBytes + int64(binary.LittleEndian.Uint32(sc.Unread))
 	_, err := (&frameScanner{lockedfile.Scanner{Source: c.file, Pos: behind, End: size}}).next()
 	return err == nil, unreadable(err)
 }

@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"context"
@@ -22,14 +22,14 @@ import (
 // or just comes or goes, is left out; of all runs also those of other users.
 //
 // It takes no part in any run: it creates and writes nothing, and locks nothing but
-// signs of life, each shared and for as long as it takes to see that nobody else
-// holds it, as nodes do with each other's.
+// heartbeat files, each shared and for as long as it takes to see that no node holds
+// it, as nodes do with each other's.
 func Inspect(dir, runID string) ([]sharedlog.Record, error) {
 	names := []string{runDir(runID)}
 	if runID == "" {
 		found, err := os.ReadDir(dir)
 		if err != nil {
-			return nil, NewLog(dir, "", nil).explain("read", err)
+			return nil, New(dir, "", nil).explain("read", err)
 		}
 		names = nil
 		for _, n := range found {
@@ -38,13 +38,13 @@ func Inspect(dir, runID string) ([]sharedlog.Record, error) {
 			}
 		}
 	} else if _, err := os.Stat(dir); err != nil {
-		return nil, NewLog(dir, runID, nil).explain("read", err)
+		return nil, New(dir, runID, nil).explain("read", err)
 	}
 	var records []sharedlog.Record
 	for _, name := range names {
-		l := NewLog(dir, runID, nil)
+		l := New(dir, runID, nil)
 		l.dir, l.readOnly = filepath.Join(dir, name), true
-		r, err := l.peek()
+		r, err := l.inspect()
 		if errors.Is(err, fs.ErrNotExist) || runID == "" && errors.Is(err, fs.ErrPermission) {
 			continue
 		}
@@ -57,13 +57,13 @@ func Inspect(dir, runID string) ([]sharedlog.Record, error) {
 	return records, nil
 }
 
-// peek reads the run, whose log need not be open. It is fs.ErrNotExist if there is
+// inspect reads the run, whose log need not be open. It is fs.ErrNotExist if there is
 // none.
-func (l *Log) peek() (sharedlog.Record, error) {
+func (l *Log) inspect() (sharedlog.Record, error) {
 	for tries := 1; ; tries++ {
-		r, err := l.tryPeek()
+		r, err := l.tryInspect()
 		// A snapshot, or another generation, may take the place of what is read.
-		if err == nil || !isGone(err) && !errors.Is(err, ErrVanished) && !errors.Is(err, ErrReplaced) {
+		if err == nil || !isGone(err) && !errors.Is(err, lockedfile.ErrVanished) && !errors.Is(err, lockedfile.ErrReplaced) {
 			return r, err
 		}
 		if tries == openTries {
@@ -93,7 +93,7 @@ func (l *Log) readRun() (h logHeader, run *lockedfile.File, err error) {
 	return h, run, err
 }
 
-func (l *Log) tryPeek() (r sharedlog.Record, err error) {
+func (l *Log) tryInspect() (r sharedlog.Record, err error) {
 	h, run, err := l.readRun()
 	if err != nil {
 		return r, err
@@ -127,7 +127,7 @@ func (l *Log) tryPeek() (r sharedlog.Record, err error) {
 	return r, err
 }
 
-// living returns the sessions whose sign of life is held.
+// living returns the sessions whose heartbeat file is locked.
 func (l *Log) living() (map[rendezvous.SessionID]bool, error) {
 	found, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -140,11 +140,11 @@ func (l *Log) living() (map[rendezvous.SessionID]bool, error) {
 			continue
 		}
 		session := rendezvous.SessionID(name) // drawn at random, of letters that a name may have
-		sign, err := l.lookAt(session)
+		liveness, err := l.readHeartbeat(session)
 		if err != nil {
 			return nil, err
 		}
-		if sign.State == sharedlog.LivenessHeartbeats {
+		if liveness.State == sharedlog.LivenessHeartbeats {
 			sessions[session] = true
 		}
 	}
@@ -152,16 +152,16 @@ func (l *Log) living() (map[rendezvous.SessionID]bool, error) {
 }
 
 // Append appends an entry to the log of that generation of a run in the directory
-// dir, for somebody who is no node of it. The error is final (ErrState) if that
+// dir, for a process that is no node of it. The error is final (ErrState) if that
 // generation is not there any more.
 func Append(ctx context.Context, dir, runID, generation string, entry []byte) error {
-	l := NewLog(dir, runID, nil)
+	l := New(dir, runID, nil)
 	l.generation = generation
 	defer l.release()
 	var err error
 	if l.writer, err = l.last(); err != nil {
 		if isGone(err) {
-			err = fmt.Errorf("%w: %w", ErrVanished, err)
+			err = fmt.Errorf("%w: %w", lockedfile.ErrVanished, err)
 		}
 		return l.explain("append to", err)
 	}

@@ -1,4 +1,6 @@
-package filestore
+// Package filelog is the log of a run in a directory that all its nodes share
+// ([sharedlog.Log]).
+package filelog
 
 import (
 	"context"
@@ -26,15 +28,15 @@ import (
 //	    beat-GENERATION-SESSION one node's counter, locked by it for as long as it lives
 //
 // A lock is flock(2): the kernel gives it back when its holder dies, however it
-// dies. So whoever opens the log knows whether the run that left it is alive: if
-// nobody holds live-GENERATION, the log is a dead run's, and a new generation
-// begins, with names that the old files cannot be taken for. And whoever can lock
-// a node's beat file knows that the node has died. A process that was forked from
+// dies. So a node that opens the log knows whether the run that left it is alive: if
+// no process holds live-GENERATION, the log is a dead run's, and a new generation
+// begins, with names that the old files cannot be taken for. And a node that can lock
+// another's beat file knows that the other has died. A process that was forked from
 // a node and outlives it keeps its locks; then the counter that stands still tells.
 //
 // Entries are appended under the lock, in one write, behind the last whole one:
-// what a killed writer has left behind that is cut off first (it was acknowledged
-// to nobody). A snapshot begins a new file; the last mark of the old one sends its
+// what a killed writer has left behind that is cut off first (it was never
+// acknowledged). A snapshot begins a new file; the last mark of the old one sends its
 // readers there.
 //
 // Nothing is synced to the disk: entries survive the death of every process, and
@@ -43,20 +45,20 @@ type Log struct {
 	dir     string // of the run
 	parent  string // as the user named it
 	runID   string
-	options LogOptions
+	options Options
 	local   bool
 
-	readOnly   bool // see Runs
+	readOnly   bool // for Inspect and Watch
 	generation string
 	live       *lockedfile.File
 	reader     *cursor
 	watcher    changewatch.Watcher
-	changed    bool // the last look of Next has found something
+	changed    bool // the last read of Next has found something
 
-	turn   chan struct{} // held, by filling it, by whoever uses writer
-	writer *cursor
+	writing chan struct{} // a token: the goroutine that has it uses writer
+	writer  *cursor
 
-	beat *beat
+	heartbeat *heartbeat
 
 	closing chan struct{}
 	close   sync.Once
@@ -66,31 +68,31 @@ var _ sharedlog.Log = (*Log)(nil)
 
 // Values of Info.
 const (
-	logSnapshotEntries = 4096
-	logSnapshotBytes   = 1 << 20
-	lookEveryLocal     = 100 * time.Millisecond
-	lookEveryRemote    = 500 * time.Millisecond
+	logSnapshotEntries          = 4096
+	logSnapshotBytes            = 1 << 20
+	heartbeatReadIntervalLocal  = 100 * time.Millisecond
+	heartbeatReadIntervalRemote = 500 * time.Millisecond
 )
 
-// NewLog makes the log of a run in the directory dir, which must be there. It
-// touches nothing yet.
-func NewLog(dir, runID string, options *LogOptions) *Log {
+// New makes the log of a run in the directory dir, which must be there. It
+// touches no file.
+func New(dir, runID string, options *Options) *Log {
 	return &Log{
 		dir: filepath.Join(dir, runDir(runID)), parent: dir, runID: runID, options: options.withDefaults(),
-		turn: make(chan struct{}, 1), closing: make(chan struct{}),
+		writing: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 }
 
 // Open implements sharedlog.Log.
 func (l *Log) Open(ctx context.Context) (sharedlog.Info, error) {
-	if err := l.enter(ctx); err != nil {
+	if err := l.join(ctx); err != nil {
 		return sharedlog.Info{}, l.explain("open", err)
 	}
 	info := sharedlog.Info{
-		Generation: l.generation, SnapshotEntries: logSnapshotEntries, SnapshotBytes: logSnapshotBytes, HeartbeatReadInterval: lookEveryLocal,
+		Generation: l.generation, SnapshotEntries: logSnapshotEntries, SnapshotBytes: logSnapshotBytes, HeartbeatReadInterval: heartbeatReadIntervalLocal,
 	}
 	if !l.local {
-		info.HeartbeatReadInterval = lookEveryRemote
+		info.HeartbeatReadInterval = heartbeatReadIntervalRemote
 	}
 	return info, nil
 }
@@ -115,12 +117,12 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 		if err := ctx.Err(); err != nil {
 			return sharedlog.Batch{}, err
 		}
-		if l.watcher == nil { // before the look, so that nothing is missed behind it
+		if l.watcher == nil { // before the read, so that no change behind it is missed
 			l.watcher = changewatch.New(l.reader.file.Path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax)
 		}
-		b, err := l.look(ctx, after)
+		b, err := l.readNew(ctx, after)
 		if errors.Is(err, unix.ESTALE) { // NFS: another machine has removed the file
-			err = l.gone(err)
+			err = l.explainMissing(err)
 		}
 		if err != nil {
 			return b, l.explain("read", err)
@@ -129,7 +131,7 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 			return b, nil
 		}
 		if l.reader.moved {
-			if err := l.follow(after); err != nil {
+			if err := l.openNext(after); err != nil {
 				return b, l.explain("read", err)
 			}
 			continue
@@ -141,11 +143,11 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 // batchBytes is about how much one Batch holds at most.
 const batchBytes = 1 << 20
 
-// look reads what is new.
-func (l *Log) look(ctx context.Context, after uint64) (b sharedlog.Batch, err error) {
+// readNew reads what is new.
+func (l *Log) readNew(ctx context.Context, after uint64) (b sharedlog.Batch, err error) {
 	c := l.reader
 	if !l.local { // else the size that is seen may be an old one
-		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.deadline()}, l.options.Clock, unix.LOCK_SH); err != nil {
+		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.lockDeadline()}, l.options.Clock, unix.LOCK_SH); err != nil {
 			return b, err
 		}
 		defer c.file.Unlock()
@@ -158,7 +160,7 @@ func (l *Log) look(ctx context.Context, after uint64) (b sharedlog.Batch, err er
 		if err := c.file.CheckPath(); err != nil && !isGone(err) {
 			return b, err
 		} else if err != nil && !c.moved {
-			return b, l.gone(err)
+			return b, l.explainMissing(err)
 		}
 		return b, nil
 	}
@@ -174,20 +176,20 @@ func (l *Log) look(ctx context.Context, after uint64) (b sharedlog.Batch, err er
 	return b, err
 }
 
-// gone looks why a file of the log has no name any more: a reader that is two
+// explainMissing says why a file of the log has no name any more: a reader that is two
 // files behind finds a later one, or the run was removed.
-func (l *Log) gone(err error) error {
+func (l *Log) explainMissing(err error) error {
 	if seqs, listErr := l.list(); listErr == nil && len(seqs) > 0 {
 		return sharedlog.ErrCompacted
 	}
-	return fmt.Errorf("%w: %w", ErrVanished, err)
+	return fmt.Errorf("%w: %w", lockedfile.ErrVanished, err)
 }
 
-// follow makes the reader go on in the next file.
-func (l *Log) follow(after uint64) error {
+// openNext makes the reader go on in the next file.
+func (l *Log) openNext(after uint64) error {
 	next, err := l.openFile(l.reader.header.seq + 1)
 	if isGone(err) {
-		return l.gone(err)
+		return l.explainMissing(err)
 	}
 	if err != nil {
 		return err
@@ -247,7 +249,7 @@ func (l *Log) tryLast() (*cursor, error) {
 		return nil, err
 	}
 	if len(seqs) == 0 {
-		return nil, fmt.Errorf("%w: no log of generation %s", ErrVanished, l.generation)
+		return nil, fmt.Errorf("%w: no log of generation %s", lockedfile.ErrVanished, l.generation)
 	}
 	for seq := seqs[0]; ; seq++ {
 		c, err := l.openFile(seq)
@@ -286,14 +288,14 @@ func (l *Log) Snapshot(ctx context.Context, s sharedlog.Snapshot) error {
 		if err != nil {
 			return err
 		}
-		if err := l.place(l.logPath(next.seq), b); err != nil {
+		if err := l.writeWhole(l.logPath(next.seq), b); err != nil {
 			return err
 		}
 		if err := c.append(appendFrame(nil, frameMoved, c.index, nil), c.index); err != nil {
 			return err
 		}
 		c.moved = true
-		if c.header.seq > 1 { // whoever reads it has had a whole file's time to go on
+		if c.header.seq > 1 { // its readers have had a whole file's time to go on
 			_ = unix.Unlink(l.logPath(c.header.seq - 1))
 		}
 		return nil
@@ -313,8 +315,8 @@ func (c *cursor) tail(b []byte, index uint64) ([]byte, error) {
 	return b, err
 }
 
-// place puts a whole file in its place.
-func (l *Log) place(path string, content []byte) error {
+// writeWhole puts a whole file in its place.
+func (l *Log) writeWhole(path string, content []byte) error {
 	temporary := filepath.Join(l.dir, "new-"+rand.Text())
 	f, err := lockedfile.OpenFile(temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
 	if err != nil {
@@ -337,11 +339,11 @@ func (l *Log) place(path string, content []byte) error {
 // write runs f under the lock with the writer at the end of the log.
 func (l *Log) write(ctx context.Context, f func(c *cursor) error) error {
 	select {
-	case l.turn <- struct{}{}:
+	case l.writing <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-l.turn }()
+	defer func() { <-l.writing }()
 	for tries := 1; ; tries++ {
 		done, err := l.writeHere(ctx, f)
 		stale := errors.Is(err, unix.ESTALE) // NFS: another machine has removed the file
@@ -367,7 +369,7 @@ func (l *Log) write(ctx context.Context, f func(c *cursor) error) error {
 // another one.
 func (l *Log) writeHere(ctx context.Context, f func(c *cursor) error) (done bool, err error) {
 	c := l.writer
-	if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.deadline()}, l.options.Clock, unix.LOCK_EX); err != nil {
+	if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.lockDeadline()}, l.options.Clock, unix.LOCK_EX); err != nil {
 		return false, err
 	}
 	defer c.file.Unlock()
@@ -390,9 +392,7 @@ func (l *Log) writeHere(ctx context.Context, f func(c *cursor) error) (done bool
 }
 
 // append writes frames at the end. If the file cannot take them all, nothing
-// stays of them: they were written under this lock and so seen by nobody that
-// holds it; a reader without it has seen whole frames only, which are taken back
-// from nobody: see below.
+// stays of them but whole frames, which a reader without the lock may have seen.
 func (c *cursor) append(b []byte, index uint64) error {
 	if _, err := c.file.WriteAt(b, c.pos); err != nil {
 		return errors.Join(err, c.cut())
@@ -415,17 +415,17 @@ func (c *cursor) cut() error {
 	return c.file.Truncate(c.pos)
 }
 
-// lockPatience bounds how long one call waits for a lock. Sections under it take
+// lockTimeout bounds how long one call waits for a lock. Sections under it take
 // well below a millisecond: a holder that takes longer hangs, and is to be named.
-const lockPatience = 5 * time.Second
+const lockTimeout = 5 * time.Second
 
-func (l *Log) deadline() time.Time { return l.options.Clock.Now().Add(lockPatience) }
+func (l *Log) lockDeadline() time.Time { return l.options.Clock.Now().Add(lockTimeout) }
 
 // Close implements sharedlog.Log. The last node removes the run's directory.
 func (l *Log) Close(ctx context.Context) (err error) {
 	l.close.Do(func() {
 		close(l.closing)
-		l.beat.take()
+		l.heartbeat.remove()
 		if l.live != nil {
 			err = l.explain("leave", l.leave(ctx))
 		}

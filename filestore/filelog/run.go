@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// Modes of what a log creates: nobody but its user has any business there.
+// Modes of what a log creates: for its user alone.
 const (
 	logMode    = 0o600
 	logDirMode = 0o700
@@ -85,13 +85,13 @@ func (l *Log) list() ([]uint64, error) {
 // its way, it is a file system on which a path does not lead to the file it opens.
 const openTries = 100
 
-// enter makes this node one of those that use the log, and makes the log if there
+// join makes this node one of those that use the log, and makes the log if there
 // is none that lives.
-func (l *Log) enter(ctx context.Context) error {
+func (l *Log) join(ctx context.Context) error {
 	for tries := 1; ; tries++ {
-		err := l.tryEnter(ctx)
+		err := l.tryJoin(ctx)
 		// The last node may have removed the directory meanwhile.
-		if err == nil || !isGone(err) && !errors.Is(err, ErrVanished) && !errors.Is(err, ErrReplaced) || tries == openTries {
+		if err == nil || !isGone(err) && !errors.Is(err, lockedfile.ErrVanished) && !errors.Is(err, lockedfile.ErrReplaced) || tries == openTries {
 			return err
 		}
 		if _, err := os.Stat(l.parent); err != nil {
@@ -100,7 +100,7 @@ func (l *Log) enter(ctx context.Context) error {
 	}
 }
 
-func (l *Log) tryEnter(ctx context.Context) error {
+func (l *Log) tryJoin(ctx context.Context) error {
 	if err := l.makeDir(); err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (l *Log) release() {
 	}
 }
 
-// closeFiles closes the log's files. To end inotify's news takes the kernel many
+// closeFiles closes the log's files. To close an inotify watch takes the kernel many
 // milliseconds.
 func (l *Log) closeFiles() {
 	l.setReader(nil)
@@ -166,9 +166,9 @@ func (l *Log) makeDir() error {
 	case err != nil:
 		return err
 	case !st.IsDir():
-		return fmt.Errorf("%w: %s is no directory", ErrForeign, l.dir)
+		return fmt.Errorf("%w: %s is no directory", lockedfile.ErrForeign, l.dir)
 	case st.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("%w: %s may be written to by others (mode %v)", ErrForeign, l.dir, st.Mode().Perm())
+		return fmt.Errorf("%w: %s may be written to by others (mode %v)", lockedfile.ErrForeign, l.dir, st.Mode().Perm())
 	case made == nil:
 		return nil
 	}
@@ -177,7 +177,7 @@ func (l *Log) makeDir() error {
 
 // checkOwner refuses a run's directory of another user but root, who could put there what
 // he likes. What a new file belongs to is compared, not this process's own user: a network
-// file system may take that for somebody else.
+// file system may map that to another user.
 func (l *Log) checkOwner() error {
 	f, err := lockedfile.OpenFile(filepath.Join(l.dir, "new-"+rand.Text()), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
 	if err != nil {
@@ -194,7 +194,7 @@ func (l *Log) checkOwner() error {
 		return err
 	}
 	if dir.Uid != own.Uid && dir.Uid != 0 {
-		return fmt.Errorf("%w: %s belongs to user %d, what this process creates there to user %d", ErrForeign, l.dir, dir.Uid, own.Uid)
+		return fmt.Errorf("%w: %s belongs to user %d, what this process creates there to user %d", lockedfile.ErrForeign, l.dir, dir.Uid, own.Uid)
 	}
 	return nil
 }
@@ -232,7 +232,7 @@ func (l *Log) findGeneration(run *lockedfile.File) (alive bool, err error) {
 }
 
 func (l *Log) notOurs(h logHeader) error {
-	return fmt.Errorf("%w: %s belongs to run %q", ErrForeign, l.dir, h.runID)
+	return fmt.Errorf("%w: %s belongs to run %q", lockedfile.ErrForeign, l.dir, h.runID)
 }
 
 // headerOf reads the file run. It reports false if there is nothing in it: it is
@@ -283,9 +283,9 @@ func (l *Log) abandoned(ctx context.Context) (bool, error) {
 	if err != nil || idle || !live.LockHeldByDying() {
 		return idle, err
 	}
-	err = live.Lock(l.parting(ctx), l.options.Clock, unix.LOCK_EX)
+	err = live.Lock(l.leaveLimit(ctx), l.options.Clock, unix.LOCK_EX)
 	if errors.Is(err, store.ErrTimeout) {
-		return false, nil // it hangs, and whoever begins the run again cleans up
+		return false, nil // it hangs, and the node that begins the run again cleans up
 	}
 	return err == nil, err
 }
@@ -298,10 +298,10 @@ func (l *Log) beginGeneration(run *lockedfile.File) error {
 		return err
 	}
 	h := logHeader{l.runID, l.generation, 1}
-	if err := l.place(l.livePath(), nil); err != nil {
+	if err := l.writeWhole(l.livePath(), nil); err != nil {
 		return err
 	}
-	if err := l.place(l.logPath(1), appendFrame(nil, frameHeader, 0, h.encode())); err != nil {
+	if err := l.writeWhole(l.logPath(1), appendFrame(nil, frameHeader, 0, h.encode())); err != nil {
 		return err
 	}
 	b := appendFrame(nil, frameHeader, 0, logHeader{l.runID, l.generation, 0}.encode())
@@ -313,7 +313,7 @@ func (l *Log) beginGeneration(run *lockedfile.File) error {
 }
 
 // clear removes the files of the run's directory but one, and but those that the file
-// system itself keeps there (EBUSY): removed ones that somebody has open.
+// system itself keeps there (EBUSY): removed ones that a process has open.
 func (l *Log) clear(but string) error {
 	names, err := os.ReadDir(l.dir)
 	if err != nil {
@@ -332,10 +332,10 @@ func (l *Log) clear(but string) error {
 // leave takes this node out, and the whole run with the last one.
 func (l *Log) leave(ctx context.Context) error {
 	l.closeFiles() // not under the lock, for which all others that leave wait
-	run, err := l.lockRun(l.parting(ctx))
+	run, err := l.lockRun(l.leaveLimit(ctx))
 	l.release()
 	if err != nil {
-		if isGone(err) || errors.Is(err, ErrVanished) {
+		if isGone(err) || errors.Is(err, lockedfile.ErrVanished) {
 			return nil
 		}
 		return err
@@ -348,11 +348,11 @@ func (l *Log) leave(ctx context.Context) error {
 	return err
 }
 
-// parting is how long a node that leaves waits for a lock, whatever is left of ctx: its
+// leaveLimit is how long a node that leaves waits for a lock, whatever is left of ctx: its
 // holder may be a process that takes its time to die, and this node the last that is
 // there to clean up.
-func (l *Log) parting(ctx context.Context) lockedfile.WaitLimit {
-	return lockedfile.WaitLimit{Ctx: context.WithoutCancel(ctx), Deadline: l.deadline()}
+func (l *Log) leaveLimit(ctx context.Context) lockedfile.WaitLimit {
+	return lockedfile.WaitLimit{Ctx: context.WithoutCancel(ctx), Deadline: l.lockDeadline()}
 }
 
 // How long the file system is waited for until it lets go of files that are closed.
@@ -361,7 +361,7 @@ const (
 	removePause = 5 * time.Millisecond
 )
 
-// removeDir removes the run's directory when nobody of this node has a file in it open:
+// removeDir removes the run's directory when this node has no file in it open:
 // NFS and FUSE keep a removed file that is open in its directory, under another name, and
 // FUSE learns only by and by that it was closed. Who has come meanwhile has put files
 // there, or comes again.

@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 	"rallypoint/core/sharedlog"
 )
 
-func TestRunsReadsSnapshotEntriesAndSigns(t *testing.T) {
+func TestInspectReadsSnapshotEntriesAndHeartbeats(t *testing.T) {
 	dir := t.TempDir()
 	l, other := openLog(t, dir, nil), openLog(t, dir, nil)
 	check(t, l.Heartbeat(within(t, logPatience), "LIVES", 0))
@@ -39,9 +39,9 @@ func TestRunsReadsSnapshotEntriesAndSigns(t *testing.T) {
 	}
 }
 
-// Whoever looks sees one moment of the log, whatever its nodes do meanwhile: no
+// Inspect sees one moment of the log, whatever its nodes do meanwhile: no
 // entry is missing or there twice, and none that was appended before is not there.
-func TestRunsBesideSnapshots(t *testing.T) {
+func TestInspectBesideSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	const appends = 500
@@ -85,8 +85,8 @@ func TestRunsBesideSnapshots(t *testing.T) {
 	}
 }
 
-// To look at a run delays none of its nodes, and brings no dead one to life.
-func TestRunsHoldsNothing(t *testing.T) {
+// To inspect a run delays none of its nodes, and brings no dead one to life.
+func TestInspectHoldsNothing(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	check(t, l.Heartbeat(within(t, logPatience), "A", 0))
@@ -103,7 +103,7 @@ func TestRunsHoldsNothing(t *testing.T) {
 	}
 }
 
-func TestRunsRefusesForeignFiles(t *testing.T) {
+func TestInspectRefusesForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	check(t, l.writer.file.Truncate(3))
@@ -113,8 +113,8 @@ func TestRunsRefusesForeignFiles(t *testing.T) {
 	}
 }
 
-// Nobody is kept waiting by what somebody else has put there.
-func TestRunsDoesNotWait(t *testing.T) {
+// Inspect does not wait for what another user has put there.
+func TestInspectDoesNotWait(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	for _, path := range []string{l.logPath(1), filepath.Join(l.dir, "run")} {

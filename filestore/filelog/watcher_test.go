@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"rallypoint/core/sharedlog"
 )
 
-// followed is what a follower has found: the entries' texts in a row.
-type followed struct {
+// watched is what a watcher has found: the entries' texts in a row.
+type watched struct {
 	t          *testing.T
 	f          sharedlog.Watcher
 	generation string
@@ -17,13 +17,13 @@ type followed struct {
 	texts      []string
 }
 
-func follow(t *testing.T, dir string) *followed {
+func watch(t *testing.T, dir string) *watched {
 	f := Watch(dir, "job")
 	t.Cleanup(f.Close)
-	return &followed{t: t, f: f}
+	return &watched{t: t, f: f}
 }
 
-func (f *followed) poll() {
+func (f *watched) poll() {
 	f.t.Helper()
 	r := must(f.f.Poll(within(f.t, logPatience)))(f.t)
 	if r.Generation == "" {
@@ -45,7 +45,7 @@ func (f *followed) poll() {
 	}
 }
 
-func (f *followed) want(from uint64, last int) {
+func (f *watched) want(from uint64, last int) {
 	f.t.Helper()
 	f.poll()
 	if f.from != from || len(f.texts) != last-int(from) {
@@ -58,11 +58,11 @@ func (f *followed) want(from uint64, last int) {
 	}
 }
 
-// TestFollow: whoever follows a log from its beginning finds every entry, through
+// TestWatch: a watcher of a log from its beginning finds every entry, through
 // snapshots, up to the last one before the run is removed; and then the next run.
-func TestFollow(t *testing.T) {
+func TestWatch(t *testing.T) {
 	dir := t.TempDir()
-	early := follow(t, dir)
+	early := watch(t, dir)
 	early.want(0, 0)
 	l := openLog(t, dir, nil)
 	n := 0
@@ -86,10 +86,10 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	early.want(0, n)
-	late := follow(t, dir)
+	late := watch(t, dir)
 	late.poll()
 	if late.from == 0 || late.from+uint64(len(late.texts)) != uint64(n) {
-		t.Errorf("who comes late has %d entries after %d of %d", len(late.texts), late.from, n)
+		t.Errorf("a late watcher has %d entries after %d of %d", len(late.texts), late.from, n)
 	}
 	write(l, 3)
 	check(t, l.Close(within(t, logPatience)))
@@ -105,11 +105,11 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowFallsBehind: what was dropped meanwhile is missed, and that shows.
-func TestFollowFallsBehind(t *testing.T) {
+// TestWatchFallsBehind: what was dropped meanwhile is missed, and that shows.
+func TestWatchFallsBehind(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
-	f := follow(t, dir)
+	f := watch(t, dir)
 	appendTexts(t, l, "1")
 	f.want(0, 1)
 	for n := 2; n <= 9; n++ {

@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"context"
@@ -13,30 +13,30 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// follower is a sharedlog.Follower of a run in a directory. It creates and writes
+// watcher is a sharedlog.Watcher of a run in a directory. It creates and writes
 // nothing. On this machine's own file systems it locks nothing; on others it locks the
-// log, shared, for each look, as nodes do.
-type follower struct {
+// log, shared, for each read, as nodes do.
+type watcher struct {
 	l     *Log
 	after uint64 // index of the last entry
 	over  string // the generation whose files were removed
 }
 
-// Watch makes a follower of the run runID in the directory dir, which must be there; the
+// Watch makes a watcher of the run runID in the directory dir, which must be there; the
 // run may begin later.
 func Watch(dir, runID string) sharedlog.Watcher {
-	l := NewLog(dir, runID, nil)
+	l := New(dir, runID, nil)
 	l.readOnly = true
-	return &follower{l: l}
+	return &watcher{l: l}
 }
 
-// Close implements sharedlog.Follower.
-func (f *follower) Close() { f.l.setReader(nil) }
+// Close implements sharedlog.Watcher.
+func (f *watcher) Close() { f.l.setReader(nil) }
 
-// Poll implements sharedlog.Follower. It keeps the file that it reads open, so that it
+// Poll implements sharedlog.Watcher. It keeps the file that it reads open, so that it
 // reads that to its end also when a snapshot has taken its place, or the last node has
 // removed it.
-func (f *follower) Poll(ctx context.Context) (r sharedlog.Record, err error) {
+func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 	if f.l.reader == nil {
 		r, err = f.begin()
 		if err != nil || r.Generation == "" {
@@ -56,9 +56,9 @@ func (f *follower) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 			}
 			return r, nil
 		}
-		switch err := f.l.follow(f.after); {
+		switch err := f.l.openNext(f.after); {
 		case err == nil:
-		case errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, ErrVanished):
+		case errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, lockedfile.ErrVanished):
 			f.l.setReader(nil) // the next call begins behind what is missing
 			return r, nil
 		default:
@@ -68,10 +68,10 @@ func (f *follower) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 }
 
 // read reads what is new in the file, and tells whether the file was removed before.
-func (f *follower) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
+func (f *watcher) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
 	c := f.l.reader
 	if !f.l.local { // else the size that is seen may be an old one
-		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Deadline: f.l.deadline()}, f.l.options.Clock, unix.LOCK_SH); err != nil {
+		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Deadline: f.l.lockDeadline()}, f.l.options.Clock, unix.LOCK_SH); err != nil {
 			return false, err
 		}
 		defer c.file.Unlock()
@@ -92,7 +92,7 @@ func (f *follower) read(ctx context.Context, r *sharedlog.Record) (gone bool, er
 
 // begin opens the oldest file of the run. The record is empty if there is none, or is
 // just being made or removed.
-func (f *follower) begin() (r sharedlog.Record, err error) {
+func (f *watcher) begin() (r sharedlog.Record, err error) {
 	for tries := 1; ; tries++ {
 		r, err := f.tryBegin()
 		switch {
@@ -107,7 +107,7 @@ func (f *follower) begin() (r sharedlog.Record, err error) {
 	}
 }
 
-func (f *follower) tryBegin() (r sharedlog.Record, err error) {
+func (f *watcher) tryBegin() (r sharedlog.Record, err error) {
 	l := f.l
 	h, run, err := l.readRun()
 	if err != nil {

@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"time"
@@ -6,9 +6,9 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// LogOptions are the choices of a Log that are not of the format. The zero value, and nil,
+// Options are the choices of a Log that are not of the format. The zero value, and nil,
 // is the default.
-type LogOptions struct {
+type Options struct {
 	// PollMin and PollMax bound the interval between two reads of the log where inotify
 	// tells of no changes. It starts at PollMin with each change and grows by half with
 	// each read that finds none. Defaults: 1 ms and 200 ms.
@@ -31,8 +31,8 @@ const (
 )
 
 // withDefaults returns o with each field set.
-func (o *LogOptions) withDefaults() LogOptions {
-	var full LogOptions
+func (o *Options) withDefaults() Options {
+	var full Options
 	if o != nil {
 		full = *o
 	}

@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func init() {
 // kernel takes the process for one that ends, and holds its locks until its input ends.
 func playDying(dir, lock string) error {
 	ctx := context.Background()
-	l := NewLog(dir, "job", nil)
+	l := New(dir, "job", nil)
 	if _, err := l.Open(ctx); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package filestore
+package filelog
 
 import (
 	"bufio"
@@ -31,9 +31,9 @@ import (
 const logPatience = 20 * time.Second
 
 // openLog opens a run's log in dir; it is closed with the test.
-func openLog(t testing.TB, dir string, options *LogOptions) *Log {
+func openLog(t testing.TB, dir string, options *Options) *Log {
 	t.Helper()
-	l := NewLog(dir, "job", options)
+	l := New(dir, "job", options)
 	if _, err := l.Open(within(t, logPatience)); err != nil {
 		t.Fatal(err)
 	}
@@ -48,8 +48,8 @@ func openLog(t testing.TB, dir string, options *LogOptions) *Log {
 func (l *Log) crash() {
 	l.close.Do(func() {
 		l.release()
-		if l.beat != nil {
-			l.beat.file.Close()
+		if l.heartbeat != nil {
+			l.heartbeat.file.Close()
 		}
 	})
 }
@@ -81,7 +81,7 @@ func readTexts(t testing.TB, l *Log, after uint64, n int) []string {
 }
 
 func TestLogIsShared(t *testing.T) {
-	for name, options := range map[string]*LogOptions{"local": nil, "remote": {Remote: true}} {
+	for name, options := range map[string]*Options{"local": nil, "remote": {Remote: true}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			a, b := openLog(t, dir, options), openLog(t, dir, options)
@@ -103,7 +103,7 @@ func TestLogIsShared(t *testing.T) {
 }
 
 func TestLogNextEndsWithItsContext(t *testing.T) {
-	for name, options := range map[string]*LogOptions{"inotify": nil, "poll": {Remote: true}} {
+	for name, options := range map[string]*Options{"inotify": nil, "poll": {Remote: true}} {
 		t.Run(name, func(t *testing.T) {
 			l := openLog(t, t.TempDir(), options)
 			ctx, cancel := context.WithCancel(context.Background())
@@ -115,7 +115,7 @@ func TestLogNextEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A writer killed at any byte of what it wrote disturbs nobody: what it had
+// A writer killed at any byte of what it wrote disturbs no other: what it had
 // written wholly stays, the rest goes.
 func TestLogTornAtEveryByte(t *testing.T) {
 	whole := appendFrame(appendFrame(nil, frameEntry, 2, []byte("two")), frameEntry, 3, []byte("three"))
@@ -151,9 +151,9 @@ func TestLogDamaged(t *testing.T) {
 	middle := l.writer.pos
 	appendTexts(t, l, "two", "three")
 	b := readFile(t, l.writer.file.Path)
-	b[middle+frameHead+bodyHead]++
+	b[middle+frameHeadBytes+bodyHeadBytes]++
 	writeFile(t, l.writer.file.Path, b)
-	again := NewLog(dir, "job", nil)
+	again := New(dir, "job", nil)
 	_, err := again.Open(within(t, logPatience))
 	wantLogError(t, err, rendezvous.ErrState, dir, "damaged", "anew")
 	again.crash()
@@ -182,10 +182,10 @@ func TestLogMomentaryDamage(t *testing.T) {
 	c := must(l.openFile(1))(t)
 	defer c.close()
 	size := must(c.size())(t)
-	check(t, c.damage(size)) // whatever was there, now a frame is, with another behind it
+	check(t, c.checkDamage(size)) // whatever was there, now a frame is, with another behind it
 	at := *c
 	at.pos = size
-	check(t, at.damage(size+100)) // it was cut off
+	check(t, at.checkDamage(size+100)) // it was cut off
 
 	// The same with a real reader.
 	w := l.writer
@@ -219,7 +219,7 @@ func TestLogMomentaryDamage(t *testing.T) {
 func TestLogStaleFiles(t *testing.T) {
 	dir := t.TempDir()
 	a := openLog(t, dir, nil)
-	b := openLog(t, dir, &LogOptions{Remote: true})
+	b := openLog(t, dir, &Options{Remote: true})
 	appendTexts(t, a, "one")
 	readTexts(t, b, 0, 1)
 	for i := range 3 {
@@ -251,7 +251,7 @@ func TestLogUnreadable(t *testing.T) {
 		t.Errorf("alive: %v, error: %v", alive, err)
 	}
 	c := &cursor{file: run}
-	if err := c.damage(must(c.size())(t)); !errors.Is(err, unix.EBADF) {
+	if err := c.checkDamage(must(c.size())(t)); !errors.Is(err, unix.EBADF) {
 		t.Errorf("damage: %v", err)
 	}
 }
@@ -312,7 +312,7 @@ func TestLogKilledInSnapshot(t *testing.T) {
 	appendTexts(t, l, "1", "2")
 	h := logHeader{"job", l.generation, 2}
 	b := appendFrame(appendFrame(nil, frameHeader, 0, h.encode()), frameSnapshot, 1, []byte("stale"))
-	check(t, l.place(l.logPath(2), b))
+	check(t, l.writeWhole(l.logPath(2), b))
 	appendTexts(t, l, "3")
 	late := openLog(t, dir, nil)
 	if got := readTexts(t, late, 0, 3); !slices.Equal(got, []string{"1", "2", "3"}) {
@@ -368,7 +368,7 @@ func TestLogLastOneCleansUp(t *testing.T) {
 	}
 }
 
-// lookingNews looks whether the file run can be locked when it is closed.
+// lockCheckingWatcher checks whether the file run can be locked while it closes.
 type lockCheckingWatcher struct {
 	changewatch.Watcher
 	run  string
@@ -383,9 +383,9 @@ func (n *lockCheckingWatcher) Close() {
 	}
 }
 
-// To close what tells of changes takes the kernel a while, for each of many nodes that
-// leave together. None waits for the others' whiles.
-func TestLogLeavesNobodyWaiting(t *testing.T) {
+// To close a watcher takes the kernel a while, for each of many nodes that leave
+// together: none holds the run's lock meanwhile.
+func TestLogReleasesItsLockBeforeItClosesFiles(t *testing.T) {
 	l := openLog(t, t.TempDir(), nil)
 	n := &lockCheckingWatcher{Watcher: changewatch.New(l.reader.file.Path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax), run: filepath.Join(l.dir, "run")}
 	l.watcher = n
@@ -403,7 +403,7 @@ func TestLogComingAndGoing(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 20 {
-				l := NewLog(dir, "job", nil)
+				l := New(dir, "job", nil)
 				if _, err := l.Open(within(t, logPatience)); err != nil {
 					t.Error(err)
 					return
@@ -423,7 +423,7 @@ func TestLogComingAndGoing(t *testing.T) {
 	}
 }
 
-func TestLogSigns(t *testing.T) {
+func TestLogHeartbeats(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
 	look := func(session rendezvous.SessionID) sharedlog.Liveness {
@@ -469,7 +469,7 @@ func TestLogModes(t *testing.T) {
 
 func TestLogRefuses(t *testing.T) {
 	open := func(dir string) error {
-		l := NewLog(dir, "job", nil)
+		l := New(dir, "job", nil)
 		_, err := l.Open(within(t, logPatience))
 		l.crash()
 		return err
@@ -549,7 +549,7 @@ func TestRunDir(t *testing.T) {
 // playAppend appends entries "name i" until it is killed, and says each that is in
 // the log for good.
 func playAppend(dir, name string) error {
-	l := NewLog(dir, "job", nil)
+	l := New(dir, "job", nil)
 	ctx := context.Background()
 	if _, err := l.Open(ctx); err != nil {
 		return err
@@ -575,7 +575,7 @@ func playAppend(dir, name string) error {
 // lost or doubled, and all readers read the same.
 func TestLogWritersAreKilled(t *testing.T) {
 	dir := t.TempDir()
-	a, b := openLog(t, dir, nil), openLog(t, dir, &LogOptions{Remote: true})
+	a, b := openLog(t, dir, nil), openLog(t, dir, &Options{Remote: true})
 	var behind atomic.Bool // a reader was too slow, and went on from a snapshot
 	read := func(l *Log, out *[]string) func() {
 		return func() {
@@ -631,8 +631,8 @@ func TestLogWritersAreKilled(t *testing.T) {
 				mu.Lock()
 				acked[name] = last
 				mu.Unlock()
-				if s := must(a.lookAt(rendezvous.SessionID(name)))(t); s.State != sharedlog.LivenessDisconnected {
-					t.Errorf("%s is dead, its sign is %+v", name, s)
+				if s := must(a.readHeartbeat(rendezvous.SessionID(name)))(t); s.State != sharedlog.LivenessDisconnected {
+					t.Errorf("%s is dead, its heartbeat is %+v", name, s)
 				}
 			}
 		})
@@ -679,7 +679,7 @@ func playNarrow(dir, kind string) error {
 			return fmt.Errorf("the disk is not full: %v", err)
 		}
 	}
-	l := NewLog(dir, "job", nil)
+	l := New(dir, "job", nil)
 	ctx, cancel := context.WithTimeout(context.Background(), logPatience)
 	defer cancel()
 	_, err := l.Open(ctx)
@@ -763,8 +763,8 @@ func TestLogForbidden(t *testing.T) {
 	}
 }
 
-// Another user's run is in nobody's way who wants to see all; who names it is told.
-func TestRunsForbidden(t *testing.T) {
+// Another user's run does not hinder a listing of all; one that names it fails.
+func TestInspectForbidden(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	if os.Getuid() != 0 {
@@ -785,7 +785,7 @@ func playListing(dir string) error {
 }
 
 func playForbidden(dir string) error {
-	l := NewLog(dir, "job", nil)
+	l := New(dir, "job", nil)
 	_, err := l.Open(context.Background())
 	fmt.Printf("%d %v\n", rendezvous.CodeOf(err), err)
 	return nil
