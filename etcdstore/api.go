@@ -6,7 +6,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // keyValue is a key at one revision; the zero keyValue is one that is not there.
@@ -164,61 +163,9 @@ type event struct {
 	kv      keyValue // of a deletion only key and modified
 }
 
-// The values that a run keeps are protocol buffers, written field by field: as proto3
-// has it, the zero value of a field is left out.
-
-func appendNumber(b []byte, field protowire.Number, v int64) []byte {
-	if v == 0 {
-		return b
-	}
-	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), uint64(v))
-}
-
-func appendBytes(b []byte, field protowire.Number, v []byte) []byte {
-	if len(v) == 0 {
-		return b
-	}
-	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), v)
-}
-
-// field is one field of a value: number or bytes, by the field's definition. bytes is a
-// view of the value.
-type field struct {
-	id     protowire.Number
-	number int64
-	bytes  []byte
-}
-
-// fields calls f with each field of a value in order; those of other kinds are skipped.
-func fields(b []byte, f func(field)) error {
-	for len(b) > 0 {
-		id, kind, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return errForeign
-		}
-		b = b[n:]
-		v := field{id: id}
-		switch kind {
-		case protowire.VarintType:
-			var number uint64
-			number, n = protowire.ConsumeVarint(b)
-			v.number = int64(number)
-		case protowire.BytesType:
-			v.bytes, n = protowire.ConsumeBytes(b)
-		default:
-			n = protowire.ConsumeFieldValue(id, kind, b)
-			id = 0
-		}
-		if n < 0 {
-			return errForeign
-		}
-		b = b[n:]
-		if id != 0 {
-			f(v)
-		}
-	}
-	return nil
-}
-
 // maxResponse bounds an answer. Large ones are whole pages of large values.
 const maxResponse = math.MaxInt32
+
+// maxOps is how many operations etcd takes in one transaction by default
+// (max-txn-ops is 128); a caller may add some of its own.
+const maxOps = 120

@@ -23,10 +23,6 @@ import (
 )
 
 var (
-	// ErrNoQueues is returned by the queue operations, which this store does not
-	// have. It matches errors.ErrUnsupported.
-	ErrNoQueues = fmt.Errorf("a store in etcd has no queues: %w", errors.ErrUnsupported)
-
 	// errNotEtcd is what something other than an etcd answers.
 	errNotEtcd = errors.New("this is no etcd with the v3 API")
 

@@ -3,14 +3,16 @@ package etcdstore
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 
 	"rallypoint/core/store"
 )
 
-// maxOps is how many operations etcd takes in one transaction by default
-// (max-txn-ops is 128), less one for the note.
-const maxOps = 120
+// ErrNoQueues is returned by the queue operations, which this store does not have. It
+// matches errors.ErrUnsupported.
+var ErrNoQueues = fmt.Errorf("a store in etcd has no queues: %w", errors.ErrUnsupported)
 
 // Set implements store.Store.
 func (s *Store) Set(ctx context.Context, key string, value []byte) error {
