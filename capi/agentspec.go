@@ -12,6 +12,8 @@ import (
 
 	"rallypoint/backend"
 	"rallypoint/core/agent"
+	workerlogs "rallypoint/core/agent/logs"
+	"rallypoint/core/agent/process"
 	"rallypoint/core/rendezvous"
 	"rallypoint/static"
 )
@@ -26,7 +28,7 @@ func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 		if err != nil {
 			return err
 		}
-		spec.Logs.Planner = agent.NewLogPlanner(file, plannerPatience)
+		spec.Logs.Planner = workerlogs.NewPlanner(file, plannerPatience)
 	}
 	const more = C.RP_AGENT_RDZV_EVENTS | C.RP_AGENT_METRICS
 	if config.events_fd == 0 {
@@ -67,7 +69,7 @@ func setCPUs(spec *agent.Spec, config *C.rp_agent_config) error {
 	if spec.Workers < 1 {
 		return nil // which is an error of its own
 	}
-	if spec.CPUs, err = agent.BindCPUs(mode, devices, spec.Workers); err != nil {
+	if spec.CPUs, err = process.BindCPUs(mode, devices, spec.Workers); err != nil {
 		return invalid("numa_binding: %v", err)
 	}
 	return nil
@@ -175,13 +177,13 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 	return spec, name, setFlags(&spec, config)
 }
 
-func setLogs(logs *agent.LogSpec, config *C.rp_agent_config) (err error) {
-	logs.TempDir = getenv("TMPDIR")
+func setLogs(spec *workerlogs.Spec, config *C.rp_agent_config) (err error) {
+	spec.TempDir = getenv("TMPDIR")
 	for _, field := range []struct {
 		name string
 		from *C.char
-		to   *agent.StreamSpec
-	}{{"redirects", config.redirects, &logs.Redirects}, {"tee", config.tee, &logs.Tee}} {
+		to   *workerlogs.StreamSpec
+	}{{"redirects", config.redirects, &spec.Redirects}, {"tee", config.tee, &spec.Tee}} {
 		if field.from == nil {
 			continue
 		}
@@ -189,14 +191,14 @@ func setLogs(logs *agent.LogSpec, config *C.rp_agent_config) (err error) {
 		if err != nil {
 			return err
 		}
-		if *field.to, err = agent.ParseStreamSpec(streams); err != nil {
+		if *field.to, err = workerlogs.ParseStreamSpec(streams); err != nil {
 			return invalid("%s: %v", field.name, err)
 		}
 	}
-	if logs.OutFilters, err = rawTexts("stdout_filters", config.stdout_filters, config.stdout_filters_len); err != nil {
+	if spec.OutFilters, err = rawTexts("stdout_filters", config.stdout_filters, config.stdout_filters_len); err != nil {
 		return err
 	}
-	if logs.ErrFilters, err = rawTexts("stderr_filters", config.stderr_filters, config.stderr_filters_len); err != nil {
+	if spec.ErrFilters, err = rawTexts("stderr_filters", config.stderr_filters, config.stderr_filters_len); err != nil {
 		return err
 	}
 	if config.local_ranks_len > maxItems {
@@ -208,9 +210,9 @@ func setLogs(logs *agent.LogSpec, config *C.rp_agent_config) (err error) {
 	if config.local_ranks == nil {
 		return nil
 	}
-	logs.Ranks = []int{}
+	spec.Ranks = []int{}
 	for _, rank := range unsafe.Slice(config.local_ranks, int(config.local_ranks_len)) {
-		logs.Ranks = append(logs.Ranks, int(rank))
+		spec.Ranks = append(spec.Ranks, int(rank))
 	}
 	return nil
 }

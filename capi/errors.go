@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"rallypoint/core/agent"
+	"rallypoint/core/agent/process"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/filestore"
@@ -109,7 +110,7 @@ func codeOf(err error) rendezvous.Code {
 		return own.Code
 	}
 	var failed *agent.FailedError
-	var unstarted *agent.StartError
+	var unstarted *process.StartError
 	var stopped *agent.SignalError
 	switch {
 	case errors.As(err, &failed):

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/agent"
+	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/process"
 	"rallypoint/core/rendezvous"
 )
 
@@ -144,7 +146,7 @@ func (c *config) setCPUs(o *options, env environ) error {
 	if len(devices) == 0 {
 		return usagef("argument --numa-binding: No accelerator available for NUMA binding")
 	}
-	cpus, err := agent.BindCPUs(o.numaBinding, devices, c.spec.Workers)
+	cpus, err := process.BindCPUs(o.numaBinding, devices, c.spec.Workers)
 	if err != nil {
 		return usagef("argument --numa-binding: %v", err)
 	}
@@ -216,10 +218,10 @@ func (c *config) setLogs(o *options, env environ) error {
 		l.PrefixTemplate = env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
 	var err error
-	if l.Redirects, err = agent.ParseStreamSpec(o.redirects); err != nil {
+	if l.Redirects, err = logs.ParseStreamSpec(o.redirects); err != nil {
 		return usagef("argument --redirects: %v", err)
 	}
-	if l.Tee, err = agent.ParseStreamSpec(o.tee); err != nil {
+	if l.Tee, err = logs.ParseStreamSpec(o.tee); err != nil {
 		return usagef("argument --tee: %v", err)
 	}
 	if info, err := os.Stat(l.Dir); o.logsSpecs == "" && l.Dir != "" && l.Dir != os.DevNull && err == nil && !info.IsDir() {

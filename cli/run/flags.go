@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rallypoint/core/agent"
+	"rallypoint/core/agent/process"
 )
 
 // options is the command line of `rallypoint run` with its defaults and its
@@ -101,7 +101,7 @@ var optionTable = []option{
 	{name: "run-path", group: groupScript, help: "run the script inside the interpreter: what it raises is reported without a decorator", on: func(o *options) *bool { return &o.runPath }},
 	{name: "start-method", group: groupScript, meta: "METHOD", choices: []string{"spawn", "fork", "forkserver"}, help: "taken and without effect; spawn", text: func(o *options) *string { return &o.startMethod }},
 	{name: "virtual-local-rank", group: groupScript, help: "each worker is local rank 0 and sees one GPU", on: func(o *options) *bool { return &o.virtualRank }},
-	{name: "numa-binding", group: groupScript, noPET: true, meta: "MODE", choices: agent.NUMAModes, help: "bind worker i to CPUs near device i", text: func(o *options) *string { return &o.numaBinding }},
+	{name: "numa-binding", group: groupScript, noPET: true, meta: "MODE", choices: process.NUMAModes, help: "bind worker i to CPUs near device i", text: func(o *options) *string { return &o.numaBinding }},
 	{name: "use-env", group: groupScript, noPET: true, legacy: true, help: "do not pass --local-rank to the script", on: func(o *options) *bool { return &o.useEnv }},
 	{name: "no-macros", group: groupScript, ours: true, help: "leave $local_rank and $$ in the script's arguments alone", on: func(o *options) *bool { return &o.noMacros }},
 	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu counts CPUs that a container may not use", on: func(o *options) *bool { return &o.allOfCPUs }},

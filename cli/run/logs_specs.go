@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"rallypoint/core/agent"
+	"rallypoint/core/agent/logs"
 )
 
 // logsSpecsScript asks a plug-in of group torchrun.logs_specs where workers write.
@@ -36,6 +36,6 @@ func (c *config) setPlanner(o *options, interpreter string, env []string) (close
 	if err != nil {
 		return nil, err
 	}
-	c.spec.Logs.Planner = agent.NewLogPlanner(h.conn, pluginPatience+leeway)
+	c.spec.Logs.Planner = logs.NewPlanner(h.conn, pluginPatience+leeway)
 	return func() { h.close(planEnd) }, nil
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"rallypoint/backend"
-	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/uuid"
 )
 
 // rendezvousKind is how the nodes of a job find each other.
@@ -110,7 +110,7 @@ func (c *config) setStandalone(o *options) error {
 		c.warnings = append(c.warnings, "--standalone ignores --rdzv-id, --rdzv-backend and --rdzv-endpoint")
 	}
 	if o.standalone || !o.given["rdzv-id"] { // W19: else the user's is kept
-		p.RunID = agent.NewUUID()
+		p.RunID = uuid.New()
 	}
 	c.notes = append(c.notes, "standalone: one node, run id "+p.RunID)
 	return nil

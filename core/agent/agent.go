@@ -9,6 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/agent/failure"
+	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/watchdog"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
@@ -45,18 +49,18 @@ type Agent struct {
 	ran    time.Duration // once the run has ended
 
 	interrupts    interrupts
-	cgroup        *Cgroup // of the workers; nil: none
-	forker        *Forker
-	reaper        *Reaper
-	guard         *ParentDeathGuard
-	logs          *Tree
-	console       *Console
+	cgroup        *process.Cgroup // of the workers; nil: none
+	forker        *process.Forker
+	reaper        *process.Reaper
+	guard         *process.ParentDeathGuard
+	logs          *logs.Tree
+	console       *logs.Console
 	tracker       *statusTracker
 	pulse         chan struct{} // received from while the workers run, to show that the agent is alive
 	resized       chan struct{} // holds a token when the terminal has another size
-	sleepDetector *SleepDetector
+	sleepDetector *process.SleepDetector
 	timers        string // path of the watchdog's FIFO; "" if it is off
-	oom           OOMCounter
+	oom           process.OOMCounter
 	reachAfter    time.Duration // see watchStore
 
 	last       *attempt    // nil before the first
@@ -74,7 +78,7 @@ type assignment struct {
 	group, groups int
 	ranks         ranks
 	keys          store.Store
-	peers         []Failure // of all nodes in the order of the store, as far as they were read
+	peers         []failure.Failure // of all nodes in the order of the store, as far as they were read
 }
 
 // New makes an agent. name is the entry point's in reports (see EntryPoint). log
@@ -84,8 +88,8 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.stdio()
-	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: NewConsole(), oom: NewOOMCounter("/"), reachAfter: reachAfter,
-		tracker: newStatusTracker(&spec), pulse: make(chan struct{}), resized: make(chan struct{}, 1), sleepDetector: NewSleepDetector(UninterruptibleTimeout(spec.Environ)), timers: FIFOPath(spec.Environ)}, nil
+	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"), reachAfter: reachAfter,
+		tracker: newStatusTracker(&spec), pulse: make(chan struct{}), resized: make(chan struct{}, 1), sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ)}, nil
 }
 
 // Resized tells that the terminal that is the agent's stderr may have another size
@@ -121,27 +125,27 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	defer unhook()
 	a.began = time.Now()
 	a.recordRdzv(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by the backend '%s'.", a.spec.Backend)
-	if a.logs, err = NewTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
-		err = &StartError{-1, err}
+	if a.logs, err = logs.NewTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
+		err = &process.StartError{LocalRank: -1, Err: err}
 		a.end(err)
 		return err
 	}
-	defer a.logs.close()
+	defer a.logs.Close()
 	if !a.spec.KeepDaemons {
-		a.cgroup = NewCgroup()
+		a.cgroup = process.NewCgroup()
 	}
-	a.forker = NewForker(a.cgroup)
-	defer a.forker.close()
-	defer a.cgroup.close()
-	a.reaper = NewReaper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.marker(), a.log)
-	defer a.reaper.close()
+	a.forker = process.NewForker(a.cgroup)
+	defer a.forker.Close()
+	defer a.cgroup.Close()
+	a.reaper = process.NewReaper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.Marker(), a.log)
+	defer a.reaper.Close()
 	if !a.spec.KeepDaemons {
-		if a.guard, err = NewParentDeathGuard(a.forker, a.logs.marker(), a.timers, a.logs.base, a.cgroup.folder()); err != nil {
+		if a.guard, err = process.NewParentDeathGuard(a.forker, a.logs.Marker(), a.timers, a.logs.Base, a.cgroup.Folder()); err != nil {
 			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
 		}
-		defer a.guard.close()
+		defer a.guard.Close()
 	}
-	port, _ := LookupEnv(a.spec.Environ, envHealthPort)
+	port, _ := process.LookupEnv(a.spec.Environ, envHealthPort)
 	health := newHealth(a, port, a.log)
 	defer health.close()
 
@@ -359,7 +363,7 @@ func (a *Agent) end(err error) {
 	case err == nil:
 		ending = rendezvous.EndSuccess
 	case errors.As(err, &failed):
-		ending, reason = rendezvous.EndFailed, failed.Root().summary()
+		ending, reason = rendezvous.EndFailed, failed.Root().Summary()
 	default:
 		reason = err.Error()
 	}

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/process"
 	"rallypoint/core/rendezvous"
 )
 
@@ -31,7 +33,7 @@ func TestRestartBudget(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		s := newStage(t, 1, "echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS; exit 3")
 		s.spec.MaxRestarts = n
-		s.spec.Logs.Redirects = AllRanks(StdOut)
+		s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
 		failures := s.failed(s.run())
 		if len(failures) != 1 || failures[0].ExitCode != 3 || failures[0].Terminated {
 			t.Errorf("failures %+v", failures)
@@ -57,7 +59,7 @@ func TestRestartSucceeds(t *testing.T) {
 // TestRegroup restarts the workers without a charge, and keeps their logs (W1).
 func TestRegroup(t *testing.T) {
 	s := newStage(t, 1, "echo $RALLYPOINT_ROUND $TORCHELASTIC_RESTART_COUNT; echo up > $SAY; [ $RALLYPOINT_ROUND = 3 ] || exec sleep 100")
-	s.spec.Logs.Redirects = AllRanks(StdOut)
+	s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
 	s.start()
 	for range 2 {
 		s.hear()
@@ -158,7 +160,7 @@ func expectSignal(t *testing.T, err error, want unix.Signal) {
 // TestSignal passes the same signal on and waits for the workers (A58).
 func TestSignal(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1} {
-		s := newStage(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(SignalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
+		s := newStage(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(process.SignalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
 		s.start()
 		s.hear()
 		s.agent.Signal(sig)

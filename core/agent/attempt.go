@@ -12,18 +12,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/agent/failure"
+	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/watchdog"
 	"rallypoint/core/rendezvous"
 )
 
 // attempt is one start of this node's workers.
 type attempt struct {
-	workers   *WorkerGroup
-	logs      *Attempt
-	watchdog  *Watchdog
-	oom       OOMCounter // since the workers were started
-	outputs   []Worker
-	ended     map[int]*Process // by local rank: whose end was noticed
-	failures  []*Process       // ended badly, in the order in which it was noticed (A76)
+	workers   *process.WorkerGroup
+	logs      *logs.Attempt
+	watchdog  *watchdog.Watchdog
+	oom       process.OOMCounter // since the workers were started
+	outputs   []logs.Worker
+	ended     map[int]*process.Process // by local rank: whose end was noticed
+	failures  []*process.Process       // ended badly, in the order in which it was noticed (A76)
 	succeeded int
 }
 
@@ -40,47 +44,47 @@ const (
 
 // start starts the workers of the round (A44, A55).
 func (a *Agent) start() (*attempt, error) {
-	files, err := a.logs.attempt(a.restarts)
+	files, err := a.logs.Attempt(a.restarts)
 	if err != nil {
-		return nil, &StartError{-1, err}
+		return nil, &process.StartError{LocalRank: -1, Err: err}
 	}
 	sets, err := a.plan(files)
 	if err != nil {
 		if stop := a.interrupted(); stop != nil {
 			return nil, stop
 		}
-		return nil, &StartError{-1, err}
+		return nil, &process.StartError{LocalRank: -1, Err: err}
 	}
-	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*Process)}
-	t.oom.reset()
+	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process)}
+	t.oom.Reset()
 	launches, names, err := a.launches(t, sets)
 	if err == nil {
-		err = files.follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
+		err = files.Follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
 	}
 	if err == nil && a.timers != "" {
-		if t.watchdog, err = Serve(a.timers, a.log); err == nil {
+		if t.watchdog, err = watchdog.Serve(a.timers, a.log); err == nil {
 			a.recordWatchdog("watchdog started", nil)
 		}
 	}
 	if err == nil {
-		a.guard.starting()
-		t.workers, err = StartWorkers(a.forker, a.reaper, launches, a.log)
+		a.guard.Starting()
+		t.workers, err = process.StartWorkers(a.forker, a.reaper, launches, a.log)
 	}
-	files.started()
+	files.Started()
 	if err != nil {
-		a.guard.watch(nil)
-		t.watchdog.stop()
-		files.close()
-		if start := new(StartError); !errors.As(err, &start) {
-			err = &StartError{-1, err}
+		a.guard.Watch(nil)
+		t.watchdog.Stop()
+		files.Close()
+		if start := new(process.StartError); !errors.As(err, &start) {
+			err = &process.StartError{LocalRank: -1, Err: err}
 		}
 		return nil, err
 	}
 	a.last = t
-	a.guard.watch(t.workers.procs)
-	a.tracker.started(t.workers.procs, a.assignment.ranks)
+	a.guard.Watch(t.workers.Procs)
+	a.tracker.started(t.workers.Procs, a.assignment.ranks)
 	a.log.Info(a.startLine(t))
-	for _, p := range t.workers.procs {
+	for _, p := range t.workers.Procs {
 		a.recordWorker("START", p, nil)
 		a.notifyWorker(EventStarted, "", p)
 	}
@@ -88,10 +92,10 @@ func (a *Agent) start() (*attempt, error) {
 }
 
 // plan decides where the workers write, and makes the variables that they get.
-func (a *Agent) plan(files *Attempt) (sets [][][2]string, err error) {
+func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 	planner := a.spec.Logs.Planner
 	if planner == nil {
-		if files.plan, err = files.layout(a.spec.Workers); err != nil {
+		if files.Plan, err = files.Layout(a.spec.Workers); err != nil {
 			return nil, err
 		}
 	}
@@ -102,8 +106,8 @@ func (a *Agent) plan(files *Attempt) (sets [][][2]string, err error) {
 			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, timers: a.timers,
 			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
 		}
-		if files.plan != nil {
-			p.errorFile = files.plan.workers[local].errorFile
+		if files.Plan != nil {
+			p.errorFile = files.Plan.Workers[local].ErrorFile
 		}
 		sets = append(sets, additions(&a.spec, p))
 	}
@@ -117,11 +121,11 @@ func (a *Agent) plan(files *Attempt) (sets [][][2]string, err error) {
 		for _, v := range set {
 			envs[local][v[0]] = v[1]
 		}
-		delete(envs[local], envErrorFile) // the plug-in's to set
+		delete(envs[local], logs.EnvErrorFile) // the plug-in's to set
 	}
 	ctx, cancel := a.untilInterrupt(0)
 	defer cancel()
-	if files.plan, envs, err = planner.plan(ctx, envs); err != nil {
+	if files.Plan, envs, err = planner.Plan(ctx, envs); err != nil {
 		return nil, err
 	}
 	for local, env := range envs {
@@ -136,31 +140,31 @@ func (a *Agent) plan(files *Attempt) (sets [][][2]string, err error) {
 
 // mark puts the run's mark into the workers' variables, where no folder is one.
 func (a *Agent) mark(sets [][][2]string) {
-	if a.logs.mark == "" {
+	if a.logs.Mark == "" {
 		return
 	}
 	for local := range sets {
-		sets[local] = append(sets[local], [2]string{envMark, a.logs.mark})
+		sets[local] = append(sets[local], [2]string{logs.EnvMark, a.logs.Mark})
 	}
 }
 
 // launches prepares the start of each worker; sets are the variables that they get.
-func (a *Agent) launches(t *attempt, sets [][][2]string) ([]Launch, []Names, error) {
+func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []logs.Names, error) {
 	s := a.assignment
 	standard, err := t.logs.StandardStreams()
 	if err != nil {
 		return nil, nil, err
 	}
-	var launches []Launch
-	var names []Names
+	var launches []process.Launch
+	var names []logs.Names
 	for local := range a.spec.Workers {
-		w, err := t.logs.worker(local)
+		w, err := t.logs.Worker(local)
 		if err != nil {
 			return nil, nil, err
 		}
 		files := slices.Clone(standard)
-		if w.out != nil {
-			files[1] = w.out.Fd()
+		if w.Out != nil {
+			files[1] = w.Out.Fd()
 		}
 		if a.teesStderr() {
 			if err := t.logs.TeeStderr(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
@@ -168,11 +172,13 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]Launch, []Names, err
 			}
 		}
 		t.outputs = append(t.outputs, w)
-		if w.err != nil {
-			files[2] = w.err.Fd()
+		if w.Err != nil {
+			files[2] = w.Err.Fd()
 		}
-		launches = append(launches, Launch{local, arguments(&a.spec, local), merge(a.spec.Environ, sets[local]), files, a.spec.cpus(local)})
-		names = append(names, Names{a.spec.Role, hostName(), local, s.ranks.base + local})
+		launches = append(launches, process.Launch{
+			Local: local, Argv: arguments(&a.spec, local), Env: merge(a.spec.Environ, sets[local]), Files: files, CPUs: a.spec.cpus(local),
+		})
+		names = append(names, logs.Names{Role: a.spec.Role, Host: hostName(), Local: local, Rank: s.ranks.base + local})
 	}
 	return launches, names, nil
 }
@@ -187,8 +193,8 @@ func (a *Agent) startLine(t *attempt) string {
 	if a.restarts > 0 {
 		text += fmt.Sprintf(", after %d of %d restarts", a.restarts, a.spec.MaxRestarts)
 	}
-	if t.logs.dir != "" && a.logs.base == "" {
-		text += ", logs in " + t.logs.dir
+	if t.logs.Dir != "" && a.logs.Base == "" {
+		text += ", logs in " + t.logs.Dir
 	}
 	return text
 }
@@ -209,8 +215,8 @@ func (a *Agent) supervise(t *attempt) outcome {
 		tick = ticker.C
 	}
 	var look <-chan time.Time
-	if a.sleepDetector.timeout > 0 {
-		ticker := time.NewTicker(a.sleepDetector.period(a.spec.MonitorInterval))
+	if a.sleepDetector.Timeout > 0 {
+		ticker := time.NewTicker(a.sleepDetector.Period(a.spec.MonitorInterval))
 		defer ticker.Stop()
 		look = ticker.C
 	}
@@ -223,16 +229,16 @@ func (a *Agent) supervise(t *attempt) outcome {
 		select {
 		case <-a.interrupts.first:
 			return mustInterrupt
-		case <-t.workers.ended():
+		case <-t.workers.Ended():
 			a.note(t, t.workers.TakeEnded())
 			switch {
 			case len(t.failures) > 0:
 				return someFailed
-			case t.succeeded == len(t.workers.procs):
+			case t.succeeded == len(t.workers.Procs):
 				return allSucceeded
 			}
-		case <-t.watchdog.expiries():
-			for _, o := range t.watchdog.take() {
+		case <-t.watchdog.Expiries():
+			for _, o := range t.watchdog.Take() {
 				a.reapOverdue(t, o)
 			}
 			if patience == nil {
@@ -246,7 +252,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 				return unkillable
 			}
 		case <-a.resized:
-			t.logs.resized()
+			t.logs.Resized()
 		case <-a.pulse: // somebody asks whether we are alive
 		case <-changed:
 		case <-tick:
@@ -256,19 +262,19 @@ func (a *Agent) supervise(t *attempt) outcome {
 }
 
 // note takes workers whose end was noticed.
-func (a *Agent) note(t *attempt, ended []*Process) {
+func (a *Agent) note(t *attempt, ended []*process.Process) {
 	for _, p := range ended {
 		a.notifyWorker(EventExited, "", p)
 		a.tracker.exited(p)
-		t.ended[p.local] = p
-		if p.lost {
+		t.ended[p.Local] = p
+		if p.Lost {
 			a.log.Error(fmt.Sprintf("the exit code of the worker of local rank %d (pid %d) is lost, so it counts as failed: "+
-				"SIGCHLD is ignored in this process, or something else in it waits for all children", p.local, p.pid))
+				"SIGCHLD is ignored in this process, or something else in it waits for all children", p.Local, p.Pid))
 		}
-		if p.code == 0 && p.Fault == "" {
+		if p.Code == 0 && p.Fault == "" {
 			t.succeeded++
 		} else {
-			t.outputs[p.local].shared.ended()
+			t.outputs[p.Local].Shared.Ended()
 			t.failures = append(t.failures, p)
 		}
 	}
@@ -297,7 +303,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	}
 	told := a.tellFailure(t, v)
 	began := time.Now()
-	a.note(t, t.workers.stop(StopOptions{signal: sig, grace: grace, hurry: hurry}))
+	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: hurry}))
 	if v != allSucceeded && v != mustInterrupt {
 		a.stepped(stepStop, began, nil)
 	}
@@ -305,12 +311,12 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	if v == unkillable {
 		a.note(t, t.workers.AbandonUnkillable())
 	}
-	a.guard.watch(nil)
+	a.guard.Watch(nil)
 	if t.watchdog != nil {
-		t.watchdog.stop()
+		t.watchdog.Stop()
 		a.recordWatchdog("watchdog stopped", nil)
 	}
-	t.logs.close()
+	t.logs.Close()
 	if stop := a.interrupted(); stop != nil {
 		a.recordEnds(t, nil)
 		return false, stop
@@ -322,7 +328,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	case mustRegroup:
 		a.readPeers()
 		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() {
-			a.log.Warn("what happened: " + peers[0].summary())
+			a.log.Warn("what happened: " + peers[0].Summary())
 		}
 		return true, nil
 	}
@@ -365,13 +371,13 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 		return false, stop
 	}
 	a.recordEnds(t, own.Failures)
-	if path, _ := LookupEnv(a.spec.Environ, envErrorFile); path != "" {
+	if path, _ := process.LookupEnv(a.spec.Environ, logs.EnvErrorFile); path != "" {
 		if err := root.Propagate(path); err != nil {
 			a.log.Warn(err.Error())
 		}
 	}
 	a.readPeers()
-	return false, &FailedError{Name: a.name, Failures: WithPeers(own.Failures, a.assignment.peers, a.assignment.group)}
+	return false, &FailedError{Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group)}
 }
 
 // restartDelay is the pause before the restart after some others.
@@ -399,8 +405,8 @@ func (a *Agent) pause(d time.Duration) error {
 }
 
 // failures makes the records of the workers that ended badly.
-func (a *Agent) failures(t *attempt) []Failure {
-	failures := make([]Failure, 0, len(t.failures))
+func (a *Agent) failures(t *attempt) []failure.Failure {
+	failures := make([]failure.Failure, 0, len(t.failures))
 	for _, p := range t.failures {
 		f, err := a.failure(t, p)
 		if err != nil {
@@ -413,17 +419,17 @@ func (a *Agent) failures(t *attempt) []Failure {
 
 // failure makes the record of a worker that ended badly; with an error it is
 // complete but for the error file.
-func (a *Agent) failure(t *attempt, p *Process) (Failure, error) {
-	f := Failure{
-		Rank: a.assignment.ranks.base + p.local, LocalRank: p.local, Pid: p.pid, ExitCode: p.code,
-		Host: fqdn(), Time: p.at, Terminated: p.stopped && p.Fault == "",
+func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error) {
+	f := failure.Failure{
+		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: p.Code,
+		Host: fqdn(), Time: p.At, Terminated: p.Stopped && p.Fault == "",
 	}
-	f.Stderr, f.SharedOutput = t.outputs[p.local].lastStderr()
-	note := t.oom.note()
-	f.OOM = note != "" && p.code == -int(unix.SIGKILL) && !p.stopped
-	err := f.complete(t.outputs[p.local].errorFile)
+	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
+	note := t.oom.Note()
+	f.OOM = note != "" && p.Code == -int(unix.SIGKILL) && !p.Stopped
+	err := f.Complete(t.outputs[p.Local].ErrorFile)
 	f.Message = p.Fault + f.Message
-	if note != "" && !p.stopped {
+	if note != "" && !p.Stopped {
 		f.Message += " (" + note + ")"
 	}
 	return f, err
@@ -434,18 +440,18 @@ func (a *Agent) failure(t *attempt, p *Process) (Failure, error) {
 func (a *Agent) teesStderr() bool { return !a.spec.KeepDaemons }
 
 // recordEnds records how the workers ended (A54).
-func (a *Agent) recordEnds(t *attempt, failures []Failure) {
+func (a *Agent) recordEnds(t *attempt, failures []failure.Failure) {
 	if a.spec.Events == nil {
 		return
 	}
 	a.ran = time.Since(a.began)
-	for _, p := range t.workers.procs {
-		state, failure := "TERMINATED", (*Failure)(nil)
-		if t.succeeded == len(t.workers.procs) {
+	for _, p := range t.workers.Procs {
+		state, failure := "TERMINATED", (*failure.Failure)(nil)
+		if t.succeeded == len(t.workers.Procs) {
 			state = "SUCCEEDED"
 		}
 		for i := range failures {
-			if failures[i].LocalRank == p.local {
+			if failures[i].LocalRank == p.Local {
 				state, failure = "FAILED", &failures[i]
 			}
 		}

@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/process"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -174,7 +177,7 @@ func TestKeepDaemons(t *testing.T) {
 // and goroutines (the last in TestMain).
 func TestRestartsLeakNothing(t *testing.T) {
 	s := newStage(t, 2, "echo x; exit $RANK")
-	s.spec.Logs.Tee = AllRanks(StdAll)
+	s.spec.Logs.Tee = logs.AllRanks(logs.StdAll)
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -236,12 +239,12 @@ func TestWorkersGetNoPrivateDescriptor(t *testing.T) {
 
 // TestCgroup ends detached descendants also in a process that is no subreaper.
 func TestCgroup(t *testing.T) {
-	g := NewCgroup()
+	g := process.NewCgroup()
 	if g == nil {
 		t.Skip("no control group can be made here")
 	}
-	path := g.folder()
-	g.close()
+	path := g.Folder()
+	g.Close()
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the group is still there: %v", err)
 	}
@@ -253,7 +256,7 @@ func TestCgroup(t *testing.T) {
 	if len(pids) != 4 {
 		t.Fatalf("pids %v", pids)
 	}
-	group := s.agent.cgroup.folder()
+	group := s.agent.cgroup.Folder()
 	has := func(pid int) bool {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		return strings.Contains(string(text), "/"+filepath.Base(group)+"\n")
@@ -293,7 +296,7 @@ func TestWorkersAreBound(t *testing.T) {
 	}
 	first, last := usable[0], usable[len(usable)-1]
 	s := newStage(t, 2, "echo $(grep Cpus_allowed_list /proc/self/status)")
-	s.spec.Logs.Redirects = AllRanks(StdOut)
+	s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
 	s.spec.CPUs = [][]int{{last}, {first}}
 	if err := s.run(); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,10 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/agent/failure"
+	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/process"
 )
 
 // TestOOMInReport marks the victim, and not one that the agent itself killed.
@@ -29,11 +33,11 @@ func TestOOMInReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.oom = NewOOMCounter(root)
+	a.oom = process.NewOOMCounter(root)
 	failures := s.failed(a.Run(t.Context()))
 	if len(failures) != 2 || !failures[0].OOM || failures[1].OOM ||
 		!strings.HasSuffix(failures[0].Message, "(out of memory: the kernel killed a process of this machine since the workers started)") ||
-		!strings.HasSuffix(failures[0].summary(), "was killed because memory ran out") {
+		!strings.HasSuffix(failures[0].Summary(), "was killed because memory ran out") {
 		t.Errorf("failures %+v", failures)
 	}
 }
@@ -41,9 +45,9 @@ func TestOOMInReport(t *testing.T) {
 // TestStderrInReport shows what the culprit said last, wherever its stderr went
 // (issue: no decorator needed).
 func TestStderrInReport(t *testing.T) {
-	for _, streams := range []Std{StdNone, StdErr} {
+	for _, streams := range []logs.Std{logs.StdNone, logs.StdErr} {
 		s := newStage(t, 1, `i=0; while [ $i -lt 60 ]; do echo line $i >&2; i=$((i+1)); done; exit 3`)
-		s.spec.Logs.Redirects = AllRanks(streams)
+		s.spec.Logs.Redirects = logs.AllRanks(streams)
 		out, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +61,7 @@ func TestStderrInReport(t *testing.T) {
 			t.Errorf("report:\n%s", text)
 		}
 		passed, _ := os.ReadFile(out.Name())
-		if got := strings.Count(string(passed), "\n"); (got == 60) != (streams == StdNone) {
+		if got := strings.Count(string(passed), "\n"); (got == 60) != (streams == logs.StdNone) {
 			t.Errorf("%d lines were passed on", got)
 		}
 	}
@@ -132,7 +136,7 @@ func TestLongRunID(t *testing.T) {
 // same, unless files were asked for; what they leave behind is found.
 func TestNoFolderForLogs(t *testing.T) {
 	s := newStage(t, 1, `setsid sh -c 'echo $$ > $SAY; exec sleep 100' & read go < $GO; echo "at: $TORCHELASTIC_ERROR_FILE" >&2; exit 3`)
-	s.spec.Logs = LogSpec{TempDir: filepath.Join(t.TempDir(), "not", "there")}
+	s.spec.Logs = logs.Spec{TempDir: filepath.Join(t.TempDir(), "not", "there")}
 	s.spec.ShutdownTimeout = 0
 	gate := filepath.Join(t.TempDir(), "go")
 	if err := unix.Mkfifo(gate, 0o600); err != nil {
@@ -161,8 +165,8 @@ func TestNoFolderForLogs(t *testing.T) {
 	}
 
 	s = newStage(t, 1, "exit 0")
-	s.spec.Logs = LogSpec{TempDir: filepath.Join(t.TempDir(), "not", "there"), Redirects: AllRanks(StdErr)}
-	start := new(StartError)
+	s.spec.Logs = logs.Spec{TempDir: filepath.Join(t.TempDir(), "not", "there"), Redirects: logs.AllRanks(logs.StdErr)}
+	start := new(process.StartError)
 	if err := s.run(); !errors.As(err, &start) || !strings.Contains(err.Error(), "TMPDIR") {
 		t.Errorf("files that were asked for: %v", err)
 	}
@@ -178,9 +182,9 @@ func TestStuck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.sleepDetector.state = func(pid int) (byte, bool) { return 'D', true }
+	a.sleepDetector.State = func(pid int) (byte, bool) { return 'D', true }
 	failures := s.failed(a.Run(t.Context()))
-	if root := failures[RootCause(failures)]; !strings.HasPrefix(root.Message, "The worker has been in uninterruptible sleep (state D) for 50ms. ") ||
+	if root := failures[failure.RootCause(failures)]; !strings.HasPrefix(root.Message, "The worker has been in uninterruptible sleep (state D) for 50ms. ") ||
 		root.Terminated || s.rdzv.round != 1 {
 		t.Errorf("round %d, failures %+v", s.rdzv.round, failures)
 	}

@@ -5,6 +5,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/macro"
+	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/watchdog"
 )
 
 // place is where one worker stands in its round, as its environment tells it.
@@ -39,14 +44,14 @@ func additions(s *Spec, p place) [][2]string {
 		{"TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(p.maxBudget)},
 		{"TORCHELASTIC_RUN_ID", s.RunID},
 		{"TORCHELASTIC_USE_AGENT_STORE", "True"},
-		{envErrorFile, p.errorFile},
+		{logs.EnvErrorFile, p.errorFile},
 		{"RALLYPOINT_ROUND", strconv.FormatUint(p.round, 10)},
 	}
-	if _, given := LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
+	if _, given := process.LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
 		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})
 	}
 	if p.timers != "" {
-		set = append(set, [2]string{EnvFile, p.timers})
+		set = append(set, [2]string{watchdog.EnvFile, p.timers})
 	}
 	if s.VirtualRank {
 		source, devices, _ := virtualDevices(s.Environ, s.Workers) // Validate saw its error
@@ -85,7 +90,7 @@ const (
 // there are, "" if none does (A40).
 func virtualDevices(env []string, workers int) (source string, devices []string, err error) {
 	for _, name := range []string{hipDevices, cudaDevices} {
-		value, given := LookupEnv(env, name)
+		value, given := process.LookupEnv(env, name)
 		if !given || value == "" {
 			continue
 		}
@@ -111,7 +116,7 @@ func arguments(s *Spec, local int) []string {
 	}
 	values := map[string]string{"local_rank": strconv.Itoa(local)}
 	for i := range argv[1:] {
-		argv[i+1] = Substitute(argv[i+1], values)
+		argv[i+1] = macro.Substitute(argv[i+1], values)
 	}
 	return argv
 }

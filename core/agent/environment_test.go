@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rallypoint/core/agent/process"
 )
 
 func testPlace(local int) place {
@@ -27,7 +29,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	s.Environ = []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}
-	if value, _ := LookupEnv(merge(s.Environ, additions(s, testPlace(0))), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
+	if value, _ := process.LookupEnv(merge(s.Environ, additions(s, testPlace(0))), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
 		t.Errorf("the user's TORCH_NCCL_ASYNC_ERROR_HANDLING becomes %q", value)
 	}
 }
@@ -46,7 +48,7 @@ func TestVirtualRank(t *testing.T) {
 		s := &Spec{Workers: 2, Environ: c.env, VirtualRank: true}
 		env := merge(s.Environ, additions(s, testPlace(1)))
 		value := func(name string) string {
-			if v, ok := LookupEnv(env, name); ok {
+			if v, ok := process.LookupEnv(env, name); ok {
 				return v
 			}
 			return "-"

@@ -5,6 +5,10 @@ import (
 	"path"
 	"strconv"
 	"time"
+
+	"rallypoint/core/agent/failure"
+	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/watchdog"
 )
 
 // Where an event comes from (A95).
@@ -64,10 +68,10 @@ type watchdogDetail struct {
 }
 
 // recordWatchdog records what the watchdog did; t is nil where no timer is meant.
-func (a *Agent) recordWatchdog(name string, t *Timer) {
+func (a *Agent) recordWatchdog(name string, t *watchdog.Timer) {
 	d := &watchdogDetail{Event: name}
 	if t != nil {
-		d.Pid, d.Scope, d.Expires, d.Signal = strconv.Itoa(t.pid), t.scope, t.expires.String(), strconv.Itoa(int(t.signal))
+		d.Pid, d.Scope, d.Expires, d.Signal = strconv.Itoa(t.Pid), t.Scope, t.Expires.String(), strconv.Itoa(int(t.Signal))
 	}
 	a.record(fromAgent, "RUNNING", d, nil)
 }
@@ -128,23 +132,23 @@ func (a *Agent) recordAgent(state string, failure error) {
 }
 
 // recordWorker records a worker's start or end; f is nil unless it failed.
-func (a *Agent) recordWorker(state string, p *Process, f *Failure) {
+func (a *Agent) recordWorker(state string, p *process.Process, f *failure.Failure) {
 	if a.assignment == nil {
 		return
 	}
 	r := a.assignment.ranks
 	d := workerEventDetail{
 		agentEventDetail: a.agentDetail(),
-		LocalRank:        [1]int{p.local}, RoleRank: [1]int{r.roleBase + p.local}, RoleWorldSize: [1]int{r.roleWorld},
+		LocalRank:        [1]int{p.Local}, RoleRank: [1]int{r.roleBase + p.Local}, RoleWorldSize: [1]int{r.roleWorld},
 	}
 	if f != nil {
 		d.ExitCode[0], d.WorkerPid[0] = &f.ExitCode, &f.Pid
 	}
-	rank, id := r.base+p.local, strconv.Itoa(p.pid)
+	rank, id := r.base+p.Local, strconv.Itoa(p.Pid)
 	a.record(fromWorker, state, d, func(m *torchEventMetadata) {
 		m.GlobalRank, m.WorkerID = &rank, &id
 		if f != nil {
-			raw := f.rawError()
+			raw := f.RawError()
 			m.RawError = &raw
 		}
 	})

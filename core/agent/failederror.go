@@ -1,24 +1,28 @@
 package agent
 
+import (
+	"rallypoint/core/agent/failure"
+)
+
 // FailedError ends a run because workers failed for good; torch's name for it is
 // ChildFailedError.
 type FailedError struct {
-	Name     string    // of the entry point (A36)
-	Failures []Failure // of this and of other nodes, in the order in which they were noticed; at least one
+	Name     string            // of the entry point (A36)
+	Failures []failure.Failure // of this and of other nodes, in the order in which they were noticed; at least one
 }
 
 // Root is the failure that caused the others.
-func (e *FailedError) Root() *Failure { return &e.Failures[RootCause(e.Failures)] }
+func (e *FailedError) Root() *failure.Failure { return &e.Failures[failure.RootCause(e.Failures)] }
 
 // Error is the report of A78, beginning with a line feed.
-func (e *FailedError) Error() string { return Report(e.Name, e.Failures) }
+func (e *FailedError) Error() string { return failure.Report(e.Name, e.Failures) }
 
 // PeerError ends a run on a node whose own workers did not fail: the run was
 // closed by another node.
 type PeerError struct {
-	Err      error     // of the rendezvous: who closed the run, and why
-	Name     string    // of the entry point
-	Failures []Failure // of other nodes, the first is the cause; may be empty
+	Err      error             // of the rendezvous: who closed the run, and why
+	Name     string            // of the entry point
+	Failures []failure.Failure // of other nodes, the first is the cause; may be empty
 }
 
 func (e *PeerError) Error() string { return e.Err.Error() }
@@ -31,5 +35,5 @@ func (e *PeerError) Report() string {
 	if len(e.Failures) == 0 {
 		return ""
 	}
-	return Report(e.Name, e.Failures)
+	return failure.Report(e.Name, e.Failures)
 }

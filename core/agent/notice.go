@@ -1,8 +1,12 @@
 package agent
 
+import (
+	"rallypoint/core/agent/process"
+)
+
 import "time"
 
-// NoticeKind is what a Notice tells of. Numbers are append-only: they are those of
+// EventKind is what a Notice tells of. Numbers are append-only: they are those of
 // the C ABI.
 type EventKind int
 
@@ -17,7 +21,7 @@ const (
 	EventEnded                           // the run has ended; Text is its error, "" for a success
 )
 
-// Notice is one step of a run, for programs. The workers' fields are those of one
+// Event is one step of a run, for programs. The workers' fields are those of one
 // worker in NoticeStarted and NoticeExited, and -1 else.
 type Event struct {
 	Kind EventKind
@@ -40,7 +44,7 @@ type Event struct {
 // notify hands a notice to the spec's Notify, if there is one.
 func (a *Agent) notify(kind EventKind, text string) { a.notifyWorker(kind, text, nil) }
 
-func (a *Agent) notifyWorker(kind EventKind, text string, p *Process) {
+func (a *Agent) notifyWorker(kind EventKind, text string, p *process.Process) {
 	if a.spec.Notify == nil {
 		return
 	}
@@ -53,9 +57,9 @@ func (a *Agent) notifyWorker(kind EventKind, text string, p *Process) {
 		n.GroupRank, n.Groups, n.World = s.group, s.groups, s.ranks.world
 	}
 	if p != nil {
-		n.LocalRank, n.Rank, n.Pid = p.local, a.assignment.ranks.base+p.local, p.pid
-		if p.hasExited() {
-			n.ExitCode = p.code
+		n.LocalRank, n.Rank, n.Pid = p.Local, a.assignment.ranks.base+p.Local, p.Pid
+		if p.HasExited() {
+			n.ExitCode = p.Code
 		}
 	}
 	a.spec.Notify(n)

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/process"
 )
 
 // TestNotices tells each step of a run that restarts once and then fails, and what
@@ -16,7 +19,7 @@ import (
 func TestNotices(t *testing.T) {
 	s := newStage(t, 2, `[ $LOCAL_RANK = 0 ] && exec sleep 100; exit 3`)
 	s.spec.MaxRestarts = 1
-	s.spec.Logs.Redirects, _ = ParseStreamSpec("1:3")
+	s.spec.Logs.Redirects, _ = logs.ParseStreamSpec("1:3")
 	var told []string
 	s.spec.Notify = func(n Event) {
 		text := fmt.Sprint(int(n.Kind))
@@ -74,7 +77,7 @@ func TestStop(t *testing.T) {
 func TestStartError(t *testing.T) {
 	s := newStage(t, 2, "")
 	s.spec.Argv = []string{"no-such-program"}
-	var start *StartError
+	var start *process.StartError
 	if err := s.run(); !errors.As(err, &start) || start.LocalRank != 0 || !errors.Is(err, unix.ENOENT) {
 		t.Errorf("the run ended with %v", err)
 	}

@@ -5,19 +5,22 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/watchdog"
 )
 
 // stuckWorkers says which workers are asleep, and reports whether one has been for
 // too long.
 func (a *Agent) unkillableWorkers(t *attempt) bool {
-	sleeping, stuck := a.sleepDetector.look(t.workers.procs, time.Now())
+	sleeping, stuck := a.sleepDetector.Look(t.workers.Procs, time.Now())
 	for _, p := range sleeping {
-		a.log.Warn(fmt.Sprintf("the worker of local rank %d (pid %d) is in uninterruptible sleep (state D)", p.local, p.pid))
+		a.log.Warn(fmt.Sprintf("the worker of local rank %d (pid %d) is in uninterruptible sleep (state D)", p.Local, p.Pid))
 	}
 	for _, p := range stuck {
-		p.Fault = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.sleepDetector.timeout)
+		p.Fault = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.sleepDetector.Timeout)
 		a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) has been in uninterruptible sleep (state D) for %v: giving up on this node",
-			p.local, p.pid, a.sleepDetector.timeout))
+			p.Local, p.Pid, a.sleepDetector.Timeout))
 	}
 	return len(stuck) > 0
 }
@@ -27,33 +30,33 @@ const overdueMessage = "The timer"
 
 // reapOverdue ends the worker that a process with an expired timer is or belongs
 // to (A90); that it fails by it is a failure like any other (W8).
-func (a *Agent) reapOverdue(t *attempt, o Overdue) {
-	for i := range o.timers {
-		a.recordWatchdog("timer expired", &o.timers[i])
-		if i == o.fatal {
+func (a *Agent) reapOverdue(t *attempt, o watchdog.Overdue) {
+	for i := range o.Timers {
+		a.recordWatchdog("timer expired", &o.Timers[i])
+		if i == o.Fatal {
 			break
 		}
 	}
-	if o.fatal < 0 {
-		first := &o.timers[0]
-		a.log.Warn(fmt.Sprintf("the timer %q of process %d has expired; it asked for no signal, so nothing is done", first.scope, first.pid))
+	if o.Fatal < 0 {
+		first := &o.Timers[0]
+		a.log.Warn(fmt.Sprintf("the timer %q of process %d has expired; it asked for no signal, so nothing is done", first.Scope, first.Pid))
 		return
 	}
-	timer := &o.timers[o.fatal]
-	p := t.workers.workerOf(timer.pid)
+	timer := &o.Timers[o.Fatal]
+	p := t.workers.WorkerOf(timer.Pid)
 	if p == nil {
-		a.log.Info(fmt.Sprintf("the timer %q of process %d has expired; no worker is or has such a process any more", timer.scope, timer.pid))
+		a.log.Info(fmt.Sprintf("the timer %q of process %d has expired; no worker is or has such a process any more", timer.Scope, timer.Pid))
 		return
 	}
-	late := max(time.Since(timer.at), 0).Round(time.Millisecond)
+	late := max(time.Since(timer.At), 0).Round(time.Millisecond)
 	a.log.Error(fmt.Sprintf("the timer %q of process %d expired %v ago: ending the worker of local rank %d with %s",
-		timer.scope, timer.pid, late, p.local, SignalName(timer.signal)))
+		timer.Scope, timer.Pid, late, p.Local, process.SignalName(timer.Signal)))
 	if p.Fault == "" {
-		p.Fault = fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.scope, timer.pid, late)
+		p.Fault = fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.Scope, timer.Pid, late)
 	}
-	if timer.pid != p.pid {
-		_ = unix.Kill(timer.pid, timer.signal) // read as the worker's descendant just now
+	if timer.Pid != p.Pid {
+		_ = unix.Kill(timer.Pid, timer.Signal) // read as the worker's descendant just now
 	}
-	p.signalGroup(timer.signal)
+	p.SignalGroup(timer.Signal)
 	a.recordWatchdog("kill worker process", timer)
 }

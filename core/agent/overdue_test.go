@@ -8,6 +8,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"rallypoint/core/agent/failure"
+	"rallypoint/core/agent/watchdog"
 )
 
 // acquire is shell code that acquires a timer of process $1 that expires at once.
@@ -39,7 +42,7 @@ func TestWatchdogRestarts(t *testing.T) {
 			s.spec.MaxRestarts = 1
 			s.spec.ShutdownTimeout = 100 * time.Millisecond
 			failures := s.failed(s.run())
-			root := failures[RootCause(failures)]
+			root := failures[failure.RootCause(failures)]
 			if root.Rank != 1 || root.Terminated || !strings.HasPrefix(root.Message, `The timer "train.py#7" of process `) {
 				t.Errorf("the cause is %+v", root)
 			}
@@ -112,7 +115,7 @@ func (l *eventLog) count(name string) (n int) {
 // TestWatchdogFileCannotBeMade ends the run before a worker starts.
 func TestWatchdogFileCannotBeMade(t *testing.T) {
 	s := newStage(t, 1, "exit 0")
-	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_ENABLE_FILE_TIMER=1", EnvFile+"=/does/not/exist")
+	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_ENABLE_FILE_TIMER=1", watchdog.EnvFile+"=/does/not/exist")
 	if err := s.run(); err == nil || !strings.Contains(err.Error(), "timers") {
 		t.Errorf("the run ended with %v", err)
 	}

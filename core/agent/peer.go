@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"time"
+
+	"rallypoint/core/agent/failure"
 )
 
 // tellFailure tells the other nodes of the first failure of an attempt, while the
@@ -22,10 +24,10 @@ func (a *Agent) tellFailure(t *attempt, v outcome) (wait func()) {
 }
 
 // publish tells the other nodes of a failure.
-func (a *Agent) publish(f *Failure) {
+func (a *Agent) publish(f *failure.Failure) {
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	if err := f.publish(ctx, a.assignment.keys, a.assignment.Round, a.assignment.group); err != nil {
+	if err := f.Publish(ctx, a.assignment.keys, a.assignment.Round, a.assignment.group); err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure: " + err.Error())
 	}
 }
@@ -43,7 +45,7 @@ func (a *Agent) readPeers() {
 	}
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	if told := ReadPublished(ctx, a.assignment.keys, a.assignment.Round); told != nil {
+	if told := failure.ReadPublished(ctx, a.assignment.keys, a.assignment.Round); told != nil {
 		a.assignment.peers = told
 	}
 }

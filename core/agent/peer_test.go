@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/agent/failure"
 	"rallypoint/core/rendezvous"
 )
 
@@ -71,7 +72,7 @@ func TestExitBarrierSignal(t *testing.T) {
 func TestPeersFailures(t *testing.T) {
 	r := newRounds(3)
 	late := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	for _, f := range []Failure{
+	for _, f := range []failure.Failure{
 		{Rank: 4, Pid: 40, ExitCode: 7, Host: "b", Time: late, Message: "first", ErrorFile: "<N/A>", Stderr: []byte("went wrong\n")},
 		{Rank: 2, Pid: 20, ExitCode: 1, Host: "c", Time: late.AddDate(-1, 0, 0), Message: strings.Repeat("é", 16<<10)},
 	} {

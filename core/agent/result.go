@@ -1,5 +1,9 @@
 package agent
 
+import (
+	"rallypoint/core/agent/failure"
+)
+
 import "errors"
 
 // Result is how a run ended, and where this node and its workers stood at last.
@@ -19,7 +23,7 @@ type Result struct {
 
 	// Failures are of this node's workers, and of other nodes' as far as they told;
 	// Root is the index of the one that caused the others, -1 if there are none.
-	Failures []Failure
+	Failures []failure.Failure
 	Root     int
 	Report   string // the report of the failures (A78); "" if there are none
 }
@@ -53,22 +57,22 @@ func (a *Agent) Result() Result {
 	case errors.As(a.err, &peer):
 		r.Failures, r.Report = peer.Failures, peer.Report()
 	}
-	r.Root = RootCause(r.Failures)
+	r.Root = failure.RootCause(r.Failures)
 	return r
 }
 
 // results tells how the workers of an attempt ended, which they must have.
 func (t *attempt) results(r ranks) []WorkerResult {
 	var results []WorkerResult
-	for i, p := range t.workers.procs {
+	for i, p := range t.workers.Procs {
 		w := WorkerResult{
-			LocalRank: p.local, Rank: r.base + p.local, RoleRank: r.roleBase + p.local, RoleWorldSize: r.roleWorld,
-			Pid: p.pid, ExitCode: -1, ErrFile: t.outputs[i].errFile, ErrorFile: t.outputs[i].errorFile,
+			LocalRank: p.Local, Rank: r.base + p.Local, RoleRank: r.roleBase + p.Local, RoleWorldSize: r.roleWorld,
+			Pid: p.Pid, ExitCode: -1, ErrFile: t.outputs[i].ErrFile, ErrorFile: t.outputs[i].ErrorFile,
 		}
-		if p.hasExited() {
-			w.ExitCode = p.code
+		if p.HasExited() {
+			w.ExitCode = p.Code
 		}
-		if f := t.outputs[i].out; f != nil {
+		if f := t.outputs[i].Out; f != nil {
 			w.OutFile = f.Name()
 		}
 		results = append(results, w)

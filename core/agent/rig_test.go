@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/agent/failure"
+	"rallypoint/core/agent/logs"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
@@ -128,7 +130,7 @@ func newStage(t *testing.T, workers int, script string) *stage {
 			RunID: "run", Role: "r", Argv: []string{"sh", "-c", script}, Workers: workers, NoMacros: true,
 			Environ: []string{"PATH=" + os.Getenv("PATH"), "SAY=" + say}, MonitorInterval: 10 * time.Millisecond,
 			ShutdownTimeout: time.Minute, ExitBarrierTimeout: time.Minute,
-			Logs: LogSpec{Dir: filepath.Join(dir, "logs")},
+			Logs: logs.Spec{Dir: filepath.Join(dir, "logs")},
 		},
 	}
 }
@@ -228,7 +230,7 @@ func processState(pid int) (state byte, ok bool) {
 }
 
 // failed returns the failures of a run that ended by them.
-func (s *stage) failed(err error) []Failure {
+func (s *stage) failed(err error) []failure.Failure {
 	s.t.Helper()
 	var failed *FailedError
 	if !errors.As(err, &failed) {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"rallypoint/core/agent/logs"
 )
 
 // Defaults of a Spec's durations.
@@ -68,7 +70,7 @@ type Spec struct {
 	// KeepDaemons leaves alone what the workers started and left behind (W3).
 	KeepDaemons bool
 
-	Logs           LogSpec
+	Logs           logs.Spec
 	Stdout, Stderr *os.File  // the console, for copied lines; the workers inherit 1 and 2
 	Events         EventSink // of the agent and its workers (A96); nil: nobody listens
 	RdzvEvents     EventSink // of the rendezvous as this node sees it (A97); nil: nobody listens

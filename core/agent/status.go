@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/agent/failure"
+	"rallypoint/core/agent/process"
 	"rallypoint/core/store"
 	"rallypoint/internal/promtext"
 )
@@ -123,26 +125,26 @@ func (b *statusTracker) joined(s *assignment) {
 }
 
 // started notes the workers of an attempt.
-func (b *statusTracker) started(procs []*Process, r ranks) {
+func (b *statusTracker) started(procs []*process.Process, r ranks) {
 	workers := make([]WorkerStatus, len(procs))
 	for i, p := range procs {
-		workers[i] = WorkerStatus{LocalRank: p.local, Rank: r.base + p.local, Pid: p.pid, State: "running"}
+		workers[i] = WorkerStatus{LocalRank: p.Local, Rank: r.base + p.Local, Pid: p.Pid, State: "running"}
 	}
 	b.set(func(v *Status) { v.Phase, v.World, v.Restarts, v.Workers = phaseRunning, r.world, r.restarts, workers })
 }
 
 // exited notes the end of a worker.
-func (b *statusTracker) exited(p *Process) {
+func (b *statusTracker) exited(p *process.Process) {
 	b.set(func(v *Status) {
-		if p.local < len(v.Workers) {
-			code := p.code
-			v.Workers[p.local].State, v.Workers[p.local].ExitCode = "exited", &code
+		if p.Local < len(v.Workers) {
+			code := p.Code
+			v.Workers[p.Local].State, v.Workers[p.Local].ExitCode = "exited", &code
 		}
 	})
 }
 
 // failed notes what caused an attempt to fail.
-func (b *statusTracker) failed(f *Failure, overdue bool) {
+func (b *statusTracker) failed(f *failure.Failure, overdue bool) {
 	cause := causeExit
 	switch {
 	case overdue:
@@ -153,7 +155,7 @@ func (b *statusTracker) failed(f *Failure, overdue bool) {
 		cause = causeSignal
 	}
 	b.set(func(v *Status) {
-		v.LastError = f.summary()
+		v.LastError = f.Summary()
 		b.failures[cause]++
 	})
 }

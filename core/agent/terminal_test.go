@@ -5,19 +5,21 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/agent/pty"
 )
 
 // newTerminal makes a terminal of 11 rows and 77 columns; resize gives it 12 and 78.
 func newTerminal(t *testing.T) (screen, terminal *os.File, resize func()) {
 	t.Helper()
-	screen, terminal, err := Open(os.Stderr)
+	screen, terminal, err := pty.Open(os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = screen.Close(), terminal.Close() })
 	set := func(rows, columns uint16) {
 		t.Helper()
-		if err := Control(terminal, func(fd int) error {
+		if err := pty.Control(terminal, func(fd int) error {
 			return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns})
 		}); err != nil {
 			t.Fatal(err)

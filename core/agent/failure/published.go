@@ -1,0 +1,138 @@
+package failure
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+)
+
+// The nodes of a round collect their failures in its store, each its first one as
+// soon as it is noticed: a node counts itself and appends a line with the number
+// it got. So the order is that of one clock, the server's, whatever the clocks of
+// the nodes say, and the first is the culprit (W21).
+const (
+	failuresKey     = "rallypoint/failures"
+	failureCountKey = failuresKey + "/count"
+)
+
+// What the nodes tell each other is bounded: the first failure comes with its
+// message and its last stderr, some more in short, the rest not at all.
+const (
+	maxCulprit    = 16 << 10 // bytes of message and of stderr, each
+	maxCollateral = 512      // bytes of another's message
+	maxPeers      = 16
+	maxPeersText  = maxPeers * 16 * maxCulprit // of all of them, as JSON
+)
+
+// peerFailure is a Failure as nodes tell it to each other.
+type peerFailure struct {
+	Number       int64     `json:"number"`
+	Round        uint64    `json:"round"`
+	Group        int       `json:"group"`
+	Rank         int       `json:"rank"`
+	LocalRank    int       `json:"local_rank"`
+	Pid          int       `json:"pid"`
+	ExitCode     int       `json:"exit_code"`
+	Host         string    `json:"host"`
+	Time         time.Time `json:"time"`
+	ErrorFile    string    `json:"error_file"`
+	Message      string    `json:"message"`
+	Stderr       string    `json:"stderr,omitempty"`
+	SharedOutput bool      `json:"shared_output,omitempty"`
+	OOM          bool      `json:"oom,omitempty"`
+}
+
+// Publish tells the other nodes of a round, by its store, of a failure of this one,
+// whose rank is group.
+func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, group int) error {
+	number, err := keys.Add(ctx, failureCountKey, 1)
+	if err != nil || number > maxPeers {
+		return err
+	}
+	p := peerFailure{
+		Number: number, Round: round, Group: group,
+		Rank: f.Rank, LocalRank: f.LocalRank, Pid: f.Pid, ExitCode: f.ExitCode, Host: f.Host, Time: f.Time,
+		ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
+	}
+	if number == 1 {
+		p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxCulprit), lastBytes(string(f.Stderr), maxCulprit), f.SharedOutput
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return keys.Append(ctx, failuresKey, append(text, '\n'))
+}
+
+// ReadPublished reads what the nodes of a round published, the first failure first; nil
+// if there is nothing or the store does not answer.
+func ReadPublished(ctx context.Context, keys store.Store, round uint64) []Failure {
+	there, err := keys.Check(ctx, []string{failuresKey})
+	if err != nil || !there {
+		return nil
+	}
+	text, err := keys.Get(ctx, failuresKey)
+	if err != nil {
+		return nil
+	}
+	return parsePeers(text, round)
+}
+
+// lastBytes is the end of a text that is longer than most.
+func lastBytes(text string, most int) string {
+	if len(text) <= most {
+		return strings.ToValidUTF8(text, "\uFFFD")
+	}
+	return "..." + strings.ToValidUTF8(text[len(text)-most:], "")
+}
+
+// parsePeers reads the lines of failuresKey that are of a round, in the order of
+// their numbers; what is not understood is left out.
+func parsePeers(text []byte, round uint64) []Failure {
+	var told []peerFailure
+	for line := range bytes.Lines(text[:min(len(text), maxPeersText)]) {
+		var p peerFailure
+		if len(told) < maxPeers && json.Unmarshal(line, &p) == nil && p.Round == round {
+			told = append(told, p)
+		}
+	}
+	slices.SortStableFunc(told, func(a, b peerFailure) int { return int(a.Number - b.Number) })
+	var failures []Failure
+	for i, p := range told {
+		failures = append(failures, Failure{
+			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
+			Host: rendezvous.Printable(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: rendezvous.Printable(lastBytes(p.ErrorFile, unix.PathMax)),
+			Message: plainLines(lastBytes(p.Message, maxCulprit)), OOM: p.OOM, Stderr: []byte(lastBytes(p.Stderr, maxCulprit)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
+		})
+	}
+	return failures
+}
+
+// WithPeers puts the failures that other nodes published around this node's own:
+// those before and those after its first.
+func WithPeers(own, told []Failure, group int) []Failure {
+	at := slices.IndexFunc(told, func(f Failure) bool { return f.group == group })
+	if at < 0 {
+		at = len(told) // the others got ahead of it
+	}
+	first := own[RootCause(own)].order
+	var before, after []Failure
+	for i, f := range told {
+		f.order = first.Add(time.Duration(i - at))
+		switch {
+		case i < at:
+			before = append(before, f)
+		case i > at:
+			after = append(after, f)
+		}
+	}
+	return slices.Concat(before, own, after)
+}

@@ -1,0 +1,49 @@
+package logs
+
+import "bytes"
+
+// maxPartial is how much of an unfinished line is held back at most (W12).
+const maxPartial = 64 << 10
+
+// lines cuts what a worker writes into whole lines. Line ends are \n, \r and
+// \r\n, and come out as \n (A69).
+type lines struct {
+	partial []byte // begun, not ended
+	afterCR bool   // the next \n belongs to a \r that was a line end already
+}
+
+// add takes more text and returns the lines that are whole now, to be used
+// before the next call.
+func (l *lines) add(text []byte) []byte {
+	if l.afterCR && len(text) > 0 {
+		text = bytes.TrimPrefix(text, []byte("\n"))
+		l.afterCR = false
+	}
+	if bytes.IndexByte(text, '\r') >= 0 {
+		l.afterCR = text[len(text)-1] == '\r'
+		text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
+		text = bytes.ReplaceAll(text, []byte("\r"), []byte("\n"))
+	}
+	whole := bytes.LastIndexByte(text, '\n') + 1
+	if whole == 0 {
+		l.partial = append(l.partial, text...)
+		if len(l.partial) >= maxPartial {
+			return l.rest()
+		}
+		return nil
+	}
+	out := text[:whole]
+	if len(l.partial) > 0 {
+		out = append(l.partial, out...)
+		l.partial = nil
+	}
+	l.partial = append(l.partial[:0:0], text[whole:]...)
+	return out
+}
+
+// rest returns what is held back of an unfinished line.
+func (l *lines) rest() []byte {
+	rest := l.partial
+	l.partial = nil
+	return rest
+}

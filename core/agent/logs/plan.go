@@ -1,0 +1,182 @@
+package logs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Plan is where the workers of one attempt write.
+type Plan struct {
+	Workers              []Paths // by local rank
+	outFilter, errFilter string  // of lines that hold a text of OutFilters or ErrFilters; "" none
+}
+
+// Paths are the files of one worker.
+type Paths struct {
+	out, err       string // "": the agent's own stream
+	teeOut, teeErr string // what is copied to the console; "" nothing
+	ErrorFile      string // "": none
+}
+
+// Planner asks a plug-in of Python, a LogsSpecs of torch, where the workers
+// write (A19, A63). It is for one goroutine.
+//
+// The plug-in is on the other end of a socket. Each question is a line: a JSON array
+// of the workers' variables, an object for each local rank. The answer is a line, too:
+// the fields of torch's LogsDest, each an object by local rank, and in "envs" the
+// variables as the plug-in left them; or "error" with what went wrong.
+type Planner struct {
+	conn     *os.File
+	patience time.Duration
+}
+
+// NewPlanner returns a planner that waits at most patience for each answer. conn
+// must have deadlines; the planner does not close it.
+func NewPlanner(conn *os.File, patience time.Duration) *Planner {
+	return &Planner{conn, patience}
+}
+
+// maxAnswer bounds what is read of an answer, in bytes: five paths and all variables
+// of a thousand workers and more.
+const maxAnswer = 16 << 20
+
+// logsDest is an answer.
+type logsDest struct {
+	Error          string                    `json:"error"`
+	Stdouts        map[int]string            `json:"stdouts"`
+	Stderrs        map[int]string            `json:"stderrs"`
+	TeeStdouts     map[int]string            `json:"tee_stdouts"`
+	TeeStderrs     map[int]string            `json:"tee_stderrs"`
+	ErrorFiles     map[int]string            `json:"error_files"`
+	FilteredStdout string                    `json:"filtered_stdout"`
+	FilteredStderr string                    `json:"filtered_stderr"`
+	Envs           map[int]map[string]string `json:"envs"`
+}
+
+// Plan asks for the next attempt. envs are the workers' variables, by local rank; the
+// plug-in may change them.
+func (p *Planner) Plan(ctx context.Context, envs []map[string]string) (plan *Plan, changed []map[string]string, err error) {
+	question, err := json.Marshal(envs)
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = p.conn.SetDeadline(time.Now().Add(p.patience))
+	unhook := context.AfterFunc(ctx, func() { _ = p.conn.SetDeadline(time.Unix(1, 0)) })
+	defer unhook()
+	var line []byte
+	if _, err = p.conn.Write(append(question, '\n')); err == nil {
+		line, err = readLine(p.conn)
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, nil, fmt.Errorf("the plug-in for logs did not say within %v where the workers write", p.patience)
+	case err != nil:
+		return nil, nil, fmt.Errorf("the plug-in for logs has ended: %w", err)
+	}
+	var dest logsDest
+	if err := json.Unmarshal(line, &dest); err != nil {
+		return nil, nil, fmt.Errorf("the plug-in for logs: not a LogsDest: %w", err)
+	}
+	if dest.Error != "" {
+		return nil, nil, errors.New("the plug-in for logs: " + dest.Error)
+	}
+	return dest.plan(envs)
+}
+
+// readLine reads to the next line feed; nothing may follow it.
+func readLine(conn *os.File) ([]byte, error) {
+	var line []byte
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := conn.Read(buf)
+		line = append(line, buf[:n]...)
+		switch {
+		case n > 0 && buf[n-1] == '\n':
+			return line, nil
+		case err != nil:
+			return nil, err
+		case len(line) > maxAnswer:
+			return nil, fmt.Errorf("it answers more than %d bytes", maxAnswer)
+		}
+	}
+}
+
+// plan takes an answer for the workers of envs.
+func (d *logsDest) plan(envs []map[string]string) (*Plan, []map[string]string, error) {
+	plan := &Plan{outFilter: d.FilteredStdout, errFilter: d.FilteredStderr}
+	changed := make([]map[string]string, len(envs))
+	texts := []string{plan.outFilter, plan.errFilter}
+	for local := range envs {
+		w := Paths{d.Stdouts[local], d.Stderrs[local], d.TeeStdouts[local], d.TeeStderrs[local], d.ErrorFiles[local]}
+		for _, path := range []*string{&w.teeOut, &w.teeErr, &w.ErrorFile} {
+			if *path == os.DevNull {
+				*path = ""
+			}
+		}
+		changed[local] = envs[local]
+		if given := d.Envs[local]; given != nil {
+			changed[local] = given
+		}
+		if _, given := changed[local][EnvErrorFile]; !given {
+			changed[local][EnvErrorFile] = w.ErrorFile
+		}
+		for name, value := range changed[local] {
+			if name == "" || strings.Contains(name, "=") {
+				return nil, nil, fmt.Errorf("the plug-in for logs: %q cannot be the name of a variable", name)
+			}
+			texts = append(texts, name, value)
+		}
+		texts = append(texts, w.out, w.err, w.teeOut, w.teeErr, w.ErrorFile)
+		plan.Workers = append(plan.Workers, w)
+	}
+	for _, text := range texts {
+		if strings.Contains(text, "\x00") {
+			return nil, nil, fmt.Errorf("the plug-in for logs: %q holds a NUL", text)
+		}
+	}
+	return plan, changed, nil
+}
+
+// openLog opens a file for what a worker writes, or for filtered lines. A path that is
+// a FIFO without a reader is an error: one would have to wait for it.
+func openLog(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o666)
+	if err == nil {
+		if err = unix.SetNonblock(fd, false); err != nil {
+			_ = unix.Close(fd)
+		}
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// canFollow makes sure that the file is there and can be copied while it is written.
+func canFollow(path string) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o666)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil {
+		return err
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fmt.Errorf("%s is no regular file", path)
+	}
+	return nil
+}
+
+// newMark is a text that no other run has.
+func newMark() string { return rand.Text() }

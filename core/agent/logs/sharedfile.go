@@ -1,0 +1,85 @@
+package logs
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// isOneFile tells whether two descriptors are of one file, so that the order of what is
+// written to them is seen. Of /dev/null nobody sees anything.
+func isOneFile(a, b int) bool {
+	var at, bt unix.Stat_t
+	if unix.Fstat(a, &at) != nil || unix.Fstat(b, &bt) != nil || at.Mode&unix.S_IFMT != bt.Mode&unix.S_IFMT {
+		return false
+	}
+	if at.Mode&unix.S_IFMT == unix.S_IFCHR { // a terminal has several names
+		return at.Rdev == bt.Rdev && at.Rdev != unix.Mkdev(1, 3)
+	}
+	return at.Dev == bt.Dev && at.Ino == bt.Ino
+}
+
+// sharedFile is the part of a file that was written while a worker ran, whose stdout and
+// stderr both go there, as those of the others do. A nil sharedFile is none. Its methods
+// are safe for concurrent use.
+type sharedFile struct {
+	file *os.File
+
+	mu       sync.Mutex
+	from, to int64 // 0: to the end
+}
+
+// newSharedFile returns nil for what is no regular file.
+func newSharedFile(file *os.File) *sharedFile {
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	return &sharedFile{file: file, from: info.Size()}
+}
+
+// ended tells that the worker has ended now.
+func (s *sharedFile) Ended() {
+	if s == nil {
+		return
+	}
+	info, err := s.file.Stat()
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.to = info.Size()
+}
+
+// last returns the last maxStderr bytes of the part.
+func (s *sharedFile) last() []byte {
+	if s == nil {
+		return nil
+	}
+	// The descriptor may be one that is only for writing.
+	file, info, err := openRegular(fmt.Sprintf("/proc/self/fd/%d", s.file.Fd()))
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }()
+	s.mu.Lock()
+	from, to := s.from, s.to
+	s.mu.Unlock()
+	if to == 0 || to > info.Size() {
+		to = info.Size()
+	}
+	if from > to { // it was cut meanwhile
+		from = 0
+	}
+	from = max(from, to-maxStderr)
+	text := make([]byte, to-from)
+	n, err := file.ReadAt(text, from)
+	if err != nil && err != io.EOF {
+		return nil
+	}
+	return text[:n]
+}

@@ -1,0 +1,211 @@
+package logs
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestLines(t *testing.T) {
+	for _, c := range []struct{ parts, out []string }{
+		{[]string{"a\nb\n"}, []string{"a\nb\n", ""}},
+		{[]string{"a", "b\nc"}, []string{"", "ab\n", "c"}},
+		{[]string{"a\r", "\nb"}, []string{"a\n", "", "b"}},
+		{[]string{"a\r\nb\rc\n"}, []string{"a\nb\nc\n", ""}},
+		{[]string{"10%\r20%\r"}, []string{"10%\n20%\n", ""}},
+		{[]string{"\r", "\r", "\n", "\n"}, []string{"\n", "\n", "", "\n", ""}},
+	} {
+		var l lines
+		var out []string
+		for _, part := range c.parts {
+			out = append(out, string(l.add([]byte(part))))
+		}
+		out = append(out, string(l.rest()))
+		if fmt.Sprint(out) != fmt.Sprint(c.out) {
+			t.Errorf("%q gives %q, expected %q", c.parts, out, c.out)
+		}
+	}
+}
+
+// TestConsole continues an open line without a second prefix unless another
+// worker wrote in between (W12).
+func TestConsole(t *testing.T) {
+	var out bytes.Buffer
+	c := NewConsole()
+	a, b := c.printer(&out, "[a]:"), c.printer(&out, "[b]:")
+	for _, step := range []struct {
+		p    *printer
+		text string
+	}{{a, "x"}, {a, "y\n"}, {a, "begun"}, {b, "1\n2\n"}, {a, "ended\n"}, {b, "bad \xff\n"}, {b, "last"}} {
+		if err := step.p.print([]byte(step.text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = "[a]:xy\n[a]:begun\n[b]:1\n[b]:2\n[a]:ended\n[b]:bad \ufffd\n[b]:last"
+	if out.String() != want {
+		t.Errorf("got %q, expected %q", out.String(), want)
+	}
+}
+
+// syncBuffer is a buffer that tells of each write.
+type syncBuffer struct {
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	wrote chan struct{}
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer offer(b.wrote)
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+func (b *syncBuffer) await(text string) {
+	for !strings.Contains(b.String(), text) {
+		<-b.wrote
+	}
+}
+
+func newTailed(t *testing.T) (*os.File, *syncBuffer, *tails) {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "out.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return file, &syncBuffer{wrote: make(chan struct{}, 1)}, newTails(slog.New(slog.DiscardHandler))
+}
+
+func TestTailFollowsWrites(t *testing.T) {
+	for _, watched := range []bool{true, false} {
+		file, out, tails := newTailed(t)
+		if !watched {
+			tails.watcher.close()
+			tails.watcher = nil
+		}
+		tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "> ")})
+		for _, line := range []string{"one", "two"} {
+			fmt.Fprintln(file, line)
+			out.await(line)
+		}
+		fmt.Fprint(file, "begun ")
+		out.await("begun") // held back for its patience only
+		fmt.Fprint(file, "ended\nlast")
+		tails.stop()
+		if want := "> one\n> two\n> begun ended\n> last"; out.String() != want {
+			t.Errorf("watched %v: got %q, expected %q", watched, out.String(), want)
+		}
+	}
+}
+
+// TestTailsOfOneFile: two streams that go to one file are both copied while it grows.
+func TestTailsOfOneFile(t *testing.T) {
+	file, out, tails := newTailed(t)
+	second := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(file.Name(), second); err != nil {
+		t.Fatal(err)
+	}
+	c := NewConsole()
+	tails.add(tail{path: file.Name(), out: c.printer(out, "1> ")})
+	tails.add(tail{path: second, out: c.printer(out, "2> ")})
+	for _, line := range []string{"one", "two"} {
+		fmt.Fprintln(file, line)
+		out.await("1> " + line)
+		out.await("2> " + line)
+	}
+	tails.stop()
+}
+
+// TestTailLosesNothing copies many lines of several writers, and those that match
+// to another place.
+func TestTailLosesNothing(t *testing.T) {
+	const writers, count = 4, 20000
+	tails := newTails(slog.New(slog.DiscardHandler))
+	out, filtered := &syncBuffer{wrote: make(chan struct{}, 1)}, &syncBuffer{wrote: make(chan struct{}, 1)}
+	c := NewConsole()
+	var wg sync.WaitGroup
+	for w := range writers {
+		file, err := os.Create(filepath.Join(t.TempDir(), "out.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		prefix := fmt.Sprintf("[%d]:", w)
+		tails.add(tail{
+			path: file.Name(), out: c.printer(out, prefix),
+			filter: c.printer(filtered, prefix), needles: [][]byte{[]byte("777"), []byte("none")},
+		})
+		wg.Go(func() {
+			defer file.Close()
+			for i := range count {
+				fmt.Fprintf(file, "line %d of %d\n", i, w)
+			}
+		})
+	}
+	wg.Wait()
+	tails.stop()
+	next, matches := [writers]int{}, 0
+	for line := range strings.Lines(out.String()) {
+		var prefix, i, w int
+		if _, err := fmt.Sscanf(line, "[%d]:line %d of %d\n", &prefix, &i, &w); err != nil || prefix != w || next[w] != i {
+			t.Fatalf("line %q, expected number %d", line, next[w])
+		}
+		next[w]++
+		if strings.Contains(line, "777") {
+			matches++
+		}
+	}
+	if next != [writers]int{count, count, count, count} {
+		t.Errorf("lines: %v", next)
+	}
+	if got := strings.Count(filtered.String(), "\n"); got != matches || matches == 0 {
+		t.Errorf("%d lines were filtered, expected %d", got, matches)
+	}
+}
+
+func TestTailOfNoFile(t *testing.T) {
+	tails := newTails(slog.New(slog.DiscardHandler))
+	tails.add(tail{path: t.TempDir(), out: NewConsole().printer(&bytes.Buffer{}, "")})
+	tails.add(tail{path: filepath.Join(t.TempDir(), "missing"), out: NewConsole().printer(&bytes.Buffer{}, "")})
+	tails.stop()
+}
+
+// TestTailOfManyLines copies half a million lines of one worker, which come faster
+// than they are read.
+func TestTailOfManyLines(t *testing.T) {
+	const count = 500_000
+	tails := newTails(slog.New(slog.DiscardHandler))
+	out := &syncBuffer{wrote: make(chan struct{}, 1)}
+	file, err := os.Create(filepath.Join(t.TempDir(), "out.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "[r0]:")})
+	var text, want []byte
+	for i := range count {
+		text = fmt.Appendf(text, "%d\n", i)
+		want = fmt.Appendf(want, "[r0]:%d\n", i)
+		if len(text) > 100_000 || i == count-1 { // lines cut anywhere
+			if _, err := file.Write(text); err != nil {
+				t.Fatal(err)
+			}
+			text = text[:0]
+		}
+	}
+	tails.stop()
+	if out.String() != string(want) {
+		t.Error("lines are missing or wrong")
+	}
+}

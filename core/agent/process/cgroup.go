@@ -1,0 +1,123 @@
+package process
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Cgroup is a control group (v2) of the workers and of whatever descends from them:
+// nothing leaves it, whatever session it makes and whoever adopts it (N2). A nil
+// cgroup is none: most containers, and users without a delegated group, cannot make
+// one.
+type Cgroup struct {
+	path string   // of its folder
+	name string   // as /proc/<pid>/cgroup says it
+	dir  *os.File // for the start of processes in it
+}
+
+// NewCgroup makes a group below that of this process; nil if that is not allowed.
+func NewCgroup() *Cgroup {
+	text, err1 := os.ReadFile("/proc/self/cgroup")
+	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
+	if err1 != nil || err2 != nil {
+		return nil
+	}
+	mount, parent, ok := cgroupPlace(string(text), string(mounts))
+	if !ok {
+		return nil
+	}
+	g := &Cgroup{name: filepath.Join(parent, fmt.Sprintf("rallypoint-%d-%.8s", os.Getpid(), strings.ToLower(rand.Text())))}
+	g.path = filepath.Join(mount, g.name)
+	if os.Mkdir(g.path, 0o755) != nil {
+		return nil
+	}
+	if g.dir, err1 = os.Open(g.path); err1 != nil {
+		_ = os.Remove(g.path)
+		return nil
+	}
+	return g
+}
+
+// cgroupPlace finds where the groups of v2 are mounted, and the group of the
+// process, from its cgroup and mountinfo files.
+func cgroupPlace(cgroups, mounts string) (mount, group string, ok bool) {
+	for line := range strings.Lines(cgroups) {
+		if group, ok = strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			break
+		}
+	}
+	if !ok || !strings.HasPrefix(group, "/") || strings.Contains(group, "/..") {
+		return "", "", false // none, or outside of what is mounted here
+	}
+	for line := range strings.Lines(mounts) {
+		before, after, found := strings.Cut(line, " - ")
+		fields := strings.Fields(before)
+		if !found || len(fields) < 5 || !strings.HasPrefix(after, "cgroup2 ") || fields[3] != "/" {
+			continue
+		}
+		return fields[4], group, true
+	}
+	return "", "", false
+}
+
+// members are the processes in the group.
+func (g *Cgroup) members() (pids []int) {
+	if g == nil {
+		return nil
+	}
+	text, err := os.ReadFile(g.path + "/cgroup.procs")
+	if err != nil {
+		return nil
+	}
+	for field := range strings.FieldsSeq(string(text)) {
+		if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// has tells whether a process is in the group.
+func (g *Cgroup) has(pid int) bool {
+	if g == nil {
+		return false
+	}
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return name == g.name || strings.HasPrefix(name, g.name+"/")
+		}
+	}
+	return false
+}
+
+// Folder is the path of the group; "" if there is none.
+func (g *Cgroup) Folder() string {
+	if g == nil {
+		return ""
+	}
+	return g.path
+}
+
+// Close removes the group, which should be empty. A process that has just been
+// reaped may be in it for a moment still.
+func (g *Cgroup) Close() {
+	if g == nil {
+		return
+	}
+	_ = g.dir.Close()
+	for range 100 {
+		if err := os.Remove(g.path); err == nil || os.IsNotExist(err) {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -1,0 +1,151 @@
+// Package process starts the workers of one node, waits for their end, and stops them with
+// everything that they have started (W3 to W6, N1, N2).
+package process
+
+import (
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is one worker. Its fields are set at start and, once exited is closed,
+// at its end; it stays a zombie until it is reaped, so that its pid and process
+// group cannot be given to anybody else in the meantime (N2).
+type Process struct {
+	Local int
+	Pid   int
+	pidfd *os.File // nil: the kernel has none
+
+	exited chan struct{}
+	Code   int  // exit code, or minus the signal; -1 if it is lost
+	Lost   bool // somebody else has waited for the process
+	At     time.Time
+
+	Stopped bool   // the agent had sent it a signal before it ended
+	Fault   string // why the agent takes it as failed, whatever ended it; "" for no such reason
+	reaped  bool
+}
+
+// watch waits for the end of the process and calls ended then. It returns
+// without a call if abandon was called before.
+func (p *Process) watch(ended func(*Process)) {
+	var code int
+	var lost error
+	if p.pidfd != nil {
+		conn, err := p.pidfd.SyscallConn()
+		if err != nil {
+			return
+		}
+		if conn.Read(func(uintptr) (done bool) { code, done, lost = exitCode(p.Pid, unix.WNOHANG); return done }) != nil {
+			return
+		}
+	} else {
+		code, _, lost = exitCode(p.Pid, 0)
+	}
+	p.Code, p.Lost, p.At = code, lost != nil, time.Now()
+	close(p.exited)
+	ended(p)
+}
+
+// abandon ends the watch.
+func (p *Process) unwatch() {
+	if p.pidfd != nil {
+		_ = p.pidfd.Close()
+	}
+}
+
+func (p *Process) HasExited() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// SignalGroup sends a signal to the process group of the worker. It must not be
+// called once the worker is reaped.
+func (p *Process) SignalGroup(sig unix.Signal) {
+	_ = unix.Kill(-p.Pid, sig)
+}
+
+// childInfo is siginfo_t as waitid fills it in, on the 64-bit machines that we
+// support.
+type childInfo struct {
+	signo, errno, code, _ int32
+	pid                   int32
+	uid                   uint32
+	status                int32
+	_                     [100]byte
+}
+
+const cldExited = 1 // CLD_EXITED: status is an exit code, else a signal
+
+// exitCode asks for the end of a child without reaping it. It reports false if
+// the child runs still and WNOHANG was given, and an error and -1 if somebody else has
+// reaped it.
+func exitCode(pid, options int) (code int, done bool, lost error) {
+	var info childInfo
+	for {
+		err := unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOWAIT|options, nil)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return -1, true, err
+		case info.pid == 0:
+			return 0, false, nil
+		case info.code == cldExited:
+			return int(info.status), true, nil
+		}
+		return -int(info.status), true, nil
+	}
+}
+
+// openPidfd returns a descriptor that becomes readable when the child ends; nil
+// if there is none to be had.
+func openPidfd(pid int) *os.File {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil
+	}
+	if unix.SetNonblock(fd, true) != nil {
+		_ = unix.Close(fd)
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "pidfd")
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(childInfo{})-unsafe.Sizeof(unix.Siginfo{})] // the two have one size
+
+// exits collects the ends of processes in the order in which they are noticed
+// (N6). It is safe for concurrent use.
+type exits struct {
+	mu    sync.Mutex
+	queue []*Process
+	wake  chan struct{} // holds a token while queue may not be empty
+}
+
+func newExits() *exits { return &exits{wake: make(chan struct{}, 1)} }
+
+func (e *exits) add(p *Process) {
+	e.mu.Lock()
+	e.queue = append(e.queue, p)
+	e.mu.Unlock()
+	select {
+	case e.wake <- struct{}{}:
+	default: // it has one
+	}
+}
+
+// take returns what was noticed since the last take, oldest first.
+func (e *exits) take() []*Process {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	queue := e.queue
+	e.queue = nil
+	return queue
+}

@@ -1,0 +1,102 @@
+package process
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLostExitCode is told from the end by a signal.
+func TestLostExitCode(t *testing.T) {
+	for _, watched := range []bool{true, false} {
+		p := &Process{Pid: os.Getppid(), exited: make(chan struct{})} // no child of ours
+		if watched {
+			p.pidfd = openPidfd(p.Pid)
+		}
+		p.watch(func(*Process) {})
+		p.unwatch()
+		if p.Code != -1 || !p.Lost || !p.HasExited() {
+			t.Errorf("code %d, lost %v", p.Code, p.Lost)
+		}
+	}
+}
+
+// TestPartialStart stops the workers that were started before one that cannot be
+// (W5).
+func TestPartialStart(t *testing.T) {
+	f := NewForker(nil)
+	defer f.Close()
+	sweep := NewReaper(f, false, false, "", slog.New(slog.DiscardHandler))
+	defer sweep.Close()
+	env := []string{"PATH=" + os.Getenv("PATH"), "X=1"}
+	files := []uintptr{0, 1, 2}
+	_, err := StartWorkers(f, sweep, []Launch{
+		{0, []string{"sleep", "100"}, env, files, nil},
+		{1, []string{"sleep", "100"}, env, files, nil},
+		{2, []string{"/does/not/exist"}, env, files, nil},
+	}, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+	if len(f.known) != 0 || len(ownChildren()) != 0 {
+		t.Errorf("left behind: %v, children %v", f.known, ownChildren())
+	}
+}
+
+// TestWaitWithoutPidfd waits for a process as on a kernel without pidfds.
+func TestWaitWithoutPidfd(t *testing.T) {
+	f := NewForker(nil)
+	defer f.Close()
+	pid, err := f.start([]string{"sh", "-c", "kill -SEGV $$"}, []string{"PATH=" + os.Getenv("PATH")}, []uintptr{0, 1, 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{Pid: pid, exited: make(chan struct{})}
+	ended := newExits()
+	p.watch(ended.add)
+	if got := ended.take(); len(got) != 1 || got[0].Code != -int(unix.SIGSEGV) || !p.HasExited() {
+		t.Errorf("ended %v, code %d", got, p.Code)
+	}
+	if !f.reap(pid) {
+		t.Error("it still runs")
+	}
+}
+
+func TestLookUp(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"tool": 0o755, "text": 0o644} {
+		if err := os.WriteFile(dir+"/"+name, nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env := []string{"PATH=/nowhere:" + dir}
+	if path, err := lookUp("tool", env); err != nil || path != dir+"/tool" {
+		t.Errorf("tool: %q, %v", path, err)
+	}
+	if path, err := lookUp("./tool", env); err != nil || path != "./tool" {
+		t.Errorf("./tool: %q, %v", path, err)
+	}
+	if _, err := lookUp("text", env); !errors.Is(err, unix.EACCES) {
+		t.Errorf("text: %v", err)
+	}
+	for _, name := range []string{"other", ""} {
+		if _, err := lookUp(name, env); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	stat, ok := parseStat([]byte("12 (a) b (c)) S 3 4 5 0"))
+	if want := (procStat{'S', 3, 4, 5}); !ok || stat != want {
+		t.Errorf("%+v, %v", stat, ok)
+	}
+	for _, text := range []string{"", "12 (a", "12 (a) S", "12 (a) S x y"} {
+		if _, ok := parseStat([]byte(text)); ok {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}

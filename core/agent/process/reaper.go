@@ -1,0 +1,352 @@
+package process
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reaper ends what workers leave behind: members of their process groups, and
+// descendants that went into sessions of their own (W3, N2). Those are in the
+// workers' control group, if there is one, and this process's children where it is a
+// child subreaper; else they are found by the marker, which they have in their
+// environment unless they changed that.
+type Reaper struct {
+	log       *slog.Logger
+	forker    *Forker
+	subreaper bool
+	keep      bool   // leave daemons alone
+	marker    string // "" if there is none, or no need of one
+
+	// Of a subreaper: its children and their sessions, and its own, from before the
+	// workers. Nothing that workers start can be in one of these sessions.
+	before   map[int]bool
+	sessions map[int]bool
+
+	children chan os.Signal
+	done     chan struct{}
+	wg       sync.WaitGroup
+}
+
+// NewReaper returns a sweeper. With subreaper this process becomes one, adopts
+// orphaned descendants of the workers and reaps them when they end; only a
+// program that starts no children but by f from now on may ask for it. keep leaves
+// everything alone that is not a worker. marker, which may be "", is a text that only the
+// environment of the workers and of their descendants holds. close ends it.
+func NewReaper(f *Forker, subreaper, keep bool, marker string, log *slog.Logger) *Reaper {
+	s := &Reaper{log: log, forker: f, keep: keep, done: make(chan struct{})}
+	if !subreaper || os.Getpid() == 1 {
+		s.marker = marker
+	}
+	if !subreaper || keep {
+		return s
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		log.Warn("cannot adopt processes that workers leave behind: " + err.Error())
+		return s
+	}
+	s.subreaper = true
+	s.before, s.sessions = make(map[int]bool), make(map[int]bool)
+	if own, err := unix.Getsid(0); err == nil {
+		s.sessions[own] = true
+	}
+	for _, pid := range ownChildren() {
+		s.before[pid] = true
+		if stat, ok := readStat(pid); ok {
+			s.sessions[stat.session] = true
+		}
+	}
+	s.children = make(chan os.Signal, 1)
+	signal.Notify(s.children, unix.SIGCHLD)
+	s.wg.Go(s.reapOrphans)
+	return s
+}
+
+func (s *Reaper) Close() {
+	close(s.done)
+	if s.subreaper {
+		signal.Stop(s.children)
+		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	}
+	s.wg.Wait()
+}
+
+// reapStrays takes the exit status of adopted processes, so that they do not
+// stay zombies while the workers run.
+func (s *Reaper) reapOrphans() {
+	for {
+		select {
+		case <-s.children:
+			for _, pid := range s.orphans() {
+				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+			}
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// strays returns the children of this process that are neither workers nor from before
+// them: some may be none of the workers' all the same (see adopted).
+func (s *Reaper) orphans() []int {
+	if !s.subreaper {
+		return nil
+	}
+	s.forker.mu.Lock()
+	defer s.forker.mu.Unlock()
+	var strays []int
+	for _, pid := range ownChildren() {
+		if !s.forker.known[pid] && !s.before[pid] {
+			strays = append(strays, pid)
+		}
+	}
+	return strays
+}
+
+// adopted tells whether a process is this one's child because it descends from a
+// worker. Process 1 of a container gets the orphans of everybody in it, so there it
+// has to carry the marker, if there is one.
+func (s *Reaper) adopted(pid int, stat procStat) bool {
+	return s.subreaper && stat.parent == os.Getpid() && !s.before[pid] && !s.sessions[stat.session] &&
+		(s.marker == "" || os.Getpid() != 1)
+}
+
+// maxSweeps bounds how often a sweep looks again: what forks faster than it is
+// killed is left to the parent-death signals and to the system.
+const maxPasses = 100
+
+// sweep sends sig to what the groups' leaders, now reaped, left behind, waits for
+// its end until expired is closed, and kills the rest. It returns when nothing is
+// left.
+func (s *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct{}) {
+	if s.keep {
+		return
+	}
+	signaled := make(map[int]bool)
+	for range maxPasses {
+		left := s.left(groups)
+		if len(left) == 0 {
+			return
+		}
+		gone := true
+		for _, stray := range left {
+			if isClosed(expired) {
+				stray.kill(unix.SIGKILL)
+				gone = stray.await(nil) && gone
+				continue
+			}
+			if !signaled[stray.pid] {
+				signaled[stray.pid] = true
+				if !slices.Contains(groups, stray.group) { // the groups had it already
+					stray.kill(sig)
+				}
+			}
+			if !stray.await(expired) {
+				stray.kill(unix.SIGKILL)
+				gone = stray.await(nil) && gone
+			}
+		}
+		for _, stray := range left {
+			_ = stray.pidfd.Close()
+		}
+		for _, pid := range s.orphans() {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		}
+		if !gone {
+			break
+		}
+	}
+	s.log.Error("processes that the workers started are still there and cannot be stopped")
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// stray is a process that a worker left behind.
+type orphan struct {
+	pid, group int
+	pidfd      *os.File
+}
+
+func (s *orphan) kill(sig unix.Signal) {
+	conn, err := s.pidfd.SyscallConn()
+	if err == nil {
+		_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+	}
+}
+
+// await waits for the end of the process, at most until expired is closed, and
+// without expired at most leastDeathWait. It reports whether the process ended.
+func (s *orphan) await(expired <-chan struct{}) bool {
+	ended := make(chan bool, 1)
+	conn, err := s.pidfd.SyscallConn()
+	if err != nil {
+		return true
+	}
+	go func() { // ends with the process, or by the deadline below
+		ended <- conn.Read(func(fd uintptr) bool {
+			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(poll, 0)
+			return err == nil && n > 0
+		}) == nil
+	}()
+	if expired == nil {
+		_ = s.pidfd.SetReadDeadline(time.Now().Add(leastDeathWait))
+		return <-ended
+	}
+	select {
+	case ok := <-ended:
+		return ok
+	case <-expired:
+		_ = s.pidfd.SetReadDeadline(time.Now())
+		ok := <-ended
+		_ = s.pidfd.SetReadDeadline(time.Time{})
+		return ok
+	}
+}
+
+// left returns what of the groups and of the adopted processes is alive.
+func (s *Reaper) left(groups []int) []*orphan {
+	var pids []int
+	for _, group := range groups {
+		// Right after its leader was reaped a group exists only if it has other
+		// members, and these keep its number from being given away.
+		if unix.Kill(-group, 0) == nil {
+			pids = groupMembers(groups)
+			break
+		}
+	}
+	pids = append(append(pids, s.orphans()...), s.forker.group.members()...)
+	pids = append(pids, markedProcesses(s.marker)...)
+	slices.Sort(pids)
+	var left []*orphan
+	for _, pid := range slices.Compact(pids) {
+		pidfd := openPidfd(pid)
+		if pidfd == nil {
+			continue
+		}
+		// Read after the descriptor was opened: if the number was given away in
+		// between, what is signalled is the old process, which is gone.
+		stat, ok := readStat(pid)
+		ours := slices.Contains(groups, stat.group) || s.adopted(pid, stat) || s.forker.group.has(pid) ||
+			isMarked(strconv.Itoa(pid), s.marker)
+		if !ok || !ours || stat.state == 'Z' || stat.state == 'X' {
+			_ = pidfd.Close()
+			continue
+		}
+		left = append(left, &orphan{pid, stat.group, pidfd})
+	}
+	return left
+}
+
+// markedProcesses returns the processes that have the marker in their environment.
+func markedProcesses(marker string) []int {
+	if marker == "" {
+		return nil
+	}
+	folder, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = folder.Close() }()
+	names, _ := folder.Readdirnames(-1)
+	var marked []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && isMarked(name, marker) {
+			marked = append(marked, pid)
+		}
+	}
+	return marked
+}
+
+func isMarked(pid, marker string) bool {
+	if marker == "" {
+		return false
+	}
+	text, err := os.ReadFile("/proc/" + pid + "/environ")
+	return err == nil && bytes.Contains(text, []byte(marker))
+}
+
+// groupMembers returns the processes of the given groups.
+func groupMembers(groups []int) []int {
+	folder, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = folder.Close() }()
+	names, _ := folder.Readdirnames(-1)
+	var members []int
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if stat, ok := readStat(pid); ok && slices.Contains(groups, stat.group) {
+			members = append(members, pid)
+		}
+	}
+	return members
+}
+
+// procStat is what we need of /proc/<pid>/stat.
+type procStat struct {
+	state   byte
+	parent  int
+	group   int
+	session int
+}
+
+func readStat(pid int) (procStat, bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return procStat{}, false
+	}
+	return parseStat(text)
+}
+
+// parseStat reads the fields behind the program's name, which may hold anything.
+func parseStat(text []byte) (procStat, bool) {
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) < 4 {
+		return procStat{}, false
+	}
+	parent, err1 := strconv.Atoi(string(fields[1]))
+	group, err2 := strconv.Atoi(string(fields[2]))
+	session, err3 := strconv.Atoi(string(fields[3]))
+	return procStat{fields[0][0], parent, group, session}, err1 == nil && err2 == nil && err3 == nil
+}
+
+// ownChildren returns the children of all threads of this process.
+func ownChildren() []int {
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return nil
+	}
+	var children []int
+	for _, task := range tasks {
+		text, err := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
+		if err != nil {
+			continue
+		}
+		for _, field := range bytes.Fields(text) {
+			if pid, err := strconv.Atoi(string(field)); err == nil {
+				children = append(children, pid)
+			}
+		}
+	}
+	return children
+}

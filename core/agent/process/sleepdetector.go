@@ -1,0 +1,63 @@
+package process
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// envStuckTimeout is for how many seconds a worker may be in uninterruptible sleep
+// (A94).
+const envUninterruptibleTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+
+// UninterruptibleTimeout reads the variable; what is no positive number is off.
+func UninterruptibleTimeout(env []string) time.Duration {
+	text, _ := LookupEnv(env, envUninterruptibleTimeout)
+	seconds, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if err != nil || !(seconds > 0) || seconds > 1e9 {
+		return 0
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// SleepDetector looks for workers that do not leave uninterruptible sleep, state D:
+// no signal reaches them, so restarting on this node would not help.
+type SleepDetector struct {
+	Timeout time.Duration
+	State   func(pid int) (state byte, ok bool)
+	since   map[int]time.Time // by pid: first seen in D
+}
+
+func NewSleepDetector(timeout time.Duration) *SleepDetector {
+	return &SleepDetector{Timeout: timeout, since: make(map[int]time.Time), State: func(pid int) (byte, bool) {
+		stat, ok := readStat(pid)
+		return stat.state, ok
+	}}
+}
+
+// Period is how often to look.
+func (c *SleepDetector) Period(interval time.Duration) time.Duration {
+	return max(interval, min(c.Timeout/10, time.Second))
+}
+
+// Look returns the workers that have just been seen in D for the first time, and
+// those that have been in it for the timeout.
+func (c *SleepDetector) Look(procs []*Process, now time.Time) (sleeping, stuck []*Process) {
+	for _, p := range procs {
+		state, ok := c.State(p.Pid)
+		if p.HasExited() || !ok || state != 'D' {
+			delete(c.since, p.Pid)
+			continue
+		}
+		first, seen := c.since[p.Pid]
+		if !seen {
+			c.since[p.Pid] = now
+			first = now
+			sleeping = append(sleeping, p)
+		}
+		if now.Sub(first) >= c.Timeout {
+			stuck = append(stuck, p)
+		}
+	}
+	return sleeping, stuck
+}

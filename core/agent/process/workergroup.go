@@ -1,0 +1,240 @@
+package process
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// WorkerGroup is the workers of one attempt. Its methods are for one goroutine.
+type WorkerGroup struct {
+	log     *slog.Logger
+	forker  *Forker
+	reaper  *Reaper
+	Procs   []*Process
+	exits   *exits
+	watches sync.WaitGroup
+	running int // not taken from exits yet
+}
+
+// Launch is what one worker is started with.
+type Launch struct {
+	Local int
+	Argv  []string
+	Env   []string
+	Files []uintptr // stdin, stdout, stderr
+	CPUs  []int     // nil: all of this process
+}
+
+// StartError ends a run because workers could not be started.
+type StartError struct {
+	LocalRank int // -1: it is not about one of them
+	Err       error
+}
+
+func (e *StartError) Error() string {
+	if e.LocalRank < 0 {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("cannot start local rank %d: %v", e.LocalRank, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *StartError) Unwrap() error { return e.Err }
+
+// StartWorkers starts the workers one after another, each in its own session. If
+// one cannot be started, those before it are killed and the error names it (W5).
+func StartWorkers(f *Forker, s *Reaper, workers []Launch, log *slog.Logger) (*WorkerGroup, error) {
+	c := &WorkerGroup{log: log, forker: f, reaper: s, exits: newExits()}
+	for _, w := range workers {
+		pid, err := f.start(w.Argv, w.Env, w.Files, w.CPUs)
+		if err != nil {
+			c.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
+			return nil, &StartError{w.Local, err}
+		}
+		p := &Process{Local: w.Local, Pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
+		c.Procs = append(c.Procs, p)
+		c.running++
+		c.watches.Go(func() { p.watch(c.exits.add) })
+	}
+	return c, nil
+}
+
+// Ended has a token while noticed may have something.
+func (c *WorkerGroup) Ended() <-chan struct{} { return c.exits.wake }
+
+// TakeEnded returns the workers whose end was noticed since the last call.
+func (c *WorkerGroup) TakeEnded() []*Process {
+	ended := c.exits.take()
+	c.running -= len(ended)
+	return ended
+}
+
+// StopOptions says how to stop a crew.
+type StopOptions struct {
+	Signal unix.Signal
+	Grace  time.Duration   // between the signal and SIGKILL, one for all workers; 0: none
+	Hurry  <-chan struct{} // once it is closed: SIGKILL at once (W9)
+	quiet  bool            // no lines about single workers
+}
+
+// Stop stops the workers that still run and whatever they left behind, reaps
+// them, and returns once nothing of them is there any more (A58, A61, W3, W6).
+// A process that even SIGKILL does not end is abandoned after another grace.
+// It returns the workers whose end had not been noticed before.
+func (c *WorkerGroup) Stop(o StopOptions) []*Process {
+	for _, p := range c.Procs {
+		c.signal(p, o)
+	}
+	deadline := time.NewTimer(o.Grace)
+	defer deadline.Stop()
+	expired := make(chan struct{})
+	settled := make(chan struct{})
+	defer close(settled)
+	go func() { // one channel for deadline and hurry; ends with stop
+		select {
+		case <-deadline.C:
+			close(expired)
+		case <-o.Hurry:
+			close(expired)
+		case <-settled:
+		}
+	}()
+	if o.Signal != unix.SIGKILL {
+		c.awaitExits(expired)
+		c.forceExits(o)
+	}
+	c.awaitDeath(o.Grace)
+	c.reap(o.Signal, expired)
+	ended := c.TakeEnded()
+	c.watches.Wait()
+	return append(ended, c.TakeEnded()...)
+}
+
+// signal sends the signal of the order to the worker's group: also to what an ended
+// worker left there, unless that is to be kept.
+func (c *WorkerGroup) signal(p *Process, o StopOptions) {
+	if p.HasExited() {
+		if !c.reaper.keep {
+			p.SignalGroup(o.Signal)
+		}
+		return
+	}
+	p.Stopped = true
+	if !o.quiet {
+		c.log.Warn(fmt.Sprintf("Sending process %d closing signal %s", p.Pid, SignalName(o.Signal)))
+	}
+	p.SignalGroup(o.Signal)
+}
+
+// AbandonUnkillable takes the workers as killed that are to blame and did not end.
+func (c *WorkerGroup) AbandonUnkillable() (left []*Process) {
+	for _, p := range c.Procs {
+		if p.Fault != "" && !p.HasExited() { // nobody watches it any more
+			p.Code, p.At = -int(unix.SIGKILL), time.Now()
+			left = append(left, p)
+		}
+	}
+	return left
+}
+
+// KillOverdue kills the workers that the watchdog's signal did not end.
+func (c *WorkerGroup) KillOverdue() {
+	for _, p := range c.Procs {
+		if p.Fault != "" && !p.HasExited() {
+			p.SignalGroup(unix.SIGKILL)
+		}
+	}
+}
+
+// awaitExits waits until every worker has ended or expired is closed.
+func (c *WorkerGroup) awaitExits(expired <-chan struct{}) {
+	for _, p := range c.Procs {
+		select {
+		case <-p.exited:
+		case <-expired:
+			return
+		}
+	}
+}
+
+// forceExits kills the workers that are still there.
+func (c *WorkerGroup) forceExits(o StopOptions) {
+	for _, p := range c.Procs {
+		if p.HasExited() {
+			continue
+		}
+		if !o.quiet {
+			c.log.Warn(fmt.Sprintf("Unable to shutdown process %d via %s, forcefully exiting via %s",
+				p.Pid, SignalName(o.Signal), SignalName(unix.SIGKILL)))
+		}
+		p.SignalGroup(unix.SIGKILL)
+	}
+}
+
+// leastDeathWait is how long a killed process has at least until it is given up:
+// also without a grace the kernel needs a moment.
+const leastDeathWait = 10 * time.Second
+
+// awaitDeath waits for killed workers; what does not go is abandoned (A58).
+func (c *WorkerGroup) awaitDeath(grace time.Duration) {
+	grace = max(grace, leastDeathWait)
+	limit := time.NewTimer(grace)
+	defer limit.Stop()
+	expired := false
+	for _, p := range c.Procs {
+		if !expired {
+			select {
+			case <-p.exited:
+				continue
+			case <-limit.C:
+				expired = true
+			}
+		}
+		if !p.HasExited() {
+			c.log.Error(fmt.Sprintf("Process %d did not exit after SIGKILL within %v; abandoning and continuing teardown. "+
+				"The process is likely in uninterruptible kernel sleep (D-state).", p.Pid, grace))
+		}
+	}
+}
+
+// reap takes the workers' exit status, and ends what they left behind.
+func (c *WorkerGroup) reap(sig unix.Signal, expired <-chan struct{}) {
+	groups := make([]int, 0, len(c.Procs))
+	for _, p := range c.Procs {
+		if !p.reaped && p.HasExited() {
+			c.forker.reap(p.Pid)
+			p.reaped = true
+			groups = append(groups, p.Pid)
+		}
+		p.unwatch()
+	}
+	c.reaper.endOrphans(groups, sig, expired)
+}
+
+// maxAncestors bounds the way from a process to the worker that it belongs to.
+const maxAncestors = 64
+
+// WorkerOf returns the running worker that a process is or descends from; nil for
+// any other process.
+func (c *WorkerGroup) WorkerOf(pid int) *Process {
+	for range maxAncestors {
+		for _, p := range c.Procs {
+			if p.Pid == pid {
+				if p.HasExited() {
+					return nil
+				}
+				return p
+			}
+		}
+		stat, ok := readStat(pid)
+		if !ok || stat.parent <= 1 {
+			return nil
+		}
+		pid = stat.parent
+	}
+	return nil
+}
