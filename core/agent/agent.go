@@ -29,7 +29,7 @@ type Rendezvous interface {
 	Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error
 }
 
-// Notifier is a Rendezvous that tells by itself when NodesWaiting or Closed may
+// Notifier is a Rendezvous that reports by itself when NodesWaiting or Closed may
 // have changed, by a token in the channel; a nil channel says that they never do.
 // Any other Rendezvous is asked at each monitor interval. The channel has room for
 // a token, and one that is not taken stands for all changes since.
@@ -72,7 +72,7 @@ type Agent struct {
 	again      time.Time   // when the last attempt ended that another is to follow; zero: none
 }
 
-// seat is this node's place in a round.
+// assignment is this node's place in a round.
 type assignment struct {
 	rendezvous.Outcome
 	group, groups int
@@ -82,7 +82,7 @@ type assignment struct {
 }
 
 // New makes an agent. name is the entry point's in reports (see EntryPoint). log
-// gets what people should see. The agent owns the rendezvous: Run ends it.
+// gets what users should see. The agent owns the rendezvous: Run ends it.
 func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -283,7 +283,7 @@ func (a *Agent) takeRanks() error {
 				return stop
 			case a.rdzv.NodesWaiting() > 0, errors.Is(err, rendezvous.ErrRoundOver), errors.Is(err, rendezvous.ErrEvicted):
 				a.recordLeaving()
-				return errRegroup // perhaps before the notice of it has come
+				return errRegroup // perhaps before NodesWaiting says so
 			}
 			return fmt.Errorf("round %d: %w", s.Round, err)
 		}

@@ -26,12 +26,12 @@ type attempt struct {
 	watchdog  *watchdog.Watchdog
 	oom       process.OOMCounter // since the workers were started
 	outputs   []logs.Worker
-	ended     map[int]*process.Process // by local rank: whose end was noticed
-	failures  []*process.Process       // ended badly, in the order in which it was noticed (A76)
+	ended     map[int]*process.Process // by local rank
+	failures  []*process.Process       // ended badly, in the order in which it was seen (A76)
 	succeeded int
 }
 
-// verdict is how an attempt ends.
+// outcome is how an attempt ends.
 type outcome int
 
 const (
@@ -183,7 +183,7 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 	return launches, names, nil
 }
 
-// startLine says for people which workers were started.
+// startLine says which workers were started, for the log.
 func (a *Agent) startLine(t *attempt) string {
 	s := a.assignment
 	text := fmt.Sprintf("started %d workers: ranks %d to %d of %d", a.spec.Workers, s.ranks.base, s.ranks.base+a.spec.Workers-1, s.ranks.world)
@@ -253,7 +253,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 			}
 		case <-a.resized:
 			t.logs.Resized()
-		case <-a.pulse: // somebody asks whether we are alive
+		case <-a.pulse: // the health port asks whether the agent is alive
 		case <-changed:
 		case <-tick:
 			a.looked(stateHealthy)
@@ -261,7 +261,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 	}
 }
 
-// note takes workers whose end was noticed.
+// note takes workers that have ended.
 func (a *Agent) note(t *attempt, ended []*process.Process) {
 	for _, p := range ended {
 		a.notifyWorker(EventExited, "", p)
@@ -280,7 +280,7 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 	}
 }
 
-// conclude stops what is left of the attempt and decides what comes next.
+// finish stops what is left of the attempt and decides what comes next.
 func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
 	hurry := a.interrupts.second
@@ -301,13 +301,13 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	if v != allSucceeded {
 		a.notify(EventStopping, a.whyStopping(v))
 	}
-	told := a.tellFailure(t, v)
+	published := a.publishFirst(t, v)
 	began := time.Now()
 	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: hurry}))
 	if v != allSucceeded && v != mustInterrupt {
 		a.stepped(stepStop, began, nil)
 	}
-	told()
+	published()
 	if v == unkillable {
 		a.note(t, t.workers.AbandonUnkillable())
 	}
@@ -335,7 +335,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	return a.afterFailure(t, v)
 }
 
-// whyStopping says for people why an attempt is ended.
+// whyStopping says why an attempt is ended, for events.
 func (a *Agent) whyStopping(v outcome) string {
 	switch v {
 	case mustInterrupt:
@@ -435,7 +435,7 @@ func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error)
 	return f, err
 }
 
-// tapped tells whether the workers' stderr goes through this process: not with
+// teesStderr reports whether the workers' stderr goes through this process: not with
 // daemons, which outlive it.
 func (a *Agent) teesStderr() bool { return !a.spec.KeepDaemons }
 
@@ -459,7 +459,7 @@ func (a *Agent) recordEnds(t *attempt, failures []failure.Failure) {
 	}
 }
 
-// exitBarrier tells the other agents that this node's workers succeeded and waits
+// exitBarrier reports to the other agents that this node's workers succeeded and waits
 // for them (A51). Nothing but a signal makes it fail.
 func (a *Agent) exitBarrier() error {
 	a.tracker.enter(phaseFinishing)
@@ -485,7 +485,7 @@ func (a *Agent) exitBarrier() error {
 	return nil
 }
 
-// leastReport is how long telling the others something may take.
+// leastReport is how long a message to the other nodes may take.
 const leastReport = 5 * time.Second
 
 func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {

@@ -27,7 +27,7 @@ const leavesDescendants = `trap '' TERM
 	echo $$ $a > $SAY
 	read go < $GO`
 
-// TestDescendants ends all descendants of workers, whoever failed, before the run
+// TestDescendants ends all descendants of workers, whichever of them failed, before the run
 // ends (W3).
 func TestDescendants(t *testing.T) {
 	s := newStage(t, 2, leavesDescendants+"; exit $RANK")
@@ -67,7 +67,7 @@ func TestDescendantsInALibrary(t *testing.T) {
 		}
 		_ = s.wait()
 		for _, pid := range pids {
-			// Whoever adopted them reaps them at some time.
+			// The process that adopted them reaps them at some time.
 			if state, ok := processState(pid); ok && state != 'Z' {
 				t.Errorf("after %q process %d is still there, in state %c", ending, pid, state)
 			}
@@ -271,7 +271,7 @@ func TestCgroup(t *testing.T) {
 	if err := s.wait(); !errors.As(err, &failed) {
 		t.Errorf("the run ended with %v", err)
 	}
-	for _, pid := range pids { // whoever adopted them may not have reaped them yet
+	for _, pid := range pids { // the process that adopted them may not have reaped them yet
 		if state, ok := processState(pid); ok && state != 'Z' {
 			t.Errorf("process %d is still there, in state %c", pid, state)
 		}

@@ -42,7 +42,7 @@ func TestOOMInReport(t *testing.T) {
 	}
 }
 
-// TestStderrInReport shows what the culprit said last, wherever its stderr went
+// TestStderrInReport shows what the root cause said last, wherever its stderr went
 // (issue: no decorator needed).
 func TestStderrInReport(t *testing.T) {
 	for _, streams := range []logs.Std{logs.StdNone, logs.StdErr} {

@@ -8,7 +8,7 @@ import (
 // ChildFailedError.
 type FailedError struct {
 	Name     string            // of the entry point (A36)
-	Failures []failure.Failure // of this and of other nodes, in the order in which they were noticed; at least one
+	Failures []failure.Failure // of this and of other nodes, in the order in which they were seen; at least one
 }
 
 // Root is the failure that caused the others.

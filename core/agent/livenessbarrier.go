@@ -5,23 +5,23 @@ import (
 	"sync"
 )
 
-// Keys of the roll call: an agent that wants to know whether all others are alive
-// writes the first; each agent then adds itself to the second, and whoever is the
-// last writes the third.
+// Keys of the liveness barrier: an agent that wants to know whether all others are alive
+// writes the first; each agent then adds itself to the second, and the last of
+// them writes the third.
 const (
 	barrierKey         = "rallypoint/roll_call"
 	arrivalsKey        = barrierKey + "/present"
 	barrierCompleteKey = barrierKey + "/complete"
 )
 
-// attendance answers roll calls of a round while its workers run. A nil attendance
+// arrivals answers the liveness barriers of a round while its workers run. A nil arrivals
 // does nothing.
 type arrivals struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// attend begins to answer; stop ends it.
+// answerBarriers begins to answer; stop ends it.
 func (a *Agent) answerBarriers() *arrivals {
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &arrivals{cancel: cancel}
@@ -48,14 +48,14 @@ func (t *arrivals) stop() {
 	t.wg.Wait()
 }
 
-// presence is a roll call under way.
+// livenessBarrier waits for the arrivals of all agents of a round.
 type livenessBarrier struct {
 	done   chan struct{} // closed once all agents of the round have answered
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// rollCall asks all agents of the round whether they are there. stop ends it.
+// openBarrier asks all agents of the round to arrive. stop ends it.
 func (a *Agent) openBarrier(ctx context.Context) *livenessBarrier {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &livenessBarrier{done: make(chan struct{}), cancel: cancel}

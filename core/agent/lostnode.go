@@ -2,7 +2,7 @@ package agent
 
 import "time"
 
-// lostNode waits for the verdict on a failure that the budget does not cover: it
+// lostNode waits for the cause of a failure that the budget does not cover: it
 // reports whether a node was lost, so that the failure followed from that. It
 // waits at most VerdictTimeout, and not at all if this node is alone.
 func (a *Agent) lostNode() bool {
@@ -11,8 +11,8 @@ func (a *Agent) lostNode() bool {
 	}
 	ctx, cancel := a.untilInterrupt(max(a.spec.VerdictTimeout, 1))
 	defer cancel()
-	heard := a.openBarrier(ctx)
-	defer heard.stop()
+	arrived := a.openBarrier(ctx)
+	defer arrived.stop()
 	tick := time.NewTicker(a.spec.MonitorInterval)
 	defer tick.Stop()
 	for {
@@ -20,7 +20,7 @@ func (a *Agent) lostNode() bool {
 			return !a.rdzv.Closed()
 		}
 		select {
-		case <-heard.done:
+		case <-arrived.done:
 			return a.rdzv.NodesWaiting() > 0 && !a.rdzv.Closed()
 		case <-ctx.Done():
 			return a.rdzv.NodesWaiting() > 0 && !a.rdzv.Closed()

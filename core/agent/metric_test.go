@@ -9,14 +9,14 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// heard keeps what a sink is given.
-type heard struct {
+// recorder keeps what a sink is given.
+type recorder struct {
 	mu    sync.Mutex
 	texts [][]byte
 	more  func([]byte)
 }
 
-func (h *heard) Record(text []byte) {
+func (h *recorder) Record(text []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.texts = append(h.texts, text)
@@ -25,9 +25,9 @@ func (h *heard) Record(text []byte) {
 	}
 }
 
-// metrics are the metrics that were heard, "name=value", durations without their value
+// metrics are the metrics that were recorded, "name=value", durations without their value
 // and each group of equal looks at healthy workers once.
-func (h *heard) metrics(t *testing.T) string {
+func (h *recorder) metrics(t *testing.T) string {
 	t.Helper()
 	const healthy = "_monitor+ remaining_restarts=N healthy=1"
 	short := strings.NewReplacer("SimpleElasticAgent.", "", "LocalElasticAgent.", "", "workers.r.", "", ".success=1", "+", ".failure=1", "-", "_workers", "")
@@ -95,7 +95,7 @@ func TestMetrics(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStage(t, 1, test.script)
 			s.spec.MaxRestarts = test.budget
-			sink := &heard{}
+			sink := &recorder{}
 			s.spec.Metrics = sink
 			if test.prepare != nil {
 				test.prepare(s)
@@ -116,7 +116,7 @@ func TestFlakiness(t *testing.T) {
 		failed       bool
 		want         int64
 	}{{10, 10, false, 0}, {10, 3, false, 63}, {10, 0, false, 90}, {0, 0, false, 0}, {10, 3, true, 100}, {0, 0, true, 100}} {
-		sink := &heard{}
+		sink := &recorder{}
 		a := &Agent{spec: Spec{Role: "r", MaxRestarts: test.budget, Metrics: sink}, restarts: test.budget - test.left}
 		a.measureResult(test.failed)
 		var m metric
@@ -130,7 +130,7 @@ func TestFlakiness(t *testing.T) {
 func TestMetricsOfRunningWorkers(t *testing.T) {
 	s := newStage(t, 1, "[ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
 	looks := 0
-	sink := &heard{}
+	sink := &recorder{}
 	sink.more = func(text []byte) {
 		if strings.Contains(string(text), "workers.r.healthy") {
 			if looks++; looks == 3 {
@@ -144,13 +144,13 @@ func TestMetricsOfRunningWorkers(t *testing.T) {
 	}
 	got := sink.metrics(t)
 	const want = "_start+ _initialize+ HEALTHY _stop+ _assign_worker_ranks+ _rendezvous+ _start+ _initialize+ _restart+"
-	if looks < 4 || !strings.Contains(got, want) { // the last look is that which noticed the node
+	if looks < 4 || !strings.Contains(got, want) { // the last look is that which saw the node
 		t.Errorf("%d looks: metrics\n%s, want in it\n%s", looks, got, want)
 	}
 }
 
-// rdzvEvents are the events of the rendezvous that were heard, as step, state, rank.
-func (h *heard) rdzvEvents(t *testing.T) (all []rdzvEvent, short string) {
+// rdzvEvents are the events of the rendezvous that were recorded, as step, state, rank.
+func (h *recorder) rdzvEvents(t *testing.T) (all []rdzvEvent, short string) {
 	t.Helper()
 	var steps []string
 	for _, text := range h.texts {
@@ -173,7 +173,7 @@ func (h *heard) rdzvEvents(t *testing.T) (all []rdzvEvent, short string) {
 func TestRdzvEvents(t *testing.T) {
 	s := newStage(t, 1, "[ $RALLYPOINT_ROUND = 2 ] && exit; echo up > $SAY; exec sleep 100")
 	s.rdzv.dropped = map[uint64][]string{2: {"node x (lost)"}}
-	sink := &heard{}
+	sink := &recorder{}
 	s.spec.RdzvEvents = sink
 	s.start()
 	s.hear()
@@ -206,7 +206,7 @@ func TestRdzvEvents(t *testing.T) {
 func TestRdzvEventOfShutdownThatFails(t *testing.T) {
 	s := newStage(t, 1, "exit 0")
 	s.rdzv.stubborn = rendezvous.ErrConnection
-	sink := &heard{}
+	sink := &recorder{}
 	s.spec.RdzvEvents = sink
 	_ = s.run()
 	all, _ := sink.rdzvEvents(t)
@@ -227,7 +227,7 @@ func TestRdzvEventsOfErrors(t *testing.T) {
 	} {
 		s := newStage(t, 1, "exit 0")
 		s.rdzv.refusal = test.refusal
-		sink := &heard{}
+		sink := &recorder{}
 		s.spec.RdzvEvents = sink
 		if s.run() == nil {
 			t.Fatal("no error")

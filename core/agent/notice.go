@@ -6,7 +6,7 @@ import (
 
 import "time"
 
-// EventKind is what a Notice tells of. Numbers are append-only: they are those of
+// EventKind says what an Event is about. Numbers are append-only: they are those of
 // the C ABI.
 type EventKind int
 
@@ -15,7 +15,7 @@ const (
 	EventJoining    EventKind = iota + 1 // the node waits for its place in the next round
 	EventJoined                          // the node has its place, and its workers have their ranks
 	EventStarted                         // a worker was started
-	EventExited                          // a worker's end was noticed
+	EventExited                          // a worker has ended
 	EventStopping                        // the workers are being stopped; Text says why
 	EventRestarting                      // the workers failed and will be started again; Text says how often
 	EventEnded                           // the run has ended; Text is its error, "" for a success
@@ -41,7 +41,7 @@ type Event struct {
 	ExitCode        int // of an exited worker; negative: minus the signal
 }
 
-// notify hands a notice to the spec's Notify, if there is one.
+// notify hands an event to the spec's Notify, if there is one.
 func (a *Agent) notify(kind EventKind, text string) { a.notifyWorker(kind, text, nil) }
 
 func (a *Agent) notifyWorker(kind EventKind, text string, p *process.Process) {

@@ -14,13 +14,13 @@ import (
 	"rallypoint/core/agent/process"
 )
 
-// TestNotices tells each step of a run that restarts once and then fails, and what
+// TestEvents reports each step of a run that restarts once and then fails, and what
 // is known of it at the end.
-func TestNotices(t *testing.T) {
+func TestEvents(t *testing.T) {
 	s := newStage(t, 2, `[ $LOCAL_RANK = 0 ] && exec sleep 100; exit 3`)
 	s.spec.MaxRestarts = 1
 	s.spec.Logs.Redirects, _ = logs.ParseStreamSpec("1:3")
-	var told []string
+	var seen []string
 	s.spec.Notify = func(n Event) {
 		text := fmt.Sprint(int(n.Kind))
 		switch n.Kind {
@@ -33,14 +33,14 @@ func TestNotices(t *testing.T) {
 		case EventEnded:
 			text = "end " + n.Text[:strings.Index(n.Text, "FAILED")]
 		}
-		told = append(told, text)
+		seen = append(seen, text)
 	}
 	err := s.run()
 	want := "1, round 1: 0 of 1, restart 0, start 0 of 2, start 1 of 2, exit 1: 3, 5, exit 0: -15, 6, " +
 		"1, round 2: 0 of 1, restart 1, start 0 of 2, start 1 of 2, exit 1: 3, 5, exit 0: -15, " +
 		"end \n============================================================\ntest "
-	if got := strings.Join(told, ", "); got != want {
-		t.Errorf("told\n%s, want\n%s", got, want)
+	if got := strings.Join(seen, ", "); got != want {
+		t.Errorf("seen\n%s, want\n%s", got, want)
 	}
 	r := s.agent.Result()
 	if r.Err != err || r.Round != 2 || r.Restarts != 1 || r.World != 2 || r.Report != err.Error() {

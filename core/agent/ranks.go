@@ -132,7 +132,7 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 	return nil
 }
 
-// shareRanks computes everybody's ranks: bases are running sums of the local
+// shareRanks computes the ranks of all agents: bases are running sums of the local
 // sizes in the order of the agents, over all and over the role.
 func shareRanks(infos []roleInfo) []ranks {
 	world, restarts, roleWorld := 0, 0, map[string]int{}

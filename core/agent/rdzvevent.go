@@ -47,7 +47,7 @@ var nodeSerial atomic.Int32
 // The handler in Python writes the same events (python/rallypoint/_telemetry.py).
 func (a *Agent) recordRdzv(e rdzvEvent, format string, args ...any) {
 	if a.spec.RdzvEvents == nil {
-		return // nobody asks a name server then
+		return // without asking a name server
 	}
 	node := fmt.Sprintf("%s_%d_%d", fqdn(), os.Getpid(), a.serial)
 	if e.Message == "" {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// notice is a log that reports the first line with a text.
-type notice struct {
+// logWatch is a log that reports the first line with a text.
+type logWatch struct {
 	text string
 	once sync.Once
 	seen chan string
 }
 
-func (n *notice) Write(line []byte) (int, error) {
+func (n *logWatch) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte(n.text)) {
 		n.once.Do(func() { n.seen <- string(line) })
 	}
@@ -29,7 +29,7 @@ func (n *notice) Write(line []byte) (int, error) {
 func TestStoreOutOfReach(t *testing.T) {
 	s := newStage(t, 1, "echo up > $SAY; read x < $GO")
 	gate := s.goFile()
-	n := &notice{text: "127.0.0.1:1", seen: make(chan string, 1)}
+	n := &logWatch{text: "127.0.0.1:1", seen: make(chan string, 1)}
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(n, nil)))
 	if err != nil {
 		t.Fatal(err)

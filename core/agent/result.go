@@ -21,7 +21,7 @@ type Result struct {
 	// started.
 	Workers []WorkerResult
 
-	// Failures are of this node's workers, and of other nodes' as far as they told;
+	// Failures are of this node's workers, and of other nodes' as far as they published them;
 	// Root is the index of the one that caused the others, -1 if there are none.
 	Failures []failure.Failure
 	Root     int

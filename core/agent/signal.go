@@ -20,7 +20,7 @@ func (e *SignalError) Error() string {
 	return "Process " + strconv.Itoa(e.Pid) + " got signal: " + strconv.Itoa(int(e.Signal))
 }
 
-// Whoever ends a job may send its signal twice at once: timeout(1) to its child and then
+// What ends a job may send its signal twice at once: timeout(1) to its child and then
 // to the group, an init that signals the group, a scheduler to the step and to the batch
 // script. Such signals are one request. Only a person at a terminal means something by a
 // second one soon after, and a person needs a moment for it.
@@ -75,7 +75,7 @@ func (i *interrupts) forces(sig unix.Signal, grace time.Duration) bool {
 		sig == unix.SIGINT && i.signal == unix.SIGINT && passed >= byHand && i.terminal()
 }
 
-// impatience says for people how to end workers before their grace is over; "" if it is
+// impatience says how to end workers before their grace is over; "" if it is
 // too short for that.
 func (i *interrupts) impatience() string {
 	switch {

@@ -39,7 +39,7 @@ type Spec struct {
 	RestartDelay time.Duration
 
 	// MonitorInterval is how often the rendezvous is asked whether nodes wait;
-	// > 0. The workers' ends are noticed without it (N3).
+	// > 0. The agent sees the workers' ends without it (N3).
 	MonitorInterval time.Duration
 
 	// ShutdownTimeout is the grace between a signal to the workers and SIGKILL,
@@ -55,7 +55,7 @@ type Spec struct {
 	// reconnect_grace.
 	VerdictTimeout time.Duration
 
-	// Identical tells that all agents have this role and as many workers, so that
+	// Identical says that all agents have this role and as many workers, so that
 	// ranks need no exchange (A48). Restart counts are not agreed then.
 	Identical bool
 
@@ -72,13 +72,13 @@ type Spec struct {
 
 	Logs           logs.Spec
 	Stdout, Stderr *os.File  // the console, for copied lines; the workers inherit 1 and 2
-	Events         EventSink // of the agent and its workers (A96); nil: nobody listens
-	RdzvEvents     EventSink // of the rendezvous as this node sees it (A97); nil: nobody listens
-	Metrics        EventSink // torch's metrics (A98); nil: nobody listens
+	Events         EventSink // of the agent and its workers (A96); nil: none
+	RdzvEvents     EventSink // of the rendezvous as this node sees it (A97); nil: none
+	Metrics        EventSink // torch's metrics (A98); nil: none
 	Backend        string    // of the rendezvous, for events
 
-	// Notify is told of each step of the run, in order, by the goroutine of Run:
-	// it must not block. nil: nobody listens.
+	// Notify receives each step of the run, in order, from the goroutine of Run:
+	// it must not block. nil: none.
 	Notify func(Event)
 }
 

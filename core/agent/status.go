@@ -73,7 +73,7 @@ type WorkerStatus struct {
 	ExitCode  *int   `json:"exit_code,omitempty"` // negative: minus the signal
 }
 
-// board is where the agent writes what it does, for the health port. It is safe
+// statusTracker holds what the agent does, for the health port. It is safe
 // for concurrent use; its lock is a leaf.
 type statusTracker struct {
 	mu       sync.Mutex

@@ -30,7 +30,7 @@ type Failure struct {
 	Host      string // of the worker
 
 	// Time is when it failed: by its error file (whole seconds) or, without one,
-	// when its end was noticed.
+	// when the agent saw its end.
 	Time time.Time
 
 	ErrorFile string // "<N/A>" if it wrote none
@@ -66,7 +66,7 @@ func (f *Failure) SignalName() string {
 	return process.SignalName(unix.Signal(-f.ExitCode))
 }
 
-// Complete fills in what follows from the worker's end, noticed at f.Time, and from
+// Complete fills in what follows from the worker's end, seen at f.Time, and from
 // its error file. An error file that cannot be understood is an error; f is then
 // as if there were none.
 func (f *Failure) Complete(errorFile string) error {
@@ -104,7 +104,7 @@ func (f *Failure) readErrorFile(path string) error {
 	}
 	f.ErrorFile, f.Data, f.Message = path, text, message
 	f.Time = time.Unix(seconds, 0)
-	// The file knows only the second. Within it, what was noticed first counts.
+	// The file knows only the second. Within it, what was seen first counts.
 	if end := f.Time.Add(time.Second - 1); end.Before(f.order) {
 		f.order = end
 	}

@@ -85,11 +85,11 @@ func TestErrorFiles(t *testing.T) {
 			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			noticed := time.Unix(99, 0)
-			f := Failure{ExitCode: 1, Time: noticed}
+			seen := time.Unix(99, 0)
+			f := Failure{ExitCode: 1, Time: seen}
 			err := f.Complete(path)
 			switch {
-			case c.bad && (err == nil || f.Message != noTraceback || !f.Time.Equal(noticed) || f.ErrorFile != process.NotAvailable):
+			case c.bad && (err == nil || f.Message != noTraceback || !f.Time.Equal(seen) || f.ErrorFile != process.NotAvailable):
 				t.Errorf("taken: %v, %+v", err, f)
 			case !c.bad && (err != nil || f.Message != c.message || f.Time.Unix() != c.seconds || f.ErrorFile != path):
 				t.Errorf("%v, %+v", err, f)

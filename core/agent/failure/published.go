@@ -15,9 +15,9 @@ import (
 )
 
 // The nodes of a round collect their failures in its store, each its first one as
-// soon as it is noticed: a node counts itself and appends a line with the number
+// soon as the node sees it: a node counts itself and appends a line with the number
 // it got. So the order is that of one clock, the server's, whatever the clocks of
-// the nodes say, and the first is the culprit (W21).
+// the nodes say, and the first is the root cause (W21).
 const (
 	failuresKey     = "rallypoint/failures"
 	failureCountKey = failuresKey + "/count"
@@ -26,10 +26,10 @@ const (
 // What the nodes tell each other is bounded: the first failure comes with its
 // message and its last stderr, some more in short, the rest not at all.
 const (
-	maxCulprit    = 16 << 10 // bytes of message and of stderr, each
+	maxRootCause  = 16 << 10 // bytes of message and of stderr, each
 	maxCollateral = 512      // bytes of another's message
 	maxPeers      = 16
-	maxPeersText  = maxPeers * 16 * maxCulprit // of all of them, as JSON
+	maxPeersText  = maxPeers * 16 * maxRootCause // of all of them, as JSON
 )
 
 // peerFailure is a Failure as nodes tell it to each other.
@@ -63,7 +63,7 @@ func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, g
 		ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
 	}
 	if number == 1 {
-		p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxCulprit), lastBytes(string(f.Stderr), maxCulprit), f.SharedOutput
+		p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxRootCause), lastBytes(string(f.Stderr), maxRootCause), f.SharedOutput
 	}
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -97,20 +97,20 @@ func lastBytes(text string, most int) string {
 // parsePeers reads the lines of failuresKey that are of a round, in the order of
 // their numbers; what is not understood is left out.
 func parsePeers(text []byte, round uint64) []Failure {
-	var told []peerFailure
+	var published []peerFailure
 	for line := range bytes.Lines(text[:min(len(text), maxPeersText)]) {
 		var p peerFailure
-		if len(told) < maxPeers && json.Unmarshal(line, &p) == nil && p.Round == round {
-			told = append(told, p)
+		if len(published) < maxPeers && json.Unmarshal(line, &p) == nil && p.Round == round {
+			published = append(published, p)
 		}
 	}
-	slices.SortStableFunc(told, func(a, b peerFailure) int { return int(a.Number - b.Number) })
+	slices.SortStableFunc(published, func(a, b peerFailure) int { return int(a.Number - b.Number) })
 	var failures []Failure
-	for i, p := range told {
+	for i, p := range published {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
 			Host: rendezvous.Printable(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: rendezvous.Printable(lastBytes(p.ErrorFile, unix.PathMax)),
-			Message: plainLines(lastBytes(p.Message, maxCulprit)), OOM: p.OOM, Stderr: []byte(lastBytes(p.Stderr, maxCulprit)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
+			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}
 	return failures
@@ -118,14 +118,14 @@ func parsePeers(text []byte, round uint64) []Failure {
 
 // WithPeers puts the failures that other nodes published around this node's own:
 // those before and those after its first.
-func WithPeers(own, told []Failure, group int) []Failure {
-	at := slices.IndexFunc(told, func(f Failure) bool { return f.group == group })
+func WithPeers(own, published []Failure, group int) []Failure {
+	at := slices.IndexFunc(published, func(f Failure) bool { return f.group == group })
 	if at < 0 {
-		at = len(told) // the others got ahead of it
+		at = len(published) // the others got ahead of it
 	}
 	first := own[RootCause(own)].order
 	var before, after []Failure
-	for i, f := range told {
+	for i, f := range published {
 		f.order = first.Add(time.Duration(i - at))
 		switch {
 		case i < at:

@@ -21,38 +21,38 @@ func TestPublishedIsBounded(t *testing.T) {
 		}
 	}
 	text, err := keys.Get(t.Context(), failuresKey)
-	if err != nil || len(text) > 8*maxCulprit {
+	if err != nil || len(text) > 8*maxRootCause {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
-	if told := ReadPublished(t.Context(), keys, 1); len(told) != maxPeers || told[0].group != 0 {
-		t.Errorf("%d failures", len(told))
+	if published := ReadPublished(t.Context(), keys, 1); len(published) != maxPeers || published[0].group != 0 {
+		t.Errorf("%d failures", len(published))
 	}
 }
 
-// TestCulprit is on the node that failed first, also in the report of one that
+// TestCulprit: the root cause is on the node that failed first, also in the report of one that
 // failed later (W21).
 func TestCulprit(t *testing.T) {
 	at := time.Unix(100, 0)
 	own := []Failure{{Rank: 2, order: at}, {Rank: 3, order: at.Add(time.Second), Terminated: true}}
-	told := func(groups ...int) (list []Failure) {
+	published := func(groups ...int) (list []Failure) {
 		for _, g := range groups {
 			list = append(list, Failure{Rank: 10 + g, group: g})
 		}
 		return list
 	}
 	for _, c := range []struct {
-		told []Failure
-		want string
-		root int
+		published []Failure
+		want      string
+		root      int
 	}{
 		{nil, "[2 3]", 2},
-		{told(1), "[2 3]", 2},
-		{told(0, 1), "[10 2 3]", 10},
-		{told(1, 0), "[2 3 10]", 2},
-		{told(5, 0, 1, 4), "[15 10 2 3 14]", 15},
-		{told(5, 0), "[15 10 2 3]", 15}, // the own was not taken any more
+		{published(1), "[2 3]", 2},
+		{published(0, 1), "[10 2 3]", 10},
+		{published(1, 0), "[2 3 10]", 2},
+		{published(5, 0, 1, 4), "[15 10 2 3 14]", 15},
+		{published(5, 0), "[15 10 2 3]", 15}, // the own was not taken any more
 	} {
-		all := WithPeers(own, c.told, 1)
+		all := WithPeers(own, c.published, 1)
 		var ranks []int
 		for _, f := range all {
 			ranks = append(ranks, f.Rank)
@@ -118,10 +118,10 @@ func TestPeersAreBounded(t *testing.T) {
 		t.Fatalf("%d failures", len(got))
 	}
 	f := got[0]
-	if shown := Report("x", got[:1]); strings.Contains(shown, "\x1b") || len(shown) > 8*maxCulprit {
+	if shown := Report("x", got[:1]); strings.Contains(shown, "\x1b") || len(shown) > 8*maxRootCause {
 		t.Errorf("a report of %d bytes", len(shown))
 	}
-	if len(f.Host) > 4*maxCollateral || len(f.Stderr) > 2*maxCulprit {
+	if len(f.Host) > 4*maxCollateral || len(f.Stderr) > 2*maxRootCause {
 		t.Errorf("%d bytes of host, %d of stderr", len(f.Host), len(f.Stderr))
 	}
 }

@@ -46,11 +46,11 @@ type Spec struct {
 	OutFilters, ErrFilters []string
 
 	// Planner decides where each attempt's output goes, instead of all but
-	// PrefixTemplate and which filters there are; nil: nobody else does.
+	// PrefixTemplate and which filters there are; nil: this Spec alone decides.
 	Planner *Planner
 }
 
-// isSilent tells that nothing was asked for that needs files.
+// isSilent reports whether nothing was asked for that needs files.
 func (s *Spec) isSilent() bool {
 	return s.Dir == "" && s.Redirects.isNone() && s.Tee.isNone() && s.Ranks == nil && len(s.OutFilters) == 0 && len(s.ErrFilters) == 0
 }

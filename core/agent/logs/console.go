@@ -12,7 +12,7 @@ import (
 // terminal or pipe. It is safe for concurrent use.
 type Console struct {
 	mu   sync.Mutex
-	open map[io.Writer]*printer // who wrote an unfinished line, and where
+	open map[io.Writer]*printer // which printer wrote an unfinished line, and where
 }
 
 // printer writes one stream of one worker to its destination on the console.
@@ -30,8 +30,8 @@ func (c *Console) printer(dst io.Writer, prefix string) *printer {
 }
 
 // print writes text, in which each line that ends has its line feed, with one
-// system call. A text without a last line feed leaves its line open: if nobody
-// else prints before, the next print continues it without another prefix (W12).
+// system call. A text without a last line feed leaves its line open: if no
+// other printer writes before, the next print continues it without another prefix (W12).
 func (p *printer) print(text []byte) error {
 	if len(text) == 0 {
 		return nil

@@ -10,7 +10,7 @@ import (
 )
 
 // isOneFile tells whether two descriptors are of one file, so that the order of what is
-// written to them is seen. Of /dev/null nobody sees anything.
+// written to them is seen. What goes to /dev/null has no order to be seen.
 func isOneFile(a, b int) bool {
 	var at, bt unix.Stat_t
 	if unix.Fstat(a, &at) != nil || unix.Fstat(b, &bt) != nil || at.Mode&unix.S_IFMT != bt.Mode&unix.S_IFMT {
@@ -41,7 +41,7 @@ func newSharedFile(file *os.File) *sharedFile {
 	return &sharedFile{file: file, from: info.Size()}
 }
 
-// ended tells that the worker has ended now.
+// Ended notes that the worker has ended.
 func (s *sharedFile) Ended() {
 	if s == nil {
 		return

@@ -16,7 +16,7 @@ import (
 // report.
 const maxStderr = 64 << 10
 
-// tap stands between a worker's stderr and the agent's own: it passes everything
+// stderrTee stands between a worker's stderr and the agent's own: it passes everything
 // on at once and unchanged, and keeps the last maxStderr bytes. Its methods are
 // safe for concurrent use.
 type stderrTee struct {
@@ -32,7 +32,7 @@ type stderrTee struct {
 	held []byte // the begin of a line that a full buffer cut
 }
 
-// newTap makes a tap and returns the end that the worker writes to: a terminal if to
+// newStderrTee makes a tee and returns the end that the worker writes to: a terminal if to
 // is one, so that programs see no difference, else a pipe. pass gets what comes, one
 // call at a time. stop ends it.
 func newStderrTee(to *os.File, pass func([]byte)) (t *stderrTee, write *os.File, err error) {
@@ -65,7 +65,7 @@ func (t *stderrTee) run() {
 	}
 }
 
-// tapBuffers are lent to taps while they read, so that idle ones cost nothing.
+// teeBuffers are lent to tees while they read, so that idle ones cost nothing.
 var teeBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // drain takes what is in the pipe now, and reports whether its end was reached.
@@ -73,7 +73,7 @@ func (t *stderrTee) drain(fd int) (ended bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.tty {
-		_ = pty.Fit(fd, t.like) // before the worker draws again: a library is told of no new size
+		_ = pty.Fit(fd, t.like) // before the worker draws again: no signal reaches a library
 	}
 	buf := teeBuffers.Get().(*[32 << 10]byte)
 	defer teeBuffers.Put(buf)
@@ -138,7 +138,7 @@ func (t *stderrTee) settle() {
 	defer timer.Stop()
 	select {
 	case <-t.done: // closed, and all of it was read
-	case <-timer.C: // somebody else has it open
+	case <-timer.C: // another process has it open
 	}
 }
 
@@ -154,8 +154,8 @@ func (t *stderrTee) last() []byte {
 	return append(bytes.Clone(t.ring[t.next:]), t.ring[:t.next]...)
 }
 
-// stop passes on what was written until now and ends the tap, whether or not
-// somebody still holds the other end. last may be called afterwards.
+// stop passes on what was written until now and ends the tee, whether or not
+// another process still holds the other end. last may be called afterwards.
 func (t *stderrTee) stop() {
 	t.settle()
 	_ = t.read.SetReadDeadline(time.Now())

@@ -14,9 +14,9 @@ import (
 	"rallypoint/core/agent/pty"
 )
 
-// TestTap passes everything on unchanged and keeps its end, whatever is written
+// TestStderrTee passes everything on unchanged and keeps its end, whatever is written
 // in what pieces.
-func TestTap(t *testing.T) {
+func TestStderrTee(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var passed bytes.Buffer
 		to, other, err := os.Pipe()
@@ -29,7 +29,7 @@ func TestTap(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _, _ = to.Close(), other.Close() }()
-		tap, write, err := newStderrTee(other, func(text []byte) { passed.Write(text) })
+		tee, write, err := newStderrTee(other, func(text []byte) { passed.Write(text) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,16 +44,16 @@ func TestTap(t *testing.T) {
 			if tty { // which hands over what was written when it is closed, at the latest
 				continue
 			}
-			if got := tap.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
+			if got := tee.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
 				t.Fatalf("kept %d bytes of %d", len(got), len(all))
 			}
 		}
-		if tty || rapid.Bool().Draw(t, "closed") { // else somebody holds it still
+		if tty || rapid.Bool().Draw(t, "closed") { // else another process holds it still
 			_ = write.Close()
 		}
-		tap.stop()
+		tee.stop()
 		_ = write.Close()
-		if got := tap.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
+		if got := tee.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
 			t.Fatalf("kept %d bytes of %d", len(got), len(all))
 		}
 		if !bytes.Equal(passed.Bytes(), all) {
@@ -62,12 +62,12 @@ func TestTap(t *testing.T) {
 	})
 }
 
-// TestTapKeepsLinesWhole where one read does not take all that is there.
-func TestTapKeepsLinesWhole(t *testing.T) {
+// TestStderrTeeKeepsLinesWhole where one read does not take all that is there.
+func TestStderrTeeKeepsLinesWhole(t *testing.T) {
 	var parts []string
-	tap := &stderrTee{pass: func(text []byte) { parts = append(parts, string(text)) }}
-	tap.take([]byte("a\nbeg"), true)
-	tap.take([]byte("un\nc"), false)
+	tee := &stderrTee{pass: func(text []byte) { parts = append(parts, string(text)) }}
+	tee.take([]byte("a\nbeg"), true)
+	tee.take([]byte("un\nc"), false)
 	if !slices.Equal(parts, []string{"a\n", "begun\nc"}) {
 		t.Errorf("parts %q", parts)
 	}

@@ -79,7 +79,7 @@ func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error
 	buf := make([]byte, 64<<10)
 	var patience <-chan time.Time
 	for {
-		last := false // told before the read, so that it sees everything
+		last := false // read from done before the file, so that it sees everything
 		select {
 		case <-t.done:
 			last = true
@@ -145,7 +145,7 @@ func (job *tail) emit(text []byte) error {
 	return nil
 }
 
-// watcher tells of writes to files. A nil watcher tells nothing.
+// watcher reports writes to files. A nil watcher reports nothing.
 type watcher struct {
 	file *os.File
 	done chan struct{}
@@ -183,7 +183,7 @@ func (w *watcher) run() {
 	}
 }
 
-// wake passes one event on; mu is held. If events were lost it is for everybody.
+// wake passes one event on; mu is held. If events were lost it wakes all.
 func (w *watcher) wake(event *unix.InotifyEvent) {
 	if event.Mask&unix.IN_Q_OVERFLOW != 0 {
 		for _, wakes := range w.wakes {

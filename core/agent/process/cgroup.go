@@ -11,7 +11,7 @@ import (
 )
 
 // Cgroup is a control group (v2) of the workers and of whatever descends from them:
-// nothing leaves it, whatever session it makes and whoever adopts it (N2). A nil
+// nothing leaves it, whatever session it makes and whichever process adopts it (N2). A nil
 // cgroup is none: most containers, and users without a delegated group, cannot make
 // one.
 type Cgroup struct {

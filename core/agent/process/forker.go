@@ -48,7 +48,7 @@ func (f *Forker) run() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread() // every child is gone: the thread may live or end
 	for r := range f.requests {
-		f.mu.Lock() // so that a sweep never takes a worker for a stray
+		f.mu.Lock() // so that the reaper never takes a worker for an orphan
 		var pid int
 		var err error
 		if bound := withCPUs(r.cpus, func() { pid, err = syscall.ForkExec(r.program, r.argv, r.attr) }); bound != nil {

@@ -86,7 +86,7 @@ func (c *OOMCounter) read() (kills uint64, ok bool) {
 	return 0, false
 }
 
-// Reset begins to count anew.
+// Reset starts the count again.
 func (c *OOMCounter) Reset() { c.base, _ = c.read() }
 
 // Note says how many processes were killed since reset; "" if none was.

@@ -13,7 +13,7 @@ import (
 
 // Process is one worker. Its fields are set at start and, once exited is closed,
 // at its end; it stays a zombie until it is reaped, so that its pid and process
-// group cannot be given to anybody else in the meantime (N2).
+// group cannot be given to another process in the meantime (N2).
 type Process struct {
 	Local int
 	Pid   int
@@ -21,11 +21,11 @@ type Process struct {
 
 	exited chan struct{}
 	Code   int  // exit code, or minus the signal; -1 if it is lost
-	Lost   bool // somebody else has waited for the process
+	Lost   bool // another thread of this process has waited for it
 	At     time.Time
 
 	Stopped bool   // the agent had sent it a signal before it ended
-	Fault   string // why the agent takes it as failed, whatever ended it; "" for no such reason
+	Fault   string // why the agent counts it as failed, whatever ended it; "" for no such reason
 	reaped  bool
 }
 
@@ -85,7 +85,7 @@ type childInfo struct {
 const cldExited = 1 // CLD_EXITED: status is an exit code, else a signal
 
 // exitCode asks for the end of a child without reaping it. It reports false if
-// the child runs still and WNOHANG was given, and an error and -1 if somebody else has
+// the child runs still and WNOHANG was given, and an error and -1 if something else in this process has
 // reaped it.
 func exitCode(pid, options int) (code int, done bool, lost error) {
 	var info childInfo
@@ -121,7 +121,7 @@ func openPidfd(pid int) *os.File {
 
 var _ = [1]struct{}{}[unsafe.Sizeof(childInfo{})-unsafe.Sizeof(unix.Siginfo{})] // the two have one size
 
-// exits collects the ends of processes in the order in which they are noticed
+// exits collects the ends of processes in the order in which they are seen
 // (N6). It is safe for concurrent use.
 type exits struct {
 	mu    sync.Mutex
@@ -141,7 +141,7 @@ func (e *exits) add(p *Process) {
 	}
 }
 
-// take returns what was noticed since the last take, oldest first.
+// take returns what was added since the last take, oldest first.
 func (e *exits) take() []*Process {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLostExitCode is told from the end by a signal.
+// TestLostExitCode differs from an end by a signal.
 func TestLostExitCode(t *testing.T) {
 	for _, watched := range []bool{true, false} {
 		p := &Process{Pid: os.Getppid(), exited: make(chan struct{})} // no child of ours
@@ -29,11 +29,11 @@ func TestLostExitCode(t *testing.T) {
 func TestPartialStart(t *testing.T) {
 	f := NewForker(nil)
 	defer f.Close()
-	sweep := NewReaper(f, false, false, "", slog.New(slog.DiscardHandler))
-	defer sweep.Close()
+	reaper := NewReaper(f, false, false, "", slog.New(slog.DiscardHandler))
+	defer reaper.Close()
 	env := []string{"PATH=" + os.Getenv("PATH"), "X=1"}
 	files := []uintptr{0, 1, 2}
-	_, err := StartWorkers(f, sweep, []Launch{
+	_, err := StartWorkers(f, reaper, []Launch{
 		{0, []string{"sleep", "100"}, env, files, nil},
 		{1, []string{"sleep", "100"}, env, files, nil},
 		{2, []string{"/does/not/exist"}, env, files, nil},

@@ -36,7 +36,7 @@ type Reaper struct {
 	wg       sync.WaitGroup
 }
 
-// NewReaper returns a sweeper. With subreaper this process becomes one, adopts
+// NewReaper returns a reaper. With subreaper this process becomes one, adopts
 // orphaned descendants of the workers and reaps them when they end; only a
 // program that starts no children but by f from now on may ask for it. keep leaves
 // everything alone that is not a worker. marker, which may be "", is a text that only the
@@ -94,7 +94,7 @@ func (s *Reaper) reapOrphans() {
 	}
 }
 
-// strays returns the children of this process that are neither workers nor from before
+// orphans returns the children of this process that are neither workers nor from before
 // them: some may be none of the workers' all the same (see adopted).
 func (s *Reaper) orphans() []int {
 	if !s.subreaper {
@@ -102,28 +102,28 @@ func (s *Reaper) orphans() []int {
 	}
 	s.forker.mu.Lock()
 	defer s.forker.mu.Unlock()
-	var strays []int
+	var orphans []int
 	for _, pid := range ownChildren() {
 		if !s.forker.known[pid] && !s.before[pid] {
-			strays = append(strays, pid)
+			orphans = append(orphans, pid)
 		}
 	}
-	return strays
+	return orphans
 }
 
 // adopted tells whether a process is this one's child because it descends from a
-// worker. Process 1 of a container gets the orphans of everybody in it, so there it
+// worker. Process 1 of a container gets the orphans of all processes in it, so there it
 // has to carry the marker, if there is one.
 func (s *Reaper) adopted(pid int, stat procStat) bool {
 	return s.subreaper && stat.parent == os.Getpid() && !s.before[pid] && !s.sessions[stat.session] &&
 		(s.marker == "" || os.Getpid() != 1)
 }
 
-// maxSweeps bounds how often a sweep looks again: what forks faster than it is
+// maxPasses bounds how often endOrphans looks again: what forks faster than it is
 // killed is left to the parent-death signals and to the system.
 const maxPasses = 100
 
-// sweep sends sig to what the groups' leaders, now reaped, left behind, waits for
+// endOrphans sends sig to what the groups' leaders, now reaped, left behind, waits for
 // its end until expired is closed, and kills the rest. It returns when nothing is
 // left.
 func (s *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct{}) {
@@ -137,25 +137,25 @@ func (s *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct
 			return
 		}
 		gone := true
-		for _, stray := range left {
+		for _, orphan := range left {
 			if isClosed(expired) {
-				stray.kill(unix.SIGKILL)
-				gone = stray.await(nil) && gone
+				orphan.kill(unix.SIGKILL)
+				gone = orphan.await(nil) && gone
 				continue
 			}
-			if !signaled[stray.pid] {
-				signaled[stray.pid] = true
-				if !slices.Contains(groups, stray.group) { // the groups had it already
-					stray.kill(sig)
+			if !signaled[orphan.pid] {
+				signaled[orphan.pid] = true
+				if !slices.Contains(groups, orphan.group) { // the groups had it already
+					orphan.kill(sig)
 				}
 			}
-			if !stray.await(expired) {
-				stray.kill(unix.SIGKILL)
-				gone = stray.await(nil) && gone
+			if !orphan.await(expired) {
+				orphan.kill(unix.SIGKILL)
+				gone = orphan.await(nil) && gone
 			}
 		}
-		for _, stray := range left {
-			_ = stray.pidfd.Close()
+		for _, orphan := range left {
+			_ = orphan.pidfd.Close()
 		}
 		for _, pid := range s.orphans() {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
@@ -176,7 +176,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// stray is a process that a worker left behind.
+// orphan is a process that a worker left behind.
 type orphan struct {
 	pid, group int
 	pidfd      *os.File

@@ -63,17 +63,17 @@ func StartWorkers(f *Forker, s *Reaper, workers []Launch, log *slog.Logger) (*Wo
 	return c, nil
 }
 
-// Ended has a token while noticed may have something.
+// Ended has a token while TakeEnded may have something.
 func (c *WorkerGroup) Ended() <-chan struct{} { return c.exits.wake }
 
-// TakeEnded returns the workers whose end was noticed since the last call.
+// TakeEnded returns the workers that have ended since the last call.
 func (c *WorkerGroup) TakeEnded() []*Process {
 	ended := c.exits.take()
 	c.running -= len(ended)
 	return ended
 }
 
-// StopOptions says how to stop a crew.
+// StopOptions says how to stop a worker group.
 type StopOptions struct {
 	Signal unix.Signal
 	Grace  time.Duration   // between the signal and SIGKILL, one for all workers; 0: none
@@ -84,7 +84,7 @@ type StopOptions struct {
 // Stop stops the workers that still run and whatever they left behind, reaps
 // them, and returns once nothing of them is there any more (A58, A61, W3, W6).
 // A process that even SIGKILL does not end is abandoned after another grace.
-// It returns the workers whose end had not been noticed before.
+// It returns the workers that TakeEnded has not returned before.
 func (c *WorkerGroup) Stop(o StopOptions) []*Process {
 	for _, p := range c.Procs {
 		c.signal(p, o)
@@ -130,10 +130,10 @@ func (c *WorkerGroup) signal(p *Process, o StopOptions) {
 	p.SignalGroup(o.Signal)
 }
 
-// AbandonUnkillable takes the workers as killed that are to blame and did not end.
+// AbandonUnkillable counts as killed the workers that have a Fault and did not end.
 func (c *WorkerGroup) AbandonUnkillable() (left []*Process) {
 	for _, p := range c.Procs {
-		if p.Fault != "" && !p.HasExited() { // nobody watches it any more
+		if p.Fault != "" && !p.HasExited() { // its watch has ended
 			p.Code, p.At = -int(unix.SIGKILL), time.Now()
 			left = append(left, p)
 		}

@@ -81,7 +81,7 @@ func newFIFO(path string) (*os.File, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, &os.PathError{Op: "mkfifo", Path: path, Err: err}
 	}
-	// Opened for writing, too: it has no end, and clients never find nobody there.
+	// Opened for writing, too: it has no end, and clients always find a reader.
 	fifo, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
 		_ = os.Remove(path)
@@ -123,7 +123,7 @@ func (w *Watchdog) Stop() {
 // wall-clock time, which may be set.
 const clockCheck = time.Second
 
-// maxFIFO bounds what is read before timers are judged: all that a FIFO may hold.
+// maxFIFO bounds what is read before timers are evaluated: all that a FIFO may hold.
 const maxFIFO = 1 << 20
 
 func (w *Watchdog) run() {
@@ -140,7 +140,7 @@ func (w *Watchdog) run() {
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return // closed
 		}
-		// A timer is judged only after everything was read that was written before it
+		// A timer is evaluated only after everything was read that was written before it
 		// expired: this process may have been stopped meanwhile.
 		now := w.now()
 		_ = w.fifo.SetReadDeadline(time.Time{})

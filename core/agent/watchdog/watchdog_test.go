@@ -132,9 +132,9 @@ func TestTimersAreBounded(t *testing.T) {
 	}
 }
 
-// TestWatchdogReadsBeforeItJudges: a timer that was released in time does not expire
+// TestWatchdogReadsBeforeItEvaluates: a timer that was released in time does not expire
 // because the agent itself had been stopped meanwhile.
-func TestWatchdogReadsBeforeItJudges(t *testing.T) {
+func TestWatchdogReadsBeforeItEvaluates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "timers")
 	fifo, err := newFIFO(path)
 	if err != nil {

@@ -130,7 +130,7 @@ func TestVerdict(t *testing.T) {
 		defer at.stop()
 		r.set(func() { r.waiting = 1 })
 		if !a.lostNode() {
-			t.Error("the loss was not noticed")
+			t.Error("the loss was not seen")
 		}
 	})
 	t.Run("silence", func(t *testing.T) {

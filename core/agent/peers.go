@@ -7,9 +7,9 @@ import (
 	"rallypoint/core/agent/failure"
 )
 
-// tellFailure tells the other nodes of the first failure of an attempt, while the
+// publishFirst publishes to the other nodes the first failure of an attempt, while the
 // workers are being stopped. The function that it returns waits until that is done.
-func (a *Agent) tellFailure(t *attempt, v outcome) (wait func()) {
+func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
 	if v != someFailed || a.assignment.groups < 2 {
 		return func() {}
 	}
@@ -23,7 +23,7 @@ func (a *Agent) tellFailure(t *attempt, v outcome) (wait func()) {
 	return func() { <-done }
 }
 
-// publish tells the other nodes of a failure.
+// publish publishes a failure to the other nodes.
 func (a *Agent) publish(f *failure.Failure) {
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
@@ -45,7 +45,7 @@ func (a *Agent) readPeers() {
 	}
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	if told := failure.ReadPublished(ctx, a.assignment.keys, a.assignment.Round); told != nil {
-		a.assignment.peers = told
+	if published := failure.ReadPublished(ctx, a.assignment.keys, a.assignment.Round); published != nil {
+		a.assignment.peers = published
 	}
 }
