@@ -130,11 +130,10 @@ func timeLimit(ms C.int64_t) (d time.Duration, ok bool) {
 	return time.Duration(ms) * time.Millisecond, true
 }
 
-// limited returns a context that ends after ms and with its parent.
-func limited(parent context.Context, ms C.int64_t) (context.Context, context.CancelFunc) {
+// withTimeout returns a context that ends after ms and with its parent.
+func withTimeout(parent context.Context, ms C.int64_t) (context.Context, context.CancelFunc) {
 	if d, ok := timeLimit(ms); ok {
-		ctx := &deadline{Context: parent, at: time.Now().Add(d)}
-		return ctx, ctx.finish
+		return context.WithTimeout(parent, d)
 	}
 	return context.WithCancel(parent)
 }

@@ -115,7 +115,7 @@ func rpgo_etcd_server_start(config *C.rp_etcd_server_config, timeoutMS C.int64_t
 			s.output = os.NewFile(uintptr(own), "output")
 			c.Output = s.output
 		}
-		ctx, cancel := limited(context.Background(), timeoutMS)
+		ctx, cancel := withTimeout(context.Background(), timeoutMS)
 		s.task = startTask(ctx, cancel, func(ctx context.Context) (*etcdstore.Server, error) { return etcdstore.StartServer(ctx, c) }, nil)
 		*out = openHandle(s)
 		return nil

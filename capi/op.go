@@ -54,12 +54,12 @@ func (o *op) notify(f func()) {
 //export rpgo_store_start
 func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		s, q, err := asked(id, request)
+		start := time.Now()
+		s, q, err := requested(id, request)
 		if err != nil {
 			return err
 		}
-		ctx, cancel := limited(s.ctx, request.timeout_ms)
-		*out = openHandle(s.start(ctx, cancel, q))
+		*out = openHandle(s.start(q, start, s.do(q)))
 		return nil
 	})
 }
@@ -67,26 +67,20 @@ func rpgo_store_start(id C.uint64_t, request *C.rp_store_request, out *C.uint64_
 //export rpgo_store_attempt
 func rpgo_store_attempt(id C.uint64_t, request *C.rp_store_request, waitMS C.int64_t, out *C.uint64_t, result *C.rp_store_result, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		s, q, err := asked(id, request)
+		start := time.Now()
+		s, q, err := requested(id, request)
 		if err != nil {
 			return err
 		}
-		start := time.Now()
-		limit, limits := timeLimit(waitMS)
-		ctx, cancel := limited(s.ctx, request.timeout_ms)
-		a, rest, err := answer{}, ctx, error(nil)
-		if request.timeout_ms != 0 {
-			patience := maxPatience
-			if limits {
-				patience = min(limit, maxPatience)
-			}
-			a, rest, err = s.try(ctx, q, patience)
+		limit, limited := timeLimit(waitMS)
+		patience := maxPatience
+		if limited {
+			patience = min(limit, maxPatience)
 		}
-		if rest == nil {
-			cancel()
-		} else {
-			o := s.start(rest, cancel, q)
-			if err = o.wait(max(0, limit-time.Since(start)), limits); err == errPending {
+		a, pending, err := s.try(q, patience)
+		if pending != nil {
+			o := s.start(q, start, pending)
+			if err = o.wait(max(0, limit-time.Since(start)), limited); err == errPending {
 				*out = openHandle(o)
 				return err
 			}

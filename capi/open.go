@@ -21,7 +21,7 @@ type opening func(context.Context) (store.Store, error)
 
 // openNow makes the call for a function that blocks.
 func openNow(open opening, timeoutMS C.int64_t, out *C.uint64_t) error {
-	ctx, cancel := limited(context.Background(), timeoutMS)
+	ctx, cancel := withTimeout(context.Background(), timeoutMS)
 	defer cancel()
 	s, err := open(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func openNow(open opening, timeoutMS C.int64_t, out *C.uint64_t) error {
 
 // openLater makes the call in the background.
 func openLater(open opening, timeoutMS C.int64_t, out *C.uint64_t) error {
-	ctx, cancel := limited(context.Background(), timeoutMS)
+	ctx, cancel := withTimeout(context.Background(), timeoutMS)
 	*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
 		s, err := open(ctx)
 		return answer{store: s}, err
@@ -182,7 +182,7 @@ func rpgo_store_open_prefix(id C.uint64_t, prefix C.rp_bytes, out *C.uint64_t, e
 			return err
 		}
 		ctx, end := context.WithCancel(below.ctx)
-		*out = openHandle(&openStore{part{store.NewPrefix(name, below.Store), end}, ctx, below.prompt})
+		*out = openHandle(&openStore{part{store.NewPrefix(name, below.Store), end}, ctx})
 		return nil
 	})
 }

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"rallypoint/core/store"
-	"rallypoint/filestore"
-	"rallypoint/tcpstore"
 )
 
 // openStore is what a rp_store stands for. Closing it ends the operations that came
@@ -18,107 +16,124 @@ import (
 // which closes nothing below it, by their context.
 type openStore struct {
 	store.Store
-	ctx    context.Context // of a part; for others Background, which costs a call nothing
-	prompt bool            // see isPrompt
+	ctx context.Context // of a part; for others Background, which costs a call nothing
 }
 
 // newStore makes what stands behind a handle of its own for s, and closes s with
 // it.
-func newStore(s store.Store) *openStore {
-	return &openStore{s, context.Background(), isPrompt(s)}
-}
+func newStore(s store.Store) *openStore { return &openStore{s, context.Background()} }
 
-// isPrompt reports whether s knows a store.Attempt and mostly gets by with the first go: it
-// answers from memory, from a file of this machine, or from a server of its own.
-func isPrompt(s store.Store) bool {
-	switch s := s.(type) {
-	case *store.Memory, *tcpstore.Client:
-		return true
-	case *filestore.Store:
-		return s.IsLocal()
-	}
-	return false
-}
-
-// do makes a call within ms and within the life of the handle.
-func (s *openStore) do(ctx context.Context, q *request) (answer, error) {
-	a, err := q.call(ctx, s.Store)
-	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		err = store.ErrClosed // the context is none of the caller's
-	}
-	return a, err
-}
-
-// start makes a call in the background, which cancel ends.
-func (s *openStore) start(ctx context.Context, cancel context.CancelFunc, q *request) *op {
-	return newOp(ctx, cancel, func(ctx context.Context) (answer, error) { return s.do(ctx, q) })
-}
-
-// maxPatience bounds the first go of a call: while it waits on its thread for a server, it
-// does not see the end of its context.
+// maxPatience bounds how long a call may be tried: while it waits on its thread for a server,
+// it does not see the end of its context.
 const maxPatience = 50 * time.Millisecond
 
-// try makes the first go of a call. rest is the context of the second, nil if the call is over.
-func (s *openStore) try(ctx context.Context, q *request, patience time.Duration) (a answer, rest context.Context, err error) {
-	if !s.prompt || q.op == C.RP_STORE_BARRIER { // which counts the caller, and then waits
-		return answer{}, ctx, nil
+// call is an operation on a store, or what is left of one that was tried.
+type call func(context.Context) (answer, error)
+
+// do returns the call that carries out an operation.
+func (s *openStore) do(q *request) call {
+	return s.complete(q, func(ctx context.Context) (store.Reply, error) { return store.Do(ctx, s.Store, q.Request) })
+}
+
+func (s *openStore) complete(q *request, do store.Pending) call {
+	return func(ctx context.Context) (answer, error) {
+		reply, err := do(ctx)
+		return answer{Reply: reply, op: q.Op}, s.explain(err)
 	}
-	attempt := store.NewAttempt(ctx, patience)
-	a, err = s.do(attempt, q)
-	return a, attempt.Rest(err), err
 }
 
-// answer is what an operation came to.
-type answer struct {
-	number   int64
-	value    []byte
-	hasValue bool
-	values   [][]byte
-	keys     []string
-	store    store.Store // of opening; whoever takes it closes it
+// try carries out an operation as far as it goes within patience. If that is not enough,
+// pending completes it, and must be called.
+func (s *openStore) try(q *request, patience time.Duration) (a answer, pending call, err error) {
+	if q.limited {
+		if q.limit == 0 {
+			return answer{}, s.do(q), nil
+		}
+		patience = min(patience, q.limit)
+	}
+	reply, rest, err := store.TryDo(s.ctx, s.Store, q.Request, patience)
+	if rest != nil {
+		return answer{}, s.complete(q, rest), nil
+	}
+	return answer{Reply: reply, op: q.Op}, nil, s.explain(err)
 }
 
-// request is a converted rp_store_request: it has no memory of C. Fields that its
-// operation does not name are zero.
+// start makes a call in the background for a request that came in at that time.
+func (s *openStore) start(q *request, at time.Time, do call) *op {
+	ctx, cancel := s.context(q, at)
+	return newOp(ctx, cancel, do)
+}
+
+// explain makes the end of the handle's context, which is none of the caller's, ErrClosed.
+func (s *openStore) explain(err error) error {
+	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return store.ErrClosed
+	}
+	return err
+}
+
+// context returns the context of a request that came in at start.
+func (s *openStore) context(q *request, start time.Time) (context.Context, context.CancelFunc) {
+	if q.limited {
+		return context.WithDeadline(s.ctx, start.Add(q.limit))
+	}
+	return context.WithCancel(s.ctx)
+}
+
+// request is a converted rp_store_request: it has no memory of C. The operations have the
+// same numbers in C.
 type request struct {
-	op       C.int32_t
-	block    bool
-	key      string
-	value    []byte
-	expected []byte
-	keys     []string
-	values   [][]byte
-	number   int64
+	store.Request
+	limit   time.Duration // for the operation, if it is limited
+	limited bool
 }
 
 // toRequest converts what the operation names.
 func toRequest(r *C.rp_store_request) (q *request, err error) {
-	q = &request{op: r.op, block: r.block != 0, number: int64(r.number)}
-	switch r.op {
-	case C.RP_STORE_SET, C.RP_STORE_APPEND, C.RP_STORE_QUEUE_PUSH:
-		q.key, q.value, err = keyAndValue(r)
-	case C.RP_STORE_COMPARE_SET:
-		if q.key, q.value, err = keyAndValue(r); err == nil {
-			q.expected, err = valueOf("expected", r.expected)
+	q = &request{Request: store.Request{Op: store.Op(r.op)}}
+	q.limit, q.limited = timeLimit(r.timeout_ms)
+	switch q.Op {
+	case store.OpSet, store.OpAppend, store.OpQueuePush:
+		err = q.addKeyAndValue(r)
+	case store.OpCompareSet:
+		if err = q.addKeyAndValue(r); err == nil {
+			var expected []byte
+			expected, err = valueOf("expected", r.expected)
+			q.Values = [][]byte{expected, q.Values[0]}
 		}
-	case C.RP_STORE_GET, C.RP_STORE_ADD, C.RP_STORE_DELETE, C.RP_STORE_QUEUE_POP,
-		C.RP_STORE_QUEUE_LEN, C.RP_STORE_BARRIER:
-		q.key, err = keyOf("key", r.key)
-	case C.RP_STORE_CHECK, C.RP_STORE_WAIT, C.RP_STORE_MULTI_GET:
-		q.keys, err = listOf("keys", r.keys, r.keys_len, keyOf)
-	case C.RP_STORE_MULTI_SET:
-		if q.keys, err = listOf("keys", r.keys, r.keys_len, keyOf); err == nil {
-			q.values, err = listOf("values", r.values, r.values_len, valueOf)
+	case store.OpGet, store.OpAdd, store.OpDelete, store.OpQueuePop, store.OpQueueLen, store.OpBarrier:
+		err = q.addKey(r)
+		q.Number, q.Block = int64(r.number), r.block != 0
+	case store.OpCheck, store.OpWait, store.OpMultiGet:
+		q.Keys, err = listOf("keys", r.keys, r.keys_len, keyOf)
+	case store.OpMultiSet:
+		if q.Keys, err = listOf("keys", r.keys, r.keys_len, keyOf); err == nil {
+			q.Values, err = listOf("values", r.values, r.values_len, valueOf)
 		}
-	case C.RP_STORE_NUM_KEYS, C.RP_STORE_LIST_KEYS:
+	case store.OpNumKeys, store.OpListKeys:
 	default:
 		err = invalid("there is no store operation %d", int32(r.op))
 	}
 	return q, err
 }
 
-// asked returns what a request is made of, and converts it.
-func asked(id C.uint64_t, r *C.rp_store_request) (*openStore, *request, error) {
+func (q *request) addKey(r *C.rp_store_request) error {
+	key, err := keyOf("key", r.key)
+	q.Keys = []string{key}
+	return err
+}
+
+func (q *request) addKeyAndValue(r *C.rp_store_request) error {
+	if err := q.addKey(r); err != nil {
+		return err
+	}
+	value, err := valueOf("value", r.value)
+	q.Values = [][]byte{value}
+	return err
+}
+
+// requested returns the store of a call and its request, converted.
+func requested(id C.uint64_t, r *C.rp_store_request) (*openStore, *request, error) {
 	s, err := lookUp[*openStore](id)
 	if err != nil {
 		return nil, nil, err
@@ -127,68 +142,30 @@ func asked(id C.uint64_t, r *C.rp_store_request) (*openStore, *request, error) {
 	return s, q, err
 }
 
-func keyAndValue(r *C.rp_store_request) (key string, value []byte, err error) {
-	if key, err = keyOf("key", r.key); err == nil {
-		value, err = valueOf("value", r.value)
-	}
-	return key, value, err
-}
-
-// call makes the call.
-func (q *request) call(ctx context.Context, s store.Store) (a answer, err error) {
-	var flag bool
-	switch q.op {
-	case C.RP_STORE_SET:
-		err = s.Set(ctx, q.key, q.value)
-	case C.RP_STORE_GET:
-		a.value, err = s.Get(ctx, q.key)
-	case C.RP_STORE_ADD:
-		a.number, err = s.Add(ctx, q.key, q.number)
-	case C.RP_STORE_COMPARE_SET:
-		a.value, err = s.CompareSet(ctx, q.key, q.expected, q.value)
-	case C.RP_STORE_APPEND:
-		err = s.Append(ctx, q.key, q.value)
-	case C.RP_STORE_CHECK:
-		flag, err = s.Check(ctx, q.keys)
-	case C.RP_STORE_WAIT:
-		err = s.Wait(ctx, q.keys)
-	case C.RP_STORE_DELETE:
-		flag, err = s.Delete(ctx, q.key)
-	case C.RP_STORE_NUM_KEYS:
-		a.number, err = s.NumKeys(ctx)
-	case C.RP_STORE_LIST_KEYS:
-		a.keys, err = s.ListKeys(ctx)
-	case C.RP_STORE_MULTI_GET:
-		a.values, err = s.MultiGet(ctx, q.keys)
-	case C.RP_STORE_MULTI_SET:
-		err = s.MultiSet(ctx, q.keys, q.values)
-	case C.RP_STORE_QUEUE_PUSH:
-		err = s.QueuePush(ctx, q.key, q.value)
-	case C.RP_STORE_QUEUE_POP:
-		a.value, err = s.QueuePop(ctx, q.key, q.block)
-	case C.RP_STORE_QUEUE_LEN:
-		a.number, err = s.QueueLen(ctx, q.key)
-	case C.RP_STORE_BARRIER:
-		err = s.Barrier(ctx, q.key, q.number)
-	}
-	if flag {
-		a.number = 1
-	}
-	a.hasValue = q.op == C.RP_STORE_GET || q.op == C.RP_STORE_COMPARE_SET || q.op == C.RP_STORE_QUEUE_POP
-	return a, err
+// answer is what an operation came to.
+type answer struct {
+	store.Reply
+	op    store.Op
+	store store.Store // of opening; the caller that takes it closes it
 }
 
 // fill hands an answer out.
 func (a *answer) fill(out *C.rp_store_result) {
-	out.number = C.int64_t(a.number)
-	out.value = C.rp_buffer{}
-	if a.hasValue {
-		fillBuffer(&out.value, a.value)
-	}
-	if a.keys != nil {
-		fillList(&out.list, a.keys)
-	} else {
-		fillList(&out.list, a.values)
+	out.number, out.value = 0, C.rp_buffer{}
+	fillList[string](&out.list, nil)
+	switch a.op {
+	case store.OpAdd, store.OpNumKeys, store.OpQueueLen:
+		out.number = C.int64_t(a.Number)
+	case store.OpCheck, store.OpDelete:
+		if a.Ready {
+			out.number = 1
+		}
+	case store.OpGet, store.OpCompareSet, store.OpQueuePop:
+		fillBuffer(&out.value, a.Values[0])
+	case store.OpMultiGet:
+		fillList(&out.list, a.Values)
+	case store.OpListKeys:
+		fillList(&out.list, a.Keys)
 	}
 	out.store.id = 0
 	if a.store != nil {
@@ -200,15 +177,16 @@ func (a *answer) fill(out *C.rp_store_result) {
 //export rpgo_store_perform
 func rpgo_store_perform(id C.uint64_t, request *C.rp_store_request, result *C.rp_store_result, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		s, q, err := asked(id, request)
+		start := time.Now()
+		s, q, err := requested(id, request)
 		if err != nil {
 			return err
 		}
-		ctx, cancel := limited(s.ctx, request.timeout_ms)
-		defer cancel()
-		a, rest, err := s.try(ctx, q, maxPatience)
-		if rest != nil {
-			a, err = s.do(rest, q)
+		a, pending, err := s.try(q, maxPatience)
+		if pending != nil {
+			ctx, cancel := s.context(q, start)
+			defer cancel()
+			a, err = pending(ctx)
 		}
 		if err != nil {
 			return err

@@ -113,10 +113,6 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 	return s, nil
 }
 
-// IsLocal reports whether the file is one of this machine's own, so that no call waits
-// for a network.
-func (s *Store) IsLocal() bool { return s.local }
-
 // Path returns the absolute path of the store's file.
 func (s *Store) Path() string { return s.file.Path }
 
@@ -249,7 +245,7 @@ func (s *Store) amend(ctx context.Context, size int64, f func(log []byte) ([]byt
 	}
 	defer s.keepLog(log)
 	if len(log) > momentBytes {
-		if err := store.HasTime(ctx); err != nil {
+		if err := mayWait(ctx); err != nil {
 			return err
 		}
 	}
@@ -261,6 +257,9 @@ func (s *Store) locked(ctx context.Context, how int, f func(size int64) error) e
 	select {
 	case s.turn <- struct{}{}:
 	default:
+		if err := mayWait(ctx); err != nil {
+			return err
+		}
 		select {
 		case s.turn <- struct{}{}:
 		case <-ctx.Done():
@@ -273,7 +272,11 @@ func (s *Store) locked(ctx context.Context, how int, f func(size int64) error) e
 	if err := s.usable(ctx); err != nil {
 		return err // the descriptor may be closed already
 	}
-	return s.section(lockedfile.WaitLimit{Ctx: ctx, Closing: s.closing}, how, f)
+	limit := lockedfile.WaitLimit{Ctx: ctx, Closing: s.closing}
+	if isTry(ctx) {
+		limit.Deadline = s.options.Clock.Now().Add(lockPatience)
+	}
+	return s.section(limit, how, f)
 }
 
 // section runs f under the file's lock if the path still names the file. The turn
@@ -291,7 +294,7 @@ func (s *Store) section(p lockedfile.WaitLimit, how int, f func(size int64) erro
 	defer s.file.Unlock()
 	size, err := s.file.Size()
 	if err == nil && size-s.pos > momentBytes {
-		err = store.HasTime(p.Ctx)
+		err = mayWait(p.Ctx)
 	}
 	if err == nil {
 		err = f(size)
@@ -299,8 +302,8 @@ func (s *Store) section(p lockedfile.WaitLimit, how int, f func(size int64) erro
 	return s.fail(err)
 }
 
-// momentBytes is how much is read or written without asking the call's context whether
-// there is time for it: some milliseconds' worth.
+// momentBytes is how much is read or written by a call that must not wait: some
+// milliseconds' worth.
 const momentBytes = 1 << 20
 
 // usable returns why no call can be begun, if so.

@@ -32,7 +32,7 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 		if f(waiter) {
 			return
 		}
-		if late = store.HasTime(ctx); late != nil {
+		if late = mayWait(ctx); late != nil {
 			s.engine.Cancel(waiter)
 			return
 		}

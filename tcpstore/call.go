@@ -2,15 +2,14 @@ package tcpstore
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"rallypoint/core/store"
 )
 
-// call is one request of a client: what it says and what is known about it.
+// call is one request of a client to its server on the main connection, and what has come of it.
 type call struct {
-	name   string // of the Store's method
+	name   string // of the Store's operation
 	op     opcode
 	keys   []string
 	values [][]byte
@@ -19,13 +18,51 @@ type call struct {
 	// again: it changes nothing, and so may be sent a second time.
 	again bool
 
-	// present, if it is set, tells whether all keys exist. If they do not, the call does
-	// nothing else.
-	present *bool
+	// guarded: it first asks whether all keys exist. If they do not, which it notes as missing,
+	// the call does nothing else.
+	guarded, missing bool
 
-	// read takes the reply. Nil means that the request has none; one that has is
+	// read reads the reply. Nil means that the request has none; one that has is
 	// then sent along, so that the call still ends by a reply.
-	read func(input) error
+	read  func(input, *call) error
+	reply store.Reply
+
+	lease
+}
+
+// lease is a call's use of the main connection, which it keeps from the sending of its request
+// until the reply.
+type lease struct {
+	start   time.Time // of the call
+	reused  bool      // the connection is one of an earlier call
+	checked bool      // the keys of a guarded call are known to exist
+	sent    bool      // the request was
+}
+
+// first describes, for each operation, the first request that it makes on the main connection.
+// A Barrier makes none there.
+var first = [store.OpBarrier + 1]call{
+	store.OpSet:        {op: opSet},
+	store.OpGet:        {op: opGet, again: true, guarded: true, read: readValue},
+	store.OpAdd:        {op: opAdd, read: readNumber},
+	store.OpCompareSet: {op: opCompareSet, read: readValue},
+	store.OpAppend:     {op: opAppend},
+	store.OpCheck:      {op: opCheck, again: true, read: readReady},
+	store.OpWait:       {op: opCheck, again: true, read: readReady},
+	store.OpDelete:     {op: opDelete, read: readExisted},
+	store.OpNumKeys:    {op: opNumKeys, again: true, read: readNumber},
+	store.OpListKeys:   {op: opListKeys, again: true, read: readKeys},
+	store.OpMultiGet:   {op: opMultiGet, again: true, guarded: true, read: readValues},
+	store.OpMultiSet:   {op: opMultiSet},
+	store.OpQueuePush:  {op: opQueuePush},
+	store.OpQueuePop:   {op: opQueuePop, read: readItem},
+	store.OpQueueLen:   {op: opQueueLen, again: true, read: readNumber},
+}
+
+func firstCall(r store.Request) *call {
+	what := first[r.Op]
+	what.name, what.keys, what.values, what.number = r.Op.String(), r.Keys, r.Values, r.Number
+	return &what
 }
 
 // size returns the length of the request on the wire.
@@ -40,10 +77,10 @@ func (w *call) size() int {
 	return size
 }
 
-// encode returns the request, with room for a receipt behind it.
+// encode returns the request, with room for an acknowledgement behind it.
 func (w *call) encode() []byte {
-	const receipt = 16
-	return w.append(make([]byte, 0, w.size()+receipt))
+	const ack = 16
+	return w.append(make([]byte, 0, w.size()+ack))
 }
 
 // append appends the request.
@@ -81,147 +118,140 @@ func appendKey(dst []byte, key string) []byte {
 
 // Readers of replies.
 
-func intReply(n *int64) func(input) error {
-	return func(in input) (err error) {
-		*n, err = readInt(in)
-		return err
-	}
+func readNumber(in input, w *call) (err error) {
+	w.reply.Number, err = readInt(in)
+	return err
 }
 
-func checkReply(ready *bool) func(input) error {
-	return func(in input) error {
-		b, err := in.ReadByte()
-		*ready = b == replyReady
-		return err
-	}
+func readReady(in input, w *call) error {
+	b, err := in.ReadByte()
+	w.reply.Ready = err == nil && b == replyReady
+	return err
 }
 
-func textReply(text *[]byte) func(input) error {
-	return func(in input) (err error) {
-		*text, err = readText(in)
-		return err
-	}
+func readExisted(in input, w *call) error {
+	n, err := readInt(in)
+	w.reply.Ready = n > 0
+	return err
 }
 
-func textsReply(texts *[][]byte, n int) func(input) error {
-	return func(in input) error {
-		*texts = nil // of an earlier attempt
-		for range n {
-			text, err := readText(in)
-			if err != nil {
-				return err
-			}
-			*texts = append(*texts, text)
-		}
-		return nil
-	}
+func readValue(in input, w *call) error {
+	value, err := readText(in)
+	w.reply.Values = [][]byte{value}
+	return err
 }
 
-// Set implements store.Store.
-func (c *Client) Set(ctx context.Context, key string, value []byte) error {
-	return c.do(ctx, call{name: "set", op: opSet, keys: []string{key}, values: [][]byte{value}})
-}
-
-// Get implements store.Store. A key that is deleted at the very moment it is read
-// reads as an empty value, for the protocol does not tell the two apart.
-func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) {
-	err = c.fetch(ctx, call{name: "get", op: opGet, keys: []string{key}, again: true, read: textReply(&value)})
-	if err != nil {
-		return nil, err
-	}
-	return value, nil
-}
-
-// Add implements store.Store. A value that is no number shows as ErrConnection,
-// for the server has no other way to say so.
-func (c *Client) Add(ctx context.Context, key string, delta int64) (n int64, err error) {
-	err = c.do(ctx, call{name: "add", op: opAdd, keys: []string{key}, number: delta, read: intReply(&n)})
-	return n, err
-}
-
-// CompareSet implements store.Store.
-func (c *Client) CompareSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
-	err = c.do(ctx, call{name: "compare_set", op: opCompareSet, keys: []string{key},
-		values: [][]byte{expected, desired}, read: textReply(&value)})
-	return value, err
-}
-
-// Append implements store.Store.
-func (c *Client) Append(ctx context.Context, key string, value []byte) error {
-	return c.do(ctx, call{name: "append", op: opAppend, keys: []string{key}, values: [][]byte{value}})
-}
-
-// Check implements store.Store.
-func (c *Client) Check(ctx context.Context, keys []string) (bool, error) {
-	return c.check(ctx, "check", keys)
-}
-
-// Wait implements store.Store.
-func (c *Client) Wait(ctx context.Context, keys []string) error {
-	return c.wait(ctx, "wait", keys)
-}
-
-// Delete implements store.Store.
-func (c *Client) Delete(ctx context.Context, key string) (bool, error) {
-	var n int64
-	err := c.do(ctx, call{name: "delete_key", op: opDelete, keys: []string{key}, read: intReply(&n)})
-	return n > 0, err
-}
-
-// NumKeys implements store.Store. It counts all clients' keys, including the one
-// that torch's clients count themselves with.
-func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
-	err = c.do(ctx, call{name: "num_keys", op: opNumKeys, again: true, read: intReply(&n)})
-	return n, err
-}
-
-// ListKeys implements store.Store. Wire keys without the "/" that clients put in
-// front are left out, as by torch's client.
-func (c *Client) ListKeys(ctx context.Context) (keys []string, err error) {
-	read := func(in input) error {
-		keys = []string{}
-		n, err := readInt(in)
+func readValues(in input, w *call) error {
+	w.reply.Values = nil // of an earlier reading
+	for range w.keys {
+		value, err := readText(in)
 		if err != nil {
 			return err
 		}
-		for range n {
-			key, err := readText(in)
-			if err != nil {
-				return err
-			}
-			if len(key) > 0 && key[0] == '/' {
-				keys = append(keys, string(key[1:]))
-			}
-		}
-		return nil
+		w.reply.Values = append(w.reply.Values, value)
 	}
-	err = c.do(ctx, call{name: "list_keys", op: opListKeys, again: true, read: read})
-	return keys, err
+	return nil
 }
 
-// MultiGet implements store.Store. A key that is deleted at the very moment it is
-// read reads as an empty value.
-func (c *Client) MultiGet(ctx context.Context, keys []string) (values [][]byte, err error) {
-	err = c.fetch(ctx, call{name: "multi_get", op: opMultiGet, keys: keys, again: true, read: textsReply(&values, len(keys))})
+// readItem reads an item of a queue, with the number of items before the pop.
+func readItem(in input, w *call) (err error) {
+	if w.reply.Number, err = readInt(in); err != nil || w.reply.Number <= 0 {
+		return err
+	}
+	return readValue(in, w)
+}
+
+// readKeys leaves out wire keys without the "/" that clients put in front, as torch's client.
+func readKeys(in input, w *call) error {
+	w.reply.Keys = []string{}
+	n, err := readInt(in)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return values, nil
+	for range n {
+		key, err := readText(in)
+		if err != nil {
+			return err
+		}
+		if len(key) > 0 && key[0] == '/' {
+			w.reply.Keys = append(w.reply.Keys, string(key[1:]))
+		}
+	}
+	return nil
 }
 
-// MultiSet implements store.Store. All pairs together are bounded by
-// MaxRequestBytes, and the server takes them as one.
-func (c *Client) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
-	what := call{name: "multi_set", op: opMultiSet, keys: keys, values: values}
-	if len(keys) != len(values) {
-		return c.failed(ctx, what, time.Now(), store.ErrArguments)
+// Do implements store.Doer.
+func (c *Client) Do(ctx context.Context, r store.Request) (store.Reply, error) {
+	what := firstCall(r)
+	if r.Op == store.OpBarrier {
+		what.op = opBarrier
+		return store.Reply{Ready: true}, c.block(ctx, what)
 	}
-	return c.do(ctx, what)
+	if err := c.exchange(ctx, what, time.Time{}); err != nil {
+		return store.Reply{}, err
+	}
+	return c.complete(ctx, r, what)
 }
 
-// QueuePush implements store.Store.
-func (c *Client) QueuePush(ctx context.Context, key string, value []byte) error {
-	return c.do(ctx, call{name: "queue_push", op: opQueuePush, keys: []string{key}, values: [][]byte{value}})
+// TryDo implements store.Trier. It waits for a reply on the thread of its caller.
+func (c *Client) TryDo(ctx context.Context, r store.Request, patience time.Duration) (store.Reply, store.Pending, error) {
+	if r.Op == store.OpBarrier { // which counts its caller, and then waits
+		return store.Reply{}, func(ctx context.Context) (store.Reply, error) { return c.Do(ctx, r) }, nil
+	}
+	what := firstCall(r)
+	until := time.Now().Add(patience)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
+		until = deadline
+	}
+	err := c.exchange(ctx, what, until)
+	switch {
+	case err == errWouldBlock:
+		return store.Reply{}, func(ctx context.Context) (store.Reply, error) {
+			if err := c.exchange(ctx, what, time.Time{}); err != nil {
+				return store.Reply{}, err
+			}
+			return c.complete(ctx, r, what)
+		}, nil
+	case err == nil && what.mustWait(r):
+		return store.Reply{}, func(ctx context.Context) (store.Reply, error) { return c.complete(ctx, r, what) }, nil
+	case err != nil:
+		return store.Reply{}, nil, err
+	}
+	reply, err := c.complete(ctx, r, what)
+	return reply, nil, err
+}
+
+// mustWait reports whether, by the reply to its first request, an operation has to wait.
+func (w *call) mustWait(r store.Request) bool {
+	switch r.Op {
+	case store.OpGet, store.OpMultiGet:
+		return w.missing
+	case store.OpWait:
+		return !w.reply.Ready
+	case store.OpQueuePop:
+		return w.reply.Number <= 0 && r.Block
+	}
+	return false
+}
+
+// complete makes what follows the reply to the first request of an operation.
+func (c *Client) complete(ctx context.Context, r store.Request, what *call) (store.Reply, error) {
+	if r.Op == store.OpQueuePop && what.reply.Number <= 0 {
+		if r.Block {
+			return c.awaitItem(ctx, r)
+		}
+		return store.Reply{}, c.failed(ctx, what, what.start, store.ErrQueueEmpty)
+	}
+	if !what.mustWait(r) {
+		return what.reply, nil
+	}
+	if err := c.block(ctx, &call{name: what.name, op: opWait, keys: what.keys}); err != nil || r.Op == store.OpWait {
+		return store.Reply{Ready: true}, err
+	}
+	what = firstCall(r)
+	what.guarded = false
+	err := c.exchange(ctx, what, time.Time{})
+	return what.reply, err
 }
 
 // Pauses of a QueuePop that was woken in vain: by a key of the queue's name, or
@@ -231,125 +261,66 @@ const (
 	lastPopPause  = 100 * time.Millisecond
 )
 
-// QueuePop implements store.Store.
-func (c *Client) QueuePop(ctx context.Context, key string, block bool) ([]byte, error) {
-	start, pause := time.Now(), firstPopPause
-	item, err := c.pop(ctx, key)
-	for block && errors.Is(err, store.ErrQueueEmpty) {
-		if err := c.block(ctx, call{name: "queue_pop", op: opWait, keys: []string{key}}); err != nil {
-			return nil, err
+// awaitItem pops an item from a queue that was found empty.
+func (c *Client) awaitItem(ctx context.Context, r store.Request) (store.Reply, error) {
+	start := time.Now()
+	for pause := firstPopPause; ; pause = min(2*pause, lastPopPause) {
+		if err := c.block(ctx, &call{name: r.Op.String(), op: opWait, keys: r.Keys}); err != nil {
+			return store.Reply{}, err
 		}
-		item, err = c.popWoken(ctx, key)
-		if !errors.Is(err, store.ErrQueueEmpty) {
-			break
+		what := firstCall(r)
+		if err := c.popWoken(ctx, what); err != nil || what.reply.Number > 0 {
+			return what.reply, err
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return nil, c.failed(ctx, call{name: "queue_pop", keys: []string{key}}, start, err)
+			return store.Reply{}, c.failed(ctx, what, start, err)
 		}
-		pause = min(2*pause, lastPopPause)
 	}
-	return item, err
 }
 
-// popWoken is pop after a wait that a push has ended. That push woke nobody else,
+// popWoken pops after a wait that a push has ended. That push woke no other call,
 // so the item is fetched even if ctx has ended meanwhile.
-func (c *Client) popWoken(ctx context.Context, key string) ([]byte, error) {
+func (c *Client) popWoken(ctx context.Context, what *call) error {
 	if ctx.Err() == nil {
-		return c.pop(ctx, key)
+		return c.exchange(ctx, what, time.Time{})
 	}
 	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cancelGrace)
 	defer cancel()
-	item, err := c.pop(late, key)
-	if errors.Is(err, store.ErrQueueEmpty) {
-		return nil, c.failed(ctx, call{name: "queue_pop", keys: []string{key}}, time.Now(), store.ContextError(ctx))
-	}
-	return item, err
-}
-
-// pop takes the oldest item, if there is one.
-func (c *Client) pop(ctx context.Context, key string) (item []byte, err error) {
-	what := call{name: "queue_pop", op: opQueuePop, keys: []string{key}}
-	n := int64(0)
-	what.read = func(in input) (err error) {
-		if n, err = readInt(in); err != nil || n <= 0 {
-			return err
-		}
-		item, err = readText(in)
+	if err := c.exchange(late, what, time.Time{}); err != nil || what.reply.Number > 0 {
 		return err
 	}
-	start := time.Now()
-	if err := c.do(ctx, what); err != nil {
-		return nil, err
+	return c.failed(ctx, what, time.Now(), store.ContextError(ctx))
+}
+
+// exchange carries out the call over l, from where its lease says that it is. With until set
+// it returns errWouldBlock if the reply has not come by then.
+func (w *call) exchange(ctx context.Context, l *link, until time.Time) error {
+	read := func(in input) error { return w.read(in, w) }
+	if w.read == nil {
+		read = nil
 	}
-	if n <= 0 {
-		return nil, c.failed(ctx, what, start, store.ErrQueueEmpty)
-	}
-	return item, nil
-}
-
-// QueueLen implements store.Store.
-func (c *Client) QueueLen(ctx context.Context, key string) (n int64, err error) {
-	err = c.do(ctx, call{name: "queue_len", op: opQueueLen, keys: []string{key}, again: true, read: intReply(&n)})
-	return n, err
-}
-
-// Barrier implements store.Store. It meets the barriers of torch's TCPStore, not
-// those of its PrefixStore; store.Prefix over a Client is for these.
-func (c *Client) Barrier(ctx context.Context, key string, worldSize int64) error {
-	return c.block(ctx, call{name: "barrier", op: opBarrier, keys: []string{key}, number: worldSize})
-}
-
-// check asks whether keys exist, on behalf of the method of that name.
-func (c *Client) check(ctx context.Context, name string, keys []string) (ready bool, err error) {
-	err = c.do(ctx, call{name: name, op: opCheck, keys: keys, again: true, read: checkReply(&ready)})
-	return ready && err == nil, err
-}
-
-// wait waits until keys exist, on behalf of the method of that name. Keys that
-// are there already cost no connection of their own.
-func (c *Client) wait(ctx context.Context, name string, keys []string) error {
-	ready, err := c.check(ctx, name, keys)
-	if err != nil || ready {
-		return err
-	}
-	return c.block(ctx, call{name: name, op: opWait, keys: keys})
-}
-
-// fetch carries out a call that reads keys, as soon as all of them exist.
-func (c *Client) fetch(ctx context.Context, what call) error {
-	present := false
-	first := what
-	first.present = &present
-	if err := c.do(ctx, first); err != nil || present {
-		return err
-	}
-	if err := c.block(ctx, call{name: what.name, op: opWait, keys: what.keys}); err != nil {
-		return err
-	}
-	return c.do(ctx, what)
-}
-
-// exchange carries out the call over l, from where t says that it is.
-func (w *call) exchange(ctx context.Context, l *link, t *turn) error {
-	if w.present == nil {
-		return l.exchange(ctx, w.encode(), w.read, &t.sent)
+	if !w.guarded {
+		return l.exchange(ctx, w.encode(), read, &w.sent, until)
 	}
 	check := call{op: opCheck, keys: w.keys}
-	present := checkReply(w.present)
-	if l.lenient {
+	present := func(in input) error {
+		err := readReady(in, &check)
+		w.missing = !check.reply.Ready
+		return err
+	}
+	if l.missingOK {
 		return l.exchange(ctx, w.append(check.append(make([]byte, 0, 2*w.size()))), func(in input) error {
 			if err := present(in); err != nil {
 				return err
 			}
-			return w.read(in)
-		}, &t.sent)
+			return read(in)
+		}, &w.sent, until)
 	}
-	if !t.checked {
-		if err := l.exchange(ctx, check.encode(), present, &t.sent); err != nil || !*w.present {
+	if !w.checked {
+		if err := l.exchange(ctx, check.encode(), present, &w.sent, until); err != nil || w.missing {
 			return err
 		}
-		t.checked, t.sent = true, false
+		w.checked, w.sent = true, false
 	}
-	*w.present = true
-	return l.exchange(ctx, w.encode(), w.read, &t.sent)
+	return l.exchange(ctx, w.encode(), read, &w.sent, until)
 }

@@ -34,16 +34,23 @@ type ClientOptions struct {
 //   - Connecting is retried until the context of the call ends: a call with a
 //     context that never ends waits for a server for ever.
 //
-// A call with a store.Attempt waits for a reply on the thread of its caller.
+// The protocol sets some limits. A key that is deleted at the very moment a Get or MultiGet
+// reads it reads as an empty value. An Add or a Barrier on a value that is no number shows as
+// ErrConnection. NumKeys counts all clients' keys, including the one that torch's clients count
+// themselves with. The pairs of a MultiSet are bounded by MaxRequestBytes together, and the
+// server applies them as one. Barrier meets the barriers of torch's TCPStore, not those of its
+// PrefixStore; store.Prefix over a Client is for these.
 //
 // Keys get a "/" in front on the wire, as from torch's client. An error names
 // the operation, the key, the address and how long it was tried.
 type Client struct {
+	store.Methods
+
 	addr string
 	log  *slog.Logger
 
-	turn chan struct{} // held by the call that uses main
-	main *link         // nil if not connected
+	leased chan struct{} // full while a call uses main
+	main   *link         // nil if not connected
 
 	mu    sync.Mutex
 	links map[*link]struct{} // all that are open
@@ -55,7 +62,10 @@ type Client struct {
 	cancelGrace time.Duration
 }
 
-var _ store.Store = (*Client)(nil)
+var (
+	_ store.Store = (*Client)(nil)
+	_ store.Trier = (*Client)(nil)
+)
 
 const (
 	// defaultCancelGrace is how long a call whose context has ended waits for the
@@ -76,10 +86,11 @@ func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error)
 	c := &Client{
 		addr:        addr,
 		log:         opts.Logger,
-		turn:        make(chan struct{}, 1),
+		leased:      make(chan struct{}, 1),
 		links:       make(map[*link]struct{}),
 		cancelGrace: defaultCancelGrace,
 	}
+	c.Methods = store.MethodsOf(c)
 	c.done, c.stop = context.WithCancel(context.Background())
 	if c.log == nil {
 		c.log = slog.Default()
@@ -110,55 +121,52 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// turn is a call's use of the main connection.
-type turn struct {
-	start   time.Time // of the call
-	reused  bool      // the connection is one of an earlier call
-	checked bool      // call.present is known to hold
-	sent    bool      // the request was
-}
-
-// do carries out one call on the main connection.
-func (c *Client) do(ctx context.Context, what call) error {
-	start := time.Now()
-	if err := checkSize(what); err != nil {
-		return c.failed(ctx, what, start, err)
-	}
-	t, resumed := store.TakeLeft(ctx).(*turn)
-	if !resumed {
-		t = &turn{start: start}
-		if err := c.takeTurn(ctx, what); err != nil {
-			return c.failed(ctx, what, start, err)
+// exchange carries out a call on the main connection. With until set it waits no longer, on
+// the thread of its caller and without seeing ctx end, and returns errWouldBlock if that was
+// not enough: if the request was sent the call keeps the connection, else it has done nothing.
+// Either way exchange is to be called again.
+func (c *Client) exchange(ctx context.Context, what *call, until time.Time) error {
+	if !what.sent {
+		if what.start.IsZero() {
+			what.start = time.Now()
+		}
+		err := checkSize(what)
+		if err == nil {
+			err = c.acquireMain(ctx, what, until)
+		}
+		if err == errWouldBlock {
+			return err
+		}
+		if err != nil {
+			return c.failed(ctx, what, what.start, err)
 		}
 	}
-	left := false
+	keeps := false
 	defer func() {
-		if !left {
-			<-c.turn
+		if !keeps {
+			<-c.leased
 		}
 	}()
-	err := c.converse(ctx, what, t)
-	if a, ok := ctx.(*store.Attempt); ok && err == errLater {
-		left = true
-		return a.Leave(t)
+	err := c.converse(ctx, what, until)
+	if err == errWouldBlock {
+		keeps = what.sent
+		return err
 	}
 	if err != nil {
-		return c.failed(ctx, what, t.start, err)
+		return c.failed(ctx, what, what.start, err)
 	}
 	return nil
 }
 
-// takeTurn waits until no other call uses the main connection.
-func (c *Client) takeTurn(ctx context.Context, what call) error {
-	if what.size() > atOnce/2 {
-		if err := store.HasTime(ctx); err != nil {
-			return err
-		}
+// acquireMain waits until no other call uses the main connection.
+func (c *Client) acquireMain(ctx context.Context, what *call, until time.Time) error {
+	if !until.IsZero() && what.size() > maxInline/2 {
+		return errWouldBlock
 	}
 	select {
-	case c.turn <- struct{}{}:
+	case c.leased <- struct{}{}:
 	default:
-		if err := c.awaitTurn(ctx); err != nil {
+		if err := c.awaitMain(ctx, until); err != nil {
 			return err
 		}
 	}
@@ -167,52 +175,52 @@ func (c *Client) takeTurn(ctx context.Context, what call) error {
 		err = store.ErrClosed
 	}
 	if err != nil {
-		<-c.turn
+		<-c.leased
 	}
 	return err
 }
 
-func (c *Client) awaitTurn(ctx context.Context) error {
-	var end <-chan struct{}
+func (c *Client) awaitMain(ctx context.Context, until time.Time) error {
 	var late <-chan time.Time
-	if a, ok := ctx.(*store.Attempt); ok {
-		timer := time.NewTimer(time.Until(a.Until()))
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
 		defer timer.Stop()
 		late = timer.C
-	} else {
-		end = ctx.Done()
 	}
 	select {
-	case c.turn <- struct{}{}:
+	case c.leased <- struct{}{}:
 		return nil
 	case <-c.done.Done():
 		return store.ErrClosed
-	case <-end:
+	case <-ctx.Done():
+		return store.ContextError(ctx)
 	case <-late:
-		<-ctx.Done() // the Attempt's, which ends by that
+		return errWouldBlock
 	}
-	return store.ContextError(ctx)
 }
 
-// converse carries out a call whose turn it is, connecting if need be.
-func (c *Client) converse(ctx context.Context, what call, t *turn) error {
+// converse carries out a call that has the main connection, connecting if need be.
+func (c *Client) converse(ctx context.Context, what *call, until time.Time) error {
 	for {
-		if !t.sent && !t.checked {
-			t.reused = c.main != nil && c.main.alive()
-			if !t.reused {
+		if !what.sent && !what.checked {
+			what.reused = c.main != nil && c.main.alive()
+			if !what.reused {
+				if !until.IsZero() {
+					return errWouldBlock
+				}
 				if err := c.reconnect(ctx); err != nil {
 					return err
 				}
 			}
 		}
-		err := what.exchange(ctx, c.main, t)
-		if err == nil || err == errLater {
+		err := what.exchange(ctx, c.main, until)
+		if err == nil || err == errWouldBlock {
 			return err
 		}
 		c.drop(c.main)
 		c.main = nil
-		t.sent, t.checked = false, false
-		if !what.again || !t.reused || c.ended(ctx) {
+		what.sent, what.checked = false, false
+		if !what.again || !what.reused || c.ended(ctx) {
 			return err
 		}
 	}
@@ -220,7 +228,7 @@ func (c *Client) converse(ctx context.Context, what call, t *turn) error {
 
 // reconnect makes a new main connection.
 func (c *Client) reconnect(ctx context.Context) (err error) {
-	if err := store.HasTime(ctx); err != nil {
+	if err := store.ContextError(ctx); err != nil {
 		return err
 	}
 	c.drop(c.main)
@@ -230,15 +238,15 @@ func (c *Client) reconnect(ctx context.Context) (err error) {
 }
 
 // block carries out a call whose reply is a single byte that may come late, on a
-// connection of its own. If ctx ends first the wait is taken back. A wait that is
+// connection of its own. If ctx ends first the wait is cancelled. A wait that is
 // over by then counts as done (docs/spec/tcpstore-wire.md 4.4).
-func (c *Client) block(ctx context.Context, what call) error {
+func (c *Client) block(ctx context.Context, what *call) error {
 	start := time.Now()
 	if err := checkSize(what); err != nil {
 		return c.failed(ctx, what, start, err)
 	}
-	if store.HasTime(ctx) != nil || c.ended(ctx) {
-		return c.failed(ctx, what, start, store.ContextError(ctx))
+	if err := store.ContextError(ctx); err != nil || c.ended(ctx) {
+		return c.failed(ctx, what, start, err)
 	}
 	l := c.takeIdle()
 	if l == nil {
@@ -319,7 +327,7 @@ func (c *Client) ended(ctx context.Context) bool {
 
 // failed makes the error of a call. The end of the client and that of the context
 // come before what they did to the connection.
-func (c *Client) failed(ctx context.Context, what call, start time.Time, err error) error {
+func (c *Client) failed(ctx context.Context, what *call, start time.Time, err error) error {
 	ended := store.ContextError(ctx)
 	switch {
 	case c.done.Err() != nil:
@@ -341,7 +349,7 @@ func (c *Client) failed(ctx context.Context, what call, start time.Time, err err
 
 // refusals says why a server may refuse a call, which the protocol does by
 // closing the connection.
-func refusals(what call) string {
+func refusals(what *call) string {
 	switch what.op {
 	case opAdd, opBarrier:
 		return "is the value a number? does the server know the operation?"
@@ -351,7 +359,10 @@ func refusals(what call) string {
 }
 
 // checkSize refuses what a server would close the connection for.
-func checkSize(what call) error {
+func checkSize(what *call) error {
+	if what.op == opMultiSet && len(what.keys) != len(what.values) {
+		return store.ErrArguments
+	}
 	if n := len(what.keys); n > MaxKeys {
 		return fmt.Errorf("%w: %d keys; the limit is %d", store.ErrTooLarge, n, MaxKeys)
 	}

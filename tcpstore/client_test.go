@@ -47,7 +47,7 @@ func TestClientOperations(t *testing.T) {
 			t.Run(server+"/"+name, func(t *testing.T) {
 				s.SwapEngine(store.NewEngine(store.Limits{}))
 				c := newClient(t, s)
-				c.main.pings, c.main.lenient = younger, younger
+				c.main.pings, c.main.missingOK = younger, younger
 				testOperations(t, kind(c))
 				if keys := wireKeys(s); !slices.Contains(keys, "/k") {
 					t.Errorf("keys on the wire: %q", keys)

@@ -111,12 +111,12 @@ func (l *link) greet(ctx context.Context, ping bool) error {
 		var nonce [4]byte
 		_, _ = cryptorand.Read(nonce[:]) // never fails
 		l.pings, l.nonce = true, binary.LittleEndian.Uint32(nonce[:])
-		hello = l.appendReceipt(hello)
+		hello = l.appendAck(hello)
 	}
 	hello = appendText(appendInt(append(hello, byte(opCheck)), 1), mark)
 	return l.exchange(ctx, hello, func(in input) error {
 		if ping {
-			if err := l.readReceipt(in); err != nil {
+			if err := l.readAck(in); err != nil {
 				return err
 			}
 		}
@@ -124,9 +124,9 @@ func (l *link) greet(ctx context.Context, ping bool) error {
 		if err == nil && b != replyReady && b != replyNotReady {
 			err = errOutOfStep
 		}
-		l.lenient = b == replyReady
+		l.missingOK = b == replyReady
 		return err
-	}, new(bool))
+	}, new(bool), time.Time{})
 }
 
 // sleep waits for about pause, at random from half to one and a half of it, or

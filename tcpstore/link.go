@@ -13,42 +13,35 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rallypoint/core/store"
 )
 
 // link is one connection of a client, after the handshake. It is used by one call
 // at a time.
 //
-// Its socket is not O_NONBLOCK, so that a call may also wait on its own thread. All else goes
-// through raw, with system calls that do not wait, and waits in the Go runtime's poller.
+// It receives through raw, with system calls that do not wait. What has to be waited for is
+// awaited in the Go runtime's poller, or, until a time that is set, on the caller's thread.
 type link struct {
-	conn    *net.TCPConn
-	raw     syscall.RawConn
-	in      *bufio.Reader // over Read
-	until   time.Time     // if set, Read waits on this thread, and no longer
-	slice   time.Duration // the socket's receive timeout
-	pings   bool          // the server knows PING
-	lenient bool          // the server answers reads of missing keys
-	nonce   uint32        // of the last PING
+	conn      *net.TCPConn
+	raw       syscall.RawConn
+	in        *bufio.Reader // over Read
+	until     time.Time     // if set, Read waits on this thread, and no longer
+	pings     bool          // the server knows PING
+	missingOK bool          // the server answers reads of missing keys
+	nonce     uint32        // of the last PING
 }
 
-// atOnce is how many bytes the kernel is sure to take of a request, since the one before was
+// maxInline is how many bytes the kernel is sure to take of a request, since the one before was
 // answered, and how many of a reply are looked at before the rest has come.
-const atOnce = 16 << 10
+const maxInline = 16 << 10
 
 func newLink(conn *net.TCPConn) (*link, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	failed := raw.Control(func(fd uintptr) { err = unix.SetNonblock(int(fd), false) })
-	if err = errors.Join(failed, err); err != nil {
-		return nil, err
-	}
 	l := &link{conn: conn, raw: raw}
-	l.in = bufio.NewReaderSize(l, atOnce)
+	l.in = bufio.NewReaderSize(l, maxInline)
 	return l, nil
 }
 
@@ -58,8 +51,8 @@ type input interface {
 	io.ByteReader
 }
 
-// errLater means that Read's time was over before anything came.
-var errLater = errors.New("nothing has come yet")
+// errWouldBlock means that a call that may wait only until some time would have to wait longer.
+var errWouldBlock = errors.New("the call would have to wait longer")
 
 // errOutOfStep means that the peer answers something else than it was asked.
 var errOutOfStep = errors.New("the peer does not answer as a TCPStore server does")
@@ -87,12 +80,12 @@ func (l *link) watch(ctx context.Context) (release func()) {
 }
 
 // exchange sends a request, unless it was sent before, and reads its reply. With read nil the
-// request has none: one that has is sent in the same packet. With an Attempt, errLater says that
-// the reply is still to be read. After any other error the link is of no use any more.
-func (l *link) exchange(ctx context.Context, request []byte, read func(input) error, sent *bool) error {
+// request has none: one that has is sent in the same packet. With until set, errWouldBlock says
+// that the reply is still to be read. After any other error the link cannot be used again.
+func (l *link) exchange(ctx context.Context, request []byte, read func(input) error, sent *bool, until time.Time) error {
 	if !*sent {
 		if read == nil {
-			request = l.appendReceipt(request)
+			request = l.appendAck(request)
 		}
 		if err := l.send(ctx, request); err != nil {
 			return err
@@ -100,18 +93,18 @@ func (l *link) exchange(ctx context.Context, request []byte, read func(input) er
 		*sent = true
 	}
 	if read == nil {
-		read = l.readReceipt
+		read = l.readAck
 	}
-	if a, ok := ctx.(*store.Attempt); ok {
-		return l.glance(a.Until(), read)
+	if !until.IsZero() {
+		return l.tryReadReply(until, read)
 	}
 	defer l.watch(ctx)()
 	return read(l.in)
 }
 
-// send sends a request. One of up to atOnce bytes never waits.
+// send sends a request. One of up to maxInline bytes never waits.
 func (l *link) send(ctx context.Context, request []byte) error {
-	if len(request) > atOnce {
+	if len(request) > maxInline {
 		defer l.watch(ctx)()
 	}
 	return l.write(request)
@@ -135,10 +128,10 @@ func (l *link) write(b []byte) error {
 	return err
 }
 
-// glance reads a reply if the whole of it comes soon, and is short; else it leaves everything
-// to be read and returns errLater. It waits on this thread: to wake another one for a reply
+// tryReadReply reads a reply if the whole of it comes soon, and is short; else it leaves everything
+// to be read and returns errWouldBlock. It waits on this thread: to wake another one for a reply
 // that is there in some microseconds takes longer than the reply.
-func (l *link) glance(until time.Time, read func(input) error) error {
+func (l *link) tryReadReply(until time.Time, read func(input) error) error {
 	l.until = until
 	defer func() { l.until = time.Time{} }()
 	var reply bytes.Reader
@@ -152,7 +145,7 @@ func (l *link) glance(until time.Time, read func(input) error) error {
 		switch _, err := l.in.Peek(len(here) + 1); err {
 		case nil:
 		case bufio.ErrBufferFull:
-			return errLater
+			return errWouldBlock
 		default:
 			return err
 		}
@@ -164,44 +157,23 @@ func (l *link) Read(b []byte) (int, error) {
 	var n int
 	var errno syscall.Errno
 	failed := l.raw.Read(func(fd uintptr) bool {
-		if l.until.IsZero() {
-			n, errno = receive(int(fd), b)
-			return errno != syscall.EAGAIN
+		if !l.until.IsZero() {
+			awaitReadable(int(fd), l.until)
 		}
-		n, errno = l.awaitUntil(int(fd), b)
-		return true
+		n, errno = receive(int(fd), b)
+		return errno != syscall.EAGAIN || !l.until.IsZero()
 	})
 	switch {
 	case failed != nil:
 		return 0, failed
 	case errno == syscall.EAGAIN:
-		return 0, errLater
+		return 0, errWouldBlock
 	case errno != 0:
 		return 0, errno
 	case n == 0:
 		return 0, io.EOF
 	}
 	return n, nil
-}
-
-// awaitUntil receives what is there or comes until l.until, and else returns EAGAIN.
-func (l *link) awaitUntil(fd int, b []byte) (int, syscall.Errno) {
-	for {
-		left := (time.Until(l.until) + time.Millisecond - 1).Truncate(time.Millisecond)
-		if left <= 0 {
-			return receive(fd, b)
-		}
-		if left != l.slice {
-			timeout := unix.NsecToTimeval(int64(left))
-			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-				return 0, err.(syscall.Errno)
-			}
-			l.slice = left
-		}
-		if n, errno := await(fd, b); errno != syscall.EAGAIN && errno != syscall.EINTR {
-			return n, errno
-		}
-	}
 }
 
 // cut ends the link from another goroutine than the one that uses it, also one that waits on
@@ -211,9 +183,9 @@ func (l *link) cut() {
 	l.conn.Close()
 }
 
-// appendReceipt appends a request that does nothing but has a reply. The reply
+// appendAck appends a request that does nothing but has a reply. The reply
 // means that all before it was carried out.
-func (l *link) appendReceipt(dst []byte) []byte {
+func (l *link) appendAck(dst []byte) []byte {
 	if !l.pings {
 		return appendInt(append(dst, byte(opCheck)), 0)
 	}
@@ -221,7 +193,7 @@ func (l *link) appendReceipt(dst []byte) []byte {
 	return appendPing(dst, l.nonce)
 }
 
-func (l *link) readReceipt(in input) error {
+func (l *link) readAck(in input) error {
 	if !l.pings {
 		return expectByte(in, replyReady)
 	}
@@ -236,7 +208,7 @@ func (l *link) readReceipt(in input) error {
 }
 
 // await sends WAIT or BARRIER and waits for its reply or the end of ctx, in which
-// case it takes the wait back, for at most grace. clean reports whether the link
+// case it cancels the wait, for at most grace. clean reports whether the link
 // can be used again.
 func (l *link) await(ctx context.Context, request []byte, grace time.Duration) (clean bool, err error) {
 	release := l.watch(ctx)
@@ -253,7 +225,7 @@ func (l *link) await(ctx context.Context, request []byte, grace time.Duration) (
 		return false, err
 	}
 	l.conn.SetDeadline(time.Now().Add(grace))
-	done, err := l.takeBack()
+	done, err := l.cancelWait()
 	if err != nil {
 		return false, store.ContextError(ctx)
 	}
@@ -264,9 +236,9 @@ func (l *link) await(ctx context.Context, request []byte, grace time.Duration) (
 	return true, store.ContextError(ctx)
 }
 
-// takeBack cancels a wait. It reports whether the wait was over just before
+// cancelWait cancels a wait. It reports whether the wait was over just before
 // (docs/spec/tcpstore-wire.md 4.4).
-func (l *link) takeBack() (done bool, err error) {
+func (l *link) cancelWait() (done bool, err error) {
 	if err := l.write([]byte{byte(opCancelWait)}); err != nil {
 		return false, err
 	}

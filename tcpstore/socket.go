@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -82,12 +83,19 @@ func sendSegments(fd int, segments []segment) (int, syscall.Errno) {
 	}
 }
 
-// await is receive on a socket that is not O_NONBLOCK: it waits on this thread for as long as
-// the socket's receive timeout says, and then returns EAGAIN.
-func await(fd int, b []byte) (int, syscall.Errno) {
-	n, _, errno := syscall.Syscall6(unix.SYS_RECVFROM, uintptr(fd),
-		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0, 0, 0)
-	return int(n), errno
+// awaitReadable waits on this thread until fd has something to read, an end or an error to
+// show, or until the given time.
+func awaitReadable(fd int, until time.Time) {
+	for {
+		left := time.Until(until)
+		if left <= 0 {
+			return
+		}
+		timeout := unix.NsecToTimespec(int64(left))
+		if _, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &timeout, nil); err != unix.EINTR {
+			return
+		}
+	}
 }
 
 func transfer(call uintptr, fd int, b []byte, flags uintptr) (int, syscall.Errno) {

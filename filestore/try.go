@@ -1,0 +1,44 @@
+package filestore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"rallypoint/core/store"
+)
+
+var _ store.Trier = (*Store)(nil)
+
+// lockPatience is how long a call of TryDo waits for the file's lock: for some other calls,
+// not for a holder that hangs.
+const lockPatience = time.Millisecond
+
+// tryKey is the key of a context's value by which the calls of TryDo know that they must not
+// wait.
+type tryKey struct{}
+
+func isTry(ctx context.Context) bool { return ctx.Value(tryKey{}) != nil }
+
+// mayWait returns why a call must not begin what may take long, if so: store.ErrTimeout if it
+// is one of TryDo.
+func mayWait(ctx context.Context) error {
+	if isTry(ctx) {
+		return store.ErrTimeout
+	}
+	return store.ContextError(ctx)
+}
+
+// TryDo implements store.Trier for a file of this machine: a request is pending, and has done
+// nothing, if it has to wait for another one, for the lock, or for much to be read or written.
+func (s *Store) TryDo(ctx context.Context, r store.Request, _ time.Duration) (store.Reply, store.Pending, error) {
+	do := func(ctx context.Context) (store.Reply, error) { return store.Do(ctx, s, r) }
+	if !s.local || r.Op == store.OpBarrier { // which counts the caller, and then waits
+		return store.Reply{}, do, nil
+	}
+	reply, err := do(context.WithValue(ctx, tryKey{}, true))
+	if errors.Is(err, store.ErrTimeout) {
+		return store.Reply{}, do, nil
+	}
+	return reply, nil, err
+}
