@@ -274,7 +274,7 @@ func (s *Store) locked(ctx context.Context, how int, f func(size int64) error) e
 	}
 	limit := lockedfile.WaitLimit{Ctx: ctx, Closing: s.closing}
 	if isTry(ctx) {
-		limit.Deadline = s.options.Clock.Now().Add(lockPatience)
+		limit.Deadline = s.options.Clock.Now().Add(tryPatience)
 	}
 	return s.section(limit, how, f)
 }

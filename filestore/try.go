@@ -10,9 +10,9 @@ import (
 
 var _ store.Trier = (*Store)(nil)
 
-// lockPatience is how long a call of TryDo waits for the file's lock: for some other calls,
+// tryPatience is how long a call of TryDo waits for the file's lock: for some other calls,
 // not for a holder that hangs.
-const lockPatience = time.Millisecond
+const tryPatience = time.Millisecond
 
 // tryKey is the key of a context's value by which the calls of TryDo know that they must not
 // wait.
