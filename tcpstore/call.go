@@ -43,25 +43,26 @@ type lease struct {
 // A Barrier makes none there.
 var first = [store.OpBarrier + 1]call{
 	store.OpSet:        {op: opSet},
-	store.OpGet:        {op: opGet, again: true, guarded: true, read: readValue},
+	store.OpGet:        {op: opGet, guarded: true, read: readValue},
 	store.OpAdd:        {op: opAdd, read: readNumber},
 	store.OpCompareSet: {op: opCompareSet, read: readValue},
 	store.OpAppend:     {op: opAppend},
-	store.OpCheck:      {op: opCheck, again: true, read: readReady},
-	store.OpWait:       {op: opCheck, again: true, read: readReady},
+	store.OpCheck:      {op: opCheck, read: readReady},
+	store.OpWait:       {op: opCheck, read: readReady},
 	store.OpDelete:     {op: opDelete, read: readExisted},
-	store.OpNumKeys:    {op: opNumKeys, again: true, read: readNumber},
-	store.OpListKeys:   {op: opListKeys, again: true, read: readKeys},
-	store.OpMultiGet:   {op: opMultiGet, again: true, guarded: true, read: readValues},
+	store.OpNumKeys:    {op: opNumKeys, read: readNumber},
+	store.OpListKeys:   {op: opListKeys, read: readKeys},
+	store.OpMultiGet:   {op: opMultiGet, guarded: true, read: readValues},
 	store.OpMultiSet:   {op: opMultiSet},
 	store.OpQueuePush:  {op: opQueuePush},
 	store.OpQueuePop:   {op: opQueuePop, read: readItem},
-	store.OpQueueLen:   {op: opQueueLen, again: true, read: readNumber},
+	store.OpQueueLen:   {op: opQueueLen, read: readNumber},
 }
 
 func firstCall(r store.Request) *call {
 	what := first[r.Op]
 	what.name, what.keys, what.values, what.number = r.Op.String(), r.Keys, r.Values, r.Number
+	what.again = r.Op.Reads()
 	return &what
 }
 

@@ -15,6 +15,8 @@ import (
 // agentStore is the store of Member.Keys: each call is one request to the control
 // plane.
 type agentStore struct {
+	store.Methods
+
 	m      *Member
 	round  uint64
 	closed chan struct{}
@@ -22,6 +24,12 @@ type agentStore struct {
 }
 
 var _ store.Store = (*agentStore)(nil)
+
+func newAgentStore(m *Member, round uint64) *agentStore {
+	k := &agentStore{m: m, round: round, closed: make(chan struct{})}
+	k.Methods = store.MethodsOf(k)
+	return k
+}
 
 // popPatience bounds how long a QueuePop whose context has ended waits to learn
 // whether it got an item after all, which would be lost otherwise.
@@ -33,116 +41,42 @@ func (k *agentStore) Close() error {
 	return nil
 }
 
-// Set implements store.Store.
-func (k *agentStore) Set(ctx context.Context, key string, value []byte) error {
-	_, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeySet, Keys: []string{key}, Values: [][]byte{value}})
-	return err
-}
-
-// Get implements store.Store.
-func (k *agentStore) Get(ctx context.Context, key string) ([]byte, error) {
-	return k.value(k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyGet, Keys: []string{key}}))
-}
-
-// Add implements store.Store.
-func (k *agentStore) Add(ctx context.Context, key string, delta int64) (int64, error) {
-	r, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyAdd, Keys: []string{key}, Amount: delta})
-	if err == nil && key == rendezvous.ExitBarrierCount {
-		k.m.setFinished(k.round)
+// Do implements store.Doer.
+func (k *agentStore) Do(ctx context.Context, r store.Request) (store.Reply, error) {
+	if r.Op == store.OpMultiSet && len(r.Keys) != len(r.Values) {
+		return store.Reply{}, store.ErrArguments
 	}
-	return r.Number, err
-}
-
-// CompareSet implements store.Store.
-func (k *agentStore) CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
-	return k.value(k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyCompareSet, Keys: []string{key}, Values: [][]byte{expected, desired}}))
-}
-
-// Append implements store.Store.
-func (k *agentStore) Append(ctx context.Context, key string, value []byte) error {
-	_, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyAppend, Keys: []string{key}, Values: [][]byte{value}})
-	return err
-}
-
-// Check implements store.Store.
-func (k *agentStore) Check(ctx context.Context, keys []string) (bool, error) {
-	r, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyCheck, Keys: keys})
-	return r.Ready, err
-}
-
-// Wait implements store.Store.
-func (k *agentStore) Wait(ctx context.Context, keys []string) error {
-	_, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyWait, Keys: keys})
-	return err
-}
-
-// Delete implements store.Store.
-func (k *agentStore) Delete(ctx context.Context, key string) (bool, error) {
-	r, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyDelete, Keys: []string{key}})
-	return r.Ready, err
-}
-
-// NumKeys implements store.Store.
-func (k *agentStore) NumKeys(ctx context.Context) (int64, error) {
-	r, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyCount})
-	return r.Number, err
-}
-
-// ListKeys implements store.Store.
-func (k *agentStore) ListKeys(ctx context.Context) ([]string, error) {
-	r, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyList})
-	return r.Keys, err
-}
-
-// MultiGet implements store.Store.
-func (k *agentStore) MultiGet(ctx context.Context, keys []string) ([][]byte, error) {
-	r, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyMultiGet, Keys: keys})
+	request := rendezvous.KeyRequest{Op: r.Op, Keys: r.Keys, Values: r.Values, Amount: r.Number}
+	if r.Block {
+		request.Amount = 1
+	}
+	result, err := k.do(ctx, request)
 	if err != nil {
-		return nil, err
+		return store.Reply{}, err
 	}
-	if len(r.Values) != len(keys) {
-		return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q, round %d: %d values for %d keys", k.m.params.RunID, k.round, len(r.Values), len(keys))
+	switch r.Op {
+	case store.OpGet, store.OpCompareSet, store.OpQueuePop, store.OpMultiGet:
+		want := 1
+		if r.Op == store.OpMultiGet {
+			want = len(r.Keys)
+		}
+		if len(result.Values) != want {
+			return store.Reply{}, rendezvous.Errorf(rendezvous.CodeState, "run %q, round %d: %v was answered by %d values, not %d", k.m.params.RunID, k.round, r.Op, len(result.Values), want)
+		}
+		for i, value := range result.Values {
+			if value == nil {
+				result.Values[i] = []byte{} // none would be no value
+			}
+		}
+	case store.OpAdd:
+		if r.Keys[0] == rendezvous.ExitBarrierCount {
+			k.m.setFinished(k.round)
+		}
 	}
-	return r.Values, nil
+	return store.Reply(result), nil
 }
 
-// MultiSet implements store.Store.
-func (k *agentStore) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
-	if len(keys) != len(values) {
-		return store.ErrArguments
-	}
-	_, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyMultiSet, Keys: keys, Values: values})
-	return err
-}
-
-// QueuePush implements store.Store.
-func (k *agentStore) QueuePush(ctx context.Context, key string, value []byte) error {
-	_, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyQueuePush, Keys: []string{key}, Values: [][]byte{value}})
-	return err
-}
-
-// QueuePop implements store.Store.
-func (k *agentStore) QueuePop(ctx context.Context, key string, block bool) ([]byte, error) {
-	r := rendezvous.KeyRequest{Op: rendezvous.KeyQueuePop, Keys: []string{key}}
-	if block {
-		r.Amount = 1
-	}
-	return k.value(k.do(ctx, r))
-}
-
-// QueueLen implements store.Store.
-func (k *agentStore) QueueLen(ctx context.Context, key string) (int64, error) {
-	r, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyQueueLen, Keys: []string{key}})
-	return r.Number, err
-}
-
-// Barrier implements store.Store.
-func (k *agentStore) Barrier(ctx context.Context, key string, worldSize int64) error {
-	_, err := k.do(ctx, rendezvous.KeyRequest{Op: rendezvous.KeyBarrier, Keys: []string{key}, Amount: worldSize})
-	return err
-}
-
-// do carries out one request. The plane may send it again after this call has
+// do carries out one request. The control plane may send it again after this call has
 // returned, so that it is given copies.
 func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvous.KeyResult, error) {
 	select {
@@ -203,7 +137,7 @@ func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 	return result, nil
 }
 
-// namedKeys lists keys for people, a few of many.
+// namedKeys lists a few of many keys, for an error.
 func namedKeys(keys []string) string {
 	const most = 4
 	if len(keys) > most {
@@ -212,7 +146,7 @@ func namedKeys(keys []string) string {
 	return fmt.Sprintf("%.100q", keys)
 }
 
-// cancel takes back a request whose caller is gone and reports whether it had
+// cancel cancels a request whose caller is gone and reports whether it had
 // been carried out before.
 func (k *agentStore) cancel(call *Call, r rendezvous.KeyRequest) (done bool) {
 	switch r.Op {
@@ -232,20 +166,6 @@ func (k *agentStore) cancel(call *Call, r rendezvous.KeyRequest) (done bool) {
 	default:
 		return false
 	}
-}
-
-// value returns the one value of a result.
-func (k *agentStore) value(r rendezvous.KeyResult, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
-	}
-	if len(r.Values) != 1 {
-		return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q, round %d: %d values where there must be one", k.m.params.RunID, k.round, len(r.Values))
-	}
-	if r.Values[0] == nil {
-		return []byte{}, nil
-	}
-	return r.Values[0], nil
 }
 
 // keysError is an error of the control plane that is one of store's sentinels,

@@ -156,7 +156,7 @@ func (m *Member) Finish(ctx context.Context) error {
 // survive a lost connection. Only members of the round may use it, others get
 // ErrRoundOver. It does not reach anything by itself.
 func (m *Member) Keys(round uint64) store.Store {
-	return &agentStore{m: m, round: round, closed: make(chan struct{})}
+	return newAgentStore(m, round)
 }
 
 // connect reaches the control plane unless that was done before.

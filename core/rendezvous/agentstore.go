@@ -108,69 +108,24 @@ func (m *Machine) serveWoken(space *agentStore) {
 
 // applyKey does the operation, or leaves it waiting; ok is false if it failed.
 func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
-	r, e := w.req, space.engine
-	if r.Op.Reads() {
-		if res, ready := readKeys(e, r); ready {
-			m.answer(w.node, r.Number, res)
-			return true
-		}
-	}
-	var res KeyResult
-	var err error
-	done := true
-	wait := func(begin func() bool) {
-		space.prepare(w)
-		if done = begin(); !done {
-			m.waitSeq++
-			w.seq = m.waitSeq
-			w.node.waits[r.Number] = w
-		}
-	}
-	switch r.Op {
-	case KeySet:
-		err = e.Set(r.Keys[0], r.Values[0])
-	case KeyGet, KeyMultiGet: // a key is missing; so it is for KeyWait
-		wait(func() bool { return e.WaitKeys(r.Keys, &w.waiter) })
-	case KeyAdd:
-		res.Number, err = e.Add(r.Keys[0], r.Amount)
-	case KeyCompareSet:
-		var value []byte
-		value, err = e.CompareSet(r.Keys[0], r.Values[0], r.Values[1])
-		res.Values = [][]byte{clone(value)}
-	case KeyAppend:
-		err = e.Append(r.Keys[0], r.Values[0])
-	case KeyWait:
-		wait(func() bool { return e.Wait(r.Keys, &w.waiter) })
-	case KeyDelete:
-		res.Ready = e.Delete(r.Keys[0])
-	case KeyMultiSet:
-		err = e.MultiSet(r.Keys, r.Values)
-	case KeyQueuePush:
-		err = e.QueuePush(r.Keys[0], r.Values[0])
-	case KeyQueuePop:
-		item, had := e.QueuePop(r.Keys[0])
-		switch {
-		case had > 0:
-			res.Values, res.Number = [][]byte{item}, int64(had)
-		case r.Amount != 0:
-			wait(func() bool { return e.WaitQueue(r.Keys[0], &w.waiter) })
-		default:
-			err = store.ErrQueueEmpty
-		}
-	case KeyBarrier:
-		wait(func() (passed bool) {
-			passed, err = e.Barrier(r.Keys[0], r.Amount, &w.waiter)
-			return passed || err != nil
-		})
-		res.Ready = done
-	}
+	space.prepare(w)
+	result, done, err := space.engine.Apply(w.req.onStore(), &w.waiter)
 	switch {
 	case err != nil:
-		m.fail(w.node, r.Number, keyError(m.runID, r, err))
+		m.fail(w.node, w.req.Number, keyError(m.runID, w.req, err))
 	case done:
-		m.answer(w.node, r.Number, res)
+		m.answer(w.node, w.req.Number, KeyResult(result))
+	default:
+		m.waitSeq++
+		w.seq = m.waitSeq
+		w.node.waits[w.req.Number] = w
 	}
 	return err == nil
+}
+
+// onStore returns the request to the store that holds the keys.
+func (r KeyRequest) onStore() store.Request {
+	return store.Request{Op: r.Op, Keys: r.Keys, Values: r.Values, Number: r.Amount, Block: r.Amount != 0}
 }
 
 // prepare makes w tell the space when it is over.
@@ -249,7 +204,3 @@ func keyError(runID string, r KeyRequest, err error) *Error {
 	}
 	return Errorf(code, "run %q, round %d, key %.200q: %v%s", runID, r.Round, r.Keys[0], err, hint)
 }
-
-// clone keeps an answer from changing with the engine's value; a present empty
-// value stays distinct from none.
-func clone(b []byte) []byte { return append([]byte{}, b...) }

@@ -1,8 +1,9 @@
 package rendezvous
 
 import (
-	"fmt"
 	"time"
+
+	"rallypoint/core/store"
 )
 
 // MaxNameLen bounds run ids, node ids, session ids, addresses and reasons, in
@@ -182,42 +183,27 @@ func (AwaitPeers) event()   {}
 func (KeyRequest) event()   {}
 func (TimerFired) event()   {}
 
-// KeyOp is an operation on the agents' keys; the numbers are append-only.
-type KeyOp int
+// KeyOp is an operation on the agents' keys: one of package store, by the same number. They
+// mean what docs/spec/tcpstore-wire.md section 4 says, on keys that belong to (run, round).
+type KeyOp = store.Op
 
-// The key operations. They mean what docs/spec/tcpstore-wire.md section 4 says,
-// on keys that belong to (run, round).
+// The names of the operations here.
 const (
-	KeySet KeyOp = iota + 1
-	KeyGet
-	KeyAdd
-	KeyCompareSet
-	KeyAppend
-	KeyCheck
-	KeyWait
-	KeyDelete
-	KeyCount
-	KeyList
-	KeyMultiGet
-	KeyMultiSet
-	KeyQueuePush
-	KeyQueuePop
-	KeyQueueLen
-	KeyBarrier
-	KeyCancelWait // forget the wait whose request number is Amount
+	KeySet        = store.OpSet
+	KeyGet        = store.OpGet
+	KeyAdd        = store.OpAdd
+	KeyCompareSet = store.OpCompareSet
+	KeyAppend     = store.OpAppend
+	KeyCheck      = store.OpCheck
+	KeyWait       = store.OpWait
+	KeyDelete     = store.OpDelete
+	KeyCount      = store.OpNumKeys
+	KeyList       = store.OpListKeys
+	KeyMultiGet   = store.OpMultiGet
+	KeyMultiSet   = store.OpMultiSet
+	KeyQueuePush  = store.OpQueuePush
+	KeyQueuePop   = store.OpQueuePop
+	KeyQueueLen   = store.OpQueueLen
+	KeyBarrier    = store.OpBarrier
+	KeyCancelWait = store.OpCancelWait // forget the wait whose request number is Amount
 )
-
-var keyOpNames = [...]string{
-	KeySet: "set", KeyGet: "get", KeyAdd: "add", KeyCompareSet: "compare_set", KeyAppend: "append", KeyCheck: "check",
-	KeyWait: "wait", KeyDelete: "delete_key", KeyCount: "num_keys", KeyList: "list_keys", KeyMultiGet: "multi_get",
-	KeyMultiSet: "multi_set", KeyQueuePush: "queue_push", KeyQueuePop: "queue_pop", KeyQueueLen: "queue_len",
-	KeyBarrier: "barrier", KeyCancelWait: "cancel wait",
-}
-
-// String is the operation's name in PyTorch.
-func (o KeyOp) String() string {
-	if o >= 1 && int(o) < len(keyOpNames) {
-		return keyOpNames[o]
-	}
-	return fmt.Sprintf("key operation %d", int(o))
-}

@@ -1,17 +1,5 @@
 package rendezvous
 
-import "rallypoint/core/store"
-
-// Reads reports whether the operation changes no key. It may still have to wait for
-// one, and a wait is kept.
-func (o KeyOp) Reads() bool {
-	switch o {
-	case KeyGet, KeyMultiGet, KeyCheck, KeyWait, KeyCount, KeyList, KeyQueueLen:
-		return true
-	}
-	return false
-}
-
 // TryRead answers a request by which nothing would change: one that was made before,
 // and one that reads keys which are there. It returns what Apply would, but leaves
 // the machine as it is: it acknowledges nothing, and an answer that was read is not
@@ -41,38 +29,10 @@ func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 	if m.keys == nil {
 		return nil, false // the round gets its keys with the first request
 	}
-	result, ready := readKeys(m.keys.engine, k)
+	result, ready, _ := m.keys.engine.Apply(k.onStore(), nil) // what reads does not fail
 	if !ready {
 		return nil, false
 	}
-	reply.Result = result
+	reply.Result = KeyResult(result)
 	return []Effect{reply}, true
-}
-
-// readKeys does an operation that reads; false if a key that it needs is missing.
-func readKeys(e *store.Engine, r KeyRequest) (result KeyResult, ready bool) {
-	switch r.Op {
-	case KeyGet, KeyMultiGet:
-		for _, key := range r.Keys {
-			if _, there := e.Get(key); !there {
-				return result, false
-			}
-		}
-		for _, key := range r.Keys {
-			value, _ := e.Get(key)
-			result.Values = append(result.Values, clone(value))
-		}
-	case KeyCheck:
-		result.Ready = e.Check(r.Keys)
-	case KeyWait:
-		result.Ready = e.Check(r.Keys)
-		return result, result.Ready
-	case KeyCount:
-		result.Number = int64(e.NumKeys())
-	case KeyList:
-		result.Keys = e.Keys()
-	case KeyQueueLen:
-		result.Number = int64(e.QueueLen(r.Keys[0]))
-	}
-	return result, true
 }

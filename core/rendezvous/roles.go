@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -67,7 +68,7 @@ func (m *Machine) ranksLost(space *agentStore, r KeyRequest) bool {
 	if !m.fresh && m.overtaken == "" || !r.waitsForRanks() {
 		return false
 	}
-	_, ready := readKeys(space.engine, r)
+	_, ready, _ := space.engine.Apply(r.onStore(), nil)
 	return !ready
 }
 
@@ -97,12 +98,12 @@ type roleInfo struct {
 func roleInfoFor(model []byte, rank int) []byte {
 	var info roleInfo
 	if json.Unmarshal(model, &info) != nil {
-		return clone(model)
+		return bytes.Clone(model)
 	}
 	info.Rank = rank
 	text, err := json.Marshal(info)
 	if err != nil {
-		return clone(model)
+		return bytes.Clone(model)
 	}
 	return text
 }

@@ -1,12 +1,16 @@
 package store
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // Apply carries out a request as far as it goes at once. If it has to wait, Apply registers w
 // and returns done false; once w is woken, a Wait and a Barrier are complete, and anything
 // else is to be applied again. Without w nothing is registered, and a Barrier, which would
-// count its caller, changes nothing. The lists of r must fit its operation; values in the
-// reply are copies and never nil. The Number of a QueuePop's reply is that of the items before it.
+// count its caller, changes nothing. The lists of r must fit its operation, and the
+// values in the reply belong to the caller. The Number in the reply to a QueuePop is that of the
+// items before it.
 func (e *Engine) Apply(r Request, w *Waiter) (reply Reply, done bool, err error) {
 	done = true
 	switch r.Op {
@@ -75,10 +79,10 @@ func (e *Engine) values(keys []string) (values [][]byte, complete bool) {
 			return nil, false
 		}
 	}
-	values = make([][]byte, len(keys))
-	for i, key := range keys {
+	values = slices.Grow(values, len(keys))
+	for _, key := range keys {
 		value, _ := e.Get(key)
-		values[i] = copyOf(value)
+		values = append(values, copyOf(value))
 	}
 	return values, true
 }

@@ -29,6 +29,9 @@ const (
 	OpQueueLen
 	OpBarrier
 
+	// OpCancelWait is no method of a Store: by it a node cancels a wait for the agents' keys.
+	OpCancelWait
+
 	numOps
 )
 
@@ -36,7 +39,7 @@ var opNames = [numOps]string{
 	OpSet: "set", OpGet: "get", OpAdd: "add", OpCompareSet: "compare_set", OpAppend: "append", OpCheck: "check",
 	OpWait: "wait", OpDelete: "delete_key", OpNumKeys: "num_keys", OpListKeys: "list_keys", OpMultiGet: "multi_get",
 	OpMultiSet: "multi_set", OpQueuePush: "queue_push", OpQueuePop: "queue_pop", OpQueueLen: "queue_len",
-	OpBarrier: "barrier",
+	OpBarrier: "barrier", OpCancelWait: "cancel wait",
 }
 
 // String is the operation's name in PyTorch.
@@ -45,6 +48,15 @@ func (o Op) String() string {
 		return opNames[o]
 	}
 	return fmt.Sprintf("store operation %d", int(o))
+}
+
+// Reads reports whether the operation changes nothing. It may still have to wait.
+func (o Op) Reads() bool {
+	switch o {
+	case OpGet, OpMultiGet, OpCheck, OpWait, OpNumKeys, OpListKeys, OpQueueLen:
+		return true
+	}
+	return false
 }
 
 // Request is one call of a Store's method.
@@ -58,10 +70,10 @@ type Request struct {
 
 // Reply is what a Store's method returned.
 type Reply struct {
-	Number int64    // of Add, NumKeys and QueueLen
-	Ready  bool     // of Check, and whether Delete removed a key
 	Values [][]byte // one of Get, CompareSet and QueuePop; MultiGet's
 	Keys   []string // of ListKeys
+	Number int64    // of Add, NumKeys and QueueLen
+	Ready  bool     // of Check, and whether Delete removed a key
 }
 
 // Doer carries out requests. A Store that is one mostly has its methods from Methods.

@@ -136,3 +136,13 @@ func TestTryDoOfAnother(t *testing.T) {
 		}
 	}
 }
+
+// TestOpNumbers: the numbers are part of the C ABI and of the control plane's formats.
+func TestOpNumbers(t *testing.T) {
+	for i, want := range []string{"set", "get", "add", "compare_set", "append", "check", "wait", "delete_key", "num_keys",
+		"list_keys", "multi_get", "multi_set", "queue_push", "queue_pop", "queue_len", "barrier", "cancel wait", "store operation 18"} {
+		if got := Op(i + 1).String(); got != want {
+			t.Errorf("operation %d is %q, want %q", i+1, got, want)
+		}
+	}
+}
