@@ -402,7 +402,7 @@ test-run-long: $(VENV_STAMP) $(ETCD)  ## rallypoint run beside torchrun itself; 
 	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(GO) test -race -count=1 -timeout 15m ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
 
 .PHONY: test-python-long
-test-python-long: .venv/.wheel $(ETCD)  ## pytest -m long
+test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
 	$(call say,pytest -m long)
 	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 -o faulthandler_timeout=1860 $(PYTEST_ARGS)
 

@@ -1,7 +1,9 @@
-"""A slow and lossy line, in user space: proxy.py LISTEN_HOST PORT TO_HOST.
+"""A line, in user space, slow and lossy unless told otherwise:
+proxy.py LISTEN_HOST PORT TO_HOST [DELAY LOST].
 
 Each piece of a stream arrives DELAY seconds later; of every hundred pieces LOST have to
-be sent again, as TCP does with a lost packet, and those behind them wait.
+be sent again, as TCP does with a lost packet, and those behind them wait. Stopped by
+SIGSTOP it is a line that is cut: peers get neither data nor the news of it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import asyncio
 import random
 import sys
 
-DELAY = 0.2
-LOST = 5
-RESENT = 0.4  # DELAY there and back: what a retransmission costs
+DELAY = float(sys.argv[4]) if len(sys.argv) > 4 else 0.2
+LOST = int(sys.argv[5]) if len(sys.argv) > 5 else 5
+RESENT = 2 * DELAY  # there and back: what a retransmission costs
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -39,7 +39,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from chaos import clock
+from chaos import checks, clock
 from chaos.checks import check, check_places
 from torchrun.test_partitions import Network, ip
 
@@ -286,15 +286,12 @@ def await_true(chaos: Chaos, what: str, holds: Callable[[], object]) -> None:
 
 def audit(chaos: Chaos) -> None:
     """Holds what the control plane has recorded against the promises."""
-    done = subprocess.run(
-        [str(RALLYPOINT), "audit", str(chaos.record)], capture_output=True, text=True
-    )
-    print(done.stdout)
-    if done.returncode:
-        keep = Path(os.environ.get("RALLYPOINT_CHAOS_KEEP", chaos.folder)) / "record"
-        if keep != chaos.record:
-            shutil.copy(chaos.record, keep)
-        pytest.fail(f"{done.stderr}\n{done.stdout[:5000]}\nsee {keep}")
+    try:
+        checks.audit(chaos.record)
+    except AssertionError:
+        if keep := os.environ.get("RALLYPOINT_CHAOS_KEEP"):
+            shutil.copy(chaos.record, Path(keep) / "record")
+        raise
 
 
 def check_refused(chaos: Chaos, home: str, *words: str, least: int = LEAST) -> None:

@@ -1,0 +1,520 @@
+"""The same job, hurt in the same way, in each place where nodes can meet: a control plane
+that one of them hosts, `rallypoint serve` with a data directory, a shared directory, an
+etcd, and a backend of the user's own.
+
+Half of its agents are forks of one parent that has loaded nothing of the library, the
+others are programs of their own. Beside nodes that are killed and stopped,
+
+- `serve` goes on from a copy of its data directory that was made some faults ago,
+- nodes are cut off from the etcd for longer than their lease, all of them at times, and
+  come back.
+
+After each fault all nodes have to meet again, none of them may give up, and none may be
+left over. What workers wrote down is held against the promises by checks.py; what was
+recorded, where something can record, by `rallypoint audit`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from chaos.checks import audit, check, check_places
+from conftest import etcd_of
+from torchrun.harness import free_port
+
+HERE = Path(__file__).parent
+RALLYPOINT = Path(sys.executable).with_name("rallypoint")
+
+NODES, LEAST = 4, 2
+LEASE = 2.0
+PATIENCE = 60.0
+
+SETTINGS = {
+    "lease_timeout": LEASE,
+    "reconnect_grace": 0.5,
+    "last_call_timeout": 1,
+    "admit_delay": 0.2,
+    "join_timeout": 300,
+}
+
+
+class Parent:
+    """The process that forks agents, and what it has said of them."""
+
+    def __init__(self, job: Job) -> None:
+        with (job.folder / "parent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "node.py"), "parent", *["torch"] * job.place.torch],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=job.environment(),
+            )  # fmt: skip
+        self._said = threading.Condition()
+        self._pids: dict[str, int] = {}
+        self._codes: dict[str, int] = {}
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def start(self, options: dict[str, Any]) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(options).encode() + b"\n")
+        self.process.stdin.flush()
+        with self._said:
+            assert self._said.wait_for(lambda: options["name"] in self._pids, PATIENCE)
+            return self._pids[options["name"]]
+
+    def code(self, name: str, timeout: float) -> int | None:
+        with self._said:
+            self._said.wait_for(lambda: name in self._codes, timeout)
+            return self._codes.get(name)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            what, *rest = json.loads(line)
+            with self._said:
+                if what != "ready":
+                    {"started": self._pids, "ended": self._codes}[what][rest[0]] = rest[1]
+                self._said.notify_all()
+
+
+class Node:
+    """An agent, forked or a program of its own."""
+
+    def __init__(self, job: Job, index: int, forked: bool) -> None:
+        self.name = f"{index}#{job.starts}"
+        self._parent = job.parent if forked else None
+        options = job.options(index, self.name)
+        if forked:
+            self.pid = job.parent.start(options)
+            return
+        with Path(options["log"]).open("ab") as log:
+            self._process = subprocess.Popen(
+                job.command(options), env={**job.environment(), "NODE_NAME": self.name},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        self.pid = self._process.pid
+
+    def code(self, timeout: float = 0) -> int | None:
+        """How it has ended; None if it runs."""
+        if self._parent is not None:
+            return self._parent.code(self.name, timeout)
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout)
+        return None
+
+    def send(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it without a word, with all that it has started."""
+        with suppress(psutil.NoSuchProcess):
+            agent = psutil.Process(self.pid)
+            agent.suspend()
+            for process in [*agent.children(recursive=True), agent]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self.code(PATIENCE)
+
+
+class Place:
+    """Where nodes meet: what each of them is told, and what can go wrong there."""
+
+    torch = False  # whether nodes need torch
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.record: Path | None = None
+
+    def of(self, index: int) -> dict[str, str]:
+        """What node index is told of it."""
+        raise NotImplementedError
+
+    def faults(self) -> list[Callable[[random.Random], None]]:
+        return []
+
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        return []
+
+    def ended(self) -> None:
+        """The job is over: the record gets its end."""
+
+    def close(self) -> None:
+        for process in self.processes():
+            with suppress(OSError):
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+    def _spawn(self, *command: str, log: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{log}.log").open("ab") as out:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+    def _await_log(self, log: str, text: str, times: int = 1) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while (self.folder / f"{log}.log").read_text().count(text) < times:
+            assert time.monotonic() < deadline, (self.folder / f"{log}.log").read_text()
+            time.sleep(0.02)
+
+
+class Hosted(Place):
+    """A node hosts the control plane, another one when that is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._endpoint = f"127.0.0.1:{free_port()}"
+
+    def of(self, index: int) -> dict[str, str]:
+        return {"endpoint": self._endpoint}
+
+
+class Serve(Place):
+    """A control plane with a data directory, which goes back in time."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._port = free_port()
+        self._data, self._copy = folder / "data", folder / "copy"
+        self.record = folder / "record"
+        self._starts = 0
+        self._start()
+
+    def of(self, index: int) -> dict[str, str]:
+        return {"endpoint": f"127.0.0.1:{self._port}"}
+
+    def faults(self) -> list[Callable[[random.Random], None]]:
+        return [self.killed_and_copied, self.restored]
+
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        return [self._server]
+
+    def ended(self) -> None:
+        self._server.terminate()
+        assert self._server.wait(PATIENCE) == 0
+
+    def killed_and_copied(self, random: random.Random) -> None:
+        self._kill(random)
+        shutil.rmtree(self._copy, ignore_errors=True)
+        shutil.copytree(self._data, self._copy)
+        self._start()
+
+    def restored(self, random: random.Random) -> None:
+        if not self._copy.exists():
+            self.killed_and_copied(random)
+            return
+        self._kill(random)
+        shutil.rmtree(self._data)
+        shutil.copytree(self._copy, self._data)
+        self._start()
+
+    def _kill(self, random: random.Random) -> None:
+        self._server.kill()
+        self._server.wait()
+        time.sleep(random.uniform(0, LEASE))
+
+    def _start(self) -> None:
+        self._server = self._spawn(
+            str(RALLYPOINT), "serve", "--listen", f"127.0.0.1:{self._port}",
+            "--data-dir", str(self._data), "--record", str(self.record), log="server",
+        )  # fmt: skip
+        self._starts += 1
+        self._await_log("server", "listening", self._starts)
+
+
+class Recorded(Place):
+    """Where nodes meet without a control plane: a process of its own follows them."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        super().__init__(folder)
+        self.record = folder / "record"
+        self._recorder = self._spawn(
+            str(RALLYPOINT), "record", "--rdzv-id=chaos", endpoint, str(self.record), log="recorder"
+        )
+        self._await_log("recorder", "recording")
+
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        return [self._recorder]
+
+    def ended(self) -> None:
+        time.sleep(0.5)  # for it to find the end, of which nothing tells
+        self._recorder.terminate()
+        assert self._recorder.wait(PATIENCE) == 0
+
+
+class Directory(Recorded):
+    def __init__(self, folder: Path) -> None:
+        self._directory = folder / "meet"
+        self._directory.mkdir(0o700)
+        super().__init__(folder, f"file://{self._directory}")
+
+    def of(self, index: int) -> dict[str, str]:
+        return {"endpoint": f"file://{self._directory}"}
+
+    def ended(self) -> None:
+        super().ended()
+        assert not list(self._directory.iterdir())
+
+
+class Etcd(Recorded):
+    """An etcd, which each node reaches over a line of its own."""
+
+    def __init__(self, folder: Path, endpoint: str) -> None:
+        self._lines: list[subprocess.Popen[bytes]] = []
+        super().__init__(folder, f"etcd://{endpoint}?key_prefix=/chaos")
+        host, self._port = endpoint.split(":")
+        for index in range(NODES):
+            line = self._spawn(
+                sys.executable, str(HERE / "proxy.py"), self._address(index), self._port,
+                host, "0", "0", log=f"line{index}",
+            )  # fmt: skip
+            self._lines.append(line)
+            self._await_log(f"line{index}", "ready")
+
+    def of(self, index: int) -> dict[str, str]:
+        return {"endpoint": f"etcd://{self._address(index)}:{self._port}?key_prefix=/chaos"}
+
+    def faults(self) -> list[Callable[[random.Random], None]]:
+        return [self.members_cut, self.all_cut]
+
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        return [*super().processes(), *self._lines]
+
+    def members_cut(self, random: random.Random) -> None:
+        self._cut(random.sample(self._lines, random.randint(1, NODES - 1)), random)
+
+    def all_cut(self, random: random.Random) -> None:
+        self._cut(random.sample(self._lines, NODES), random)
+
+    def _cut(self, lines: list[subprocess.Popen[bytes]], random: random.Random) -> None:
+        """The lines carry nothing for longer than the lease, and then one after the other."""
+        for line in lines:
+            line.send_signal(signal.SIGSTOP)
+        time.sleep(LEASE * random.uniform(1.5, 3))
+        for line in lines:
+            line.send_signal(signal.SIGCONT)
+            time.sleep(random.uniform(0, LEASE / 4))
+
+    def _address(self, index: int) -> str:
+        return f"127.0.{7 + index}.1"
+
+
+class Own(Place):
+    """A value that can be compared and set."""
+
+    torch = True
+
+    def of(self, index: int) -> dict[str, str]:
+        return {"value": str(self.folder / "value")}
+
+
+class Job:
+    """Four nodes, in a place."""
+
+    def __init__(self, folder: Path, place: Place) -> None:
+        self.folder, self.place = folder, place
+        self.history, self.stop = folder / "history", folder / "stop"
+        self.history.touch()
+        self.temp = folder / "tmp"
+        self.temp.mkdir()
+        self.starts = 0
+        self.parent = Parent(self)
+        self.nodes: list[Node] = []
+
+    def environment(self) -> dict[str, str]:
+        env = {**os.environ, "TMPDIR": str(self.temp), "LOGLEVEL": "INFO"}
+        env.pop("RALLYPOINT_TOKEN_FILE", None)
+        return env
+
+    def options(self, index: int, name: str) -> dict[str, Any]:
+        """What node.py is told."""
+        return {
+            "name": name, "place": self.place.of(index), "least": LEAST, "most": NODES,
+            "settings": self._settings(), "history": str(self.history), "stop": str(self.stop),
+            "log": str(self.folder / f"node-{index}.log"), "environment": {"NODE_NAME": name},
+        }  # fmt: skip
+
+    def command(self, options: dict[str, Any]) -> list[str]:
+        """The same as a program of its own: `rallypoint run` where it can be."""
+        if "value" in options["place"]:
+            return [sys.executable, str(HERE / "node.py"), "agent", json.dumps(options)]
+        return [
+            str(RALLYPOINT), "run", f"--nnodes={LEAST}:{NODES}", "--rdzv-id=chaos",
+            f"--rdzv-endpoint={options['place']['endpoint']}", "--max-restarts=1000000",
+            "--rdzv-conf=" + ",".join(f"{k}={v}" for k, v in self._settings().items()),
+            "--local-addr=127.0.0.1", "--shutdown-timeout=2", "--no-python",
+            "/bin/sh", str(HERE / "worker.sh"), options["history"], options["stop"],
+        ]  # fmt: skip
+
+    def start(self, index: int, forked: bool) -> Node:
+        self.starts += 1
+        return Node(self, index, forked)
+
+    def begin(self) -> None:
+        for index in range(NODES):
+            self.nodes.append(self.start(index, forked=index % 2 == 0))
+        self.await_together("at first")
+
+    def await_together(self, after: str) -> None:
+        """Until the workers of all nodes have started in one round, which is the last."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._together():
+            for node in self.nodes:
+                if (code := node.code()) is not None:
+                    pytest.fail(f"node {node.name} ended with {code} {after}\n{self.tail()}")
+            if time.monotonic() > deadline:
+                pytest.fail(f"not together for {PATIENCE:.0f} s {after}\n{self.tail()}")
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """All nodes end well, and leave nothing behind."""
+        self.stop.touch()
+        for node in self.nodes:
+            assert node.code(PATIENCE) == 0, f"node {node.name}: {node.code()}\n{self.tail()}"
+        self.parent.close()
+        self.place.ended()
+        check(self.starts_of(), LEAST, NODES)
+        left = [p for p in psutil.process_iter(["environ"]) if self._ours(p)]
+        assert not left, f"left over: {left}"
+        if (record := self.place.record) is None:
+            return
+        audit(record)
+        check_places(self.starts_of(), record.read_text().splitlines())
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
+        self.parent.close()
+
+    def starts_of(self) -> list[list[str]]:
+        return [line.split() for line in self.history.read_text().splitlines()]
+
+    def tail(self) -> str:
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"--- {log.name}\n" + log.read_text()[-1500:] for log in logs)
+
+    def _settings(self) -> dict[str, object]:
+        return {**SETTINGS, **({"is_host": 0} if isinstance(self.place, Serve) else {})}
+
+    def _together(self) -> bool:
+        starts = self.starts_of()
+        last = max((int(s[1]) for s in starts), default=0)
+        there = {(s[0], int(s[6])) for s in starts if int(s[1]) == last}
+        return there == {(node.name, node.pid) for node in self.nodes}
+
+    def _ours(self, process: psutil.Process) -> bool:
+        return (process.info["environ"] or {}).get("TMPDIR") == str(self.temp)
+
+
+class Faults:
+    """What can go wrong anywhere, beside what can in a place."""
+
+    def __init__(self, job: Job, random: random.Random) -> None:
+        self.job, self.random = job, random
+        self.done: dict[str, int] = defaultdict(int)
+
+    def kinds(self) -> list[Callable[[random.Random], None]]:
+        return [*self.job.place.faults(), self.replaced, self.two_replaced, self.stopped]
+
+    def let(self, fault: Callable[[random.Random], None]) -> None:
+        self.done[fault.__name__] += 1
+        fault(self.random)
+
+    def replaced(self, random: random.Random) -> None:
+        """A node is killed, and comes back as a fork if it was a program, and as a program
+        if it was a fork, more often than not."""
+        self._replace([random.randrange(NODES)])
+
+    def two_replaced(self, random: random.Random) -> None:
+        self._replace(random.sample(range(NODES), 2))
+
+    def stopped(self, random: random.Random) -> None:
+        stopped = random.sample(self.job.nodes, random.randint(1, NODES))
+        for node in stopped:
+            node.send(signal.SIGSTOP)
+        time.sleep(random.uniform(0, 2 * LEASE))
+        for node in stopped:
+            node.send(signal.SIGCONT)
+
+    def _replace(self, indices: list[int]) -> None:
+        for index in indices:
+            self.job.nodes[index].kill()
+        time.sleep(self.random.uniform(0, LEASE))
+        for index in indices:
+            self.job.nodes[index] = self.job.start(index, self.random.randrange(2) == 0)
+
+
+@contextmanager
+def placed(kind: str, folder: Path) -> Iterator[Place]:
+    with ExitStack() as stack:
+        place: Place
+        if kind == "etcd":
+            binary = os.environ.get("RALLYPOINT_TEST_ETCD") or shutil.which("etcd")
+            if not binary:
+                pytest.skip("RALLYPOINT_TEST_ETCD names no etcd, and none is installed")
+            place = Etcd(folder, stack.enter_context(etcd_of(binary)).get_endpoint())
+        else:
+            kinds = {"hosted": Hosted, "serve": Serve, "directory": Directory, "own": Own}
+            place = kinds[kind](folder)
+        stack.callback(place.close)
+        yield place
+
+
+@contextmanager
+def hurt(kind: str, folder: Path) -> Iterator[Faults]:
+    """A job to hurt, in such a place; when the block ends it has to come to a good end."""
+    seed = int(os.environ.get("RALLYPOINT_TEST_SEED") or random.randrange(1 << 30))
+    print(f"seed {seed} (RALLYPOINT_TEST_SEED)")
+    with placed(kind, folder) as place:
+        job = Job(folder, place)
+        try:
+            job.begin()
+            faults = Faults(job, random.Random(seed))
+            yield faults
+            rounds = len({start[1] for start in job.starts_of()})
+            print(f"{dict(faults.done)}, {rounds} rounds, {job.starts} agents")
+            job.end()
+        finally:
+            job.kill()
+
+
+@pytest.mark.parametrize("kind", ["serve", "etcd"])
+def test_what_is_worst_in_a_place(kind: str, tmp_path: Path) -> None:
+    with hurt(kind, tmp_path) as faults:
+        for fault in faults.job.place.faults():
+            faults.let(fault)
+            faults.let(faults.replaced)
+            faults.job.await_together(f"after {fault.__name__}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["hosted", "serve", "directory", "etcd", "own"])
+def test_each_place_for_two_minutes(kind: str, tmp_path: Path) -> None:
+    with hurt(kind, tmp_path) as faults:
+        until = time.monotonic() + float(os.environ.get("RALLYPOINT_TEST_SECONDS", "120"))
+        while time.monotonic() < until:
+            fault = faults.random.choice(faults.kinds())
+            faults.let(fault)
+            # Sometimes hurt what is just recovering, sometimes what runs.
+            time.sleep(faults.random.uniform(0, 1.5))
+            if faults.random.randrange(3) == 0:
+                faults.job.await_together(f"after {fault.__name__}")
+        faults.job.await_together("in the end")
