@@ -40,13 +40,14 @@ type conn struct {
 	chunk     int       // bytes of unsent that the peer has to take in Options.SlowAfter
 	taken     int       // those that it has, since then
 	since     time.Time
-	validated bool // while the session has no parser
-	backlog   bool // the parser has more than the beginning of a message
-	queued    bool // in loop.ready
-	starved   bool // in loop.starved: the parser's next request has no room for its reply
-	readable  bool // there may be something to receive: the poller tells it once
-	hangup    bool // the end of the stream is there to be received
-	ending    bool // refused: to be closed when unsent is sent
+	asked     time.Time // when its request first had no room
+	validated bool      // while the session has no parser
+	backlog   bool      // the parser has more than the beginning of a message
+	queued    bool      // in loop.ready
+	starved   bool      // in loop.starved: the parser's next request has no room for its reply
+	readable  bool      // there may be something to receive: the poller tells it once
+	hangup    bool      // the end of the stream is there to be received
+	ending    bool      // refused: to be closed when unsent is sent
 	closed    bool
 	flushing  bool // guarded by hub.mu: flush is going to be called
 

@@ -42,7 +42,8 @@ type Options struct {
 	// MaxUnsentSum bounds the same over all connections, 0 is DefaultMaxUnsentSum.
 	// A value that many replies have is counted once. A request whose reply has no room
 	// (one of a few KiB always has) waits until others have read theirs, and who then
-	// does not read for SlowAfter is closed.
+	// does not read for SlowAfter is closed. Replies that need less room may come first
+	// for SlowAfter.
 	MaxUnsentSum int
 
 	// SlowAfter is how long a peer may take to read 64 KiB of its replies, or a 16th of

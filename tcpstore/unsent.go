@@ -53,13 +53,16 @@ type budget struct {
 	held   int
 	shared map[*store.Buffer]*sharedValue
 	freed  bool // since the loop has looked
+	queue  bool // for no one but those that wait for room
 }
 
 type sharedValue struct{ size, replies int }
 
 // has reports whether a reply of n bytes may be made. One that is too large for the
 // budget may if it is the only one.
-func (b *budget) has(n int) bool { return b == nil || b.held == 0 || b.held+n <= b.limit }
+func (b *budget) has(n int) bool {
+	return b == nil || !b.queue && (b.held == 0 || b.held+n <= b.limit)
+}
 
 func (b *budget) full() bool { return b.held >= b.limit }
 
@@ -182,10 +185,12 @@ func (c *conn) resume() {
 	c.flush()
 }
 
-// starve has a connection wait until there is room for the reply to its request.
+// starve has a connection wait until there is room for the reply to its request. What
+// needs less room may come first, until that has gone on for Options.SlowAfter.
 func (l *loop) starve(c *conn) {
+	c.asked = time.Now()
 	if len(l.starved) == 0 {
-		l.checkSlow = time.Now().Add(slowCheck)
+		l.checkSlow = c.asked.Add(slowCheck)
 	}
 	l.starved = append(l.starved, c)
 }
@@ -197,16 +202,24 @@ func (l *loop) feed() {
 		return
 	}
 	l.budget.freed = false
-	waiting := l.starved
-	l.starved = nil
+	waiting, checkSlow := l.starved, l.checkSlow
+	l.starved, l.budget.queue = nil, false
 	for i, c := range waiting {
+		asked := c.asked
 		c.starved = false
 		c.step()
 		if c.starved {
+			c.asked, l.checkSlow = asked, checkSlow
 			l.starved = append(l.starved, waiting[i+1:]...)
+			l.lineUp(time.Now())
 			return
 		}
 	}
+}
+
+// lineUp ends that others come before the first one that waits.
+func (l *loop) lineUp(now time.Time) {
+	l.budget.queue = now.Sub(l.starved[0].asked) >= l.config.slowAfter
 }
 
 // cutSlow closes connections whose peers do not read while others wait for room, those
@@ -220,6 +233,7 @@ func (l *loop) cutSlow() {
 		return
 	}
 	l.checkSlow = now.Add(slowCheck)
+	l.lineUp(now)
 	var slow []*conn
 	for _, c := range l.conns {
 		if c != nil && len(c.unsent) > 0 && now.Sub(c.since) >= l.config.slowAfter {

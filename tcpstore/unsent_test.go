@@ -189,6 +189,52 @@ func TestTricklingReadersAreCutOff(t *testing.T) {
 	}
 }
 
+// TestManyWaitForRoom: a large reply gets its room although smaller ones, for which there
+// always is some, are asked for all the time.
+func TestManyWaitForRoom(t *testing.T) {
+	const size, limit = 1 << 20, 4 << 20
+	s, lines := newCrampedServer(t, Options{MaxUnsentSum: limit, SlowAfter: time.Second})
+	good := dialHello(t, s)
+	large := strings.Repeat("l", limit-size)
+	good.put("/large", large)
+	var readers []raw
+	another := func() {
+		good.put("/k", strings.Repeat("v", size))
+		readers = append(readers, deaf(t, s, 1, msg(opGet, "/k"))[0])
+		good.put("/small", "v") // the request before it has been looked at
+	}
+	for range 2 {
+		another()
+	}
+	waits, done := dialHello(t, s), make(chan struct{})
+	waits.exchange(msg(opGet, "/large"), nil)
+	good.put("/small", "v")
+	go func() {
+		defer close(done)
+		waits.exchange(nil, msg(0, large)[1:])
+	}()
+	for end := time.Now().Add(20 * time.Second); ; {
+		another()
+		readers[0].SetReadBuffer(4 * size)
+		if _, err := io.CopyN(io.Discard, readers[0], 8+size); err != nil {
+			t.Fatal(err)
+		}
+		readers[0].Close()
+		readers = readers[1:]
+		select {
+		case <-done:
+			if lines.count("WARN") > 0 {
+				t.Error("a reader was refused")
+			}
+			return
+		default:
+			if time.Now().After(end) {
+				t.Fatalf("%d others have come first", s.Stats().Ops[opGet.String()])
+			}
+		}
+	}
+}
+
 // TestStarvedFoldedRequest: a request that waits for room is the same when it is carried
 // out later.
 func TestStarvedFoldedRequest(t *testing.T) {
