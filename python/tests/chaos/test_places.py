@@ -53,6 +53,9 @@ SETTINGS = {
 }
 
 
+Fault = Callable[["Faults"], None]
+
+
 class Parent:
     """The process that forks agents, and what it has said of them."""
 
@@ -149,7 +152,7 @@ class Place:
         """What node index is told of it."""
         raise NotImplementedError
 
-    def faults(self) -> list[Callable[[random.Random], None]]:
+    def faults(self) -> list[Fault]:
         return []
 
     def processes(self) -> list[subprocess.Popen[bytes]]:
@@ -201,7 +204,7 @@ class Serve(Place):
     def of(self, index: int) -> dict[str, str]:
         return {"endpoint": f"127.0.0.1:{self._port}"}
 
-    def faults(self) -> list[Callable[[random.Random], None]]:
+    def faults(self) -> list[Fault]:
         return [self.killed_and_copied, self.restored]
 
     def processes(self) -> list[subprocess.Popen[bytes]]:
@@ -211,25 +214,25 @@ class Serve(Place):
         self._server.terminate()
         assert self._server.wait(PATIENCE) == 0
 
-    def killed_and_copied(self, random: random.Random) -> None:
-        self._kill(random)
+    def killed_and_copied(self, faults: Faults) -> None:
+        self._kill(faults)
         shutil.rmtree(self._copy, ignore_errors=True)
         shutil.copytree(self._data, self._copy)
         self._start()
 
-    def restored(self, random: random.Random) -> None:
+    def restored(self, faults: Faults) -> None:
         if not self._copy.exists():
-            self.killed_and_copied(random)
+            self.killed_and_copied(faults)
             return
-        self._kill(random)
+        self._kill(faults)
         shutil.rmtree(self._data)
         shutil.copytree(self._copy, self._data)
         self._start()
 
-    def _kill(self, random: random.Random) -> None:
+    def _kill(self, faults: Faults) -> None:
         self._server.kill()
         self._server.wait()
-        time.sleep(random.uniform(0, LEASE))
+        time.sleep(faults.random.uniform(0, LEASE))
 
     def _start(self) -> None:
         self._server = self._spawn(
@@ -292,26 +295,33 @@ class Etcd(Recorded):
     def of(self, index: int) -> dict[str, str]:
         return {"endpoint": f"etcd://{self._address(index)}:{self._port}?key_prefix=/chaos"}
 
-    def faults(self) -> list[Callable[[random.Random], None]]:
-        return [self.members_cut, self.all_cut]
+    def faults(self) -> list[Fault]:
+        return [self.members_cut, self.one_comes_while_others_are_cut]
 
     def processes(self) -> list[subprocess.Popen[bytes]]:
         return [*super().processes(), *self._lines]
 
-    def members_cut(self, random: random.Random) -> None:
-        self._cut(random.sample(self._lines, random.randint(1, NODES - 1)), random)
+    def members_cut(self, faults: Faults) -> None:
+        with self._cut(faults.random.sample(range(NODES), faults.random.randint(1, NODES)), faults):
+            pass
 
-    def all_cut(self, random: random.Random) -> None:
-        self._cut(random.sample(self._lines, NODES), random)
+    def one_comes_while_others_are_cut(self, faults: Faults) -> None:
+        """It finds a run whose nodes show no sign of life, and most of the time comes alone."""
+        comes = faults.random.randrange(NODES)
+        with self._cut([index for index in range(NODES) if index != comes], faults):
+            faults.replace([comes])
 
-    def _cut(self, lines: list[subprocess.Popen[bytes]], random: random.Random) -> None:
+    @contextmanager
+    def _cut(self, indices: list[int], faults: Faults) -> Iterator[None]:
         """The lines carry nothing for longer than the lease, and then one after the other."""
-        for line in lines:
-            line.send_signal(signal.SIGSTOP)
-        time.sleep(LEASE * random.uniform(1.5, 3))
-        for line in lines:
-            line.send_signal(signal.SIGCONT)
-            time.sleep(random.uniform(0, LEASE / 4))
+        for index in indices:
+            self._lines[index].send_signal(signal.SIGSTOP)
+        time.sleep(LEASE * faults.random.uniform(1.5, 2.5))
+        yield
+        time.sleep(LEASE * faults.random.uniform(0, 1))
+        for index in indices:
+            self._lines[index].send_signal(signal.SIGCONT)
+            time.sleep(faults.random.uniform(0, LEASE / 4))
 
     def _address(self, index: int) -> str:
         return f"127.0.{7 + index}.1"
@@ -431,30 +441,29 @@ class Faults:
         self.job, self.random = job, random
         self.done: dict[str, int] = defaultdict(int)
 
-    def kinds(self) -> list[Callable[[random.Random], None]]:
+    def kinds(self) -> list[Fault]:
         return [*self.job.place.faults(), self.replaced, self.two_replaced, self.stopped]
 
-    def let(self, fault: Callable[[random.Random], None]) -> None:
+    def let(self, fault: Fault) -> None:
         self.done[fault.__name__] += 1
-        fault(self.random)
+        fault(self)
 
-    def replaced(self, random: random.Random) -> None:
-        """A node is killed, and comes back as a fork if it was a program, and as a program
-        if it was a fork, more often than not."""
-        self._replace([random.randrange(NODES)])
+    def replaced(self, _: Faults) -> None:
+        self.replace([self.random.randrange(NODES)])
 
-    def two_replaced(self, random: random.Random) -> None:
-        self._replace(random.sample(range(NODES), 2))
+    def two_replaced(self, _: Faults) -> None:
+        self.replace(self.random.sample(range(NODES), 2))
 
-    def stopped(self, random: random.Random) -> None:
-        stopped = random.sample(self.job.nodes, random.randint(1, NODES))
+    def stopped(self, _: Faults) -> None:
+        stopped = self.random.sample(self.job.nodes, self.random.randint(1, NODES))
         for node in stopped:
             node.send(signal.SIGSTOP)
-        time.sleep(random.uniform(0, 2 * LEASE))
+        time.sleep(self.random.uniform(0, 2 * LEASE))
         for node in stopped:
             node.send(signal.SIGCONT)
 
-    def _replace(self, indices: list[int]) -> None:
+    def replace(self, indices: list[int]) -> None:
+        """Nodes are killed, and others come, forks or programs of their own."""
         for index in indices:
             self.job.nodes[index].kill()
         time.sleep(self.random.uniform(0, LEASE))
