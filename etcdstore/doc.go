@@ -3,5 +3,5 @@
 // tests and for jobs of one node ([StartServer]).
 //
 // It speaks to etcd by etcd's own client; what of it is used, and what not, is in
-// docs/design.md.
+// docs/decisions/0011.
 package etcdstore

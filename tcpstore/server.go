@@ -58,7 +58,7 @@ type Options struct {
 	// FoldAttempts makes the server treat all keys that begin with
 	// worker/attempt_<n>/ as if n were 0. torch 2.2-2.5 workers prefix their
 	// keys by their agent's restart count, which differs between agents after
-	// the loss of a node (docs/design.md, Round store).
+	// the loss of a node (docs/decisions/0003).
 	FoldAttempts bool
 
 	// Loops is how many goroutines serve the connections, each its share of

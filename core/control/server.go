@@ -25,8 +25,8 @@ type Config struct {
 	// refused. Empty for a server of many runs.
 	RunID string
 	// Fixed tells that nodes of an earlier control plane may come back to this
-	// address, so that a fresh run has to wait for them (docs/design.md, host
-	// restart). False for a port that the system chose.
+	// address, so that a fresh run has to wait for them (docs/decisions/0014). False for
+	// a port that the system chose.
 	Fixed bool
 	// Token, if set, is what nodes and administrators have to know. HTTP then
 	// answers peers on this machine only, but for /healthz, or everybody with

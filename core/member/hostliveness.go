@@ -10,7 +10,7 @@ import (
 // hostLiveness tells calls of the exit barrier, and the join of a spare, that nobody will
 // answer them: the control plane was on a node of this job and has been out of reach
 // for a whole lease, so that its node counts as lost, with all that it knew
-// (docs/design.md, "End without a control plane"). It is guarded by Member.mu.
+// (docs/decisions/0027). It is guarded by Member.mu.
 type hostLiveness struct {
 	gone  chan struct{} // closed while the node is an orphan
 	timer *time.Timer   // runs while the control plane is out of reach

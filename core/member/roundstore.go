@@ -37,7 +37,7 @@ type RoundStore interface {
 
 // storeHost returns the host that a join announces for this node's round store
 // ("": the control plane takes the address it sees) and the one that the store
-// is to listen on (docs/design.md, MASTER_ADDR).
+// is to listen on (docs/decisions/0033).
 func storeHost(p *rendezvous.Params, seen string) (announce, listen string) {
 	switch {
 	case p.AdvertiseAddr != "":

@@ -85,7 +85,7 @@ type Info struct {
 
 	// ServerAddr is the address of that server on the same connection, "" if there
 	// is none. A node that sees the server by its loopback is reached by others
-	// under the address by which they see the server (docs/design.md, MASTER_ADDR).
+	// under the address by which they see the server (docs/decisions/0033).
 	ServerAddr string
 
 	// SnapshotEntries and SnapshotBytes say when a snapshot is due: when more was

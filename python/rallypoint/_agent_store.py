@@ -2,8 +2,8 @@
 
 torch's agent does not survive an error of this store while it assigns ranks. Where the
 round has ended for this node before that, the agent must get through to its next look
-at num_nodes_waiting(), which makes it regroup (docs/design.md, "What the agents talk
-over").
+at num_nodes_waiting(), which makes it regroup (docs/decisions/0007
+and 0026).
 """
 
 from __future__ import annotations

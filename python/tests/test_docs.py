@@ -47,6 +47,28 @@ def test_links(page: Path) -> None:
 
 
 def test_every_page_is_in_the_site() -> None:
-    named = set(re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    settings = (ROOT / "mkdocs.yml").read_text()
+    named = set(re.findall(r": (\S+\.md)$", settings, re.MULTILINE))
+    for pattern in re.findall(r"^  /(\S+\.md)$", settings, re.MULTILINE):  # not_in_nav
+        beside = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob(f"docs/{pattern}")}
+        assert beside and not named & beside, pattern
+        named |= beside
     pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")}
     assert named == pages
+
+
+def test_every_decision_is_in_the_index() -> None:
+    """A record has a number of its own, the parts of a record, and its title in design.md."""
+    design = (ROOT / "docs" / "design.md").read_text()
+    records = sorted(ROOT.glob("docs/decisions/*.md"))
+    for number, record in enumerate(records, 1):
+        text = record.read_text()
+        found = re.match(r"# (\d{4}): (.+)\n\nDate: \d{4}-\d\d-\d\d\n", text)
+        assert found and int(found[1]) == number and record.name.startswith(f"{found[1]}-")
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [
+            "Context",
+            "Decision",
+            "Consequence",
+        ]
+        assert f"- [{found[1]}](decisions/{record.name}) {found[2]}\n" in design
+    assert design.count("](decisions/0") >= len(records) > 30

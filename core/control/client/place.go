@@ -10,7 +10,7 @@ import (
 )
 
 // placement says whether this machine is one that the endpoint names, and where
-// a control plane here would listen (docs/design.md, Who hosts and Listeners).
+// a control plane here would listen (docs/decisions/0019 and 0032).
 type placement struct {
 	candidate bool
 	wildcard  bool         // listen on all addresses

@@ -2,7 +2,7 @@
 // run a snapshot and the events since, in one bbolt file of a directory that one
 // process has at a time. It knows nothing of what the bytes mean.
 //
-// Layout of the file, format 1 (docs/design.md, "Durable"): the bucket "meta"
+// Layout of the file, format 1 (docs/decisions/0017): the bucket "meta"
 // says what the file is; "runs" maps a run's number to its id, snapshot and the
 // number of the last event in that; "log" maps a run's number and an event's to
 // the event. Numbers are 8 bytes, big endian; each value of the latter two begins
