@@ -369,7 +369,7 @@ test-go-long:  ## Long tests of the control plane and of the shared log
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./core/control
 	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./core/sharedlog
 	@CGO_ENABLED=1 RALLYPOINT_TEST_DURABLY=1 $(GO) test -race -count=1 -timeout 10m ./core/control
-	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./core/rendezvous -run TestPromises -rapid.checks=5000 -rapid.steps=100
+	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./core/rendezvous -run TestGuarantees -rapid.checks=5000 -rapid.steps=100
 
 # The tests that need an etcd, the long ones too, with the one of the quick tests, with
 # 3.5, and with the distribution's, of which those run a few already. A version that is

@@ -36,7 +36,7 @@ type meeting struct {
 
 var etcd etcdtest.Shared
 
-// meetings are all backends. The promises of docs/design.md hold in each.
+// meetings are all backends. The guarantees of docs/design.md hold in each.
 var meetings = []meeting{
 	{"hosted", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,7 +85,7 @@ var meetings = []meeting{
 	}},
 }
 
-// judge follows the runs of a test, and holds their history against the promises when
+// judge follows the runs of a test, and holds their history against the guarantees when
 // the test is over.
 func judge(t *testing.T, f sharedlog.Watcher) {
 	var audit conformance.Audit
@@ -227,7 +227,7 @@ func joins(t *testing.T, members ...*member.Member) []*joining {
 	return list
 }
 
-// outcomes waits for joins that must come to one round: promises 1 to 3.
+// outcomes waits for joins that must come to one round: guarantees 1 to 3.
 func outcomes(t *testing.T, list []*joining) []rendezvous.Outcome {
 	t.Helper()
 	got := make([]rendezvous.Outcome, len(list))
@@ -275,7 +275,7 @@ func told(t *testing.T, m *member.Member, reason string) {
 	until(t, "it is told of "+reason, func() bool { return m.NodesWaiting() > 0 && strings.Contains(m.Reason(), reason) })
 }
 
-// Promises 1, 2 and 3: round numbers grow, ranks are whole, all see the same.
+// Guarantees 1, 2 and 3: round numbers grow, ranks are whole, all see the same.
 func TestRoundsGrow(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		nodes := r.nodes(3, 3, 3)
@@ -290,7 +290,7 @@ func TestRoundsGrow(t *testing.T) {
 	})
 }
 
-// Promise 1: who withdraws in time is not in the round.
+// Guarantee 1: who withdraws in time is not in the round.
 func TestWithdraw(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		nodes := r.nodes(3, 2, 2)
@@ -306,7 +306,7 @@ func TestWithdraw(t *testing.T) {
 	})
 }
 
-// Promise 4: a spare gets no rank while there is no seat, and the next one that is.
+// Guarantee 4: a spare gets no rank while there is no seat, and the next one that is.
 func TestSpare(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		nodes := r.nodes(3, 2, 2, "join_timeout=2.5")
@@ -329,7 +329,7 @@ func TestSpare(t *testing.T) {
 	})
 }
 
-// Promise 5: the first round is complete at target, after the last call, or after a
+// Guarantee 5: the first round is complete at target, after the last call, or after a
 // quiet period.
 func TestFirstRound(t *testing.T) {
 	for name, option := range map[string]string{
@@ -345,7 +345,7 @@ func TestFirstRound(t *testing.T) {
 	}
 }
 
-// Promises 6 and 7: a lost member is announced to all others, which regroup at once
+// Guarantees 6 and 7: a lost member is announced to all others, which regroup at once
 // without it; whoever comes is announced after a while, and seated.
 func TestRegroup(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
@@ -376,7 +376,7 @@ func TestRegroup(t *testing.T) {
 	})
 }
 
-// Promise 8: the exit barrier waits for the living, and for nobody else; then nobody
+// Guarantee 8: the exit barrier waits for the living, and for nobody else; then nobody
 // is admitted.
 func TestFinish(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
@@ -402,7 +402,7 @@ func TestFinish(t *testing.T) {
 	})
 }
 
-// Promise 8: after the first finish a member that needs a regroup is told who has
+// Guarantee 8: after the first finish a member that needs a regroup is told who has
 // finished.
 func TestNoRegroupAfterAFinish(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
@@ -419,7 +419,7 @@ func TestNoRegroupAfterAFinish(t *testing.T) {
 	})
 }
 
-// Promise 9: leaving closes nothing, succeeding and failing do; who comes then is
+// Guarantee 9: leaving closes nothing, succeeding and failing do; who comes then is
 // told who closed, and why.
 func TestEndings(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
@@ -444,7 +444,7 @@ func TestEndings(t *testing.T) {
 	})
 }
 
-// Promise 9: set_closed ends admission and leaves the running round alone.
+// Guarantee 9: set_closed ends admission and leaves the running round alone.
 func TestSetClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		nodes := r.nodes(2, 2, 3, "target=2", "lease_timeout=1")
@@ -466,7 +466,7 @@ func TestSetClosed(t *testing.T) {
 	})
 }
 
-// Promise 10: unique preferences are met.
+// Guarantee 10: unique preferences are met.
 func TestPreferredRanks(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		var list []*member.Member
@@ -481,7 +481,7 @@ func TestPreferredRanks(t *testing.T) {
 	})
 }
 
-// Promise 11: a timeout says who is here, who is missing, how long it was tried.
+// Guarantee 11: a timeout says who is here, who is missing, how long it was tried.
 func TestTimeoutsSayWhy(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		_, err := r.node("alone", 2, 2, "join_timeout=0.3", "node_rank=1").Next(t.Context())
@@ -496,7 +496,7 @@ func TestTimeoutsSayWhy(t *testing.T) {
 	})
 }
 
-// Promise 11: settings that differ are refused, with both.
+// Guarantee 11: settings that differ are refused, with both.
 func TestMismatch(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		ctx, cancel := context.WithCancel(t.Context())

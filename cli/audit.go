@@ -27,9 +27,9 @@ func newAudit(check Checker) *cobra.Command {
 		Short: "Judge what was recorded of jobs",
 		Long: `Judge a history that "rallypoint serve --record FILE" or "rallypoint record" has
 written. Each event and what the control plane, or all nodes, did at it is held
-against the promises of the design: ranks given once, all members told the same,
+against the guarantees of the design: ranks given once, all members told the same,
 nobody left out, waited for or lost without a reason, and so on. Prints a line for
-each job and for each promise that was not kept, and ends with 1 if there is any, or
+each job and for each guarantee that was not kept, and ends with 1 if there is any, or
 if a job could not be judged to its end.
 
 Attach the file to a report of a defect; look into it first, since it holds what the
@@ -53,7 +53,7 @@ jobs' agents have told each other, and names of nodes.`,
 			case len(audit.Runs()) == 0:
 				return failed("%s holds no history", args[0])
 			case !audit.Kept():
-				return failure{errors.New("not all promises were kept, or could be judged")}
+				return failure{errors.New("not all guarantees were kept, or could be judged")}
 			}
 			return nil
 		},

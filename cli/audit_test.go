@@ -42,8 +42,8 @@ func TestAudit(t *testing.T) {
 		code          int
 		says          string
 	}{
-		{"kept", lines(begin, greeted, placed), run.ExitOK, "run job: 2 events, 1 rounds: all promises hold\n"},
-		{"broken", lines(begin, greeted, ignored), run.ExitFailure, "promise 5, event 2: a first round of 1 nodes is due and was not completed"},
+		{"kept", lines(begin, greeted, placed), run.ExitOK, "run job: 2 events, 1 rounds: all guarantees hold\n"},
+		{"broken", lines(begin, greeted, ignored), run.ExitFailure, "guarantee 5, event 2: a first round of 1 nodes is due and was not completed"},
 		{"gap", lines(begin, placed), run.ExitFailure, "not judged to its end: events 1 to 1 are missing"},
 		{"empty", "", run.ExitFailure, "holds no history"},
 		{"foreign", "one\ntwo\n", run.ExitFailure, "is not a history that this release can read: line 1"},

@@ -53,7 +53,7 @@ type chaos struct {
 
 // TestChaos kills and stops agents, workers and the control plane of a job of three
 // nodes at random moments. The job goes on each time; in the end what the control
-// plane has recorded keeps the promises (conformance says how each is judged), each
+// plane has recorded keeps the guarantees (conformance says how each is judged), each
 // worker has stood where that has placed its agent, and nothing of the job is left but the
 // log of each attempt. A control plane that is killed goes on from its data directory, or
 // from what the agents bring back.
@@ -179,7 +179,7 @@ func (c *chaos) run() {
 	c.checkLogs()
 }
 
-// judge holds the history against the promises, and against where the workers have stood.
+// judge holds the history against the guarantees, and against where the workers have stood.
 func (c *chaos) audit() {
 	auditHistory(c.t, c.dir+"/history")
 	c.checkPlaces()

@@ -371,20 +371,20 @@ func (j *Checker) join(ev r.Join, effects []r.Effect) {
 	}
 	t := j.seatOf(s)
 	var want r.Code
-	promise := 9
+	guarantee := 9
 	switch {
 	case s.ended:
 		want = r.CodeInvalid
 	case j.ended():
 		want = r.CodeClosed
 	case t != nil && j.count(finished) > 0:
-		want, promise = r.CodeClosed, 8
+		want, guarantee = r.CodeClosed, 8
 	}
 	if got := r.CodeOf(asError(refusal)); got != want {
 		if want == 0 {
-			promise = 4
+			guarantee = 4
 		}
-		j.violated(promise, "the join of %s was answered with code %d, want %d (%+v)", s.node, got, want, effects)
+		j.violated(guarantee, "the join of %s was answered with code %d, want %d (%+v)", s.node, got, want, effects)
 	}
 	if want != 0 || drops(effects, s.id) {
 		return
@@ -458,7 +458,7 @@ func (j *Checker) finish(s *session) {
 }
 
 // keyRequest judges the answer to an operation on a round's keys, as far as the
-// promises go.
+// guarantees go.
 func (j *Checker) keyRequest(q r.KeyRequest, effects []r.Effect) {
 	s := j.sessions[q.Session]
 	var reply *r.Reply

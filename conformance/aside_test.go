@@ -26,7 +26,7 @@ func (s *script) get(node string, round uint64, key string) r.KeyRequest {
 }
 
 // TestAnswersWithoutAChange has the judge hold what was recorded beside the events
-// against the promises, too.
+// against the guarantees, too.
 func TestAnswersWithoutAChange(t *testing.T) {
 	history := func() (records []trace.Record, at map[string]int) {
 		p := policy(2, 2)
@@ -49,23 +49,23 @@ func TestAnswersWithoutAChange(t *testing.T) {
 		at, says string
 		change   func(*trace.Record)
 	}{
-		{"pending", "promise 11", func(rec *trace.Record) { rec.Effects = []r.Effect{placed("s1", 1, r.Outcome{Round: 1})} }},
-		{"joined", "promise 1,", func(rec *trace.Record) { rec.Effects = nil }},
-		{"joined", "promise 1,", func(rec *trace.Record) { rec.Effects = []r.Effect{placed("s1", 1, r.Outcome{Round: 1, Rank: 1})} }},
-		{"get", "promise 11", func(rec *trace.Record) { rec.Effects = nil }},
-		{"get", "promise 11", func(rec *trace.Record) { rec.Effects = append(rec.Effects, r.StopTimer{}) }},
-		{"get", "promise 11", func(rec *trace.Record) {
+		{"pending", "guarantee 11", func(rec *trace.Record) { rec.Effects = []r.Effect{placed("s1", 1, r.Outcome{Round: 1})} }},
+		{"joined", "guarantee 1,", func(rec *trace.Record) { rec.Effects = nil }},
+		{"joined", "guarantee 1,", func(rec *trace.Record) { rec.Effects = []r.Effect{placed("s1", 1, r.Outcome{Round: 1, Rank: 1})} }},
+		{"get", "guarantee 11", func(rec *trace.Record) { rec.Effects = nil }},
+		{"get", "guarantee 11", func(rec *trace.Record) { rec.Effects = append(rec.Effects, r.StopTimer{}) }},
+		{"get", "guarantee 11", func(rec *trace.Record) {
 			k := rec.Event.(r.KeyRequest)
 			k.Op, k.Amount = r.KeyAdd, 1
 			rec.Event = k
 		}},
-		{"get", "promise 11", func(rec *trace.Record) { rec.Event = r.Disconnect{Session: "s2"} }},
-		{"get", "promise 10", func(rec *trace.Record) {
+		{"get", "guarantee 11", func(rec *trace.Record) { rec.Event = r.Disconnect{Session: "s2"} }},
+		{"get", "guarantee 10", func(rec *trace.Record) {
 			reply := rec.Effects[0].(r.Reply)
 			reply.Result = r.KeyResult{Values: [][]byte{[]byte("2")}}
 			rec.Effects = []r.Effect{reply}
 		}},
-		{"over", "promise 4", func(rec *trace.Record) {
+		{"over", "guarantee 4", func(rec *trace.Record) {
 			rec.Effects = []r.Effect{r.Reply{Session: "s2", Number: 3, Result: r.KeyResult{}}}
 		}},
 	} {

@@ -249,7 +249,7 @@ func (a *Audit) Violations() (all []Violation) {
 }
 
 // Kept reports whether there was a run, and every run was judged to its end and
-// keeps all promises.
+// keeps all guarantees.
 func (a *Audit) Kept() bool {
 	return len(a.ids) > 0 && len(a.Unchecked()) == 0 && len(a.Violations()) == 0
 }
@@ -270,7 +270,7 @@ func (a *Audit) String() string {
 	var b strings.Builder
 	for _, id := range a.ids {
 		run := a.runs[id]
-		verdict := "all promises hold"
+		verdict := "all guarantees hold"
 		if n := len(run.checker.violations); n > 0 {
 			verdict = fmt.Sprintf("%d breaches", n)
 		}

@@ -10,15 +10,15 @@ import (
 	r "rallypoint/core/rendezvous"
 )
 
-// Violation is one promise that the history does not keep.
+// Violation is one guarantee that the history does not keep.
 type Violation struct {
-	Promise int    // 1 to 11
-	Event   int    // which one of the history, from 1
-	Text    string // what was promised and what is there
+	Guarantee int    // 1 to 11
+	Event     int    // which one of the history, from 1
+	Text      string // what is guaranteed and what is there
 }
 
 func (b Violation) String() string {
-	return fmt.Sprintf("promise %d, event %d: %s", b.Promise, b.Event, b.Text)
+	return fmt.Sprintf("guarantee %d, event %d: %s", b.Guarantee, b.Event, b.Text)
 }
 
 // Checker watches one run. It is not safe for concurrent use.
@@ -59,8 +59,8 @@ func (j *Checker) Violations() []Violation { return j.violations }
 // Rounds returns how many rounds were completed.
 func (j *Checker) Rounds() int { return len(j.places) }
 
-func (j *Checker) violated(promise int, format string, args ...any) {
-	j.violations = append(j.violations, Violation{promise, j.events, fmt.Sprintf(format, args...)})
+func (j *Checker) violated(guarantee int, format string, args ...any) {
+	j.violations = append(j.violations, Violation{guarantee, j.events, fmt.Sprintf(format, args...)})
 }
 
 // Apply takes the next event and what was done at it, in order.
@@ -135,15 +135,15 @@ func answerOf(effects []r.Effect) (reply r.Reply, ok bool) {
 
 // answeredAgain judges what came of a request that has had its answer.
 func (j *Checker) answeredAgain(s *session, answer r.Reply, effects []r.Effect) {
-	promise := 11
+	guarantee := 11
 	if _, joined := answer.Result.(r.Outcome); joined {
-		promise = 1
+		guarantee = 1
 		if s.notice.Waiting > 0 {
 			effects = j.toldAgain(s, effects)
 		}
 	}
 	if len(effects) != 1 || !equalReply(effects[0], answer) {
-		j.violated(promise, "request %d of %s was repeated and got %+v, its answer was %+v", answer.Number, s.node, effects, answer)
+		j.violated(guarantee, "request %d of %s was repeated and got %+v, its answer was %+v", answer.Number, s.node, effects, answer)
 	}
 }
 
@@ -366,7 +366,7 @@ func (j *Checker) At(now, slack time.Duration, ev r.Event) {
 	case r.TimerFired:
 		t := j.timers[nameOf(ev.Timer)]
 		if early := t.set + t.after - now; t.running && t.seq == ev.Timer.Seq && early > tolerance {
-			j.violated(cmp.Or(timerPromise[ev.Timer.Kind], 5), "timer %+v of %v ran out %v early", ev.Timer, t.after, early)
+			j.violated(cmp.Or(timerGuarantee[ev.Timer.Kind], 5), "timer %+v of %v ran out %v early", ev.Timer, t.after, early)
 		}
 	case r.LeaseExpired:
 		s := j.sessions[ev.Session]
@@ -407,7 +407,7 @@ func (j *Checker) hear(ev r.Event) {
 // tolerance is what a recorded time may be off.
 const tolerance = time.Millisecond
 
-// timerPromise is the promise that a timer's duration belongs to.
-var timerPromise = map[r.TimerKind]int{
+// timerGuarantee is the guarantee that a timer's duration belongs to.
+var timerGuarantee = map[r.TimerKind]int{
 	r.TimerLastCall: 5, r.TimerQuiet: 5, r.TimerHold: 5, r.TimerGrace: 5, r.TimerRegroup: 6, r.TimerAdmit: 7,
 }

@@ -1,11 +1,11 @@
 // Package conformance holds the recorded history of a run, its events and what the
-// control plane did at each, against the eleven promises of docs/design.md.
+// control plane did at each, against the eleven guarantees of docs/design.md.
 //
 // A [Checker] keeps its own account of the run, drawn from the history and the text
-// of the promises alone: it shares no code with the machine that it judges. The
+// of the guarantees alone: it shares no code with the machine that it judges. The
 // property tests, the tests of faults and `rallypoint audit` all use it.
 //
-// How each promise is judged, at the event where it could be broken:
+// How each guarantee is judged, at the event where it could be broken:
 //
 //  1. A completed round has the number after the highest one that was completed
 //     or claimed, and a session sees its rounds in growing order. A claim changes
@@ -19,7 +19,7 @@
 //     they are delivered; the store is the one that the node of rank 0 announced.
 //  4. An outcome answers a pending join of a live node and nothing else; who gets
 //     none waits on, and a place that is free is not kept from it. Keys of a round
-//     are for its members only. A join is refused for a reason of promise 8 or 9
+//     are for its members only. A join is refused for a reason of guarantee 8 or 9
 //     alone.
 //  5. A first round is completed by an event after which it was due (full, or at
 //     least min and the last call or the quiet period run out, and no hold), never

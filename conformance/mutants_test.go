@@ -96,13 +96,13 @@ func placed(s string, number uint64, o r.Outcome) r.Effect {
 	return r.Reply{Session: r.SessionID(s), Number: number, Result: o}
 }
 
-// mutants are histories that break a promise, made of those that keep all. The
+// mutants are histories that break a guarantee, made of those that keep all. The
 // numbers are those of the events of life and failing.
 var mutants = []struct {
-	promise int
-	name    string
-	of      func(*testing.T) []trace.Record
-	change  func([]trace.Record) []trace.Record
+	guarantee int
+	name      string
+	of        func(*testing.T) []trace.Record
+	change    func([]trace.Record) []trace.Record
 }{
 	{1, "a round's number is left out", life, effects(16, outcome(func(_ r.SessionID, o *r.Outcome) { o.Round = 3 }))},
 	{1, "a round's number is used again", life, effects(16, outcome(func(_ r.SessionID, o *r.Outcome) { o.Round = 1 }))},
@@ -221,10 +221,10 @@ var mutants = []struct {
 	})},
 }
 
-// TestEachPromiseCanBeBroken has the judge find every mutant, at the event where it
-// departs from the history that keeps all promises, and by the promise that it
+// TestEachGuaranteeCanBeBroken has the judge find every mutant, at the event where it
+// departs from the history that keeps all guarantees, and by the guarantee that it
 // breaks.
-func TestEachPromiseCanBeBroken(t *testing.T) {
+func TestEachGuaranteeCanBeBroken(t *testing.T) {
 	tried := map[int]int{}
 	for _, m := range mutants {
 		records := m.change(m.of(t))
@@ -236,14 +236,14 @@ func TestEachPromiseCanBeBroken(t *testing.T) {
 				break
 			}
 		}
-		if !slices.ContainsFunc(j.Violations(), func(b Violation) bool { return b.Promise == m.promise }) {
-			t.Errorf("promise %d, %s: found %v", m.promise, m.name, j.Violations())
+		if !slices.ContainsFunc(j.Violations(), func(b Violation) bool { return b.Guarantee == m.guarantee }) {
+			t.Errorf("guarantee %d, %s: found %v", m.guarantee, m.name, j.Violations())
 		}
-		tried[m.promise]++
+		tried[m.guarantee]++
 	}
-	for promise := 1; promise <= 11; promise++ {
-		if tried[promise] == 0 {
-			t.Errorf("nothing breaks promise %d", promise)
+	for guarantee := 1; guarantee <= 11; guarantee++ {
+		if tried[guarantee] == 0 {
+			t.Errorf("nothing breaks guarantee %d", guarantee)
 		}
 	}
 }
@@ -251,7 +251,7 @@ func TestEachPromiseCanBeBroken(t *testing.T) {
 // TestReplayFindsWhatNoRuleSays has a machine do the same again.
 func TestReplayFindsWhatNoRuleSays(t *testing.T) {
 	records := effects(16, each(func(e r.HistoryEntry) r.Effect { e.Text += "!"; return e }))(life(t))
-	if found := judged(t, records).Violations(); len(found) != 1 || found[0].Promise != 10 || found[0].Event != 16 {
+	if found := judged(t, records).Violations(); len(found) != 1 || found[0].Guarantee != 10 || found[0].Event != 16 {
 		t.Errorf("found %v", found)
 	}
 }
@@ -289,7 +289,7 @@ func TestHistoriesOfSeveralProcesses(t *testing.T) {
 		{"taken up after a torn line", "", slices.Concat(lines(records[:10]), torn, []byte("\n"), lines(rest))},
 		{"torn at the end", "", append(lines(records), torn...)},
 		{"torn in the middle", "line 11", slices.Concat(lines(records[:10]), torn, []byte("\n"), lines(records[10:]))},
-		{"taken up otherwise", "promise 10, event 9: event 7 is recorded twice", append(lines(records[:10]), lines(effects(2, nothing)(slices.Clone(rest)))...)},
+		{"taken up otherwise", "guarantee 10, event 9: event 7 is recorded twice", append(lines(records[:10]), lines(effects(2, nothing)(slices.Clone(rest)))...)},
 		{"a gap", "events 10 to 10 are missing", append(lines(records[:10]), lines(records[11:])...)},
 		{"from the middle", "its history begins with event 5", lines(rest)},
 		{"another file", "line 1", []byte("hello\nworld\n")},

@@ -101,13 +101,13 @@ func TestWrongHistoriesOfARestoredCopy(t *testing.T) {
 		name, says string
 		change     func(records []trace.Record)
 	}{
-		{"it uses a number again", "promise 1,", func(records []trace.Record) {
+		{"it uses a number again", "guarantee 1,", func(records []trace.Record) {
 			records[len(records)-1].Effects = outcome(func(_ r.SessionID, o *r.Outcome) { o.Generation, o.Round = "g", 2 })(records[len(records)-1].Effects)
 		}},
-		{"it keeps the generation", "promise 1,", func(records []trace.Record) {
+		{"it keeps the generation", "guarantee 1,", func(records []trace.Record) {
 			records[len(records)-1].Effects = outcome(func(_ r.SessionID, o *r.Outcome) { o.Generation = "g" })(records[len(records)-1].Effects)
 		}},
-		{"nobody is told", "promise 7", func(records []trace.Record) {
+		{"nobody is told", "guarantee 7", func(records []trace.Record) {
 			records[len(records)-4].Effects = each(func(e r.Welcome) r.Effect { e.Update = r.MembershipUpdate{}; return e })(records[len(records)-4].Effects)
 		}},
 	} {
@@ -140,7 +140,7 @@ func TestAStrangersClaimIsJudged(t *testing.T) {
 		e.Result, e.Err = nil, &r.Error{Code: r.CodeRoundOver, Text: `run "job": round 1 is over`}
 		return e
 	})(records[i].Effects)
-	if a := judged(t, records); a.Kept() || !strings.Contains(a.String(), "promise 4") {
+	if a := judged(t, records); a.Kept() || !strings.Contains(a.String(), "guarantee 4") {
 		t.Error(a)
 	}
 }

@@ -160,7 +160,7 @@ func (j *Checker) checkRanks(told map[*session]r.Outcome, chosen []*session) {
 	}
 }
 
-// ruled gives the ranks as promise 10 words it.
+// ruled gives the ranks as guarantee 10 words it.
 func (j *Checker) ruled(chosen []*session) []int {
 	n := len(chosen)
 	ranks := slices.Repeat([]int{-1}, n)

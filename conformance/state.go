@@ -56,9 +56,9 @@ func (j *Checker) checkUpdate(s *session) {
 	if s.notice.Closed != j.ended() {
 		j.violated(9, "node %s was told closed=%v, the run: %v", s.node, s.notice.Closed, j.ended())
 	}
-	promise, want := j.mustRegroup(s)
+	guarantee, want := j.mustRegroup(s)
 	if got := s.notice.Waiting > 0; got != want {
-		j.violated(promise, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.notice.Waiting, s.notice.Reason)
+		j.violated(guarantee, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.notice.Waiting, s.notice.Reason)
 	}
 	if want && s.notice.Reason == "" {
 		j.violated(11, "node %s was told to regroup without a reason", s.node)
@@ -66,8 +66,8 @@ func (j *Checker) checkUpdate(s *session) {
 }
 
 // mustRegroup says whether num_nodes_waiting is above 0 for a node, and by which
-// promise.
-func (j *Checker) mustRegroup(s *session) (promise int, want bool) {
+// guarantee.
+func (j *Checker) mustRegroup(s *session) (guarantee int, want bool) {
 	switch j.closing.kind {
 	case success:
 		return 8, false
@@ -89,7 +89,7 @@ func (j *Checker) mustRegroup(s *session) (promise int, want bool) {
 func (j *Checker) checkTimers() {
 	for name, t := range j.timers {
 		if want, ok := j.lasts(name); ok && t.after != want {
-			j.violated(timerPromise[name.Kind], "timer %+v runs for %v, the policy says %v", name, t.after, want)
+			j.violated(timerGuarantee[name.Kind], "timer %+v runs for %v, the policy says %v", name, t.after, want)
 		}
 	}
 	if j.ended() || j.count(finished) > 0 || j.policy.Max == 0 {
@@ -97,7 +97,7 @@ func (j *Checker) checkTimers() {
 	}
 	must := func(kind r.TimerKind, when bool, why string) {
 		if when && !j.runs(kind) && !j.due[kind] {
-			j.violated(timerPromise[kind], "%s, and no timer runs", why)
+			j.violated(timerGuarantee[kind], "%s, and no timer runs", why)
 		}
 	}
 	n := len(j.joiners())

@@ -221,7 +221,7 @@ func TestDeadlineOfTheCallerIsATimeout(t *testing.T) {
 	})
 }
 
-// A withdrawal is a request: the outcome that was on its way stands (promise 1).
+// A withdrawal is a request: the outcome that was on its way stands (guarantee 1).
 func TestWithdrawLosesAgainstTheOutcome(t *testing.T) {
 	for _, late := range []string{"cancel", "timeout"} {
 		t.Run(late, func(t *testing.T) {

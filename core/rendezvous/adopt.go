@@ -6,7 +6,7 @@ import (
 )
 
 // startHold makes a fresh control plane wait for nodes of an earlier one, which
-// need up to a lease to notice that it is back (docs/design.md, host restart).
+// need up to a lease to notice that it is back (docs/decisions/0014).
 func (m *Machine) startHold() {
 	if !m.fresh || m.holding || m.uptime < 0 || m.policy.Min == m.policy.Max {
 		return

@@ -13,7 +13,7 @@ type rankRequest struct {
 	hint   int // scheduler's hint; -1: none
 }
 
-// assignRanks gives the ranks 0..n-1, each once (promise 10): a unique explicit
+// assignRanks gives the ranks 0..n-1, each once (guarantee 10): a unique explicit
 // preference; then the old rank if it is free; then a unique hint if it is free;
 // the rest fill the holes by old rank, then by arrival. The result is aligned with
 // the claims and depends on nothing else.

@@ -83,7 +83,7 @@ func (m *Machine) close(c closing) {
 	}
 }
 
-// finish records that all workers of the node succeeded (promise 8).
+// finish records that all workers of the node succeeded (guarantee 8).
 func (m *Machine) finish(n *node) {
 	s := m.participantOf(n)
 	if s == nil || s.state != participantRunning || m.disowned() {

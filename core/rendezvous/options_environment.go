@@ -34,7 +34,7 @@ var rankHints = []struct {
 // AWS_BATCH_JOB_NODE_INDEX, JOB_COMPLETION_INDEX, OMPI_COMM_WORLD_RANK (if
 // OMPI_COMM_WORLD_LOCAL_SIZE is 1), PMI_RANK (if MPI_LOCALNRANKS is 1). A hint
 // that is wrong does no harm: it counts only if no other node has it
-// (docs/design.md, promise 10).
+// (docs/design.md, guarantee 10).
 //
 // RALLYPOINT_TOKEN_FILE is taken as TokenFile if that is not set and there is an
 // endpoint: without one a job has one node, and nobody to prove anything to.

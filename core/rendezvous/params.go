@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Defaults of the durations (docs/spec/rendezvous.md 3.1 and docs/design.md,
-// "Decided cases").
+// Defaults of the durations (docs/spec/rendezvous.md 3.1 and docs/decisions/0012).
 const (
 	DefaultJoinTimeout     = 600 * time.Second
 	DefaultLastCallTimeout = 30 * time.Second

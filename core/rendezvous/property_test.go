@@ -11,11 +11,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPromises feeds random histories to the machine: joins, losses, reconnects,
+// TestGuarantees feeds random histories to the machine: joins, losses, reconnects,
 // finishes, ends, closes, evictions, retries, late and duplicate messages, timers
 // in any order. rig checks after every event what must always hold; sim checks
 // what must hold over time.
-func TestPromises(t *testing.T) {
+func TestGuarantees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t)
 		actions := map[string]func(*rapid.T){
@@ -144,7 +144,7 @@ func (s *sim) doLeanly(ev Event, want []Effect) {
 	}
 }
 
-// compare holds one outcome against all others of its round: promises 1 to 3.
+// compare holds one outcome against all others of its round: guarantees 1 to 3.
 func (s *sim) compare(session SessionID, o Outcome) {
 	node := s.bySession(session).id
 	round := fmt.Sprint(o.Generation, " ", o.Round)
@@ -391,7 +391,7 @@ func (s *sim) duplicate(t *rapid.T) {
 	s.do(rapid.SampledFrom(s.sent).Draw(t, "event"))
 }
 
-// add counts on a key of the round: promise 11, applied exactly once.
+// add counts on a key of the round: guarantee 11, applied exactly once.
 func (s *sim) add(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
 	r := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyAdd, Amount: 1, Keys: []string{"sum"}}

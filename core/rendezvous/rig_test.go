@@ -25,7 +25,7 @@ type rig struct {
 	judge   Judge
 }
 
-// Checker holds what the rig records against the promises. conformance has it, and
+// Checker holds what the rig records against the guarantees. conformance has it, and
 // that imports this package: NewJudge is set by judge_test.go.
 type Judge interface {
 	Apply(ev Event, effects []Effect)
@@ -341,7 +341,7 @@ func (m *Machine) check(t tester) {
 	}
 }
 
-// checkNotDue asserts that no round is overdue: promises 5 and 6, "at once".
+// checkNotDue asserts that no round is overdue: guarantees 5 and 6, "at once".
 func (m *Machine) checkNotDue(t tester) {
 	t.Helper()
 	if m.joinedGrace > 0 || m.policy.Max == 0 {

@@ -62,8 +62,8 @@ func (m *Machine) assistRanks() {
 
 // ranksLost reports whether a request waits for keys of the rank assignment that nobody
 // will write: what the members of an adopted round had written died with the control
-// plane before, and those of a round that was overtaken have stopped. (docs/design.md,
-// "Host restart".)
+// plane before, and those of a round that was overtaken have stopped. (docs/decisions/0014
+// and 0015.)
 func (m *Machine) ranksLost(space *agentStore, r KeyRequest) bool {
 	if !m.fresh && m.overtaken == "" || !r.waitsForRanks() {
 		return false

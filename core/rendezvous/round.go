@@ -4,7 +4,7 @@ import "slices"
 
 // evaluate completes a round if one is due and keeps the clocks that decide it.
 func (m *Machine) evaluate() {
-	if m.tally[participantFinished] > 0 { // promise 8: nobody is admitted any more
+	if m.tally[participantFinished] > 0 { // guarantee 8: nobody is admitted any more
 		m.disarmAll()
 		m.refuseRejoined()
 		return
@@ -16,7 +16,7 @@ func (m *Machine) evaluate() {
 	}
 }
 
-// evaluateFirst follows promise 5: the first round, and one that no member of
+// evaluateFirst follows guarantee 5: the first round, and one that no member of
 // the last round lives to regroup.
 func (m *Machine) evaluateFirst() {
 	m.disarm(&m.regroup, TimerRegroup)
@@ -39,7 +39,7 @@ func (m *Machine) evaluateFirst() {
 	}
 }
 
-// evaluateRegroup follows promises 6 and 7.
+// evaluateRegroup follows guarantees 6 and 7.
 func (m *Machine) evaluateRegroup() {
 	m.disarm(&m.lastCall, TimerLastCall)
 	m.disarm(&m.quiet, TimerQuiet)
@@ -170,7 +170,7 @@ func (m *Machine) refuseRejoined() {
 }
 
 // storeAddr is the address that the workers are given for the round store of the
-// rank-0 node (docs/design.md, MASTER_ADDR).
+// rank-0 node (docs/decisions/0033).
 func (m *Machine) storeAddr(first *node, chosen []*node) string {
 	if first.join.StoreAddr != "" {
 		return first.join.StoreAddr

@@ -46,7 +46,7 @@ func (m *Machine) notify(n *node) {
 	m.emit(Notify{Session: n.session, Update: n.update})
 }
 
-// updateFor computes a node's view: promises 7, 8 and 9.
+// updateFor computes a node's view: guarantees 7, 8 and 9.
 func (m *Machine) updateFor(n *node) MembershipUpdate {
 	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil}
 	switch {

@@ -43,7 +43,7 @@ type worker struct {
 	err     error
 }
 
-// envSeed is the seed of the one run that TestPromisesUnderFaults then makes, and logs.
+// envSeed is the seed of the one run that TestGuaranteesUnderFaults then makes, and logs.
 // What is done to the run is the same again, how its nodes take turns is not.
 const envSeed = "RALLYPOINT_TEST_SEED"
 
@@ -53,13 +53,13 @@ const (
 	endBarrier         = "torchelastic/agent/terminal_state"
 )
 
-// TestPromisesUnderFaults hurts a run of some nodes at random: nodes die, are stopped
+// TestGuaranteesUnderFaults hurts a run of some nodes at random: nodes die, are stopped
 // for less and for more than their lease, come and go; writes to the log are lost, get in
 // though they fail, get in in part, or get in much later again; the log is out of reach;
 // snapshots take the place of entries; people evict nodes, and take living ones for dead.
 // When that is over the nodes come together, end well, and what they made of the log keeps
-// the promises.
-func TestPromisesUnderFaults(t *testing.T) {
+// the guarantees.
+func TestGuaranteesUnderFaults(t *testing.T) {
 	seeds := 20
 	if long {
 		seeds = 2000

@@ -47,12 +47,12 @@ func isJoin(e Entry) bool {
 }
 
 // TestWrongLogsAreFound: the judge of the other tests finds out logs that break their
-// promises, by what their nodes then make of the run.
+// guarantees, by what their nodes then make of the run.
 func TestWrongLogsAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
-		promise int
-		bend    func(l Log) Log
-		play    func(t *testing.T, w *world)
+		guarantee int
+		bend      func(l Log) Log
+		play      func(t *testing.T, w *world)
 	}{
 		"a lease that ends too early": {6, func(l Log) Log {
 			began := time.Now()
@@ -146,8 +146,8 @@ func TestWrongLogsAreFound(t *testing.T) {
 				defer w.rec.mu.Unlock()
 				found := w.rec.logs["g1"].audit.Violations()
 				t.Log(found)
-				if !slices.ContainsFunc(found, func(b conformance.Violation) bool { return b.Promise == c.promise }) {
-					t.Errorf("promise %d: found %v", c.promise, found)
+				if !slices.ContainsFunc(found, func(b conformance.Violation) bool { return b.Guarantee == c.guarantee }) {
+					t.Errorf("guarantee %d: found %v", c.guarantee, found)
 				}
 			})
 		})

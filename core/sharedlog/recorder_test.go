@@ -61,7 +61,7 @@ func (r *recorder) watch(p *Replica) {
 	}
 }
 
-// judge holds the runs against the promises.
+// judge holds the runs against the guarantees.
 func (r *recorder) judge(t *testing.T) {
 	t.Helper()
 	r.mu.Lock()

@@ -572,7 +572,7 @@ class TestSpares:
 
 class TestTimeouts:
     def test_text(self, run: Run) -> None:
-        """Who is here, who is missing, how long, where, and what to do (promise 11)."""
+        """Who is here, who is missing, how long, where, and what to do (guarantee 11)."""
         handler = run.handler(3, 4, join_timeout=1.4)
         begin = time.monotonic()
         with pytest.raises(torch_api.RendezvousTimeoutError) as caught:

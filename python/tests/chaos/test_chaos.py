@@ -1,8 +1,8 @@
 """A job of ten nodes, each in a network namespace of its own, while much goes wrong.
 
-Afterwards the eleven promises of docs/design.md must hold on two histories: what the
+Afterwards the eleven guarantees of docs/design.md must hold on two histories: what the
 control plane has recorded, through all that happened to it, and what workers wrote down
-when they started. How the first is judged, promise by promise, says the comment of the
+when they started. How the first is judged, guarantee by guarantee, says the comment of the
 package conformance; `rallypoint audit` does it. The second adds what nodes observe:
 
  1. The rounds in which a node starts workers grow. (check)
@@ -285,7 +285,7 @@ def await_true(chaos: Chaos, what: str, holds: Callable[[], object]) -> None:
 
 
 def audit(chaos: Chaos) -> None:
-    """Holds what the control plane has recorded against the promises."""
+    """Holds what the control plane has recorded against the guarantees."""
     try:
         checks.audit(chaos.record)
     except AssertionError:

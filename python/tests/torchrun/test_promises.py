@@ -1,6 +1,6 @@
-"""What the design promises, as torchrun's users see it, wherever the nodes meet.
+"""What the design guarantees, as torchrun's users see it, wherever the nodes meet.
 
-The machine and its drivers have the same promises as property tests; here real nodes
+The machine and its drivers have the same guarantees as property tests; here real nodes
 are killed, frozen and started in real jobs, over each backend. test_losses.py and others
 go on from here for the hosted control plane.
 """
@@ -40,7 +40,7 @@ def meet(request: pytest.FixtureRequest, new_job: NewJob, tmp_path: Path) -> Any
 
 
 def test_ranks_and_master_are_one_for_all(meet: Any) -> None:
-    """Promises 1 to 3; and 10: the ranks that were asked for."""
+    """Guarantees 1 to 3; and 10: the ranks that were asked for."""
     job = meet("3", nproc=2)
     for name, rank in {"A": 2, "B": 0, "C": 1}.items():
         job.start(name, conf={"node_rank": rank})
@@ -52,7 +52,7 @@ def test_ranks_and_master_are_one_for_all(meet: Any) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_any_node_is_killed(meet: Any, rank: int) -> None:
-    """Promises 6 and 7, whoever it is: rank 0 has the round's store."""
+    """Guarantees 6 and 7, whoever it is: rank 0 has the round's store."""
     job = meet("2:3")
     job.start("A", "B", "C")
     first = job.await_round("A", "B", "C")
@@ -65,7 +65,7 @@ def test_any_node_is_killed(meet: Any, rank: int) -> None:
     assert {w.restart for w in second.workers} == {0}
     job.start("D")
     third = job.await_round(*left, "D", above=second.number)
-    for name in left:  # promise 10: who stays keeps its rank
+    for name in left:  # guarantee 10: who stays keeps its rank
         assert third.of(name).rank == second.of(name).rank
     job.finish(*left, "D")
 
@@ -84,7 +84,7 @@ def test_a_frozen_node_comes_back(meet: Any) -> None:
 
 
 def test_a_spare_fills_the_hole(meet: Any) -> None:
-    """Promise 4: a node without a seat waits and disturbs nobody."""
+    """Guarantee 4: a node without a seat waits and disturbs nobody."""
     job = meet("2:2")
     job.start("A", "B")
     first = job.await_round("A", "B")
@@ -99,7 +99,7 @@ def test_a_spare_fills_the_hole(meet: Any) -> None:
 
 
 def test_who_finished_waits_for_nobody_that_is_dead(meet: Any) -> None:
-    """Promise 8: the exit barrier returns when every live member has finished."""
+    """Guarantee 8: the exit barrier returns when every live member has finished."""
     job = meet("2:3")
     job.start("A", "B", "C")
     first = job.await_round("A", "B", "C")
@@ -112,7 +112,7 @@ def test_who_finished_waits_for_nobody_that_is_dead(meet: Any) -> None:
 
 
 def test_a_failure_ends_all(meet: Any) -> None:
-    """Promise 9: a failed member closes the run, and says why."""
+    """Guarantee 9: a failed member closes the run, and says why."""
     job = meet("2")
     job.start("A", "B")
     first = job.await_round("A", "B")
@@ -149,7 +149,7 @@ def test_the_same_job_again(meet: Any, tmp_path: Path) -> None:
 
 
 def test_a_missing_node_is_named(meet: Any) -> None:
-    """Promise 11: who is here, who is missing, how long it was tried, where."""
+    """Guarantee 11: who is here, who is missing, how long it was tried, where."""
     job = meet("2", conf={"join_timeout": 2, "node_rank": 1})
     job.start("A")
     assert job.await_end("A") == [1]
