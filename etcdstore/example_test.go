@@ -1,0 +1,44 @@
+package etcdstore_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"rallypoint/etcdstore"
+)
+
+// A store in an etcd that runs already: its keys are below the prefix, and vanish an
+// hour after the store's last use.
+func ExampleOpen() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	s, err := etcdstore.Open(ctx, etcdstore.Config{
+		Endpoints: []string{"etcd0:2379", "etcd1:2379"},
+		Prefix:    "/jobs/42/",
+		TTL:       time.Hour,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+
+	n, err := s.Add(ctx, "arrived", 1)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(n)
+}
+
+// A local etcd, for a test or for a job of one node. Stop ends it and removes its data.
+func ExampleStartServer() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	server, err := etcdstore.StartServer(ctx, etcdstore.ServerConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Stop()
+	fmt.Println("--rdzv-endpoint=etcd://" + server.Endpoint())
+}
