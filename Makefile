@@ -273,6 +273,18 @@ endif
 
 ##@ Test
 
+# Neither torch nor etcd, no environment, no race detector: the command, and the tests
+# of the packages that need little time. SLOW are the others.
+SLOW := capi|cli|etcdstore|backend|bench|examples|cmd|packaging|core/agent|core/control|core/sharedlog
+
+.PHONY: quick
+quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' tests
+	$(call say,gofmt)
+	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
+	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
+	$(call say,go test of the fast packages)
+	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
+
 .PHONY: test
 test: test-go test-c test-install test-python  ## All quick tests
 
