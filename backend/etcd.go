@@ -62,7 +62,7 @@ func openEtcd(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 		return nil, err
 	}
 	config.Timeout, config.Logger = p.ReadTimeout, log
-	if err := p.Validate(); err != nil {
+	if err := check(p); err != nil { // NewLog connects
 		return nil, err
 	}
 	shared, err := etcdstore.NewLog(config, p.RunID, p.LeaseTimeout, ownAddress(p.Max))

@@ -165,17 +165,25 @@ func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (
 	return openSeen(p, log, open)
 }
 
-// openSeen makes a member over a log that sees the nodes' addresses.
-func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
+// check refuses parameters that no node over a log can have.
+func check(p rendezvous.Params) error {
 	if err := p.Validate(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.RefuseToken(p.Endpoint); err != nil {
-		return nil, err
+		return err
 	}
 	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the local address is %s, which is no address of one machine: give one under which the other nodes reach this one", p.LocalAddr)
+	}
+	return nil
+}
+
+// openSeen makes a member over a log that sees the nodes' addresses.
+func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
+	if err := check(p); err != nil {
+		return nil, err
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
