@@ -14,21 +14,6 @@ func checkEtcd(endpoint string) error {
 	return err
 }
 
-// namedEtcd returns the endpoint of a backend that is an etcd by its name.
-func namedEtcd(name, text string) (string, error) {
-	switch Scheme(text) {
-	case SchemeEtcd, SchemeEtcds:
-		return text, nil
-	case "":
-		if text == "" {
-			text = "localhost" // R8
-		}
-		return SchemeEtcd + "://" + text, nil
-	}
-	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", rendezvous.QuotableEndpoint(text), name)
-}
-
 // Complete sets what the endpoint itself says of a node's parameters: of an etcd's URL
 // the run id and the options (docs/spec/rendezvous.md R103), and the user. What p says
 // already must agree. p.Endpoint is then the hosts alone, to be shown to people. Open

@@ -27,33 +27,6 @@ const (
 	SchemeEtcds  = etcdstore.SchemeTLS
 )
 
-// The names under which torchrun and rallypoint run know the backends, besides
-// plain rallypoint, which takes every endpoint.
-const (
-	NameFile = "rallypoint-file"
-	NameEtcd = "rallypoint-etcd"
-)
-
-// Named returns the endpoint as the backend of that name takes it:
-// rallypoint-file also takes a plain path, rallypoint-etcd, and the reference's
-// names etcd and etcd-v2, host[:port] or a list of them. An endpoint of another
-// backend is ErrInvalid.
-func Named(name, endpoint string) (string, error) {
-	text := strings.TrimSpace(endpoint)
-	switch {
-	case name == NameEtcd || name == "etcd" || name == "etcd-v2":
-		return namedEtcd(name, text)
-	case name != NameFile:
-		return endpoint, nil
-	case strings.HasPrefix(text, "/"):
-		return (&url.URL{Scheme: SchemeFile, Path: text}).String(), nil
-	case Scheme(text) != SchemeFile:
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", rendezvous.QuotableEndpoint(endpoint), name)
-	}
-	return endpoint, nil
-}
-
 // Scheme returns what stands before "://" in an endpoint, in lower case; "" for
 // host[:port].
 func Scheme(endpoint string) string {

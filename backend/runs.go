@@ -12,8 +12,8 @@ import (
 
 // Inspect reads what runs have written at a file:// or etcd:// endpoint, in the order
 // of their ids: only that of the id runID (an etcd's URL may name it, too), all if
-// it is "". A run that is not there is left out. Runs writes nothing and is no node.
-// An etcd is tried for until the timeout. shown is the endpoint for people.
+// it is "". A run that is not there is left out. Inspect writes nothing and is no node.
+// It tries an etcd until the timeout. shown is the endpoint without secrets, to be displayed.
 func Inspect(ctx context.Context, endpoint, runID string, timeout time.Duration) (shown string, records []sharedlog.Record, err error) {
 	if Scheme(endpoint) == SchemeFile {
 		dir, err := directory(endpoint)
@@ -38,7 +38,7 @@ const (
 	followEtcd = 200 * time.Millisecond
 )
 
-// Watch makes a follower of a run at a file:// or etcd:// endpoint, and says how often
+// Watch makes a watcher of a run at a file:// or etcd:// endpoint, and says how often
 // to ask it. It touches neither directory nor network.
 func Watch(endpoint, runID string) (f sharedlog.Watcher, pause time.Duration, err error) {
 	if Scheme(endpoint) == SchemeFile {
@@ -75,7 +75,7 @@ func reachEtcd(endpoint, runID string, timeout time.Duration) (config etcdstore.
 }
 
 // Append puts an event that comes from no node, an eviction or a close, into the log
-// of a run as Runs has returned it. When it returns the event is there for good, and
+// of a run as Inspect has returned it. When it returns the event is there for good, and
 // each node comes to it soon.
 func Append(ctx context.Context, endpoint string, run sharedlog.Record, ev rendezvous.Event, timeout time.Duration) error {
 	entry, err := rendezvous.EncodeEvent(ev)

@@ -74,7 +74,11 @@ func (m *member) Close() error {
 	return err
 }
 
-// toParams converts a configuration. Warnings about it are for people.
+// optionBackend names the backend that says how to read the endpoint and the other
+// options.
+const optionBackend = "backend"
+
+// toParams converts a configuration. The warnings about it are for the log.
 func toParams(config *C.rp_member_config) (p rendezvous.Params, warnings []string, err error) {
 	p = rendezvous.DefaultParams()
 	p.Min, p.Max = int(config.min_nodes), int(config.max_nodes)
@@ -94,6 +98,12 @@ func toParams(config *C.rp_member_config) (p rendezvous.Params, warnings []strin
 	options, err := toOptions(config.options, config.options_len)
 	if err != nil {
 		return p, nil, err
+	}
+	if name, ok := options[optionBackend]; ok {
+		delete(options, optionBackend)
+		if p.Endpoint, options, err = backend.Resolve(name, p.Endpoint, options); err != nil {
+			return p, nil, err
+		}
 	}
 	if warnings, err = p.SetOptions(options); err != nil {
 		return p, nil, err

@@ -605,7 +605,9 @@ typedef struct rp_member_config {
     const char *endpoint;     /* required: host[:port] of the control plane; port 29400. Or
                                  file:///directory, which all nodes share. Or
                                  static://host:port of node 0 of a fixed set of nodes, each
-                                 of which has option node_rank and min_nodes = max_nodes */
+                                 of which has option node_rank and min_nodes = max_nodes.
+                                 Option backend, a name as --rdzv-backend takes it, makes
+                                 it what that backend takes, such as a plain path */
     int32_t min_nodes;        /* required: fewest nodes of a round, at least 1 */
     int32_t max_nodes;        /* required: most nodes of a round, at least min_nodes */
     const char *local_addr;   /* address announced for this node; NULL: found out */

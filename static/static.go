@@ -69,6 +69,9 @@ var (
 	_ agent.Notifier   = (*Static)(nil)
 )
 
+// ErrNoEndpoint is the error of a static job without an endpoint.
+var ErrNoEndpoint error = rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint of a static job is host:port of its node 0, and it is missing")
+
 // NewStatic makes the rendezvous of one node: p.Max nodes in all, of which this is
 // number NodeRank, or RankHint if there is none. The endpoint is host and port of
 // node 0, with or without Scheme; a job of one node may have port 0, which is any.
@@ -95,7 +98,7 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 	}
 	place := strings.TrimPrefix(p.Endpoint, Scheme)
 	if place == "" {
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint of a static job is host:port of its node 0, and it is missing")
+		return nil, ErrNoEndpoint
 	}
 	host, port, err := rendezvous.ParseEndpoint(place, -1)
 	if err != nil {

@@ -65,6 +65,20 @@ static void configuration(void) {
     config.flags = 2;
     CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
 
+    /* Option backend says what the endpoint is. */
+    rp_option backend = {"backend", "zookeeper"};
+    config = good;
+    config.options = &backend;
+    config.options_len = 1;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    CHECK_CONTAINS(last_error.message, "zookeeper");
+    backend.value = "rallypoint-file";
+    CHECK_CODE(RP_ERR_INVALID, rp_member_open(&config, &member, ERR));
+    CHECK_CONTAINS(last_error.message, "rallypoint-file");
+    config.endpoint = "/shared";
+    CHECK_OK(rp_member_open(&config, &member, ERR));
+    CHECK_OK(rp_member_close(member, ERR));
+
     /* An unknown option is a warning, in the log. */
     static rp_log_record record = {.struct_size = sizeof(rp_log_record)};
     while (rp_log_next(&record, ERR) == RP_OK) {

@@ -2,7 +2,6 @@ package run
 
 import (
 	"cmp"
-	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -82,20 +81,20 @@ func (c *config) chooseKind(o *options, most int) (rendezvousKind, error) {
 		}
 		return kindDynamic, nil
 	}
+	own, err := backend.Canonical(o.backend)
+	if err != nil {
+		return 0, usagef("argument --rdzv-backend: %v", err)
+	}
+	if own == backend.NameStatic {
+		return kindStatic, nil
+	}
 	switch o.backend {
-	case "rallypoint", backend.NameFile, backend.NameEtcd:
-		return kindDynamic, nil
 	case "c10d":
 		c.notes = append(c.notes, "the backend c10d is answered by rallypoint: all nodes of the job must be started by rallypoint")
-		return kindDynamic, nil
-	case "static":
-		return kindStatic, nil
 	case "etcd", "etcd-v2":
 		c.notes = append(c.notes, "the backend "+o.backend+" is answered by rallypoint, in etcd's v3 API: all nodes of the job must be started by rallypoint")
-		return kindDynamic, nil
 	}
-	return 0, usagef("argument --rdzv-backend: unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, etcd, static and c10d. "+
-		"A backend that is registered with torch needs torch's agent: torchrun --rdzv-backend=%s (docs/deviations.md)", o.backend, o.backend)
+	return kindDynamic, nil
 }
 
 func (c *config) setStandalone(o *options) error {
@@ -128,11 +127,13 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 	if p.Endpoint == "" && (!o.given["rdzv-backend"] || o.given["master-addr"] || o.given["master-port"]) {
 		p.Endpoint = net.JoinHostPort(trimBrackets(o.masterAddr), strconv.Itoa(o.port()))
 	}
-	name := o.backend
-	if strings.EqualFold(conf["store_type"], "file") && (strings.HasPrefix(p.Endpoint, "/") || strings.HasPrefix(p.Endpoint, "file://")) &&
-		(name == "rallypoint" || name == "c10d" || !o.given["rdzv-backend"]) { // c10d's way to say so
-		name, conf = backend.NameFile, maps.Clone(conf)
-		delete(conf, "store_type")
+	name := ""
+	if o.given["rdzv-backend"] {
+		name = o.backend
+	}
+	var err error
+	if p.Endpoint, conf, err = backend.Resolve(name, p.Endpoint, conf); err != nil {
+		return usagef("argument --rdzv-endpoint: %v", err)
 	}
 	warnings, err := p.SetOptions(conf)
 	if err != nil {
@@ -142,11 +143,6 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 		p.TokenFile = o.tokenFile
 	}
 	c.warnings = append(c.warnings, warnings...)
-	if o.given["rdzv-backend"] || name != o.backend {
-		if p.Endpoint, err = backend.Named(name, p.Endpoint); err != nil {
-			return usagef("argument --rdzv-endpoint: %v", err)
-		}
-	}
 	if p.Endpoint, err = backend.Check(p.Endpoint); err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Union
 
 from . import _abi
 from ._agent import Agent, Failure, Job, Place, Result, Signals
-from ._endpoint import BACKEND, ETCD_BACKENDS, FILE_BACKEND, STATIC_BACKEND, place
+from ._endpoint import BACKEND, STATIC_BACKEND, place
 from ._errors import Code, InvalidError
 from ._function import FunctionJob
 from ._log import logger
@@ -311,9 +311,8 @@ def _invalid(text: str) -> InvalidError:
 
 def _place(config: Any) -> Place:
     backend, endpoint = config.rdzv_backend, config.rdzv_endpoint
-    if backend == "static":
-        backend = STATIC_BACKEND
-    if not endpoint and config.max_nodes == 1 and backend != STATIC_BACKEND:
+    static = backend in ("static", STATIC_BACKEND)
+    if not endpoint and config.max_nodes == 1 and not static:
         return Place(
             run_id=config.run_id,
             min_nodes=config.min_nodes,
@@ -322,12 +321,6 @@ def _place(config: Any) -> Place:
         )
     if not endpoint:
         raise _invalid(f"{config.max_nodes} nodes have to meet somewhere: rdzv_endpoint is missing")
-    if backend not in ("c10d", BACKEND, FILE_BACKEND, STATIC_BACKEND, *ETCD_BACKENDS):
-        raise _invalid(
-            f"unknown rdzv_backend {backend!r}: there are rallypoint, rallypoint-file, "
-            "rallypoint-etcd, rallypoint-static, static, etcd and c10d; a backend that is "
-            "registered with torch is one for torch's own elastic_launch (docs/deviations.md)"
-        )
     endpoint, options = place(backend, endpoint, config.rdzv_configs)
     return Place(
         run_id=config.run_id,

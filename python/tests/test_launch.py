@@ -936,7 +936,7 @@ def test_no_grace(tmp_path: Path) -> None:
         ({"max_restarts": -1}, "restarts"),
         ({"max_nodes": 2}, "rdzv_endpoint is missing"),
         ({"rdzv_configs": {"token_file": "/none"}}, "/none would protect nothing"),
-        ({"rdzv_endpoint": "h:1", "rdzv_backend": "zookeeper"}, "unknown rdzv_backend"),
+        ({"rdzv_endpoint": "h:1", "rdzv_backend": "zookeeper"}, "unknown backend"),
         ({"rdzv_backend": "static"}, "endpoint"),
         ({"rdzv_backend": "static", "rdzv_endpoint": "h"}, "port"),
         ({"rdzv_backend": "static", "rdzv_endpoint": "h:1", "max_nodes": 2}, "fixed number"),

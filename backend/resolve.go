@@ -1,0 +1,131 @@
+package backend
+
+import (
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/static"
+)
+
+// The names of the backends, as torchrun and rallypoint run know them. NameAny takes
+// every endpoint.
+const (
+	NameAny    = "rallypoint"
+	NameFile   = "rallypoint-file"
+	NameEtcd   = "rallypoint-etcd"
+	NameStatic = "rallypoint-static"
+)
+
+// aliases are torch's names of the same backends.
+var aliases = map[string]string{"c10d": NameAny, "etcd": NameEtcd, "etcd-v2": NameEtcd, "static": NameStatic}
+
+// Canonical returns our own name of a backend, NameAny for "". Another name than ours
+// and torch's is ErrInvalid.
+func Canonical(name string) (string, error) {
+	if name == "" {
+		return NameAny, nil
+	}
+	if own, ok := aliases[name]; ok {
+		return own, nil
+	}
+	if slices.Contains([]string{NameAny, NameFile, NameEtcd, NameStatic}, name) {
+		return name, nil
+	}
+	return "", rendezvous.Errorf(rendezvous.CodeInvalid, "unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, "+
+		"rallypoint-static, etcd, static and c10d. A backend that is registered with torch needs torch's agent: torchrun --rdzv-backend=%s (docs/deviations.md)", name, name)
+}
+
+// Resolve returns the endpoint and the options of a node, as Open and Params.SetOptions
+// take them, from what torchrun's --rdzv-backend, --rdzv-endpoint and --rdzv-conf give.
+// rallypoint-file also takes a plain path, rallypoint-etcd host[:port] or a list of them,
+// rallypoint-static HOST:PORT of node 0. store_type=file with a path is c10d's way to
+// say rallypoint-file; rank and timeout of a static node are torch's for node_rank and
+// join_timeout. An endpoint of another backend is ErrInvalid.
+//
+// It leaves the map options alone.
+func Resolve(name, endpoint string, options map[string]string) (string, map[string]string, error) {
+	own, err := Canonical(name)
+	if err != nil {
+		return "", nil, err
+	}
+	text := strings.TrimSpace(endpoint)
+	if own == NameAny && strings.EqualFold(options["store_type"], "file") && (strings.HasPrefix(text, "/") || Scheme(text) == SchemeFile) {
+		own, options = NameFile, maps.Clone(options)
+		delete(options, "store_type")
+	}
+	switch own {
+	case NameFile:
+		text, err = resolveFile(text)
+	case NameEtcd:
+		text, err = resolveEtcd(name, text)
+	case NameStatic:
+		text, err = resolveStatic(text)
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	if Scheme(text) == SchemeStatic {
+		options = staticOptions(options)
+	}
+	return text, options, nil
+}
+
+func resolveFile(text string) (string, error) {
+	switch {
+	case strings.HasPrefix(text, "/"):
+		return (&url.URL{Scheme: SchemeFile, Path: text}).String(), nil
+	case Scheme(text) != SchemeFile:
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", rendezvous.QuotableEndpoint(text), NameFile)
+	}
+	return text, nil
+}
+
+// resolveEtcd returns the endpoint of a backend that is an etcd by its name.
+func resolveEtcd(name, text string) (string, error) {
+	switch Scheme(text) {
+	case SchemeEtcd, SchemeEtcds:
+		return text, nil
+	case "":
+		if text == "" {
+			text = "localhost" // R8
+		}
+		return SchemeEtcd + "://" + text, nil
+	}
+	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
+		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", rendezvous.QuotableEndpoint(text), name)
+}
+
+func resolveStatic(text string) (string, error) {
+	switch Scheme(text) {
+	case SchemeStatic:
+		return text, nil
+	case "":
+		if text == "" {
+			return "", static.ErrNoEndpoint
+		}
+		return static.Scheme + text, nil
+	}
+	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
+		"the endpoint %q is not one of %s: write HOST:PORT of node 0", rendezvous.QuotableEndpoint(text), NameStatic)
+}
+
+// staticOptions adds node_rank and join_timeout by torch's names of them.
+func staticOptions(options map[string]string) map[string]string {
+	all := maps.Clone(options)
+	for torch, own := range map[string]string{"rank": "node_rank", "timeout": "join_timeout"} {
+		value, given := options[torch]
+		if _, ours := options[own]; ours || !given {
+			continue
+		}
+		if n, err := strconv.ParseFloat(value, 64); torch == "timeout" && (value == "" || err == nil && n == 0) {
+			continue // torch's way to say none
+		}
+		all[own] = value
+	}
+	return all
+}
