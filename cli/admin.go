@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rallypoint/backend"
 	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -35,13 +36,13 @@ then --token-file has to name its file.`,
 
 // adminRequest is what an administrator's command asks for.
 type adminRequest struct {
-	addr    string
-	place   string // endpoint without a control plane, in place of addr; "": none
-	run     string
-	reason  string
-	timeout time.Duration
-	file    tokenFlag
-	token   *secret.Token // nil: none; set by prepare
+	addr      string
+	sharedLog string // endpoint without a control plane, in place of addr; "": none
+	run       string
+	reason    string
+	timeout   time.Duration
+	file      tokenFlag
+	token     *secret.Token // nil: none; set by prepare
 }
 
 func (o *adminRequest) addFlags(cmd *cobra.Command) {
@@ -54,7 +55,7 @@ func (o *adminRequest) addFlags(cmd *cobra.Command) {
 
 // prepare checks what was given.
 func (o *adminRequest) prepare(endpoint string, log *logging) (err error) {
-	if o.addr, o.place, err = parsePlace(endpoint); err != nil {
+	if o.addr, o.sharedLog, err = backend.Locate(endpoint); err != nil {
 		return err
 	}
 	switch {
@@ -66,7 +67,7 @@ func (o *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	if err := positive("--timeout", o.timeout); err != nil {
 		return err
 	}
-	o.token, err = o.file.open(log, o.place)
+	o.token, err = o.file.open(log, o.sharedLog)
 	return err
 }
 
@@ -121,7 +122,7 @@ be opened again; its id is free once none of its nodes is left.`,
 			if err := o.prepare(args[0], log); err != nil {
 				return err
 			}
-			if o.place != "" {
+			if o.sharedLog != "" {
 				return o.appendToLog(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()})
 			}
 			return o.send(cmd, func(ctx context.Context) (string, error) {
@@ -154,7 +155,7 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 			if node == "" {
 				return errors.New("--node is missing: whom?")
 			}
-			if o.place != "" {
+			if o.sharedLog != "" {
 				return o.appendToLog(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason})
 			}
 			return o.send(cmd, func(ctx context.Context) (string, error) {

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -23,20 +22,6 @@ import (
 	"rallypoint/core/secret"
 	"rallypoint/tcpstore"
 )
-
-// parseTarget takes the ENDPOINT argument of a command that talks to a server.
-func parseTarget(text string, defaultPort int) (string, error) {
-	host, port, err := rendezvous.ParseEndpoint(text, defaultPort)
-	switch {
-	case strings.TrimSpace(text) == "":
-		return "", errors.New("ENDPOINT is empty, expected HOST:PORT")
-	case err != nil:
-		return "", err
-	case port == 0:
-		return "", fmt.Errorf("ENDPOINT is %q, but nobody listens on port 0", text)
-	}
-	return net.JoinHostPort(host, strconv.Itoa(port)), nil
-}
 
 // wantArgs names the arguments that a command takes, and complains about the
 // first one that is missing. A last name that ends in "..." may be repeated, one

@@ -30,17 +30,17 @@ A control plane records by itself: "rallypoint serve --record FILE".`,
   rallypoint audit history.jsonl`,
 		Args: wantArgs("ENDPOINT", "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, place, err := parsePlace(args[0])
+			_, sharedLog, err := backend.Locate(args[0])
 			if err != nil {
 				return err
 			}
-			if place == "" {
+			if sharedLog == "" {
 				return fmt.Errorf("%q is a control plane, which records by itself: rallypoint serve --record FILE", args[0])
 			}
 			if run == "" {
 				return errors.New("--rdzv-id is missing: which run?")
 			}
-			f, pause, err := backend.Watch(place, run)
+			f, pause, err := backend.Watch(sharedLog, run)
 			if err != nil {
 				return failure{err}
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rallypoint/backend"
 	"rallypoint/core/control"
 )
 
@@ -44,13 +45,13 @@ none now; an idle node is connected and asks for nothing.
 		Args: wantArgs("ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if q.addr, q.place, err = parsePlace(args[0]); err != nil {
+			if q.addr, q.sharedLog, err = backend.Locate(args[0]); err != nil {
 				return err
 			}
 			if err := positive("--timeout", q.timeout); err != nil {
 				return err
 			}
-			if q.token, err = token.open(log, q.place); err != nil {
+			if q.token, err = token.open(log, q.sharedLog); err != nil {
 				return err
 			}
 			show := newStatusPrinter(cmd.OutOrStdout(), asJSON, watched)

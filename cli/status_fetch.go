@@ -21,18 +21,18 @@ const checkControl = `check that the job's first node or "rallypoint serve" runs
 
 // statusQuery asks a control plane for its status.
 type statusQuery struct {
-	addr    string
-	place   string // endpoint without a control plane, asked instead of addr; "": none
-	run     string // "": all runs
-	token   *secret.Token
-	timeout time.Duration
+	addr      string
+	sharedLog string // endpoint without a control plane, asked instead of addr; "": none
+	run       string // "": all runs
+	token     *secret.Token
+	timeout   time.Duration
 }
 
 // fetch returns the status as it came and decoded. It blocks until the answer is
 // there, at most for the timeout.
 func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) {
-	if q.place != "" {
-		return q.fetchPlace(ctx)
+	if q.sharedLog != "" {
+		return q.fetchFromLog(ctx)
 	}
 	var st control.Status
 	start := time.Now()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rallypoint/backend"
 	"rallypoint/core/store"
 	"rallypoint/tcpstore"
 )
@@ -34,7 +35,7 @@ func (s *storeSession) addFlags(cmd *cobra.Command) {
 func (s *storeSession) run(cmd *cobra.Command, endpoint string, do func(ctx context.Context, c *tcpstore.Client) error,
 	late func(ctx context.Context, c *tcpstore.Client) string) error {
 	var err error
-	if s.addr, err = parseTarget(endpoint, defaultStorePort); err != nil {
+	if s.addr, err = backend.Address(endpoint, defaultStorePort); err != nil {
 		return err
 	}
 	if err := positive("--timeout", s.timeout); err != nil {

@@ -19,14 +19,14 @@ func (f *tokenFlag) addTo(cmd *cobra.Command) {
 		"`FILE` with the token that the control plane and its nodes share (default $"+rendezvous.EnvTokenFile+", else none)")
 }
 
-// open reads the file; nil is no token. Where there is no control plane, at place, a
-// file that is given is an error and that of the environment, which is meant for others,
-// does not count.
-func (f *tokenFlag) open(log *logging, place string) (*secret.Token, error) {
+// open reads the file; nil is no token. At an endpoint without a control plane,
+// sharedLog, the flag is an error, and the environment's file, which is meant for other
+// jobs, does not count.
+func (f *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) {
 	path := f.path
-	if place != "" {
+	if sharedLog != "" {
 		p := rendezvous.Params{TokenFile: path}
-		return nil, p.RefuseToken(place)
+		return nil, p.RefuseToken(sharedLog)
 	}
 	if path == "" {
 		path = os.Getenv(rendezvous.EnvTokenFile)

@@ -3,45 +3,29 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
-	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 )
 
-// parsePlace takes the ENDPOINT argument of a command that looks at runs: the
-// address of a control plane, or a place where nodes meet without one.
-func parsePlace(text string) (addr, place string, err error) {
-	switch backend.Scheme(text) {
-	case backend.SchemeFile, backend.SchemeEtcd, backend.SchemeEtcds:
-		place, err = backend.Check(text)
-	case backend.SchemeStatic:
-		err = errors.New("a static job has no control plane to ask: its nodes are known beforehand")
-	default:
-		addr, err = parseTarget(text, client.DefaultPort)
-	}
-	return addr, place, err
-}
-
-// fetchPlace is fetch where there is no control plane.
-func (q statusQuery) fetchPlace(ctx context.Context) ([]byte, control.Status, error) {
+// fetchFromLog is fetch where there is no control plane.
+func (q statusQuery) fetchFromLog(ctx context.Context) ([]byte, control.Status, error) {
 	var st control.Status
 	limited, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	shown, records, err := backend.Inspect(limited, q.place, q.run, q.timeout)
+	shown, records, err := backend.Inspect(limited, q.sharedLog, q.run, q.timeout)
 	switch {
 	case ctx.Err() != nil:
 		return nil, st, ctx.Err()
 	case err != nil:
 		return nil, st, failure{err}
 	case q.run != "" && len(records) == 0:
-		return nil, st, noRunThere(limited, q, shown)
+		return nil, st, noSuchRun(limited, q, shown)
 	}
 	st = control.Status{Schema: control.StatusSchema, Place: shown, Runs: []control.RunStatus{}, RunsTotal: len(records)}
 	for _, r := range records {
@@ -62,10 +46,10 @@ func (q statusQuery) fetchPlace(ctx context.Context) ([]byte, control.Status, er
 // maxNamed bounds the runs that an error names.
 const maxNamed = 20
 
-// noRunThere is the error of a run that does not meet at a place; it names those
+// noSuchRun is the error of a run that has no log at the endpoint; it names those
 // that do.
-func noRunThere(ctx context.Context, q statusQuery, shown string) error {
-	_, records, err := backend.Inspect(ctx, q.place, "", q.timeout)
+func noSuchRun(ctx context.Context, q statusQuery, shown string) error {
+	_, records, err := backend.Inspect(ctx, q.sharedLog, "", q.timeout)
 	if err != nil || len(records) == 0 {
 		return failed("no run %q meets at %s, nor does another one", q.run, shown)
 	}

@@ -12,7 +12,7 @@ import (
 
 func TestAdminOfAPlace(t *testing.T) {
 	t.Setenv("USER", "carol")
-	for name, place := range places {
+	for name, place := range sharedLogs {
 		t.Run(name, func(t *testing.T) {
 			endpoint := place(t)
 			_, first := meets(t, endpoint, "job", "a", 2, 3)

@@ -29,12 +29,12 @@ func (o *adminRequest) appendToLog(cmd *cobra.Command, ev rendezvous.Event) erro
 
 // append appends the event, if it changes anything, and returns what that does.
 func (o *adminRequest) append(ctx context.Context, ev rendezvous.Event) (done string, err error) {
-	shown, records, err := backend.Inspect(ctx, o.place, o.run, o.timeout)
+	shown, records, err := backend.Inspect(ctx, o.sharedLog, o.run, o.timeout)
 	if err != nil {
 		return "", failure{err}
 	}
 	if len(records) == 0 {
-		return "", noRunThere(ctx, statusQuery{place: o.place, run: o.run, timeout: o.timeout}, shown)
+		return "", noSuchRun(ctx, statusQuery{sharedLog: o.sharedLog, run: o.run, timeout: o.timeout}, shown)
 	}
 	run := records[0]
 	if len(run.Living) == 0 {
@@ -58,7 +58,7 @@ func (o *adminRequest) append(ctx context.Context, ev rendezvous.Event) (done st
 			return done, nil
 		}
 	}
-	if err := backend.Append(ctx, o.place, run, ev, o.timeout); err != nil {
+	if err := backend.Append(ctx, o.sharedLog, run, ev, o.timeout); err != nil {
 		return "", failure{err}
 	}
 	return done, nil

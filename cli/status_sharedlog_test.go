@@ -17,7 +17,7 @@ import (
 )
 
 // places are where nodes meet without a control plane: each returns an endpoint.
-var places = map[string]func(t *testing.T) string{
+var sharedLogs = map[string]func(t *testing.T) string{
 	"file": func(t *testing.T) string { return "file://" + t.TempDir() },
 	"etcd": func(t *testing.T) string {
 		return "etcd://" + etcd.Endpoint(t) + "?key_prefix=" + url.QueryEscape("/"+t.Name())
@@ -80,7 +80,7 @@ func awaitStatus(t *testing.T, wanted func(control.Status) bool, args ...string)
 }
 
 func TestStatusOfAPlace(t *testing.T) {
-	for name, place := range places {
+	for name, place := range sharedLogs {
 		t.Run(name, func(t *testing.T) {
 			endpoint := place(t)
 			if st := statusAt(t, endpoint); len(st.Runs) != 0 || st.Runs == nil || st.Server != nil || !strings.HasPrefix(endpoint, st.Place) || st.Place == "" {

@@ -1,0 +1,43 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"rallypoint/core/control/client"
+	"rallypoint/core/rendezvous"
+)
+
+// Locate returns where the runs of an endpoint are seen from outside: the address of
+// their control plane or, where nodes meet without one, the endpoint of their shared log
+// with what it leaves open filled in. It touches nothing. The errors call the endpoint
+// ENDPOINT, the argument of the commands.
+func Locate(endpoint string) (addr, sharedLog string, err error) {
+	switch Scheme(endpoint) {
+	case SchemeFile, SchemeEtcd, SchemeEtcds:
+		sharedLog, err = Check(endpoint)
+	case SchemeStatic:
+		err = errors.New("a static job has no control plane to ask: its nodes are known beforehand")
+	default:
+		addr, err = Address(endpoint, client.DefaultPort)
+	}
+	return addr, sharedLog, err
+}
+
+// Address returns the HOST:PORT of a server to connect to, with the default port where
+// the endpoint names none.
+func Address(endpoint string, defaultPort int) (string, error) {
+	host, port, err := rendezvous.ParseEndpoint(endpoint, defaultPort)
+	switch {
+	case strings.TrimSpace(endpoint) == "":
+		return "", errors.New("ENDPOINT is empty, expected HOST:PORT")
+	case err != nil:
+		return "", err
+	case port == 0:
+		return "", fmt.Errorf("ENDPOINT is %q, but nobody listens on port 0", endpoint)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+}
