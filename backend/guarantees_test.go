@@ -346,7 +346,7 @@ func TestFirstRound(t *testing.T) {
 }
 
 // Guarantees 6 and 7: a lost member is announced to all others, which regroup at once
-// without it; whoever comes is announced after a while, and seated.
+// without it; a newcomer is announced after a while, and seated.
 func TestRegroup(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		nodes := r.nodes(4, 2, 4)
@@ -376,7 +376,7 @@ func TestRegroup(t *testing.T) {
 	})
 }
 
-// Guarantee 8: the exit barrier waits for the living, and for nobody else; then nobody
+// Guarantee 8: the exit barrier waits for the living, and for no other node; then no node
 // is admitted.
 func TestFinish(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {

@@ -179,7 +179,7 @@ func (c *chaos) run() {
 	c.checkLogs()
 }
 
-// judge holds the history against the guarantees, and against where the workers have stood.
+// audit holds the history against the guarantees, and against where the workers have stood.
 func (c *chaos) audit() {
 	auditHistory(c.t, c.dir+"/history")
 	c.checkPlaces()

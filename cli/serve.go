@@ -23,7 +23,7 @@ func newServe(log *logging) *cobra.Command {
 of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
 of any of its nodes, and a restart of this process.
 
-With --data-dir everything that was promised to a node is on the disk before the
+With --data-dir everything that a node was told is on the disk before the
 node hears of it. After a crash or a kill, start it again with the same directory:
 nodes come back by themselves within their lease (10 s unless the job says
 otherwise), and no worker restarts. Without it, members bring back what they know,

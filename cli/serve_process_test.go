@@ -129,7 +129,7 @@ func TestServeIsKilled(t *testing.T) {
 	auditHistory(t, dir+"/history")
 }
 
-// judgeHistory holds what a control plane has recorded against the guarantees.
+// auditHistory holds what a control plane has recorded against the guarantees.
 func auditHistory(t *testing.T, path string) {
 	t.Helper()
 	code, stdout, stderr := execute(t, "audit", path)

@@ -15,7 +15,7 @@ Starts = list[list[str]]
 
 
 def check(history: Starts, least: int, most: int) -> None:
-    """Holds what the workers have written down against the promises 1 to 3."""
+    """Holds what the workers have written down against the guarantees 1 to 3."""
     rounds: dict[int, list[list[str]]] = defaultdict(list)
     last: dict[str, int] = {}
     for start in history:
