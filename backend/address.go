@@ -13,7 +13,7 @@ import (
 const loopback = "127.0.0.1"
 
 // ownAddress is the address under which the other nodes of a run of up to most
-// nodes reach this machine, where no server sees the node and nobody has said it
+// nodes reach this machine, where no server sees the node and no option names it
 // (docs/decisions/0033): that of the interface with the default route, for
 // that is the one that leads elsewhere; without a default route that of the first
 // other interface that is up. A run of one node needs no more than loopback, and a

@@ -16,7 +16,7 @@ func checkEtcd(endpoint string) error {
 
 // Complete sets what the endpoint itself says of a node's parameters: of an etcd's URL
 // the run id and the options (docs/spec/rendezvous.md R103), and the user. What p says
-// already must agree. p.Endpoint is then the hosts alone, to be shown to people. Open
+// already must agree. p.Endpoint is then the hosts alone, to be displayed. Open
 // does the same; a caller who needs it before calls this, after SetOptions.
 func Complete(p *rendezvous.Params) error {
 	if scheme := Scheme(p.Endpoint); scheme != SchemeEtcd && scheme != SchemeEtcds {

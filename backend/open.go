@@ -91,7 +91,7 @@ func directory(endpoint string) (string, error) {
 
 // Open makes the node that p describes. It touches nothing yet: that is for the
 // node's first Next. A wrong parameter, endpoint or local address is ErrInvalid.
-// log gets what people should see; nil is none.
+// log gets the node's messages; nil is none.
 //
 // The caller ends the node by Shutdown or Close.
 func Open(p rendezvous.Params, log *slog.Logger) (Node, error) {
@@ -125,7 +125,7 @@ func node[T Node](n T, err error) (Node, error) {
 }
 
 // OpenRegister makes the member that p describes, whose run meets in a blob; see
-// sharedlog.NewRegisterLog. p.Endpoint is a name for people.
+// sharedlog.NewRegisterLog. p.Endpoint is a name to be displayed.
 func OpenRegister(p rendezvous.Params, blob sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
 	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewRegisterLog(blob, p.RunID, nil) })
 }

@@ -67,10 +67,10 @@ func (a *openAgent) close() {
 	a.Stop(unix.SIGKILL, 0)
 	if t != nil {
 		<-t.done
-	} else if _, borrowed := a.rdzv.(lent); !borrowed {
+	} else if _, shared := a.rdzv.(borrowed); !shared {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = a.rdzv.Shutdown(ctx, rendezvous.EndLeave, "") // never joined: there is nobody to tell
+		_ = a.rdzv.Shutdown(ctx, rendezvous.EndLeave, "") // never joined: no node waits for it
 	}
 	a.events.ready.close()
 	a.pipes.close()

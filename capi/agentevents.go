@@ -44,7 +44,7 @@ func (e *events) add(n agent.Event) {
 }
 
 // end says that the run is over. Its last event comes before its result can be had,
-// so whoever took that event first would else poll for ever.
+// so a program that took that event first would else poll for ever.
 func (e *events) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

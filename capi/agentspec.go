@@ -243,7 +243,7 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 			return nil, err
 		}
 		meetBy(spec, m.Params())
-		return lent{m.Node, m.changed}, nil
+		return borrowed{m.Node, m.changed}, nil
 	}
 	p := rendezvous.DefaultParams()
 	p.RunID = "none"

@@ -73,7 +73,7 @@ func (t *table) call(ctx context.Context, f func(*C.rp_backend_reply, *C.rp_erro
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer t.leave() // before anybody knows that it has returned
+		defer t.leave() // before the caller sees the result
 		a, err = run(f)
 	}()
 	select {

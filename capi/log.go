@@ -31,7 +31,7 @@ var logs = struct {
 	n       int
 	dropped uint32
 
-	listener *listener // who is called with the records; nil: nobody
+	listener *listener // the program that gets the records; nil: none
 }{}
 
 // logger writes to the log of the process.

@@ -15,10 +15,10 @@ import (
 // member is what a rp_member stands for.
 type member struct {
 	backend.Node
-	join      slot[rendezvous.Outcome]
-	finishing slot[struct{}]
-	shutdown  slot[struct{}]
-	closing   slot[struct{}]
+	join      singleFlight[rendezvous.Outcome]
+	finishing singleFlight[struct{}]
+	shutdown  singleFlight[struct{}]
+	closing   singleFlight[struct{}]
 	news      signal        // set when there is something to look at again
 	changed   chan struct{} // the same for an agent that the member was given to
 	stop      chan struct{}
@@ -49,14 +49,14 @@ func newMember(m backend.Node) *member {
 	return o
 }
 
-// lent is a member in the hands of an agent.
-type lent struct {
+// borrowed is a member that an agent uses and does not close.
+type borrowed struct {
 	backend.Node
 	changed chan struct{}
 }
 
 // Changed implements agent.Notifier.
-func (l lent) Changed() <-chan struct{} { return l.changed }
+func (b borrowed) Changed() <-chan struct{} { return b.changed }
 
 // Close ends everything that newMember and the calls have started.
 func (m *member) Close() error {

@@ -158,14 +158,14 @@ func rpgo_store_open_hash(out *C.uint64_t, err *C.rp_error) C.int32_t {
 	})
 }
 
-// part is a part of another store. Closing it leaves that one open, and ends what
-// came in by it.
-type part struct {
+// prefixView is a part of another store. Closing it leaves that one open, and ends the
+// calls that came in by it.
+type prefixView struct {
 	*store.Prefix
 	end context.CancelFunc
 }
 
-func (p part) Close() error {
+func (p prefixView) Close() error {
 	p.end()
 	return nil
 }
@@ -182,7 +182,7 @@ func rpgo_store_open_prefix(id C.uint64_t, prefix C.rp_bytes, out *C.uint64_t, e
 			return err
 		}
 		ctx, end := context.WithCancel(below.ctx)
-		*out = openHandle(&openStore{part{store.NewPrefix(name, below.Store), end}, ctx})
+		*out = openHandle(&openStore{prefixView{store.NewPrefix(name, below.Store), end}, ctx})
 		return nil
 	})
 }

@@ -22,7 +22,7 @@ type signal struct {
 	on     bool
 	closed bool
 	fd     int           // 0: none; descriptor 0 is never one of ours
-	wake   chan struct{} // of those who wait, closed by the next set or close; nil: nobody does
+	wake   chan struct{} // of the waiters, closed by the next set or close; nil: there is none
 }
 
 // descriptor returns the eventfd, which belongs to the signal.

@@ -56,9 +56,9 @@ func (t *task[T]) wait(limit time.Duration, limited bool) error {
 	}
 }
 
-// slot holds the one task of its kind that an object may have under way. ended, if
+// singleFlight holds the one task of its kind that an object may have under way. ended, if
 // it is set, is called after the end of each.
-type slot[T any] struct {
+type singleFlight[T any] struct {
 	ended   func()
 	mu      sync.Mutex
 	current *task[T]
@@ -66,47 +66,47 @@ type slot[T any] struct {
 }
 
 // run waits for the task under way, or starts one, as task.wait. Once it is over
-// the next run starts anew.
-func (s *slot[T]) run(limit time.Duration, limited bool, call func(context.Context) (T, error)) (T, error) {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+// the next run starts another.
+func (f *singleFlight[T]) run(limit time.Duration, limited bool, call func(context.Context) (T, error)) (T, error) {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
 		var zero T
 		return zero, rendezvous.Errorf(codeHandle, "the handle was closed meanwhile")
 	}
-	t := s.current
+	t := f.current
 	if t == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		t = startTask(ctx, cancel, call, s.ended)
-		s.current = t
+		t = startTask(ctx, cancel, call, f.ended)
+		f.current = t
 	}
-	s.mu.Unlock()
+	f.mu.Unlock()
 	err := t.wait(limit, limited)
 	if err != errPending {
-		s.mu.Lock()
-		if s.current == t {
-			s.current = nil
+		f.mu.Lock()
+		if f.current == t {
+			f.current = nil
 		}
-		s.mu.Unlock()
+		f.mu.Unlock()
 	}
 	return t.value, err
 }
 
 // cancel ends the task under way, if there is one.
-func (s *slot[T]) cancel() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.current != nil {
-		s.current.cancel()
+func (f *singleFlight[T]) cancel() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current != nil {
+		f.current.cancel()
 	}
 }
 
 // close lets no task start any more, cancels the one under way and waits for it.
-func (s *slot[T]) close() {
-	s.mu.Lock()
-	s.closed = true
-	t := s.current
-	s.mu.Unlock()
+func (f *singleFlight[T]) close() {
+	f.mu.Lock()
+	f.closed = true
+	t := f.current
+	f.mu.Unlock()
 	if t != nil {
 		t.cancel()
 		<-t.done

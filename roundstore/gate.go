@@ -39,7 +39,7 @@ func (g *gate) Accept() (net.Conn, error) {
 		default:
 		}
 		select {
-		case <-pass: // look again: it may be shut anew
+		case <-pass: // look again: it may be shut once more
 		case <-g.done:
 			conn.Close()
 			return nil, net.ErrClosed

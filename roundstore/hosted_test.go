@@ -53,7 +53,7 @@ func serve(t *testing.T) (endpoint string) {
 	return l.Addr().String()
 }
 
-// freePort returns a port that nobody listens on.
+// freePort returns a port without a listener.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -22,7 +22,7 @@ import (
 // not answer is no reason to hold up a join, since the wildcard serves as well.
 const lookupTimeout = 2 * time.Second
 
-// RoundStores is a rendezvous.RoundStores of tcpstore servers, which fold the
+// RoundStores is a member.RoundStores of tcpstore servers, which fold the
 // restart count in the keys of torch 2.2-2.5 workers.
 type RoundStores struct {
 	log *slog.Logger

@@ -311,7 +311,7 @@ func (s *Static) assemble(ctx context.Context, client *tcpstore.Client, round ui
 	}
 }
 
-// missing names the nodes that have not taken their places, for people.
+// missing names the nodes that have not taken their places, for an error's text.
 func (s *Static) missing(ctx context.Context, client *tcpstore.Client, round uint64) string {
 	const most = 16
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -353,7 +353,7 @@ func (s *Static) tell(ctx context.Context, client *tcpstore.Client, round uint64
 	_, _ = client.CompareSet(ctx, s.key(round, overKey), nil, []byte(what)) // who comes too late has nothing to tell
 }
 
-// listen waits until somebody ends the round.
+// listen waits until a node ends the round.
 func (s *Static) listen(client *tcpstore.Client, round uint64) {
 	text, err := client.Get(s.life, s.key(round, overKey))
 	if s.life.Err() != nil {
@@ -418,10 +418,10 @@ type shared struct{ store.Store }
 // Close does nothing.
 func (shared) Close() error { return nil }
 
-// Finish implements agent.Rendezvous: there is nobody to tell.
+// Finish implements agent.Rendezvous: no other node waits for it.
 func (s *Static) Finish(context.Context) error { return nil }
 
-// SetClosed ends the run for this node: nobody else could join it.
+// SetClosed ends the run for this node: its set of nodes is fixed.
 func (s *Static) SetClosed(_ context.Context, reason string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -429,7 +429,7 @@ func (s *Static) SetClosed(_ context.Context, reason string) error {
 	return nil
 }
 
-// Shutdown implements agent.Rendezvous. A failure is told to the other nodes. Node
+// Shutdown implements agent.Rendezvous. The other nodes learn of a failure. Node
 // 0 waits for the others after a success and after a failure, a few seconds at most.
 func (s *Static) Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error {
 	return s.end(func(client *tcpstore.Client, round uint64) {

@@ -111,7 +111,7 @@ int main(void) {
     if (threads > 40) {
         FAIL("%d threads", threads);
     }
-    /* The library stays in the process, and works when it is loaded anew. */
+    /* The library stays in the process, and works when it is loaded again. */
     CHECK_INT(0, dlclose(library));
     library = dlopen("librallypoint.so.0", RTLD_NOW | RTLD_NOLOAD);
     CHECK(library != NULL);

@@ -105,7 +105,7 @@ static void stores(int32_t port) {
     CHECK_OK(rp_store_close(two, ERR));
     CHECK_OK(rp_store_close(other, ERR));
 
-    /* Opened in the background; one that nobody takes is closed with its operation. */
+    /* Opened in the background; one that is never taken is closed with its operation. */
     char endpoint[64];
     snprintf(endpoint, sizeof endpoint, "etcd://127.0.0.1:%d", port);
     rp_store_etcd_config config = {.struct_size = sizeof config, .endpoint = endpoint};

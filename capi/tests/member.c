@@ -330,7 +330,7 @@ static void timing_out(void) {
     CHECK(now_ms() - begin >= 300 && now_ms() - begin < 5000);
     CHECK_CONTAINS(last_error.message, endpoint);
     CHECK_CONTAINS(last_error.message, "run");
-    /* It may be called anew, and a member that leaves closes nothing. */
+    /* It may be called again, and a member that leaves closes nothing. */
     CHECK_CODE(RP_ERR_TIMEOUT, rp_member_next(member, -1, &outcome, ERR));
     CHECK_OK(rp_member_shutdown(member, RP_END_SUCCESS, NULL, -1, ERR));
     CHECK_CODE(RP_ERR_INVALID, rp_member_shutdown(member, 9, NULL, -1, ERR));

@@ -52,7 +52,7 @@ static void background(rp_store s, int32_t port) {
     int64_t keys;
     CHECK_OK(rp_store_num_keys(result.store, 5000, &keys, ERR));
     CHECK_OK(rp_store_close(result.store, ERR));
-    /* A store that nobody takes is closed with the operation. */
+    /* A store that is never taken is closed with the operation. */
     CHECK_OK(rp_store_connect_start(&config, 5000, &dial, ERR));
     CHECK_OK(rp_op_wait(dial, -1, ERR));
     CHECK_OK(rp_op_free(dial, ERR));

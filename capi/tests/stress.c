@@ -60,7 +60,7 @@ static uint64_t put(_Atomic uint64_t *into, uint64_t id, unsigned *seed) {
     return atomic_exchange(&into[rand_r(seed) % SHARED], id);
 }
 
-/* An etcd, if there is one, or one that nobody would find. */
+/* An etcd, if there is one, or the address of none. */
 static rp_store_etcd_config etcd_config(char *text, size_t size) {
     snprintf(text, size, "etcd://127.0.0.1:%d", etcd_port != 0 ? etcd_port : 1);
     return (rp_store_etcd_config){.struct_size = sizeof(rp_store_etcd_config),

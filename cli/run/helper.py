@@ -8,7 +8,7 @@ stderr where it hangs, and ends. What a plug-in prints goes to stderr.
 import sys
 
 if sys.path[:1] == [""]:
-    del sys.path[0]  # the current directory, which may be anybody's
+    del sys.path[0]  # the current directory, which another user may own
 import faulthandler
 import os
 

@@ -129,8 +129,8 @@ func deviceCount(interpreter, module string) int {
 	return n
 }
 
-// notFromHere begins each question: the current directory, from which -c would import, may
-// be anybody's.
+// notFromHere begins each question: another user may own the current directory, from
+// which -c would import.
 const notFromHere = `import sys
 if sys.path[:1] == [""]: del sys.path[0]
 `

@@ -5,7 +5,7 @@ An exception that it does not catch is written to TORCHELASTIC_ERROR_FILE.
 import sys
 
 if sys.path[:1] == [""]:
-    del sys.path[0]  # the current directory, which may be anybody's
+    del sys.path[0]  # the current directory, which another user may own
 
 
 def report(error, script):
