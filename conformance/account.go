@@ -14,25 +14,25 @@ const (
 	barrierLast  = "torchelastic/agent/terminal_state/last_member"
 )
 
-// account is what a judge knows of a run.
+// account is what a checker knows of a run.
 type account struct {
-	policy     r.Policy
-	policyBy   string
-	generation string // of the control plane; "" until it has completed a round
-	origin     string // generation of the last round
-	round      uint64 // of the seats
-	floor      uint64 // highest round claimed
-	stored     bool   // the last round was completed before the control plane was restarted
-	reserve    string // generation under which a restarted control plane goes on if its state is old
-	overtaken  bool   // the round is over though no member is lost
-	fresh      bool   // no round was completed by this control plane
-	seats      []*participant
-	byNode     map[string]*participant
-	sessions   map[r.SessionID]*session
-	seen       map[string]bool // nodes that were part of the run
-	arrivals   int
-	closing    closing
-	sums       map[string]*sum
+	policy       r.Policy
+	policyBy     string
+	generation   string // of the control plane; "" until it has completed a round
+	origin       string // generation of the last round
+	round        uint64 // of the participants
+	floor        uint64 // highest round reported
+	stored       bool   // the last round was completed before the control plane was restarted
+	reserve      string // generation under which a restarted control plane goes on if its state is old
+	overtaken    bool   // the round is over though no member is lost
+	fresh        bool   // no round was completed by this control plane
+	participants []*participant
+	byNode       map[string]*participant
+	sessions     map[r.SessionID]*session
+	seen         map[string]bool // nodes that were part of the run
+	arrivals     int
+	closing      closing
+	sums         map[string]*sum
 
 	timers map[r.Timer]timer
 	due    map[r.TimerKind]bool
@@ -49,7 +49,7 @@ type session struct {
 	inHost      bool
 	grace       bool
 	recovering  bool
-	ended       bool // it left, and may linger
+	ended       bool // it left, and may await its peers
 	stale       bool // it has to rejoin, whatever others do
 	join        *r.Join
 	order       int
@@ -58,8 +58,8 @@ type session struct {
 	asked       map[uint64]struct{}
 	answers     map[uint64]r.Reply
 	barrier     map[uint64]struct{} // its waits at the exit barrier
-	lingers     []uint64
-	notice      r.MembershipUpdate
+	awaiting    []uint64
+	update      r.MembershipUpdate
 	heard       time.Duration // when it said something last, at the earliest; 0: not known
 	back        time.Duration // when it did so after a silence
 }
@@ -133,7 +133,7 @@ func (a *account) ended() bool { return a.closing.kind != open }
 
 func (a *account) count(states ...state) int {
 	n := 0
-	for _, s := range a.seats {
+	for _, s := range a.participants {
 		if slices.Contains(states, s.state) {
 			n++
 		}
@@ -185,7 +185,7 @@ func (a *account) joinersInGrace() int {
 }
 
 // participantOf is a live node's place in the last round, nil if it has none any more.
-func (a *account) seatOf(s *session) *participant {
+func (a *account) participantOf(s *session) *participant {
 	t := a.byNode[s.node]
 	if t == nil || t.state == lost || s.ended || a.sessions[s.id] != s {
 		return nil
@@ -193,7 +193,7 @@ func (a *account) seatOf(s *session) *participant {
 	return t
 }
 
-// fits is how many of n nodes a round seats.
+// fits is how many of n nodes a round has room for.
 func (a *account) fits(n int) int {
 	if n > a.policy.Max {
 		n = a.policy.Max
@@ -216,28 +216,28 @@ func (a *account) full() int {
 func (a *account) growth() int {
 	newcomers := 0
 	for _, s := range a.joiners() {
-		if !s.grace && a.seatOf(s) == nil {
+		if !s.grace && a.participantOf(s) == nil {
 			newcomers++
 		}
 	}
 	if newcomers == 0 {
 		return 0
 	}
-	return max(0, a.fits(a.live()+newcomers)-len(a.seats))
+	return max(0, a.fits(a.live()+newcomers)-len(a.participants))
 }
 
 // unjoin ends a pending join that got no place; a member that rejoined is lost by
 // it.
 func (a *account) unjoin(s *session) {
 	s.join = nil
-	if t := a.seatOf(s); t != nil && t.state == rejoined {
+	if t := a.participantOf(s); t != nil && t.state == rejoined {
 		t.state = lost
 	}
 }
 
 // part ends a node's share in the run.
 func (a *account) part(s *session) {
-	if t := a.seatOf(s); t != nil && t.live() {
+	if t := a.participantOf(s); t != nil && t.live() {
 		t.state = lost
 	}
 	s.join = nil

@@ -8,7 +8,7 @@ import (
 	r "rallypoint/core/rendezvous"
 )
 
-// take takes up what an event says by itself.
+// apply records what an event says by itself.
 func (j *Checker) apply(ev r.Event, effects []r.Effect) {
 	switch ev := ev.(type) {
 	case r.Hello:
@@ -43,13 +43,13 @@ func (j *Checker) apply(ev r.Event, effects []r.Effect) {
 		j.finish(j.sessions[ev.Session])
 	case r.AwaitPeers:
 		s := j.sessions[ev.Session]
-		s.lingers = append(s.lingers, ev.Number)
+		s.awaiting = append(s.awaiting, ev.Number)
 	case r.KeyRequest:
 		j.keyRequest(ev, effects)
 	}
 }
 
-// hello judges how a node is received.
+// hello checks how a node is received.
 func (j *Checker) hello(h r.Hello, effects []r.Effect) {
 	refused, welcomed := received(effects)
 	if s := j.sessions[h.Session]; s != nil {
@@ -123,28 +123,28 @@ func (j *Checker) welcome(ev r.Event, e r.Welcome) {
 		return
 	}
 	if s := j.sessions[e.Session]; s != nil {
-		s.grace, s.recovering, s.notice = false, false, e.Update
-		j.reclaim(s, h.LastRound)
+		s.grace, s.recovering, s.update = false, false, e.Update
+		j.returned(s, h.LastRound)
 		return
 	}
 	s := &session{
-		id: h.Session, node: h.Node, incarnation: h.Incarnation, inHost: h.InHost, notice: e.Update,
+		id: h.Session, node: h.Node, incarnation: h.Incarnation, inHost: h.InHost, update: e.Update,
 		asked: map[uint64]struct{}{}, answers: map[uint64]r.Reply{}, barrier: map[uint64]struct{}{},
 	}
 	j.sessions[s.id] = s
 	j.lastRound(s, h.LastRound)
 }
 
-// No run comes near these rounds: claims of higher ones are not believed.
+// No run comes near these rounds: reports of higher ones are not believed.
 const (
 	mostAdopted = 1 << 63
 	mostRaised  = 1 << 48
 )
 
-// claim takes up what a new session's node says of the round that it was in: it has its
-// seat again if that is known and free. If this control plane has completed no round,
-// the claim builds the one of an earlier control plane, unless another one is known
-// already that it does not follow. Nothing else comes of a claim but that the next
+// lastRound records what a new session's node says of the round that it was in: it has its
+// place again if that is known and free. If this control plane has completed no round,
+// the report builds the one of an earlier control plane, unless another one is known
+// already that it does not follow. Nothing else comes of a report but that the next
 // round has a higher number; and if this control plane was restarted and does not know
 // a round of its own generation, that it goes on under another.
 func (j *Checker) lastRound(s *session, c r.LastRound) {
@@ -152,25 +152,25 @@ func (j *Checker) lastRound(s *session, c r.LastRound) {
 		return
 	}
 	valid := c.World >= 1 && c.World <= j.policy.Max && c.Rank >= 0 && c.Rank < c.World && c.HostRank < c.World && c.Round <= mostAdopted
-	follows := len(j.seats) == 0 || c.Generation == j.origin || j.count(unknown) > 0
+	follows := len(j.participants) == 0 || c.Generation == j.origin || j.count(unknown) > 0
 	own := j.generation != "" && c.Generation == j.generation
 	if j.fresh && c.Round > j.round && valid && follows && !own {
 		for _, other := range j.nodes() {
-			if other != s && j.seatOf(other) != nil {
+			if other != s && j.participantOf(other) != nil {
 				other.stale = true
 			}
 		}
 		j.origin, j.round, j.overtaken = c.Generation, c.Round, false
-		j.seats, j.byNode, j.sums = nil, map[string]*participant{}, map[string]*sum{}
+		j.participants, j.byNode, j.sums = nil, map[string]*participant{}, map[string]*sum{}
 		for rank := range c.World {
-			j.seats = append(j.seats, &participant{rank: rank, state: unknown})
+			j.participants = append(j.participants, &participant{rank: rank, state: unknown})
 		}
 		if c.HostRank >= 0 && c.HostRank != c.Rank {
-			j.seats[c.HostRank].state = lost
+			j.participants[c.HostRank].state = lost
 		}
 	}
-	if c.Generation == j.origin && c.Round == j.round && c.Rank >= 0 && c.Rank < len(j.seats) && j.seats[c.Rank].state == unknown {
-		t := j.seats[c.Rank]
+	if c.Generation == j.origin && c.Round == j.round && c.Rank >= 0 && c.Rank < len(j.participants) && j.participants[c.Rank].state == unknown {
+		t := j.participants[c.Rank]
 		t.node, t.state = s.node, running
 		if c.Finished {
 			t.state = finished
@@ -185,7 +185,7 @@ func (j *Checker) lastRound(s *session, c r.LastRound) {
 	s.stale = true
 }
 
-// news reports whether a claim is of a later round than any heard of.
+// news tells whether a report is of a later round than any heard of.
 func (j *Checker) news(c r.LastRound) bool {
 	return c.Round > max(j.round, j.floor) && c.Round <= mostRaised
 }
@@ -196,22 +196,22 @@ func (j *Checker) raise(round uint64) {
 	}
 }
 
-// reclaim takes up what the node of a known session says. One that was in a later round
+// returned records what the node of a known session says. One that was in a later round
 // than any that this control plane has heard of is a member of the known one no more;
-// after a restart, nobody is.
-func (j *Checker) reclaim(s *session, c r.LastRound) {
+// after a restart, no node is.
+func (j *Checker) returned(s *session, c r.LastRound) {
 	switch {
 	case j.ended():
 	case j.news(c):
 		if j.stored || c.Generation == j.generation {
 			j.wentBack()
 		}
-		if t := j.seatOf(s); !j.stored && t != nil && t.live() {
+		if t := j.participantOf(s); !j.stored && t != nil && t.live() {
 			t.state = lost
 		}
 		j.raise(c.Round)
 		j.notAsked(s)
-		if j.seatOf(s) == nil {
+		if j.participantOf(s) == nil {
 			s.stale = true
 			clear(s.barrier)
 		}
@@ -220,7 +220,7 @@ func (j *Checker) reclaim(s *session, c r.LastRound) {
 	}
 }
 
-// wentBack takes up that the state of a restarted control plane is older than its nodes:
+// wentBack records that the state of a restarted control plane is older than its nodes:
 // the round that it knows is over, the next ones have another generation, and what nodes
 // that are not back yet had asked they ask again, unless it was answered.
 func (j *Checker) wentBack() {
@@ -240,7 +240,7 @@ func (j *Checker) wentBack() {
 	}
 	j.overtaken = true
 	clear(j.sums)
-	for _, t := range j.seats {
+	for _, t := range j.participants {
 		if t.state == finished {
 			t.state = lost
 			if s := j.nodeOf(t.node); s != nil {
@@ -253,24 +253,24 @@ func (j *Checker) wentBack() {
 // disowned reports whether the known round is not the last one of its members.
 func (j *Checker) disowned() bool { return j.stored && j.overtaken }
 
-// notAsked takes up that a join is pending no more, without an answer.
+// notAsked records that a join is pending no more, without an answer.
 func (j *Checker) notAsked(s *session) {
 	if s.join == nil {
 		return
 	}
-	if t := j.seatOf(s); t != nil && t.state == rejoined {
+	if t := j.participantOf(s); t != nil && t.state == rejoined {
 		t.state = running
 	}
 	delete(s.asked, s.join.Number)
 	s.join = nil
 }
 
-// forget begins a closed run anew; the numbers of its rounds go on.
+// forget begins a closed run again; the numbers of its rounds go on.
 func (j *Checker) forget() {
 	clear(j.sessions)
 	clear(j.seen)
 	clear(j.sums)
-	j.seats, j.byNode, j.closing, j.overtaken = nil, map[string]*participant{}, closing{}, false
+	j.participants, j.byNode, j.closing, j.overtaken = nil, map[string]*participant{}, closing{}, false
 }
 
 func (j *Checker) disconnect(ev r.Disconnect) {
@@ -302,7 +302,7 @@ func (j *Checker) timerFired(t r.Timer) {
 		j.departed(t.Session)
 	case r.TimerHold:
 		j.held = false
-		for _, t := range j.seats {
+		for _, t := range j.participants {
 			if t.state == unknown {
 				t.state = lost
 			}
@@ -312,7 +312,7 @@ func (j *Checker) timerFired(t r.Timer) {
 	}
 }
 
-// dropped judges and takes up that a node was given up.
+// dropped checks and records that a node was given up.
 func (j *Checker) dropped(ev r.Event, e r.Drop) {
 	s := j.sessions[e.Session]
 	if s == nil {
@@ -369,7 +369,7 @@ func (j *Checker) join(ev r.Join, effects []r.Effect) {
 			refusal = reply.Err
 		}
 	}
-	t := j.seatOf(s)
+	t := j.participantOf(s)
 	var want r.Code
 	guarantee := 9
 	switch {
@@ -432,7 +432,7 @@ func (j *Checker) leave(ev r.Leave) {
 	if s.ended {
 		return
 	}
-	if t := j.seatOf(s); t != nil {
+	if t := j.participantOf(s); t != nil {
 		switch ev.Ending {
 		case r.EndSuccess:
 			j.finish(s)
@@ -445,19 +445,19 @@ func (j *Checker) leave(ev r.Leave) {
 	j.part(s)
 	s.ended = true
 	for number := range s.asked { // what it waited for is dropped; only the others' end may still matter to it
-		if _, answered := s.answers[number]; !answered && number != ev.Number && !slices.Contains(s.lingers, number) {
+		if _, answered := s.answers[number]; !answered && number != ev.Number && !slices.Contains(s.awaiting, number) {
 			delete(s.asked, number)
 		}
 	}
 }
 
 func (j *Checker) finish(s *session) {
-	if t := j.seatOf(s); t != nil && t.state == running && !j.disowned() {
+	if t := j.participantOf(s); t != nil && t.state == running && !j.disowned() {
 		t.state = finished
 	}
 }
 
-// keyRequest judges the answer to an operation on a round's keys, as far as the
+// keyRequest checks the answer to an operation on a round's keys, as far as the
 // guarantees go.
 func (j *Checker) keyRequest(q r.KeyRequest, effects []r.Effect) {
 	s := j.sessions[q.Session]
@@ -467,7 +467,7 @@ func (j *Checker) keyRequest(q r.KeyRequest, effects []r.Effect) {
 			reply = &e
 		}
 	}
-	member := j.seatOf(s) != nil && q.Round == j.round && !j.disowned()
+	member := j.participantOf(s) != nil && q.Round == j.round && !j.disowned()
 	var code r.Code
 	if reply != nil {
 		code = r.CodeOf(asError(reply.Err))
@@ -500,9 +500,9 @@ const (
 	assignedRanks = "torchelastic/assigned_ranks/"
 )
 
-// ranksLost judges a request for keys of the rank assignment, and reports whether it was
+// ranksLost checks a request for keys of the rank assignment, and reports whether it was
 // told that the round is over: in a round that an earlier control plane completed, and in
-// one that was overtaken, nobody writes what is missing, so that no request may wait.
+// one that was overtaken, no agent writes what is missing, so that no request may wait.
 func (j *Checker) ranksLost(q r.KeyRequest, reply *r.Reply) bool {
 	reads := q.Op == r.KeyGet || q.Op == r.KeyMultiGet || q.Op == r.KeyWait
 	others := func(key string) bool {

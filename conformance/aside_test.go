@@ -25,7 +25,7 @@ func (s *script) get(node string, round uint64, key string) r.KeyRequest {
 	return r.KeyRequest{Request: s.request(node), Round: round, Op: r.KeyGet, Keys: []string{key}}
 }
 
-// TestAnswersWithoutAChange has the judge hold what was recorded beside the events
+// TestAnswersWithoutAChange has the checker hold what was recorded beside the events
 // against the guarantees, too.
 func TestAnswersWithoutAChange(t *testing.T) {
 	history := func() (records []trace.Record, at map[string]int) {

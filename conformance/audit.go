@@ -25,11 +25,11 @@ type Audit struct {
 type audited struct {
 	checker   *Checker
 	last      uint64          // number of the last event
-	known     map[string]bool // generations of the machine that the judge follows
+	known     map[string]bool // generations of the machine that the checker follows
 	cuts      []cut
 	events    int
 	digests   []uint64 // of the events since the machine's beginning, and what was done at them
-	unchecked string   // why it was not judged any further; "": it was
+	unchecked string   // why it was not checked any further; "": it was
 }
 
 // cut is where a control plane went on from an older state: a copy of its data directory
@@ -39,7 +39,7 @@ type cut struct {
 	number uint64
 }
 
-// Read reads a history to its end and judges every run in it. A history that can be
+// Read reads a history to its end and checks every run in it. A history that can be
 // read again (an io.ReaderAt, as a file is) may hold runs whose control plane went on
 // from a restored copy of its data. A torn line is passed
 // over where a kill leaves one: at the end, or before another process goes on. The
@@ -70,7 +70,7 @@ func Read(history io.Reader) (*Audit, error) {
 	return a, lines.Err()
 }
 
-// Add judges the next record.
+// Add checks the next record.
 func (a *Audit) Add(rec trace.Record) {
 	if a.runs == nil {
 		a.runs = map[string]*audited{}
@@ -98,7 +98,7 @@ func (run *audited) wentBack(rec trace.Record) bool {
 		digest(rec) != run.digests[rec.Number-1]
 }
 
-// rewind brings the judge of a run to the event before rec's, by reading what came up to
+// rewind brings the checker of a run to the event before rec's, by reading what came up to
 // that again. What was found until now, and which rounds there were, stays known.
 func (a *Audit) rewind(run *audited, rec trace.Record) {
 	if a.past == nil {
@@ -164,8 +164,8 @@ func (run *audited) add(rec trace.Record) {
 	}
 }
 
-// again judges an event that was recorded before, by a process that was killed since or
-// by another one that folds the same log: both must have had the same, and done the
+// again checks an event that was recorded before, by a process that was killed since or
+// by another one that applies the same log: both must have had the same, and done the
 // same at it.
 func (run *audited) again(rec trace.Record) {
 	if rec.Number > 0 && rec.TooLarge == 0 && digest(rec) != run.digests[rec.Number-1] {
@@ -201,7 +201,7 @@ func digest(rec trace.Record) (sum uint64) {
 	return sum + maphash.Bytes(digestSeed, event)
 }
 
-// begin takes up the state of a run that begins, or that a new process goes on
+// begin restores the state of a run that begins, or that a new process goes on
 // with.
 func (run *audited) begin(rec trace.Record) {
 	machine, err := r.Restore(rec.State)
@@ -248,7 +248,7 @@ func (a *Audit) Violations() (all []Violation) {
 	return all
 }
 
-// Kept reports whether there was a run, and every run was judged to its end and
+// Kept reports whether there was a run, and every run was checked to its end and
 // keeps all guarantees.
 func (a *Audit) Kept() bool {
 	return len(a.ids) > 0 && len(a.Unchecked()) == 0 && len(a.Violations()) == 0
@@ -265,7 +265,7 @@ func (a *Audit) Unchecked() map[string]string {
 	return all
 }
 
-// String is the result for people: a line for each run, and one for each breach.
+// String is the result, human-readable: a line for each run, and one for each violation.
 func (a *Audit) String() string {
 	var b strings.Builder
 	for _, id := range a.ids {

@@ -37,7 +37,7 @@ type place struct {
 	round      uint64
 }
 
-// New returns a judge of a run from its first event on. An empty runID is not
+// New returns a checker of a run from its first event on. An empty runID is not
 // looked for in errors.
 func New(runID string) *Checker {
 	return &Checker{runID: runID, account: newAccount(), places: map[place]bool{}}
@@ -118,7 +118,7 @@ func (j *Checker) Answered(ev r.Event, effects []r.Effect) {
 			j.violated(11, "request %d of %s changes something, or nothing was said to it: %+v, %+v", q.Number, s.node, ev, effects)
 			return
 		}
-		member, over := j.seatOf(s) != nil && k.Round == j.round && !j.disowned(), r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
+		member, over := j.participantOf(s) != nil && k.Round == j.round && !j.disowned(), r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
 		if member == over {
 			j.violated(4, "node %s, member of round %d: %v, asked for keys of it and got %+v", s.node, k.Round, member, effects)
 		}
@@ -133,12 +133,12 @@ func answerOf(effects []r.Effect) (reply r.Reply, ok bool) {
 	return reply, ok
 }
 
-// answeredAgain judges what came of a request that has had its answer.
+// answeredAgain checks what came of a request that has had its answer.
 func (j *Checker) answeredAgain(s *session, answer r.Reply, effects []r.Effect) {
 	guarantee := 11
 	if _, joined := answer.Result.(r.Outcome); joined {
 		guarantee = 1
-		if s.notice.Waiting > 0 {
+		if s.update.Waiting > 0 {
 			effects = j.toldAgain(s, effects)
 		}
 	}
@@ -147,7 +147,7 @@ func (j *Checker) answeredAgain(s *session, answer r.Reply, effects []r.Effect) 
 	}
 }
 
-// repeated judges a request whose number was seen before: nothing may come of it
+// repeated checks a request whose number was seen before: nothing may come of it
 // but its answer, if that is not acknowledged.
 func (j *Checker) repeated(ev r.Event, effects []r.Effect) bool {
 	q, ok := requestOf(ev)
@@ -188,19 +188,19 @@ func (j *Checker) repeated(ev r.Event, effects []r.Effect) bool {
 	return false
 }
 
-// toldAgain judges that a node is told to regroup also behind the outcome that is
+// toldAgain checks that a node is told to regroup also behind the outcome that is
 // delivered again, and returns the other effects.
 func (j *Checker) toldAgain(s *session, effects []r.Effect) []r.Effect {
 	last := len(effects) - 1
-	if last < 0 || !reflect.DeepEqual(effects[last], r.Notify{Session: s.id, Update: s.notice}) {
-		j.violated(7, "node %s got its outcome again, and not behind it that it has to regroup (%s)", s.node, s.notice.Reason)
+	if last < 0 || !reflect.DeepEqual(effects[last], r.Notify{Session: s.id, Update: s.update}) {
+		j.violated(7, "node %s got its outcome again, and not behind it that it has to regroup (%s)", s.node, s.update.Reason)
 		return effects
 	}
 	return effects[:last]
 }
 
 // outcomes returns the outcomes that an event has, by whom they were given to, and
-// judges that they answer joins.
+// checks that they answer joins.
 func (j *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
 	told := map[*session]r.Outcome{}
 	for _, e := range effects {
@@ -225,7 +225,7 @@ func (j *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
 	return told
 }
 
-// follow takes up one effect.
+// follow records one effect.
 func (j *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 	switch e := e.(type) {
 	case r.Welcome:
@@ -238,7 +238,7 @@ func (j *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 		j.reply(ev, e, told)
 	case r.Notify:
 		if s := j.sessions[e.Session]; s != nil {
-			s.notice = e.Update
+			s.update = e.Update
 		}
 	case r.SetTimer:
 		j.setTimer(e)
@@ -250,7 +250,7 @@ func (j *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 func (j *Checker) reply(ev r.Event, e r.Reply, told map[*session]r.Outcome) {
 	s := j.sessions[e.Session]
 	if s == nil {
-		return // outcomes has judged it, and nothing else matters to who is gone
+		return // outcomes has checked it, and nothing else matters to who is gone
 	}
 	if _, asked := s.asked[e.Number]; !asked {
 		j.violated(11, "node %s got an answer to request %d, which it did not make: %+v", s.node, e.Number, e)
@@ -356,10 +356,10 @@ func requestOf(ev r.Event) (r.Request, bool) {
 	return q, q.Session != ""
 }
 
-// At judges when a timer was set and when it ran out, and when a node was last heard
+// At checks when a timer was set and when it ran out, and when a node was last heard
 // of before its lease ended, in one clock's time; it comes before the Apply of each
 // event. The event came at now or up to slack earlier: what may have been in time is
-// not judged. It is for histories that have times.
+// not checked. It is for histories that have times.
 func (j *Checker) At(now, slack time.Duration, ev r.Event) {
 	j.now = now - slack
 	switch ev := ev.(type) {
@@ -375,7 +375,7 @@ func (j *Checker) At(now, slack time.Duration, ev r.Event) {
 		}
 		lease := j.policy.LeaseTimeout
 		if s.back > 0 && now-s.back < lease/shortestSilence {
-			return // it came back when it was just judged
+			return // it came back when it was just checked
 		}
 		if silent := now - s.heard; silent+tolerance < lease/shortestSilence {
 			j.violated(6, "the lease of %s, of %v, was ended %v after the node was heard of", s.node, lease, silent)

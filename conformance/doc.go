@@ -2,13 +2,13 @@
 // control plane did at each, against the eleven guarantees of docs/design.md.
 //
 // A [Checker] keeps its own account of the run, drawn from the history and the text
-// of the guarantees alone: it shares no code with the machine that it judges. The
+// of the guarantees alone: it shares no code with the machine that it checks. The
 // property tests, the tests of faults and `rallypoint audit` all use it.
 //
-// How each guarantee is judged, at the event where it could be broken:
+// How each guarantee is checked, at the event where it could be broken:
 //
 //  1. A completed round has the number after the highest one that was completed
-//     or claimed, and a session sees its rounds in growing order. A claim changes
+//     or reported, and a session sees its rounds in growing order. A report changes
 //     nothing else of a round that was completed here, or adopted and is whole. A join that is
 //     repeated before its answer was acknowledged gets the same answer again; no
 //     request gets two answers. A withdrawal says "completed" exactly if the join
@@ -27,16 +27,16 @@
 //     min is met the timer of the last call runs, for the time the policy says.
 //  6. The same for a regroup: every live member has joined, or regroup_timeout has
 //     run out and the outcome names who is missing; members come before others.
-//     Nobody is dropped without a lease, a grace, a person or a successor, and no
+//     No node is dropped without a lease, a grace, a person or a successor, and no
 //     lease ends sooner than half of it after its node was last heard of, unless the
 //     node had just come back.
 //  7. After each event every live node was last told what it should know: that it
 //     has to regroup if a member is lost or rejoining, or if newcomers would make
 //     the round larger and admit_delay has run out; nothing otherwise.
 //  8. After the first finish no round is completed and a member that joins is
-//     refused, naming who finished. When every live member has finished nobody
+//     refused, naming who finished. When every live member has finished no node
 //     waits at the exit barrier. When all that finished are gone the run is closed.
-//  9. A run is closed by what closes it and by nothing else: everybody's notice
+//  9. A run is closed by what closes it and by nothing else: the update of every node
 //     says so at once, no join is pending, and a join is refused, naming by whom
 //     and why. A node that was never part of it finds a closed run without nodes
 //     open.

@@ -221,7 +221,7 @@ var mutants = []struct {
 	})},
 }
 
-// TestEachGuaranteeCanBeBroken has the judge find every mutant, at the event where it
+// TestEachGuaranteeCanBeBroken has the checker find every mutant, at the event where it
 // departs from the history that keeps all guarantees, and by the guarantee that it
 // breaks.
 func TestEachGuaranteeCanBeBroken(t *testing.T) {
@@ -271,7 +271,7 @@ func TestHistoriesOfSeveralProcesses(t *testing.T) {
 		}
 		return b
 	}
-	// The second process takes up a snapshot after event 5 and the events since, of
+	// The second process restores a snapshot after event 5 and the events since, of
 	// which the first has recorded some.
 	machine := r.New(r.Config{RunID: "job", Generation: "g", Uptime: -1})
 	for _, rec := range records[1:6] {
@@ -306,7 +306,7 @@ func TestHistoriesOfSeveralProcesses(t *testing.T) {
 	}
 }
 
-// TestWhatMayHaveBeenInTime is not judged: an event whose time is known only roughly.
+// TestWhatMayHaveBeenInTime is not checked: an event whose time is known only roughly.
 func TestWhatMayHaveBeenInTime(t *testing.T) {
 	for _, slack := range []float64{0, 40} {
 		records := failing(t)
@@ -319,7 +319,7 @@ func TestWhatMayHaveBeenInTime(t *testing.T) {
 	}
 }
 
-// TestEventsThatAreTooLarge are not kept, and the run is not judged any further.
+// TestEventsThatAreTooLarge are not kept, and the run is not checked any further.
 func TestEventsThatAreTooLarge(t *testing.T) {
 	records := life(t)
 	records[8].Event = r.KeyRequest{

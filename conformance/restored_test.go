@@ -61,7 +61,7 @@ func history(t *testing.T, records []trace.Record) *bytes.Reader {
 	return bytes.NewReader(lines)
 }
 
-// TestHistoryOfARestoredCopy has the judge follow a run that went back in time, twice.
+// TestHistoryOfARestoredCopy has the checker follow a run that went back in time, twice.
 func TestHistoryOfARestoredCopy(t *testing.T) {
 	s := wentBack(t)
 	rounds := 0
@@ -89,7 +89,7 @@ func TestHistoryOfARestoredCopy(t *testing.T) {
 	if a, err = Read(history(t, s.records)); err != nil || !a.Kept() || !strings.Contains(a.String(), "5 rounds") {
 		t.Errorf("%v\n%v", err, a)
 	}
-	// What cannot be read again cannot be judged.
+	// What cannot be read again cannot be checked.
 	if a, err = Read(io.MultiReader(history(t, s.records))); err != nil || a.Kept() || !strings.Contains(a.String(), "cannot be read again") {
 		t.Errorf("%v\n%v", err, a)
 	}

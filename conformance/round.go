@@ -7,7 +7,7 @@ import (
 	r "rallypoint/core/rendezvous"
 )
 
-// completed judges a new round, whose outcomes these are, and takes it up.
+// completed checks a new round, whose outcomes these are, and records it.
 func (j *Checker) completed(told map[*session]r.Outcome) {
 	all := j.candidates()
 	chosen := slices.DeleteFunc(slices.Clone(all), func(s *session) bool { _, ok := told[s]; return !ok })
@@ -35,13 +35,13 @@ func (j *Checker) candidates() []*session {
 }
 
 func (j *Checker) precedence(s *session) int {
-	if t := j.seatOf(s); t != nil {
+	if t := j.participantOf(s); t != nil {
 		return t.rank
 	}
-	return len(j.seats)
+	return len(j.participants)
 }
 
-// judgeMoment judges whether the round was due.
+// checkMoment checks whether the round was due.
 func (j *Checker) checkMoment(o r.Outcome, all []*session) {
 	if n := j.joinersInGrace(); n > 0 {
 		j.violated(5, "round %d was completed while the connections of %d participants are broken", o.Round, n)
@@ -85,7 +85,7 @@ func (j *Checker) checkSize(o r.Outcome, told map[*session]r.Outcome, chosen, al
 	}
 }
 
-// judgeShape judges that all members were told the same, and the store's address.
+// checkShape checks that all members were told the same, and the store's address.
 func (j *Checker) checkShape(told map[*session]r.Outcome, chosen []*session) {
 	shape := told[chosen[0]]
 	shape.Rank = 0
@@ -107,7 +107,7 @@ func (j *Checker) checkShape(told map[*session]r.Outcome, chosen []*session) {
 		j.violated(3, "round %d names rank %d as the control plane's host, it is %d", shape.Round, shape.HostRank, host)
 	}
 	if zero == nil {
-		return // judgeRanks has said so
+		return // checkRanks has said so
 	}
 	if shape.StorePort != zero.join.StorePort || zero.join.StoreAddr != "" && shape.StoreAddr != zero.join.StoreAddr {
 		j.violated(3, "round %d has its store at %s:%d, rank 0 offered %s:%d",
@@ -137,7 +137,7 @@ func (j *Checker) checkNumber(o r.Outcome) {
 	}
 }
 
-// judgeRanks judges that each rank is there once, and who has which.
+// checkRanks checks that each rank is there once, and who has which.
 func (j *Checker) checkRanks(told map[*session]r.Outcome, chosen []*session) {
 	have := map[int]*session{}
 	for _, s := range chosen {
@@ -207,9 +207,9 @@ func (j *Checker) ruled(chosen []*session) []int {
 	return ranks
 }
 
-// enter takes the round up.
+// enter records the round.
 func (j *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*session) {
-	for _, t := range j.seats {
+	for _, t := range j.participants {
 		if s := j.nodeOf(t.node); t.state == running && s != nil {
 			s.stale = true // the round goes on without it
 		}
@@ -217,20 +217,20 @@ func (j *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 	j.places[place{o.Generation, o.Round}] = true
 	j.generation, j.origin, j.round, j.fresh = o.Generation, o.Generation, max(j.round, o.Round), false
 	j.stored, j.overtaken = false, false
-	j.seats, j.byNode = make([]*participant, len(chosen)), map[string]*participant{}
+	j.participants, j.byNode = make([]*participant, len(chosen)), map[string]*participant{}
 	for i, s := range chosen {
 		rank := told[s].Rank
 		t := &participant{rank: rank, node: s.node}
-		if rank >= 0 && rank < len(j.seats) && j.seats[rank] == nil {
-			j.seats[rank] = t
+		if rank >= 0 && rank < len(j.participants) && j.participants[rank] == nil {
+			j.participants[rank] = t
 		} else {
-			j.seats[i] = t // a breach already; go on with as many as there are
+			j.participants[i] = t // a violation already; go on with as many as there are
 		}
 		j.byNode[s.node], j.seen[s.node] = t, true
 		s.join, s.round = nil, told[s].Round
 		clear(s.barrier)
 	}
-	j.seats = slices.DeleteFunc(j.seats, func(t *participant) bool { return t == nil })
+	j.participants = slices.DeleteFunc(j.participants, func(t *participant) bool { return t == nil })
 	for _, s := range j.sessions {
 		clear(s.barrier)
 	}

@@ -8,13 +8,13 @@ import (
 	r "rallypoint/core/rendezvous"
 )
 
-// vanished closes a run whose finished members are all gone, and which nobody else
+// vanished closes a run whose finished members are all gone, and which no other node
 // can end.
 func (j *Checker) vanished() {
 	if j.ended() || j.count(finished) == 0 || j.live() > 0 {
 		return
 	}
-	for _, t := range j.seats {
+	for _, t := range j.participants {
 		if t.state == finished && j.nodeOf(t.node) != nil {
 			return
 		}
@@ -26,7 +26,7 @@ func (j *Checker) vanished() {
 	j.close(c)
 }
 
-// judgeState judges what must hold after every event.
+// checkState checks what must hold after every event.
 func (j *Checker) checkState() {
 	if j.ended() && len(j.joiners()) > 0 {
 		j.violated(9, "%d joins are pending in a closed run", len(j.joiners()))
@@ -36,7 +36,7 @@ func (j *Checker) checkState() {
 	}
 	if j.count(finished) > 0 && j.live() == 0 {
 		for _, s := range j.sessions {
-			if len(s.barrier) > 0 && j.seatOf(s) != nil {
+			if len(s.barrier) > 0 && j.participantOf(s) != nil {
 				j.violated(8, "every live member has finished, and %s still waits at the exit barrier", s.node)
 			}
 		}
@@ -47,20 +47,20 @@ func (j *Checker) checkState() {
 	}
 }
 
-// judgeNotice judges what a node was told last. One that waits in a join is told
+// checkUpdate checks what a node learned last. One that waits in a join learns it
 // by its outcome.
 func (j *Checker) checkUpdate(s *session) {
 	if s.join != nil {
 		return
 	}
-	if s.notice.Closed != j.ended() {
-		j.violated(9, "node %s was told closed=%v, the run: %v", s.node, s.notice.Closed, j.ended())
+	if s.update.Closed != j.ended() {
+		j.violated(9, "node %s was told closed=%v, the run: %v", s.node, s.update.Closed, j.ended())
 	}
 	guarantee, want := j.mustRegroup(s)
-	if got := s.notice.Waiting > 0; got != want {
-		j.violated(guarantee, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.notice.Waiting, s.notice.Reason)
+	if got := s.update.Waiting > 0; got != want {
+		j.violated(guarantee, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.update.Waiting, s.update.Reason)
 	}
-	if want && s.notice.Reason == "" {
+	if want && s.update.Reason == "" {
 		j.violated(11, "node %s was told to regroup without a reason", s.node)
 	}
 }
@@ -74,7 +74,7 @@ func (j *Checker) mustRegroup(s *session) (guarantee int, want bool) {
 	case failed:
 		return 8, true
 	}
-	t := j.seatOf(s)
+	t := j.participantOf(s)
 	switch {
 	case t == nil:
 		return 7, s.stale
@@ -85,7 +85,7 @@ func (j *Checker) mustRegroup(s *session) (guarantee int, want bool) {
 	return 7, j.count(lost, rejoined) > 0 || arrivals || j.overtaken
 }
 
-// judgeTimers judges that what must happen at the latest will: its timer runs.
+// checkTimers checks that what must happen at the latest will: its timer runs.
 func (j *Checker) checkTimers() {
 	for name, t := range j.timers {
 		if want, ok := j.lasts(name); ok && t.after != want {
@@ -136,7 +136,7 @@ func (j *Checker) lasts(t r.Timer) (time.Duration, bool) {
 	return 0, false
 }
 
-// judgeDue judges that no round is overdue.
+// checkDue checks that no round is overdue.
 func (j *Checker) checkDue() {
 	n := len(j.joiners())
 	if j.joinersInGrace() > 0 || n < j.policy.Min {
@@ -156,7 +156,7 @@ func (j *Checker) checkDue() {
 	}
 }
 
-// judgeErrors judges what nodes are told when they are refused.
+// checkErrors checks what nodes are told when they are refused.
 func (j *Checker) checkErrors() {
 	for _, f := range j.errs {
 		if f.err == nil {
@@ -212,7 +212,7 @@ func (j *Checker) mustSay(f failure) []string {
 
 // someNames are the ids of members in a state, as many as an error has room for.
 func (j *Checker) someNames(s state) (names []string) {
-	for _, t := range j.seats {
+	for _, t := range j.participants {
 		if t.state == s && len(names) < 8 {
 			names = append(names, t.node)
 		}

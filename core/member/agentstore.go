@@ -137,7 +137,7 @@ func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 	return result, nil
 }
 
-// namedKeys lists a few of many keys, for an error.
+// namedKeys lists keys for messages, a few of many.
 func namedKeys(keys []string) string {
 	const most = 4
 	if len(keys) > most {
@@ -177,7 +177,7 @@ type keysError struct {
 
 func (e keysError) Unwrap() []error { return []error{e.error, e.kind} }
 
-// storeError lets an error match the sentinels that store.Store promises.
+// storeError lets an error match the sentinels that store.Store documents.
 func storeError(err error) error {
 	var own *rendezvous.Error
 	if !errors.As(err, &own) {

@@ -7,7 +7,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Calls numbers the requests of a plane and remembers those without an answer.
+// Calls numbers the requests of a control plane and remembers those without an answer.
 // The zero value is ready; it is not safe for concurrent use.
 type Calls struct {
 	last    uint64 // highest number given

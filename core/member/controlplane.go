@@ -13,16 +13,16 @@ import "context"
 type ControlPlane interface {
 	// Connect finds the control plane, or starts hosting it, and says hello. It
 	// keeps trying until ctx ends; a refusal is final and returned at once. Once
-	// it has succeeded the plane reconnects by itself.
+	// it has succeeded the control plane reconnects by itself.
 	Connect(ctx context.Context) error
 
 	// Start sends a request (Join, Withdraw, Leave, CloseRun, Finish, Linger or
-	// KeyRequest, their Request part left zero) and returns at once. The plane
+	// KeyRequest, their Request part left zero) and returns at once. The control plane
 	// numbers it, repeats it after each reconnect, and finishes the call with the
 	// answer; the request is applied exactly once.
 	Start(request rendezvous.Event) *Call
 
-	// Claim tells the plane what to say of this node in the next hello.
+	// SetLastRound tells the control plane what to say of this node in the next hello.
 	SetLastRound(c rendezvous.LastRound)
 
 	// SeenAddr is this node's address as the control plane sees it; "" before
@@ -37,13 +37,13 @@ type ControlPlane interface {
 	// and for a server or a log that is there for itself.
 	HostedByNode() bool
 
-	// Close ends the connection and all that the plane started, unanswered calls
+	// Close ends the connection and all that the control plane started, unanswered calls
 	// with ErrCanceled. A hosted control plane first serves what was answered,
 	// until no other node is connected or ctx ends.
 	Close(ctx context.Context) error
 }
 
-// Observer is told by a plane what changes without being asked. Its methods are
+// Observer receives from a control plane what changes unasked. Its methods are
 // called one at a time and must not block. Notices, progress and the answers of
 // calls come in the order in which the run's machine gave them; after a
 // reconnect, Dropped comes before the Notice of the welcome.

@@ -7,10 +7,10 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// hostLiveness tells calls of the exit barrier, and the join of a spare, that nobody will
-// answer them: the control plane was on a node of this job and has been out of reach
-// for a whole lease, so that its node counts as lost, with all that it knew
-// (docs/decisions/0027). It is guarded by Member.mu.
+// hostLiveness ends calls of the exit barrier, and the join of a spare, that no control
+// plane will answer: it was on a node of this job and has been out of reach for a whole
+// lease, so that its node counts as lost, with all that it knew (docs/decisions/0027).
+// It is guarded by Member.mu.
 type hostLiveness struct {
 	gone  chan struct{} // closed while the node is an orphan
 	timer *time.Timer   // runs while the control plane is out of reach
@@ -82,7 +82,7 @@ func ofExitBarrier(r rendezvous.KeyRequest) bool {
 }
 
 // leaveBarrier is the answer to a call of the exit barrier of a node that is an
-// orphan: it is not the last one, and nobody else comes.
+// orphan: it is not the last one, and no other node comes.
 func (m *Member) leaveBarrier(r rendezvous.KeyRequest) rendezvous.KeyResult {
 	m.mu.Lock()
 	told := m.barrierLeft

@@ -39,7 +39,7 @@ type joinWait struct {
 	counted time.Time // the limit counts from here
 	endless bool      // this node is a spare: the limit does not count
 	joining bool      // the control plane was reached
-	cause   error     // why it was not, as the plane said in the end
+	cause   error     // why it was not, as the control plane said in the end
 	limit   *time.Timer
 	lines   *time.Timer
 	shown   string // last line without its times
@@ -87,9 +87,10 @@ func (w *joinWait) await(ctx context.Context, done <-chan struct{}) waitEnd {
 	}
 }
 
-// orphaned is closed when nobody can give this node a place any more: it is a spare, and
-// its control plane died with the node that hosted it. Whoever waits for a round that is
-// being formed goes on, since the host may be started again; a spare is not needed then.
+// orphaned is closed when no control plane can give this node a place any more: the node
+// is a spare, and its control plane died with the node that hosted it. A node that waits
+// for a round that is being formed goes on, since the host may be started again; a spare
+// is not needed then.
 func (w *joinWait) orphaned() <-chan struct{} {
 	gone, _ := w.m.hostLost()
 	w.m.mu.Lock()
@@ -100,7 +101,7 @@ func (w *joinWait) orphaned() <-chan struct{} {
 	return gone
 }
 
-// look takes up what has changed: whether the limit counts, and when the next
+// look applies what has changed: whether the limit counts, and when the next
 // line is due.
 func (w *joinWait) updateDeadline() {
 	m := w.m
@@ -205,7 +206,7 @@ func (m *Member) lastRound() uint64 {
 	return m.last.Round
 }
 
-// seconds formats a duration for people: "31 s", and "0.5 s" below ten seconds.
+// seconds formats a duration for log lines: "31 s", and "0.5 s" below ten seconds.
 func seconds(d time.Duration) string {
 	step := time.Second
 	if d < 10*time.Second {

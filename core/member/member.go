@@ -23,7 +23,7 @@ type Member struct {
 	control ControlPlane
 	stores  RoundStores
 	log     *slog.Logger
-	label   string // this node, for people
+	label   string // this node, human-readable
 
 	work    context.Context // ends when Shutdown or Close begins: every other call returns
 	endWork context.CancelFunc
@@ -46,7 +46,7 @@ type Member struct {
 	progress  rendezvous.Progress          // of the pending join
 	inJoin    bool                         // a join was begun and its answer not taken yet
 	pending   *Call                        // that join, once it is on its way
-	early     *rendezvous.MembershipUpdate // last notice while inJoin and no pending
+	early     *rendezvous.MembershipUpdate // last update while inJoin and no pending
 	last      rendezvous.LastRound         // of the last round
 	current   RoundStore                   // of the last round, if this node is its rank 0
 
@@ -54,8 +54,8 @@ type Member struct {
 	barrierLeft bool // people were told that the exit barrier ends early
 }
 
-// New makes a member that reaches its run by the plane that connect makes;
-// connect is given what the plane is to tell. The parameters must be valid
+// New makes a member that reaches its run by the control plane that connect makes;
+// connect is given what the control plane is to tell. The parameters must be valid
 // (Params.Validate). It touches no network: that is for the first Next.
 //
 // log gets what people should see: what a join waits for, its outcome, and when
@@ -95,7 +95,7 @@ func (m *Member) Closed() bool {
 	return m.update.Closed
 }
 
-// Reason says for people why NodesWaiting or Closed is what it is; "" if there
+// Reason says why NodesWaiting or Closed is what it is; "" if there
 // is nothing to say. It never blocks.
 func (m *Member) Reason() string {
 	m.mu.Lock()
@@ -243,7 +243,7 @@ func (m *Member) stoppedError() error {
 	return rendezvous.Errorf(rendezvous.CodeClosed, "%s: it has been shut down", m.subject())
 }
 
-// setFinished records for a control plane that is started anew that this node's
+// setFinished records for a control plane that is started again that this node's
 // workers succeeded.
 func (m *Member) setFinished(round uint64) {
 	m.mu.Lock()
@@ -257,7 +257,7 @@ func (m *Member) setFinished(round uint64) {
 	m.control.SetLastRound(claim)
 }
 
-// nodeLabel names this node for people. A plane that draws a node id itself
+// nodeLabel names this node in messages. A control plane that draws a node id itself
 // tells it by a method Node.
 func nodeLabel(id string, plane ControlPlane) string {
 	host, err := os.Hostname()

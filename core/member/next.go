@@ -27,8 +27,8 @@ const (
 // connect to the round store of the outcome.
 //
 // It blocks up to JoinTimeout, connecting included. A node that waits behind a
-// running round without a seat for it (a spare) has no limit; its time begins
-// anew when it becomes a candidate. When ctx ends the node withdraws; if the
+// running round without a place for it (a spare) has no limit; its time begins
+// again when it becomes a candidate. When ctx ends the node withdraws; if the
 // round was complete before that, Next returns the outcome all the same.
 //
 // Errors: ErrTimeout, ErrConnection (the control plane was never reached in that
@@ -74,7 +74,7 @@ func (m *Member) Next(ctx context.Context) (rendezvous.Outcome, error) {
 var errSpare = errors.New("a spare")
 
 // joinUntil joins, and again if the node was dropped while it waited (its
-// connection was broken for too long, or the control plane was started anew), or
+// connection was broken for too long, or the control plane was started again), or
 // if it withdrew as it did not know yet that it is a spare.
 func (m *Member) joinUntil(ctx context.Context, w *joinWait, announce string, rs RoundStore) (rendezvous.Outcome, error) {
 	var known rendezvous.Progress
@@ -98,8 +98,8 @@ func (m *Member) joinUntil(ctx context.Context, w *joinWait, announce string, rs
 	}
 }
 
-// reach connects to the control plane while people are shown that it is waited
-// for.
+// reach connects to the control plane and meanwhile logs that the node waits
+// for it.
 func (m *Member) reach(ctx context.Context, w *joinWait) error {
 	limit, cancel := context.WithDeadline(ctx, w.counted.Add(m.params.JoinTimeout))
 	defer cancel()
@@ -113,7 +113,7 @@ func (m *Member) reach(ctx context.Context, w *joinWait) error {
 	if end == waitCanceled || end == waitStopped {
 		cancel()
 	}
-	<-done // at a timeout, too: the plane ends by the same time and says what it tried
+	<-done // at a timeout, too: the control plane ends by the same time and says what it tried
 	switch {
 	case end == waitDone && err == nil:
 		w.joining = true
@@ -173,7 +173,7 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 
 // withdraw takes the join back and reports whether it had been answered before,
 // and if not, whether it is known that it was a spare's. Without an answer to
-// that, the plane goes on to take it back by itself.
+// that, the control plane goes on to take it back by itself.
 func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 	if end != waitStopped { // else the node is about to leave altogether
 		back := m.control.Start(rendezvous.Withdraw{Join: call.Number})
@@ -225,7 +225,7 @@ func (m *Member) enter(o rendezvous.Outcome, rs RoundStore) {
 	m.log.Info(line)
 }
 
-// closeStore closes a round store that nobody needs any more.
+// closeStore closes a round store that is unused.
 func (m *Member) closeStore(rs RoundStore) {
 	if rs == nil {
 		return
@@ -249,7 +249,7 @@ func (m *Member) beginJoin(known rendezvous.Progress) {
 	m.update = whileJoiningView(m.update)
 }
 
-// setPending notes the join that was sent. A notice that came between its answer
+// setPending notes the join that was sent. An update that came between its answer
 // and now belongs to the new round.
 func (m *Member) setPending(call *Call) {
 	m.mu.Lock()
@@ -294,7 +294,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// ownError gives an error of the plane a code if it has none.
+// ownError gives an error of the control plane a code if it has none.
 func (m *Member) ownError(err error) error {
 	var own *rendezvous.Error
 	if errors.As(err, &own) {

@@ -6,15 +6,15 @@ import (
 
 import "time"
 
-// observer takes what the plane tells a member. It keeps the last state, wakes a
+// observer takes what the control plane tells a member. It keeps the last state, wakes a
 // join that waits, and logs what people should know.
 type observer struct{ m *Member }
 
 // Notice replaces the node's view.
 //
 // While a join waits for its answer, nodes that wait are those of the round that
-// this node has left already: they are not its business. A plane hands over
-// notices and answers in one order, so that a notice which comes after the
+// this node has left already: they are not its business. A control plane hands over
+// updates and answers in one order, so that an update which comes after the
 // answer belongs to the new round.
 func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	m := o.m
@@ -42,7 +42,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	}
 }
 
-// whileJoiningView is the notice as a node that waits for its next round takes it.
+// whileJoiningView is the update as a node that waits for its next round takes it.
 func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	if !n.Closed {
 		n.Waiting, n.Reason = 0, ""

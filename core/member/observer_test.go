@@ -51,7 +51,7 @@ func TestLostMemberIsAnnouncedUntilNext(t *testing.T) {
 	})
 }
 
-// A notice that was on its way when the node asked to join is about the round it
+// An update that was on its way when the node asked to join is about the round it
 // left; one that comes behind the outcome is about the new round.
 func TestNoticesAroundAnOutcome(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

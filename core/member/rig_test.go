@@ -273,7 +273,7 @@ func (p *plane) hello() error {
 	return nil
 }
 
-// cut breaks the connection; the plane reconnects once the world is up again.
+// cut breaks the connection; the control plane reconnects once the world is up again.
 func (p *plane) cut(err error) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 
 // Shutdown ends this node's part in the run. It ends a Next that waits, tells the
 // control plane how the node ends (see Ending for who closes the run by that),
-// lingers, and releases everything.
+// waits for its peers, and releases everything.
 //
-// Lingering: if this process hosts the control plane or the store of the round,
+// Waiting for peers: if this process hosts the control plane or the store of the round,
 // Shutdown waits until every other member has finished, left or is lost. The
 // whole takes at most CloseTimeout; ctx cuts it short.
 //
@@ -82,7 +82,7 @@ func (m *Member) quiesce() bool {
 }
 
 // leave says goodbye. A control plane that is out of reach for a whole lease has
-// dropped this node by itself, so there is nobody to tell it to.
+// dropped this node by itself, so there is no peer to tell.
 func (m *Member) leave(ctx context.Context, ending rendezvous.Ending, reason string) error {
 	if ending == rendezvous.EndSuccess {
 		m.setFinished(m.lastRound())
@@ -103,7 +103,7 @@ func (m *Member) leave(ctx context.Context, ending rendezvous.Ending, reason str
 	return m.waitError(ctx, err, "leave the run", limit)
 }
 
-// linger waits until nobody needs what this process hosts.
+// awaitPeers waits until no member needs what this process hosts.
 func (m *Member) awaitPeers(ctx context.Context) {
 	m.mu.Lock()
 	store := m.current != nil

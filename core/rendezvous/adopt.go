@@ -44,17 +44,17 @@ func (m *Machine) endHold() {
 	m.assistRanks()
 }
 
-// Bounds of the rounds that nodes claim. A round of an earlier control plane may be
-// adopted up to maxRound, so that numbers never overflow; any other claim raises the
+// Bounds of the rounds that nodes report. A round of an earlier control plane may be
+// adopted up to maxRound, so that numbers never overflow; any other report raises the
 // next number to maxFloor at most, so that rounds above it remain that can be adopted.
 const (
 	maxRound = 1 << 63
 	maxFloor = 1 << 48
 )
 
-// adopt applies what a node that says hello for the first time claims of the round it
-// was in. A claim gives the node its seat, or makes the round of an earlier control
-// plane known again. Any other claim leaves the running round alone: it raises the
+// adopt applies what a node that says hello for the first time reports of the round it
+// was in. A report gives the node its place, or makes the round of an earlier control
+// plane known again. Any other report leaves the running round alone: it raises the
 // number of the next one, and its node has to rejoin.
 func (m *Machine) adopt(n *node, c LastRound) {
 	if c.Round == 0 {
@@ -77,17 +77,17 @@ func (m *Machine) adopt(n *node, c LastRound) {
 	}
 }
 
-// adoptable reports whether a claim makes an earlier control plane's round the present
+// adoptable tells whether a report makes an earlier control plane's round the present
 // one: none was completed here, and the claimed one is the first that is heard of, or
 // follows the adopted one: in its own generation, or while members of the adopted one
 // are missing. Once those are accounted for, the adopted round is under way, and a
-// claim of another generation may be a stranger's.
+// report of another generation may be a stranger's.
 func (m *Machine) adoptable(c LastRound) bool {
 	follows := len(m.participants) == 0 || c.Generation == m.origin || m.tally[participantUnknown] > 0
 	return m.fresh && follows && c.Generation != m.generation && c.Round > m.round && c.valid(m.policy.Max)
 }
 
-// valid bounds what a claim may make the control plane allocate.
+// valid bounds what a report may make the control plane allocate.
 func (c LastRound) valid(most int) bool {
 	return c.Round <= maxRound && c.World >= 1 && c.World <= most && c.Rank >= 0 && c.Rank < c.World && c.HostRank < c.World
 }
@@ -95,7 +95,7 @@ func (c LastRound) valid(most int) bool {
 // highest is the highest round that was completed or claimed: the next one is above it.
 func (m *Machine) highest() uint64 { return max(m.round, m.floor) }
 
-// isNews reports whether a claim is of a later round than any that this control plane
+// isNews tells whether a report is of a later round than any that this control plane
 // has completed, told or heard of.
 func (m *Machine) isNews(c LastRound) bool { return c.Round > m.highest() && c.Round <= maxFloor }
 
@@ -107,7 +107,7 @@ func (m *Machine) raiseFloor(round uint64) {
 
 // reclaim applies what a node that is known says of its round when it comes back.
 // Whatever this control plane has told it, or heard of it, is at most highest: a node
-// that claims more had its answer from a later state, which is lost (an old copy was
+// that reports more had its answer from a later state, which is lost (an old copy was
 // restored), or from another control plane at this endpoint.
 func (m *Machine) reclaim(n *node, c LastRound) {
 	switch {
@@ -200,7 +200,7 @@ func (m *Machine) forgetJoin(n *node) {
 	}
 }
 
-// returnParticipant seats a returning node on the still unknown seat it names.
+// returnParticipant gives a returning node the still unknown place that it names.
 func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	if c.Rank < 0 || c.Rank >= len(m.participants) || m.participants[c.Rank].state != participantUnknown {
 		return false
@@ -218,7 +218,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	return true
 }
 
-// rebuild makes the round of an earlier control plane out of the first claim; its
+// rebuild makes the round of an earlier control plane out of the first report; its
 // other members are unknown until they return or the hold ends.
 func (m *Machine) rebuild(c LastRound) {
 	var pending []*node

@@ -8,7 +8,7 @@ import (
 )
 
 // AppendSessions appends all sessions to list, in no order: those of live nodes,
-// also inside their grace, and of nodes that ended and linger.
+// also inside their grace, and of nodes that ended and await their peers.
 func (m *Machine) AppendSessions(list []SessionID) []SessionID {
 	for session := range m.sessions {
 		list = append(list, session)
@@ -42,12 +42,12 @@ func (m *Machine) Awaits() bool {
 func (m *Machine) IsClosed() bool { return m.closed != nil }
 
 // CatchUp returns what a node has to know that has not seen the effects of all
-// events: its notice, and the answers that it has not acknowledged, by number. The
-// answers come first: the notice may be about the round that one of them names.
+// events: its update, and the answers that it has not acknowledged, by number. The
+// answers come first: the update may be about the round that one of them names.
 //
 // The node is not known if it was dropped. Nor is it if its session is not the one of
-// before, the state as the node saw it last, in which it had the round that it claims: a
-// hello that came late has begun the session anew, and nobody would ever tell the node
+// before, the state as the node saw it last, in which it had the round that it reports: a
+// hello that came late has begun the session again, and nothing else would ever tell the node
 // what it has missed.
 func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (answers []Reply, notice MembershipUpdate, known bool) {
 	n := m.sessions[session]

@@ -364,7 +364,7 @@ func (s *sim) stranger(t *rapid.T) {
 	}
 	settled := !s.m.fresh || len(s.m.participants) > 0 && s.m.tally[participantUnknown] == 0 && c.Generation != s.m.origin
 	if len(s.m.nodes) == 0 {
-		settled = false // it brings the policy, and a closed run begins anew
+		settled = false // it brings the policy, and a closed run begins again
 	}
 	before := s.m.others()
 	n := s.newNode(fmt.Sprint("stranger", s.count))

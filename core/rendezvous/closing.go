@@ -10,7 +10,7 @@ import (
 type closedKind int
 
 const (
-	closedAdmission closedKind = iota + 1 // nobody joins any more; the running round goes on
+	closedAdmission closedKind = iota + 1 // no node joins any more; the running round goes on
 	closedSuccess                         // a member's agent ended normally
 	closedFailed                          // everybody stops at once
 )
@@ -59,7 +59,7 @@ func (m *Machine) closeRun(ev CloseRun) {
 
 // close closes the run for good and answers every pending join. A later close
 // counts only if it says more: an ended admission may still end well or badly,
-// and a failure overrules a success for whoever still runs.
+// and a failure overrules a success for nodes that still run.
 func (m *Machine) close(c closing) {
 	if m.closed != nil && m.closed.kind >= c.kind {
 		return
@@ -94,7 +94,7 @@ func (m *Machine) finish(n *node) {
 	m.note("node %s finished", n.name())
 }
 
-// endIfAllFinished closes the run when its round is over but nobody that could
+// endIfAllFinished closes the run when its round is over but no node that could
 // say so is left: the finished nodes went without a goodbye.
 func (m *Machine) endIfAllFinished() {
 	if m.tally[participantFinished] == 0 || m.live() > 0 {

@@ -73,7 +73,7 @@ func (Withdrawn) result() {}
 type MembershipUpdate struct {
 	Waiting int    // num_nodes_waiting
 	Closed  bool   // is_closed
-	Reason  string // why Waiting or Closed changed, for people
+	Reason  string // why Waiting or Closed changed, human-readable
 }
 
 // Notify carries a Notice to a node.

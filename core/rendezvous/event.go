@@ -119,7 +119,7 @@ type Leave struct {
 	Request
 	Ending Ending
 	Reason string
-	At     time.Time // wall clock, for people only
+	At     time.Time // wall clock, for display only
 }
 
 // CloseRun ends admission for good and leaves the running round alone; with Stop
@@ -129,7 +129,7 @@ type CloseRun struct {
 	By     string
 	Reason string
 	Stop   bool
-	At     time.Time // wall clock, for people only
+	At     time.Time // wall clock, for display only
 }
 
 // Evict drops a node on a person's request.
@@ -157,7 +157,7 @@ type KeyRequest struct {
 }
 
 // TimerFired tells that a timer set by SetTimer has run out. One that was
-// stopped or set anew since is ignored.
+// stopped or set again since is ignored.
 type TimerFired struct{ Timer Timer }
 
 // Recovered tells that the control plane was started again on what it had stored:

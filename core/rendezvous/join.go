@@ -47,7 +47,7 @@ func (m *Machine) arrived() {
 }
 
 // withdraw takes a join back. The join is answered, too, so that a node which comes
-// back with it does not join anew.
+// back with it does not join again.
 func (m *Machine) withdraw(n *node, ev Withdraw) {
 	if n.join == nil || n.join.Number != ev.Join {
 		m.answer(n, ev.Number, Withdrawn{Completed: true})
@@ -69,7 +69,7 @@ func (m *Machine) dropJoin(n *node) {
 	n.join = nil
 }
 
-// countJoin and uncountJoin keep the counters of pending joins. A node's seat
+// countJoin and uncountJoin keep the counters of pending joins. A node's place
 // must not change between the two.
 func (m *Machine) countJoin(n *node)   { m.addJoin(n, 1) }
 func (m *Machine) uncountJoin(n *node) { m.addJoin(n, -1) }
@@ -105,7 +105,7 @@ func (m *Machine) closedError() *Error {
 	return Errorf(CodeClosed, "run %q is closed: %s", m.runID, m.closed.text())
 }
 
-// finishedError tells a member that the round cannot be formed anew.
+// finishedError tells a member that the round cannot be formed again.
 func (m *Machine) finishedError() *Error {
 	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", m.runID, m.round, m.inState(participantFinished))
 	if m.tally[participantLost] > 0 {

@@ -39,10 +39,10 @@ type Machine struct {
 	floor        uint64         // highest round claimed: the next one is above it
 	participants []*participant // of that round, by rank
 	byNode       map[string]*participant
-	tally        [participantStates]int // seats by state
+	tally        [participantStates]int // participants by state
 
 	nodes    map[string]*node    // live nodes by id
-	sessions map[SessionID]*node // the same, and those that ended and linger
+	sessions map[SessionID]*node // the same, and those that ended and await their peers
 	seen     map[string]struct{} // ids of all nodes that ever were in a round
 	joinSeq  uint64
 
@@ -69,7 +69,7 @@ type Machine struct {
 	keyLimits     store.Limits
 	waitSeq       uint64 // orders the pending key waits
 
-	viewed  view    // what the last notices were computed from
+	viewed  view    // what the last updates were computed from
 	touched []*node // nodes whose own view changed
 	out     []Effect
 }
@@ -191,7 +191,7 @@ func (m *Machine) Generation() string { return m.generation }
 // Live returns the number of nodes that are alive.
 func (m *Machine) Live() int { return len(m.nodes) }
 
-// Sessions returns the number of sessions, those of ended nodes that linger
+// Sessions returns the number of sessions, those of ended nodes that await their peers
 // included.
 func (m *Machine) Sessions() int { return len(m.sessions) }
 
@@ -205,7 +205,7 @@ func (m *Machine) HasNode(id string) bool { return m.nodes[id] != nil }
 func (m *Machine) Policy() Policy { return m.policy }
 
 // Timers returns the running timers as the effects that set them, oldest first. A
-// driver that takes up a restored machine carries them out: each timer runs for
+// driver of a restored machine executes them: each timer runs for
 // its whole time once more, since how much of it had passed is not known.
 func (m *Machine) Timers() []SetTimer {
 	list := make([]SetTimer, 0, len(m.timers))
@@ -232,7 +232,7 @@ func (m *Machine) recovered(ev Recovered) {
 	}
 }
 
-// armTimer starts a timer anew.
+// armTimer starts a timer again.
 func (m *Machine) armTimer(t Timer, after time.Duration) {
 	m.timerSeq++
 	m.timers[t] = runningTimer{m.timerSeq, after}

@@ -15,8 +15,8 @@ type node struct {
 	grace      bool // its connection broke; TimerGrace runs
 	recovering bool // it did so when the control plane was restarted
 
-	ended bool   // it left; only its session lives on, to linger
-	stale string // why it must rejoin though nobody waits: it was dropped from its round
+	ended bool   // it left; only its session lives on, to await its peers
+	stale string // why it must rejoin though no node waits: it was dropped from its round
 
 	join *Join  // pending join
 	seq  uint64 // order of its arrival
@@ -25,7 +25,7 @@ type node struct {
 	answered map[uint64]Reply    // answers that may not have arrived
 	held     int                 // bytes of keys and values in them
 	waits    map[uint64]*keyWait // pending key waits
-	linger   []uint64            // requests of Linger not answered yet
+	linger   []uint64            // requests of AwaitPeers not answered yet
 	update   MembershipUpdate    // last one sent
 }
 

@@ -24,7 +24,7 @@ const (
 //
 //	join_timeout        one next rendezvous; 600
 //	last_call_timeout   longest wait for more nodes once the minimum is met; 30
-//	close_timeout       closing, and lingering at the end; 30
+//	close_timeout       closing, and awaiting the others at the end; 30
 //	read_timeout        one request, and connecting outside a join; 60
 //	lease_timeout       a node unheard of for so long is lost; 10
 //	keep_alive_interval, keep_alive_max_attempt
@@ -283,7 +283,7 @@ func checkStoreType(_ *optionSetter, value string) (expected string) {
 	return "tcp, the only store type of this backend; nodes that share a directory give the endpoint file:///DIRECTORY"
 }
 
-// unknownOption is the warning about an option that nobody knows.
+// unknownOption is the warning about an unknown option.
 func unknownOption(name string) string {
 	text := fmt.Sprintf("unknown option %.80q is ignored", name)
 	if near := nearestOption(name); near != "" {

@@ -37,7 +37,7 @@ var rankHints = []struct {
 // (docs/design.md, guarantee 10).
 //
 // RALLYPOINT_TOKEN_FILE is taken as TokenFile if that is not set and there is an
-// endpoint: without one a job has one node, and nobody to prove anything to.
+// endpoint: without one a job has one node, and no peer to prove anything to.
 //
 // A value that is no rank is ignored with a warning. Call it after SetOptions and
 // after Endpoint and Max are set: a rank that is not below Max is none.

@@ -40,7 +40,7 @@ type Params struct {
 	Endpoint string
 
 	JoinTimeout  time.Duration // one next rendezvous
-	CloseTimeout time.Duration // closing, and lingering at the end
+	CloseTimeout time.Duration // closing, and awaiting the others at the end
 	ReadTimeout  time.Duration // one request, and connecting outside a join
 
 	NodeID        string // stable name of this node; "" draws one at random
@@ -54,7 +54,7 @@ type Params struct {
 	TokenFile     string // of the token that the control plane and its nodes share; "": none
 
 	// BackendOptions are options that only one kind of endpoint knows, by name, as
-	// they were given: how to reach an etcd. They are checked by whoever opens it.
+	// they were given: how to reach an etcd. The backend checks them when it opens.
 	BackendOptions map[string]string
 }
 
@@ -143,7 +143,7 @@ func (p *Params) Validate() error {
 	)
 }
 
-// RefuseToken reports a token that is given where nobody asks for one, as ErrInvalid: its
+// RefuseToken reports a token that is given where none is asked for, as ErrInvalid: its
 // owner would think the job protected. place says where that is. Whether there is such a
 // file does not matter.
 func (p *Params) RefuseToken(place string) error {

@@ -17,7 +17,7 @@ const (
 	participantStates
 )
 
-// seat is one member of the last completed round.
+// participant is one member of the last completed round.
 type participant struct {
 	rank  int
 	node  string // id; "" while unknown
@@ -39,7 +39,7 @@ func (s *participant) name() string {
 	return s.label
 }
 
-// participantOf returns the node's seat in the last round, nil if it has none or lost
+// participantOf returns the node's place in the last round, nil if it has none or lost
 // it to time.
 func (m *Machine) participantOf(n *node) *participant {
 	s := m.byNode[n.id]

@@ -9,7 +9,7 @@ import (
 type Progress struct {
 	Headline string // "2 of 4 nodes here"
 	Detail   string // "here: …; missing: …"
-	Spare    bool   // the round runs without this node and has no seat for it: its join has no deadline
+	Spare    bool   // the round runs without this node and has no place for it: its join has no deadline
 }
 
 // Progress describes what the pending joins wait for: those that the next round
@@ -57,7 +57,7 @@ func (m *Machine) formingProgress() Progress {
 }
 
 // missing names who the forming round lacks: members of the last round, node
-// ranks that nobody claims where ranks are claimed at all, else a count.
+// ranks that no node asks for where nodes ask for ranks at all, else a count.
 func (m *Machine) missing() string {
 	if m.awaited() > 0 {
 		parts := []string{}

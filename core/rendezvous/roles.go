@@ -60,7 +60,7 @@ func (m *Machine) assistRanks() {
 	m.serveWoken(space)
 }
 
-// ranksLost reports whether a request waits for keys of the rank assignment that nobody
+// ranksLost reports whether a request waits for keys of the rank assignment that no agent
 // will write: what the members of an adopted round had written died with the control
 // plane before, and those of a round that was overtaken have stopped. (docs/decisions/0014
 // and 0015.)

@@ -4,7 +4,7 @@ import "slices"
 
 // evaluate completes a round if one is due and keeps the clocks that decide it.
 func (m *Machine) evaluate() {
-	if m.tally[participantFinished] > 0 { // guarantee 8: nobody is admitted any more
+	if m.tally[participantFinished] > 0 { // guarantee 8: no node is admitted any more
 		m.disarmAll()
 		m.refuseRejoined()
 		return
@@ -70,7 +70,7 @@ func (m *Machine) evaluateAdmission() {
 	}
 }
 
-// gain is how many more nodes than the running round a regroup now would seat.
+// gain is how many more nodes than the running round a regroup now would give places to.
 func (m *Machine) gain() int {
 	if m.newcomers == 0 {
 		return 0
@@ -129,7 +129,7 @@ func (m *Machine) complete() {
 }
 
 // dropAwaited marks the live members that the round goes on without, and names
-// them. They learn it by their notice and come back as waiting nodes.
+// them. They learn it by their update and come back as waiting nodes.
 func (m *Machine) dropAwaited() []string {
 	if m.awaited() == 0 {
 		return nil

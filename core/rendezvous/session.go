@@ -36,7 +36,7 @@ func (m *Machine) take(r Request) *node {
 	return n
 }
 
-// again is an answer that is sent once more. Behind an outcome comes the notice, if it
+// again is an answer that is sent once more. Behind an outcome comes the update, if it
 // tells to regroup: while the node had no outcome it took that for one of the round before.
 func (n *node) again(reply Reply) []Effect {
 	if _, joined := reply.Result.(Outcome); joined && n.update.Waiting > 0 {

@@ -376,7 +376,7 @@ func (m *Machine) unpackView(u *pack.Unpacker) {
 	u.Close()
 }
 
-// unpackKeys fills the keys before any wait is there, so that nobody is woken.
+// unpackKeys fills the keys before any wait is there, so that no waiter is woken.
 func (m *Machine) unpackKeys(u *pack.Unpacker) {
 	if u.Open() > 0 {
 		e := store.NewEngine(store.Limits{})

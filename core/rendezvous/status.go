@@ -34,7 +34,7 @@ const (
 	PhaseForming   Phase = "forming"   // a round is being formed
 	PhaseRunning   Phase = "running"   // a round runs
 	PhaseRegroup   Phase = "regroup"   // members rejoin
-	PhaseFinishing Phase = "finishing" // members have finished, nobody is admitted
+	PhaseFinishing Phase = "finishing" // members have finished, no node is admitted
 	PhaseClosed    Phase = "closed"
 )
 
@@ -62,7 +62,7 @@ type JoinStatus struct {
 	Session   SessionID
 	NodeRank  int  // preferred; -1: none
 	Member    bool // of the last round
-	Spare     bool // the running round has no seat for it
+	Spare     bool // the running round has no place for it
 	Reconnect bool // its connection broke and its grace runs
 }
 
@@ -125,7 +125,7 @@ func (m *Machine) Status() Status {
 	return s
 }
 
-// bareLabel is a seat's label as its node gave it, without the node's id.
+// bareLabel is a place's label as its node gave it, without the node's id.
 func bareLabel(s *participant) string {
 	if label, ok := strings.CutPrefix(s.label, s.node+" ("); ok {
 		return strings.TrimSuffix(label, ")")
@@ -240,15 +240,15 @@ type Census struct {
 	Rejoined int    // members that wait for the next round
 	Finished int
 	Lost     int
-	Waiting  int    // pending joins of others that the next round would seat
+	Waiting  int    // pending joins of others that the next round would take
 	Spare    int    // pending joins that it would not
-	Idle     int    // live, but neither running nor waiting: finished members that linger too
+	Idle     int    // live, but neither running nor waiting: finished members that await their peers too
 	Lack     int    // nodes that the forming round lacks for min
 	LackFull int    // the same for target, or for max without one
 	Ended    string // how it was closed, as in ClosedStatus; "" while it is open
 }
 
-// admits reports whether the running round will regroup to seat who waits.
+// admits reports whether the running round will regroup to take waiting nodes in.
 func (m *Machine) admits() bool { return m.tally[participantFinished] == 0 && m.gain() > 0 }
 
 // Census counts the nodes.

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// view is what the notices of running members follow from. Notices are computed
+// view is what the updates of running members follow from. Updates are computed
 // only when it changes, so that an event costs no work per member.
 type view struct {
 	waiting bool
@@ -13,7 +13,7 @@ type view struct {
 	round   uint64
 }
 
-// settleViews sends a notice to every live node whose view has changed.
+// settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
 	now := view{waiting: m.nodesWaiting() > 0, round: m.round}
 	if m.closed != nil {
@@ -36,7 +36,7 @@ func (m *Machine) settleViews() {
 	m.touched = m.touched[:0]
 }
 
-// notify sends the node its notice if it differs in what a program acts on.
+// notify sends the node its update if it differs in what a program acts on.
 func (m *Machine) notify(n *node) {
 	was := n.update
 	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed {

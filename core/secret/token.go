@@ -53,7 +53,7 @@ type fileMark struct {
 }
 
 // OpenToken reads a token file. It is ErrInvalid if there is none, if it is no regular
-// file, if it holds no token of 32 to 512 bytes or more than two, or if somebody else
+// file, if it holds no token of 32 to 512 bytes or more than two, or if another user
 // rules over it: it belongs neither to this user nor to root, its group or others may
 // write it, or others may read it and it is not root's. What root lets others read (a
 // secret that is mounted into a container) is logged as a warning. A nil log discards.

@@ -18,7 +18,7 @@ const MaxRecord = 1 << 20
 
 // Record is one line of a history, as JSON.
 type Record struct {
-	At  time.Time `json:"at"`  // by the wall clock, for people
+	At  time.Time `json:"at"`  // by the wall clock, for display
 	Run string    `json:"run"` // run id
 	// Seconds since the recording process began, by its monotonic clock; 0: not known.
 	Seconds float64 `json:"seconds"`
@@ -26,7 +26,7 @@ type Record struct {
 	// a log knows only between which two looks an entry was written.
 	Slack float64 `json:"slack,omitempty"`
 	// Number counts the events of a run from 1. Those that a control plane with a
-	// data directory takes up when it starts again are recorded again, with their
+	// data directory restores when it starts again are recorded again, with their
 	// numbers.
 	Number uint64 `json:"number"`
 	// State is the machine's snapshot after event Number: the record begins a run,
