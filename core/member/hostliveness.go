@@ -18,7 +18,7 @@ type hostLiveness struct {
 
 func newHostLiveness() hostLiveness { return hostLiveness{gone: make(chan struct{})} }
 
-// lose begins to count; mu is held.
+// hostDown begins to count; mu is held.
 func (m *Member) hostDown() {
 	o := &m.host
 	if o.timer != nil {
@@ -54,7 +54,7 @@ func (o *hostLiveness) isDown() bool {
 	}
 }
 
-// orphaned reports whether the node that hosted this member's control plane counts
+// hostLost reports whether the node that hosted this member's control plane counts
 // as lost; gone is closed when it does. The node need not be a member of the round: it
 // may have been evicted, or have left. A control plane that is no node of the job may
 // come back at any time.

@@ -101,7 +101,7 @@ func (w *joinWait) orphaned() <-chan struct{} {
 	return gone
 }
 
-// look applies what has changed: whether the limit counts, and when the next
+// updateDeadline applies what has changed: whether the limit counts, and when the next
 // line is due.
 func (w *joinWait) updateDeadline() {
 	m := w.m
@@ -127,7 +127,7 @@ func (w *joinWait) updateDeadline() {
 	w.lines.Reset(max(time.Until(due), 0))
 }
 
-// show writes a line.
+// logProgress writes a line.
 func (w *joinWait) logProgress() {
 	head, tail := w.describe()
 	w.shown, w.shownAt = head+tail, time.Now()

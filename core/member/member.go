@@ -186,13 +186,13 @@ func (m *Member) connect(ctx context.Context) error {
 	return nil
 }
 
-// bound returns ctx limited by a duration and by the beginning of Shutdown or
+// withTimeout returns ctx limited by a duration and by the beginning of Shutdown or
 // Close.
 func (m *Member) withTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return withTimeout(ctx, limit, m.work)
 }
 
-// limited returns ctx limited by a duration and by the end of another context.
+// withTimeout returns ctx limited by a duration and by the end of another context.
 func withTimeout(ctx context.Context, limit time.Duration, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	unhook := context.AfterFunc(other, cancel)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// rankClaim is what decides one node's rank. The claims of a round are given in
+// rankRequest is what decides one node's rank. The requests of a round are given in
 // order of arrival.
 type rankRequest struct {
 	prefer int // explicit preference; -1: none
@@ -16,7 +16,7 @@ type rankRequest struct {
 // assignRanks gives the ranks 0..n-1, each once (guarantee 10): a unique explicit
 // preference; then the old rank if it is free; then a unique hint if it is free;
 // the rest fill the holes by old rank, then by arrival. The result is aligned with
-// the claims and depends on nothing else.
+// the requests and depends on nothing else.
 func assignRanks(claims []rankRequest) []int {
 	n := len(claims)
 	ranks := make([]int, n)
@@ -66,7 +66,7 @@ func fillOrder(c rankRequest) int {
 	return c.old
 }
 
-// claims turns the chosen nodes into rank claims; it keeps their order.
+// rankRequests turns the chosen nodes into rank requests; it keeps their order.
 func (m *Machine) rankRequests(chosen []*node) []rankRequest {
 	claims := make([]rankRequest, len(chosen))
 	for i, n := range chosen {

@@ -61,7 +61,7 @@ func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (
 	return answers, m.updateFor(n), true
 }
 
-// adrift reports whether a live node has no part in a round, does not wait for one, and
+// orphanedJoin reports whether a live node has no part in a round, waits for none, and
 // was not told to.
 func (m *Machine) orphanedJoin(n *node) bool {
 	return m.closed == nil && !n.ended && n.join == nil && n.stale == "" && m.participantOf(n) == nil

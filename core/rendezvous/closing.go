@@ -112,7 +112,7 @@ func (m *Machine) endIfAllFinished() {
 	m.close(c)
 }
 
-// settleLingers answers the nodes that wait for the others to end.
+// settleAwaitPeers answers the nodes that wait for the others to end.
 func (m *Machine) settleAwaitPeers() {
 	m.awaitingPeers = slices.DeleteFunc(m.awaitingPeers, func(n *node) bool {
 		if m.sessions[n.session] != n {

@@ -74,7 +74,7 @@ func (m *Machine) packTimers(p *pack.Packer) {
 	}
 }
 
-// alarms returns the machine's alarms in the order of a snapshot, append-only.
+// deadlines returns the machine's deadlines in the order of a snapshot, append-only.
 func (m *Machine) deadlines() []*deadline {
 	return []*deadline{&m.lastCall, &m.quiet, &m.regroup, &m.admit}
 }
