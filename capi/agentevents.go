@@ -7,12 +7,13 @@ import (
 	"sync"
 
 	"rallypoint/core/agent"
+	"rallypoint/core/agent/telemetry"
 )
 
 // eventSinks hands events to each of several.
-type eventSinks []agent.EventSink
+type eventSinks []telemetry.Sink
 
-// Record implements agent.EventSink.
+// Record implements telemetry.Sink.
 func (s eventSinks) Record(event []byte) {
 	for _, sink := range s {
 		sink.Record(event)

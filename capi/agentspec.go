@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/agent"
 	workerlogs "rallypoint/core/agent/logs"
 	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/telemetry"
 	"rallypoint/core/rendezvous"
 	"rallypoint/static"
 )
@@ -41,7 +42,7 @@ func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 	if err != nil {
 		return err
 	}
-	pipe := &agent.PipeSink{File: file, Lost: func(err error) { logger.Warn("events are lost from here on, nobody takes them: " + err.Error()) }}
+	pipe := &telemetry.PipeSink{File: file, Lost: func(err error) { logger.Warn("events are lost from here on, nobody takes them: " + err.Error()) }}
 	sinks := eventSinks{pipe}
 	if spec.Events != nil {
 		sinks = append(sinks, spec.Events)
@@ -229,7 +230,7 @@ func setFlags(spec *agent.Spec, config *C.rp_agent_config) error {
 	spec.Subreaper = config.flags&C.RP_AGENT_SUBREAPER != 0
 	spec.KeepDaemons = config.flags&C.RP_AGENT_KEEP_DAEMONS != 0
 	if config.flags&C.RP_AGENT_EVENTS != 0 {
-		spec.Events = agent.LineSink{W: os.Stderr}
+		spec.Events = telemetry.LineSink{W: os.Stderr}
 	}
 	return nil
 }

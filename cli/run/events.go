@@ -6,7 +6,7 @@ import (
 	"io"
 	"log/slog"
 
-	"rallypoint/core/agent"
+	"rallypoint/core/agent/telemetry"
 )
 
 // eventHandlerScript hands events to a handler of torch.
@@ -37,12 +37,12 @@ func (c *config) setEvents(o *options, interpreter string, env []string, stderr 
 
 // eventSink is where events go: nowhere, to stderr, or to a handler that torch knows
 // under a name. option is what named it.
-func eventSink(option, name, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (sink agent.EventSink, close func(), err error) {
+func eventSink(option, name, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (sink telemetry.Sink, close func(), err error) {
 	switch name {
 	case "null":
 		return nil, func() {}, nil
 	case "console":
-		return agent.LineSink{W: stderr}, func() {}, nil
+		return telemetry.LineSink{W: stderr}, func() {}, nil
 	}
 	h, err := startHelper(interpreter, eventHandlerScript, env, name)
 	if why := errHelper(""); errors.As(err, &why) {
@@ -52,5 +52,5 @@ func eventSink(option, name, interpreter string, env []string, stderr io.Writer,
 		return nil, nil, err
 	}
 	lost := func(err error) { log.Warn("the event handler " + name + " takes no more events: " + err.Error()) }
-	return &agent.PipeSink{File: h.conn, Lost: lost}, func() { h.close(pluginPatience) }, nil
+	return &telemetry.PipeSink{File: h.conn, Lost: lost}, func() { h.close(pluginPatience) }, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,9 +13,11 @@ import (
 	"rallypoint/core/agent/failure"
 	"rallypoint/core/agent/logs"
 	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/telemetry"
 	"rallypoint/core/agent/watchdog"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/host"
 )
 
 // Rendezvous is what an agent needs of one. *rendezvous.Member is one; a job
@@ -40,13 +43,12 @@ type Notifier interface {
 // Agent runs the workers of one node. Make it by New and run it once by Run;
 // Signal, Stop and Resized may be called from anywhere at any time, the rest is Run's.
 type Agent struct {
-	spec   Spec
-	name   string // of the entry point, for reports
-	serial int32  // among the agents of this process
-	rdzv   Rendezvous
-	log    *slog.Logger
-	began  time.Time
-	ran    time.Duration // once the run has ended
+	spec  Spec
+	name  string // of the entry point, for reports
+	rdzv  Rendezvous
+	log   *slog.Logger
+	began time.Time
+	ran   time.Duration // once the run has ended
 
 	interrupts    interrupts
 	cgroup        *process.Cgroup // of the workers; nil: none
@@ -55,7 +57,8 @@ type Agent struct {
 	guard         *process.ParentDeathGuard
 	logs          *logs.Tree
 	console       *logs.Console
-	tracker       *statusTracker
+	bus           *telemetry.Bus
+	status        *telemetry.StatusTracker
 	pulse         chan struct{} // received from while the workers run, to show that the agent is alive
 	resized       chan struct{} // holds a token when the terminal has another size
 	sleepDetector *process.SleepDetector
@@ -88,8 +91,42 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.stdio()
-	return &Agent{spec: spec, name: name, serial: nodeSerial.Add(1) - 1, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"), reachAfter: reachAfter,
-		tracker: newStatusTracker(&spec), pulse: make(chan struct{}), resized: make(chan struct{}, 1), sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ)}, nil
+	run := &telemetry.Run{
+		ID: spec.RunID, Role: spec.Role, Backend: spec.Backend, Argv: spec.Argv, MaxRestarts: spec.MaxRestarts, Serial: nodeSerial.Add(1) - 1,
+		Events: spec.Events, RdzvEvents: spec.RdzvEvents, Metrics: spec.Metrics, Log: log,
+	}
+	a := &Agent{
+		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"),
+		reachAfter: reachAfter, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: make(chan struct{}, 1),
+		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
+	}
+	var events telemetry.Consumer
+	if spec.Notify != nil {
+		events = listener(spec.Notify)
+	}
+	a.bus = telemetry.NewBus(run, a.status, events)
+	return a, nil
+}
+
+// nodeSerial tells apart the agents of one process.
+var nodeSerial atomic.Int32
+
+// publish hands a message to the sinks of the agent's telemetry.
+func (a *Agent) publish(message telemetry.Message) {
+	state := telemetry.State{Restarts: a.restarts, Used: a.used(), Ran: a.ran}
+	if s := a.assignment; s != nil {
+		state.Place = &telemetry.Place{
+			Outcome: s.Outcome, Group: s.group, Groups: s.groups,
+			FirstRank: s.ranks.base, Workers: s.ranks.world, RoleRank: s.ranks.roleBase, RoleWorld: s.ranks.roleWorld,
+			Members: s.members,
+		}
+	}
+	a.bus.Publish(state, message)
+}
+
+// stepDone publishes the end of a step.
+func (a *Agent) stepDone(s telemetry.Step, began time.Time, err error) {
+	a.publish(telemetry.StepDone{Step: s, Took: time.Since(began), Err: err})
 }
 
 // Resized tells that the terminal that is the agent's stderr may have another size
@@ -112,11 +149,7 @@ func (a *Agent) Resized() {
 // (W10).
 func (a *Agent) Run(ctx context.Context) error {
 	a.err = a.run(ctx)
-	text := ""
-	if a.err != nil {
-		text = a.err.Error()
-	}
-	a.notify(EventEnded, text)
+	a.publish(telemetry.Ended{Err: a.err})
 	return a.err
 }
 
@@ -124,7 +157,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	unhook := context.AfterFunc(ctx, func() { a.Signal(unix.SIGTERM) })
 	defer unhook()
 	a.began = time.Now()
-	a.recordRdzv(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by the backend '%s'.", a.spec.Backend)
+	a.publish(telemetry.Created{})
 	if a.logs, err = logs.NewTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
 		err = &process.StartError{LocalRank: -1, Err: err}
 		a.end(err)
@@ -145,19 +178,24 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		}
 		defer a.guard.Close()
 	}
-	port, _ := process.LookupEnv(a.spec.Environ, envHealthPort)
-	health := newHealth(a, port, a.log)
-	defer health.close()
+	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
+	health := telemetry.NewHealth(telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Log: a.log})
+	defer health.Close()
 
 	err = a.rounds()
 	a.ran = time.Since(a.began)
-	if failed := new(FailedError); err == nil || errors.As(err, &failed) {
-		a.recordAgent("SUCCEEDED", nil) // it means: the agent ran (A37)
-	} else {
-		a.recordAgent("FAILED", err)
-	}
+	failed := errors.As(err, new(*FailedError))
+	a.publish(telemetry.RunDone{Err: err, Failure: failed})
 	a.end(err)
-	a.measureEnd(err, a.began)
+	result := err
+	if err == nil || failed {
+		a.publish(telemetry.Measured{Failed: failed})
+		result = nil
+	}
+	if errors.Is(err, rendezvous.ErrGraceful) {
+		result = nil
+	}
+	a.stepDone(telemetry.StepRun, a.began, result)
 	if errors.Is(err, rendezvous.ErrGraceful) {
 		a.spare = true
 		a.log.Info("this node was not needed: " + err.Error())
@@ -182,19 +220,21 @@ func (a *Agent) round() (again bool, err error) {
 	began := time.Now()
 	t, there, err := a.initialize()
 	defer there.stop()
-	a.stepped(stepInitialize, began, err)
+	a.stepDone(telemetry.StepInitialize, began, err)
 	switch {
 	case errors.Is(err, errRegroup):
 		return true, nil
 	case !a.again.IsZero():
-		a.stepped(stepRestart, a.again, err)
+		a.stepDone(telemetry.StepRestart, a.again, err)
 		a.again = time.Time{}
 	}
 	if err != nil {
 		return false, err
 	}
 	v := a.supervise(t)
-	a.looked(outcomeStates[v])
+	if state := outcomeStates[v]; state != "" {
+		a.publish(telemetry.Monitored{State: state})
+	}
 	ended := time.Now()
 	if again, err = a.finish(t, v); again {
 		a.again = ended
@@ -209,30 +249,26 @@ func (a *Agent) initialize() (t *attempt, there *arrivals, err error) {
 	if err != nil {
 		return nil, there, err
 	}
-	a.notify(EventJoined, "")
+	a.publish(telemetry.RanksAssigned{})
 	began := time.Now()
 	t, err = a.start()
-	a.stepped(stepStart, began, err)
+	a.stepDone(telemetry.StepStart, began, err)
 	return t, there, err
 }
 
 // takePlace joins the next round and learns the ranks in it.
 func (a *Agent) takePlace() (there *arrivals, err error) {
 	began := time.Now()
-	defer func() { a.stepped(stepRendezvous, began, err) }()
-	a.notify(EventJoining, "")
-	a.tracker.enter(phaseJoining)
+	defer func() { a.stepDone(telemetry.StepRendezvous, began, err) }()
+	a.publish(telemetry.Joining{})
 	if err := a.join(); err != nil {
 		return nil, err
 	}
-	a.recordStep("RENDEZVOUS", time.Since(began))
+	a.publish(telemetry.Joined{Took: time.Since(began)})
 	there = a.answerBarriers()
 	start := time.Now()
 	err = a.takeRanks()
-	a.stepped(stepRanks, start, err)
-	if err == nil {
-		a.recordStep("ASSIGN_WORKER_RANKS", time.Since(start))
-	}
+	a.stepDone(telemetry.StepRanks, start, err)
 	return there, err
 }
 
@@ -240,19 +276,16 @@ func (a *Agent) takePlace() (there *arrivals, err error) {
 func (a *Agent) join() error {
 	ctx, cancel := a.untilInterrupt(0)
 	defer cancel()
-	a.recordRdzv(rdzvEvent{Name: nextRendezvous, NodeState: nodeRunning}, "The node '%s' attempts to join the next round of the rendezvous '%s'.")
 	o, err := a.rdzv.Next(ctx)
 	if stop := a.interrupted(); stop != nil {
-		a.recordRdzvError(nextRendezvous, stop)
+		a.publish(telemetry.JoinFailed{Err: stop, Interrupted: true})
 		return stop
 	}
 	if err != nil {
-		a.recordRdzvError(nextRendezvous, err)
+		a.publish(telemetry.JoinFailed{Err: err})
 		return a.refused(err)
 	}
-	a.recordJoined(&o)
 	a.assignment = &assignment{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
-	a.tracker.joined(a.assignment)
 	if a.charged && len(o.Dropped) > 0 {
 		a.log.Info(fmt.Sprintf("the failure of this node's workers followed from the loss of a node; it is not counted (%d of %d restarts used)",
 			a.restarts, a.spec.MaxRestarts))
@@ -274,7 +307,7 @@ func (a *Agent) takeRanks() error {
 	} else {
 		ctx, cancel := a.untilRegroup()
 		defer cancel()
-		own := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: hostName()}
+		own := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.Name()}
 		r, err := agreeRanks(ctx, s.keys, own, s.groups)
 		if err != nil {
 			a.restarts = restarts // else this charge would be lost
@@ -282,7 +315,7 @@ func (a *Agent) takeRanks() error {
 			case stop != nil:
 				return stop
 			case a.rdzv.NodesWaiting() > 0, errors.Is(err, rendezvous.ErrRoundOver), errors.Is(err, rendezvous.ErrEvicted):
-				a.recordLeaving()
+				a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
 				return errRegroup // perhaps before NodesWaiting says so
 			}
 			return fmt.Errorf("round %d: %w", s.Round, err)
@@ -356,7 +389,7 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 // end ends this node's part in the run (A38). A signal cuts short what it waits
 // for.
 func (a *Agent) end(err error) {
-	a.tracker.enter(phaseEnding)
+	a.publish(telemetry.Ending{})
 	ending, reason := rendezvous.EndLeave, ""
 	var failed *FailedError
 	switch {
@@ -373,9 +406,5 @@ func (a *Agent) end(err error) {
 	}
 	ctx, cancel := contextUntil(cut, 0)
 	defer cancel()
-	stopped := a.rdzv.Shutdown(ctx, ending, reason)
-	a.recordShutdown(ending, stopped)
-	if stopped != nil {
-		a.log.Warn("ending the rendezvous: " + stopped.Error())
-	}
+	a.publish(telemetry.ShutDown{Ending: ending, Err: a.rdzv.Shutdown(ctx, ending, reason)})
 }

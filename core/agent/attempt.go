@@ -15,8 +15,10 @@ import (
 	"rallypoint/core/agent/failure"
 	"rallypoint/core/agent/logs"
 	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/telemetry"
 	"rallypoint/core/agent/watchdog"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/host"
 )
 
 // attempt is one start of this node's workers.
@@ -42,6 +44,13 @@ const (
 	unkillable            // a worker cannot be stopped any more (A94)
 )
 
+// outcomeStates are the states of the workers that end an attempt, as metrics have them; an
+// interrupt is none.
+var outcomeStates = map[outcome]string{
+	allSucceeded: telemetry.StateSucceeded, someFailed: telemetry.StateFailed,
+	mustRegroup: telemetry.StateHealthy, unkillable: telemetry.StateUnhealthy,
+}
+
 // start starts the workers of the round (A44, A55).
 func (a *Agent) start() (*attempt, error) {
 	files, err := a.logs.Attempt(a.restarts)
@@ -63,7 +72,7 @@ func (a *Agent) start() (*attempt, error) {
 	}
 	if err == nil && a.timers != "" {
 		if t.watchdog, err = watchdog.Serve(a.timers, a.log); err == nil {
-			a.recordWatchdog("watchdog started", nil)
+			a.publish(telemetry.WatchdogActed{Name: "watchdog started"})
 		}
 	}
 	if err == nil {
@@ -82,12 +91,7 @@ func (a *Agent) start() (*attempt, error) {
 	}
 	a.last = t
 	a.guard.Watch(t.workers.Procs)
-	a.tracker.started(t.workers.Procs, a.assignment.ranks)
-	a.log.Info(a.startLine(t))
-	for _, p := range t.workers.Procs {
-		a.recordWorker("START", p, nil)
-		a.notifyWorker(EventStarted, "", p)
-	}
+	a.publish(telemetry.WorkersStarted{Workers: t.workers.Procs, Summary: a.startLine(t)})
 	return t, nil
 }
 
@@ -178,7 +182,7 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 		launches = append(launches, process.Launch{
 			Local: local, Argv: arguments(&a.spec, local), Env: merge(a.spec.Environ, sets[local]), Files: files, CPUs: a.spec.cpus(local),
 		})
-		names = append(names, logs.Names{Role: a.spec.Role, Host: hostName(), Local: local, Rank: s.ranks.base + local})
+		names = append(names, logs.Names{Role: a.spec.Role, Host: host.Name(), Local: local, Rank: s.ranks.base + local})
 	}
 	return launches, names, nil
 }
@@ -256,7 +260,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 		case <-a.pulse: // the health port asks whether the agent is alive
 		case <-changed:
 		case <-tick:
-			a.looked(stateHealthy)
+			a.publish(telemetry.Monitored{State: telemetry.StateHealthy})
 		}
 	}
 }
@@ -264,13 +268,8 @@ func (a *Agent) supervise(t *attempt) outcome {
 // note takes workers that have ended.
 func (a *Agent) note(t *attempt, ended []*process.Process) {
 	for _, p := range ended {
-		a.notifyWorker(EventExited, "", p)
-		a.tracker.exited(p)
+		a.publish(telemetry.WorkerExited{Worker: p})
 		t.ended[p.Local] = p
-		if p.Lost {
-			a.log.Error(fmt.Sprintf("the exit code of the worker of local rank %d (pid %d) is lost, so it counts as failed: "+
-				"SIGCHLD is ignored in this process, or something else in it waits for all children", p.Local, p.Pid))
-		}
 		if p.Code == 0 && p.Fault == "" {
 			t.succeeded++
 		} else {
@@ -284,28 +283,29 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
 	hurry := a.interrupts.second
+	stopping := telemetry.Stopping{}
+	if v != allSucceeded {
+		stopping.Why = a.whyStopping(v)
+	}
 	var stop *SignalError
 	if v == mustInterrupt && errors.As(a.interrupted(), &stop) {
 		sig, grace = stop.Signal, a.interrupts.grace // set before the first signal was announced
-		a.log.Warn(fmt.Sprintf("Received %d death signal, shutting down workers", sig) + a.interrupts.impatience())
+		stopping.Warning = fmt.Sprintf("Received %d death signal, shutting down workers", sig) + a.interrupts.impatience()
 	}
 	if v == mustRegroup {
 		why := "to regroup: "
 		if a.rdzv.Closed() {
 			why = "because the run has ended: "
 		}
-		a.log.Warn("stopping the workers " + why + a.rdzv.Reason())
-		a.recordLeaving()
+		stopping.Warning = "stopping the workers " + why + a.rdzv.Reason()
+		a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
 	}
-	a.tracker.enter(phaseStopping)
-	if v != allSucceeded {
-		a.notify(EventStopping, a.whyStopping(v))
-	}
+	a.publish(stopping)
 	published := a.publishFirst(t, v)
 	began := time.Now()
 	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: hurry}))
 	if v != allSucceeded && v != mustInterrupt {
-		a.stepped(stepStop, began, nil)
+		a.stepDone(telemetry.StepStop, began, nil)
 	}
 	published()
 	if v == unkillable {
@@ -314,16 +314,16 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	a.guard.Watch(nil)
 	if t.watchdog != nil {
 		t.watchdog.Stop()
-		a.recordWatchdog("watchdog stopped", nil)
+		a.publish(telemetry.WatchdogActed{Name: "watchdog stopped"})
 	}
 	t.logs.Close()
 	if stop := a.interrupted(); stop != nil {
-		a.recordEnds(t, nil)
+		a.publishEnds(t, nil)
 		return false, stop
 	}
 	switch v {
 	case allSucceeded:
-		a.recordEnds(t, nil)
+		a.publishEnds(t, nil)
 		return false, a.exitBarrier()
 	case mustRegroup:
 		a.readPeers()
@@ -353,15 +353,12 @@ func (a *Agent) whyStopping(v outcome) string {
 func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	own := &FailedError{Name: a.name, Failures: a.failures(t)}
 	root := own.Root()
-	a.log.Error(fmt.Sprintf("failed (exitcode: %d) local_rank: %d (pid: %d) of binary: %s", root.ExitCode, root.LocalRank, root.Pid, a.spec.Argv[0]))
-	a.tracker.failed(root, strings.HasPrefix(root.Message, overdueMessage))
+	a.publish(telemetry.AttemptFailed{Root: root, Overdue: strings.HasPrefix(root.Message, overdueMessage)})
 	switch {
 	case v == unkillable:
 	case a.restarts < a.spec.MaxRestarts:
 		a.charged = true
-		text := fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts)
-		a.log.Warn(text)
-		a.notify(EventRestarting, text)
+		a.publish(telemetry.Restarting{Text: fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts)})
 		return true, a.pause(restartDelay(a.spec.RestartDelay, a.restarts))
 	case a.lostNode():
 		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())
@@ -370,7 +367,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	if stop := a.interrupted(); stop != nil {
 		return false, stop
 	}
-	a.recordEnds(t, own.Failures)
+	a.publishEnds(t, own.Failures)
 	if path, _ := process.LookupEnv(a.spec.Environ, logs.EnvErrorFile); path != "" {
 		if err := root.Propagate(path); err != nil {
 			a.log.Warn(err.Error())
@@ -422,7 +419,7 @@ func (a *Agent) failures(t *attempt) []failure.Failure {
 func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error) {
 	f := failure.Failure{
 		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: p.Code,
-		Host: fqdn(), Time: p.At, Terminated: p.Stopped && p.Fault == "",
+		Host: host.FQDN(), Time: p.At, Terminated: p.Stopped && p.Fault == "",
 	}
 	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
 	note := t.oom.Note()
@@ -439,30 +436,16 @@ func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error)
 // daemons, which outlive it.
 func (a *Agent) teesStderr() bool { return !a.spec.KeepDaemons }
 
-// recordEnds records how the workers ended (A54).
-func (a *Agent) recordEnds(t *attempt, failures []failure.Failure) {
-	if a.spec.Events == nil {
-		return
-	}
+// publishEnds publishes how the workers ended.
+func (a *Agent) publishEnds(t *attempt, failures []failure.Failure) {
 	a.ran = time.Since(a.began)
-	for _, p := range t.workers.Procs {
-		state, failure := "TERMINATED", (*failure.Failure)(nil)
-		if t.succeeded == len(t.workers.Procs) {
-			state = "SUCCEEDED"
-		}
-		for i := range failures {
-			if failures[i].LocalRank == p.Local {
-				state, failure = "FAILED", &failures[i]
-			}
-		}
-		a.recordWorker(state, p, failure)
-	}
+	a.publish(telemetry.WorkersEnded{Workers: t.workers.Procs, Succeeded: t.succeeded == len(t.workers.Procs), Failures: failures})
 }
 
 // exitBarrier reports to the other agents that this node's workers succeeded and waits
 // for them (A51). Nothing but a signal makes it fail.
 func (a *Agent) exitBarrier() error {
-	a.tracker.enter(phaseFinishing)
+	a.publish(telemetry.Finishing{})
 	limit, wait := a.spec.ExitBarrierTimeout, a.spec.ExitBarrierTimeout > 0
 	if !wait {
 		limit = leastReport

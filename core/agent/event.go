@@ -1,155 +1,95 @@
 package agent
 
 import (
-	"encoding/json"
-	"path"
-	"strconv"
-	"time"
-
-	"rallypoint/core/agent/failure"
 	"rallypoint/core/agent/process"
-	"rallypoint/core/agent/watchdog"
+	"rallypoint/core/agent/telemetry"
 )
 
-// Where an event comes from (A95).
+import (
+	"time"
+)
+
+// EventKind says what an Event is about. Numbers are append-only: they are those of
+// the C ABI.
+type EventKind int
+
+// The kinds of notices.
 const (
-	fromAgent  = "AGENT"
-	fromWorker = "WORKER"
+	EventJoining    EventKind = iota + 1 // the node waits for its place in the next round
+	EventJoined                          // the node has its place, and its workers have their ranks
+	EventStarted                         // a worker was started
+	EventExited                          // a worker has ended
+	EventStopping                        // the workers are being stopped; Text says why
+	EventRestarting                      // the workers failed and will be started again; Text says how often
+	EventEnded                           // the run has ended; Text is its error, "" for a success
 )
 
-// event is one event as it is written (A95, A96). The timestamp is always 0, as
-// the reference's.
-type torchEvent struct {
-	Name      string             `json:"name"`
-	Source    string             `json:"source"`
-	Timestamp int                `json:"timestamp"`
-	Metadata  torchEventMetadata `json:"metadata"`
+// Event is one step of a run, for programs. The workers' fields are those of one
+// worker in NoticeStarted and NoticeExited, and -1 else.
+type Event struct {
+	Kind EventKind
+	Time time.Time
+	Text string
+
+	Round     uint64 // 0 before the first
+	StoreAddr string // MASTER_ADDR of the workers
+	StorePort int
+	GroupRank int // of this node in the round
+	Groups    int // nodes in the round
+	World     int // workers in the round
+	Restarts  int // charged to the job's budget so far
+
+	LocalRank, Rank int
+	Pid             int
+	ExitCode        int // of an exited worker; negative: minus the signal
 }
 
-type torchEventMetadata struct {
-	RunID        string   `json:"run_id"`
-	GlobalRank   *int     `json:"global_rank"`
-	GroupRank    *int     `json:"group_rank"`
-	WorkerID     *string  `json:"worker_id"`
-	Role         string   `json:"role"`
-	Hostname     string   `json:"hostname"`
-	State        string   `json:"state"`
-	TotalRunTime int      `json:"total_run_time"` // seconds
-	Backend      string   `json:"rdzv_backend"`
-	RawError     *string  `json:"raw_error"`
-	Metadata     string   `json:"metadata"` // JSON again
-	Restarts     int      `json:"agent_restarts"`
-	DurationMS   *float64 `json:"duration_ms"`
-}
+// listener makes Events of the messages that are for programs.
+type listener func(Event)
 
-// agentEventDetail and workerEventDetail are the inner metadata. The one-element
-// arrays are an upstream slip that readers rely on (A96).
-type agentEventDetail struct {
-	GroupWorldSize *int   `json:"group_world_size"`
-	EntryPoint     string `json:"entry_point"`
-}
-
-type workerEventDetail struct {
-	agentEventDetail
-	LocalRank     [1]int  `json:"local_rank"`
-	RoleRank      [1]int  `json:"role_rank"`
-	RoleWorldSize [1]int  `json:"role_world_size"`
-	ExitCode      [1]*int `json:"exit_code"`
-	WorkerPid     [1]*int `json:"worker_pid"`
-}
-
-// watchdogDetail is the inner metadata of the watchdog's events, all texts (A91).
-type watchdogDetail struct {
-	Event   string `json:"watchdog_event"`
-	Pid     string `json:"worker_pid,omitempty"`
-	Scope   string `json:"scope_id,omitempty"`
-	Expires string `json:"expiration_time,omitempty"`
-	Signal  string `json:"signal,omitempty"`
-}
-
-// recordWatchdog records what the watchdog did; t is nil where no timer is meant.
-func (a *Agent) recordWatchdog(name string, t *watchdog.Timer) {
-	d := &watchdogDetail{Event: name}
-	if t != nil {
-		d.Pid, d.Scope, d.Expires, d.Signal = strconv.Itoa(t.Pid), t.Scope, t.Expires.String(), strconv.Itoa(int(t.Signal))
-	}
-	a.record(fromAgent, "RUNNING", d, nil)
-}
-
-// record hands an event to the sink, if there is one.
-func (a *Agent) record(source, state string, detail any, fill func(*torchEventMetadata)) {
-	if a.spec.Events == nil {
-		return
-	}
-	inner, err := json.Marshal(detail)
-	if err != nil {
-		return
-	}
-	name := "torchelastic.worker.status." + state
-	if w, ok := detail.(*watchdogDetail); ok {
-		name = w.Event
-	}
-	e := torchEvent{Name: name, Source: source, Metadata: torchEventMetadata{
-		RunID: a.spec.RunID, Role: a.spec.Role, Hostname: fqdn(), State: state, Backend: a.spec.Backend,
-		Metadata: string(inner), Restarts: a.used(),
-	}}
-	if a.ran > 0 {
-		e.Metadata.TotalRunTime = int(a.ran / time.Second)
-	}
-	if a.assignment != nil {
-		e.Metadata.GroupRank = &a.assignment.group
-	}
-	if fill != nil {
-		fill(&e.Metadata)
-	}
-	if text, err := json.Marshal(e); err == nil {
-		a.spec.Events.Record(text)
-	}
-}
-
-func (a *Agent) agentDetail() agentEventDetail {
-	d := agentEventDetail{EntryPoint: path.Base(a.spec.Argv[0])}
-	if a.assignment != nil {
-		d.GroupWorldSize = &a.assignment.groups
-	}
-	return d
-}
-
-// recordStep records how long one step of a round took.
-func (a *Agent) recordStep(state string, took time.Duration) {
-	ms := float64(took) / float64(time.Millisecond)
-	a.record(fromAgent, state, a.agentDetail(), func(m *torchEventMetadata) { m.DurationMS = &ms })
-}
-
-// recordAgent records how the agent ended.
-func (a *Agent) recordAgent(state string, failure error) {
-	a.record(fromAgent, state, a.agentDetail(), func(m *torchEventMetadata) {
-		if failure != nil {
-			text := failure.Error()
-			m.RawError = &text
+// Take implements telemetry.Consumer.
+func (l listener) Take(s telemetry.State, message telemetry.Message) {
+	switch m := message.(type) {
+	case telemetry.Joining:
+		l.report(s, EventJoining, "", nil)
+	case telemetry.RanksAssigned:
+		l.report(s, EventJoined, "", nil)
+	case telemetry.WorkersStarted:
+		for _, p := range m.Workers {
+			l.report(s, EventStarted, "", p)
 		}
-	})
+	case telemetry.WorkerExited:
+		l.report(s, EventExited, "", m.Worker)
+	case telemetry.Stopping:
+		if m.Why != "" {
+			l.report(s, EventStopping, m.Why, nil)
+		}
+	case telemetry.Restarting:
+		l.report(s, EventRestarting, m.Text, nil)
+	case telemetry.Ended:
+		text := ""
+		if m.Err != nil {
+			text = m.Err.Error()
+		}
+		l.report(s, EventEnded, text, nil)
+	}
 }
 
-// recordWorker records a worker's start or end; f is nil unless it failed.
-func (a *Agent) recordWorker(state string, p *process.Process, f *failure.Failure) {
-	if a.assignment == nil {
-		return
+// report reports an event, of one worker if p is not nil.
+func (l listener) report(s telemetry.State, kind EventKind, text string, p *process.Process) {
+	e := Event{
+		Kind: kind, Time: time.Now(), Text: text, Restarts: s.Restarts,
+		LocalRank: -1, Rank: -1, Pid: -1, ExitCode: -1,
 	}
-	r := a.assignment.ranks
-	d := workerEventDetail{
-		agentEventDetail: a.agentDetail(),
-		LocalRank:        [1]int{p.Local}, RoleRank: [1]int{r.roleBase + p.Local}, RoleWorldSize: [1]int{r.roleWorld},
+	if at := s.Place; at != nil {
+		e.Round, e.StoreAddr, e.StorePort = at.Round, at.StoreAddr, at.StorePort
+		e.GroupRank, e.Groups, e.World = at.Group, at.Groups, at.Workers
 	}
-	if f != nil {
-		d.ExitCode[0], d.WorkerPid[0] = &f.ExitCode, &f.Pid
-	}
-	rank, id := r.base+p.Local, strconv.Itoa(p.Pid)
-	a.record(fromWorker, state, d, func(m *torchEventMetadata) {
-		m.GlobalRank, m.WorkerID = &rank, &id
-		if f != nil {
-			raw := f.RawError()
-			m.RawError = &raw
+	if p != nil {
+		e.LocalRank, e.Rank, e.Pid = p.Local, s.Place.FirstRank+p.Local, p.Pid
+		if p.HasExited() {
+			e.ExitCode = p.Code
 		}
-	})
+	}
+	l(e)
 }

@@ -7,12 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
+	"rallypoint/core/agent/telemetry"
+	"rallypoint/internal/host"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -54,7 +53,7 @@ func (l *logLines) await(text string) string {
 // healthStage starts an agent with a health server on a free port.
 func healthStage(t *testing.T, s *stage) (url string) {
 	t.Helper()
-	s.spec.Environ = append(s.spec.Environ, envHealthPort+"=0")
+	s.spec.Environ = append(s.spec.Environ, telemetry.EnvHealthPort+"=0")
 	log := &logLines{more: make(chan struct{}, 1)}
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
@@ -106,15 +105,15 @@ func TestHealth(t *testing.T) {
 	s2 := newStage(t, 2, s.spec.Argv[2])
 	s2.spec.MaxRestarts = 1
 	url = healthStage(t, s2)
-	var status Status
-	for status.Round != 2 || status.Phase != phaseRunning {
+	var status telemetry.Status
+	for status.Round != 2 || status.Phase != telemetry.PhaseRunning {
 		code, body := get(t, url+"/status")
 		if err := json.Unmarshal([]byte(body), &status); code != 200 || err != nil {
 			t.Fatalf("%d, %v: %s", code, err, body)
 		}
 	}
 	if len(status.Workers) != 2 || status.Workers[1].Pid == 0 || status.Workers[1].State != "running" || status.Restarts != 1 || status.World != 2 ||
-		len(status.Members) != 1 || status.Members[0].Host != hostName() || status.Members[0].Workers != 2 ||
+		len(status.Members) != 1 || status.Members[0].Host != host.Name() || status.Members[0].Workers != 2 ||
 		!strings.Contains(status.LastError, "worker of rank 1 ") {
 		t.Errorf("status %+v", status)
 	}
@@ -149,40 +148,6 @@ func TestHealth(t *testing.T) {
 	_ = s2.wait()
 }
 
-// TestUnhealthy is an agent that does not answer although its workers run.
-func TestUnhealthy(t *testing.T) {
-	a := inRound(t, newRounds(1), 0)
-	a.tracker.enter(phaseRunning)
-	done := make(chan error)
-	go func() { done <- a.healthy(t.Context()) }()
-	if err := <-done; err == nil {
-		t.Error("it is taken as healthy")
-	}
-	a.tracker.enter(phaseStopping)
-	if err := a.healthy(t.Context()); err != nil {
-		t.Errorf("while stopping: %v", err)
-	}
-	a.tracker.since = time.Now().Add(-time.Hour)
-	if err := a.healthy(t.Context()); err == nil {
-		t.Error("after an hour of stopping it is taken as healthy")
-	}
-}
-
-func TestHealthAddress(t *testing.T) {
-	for value, want := range map[string]string{
-		"": "", "8080": "127.0.0.1:8080", " 8080 ": "127.0.0.1:8080", "0.0.0.0:80": "0.0.0.0:80", "[::1]:80": "[::1]:80", ":80": ":80",
-		"x": "error", "65536": "error", "1.5": "error", "h:": "error",
-	} {
-		got, err := healthAddress(value)
-		if err != nil {
-			got = "error"
-		}
-		if got != want {
-			t.Errorf("%q: %q, expected %q", value, got, want)
-		}
-	}
-}
-
 // TestHealthPortIsTaken goes on without.
 func TestHealthPortIsTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -192,35 +157,9 @@ func TestHealthPortIsTaken(t *testing.T) {
 	defer l.Close()
 	for _, value := range []string{l.Addr().String(), "nonsense"} {
 		s := newStage(t, 1, "exit 0")
-		s.spec.Environ = append(s.spec.Environ, envHealthPort+"="+value)
+		s.spec.Environ = append(s.spec.Environ, telemetry.EnvHealthPort+"="+value)
 		if err := s.run(); err != nil {
 			t.Errorf("%s: %v", value, err)
-		}
-	}
-}
-
-// TestHealthForAStrangersPage asks as a browser does whose page has made its own name
-// stand for this machine, and as a scraper that uses any name.
-func TestHealthForAStrangersPage(t *testing.T) {
-	pages := named(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusOK, "text/plain", []byte("secret"))
-	}), "127.0.0.1:0")
-	browser := http.Header{"User-Agent": {"Mozilla/5.0"}, "Accept-Language": {"en"}}
-	for _, test := range []struct {
-		path, host string
-		header     http.Header
-		want       int
-	}{
-		{"/status", "evil.example:8080", browser, http.StatusMisdirectedRequest},
-		{"/readyz", "evil.example", browser, http.StatusMisdirectedRequest},
-		{"/healthz", "evil.example", browser, http.StatusOK},
-		{"/status", "127.0.0.1:8080", browser, http.StatusOK},
-		{"/metrics", "node7.example:8080", http.Header{"User-Agent": {"Prometheus/3.7.1"}}, http.StatusOK},
-	} {
-		w := httptest.NewRecorder()
-		pages.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: test.path}, Host: test.host, Header: test.header})
-		if w.Code != test.want {
-			t.Errorf("%s of %s: %d %q, want %d", test.path, test.host, w.Code, w.Body, test.want)
 		}
 	}
 }
@@ -232,7 +171,7 @@ func TestHealthAmongTheSilent(t *testing.T) {
 	s.rdzv.blocked = true
 	url := healthStage(t, s)
 	<-s.rdzv.joining
-	for i := range 3 * maxHealthConns {
+	for i := range 3 * 16 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 		if err != nil {
 			t.Fatal(err)

@@ -7,10 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/telemetry"
 	"rallypoint/core/agent/watchdog"
 )
 
-// stuckWorkers says which workers are asleep, and reports whether one has been for
+// unkillableWorkers says which workers are asleep, and reports whether one has been for
 // too long.
 func (a *Agent) unkillableWorkers(t *attempt) bool {
 	sleeping, stuck := a.sleepDetector.Look(t.workers.Procs, time.Now())
@@ -32,7 +33,7 @@ const overdueMessage = "The timer"
 // to (A90); that it fails by it is a failure like any other (W8).
 func (a *Agent) reapOverdue(t *attempt, o watchdog.Overdue) {
 	for i := range o.Timers {
-		a.recordWatchdog("timer expired", &o.Timers[i])
+		a.publish(telemetry.WatchdogActed{Name: "timer expired", Timer: &o.Timers[i]})
 		if i == o.Fatal {
 			break
 		}
@@ -58,5 +59,5 @@ func (a *Agent) reapOverdue(t *attempt, o watchdog.Overdue) {
 		_ = unix.Kill(timer.Pid, timer.Signal) // read as the worker's descendant just now
 	}
 	p.SignalGroup(timer.Signal)
-	a.recordWatchdog("kill worker process", timer)
+	a.publish(telemetry.WatchdogActed{Name: "kill worker process", Timer: timer})
 }

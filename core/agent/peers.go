@@ -15,16 +15,16 @@ func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
 	}
 	first := t.failures[0]
 	done := make(chan struct{})
-	go func() { // ends by the limit of publish
+	go func() { // ends by the limit of publishFailure
 		defer close(done)
 		f, _ := a.failure(t, first) // its error is logged with the report
-		a.publish(&f)
+		a.publishFailure(&f)
 	}()
 	return func() { <-done }
 }
 
-// publish publishes a failure to the other nodes.
-func (a *Agent) publish(f *failure.Failure) {
+// publishFailure publishes a failure to the other nodes.
+func (a *Agent) publishFailure(f *failure.Failure) {
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
 	if err := f.Publish(ctx, a.assignment.keys, a.assignment.Round, a.assignment.group); err != nil {

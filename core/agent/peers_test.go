@@ -76,7 +76,7 @@ func TestPeersFailures(t *testing.T) {
 		{Rank: 4, Pid: 40, ExitCode: 7, Host: "b", Time: late, Message: "first", ErrorFile: "<N/A>", Stderr: []byte("went wrong\n")},
 		{Rank: 2, Pid: 20, ExitCode: 1, Host: "c", Time: late.AddDate(-1, 0, 0), Message: strings.Repeat("é", 16<<10)},
 	} {
-		inRound(t, r, f.Rank/2).publish(&f)
+		inRound(t, r, f.Rank/2).publishFailure(&f)
 	}
 	s := newStage(t, 1, "echo up > $SAY; exec sleep 100")
 	s.rdzv = r

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"rallypoint/core/agent/telemetry"
 	"rallypoint/core/store"
 )
 
@@ -147,4 +148,26 @@ func shareRanks(infos []roleInfo) []ranks {
 		shares[i].world, shares[i].roleWorld, shares[i].restarts = world, roleWorld[info.Role], restarts
 	}
 	return shares
+}
+
+// members reads what the agents of the round say of themselves; nil if its store does not
+// answer.
+func (s *assignment) members(ctx context.Context) []telemetry.MemberStatus {
+	names := make([]string, s.groups)
+	for i := range names {
+		names[i] = roleInfoKey + strconv.Itoa(i)
+	}
+	texts, err := s.keys.MultiGet(ctx, names)
+	if err != nil {
+		return nil
+	}
+	members := make([]telemetry.MemberStatus, len(texts))
+	for i, text := range texts {
+		var info roleInfo
+		if json.Unmarshal(text, &info) != nil {
+			info = roleInfo{}
+		}
+		members[i] = telemetry.MemberStatus{GroupRank: i, Host: info.Host, Role: info.Role, Workers: info.LocalWorldSize}
+	}
+	return members
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rallypoint/core/agent/logs"
+	"rallypoint/core/agent/telemetry"
 )
 
 // Defaults of a Spec's durations.
@@ -71,11 +72,11 @@ type Spec struct {
 	KeepDaemons bool
 
 	Logs           logs.Spec
-	Stdout, Stderr *os.File  // the console, for copied lines; the workers inherit 1 and 2
-	Events         EventSink // of the agent and its workers (A96); nil: none
-	RdzvEvents     EventSink // of the rendezvous as this node sees it (A97); nil: none
-	Metrics        EventSink // torch's metrics (A98); nil: none
-	Backend        string    // of the rendezvous, for events
+	Stdout, Stderr *os.File       // the console, for copied lines; the workers inherit 1 and 2
+	Events         telemetry.Sink // of the agent and its workers (A96); nil: none
+	RdzvEvents     telemetry.Sink // of the rendezvous as this node sees it (A97); nil: none
+	Metrics        telemetry.Sink // torch's metrics (A98); nil: none
+	Backend        string         // of the rendezvous, for events
 
 	// Notify receives each step of the run, in order, from the goroutine of Run:
 	// it must not block. nil: none.

@@ -1,4 +1,4 @@
-package agent
+package telemetry
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ type PipeSink struct {
 	lost bool
 }
 
-// Record implements EventSink.
+// Record implements Sink.
 func (s *PipeSink) Record(event []byte) {
 	if s.lost {
 		return
@@ -32,12 +32,12 @@ func (s *PipeSink) Record(event []byte) {
 	}
 }
 
-// EventSink takes events or metrics, one JSON object a call without a line feed; *os.File
+// Sink takes events or metrics, one JSON object a call without a line feed; *os.File
 // and the like fit by way of LineSink.
-type EventSink interface{ Record(event []byte) }
+type Sink interface{ Record(event []byte) }
 
 // LineSink writes each event as a line.
 type LineSink struct{ W io.Writer }
 
-// Record implements EventSink; what cannot be written is lost.
+// Record implements Sink; what cannot be written is lost.
 func (s LineSink) Record(event []byte) { _, _ = s.W.Write(append(event[:len(event):len(event)], '\n')) }

@@ -2,11 +2,34 @@ package agent
 
 import (
 	"encoding/json"
+	"rallypoint/internal/host"
 	"strings"
 	"sync"
 	"testing"
 
 	"rallypoint/core/rendezvous"
+)
+
+// metric is torch's MetricData, and rdzvEvent its RdzvEvent.
+type (
+	metric struct {
+		Timestamp float64 `json:"timestamp"`
+		Group     string  `json:"group_name"`
+		Name      string  `json:"name"`
+		Value     int64   `json:"value"`
+	}
+	rdzvEvent struct {
+		Name           string `json:"name"`
+		RunID          string `json:"run_id"`
+		Message        string `json:"message"`
+		Hostname       string `json:"hostname"`
+		Pid            int    `json:"pid"`
+		NodeState      string `json:"node_state"`
+		MasterEndpoint string `json:"master_endpoint"`
+		Rank           *int   `json:"rank"`
+		LocalID        *int32 `json:"local_id"`
+		ErrorTrace     string `json:"error_trace"`
+	}
 )
 
 // recorder keeps what a sink is given.
@@ -109,23 +132,6 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestFlakiness is the share of the budget that a run has used.
-func TestFlakiness(t *testing.T) {
-	for _, test := range []struct {
-		budget, left int
-		failed       bool
-		want         int64
-	}{{10, 10, false, 0}, {10, 3, false, 63}, {10, 0, false, 90}, {0, 0, false, 0}, {10, 3, true, 100}, {0, 0, true, 100}} {
-		sink := &recorder{}
-		a := &Agent{spec: Spec{Role: "r", MaxRestarts: test.budget, Metrics: sink}, restarts: test.budget - test.left}
-		a.measureResult(test.failed)
-		var m metric
-		if err := json.Unmarshal(sink.texts[0], &m); err != nil || m.Name != "workers.r.flakiness" || m.Value != test.want {
-			t.Errorf("%d of %d left, failed %v: %s, want %d", test.left, test.budget, test.failed, sink.texts[0], test.want)
-		}
-	}
-}
-
 // TestMetricsOfRunningWorkers come at each monitor interval, and a regroup is a restart.
 func TestMetricsOfRunningWorkers(t *testing.T) {
 	s := newStage(t, 1, "[ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
@@ -160,7 +166,7 @@ func (h *recorder) rdzvEvents(t *testing.T) (all []rdzvEvent, short string) {
 		}
 		var keys map[string]any
 		_ = json.Unmarshal(text, &keys)
-		if len(keys) != 10 || e.RunID != "run" || e.Hostname != fqdn() || e.Pid == 0 || e.LocalID == nil || e.Message == "" || strings.Contains(e.Message, "%!") {
+		if len(keys) != 10 || e.RunID != "run" || e.Hostname != host.FQDN() || e.Pid == 0 || e.LocalID == nil || e.Message == "" || strings.Contains(e.Message, "%!") {
 			t.Errorf("event %s", text)
 		}
 		all = append(all, e)
@@ -193,7 +199,7 @@ func TestRdzvEvents(t *testing.T) {
 		6: "is the first of round 2 of the rendezvous 'run', which is complete in a world of size 1, without node x (lost).",
 		8: "has closed the rendezvous 'run'.",
 	} {
-		if !strings.HasPrefix(all[i].Message, "The node '"+fqdn()+"_") || !strings.HasSuffix(all[i].Message, "' "+want) {
+		if !strings.HasPrefix(all[i].Message, "The node '"+host.FQDN()+"_") || !strings.HasSuffix(all[i].Message, "' "+want) {
 			t.Errorf("message %d: %s, want %s", i, all[i].Message, want)
 		}
 	}
@@ -210,7 +216,7 @@ func TestRdzvEventOfShutdownThatFails(t *testing.T) {
 	s.spec.RdzvEvents = sink
 	_ = s.run()
 	all, _ := sink.rdzvEvents(t)
-	if e := all[len(all)-1]; e.NodeState != nodeFailed || e.ErrorTrace == "" || !strings.HasSuffix(e.Message, "due to an error of type RendezvousConnectionError.") {
+	if e := all[len(all)-1]; e.NodeState != "FAILED" || e.ErrorTrace == "" || !strings.HasSuffix(e.Message, "due to an error of type RendezvousConnectionError.") {
 		t.Errorf("event %+v", e)
 	}
 }

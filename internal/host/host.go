@@ -1,4 +1,5 @@
-package agent
+// Package host names this machine.
+package host
 
 import (
 	"context"
@@ -12,8 +13,8 @@ import (
 // fqdnPatience bounds how long a name server may hold up a report.
 const fqdnPatience = 2 * time.Second
 
-// hostName is the short name of this machine.
-func hostName() string {
+// Name is the short name of this machine.
+func Name() string {
 	name, err := os.Hostname()
 	if err != nil {
 		return "localhost"
@@ -21,11 +22,11 @@ func hostName() string {
 	return name
 }
 
-// fqdn is the full name of this machine as reports show it: the first name of its
+// FQDN is the full name of this machine as reports show it: the first name of its
 // address with a dot in it, else the short one. It asks a name server at most
 // once, and blocks at most fqdnPatience.
-var fqdn = sync.OnceValue(func() string {
-	name := hostName()
+var FQDN = sync.OnceValue(func() string {
+	name := Name()
 	ctx, cancel := context.WithTimeout(context.Background(), fqdnPatience)
 	defer cancel()
 	var r net.Resolver

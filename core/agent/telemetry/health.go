@@ -1,4 +1,4 @@
-package agent
+package telemetry
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 	"rallypoint/internal/rebinding"
 )
 
-// envHealthPort names the port of the health server (A93): a port, which is one
+// EnvHealthPort names the port of the health server (A93): a port, which is one
 // of the loopback address, or HOST:PORT.
-const envHealthPort = "TORCHELASTIC_HEALTH_CHECK_PORT"
+const EnvHealthPort = "TORCHELASTIC_HEALTH_CHECK_PORT"
 
 // Limits of the health port, which serves a supervisor and a scraper or two.
 const (
@@ -32,13 +32,13 @@ const (
 	// pulsePatience is how long the agent may take to answer while its workers run.
 	// It has nothing else to do then.
 	pulsePatience = 5 * time.Second
-	// stoppingPatience is how much longer than the grace stopping may take.
+	// stoppingPatience is how much longer than StopLimit stopping may take.
 	stoppingPatience = 60 * time.Second
 )
 
-// health serves /healthz, /readyz, /status and /metrics for as long as the agent
-// runs. A nil health does nothing.
-type health struct {
+// Health serves /healthz, /readyz, /status and /metrics for as long as the agent
+// runs. A nil Health does nothing.
+type Health struct {
 	server   *http.Server
 	listener net.Listener
 	done     chan struct{}
@@ -61,12 +61,22 @@ func healthAddress(value string) (string, error) {
 	return value, err
 }
 
-// newHealth begins to serve an agent. It returns nil, having said why, if it
-// cannot: no job is given up for that.
-func newHealth(a *Agent, value string, logger *slog.Logger) *health {
+// HealthConfig is what a Health serves.
+type HealthConfig struct {
+	Address   string // the value of EnvHealthPort; "": none
+	Status    *StatusTracker
+	Pulse     chan<- struct{} // the agent receives from it while the workers run
+	StopLimit time.Duration   // how long stopping the workers may take
+	Log       *slog.Logger
+}
+
+// NewHealth begins to serve an agent. It returns nil, having said why, if it
+// cannot: the job goes on without.
+func NewHealth(c HealthConfig) *Health {
+	value, logger := c.Address, c.Log
 	address, err := healthAddress(value)
 	if err != nil {
-		logger.Info(fmt.Sprintf("%s is %q, which is no port: there is no health server", envHealthPort, value))
+		logger.Info(fmt.Sprintf("%s is %q, which is no port: there is no health server", EnvHealthPort, value))
 		return nil
 	}
 	if address == "" {
@@ -77,8 +87,8 @@ func newHealth(a *Agent, value string, logger *slog.Logger) *health {
 		logger.Warn("there is no health server: " + err.Error())
 		return nil
 	}
-	h := &health{listener: listener, done: make(chan struct{}), server: &http.Server{
-		Handler: noted(named(healthPages(a), address)), ReadHeaderTimeout: healthTimeout, ReadTimeout: healthTimeout, WriteTimeout: healthTimeout,
+	h := &Health{listener: listener, done: make(chan struct{}), server: &http.Server{
+		Handler: noted(named(healthPages(&c), address)), ReadHeaderTimeout: healthTimeout, ReadTimeout: healthTimeout, WriteTimeout: healthTimeout,
 		ConnContext:    func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, narrowKey{}, c) },
 		MaxHeaderBytes: maxHealthHeader, ErrorLog: log.New(io.Discard, "", 0),
 	}}
@@ -93,8 +103,8 @@ func newHealth(a *Agent, value string, logger *slog.Logger) *health {
 	return h
 }
 
-// close ends the server at once, and waits for its answers to end.
-func (h *health) close() {
+// Close ends the server at once, and waits for its answers to end.
+func (h *Health) Close() {
 	if h == nil {
 		return
 	}
@@ -209,11 +219,11 @@ func named(next http.Handler, address string) http.Handler {
 }
 
 // healthPages are what the port answers.
-func healthPages(a *Agent) http.Handler {
+func healthPages(c *HealthConfig) http.Handler {
 	const plain = "text/plain; charset=utf-8"
 	mux := http.NewServeMux()
 	healthz := func(w http.ResponseWriter, r *http.Request) {
-		if err := a.healthy(r.Context()); err != nil {
+		if err := c.healthy(r.Context()); err != nil {
 			respond(w, http.StatusServiceUnavailable, plain, []byte(err.Error()+"\n"))
 			return
 		}
@@ -223,14 +233,14 @@ func healthPages(a *Agent) http.Handler {
 	mux.HandleFunc("GET /health", healthz) // W15's name of it
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		code := http.StatusOK
-		s, _ := a.tracker.read()
-		if s.Phase != phaseRunning {
+		s, _ := c.Status.read()
+		if s.Phase != PhaseRunning {
 			code = http.StatusServiceUnavailable
 		}
 		respond(w, code, plain, []byte(string(s.Phase)+"\n"))
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
-		text, err := json.MarshalIndent(a.tracker.full(r.Context()), "", "  ")
+		text, err := json.MarshalIndent(c.Status.full(r.Context()), "", "  ")
 		if err != nil { // these types cannot fail
 			respond(w, http.StatusInternalServerError, plain, []byte(err.Error()+"\n"))
 			return
@@ -238,7 +248,7 @@ func healthPages(a *Agent) http.Handler {
 		respond(w, http.StatusOK, "application/json", append(text, '\n'))
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusOK, promtext.ContentType, a.tracker.metrics())
+		respond(w, http.StatusOK, promtext.ContentType, c.Status.metrics())
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusNotFound, plain, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))
@@ -258,20 +268,20 @@ func respond(w http.ResponseWriter, code int, contentType string, body []byte) {
 // healthy reports what is wrong with the agent itself. To wait for other nodes, as
 // long as it takes, is healthy; so are workers that hang, which are the watchdog's
 // business.
-func (a *Agent) healthy(ctx context.Context) error {
-	s, _ := a.tracker.read()
+func (c *HealthConfig) healthy(ctx context.Context) error {
+	s, _ := c.Status.read()
 	switch s.Phase {
-	case phaseStopping:
-		if limit := 2*a.spec.ShutdownTimeout + stoppingPatience; s.PhaseFor > limit.Seconds() {
+	case PhaseStopping:
+		if limit := c.StopLimit + stoppingPatience; s.PhaseFor > limit.Seconds() {
 			return fmt.Errorf("the workers have been stopping for %.0f s", s.PhaseFor)
 		}
-	case phaseRunning:
+	case PhaseRunning:
 		ctx, cancel := context.WithTimeout(ctx, pulsePatience)
 		defer cancel()
 		select {
-		case a.pulse <- struct{}{}:
+		case c.Pulse <- struct{}{}:
 		case <-ctx.Done():
-			if now, _ := a.tracker.read(); now.Phase == phaseRunning {
+			if now, _ := c.Status.read(); now.Phase == PhaseRunning {
 				return fmt.Errorf("the agent has not answered for %v", pulsePatience)
 			}
 		}

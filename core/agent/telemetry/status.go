@@ -1,8 +1,7 @@
-package agent
+package telemetry
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"runtime"
 	"strconv"
@@ -14,24 +13,25 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/agent/failure"
 	"rallypoint/core/agent/process"
-	"rallypoint/core/store"
+	"rallypoint/internal/host"
 	"rallypoint/internal/promtext"
 )
 
 // phase is what an agent does at present, as its health port says it.
 type phase string
 
+// The phases.
 const (
-	phaseStarting  phase = "starting"
-	phaseJoining   phase = "joining"   // waits for its place in a round
-	phaseAssigning phase = "assigning" // learns the ranks, starts the workers
-	phaseRunning   phase = "running"
-	phaseStopping  phase = "stopping"
-	phaseFinishing phase = "finishing" // its workers succeeded; waits for the other nodes
-	phaseEnding    phase = "ending"
+	PhaseStarting  phase = "starting"
+	PhaseJoining   phase = "joining"   // waits for its place in a round
+	PhaseAssigning phase = "assigning" // learns the ranks, starts the workers
+	PhaseRunning   phase = "running"
+	PhaseStopping  phase = "stopping"
+	PhaseFinishing phase = "finishing" // its workers succeeded; waits for the other nodes
+	PhaseEnding    phase = "ending"
 )
 
-var phases = []phase{phaseStarting, phaseJoining, phaseAssigning, phaseRunning, phaseStopping, phaseFinishing, phaseEnding}
+var phases = []phase{PhaseStarting, PhaseJoining, PhaseAssigning, PhaseRunning, PhaseStopping, PhaseFinishing, PhaseEnding}
 
 // Status is what GET /status answers.
 type Status struct {
@@ -73,13 +73,13 @@ type WorkerStatus struct {
 	ExitCode  *int   `json:"exit_code,omitempty"` // negative: minus the signal
 }
 
-// statusTracker holds what the agent does, for the health port. It is safe
+// StatusTracker is a Consumer that holds what the agent does, for the health port. It is safe
 // for concurrent use; its lock is a leaf.
-type statusTracker struct {
+type StatusTracker struct {
 	mu       sync.Mutex
 	status   Status
 	since    time.Time
-	keys     store.Store // of the round
+	members  func(context.Context) []MemberStatus // asks the round's store
 	failures [causes]uint64
 	steps    [steps]stepTotal
 }
@@ -101,10 +101,34 @@ const (
 
 var causeNames = [causes]string{"exit_code", "signal", "out_of_memory", "watchdog"}
 
-// enter notes a phase.
-func (b *statusTracker) enter(p phase) { b.set(func(s *Status) { s.Phase = p }) }
+// Take implements Consumer.
+func (b *StatusTracker) Take(s State, message Message) {
+	switch m := message.(type) {
+	case Joining:
+		b.enter(PhaseJoining)
+	case Joined:
+		b.joined(s.Place)
+	case WorkersStarted:
+		b.started(s, m.Workers)
+	case WorkerExited:
+		b.exited(m.Worker)
+	case Stopping:
+		b.enter(PhaseStopping)
+	case AttemptFailed:
+		b.failed(m.Root, m.Overdue)
+	case Finishing:
+		b.enter(PhaseFinishing)
+	case Ending:
+		b.enter(PhaseEnding)
+	case StepDone:
+		b.stepped(m.Step, m.Took, m.Err != nil)
+	}
+}
 
-func (b *statusTracker) set(change func(*Status)) {
+// enter notes a phase.
+func (b *StatusTracker) enter(p phase) { b.set(func(s *Status) { s.Phase = p }) }
+
+func (b *StatusTracker) set(change func(*Status)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before := b.status.Phase
@@ -115,26 +139,28 @@ func (b *statusTracker) set(change func(*Status)) {
 }
 
 // joined notes a place in a round.
-func (b *statusTracker) joined(s *assignment) {
+func (b *StatusTracker) joined(p *Place) {
 	b.set(func(v *Status) {
-		v.Phase, v.Round, v.GroupRank, v.Groups = phaseAssigning, s.Round, s.group, s.groups
-		v.Store = s.StoreAddr + ":" + strconv.Itoa(s.StorePort)
+		v.Phase, v.Round, v.GroupRank, v.Groups = PhaseAssigning, p.Round, p.Group, p.Groups
+		v.Store = p.StoreAddr + ":" + strconv.Itoa(p.StorePort)
 		v.Rounds++
-		b.keys = s.keys
+		b.members = p.Members
 	})
 }
 
 // started notes the workers of an attempt.
-func (b *statusTracker) started(procs []*process.Process, r ranks) {
+func (b *StatusTracker) started(s State, procs []*process.Process) {
 	workers := make([]WorkerStatus, len(procs))
 	for i, p := range procs {
-		workers[i] = WorkerStatus{LocalRank: p.Local, Rank: r.base + p.Local, Pid: p.Pid, State: "running"}
+		workers[i] = WorkerStatus{LocalRank: p.Local, Rank: s.Place.FirstRank + p.Local, Pid: p.Pid, State: "running"}
 	}
-	b.set(func(v *Status) { v.Phase, v.World, v.Restarts, v.Workers = phaseRunning, r.world, r.restarts, workers })
+	b.set(func(v *Status) {
+		v.Phase, v.World, v.Restarts, v.Workers = PhaseRunning, s.Place.Workers, s.Restarts, workers
+	})
 }
 
 // exited notes the end of a worker.
-func (b *statusTracker) exited(p *process.Process) {
+func (b *StatusTracker) exited(p *process.Process) {
 	b.set(func(v *Status) {
 		if p.Local < len(v.Workers) {
 			code := p.Code
@@ -144,7 +170,7 @@ func (b *statusTracker) exited(p *process.Process) {
 }
 
 // failed notes what caused an attempt to fail.
-func (b *statusTracker) failed(f *failure.Failure, overdue bool) {
+func (b *StatusTracker) failed(f *failure.Failure, overdue bool) {
 	cause := causeExit
 	switch {
 	case overdue:
@@ -161,7 +187,7 @@ func (b *statusTracker) failed(f *failure.Failure, overdue bool) {
 }
 
 // stepped notes the end of a step.
-func (b *statusTracker) stepped(s step, took time.Duration, failed bool) {
+func (b *StatusTracker) stepped(s Step, took time.Duration, failed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := &b.steps[s]
@@ -173,46 +199,32 @@ func (b *statusTracker) stepped(s step, took time.Duration, failed bool) {
 }
 
 // read returns the status as it is now.
-func (b *statusTracker) read() (Status, store.Store) {
+func (b *StatusTracker) read() (Status, func(context.Context) []MemberStatus) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.status
 	s.Workers = append([]WorkerStatus{}, s.Workers...)
 	s.PhaseFor = time.Since(b.since).Seconds()
-	return s, b.keys
+	return s, b.members
 }
 
 // memberPatience bounds how long a status waits for the names of the members.
 const memberPatience = 2 * time.Second
 
 // full is read with the members of the round.
-func (b *statusTracker) full(ctx context.Context) Status {
-	s, keys := b.read()
-	if keys == nil || s.Groups == 0 {
+func (b *StatusTracker) full(ctx context.Context) Status {
+	s, members := b.read()
+	if members == nil || s.Groups == 0 {
 		return s
 	}
 	ctx, cancel := context.WithTimeout(ctx, memberPatience)
 	defer cancel()
-	names := make([]string, s.Groups)
-	for i := range names {
-		names[i] = roleInfoKey + strconv.Itoa(i)
-	}
-	texts, err := keys.MultiGet(ctx, names)
-	if err != nil {
-		return s
-	}
-	for i, text := range texts {
-		var info roleInfo
-		if json.Unmarshal(text, &info) != nil {
-			info = roleInfo{}
-		}
-		s.Members = append(s.Members, MemberStatus{i, info.Host, info.Role, info.LocalWorldSize})
-	}
+	s.Members = members(ctx)
 	return s
 }
 
 // metrics writes what Prometheus reads (docs/metrics.md).
-func (b *statusTracker) metrics() []byte {
+func (b *StatusTracker) metrics() []byte {
 	s, _ := b.read()
 	b.mu.Lock()
 	failures, totals := b.failures, b.steps
@@ -273,10 +285,11 @@ func (b *statusTracker) metrics() []byte {
 	return m.Bytes()
 }
 
-func newStatusTracker(s *Spec) *statusTracker {
+// NewStatusTracker returns the status of a run that begins now.
+func NewStatusTracker(run *Run) *StatusTracker {
 	now := time.Now()
-	return &statusTracker{since: now, status: Status{
-		RunID: s.RunID, Role: s.Role, Host: hostName(), Pid: os.Getpid(), Version: rallypoint.Version(),
-		StartedAt: now, Phase: phaseStarting, Budget: s.MaxRestarts,
+	return &StatusTracker{since: now, status: Status{
+		RunID: run.ID, Role: run.Role, Host: host.Name(), Pid: os.Getpid(), Version: rallypoint.Version(),
+		StartedAt: now, Phase: PhaseStarting, Budget: run.MaxRestarts,
 	}}
 }

@@ -1,0 +1,70 @@
+package telemetry
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"time"
+)
+
+// TestUnhealthy is an agent that does not answer although its workers run.
+func TestUnhealthy(t *testing.T) {
+	status := NewStatusTracker(&Run{})
+	c := HealthConfig{Status: status, Pulse: make(chan struct{}), StopLimit: 2 * time.Minute}
+	status.Take(State{Place: &Place{}}, WorkersStarted{})
+	done := make(chan error)
+	go func() { done <- c.healthy(t.Context()) }()
+	if err := <-done; err == nil {
+		t.Error("it is taken as healthy")
+	}
+	status.Take(State{}, Stopping{})
+	if err := c.healthy(t.Context()); err != nil {
+		t.Errorf("while stopping: %v", err)
+	}
+	status.since = time.Now().Add(-time.Hour)
+	if err := c.healthy(t.Context()); err == nil {
+		t.Error("after an hour of stopping it is taken as healthy")
+	}
+}
+
+func TestHealthAddress(t *testing.T) {
+	for value, want := range map[string]string{
+		"": "", "8080": "127.0.0.1:8080", " 8080 ": "127.0.0.1:8080", "0.0.0.0:80": "0.0.0.0:80", "[::1]:80": "[::1]:80", ":80": ":80",
+		"x": "error", "65536": "error", "1.5": "error", "h:": "error",
+	} {
+		got, err := healthAddress(value)
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%q: %q, expected %q", value, got, want)
+		}
+	}
+}
+
+// TestHealthForAStrangersPage asks as a browser does whose page has made its own name
+// stand for this machine, and as a scraper that uses any name.
+func TestHealthForAStrangersPage(t *testing.T) {
+	pages := named(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusOK, "text/plain", []byte("secret"))
+	}), "127.0.0.1:0")
+	browser := http.Header{"User-Agent": {"Mozilla/5.0"}, "Accept-Language": {"en"}}
+	for _, test := range []struct {
+		path, host string
+		header     http.Header
+		want       int
+	}{
+		{"/status", "evil.example:8080", browser, http.StatusMisdirectedRequest},
+		{"/readyz", "evil.example", browser, http.StatusMisdirectedRequest},
+		{"/healthz", "evil.example", browser, http.StatusOK},
+		{"/status", "127.0.0.1:8080", browser, http.StatusOK},
+		{"/metrics", "node7.example:8080", http.Header{"User-Agent": {"Prometheus/3.7.1"}}, http.StatusOK},
+	} {
+		w := httptest.NewRecorder()
+		pages.ServeHTTP(w, &http.Request{Method: http.MethodGet, URL: &url.URL{Path: test.path}, Host: test.host, Header: test.header})
+		if w.Code != test.want {
+			t.Errorf("%s of %s: %d %q, want %d", test.path, test.host, w.Code, w.Body, test.want)
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package telemetry
+
+import "fmt"
+
+// logLines writes lines for users to the log.
+type logLines struct{ run *Run }
+
+// Take implements Consumer.
+func (l *logLines) Take(_ State, message Message) {
+	log := l.run.Log
+	switch m := message.(type) {
+	case WorkersStarted:
+		log.Info(m.Summary)
+	case WorkerExited:
+		if p := m.Worker; p.Lost {
+			log.Error(fmt.Sprintf("the exit code of the worker of local rank %d (pid %d) is lost, so it counts as failed: "+
+				"SIGCHLD is ignored in this process, or something else in it waits for all children", p.Local, p.Pid))
+		}
+	case Stopping:
+		if m.Warning != "" {
+			log.Warn(m.Warning)
+		}
+	case AttemptFailed:
+		log.Error(fmt.Sprintf("failed (exitcode: %d) local_rank: %d (pid: %d) of binary: %s", m.Root.ExitCode, m.Root.LocalRank, m.Root.Pid, l.run.Argv[0]))
+	case Restarting:
+		log.Warn(m.Text)
+	case ShutDown:
+		if m.Err != nil {
+			log.Warn("ending the rendezvous: " + m.Err.Error())
+		}
+	}
+}
