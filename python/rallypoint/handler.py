@@ -229,8 +229,9 @@ class RallypointHandler(_native.Handle, RendezvousHandler):
                 self._record(
                     "shutdown",
                     "SUCCEEDED",
-                    "The node '%(node)s' has %(ended)s the rendezvous '%(run)s'.",
-                    ended="left" if ending == Ending.LEAVE else "closed",
+                    "The node '%(node)s' has left the rendezvous '%(run)s'."
+                    if ending == Ending.LEAVE
+                    else "The node '%(node)s' has closed the rendezvous '%(run)s'.",
                 )
             except RallypointError as e:
                 self._record(
