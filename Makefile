@@ -391,7 +391,7 @@ test-etcd-versions: .venv/.wheel build/rallypoint $(ETCD) $(ETCD_3_5)  ## Everyt
 	@others="$(CURDIR)/$(ETCD_3_5) $(CURDIR)/$(ETCD)"; if own=$$(command -v etcd); then others="$$own $$others"; else \
 	echo "skipped: the distribution's etcd, which is not installed (Debian: etcd-server)" >&2; fi; \
 	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
-	CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 15m ./etcdstore; \
+	CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 15m ./etcdstore/... ./internal/etcdclient ./internal/etcdserver; \
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./backend -run '/^etcd$$'; \
 	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/test_launch.py python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
 

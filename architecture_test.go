@@ -92,7 +92,7 @@ var jitter = []string{
 	"core/sharedlog/proposal.go wait",
 	"core/sharedlog/register.go Next",
 	"core/sharedlog/register.go update",
-	"etcdstore/client.go wait",
+	"internal/etcdclient/client.go Wait",
 	"core/control/client/backoff.go wait",
 	"tcpstore/dial.go sleep",
 }

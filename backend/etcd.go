@@ -6,11 +6,12 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
-	"rallypoint/etcdstore"
+	"rallypoint/etcdstore/etcdlog"
+	"rallypoint/internal/etcdclient"
 )
 
 func checkEtcd(endpoint string) error {
-	_, err := etcdstore.ParseEndpoint(endpoint)
+	_, err := etcdclient.ParseEndpoint(endpoint)
 	return err
 }
 
@@ -22,7 +23,7 @@ func Complete(p *rendezvous.Params) error {
 	if scheme := Scheme(p.Endpoint); scheme != SchemeEtcd && scheme != SchemeEtcds {
 		return nil
 	}
-	e, err := etcdstore.ParseEndpoint(p.Endpoint)
+	e, err := etcdclient.ParseEndpoint(p.Endpoint)
 	if err != nil {
 		return err
 	}
@@ -38,7 +39,7 @@ func openEtcd(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	if err := Complete(&p); err != nil {
 		return nil, err
 	}
-	e, err := etcdstore.ParseEndpoint(p.Endpoint)
+	e, err := etcdclient.ParseEndpoint(p.Endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +51,7 @@ func openEtcd(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	if err := check(p); err != nil { // NewLog connects
 		return nil, err
 	}
-	shared, err := etcdstore.NewLog(config, p.RunID, p.LeaseTimeout, ownAddress(p.Max))
+	shared, err := etcdlog.New(config, p.RunID, p.LeaseTimeout, ownAddress(p.Max))
 	if err != nil {
 		return nil, err
 	}

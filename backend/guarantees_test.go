@@ -22,8 +22,9 @@ import (
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
 	"rallypoint/core/trace"
-	"rallypoint/etcdstore"
+	"rallypoint/etcdstore/etcdlog"
 	"rallypoint/filestore/filelog"
+	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
 )
 
@@ -68,8 +69,8 @@ var meetings = []meeting{
 		}
 	}},
 	{"etcd", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
-		config := etcdstore.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/" + t.Name()}
-		f, err := etcdstore.Watch(config, "job")
+		config := etcdclient.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/" + t.Name()}
+		f, err := etcdlog.Watch(config, "job")
 		if err != nil {
 			t.Fatal(err)
 		}

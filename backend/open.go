@@ -13,8 +13,8 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
-	"rallypoint/etcdstore"
 	"rallypoint/filestore/filelog"
+	"rallypoint/internal/etcdclient"
 	"rallypoint/roundstore"
 	"rallypoint/static"
 )
@@ -23,8 +23,8 @@ import (
 const (
 	SchemeFile   = "file"
 	SchemeStatic = "static"
-	SchemeEtcd   = etcdstore.Scheme
-	SchemeEtcds  = etcdstore.SchemeTLS
+	SchemeEtcd   = etcdclient.Scheme
+	SchemeEtcds  = etcdclient.SchemeTLS
 )
 
 // Scheme returns what stands before "://" in an endpoint, in lower case; "" for

@@ -6,8 +6,9 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
-	"rallypoint/etcdstore"
+	"rallypoint/etcdstore/etcdlog"
 	"rallypoint/filestore/filelog"
+	"rallypoint/internal/etcdclient"
 )
 
 // Inspect reads what runs have written at a file:// or etcd:// endpoint, in the order
@@ -27,7 +28,7 @@ func Inspect(ctx context.Context, endpoint, runID string, timeout time.Duration)
 	if err != nil {
 		return endpoint, nil, err
 	}
-	records, err = etcdstore.Inspect(ctx, config, runID)
+	records, err = etcdlog.Inspect(ctx, config, runID)
 	return shown, records, err
 }
 
@@ -52,7 +53,7 @@ func Watch(endpoint, runID string) (f sharedlog.Watcher, pause time.Duration, er
 	if err != nil {
 		return nil, 0, err
 	}
-	f, err = etcdstore.Watch(config, runID)
+	f, err = etcdlog.Watch(config, runID)
 	return f, followEtcd, err
 }
 
@@ -60,10 +61,10 @@ func Watch(endpoint, runID string) (f sharedlog.Watcher, pause time.Duration, er
 const followPatience = 10 * time.Second
 
 // reachEtcd takes apart an endpoint that carries its options itself.
-func reachEtcd(endpoint, runID string, timeout time.Duration) (config etcdstore.Config, run, shown string, err error) {
+func reachEtcd(endpoint, runID string, timeout time.Duration) (config etcdclient.Config, run, shown string, err error) {
 	p := rendezvous.DefaultParams()
 	p.Endpoint, p.RunID = endpoint, runID
-	e, err := etcdstore.ParseEndpoint(endpoint)
+	e, err := etcdclient.ParseEndpoint(endpoint)
 	if err == nil {
 		err = e.Apply(&p)
 	}
@@ -96,5 +97,5 @@ func Append(ctx context.Context, endpoint string, run sharedlog.Record, ev rende
 	if err != nil {
 		return err
 	}
-	return etcdstore.Append(ctx, config, run.RunID, run.Generation, entry)
+	return etcdlog.Append(ctx, config, run.RunID, run.Generation, entry)
 }

@@ -13,6 +13,8 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/etcdstore"
+	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/etcdserver"
 )
 
 // toEtcd converts a configuration.
@@ -29,7 +31,7 @@ func toEtcd(config *C.rp_store_etcd_config) (opening, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := etcdstore.ParseEndpoint(endpoint)
+	e, err := etcdclient.ParseEndpoint(endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +45,7 @@ func toEtcd(config *C.rp_store_etcd_config) (opening, error) {
 	if config.prefix != nil {
 		c.Prefix = strings.TrimRight(prefix, "/")
 	} else if options["key_prefix"] == "" && options["etcd_prefix"] == "" {
-		c.Prefix = etcdstore.DefaultPrefix + "/store"
+		c.Prefix = etcdclient.DefaultPrefix + "/store"
 	}
 	c.Logger = logger
 	return func(ctx context.Context) (store.Store, error) {
@@ -79,14 +81,14 @@ func rpgo_store_open_etcd_start(config *C.rp_store_etcd_config, timeoutMS C.int6
 
 // etcdServer is what a rp_etcd_server stands for.
 type etcdServer struct {
-	*task[*etcdstore.Server]
+	*task[*etcdserver.Server]
 	output *os.File
 }
 
 //export rpgo_etcd_server_start
 func rpgo_etcd_server_start(config *C.rp_etcd_server_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		c, beside := etcdstore.ServerConfig{Retries: int(config.retries)}, ""
+		c, beside := etcdserver.Config{Retries: int(config.retries)}, ""
 		for _, field := range []struct {
 			name string
 			from *C.char
@@ -102,7 +104,7 @@ func rpgo_etcd_server_start(config *C.rp_etcd_server_config, timeoutMS C.int64_t
 		}
 		if c.Binary == "" {
 			var err error
-			if c.Binary, err = etcdstore.FindBinary(beside, getenv); err != nil {
+			if c.Binary, err = etcdserver.FindBinary(beside, getenv); err != nil {
 				return err
 			}
 		}
@@ -116,7 +118,7 @@ func rpgo_etcd_server_start(config *C.rp_etcd_server_config, timeoutMS C.int64_t
 			c.Output = s.output
 		}
 		ctx, cancel := withTimeout(context.Background(), timeoutMS)
-		s.task = startTask(ctx, cancel, func(ctx context.Context) (*etcdstore.Server, error) { return etcdstore.StartServer(ctx, c) }, nil)
+		s.task = startTask(ctx, cancel, func(ctx context.Context) (*etcdserver.Server, error) { return etcdserver.Start(ctx, c) }, nil)
 		*out = openHandle(s)
 		return nil
 	})

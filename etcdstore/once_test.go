@@ -13,124 +13,10 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/etcdtest"
 )
-
-// treacherous is a network that loses answers of calls that were carried out, and
-// that says of others that they failed and carries them out later, when the caller has
-// long made them again, and perhaps done something else.
-type treacherous struct {
-	fate func(c unaryCall, tries int) fate // of a call of which this is the n-th try
-
-	mu       sync.Mutex
-	tries    map[string]int // by what is called
-	late     []unaryCall
-	betrayed int
-	between  grpc.UnaryClientInterceptor
-	again    *clientv3.Client // carries out what is late
-}
-
-// unaryCall is a call that can be made again.
-type unaryCall struct {
-	method         string
-	request, reply proto.Message
-}
-
-func (c unaryCall) clone() unaryCall {
-	return unaryCall{c.method, proto.Clone(c.request), c.reply.ProtoReflect().New().Interface()}
-}
-
-// carryOut makes the call by another connection, which outlives the client's.
-func (n *treacherous) carryOut(c unaryCall) error {
-	return n.again.ActiveConnection().Invoke(context.Background(), c.method, c.request, c.reply)
-}
-
-const methodTxn = "/etcdserverpb.KV/Txn"
-
-// fate is what becomes of a call.
-type fate int
-
-const (
-	kept fate = iota
-	late      // it fails and is carried out later
-	lost      // it is carried out and fails
-)
-
-var errForgotten = status.Error(codes.Unavailable, "the answer was lost")
-
-func (n *treacherous) intercept(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	call := unaryCall{method, request.(proto.Message), reply.(proto.Message)}
-	if rand.IntN(4) == 0 && n.fate == nil {
-		n.deliver(1)
-	}
-	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(call.request)
-	if err != nil {
-		return err
-	}
-	n.mu.Lock()
-	name := method + string(body)
-	n.tries[name]++
-	f := fate([]int{0, 0, 0, 0, 1, 2}[rand.IntN(6)])
-	if n.fate != nil {
-		f = n.fate(call, n.tries[name])
-	}
-	if f != kept {
-		n.betrayed++
-	}
-	if f == late {
-		n.late = append(n.late, call.clone())
-	}
-	n.mu.Unlock()
-	if f == late {
-		return errForgotten
-	}
-	err = invoke(ctx, method, request, reply, conn, options...)
-	if err == nil && f == lost {
-		return errForgotten
-	}
-	return err
-}
-
-// deliver carries out up to so many of the late calls, in their order, and returns how
-// many.
-func (n *treacherous) deliver(count int) (done int) {
-	for ; done < count; done++ {
-		n.mu.Lock()
-		if len(n.late) == 0 {
-			n.mu.Unlock()
-			break
-		}
-		c := n.late[0]
-		n.late = n.late[1:]
-		n.mu.Unlock()
-		_ = n.carryOut(c)
-	}
-	return done
-}
-
-// betray puts such a network below a client. Unless told otherwise a third of the calls
-// is betrayed.
-func (c *client) betray(t interface {
-	Fatal(...any)
-	Cleanup(func())
-}) *treacherous {
-	again, err := clientv3.New(clientv3.Config{Endpoints: c.etcd.Endpoints(), Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { again.Close() })
-	n := &treacherous{again: again, tries: make(map[string]int)}
-	n.between = n.intercept
-	c.between.Store(&n.between)
-	return n
-}
 
 // cutter is a proxy that ends each connection after some bytes of answers: what was
 // asked for by then was done, and nobody is told.
@@ -339,11 +225,11 @@ func TestExactlyOnceThroughCuts(t *testing.T) {
 			t.Error(err)
 			return store.NewMemory(store.NewEngine(store.Limits{})), func() {}
 		}
-		n := s.client.betray(t)
+		n := etcdtest.MakeLossy(s.client, t)
 		// What is late comes even when its client is gone.
 		return s, func() {
-			n.deliver(1 << 10)
-			lost.Add(int64(n.betrayed))
+			n.Deliver(1 << 10)
+			lost.Add(int64(n.Failed))
 		}
 	})
 	if got := porcupine.CheckOperationsTimeout(onceModel, history, time.Minute); got != porcupine.Ok {
@@ -372,15 +258,15 @@ func TestLateRequestsDoNothing(t *testing.T) {
 				check(t, other.Set(ctx, in.key, []byte(before)))
 			}
 			s := must(Open(ctx, config))(t)
-			n := s.client.betray(t)
-			n.fate = func(c unaryCall, tries int) fate {
-				if c.method == methodTxn && tries == 1 {
-					return late
+			n := etcdtest.MakeLossy(s.client, t)
+			n.Fate = func(c etcdtest.UnaryCall, tries int) etcdtest.Fate {
+				if c.Method == etcdtest.MethodTxn && tries == 1 {
+					return etcdtest.Late
 				}
-				return kept
+				return etcdtest.Kept
 			}
 			must(in.do(ctx, s))(t)
-			n.fate = func(unaryCall, int) fate { return kept }
+			n.Fate = func(etcdtest.UnaryCall, int) etcdtest.Fate { return etcdtest.Kept }
 			// As it was, by others: what is late finds what it once found.
 			must(other.Delete(ctx, in.key))(t)
 			if before != "" {
@@ -392,7 +278,7 @@ func TestLateRequestsDoNothing(t *testing.T) {
 			case "after the end":
 				check(t, s.Close())
 			}
-			equal(t, n.deliver(10) >= 2, true) // what makes the place for notes, and the call
+			equal(t, n.Deliver(10) >= 2, true) // what makes the place for notes, and the call
 			want := before != ""
 			equal(t, must(other.Check(ctx, []string{in.key}))(t), want)
 			check(t, s.Close())
@@ -410,26 +296,26 @@ func TestRefusedTriesDoNothingLater(t *testing.T) {
 		key := fmt.Sprint("key", calls)
 		s := must(Open(ctx, config))(t)
 		check(t, s.Set(ctx, "place", nil)) // the place for notes is there
-		n := s.client.betray(t)
+		n := etcdtest.MakeLossy(s.client, t)
 		come = false
-		var held *unaryCall
+		var held *etcdtest.UnaryCall
 		after := -1 // calls since the try was refused
-		n.fate = func(c unaryCall, tries int) fate {
+		n.Fate = func(c etcdtest.UnaryCall, tries int) etcdtest.Fate {
 			switch {
-			case held == nil && c.method == methodTxn:
-				c = c.clone()
+			case held == nil && c.Method == etcdtest.MethodTxn:
+				c = c.Clone()
 				held = &c
 				check(t, other.Set(ctx, key, []byte("5"))) // it will be refused
-				return lost
+				return etcdtest.Lost
 			case held != nil:
 				after++
 			}
 			if after == calls {
 				come = true
 				must(other.Delete(ctx, key))(t)
-				check(t, n.carryOut(*held))
+				check(t, n.CarryOut(*held))
 			}
-			return kept
+			return etcdtest.Kept
 		}
 		sum := must(s.Add(ctx, key, 1))(t)
 		there := must(other.Check(ctx, []string{key}))(t)
@@ -445,49 +331,4 @@ func TestRefusedTriesDoNothingLater(t *testing.T) {
 		}
 		check(t, s.Close())
 	}
-}
-
-// A lost answer leaves no lease behind.
-func TestLeasesAreGrantedOnce(t *testing.T) {
-	server, err := StartServer(within(t, time.Minute), ServerConfig{Binary: testBinary(t), Args: testArgs})
-	check(t, err)
-	t.Cleanup(server.Stop)
-	c := must(newClient(Config{Endpoints: []string{server.Endpoint()}}))(t)
-	defer c.close()
-	n := c.betray(t)
-	ctx := within(t, time.Minute)
-	const grants = 20
-	for range grants {
-		lease := must(c.grant(ctx, time.Hour))(t)
-		check(t, c.keepAlive(ctx, lease))
-	}
-	n.deliver(1 << 10)
-	c.between.Store(nil)
-	equal(t, len(must(c.etcd.Leases(ctx))(t).Leases), grants)
-}
-
-// A number that is taken is no sign that this client took it, unless it asked before.
-func TestLeasesOfOthersAreNotTakenOver(t *testing.T) {
-	config := aConfig(t)
-	a, b := must(newClient(config))(t), must(newClient(config))(t)
-	defer a.close()
-	defer b.close()
-	ctx := within(t, time.Minute)
-	taken := must(a.grant(ctx, time.Hour))(t)
-	draw := leaseNumber
-	defer func() { leaseNumber = draw }()
-	drawn := 0
-	leaseNumber = func() int64 {
-		if drawn++; drawn == 1 {
-			return taken
-		}
-		return draw()
-	}
-	own := must(b.grant(ctx, time.Hour))(t)
-	if own == taken || drawn != 2 {
-		t.Fatalf("the lease %d after %d of another, %d numbers drawn", own, taken, drawn)
-	}
-	check(t, b.revoke(ctx, own))
-	check(t, a.keepAlive(ctx, taken))
-	check(t, a.revoke(ctx, taken))
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/etcdclient"
 )
 
 // ErrNoQueues is returned by the queue operations, which this store does not have. It
@@ -20,7 +21,7 @@ func (s *Store) Set(ctx context.Context, key string, value []byte) error {
 		if err := fits(len(key) + len(value)); err != nil {
 			return err
 		}
-		_, _, err := s.change(ctx, "set", txnRequest{success: []op{s.put(key, value)}})
+		_, _, err := s.change(ctx, "set", etcdclient.TxnRequest{Success: []etcdclient.Op{s.put(key, value)}})
 		return err
 	})
 }
@@ -39,13 +40,13 @@ func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) er
 			}
 			last[key] = i
 		}
-		var ops []op
+		var ops []etcdclient.Op
 		size := 0
 		flush := func() error {
 			if len(ops) == 0 {
 				return nil
 			}
-			_, _, err := s.change(ctx, "multi_set", txnRequest{success: ops})
+			_, _, err := s.change(ctx, "multi_set", etcdclient.TxnRequest{Success: ops})
 			ops, size = nil, 0
 			return err
 		}
@@ -53,7 +54,7 @@ func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) er
 			if last[key] != i {
 				continue
 			}
-			if n := len(key) + len(values[i]); len(ops) == maxOps || fits(size+n) != nil {
+			if n := len(key) + len(values[i]); len(ops) == etcdclient.MaxOps || fits(size+n) != nil {
 				if err := flush(); err != nil {
 					return err
 				}
@@ -112,17 +113,17 @@ func (s *Store) Append(ctx context.Context, key string, value []byte) error {
 func (s *Store) update(ctx context.Context, name, key string, f func(value []byte, exists bool) (next []byte, write bool, err error)) (value []byte, err error) {
 	err = s.do(ctx, name, []string{key}, func(ctx context.Context) error {
 		full := s.prefix + key
-		found, err := s.client.get(ctx, name, rangeRequest{key: full})
+		found, err := s.client.Get(ctx, name, etcdclient.RangeRequest{Key: full})
 		if err != nil {
 			return err
 		}
-		var current keyValue
-		if len(found.kvs) > 0 {
-			current = found.kvs[0]
+		var current etcdclient.KeyValue
+		if len(found.KVs) > 0 {
+			current = found.KVs[0]
 		}
-		pause := pauses{}
+		pause := etcdclient.Backoff{}
 		for {
-			next, write, err := f(current.value, current.modified != 0)
+			next, write, err := f(current.Value, current.Modified != 0)
 			if err != nil {
 				return err
 			}
@@ -133,16 +134,16 @@ func (s *Store) update(ctx context.Context, name, key string, f func(value []byt
 			if err := fits(len(key) + len(next)); err != nil {
 				return err
 			}
-			r, applied, err := s.change(ctx, name, txnRequest{
-				conditions: []condition{unchanged(full, current.modified)},
-				success:    []op{s.put(key, next)},
-				failure:    []op{getOp(full)},
+			r, applied, err := s.change(ctx, name, etcdclient.TxnRequest{
+				Conditions: []etcdclient.Condition{etcdclient.Unchanged(full, current.Modified)},
+				Success:    []etcdclient.Op{s.put(key, next)},
+				Failure:    []etcdclient.Op{etcdclient.GetOp(full)},
 			})
 			if err != nil || applied {
 				return err
 			}
-			current, _ = r.result(0).first()
-			pause.wait(ctx)
+			current, _ = r.Result(0).First()
+			pause.Wait(ctx)
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -157,13 +158,13 @@ func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error
 		full := s.prefix + key
 		for {
 			// A condition, so that a repetition can tell whether there was a key.
-			found, err := s.client.get(ctx, "delete_key", rangeRequest{key: full, keysOnly: true})
-			if err != nil || len(found.kvs) == 0 {
+			found, err := s.client.Get(ctx, "delete_key", etcdclient.RangeRequest{Key: full, KeysOnly: true})
+			if err != nil || len(found.KVs) == 0 {
 				return err
 			}
-			_, existed, err = s.change(ctx, "delete_key", txnRequest{
-				conditions: []condition{unchanged(full, found.kvs[0].modified)},
-				success:    []op{deleteOp(full, "")},
+			_, existed, err = s.change(ctx, "delete_key", etcdclient.TxnRequest{
+				Conditions: []etcdclient.Condition{etcdclient.Unchanged(full, found.KVs[0].Modified)},
+				Success:    []etcdclient.Op{etcdclient.DeleteOp(full, "")},
 			})
 			if err != nil || existed {
 				return err
@@ -199,9 +200,9 @@ func (s *Store) await(ctx context.Context, name string, keys []string) (values [
 			var missing []string
 			values = make([][]byte, len(keys))
 			for i, kv := range kvs {
-				if values[i] = kv.value; kv.modified == 0 {
+				if values[i] = kv.Value; kv.Modified == 0 {
 					missing = append(missing, keys[i])
-				} else if kv.value == nil {
+				} else if kv.Value == nil {
 					values[i] = []byte{}
 				}
 			}
@@ -225,7 +226,7 @@ func (s *Store) Check(ctx context.Context, keys []string) (ready bool, err error
 		kvs, _, err := s.fetch(ctx, "check", keys, true)
 		ready = true
 		for _, kv := range kvs {
-			ready = ready && kv.modified != 0
+			ready = ready && kv.Modified != 0
 		}
 		return err
 	})
@@ -241,7 +242,7 @@ func (s *Store) Wait(ctx context.Context, keys []string) error {
 		}
 		var missing []string
 		for i, kv := range kvs {
-			if kv.modified == 0 {
+			if kv.Modified == 0 {
 				missing = append(missing, keys[i])
 			}
 		}
@@ -251,23 +252,23 @@ func (s *Store) Wait(ctx context.Context, keys []string) error {
 
 // fetch reads keys, a missing one as the zero keyValue, and returns the revision
 // from which on nothing of them is known.
-func (s *Store) fetch(ctx context.Context, name string, keys []string, keysOnly bool) (kvs []keyValue, revision int64, err error) {
-	kvs = make([]keyValue, 0, len(keys))
+func (s *Store) fetch(ctx context.Context, name string, keys []string, keysOnly bool) (kvs []etcdclient.KeyValue, revision int64, err error) {
+	kvs = make([]etcdclient.KeyValue, 0, len(keys))
 	for len(kvs) < len(keys) {
-		part := keys[len(kvs):min(len(kvs)+maxOps, len(keys))]
-		var t txnRequest
+		part := keys[len(kvs):min(len(kvs)+etcdclient.MaxOps, len(keys))]
+		var t etcdclient.TxnRequest
 		for _, key := range part {
-			t.success = append(t.success, rangeOp(rangeRequest{key: s.prefix + key, keysOnly: keysOnly}))
+			t.Success = append(t.Success, etcdclient.RangeOp(etcdclient.RangeRequest{Key: s.prefix + key, KeysOnly: keysOnly}))
 		}
-		r, err := s.client.txn(ctx, name, t)
+		r, err := s.client.Txn(ctx, name, t)
 		if err != nil {
 			return nil, 0, err
 		}
 		if revision == 0 {
-			revision = r.revision
+			revision = r.Revision
 		}
 		for i := range part {
-			kv, _ := r.result(i).first()
+			kv, _ := r.Result(i).First()
 			kvs = append(kvs, kv)
 		}
 	}
@@ -281,22 +282,22 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 	for _, key := range keys {
 		missing[s.prefix+key] = true
 	}
-	pause := pauses{}
+	pause := etcdclient.Backoff{}
 	for len(missing) > 0 {
 		err := s.follow(ctx, missing, &start, &pause)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
-		case err == errCompacted:
+		case err == etcdclient.ErrCompacted:
 			// What happened meanwhile is not known any more: what is there counts.
 			if start, err = s.strike(ctx, missing); err != nil {
 				return err
 			}
-		case final(err):
-			return explain(s.client.config, "watching", 0, err)
+		case etcdclient.IsFinal(err):
+			return etcdclient.Explain(s.client.Config, "watching", 0, err)
 		default:
-			pause.wait(ctx)
+			pause.Wait(ctx)
 		}
 	}
 	return nil
@@ -304,25 +305,25 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 
 // follow strikes the keys that are written off missing, until none is left or the
 // watch ends. start is the revision to go on from.
-func (s *Store) follow(ctx context.Context, missing map[string]bool, start *int64, pause *pauses) error {
-	requests := make([]watchRequest, 0, len(missing))
+func (s *Store) follow(ctx context.Context, missing map[string]bool, start *int64, pause *etcdclient.Backoff) error {
+	requests := make([]etcdclient.WatchRequest, 0, len(missing))
 	for key := range missing {
-		requests = append(requests, watchRequest{key: key, revision: *start})
+		requests = append(requests, etcdclient.WatchRequest{Key: key, Revision: *start})
 	}
-	w, err := s.client.watch(ctx, requests...)
+	w, err := s.client.Watch(ctx, requests...)
 	if err != nil {
 		return err
 	}
-	defer w.close()
-	*pause = pauses{}
+	defer w.Close()
+	*pause = etcdclient.Backoff{}
 	for len(missing) > 0 {
-		events, err := w.next()
+		events, err := w.Next()
 		if err != nil {
 			return err
 		}
 		for _, e := range events {
-			if !e.deleted {
-				delete(missing, e.kv.key)
+			if !e.Deleted {
+				delete(missing, e.KV.Key)
 			}
 		}
 	}
@@ -338,7 +339,7 @@ func (s *Store) strike(ctx context.Context, missing map[string]bool) (start int6
 	}
 	kvs, revision, err := s.fetch(ctx, "wait", keys, true)
 	for i, kv := range kvs {
-		if kv.modified != 0 {
+		if kv.Modified != 0 {
 			delete(missing, s.prefix+keys[i])
 		}
 	}
@@ -348,8 +349,8 @@ func (s *Store) strike(ctx context.Context, missing map[string]bool) (start int6
 // NumKeys implements store.Store.
 func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
 	err = s.do(ctx, "num_keys", nil, func(ctx context.Context) error {
-		r, err := s.client.get(ctx, "num_keys", rangeRequest{key: s.prefix, end: prefixEnd(s.prefix), countOnly: true})
-		n = r.count
+		r, err := s.client.Get(ctx, "num_keys", etcdclient.RangeRequest{Key: s.prefix, End: etcdclient.PrefixEnd(s.prefix), CountOnly: true})
+		n = r.Count
 		return err
 	})
 	return n, err
@@ -359,13 +360,13 @@ func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
 func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
 	err = s.do(ctx, "list_keys", nil, func(ctx context.Context) error {
 		for {
-			kvs, _, err := s.client.list(ctx, "list_keys", rangeRequest{key: s.prefix, end: prefixEnd(s.prefix), keysOnly: true})
-			if err == errCompacted {
+			kvs, _, err := s.client.List(ctx, "list_keys", etcdclient.RangeRequest{Key: s.prefix, End: etcdclient.PrefixEnd(s.prefix), KeysOnly: true})
+			if err == etcdclient.ErrCompacted {
 				continue
 			}
 			keys = make([]string, len(kvs))
 			for i, kv := range kvs {
-				keys[i] = kv.key[len(s.prefix):]
+				keys[i] = kv.Key[len(s.prefix):]
 			}
 			return err
 		}
@@ -400,9 +401,11 @@ func (s *Store) Barrier(ctx context.Context, key string, worldSize int64) error 
 // Clear removes all keys of the prefix, whoever wrote them.
 func (s *Store) Clear(ctx context.Context) error {
 	return s.do(ctx, "clear", nil, func(ctx context.Context) error {
-		_, _, err := s.change(ctx, "clear", txnRequest{success: []op{deleteOp(s.prefix, prefixEnd(s.prefix))}})
+		_, _, err := s.change(ctx, "clear", etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.DeleteOp(s.prefix, etcdclient.PrefixEnd(s.prefix))}})
 		return err
 	})
 }
 
-func (s *Store) put(key string, value []byte) op { return putOp(s.prefix+key, value, s.lease) }
+func (s *Store) put(key string, value []byte) etcdclient.Op {
+	return etcdclient.PutOp(s.prefix+key, value, s.lease)
+}

@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/etcdclient"
 )
 
 // Store is a [store.Store] in etcd. Keys lie as they are behind the prefix and
@@ -27,7 +28,7 @@ import (
 // With Config.TTL all keys of this Store hang on a lease that it renews while it
 // is open; they vanish TTL after it was closed or killed. Without it they stay.
 type Store struct {
-	client *client
+	client *etcdclient.Client
 	prefix string // of the keys, with "/k/"
 	notes  string // of this client's notes
 	lease  int64  // 0: none
@@ -48,20 +49,20 @@ var _ store.Store = (*Store)(nil)
 // ends, and returns at once what no repetition would help: rendezvous.ErrInvalid
 // for settings that etcd refuses, certificates, users; else
 // rendezvous.ErrConnection. The error says where, for how long, why and what to do.
-func Open(ctx context.Context, config Config) (*Store, error) {
-	c, err := newClient(config)
+func Open(ctx context.Context, config etcdclient.Config) (*Store, error) {
+	c, err := etcdclient.New(config)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{client: c, prefix: config.Prefix + "/k/", notes: config.Prefix + "/o/" + rand.Text() + "/"}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if config.TTL > 0 {
-		s.lease, err = c.grant(ctx, config.TTL)
+		s.lease, err = c.Grant(ctx, config.TTL)
 	} else {
-		_, err = c.get(ctx, "connecting", rangeRequest{key: s.prefix, countOnly: true})
+		_, err = c.Get(ctx, "connecting", etcdclient.RangeRequest{Key: s.prefix, CountOnly: true})
 	}
 	if err != nil {
-		c.close()
+		c.Close()
 		return nil, err
 	}
 	if s.lease != 0 {
@@ -82,8 +83,8 @@ func (s *Store) renew(every time.Duration) {
 			return
 		case <-t.C:
 		}
-		if err := s.client.keepAlive(s.ctx, s.lease); err != nil && s.ctx.Err() == nil {
-			s.client.config.logger().Warn("the lease of the keys was not renewed", "error", err)
+		if err := s.client.KeepAlive(s.ctx, s.lease); err != nil && s.ctx.Err() == nil {
+			s.client.Config.Log().Warn("the lease of the keys was not renewed", "error", err)
 		}
 	}
 }
@@ -99,16 +100,16 @@ func (s *Store) Close() error {
 	used := s.used
 	s.mu.Unlock()
 	if used > 0 { // without the note of what may be under way still, which nobody repeats
-		ctx, cancel := context.WithTimeout(context.Background(), firstAttempt)
-		_ = s.client.attempt(ctx, firstAttempt, func(ctx context.Context) error {
-			_, err := s.client.txnOnce(ctx, txnRequest{success: []op{deleteOp(s.notes, prefixEnd(s.notes))}})
+		ctx, cancel := context.WithTimeout(context.Background(), etcdclient.FirstAttempt)
+		_ = s.client.Attempt(ctx, etcdclient.FirstAttempt, func(ctx context.Context) error {
+			_, err := s.client.TxnOnce(ctx, etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.DeleteOp(s.notes, etcdclient.PrefixEnd(s.notes))}})
 			return err
 		})
 		cancel()
 	}
 	s.stop()
 	s.done.Wait()
-	s.client.close()
+	s.client.Close()
 	return nil
 }
 
@@ -134,9 +135,9 @@ func (s *Store) do(ctx context.Context, name string, keys []string, f func(ctx c
 		case err == nil:
 		case errors.Is(context.Cause(inner), store.ErrClosed):
 			err = store.ErrClosed
-		case errors.Is(err, errLeaseGone):
-			err = rendezvous.Errorf(rendezvous.CodeState, "the lease of the keys has run out: this process was stopped, or cut off, for longer than the ttl of %v", s.client.config.TTL)
-		case ctx.Err() != nil && !final(err):
+		case errors.Is(err, etcdclient.ErrLeaseGone):
+			err = rendezvous.Errorf(rendezvous.CodeState, "the lease of the keys has run out: this process was stopped, or cut off, for longer than the ttl of %v", s.client.Config.TTL)
+		case ctx.Err() != nil && !etcdclient.IsFinal(err):
 			err = overdue(ctx, began, keys, err)
 		}
 		end()
@@ -148,7 +149,7 @@ func (s *Store) do(ctx context.Context, name string, keys []string, f func(ctx c
 	if len(keys) > 0 {
 		first = keys[0]
 	}
-	return fmt.Errorf("store at etcd %s: %s%s: %w", s.client.config.where(), name, store.Names(first), err)
+	return fmt.Errorf("store at etcd %s: %s%s: %w", s.client.Config.Where(), name, store.Names(first), err)
 }
 
 // overdue is the error of an operation whose context has ended, after it had come to err.
@@ -199,7 +200,7 @@ type place struct {
 // Whatever of its attempts gets through first writes the note, and no other does
 // anything then: the note's place holds this note or a later one. When the client is
 // gone, so is the place; a later key of that name has another revision of creation.
-func (s *Store) change(ctx context.Context, what string, t txnRequest) (r txnResponse, applied bool, err error) {
+func (s *Store) change(ctx context.Context, what string, t etcdclient.TxnRequest) (r etcdclient.TxnResponse, applied bool, err error) {
 	p, note := s.takePlace()
 	defer func() { s.freePlace(p) }()
 	own := t
@@ -209,21 +210,21 @@ func (s *Store) change(ctx context.Context, what string, t txnRequest) (r txnRes
 				return r, false, err
 			}
 		}
-		t.conditions = append(slices.Clip(own.conditions), createdAt(p.key, p.created), below(p.key, note))
-		t.success = append(slices.Clip(own.success), putOp(p.key, note, s.lease))
-		t.failure = append(slices.Clip(own.failure), getOp(p.key))
-		r, err = s.client.txn(ctx, what, t)
-		if err != nil || r.succeeded {
+		t.Conditions = append(slices.Clip(own.Conditions), etcdclient.CreatedAt(p.key, p.created), etcdclient.Below(p.key, note))
+		t.Success = append(slices.Clip(own.Success), etcdclient.PutOp(p.key, note, s.lease))
+		t.Failure = append(slices.Clip(own.Failure), etcdclient.GetOp(p.key))
+		r, err = s.client.Txn(ctx, what, t)
+		if err != nil || r.Succeeded {
 			return r, err == nil, err
 		}
-		found, _ := r.result(len(t.failure) - 1).first()
-		if found.created == p.created && !bytes.Equal(found.value, note) {
+		found, _ := r.Result(len(t.Failure) - 1).First()
+		if found.Created == p.created && !bytes.Equal(found.Value, note) {
 			if found, err = s.burn(ctx, what, p, note); err != nil {
 				return r, false, err
 			}
 		}
-		if found.created == p.created {
-			return r, bytes.Equal(found.value, note), nil
+		if found.Created == p.created {
+			return r, bytes.Equal(found.Value, note), nil
 		}
 		p.created = 0 // the lease has run out, which making it says, or somebody has removed the notes
 	}
@@ -232,32 +233,32 @@ func (s *Store) change(ctx context.Context, what string, t txnRequest) (r txnRes
 // burn makes a note one that no attempt can leave any more, and returns what is in its
 // place then: the note itself if one got through just now. Without it an attempt under
 // way might find the conditions of its own true again later.
-func (s *Store) burn(ctx context.Context, what string, p place, note []byte) (found keyValue, err error) {
+func (s *Store) burn(ctx context.Context, what string, p place, note []byte) (found etcdclient.KeyValue, err error) {
 	burnt := append(bytes.Clone(note), 'x')
-	r, err := s.client.txn(ctx, what, txnRequest{
-		conditions: []condition{createdAt(p.key, p.created), below(p.key, note)},
-		success:    []op{putOp(p.key, burnt, s.lease)},
-		failure:    []op{getOp(p.key)},
+	r, err := s.client.Txn(ctx, what, etcdclient.TxnRequest{
+		Conditions: []etcdclient.Condition{etcdclient.CreatedAt(p.key, p.created), etcdclient.Below(p.key, note)},
+		Success:    []etcdclient.Op{etcdclient.PutOp(p.key, burnt, s.lease)},
+		Failure:    []etcdclient.Op{etcdclient.GetOp(p.key)},
 	})
-	if err != nil || r.succeeded {
-		return keyValue{created: p.created, value: burnt}, err
+	if err != nil || r.Succeeded {
+		return etcdclient.KeyValue{Created: p.created, Value: burnt}, err
 	}
-	found, _ = r.result(0).first()
+	found, _ = r.Result(0).First()
 	return found, nil
 }
 
 // makePlace makes the key of a place and returns the revision of its creation.
 func (s *Store) makePlace(ctx context.Context, what, key string) (created int64, err error) {
-	r, err := s.client.txn(ctx, what, txnRequest{
-		conditions: []condition{unchanged(key, 0)},
-		success:    []op{putOp(key, nil, s.lease)},
-		failure:    []op{getOp(key)},
+	r, err := s.client.Txn(ctx, what, etcdclient.TxnRequest{
+		Conditions: []etcdclient.Condition{etcdclient.Unchanged(key, 0)},
+		Success:    []etcdclient.Op{etcdclient.PutOp(key, nil, s.lease)},
+		Failure:    []etcdclient.Op{etcdclient.GetOp(key)},
 	})
-	if err != nil || r.succeeded {
-		return r.revision, err
+	if err != nil || r.Succeeded {
+		return r.Revision, err
 	}
-	found, _ := r.result(0).first()
-	return found.created, nil
+	found, _ := r.Result(0).First()
+	return found.Created, nil
 }
 
 // takePlace returns a place that nobody uses, and a note that is greater, byte by

@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,9 @@ import (
 	"pgregory.net/rapid"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/etcdserver"
+	"rallypoint/internal/etcdtest"
 )
 
 // Any calls on three stores of one prefix give what an engine in memory gives.
@@ -281,9 +285,9 @@ func TestClear(t *testing.T) {
 	check(t, s.Clear(ctx))
 	equal(t, must(s.NumKeys(ctx))(t), 0)
 	check(t, s.Close())
-	c := must(newClient(config))(t)
-	defer c.close()
-	left, _, err := c.list(ctx, "left", rangeRequest{key: config.Prefix, end: prefixEnd(config.Prefix)})
+	c := must(etcdclient.New(config))(t)
+	defer c.Close()
+	left, _, err := c.List(ctx, "left", etcdclient.RangeRequest{Key: config.Prefix, End: etcdclient.PrefixEnd(config.Prefix)})
 	check(t, err)
 	equal(t, len(left), 0)
 }
@@ -307,4 +311,27 @@ func TestTooLarge(t *testing.T) {
 	if err := s.QueuePush(ctx, "q", nil); !errors.Is(err, errors.ErrUnsupported) {
 		t.Fatal(err)
 	}
+}
+
+// An answer may be larger than any limit of gRPC's or of ours was.
+func TestLargeAnswers(t *testing.T) {
+	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	s := mustOpen(t, etcdclient.Config{Endpoints: []string{server.Endpoint()}, Prefix: "/p", Timeout: time.Minute})
+	ctx := within(t, 2*time.Minute)
+	value := bytes.Repeat([]byte("x"), maxValue-1000)
+	var keys []string
+	for i := range etcdclient.MaxOps - 10 {
+		keys = append(keys, fmt.Sprint(i))
+		check(t, s.Set(ctx, keys[i], value))
+	}
+	values := must(s.MultiGet(ctx, keys))(t)
+	equal(t, len(values), len(keys))
+	for _, v := range values {
+		equal(t, len(v), len(value))
+	}
+	kvs, _, err := s.client.List(ctx, "all", etcdclient.RangeRequest{Key: s.prefix, End: etcdclient.PrefixEnd(s.prefix)})
+	check(t, err)
+	equal(t, len(kvs), len(keys))
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/etcdstore"
+	"rallypoint/internal/etcdserver"
 )
 
 // envBinary names the etcd that tests start; `make test` builds it and sets this.
@@ -41,7 +41,7 @@ type Shared struct {
 	M *testing.M
 
 	once   sync.Once
-	server *etcdstore.Server
+	server *etcdserver.Server
 	err    error
 }
 
@@ -53,7 +53,7 @@ func (s *Shared) Endpoint(t testing.TB) string {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		// The disk of the machine that tests is kept out of it.
-		s.server, s.err = etcdstore.StartServer(ctx, etcdstore.ServerConfig{Binary: binary, Retries: 1, Args: []string{"--unsafe-no-fsync"}})
+		s.server, s.err = etcdserver.Start(ctx, etcdserver.Config{Binary: binary, Retries: 1, Args: []string{"--unsafe-no-fsync"}})
 	})
 	if s.err != nil {
 		t.Fatal(s.err)

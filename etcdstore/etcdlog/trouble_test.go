@@ -1,0 +1,370 @@
+package etcdlog
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+	"rallypoint/etcdstore"
+	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/etcdserver"
+	"rallypoint/internal/etcdtest"
+)
+
+// gateway is a web server before an etcd, which may answer by itself.
+type gateway struct {
+	endpoint string
+	instead  atomic.Int64 // the status to answer; 0: what the etcd says
+	answered atomic.Int64 // how often
+}
+
+func newGateway(t *testing.T, target string) *gateway {
+	t.Helper()
+	both := new(http.Protocols)
+	both.SetUnencryptedHTTP2(true)
+	onwards := &http.Transport{Protocols: both}
+	proxy := httputil.NewSingleHostReverseProxy(must(url.Parse("http://" + target))(t))
+	proxy.Transport, proxy.FlushInterval, proxy.ErrorLog = onwards, -1, log.New(io.Discard, "", 0)
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	g := &gateway{}
+	web := &http.Server{Protocols: both, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status := g.instead.Load(); status != 0 {
+			g.answered.Add(1)
+			http.Error(w, "out of luck", int(status))
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	})}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	g.endpoint = l.Addr().String()
+	served := make(chan error)
+	go func() { served <- web.Serve(l) }()
+	t.Cleanup(func() { web.Close(); <-served; onwards.CloseIdleConnections() })
+	return g
+}
+
+// A gateway that has nothing behind it for a while ends no job, whatever it says.
+func TestGatewayWithoutBackend(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	g := newGateway(t, config.Endpoints[0])
+	through := config
+	through.Endpoints = []string{g.endpoint}
+	s, l := mustOpen(t, through), aLog(t, through)
+	ctx := within(t, time.Minute)
+	for _, status := range []int{http.StatusBadGateway, http.StatusNotFound, http.StatusForbidden} {
+		before := g.answered.Load()
+		g.instead.Store(int64(status))
+		done := make(chan error, 2)
+		go func() { done <- s.Set(ctx, "k", []byte(fmt.Sprint(status))) }()
+		go func() { done <- l.Append(ctx, [][]byte{[]byte("x")}) }()
+		for g.answered.Load() < before+8 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		g.instead.Store(0)
+		check(t, <-done)
+		check(t, <-done)
+		equal(t, string(must(s.Get(ctx, "k"))(t)), fmt.Sprint(status))
+	}
+	equal(t, len((&reader{l: l, patient: true}).read(t, 3)), 3)
+	g.instead.Store(http.StatusNotFound)
+	refused(t, through, rendezvous.ErrInvalid, "no etcd", "404", "client port") // the first call of a client is told at once
+}
+
+// The server's certificate is exchanged before this side knows its authority, and the
+// client's own before the server takes it: jobs go on.
+func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
+	t.Parallel()
+	a, next := newAuthority(t), newAuthority(t)
+	a.sign("server", func(*x509.Certificate) {})
+	a.sign("client", func(*x509.Certificate) {})
+	next.sign("server", func(*x509.Certificate) {})
+	next.sign("client", func(*x509.Certificate) {})
+	replace := func(name string, from *authority, source string) []byte {
+		t.Helper()
+		old := must(os.ReadFile(a.file(name)))(t)
+		check(t, os.WriteFile(a.file(name), must(os.ReadFile(from.file(source)))(t), 0o600))
+		return old
+	}
+	check(t, os.WriteFile(a.file("trust.pem"), must(os.ReadFile(a.file("ca.pem")))(t), 0o600))
+	at := a.startTLS("server", "--client-cert-auth", "--trusted-ca-file", a.file("ca.pem"))
+	network := etcdtest.NewLink(t, at)
+	config := etcdclient.Config{
+		Endpoints: []string{network.Endpoint}, TLS: true, CACert: a.file("trust.pem"), Cert: a.file("client.pem"), Key: a.file("client.key"),
+		Timeout: time.Minute, Prefix: "/test",
+	}
+	s, l := mustOpen(t, config), aLog(t, config)
+	ctx := within(t, time.Minute)
+	during := func(what string, worse, better func()) {
+		t.Helper()
+		worse()
+		network.Close() // all connect anew
+		network.Open()
+		done := make(chan error, 2)
+		go func() { done <- s.Set(ctx, "k", []byte(what)) }()
+		go func() { done <- l.Append(ctx, [][]byte{[]byte(what)}) }()
+		for seen := 0; seen < 3; { // refusals, as long as they last
+			time.Sleep(200 * time.Millisecond)
+			if _, err := l.ReadHeartbeats(ctx, nil); err != nil {
+				seen++
+			}
+		}
+		better()
+		check(t, <-done)
+		check(t, <-done)
+	}
+	during("server's", func() {
+		replace("server.pem", next, "server.pem")
+		replace("server.key", next, "server.key")
+	}, func() {
+		check(t, os.WriteFile(a.file("trust.pem"), must(os.ReadFile(next.file("ca.pem")))(t), 0o600))
+	})
+	var cert, key []byte
+	during("client's", func() {
+		cert = replace("client.pem", next, "client.pem")
+		key = replace("client.key", next, "client.key")
+	}, func() {
+		check(t, os.WriteFile(a.file("client.pem"), cert, 0o600))
+		check(t, os.WriteFile(a.file("client.key"), key, 0o600))
+	})
+	equal(t, strings.Join((&reader{l: l, patient: true}).read(t, 2), ","), "server's,client's")
+	// A file that is just being written is no reason to end a job either.
+	var own *rendezvous.Error
+	check(t, os.WriteFile(a.file("client.pem"), nil, 0o600))
+	network.Close()
+	network.Open()
+	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := l.Append(short, [][]byte{nil}); !errors.As(err, &own) || !own.Code.Retryable() || !strings.Contains(err.Error(), "ssl_cert") {
+		t.Error(err)
+	}
+	for err := error(nil); err == nil; _, err = l.ReadHeartbeats(ctx, nil) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := l.ReadHeartbeats(ctx, nil); errors.As(err, &own) && !own.Code.Retryable() {
+		t.Error(err)
+	}
+}
+
+// A node whose token has run out notices that another was killed, although its watch had
+// to be opened anew.
+func TestExpiredTokenBlindsNoWatch(t *testing.T) {
+	t.Parallel()
+	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{
+		Binary: etcdtest.Binary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
+	})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	c := must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
+	defer c.Close()
+	makeUsers(t, c, "secret word")
+	network := etcdtest.NewLink(t, server.Endpoint())
+	config := etcdclient.Config{
+		Endpoints: []string{server.Endpoint()}, User: "job", Password: "secret word", Prefix: "/rallypoint", Timeout: 20 * time.Second,
+	}
+	cut := config
+	cut.Endpoints = []string{network.Endpoint}
+	killed, l := aLog(t, config), aLog(t, cut)
+	ctx := within(t, time.Minute)
+	check(t, killed.Heartbeat(ctx, "killed", 2*time.Second))
+	awaitSign(t, l, "killed", sharedlog.LivenessHeartbeats)
+	// No more beats. The watch breaks when the token has run out.
+	time.Sleep(1200 * time.Millisecond)
+	network.Close()
+	network.Open()
+	awaitSign(t, l, "killed", sharedlog.LivenessExpired)
+}
+
+// Calls and watches go on by the one endpoint of three that is good.
+func TestBadEndpointsOfThree(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	nobody := must(etcdserver.HoldPort())(t)
+	defer nobody.Release()
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer silent.Close()
+	stranger := newGateway(t, config.Endpoints[0])
+	stranger.instead.Store(http.StatusNotFound)
+	config.Endpoints = []string{fmt.Sprintf("127.0.0.1:%d", nobody.Number), config.Endpoints[0], silent.Addr().String(), stranger.endpoint}
+	for range 5 {
+		s := must(etcdstore.Open(within(t, 20*time.Second), config))(t)
+		l := aLog(t, config)
+		for i := range 10 {
+			check(t, s.Set(within(t, 10*time.Second), fmt.Sprint(i), nil))
+			appendText(t, l, fmt.Sprint(i))
+		}
+		(&reader{l: l, patient: true}).read(t, 10)
+		check(t, s.Close())
+		check(t, l.Close(within(t, 10*time.Second)))
+	}
+}
+
+// etcd's own proxy carries everything, renewals of leases included.
+func TestThroughEtcdsProxy(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	port := must(etcdserver.HoldPort())(t)
+	defer port.Release()
+	at := fmt.Sprintf("127.0.0.1:%d", port.Number)
+	p, err := etcdserver.StartProcess(etcdtest.Binary(t), []string{"grpc-proxy", "start", "--endpoints", config.Endpoints[0], "--listen-addr", at, "--advertise-client-url", at}, nil)
+	check(t, err)
+	t.Cleanup(func() {
+		p.Stop(0)
+		if t.Failed() {
+			t.Log(p.Output)
+		}
+	})
+	direct := mustOpen(t, config)
+	config.Endpoints = []string{at}
+	config.TTL = 2 * time.Second
+	s, l := mustOpen(t, config), aLog(t, config)
+	ctx := within(t, time.Minute)
+	check(t, s.Set(ctx, "k", []byte("v")))
+	check(t, l.Heartbeat(ctx, "a", time.Second))
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
+		check(t, l.Heartbeat(ctx, "a", time.Second))
+		check(t, direct.Wait(ctx, []string{"k"})) // it hangs on a lease
+	}
+	equal(t, look(t, l, "a"), sharedlog.LivenessHeartbeats)
+	appendText(t, l, "1", "2")
+	equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
+}
+
+// Authentication is switched on, and off, while a job runs that has a user.
+func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
+	t.Parallel()
+	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	plainConfig := etcdclient.Config{Endpoints: []string{server.Endpoint()}}
+	c := must(etcdclient.New(plainConfig))(t)
+	defer c.Close()
+	config := etcdclient.Config{
+		Endpoints: plainConfig.Endpoints, User: "job", Password: "secret word", Prefix: "/rallypoint", Timeout: 20 * time.Second, TTL: 10 * time.Second,
+	}
+	s, a, b := mustOpen(t, config), aLog(t, config), aLog(t, config)
+	ctx := within(t, time.Minute)
+	rb := &reader{l: b}
+	use := func(n int) {
+		t.Helper()
+		check(t, s.Set(ctx, "k", []byte(fmt.Sprint(n))))
+		check(t, a.Heartbeat(ctx, "a", 5*time.Second))
+		appendText(t, a, fmt.Sprint(n))
+		equal(t, len(rb.read(t, n)), n)
+	}
+	use(1)
+	makeUsers(t, c, "secret word")
+	use(2)
+	root := config
+	root.User, root.Prefix = "root", ""
+	r := must(etcdclient.New(root))(t)
+	defer r.Close()
+	check(t, r.Call(ctx, "switching it off", func(ctx context.Context) error {
+		_, err := r.Etcd.AuthDisable(ctx)
+		return err
+	}))
+	use(3)
+}
+
+// A password in a file is read anew: it may change while a job runs.
+func TestPasswordFile(t *testing.T) {
+	t.Parallel()
+	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{
+		Binary: etcdtest.Binary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
+	})
+	check(t, err)
+	t.Cleanup(server.Stop)
+	c := must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
+	defer c.Close()
+	makeUsers(t, c, "first word")
+	file := t.TempDir() + "/password"
+	write := func(word string) { t.Helper(); check(t, os.WriteFile(file, []byte(word+"\n"), 0o600)) }
+	write("first word")
+	config := etcdclient.Config{Endpoints: []string{server.Endpoint()}, User: "job", PasswordFile: file, Prefix: "/rallypoint", Timeout: 20 * time.Second}
+	s := mustOpen(t, config)
+	ctx := within(t, time.Minute)
+	check(t, s.Set(ctx, "k", []byte("1")))
+	root := config
+	root.User, root.Prefix, root.PasswordFile, root.Password = "root", "", "", "first word"
+	r := must(etcdclient.New(root))(t)
+	defer r.Close()
+	check(t, r.Call(ctx, "changing the password", func(ctx context.Context) error {
+		_, err := r.Etcd.UserChangePassword(ctx, "job", "second word")
+		return err
+	}))
+	done := make(chan error, 1)
+	go func() { done <- s.Set(ctx, "k", []byte("2")) }()
+	select {
+	case err := <-done: // the token was good still
+		check(t, err)
+	case <-time.After(1500 * time.Millisecond):
+	}
+	write("second word")
+	check(t, s.Set(ctx, "k", []byte("3")))
+	write("")
+	refused(t, config, rendezvous.ErrInvalid, "password_file", "is empty")
+	write("wrong word")
+	refused(t, config, rendezvous.ErrInvalid, "invalid user ID or password", "check the user name")
+}
+
+// A watch leaves a member that says nothing any more for one that does.
+func TestWatchLeavesASilentMember(t *testing.T) {
+	t.Parallel()
+	config := aConfig(t)
+	ways := []*etcdtest.Link{etcdtest.NewLink(t, config.Endpoints[0]), etcdtest.NewLink(t, config.Endpoints[0])}
+	through := config
+	through.Endpoints = []string{ways[0].Endpoint, ways[1].Endpoint}
+	a, l := aLog(t, config), aLog(t, through)
+	r := &reader{l: l, patient: true}
+	for i, way := range ways {
+		way.Freeze(true)
+		appendText(t, a, fmt.Sprint(i))
+		r.read(t, i+1)
+		way.Freeze(false)
+	}
+}
+
+// Errors are in a user's words, not in those of gRPC and of Go.
+func TestErrorsSayNothingOfTheTools(t *testing.T) {
+	t.Parallel()
+	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer silent.Close()
+	nobody := must(etcdserver.HoldPort())(t)
+	defer nobody.Release()
+	early := must(net.Listen("tcp", "127.0.0.1:0"))(t) // ends each connection
+	go func() {
+		for {
+			conn, err := early.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	defer early.Close()
+	for _, at := range []string{silent.Addr().String(), fmt.Sprintf("127.0.0.1:%d", nobody.Number), early.Addr().String()} {
+		_, err := etcdstore.Open(within(t, time.Minute), etcdclient.Config{Endpoints: []string{at}, Timeout: time.Second})
+		if err == nil {
+			t.Fatal("it opened")
+		}
+		for _, word := range []string{"context", "rpc error", "desc =", "transport", "balancer", "code ="} {
+			if strings.Contains(err.Error(), word) {
+				t.Errorf("%q is in: %v", word, err)
+			}
+		}
+	}
+}

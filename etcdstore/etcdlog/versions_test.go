@@ -1,0 +1,12 @@
+package etcdlog
+
+import (
+	"testing"
+
+	"rallypoint/internal/etcdtest"
+)
+
+func TestOlderEtcd(t *testing.T) {
+	t.Parallel()
+	etcdtest.RunWithOlderEtcd(t, "TestLogHasOneOrder", "TestLogSurvivesCompaction", "TestLogOfSomebodyElse", "TestRuns", "TestUsers")
+}

@@ -1,0 +1,119 @@
+package etcdclient
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// dialer makes the connections to an etcd, and keeps why the last of each endpoint could
+// not be made: gRPC tells that in words only.
+//
+// Certificates are read anew for each connection, so that those that are exchanged while
+// a job runs are used.
+type dialer struct {
+	config    *Config
+	endpoints int // how many
+
+	mu     sync.Mutex
+	failed map[string]error // by endpoint
+	local  net.Addr         // of the last connection
+	remote net.Addr
+}
+
+var _ credentials.TransportCredentials = (*dialer)(nil)
+
+func (l *dialer) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
+	l.record(address, err)
+	if err == nil {
+		l.mu.Lock()
+		l.local, l.remote = conn.LocalAddr(), conn.RemoteAddr()
+		l.mu.Unlock()
+	}
+	return conn, err
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (l *dialer) ClientHandshake(ctx context.Context, endpoint string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	t, err := l.config.tlsConfig()
+	if err != nil {
+		l.record(endpoint, err)
+		return nil, nil, err
+	}
+	secure, info, err := credentials.NewTLS(t).ClientHandshake(ctx, endpoint, conn)
+	l.record(endpoint, err)
+	return secure, info, err
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (l *dialer) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.ErrUnsupported
+}
+
+// Info implements credentials.TransportCredentials.
+func (l *dialer) Info() credentials.ProtocolInfo { return credentials.NewTLS(nil).Info() }
+
+// Clone implements credentials.TransportCredentials.
+func (l *dialer) Clone() credentials.TransportCredentials { return l }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (l *dialer) OverrideServerName(string) error { return errors.ErrUnsupported }
+
+// record keeps what became of the last try to connect to an endpoint. One that was given up
+// says nothing new.
+func (l *dialer) record(endpoint string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failed == nil {
+		l.failed = make(map[string]error)
+	}
+	if err == nil {
+		delete(l.failed, endpoint)
+	} else {
+		l.failed[endpoint] = err
+	}
+}
+
+// failure returns why no endpoint can be connected to; nil if that is not known of each.
+// It is final if all are.
+func (l *dialer) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.failed) < l.endpoints {
+		return nil
+	}
+	var worst error
+	for _, err := range l.failed {
+		if worst == nil || !IsFinal(err) {
+			worst = err
+		}
+	}
+	return worst
+}
+
+// addresses returns both ends of the last connection as IP addresses, "" if there
+// was none.
+func (l *dialer) addresses() (local, remote string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ip := func(a net.Addr) string {
+		if tcp, ok := a.(*net.TCPAddr); ok {
+			return tcp.IP.String()
+		}
+		return ""
+	}
+	return ip(l.local), ip(l.remote)
+}
+
+// unreachableError is the error of a call for which there is no connection.
+type unreachableError struct{ err error }
+
+func (u unreachableError) Error() string { return u.err.Error() }
+func (u unreachableError) Unwrap() error { return u.err }

@@ -1,0 +1,152 @@
+package etcdclient
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+func TestParseEndpoint(t *testing.T) {
+	for text, want := range map[string]string{
+		"etcd://h1":                          "etcd://h1:2379 ",
+		" ETCD://h1:2379,h2:4001 ":           "etcd://h1:2379,h2:4001 ",
+		"etcds://[::1]:1,10.0.0.1":           "etcds://[::1]:1,10.0.0.1:2379 ",
+		"etcd://u:p%40:x@h/job/1?ttl=5&a=":   "etcd://h:2379 u p@:x job/1 a= ttl=5",
+		"etcd://localhost:2379/1234?timeout": "etcd://localhost:2379   1234 timeout=",
+	} {
+		e, err := ParseEndpoint(text)
+		check(t, err)
+		have := e.String() + " " + strings.TrimSpace(fmt.Sprint(e.User, " ", e.Password, " ", e.RunID))
+		if e.RunID != "" && e.User == "" {
+			have = e.String() + "   " + e.RunID
+		}
+		if len(e.Query) > 0 {
+			have += " " + strings.NewReplacer("map[", "", "]", "", ":", "=").Replace(fmt.Sprint(e.Query))
+		}
+		equal(t, have, want)
+	}
+	for _, text := range []string{
+		"", "h1:2379", "http://h1", "etcd://", "etcd:///job", "etcd://h1,", "etcd://h1:99999", "etcd://h1:0", "etcd://h 1", "etcd://:secret@h",
+		"etcd://u:secret%zz@h", "etcd://u:secret@h:x", "etcd://h/%zz", "etcd://h?a=1&a=2", "etcd://h?%zz",
+	} {
+		_, err := ParseEndpoint(text)
+		if !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "etcd://HOST") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// No part of a password is in an error, in whatever place it stands.
+func TestErrorsHidePasswords(t *testing.T) {
+	for _, password := range []string{
+		"s3cret", "s3/cret", "s3?cret", "s3&cret", "s3#cret", "s3@cret", "s3:cret", "s3%cret", "s3%zzcret", "s3,cret", "s3;cret", "s3 cret",
+		"1/s3cret", "1?s3cret", "1/s3?cret=x&a=s3cret", "s3://cret",
+	} {
+		for _, form := range []string{
+			"etcd://u:%s@h", "etcd://u:%s@h:x", "etcd://u:%s@h:0,", "etcd:u:%s@h", "etcd:/u:%s@h", "u:%s@h", "http://u:%s@h", "etcd://u:%s", "etcd://%s@h,,",
+			"etcd://h?user=u&password=%s", "etcd://h?password=%s&password=%s", "etcd://h/job?password=%s&min_worker=1", "etcd://h?user=u&pasword=%s@x",
+		} {
+			text := strings.ReplaceAll(form, "%s", password)
+			e, err := ParseEndpoint(text)
+			if err == nil {
+				p := rendezvous.DefaultParams()
+				p.BackendOptions = map[string]string{"password": "another", "user": "u"}
+				if err = e.Apply(&p); err == nil {
+					_, err = e.Config(p.BackendOptions)
+				}
+			}
+			for _, part := range []string{"s3", "cret"} {
+				if err != nil && strings.Contains(err.Error(), part) {
+					t.Errorf("%s: %v", text, err)
+				}
+			}
+			if _, _, err := rendezvous.ParseEndpoint(text, 1); err == nil || strings.ContainsAny(text, "@?") && strings.Contains(err.Error(), "cret") {
+				t.Errorf("as a host, %s: %v", text, err)
+			}
+		}
+	}
+}
+
+// The older handler's URL says everything itself; what is said beside it must agree.
+func TestEndpointOfTheOlderHandler(t *testing.T) {
+	const text = "etcd://h:2379/job?min_workers=1&max_workers=3&timeout=60&last_call_timeout=0.5&etcd_prefix=/torchelastic/p2p/"
+	params := func(change func(*rendezvous.Params)) rendezvous.Params {
+		p := rendezvous.DefaultParams()
+		p.RunID, p.Min, p.Max = "none", 1, 1
+		change(&p)
+		return p
+	}
+	for name, change := range map[string]func(*rendezvous.Params){
+		"nothing": func(*rendezvous.Params) {},
+		"the same": func(p *rendezvous.Params) {
+			p.RunID, p.Min, p.Max, p.JoinTimeout, p.LastCallTimeout = "job", 1, 3, time.Minute, time.Second/2
+			p.BackendOptions = map[string]string{"etcd_prefix": "/torchelastic/p2p/"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, err := ParseEndpoint(text)
+			check(t, err)
+			p := params(change)
+			for range 2 { // applying it again changes nothing
+				check(t, e.Apply(&p))
+				equal(t, fmt.Sprint(p.RunID, p.Min, p.Max, p.JoinTimeout, p.LastCallTimeout), "job1 3 1m0s 500ms")
+			}
+			c, err := e.Config(p.BackendOptions)
+			check(t, err)
+			equal(t, c.Prefix, "/torchelastic/p2p")
+		})
+	}
+	for name, change := range map[string]func(*rendezvous.Params){
+		"run id":            func(p *rendezvous.Params) { p.RunID = "other" },
+		"max_workers":       func(p *rendezvous.Params) { p.Max = 4 },
+		"timeout":           func(p *rendezvous.Params) { p.JoinTimeout = time.Second },
+		"last_call_timeout": func(p *rendezvous.Params) { p.LastCallTimeout = time.Second },
+		"etcd_prefix":       func(p *rendezvous.Params) { p.BackendOptions = map[string]string{"etcd_prefix": "/x"} },
+	} {
+		e, _ := ParseEndpoint(text)
+		p := params(change)
+		if err := e.Apply(&p); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for query, want := range map[string]string{
+		"min_workers=0": "1 or more", "max_workers=x": "1 or more", "timeout=0": "more than 0", "timeout=1h": "seconds",
+		"ttl=x": "seconds", "min_worker=1": "min_workers", "protocol=ftp": "http or https",
+	} {
+		e, err := ParseEndpoint("etcd://h/job?" + query)
+		check(t, err)
+		p := params(func(*rendezvous.Params) {})
+		err = e.Apply(&p)
+		if err == nil {
+			_, err = e.Config(p.BackendOptions)
+		}
+		if !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", query, err)
+		}
+	}
+}
+
+func TestEndpointOptions(t *testing.T) {
+	e, err := ParseEndpoint("etcd://h")
+	check(t, err)
+	c, err := e.Config(map[string]string{
+		"protocol": " HTTPS", "ssl_cert": "/c", "ssl_cert_key": "/k", "ca_cert": "/a", "user": "u", "password": "p", "key_prefix": "/x", "ttl": "90",
+	})
+	check(t, err)
+	equal(t, fmt.Sprint(c.TLS, c.Cert, c.Key, c.CACert, c.User, c.Password, c.Prefix, c.TTL), "true/c/k/aup/x1m30s")
+	c, err = e.Config(map[string]string{"ttl": "-1"})
+	check(t, err)
+	equal(t, c.TTL, 0)
+	equal(t, c.Prefix, DefaultPrefix)
+	e.TLS = true
+	if _, err := e.Config(map[string]string{"protocol": "http"}); !errors.Is(err, rendezvous.ErrInvalid) {
+		t.Fatal(err)
+	}
+	if _, err := e.Config(map[string]string{"ssl_certificate": "x"}); err == nil || !strings.Contains(err.Error(), "ssl_cert_key") {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,131 @@
+package etcdserver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is an etcd that this process runs. It gets SIGKILL when this process
+// ends, however that comes.
+type Process struct {
+	cmd    *exec.Cmd
+	Output *outputTail
+	exited chan struct{} // closed when it has ended
+	state  string        // how, once exited is closed
+	Ended  chan struct{} // closed when the thread that started it is done
+}
+
+// StartProcess starts a program. out gets what it writes to its standard output and
+// error, besides the end of it, which is kept for error messages.
+func StartProcess(program string, args []string, out io.Writer) (*Process, error) {
+	p := &Process{Output: &outputTail{next: out}, exited: make(chan struct{}), Ended: make(chan struct{})}
+	p.cmd = exec.Command(program, args...)
+	p.cmd.Stdout, p.cmd.Stderr = p.Output, p.Output
+	p.cmd.WaitDelay = time.Second
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	for _, entry := range os.Environ() {
+		if !isEtcdVariable(entry) {
+			p.cmd.Env = append(p.cmd.Env, entry)
+		}
+	}
+	started := make(chan error)
+	go p.run(started)
+	if err := <-started; err != nil {
+		<-p.Ended
+		return nil, err
+	}
+	return p, nil
+}
+
+// isEtcdVariable reports whether an entry of the environment would change what
+// etcd's flags say.
+func isEtcdVariable(entry string) bool { return len(entry) > 5 && entry[:5] == "ETCD_" }
+
+// run starts the program and waits for its end on one thread: Linux sends the
+// parent-death signal when the thread that forked ends.
+func (p *Process) run(started chan<- error) {
+	defer close(p.Ended)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := p.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	err = p.cmd.Wait()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
+	p.state = "exit status 0"
+	if err != nil {
+		p.state = err.Error()
+	}
+	close(p.exited)
+}
+
+// Stop ends the process, with SIGTERM and, after a while, with SIGKILL, and waits
+// for it.
+func (p *Process) Stop(patience time.Duration) {
+	p.Signal(syscall.SIGTERM)
+	p.Signal(syscall.SIGCONT)
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-p.exited:
+	case <-t.C:
+		p.Signal(syscall.SIGKILL)
+	}
+	<-p.Ended
+}
+
+func (p *Process) Signal(sig syscall.Signal) {
+	select {
+	case <-p.exited: // the pid may be another's by now
+	default:
+		_ = p.cmd.Process.Signal(sig)
+	}
+}
+
+// failure says how the process ended and what it wrote last.
+func (p *Process) failure() error {
+	<-p.exited
+	return fmt.Errorf("it ended at once (%s); the end of its output:\n%s", p.state, p.Output.String())
+}
+
+// outputTail passes on what is written and keeps the end of it.
+type outputTail struct {
+	next io.Writer // may be nil
+
+	mu   sync.Mutex
+	kept []byte
+}
+
+const tailSize = 4 << 10
+
+// Write implements io.Writer. It never fails: a full disk must not end the etcd.
+func (t *outputTail) Write(b []byte) (int, error) {
+	if t.next != nil {
+		_, _ = t.next.Write(b)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, b...)
+	if n := len(t.kept) - tailSize; n > 0 {
+		t.kept = append(t.kept[:0], t.kept[n:]...)
+	}
+	return len(b), nil
+}
+
+func (t *outputTail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.kept))
+}
