@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
+	github.com/fsnotify/fsnotify v1.10.1
 	github.com/mattn/go-pointer v0.0.1
 	github.com/mattn/go-runewidth v0.0.31
 	github.com/prometheus/client_model v0.6.3

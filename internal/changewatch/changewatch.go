@@ -4,10 +4,9 @@ package changewatch
 
 import (
 	"context"
-	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/fsnotify/fsnotify"
 )
 
 // Clock is the time by which files are polled.
@@ -58,36 +57,38 @@ func (p *pollWatcher) Wait(ctx context.Context, changed bool) {
 
 func (p *pollWatcher) Close() {}
 
-// inotifyWatcher watches one file by inotify.
-type inotifyWatcher struct{ file *os.File }
-
-// inotifyMask is what is asked for: writes, a change in the number of links (the
+// inotifyWatcher watches one file by inotify: writes, a change in the number of links (the
 // file was removed, or another renamed over it), and being renamed.
-const inotifyMask = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF
+type inotifyWatcher struct{ notify *fsnotify.Watcher }
 
 // RecheckInterval bounds how long a watcher waits: inotify does not tell of a directory
 // above the file that was renamed.
 const RecheckInterval = time.Second
 
 func newInotifyWatcher(path string) (*inotifyWatcher, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := unix.InotifyAddWatch(fd, path, inotifyMask); err != nil {
-		_ = unix.Close(fd)
+	if err := notify.Add(path); err != nil {
+		_ = notify.Close()
 		return nil, err
 	}
-	return &inotifyWatcher{file: os.NewFile(uintptr(fd), "inotify")}, nil
+	return &inotifyWatcher{notify}, nil
 }
 
-func (n *inotifyWatcher) Wait(ctx context.Context, _ bool) {
-	// Only that something happened matters; a read takes all that is queued. No
-	// error matters either: after it the file is read.
-	var events [4096]byte
-	_ = n.file.SetReadDeadline(time.Now().Add(RecheckInterval))
-	defer context.AfterFunc(ctx, func() { _ = n.file.SetReadDeadline(time.Unix(1, 0)) })()
-	_, _ = n.file.Read(events[:])
+func (w *inotifyWatcher) Wait(ctx context.Context, _ bool) {
+	recheck := time.NewTimer(RecheckInterval)
+	defer recheck.Stop()
+	// Only that something happened matters. An error does not: after it the file is read.
+	select {
+	case <-w.notify.Events:
+	case <-w.notify.Errors:
+	case <-recheck.C:
+	case <-ctx.Done():
+	}
 }
 
-func (n *inotifyWatcher) Close() { _ = n.file.Close() }
+// Close ends the watch, which takes the kernel many milliseconds: the caller holds no lock
+// that others wait for.
+func (w *inotifyWatcher) Close() { _ = w.notify.Close() }

@@ -1,0 +1,90 @@
+package changewatch
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// neverClock is the clock of polls that never come.
+type neverClock struct{}
+
+func (neverClock) After(time.Duration) <-chan time.Time { return nil }
+
+// watch makes a watcher by inotify of a new file.
+func watch(t *testing.T) (Watcher, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := New(path, true, neverClock{}, time.Hour, time.Hour)
+	if _, ok := w.(*inotifyWatcher); !ok {
+		w.Close()
+		t.Skip("this user has no inotify left")
+	}
+	t.Cleanup(w.Close)
+	return w, path
+}
+
+// A change before Wait ends it as one during it does.
+func TestWaitEndsWithAChange(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"written": func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) },
+		"removed": os.Remove,
+		"renamed": func(path string) error { return os.Rename(path, path+"2") },
+		"renamed over": func(path string) error {
+			if err := os.WriteFile(path+"2", nil, 0o600); err != nil {
+				return err
+			}
+			return os.Rename(path+"2", path)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, path := watch(t)
+			if err := change(path); err != nil {
+				t.Fatal(err)
+			}
+			woken := make(chan struct{})
+			go func() { w.Wait(context.Background(), false); close(woken) }()
+			select {
+			case <-woken:
+			case <-time.After(RecheckInterval / 2):
+				t.Error("nothing was noticed")
+				<-woken
+			}
+		})
+	}
+}
+
+// A burst of changes that no one has waited for does not hinder Close.
+func TestCloseWithUnreadChanges(t *testing.T) {
+	w, path := watch(t)
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for i := range 1000 {
+		if _, err := file.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Chmod(0o600 | os.FileMode(i%2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+}
+
+func TestWaitEndsWithItsContext(t *testing.T) {
+	w, _ := watch(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	w.Wait(ctx, false)
+}
