@@ -88,3 +88,62 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	cancel()
 	w.Wait(ctx, false)
 }
+
+// await fails the test if no token comes.
+func await(t *testing.T, changed <-chan struct{}) (open bool) {
+	t.Helper()
+	select {
+	case _, open = <-changed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing was noticed")
+	}
+	return open
+}
+
+// One file by two names is one watch of the kernel; a file that is renamed is watched no
+// more, which its readers learn.
+func TestFiles(t *testing.T) {
+	f := NewFiles()
+	if f == nil {
+		t.Skip("this user has no inotify left")
+	}
+	defer f.Close()
+	dir := t.TempDir()
+	path, link, other := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "other")
+	for _, p := range []string{path, other} {
+		if err := os.WriteFile(p, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Link(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if f.Watch(filepath.Join(dir, "missing")) != nil {
+		t.Error("a missing file is watched")
+	}
+	one, two, still := f.Watch(path), f.Watch(link), f.Watch(other)
+	for range 3 {
+		if err := os.WriteFile(link, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if !await(t, one) || !await(t, two) {
+			t.Fatal("the watch has ended")
+		}
+	}
+	if err := os.Rename(path, path+"2"); err != nil {
+		t.Fatal(err)
+	}
+	for _, changed := range []<-chan struct{}{one, two} {
+		for await(t, changed) {
+		}
+	}
+	if len(still) > 0 {
+		t.Error("another file's change woke a reader")
+	}
+	if err := os.WriteFile(other, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !await(t, still) {
+		t.Error("the other watch has ended")
+	}
+}
