@@ -8,9 +8,10 @@ import (
 	"os"
 	"sync"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/changewatch"
 )
 
 // partialPatience is how long an unfinished line is held back (W12).
@@ -24,13 +25,13 @@ const pollPeriod = 100 * time.Millisecond
 // with its prefix (A67, A69). add and stop are for one goroutine.
 type tails struct {
 	log     *slog.Logger
-	watcher *watcher // nil: the files are polled
+	watcher *changewatch.Files // nil: the files are polled
 	done    chan struct{}
 	wg      sync.WaitGroup
 }
 
 func newTails(log *slog.Logger) *tails {
-	return &tails{log: log, watcher: newWatcher(), done: make(chan struct{})}
+	return &tails{log: log, watcher: changewatch.NewFiles(), done: make(chan struct{})}
 }
 
 // tail is where the lines of one file go.
@@ -57,7 +58,7 @@ func (t *tails) add(job tail) {
 		t.log.Error("cannot follow a log file: " + err.Error())
 		return
 	}
-	changed := t.watcher.watch(job.path)
+	changed := t.watcher.Watch(job.path)
 	t.wg.Go(func() {
 		defer func() { _ = file.Close() }()
 		if err := t.follow(file, changed, &job); err != nil {
@@ -71,7 +72,7 @@ func (t *tails) add(job tail) {
 func (t *tails) stop() {
 	close(t.done)
 	t.wg.Wait()
-	t.watcher.close()
+	t.watcher.Close()
 }
 
 func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error {
@@ -103,7 +104,10 @@ func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error
 			patience = time.After(partialPatience)
 		}
 		select {
-		case <-changed:
+		case _, watched := <-changed:
+			if !watched {
+				changed = nil
+			}
 		case <-poll(changed):
 		case <-t.done:
 		case <-patience:
@@ -145,94 +149,10 @@ func (job *tail) emit(text []byte) error {
 	return nil
 }
 
-// watcher reports writes to files. A nil watcher reports nothing.
-type watcher struct {
-	file *os.File
-	done chan struct{}
-
-	mu    sync.Mutex
-	wakes map[int32][]chan struct{} // by watch, of which a file has one however often it is watched
-}
-
-// newWatcher returns nil if the system has no watcher to give.
-func newWatcher() *watcher {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		return nil
-	}
-	w := &watcher{file: os.NewFile(uintptr(fd), "inotify"), done: make(chan struct{}), wakes: make(map[int32][]chan struct{})}
-	go w.run()
-	return w
-}
-
-func (w *watcher) run() {
-	defer close(w.done)
-	buf := make([]byte, 16<<10)
-	for {
-		n, err := w.file.Read(buf)
-		if err != nil {
-			return
-		}
-		w.mu.Lock()
-		for rest := buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
-			event := (*unix.InotifyEvent)(unsafe.Pointer(&rest[0]))
-			w.wake(event)
-			rest = rest[unix.SizeofInotifyEvent+int(event.Len):]
-		}
-		w.mu.Unlock()
-	}
-}
-
-// wake passes one event on; mu is held. If events were lost it wakes all.
-func (w *watcher) wake(event *unix.InotifyEvent) {
-	if event.Mask&unix.IN_Q_OVERFLOW != 0 {
-		for _, wakes := range w.wakes {
-			offerAll(wakes)
-		}
-		return
-	}
-	offerAll(w.wakes[event.Wd])
-}
-
 // offer puts a token into c if it has none.
 func offer(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-func offerAll(wakes []chan struct{}) {
-	for _, wake := range wakes {
-		offer(wake)
-	}
-}
-
-// watch returns a channel that has a token whenever the file may have been
-// written since the last token was taken; nil if the file cannot be watched.
-func (w *watcher) watch(path string) <-chan struct{} {
-	if w == nil {
-		return nil
-	}
-	wake := make(chan struct{}, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	wd := -1
-	conn, err := w.file.SyscallConn()
-	if err == nil {
-		_ = conn.Control(func(fd uintptr) { wd, err = unix.InotifyAddWatch(int(fd), path, unix.IN_MODIFY) })
-	}
-	if err != nil {
-		return nil
-	}
-	w.wakes[int32(wd)] = append(w.wakes[int32(wd)], wake)
-	return wake
-}
-
-func (w *watcher) close() {
-	if w == nil {
-		return
-	}
-	_ = w.file.Close()
-	<-w.done
 }

@@ -92,7 +92,7 @@ func TestTailFollowsWrites(t *testing.T) {
 	for _, watched := range []bool{true, false} {
 		file, out, tails := newTailed(t)
 		if !watched {
-			tails.watcher.close()
+			tails.watcher.Close()
 			tails.watcher = nil
 		}
 		tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "> ")})
@@ -125,6 +125,20 @@ func TestTailsOfOneFile(t *testing.T) {
 		out.await("1> " + line)
 		out.await("2> " + line)
 	}
+	tails.stop()
+}
+
+// A file that is renamed while it is copied is copied on.
+func TestTailOfARenamedFile(t *testing.T) {
+	file, out, tails := newTailed(t)
+	tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "> ")})
+	fmt.Fprintln(file, "one")
+	out.await("one")
+	if err := os.Rename(file.Name(), file.Name()+".1"); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(file, "two")
+	out.await("two")
 	tails.stop()
 }
 
