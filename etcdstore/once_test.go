@@ -19,7 +19,7 @@ import (
 )
 
 // cutter is a proxy that ends each connection after some bytes of answers: what was
-// asked for by then was done, and nobody is told.
+// asked for by then was done, and no client learns that.
 type cutter struct {
 	listener net.Listener
 	cuts     atomic.Int64

@@ -284,14 +284,14 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 	}
 	pause := etcdclient.Backoff{}
 	for len(missing) > 0 {
-		err := s.follow(ctx, missing, &start, &pause)
+		err := s.removeWritten(ctx, missing, &start, &pause)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
 		case err == etcdclient.ErrCompacted:
 			// What happened meanwhile is not known any more: what is there counts.
-			if start, err = s.strike(ctx, missing); err != nil {
+			if start, err = s.removePresent(ctx, missing); err != nil {
 				return err
 			}
 		case etcdclient.IsFinal(err):
@@ -303,9 +303,9 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 	return nil
 }
 
-// follow strikes the keys that are written off missing, until none is left or the
+// removeWritten removes keys from missing when they are written, until none is left or the
 // watch ends. start is the revision to go on from.
-func (s *Store) follow(ctx context.Context, missing map[string]bool, start *int64, pause *etcdclient.Backoff) error {
+func (s *Store) removeWritten(ctx context.Context, missing map[string]bool, start *int64, pause *etcdclient.Backoff) error {
 	requests := make([]etcdclient.WatchRequest, 0, len(missing))
 	for key := range missing {
 		requests = append(requests, etcdclient.WatchRequest{Key: key, Revision: *start})
@@ -330,9 +330,9 @@ func (s *Store) follow(ctx context.Context, missing map[string]bool, start *int6
 	return nil
 }
 
-// strike strikes the keys that exist off missing and returns the revision after
-// that it looked at.
-func (s *Store) strike(ctx context.Context, missing map[string]bool) (start int64, err error) {
+// removePresent removes the keys that exist from missing and returns the revision after
+// the one that it read.
+func (s *Store) removePresent(ctx context.Context, missing map[string]bool) (start int64, err error) {
 	keys := make([]string, 0, len(missing))
 	for key := range missing {
 		keys = append(keys, key[len(s.prefix):])
@@ -398,7 +398,7 @@ func (s *Store) Barrier(ctx context.Context, key string, worldSize int64) error 
 	return store.GenericBarrier(ctx, s, key, worldSize)
 }
 
-// Clear removes all keys of the prefix, whoever wrote them.
+// Clear removes all keys of the prefix, of any client.
 func (s *Store) Clear(ctx context.Context) error {
 	return s.do(ctx, "clear", nil, func(ctx context.Context) error {
 		_, _, err := s.change(ctx, "clear", etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.DeleteOp(s.prefix, etcdclient.PrefixEnd(s.prefix))}})

@@ -21,26 +21,26 @@ import (
 //
 // Every operation is applied exactly once, also when the member it was sent to
 // dies before it answers, and when what was sent first gets through long after it
-// was sent again: a transaction leaves a note of itself (behind "/o/", one key a
-// client and operation under way, overwritten by the next one, gone with the client)
-// and does nothing if that note, a later one or no place for a note is there.
+// was sent again: a transaction writes its token to an idempotency slot (behind "/o/",
+// one key a client and operation under way, overwritten by the next one, gone with the
+// client) and does nothing if the slot holds that token or a later one, or is gone.
 //
 // With Config.TTL all keys of this Store hang on a lease that it renews while it
 // is open; they vanish TTL after it was closed or killed. Without it they stay.
 type Store struct {
-	client *etcdclient.Client
-	prefix string // of the keys, with "/k/"
-	notes  string // of this client's notes
-	lease  int64  // 0: none
+	client     *etcdclient.Client
+	prefix     string // of the keys, with "/k/"
+	slotPrefix string // of this client's idempotency slots
+	lease      int64  // 0: none
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	done sync.WaitGroup // renewing
 
-	mu     sync.Mutex
-	places []place // free ones
-	used   int     // places ever made
-	count  uint64  // of notes
+	mu        sync.Mutex
+	freeSlots []idempotencySlot
+	slotsMade int
+	lastToken uint64
 }
 
 var _ store.Store = (*Store)(nil)
@@ -54,7 +54,7 @@ func Open(ctx context.Context, config etcdclient.Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{client: c, prefix: config.Prefix + "/k/", notes: config.Prefix + "/o/" + rand.Text() + "/"}
+	s := &Store{client: c, prefix: config.Prefix + "/k/", slotPrefix: config.Prefix + "/o/" + rand.Text() + "/"}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if config.TTL > 0 {
 		s.lease, err = c.Grant(ctx, config.TTL)
@@ -97,12 +97,12 @@ func (s *Store) Close() error {
 	default:
 	}
 	s.mu.Lock()
-	used := s.used
+	used := s.slotsMade
 	s.mu.Unlock()
-	if used > 0 { // without the note of what may be under way still, which nobody repeats
+	if used > 0 { // without the tokens of what may be under way still, which no client repeats
 		ctx, cancel := context.WithTimeout(context.Background(), etcdclient.FirstAttempt)
 		_ = s.client.Attempt(ctx, etcdclient.FirstAttempt, func(ctx context.Context) error {
-			_, err := s.client.TxnOnce(ctx, etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.DeleteOp(s.notes, etcdclient.PrefixEnd(s.notes))}})
+			_, err := s.client.TxnOnce(ctx, etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.DeleteOp(s.slotPrefix, etcdclient.PrefixEnd(s.slotPrefix))}})
 			return err
 		})
 		cancel()
@@ -188,8 +188,8 @@ func (t timedOut) Is(target error) bool {
 	return target == store.ErrTimeout || target == context.DeadlineExceeded
 }
 
-// place is a key for notes. One operation uses it at a time.
-type place struct {
+// idempotencySlot is a key that holds the token of one operation at a time.
+type idempotencySlot struct {
 	key     string
 	created int64 // the revision of its creation; 0: it is still to be made
 }
@@ -197,58 +197,58 @@ type place struct {
 // change runs a transaction that changes something, exactly once. applied is false if
 // its own conditions did not hold.
 //
-// Whatever of its attempts gets through first writes the note, and no other does
-// anything then: the note's place holds this note or a later one. When the client is
-// gone, so is the place; a later key of that name has another revision of creation.
+// The first of its attempts that gets through writes the token, and no other does
+// anything then: the slot holds this token or a later one. When the client is gone, so is
+// the slot; a later key of that name has another revision of creation.
 func (s *Store) change(ctx context.Context, what string, t etcdclient.TxnRequest) (r etcdclient.TxnResponse, applied bool, err error) {
-	p, note := s.takePlace()
-	defer func() { s.freePlace(p) }()
+	slot, token := s.takeSlot()
+	defer func() { s.freeSlot(slot) }()
 	own := t
 	for {
-		if p.created == 0 {
-			if p.created, err = s.makePlace(ctx, what, p.key); err != nil {
+		if slot.created == 0 {
+			if slot.created, err = s.createSlot(ctx, what, slot.key); err != nil {
 				return r, false, err
 			}
 		}
-		t.Conditions = append(slices.Clip(own.Conditions), etcdclient.CreatedAt(p.key, p.created), etcdclient.Below(p.key, note))
-		t.Success = append(slices.Clip(own.Success), etcdclient.PutOp(p.key, note, s.lease))
-		t.Failure = append(slices.Clip(own.Failure), etcdclient.GetOp(p.key))
+		t.Conditions = append(slices.Clip(own.Conditions), etcdclient.CreatedAt(slot.key, slot.created), etcdclient.Below(slot.key, token))
+		t.Success = append(slices.Clip(own.Success), etcdclient.PutOp(slot.key, token, s.lease))
+		t.Failure = append(slices.Clip(own.Failure), etcdclient.GetOp(slot.key))
 		r, err = s.client.Txn(ctx, what, t)
 		if err != nil || r.Succeeded {
 			return r, err == nil, err
 		}
 		found, _ := r.Result(len(t.Failure) - 1).First()
-		if found.Created == p.created && !bytes.Equal(found.Value, note) {
-			if found, err = s.burn(ctx, what, p, note); err != nil {
+		if found.Created == slot.created && !bytes.Equal(found.Value, token) {
+			if found, err = s.fence(ctx, what, slot, token); err != nil {
 				return r, false, err
 			}
 		}
-		if found.Created == p.created {
-			return r, bytes.Equal(found.Value, note), nil
+		if found.Created == slot.created {
+			return r, bytes.Equal(found.Value, token), nil
 		}
-		p.created = 0 // the lease has run out, which making it says, or somebody has removed the notes
+		slot.created = 0 // the lease has run out, which making it says, or the slots were removed
 	}
 }
 
-// burn makes a note one that no attempt can leave any more, and returns what is in its
-// place then: the note itself if one got through just now. Without it an attempt under
-// way might find the conditions of its own true again later.
-func (s *Store) burn(ctx context.Context, what string, p place, note []byte) (found etcdclient.KeyValue, err error) {
-	burnt := append(bytes.Clone(note), 'x')
+// fence overwrites a token so that no attempt that carries it can get through any more,
+// and returns what the slot holds then: the token itself if an attempt got through just
+// now. Without it an attempt under way might find its own conditions true again later.
+func (s *Store) fence(ctx context.Context, what string, slot idempotencySlot, token []byte) (found etcdclient.KeyValue, err error) {
+	fenced := append(bytes.Clone(token), 'x')
 	r, err := s.client.Txn(ctx, what, etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{etcdclient.CreatedAt(p.key, p.created), etcdclient.Below(p.key, note)},
-		Success:    []etcdclient.Op{etcdclient.PutOp(p.key, burnt, s.lease)},
-		Failure:    []etcdclient.Op{etcdclient.GetOp(p.key)},
+		Conditions: []etcdclient.Condition{etcdclient.CreatedAt(slot.key, slot.created), etcdclient.Below(slot.key, token)},
+		Success:    []etcdclient.Op{etcdclient.PutOp(slot.key, fenced, s.lease)},
+		Failure:    []etcdclient.Op{etcdclient.GetOp(slot.key)},
 	})
 	if err != nil || r.Succeeded {
-		return etcdclient.KeyValue{Created: p.created, Value: burnt}, err
+		return etcdclient.KeyValue{Created: slot.created, Value: fenced}, err
 	}
 	found, _ = r.Result(0).First()
 	return found, nil
 }
 
-// makePlace makes the key of a place and returns the revision of its creation.
-func (s *Store) makePlace(ctx context.Context, what, key string) (created int64, err error) {
+// createSlot makes the key of a slot and returns the revision of its creation.
+func (s *Store) createSlot(ctx context.Context, what, key string) (created int64, err error) {
 	r, err := s.client.Txn(ctx, what, etcdclient.TxnRequest{
 		Conditions: []etcdclient.Condition{etcdclient.Unchanged(key, 0)},
 		Success:    []etcdclient.Op{etcdclient.PutOp(key, nil, s.lease)},
@@ -261,26 +261,26 @@ func (s *Store) makePlace(ctx context.Context, what, key string) (created int64,
 	return found.Created, nil
 }
 
-// takePlace returns a place that nobody uses, and a note that is greater, byte by
+// takeSlot returns a slot that no operation uses, and a token that is greater, byte by
 // byte, than all before it.
-func (s *Store) takePlace() (p place, note []byte) {
+func (s *Store) takeSlot() (slot idempotencySlot, token []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count++
-	note = fmt.Appendf(nil, "%016x", s.count)
-	if n := len(s.places); n > 0 {
-		p = s.places[n-1]
-		s.places = s.places[:n-1]
-		return p, note
+	s.lastToken++
+	token = fmt.Appendf(nil, "%016x", s.lastToken)
+	if n := len(s.freeSlots); n > 0 {
+		slot = s.freeSlots[n-1]
+		s.freeSlots = s.freeSlots[:n-1]
+		return slot, token
 	}
-	p.key = s.notes + strconv.Itoa(s.used)
-	s.used++
-	return p, note
+	slot.key = s.slotPrefix + strconv.Itoa(s.slotsMade)
+	s.slotsMade++
+	return slot, token
 }
 
-func (s *Store) freePlace(p place) {
+func (s *Store) freeSlot(slot idempotencySlot) {
 	s.mu.Lock()
-	s.places = append(s.places, p)
+	s.freeSlots = append(s.freeSlots, slot)
 	s.mu.Unlock()
 }
 

@@ -3,18 +3,18 @@
 // same locks, the same bookkeeping (docs/spec/filestore-format.md).
 //
 // The file is a log of records (klen, key, vlen, value) that only grows. A Store
-// keeps the file open, folds what was appended since it last looked into memory,
+// keeps the file open, applies what was appended since its last read in memory,
 // and answers from there:
 //
-//   - Whoever writes holds flock(2) exclusively and adds whole records, each in
-//     one write. Whoever reads records holds it shared. Where the file system is
+//   - A writer holds flock(2) exclusively and adds whole records, each in one
+//     write. A reader of records holds it shared. Where the file system is
 //     this machine's own, a reader that finds the file no longer than what it
 //     has read asks for no lock: there is nothing to read.
 //   - Every operation makes sure that the path still names the file, as seen by a
-//     look that is at most a millisecond old. A file that is gone, was replaced,
+//     check that is at most a millisecond old. A file that is gone, was replaced,
 //     got shorter or holds something else is an error at once
-//     ([ErrVanished], [ErrReplaced], [ErrForeign]), and the Store is of no use
-//     any more. Stock processes read on from memory or wait for ever.
+//     ([ErrVanished], [ErrReplaced], [ErrForeign]), and the Store stays
+//     failed. Stock processes read on from memory or wait for ever.
 //   - Waiting calls are woken by inotify on this machine's own file systems, and
 //     poll elsewhere, at first often, then less so.
 //   - A wait, for a key as well as for a lock, ends with its context.
@@ -42,11 +42,11 @@
 // makes the rest its value). The file is never cut. This is safe while stock
 // processes share it, because
 //
-//   - under the exclusive lock nobody is in the middle of writing or reading;
-//   - nobody's position lies behind the last complete record, since a stock
+//   - under the exclusive lock no process is in the middle of writing or reading;
+//   - no process's position lies behind the last complete record, since a stock
 //     reader takes its new position only after it came to the end, and no byte
 //     before that position changes;
-//   - the record of the killed writer was acknowledged to nobody;
+//   - the record of the killed writer was never acknowledged;
 //   - each step leaves either the torn record or a complete one, so that a Store
 //     killed meanwhile does no harm, and no invented value is ever visible.
 //
@@ -68,7 +68,7 @@
 //     all keys there at one moment.
 //   - MultiSet writes all its records under one lock, in one write.
 //   - The counters of a closing Store change in one step, and the file is removed
-//     before the lock is released, so that whoever waits for the lock to open it
-//     sees that it is gone.
+//     before the lock is released, so that a process that waits for the lock to
+//     open it sees that it is gone.
 //   - Deadlines are exact; the reference counts whole seconds.
 package filestore

@@ -8,7 +8,7 @@ import (
 )
 
 // Errors about the file, after which every call on the Store returns the same
-// one: what is at the path is not the store any more.
+// one: what is at the path is no longer the store.
 var (
 	// ErrVanished is returned by every call once nothing is at the path: the
 	// file or a directory above it was removed or renamed.

@@ -199,7 +199,7 @@ func (s *Store) getAll(names []string) [][]byte {
 }
 
 func (s *Store) noQueues(ctx context.Context, op, key string) error {
-	err := s.usable(ctx)
+	err := s.checkOpen(ctx)
 	if err == nil {
 		err = ErrNoQueues
 	}

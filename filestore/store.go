@@ -30,7 +30,7 @@ type Store struct {
 	closing   chan struct{} // closed when Close begins
 	close     func() error
 
-	// turn is held, by filling it, by whoever uses the file's lock: the lock
+	// turn is a token: the goroutine that has it uses the file's lock, since the lock
 	// belongs to the descriptor, not to the goroutine. What is written under turn
 	// and mu may be read under either.
 	turn   chan struct{}
@@ -41,8 +41,8 @@ type Store struct {
 
 	mu      sync.Mutex // held for memory only, never over a call that may wait
 	engine  *store.Engine
-	failure error  // why the store is of no use any more
-	watch   *watch // runs while anybody waits
+	failure error  // why every call fails
+	watch   *watch // runs while calls wait
 	waiting int    // calls that wait
 	watches sync.WaitGroup
 }
@@ -101,7 +101,7 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 		turn:      make(chan struct{}, 1),
 		engine:    store.NewEngine(store.Limits{}),
 	}
-	s.close = sync.OnceValue(s.shut)
+	s.close = sync.OnceValue(s.shutDown)
 	err = s.update(ctx, func(log []byte) ([]byte, error) {
 		log, _, err := s.count(log, refcountKey, 1)
 		return log, err
@@ -124,7 +124,7 @@ func (s *Store) Path() string { return s.file.Path }
 // returned.
 func (s *Store) Close() error { return s.close() }
 
-func (s *Store) shut() error {
+func (s *Store) shutDown() error {
 	s.mu.Lock()
 	close(s.closing) // under mu, so that no watch begins after it
 	s.endWatch()
@@ -132,9 +132,9 @@ func (s *Store) shut() error {
 	s.watches.Wait()
 	clock := s.options.Clock
 	deadline := clock.Now().Add(s.options.CloseTimeout)
-	s.turn <- struct{}{} // who has it sees closing, and does not wait any more
+	s.turn <- struct{}{} // its holder sees closing and stops waiting
 	defer func() { <-s.turn }()
-	err := s.section(lockedfile.WaitLimit{Ctx: context.Background(), Deadline: deadline}, unix.LOCK_EX, s.leave)
+	err := s.withLock(lockedfile.WaitLimit{Ctx: context.Background(), Deadline: deadline}, unix.LOCK_EX, s.leave)
 	s.file.Close()
 	if err == nil || errors.Is(err, ErrVanished) {
 		return nil
@@ -145,7 +145,7 @@ func (s *Store) shut() error {
 // leave writes what a closing store writes and removes the file if it is due.
 func (s *Store) leave(size int64) error {
 	cleanups, users := int64(0), int64(0)
-	err := s.amend(context.Background(), size, func(log []byte) ([]byte, error) {
+	err := s.append(context.Background(), size, func(log []byte) ([]byte, error) {
 		log, n, err := s.count(log, cleanupKey, 1)
 		if err != nil {
 			return nil, err
@@ -182,13 +182,13 @@ func (s *Store) count(log []byte, key string, delta int64) ([]byte, int64, error
 // view runs f when everything is known that was in the file when view was called.
 // f reads the engine, and may register a waiter; mu is held.
 func (s *Store) view(ctx context.Context, f func()) error {
-	if err := s.usable(ctx); err != nil {
+	if err := s.checkOpen(ctx); err != nil {
 		return err
 	}
 	if s.local {
 		size, err := s.file.Size()
 		if err != nil {
-			return cmp.Or(s.usable(ctx), s.fail(err))
+			return cmp.Or(s.checkOpen(ctx), s.fail(err))
 		}
 		if s.viewAt(size, f) {
 			return nil
@@ -220,20 +220,20 @@ func (s *Store) viewAt(size int64, f func()) bool {
 // sees the engine after everything that is in the file; mu is held. Nothing is
 // written if f returns nothing or an error.
 func (s *Store) update(ctx context.Context, f func(log []byte) ([]byte, error)) error {
-	if err := s.usable(ctx); err != nil {
+	if err := s.checkOpen(ctx); err != nil {
 		return err
 	}
-	return s.locked(ctx, unix.LOCK_EX, func(size int64) error { return s.amend(ctx, size, f) })
+	return s.locked(ctx, unix.LOCK_EX, func(size int64) error { return s.append(ctx, size, f) })
 }
 
-// amend is update under the exclusive lock.
-func (s *Store) amend(ctx context.Context, size int64, f func(log []byte) ([]byte, error)) error {
+// append is update under the exclusive lock.
+func (s *Store) append(ctx context.Context, size int64, f func(log []byte) ([]byte, error)) error {
 	if err := s.refresh(size); err != nil {
 		return err
 	}
 	if s.pos != size {
 		var err error
-		if size, err = s.mend(size); err != nil {
+		if size, err = s.repair(size); err != nil {
 			return fmt.Errorf("incomplete record at offset %d: %w", s.pos, err)
 		}
 	}
@@ -244,7 +244,7 @@ func (s *Store) amend(ctx context.Context, size int64, f func(log []byte) ([]byt
 		return err
 	}
 	defer s.keepLog(log)
-	if len(log) > momentBytes {
+	if len(log) > checkTimeBytes {
 		if err := mayWait(ctx); err != nil {
 			return err
 		}
@@ -269,19 +269,19 @@ func (s *Store) locked(ctx context.Context, how int, f func(size int64) error) e
 		}
 	}
 	defer func() { <-s.turn }()
-	if err := s.usable(ctx); err != nil {
+	if err := s.checkOpen(ctx); err != nil {
 		return err // the descriptor may be closed already
 	}
 	limit := lockedfile.WaitLimit{Ctx: ctx, Closing: s.closing}
 	if isTry(ctx) {
 		limit.Deadline = s.options.Clock.Now().Add(tryPatience)
 	}
-	return s.section(limit, how, f)
+	return s.withLock(limit, how, f)
 }
 
-// section runs f under the file's lock if the path still names the file. The turn
+// withLock runs f under the file's lock if the path still names the file. The turn
 // is held.
-func (s *Store) section(p lockedfile.WaitLimit, how int, f func(size int64) error) error {
+func (s *Store) withLock(p lockedfile.WaitLimit, how int, f func(size int64) error) error {
 	if err := s.failed(); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (s *Store) section(p lockedfile.WaitLimit, how int, f func(size int64) erro
 	}
 	defer s.file.Unlock()
 	size, err := s.file.Size()
-	if err == nil && size-s.pos > momentBytes {
+	if err == nil && size-s.pos > checkTimeBytes {
 		err = mayWait(p.Ctx)
 	}
 	if err == nil {
@@ -302,12 +302,12 @@ func (s *Store) section(p lockedfile.WaitLimit, how int, f func(size int64) erro
 	return s.fail(err)
 }
 
-// momentBytes is how much is read or written by a call that must not wait: some
+// checkTimeBytes is how much is read or written by a call that must not wait: some
 // milliseconds' worth.
-const momentBytes = 1 << 20
+const checkTimeBytes = 1 << 20
 
-// usable returns why no call can be begun, if so.
-func (s *Store) usable(ctx context.Context) error {
+// checkOpen returns why no call can be begun, if so.
+func (s *Store) checkOpen(ctx context.Context) error {
 	select {
 	case <-s.closing:
 		return store.ErrClosed
@@ -329,7 +329,7 @@ func (s *Store) fail(err error) error {
 	return err
 }
 
-// failed returns why the store is of no use any more, if so.
+// failed returns why every call fails, if so.
 func (s *Store) failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

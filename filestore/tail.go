@@ -34,9 +34,9 @@ func (t tail) head(n int64) ([]byte, error) {
 	return b, err
 }
 
-// plausible reports whether the tail can be the beginning of a record that some
+// looksLikeRecord reports whether the tail can be the beginning of a record that some
 // FileStore wrote.
-func (t tail) plausible() (bool, error) {
+func (t tail) looksLikeRecord() (bool, error) {
 	b, err := t.head(lengthBytes + int64(max(len(refcountKey), len(cleanupKey))))
 	if err != nil {
 		return false, err
@@ -51,11 +51,11 @@ func (t tail) plausible() (bool, error) {
 		return true, nil
 	}
 	key := b[lengthBytes:]
-	return plausibleKey(key[:min(int64(len(key)), size)]), nil
+	return looksLikeKey(key[:min(int64(len(key)), size)]), nil
 }
 
-// plausibleKey reports whether a stored key of a FileStore can begin with key.
-func plausibleKey(key []byte) bool {
+// looksLikeKey reports whether a stored key of a FileStore can begin with key.
+func looksLikeKey(key []byte) bool {
 	for _, known := range []string{keyPrefix, deletePrefix, refcountKey, cleanupKey} {
 		n := min(len(key), len(known))
 		if string(key[:n]) == known[:n] {
@@ -68,12 +68,12 @@ func plausibleKey(key []byte) bool {
 // span is a part of a file.
 type span struct{ from, to int64 }
 
-// kept returns the complete records in the tail that were written behind the
+// salvage returns the complete records in the tail that were written behind the
 // incomplete one, by processes that did not look. They are searched where the
 // writer of the incomplete one, which makes a write for each part of a record,
 // may have ended. Behind them may be another incomplete record. Without any, the
 // span is empty and at the end of the tail.
-func (t tail) kept() (span, error) {
+func (t tail) salvage() (span, error) {
 	none := span{t.end, t.end}
 	b, err := t.head(lengthBytes)
 	if err != nil || len(b) < lengthBytes {
@@ -108,40 +108,40 @@ func (t tail) chain(from int64) (int64, error) {
 			return sc.Pos, nil
 		case err == lockedfile.ErrTorn:
 			rest := tail{file: t.file, pos: sc.Pos, end: t.end}
-			if ok, err := rest.plausible(); err != nil || !ok {
+			if ok, err := rest.looksLikeRecord(); err != nil || !ok {
 				return from, err
 			}
 			return sc.Pos, nil
 		case err != nil:
 			return from, err
-		case len(r.key) == 0 || !plausibleKey(r.key):
+		case len(r.key) == 0 || !looksLikeKey(r.key):
 			return from, nil
 		}
 	}
 }
 
-// judge returns nil if the tail behind pos is a torn record, which can be gone
+// checkTail returns nil if the tail behind pos is a torn record, which can be gone
 // on from, else ErrForeign.
-func (s *Store) judge(size int64) error {
+func (s *Store) checkTail(size int64) error {
 	t := tail{file: s.file, pos: s.pos, end: size}
-	ok, err := t.plausible()
+	ok, err := t.looksLikeRecord()
 	if err != nil || ok {
 		return err
 	}
-	kept, err := t.kept()
+	kept, err := t.salvage()
 	if err != nil || kept.from < kept.to {
 		return err
 	}
 	return fmt.Errorf("%w: no record at offset %d", ErrForeign, s.pos)
 }
 
-// mend covers the torn record behind pos with one that means nothing, and reads
+// repair covers the torn record behind pos with one that means nothing, and reads
 // what is behind it, until nothing torn is left. It returns the size of the file
 // after that. The exclusive lock is held and refresh has come as far as it could.
-func (s *Store) mend(size int64) (int64, error) {
-	// What is overwritten must not be anybody's record: the position that this
+func (s *Store) repair(size int64) (int64, error) {
+	// What is overwritten must be no process's record: the position that this
 	// store remembers is not enough to go by.
-	whole, err := s.foldOnly(s.pos)
+	whole, err := s.endsAtRecord(s.pos)
 	if err != nil {
 		return 0, err
 	}
@@ -150,7 +150,7 @@ func (s *Store) mend(size int64) (int64, error) {
 	}
 	for s.pos != size {
 		t := tail{file: s.file, pos: s.pos, end: size}
-		if err := s.coverTorn(t); err != nil {
+		if err := s.overwriteTorn(t); err != nil {
 			return 0, err
 		}
 		if size, err = s.file.Size(); err != nil {
@@ -163,11 +163,11 @@ func (s *Store) mend(size int64) (int64, error) {
 	return size, nil
 }
 
-// coverTorn covers the incomplete record at the beginning of t, up to the
+// overwriteTorn covers the incomplete record at the beginning of t, up to the
 // complete records behind it if there are any. The cover is one write of nine
 // bytes, which a kill can cut only where they lie on two pages.
-func (s *Store) coverTorn(t tail) error {
-	kept, err := t.kept()
+func (s *Store) overwriteTorn(t tail) error {
+	kept, err := t.salvage()
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (t tail) copyToEnd(f *lockedfile.File, part span) error {
 		return err
 	}
 	if _, err := f.WriteAt(b, t.end); err != nil {
-		return errors.Join(err, f.Truncate(t.end)) // seen by nobody, as in write
+		return errors.Join(err, f.Truncate(t.end)) // no reader has seen it, as in write
 	}
 	return nil
 }

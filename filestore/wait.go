@@ -36,7 +36,7 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 			s.engine.Cancel(waiter)
 			return
 		}
-		w = s.watchOn()
+		w = s.addWaiter()
 	})
 	switch {
 	case err != nil:
@@ -46,7 +46,7 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 	case w == nil:
 		return nil
 	}
-	defer s.watchOff(waiter)
+	defer s.removeWaiter(waiter)
 	select {
 	case <-woken:
 		return nil
@@ -64,23 +64,23 @@ func (s *Store) waited(err error, start time.Time) error {
 	return fmt.Errorf("waited %v: %w", s.elapsed(start), err)
 }
 
-// watchOn counts one more call that waits and returns the watch. mu is held.
-func (s *Store) watchOn() *watch {
+// addWaiter counts one more call that waits and returns the watch. mu is held.
+func (s *Store) addWaiter() *watch {
 	s.waiting++
 	if s.watch == nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		s.watch = &watch{ctx: ctx, cancel: cancel, failed: make(chan struct{})}
-		if s.usable(ctx) != nil {
+		if s.checkOpen(ctx) != nil {
 			return s.watch // Close has begun and ends the call
 		}
 		s.watches.Add(1)
-		go s.follow(s.watch)
+		go s.watchLoop(s.watch)
 	}
 	return s.watch
 }
 
-// watchOff ends the wait of one call and, with the last, the watch.
-func (s *Store) watchOff(waiter *store.Waiter) {
+// removeWaiter ends the wait of one call and, with the last, the watch.
+func (s *Store) removeWaiter(waiter *store.Waiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.engine.Cancel(waiter)
@@ -97,9 +97,9 @@ func (s *Store) endWatch() {
 	}
 }
 
-// follow reads the log on whenever it has grown, which wakes who waits for what
-// is in it, until w is cancelled or the file fails.
-func (s *Store) follow(w *watch) {
+// watchLoop reads the log on whenever it has grown, which wakes the calls that wait
+// for what is in it, until w is cancelled or the file fails.
+func (s *Store) watchLoop(w *watch) {
 	defer s.watches.Done()
 	watcher := changewatch.New(s.file.Path, s.local, s.options.Clock, s.options.PollMin, s.options.PollMax)
 	defer watcher.Close()
@@ -108,7 +108,7 @@ func (s *Store) follow(w *watch) {
 		changed := false
 		err := s.view(w.ctx, func() { changed, known = s.pos != known, s.pos })
 		if err != nil {
-			s.breakWatch(w, err)
+			s.failWatch(w, err)
 			return
 		}
 		watcher.Wait(w.ctx, changed)
@@ -118,9 +118,9 @@ func (s *Store) follow(w *watch) {
 	}
 }
 
-// breakWatch ends w, and with it the calls that wait, with err. Later calls get a
-// watch of their own. A watch that was cancelled has nobody to tell.
-func (s *Store) breakWatch(w *watch, err error) {
+// failWatch ends w, and with it the calls that wait, with err. Later calls get a
+// watch of their own. A watch that was cancelled has no callers.
+func (s *Store) failWatch(w *watch, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watch == w {

@@ -25,21 +25,21 @@ func (s *Store) refresh(size int64) error {
 	}
 	start := s.pos - int64(len(s.anchor))
 	sc := &recordScanner{lockedfile.Scanner{Source: s.file, Pos: start, End: size, Buffer: s.mem}}
-	err := s.fold(sc)
+	err := s.replay(sc)
 	if s.mem = sc.Buffer; cap(s.mem) > lockedfile.MaxKeptBuffer {
 		s.mem = nil
 	}
 	switch {
 	case err == lockedfile.ErrTorn:
-		return s.judge(size)
+		return s.checkTail(size)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: it got shorter while it was read", ErrReplaced)
 	}
 	return err
 }
 
-// fold applies the records that sc yields, after the anchor.
-func (s *Store) fold(sc *recordScanner) error {
+// replay applies the records that sc yields, after the anchor.
+func (s *Store) replay(sc *recordScanner) error {
 	if n := len(s.anchor); n > 0 {
 		if err := sc.Need(int64(n)); err != nil {
 			return err
@@ -57,13 +57,13 @@ func (s *Store) fold(sc *recordScanner) error {
 		if err != nil {
 			return err
 		}
-		s.learn(r)
+		s.applyRecord(r)
 	}
 }
 
-// learn applies the record at pos and moves behind it. It wakes who waited for
+// applyRecord applies the record at pos and moves behind it. It wakes who waited for
 // it. mu is taken for each record, so that no reader waits for a long log.
-func (s *Store) learn(r record) {
+func (s *Store) applyRecord(r record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.apply(s.engine)
@@ -74,7 +74,7 @@ func (s *Store) learn(r record) {
 // write appends log, which is whole records, at size, the size of the file, and
 // applies it. The exclusive lock is held and everything before was read. If the
 // file cannot take it all, nothing stays of it: what is cut off then was written
-// under this lock and so seen by nobody.
+// under this lock, so that no reader has seen it.
 func (s *Store) write(log []byte, size int64) error {
 	if _, err := s.file.WriteAt(log, size); err != nil {
 		return errors.Join(err, s.file.Truncate(size))
@@ -85,7 +85,7 @@ func (s *Store) write(log []byte, size int64) error {
 		if err != nil {
 			return nil
 		}
-		s.learn(r)
+		s.applyRecord(r)
 	}
 }
 
@@ -96,9 +96,9 @@ func (s *Store) keepLog(log []byte) {
 	}
 }
 
-// foldOnly reads the log from its beginning to end without applying it and
+// endsAtRecord reads the log from its beginning to end without applying it and
 // reports whether a record ends there.
-func (s *Store) foldOnly(end int64) (bool, error) {
+func (s *Store) endsAtRecord(end int64) (bool, error) {
 	sc := &recordScanner{lockedfile.Scanner{Source: s.file, End: end}}
 	for {
 		switch _, err := sc.next(); err {
