@@ -7,8 +7,8 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// fold is the run as this node knows it: what all entries up to index amount to.
-// It is guarded by Plane.mu.
+// applier is the run as this node knows it: what all entries up to index amount to.
+// It is guarded by Replica.mu.
 type applier struct {
 	p       *Replica
 	machine *rendezvous.Machine
@@ -39,7 +39,7 @@ func newMachine(runID, generation string) *rendezvous.Machine {
 	return rendezvous.New(rendezvous.Config{RunID: runID, Generation: generation, Uptime: -1})
 }
 
-// loop folds what the other goroutines read and see, until the plane ends. It
+// loop applies what the other goroutines read and see, until the replica ends. It
 // alone calls the observer.
 func (p *Replica) loop() {
 	tick := time.NewTimer(0)
@@ -73,7 +73,7 @@ func (p *Replica) loop() {
 	}
 }
 
-// take takes up what a goroutine has said; the error is final.
+// take applies what a goroutine has reported; the error is final.
 func (f *applier) take(what any) *rendezvous.Error {
 	switch what := what.(type) {
 	case Batch:
@@ -110,7 +110,7 @@ func (f *applier) takeTrouble(b broken) *rendezvous.Error {
 
 func (f *applier) tell(news func()) { f.news = append(f.news, news) }
 
-// takeBatch folds entries.
+// takeBatch applies entries.
 func (f *applier) takeBatch(b Batch) *rendezvous.Error {
 	for _, e := range b.Entries {
 		if e.Index <= f.index {
@@ -133,14 +133,14 @@ func (f *applier) takeBatch(b Batch) *rendezvous.Error {
 	return nil
 }
 
-// apply folds one event and carries out the effects that are this node's.
+// apply applies one event and carries out the effects that are this node's.
 func (f *applier) apply(ev rendezvous.Event) {
 	p := f.p
 	switch ev := ev.(type) {
 	case rendezvous.TimerFired:
 		f.timers.stop(ev.Timer)
 	case rendezvous.Disconnect:
-		// Somebody took this node for dead, and it is not.
+		// Another node took this one for dead, and it is not.
 		if ev.Session == p.session && !p.closing {
 			p.shown = "" // a beat comes first
 			wake(p.greeted)
@@ -202,7 +202,7 @@ func (f *applier) welcomed(n rendezvous.MembershipUpdate) {
 	}
 }
 
-// refused ends the plane.
+// refused ends the replica.
 func (f *applier) refused(err *rendezvous.Error) {
 	p, first := f.p, f.first
 	f.tell(func() {
@@ -221,7 +221,7 @@ func (f *applier) answer(r rendezvous.Reply) {
 		f.tell(func() { c.Call.Finish(nil, r.Err) })
 	default:
 		if o, ok := r.Result.(rendezvous.Outcome); ok {
-			f.p.last = o.LastRound() // the next entry may make this node say hello anew
+			f.p.last = o.LastRound() // the next entry may make this node say hello again
 		}
 		f.tell(func() { c.Call.Finish(r.Result, nil) })
 	}

@@ -18,7 +18,7 @@ import (
 
 // chaos is a run whose nodes and whose log are hurt at random.
 type chaos struct {
-	*world
+	*cluster
 	ctx    context.Context
 	random *rand.Rand
 	named  bool          // a node that takes a dead one's place has its name
@@ -74,16 +74,16 @@ func TestGuaranteesUnderFaults(t *testing.T) {
 		for name, v := range map[string]*value{"log": nil, "blob": {takes: time.Millisecond}} {
 			t.Run(fmt.Sprint(name, " seed ", seed), func(t *testing.T) {
 				t.Parallel()
-				bubble(t, func(t *testing.T, w *world) { underFaults(t, w, v, seed) })
+				runCluster(t, func(t *testing.T, w *cluster) { underFaults(t, w, v, seed) })
 			})
 		}
 	}
 }
 
-func underFaults(t *testing.T, w *world, v *value, seed uint64) {
+func underFaults(t *testing.T, w *cluster, v *value, seed uint64) {
 	w.quiet = os.Getenv(envSeed) == ""
 	ctx, cancel := context.WithCancel(t.Context())
-	c := &chaos{world: w, ctx: ctx, value: v, random: rand.New(rand.NewPCG(seed, 0)), finish: make(chan struct{})}
+	c := &chaos{cluster: w, ctx: ctx, value: v, random: rand.New(rand.NewPCG(seed, 0)), finish: make(chan struct{})}
 	defer c.work.Wait()
 	defer cancel()
 	c.memory.info.SnapshotEntries = 5 + c.random.IntN(200)
@@ -142,7 +142,7 @@ func (c *chaos) start(name string) {
 	p.LastCallTimeout, p.RegroupTimeout, p.AdmitDelay = 3*time.Second, 20*time.Second, 500*time.Millisecond
 	n := &worker{}
 	if c.value == nil {
-		n.node = c.world.node(p)
+		n.node = c.cluster.node(p)
 	} else {
 		p.AdvertiseAddr = "10.0.0.7"
 		n.node = c.blobNode(c.value, p)

@@ -122,7 +122,7 @@ func (s *registerState) encode() []byte {
 	})
 }
 
-// decodeBlob reads what encode wrote. It takes nothing on trust.
+// decodeRegister reads what encode wrote. It takes nothing on trust.
 func decodeRegister(data []byte) (*registerState, error) {
 	if len(data) > maxBlob {
 		return nil, fmt.Errorf("it has %d bytes, at most %d are allowed", len(data), maxBlob)

@@ -38,7 +38,7 @@ func TestRecoveryIsToldAfterLoss(t *testing.T) {
 	})
 }
 
-// slowLog is a log that is slow to show a sign of life and to be read.
+// slowLog is a log that is slow to show a heartbeat and to be read.
 type slowLog struct {
 	*memoryLog
 	beat, read chan struct{} // closed to let it go on

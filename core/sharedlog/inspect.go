@@ -13,10 +13,10 @@ type Record struct {
 	Generation string
 	Snapshot   Snapshot                      // zero: there is none
 	Entries    []Entry                       // behind it, in order
-	Living     map[rendezvous.SessionID]bool // those that show a sign of life
+	Living     map[rendezvous.SessionID]bool // those that show a heartbeat
 }
 
-// Machine folds the record, as each of the run's nodes does. An error is final:
+// Machine applies the record, as each of the run's nodes does. An error is final:
 // ErrState, another release wrote that.
 func (r Record) Machine() (*rendezvous.Machine, error) {
 	m, err := r.start()
@@ -38,7 +38,7 @@ func (r Record) Machine() (*rendezvous.Machine, error) {
 
 // Orphans returns the sessions of an open run that have neither said goodbye nor were
 // declared lost, in their order, without the one given. While there are any, the run is
-// not over, although none of them may show a sign of life: they may be cut off. Nor is it
+// not over, although none of them may show a heartbeat: they may be cut off. Nor is it
 // while members of its last round are lost by their silence alone; over tells.
 func (r Record) Orphans(but rendezvous.SessionID) (sessions []rendezvous.SessionID, over bool, err error) {
 	m, err := r.Machine()

@@ -7,7 +7,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Each node looks for signs of life of the nodes behind it in a ring of all
+// Each node looks for heartbeats of the nodes behind it in a ring of all
 // sessions: of so many that seem healthy, and of those between that do not. So
 // each node is looked at by several others, whatever the size of the run.
 const (
@@ -20,7 +20,7 @@ const beatsPerLease = 4
 
 // ring is all connected sessions in one order that is the same for all nodes.
 type ring struct {
-	stale    bool // to be read from the machine anew
+	stale    bool // to be read from the machine again
 	sessions []rendezvous.SessionID
 	peers    map[rendezvous.SessionID]*peer
 	looked   time.Time // of the last signs
@@ -35,7 +35,7 @@ type peer struct {
 	gone    bool // said so in the log
 }
 
-// refresh brings the ring up to date.
+// refreshRing brings the ring up to date.
 func (f *applier) refreshRing() {
 	r := &f.ring
 	if !r.stale {
@@ -90,13 +90,13 @@ func (f *applier) lease() time.Duration {
 	return f.p.params.LeaseTimeout
 }
 
-// signs is what one look has shown.
+// heartbeats is what one look has shown.
 type heartbeats struct {
 	sessions []rendezvous.SessionID
 	list     []Liveness
 }
 
-// judge takes up signs of life, and appends whose connection is broken and whose
+// evaluate compares heartbeats with the last ones, and appends whose connection is broken and whose
 // lease has run out. If the last look was long ago, this node was stopped or is
 // overloaded, and so may the others have been: all get a new lease. A node is
 // judged only after it was found silent twice, and what is found of it is appended at
@@ -140,14 +140,14 @@ func (f *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liven
 	}
 }
 
-// accuse appends what was found of a silent node.
+// declareFailed appends what was found of a silent node.
 func (f *applier) declareFailed(p *peer, ev rendezvous.Event, session rendezvous.SessionID) {
 	p.gone = true
 	f.p.propose(proposal{event: ev, accused: session, until: f.ring.looked.Add(f.lease() / beatsPerLease)})
 }
 
-// live shows this node's sign of life and looks for those of others, until the
-// plane ends.
+// live shows this node's heartbeat and looks for those of others, until the
+// replica ends.
 func (p *Replica) live() {
 	p.mu.Lock()
 	every, lease := p.info.HeartbeatReadInterval, p.applier.lease()
@@ -186,7 +186,7 @@ func (p *Replica) live() {
 	}
 }
 
-// show takes note that a session has shown a sign of life: it may be spoken for.
+// showHeartbeat records that a session has shown a heartbeat: it may be spoken for.
 func (p *Replica) showHeartbeat(session rendezvous.SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // Log is a totally ordered log of entries that all nodes of one run share, with
-// the signs of life of these nodes beside it. An implementation is made for one
+// the heartbeats of these nodes beside it. An implementation is made for one
 // run and one node.
 //
 // The total order is all that a log promises about time: two nodes that have both
@@ -24,16 +24,16 @@ import (
 // that Latest and Next are called by the same one.
 //
 // Errors. An *rendezvous.Error (wrapped or not) whose code is not Retryable is
-// final: the log is of no use any more, the plane fails with that error, which
+// final: the log has failed for good, the replica fails with that error, which
 // says what is wrong and what to do (not allowed, no locks, foreign content, the
 // directory is gone). Every other error means that the log is out of reach just
-// now: the plane tells its observer, and repeats the call after a pause. Open is
+// now: the replica tells its observer, and repeats the call after a pause. Open is
 // different: its caller gives it ReadTimeout, and an implementation returns early,
 // with any code, when it knows that waiting will not help.
 type Log interface {
 	// Open reaches the log and creates it if there is none for this run, or if what
 	// is there was left behind by nodes that are all proven gone: nodes that show no
-	// sign of life may be cut off and come back. It returns what the plane has to know
+	// heartbeat may be cut off and come back. It returns what the replica has to know
 	// of it. It is [ErrSlow] if it may succeed when it is tried again, although the log
 	// is not out of reach.
 	Open(ctx context.Context) (Info, error)
@@ -41,13 +41,13 @@ type Log interface {
 	// Append appends the entries, in this order, and returns when they are in the
 	// log for good: no crash of any node loses them then. Other nodes' entries may
 	// come between them. After an error, some, all or none of them may be in the
-	// log (or still get there); the plane appends them again, which does no harm.
+	// log (or still get there); the replica appends them again, which does no harm.
 	Append(ctx context.Context, entries [][]byte) error
 
 	// Next returns the entries with an index above after, in order and without a
 	// gap, as many as are at hand; it waits until there is one, or until Batch's
 	// Snapshot has changed. It is [ErrCompacted] if entries behind after are gone:
-	// the plane then goes on from Latest.
+	// the replica then goes on from Latest.
 	Next(ctx context.Context, after uint64) (Batch, error)
 
 	// Latest returns the latest snapshot; the zero Snapshot if there is none.
@@ -58,16 +58,16 @@ type Log interface {
 	// Latest. If there is a later snapshot already, Snapshot does nothing.
 	Snapshot(ctx context.Context, s Snapshot) error
 
-	// Beat shows the others that this node is alive under the name session. It
+	// Heartbeat shows the others that this node is alive under the name session. It
 	// comes before the session's Hello is appended, then at least every quarter of
 	// lease. When session is another one than at the last call, the sign of the last
-	// one is taken back: this node has begun anew.
+	// one is taken back: this node has begun again.
 	Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error
 
-	// Look returns the signs of life of sessions, one each in their order.
+	// ReadHeartbeats returns the heartbeats of sessions, one each in their order.
 	ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error)
 
-	// Close releases everything, and takes this node's sign of life back. If all
+	// Close releases everything, and takes this node's heartbeat back. If all
 	// others are proven gone, the log may be removed. It returns within a second or so
 	// after ctx has ended, some seconds if it waits for a process that dies.
 	Close(ctx context.Context) error
@@ -97,7 +97,7 @@ type Info struct {
 	// A request that needs a larger one is refused with ErrTooLarge.
 	MaxEntry int
 
-	// HeartbeatReadInterval is the least time between two calls of Look; 0 is a default. A
+	// HeartbeatReadInterval is the least time between two calls of ReadHeartbeats; 0 is a default. A
 	// node that dies is noticed so much later at least.
 	HeartbeatReadInterval time.Duration
 }
@@ -124,7 +124,7 @@ type Snapshot struct {
 // Liveness is what one node sees of another one's life.
 type Liveness struct {
 	State LivenessState
-	// Beats is any number that changes with each beat, while State is LivenessHeartbeats.
+	// Heartbeats is any number that changes with each beat, while State is LivenessHeartbeats.
 	// The plane judges by its own clock how long ago it last changed.
 	Heartbeats uint64
 }
@@ -134,8 +134,8 @@ type LivenessState int
 
 // The states of a sign.
 const (
-	// LivenessHeartbeats: the log knows no more than Beats. A session that the log has
-	// never seen has Beats 0.
+	// LivenessHeartbeats: the log knows no more than Heartbeats. A session that the log has
+	// never seen has Heartbeats 0.
 	LivenessHeartbeats LivenessState = iota
 	// LivenessDisconnected: the process has ended, or lost its connection, without a goodbye.
 	// The machine gives it ReconnectGrace; the node, should it live, sees the
@@ -152,5 +152,5 @@ const MaxEntry = 4 << 20
 // ErrCompacted is returned by Next when the entries asked for are gone.
 var ErrCompacted = errors.New("the entries were dropped after a snapshot")
 
-// ErrSlow is matched by what Open returns when it took longer than a sign of life lasts.
+// ErrSlow is matched by what Open returns when it took longer than a heartbeat lasts.
 var ErrSlow = errors.New("too slow for the lease")

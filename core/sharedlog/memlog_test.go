@@ -18,13 +18,13 @@ type memory struct {
 	snapshot Snapshot
 	beats    map[rendezvous.SessionID]uint64
 	gone     map[rendezvous.SessionID]bool
-	changed  chan struct{} // closed and made anew by each change
+	changed  chan struct{} // closed and made again by each change
 	down     error
 	doubtful int // so many of the next appends get in, and fail
 	// mishap tells what becomes of an append: how many of its entries get in now, after
 	// which time all get in (again), 0 for never, and whether it fails; nil: all goes well.
 	mishap  func(entries int) (now int, later time.Duration, fails bool)
-	unshown int // so many of the next signs of life do not get through
+	unshown int // so many of the next heartbeats do not get through
 	gap     uint64
 	info    Info
 }

@@ -52,7 +52,7 @@ func TestWrongLogsAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		guarantee int
 		bend      func(l Log) Log
-		play      func(t *testing.T, w *world)
+		play      func(t *testing.T, w *cluster)
 	}{
 		"a lease that ends too early": {6, func(l Log) Log {
 			began := time.Now()
@@ -63,7 +63,7 @@ func TestWrongLogsAreFound(t *testing.T) {
 					}
 				}
 			}}
-		}, func(t *testing.T, w *world) {
+		}, func(t *testing.T, w *cluster) {
 			nodes := w.some(2, 1, 2)
 			form(t, nodes...)
 			for range 70 {
@@ -89,7 +89,7 @@ func TestWrongLogsAreFound(t *testing.T) {
 				}
 				return out
 			}}
-		}, func(t *testing.T, w *world) {
+		}, func(t *testing.T, w *cluster) {
 			nodes := w.some(2, 2, 2)
 			for _, n := range nodes {
 				if err := n.plane.Connect(t.Context()); err != nil {
@@ -120,7 +120,7 @@ func TestWrongLogsAreFound(t *testing.T) {
 					return e.Index == missed
 				})
 			}}
-		}, func(t *testing.T, w *world) {
+		}, func(t *testing.T, w *cluster) {
 			nodes := w.some(2, 2, 2)
 			form(t, nodes...)
 			for range 2 {
@@ -131,7 +131,7 @@ func TestWrongLogsAreFound(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			runCluster(t, func(t *testing.T, w *cluster) {
 				w.rec = newRecorder() // which is not judged by bubble
 				nodes := 0
 				w.bend = func(l *memoryLog) Log {
@@ -141,7 +141,7 @@ func TestWrongLogsAreFound(t *testing.T) {
 					return c.bend(l) // the first node's
 				}
 				c.play(t, w)
-				synctest.Wait() // until all have folded it
+				synctest.Wait() // until all have applied it
 				w.rec.mu.Lock()
 				defer w.rec.mu.Unlock()
 				found := w.rec.logs["g1"].audit.Violations()

@@ -11,7 +11,7 @@ import (
 	"rallypoint/core/store"
 )
 
-// draft is an event on its way into the log. A request is stamped when it is
+// proposal is an event on its way into the log. A request is stamped when it is
 // appended, since the session may change before.
 type proposal struct {
 	event  rendezvous.Event
@@ -22,7 +22,7 @@ type proposal struct {
 	until   time.Time
 }
 
-// put queues a draft; mu is held.
+// propose queues a proposal; mu is held.
 func (p *Replica) propose(d proposal) {
 	p.queue = append(p.queue, d)
 	wake(p.more)
@@ -43,7 +43,7 @@ func (p *Replica) repeat() {
 	p.reproposePending()
 }
 
-// ask queues all requests that have no answer behind a queue that was made anew; mu is
+// reproposePending queues all requests that have no answer behind a queue that was made again; mu is
 // held.
 func (p *Replica) reproposePending() {
 	p.epoch++
@@ -53,7 +53,7 @@ func (p *Replica) reproposePending() {
 	wake(p.more)
 }
 
-// acquit takes back what this node was about to say of silent nodes, and watches them
+// withdraw takes back what this node was about to say of silent nodes, and watches them
 // on; mu is held. Time has passed since it was judged, in which they may have come back.
 func (p *Replica) withdraw() {
 	rest := p.queue[:0:0]
@@ -73,7 +73,7 @@ func (p *Replica) withdraw() {
 // appendAtOnce bounds what is appended by one call.
 const appendAtOnce = 256
 
-// append appends what is queued, in order, until the plane ends.
+// append appends what is queued, in order, until the replica ends.
 func (p *Replica) append() {
 	pause := newBackoff()
 	for {
@@ -130,7 +130,7 @@ func (p *Replica) batch() (epoch uint64, batch [][]byte, until time.Time, err er
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.shown != p.session {
-		return p.epoch, nil, until, nil // its sign of life comes first
+		return p.epoch, nil, until, nil // its heartbeat comes first
 	}
 	size := 0
 	for _, d := range p.queue[:min(len(p.queue), appendAtOnce)] {
@@ -218,7 +218,7 @@ func asTrouble(op string, err error) broken {
 	return broken{op, err, errors.As(err, &own) && !own.Code.Retryable()}
 }
 
-// say hands something to the goroutine that folds. It reports false when the
+// report hands something to the goroutine that applies. It reports false when the
 // plane has ended.
 func (p *Replica) report(what any) bool {
 	if b, ok := what.(broken); ok && p.reported(b) {
@@ -232,7 +232,7 @@ func (p *Replica) report(what any) bool {
 	}
 }
 
-// known reports whether a state of affairs needs no telling: that all is well, as was
+// reported reports whether a state of affairs needs no telling: that all is well, as was
 // said last.
 func (p *Replica) reported(b broken) bool {
 	if b.err != nil && p.life.Err() != nil {
@@ -258,7 +258,7 @@ const (
 	pauseMax = 2 * time.Second
 )
 
-// pause is a back-off with jitter.
+// backoff is a back-off with jitter.
 type backoff struct{ next time.Duration }
 
 func newBackoff() *backoff { return &backoff{pauseMin} }

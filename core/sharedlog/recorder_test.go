@@ -10,7 +10,7 @@ import (
 	"rallypoint/core/trace"
 )
 
-// recorder keeps the history of each log that nodes of a test fold.
+// recorder keeps the history of each log that nodes of a test apply.
 type recorder struct {
 	began   time.Time
 	untimed bool // what the judge says of times means nothing
@@ -19,20 +19,20 @@ type recorder struct {
 	logs map[string]*recorded // by generation
 }
 
-// recorded is one log's: each entry when the first of the nodes folds it. What another
+// recorded is one log's: each entry when the first of the nodes applies it. What another
 // node makes of the same entry must be the same.
 type recorded struct {
 	audit   conformance.Audit
 	numbers map[uint64]uint64 // of the events, by their entries' indexes
 	last    uint64            // index
-	late    []uint64          // entries that nobody had folded before one behind them was
+	late    []uint64          // entries that no node had applied before one behind them was
 }
 
 func newRecorder() *recorder {
 	return &recorder{began: time.Now().Add(-time.Second), logs: map[string]*recorded{}}
 }
 
-// watch takes up what a node folds.
+// watch applies what a node applies.
 func (r *recorder) watch(p *Replica) {
 	p.applied = func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect) {
 		r.mu.Lock()
@@ -62,7 +62,7 @@ func (r *recorder) watch(p *Replica) {
 }
 
 // judge holds the runs against the guarantees.
-func (r *recorder) judge(t *testing.T) {
+func (r *recorder) check(t *testing.T) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()

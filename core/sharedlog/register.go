@@ -34,7 +34,7 @@ type CASRegister interface {
 
 // RegisterOptions are the choices of a blob's log. The zero value is the default.
 type RegisterOptions struct {
-	// PollMin and PollMax bound the time between two looks at the blob. It begins
+	// PollMin and PollMax bound the time between two looks at the register. It begins
 	// at PollMin with each change (for each 16 nodes, if they are more), grows by half
 	// with each look that finds none, and is always several times what a look takes.
 	// Defaults: 10 ms and 500 ms.
@@ -60,7 +60,7 @@ const (
 	lostRaceMost = 10000
 )
 
-// blob is the Log in a Backend: every write replaces the whole of a bounded state
+// registerLog is the Log in a CASRegister: every write replaces the whole of a bounded state
 // (registerState), which holds a snapshot, the entries around and behind it, and a
 // counter for each node.
 type registerLog struct {
@@ -68,7 +68,7 @@ type registerLog struct {
 	runID   string
 	options RegisterOptions
 
-	turn chan struct{} // held, by filling it, by whoever writes
+	turn chan struct{} // held, by filling it, by the goroutine that writes
 
 	mu        sync.Mutex
 	state     *registerState // as last seen; nil: nothing was
@@ -126,7 +126,7 @@ func (l *registerLog) Open(ctx context.Context) (Info, error) {
 	}
 }
 
-// look reads the blob.
+// look reads the register.
 func (l *registerLog) look(ctx context.Context) error {
 	l.mu.Lock()
 	stamp := l.stamp
@@ -139,7 +139,7 @@ func (l *registerLog) look(ctx context.Context) error {
 	return l.observe(state, token, time.Since(began), stamp)
 }
 
-// see takes up what the backend has shown, unless a newer state was seen since
+// observe adopts what the backend has shown, unless a newer state was seen since
 // stamp: an answer may be late.
 func (l *registerLog) observe(data, token []byte, took time.Duration, stamp uint64) error {
 	l.mu.Lock()
@@ -174,7 +174,7 @@ func (l *registerLog) observe(data, token []byte, took time.Duration, stamp uint
 	return nil
 }
 
-// take makes a state the last one seen; mu is held.
+// install makes a state the last one seen; mu is held.
 func (l *registerLog) install(state *registerState, token []byte) {
 	if l.state == nil || state.last() > l.state.last() || state.snapshot.Index > l.state.snapshot.Index {
 		l.every = max(l.options.PollMin, l.every/2)
@@ -185,7 +185,7 @@ func (l *registerLog) install(state *registerState, token []byte) {
 }
 
 // update changes the state by change, again and again until that is stored; it
-// shows a sign of life at the same time. change may be called often and says
+// shows a heartbeat at the same time. change may be called often and says
 // whether there is anything to store.
 func (l *registerLog) update(ctx context.Context, change func(*registerState) bool) error {
 	select {
@@ -223,7 +223,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// try makes one attempt to store a change; false if another node was quicker.
+// tryCAS makes one attempt to store a change; false if another node was quicker.
 func (l *registerLog) tryCAS(ctx context.Context, change func(*registerState) bool) (done bool, err error) {
 	l.mu.Lock()
 	base, token, stamp := l.state, l.token, l.stamp
@@ -267,7 +267,7 @@ func (l *registerLog) tryCAS(ctx context.Context, change func(*registerState) bo
 	l.mu.Lock()
 	same := l.state == base
 	l.mu.Unlock()
-	if same { // nobody was quicker, and yet it was refused: look what is really there
+	if same { // no other node was quicker, and yet it was refused: look what is really there
 		return false, l.look(ctx)
 	}
 	return false, nil
@@ -329,7 +329,7 @@ func (l *registerLog) Snapshot(ctx context.Context, s Snapshot) error {
 	return l.update(ctx, func(state *registerState) bool { return state.compact(s) })
 }
 
-// Beat implements Log. Any write is a beat, so that a busy node needs no other.
+// Heartbeat implements Log. Any write is a beat, so that a busy node needs no other.
 func (l *registerLog) Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error {
 	l.mu.Lock()
 	if session != l.session { // its first sign comes with its hello, in one write
@@ -345,7 +345,7 @@ func (l *registerLog) Heartbeat(ctx context.Context, session rendezvous.SessionI
 	return l.update(ctx, func(*registerState) bool { return true })
 }
 
-// Look implements Log.
+// ReadHeartbeats implements Log.
 func (l *registerLog) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

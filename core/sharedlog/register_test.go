@@ -138,7 +138,7 @@ func (v *value) SetState(_ context.Context, state, token []byte) (now, nowToken 
 }
 
 // blobNode is a member over a value, with a Log that can be stopped.
-func (w *world) blobNode(v *value, p rendezvous.Params) *node {
+func (w *cluster) blobNode(v *value, p rendezvous.Params) *node {
 	way := &gate{value: v}
 	n := &node{name: p.NodeID, halt: way}
 	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -154,7 +154,7 @@ func (w *world) blobNode(v *value, p rendezvous.Params) *node {
 	return n
 }
 
-func (w *world) blobNodes(v *value, count, min, max int) []*node {
+func (w *cluster) blobNodes(v *value, count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
 		p := params(fmt.Sprint("n", i), min, max)
@@ -174,7 +174,7 @@ func joinAll(t *testing.T, list ...*node) rendezvous.Outcome {
 }
 
 func TestBlobRound(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		v := &value{takes: time.Millisecond}
 		nodes := w.blobNodes(v, 3, 3, 3)
 		began := time.Now()
@@ -205,7 +205,7 @@ func TestBlobContentionWithSpikes(t *testing.T) {
 }
 
 func contend(t *testing.T, v *value, limit time.Duration) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		began := time.Now()
 		joinAll(t, w.blobNodes(v, 64, 64, 64)...)
 		took := time.Since(began)
@@ -222,7 +222,7 @@ func contend(t *testing.T, v *value, limit time.Duration) {
 }
 
 func TestBlobNodeIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		v := &value{takes: time.Millisecond}
 		nodes := w.blobNodes(v, 3, 2, 3)
 		joinAll(t, nodes...)
@@ -247,7 +247,7 @@ func TestBlobNodeIsLost(t *testing.T) {
 }
 
 func TestBlobCloseIsSeen(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		v := &value{takes: time.Millisecond}
 		nodes := w.blobNodes(v, 2, 1, 2)
 		joinAll(t, nodes...)
@@ -262,7 +262,7 @@ func TestBlobCloseIsSeen(t *testing.T) {
 
 // The state stays bounded however long a run lives.
 func TestBlobIsCompacted(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		v := &value{takes: time.Millisecond}
 		nodes := w.blobNodes(v, 2, 2, 3)
 		for _, n := range nodes {
@@ -294,7 +294,7 @@ func TestBlobForeignState(t *testing.T) {
 		"empty":   {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			runCluster(t, func(t *testing.T, w *cluster) {
 				n := w.blobNodes(&value{state: state, version: 1}, 1, 1, 1)[0]
 				began := time.Now()
 				if _, err := n.Next(t.Context()); !errors.Is(err, rendezvous.ErrState) {
@@ -309,7 +309,7 @@ func TestBlobForeignState(t *testing.T) {
 }
 
 func TestBlobStateIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		v := &value{takes: time.Millisecond}
 		nodes := w.blobNodes(v, 2, 2, 2)
 		joinAll(t, nodes...)
@@ -326,7 +326,7 @@ func TestBlobStateIsLost(t *testing.T) {
 }
 
 func TestBlobOutOfReach(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		v := &value{takes: time.Millisecond, fail: errors.New("no route")}
 		n := w.blobNodes(v, 1, 1, 1)[0]
 		began := time.Now()

@@ -18,9 +18,9 @@ var errReplicaClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the rendezvou
 
 // Replica is a node's way to a run whose nodes share a log: a member.ControlPlane.
 //
-// Connect opens the log and says hello in it; from then on one goroutine folds the
+// Connect opens the log and says hello in it; from then on one goroutine applies the
 // entries and calls the Observer, and three do the log's I/O: one reads, one
-// appends, one shows and looks for signs of life.
+// appends, one shows and looks for heartbeats.
 type Replica struct {
 	params rendezvous.Params
 	obs    member.Observer
@@ -30,7 +30,7 @@ type Replica struct {
 	node  string
 	label string
 
-	life   context.Context // ends with Close, or when the log is of no use any more
+	life   context.Context // ends with Close, or when the log has failed for good
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
@@ -38,7 +38,7 @@ type Replica struct {
 	opened     bool          // guarded by connecting: the goroutines run
 	welcome    chan struct{} // closed when this node was taken in for the first time
 
-	in      chan any      // what the goroutines that do I/O have for the one that folds
+	in      chan any      // what the goroutines that do I/O have for the one that applies
 	more    chan struct{} // wakes the one that appends
 	saving  chan Snapshot // for the one that stores snapshots
 	greeted chan struct{} // wakes the one that beats: the session has changed
@@ -51,21 +51,21 @@ type Replica struct {
 	shown   rendezvous.SessionID // the session of the last beat
 	applier *applier             // nil: not opened
 	queue   []proposal           // to be appended
-	epoch   uint64               // counts the times that queue was made anew
+	epoch   uint64               // counts the times that queue was made again
 	final   *rendezvous.Error
 	closing bool
 	failing map[string]bool // what of the goroutines that do I/O was said last
 
 	incarnation uint64
 
-	// folded is told each entry that was folded and what it amounts to, under mu; nil:
-	// nobody is. Set before Connect.
+	// applied, unless it is nil, receives each entry that was applied and what it amounts
+	// to, under mu. Set before Connect.
 	applied func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect)
 }
 
 var _ member.ControlPlane = (*Replica)(nil)
 
-// New makes a plane over a log that is not open yet; the plane closes it. The
+// New makes a replica over a log that is not open yet; the replica closes it. The
 // Observer's methods must not block and must not call Close. A nil log discards.
 func New(p rendezvous.Params, obs member.Observer, shared Log, log *slog.Logger) *Replica {
 	if log == nil {
@@ -92,7 +92,7 @@ func New(p rendezvous.Params, obs member.Observer, shared Log, log *slog.Logger)
 func newSession() rendezvous.SessionID { return rendezvous.SessionID(rand.Text()) }
 
 // Connect is member.ControlPlane's. It takes at most ReadTimeout: a log that cannot
-// be reached is waited for by nobody, unlike a control plane that another node is
+// be reached is not waited for, unlike a control plane that another node is
 // about to host. One that is reached, but slow, is tried as long as ctx allows.
 func (p *Replica) Connect(ctx context.Context) error {
 	p.connecting.Lock()
@@ -136,10 +136,10 @@ func (p *Replica) Connect(ctx context.Context) error {
 	}
 }
 
-// beatPause is the pause before another try of the first sign of life.
+// beatPause is the pause before another try of the first heartbeat.
 const beatPause = 100 * time.Millisecond
 
-// open opens the log, shows a sign of life and starts the goroutines; the hello
+// open opens the log, shows a heartbeat and starts the goroutines; the hello
 // is the first that they append.
 func (p *Replica) open(ctx context.Context) error {
 	info, err := p.shared.Open(ctx)
@@ -262,7 +262,7 @@ func (p *Replica) SeenAddr() string {
 	return p.info.SeenAddr
 }
 
-// Hosting is member.ControlPlane's: nobody hosts a log.
+// Hosting is member.ControlPlane's: no node hosts a log.
 func (p *Replica) Hosting() bool { return false }
 
 // HostedByNode is member.ControlPlane's: a log outlives every node.

@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is some members over one memory, in a synctest bubble.
-type world struct {
+type cluster struct {
 	t      *testing.T
 	memory *memory
 	nodes  []*node
@@ -42,11 +42,11 @@ type process interface {
 	kill()                 // without a word
 }
 
-func bubble(t *testing.T, f func(t *testing.T, w *world)) {
+func runCluster(t *testing.T, f func(t *testing.T, w *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, memory: newMemory(), rec: newRecorder()}
-		defer w.rec.judge(t)
+		w := &cluster{t: t, memory: newMemory(), rec: newRecorder()}
+		defer w.rec.check(t)
 		defer func() {
 			for _, n := range w.nodes {
 				n.Close()
@@ -63,7 +63,7 @@ func params(name string, min, max int) rendezvous.Params {
 	return p
 }
 
-func (w *world) node(p rendezvous.Params) *node {
+func (w *cluster) node(p rendezvous.Params) *node {
 	n := &node{log: &memoryLog{m: w.memory}, name: p.NodeID}
 	n.halt = n.log
 	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -83,7 +83,7 @@ func (w *world) node(p rendezvous.Params) *node {
 	return n
 }
 
-func (w *world) some(count, min, max int) []*node {
+func (w *cluster) some(count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
 		list[i] = w.node(params(fmt.Sprint("n", i), min, max))
@@ -161,7 +161,7 @@ func round(t *testing.T, joins ...*joining) rendezvous.Outcome {
 }
 
 func TestRound(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		began := time.Now()
 		o := form(t, w.some(3, 3, 3)...)
 		if o.Round != 1 || o.StoreAddr != "10.0.0.7" || o.StorePort != 4711 || o.Generation != "g1" || o.HostRank != -1 {
@@ -174,7 +174,7 @@ func TestRound(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(2, 2, 2)
 		form(t, nodes...)
 		a, b := nodes[0].Keys(1), nodes[1].Keys(1)
@@ -200,7 +200,7 @@ func TestKeys(t *testing.T) {
 
 // A killed node is announced within the grace, and the rest goes on.
 func TestKilled(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(3, 2, 3)
 		form(t, nodes...)
 		began := time.Now()
@@ -235,7 +235,7 @@ func waiting(t *testing.T, n *node, reason string) {
 // A node that is stopped loses its place after a lease, learns that when it goes
 // on, and comes back.
 func TestStopped(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(3, 2, 3)
 		form(t, nodes...)
 		began := time.Now()
@@ -264,7 +264,7 @@ func TestStopped(t *testing.T) {
 
 // All nodes are stopped together, longer than a lease: nobody is lost by that.
 func TestAllStopped(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(3, 2, 3)
 		form(t, nodes...)
 		var thaws []func()
@@ -286,7 +286,7 @@ func TestAllStopped(t *testing.T) {
 
 // Somebody's word that a node is gone does not harm one that is not.
 func TestFalseAccusation(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(2, 2, 2)
 		form(t, nodes...)
 		nodes[0].plane.mu.Lock()
@@ -303,7 +303,7 @@ func TestFalseAccusation(t *testing.T) {
 
 // What a node could not say of a silent one while that was silent it does not say later.
 func TestLateAccusation(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(2, 2, 2)
 		form(t, nodes...)
 		lease := nodes[0].plane.params.LeaseTimeout
@@ -345,7 +345,7 @@ func (l slowWord) Append(ctx context.Context, entries [][]byte) error {
 
 // Nor does it say so when it was stopped while it did.
 func TestLateAccusationInFlight(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		said := make(chan struct{})
 		w.bend = func(l *memoryLog) Log { return slowWord{l, said} }
 		nodes := w.some(2, 2, 2)
@@ -367,7 +367,7 @@ func TestLateAccusationInFlight(t *testing.T) {
 
 // Appends that fail after they got in are repeated, and applied once.
 func TestDoubtfulAppends(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.doubtful = 5
 		nodes := w.some(2, 2, 2)
 		form(t, nodes...)
@@ -385,7 +385,7 @@ func TestDoubtfulAppends(t *testing.T) {
 
 // A log out of reach for a while disturbs nobody: answers come late.
 func TestOutOfReach(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(2, 2, 2)
 		form(t, nodes...)
 		w.memory.setDown(errors.New("no route"))
@@ -415,7 +415,7 @@ func TestConnectFails(t *testing.T) {
 		rendezvous.ErrInvalid:    rendezvous.Errorf(rendezvous.CodeInvalid, "no locks here; mount it otherwise"),
 		rendezvous.ErrConnection: errors.New("no route; look at the cable"),
 	} {
-		bubble(t, func(t *testing.T, w *world) {
+		runCluster(t, func(t *testing.T, w *cluster) {
 			w.memory.setDown(down)
 			n := w.some(1, 1, 1)[0]
 			began := time.Now()
@@ -432,7 +432,7 @@ func TestConnectFails(t *testing.T) {
 
 // Of the many that see a timer run out, few say so.
 func TestFewRing(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(16, 2, 32)
 		began := time.Now()
 		form(t, nodes...)
@@ -455,7 +455,7 @@ func TestFewRing(t *testing.T) {
 }
 
 func TestLastOneClosesForAll(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(3, 3, 3)
 		form(t, nodes...)
 		errs := make(chan error)
@@ -483,7 +483,7 @@ func TestLastOneClosesForAll(t *testing.T) {
 
 // A restarted node takes the place of its old process at once.
 func TestNamedNodeRestarts(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(2, 2, 2)
 		form(t, nodes...)
 		nodes[1].log.freeze()
@@ -498,7 +498,7 @@ func TestNamedNodeRestarts(t *testing.T) {
 }
 
 func TestCloseLeaves(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(2, 1, 2)
 		form(t, nodes...)
 		began := time.Now()
@@ -512,7 +512,7 @@ func TestCloseLeaves(t *testing.T) {
 
 // Snapshots are made, and nodes that come late or fall behind go on from them.
 func TestSnapshots(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.info.SnapshotEntries = 20
 		nodes := w.some(4, 2, 4)
 		form(t, nodes...)
@@ -547,7 +547,7 @@ func TestSnapshots(t *testing.T) {
 
 // A node that was dropped while it was behind a snapshot learns it and is back.
 func TestDroppedBehindASnapshot(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.info.SnapshotEntries = 10
 		nodes := w.some(2, 1, 2)
 		form(t, nodes...)
@@ -574,7 +574,7 @@ func comesBack(t *testing.T, nodes []*node) {
 
 // A node that comes to its outcome and to its loss at once knows both.
 func TestDroppedWithTheOutcome(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		var nodes []*node
 		var joins []*joining
 		for i := range 3 {
@@ -598,7 +598,7 @@ func TestDroppedWithTheOutcome(t *testing.T) {
 // A node whose first hello gets into the log once more, after the node was dropped, is
 // known by its session, and yet not in the run; it learns that behind a snapshot, too.
 func TestLateHelloBehindASnapshot(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.info.SnapshotEntries = 20
 		nodes := w.some(2, 1, 2)
 		form(t, nodes...)
@@ -617,7 +617,7 @@ func TestLateHelloBehindASnapshot(t *testing.T) {
 
 // So does one that was dropped while it joined.
 func TestLateHelloOfAJoinBehindASnapshot(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.info.SnapshotEntries = 20
 		nodes := w.some(3, 2, 4)
 		j := nodes[2].join(t.Context())
@@ -639,7 +639,7 @@ func TestLateHelloOfAJoinBehindASnapshot(t *testing.T) {
 
 // compact has a node write until a snapshot has taken the place of all that was written
 // before.
-func (w *world) compact(n *node, round uint64) {
+func (w *cluster) compact(n *node, round uint64) {
 	w.memory.mu.Lock()
 	last := w.memory.last
 	w.memory.mu.Unlock()
@@ -658,7 +658,7 @@ func (w *world) compact(n *node, round uint64) {
 }
 
 // hello is the first one of a node, as it is in the log.
-func (w *world) hello(n *node) []byte {
+func (w *cluster) hello(n *node) []byte {
 	w.memory.mu.Lock()
 	defer w.memory.mu.Unlock()
 	for _, e := range w.memory.entries {
@@ -675,7 +675,7 @@ func (w *world) hello(n *node) []byte {
 // A node that falls behind a snapshot while it joins is told of its round and that the
 // round has lost a member since.
 func TestLossBehindASnapshot(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.info.SnapshotEntries = 10
 		var nodes []*node
 		var joins []*joining
@@ -704,16 +704,16 @@ func TestLossBehindASnapshot(t *testing.T) {
 // Timers that a snapshot holds run on: the last call ends although everybody has
 // come by the snapshot.
 func TestTimersOfASnapshot(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.info.SnapshotEntries = 1
 		nodes := w.some(2, 2, 3)
 		form(t, nodes...)
 	})
 }
 
-// A first sign of life that does not get through is shown again.
+// A first heartbeat that does not get through is shown again.
 func TestFirstBeatIsRepeated(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.unshown = 3
 		form(t, w.some(2, 2, 2)...)
 	})

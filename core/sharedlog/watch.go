@@ -14,16 +14,16 @@ import (
 type Watcher interface {
 	// Poll returns what was written since the last call, in order; the zero Record if
 	// there is no run. The entries follow those that were returned last; if some between
-	// are gone, or the run has begun anew (another Generation), they follow the Record's
+	// are gone, or the run has begun again (another Generation), they follow the Record's
 	// Snapshot. What a call does not return was written after it began.
 	Poll(ctx context.Context) (Record, error)
 
-	// Close gives back what the Follower holds.
+	// Close gives back what the Watcher holds.
 	Close()
 }
 
-// History makes the history of a run of what a Follower finds: the records that
-// conformance judges. All nodes fold the same entries, and so does it: what the
+// History makes the history of a run of what a Watcher finds: the records that
+// conformance checks. All nodes apply the same entries, and so does it: what the
 // machine does here it does at each of them.
 type History struct {
 	record     func(trace.Record)
@@ -36,7 +36,7 @@ type History struct {
 // NewHistory makes a history that tells record each of its records.
 func NewHistory(record func(trace.Record)) *History { return &History{record: record} }
 
-// Take takes up what was found at now; before was a time before which what is found now
+// Take applies what was found at now; before was a time before which what is found now
 // had not been written. A run that is first seen when the beginning of its log is gone
 // has a history that begins with a later event; a gap shows in the numbers. The error is
 // final: ErrState, nodes of another release have written that.
@@ -66,7 +66,7 @@ func (h *History) Take(r Record, before, now time.Time) error {
 	return nil
 }
 
-// begin begins anew with a generation, or behind entries that are gone.
+// begin begins again with a generation, or behind entries that are gone.
 func (h *History) begin(r Record, now time.Time) error {
 	m, err := r.start()
 	if err != nil {
