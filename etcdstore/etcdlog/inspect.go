@@ -95,7 +95,7 @@ func (l *Log) inspect(ctx context.Context) (record sharedlog.Record, there bool,
 			if now, _, err := l.currentGeneration(ctx); err != nil {
 				return record, false, err
 			} else if now.Modified != gen.Modified {
-				continue // it has ended, or begun anew, meanwhile
+				continue // it has ended, or begun again, meanwhile
 			}
 		}
 		if err != nil {
@@ -121,7 +121,7 @@ func (l *Log) inspect(ctx context.Context) (record sharedlog.Record, there bool,
 	}
 }
 
-// Append appends an entry to the log of that generation of a run, for somebody who
+// Append appends an entry to the log of that generation of a run, for a process that
 // is no node of it. The error is ErrState if that generation is not there any more.
 func Append(ctx context.Context, config etcdclient.Config, runID, generation string, entry []byte) error {
 	l, err := New(config, runID, 0, "")

@@ -28,7 +28,7 @@ import (
 //	snap         the latest snapshot: its index, and its state or where that is
 //	c/ID/I       part I of a state that is too large for one key
 //	e/NODE/N     entries
-//	l/SESSION    a sign of life
+//	l/SESSION    a heartbeat
 //	l/+NODE      one of a node that has not begun its session yet
 //
 // The lease of the run is renewed by all its nodes. When they are gone it runs out
@@ -55,16 +55,16 @@ type Log struct {
 	began      int64 // revision of gen
 	runLease   int64
 
-	// Of Beat; Open sets them before.
+	// Of Heartbeat; Open sets them before.
 	session        rendezvous.SessionID
-	heartbeatLease int64     // lease of the sign of life; 0: none
+	heartbeatLease int64     // lease of the heartbeat; 0: none
 	runRenewed     time.Time // when the run's lease was last renewed
 	greeting       bool      // the key l/+NODE is there
 
 	appended uint64 // of Append: how many keys
 
-	// Of Look.
-	absences map[rendezvous.SessionID]time.Time // since when signs are missing
+	// Of ReadHeartbeats.
+	absences map[rendezvous.SessionID]time.Time // since when heartbeats are missing
 	lastRead time.Time
 	reads    uint64
 
@@ -72,8 +72,8 @@ type Log struct {
 	heartbeatTTL time.Duration
 	view         *view
 	err          error         // why the view is not up to date; nil: it is
-	changed      chan struct{} // closed and made anew by each change of the two above
-	lastNotified uint64        // index of the snapshot that Next told last
+	changed      chan struct{} // closed and replaced by each change of the two above
+	lastNotified uint64        // index of the snapshot that Next returned last
 }
 
 var _ sharedlog.Log = (*Log)(nil)
@@ -163,7 +163,7 @@ func (l *Log) sameGeneration() etcdclient.Condition {
 	return etcdclient.Unchanged(l.root+keyGeneration, l.began)
 }
 
-// join leaves a sign of life in the run, which it creates if there is none or if
+// join leaves a heartbeat in the run, which it creates if there is none or if
 // all its nodes are gone. If that takes longer than the lease, the next try has more time.
 func (l *Log) join(ctx context.Context) error {
 	const what = "entering the run"
@@ -221,7 +221,7 @@ func (l *Log) tryJoin(ctx context.Context, what string) error {
 			done, err = l.create(ctx, what, old)
 		case silent:
 			done, err = l.takeOver(ctx, what, old, orphans)
-		default: // a sign that is missing for a moment is none
+		default: // a heartbeat that is missing for a moment does not count
 			silent = true
 			sleep(ctx, l.absence())
 		}
@@ -231,7 +231,7 @@ func (l *Log) tryJoin(ctx context.Context, what string) error {
 	}
 }
 
-// orphans returns the sessions of the run that are there without a sign of life, but for
+// orphans returns the sessions of the run that are there without a heartbeat, but for
 // one, and whether the run is over. What cannot be read is.
 func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) (sessions []rendezvous.SessionID, over bool, err error) {
 	r, there, err := (&Log{config: l.config, runID: l.runID, root: l.root, client: l.client}).inspect(ctx)
@@ -245,9 +245,9 @@ func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) (sessions [
 	return sessions, over, nil
 }
 
-// takeOver enters a run whose nodes show no sign of life and have not gone either. They
+// takeOver enters a run whose nodes show no heartbeat and have not gone either. They
 // are declared lost, as nodes that live would have done by now; those that come back find
-// the run and regroup. It reports false if somebody has come back or was quicker.
+// the run and regroup. It reports false if another node has come back or was quicker.
 func (l *Log) takeOver(ctx context.Context, what string, old etcdclient.KeyValue, orphans []rendezvous.SessionID) (done bool, err error) {
 	g, err := decodeGeneration(old.Value)
 	if err != nil {
@@ -272,7 +272,7 @@ func (l *Log) takeOver(ctx context.Context, what string, old etcdclient.KeyValue
 	}
 	l.config.Log().Warn("no node of the run shows a sign of life; they are taken for lost, and join again should they live", "run", l.runID)
 	err = l.joined(old)
-	l.runRenewed = time.Time{} // nobody may have renewed its lease for long
+	l.runRenewed = time.Time{} // its lease may not have been renewed for long
 	return true, err
 }
 
@@ -311,7 +311,7 @@ func (l *Log) create(ctx context.Context, what string, old etcdclient.KeyValue) 
 	return true, l.joined(now)
 }
 
-// joined takes note of the run.
+// joined records the run.
 func (l *Log) joined(gen etcdclient.KeyValue) error {
 	g, err := decodeGeneration(gen.Value)
 	if err != nil {
@@ -421,7 +421,7 @@ func (l *Log) renewRun(ctx context.Context) error {
 	return err
 }
 
-// ReadHeartbeats implements sharedlog.Log. It tells from the watch and asks nobody.
+// ReadHeartbeats implements sharedlog.Log. It answers from the watch, without a request.
 func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]sharedlog.Liveness, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -454,7 +454,7 @@ func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID)
 	return list, nil
 }
 
-// absence is how long a sign has to be seen missing before it counts.
+// absence is how long a heartbeat has to be missing before that counts.
 func (l *Log) absence() time.Duration { return min(500*time.Millisecond, l.heartbeatTTL/4) }
 
 func sleep(ctx context.Context, d time.Duration) {

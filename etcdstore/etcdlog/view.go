@@ -40,7 +40,7 @@ const placeBits = 16
 
 func indexOf(revision int64, place int) uint64 { return uint64(revision)<<placeBits | uint64(place) }
 
-// apply takes up one change of a key; errForeign says that it is not ours.
+// apply applies one change of a key; errForeign says that it is not ours.
 func (v *view) apply(e etcdclient.Event) error {
 	v.revision = max(v.revision, e.KV.Modified)
 	name, ok := strings.CutPrefix(e.KV.Key, v.root)
@@ -144,7 +144,7 @@ func (l *Log) watchLoop() {
 			l.update(func() { l.err = err })
 			return
 		}
-		if progress { // the first break is mended before anybody is told
+		if progress { // the first break is repaired before callers learn of it
 			pause = etcdclient.Backoff{}
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 	"rallypoint/internal/etcdclient"
 )
 
-// watcher is a sharedlog.Follower of a run in etcd. It writes nothing and makes no
+// watcher is a sharedlog.Watcher of a run in etcd. It writes nothing and makes no
 // lease. With the last node of a run all its keys go, and with them what was written since
 // the last look.
 type watcher struct {
@@ -19,7 +19,7 @@ type watcher struct {
 	after uint64 // index of the last entry
 }
 
-// Watch makes a follower of the run runID behind the configuration's prefix. It checks
+// Watch makes a watcher of the run runID behind the configuration's prefix. It checks
 // the configuration and touches no network.
 func Watch(config etcdclient.Config, runID string) (sharedlog.Watcher, error) {
 	c, err := etcdclient.New(config)
@@ -29,10 +29,10 @@ func Watch(config etcdclient.Config, runID string) (sharedlog.Watcher, error) {
 	return &watcher{l: &Log{config: config, runID: runID, root: config.Prefix + "/" + url.PathEscape(runID) + "/", client: c}}, nil
 }
 
-// Close implements sharedlog.Follower.
+// Close implements sharedlog.Watcher.
 func (f *watcher) Close() { f.l.client.Close() }
 
-// Poll implements sharedlog.Follower: it reads what is there now, and what a snapshot has
+// Poll implements sharedlog.Watcher: it reads what is there now, and what a snapshot has
 // taken the place of since the last look as it was before.
 func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 	l := f.l
@@ -80,7 +80,7 @@ func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 	return r, nil
 }
 
-// ended reports whether the run has ended, or begun anew, since Poll began.
+// ended reports whether the run has ended, or begun again, since Poll began.
 func (f *watcher) ended(ctx context.Context) bool {
 	now, _, err := f.l.currentGeneration(ctx)
 	return err == nil && now.Modified != f.l.began

@@ -8,7 +8,7 @@ import (
 	"rallypoint/core/sharedlog"
 )
 
-// Whoever follows a run finds every entry, through snapshots; what the etcd has forgotten
+// A watcher of a run finds every entry, through snapshots; what the etcd has forgotten
 // is missed, and that shows.
 func TestFollow(t *testing.T) {
 	config := aConfig(t)

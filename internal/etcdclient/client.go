@@ -377,7 +377,7 @@ func (c *Client) Grant(ctx context.Context, ttl time.Duration) (lease int64, err
 		switch {
 		case errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseExist) && tries > 1: // made by a try whose answer was lost
 			return nil
-		case errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseExist): // somebody else's
+		case errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseExist): // another client's
 			request.ID = 0
 			return &statusError{codes.Unavailable, "the number of the lease is taken"}
 		case err == nil && response.Error != "":
@@ -442,7 +442,7 @@ var errEnded = &statusError{codes.Unavailable, "the server ended the call"}
 func seconds(d time.Duration) int64 { return int64(max(1, (d+time.Second-1)/time.Second)) }
 
 // watch is an open stream of changes. It is the stream itself, not the watcher of etcd's
-// client, which goes on by itself at another member: who follows a run has to know when
+// client, which goes on by itself at another member: a watcher of a run has to know when
 // it is blind.
 type watch struct {
 	stream  pb.Watch_WatchClient

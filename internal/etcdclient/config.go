@@ -38,7 +38,7 @@ type Config struct {
 	User, Password string // "": none
 
 	// PasswordFile holds the password, whose last line end is left out, instead of
-	// Password. It is read anew for each authentication.
+	// Password. It is read again for each authentication.
 	PasswordFile string
 
 	Prefix string        // put in front of all keys

@@ -12,7 +12,7 @@ import (
 // dialer makes the connections to an etcd, and keeps why the last of each endpoint could
 // not be made: gRPC tells that in words only.
 //
-// Certificates are read anew for each connection, so that those that are exchanged while
+// Certificates are read again for each connection, so that those that are exchanged while
 // a job runs are used.
 type dialer struct {
 	config    *Config

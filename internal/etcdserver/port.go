@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeldPort is a free port of 127.0.0.1 that nobody else is given while it is held:
+// HeldPort is a free port of 127.0.0.1 that no other process is given while it is held:
 // its socket is bound, but does not listen. Linux lets a program that binds with
 // SO_REUSEADDR, as every Go listener does, take the port over meanwhile.
 type HeldPort struct {

@@ -105,7 +105,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	}
 	var err error
 	for try := 0; try <= config.Retries; try++ {
-		// Each try has a folder of its own: what a failed one left is of no use.
+		// Each try has a folder of its own: what a failed one left is unusable.
 		if err = s.start(ctx, binary, filepath.Join(folder, strconv.Itoa(try)), &config); err == nil {
 			return s, nil
 		}
