@@ -88,7 +88,7 @@ an event. Leave it off while nothing is wrong.`,
 				Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, HTTPNames: append(httpNames, addr.host), Log: log.logger(), Data: data, Quota: state.quota, ForgetAfter: state.forgetAfter,
 			}
 			if recording != nil {
-				cfg.Recorder = recording.Record
+				cfg.Trace = recording.Record
 			}
 			s := control.Start(cfg, l)
 			fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())

@@ -23,18 +23,18 @@ const (
 	acceptSettled = 10 * time.Second
 
 	// patienceWhenShort is how long a connection may take to say anything while others
-	// wait. Who speaks our protocol or HTTP says it with the connection, and has said it
-	// while it waited itself.
+	// wait. A peer that speaks our protocol or HTTP sends its first bytes with the
+	// connection, so that they are there when it is accepted.
 	patienceWhenShort = 20 * time.Millisecond
 	shedEvery         = 5 * time.Millisecond
 )
 
-// errCrowd is why the port accepts nobody for a moment.
+// errCrowd is why the port accepts no connection for a moment.
 var errCrowd = errors.New("connections that have not said who they are have half of the descriptors")
 
-// maxStrangers is how many connections may be open that have not said who they are: half
+// maxUnidentified is how many connections may be open that have not said who they are: half
 // of the descriptors, so that nodes, and all else that the process does, have the rest.
-func maxStrangers() int64 {
+func maxUnidentified() int64 {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > math.MaxInt64 {
 		return math.MaxInt64
@@ -84,30 +84,30 @@ func (s *Server) accept(l net.Listener) {
 }
 
 func (s *Server) acceptOne(l net.Listener) (net.Conn, error) {
-	if s.strangers.Load() >= s.cfg.maxStrangers {
+	if s.unidentified.Load() >= s.cfg.maxUnidentified {
 		return nil, errCrowd
 	}
 	return l.Accept()
 }
 
 func (s *Server) admit(conn net.Conn) {
-	p := newPeer(s, conn)
-	s.meters.accepted.Add(1)
+	p := newServerConn(s, conn)
+	s.metrics.accepted.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		conn.Close()
 		return
 	}
-	s.peers[p] = struct{}{}
-	p.estrange()
+	s.conns[p] = struct{}{}
+	p.markUnidentified()
 	s.wg.Go(p.serve)
 }
 
-func (s *Server) forgetPeer(p *peer) {
-	p.introduce()
+func (s *Server) forgetConn(p *serverConn) {
+	p.markIdentified()
 	s.mu.Lock()
-	delete(s.peers, p)
+	delete(s.conns, p)
 	s.mu.Unlock()
 }
 
@@ -117,11 +117,11 @@ func (s *Server) forgetPeer(p *peer) {
 // in the rest. It reports whether it has ended any.
 func (s *Server) shed() (any bool) {
 	now := s.clock.Now()
-	var silent, slow []*peer
+	var silent, slow []*serverConn
 	s.mu.Lock()
-	for p := range s.peers {
+	for p := range s.conns {
 		switch {
-		case !p.stranger.Load() || now.Sub(p.since) < patienceWhenShort:
+		case !p.unidentified.Load() || now.Sub(p.since) < patienceWhenShort:
 		case p.heard.Load() == 0:
 			silent = append(silent, p)
 		default:
@@ -130,12 +130,12 @@ func (s *Server) shed() (any bool) {
 	}
 	s.mu.Unlock()
 	if len(silent) == 0 {
-		slices.SortFunc(slow, func(a, b *peer) int { return a.since.Compare(b.since) })
+		slices.SortFunc(slow, func(a, b *serverConn) int { return a.since.Compare(b.since) })
 		silent = slow[:(len(slow)+1)/2]
 	}
 	for _, p := range silent {
 		if wire.Unread(p.conn) == 0 {
-			p.introduce()
+			p.markIdentified()
 			p.out.Cut(errShed)
 			any = true
 		}

@@ -13,10 +13,10 @@ import (
 // maxAdminNames bounds the runs and nodes that an answer names.
 const maxAdminNames = 20
 
-// administer carries out an administrator's request from an address. Whoever can
-// reach the port may ask: see docs/protocol.md.
-func (s *Server) administer(f wire.Admin, from string) wire.AdminAnswer {
-	s.meters.admin[known(int(f.Op), len(s.meters.admin))].Add(1)
+// executeAdmin executes an administrator's request from an address. Every peer that
+// reaches the port may ask: see docs/protocol.md.
+func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
+	s.metrics.admin[known(int(f.Op), len(s.metrics.admin))].Add(1)
 	by := "admin"
 	if f.By != "" {
 		by += " " + f.By
@@ -78,7 +78,7 @@ func (r *run) adminClose(by, reason string, stop bool) wire.AdminAnswer {
 		r.mu.Unlock()
 		return wire.AdminAnswer{Err: err}
 	}
-	was := r.past.census
+	was := r.stats.census
 	e := r.submit(rendezvous.CloseRun{By: by, Reason: reason, Stop: stop, At: *stamp(r.server.clock.Now())}, nil)
 	r.unlock()
 	if err := e.wait(); err != nil {

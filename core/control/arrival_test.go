@@ -28,7 +28,7 @@ func TestArrivalsAreInTheHistory(t *testing.T) {
 }
 
 func TestArrivalsBetweenOtherChanges(t *testing.T) {
-	var h history
+	var h changelog
 	now := newFakeClock().Now()
 	for i := range 3 * maxChanges {
 		h.arrive(now, fmt.Sprint(i))
@@ -70,12 +70,12 @@ func TestLateMembersAreCounted(t *testing.T) {
 				}
 			}
 		}
-		if s.meters.lost[lostLate].Load() > 0 {
+		if s.metrics.lost[lostLate].Load() > 0 {
 			break
 		}
 	}
 	s.awaitRound(t, 2)
-	if n := s.meters.lost[lostLate].Load(); n != 1 {
+	if n := s.metrics.lost[lostLate].Load(); n != 1 {
 		t.Errorf("%d nodes are counted as late, want 1", n)
 	}
 }

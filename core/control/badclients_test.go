@@ -95,13 +95,13 @@ func TestBadClients(t *testing.T) {
 		number++
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.peers) <= 2
+		return len(s.conns) <= 2
 	})
 	// One that has nothing more to say is as dead to its lease as one that does not read.
-	if n := s.meters.refused[refusedSlow].Load() + s.meters.lost[lostLease].Load(); n != deaf {
+	if n := s.metrics.refused[refusedSlow].Load() + s.metrics.lost[lostLease].Load(); n != deaf {
 		t.Errorf("%d were cut off because they do not read, want %d", n, deaf)
 	}
-	if n := s.meters.refused[refusedSilent].Load(); n != silent+dribbling {
+	if n := s.metrics.refused[refusedSilent].Load(); n != silent+dribbling {
 		t.Errorf("%d were cut off because they do not say who they are, want %d", n, silent+dribbling)
 	}
 	round(number)
@@ -114,7 +114,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 	const most = 8
 	for name, says := range map[string][]byte{"nothing": nil, "little": {wire.Magic[0]}} {
 		t.Run(name, func(t *testing.T) {
-			s := newFakeServer(t, Config{maxStrangers: most})
+			s := newFakeServer(t, Config{maxUnidentified: most})
 			s.clock.Advance(time.Second)
 			for range 3 * most {
 				dialNode(t, s.addr).write(says)
@@ -123,15 +123,15 @@ func TestStrangersMakeRoom(t *testing.T) {
 			await := func(done func() bool) {
 				t.Helper()
 				for ; !done(); time.Sleep(100 * time.Microsecond) {
-					if n := s.strangers.Load(); n > most {
+					if n := s.unidentified.Load(); n > most {
 						t.Fatalf("%d strangers at one time", n)
 					}
 					if ctx.Err() != nil {
-						t.Fatalf("%d strangers, %d were accepted", s.strangers.Load(), s.meters.accepted.Load())
+						t.Fatalf("%d strangers, %d were accepted", s.unidentified.Load(), s.metrics.accepted.Load())
 					}
 				}
 			}
-			await(func() bool { return s.meters.accepted.Load() == most })
+			await(func() bool { return s.metrics.accepted.Load() == most })
 			answered := make(chan string, 1)
 			go func() {
 				n := dialNode(t, s.addr)
@@ -142,7 +142,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 			if says == nil {
 				for crowd := uint64(2); crowd <= 3; crowd++ {
 					s.clock.Advance(patienceWhenShort)
-					await(func() bool { return s.meters.accepted.Load() >= crowd*most })
+					await(func() bool { return s.metrics.accepted.Load() >= crowd*most })
 				}
 			}
 			for line := ""; line == ""; {

@@ -12,9 +12,9 @@ type failure struct {
 	stack []byte
 }
 
-// survive is deferred where a run's machine is used: a panic of it ends the run and
+// recoverRun is deferred where a run's machine is used: a panic of it ends the run and
 // nothing else; mu is held.
-func (r *run) survive() {
+func (r *run) recoverRun() {
 	if v := recover(); v != nil {
 		r.fail(v, debug.Stack())
 	}
@@ -30,13 +30,13 @@ func (r *run) fail(what any, stack []byte) {
 	}
 	r.broken = err
 	r.stopClocks()
-	for _, p := range r.peers {
-		r.expel(p, err)
+	for _, p := range r.conns {
+		r.disconnect(p, err)
 	}
-	if r.greeting != nil {
-		r.greeting.refusedBy = err
+	if r.greeted != nil {
+		r.greeted.refusedBy = err
 	}
-	r.past.census = rendezvous.Census{Phase: rendezvous.PhaseClosed, Round: r.past.census.Round, Ended: "failed"}
-	clear(r.past.joins)
-	r.note(err.Text)
+	r.stats.census = rendezvous.Census{Phase: rendezvous.PhaseClosed, Round: r.stats.census.Round, Ended: "failed"}
+	clear(r.stats.joins)
+	r.noteChange(err.Text)
 }

@@ -26,13 +26,13 @@ type storedRun struct {
 	stack   []byte
 	seq     uint64 // number of its last event
 
-	// For Config.Recorder: what the machine was made of.
+	// For Config.Trace: what the machine was made of.
 	snapshot []byte
 	through  uint64 // number of the last event in it
 	events   [][]byte
 }
 
-// OpenData opens a data directory, makes it if need be, and takes up the runs in
+// OpenData opens a data directory, makes it if need be, and reads the runs in
 // it. An error says what is wrong with the directory or its file and what to do.
 func OpenData(dir string, o journal.Options) (*Data, error) {
 	j, err := journal.Open(dir, o)

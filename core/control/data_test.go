@@ -216,7 +216,7 @@ func TestWhoDoesNotComeBackIsLost(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	controltest.Outcome(t, b)
-	text := string(d.exposition())
+	text := string(d.metricsPage())
 	for _, want := range []string{
 		`rallypoint_nodes_lost_total{cause="restart"} 1`, "\nrallypoint_commit_duration_seconds_count ", "\nrallypoint_data_file_bytes ",
 		"\nrallypoint_commit_failures_total 0\n",
@@ -367,7 +367,7 @@ func TestFullDisk(t *testing.T) {
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path(), "make room")
 	_, err = members[1].Start(controltest.Join()).Wait(controltest.Context(t))
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path())
-	a := d.administer(wire.Admin{Op: wire.AdminOpEvict, RunID: "run", Node: members[0].Node()}, "")
+	a := d.executeAdmin(wire.Admin{Op: wire.AdminOpEvict, RunID: "run", Node: members[0].Node()}, "")
 	controltest.WantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
 	held := members[0].key(rendezvous.KeyAdd, 1, "sum")
 

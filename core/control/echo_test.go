@@ -16,12 +16,12 @@ func TestEchoesAreAnswered(t *testing.T) {
 	p.LeaseTimeout = 300 * time.Millisecond
 	obs := controltest.NewObserver()
 	connected(t, p, obs)
-	for deadline := time.Now().Add(controltest.Patience); s.meters.FramesOut[wire.KindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(controltest.Patience); s.metrics.FramesOut[wire.KindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no beat is answered")
 		}
 	}
-	in, out := s.meters.FramesIn[wire.KindBeat].Load(), s.meters.FramesOut[wire.KindBeat].Load()
+	in, out := s.metrics.FramesIn[wire.KindBeat].Load(), s.metrics.FramesOut[wire.KindBeat].Load()
 	if out > in {
 		t.Errorf("%d beats, %d answers", in, out)
 	}

@@ -96,7 +96,7 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		proven, _ := r.Context().Value(provenKey{}).(bool)
 		if from, err := netip.ParseAddrPort(r.RemoteAddr); !proven && (err != nil || !from.Addr().Unmap().IsLoopback()) && r.URL.Path != "/healthz" {
-			p.server.meters.refused[refusedAuth].Add(1)
+			p.server.metrics.refused[refusedAuth].Add(1)
 			answer(w, http.StatusForbidden, plainText, []byte(wire.ErrAuth.Text+"\n"))
 			return
 		}
@@ -109,7 +109,7 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 func (p *pages) named(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" && p.names.Foreign(r) {
-			p.server.meters.refused[refusedHost].Add(1)
+			p.server.metrics.refused[refusedHost].Add(1)
 			answer(w, rebinding.Code, plainText, []byte(rebinding.Text+", or give the name to `rallypoint serve` by --http-name\n"))
 			return
 		}
@@ -160,7 +160,7 @@ type NoRun struct {
 }
 
 func (p *pages) metrics(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusOK, expositionType, p.server.exposition())
+	answer(w, http.StatusOK, expositionType, p.server.metricsPage())
 }
 
 func answerJSON(w http.ResponseWriter, code int, v any) {

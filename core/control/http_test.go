@@ -112,7 +112,7 @@ func TestHTTPIsBounded(t *testing.T) {
 	a.enter(testHello("a", "s1", controltest.Params("", 1)))
 	a.ask(1, controltest.Join())
 	a.wantReply(1)
-	for ctx := controltest.Context(t); s.meters.refused[refusedSilent].Load() < 2*maxHTTPConns; {
+	for ctx := controltest.Context(t); s.metrics.refused[refusedSilent].Load() < 2*maxHTTPConns; {
 		if ctx.Err() != nil {
 			t.Fatal("halves of requests are not cut off")
 		}
@@ -357,7 +357,7 @@ func BenchmarkMetrics(b *testing.B) {
 		s.runFor(fmt.Sprint("run", i))
 	}
 	for b.Loop() {
-		s.exposition()
+		s.metricsPage()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/runs, "ns/run")
 }

@@ -46,8 +46,8 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	if st.Runs[0].Phase != rendezvous.PhaseClosed || st.Runs[0].Closed == nil || !strings.Contains(st.Runs[0].Closed.Reason, "broken") {
 		t.Errorf("%+v", st.Runs[0])
 	}
-	s.exposition()
-	if a := s.administer(wire.Admin{Op: wire.AdminOpClose, RunID: "bad"}, ""); a.Err == nil {
+	s.metricsPage()
+	if a := s.executeAdmin(wire.Admin{Op: wire.AdminOpClose, RunID: "bad"}, ""); a.Err == nil {
 		t.Errorf("an administrator was told %q", a.Done)
 	}
 

@@ -43,7 +43,7 @@ func serveUntilKilled(dir, addr string) {
 	fail(err)
 	history, err := OpenTraceFile(filepath.Join(dir, "history"), slog.New(slog.DiscardHandler))
 	fail(err)
-	Start(Config{Data: data, Fixed: true, Recorder: history.Record}, l)
+	Start(Config{Data: data, Fixed: true, Trace: history.Record}, l)
 	fmt.Println("serving")
 	select {}
 }

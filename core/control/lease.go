@@ -36,7 +36,7 @@ func (l *leases) stop() {
 }
 
 // startLease gives the connection's session a full lease.
-func (r *run) startLease(p *peer, lease time.Duration) {
+func (r *run) startLease(p *serverConn, lease time.Duration) {
 	p.hear()
 	p.suspect = false
 	if r.leases.timer == nil {
@@ -50,22 +50,22 @@ func (r *run) armLeases(after time.Duration) {
 	after = max(after, leaseLook)
 	l := &r.leases
 	l.due = r.server.clock.Now().Add(after)
-	l.timer = r.server.clock.AfterFunc(after, func() { r.callback(r.judgeLeases) })
+	l.timer = r.server.clock.AfterFunc(after, func() { r.callback(r.checkLeases) })
 }
 
-// judgeLeases drops the nodes whose lease has run out. If it comes late itself,
+// checkLeases drops the nodes whose lease has run out. If it comes late itself,
 // this process was stopped or is overloaded, and what the nodes sent may not have
-// been read: then all leases begin anew. A node is judged only after it was
+// been read: then all leases restart. A node is judged only after it was
 // found silent twice and nothing of its is unread, so that bytes on their way
 // through this process count. One that does not read what is sent to it is not read
 // from either (outbox.awaitRoom), so that its connection ends after a lease.
-func (r *run) judgeLeases() {
+func (r *run) checkLeases() {
 	now := r.server.clock.Now()
 	lease := r.machine.Policy().LeaseTimeout
 	late := now.Sub(r.leases.due) > min(max(lease/lateParts, minLate), maxLate)
 	next := lease
 	var expired []rendezvous.SessionID
-	for session, p := range r.peers {
+	for session, p := range r.conns {
 		stuck := p.out.Stuck()
 		left := lease - max(p.silence(), stuck)
 		switch {
@@ -92,17 +92,17 @@ func (r *run) judgeLeases() {
 		next = min(next, left)
 	}
 	if late {
-		r.server.meters.stalls.Add(1)
-		r.note(fmt.Sprintf(
+		r.server.metrics.stalls.Add(1)
+		r.noteChange(fmt.Sprintf(
 			"this process was stopped or is overloaded: leases were judged %v late, all nodes get a new one", now.Sub(r.leases.due)))
 	}
 	slices.Sort(expired)
 	for _, session := range expired {
-		r.peers[session].expiring = true
+		r.conns[session].expiring = true
 		r.submit(rendezvous.LeaseExpired{Session: session}, nil)
 	}
 	r.leases.timer = nil
-	if len(r.peers) > 0 {
+	if len(r.conns) > 0 {
 		r.armLeases(next)
 	}
 }

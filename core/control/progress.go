@@ -7,17 +7,17 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// How often a waiting node is told what it waits for with more than a thousand
-// waiting nodes: once in a millisecond per node, up to progressRarely.
+// With more than a thousand waiting nodes, the server tells each what it waits for less
+// often: one millisecond per waiting node apart, at most progressRarely.
 const (
 	progressPerNode = time.Millisecond
 	progressRarely  = 10 * time.Second
 )
 
-// progressBoard knows who waits and what they were told.
-type progressBoard struct {
-	peers   map[*peer]struct{} // with a join that may be pending
-	timer   Stopper            // nil: stopped
+// progressNotifier knows which nodes wait and which text each has received.
+type progressNotifier struct {
+	peers   map[*serverConn]struct{} // with a join that may be pending
+	timer   Stopper                  // nil: stopped
 	forming progressText
 	beside  progressText
 	version uint64
@@ -30,7 +30,7 @@ type progressText struct {
 	frame   []byte
 }
 
-func (b *progressBoard) stop() {
+func (b *progressNotifier) stop() {
 	if b.timer != nil {
 		b.timer.Stop()
 		b.timer = nil
@@ -38,26 +38,26 @@ func (b *progressBoard) stop() {
 }
 
 // set takes a new text; the same one again keeps its version.
-func (b *progressBoard) set(t *progressText, text rendezvous.Progress) {
+func (b *progressNotifier) set(t *progressText, text rendezvous.Progress) {
 	if t.version == 0 || t.text != text {
 		b.version++
 		*t = progressText{text, b.version, wire.AppendFrame(nil, wire.Progress{Progress: text})}
 	}
 }
 
-func (b *progressBoard) interval() time.Duration {
+func (b *progressNotifier) interval() time.Duration {
 	return min(max(time.Duration(len(b.peers))*progressPerNode, wire.ProgressEvery), progressRarely)
 }
 
-func (r *run) startWaiting(p *peer) {
-	p.waitingSince, p.told = r.server.clock.Now(), 0
+func (r *run) startWaiting(p *serverConn) {
+	p.waitingSince, p.lastSent = r.server.clock.Now(), 0
 	r.waiting.peers[p] = struct{}{}
 	if r.waiting.timer == nil {
 		r.armProgress(wire.ProgressFirst)
 	}
 }
 
-func (r *run) stopWaiting(p *peer) {
+func (r *run) stopWaiting(p *serverConn) {
 	delete(r.waiting.peers, p)
 	if len(r.waiting.peers) == 0 {
 		r.waiting.stop()
@@ -68,7 +68,7 @@ func (r *run) armProgress(after time.Duration) {
 	r.waiting.timer = r.server.clock.AfterFunc(after, func() { r.callback(r.pushProgress) })
 }
 
-// pushProgress tells the nodes that wait what has changed.
+// pushProgress sends the nodes that wait what has changed.
 func (r *run) pushProgress() {
 	b := &r.waiting
 	b.timer = nil
@@ -93,8 +93,8 @@ func (r *run) pushProgress() {
 		if forming {
 			t = &b.forming
 		}
-		if p.told != t.version {
-			p.told = t.version
+		if p.lastSent != t.version {
+			p.lastSent = t.version
 			p.out.SendBytes(t.frame, wire.KindProgress)
 		}
 	}

@@ -32,8 +32,8 @@ func (r *run) overQuota(h rendezvous.Hello) *rendezvous.Error {
 		return r.broken
 	}
 	q := r.server.cfg.Quota
-	connections := len(r.peers)
-	if r.peers[h.Session] != nil {
+	connections := len(r.conns)
+	if r.conns[h.Session] != nil {
 		connections-- // that one ends
 	}
 	if most := cmp.Or(q.Connections, DefaultQuota.Connections); connections+r.hellos >= most {

@@ -12,7 +12,7 @@ import (
 
 func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
 	rec := newRecorder(t)
-	s, addr := testServer(t, Config{Recorder: rec.record})
+	s, addr := testServer(t, Config{Trace: rec.record})
 	obs := controltest.NewObserver()
 	p := controltest.Guest(addr, 1)
 	p.NodeID = "a"
@@ -47,7 +47,7 @@ func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
 func TestDroppedWhileAway(t *testing.T) {
 	clock := newFakeClock()
 	rec := newRecorder(t)
-	_, addr := testServer(t, Config{Clock: clock, Recorder: rec.record})
+	_, addr := testServer(t, Config{Clock: clock, Trace: rec.record})
 	proxy := newProxy(t, addr)
 	obs, other := controltest.NewObserver(), controltest.NewObserver()
 	a, b := connected(t, controltest.Guest(proxy.addr, 2), obs), connected(t, controltest.Guest(addr, 2), other)
@@ -70,7 +70,7 @@ func TestDroppedWhileAway(t *testing.T) {
 
 func TestLossAndRecoveryAreToldOnce(t *testing.T) {
 	rec := newRecorder(t)
-	_, addr := testServer(t, Config{Recorder: rec.record})
+	_, addr := testServer(t, Config{Trace: rec.record})
 	proxy := newProxy(t, addr)
 	obs := controltest.NewObserver()
 	p := controltest.Guest(proxy.addr, 1)
@@ -111,7 +111,7 @@ func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			rec := newRecorder(t)
-			_, addr := testServer(t, Config{Recorder: rec.record})
+			_, addr := testServer(t, Config{Trace: rec.record})
 			proxy := newProxy(t, addr)
 			p := controltest.Guest(proxy.addr, 1)
 			p.ReconnectGrace = controltest.Patience
@@ -146,7 +146,7 @@ func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
 // saw.
 func TestNoticesArriveInOrder(t *testing.T) {
 	rec := newRecorder(t)
-	_, addr := testServer(t, Config{Recorder: rec.record})
+	_, addr := testServer(t, Config{Trace: rec.record})
 	obs := controltest.NewObserver()
 	p := controltest.Guest(addr, 3)
 	p.Min, p.ReconnectGrace, p.AdmitDelay, p.LastCallTimeout = 1, 0, 0, 1

@@ -41,8 +41,8 @@ var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "ma
 	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
-// tells that its hello was accepted. Who is not greeted and breaks off has not said
-// enough to be let in.
+// tells that its hello was accepted. A peer that breaks off before that
+// has not said enough to be let in.
 func refusalOf(err error, greeted bool) refusal {
 	var e *rendezvous.Error
 	switch {
@@ -92,10 +92,10 @@ func refusalOfHello(c rendezvous.Code) refusal {
 	return refusedHello
 }
 
-// note counts a refusal and reports whether it is to be logged. Who has said which
-// node it is counts as another peer than its host.
-func (s *Server) note(why refusal, from net.Addr, node string) bool {
-	defer s.meters.refused[why].Add(1)
+// sampleRefusal counts a refusal and reports whether it is to be logged. A node that has
+// said hello counts as another peer than its host.
+func (s *Server) sampleRefusal(why refusal, from net.Addr, node string) bool {
+	defer s.metrics.refused[why].Add(1)
 	peer := wire.AddrOf(from)
 	if peer == "" {
 		peer = from.String()
@@ -106,7 +106,7 @@ func (s *Server) note(why refusal, from net.Addr, node string) bool {
 	return s.refusals.Note(refusalNames[why], peer)
 }
 
-// sumUp logs refusals that were not logged one by one.
-func (s *Server) sumUp(sum logsampler.Summary) {
+// logSummary logs refusals that were not logged one by one.
+func (s *Server) logSummary(sum logsampler.Summary) {
 	s.log.Warn("refused more for the same reason", "reason", sum.Reason, "count", sum.Count, "last", sum.Last)
 }

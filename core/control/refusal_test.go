@@ -37,9 +37,9 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 func (s *fakeServer) awaitRefused(t *testing.T, why refusal, n uint64) {
 	t.Helper()
 	ctx := controltest.Context(t)
-	for s.meters.refused[why].Load() < n {
+	for s.metrics.refused[why].Load() < n {
 		if ctx.Err() != nil {
-			t.Fatalf("%d were refused as %s, want %d", s.meters.refused[why].Load(), refusalNames[why], n)
+			t.Fatalf("%d were refused as %s, want %d", s.metrics.refused[why].Load(), refusalNames[why], n)
 		}
 	}
 }

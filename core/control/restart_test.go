@@ -53,7 +53,7 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 	}
 	early := clients[0].Start(rendezvous.Finish{}) // kept for the next server
 	rec := newRecorder(t)
-	start(Config{Recorder: rec.record})
+	start(Config{Trace: rec.record})
 	for _, obs := range observers {
 		obs.Await(t, "the recovery", controltest.IsBack)
 	}

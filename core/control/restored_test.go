@@ -26,7 +26,7 @@ func (d *durable) recorded() (judge func()) {
 		d.t.Fatal(err)
 	}
 	d.t.Cleanup(func() { rec.Close() })
-	d.cfg.Recorder = rec.Record
+	d.cfg.Trace = rec.Record
 	d.restart()
 	return func() {
 		d.t.Helper()
@@ -188,7 +188,7 @@ func TestRankAssignmentThroughARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	rec := newRecorder(t)
-	s = Start(Config{Fixed: true, Recorder: rec.record}, l)
+	s = Start(Config{Fixed: true, Trace: rec.record}, l)
 	t.Cleanup(func() { s.Close() })
 	_, err = waiting.Wait(controltest.Context(t))
 	controltest.WantCode(t, err, rendezvous.CodeRoundOver, "the ranks of round 1 were being assigned")

@@ -24,18 +24,18 @@ type run struct {
 	gone     bool              // forgotten or closed: apply nothing more
 	broken   *rendezvous.Error // its machine has panicked: it is not used any more
 	used     bool              // a hello was accepted once
-	replaces bool              // people were told that this one may be in the place of a server
-	peers    map[rendezvous.SessionID]*peer
-	latest   map[rendezvous.SessionID]*peer // who said hello last; its hello may not be applied yet
-	hellos   int                            // that are not applied yet
-	greeting *peer                          // whose hello is being applied
+	replaces bool              // it has warned that this process may be in the place of a server
+	conns    map[rendezvous.SessionID]*serverConn
+	latest   map[rendezvous.SessionID]*serverConn // the last connection to say hello; that may not be applied yet
+	hellos   int                                  // that are not applied yet
+	greeted  *serverConn                          // whose hello is being applied
 	timers   map[rendezvous.Timer]runTimer
 	stored   stored
 	applied  uint64 // events, those before a restart too
 
 	leases  leases
-	waiting progressBoard
-	past    chronicle
+	waiting progressNotifier
+	stats   stats
 
 	idleSince time.Time // zero while a node is alive or connected
 	changes   []string  // to be logged when mu is free: a log may block
@@ -50,7 +50,7 @@ type runTimer struct {
 }
 
 // newRun makes a run. The log of a server of many runs names the run in each
-// line; that of a single one belongs to whoever gave it (Config.Log).
+// line; that of a single one belongs to the caller of Start (Config.Log).
 func newRun(s *Server, id string, seq uint64) *run {
 	log := s.log
 	if s.cfg.RunID == "" {
@@ -59,13 +59,13 @@ func newRun(s *Server, id string, seq uint64) *run {
 	r := &run{
 		server: s, id: id, seq: seq, log: log,
 		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Keys: s.cfg.Quota.keys()}),
-		past:    chronicle{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
-		peers:   map[rendezvous.SessionID]*peer{},
-		latest:  map[rendezvous.SessionID]*peer{},
+		stats:   stats{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
+		conns:   map[rendezvous.SessionID]*serverConn{},
+		latest:  map[rendezvous.SessionID]*serverConn{},
 		timers:  map[rendezvous.Timer]runTimer{},
-		waiting: progressBoard{peers: map[*peer]struct{}{}},
+		waiting: progressNotifier{peers: map[*serverConn]struct{}{}},
 	}
-	if s.writer != nil {
+	if s.commits != nil {
 		r.takeSnapshot()
 	}
 	return r
@@ -73,7 +73,7 @@ func newRun(s *Server, id string, seq uint64) *run {
 
 // hello applies a hello that came in on p and returns when that is done. It
 // reports false if the run was forgotten meanwhile.
-func (r *run) hello(p *peer, h rendezvous.Hello) bool {
+func (r *run) hello(p *serverConn, h rendezvous.Hello) bool {
 	r.mu.Lock()
 	if r.gone {
 		r.mu.Unlock()
@@ -98,7 +98,7 @@ func (r *run) hello(p *peer, h rendezvous.Hello) bool {
 		p.unstored = r.machine.Has(h.Session)
 	}
 	if p.refusedBy != nil {
-		r.ungreet(p, h.Session)
+		r.rollbackHello(p, h.Session)
 	} else if !e.void {
 		r.noteOrigin(h)
 	}
@@ -118,14 +118,14 @@ func (r *run) noteOrigin(h rendezvous.Hello) {
 		nameOf(rendezvous.Printable(h.Node), rendezvous.Printable(h.Label)), c.Round))
 }
 
-// ungreet takes back that p has said hello, which was refused. A connection that
+// rollbackHello undoes p's hello, which was refused. A connection that
 // the session had before may have ended meanwhile.
-func (r *run) ungreet(p *peer, session rendezvous.SessionID) {
+func (r *run) rollbackHello(p *serverConn, session rendezvous.SessionID) {
 	if r.latest[session] != p {
 		return
 	}
 	delete(r.latest, session)
-	if old := r.peers[session]; old != nil {
+	if old := r.conns[session]; old != nil {
 		r.latest[session] = old
 	} else if !r.gone && r.broken == nil && r.machine.Has(session) {
 		r.submit(rendezvous.Disconnect{Session: session}, nil)
@@ -134,13 +134,13 @@ func (r *run) ungreet(p *peer, session rendezvous.SessionID) {
 
 // request applies a request that came in on p, unless a newer connection has
 // taken the session over.
-func (r *run) request(p *peer, f wire.Request) {
+func (r *run) request(p *serverConn, f wire.Request) {
 	queued := false
 	r.mu.Lock()
 	switch {
-	case r.gone || r.peers[p.session] != p:
+	case r.gone || r.conns[p.session] != p:
 	case f.Event == nil:
-		r.server.meters.refused[refusedRequest].Add(1)
+		r.server.metrics.refused[refusedRequest].Add(1)
 		p.out.Send(wire.Reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
 	case p.uncommitted == 0 && r.answer(f.Stamped(p.session)):
@@ -153,35 +153,35 @@ func (r *run) request(p *peer, f wire.Request) {
 	}
 	r.unlock()
 	if queued {
-		r.server.writer.throttle()
+		r.server.commits.throttle()
 	}
 }
 
 // answer answers a request by which nothing changes, at once: what it shows is on the
-// disk, if there is one, and nothing of it need be stored (writer says why). It reports
+// disk, if there is one, and nothing of it need be stored (groupCommit says why). It reports
 // false if the request has to be applied; mu is held.
 func (r *run) answer(ev rendezvous.Event) (done bool) {
 	if r.gone || r.broken != nil {
 		return true
 	}
-	defer r.survive()
+	defer r.recoverRun()
 	effects, done := r.machine.TryRead(ev)
 	if !done {
 		return false
 	}
 	for _, e := range effects {
-		r.carryOut(e)
+		r.execute(e)
 	}
-	r.recordAside(ev, effects)
+	r.traceRead(ev, effects)
 	return true
 }
 
-// disconnect tells the machine that a session's connection has ended.
-func (r *run) disconnect(p *peer) {
+// connectionEnded tells the machine that a session's connection has ended.
+func (r *run) connectionEnded(p *serverConn) {
 	r.mu.Lock()
 	defer r.unlock()
-	if r.peers[p.session] == p {
-		r.detach(p)
+	if r.conns[p.session] == p {
+		r.unbind(p)
 	}
 	if r.latest[p.session] != p {
 		return // dropped, or a newer connection has said hello
@@ -193,11 +193,11 @@ func (r *run) disconnect(p *peer) {
 }
 
 // submit brings an event into the run: at once, or when it is stored; mu is held.
-func (r *run) submit(ev rendezvous.Event, p *peer) *entry {
-	e := &entry{run: r, ev: ev, peer: p}
-	w := r.server.writer
+func (r *run) submit(ev rendezvous.Event, p *serverConn) *pendingEvent {
+	e := &pendingEvent{run: r, ev: ev, peer: p}
+	w := r.server.commits
 	if w == nil {
-		r.enact(e)
+		r.applyEntry(e)
 		return e
 	}
 	if e.logged, e.refused = encode(ev); e.refused == nil {
@@ -207,15 +207,15 @@ func (r *run) submit(ev rendezvous.Event, p *peer) *entry {
 	return e
 }
 
-// enact applies an entry; mu is held.
-func (r *run) enact(e *entry) {
+// applyEntry applies an event that is stored, if need be; mu is held.
+func (r *run) applyEntry(e *pendingEvent) {
 	switch ev := e.ev.(type) {
 	case rendezvous.Hello:
 		r.hellos--
-		r.greeting = e.peer
-		defer func() { r.greeting = nil }()
+		r.greeted = e.peer
+		defer func() { r.greeted = nil }()
 	case rendezvous.Join:
-		if r.peers[ev.Session] == e.peer {
+		if r.conns[ev.Session] == e.peer {
 			r.startWaiting(e.peer)
 		}
 	}
@@ -225,45 +225,45 @@ func (r *run) enact(e *entry) {
 // apply applies one event and carries out its effects; mu is held.
 func (r *run) apply(ev rendezvous.Event) {
 	if r.broken != nil {
-		if r.greeting != nil {
-			r.greeting.refusedBy = r.broken
+		if r.greeted != nil {
+			r.greeted.refusedBy = r.broken
 		}
 		return
 	}
-	defer r.survive()
+	defer r.recoverRun()
 	now := r.server.clock.Now()
 	effects := r.machine.Apply(ev)
 	for _, e := range effects {
-		r.carryOut(e)
+		r.execute(e)
 	}
 	r.observe(ev, effects)
-	r.record(now, ev, effects)
+	r.traceEvent(now, ev, effects)
 }
 
-func (r *run) carryOut(e rendezvous.Effect) {
+func (r *run) execute(e rendezvous.Effect) {
 	switch e := e.(type) {
 	case rendezvous.Welcome:
-		r.attach(r.greeting, e)
+		r.bind(r.greeted, e)
 	case rendezvous.Refuse:
-		r.greeting.refusedBy = e.Err
+		r.greeted.refusedBy = e.Err
 	case rendezvous.Reply:
-		if p := r.peers[e.Session]; p != nil {
+		if p := r.conns[e.Session]; p != nil {
 			p.out.SendReply(wire.Reply{Number: e.Number, Err: e.Err, Result: e.Result})
 		}
 	case rendezvous.Notify:
-		if p := r.peers[e.Session]; p != nil {
+		if p := r.conns[e.Session]; p != nil {
 			p.out.Send(wire.Notice{Notice: e.Update})
 		}
 	case rendezvous.Drop:
-		if p := r.peers[e.Session]; p != nil {
-			r.expel(p, e.Err)
+		if p := r.conns[e.Session]; p != nil {
+			r.disconnect(p, e.Err)
 		}
 	case rendezvous.SetTimer:
 		r.setTimer(e.Timer, e.After)
 	case rendezvous.StopTimer:
 		r.stopTimer(e.Timer)
 	case rendezvous.HistoryEntry:
-		r.note(e.Text)
+		r.noteChange(e.Text)
 	}
 }
 
@@ -281,38 +281,38 @@ func (r *run) unlock() {
 	}
 }
 
-// attach ties a session to the connection whose hello was accepted.
-func (r *run) attach(p *peer, w rendezvous.Welcome) {
-	if old := r.peers[w.Session]; old != nil {
-		r.detach(old)
+// bind binds a session to the connection whose hello was accepted.
+func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
+	if old := r.conns[w.Session]; old != nil {
+		r.unbind(old)
 		old.out.Cut(errSuperseded)
 	}
 	if !r.used && r.server.cfg.RunID == "" && r.id == "none" {
 		r.changes = append(r.changes, `this run uses the id "none", torchrun's default: other jobs that use it too would meet it; give each its own --rdzv-id`)
 	}
 	r.used, r.idleSince = true, time.Time{}
-	r.peers[w.Session] = p
-	r.server.idle.attach(attachment{r.id, w.Session})
+	r.conns[w.Session] = p
+	r.server.tracker.add(boundSession{r.id, w.Session})
 	lease := r.machine.Policy().LeaseTimeout
 	r.startLease(p, lease)
 	if _, pending := r.machine.Forming(w.Session); pending {
 		r.startWaiting(p)
 	}
 	if !w.Resumed {
-		r.past.history.arrive(r.server.clock.Now(), nameOf(p.node, p.label))
+		r.stats.changelog.arrive(r.server.clock.Now(), nameOf(p.node, p.label))
 	}
 	p.welcome(w, lease)
 }
 
-func (r *run) detach(p *peer) {
-	delete(r.peers, p.session)
+func (r *run) unbind(p *serverConn) {
+	delete(r.conns, p.session)
 	r.stopWaiting(p)
-	r.server.idle.detach(attachment{r.id, p.session})
+	r.server.tracker.remove(boundSession{r.id, p.session})
 }
 
-// expel ends a connection and tells its node why.
-func (r *run) expel(p *peer, err *rendezvous.Error) {
-	r.detach(p)
+// disconnect ends a connection after telling its node why.
+func (r *run) disconnect(p *serverConn, err *rendezvous.Error) {
+	r.unbind(p)
 	if r.latest[p.session] == p {
 		delete(r.latest, p.session)
 	}
@@ -389,7 +389,7 @@ func (r *run) forgettable() bool {
 	defer r.mu.Unlock()
 	now := r.server.clock.Now()
 	switch {
-	case len(r.peers) > 0 || r.hellos > 0 || r.broken == nil && r.machine.Live() > 0:
+	case len(r.conns) > 0 || r.hellos > 0 || r.broken == nil && r.machine.Live() > 0:
 		r.idleSince = time.Time{}
 		return false
 	case r.idleSince.IsZero():

@@ -55,12 +55,12 @@ type Config struct {
 	// Metrics, if set, adds what else this process has to tell to /metrics. It is
 	// called by several goroutines.
 	Metrics func(*promtext.Buffer)
-	// Recorder, if set, is told how a run begins (its state) and every event with
-	// its effects once they were carried out, in the order of the run and under its
+	// Trace, if set, gets how a run begins (its state) and every event with its
+	// effects once they were executed, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
-	Recorder func(trace.Record)
+	Trace func(trace.Record)
 
-	maxStrangers int64 // see accept.go; 0: by the descriptors
+	maxUnidentified int64 // see accept.go; 0: by the descriptors
 }
 
 // Limits of a server.
@@ -84,7 +84,7 @@ type Server struct {
 	log     *slog.Logger
 	id      string // drawn at random
 	host    string // name of this machine; "" if it has none
-	process string // "host h, pid 1", for people
+	process string // "host h, pid 1"
 	started time.Time
 
 	mu        sync.Mutex
@@ -92,20 +92,20 @@ type Server struct {
 	listeners []net.Listener
 	runs      map[string]*run
 	runSeq    uint64
-	peers     map[*peer]struct{}
+	conns     map[*serverConn]struct{}
 	sweeper   Stopper
 
-	strangers atomic.Int64 // connections that have not said who they are
+	unidentified atomic.Int64 // connections that have not said who they are
 
-	writer   *writer // nil: nothing is stored
-	meters   meters
+	commits  *groupCommit // nil: nothing is stored
+	metrics  metrics
 	refusals *logsampler.Sampler
 
-	idle idleness
-	gate gate
-	http *httpPort
-	stop chan struct{}
-	wg   sync.WaitGroup
+	tracker connTracker
+	gate    shutdownGate
+	http    *httpPort
+	stop    chan struct{}
+	wg      sync.WaitGroup
 }
 
 // Start serves the listeners, which belong to the server from now on. It returns
@@ -117,8 +117,8 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.maxStrangers == 0 {
-		cfg.maxStrangers = maxStrangers()
+	if cfg.maxUnidentified == 0 {
+		cfg.maxUnidentified = maxUnidentified()
 	}
 	if cfg.ForgetAfter == 0 {
 		cfg.ForgetAfter = DefaultForgetAfter
@@ -129,15 +129,15 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		id: rand.Text(), host: hostname, process: processName(hostname), started: cfg.Clock.Now(),
 		listeners: listeners,
 		runs:      map[string]*run{},
-		peers:     map[*peer]struct{}{},
+		conns:     map[*serverConn]struct{}{},
 		stop:      make(chan struct{}),
 	}
 	s.http = newHTTPPort(s)
-	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return s.clock.AfterFunc(d, f).Stop }, s.sumUp)
+	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return s.clock.AfterFunc(d, f).Stop }, s.logSummary)
 	if cfg.Data != nil {
-		s.writer = newWriter(s, cfg.Data)
-		s.takeUp(cfg.Data)
-		go s.writer.serve()
+		s.commits = newGroupCommit(s, cfg.Data)
+		s.restoreRuns(cfg.Data)
+		go s.commits.serve()
 	}
 	s.sweepLater()
 	for _, l := range listeners {
@@ -146,7 +146,7 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	return s
 }
 
-// ID returns the server's id, which is drawn anew with each start.
+// ID returns the server's id, drawn at each start.
 func (s *Server) ID() string { return s.id }
 
 // Addr returns the address of the first listener.
@@ -166,7 +166,7 @@ func (s *Server) Close() error {
 	close(s.stop)
 	s.sweeper.Stop()
 	runs := slices.Collect(maps.Values(s.runs))
-	peers := slices.Collect(maps.Keys(s.peers))
+	peers := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 
 	for _, l := range s.listeners {
@@ -179,8 +179,8 @@ func (s *Server) Close() error {
 	for _, p := range peers {
 		p.end()
 	}
-	if s.writer != nil {
-		s.writer.close()
+	if s.commits != nil {
+		s.commits.close()
 	}
 	s.gate.close()
 	s.wg.Wait()
@@ -191,10 +191,10 @@ func (s *Server) Close() error {
 // WaitIdle returns nil once no node is connected but those whose session is
 // named, or the error of ctx.
 func (s *Server) WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error {
-	return s.idle.wait(ctx, except)
+	return s.tracker.wait(ctx, except)
 }
 
-// runFor returns the run that a hello asks for, made anew if need be; nil if the
+// runFor returns the run that a hello asks for, made if need be; nil if the
 // server is closed.
 func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 	if id == "" {
@@ -219,7 +219,7 @@ func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 	}
 	s.runSeq++
 	r := newRun(s, id, s.runSeq)
-	r.recordBegin()
+	r.traceBegin()
 	s.runs[id] = r
 	return r, nil
 }

@@ -27,7 +27,7 @@ type fakeServer struct {
 func newFakeServer(t *testing.T, cfg Config) *fakeServer {
 	t.Helper()
 	f := &fakeServer{clock: newFakeClock(), rec: newRecorder(t)}
-	cfg.Clock, cfg.Recorder = f.clock, f.rec.record
+	cfg.Clock, cfg.Trace = f.clock, f.rec.record
 	cfg.Log, f.log = controltest.NewLog(t)
 	f.Server, f.addr = testServer(t, cfg)
 	return f
@@ -174,7 +174,7 @@ func TestFramesOfSupersededConnectionIgnored(t *testing.T) {
 	older.enter(testHello("a", "s1", p))
 	r, _ := s.runFor("run")
 	r.mu.Lock()
-	old := r.peers["s1"]
+	old := r.conns["s1"]
 	r.mu.Unlock()
 	newer := dialNode(t, s.addr)
 	newer.enter(testHello("a", "s1", p))

@@ -32,21 +32,21 @@ func slowReader(t *testing.T, s *fakeServer) (n *wireNode, lease time.Duration, 
 }
 
 // onlyPeer returns the server's one connection.
-func (s *fakeServer) onlyPeer(t *testing.T) *peer {
+func (s *fakeServer) onlyPeer(t *testing.T) *serverConn {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.peers) != 1 {
-		t.Fatalf("%d connections, want 1", len(s.peers))
+	if len(s.conns) != 1 {
+		t.Fatalf("%d connections, want 1", len(s.conns))
 	}
-	for p := range s.peers {
+	for p := range s.conns {
 		return p
 	}
 	return nil
 }
 
 // awaitWrite waits until a write to the peer has to wait, and returns when that began.
-func (p *peer) awaitWrite(t *testing.T) (since time.Duration) {
+func (p *serverConn) awaitWrite(t *testing.T) (since time.Duration) {
 	t.Helper()
 	for ctx := controltest.Context(t); ctx.Err() == nil; {
 		since = p.out.WritingSince()
@@ -119,7 +119,7 @@ func TestSlowReaderThatGoesOn(t *testing.T) {
 	for got < total {
 		read()
 	}
-	if n := s.meters.refused[refusedSlow].Load(); n != 0 {
+	if n := s.metrics.refused[refusedSlow].Load(); n != 0 {
 		t.Errorf("%d were refused as slow readers", n)
 	}
 }

@@ -183,7 +183,7 @@ func (s *Server) describe(runs []*run) Status {
 
 func (s *Server) serverStatus() *ServerStatus {
 	s.mu.Lock()
-	connections := len(s.peers)
+	connections := len(s.conns)
 	s.mu.Unlock()
 	return &ServerStatus{
 		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
@@ -221,25 +221,24 @@ func (r *run) busy() bool {
 func (r *run) status() RunStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, past := r.describe(), &r.past
+	m, stats := r.describe(), &r.stats
 	st := Describe(m, r.leaseAge)
-	st.FormingSince = stamp(past.forming)
-	st.Changes, st.ChangesTotal = past.history.list(), past.history.total
-	if past.round == m.Round {
-		st.RoundAt, st.RoundStore = stamp(past.roundAt), past.store
+	st.FormingSince = stamp(stats.forming)
+	st.Changes, st.ChangesTotal = stats.changelog.list(), stats.changelog.total
+	if stats.round == m.Round {
+		st.RoundAt, st.RoundStore = stamp(stats.roundAt), stats.store
 	}
 	now := r.server.clock.Now()
 	for i, j := range m.Waiting {
-		if p, ok := past.joins[j.Session]; ok {
+		if p, ok := stats.joins[j.Session]; ok {
 			st.Waiting[i].Since, st.Waiting[i].WaitingS = stamp(p.since), seconds(now.Sub(p.since))
 		}
 	}
 	return st
 }
 
-// Describe makes of a machine's status what is told of a run. heard returns for how
-// many seconds nothing was heard of a session; nil if it is not alive, or nobody
-// knows. What only a control plane knows, times and changes, is left out.
+// Describe makes the status of a run from its machine's. heard returns for how many
+// seconds nothing was heard of a session; nil if it is not alive or that is not known. What only a control plane knows, times and changes, is left out.
 func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) RunStatus {
 	st := RunStatus{
 		RunID: m.RunID, Generation: m.Generation, Phase: m.Phase,
@@ -283,7 +282,7 @@ func (r *run) describe() rendezvous.Status {
 		return r.machine.Status()
 	}
 	return rendezvous.Status{
-		RunID: r.id, Round: r.past.census.Round, Phase: rendezvous.PhaseClosed,
+		RunID: r.id, Round: r.stats.census.Round, Phase: rendezvous.PhaseClosed,
 		Closed: &rendezvous.ClosedStatus{How: "failed", By: "the control plane", Reason: r.broken.Text},
 	}
 }
@@ -312,7 +311,7 @@ func (r *run) leaseAge(session rendezvous.SessionID) *float64 {
 // seconds rounds to a millisecond.
 func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000 }
 
-// stamp returns a time for people and programs, to a millisecond; nil for none.
+// stamp returns a time in UTC, to a millisecond; nil for none.
 func stamp(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -174,7 +174,7 @@ func TestJoinKeepsItsTimeOverAReconnect(t *testing.T) {
 	}
 	a.ask(2, rendezvous.Withdraw{Join: 1})
 	awaitEvents[rendezvous.Withdraw](t, s.rec, 1)
-	if r := s.oneRun(t); len(r.Waiting) != 0 || len(s.lookUp("run").past.joins) != 0 {
+	if r := s.oneRun(t); len(r.Waiting) != 0 || len(s.lookUp("run").stats.joins) != 0 {
 		t.Errorf("withdrawn: %+v", r.Waiting)
 	}
 }
@@ -209,8 +209,8 @@ func TestPendingJoinsAreForgotten(t *testing.T) {
 			r := s.lookUp("run")
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if len(r.past.joins) != 0 {
-				t.Errorf("left: %v", r.past.joins)
+			if len(r.stats.joins) != 0 {
+				t.Errorf("left: %v", r.stats.joins)
 			}
 		})
 	}
@@ -238,7 +238,7 @@ func TestStatusNamesSpares(t *testing.T) {
 }
 
 func TestHistoryIsBounded(t *testing.T) {
-	var h history
+	var h changelog
 	if list := h.list(); len(list) != 0 {
 		t.Error(list)
 	}

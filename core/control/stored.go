@@ -8,7 +8,7 @@ import (
 )
 
 // stored is what a run knows of its share of the data directory. It belongs to
-// the writer's goroutine once the run has begun.
+// the goroutine of groupCommit once the run has begun.
 type stored struct {
 	last     uint64            // number of the last event that is stored
 	since    int               // bytes of events that were stored since the last snapshot
@@ -25,8 +25,8 @@ func (r *run) takeSnapshot() {
 
 // erase takes a retired run out of the data directory.
 func (r *run) erase() {
-	if w := r.server.writer; w != nil {
-		w.add(&entry{run: r, forget: true})
+	if w := r.server.commits; w != nil {
+		w.add(&pendingEvent{run: r, forget: true})
 	}
 }
 
@@ -39,9 +39,9 @@ func encode(ev rendezvous.Event) ([]byte, *rendezvous.Error) {
 	return b, nil
 }
 
-// takeUp makes the runs that were found in the data directory go on: their nodes
-// have one lease to come back, and all timers run anew.
-func (s *Server) takeUp(d *Data) {
+// restoreRuns makes the runs that were found in the data directory go on: their nodes
+// have one lease to come back, and all timers restart.
+func (s *Server) restoreRuns(d *Data) {
 	if len(d.runs) > 0 {
 		s.log.Info("took up what was stored", "runs", len(d.runs), "file", d.Path())
 	}
@@ -57,13 +57,13 @@ func (s *Server) takeUp(d *Data) {
 			r.unlock()
 			continue
 		}
-		r.recordTakenUp(found)
+		r.traceRestored(found)
 		r.machine = found.machine
 		r.machine.LimitKeys(s.cfg.Quota.keys())
 		r.takeSnapshot()
-		r.past.census, r.past.round = r.machine.Census(), r.machine.Round()
-		if r.past.census.Phase.Forming() {
-			r.past.forming = s.clock.Now()
+		r.stats.census, r.stats.round = r.machine.Census(), r.machine.Round()
+		if r.stats.census.Phase.Forming() {
+			r.stats.forming = s.clock.Now()
 		}
 		for _, t := range r.machine.Timers() {
 			r.setTimer(t.Timer, t.After)

@@ -302,7 +302,7 @@ func (s *fakeServer) cutNode(t *testing.T, c *client.Client) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for p := range s.peers {
+	for p := range s.conns {
 		p.conn.Close()
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"rallypoint/core/trace"
 )
 
-// maxRecording is where a recording ends, in bytes.
-const maxRecording = 1 << 30
+// maxTraceFile bounds a trace file, in bytes.
+const maxTraceFile = 1 << 30
 
 // TraceFile is a file to which records are appended, one line each; its Record is for
-// Config.Recorder. When Record returns the system has the record, though perhaps not
+// Config.Trace. When Record returns the system has the record, though perhaps not
 // the disk: a kill of the process loses none.
 type TraceFile struct {
 	log   *slog.Logger
@@ -34,7 +34,7 @@ func OpenTraceFile(path string, log *slog.Logger) (*TraceFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec := &TraceFile{log: log, begun: time.Now(), most: maxRecording, file: file}
+	rec := &TraceFile{log: log, begun: time.Now(), most: maxTraceFile, file: file}
 	last := []byte{'\n'}
 	if rec.size, err = file.Seek(0, io.SeekEnd); err == nil && rec.size > 0 {
 		_, err = file.ReadAt(last, rec.size-1)
@@ -49,8 +49,8 @@ func OpenTraceFile(path string, log *slog.Logger) (*TraceFile, error) {
 	return rec, nil
 }
 
-// Record appends a record, with its time since the recording began. If that fails, or the file has become
-// too large, the recording ends with one log line and nothing else does.
+// Record appends a record, with its time since OpenTraceFile. If that fails, or the file
+// has become too large, the trace ends with one log line and nothing else does.
 func (rec *TraceFile) Record(r trace.Record) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -67,14 +67,14 @@ func (rec *TraceFile) Record(r trace.Record) {
 	case err != nil:
 		rec.log.Error("the recording ends here, the jobs go on", "file", rec.file.Name(), "error", err)
 	case rec.size >= rec.most:
-		rec.log.Warn("the recording is full, the jobs go on; start anew with another file", "file", rec.file.Name(), "bytes", rec.size)
+		rec.log.Warn("the recording is full, the jobs go on; start again with another file", "file", rec.file.Name(), "bytes", rec.size)
 	default:
 		return
 	}
 	rec.end()
 }
 
-// Close ends the recording.
+// Close ends the trace.
 func (rec *TraceFile) Close() error {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

@@ -23,8 +23,8 @@ var wallClock = map[string]string{
 	"core/control/admin.go UTC":              "the same",
 	"core/control/status.go UTC":             "times of the status, by the server's clock alone",
 	"core/control/http.go UTC":               "the date of an answer",
-	"core/control/metrics.go UnixMilli":      "when the server started",
-	"core/control/client/link.go Unix":       "a deadline in the past, which ends a connection's I/O",
+	"core/control/metricspage.go UnixMilli":  "when the server started",
+	"core/control/client/conn.go Unix":       "a deadline in the past, which ends a connection's I/O",
 	"core/control/client/client.go UnixNano": "incarnation of a named node: TestNamedNodeWhoseClockWentBack",
 }
 

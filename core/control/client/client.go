@@ -29,7 +29,7 @@ type Client struct {
 	obs     member.Observer
 	log     *slog.Logger
 	host    StartHost // nil: never hosts
-	env     environ
+	network network
 	metrics func(*promtext.Buffer) // nil: nothing to add
 
 	session     rendezvous.SessionID
@@ -44,16 +44,16 @@ type Client struct {
 	token      *secret.Token // nil: none; set by Connect
 	looping    chan struct{} // closed when loop has ended; nil: it has not begun
 
-	mu      sync.Mutex
-	link    *link // nil: not connected
-	calls   member.Calls
-	claim   rendezvous.LastRound
-	seen    string
-	hosting Host // nil: this process does not host
-	byNode  bool // the control plane is in the process of a node of this run
-	site    site
-	warning string
-	final   *rendezvous.Error // nothing is answered any more
+	mu       sync.Mutex
+	conn     *clientConn // nil: not connected
+	calls    member.Calls
+	claim    rendezvous.LastRound
+	seen     string
+	hosting  Host // nil: this process does not host
+	byNode   bool // the control plane is in the process of a node of this run
+	endpoint endpoint
+	warning  string
+	final    *rendezvous.Error // nothing is answered any more
 }
 
 var _ member.ControlPlane = (*Client)(nil)
@@ -72,7 +72,7 @@ func New(p rendezvous.Params, obs member.Observer, log *slog.Logger, host StartH
 		p.IsHost = &never
 	}
 	c := &Client{
-		params: p, obs: obs, log: log, host: host, env: systemEnviron(),
+		params: p, obs: obs, log: log, host: host, network: systemNetwork(),
 		session: rendezvous.SessionID(rand.Text()),
 		node:    p.NodeID, incarnation: p.Incarnation,
 	}
@@ -120,10 +120,10 @@ func (c *Client) Connect(ctx context.Context) error {
 	defer cancel()
 	stop := context.AfterFunc(c.life, cancel)
 	defer stop()
-	l, err := c.search(ctx)
+	l, err := c.findOrHost(ctx)
 	if err != nil {
 		c.stopHosting()
-		c.site.own = nil
+		c.endpoint.hosted = nil
 		return err
 	}
 	c.adopt(l)
@@ -155,8 +155,8 @@ func (c *Client) Start(ev rendezvous.Event) *member.Call {
 		p.Call.Finish(nil, err)
 		return p.Call
 	}
-	if c.link != nil {
-		c.link.out.Send(c.frame(p))
+	if c.conn != nil {
+		c.conn.out.Send(c.frame(p))
 	}
 	return p.Call
 }
@@ -195,7 +195,7 @@ func (c *Client) HostedByNode() bool {
 	return c.byNode
 }
 
-// Warning returns what is odd about the endpoint, for people; "" if nothing is.
+// Warning returns what is odd about the endpoint; "" if nothing is.
 // It is known after Connect, was logged once, and ends each Progress.
 func (c *Client) Warning() string {
 	c.mu.Lock()
@@ -222,10 +222,10 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	c.fail(errClientClosed)
 	c.mu.Lock()
-	l := c.link
+	l := c.conn
 	c.mu.Unlock()
 	if l != nil {
-		l.part(ctx)
+		l.sayGoodbye(ctx)
 	}
 	c.cancel()
 	c.connecting.Lock()
@@ -272,23 +272,23 @@ func (c *Client) hello() wire.Hello {
 	}
 }
 
-// adopt takes up a connection and sends again what has no answer yet.
-func (c *Client) adopt(l *link) {
+// adopt makes a connection the current one and sends again what has no answer yet.
+func (c *Client) adopt(l *clientConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.link, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
+	c.conn, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
 	for _, p := range c.calls.Pending() {
 		l.out.Send(c.frame(p))
 	}
 }
 
 // loop keeps the connection until Close or a refusal.
-func (c *Client) loop(l *link) {
+func (c *Client) loop(l *clientConn) {
 	pause := c.newBackoff()
 	for {
 		dropped, err := c.read(l)
 		c.mu.Lock()
-		c.link = nil
+		c.conn = nil
 		c.mu.Unlock()
 		err = l.brokenBy(err)
 		l.close()
@@ -318,7 +318,7 @@ func (c *Client) ended() bool {
 // resumed tells the observer what the welcome of a reconnect means.
 func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
 	if w.Embedded && !last.Embedded {
-		c.log.Warn("the control plane at " + c.site.name() + " was a server of its own, and now a node of this run hosts it; " +
+		c.log.Warn("the control plane at " + c.endpoint.name() + " was a server of its own, and now a node of this run hosts it; " +
 			"start nodes whose endpoint is meant for `rallypoint serve` with is_host=0, so that none of them takes its place while it is down")
 	}
 	c.mu.Lock()
@@ -348,7 +348,7 @@ func (c *Client) giveUp(err error) {
 
 // read serves one connection until it breaks; dropped tells that the control
 // plane has said why.
-func (c *Client) read(l *link) (dropped bool, err error) {
+func (c *Client) read(l *clientConn) (dropped bool, err error) {
 	stop := context.AfterFunc(c.life, func() { l.conn.Close() })
 	defer stop()
 	for {

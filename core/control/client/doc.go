@@ -5,6 +5,6 @@
 //
 // The package does not know the server: StartHost starts one.
 //
-// Locks, outermost first: Client.connecting, Client.mu, wire.Outbox.mu; link.mu is a
+// Locks, outermost first: Client.connecting, Client.mu, wire.Outbox.mu; clientConn.mu is a
 // leaf.
 package client

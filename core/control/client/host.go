@@ -37,9 +37,9 @@ type HostConfig struct {
 // StartHost starts a control plane in this process. The listeners belong to it.
 type StartHost func(cfg HostConfig, listeners ...net.Listener) Host
 
-// startHosting listens where the placement says and starts the control plane of
+// startHosting listens where the election says and starts the control plane of
 // this run. An error leaves nothing behind.
-func (c *Client) startHosting(ctx context.Context, s *site, where placement) error {
+func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) error {
 	hosts := []string{""}
 	if !where.wildcard {
 		hosts = hosts[:0]
@@ -55,7 +55,7 @@ func (c *Client) startHosting(ctx context.Context, s *site, where placement) err
 		RunID: c.params.RunID, Fixed: s.port != 0, Token: c.token, HTTPNames: []string{s.host, c.params.AdvertiseAddr},
 		Log: c.log, Metrics: c.metrics,
 	}, listeners...)
-	s.own = ownAddrs(listeners)
+	s.hosted = ownAddrs(listeners)
 	c.mu.Lock()
 	c.hosting = host
 	c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *Client) startHosting(ctx context.Context, s *site, where placement) err
 func (c *Client) listenAll(ctx context.Context, hosts []string, port int) ([]net.Listener, error) {
 	var list []net.Listener
 	for _, host := range hosts {
-		l, err := c.env.listen(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
+		l, err := c.network.listen(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
 		switch {
 		case err == nil:
 			list = append(list, l)
@@ -107,9 +107,9 @@ func ownAddrs(listeners []net.Listener) []netip.AddrPort {
 	return list
 }
 
-// hostAnyway hosts because it was told to (is_host=1). A port that is in use is
+// hostAnyway hosts because the parameters say so (is_host=1). A port that is in use is
 // an error, unless this run's control plane is what uses it.
-func (c *Client) hostAnyway(ctx context.Context, s *site) (*link, error) {
+func (c *Client) hostAnyway(ctx context.Context, s *endpoint) (*clientConn, error) {
 	if err := c.resolve(ctx, s); err != nil {
 		var refusal *rendezvous.Error
 		if errors.As(err, &refusal) {
@@ -118,9 +118,9 @@ func (c *Client) hostAnyway(ctx context.Context, s *site) (*link, error) {
 		// The name need not be known here: only the others have to resolve it.
 	}
 	c.warnLoopback(s)
-	bindErr := c.startHosting(ctx, s, placement{wildcard: true})
+	bindErr := c.startHosting(ctx, s, election{wildcard: true})
 	if bindErr == nil {
-		return c.dialHello(ctx, s.own)
+		return c.dialHello(ctx, s.hosted)
 	}
 	if !errors.Is(bindErr, syscall.EADDRINUSE) {
 		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s (is_host=1): %v", s.name(), bindErr)
@@ -128,11 +128,11 @@ func (c *Client) hostAnyway(ctx context.Context, s *site) (*link, error) {
 	targets := append([]netip.AddrPort{
 		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port)),
 	}, s.targets()...)
-	conn, err := c.env.dialAny(ctx, targets)
+	conn, err := c.network.dialAny(ctx, targets)
 	if err != nil { // held by a process that is about to end, perhaps
 		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and nobody answers there: %w", bindErr, err)
 	}
-	l, err := openLink(ctx, conn, c.hello(), c.token)
+	l, err := openConn(ctx, conn, c.hello(), c.token)
 	var refusal *rendezvous.Error
 	switch {
 	case err == nil:

@@ -42,8 +42,8 @@ func TestPlace(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := place(test.host, addrs(test.resolved...), func() ([]netip.Addr, error) { return addrs(mine...), nil })
-			text := strings.ReplaceAll(texts(got.listen), ", ", " ")
+			got := elect(test.host, addrs(test.resolved...), func() ([]netip.Addr, error) { return addrs(mine...), nil })
+			text := strings.ReplaceAll(listed(got.listen), ", ", " ")
 			if got.wildcard {
 				text = "*"
 			}
@@ -55,7 +55,7 @@ func TestPlace(t *testing.T) {
 			}
 		})
 	}
-	got := place("10.0.0.1", addrs("10.0.0.1"), func() ([]netip.Addr, error) { return nil, errors.New("netlink is broken") })
+	got := elect("10.0.0.1", addrs("10.0.0.1"), func() ([]netip.Addr, error) { return nil, errors.New("netlink is broken") })
 	if got.candidate || !strings.Contains(got.why, "netlink is broken") {
 		t.Errorf("got %+v without interfaces", got)
 	}
@@ -109,8 +109,8 @@ func (m *fakeMachine) at(to netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(addr, to.Port())
 }
 
-func (m *fakeMachine) environ() environ {
-	return environ{resolve: m.resolve, locals: m.locals, dial: m.dial, listen: m.listen}
+func (m *fakeMachine) network() network {
+	return network{resolve: m.resolve, locals: m.locals, dial: m.dial, listen: m.listen}
 }
 
 func (m *fakeMachine) resolve(_ context.Context, host string) ([]netip.Addr, error) {
@@ -194,7 +194,7 @@ func (l *fakeListener) Close() error {
 func (m *fakeMachine) client(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
 	t.Helper()
 	c := newTestClient(t, p, obs)
-	c.env = m.environ()
+	c.network = m.network()
 	return c
 }
 
@@ -340,7 +340,7 @@ func TestIsHostWithThePortTaken(t *testing.T) {
 		p := controltest.Params("10.0.0.1:29400", 2)
 		p.IsHost = &yes
 		c := m.client(t, p, controltest.NewObserver())
-		c.env.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
+		c.network.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
 		controltest.WantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "is_host=1", "address already in use")
 	})
 }
@@ -374,7 +374,7 @@ func TestLoopbackEndpointWarns(t *testing.T) {
 		log, lines := controltest.NewLog(t)
 		obs := controltest.NewObserver()
 		c := New(controltest.Params(endpoint+":29400", max), obs, log, startHost)
-		c.env = m.environ()
+		c.network = m.network()
 		if err := c.Connect(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
@@ -432,7 +432,7 @@ func TestPortInUseThenRefused(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
 	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
 	tries := 0
-	c.env.listen = func(ctx context.Context, address string) (net.Listener, error) {
+	c.network.listen = func(ctx context.Context, address string) (net.Listener, error) {
 		if tries++; tries < 4 {
 			return nil, fmt.Errorf("listen: %w", syscall.EADDRINUSE)
 		}
@@ -446,7 +446,7 @@ func TestPortInUseThenRefused(t *testing.T) {
 func TestPortHeldByAProgramThatRefuses(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
 	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
-	c.env.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
+	c.network.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
 	controltest.WantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "address already in use", "check which program holds the port")
 }
 
@@ -458,7 +458,7 @@ func TestSecondAddressTaken(t *testing.T) {
 	}
 	defer l.Close()
 	c := m.client(t, controltest.Params("localhost:29400", 2), controltest.NewObserver())
-	c.env.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		if to.Addr().Is6() {
 			return nil, syscall.ECONNREFUSED
 		}
@@ -473,8 +473,8 @@ func TestNameIsKnownLater(t *testing.T) {
 	m := newFakeNet().machine("a", map[string][]netip.Addr{}, "10.0.0.1")
 	c := m.client(t, controltest.Params("later:29400", 2), controltest.NewObserver())
 	ctx, expire := controltest.Expiring()
-	resolve := c.env.resolve
-	c.env.resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+	resolve := c.network.resolve
+	c.network.resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 		defer expire()
 		return resolve(ctx, host)
 	}
@@ -489,7 +489,7 @@ func TestResolverRespectsContext(t *testing.T) {
 	m := newFakeNet().machine("a", nil)
 	c := m.client(t, controltest.Params("slow:29400", 2), controltest.NewObserver())
 	ctx, expire := controltest.Expiring()
-	c.env.resolve = func(ctx context.Context, _ string) ([]netip.Addr, error) {
+	c.network.resolve = func(ctx context.Context, _ string) ([]netip.Addr, error) {
 		expire()
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -515,9 +515,9 @@ func TestIPv6Loopback(t *testing.T) {
 func TestCanceledConnectLeavesNothing(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
 	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
-	dial := c.env.dial
+	dial := c.network.dial
 	ctx, cancel := context.WithCancel(context.Background())
-	c.env.dial = func(dctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	c.network.dial = func(dctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		if m.binds > 0 {
 			cancel() // it hosts, and is canceled before it said hello
 		}

@@ -63,9 +63,9 @@ func afterDials(t *testing.T, c *Client, n int) context.Context {
 	t.Helper()
 	ctx, expire := controltest.Expiring()
 	t.Cleanup(expire)
-	dial := c.env.dial
+	dial := c.network.dial
 	var dials atomic.Int64
-	c.env.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		if dials.Add(1) > int64(n) {
 			expire()
 			<-ctx.Done()

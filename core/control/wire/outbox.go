@@ -46,7 +46,7 @@ type Outbox struct {
 	spare   []byte // the other buffer, while Run does not write it
 	writing int    // bytes that Run has taken and not written yet
 	closing bool   // nothing more is queued; Run returns when all is written
-	keep    bool   // Run leaves the connection open for another writer
+	keep    bool   // Run leaves the connection open for another use
 	err     error  // why the connection was cut
 	wake    chan struct{}
 }

@@ -8,16 +8,16 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// chronicle is what a run knows of its past and of times, which its machine does
-// not: for status and metrics. It belongs to the run and is guarded by its lock.
-type chronicle struct {
-	history history
-	joins   map[rendezvous.SessionID]pendingJoin
-	forming time.Time // since when a round is being formed; zero: none is
-	round   uint64    // last round that was completed here
-	roundAt time.Time
-	store   string // address of that round's store
-	census  rendezvous.Census
+// stats is what a run knows of its past and of times, for status and metrics: its machine
+// knows neither. It belongs to the run and is guarded by its lock.
+type stats struct {
+	changelog changelog
+	joins     map[rendezvous.SessionID]pendingJoin
+	forming   time.Time // since when a round is being formed; zero: none is
+	round     uint64    // last round that was completed here
+	roundAt   time.Time
+	store     string // address of that round's store
+	census    rendezvous.Census
 }
 
 // pendingJoin is a join that waits for its answer.
@@ -26,15 +26,15 @@ type pendingJoin struct {
 	since  time.Time
 }
 
-// note keeps a change for status, and for the log when mu is free.
-func (r *run) note(text string) {
-	r.past.history.add(r.server.clock.Now(), text)
+// noteChange keeps a change for status, and for the log when mu is free.
+func (r *run) noteChange(text string) {
+	r.stats.changelog.add(r.server.clock.Now(), text)
 	r.changes = append(r.changes, text)
 }
 
 // observe draws from an event that was applied what status and metrics tell.
 func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
-	c, meters := &r.past, &r.server.meters
+	c, metrics := &r.stats, &r.server.metrics
 	was := c.census
 	c.census = r.machine.Census()
 	for _, e := range effects {
@@ -46,12 +46,12 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 			if o, ok := e.Result.(rendezvous.Outcome); ok && o.Round > c.round {
 				r.completed(o)
 				if len(o.Dropped) > 0 {
-					meters.lost[lostLate].Add(uint64(was.Running + was.Unknown))
+					metrics.lost[lostLate].Add(uint64(was.Running + was.Unknown))
 				}
 			}
 		case rendezvous.Drop:
 			delete(c.joins, e.Session)
-			meters.lost[causeOf(ev, e.Err)].Add(1)
+			metrics.lost[causeOf(ev, e.Err)].Add(1)
 		}
 	}
 	switch ev := ev.(type) {
@@ -60,24 +60,24 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 	case rendezvous.Withdraw:
 		r.trackJoin(ev.Session, 0)
 		if c.census.Lost > was.Lost {
-			meters.lost[lostGaveUp].Add(1)
+			metrics.lost[lostGaveUp].Add(1)
 		}
 	case rendezvous.Leave:
 		r.trackJoin(ev.Session, 0)
 		if c.census.Live < was.Live {
-			meters.left.add(int(ev.Ending))
+			metrics.left.add(int(ev.Ending))
 		}
 	case rendezvous.Hello:
 		if c.census.Round > was.Round { // the round was rebuilt from a claim
-			meters.lost[lostRestart].Add(uint64(c.census.Lost))
+			metrics.lost[lostRestart].Add(uint64(c.census.Lost))
 		}
 	case rendezvous.TimerFired:
 		if ev.Timer.Kind == rendezvous.TimerHold && was.Unknown > 0 && c.census.Unknown == 0 {
-			meters.lost[lostRestart].Add(uint64(was.Unknown))
+			metrics.lost[lostRestart].Add(uint64(was.Unknown))
 		}
 	}
 	if c.census.Ended != was.Ended {
-		meters.closed.add(c.census.Ended)
+		metrics.closed.add(c.census.Ended)
 	}
 	switch forming := c.census.Phase.Forming(); {
 	case !forming:
@@ -89,12 +89,12 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 
 // completed notes a new round.
 func (r *run) completed(o rendezvous.Outcome) {
-	c, now := &r.past, r.server.clock.Now()
+	c, now := &r.stats, r.server.clock.Now()
 	took := time.Duration(0) // the event that began to form the round completed it
 	if !c.forming.IsZero() {
 		took = now.Sub(c.forming)
 	}
-	r.server.meters.rounds.observe(took, &roundBuckets)
+	r.server.metrics.rounds.observe(took, &roundBuckets)
 	c.forming = time.Time{}
 	c.round, c.roundAt = o.Round, now
 	c.store = net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
@@ -103,7 +103,7 @@ func (r *run) completed(o rendezvous.Outcome) {
 // trackJoin remembers since when the session's pending join waits. A join that is
 // repeated after a reconnect keeps its time.
 func (r *run) trackJoin(session rendezvous.SessionID, number uint64) {
-	c := &r.past
+	c := &r.stats
 	_, pending := r.machine.Forming(session)
 	switch j, known := c.joins[session]; {
 	case !pending:
@@ -115,16 +115,16 @@ func (r *run) trackJoin(session rendezvous.SessionID, number uint64) {
 
 // formingFor returns for how long a round has been formed; 0 if none is.
 func (r *run) formingFor() time.Duration {
-	if r.past.forming.IsZero() {
+	if r.stats.forming.IsZero() {
 		return 0
 	}
-	return r.server.clock.Now().Sub(r.past.forming)
+	return r.server.clock.Now().Sub(r.stats.forming)
 }
 
 // silence returns for how long nothing was heard of a session, which may be
 // inside its grace; false if it is not known.
 func (r *run) silence(session rendezvous.SessionID) (time.Duration, bool) {
-	if p := r.peers[session]; p != nil {
+	if p := r.conns[session]; p != nil {
 		return p.silence(), true
 	}
 	if t, ok := r.timers[rendezvous.Timer{Kind: rendezvous.TimerGrace, Session: session}]; ok {

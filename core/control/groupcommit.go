@@ -19,16 +19,16 @@ const (
 	// read from meanwhile.
 	maxQueued = 64 << 20
 
-	// A run's state is stored anew when its events since take up as much as it
-	// does, and at least this.
+	// A run's state is stored again when the events since have as many bytes as it
+	// has, and at least this many.
 	minSnapshotAfter = 256 << 10
 )
 
-// entry is an event on its way into a run.
-type entry struct {
+// pendingEvent is an event that is not applied yet.
+type pendingEvent struct {
 	run  *run
 	ev   rendezvous.Event
-	peer *peer // hello and requests: who sent it
+	peer *serverConn // hello and requests: who sent it
 
 	logged  []byte
 	forget  bool          // no event: the run's data go
@@ -39,50 +39,50 @@ type entry struct {
 
 // reads reports whether the event is a request that changes no key, though it may
 // have to wait for one.
-func (e *entry) reads() bool {
+func (e *pendingEvent) reads() bool {
 	k, ok := e.ev.(rendezvous.KeyRequest)
 	return ok && k.Op.Reads()
 }
 
-// begin and end keep account of what a peer has asked for that may change something
+// begin and end count what a connection's node has asked for that may change something
 // and is not applied yet: its reads come after that. run.mu is held.
-func (e *entry) begin() { e.count(1) }
-func (e *entry) end()   { e.count(-1) }
+func (e *pendingEvent) begin() { e.count(1) }
+func (e *pendingEvent) end()   { e.count(-1) }
 
-func (e *entry) count(by int) {
+func (e *pendingEvent) count(by int) {
 	if e.peer != nil && !e.reads() {
 		e.peer.uncommitted += by
 	}
 }
 
-// wait returns when the entry has been applied or will not be, and why not.
-func (e *entry) wait() *rendezvous.Error {
+// wait returns when the event has been applied or will not be, and why not.
+func (e *pendingEvent) wait() *rendezvous.Error {
 	if e.done != nil {
 		<-e.done
 	}
 	return e.refused
 }
 
-// writer stores the events of all runs before they are applied: those that come
-// while one commit is on its way to the disk are the next one.
+// groupCommit stores the events of all runs before they are applied: one commit holds
+// the events that came while the one before was on its way to the disk.
 //
-// So a run's machine shows nothing that is not on the disk, and what can be answered
-// from it without a change (rendezvous.Machine.Answer) is answered at once, whatever
-// waits to be stored: it was asked before any of that was answered, and a server that
-// is started again on the same data knows all that the answer showed. Two kinds of
-// reads come here nevertheless. One whose node has itself asked for changes that are
-// not applied yet: it has to see them. And one that has to wait for a key, since the
-// wait is kept. Each is tried again when the commit before it is applied, and only
-// then stored; see answer.
-type writer struct {
+// So a run's machine shows nothing that is not on the disk. A request that changes
+// nothing (rendezvous.Machine.TryRead) is answered from it at once, whatever waits to be
+// stored: it was asked before any of that was answered, and a server that is started
+// again on the same data knows all that the answer showed. Two kinds of reads come here
+// nevertheless: one whose node has itself asked for changes that are not applied yet,
+// since it has to see them, and one that has to wait for a key, since the wait is state.
+// Each is tried again when the commit before it is applied, and only then stored; see
+// answerReads.
+type groupCommit struct {
 	server *Server
 	data   *Data
 
-	mu     sync.Mutex
-	room   sync.Cond // fewer than maxQueued bytes wait, or closed
-	queue  []*entry
-	queued int // bytes
-	closed bool
+	mu      sync.Mutex
+	notFull sync.Cond // fewer than maxQueued bytes wait, or closed
+	queue   []*pendingEvent
+	queued  int // bytes
+	closed  bool
 
 	wake chan struct{}
 	stop chan struct{}
@@ -93,14 +93,14 @@ type writer struct {
 	snapshots []*run
 }
 
-func newWriter(s *Server, d *Data) *writer {
-	w := &writer{server: s, data: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), ends: make(chan struct{})}
-	w.room.L = &w.mu
+func newGroupCommit(s *Server, d *Data) *groupCommit {
+	w := &groupCommit{server: s, data: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), ends: make(chan struct{})}
+	w.notFull.L = &w.mu
 	return w
 }
 
-// add queues an entry; it never blocks.
-func (w *writer) add(e *entry) {
+// add queues an event; it never blocks.
+func (w *groupCommit) add(e *pendingEvent) {
 	e.done = make(chan struct{})
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,31 +117,31 @@ func (w *writer) add(e *entry) {
 	}
 }
 
-// throttle waits until there is room in the queue.
-func (w *writer) throttle() {
+// throttle waits until the queue is not full.
+func (w *groupCommit) throttle() {
 	w.mu.Lock()
 	for w.queued > maxQueued && !w.closed {
-		w.room.Wait()
+		w.notFull.Wait()
 	}
 	w.mu.Unlock()
 }
 
 // close lets the commit that is on its way end and returns when nothing more is
 // written. What was not stored is not applied.
-func (w *writer) close() {
+func (w *groupCommit) close() {
 	w.mu.Lock()
 	w.closed = true
-	w.room.Broadcast()
+	w.notFull.Broadcast()
 	w.mu.Unlock()
 	close(w.stop)
 	<-w.ends
 }
 
-// serve is the writer's goroutine.
-func (w *writer) serve() {
+// serve is the goroutine that commits.
+func (w *groupCommit) serve() {
 	defer close(w.ends)
 	pause := firstRetry
-	var kept []*entry
+	var kept []*pendingEvent
 	for {
 		select {
 		case <-w.stop:
@@ -149,7 +149,7 @@ func (w *writer) serve() {
 			return
 		case <-w.wake:
 		}
-		batch := append(kept, w.take()...)
+		batch := append(kept, w.takeQueue()...)
 		kept = w.commit(batch)
 		if !w.failing {
 			pause = firstRetry
@@ -163,20 +163,20 @@ func (w *writer) serve() {
 		}
 		pause = min(2*pause, lastRetry)
 		if len(kept) > 0 || len(w.snapshots) > 0 {
-			w.poke()
+			w.wakeUp()
 		}
 	}
 }
 
-func (w *writer) poke() {
+func (w *groupCommit) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-// take empties the queue. What is kept for another try stays counted.
-func (w *writer) take() []*entry {
+// takeQueue empties the queue. What is kept for another try stays counted.
+func (w *groupCommit) takeQueue() []*pendingEvent {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	queue := w.queue
@@ -184,10 +184,10 @@ func (w *writer) take() []*entry {
 	return queue
 }
 
-// drop ends entries that will not be applied. What was to be forgotten is.
-func (w *writer) drop(kept []*entry) {
+// drop ends events that will not be applied. What was to be forgotten is.
+func (w *groupCommit) drop(kept []*pendingEvent) {
 	var changes []journal.WriteBatch
-	for _, e := range append(kept, w.take()...) {
+	for _, e := range append(kept, w.takeQueue()...) {
 		if e.forget {
 			changes = append(changes, journal.WriteBatch{Run: e.run.seq, Forget: true})
 		}
@@ -201,18 +201,18 @@ func (w *writer) drop(kept []*entry) {
 	}
 }
 
-// release takes entries out of the count.
-func (w *writer) release(size int) {
+// release subtracts bytes from queued.
+func (w *groupCommit) release(size int) {
 	w.mu.Lock()
 	w.queued -= size
-	w.room.Broadcast()
+	w.notFull.Broadcast()
 	w.mu.Unlock()
 }
 
 // commit stores a batch and applies it. It returns what the next batch begins with:
 // reads, and after a failure what is to be tried again.
-func (w *writer) commit(batch []*entry) (kept []*entry) {
-	batch, after := w.answer(batch)
+func (w *groupCommit) commit(batch []*pendingEvent) (kept []*pendingEvent) {
+	batch, after := w.answerReads(batch)
 	order, byRun := byRuns(batch)
 	changes := w.changes(order, byRun)
 	if len(changes) == 0 {
@@ -220,11 +220,11 @@ func (w *writer) commit(batch []*entry) (kept []*entry) {
 	}
 	began := w.server.clock.Now()
 	err := w.data.write(changes)
-	w.server.meters.commits.observe(w.server.clock.Now().Sub(began), &commitBuckets)
+	w.server.metrics.commits.observe(w.server.clock.Now().Sub(began), &commitBuckets)
 	if err != nil {
 		return append(w.failed(batch, err), after...)
 	}
-	w.server.meters.committed.Add(uint64(len(batch)))
+	w.server.metrics.committed.Add(uint64(len(batch)))
 	if w.failing {
 		w.failing = false
 		w.server.log.Info("the data directory can be written again")
@@ -242,23 +242,23 @@ func (w *writer) commit(batch []*entry) (kept []*entry) {
 	}
 	w.release(size)
 	if len(w.snapshots)+len(after) > 0 {
-		w.poke()
+		w.wakeUp()
 	}
 	return after
 }
 
-// answer answers the reads of a batch that the commits so far have made answerable,
+// answerReads answers the reads of a batch that the commits so far have made answerable,
 // and parts the others: rest is to be stored now. What is left for after that reads
 // behind a change of its own node, and shows it or waits. If another change of that
 // node comes behind the read, however, it has its place between them, stored as it is.
-func (w *writer) answer(batch []*entry) (rest, after []*entry) {
-	toCome := map[*peer]int{} // changes
+func (w *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pendingEvent) {
+	toCome := map[*serverConn]int{} // changes
 	for _, e := range batch {
 		if !e.reads() {
 			toCome[e.peer]++
 		}
 	}
-	changed := map[*peer]bool{}
+	changed := map[*serverConn]bool{}
 	size := 0
 	for _, e := range batch {
 		switch {
@@ -282,15 +282,15 @@ func (w *writer) answer(batch []*entry) (rest, after []*entry) {
 }
 
 // answerLater answers a read that has waited for a commit.
-func (r *run) answerLater(e *entry) (done bool) {
+func (r *run) answerLater(e *pendingEvent) (done bool) {
 	r.mu.Lock()
 	defer r.unlock()
 	return r.answer(e.ev)
 }
 
 // byRuns sorts a batch by run; the order within a run stays.
-func byRuns(batch []*entry) (order []*run, byRun map[*run][]*entry) {
-	byRun = map[*run][]*entry{}
+func byRuns(batch []*pendingEvent) (order []*run, byRun map[*run][]*pendingEvent) {
+	byRun = map[*run][]*pendingEvent{}
 	for _, e := range batch {
 		if byRun[e.run] == nil {
 			order = append(order, e.run)
@@ -301,7 +301,7 @@ func byRuns(batch []*entry) (order []*run, byRun map[*run][]*entry) {
 }
 
 // changes is what a batch and the snapshots that are due write.
-func (w *writer) changes(order []*run, byRun map[*run][]*entry) []journal.WriteBatch {
+func (w *groupCommit) changes(order []*run, byRun map[*run][]*pendingEvent) []journal.WriteBatch {
 	var changes []journal.WriteBatch
 	for _, r := range w.snapshots {
 		if byRun[r] == nil {
@@ -322,8 +322,8 @@ func (w *writer) changes(order []*run, byRun map[*run][]*entry) []journal.WriteB
 	return changes
 }
 
-// apply applies a run's entries, which are stored.
-func (w *writer) apply(r *run, entries []*entry) {
+// apply applies a run's events, which are stored.
+func (w *groupCommit) apply(r *run, entries []*pendingEvent) {
 	r.mu.Lock()
 	for _, e := range entries {
 		if e.forget {
@@ -333,7 +333,7 @@ func (w *writer) apply(r *run, entries []*entry) {
 		r.stored.since += len(e.logged)
 		e.end()
 		if e.void = r.gone; !e.void {
-			r.enact(e)
+			r.applyEntry(e)
 		}
 	}
 	if !r.gone && r.broken == nil && r.stored.since > max(minSnapshotAfter, r.stored.size) {
@@ -348,8 +348,8 @@ func (w *writer) apply(r *run, entries []*entry) {
 
 // failed refuses what can be refused, and keeps the rest for another try. Nothing
 // of the batch was applied.
-func (w *writer) failed(batch []*entry, cause error) (kept []*entry) {
-	w.server.meters.commitFailures.Add(1)
+func (w *groupCommit) failed(batch []*pendingEvent, cause error) (kept []*pendingEvent) {
+	w.server.metrics.commitFailures.Add(1)
 	if !w.failing {
 		w.failing = true
 		w.server.log.Error("the data directory cannot be written: nodes that want to join are refused, other changes wait until it can", "error", cause)
@@ -367,10 +367,10 @@ func (w *writer) failed(batch []*entry, cause error) (kept []*entry) {
 	return kept
 }
 
-// refusable reports whether whoever asked for the event can do without it:
+// refusable reports whether the event may be refused:
 // hellos, requests for a place, and administrators. Other requests belong to
 // rounds that run.
-func (e *entry) refusable() bool {
+func (e *pendingEvent) refusable() bool {
 	switch ev := e.ev.(type) {
 	case rendezvous.Hello, rendezvous.Join, rendezvous.Evict:
 		return true
@@ -384,14 +384,14 @@ func (e *entry) refusable() bool {
 var errNotStored = errors.New("its hello could not be stored")
 
 // refuse answers an event that could not be stored.
-func (e *entry) refuse(cause error) {
+func (e *pendingEvent) refuse(cause error) {
 	r := e.run
 	e.refused = rendezvous.Errorf(rendezvous.CodeConnection,
 		"run %q: the control plane at %s takes no nodes and no orders, because it cannot store what it would promise: %v; make room there, or start it on another --data-dir",
 		r.id, r.server.Addr(), cause)
 	r.mu.Lock()
 	e.end()
-	if j, ok := e.ev.(rendezvous.Join); ok && r.peers[e.peer.session] == e.peer {
+	if j, ok := e.ev.(rendezvous.Join); ok && r.conns[e.peer.session] == e.peer {
 		e.peer.out.SendReply(wire.Reply{Number: j.Number, Err: e.refused})
 	}
 	r.mu.Unlock()

@@ -35,13 +35,13 @@ var (
 // of the largest size. A node for which there is more to say is cut off.
 const maxUnsent = 4 * wire.MaxFrame
 
-// drainTime is how long a connection that was told its end is still read, so
+// drainTime is how long the server still reads from a connection whose end it has announced, so
 // that closing it does not make the peer's kernel throw that message away.
 const drainTime = time.Second
 
-// peer is one connection that a server has accepted. Its goroutine is serve, and
-// once the peer has turned out to speak our protocol, the outbox's.
-type peer struct {
+// serverConn is one connection that a server has accepted. Its goroutine is serve, and
+// once the peer has shown that it speaks this protocol, the outbox's.
+type serverConn struct {
 	server *Server
 	conn   net.Conn
 	out    *wire.Outbox
@@ -51,56 +51,56 @@ type peer struct {
 
 	silent Stopper // ends a connection that does not say who it is
 
-	// Set by serve before its session is attached.
+	// Set by serve before its session is bound.
 	version byte
 	run     *run
 	session rendezvous.SessionID
 	node    string
 	label   string
 
-	refusedBy *rendezvous.Error // set while the hello is applied
-	unstored  bool              // refused only because it cannot be stored now: the node is known
-	passed    atomic.Bool       // the connection is HTTP's: nothing goes through the outbox
-	stranger  atomic.Bool       // it has not said who it is or what it wants, or was refused
-	since     time.Time         // when it was accepted
+	refusedBy    *rendezvous.Error // set while the hello is applied
+	unstored     bool              // refused only because it cannot be stored now: the node is known
+	passed       atomic.Bool       // the connection is HTTP's: nothing goes through the outbox
+	unidentified atomic.Bool       // it has not said who it is or what it wants, or was refused
+	since        time.Time         // when it was accepted
 
 	// Under run.mu.
 	uncommitted  int // its requests that may change something and are not applied yet
 	suspect      bool
 	expiring     bool // its lease has run out, or it was cut off, which is not applied yet
 	waitingSince time.Time
-	told         uint64 // version of the last progress text
+	lastSent     uint64 // version of the last progress text
 }
 
-// readers are the buffers of connections that have ended: strangers come and go.
+// readers are the buffers of connections that have ended.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, wire.ReadBuffer) }}
 
-func newPeer(s *Server, conn net.Conn) *peer {
-	p := &peer{server: s, conn: conn, out: wire.NewOutbox(conn, maxUnsent, &s.meters.Traffic, s.running), since: s.clock.Now()}
+func newServerConn(s *Server, conn net.Conn) *serverConn {
+	p := &serverConn{server: s, conn: conn, out: wire.NewOutbox(conn, maxUnsent, &s.metrics.Traffic, s.running), since: s.clock.Now()}
 	p.frames.In = readers.Get().(*bufio.Reader)
 	p.frames.In.Reset(p)
 	return p
 }
 
 // Read reads from the connection and notes that the peer was heard.
-func (p *peer) Read(b []byte) (int, error) {
+func (p *serverConn) Read(b []byte) (int, error) {
 	n, err := p.conn.Read(b)
 	if n > 0 {
 		p.hear()
-		p.server.meters.BytesIn.Add(uint64(n))
+		p.server.metrics.BytesIn.Add(uint64(n))
 	}
 	return n, err
 }
 
-func (p *peer) hear() { p.heard.Store(int64(p.server.running())) }
+func (p *serverConn) hear() { p.heard.Store(int64(p.server.running())) }
 
-func (p *peer) silence() time.Duration {
+func (p *serverConn) silence() time.Duration {
 	return p.server.running() - time.Duration(p.heard.Load())
 }
 
 // serve is the connection's whole life.
-func (p *peer) serve() {
-	defer p.server.forgetPeer(p)
+func (p *serverConn) serve() {
+	defer p.server.forgetConn(p)
 	defer func() {
 		p.frames.In.Reset(nil)
 		readers.Put(p.frames.In)
@@ -117,11 +117,11 @@ func (p *peer) serve() {
 		}
 	}
 	if err == nil {
-		err = p.greet(first[0])
+		err = p.handshake(first[0])
 	}
 	if err == nil {
 		err = p.readFrames()
-		p.run.disconnect(p)
+		p.run.connectionEnded(p)
 	}
 	p.report(err)
 	if !p.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errServed)) {
@@ -135,7 +135,7 @@ func (p *peer) serve() {
 }
 
 // end makes serve return soon, after what is queued was written.
-func (p *peer) end() {
+func (p *serverConn) end() {
 	if p.passed.Load() {
 		p.conn.Close()
 		return
@@ -145,15 +145,15 @@ func (p *peer) end() {
 }
 
 // drain ends the sending side and lets serve read on for a while.
-func (p *peer) drain() {
-	p.estrange()
+func (p *serverConn) drain() {
+	p.markUnidentified()
 	p.out.Finish()
 	p.conn.SetReadDeadline(time.Now().Add(drainTime))
 }
 
-// greet reads the preamble and the hello; nil means that the session is
-// attached.
-func (p *peer) greet(first byte) error {
+// handshake reads the preamble and the hello; nil means that the session is
+// bound.
+func (p *serverConn) handshake(first byte) error {
 	switch first {
 	case wire.Magic[0]:
 	case 0x00:
@@ -195,17 +195,17 @@ func (p *peer) greet(first byte) error {
 		}
 	}
 	f, err := p.frames.NextFrame(wire.MaxHelloFrame)
-	p.introduced()
+	p.identified()
 	if err != nil {
 		return wire.NoEOF(err)
 	}
 	switch f := f.(type) {
 	case wire.Hello:
-		p.server.meters.FramesIn.Add(wire.KindHello)
+		p.server.metrics.FramesIn.Add(wire.KindHello)
 		return p.enter(f)
 	case wire.Admin:
-		p.server.meters.FramesIn.Add(wire.KindAdmin)
-		p.out.Send(p.server.administer(f, wire.AddrOf(p.conn.RemoteAddr())))
+		p.server.metrics.FramesIn.Add(wire.KindAdmin)
+		p.out.Send(p.server.executeAdmin(f, wire.AddrOf(p.conn.RemoteAddr())))
 		p.drain()
 		return errServed
 	}
@@ -213,8 +213,8 @@ func (p *peer) greet(first byte) error {
 }
 
 // authenticate lets the peer prove that it knows the token, and proves it to the
-// peer. Who cannot is told nothing but that.
-func (p *peer) authenticate(o wire.Transcript) error {
+// peer. A peer that cannot learns nothing else.
+func (p *serverConn) authenticate(o wire.Transcript) error {
 	denied := func(why string) error {
 		p.out.Send(wire.Refuse{Err: wire.ErrAuth})
 		p.drain()
@@ -235,7 +235,7 @@ func (p *peer) authenticate(o wire.Transcript) error {
 	if !ok {
 		return fmt.Errorf("%w: a frame %q before the challenge", wire.ErrMalformed, wire.NameOf(first))
 	}
-	p.server.meters.FramesIn.Add(wire.KindChallenge)
+	p.server.metrics.FramesIn.Add(wire.KindChallenge)
 	o.NodeNonce, o.ServerNonce = theirs.Nonce, wire.NewNonce()
 	p.out.Send(wire.Challenge{Nonce: o.ServerNonce})
 	second, err := p.frames.NextFrame(wire.MaxProofFrame)
@@ -246,7 +246,7 @@ func (p *peer) authenticate(o wire.Transcript) error {
 	if !ok {
 		return fmt.Errorf("%w: a frame %q before the proof", wire.ErrMalformed, wire.NameOf(second))
 	}
-	p.server.meters.FramesIn.Add(wire.KindProof)
+	p.server.metrics.FramesIn.Add(wire.KindProof)
 	known := o.Verify(wire.ProofOfNode, proven, token.Keys())
 	if known == nil {
 		return denied("it does not know the token")
@@ -256,7 +256,7 @@ func (p *peer) authenticate(o wire.Transcript) error {
 }
 
 // turnToHTTP answers a request on a connection that has proven itself.
-func (p *peer) turnToHTTP() error {
+func (p *serverConn) turnToHTTP() error {
 	p.out.FinishKeeping()
 	<-p.wrote
 	if err := p.serveHTTP(true); err != nil {
@@ -266,9 +266,9 @@ func (p *peer) turnToHTTP() error {
 }
 
 // serveHTTP reads a request and answers it. It closes the connection.
-func (p *peer) serveHTTP(proven bool) error {
+func (p *serverConn) serveHTTP(proven bool) error {
 	head, err := readHead(p.frames.In)
-	p.introduced()
+	p.identified()
 	p.passed.Store(true)
 	if err != nil {
 		if errors.Is(err, errLongHead) {
@@ -280,27 +280,27 @@ func (p *peer) serveHTTP(proven bool) error {
 	return p.server.http.serve(p.conn, head, proven)
 }
 
-// introduced notes that the peer has said who it is, or what it wants.
-func (p *peer) introduced() {
+// identified notes that the peer has said who it is, or what it wants.
+func (p *serverConn) identified() {
 	p.silent.Stop()
-	p.introduce()
+	p.markIdentified()
 }
 
-// introduce and estrange keep count of the strangers, who make room for others where
-// there is little.
-func (p *peer) introduce() {
-	if p.stranger.Swap(false) {
-		p.server.strangers.Add(-1)
+// markIdentified and markUnidentified count the connections whose peer has not said who
+// it is; shed ends those first.
+func (p *serverConn) markIdentified() {
+	if p.unidentified.Swap(false) {
+		p.server.unidentified.Add(-1)
 	}
 }
 
-func (p *peer) estrange() {
-	if !p.stranger.Swap(true) {
-		p.server.strangers.Add(1)
+func (p *serverConn) markUnidentified() {
+	if !p.unidentified.Swap(true) {
+		p.server.unidentified.Add(1)
 	}
 }
 
-func (p *peer) startWriter() {
+func (p *serverConn) startWriter() {
 	p.wrote = make(chan struct{})
 	go func() {
 		defer close(p.wrote)
@@ -309,7 +309,7 @@ func (p *peer) startWriter() {
 }
 
 // enter brings the node to its run.
-func (p *peer) enter(h wire.Hello) error {
+func (p *serverConn) enter(h wire.Hello) error {
 	if h.Session == "" || h.Node == "" {
 		return p.refuse(rendezvous.Errorf(rendezvous.CodeInvalid, "a hello without a session id or node id"))
 	}
@@ -328,7 +328,7 @@ func (p *peer) enter(h wire.Hello) error {
 			return net.ErrClosed
 		}
 		if !r.hello(p, ev) {
-			continue // the run was forgotten meanwhile: ask for it anew
+			continue // the run was forgotten meanwhile: ask for it again
 		}
 		if p.unstored {
 			return fmt.Errorf("%w: %w", errNotStored, p.refusedBy)
@@ -343,14 +343,14 @@ func (p *peer) enter(h wire.Hello) error {
 }
 
 // refuse answers the hello with an error.
-func (p *peer) refuse(err *rendezvous.Error) error {
+func (p *serverConn) refuse(err *rendezvous.Error) error {
 	p.out.Send(wire.Refuse{Err: err})
 	p.drain()
 	return fmt.Errorf("%w: %w", errRefused, err)
 }
 
 // report writes the one log line about a connection's end.
-func (p *peer) report(err error) {
+func (p *serverConn) report(err error) {
 	level, text := slog.LevelWarn, "closed a connection"
 	if cause := p.out.Cause(); cause != nil {
 		err = cause
@@ -364,7 +364,7 @@ func (p *peer) report(err error) {
 		level, text = slog.LevelDebug, "a connection ended"
 	case p.run != nil && !errors.Is(err, wire.ErrMalformed):
 		level, text = slog.LevelInfo, "a node's connection broke"
-	case err == io.EOF: // somebody looked whether the port is open
+	case err == io.EOF: // a probe of the port
 		level, text = slog.LevelDebug, "a connection ended without a word"
 	}
 	attrs := []slog.Attr{slog.String("address", p.conn.RemoteAddr().String())}
@@ -374,7 +374,7 @@ func (p *peer) report(err error) {
 	if err != nil {
 		attrs = append(attrs, slog.String("reason", err.Error()))
 	}
-	if why != refusedNothing && !p.server.note(why, p.conn.RemoteAddr(), p.node) {
+	if why != refusedNothing && !p.server.sampleRefusal(why, p.conn.RemoteAddr(), p.node) {
 		return
 	}
 	log := p.server.log
@@ -385,7 +385,7 @@ func (p *peer) report(err error) {
 }
 
 // welcome answers the hello; run.mu is held.
-func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
+func (p *serverConn) welcome(w rendezvous.Welcome, lease time.Duration) {
 	wire.SetUserTimeout(p.conn, lease)
 	p.out.Send(wire.Welcome{
 		Version: uint64(p.version), Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(), Server: p.server.id,
@@ -396,20 +396,20 @@ func (p *peer) welcome(w rendezvous.Welcome, lease time.Duration) {
 
 // readFrames serves the node until its connection ends. It reads nothing more
 // while the node does not read what it has been answered.
-func (p *peer) readFrames() error {
+func (p *serverConn) readFrames() error {
 	for {
 		if p.out.AwaitDrained() {
-			p.hear() // nobody listened meanwhile
+			p.hear() // the server did not read meanwhile
 		}
 		f, err := p.frames.NextFrame(wire.MaxFrame)
 		if err != nil {
 			return err
 		}
-		in := &p.server.meters.FramesIn
+		in := &p.server.metrics.FramesIn
 		switch f := f.(type) {
 		case wire.Request:
 			in.Add(wire.KindRequest)
-			p.server.meters.request(f)
+			p.server.metrics.request(f)
 			p.run.request(p, f)
 		case wire.Beat:
 			in.Add(wire.KindBeat)

@@ -15,15 +15,15 @@ const (
 	maxChangeText = wire.MaxName
 )
 
-// history is a ring of a run's last changes.
-type history struct {
+// changelog is a ring of a run's last changes.
+type changelog struct {
 	ring  []StatusChange
 	total uint64 // all that there were
 	came  int    // arrivals that the last change stands for; 0: it is another one
 }
 
 // add keeps a change; the oldest one gives way.
-func (h *history) add(at time.Time, text string) {
+func (h *changelog) add(at time.Time, text string) {
 	c := StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText)}
 	if len(h.ring) < maxChanges {
 		h.ring = append(h.ring, c)
@@ -36,7 +36,7 @@ func (h *history) add(at time.Time, text string) {
 
 // arrive keeps that a node came. Those that come one after the other are one
 // change, so that they leave room for what explains more.
-func (h *history) arrive(at time.Time, name string) {
+func (h *changelog) arrive(at time.Time, name string) {
 	came := h.came + 1
 	if came == 1 {
 		h.add(at, name+" came")
@@ -48,7 +48,7 @@ func (h *history) arrive(at time.Time, name string) {
 }
 
 // list returns the changes, oldest first.
-func (h *history) list() []StatusChange {
+func (h *changelog) list() []StatusChange {
 	first := 0
 	if len(h.ring) == maxChanges {
 		first = int(h.total % maxChanges)

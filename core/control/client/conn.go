@@ -33,9 +33,9 @@ const (
 	silentAfter   = 2 * beatsPerLease // the same
 )
 
-// link is one connection of a client to its control plane, from the accepted
+// clientConn is one connection of a client to its control plane, from the accepted
 // hello on. Frames are read by one goroutine; out may be used by any.
-type link struct {
+type clientConn struct {
 	conn    net.Conn
 	out     *wire.Outbox // unlimited: what it holds are pending calls, which are held anyway
 	frames  wire.FrameReader
@@ -44,22 +44,22 @@ type link struct {
 	opened  time.Time
 	heard   atomic.Bool // bytes came since the last beat
 
-	mu   sync.Mutex
-	beat *time.Timer // nil: closed
-	deaf int         // beats since bytes came last
+	mu              sync.Mutex
+	beat            *time.Timer // nil: closed
+	unansweredBeats int         // beats since bytes came last
 }
 
-// openLink says hello on a new connection. A refusal is a *rendezvous.Error; the
+// openConn says hello on a new connection. A refusal is a *rendezvous.Error; the
 // connection is closed on any error.
-func openLink(ctx context.Context, conn net.Conn, h wire.Hello, token *secret.Token) (*link, error) {
+func openConn(ctx context.Context, conn net.Conn, h wire.Hello, token *secret.Token) (*clientConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	ours := h.Policy.LeaseTimeout
 	wire.SetUserTimeout(conn, ours) // until the run's is known
 	release := abortOn(ctx, conn)
-	l := &link{conn: conn, out: wire.NewOutbox(conn, math.MaxInt, nil, nil), wrote: make(chan struct{}), opened: time.Now()}
+	l := &clientConn{conn: conn, out: wire.NewOutbox(conn, math.MaxInt, nil, nil), wrote: make(chan struct{}), opened: time.Now()}
 	l.frames.In = bufio.NewReaderSize(l, wire.ReadBuffer)
-	err := l.shake(h, wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()})
+	err := l.handshake(h, wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()})
 	if !release() && ctx.Err() != nil {
 		err = fmt.Errorf("no answer from %s to the hello within %s", conn.RemoteAddr(), time.Since(l.opened).Round(time.Millisecond))
 	}
@@ -85,8 +85,8 @@ func abortOn(ctx context.Context, conn net.Conn) (release func() bool) {
 	return context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 }
 
-// shake says hello and reads the answer.
-func (l *link) shake(h wire.Hello, g wire.ClientHandshake) error {
+// handshake says hello and reads the answer.
+func (l *clientConn) handshake(h wire.Hello, g wire.ClientHandshake) error {
 	theirs, err := g.Run(l.conn, &l.frames, wire.AppendFrame(nil, h))
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (l *link) shake(h wire.Hello, g wire.ClientHandshake) error {
 	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a frame %q", l.conn.RemoteAddr(), wire.NameOf(f))
 }
 
-func (l *link) startBeats(every time.Duration) {
+func (l *clientConn) startBeats(every time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.beat = time.AfterFunc(every, func() {
@@ -123,7 +123,7 @@ func (l *link) startBeats(every time.Duration) {
 }
 
 // Read reads from the connection and notes that the control plane was heard.
-func (l *link) Read(b []byte) (int, error) {
+func (l *clientConn) Read(b []byte) (int, error) {
 	n, err := l.conn.Read(b)
 	if n > 0 {
 		l.heard.Store(true)
@@ -133,13 +133,13 @@ func (l *link) Read(b []byte) (int, error) {
 
 // sendBeat sends a beat, or gives up a control plane that does not answer them.
 // Beats are counted and not time, so that this process may be stopped itself.
-func (l *link) sendBeat(every time.Duration) {
+func (l *clientConn) sendBeat(every time.Duration) {
 	l.mu.Lock()
-	l.deaf++
+	l.unansweredBeats++
 	if l.heard.Swap(false) {
-		l.deaf = 0
+		l.unansweredBeats = 0
 	}
-	deaf := l.deaf
+	deaf := l.unansweredBeats
 	l.mu.Unlock()
 	echoes := slices.Contains(l.welcome.Features, wire.FeatureEcho)
 	if echoes && deaf >= silentAfter {
@@ -150,7 +150,7 @@ func (l *link) sendBeat(every time.Duration) {
 }
 
 // close ends the connection at once and waits for its goroutine.
-func (l *link) close() {
+func (l *clientConn) close() {
 	l.mu.Lock()
 	if l.beat != nil {
 		l.beat.Stop()
@@ -161,9 +161,9 @@ func (l *link) close() {
 	<-l.wrote
 }
 
-// part says goodbye and waits until that is written, at most until ctx ends or
+// sayGoodbye says goodbye and waits until that is written, at most until ctx ends or
 // for flushTimeout.
-func (l *link) part(ctx context.Context) {
+func (l *clientConn) sayGoodbye(ctx context.Context) {
 	l.out.Send(wire.Goodbye{})
 	l.out.Finish()
 	select {
@@ -173,7 +173,7 @@ func (l *link) part(ctx context.Context) {
 }
 
 // brokenBy says why reading ended, in terms of the connection.
-func (l *link) brokenBy(err error) error {
+func (l *clientConn) brokenBy(err error) error {
 	if cause := l.out.Cause(); cause != nil {
 		err = cause
 	}

@@ -76,7 +76,7 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
 	go io.Copy(io.Discard, theirs)
-	l := &link{conn: ours, out: wire.NewOutbox(ours, math.MaxInt, nil, nil), welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
+	l := &clientConn{conn: ours, out: wire.NewOutbox(ours, math.MaxInt, nil, nil), welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
 	for range silentAfter - 1 {
 		l.sendBeat(time.Hour)
 	}

@@ -13,16 +13,16 @@ import (
 	"rallypoint/core/store"
 )
 
-// environ is what a client asks of the machine it runs on; tests replace it.
-type environ struct {
+// network is what a client asks of the machine it runs on; tests replace it.
+type network struct {
 	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	locals  func() ([]netip.Addr, error) // addresses of the interfaces
 	dial    func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	listen  func(ctx context.Context, address string) (net.Listener, error)
 }
 
-func systemEnviron() environ {
-	return environ{
+func systemNetwork() network {
+	return network{
 		resolve: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
@@ -54,7 +54,7 @@ func interfaceAddrs() ([]netip.Addr, error) {
 
 // lookup resolves a host: IPv4 first, each family in order, so that all nodes
 // try the same addresses in the same order.
-func (e environ) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+func (e network) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr.Unmap()}, nil
 	}
@@ -82,7 +82,7 @@ const (
 
 // dialAny connects to the first of the addresses that answers. The error names
 // each failure.
-func (e environ) dialAny(ctx context.Context, to []netip.AddrPort) (net.Conn, error) {
+func (e network) dialAny(ctx context.Context, to []netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if len(to) == 1 {

@@ -18,46 +18,46 @@ import (
 // DefaultPort is the control plane's port where the endpoint has none.
 const DefaultPort = 29400
 
-// How often an endpoint's name is resolved anew: while nobody answers there, and
-// while it is not known.
+// How often the client resolves an endpoint's name again: while no control plane
+// answers there, and while the name is not known.
 const (
 	resolveEvery  = 5 * time.Second
 	resolveFailed = time.Second
 )
 
-// site is where the control plane is looked for.
-type site struct {
+// endpoint is where the control plane is looked for.
+type endpoint struct {
 	host     string
 	port     int
 	addrs    []netip.Addr
 	resolved time.Time        // when the resolver was asked last
 	failure  error            // its last answer, if there are no addresses
-	own      []netip.AddrPort // of the control plane in this process; nil: not here
+	hosted   []netip.AddrPort // of the control plane in this process; nil: not here
 }
 
 // name is the endpoint as people write it.
-func (s *site) name() string { return net.JoinHostPort(s.host, strconv.Itoa(s.port)) }
+func (e *endpoint) name() string { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
 
 // targets are the addresses to dial.
-func (s *site) targets() []netip.AddrPort {
-	if s.own != nil {
-		return s.own
+func (e *endpoint) targets() []netip.AddrPort {
+	if e.hosted != nil {
+		return e.hosted
 	}
-	list := make([]netip.AddrPort, len(s.addrs))
-	for i, a := range s.addrs {
-		list[i] = netip.AddrPortFrom(a, uint16(s.port))
+	list := make([]netip.AddrPort, len(e.addrs))
+	for i, a := range e.addrs {
+		list[i] = netip.AddrPortFrom(a, uint16(e.port))
 	}
 	return list
 }
 
-// resolve brings the site's addresses up to date. Old ones serve on if the
+// resolve brings the endpoint's addresses up to date. Old ones serve on if the
 // resolver fails for a while.
-func (c *Client) resolve(ctx context.Context, s *site) error {
+func (c *Client) resolve(ctx context.Context, s *endpoint) error {
 	age := time.Since(s.resolved)
-	if s.own != nil || s.addrs != nil && age < resolveEvery || s.failure != nil && age < resolveFailed {
+	if s.hosted != nil || s.addrs != nil && age < resolveEvery || s.failure != nil && age < resolveFailed {
 		return s.failure
 	}
-	addrs, err := c.env.lookup(ctx, s.host)
+	addrs, err := c.network.lookup(ctx, s.host)
 	s.resolved = time.Now()
 	switch {
 	case err != nil && s.addrs == nil:
@@ -73,10 +73,10 @@ func (c *Client) resolve(ctx context.Context, s *site) error {
 	return nil
 }
 
-// search finds the control plane or starts to host it: connect first, then bind.
-func (c *Client) search(ctx context.Context) (*link, error) {
+// findOrHost finds the control plane or starts to host it: connect first, then bind.
+func (c *Client) findOrHost(ctx context.Context) (*clientConn, error) {
 	start := time.Now()
-	s := &c.site
+	s := &c.endpoint
 	if s.host == "" {
 		host, port, err := rendezvous.ParseEndpoint(c.params.Endpoint, DefaultPort)
 		if err != nil {
@@ -87,11 +87,11 @@ func (c *Client) search(ctx context.Context) (*link, error) {
 	if err := c.checkPort(s); err != nil {
 		return nil, err
 	}
-	told := &searchProgress{client: c, start: start}
+	told := &connectProgress{client: c, start: start}
 	pause := c.newBackoff()
 	var last error
 	for {
-		l, err := c.attempt(ctx, s)
+		l, err := c.tryOnce(ctx, s)
 		if err == nil {
 			return l, nil
 		}
@@ -110,7 +110,7 @@ func (c *Client) search(ctx context.Context) (*link, error) {
 }
 
 // checkPort refuses an endpoint whose port only this process could know.
-func (c *Client) checkPort(s *site) error {
+func (c *Client) checkPort(s *endpoint) error {
 	host := c.params.IsHost
 	switch {
 	case s.port != 0, host != nil && *host:
@@ -125,10 +125,10 @@ func (c *Client) checkPort(s *site) error {
 	return nil
 }
 
-// attempt tries once. An error other than a *rendezvous.Error may pass.
-func (c *Client) attempt(ctx context.Context, s *site) (*link, error) {
+// tryOnce makes one attempt. An error other than a *rendezvous.Error may pass.
+func (c *Client) tryOnce(ctx context.Context, s *endpoint) (*clientConn, error) {
 	isHost := c.params.IsHost
-	if isHost != nil && *isHost && s.own == nil {
+	if isHost != nil && *isHost && s.hosted == nil {
 		return c.hostAnyway(ctx, s)
 	}
 	if err := c.resolve(ctx, s); err != nil {
@@ -136,21 +136,21 @@ func (c *Client) attempt(ctx context.Context, s *site) (*link, error) {
 	}
 	c.warnLoopback(s)
 	var err error
-	if s.port != 0 || s.own != nil {
-		var l *link
+	if s.port != 0 || s.hosted != nil {
+		var l *clientConn
 		if l, err = c.dialHello(ctx, s.targets()); err == nil {
 			return l, nil
 		}
 	}
-	if s.own != nil || isHost != nil || ctx.Err() != nil || s.port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
+	if s.hosted != nil || isHost != nil || ctx.Err() != nil || s.port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, err
 	}
-	where := place(s.host, s.addrs, c.env.locals)
+	where := elect(s.host, s.addrs, c.network.locals)
 	switch {
 	case !where.candidate && s.port == 0:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q has port 0, which only its host could know, and is not this machine: %s resolves to %s; %s",
-			c.params.Endpoint, s.host, texts(s.addrs), where.why)
+			c.params.Endpoint, s.host, listed(s.addrs), where.why)
 	case !where.candidate:
 		return nil, err
 	}
@@ -165,16 +165,16 @@ func (c *Client) attempt(ctx context.Context, s *site) (*link, error) {
 }
 
 // dialHello connects to one of the addresses and says hello.
-func (c *Client) dialHello(ctx context.Context, to []netip.AddrPort) (*link, error) {
-	conn, err := c.env.dialAny(ctx, to)
+func (c *Client) dialHello(ctx context.Context, to []netip.AddrPort) (*clientConn, error) {
+	conn, err := c.network.dialAny(ctx, to)
 	if err != nil {
 		return nil, err
 	}
-	return openLink(ctx, conn, c.hello(), c.token)
+	return openConn(ctx, conn, c.hello(), c.token)
 }
 
 // warnLoopback warns once about an endpoint that other machines cannot reach.
-func (c *Client) warnLoopback(s *site) {
+func (c *Client) warnLoopback(s *endpoint) {
 	if c.params.Max == 1 || !loopbackName(s.host) || c.Warning() != "" {
 		return
 	}
@@ -186,7 +186,7 @@ func (c *Client) warnLoopback(s *site) {
 }
 
 // notFound is the error of a search that ran out of time.
-func (c *Client) notFound(ctx context.Context, s *site, last error, tried time.Duration) error {
+func (c *Client) notFound(ctx context.Context, s *endpoint, last error, tried time.Duration) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: connecting to the control plane at %s was canceled after %s; last error: %v",
 			c.params.RunID, s.name(), tried.Round(time.Millisecond), last)
@@ -196,7 +196,7 @@ func (c *Client) notFound(ctx context.Context, s *site, last error, tried time.D
 }
 
 // compared says why this process does not host, and what to do.
-func (c *Client) compared(s *site) string {
+func (c *Client) compared(s *endpoint) string {
 	const check = "check that the host's node runs and that the endpoint is right"
 	switch {
 	case c.params.IsHost != nil && *c.params.IsHost:
@@ -208,9 +208,9 @@ func (c *Client) compared(s *site) string {
 	}
 	var parts []string
 	if !loopbackName(s.host) || len(s.addrs) > 1 {
-		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.host, texts(s.addrs)))
+		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.host, listed(s.addrs)))
 	}
-	where := place(s.host, s.addrs, c.env.locals)
+	where := elect(s.host, s.addrs, c.network.locals)
 	parts = append(parts, where.why)
 	if where.candidate {
 		return strings.Join(parts, "; ") + "; check which program holds the port"
@@ -220,16 +220,16 @@ func (c *Client) compared(s *site) string {
 	return strings.Join(parts, "; ")
 }
 
-// searchProgress tells the observer what a search waits for, in the rhythm of a
+// connectProgress tells the observer what findOrHost waits for, in the rhythm of a
 // server's progress.
-type searchProgress struct {
+type connectProgress struct {
 	client *Client
 	start  time.Time
 	last   time.Time
 	text   rendezvous.Progress
 }
 
-func (t *searchProgress) tell(s *site, err error) {
+func (t *connectProgress) tell(s *endpoint, err error) {
 	now := time.Now()
 	if now.Sub(t.start) < wire.ProgressFirst || now.Sub(t.last) < wire.ProgressEvery {
 		return
@@ -246,10 +246,10 @@ func (t *searchProgress) tell(s *site, err error) {
 // the connection, only if the first attempt fails. The error is a refusal, or
 // that of the client's end; an authentication that fails is tried on, since this
 // node was let in before.
-func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, error) {
+func (c *Client) reconnect(pause *backoff, err error, expected bool) (*clientConn, error) {
 	lost, denied := !expected, false
 	if lost {
-		c.lose(err)
+		c.reportLoss(err)
 	}
 	for {
 		l, err := c.rejoin(c.life)
@@ -269,7 +269,7 @@ func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, err
 		}
 		if !lost && c.life.Err() == nil {
 			lost = true
-			c.lose(err)
+			c.reportLoss(err)
 		}
 		if !pause.wait(c.life) {
 			return nil, c.life.Err()
@@ -277,14 +277,14 @@ func (c *Client) reconnect(pause *backoff, err error, expected bool) (*link, err
 	}
 }
 
-func (c *Client) rejoin(ctx context.Context) (*link, error) {
-	if err := c.resolve(ctx, &c.site); err != nil {
+func (c *Client) rejoin(ctx context.Context) (*clientConn, error) {
+	if err := c.resolve(ctx, &c.endpoint); err != nil {
 		return nil, err
 	}
-	return c.dialHello(ctx, c.site.targets())
+	return c.dialHello(ctx, c.endpoint.targets())
 }
 
-func (c *Client) lose(err error) {
+func (c *Client) reportLoss(err error) {
 	c.obs.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
-		c.params.RunID, c.site.name(), err))
+		c.params.RunID, c.endpoint.name(), err))
 }

@@ -15,25 +15,25 @@ import (
 	"rallypoint/core/store"
 )
 
-// AdminClose closes a run at the control plane at addr ("host:port"): nobody
-// joins any more. With stop it is a failed close: everybody stops at once. The
+// AdminClose closes a run at the control plane at addr ("host:port"): no
+// node joins any more. With stop it is a failed close: all nodes stop at once. The
 // nodes see who did it (by) and the reason. It returns what was done, in one
 // sentence; a run that was closed already is none to do anything about. An
 // unknown run is ErrInvalid, an unreachable control plane ErrConnection. It
 // blocks until the answer has come or ctx ends. A nil token is none; one that the
 // control plane does not know is ErrAuth.
 func AdminClose(ctx context.Context, addr string, token *secret.Token, runID, by, reason string, stop bool) (string, error) {
-	return ask(ctx, addr, token, wire.Admin{Op: wire.AdminOpClose, RunID: runID, By: by, Reason: reason, Stop: stop})
+	return requestAdmin(ctx, addr, token, wire.Admin{Op: wire.AdminOpClose, RunID: runID, By: by, Reason: reason, Stop: stop})
 }
 
 // AdminEvict drops a live node from a run, like AdminClose in all else. A node
 // that is not alive is ErrInvalid. The node's process may come back.
 func AdminEvict(ctx context.Context, addr string, token *secret.Token, runID, node, by, reason string) (string, error) {
-	return ask(ctx, addr, token, wire.Admin{Op: wire.AdminOpEvict, RunID: runID, Node: node, By: by, Reason: reason})
+	return requestAdmin(ctx, addr, token, wire.Admin{Op: wire.AdminOpEvict, RunID: runID, Node: node, By: by, Reason: reason})
 }
 
-// ask makes a connection for one request of an administrator.
-func ask(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
+// requestAdmin makes a connection for one request of an administrator.
+func requestAdmin(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
 	if len(f.RunID) > wire.MaxName || len(f.Node) > wire.MaxName {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "a run id or node id has more than %d bytes", wire.MaxName)
 	}
@@ -46,7 +46,7 @@ func ask(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (s
 	}
 	defer conn.Close()
 	release := abortOn(ctx, conn)
-	answer, err := exchange(conn, token, f)
+	answer, err := roundTrip(conn, token, f)
 	var refusal *rendezvous.Error
 	switch {
 	case errors.As(err, &refusal):
@@ -59,9 +59,9 @@ func ask(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (s
 	return answer.Done, nil
 }
 
-// exchange sends the request and reads its answer. A refusal is a
+// roundTrip sends the request and reads its answer. A refusal is a
 // *rendezvous.Error.
-func exchange(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnswer, error) {
+func roundTrip(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnswer, error) {
 	none := wire.AdminAnswer{}
 	g := wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()}
 	frames := wire.FrameReader{In: bufio.NewReader(conn)}

@@ -9,13 +9,13 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// placement says whether this machine is one that the endpoint names, and where
+// election says whether this machine is one that the endpoint names, and where
 // a control plane here would listen (docs/decisions/0019 and 0032).
-type placement struct {
+type election struct {
 	candidate bool
 	wildcard  bool         // listen on all addresses
 	listen    []netip.Addr // else on these
-	why       string       // what was compared, for people
+	why       string       // what was compared, human-readable
 }
 
 // checkWildcard refuses an endpoint that names no machine.
@@ -43,20 +43,20 @@ func loopbackName(host string) bool {
 	return strings.HasSuffix(name, ".localhost")
 }
 
-// place decides by the addresses that the endpoint's host resolves to and those
+// elect decides by the addresses that the endpoint's host resolves to and those
 // of this machine's interfaces, which are asked for only if needed.
-func place(host string, addrs []netip.Addr, locals func() ([]netip.Addr, error)) placement {
+func elect(host string, addrs []netip.Addr, locals func() ([]netip.Addr, error)) election {
 	loop := slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
 	switch {
 	case loop && !loopbackName(host):
-		return placement{candidate: true, wildcard: true,
+		return election{candidate: true, wildcard: true,
 			why: fmt.Sprintf("%s is a loopback address on this machine, so it names this machine", host)}
 	case loop && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() }):
-		return placement{candidate: true, listen: addrs, why: host + " is this machine"}
+		return election{candidate: true, listen: addrs, why: host + " is this machine"}
 	}
 	mine, err := locals()
 	if err != nil {
-		return placement{why: fmt.Sprintf("the addresses of this machine's interfaces are not known: %v", err)}
+		return election{why: fmt.Sprintf("the addresses of this machine's interfaces are not known: %v", err)}
 	}
 	carried := func(a netip.Addr) bool {
 		return a.IsLoopback() || slices.Contains(mine, a.WithZone(""))
@@ -72,17 +72,17 @@ func place(host string, addrs []netip.Addr, locals func() ([]netip.Addr, error))
 	lowest := slices.MinFunc(addrs, netip.Addr.Compare)
 	switch {
 	case len(here) == 0:
-		return placement{why: fmt.Sprintf("this machine has only %s", texts(mine))}
+		return election{why: fmt.Sprintf("this machine has only %s", listed(mine))}
 	case len(others) > 0 && !carried(lowest):
-		return placement{why: fmt.Sprintf("of several machines the one with %s hosts; this machine has %s", lowest, texts(here))}
+		return election{why: fmt.Sprintf("of several machines the one with %s hosts; this machine has %s", lowest, listed(here))}
 	}
-	return placement{candidate: true, listen: here, why: fmt.Sprintf("this machine has %s", texts(here))}
+	return election{candidate: true, listen: here, why: fmt.Sprintf("this machine has %s", listed(here))}
 }
 
 // maxAddrs bounds how many addresses a text lists.
 const maxAddrs = 16
 
-func texts(addrs []netip.Addr) string {
+func listed(addrs []netip.Addr) string {
 	var list []string
 	for i, a := range addrs {
 		if i == maxAddrs {

@@ -5,20 +5,20 @@ import "rallypoint/internal/promtext"
 const expositionType = promtext.ContentType
 
 // exposition writes metrics in Prometheus's text format.
-type exposition struct{ buf promtext.Buffer }
+type metricsWriter struct{ buf promtext.Buffer }
 
-func (e *exposition) family(name, kind, help string) { e.buf.Family(name, kind, help) }
+func (e *metricsWriter) family(name, kind, help string) { e.buf.Family(name, kind, help) }
 
-func (e *exposition) sample(name string, value float64, labels ...string) {
+func (e *metricsWriter) sample(name string, value float64, labels ...string) {
 	e.buf.Sample(name, value, labels...)
 }
 
-func (e *exposition) single(name, kind, help string, value float64) {
+func (e *metricsWriter) single(name, kind, help string, value float64) {
 	e.buf.Single(name, kind, help, value)
 }
 
 // histogram writes the samples of a histogram without labels.
-func (e *exposition) histogram(name string, h *histogram, bounds *[len(roundBuckets)]float64) {
+func (e *metricsWriter) histogram(name string, h *histogram, bounds *[len(roundBuckets)]float64) {
 	total := uint64(0)
 	for i, bound := range bounds {
 		total += h.counts[i].Load()
