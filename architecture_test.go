@@ -93,7 +93,7 @@ var jitter = []string{
 	"core/sharedlog/register.go Next",
 	"core/sharedlog/register.go update",
 	"internal/etcdclient/client.go Wait",
-	"core/control/client/backoff.go wait",
+	"internal/backoff/backoff.go Below",
 	"tcpstore/dial.go sleep",
 }
 

@@ -296,7 +296,7 @@ func (c *Client) loop(l *clientConn) {
 			return
 		}
 		if time.Since(l.opened) > time.Second {
-			pause.reset()
+			pause.Reset()
 		}
 		last := l.welcome
 		if l, err = c.reconnect(pause, err, dropped); err != nil {

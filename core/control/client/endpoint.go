@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/backoff"
 )
 
 // DefaultPort is the control plane's port where the endpoint has none.
@@ -103,7 +104,7 @@ func (c *Client) findOrHost(ctx context.Context) (*clientConn, error) {
 			last = err
 		}
 		told.tell(s, last)
-		if !pause.wait(ctx) {
+		if !pause.Wait(ctx) {
 			return nil, c.notFound(ctx, s, last, time.Since(start))
 		}
 	}
@@ -246,7 +247,7 @@ func (t *connectProgress) tell(s *endpoint, err error) {
 // the connection, only if the first attempt fails. The error is a refusal, or
 // that of the client's end; an authentication that fails is tried on, since this
 // node was let in before.
-func (c *Client) reconnect(pause *backoff, err error, expected bool) (*clientConn, error) {
+func (c *Client) reconnect(pause *backoff.Backoff, err error, expected bool) (*clientConn, error) {
 	lost, denied := !expected, false
 	if lost {
 		c.reportLoss(err)
@@ -271,7 +272,7 @@ func (c *Client) reconnect(pause *backoff, err error, expected bool) (*clientCon
 			lost = true
 			c.reportLoss(err)
 		}
-		if !pause.wait(c.life) {
+		if !pause.Wait(c.life) {
 			return nil, c.life.Err()
 		}
 	}

@@ -1,0 +1,48 @@
+// Package backoff paces tries: pauses that double, with jitter, so that many processes
+// which failed together do not try again together.
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff draws the pauses between tries. It is used by one goroutine.
+type Backoff struct{ first, most, next time.Duration }
+
+// New makes a Backoff whose pauses begin with first and double up to most.
+func New(first, most time.Duration) *Backoff { return &Backoff{first, most, first} }
+
+// Reset makes the next pause the first one again.
+func (b *Backoff) Reset() { b.next = b.first }
+
+// Wait pauses; it reports false if ctx ended before.
+func (b *Backoff) Wait(ctx context.Context) bool {
+	pause := Jitter(b.next)
+	b.next = min(2*b.next, b.most)
+	return Sleep(ctx, pause)
+}
+
+// Jitter multiplies a duration by a random factor from 0.5 to 1.5.
+func Jitter(d time.Duration) time.Duration { return d/2 + Below(d) }
+
+// Below draws a duration from 0 up to d, which it excludes unless it is 0.
+func Below(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return rand.N(d)
+}
+
+// Sleep waits for d; it reports false if ctx ended before.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
