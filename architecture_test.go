@@ -94,7 +94,6 @@ var jitter = []string{
 	"core/sharedlog/register.go update",
 	"internal/etcdclient/client.go Wait",
 	"internal/backoff/backoff.go Below",
-	"tcpstore/dial.go sleep",
 }
 
 // TestIdentitiesAreDrawnByTheSystem: what names something comes from crypto/rand.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 )
 
 // call is one request of a client to its server on the main connection, and what has come of it.
@@ -265,7 +266,8 @@ const (
 // awaitItem pops an item from a queue that was found empty.
 func (c *Client) awaitItem(ctx context.Context, r store.Request) (store.Reply, error) {
 	start := time.Now()
-	for pause := firstPopPause; ; pause = min(2*pause, lastPopPause) {
+	pause := backoff.New(firstPopPause, lastPopPause)
+	for {
 		if err := c.block(ctx, &call{name: r.Op.String(), op: opWait, keys: r.Keys}); err != nil {
 			return store.Reply{}, err
 		}
@@ -273,8 +275,8 @@ func (c *Client) awaitItem(ctx context.Context, r store.Request) (store.Reply, e
 		if err := c.popWoken(ctx, what); err != nil || what.reply.Number > 0 {
 			return what.reply, err
 		}
-		if err := sleep(ctx, pause); err != nil {
-			return store.Reply{}, c.failed(ctx, what, start, err)
+		if !pause.Wait(ctx) {
+			return store.Reply{}, c.failed(ctx, what, start, store.ContextError(ctx))
 		}
 	}
 }

@@ -2,26 +2,24 @@ package tcpstore
 
 import (
 	"context"
-	cryptorand "crypto/rand"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"syscall"
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 )
 
-// Pauses between attempts to connect: exponential, each multiplied by a random
-// factor from 0.5 to 1.5, so that the clients of a store that came back do not
-// all arrive at once.
+// Pauses between attempts to connect. Their jitter keeps the clients of a store that
+// came back from arriving all at once.
 const (
-	firstPause  = 50 * time.Millisecond
-	pauseFactor = 2
-	lastPause   = 5 * time.Second
+	firstPause = 50 * time.Millisecond
+	lastPause  = 5 * time.Second
 )
 
 // handshakeTimeout bounds one attempt's handshake. Without it a peer that accepts
@@ -35,7 +33,7 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.done, cancel)()
-	pause := firstPause
+	pause := backoff.New(firstPause, lastPause)
 	var last error // of the attempts that the end of ctx did not cut short, if there is one
 	for attempt := 1; ; attempt++ {
 		l, err := shakeHands(ctx, c.addr)
@@ -54,10 +52,9 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		if last == nil || store.ContextError(ctx) == nil {
 			last = err
 		}
-		if ended := sleep(ctx, pause); ended != nil {
-			return nil, fmt.Errorf("connect, %d times, last error: %w: %w", attempt, last, ended)
+		if !pause.Wait(ctx) {
+			return nil, fmt.Errorf("connect, %d times, last error: %w: %w", attempt, last, store.ContextError(ctx))
 		}
-		pause = min(pauseFactor*pause, lastPause)
 	}
 }
 
@@ -109,7 +106,7 @@ func (l *link) greet(ctx context.Context, ping bool) error {
 	hello := appendHello(nil)
 	if ping {
 		var nonce [4]byte
-		_, _ = cryptorand.Read(nonce[:]) // never fails
+		_, _ = rand.Read(nonce[:]) // never fails
 		l.pings, l.nonce = true, binary.LittleEndian.Uint32(nonce[:])
 		hello = l.appendAck(hello)
 	}
@@ -127,17 +124,4 @@ func (l *link) greet(ctx context.Context, ping bool) error {
 		l.missingOK = b == replyReady
 		return err
 	}, new(bool), time.Time{})
-}
-
-// sleep waits for about pause, at random from half to one and a half of it, or
-// until ctx ends, of which it returns the error.
-func sleep(ctx context.Context, pause time.Duration) error {
-	timer := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(pause)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return store.ContextError(ctx)
-	}
 }
