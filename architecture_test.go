@@ -89,9 +89,6 @@ func folders(t *testing.T) (names []string) {
 
 // jitter is where a pause is drawn at random: by file and function.
 var jitter = []string{
-	"core/sharedlog/proposal.go wait",
-	"core/sharedlog/register.go Next",
-	"core/sharedlog/register.go update",
 	"internal/etcdclient/client.go Wait",
 	"internal/backoff/backoff.go Below",
 }

@@ -3,12 +3,12 @@ package sharedlog
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 )
 
 // proposal is an event on its way into the log. A request is stamped when it is
@@ -99,10 +99,10 @@ func (p *Replica) append() {
 			p.mu.Lock()
 			p.withdraw()
 			p.mu.Unlock()
-			pause.wait(p.life)
+			pause.Wait(p.life)
 			continue
 		}
-		pause.reset()
+		pause.Reset()
 		p.mu.Lock()
 		if p.epoch == epoch {
 			p.queue = p.queue[len(batch):]
@@ -184,9 +184,9 @@ func (p *Replica) read() {
 			return
 		}
 		if err != nil {
-			pause.wait(p.life)
+			pause.Wait(p.life)
 		} else {
-			pause.reset()
+			pause.Reset()
 		}
 	}
 }
@@ -258,19 +258,4 @@ const (
 	pauseMax = 2 * time.Second
 )
 
-// backoff is a back-off with jitter.
-type backoff struct{ next time.Duration }
-
-func newBackoff() *backoff { return &backoff{pauseMin} }
-
-func (b *backoff) reset() { b.next = pauseMin }
-
-func (b *backoff) wait(ctx context.Context) {
-	t := time.NewTimer(b.next/2 + rand.N(b.next/2))
-	defer t.Stop()
-	b.next = min(2*b.next, pauseMax)
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
+func newBackoff() *backoff.Backoff { return backoff.New(pauseMin, pauseMax) }

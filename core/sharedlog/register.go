@@ -6,13 +6,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	randv2 "math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 )
 
 // CASRegister is one value, shared by all nodes of a run, that can be compared and
@@ -119,7 +119,7 @@ func (l *registerLog) Open(ctx context.Context) (Info, error) {
 		case ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable():
 			return Info{}, err
 		}
-		pause.wait(ctx)
+		pause.Wait(ctx)
 		if ctx.Err() != nil {
 			return Info{}, err
 		}
@@ -208,19 +208,10 @@ func (l *registerLog) update(ctx context.Context, change func(*registerState) bo
 		l.mu.Lock()
 		unit := max(l.roundTrip.least(), raceMin)
 		l.mu.Unlock()
-		sleep(ctx, randv2.N(unit*time.Duration(window)))
+		backoff.Sleep(ctx, backoff.Below(unit*time.Duration(window)))
 		window = min(2*window, raceMost)
 	}
 	return fmt.Errorf("%d writes in a row were lost to other nodes", lostRaceMost)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // tryCAS makes one attempt to store a change; false if another node was quicker.
@@ -298,7 +289,7 @@ func (l *registerLog) Next(ctx context.Context, after uint64) (Batch, error) {
 		if err != nil || len(b.Entries) > 0 {
 			return b, err
 		}
-		t := time.NewTimer(pause/2 + randv2.N(pause))
+		t := time.NewTimer(backoff.Jitter(pause))
 		select {
 		case <-l.news: // a write of this node has shown something
 			t.Stop()
