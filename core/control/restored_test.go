@@ -132,7 +132,7 @@ func TestAnAgentHadTheServersPort(t *testing.T) {
 	d := newDurable(t, Config{})
 	judge := d.recorded()
 	p := controltest.Guest(d.addr, 3)
-	p.Min, p.LastCallTimeout = 2, 100*time.Millisecond
+	p.Min = 2
 	members := group(t, p, 3)
 	d.stop()
 	for _, m := range members {
