@@ -83,9 +83,9 @@ func newHost(t *testing.T, descriptors int) *host {
 	return h
 }
 
-// besiege opens connections that do something, and opens each anew when it has
+// flood opens connections that do something, and opens each anew when it has
 // ended; it returns when all were opened once. They end with the test.
-func besiege(t *testing.T, count int, do func(i int, conn net.Conn), addr string) {
+func flood(t *testing.T, count int, do func(i int, conn net.Conn), addr string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var all, first sync.WaitGroup
@@ -185,9 +185,9 @@ func TestCrowd(t *testing.T) {
 		t.Skipf("%d descriptors a process are allowed, this needs %d (ulimit -n)", limit.Cur, need)
 	}
 	h := newHost(t, 0)
-	besiege(t, silent, saysNothing, h.addr)
-	besiege(t, slow, readsNothing(new(atomic.Int64)), h.addr)
-	besiege(t, dribbling, saysLittle, h.addr)
+	flood(t, silent, saysNothing, h.addr)
+	flood(t, slow, readsNothing(new(atomic.Int64)), h.addr)
+	flood(t, dribbling, saysLittle, h.addr)
 
 	most := 0.0 // that beset it at one time
 	began := time.Now()
@@ -279,7 +279,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	ctx := controltest.Context(t)
 	good := connected(t, controltest.Guest(h.addr, 1), controltest.NewObserver())
 	controltest.Outcome(t, good.Start(controltest.Join()))
-	besiege(t, silent, saysNothing, h.addr)
+	flood(t, silent, saysNothing, h.addr)
 	h.log.Await(t, "cannot accept a connection", 1)
 	if _, err := good.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{nil}}).Wait(ctx); err != nil {
 		t.Errorf("who was there before is not served: %v", err)

@@ -29,7 +29,7 @@ type durable struct {
 	o    journal.Options
 	*Server
 	data *Data
-	disk *turnstile // since the last start
+	disk *commitGate // since the last start
 }
 
 func newDurable(t *testing.T, cfg Config) *durable {
@@ -50,7 +50,7 @@ func (d *durable) start() {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	d.disk = newTurnstile(data.write)
+	d.disk = newCommitGate(data.write)
 	data.write = d.disk.pass
 	cfg := d.cfg
 	cfg.Data, cfg.Fixed = data, true

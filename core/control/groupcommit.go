@@ -28,7 +28,7 @@ const (
 type pendingEvent struct {
 	run  *run
 	ev   rendezvous.Event
-	peer *serverConn // hello and requests: who sent it
+	conn *serverConn // hello and requests: who sent it
 
 	logged  []byte
 	forget  bool          // no event: the run's data go
@@ -50,8 +50,8 @@ func (e *pendingEvent) begin() { e.count(1) }
 func (e *pendingEvent) end()   { e.count(-1) }
 
 func (e *pendingEvent) count(by int) {
-	if e.peer != nil && !e.reads() {
-		e.peer.uncommitted += by
+	if e.conn != nil && !e.reads() {
+		e.conn.uncommitted += by
 	}
 }
 
@@ -141,28 +141,28 @@ func (w *groupCommit) close() {
 func (w *groupCommit) serve() {
 	defer close(w.ends)
 	pause := firstRetry
-	var kept []*pendingEvent
+	var retry []*pendingEvent
 	for {
 		select {
 		case <-w.stop:
-			w.drop(kept)
+			w.drop(retry)
 			return
 		case <-w.wake:
 		}
-		batch := append(kept, w.takeQueue()...)
-		kept = w.commit(batch)
+		batch := append(retry, w.takeQueue()...)
+		retry = w.commit(batch)
 		if !w.failing {
 			pause = firstRetry
 			continue
 		}
-		retry := time.NewTimer(pause)
+		timer := time.NewTimer(pause)
 		select {
-		case <-retry.C:
+		case <-timer.C:
 		case <-w.stop:
-			retry.Stop()
+			timer.Stop()
 		}
 		pause = min(2*pause, lastRetry)
-		if len(kept) > 0 || len(w.snapshots) > 0 {
+		if len(retry) > 0 || len(w.snapshots) > 0 {
 			w.wakeUp()
 		}
 	}
@@ -175,7 +175,7 @@ func (w *groupCommit) wakeUp() {
 	}
 }
 
-// takeQueue empties the queue. What is kept for another try stays counted.
+// takeQueue empties the queue. What is to be retried stays counted.
 func (w *groupCommit) takeQueue() []*pendingEvent {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,9 +185,9 @@ func (w *groupCommit) takeQueue() []*pendingEvent {
 }
 
 // drop ends events that will not be applied. What was to be forgotten is.
-func (w *groupCommit) drop(kept []*pendingEvent) {
+func (w *groupCommit) drop(retry []*pendingEvent) {
 	var changes []journal.WriteBatch
-	for _, e := range append(kept, w.takeQueue()...) {
+	for _, e := range append(retry, w.takeQueue()...) {
 		if e.forget {
 			changes = append(changes, journal.WriteBatch{Run: e.run.seq, Forget: true})
 		}
@@ -211,7 +211,7 @@ func (w *groupCommit) release(size int) {
 
 // commit stores a batch and applies it. It returns what the next batch begins with:
 // reads, and after a failure what is to be tried again.
-func (w *groupCommit) commit(batch []*pendingEvent) (kept []*pendingEvent) {
+func (w *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
 	batch, after := w.answerReads(batch)
 	order, byRun := byRuns(batch)
 	changes := w.changes(order, byRun)
@@ -255,7 +255,7 @@ func (w *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pending
 	toCome := map[*serverConn]int{} // changes
 	for _, e := range batch {
 		if !e.reads() {
-			toCome[e.peer]++
+			toCome[e.conn]++
 		}
 	}
 	changed := map[*serverConn]bool{}
@@ -263,15 +263,15 @@ func (w *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pending
 	for _, e := range batch {
 		switch {
 		case !e.reads():
-			toCome[e.peer]--
-			changed[e.peer] = true
-		case !changed[e.peer]:
+			toCome[e.conn]--
+			changed[e.conn] = true
+		case !changed[e.conn]:
 			if e.run.answerLater(e) {
 				size += len(e.logged)
 				close(e.done)
 				continue
 			}
-		case toCome[e.peer] == 0:
+		case toCome[e.conn] == 0:
 			after = append(after, e)
 			continue
 		}
@@ -348,7 +348,7 @@ func (w *groupCommit) apply(r *run, entries []*pendingEvent) {
 
 // failed refuses what can be refused, and keeps the rest for another try. Nothing
 // of the batch was applied.
-func (w *groupCommit) failed(batch []*pendingEvent, cause error) (kept []*pendingEvent) {
+func (w *groupCommit) failed(batch []*pendingEvent, cause error) (retry []*pendingEvent) {
 	w.server.metrics.commitFailures.Add(1)
 	if !w.failing {
 		w.failing = true
@@ -357,14 +357,14 @@ func (w *groupCommit) failed(batch []*pendingEvent, cause error) (kept []*pendin
 	size := 0
 	for _, e := range batch {
 		if !e.refusable() {
-			kept = append(kept, e)
+			retry = append(retry, e)
 			continue
 		}
 		size += len(e.logged)
 		e.refuse(cause)
 	}
 	w.release(size)
-	return kept
+	return retry
 }
 
 // refusable reports whether the event may be refused:
@@ -391,8 +391,8 @@ func (e *pendingEvent) refuse(cause error) {
 		r.id, r.server.Addr(), cause)
 	r.mu.Lock()
 	e.end()
-	if j, ok := e.ev.(rendezvous.Join); ok && r.conns[e.peer.session] == e.peer {
-		e.peer.out.SendReply(wire.Reply{Number: j.Number, Err: e.refused})
+	if j, ok := e.ev.(rendezvous.Join); ok && r.conns[e.conn.session] == e.conn {
+		e.conn.out.SendReply(wire.Reply{Number: j.Number, Err: e.refused})
 	}
 	r.mu.Unlock()
 	close(e.done)

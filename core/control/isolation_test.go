@@ -25,13 +25,13 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	good, bad := controltest.Guest(addr, 2), controltest.Guest(addr, 1)
 	bad.RunID = "bad"
 	members := group(t, good, 2)
-	victim := group(t, bad, 1)[0]
+	broken := group(t, bad, 1)[0]
 	r := s.lookUp("bad")
 	r.mu.Lock()
 	r.apply(bomb{})
 	r.unlock()
 
-	victim.obs.Await(t, "that it was dropped", func(e any) bool {
+	broken.obs.Await(t, "that it was dropped", func(e any) bool {
 		err, ok := e.(*rendezvous.Error)
 		return ok && err.Code == rendezvous.CodeInternal && strings.Contains(err.Text, `run "bad" is broken`)
 	})
@@ -39,7 +39,7 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	if !strings.Contains(line, "run=bad") || !strings.Contains(line, "machine.go") {
 		t.Errorf("the log has no run or no stack: %s", line)
 	}
-	_, err := victim.Start(controltest.Join()).Wait(controltest.Context(t))
+	_, err := broken.Start(controltest.Join()).Wait(controltest.Context(t))
 	controltest.WantCode(t, err, rendezvous.CodeInternal, `"bad"`, "--rdzv-id")
 	controltest.WantCode(t, newTestClient(t, bad, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeInternal, "other runs go on")
 	st, _ := s.RunStatus("bad")
@@ -67,14 +67,14 @@ func TestReadThatBreaksARun(t *testing.T) {
 	s, addr := testServer(t, Config{Log: log})
 	bad := controltest.Guest(addr, 1)
 	bad.RunID = "bad"
-	member, victim := group(t, controltest.Guest(addr, 1), 1)[0], group(t, bad, 1)[0]
-	victim.add(t, "k", 1)
+	member, broken := group(t, controltest.Guest(addr, 1), 1)[0], group(t, bad, 1)[0]
+	broken.add(t, "k", 1)
 	r := s.lookUp("bad")
 	r.mu.Lock()
 	r.machine = nil
 	r.mu.Unlock()
-	victim.key(rendezvous.KeyGet, 0, "k")
-	victim.obs.Await(t, "that it was dropped", controltest.IsDropped)
+	broken.key(rendezvous.KeyGet, 0, "k")
+	broken.obs.Await(t, "that it was dropped", controltest.IsDropped)
 	lines.Await(t, "this run is broken by a defect", 1)
 	member.add(t, "k", 1)
 	if _, err := member.key(rendezvous.KeyGet, 0, "k").Wait(controltest.Context(t)); err != nil {

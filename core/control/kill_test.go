@@ -48,16 +48,16 @@ func serveUntilKilled(dir, addr string) {
 	select {}
 }
 
-// victim is a control plane in a process of its own, on a data directory.
-type victim struct {
+// serverProcess is a control plane in a process of its own, on a data directory.
+type serverProcess struct {
 	t    *testing.T
 	dir  string
 	addr string
 	cmd  *exec.Cmd
 }
 
-func newVictim(t *testing.T) *victim {
-	v := &victim{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))}
+func newServerProcess(t *testing.T) *serverProcess {
+	v := &serverProcess{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))}
 	if err := v.start(); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func newVictim(t *testing.T) *victim {
 
 // judge holds what the control plane has recorded, over all kills, against the
 // promises.
-func (v *victim) judge() {
+func (v *serverProcess) judge() {
 	v.t.Helper()
 	v.kill()
 	history, err := os.Open(filepath.Join(v.dir, "history"))
@@ -82,7 +82,7 @@ func (v *victim) judge() {
 	v.t.Log(audit)
 }
 
-func (v *victim) start() error {
+func (v *serverProcess) start() error {
 	v.cmd = exec.Command(os.Args[0])
 	v.cmd.Env = append(os.Environ(), serveIn+"="+v.dir, serveAt+"="+v.addr)
 	var stderr strings.Builder
@@ -102,14 +102,14 @@ func (v *victim) start() error {
 }
 
 // kill is SIGKILL.
-func (v *victim) kill() {
+func (v *serverProcess) kill() {
 	_ = v.cmd.Process.Kill()
 	_ = v.cmd.Wait()
 }
 
-// torment kills and restarts the control plane at random moments, until end is
+// killRepeatedly kills and restarts the control plane at random moments, until end is
 // called, which returns how often.
-func (v *victim) torment(seed uint64) (end func() int) {
+func (v *serverProcess) killRepeatedly(seed uint64) (end func() int) {
 	random := rand.New(rand.NewPCG(seed, 1<<32))
 	stop, ended := make(chan struct{}), make(chan struct{})
 	kills := 0
@@ -138,9 +138,9 @@ func (v *victim) torment(seed uint64) (end func() int) {
 	return end
 }
 
-// tough are parameters of nodes that are not given up while they are cut off
+// persistent are parameters of nodes that are not given up while they are cut off
 // again and again.
-func tough(addr string, n int) rendezvous.Params {
+func persistent(addr string, n int) rendezvous.Params {
 	p := controltest.Guest(addr, n)
 	p.LeaseTimeout, p.ReconnectGrace = 20*time.Second, 20*time.Second
 	return p
@@ -294,9 +294,9 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	v := newVictim(t)
+	v := newServerProcess(t)
 	proxy := newProxy(t, v.addr)
-	members := group(t, tough(proxy.addr, nodes), nodes)
+	members := group(t, persistent(proxy.addr, nodes), nodes)
 	proxy.cutRandomly(seed, 600)
 
 	var mu sync.Mutex
@@ -325,7 +325,7 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 			}
 		})
 	}
-	end := v.torment(seed)
+	end := v.killRepeatedly(seed)
 	clients.Wait()
 	kills := end()
 	if got := porcupine.CheckOperationsTimeout(kvModel, history, time.Minute); got != porcupine.Ok {
@@ -357,12 +357,12 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	v := newVictim(t)
+	v := newServerProcess(t)
 	proxy := newProxy(t, v.addr)
-	members := group(t, tough(proxy.addr, nodes), nodes)
+	members := group(t, persistent(proxy.addr, nodes), nodes)
 	generation := members[0].in.Generation
 	proxy.cutRandomly(seed, 800)
-	end := v.torment(seed)
+	end := v.killRepeatedly(seed)
 	for want := uint64(2); want <= rounds; want++ {
 		calls := make([]*member.Call, nodes)
 		for i, m := range members {

@@ -16,7 +16,7 @@ const (
 
 // progressNotifier knows which nodes wait and which text each has received.
 type progressNotifier struct {
-	peers   map[*serverConn]struct{} // with a join that may be pending
+	conns   map[*serverConn]struct{} // with a join that may be pending
 	timer   Stopper                  // nil: stopped
 	forming progressText
 	beside  progressText
@@ -46,20 +46,20 @@ func (b *progressNotifier) set(t *progressText, text rendezvous.Progress) {
 }
 
 func (b *progressNotifier) interval() time.Duration {
-	return min(max(time.Duration(len(b.peers))*progressPerNode, wire.ProgressEvery), progressRarely)
+	return min(max(time.Duration(len(b.conns))*progressPerNode, wire.ProgressEvery), progressRarely)
 }
 
 func (r *run) startWaiting(p *serverConn) {
 	p.waitingSince, p.lastSent = r.server.clock.Now(), 0
-	r.waiting.peers[p] = struct{}{}
+	r.waiting.conns[p] = struct{}{}
 	if r.waiting.timer == nil {
 		r.armProgress(wire.ProgressFirst)
 	}
 }
 
 func (r *run) stopWaiting(p *serverConn) {
-	delete(r.waiting.peers, p)
-	if len(r.waiting.peers) == 0 {
+	delete(r.waiting.conns, p)
+	if len(r.waiting.conns) == 0 {
 		r.waiting.stop()
 	}
 }
@@ -74,10 +74,10 @@ func (r *run) pushProgress() {
 	b.timer = nil
 	now := r.server.clock.Now()
 	asked := false
-	for p := range b.peers {
+	for p := range b.conns {
 		forming, pending := r.machine.Forming(p.session)
 		if !pending {
-			delete(b.peers, p)
+			delete(b.conns, p)
 			continue
 		}
 		if now.Sub(p.waitingSince) < wire.ProgressFirst {
@@ -98,7 +98,7 @@ func (r *run) pushProgress() {
 			p.out.SendBytes(t.frame, wire.KindProgress)
 		}
 	}
-	if len(b.peers) > 0 {
+	if len(b.conns) > 0 {
 		r.armProgress(b.interval())
 	}
 }

@@ -63,7 +63,7 @@ func newRun(s *Server, id string, seq uint64) *run {
 		conns:   map[rendezvous.SessionID]*serverConn{},
 		latest:  map[rendezvous.SessionID]*serverConn{},
 		timers:  map[rendezvous.Timer]runTimer{},
-		waiting: progressNotifier{peers: map[*serverConn]struct{}{}},
+		waiting: progressNotifier{conns: map[*serverConn]struct{}{}},
 	}
 	if s.commits != nil {
 		r.takeSnapshot()
@@ -194,7 +194,7 @@ func (r *run) connectionEnded(p *serverConn) {
 
 // submit brings an event into the run: at once, or when it is stored; mu is held.
 func (r *run) submit(ev rendezvous.Event, p *serverConn) *pendingEvent {
-	e := &pendingEvent{run: r, ev: ev, peer: p}
+	e := &pendingEvent{run: r, ev: ev, conn: p}
 	w := r.server.commits
 	if w == nil {
 		r.applyEntry(e)
@@ -212,11 +212,11 @@ func (r *run) applyEntry(e *pendingEvent) {
 	switch ev := e.ev.(type) {
 	case rendezvous.Hello:
 		r.hellos--
-		r.greeted = e.peer
+		r.greeted = e.conn
 		defer func() { r.greeted = nil }()
 	case rendezvous.Join:
-		if r.conns[ev.Session] == e.peer {
-			r.startWaiting(e.peer)
+		if r.conns[ev.Session] == e.conn {
+			r.startWaiting(e.conn)
 		}
 	}
 	r.apply(e.ev)

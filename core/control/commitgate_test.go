@@ -12,9 +12,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// turnstile stands before a server's journal. When it holds, each commit waits until
+// commitGate stands before a server's journal. When it holds, each commit waits until
 // the test says what becomes of it.
-type turnstile struct {
+type commitGate struct {
 	write func([]journal.WriteBatch) error
 	holds atomic.Bool
 	came  chan *heldCommit
@@ -30,11 +30,11 @@ type heldCommit struct {
 
 var errDiskLost = errors.New("the test has lost it")
 
-func newTurnstile(write func([]journal.WriteBatch) error) *turnstile {
-	return &turnstile{write: write, came: make(chan *heldCommit), over: make(chan struct{})}
+func newCommitGate(write func([]journal.WriteBatch) error) *commitGate {
+	return &commitGate{write: write, came: make(chan *heldCommit), over: make(chan struct{})}
 }
 
-func (s *turnstile) pass(changes []journal.WriteBatch) error {
+func (s *commitGate) pass(changes []journal.WriteBatch) error {
 	if s.holds.Load() {
 		c := &heldCommit{changes, make(chan bool)}
 		select {
@@ -55,10 +55,10 @@ func (s *turnstile) pass(changes []journal.WriteBatch) error {
 }
 
 // abandon lets a server that holds a commit end: it is lost.
-func (s *turnstile) abandon() { s.once.Do(func() { close(s.over) }) }
+func (s *commitGate) abandon() { s.once.Do(func() { close(s.over) }) }
 
 // next returns the next commit once it is held.
-func (s *turnstile) next(t *testing.T) *heldCommit {
+func (s *commitGate) next(t *testing.T) *heldCommit {
 	t.Helper()
 	select {
 	case c := <-s.came:
