@@ -89,7 +89,6 @@ func folders(t *testing.T) (names []string) {
 
 // jitter is where a pause is drawn at random: by file and function.
 var jitter = []string{
-	"internal/etcdclient/client.go Wait",
 	"internal/backoff/backoff.go Below",
 }
 

@@ -30,15 +30,3 @@ func ExampleOpen() {
 	}
 	fmt.Println(n)
 }
-
-// A local etcd, for a test or for a job of one node. Stop ends it and removes its data.
-func ExampleStartServer() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	server, err := etcdstore.StartServer(ctx, etcdstore.ServerConfig{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer server.Stop()
-	fmt.Println("--rdzv-endpoint=etcd://" + server.Endpoint())
-}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/etcdclient"
 )
 
@@ -121,7 +122,7 @@ func (s *Store) update(ctx context.Context, name, key string, f func(value []byt
 		if len(found.KVs) > 0 {
 			current = found.KVs[0]
 		}
-		pause := etcdclient.Backoff{}
+		pause := etcdclient.NewBackoff()
 		for {
 			next, write, err := f(current.Value, current.Modified != 0)
 			if err != nil {
@@ -282,9 +283,9 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 	for _, key := range keys {
 		missing[s.prefix+key] = true
 	}
-	pause := etcdclient.Backoff{}
+	pause := etcdclient.NewBackoff()
 	for len(missing) > 0 {
-		err := s.removeWritten(ctx, missing, &start, &pause)
+		err := s.removeWritten(ctx, missing, &start, pause)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -305,7 +306,7 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 
 // removeWritten removes keys from missing when they are written, until none is left or the
 // watch ends. start is the revision to go on from.
-func (s *Store) removeWritten(ctx context.Context, missing map[string]bool, start *int64, pause *etcdclient.Backoff) error {
+func (s *Store) removeWritten(ctx context.Context, missing map[string]bool, start *int64, pause *backoff.Backoff) error {
 	requests := make([]etcdclient.WatchRequest, 0, len(missing))
 	for key := range missing {
 		requests = append(requests, etcdclient.WatchRequest{Key: key, Revision: *start})
@@ -315,7 +316,7 @@ func (s *Store) removeWritten(ctx context.Context, missing map[string]bool, star
 		return err
 	}
 	defer w.Close()
-	*pause = etcdclient.Backoff{}
+	pause.Reset()
 	for len(missing) > 0 {
 		events, err := w.Next()
 		if err != nil {

@@ -45,11 +45,15 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
+// Config says which cluster a store is in and how it is reached. The zero value of a
+// field is its default.
+type Config = etcdclient.Config
+
 // Open reaches the etcd and makes a Store. It tries until ctx or config.Timeout
 // ends, and returns at once what no repetition would help: rendezvous.ErrInvalid
 // for settings that etcd refuses, certificates, users; else
 // rendezvous.ErrConnection. The error says where, for how long, why and what to do.
-func Open(ctx context.Context, config etcdclient.Config) (*Store, error) {
+func Open(ctx context.Context, config Config) (*Store, error) {
 	c, err := etcdclient.New(config)
 	if err != nil {
 		return nil, err

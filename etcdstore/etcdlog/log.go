@@ -187,7 +187,7 @@ func (l *Log) tryJoin(ctx context.Context, what string) error {
 	}
 	silent := false // no node shows a sign of life, and that was so a while ago
 	gen, signs := l.root+keyGeneration, l.root+keyHeartbeats
-	for pause := (etcdclient.Backoff{}); ; pause.Wait(ctx) {
+	for pause := etcdclient.NewBackoff(); ; pause.Wait(ctx) {
 		if err := store.ContextError(ctx); err != nil {
 			return err
 		}

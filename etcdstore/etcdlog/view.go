@@ -127,7 +127,7 @@ func (l *Log) foreign(err error) error {
 // watchLoop keeps the view up to date until Close.
 func (l *Log) watchLoop() {
 	defer l.watching.Done()
-	for pause := (etcdclient.Backoff{}); l.ctx.Err() == nil; {
+	for pause := etcdclient.NewBackoff(); l.ctx.Err() == nil; {
 		progress, err := l.watchKeys()
 		if errors.Is(err, etcdclient.ErrCompacted) {
 			var v *view
@@ -145,7 +145,7 @@ func (l *Log) watchLoop() {
 			return
 		}
 		if progress { // the first break is repaired before callers learn of it
-			pause = etcdclient.Backoff{}
+			pause.Reset()
 			continue
 		}
 		l.update(func() { l.err = fmt.Errorf("etcd at %s: following the run's log: %w", l.config.Where(), err) })

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +24,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"rallypoint/core/rendezvous"
+	retry "rallypoint/internal/backoff"
 )
 
 // How a client deals with members that do not answer.
@@ -133,7 +133,7 @@ func (c *Client) Call(ctx context.Context, what string, f func(ctx context.Conte
 	ctx, cancel := context.WithTimeout(ctx, c.Config.timeout())
 	defer cancel()
 	var last error
-	pause := Backoff{}
+	pause := NewBackoff()
 	for limit := FirstAttempt; ; limit = nextLimit(limit) {
 		if err := ctx.Err(); err != nil {
 			return c.fail(what, started, last, err)
@@ -515,19 +515,8 @@ func (w *watch) Next() ([]Event, error) {
 
 func (w *watch) Close() { w.cancel() }
 
-// Backoff is a pause that grows from one to the next.
-type Backoff struct{ pause time.Duration }
-
-// Wait pauses, or until ctx ends.
-func (b *Backoff) Wait(ctx context.Context) {
-	b.pause = min(max(2*b.pause, pauseMin), pauseMax)
-	t := time.NewTimer(b.pause/2 + mathrand.N(b.pause/2))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
+// NewBackoff paces tries of what the cluster did not do.
+func NewBackoff() *retry.Backoff { return retry.New(pauseMin, pauseMax) }
 
 // SortByRevision puts keys into the order of their last change.
 func SortByRevision(kvs []KeyValue) {
