@@ -308,17 +308,18 @@ class Etcd(Recorded):
     def one_comes_while_others_are_cut(self, faults: Faults) -> None:
         """It finds a run whose nodes show no sign of life, and most of the time comes alone."""
         comes = faults.random.randrange(NODES)
+        faults.job.nodes[comes].kill()
         with self._cut([index for index in range(NODES) if index != comes], faults):
-            faults.replace([comes])
+            faults.start(comes)
 
     @contextmanager
     def _cut(self, indices: list[int], faults: Faults) -> Iterator[None]:
         """The lines carry nothing for longer than the lease, and then one after the other."""
         for index in indices:
             self._lines[index].send_signal(signal.SIGSTOP)
-        time.sleep(LEASE * faults.random.uniform(1.5, 2.5))
+        time.sleep(LEASE * faults.random.uniform(1.5, 3))
         yield
-        time.sleep(LEASE * faults.random.uniform(0, 1))
+        time.sleep(LEASE * faults.random.uniform(1, 2.5))
         for index in indices:
             self._lines[index].send_signal(signal.SIGCONT)
             time.sleep(faults.random.uniform(0, LEASE / 4))
@@ -468,7 +469,10 @@ class Faults:
             self.job.nodes[index].kill()
         time.sleep(self.random.uniform(0, LEASE))
         for index in indices:
-            self.job.nodes[index] = self.job.start(index, self.random.randrange(2) == 0)
+            self.start(index)
+
+    def start(self, index: int) -> None:
+        self.job.nodes[index] = self.job.start(index, self.random.randrange(2) == 0)
 
 
 @contextmanager
