@@ -198,7 +198,7 @@ func (j *Checker) raise(round uint64) {
 
 // returned records what the node of a known session says. One that was in a later round
 // than any that this control plane has heard of is a member of the known one no more;
-// after a restart, no node is.
+// after a restart, no node is. One that is in no round here has to rejoin from another.
 func (j *Checker) returned(s *session, c r.LastRound) {
 	switch {
 	case j.ended():
@@ -217,7 +217,15 @@ func (j *Checker) returned(s *session, c r.LastRound) {
 		}
 	case c.Finished && c.Generation == j.origin && c.Round == j.round:
 		j.finish(s)
+	case s.join == nil && j.seatOf(s) == nil && j.foreign(c):
+		s.stale = true
 	}
+}
+
+// foreign reports whether a claim is of a round that this control plane neither completed
+// nor adopted.
+func (j *Checker) foreign(c r.LastRound) bool {
+	return c.Round > j.round || c.Round != 0 && c.Generation != j.origin && c.Generation != j.generation
 }
 
 // wentBack records that the state of a restarted control plane is older than its nodes:

@@ -116,7 +116,15 @@ func (m *Machine) reclaim(n *node, c LastRound) {
 		m.contradict(n, c)
 	case c.Finished && c.Generation == m.origin && c.Round == m.round:
 		m.finish(n)
+	case n.join == nil && m.participantOf(n) == nil && m.isForeign(c):
+		n.stale = fmt.Sprintf("it was in round %d, of which this control plane knows nothing", c.Round)
 	}
+}
+
+// isForeign reports whether a claim is of a round that was neither completed nor adopted
+// here, though others may have told of it already.
+func (m *Machine) isForeign(c LastRound) bool {
+	return c.Round > m.round || c.Round != 0 && c.Generation != m.origin && c.Generation != m.generation
 }
 
 // contradict ends what this control plane believes of a node that has been in a later

@@ -189,6 +189,47 @@ func TestAJoinThatWasAnsweredInALostState(t *testing.T) {
 	r.wantRound(n[0], n[1])
 }
 
+// TestAFirstJoinThatWasAnsweredInALostState is of a node whose first join is pending in the
+// restored copy. It comes back when others have told of the round that it is in already,
+// before or after a round without it.
+func TestAFirstJoinThatWasAnsweredInALostState(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprint("late ", late), func(t *testing.T) {
+			r := newRig(t, -1)
+			p := policy(2, 3)
+			n := r.group(p, "a", "b")
+			c := r.hello("c", p)
+			r.join(c)
+			state := r.m.Snapshot()
+			judge := r.judge
+			r.judge = deaf{}
+			r.join(n[0])
+			r.join(n[1])
+			r.wantRound(n[0], n[1], c)
+			r.judge = judge
+			r.goBack(state)
+			r.again(n[0], p)
+			r.again(n[1], p)
+			if late {
+				r.join(n[0])
+				r.join(n[1])
+				if r.runs(TimerLastCall) {
+					r.fire(TimerLastCall)
+				}
+				r.wantRound(n...)
+			}
+			r.again(c, p)
+			if c.notice.Waiting == 0 || !strings.Contains(c.notice.Reason, "was in round 2") {
+				t.Fatalf("c was told %+v", c.notice)
+			}
+			r.join(c)
+			r.join(n[0])
+			r.join(n[1])
+			r.wantRound(n[0], n[1], c)
+		})
+	}
+}
+
 // TestOnlyNewNodesKnowOfTheLostState has no session come back that the copy knows.
 func TestOnlyNewNodesKnowOfTheLostState(t *testing.T) {
 	p := policy(1, 3)
