@@ -26,8 +26,8 @@ func newOp(ctx context.Context, cancel context.CancelFunc, call func(context.Con
 	return o
 }
 
-// finish tells all waiters that the operation has ended. It runs at the end
-// of the operation's goroutine, which no caller awaits.
+// finish wakes the callers that wait for the end of the operation. It runs at the end
+// of the operation's goroutine, which has no other waiter.
 func (o *op) finish() {
 	o.ready.set()
 	o.mu.Lock()
@@ -189,7 +189,7 @@ func rpgo_op_free(id C.uint64_t, err *C.rp_error) C.int32_t {
 	})
 }
 
-// drop closes a store that the program has not taken from an ended operation.
+// drop closes a store that was not taken out of an operation that has ended.
 func (o *op) drop() {
 	if o.take() && o.value.store != nil {
 		o.value.store.Close()

@@ -217,7 +217,7 @@ func (j *Checker) returned(s *session, c r.LastRound) {
 		}
 	case c.Finished && c.Generation == j.origin && c.Round == j.round:
 		j.finish(s)
-	case s.join == nil && j.seatOf(s) == nil && j.foreign(c):
+	case s.join == nil && j.participantOf(s) == nil && j.foreign(c):
 		s.stale = true
 	}
 }

@@ -81,7 +81,7 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 		return nil, err
 	}
 	k := &socket{gate: newGate(l), host: host, port: port, users: 1}
-	k.server = tcpstore.Serve(k.gate, newEngine(), tcpstore.Options{Logger: s.log, FoldAttempts: true})
+	k.server = tcpstore.Serve(k.gate, newEngine(), tcpstore.Options{Logger: s.log, NormalizeAttemptKeys: true})
 	s.mu.Lock()
 	s.open[k] = struct{}{}
 	if port != 0 {

@@ -108,8 +108,8 @@ func (s *Server) start(nc net.Conn) error {
 	s.next++
 	s.counters.open.Add(1)
 	s.counters.accepted.Add(1)
-	c := newConn(l, s.hub, fd, peer)
-	if !l.post(func(m *mailbox) { m.added = append(m.added, c) }) {
+	c := newConn(l, s.shard, fd, peer)
+	if !l.post(func(m *inbox) { m.added = append(m.added, c) }) {
 		s.counters.open.Add(-1)
 		return unix.Close(fd)
 	}

@@ -67,6 +67,6 @@ func TestBadClients(t *testing.T) {
 		r.exchange(nil, bytes.Repeat(reply, gets))
 	}
 	if lines.count("WARN") > 0 {
-		t.Error("somebody was refused")
+		t.Error("a client was refused")
 	}
 }

@@ -17,23 +17,23 @@ const (
 	// also bounds what a connection gets done before the others have their turn.
 	pauseUnsent = 64 << 10
 
-	// lastWords bounds how long a refused peer may take to read the replies to
+	// refusalGrace bounds how long a refused peer may take to read the replies to
 	// its earlier requests.
-	lastWords = time.Second
+	refusalGrace = time.Second
 )
 
 // conn moves the bytes between a socket and its session. It belongs to the
 // goroutine of its loop, except for what says otherwise.
 //
-// At rest it has no buffers: the loop lends it one to read into and one to
+// At rest it has no buffers: it borrows one of the loop's to read into and one to
 // collect replies in, and only what is left over after that, which is rare, is
 // copied. So a silent connection needs a few hundred bytes, and the buffers in
 // use stay in the processor's cache.
 type conn struct {
 	fd      int
 	loop    *loop
-	hub     *hub
-	session session // guarded by hub.mu, except its parser
+	shard   *engineShard
+	session session // guarded by shard.mu, except its parser
 
 	unsent    []segment // replies that the socket has no room for
 	held      int       // bytes of the budget that unsent takes, without its buffers
@@ -45,27 +45,27 @@ type conn struct {
 	backlog   bool      // the parser has more than the beginning of a message
 	queued    bool      // in loop.ready
 	starved   bool      // in loop.starved: the parser's next request has no room for its reply
-	readable  bool      // there may be something to receive: the poller tells it once
+	readable  bool      // there may be something to receive: the poller reports it once
 	hangup    bool      // the end of the stream is there to be received
 	ending    bool      // refused: to be closed when unsent is sent
 	closed    bool
-	flushing  bool // guarded by hub.mu: flush is going to be called
+	flushing  bool // guarded by shard.mu: flush is going to be called
 
 	peer     netip.AddrPort
 	deadline time.Time // of ending
 
-	// session.out's memory while the loop lends none, for replies that others
-	// cause: nearly always one byte.
+	// session.out's memory while none is borrowed from the loop, for replies that other
+	// connections cause: nearly always one byte.
 	few [8]byte
 }
 
-func newConn(l *loop, h *hub, fd int, peer netip.AddrPort) *conn {
-	c := &conn{fd: fd, loop: l, hub: h, peer: peer}
-	c.session = session{engine: h.engine, config: &l.config, woken: c.woken, out: c.few[:0]}
+func newConn(l *loop, shard *engineShard, fd int, peer netip.AddrPort) *conn {
+	c := &conn{fd: fd, loop: l, shard: shard, peer: peer}
+	c.session = session{engine: shard.engine, config: &l.config, woken: c.woken, out: c.few[:0]}
 	return c
 }
 
-// event deals with what the poller tells.
+// event handles what the poller reports.
 func (c *conn) event(events uint32) {
 	const end = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	if events&(unix.EPOLLIN|end) != 0 {
@@ -132,9 +132,9 @@ func (c *conn) step() {
 // process carries out what the parser has and sends the replies.
 func (c *conn) process(p *parser) (drained bool, refused *refusal) {
 	s, l := &c.session, c.loop
-	c.hub.mu.Lock()
+	c.shard.mu.Lock()
 	s.parser = p
-	s.out, s.parts = append(l.lendOut(), s.out...), l.parts[:0]
+	s.out, s.parts = append(l.borrowBuffer(), s.out...), l.parts[:0]
 	pause := pauseUnsent
 	if l.budget.full() {
 		pause = smallReply
@@ -142,10 +142,10 @@ func (c *conn) process(p *parser) (drained bool, refused *refusal) {
 	drained, refused = s.process(pause)
 	out, parts := s.takeOut(c.few[:0])
 	c.flushing = false
-	l.takeWoken(c.hub)
-	c.hub.mu.Unlock()
+	l.takeWoken(c.shard)
+	c.shard.mu.Unlock()
 	c.send(out, parts)
-	l.keepOut(out)
+	l.returnBuffer(out)
 	return drained, refused
 }
 
@@ -168,28 +168,28 @@ func (c *conn) settle(p *parser, drained bool) {
 	}
 }
 
-// woken is called with hub.mu held when a wait of this connection is over. It
+// woken is called with shard.mu held when a wait of this connection is over. It
 // asks for one flush, however many waits end before that happens.
 func (c *conn) woken() {
 	if !c.flushing {
 		c.flushing = true
-		c.hub.woken = append(c.hub.woken, c)
+		c.shard.woken = append(c.shard.woken, c)
 	}
 }
 
-// flush sends replies that others have caused.
+// flush sends replies that other connections have caused.
 func (c *conn) flush() {
-	c.hub.mu.Lock()
+	c.shard.mu.Lock()
 	c.flushing = false
 	if c.closed || c.ending || len(c.unsent) > 0 {
-		c.hub.mu.Unlock()
+		c.shard.mu.Unlock()
 		return // if they can still be sent, it is by resume
 	}
-	out := append(c.loop.lendOut(), c.session.out...)
+	out := append(c.loop.borrowBuffer(), c.session.out...)
 	c.session.takeOut(c.few[:0])
-	c.hub.mu.Unlock()
+	c.shard.mu.Unlock()
 	c.send(out, nil)
-	c.loop.keepOut(out)
+	c.loop.returnBuffer(out)
 }
 
 // push writes as much as the socket takes and returns the rest. If the peer is
@@ -253,11 +253,11 @@ func (c *conn) refuse(why *refusal) {
 		return
 	}
 	c.ending = true
-	c.deadline = time.Now().Add(lastWords)
+	c.deadline = time.Now().Add(refusalGrace)
 	l.ending = append(l.ending, c)
 }
 
-// ended deals with the end of the input.
+// ended handles the end of the input.
 func (c *conn) ended(p *parser) {
 	if p.partial() {
 		c.refuse(refuse(ReasonTruncated, "the peer ended its stream inside a message"))
@@ -266,22 +266,22 @@ func (c *conn) ended(p *parser) {
 	c.close()
 }
 
-// lost deals with a connection that is broken.
+// lost handles a connection that is broken.
 func (c *conn) lost(errno syscall.Errno) {
 	c.loop.log(slog.LevelDebug, "tcpstore: connection lost", "peer", c.peer.String(), "error", errno)
 	c.close()
 }
 
-// close ends the connection. Lists that it is in keep it, as one that is closed.
+// close ends the connection. The lists that it is in keep it, as one that is closed.
 func (c *conn) close() {
 	if c.closed {
 		return
 	}
 	c.closed = true
 	c.drop()
-	c.hub.mu.Lock()
+	c.shard.mu.Lock()
 	c.session.close()
-	c.hub.mu.Unlock()
+	c.shard.mu.Unlock()
 	if p := c.session.parser; p != nil && p != c.loop.parser {
 		c.loop.freeParser(p)
 	}

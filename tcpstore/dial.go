@@ -26,7 +26,7 @@ const (
 // and stays silent, such as a server of torch 2.1, would hold the client for ever.
 const handshakeTimeout = 10 * time.Second
 
-// connect connects and shakes hands, again and again until ctx ends or the client
+// connect connects and makes the handshake, again and again until ctx ends or the client
 // is closed.
 func (c *Client) connect(ctx context.Context) (*link, error) {
 	start := time.Now()
@@ -36,7 +36,7 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	pause := backoff.New(firstPause, lastPause)
 	var last error // of the attempts that the end of ctx did not cut short, if there is one
 	for attempt := 1; ; attempt++ {
-		l, err := shakeHands(ctx, c.addr)
+		l, err := handshake(ctx, c.addr)
 		if err == nil {
 			if !c.adopt(l) {
 				return nil, store.ErrClosed
@@ -58,15 +58,15 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	}
 }
 
-// shakeHands makes one attempt. A server that closes on PING is one of torch
+// handshake makes one attempt. A server that closes on PING is one of torch
 // 2.2-2.4, which do not know it, and is tried once more without
 // (docs/spec/tcpstore-wire.md 3).
-func shakeHands(ctx context.Context, addr string) (*link, error) {
+func handshake(ctx context.Context, addr string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
-	l, err := greet(ctx, addr, true)
+	l, err := dialOnce(ctx, addr, true)
 	if closedByPeer(err) {
-		l, err = greet(ctx, addr, false)
+		l, err = dialOnce(ctx, addr, false)
 	}
 	return l, err
 }
@@ -82,9 +82,9 @@ func closedByPeer(err error) bool {
 	return false
 }
 
-// greet connects and sends VALIDATE together with requests that have replies, in one
+// dialOnce connects and sends VALIDATE together with requests that have replies, in one
 // write, since some servers take VALIDATE only in one piece.
-func greet(ctx context.Context, addr string, ping bool) (*link, error) {
+func dialOnce(ctx context.Context, addr string, ping bool) (*link, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -92,7 +92,7 @@ func greet(ctx context.Context, addr string, ping bool) (*link, error) {
 	}
 	l, err := newLink(conn.(*net.TCPConn))
 	if err == nil {
-		err = l.greet(ctx, ping)
+		err = l.handshake(ctx, ping)
 	}
 	if err != nil {
 		conn.Close()
@@ -101,8 +101,8 @@ func greet(ctx context.Context, addr string, ping bool) (*link, error) {
 	return l, nil
 }
 
-// greet shakes hands.
-func (l *link) greet(ctx context.Context, ping bool) error {
+// handshake sends what opens a connection, and reads the replies.
+func (l *link) handshake(ctx context.Context, ping bool) error {
 	hello := appendHello(nil)
 	if ping {
 		var nonce [4]byte
@@ -110,7 +110,7 @@ func (l *link) greet(ctx context.Context, ping bool) error {
 		l.pings, l.nonce = true, binary.LittleEndian.Uint32(nonce[:])
 		hello = l.appendAck(hello)
 	}
-	hello = appendText(appendInt(append(hello, byte(opCheck)), 1), mark)
+	hello = appendText(appendInt(append(hello, byte(opCheck)), 1), probeKey)
 	return l.exchange(ctx, hello, func(in input) error {
 		if ping {
 			if err := l.readAck(in); err != nil {

@@ -77,7 +77,7 @@ func FuzzSession(f *testing.F) {
 	f.Fuzz(func(t *testing.T, sent []byte, split uint16) {
 		run := func(piece int) string {
 			limits := store.Limits{MaxBytes: 1 << 16, MaxEntries: 1000}
-			p := newPeer(store.NewEngine(limits), sessionConfig{maxUnsent: maxUnsent, foldAttempts: true})
+			p := newPeer(store.NewEngine(limits), sessionConfig{maxUnsent: maxUnsent, normalizeAttemptKeys: true})
 			var out bytes.Buffer
 			var err *refusal
 			for part := range slices.Chunk(sent, piece) {

@@ -54,7 +54,7 @@ type input interface {
 // errWouldBlock means that a call that may wait only until some time would have to wait longer.
 var errWouldBlock = errors.New("the call would have to wait longer")
 
-// errOutOfStep means that the peer answers something else than it was asked.
+// errOutOfStep means that the reply is none to the request.
 var errOutOfStep = errors.New("the peer does not answer as a TCPStore server does")
 
 // past is a deadline that ends an I/O call at once.
@@ -260,7 +260,7 @@ func (l *link) cancelWait() (done bool, err error) {
 // server went away.
 func (l *link) alive() bool {
 	if l.in.Buffered() > 0 {
-		return false // a reply nobody has asked for
+		return false // a reply to no request
 	}
 	alive := false
 	err := l.raw.Read(func(fd uintptr) bool {

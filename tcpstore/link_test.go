@@ -51,7 +51,7 @@ func welcome(t *testing.T, conn net.Conn) {
 	t.Helper()
 	take(t, conn, append(appendHello(nil), byte(opPing)))
 	echo(t, conn)
-	take(t, conn, msg(opCheck, 1, mark))
+	take(t, conn, msg(opCheck, 1, probeKey))
 	conn.Write([]byte{replyNotReady})
 }
 
@@ -104,7 +104,7 @@ func TestClientFallsBack(t *testing.T) {
 	conn.Close()
 	conn = <-conns
 	defer conn.Close()
-	take(t, conn, append(appendHello(nil), msg(opCheck, 1, mark)...))
+	take(t, conn, append(appendHello(nil), msg(opCheck, 1, probeKey)...))
 	conn.Write([]byte{replyNotReady})
 	take(t, conn, append(msg(opSet, "/k", "v"), msg(opCheck, 0)...))
 	conn.Write([]byte{replyReady})
@@ -184,7 +184,7 @@ func TestClientWaitOverAtTimeout(t *testing.T) {
 	ok(t, <-result)
 }
 
-// TestClientQueueWokenAtTimeout: a push that crosses the CANCEL_WAIT woke nobody
+// TestClientQueueWokenAtTimeout: a push that crosses the CANCEL_WAIT woke no other
 // else, so its item is fetched all the same.
 func TestClientQueueWokenAtTimeout(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -16,17 +16,17 @@ const (
 	// keptReplies bounds the memory that a loop keeps for collecting replies.
 	keptReplies = 2 * pauseUnsent
 
-	// maxAdded is how many new connections an iteration takes up. More of them can
-	// come than one loop serves, and those that are there must have their turn.
-	maxAdded = 64
+	// maxAdmitted is how many new connections an iteration admits. More can come than
+	// one loop serves, and those that it serves must have their turn.
+	maxAdmitted = 64
 
 	// keptParsers bounds how many parsers, of keptBuffer each at most, a loop
 	// keeps for messages that arrive in parts.
 	keptParsers = 64
 )
 
-// loop serves some of a server's connections, all in one goroutine. Nothing in
-// there blocks, except waiting for events.
+// loop serves some of a server's connections, all in one goroutine, which blocks only to
+// wait for events.
 type loop struct {
 	server   *Server
 	poller   *poller
@@ -35,16 +35,16 @@ type loop struct {
 	all      []*loop // of the server
 	number   int     // in all
 
-	added    []*conn   // accepted, and not yet taken up
+	added    []*conn   // accepted, and not yet admitted
 	conns    []*conn   // by descriptor
-	parser   *parser   // lent to connections at rest
-	out      []byte    // lent to each connection that is being served
+	parser   *parser   // borrowed by connections at rest
+	out      []byte    // borrowed by each connection that is being served
 	parsers  []*parser // free
 	ready    []*conn   // have something to do without an event
 	spare    []*conn   // memory for ready
 	woken    [][]*conn // have replies that others caused, by number of their loop
 	ending   []*conn   // by deadline
-	parts    []part    // lent like out
+	parts    []part    // borrowed like out
 	segments []segment // of a reply that is being sent
 	budget   budget
 	starved  []*conn // wait for room in the budget
@@ -53,17 +53,17 @@ type loop struct {
 	stopping  bool
 	turns     atomic.Uint64 // iterations, for tests
 
-	mail mailbox
+	inbox inbox
 }
 
-// mailbox is what other goroutines have for a loop.
-type mailbox struct {
-	mu     sync.Mutex
-	rung   bool // the loop was told and has not looked yet
-	closed bool // nobody looks any more
-	stop   bool
-	added  []*conn
-	woken  []*conn
+// inbox is what other goroutines have for a loop.
+type inbox struct {
+	mu      sync.Mutex
+	pending bool // the loop was woken and has not read it yet
+	closed  bool // the loop does not read it any more
+	stop    bool
+	added   []*conn
+	woken   []*conn
 }
 
 // newLoops makes the loops of a server.
@@ -92,20 +92,20 @@ func newLoops(s *Server, n int) (loops []*loop, err error) {
 	return loops, nil
 }
 
-// closeLoops gives back the descriptors of loops that do not run any more.
+// closeLoops closes the descriptors of loops that do not run any more.
 func closeLoops(loops []*loop) {
 	for _, l := range loops {
 		l.poller.close()
 	}
 }
 
-// run serves until it is told to stop. An iteration serves the connections that
-// there is news of, then those that had more to do before, then takes up new ones,
-// and then sends the replies which all that caused for others.
+// run serves until the inbox says stop. An iteration serves the connections that have
+// events, then those that had more to do before, then admits new ones, and then sends the
+// replies which all that caused for other connections.
 func (l *loop) run() {
 	for !l.stopping {
 		events, err := l.poller.wait(len(l.ready)+len(l.added) == 0, l.deadline())
-		if err != nil { // somebody has closed a descriptor that is not theirs
+		if err != nil { // another part of the process has closed our descriptor
 			l.log(slog.LevelError, "tcpstore: connections are not served any more", "error", err)
 			break
 		}
@@ -121,8 +121,8 @@ func (l *loop) run() {
 		}
 		clear(before)
 		l.spare = before[:0]
-		l.takeUp(maxAdded)
-		l.tell()
+		l.admitNew(maxAdmitted)
+		l.flushWoken()
 		l.cutSlow()
 		l.feed()
 		l.expire()
@@ -143,27 +143,27 @@ func (l *loop) deadline() time.Time {
 }
 
 func (l *loop) serve(event *unix.EpollEvent) {
-	if int(event.Fd) == l.poller.bell {
-		l.read()
+	if int(event.Fd) == l.poller.wakeFD {
+		l.readInbox()
 	} else if c := l.conns[event.Fd]; c != nil {
 		c.event(event.Events)
 	}
 }
 
-// read takes the mail.
-func (l *loop) read() {
-	m := &l.mail
+// readInbox takes what is in the inbox.
+func (l *loop) readInbox() {
+	m := &l.inbox
 	m.mu.Lock()
 	added, woken := m.added, m.woken
-	m.added, m.woken, m.rung = nil, nil, false
+	m.added, m.woken, m.pending = nil, nil, false
 	l.stopping = m.stop
 	m.mu.Unlock()
 	l.added = append(l.added, added...)
 	l.woken[l.number] = append(l.woken[l.number], woken...)
 }
 
-// takeUp begins to serve some of the new connections.
-func (l *loop) takeUp(most int) {
+// admitNew begins to serve some of the new connections.
+func (l *loop) admitNew(most int) {
 	n := min(most, len(l.added))
 	for i, c := range l.added[:n] {
 		l.add(c)
@@ -175,17 +175,17 @@ func (l *loop) takeUp(most int) {
 	}
 }
 
-// post leaves mail and reports whether somebody is going to read it.
-func (l *loop) post(leave func(*mailbox)) bool {
-	m := &l.mail
+// post puts something into the inbox, and reports whether the loop is going to read it.
+func (l *loop) post(leave func(*inbox)) bool {
+	m := &l.inbox
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
 		return false
 	}
 	leave(m)
-	if !m.rung {
-		m.rung = true
+	if !m.pending {
+		m.pending = true
 		l.poller.wake()
 	}
 	return true
@@ -213,17 +213,18 @@ func (l *loop) queue(c *conn) {
 	}
 }
 
-// takeWoken sorts the connections with new replies by loop. hub.mu is held.
-func (l *loop) takeWoken(h *hub) {
-	for i, c := range h.woken {
+// takeWoken sorts the connections with new replies by loop. The shard's mu is held.
+func (l *loop) takeWoken(s *engineShard) {
+	for i, c := range s.woken {
 		l.woken[c.loop.number] = append(l.woken[c.loop.number], c)
-		h.woken[i] = nil
+		s.woken[i] = nil
 	}
-	h.woken = h.woken[:0]
+	s.woken = s.woken[:0]
 }
 
-// tell sends the replies that others have caused.
-func (l *loop) tell() {
+// flushWoken sends the replies that other connections have caused, or has their loops
+// send them.
+func (l *loop) flushWoken() {
 	for number, woken := range l.woken {
 		if len(woken) == 0 {
 			continue
@@ -233,7 +234,7 @@ func (l *loop) tell() {
 				c.flush()
 			}
 		} else {
-			l.all[number].post(func(m *mailbox) { m.woken = append(m.woken, woken...) })
+			l.all[number].post(func(m *inbox) { m.woken = append(m.woken, woken...) })
 		}
 		clear(woken)
 		l.woken[number] = woken[:0]
@@ -270,10 +271,10 @@ func (l *loop) log(level slog.Level, text string, args ...any) {
 	}
 }
 
-// lendOut returns memory to collect replies in; keepOut takes it back.
-func (l *loop) lendOut() []byte { return l.out[:0] }
+// borrowBuffer returns memory to collect replies in; returnBuffer takes it back.
+func (l *loop) borrowBuffer() []byte { return l.out[:0] }
 
-func (l *loop) keepOut(out []byte) {
+func (l *loop) returnBuffer(out []byte) {
 	if cap(out) <= keptReplies {
 		l.out = out
 	} else {
@@ -300,11 +301,11 @@ func (l *loop) freeParser(p *parser) {
 
 // close closes all connections.
 func (l *loop) close() {
-	l.mail.mu.Lock()
-	l.mail.closed = true
-	l.mail.mu.Unlock()
-	l.read() // what came before that
-	l.takeUp(len(l.added))
+	l.inbox.mu.Lock()
+	l.inbox.closed = true
+	l.inbox.mu.Unlock()
+	l.readInbox() // what came before that
+	l.admitNew(len(l.added))
 	for _, c := range l.conns {
 		if c != nil {
 			c.close()

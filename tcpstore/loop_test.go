@@ -67,7 +67,7 @@ func TestManyConnections(t *testing.T) {
 			t.Errorf("%+v", stats)
 		}
 		if lines.count("WARN") > 0 {
-			t.Error("somebody was refused")
+			t.Error("a client was refused")
 		}
 	})
 }
@@ -137,7 +137,7 @@ func TestLongPipeline(t *testing.T) {
 }
 
 // TestSlowReaders: peers that pipeline and do not read are not served on, cost
-// little memory and hold up nobody; when they read they get all their replies,
+// little memory and hold up no others; when they read they get all their replies,
 // even if they have ended their own stream.
 func TestSlowReaders(t *testing.T) {
 	s, lines := newServer(t, Options{})
@@ -172,7 +172,7 @@ func TestSlowReaders(t *testing.T) {
 		}
 	}
 	if lines.count("WARN") > 0 {
-		t.Error("somebody was refused")
+		t.Error("a client was refused")
 	}
 }
 
@@ -239,7 +239,7 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-// stuck is a log that nobody reads until it is closed.
+// stuck is a log that blocks its writers until it is closed.
 type stuck chan struct{}
 
 func (s stuck) Write(b []byte) (int, error) { <-s; return len(b), nil }

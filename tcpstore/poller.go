@@ -19,7 +19,7 @@ const maxEvents = 256
 // poller tells which descriptors can be read or written. Only wake may be called
 // by others than the one that waits.
 //
-// Events are edge-triggered: each is told once, and a descriptor is registered
+// Events are edge-triggered: each is reported once, and a descriptor is registered
 // once for all that it may need. That saves the kernel from looking at each
 // connection twice for a request, and an epoll_ctl whenever a peer reads slowly.
 //
@@ -29,11 +29,11 @@ const maxEvents = 256
 // it would have to get it back. That costs more than looking twice: with one or
 // eight connections about a tenth of a request.
 type poller struct {
-	file  *os.File // epoll
-	raw   syscall.RawConn
-	epoll uintptr
-	bell  int       // an eventfd
-	until time.Time // the deadline of file
+	file   *os.File // epoll
+	raw    syscall.RawConn
+	epoll  uintptr
+	wakeFD int       // an eventfd, by which other goroutines end a wait
+	until  time.Time // the deadline of file
 
 	look   func(uintptr) bool // kept, so that waiting allocates nothing
 	events [maxEvents]unix.EpollEvent
@@ -52,7 +52,7 @@ func newPoller() (*poller, error) {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
 	unix.SetNonblock(fd, true) // or NewFile does not hand it to the runtime's poller
-	p := &poller{file: os.NewFile(uintptr(fd), "epoll"), epoll: uintptr(fd), bell: bell}
+	p := &poller{file: os.NewFile(uintptr(fd), "epoll"), epoll: uintptr(fd), wakeFD: bell}
 	p.look = p.lookOnce
 	p.raw, err = p.file.SyscallConn()
 	if err := errors.Join(err, p.file.SetReadDeadline(p.until), p.add(bell)); err != nil {
@@ -117,7 +117,7 @@ func (p *poller) wake() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	for {
-		if _, err := unix.Write(p.bell, one[:]); !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Write(p.wakeFD, one[:]); !errors.Is(err, unix.EINTR) {
 			return
 		}
 	}
@@ -125,5 +125,5 @@ func (p *poller) wake() {
 
 func (p *poller) close() {
 	p.file.Close()
-	unix.Close(p.bell)
+	unix.Close(p.wakeFD)
 }

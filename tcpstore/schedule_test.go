@@ -146,6 +146,6 @@ func TestAnySchedule(t *testing.T) {
 		wg.Wait()
 	})
 	if lines.count("WARN") > 0 {
-		t.Error("somebody was refused")
+		t.Error("a client was refused")
 	}
 }

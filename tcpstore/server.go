@@ -55,11 +55,11 @@ type Options struct {
 	// DefaultMaxWaitBytes.
 	MaxWaitBytes int64
 
-	// FoldAttempts makes the server treat all keys that begin with
+	// NormalizeAttemptKeys makes the server treat all keys that begin with
 	// worker/attempt_<n>/ as if n were 0. torch 2.2-2.5 workers prefix their
 	// keys by their agent's restart count, which differs between agents after
 	// the loss of a node (docs/decisions/0003).
-	FoldAttempts bool
+	NormalizeAttemptKeys bool
 
 	// Loops is how many goroutines serve the connections, each its share of
 	// them; one keeps one core busy at most. 0 is one, which carries more
@@ -97,15 +97,15 @@ type Server struct {
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
-	hub    *hub
+	shard  *engineShard
 	loops  []*loop // made for the first connection
 	next   int     // of loops, for the next connection
 	closed bool
 }
 
-// hub is an engine with its lock and the connections that were made to it. The
+// engineShard is an engine with its lock and the connections that were made to it. The
 // lock also guards the sessions of these connections.
-type hub struct {
+type engineShard struct {
 	mu     sync.Mutex
 	engine *store.Engine
 	woken  []*conn // have new replies caused by other connections
@@ -157,15 +157,15 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	s := &Server{
 		log:      opts.Logger,
 		listener: l,
-		hub:      &hub{engine: e},
+		shard:    &engineShard{engine: e},
 		numLoops: max(1, opts.Loops),
 	}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
 	s.config = sessionConfig{
-		foldAttempts: opts.FoldAttempts,
-		maxUnsent:    opts.MaxUnsent,
+		normalizeAttemptKeys: opts.NormalizeAttemptKeys,
+		maxUnsent:            opts.MaxUnsent,
 	}
 	if s.config.maxUnsent <= 0 {
 		s.config.maxUnsent = DefaultMaxUnsent
@@ -202,7 +202,7 @@ func (s *Server) Stats() Stats {
 func (s *Server) SwapEngine(e *store.Engine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hub = &hub{engine: e}
+	s.shard = &engineShard{engine: e}
 }
 
 // Close stops listening, closes all connections and waits until nothing of the
@@ -221,7 +221,7 @@ func (s *Server) Close() error {
 	}
 	err := s.listener.Close()
 	for _, l := range loops {
-		l.post(func(m *mailbox) { m.stop = true })
+		l.post(func(m *inbox) { m.stop = true })
 	}
 	s.wg.Wait()
 	closeLoops(loops)
@@ -235,10 +235,10 @@ func (s *Server) sumUp(sum logsampler.Summary) {
 		"reason", sum.Reason, "count", sum.Count, "last", sum.Last, "listen", s.Addr().String())
 }
 
-func (s *Server) current() *hub {
+func (s *Server) current() *engineShard {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.hub
+	return s.shard
 }
 
 func (s *Server) allCounters() []*counters {

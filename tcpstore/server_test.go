@@ -193,8 +193,8 @@ func TestSwapEngine(t *testing.T) {
 	}
 }
 
-func TestFoldOption(t *testing.T) {
-	s, _ := newServer(t, Options{FoldAttempts: true})
+func TestNormalizeOption(t *testing.T) {
+	s, _ := newServer(t, Options{NormalizeAttemptKeys: true})
 	a, b := dialHello(t, s), dialHello(t, s)
 	a.exchange(msg(opAdd, "//worker/attempt_0/n", 1), msg(0, 1)[1:])
 	b.exchange(msg(opAdd, "//worker/attempt_1/n", 1), msg(0, 2)[1:])

@@ -12,12 +12,12 @@ import (
 
 // sessionConfig is what the sessions of a server share.
 type sessionConfig struct {
-	foldAttempts bool
-	maxUnsent    int
-	slowAfter    time.Duration
-	maxWaitBytes int64
-	counters     *counters
-	budget       *budget // of the loop
+	normalizeAttemptKeys bool
+	maxUnsent            int
+	slowAfter            time.Duration
+	maxWaitBytes         int64
+	counters             *counters
+	budget               *budget // of the loop
 }
 
 // session is the server's side of one connection without its socket: it parses
@@ -101,10 +101,10 @@ func (s *session) close() {
 
 // execute carries out one request (docs/spec/tcpstore-wire.md 4).
 func (s *session) execute(req *request) *refusal {
-	if s.config.foldAttempts {
-		req.key = foldAttempt(req.key)
+	if s.config.normalizeAttemptKeys {
+		req.key = normalizeAttemptKey(req.key)
 		for i, key := range req.keys {
-			req.keys[i] = foldAttempt(key)
+			req.keys[i] = normalizeAttemptKey(key)
 		}
 	}
 	key := view(req.key)
@@ -142,7 +142,7 @@ func (s *session) answer(req *request, key string) *refusal {
 		return s.replyInt(req, n)
 	case opCheck:
 		keys := s.parser.keyNames()
-		return s.replyByte(req, replyNotReady-boolByte(len(keys) == 1 && keys[0] == mark || e.Check(keys)))
+		return s.replyByte(req, replyNotReady-boolByte(len(keys) == 1 && keys[0] == probeKey || e.Check(keys)))
 	case opNumKeys:
 		return s.replyInt(req, int64(e.NumKeys()))
 	case opDelete:

@@ -163,7 +163,7 @@ func TestProcessPauses(t *testing.T) {
 	}
 }
 
-func TestFoldAttempt(t *testing.T) {
+func TestNormalizeAttemptKey(t *testing.T) {
 	for key, want := range map[string]string{
 		"//worker/attempt_0/x":               "//worker/attempt_0/x",
 		"//worker/attempt_3/default_pg/0//y": "//worker/attempt_0/default_pg/0//y",
@@ -180,14 +180,14 @@ func TestFoldAttempt(t *testing.T) {
 		"":                                   "",
 		"init/":                              "init/",
 	} {
-		if got := foldAttempt([]byte(key)); string(got) != want {
+		if got := normalizeAttemptKey([]byte(key)); string(got) != want {
 			t.Errorf("%q became %q, want %q", key, got, want)
 		}
 	}
 }
 
 func TestFoldedKeysMeet(t *testing.T) {
-	a := newHelloPeer(t, sessionConfig{foldAttempts: true})
+	a := newHelloPeer(t, sessionConfig{normalizeAttemptKeys: true})
 	b := a.join(t)
 	a.expect(t, "wait", msg(opWait, 2, "//worker/attempt_10/x", "//worker/attempt_2/y"), nil, "steps")
 	b.expect(t, "multi_set", msg(opMultiSet, 2, "//worker/attempt_1/x", "1", "//worker/attempt_0/y", "2"), nil, "steps")
@@ -199,6 +199,6 @@ func TestFoldedKeysMeet(t *testing.T) {
 	c := newHelloPeer(t, sessionConfig{})
 	c.expect(t, "set", msg(opSet, "//worker/attempt_5/x", ""), nil, "steps")
 	if keys := c.session.engine.Keys(); keys[0] != "//worker/attempt_5/x" {
-		t.Errorf("folded without the option: %q", keys)
+		t.Errorf("normalized without the option: %q", keys)
 	}
 }

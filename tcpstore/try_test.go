@@ -224,13 +224,13 @@ func TestGetIsOneExchange(t *testing.T) {
 	}
 }
 
-// TestMark: the server calls its mark present, and it is no key.
-func TestMark(t *testing.T) {
+// TestProbeKey: the server calls the probe key present, and it is no key of the store.
+func TestProbeKey(t *testing.T) {
 	s, _ := newServer(t, Options{})
 	r := dialHello(t, s)
-	r.exchange(msg(opCheck, 1, mark), []byte{replyReady})
-	r.exchange(msg(opCheck, 2, mark, mark), []byte{replyNotReady})
-	r.exchange(msg(opCheck, 1, "/"+mark), []byte{replyNotReady})
+	r.exchange(msg(opCheck, 1, probeKey), []byte{replyReady})
+	r.exchange(msg(opCheck, 2, probeKey, probeKey), []byte{replyNotReady})
+	r.exchange(msg(opCheck, 1, "/"+probeKey), []byte{replyNotReady})
 	r.exchange(msg(opNumKeys), msg(0, 0)[1:])
-	r.exchange(msg(opGet, mark), msg(0, "")[1:])
+	r.exchange(msg(opGet, probeKey), msg(0, "")[1:])
 }

@@ -235,10 +235,10 @@ func TestManyWaitForRoom(t *testing.T) {
 	}
 }
 
-// TestStarvedFoldedRequest: a request that waits for room is the same when it is carried
+// TestStarvedNormalizedRequest: a request that waits for room is the same when it is carried
 // out later.
-func TestStarvedFoldedRequest(t *testing.T) {
-	s, _ := newCrampedServer(t, Options{MaxUnsentSum: 1 << 20, SlowAfter: time.Hour, FoldAttempts: true})
+func TestStarvedNormalizedRequest(t *testing.T) {
+	s, _ := newCrampedServer(t, Options{MaxUnsentSum: 1 << 20, SlowAfter: time.Hour, NormalizeAttemptKeys: true})
 	good := dialHello(t, s)
 	value := strings.Repeat("v", 1<<20)
 	for _, key := range []string{"/a", "/worker/attempt_0/k"} {
@@ -277,7 +277,7 @@ func TestStarvedPeersThatLeave(t *testing.T) {
 	l := s.loops[0]
 	s.Close()
 	if b := &l.budget; b.held != 0 || len(b.shared) > 0 {
-		t.Errorf("%d bytes and %d values are held for nobody", b.held, len(b.shared))
+		t.Errorf("%d bytes and %d values are held, for no reply", b.held, len(b.shared))
 	}
 }
 

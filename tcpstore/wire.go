@@ -39,11 +39,11 @@ const (
 	replyWaitCanceled = 0x01 // CANCEL_WAIT
 )
 
-// mark is a key on the wire that Server calls present in a CHECK of nothing else, and torch's
-// servers missing: clients' keys begin with "/". It tells a client that a GET of a missing key
-// does not end the connection, so that it need not wait for the reply to a CHECK before it
-// sends one (docs/spec/tcpstore-wire.md 4.1).
-const mark = "rallypoint/get-of-missing-is-empty"
+// probeKey is the key by which a client finds out whether the server answers a GET of a missing
+// key, so that the client need not wait for the reply to a CHECK before it sends one: in a CHECK
+// of nothing else Server calls it present. Torch's servers, which close the connection, call it
+// missing, since clients' keys begin with "/" (docs/spec/tcpstore-wire.md 4.1).
+const probeKey = "rallypoint/get-of-missing-is-empty"
 
 // Limits of requests. The first three are those of torch's libuv server; a
 // connection that exceeds one is closed (docs/spec/tcpstore-wire.md 7).

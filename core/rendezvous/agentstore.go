@@ -21,8 +21,8 @@ func limitKeys(l store.Limits) store.Limits {
 	return store.Limits{MaxBytes: cmp.Or(l.MaxBytes, DefaultMaxKeyBytes), MaxEntries: cmp.Or(l.MaxEntries, DefaultMaxKeys)}
 }
 
-// LimitKeys changes the limits of the agents' keys. They decide answers: whoever
-// logs events takes a snapshot after it.
+// LimitKeys changes the limits of the agents' keys. They decide answers: a
+// driver that logs events takes a snapshot after it.
 func (m *Machine) LimitKeys(l store.Limits) {
 	m.keyLimits = limitKeys(l)
 	if m.keys != nil {

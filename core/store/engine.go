@@ -197,7 +197,7 @@ func (e *Engine) All() iter.Seq2[string, []byte] {
 
 // Barrier adds one to the counter under key. If that reaches worldSize it wakes
 // all waiters of key and returns true. Else it registers w for the next write of
-// key and returns false; the increment itself wakes nobody. It fails with
+// key and returns false; the increment itself wakes no waiter. It fails with
 // ErrNotNumber or ErrQuota and then changes nothing
 // (docs/spec/tcpstore-wire.md 4.5).
 func (e *Engine) Barrier(key string, worldSize int64, w *Waiter) (done bool, err error) {
@@ -219,7 +219,7 @@ func (e *Engine) present(key string) bool {
 	return e.keys[key] != nil || e.queues[key] != nil
 }
 
-// put stores value under key without waking anybody.
+// put stores value under key without waking a waiter.
 func (e *Engine) put(key string, value []byte) error {
 	en := e.keys[key]
 	if en == nil {
@@ -241,7 +241,7 @@ func (e *Engine) put(key string, value []byte) error {
 	return nil
 }
 
-// increment adds delta to the number under key without waking anybody.
+// increment adds delta to the number under key without waking a waiter.
 func (e *Engine) increment(key string, delta int64) (int64, error) {
 	n := delta
 	if en := e.keys[key]; en != nil {

@@ -200,7 +200,7 @@ func TestBarrier(t *testing.T) {
 			t.Fatalf("participant %d: %v, %v", i, done, err)
 		}
 	}
-	r.expect(t) // the increment wakes nobody
+	r.expect(t) // the increment wakes no waiter
 	if !e.Wait([]string{"b"}, r.waiter("late")) {
 		t.Error("the counter is not a key")
 	}

@@ -250,7 +250,7 @@ func (p *pair) actions(same func(what string, engine, model any)) map[string]fun
 		},
 		"cancel": func(t *rapid.T) {
 			if len(p.waiters) == 0 {
-				t.Skip("nobody waits")
+				t.Skip("no call waits")
 			}
 			id := rapid.SampledFrom(slices.Sorted(maps.Keys(p.waiters))).Draw(t, "waiter")
 			e.Cancel(p.waiters[id])

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// PlainNetError returns an error of package net with a text for people: "connection
+// PlainNetError returns an error of package net with a human-readable text: "connection
 // refused" instead of "dial tcp 10.0.0.1:29500: connect: connection refused", since the
 // callers say what was tried and at which address. It wraps err; other errors, and nil,
 // come back as they are.

@@ -19,7 +19,7 @@ func (q *queue) len() int { return len(q.items) - q.head }
 
 // QueuePush appends value to the queue of that name and wakes one waiter: the
 // first in the order of registration which waits for nothing else any more. If
-// that one never pops, the item stays, and those still waiting are not told before
+// that one never pops, the item stays, and the other waiters are not woken before
 // the next push. It fails only with ErrQuota (docs/spec/tcpstore-wire.md 4.6).
 func (e *Engine) QueuePush(name string, value []byte) error {
 	q := e.queues[name]

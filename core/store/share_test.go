@@ -6,7 +6,7 @@ import (
 )
 
 // TestShare: what a reader has does not change, whatever is written, and the memory is
-// used again once nobody reads it.
+// used again once it has no reader.
 func TestShare(t *testing.T) {
 	e := NewEngine(Limits{})
 	e.Set("k", []byte("first"))
@@ -37,6 +37,6 @@ func TestShare(t *testing.T) {
 	buffer.Release()
 	e.Set("k", []byte("FOURT"))
 	if string(third) != "FOURT" {
-		t.Error("memory that nobody reads is not used again")
+		t.Error("memory without readers is not used again")
 	}
 }

@@ -13,7 +13,7 @@ import "context"
 // passed, else with the context's error. Without a deadline a waiting call waits
 // until the store is closed. After Close every method returns ErrClosed.
 type Store interface {
-	// Set stores value under key and wakes who waits for key.
+	// Set stores value under key and wakes the calls that wait for key.
 	Set(ctx context.Context, key string, value []byte) error
 
 	// Get returns the value of key. It waits until the key exists.
@@ -31,7 +31,7 @@ type Store interface {
 	CompareSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error)
 
 	// Append appends value to what is stored under key, creating the key if
-	// it is missing, and wakes who waits for key.
+	// it is missing, and wakes the calls that wait for key.
 	Append(ctx context.Context, key string, value []byte) error
 
 	// Check reports whether each of keys exists or names a non-empty queue. It
@@ -42,7 +42,7 @@ type Store interface {
 	// written once (docs/spec/tcpstore-wire.md 4.4).
 	Wait(ctx context.Context, keys []string) error
 
-	// Delete removes key and reports whether it existed. It wakes nobody.
+	// Delete removes key and reports whether it existed. It wakes no waiter.
 	Delete(ctx context.Context, key string) (bool, error)
 
 	// NumKeys returns the number of keys in the whole store; queues do not count.

@@ -97,7 +97,7 @@ func (e *Engine) await(keys []string, w *Waiter, present func(string) bool) (don
 }
 
 // Await registers w for one write of each of keys, whether they exist or not: it
-// takes up a wait whose Pending was stored. Without keys it panics.
+// restores a wait whose Pending was stored. Without keys it panics.
 func (e *Engine) Await(keys []string, w *Waiter) {
 	if len(keys) == 0 {
 		panic("store: a wait for nothing")

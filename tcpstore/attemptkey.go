@@ -14,13 +14,13 @@ var attemptPrefixes = [][]byte{
 	[]byte("/worker/attempt_"),
 }
 
-// foldAttempt returns key with the number of a leading worker/attempt_<n>/
+// normalizeAttemptKey returns key with the number of a leading worker/attempt_<n>/
 // replaced by 0, whatever its number of digits. Other keys are returned as they
 // are. A single digit is replaced in key's own memory.
 //
 // The restart count differs between agents after a node was lost, and workers
 // that prefix by it would never meet. torch 2.6 and newer has no such prefix.
-func foldAttempt(key []byte) []byte {
+func normalizeAttemptKey(key []byte) []byte {
 	for _, prefix := range attemptPrefixes {
 		rest, ok := bytes.CutPrefix(key, prefix)
 		if !ok {
