@@ -110,7 +110,11 @@ func (p *pages) named(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" && p.names.Foreign(r) {
 			p.server.metrics.refused[refusedHost].Add(1)
-			answer(w, rebinding.Code, plainText, []byte(rebinding.Text+", or give the name to `rallypoint serve` by --http-name\n"))
+			text := rebinding.Text
+			if p.server.cfg.RunID == "" { // else a node hosts, which has no such option
+				text += ", or give the name to `rallypoint serve` by --http-name"
+			}
+			answer(w, rebinding.Code, plainText, []byte(text+"\n"))
 			return
 		}
 		next.ServeHTTP(w, r)
