@@ -53,9 +53,9 @@ def import_everything() -> None:
     import torch.distributed.elastic.rendezvous.registry  # noqa: F401
 
     import rallypoint.handler  # noqa: F401
-    from rallypoint import _native
+    from rallypoint._native import library
 
-    if _native._library is not None:
+    if library._library is not None:
         raise AssertionError("importing rallypoint.handler has loaded the library")
     # What is collected later would copy the pages that the children share.
     logging.disable(logging.WARNING)

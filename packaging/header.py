@@ -1,6 +1,6 @@
 """The one reader of include/rallypoint.h.
 
-What repeats the header is written from what this module reads: rallypoint/_abi.py, docs/c.md
+What repeats the header is written from what this module reads: rallypoint/_native/abi.py, docs/c.md
 and the declarations for Rust; tests hold the library and the record of the interface against
 it. It knows as much C as the header uses and takes nothing else: HeaderError names the line
 of what it does not know.

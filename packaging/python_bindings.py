@@ -1,4 +1,4 @@
-"""Writes rallypoint/_abi.py, what rallypoint.h declares for ctypes, from the header.
+"""Writes rallypoint/_native/abi.py, what rallypoint.h declares for ctypes, from the header.
 
 python packaging/python_bindings.py, which `make docs` runs. The result is checked in, so that
 the package works from its sources; python/tests/test_abi.py holds it against the header, and
@@ -13,7 +13,7 @@ from pathlib import Path
 import header
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "python" / "rallypoint" / "_abi.py"
+TARGET = ROOT / "python" / "rallypoint" / "_native" / "abi.py"
 
 WIDTH = 100  # of a line, as ruff wants it
 
@@ -135,7 +135,7 @@ def generate() -> str:
         ")",
         "from typing import Any",
         "",
-        "from ._struct import Struct",
+        "from .structs import Struct",
         "",
     ]
     return "\n".join([*head, body]) + "\n"

@@ -18,7 +18,7 @@ import rallypoint
 import rallypoint.agent
 import rallypoint.handler
 import rallypoint.timer
-from rallypoint import _failure_plain as plain
+from rallypoint._launch import failure_plain as plain
 
 INTRODUCTION = """\
 # Python reference

@@ -26,7 +26,7 @@ print(json.dumps([(time.perf_counter() - began) * 1e3, peak() - before]))
 """
 
 IMPORT = "import rallypoint"
-LIBRARY = "from rallypoint import _native; _native.library()"
+LIBRARY = "from rallypoint._native import library; library.load()"
 TORCH = "import torch.distributed.run"
 
 

@@ -92,11 +92,11 @@ def _floor(n: int) -> float:
         def node(link: Link) -> None:
             from torch.distributed import TCPStore
 
-            from rallypoint import _native
+            from rallypoint._native import library
 
             link.ready()
             began = time.monotonic()
-            _native.library()
+            library.load()
             store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
             link.send((began, time.monotonic()))
             link.hold()

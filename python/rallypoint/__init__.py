@@ -16,7 +16,6 @@ TYPE_CHECKING = False  # of typing, which takes longer to import than the comman
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._backend import RendezvousBackend, StoreBackend
     from ._errors import (
         AuthenticationError,
         CanceledError,
@@ -35,13 +34,14 @@ if TYPE_CHECKING:
         StateError,
         UnsupportedError,
     )
-    from ._etcd import EtcdServer, connect_etcd
-    from ._etcd_store import EtcdStore
-    from ._failure_plain import ChildFailedError, ProcessFailure, SignalException
-    from ._launch import LaunchConfig, LogsSpecs, elastic_launch, launch_agent
-    from ._member import Ending, Member, Outcome
-    from ._record import ErrorHandler, get_error_handler, record
-    from ._store import FileStore, HashStore, PrefixStore, Store, StoreServer, connect_store
+    from ._launch.failure_plain import ChildFailedError, ProcessFailure, SignalException
+    from ._launch.launch import LaunchConfig, LogsSpecs, elastic_launch, launch_agent
+    from ._launch.record import ErrorHandler, get_error_handler, record
+    from ._rendezvous.backend import RendezvousBackend, StoreBackend
+    from ._rendezvous.member import Ending, Member, Outcome
+    from ._stores.etcd import EtcdServer, connect_etcd
+    from ._stores.store import FileStore, HashStore, PrefixStore, Store, StoreServer, connect_store
+    from ._torch.etcd_store import EtcdStore
     from .handler import DynamicRendezvousHandler
 
     __version__: str
@@ -95,31 +95,31 @@ __all__ = [
 _OF_TORCH = ("DynamicRendezvousHandler", "EtcdStore")
 
 _MODULES = {
-    "ChildFailedError": "_failure",
+    "ChildFailedError": "_launch.failure",
     "DynamicRendezvousHandler": "handler",
-    "Ending": "_member",
-    "ErrorHandler": "_record",
-    "EtcdServer": "_etcd",
-    "EtcdStore": "_etcd_store",
-    "FileStore": "_store",
-    "HashStore": "_store",
-    "LaunchConfig": "_launch",
-    "LogsSpecs": "_launch",
-    "Member": "_member",
-    "Outcome": "_member",
-    "PrefixStore": "_store",
-    "ProcessFailure": "_failure",
-    "RendezvousBackend": "_backend",
-    "SignalException": "_failure",
-    "Store": "_store",
-    "StoreBackend": "_backend",
-    "StoreServer": "_store",
-    "connect_etcd": "_etcd",
-    "connect_store": "_store",
-    "elastic_launch": "_launch",
-    "get_error_handler": "_record",
-    "launch_agent": "_launch",
-    "record": "_record",
+    "Ending": "_rendezvous.member",
+    "ErrorHandler": "_launch.record",
+    "EtcdServer": "_stores.etcd",
+    "EtcdStore": "_torch.etcd_store",
+    "FileStore": "_stores.store",
+    "HashStore": "_stores.store",
+    "LaunchConfig": "_launch.launch",
+    "LogsSpecs": "_launch.launch",
+    "Member": "_rendezvous.member",
+    "Outcome": "_rendezvous.member",
+    "PrefixStore": "_stores.store",
+    "ProcessFailure": "_launch.failure",
+    "RendezvousBackend": "_rendezvous.backend",
+    "SignalException": "_launch.failure",
+    "Store": "_stores.store",
+    "StoreBackend": "_rendezvous.backend",
+    "StoreServer": "_stores.store",
+    "connect_etcd": "_stores.etcd",
+    "connect_store": "_stores.store",
+    "elastic_launch": "_launch.launch",
+    "get_error_handler": "_launch.record",
+    "launch_agent": "_launch.launch",
+    "record": "_launch.record",
 }
 
 

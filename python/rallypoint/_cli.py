@@ -43,11 +43,11 @@ def _rp_main() -> Any:
     try:
         return ctypes.CDLL(where).rp_main
     except (OSError, AttributeError):
-        from . import _native
         from ._errors import LibraryError
+        from ._native import library
 
         try:
-            return _native.library().rp_main
+            return library.load().rp_main
         except LibraryError as e:
             print(f"rallypoint: {e}", file=sys.stderr)
             sys.exit(1)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from . import _abi
-from ._agent import Job, Place
-from ._endpoint import STATIC_BACKEND, place
 from ._errors import Code, InvalidError, RallypointError
-from ._launch import (
+from ._launch.agent import Job, Place
+from ._launch.launch import (
     DEFAULT_SIGNALS,
     Outcome,
     barrier_timeout,
@@ -21,6 +19,8 @@ from ._launch import (
     run_job,
     set_output,
 )
+from ._native import abi
+from ._rendezvous.endpoint import STATIC_BACKEND, place
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -118,7 +118,7 @@ class RallypointElasticAgent:
         """
         from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 
-        from ._torch import rendezvous_error
+        from ._torch.store import rendezvous_error
 
         spec: Any = self._spec
         signals = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)
@@ -128,7 +128,7 @@ class RallypointElasticAgent:
             overrides = {name: str(value) for name, value in master.items() if value}
         outcome = run_job(self._job, spec.entrypoint, tuple(spec.args), signals, overrides)
         self._note(outcome)
-        if outcome.result.state == _abi.AGENT_FAILED:
+        if outcome.result.state == abi.AGENT_FAILED:
             return RunResult(state=WorkerState.FAILED, failures=failures(outcome.result))
         try:
             values = outcome.values()
@@ -138,23 +138,23 @@ class RallypointElasticAgent:
             raise
         return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
 
-    def _step(self, event: _abi.AgentEvent) -> None:
+    def _step(self, event: abi.AgentEvent) -> None:
         """Brings the worker group up to date by one step of the run."""
         from torch.distributed.elastic.agent.server.api import WorkerState
 
         group: Any = self._group
-        if event.kind == _abi.AGENT_JOINED:
+        if event.kind == abi.AGENT_JOINED:
             group.group_rank, group.group_world_size = event.group_rank, event.group_world_size
             self._remaining_restarts = self._spec.max_restarts - event.restarts
             for worker in group.workers:
                 worker.id = None
-        elif event.kind == _abi.AGENT_WORKER_STARTED:
+        elif event.kind == abi.AGENT_WORKER_STARTED:
             worker = group.workers[event.local_rank]
             worker.id, worker.global_rank = event.pid, event.rank
             worker.world_size = event.world_size
             if all(w.id is not None for w in group.workers):
                 group.state = WorkerState.HEALTHY
-        elif event.kind in (_abi.AGENT_STOPPING, _abi.AGENT_RESTARTING):
+        elif event.kind in (abi.AGENT_STOPPING, abi.AGENT_RESTARTING):
             group.state = WorkerState.STOPPED
 
     def _note(self, outcome: Outcome) -> None:
@@ -166,8 +166,8 @@ class RallypointElasticAgent:
         self._remaining_restarts = self._spec.max_restarts - r.restarts
         group.group_rank, group.group_world_size = r.group_rank, r.group_world_size
         group.state = {
-            _abi.AGENT_SUCCEEDED: WorkerState.SUCCEEDED,
-            _abi.AGENT_FAILED: WorkerState.FAILED,
+            abi.AGENT_SUCCEEDED: WorkerState.SUCCEEDED,
+            abi.AGENT_FAILED: WorkerState.FAILED,
         }.get(r.state, WorkerState.STOPPED if r.workers else WorkerState.INIT)
         for worker, w in zip(group.workers, r.workers):
             worker.id = w.pid

@@ -22,15 +22,15 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from . import _native
-from ._agent_store import AgentStore, Seat
-from ._endpoint import BACKEND, place
 from ._errors import Code, GracefulExitError, InvalidError, RallypointError
-from ._log import logger
-from ._member import Ending, Member, Outcome
-from ._store import Store
-from ._telemetry import RdzvRecorder
-from ._torch import TorchStore, rendezvous_error
+from ._native import library
+from ._native.log import logger
+from ._rendezvous.endpoint import BACKEND, place
+from ._rendezvous.member import Ending, Member, Outcome
+from ._stores.store import Store
+from ._torch.agent_store import AgentStore, Seat
+from ._torch.store import TorchStore, rendezvous_error
+from ._torch.telemetry import RdzvRecorder
 
 _HEARTBEAT = timedelta(seconds=5)  # torch's default
 
@@ -52,7 +52,7 @@ class Info(RendezvousInfo):
         return tuple(self)[index]
 
 
-class RallypointHandler(_native.Handle, RendezvousHandler):
+class RallypointHandler(library.Handle, RendezvousHandler):
     """One node's handler, made by create_handler.
 
     Its errors are torch's rendezvous errors and RallypointErrors at once. It may be used
@@ -148,7 +148,7 @@ class RallypointHandler(_native.Handle, RendezvousHandler):
         return AgentStore(store, Seat(self._member, outcome))
 
     def __repr__(self) -> str:
-        return f"<{_native.name(self)} of {self._member!r}>"
+        return f"<{library.name(self)} of {self._member!r}>"
 
     def _record_joined(self, outcome: Outcome) -> None:
         host = outcome.store_addr

@@ -8,7 +8,7 @@ backend by themselves.
 
 from __future__ import annotations
 
-from ._plugin import creator_factory
+from ._entrypoint import creator_factory
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint import EtcdServer, StoreServer, _native
+from rallypoint import EtcdServer, StoreServer
+from rallypoint._native import library
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -87,5 +88,5 @@ def no_handle_leaks() -> Iterator[None]:
     yield
     gc.collect()
     count = ctypes.c_int64(-1)
-    _native.call("rp_handles_open", ctypes.byref(count))
+    library.call("rp_handles_open", ctypes.byref(count))
     assert count.value == 0

@@ -1,4 +1,4 @@
-"""The header, _abi.py, which is written from it, and the library say the same."""
+"""The header, abi.py, which is written from it, and the library say the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import header
 import pytest
 import python_bindings
 
-from rallypoint import Code, Ending, InvalidError, _abi, _log, _native
+from rallypoint import Code, Ending, InvalidError
+from rallypoint._native import abi, library, log
 
 SCALARS = {
     "int": ctypes.c_int,
@@ -35,7 +36,7 @@ def ctype(c_type: str, array: int = 0):  # type: ignore[no-untyped-def]
         return SCALARS[c_type]
     if c_type.endswith("*"):
         return ctypes.POINTER(ctype(c_type[:-1]))
-    return _abi.CALLBACKS.get(c_type) or _abi.STRUCTS[c_type]
+    return abi.CALLBACKS.get(c_type) or abi.STRUCTS[c_type]
 
 
 def exact(variable: header.Variable, handed_in: bool = True):  # type: ignore[no-untyped-def]
@@ -54,25 +55,25 @@ def test_declarations_are_current() -> None:
 
 def test_functions() -> None:
     functions = header.functions()
-    assert list(functions) == list(_abi.TABLE), "same functions in the same order"
+    assert list(functions) == list(abi.TABLE), "same functions in the same order"
     for name, function in functions.items():
-        result, arguments = _abi.TABLE[name]
+        result, arguments = abi.TABLE[name]
         assert result == ctype(function.result), name
         assert arguments == tuple(exact(a) for a in function.arguments), name
 
 
 def test_callbacks() -> None:
     callbacks = header.callbacks()
-    assert callbacks.keys() == _abi.CALLBACKS.keys()
+    assert callbacks.keys() == abi.CALLBACKS.keys()
     for name, function in callbacks.items():
-        want = _abi.CALLBACKS[name]
+        want = abi.CALLBACKS[name]
         assert want._restype_ == ctype(function.result), name
         assert want._argtypes_ == tuple(exact(a, handed_in=False) for a in function.arguments), name
 
 
 def test_structs() -> None:
     structs = header.structs()
-    assert structs.keys() == _abi.STRUCTS.keys()
+    assert structs.keys() == abi.STRUCTS.keys()
     for name, fields in structs.items():
         want = []
         for field in fields:
@@ -80,22 +81,22 @@ def test_structs() -> None:
             if (name, field.name) in {("rp_buffer", "data"), ("rp_backend", "user")}:
                 kind = ctypes.c_void_p  # c_char_p would stop at a NUL
             want.append((field.name, kind))
-        assert list(_abi.STRUCTS[name]._fields_) == want, name
+        assert list(abi.STRUCTS[name]._fields_) == want, name
 
 
 def test_enums() -> None:
     enums = header.enums()
     for items in enums.values():
-        assert items == {key: getattr(_abi, key.removeprefix("RP_")) for key in items}
+        assert items == {key: getattr(abi, key.removeprefix("RP_")) for key in items}
     codes = enums.pop("rp_code")
-    assert codes.pop("RP_OK") == _abi.OK
-    assert codes.pop("RP_PENDING") == _abi.PENDING
+    assert codes.pop("RP_OK") == abi.OK
+    assert codes.pop("RP_PENDING") == abi.PENDING
     assert codes == {f"RP_ERR_{code.name}": code.value for code in Code}
     assert enums.pop("rp_ending") == {f"RP_END_{e.name}": e.value for e in Ending}
-    assert enums.pop("rp_member_flag") == {"RP_MEMBER_ENVIRONMENT": _abi.MEMBER_ENVIRONMENT}
-    assert enums.pop("rp_file_flag") == {"RP_FILE_REMOTE": _abi.FILE_REMOTE}
+    assert enums.pop("rp_member_flag") == {"RP_MEMBER_ENVIRONMENT": abi.MEMBER_ENVIRONMENT}
+    assert enums.pop("rp_file_flag") == {"RP_FILE_REMOTE": abi.FILE_REMOTE}
     levels = enums.pop("rp_log_level")
-    assert set(levels.values()) == set(_log.LEVELS.values())
+    assert set(levels.values()) == set(log.LEVELS.values())
     for name in ("rp_store_op", "rp_agent_flag", "rp_agent_event_kind", "rp_agent_state"):
         del enums[name]  # which have no names but those of _abi
     assert not enums, "an enum that this test does not know"
@@ -103,34 +104,34 @@ def test_enums() -> None:
 
 def test_version() -> None:
     constants = {key.removeprefix("RP_"): value for key, value in header.constants().items()}
-    assert constants == {key: getattr(_abi, key) for key in constants}
+    assert constants == {key: getattr(abi, key) for key in constants}
     assert constants.keys() == {"ABI_MAJOR", "ABI_MINOR", "ABI_VERSION", "TEXT"}
-    assert ctypes.c_size_t(-1).value == _abi.TEXT
-    assert _native.library().rp_abi_version() == _abi.ABI_MAJOR << 16 | _abi.ABI_MINOR
+    assert ctypes.c_size_t(-1).value == abi.TEXT
+    assert library.load().rp_abi_version() == abi.ABI_MAJOR << 16 | abi.ABI_MINOR
 
 
 def test_version_of_the_package() -> None:
     import rallypoint
 
-    assert _native.library().rp_version().decode() == rallypoint.__version__
+    assert library.load().rp_version().decode() == rallypoint.__version__
 
 
 def test_exported_symbols() -> None:
     out = subprocess.run(
-        ["nm", "-D", "--defined-only", _native.path()], check=True, capture_output=True, text=True
+        ["nm", "-D", "--defined-only", library.path()], check=True, capture_output=True, text=True
     ).stdout
     symbols = {line.split()[-1] for line in out.splitlines() if line.split()[-2] != "A"}
     assert symbols == set(header.functions())
 
 
 def test_names_of_codes() -> None:
-    name = _native.library().rp_code_name
+    name = library.load().rp_code_name
     for code in Code:
         assert name(code).decode() == code.name
     assert name(12345) == b"UNKNOWN"
 
 
-@pytest.mark.parametrize("cls", _abi.STRUCTS.values(), ids=_abi.STRUCTS)
+@pytest.mark.parametrize("cls", abi.STRUCTS.values(), ids=abi.STRUCTS)
 def test_struct_size_is_filled_in(cls: type[ctypes.Structure]) -> None:
     made = cls()
     if hasattr(made, "struct_size"):
@@ -139,30 +140,28 @@ def test_struct_size_is_filled_in(cls: type[ctypes.Structure]) -> None:
 
 def test_agent_config_of_an_older_caller() -> None:
     """A struct that ends before later fields is taken; what follows it is not read."""
-    config = _abi.AgentConfig(
+    config = abi.AgentConfig(
         workers=1, argv=(ctypes.c_char_p * 1)(b"true"), argv_len=1, events_fd=-1
     )
-    agent, error = _abi.AgentHandle(), _abi.Error()
-    opened = _native.library().rp_agent_open
+    agent, error = abi.AgentHandle(), abi.Error()
+    opened = library.load().rp_agent_open
 
     def code(size: int) -> int:
         config.struct_size = size
         result: int = opened(ctypes.byref(config), ctypes.byref(agent), ctypes.byref(error))
         return result
 
-    first = _abi.AgentConfig.numa_binding.offset
+    first = abi.AgentConfig.numa_binding.offset
     assert code(first - 8) == Code.INVALID and b"struct_size" in error.message
     assert code(ctypes.sizeof(config)) == Code.INVALID and b"events_fd is -1" in error.message
-    assert code(first) == _abi.OK
-    _native.call("rp_agent_close", agent)
+    assert code(first) == abi.OK
+    library.call("rp_agent_close", agent)
 
 
-@pytest.mark.parametrize("flag", [_abi.AGENT_RDZV_EVENTS, _abi.AGENT_METRICS])
+@pytest.mark.parametrize("flag", [abi.AGENT_RDZV_EVENTS, abi.AGENT_METRICS])
 def test_agent_flags_of_events_fd(flag: int) -> None:
     """They say what is written to a descriptor, and so there must be one."""
-    config = _abi.AgentConfig(
-        workers=1, argv=(ctypes.c_char_p * 1)(b"true"), argv_len=1, flags=flag
-    )
-    agent = _abi.AgentHandle()
+    config = abi.AgentConfig(workers=1, argv=(ctypes.c_char_p * 1)(b"true"), argv_len=1, flags=flag)
+    agent = abi.AgentHandle()
     with pytest.raises(InvalidError, match="events_fd, but that is 0"):
-        _native.call("rp_agent_open", ctypes.byref(config), ctypes.byref(agent))
+        library.call("rp_agent_open", ctypes.byref(config), ctypes.byref(agent))

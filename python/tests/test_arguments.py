@@ -16,7 +16,8 @@ from typing import Any
 import header
 import pytest
 
-from rallypoint import Code, _abi, _native
+from rallypoint import Code
+from rallypoint._native import abi, library
 
 FUNCTIONS = header.functions()
 STRUCTS = header.structs()
@@ -40,7 +41,7 @@ OPTIONAL = {
 READ = {name for name in SIZED if name.endswith(("_config", "_request", "_backend"))}
 
 # Structs that have grown: how long they were at first, and may still be.
-FIRST_SIZE = {_abi.AgentConfig: _abi.AgentConfig.numa_binding.offset}
+FIRST_SIZE = {abi.AgentConfig: abi.AgentConfig.numa_binding.offset}
 
 HUGE = 1 << 40
 
@@ -57,16 +58,16 @@ class Objects:
     def __init__(self) -> None:
         self.keep: list[Any] = []
         self.handles: dict[str, Any] = {}
-        lib = _native.library()
+        lib = library.load()
 
         def made(kind: str, function: str, *args: Any) -> None:
-            handle = _abi.STRUCTS[kind]()
+            handle = abi.STRUCTS[kind]()
             code = getattr(lib, function)(*args, ctypes.byref(handle), None)
-            assert code == _abi.OK, function
+            assert code == abi.OK, function
             self.handles[kind] = handle
 
         made("rp_store", "rp_store_open_hash")
-        server = _abi.StoreServerConfig(host=b"127.0.0.1")
+        server = abi.StoreServerConfig(host=b"127.0.0.1")
         made("rp_store_server", "rp_store_server_start", ctypes.byref(server))
         member = self.struct("rp_member_config")
         made("rp_member", "rp_member_open", ctypes.byref(member))
@@ -79,7 +80,7 @@ class Objects:
 
     def struct(self, kind: str) -> Any:
         """A struct that a function would take."""
-        made = _abi.STRUCTS[kind]()
+        made = abi.STRUCTS[kind]()
         if kind == "rp_member_config":
             made.run_id, made.endpoint, made.min_nodes, made.max_nodes = b"r", b"127.0.0.1", 1, 1
         elif kind == "rp_agent_config":
@@ -97,7 +98,7 @@ class Objects:
         elif kind == "rp_store_file_config":
             made.path = b"/nonexistent/store"
         elif kind == "rp_backend":
-            made.get, made.set = _abi.BackendGet(lambda *_: 0), _abi.BackendSet(lambda *_: 0)
+            made.get, made.set = abi.BackendGet(lambda *_: 0), abi.BackendSet(lambda *_: 0)
         self.keep.append(made)
         return made
 
@@ -106,11 +107,11 @@ class Objects:
         if argument.type in HANDLES:
             return self.handles[argument.type]
         if argument.name == "err" or argument.type in ("rp_log_callback",):
-            return None if argument.name == "err" else _abi.LogCallback()
+            return None if argument.name == "err" else abi.LogCallback()
         if argument.type == "rp_op_callback":
-            self.keep.append(_abi.OpCallback(lambda _user: None))
+            self.keep.append(abi.OpCallback(lambda _user: None))
             return self.keep[-1]
-        if argument.type.endswith("*") and kind in _abi.STRUCTS:
+        if argument.type.endswith("*") and kind in abi.STRUCTS:
             return ctypes.byref(self.struct(kind))
         if argument.type in ("void*", "char*"):
             return None if argument.name == "user" else b"xxxxxxxx"
@@ -170,7 +171,7 @@ def text_fields(argument: header.Variable, i: int) -> Iterator[tuple[str, int, s
         if f.type == "char*":
             yield f"{argument.name}.{f.name} not UTF-8", i, "field", (f.name, b"\xff"), Code.INVALID
         elif f.type == "rp_bytes":
-            huge, hole = _abi.Bytes(b"x", HUGE), _abi.Bytes(None, 3)
+            huge, hole = abi.Bytes(b"x", HUGE), abi.Bytes(None, 3)
             yield f"{argument.name}.{f.name} huge", i, "field", (f.name, huge), Code.TOO_LARGE
             yield f"{argument.name}.{f.name} NULL", i, "field", (f.name, hole), Code.INVALID
         elif f.name.endswith("_len") and f.name.removesuffix("_len") in names:
@@ -190,7 +191,7 @@ def spoil(objects: Objects, argument: header.Variable, how: str, value: Any) -> 
         if how == "foreign":
             other = "rp_member" if argument.type != "rp_member" else "rp_store"
             number = objects.handles[other].id
-        return _abi.STRUCTS[argument.type](number)
+        return abi.STRUCTS[argument.type](number)
     struct = objects.struct(argument.type.removesuffix("*"))
     if how == "short":
         struct.struct_size = FIRST_SIZE.get(type(struct), struct.struct_size) - 1
@@ -220,7 +221,7 @@ def closed(kind: str) -> int:
 
 def close(objects: Objects) -> None:
     for kind, function in CLOSERS:
-        assert getattr(_native.library(), function)(objects.handles[kind], None) == _abi.OK
+        assert getattr(library.load(), function)(objects.handles[kind], None) == abi.OK
 
 
 CLOSERS = [
@@ -255,10 +256,10 @@ def test_wrong_argument(
     function = FUNCTIONS[name]
     args = arguments(objects, function)
     args[index] = spoil(objects, function.arguments[index], how, value)
-    error = _abi.Error(code=-1)
+    error = abi.Error(code=-1)
     if function.arguments[index].name != "err":
         args[-1] = ctypes.byref(error)
-    got = getattr(_native.library(), name)(*args)
+    got = getattr(library.load(), name)(*args)
     assert got == code, f"{what}: {Code(got).name if got > 1 else got}: {error.message.decode()}"
     if function.arguments[index].name != "err":
         assert error.code == code and error.message
@@ -285,7 +286,7 @@ sys.path[:0] = sys.argv[1:]
 import test_arguments as t
 objects = t.Objects()
 ready = [(n, t.arguments(objects, f)) for n, f in t.FUNCTIONS.items() if n not in t.WITHOUT_CODE]
-library = t._native.library()
+library = t.library.load()
 pid = os.fork()
 if pid == 0:
     codes = {name: getattr(library, name)(*args) for name, args in ready}

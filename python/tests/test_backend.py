@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rallypoint
-from rallypoint import _backend
+from rallypoint._rendezvous.backend import _tables
 
 
 class Value(rallypoint.RendezvousBackend):
@@ -97,7 +97,7 @@ def test_nodes_meet(backend: Any) -> None:
     for member in members:
         member.close()
     # Given back, at the latest when what was called for nothing has returned.
-    until(lambda: not _backend._tables)
+    until(lambda: not _tables)
 
 
 def until(condition: Any) -> None:
@@ -189,8 +189,8 @@ def test_a_hanging_backend_holds_nobody_up() -> None:
             began = time.monotonic()
             member.close()
             assert time.monotonic() - began < 10
-            assert _backend._tables, "a backend was given back that is being called"
-    until(lambda: not _backend._tables)
+            assert _tables, "a backend was given back that is being called"
+    until(lambda: not _tables)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_from_backend_refuses(handlers: list[Any]) -> None:
         make("job", None, object(), 1, 1)
     with pytest.raises(ValueError, match="max"):
         make("job", None, Value(), 2, 1)
-    assert not _backend._tables
+    assert not _tables
 
 
 def test_store_backend_keeps_the_contract(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_imports_little(run_python) -> None:  # type: ignore[no-untyped-def]
         import sys
         before = set(sys.modules)
         from rallypoint import _cli
-        for name in ("torch", "logging", "importlib.metadata", "rallypoint._member"):
+        for name in ("torch", "logging", "importlib.metadata", "rallypoint._rendezvous.member"):
             assert name not in sys.modules, name
         slow = {"enum", "re", "signal", "threading", "typing", "rallypoint._native"}
         assert not (set(sys.modules) - before) & slow, slow

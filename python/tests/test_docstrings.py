@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import rallypoint
-import rallypoint._torch
+import rallypoint._torch.store
 import rallypoint.agent
 import rallypoint.handler
 import rallypoint.timer
-from rallypoint import _failure_plain as plain
+from rallypoint._launch import failure_plain as plain
 
 
 def public() -> list[tuple[str, Any]]:

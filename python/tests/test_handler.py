@@ -31,7 +31,7 @@ from torch.distributed.elastic.utils import store as store_util
 
 import rallypoint
 from rallypoint import Code, RallypointError
-from rallypoint._agent_store import stand_in
+from rallypoint._torch.agent_store import stand_in
 from rallypoint.handler import RallypointHandler, create_handler
 
 PATIENCE = 60.0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import rallypoint
-from rallypoint import _native
+from rallypoint._native import library
 
 COPIES = [copy.copy, copy.deepcopy]
 
@@ -102,11 +102,11 @@ def test_repr(server: rallypoint.StoreServer, tmp_path: Path) -> None:
     ],
 )
 def test_without_password(endpoint: str, shown: str) -> None:
-    assert _native.without_password(endpoint) == shown
+    assert library.without_password(endpoint) == shown
 
 
 def test_stores_of_torch(server: rallypoint.StoreServer) -> None:
-    from rallypoint._torch import TorchStore
+    from rallypoint._torch.store import TorchStore
 
     with rallypoint.connect_store("127.0.0.1", server.port) as store:
         torchs = TorchStore(store, timedelta(seconds=7))

@@ -13,7 +13,7 @@ import header
 import pytest
 from conftest import REPOSITORY
 
-from rallypoint import _abi
+from rallypoint._native import abi
 
 
 def c_type(variable: header.Variable) -> str:
@@ -35,7 +35,7 @@ def claims() -> Iterator[str]:
     for f in header.callbacks().values():
         yield f"typedef {c_type(f.returns)} (*{f.name})({c_arguments(f)});"
     for name, fields in header.structs().items():
-        made = _abi.STRUCTS[name]
+        made = abi.STRUCTS[name]
         yield f'_Static_assert(sizeof({name}) == {ctypes.sizeof(made)}, "{name}");'
         for field in fields:
             place = getattr(made, field.name)

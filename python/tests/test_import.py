@@ -27,10 +27,10 @@ def test_package_imports_neither_torch_nor_the_library(run_python) -> None:  # t
         """
         import sys, rallypoint
         from rallypoint import RallypointError, Member, Store
-        from rallypoint import _native
+        from rallypoint._native import library
         assert "torch" not in sys.modules
         assert "numpy" not in sys.modules
-        assert _native._library is None
+        assert library._library is None
         """
     )
 
@@ -41,7 +41,7 @@ def test_exit_does_not_load_the_library(run_python, tmp_path) -> None:  # type: 
         import os, sys
         os.environ["RALLYPOINT_LIBRARY"] = sys.argv[1]  # there is none
         from rallypoint import Member, elastic_launch
-        import atexit, rallypoint._native as native
+        import atexit, rallypoint._native.library
         sys.excepthook = sys.unraisablehook = lambda *_: os._exit(3)
         """,
         tmp_path / "none.so",
@@ -90,7 +90,7 @@ def test_help_with_torch(run_python) -> None:  # type: ignore[no-untyped-def]
 def test_entry_point() -> None:
     found = importlib.metadata.entry_points(group="torchrun.handlers")
     [ours] = [e for e in found if e.name == "rallypoint"]
-    assert ours.value == "rallypoint._plugin:creator_factory"
+    assert ours.value == "rallypoint._entrypoint:creator_factory"
 
 
 @needs_discovery
@@ -102,8 +102,8 @@ def test_plugin_is_lazy(run_python) -> None:  # type: ignore[no-untyped-def]
         import torch.distributed.elastic.rendezvous.registry as registry
         from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as known
         creator = known._registry["rallypoint"]
-        assert "rallypoint._plugin" in sys.modules
-        for name in ("_native", "_abi", "handler", "_member", "_store", "_torch", "_log"):
+        assert "rallypoint._entrypoint" in sys.modules
+        for name in ("_native", "_stores", "_rendezvous", "_torch", "_launch", "handler"):
             assert f"rallypoint.{name}" not in sys.modules, name
         # A second discovery is no conflict (R24).
         registry._register_out_of_tree_handlers()
@@ -129,7 +129,7 @@ def test_plugin_imports_nothing_of_torch(run_python) -> None:  # type: ignore[no
     run_python(
         """
         import sys
-        from rallypoint._plugin import creator_factory
+        from rallypoint._entrypoint import creator_factory
         assert creator_factory() is creator_factory()
         assert "torch" not in sys.modules and "ctypes" not in sys.modules
         """
@@ -157,8 +157,8 @@ def test_library_of_another_version(run_python, tmp_path) -> None:  # type: igno
     run_python(
         """
         import rallypoint
-        from rallypoint import _abi
-        _abi.ABI_MINOR += 1
+        from rallypoint._native import abi
+        abi.ABI_MINOR += 1
         try:
             rallypoint.StoreServer()
         except rallypoint.LibraryError as e:
@@ -223,23 +223,37 @@ def test_fork_before_use(run_python) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_python_path_of_the_library() -> None:
-    from rallypoint import _native
+    from rallypoint._native import library
 
-    assert os.path.exists(_native.path())
+    assert os.path.exists(library.path())
 
 
-def test_modules_import_one_way() -> None:
-    """No circle among the modules, imports within functions and for types included.
+def imports() -> dict[str, set[str]]:
+    """Which modules each module imports, within functions and for types included.
 
     The package itself, which loads them by their public names, stands above all.
     """
     [folder] = rallypoint.__path__
+    files = {
+        ".".join(file.relative_to(folder).with_suffix("").parts): file
+        for file in Path(folder).rglob("*.py")
+    }
     graph: dict[str, set[str]] = {}
-    for file in Path(folder).glob("*.py"):
-        found = graph.setdefault(file.stem, set())
+    for module, file in files.items():
+        found = graph.setdefault(module.removesuffix(".__init__"), set())
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level == 1:
-                found |= {node.module} if node.module else {alias.name for alias in node.names}
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            above = module.split(".")[: -node.level]
+            source = ".".join([*above, *filter(None, [node.module])])
+            inside = {".".join(filter(None, [source, alias.name])) for alias in node.names}
+            found |= {name if name in files else source for name in inside}
     del graph["__init__"]
-    assert len(graph) > 25
+    return graph
+
+
+def test_modules_import_one_way() -> None:
+    """No circle among the modules."""
+    graph = imports()
+    assert len(graph) > 35
     graphlib.TopologicalSorter(graph).prepare()

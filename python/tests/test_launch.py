@@ -25,7 +25,7 @@ import pytest
 
 import rallypoint
 from rallypoint import ChildFailedError, LaunchConfig, LogsSpecs, elastic_launch, launch_agent
-from rallypoint._launch import entry_name
+from rallypoint._launch.launch import entry_name
 
 PYTHON = sys.executable
 
@@ -775,7 +775,7 @@ def test_signal_while_plugin_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             go_on.wait()
             return super().reify(envs)
 
-    monkeypatch.setattr("rallypoint._plugged.PATIENCE", 0.1)
+    monkeypatch.setattr("rallypoint._launch.hooks.PATIENCE", 0.1)
     with pytest.raises(rallypoint.SignalException):
         elastic_launch(alone(2, logs_specs=Hangs(tmp_path)), ["true"])()
     go_on.set()
@@ -834,8 +834,8 @@ def test_listener_that_hangs(
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
         return theirs, ours
 
-    monkeypatch.setattr("rallypoint._plugged.socket.socketpair", small_pair)
-    monkeypatch.setattr("rallypoint._plugged.PATIENCE", 0.1)
+    monkeypatch.setattr("rallypoint._launch.hooks.socket.socketpair", small_pair)
+    monkeypatch.setattr("rallypoint._launch.hooks.PATIENCE", 0.1)
     go_on = threading.Event()
     elastic_launch(alone(16), ["true"], on_event=lambda event: go_on.wait())()
     go_on.set()
@@ -861,7 +861,7 @@ def test_numa(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode and the devices reach the agent, which does not know such a device."""
     binding = pytest.importorskip("torch.numa.binding", reason="torch 2.9")
 
-    monkeypatch.setattr("rallypoint._launch.devices", lambda: ["fffe:ff:1f.0"])
+    monkeypatch.setattr("rallypoint._launch.launch.devices", lambda: ["fffe:ff:1f.0"])
     options = binding.NumaOptions(affinity_mode=binding.AffinityMode.NODE)
     with pytest.raises(rallypoint.InvalidError, match=r"numa_binding: .*fffe:ff:1f\.0"):
         elastic_launch(alone(1, numa_options=options), ["true"])()
@@ -1021,7 +1021,7 @@ def test_without_torch(tmp_path: Path, python_without_torch: str) -> None:
 
 def test_report_is_that_of_the_agent() -> None:
     """The report that the package makes without torch is the agent's, byte for byte."""
-    from rallypoint import _failure_plain as plain
+    from rallypoint._launch import failure_plain as plain
 
     with pytest.raises(ChildFailedError) as caught:
         elastic_launch(alone(3), jobs.fail)(1)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rallypoint import _abi, _native
+from rallypoint._native import abi, library
 
 
 def stderr_of(code: str, environment: dict[str, str] | None = None) -> tuple[int, list[str]]:
@@ -82,23 +82,24 @@ def test_logging_configured_later() -> None:
 
 def test_the_ring_is_bounded() -> None:
     """Who never asks loses the oldest records, and is told how many."""
-    from rallypoint import Member, _log
+    from rallypoint import Member
+    from rallypoint._native import log
 
-    _log.drain()
+    log.drain()
     n = 1100
-    held = _log._draining
+    held = log._draining
     with held:  # nobody asks meanwhile
         for i in range(n):
             Member("run", "127.0.0.1:0", options={f"unheard_of_{i}": 1}).close()
-    record = _abi.LogRecord()
+    record = abi.LogRecord()
     import ctypes
 
-    _native.call("rp_log_next", ctypes.byref(record))
+    library.call("rp_log_next", ctypes.byref(record))
     assert record.dropped == n - 1024
     assert f"unheard_of_{n - 1024}".encode() in record.text
     assert record.level == 30
     count = 1
-    while _native.call("rp_log_next", ctypes.byref(record)) == _abi.OK:
+    while library.call("rp_log_next", ctypes.byref(record)) == abi.OK:
         assert record.dropped == 0
         count += 1
     assert count == 1024

@@ -15,7 +15,7 @@ import pytest
 
 import rallypoint
 from rallypoint import ChildFailedError, ErrorHandler, ProcessFailure, record
-from rallypoint import _failure_plain as plain
+from rallypoint._launch import failure_plain as plain
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_message_of_a_signal_is_enriched(monkeypatch: pytest.MonkeyPatch) -> Non
                 raise AssertionError(error_file)
             return message + " (page fault of the device)"
 
-    monkeypatch.setattr("rallypoint._record.get_error_handler", Handler)
+    monkeypatch.setattr("rallypoint._launch.record.get_error_handler", Handler)
     failures = {i: failure(code) for i, code in enumerate((-signal.SIGABRT, 1, -signal.SIGKILL))}
     failures[2].error_file = "other"
     error = plain.ChildFailedError("trainer", failures)

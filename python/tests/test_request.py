@@ -25,10 +25,10 @@ from rallypoint import (
     RallypointError,
     Store,
     StoreServer,
-    _native,
-    _request,
     connect_store,
 )
+from rallypoint._native import library
+from rallypoint._stores.request import _SLICE
 
 
 @pytest.fixture(params=["HashStore", "FileStore", "PrefixStore", "StoreServer"])
@@ -112,7 +112,7 @@ def test_values_are_let_go(store: Store) -> None:
 
 def test_values_that_ctypes_would_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of more than 2 GiB."""
-    monkeypatch.setattr(_native, "SHORT", 3)
+    monkeypatch.setattr(library, "SHORT", 3)
     value = b"\0long\0" * 1000
     store.set("k", value)
     assert store.get("k") == value
@@ -129,7 +129,7 @@ def test_a_wait_is_taken_up(store: Store) -> None:
             pool.submit(store.multi_get, ["late", "late"]),
         ]
         with pytest.raises(DeadlineError):
-            store.get("never", 3 * _request._SLICE.value / 1000)
+            store.get("never", 3 * _SLICE.value / 1000)
         assert not any(c.done() for c in calls)
         store.set("late", "v")
         assert [c.result(20) for c in calls] == [b"v", None, [b"v", b"v"]]
@@ -285,11 +285,12 @@ def test_no_store_is_lost_to_an_interrupt(run_python) -> None:  # type: ignore[n
     run_python(
         """
         import ctypes, gc, os, signal, tempfile, time
-        from rallypoint import FileStore, HashStore, PrefixStore, _native
+        from rallypoint import FileStore, HashStore, PrefixStore
+        from rallypoint._native import library
 
         def handles():
             count = ctypes.c_int64()
-            _native.call("rp_handles_open", ctypes.byref(count))
+            library.call("rp_handles_open", ctypes.byref(count))
             return count.value
 
         class Interrupt(Exception):

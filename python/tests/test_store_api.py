@@ -26,7 +26,7 @@ from rallypoint import (
     StoreServer,
     connect_store,
 )
-from rallypoint._torch import TorchStore
+from rallypoint._torch.store import TorchStore
 
 SHORT = timedelta(milliseconds=50)
 LONG = timedelta(seconds=20)
@@ -422,11 +422,11 @@ def test_objects_are_released(server: StoreServer) -> None:
     import ctypes
     import gc
 
-    from rallypoint import _native
+    from rallypoint._native import library
 
     def count() -> int:
         n = ctypes.c_int64()
-        _native.call("rp_handles_open", ctypes.byref(n))
+        library.call("rp_handles_open", ctypes.byref(n))
         return n.value
 
     gc.collect()

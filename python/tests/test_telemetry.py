@@ -34,8 +34,8 @@ from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as 
 from torch.distributed.launcher import api as launcher
 
 import rallypoint
-from rallypoint._member import Ending
-from rallypoint._telemetry import host_name
+from rallypoint._rendezvous.member import Ending
+from rallypoint._torch.telemetry import host_name
 from rallypoint.agent import RallypointElasticAgent
 from rallypoint.handler import create_handler
 
@@ -407,14 +407,14 @@ def test_handler_of_rdzv_events_that_fails(
 
 def test_nothing_is_recorded_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in torch: the handlers drop all, and so nothing is made."""
-    from rallypoint import _telemetry
+    from rallypoint._torch import telemetry
 
     def record(event: Any) -> None:
         raise AssertionError(event)
 
     monkeypatch.setattr(events, "record_rdzv_event", record)
-    assert _telemetry.rdzv_events() is None and _telemetry.metrics({}) is None
-    _telemetry.RdzvRecorder("job")("step", "INIT", "%(nothing)s")
+    assert telemetry.rdzv_events() is None and telemetry.metrics({}) is None
+    telemetry.RdzvRecorder("job")("step", "INIT", "%(nothing)s")
 
 
 def test_all_metrics_of_torch_are_known() -> None:

@@ -56,7 +56,7 @@ def test_launched_from_python(new_job: NewJob, launcher: Launcher) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     def register():
-        from rallypoint._plugin import creator_factory
+        from rallypoint._entrypoint import creator_factory
         rendezvous_handler_registry.register("rallypoint", creator_factory())
 
     def main():

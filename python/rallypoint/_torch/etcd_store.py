@@ -6,9 +6,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Callable
 
-from ._errors import Code, InvalidError, RallypointError
-from ._etcd import EtcdClient, connect_etcd
-from ._torch import TorchStore, _timedelta, store_error
+from .._errors import Code, InvalidError, RallypointError
+from .._stores.etcd import EtcdClient, connect_etcd
+from .store import TorchStore, _timedelta, store_error
 
 
 class EtcdStore(TorchStore):

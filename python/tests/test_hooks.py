@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from rallypoint import _plugged
-from rallypoint._agent import Job
+from rallypoint._launch import hooks
+from rallypoint._launch.agent import Job
 
 
 @pytest.mark.parametrize("thread", [1, 2])
@@ -30,7 +30,7 @@ def test_a_thread_that_cannot_be_started(thread: int, monkeypatch: pytest.Monkey
     try:
         descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
         job = Job(["true"], {}, 1, logs=object(), on_event=print)
-        with pytest.raises(RuntimeError, match="new thread"), _plugged.Plugged(job):
+        with pytest.raises(RuntimeError, match="new thread"), hooks.Plugged(job):
             pytest.fail("it has begun")
         assert (job.logs_fd, job.events_fd) == (0, 0)
         assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -45,10 +45,10 @@ def test_without_a_standard_input(run_python) -> None:  # type: ignore[no-untype
         """
         import os
         os.close(0)
-        from rallypoint import _plugged
-        from rallypoint._agent import Job
+        from rallypoint._launch import hooks
+        from rallypoint._launch.agent import Job
         job = Job(["true"], {}, 1, logs=object(), on_event=print)
-        with _plugged.Plugged(job):
+        with hooks.Plugged(job):
             assert job.logs_fd > 0 and job.events_fd > 0
         """
     )

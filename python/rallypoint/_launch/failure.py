@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._failure_plain import ChildFailedError, ProcessFailure, SignalException
+    from .failure_plain import ChildFailedError, ProcessFailure, SignalException
 
 __all__ = ["ChildFailedError", "ProcessFailure", "SignalException"]
 
@@ -45,7 +45,7 @@ def _module(name: str) -> Any:
     # would keep people waiting for seconds.
     if has_torch() if name != "SignalException" else _TORCH in sys.modules:
         try:
-            return importlib.import_module("._failure_torch", __package__)
+            return importlib.import_module(".failure_torch", __package__)
         except ImportError:  # a torch without its distributed part
             pass
-    return importlib.import_module("._failure_plain", __package__)
+    return importlib.import_module(".failure_plain", __package__)

@@ -16,14 +16,14 @@ import sys
 import threading
 import time
 
-from . import _abi, _native
+from . import abi, library
 
 logger = logging.getLogger("rallypoint")
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "off": 100}
 
 _draining = threading.Lock()
-_record: _abi.LogRecord | None = None
+_record: abi.LogRecord | None = None
 _ready = False
 
 
@@ -62,7 +62,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def _set_up() -> None:
     global _ready, _record
     _ready = True
-    _record = _abi.LogRecord()
+    _record = abi.LogRecord()
     wanted = os.environ.get("RALLYPOINT_LOG", "").strip().lower()
     if wanted in LEVELS:
         logger.setLevel(LEVELS[wanted])
@@ -72,7 +72,7 @@ def _set_up() -> None:
         fallback = _Fallback()
         fallback.setFormatter(_Formatter())
         logger.addHandler(fallback)
-    _native.call("rp_log_set_level", logger.getEffectiveLevel())
+    library.call("rp_log_set_level", logger.getEffectiveLevel())
     if wanted and wanted not in LEVELS:
         logger.warning(
             "RALLYPOINT_LOG is %r, expected one of %s; info is taken", wanted, ", ".join(LEVELS)
@@ -81,14 +81,14 @@ def _set_up() -> None:
 
 def drain() -> None:
     """Shows what the library has logged so far. Cheap if that is nothing."""
-    if _native.forked() or not _draining.acquire(blocking=False):
+    if library.forked() or not _draining.acquire(blocking=False):
         return  # another thread is at it
     try:
         if not _ready:
             _set_up()
         record = _record
         assert record is not None
-        while _native.call("rp_log_next", ctypes.byref(record)) == _abi.OK:
+        while library.call("rp_log_next", ctypes.byref(record)) == abi.OK:
             if record.dropped:
                 logger.warning("%d log records were lost here", record.dropped)
             _emit(record)
@@ -96,7 +96,7 @@ def drain() -> None:
         _draining.release()
 
 
-def _emit(record: _abi.LogRecord) -> None:
+def _emit(record: abi.LogRecord) -> None:
     if not logger.isEnabledFor(record.level):
         return
     line = logger.makeRecord(

@@ -13,8 +13,7 @@ from typing import Any, Callable, TypeVar
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import api
 
-from . import _native
-from ._errors import (
+from .._errors import (
     ClosedError,
     Code,
     ConnectionFailedError,
@@ -27,8 +26,9 @@ from ._errors import (
     StateError,
     UnsupportedError,
 )
-from ._request import Text
-from ._store import Store
+from .._native import library
+from .._stores.request import Text
+from .._stores.store import Store
 
 _T = TypeVar("_T")
 
@@ -143,7 +143,7 @@ def _timedelta(timeout: timedelta | float) -> timedelta:
 _LOOK = 1.0
 
 
-class TorchStore(_native.Handle, dist.Store):
+class TorchStore(library.Handle, dist.Store):
     """A Store as torch takes it: torch.distributed.Store over ours.
 
     Behaves like torch's TCPStore: the same methods, DistStoreError (StoreTimeoutError)
@@ -166,14 +166,14 @@ class TorchStore(_native.Handle, dist.Store):
         return TorchStore, (self._store, self.timeout)
 
     def __repr__(self) -> str:
-        return f"<{_native.name(self)} over {self._store!r}>"
+        return f"<{library.name(self)} over {self._store!r}>"
 
     def set_timeout(self, timeout: timedelta | float) -> None:
         """torch's method, which also takes seconds."""
         super().set_timeout(_timedelta(timeout))
 
     def _limit(self, timeout: timedelta | float | None = None) -> float:
-        return float(_native.seconds(self.timeout if timeout is None else timeout))
+        return float(library.seconds(self.timeout if timeout is None else timeout))
 
     @_like_torch
     def set(self, key: str, value: Text) -> None:

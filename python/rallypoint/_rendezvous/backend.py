@@ -13,8 +13,8 @@ import sys
 import threading
 from typing import Any, Optional, Protocol
 
-from . import _abi, _native
-from ._errors import Code, RallypointError, StateError
+from .._errors import Code, RallypointError, StateError
+from .._native import abi, library
 
 # What is stored, and its token; set_state adds whether that is because of the call.
 State = Optional[tuple[bytes, Any]]
@@ -130,7 +130,7 @@ def _state_error(message: str) -> RallypointError:
     error = StateError(message, Code.STATE)
     if "torch.distributed" not in sys.modules:
         return error
-    from ._torch import rendezvous_error
+    from .._torch.store import rendezvous_error
 
     return rendezvous_error(error)
 
@@ -204,7 +204,7 @@ def _answer(table: _Table, reply: Any, err: Any, found: Written) -> int:
     else:
         state, token, stored = _bytes(found[0]), table.tokens.add(found[1]), bool(found[2])
     return int(
-        _native.library().rp_backend_answer(
+        library.load().rp_backend_answer(
             reply, state, len(state or b""), token, len(token or b""), stored, err
         )
     )
@@ -274,18 +274,18 @@ def _on_release(user: int) -> None:
 
 
 # What the library is given: they live as long as the process.
-_get = _abi.BackendGet(_on_get)
-_set = _abi.BackendSet(_on_set)
-_release = _abi.BackendRelease(_on_release)
+_get = abi.BackendGet(_on_get)
+_set = abi.BackendSet(_on_set)
+_release = abi.BackendRelease(_on_release)
 
 
 def open_member(config: Any, backend: Any, handle: Any) -> None:
     """rp_member_open_backend for a RendezvousBackend, torch's or ours."""
     user = next(_ids)
     _tables[user] = _Table(backend)
-    table = _abi.Backend(user=user, get=_get, set=_set, release=_release)
+    table = abi.Backend(user=user, get=_get, set=_set, release=_release)
     try:
-        _native.call("rp_member_open_backend", config, ctypes.byref(table), handle)
+        library.call("rp_member_open_backend", config, ctypes.byref(table), handle)
     except BaseException:
         _tables.pop(user)
         raise

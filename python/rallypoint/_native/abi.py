@@ -21,7 +21,7 @@ from ctypes import (
 )
 from typing import Any
 
-from ._struct import Struct
+from .structs import Struct
 
 ABI_MAJOR = 0
 ABI_MINOR = 1

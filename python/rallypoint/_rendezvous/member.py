@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from . import _abi, _backend, _log, _native
-from ._errors import CanceledError, RallypointError
-from ._store import Store
-from ._wait import wait as _wait
+from .._errors import CanceledError, RallypointError
+from .._native import abi, library, log
+from .._native.wait import wait as _wait
+from .._stores.store import Store
+from .backend import open_member
 
 # How long an interpreter that exits waits to say goodbye for a member that nobody
 # shut down.
@@ -55,7 +56,7 @@ class Outcome:
     store_port: int
 
 
-class Member(_native.Handle):
+class Member(library.Handle):
     """One node of a run.
 
     All methods may be called from any thread, and release the interpreter lock. Those
@@ -94,29 +95,29 @@ class Member(_native.Handle):
         environment: bool = True,
         backend: Any | None = None,
     ) -> None:
-        items = _native.options(options)
-        config = _abi.MemberConfig(
-            run_id=_native.text(run_id),
-            endpoint=_native.text(endpoint),
+        items = library.options(options)
+        config = abi.MemberConfig(
+            run_id=library.text(run_id),
+            endpoint=library.text(endpoint),
             min_nodes=min_nodes,
             max_nodes=max_nodes,
-            local_addr=_native.text(local_addr),
+            local_addr=library.text(local_addr),
             options=items,
             options_len=len(items),
-            flags=_abi.MEMBER_ENVIRONMENT if environment else 0,
+            flags=abi.MEMBER_ENVIRONMENT if environment else 0,
         )
         self.run_id = run_id
         self.endpoint = endpoint
-        self._handle = _abi.MemberHandle()
-        self._finalizer = _native.owned(self, "rp_member_close", self._handle)
+        self._handle = abi.MemberHandle()
+        self._finalizer = library.owned(self, "rp_member_close", self._handle)
         self._finalizer.atexit = False  # _leave_all is before it
         try:
             if backend is None:
-                _native.call("rp_member_open", ctypes.byref(config), ctypes.byref(self._handle))
+                library.call("rp_member_open", ctypes.byref(config), ctypes.byref(self._handle))
             else:
-                _backend.open_member(ctypes.byref(config), backend, ctypes.byref(self._handle))
+                open_member(ctypes.byref(config), backend, ctypes.byref(self._handle))
         finally:
-            _log.drain()
+            log.drain()
         self._next = threading.Lock()
         self._withdrawn = False
         self._ended = False
@@ -133,8 +134,8 @@ class Member(_native.Handle):
         ConnectionFailedError, StateError, InvalidError, AuthenticationError, or RallypointError
         with the code MISMATCH, TENANT or NODE_IN_USE.
         """
-        outcome = _abi.Outcome()
-        args = ("rp_member_next", self._handle, _native.SLICE_MS, ctypes.byref(outcome))
+        outcome = abi.Outcome()
+        args = ("rp_member_next", self._handle, library.SLICE_MS, ctypes.byref(outcome))
         with self._next:
             try:
                 if self._withdrawn:
@@ -147,7 +148,7 @@ class Member(_native.Handle):
                 self._withdraw(outcome)
                 raise
             finally:
-                _log.drain()
+                log.drain()
         return Outcome(
             round=outcome.round,
             rank=outcome.rank,
@@ -156,14 +157,14 @@ class Member(_native.Handle):
             store_port=outcome.store_port,
         )
 
-    def _withdraw(self, outcome: _abi.Outcome) -> None:
+    def _withdraw(self, outcome: abi.Outcome) -> None:
         """Takes the join back after an interrupt, for which there is little time."""
-        _native.call("rp_member_cancel", self._handle)
+        library.call("rp_member_cancel", self._handle)
         try:
-            code = _native.call(
+            code = library.call(
                 "rp_member_next", self._handle, _WITHDRAW_PATIENCE_MS, ctypes.byref(outcome)
             )
-            self._withdrawn = code == _abi.PENDING
+            self._withdrawn = code == abi.PENDING
         except Exception:
             self._withdrawn = False
 
@@ -184,7 +185,7 @@ class Member(_native.Handle):
 
         next() then raises CanceledError soon, or returns if the round was complete.
         """
-        _native.call("rp_member_cancel", self._handle)
+        library.call("rp_member_cancel", self._handle)
 
     def shutdown(self, ending: Ending = Ending.SUCCESS, reason: str = "") -> None:
         """Ends this node's part in the run.
@@ -208,8 +209,8 @@ class Member(_native.Handle):
                 "rp_member_shutdown",
                 self._handle,
                 int(ending),
-                _native.text(reason.replace("\0", " ")),
-                _native.SLICE_MS,
+                library.text(reason.replace("\0", " ")),
+                library.SLICE_MS,
             )
         except RallypointError:
             raise
@@ -217,7 +218,7 @@ class Member(_native.Handle):
             self.cancel()
             raise
         finally:
-            _log.drain()
+            log.drain()
 
     def set_closed(self, reason: str = "") -> None:
         """Closes the run for good: nobody is admitted, the running round goes on.
@@ -233,8 +234,8 @@ class Member(_native.Handle):
             _wait(
                 "rp_member_set_closed",
                 self._handle,
-                _native.text(reason.replace("\0", " ")),
-                _native.SLICE_MS,
+                library.text(reason.replace("\0", " ")),
+                library.SLICE_MS,
             )
         except RallypointError:
             raise
@@ -242,7 +243,7 @@ class Member(_native.Handle):
             self.cancel()
             raise
         finally:
-            _log.drain()
+            log.drain()
 
     def nodes_waiting(self) -> int:
         """How many nodes are a reason to regroup: lost ones and newcomers.
@@ -250,22 +251,22 @@ class Member(_native.Handle):
         Answers at once from what is known here, also if the control plane is away.
         """
         count = ctypes.c_int32()
-        _native.call("rp_member_nodes_waiting", self._handle, ctypes.byref(count))
-        _log.drain()
+        library.call("rp_member_nodes_waiting", self._handle, ctypes.byref(count))
+        log.drain()
         return count.value
 
     def is_closed(self) -> bool:
         """Whether the run is known to be closed. Answers at once."""
         closed = ctypes.c_int32()
-        _native.call("rp_member_is_closed", self._handle, ctypes.byref(closed))
-        _log.drain()
+        library.call("rp_member_is_closed", self._handle, ctypes.byref(closed))
+        log.drain()
         return bool(closed.value)
 
     def reason(self) -> str:
         """Why nodes_waiting() or is_closed() last changed, for people."""
         size = ctypes.c_size_t(8192)  # reasons are shorter
         text = ctypes.create_string_buffer(size.value)
-        _native.call("rp_member_reason", self._handle, text, ctypes.byref(size))
+        library.call("rp_member_reason", self._handle, text, ctypes.byref(size))
         return text.value.decode("utf-8", "replace")
 
     def keys(self, round: int) -> Store:
@@ -280,22 +281,22 @@ class Member(_native.Handle):
         Returns:
             The store; close it. After the round its calls raise the code ROUND_OVER.
         """
-        handle = _abi.StoreHandle()
+        handle = abi.StoreHandle()
         store = Store(handle, f"of round {round} of the run {self.run_id!r}")
-        _native.call("rp_member_keys", self._handle, round, ctypes.byref(handle))
+        library.call("rp_member_keys", self._handle, round, ctypes.byref(handle))
         return store
 
     def close(self) -> None:
         """Releases everything. A node that was not shut down counts as lost."""
         self._ended = True
-        _native.close(self._finalizer)
-        if not _native.forked():
-            _log.drain()
+        library.close(self._finalizer)
+        if not library.forked():
+            log.drain()
 
     def __repr__(self) -> str:
         closed = "" if self._finalizer.alive else ", closed"
-        where = _native.without_password(self.endpoint)
-        return f"<{_native.name(self)} of the run {self.run_id!r} at {where}{closed}>"
+        where = library.without_password(self.endpoint)
+        return f"<{library.name(self)} of the run {self.run_id!r} at {where}{closed}>"
 
     def __enter__(self) -> Member:
         return self
@@ -318,7 +319,7 @@ class Member(_native.Handle):
     def _leave_at_exit(self) -> None:
         if not self._ended:
             self._ended = True
-            _native.call(
+            library.call(
                 "rp_member_shutdown",
                 self._handle,
                 int(Ending.LEAVE),
@@ -333,7 +334,7 @@ _owner = os.getpid()
 
 @atexit.register
 def _leave_all() -> None:
-    if _native.forked() or os.getpid() != _owner or not _native.loaded():
+    if library.forked() or os.getpid() != _owner or not library.loaded():
         return
     for member in list(_open):
         try:
@@ -343,4 +344,4 @@ def _leave_all() -> None:
             pass  # the control plane notices that the connection ends
         finally:
             member._finalizer()
-    _log.drain()
+    log.drain()

@@ -1,6 +1,6 @@
 """The library: loading it, calling its functions, and what their errors are in Python.
 
-_abi.py has the functions and their types. The library is loaded by the first call, so that
+abi.py has the functions and their types. The library is loaded by the first call, so that
 importing the package costs nothing.
 """
 
@@ -16,9 +16,9 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from . import _abi
-from ._abi import PENDING, TABLE
-from ._errors import Code, ForkedError, LibraryError, RallypointError, make_error
+from .._errors import Code, ForkedError, LibraryError, RallypointError, make_error
+from . import abi
+from .abi import PENDING, TABLE
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -48,20 +48,20 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def path() -> str:
-    """Where the library is: RALLYPOINT_LIBRARY, else beside this file."""
+    """Where the library is: RALLYPOINT_LIBRARY, else in the package's folder."""
     return os.environ.get("RALLYPOINT_LIBRARY") or os.path.join(
-        os.path.dirname(os.path.abspath(__file__)), "librallypoint.so"
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "librallypoint.so"
     )
 
 
-def library() -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
     """The library, loaded and checked by the first call.
 
     Raises LibraryError if it cannot be loaded or is of another version, and
     ForkedError in a child of fork() whose parent has loaded it.
     """
     if _library is None:
-        return _load()
+        return _open()
     if _forked:
         raise ForkedError(
             "this process was forked after Rallypoint was used, which only the parent can go on "
@@ -71,7 +71,7 @@ def library() -> ctypes.CDLL:
     return _library
 
 
-def _load() -> ctypes.CDLL:
+def _open() -> ctypes.CDLL:
     global _library
     with _lock:
         if _library is not None:
@@ -88,10 +88,10 @@ def _load() -> ctypes.CDLL:
                 "platform, or let RALLYPOINT_LIBRARY name a library of this version"
             ) from e
         version = lib.rp_abi_version()
-        if version >> 16 != _abi.ABI_MAJOR or version & 0xFFFF < _abi.ABI_MINOR:
+        if version >> 16 != abi.ABI_MAJOR or version & 0xFFFF < abi.ABI_MINOR:
             raise LibraryError(
                 f"{where} has version {version >> 16}.{version & 0xFFFF} of the interface, this "
-                f"package needs {_abi.ABI_MAJOR}.{_abi.ABI_MINOR}: install both from one release"
+                f"package needs {abi.ABI_MAJOR}.{abi.ABI_MINOR}: install both from one release"
             )
         _library = lib
         return lib
@@ -113,11 +113,11 @@ def call(name: str, *args: Any) -> int:
     Returns OK or PENDING; raises the error otherwise. The interpreter lock is
     released meanwhile.
     """
-    function = getattr(library(), name)
+    function = getattr(load(), name)
     try:
         err = _local.error
     except AttributeError:
-        err = _local.error = _abi.Error()
+        err = _local.error = abi.Error()
     code: int = function(*args, ctypes.byref(err))
     if code <= PENDING:
         return code
@@ -171,12 +171,12 @@ def close(finalizer: weakref.finalize[Any, Any]) -> None:
 def bare(name: str) -> Any:
     """A function that takes its arguments as they are, which must be ctypes' own objects of
     the right types: converting six of them takes as long as a short call."""
-    function = library()[name]
+    function = load()[name]
     function.restype = TABLE[name][0]
     return function
 
 
-def failure(name: str, code: int, err: _abi.Error) -> RallypointError:
+def failure(name: str, code: int, err: abi.Error) -> RallypointError:
     """What a function that has returned `code` and filled `err` is to raise."""
     message = err.message.decode("utf-8", "replace") if err.code == code else f"{name} failed"
     return make_error(code, message, bool(err.retryable))
@@ -223,11 +223,11 @@ def without_password(endpoint: str) -> str:
     return scheme + mark + rest.rpartition("@")[2]
 
 
-def options(values: Mapping[str, object] | None) -> ctypes.Array[_abi.Option]:
+def options(values: Mapping[str, object] | None) -> ctypes.Array[abi.Option]:
     """Options for the library, without those that are None; a timedelta is seconds."""
     pairs = [(str(k), seconds(v)) for k, v in (values or {}).items() if v is not None]
-    return (_abi.Option * len(pairs))(
-        *(_abi.Option(key=text(k), value=text(str(v))) for k, v in pairs)
+    return (abi.Option * len(pairs))(
+        *(abi.Option(key=text(k), value=text(str(v))) for k, v in pairs)
     )
 
 
@@ -263,12 +263,12 @@ def bytes_at(data: int, size: int) -> bytes:
     return (ctypes.c_char * size).from_address(data).raw
 
 
-def bytes_of(buffer: _abi.Buffer) -> bytes:
+def bytes_of(buffer: abi.Buffer) -> bytes:
     """What the library handed out."""
     return bytes_at(buffer.data, buffer.len)
 
 
-def items_of(found: _abi.List) -> list[bytes]:
+def items_of(found: abi.List) -> list[bytes]:
     """The items of a list that the library handed out."""
     if not found.len:
         return []

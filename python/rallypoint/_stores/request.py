@@ -12,11 +12,11 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, Union
 
-from . import _abi, _native
-from ._errors import Code, DeadlineError, MissingKeyError, RallypointError
-from ._native import bytes_at
-from ._struct import out_of_range
-from ._wait import wait
+from .._errors import Code, DeadlineError, MissingKeyError, RallypointError
+from .._native import abi, library
+from .._native.library import bytes_at
+from .._native.structs import out_of_range
+from .._native.wait import wait
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Text = Union[str, bytes]
 
 # What these operations return is bytes,
-_VALUE = frozenset((_abi.STORE_GET, _abi.STORE_COMPARE_SET, _abi.STORE_QUEUE_POP))
+_VALUE = frozenset((abi.STORE_GET, abi.STORE_COMPARE_SET, abi.STORE_QUEUE_POP))
 # and these a list; the others a number.
-_LIST = frozenset((_abi.STORE_LIST_KEYS, _abi.STORE_MULTI_GET))
+_LIST = frozenset((abi.STORE_LIST_KEYS, abi.STORE_MULTI_GET))
 
 _EXISTING = frozenset(
-    (_abi.STORE_GET, _abi.STORE_WAIT, _abi.STORE_MULTI_GET)
+    (abi.STORE_GET, abi.STORE_WAIT, abi.STORE_MULTI_GET)
 )  # these wait for keys that are missing
 
 _ABSENT: Any = object()  # of an argument that an operation does not have; None is a mistake
@@ -56,34 +56,34 @@ class _Call:
     """The structs of one call, and pointers to them."""
 
     def __init__(self) -> None:
-        self.request = _abi.StoreRequest()
-        self.keys = (_abi.Bytes * _SLOTS)()
+        self.request = abi.StoreRequest()
+        self.keys = (abi.Bytes * _SLOTS)()
         self.slots = list(self.keys)  # each of them is a view of its part
         self.request.keys = self.keys
         self.key, self.value = self.request.key, self.request.value
         self.expected = self.request.expected
         self.timeout: float | timedelta | None = math.nan  # what timeout_ms stands for; none yet
-        self.op = _abi.OpHandle()
-        self.result = _abi.StoreResult()
+        self.op = abi.OpHandle()
+        self.result = abi.StoreResult()
         self.buffer = self.result.value
-        self.error = _abi.Error()
+        self.error = abi.Error()
         self.to_request = ctypes.byref(self.request)
         self.to_op = ctypes.byref(self.op)
         self.to_result = ctypes.byref(self.result)
         self.to_error = ctypes.byref(self.error)
-        self.attempt = _native.bare("rp_store_attempt")
-        self.free = _native.bare("rp_store_result_free")
+        self.attempt = library.bare("rp_store_attempt")
+        self.free = library.bare("rp_store_result_free")
 
     def release(self) -> None:
         """Ends the operation if it is under way, and frees its result if there is one."""
-        library = _native.library()
+        loaded = library.load()
         if self.op.id:
-            library.rp_op_free(self.op, None)
-        library.rp_store_result_free(self.to_result)
+            loaded.rp_op_free(self.op, None)
+        loaded.rp_store_result_free(self.to_result)
 
 
-_SLICE = ctypes.c_int64(_native.SLICE_MS)
-_NOTHING = (_abi.Bytes * 0)()
+_SLICE = ctypes.c_int64(library.SLICE_MS)
+_NOTHING = (abi.Bytes * 0)()
 
 
 def _encode_all(values: Iterable[Text]) -> list[bytes]:
@@ -92,21 +92,21 @@ def _encode_all(values: Iterable[Text]) -> list[bytes]:
     return [encode(value) for value in values]
 
 
-def _array(values: list[bytes]) -> ctypes.Array[_abi.Bytes]:
-    items = [_abi.Bytes(data, len(data)) for data in values]
-    return (_abi.Bytes * len(items))(*items)
+def _array(values: list[bytes]) -> ctypes.Array[abi.Bytes]:
+    items = [abi.Bytes(data, len(data)) for data in values]
+    return (abi.Bytes * len(items))(*items)
 
 
-def _await(op: _abi.OpHandle, to_result: Any) -> None:
+def _await(op: abi.OpHandle, to_result: Any) -> None:
     """Waits for an operation in slices, takes its result and frees it."""
     try:
-        wait("rp_op_wait", op, _native.SLICE_MS)
-        _native.call("rp_op_result", op, to_result)
+        wait("rp_op_wait", op, library.SLICE_MS)
+        library.call("rp_op_result", op, to_result)
     finally:  # also on KeyboardInterrupt: freeing cancels
-        _native.call("rp_op_free", op)
+        library.call("rp_op_free", op)
 
 
-def opened(handle: _abi.StoreHandle, name: str, *args: Any) -> None:
+def opened(handle: abi.StoreHandle, name: str, *args: Any) -> None:
     """Starts an operation that opens a store, waits for it, and frees it.
 
     Args:
@@ -114,23 +114,23 @@ def opened(handle: _abi.StoreHandle, name: str, *args: Any) -> None:
         name: the function that starts it.
         args: what that takes before the operation.
     """
-    op, result = _abi.OpHandle(), _abi.StoreResult()
+    op, result = abi.OpHandle(), abi.StoreResult()
     try:
-        _native.call(name, *args, ctypes.byref(op))
+        library.call(name, *args, ctypes.byref(op))
         _await(op, ctypes.byref(result))
         handle.id = result.store.id
     finally:
         if op.id:
-            _native.library().rp_op_free(op, None)  # if an interrupt came before
+            library.load().rp_op_free(op, None)  # if an interrupt came before
         if result.store.id != handle.id:
-            _native.call("rp_store_close", result.store)
+            library.call("rp_store_close", result.store)
 
 
 class Target(Protocol):
     """What an operation is performed on: a Store."""
 
     timeout: float | timedelta
-    _handle: _abi.StoreHandle
+    _handle: abi.StoreHandle
 
 
 # The calls that are not in use. A stack, not one for each thread: what interrupts a call
@@ -155,7 +155,7 @@ def perform(
 
     Args:
         store: what it is performed on.
-        op: _abi.STORE_SET to STORE_BARRIER; it says which of the others are needed.
+        op: abi.STORE_SET to STORE_BARRIER; it says which of the others are needed.
         timeout: in seconds; None is the store's own.
         key, value, expected, number, block, keys, values: as in rp_store_request.
 
@@ -202,15 +202,15 @@ def perform(
         if block is not _ABSENT:
             request.block = bool(block)
         if timeout != call.timeout:
-            call.timeout, request.timeout_ms = timeout, _native.milliseconds(timeout)
+            call.timeout, request.timeout_ms = timeout, library.milliseconds(timeout)
         code = call.attempt(
             store._handle, call.to_request, _SLICE, call.to_op, call.to_result, call.to_error
         )
         if code:
-            if code != _abi.PENDING:
+            if code != abi.PENDING:
                 if code == Code.HANDLE:
                     raise RallypointError("the store is closed", Code.HANDLE)
-                raise _native.failure("rp_store_attempt", code, call.error)
+                raise library.failure("rp_store_attempt", code, call.error)
             _await(call.op, call.to_result)
             call.op.id = 0
         if held > _KEPT:  # by ctypes
@@ -223,7 +223,7 @@ def perform(
             answer = bytes_at(call.buffer.data, call.buffer.len)
             call.free(call.to_result)
         elif op in _LIST:
-            answer = _native.items_of(call.result.list)
+            answer = library.items_of(call.result.list)
             call.free(call.to_result)
         else:
             answer = call.result.number

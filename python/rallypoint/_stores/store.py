@@ -1,6 +1,6 @@
 """Key-value stores without torch: a client, a server, and the agents' own store.
 
-The methods are those of torch.distributed.Store. See _torch.py for the class that
+The methods are those of torch.distributed.Store. See _torch/store.py for the class that
 torch takes.
 """
 
@@ -13,8 +13,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Callable
 
-from . import _abi, _native, _request
-from ._abi import (
+from .._errors import Code, InvalidError
+from .._native import abi, library
+from .._native.abi import (
     STORE_ADD,
     STORE_APPEND,
     STORE_BARRIER,
@@ -32,8 +33,8 @@ from ._abi import (
     STORE_SET,
     STORE_WAIT,
 )
-from ._errors import Code, InvalidError
-from ._request import Text, perform
+from . import request
+from .request import Text, perform
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 300.0
 
 
-class Store(_native.Handle):
+class Store(library.Handle):
     """A key-value store, made by connect_store and Member.keys; see also HashStore,
     FileStore and PrefixStore.
 
@@ -70,17 +71,17 @@ class Store(_native.Handle):
         place: where it is, for people.
     """
 
-    def __init__(self, handle: _abi.StoreHandle, place: str = "") -> None:
+    def __init__(self, handle: abi.StoreHandle, place: str = "") -> None:
         self.timeout: Timeout = DEFAULT_TIMEOUT
         self._handle = handle
         self._place = place
         self._reopen: Callable[[Timeout], Store] | None = None
-        self._finalizer = _native.owned(self, "rp_store_close", handle)
+        self._finalizer = library.owned(self, "rp_store_close", handle)
 
     def _open(self, start: str, config: ctypes.Structure, timeout: Timeout) -> None:
         """Opens what the handle is for by a function that starts that, and waits for it."""
-        limit = _native.milliseconds(timeout)
-        _request.opened(self._handle, start, ctypes.byref(config), limit)
+        limit = library.milliseconds(timeout)
+        request.opened(self._handle, start, ctypes.byref(config), limit)
         self.timeout = timeout
 
     def _again(self) -> tuple[Callable[..., object], tuple[object, ...]] | None:
@@ -88,7 +89,7 @@ class Store(_native.Handle):
 
     def __repr__(self) -> str:
         closed = "" if self._finalizer.alive else ", closed"
-        return f"<{_native.name(self)} {self._place}{closed}>"
+        return f"<{library.name(self)} {self._place}{closed}>"
 
     def set_timeout(self, timeout: Timeout) -> None:
         """Sets the longest wait of calls that are given none, as torch's method does.
@@ -96,7 +97,7 @@ class Store(_native.Handle):
         Args:
             timeout: seconds, or a timedelta.
         """
-        _native.milliseconds(timeout)
+        library.milliseconds(timeout)
         self.timeout = timeout
 
     def set(self, key: Text, value: Text, timeout: Timeout | None = None) -> None:
@@ -315,7 +316,7 @@ class Store(_native.Handle):
     def close(self) -> None:
         """Closes the store for this object; closing again does nothing. A FileStore waits for
         the file's lock for at most 5 s."""
-        _native.close(self._finalizer)
+        library.close(self._finalizer)
 
     def __enter__(self) -> Store:
         return self
@@ -333,9 +334,9 @@ class HashStore(Store):
     """A store in the memory of this process, for its threads."""
 
     def __init__(self) -> None:
-        handle = _abi.StoreHandle()
+        handle = abi.StoreHandle()
         super().__init__(handle, "in the memory of this process")
-        _native.call("rp_store_open_hash", ctypes.byref(handle))
+        library.call("rp_store_open_hash", ctypes.byref(handle))
 
 
 class FileStore(Store):
@@ -364,12 +365,12 @@ class FileStore(Store):
         *,
         remote: bool = False,
     ) -> None:
-        config = _abi.StoreFileConfig(
-            path=_native.text(os.fsdecode(path)),
+        config = abi.StoreFileConfig(
+            path=library.text(os.fsdecode(path)),
             world_size=world_size,
-            flags=_abi.FILE_REMOTE if remote else 0,
+            flags=abi.FILE_REMOTE if remote else 0,
         )
-        super().__init__(_abi.StoreHandle(), f"of the file {os.fsdecode(path)!r}")
+        super().__init__(abi.StoreHandle(), f"of the file {os.fsdecode(path)!r}")
         self._open("rp_store_open_file_start", config, timeout)
         self._reopen = partial(
             FileStore, os.path.abspath(os.fsdecode(path)), world_size, remote=remote
@@ -388,10 +389,10 @@ class PrefixStore(Store):
     """
 
     def __init__(self, prefix: Text, store: Store) -> None:
-        data = _request.encode(prefix)
-        handle = _abi.StoreHandle()
+        data = request.encode(prefix)
+        handle = abi.StoreHandle()
         super().__init__(handle, f"{data.decode('utf-8', 'replace')!r} of {store!r}")
-        _native.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
+        library.call("rp_store_open_prefix", store._handle, data, len(data), ctypes.byref(handle))
         self.timeout = store.timeout
         self._below = store  # which would close itself otherwise
         self._prefix = data
@@ -421,8 +422,8 @@ def connect_store(host: str, port: int, timeout: Timeout = DEFAULT_TIMEOUT) -> S
             'connect_store("127.0.0.1", 29400)',
             Code.INVALID,
         )
-    config = _abi.StoreConfig(host=_native.text(host), port=port)
-    store = Store(_abi.StoreHandle(), f"at {_address(host, port)}")
+    config = abi.StoreConfig(host=library.text(host), port=port)
+    store = Store(abi.StoreHandle(), f"at {_address(host, port)}")
     store._open("rp_store_connect_start", config, timeout)
     store._reopen = partial(connect_store, host, port)
     return store
@@ -432,7 +433,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class StoreServer(_native.Handle):
+class StoreServer(library.Handle):
     """A server that torch's TCPStore clients (torch 2.2 and newer) connect to.
 
     It listens from the beginning until stop(), or until the end of a `with` block. It may be
@@ -450,22 +451,22 @@ class StoreServer(_native.Handle):
     """
 
     def __init__(self, host: str = "", port: int = 0) -> None:
-        config = _abi.StoreServerConfig(host=_native.text(host), port=port)
-        handle = _abi.StoreServerHandle()
-        self._finalizer = _native.owned(self, "rp_store_server_stop", handle)
-        _native.call("rp_store_server_start", ctypes.byref(config), ctypes.byref(handle))
+        config = abi.StoreServerConfig(host=library.text(host), port=port)
+        handle = abi.StoreServerHandle()
+        self._finalizer = library.owned(self, "rp_store_server_stop", handle)
+        library.call("rp_store_server_start", ctypes.byref(config), ctypes.byref(handle))
         bound = ctypes.c_int32()
-        _native.call("rp_store_server_port", handle, ctypes.byref(bound))
+        library.call("rp_store_server_port", handle, ctypes.byref(bound))
         self.port: int = bound.value
         self._host = host
 
     def __repr__(self) -> str:
         closed = "" if self._finalizer.alive else ", stopped"
-        return f"<{_native.name(self)} on {_address(self._host or '*', self.port)}{closed}>"
+        return f"<{library.name(self)} on {_address(self._host or '*', self.port)}{closed}>"
 
     def stop(self) -> None:
         """Stops the server and drops its data; stopping again does nothing."""
-        _native.close(self._finalizer)
+        library.close(self._finalizer)
 
     def __enter__(self) -> StoreServer:
         return self

@@ -10,13 +10,13 @@ from functools import partial
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Union
 
-from . import _abi, _log, _native
-from ._errors import Code, RallypointError
-from ._store import DEFAULT_TIMEOUT, Store
-from ._wait import wait
+from .._errors import Code, RallypointError
+from .._native import abi, library, log
+from .._native.wait import wait
+from .store import DEFAULT_TIMEOUT, Store
 
 if TYPE_CHECKING:
-    from ._store import Timeout
+    from .store import Timeout
 
 Output = Union[int, IO[str], IO[bytes], None]
 
@@ -50,17 +50,17 @@ def connect_etcd(
         ConnectionFailedError, DeadlineError: no member of the cluster answered in time.
         InvalidError: what no further try would help.
     """
-    items = _native.options(options)
-    config = _abi.StoreEtcdConfig(
-        endpoint=_native.text(endpoint),
-        prefix=None if prefix is None else _native.text(prefix),
+    items = library.options(options)
+    config = abi.StoreEtcdConfig(
+        endpoint=library.text(endpoint),
+        prefix=None if prefix is None else library.text(prefix),
         options=items,
         options_len=len(items),
     )
-    where = f"in etcd at {_native.without_password(endpoint)}"
+    where = f"in etcd at {library.without_password(endpoint)}"
     if prefix is not None:
         where += f" under {prefix!r}"
-    store = EtcdClient(_abi.StoreHandle(), where)
+    store = EtcdClient(abi.StoreHandle(), where)
     store.endpoint, store.options = endpoint, dict(options or {})
     store._open("rp_store_open_etcd_start", config, timeout)
     store._reopen = partial(_connect, endpoint, prefix, store.options)
@@ -80,7 +80,7 @@ def _connect(
     return connect_etcd(endpoint, prefix, timeout, options)
 
 
-class EtcdServer(_native.Handle):
+class EtcdServer(library.Handle):
     """A local etcd of one member: for tests, and for jobs of one node.
 
     Its program is what TORCHELASTIC_ETCD_BINARY_PATH names, else bin/etcd beside this
@@ -103,7 +103,7 @@ class EtcdServer(_native.Handle):
 
     def __repr__(self) -> str:
         where = f"on {self.get_endpoint()}" if self._port > 0 else "that does not run"
-        return f"<{_native.name(self)} {where}>"
+        return f"<{library.name(self)} {where}>"
 
     def start(self, timeout: Timeout = 60, num_retries: int = 3, stderr: Output = None) -> None:
         """Starts the etcd and waits until it answers. Ctrl-C ends the wait, and the etcd.
@@ -121,31 +121,31 @@ class EtcdServer(_native.Handle):
         if self._finalizer is not None:
             raise ValueError("the etcd runs already")
         beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "etcd")
-        config = _abi.EtcdServerConfig(
-            beside=_native.text(beside),
-            data_dir=None if self._data_dir is None else _native.text(os.fsdecode(self._data_dir)),
+        config = abi.EtcdServerConfig(
+            beside=library.text(beside),
+            data_dir=None if self._data_dir is None else library.text(os.fsdecode(self._data_dir)),
             retries=num_retries,
             output_fd=_descriptor(stderr),
         )
-        limit = _native.milliseconds(timeout)
+        limit = library.milliseconds(timeout)
         port = ctypes.c_int32()
-        handle = _abi.EtcdServerHandle()
-        self._finalizer = _native.owned(self, "rp_etcd_server_stop", handle)
+        handle = abi.EtcdServerHandle()
+        self._finalizer = library.owned(self, "rp_etcd_server_stop", handle)
         try:
-            _native.call("rp_etcd_server_start", ctypes.byref(config), limit, ctypes.byref(handle))
-            wait("rp_etcd_server_ready", handle, _native.SLICE_MS, ctypes.byref(port))
+            library.call("rp_etcd_server_start", ctypes.byref(config), limit, ctypes.byref(handle))
+            wait("rp_etcd_server_ready", handle, library.SLICE_MS, ctypes.byref(port))
         except BaseException:
             self.stop()
             raise
         finally:
-            _log.drain()
+            log.drain()
         self._port = port.value
 
     def stop(self) -> None:
         """Stops the etcd and waits for its end; stopping again does nothing."""
         finalizer, self._finalizer, self._port = self._finalizer, None, -1
         if finalizer is not None:
-            _native.close(finalizer)
+            library.close(finalizer)
 
     def get_host(self) -> str:
         """The host that it listens on."""

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ._log import logger
+from .._native.log import logger
 
 #: What takes a metric: name, value, group. torch's put_metric.
 OnMetric = Callable[[str, int, str], object]

@@ -8,7 +8,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
 )
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from . import _failure_plain as plain
+from . import failure_plain as plain
 
 __all__ = ["ChildFailedError", "ProcessFailure", "SignalException"]
 

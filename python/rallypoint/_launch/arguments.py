@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from multiprocessing import context, reduction, resource_tracker
 from typing import IO, Any, Callable
 
-from ._log import logger
+from .._native.log import logger
 
 _SOCKET = "arguments"
 _HEADER = struct.Struct("!?I")  # whether pickling failed, number of descriptors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _abi, _log, _native
+from . import abi, library, log
 
 
 def wait(name: str, *args: Any) -> None:
@@ -13,5 +13,5 @@ def wait(name: str, *args: Any) -> None:
     Its timeout argument is given as a SLICE_MS in args. Signals are acted on and log records
     shown between the calls.
     """
-    while _native.call(name, *args) == _abi.PENDING:
-        _log.drain()
+    while library.call(name, *args) == abi.PENDING:
+        log.drain()

@@ -132,7 +132,7 @@ def _failed_children() -> tuple[type[BaseException], ...]:
     """The classes of ChildFailedError that exist: nobody can raise any other."""
     classes = []
     torch_errors = sys.modules.get("torch.distributed.elastic.multiprocessing.errors")
-    plain = sys.modules.get("rallypoint._failure_plain")
+    plain = sys.modules.get("rallypoint._launch.failure_plain")
     for module in (torch_errors, plain):
         cls = getattr(module, "ChildFailedError", None)
         if isinstance(cls, type):

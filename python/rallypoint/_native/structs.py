@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ._errors import Code, RallypointError, make_error
+from .._errors import Code, RallypointError, make_error
 
 
 def out_of_range(name: str, number: int) -> RallypointError:

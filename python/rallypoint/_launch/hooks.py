@@ -13,10 +13,10 @@ import threading
 from types import TracebackType
 from typing import Any, Callable
 
-from . import _abi
-from ._agent import Job
-from ._errors import Code, InvalidError
-from ._log import logger
+from .._errors import Code, InvalidError
+from .._native import abi
+from .._native.log import logger
+from .agent import Job
 
 #: How long the end of a launch waits for callbacks that are behind, in seconds.
 PATIENCE = 5.0
@@ -82,9 +82,9 @@ class Plugged:
         if job.logs is not None:
             job.logs_fd = self._serve("logs", self._answer)
         if job.on_rdzv_event is not None:
-            job.flags |= _abi.AGENT_RDZV_EVENTS
+            job.flags |= abi.AGENT_RDZV_EVENTS
         if job.on_metric is not None:
-            job.flags |= _abi.AGENT_METRICS
+            job.flags |= abi.AGENT_METRICS
         if job.on_event or job.on_rdzv_event or job.on_metric:
             job.events_fd = self._serve("events", self._pass_on)
 

@@ -15,17 +15,17 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Callable, Union
 
-from . import _abi
-from ._agent import Agent, Failure, Job, Place, Result, Signals
-from ._endpoint import BACKEND, STATIC_BACKEND, place
-from ._errors import Code, InvalidError
-from ._function import FunctionJob
-from ._log import logger
-from ._plugged import Plugged, decides, event_handler
-from ._telemetry import metrics, rdzv_events
+from .._errors import Code, InvalidError
+from .._native import abi
+from .._native.log import logger
+from .._rendezvous.endpoint import BACKEND, STATIC_BACKEND, place
+from .._torch.telemetry import metrics, rdzv_events
+from .agent import Agent, Failure, Job, Place, Result, Signals
+from .function import FunctionJob
+from .hooks import Plugged, decides, event_handler
 
 if TYPE_CHECKING:
-    from ._failure_plain import ChildFailedError
+    from .failure_plain import ChildFailedError
 
 #: What elastic_launch runs: a function, a program, or a command with its arguments.
 Entrypoint = Union[Callable[..., Any], str, Sequence[str]]
@@ -341,7 +341,7 @@ def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:
     job.log_prefix = template or variable or None
     handler = getattr(config, "event_log_handler", "null")
     if handler == "console":
-        job.flags |= _abi.AGENT_EVENTS
+        job.flags |= abi.AGENT_EVENTS
     elif handler not in ("null", "dynamic_rendezvous"):
         job.on_event = event_handler(handler)
     job.on_rdzv_event = rdzv_events()
@@ -356,9 +356,9 @@ def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:
         if not job.numa_devices:
             raise _invalid("numa_options: No accelerator available for NUMA binding")
     if getattr(config, "virtual_local_rank", False):
-        job.flags |= _abi.AGENT_VIRTUAL_RANK
+        job.flags |= abi.AGENT_VIRTUAL_RANK
     if os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1":
-        job.flags |= _abi.AGENT_IDENTICAL
+        job.flags |= abi.AGENT_IDENTICAL
     if logs is None:
         return
     if decides(logs):
@@ -427,10 +427,10 @@ class Outcome:
     def values(self) -> dict[int, Any]:
         """What the workers returned; raises what ended the run otherwise."""
         r = self.result
-        if r.state in (_abi.AGENT_SUCCEEDED, _abi.AGENT_NOT_NEEDED):
+        if r.state in (abi.AGENT_SUCCEEDED, abi.AGENT_NOT_NEEDED):
             return self.returned
-        if self.received is not None and r.state == _abi.AGENT_STOPPED:
-            from ._failure import SignalException
+        if self.received is not None and r.state == abi.AGENT_STOPPED:
+            from .failure import SignalException
 
             number = signal.Signals(self.received)
             text = f"Process {os.getpid()} got signal: {int(number)}"
@@ -442,10 +442,10 @@ class Outcome:
 
     def failure(self) -> ChildFailedError:
         """The error that stands for failed workers."""
-        from ._failure import ChildFailedError
+        from .failure import ChildFailedError
 
         r = self.result
-        own = r.state == _abi.AGENT_FAILED
+        own = r.state == abi.AGENT_FAILED
         assert r.root is not None
         error: ChildFailedError = ChildFailedError(
             self.name,
@@ -464,7 +464,7 @@ def failures(result: Result) -> dict[int, Any]:
 
 def process_failure(failure: Failure) -> Any:
     """One failure as torch's ProcessFailure, or as ours without torch."""
-    from ._failure import ProcessFailure
+    from .failure import ProcessFailure
 
     # The file was read once, by the agent: it is not read again, which could fail.
     made = ProcessFailure(
@@ -528,7 +528,7 @@ def run_job(
         taken = stack.enter_context(Signals(agent, signals))
         result = agent.run()
         returned: dict[int, Any] = {}
-        if result.state == _abi.AGENT_SUCCEEDED:
+        if result.state == abi.AGENT_SUCCEEDED:
             for w in result.workers:
                 returned[w.rank] = function.value(result.round, w.rank) if function else None
         return Outcome(result, job.name, taken.received, returned)

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Callable, TypeVar
 
-from ._errors import Code, RallypointError
-from ._log import logger
-from ._member import Member, Outcome
-from ._request import Text
-from ._store import Store
-from ._torch import TorchStore, store_error
+from .._errors import Code, RallypointError
+from .._native.log import logger
+from .._rendezvous.member import Member, Outcome
+from .._stores.request import Text
+from .._stores.store import Store
+from .store import TorchStore, store_error
 
 _T = TypeVar("_T")
 

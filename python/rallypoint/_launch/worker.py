@@ -1,4 +1,4 @@
-"""The main program of a worker whose entry point is a function; see _function.py."""
+"""The main program of a worker whose entry point is a function; see function.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import string
 from multiprocessing import process, spawn
 from typing import Any
 
-from ._arguments import fetched
-from ._function import result_file
-from ._record import record
+from .arguments import fetched
+from .function import result_file
+from .record import record
 
 
 def main(folder: str, local_rank: str) -> None:

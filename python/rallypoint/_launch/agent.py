@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, Callable
 
-from . import _abi, _log, _native
-from ._errors import Code, InvalidError, RallypointError
+from .._errors import Code, InvalidError, RallypointError
+from .._native import abi, library, log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Place:
     local_addr: str | None = None
     options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
-    def native(self) -> _abi.MemberConfig:
+    def native(self) -> abi.MemberConfig:
         """The struct of the header, which keeps what it points to alive."""
-        options = _native.options(self.options)
-        return _abi.MemberConfig(
-            run_id=_native.text(self.run_id),
-            endpoint=_native.text(self.endpoint),
+        options = library.options(self.options)
+        return abi.MemberConfig(
+            run_id=library.text(self.run_id),
+            endpoint=library.text(self.endpoint),
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
-            local_addr=_native.text(self.local_addr),
+            local_addr=library.text(self.local_addr),
             options=options,
             options_len=len(options),
-            flags=_abi.MEMBER_ENVIRONMENT,
+            flags=abi.MEMBER_ENVIRONMENT,
         )
 
 
@@ -49,7 +49,7 @@ class Job:
     environment: Mapping[str, str]
     workers: int
     place: Place | None = None
-    member: Any = None  # a _abi.MemberHandle, instead of place
+    member: Any = None  # a abi.MemberHandle, instead of place
     max_restarts: int = 0
     role: str = "default"
     name: str = ""
@@ -70,28 +70,28 @@ class Job:
     on_event: Callable[[str], None] | None = None  # gets events as JSON
     on_rdzv_event: Callable[[str], None] | None = None  # those of the rendezvous
     on_metric: Callable[[str, int, str], object] | None = None  # gets name, value, group
-    on_step: Callable[[_abi.AgentEvent], object] | None = None  # gets each step of the run
+    on_step: Callable[[abi.AgentEvent], object] | None = None  # gets each step of the run
     logs_fd: int = 0
     events_fd: int = 0
 
-    def native(self) -> _abi.AgentConfig:
+    def native(self) -> abi.AgentConfig:
         """The struct of the header."""
         import os
 
-        config = _abi.AgentConfig(
+        config = abi.AgentConfig(
             workers=self.workers,
             max_restarts=self.max_restarts,
-            role=_native.text(self.role),
-            name=_native.text(self.name),
+            role=library.text(self.role),
+            name=library.text(self.name),
             monitor_interval_ms=_duration("monitor_interval", self.monitor_interval),
             shutdown_timeout_ms=_duration("shutdown_timeout", self.shutdown_timeout),
             exit_barrier_timeout_ms=_duration("exit_barrier_timeout", self.exit_barrier_timeout),
             log_dir=None if self.log_dir is None else os.fsencode(self.log_dir),
-            redirects=_native.text(self.redirects),
-            tee=_native.text(self.tee),
-            log_prefix=_native.text(self.log_prefix),
+            redirects=library.text(self.redirects),
+            tee=library.text(self.tee),
+            log_prefix=library.text(self.log_prefix),
             flags=self.flags,
-            numa_binding=_native.text(self.numa_binding),
+            numa_binding=library.text(self.numa_binding),
             logs_fd=self.logs_fd,
             events_fd=self.events_fd,
         )
@@ -112,7 +112,7 @@ class Job:
         return config
 
 
-def _fill(config: _abi.AgentConfig, name: str, texts: Sequence[bytes]) -> None:
+def _fill(config: abi.AgentConfig, name: str, texts: Sequence[bytes]) -> None:
     for text in texts:
         if b"\0" in text:
             raise InvalidError(f"{name} holds a NUL: {text!r}", Code.INVALID)
@@ -159,7 +159,7 @@ class Failure:
 class Result:
     """How a run ended."""
 
-    state: int  # _abi.AGENT_...
+    state: int  # abi.AGENT_...
     error: RallypointError | None
     signal: int
     round: int
@@ -173,18 +173,18 @@ class Result:
     report: str
 
 
-class Agent(_native.Handle):
+class Agent(library.Handle):
     """Runs a job once. Safe for use by several threads; run() is for one."""
 
     def __init__(self, job: Job) -> None:
-        self._handle = _abi.AgentHandle()
-        self._finalizer = _native.owned(self, "rp_agent_close", self._handle)
+        self._handle = abi.AgentHandle()
+        self._finalizer = library.owned(self, "rp_agent_close", self._handle)
         self._on_step = job.on_step
         config = job.native()
         try:
-            _native.call("rp_agent_open", ctypes.byref(config), ctypes.byref(self._handle))
+            library.call("rp_agent_open", ctypes.byref(config), ctypes.byref(self._handle))
         finally:
-            _log.drain()
+            log.drain()
 
     def __enter__(self) -> Agent:
         return self
@@ -195,8 +195,8 @@ class Agent(_native.Handle):
     def close(self) -> None:
         """Kills the workers if they run, and releases everything."""
         self._finalizer()
-        if not _native.forked():
-            _log.drain()
+        if not library.forked():
+            log.drain()
 
     def stop(self, number: int, grace: float | None = None) -> None:
         """Ends a run: sends the workers a signal, and kills them after the grace.
@@ -206,7 +206,7 @@ class Agent(_native.Handle):
         keyboard. `grace` is in seconds, None the job's own.
         """
         limit = -1 if grace is None else round(grace * 1000)
-        _native.call("rp_agent_stop", self._handle, number, limit)
+        library.call("rp_agent_stop", self._handle, number, limit)
 
     def run(self) -> Result:
         """Runs the job until its end, however it ends.
@@ -217,10 +217,10 @@ class Agent(_native.Handle):
         """
         interrupt: BaseException | None = None
         error: RallypointError | None = None
-        event = _abi.AgentEvent()
+        event = abi.AgentEvent()
         while True:
             try:
-                done = _native.call("rp_agent_run", self._handle, _native.SLICE_MS) == _abi.OK
+                done = library.call("rp_agent_run", self._handle, library.SLICE_MS) == abi.OK
                 self._drain(event)
             except RallypointError as e:
                 error = e
@@ -231,24 +231,24 @@ class Agent(_native.Handle):
                 continue
             if done:
                 break
-        _log.drain()
+        log.drain()
         if interrupt is not None:
             raise interrupt
         return self._result(error)
 
-    def _drain(self, event: _abi.AgentEvent) -> None:
-        _log.drain()
-        while _native.call("rp_agent_next_event", self._handle, ctypes.byref(event)) == _abi.OK:
+    def _drain(self, event: abi.AgentEvent) -> None:
+        log.drain()
+        while library.call("rp_agent_next_event", self._handle, ctypes.byref(event)) == abi.OK:
             if self._on_step is not None:
                 self._on_step(event)
 
     def _result(self, error: RallypointError | None) -> Result:
-        r = _abi.AgentResult()
-        _native.call("rp_agent_get_result", self._handle, ctypes.byref(r))
+        r = abi.AgentResult()
+        library.call("rp_agent_get_result", self._handle, ctypes.byref(r))
         try:
             report = _text(r.report)
         finally:
-            _native.library().rp_agent_result_free(ctypes.byref(r))
+            library.load().rp_agent_result_free(ctypes.byref(r))
         return Result(
             state=r.state,
             error=error,
@@ -265,14 +265,14 @@ class Agent(_native.Handle):
         )
 
     def _worker(self, local_rank: int) -> Worker:
-        w = _abi.WorkerResult()
-        _native.call("rp_agent_get_worker", self._handle, local_rank, ctypes.byref(w))
-        _native.library().rp_worker_result_free(ctypes.byref(w))
+        w = abi.WorkerResult()
+        library.call("rp_agent_get_worker", self._handle, local_rank, ctypes.byref(w))
+        library.load().rp_worker_result_free(ctypes.byref(w))
         return Worker(w.local_rank, w.rank, w.role_rank, w.role_world_size, w.pid, w.exit_code)
 
     def _failure(self, index: int) -> Failure:
-        f = _abi.Failure()
-        _native.call("rp_agent_get_failure", self._handle, index, ctypes.byref(f))
+        f = abi.Failure()
+        library.call("rp_agent_get_failure", self._handle, index, ctypes.byref(f))
         try:
             return Failure(
                 rank=f.rank,
@@ -283,15 +283,15 @@ class Agent(_native.Handle):
                 timestamp=f.time_ms / 1000,
                 host=_text(f.host),
                 error_file=_text(f.error_file),
-                error_data=_native.bytes_of(f.error_data),
+                error_data=library.bytes_of(f.error_data),
                 message=_text(f.message),
             )
         finally:
-            _native.library().rp_failure_free(ctypes.byref(f))
+            library.load().rp_failure_free(ctypes.byref(f))
 
 
-def _text(buffer: _abi.Buffer) -> str:
-    return _native.bytes_of(buffer).decode("utf-8", "replace")
+def _text(buffer: abi.Buffer) -> str:
+    return library.bytes_of(buffer).decode("utf-8", "replace")
 
 
 class Signals:
@@ -313,14 +313,14 @@ class Signals:
         for name in filter(None, (part.strip() for part in self._names.split(","))):
             number = getattr(signal, name, None)
             if not isinstance(number, signal.Signals):
-                _log.logger.warning("Signal %s is not known on this system", name)
+                log.logger.warning("Signal %s is not known on this system", name)
                 continue
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # started by nohup: a terminal that closes is to end nothing
             try:
                 self._before[number] = signal.signal(number, self._pass_on)
             except (OSError, ValueError) as e:
-                _log.logger.warning("Signal %s cannot be handled: %s", name, e)
+                log.logger.warning("Signal %s cannot be handled: %s", name, e)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""How workers fail, without torch. _failure.py says when these are used as they are."""
+"""How workers fail, without torch. failure.py says when these are used as they are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import signal
 import socket
 from typing import Any
 
-from . import _record
-from ._errors import Code, RallypointError
-from ._log import logger
+from .._errors import Code, RallypointError
+from .._native.log import logger
+from . import record
 
 NOT_AVAILABLE = "<N/A>"
 
@@ -156,7 +156,7 @@ class ChildFailedError(RallypointError):
 
 
 def _rebuild(name: str, failures: dict[int, Any], given: dict[str, Any]) -> BaseException:
-    from . import ChildFailedError as Class  # this process's own
+    from .. import ChildFailedError as Class  # this process's own
 
     return Class(name, failures, **given)
 
@@ -186,7 +186,7 @@ def _record_text(index: int, rank: int, failure: Any) -> str:
 def _enriched(message: str, error_file: str) -> str:
     """The message as the program's error handler shows it (A87)."""
     try:
-        return _record.get_error_handler().maybe_enrich_signal_failure_message(message, error_file)
+        return record.get_error_handler().maybe_enrich_signal_failure_message(message, error_file)
     except Exception:
         logger.warning("the error handler cannot enrich a failure's message", exc_info=True)
         return message
@@ -211,6 +211,6 @@ class SignalException(RallypointError):
 
 
 def _rebuild_signal(text: str, sigval: signal.Signals) -> BaseException:
-    from . import SignalException as Class  # this process's own
+    from .. import SignalException as Class  # this process's own
 
     return Class(text, sigval)

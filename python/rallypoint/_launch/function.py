@@ -1,7 +1,7 @@
 """A function as the entry point of workers: how it gets into them and back.
 
-Each worker is a fresh interpreter, which _worker.py runs in. It fetches the function and its
-arguments from the launcher (_arguments.py), and leaves what the function returned in a folder
+Each worker is a fresh interpreter, which worker.py runs in. It fetches the function and its
+arguments from the launcher (arguments.py), and leaves what the function returned in a folder
 that only this user may enter.
 """
 
@@ -18,14 +18,14 @@ from multiprocessing import spawn
 from types import TracebackType
 from typing import Any, Callable
 
-from ._arguments import ArgumentServer
-from ._errors import Code, InvalidError
+from .._errors import Code, InvalidError
+from .arguments import ArgumentServer
 
 # Without the current directory, which may be anybody's; the worker takes the launcher's
 # path before it looks for the function.
 _BOOTSTRAP = (
     "import sys; sys.path[:] = [{path!r}, *filter(None, sys.path)]; "
-    "from rallypoint._worker import main; main({job!r}, sys.argv[1])"
+    "from rallypoint._launch.worker import main; main({job!r}, sys.argv[1])"
 )
 
 
@@ -96,7 +96,7 @@ class FunctionJob:
 
     def argv(self) -> list[str]:
         """The command of each worker; ${local_rank} in it is to be replaced."""
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         code = _BOOTSTRAP.format(path=package, job=self.folder)
         executable = os.fsdecode(spawn.get_executable() or sys.executable)

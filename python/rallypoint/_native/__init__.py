@@ -1,0 +1,1 @@
+"""The library: loading it, its functions and structs, its log."""

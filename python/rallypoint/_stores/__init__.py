@@ -1,0 +1,1 @@
+"""Key-value stores over the library. No torch is needed."""
