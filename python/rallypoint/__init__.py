@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from ._launch.failure_plain import ChildFailedError, ProcessFailure, SignalException
     from ._launch.launch import LaunchConfig, LogsSpecs, elastic_launch, launch_agent
     from ._launch.record import ErrorHandler, get_error_handler, record
-    from ._rendezvous.backend import RendezvousBackend, StoreBackend
+    from ._rendezvous.backend import RendezvousBackend
     from ._rendezvous.member import Ending, Member, Outcome
     from ._stores.etcd import EtcdServer, connect_etcd
     from ._stores.store import FileStore, HashStore, PrefixStore, Store, StoreServer, connect_store
     from ._torch.etcd_store import EtcdStore
+    from ._torch.store_backend import StoreBackend
     from .handler import DynamicRendezvousHandler
 
     __version__: str
@@ -112,7 +113,7 @@ _MODULES = {
     "RendezvousBackend": "_rendezvous.backend",
     "SignalException": "_launch.failure",
     "Store": "_stores.store",
-    "StoreBackend": "_rendezvous.backend",
+    "StoreBackend": "_torch.store_backend",
     "StoreServer": "_stores.store",
     "connect_etcd": "_stores.etcd",
     "connect_store": "_stores.store",

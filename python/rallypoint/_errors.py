@@ -2,7 +2,7 @@
 
 Every error is a RallypointError and carries the library's number as `code`. There
 is one class for each kind that a program may want to catch. What torch sees has
-torch's own class as a base, too: see _torch/store.py, which is loaded only by those who
+torch's own class as a base, too: see _torch/errors.py, which is loaded only by those who
 use torch.
 """
 

@@ -118,7 +118,7 @@ class RallypointElasticAgent:
         """
         from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 
-        from ._torch.store import rendezvous_error
+        from ._torch.errors import rendezvous_error
 
         spec: Any = self._spec
         signals = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)

@@ -29,7 +29,8 @@ from ._rendezvous.endpoint import BACKEND, place
 from ._rendezvous.member import Ending, Member, Outcome
 from ._stores.store import Store
 from ._torch.agent_store import AgentStore, Seat
-from ._torch.store import TorchStore, rendezvous_error
+from ._torch.errors import rendezvous_error
+from ._torch.store import TorchStore
 from ._torch.telemetry import RdzvRecorder
 
 _HEARTBEAT = timedelta(seconds=5)  # torch's default

@@ -10,7 +10,7 @@ from torch.distributed.elastic.rendezvous import api
 
 import rallypoint
 from rallypoint import Code, RallypointError, _errors
-from rallypoint._torch import store
+from rallypoint._torch import errors
 
 
 @pytest.mark.parametrize("code", list(Code))
@@ -47,7 +47,7 @@ def test_unknown_code() -> None:
 def test_rendezvous_errors(
     code: Code, torch_class: type[Exception], own_class: type[Exception]
 ) -> None:
-    e = store.rendezvous_error(_errors.make_error(code, "why", False))
+    e = errors.rendezvous_error(_errors.make_error(code, "why", False))
     assert isinstance(e, torch_class) and isinstance(e, own_class)
     assert e.code is code and str(e) == "why"
     assert type(pickle.loads(pickle.dumps(e))) is type(e)
@@ -65,7 +65,7 @@ def test_rendezvous_errors(
     ],
 )
 def test_store_errors(code: Code, torch_class: type[Exception]) -> None:
-    e = store.store_error(_errors.make_error(code, "why", False))
+    e = errors.store_error(_errors.make_error(code, "why", False))
     assert isinstance(e, torch_class) and isinstance(e, RallypointError)
     assert isinstance(e, RuntimeError) and e.code is code
 

@@ -318,11 +318,11 @@ def test_kinds_of_errors(server: rallypoint.StoreServer) -> None:
 def test_errors_of_torch_s_kinds() -> None:
     """torch's classes and Python's at once; the layouts of the classes allow it."""
     from rallypoint import Code, _errors
-    from rallypoint._torch import store
+    from rallypoint._torch.errors import rendezvous_error, store_error
 
     for code, kind in ((Code.TIMEOUT, TimeoutError), (Code.CONNECTION, ConnectionError)):
         error = _errors.make_error(code, "why", True)
-        for made in (error, store.store_error(error), store.rendezvous_error(error)):
+        for made in (error, store_error(error), rendezvous_error(error)):
             assert isinstance(made, kind) and isinstance(made, OSError)
             again = pickle.loads(pickle.dumps(made))
             assert (type(again), str(again), again.code, again.retryable) == (
@@ -332,7 +332,7 @@ def test_errors_of_torch_s_kinds() -> None:
                 True,
             )
             assert made.args == ("why",) and made.errno is None  # type: ignore[attr-defined]
-    missing = store.store_error(rallypoint.MissingKeyError("why", Code.TIMEOUT, True))
+    missing = store_error(rallypoint.MissingKeyError("why", Code.TIMEOUT, True))
     assert isinstance(missing, (KeyError,)) and isinstance(missing, dist.DistStoreError)
     assert str(missing) == "why" and str(pickle.loads(pickle.dumps(missing))) == "why"
 

@@ -18,7 +18,8 @@ from .._native.log import logger
 from .._rendezvous.member import Member, Outcome
 from .._stores.request import Text
 from .._stores.store import Store
-from .store import TorchStore, store_error
+from .errors import store_error
+from .store import TorchStore
 
 _T = TypeVar("_T")
 

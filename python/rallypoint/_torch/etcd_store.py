@@ -8,7 +8,8 @@ from typing import Any, Callable
 
 from .._errors import Code, InvalidError, RallypointError
 from .._stores.etcd import EtcdClient, connect_etcd
-from .store import TorchStore, _timedelta, store_error
+from .errors import store_error
+from .store import TorchStore, _timedelta
 
 
 class EtcdStore(TorchStore):
