@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
-from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
@@ -28,6 +27,7 @@ from ._native.log import logger
 from ._rendezvous.endpoint import BACKEND, place
 from ._rendezvous.member import Ending, Member, Outcome
 from ._stores.store import Store
+from ._torch import frames
 from ._torch.agent_store import AgentStore, Seat
 from ._torch.errors import rendezvous_error
 from ._torch.store import TorchStore
@@ -123,7 +123,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
             logger.info("%s", e)
             error = rendezvous_error(e)
             self._record.failed("next_rendezvous", error)
-            if _under_torchrun(sys._getframe()):
+            if frames.under_torchrun():
                 raise SystemExit(0) from None
             raise error from None
         except RallypointError as e:
@@ -218,10 +218,10 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         none after a completed round closes the run as a success, ChildFailedError closes
         it as failed, and everything else merely leaves. Calling it again does nothing.
         """
-        if self._stopped is None and _too_early(sys._getframe(1)):
+        if self._stopped is None and frames.ending_unknown():
             return True
         if self._stopped is None:
-            ending, reason = self._ending(sys.exc_info()[1])
+            ending, reason = self._ending(sys.exc_info()[1], frames.workers_failed())
             self._outer = None
             self._stopped = False
             try:
@@ -246,45 +246,20 @@ class RallypointHandler(library.Handle, RendezvousHandler):
                 logger.warning("shutting down: %s", e)
         return self._stopped
 
-    def _ending(self, error: BaseException | None) -> tuple[Ending, str]:
+    def _ending(
+        self, error: BaseException | None, workers_failed: bool = False
+    ) -> tuple[Ending, str]:
         if error is self._outer:
             error = None
         if not self._completed:
             return Ending.LEAVE, _summary(error)
-        if error is None and _workers_failed(sys._getframe(2)):
+        if error is None and workers_failed:
             return Ending.FAILED, "its workers failed"
         if error is None:
             return Ending.SUCCESS, ""
         if isinstance(error, ChildFailedError):
             return Ending.FAILED, _failure(error)
         return Ending.LEAVE, _summary(error)
-
-
-def _too_early(caller: FrameType | None) -> bool:
-    """Whether the agent stops its workers before it is known how its part ended.
-
-    Up to torch 2.7 the agent shuts its handler down each time it stops its workers for
-    good, also before the failure is raised; its launcher does so again at the very end,
-    when the exception in flight tells how.
-    """
-    if caller is None or caller.f_code.co_name != "_shutdown":
-        return False
-    above = caller.f_back
-    if above is not None and above.f_code.co_name == "_stop_workers":
-        return True
-    while above is not None:
-        if above.f_code.co_name == "launch_agent":
-            return True
-        above = above.f_back
-    return False
-
-
-def _workers_failed(caller: FrameType | None) -> bool:
-    """Whether the caller is an agent whose workers failed (torch up to 2.7, run
-    without torch's launcher)."""
-    agent = caller.f_locals.get("self") if caller is not None else None
-    state = getattr(getattr(agent, "_worker_group", None), "state", None)
-    return getattr(state, "name", None) == "FAILED"
 
 
 def _summary(error: BaseException | None) -> str:
@@ -305,19 +280,6 @@ def _failure(error: Any) -> str:
         return f"worker with rank {rank} (pid {failure.pid}) of {error.name} failed: {how}"
     except Exception:  # the classes are torch's and may change
         return _summary(error)
-
-
-def _under_torchrun(frame: FrameType | None) -> bool:
-    """Whether torchrun's own main is among the callers."""
-    while frame is not None:
-        spec = frame.f_globals.get("__spec__")
-        if (
-            frame.f_code.co_name in ("main", "run")
-            and getattr(spec, "name", None) == "torch.distributed.run"
-        ):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def create_handler(params: RendezvousParameters) -> RallypointHandler:
