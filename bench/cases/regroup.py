@@ -47,7 +47,7 @@ def measure(repeat: int | None, reference: bool) -> list[Row]:
         target_why=f"admit_delay {ADMIT_DELAY:g} s + {ALLOWANCE:g}",
     )
     if reference:
-        # No handler is told of a lost node, so the agents would wait for ever; under
+        # No handler learns of a lost node, so the agents would wait for ever; under
         # torchrun it is the workers' own failure that ends it.
         shrink.reference = Sample(note="never by itself")
         grow.reference = Sample(

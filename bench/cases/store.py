@@ -216,7 +216,7 @@ def _storm(repeat: int, kinds: Sequence[str], place: Place) -> Row:
 def _bad_clients(repeat: int, kinds: Sequence[str], place: Place) -> list[Row]:
     """How long a good client waits while others are silent, slow or stuck.
 
-    The floor is the same on a server that has nobody else.
+    The floor is the same on a server without other clients.
     """
     figures = ("median", "p99")
     alone = {(kind, figure): Sample() for kind in kinds for figure in figures}

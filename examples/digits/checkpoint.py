@@ -61,7 +61,7 @@ class Checkpoint:
             return self._replace(state)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replaces the file by `state`: whoever reads it sees the old or the new, never a part.
+        """Replaces the file by `state`: a reader sees the old or the new, never a part.
 
         On return the new one is on the disk. `state["finished"]` says that the run needs no
         further round. Raises StaleRoundError, and leaves the file as it is, if a later round

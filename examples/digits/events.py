@@ -1,6 +1,6 @@
 """Events of a training process: one JSON object a line, appended to a file.
 
-Whoever wants to know how a run goes follows the files; nothing has to be parsed out
+A program that watches a run follows the files; nothing has to be parsed out
 of logs. Several processes may share a file: a line is written by one system call.
 """
 

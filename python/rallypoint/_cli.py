@@ -25,7 +25,7 @@ def main() -> int:
     # Python's own settings are not for the command, nor for what it starts. The library
     # has to find them thus when it is loaded: then it takes care that SIGPIPE ends the
     # process for a broken standard output only, and not for a peer that is gone. With
-    # SIGCHLD ignored, by whoever started this, no exit code could be learned.
+    # SIGCHLD ignored, as a parent may have set it, no exit code could be learned.
     for number in (_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD):
         _signal.signal(number, _signal.SIG_DFL)
     _open_standard_streams()

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Code, InvalidError, RallypointError
-from ._launch.agent import Job, Place
+from ._launch.agent import Job, MemberConfig
 from ._launch.launch import (
     DEFAULT_SIGNALS,
     Outcome,
@@ -20,7 +20,7 @@ from ._launch.launch import (
     set_output,
 )
 from ._native import abi
-from ._rendezvous.endpoint import STATIC_BACKEND, place
+from ._rendezvous.endpoint import STATIC_BACKEND, resolve
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -189,11 +189,11 @@ def _meet(job: Job, spec: Any) -> None:
             "timeout": timeout.total_seconds() if timeout is not None else None,
         }
         port = spec.master_port or handler.master_port
-        endpoint, options = place(
+        endpoint, options = resolve(
             STATIC_BACKEND, f"{spec.master_addr or handler.master_addr}:{port}", configs
         )
         nodes = handler.world_size
-        job.place = Place(handler.get_run_id(), endpoint, nodes, nodes, options=options)
+        job.rendezvous = MemberConfig(handler.get_run_id(), endpoint, nodes, nodes, options=options)
         return
     raise InvalidError(
         f"the rendezvous handler of backend {backend!r} cannot be taken by Rallypoint's agent: "

@@ -24,11 +24,11 @@ from torch.distributed.elastic.rendezvous.api import (
 from ._errors import Code, GracefulExitError, InvalidError, RallypointError
 from ._native import library
 from ._native.log import logger
-from ._rendezvous.endpoint import BACKEND, place
+from ._rendezvous.endpoint import BACKEND, resolve
 from ._rendezvous.member import Ending, Member, Outcome
 from ._stores.store import Store
 from ._torch import frames
-from ._torch.agent_store import AgentStore, Seat
+from ._torch.agent_store import AgentStore, Participant
 from ._torch.errors import rendezvous_error
 from ._torch.store import TorchStore
 from ._torch.telemetry import RdzvRecorder
@@ -146,20 +146,20 @@ class RallypointHandler(library.Handle, RendezvousHandler):
 
     def _store_of(self, outcome: Outcome, store: Store) -> Any:
         """What the agents of a round talk over; `store` is the control plane's."""
-        return AgentStore(store, Seat(self._member, outcome))
+        return AgentStore(store, Participant(self._member, outcome))
 
     def __repr__(self) -> str:
         return f"<{library.name(self)} of {self._member!r}>"
 
     def _record_joined(self, outcome: Outcome) -> None:
         host = outcome.store_addr
-        place: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "rank": outcome.rank,
             "master_endpoint": f"[{host}]:{outcome.store_port}"
             if ":" in host
             else f"{host}:{outcome.store_port}",
             "round": outcome.round,
-            "place": outcome.rank,
+            "group_rank": outcome.rank,
             "world": outcome.world_size,
         }
         if outcome.rank == 0:
@@ -168,14 +168,14 @@ class RallypointHandler(library.Handle, RendezvousHandler):
                 "SUCCEEDED",
                 "The node '%(node)s' is the first of round %(round)d of the rendezvous '%(run)s', "
                 "which is complete in a world of size %(world)d.",
-                **place,
+                **fields,
             )
         self._record(
             "next_rendezvous",
             "RUNNING",
             "The node '%(node)s' has joined round %(round)d of the rendezvous '%(run)s' as rank "
-            "%(place)d in a world of size %(world)d.",
-            **place,
+            "%(group_rank)d in a world of size %(world)d.",
+            **fields,
         )
 
     def is_closed(self) -> bool:
@@ -195,7 +195,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         )
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes are a reason to regroup: lost members and newcomers with a seat.
+        """How many nodes are a reason to regroup: lost members and newcomers that fit in.
 
         Never fails for want of a connection.
         """
@@ -212,7 +212,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         return count
 
     def shutdown(self) -> bool:
-        """Ends this node's part in the run; False if the control plane could not be told.
+        """Ends this node's part in the run; False if the control plane could not be reached.
 
         torch's agent calls it on almost every exit, so the exception in flight decides:
         none after a completed round closes the run as a success, ChildFailedError closes
@@ -302,7 +302,7 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
         ValueError: something is wrong with the parameters (an InvalidError).
     """
     try:
-        endpoint, options = place(params.backend, params.endpoint, params.config)
+        endpoint, options = resolve(params.backend, params.endpoint, params.config)
         member = Member(
             params.run_id or "",
             endpoint,

@@ -162,7 +162,7 @@ def expires(
     Args:
         after: seconds that the block may take.
         scope: name of the timer. None is file#line of the caller, so that a function which
-            calls itself takes one timer, which the innermost call sets anew.
+            calls itself takes one timer, which the innermost call sets again.
         client: where the timer is taken from. None is the configured one.
 
     Returns:

@@ -1,4 +1,4 @@
-"""torchrun for torch 2.4, whose own torchrun does not look for plug-ins.
+"""torchrun for torch 2.4, whose own torchrun does not look for entry points.
 
     python -m rallypoint.torchrun --rdzv-backend=rallypoint ... train.py
 

@@ -2,7 +2,7 @@
 
 capi/abi/interface.txt is written by this file as a program, which `make
 abi-baseline` runs. What is there may be added to, in the ways that the header
-promises, and never changed. capi/abi/check holds the built library against the same.
+guarantees, and never changed. capi/abi/check holds the built library against the same.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from rallypoint._launch import failure_plain as plain
 
 
 def public() -> list[tuple[str, Any]]:
-    """Every public class, function and method, with its name for people."""
+    """Every public class, function and method, with its public name."""
     found: dict[str, Any] = {name: getattr(rallypoint, name) for name in rallypoint.__all__}
     # With torch these are subclasses of, or are, torch's.
     found.update({name: getattr(plain, name) for name in ("ChildFailedError", "ProcessFailure")})
@@ -60,7 +60,7 @@ def test_docstring(name: str, thing: Any) -> None:
     text = inspect.getdoc(thing) or ""
     assert text.endswith((".", ")", ":")) or "\n" in text, "a docstring of sentences"
     if inspect.isclass(thing) and issubclass(thing, (BaseException, int)) and "Args" not in text:
-        return  # made by the package: nobody calls it
+        return  # made by the package: no program calls it
     for argument in arguments(thing):
         assert re.search(rf"^\s+\*{{0,2}}{argument}: \S", text, flags=re.M), f"Args: {argument}"
     returned = getattr(thing, "__annotations__", {}).get("return", "None")

@@ -126,15 +126,15 @@ def three_nodes_lose_one(start: Start, command: list[object]) -> list[Node]:
     nodes = [host, start(*command), start(*command)]
     ranks = {int(node.find(ROUND.format(3))[2]) for node in nodes}
     assert ranks == {0, 1, 2}
-    victim = find_victim(nodes)
-    victim.kill()
-    left = [node for node in nodes if node is not victim]
+    killed = find_killed(nodes)
+    killed.kill()
+    left = [node for node in nodes if node is not killed]
     ranks = {int(node.find(ROUND.format(2))[2]) for node in left}
     assert ranks == {0, 1}
     return left
 
 
-def find_victim(nodes: list[Node]) -> Node:
+def find_killed(nodes: list[Node]) -> Node:
     """A node that does not host the control plane: the end of the connections to it."""
     import psutil
 

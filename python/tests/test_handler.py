@@ -36,7 +36,7 @@ from rallypoint.handler import RallypointHandler, create_handler
 
 PATIENCE = 60.0
 
-# Short for tests; the first round waits for nobody in vain.
+# Short for tests; the first round waits for no node in vain.
 FAST: dict[str, object] = {"last_call_timeout": 0.2, "lease_timeout": 2, "join_timeout": 100}
 
 
@@ -283,9 +283,9 @@ class TestRounds:
         assert [h.num_nodes_waiting() for h in handlers] == [0, 0, 0]
 
     def test_lost_member(self, run: Run) -> None:
-        host, victim = run.handler(1, 2), run.handler(1, 2)
-        run.round(host, victim)
-        victim._member.close()
+        host, lost = run.handler(1, 2), run.handler(1, 2)
+        run.round(host, lost)
+        lost._member.close()
         await_true(lambda: host.num_nodes_waiting() > 0)
         assert "connection closed" in host._member.reason()  # after the grace, not the lease
         [info] = run.round(host)
@@ -399,7 +399,7 @@ class TestRoundOver:
         self.regroup(run, handlers[2], handlers[:2])
 
     def test_exit_barrier(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
-        """An agent whose workers have succeeded waits for nobody, and ends well."""
+        """An agent whose workers have succeeded waits for no other node, and ends well."""
         late, info, others = self.leave_behind(run, 2)
         store_util.barrier(info.store, 3, key_prefix="torchelastic/agent/terminal_state")
         lines = [
@@ -433,7 +433,7 @@ class TestRoundOver:
             assert ours.value.code is Code.ROUND_OVER
 
     def test_not_if_the_run_has_ended(self, run: Run) -> None:
-        """Nothing would make it regroup: its workers would run for nobody."""
+        """Nothing would make it regroup: its workers would run alone for ever."""
         late, info, others = self.leave_behind(run, 2)
         ending = run.pool.submit(others[1].shutdown)
         await_true(late.is_closed)

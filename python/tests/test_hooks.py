@@ -1,4 +1,4 @@
-"""What serves the plug-ins of a launch."""
+"""The hooks of a launch: what asks the LogsSpecs, and what passes events on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_thread_that_cannot_be_started(thread: int, monkeypatch: pytest.Monkey
     try:
         descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
         job = Job(["true"], {}, 1, logs=object(), on_event=print)
-        with pytest.raises(RuntimeError, match="new thread"), hooks.Plugged(job):
+        with pytest.raises(RuntimeError, match="new thread"), hooks.Hooks(job):
             pytest.fail("it has begun")
         assert (job.logs_fd, job.events_fd) == (0, 0)
         assert len(os.listdir("/proc/self/fd")) == descriptors
@@ -48,7 +48,7 @@ def test_without_a_standard_input(run_python) -> None:  # type: ignore[no-untype
         from rallypoint._launch import hooks
         from rallypoint._launch.agent import Job
         job = Job(["true"], {}, 1, logs=object(), on_event=print)
-        with hooks.Plugged(job):
+        with hooks.Hooks(job):
             assert job.logs_fd > 0 and job.events_fd > 0
         """
     )

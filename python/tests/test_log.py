@@ -81,14 +81,14 @@ def test_logging_configured_later() -> None:
 
 
 def test_the_ring_is_bounded() -> None:
-    """Who never asks loses the oldest records, and is told how many."""
+    """A program that never asks loses the oldest records, and learns how many."""
     from rallypoint import Member
     from rallypoint._native import log
 
     log.drain()
     n = 1100
     held = log._draining
-    with held:  # nobody asks meanwhile
+    with held:  # no thread asks meanwhile
         for i in range(n):
             Member("run", "127.0.0.1:0", options={f"unheard_of_{i}": 1}).close()
     record = abi.LogRecord()

@@ -249,7 +249,7 @@ def test_worker_group_during_a_run(tmp_path: Path) -> None:
 
 
 class Foreign(RendezvousHandler):
-    """A handler of somebody else."""
+    """A handler of another package."""
 
     def get_backend(self) -> str:
         return "theirs"

@@ -74,7 +74,7 @@ def test_system_exit(error_file: Path) -> None:
 
 @pytest.mark.parametrize("errors", ["plain", "torch"])
 def test_failed_children(error_file: Path, tmp_path: Path, errors: str) -> None:
-    """The file of the worker that failed first is handed up, with its exit code."""
+    """The file of the worker that failed first is propagated, with its exit code."""
     if errors == "torch":
         import torch.distributed.elastic.multiprocessing.errors as module
     else:

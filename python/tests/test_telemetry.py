@@ -317,7 +317,7 @@ def test_rdzv_events_are_the_same(records: Records) -> None:
 
 
 def test_rdzv_events_of_regroup(records: Records) -> None:
-    """A node that is gone is told once, however often torch's agent asks, and why."""
+    """A node that is gone is reported once, however often torch's agent asks, and why."""
 
     endpoint = f"127.0.0.1:{free_port()}"
     host, other = (

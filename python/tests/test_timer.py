@@ -161,7 +161,7 @@ def test_no_watchdog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BrokenPipeError, match=r"not available.*none") as caught:
         client.acquire("x", 1)
     assert caught.value.errno == errno.ENOENT
-    os.mkfifo(tmp_path / "none")  # which nobody reads
+    os.mkfifo(tmp_path / "none")  # which no process reads
     with pytest.raises(BrokenPipeError) as caught:
         client.release("x")
     assert caught.value.errno == errno.ENXIO

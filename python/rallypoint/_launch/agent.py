@@ -16,8 +16,8 @@ from .._native import abi, library, log
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """How a node meets the others: what rp_member_config holds."""
+class MemberConfig:
+    """How a node meets the others, as rp_member_config."""
 
     run_id: str
     endpoint: str = ""  # "": the node is the whole job
@@ -48,8 +48,8 @@ class Job:
     argv: Sequence[str]
     environment: Mapping[str, str]
     workers: int
-    place: Place | None = None
-    member: Any = None  # a abi.MemberHandle, instead of place
+    rendezvous: MemberConfig | None = None
+    member: Any = None  # a abi.MemberHandle, instead of rendezvous
     max_restarts: int = 0
     role: str = "default"
     name: str = ""
@@ -105,8 +105,8 @@ class Job:
             # An array of no items must not be NULL, which says: all ranks.
             config.local_ranks = (ctypes.c_int32 * max(1, len(self.local_ranks)))(*self.local_ranks)
             config.local_ranks_len = len(self.local_ranks)
-        if self.place is not None:
-            config.rendezvous = ctypes.pointer(self.place.native())
+        if self.rendezvous is not None:
+            config.rendezvous = ctypes.pointer(self.rendezvous.native())
         if self.member is not None:
             config.member = self.member
         return config

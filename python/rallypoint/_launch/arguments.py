@@ -42,7 +42,7 @@ class Descriptor:
         return _received[self._index]
 
 
-class _Parcel:
+class _Payload:
     """What one worker gets. Stands for the Popen for which multiprocessing pickles."""
 
     DupFd = Descriptor
@@ -73,23 +73,23 @@ class _Pickler(reduction.ForkingPickler):
         return NotImplemented
 
 
-def _pack(objects: tuple[object, ...]) -> _Parcel:
-    parcel = _Parcel()
+def _pack(objects: tuple[object, ...]) -> _Payload:
+    payload = _Payload()
     spawning: Any = context  # which knows Popen classes only
     before = spawning.get_spawning_popen()
-    spawning.set_spawning_popen(parcel)  # of this thread
+    spawning.set_spawning_popen(payload)  # of this thread
     try:
         # What is named in shared memory must outlive the worker that opens it: one tracker for all.
         tracker: Any = resource_tracker.getfd()
-        parcel.duplicate_for_child(tracker)
+        payload.duplicate_for_child(tracker)
         for thing in objects:
-            _Pickler(parcel.data).dump(thing)
+            _Pickler(payload.data).dump(thing)
     except BaseException:
-        parcel.close()
+        payload.close()
         raise
     finally:
         spawning.set_spawning_popen(before)
-    return parcel
+    return payload
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ class ArgumentServer:
     def __init__(self, folder: str, objects: tuple[object, ...]) -> None:
         self._objects = objects
         # Tells what cannot be pickled before a worker starts; then it is the first worker's.
-        self._first: _Parcel | None = _pack(objects)
+        self._first: _Payload | None = _pack(objects)
         self._lock = threading.Lock()  # of _first, _connections and _closed; a leaf
         self._connections: set[socket.socket] = set()
         self._closed = False
@@ -164,21 +164,21 @@ class ArgumentServer:
 
     def _send(self, connection: socket.socket) -> None:
         with self._lock:
-            parcel, self._first = self._first, None
+            payload, self._first = self._first, None
         try:
-            parcel = parcel or _pack(self._objects)
+            payload = payload or _pack(self._objects)
         except Exception as e:  # the program changed them since the first worker started
             connection.sendall(_HEADER.pack(True, 0))
             connection.sendall(f"{type(e).__name__}: {e}".encode("utf-8", "replace"))
             return
         try:
-            connection.sendall(_HEADER.pack(False, len(parcel.descriptors)))
-            for first in range(0, len(parcel.descriptors), _MOST_AT_ONCE):
-                some = parcel.descriptors[first : first + _MOST_AT_ONCE]
+            connection.sendall(_HEADER.pack(False, len(payload.descriptors)))
+            for first in range(0, len(payload.descriptors), _MOST_AT_ONCE):
+                some = payload.descriptors[first : first + _MOST_AT_ONCE]
                 socket.send_fds(connection, [b"\0"], some)
-            connection.sendall(parcel.data.getbuffer())
+            connection.sendall(payload.data.getbuffer())
         finally:
-            parcel.close()
+            payload.close()
 
     def close(self) -> None:
         """Ends the threads. Workers that still wait get an end of file."""

@@ -41,8 +41,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _module(name: str) -> Any:
-    # Whoever catches torch's SignalException has imported it; importing it for a Ctrl-C
-    # would keep people waiting for seconds.
+    # A program that catches torch's SignalException has imported it; importing it for a
+    # Ctrl-C would delay the exit by seconds.
     if has_torch() if name != "SignalException" else _TORCH in sys.modules:
         try:
             return importlib.import_module(".failure_torch", __package__)

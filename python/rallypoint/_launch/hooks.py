@@ -1,4 +1,4 @@
-"""What a launching program plugs into its agent: where logs go, who gets events.
+"""The hooks of a launching program: a LogsSpecs that says where logs go, listeners for events.
 
 Each has a thread and a socket to the library, so that neither the agent nor the caller
 waits for it without a limit.
@@ -32,7 +32,7 @@ _DEST = (
 _NEWER_DEST = ("filtered_stdout", "filtered_stderr")
 
 
-def decides(logs: Any) -> bool:
+def has_reify(logs: Any) -> bool:
     """Whether a LogsSpecs has a reify of its own, which torch's default has not."""
     reify = getattr(type(logs), "reify", None)
     own = "torch.distributed.elastic.multiprocessing.api"
@@ -60,16 +60,16 @@ def event_handler(name: str) -> Callable[[str], None]:
     return handle
 
 
-class Plugged:
-    """Serves the plug-ins of a job while the context lasts; the agent must end in it."""
+class Hooks:
+    """Serves the hooks of a job while the context lasts; the agent must end in it."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._lent: list[socket.socket] = []
+        self._theirs: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._complained = False
 
-    def __enter__(self) -> Plugged:
+    def __enter__(self) -> Hooks:
         try:
             self._begin()
         except BaseException:
@@ -90,10 +90,10 @@ class Plugged:
 
     def _serve(self, name: str, serve: Callable[[socket.socket], None]) -> int:
         theirs, ours = socket.socketpair()
-        self._lent.append(theirs)
+        self._theirs.append(theirs)
         if theirs.fileno() == 0:  # which says: none
             theirs = theirs.dup()
-            self._lent.append(theirs)
+            self._theirs.append(theirs)
 
         def run() -> None:
             with ours:
@@ -108,9 +108,9 @@ class Plugged:
         self._threads.append(thread)
         return theirs.fileno()
 
-    def lent(self) -> None:
-        """Tells that the library has its duplicates."""
-        for end in self._lent:
+    def opened(self) -> None:
+        """To be called once the agent is open: the library has its own duplicates then."""
+        for end in self._theirs:
             end.close()
 
     def __exit__(
@@ -119,7 +119,7 @@ class Plugged:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.lent()
+        self.opened()
         self._job.logs_fd = self._job.events_fd = 0
         for thread in self._threads:
             thread.join(PATIENCE)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Callable, Union
 from .._errors import Code, InvalidError
 from .._native import abi
 from .._native.log import logger
-from .._rendezvous.endpoint import BACKEND, STATIC_BACKEND, place
+from .._rendezvous.endpoint import BACKEND, STATIC_BACKEND, resolve
 from .._torch.telemetry import metrics, rdzv_events
-from .agent import Agent, Failure, Job, Place, Result, Signals
+from .agent import Agent, Failure, Job, MemberConfig, Result, Signals
 from .function import FunctionJob
-from .hooks import Plugged, decides, event_handler
+from .hooks import Hooks, event_handler, has_reify
 
 if TYPE_CHECKING:
     from .failure_plain import ChildFailedError
@@ -279,7 +279,7 @@ def launch_agent(
         argv=(),
         environment={},
         workers=config.nproc_per_node,
-        place=_place(config),
+        rendezvous=_member_config(config),
         max_restarts=config.max_restarts,
         role=config.role,
         monitor_interval=config.monitor_interval,
@@ -309,11 +309,11 @@ def _invalid(text: str) -> InvalidError:
     return InvalidError(text, Code.INVALID)
 
 
-def _place(config: Any) -> Place:
+def _member_config(config: Any) -> MemberConfig:
     backend, endpoint = config.rdzv_backend, config.rdzv_endpoint
     static = backend in ("static", STATIC_BACKEND)
     if not endpoint and config.max_nodes == 1 and not static:
-        return Place(
+        return MemberConfig(
             run_id=config.run_id,
             min_nodes=config.min_nodes,
             local_addr=config.local_addr,
@@ -321,8 +321,8 @@ def _place(config: Any) -> Place:
         )
     if not endpoint:
         raise _invalid(f"{config.max_nodes} nodes have to meet somewhere: rdzv_endpoint is missing")
-    endpoint, options = place(backend, endpoint, config.rdzv_configs)
-    return Place(
+    endpoint, options = resolve(backend, endpoint, config.rdzv_configs)
+    return MemberConfig(
         run_id=config.run_id,
         endpoint=endpoint,
         min_nodes=config.min_nodes,
@@ -361,7 +361,7 @@ def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:
         job.flags |= abi.AGENT_IDENTICAL
     if logs is None:
         return
-    if decides(logs):
+    if has_reify(logs):
         job.logs = logs
         return
 
@@ -522,9 +522,9 @@ def run_job(
             job.argv = [shutil.which("env") or "/usr/bin/env", *values, *job.argv]
         sys.stdout.flush()
         sys.stderr.flush()
-        plugged = stack.enter_context(Plugged(job))
+        hooks = stack.enter_context(Hooks(job))
         agent = stack.enter_context(Agent(job))
-        plugged.lent()
+        hooks.opened()
         taken = stack.enter_context(Signals(agent, signals))
         result = agent.run()
         returned: dict[int, Any] = {}

@@ -84,7 +84,7 @@ class ErrorHandler:
             )
 
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
-        """Hands a worker's error file up: copies it to this process's own.
+        """Propagates a worker's error file: copies it to this process's own.
 
         Args:
             rootcause_error_file: path of the worker's file.
@@ -96,7 +96,7 @@ class ErrorHandler:
             self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
         path = os.environ.get(ERROR_FILE)
         if not path:
-            logger.error("no error file to hand up to (%s); it would be: %s", ERROR_FILE, data)
+            logger.error("no error file to propagate to (%s); it would be: %s", ERROR_FILE, data)
             return
         if os.path.exists(path):
             logger.warning("%s exists already and is replaced", path)
@@ -129,7 +129,7 @@ def get_error_handler() -> ErrorHandler:
 
 
 def _failed_children() -> tuple[type[BaseException], ...]:
-    """The classes of ChildFailedError that exist: nobody can raise any other."""
+    """The classes of ChildFailedError that exist in this process: no other can be raised."""
     classes = []
     torch_errors = sys.modules.get("torch.distributed.elastic.multiprocessing.errors")
     plain = sys.modules.get("rallypoint._launch.failure_plain")
@@ -146,7 +146,7 @@ def record(fn: _F, error_handler: ErrorHandler | None = None) -> _F:
     An exception that leaves the function is written to the file that the variable
     TORCHELASTIC_ERROR_FILE names, and raised further; its traceback is then part of the
     launcher's report. After a ChildFailedError it is the file of the worker that failed
-    first that is handed up. SystemExit(0) becomes a return of None.
+    first that is propagated. SystemExit(0) becomes a return of None.
 
     Example:
         @rallypoint.record
@@ -174,7 +174,7 @@ def record(fn: _F, error_handler: ErrorHandler | None = None) -> _F:
             raise
         except Exception as e:
             if isinstance(e, _failed_children()):
-                _hand_up(handler, e)
+                _propagate(handler, e)
             else:
                 handler.record_exception(e)
             raise
@@ -184,7 +184,7 @@ def record(fn: _F, error_handler: ErrorHandler | None = None) -> _F:
     return wrapped  # type: ignore[return-value]
 
 
-def _hand_up(handler: ErrorHandler, error: Any) -> None:
+def _propagate(handler: ErrorHandler, error: Any) -> None:
     rank, failure = error.get_first_failure()
     if failure.error_file == _NOT_AVAILABLE:
         logger.info("local_rank %d FAILED with no error file", failure.local_rank)
@@ -192,4 +192,4 @@ def _hand_up(handler: ErrorHandler, error: Any) -> None:
     try:
         handler.dump_error_file(failure.error_file, failure.exitcode)
     except (OSError, ValueError) as e:
-        logger.warning("cannot hand up the error file of rank %d: %s", rank, e)
+        logger.warning("cannot propagate the error file of rank %d: %s", rank, e)

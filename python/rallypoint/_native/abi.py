@@ -1,6 +1,6 @@
 """What include/rallypoint.h declares, for ctypes; its comments say what it means.
 
-Written by packaging/python_bindings.py: `make docs` does that anew.
+Written by packaging/python_bindings.py: `make docs` writes it again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A place of the user's own where the nodes of a run meet, in the shape that torch gives
-it: RendezvousBackend. No torch is needed.
+"""RendezvousBackend: the user's own storage as the meeting point of a run's nodes.
+
+It has the shape of torch's class of this name. No torch is needed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RendezvousBackend(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The backend's name, for people."""
+        """The backend's name, human-readable."""
 
     @abc.abstractmethod
     def get_state(self) -> State:

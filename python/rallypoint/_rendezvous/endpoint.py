@@ -9,7 +9,7 @@ BACKEND = "rallypoint"
 STATIC_BACKEND = "rallypoint-static"
 
 
-def place(
+def resolve(
     backend: str, endpoint: str | None, configs: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """The endpoint and the options of a node, as the library takes them.

@@ -19,7 +19,7 @@ from .._native.wait import wait as _wait
 from .._stores.store import Store
 from .backend import open_member
 
-# How long an interpreter that exits waits to say goodbye for a member that nobody
+# How long an interpreter that exits waits for a member to leave that was never
 # shut down.
 _EXIT_PATIENCE_MS = 1000
 
@@ -77,7 +77,7 @@ class Member(library.Handle):
         environment: whether hints of schedulers and PET_NODE_RANK are read from the
             environment.
         backend: a RendezvousBackend of rallypoint or of torch, in which the nodes meet;
-            the endpoint is then a name for people. None: the endpoint says where.
+            the endpoint is then a human-readable name. None: the endpoint says where.
 
     Raises:
         InvalidError: something is wrong with the arguments. No network is touched.
@@ -197,10 +197,10 @@ class Member(library.Handle):
         Args:
             ending: how. SUCCESS and FAILED close the run for all if this node is a member of
                 the last round; all else merely leaves.
-            reason: told to those who meet the closed run.
+            reason: what nodes that meet the closed run receive.
 
         Raises:
-            DeadlineError, ConnectionFailedError: the control plane could not be told.
+            DeadlineError, ConnectionFailedError: the control plane could not be reached.
             CanceledError: cancel() or close() came before.
         """
         self._ended = True
@@ -221,13 +221,13 @@ class Member(library.Handle):
             log.drain()
 
     def set_closed(self, reason: str = "") -> None:
-        """Closes the run for good: nobody is admitted, the running round goes on.
+        """Closes the run for good: no node is admitted, the running round goes on.
 
         Args:
-            reason: told to those who meet the closed run.
+            reason: what nodes that meet the closed run receive.
 
         Raises:
-            DeadlineError, ConnectionFailedError: the control plane could not be told within
+            DeadlineError, ConnectionFailedError: the control plane could not be reached within
                 option close_timeout (30 s).
         """
         try:
@@ -263,7 +263,7 @@ class Member(library.Handle):
         return bool(closed.value)
 
     def reason(self) -> str:
-        """Why nodes_waiting() or is_closed() last changed, for people."""
+        """Why nodes_waiting() or is_closed() last changed, human-readable."""
         size = ctypes.c_size_t(8192)  # reasons are shorter
         text = ctypes.create_string_buffer(size.value)
         library.call("rp_member_reason", self._handle, text, ctypes.byref(size))

@@ -136,7 +136,7 @@ class Target(Protocol):
 # The calls that are not in use. A stack, not one for each thread: what interrupts a call
 # (a handler of a signal, a finalizer) may make another one.
 _calls: list[_Call] = []
-os.register_at_fork(after_in_child=_calls.clear)  # of no use there
+os.register_at_fork(after_in_child=_calls.clear)  # unusable there
 
 
 def perform(

@@ -68,13 +68,13 @@ class Store(library.Handle):
 
     Args:
         handle: of the library, open or about to be; stores are not made by hand.
-        place: where it is, for people.
+        address: where it is, human-readable.
     """
 
-    def __init__(self, handle: abi.StoreHandle, place: str = "") -> None:
+    def __init__(self, handle: abi.StoreHandle, address: str = "") -> None:
         self.timeout: Timeout = DEFAULT_TIMEOUT
         self._handle = handle
-        self._place = place
+        self._address = address
         self._reopen: Callable[[Timeout], Store] | None = None
         self._finalizer = library.owned(self, "rp_store_close", handle)
 
@@ -89,7 +89,7 @@ class Store(library.Handle):
 
     def __repr__(self) -> str:
         closed = "" if self._finalizer.alive else ", closed"
-        return f"<{library.name(self)} {self._place}{closed}>"
+        return f"<{library.name(self)} {self._address}{closed}>"
 
     def set_timeout(self, timeout: Timeout) -> None:
         """Sets the longest wait of calls that are given none, as torch's method does.
@@ -199,7 +199,7 @@ class Store(library.Handle):
         perform(self, STORE_WAIT, override_timeout if timeout is None else timeout, keys=keys)
 
     def delete_key(self, key: Text, timeout: Timeout | None = None) -> bool:
-        """Removes a key. Nobody is woken by that.
+        """Removes a key. That wakes no waiter.
 
         Args:
             key: the key.

@@ -61,12 +61,12 @@ def stand_in(key: str, role_info: bytes | None, world_size: int) -> bytes | None
     return json.dumps([first, total, first, total]).encode()  # the same within the role
 
 
-class Seat:
-    """This node's place in the round of a store, for the store and its clones.
+class Participant:
+    """This node as a participant of a store's round, for the store and its clones.
 
     Args:
         member: the node.
-        outcome: its place.
+        outcome: its rank, and the round.
     """
 
     def __init__(self, member: Member, outcome: Outcome) -> None:
@@ -74,7 +74,7 @@ class Seat:
         self._outcome = outcome
         self._own = f"{_ROLE_INFO}{outcome.rank}"
         self._role_info: bytes | None = None
-        self._told = False
+        self._warned = False
 
     def note(self, key: str, value: Text) -> None:
         """Remembers what this node's agent publishes of itself."""
@@ -96,8 +96,8 @@ class Seat:
         if not leaving and self._member.is_closed() and self._member.nodes_waiting() == 0:
             why = self._member.reason()
             raise store_error(RallypointError(f"{error}; {why}", error.code)) from None
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "round %d is over for this node: %s (%s)",
                 self._outcome.round,
@@ -121,10 +121,10 @@ class AgentStore(TorchStore):
     """
 
     def __init__(
-        self, store: Store, seat: Seat, timeout: timedelta = timedelta(seconds=300)
+        self, store: Store, participant: Participant, timeout: timedelta = timedelta(seconds=300)
     ) -> None:
         super().__init__(store, timeout)
-        self._seat = seat
+        self._participant = participant
 
     def _unless_over(
         self, keys: Sequence[str], call: Callable[[], _T], answer: Callable[[list[bytes]], _T]
@@ -134,10 +134,10 @@ class AgentStore(TorchStore):
         except RallypointError as e:
             if e.code not in (Code.ROUND_OVER, Code.EVICTED):
                 raise
-            return answer(self._seat.values(keys, e))
+            return answer(self._participant.values(keys, e))
 
     def set(self, key: str, value: Text) -> None:
-        self._seat.note(key, value)
+        self._participant.note(key, value)
         put = super().set
         self._unless_over([key], lambda: put(key, value), lambda _: None)
 
@@ -170,4 +170,4 @@ class AgentStore(TorchStore):
         return None  # it stands for this node
 
     def _twin(self) -> AgentStore:
-        return AgentStore(self._store, self._seat, self.timeout)
+        return AgentStore(self._store, self._participant, self.timeout)

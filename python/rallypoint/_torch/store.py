@@ -52,8 +52,8 @@ class TorchStore(library.Handle, dist.Store):
     Member.keys() no call fails because another node died. May be wrapped in
     torch.distributed.PrefixStore and used from several threads.
 
-    torch's C++ side does not keep the Python object alive: whoever wraps it must also
-    hold it.
+    torch's C++ side does not keep the Python object alive: a program that wraps it must
+    also hold it.
     """
 
     def __init__(self, store: Store, timeout: timedelta = timedelta(seconds=300)) -> None:

@@ -1,4 +1,4 @@
-"""A key of a store of torch's shape as the place where the nodes of a run meet.
+"""A key of a store of torch's shape as the meeting point of a run's nodes.
 
 No torch is needed: it is imported by those who use it.
 """
@@ -27,9 +27,9 @@ class StoreBackend(RendezvousBackend):
     It may be used from any thread if the store may.
 
     Args:
-        store: the store. It outlives the run, and whoever holds it must: a TCPStore server
-            in the process of a node ends with that node. A FileStore keeps every write,
-            some ten kB each.
+        store: the store. It outlives the run, and so must the process that holds it: a TCPStore
+            server in the process of a node ends with that node. A FileStore keeps every
+            write, some ten kB each.
         key: the key, which is for one run; give each run, or each prefix, its own.
     """
 
@@ -43,7 +43,7 @@ class StoreBackend(RendezvousBackend):
 
     @property
     def name(self) -> str:
-        """The backend's name, for people: rallypoint-store."""
+        """The backend's name: rallypoint-store."""
         return "rallypoint-store"
 
     def get_state(self) -> State:

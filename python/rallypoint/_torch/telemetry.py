@@ -1,7 +1,7 @@
-"""What a program that uses torch's events and metrics is told through them.
+"""Events and metrics of this package as torch's own.
 
-torch is never imported here: who has not imported these parts of it has set up no
-handler, and torch's own drop everything.
+torch is never imported here: a program that has not imported these parts of it has set up
+no handler, and torch's own handlers drop everything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def metrics(config: Mapping[str, str]) -> OnMetric | None:
     """torch's put_metric; None if no handler would take what it gets.
 
     Args:
-        config: metrics_cfg of a launch, which torch is told first.
+        config: metrics_cfg of a launch, which torch receives first.
     """
     module: Any = sys.modules.get(_METRICS)
     if module is None:
@@ -43,7 +43,7 @@ def metrics(config: Mapping[str, str]) -> OnMetric | None:
 
 
 def _rdzv_events() -> Any:
-    """torch's module of events; None if nobody takes events of the rendezvous."""
+    """torch's module of events; None if no handler takes events of the rendezvous."""
     module: Any = sys.modules.get(_EVENTS)
     if module is None:
         return None
@@ -52,7 +52,7 @@ def _rdzv_events() -> Any:
 
 
 def rdzv_events() -> Callable[[str], None] | None:
-    """What hands an event of the rendezvous to torch; None if nobody takes it there."""
+    """What hands an event of the rendezvous to torch; None if no handler takes it there."""
     module = _rdzv_events()
     if module is None:
         return None
@@ -101,7 +101,7 @@ class RdzvRecorder:
         Args:
             step: what torch's handler calls it.
             state: name of a NodeState.
-            message: for people, with %(node)s, %(run)s and %(name)s of the values.
+            message: human-readable, with %(node)s, %(run)s and %(name)s of the values.
             rank: of the node, if it is known.
             master_endpoint: of the round's store, if it is known.
             error: whose traceback is recorded.

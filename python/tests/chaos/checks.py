@@ -24,13 +24,13 @@ def check(history: Starts, least: int, most: int) -> None:
         last[name] = number
         rounds[number].append(start)
     for number, starts in sorted(rounds.items()):
-        worlds = {s[4] for s in starts}
-        assert len(worlds) == 1, f"round {number} has several sizes: {starts}"
-        world = int(worlds.pop())
-        assert least <= world <= most, f"round {number} has {world} nodes"
+        sizes = {s[4] for s in starts}
+        assert len(sizes) == 1, f"round {number} has several sizes: {starts}"
+        size = int(sizes.pop())
+        assert least <= size <= most, f"round {number} has {size} nodes"
         ranks = [int(s[3]) for s in starts]
         assert len(set(ranks)) == len(ranks), f"round {number} has a rank twice: {starts}"
-        assert all(0 <= rank < world for rank in ranks), f"round {number}: {starts}"
+        assert all(0 <= rank < size for rank in ranks), f"round {number}: {starts}"
         assert all(s[2] == s[3] for s in starts), f"round {number}: {starts}"
         assert len({s[5] for s in starts}) == 1, f"round {number} has several stores: {starts}"
 

@@ -2,7 +2,7 @@
 
 Afterwards the eleven guarantees of docs/design.md must hold on two histories: what the
 control plane has recorded, through all that happened to it, and what workers wrote down
-when they started. How the first is judged, guarantee by guarantee, says the comment of the
+when they started. How the first is checked, guarantee by guarantee, says the comment of the
 package conformance; `rallypoint audit` does it. The second adds what nodes observe:
 
  1. The rounds in which a node starts workers grow. (check)
@@ -10,11 +10,11 @@ package conformance; `rallypoint audit` does it. The second adds what nodes obse
  3. All workers of a round see the same size and store. (check)
  4. Each start of a worker is a place that the control plane has given to its agent.
     (check_places)
- 5. After each fault the job comes to a round of all nodes: nobody waits for ever. (job)
+ 5. After each fault the job comes to a round of all nodes: no node waits for ever. (job)
  6. The same; members that were cut off are in it again.
  7. No agent stops its workers unless it was told to regroup. (check_places)
  8. All agents end well, though they end one after the other. (job)
- 9. A node that would join when the run is closed is told by whom and why. (job)
+ 9. A node that would join when the run is closed learns by whom and why. (job)
 10. What the ranks must be follows from the recorded joins alone. (audit)
 11. A node that wants another size is refused, and told what the run's is and on which
     address. (job)
@@ -309,7 +309,7 @@ def check_refused(chaos: Chaos, home: str, *words: str, least: int = LEAST) -> N
 
 
 def close(chaos: Chaos, reason: str) -> None:
-    """Nobody joins any more; the round goes on."""
+    """No node joins any more; the round goes on."""
     subprocess.run(
         ["ip", "netns", "exec", chaos.home, str(RALLYPOINT), "admin", "close",
          f"{chaos.address}:{PORT}", "--rdzv-id=chaos", f"--reason={reason}"],
@@ -389,7 +389,7 @@ def seeded(chaos: Chaos) -> Iterator[Faults]:
 
 def test_chaos_for_a_while(chaos: Chaos) -> None:
     with job(chaos), seeded(chaos) as faults:
-        # Long enough for the nodes to notice and to try anew, in vain.
+        # Long enough for the nodes to notice and to try again, in vain.
         faults.let(faults.server_stopped, 3 * LEASE)
         for fault in faults.server_killed, faults.node_killed, faults.link_down:
             faults.let(fault, 1)

@@ -451,7 +451,7 @@ class Job:
         self.wait(lambda: all(n.code is not None for n in nodes), "the nodes to be gone")
 
     def report(self) -> Iterator[tuple[str, str]]:
-        """Titles and texts for people who have to find out why a test failed."""
+        """Titles and texts that help to find out why a test failed."""
         self._take_events()
         yield f"events of {self.run_id}", "\n".join(map(str, self._events))
         for node in self.nodes.values():
@@ -490,7 +490,7 @@ def base_environment() -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that is free, and that the kernel gives to nobody."""
+    """A port of the loopback interface that is free, and that the kernel gives to no other."""
     ranges = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     while True:
         port = random.randrange(10000, int(ranges[0]))

@@ -1,4 +1,4 @@
-"""Jobs that nothing happens to, and what users are told while they wait."""
+"""Jobs that nothing happens to, and what users read while they wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_job_is_run_again(new_job: NewJob) -> None:
 
 
 def test_one_node_needs_no_port(new_job: NewJob) -> None:
-    """Like --standalone: port 0, and nobody else."""
+    """Like --standalone: port 0, and no other node."""
     job = new_job("1", port=0, host="localhost", nproc=2)
     job.start("A")
     assert job.await_round("A").number == 1

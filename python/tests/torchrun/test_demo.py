@@ -145,7 +145,7 @@ def test_a_finished_run_and_another_run_leave_the_checkpoint_free(
 ) -> None:
     path = tmp_path / "checkpoint.pt"
     of_round(checkpoint, path, "7").save(state(1, finished=True))
-    of_round(checkpoint, path, "1").save(state(2))  # the same run id anew, from round 1
+    of_round(checkpoint, path, "1").save(state(2))  # the same run id again, from round 1
     of_round(checkpoint, path, "5").save(state(3))
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another job")
     of_round(checkpoint, path, "1").save(state(4))

@@ -77,7 +77,7 @@ def finish_one_and_fail_the_other(job: Job) -> tuple[str, str]:
 
 
 def test_one_finishes_and_one_fails(new_job: NewJob) -> None:
-    """Each ends with its own result, and nobody waits the 300 s of the exit barrier."""
+    """Each ends with its own result, and no node waits the 300 s of the exit barrier."""
     finish_one_and_fail_the_other(new_job("2"))
 
 

@@ -1,4 +1,4 @@
-"""Nodes that come to a healthy job in vain: nobody in it may notice."""
+"""Nodes that come to a healthy job in vain: none of its nodes may notice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from torchrun.harness import Job, NewJob, Round
 
-# So long that it does not pass while the tests run: nobody is ever let in.
+# So long that it does not pass while the tests run: no node is ever let in.
 NEVER = 600
 
 

@@ -92,7 +92,7 @@ def test_a_node_is_stopped_before_ranks_are_assigned(new_job: NewJob, late: str,
 
 
 def test_a_node_is_killed_while_others_wait_at_the_exit(new_job: NewJob) -> None:
-    """Nobody waits the 300 s of torch's exit barrier; who finished ends well."""
+    """No node waits the 300 s of torch's exit barrier; those that finished end well."""
     job = new_job("2:3")
     start_ranked(job, **RANKS)
     first = job.await_round("A", "B", "C")
@@ -186,7 +186,7 @@ def kill_host(job: Job, last: Round, name: str) -> None:
 
 
 def test_a_frozen_host_costs_nothing(new_job: NewJob) -> None:
-    """While it hung it could not hear of anybody, so nobody is lost."""
+    """While it hung it could hear of no other node, so none is lost."""
     job = new_job("2:3", conf={"lease_timeout": 2})
     start_ranked(job, **RANKS)
     first = job.await_round("A", "B", "C")

@@ -52,7 +52,7 @@ class Network:
         return namespace, address
 
     def cut(self, namespace: str) -> None:
-        """Takes a machine off the switch: packets vanish, nobody is told."""
+        """Takes a machine off the switch: packets vanish without a report."""
         ip("-n", self._switch, "link", "set", self._port(namespace), "nomaster")
 
     def mend(self, namespace: str) -> None:

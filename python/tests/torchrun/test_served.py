@@ -32,7 +32,7 @@ def serve(job: Job, name: str = "serve") -> Node:
 
 
 def test_any_node_is_killed(new_served: NewServed) -> None:
-    """Whoever is killed, whatever it was: those that are left go on, down to one."""
+    """Whichever node is killed: those that are left go on, down to one."""
     job = new_served("1:3")
     job.start("A", "B", "C")
     last = job.await_round("A", "B", "C")
@@ -76,7 +76,7 @@ def test_a_job_is_stopped_and_goes_on_later(new_served: NewServed) -> None:
 
 
 def test_a_run_that_has_ended_can_be_started_again(new_served: NewServed) -> None:
-    """After a failure for good; a node that comes while others still end is told of it."""
+    """After a failure for good; a node that comes while others still end learns of it."""
     job = new_served("2")
     job.start("A", "B")
     first = job.await_round("A", "B")

@@ -1,4 +1,4 @@
-"""A worker without torch: tells that it has started and then does what it is told.
+"""A worker without torch: tells that it has started and then does as ordered.
 
 Environment (besides torchrun's): RALLYPOINT_TEST_FOLDER, the job's folder, and
 RALLYPOINT_TEST_NODE, the node's name. Events are JSON lines appended to
@@ -66,7 +66,7 @@ def orders() -> Iterator[str]:
 
 
 def obey() -> int:
-    """Does what it is told; returns the exit code."""
+    """Does as ordered; returns the exit code."""
     for order in orders():
         verb, _, rest = order.partition(" ")
         if verb == "finish":

@@ -52,7 +52,7 @@ def test_ranks_and_master_are_one_for_all(meet: Any) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_any_node_is_killed(meet: Any, rank: int) -> None:
-    """Guarantees 6 and 7, whoever it is: rank 0 has the round's store."""
+    """Guarantees 6 and 7, whichever node it is: rank 0 has the round's store."""
     job = meet("2:3")
     job.start("A", "B", "C")
     first = job.await_round("A", "B", "C")
@@ -65,7 +65,7 @@ def test_any_node_is_killed(meet: Any, rank: int) -> None:
     assert {w.restart for w in second.workers} == {0}
     job.start("D")
     third = job.await_round(*left, "D", above=second.number)
-    for name in left:  # guarantee 10: who stays keeps its rank
+    for name in left:  # guarantee 10: a node that stays keeps its rank
         assert third.of(name).rank == second.of(name).rank
     job.finish(*left, "D")
 
@@ -84,7 +84,7 @@ def test_a_frozen_node_comes_back(meet: Any) -> None:
 
 
 def test_a_spare_fills_the_hole(meet: Any) -> None:
-    """Guarantee 4: a node without a seat waits and disturbs nobody."""
+    """Guarantee 4: a node that does not fit in waits and disturbs no other."""
     job = meet("2:2")
     job.start("A", "B")
     first = job.await_round("A", "B")
