@@ -10,11 +10,14 @@ import textwrap
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+import rallypoint
 from rallypoint import (
+    Code,
     ConnectionFailedError,
     DeadlineError,
     EtcdServer,
@@ -22,6 +25,7 @@ from rallypoint import (
     RallypointError,
     connect_etcd,
 )
+from rallypoint._native import library
 
 
 @pytest.fixture
@@ -51,6 +55,24 @@ def test_store_without_torch(each_etcd: EtcdServer, prefix: str) -> None:
         assert e.value.code.name == "UNSUPPORTED"
     with etcd.get_client() as store:
         assert store.check([])
+
+
+def test_an_etcd_beside_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the library looks for a program that is installed with the package."""
+    given = []
+    call = library.call
+
+    def not_started(name: str, *args: Any) -> int:
+        if name != "rp_etcd_server_start":
+            return call(name, *args)
+        given.append(args[0]._obj.beside)
+        raise InvalidError("not started", Code.INVALID)
+
+    monkeypatch.setattr(library, "call", not_started)
+    with pytest.raises(InvalidError, match="not started"):
+        EtcdServer().start()
+    folder = Path(rallypoint.__file__).parent
+    assert given == [os.fsencode(folder / "bin" / "etcd")]
 
 
 def test_torch_store(each_etcd: EtcdServer, prefix: str) -> None:

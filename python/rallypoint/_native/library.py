@@ -32,6 +32,9 @@ FOREVER = -1
 # What ctypes.string_at takes at most: its size is a C int, which cuts larger ones.
 SHORT = 2**31 - 1
 
+# The folder of the package, which the library lies in.
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
 _forked = False
@@ -49,9 +52,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def path() -> str:
     """Where the library is: RALLYPOINT_LIBRARY, else in the package's folder."""
-    return os.environ.get("RALLYPOINT_LIBRARY") or os.path.join(
-        os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "librallypoint.so"
-    )
+    return os.environ.get("RALLYPOINT_LIBRARY") or os.path.join(PACKAGE, "librallypoint.so")
 
 
 def load() -> ctypes.CDLL:

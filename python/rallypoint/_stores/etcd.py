@@ -120,7 +120,7 @@ class EtcdServer(library.Handle):
         """
         if self._finalizer is not None:
             raise ValueError("the etcd runs already")
-        beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "etcd")
+        beside = os.path.join(library.PACKAGE, "bin", "etcd")
         config = abi.EtcdServerConfig(
             beside=library.text(beside),
             data_dir=None if self._data_dir is None else library.text(os.fsdecode(self._data_dir)),
