@@ -95,8 +95,8 @@ _WIDEST = 80  # signature in one line
 
 
 def find(name: str) -> Any:
-    if hasattr(plain, name):
-        return getattr(plain, name)  # without torch's bases
+    if inspect.isclass(found := getattr(plain, name, None)):
+        return found  # without torch's bases
     thing: Any = rallypoint
     for part in name.split("."):
         thing = getattr(thing, part)

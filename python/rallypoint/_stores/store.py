@@ -68,13 +68,13 @@ class Store(library.Handle):
 
     Args:
         handle: of the library, open or about to be; stores are not made by hand.
-        address: where it is, human-readable.
+        place: where it is, human-readable.
     """
 
-    def __init__(self, handle: abi.StoreHandle, address: str = "") -> None:
+    def __init__(self, handle: abi.StoreHandle, place: str = "") -> None:
         self.timeout: Timeout = DEFAULT_TIMEOUT
         self._handle = handle
-        self._address = address
+        self._place = place
         self._reopen: Callable[[Timeout], Store] | None = None
         self._finalizer = library.owned(self, "rp_store_close", handle)
 
@@ -89,7 +89,7 @@ class Store(library.Handle):
 
     def __repr__(self) -> str:
         closed = "" if self._finalizer.alive else ", closed"
-        return f"<{library.name(self)} {self._address}{closed}>"
+        return f"<{library.name(self)} {self._place}{closed}>"
 
     def set_timeout(self, timeout: Timeout) -> None:
         """Sets the longest wait of calls that are given none, as torch's method does.
