@@ -34,8 +34,9 @@ if TYPE_CHECKING:
         StateError,
         UnsupportedError,
     )
+    from ._launch.config import LaunchConfig, LogsSpecs
     from ._launch.failure_plain import ChildFailedError, ProcessFailure, SignalException
-    from ._launch.launch import LaunchConfig, LogsSpecs, elastic_launch, launch_agent
+    from ._launch.launch import elastic_launch, launch_agent
     from ._launch.record import ErrorHandler, get_error_handler, record
     from ._rendezvous.backend import RendezvousBackend
     from ._rendezvous.member import Ending, Member, Outcome
@@ -104,8 +105,8 @@ _MODULES = {
     "EtcdStore": "_torch.etcd_store",
     "FileStore": "_stores.store",
     "HashStore": "_stores.store",
-    "LaunchConfig": "_launch.launch",
-    "LogsSpecs": "_launch.launch",
+    "LaunchConfig": "_launch.config",
+    "LogsSpecs": "_launch.config",
     "Member": "_rendezvous.member",
     "Outcome": "_rendezvous.member",
     "PrefixStore": "_stores.store",

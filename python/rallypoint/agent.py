@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import Code, InvalidError, RallypointError
 from ._launch.agent import Job, MemberConfig
-from ._launch.launch import (
-    DEFAULT_SIGNALS,
-    Outcome,
-    barrier_timeout,
-    failures,
-    run_job,
-    set_output,
-)
+from ._launch.config import DEFAULT_SIGNALS, barrier_timeout
+from ._launch.run import RunOutcome, failures, run_job, set_output
 from ._native import abi
 from ._rendezvous.endpoint import STATIC_BACKEND, resolve
 
@@ -157,7 +151,7 @@ class RallypointElasticAgent:
         elif event.kind in (abi.AGENT_STOPPING, abi.AGENT_RESTARTING):
             group.state = WorkerState.STOPPED
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: RunOutcome) -> None:
         """Brings the worker group up to date."""
         from torch.distributed.elastic.agent.server.api import WorkerState
 

@@ -25,7 +25,7 @@ import pytest
 
 import rallypoint
 from rallypoint import ChildFailedError, LaunchConfig, LogsSpecs, elastic_launch, launch_agent
-from rallypoint._launch.launch import entry_name
+from rallypoint._launch.run import entry_name
 
 PYTHON = sys.executable
 
@@ -861,7 +861,7 @@ def test_numa(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode and the devices reach the agent, which does not know such a device."""
     binding = pytest.importorskip("torch.numa.binding", reason="torch 2.9")
 
-    monkeypatch.setattr("rallypoint._launch.launch.devices", lambda: ["fffe:ff:1f.0"])
+    monkeypatch.setattr("rallypoint._launch.run.devices", lambda: ["fffe:ff:1f.0"])
     options = binding.NumaOptions(affinity_mode=binding.AffinityMode.NODE)
     with pytest.raises(rallypoint.InvalidError, match=r"numa_binding: .*fffe:ff:1f\.0"):
         elastic_launch(alone(1, numa_options=options), ["true"])()

@@ -1,0 +1,152 @@
+"""What a launch is asked for: LaunchConfig and LogsSpecs, as torch's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Union
+
+from .._rendezvous.endpoint import BACKEND
+
+#: What elastic_launch runs: a function, a program, or a command with its arguments.
+Entrypoint = Union[Callable[..., Any], str, Sequence[str]]
+
+#: Which streams: a number for all workers (0 none, 1 stdout, 2 stderr, 3 both), one for
+#: each of some local ranks, or the text that --redirects takes.
+Streams = Union[int, str, Mapping[int, int], None]
+
+DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+_DEFAULT_SHUTDOWN_TIMEOUT = 30
+_DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
+
+
+@dataclasses.dataclass
+class LogsSpecs:
+    """Where the output of workers goes. torch's DefaultLogsSpecs does as well.
+
+    Args:
+        log_dir: base folder of the log files, made if it is missing. None is a new folder
+            in the folder for temporary files, removed if nothing was written to it;
+            "/dev/null" is no files at all, so that nothing else here has an effect, and
+            failures come without tracebacks.
+        redirects: streams that go to files: <log_dir>/<run id>_<8 characters>/
+            attempt_<n>/<local rank>/stdout.log and stderr.log. Default: none.
+        tee: streams that go to files and to the console, with a prefix. Default: none.
+        local_ranks_filter: local ranks whose output may reach the console. Default: all.
+    """
+
+    log_dir: str | None = None
+    redirects: Streams = None
+    tee: Streams = None
+    local_ranks_filter: Iterable[int] | None = None
+
+
+@dataclasses.dataclass
+class LaunchConfig:
+    """How to launch the workers of this node. torch's own LaunchConfig does as well.
+
+    Names and defaults are torch's, except that of rdzv_backend. Times are in seconds.
+
+    Args:
+        min_nodes: fewest nodes that the job runs with.
+        max_nodes: most nodes.
+        nproc_per_node: workers on this node.
+        logs_specs: where their output goes, a LogsSpecs; None is the console. A subclass of
+            torch's LogsSpecs with a reify() of its own is asked before each attempt, in a
+            thread of its own; what it changes in the variables that it is given, the
+            workers get. If it raises, or takes longer than a minute, the launch ends.
+        run_id: name of the job, the same on all nodes. "" is a random number, with a
+            warning if there are other nodes.
+        role: role of the workers.
+        rdzv_endpoint: where the nodes meet. "" with max_nodes 1 is a job of this node
+            alone, whatever the backend.
+        rdzv_backend: "rallypoint" (also "c10d", which it answers), the default: host[:port] of a
+            node or of `rallypoint serve`, or any other endpoint that has a scheme.
+            "rallypoint-file": a directory that all nodes share. "etcd" (also
+            "rallypoint-etcd"): host[:port] of an etcd, or several with commas. "static":
+            host:port of node 0 of a fixed set of nodes, whose ranks are
+            rdzv_configs["rank"].
+        rdzv_configs: options of the rendezvous, as in --rdzv-conf.
+        rdzv_timeout: torch's old name for rdzv_configs["timeout"], which only a static job
+            heeds.
+        max_restarts: how often the workers of the whole job are started again after
+            failures.
+        monitor_interval: torch's interval between two looks at the workers; here whatever
+            happens is noticed at once.
+        start_method: "spawn", "fork" or "forkserver"; workers are always fresh
+            interpreters, as spawn's.
+        log_line_prefix_template: prefix of lines that are tee'd, with ${role_name},
+            ${local_rank}, ${rank}, ${hostname}. None is $TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
+            or "[${role_name}${local_rank}]:".
+        metrics_cfg: handed to torch's initialize_metrics. The metrics of torch's agent go
+            to the handler that the program has set up by torch.distributed.elastic.metrics
+            before the launch, in a thread of their own.
+        local_addr: address under which the other nodes reach this one. None: found out.
+        event_log_handler: "null", "console" for events as JSON on standard error, or a
+            logging handler that torch knows under that name. Events of the rendezvous go
+            to torch's handler dynamic_rendezvous if the program has put one of its own in
+            the place of that which drops them, whatever is given here.
+        numa_options: torch's NumaOptions, or its affinity_mode as a text: each worker runs
+            on CPUs near its device. None: on all.
+        signals_to_handle: signals that stop the workers while a launch runs in the main
+            thread, by name.
+        duplicate_stdout_filters: texts; tee'd lines of stdout that hold one of them also
+            go to filtered_stdout.log.
+        duplicate_stderr_filters: the same for stderr.
+        virtual_local_rank: every worker is local rank 0 and sees one GPU.
+        shutdown_timeout: time that workers have from a signal to SIGKILL. None is
+            $TORCH_ELASTIC_SHUTDOWN_TIMEOUT or 30; 0 kills at once.
+        exit_barrier_timeout: longest wait for other nodes after success. None is
+            $TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT or 300; 0 does not wait.
+
+    Raises:
+        ValueError: a timeout is negative.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int
+    logs_specs: Any = None
+    run_id: str = ""
+    role: str = "default_role"
+    rdzv_endpoint: str = ""
+    rdzv_backend: str = BACKEND
+    rdzv_configs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rdzv_timeout: int = -1
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    log_line_prefix_template: str | None = None
+    metrics_cfg: dict[str, str] = dataclasses.field(default_factory=dict)
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    numa_options: Any = None
+    signals_to_handle: str = DEFAULT_SIGNALS
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
+    shutdown_timeout: int | None = None
+    exit_barrier_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rdzv_timeout != -1:
+            self.rdzv_configs["timeout"] = self.rdzv_timeout
+        else:
+            self.rdzv_configs.setdefault("timeout", 900)
+        if self.shutdown_timeout is None:
+            value = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+            self.shutdown_timeout = int(value) if value else _DEFAULT_SHUTDOWN_TIMEOUT
+        if self.shutdown_timeout < 0:
+            raise ValueError(f"shutdown_timeout must be non-negative, got {self.shutdown_timeout}")
+        self.exit_barrier_timeout = barrier_timeout(self.exit_barrier_timeout)
+
+
+def barrier_timeout(given: float | None) -> float:
+    """The exit barrier's timeout: as given, or as the environment says."""
+    if given is None:
+        value = os.environ.get("TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT")
+        given = float(value) if value else _DEFAULT_EXIT_BARRIER_TIMEOUT
+    if not given >= 0:
+        raise ValueError(f"exit_barrier_timeout must be non-negative, got {given}")
+    return given
