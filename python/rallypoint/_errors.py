@@ -2,8 +2,8 @@
 
 Every error is a RallypointError and carries the library's number as `code`. There
 is one class for each kind that a program may want to catch. What torch sees has
-torch's own class as a base, too: see _torch/errors.py, which is loaded only by those who
-use torch.
+torch's own class as a base, too: see _torch/errors.py, which is loaded only where
+torch is used.
 """
 
 from __future__ import annotations

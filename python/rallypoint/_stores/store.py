@@ -101,7 +101,7 @@ class Store(library.Handle):
         self.timeout = timeout
 
     def set(self, key: Text, value: Text, timeout: Timeout | None = None) -> None:
-        """Stores a value and wakes who waits for its key.
+        """Stores a value and wakes the callers that wait for its key.
 
         Args:
             key: the key.
@@ -260,7 +260,7 @@ class Store(library.Handle):
         perform(self, STORE_MULTI_SET, timeout, keys=keys, values=values)
 
     def queue_push(self, key: Text, value: Text, timeout: Timeout | None = None) -> None:
-        """Appends an item to a queue and wakes one who waits for it.
+        """Appends an item to a queue and wakes one caller that waits for it.
 
         Args:
             key: name of the queue.

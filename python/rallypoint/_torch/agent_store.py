@@ -113,8 +113,8 @@ class Participant:
 class AgentStore(TorchStore):
     """The TorchStore of a round as torch's agent takes it, made by next_rendezvous().
 
-    When the round is over for this node, be it that the others regrouped without it or
-    that it was dropped, the keys by which torch's agents assign ranks are answered as if
+    When the round is over for this node, because the others regrouped without it or
+    dropped it, the keys by which torch's agents assign ranks are answered as if
     every node were like this one, and those of the exit barrier at once; what is written
     to them is dropped. All other keys raise the code ROUND_OVER then, as does
     rallypoint.Store for any.

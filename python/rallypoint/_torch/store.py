@@ -153,7 +153,7 @@ class TorchStore(library.Handle, dist.Store):
     def clone(self) -> TorchStore:
         """A store over the same connection, which may be used at the same time."""
         other = self._twin()
-        self._clones.append(other)  # see above: who asks may be C++
+        self._clones.append(other)  # see above: the caller may be C++
         return other
 
     def _twin(self) -> TorchStore:

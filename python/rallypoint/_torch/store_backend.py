@@ -1,6 +1,6 @@
 """A key of a store of torch's shape as the meeting point of a run's nodes.
 
-No torch is needed: it is imported by those who use it.
+It does not import torch; programs without torch may use it.
 """
 
 from __future__ import annotations

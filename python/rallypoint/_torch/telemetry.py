@@ -52,7 +52,7 @@ def _rdzv_events() -> Any:
 
 
 def rdzv_events() -> Callable[[str], None] | None:
-    """What hands an event of the rendezvous to torch; None if no handler takes it there."""
+    """Returns what passes a rendezvous event to torch; None if no handler takes it there."""
     module = _rdzv_events()
     if module is None:
         return None
