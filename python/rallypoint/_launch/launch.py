@@ -8,7 +8,7 @@ import uuid
 from typing import Any, Callable
 
 from .._native.log import logger
-from .._rendezvous.endpoint import BACKEND, STATIC_BACKEND, resolve
+from .._rendezvous.endpoint import STATIC_BACKEND, resolve
 from .agent import Job, MemberConfig
 from .config import Entrypoint, LaunchConfig, barrier_timeout
 from .run import invalid, run_job, set_output
