@@ -304,7 +304,7 @@ $(HELM):
 	$(call say,building $@)
 	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/helm -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ helm.sh/helm/v3/cmd/helm
 
-test-python: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
+test-helm: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
 
 test-go test-c test-asan test-valgrind test-install test-run-long test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
 
@@ -367,12 +367,17 @@ test-install: $(ETCD)  ## make install, and programs built against it with pkg-c
 	@packaging/tests/run
 
 .PHONY: test-python
-test-python: .venv/.wheel build/rallypoint $(ETCD) $(HELM)  ## pytest against the installed wheel
+test-python: .venv/.wheel build/rallypoint $(ETCD)  ## pytest against the installed wheel
 	$(call say,pytest)
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
+.PHONY: test-helm
+test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by helm
+	$(call say,pytest of the chart)
+	@$(BIN)/python -m pytest python/tests/test_helm.py $(PYTEST_ARGS)
+
 .PHONY: test-long
-test-long: fuzz test-go-long test-etcd-versions test-mounts test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long: fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
 
 # More kills and more runs, and the control plane's tests with a disk below.
 .PHONY: test-go-long

@@ -36,7 +36,7 @@ func Canonical(name string) (string, error) {
 		return name, nil
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInvalid, "unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, "+
-		"rallypoint-static, etcd, static and c10d. A backend that is registered with torch needs torch's agent: torchrun --rdzv-backend=%s (docs/deviations.md)", name, name)
+		"rallypoint-static, etcd, static and c10d. A backend that is registered with torch needs torch's agent: torchrun --rdzv-backend=%s, or torch's own elastic_launch (docs/deviations.md)", name, name)
 }
 
 // Resolve returns the endpoint and the options of a node, as Open and Params.SetOptions

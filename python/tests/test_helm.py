@@ -17,7 +17,7 @@ CHART = REPOSITORY / "packaging" / "helm" / "rallypoint"
 HELM = os.environ.get("RALLYPOINT_TEST_HELM", "")
 
 needs_helm = pytest.mark.skipif(
-    not HELM, reason="RALLYPOINT_TEST_HELM names no helm; make test-python builds one and does"
+    not HELM, reason="RALLYPOINT_TEST_HELM names no helm; make test-helm builds one and does"
 )
 
 
