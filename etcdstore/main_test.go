@@ -1,7 +1,6 @@
 package etcdstore
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // shared is the etcd that most tests share.
@@ -34,40 +34,10 @@ func aConfig(t testing.TB) etcdclient.Config {
 
 func mustOpen(t testing.TB, config etcdclient.Config) *Store {
 	t.Helper()
-	s, err := Open(within(t, 20*time.Second), config)
-	check(t, err)
+	s, err := Open(testkit.Within(t, 20*time.Second), config)
+	testkit.Check(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
-}
-
-// within returns a context for a test that hangs if it fails.
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func must[T any](value T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return value
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func equal[T comparable](t testing.TB, have, want T) {
-	t.Helper()
-	if have != want {
-		t.Fatalf("have %v, want %v", have, want)
-	}
 }
 
 // testArgs keep the disk of the machine that tests out of it.

@@ -16,6 +16,7 @@ import (
 
 	"rallypoint/core/store"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // cutter is a proxy that ends each connection after some bytes of answers: what was
@@ -28,7 +29,7 @@ type cutter struct {
 
 func newCutter(t testing.TB, target string) *cutter {
 	t.Helper()
-	c := &cutter{listener: must(net.Listen("tcp", "127.0.0.1:0"))(t)}
+	c := &cutter{listener: testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)}
 	c.pumps.Go(func() {
 		for {
 			conn, err := c.listener.Accept()
@@ -173,7 +174,7 @@ func tortured(t *testing.T, operations int, open func() (s store.Store, after fu
 	const clients = 3
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	ctx := within(t, 2*time.Minute)
+	ctx := testkit.Within(t, 2*time.Minute)
 	var mu sync.Mutex
 	var history []porcupine.Operation
 	begin := time.Now()
@@ -220,7 +221,7 @@ func TestExactlyOnceThroughCuts(t *testing.T) {
 	config.Timeout = 2 * time.Minute
 	var lost atomic.Int64
 	history := tortured(t, 75, func() (store.Store, func()) {
-		s, err := Open(within(t, time.Minute), config)
+		s, err := Open(testkit.Within(t, time.Minute), config)
 		if err != nil {
 			t.Error(err)
 			return store.NewMemory(store.NewEngine(store.Limits{})), func() {}
@@ -252,12 +253,12 @@ func TestLateRequestsDoNothing(t *testing.T) {
 		for _, when := range []string{"soon", "after another call", "after the end"} {
 			in.key = fmt.Sprint(i, when)
 			before := ""
-			ctx := within(t, time.Minute)
+			ctx := testkit.Within(t, time.Minute)
 			if in.op == "delete" {
 				before = "0"
-				check(t, other.Set(ctx, in.key, []byte(before)))
+				testkit.Check(t, other.Set(ctx, in.key, []byte(before)))
 			}
-			s := must(Open(ctx, config))(t)
+			s := testkit.Must(Open(ctx, config))(t)
 			n := etcdtest.MakeLossy(s.client, t)
 			n.Fate = func(c etcdtest.UnaryCall, tries int) etcdtest.Fate {
 				if c.Method == etcdtest.MethodTxn && tries == 1 {
@@ -265,23 +266,23 @@ func TestLateRequestsDoNothing(t *testing.T) {
 				}
 				return etcdtest.Kept
 			}
-			must(in.do(ctx, s))(t)
+			testkit.Must(in.do(ctx, s))(t)
 			n.Fate = func(etcdtest.UnaryCall, int) etcdtest.Fate { return etcdtest.Kept }
 			// As it was, by others: what is late finds what it once found.
-			must(other.Delete(ctx, in.key))(t)
+			testkit.Must(other.Delete(ctx, in.key))(t)
 			if before != "" {
-				check(t, other.Set(ctx, in.key, []byte(before)))
+				testkit.Check(t, other.Set(ctx, in.key, []byte(before)))
 			}
 			switch when {
 			case "after another call":
-				check(t, s.Set(ctx, "x", nil))
+				testkit.Check(t, s.Set(ctx, "x", nil))
 			case "after the end":
-				check(t, s.Close())
+				testkit.Check(t, s.Close())
 			}
-			equal(t, n.Deliver(10) >= 2, true) // what makes the place for notes, and the call
+			testkit.Equal(t, n.Deliver(10) >= 2, true) // what makes the place for notes, and the call
 			want := before != ""
-			equal(t, must(other.Check(ctx, []string{in.key}))(t), want)
-			check(t, s.Close())
+			testkit.Equal(t, testkit.Must(other.Check(ctx, []string{in.key}))(t), want)
+			testkit.Check(t, s.Close())
 		}
 	}
 }
@@ -291,11 +292,11 @@ func TestLateRequestsDoNothing(t *testing.T) {
 func TestRefusedTriesDoNothingLater(t *testing.T) {
 	config := aConfig(t)
 	other := mustOpen(t, config)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	for calls, come := 0, true; come; calls++ {
 		key := fmt.Sprint("key", calls)
-		s := must(Open(ctx, config))(t)
-		check(t, s.Set(ctx, "place", nil)) // the place for notes is there
+		s := testkit.Must(Open(ctx, config))(t)
+		testkit.Check(t, s.Set(ctx, "place", nil)) // the place for notes is there
 		n := etcdtest.MakeLossy(s.client, t)
 		come = false
 		var held *etcdtest.UnaryCall
@@ -305,23 +306,23 @@ func TestRefusedTriesDoNothingLater(t *testing.T) {
 			case held == nil && c.Method == etcdtest.MethodTxn:
 				c = c.Clone()
 				held = &c
-				check(t, other.Set(ctx, key, []byte("5"))) // it will be refused
+				testkit.Check(t, other.Set(ctx, key, []byte("5"))) // it will be refused
 				return etcdtest.Lost
 			case held != nil:
 				after++
 			}
 			if after == calls {
 				come = true
-				must(other.Delete(ctx, key))(t)
-				check(t, n.CarryOut(*held))
+				testkit.Must(other.Delete(ctx, key))(t)
+				testkit.Check(t, n.CarryOut(*held))
 			}
 			return etcdtest.Kept
 		}
-		sum := must(s.Add(ctx, key, 1))(t)
-		there := must(other.Check(ctx, []string{key}))(t)
+		sum := testkit.Must(s.Add(ctx, key, 1))(t)
+		there := testkit.Must(other.Check(ctx, []string{key}))(t)
 		value := ""
 		if there {
-			value = string(must(other.Get(ctx, key))(t))
+			value = string(testkit.Must(other.Get(ctx, key))(t))
 		}
 		switch {
 		case come && sum == 1 && value == "1": // added after the key was deleted
@@ -329,6 +330,6 @@ func TestRefusedTriesDoNothingLater(t *testing.T) {
 		default:
 			t.Errorf("late before call %d after the refusal (%v): the sum is %d, the key %q", calls, come, sum, value)
 		}
-		check(t, s.Close())
+		testkit.Check(t, s.Close())
 	}
 }

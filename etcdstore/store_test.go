@@ -18,6 +18,7 @@ import (
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdserver"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // Any calls on three stores of one prefix give what an engine in memory gives.
@@ -130,8 +131,8 @@ func modelActions(ctx context.Context, m store.Store, pick func(*rapid.T) *Store
 func TestWaitsEndWithTheWrite(t *testing.T) {
 	config := aConfig(t)
 	a, b := mustOpen(t, config), mustOpen(t, config)
-	ctx := within(t, 30*time.Second)
-	check(t, a.Set(ctx, "there", []byte("0")))
+	ctx := testkit.Within(t, 30*time.Second)
+	testkit.Check(t, a.Set(ctx, "there", []byte("0")))
 	waits := map[string]func() error{
 		"get": func() error {
 			value, err := a.Get(ctx, "k1")
@@ -154,11 +155,11 @@ func TestWaitsEndWithTheWrite(t *testing.T) {
 			done <- err
 		}()
 	}
-	check(t, b.Set(ctx, "k1", []byte("v")))
-	check(t, b.Append(ctx, "k2", nil)) // an empty value is a value
-	check(t, b.Barrier(ctx, "b", 2))
+	testkit.Check(t, b.Set(ctx, "k1", []byte("v")))
+	testkit.Check(t, b.Append(ctx, "k2", nil)) // an empty value is a value
+	testkit.Check(t, b.Barrier(ctx, "b", 2))
 	for range waits {
-		check(t, <-done)
+		testkit.Check(t, <-done)
 	}
 }
 
@@ -167,18 +168,18 @@ func TestWaitsEndWithTheWrite(t *testing.T) {
 func TestWaitCountsDown(t *testing.T) {
 	config := aConfig(t)
 	a, b := mustOpen(t, config), mustOpen(t, config)
-	ctx := within(t, 30*time.Second)
+	ctx := testkit.Within(t, 30*time.Second)
 	watching, done := make(chan error, 1), make(chan error, 1)
 	go func() { watching <- nil; done <- a.Wait(ctx, []string{"x", "y"}) }()
 	<-watching
 	for { // until the wait has begun, the deletion would undo the write
-		check(t, b.Set(ctx, "x", nil))
-		must(b.Delete(ctx, "x"))(t)
-		check(t, b.Set(ctx, "y", nil))
-		must(b.Delete(ctx, "y"))(t)
+		testkit.Check(t, b.Set(ctx, "x", nil))
+		testkit.Must(b.Delete(ctx, "x"))(t)
+		testkit.Check(t, b.Set(ctx, "y", nil))
+		testkit.Must(b.Delete(ctx, "y"))(t)
 		select {
 		case err := <-done:
-			check(t, err)
+			testkit.Check(t, err)
 			return
 		case <-time.After(50 * time.Millisecond):
 		}
@@ -219,7 +220,7 @@ func TestTimeoutsAndClose(t *testing.T) {
 	go func() { done <- s.Wait(context.Background(), []string{"nothing"}) }()
 	go func() { _, err := s.Get(context.Background(), "nothing"); done <- err }()
 	time.Sleep(20 * time.Millisecond) // either way, before or in the wait
-	check(t, s.Close())
+	testkit.Check(t, s.Close())
 	for range 2 {
 		if err := <-done; !errors.Is(err, store.ErrClosed) {
 			t.Fatal(err)
@@ -228,14 +229,14 @@ func TestTimeoutsAndClose(t *testing.T) {
 	if err := s.Set(context.Background(), "k", nil); !errors.Is(err, store.ErrClosed) {
 		t.Fatal(err)
 	}
-	check(t, s.Close())
+	testkit.Check(t, s.Close())
 }
 
 func TestAddsOfManyCount(t *testing.T) {
 	t.Parallel()
 	config := aConfig(t)
 	const clients, adds = 4, 25
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	var all sync.WaitGroup
 	sums := make([][]int64, clients)
 	for i := range clients {
@@ -266,13 +267,13 @@ func TestKeysGoWithTheirLease(t *testing.T) {
 	other := mustOpen(t, config)
 	config.TTL = time.Second
 	s := mustOpen(t, config)
-	ctx := within(t, 30*time.Second)
-	check(t, s.Set(ctx, "k", []byte("v")))
-	must(s.Add(ctx, "n", 1))(t)
+	ctx := testkit.Within(t, 30*time.Second)
+	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
+	testkit.Must(s.Add(ctx, "n", 1))(t)
 	time.Sleep(3 * time.Second) // longer than the lease, which is renewed
-	equal(t, must(other.NumKeys(ctx))(t), 2)
-	check(t, s.Close())
-	for must(other.NumKeys(ctx))(t) > 0 {
+	testkit.Equal(t, testkit.Must(other.NumKeys(ctx))(t), 2)
+	testkit.Check(t, s.Close())
+	for testkit.Must(other.NumKeys(ctx))(t) > 0 {
 		time.Sleep(50 * time.Millisecond)
 	}
 }
@@ -280,22 +281,22 @@ func TestKeysGoWithTheirLease(t *testing.T) {
 func TestClear(t *testing.T) {
 	config := aConfig(t)
 	s := mustOpen(t, config)
-	ctx := within(t, 30*time.Second)
-	check(t, s.Set(ctx, "a", nil))
-	check(t, s.Clear(ctx))
-	equal(t, must(s.NumKeys(ctx))(t), 0)
-	check(t, s.Close())
-	c := must(etcdclient.New(config))(t)
+	ctx := testkit.Within(t, 30*time.Second)
+	testkit.Check(t, s.Set(ctx, "a", nil))
+	testkit.Check(t, s.Clear(ctx))
+	testkit.Equal(t, testkit.Must(s.NumKeys(ctx))(t), 0)
+	testkit.Check(t, s.Close())
+	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
 	left, _, err := c.List(ctx, "left", etcdclient.RangeRequest{Key: config.Prefix, End: etcdclient.PrefixEnd(config.Prefix)})
-	check(t, err)
-	equal(t, len(left), 0)
+	testkit.Check(t, err)
+	testkit.Equal(t, len(left), 0)
 }
 
 func TestTooLarge(t *testing.T) {
 	s := mustOpen(t, aConfig(t))
-	ctx := within(t, 30*time.Second)
-	check(t, s.Set(ctx, "k", make([]byte, 1<<20)))
+	ctx := testkit.Within(t, 30*time.Second)
+	testkit.Check(t, s.Set(ctx, "k", make([]byte, 1<<20)))
 	if err := s.Set(ctx, "k", make([]byte, 2<<20)); !errors.Is(err, store.ErrTooLarge) {
 		t.Fatal(err)
 	}
@@ -306,8 +307,8 @@ func TestTooLarge(t *testing.T) {
 	for i := range keys {
 		keys[i], values[i] = fmt.Sprint(i), make([]byte, 20<<10)
 	}
-	check(t, s.MultiSet(ctx, keys, values)) // in several transactions
-	equal(t, len(must(s.MultiGet(ctx, keys))(t)), 300)
+	testkit.Check(t, s.MultiSet(ctx, keys, values)) // in several transactions
+	testkit.Equal(t, len(testkit.Must(s.MultiGet(ctx, keys))(t)), 300)
 	if err := s.QueuePush(ctx, "q", nil); !errors.Is(err, errors.ErrUnsupported) {
 		t.Fatal(err)
 	}
@@ -315,23 +316,23 @@ func TestTooLarge(t *testing.T) {
 
 // An answer may be larger than any limit of gRPC's or of ours was.
 func TestLargeAnswers(t *testing.T) {
-	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
-	check(t, err)
+	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
+	testkit.Check(t, err)
 	t.Cleanup(server.Stop)
 	s := mustOpen(t, etcdclient.Config{Endpoints: []string{server.Endpoint()}, Prefix: "/p", Timeout: time.Minute})
-	ctx := within(t, 2*time.Minute)
+	ctx := testkit.Within(t, 2*time.Minute)
 	value := bytes.Repeat([]byte("x"), maxValue-1000)
 	var keys []string
 	for i := range etcdclient.MaxOps - 10 {
 		keys = append(keys, fmt.Sprint(i))
-		check(t, s.Set(ctx, keys[i], value))
+		testkit.Check(t, s.Set(ctx, keys[i], value))
 	}
-	values := must(s.MultiGet(ctx, keys))(t)
-	equal(t, len(values), len(keys))
+	values := testkit.Must(s.MultiGet(ctx, keys))(t)
+	testkit.Equal(t, len(values), len(keys))
 	for _, v := range values {
-		equal(t, len(v), len(value))
+		testkit.Equal(t, len(v), len(value))
 	}
 	kvs, _, err := s.client.List(ctx, "all", etcdclient.RangeRequest{Key: s.prefix, End: etcdclient.PrefixEnd(s.prefix)})
-	check(t, err)
-	equal(t, len(kvs), len(keys))
+	testkit.Check(t, err)
+	testkit.Equal(t, len(kvs), len(keys))
 }

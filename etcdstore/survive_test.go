@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // A store goes on, and applies everything once, while the leader changes, a member
@@ -70,14 +71,14 @@ func TestStoreSurvivesTheClustersTroubles(t *testing.T) {
 	close(done)
 	all.Wait()
 	s := mustOpen(t, config)
-	check(t, s.Set(ctx, "the end", nil))
-	check(t, <-waited)
+	testkit.Check(t, s.Set(ctx, "the end", nil))
+	testkit.Check(t, <-waited)
 	sum := int64(0)
 	for i := range clients {
 		sum += counts[i]
-		if n := len(must(s.Get(ctx, fmt.Sprint("text", i)))(t)); n != texts[i] || n == 0 {
+		if n := len(testkit.Must(s.Get(ctx, fmt.Sprint("text", i)))(t)); n != texts[i] || n == 0 {
 			t.Errorf("%d appends gave %d", texts[i], n)
 		}
 	}
-	equal(t, must(s.Add(ctx, "sum", 0))(t), sum)
+	testkit.Equal(t, testkit.Must(s.Add(ctx, "sum", 0))(t), sum)
 }

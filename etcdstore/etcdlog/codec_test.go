@@ -5,17 +5,18 @@ import (
 	"testing"
 
 	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/testkit"
 )
 
 // The values that a run keeps stay as they are: nodes of several releases read them.
 func TestStoredValues(t *testing.T) {
 	g := generation{name: "G", lease: 300}
-	equal(t, string(g.encode()), "\x08\x01\x12\x01G\x18\xac\x02")
-	equal(t, must(decodeGeneration(g.encode()))(t), g)
+	testkit.Equal(t, string(g.encode()), "\x08\x01\x12\x01G\x18\xac\x02")
+	testkit.Equal(t, testkit.Must(decodeGeneration(g.encode()))(t), g)
 	s := snapshotKey{index: 5, state: []byte("s"), id: "i", parts: 2}
-	equal(t, string(s.encode()), "\x08\x01\x10\x05\x1a\x01s\x22\x01i\x28\x02")
+	testkit.Equal(t, string(s.encode()), "\x08\x01\x10\x05\x1a\x01s\x22\x01i\x28\x02")
 	// Fields of other kinds are skipped.
-	got := must(decodeSnapshotKey(etcdclient.KeyValue{Modified: 7, Value: append([]byte("\x0d1234\x1112345678"), s.encode()...)}))(t)
+	got := testkit.Must(decodeSnapshotKey(etcdclient.KeyValue{Modified: 7, Value: append([]byte("\x0d1234\x1112345678"), s.encode()...)}))(t)
 	if got.modified != 7 || got.index != s.index || !bytes.Equal(got.state, s.state) || got.id != s.id || got.parts != s.parts {
 		t.Fatalf("%+v", got)
 	}

@@ -8,46 +8,47 @@ import (
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore"
 	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/testkit"
 )
 
 // Runs reads what there is of each run, and changes no key.
 func TestRuns(t *testing.T) {
 	config := aConfig(t)
-	ctx := within(t, 30*time.Second)
-	if got := must(Inspect(ctx, config, ""))(t); len(got) != 0 {
+	ctx := testkit.Within(t, 30*time.Second)
+	if got := testkit.Must(Inspect(ctx, config, ""))(t); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 	l := aLog(t, config)
-	check(t, l.Heartbeat(ctx, "LIVES", 10*time.Second))
+	testkit.Check(t, l.Heartbeat(ctx, "LIVES", 10*time.Second))
 	appendText(t, l, "1", "2")
 	r := &reader{l: l}
 	r.read(t, 2)
 	big := strings.Repeat("x", 2*partSize+1)
-	check(t, l.Snapshot(ctx, sharedlog.Snapshot{Index: r.after, State: []byte(big)}))
+	testkit.Check(t, l.Snapshot(ctx, sharedlog.Snapshot{Index: r.after, State: []byte(big)}))
 	appendText(t, l, "3")
 	// Keys of others behind the same prefix.
-	store := must(etcdstore.Open(ctx, config))(t)
+	store := testkit.Must(etcdstore.Open(ctx, config))(t)
 	defer store.Close()
-	check(t, store.Set(ctx, "gen", []byte("mine")))
-	check(t, store.Set(ctx, "plain", []byte("mine")))
+	testkit.Check(t, store.Set(ctx, "gen", []byte("mine")))
+	testkit.Check(t, store.Set(ctx, "plain", []byte("mine")))
 
 	_, before, err := l.client.List(ctx, "keys", etcdclient.RangeRequest{Key: config.Prefix, End: etcdclient.PrefixEnd(config.Prefix)})
-	check(t, err)
-	records := must(Inspect(ctx, config, ""))(t)
+	testkit.Check(t, err)
+	records := testkit.Must(Inspect(ctx, config, ""))(t)
 	_, after, err := l.client.List(ctx, "keys", etcdclient.RangeRequest{Key: config.Prefix, End: etcdclient.PrefixEnd(config.Prefix)})
-	check(t, err)
-	equal(t, after, before) // the revision: nothing was written
+	testkit.Check(t, err)
+	testkit.Equal(t, after, before) // the revision: nothing was written
 	if len(records) != 1 {
 		t.Fatalf("%d runs", len(records))
 	}
 	got := records[0]
-	equal(t, got.RunID, "a/run")
-	equal(t, got.Generation, l.generation)
-	equal(t, string(got.Snapshot.State) == big, true)
-	equal(t, got.Snapshot.Index, r.after)
+	testkit.Equal(t, got.RunID, "a/run")
+	testkit.Equal(t, got.Generation, l.generation)
+	testkit.Equal(t, string(got.Snapshot.State) == big, true)
+	testkit.Equal(t, got.Snapshot.Index, r.after)
 	if len(got.Entries) != 1 || string(got.Entries[0].Data) != "3" || len(got.Living) != 1 || !got.Living["LIVES"] {
 		t.Errorf("%+v, %v", got.Entries, got.Living)
 	}
-	equal(t, len(must(Inspect(ctx, config, "a/run"))(t)), 1)
-	equal(t, len(must(Inspect(ctx, config, "another"))(t)), 0)
+	testkit.Equal(t, len(testkit.Must(Inspect(ctx, config, "a/run"))(t)), 1)
+	testkit.Equal(t, len(testkit.Must(Inspect(ctx, config, "another"))(t)), 0)
 }

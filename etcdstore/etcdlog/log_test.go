@@ -14,21 +14,22 @@ import (
 	"rallypoint/core/sharedlog"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // aLog is a log that is open and closed with the test.
 func aLog(t testing.TB, config etcdclient.Config) *Log {
 	t.Helper()
 	l := newLog(t, config)
-	must(l.Open(within(t, 20*time.Second)))(t)
+	testkit.Must(l.Open(testkit.Within(t, 20*time.Second)))(t)
 	return l
 }
 
 func newLog(t testing.TB, config etcdclient.Config) *Log {
 	t.Helper()
 	l, err := New(config, "a/run", 2*time.Second, "10.1.2.3")
-	check(t, err)
-	t.Cleanup(func() { _ = l.Close(within(t, 5*time.Second)) })
+	testkit.Check(t, err)
+	t.Cleanup(func() { _ = l.Close(testkit.Within(t, 5*time.Second)) })
 	return l
 }
 
@@ -38,7 +39,7 @@ func appendText(t testing.TB, l *Log, texts ...string) {
 	for i, text := range texts {
 		entries[i] = []byte(text)
 	}
-	check(t, l.Append(within(t, 20*time.Second), entries))
+	testkit.Check(t, l.Append(testkit.Within(t, 20*time.Second), entries))
 }
 
 // reader reads a log as a plane does.
@@ -54,12 +55,12 @@ type reader struct {
 // read reads until so many entries were seen.
 func (r *reader) read(t testing.TB, count int) []string {
 	t.Helper()
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	for len(r.texts) < count {
 		b, err := r.l.Next(ctx, r.after)
 		if errors.Is(err, sharedlog.ErrCompacted) {
 			s, err := r.l.Latest(ctx)
-			check(t, err)
+			testkit.Check(t, err)
 			if s.Index <= r.after {
 				t.Fatalf("the snapshot at %d does not help at %d", s.Index, r.after)
 			}
@@ -70,7 +71,7 @@ func (r *reader) read(t testing.TB, count int) []string {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		check(t, err)
+		testkit.Check(t, err)
 		for _, e := range b.Entries {
 			if e.Index <= r.after {
 				t.Fatalf("index %d after %d", e.Index, r.after)
@@ -91,7 +92,7 @@ func TestLogHasOneOrder(t *testing.T) {
 		l := newLog(t, config)
 		logs[i] = l
 		all.Go(func() {
-			if _, err := l.Open(within(t, 20*time.Second)); err != nil {
+			if _, err := l.Open(testkit.Within(t, 20*time.Second)); err != nil {
 				t.Error(err)
 				return
 			}
@@ -124,11 +125,11 @@ func TestLogHasOneOrder(t *testing.T) {
 	}
 	infos := map[string]bool{}
 	for _, l := range append(logs, late) {
-		info := must(l.Open(within(t, time.Second)))(t)
+		info := testkit.Must(l.Open(testkit.Within(t, time.Second)))(t)
 		infos[info.Generation] = true
-		equal(t, info.SeenAddr, "10.1.2.3") // the etcd is on this machine
+		testkit.Equal(t, info.SeenAddr, "10.1.2.3") // the etcd is on this machine
 	}
-	equal(t, len(infos), 1)
+	testkit.Equal(t, len(infos), 1)
 }
 
 // Snapshots replace entries, whether their state fits into one key or not.
@@ -137,7 +138,7 @@ func TestLogSnapshots(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			config := aConfig(t)
 			a, b := aLog(t, config), aLog(t, config)
-			ctx := within(t, 30*time.Second)
+			ctx := testkit.Within(t, 30*time.Second)
 			ra := &reader{l: a}
 			for i := range 5 {
 				appendText(t, a, fmt.Sprint(i))
@@ -146,34 +147,34 @@ func TestLogSnapshots(t *testing.T) {
 			for _, filler := range []string{"x", "y"} { // the second drops the first's parts
 				appendText(t, b, filler)
 				ra.read(t, len(ra.texts)+1)
-				check(t, a.Snapshot(ctx, sharedlog.Snapshot{Index: ra.after, State: []byte(strings.Repeat(filler, size))}))
+				testkit.Check(t, a.Snapshot(ctx, sharedlog.Snapshot{Index: ra.after, State: []byte(strings.Repeat(filler, size))}))
 			}
-			check(t, b.Snapshot(ctx, sharedlog.Snapshot{Index: 1, State: []byte("old")}))
+			testkit.Check(t, b.Snapshot(ctx, sharedlog.Snapshot{Index: 1, State: []byte("old")}))
 			appendText(t, b, "after")
 			late := aLog(t, config)
 			r := &reader{l: late}
-			equal(t, strings.Join(r.read(t, 1), ","), "after")
+			testkit.Equal(t, strings.Join(r.read(t, 1), ","), "after")
 			if len(r.snaps) != 1 || r.snaps[0] != strings.Repeat("y", size) {
 				t.Fatal("not the last state")
 			}
 			// The node that watched has all entries, and hears of the snapshot.
 			for after, known := uint64(0), uint64(0); known == 0; {
 				batch, err := b.Next(ctx, after)
-				check(t, err)
+				testkit.Check(t, err)
 				known = batch.Snapshot
 				for _, e := range batch.Entries {
 					after = e.Index
 				}
 			}
 			left, _, err := a.client.List(ctx, "left", etcdclient.RangeRequest{Key: a.root, End: etcdclient.PrefixEnd(a.root), KeysOnly: true})
-			check(t, err)
+			testkit.Check(t, err)
 			parts := 0
 			if size > partSize {
 				parts = (size + partSize - 1) / partSize
 			}
 			// The nodes' signs, of which some may have run out, do not count.
 			left = slices.DeleteFunc(left, func(kv etcdclient.KeyValue) bool { return strings.HasPrefix(kv.Key, a.root+keyHeartbeats) })
-			equal(t, len(left), 1+1+parts+1) // gen, snap, parts, "after"
+			testkit.Equal(t, len(left), 1+1+parts+1) // gen, snap, parts, "after"
 		})
 	}
 }
@@ -186,7 +187,7 @@ func TestLogSurvivesCompaction(t *testing.T) {
 	cut := config
 	cut.Endpoints = []string{network.Endpoint}
 	a, b := aLog(t, config), aLog(t, cut)
-	ctx := within(t, 30*time.Second)
+	ctx := testkit.Within(t, 30*time.Second)
 	ra, rb := &reader{l: a}, &reader{l: b}
 	appendText(t, a, "1", "2")
 	rb.read(t, 2)
@@ -194,17 +195,17 @@ func TestLogSurvivesCompaction(t *testing.T) {
 		appendText(t, a, "3")
 		compact(t, a.client)
 	})
-	equal(t, strings.Join(rb.read(t, 3), ","), "1,2,3")
-	equal(t, len(rb.snaps), 0)
+	testkit.Equal(t, strings.Join(rb.read(t, 3), ","), "1,2,3")
+	testkit.Equal(t, len(rb.snaps), 0)
 	blind(t, b, network, func() {
 		appendText(t, a, "4")
 		ra.read(t, 4)
-		check(t, a.Snapshot(ctx, sharedlog.Snapshot{Index: ra.after, State: []byte("1-4")}))
+		testkit.Check(t, a.Snapshot(ctx, sharedlog.Snapshot{Index: ra.after, State: []byte("1-4")}))
 		appendText(t, a, "5")
 		compact(t, a.client)
 	})
-	equal(t, strings.Join(rb.read(t, 4), ","), "1,2,3,5")
-	equal(t, strings.Join(rb.snaps, ","), "1-4")
+	testkit.Equal(t, strings.Join(rb.read(t, 4), ","), "1,2,3,5")
+	testkit.Equal(t, strings.Join(rb.snaps, ","), "1-4")
 }
 
 // blind runs f while the log cannot reach the etcd.
@@ -230,9 +231,9 @@ func blind(t *testing.T, l *Log, network *etcdtest.Link, f func()) {
 // compact makes the etcd forget all revisions but the present one.
 func compact(t *testing.T, c *etcdclient.Client) {
 	t.Helper()
-	ctx := within(t, 10*time.Second)
-	revision := must(c.Get(ctx, "reading", etcdclient.RangeRequest{Key: "x"}))(t).Revision
-	check(t, c.Call(ctx, "compacting", func(ctx context.Context) error {
+	ctx := testkit.Within(t, 10*time.Second)
+	revision := testkit.Must(c.Get(ctx, "reading", etcdclient.RangeRequest{Key: "x"}))(t).Revision
+	testkit.Check(t, c.Call(ctx, "compacting", func(ctx context.Context) error {
 		_, err := c.Etcd.Compact(ctx, revision)
 		return err
 	}))
@@ -240,19 +241,19 @@ func compact(t *testing.T, c *etcdclient.Client) {
 
 func look(t testing.TB, l *Log, session rendezvous.SessionID) sharedlog.LivenessState {
 	t.Helper()
-	for ctx := within(t, 10*time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for ctx := testkit.Within(t, 10*time.Second); ; time.Sleep(10 * time.Millisecond) {
 		signs, err := l.ReadHeartbeats(ctx, []rendezvous.SessionID{session})
 		if err != nil && ctx.Err() == nil {
 			continue // its watch is being opened anew
 		}
-		check(t, err)
+		testkit.Check(t, err)
 		return signs[0].State
 	}
 }
 
 func awaitSign(t testing.TB, l *Log, session rendezvous.SessionID, want sharedlog.LivenessState) {
 	t.Helper()
-	for ctx := within(t, 20*time.Second); look(t, l, session) != want; time.Sleep(10 * time.Millisecond) {
+	for ctx := testkit.Within(t, 20*time.Second); look(t, l, session) != want; time.Sleep(10 * time.Millisecond) {
 		if ctx.Err() != nil {
 			t.Fatalf("the sign of %s is not %d", session, want)
 		}
@@ -263,25 +264,25 @@ func TestLogSigns(t *testing.T) {
 	t.Parallel()
 	config := aConfig(t)
 	a, b := aLog(t, config), aLog(t, config)
-	ctx := within(t, 30*time.Second)
+	ctx := testkit.Within(t, 30*time.Second)
 	const lease = 2 * time.Second
-	check(t, a.Heartbeat(ctx, "a", lease))
-	check(t, b.Heartbeat(ctx, "b1", lease))
+	testkit.Check(t, a.Heartbeat(ctx, "a", lease))
+	testkit.Check(t, b.Heartbeat(ctx, "b1", lease))
 	awaitSign(t, a, "b1", sharedlog.LivenessHeartbeats)
-	check(t, b.Heartbeat(ctx, "b2", lease)) // it has begun anew
+	testkit.Check(t, b.Heartbeat(ctx, "b2", lease)) // it has begun anew
 	awaitSign(t, a, "b1", sharedlog.LivenessExpired)
-	equal(t, look(t, a, "b2"), sharedlog.LivenessHeartbeats)
+	testkit.Equal(t, look(t, a, "b2"), sharedlog.LivenessHeartbeats)
 	for deadline := time.Now().Add(lease); time.Now().Before(deadline); time.Sleep(lease / 4) {
-		check(t, a.Heartbeat(ctx, "a", lease))
+		testkit.Check(t, a.Heartbeat(ctx, "a", lease))
 	}
 	awaitSign(t, a, "b2", sharedlog.LivenessExpired)
-	equal(t, look(t, a, "a"), sharedlog.LivenessHeartbeats)
-	check(t, b.Heartbeat(ctx, "b2", lease)) // its lease was lost while it was stopped
+	testkit.Equal(t, look(t, a, "a"), sharedlog.LivenessHeartbeats)
+	testkit.Check(t, b.Heartbeat(ctx, "b2", lease)) // its lease was lost while it was stopped
 	awaitSign(t, a, "b2", sharedlog.LivenessHeartbeats)
-	check(t, b.Heartbeat(ctx, "b2", 3*lease)) // the run has another lease than thought
-	check(t, b.Heartbeat(ctx, "b2", 3*lease))
+	testkit.Check(t, b.Heartbeat(ctx, "b2", 3*lease)) // the run has another lease than thought
+	testkit.Check(t, b.Heartbeat(ctx, "b2", 3*lease))
 	awaitSign(t, a, "b2", sharedlog.LivenessHeartbeats)
-	check(t, b.Close(ctx))
+	testkit.Check(t, b.Close(ctx))
 	awaitSign(t, a, "b2", sharedlog.LivenessExpired)
 }
 
@@ -289,23 +290,23 @@ func TestLogSigns(t *testing.T) {
 func TestLogOfTheDead(t *testing.T) {
 	t.Parallel()
 	config := aConfig(t)
-	ctx := within(t, 30*time.Second)
+	ctx := testkit.Within(t, 30*time.Second)
 	old := aLog(t, config)
-	check(t, old.Heartbeat(ctx, "old", time.Second))
+	testkit.Check(t, old.Heartbeat(ctx, "old", time.Second))
 	appendText(t, old, "1")
-	generation := must(old.Open(ctx))(t).Generation
+	generation := testkit.Must(old.Open(ctx))(t).Generation
 	// No more beats: the node is stopped. A second one enters while its sign is there.
 	second := aLog(t, config)
-	equal(t, must(second.Open(ctx))(t).Generation, generation)
-	check(t, second.Close(ctx))
+	testkit.Equal(t, testkit.Must(second.Open(ctx))(t).Generation, generation)
+	testkit.Check(t, second.Close(ctx))
 	for {
 		next := aLog(t, config)
-		if must(next.Open(ctx))(t).Generation != generation {
+		if testkit.Must(next.Open(ctx))(t).Generation != generation {
 			appendText(t, next, "2")
-			equal(t, strings.Join((&reader{l: next}).read(t, 1), ","), "2")
+			testkit.Equal(t, strings.Join((&reader{l: next}).read(t, 1), ","), "2")
 			break
 		}
-		check(t, next.Close(ctx))
+		testkit.Check(t, next.Close(ctx))
 		time.Sleep(100 * time.Millisecond)
 	}
 	for name, err := range map[string]error{
@@ -322,22 +323,22 @@ func TestLogOfTheDead(t *testing.T) {
 // The last one to leave takes the keys with it.
 func TestLogLeavesNothing(t *testing.T) {
 	config := aConfig(t)
-	ctx := within(t, 30*time.Second)
+	ctx := testkit.Within(t, 30*time.Second)
 	a, b := aLog(t, config), aLog(t, config)
-	check(t, a.Heartbeat(ctx, "a", time.Second))
+	testkit.Check(t, a.Heartbeat(ctx, "a", time.Second))
 	appendText(t, a, "1")
-	c := must(etcdclient.New(config))(t)
+	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
 	left := func() int {
 		kvs, _, err := c.List(ctx, "left", etcdclient.RangeRequest{Key: config.Prefix, End: etcdclient.PrefixEnd(config.Prefix)})
-		check(t, err)
+		testkit.Check(t, err)
 		return len(kvs)
 	}
-	check(t, a.Close(ctx))
-	equal(t, left(), 3)
-	check(t, b.Close(ctx))
-	equal(t, left(), 0)
-	check(t, b.Close(ctx))
+	testkit.Check(t, a.Close(ctx))
+	testkit.Equal(t, left(), 3)
+	testkit.Check(t, b.Close(ctx))
+	testkit.Equal(t, left(), 0)
+	testkit.Check(t, b.Close(ctx))
 	if _, err := b.Next(ctx, 0); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
@@ -345,10 +346,10 @@ func TestLogLeavesNothing(t *testing.T) {
 
 func TestLogOfSomebodyElse(t *testing.T) {
 	config := aConfig(t)
-	ctx := within(t, 30*time.Second)
-	c := must(etcdclient.New(config))(t)
+	ctx := testkit.Within(t, 30*time.Second)
+	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
-	must(c.Txn(ctx, "spoiling", etcdclient.TxnRequest{Success: []etcdclient.Op{
+	testkit.Must(c.Txn(ctx, "spoiling", etcdclient.TxnRequest{Success: []etcdclient.Op{
 		etcdclient.PutOp(config.Prefix+"/a%2Frun/gen", []byte("mine"), 0), etcdclient.PutOp(config.Prefix+"/a%2Frun/l/x", nil, 0),
 	}}))(t)
 	if _, err := newLog(t, config).Open(ctx); !errors.Is(err, rendezvous.ErrState) || !strings.Contains(err.Error(), "key_prefix") {
@@ -363,25 +364,25 @@ func TestLogOverATreacherousNetwork(t *testing.T) {
 	const appends = 30
 	l := newLog(t, config)
 	etcdtest.MakeLossy(l.client, t)
-	ctx := within(t, time.Minute)
-	must(l.Open(ctx))(t)
+	ctx := testkit.Within(t, time.Minute)
+	testkit.Must(l.Open(ctx))(t)
 	other := aLog(t, config)
-	equal(t, other.generation, l.generation)
+	testkit.Equal(t, other.generation, l.generation)
 	var want []string
 	for i := range appends {
-		check(t, l.Heartbeat(ctx, "s", time.Minute))
+		testkit.Check(t, l.Heartbeat(ctx, "s", time.Minute))
 		appendText(t, l, fmt.Sprint(i))
 		want = append(want, fmt.Sprint(i))
 	}
 	if have := (&reader{l: other}).read(t, appends); !slices.Equal(have, want) {
 		t.Fatalf("have %q", have)
 	}
-	check(t, other.Close(ctx))
-	check(t, l.Close(ctx))
-	c := must(etcdclient.New(config))(t)
+	testkit.Check(t, other.Close(ctx))
+	testkit.Check(t, l.Close(ctx))
+	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
 	kvs, _, err := c.List(ctx, "left", etcdclient.RangeRequest{Key: config.Prefix, End: etcdclient.PrefixEnd(config.Prefix)})
-	check(t, err)
+	testkit.Check(t, err)
 	if len(kvs) > 0 && !strings.HasSuffix(kvs[0].Key, "/l/s") {
 		t.Fatalf("%d keys are left", len(kvs))
 	}

@@ -1,7 +1,6 @@
 package etcdlog
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 	"rallypoint/etcdstore"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // roleVariable makes the test binary a node when it runs itself again.
@@ -42,40 +42,10 @@ func aConfig(t testing.TB) etcdclient.Config {
 
 func mustOpen(t testing.TB, config etcdclient.Config) *etcdstore.Store {
 	t.Helper()
-	s, err := etcdstore.Open(within(t, 20*time.Second), config)
-	check(t, err)
+	s, err := etcdstore.Open(testkit.Within(t, 20*time.Second), config)
+	testkit.Check(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
-}
-
-// within returns a context for a test that hangs if it fails.
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func must[T any](value T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return value
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func equal[T comparable](t testing.TB, have, want T) {
-	t.Helper()
-	if have != want {
-		t.Fatalf("have %v, want %v", have, want)
-	}
 }
 
 // testArgs keep the disk of the machine that tests out of it.

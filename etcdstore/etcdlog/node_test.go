@@ -19,6 +19,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/testkit"
 	"rallypoint/roundstore"
 )
 
@@ -108,9 +109,9 @@ func startNode(t testing.TB, config etcdclient.Config, name string, min, max int
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	n.log = &testLog{t: t, changed: make(chan struct{})}
 	n.cmd.Stderr = n.log
-	n.in = must(n.cmd.StdinPipe())(t)
-	out := must(n.cmd.StdoutPipe())(t)
-	check(t, n.cmd.Start())
+	n.in = testkit.Must(n.cmd.StdinPipe())(t)
+	out := testkit.Must(n.cmd.StdoutPipe())(t)
+	testkit.Check(t, n.cmd.Start())
 	go func() {
 		defer close(n.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {
@@ -172,7 +173,7 @@ func (l *testLog) end() {
 func (n *nodeProcess) tell(order string) {
 	n.t.Helper()
 	_, err := fmt.Fprintln(n.in, order)
-	check(n.t, err)
+	testkit.Check(n.t, err)
 }
 
 func (n *nodeProcess) heard() string {
@@ -199,7 +200,7 @@ func (n *nodeProcess) silent() {
 	}
 }
 
-func (n *nodeProcess) signal(sig syscall.Signal) { check(n.t, n.cmd.Process.Signal(sig)) }
+func (n *nodeProcess) signal(sig syscall.Signal) { testkit.Check(n.t, n.cmd.Process.Signal(sig)) }
 
 // kill ends the process as kill -9 does.
 func (n *nodeProcess) kill() {

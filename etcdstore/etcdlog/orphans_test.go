@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // aCutNode is a node in this process whose way to the etcd can be closed.
@@ -21,7 +22,7 @@ func aCutNode(t *testing.T, config etcdclient.Config, name string, least, most i
 	network := etcdtest.NewLink(t, config.Endpoints[0])
 	config.Endpoints = []string{network.Endpoint}
 	m, err := openMember(config, nodeParams(name, least, most), slog.New(slog.DiscardHandler))
-	check(t, err)
+	testkit.Check(t, err)
 	t.Cleanup(func() { m.Close() })
 	return m, network
 }
@@ -37,7 +38,7 @@ func nextOf(t *testing.T, members ...*member.Member) []rendezvous.Outcome {
 	answers := make(chan answer)
 	for i, m := range members {
 		go func() {
-			o, err := m.Next(within(t, time.Minute))
+			o, err := m.Next(testkit.Within(t, time.Minute))
 			answers <- answer{i, o, err}
 		}()
 	}
@@ -55,11 +56,11 @@ func nextOf(t *testing.T, members ...*member.Member) []rendezvous.Outcome {
 // noSigns waits until no node of the run "job" shows a sign of life.
 func noSigns(t *testing.T, config etcdclient.Config) {
 	t.Helper()
-	c := must(etcdclient.New(config))(t)
+	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
 	signs := config.Prefix + "/job/l/"
-	for ctx := within(t, 30*time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if must(c.Get(ctx, "signs", etcdclient.RangeRequest{Key: signs, End: etcdclient.PrefixEnd(signs), CountOnly: true}))(t).Count == 0 {
+	for ctx := testkit.Within(t, 30*time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if testkit.Must(c.Get(ctx, "signs", etcdclient.RangeRequest{Key: signs, End: etcdclient.PrefixEnd(signs), CountOnly: true}))(t).Count == 0 {
 			return
 		}
 	}
@@ -68,7 +69,7 @@ func noSigns(t *testing.T, config etcdclient.Config) {
 // awaitWaiting waits until a member has a reason to regroup.
 func awaitWaiting(t *testing.T, m *member.Member) {
 	t.Helper()
-	ctx := within(t, 30*time.Second)
+	ctx := testkit.Within(t, 30*time.Second)
 	for m.NodesWaiting() == 0 {
 		select {
 		case <-m.Changed():
@@ -92,15 +93,15 @@ func TestCutOffNodesAreJoined(t *testing.T) {
 	c, _ := aCutNode(t, config, "c", 2, 3)
 	joined := make(chan rendezvous.Outcome, 1)
 	go func() {
-		o, err := c.Next(within(t, time.Minute))
+		o, err := c.Next(testkit.Within(t, time.Minute))
 		if err != nil {
 			t.Error(err)
 		}
 		joined <- o
 	}()
 	signs := config.Prefix + "/job/l/"
-	for probe := must(etcdclient.New(config))(t); ; time.Sleep(10 * time.Millisecond) { // until it has entered
-		if must(probe.Get(within(t, time.Minute), "signs", etcdclient.RangeRequest{Key: signs, End: etcdclient.PrefixEnd(signs), CountOnly: true}))(t).Count > 0 {
+	for probe := testkit.Must(etcdclient.New(config))(t); ; time.Sleep(10 * time.Millisecond) { // until it has entered
+		if testkit.Must(probe.Get(testkit.Within(t, time.Minute), "signs", etcdclient.RangeRequest{Key: signs, End: etcdclient.PrefixEnd(signs), CountOnly: true}))(t).Count > 0 {
 			probe.Close()
 			break
 		}
@@ -140,9 +141,9 @@ func leaveCutOffNodes(t *testing.T, declared bool) {
 	netA.Close()
 	netB.Close()
 	signs := config.Prefix + "/job/l/"
-	probe := must(etcdclient.New(config))(t)
+	probe := testkit.Must(etcdclient.New(config))(t)
 	defer probe.Close()
-	for must(probe.Get(within(t, time.Minute), "signs", etcdclient.RangeRequest{Key: signs, End: etcdclient.PrefixEnd(signs), CountOnly: true}))(t).Count > 1 {
+	for testkit.Must(probe.Get(testkit.Within(t, time.Minute), "signs", etcdclient.RangeRequest{Key: signs, End: etcdclient.PrefixEnd(signs), CountOnly: true}))(t).Count > 1 {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if declared {
@@ -152,9 +153,9 @@ func leaveCutOffNodes(t *testing.T, declared bool) {
 	netC.Close()
 	noSigns(t, config)
 	if declared {
-		d := must(New(config, "job", 2*time.Second, "127.0.0.1"))(t)
-		equal(t, must(d.Open(within(t, time.Minute)))(t).Generation, first[0].Generation)
-		check(t, d.Close(within(t, 10*time.Second)))
+		d := testkit.Must(New(config, "job", 2*time.Second, "127.0.0.1"))(t)
+		testkit.Equal(t, testkit.Must(d.Open(testkit.Within(t, time.Minute)))(t).Generation, first[0].Generation)
+		testkit.Check(t, d.Close(testkit.Within(t, 10*time.Second)))
 	}
 	netA.Open()
 	netB.Open()
@@ -174,7 +175,7 @@ func TestKilledRunIsTakenOver(t *testing.T) {
 	config := aConfig(t)
 	killed := []*nodeProcess{startNode(t, config, "a", 2, 2), startNode(t, config, "b", 2, 2)}
 	tellAll(killed, "next")
-	equal(t, met(t, killed), 1)
+	testkit.Equal(t, met(t, killed), 1)
 	for _, n := range killed {
 		n.kill()
 	}
@@ -184,7 +185,7 @@ func TestKilledRunIsTakenOver(t *testing.T) {
 		nodes = append(nodes, startNode(t, config, string(rune('a'+i)), 3, 3))
 	}
 	tellAll(nodes, "next")
-	equal(t, met(t, nodes) > 1, true)
+	testkit.Equal(t, met(t, nodes) > 1, true)
 }
 
 // lockedText is a text that may be written and read at the same time.
@@ -214,7 +215,7 @@ func TestEnteringSlowly(t *testing.T) {
 	notes := &lockedText{}
 	log := slog.New(slog.NewTextHandler(notes, nil))
 	shared, err := New(config, p.RunID, p.LeaseTimeout, "127.0.0.1")
-	check(t, err)
+	testkit.Check(t, err)
 	n := etcdtest.MakeLossy(shared.client, t)
 	var slow atomic.Bool
 	n.Fate = func(c etcdtest.UnaryCall, tries int) etcdtest.Fate {
@@ -225,9 +226,9 @@ func TestEnteringSlowly(t *testing.T) {
 	}
 	m := memberOver(shared, p, log)
 	t.Cleanup(func() { m.Close() })
-	o, err := m.Next(within(t, time.Minute))
-	check(t, err)
-	equal(t, fmt.Sprint(o.Rank, o.World), "0 1")
+	o, err := m.Next(testkit.Within(t, time.Minute))
+	testkit.Check(t, err)
+	testkit.Equal(t, fmt.Sprint(o.Rank, o.World), "0 1")
 	if !strings.Contains(notes.String(), "longer than the lease of 1s") {
 		t.Errorf("it was not slow: %s", notes.String())
 	}

@@ -26,6 +26,7 @@ import (
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdserver"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // refused checks that opening a store and a log fails with one error of that kind,
@@ -37,12 +38,12 @@ func refused(t *testing.T, config etcdclient.Config, kind error, words ...string
 	}
 	config.Prefix = "/secret"
 	began := time.Now()
-	_, errStore := etcdstore.Open(within(t, time.Minute), config)
+	_, errStore := etcdstore.Open(testkit.Within(t, time.Minute), config)
 	l, errLog := New(config, "job", time.Second, "")
 	if errLog == nil {
-		ctx := within(t, config.Timeout)
+		ctx := testkit.Within(t, config.Timeout)
 		_, errLog = l.Open(ctx)
-		check(t, l.Close(within(t, time.Second)))
+		testkit.Check(t, l.Close(testkit.Within(t, time.Second)))
 	}
 	for _, err := range []error{errStore, errLog} {
 		if !errors.Is(err, kind) {
@@ -64,11 +65,11 @@ func refused(t *testing.T, config etcdclient.Config, kind error, words ...string
 
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	p := must(etcdserver.HoldPort())(t) // nobody listens
+	p := testkit.Must(etcdserver.HoldPort())(t) // nobody listens
 	defer p.Release()
 	at := fmt.Sprintf("127.0.0.1:%d", p.Number)
 	refused(t, etcdclient.Config{Endpoints: []string{at}, Timeout: time.Second}, rendezvous.ErrConnection, at, "tried for 1.", "refused", "start etcd there")
-	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	silent := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	refused(t, etcdclient.Config{Endpoints: []string{silent.Addr().String()}, Timeout: time.Second}, rendezvous.ErrConnection, silent.Addr().String(), "has a leader")
 	refused(t, etcdclient.Config{}, rendezvous.ErrInvalid, "etcd://HOST")
@@ -79,7 +80,7 @@ func TestNotAnEtcd(t *testing.T) {
 	web := &http.Server{Protocols: new(http.Protocols), Handler: http.NotFoundHandler()}
 	web.Protocols.SetUnencryptedHTTP2(true)
 	web.Protocols.SetHTTP1(true)
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	served := make(chan error)
 	go func() { served <- web.Serve(l) }()
 	defer func() { web.Close(); <-served }()
@@ -107,7 +108,7 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) sign(name string, change func(*x509.Certificate)) (*x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	a.last++
-	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(a.t)
+	key := testkit.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(a.t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(a.last), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -119,12 +120,12 @@ func (a *authority) sign(name string, change func(*x509.Certificate)) (*x509.Cer
 	if parent == nil {
 		parent, signer = template, key
 	}
-	der := must(x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer))(a.t)
-	keyDER := must(x509.MarshalPKCS8PrivateKey(key))(a.t)
+	der := testkit.Must(x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer))(a.t)
+	keyDER := testkit.Must(x509.MarshalPKCS8PrivateKey(key))(a.t)
 	for suffix, block := range map[string]*pem.Block{".pem": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "PRIVATE KEY", Bytes: keyDER}} {
-		check(a.t, os.WriteFile(a.file(name+suffix), pem.EncodeToMemory(block), 0o600))
+		testkit.Check(a.t, os.WriteFile(a.file(name+suffix), pem.EncodeToMemory(block), 0o600))
 	}
-	return must(x509.ParseCertificate(der))(a.t), key
+	return testkit.Must(x509.ParseCertificate(der))(a.t), key
 }
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
@@ -135,7 +136,7 @@ func expired(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) }
 // its endpoint.
 func (a *authority) startTLS(cert string, args ...string) string {
 	a.t.Helper()
-	clients, peers := must(etcdserver.HoldPort())(a.t), must(etcdserver.HoldPort())(a.t)
+	clients, peers := testkit.Must(etcdserver.HoldPort())(a.t), testkit.Must(etcdserver.HoldPort())(a.t)
 	defer clients.Release()
 	defer peers.Release()
 	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(clients.Number))
@@ -144,9 +145,9 @@ func (a *authority) startTLS(cert string, args ...string) string {
 		"--listen-peer-urls", etcdserver.LocalURL(peers.Number), "--initial-advertise-peer-urls", etcdserver.LocalURL(peers.Number), "--initial-cluster", "default=" + etcdserver.LocalURL(peers.Number),
 		"--cert-file", a.file(cert + ".pem"), "--key-file", a.file(cert + ".key"),
 	}, args...), nil)
-	check(a.t, err)
+	testkit.Check(a.t, err)
 	a.t.Cleanup(func() { p.Stop(0) })
-	for ctx := within(a.t, 30*time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for ctx := testkit.Within(a.t, 30*time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if conn, err := net.Dial("tcp", at); err == nil {
 			conn.Close()
 			return at
@@ -169,7 +170,7 @@ func TestTLS(t *testing.T) {
 
 	good := etcdclient.Config{Endpoints: []string{at}, TLS: true, CACert: a.file("ca.pem"), Cert: a.file("client.pem"), Key: a.file("client.key")}
 	s := mustOpen(t, good)
-	check(t, s.Set(within(t, 20*time.Second), "k", []byte("v")))
+	testkit.Check(t, s.Set(testkit.Within(t, 20*time.Second), "k", []byte("v")))
 	with := func(change func(*etcdclient.Config)) etcdclient.Config {
 		c := good
 		change(&c)
@@ -202,19 +203,19 @@ func TestCertificateOfTheServer(t *testing.T) {
 
 func TestUsers(t *testing.T) {
 	t.Parallel()
-	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{
+	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{
 		Binary: etcdtest.Binary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
 	})
-	check(t, err)
+	testkit.Check(t, err)
 	t.Cleanup(server.Stop)
 	at := etcdclient.Config{Endpoints: []string{server.Endpoint()}, Timeout: 20 * time.Second}
-	ctx := within(t, time.Minute)
-	c := must(etcdclient.New(at))(t)
+	ctx := testkit.Within(t, time.Minute)
+	c := testkit.Must(etcdclient.New(at))(t)
 	defer c.Close()
 	// A user where none is asked for does no harm.
 	early := at
 	early.User, early.Password, early.Prefix = "early", "x", "/early"
-	check(t, mustOpen(t, early).Set(ctx, "k", nil))
+	testkit.Check(t, mustOpen(t, early).Set(ctx, "k", nil))
 
 	makeUsers(t, c, "secret word")
 
@@ -227,27 +228,27 @@ func TestUsers(t *testing.T) {
 
 	config.Prefix = "/rallypoint"
 	s := mustOpen(t, config)
-	check(t, s.Set(ctx, "k", []byte("v")))
+	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
 	l := aLog(t, config)
 	appendText(t, l, "1")
 	time.Sleep(2500 * time.Millisecond) // the token runs out
-	check(t, s.Set(ctx, "k", []byte("w")))
+	testkit.Check(t, s.Set(ctx, "k", []byte("w")))
 	appendText(t, l, "2")
-	equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
+	testkit.Equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
 }
 
 // makeUsers makes a root and a user "job", who may use what lies under /rallypoint/, and
 // switches authentication on.
 func makeUsers(t testing.TB, c *etcdclient.Client, password string) {
 	t.Helper()
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	e := c.Etcd
-	must(e.RoleAdd(ctx, "root"))(t)
-	must(e.RoleAdd(ctx, "job"))(t)
-	must(e.RoleGrantPermission(ctx, "job", "/rallypoint/", etcdclient.PrefixEnd("/rallypoint/"), clientv3.PermissionType(clientv3.PermReadWrite)))(t)
+	testkit.Must(e.RoleAdd(ctx, "root"))(t)
+	testkit.Must(e.RoleAdd(ctx, "job"))(t)
+	testkit.Must(e.RoleGrantPermission(ctx, "job", "/rallypoint/", etcdclient.PrefixEnd("/rallypoint/"), clientv3.PermissionType(clientv3.PermReadWrite)))(t)
 	for _, user := range []string{"root", "job"} {
-		must(e.UserAdd(ctx, user, password))(t)
-		must(e.UserGrantRole(ctx, user, user))(t)
+		testkit.Must(e.UserAdd(ctx, user, password))(t)
+		testkit.Must(e.UserGrantRole(ctx, user, user))(t)
 	}
-	must(e.AuthEnable(ctx))(t)
+	testkit.Must(e.AuthEnable(ctx))(t)
 }

@@ -12,24 +12,25 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // Joins cost requests in proportion to the nodes: no two contend for a key.
 func TestRendezvousOfMany(t *testing.T) {
 	config := aConfig(t)
 	const nodes = 32
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	var all sync.WaitGroup
 	outcomes := make([]rendezvous.Outcome, nodes)
-	c := must(etcdclient.New(config))(t)
+	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
 	revision := func() int64 {
-		return must(c.Get(ctx, "reading", etcdclient.RangeRequest{Key: "x"}))(t).Revision
+		return testkit.Must(c.Get(ctx, "reading", etcdclient.RangeRequest{Key: "x"}))(t).Revision
 	}
 	before := revision()
 	for i := range nodes {
 		m, err := openMember(config, nodeParams(fmt.Sprint("n", i), nodes, nodes), slog.New(slog.DiscardHandler))
-		check(t, err)
+		testkit.Check(t, err)
 		t.Cleanup(func() { m.Close() })
 		all.Go(func() {
 			var err error
@@ -50,7 +51,7 @@ func TestRendezvousOfMany(t *testing.T) {
 			t.Fatalf("%+v beside %+v", o, outcomes[0])
 		}
 	}
-	equal(t, len(ranks), nodes)
+	testkit.Equal(t, len(ranks), nodes)
 }
 
 // The promises of the reference's older handler (docs/spec/rendezvous.md 5):
@@ -74,7 +75,7 @@ func TestPromisesOfTheOlderHandler(t *testing.T) {
 	nodes[0].silent()
 	nodes[1].silent()
 	tellAll(nodes[2:], "next")
-	equal(t, met(t, nodes), 1)
+	testkit.Equal(t, met(t, nodes), 1)
 
 	// Exclusivity: a late one announces itself at most, and is in no round, while the
 	// members share a key.
@@ -82,7 +83,7 @@ func TestPromisesOfTheOlderHandler(t *testing.T) {
 	late.tell("next")
 	for i, n := range nodes {
 		n.tell("add 1")
-		equal(t, n.heard(), fmt.Sprint(i+1, " <nil>"))
+		testkit.Equal(t, n.heard(), fmt.Sprint(i+1, " <nil>"))
 	}
 	late.silent()
 
@@ -98,7 +99,7 @@ func TestPromisesOfTheOlderHandler(t *testing.T) {
 	}
 	tellAll(rest, "next")
 	all := append(rest, late)
-	equal(t, met(t, all), 2)
+	testkit.Equal(t, met(t, all), 2)
 	tellAll(all, "add 1") // the round's keys begin anew
 	sums := map[string]bool{}
 	for _, n := range all {
@@ -109,7 +110,7 @@ func TestPromisesOfTheOlderHandler(t *testing.T) {
 	}
 	tellAll(all, "success")
 	for _, n := range all {
-		equal(t, n.heard(), "ended <nil>")
+		testkit.Equal(t, n.heard(), "ended <nil>")
 	}
 }
 
@@ -123,7 +124,7 @@ func TestStoppedNode(t *testing.T) {
 		nodes = append(nodes, startNode(t, config, fmt.Sprint("n", i), 2, 3))
 	}
 	tellAll(nodes, "next")
-	equal(t, met(t, nodes), 1)
+	testkit.Equal(t, met(t, nodes), 1)
 	nodes[2].signal(syscall.SIGSTOP)
 	tellAll(nodes[:2], "waiting")
 	for _, n := range nodes[:2] {
@@ -132,7 +133,7 @@ func TestStoppedNode(t *testing.T) {
 		}
 	}
 	tellAll(nodes[:2], "next")
-	equal(t, met(t, nodes[:2]), 2)
+	testkit.Equal(t, met(t, nodes[:2]), 2)
 	nodes[2].signal(syscall.SIGCONT)
 	nodes[2].tell("waiting")
 	nodes[2].heard()
@@ -142,7 +143,7 @@ func TestStoppedNode(t *testing.T) {
 		n.heard()
 	}
 	tellAll(nodes[:2], "next")
-	equal(t, met(t, nodes), 3)
+	testkit.Equal(t, met(t, nodes), 3)
 }
 
 // One of three members of the etcd is killed while nodes join, and its leader while
@@ -163,12 +164,12 @@ func TestRendezvousSurvivesTheClustersTroubles(t *testing.T) {
 	victim := c.Leader(t)
 	victim.Kill()
 	nodes[2].tell("next")
-	equal(t, met(t, nodes), 1)
+	testkit.Equal(t, met(t, nodes), 1)
 	victim.Start(t, etcdtest.Binary(t))
 	c.Leader(t).Kill()
 	for i, n := range nodes {
 		n.tell("add 1")
-		equal(t, n.heard(), fmt.Sprint(i+1, " <nil>"))
+		testkit.Equal(t, n.heard(), fmt.Sprint(i+1, " <nil>"))
 	}
 	nodes[0].kill()
 	tellAll(nodes[1:], "waiting")
@@ -180,9 +181,9 @@ func TestRendezvousSurvivesTheClustersTroubles(t *testing.T) {
 	again := startNode(t, config, "n0", 3, 3)
 	all := append([]*nodeProcess{again}, nodes[1:]...)
 	tellAll(all, "next")
-	equal(t, met(t, all), 2)
+	testkit.Equal(t, met(t, all), 2)
 	tellAll(all, "success")
 	for _, n := range all {
-		equal(t, n.heard(), "ended <nil>")
+		testkit.Equal(t, n.heard(), "ended <nil>")
 	}
 }

@@ -9,15 +9,16 @@ import (
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdserver"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // A server that punishes frequent pings, and one of them is ours, ends no watch for good.
 func TestPunishedPings(t *testing.T) {
 	t.Parallel()
-	s, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{
+	s, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{
 		Binary: etcdtest.Binary(t), Args: append([]string{"--grpc-keepalive-min-time", "1m"}, testArgs...),
 	})
-	check(t, err)
+	testkit.Check(t, err)
 	t.Cleanup(s.Stop)
 	config := etcdclient.Config{Endpoints: []string{s.Endpoint()}, Prefix: "/test", Timeout: 20 * time.Second}
 	a, b := aLog(t, config), aLog(t, config)
@@ -25,6 +26,6 @@ func TestPunishedPings(t *testing.T) {
 	for i := range 4 {
 		time.Sleep(15 * time.Second) // each connection is at rest, and pings
 		appendText(t, a, "x")
-		equal(t, len(r.read(t, i+1)), i+1)
+		testkit.Equal(t, len(r.read(t, i+1)), i+1)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdserver"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // gateway is a web server before an etcd, which may answer by itself.
@@ -37,7 +38,7 @@ func newGateway(t *testing.T, target string) *gateway {
 	both := new(http.Protocols)
 	both.SetUnencryptedHTTP2(true)
 	onwards := &http.Transport{Protocols: both}
-	proxy := httputil.NewSingleHostReverseProxy(must(url.Parse("http://" + target))(t))
+	proxy := httputil.NewSingleHostReverseProxy(testkit.Must(url.Parse("http://" + target))(t))
 	proxy.Transport, proxy.FlushInterval, proxy.ErrorLog = onwards, -1, log.New(io.Discard, "", 0)
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	g := &gateway{}
@@ -49,7 +50,7 @@ func newGateway(t *testing.T, target string) *gateway {
 		}
 		proxy.ServeHTTP(w, r)
 	})}
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	g.endpoint = l.Addr().String()
 	served := make(chan error)
 	go func() { served <- web.Serve(l) }()
@@ -65,7 +66,7 @@ func TestGatewayWithoutBackend(t *testing.T) {
 	through := config
 	through.Endpoints = []string{g.endpoint}
 	s, l := mustOpen(t, through), aLog(t, through)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	for _, status := range []int{http.StatusBadGateway, http.StatusNotFound, http.StatusForbidden} {
 		before := g.answered.Load()
 		g.instead.Store(int64(status))
@@ -76,11 +77,11 @@ func TestGatewayWithoutBackend(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		g.instead.Store(0)
-		check(t, <-done)
-		check(t, <-done)
-		equal(t, string(must(s.Get(ctx, "k"))(t)), fmt.Sprint(status))
+		testkit.Check(t, <-done)
+		testkit.Check(t, <-done)
+		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k"))(t)), fmt.Sprint(status))
 	}
-	equal(t, len((&reader{l: l, patient: true}).read(t, 3)), 3)
+	testkit.Equal(t, len((&reader{l: l, patient: true}).read(t, 3)), 3)
 	g.instead.Store(http.StatusNotFound)
 	refused(t, through, rendezvous.ErrInvalid, "no etcd", "404", "client port") // the first call of a client is told at once
 }
@@ -96,11 +97,11 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 	next.sign("client", func(*x509.Certificate) {})
 	replace := func(name string, from *authority, source string) []byte {
 		t.Helper()
-		old := must(os.ReadFile(a.file(name)))(t)
-		check(t, os.WriteFile(a.file(name), must(os.ReadFile(from.file(source)))(t), 0o600))
+		old := testkit.Must(os.ReadFile(a.file(name)))(t)
+		testkit.Check(t, os.WriteFile(a.file(name), testkit.Must(os.ReadFile(from.file(source)))(t), 0o600))
 		return old
 	}
-	check(t, os.WriteFile(a.file("trust.pem"), must(os.ReadFile(a.file("ca.pem")))(t), 0o600))
+	testkit.Check(t, os.WriteFile(a.file("trust.pem"), testkit.Must(os.ReadFile(a.file("ca.pem")))(t), 0o600))
 	at := a.startTLS("server", "--client-cert-auth", "--trusted-ca-file", a.file("ca.pem"))
 	network := etcdtest.NewLink(t, at)
 	config := etcdclient.Config{
@@ -108,7 +109,7 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 		Timeout: time.Minute, Prefix: "/test",
 	}
 	s, l := mustOpen(t, config), aLog(t, config)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	during := func(what string, worse, better func()) {
 		t.Helper()
 		worse()
@@ -124,27 +125,27 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 			}
 		}
 		better()
-		check(t, <-done)
-		check(t, <-done)
+		testkit.Check(t, <-done)
+		testkit.Check(t, <-done)
 	}
 	during("server's", func() {
 		replace("server.pem", next, "server.pem")
 		replace("server.key", next, "server.key")
 	}, func() {
-		check(t, os.WriteFile(a.file("trust.pem"), must(os.ReadFile(next.file("ca.pem")))(t), 0o600))
+		testkit.Check(t, os.WriteFile(a.file("trust.pem"), testkit.Must(os.ReadFile(next.file("ca.pem")))(t), 0o600))
 	})
 	var cert, key []byte
 	during("client's", func() {
 		cert = replace("client.pem", next, "client.pem")
 		key = replace("client.key", next, "client.key")
 	}, func() {
-		check(t, os.WriteFile(a.file("client.pem"), cert, 0o600))
-		check(t, os.WriteFile(a.file("client.key"), key, 0o600))
+		testkit.Check(t, os.WriteFile(a.file("client.pem"), cert, 0o600))
+		testkit.Check(t, os.WriteFile(a.file("client.key"), key, 0o600))
 	})
-	equal(t, strings.Join((&reader{l: l, patient: true}).read(t, 2), ","), "server's,client's")
+	testkit.Equal(t, strings.Join((&reader{l: l, patient: true}).read(t, 2), ","), "server's,client's")
 	// A file that is just being written is no reason to end a job either.
 	var own *rendezvous.Error
-	check(t, os.WriteFile(a.file("client.pem"), nil, 0o600))
+	testkit.Check(t, os.WriteFile(a.file("client.pem"), nil, 0o600))
 	network.Close()
 	network.Open()
 	short, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -164,12 +165,12 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 // to be opened anew.
 func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 	t.Parallel()
-	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{
+	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{
 		Binary: etcdtest.Binary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
 	})
-	check(t, err)
+	testkit.Check(t, err)
 	t.Cleanup(server.Stop)
-	c := must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
+	c := testkit.Must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
 	defer c.Close()
 	makeUsers(t, c, "secret word")
 	network := etcdtest.NewLink(t, server.Endpoint())
@@ -179,8 +180,8 @@ func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 	cut := config
 	cut.Endpoints = []string{network.Endpoint}
 	killed, l := aLog(t, config), aLog(t, cut)
-	ctx := within(t, time.Minute)
-	check(t, killed.Heartbeat(ctx, "killed", 2*time.Second))
+	ctx := testkit.Within(t, time.Minute)
+	testkit.Check(t, killed.Heartbeat(ctx, "killed", 2*time.Second))
 	awaitSign(t, l, "killed", sharedlog.LivenessHeartbeats)
 	// No more beats. The watch breaks when the token has run out.
 	time.Sleep(1200 * time.Millisecond)
@@ -193,23 +194,23 @@ func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 func TestBadEndpointsOfThree(t *testing.T) {
 	t.Parallel()
 	config := aConfig(t)
-	nobody := must(etcdserver.HoldPort())(t)
+	nobody := testkit.Must(etcdserver.HoldPort())(t)
 	defer nobody.Release()
-	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	silent := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	stranger := newGateway(t, config.Endpoints[0])
 	stranger.instead.Store(http.StatusNotFound)
 	config.Endpoints = []string{fmt.Sprintf("127.0.0.1:%d", nobody.Number), config.Endpoints[0], silent.Addr().String(), stranger.endpoint}
 	for range 5 {
-		s := must(etcdstore.Open(within(t, 20*time.Second), config))(t)
+		s := testkit.Must(etcdstore.Open(testkit.Within(t, 20*time.Second), config))(t)
 		l := aLog(t, config)
 		for i := range 10 {
-			check(t, s.Set(within(t, 10*time.Second), fmt.Sprint(i), nil))
+			testkit.Check(t, s.Set(testkit.Within(t, 10*time.Second), fmt.Sprint(i), nil))
 			appendText(t, l, fmt.Sprint(i))
 		}
 		(&reader{l: l, patient: true}).read(t, 10)
-		check(t, s.Close())
-		check(t, l.Close(within(t, 10*time.Second)))
+		testkit.Check(t, s.Close())
+		testkit.Check(t, l.Close(testkit.Within(t, 10*time.Second)))
 	}
 }
 
@@ -217,11 +218,11 @@ func TestBadEndpointsOfThree(t *testing.T) {
 func TestThroughEtcdsProxy(t *testing.T) {
 	t.Parallel()
 	config := aConfig(t)
-	port := must(etcdserver.HoldPort())(t)
+	port := testkit.Must(etcdserver.HoldPort())(t)
 	defer port.Release()
 	at := fmt.Sprintf("127.0.0.1:%d", port.Number)
 	p, err := etcdserver.StartProcess(etcdtest.Binary(t), []string{"grpc-proxy", "start", "--endpoints", config.Endpoints[0], "--listen-addr", at, "--advertise-client-url", at}, nil)
-	check(t, err)
+	testkit.Check(t, err)
 	t.Cleanup(func() {
 		p.Stop(0)
 		if t.Failed() {
@@ -232,48 +233,48 @@ func TestThroughEtcdsProxy(t *testing.T) {
 	config.Endpoints = []string{at}
 	config.TTL = 2 * time.Second
 	s, l := mustOpen(t, config), aLog(t, config)
-	ctx := within(t, time.Minute)
-	check(t, s.Set(ctx, "k", []byte("v")))
-	check(t, l.Heartbeat(ctx, "a", time.Second))
+	ctx := testkit.Within(t, time.Minute)
+	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
+	testkit.Check(t, l.Heartbeat(ctx, "a", time.Second))
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
-		check(t, l.Heartbeat(ctx, "a", time.Second))
-		check(t, direct.Wait(ctx, []string{"k"})) // it hangs on a lease
+		testkit.Check(t, l.Heartbeat(ctx, "a", time.Second))
+		testkit.Check(t, direct.Wait(ctx, []string{"k"})) // it hangs on a lease
 	}
-	equal(t, look(t, l, "a"), sharedlog.LivenessHeartbeats)
+	testkit.Equal(t, look(t, l, "a"), sharedlog.LivenessHeartbeats)
 	appendText(t, l, "1", "2")
-	equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
+	testkit.Equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
 }
 
 // Authentication is switched on, and off, while a job runs that has a user.
 func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
 	t.Parallel()
-	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
-	check(t, err)
+	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
+	testkit.Check(t, err)
 	t.Cleanup(server.Stop)
 	plainConfig := etcdclient.Config{Endpoints: []string{server.Endpoint()}}
-	c := must(etcdclient.New(plainConfig))(t)
+	c := testkit.Must(etcdclient.New(plainConfig))(t)
 	defer c.Close()
 	config := etcdclient.Config{
 		Endpoints: plainConfig.Endpoints, User: "job", Password: "secret word", Prefix: "/rallypoint", Timeout: 20 * time.Second, TTL: 10 * time.Second,
 	}
 	s, a, b := mustOpen(t, config), aLog(t, config), aLog(t, config)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	rb := &reader{l: b}
 	use := func(n int) {
 		t.Helper()
-		check(t, s.Set(ctx, "k", []byte(fmt.Sprint(n))))
-		check(t, a.Heartbeat(ctx, "a", 5*time.Second))
+		testkit.Check(t, s.Set(ctx, "k", []byte(fmt.Sprint(n))))
+		testkit.Check(t, a.Heartbeat(ctx, "a", 5*time.Second))
 		appendText(t, a, fmt.Sprint(n))
-		equal(t, len(rb.read(t, n)), n)
+		testkit.Equal(t, len(rb.read(t, n)), n)
 	}
 	use(1)
 	makeUsers(t, c, "secret word")
 	use(2)
 	root := config
 	root.User, root.Prefix = "root", ""
-	r := must(etcdclient.New(root))(t)
+	r := testkit.Must(etcdclient.New(root))(t)
 	defer r.Close()
-	check(t, r.Call(ctx, "switching it off", func(ctx context.Context) error {
+	testkit.Check(t, r.Call(ctx, "switching it off", func(ctx context.Context) error {
 		_, err := r.Etcd.AuthDisable(ctx)
 		return err
 	}))
@@ -283,26 +284,26 @@ func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
 // A password in a file is read anew: it may change while a job runs.
 func TestPasswordFile(t *testing.T) {
 	t.Parallel()
-	server, err := etcdserver.Start(within(t, time.Minute), etcdserver.Config{
+	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{
 		Binary: etcdtest.Binary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
 	})
-	check(t, err)
+	testkit.Check(t, err)
 	t.Cleanup(server.Stop)
-	c := must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
+	c := testkit.Must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
 	defer c.Close()
 	makeUsers(t, c, "first word")
 	file := t.TempDir() + "/password"
-	write := func(word string) { t.Helper(); check(t, os.WriteFile(file, []byte(word+"\n"), 0o600)) }
+	write := func(word string) { t.Helper(); testkit.Check(t, os.WriteFile(file, []byte(word+"\n"), 0o600)) }
 	write("first word")
 	config := etcdclient.Config{Endpoints: []string{server.Endpoint()}, User: "job", PasswordFile: file, Prefix: "/rallypoint", Timeout: 20 * time.Second}
 	s := mustOpen(t, config)
-	ctx := within(t, time.Minute)
-	check(t, s.Set(ctx, "k", []byte("1")))
+	ctx := testkit.Within(t, time.Minute)
+	testkit.Check(t, s.Set(ctx, "k", []byte("1")))
 	root := config
 	root.User, root.Prefix, root.PasswordFile, root.Password = "root", "", "", "first word"
-	r := must(etcdclient.New(root))(t)
+	r := testkit.Must(etcdclient.New(root))(t)
 	defer r.Close()
-	check(t, r.Call(ctx, "changing the password", func(ctx context.Context) error {
+	testkit.Check(t, r.Call(ctx, "changing the password", func(ctx context.Context) error {
 		_, err := r.Etcd.UserChangePassword(ctx, "job", "second word")
 		return err
 	}))
@@ -310,11 +311,11 @@ func TestPasswordFile(t *testing.T) {
 	go func() { done <- s.Set(ctx, "k", []byte("2")) }()
 	select {
 	case err := <-done: // the token was good still
-		check(t, err)
+		testkit.Check(t, err)
 	case <-time.After(1500 * time.Millisecond):
 	}
 	write("second word")
-	check(t, s.Set(ctx, "k", []byte("3")))
+	testkit.Check(t, s.Set(ctx, "k", []byte("3")))
 	write("")
 	refused(t, config, rendezvous.ErrInvalid, "password_file", "is empty")
 	write("wrong word")
@@ -341,11 +342,11 @@ func TestWatchLeavesASilentMember(t *testing.T) {
 // Errors are in a user's words, not in those of gRPC and of Go.
 func TestErrorsSayNothingOfTheTools(t *testing.T) {
 	t.Parallel()
-	silent := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	silent := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
-	nobody := must(etcdserver.HoldPort())(t)
+	nobody := testkit.Must(etcdserver.HoldPort())(t)
 	defer nobody.Release()
-	early := must(net.Listen("tcp", "127.0.0.1:0"))(t) // ends each connection
+	early := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // ends each connection
 	go func() {
 		for {
 			conn, err := early.Accept()
@@ -357,7 +358,7 @@ func TestErrorsSayNothingOfTheTools(t *testing.T) {
 	}()
 	defer early.Close()
 	for _, at := range []string{silent.Addr().String(), fmt.Sprintf("127.0.0.1:%d", nobody.Number), early.Addr().String()} {
-		_, err := etcdstore.Open(within(t, time.Minute), etcdclient.Config{Endpoints: []string{at}, Timeout: time.Second})
+		_, err := etcdstore.Open(testkit.Within(t, time.Minute), etcdclient.Config{Endpoints: []string{at}, Timeout: time.Second})
 		if err == nil {
 			t.Fatal("it opened")
 		}

@@ -1,6 +1,10 @@
 package etcdclient
 
-import "testing"
+import (
+	"testing"
+
+	"rallypoint/internal/testkit"
+)
 
 // However often a call is refused, the next attempt has time.
 func TestAttemptsKeepTheirTime(t *testing.T) {
@@ -15,6 +19,6 @@ func TestAttemptsKeepTheirTime(t *testing.T) {
 
 func TestPrefixEnd(t *testing.T) {
 	for prefix, want := range map[string]string{"a": "b", "a\xff": "b", "/x/": "/x0", "\xff\xff": "\x00", "": "\x00"} {
-		equal(t, PrefixEnd(prefix), want)
+		testkit.Equal(t, PrefixEnd(prefix), want)
 	}
 }

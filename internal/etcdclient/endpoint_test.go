@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 func TestParseEndpoint(t *testing.T) {
@@ -19,7 +20,7 @@ func TestParseEndpoint(t *testing.T) {
 		"etcd://localhost:2379/1234?timeout": "etcd://localhost:2379   1234 timeout=",
 	} {
 		e, err := ParseEndpoint(text)
-		check(t, err)
+		testkit.Check(t, err)
 		have := e.String() + " " + strings.TrimSpace(fmt.Sprint(e.User, " ", e.Password, " ", e.RunID))
 		if e.RunID != "" && e.User == "" {
 			have = e.String() + "   " + e.RunID
@@ -27,7 +28,7 @@ func TestParseEndpoint(t *testing.T) {
 		if len(e.Query) > 0 {
 			have += " " + strings.NewReplacer("map[", "", "]", "", ":", "=").Replace(fmt.Sprint(e.Query))
 		}
-		equal(t, have, want)
+		testkit.Equal(t, have, want)
 	}
 	for _, text := range []string{
 		"", "h1:2379", "http://h1", "etcd://", "etcd:///job", "etcd://h1,", "etcd://h1:99999", "etcd://h1:0", "etcd://h 1", "etcd://:secret@h",
@@ -89,15 +90,15 @@ func TestEndpointOfTheOlderHandler(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := ParseEndpoint(text)
-			check(t, err)
+			testkit.Check(t, err)
 			p := params(change)
 			for range 2 { // applying it again changes nothing
-				check(t, e.Apply(&p))
-				equal(t, fmt.Sprint(p.RunID, p.Min, p.Max, p.JoinTimeout, p.LastCallTimeout), "job1 3 1m0s 500ms")
+				testkit.Check(t, e.Apply(&p))
+				testkit.Equal(t, fmt.Sprint(p.RunID, p.Min, p.Max, p.JoinTimeout, p.LastCallTimeout), "job1 3 1m0s 500ms")
 			}
 			c, err := e.Config(p.BackendOptions)
-			check(t, err)
-			equal(t, c.Prefix, "/torchelastic/p2p")
+			testkit.Check(t, err)
+			testkit.Equal(t, c.Prefix, "/torchelastic/p2p")
 		})
 	}
 	for name, change := range map[string]func(*rendezvous.Params){
@@ -118,7 +119,7 @@ func TestEndpointOfTheOlderHandler(t *testing.T) {
 		"ttl=x": "seconds", "min_worker=1": "min_workers", "protocol=ftp": "http or https",
 	} {
 		e, err := ParseEndpoint("etcd://h/job?" + query)
-		check(t, err)
+		testkit.Check(t, err)
 		p := params(func(*rendezvous.Params) {})
 		err = e.Apply(&p)
 		if err == nil {
@@ -132,16 +133,16 @@ func TestEndpointOfTheOlderHandler(t *testing.T) {
 
 func TestEndpointOptions(t *testing.T) {
 	e, err := ParseEndpoint("etcd://h")
-	check(t, err)
+	testkit.Check(t, err)
 	c, err := e.Config(map[string]string{
 		"protocol": " HTTPS", "ssl_cert": "/c", "ssl_cert_key": "/k", "ca_cert": "/a", "user": "u", "password": "p", "key_prefix": "/x", "ttl": "90",
 	})
-	check(t, err)
-	equal(t, fmt.Sprint(c.TLS, c.Cert, c.Key, c.CACert, c.User, c.Password, c.Prefix, c.TTL), "true/c/k/aup/x1m30s")
+	testkit.Check(t, err)
+	testkit.Equal(t, fmt.Sprint(c.TLS, c.Cert, c.Key, c.CACert, c.User, c.Password, c.Prefix, c.TTL), "true/c/k/aup/x1m30s")
 	c, err = e.Config(map[string]string{"ttl": "-1"})
-	check(t, err)
-	equal(t, c.TTL, 0)
-	equal(t, c.Prefix, DefaultPrefix)
+	testkit.Check(t, err)
+	testkit.Equal(t, c.TTL, 0)
+	testkit.Equal(t, c.Prefix, DefaultPrefix)
 	e.TLS = true
 	if _, err := e.Config(map[string]string{"protocol": "http"}); !errors.Is(err, rendezvous.ErrInvalid) {
 		t.Fatal(err)

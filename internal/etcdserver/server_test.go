@@ -17,6 +17,7 @@ import (
 
 	"rallypoint/etcdstore"
 	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/testkit"
 )
 
 // playParent starts an etcd, says which, and waits to be killed.
@@ -35,17 +36,17 @@ func TestServerDiesWithItsParent(t *testing.T) {
 	binary := testBinary(t)
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), roleVariable+"=parent", envTestBinary+"="+binary)
-	out := must(parent.StdoutPipe())(t)
+	out := testkit.Must(parent.StdoutPipe())(t)
 	parent.Stderr = os.Stderr
-	check(t, parent.Start())
-	line := must(bufio.NewReader(out).ReadString('\n'))(t)
+	testkit.Check(t, parent.Start())
+	line := testkit.Must(bufio.NewReader(out).ReadString('\n'))(t)
 	fields := strings.Fields(line)
-	pid := must(strconv.Atoi(fields[0]))(t)
+	pid := testkit.Must(strconv.Atoi(fields[0]))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(fields[1]) })
-	check(t, syscall.Kill(pid, 0))
-	check(t, parent.Process.Kill())
+	testkit.Check(t, syscall.Kill(pid, 0))
+	testkit.Check(t, parent.Process.Kill())
 	_ = parent.Wait()
-	for ctx := within(t, 20*time.Second); alive(pid); {
+	for ctx := testkit.Within(t, 20*time.Second); alive(pid); {
 		if ctx.Err() != nil {
 			t.Fatal("the etcd outlives its parent")
 		}
@@ -64,8 +65,8 @@ func alive(pid int) bool {
 }
 
 func TestServerStopRemovesItsData(t *testing.T) {
-	s, err := Start(within(t, time.Minute), Config{Binary: testBinary(t)})
-	check(t, err)
+	s, err := Start(testkit.Within(t, time.Minute), Config{Binary: testBinary(t)})
+	testkit.Check(t, err)
 	if _, err := os.Stat(s.scratch); err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +86,11 @@ func TestServerKeepsAGivenDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	config := Config{Binary: testBinary(t), DataDir: dir}
 	for i := range 2 {
-		s, err := Start(within(t, time.Minute), config)
-		check(t, err)
-		kv := must(etcdstore.Open(within(t, time.Minute), etcdclient.Config{Endpoints: []string{s.Endpoint()}, Prefix: "/p"}))(t)
-		equal(t, must(kv.Add(within(t, time.Minute), "n", 1))(t), int64(i+1))
-		check(t, kv.Close())
+		s, err := Start(testkit.Within(t, time.Minute), config)
+		testkit.Check(t, err)
+		kv := testkit.Must(etcdstore.Open(testkit.Within(t, time.Minute), etcdclient.Config{Endpoints: []string{s.Endpoint()}, Prefix: "/p"}))(t)
+		testkit.Equal(t, testkit.Must(kv.Add(testkit.Within(t, time.Minute), "n", 1))(t), int64(i+1))
+		testkit.Check(t, kv.Close())
 		s.Stop()
 	}
 }
@@ -97,17 +98,17 @@ func TestServerKeepsAGivenDirectory(t *testing.T) {
 func TestServerThatFailsShowsItsOutput(t *testing.T) {
 	t.Parallel()
 	script := filepath.Join(t.TempDir(), "etcd")
-	check(t, os.WriteFile(script, []byte("#!/bin/sh\necho out of luck >&2\nexit 3\n"), 0o755))
-	_, err := Start(within(t, time.Minute), Config{Binary: script, Retries: 1})
+	testkit.Check(t, os.WriteFile(script, []byte("#!/bin/sh\necho out of luck >&2\nexit 3\n"), 0o755))
+	_, err := Start(testkit.Within(t, time.Minute), Config{Binary: script, Retries: 1})
 	if err == nil || !strings.Contains(err.Error(), "out of luck") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Fatal(err)
 	}
-	check(t, os.WriteFile(script, []byte("#!/bin/sh\necho thinking\nexec sleep 1000\n"), 0o755))
-	_, err = Start(within(t, time.Second), Config{Binary: script})
+	testkit.Check(t, os.WriteFile(script, []byte("#!/bin/sh\necho thinking\nexec sleep 1000\n"), 0o755))
+	_, err = Start(testkit.Within(t, time.Second), Config{Binary: script})
 	if err == nil || !strings.Contains(err.Error(), "thinking") || !strings.Contains(err.Error(), "does not answer") {
 		t.Fatal(err)
 	}
-	_, err = Start(within(t, time.Minute), Config{Binary: script + ".missing", Retries: 3})
+	_, err = Start(testkit.Within(t, time.Minute), Config{Binary: script + ".missing", Retries: 3})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -117,17 +118,17 @@ func TestFindBinary(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string {
 		path := filepath.Join(dir, name)
-		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		check(t, os.WriteFile(path, nil, 0o755))
+		testkit.Check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testkit.Check(t, os.WriteFile(path, nil, 0o755))
 		return path
 	}
 	named, beside, inPath := file("a/named"), file("b/etcd"), file("c/etcd")
 	t.Setenv("PATH", filepath.Dir(inPath))
 	t.Setenv(envBinary, named)
-	equal(t, must(FindBinary(beside, os.Getenv))(t), named)
+	testkit.Equal(t, testkit.Must(FindBinary(beside, os.Getenv))(t), named)
 	t.Setenv(envBinary, named+".missing")
-	equal(t, must(FindBinary(beside, os.Getenv))(t), beside)
-	equal(t, must(FindBinary(dir, os.Getenv))(t), inPath) // a directory is no binary
+	testkit.Equal(t, testkit.Must(FindBinary(beside, os.Getenv))(t), beside)
+	testkit.Equal(t, testkit.Must(FindBinary(dir, os.Getenv))(t), inPath) // a directory is no binary
 	t.Setenv("PATH", dir)
 	_, err := FindBinary("", os.Getenv)
 	if err == nil || !strings.Contains(err.Error(), named) || !strings.Contains(err.Error(), "etcd-server") {
@@ -137,11 +138,11 @@ func TestFindBinary(t *testing.T) {
 
 // A held port is nobody else's, until a program asks for just this one.
 func TestHeldPort(t *testing.T) {
-	p := must(HoldPort())(t)
+	p := testkit.Must(HoldPort())(t)
 	defer p.Release()
 	seen := map[int]bool{}
 	for range 200 {
-		other := must(HoldPort())(t)
+		other := testkit.Must(HoldPort())(t)
 		defer other.Release()
 		if seen[other.Number] || other.Number == p.Number {
 			t.Fatal("a held port was given out again")
@@ -149,6 +150,6 @@ func TestHeldPort(t *testing.T) {
 		seen[other.Number] = true
 	}
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p.Number))
-	check(t, err)
-	check(t, l.Close())
+	testkit.Check(t, err)
+	testkit.Check(t, l.Close())
 }

@@ -15,6 +15,7 @@ import (
 
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdserver"
+	"rallypoint/internal/testkit"
 )
 
 // cluster is an etcd of three members, each a process of its own.
@@ -38,7 +39,7 @@ func NewCluster(t testing.TB) *cluster {
 	var held []*etcdserver.HeldPort
 	var peers []string
 	for i := range 3 {
-		client, peer := must(etcdserver.HoldPort())(t), must(etcdserver.HoldPort())(t)
+		client, peer := testkit.Must(etcdserver.HoldPort())(t), testkit.Must(etcdserver.HoldPort())(t)
 		held = append(held, client, peer)
 		name := fmt.Sprint("m", i)
 		peers = append(peers, name+"="+etcdserver.LocalURL(peer.Number))
@@ -55,7 +56,7 @@ func NewCluster(t testing.TB) *cluster {
 	var starting sync.WaitGroup
 	for _, m := range c.members {
 		m.args = append(m.args, "--initial-cluster", strings.Join(peers, ","))
-		m.client = must(etcdclient.New(etcdclient.Config{Endpoints: []string{m.endpoint}}))(t)
+		m.client = testkit.Must(etcdclient.New(etcdclient.Config{Endpoints: []string{m.endpoint}}))(t)
 		starting.Go(func() { m.Start(t, binary) })
 	}
 	starting.Wait()
@@ -81,7 +82,7 @@ func (m *Member) Start(t testing.TB, binary string) {
 		return
 	}
 	m.Process = p
-	if _, err := m.client.Get(within(t, 30*time.Second), "starting", etcdclient.RangeRequest{Key: "x"}); err != nil {
+	if _, err := m.client.Get(testkit.Within(t, 30*time.Second), "starting", etcdclient.RangeRequest{Key: "x"}); err != nil {
 		t.Errorf("%v\n%s", err, p.Output)
 	}
 }
@@ -100,7 +101,7 @@ func (c *cluster) status(t testing.TB) map[*Member]*clientv3.StatusResponse {
 	t.Helper()
 	all := make(map[*Member]*clientv3.StatusResponse)
 	for _, m := range c.members {
-		_ = m.client.Attempt(within(t, 10*time.Second), time.Second, func(ctx context.Context) error {
+		_ = m.client.Attempt(testkit.Within(t, 10*time.Second), time.Second, func(ctx context.Context) error {
 			s, err := m.client.Etcd.Status(ctx, m.endpoint)
 			if err == nil {
 				all[m] = s
@@ -113,7 +114,7 @@ func (c *cluster) status(t testing.TB) map[*Member]*clientv3.StatusResponse {
 
 func (c *cluster) Leader(t testing.TB) *Member {
 	t.Helper()
-	for ctx := within(t, 20*time.Second); ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+	for ctx := testkit.Within(t, 20*time.Second); ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		for m, s := range c.status(t) {
 			if s.Leader != 0 && s.Leader == s.Header.MemberId {
 				return m
@@ -130,7 +131,7 @@ func (c *cluster) MoveLeader(t testing.TB) {
 	leader := c.Leader(t)
 	for m, s := range c.status(t) {
 		if m != leader {
-			check(t, leader.client.Call(within(t, 20*time.Second), "moving the leader", func(ctx context.Context) error {
+			testkit.Check(t, leader.client.Call(testkit.Within(t, 20*time.Second), "moving the leader", func(ctx context.Context) error {
 				_, err := leader.client.Etcd.MoveLeader(ctx, s.Header.MemberId)
 				return err
 			}))

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // Link is a way to an etcd that can be closed and opened again.
@@ -23,7 +25,7 @@ type Link struct {
 
 func NewLink(t testing.TB, target string) *Link {
 	t.Helper()
-	s := &Link{target: target, listener: must(net.Listen("tcp", "127.0.0.1:0"))(t), conns: make(map[net.Conn]bool), thaw: make(chan struct{})}
+	s := &Link{target: target, listener: testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t), conns: make(map[net.Conn]bool), thaw: make(chan struct{})}
 	close(s.thaw)
 	s.Endpoint = s.listener.Addr().String()
 	s.copying.Go(func() {
