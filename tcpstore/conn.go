@@ -35,24 +35,18 @@ type conn struct {
 	shard   *engineShard
 	session session // guarded by shard.mu, except its parser
 
-	unsent    []segment // replies that the socket has no room for
-	held      int       // bytes of the budget that unsent takes, without its buffers
-	chunk     int       // bytes of unsent that the peer has to take in Options.SlowAfter
-	taken     int       // those that it has, since then
-	since     time.Time
-	asked     time.Time // when its request first had no room
-	validated bool      // while the session has no parser
-	backlog   bool      // the parser has more than the beginning of a message
-	queued    bool      // in loop.ready
-	starved   bool      // in loop.starved: the parser's next request has no room for its reply
-	readable  bool      // there may be something to receive: the poller reports it once
-	hangup    bool      // the end of the stream is there to be received
-	ending    bool      // refused: to be closed when unsent is sent
+	unsent    *unsent // replies that the socket has no room for; nil: none
+	validated bool    // while the session has no parser
+	backlog   bool    // the parser has more than the beginning of a message
+	queued    bool    // in loop.ready
+	starved   bool    // in loop.starved: the parser's next request has no room for its reply
+	readable  bool    // there may be something to receive: the poller reports it once
+	hangup    bool    // the end of the stream is there to be received
+	ending    bool    // refused: to be closed when unsent is sent
 	closed    bool
 	flushing  bool // guarded by shard.mu: flush is going to be called
 
-	peer     netip.AddrPort
-	deadline time.Time // of ending
+	peer netip.AddrPort
 
 	// session.out's memory while none is borrowed from the loop, for replies that other
 	// connections cause: nearly always one byte.
@@ -74,7 +68,7 @@ func (c *conn) event(events uint32) {
 	if events&end != 0 {
 		c.hangup = true
 	}
-	if len(c.unsent) > 0 {
+	if c.unsent != nil {
 		c.resume()
 	}
 	c.step()
@@ -84,7 +78,7 @@ func (c *conn) event(events uint32) {
 // pauseUnsent bytes of replies. If there may be more to do it has itself called
 // again. Requests wait as long as there are unsent replies.
 func (c *conn) step() {
-	if c.ending || c.closed || c.starved || len(c.unsent) > 0 || !c.backlog && !c.readable {
+	if c.ending || c.closed || c.starved || c.unsent != nil || !c.backlog && !c.readable {
 		return
 	}
 	p := c.session.parser
@@ -134,7 +128,7 @@ func (c *conn) process(p *parser) (drained bool, refused *refusal) {
 	s, l := &c.session, c.loop
 	c.shard.mu.Lock()
 	s.parser = p
-	s.out, s.parts = append(l.borrowBuffer(), s.out...), l.parts[:0]
+	s.out, s.config.parts = append(l.borrowBuffer(), s.out...), l.parts[:0]
 	pause := pauseUnsent
 	if l.budget.full() {
 		pause = smallReply
@@ -181,7 +175,7 @@ func (c *conn) woken() {
 func (c *conn) flush() {
 	c.shard.mu.Lock()
 	c.flushing = false
-	if c.closed || c.ending || len(c.unsent) > 0 {
+	if c.closed || c.ending || c.unsent != nil {
 		c.shard.mu.Unlock()
 		return // if they can still be sent, it is by resume
 	}
@@ -226,7 +220,9 @@ func (c *conn) pushAll(segments []segment) (rest []segment) {
 			return nil
 		}
 		c.loop.counters.bytesOut.Add(uint64(n))
-		c.taken += n
+		if c.unsent != nil {
+			c.unsent.taken += n
+		}
 		for len(segments) > 0 && n >= len(segments[0].bytes) {
 			n -= len(segments[0].bytes)
 			b.done(&segments[0])
@@ -248,13 +244,12 @@ func (c *conn) refuse(why *refusal) {
 		l.log(slog.LevelWarn, "tcpstore: connection closed: "+why.text,
 			"peer", c.peer.String(), "listen", l.server.Addr().String(), "reason", why.reason.String())
 	}
-	if len(c.unsent) == 0 {
+	if c.unsent == nil {
 		c.close()
 		return
 	}
 	c.ending = true
-	c.deadline = time.Now().Add(refusalGrace)
-	l.ending = append(l.ending, c)
+	l.ending = append(l.ending, endingConn{c, time.Now().Add(refusalGrace)})
 }
 
 // ended handles the end of the input.

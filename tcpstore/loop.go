@@ -35,19 +35,19 @@ type loop struct {
 	all      []*loop // of the server
 	number   int     // in all
 
-	added    []*conn   // accepted, and not yet admitted
-	conns    []*conn   // by descriptor
-	parser   *parser   // borrowed by connections at rest
-	out      []byte    // borrowed by each connection that is being served
-	parsers  []*parser // free
-	ready    []*conn   // have something to do without an event
-	spare    []*conn   // memory for ready
-	woken    [][]*conn // have replies that others caused, by number of their loop
-	ending   []*conn   // by deadline
-	parts    []part    // borrowed like out
-	segments []segment // of a reply that is being sent
+	added    []*conn      // accepted, and not yet admitted
+	conns    []*conn      // by descriptor
+	parser   *parser      // borrowed by connections at rest
+	out      []byte       // borrowed by each connection that is being served
+	parsers  []*parser    // free
+	ready    []*conn      // have something to do without an event
+	spare    []*conn      // memory for ready
+	woken    [][]*conn    // have replies that others caused, by number of their loop
+	ending   []endingConn // by deadline
+	parts    []part       // borrowed like out
+	segments []segment    // of a reply that is being sent
 	budget   budget
-	starved  []*conn // wait for room in the budget
+	starved  []starvedConn // wait for room in the budget
 
 	checkSlow time.Time // when slow readers are looked for, while there are starved
 	stopping  bool
@@ -249,7 +249,7 @@ func (l *loop) expire() {
 	now := time.Now()
 	for len(l.ending) > 0 && !now.Before(l.ending[0].deadline) {
 		l.ending[0].close()
-		l.ending[0] = nil
+		l.ending[0] = endingConn{}
 		l.ending = l.ending[1:]
 	}
 }

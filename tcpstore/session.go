@@ -10,7 +10,7 @@ import (
 	"rallypoint/core/store"
 )
 
-// sessionConfig is what the sessions of a server share.
+// sessionConfig is what the sessions of a loop share.
 type sessionConfig struct {
 	normalizeAttemptKeys bool
 	maxUnsent            int
@@ -18,6 +18,11 @@ type sessionConfig struct {
 	maxWaitBytes         int64
 	counters             *counters
 	budget               *budget // of the loop
+
+	// Of the replies that one session collects, only within process and takeOut. They are
+	// here because each of many silent sessions would have to hold them.
+	parts []part
+	size  int // of the parts' values
 }
 
 // session is the server's side of one connection without its socket: it parses
@@ -31,9 +36,7 @@ type session struct {
 	parser *parser // nil between two messages, if the caller wants it back
 	engine *store.Engine
 	config *sessionConfig
-	out    []byte
-	parts  []part // of the replies, between bytes of out; only within process and takeOut
-	size   int    // of parts' values
+	out    []byte // without the values of config.parts, which belong between its bytes
 	woken  func()
 
 	pending      *wait // newest first
@@ -57,7 +60,7 @@ type wait struct {
 // what is in out, as far as that is possible, and closes. Not so noRoom: the request
 // has had no effect and is the next one again.
 func (s *session) process(pause int) (drained bool, err *refusal) {
-	for len(s.out)+s.size < pause {
+	for len(s.out)+s.config.size < pause {
 		validated := s.parser.validated
 		req, err := s.parser.next()
 		if s.parser.validated && !validated {
@@ -85,8 +88,8 @@ func (s *session) process(pause int) (drained bool, err *refusal) {
 // takeOut returns the replies collected so far, which from now on belong to the
 // caller, and goes on collecting in spare. The caller releases the parts' buffers.
 func (s *session) takeOut(spare []byte) (out []byte, parts []part) {
-	out, parts = s.out, s.parts
-	s.out, s.parts, s.size = spare[:0], nil, 0
+	out, parts = s.out, s.config.parts
+	s.out, s.config.parts, s.config.size = spare[:0], nil, 0
 	return out, parts
 }
 
@@ -204,8 +207,9 @@ func (s *session) multiGet(req *request, keys ...[]byte) *refusal {
 func (s *session) appendShared(key string) {
 	value, buffer := s.engine.Share(key)
 	s.out = appendInt(s.out, len(value))
-	s.parts = append(s.parts, part{at: len(s.out), value: value, buffer: buffer})
-	s.size += len(value)
+	c := s.config
+	c.parts = append(c.parts, part{at: len(s.out), value: value, buffer: buffer})
+	c.size += len(value)
 }
 
 // compareSet makes sure that there is room for whatever the reply is before it changes
@@ -347,7 +351,7 @@ func (s *session) forget(w *wait) {
 // or the reply is larger than can be held, and returns noRoom if too much waits to be
 // sent to all peers together.
 func (s *session) reserve(req *request, size, shared int) *refusal {
-	if all := len(s.out) + s.size + size + shared; all > s.config.maxUnsent {
+	if all := len(s.out) + s.config.size + size + shared; all > s.config.maxUnsent {
 		return refuse(ReasonUnsent, "%s: %d bytes of replies would be unsent; the limit is %d", req.op, all, s.config.maxUnsent)
 	}
 	if size+shared > smallReply && !s.config.budget.has(size+shared) {

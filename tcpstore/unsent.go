@@ -39,6 +39,27 @@ type part struct {
 	buffer *store.Buffer
 }
 
+// unsent is what a connection could not send yet.
+type unsent struct {
+	segments []segment
+	held     int // bytes of the budget that segments take, without their buffers
+	chunk    int // bytes that the peer has to take in Options.SlowAfter
+	taken    int // those that it has taken since then
+	since    time.Time
+}
+
+// starvedConn is a connection whose request waits for room since asked.
+type starvedConn struct {
+	*conn
+	asked time.Time
+}
+
+// endingConn is a connection that is closed at the deadline, or once nothing is unsent.
+type endingConn struct {
+	*conn
+	deadline time.Time
+}
+
 // segment is a piece of what is to be sent.
 type segment struct {
 	bytes   []byte // the rest
@@ -139,9 +160,10 @@ func (c *conn) keep(rest []segment) {
 		}
 	}
 	memory := make([]byte, 0, own)
-	c.unsent = slices.Clone(rest)
-	for i := range c.unsent {
-		s := &c.unsent[i]
+	u := &unsent{segments: slices.Clone(rest), held: own + len(rest)*int(unsafe.Sizeof(segment{})),
+		since: time.Now(), chunk: max(slowChunk, size/slowPart)}
+	for i := range u.segments {
+		s := &u.segments[i]
 		if s.buffer != nil {
 			b.share(s)
 			continue
@@ -150,31 +172,33 @@ func (c *conn) keep(rest []segment) {
 		memory = append(memory, s.bytes...)
 		s.bytes = memory[from:]
 	}
-	c.held = own + len(rest)*int(unsafe.Sizeof(segment{}))
-	b.charge(c.held)
-	c.since, c.taken, c.chunk = time.Now(), 0, max(slowChunk, size/slowPart)
+	b.charge(u.held)
+	c.unsent = u
 }
 
 // drop forgets what is unsent.
 func (c *conn) drop() {
-	for i := range c.unsent {
-		c.loop.budget.done(&c.unsent[i])
+	if c.unsent == nil {
+		return
 	}
+	for i := range c.unsent.segments {
+		c.loop.budget.done(&c.unsent.segments[i])
+	}
+	c.loop.budget.release(c.unsent.held)
 	c.unsent = nil
-	c.loop.budget.release(c.held)
-	c.held = 0
 }
 
 // resume goes on with sending what the socket had no room for.
 func (c *conn) resume() {
-	c.unsent = c.pushAll(c.unsent)
+	u := c.unsent
+	u.segments = c.pushAll(u.segments)
 	if c.closed {
 		return
 	}
-	if c.taken >= c.chunk {
-		c.since, c.taken = time.Now(), 0
+	if u.taken >= u.chunk {
+		u.since, u.taken = time.Now(), 0
 	}
-	if len(c.unsent) > 0 {
+	if len(u.segments) > 0 {
 		return
 	}
 	c.drop()
@@ -188,11 +212,11 @@ func (c *conn) resume() {
 // starve has a connection wait until there is room for the reply to its request. What
 // needs less room may come first, until that has gone on for Options.SlowAfter.
 func (l *loop) starve(c *conn) {
-	c.asked = time.Now()
+	now := time.Now()
 	if len(l.starved) == 0 {
-		l.checkSlow = c.asked.Add(slowCheck)
+		l.checkSlow = now.Add(slowCheck)
 	}
-	l.starved = append(l.starved, c)
+	l.starved = append(l.starved, starvedConn{c, now})
 }
 
 // feed goes on with connections that wait for room, in their order, as far as there is
@@ -205,12 +229,11 @@ func (l *loop) feed() {
 	waiting, checkSlow := l.starved, l.checkSlow
 	l.starved, l.budget.queue = nil, false
 	for i, c := range waiting {
-		asked := c.asked
 		c.starved = false
 		c.step()
 		if c.starved {
-			c.asked, l.checkSlow = asked, checkSlow
-			l.starved = append(l.starved, waiting[i+1:]...)
+			l.checkSlow = checkSlow
+			l.starved = waiting[i:]
 			l.lineUp(time.Now())
 			return
 		}
@@ -236,19 +259,19 @@ func (l *loop) cutSlow() {
 	l.lineUp(now)
 	var slow []*conn
 	for _, c := range l.conns {
-		if c != nil && len(c.unsent) > 0 && now.Sub(c.since) >= l.config.slowAfter {
+		if c != nil && c.unsent != nil && now.Sub(c.unsent.since) >= l.config.slowAfter {
 			slow = append(slow, c)
 		}
 	}
-	slices.SortFunc(slow, func(a, b *conn) int { return a.since.Compare(b.since) })
+	slices.SortFunc(slow, func(a, b *conn) int { return a.unsent.since.Compare(b.unsent.since) })
 	for _, c := range slow {
-		if len(c.unsent) == 0 {
+		u := c.unsent
+		if u == nil {
 			continue
 		}
-		chunk := c.chunk
 		c.drop()
 		c.refuse(refuse(ReasonSlow, "the peer has not read %d bytes of its replies within %v, and others wait for the memory",
-			chunk, now.Sub(c.since).Round(time.Millisecond)))
+			u.chunk, now.Sub(u.since).Round(time.Millisecond)))
 		if l.feed(); len(l.starved) == 0 {
 			return
 		}
