@@ -117,3 +117,9 @@ func isIPv6(text string) bool {
 	}
 	return addr.Zone() == "" || !strings.ContainsAny(addr.Zone(), ":/%[] \t")
 }
+
+// IsLoopback reports whether host is an address of the loopback interface.
+func IsLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
