@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // apply records what an event says by itself.
@@ -490,13 +491,13 @@ func (j *Checker) keyRequest(q r.KeyRequest, effects []r.Effect) {
 	if !member {
 		return
 	}
-	if reply == nil && q.Op == r.KeyWait && len(q.Keys) == 1 && q.Keys[0] == barrierLast {
+	if reply == nil && q.Op == store.OpWait && len(q.Keys) == 1 && q.Keys[0] == barrierLast {
 		s.barrier[q.Number] = struct{}{}
 	}
 	if code != 0 || len(q.Keys) == 0 {
 		return
 	}
-	if q.Op == r.KeyAdd && q.Keys[0] == barrierCount {
+	if q.Op == store.OpAdd && q.Keys[0] == barrierCount {
 		j.finish(s)
 	}
 	j.addUp(q, reply)
@@ -512,7 +513,7 @@ const (
 // told that the round is over: in a round that an earlier control plane completed, and in
 // one that was overtaken, no agent writes what is missing, so that no request may wait.
 func (j *Checker) ranksLost(q r.KeyRequest, reply *r.Reply) bool {
-	reads := q.Op == r.KeyGet || q.Op == r.KeyMultiGet || q.Op == r.KeyWait
+	reads := q.Op == store.OpGet || q.Op == store.OpMultiGet || q.Op == store.OpWait
 	others := func(key string) bool {
 		return !strings.HasPrefix(key, roleInfo) && !strings.HasPrefix(key, assignedRanks)
 	}
@@ -529,7 +530,7 @@ func (j *Checker) ranksLost(q r.KeyRequest, reply *r.Reply) bool {
 // addUp follows the sums of keys that nothing but additions has changed.
 func (j *Checker) addUp(q r.KeyRequest, reply *r.Reply) {
 	switch q.Op {
-	case r.KeyAdd:
+	case store.OpAdd:
 		t := j.sums[q.Keys[0]]
 		if t == nil {
 			t = &sum{known: true}
@@ -542,11 +543,11 @@ func (j *Checker) addUp(q r.KeyRequest, reply *r.Reply) {
 		if got, ok := reply.Result.(r.KeyResult); !ok || got.Number != t.value {
 			j.violated(11, "the sum of all additions to %s is %d, the answer to %d of %s says %+v", q.Keys[0], t.value, q.Number, q.Session, reply.Result)
 		}
-	case r.KeySet, r.KeyCompareSet, r.KeyAppend, r.KeyDelete, r.KeyMultiSet:
+	case store.OpSet, store.OpCompareSet, store.OpAppend, store.OpDelete, store.OpMultiSet:
 		for _, key := range q.Keys {
 			j.sums[key] = &sum{}
 		}
-	case r.KeyBarrier: // counts in keys of its own
+	case store.OpBarrier: // counts in keys of its own
 		for _, key := range q.Keys {
 			j.sums[key] = &sum{}
 			j.sums[fmt.Sprint(key, "/num_members")], j.sums[fmt.Sprint(key, "/last_member")] = &sum{}, &sum{}

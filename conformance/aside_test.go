@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 	"rallypoint/core/trace"
 )
 
@@ -22,7 +23,7 @@ func (s *script) ask(ev r.Event) int {
 }
 
 func (s *script) get(node string, round uint64, key string) r.KeyRequest {
-	return r.KeyRequest{Request: s.request(node), Round: round, Op: r.KeyGet, Keys: []string{key}}
+	return r.KeyRequest{Request: s.request(node), Round: round, Op: store.OpGet, Keys: []string{key}}
 }
 
 // TestAnswersWithoutAChange has the checker hold what was recorded beside the events
@@ -56,7 +57,7 @@ func TestAnswersWithoutAChange(t *testing.T) {
 		{"get", "guarantee 11", func(rec *trace.Record) { rec.Effects = append(rec.Effects, r.StopTimer{}) }},
 		{"get", "guarantee 11", func(rec *trace.Record) {
 			k := rec.Event.(r.KeyRequest)
-			k.Op, k.Amount = r.KeyAdd, 1
+			k.Op, k.Amount = store.OpAdd, 1
 			rec.Event = k
 		}},
 		{"get", "guarantee 11", func(rec *trace.Record) { rec.Event = r.Disconnect{Session: "s2"} }},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 	"rallypoint/core/trace"
 )
 
@@ -72,11 +73,11 @@ func (s *script) fire(kind r.TimerKind) {
 }
 
 func (s *script) add(node string, round uint64, key string) {
-	s.do(r.KeyRequest{Request: s.request(node), Round: round, Op: r.KeyAdd, Keys: []string{key}, Amount: 1})
+	s.do(r.KeyRequest{Request: s.request(node), Round: round, Op: store.OpAdd, Keys: []string{key}, Amount: 1})
 }
 
 func (s *script) await(node string, round uint64, key string) {
-	s.do(r.KeyRequest{Request: s.request(node), Round: round, Op: r.KeyWait, Keys: []string{key}})
+	s.do(r.KeyRequest{Request: s.request(node), Round: round, Op: store.OpWait, Keys: []string{key}})
 }
 
 // life is a run with something of everything: a first round by last call, a spare,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 	"rallypoint/core/trace"
 )
 
@@ -323,7 +324,7 @@ func TestWhatMayHaveBeenInTime(t *testing.T) {
 func TestEventsThatAreTooLarge(t *testing.T) {
 	records := life(t)
 	records[8].Event = r.KeyRequest{
-		Request: r.Request{Session: "s1", Number: 2}, Round: 1, Op: r.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, trace.MaxRecord)},
+		Request: r.Request{Session: "s1", Number: 2}, Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, trace.MaxRecord)},
 	}
 	a := judged(t, records)
 	if why := a.Unchecked()["job"]; a.Kept() || !strings.Contains(why, "event 8 was too large to be recorded (1") {

@@ -16,6 +16,7 @@ import (
 
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 const (
@@ -176,7 +177,7 @@ func readSlowly(ctx context.Context, addr string, i int, there func()) error {
 			return err
 		}
 		if _, err = s.join(ctx); err == nil {
-			_, err = s[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, slowValue)}}).Wait(ctx)
+			_, err = s[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, slowValue)}}).Wait(ctx)
 		}
 		fast.Store(false)
 		for err == nil {
@@ -186,7 +187,7 @@ func readSlowly(ctx context.Context, addr string, i int, there func()) error {
 			}
 			var calls []*member.Call
 			for range slowGets {
-				calls = append(calls, s[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}}))
+				calls = append(calls, s[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"k"}}))
 			}
 			for _, call := range calls {
 				if err == nil {

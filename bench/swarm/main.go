@@ -27,6 +27,7 @@ import (
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 func main() {
@@ -161,7 +162,7 @@ func get(ctx context.Context, addr string, n, gets int) error {
 		})
 	}
 	began := time.Now()
-	errs[0] = repeat(ctx, s[0], gets, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"read"}})
+	errs[0] = repeat(ctx, s[0], gets, rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"read"}})
 	took := time.Since(began).Seconds()
 	stop()
 	wg.Wait()
@@ -172,7 +173,7 @@ func get(ctx context.Context, addr string, n, gets int) error {
 }
 
 func addition(key string) rendezvous.Event {
-	return rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{key}, Amount: 1}
+	return rendezvous.KeyRequest{Round: 1, Op: store.OpAdd, Keys: []string{key}, Amount: 1}
 }
 
 // repeat asks for the same again and again, each time when it has the answer.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // spread is what one kind of operation took, in seconds.
@@ -51,7 +52,7 @@ func probe(addr string) error {
 	}{
 		{"add", func() (time.Duration, error) {
 			began := time.Now()
-			_, err := s[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"sum"}, Amount: 1}).Wait(ctx)
+			_, err := s[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpAdd, Keys: []string{"sum"}, Amount: 1}).Wait(ctx)
 			return time.Since(began), err
 		}},
 		{"healthz", func() (time.Duration, error) { return health(addr) }},

@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // TestBadClients has a crowd that connects and says nothing, some that say one
@@ -36,11 +37,11 @@ func TestBadClients(t *testing.T) {
 		n.enter(testHello("a", "s", p))
 		n.ask(1, controltest.Join())
 		n.wantReply(1)
-		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
+		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{value}})
 		n.wantReply(2)
 		go func() { // it is cut off in the middle
 			for number := uint64(3); number < 100; number++ {
-				f, _ := wire.NewRequest(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}}, number, number-1)
+				f, _ := wire.NewRequest(rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"k"}}, number, number-1)
 				if _, err := n.conn.Write(wire.AppendFrame(nil, f)); err != nil {
 					return
 				}

@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // commitGate stands before a server's journal. When it holds, each commit waits until
@@ -73,7 +74,7 @@ func (s *commitGate) next(t *testing.T) *heldCommit {
 func (c *heldCommit) store() { c.goes <- true }
 
 // keys are the operations on keys that the commit stores.
-func (c *heldCommit) keys(t *testing.T) (ops []rendezvous.KeyOp) {
+func (c *heldCommit) keys(t *testing.T) (ops []store.Op) {
 	t.Helper()
 	for _, change := range c.changes {
 		for _, b := range change.Events {

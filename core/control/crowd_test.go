@@ -22,6 +22,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // serveWith makes the test binary a control plane that stores nothing, with so many
@@ -148,9 +149,9 @@ func readsNothing(lives *atomic.Int64) func(int, net.Conn) {
 			requests = wire.AppendFrame(requests, f)
 		}
 		add(1, controltest.Join())
-		add(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
+		add(2, rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{value}})
 		for number := uint64(3); number < 40; number++ {
-			add(number, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}})
+			add(number, rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"k"}})
 		}
 		if _, err := conn.Write(requests); err != nil {
 			return
@@ -249,7 +250,7 @@ func meetAmong(t *testing.T, addr, id string) {
 			}
 		}
 		for i, c := range of {
-			result, err := c.Start(rendezvous.KeyRequest{Round: number, Op: rendezvous.KeyAdd, Keys: []string{"sum"}, Amount: 1}).Wait(ctx)
+			result, err := c.Start(rendezvous.KeyRequest{Round: number, Op: store.OpAdd, Keys: []string{"sum"}, Amount: 1}).Wait(ctx)
 			if err != nil || result.(rendezvous.KeyResult).Number != int64(i+1) {
 				t.Fatalf("node %d of round %d counts %v, %v", i, number, result, err)
 			}
@@ -281,7 +282,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	controltest.Outcome(t, good.Start(controltest.Join()))
 	flood(t, silent, saysNothing, h.addr)
 	h.log.Await(t, "cannot accept a connection", 1)
-	if _, err := good.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{nil}}).Wait(ctx); err != nil {
+	if _, err := good.Start(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{nil}}).Wait(ctx); err != nil {
 		t.Errorf("who was there before is not served: %v", err)
 	}
 	p := controltest.Guest(h.addr, 1)

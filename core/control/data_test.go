@@ -17,6 +17,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // durable is a server on a data directory that can be started again on the same
@@ -107,13 +108,13 @@ func (m *connectedMember) kill() {
 	m.Close(canceled)
 }
 
-func (m *connectedMember) key(op rendezvous.KeyOp, amount int64, keys ...string) *member.Call {
+func (m *connectedMember) key(op store.Op, amount int64, keys ...string) *member.Call {
 	return m.Start(rendezvous.KeyRequest{Round: m.in.Round, Op: op, Keys: keys, Amount: amount})
 }
 
 func (m *connectedMember) add(t *testing.T, key string, amount int64) int64 {
 	t.Helper()
-	r, err := m.key(rendezvous.KeyAdd, amount, key).Wait(controltest.Context(t))
+	r, err := m.key(store.OpAdd, amount, key).Wait(controltest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +127,7 @@ func TestRestartIsNotNoticed(t *testing.T) {
 	d := newDurable(t, Config{})
 	p := controltest.Guest(d.addr, 3)
 	members := group(t, p, 3)
-	waiting := members[0].key(rendezvous.KeyWait, 0, "later")
+	waiting := members[0].key(store.OpWait, 0, "later")
 	spareSeen := controltest.NewObserver()
 	spare := connected(t, p, spareSeen)
 	pending := spare.Start(controltest.Join())
@@ -149,7 +150,7 @@ func TestRestartIsNotNoticed(t *testing.T) {
 		for _, obs := range []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs, spareSeen} {
 			obs.Await(t, "the loss", func(any) bool { return countOf(obs, controltest.IsLost) > i })
 		}
-		late := members[2].key(rendezvous.KeyAdd, 1, "late") // kept for the next server
+		late := members[2].key(store.OpAdd, 1, "late") // kept for the next server
 		d.start()
 		r, err := late.Wait(controltest.Context(t))
 		if err != nil || r.(rendezvous.KeyResult).Number != int64(i+1) {
@@ -248,7 +249,7 @@ func TestNothingIsSentBeforeItIsStored(t *testing.T) {
 		}
 		m := found.runs[0].machine
 		effects := m.Apply(rendezvous.KeyRequest{
-			Request: rendezvous.Request{Session: members[1].Session(), Number: 1 << 40}, Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"sum"},
+			Request: rendezvous.Request{Session: members[1].Session(), Number: 1 << 40}, Round: 1, Op: store.OpAdd, Keys: []string{"sum"},
 		})
 		if got := effects[0].(rendezvous.Reply).Result.(rendezvous.KeyResult).Number; got != want {
 			t.Errorf("the sum on the disk is %d, %d was acknowledged", got, want)
@@ -264,7 +265,7 @@ func TestSnapshotsReplaceEvents(t *testing.T) {
 	value := make([]byte, 64<<10)
 	const writes = 200
 	for i := range writes {
-		_, err := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{fmt.Sprint("k", i%4)}, Values: [][]byte{value}}).Wait(controltest.Context(t))
+		_, err := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{fmt.Sprint("k", i%4)}, Values: [][]byte{value}}).Wait(controltest.Context(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -357,7 +358,7 @@ func TestFullDisk(t *testing.T) {
 	filler := group(t, other, 1)[0]
 	var calls []*member.Call
 	for i := range 20 {
-		calls = append(calls, filler.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{fmt.Sprint(i)}, Values: [][]byte{value}}))
+		calls = append(calls, filler.Start(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{fmt.Sprint(i)}, Values: [][]byte{value}}))
 	}
 	lines.Await(t, "cannot be written", 1)
 
@@ -369,7 +370,7 @@ func TestFullDisk(t *testing.T) {
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path())
 	a := d.executeAdmin(wire.Admin{Op: wire.AdminOpEvict, RunID: "run", Node: members[0].Node()}, "")
 	controltest.WantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
-	held := members[0].key(rendezvous.KeyAdd, 1, "sum")
+	held := members[0].key(store.OpAdd, 1, "sum")
 
 	// Room is made: what waited is done.
 	d.stop()
@@ -487,7 +488,7 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 		_, err = filler.Write(make([]byte, 4096))
 	}
 	value := make([]byte, 64<<10)
-	held := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{value}})
+	held := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{value}})
 	lines.Await(t, "cannot be written", 1)
 	for range 3 {
 		err = newTestClient(t, controltest.Guest(d.addr, 2), controltest.NewObserver()).Connect(controltest.Context(t))

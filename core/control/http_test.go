@@ -19,6 +19,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // get fetches a page of the port.
@@ -288,7 +289,7 @@ func TestMetrics(t *testing.T) {
 	stranger := dialNode(t, s.addr)
 	stranger.write([]byte{0})
 	stranger.awaitEnd()
-	a.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})
+	a.ask(2, rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{{1}}})
 	awaitEvents[rendezvous.KeyRequest](t, s.rec, 1)
 	a.send(wire.Request{Number: 3, Op: 99})
 	for answered := false; !answered; {

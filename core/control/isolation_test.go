@@ -12,6 +12,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // bomb is an event that no machine knows: applying it panics, as a defect of a
@@ -73,11 +74,11 @@ func TestReadThatBreaksARun(t *testing.T) {
 	r.mu.Lock()
 	r.machine = nil
 	r.mu.Unlock()
-	broken.key(rendezvous.KeyGet, 0, "k")
+	broken.key(store.OpGet, 0, "k")
 	broken.obs.Await(t, "that it was dropped", controltest.IsDropped)
 	lines.Await(t, "this run is broken by a defect", 1)
 	member.add(t, "k", 1)
-	if _, err := member.key(rendezvous.KeyGet, 0, "k").Wait(controltest.Context(t)); err != nil {
+	if _, err := member.key(store.OpGet, 0, "k").Wait(controltest.Context(t)); err != nil {
 		t.Errorf("the other run: %v", err)
 	}
 }
@@ -129,7 +130,7 @@ func TestQuotas(t *testing.T) {
 	other.RunID = "other"
 	neighbour := group(t, other, 1)[0] // has quotas of its own
 	set := func(m *connectedMember, key string, size int) error {
-		_, err := m.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{key}, Values: [][]byte{make([]byte, size)}}).Wait(controltest.Context(t))
+		_, err := m.Start(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{key}, Values: [][]byte{make([]byte, size)}}).Wait(controltest.Context(t))
 		return err
 	}
 	controltest.WantCode(t, set(members[0], "big", 1001), rendezvous.CodeTooLarge, "1000", "--max-key-bytes")
@@ -181,7 +182,7 @@ func TestMemoryOfShortRuns(t *testing.T) {
 		n.enter(testHello(fmt.Sprint("node ", i), fmt.Sprint("session ", i), p))
 		n.ask(1, controltest.Join())
 		n.wantReply(1)
-		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1000)}})
+		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1000)}})
 		n.wantReply(2)
 		n.ask(3, rendezvous.Leave{Ending: rendezvous.EndSuccess})
 		n.wantReply(3)

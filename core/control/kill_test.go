@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/control/journal"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // With these set the test binary is a control plane: where it keeps its runs and
@@ -149,7 +150,7 @@ func persistent(addr string, n int) rendezvous.Params {
 // kvInput is an operation on one key, kvOutput its answer.
 type kvInput struct {
 	key    string
-	op     rendezvous.KeyOp
+	op     store.Op
 	amount int64
 	a, b   string
 }
@@ -191,13 +192,13 @@ var kvModel = porcupine.Model{
 // kvStep says what an operation answers and leaves behind.
 func kvStep(s kvState, in kvInput) (kvOutput, kvState) {
 	switch in.op {
-	case rendezvous.KeySet:
+	case store.OpSet:
 		return kvOutput{}, kvState{true, in.a}
-	case rendezvous.KeyAppend:
+	case store.OpAppend:
 		return kvOutput{}, kvState{true, s.value + in.a}
-	case rendezvous.KeyDelete:
+	case store.OpDelete:
 		return kvOutput{done: s.there}, kvState{}
-	case rendezvous.KeyCompareSet:
+	case store.OpCompareSet:
 		if s.there && s.value == in.a || !s.there && in.a == "" {
 			return kvOutput{value: in.b}, kvState{true, in.b}
 		}
@@ -205,14 +206,14 @@ func kvStep(s kvState, in kvInput) (kvOutput, kvState) {
 			return kvOutput{value: in.a}, s
 		}
 		return kvOutput{value: s.value}, s
-	case rendezvous.KeyCheck:
+	case store.OpCheck:
 		return kvOutput{done: s.there}, s
-	case rendezvous.KeyGet:
+	case store.OpGet:
 		if !s.there {
 			return kvOutput{failed: -1}, s // it would wait: no answer is right
 		}
 		return kvOutput{value: s.value}, s
-	case rendezvous.KeyAdd:
+	case store.OpAdd:
 		var n int64
 		if s.there {
 			if c, err := fmt.Sscan(s.value, &n); c != 1 || err != nil {
@@ -232,29 +233,29 @@ func drawKV(random *rand.Rand, first bool) kvInput {
 	in := kvInput{key: fmt.Sprint("key", random.IntN(4))}
 	digit := func() string { return fmt.Sprint(1 + random.IntN(9)) }
 	if first {
-		return kvInput{key: "kept", op: rendezvous.KeyAdd, amount: 1}
+		return kvInput{key: "kept", op: store.OpAdd, amount: 1}
 	}
 	switch random.IntN(15) {
 	case 10:
-		in.key, in.op, in.amount = "kept", rendezvous.KeyAdd, 1
+		in.key, in.op, in.amount = "kept", store.OpAdd, 1
 	case 11, 12:
-		in.key, in.op = "kept", rendezvous.KeyGet
+		in.key, in.op = "kept", store.OpGet
 	case 13, 14:
-		in.op = rendezvous.KeyCheck
+		in.op = store.OpCheck
 	case 0:
-		in.op, in.a = rendezvous.KeySet, digit()
+		in.op, in.a = store.OpSet, digit()
 	case 1:
-		in.op = rendezvous.KeyDelete
+		in.op = store.OpDelete
 	case 2:
-		in.op, in.a = rendezvous.KeyAppend, digit()
+		in.op, in.a = store.OpAppend, digit()
 	case 3, 4:
-		in.op, in.a, in.b = rendezvous.KeyCompareSet, digit(), digit()
+		in.op, in.a, in.b = store.OpCompareSet, digit(), digit()
 	case 5:
-		in.op, in.b = rendezvous.KeyCompareSet, digit()
+		in.op, in.b = store.OpCompareSet, digit()
 	case 6:
-		in.op, in.a, in.b = rendezvous.KeyCompareSet, "never", digit()
+		in.op, in.a, in.b = store.OpCompareSet, "never", digit()
 	default:
-		in.op, in.amount = rendezvous.KeyAdd, int64(1+random.IntN(3))
+		in.op, in.amount = store.OpAdd, int64(1+random.IntN(3))
 	}
 	return in
 }
@@ -262,9 +263,9 @@ func drawKV(random *rand.Rand, first bool) kvInput {
 func (in kvInput) request(round uint64) rendezvous.KeyRequest {
 	r := rendezvous.KeyRequest{Round: round, Op: in.op, Keys: []string{in.key}, Amount: in.amount}
 	switch in.op {
-	case rendezvous.KeySet, rendezvous.KeyAppend:
+	case store.OpSet, store.OpAppend:
 		r.Values = [][]byte{[]byte(in.a)}
-	case rendezvous.KeyCompareSet:
+	case store.OpCompareSet:
 		r.Values = [][]byte{[]byte(in.a), []byte(in.b)}
 	}
 	return r

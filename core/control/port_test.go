@@ -11,6 +11,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // TestStrangersOnThePort sends what does not belong there: that connection is
@@ -123,9 +124,9 @@ func FuzzServerConn(f *testing.F) {
 	f.Add(session(h, wire.Beat{}, req(1, controltest.Join()), wire.Goodbye{}))
 	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.Leave{Ending: rendezvous.EndSuccess}), h))
 	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.KeyRequest{
-		Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{{1}}})))
-	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1})))
-	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyAdd})))
+		Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{{1}}})))
+	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.KeyRequest{Round: 1, Op: store.OpAdd, Keys: []string{"k"}, Amount: 1})))
+	f.Add(session(h, req(1, controltest.Join()), req(2, rendezvous.KeyRequest{Round: 1, Op: store.OpAdd})))
 	f.Add(session(h, req(1, rendezvous.CloseRun{By: "b", Stop: true}), req(2, rendezvous.Withdraw{Join: 1})))
 	f.Add(session(h, req(1, rendezvous.AwaitPeers{}), req(2, rendezvous.Finish{}), wire.Unknown{Kind: 99}))
 	f.Fuzz(func(t *testing.T, data []byte) {

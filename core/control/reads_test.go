@@ -11,6 +11,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // patientGuest are parameters of nodes that send no beats and are not given up.
@@ -35,18 +36,18 @@ func wireGroup(t *testing.T, p rendezvous.Params, n int) []*wireNode {
 	return nodes
 }
 
-func keyOp(op rendezvous.KeyOp, keys ...string) rendezvous.KeyRequest {
+func keyOp(op store.Op, keys ...string) rendezvous.KeyRequest {
 	return rendezvous.KeyRequest{Round: 1, Op: op, Keys: keys}
 }
 
 func setKey(key, value string) rendezvous.KeyRequest {
-	r := keyOp(rendezvous.KeySet, key)
+	r := keyOp(store.OpSet, key)
 	r.Values = [][]byte{[]byte(value)}
 	return r
 }
 
 func addKey(key string) rendezvous.KeyRequest {
-	r := keyOp(rendezvous.KeyAdd, key)
+	r := keyOp(store.OpAdd, key)
 	r.Amount = 1
 	return r
 }
@@ -82,7 +83,7 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 	writer.ask(2, setKey("k", "1"))
 	writer.wantReply(2)
 	push := setKey("q", "item")
-	push.Op = rendezvous.KeyQueuePush
+	push.Op = store.OpQueuePush
 	writer.ask(3, push)
 	writer.wantReply(3)
 
@@ -93,13 +94,13 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 		ev   rendezvous.KeyRequest
 		want string
 	}{
-		{keyOp(rendezvous.KeyGet, "k"), "[1] [] 0 false"},
-		{keyOp(rendezvous.KeyMultiGet, "k", "k"), "[1 1] [] 0 false"},
-		{keyOp(rendezvous.KeyCheck, "k", "none"), "[] [] 0 false"},
-		{keyOp(rendezvous.KeyWait, "k", "q"), "[] [] 0 true"},
-		{keyOp(rendezvous.KeyCount), "[] [] 1 false"},
-		{keyOp(rendezvous.KeyList), "[] [k] 0 false"},
-		{keyOp(rendezvous.KeyQueueLen, "q"), "[] [] 1 false"},
+		{keyOp(store.OpGet, "k"), "[1] [] 0 false"},
+		{keyOp(store.OpMultiGet, "k", "k"), "[1 1] [] 0 false"},
+		{keyOp(store.OpCheck, "k", "none"), "[] [] 0 false"},
+		{keyOp(store.OpWait, "k", "q"), "[] [] 0 true"},
+		{keyOp(store.OpNumKeys), "[] [] 1 false"},
+		{keyOp(store.OpListKeys), "[] [k] 0 false"},
+		{keyOp(store.OpQueueLen, "q"), "[] [] 1 false"},
 	} {
 		reader.ask(uint64(2+i), x.ev)
 		reader.wantResult(uint64(2+i), x.want)
@@ -108,7 +109,7 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 	if o, ok := reader.wantReply(1).Result.(rendezvous.Outcome); !ok || o.Round != 1 {
 		t.Errorf("the outcome is not delivered again: %+v", o)
 	}
-	over := keyOp(rendezvous.KeyGet, "k")
+	over := keyOp(store.OpGet, "k")
 	over.Round = 7
 	reader.ask(9, over)
 	if err := reader.wantReply(9).Err; rendezvous.CodeOf(err) != rendezvous.CodeRoundOver {
@@ -119,18 +120,18 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 	}
 
 	// A node sees what it has written before, and no sooner than it is stored.
-	writer.ask(5, keyOp(rendezvous.KeyGet, "k"))
+	writer.ask(5, keyOp(store.OpGet, "k"))
 	writer.wantSilence()
 	// A key that is not there is waited for, and the wait is kept.
-	reader.ask(10, keyOp(rendezvous.KeyGet, "fresh"))
+	reader.ask(10, keyOp(store.OpGet, "fresh"))
 	reader.wantSilence()
-	reader.ask(11, keyOp(rendezvous.KeyGet, "k")) // which is not behind it
+	reader.ask(11, keyOp(store.OpGet, "k")) // which is not behind it
 	reader.wantResult(11, "[1] [] 0 false")
 	first.store()
 	writer.wantReply(4)
 	writer.wantResult(5, "[2] [] 0 false")
 	second := d.disk.next(t)
-	if got := second.keys(t); !slices.Equal(got, []rendezvous.KeyOp{rendezvous.KeyGet}) {
+	if got := second.keys(t); !slices.Equal(got, []store.Op{store.OpGet}) {
 		t.Errorf("%v were stored, want the wait alone", got)
 	}
 	second.store()
@@ -138,22 +139,22 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 	// Whoever asks for a key while it is written gets it with that commit.
 	writer.ask(6, setKey("fresh", "x"))
 	third := d.disk.next(t)
-	reader.ask(12, keyOp(rendezvous.KeyGet, "fresh"))
+	reader.ask(12, keyOp(store.OpGet, "fresh"))
 	reader.wantSilence()
 	// And so does its writer, also for what is not on its way yet.
 	writer.ask(7, addKey("sum"))
-	writer.ask(8, keyOp(rendezvous.KeyMultiGet, "sum", "fresh"))
+	writer.ask(8, keyOp(store.OpMultiGet, "sum", "fresh"))
 	writer.wantSilence()
 	third.store()
 	reader.wantResult(10, "[x] [] 0 false")
 	reader.wantResult(12, "[x] [] 0 false")
 	writer.wantReply(6)
 	fourth := d.disk.next(t)
-	if got := slices.Concat(third.keys(t), fourth.keys(t)); !slices.Equal(got, []rendezvous.KeyOp{rendezvous.KeySet, rendezvous.KeyAdd}) {
+	if got := slices.Concat(third.keys(t), fourth.keys(t)); !slices.Equal(got, []store.Op{store.OpSet, store.OpAdd}) {
 		t.Errorf("%v were stored, want the changes alone", got)
 	}
 	// A read between two changes of its node stays between them.
-	for number, ev := range []rendezvous.Event{addKey("sum"), keyOp(rendezvous.KeyGet, "sum"), addKey("sum")} {
+	for number, ev := range []rendezvous.Event{addKey("sum"), keyOp(store.OpGet, "sum"), addKey("sum")} {
 		writer.ask(uint64(9+number), ev)
 	}
 	writer.wantSilence()
@@ -177,7 +178,7 @@ func TestReadsOnAFullDisk(t *testing.T) {
 	d.disk.holds.Store(true)
 	nodes[1].ask(2, controltest.Join())
 	held := d.disk.next(t)
-	nodes[1].ask(3, keyOp(rendezvous.KeyGet, "k"))
+	nodes[1].ask(3, keyOp(store.OpGet, "k"))
 	nodes[1].wantSilence()
 	held.goes <- false
 	lines.Await(t, "cannot be written", 1)
@@ -187,7 +188,7 @@ func TestReadsOnAFullDisk(t *testing.T) {
 	nodes[1].wantResult(3, "[1] [] 0 false")
 	nodes[0].ask(3, setKey("k", "2"))
 	d.disk.next(t)
-	nodes[1].ask(4, keyOp(rendezvous.KeyGet, "k"))
+	nodes[1].ask(4, keyOp(store.OpGet, "k"))
 	nodes[1].wantResult(4, "[1] [] 0 false")
 }
 
@@ -226,10 +227,10 @@ type shelf struct {
 func (s *shelf) draw() *tally { return rapid.SampledFrom(s.nodes).Draw(s.T, "node") }
 
 // ask sends a request and returns what is known of it.
-func (s *shelf) ask(n, of *tally, op rendezvous.KeyOp) tallied {
+func (s *shelf) ask(n, of *tally, op store.Op) tallied {
 	n.number++
 	q := tallied{number: n.number, ev: keyOp(op, of.name), of: of, want: n.added, least: of.shown}
-	if op == rendezvous.KeyAdd {
+	if op == store.OpAdd {
 		q.ev = addKey(of.name)
 	}
 	n.asked = append(n.asked, q)
@@ -242,7 +243,7 @@ func (s *shelf) ask(n, of *tally, op rendezvous.KeyOp) tallied {
 func (s *shelf) add(t *rapid.T) {
 	n := s.draw()
 	n.added++
-	s.ask(n, n, rendezvous.KeyAdd)
+	s.ask(n, n, store.OpAdd)
 	if s.held == nil {
 		s.held, s.batch = s.d.disk.next(s.d.t), []*tally{n}
 		return
@@ -256,7 +257,7 @@ func (s *shelf) add(t *rapid.T) {
 func (s *shelf) read(t *rapid.T) {
 	n, of := s.draw(), s.draw()
 	owing := len(n.asked) > 0
-	s.ask(n, of, rapid.SampledFrom([]rendezvous.KeyOp{rendezvous.KeyGet, rendezvous.KeyMultiGet}).Draw(t, "op"))
+	s.ask(n, of, rapid.SampledFrom([]store.Op{store.OpGet, store.OpMultiGet}).Draw(t, "op"))
 	if owing {
 		n.wantSilence()
 		return
@@ -311,7 +312,7 @@ func (s *shelf) store(t *rapid.T) {
 		}
 		ready := 0
 		for _, q := range n.asked {
-			if q.ev.Op == rendezvous.KeyAdd {
+			if q.ev.Op == store.OpAdd {
 				if committed[n] == 0 {
 					break
 				}
@@ -365,7 +366,7 @@ func TestNoAnswerIsContradicted(t *testing.T) {
 			n := &tally{wireNode: node, name: name, number: 1, hello: testHello(name, fmt.Sprint("s", i), p)}
 			s.nodes = append(s.nodes, n)
 			n.added, n.stored = 1, 1
-			s.ask(n, n, rendezvous.KeyAdd)
+			s.ask(n, n, store.OpAdd)
 			s.answer(n, 1)
 			defer func() { n.conn.Close() }()
 		}

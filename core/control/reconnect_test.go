@@ -8,6 +8,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
@@ -121,7 +122,7 @@ func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
 			const n = 300
 			calls := make([]*member.Call, n)
 			for i := range calls {
-				calls[i] = c.Start(rendezvous.KeyRequest{Round: round, Op: rendezvous.KeyAdd, Keys: []string{"count"}, Amount: 1})
+				calls[i] = c.Start(rendezvous.KeyRequest{Round: round, Op: store.OpAdd, Keys: []string{"count"}, Amount: 1})
 				if i%7 == 0 { // sometimes one at a time, sometimes several
 					calls[i].Wait(controltest.Context(t))
 				}

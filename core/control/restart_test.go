@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // TestServerRestartedOnTheSamePort has the clients come back with their claims;
@@ -61,7 +62,7 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 		t.Error(err)
 	}
 	for _, c := range clients {
-		r, err := c.Start(rendezvous.KeyRequest{Round: before[0].Round, Op: rendezvous.KeyAdd, Keys: []string{"k"}, Amount: 1}).Wait(controltest.Context(t))
+		r, err := c.Start(rendezvous.KeyRequest{Round: before[0].Round, Op: store.OpAdd, Keys: []string{"k"}, Amount: 1}).Wait(controltest.Context(t))
 		if err != nil {
 			t.Fatalf("%s is not a member of its round any more: %v, %v", c.Node(), r, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // recorded has the server record into a file, and returns what judges that.
@@ -172,13 +173,13 @@ func TestRankAssignmentThroughARestart(t *testing.T) {
 	members := group(t, controltest.Guest(addr, 2), 2)
 	for _, m := range members {
 		if m.in.Rank == 0 {
-			set := rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"torchelastic/role_info/0"}, Values: [][]byte{[]byte("{}")}}
+			set := rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"torchelastic/role_info/0"}, Values: [][]byte{[]byte("{}")}}
 			if _, err := m.Start(set).Wait(controltest.Context(t)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	waiting := members[0].key(rendezvous.KeyMultiGet, 0, "torchelastic/role_info/0", "torchelastic/role_info/1")
+	waiting := members[0].key(store.OpMultiGet, 0, "torchelastic/role_info/0", "torchelastic/role_info/1")
 	s.Close()
 	for _, m := range members {
 		m.obs.Await(t, "the loss", controltest.IsLost)

@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // fakeServer is a server whose time a test moves.
@@ -280,14 +281,14 @@ func TestAnswerLargerThanAFrame(t *testing.T) {
 	n.wantReply(1)
 	value := make([]byte, 1<<20)
 	for i := range 3 {
-		n.ask(uint64(2+i), rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{fmt.Sprint(i)}, Values: [][]byte{value}})
+		n.ask(uint64(2+i), rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{fmt.Sprint(i)}, Values: [][]byte{value}})
 		if r := n.wantReply(uint64(2 + i)); r.Err != nil {
 			t.Fatal(r.Err)
 		}
 	}
-	n.ask(5, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyMultiGet, Keys: []string{"0", "1", "2"}})
+	n.ask(5, rendezvous.KeyRequest{Round: 1, Op: store.OpMultiGet, Keys: []string{"0", "1", "2"}})
 	controltest.WantCode(t, n.wantReply(5).Err, rendezvous.CodeTooLarge)
-	n.ask(6, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"0"}})
+	n.ask(6, rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"0"}})
 	if r := n.wantReply(6); r.Err != nil || !bytes.Equal(r.Result.(rendezvous.KeyResult).Values[0], value) {
 		t.Error("a value of 1 MiB did not come back")
 	}

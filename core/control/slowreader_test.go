@@ -9,6 +9,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // slowReader is a node that asks for much more than the kernel holds and does not
@@ -23,10 +24,10 @@ func slowReader(t *testing.T, s *fakeServer) (n *wireNode, lease time.Duration, 
 	n.enter(testHello("slow", "s", p))
 	n.ask(1, controltest.Join())
 	n.wantReply(1)
-	n.ask(2, rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, size)}})
+	n.ask(2, rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, size)}})
 	n.wantReply(2)
 	for i := range gets {
-		n.ask(uint64(3+i), rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"k"}})
+		n.ask(uint64(3+i), rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"k"}})
 	}
 	return n, p.LeaseTimeout, gets * size
 }

@@ -150,10 +150,10 @@ func namedKeys(keys []string) string {
 // been carried out before.
 func (k *agentStore) cancel(call *Call, r rendezvous.KeyRequest) (done bool) {
 	switch r.Op {
-	case rendezvous.KeyGet, rendezvous.KeyMultiGet, rendezvous.KeyWait, rendezvous.KeyBarrier:
-		k.m.control.Start(rendezvous.KeyRequest{Round: k.round, Op: rendezvous.KeyCancelWait, Amount: int64(call.Number)})
-	case rendezvous.KeyQueuePop:
-		back := k.m.control.Start(rendezvous.KeyRequest{Round: k.round, Op: rendezvous.KeyCancelWait, Amount: int64(call.Number)})
+	case store.OpGet, store.OpMultiGet, store.OpWait, store.OpBarrier:
+		k.m.control.Start(rendezvous.KeyRequest{Round: k.round, Op: store.OpCancelWait, Amount: int64(call.Number)})
+	case store.OpQueuePop:
+		back := k.m.control.Start(rendezvous.KeyRequest{Round: k.round, Op: store.OpCancelWait, Amount: int64(call.Number)})
 		ctx, stop := k.m.withTimeout(context.Background(), popPatience)
 		defer stop()
 		if k.m.outage() == nil {

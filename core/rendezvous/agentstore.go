@@ -63,7 +63,7 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round, m.overtaken))
 		return
 	}
-	if r.Op == KeyCancelWait {
+	if r.Op == store.OpCancelWait {
 		m.cancelWait(n, r)
 		return
 	}
@@ -98,7 +98,7 @@ func (m *Machine) serveWoken(space *agentStore) {
 		space.woken = space.woken[1:]
 		delete(w.node.waits, w.req.Number)
 		switch w.req.Op {
-		case KeyWait, KeyBarrier: // a count-down, not a recheck
+		case store.OpWait, store.OpBarrier: // a count-down, not a recheck
 			m.answer(w.node, w.req.Number, KeyResult{Ready: true})
 		default:
 			m.applyKey(space, w)
@@ -137,17 +137,17 @@ func (s *agentStore) prepare(w *keyWait) {
 func checkKeyRequest(r KeyRequest) *Error {
 	keys, values := 1, 0
 	switch r.Op {
-	case KeySet, KeyAppend, KeyQueuePush:
+	case store.OpSet, store.OpAppend, store.OpQueuePush:
 		values = 1
-	case KeyCompareSet:
+	case store.OpCompareSet:
 		values = 2
-	case KeyCount, KeyList, KeyCancelWait:
+	case store.OpNumKeys, store.OpListKeys, store.OpCancelWait:
 		keys = 0
-	case KeyCheck, KeyWait, KeyMultiGet:
+	case store.OpCheck, store.OpWait, store.OpMultiGet:
 		keys = len(r.Keys)
-	case KeyMultiSet:
+	case store.OpMultiSet:
 		keys, values = len(r.Keys), len(r.Keys)
-	case KeyGet, KeyAdd, KeyDelete, KeyQueuePop, KeyQueueLen, KeyBarrier:
+	case store.OpGet, store.OpAdd, store.OpDelete, store.OpQueuePop, store.OpQueueLen, store.OpBarrier:
 	default:
 		return Errorf(CodeInvalid, "key operation %d is not known to this version", r.Op)
 	}

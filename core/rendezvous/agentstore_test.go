@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"rallypoint/core/store"
 )
 
 func TestKeyOperations(t *testing.T) {
@@ -16,51 +18,51 @@ func TestKeyOperations(t *testing.T) {
 		}
 		return string(reply.Result.(KeyResult).Values[0])
 	}
-	r.key(n, KeySet, 0, "k", "v")
-	if got := value(r.key(n, KeyGet, 0, "k")); got != "v" {
+	r.key(n, store.OpSet, 0, "k", "v")
+	if got := value(r.key(n, store.OpGet, 0, "k")); got != "v" {
 		t.Errorf("get: %q", got)
 	}
-	r.key(n, KeyAppend, 0, "k", "w")
-	if got := value(r.key(n, KeyGet, 0, "k")); got != "vw" {
+	r.key(n, store.OpAppend, 0, "k", "w")
+	if got := value(r.key(n, store.OpGet, 0, "k")); got != "vw" {
 		t.Errorf("append: %q", got)
 	}
-	if got := value(r.key(n, KeyCompareSet, 0, "k", "vw", "x")); got != "x" {
+	if got := value(r.key(n, store.OpCompareSet, 0, "k", "vw", "x")); got != "x" {
 		t.Errorf("compare_set: %q", got)
 	}
-	if err := r.key(n, KeyAdd, 1, "k").Err; err == nil || err.Code != CodeNumber {
+	if err := r.key(n, store.OpAdd, 1, "k").Err; err == nil || err.Code != CodeNumber {
 		t.Errorf("add on a text: %v", err)
 	}
-	if !r.key(n, KeyCheck, 0, "k").Result.(KeyResult).Ready || r.key(n, KeyCheck, 0, "none").Result.(KeyResult).Ready {
+	if !r.key(n, store.OpCheck, 0, "k").Result.(KeyResult).Ready || r.key(n, store.OpCheck, 0, "none").Result.(KeyResult).Ready {
 		t.Error("check")
 	}
-	if got := r.key(n, KeyCount, 0, "").Result.(KeyResult).Number; got != 1 {
+	if got := r.key(n, store.OpNumKeys, 0, "").Result.(KeyResult).Number; got != 1 {
 		t.Errorf("num_keys: %d", got)
 	}
-	if got := r.key(n, KeyList, 0, "").Result.(KeyResult).Keys; len(got) != 1 || got[0] != "k" {
+	if got := r.key(n, store.OpListKeys, 0, "").Result.(KeyResult).Keys; len(got) != 1 || got[0] != "k" {
 		t.Errorf("list_keys: %q", got)
 	}
-	if !r.key(n, KeyDelete, 0, "k").Result.(KeyResult).Ready || r.key(n, KeyDelete, 0, "k").Result.(KeyResult).Ready {
+	if !r.key(n, store.OpDelete, 0, "k").Result.(KeyResult).Ready || r.key(n, store.OpDelete, 0, "k").Result.(KeyResult).Ready {
 		t.Error("delete_key")
 	}
-	if err := r.key(n, KeyQueuePop, 0, "q").Err; err == nil || err.Code != CodeEmpty {
+	if err := r.key(n, store.OpQueuePop, 0, "q").Err; err == nil || err.Code != CodeEmpty {
 		t.Errorf("pop of an empty queue: %v", err)
 	}
-	r.key(n, KeyQueuePush, 0, "q", "1")
-	if got := r.key(n, KeyQueueLen, 0, "q").Result.(KeyResult).Number; got != 1 {
+	r.key(n, store.OpQueuePush, 0, "q", "1")
+	if got := r.key(n, store.OpQueueLen, 0, "q").Result.(KeyResult).Number; got != 1 {
 		t.Errorf("queue_len: %d", got)
 	}
-	if got := value(r.key(n, KeyQueuePop, 1, "q")); got != "1" {
+	if got := value(r.key(n, store.OpQueuePop, 1, "q")); got != "1" {
 		t.Errorf("queue_pop: %q", got)
 	}
-	if err := r.key(n, KeySet, 0, "k").Err; err == nil || err.Code != CodeInvalid {
+	if err := r.key(n, store.OpSet, 0, "k").Err; err == nil || err.Code != CodeInvalid {
 		t.Errorf("set without a value: %v", err)
 	}
-	for _, op := range []KeyOp{KeySet, KeyGet, KeyAdd, KeyCompareSet, KeyDelete, KeyQueuePop, KeyBarrier} {
+	for _, op := range []store.Op{store.OpSet, store.OpGet, store.OpAdd, store.OpCompareSet, store.OpDelete, store.OpQueuePop, store.OpBarrier} {
 		if err := r.key(n, op, 0, "").Err; err == nil || err.Code != CodeInvalid {
 			t.Errorf("operation %d without a key: %v", op, err)
 		}
 	}
-	if err := r.key(n, KeyOp(99), 0, "k").Err; err == nil || err.Code != CodeInvalid {
+	if err := r.key(n, store.Op(99), 0, "k").Err; err == nil || err.Code != CodeInvalid {
 		t.Errorf("an unknown operation: %v", err)
 	}
 }
@@ -68,17 +70,17 @@ func TestKeyOperations(t *testing.T) {
 func TestWaitsAreWokenByTheWrite(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(2, 2), "a", "b")
-	pending := func(op KeyOp, amount int64, key string) uint64 {
+	pending := func(op store.Op, amount int64, key string) uint64 {
 		t.Helper()
 		if reply := r.key(n[0], op, amount, key); reply.Number != 0 {
 			t.Fatalf("operation %d did not wait: %+v", op, reply)
 		}
 		return n[0].number
 	}
-	get, wait, pop, barrier := pending(KeyGet, 0, "k"), pending(KeyWait, 0, "k"), pending(KeyQueuePop, 1, "q"), pending(KeyBarrier, 2, "b")
-	r.key(n[1], KeySet, 0, "k", "v")
-	r.key(n[1], KeyQueuePush, 0, "q", "item")
-	r.key(n[1], KeyBarrier, 2, "b")
+	get, wait, pop, barrier := pending(store.OpGet, 0, "k"), pending(store.OpWait, 0, "k"), pending(store.OpQueuePop, 1, "q"), pending(store.OpBarrier, 2, "b")
+	r.key(n[1], store.OpSet, 0, "k", "v")
+	r.key(n[1], store.OpQueuePush, 0, "q", "item")
+	r.key(n[1], store.OpBarrier, 2, "b")
 	for _, number := range []uint64{get, wait, pop, barrier} {
 		if reply, ok := n[0].replies[number]; !ok || reply.Err != nil {
 			t.Errorf("request %d: answered %v, %+v", number, ok, reply)
@@ -89,16 +91,16 @@ func TestWaitsAreWokenByTheWrite(t *testing.T) {
 func TestACanceledWaitIsAnsweredOnce(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 1), "a")[0]
-	r.key(n, KeyWait, 0, "k")
+	r.key(n, store.OpWait, 0, "k")
 	wait := n.number
-	if !r.key(n, KeyCancelWait, int64(wait), "").Result.(KeyResult).Ready {
+	if !r.key(n, store.OpCancelWait, int64(wait), "").Result.(KeyResult).Ready {
 		t.Error("the wait was not pending")
 	}
 	if err := n.replies[wait].Err; err == nil || err.Code != CodeCanceled {
 		t.Errorf("the wait got %+v", n.replies[wait])
 	}
-	r.key(n, KeySet, 0, "k", "v") // the rig fails if the wait is answered again
-	if r.key(n, KeyCancelWait, int64(wait), "").Result.(KeyResult).Ready {
+	r.key(n, store.OpSet, 0, "k", "v") // the rig fails if the wait is answered again
+	if r.key(n, store.OpCancelWait, int64(wait), "").Result.(KeyResult).Ready {
 		t.Error("it was canceled twice")
 	}
 }
@@ -111,10 +113,10 @@ func TestUnacknowledgedAnswersAreBounded(t *testing.T) {
 	for _, acknowledges := range []bool{false, true} {
 		r := newRig(t, -1)
 		n := r.group(policy(1, 1), "a")[0]
-		r.key(n, KeySet, 0, "k", value)
+		r.key(n, store.OpSet, 0, "k", value)
 		asked := 0
 		for ; asked < 2*maxAnswerBytes/len(value) && n.dropped == nil; asked++ {
-			req := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyGet, Keys: []string{"k"}}
+			req := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpGet, Keys: []string{"k"}}
 			req.Acked = 0
 			if acknowledges {
 				req.Acked = req.Number - 1
@@ -150,31 +152,31 @@ func TestUnacknowledgedAnswersAreBounded(t *testing.T) {
 func TestAnswerWithoutAChange(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 1), "a")[0]
-	r.key(n, KeySet, 0, "k", "v")
+	r.key(n, store.OpSet, 0, "k", "v")
 	set := n.number
-	r.key(n, KeyQueuePush, 0, "q", "item")
-	r.key(n, KeyWait, 0, "later")
+	r.key(n, store.OpQueuePush, 0, "q", "item")
+	r.key(n, store.OpWait, 0, "later")
 	waiting := n.number
 	n.number++
 	for _, x := range []struct {
-		op   KeyOp
+		op   store.Op
 		keys []string
 		want string // "" if it has to be applied
 	}{
-		{KeyGet, []string{"k"}, "[v] [] 0 false"},
-		{KeyMultiGet, []string{"k", "k"}, "[v v] [] 0 false"},
-		{KeyCheck, []string{"k", "q"}, "[] [] 0 true"},
-		{KeyCheck, []string{"k", "none"}, "[] [] 0 false"},
-		{KeyWait, []string{"k", "q"}, "[] [] 0 true"},
-		{KeyCount, nil, "[] [] 1 false"},
-		{KeyList, nil, "[] [k] 0 false"},
-		{KeyQueueLen, []string{"q"}, "[] [] 1 false"},
-		{KeyGet, []string{"q"}, ""},
-		{KeyMultiGet, []string{"k", "none"}, ""},
-		{KeyWait, []string{"none"}, ""},
-		{KeyDelete, []string{"none"}, ""},
-		{KeyAdd, []string{"sum"}, ""},
-		{KeyQueuePop, []string{"none"}, ""},
+		{store.OpGet, []string{"k"}, "[v] [] 0 false"},
+		{store.OpMultiGet, []string{"k", "k"}, "[v v] [] 0 false"},
+		{store.OpCheck, []string{"k", "q"}, "[] [] 0 true"},
+		{store.OpCheck, []string{"k", "none"}, "[] [] 0 false"},
+		{store.OpWait, []string{"k", "q"}, "[] [] 0 true"},
+		{store.OpNumKeys, nil, "[] [] 1 false"},
+		{store.OpListKeys, nil, "[] [k] 0 false"},
+		{store.OpQueueLen, []string{"q"}, "[] [] 1 false"},
+		{store.OpGet, []string{"q"}, ""},
+		{store.OpMultiGet, []string{"k", "none"}, ""},
+		{store.OpWait, []string{"none"}, ""},
+		{store.OpDelete, []string{"none"}, ""},
+		{store.OpAdd, []string{"sum"}, ""},
+		{store.OpQueuePop, []string{"none"}, ""},
 	} {
 		effects, ok := r.m.TryRead(KeyRequest{Request: Request{Session: n.session, Number: n.number}, Round: 1, Op: x.op, Keys: x.keys})
 		got := ""
@@ -186,7 +188,7 @@ func TestAnswerWithoutAChange(t *testing.T) {
 			t.Errorf("%v %q: %v %q, want %q", x.op, x.keys, ok, got, x.want)
 		}
 	}
-	over := KeyRequest{Request: Request{Session: n.session, Number: n.number}, Round: 9, Op: KeyGet, Keys: []string{"k"}}
+	over := KeyRequest{Request: Request{Session: n.session, Number: n.number}, Round: 9, Op: store.OpGet, Keys: []string{"k"}}
 	if effects, ok := r.m.TryRead(over); !ok || effects[0].(Reply).Err.Code != CodeRoundOver {
 		t.Errorf("keys of another round: %v %+v", ok, effects)
 	}
@@ -198,7 +200,7 @@ func TestAnswerWithoutAChange(t *testing.T) {
 		{Request{n.session, set, set}, 0}, // it has the answer
 		{Request{n.session, waiting, 0}, 0},
 	} {
-		effects, ok := r.m.TryRead(KeyRequest{Request: x.Request, Round: 1, Op: KeySet, Keys: []string{"k"}, Values: [][]byte{nil}})
+		effects, ok := r.m.TryRead(KeyRequest{Request: x.Request, Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{nil}})
 		if !ok || len(effects) != x.answers {
 			t.Errorf("%+v again: %v %+v", x.Request, ok, effects)
 		}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"rallypoint/core/store"
 )
 
 // claiming makes a new node say hello with a claim.
@@ -31,8 +33,8 @@ func TestAStrangersClaimLeavesTheRunningRoundAlone(t *testing.T) {
 			r := newRig(t, 0)
 			p := policy(2, 3)
 			n := r.group(p, "a", "b")
-			r.key(n[0], KeySet, 0, "k", "v")
-			r.key(n[1], KeyWait, 0, exitBarrierLast)
+			r.key(n[0], store.OpSet, 0, "k", "v")
+			r.key(n[1], store.OpWait, 0, exitBarrierLast)
 			waits := n[1].number
 			x := r.claiming("x", p, strange(round))
 			if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, fmt.Sprint("round ", round)) {
@@ -41,11 +43,11 @@ func TestAStrangersClaimLeavesTheRunningRoundAlone(t *testing.T) {
 			if n[0].notice.Waiting != 0 || n[1].notice.Waiting != 0 {
 				t.Errorf("members were told %+v, %+v", n[0].notice, n[1].notice)
 			}
-			if reply := r.key(n[1], KeyGet, 0, "k"); reply.Err != nil {
+			if reply := r.key(n[1], store.OpGet, 0, "k"); reply.Err != nil {
 				t.Fatalf("the keys are gone: %v", reply.Err)
 			}
-			r.key(n[0], KeyAdd, 1, ExitBarrierCount)
-			r.key(n[1], KeyAdd, 1, ExitBarrierCount)
+			r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
+			r.key(n[1], store.OpAdd, 1, ExitBarrierCount)
 			if reply := n[1].replies[waits]; reply.Err != nil || !reply.Result.(KeyResult).Ready {
 				t.Fatalf("the exit barrier ended with %+v", reply)
 			}
@@ -155,7 +157,7 @@ func TestAStateThatWentBackInTime(t *testing.T) {
 	if n[0].notice.Waiting == 0 || !strings.Contains(n[0].notice.Reason, "was in round 2") {
 		t.Fatalf("a member was told %+v", n[0].notice)
 	}
-	if reply := r.key(n[0], KeyGet, 0, roleInfoPrefix+"1"); CodeOf(reply.Err) != CodeRoundOver {
+	if reply := r.key(n[0], store.OpGet, 0, roleInfoPrefix+"1"); CodeOf(reply.Err) != CodeRoundOver {
 		t.Fatalf("a request of round 2 was answered by %+v", reply)
 	}
 	r.claiming("c", p, n[2].claim)
@@ -278,7 +280,7 @@ func TestANodeThatWasElsewhereIsLost(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(2, 2)
 	n := r.group(p, "a", "b")
-	r.key(n[0], KeyWait, 0, "k")
+	r.key(n[0], store.OpWait, 0, "k")
 	wait := n[0].number
 	n[0].claim = strange(5)
 	r.apply(Disconnect{n[0].session})
@@ -330,9 +332,9 @@ func TestAFinishThatWasLostWithTheState(t *testing.T) {
 	n[0].claim.Finished = true
 	r.again(n[0], p)
 	r.again(n[1], p)
-	r.key(n[1], KeyWait, 0, exitBarrierLast)
+	r.key(n[1], store.OpWait, 0, exitBarrierLast)
 	waits := n[1].number
-	r.key(n[1], KeyAdd, 1, ExitBarrierCount)
+	r.key(n[1], store.OpAdd, 1, ExitBarrierCount)
 	if reply, ok := n[1].replies[waits]; !ok || reply.Err != nil {
 		t.Errorf("the exit barrier: %v, %+v", ok, reply)
 	}
@@ -342,10 +344,10 @@ func TestAFinishThatWasLostWithTheState(t *testing.T) {
 // one of them had written is gone, so that the others must not wait for it.
 func TestRanksOfAnAdoptedRound(t *testing.T) {
 	for _, ask := range []func(r *rig, n *rigNode) Reply{
-		func(r *rig, n *rigNode) Reply { return r.key(n, KeyGet, 0, roleInfoPrefix+"0") },
-		func(r *rig, n *rigNode) Reply { return r.key(n, KeyWait, 0, assignedRanksPrefix+"1") },
+		func(r *rig, n *rigNode) Reply { return r.key(n, store.OpGet, 0, roleInfoPrefix+"0") },
+		func(r *rig, n *rigNode) Reply { return r.key(n, store.OpWait, 0, assignedRanksPrefix+"1") },
 		func(r *rig, n *rigNode) Reply {
-			q := KeyRequest{Request: n.request(), Round: 1, Op: KeyMultiGet, Keys: []string{roleInfoPrefix + "0", roleInfoPrefix + "1"}}
+			q := KeyRequest{Request: n.request(), Round: 1, Op: store.OpMultiGet, Keys: []string{roleInfoPrefix + "0", roleInfoPrefix + "1"}}
 			r.apply(q)
 			return n.replies[q.Number]
 		},
@@ -358,7 +360,7 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 		r.returns(n[0], p)
 		r.returns(n[1], p)
 		r.publish(n[1], "default", 1)
-		if reply := r.key(n[1], KeyGet, 0, roleInfoPrefix+"1"); reply.Err != nil {
+		if reply := r.key(n[1], store.OpGet, 0, roleInfoPrefix+"1"); reply.Err != nil {
 			t.Fatalf("what is there was answered by %v", reply.Err)
 		}
 		if reply := ask(r, n[1]); CodeOf(reply.Err) != CodeRoundOver || !strings.Contains(reply.Err.Text, "ranks of round 1") {
@@ -373,7 +375,7 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 		r.join(n[1])
 		r.fire(TimerHold)
 		r.wantRound(n...)
-		r.key(n[1], KeyGet, 0, roleInfoPrefix+"0") // of its own rounds it waits as ever
+		r.key(n[1], store.OpGet, 0, roleInfoPrefix+"0") // of its own rounds it waits as ever
 		if reply, ok := n[1].replies[n[1].number]; ok {
 			t.Errorf("a wait was answered by %+v", reply)
 		}

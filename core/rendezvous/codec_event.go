@@ -1,6 +1,9 @@
 package rendezvous
 
-import "rallypoint/internal/pack"
+import (
+	"rallypoint/core/store"
+	"rallypoint/internal/pack"
+)
 
 // Op numbers the events in logs, and of these the requests on the wire, too;
 // append-only.
@@ -156,7 +159,7 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 		return AwaitPeers{}
 	case OpKey:
 		return KeyRequest{
-			Round: u.Uint(), Op: KeyOp(u.Int()),
+			Round: u.Uint(), Op: store.Op(u.Int()),
 			Keys: u.Texts(MaxKeys, MaxKeyLen), Values: u.Values(MaxKeys, MaxValueLen), Amount: u.Int64(),
 		}
 	case opHello:

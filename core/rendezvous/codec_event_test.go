@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rallypoint/core/store"
 )
 
 // sampleEvents holds every event with each field set.
@@ -20,7 +22,7 @@ func sampleEvents() []Event {
 		CloseRun{Request: r, By: "me", Reason: "because", Stop: true, At: at},
 		CloseRun{By: "admin", Reason: "because"},
 		Finish{r}, AwaitPeers{r},
-		KeyRequest{Request: r, Round: 3, Op: KeyCancelWait, Keys: []string{"k", "\x00\xff"}, Values: [][]byte{nil, {}, {2}}, Amount: -9},
+		KeyRequest{Request: r, Round: 3, Op: store.OpCancelWait, Keys: []string{"k", "\x00\xff"}, Values: [][]byte{nil, {}, {2}}, Amount: -9},
 		Hello{
 			Session: "s", Node: "n", Incarnation: 1 << 63, Named: true, Label: "host pid 1", InHost: true, SeenAddr: "10.0.0.1", ServerAddr: "10.0.0.2",
 			Policy: Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
@@ -109,9 +111,9 @@ func TestOversizeEventsAreNotLogged(t *testing.T) {
 	long := strings.Repeat("x", MaxNameLen+1)
 	for _, ev := range []Event{
 		Hello{Session: "s", Node: long}, Disconnect{SessionID(long)}, Join{StoreAddr: long},
-		KeyRequest{Op: KeySet, Keys: []string{strings.Repeat("k", MaxKeyLen+1)}, Values: [][]byte{nil}},
-		KeyRequest{Op: KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, MaxValueLen+1)}},
-		KeyRequest{Op: KeyWait, Keys: make([]string, MaxKeys+1)},
+		KeyRequest{Op: store.OpSet, Keys: []string{strings.Repeat("k", MaxKeyLen+1)}, Values: [][]byte{nil}},
+		KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, MaxValueLen+1)}},
+		KeyRequest{Op: store.OpWait, Keys: make([]string, MaxKeys+1)},
 	} {
 		if b, err := EncodeEvent(ev); CodeOf(err) != CodeTooLarge {
 			t.Errorf("%T of %d bytes, %v", ev, len(b), err)

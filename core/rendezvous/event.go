@@ -146,14 +146,15 @@ type Finish struct{ Request }
 // left or is lost.
 type AwaitPeers struct{ Request }
 
-// KeyRequest is one operation on the agents' keys of a round.
+// KeyRequest is one operation on the agents' keys of a round. It means what
+// docs/spec/tcpstore-wire.md section 4 says, on keys that belong to (run, round).
 type KeyRequest struct {
 	Request
 	Round  uint64
-	Op     KeyOp
+	Op     store.Op
 	Keys   []string
 	Values [][]byte
-	Amount int64 // delta of KeyAdd, world size of KeyBarrier, wait to forget of KeyCancelWait
+	Amount int64 // delta of OpAdd, world size of OpBarrier; OpCancelWait: number of the request whose wait ends
 }
 
 // TimerFired tells that a timer set by SetTimer has run out. One that was
@@ -182,28 +183,3 @@ func (Finish) event()       {}
 func (AwaitPeers) event()   {}
 func (KeyRequest) event()   {}
 func (TimerFired) event()   {}
-
-// KeyOp is an operation on the agents' keys: one of package store, by the same number. They
-// mean what docs/spec/tcpstore-wire.md section 4 says, on keys that belong to (run, round).
-type KeyOp = store.Op
-
-// The names of the operations here.
-const (
-	KeySet        = store.OpSet
-	KeyGet        = store.OpGet
-	KeyAdd        = store.OpAdd
-	KeyCompareSet = store.OpCompareSet
-	KeyAppend     = store.OpAppend
-	KeyCheck      = store.OpCheck
-	KeyWait       = store.OpWait
-	KeyDelete     = store.OpDelete
-	KeyCount      = store.OpNumKeys
-	KeyList       = store.OpListKeys
-	KeyMultiGet   = store.OpMultiGet
-	KeyMultiSet   = store.OpMultiSet
-	KeyQueuePush  = store.OpQueuePush
-	KeyQueuePop   = store.OpQueuePop
-	KeyQueueLen   = store.OpQueueLen
-	KeyBarrier    = store.OpBarrier
-	KeyCancelWait = store.OpCancelWait // forget the wait whose request number is Amount
-)

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rallypoint/core/store"
 )
 
 func TestFirstRoundCompletesAtMax(t *testing.T) {
@@ -311,7 +313,7 @@ func TestEvictedNodeThatComesBackSeesWaiting(t *testing.T) {
 func TestFinishedMemberIsNeitherWaitedForNorLost(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
-	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
+	r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
 	r.lost(n[0])
 	if n[1].notice.Waiting != 0 {
 		t.Fatal("a finished member was announced as lost")
@@ -326,12 +328,12 @@ func TestFinishedMemberIsNeitherWaitedForNorLost(t *testing.T) {
 func TestExitBarrierDoesNotWaitForTheLost(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
-	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
-	if reply := r.key(n[0], KeyWait, 0, exitBarrierLast); reply.Result != nil {
+	r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
+	if reply := r.key(n[0], store.OpWait, 0, exitBarrierLast); reply.Result != nil {
 		t.Fatal("the barrier opened early")
 	}
 	wait := n[0].number
-	r.key(n[1], KeyAdd, 1, ExitBarrierCount)
+	r.key(n[1], store.OpAdd, 1, ExitBarrierCount)
 	r.lost(n[2])
 	if _, ok := n[0].replies[wait]; !ok {
 		t.Fatal("the barrier did not open when the last unfinished member was lost")
@@ -341,7 +343,7 @@ func TestExitBarrierDoesNotWaitForTheLost(t *testing.T) {
 func TestALossAfterAFinishFailsTheUnfinished(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
-	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
+	r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
 	r.lost(n[1])
 	if n[2].notice.Waiting == 0 {
 		t.Fatal("the unfinished member was not told")
@@ -359,7 +361,7 @@ func TestNobodyIsAdmittedAfterAFinish(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 3)
 	n := r.group(p, "a", "b")
-	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
+	r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
 	c := r.hello("c", p)
 	r.join(c)
 	if r.runs(TimerAdmit) {
@@ -375,7 +377,7 @@ func TestSuccessfulEndTellsSparesAndDisturbsNobody(t *testing.T) {
 	n := r.group(p, "a", "b")
 	c := r.hello("c", p)
 	r.join(c)
-	r.key(n[0], KeyAdd, 1, ExitBarrierCount)
+	r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
 	r.apply(Leave{Request: n[0].request(), Ending: EndSuccess})
 	r.wantError(c, CodeGraceful)
 	if n[1].notice.Waiting != 0 || !n[1].notice.Closed {
@@ -516,7 +518,7 @@ func TestASessionBelongsToOneNode(t *testing.T) {
 func TestRequestsAreAppliedOnce(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 1), "a")[0]
-	add := KeyRequest{Request: n.request(), Round: 1, Op: KeyAdd, Keys: []string{"k"}, Amount: 5}
+	add := KeyRequest{Request: n.request(), Round: 1, Op: store.OpAdd, Keys: []string{"k"}, Amount: 5}
 	for range 3 {
 		r.apply(add)
 	}
@@ -525,9 +527,9 @@ func TestRequestsAreAppliedOnce(t *testing.T) {
 	}
 	next := n.request()
 	next.Acked = add.Request.Number
-	r.apply(KeyRequest{Request: next, Round: 1, Op: KeyCount})
+	r.apply(KeyRequest{Request: next, Round: 1, Op: store.OpNumKeys})
 	r.apply(add) // a late duplicate of what was acknowledged
-	if got := r.key(n, KeyGet, 0, "k").Result.(KeyResult); string(got.Values[0]) != "5" {
+	if got := r.key(n, store.OpGet, 0, "k").Result.(KeyResult); string(got.Values[0]) != "5" {
 		t.Fatalf("a late duplicate was applied: %s", got.Values[0])
 	}
 }
@@ -600,7 +602,7 @@ func TestWithdrawingACompletedJoinHasSucceeded(t *testing.T) {
 func TestKeysOfAPastRoundAreOver(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(2, 2), "a", "b")
-	r.key(n[0], KeyWait, 0, "never")
+	r.key(n[0], store.OpWait, 0, "never")
 	wait := n[0].number
 	r.join(n[0])
 	r.join(n[1])
@@ -609,7 +611,7 @@ func TestKeysOfAPastRoundAreOver(t *testing.T) {
 		t.Fatalf("the wait of the past round got %v", n[0].replies[wait])
 	}
 	n[0].claim.Round = 1
-	if err := r.key(n[0], KeyGet, 0, "x").Err; err == nil || err.Code != CodeRoundOver {
+	if err := r.key(n[0], store.OpGet, 0, "x").Err; err == nil || err.Code != CodeRoundOver {
 		t.Fatalf("a past round's key got %v", err)
 	}
 }
@@ -621,7 +623,7 @@ func TestLingerEndsWhenTheOthersAreDone(t *testing.T) {
 	r.apply(AwaitPeers{n[0].request()})
 	linger := n[0].number
 	done := func() bool { _, ok := n[0].replies[linger]; return ok }
-	r.key(n[1], KeyAdd, 1, ExitBarrierCount)
+	r.key(n[1], store.OpAdd, 1, ExitBarrierCount)
 	if done() {
 		t.Fatal("it ended while a member runs")
 	}
@@ -638,7 +640,7 @@ func TestVanishedFinishersEndTheRun(t *testing.T) {
 	spare := r.hello("c", p)
 	r.join(spare)
 	for _, x := range n {
-		r.key(x, KeyAdd, 1, ExitBarrierCount)
+		r.key(x, store.OpAdd, 1, ExitBarrierCount)
 	}
 	r.lost(n[0])
 	r.wantPending(spare)

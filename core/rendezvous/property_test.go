@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"rallypoint/core/store"
 )
 
 // TestGuarantees feeds random histories to the machine: joins, losses, reconnects,
@@ -225,20 +227,20 @@ func (s *sim) keys(t *rapid.T) {
 	key := rapid.SampledFrom([]string{"a", "b", "c"})
 	r := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: rapid.SampledFrom(keyOps).Draw(t, "op"), Amount: int64(rapid.IntRange(0, 3).Draw(t, "amount"))}
 	switch r.Op {
-	case KeyCount, KeyList:
-	case KeyCancelWait:
+	case store.OpNumKeys, store.OpListKeys:
+	case store.OpCancelWait:
 		r.Amount = int64(n.number) - r.Amount
-	case KeyWait, KeyMultiGet, KeyCheck, KeyMultiSet:
+	case store.OpWait, store.OpMultiGet, store.OpCheck, store.OpMultiSet:
 		r.Keys = rapid.SliceOfN(key, 1, 3).Draw(t, "keys")
 	default:
 		r.Keys = []string{key.Draw(t, "key")}
 	}
 	switch r.Op {
-	case KeySet, KeyAppend, KeyQueuePush:
+	case store.OpSet, store.OpAppend, store.OpQueuePush:
 		r.Values = [][]byte{[]byte("v")}
-	case KeyCompareSet:
+	case store.OpCompareSet:
 		r.Values = [][]byte{[]byte("v"), []byte("w")}
-	case KeyMultiSet:
+	case store.OpMultiSet:
 		for range r.Keys {
 			r.Values = append(r.Values, []byte("1"))
 		}
@@ -246,8 +248,8 @@ func (s *sim) keys(t *rapid.T) {
 	s.send(r)
 }
 
-var keyOps = []KeyOp{KeySet, KeyGet, KeyAdd, KeyCompareSet, KeyAppend, KeyCheck, KeyWait, KeyDelete, KeyCount, KeyList, KeyMultiGet,
-	KeyMultiSet, KeyQueuePush, KeyQueuePop, KeyQueueLen, KeyBarrier, KeyCancelWait}
+var keyOps = []store.Op{store.OpSet, store.OpGet, store.OpAdd, store.OpCompareSet, store.OpAppend, store.OpCheck, store.OpWait, store.OpDelete, store.OpNumKeys, store.OpListKeys, store.OpMultiGet,
+	store.OpMultiSet, store.OpQueuePush, store.OpQueuePop, store.OpQueueLen, store.OpBarrier, store.OpCancelWait}
 
 // sameEffects compares without regard to the order among sessions.
 func sameEffects(a, b []Effect) bool {
@@ -366,8 +368,8 @@ func (s *sim) withdraw(t *rapid.T) {
 
 func (s *sim) finish(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
-	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyAdd, Amount: 1, Keys: []string{ExitBarrierCount}})
-	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyWait, Keys: []string{exitBarrierLast}})
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpAdd, Amount: 1, Keys: []string{ExitBarrierCount}})
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpWait, Keys: []string{exitBarrierLast}})
 	if s.m.tally[participantFinished] > 0 && s.m.live() == 0 && s.m.closed == nil {
 		if reply, ok := n.replies[n.number]; !ok && s.m.participantOf(s.known(n)) != nil {
 			s.t.Fatalf("everybody has finished and the barrier is shut: %+v", reply)
@@ -394,7 +396,7 @@ func (s *sim) duplicate(t *rapid.T) {
 // add counts on a key of the round: guarantee 11, applied exactly once.
 func (s *sim) add(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
-	r := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyAdd, Amount: 1, Keys: []string{"sum"}}
+	r := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpAdd, Amount: 1, Keys: []string{"sum"}}
 	if rapid.Bool().Draw(t, "acknowledge") {
 		r.Acked = n.acknowledged()
 	}
@@ -423,9 +425,9 @@ func (n *rigNode) acknowledged() uint64 {
 
 func (s *sim) roleInfo(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 && n.claim.Round == s.m.round })
-	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeySet, Keys: []string{fmt.Sprint(roleInfoPrefix, n.claim.Rank)},
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpSet, Keys: []string{fmt.Sprint(roleInfoPrefix, n.claim.Rank)},
 		Values: [][]byte{fmt.Appendf(nil, `{"role": "default", "rank": %d, "local_world_size": 1}`, n.claim.Rank)}})
-	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: KeyGet, Keys: []string{fmt.Sprint(assignedRanksPrefix, n.claim.Rank)}})
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpGet, Keys: []string{fmt.Sprint(assignedRanksPrefix, n.claim.Rank)}})
 }
 
 func (s *sim) lease(t *rapid.T) {

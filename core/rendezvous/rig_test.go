@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"rallypoint/core/store"
 )
 
 // tester is the part of testing.TB that *rapid.T has too.
@@ -199,7 +201,7 @@ func (n *rigNode) outcome() (o Outcome, err *Error, ok bool) {
 	return reply.Result.(Outcome), nil, true
 }
 
-func (r *rig) key(n *rigNode, op KeyOp, amount int64, key string, values ...string) Reply {
+func (r *rig) key(n *rigNode, op store.Op, amount int64, key string, values ...string) Reply {
 	r.t.Helper()
 	req := KeyRequest{Request: n.request(), Round: n.claim.Round, Op: op, Amount: amount}
 	if key != "" {

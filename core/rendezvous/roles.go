@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"rallypoint/core/store"
 )
 
 // Keys by which PyTorch's agents assign ranks and end (docs/spec/agent.md A49,
@@ -20,9 +22,9 @@ const (
 // noteKey draws conclusions from what an agent has written.
 func (m *Machine) noteKey(n *node, r KeyRequest) {
 	switch {
-	case r.Op == KeyAdd && r.Keys[0] == ExitBarrierCount:
+	case r.Op == store.OpAdd && r.Keys[0] == ExitBarrierCount:
 		m.finish(n)
-	case r.Op == KeySet && strings.HasPrefix(r.Keys[0], roleInfoPrefix):
+	case r.Op == store.OpSet && strings.HasPrefix(r.Keys[0], roleInfoPrefix):
 		m.assistRanks()
 	}
 }
@@ -75,7 +77,7 @@ func (m *Machine) ranksLost(space *agentStore, r KeyRequest) bool {
 // waitsForRanks reports whether the request waits for keys of the rank assignment only.
 func (r KeyRequest) waitsForRanks() bool {
 	switch r.Op {
-	case KeyGet, KeyMultiGet, KeyWait:
+	case store.OpGet, store.OpMultiGet, store.OpWait:
 	default:
 		return false
 	}

@@ -3,10 +3,12 @@ package rendezvous
 import (
 	"fmt"
 	"testing"
+
+	"rallypoint/core/store"
 )
 
 func (r *rig) publish(n *rigNode, role string, size int) {
-	r.key(n, KeySet, 0, fmt.Sprint(roleInfoPrefix, n.claim.Rank),
+	r.key(n, store.OpSet, 0, fmt.Sprint(roleInfoPrefix, n.claim.Rank),
 		fmt.Sprintf(`{"role": %q, "rank": %d, "local_world_size": %d}`, role, n.claim.Rank, size))
 }
 
@@ -20,7 +22,7 @@ func TestRankAssignmentEndsWhenAMemberIsLost(t *testing.T) {
 			}
 			r.publish(n[0], "default", 2)
 			r.publish(n[2], "default", 2)
-			read := r.key(n[0], KeyGet, 0, roleInfoPrefix+"1")
+			read := r.key(n[0], store.OpGet, 0, roleInfoPrefix+"1")
 			number := n[0].number
 			if when != "before anybody published" {
 				if read.Result != nil {
@@ -43,14 +45,14 @@ func TestRankAssignmentEndsWhenRankZeroIsLost(t *testing.T) {
 	r.publish(n[2], "tr", 2)
 	r.publish(n[3], "tr", 3)
 	r.publish(n[4], "ps", 5)
-	r.key(n[4], KeyGet, 0, assignedRanksPrefix+"4")
+	r.key(n[4], store.OpGet, 0, assignedRanksPrefix+"4")
 	number := n[4].number
 	r.lost(n[0])
 	// A lost member counts as a copy of the first live one: (tr,1).
 	if got := string(n[4].replies[number].Result.(KeyResult).Values[0]); got != "[7, 12, 0, 5]" {
 		t.Errorf("agent 4 was assigned %s", got)
 	}
-	if got := string(r.key(n[3], KeyGet, 0, assignedRanksPrefix+"3").Result.(KeyResult).Values[0]); got != "[4, 12, 4, 7]" {
+	if got := string(r.key(n[3], store.OpGet, 0, assignedRanksPrefix+"3").Result.(KeyResult).Values[0]); got != "[4, 12, 4, 7]" {
 		t.Errorf("agent 3 was assigned %s", got)
 	}
 }
@@ -60,9 +62,9 @@ func TestRankZerosOwnAssignmentStands(t *testing.T) {
 	n := r.group(policy(1, 2), "a", "b")
 	r.publish(n[0], "default", 1)
 	r.publish(n[1], "default", 1)
-	r.key(n[0], KeySet, 0, assignedRanksPrefix+"1", "[1, 2, 1, 2]")
+	r.key(n[0], store.OpSet, 0, assignedRanksPrefix+"1", "[1, 2, 1, 2]")
 	r.lost(n[0])
-	if got := string(r.key(n[1], KeyGet, 0, assignedRanksPrefix+"1").Result.(KeyResult).Values[0]); got != "[1, 2, 1, 2]" {
+	if got := string(r.key(n[1], store.OpGet, 0, assignedRanksPrefix+"1").Result.(KeyResult).Values[0]); got != "[1, 2, 1, 2]" {
 		t.Errorf("rank 0's word was overwritten: %s", got)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rallypoint/core/store"
 )
 
 // busyRig is a run with something of everything: members in each state, waits,
@@ -15,12 +17,12 @@ func busyRig(t tester) *rig {
 	p.AdmitDelay = time.Minute
 	r := newRig(t, 0)
 	n := r.group(p, "a", "b", "c", "d")
-	r.key(n[0], KeySet, 0, "x", "1")
-	r.key(n[0], KeyQueuePush, 0, "q", "item")
-	r.key(n[1], KeyWait, 0, "missing")
-	r.key(n[2], KeyGet, 0, "missing")
-	r.apply(KeyRequest{Request: n[3].request(), Round: 1, Op: KeyMultiGet, Keys: []string{"other", "missing", "other"}})
-	r.key(n[1], KeyBarrier, 3, "bar")
+	r.key(n[0], store.OpSet, 0, "x", "1")
+	r.key(n[0], store.OpQueuePush, 0, "q", "item")
+	r.key(n[1], store.OpWait, 0, "missing")
+	r.key(n[2], store.OpGet, 0, "missing")
+	r.apply(KeyRequest{Request: n[3].request(), Round: 1, Op: store.OpMultiGet, Keys: []string{"other", "missing", "other"}})
+	r.key(n[1], store.OpBarrier, 3, "bar")
 	r.apply(AwaitPeers{n[0].request()})
 	r.apply(Disconnect{n[1].session})
 	r.join(n[2])
@@ -47,7 +49,7 @@ func TestRestoredMachineGoesOn(t *testing.T) {
 		}
 	}
 	a := r.nodes["a"]
-	apply(KeyRequest{Request: a.request(), Round: 1, Op: KeySet, Keys: []string{"missing"}, Values: [][]byte{[]byte("now")}})
+	apply(KeyRequest{Request: a.request(), Round: 1, Op: store.OpSet, Keys: []string{"missing"}, Values: [][]byte{[]byte("now")}})
 	apply(Recovered{})
 	for _, timer := range m.Timers() {
 		apply(TimerFired{timer.Timer})
@@ -61,7 +63,7 @@ func TestRecoveredNodesComeBack(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 3)
 	n := r.group(p, "a", "b", "c")
-	waiting := KeyRequest{Request: n[0].request(), Round: 1, Op: KeyWait, Keys: []string{"k"}}
+	waiting := KeyRequest{Request: n[0].request(), Round: 1, Op: store.OpWait, Keys: []string{"k"}}
 	r.apply(waiting)
 	generation := r.m.generation
 
@@ -82,7 +84,7 @@ func TestRecoveredNodesComeBack(t *testing.T) {
 		t.Fatalf("replies: %+v", n[0].replies)
 	}
 	r.apply(waiting) // repeated after the reconnect
-	r.key(n[1], KeySet, 0, "k", "v")
+	r.key(n[1], store.OpSet, 0, "k", "v")
 	if reply, ok := n[0].replies[waiting.Number]; !ok || reply.Err != nil {
 		t.Errorf("the wait was answered %v, %+v", ok, reply)
 	}
@@ -182,7 +184,7 @@ func FuzzRestore(f *testing.F) {
 		for session, n := range m.sessions {
 			number++
 			m.Apply(Hello{Session: session, Node: n.id, Policy: m.policy})
-			m.Apply(KeyRequest{Request: Request{Session: session, Number: number}, Round: m.round, Op: KeySet, Keys: []string{"missing"}, Values: [][]byte{nil}})
+			m.Apply(KeyRequest{Request: Request{Session: session, Number: number}, Round: m.round, Op: store.OpSet, Keys: []string{"missing"}, Values: [][]byte{nil}})
 			number++
 			m.Apply(Join{Request: Request{Session: session, Number: number}})
 		}

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // drawEvent draws any event that a node may append, of a few nodes in any state.
@@ -19,7 +20,7 @@ func drawEvent(t *rapid.T) rendezvous.Event {
 	}
 	round := rapid.Uint64Range(1, 3).Draw(t, "round")
 	key := rapid.SampledFrom([]string{"k", "torchelastic/agent/terminal_state/num_members", "torchelastic/agent/terminal_state/last_member"}).Draw(t, "key")
-	keys := func(op rendezvous.KeyOp, values ...[]byte) rendezvous.Event {
+	keys := func(op store.Op, values ...[]byte) rendezvous.Event {
 		return rendezvous.KeyRequest{Request: request, Round: round, Op: op, Keys: []string{key}, Values: values, Amount: 1}
 	}
 	switch rapid.IntRange(0, 15).Draw(t, "event") {
@@ -47,11 +48,11 @@ func drawEvent(t *rapid.T) rendezvous.Event {
 	case 12:
 		return rendezvous.AwaitPeers{Request: request}
 	case 13:
-		return keys(rendezvous.KeyAdd)
+		return keys(store.OpAdd)
 	case 14:
-		return keys(rendezvous.KeyGet)
+		return keys(store.OpGet)
 	}
-	return keys(rendezvous.KeySet, []byte("v"))
+	return keys(store.OpSet, []byte("v"))
 }
 
 // A node that reads the log in any pieces, and one that goes on from a snapshot in

@@ -11,6 +11,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 func TestRefusalsAreFinal(t *testing.T) {
@@ -45,7 +46,7 @@ func TestCallsBeforeConnectAndAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	controltest.Outcome(t, early)
-	pending := c.Start(rendezvous.KeyRequest{Round: 1, Op: rendezvous.KeyGet, Keys: []string{"never"}})
+	pending := c.Start(rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"never"}})
 	if err := c.Close(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
@@ -194,7 +195,7 @@ func TestCloseWithServerThatDoesNotRead(t *testing.T) {
 	c := connected(t, controltest.Guest(addr, 2), controltest.NewObserver())
 	var calls []*member.Call
 	for range 8 {
-		calls = append(calls, c.Start(rendezvous.KeyRequest{Op: rendezvous.KeySet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1<<20)}}))
+		calls = append(calls, c.Start(rendezvous.KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1<<20)}}))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 	"rallypoint/internal/pack"
 )
 
@@ -49,7 +50,7 @@ func sampleFrames() []Frame {
 		rendezvous.Leave{Ending: rendezvous.EndFailed, Reason: "because", At: at},
 		rendezvous.CloseRun{By: "me", Reason: "because", Stop: true, At: at},
 		rendezvous.Finish{}, rendezvous.AwaitPeers{},
-		rendezvous.KeyRequest{Round: 3, Op: rendezvous.KeyCancelWait, Keys: []string{"k", "\x00"}, Values: [][]byte{nil, {2}}, Amount: -9},
+		rendezvous.KeyRequest{Round: 3, Op: store.OpCancelWait, Keys: []string{"k", "\x00"}, Values: [][]byte{nil, {2}}, Amount: -9},
 	} {
 		f, _ := NewRequest(ev, uint64(i+1), uint64(i))
 		frames = append(frames, f)
