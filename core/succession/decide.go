@@ -1,0 +1,138 @@
+package succession
+
+import (
+	"fmt"
+	"time"
+)
+
+// Word is what is known of another standby.
+type Word int
+
+// The words.
+const (
+	// Unconnected: there is no connection to it, and there was none. It may live.
+	Unconnected Word = iota
+	// Asked: there is a connection to it, and it has not answered since it was asked.
+	Asked
+	// Stands: it says that its own connection to the host stands.
+	Stands
+	// Ended: it says that the host ended its connection, too.
+	Ended
+	// Abstains: it says that it cannot tell: something stands between it and the host.
+	Abstains
+	// Dead: its side ended the connection to it, and fresh dials were refused.
+	Dead
+	// Hosts: it hosts, in Peer.Term.
+	Hosts
+	// Left: it does not stand by any more.
+	Left
+)
+
+// Peer is another standby.
+type Peer struct {
+	Node string
+	Word Word
+	Term uint64 // of Hosts
+}
+
+// View is what one standby knows when it decides.
+type View struct {
+	Term     uint64 // of the host whose connection is gone
+	Evidence Evidence
+	Before   []Peer        // the standbys that succeed before this one, in order
+	Behind   []Peer        // those behind it
+	Waited   time.Duration // since the evidence was complete
+	Lease    time.Duration // how long one that lives and does not answer holds the others up
+}
+
+// Act is what a standby does.
+type Act int
+
+// The acts.
+const (
+	Keep     Act = iota // nothing is proven: try to reach the host again
+	Gather              // dial again: the evidence is not complete
+	Wait                // decide again when a word changes, or the lease is over
+	Follow              // Decision.Node hosts, or is about to: go there
+	TakeOver            // this node hosts, in Decision.Term
+)
+
+// Decision is what follows from a View.
+type Decision struct {
+	Act  Act
+	Node string
+	Term uint64
+	Why  string // human-readable
+}
+
+// Decide says what a standby does whose connection to the host is gone.
+func Decide(v View) Decision {
+	if found, ok := successor(v); ok {
+		return found
+	}
+	switch {
+	case !v.Evidence.Ended:
+		return Decision{Act: Keep, Why: "the connection was not ended by the host's side: silence proves nothing"}
+	case !v.Evidence.Direct:
+		return Decision{Act: Keep, Why: "a proxy or address translation stands between this node and the host: a refused connection proves nothing"}
+	case !Believable(v.Term + 1):
+		return Decision{Act: Keep, Why: fmt.Sprintf("there is no term after %d", v.Term)}
+	case !v.Evidence.Proves():
+		return Decision{Act: Gather, Why: "fresh connections to the host have to be refused first"}
+	}
+	over := v.Waited >= v.Lease
+	for _, p := range append(v.Before[:len(v.Before):len(v.Before)], v.Behind...) {
+		if p.Word == Stands {
+			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " says that its connection to the host stands"}
+		}
+	}
+	for _, p := range v.Before {
+		switch p.Word {
+		case Dead, Abstains, Left:
+			continue
+		}
+		if !over {
+			return Decision{Act: Follow, Node: p.Node, Why: "node " + p.Node + " goes first"}
+		}
+	}
+	for _, p := range v.Behind {
+		if p.Word == Asked && !over {
+			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " has not said yet whether its connection to the host stands"}
+		}
+	}
+	return Decision{Act: TakeOver, Term: v.Term + 1, Why: "the host's process has died: its machine refuses new connections"}
+}
+
+// successor looks for a standby that has taken over already: the one with the highest term.
+func successor(v View) (found Decision, ok bool) {
+	for _, list := range [][]Peer{v.Before, v.Behind} {
+		for _, p := range list {
+			if p.Word == Hosts && Believable(p.Term) && p.Term > v.Term && p.Term > found.Term {
+				found = Decision{Act: Follow, Node: p.Node, Term: p.Term, Why: "node " + p.Node + " hosts"}
+			}
+		}
+	}
+	return found, found.Act == Follow
+}
+
+// Standing is what a server of a run tells another server of it.
+type Standing struct {
+	Group string // drawn by the founder
+	Term  uint64
+	Node  string // that hosts it
+	Round bool   // it has formed or adopted a round
+}
+
+// Yields reports whether a server steps down before another of the same run that it meets.
+// Of two servers exactly one does.
+func Yields(mine, theirs Standing) bool {
+	switch {
+	case mine.Group != theirs.Group && mine.Round != theirs.Round:
+		return theirs.Round
+	case mine.Term != theirs.Term:
+		return mine.Term < theirs.Term
+	case mine.Group != theirs.Group:
+		return mine.Group < theirs.Group
+	}
+	return mine.Node < theirs.Node
+}

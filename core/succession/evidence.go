@@ -1,0 +1,41 @@
+package succession
+
+import "time"
+
+// A host counts as dead after Dials fresh dials that were all refused, DialEvery apart.
+// The listener of a process that dies outlives its connections by some milliseconds, so
+// that one dial proves nothing.
+const (
+	Dials     = 3
+	DialEvery = 50 * time.Millisecond
+)
+
+// Dial is how a fresh dial to the host's address ended.
+type Dial int
+
+// The ends of a dial.
+const (
+	DialRefused  Dial = iota // the machine is there, and no process listens
+	DialAnswered             // a process accepted it and spoke
+	DialBroken               // it was accepted, and ended by the other side before a word
+	DialSilent               // it timed out, or found no route: nothing follows
+)
+
+// Evidence is what one node has seen of the host's death.
+type Evidence struct {
+	Ended   bool // the host's side ended the established connection (FIN or RST)
+	Direct  bool // the address dialled is the one that the host sees itself on that connection
+	Refused int  // dials in sequence that were refused
+}
+
+// Observe counts a fresh dial. Only refusals in sequence count.
+func (e *Evidence) Observe(d Dial) {
+	if d == DialRefused {
+		e.Refused++
+	} else {
+		e.Refused = 0
+	}
+}
+
+// Proves reports whether the host's process is dead, as far as this node alone can tell.
+func (e Evidence) Proves() bool { return e.Ended && e.Direct && e.Refused >= Dials }

@@ -1,0 +1,39 @@
+package succession
+
+// MaxStandbys is how many nodes stand by.
+const MaxStandbys = 5
+
+// MaxTerm bounds the terms that are believed: each host adds one to its predecessor's, so
+// that a larger one is no term.
+const MaxTerm = 1 << 32
+
+// Believable reports whether a term may be that of a host.
+func Believable(term uint64) bool { return term >= 1 && term <= MaxTerm }
+
+// Candidate is a node that could stand by.
+type Candidate struct {
+	Machine  string // the boot id of its kernel; "": unknown
+	Loopback bool   // it reaches the host by a loopback address, which means nothing elsewhere
+}
+
+// Choose returns the places of those that stand by, in the order in which they succeed:
+// the first ones to arrive, those on other machines than the host first. Where nodes of
+// other machines take part (spread), one that can be reached by loopback only does not
+// stand by.
+func Choose(arrived []Candidate, hostMachine string, spread bool) []int {
+	var elsewhere, beside []int
+	for i, c := range arrived {
+		switch {
+		case c.Loopback && spread:
+		case c.Machine != "" && c.Machine != hostMachine:
+			elsewhere = append(elsewhere, i)
+		default:
+			beside = append(beside, i)
+		}
+		if len(elsewhere) == MaxStandbys {
+			return elsewhere
+		}
+	}
+	all := append(elsewhere, beside...)
+	return all[:min(len(all), MaxStandbys)]
+}
