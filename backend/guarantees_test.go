@@ -50,7 +50,7 @@ var meetings = []meeting{
 	}},
 	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		judge(t, filelog.Watch(dir, "job"))
+		checkHistory(t, filelog.Watch(dir, "job"))
 		here, there := at("file://"+dir), at("file://"+elsewhere(dir))
 		var opened atomic.Int64
 		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
@@ -62,7 +62,7 @@ var meetings = []meeting{
 	}},
 	{"remote file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		judge(t, filelog.Watch(dir, "job"))
+		checkHistory(t, filelog.Watch(dir, "job"))
 		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "file://" + dir
 			return openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, &filelog.Options{Remote: true}) })
@@ -74,7 +74,7 @@ var meetings = []meeting{
 		if err != nil {
 			t.Fatal(err)
 		}
-		judge(t, f)
+		checkHistory(t, f)
 		return at("etcd://" + config.Endpoints[0] + "?key_prefix=" + url.QueryEscape(config.Prefix))
 	}},
 	{"blob", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
@@ -86,9 +86,9 @@ var meetings = []meeting{
 	}},
 }
 
-// judge follows the runs of a test, and holds their history against the guarantees when
+// checkHistory follows the runs of a test, and holds their history against the guarantees when
 // the test is over.
-func judge(t *testing.T, f sharedlog.Watcher) {
+func checkHistory(t *testing.T, f sharedlog.Watcher) {
 	var audit conformance.Audit
 	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -37,7 +37,7 @@ func Address(endpoint string, defaultPort int) (string, error) {
 	case err != nil:
 		return "", err
 	case port == 0:
-		return "", fmt.Errorf("ENDPOINT is %q, but nobody listens on port 0", endpoint)
+		return "", fmt.Errorf("ENDPOINT is %q, but nothing listens on port 0", endpoint)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }

@@ -25,7 +25,7 @@ func newAdmin(log *logging) *cobra.Command {
 the logs say who did it and why. Where nodes meet without one (file:///DIR, etcd://HOST),
 the request goes into the log that they share.
 
-Whoever can reach the control plane's port may do this, unless it has a token:
+Anyone who can reach the control plane's port may do this, unless it has a token:
 then --token-file has to name its file.`,
 		Args: noCommand,
 		RunE: func(*cobra.Command, []string) error { return errors.New("a command is missing: close or evict") },
@@ -48,7 +48,7 @@ type adminRequest struct {
 func (o *adminRequest) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.run, "rdzv-id", "", "the run `ID` (required)")
-	flags.StringVar(&o.reason, "reason", "", "`TEXT` that the job's nodes are told (required)")
+	flags.StringVar(&o.reason, "reason", "", "`TEXT` that the job's nodes receive (required)")
 	flags.DurationVar(&o.timeout, "timeout", 5*time.Second, "longest wait for the answer")
 	o.file.addTo(cmd)
 }
@@ -62,7 +62,7 @@ func (o *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	case o.run == "":
 		return errors.New("--rdzv-id is missing: which run?")
 	case strings.TrimSpace(o.reason) == "":
-		return errors.New("--reason is missing: the job's nodes are told it")
+		return errors.New("--reason is missing: the job's nodes receive it")
 	}
 	if err := positive("--timeout", o.timeout); err != nil {
 		return err
@@ -108,8 +108,8 @@ func newAdminClose(log *logging) *cobra.Command {
 	var stop bool
 	cmd := &cobra.Command{
 		Use:   "close ENDPOINT --rdzv-id ID --reason TEXT",
-		Short: "Let nobody join a job any more, or stop it",
-		Long: `Close a job: nobody joins it any more, whoever waits for a place is refused with
+		Short: "Let no more nodes join a job, or stop it",
+		Long: `Close a job: no more nodes join it, a node that waits for a place is refused with
 the reason, and a round that runs goes on to its end. With --stop the job has
 failed: its agents stop their workers at once.
 
@@ -142,7 +142,7 @@ func newAdminEvict(log *logging) *cobra.Command {
 		Use:   "evict ENDPOINT --rdzv-id ID --node NODE --reason TEXT",
 		Short: "Take a node out of a job",
 		Long: `Take a live node out of a job. The others regroup without it, or wait for a
-replacement where they are too few. The node's agent is told the reason; nothing
+replacement where they are too few. The node's agent receives the reason; nothing
 keeps it from joining again, so end it if it is not to.
 
 NODE is the node's id: its node_id option, else as "rallypoint status" shows it.`,

@@ -38,7 +38,7 @@ func (o *adminRequest) append(ctx context.Context, ev rendezvous.Event) (done st
 	}
 	run := records[0]
 	if len(run.Living) == 0 {
-		return "", failed("no node of run %q at %s is alive: there is nobody left to be told", run.RunID, shown)
+		return "", failed("no node of run %q at %s is alive: there is no node left to tell", run.RunID, shown)
 	}
 	m, err := run.Machine()
 	if err != nil {

@@ -63,7 +63,7 @@ func TestAdminOfAPlace(t *testing.T) {
 				t.Errorf("close: %d, %q, %q", code, stdout, stderr)
 			}
 			if err := <-waits; rendezvous.CodeOf(err) != rendezvous.CodeClosed || !strings.Contains(err.Error(), "wrong data") {
-				t.Errorf("who waited is told %v", err)
+				t.Errorf("the node that waited received %v", err)
 			}
 			code, stdout, _ = execute(t, "admin", "close", endpoint, "--rdzv-id", "job", "--reason", "again")
 			if code != 0 || !strings.Contains(stdout, "was closed already: it failed by admin carol@") {

@@ -31,7 +31,7 @@ func TestAdmin(t *testing.T) {
 	}
 	_, call := joined(t, s.addr, "b", 2, 2)
 	if _, err := call.Wait(t.Context()); rendezvous.CodeOf(err) != rendezvous.CodeClosed || !strings.Contains(err.Error(), "wrong data") {
-		t.Errorf("who joins now is told %v", err)
+		t.Errorf("a node that joins now received %v", err)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestAdminErrors(t *testing.T) {
 	}{
 		{s.addr, "other", "", `knows no run "other": it knows "job"`},
 		{s.addr, "job", "x", `run "job" has no live node "x"; alive: "a", "b"`},
-		{closed.Addr().String(), "job", "", "nobody listens at"},
+		{closed.Addr().String(), "job", "", "nothing listens at"},
 		{store.addr, "job", "", "is a TCPStore"},
 		{silent, "job", "", "no answer from"},
 		{talker(t, func(net.Conn) {}), "job", "", "it is no Rallypoint control plane"},

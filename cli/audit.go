@@ -28,7 +28,7 @@ func newAudit(check Checker) *cobra.Command {
 		Long: `Judge a history that "rallypoint serve --record FILE" or "rallypoint record" has
 written. Each event and what the control plane, or all nodes, did at it is held
 against the guarantees of the design: ranks given once, all members told the same,
-nobody left out, waited for or lost without a reason, and so on. Prints a line for
+no node left out, waited for or lost without a reason, and so on. Prints a line for
 each job and for each guarantee that was not kept, and ends with 1 if there is any, or
 if a job could not be judged to its end.
 

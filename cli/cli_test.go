@@ -81,7 +81,7 @@ func TestWrongUsage(t *testing.T) {
 		{"status", "ENDPOINT is missing"},
 		{"status a b", `unexpected argument "b"`},
 		{"status h:x", `the endpoint "h:x" is not valid`},
-		{"status h:0", "nobody listens on port 0"},
+		{"status h:0", "nothing listens on port 0"},
 		{"status h --timeout 0", "--timeout"},
 		{"status h --timeout 0s", "--timeout is 0s, it must be greater than 0"},
 		{"audit", "FILE is missing"},

@@ -58,7 +58,7 @@ func unreachable(addr, whose string, tried time.Duration, check string, err erro
 	case errors.As(err, &dns):
 		return failed("cannot resolve %q, looking for %s at %s: %s; %s", dns.Name, whose, addr, dns.Err, check)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return failed("nobody listens at %s (connection refused), looking for %s; %s", addr, whose, check)
+		return failed("nothing listens at %s (connection refused), looking for %s; %s", addr, whose, check)
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
 		return failed("no answer from %s within %v, looking for %s; its machine is down, a firewall is between, or it is overloaded (--timeout allows more); %s",
 			addr, took, whose, check)

@@ -28,7 +28,7 @@ func TestSpareOfADeadHost(t *testing.T) {
 	host.expect(t, -int(syscall.SIGKILL))
 	spare.expect(t, 0)
 	if text := spare.stderr.String(); !strings.Contains(text, "this node was a spare") {
-		t.Errorf("people are told %s", text)
+		t.Errorf("the text is %s", text)
 	}
 	h.finish()
 }

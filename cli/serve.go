@@ -34,7 +34,7 @@ It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
 answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus). "rallypoint
 status" shows what it knows; "rallypoint admin" closes jobs and evicts nodes.
 
-Whoever can reach the port can join and close any job, unless there is a token: a
+Anyone who can reach the port can join and close any job, unless there is a token: a
 file with a secret line, the same for serve, run, status and admin and for the
 handler's option token_file. The default address is reachable from this machine
 only; give the address of a trusted network, or 0.0.0.0 for every interface.

@@ -59,7 +59,7 @@ func sampleRuns() map[string]control.RunStatus {
 	forming := control.RunStatus{
 		RunID: "job7", Phase: rendezvous.PhaseForming, Nodes: control.NodeRange{Min: 3, Max: 4, Unit: 1}, LeaseTimeoutS: 10,
 		FormingSince: before(31 * time.Second), Missing: control.Missing{Min: 2, Target: 3, Who: "node ranks 1, 2, 3"},
-		NotStarted: "1 of at least 3 nodes are here, 2 more needed; nobody has come for node rank 1, 2, 3",
+		NotStarted: "1 of at least 3 nodes are here, 2 more needed; no node has come for node rank 1, 2, 3",
 		Waiting: []control.WaitingStatus{{
 			Node: "node-a", Label: "trainer0 pid 4242", Address: "10.0.0.5", Role: control.RoleNewcomer, NodeRank: 0,
 			Since: before(31 * time.Second), WaitingS: 31, LeaseAgeS: age(1.24),

@@ -132,7 +132,7 @@ func TestStatusSaysWhatIsThereInstead(t *testing.T) {
 	closed.Close()
 	silent := talker(t, func(conn net.Conn) { io.Copy(io.Discard, conn) })
 	for says, addr := range map[string]string{
-		"nobody listens at":                    closed.Addr().String(),
+		"nothing listens at":                   closed.Addr().String(),
 		"is a TCPStore":                        store.addr,
 		"no answer from":                       silent,
 		"is no Rallypoint control plane: ":     talker(t, func(conn net.Conn) { conn.Write([]byte("SSH-2.0-x\r\n")); io.Copy(io.Discard, conn) }),
@@ -199,7 +199,7 @@ func TestWatchOutlivesTheControlPlane(t *testing.T) {
 		s.end(t)
 		ticks <- time.Time{}
 		second := <-out
-		if strings.Contains(first, "nobody listens") || !strings.Contains(strings.ReplaceAll(second, "\n          ", " "), "nobody listens at "+s.addr) {
+		if strings.Contains(first, "nothing listens") || !strings.Contains(strings.ReplaceAll(second, "\n          ", " "), "nothing listens at "+s.addr) {
 			t.Errorf("JSON %v: %q, %q", asJSON, first, second)
 		}
 		if asJSON && (strings.Count(first+second, "\n") != 2 || !json.Valid([]byte(first)) || !json.Valid([]byte(second))) {

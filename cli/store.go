@@ -24,7 +24,7 @@ Rallypoint ("rallypoint status" names it), or "rallypoint store serve".
 
 ENDPOINT is HOST or HOST:PORT. Keys are as torch.distributed.TCPStore has them;
 torch's process groups put prefixes such as "default_pg/0//" before theirs, which
-"list" shows. Whoever can reach a store can read and write it: a wrong write can
+"list" shows. Anyone who can reach a store can read and write it: a wrong write can
 end the job.`,
 		Args: noCommand,
 		RunE: func(*cobra.Command, []string) error {
@@ -45,7 +45,7 @@ newer can use (is_master=False). A job that Rallypoint brings together needs no
 such server: each of its rounds has a store of its own.
 
 It prints one line when it listens, and ends on SIGTERM or SIGINT. The store is
-kept in memory. Whoever can reach the port can read and write it.`,
+kept in memory. Anyone who can reach the port can read and write it.`,
 		Example: `  rallypoint store serve --listen 0.0.0.0:29500
 
   # in Python, on any machine

@@ -83,7 +83,7 @@ func TestStoreErrors(t *testing.T) {
 		{"wait %s there a b --timeout 100ms", `2 of 3 keys are not there: ["a" "b"]`},
 		{"delete %s missing", `there is no key "missing" at ` + s.addr},
 		{"add %s there", "is the value a number?"},
-		{"get " + closed.Addr().String() + " k --timeout 1s", "nobody listens at " + closed.Addr().String()},
+		{"get " + closed.Addr().String() + " k --timeout 1s", "nothing listens at " + closed.Addr().String()},
 		{"get " + plane.addr + " k --timeout 2s", "is a control plane of Rallypoint, not a TCPStore"},
 	} {
 		args := append(strings.Fields("store "+strings.ReplaceAll(c.args, "%s", s.addr)), "--log-level", "error")

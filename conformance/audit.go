@@ -227,12 +227,12 @@ func (run *audited) begin(rec trace.Record) {
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // resume gives timers and leases that run on in a new process their whole time again.
-func (j *Checker) resume() {
-	for name, t := range j.timers {
+func (c *Checker) resume() {
+	for name, t := range c.timers {
 		t.set = 0
-		j.timers[name] = t
+		c.timers[name] = t
 	}
-	for _, s := range j.sessions {
+	for _, s := range c.sessions {
 		s.heard, s.back = 0, 0
 	}
 }

@@ -45,82 +45,82 @@ func New(runID string) *Checker {
 
 // Restarted tells that the run goes on with a control plane that knows nothing of
 // what was. What its rounds were stays known.
-func (j *Checker) Restarted() {
-	j.account, j.twin = newAccount(), nil
+func (c *Checker) Restarted() {
+	c.account, c.twin = newAccount(), nil
 }
 
 // Replay has a machine in the state before the next event do what the recorded one
 // did, and compares the two.
-func (j *Checker) Replay(twin *r.Machine) { j.twin, j.generation = twin, twin.Generation() }
+func (c *Checker) Replay(twin *r.Machine) { c.twin, c.generation = twin, twin.Generation() }
 
 // Violations returns what was found so far.
-func (j *Checker) Violations() []Violation { return j.violations }
+func (c *Checker) Violations() []Violation { return c.violations }
 
 // Rounds returns how many rounds were completed.
-func (j *Checker) Rounds() int { return len(j.places) }
+func (c *Checker) Rounds() int { return len(c.places) }
 
-func (j *Checker) violated(guarantee int, format string, args ...any) {
-	j.violations = append(j.violations, Violation{guarantee, j.events, fmt.Sprintf(format, args...)})
+func (c *Checker) violated(guarantee int, format string, args ...any) {
+	c.violations = append(c.violations, Violation{guarantee, c.events, fmt.Sprintf(format, args...)})
 }
 
 // Apply takes the next event and what was done at it, in order.
-func (j *Checker) Apply(ev r.Event, effects []r.Effect) {
-	j.events++
-	if j.twin != nil {
-		if again := j.twin.Apply(ev); !same(effects, again) {
-			j.violated(10, "the same events have other effects:\n%+v\n%+v", effects, again)
-			j.twin = nil
+func (c *Checker) Apply(ev r.Event, effects []r.Effect) {
+	c.events++
+	if c.twin != nil {
+		if again := c.twin.Apply(ev); !same(effects, again) {
+			c.violated(10, "the same events have other effects:\n%+v\n%+v", effects, again)
+			c.twin = nil
 		}
 	}
-	defer j.hear(ev)
-	if j.repeated(ev, effects) {
+	defer c.hear(ev)
+	if c.repeated(ev, effects) {
 		return
 	}
-	j.errs, j.held = j.errs[:0], j.timers[r.Timer{Kind: r.TimerHold}].running
-	j.apply(ev, effects)
-	told := j.outcomes(effects)
+	c.errs, c.held = c.errs[:0], c.timers[r.Timer{Kind: r.TimerHold}].running
+	c.apply(ev, effects)
+	told := c.outcomes(effects)
 	for _, e := range effects {
-		j.follow(ev, e, told)
+		c.follow(ev, e, told)
 	}
-	j.vanished()
-	j.settle()
-	j.checkErrors()
-	j.checkState()
+	c.vanished()
+	c.settle()
+	c.checkErrors()
+	c.checkState()
 }
 
 // Answered takes a request that was answered without a change, after the last event,
 // and what its node was told: the answer that it has had, or one that reads keys.
-func (j *Checker) Answered(ev r.Event, effects []r.Effect) {
-	if j.twin != nil {
-		if again, ok := j.twin.TryRead(ev); !ok || !same(effects, again) {
-			j.violated(10, "the same events have other effects:\n%+v\n%+v", effects, again)
-			j.twin = nil
+func (c *Checker) Answered(ev r.Event, effects []r.Effect) {
+	if c.twin != nil {
+		if again, ok := c.twin.TryRead(ev); !ok || !same(effects, again) {
+			c.violated(10, "the same events have other effects:\n%+v\n%+v", effects, again)
+			c.twin = nil
 		}
 	}
 	q, ok := requestOf(ev)
-	s := j.sessions[q.Session]
+	s := c.sessions[q.Session]
 	if !ok || s == nil {
-		j.violated(11, "%+v was answered, which no node of the run had asked: %+v", ev, effects)
+		c.violated(11, "%+v was answered, which no node of the run had asked: %+v", ev, effects)
 		return
 	}
 	_, asked := s.asked[q.Number]
 	switch answer, answered := s.answers[q.Number]; {
 	case q.Number <= max(q.Acked, s.acked), asked && !answered:
 		if len(effects) > 0 {
-			j.violated(11, "request %d of %s was repeated and had effects: %+v", q.Number, s.node, effects)
+			c.violated(11, "request %d of %s was repeated and had effects: %+v", q.Number, s.node, effects)
 		}
 	case asked:
-		j.answeredAgain(s, answer, effects)
+		c.answeredAgain(s, answer, effects)
 	default:
 		k, ok := ev.(r.KeyRequest)
 		reply, told := answerOf(effects)
 		if !ok || !k.Op.Reads() || !told || reply.Session != q.Session || reply.Number != q.Number {
-			j.violated(11, "request %d of %s changes something, or nothing was said to it: %+v, %+v", q.Number, s.node, ev, effects)
+			c.violated(11, "request %d of %s changes something, or nothing was said to it: %+v, %+v", q.Number, s.node, ev, effects)
 			return
 		}
-		member, over := j.participantOf(s) != nil && k.Round == j.round && !j.disowned(), r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
+		member, over := c.participantOf(s) != nil && k.Round == c.round && !c.disowned(), r.CodeOf(asError(reply.Err)) == r.CodeRoundOver
 		if member == over {
-			j.violated(4, "node %s, member of round %d: %v, asked for keys of it and got %+v", s.node, k.Round, member, effects)
+			c.violated(4, "node %s, member of round %d: %v, asked for keys of it and got %+v", s.node, k.Round, member, effects)
 		}
 	}
 }
@@ -134,30 +134,30 @@ func answerOf(effects []r.Effect) (reply r.Reply, ok bool) {
 }
 
 // answeredAgain checks what came of a request that has had its answer.
-func (j *Checker) answeredAgain(s *session, answer r.Reply, effects []r.Effect) {
+func (c *Checker) answeredAgain(s *session, answer r.Reply, effects []r.Effect) {
 	guarantee := 11
 	if _, joined := answer.Result.(r.Outcome); joined {
 		guarantee = 1
 		if s.update.Waiting > 0 {
-			effects = j.toldAgain(s, effects)
+			effects = c.toldAgain(s, effects)
 		}
 	}
 	if len(effects) != 1 || !equalReply(effects[0], answer) {
-		j.violated(guarantee, "request %d of %s was repeated and got %+v, its answer was %+v", answer.Number, s.node, effects, answer)
+		c.violated(guarantee, "request %d of %s was repeated and got %+v, its answer was %+v", answer.Number, s.node, effects, answer)
 	}
 }
 
 // repeated checks a request whose number was seen before: nothing may come of it
 // but its answer, if that is not acknowledged.
-func (j *Checker) repeated(ev r.Event, effects []r.Effect) bool {
+func (c *Checker) repeated(ev r.Event, effects []r.Effect) bool {
 	q, ok := requestOf(ev)
 	if !ok {
 		return false
 	}
-	s := j.sessions[q.Session]
+	s := c.sessions[q.Session]
 	if s == nil {
 		if len(effects) > 0 {
-			j.violated(11, "request %d of session %s, which is not there, had effects: %+v", q.Number, q.Session, effects)
+			c.violated(11, "request %d of session %s, which is not there, had effects: %+v", q.Number, q.Session, effects)
 		}
 		return true
 	}
@@ -174,26 +174,26 @@ func (j *Checker) repeated(ev r.Event, effects []r.Effect) bool {
 	switch answer, answered := s.answers[q.Number]; {
 	case q.Number <= s.acked, asked && !answered:
 		if len(effects) > 0 && !drops(effects, q.Session) {
-			j.violated(11, "request %d of %s was applied twice: %+v", q.Number, s.node, effects)
+			c.violated(11, "request %d of %s was applied twice: %+v", q.Number, s.node, effects)
 		}
 		return !drops(effects, q.Session)
 	case asked:
 		if drops(effects, q.Session) {
 			return false
 		}
-		j.answeredAgain(s, answer, effects)
+		c.answeredAgain(s, answer, effects)
 		return true
 	}
 	s.asked[q.Number] = struct{}{}
 	return false
 }
 
-// toldAgain checks that a node is told to regroup also behind the outcome that is
+// toldAgain checks that a node has to regroup also behind the outcome that is
 // delivered again, and returns the other effects.
-func (j *Checker) toldAgain(s *session, effects []r.Effect) []r.Effect {
+func (c *Checker) toldAgain(s *session, effects []r.Effect) []r.Effect {
 	last := len(effects) - 1
 	if last < 0 || !reflect.DeepEqual(effects[last], r.Notify{Session: s.id, Update: s.update}) {
-		j.violated(7, "node %s got its outcome again, and not behind it that it has to regroup (%s)", s.node, s.update.Reason)
+		c.violated(7, "node %s got its outcome again, and not behind it that it has to regroup (%s)", s.node, s.update.Reason)
 		return effects
 	}
 	return effects[:last]
@@ -201,7 +201,7 @@ func (j *Checker) toldAgain(s *session, effects []r.Effect) []r.Effect {
 
 // outcomes returns the outcomes that an event has, by whom they were given to, and
 // checks that they answer joins.
-func (j *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
+func (c *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
 	told := map[*session]r.Outcome{}
 	for _, e := range effects {
 		reply, ok := e.(r.Reply)
@@ -212,12 +212,12 @@ func (j *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
 		if !ok {
 			continue
 		}
-		s := j.sessions[reply.Session]
+		s := c.sessions[reply.Session]
 		switch {
 		case s == nil || s.ended:
-			j.violated(4, "session %s, which is not a live node's, got rank %d of round %d", reply.Session, o.Rank, o.Round)
+			c.violated(4, "session %s, which is not a live node's, got rank %d of round %d", reply.Session, o.Rank, o.Round)
 		case s.join == nil || s.join.Number != reply.Number:
-			j.violated(4, "node %s got rank %d of round %d without a pending join %d", s.node, o.Rank, o.Round, reply.Number)
+			c.violated(4, "node %s got rank %d of round %d without a pending join %d", s.node, o.Rank, o.Round, reply.Number)
 		default:
 			told[s] = o
 		}
@@ -226,52 +226,52 @@ func (j *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
 }
 
 // follow records one effect.
-func (j *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
+func (c *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 	switch e := e.(type) {
 	case r.Welcome:
-		j.welcome(ev, e)
+		c.welcome(ev, e)
 	case r.Refuse:
-		j.errs = append(j.errs, failure{err: e.Err, ev: ev})
+		c.errs = append(c.errs, failure{err: e.Err, ev: ev})
 	case r.Drop:
-		j.dropped(ev, e)
+		c.dropped(ev, e)
 	case r.Reply:
-		j.reply(ev, e, told)
+		c.reply(ev, e, told)
 	case r.Notify:
-		if s := j.sessions[e.Session]; s != nil {
+		if s := c.sessions[e.Session]; s != nil {
 			s.update = e.Update
 		}
 	case r.SetTimer:
-		j.setTimer(e)
+		c.setTimer(e)
 	case r.StopTimer:
-		j.stopTimer(e.Timer)
+		c.stopTimer(e.Timer)
 	}
 }
 
-func (j *Checker) reply(ev r.Event, e r.Reply, told map[*session]r.Outcome) {
-	s := j.sessions[e.Session]
+func (c *Checker) reply(ev r.Event, e r.Reply, told map[*session]r.Outcome) {
+	s := c.sessions[e.Session]
 	if s == nil {
 		return // outcomes has checked it, and nothing else matters to who is gone
 	}
 	if _, asked := s.asked[e.Number]; !asked {
-		j.violated(11, "node %s got an answer to request %d, which it did not make: %+v", s.node, e.Number, e)
+		c.violated(11, "node %s got an answer to request %d, which it did not make: %+v", s.node, e.Number, e)
 	}
 	if was, answered := s.answers[e.Number]; answered && !equalReply(e, was) {
-		j.violated(1, "request %d of %s was answered twice: %+v, then %+v", e.Number, s.node, was, e)
+		c.violated(1, "request %d of %s was answered twice: %+v, then %+v", e.Number, s.node, was, e)
 	}
 	s.answers[e.Number] = e
 	delete(s.barrier, e.Number)
 	if e.Err != nil {
-		j.errs = append(j.errs, failure{err: e.Err, ev: ev, session: s, number: e.Number})
+		c.errs = append(c.errs, failure{err: e.Err, ev: ev, session: s, number: e.Number})
 	}
 	if s.join == nil || s.join.Number != e.Number {
 		return
 	}
 	if _, outcome := e.Result.(r.Outcome); !outcome {
-		j.unjoin(s)
+		c.unjoin(s)
 		return
 	}
 	if len(told) > 0 { // the first outcome of a round
-		j.completed(told)
+		c.completed(told)
 		clear(told)
 	}
 }
@@ -360,25 +360,25 @@ func requestOf(ev r.Event) (r.Request, bool) {
 // of before its lease ended, in one clock's time; it comes before the Apply of each
 // event. The event came at now or up to slack earlier: what may have been in time is
 // not checked. It is for histories that have times.
-func (j *Checker) At(now, slack time.Duration, ev r.Event) {
-	j.now = now - slack
+func (c *Checker) At(now, slack time.Duration, ev r.Event) {
+	c.now = now - slack
 	switch ev := ev.(type) {
 	case r.TimerFired:
-		t := j.timers[nameOf(ev.Timer)]
+		t := c.timers[nameOf(ev.Timer)]
 		if early := t.set + t.after - now; t.running && t.seq == ev.Timer.Seq && early > tolerance {
-			j.violated(cmp.Or(timerGuarantee[ev.Timer.Kind], 5), "timer %+v of %v ran out %v early", ev.Timer, t.after, early)
+			c.violated(cmp.Or(timerGuarantee[ev.Timer.Kind], 5), "timer %+v of %v ran out %v early", ev.Timer, t.after, early)
 		}
 	case r.LeaseExpired:
-		s := j.sessions[ev.Session]
+		s := c.sessions[ev.Session]
 		if s == nil || s.heard == 0 || s.grace {
 			return // it may have ended its lease itself when it broke the connection
 		}
-		lease := j.policy.LeaseTimeout
+		lease := c.policy.LeaseTimeout
 		if s.back > 0 && now-s.back < lease/shortestSilence {
 			return // it came back when it was just checked
 		}
 		if silent := now - s.heard; silent+tolerance < lease/shortestSilence {
-			j.violated(6, "the lease of %s, of %v, was ended %v after the node was heard of", s.node, lease, silent)
+			c.violated(6, "the lease of %s, of %v, was ended %v after the node was heard of", s.node, lease, silent)
 		}
 	}
 }
@@ -389,18 +389,18 @@ func (j *Checker) At(now, slack time.Duration, ev r.Event) {
 const shortestSilence = 2
 
 // hear takes note that a node has said something itself.
-func (j *Checker) hear(ev r.Event) {
+func (c *Checker) hear(ev r.Event) {
 	session := r.SessionID("")
 	if q, ok := requestOf(ev); ok {
 		session = q.Session
 	} else if h, ok := ev.(r.Hello); ok {
 		session = h.Session
 	}
-	if s := j.sessions[session]; s != nil {
-		if s.heard > 0 && j.now-s.heard >= j.policy.LeaseTimeout/shortestSilence {
-			s.back = j.now
+	if s := c.sessions[session]; s != nil {
+		if s.heard > 0 && c.now-s.heard >= c.policy.LeaseTimeout/shortestSilence {
+			s.back = c.now
 		}
-		s.heard = j.now
+		s.heard = c.now
 	}
 }
 

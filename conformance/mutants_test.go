@@ -54,7 +54,7 @@ func outcome(change func(s r.SessionID, o *r.Outcome)) func([]r.Effect) []r.Effe
 	})
 }
 
-// without leaves out what a session is told.
+// without leaves out what a session receives.
 func without[E r.Reply | r.Notify](session r.SessionID) func([]r.Effect) []r.Effect {
 	return func(list []r.Effect) []r.Effect {
 		return slices.DeleteFunc(list, func(e r.Effect) bool {
@@ -125,14 +125,14 @@ var mutants = []struct {
 		}
 	}))},
 	{2, "a world of more than there are", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.World = 3 }))},
-	{2, "a member is told nothing", life, effects(6, without[r.Reply]("s2"))},
+	{2, "a member receives nothing", life, effects(6, without[r.Reply]("s2"))},
 	{2, "fewer than min", failing, effects(7, func(list []r.Effect) []r.Effect {
 		return outcome(func(_ r.SessionID, o *r.Outcome) { o.World = 2 })(without[r.Reply]("s3")(list))
 	})},
 	{2, "a node that wants another size is taken", life, effects(17, func([]r.Effect) []r.Effect {
 		return []r.Effect{r.Welcome{Session: "s5"}}
 	})},
-	{3, "members are told different stores", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.StorePort += o.Rank }))},
+	{3, "members receive different stores", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.StorePort += o.Rank }))},
 	{3, "the store is not the one of rank 0", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.StoreAddr = "10.0.0.2" }))},
 	{3, "members disagree about the host", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.HostRank = 1 }))},
 	{4, "an outcome for a node that is not there", life, effects(10, func([]r.Effect) []r.Effect {
@@ -229,16 +229,16 @@ func TestEachGuaranteeCanBeBroken(t *testing.T) {
 	tried := map[int]int{}
 	for _, m := range mutants {
 		records := m.change(m.of(t))
-		j := New("job")
+		c := New("job")
 		for _, rec := range records[1:] {
-			j.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
-			j.Apply(rec.Event, rec.Effects)
-			if len(j.Violations()) > 0 {
+			c.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
+			c.Apply(rec.Event, rec.Effects)
+			if len(c.Violations()) > 0 {
 				break
 			}
 		}
-		if !slices.ContainsFunc(j.Violations(), func(b Violation) bool { return b.Guarantee == m.guarantee }) {
-			t.Errorf("guarantee %d, %s: found %v", m.guarantee, m.name, j.Violations())
+		if !slices.ContainsFunc(c.Violations(), func(b Violation) bool { return b.Guarantee == m.guarantee }) {
+			t.Errorf("guarantee %d, %s: found %v", m.guarantee, m.name, c.Violations())
 		}
 		tried[m.guarantee]++
 	}
@@ -286,11 +286,11 @@ func TestHistoriesOfSeveralProcesses(t *testing.T) {
 		history    []byte
 	}{
 		{"whole", "", lines(records)},
-		{"taken up", "", append(lines(records[:10]), lines(rest)...)},
-		{"taken up after a torn line", "", slices.Concat(lines(records[:10]), torn, []byte("\n"), lines(rest))},
+		{"continued", "", append(lines(records[:10]), lines(rest)...)},
+		{"continued after a torn line", "", slices.Concat(lines(records[:10]), torn, []byte("\n"), lines(rest))},
 		{"torn at the end", "", append(lines(records), torn...)},
 		{"torn in the middle", "line 11", slices.Concat(lines(records[:10]), torn, []byte("\n"), lines(records[10:]))},
-		{"taken up otherwise", "guarantee 10, event 9: event 7 is recorded twice", append(lines(records[:10]), lines(effects(2, nothing)(slices.Clone(rest)))...)},
+		{"continued otherwise", "guarantee 10, event 9: event 7 is recorded twice", append(lines(records[:10]), lines(effects(2, nothing)(slices.Clone(rest)))...)},
 		{"a gap", "events 10 to 10 are missing", append(lines(records[:10]), lines(records[11:])...)},
 		{"from the middle", "its history begins with event 5", lines(rest)},
 		{"another file", "line 1", []byte("hello\nworld\n")},

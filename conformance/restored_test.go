@@ -107,7 +107,7 @@ func TestWrongHistoriesOfARestoredCopy(t *testing.T) {
 		{"it keeps the generation", "guarantee 1,", func(records []trace.Record) {
 			records[len(records)-1].Effects = outcome(func(_ r.SessionID, o *r.Outcome) { o.Generation = "g" })(records[len(records)-1].Effects)
 		}},
-		{"nobody is told", "guarantee 7", func(records []trace.Record) {
+		{"no member is notified", "guarantee 7", func(records []trace.Record) {
 			records[len(records)-4].Effects = each(func(e r.Welcome) r.Effect { e.Update = r.MembershipUpdate{}; return e })(records[len(records)-4].Effects)
 		}},
 	} {
@@ -119,8 +119,8 @@ func TestWrongHistoriesOfARestoredCopy(t *testing.T) {
 	}
 }
 
-// TestAStrangersClaimIsJudged lets a claim change a round that is under way.
-func TestAStrangersClaimIsJudged(t *testing.T) {
+// TestAStrangersLastRoundIsChecked lets a claim change a round that is under way.
+func TestAStrangersLastRoundIsChecked(t *testing.T) {
 	made := func() []trace.Record {
 		p := policy(2, 3)
 		s := newScript(t, p)

@@ -299,7 +299,7 @@ func TestNotNeeded(t *testing.T) {
 
 func TestRendezvousFails(t *testing.T) {
 	s := newStage(t, 1, "exit 1")
-	s.rdzv.refusal = rendezvous.Errorf(rendezvous.CodeTimeout, "nobody came")
+	s.rdzv.refusal = rendezvous.Errorf(rendezvous.CodeTimeout, "no node came")
 	if err := s.run(); !errors.Is(err, rendezvous.ErrTimeout) || s.rdzv.ending != rendezvous.EndLeave {
 		t.Errorf("error %v, ending %v", err, s.rdzv.ending)
 	}

@@ -81,7 +81,7 @@ func TestStderrIsTerminal(t *testing.T) {
 	shows(t, screen, "11 77")
 }
 
-// TestTerminalIsResized and the workers' terminals follow: at once if the agent is told,
+// TestTerminalIsResized and the workers' terminals follow: at once if the agent gets the signal,
 // else when a worker has written something.
 func TestTerminalIsResized(t *testing.T) {
 	for name, script := range map[string]string{

@@ -100,7 +100,7 @@ func Closed(m *rendezvous.Machine, was rendezvous.Census, stop bool) string {
 	}
 	refused := was.Waiting + was.Spare + was.Rejoined
 	running := was.Running + was.Unknown
-	done := fmt.Sprintf("run %q is closed: nobody joins it any more", now.RunID)
+	done := fmt.Sprintf("run %q is closed: no more nodes join it", now.RunID)
 	if stop {
 		done = fmt.Sprintf("run %q is closed as failed", now.RunID)
 	}

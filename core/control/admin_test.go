@@ -49,7 +49,7 @@ func TestAdminClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantParts(t, done, `run "run" is closed: nobody joins it any more`, "round 1 goes on with 2 nodes", "1 node that waited was refused")
+	wantParts(t, done, `run "run" is closed: no more nodes join it`, "round 1 goes on with 2 nodes", "1 node that waited was refused")
 	for _, n := range []*wireNode{a, b} {
 		f := n.next()
 		if got, ok := f.(wire.Notice); !ok || !got.Notice.Closed || got.Notice.Waiting != 0 {
@@ -117,7 +117,7 @@ func TestAdminEvictsWhoeverIsHere(t *testing.T) {
 	waits.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 3)
 	idle.enter(testHello("idle", "s4", controltest.Params("", 2)))
-	_, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "nobody", "", "x")
+	_, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "absent", "", "x")
 	controltest.WantCode(t, err, rendezvous.CodeInvalid, `alive: "a", "b", "idle", "waits"`)
 	for node, says := range map[string]string{"waits": "which waited for a place", "idle": "node idle was evicted"} {
 		done, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", node, "", "x")

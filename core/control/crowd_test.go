@@ -84,7 +84,7 @@ func newHost(t *testing.T, descriptors int) *host {
 	return h
 }
 
-// flood opens connections that do something, and opens each anew when it has
+// flood opens connections that do something, and opens each again when it has
 // ended; it returns when all were opened once. They end with the test.
 func flood(t *testing.T, count int, do func(i int, conn net.Conn), addr string) {
 	t.Helper()
@@ -171,7 +171,7 @@ func readsNothing(lives *atomic.Int64) func(int, net.Conn) {
 
 // TestCrowd has a run meet, lose a node, take in another one, count together and
 // finish while a control plane is beset by connections that say nothing, by nodes
-// that do not read, and by clients that send a byte a second. Whoever is cut off
+// that do not read, and by clients that send a byte a second. A client that is cut off
 // comes again.
 func TestCrowd(t *testing.T) {
 	silent, slow, dribbling, rounds := 500, 50, 10, 4

@@ -424,7 +424,7 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 	j.Close()
 }
 
-// TestRunThatBreaksAgain takes up a run whose machine panics while its events are
+// TestRunThatBreaksAgain restores a run whose machine panics while its events are
 // replayed.
 func TestRunThatBreaksAgain(t *testing.T) {
 	log, lines := controltest.NewLog(t)

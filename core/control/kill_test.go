@@ -66,9 +66,9 @@ func newServerProcess(t *testing.T) *serverProcess {
 	return v
 }
 
-// judge holds what the control plane has recorded, over all kills, against the
+// checkTrace holds what the control plane has recorded, over all kills, against the
 // promises.
-func (v *serverProcess) judge() {
+func (v *serverProcess) checkTrace() {
 	v.t.Helper()
 	v.kill()
 	history, err := os.Open(filepath.Join(v.dir, "history"))
@@ -345,11 +345,11 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 		t.Errorf("%d kills, %d reconnects", kills, reconnects)
 	}
 	t.Logf("%d operations, %d kills, %d reconnects", len(history), kills, reconnects)
-	v.judge()
+	v.checkTrace()
 }
 
 // TestJoinsAreAppliedOnce forms round after round under the same conditions: a
-// join that were applied twice would ask for a round that nobody wants.
+// join that were applied twice would ask for a round that no node wants.
 func TestJoinsAreAppliedOnce(t *testing.T) {
 	const nodes = 4
 	rounds := uint64(25)
@@ -387,5 +387,5 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 	if end() == 0 {
 		t.Error("nothing was killed")
 	}
-	v.judge()
+	v.checkTrace()
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // TestStrangersOnThePort sends what does not belong there: that connection is
-// closed with one log line, and nobody else notices.
+// closed with one log line, and no other run notices.
 func TestStrangersOnThePort(t *testing.T) {
 	ours := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
 	length := func(n uint32, body string) string {

@@ -136,7 +136,7 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 	}
 	second.store()
 
-	// Whoever asks for a key while it is written gets it with that commit.
+	// A node that asks for a key while it is written gets it with that commit.
 	writer.ask(6, setKey("fresh", "x"))
 	third := d.disk.next(t)
 	reader.ask(12, keyOp(store.OpGet, "fresh"))
@@ -201,7 +201,7 @@ type tally struct {
 	asked  []tallied // without an answer, in order
 	number uint64
 	added  int64 // by all adds asked for
-	stored int64 // what others may be told: by those whose commit the test has let through
+	stored int64 // what others may read: by those whose commit the test has let through
 	shown  int64 // the most that anybody was told
 }
 
@@ -252,7 +252,7 @@ func (s *shelf) add(t *rapid.T) {
 	s.waiting = append(s.waiting, n)
 }
 
-// read has a node read: behind a change of its own that is not stored it is told
+// read has a node read: behind a change of its own that is not stored it receives
 // nothing, else what is stored, at once.
 func (s *shelf) read(t *rapid.T) {
 	n, of := s.draw(), s.draw()
@@ -353,7 +353,7 @@ func (s *shelf) crash(t *rapid.T) {
 
 // TestNoAnswerIsContradicted holds every commit of a server back, lets nodes add and
 // read in any order, lets commits through, and kills the server at any point with the
-// commit on the disk or not. A node is told at once what is stored, and what is not
+// commit on the disk or not. A node receives at once what is stored, and what is not
 // when it is; no later answer, of that server or the next one, goes behind an earlier
 // one.
 func TestNoAnswerIsContradicted(t *testing.T) {

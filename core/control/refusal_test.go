@@ -109,7 +109,7 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 }
 
 // TestBrokenOffIsRefused: who breaks the connection off without having said who it
-// is may be somebody who looks for open ports, and costs as little as others.
+// is may be a scanner of open ports, and costs as little as others.
 func TestBrokenOffIsRefused(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	const tries = 20

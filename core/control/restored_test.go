@@ -17,8 +17,8 @@ import (
 	"rallypoint/core/store"
 )
 
-// recorded has the server record into a file, and returns what judges that.
-func (d *durable) recorded() (judge func()) {
+// recorded has the server record into a file, and returns what checks that.
+func (d *durable) recorded() (check func()) {
 	d.t.Helper()
 	path := filepath.Join(d.t.TempDir(), "history")
 	log, _ := controltest.NewLog(d.t)
@@ -78,11 +78,11 @@ func regroups(text string) func(any) bool {
 }
 
 // TestARestoredCopyOfTheData goes on from a copy that is two rounds old, in the first of
-// which a member was lost: the members are told to regroup, the lost one is not waited for
+// which a member was lost: the members have to regroup, the lost one is not waited for
 // longer than a lease, and no number names two rounds.
 func TestARestoredCopyOfTheData(t *testing.T) {
 	d := newDurable(t, Config{})
-	judge := d.recorded()
+	check := d.recorded()
 	p := controltest.Guest(d.addr, 3)
 	p.Min, p.LeaseTimeout, p.LastCallTimeout = 2, time.Second, 100*time.Millisecond
 	members := group(t, p, 3)
@@ -125,13 +125,13 @@ func TestARestoredCopyOfTheData(t *testing.T) {
 	if again := nextRound(t, members...); again.Round != 5 || again.Generation != after.Generation {
 		t.Errorf("after %+v, again %+v", after, again)
 	}
-	judge()
+	check()
 }
 
 // TestAnAgentHadTheServersPort has an agent on the server's machine host meanwhile.
 func TestAnAgentHadTheServersPort(t *testing.T) {
 	d := newDurable(t, Config{})
-	judge := d.recorded()
+	check := d.recorded()
 	p := controltest.Guest(d.addr, 3)
 	p.Min = 2
 	members := group(t, p, 3)
@@ -163,7 +163,7 @@ func TestAnAgentHadTheServersPort(t *testing.T) {
 	if o := nextRound(t, members...); o.Round != 3 {
 		t.Errorf("then the round is %+v", o)
 	}
-	judge()
+	check()
 }
 
 // TestRankAssignmentThroughARestart restarts a control plane that keeps nothing while a

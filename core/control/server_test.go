@@ -60,7 +60,7 @@ func TestLeaseExpires(t *testing.T) {
 	}
 }
 
-func TestLeaseNotJudgedAfterOwnDelay(t *testing.T) {
+func TestLeaseNotEvaluatedAfterOwnDelay(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	p := controltest.Params("", 2)
 	n := dialNode(t, s.addr)
@@ -75,7 +75,7 @@ func TestLeaseNotJudgedAfterOwnDelay(t *testing.T) {
 	awaitEvents[rendezvous.LeaseExpired](t, s.rec, 1)
 }
 
-func TestLeaseNotJudgedBeforeReading(t *testing.T) {
+func TestLeaseNotEvaluatedBeforeReading(t *testing.T) {
 	a, b := tcpPair(t)
 	if wire.Unread(a) != 0 {
 		t.Error("bytes are unread although none were sent")

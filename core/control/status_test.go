@@ -50,7 +50,7 @@ func TestStatusOfARunsLife(t *testing.T) {
 	a := dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
 	if r := s.oneRun(t); r.Phase != rendezvous.PhaseEmpty || len(r.Idle) != 1 || r.Idle[0].Node != "a" || r.NotStarted != "no node has asked for a place; 1 node is connected" {
-		t.Errorf("nobody has joined: %+v", r)
+		t.Errorf("no node has joined: %+v", r)
 	}
 	a.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 1)
@@ -193,7 +193,7 @@ func TestPendingJoinsAreForgotten(t *testing.T) {
 		},
 		"lease": func(s *fakeServer, _ *wireNode) { s.clock.Advance(time.Minute) },
 		"evict": func(s *fakeServer, _ *wireNode) { s.lookUp("run").adminEvict("a", "me", "why") },
-		"asked anew": func(s *fakeServer, n *wireNode) {
+		"asked again": func(s *fakeServer, n *wireNode) {
 			n.ask(2, controltest.Join())
 			n.ask(3, rendezvous.Withdraw{Join: 2})
 			awaitEvents[rendezvous.Withdraw](t, s.rec, 1)

@@ -43,7 +43,7 @@ func encode(ev rendezvous.Event) ([]byte, *rendezvous.Error) {
 // have one lease to come back, and all timers restart.
 func (s *Server) restoreRuns(d *Data) {
 	if len(d.runs) > 0 {
-		s.log.Info("took up what was stored", "runs", len(d.runs), "file", d.Path())
+		s.log.Info("restored what was stored", "runs", len(d.runs), "file", d.Path())
 	}
 	for _, found := range d.runs {
 		r := newRun(s, found.id, found.number)

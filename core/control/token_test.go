@@ -105,7 +105,7 @@ func TestTokenRefuses(t *testing.T) {
 		_, err = client.AdminClose(controltest.Context(t), s.addr, token, "run", "me", "why not", true)
 		controltest.WantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr)
 		if strings.Contains(err.Error(), "run \"run\"") || strings.Contains(err.Error(), "pid") {
-			t.Errorf("%s: a stranger is told %v", name, err)
+			t.Errorf("%s: a stranger receives %v", name, err)
 		}
 	}
 	s.awaitRefused(t, refusedAuth, 4)
@@ -214,11 +214,11 @@ func TestProofsCountOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) { n.t = t; n.wantDenied() })
 	}
 	if st, _ := s.RunStatus("run"); len(st.Runs) != 1 || len(st.Runs[0].Idle) != 1 {
-		t.Errorf("somebody has got in: %+v", st)
+		t.Errorf("a stranger has got in: %+v", st)
 	}
 }
 
-// TestTokenKnowsTheServer connects to somebody who only poses as a control plane.
+// TestTokenKnowsTheServer connects to a server that only poses as a control plane.
 func TestTokenKnowsTheServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer func(o wire.Transcript, theirs wire.Proof) wire.Frame
@@ -370,7 +370,7 @@ func TestTokenGuardsHTTP(t *testing.T) {
 	}
 }
 
-// FuzzStranger lets somebody without the token say anything: the server answers
+// FuzzStranger lets a client without the token send anything: the server answers
 // with its challenge and a refusal at most, and others are still served.
 func FuzzStranger(f *testing.F) {
 	path := tokenFile(f, goodToken)
@@ -415,10 +415,10 @@ func FuzzStranger(f *testing.F) {
 				case wire.Challenge:
 				case wire.Refuse:
 					if *f.Err != *wire.ErrAuth {
-						t.Errorf("a stranger is told %v", f.Err)
+						t.Errorf("a stranger receives %v", f.Err)
 					}
 				default:
-					t.Fatalf("a stranger is told %+v, %v", f, err)
+					t.Fatalf("a stranger receives %+v, %v", f, err)
 				}
 			}
 		}

@@ -16,7 +16,7 @@ import (
 // wallClock are the places where a time of day is used, and what for. All other
 // times are differences of time.Time values that carry Go's monotonic clock.
 var wallClock = map[string]string{
-	"internal/pack/packer.go UnixNano":       "when a run was closed, for people",
+	"internal/pack/packer.go UnixNano":       "when a run was closed, for display",
 	"internal/pack/unpacker.go Unix":         "the same",
 	"internal/pack/unpacker.go UTC":          "the same",
 	"core/rendezvous/closing.go UTC":         "the same",
@@ -60,7 +60,7 @@ func TestWallClocksDecideNothing(t *testing.T) {
 	}
 	for use := range found {
 		if wallClock[use] == "" {
-			t.Errorf("%s: a time of day; is it for people only? Then say so in wallClock", use)
+			t.Errorf("%s: a time of day; is it for display only? Then say so in wallClock", use)
 		}
 	}
 	for use := range wallClock {

@@ -169,7 +169,7 @@ type recorded struct {
 	effects []rendezvous.Effect
 }
 
-// newRecorder makes a recorder whose history is judged at the end of the test.
+// newRecorder makes a recorder whose history is checked at the end of the test.
 func newRecorder(t *testing.T) *recorder {
 	r := &recorder{more: make(chan struct{}, 1)}
 	t.Cleanup(func() {
@@ -198,7 +198,7 @@ func (r *recorder) record(rec trace.Record) {
 }
 
 // leaveUnjudged is for masses of data, which are sent as fast as the server takes
-// them: a judge does all that the machine does once more.
+// them: a checker does all that the machine does once more.
 func (r *recorder) leaveUnjudged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

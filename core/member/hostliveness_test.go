@@ -47,7 +47,7 @@ func TestExitBarrierOfAnOrphan(t *testing.T) {
 		}
 		told := strings.Join(nodes[1].log.take(), "\n")
 		if strings.Count(told, "the exit barrier ends without the other nodes") != 1 {
-			t.Errorf("people are told %q", told)
+			t.Errorf("the text is %q", told)
 		}
 		// One that comes later does not wait at all.
 		before := time.Now()
@@ -69,7 +69,7 @@ func TestExitBarrierWaitsForAControlPlane(t *testing.T) {
 				var nodes []*node
 				for _, name := range []string{"a", "b"} {
 					p := params(name, 2, 2)
-					p.ReconnectGrace = time.Hour // nobody is lost meanwhile
+					p.ReconnectGrace = time.Hour // no node is lost meanwhile
 					nodes = append(nodes, w.node(p))
 				}
 				nodes[0].plane.host = hosted
@@ -131,7 +131,7 @@ func TestExitBarrierWhoseHostIsNoMember(t *testing.T) {
 	})
 }
 
-// A spare whose host died is not needed: nobody is left that could give it a place. A
+// A spare whose host died is not needed: no control plane is left that could give it a place. A
 // short outage ends nothing, and its time does not count.
 func TestSpareOfADeadHost(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {

@@ -18,7 +18,7 @@ import (
 // world drives a real machine for members in one process, as a hosted control
 // plane would. It is used inside a synctest bubble, whose clock is fake.
 type world struct {
-	mute bool // nobody is told what it waits for; guarded by mu
+	mute bool // pending calls get no answer; guarded by mu
 	t    *testing.T
 
 	mu       sync.Mutex

@@ -46,7 +46,7 @@ func storeHost(p *rendezvous.Params, seen string) (announce, listen string) {
 		return p.LocalAddr, p.LocalAddr
 	case rendezvous.IsLoopback(seen) && p.Max > 1 && !loopbackEndpoint(p.Endpoint):
 		// This node sits beside the control plane. Which of this machine's
-		// addresses the workers are told depends on who else is in the round.
+		// addresses the workers receive depends on the other members of the round.
 		return "", ""
 	}
 	return "", seen

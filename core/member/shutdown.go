@@ -17,8 +17,8 @@ import (
 //
 // A member that never reached its control plane says nothing to it. Calling
 // Shutdown again, or after Close, waits for the first call and returns its
-// result. The error is ErrTimeout or ErrConnection if the control plane could not
-// be told, ErrCanceled if ctx or Close came before; everything is released all
+// result. The error is ErrTimeout or ErrConnection if the end did not
+// reach the control plane, ErrCanceled if ctx or Close came before; everything is released all
 // the same.
 func (m *Member) Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error {
 	if !m.beginEnd() {

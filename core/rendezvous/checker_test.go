@@ -6,14 +6,14 @@ import (
 )
 
 func init() {
-	rendezvous.NewJudge = func(runID string) rendezvous.Judge { return judge{conformance.New(runID)} }
+	rendezvous.NewChecker = func(runID string) rendezvous.Checker { return checker{conformance.New(runID)} }
 }
 
-// judge judges every history that the tests of this package make.
-type judge struct{ *conformance.Checker }
+// checker checks every history that the tests of this package make.
+type checker struct{ *conformance.Checker }
 
-func (j judge) Found() (texts []string) {
-	for _, b := range j.Violations() {
+func (c checker) Found() (texts []string) {
+	for _, b := range c.Violations() {
 		texts = append(texts, b.String())
 	}
 	return texts

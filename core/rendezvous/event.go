@@ -35,7 +35,7 @@ type Hello struct {
 	Node        string
 	Incarnation uint64
 	Named       bool   // the node id was given by the user
-	Label       string // for people: "hostname pid 123"
+	Label       string // for display: "hostname pid 123"
 	Policy      Policy
 	LastRound   LastRound `json:"Claim"` // the tag is its name in histories
 	InHost      bool      // the node runs in the process that hosts the control plane
@@ -142,7 +142,7 @@ type Evict struct {
 // Finish tells that all workers of the node succeeded.
 type Finish struct{ Request }
 
-// AwaitPeers asks to be told when every other member of the last round has finished,
+// AwaitPeers asks for an answer once every other member of the last round has finished,
 // left or is lost.
 type AwaitPeers struct{ Request }
 

@@ -21,7 +21,7 @@ func (m *Machine) join(n *node, j Join) {
 		return
 	}
 	if n.join != nil {
-		m.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s asked anew to join", m.runID, n.id))
+		m.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s asked again to join", m.runID, n.id))
 		m.dropJoin(n)
 	}
 	m.joinSeq++

@@ -140,7 +140,7 @@ func TestLostMemberIsAnnouncedAtOnceAndUntilTheNodeRejoins(t *testing.T) {
 		t.Errorf("the round after 1 is %d", o.Round)
 	}
 	if n[0].notice.Waiting != 0 || n[2].notice.Waiting != 0 {
-		t.Errorf("somebody still waits: %+v %+v", n[0].notice, n[2].notice)
+		t.Errorf("a node still waits: %+v %+v", n[0].notice, n[2].notice)
 	}
 }
 
@@ -159,9 +159,9 @@ func TestLossIsAnnouncedBelowMin(t *testing.T) {
 	r.wantRound(n[0], c)
 }
 
-// TestNextRoundWhenNobodyIsLeft forms as a first one does, with a number above: there
-// is nobody to wait for.
-func TestNextRoundWhenNobodyIsLeft(t *testing.T) {
+// TestNextRoundWhenNoMemberIsLeft forms as a first one does, with a number above: there
+// is no node to wait for.
+func TestNextRoundWhenNoMemberIsLeft(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(2, 3)
 	for _, n := range r.group(p, "a", "b", "c") {
@@ -570,7 +570,7 @@ func TestLossIsToldBehindAnOutcomeDeliveredAgain(t *testing.T) {
 }
 
 // TestWithdrawnJoinIsNotRepeated has a node come back with a join whose withdrawal
-// was answered while it was away: nobody waits in it any more.
+// was answered while it was away: no node waits in it any more.
 func TestWithdrawnJoinIsNotRepeated(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 2)

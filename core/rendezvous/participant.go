@@ -21,7 +21,7 @@ const (
 type participant struct {
 	rank  int
 	node  string // id; "" while unknown
-	label string // for people
+	label string // for display
 	host  bool   // its process hosts the control plane
 	state participantState
 	cause string // why it was lost

@@ -130,7 +130,7 @@ func (m *Machine) waitingProgress() Progress {
 	p.Headline = fmt.Sprintf("round %d runs with %d of %d nodes", m.round, len(m.participants), m.policy.Max)
 	switch {
 	case m.tally[participantFinished] > 0:
-		p.Detail = fmt.Sprintf("finished: %s; nobody is admitted any more", m.inState(participantFinished))
+		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.inState(participantFinished))
 	case m.gain() > 0:
 		p.Detail = "waiting, to be admitted: " + m.waitingNames()
 	default:

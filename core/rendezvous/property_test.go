@@ -74,7 +74,7 @@ func newSim(t *rapid.T) *sim {
 	return s
 }
 
-// do applies an event to both machines and judges what came of it.
+// do applies an event to both machines and checks what came of it.
 func (s *sim) do(ev Event) {
 	before := s.m.round
 	closed, finished := s.m.closed, s.m.tally[participantFinished]
@@ -126,7 +126,7 @@ func (s *sim) do(ev Event) {
 	}
 }
 
-// doLeanly has a machine answer what it can without applying it: nobody may tell.
+// doLeanly has a machine answer what it can without applying it: no node may see the difference.
 func (s *sim) doLeanly(ev Event, want []Effect) {
 	state := s.lean.Snapshot()
 	effects, ok := s.lean.TryRead(ev)
@@ -449,7 +449,7 @@ func (s *sim) restart(t *rapid.T) {
 	}
 	s.count++
 	c := Config{RunID: "job", Generation: fmt.Sprint("g", s.count), Uptime: time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))}
-	s.m, s.twin, s.lean, s.judge = New(c), New(c), New(c), NewJudge("job")
+	s.m, s.twin, s.lean, s.checker = New(c), New(c), New(c), NewChecker("job")
 	clear(s.timers)
 	clear(s.added)
 	s.last, s.sent = 0, nil

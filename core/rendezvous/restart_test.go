@@ -160,7 +160,7 @@ func TestRoundsGoOnAboveTheHighestReported(t *testing.T) {
 	}
 }
 
-func TestAClaimCannotMakeTheHostAllocate(t *testing.T) {
+func TestALastRoundCannotMakeTheHostAllocate(t *testing.T) {
 	r := newRig(t, 0)
 	p := policy(1, 2)
 	r.hello("x", p, func(h *Hello) {

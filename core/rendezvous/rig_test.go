@@ -24,18 +24,18 @@ type rig struct {
 	timers  map[Timer]time.Duration
 	changes []string
 	effects []Effect // of the last event
-	judge   Judge
+	checker Checker
 }
 
 // Checker holds what the rig records against the guarantees. conformance has it, and
-// that imports this package: NewJudge is set by judge_test.go.
-type Judge interface {
+// that imports this package: NewChecker is set by checker_test.go.
+type Checker interface {
 	Apply(ev Event, effects []Effect)
 	Found() []string
 }
 
-// NewJudge returns a judge of a run from its first event on.
-var NewJudge func(runID string) Judge
+// NewChecker returns a checker of a run from its first event on.
+var NewChecker func(runID string) Checker
 
 // rigNode is one node as its client sees it.
 type rigNode struct {
@@ -55,7 +55,7 @@ type rigNode struct {
 
 func newRig(t tester, uptime time.Duration) *rig {
 	return &rig{
-		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{}, judge: NewJudge("job"),
+		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{}, checker: NewChecker("job"),
 		m: New(Config{RunID: "job", Generation: fmt.Sprintf("g%p", t), Uptime: uptime}),
 	}
 }
@@ -75,8 +75,8 @@ func (r *rig) apply(ev Event) []Effect {
 		r.deliver(e)
 	}
 	r.m.check(r.t)
-	r.judge.Apply(ev, r.effects)
-	if found := r.judge.Found(); len(found) > 0 {
+	r.checker.Apply(ev, r.effects)
+	if found := r.checker.Found(); len(found) > 0 {
 		r.t.Fatalf("after %T %+v: %q\n%+v", ev, ev, found, r.effects)
 	}
 	return r.effects

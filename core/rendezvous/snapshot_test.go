@@ -136,7 +136,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// TestSnapshotHoldsEveryField fails when a field is added: whoever adds one puts
+// TestSnapshotHoldsEveryField fails when a field is added: its author puts
 // it into Snapshot and Restore, unless it follows from others, and then here.
 func TestSnapshotHoldsEveryField(t *testing.T) {
 	for _, x := range []struct {

@@ -206,7 +206,7 @@ func (m *Machine) tooFew() string {
 	p := m.policy
 	text := fmt.Sprintf("%d of at least %s here, %d more needed", m.joined, count(p.Min, "node is", "nodes are"), p.Min-m.joined)
 	if ranks := m.unclaimedRanks(p.Max - m.joined); ranks != "" {
-		text += "; nobody has come for node rank " + ranks
+		text += "; no node has come for node rank " + ranks
 	}
 	if m.tally[participantLost] > 0 {
 		text += fmt.Sprintf("; lost from round %d: %s", m.round, m.inState(participantLost))

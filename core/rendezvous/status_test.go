@@ -79,7 +79,7 @@ func TestNotStarted(t *testing.T) {
 			r.hello("a", policy(2, 2))
 			r.hello("b", policy(2, 2))
 		}},
-		"1 of at least 3 nodes are here, 2 more needed; nobody has come for node rank 0, 2, 3": {-1, func(r *rig) {
+		"1 of at least 3 nodes are here, 2 more needed; no node has come for node rank 0, 2, 3": {-1, func(r *rig) {
 			r.join(r.hello("a", policy(3, 4)), func(j *Join) { j.NodeRank = 1 })
 		}},
 		"enough nodes are here (1); more are waited for until last_call_timeout (30s) has passed or 2 are here": {-1, func(r *rig) {

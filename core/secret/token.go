@@ -30,7 +30,7 @@ const (
 )
 
 // Token is the secret that a control plane and its nodes share, kept in a file: a
-// token a line, at most two. Whoever knows one of them is let in and is believed
+// token a line, at most two. A peer that knows one of them is let in and is believed
 // to be the control plane. The file is read again when it changes, so that a
 // token can be changed while jobs run. A nil *Token stands for none. Its methods
 // are safe for concurrent use.

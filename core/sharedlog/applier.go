@@ -241,7 +241,7 @@ func (f *applier) dropped(err *rendezvous.Error) {
 	wake(p.greeted)
 }
 
-// Progress of a pending join is told at these times.
+// Progress of a pending join is logged at these times.
 const (
 	progressFirst = 500 * time.Millisecond
 	progressEvery = time.Second

@@ -239,7 +239,7 @@ func (c *chaos) hurt() {
 		}
 	case 5, 6, 7, 8:
 		c.thaw(n)
-	case 9: // nobody reaches the log for a while
+	case 9: // no node reaches the log for a while
 		c.down = !c.down
 		c.reach()
 	case 10:
@@ -250,8 +250,8 @@ func (c *chaos) hurt() {
 		if c.down {
 			return
 		}
-		c.say(rendezvous.Evict{Node: n.name, By: "somebody", Reason: "its disk"})
-	case 11: // somebody takes it for dead
+		c.say(rendezvous.Evict{Node: n.name, By: "an admin", Reason: "its disk"})
+	case 11: // another node takes it for dead
 		if c.down {
 			return
 		}

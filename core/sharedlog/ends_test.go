@@ -10,11 +10,11 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// TestRecoveryIsToldAfterLoss: that a log works again is told although the news that it
-// did not has been handed over only and is not taken up yet.
+// TestRecoveryIsToldAfterLoss: that a log works again is reported although the news that it
+// did not has been handed over only and is not processed yet.
 func TestRecoveryIsToldAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(params("a", 1, 1), nobody{}, &memoryLog{m: newMemory()}, nil)
+		p := New(params("a", 1, 1), ignoringObserver{}, &memoryLog{m: newMemory()}, nil)
 		p.applier = newApplier(p)
 		for _, err := range []error{errors.New("down"), nil} {
 			go p.report(broken{"append", err, false})
@@ -28,7 +28,7 @@ func TestRecoveryIsToldAfterLoss(t *testing.T) {
 				t.Errorf("not told: %v", err)
 			}
 		}
-		go p.report(broken{"append", nil, false}) // all goes on well: nobody needs to hear of it
+		go p.report(broken{"append", nil, false}) // all goes on well: it need not be reported
 		synctest.Wait()
 		select {
 		case got := <-p.in:
@@ -63,7 +63,7 @@ func (l *slowLog) Close(context.Context) error {
 // TestCloseDuringConnect waits also for what Connect begins meanwhile.
 func TestCloseDuringConnect(t *testing.T) {
 	l := &slowLog{&memoryLog{m: newMemory()}, make(chan struct{}), make(chan struct{}), make(chan struct{})}
-	p := New(params("a", 1, 1), nobody{}, l, nil)
+	p := New(params("a", 1, 1), ignoringObserver{}, l, nil)
 	connected, closed := make(chan error, 1), make(chan error, 1)
 	go func() { connected <- p.Connect(t.Context()) }()
 	for p.connecting.TryLock() { // until Connect has it

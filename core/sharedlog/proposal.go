@@ -28,7 +28,7 @@ func (p *Replica) propose(d proposal) {
 	wake(p.more)
 }
 
-// renew makes the queue anew: a hello, and all requests that have no answer; mu
+// renew rebuilds the queue: a hello, and all requests that have no answer; mu
 // is held. What is being appended just now belongs to a session that is over, or
 // is applied once only.
 func (p *Replica) renew() {

@@ -151,7 +151,7 @@ func (l *registerLog) observe(data, token []byte, took time.Duration, stamp uint
 	if data == nil {
 		if l.state != nil {
 			return rendezvous.Errorf(rendezvous.CodeState,
-				"run %q: the backend has lost the state of the run: it was restarted or somebody deleted it; start all nodes anew", l.runID)
+				"run %q: the backend has lost the state of the run: it was restarted or the state was deleted; start all nodes again", l.runID)
 		}
 		l.token = nil
 		return nil

@@ -218,7 +218,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// waiting waits until the node is told to regroup, for that reason.
+// waiting waits until the node has to regroup, for that reason.
 func waiting(t *testing.T, n *node, reason string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); n.NodesWaiting() == 0; {
@@ -262,7 +262,7 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// All nodes are stopped together, longer than a lease: nobody is lost by that.
+// All nodes are stopped together, longer than a lease: no node is lost by that.
 func TestAllStopped(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(3, 2, 3)
@@ -284,7 +284,7 @@ func TestAllStopped(t *testing.T) {
 	})
 }
 
-// Somebody's word that a node is gone does not harm one that is not.
+// A node's word that another is gone does not harm one that is not.
 func TestFalseAccusation(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(2, 2, 2)
@@ -383,7 +383,7 @@ func TestDoubtfulAppends(t *testing.T) {
 	})
 }
 
-// A log out of reach for a while disturbs nobody: answers come late.
+// A log out of reach for a while disturbs no node: answers come late.
 func TestOutOfReach(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(2, 2, 2)
@@ -403,12 +403,12 @@ func TestOutOfReach(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if nodes[0].NodesWaiting()+nodes[1].NodesWaiting() > 0 {
-			t.Error("somebody was lost")
+			t.Error("a node was lost")
 		}
 	})
 }
 
-// A log that is of no use says so at once, and one that cannot be reached within
+// A log that can never work says so at once, and one that cannot be reached within
 // read_timeout.
 func TestConnectFails(t *testing.T) {
 	for want, down := range map[*rendezvous.Error]error{
@@ -672,7 +672,7 @@ func (w *cluster) hello(n *node) []byte {
 	return nil
 }
 
-// A node that falls behind a snapshot while it joins is told of its round and that the
+// A node that falls behind a snapshot while it joins learns of its round and that the
 // round has lost a member since.
 func TestLossBehindASnapshot(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {

@@ -62,7 +62,7 @@ func TestFoldIsTheHostedMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hosted := newMachine("job", "g")
 		begin := func() *applier {
-			p := New(params("me", 2, 3), nobody{}, nil, slog.New(slog.DiscardHandler))
+			p := New(params("me", 2, 3), ignoringObserver{}, nil, slog.New(slog.DiscardHandler))
 			p.info.fill()
 			p.info.Generation = "g"
 			p.applier = newApplier(p)
@@ -111,9 +111,9 @@ func TestFoldIsTheHostedMachine(t *testing.T) {
 	})
 }
 
-type nobody struct{}
+type ignoringObserver struct{}
 
-func (nobody) Updated(rendezvous.MembershipUpdate) {}
-func (nobody) Progressed(rendezvous.Progress)      {}
-func (nobody) Dropped(*rendezvous.Error)           {}
-func (nobody) ConnectionChanged(error)             {}
+func (ignoringObserver) Updated(rendezvous.MembershipUpdate) {}
+func (ignoringObserver) Progressed(rendezvous.Progress)      {}
+func (ignoringObserver) Dropped(*rendezvous.Error)           {}
+func (ignoringObserver) ConnectionChanged(error)             {}

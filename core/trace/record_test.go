@@ -14,7 +14,7 @@ import (
 	r "rallypoint/core/rendezvous"
 )
 
-var update = flag.Bool("update", false, "write testdata/golden.jsonl anew")
+var update = flag.Bool("update", false, "write testdata/golden.jsonl again")
 
 // TestGolden holds the format of histories: a record of each event and each effect,
 // with a value in every field, is written as in testdata/golden.jsonl and read as

@@ -15,8 +15,8 @@ import (
 )
 
 // FuzzAnswer lets whatever listens at the endpoint say anything to a node, with
-// and without a token: it takes up a connection or reports an error, and with a
-// token it takes up none, since nobody there knows it.
+// and without a token: it accepts a connection or reports an error, and with a
+// token it accepts none, since no server there knows it.
 func FuzzAnswer(f *testing.F) {
 	plain := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
 	guarded := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}.Bytes()

@@ -130,7 +130,7 @@ func (c *Client) hostAnyway(ctx context.Context, s *endpoint) (*clientConn, erro
 	}, s.targets()...)
 	conn, err := c.network.dialAny(ctx, targets)
 	if err != nil { // held by a process that is about to end, perhaps
-		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and nobody answers there: %w", bindErr, err)
+		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and no control plane answers there: %w", bindErr, err)
 	}
 	l, err := openConn(ctx, conn, c.hello(), c.token)
 	var refusal *rendezvous.Error

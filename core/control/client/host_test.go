@@ -335,7 +335,7 @@ func TestIsHostWithThePortTaken(t *testing.T) {
 			t.Errorf("%v, hosting: %v", err, second.Hosting())
 		}
 	})
-	t.Run("and nobody answers", func(t *testing.T) {
+	t.Run("and nothing answers", func(t *testing.T) {
 		m := newFakeNet().machine("a", nil, "10.0.0.1")
 		p := controltest.Params("10.0.0.1:29400", 2)
 		p.IsHost = &yes

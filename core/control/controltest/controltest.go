@@ -83,7 +83,7 @@ func (l *LogLines) Await(t *testing.T, text string, n int) []string {
 	}
 }
 
-// Observer is an Observer that keeps what it is told, in order.
+// Observer is an Observer that keeps what it receives, in order.
 type Observer struct {
 	mu     sync.Mutex
 	events []any
@@ -213,7 +213,7 @@ func WantCode(t *testing.T, err error, code rendezvous.Code, parts ...string) {
 	}
 }
 
-// FreePort returns a port that nobody listens on. It is below those that the
+// FreePort returns a port on which nothing listens. It is below those that the
 // system gives to others, so that it stays free.
 func FreePort(t testing.TB) int {
 	t.Helper()

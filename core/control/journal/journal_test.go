@@ -46,7 +46,7 @@ func events(from, to int) (list [][]byte) {
 	return list
 }
 
-// again closes the journal and opens it anew.
+// again closes the journal and opens it again.
 func again(t *testing.T, j *Journal) *Journal {
 	t.Helper()
 	if err := j.Close(); err != nil {

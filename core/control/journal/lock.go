@@ -53,7 +53,7 @@ func takeLock(dir string, wait time.Duration) (*lockFile, error) {
 	}
 }
 
-// sign writes who has the lock. It is only for people, so that a full disk does
+// sign writes which process has the lock. Only readers use it, so that a full disk does
 // not matter.
 func (l *lockFile) sign() {
 	host, _ := os.Hostname()

@@ -25,9 +25,9 @@ func strange(round uint64) LastRound {
 	return LastRound{Generation: "another job", Round: round, World: 2, HostRank: -1}
 }
 
-// TestAStrangersClaimLeavesTheRunningRoundAlone has a node of another job say hello
+// TestAStrangersLastRoundLeavesTheRunningRoundAlone has a node of another job say hello
 // while a round runs, at the worst moment: one member waits in the exit barrier.
-func TestAStrangersClaimLeavesTheRunningRoundAlone(t *testing.T) {
+func TestAStrangersLastRoundLeavesTheRunningRoundAlone(t *testing.T) {
 	for round, next := range map[uint64]uint64{7: 8, 1: 2, maxFloor: maxFloor + 1, maxFloor + 1: 2, math.MaxUint64: 2} {
 		t.Run(fmt.Sprint("claim of ", round), func(t *testing.T) {
 			r := newRig(t, 0)
@@ -64,9 +64,9 @@ func TestAStrangersClaimLeavesTheRunningRoundAlone(t *testing.T) {
 	}
 }
 
-// TestAStrangersClaimLeavesAnAdoptedRoundAlone has it come to a control plane that was
+// TestAStrangersLastRoundLeavesAnAdoptedRoundAlone has it come to a control plane that was
 // restarted, whose members are all back.
-func TestAStrangersClaimLeavesAnAdoptedRoundAlone(t *testing.T) {
+func TestAStrangersLastRoundLeavesAnAdoptedRoundAlone(t *testing.T) {
 	old := newRig(t, -1)
 	p := policy(1, 3)
 	n := old.group(p, "a", "b")
@@ -85,9 +85,9 @@ func TestAStrangersClaimLeavesAnAdoptedRoundAlone(t *testing.T) {
 	}
 }
 
-// TestAFalseClaimOfThisGeneration names a round that nobody can have been in: a control
+// TestAFalseLastRoundOfThisGeneration names a round in which no node can have been: a control
 // plane that was never restarted knows all of its own.
-func TestAFalseClaimOfThisGeneration(t *testing.T) {
+func TestAFalseLastRoundOfThisGeneration(t *testing.T) {
 	r := newRig(t, 0)
 	p := policy(1, 3)
 	n := r.group(p, "a", "b")
@@ -116,7 +116,7 @@ func (r *rig) goBack(state []byte) {
 }
 
 // lateRig is a run of a, b and c in round 2, and what its control plane was in round 1,
-// when b's join of it was still pending, and without c. Its judge follows the older state.
+// when b's join of it was still pending, and without c. Its checker follows the older state.
 func lateRig(t *testing.T, p Policy) (r *rig, n []*rigNode, state []byte) {
 	r = newRig(t, -1)
 	a, b := r.hello("a", p), r.hello("b", p)
@@ -128,13 +128,13 @@ func lateRig(t *testing.T, p Policy) (r *rig, n []*rigNode, state []byte) {
 	r.wantRound(a, b)
 	r.join(b)
 	state = r.m.Snapshot()
-	judge := r.judge
-	r.judge = deaf{}
+	checker := r.checker
+	r.checker = deaf{}
 	c := r.hello("c", p)
 	r.join(c)
 	r.join(a)
 	r.wantRound(a, b, c)
-	r.judge = judge
+	r.checker = checker
 	return r, []*rigNode{a, b, c}, state
 }
 
@@ -203,12 +203,12 @@ func TestAFirstJoinThatWasAnsweredInALostState(t *testing.T) {
 			c := r.hello("c", p)
 			r.join(c)
 			state := r.m.Snapshot()
-			judge := r.judge
-			r.judge = deaf{}
+			checker := r.checker
+			r.checker = deaf{}
 			r.join(n[0])
 			r.join(n[1])
 			r.wantRound(n[0], n[1], c)
-			r.judge = judge
+			r.checker = checker
 			r.goBack(state)
 			r.again(n[0], p)
 			r.again(n[1], p)
