@@ -6,13 +6,15 @@ import "C"
 import (
 	"sync"
 	"unsafe"
+
+	"rallypoint/internal/wake"
 )
 
 // listener calls a function of the program with each record of the log.
 type listener struct {
 	callback C.rp_log_callback
-	user     C.uintptr_t   // the program's pointer, which may be none
-	wake     chan struct{} // has room for one
+	user     C.uintptr_t // the program's pointer, which may be none
+	wake     wake.Signal
 	stop     chan struct{}
 	stopped  chan struct{}
 }
@@ -24,20 +26,13 @@ func startListener(callback C.rp_log_callback, user C.uintptr_t) *listener {
 	l := &listener{
 		callback: callback,
 		user:     user,
-		wake:     make(chan struct{}, 1),
+		wake:     wake.New(),
 		stop:     make(chan struct{}),
 		stopped:  make(chan struct{}),
 	}
-	l.notify() // records may be there already
+	l.wake.Set() // records may be there already
 	go l.run()
 	return l
-}
-
-func (l *listener) notify() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (l *listener) run() {

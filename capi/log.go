@@ -87,7 +87,7 @@ func (h ringHandler) Handle(ctx context.Context, r slog.Record) error {
 	logs.ring[(logs.first+logs.n)%maxRecords] = record{r.Level, r.Time, text}
 	logs.n++
 	if logs.listener != nil {
-		logs.listener.notify()
+		logs.listener.wake.Set()
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"rallypoint/backend"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wake"
 )
 
 // member is what a rp_member stands for.
@@ -19,8 +20,8 @@ type member struct {
 	finishing singleFlight[struct{}]
 	shutdown  singleFlight[struct{}]
 	closing   singleFlight[struct{}]
-	news      signal        // set when there is something to look at again
-	changed   chan struct{} // the same for an agent that the member was given to
+	news      signal      // set when there is something to look at again
+	changed   wake.Signal // the same for an agent that the member was given to
 	stop      chan struct{}
 	stopped   chan struct{}
 	release   func() // gives the program its backend back; nil: it has none
@@ -28,7 +29,7 @@ type member struct {
 
 // newMember starts what tells of m's news.
 func newMember(m backend.Node) *member {
-	o := &member{Node: m, changed: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
+	o := &member{Node: m, changed: wake.New(), stop: make(chan struct{}), stopped: make(chan struct{})}
 	o.join.ended, o.finishing.ended = o.news.set, o.news.set
 	o.shutdown.ended, o.closing.ended = o.news.set, o.news.set
 	go func() {
@@ -37,10 +38,7 @@ func newMember(m backend.Node) *member {
 			select {
 			case <-o.Changed():
 				o.news.set()
-				select {
-				case o.changed <- struct{}{}:
-				default: // one stands for all
-				}
+				o.changed.Set()
 			case <-o.stop:
 				return
 			}
@@ -52,7 +50,7 @@ func newMember(m backend.Node) *member {
 // borrowed is a member that an agent uses and does not close.
 type borrowed struct {
 	backend.Node
-	changed chan struct{}
+	changed wake.Signal
 }
 
 // Changed implements agent.Notifier.

@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/wake"
 	"rallypoint/tcpstore"
 )
 
@@ -51,7 +52,7 @@ type Static struct {
 	joining chan struct{} // holds a token while Next or the end runs
 	life    context.Context
 	endLife context.CancelFunc
-	news    chan struct{}
+	news    wake.Signal
 	watch   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -114,7 +115,7 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 	s := &Static{
 		p: p, host: host, port: port, log: log,
 		self:    fmt.Sprintf("%s pid %d (%s)", name, os.Getpid(), rand.Text()),
-		joining: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		joining: make(chan struct{}, 1), news: wake.New(),
 	}
 	s.life, s.endLife = context.WithCancel(context.Background())
 	return s, nil
@@ -371,10 +372,7 @@ func (s *Static) listen(client *tcpstore.Client, round uint64) {
 	}
 	s.reason = rendezvous.Printable(strings.TrimPrefix(why, tellRegroup))
 	s.mu.Unlock()
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
+	s.news.Set()
 }
 
 // NodesWaiting implements agent.Rendezvous: more than 0 once another node has

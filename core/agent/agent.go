@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/host"
+	"rallypoint/internal/wake"
 )
 
 // Rendezvous is what an agent needs of one. *rendezvous.Member is one; a job
@@ -60,7 +61,7 @@ type Agent struct {
 	bus           *telemetry.Bus
 	status        *telemetry.StatusTracker
 	pulse         chan struct{} // received from while the workers run, to show that the agent is alive
-	resized       chan struct{} // holds a token when the terminal has another size
+	resized       wake.Signal   // holds a token when the terminal has another size
 	sleepDetector *process.SleepDetector
 	timers        string // path of the watchdog's FIFO; "" if it is off
 	oom           process.OOMCounter
@@ -97,7 +98,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	a := &Agent{
 		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"),
-		reachAfter: reachAfter, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: make(chan struct{}, 1),
+		reachAfter: reachAfter, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
 		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
 	}
 	var events telemetry.Consumer
@@ -132,10 +133,7 @@ func (a *Agent) stepDone(s telemetry.Step, began time.Time, err error) {
 // Resized tells that the terminal that is the agent's stderr may have another size
 // (SIGWINCH): those of the workers follow. Without it they do so when a worker writes.
 func (a *Agent) Resized() {
-	select {
-	case a.resized <- struct{}{}:
-	default: // one is under way
-	}
+	a.resized.Set()
 }
 
 // Run takes part in rounds and runs the workers until they have all succeeded,

@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/agent/logs"
 	"rallypoint/core/agent/process"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wake"
 )
 
 func TestRunSucceeds(t *testing.T) {
@@ -77,7 +78,7 @@ func TestRegroup(t *testing.T) {
 // notifying is a rendezvous that tells of changes.
 type notifying struct {
 	*rounds
-	changed chan struct{}
+	changed wake.Signal
 }
 
 func (n *notifying) Changed() <-chan struct{} { return n.changed }
@@ -86,7 +87,7 @@ func (n *notifying) Changed() <-chan struct{} { return n.changed }
 func TestNotifier(t *testing.T) {
 	s := newStage(t, 1, "echo up > $SAY; [ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
 	s.spec.MonitorInterval = time.Hour
-	n := &notifying{s.rdzv, make(chan struct{}, 1)}
+	n := &notifying{s.rdzv, wake.New()}
 	a, err := New(s.spec, "test", n, discard())
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +95,7 @@ func TestNotifier(t *testing.T) {
 	go func() {
 		s.hear()
 		n.set(func() { n.waiting = 1 })
-		n.changed <- struct{}{}
+		n.changed.Set()
 	}()
 	if err := a.Run(t.Context()); err != nil || n.round != 2 {
 		t.Errorf("the run ended with %v in round %d", err, n.round)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"rallypoint/core/agent/telemetry"
 	"rallypoint/internal/host"
+	"rallypoint/internal/wake"
 	"strings"
 	"sync"
 	"testing"
@@ -21,18 +22,13 @@ import (
 type logLines struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
-	more chan struct{}
+	more wake.Signal
 }
 
 func (l *logLines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer func() {
-		select {
-		case l.more <- struct{}{}:
-		default:
-		}
-	}()
+	defer l.more.Set()
 	return l.buf.Write(p)
 }
 
@@ -54,7 +50,7 @@ func (l *logLines) await(text string) string {
 func healthStage(t *testing.T, s *stage) (url string) {
 	t.Helper()
 	s.spec.Environ = append(s.spec.Environ, telemetry.EnvHealthPort+"=0")
-	log := &logLines{more: make(chan struct{}, 1)}
+	log := &logLines{more: wake.New()}
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/agent/failure"
 	"rallypoint/core/agent/watchdog"
+	"rallypoint/internal/wake"
 )
 
 // acquire is shell code that acquires a timer of process $1 that expires at once.
@@ -88,17 +89,14 @@ func TestWatchdogHarmless(t *testing.T) {
 type eventLog struct {
 	mu   sync.Mutex
 	all  []string
-	more chan struct{}
+	more wake.Signal
 }
 
 func (l *eventLog) Record(event []byte) {
 	l.mu.Lock()
 	l.all = append(l.all, string(event))
 	l.mu.Unlock()
-	select {
-	case l.more <- struct{}{}:
-	default:
-	}
+	l.more.Set()
 }
 
 func (l *eventLog) count(name string) (n int) {

@@ -8,6 +8,7 @@ import (
 	"rallypoint/core/control/journal"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wake"
 )
 
 const (
@@ -84,7 +85,7 @@ type groupCommit struct {
 	queued  int // bytes
 	closed  bool
 
-	wake chan struct{}
+	wake wake.Signal
 	stop chan struct{}
 	ends chan struct{}
 
@@ -94,7 +95,7 @@ type groupCommit struct {
 }
 
 func newGroupCommit(s *Server, d *Data) *groupCommit {
-	w := &groupCommit{server: s, data: d, wake: make(chan struct{}, 1), stop: make(chan struct{}), ends: make(chan struct{})}
+	w := &groupCommit{server: s, data: d, wake: wake.New(), stop: make(chan struct{}), ends: make(chan struct{})}
 	w.notFull.L = &w.mu
 	return w
 }
@@ -111,10 +112,7 @@ func (w *groupCommit) add(e *pendingEvent) {
 	}
 	w.queue = append(w.queue, e)
 	w.queued += len(e.logged)
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.wake.Set()
 }
 
 // throttle waits until the queue is not full.
@@ -163,15 +161,8 @@ func (w *groupCommit) serve() {
 		}
 		pause = min(2*pause, lastRetry)
 		if len(retry) > 0 || len(w.snapshots) > 0 {
-			w.wakeUp()
+			w.wake.Set()
 		}
-	}
-}
-
-func (w *groupCommit) wakeUp() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -242,7 +233,7 @@ func (w *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
 	}
 	w.release(size)
 	if len(w.snapshots)+len(after) > 0 {
-		w.wakeUp()
+		w.wake.Set()
 	}
 	return after
 }

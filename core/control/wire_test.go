@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
+	"rallypoint/internal/wake"
 )
 
 // wireNode is a node by hand: it sends what a test says, and no beats.
@@ -160,7 +161,7 @@ type recorder struct {
 	events   []recorded
 	audit    conformance.Audit
 	unjudged bool
-	more     chan struct{}
+	more     wake.Signal
 }
 
 type recorded struct {
@@ -171,7 +172,7 @@ type recorded struct {
 
 // newRecorder makes a recorder whose history is checked at the end of the test.
 func newRecorder(t *testing.T) *recorder {
-	r := &recorder{more: make(chan struct{}, 1)}
+	r := &recorder{more: wake.New()}
 	t.Cleanup(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -191,10 +192,7 @@ func (r *recorder) record(rec trace.Record) {
 		r.events = append(r.events, recorded{rec.Run, rec.Event, rec.Effects})
 	}
 	r.mu.Unlock()
-	select {
-	case r.more <- struct{}{}:
-	default:
-	}
+	r.more.Set()
 }
 
 // leaveUnjudged is for masses of data, which are sent as fast as the server takes

@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/wake"
 )
 
 // Member is one node's side of a rendezvous: what an agent calls.
@@ -34,8 +35,8 @@ type Member struct {
 
 	joining    chan struct{} // holds a token while Next runs
 	connecting chan struct{} // holds a token while Connect runs
-	changed    chan struct{} // wakes the Next that waits
-	news       chan struct{} // Changed
+	changed    wake.Signal   // wakes the Next that waits
+	news       wake.Signal   // Changed
 
 	mu        sync.Mutex
 	stopped   bool
@@ -64,7 +65,7 @@ func New(p rendezvous.Params, connect func(Observer) ControlPlane, stores RoundS
 	m := &Member{
 		params: p, stores: stores, log: log,
 		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
-		changed: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		changed: wake.New(), news: wake.New(),
 		host: newHostLiveness(),
 	}
 	m.life, m.endLife = context.WithCancel(context.Background())

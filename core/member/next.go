@@ -283,17 +283,6 @@ func (m *Member) joinPending() bool {
 	}
 }
 
-// wakeJoin makes the Next that waits look again.
-func (m *Member) wakeJoin() { signal(m.changed) }
-
-// signal puts a token into a channel that has room for one.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // ownError gives an error of the control plane a code if it has none.
 func (m *Member) ownError(err error) error {
 	var own *rendezvous.Error

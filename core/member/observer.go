@@ -30,7 +30,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	m.update = n
 	quiet := m.stopped || m.joinPending()
 	m.mu.Unlock()
-	signal(m.news)
+	m.news.Set()
 	if quiet {
 		return
 	}
@@ -56,7 +56,7 @@ func (o observer) Progressed(p rendezvous.Progress) {
 	m.mu.Lock()
 	m.progress = p
 	m.mu.Unlock()
-	m.wakeJoin()
+	m.changed.Set()
 }
 
 // Dropped makes the node rejoin: it has no place in its round any more.
@@ -68,7 +68,7 @@ func (o observer) Dropped(err *rendezvous.Error) {
 		m.update.Waiting, m.update.Reason = 1, err.Text
 	}
 	m.mu.Unlock()
-	signal(m.news)
+	m.news.Set()
 	if !quiet {
 		m.log.Warn("this node was taken out of the run and has to rejoin: " + err.Text)
 	}
@@ -91,7 +91,7 @@ func (o observer) ConnectionChanged(err error) {
 	}
 	quiet := m.stopped || !m.connected
 	m.mu.Unlock()
-	m.wakeJoin()
+	m.changed.Set()
 	switch {
 	case quiet:
 	case err != nil && was == nil:

@@ -143,7 +143,7 @@ func (f *applier) apply(ev rendezvous.Event) {
 		// Another node took this one for dead, and it is not.
 		if ev.Session == p.session && !p.closing {
 			p.shown = "" // a beat comes first
-			wake(p.greeted)
+			p.greeted.Set()
 			defer p.propose(proposal{event: p.hello()})
 		}
 	}
@@ -238,7 +238,7 @@ func (f *applier) dropped(err *rendezvous.Error) {
 	p.session = newSession()
 	p.incarnation++
 	p.renew()
-	wake(p.greeted)
+	p.greeted.Set()
 }
 
 // Progress of a pending join is logged at these times.

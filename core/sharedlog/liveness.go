@@ -191,5 +191,5 @@ func (p *Replica) showHeartbeat(session rendezvous.SessionID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shown = session
-	wake(p.more)
+	p.more.Set()
 }

@@ -25,7 +25,7 @@ type proposal struct {
 // propose queues a proposal; mu is held.
 func (p *Replica) propose(d proposal) {
 	p.queue = append(p.queue, d)
-	wake(p.more)
+	p.more.Set()
 }
 
 // renew rebuilds the queue: a hello, and all requests that have no answer; mu
@@ -50,7 +50,7 @@ func (p *Replica) reproposePending() {
 	for _, c := range p.calls.Pending() {
 		p.queue = append(p.queue, proposal{event: c.Event, number: c.Call.Number})
 	}
-	wake(p.more)
+	p.more.Set()
 }
 
 // withdraw takes back what this node was about to say of silent nodes, and watches them
@@ -243,13 +243,6 @@ func (p *Replica) reported(b broken) bool {
 	was := p.failing[b.op]
 	p.failing[b.op] = b.err != nil
 	return !was && b.err == nil
-}
-
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // Bounds of the pauses between tries.

@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/wake"
 )
 
 // CASRegister is one value, shared by all nodes of a run, that can be compared and
@@ -78,7 +79,7 @@ type registerLog struct {
 	session   rendezvous.SessionID
 	last      rendezvous.SessionID // to be taken back
 	wrote     time.Time
-	news      chan struct{}
+	news      wake.Signal
 	self      string // names this node's writes
 	writes    uint64
 	every     time.Duration // present pause between two looks
@@ -86,7 +87,7 @@ type registerLog struct {
 
 // NewRegisterLog makes the log of a run in a blob.
 func NewRegisterLog(b CASRegister, runID string, options *RegisterOptions) Log {
-	l := &registerLog{backend: b, runID: runID, turn: make(chan struct{}, 1), news: make(chan struct{}, 1), self: rand.Text()[:10]}
+	l := &registerLog{backend: b, runID: runID, turn: make(chan struct{}, 1), news: wake.New(), self: rand.Text()[:10]}
 	if options != nil {
 		l.options = *options
 	}
@@ -178,7 +179,7 @@ func (l *registerLog) observe(data, token []byte, took time.Duration, stamp uint
 func (l *registerLog) install(state *registerState, token []byte) {
 	if l.state == nil || state.last() > l.state.last() || state.snapshot.Index > l.state.snapshot.Index {
 		l.every = max(l.options.PollMin, l.every/2)
-		wake(l.news)
+		l.news.Set()
 	}
 	l.state, l.token = state, token
 	l.stamp++

@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wake"
 )
 
 var errReplicaClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the rendezvous was closed by this process")
@@ -39,9 +40,9 @@ type Replica struct {
 	welcome    chan struct{} // closed when this node was taken in for the first time
 
 	in      chan any      // what the goroutines that do I/O have for the one that applies
-	more    chan struct{} // wakes the one that appends
+	more    wake.Signal   // for the goroutine that appends
 	saving  chan Snapshot // for the one that stores snapshots
-	greeted chan struct{} // wakes the one that beats: the session has changed
+	greeted wake.Signal   // for the goroutine of the heartbeats: the session has changed
 
 	mu      sync.Mutex
 	info    Info
@@ -75,7 +76,7 @@ func New(p rendezvous.Params, obs member.Observer, shared Log, log *slog.Logger)
 		params: p, obs: obs, log: log, shared: shared,
 		node: p.NodeID, incarnation: p.Incarnation, session: newSession(),
 		welcome: make(chan struct{}), failing: map[string]bool{},
-		in: make(chan any), more: make(chan struct{}, 1), saving: make(chan Snapshot, 1), greeted: make(chan struct{}, 1),
+		in: make(chan any), more: wake.New(), saving: make(chan Snapshot, 1), greeted: wake.New(),
 	}
 	if pl.node == "" {
 		pl.node = "node-" + rand.Text()[:12]

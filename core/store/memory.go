@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"rallypoint/internal/wake"
 )
 
 // Memory is a Store inside the process: an Engine behind a mutex. All users of one
@@ -58,8 +60,8 @@ func (m *Memory) TryDo(ctx context.Context, r Request, _ time.Duration) (Reply, 
 // wait is Do for a request that may have to wait. A wait that is over wins against a context
 // that ends at the same time.
 func (m *Memory) wait(ctx context.Context, r Request) (Reply, error) {
-	woken := make(chan struct{}, 1)
-	w := &Waiter{Wake: func() { woken <- struct{}{} }}
+	woken := wake.New()
+	w := &Waiter{Wake: woken.Set}
 	reply, done, err := m.begin(ctx, r, w)
 	for start := time.Now(); !done; {
 		var ended error

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
+
+	"rallypoint/internal/wake"
 )
 
 // Files watches any number of files of this machine's own file systems. A nil Files
@@ -23,7 +25,7 @@ type Files struct {
 type watchedFile struct {
 	path    string // by which fsnotify names it
 	info    os.FileInfo
-	changed []chan struct{}
+	changed []wake.Signal
 }
 
 // NewFiles returns nil if the system gives this user no more watchers.
@@ -48,7 +50,7 @@ func (f *Files) Watch(path string) <-chan struct{} {
 	if err != nil {
 		return nil
 	}
-	changed := make(chan struct{}, 1)
+	changed := wake.New()
 	f.mu.Lock()
 	for _, w := range f.watched {
 		if os.SameFile(w.info, info) {
@@ -57,7 +59,7 @@ func (f *Files) Watch(path string) <-chan struct{} {
 			return changed
 		}
 	}
-	w := &watchedFile{path: filepath.Clean(path), info: info, changed: []chan struct{}{changed}}
+	w := &watchedFile{path: filepath.Clean(path), info: info, changed: []wake.Signal{changed}}
 	f.watched = append(f.watched, w)
 	f.mu.Unlock()
 	if f.notify.Add(w.path) != nil { // run may hold mu, and fsnotify its own lock meanwhile
@@ -106,10 +108,7 @@ func (f *Files) offer(of func(*watchedFile) bool) {
 			continue
 		}
 		for _, changed := range w.changed {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
+			changed.Set()
 		}
 	}
 }

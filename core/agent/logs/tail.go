@@ -148,11 +148,3 @@ func (job *tail) emit(text []byte) error {
 	}
 	return nil
 }
-
-// offer puts a token into c if it has none.
-func offer(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}

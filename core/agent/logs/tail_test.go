@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"rallypoint/internal/wake"
 )
 
 func TestLines(t *testing.T) {
@@ -56,13 +58,13 @@ func TestConsole(t *testing.T) {
 type syncBuffer struct {
 	mu    sync.Mutex
 	buf   bytes.Buffer
-	wrote chan struct{}
+	wrote wake.Signal
 }
 
 func (b *syncBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer offer(b.wrote)
+	defer b.wrote.Set()
 	return b.buf.Write(p)
 }
 
@@ -85,7 +87,7 @@ func newTailed(t *testing.T) (*os.File, *syncBuffer, *tails) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { file.Close() })
-	return file, &syncBuffer{wrote: make(chan struct{}, 1)}, newTails(slog.New(slog.DiscardHandler))
+	return file, &syncBuffer{wrote: wake.New()}, newTails(slog.New(slog.DiscardHandler))
 }
 
 func TestTailFollowsWrites(t *testing.T) {
@@ -147,7 +149,7 @@ func TestTailOfARenamedFile(t *testing.T) {
 func TestTailLosesNothing(t *testing.T) {
 	const writers, count = 4, 20000
 	tails := newTails(slog.New(slog.DiscardHandler))
-	out, filtered := &syncBuffer{wrote: make(chan struct{}, 1)}, &syncBuffer{wrote: make(chan struct{}, 1)}
+	out, filtered := &syncBuffer{wrote: wake.New()}, &syncBuffer{wrote: wake.New()}
 	c := NewConsole()
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -200,7 +202,7 @@ func TestTailOfNoFile(t *testing.T) {
 func TestTailOfManyLines(t *testing.T) {
 	const count = 500_000
 	tails := newTails(slog.New(slog.DiscardHandler))
-	out := &syncBuffer{wrote: make(chan struct{}, 1)}
+	out := &syncBuffer{wrote: wake.New()}
 	file, err := os.Create(filepath.Join(t.TempDir(), "out.log"))
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/wake"
 )
 
 // Process is one worker. Its fields are set at start and, once exited is closed,
@@ -126,19 +128,16 @@ var _ = [1]struct{}{}[unsafe.Sizeof(childInfo{})-unsafe.Sizeof(unix.Siginfo{})] 
 type exits struct {
 	mu    sync.Mutex
 	queue []*Process
-	wake  chan struct{} // holds a token while queue may not be empty
+	wake  wake.Signal // holds a token while queue may not be empty
 }
 
-func newExits() *exits { return &exits{wake: make(chan struct{}, 1)} }
+func newExits() *exits { return &exits{wake: wake.New()} }
 
 func (e *exits) add(p *Process) {
 	e.mu.Lock()
 	e.queue = append(e.queue, p)
 	e.mu.Unlock()
-	select {
-	case e.wake <- struct{}{}:
-	default: // it has one
-	}
+	e.wake.Set()
 }
 
 // take returns what was added since the last take, oldest first.

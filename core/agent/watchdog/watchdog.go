@@ -16,6 +16,7 @@ import (
 
 	"rallypoint/core/agent/process"
 	"rallypoint/internal/uuid"
+	"rallypoint/internal/wake"
 )
 
 // Variables of the watchdog (A88).
@@ -56,7 +57,7 @@ type Watchdog struct {
 	now  func() time.Time
 	done chan struct{}
 
-	wake chan struct{} // holds a token while there are processes to take
+	wake wake.Signal // holds a token while there are processes to take
 
 	mu      sync.Mutex
 	expired []Overdue
@@ -69,7 +70,7 @@ func Serve(path string, log *slog.Logger) (*Watchdog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot serve the workers' timers: %w", err)
 	}
-	w := &Watchdog{path: path, fifo: fifo, log: log, now: time.Now, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	w := &Watchdog{path: path, fifo: fifo, log: log, now: time.Now, done: make(chan struct{}), wake: wake.New()}
 	go w.run()
 	return w, nil
 }
@@ -184,10 +185,7 @@ func (w *Watchdog) report(expired [][]Timer) {
 		w.expired = append(w.expired, o)
 	}
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default: // it has one
-	}
+	w.wake.Set()
 }
 
 // requests cuts what comes through the FIFO into lines. A line is at most PIPE_BUF

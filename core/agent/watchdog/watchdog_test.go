@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"rallypoint/internal/wake"
 )
 
 func request(pid int, scope string, expires float64, signal int) string {
@@ -142,7 +144,7 @@ func TestWatchdogReadsBeforeItEvaluates(t *testing.T) {
 	}
 	asleep, awake := make(chan struct{}), make(chan struct{})
 	calls := 0
-	w := &Watchdog{path: path, fifo: fifo, log: slog.New(slog.DiscardHandler), done: make(chan struct{}), wake: make(chan struct{}, 1), now: func() time.Time {
+	w := &Watchdog{path: path, fifo: fifo, log: slog.New(slog.DiscardHandler), done: make(chan struct{}), wake: wake.New(), now: func() time.Time {
 		if calls++; calls == 2 { // it knows the timer, and is about to sleep until its end
 			close(asleep)
 			<-awake

@@ -17,6 +17,7 @@ import (
 
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wake"
 )
 
 // Patience is how long a test waits for what must happen; nothing is asserted
@@ -27,10 +28,10 @@ const Patience = 20 * time.Second
 type LogLines struct {
 	mu    sync.Mutex
 	lines []string
-	more  chan struct{}
+	more  wake.Signal
 }
 
-func NewLogLines() *LogLines { return &LogLines{more: make(chan struct{}, 1)} }
+func NewLogLines() *LogLines { return &LogLines{more: wake.New()} }
 
 // NewLog makes a log whose lines the test shows if it fails.
 func NewLog(t *testing.T) (*slog.Logger, *LogLines) {
@@ -48,10 +49,7 @@ func (l *LogLines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	l.lines = append(l.lines, string(b))
 	l.mu.Unlock()
-	select {
-	case l.more <- struct{}{}:
-	default:
-	}
+	l.more.Set()
 	return len(b), nil
 }
 
@@ -87,21 +85,18 @@ func (l *LogLines) Await(t *testing.T, text string, n int) []string {
 type Observer struct {
 	mu     sync.Mutex
 	events []any
-	more   chan struct{}
+	more   wake.Signal
 }
 
 type ConnectionChange struct{ Err error }
 
-func NewObserver() *Observer { return &Observer{more: make(chan struct{}, 1)} }
+func NewObserver() *Observer { return &Observer{more: wake.New()} }
 
 func (s *Observer) add(e any) {
 	s.mu.Lock()
 	s.events = append(s.events, e)
 	s.mu.Unlock()
-	select {
-	case s.more <- struct{}{}:
-	default:
-	}
+	s.more.Set()
 }
 
 func (s *Observer) Updated(n rendezvous.MembershipUpdate) { s.add(n) }

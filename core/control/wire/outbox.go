@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wake"
 )
 
 // maxBehind is how much may wait to be sent while a server still reads from the
@@ -48,13 +49,13 @@ type Outbox struct {
 	closing bool   // nothing more is queued; Run returns when all is written
 	keep    bool   // Run leaves the connection open for another use
 	err     error  // why the connection was cut
-	wake    chan struct{}
+	wake    wake.Signal
 }
 
 // NewOutbox makes the outbox of a connection, which holds at most limit bytes. A nil
 // traffic counts nothing. Without uptime, a monotonic clock, Stuck is always 0.
 func NewOutbox(conn net.Conn, limit int, sent *Traffic, uptime func() time.Duration) *Outbox {
-	o := &Outbox{conn: conn, limit: limit, traffic: sent, uptime: uptime, wake: make(chan struct{}, 1)}
+	o := &Outbox{conn: conn, limit: limit, traffic: sent, uptime: uptime, wake: wake.New()}
 	o.drained.L = &o.mu
 	return o
 }
@@ -130,14 +131,7 @@ func (o *Outbox) push(add func([]byte) []byte) {
 		o.cutLocked(ErrSlow)
 		return
 	}
-	o.signal()
-}
-
-func (o *Outbox) signal() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	o.wake.Set()
 }
 
 // Finish makes Run write what is queued and then end the writing side.
@@ -147,7 +141,7 @@ func (o *Outbox) Finish() {
 	if !o.closing {
 		o.closing = true
 		o.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
-		o.signal()
+		o.wake.Set()
 		o.drained.Broadcast()
 	}
 }
@@ -157,7 +151,7 @@ func (o *Outbox) FinishKeeping() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closing, o.keep = true, true
-	o.signal()
+	o.wake.Set()
 	o.drained.Broadcast()
 }
 
@@ -175,7 +169,7 @@ func (o *Outbox) cutLocked(cause error) {
 	}
 	o.closing, o.buf = true, nil
 	o.conn.Close()
-	o.signal()
+	o.wake.Set()
 	o.drained.Broadcast()
 }
 
