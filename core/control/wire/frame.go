@@ -52,8 +52,8 @@ const (
 // of docs/protocol.md.
 type Frame interface{ pack(p *packer) }
 
-// Hello opens a connection. Group, Term and Servers are reserved for a
-// replicated control plane and ignored now.
+// Hello opens a connection. Group, Term and Servers are what the node knows of the
+// servers of its run: the last one that it followed, and who stands by.
 type Hello struct {
 	Version     uint64
 	Features    []string
@@ -70,6 +70,7 @@ type Hello struct {
 	Group       string
 	Term        uint64
 	Servers     []string
+	Machine     string // the boot id of the node's kernel; "": unknown
 }
 
 // Welcome accepts a hello.
@@ -82,8 +83,12 @@ type Welcome struct {
 	Lease    int64  // lease_timeout of the run, in nanoseconds
 	Resumed  bool
 	Notice   rendezvous.MembershipUpdate
-	Servers  []string // reserved
+	Servers  []string // listeners of the nodes that stand by, in the order of succession
 	Embedded bool     // the server runs in the process of a node of the run
+	Group    string   // of the servers that succeed each other; "": it has no successors
+	Term     uint64
+	Addr     string // "ip:port" of the server as it sees itself on this connection
+	HostNode string // whose process hosts, human-readable
 }
 
 // Refuse rejects a hello. Its layout is the same in every version.
@@ -151,6 +156,8 @@ func kindOf(f Frame) Kind {
 		return KindBeat
 	case Goodbye:
 		return KindGoodbye
+	case Standby, Standbys, Redirect, Probe, Probed, Liveness, Transfer:
+		return kindOfSuccession(f)
 	case Admin:
 		return KindAdmin
 	case AdminAnswer:
@@ -208,6 +215,8 @@ func readFrame(u *unpacker, k Kind) Frame {
 		return Beat{Echo: u.Bool()}
 	case KindGoodbye:
 		return Goodbye{}
+	case KindStandby, KindStandbys, KindRedirect, KindProbe, KindProbed, KindLiveness, KindTransfer:
+		return readSuccession(u, k)
 	case KindAdmin:
 		return readAdmin(u)
 	case KindAdminAnswer:
@@ -227,7 +236,7 @@ func head(p *packer, k Kind, fields int) {
 }
 
 func (f Hello) pack(p *packer) {
-	head(p, KindHello, 15)
+	head(p, KindHello, 16)
 	p.Uint(f.Version)
 	p.Texts(f.Features)
 	p.Cut(f.Software, MaxName)
@@ -243,6 +252,7 @@ func (f Hello) pack(p *packer) {
 	p.Text(f.Group)
 	p.Uint(f.Term)
 	p.Texts(f.Servers)
+	p.Cut(f.Machine, MaxName)
 }
 
 func readHello(u *unpacker) Hello {
@@ -262,11 +272,12 @@ func readHello(u *unpacker) Hello {
 		Group:       u.Text(MaxName),
 		Term:        u.Uint(),
 		Servers:     u.Texts(maxServers, MaxName),
+		Machine:     u.Text(MaxName),
 	}
 }
 
 func (f Welcome) pack(p *packer) {
-	head(p, KindWelcome, 10)
+	head(p, KindWelcome, 14)
 	p.Uint(f.Version)
 	p.Texts(f.Features)
 	p.Cut(f.Software, MaxName)
@@ -277,6 +288,10 @@ func (f Welcome) pack(p *packer) {
 	packNotice(p, f.Notice)
 	p.Texts(f.Servers)
 	p.Bool(f.Embedded)
+	p.Text(f.Group)
+	p.Uint(f.Term)
+	p.Text(f.Addr)
+	p.Cut(f.HostNode, MaxName)
 }
 
 func readWelcome(u *unpacker) Welcome {
@@ -291,6 +306,10 @@ func readWelcome(u *unpacker) Welcome {
 		Notice:   rendezvous.UnpackMembershipUpdate(u),
 		Servers:  u.Texts(maxServers, MaxName),
 		Embedded: u.Bool(),
+		Group:    u.Text(MaxName),
+		Term:     u.Uint(),
+		Addr:     u.Text(MaxName),
+		HostNode: u.Text(MaxName),
 	}
 }
 

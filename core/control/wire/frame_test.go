@@ -17,6 +17,8 @@ import (
 
 func newBufio(b []byte) *bufio.Reader { return bufio.NewReaderSize(bytes.NewReader(b), ReadBuffer) }
 
+var sampleRedirect = Redirect{Group: "g", Term: 2, Host: "10.0.0.1:2", Node: "n", Servers: []string{"10.0.0.3:4"}}
+
 // sampleFrames holds every frame, request and result with each field set.
 func sampleFrames() []Frame {
 	at := time.Unix(1700000000, 5).UTC()
@@ -25,13 +27,19 @@ func sampleFrames() []Frame {
 	frames := []Frame{
 		Hello{
 			Version: 1, Features: []string{"f", "g"}, Software: "1.2.3", RunID: "run", Session: "s", Node: "n", Named: true,
-			Incarnation: 1 << 63, Label: "host pid 1", InHost: true, Group: "g", Term: 7, Servers: []string{"a:1"},
+			Incarnation: 1 << 63, Label: "host pid 1", InHost: true, Group: "g", Term: 7, Servers: []string{"a:1"}, Machine: "m",
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
 				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10},
 			Claim: rendezvous.LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
 		},
 		Welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
-			Resumed: true, Notice: note, Servers: []string{"b:2"}, Embedded: true},
+			Resumed: true, Notice: note, Servers: []string{"b:2"}, Embedded: true, Group: "g", Term: 3, Addr: "10.0.0.2:1", HostNode: "h"},
+		Standby{Addr: "10.0.0.1:2", Why: "no"}, Standbys{}, Standbys{List: []StandbyNode{{"n", "l", "10.0.0.1:2"}, {"m", "k", "[::1]:3"}}, Invited: true},
+		Redirect{}, sampleRedirect, Probed{Yields: true, Group: "g", Term: 1, Round: true, Node: "n"}, Probed{Err: fail},
+		Probe{Software: "1", RunID: "run", Group: "g", Term: 2, Round: true, Node: "n", Redirect: sampleRedirect,
+			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 1, LeaseTimeout: 9}},
+		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect},
+		Transfer{Group: "g", Term: 4, Addr: "10.0.0.1:2"},
 		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Goodbye{}, Unknown{99},
 		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
 		AdminAnswer{Done: "closed"}, AdminAnswer{Err: fail},

@@ -7,7 +7,7 @@ import "rallypoint/core/rendezvous"
 func sanitize(f Frame) Frame {
 	switch f := f.(type) {
 	case Welcome:
-		f.Notice.Reason = rendezvous.Printable(f.Notice.Reason)
+		f.Notice.Reason, f.HostNode = rendezvous.Printable(f.Notice.Reason), rendezvous.Printable(f.HostNode)
 		return f
 	case Notice:
 		f.Notice.Reason = rendezvous.Printable(f.Notice.Reason)
@@ -25,7 +25,7 @@ func sanitize(f Frame) Frame {
 	case AdminAnswer:
 		return AdminAnswer{Err: sanitizeError(f.Err), Done: rendezvous.Printable(f.Done)}
 	}
-	return f
+	return sanitizeSuccession(f)
 }
 
 func sanitizeError(err *rendezvous.Error) *rendezvous.Error {

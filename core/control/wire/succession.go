@@ -1,0 +1,278 @@
+package wire
+
+import "rallypoint/core/rendezvous"
+
+// The frames of succession (docs/decisions/0040), numbers 15 to 22.
+const (
+	KindStandby  Kind = 15
+	KindStandbys Kind = 16
+	KindRedirect Kind = 17
+	KindProbe    Kind = 18
+	KindProbed   Kind = 19
+	KindLiveness Kind = 20
+	KindTransfer Kind = 21
+)
+
+// FeatureSuccession is that a node follows a Redirect and can stand by, and that a server
+// in the process of a node has successors.
+const FeatureSuccession = "succession"
+
+// maxStandbys bounds a list of standbys.
+const maxStandbys = maxServers
+
+// Standby tells the host where a node that it has invited listens.
+type Standby struct {
+	Addr string // "ip:port"; "": it cannot
+	Why  string // it cannot
+}
+
+// Standbys is the list of who stands by, in the order of succession. With Invited the
+// node that it is sent to is asked to stand by, whether it is in the list yet or not.
+type Standbys struct {
+	List    []StandbyNode
+	Invited bool
+}
+
+// StandbyNode is one node of a list.
+type StandbyNode struct {
+	Node  string
+	Label string
+	Addr  string // of its listener
+}
+
+// Redirect sends a node to the server that hosts. It answers a hello, or ends a connection.
+type Redirect struct {
+	Group   string
+	Term    uint64
+	Host    string   // "ip:port"; "": it is not known yet who hosts
+	Node    string   // that hosts, human-readable
+	Servers []string // listeners of the standbys, in order
+}
+
+// Probe asks a server at the endpoint of a run who it is. It is the first frame of a
+// connection.
+type Probe struct {
+	Software string
+	RunID    string
+	Policy   rendezvous.Policy
+	Group    string
+	Term     uint64
+	Round    bool // the prober's control plane has formed or adopted a round
+	Node     string
+	Redirect Redirect // where its clients go if it yields
+}
+
+// Probed answers a Probe.
+type Probed struct {
+	Err    *rendezvous.Error // neither yields
+	Yields bool              // the answering server steps down, or has done so
+	Group  string
+	Term   uint64
+	Round  bool
+	Node   string
+}
+
+// Liveness opens and serves the connection of one standby to another: what its sender
+// knows of the host. It is sent again when that changes, and as the answer to Ask.
+type Liveness struct {
+	RunID  string
+	Group  string
+	Node   string
+	Ask    bool
+	Word   uint64 // succession.Word
+	Term   uint64
+	Target Redirect // who hosts, if Word tells that its sender knows
+}
+
+// Transfer asks the first standby to host in a term, and is its answer that it does.
+type Transfer struct {
+	Group string
+	Term  uint64
+	Addr  string // of the answer: where it listens
+}
+
+func (f Standby) pack(p *packer) {
+	head(p, KindStandby, 2)
+	p.Cut(f.Addr, MaxName)
+	p.Cut(f.Why, MaxName)
+}
+
+func (f Standbys) pack(p *packer) {
+	head(p, KindStandbys, 2)
+	p.List(len(f.List))
+	for _, s := range f.List {
+		p.List(3)
+		p.Text(s.Node)
+		p.Cut(s.Label, MaxName)
+		p.Text(s.Addr)
+	}
+	p.Bool(f.Invited)
+}
+
+func readStandbys(u *unpacker) Standbys {
+	var f Standbys
+	n := u.Open()
+	if n > maxStandbys {
+		u.Fail("a list of %d standbys, at most %d are allowed", n, maxStandbys)
+	}
+	for i := 0; i < n && u.Err() == nil; i++ {
+		u.Open()
+		f.List = append(f.List, StandbyNode{Node: u.Text(MaxName), Label: u.Text(MaxName), Addr: u.Text(MaxName)})
+		u.Close()
+	}
+	u.Close()
+	f.Invited = u.Bool()
+	return f
+}
+
+// packRedirect writes a redirect's fields as a list of their own.
+func packRedirect(p *packer, f Redirect) {
+	p.List(5)
+	p.Text(f.Group)
+	p.Uint(f.Term)
+	p.Text(f.Host)
+	p.Cut(f.Node, MaxName)
+	p.Texts(f.Servers)
+}
+
+func readRedirect(u *unpacker) Redirect {
+	u.Open()
+	f := Redirect{Group: u.Text(MaxName), Term: u.Uint(), Host: u.Text(MaxName), Node: u.Text(MaxName), Servers: u.Texts(maxServers, MaxName)}
+	u.Close()
+	return f
+}
+
+func (f Redirect) pack(p *packer) {
+	head(p, KindRedirect, 1)
+	packRedirect(p, f)
+}
+
+func (f Probe) pack(p *packer) {
+	head(p, KindProbe, 8)
+	p.Cut(f.Software, MaxName)
+	p.Text(f.RunID)
+	rendezvous.PackPolicy(p, f.Policy)
+	p.Text(f.Group)
+	p.Uint(f.Term)
+	p.Bool(f.Round)
+	p.Cut(f.Node, MaxName)
+	packRedirect(p, f.Redirect)
+}
+
+func readProbe(u *unpacker) Probe {
+	return Probe{
+		Software: u.Text(MaxName), RunID: u.Text(MaxName), Policy: rendezvous.UnpackPolicy(u), Group: u.Text(MaxName), Term: u.Uint(),
+		Round: u.Bool(), Node: u.Text(MaxName), Redirect: readRedirect(u),
+	}
+}
+
+func (f Probed) pack(p *packer) {
+	head(p, KindProbed, 7)
+	packError(p, f.Err)
+	p.Bool(f.Yields)
+	p.Text(f.Group)
+	p.Uint(f.Term)
+	p.Bool(f.Round)
+	p.Cut(f.Node, MaxName)
+}
+
+func readProbed(u *unpacker) Probed {
+	return Probed{
+		Err: rendezvous.UnpackError(u), Yields: u.Bool(), Group: u.Text(MaxName), Term: u.Uint(), Round: u.Bool(), Node: u.Text(MaxName),
+	}
+}
+
+func (f Liveness) pack(p *packer) {
+	head(p, KindLiveness, 7)
+	p.Text(f.RunID)
+	p.Text(f.Group)
+	p.Text(f.Node)
+	p.Bool(f.Ask)
+	p.Uint(f.Word)
+	p.Uint(f.Term)
+	packRedirect(p, f.Target)
+}
+
+func readLiveness(u *unpacker) Liveness {
+	return Liveness{
+		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), Word: u.Uint(), Term: u.Uint(),
+		Target: readRedirect(u),
+	}
+}
+
+func (f Transfer) pack(p *packer) {
+	head(p, KindTransfer, 3)
+	p.Text(f.Group)
+	p.Uint(f.Term)
+	p.Text(f.Addr)
+}
+
+// readSuccession reads the frames of this file.
+func readSuccession(u *unpacker, k Kind) Frame {
+	switch k {
+	case KindStandby:
+		return Standby{Addr: u.Text(MaxName), Why: u.Text(MaxName)}
+	case KindStandbys:
+		return readStandbys(u)
+	case KindRedirect:
+		return readRedirect(u)
+	case KindProbe:
+		return readProbe(u)
+	case KindProbed:
+		return readProbed(u)
+	case KindLiveness:
+		return readLiveness(u)
+	case KindTransfer:
+		return Transfer{Group: u.Text(MaxName), Term: u.Uint(), Addr: u.Text(MaxName)}
+	}
+	return Unknown{k}
+}
+
+// kindOfSuccession returns the kind of a frame of this file, 0 for another.
+func kindOfSuccession(f Frame) Kind {
+	switch f.(type) {
+	case Standby:
+		return KindStandby
+	case Standbys:
+		return KindStandbys
+	case Redirect:
+		return KindRedirect
+	case Probe:
+		return KindProbe
+	case Probed:
+		return KindProbed
+	case Liveness:
+		return KindLiveness
+	case Transfer:
+		return KindTransfer
+	}
+	return 0
+}
+
+// sanitizeSuccession makes the texts of a frame of this file safe to show.
+func sanitizeSuccession(f Frame) Frame {
+	switch f := f.(type) {
+	case Standby:
+		f.Why = rendezvous.Printable(f.Why)
+		return f
+	case Standbys:
+		for i := range f.List {
+			f.List[i].Label = rendezvous.Printable(f.List[i].Label)
+			f.List[i].Node = rendezvous.Printable(f.List[i].Node)
+		}
+		return f
+	case Redirect:
+		f.Node = rendezvous.Printable(f.Node)
+		return f
+	case Probe:
+		f.Node, f.Redirect.Node = rendezvous.Printable(f.Node), rendezvous.Printable(f.Redirect.Node)
+		return f
+	case Probed:
+		f.Err, f.Node = sanitizeError(f.Err), rendezvous.Printable(f.Node)
+		return f
+	case Liveness:
+		f.Node, f.Target.Node = rendezvous.Printable(f.Node), rendezvous.Printable(f.Target.Node)
+		return f
+	}
+	return f
+}

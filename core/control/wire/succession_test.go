@@ -1,0 +1,56 @@
+package wire
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// TestBoundsOfSuccession: what no peer sends is refused before it takes memory.
+func TestBoundsOfSuccession(t *testing.T) {
+	many := Standbys{}
+	servers := make([]string, maxServers+1)
+	for i := range 10_000 {
+		many.List = append(many.List, StandbyNode{Node: fmt.Sprint(i)})
+	}
+	for name, f := range map[string]Frame{
+		"10 000 standbys":        many,
+		"one standby too many":   Standbys{List: many.List[:maxStandbys+1]},
+		"too many servers":       Redirect{Servers: servers},
+		"a node without an end":  Standbys{List: []StandbyNode{{Node: string(make([]byte, MaxName+1))}}},
+		"a group without an end": Liveness{Group: string(make([]byte, MaxName+1))},
+	} {
+		if got, err := parseFrame(AppendFrame(nil, f)[frameHead:]); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	if _, err := parseFrame(AppendFrame(nil, Standbys{List: many.List[:maxStandbys]})[frameHead:]); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSuccessionOnTheWire holds the bytes of the frames of succession: they are
+// append-only.
+func TestSuccessionOnTheWire(t *testing.T) {
+	for want, f := range map[string]Frame{
+		"930fa3613a31a26e6f":                 Standby{Addr: "a:1", Why: "no"},
+		"93109193a16ea16ca3613a31c3":         Standbys{List: []StandbyNode{{"n", "l", "a:1"}}, Invited: true},
+		"921195a16702a3613a31a16e91a173":     Redirect{Group: "g", Term: 2, Host: "a:1", Node: "n", Servers: []string{"s"}},
+		"9416a16702a3613a31":                 nil, // a number that is free
+		"9415a16702a3613a31":                 Transfer{Group: "g", Term: 2, Addr: "a:1"},
+		"9814a172a167a16ec3030295a000a0a090": Liveness{RunID: "r", Group: "g", Node: "n", Ask: true, Word: 3, Term: 2},
+		"981300c0c3a16701c3a16e":             Probed{Yields: true, Group: "g", Term: 1, Round: true, Node: "n"},
+	} {
+		if f == nil {
+			body, _ := hex.DecodeString(want)
+			if got, err := parseFrame(body); err != nil || got != (Unknown{Kind: 22}) {
+				t.Errorf("kind 22: %+v, %v", got, err)
+			}
+			continue
+		}
+		if got := hex.EncodeToString(AppendFrame(nil, f)[frameHead:]); got != want {
+			t.Errorf("%T: %s, want %s", f, got, want)
+		}
+	}
+}
