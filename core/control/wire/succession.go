@@ -55,21 +55,18 @@ type Probe struct {
 	Software string
 	RunID    string
 	Policy   rendezvous.Policy
-	Group    string
-	Term     uint64
 	Round    bool // the prober's control plane has formed or adopted a round
 	Node     string
-	Redirect Redirect // where its clients go if it yields
+	Target   Redirect // the prober's own group, term and address
 }
 
 // Probed answers a Probe.
 type Probed struct {
 	Err    *rendezvous.Error // neither yields
-	Yields bool              // the answering server steps down, or has done so
-	Group  string
-	Term   uint64
+	Yields bool              // the answering server steps down, or does not host
 	Round  bool
 	Node   string
+	Target Redirect // who hosts, as the answering server knows
 }
 
 // Liveness opens and serves the connection of one standby to another: what its sender
@@ -148,37 +145,34 @@ func (f Redirect) pack(p *packer) {
 }
 
 func (f Probe) pack(p *packer) {
-	head(p, KindProbe, 8)
+	head(p, KindProbe, 6)
 	p.Cut(f.Software, MaxName)
 	p.Text(f.RunID)
 	rendezvous.PackPolicy(p, f.Policy)
-	p.Text(f.Group)
-	p.Uint(f.Term)
 	p.Bool(f.Round)
 	p.Cut(f.Node, MaxName)
-	packRedirect(p, f.Redirect)
+	packRedirect(p, f.Target)
 }
 
 func readProbe(u *unpacker) Probe {
 	return Probe{
-		Software: u.Text(MaxName), RunID: u.Text(MaxName), Policy: rendezvous.UnpackPolicy(u), Group: u.Text(MaxName), Term: u.Uint(),
-		Round: u.Bool(), Node: u.Text(MaxName), Redirect: readRedirect(u),
+		Software: u.Text(MaxName), RunID: u.Text(MaxName), Policy: rendezvous.UnpackPolicy(u),
+		Round: u.Bool(), Node: u.Text(MaxName), Target: readRedirect(u),
 	}
 }
 
 func (f Probed) pack(p *packer) {
-	head(p, KindProbed, 7)
+	head(p, KindProbed, 6)
 	packError(p, f.Err)
 	p.Bool(f.Yields)
-	p.Text(f.Group)
-	p.Uint(f.Term)
 	p.Bool(f.Round)
 	p.Cut(f.Node, MaxName)
+	packRedirect(p, f.Target)
 }
 
 func readProbed(u *unpacker) Probed {
 	return Probed{
-		Err: rendezvous.UnpackError(u), Yields: u.Bool(), Group: u.Text(MaxName), Term: u.Uint(), Round: u.Bool(), Node: u.Text(MaxName),
+		Err: rendezvous.UnpackError(u), Yields: u.Bool(), Round: u.Bool(), Node: u.Text(MaxName), Target: readRedirect(u),
 	}
 }
 
@@ -265,10 +259,10 @@ func sanitizeSuccession(f Frame) Frame {
 		f.Node = rendezvous.Printable(f.Node)
 		return f
 	case Probe:
-		f.Node, f.Redirect.Node = rendezvous.Printable(f.Node), rendezvous.Printable(f.Redirect.Node)
+		f.Node, f.Target.Node = rendezvous.Printable(f.Node), rendezvous.Printable(f.Target.Node)
 		return f
 	case Probed:
-		f.Err, f.Node = sanitizeError(f.Err), rendezvous.Printable(f.Node)
+		f.Err, f.Node, f.Target.Node = sanitizeError(f.Err), rendezvous.Printable(f.Node), rendezvous.Printable(f.Target.Node)
 		return f
 	case Liveness:
 		f.Node, f.Target.Node = rendezvous.Printable(f.Node), rendezvous.Printable(f.Target.Node)

@@ -40,7 +40,7 @@ func TestSuccessionOnTheWire(t *testing.T) {
 		"9416a16702a3613a31":                 nil, // a number that is free
 		"9415a16702a3613a31":                 Transfer{Group: "g", Term: 2, Addr: "a:1"},
 		"9814a172a167a16ec3030295a000a0a090": Liveness{RunID: "r", Group: "g", Node: "n", Ask: true, Word: 3, Term: 2},
-		"981300c0c3a16701c3a16e":             Probed{Yields: true, Group: "g", Term: 1, Round: true, Node: "n"},
+		"971300c0c3c3a16e95a16701a0a090":     Probed{Yields: true, Round: true, Node: "n", Target: Redirect{Group: "g", Term: 1}},
 	} {
 		if f == nil {
 			body, _ := hex.DecodeString(want)
