@@ -18,14 +18,15 @@ const (
 type account struct {
 	policy       r.Policy
 	policyBy     string
-	generation   string // of the control plane; "" until it has completed a round
-	origin       string // generation of the last round
-	round        uint64 // of the participants
-	floor        uint64 // highest round reported
-	stored       bool   // the last round was completed before the control plane was restarted
-	reserve      string // generation under which a restarted control plane goes on if its state is old
-	overtaken    bool   // the round is over though no member is lost
-	fresh        bool   // no round was completed by this control plane
+	generation   string      // of the control plane; "" until it has completed a round
+	origin       string      // generation of the last round
+	round        uint64      // of the participants
+	floor        uint64      // highest round reported
+	stored       bool        // the last round was completed before the control plane was restarted
+	reserve      string      // generation under which a restarted control plane goes on if its state is old
+	overtaken    bool        // the round is over though no member is lost
+	stop         r.RoundStop // announced in the round; Round is 0 if none is
+	fresh        bool        // no round was completed by this control plane
 	participants []*participant
 	byNode       map[string]*participant
 	sessions     map[r.SessionID]*session

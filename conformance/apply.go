@@ -47,6 +47,8 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 		s.awaiting = append(s.awaiting, ev.Number)
 	case r.KeyRequest:
 		c.keyRequest(ev, effects)
+	case r.AnnounceStop:
+		j.announceStop(ev)
 	}
 }
 
@@ -161,7 +163,7 @@ func (c *Checker) lastRound(s *session, last r.LastRound) {
 				other.stale = true
 			}
 		}
-		c.origin, c.round, c.overtaken = last.Generation, last.Round, false
+		c.origin, c.round, c.overtaken, j.stop = last.Generation, last.Round, false, r.RoundStop{}
 		c.participants, c.byNode, c.sums = nil, map[string]*participant{}, map[string]*sum{}
 		for rank := range last.World {
 			c.participants = append(c.participants, &participant{rank: rank, state: unknown})
@@ -280,6 +282,7 @@ func (c *Checker) forget() {
 	clear(c.seen)
 	clear(c.sums)
 	c.participants, c.byNode, c.closing, c.overtaken = nil, map[string]*participant{}, closing{}, false
+	j.stop = r.RoundStop{}
 }
 
 func (c *Checker) disconnect(ev r.Disconnect) {

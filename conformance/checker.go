@@ -352,6 +352,8 @@ func requestOf(ev r.Event) (r.Request, bool) {
 		q = ev.Request
 	case r.KeyRequest:
 		q = ev.Request
+	case r.AnnounceStop:
+		q = ev.Request
 	}
 	return q, q.Session != ""
 }

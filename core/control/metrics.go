@@ -30,9 +30,10 @@ type metrics struct {
 }
 
 // Names of what is counted by kind; the place in a list is the number on the
-// wire, 0 is what this version does not know.
+// wire, 0 is what this version does not know; a number without a name is no request.
 var (
-	opNames = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key"}
+	opNames = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key",
+		rendezvous.OpAnnounceStop: "announce_stop"}
 
 	keyOpNames = [...]string{"unknown", "set", "get", "add", "compare_set", "append", "check", "wait", "delete", "count", "list",
 		"multi_get", "multi_set", "queue_push", "queue_pop", "queue_len", "barrier", "cancel_wait"}
@@ -49,7 +50,11 @@ func known(n, limit int) int {
 
 // request counts a request that a node made.
 func (m *metrics) request(f wire.Request) {
-	m.requests[known(int(f.Op), len(m.requests))].Add(1)
+	op := known(int(f.Op), len(m.requests))
+	if opNames[op] == "" {
+		op = 0
+	}
+	m.requests[op].Add(1)
 	if k, ok := f.Event.(rendezvous.KeyRequest); ok {
 		m.keyOps[known(int(k.Op), len(m.keyOps))].Add(1)
 	}

@@ -158,7 +158,9 @@ func (s *Server) exposeData(e *metricsWriter) {
 
 func exposeCounts(e *metricsWriter, name, labelName string, counts []atomic.Uint64, values []string) {
 	for i := range counts {
-		e.sample(name, float64(counts[i].Load()), labelName, label(values[i]))
+		if values[i] != "" {
+			e.sample(name, float64(counts[i].Load()), labelName, label(values[i]))
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 // whileJoiningView is the update as a node that waits for its next round takes it.
 func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	if !n.Closed {
-		n.Waiting, n.Reason = 0, ""
+		n.Waiting, n.Reason, n.Stop = 0, "", rendezvous.RoundStop{}
 	}
 	return n
 }

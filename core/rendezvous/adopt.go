@@ -242,7 +242,7 @@ func (m *Machine) rebuild(c LastRound) {
 	}
 	m.dropKeys(m.round)
 	m.origin, m.round = c.Generation, c.Round
-	m.overtaken = ""
+	m.overtaken, m.stop = "", nil
 	m.participants, m.byNode, m.tally = make([]*participant, c.World), map[string]*participant{}, [participantStates]int{}
 	for rank := range m.participants {
 		m.participants[rank] = &participant{rank: rank, state: participantUnknown}

@@ -80,16 +80,17 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 
 // PackMembershipUpdate writes a node's view.
 func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
-	p.List(3)
+	p.List(4)
 	p.Int(v.Waiting)
 	p.Bool(v.Closed)
 	p.Text(v.Reason)
+	packRoundStop(p, v.Stop)
 }
 
 // UnpackMembershipUpdate reads what PackMembershipUpdate wrote.
 func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
 	u.Open()
-	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText)}
+	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText), Stop: unpackRoundStop(u)}
 	u.Close()
 	return v
 }

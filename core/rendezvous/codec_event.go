@@ -17,7 +17,7 @@ const (
 	OpClose
 	OpFinish
 	OpAwaitPeers
-	OpKey // the last one that a node may ask for
+	OpKey // the last of those that a node may ask for, but for OpAnnounceStop
 
 	opHello
 	opDisconnect
@@ -25,6 +25,8 @@ const (
 	opEvict
 	opTimerFired
 	opRecovered
+
+	OpAnnounceStop Op = 23 // a request, too
 )
 
 // Limits of what a request holds.
@@ -63,12 +65,14 @@ func OpOf(ev Event) Op {
 		return opTimerFired
 	case Recovered:
 		return opRecovered
+	case AnnounceStop:
+		return OpAnnounceStop
 	}
 	return 0
 }
 
 // IsRequest reports whether nodes number the operation and ask for it.
-func (o Op) IsRequest() bool { return o >= OpJoin && o <= OpKey }
+func (o Op) IsRequest() bool { return o >= OpJoin && o <= OpKey || o == OpAnnounceStop }
 
 // PackArguments writes what an event says, as one list; the common part of a
 // request is not in it.
@@ -134,6 +138,12 @@ func PackArguments(p *pack.Packer, ev Event) {
 		}
 		p.List(1)
 		p.Text(ev.Generation)
+	case AnnounceStop:
+		p.List(4)
+		p.Text(ev.Generation)
+		p.Uint(ev.Round)
+		p.Bool(ev.Leaving)
+		p.Cut(ev.Reason, MaxNameLen)
 	default: // Finish, Linger
 		p.List(0)
 	}
@@ -177,6 +187,8 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 		return TimerFired{Timer: unpackTimer(u)}
 	case opRecovered:
 		return Recovered{Generation: u.Text(MaxNameLen)}
+	case OpAnnounceStop:
+		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen)}
 	}
 	return nil
 }
@@ -286,6 +298,8 @@ func requestOf(ev Event) (Request, bool) {
 		return ev.Request, true
 	case KeyRequest:
 		return ev.Request, true
+	case AnnounceStop:
+		return ev.Request, true
 	}
 	return Request{}, false
 }
@@ -310,6 +324,8 @@ func oversize(ev Event) error {
 	case TimerFired:
 		names = append(names, string(ev.Timer.Session))
 	case Recovered:
+		names = append(names, ev.Generation)
+	case AnnounceStop:
 		names = append(names, ev.Generation)
 	case KeyRequest:
 		if err := ev.oversize(); err != nil {

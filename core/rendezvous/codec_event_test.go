@@ -31,6 +31,7 @@ func sampleEvents() []Event {
 		},
 		Disconnect{"s"}, LeaseExpired{"s"}, Evict{Node: "n", By: "admin", Reason: "why"},
 		TimerFired{Timer{Kind: TimerGrace, Session: "s", Seq: 7}}, Recovered{},
+		AnnounceStop{Request: r, Generation: "gen", Round: 3, Leaving: true, Reason: "because"},
 	}
 }
 
@@ -58,8 +59,8 @@ func TestEventsRoundTrip(t *testing.T) {
 			t.Errorf("a byte too many is %+v", ev)
 		}
 	}
-	for op := OpJoin; op <= opRecovered; op++ {
-		if !seen[op] {
+	for op := OpJoin; op <= OpAnnounceStop; op++ {
+		if !seen[op] && (op <= opRecovered || op == OpAnnounceStop) {
 			t.Errorf("no sample of operation %d", op)
 		}
 	}
@@ -68,14 +69,19 @@ func TestEventsRoundTrip(t *testing.T) {
 // TestLoggedBytes pins what older logs hold.
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
-		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960101" + "94ff03a16150" + "a1730302",
-		Disconnect{"s"}:                       "930109" + "91a173",
-		TimerFired{Timer{TimerGrace, "s", 7}}: "93010c" + "919305a17307",
-		Recovered{}:                           "93010d" + "90",
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960201" + "94ff03a16150" + "a1730302",
+		Disconnect{"s"}:                       "930209" + "91a173",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93020c" + "919305a17307",
+		Recovered{}:                           "93020d" + "90",
+		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why"}: "960217" + "94a16704c3a3776879" + "a1730302",
 	} {
 		b, err := EncodeEvent(ev)
 		if got := hex.EncodeToString(b); err != nil || got != want {
 			t.Errorf("%+v is %s, %v; want %s", ev, got, err, want)
+		}
+		b[1] = 1 // the version before
+		if got, err := DecodeEvent(b); err != nil || !reflect.DeepEqual(got, ev) {
+			t.Errorf("%x is %+v, %v; want %+v", b, got, err, ev)
 		}
 	}
 }
@@ -93,7 +99,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"930209" + "91a173": "newer release",
+		"930309" + "91a173": "newer release",
 		"930009" + "91a173": "no version",
 		"930163" + "90":     "operation 99",
 		"a0":                "not an event",

@@ -74,6 +74,9 @@ type MembershipUpdate struct {
 	Waiting int    // num_nodes_waiting
 	Closed  bool   // is_closed
 	Reason  string // why Waiting or Closed changed, human-readable
+
+	// Stop is the announced stop of the node's round; its round counts in Waiting.
+	Stop RoundStop `json:",omitzero"`
 }
 
 // Notify carries a Notice to a node.

@@ -82,6 +82,9 @@ func Stamp(ev Event, r Request) Event {
 	case KeyRequest:
 		ev.Request = r
 		return ev
+	case AnnounceStop:
+		ev.Request = r
+		return ev
 	}
 	return nil
 }

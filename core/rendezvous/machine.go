@@ -13,7 +13,7 @@ import (
 // StateVersion is the version of events and state. A log or snapshot written by
 // a newer version is refused. What an older program would not read, or apply
 // otherwise, needs a higher number.
-const StateVersion = 1
+const StateVersion = 2
 
 // Config is what the driver knows about a run before its first node.
 type Config struct {
@@ -62,7 +62,8 @@ type Machine struct {
 	timers   map[Timer]runningTimer // Seq is zero in the key
 	timerSeq uint64
 
-	overtaken     string // why the round is over although no member is lost; "": it is not
+	overtaken     string     // why the round is over although no member is lost; "": it is not
+	stop          *roundStop // announced of the last round; nil: none is
 	closed        *closing
 	awaitingPeers []*node     // nodes that wait for the others to end
 	keys          *agentStore // of the last round; nil: it has none yet
@@ -152,6 +153,12 @@ func (m *Machine) Apply(ev Event) []Effect {
 	case KeyRequest:
 		if n := m.take(ev.Request); n != nil {
 			m.keyRequest(n, ev)
+		}
+	case AnnounceStop:
+		ev.Reason = Printable(ev.Reason)
+		if n := m.take(ev.Request); n != nil {
+			m.announceStop(n, ev)
+			m.answer(n, ev.Number, nil)
 		}
 	default:
 		panic(fmt.Sprintf("rendezvous: unknown event %T", ev))

@@ -226,7 +226,7 @@ func (m *Machine) forget() {
 		m.remove(n)
 	}
 	m.dropKeys(m.round)
-	m.closed, m.overtaken = nil, ""
+	m.closed, m.overtaken, m.stop = nil, "", nil
 	m.participants, m.byNode, m.tally = nil, map[string]*participant{}, [participantStates]int{}
 	clear(m.seen)
 	m.disarmAll()

@@ -337,7 +337,7 @@ func (m *Machine) check(t tester) {
 		if n.join != nil {
 			continue // it is blocked in its join and told with the outcome
 		}
-		if want := m.updateFor(n); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed {
+		if want := m.updateFor(n); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed || want.Stop != n.update.Stop {
 			t.Fatalf("node %s was told %+v, it should know %+v", n.id, n.update, want)
 		}
 	}

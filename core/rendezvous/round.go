@@ -89,7 +89,7 @@ func (m *Machine) complete() {
 	last := m.round
 	m.round = m.highest() + 1
 	m.origin = m.generation
-	m.fresh, m.stored, m.overtaken = false, false, ""
+	m.fresh, m.stored, m.overtaken, m.stop = false, false, "", nil
 	m.disarmAll()
 	m.stopHold()
 

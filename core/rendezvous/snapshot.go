@@ -15,7 +15,7 @@ import (
 func (m *Machine) Snapshot() []byte {
 	sessions := slices.Sorted(maps.Keys(m.sessions))
 	return pack.Append(nil, func(p *pack.Packer) {
-		p.List(11)
+		p.List(12)
 		p.Uint(StateVersion)
 		m.packRun(p)
 		m.packTimers(p)
@@ -33,6 +33,7 @@ func (m *Machine) Snapshot() []byte {
 		m.packView(p)
 		m.packKeys(p)
 		m.packWaits(p)
+		m.packStop(p)
 	})
 }
 
@@ -144,10 +145,12 @@ func (m *Machine) packClosing(p *pack.Packer) {
 }
 
 func (m *Machine) packView(p *pack.Packer) {
-	p.List(3)
+	p.List(5)
 	p.Bool(m.viewed.waiting)
 	p.Int(int(m.viewed.closed))
 	p.Uint(m.viewed.round)
+	p.Bool(m.viewed.stop)
+	p.Bool(m.viewed.lost)
 }
 
 func (m *Machine) packKeys(p *pack.Packer) {
@@ -228,6 +231,7 @@ func Restore(b []byte) (*Machine, error) {
 	for range openEach(u) {
 		m.unpackWait(u)
 	}
+	m.unpackStop(u)
 	u.Close()
 	u.End()
 	m.checkSeats(u)
@@ -372,7 +376,7 @@ func (m *Machine) unpackClosing(u *pack.Unpacker) {
 
 func (m *Machine) unpackView(u *pack.Unpacker) {
 	u.Open()
-	m.viewed = view{waiting: u.Bool(), closed: closedKind(u.Int()), round: u.Uint()}
+	m.viewed = view{waiting: u.Bool(), closed: closedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
 	u.Close()
 }
 

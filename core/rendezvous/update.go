@@ -11,11 +11,13 @@ type view struct {
 	waiting bool
 	closed  closedKind
 	round   uint64
+	stop    bool // a stop is announced
+	lost    bool // and a member is lost
 }
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.nodesWaiting() > 0, round: m.round}
+	now := view{waiting: m.nodesWaiting() > 0, round: m.round, stop: m.stop != nil, lost: m.lossInStop()}
 	if m.closed != nil {
 		now.closed = m.closed.kind
 	}
@@ -39,7 +41,7 @@ func (m *Machine) settleViews() {
 // notify sends the node its update if it differs in what a program acts on.
 func (m *Machine) notify(n *node) {
 	was := n.update
-	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed {
+	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.stopFor(n) == was.Stop {
 		return
 	}
 	n.update = m.updateFor(n)
@@ -48,7 +50,7 @@ func (m *Machine) notify(n *node) {
 
 // updateFor computes a node's view: guarantees 7, 8 and 9.
 func (m *Machine) updateFor(n *node) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil}
+	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n)}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.text()
@@ -91,6 +93,9 @@ func (m *Machine) nodesWaiting() int {
 	if m.overtaken != "" {
 		count++
 	}
+	if m.stop != nil {
+		count++
+	}
 	if m.admit.due && m.closed == nil {
 		count += m.gain()
 	}
@@ -99,6 +104,9 @@ func (m *Machine) nodesWaiting() int {
 
 func (m *Machine) waitingReason() string {
 	var parts []string
+	if m.stop != nil && !m.stop.leaving { // else its node is lost, for that reason
+		parts = append(parts, m.stopReason())
+	}
 	if m.overtaken != "" {
 		parts = append(parts, m.overtaken)
 	}

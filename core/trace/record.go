@@ -78,6 +78,7 @@ var types = map[string]reflect.Type{
 	"KeyRequest":   reflect.TypeFor[r.KeyRequest](),
 	"TimerFired":   reflect.TypeFor[r.TimerFired](),
 	"Recovered":    reflect.TypeFor[r.Recovered](),
+	"AnnounceStop": reflect.TypeFor[r.AnnounceStop](),
 
 	"Welcome":   reflect.TypeFor[r.Welcome](),
 	"Refuse":    reflect.TypeFor[r.Refuse](),

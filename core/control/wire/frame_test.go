@@ -23,7 +23,8 @@ var sampleRedirect = Redirect{Group: "g", Term: 2, Host: "10.0.0.1:2", Node: "n"
 func sampleFrames() []Frame {
 	at := time.Unix(1700000000, 5).UTC()
 	fail := rendezvous.Errorf(rendezvous.CodeClosed, "closed")
-	note := rendezvous.MembershipUpdate{Waiting: 2, Closed: true, Reason: "lost: b"}
+	note := rendezvous.MembershipUpdate{Waiting: 2, Closed: true, Reason: "lost: b",
+		Stop: rendezvous.RoundStop{Round: 3, Rank: 1, Leaving: true, Reason: "signal 15", Lost: true}}
 	frames := []Frame{
 		Hello{
 			Version: 1, Features: []string{"f", "g"}, Software: "1.2.3", RunID: "run", Session: "s", Node: "n", Named: true,
@@ -59,6 +60,7 @@ func sampleFrames() []Frame {
 		rendezvous.CloseRun{By: "me", Reason: "because", Stop: true, At: at},
 		rendezvous.Finish{}, rendezvous.AwaitPeers{},
 		rendezvous.KeyRequest{Round: 3, Op: store.OpCancelWait, Keys: []string{"k", "\x00"}, Values: [][]byte{nil, {2}}, Amount: -9},
+		rendezvous.AnnounceStop{Generation: "gen", Round: 3, Leaving: true, Reason: "signal 15"},
 	} {
 		f, _ := NewRequest(ev, uint64(i+1), uint64(i))
 		frames = append(frames, f)
@@ -135,10 +137,11 @@ func TestOlderAndNewerPeers(t *testing.T) {
 	// A further field in a nested list, before fields that are known.
 	newer := pack.Append(nil, func(p *packer) {
 		head(p, KindNotice, 1)
-		p.List(5)
+		p.List(6)
 		p.Int(1)
 		p.Bool(true)
 		p.Text("why")
+		p.None()
 		p.Texts([]string{"new"})
 		p.None()
 	})

@@ -7,10 +7,10 @@ import "rallypoint/core/rendezvous"
 func sanitize(f Frame) Frame {
 	switch f := f.(type) {
 	case Welcome:
-		f.Notice.Reason, f.HostNode = rendezvous.Printable(f.Notice.Reason), rendezvous.Printable(f.HostNode)
+		f.Notice, f.HostNode = sanitizeUpdate(f.Notice), rendezvous.Printable(f.HostNode)
 		return f
 	case Notice:
-		f.Notice.Reason = rendezvous.Printable(f.Notice.Reason)
+		f.Notice = sanitizeUpdate(f.Notice)
 		return f
 	case Progress:
 		f.Progress.Headline, f.Progress.Detail = rendezvous.Printable(f.Progress.Headline), rendezvous.Printable(f.Progress.Detail)
@@ -26,6 +26,11 @@ func sanitize(f Frame) Frame {
 		return AdminAnswer{Err: sanitizeError(f.Err), Done: rendezvous.Printable(f.Done)}
 	}
 	return sanitizeSuccession(f)
+}
+
+func sanitizeUpdate(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
+	n.Reason, n.Stop.Reason = rendezvous.Printable(n.Reason), rendezvous.Printable(n.Stop.Reason)
+	return n
 }
 
 func sanitizeError(err *rendezvous.Error) *rendezvous.Error {
