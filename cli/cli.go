@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"rallypoint"
 	"rallypoint/cli/run"
@@ -106,6 +107,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error { return log.check() },
 	}
+	root.SetFlagErrorFunc(suggestFlag)
 	root.SetVersionTemplate("rallypoint {{.Version}}\n")
 	log.addFlags(root.PersistentFlags())
 	for _, launcher := range []*cobra.Command{run.New(), run.NewLaunch()} {
@@ -114,6 +116,21 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 	}
 	root.AddCommand(newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newToken(), newStore(log), newVersion())
 	return root
+}
+
+// suggestFlag adds to the error of an unknown flag the one that was meant, perhaps.
+func suggestFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	return fmt.Errorf("%w%s", err, run.Suggestion(unknown.GetSpecifiedName(), names))
 }
 
 // noCommand refuses what is none of a command's own commands.

@@ -63,6 +63,7 @@ type dump struct {
 var usageExits = []string{
 	"usage-nnodes-order", "usage-nnodes-zero", "usage-nproc-zero", "usage-nproc-word", "usage-redirects", "usage-conf",
 	"usage-interval", "usage-both", "usage-filter", "usage-handler",
+	"fail-no-program",
 }
 
 func TestRunAsTorchrun(t *testing.T) {

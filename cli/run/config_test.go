@@ -103,7 +103,7 @@ func TestConfigureRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, what := range map[string]string{
-		"":                                     "required: training_script",
+		"":                                     "there is nothing to run: name the script",
 		"--nnodes=0 x":                         "--nnodes",
 		"--nnodes=2:1 x":                       "--nnodes",
 		"--nnodes=a x":                         `"a"`,

@@ -225,7 +225,7 @@ func (o *options) parseShort(args []string) (rest []string, err error) {
 	for cluster != "" {
 		i := slices.IndexFunc(optionTable, func(f option) bool { return f.short != 0 && f.short == cluster[0] })
 		if i < 0 {
-			return nil, usagef("unrecognized arguments: -%s", cluster)
+			return nil, usagef("unrecognized arguments: -%s%s; see `rallypoint run --help`", cluster, Suggestion(cluster, OptionNames(o.legacy)))
 		}
 		f := &optionTable[i]
 		cluster = cluster[1:]
@@ -275,7 +275,7 @@ func findOption(name string, legacy bool) (*option, error) {
 	}
 	switch len(found) {
 	case 0:
-		return nil, usagef("unrecognized arguments: --%s", name)
+		return nil, usagef("unrecognized arguments: --%s%s; see `rallypoint run --help`", name, Suggestion(name, OptionNames(legacy)))
 	case 1:
 		return found[0], nil
 	}

@@ -61,7 +61,9 @@ func TestParseRun(t *testing.T) {
 func TestParseRunRefuses(t *testing.T) {
 	for args, what := range map[string]string{
 		"--no-such x":              "unrecognized arguments: --no-such",
-		"--nodes x":                "unrecognized arguments: --nodes",
+		"--nodes x":                "unrecognized arguments: --nodes; did you mean --nnodes?",
+		"--max_restart_s=3 x":      "unrecognized arguments: --max_restart_s; did you mean --max-restarts?",
+		"-nproc-per-node=2 x":      "unrecognized arguments: -nproc-per-node=2; did you mean --nproc-per-node?",
 		"-x y":                     "unrecognized arguments: -x",
 		"--log=1 x":                "ambiguous option: --log could match --log-dir, --log-line-prefix-template, --logs-specs",
 		"--ma x":                   "ambiguous option",

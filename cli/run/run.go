@@ -50,6 +50,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 	if err == nil {
 		c, err = configure(o, environ(env))
 	}
+	if err == nil {
+		err = c.checkScript(o)
+	}
 	if err != nil {
 		return complain(stderr, err, ExitUsage)
 	}

@@ -158,9 +158,11 @@ def test_workers_run_in_the_active_environment(tmp_path: Path) -> None:
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\necho "active $*"\n')
     python.chmod(0o755)
+    (tmp_path / "train.py").touch()
     env = {**os.environ, "VIRTUAL_ENV": str(tmp_path / "active")}
+    command = [*COMMAND, "run", "train.py"]
     done = subprocess.run(
-        [*COMMAND, "run", "train.py"], capture_output=True, text=True, timeout=60, env=env
+        command, capture_output=True, text=True, timeout=60, env=env, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (0, "active -u train.py\n"), done.stderr
     assert f"workers run in {python}, of $VIRTUAL_ENV; PYTHON_EXEC names another" in done.stderr

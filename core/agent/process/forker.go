@@ -66,7 +66,7 @@ func (f *Forker) run() {
 // signal, and returns its pid. The program is looked up in the PATH of env. cpus are
 // those that it may use; nil is those of this process.
 func (f *Forker) start(argv, env []string, files []uintptr, cpus []int) (pid int, err error) {
-	program, err := lookUp(argv[0], env)
+	program, err := LookUp(argv[0], env)
 	if err != nil {
 		return 0, err
 	}
@@ -123,8 +123,8 @@ func (f *Forker) Close() {
 	<-f.done
 }
 
-// lookUp finds a program as execvp does: a name with a slash is taken as it is.
-func lookUp(name string, env []string) (string, error) {
+// LookUp finds a program in the PATH of env as execvp does: a name with a slash is taken as it is.
+func LookUp(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}

@@ -73,17 +73,17 @@ func TestLookUp(t *testing.T) {
 		}
 	}
 	env := []string{"PATH=/nowhere:" + dir}
-	if path, err := lookUp("tool", env); err != nil || path != dir+"/tool" {
+	if path, err := LookUp("tool", env); err != nil || path != dir+"/tool" {
 		t.Errorf("tool: %q, %v", path, err)
 	}
-	if path, err := lookUp("./tool", env); err != nil || path != "./tool" {
+	if path, err := LookUp("./tool", env); err != nil || path != "./tool" {
 		t.Errorf("./tool: %q, %v", path, err)
 	}
-	if _, err := lookUp("text", env); !errors.Is(err, unix.EACCES) {
+	if _, err := LookUp("text", env); !errors.Is(err, unix.EACCES) {
 		t.Errorf("text: %v", err)
 	}
 	for _, name := range []string{"other", ""} {
-		if _, err := lookUp(name, env); !errors.Is(err, unix.ENOENT) {
+		if _, err := LookUp(name, env); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
