@@ -77,6 +77,7 @@ func TestWrongUsage(t *testing.T) {
 		{"run", "there is nothing to run"},
 		{"serve --listen h:x", `--listen is "h:x", expected HOST:PORT`},
 		{"serve --listen=", `--listen is "", expected`},
+		{"serve --listen 65536", `--listen is "65536", expected HOST:PORT`},
 		{"serve --listen :", `--listen is ":", expected`},
 		{"serve --log-level=loud", `--log-level is "loud", expected debug`},
 		{"store", "a command is missing"},
@@ -158,6 +159,7 @@ func TestNoArguments(t *testing.T) {
 func TestParseListen(t *testing.T) {
 	for text, want := range map[string]string{
 		"127.0.0.1:1": "127.0.0.1:1", "host0": "host0:7", "host0:0": "host0:0", ":1": ":1", "0.0.0.0:1": "0.0.0.0:1",
+		"29400": "127.0.0.1:29400", " 0 ": "127.0.0.1:0",
 		"::1": "[::1]:7", "[::]:1": "[::]:1", " [::1]:2 ": "[::1]:2",
 	} {
 		if got, err := parseListen(text, 7); err != nil || got.String() != want {

@@ -19,11 +19,15 @@ type listenAddr struct {
 	port int
 }
 
-// parseListen takes what an endpoint may be, and :PORT for the wildcard.
+// parseListen takes what an endpoint may be, :PORT for the wildcard, and a PORT alone,
+// which is one of this machine only, as the default is.
 func parseListen(text string, defaultPort int) (listenAddr, error) {
 	endpoint, wildcard := text, strings.HasPrefix(text, ":") && strings.Count(text, ":") == 1
-	if wildcard {
+	switch {
+	case wildcard:
 		endpoint = "[::]" + text
+	case isNumber(text):
+		endpoint = "127.0.0.1:" + strings.TrimSpace(text)
 	}
 	host, port, err := rendezvous.ParseEndpoint(endpoint, defaultPort)
 	switch {
@@ -34,6 +38,11 @@ func parseListen(text string, defaultPort int) (listenAddr, error) {
 		host = ""
 	}
 	return listenAddr{host, port}, nil
+}
+
+func isNumber(text string) bool {
+	text = strings.TrimSpace(text)
+	return text != "" && strings.Trim(text, "0123456789") == ""
 }
 
 func (a listenAddr) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }

@@ -99,7 +99,7 @@ an event. Leave it off while nothing is wrong.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; port 0 is any free one")
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
 	token.addTo(cmd)
 	cmd.Flags().BoolVar(&httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
 	cmd.Flags().StringArrayVar(&httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance; may be repeated")

@@ -9,7 +9,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Limits of what is shown of a run; JSON has all.
+// Limits of what a terminal shows of a run; a pipe or file gets all, as JSON does.
 const (
 	maxRows    = 40 // nodes
 	maxShown   = 10 // changes
@@ -45,7 +45,7 @@ func renderRuns(b *strings.Builder, st *control.Status, term terminal) {
 	t := table{columns: []column{{head: "RUN"}, {head: "PHASE"}, {head: "ROUND", right: true}, {head: "HERE", right: true}, {head: "OF"}, {head: "WAIT", right: true}, {head: "WHAT"}}}
 	for i := range st.Runs {
 		r := &st.Runs[i]
-		t.add(phaseStyle(r.Phase), cut(clean(r.RunID), maxRunName), string(r.Phase), roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+		t.add(phaseStyle(r.Phase), cut(clean(r.RunID), term.most(maxRunName)), string(r.Phase), roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
 			blankZero(waitingCount(r)), headline(r, term))
 	}
 	t.styledColumn = 1
@@ -80,17 +80,21 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 		}
 		head = append(head, text)
 	}
-	head = append(head, fmt.Sprintf("%d of %s nodes here", present(r), rangeText(r.Nodes)))
+	nodes := "nodes"
+	if r.Nodes.Max == 1 {
+		nodes = "node"
+	}
+	head = append(head, fmt.Sprintf("%d of %s %s here", present(r), rangeText(r.Nodes), nodes))
 	if r.RoundStore != "" && r.Closed == nil {
 		head = append(head, "store "+clean(r.RoundStore))
 	}
-	name := "Run " + cut(clean(r.RunID), maxRunName) + ": "
+	name := "Run " + cut(clean(r.RunID), term.most(maxRunName)) + ": "
 	line := wrap(strings.Join(head, ", "), term.width, columns.StringWidth(name))
 	line = strings.Replace(line, string(r.Phase), term.apply(phaseStyle(r.Phase), string(r.Phase)), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
 	remark(b, "Not started: ", r.NotStarted, term)
 	remark(b, "Missing: ", missingText(r), term)
-	remark(b, "Finished: ", finishedText(r), term)
+	remark(b, "Finished: ", finishedText(r, term.most(maxShown)), term)
 	if r.Closed != nil {
 		remark(b, "Closed: ", closedText(r.Closed, term), term)
 	}
@@ -124,11 +128,11 @@ func missingText(r *control.RunStatus) string {
 }
 
 // finishedText names who finished while others still run.
-func finishedText(r *control.RunStatus) string {
+func finishedText(r *control.RunStatus, most int) string {
 	if len(r.Finished) == 0 || r.Phase == rendezvous.PhaseClosed {
 		return ""
 	}
-	names := r.Finished[:min(len(r.Finished), maxShown)]
+	names := r.Finished[:min(len(r.Finished), most)]
 	text := strings.Join(names, ", ")
 	if more := len(r.Finished) - len(names); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
@@ -158,7 +162,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		columns:      []column{{head: "RANK", right: true}, {head: "NODE"}, {head: "STATE"}, {head: "HEARD", right: true}, {head: "WAITS", right: true}, {head: "ADDRESS"}, {head: "PROCESS"}},
 		styledColumn: 2,
 	}
-	total := len(r.Members) + len(r.Waiting) + len(r.Idle)
+	total, most, widest := len(r.Members)+len(r.Waiting)+len(r.Idle), term.most(maxRows), term.most(maxNode)
 	left := 0
 	for _, m := range r.Members {
 		w, rejoined := waits[m.Node]
@@ -166,7 +170,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		if rejoined {
 			total--
 		}
-		if total > maxRows && (m.State == "running" || m.State == "finished") && !m.Reconnecting || len(t.rows) >= maxRows {
+		if total > most && (m.State == "running" || m.State == "finished") && !m.Reconnecting || len(t.rows) >= most {
 			left++
 			continue
 		}
@@ -178,14 +182,14 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		if node == "" {
 			node = "?"
 		}
-		t.add(stateStyle(m.State, m.Reconnecting), fmt.Sprint(m.Rank), nodeText(node), stateText(m.State, m.Reconnecting), heard(m.LeaseAgeS), waited,
+		t.add(stateStyle(m.State, m.Reconnecting), fmt.Sprint(m.Rank), nodeText(node, widest), stateText(m.State, m.Reconnecting), heard(m.LeaseAgeS), waited,
 			clean(m.Address), processText(m.Label, node, m.Cause, hostNote(m.Host)))
 	}
 	for _, w := range r.Waiting {
 		if w.Role == control.RoleMember {
 			continue
 		}
-		if len(t.rows) >= maxRows {
+		if len(t.rows) >= most {
 			left++
 			continue
 		}
@@ -193,15 +197,15 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		if w.NodeRank >= 0 {
 			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
 		}
-		t.add(stateStyle(w.Role, w.Reconnecting), "-", nodeText(w.Node), stateText(w.Role, w.Reconnecting), heard(w.LeaseAgeS), waitedText(w),
+		t.add(stateStyle(w.Role, w.Reconnecting), "-", nodeText(w.Node, widest), stateText(w.Role, w.Reconnecting), heard(w.LeaseAgeS), waitedText(w),
 			clean(w.Address), processText(w.Label, w.Node, "", note))
 	}
 	for _, i := range r.Idle {
-		if len(t.rows) >= maxRows {
+		if len(t.rows) >= most {
 			left++
 			continue
 		}
-		t.add(stateStyle("idle", i.Reconnecting), "-", nodeText(i.Node), stateText("idle", i.Reconnecting), heard(i.LeaseAgeS), "", clean(i.Address),
+		t.add(stateStyle("idle", i.Reconnecting), "-", nodeText(i.Node, widest), stateText("idle", i.Reconnecting), heard(i.LeaseAgeS), "", clean(i.Address),
 			processText(i.Label, i.Node, i.Reason, ""))
 	}
 	if len(t.rows) > 0 || left > 0 {
@@ -213,7 +217,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 	}
 }
 
-func nodeText(node string) string { return cut(clean(node), maxNode) }
+func nodeText(node string, widest int) string { return cut(clean(node), widest) }
 
 func stateText(state string, reconnecting bool) string {
 	if reconnecting {
@@ -264,7 +268,7 @@ func waitedText(w control.WaitingStatus) string {
 
 // renderChanges shows the last changes, the oldest first.
 func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, term terminal) {
-	shown := r.Changes[max(0, len(r.Changes)-maxShown):]
+	shown := r.Changes[max(0, len(r.Changes)-term.most(maxShown)):]
 	if len(shown) == 0 {
 		return
 	}

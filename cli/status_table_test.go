@@ -17,6 +17,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files again")
 
+// screenWidth is that of the golden statuses.
+const screenWidth = 100
+
 // noon is the present of the golden statuses.
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
@@ -141,7 +144,7 @@ func sampleStatuses() map[string]control.Status {
 }
 
 func TestStatusTable(t *testing.T) {
-	term := terminal{width: plainWidth, zone: time.UTC}
+	term := terminal{width: screenWidth, zone: time.UTC}
 	for name, st := range sampleStatuses() {
 		t.Run(name, func(t *testing.T) {
 			got := renderStatus(st, term)
@@ -160,7 +163,7 @@ func TestStatusTable(t *testing.T) {
 			}
 			for line := range strings.Lines(got) {
 				line = strings.TrimSuffix(line, "\n")
-				if n := utf8.RuneCountInString(line); n > plainWidth {
+				if n := utf8.RuneCountInString(line); n > screenWidth {
 					t.Errorf("a line of %d characters: %s", n, line)
 				}
 				if strings.TrimRight(line, " ") != line {
@@ -179,7 +182,7 @@ func TestStatusTableInColour(t *testing.T) {
 	codes := regexp.MustCompile(`\x1b\[[0-9]*m`)
 	blanks := regexp.MustCompile(` +\n`)
 	for name, st := range sampleStatuses() {
-		for _, width := range []int{leastWidth, plainWidth, 200} {
+		for _, width := range []int{leastWidth, screenWidth, 200} {
 			plain := renderStatus(st, terminal{width: width, zone: time.UTC})
 			coloured := renderStatus(st, terminal{width: width, zone: time.UTC, colour: true})
 			if got := blanks.ReplaceAllString(codes.ReplaceAllString(coloured, ""), "\n"); got != plain {
@@ -228,11 +231,11 @@ func TestStatusTableOfWideNames(t *testing.T) {
 		m.Node, m.Label = name, name+" pid 7 "+strings.Repeat("訓", 60)
 		st.Runs[0].Members = append(st.Runs[0].Members, m)
 	}
-	got := renderStatus(st, terminal{width: plainWidth, zone: time.UTC})
+	got := renderStatus(st, terminal{width: screenWidth, zone: time.UTC})
 	rows, at := 0, -1
 	for line := range strings.Lines(got) {
 		line = strings.TrimSuffix(wideNames.Replace(line), "\n")
-		if n := utf8.RuneCountInString(line); n > plainWidth {
+		if n := utf8.RuneCountInString(line); n > screenWidth {
 			t.Errorf("a line of %d columns: %s", n, line)
 		}
 		before, _, ok := strings.Cut(line, "10.0.0.")
@@ -251,6 +254,46 @@ func TestStatusTableOfWideNames(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log("\n" + got)
+	}
+}
+
+// TestStatusPipedIsWhole: what is no terminal gets every node, change and word.
+func TestStatusPipedIsWhole(t *testing.T) {
+	id, text := strings.Repeat("job", 30), strings.Repeat("a long reason ", 40)
+	r := control.RunStatus{RunID: id, Phase: rendezvous.PhaseRunning, Round: 1, Nodes: control.NodeRange{Min: 1, Max: 99}, ChangesTotal: 30}
+	var want []string
+	for i := range 60 {
+		m := memberRow(i, "running")
+		m.Node, m.Label = fmt.Sprintf("%s-%02d", strings.Repeat("node", 15), i), fmt.Sprintf("%s%02d pid 7", strings.Repeat("host", 50), i)
+		r.Members = append(r.Members, m)
+		r.Finished = append(r.Finished, m.Node+"-done")
+		want = append(want, m.Node+" ", m.Label+"\n", m.Node+"-done")
+	}
+	for i := range 30 {
+		c := change(time.Minute, fmt.Sprintf("%s%02d", text, i))
+		r.Changes = append(r.Changes, c)
+		want = append(want, c.Text+"\n")
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = read.Close(), write.Close() }()
+	got := renderStatus(sampleServer(r), terminalOf(write))
+	for _, text := range append(want, "Run "+id+": ") {
+		if !strings.Contains(got, text) {
+			t.Errorf("%q is missing", text)
+		}
+	}
+	if strings.Contains(got, "…") {
+		t.Errorf("cut:\n%s", got)
+	}
+	r.NotStarted = strings.TrimSpace(text)
+	if got := renderStatus(sampleServer(r, r), terminalOf(write)); strings.Count(got, id) != 2 || strings.Count(got, r.NotStarted) != 2 {
+		t.Errorf("two runs:\n%s", got)
+	}
+	if got := renderStatus(sampleServer(r), terminal{width: screenWidth, zone: time.UTC}); !strings.Contains(got, "… and") {
+		t.Errorf("on a terminal:\n%s", got)
 	}
 }
 

@@ -167,7 +167,7 @@ func TestWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
-			show := &statusPrinter{out: out, terminal: terminal{width: plainWidth, zone: time.UTC, interactive: interactive}}
+			show := &statusPrinter{out: out, terminal: terminal{width: screenWidth, zone: time.UTC, interactive: interactive}}
 			q := statusQuery{addr: s.addr, timeout: time.Minute}
 			go func() { ended <- watch(ctx, q, show, ticks) }()
 			first := <-out
@@ -193,7 +193,7 @@ func TestWatchOutlivesTheControlPlane(t *testing.T) {
 		s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
 		ctx, cancel := context.WithCancel(t.Context())
 		out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
-		show := &statusPrinter{out: out, json: asJSON, compact: true, terminal: terminal{width: plainWidth, zone: time.UTC}}
+		show := &statusPrinter{out: out, json: asJSON, compact: true, terminal: terminal{width: screenWidth, zone: time.UTC}}
 		go func() { ended <- watch(ctx, statusQuery{addr: s.addr, timeout: time.Minute}, show, ticks) }()
 		first := <-out
 		s.end(t)
@@ -238,7 +238,7 @@ func TestWatchCommand(t *testing.T) {
 func TestTerminalOf(t *testing.T) {
 	r, w := io.Pipe()
 	defer r.Close()
-	if s := terminalOf(w); s.interactive || s.colour || s.width != plainWidth {
+	if s := terminalOf(w); s.interactive || s.colour || s.width != unlimited {
 		t.Errorf("%+v", s)
 	}
 }

@@ -69,6 +69,6 @@ kept in memory. Anyone who can reach the port can read and write it.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", defaultStorePort), "`HOST:PORT` to listen on; port 0 is any free one")
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", defaultStorePort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
 	return cmd
 }

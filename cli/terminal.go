@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -21,17 +22,25 @@ type terminal struct {
 	zone        *time.Location
 }
 
-// Widths in columns: of what is no terminal, and the least that the tables are made
-// for.
+// Widths in columns: of what is no terminal, which is for programs and files and loses
+// nothing, and the least that the tables are made for.
 const (
-	plainWidth = 100
+	unlimited  = math.MaxInt
 	leastWidth = 60
 )
+
+// most is how many of a list are shown: all but on a terminal.
+func (s terminal) most(n int) int {
+	if s.width == unlimited {
+		return math.MaxInt
+	}
+	return n
+}
 
 // terminalOf looks at what is behind a stream. Colour is for terminals only, and not
 // where NO_COLOR is set (no-color.org) or TERM says that there is none.
 func terminalOf(out io.Writer) terminal {
-	s := terminal{width: plainWidth, zone: time.Local}
+	s := terminal{width: unlimited, zone: time.Local}
 	f, ok := out.(*os.File)
 	if !ok {
 		return s

@@ -155,7 +155,7 @@ func (c *config) summary() string {
 	p := &c.rendezvous.params
 	nodes := fmt.Sprintf("%d to %d nodes", p.Min, p.Max)
 	if p.Min == p.Max {
-		nodes = fmt.Sprintf("%d nodes", p.Max)
+		nodes = counted(p.Max, "node")
 	}
 	switch c.rendezvous.kind {
 	case kindStandalone:
@@ -163,9 +163,13 @@ func (c *config) summary() string {
 	case kindStatic:
 		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.host, c.rendezvous.port, c.rendezvous.rank)
 	default:
-		nodes += fmt.Sprintf(" meet at %s (%s)", p.Endpoint, c.rendezvous.kind)
+		meet := "meet"
+		if p.Max == 1 {
+			meet = "meets"
+		}
+		nodes += fmt.Sprintf(" %s at %s (%s)", meet, p.Endpoint, c.rendezvous.kind)
 	}
-	text := fmt.Sprintf("run %s: %s; %d workers here, role %s; restarts %d; grace %v", p.RunID, nodes, c.spec.Workers, c.spec.Role,
+	text := fmt.Sprintf("run %s: %s; %s here, role %s; restarts %d; grace %v", p.RunID, nodes, counted(c.spec.Workers, "worker"), c.spec.Role,
 		c.spec.MaxRestarts, c.spec.ShutdownTimeout)
 	if dir := c.spec.Logs.Dir; dir != "" {
 		text += "; logs in " + dir
@@ -175,6 +179,13 @@ func (c *config) summary() string {
 		argv = slices.Replace(slices.Clone(argv), i-1, i+1)
 	}
 	return text + ": " + strings.Join(argv, " ")
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
 }
 
 // exitCode says how the run ended, and its code.

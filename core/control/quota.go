@@ -2,6 +2,7 @@ package control
 
 import (
 	"cmp"
+	"strings"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
@@ -46,6 +47,9 @@ func (r *run) overQuota(h rendezvous.Hello) *rendezvous.Error {
 }
 
 func (r *run) noRoom(what, flag string, most int) *rendezvous.Error {
+	if most == 1 {
+		what = strings.TrimSuffix(what, "s")
+	}
 	return rendezvous.Errorf(rendezvous.CodeTooLarge,
 		"run %q has %d %s, which is its quota on the control plane at %s: stop nodes that are not needed, or start `rallypoint serve` with a higher %s",
 		r.id, most, what, r.server.Addr(), flag)

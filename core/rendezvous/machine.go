@@ -228,8 +228,8 @@ func (m *Machine) Timers() []SetTimer {
 func (m *Machine) recovered(ev Recovered) {
 	m.stored, m.reserve = true, ev.Generation
 	if len(m.nodes) > 0 {
-		m.note("the control plane was restarted and knows %s, which have %v to come back",
-			count(len(m.nodes), "node", "nodes"), m.policy.LeaseTimeout)
+		m.note("the control plane was restarted and knows %s %v to come back",
+			count(len(m.nodes), "node, which has", "nodes, which have"), m.policy.LeaseTimeout)
 	}
 	for _, session := range slices.Sorted(maps.Keys(m.sessions)) {
 		n := m.sessions[session]

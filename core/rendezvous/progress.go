@@ -38,7 +38,7 @@ func (m *Machine) progressOf(n *node) Progress {
 }
 
 func (m *Machine) formingProgress() Progress {
-	p := Progress{Headline: fmt.Sprintf("%d of %d nodes here", m.joined, m.policy.Max)}
+	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, count(m.policy.Max, "node", "nodes"))}
 	if m.policy.Min < m.policy.Max {
 		p.Headline += fmt.Sprintf(" (at least %d needed)", m.policy.Min)
 	}
@@ -127,7 +127,7 @@ func (m *Machine) hereNames() string {
 
 func (m *Machine) waitingProgress() Progress {
 	p := Progress{Spare: m.gain() == 0 || m.tally[participantFinished] > 0}
-	p.Headline = fmt.Sprintf("round %d runs with %d of %d nodes", m.round, len(m.participants), m.policy.Max)
+	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), count(m.policy.Max, "node", "nodes"))
 	switch {
 	case m.tally[participantFinished] > 0:
 		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.inState(participantFinished))

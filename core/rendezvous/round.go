@@ -125,7 +125,7 @@ func (m *Machine) complete() {
 		m.countJoin(n)
 	}
 	m.dropKeys(last)
-	m.note("round %d is complete: %d of %d nodes, %d waiting", m.round, size, m.policy.Max, m.joined)
+	m.note("round %d is complete: %d of %s, %d waiting", m.round, size, count(m.policy.Max, "node", "nodes"), m.joined)
 }
 
 // dropAwaited marks the live members that the round goes on without, and names

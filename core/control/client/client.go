@@ -394,13 +394,5 @@ func (c *Client) answered(f wire.Reply) {
 	}
 }
 
-// progress passes a text on, with the warning that belongs to the endpoint.
-func (c *Client) progress(p rendezvous.Progress) {
-	if warning := c.Warning(); warning != "" {
-		if p.Detail != "" {
-			p.Detail += "; "
-		}
-		p.Detail += "warning: " + warning
-	}
-	c.obs.Progressed(p)
-}
+// progress passes a text on.
+func (c *Client) progress(p rendezvous.Progress) { c.obs.Progressed(p) }

@@ -381,11 +381,14 @@ func TestLoopbackEndpointWarns(t *testing.T) {
 		c.progress(rendezvous.Progress{Headline: "h", Detail: "d"})
 		warned := strings.Count(strings.Join(lines.All(), ""), "loopback: nodes on other machines cannot reach it")
 		p := obs.Await(t, "progress", func(e any) bool { _, ok := e.(rendezvous.Progress); return ok }).(rendezvous.Progress)
-		if max == 1 && (warned != 0 || c.Warning() != "" || p.Detail != "d") {
+		if max == 1 && (warned != 0 || c.Warning() != "") {
 			t.Errorf("%s with one node: warned", endpoint)
 		}
-		if max > 1 && (warned != 1 || !strings.HasPrefix(p.Detail, "d; warning: ") || !strings.Contains(p.Detail, c.Warning())) {
-			t.Errorf("%s: warned %d times, progress %q", endpoint, warned, p.Detail)
+		if max > 1 && (warned != 1 || c.Warning() == "") {
+			t.Errorf("%s: warned %d times", endpoint, warned)
+		}
+		if p.Detail != "d" {
+			t.Errorf("%s: progress %q repeats what was logged once", endpoint, p.Detail)
 		}
 		c.Close(controltest.Context(t))
 	}
