@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"rallypoint/core/control/wire"
@@ -185,6 +186,19 @@ func answer(w http.ResponseWriter, code int, contentType string, body []byte) {
 	_, _ = w.Write(body)
 }
 
+// beginsHTTP reports whether what comes is a request of HTTP: one that begins with a
+// method. first is its first byte, which no other protocol of the port begins with.
+func beginsHTTP(in *bufio.Reader, first byte) bool {
+	if !bytes.ContainsRune([]byte("GHPODTC"), rune(first)) {
+		return false
+	}
+	start, _ := in.Peek(4)
+	return slices.Contains([]string{"GET ", "HEAD", "POST", "PUT ", "PATC", "OPTI", "DELE", "TRAC", "CONN"}, string(start))
+}
+
+// readsOnly reports whether a method asks for a page.
+func readsOnly(method string) bool { return method == http.MethodGet || method == http.MethodHead }
+
 // readHead returns a request's first line and header, of which in has the
 // beginning.
 func readHead(in *bufio.Reader) ([]byte, error) {
@@ -232,10 +246,15 @@ func (h *httpPort) serve(conn net.Conn, head []byte, proven bool) error {
 	defer conn.Close()
 	p := &page{header: http.Header{}}
 	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), len(head)))
+	p.head = err == nil && r.Method == http.MethodHead
 	switch {
 	case err != nil:
 		p.fail(http.StatusBadRequest)
 		err = fmt.Errorf("%w: %w", wire.ErrMalformed, err)
+	case !readsOnly(r.Method):
+		p.allow(r.Method)
+		h.drained(p, conn)
+		return nil
 	case r.URL.Path == "/healthz":
 		h.make(p, r, conn, proven)
 	default:
@@ -261,6 +280,12 @@ func (h *httpPort) refuse(conn net.Conn, code int) {
 	defer conn.Close()
 	p := &page{header: http.Header{}}
 	p.fail(code)
+	h.drained(p, conn)
+}
+
+// drained sends a page and reads what else its client sends, before the connection is
+// closed.
+func (h *httpPort) drained(p *page, conn net.Conn) {
 	if p.write(conn) != nil {
 		return
 	}
@@ -292,6 +317,7 @@ type page struct {
 	code   int
 	header http.Header
 	body   []byte
+	head   bool // the client wants no more than the header
 }
 
 func (p *page) Header() http.Header { return p.header }
@@ -314,6 +340,16 @@ func (p *page) fail(code int) {
 	p.header.Set("Content-Type", plainText)
 }
 
+// allow makes it the answer to a method that does not read: what is allowed.
+func (p *page) allow(method string) {
+	p.header.Set("Allow", "GET, HEAD, OPTIONS")
+	if method == http.MethodOptions {
+		p.code = http.StatusNoContent
+		return
+	}
+	p.fail(http.StatusMethodNotAllowed)
+}
+
 // write sends the page.
 func (p *page) write(conn net.Conn) error {
 	p.WriteHeader(http.StatusOK)
@@ -321,6 +357,9 @@ func (p *page) write(conn net.Conn) error {
 	response := http.Response{
 		StatusCode: p.code, ProtoMajor: 1, ProtoMinor: 1, Header: p.header,
 		Body: io.NopCloser(bytes.NewReader(p.body)), ContentLength: int64(len(p.body)), Close: true,
+	}
+	if p.head {
+		response.Request = &http.Request{Method: http.MethodHead}
 	}
 	conn.SetWriteDeadline(time.Now().Add(httpTimeout))
 	out := bufio.NewWriterSize(conn, 512)

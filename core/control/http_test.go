@@ -71,6 +71,53 @@ func TestHTTP(t *testing.T) {
 	n.write([]byte("GET /healthz HTTP/1.1\r\n")) // half a request; the test's end must not wait for it
 }
 
+// TestHTTPMethods: HEAD has the header alone, OPTIONS and every method that would change
+// something have what is allowed; a request with a body is answered before it is closed.
+func TestHTTPMethods(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: controltest.Patience}
+	for _, c := range []struct {
+		method string
+		code   int
+		allow  string
+	}{
+		{"HEAD", 200, ""}, {"OPTIONS", 204, "GET, HEAD, OPTIONS"},
+		{"POST", 405, "GET, HEAD, OPTIONS"}, {"PUT", 405, "GET, HEAD, OPTIONS"}, {"PATCH", 405, "GET, HEAD, OPTIONS"},
+		{"DELETE", 405, "GET, HEAD, OPTIONS"}, {"TRACE", 405, "GET, HEAD, OPTIONS"}, {"CONNECT", 405, "GET, HEAD, OPTIONS"},
+	} {
+		for _, path := range []string{"/healthz", "/metrics", "/status"} {
+			var body io.Reader
+			if c.code == 405 && c.method[0] == 'P' {
+				body = strings.NewReader(strings.Repeat("x", 1<<20))
+			}
+			request, err := http.NewRequest(c.method, "http://"+s.addr+path, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := client.Do(request)
+			if err != nil {
+				t.Errorf("%s %s: %v", c.method, path, err)
+				continue
+			}
+			text, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != c.code || resp.Header.Get("Allow") != c.allow {
+				t.Errorf("%s %s: %s, allowed %q, %v", c.method, path, resp.Status, resp.Header.Get("Allow"), err)
+			}
+			if length := resp.ContentLength; c.method == "HEAD" && (len(text) > 0 || length <= 0) {
+				t.Errorf("HEAD %s: %d bytes, length %d", path, len(text), length)
+			}
+		}
+	}
+	for _, start := range []string{"PRI * HTTP/2.0\r\n\r\n", "HELO", "Gxxx", "POST"} { // no HTTP, another one, or half of it
+		n := dialNode(t, s.addr)
+		n.write([]byte(start))
+	}
+	if code, _, _ := get(t, s.addr, "/healthz"); code != 200 {
+		t.Errorf("/healthz: %d", code)
+	}
+}
+
 // TestHTTPIsBounded sends a header that is too long, many halves of a request, and
 // too many requests.
 func TestHTTPIsBounded(t *testing.T) {

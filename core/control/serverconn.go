@@ -2,7 +2,6 @@ package control
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -108,13 +107,11 @@ func (p *serverConn) serve() {
 	p.silent = p.server.clock.AfterFunc(helloTimeout, func() { p.out.Cut(errSilent) })
 	defer p.silent.Stop()
 	first, err := p.frames.In.Peek(1)
-	if err == nil && first[0] == 'G' {
-		if more, _ := p.frames.In.Peek(4); bytes.Equal(more, []byte("GET ")) {
-			if err := p.serveHTTP(false); err != nil {
-				p.report(err)
-			}
-			return
+	if err == nil && beginsHTTP(p.frames.In, first[0]) {
+		if err := p.serveHTTP(false); err != nil {
+			p.report(err)
 		}
+		return
 	}
 	if err == nil {
 		err = p.handshake(first[0])
@@ -190,7 +187,7 @@ func (p *serverConn) handshake(first byte) error {
 	}
 	p.version = version
 	if ours.Token {
-		if more, _ := p.frames.In.Peek(4); bytes.Equal(more, []byte("GET ")) {
+		if next, _ := p.frames.In.Peek(1); len(next) == 1 && beginsHTTP(p.frames.In, next[0]) {
 			return p.turnToHTTP()
 		}
 	}
