@@ -48,7 +48,7 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	case r.KeyRequest:
 		c.keyRequest(ev, effects)
 	case r.AnnounceStop:
-		j.announceStop(ev)
+		c.announceStop(ev)
 	}
 }
 
@@ -163,7 +163,7 @@ func (c *Checker) lastRound(s *session, last r.LastRound) {
 				other.stale = true
 			}
 		}
-		c.origin, c.round, c.overtaken, j.stop = last.Generation, last.Round, false, r.RoundStop{}
+		c.origin, c.round, c.overtaken, c.stop = last.Generation, last.Round, false, r.RoundStop{}
 		c.participants, c.byNode, c.sums = nil, map[string]*participant{}, map[string]*sum{}
 		for rank := range last.World {
 			c.participants = append(c.participants, &participant{rank: rank, state: unknown})
@@ -282,7 +282,7 @@ func (c *Checker) forget() {
 	clear(c.seen)
 	clear(c.sums)
 	c.participants, c.byNode, c.closing, c.overtaken = nil, map[string]*participant{}, closing{}, false
-	j.stop = r.RoundStop{}
+	c.stop = r.RoundStop{}
 }
 
 func (c *Checker) disconnect(ev r.Disconnect) {

@@ -216,7 +216,7 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 	}
 	c.places[place{o.Generation, o.Round}] = true
 	c.generation, c.origin, c.round, c.fresh = o.Generation, o.Generation, max(c.round, o.Round), false
-	c.stored, c.overtaken, j.stop = false, false, r.RoundStop{}
+	c.stored, c.overtaken, c.stop = false, false, r.RoundStop{}
 	c.participants, c.byNode = make([]*participant, len(chosen)), map[string]*participant{}
 	for i, s := range chosen {
 		rank := told[s].Rank

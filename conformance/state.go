@@ -60,7 +60,7 @@ func (c *Checker) checkUpdate(s *session) {
 	if got := s.update.Waiting > 0; got != want {
 		c.violated(guarantee, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.update.Waiting, s.update.Reason)
 	}
-	j.checkStop(s)
+	c.checkStop(s)
 	if want && s.update.Reason == "" {
 		c.violated(11, "node %s was told to regroup without a reason", s.node)
 	}
@@ -83,7 +83,7 @@ func (c *Checker) mustRegroup(s *session) (guarantee int, want bool) {
 		return 8, false
 	}
 	arrivals := c.due[r.TimerAdmit] && !c.ended() && c.growth() > 0
-	return 7, c.count(lost, rejoined) > 0 || arrivals || c.overtaken || j.stop.Round > 0
+	return 7, c.count(lost, rejoined) > 0 || arrivals || c.overtaken || c.stop.Round > 0
 }
 
 // checkTimers checks that what must happen at the latest will: its timer runs.
