@@ -59,6 +59,9 @@ type Config struct {
 	// effects once they were executed, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
 	Trace func(trace.Record)
+	// Succession tells of the server that this one succeeds, if its host has died. It needs
+	// RunID.
+	Succession rendezvous.Succession
 
 	maxUnidentified int64 // see accept.go; 0: by the descriptors
 }

@@ -256,7 +256,7 @@ func TestExitBarrierFinishes(t *testing.T) {
 			t.Fatalf("got %d, %v", n, err)
 		}
 		want := rendezvous.LastRound{Generation: "g1", Round: 1, Rank: 0, World: 2, HostRank: -1, Finished: true}
-		if got := nodes[0].plane.lastClaim(); got != want {
+		if got := nodes[0].plane.lastClaim(); !reflect.DeepEqual(got, want) {
 			t.Errorf("claim %+v; want %+v", got, want)
 		}
 	})

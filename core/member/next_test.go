@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -31,7 +32,7 @@ func TestNextFormsARound(t *testing.T) {
 				t.Errorf("node %d: stores %v; want %v", i, got, want)
 			}
 			claim := rendezvous.LastRound{Generation: "g1", Round: 1, Rank: i, World: 3, HostRank: -1}
-			if got := n.plane.lastClaim(); got != claim {
+			if got := n.plane.lastClaim(); !reflect.DeepEqual(got, claim) {
 				t.Errorf("node %d: claim %+v; want %+v", i, got, claim)
 			}
 			line := fmt.Sprintf("round 1: rank %d of 3, store at 10.0.0.7:40000", i)

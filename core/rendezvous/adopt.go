@@ -5,13 +5,25 @@ import (
 	"time"
 )
 
-// startHold makes a fresh control plane wait for nodes of an earlier one, which
-// need up to a lease to notice that it is back (docs/decisions/0014).
-func (m *Machine) startHold() {
-	if !m.fresh || m.holding || m.uptime < 0 || m.policy.Min == m.policy.Max {
+// returnTime is how long a fresh control plane waits for nodes of an earlier one of which
+// it knows nothing: their longest pause between two tries to reach it, and a second
+// (docs/decisions/0014).
+const returnTime = 2 * time.Second
+
+// begin makes a fresh control plane wait for nodes of an earlier one, once the policy
+// is known.
+func (m *Machine) begin() {
+	switch {
+	case !m.fresh || m.uptime < 0:
+		return
+	case m.succeeds():
+		m.uptime = -1
+		m.takeOver()
+		return
+	case m.holding || m.policy.Min == m.policy.Max:
 		return
 	}
-	if rest := m.policy.LeaseTimeout - m.uptime; rest > 0 {
+	if rest := returnTime - m.uptime; rest > 0 {
 		m.hold(rest)
 	}
 	m.uptime = -1
@@ -32,16 +44,35 @@ func (m *Machine) stopHold() {
 	}
 }
 
+// holdTime is how long the hold lasts in all.
+func (m *Machine) holdTime() time.Duration { return m.timers[Timer{Kind: TimerHold}].after }
+
+// endHoldIfComplete ends the hold unless members are missing: they are all that a control
+// plane waits for which knows of a round.
+func (m *Machine) endHoldIfComplete() {
+	if m.tally[participantUnknown] == 0 {
+		m.stopHold()
+	}
+}
+
 // endHold gives up on the members that did not come back.
 func (m *Machine) endHold() {
 	m.holding = false
 	for _, s := range m.participants {
 		if s.state == participantUnknown {
-			m.setParticipant(s, participantLost, CauseRestart)
+			m.setParticipant(s, participantLost, m.causeAway())
 			m.note("%s %s", s.name(), s.cause)
 		}
 	}
 	m.assistRanks()
+}
+
+// causeAway is why members are lost that did not come back to a fresh control plane.
+func (m *Machine) causeAway() string {
+	if m.succeeds() {
+		return "lost: did not come to the control plane's next host"
+	}
+	return CauseRestart
 }
 
 // Bounds of the rounds that nodes report. A round of an earlier control plane may be
@@ -57,13 +88,33 @@ const (
 // plane known again. Any other report leaves the running round alone: it raises the
 // number of the next one, and its node has to rejoin.
 func (m *Machine) adopt(n *node, c LastRound) {
+	f := c.Facts
+	if !f.possible(c, m.policy.Max) {
+		m.raiseFloor(c.Round)
+		if c.Round > 0 {
+			n.stale = fmt.Sprintf("what it reports of round %d cannot be", c.Round)
+		}
+		return
+	}
+	if m.believes(f) && f.Round > c.Round && f.World > 0 && m.adoptable(f.Origin, f.Round) {
+		m.rebuild(f.lastRound())
+	}
+	m.adoptRound(n, c)
+	if m.believes(f) {
+		m.raiseFloor(f.Round)
+		m.learn(f)
+	}
+}
+
+// adoptRound applies what the report says of the node's own round.
+func (m *Machine) adoptRound(n *node, c LastRound) {
 	if c.Round == 0 {
 		return
 	}
 	switch {
 	case c.Generation == m.origin && c.Round == m.round && m.returnParticipant(n, c):
 		return
-	case m.adoptable(c):
+	case m.adoptable(c.Generation, c.Round) && c.valid(m.policy.Max):
 		m.rebuild(c)
 		m.returnParticipant(n, c)
 		return
@@ -82,9 +133,9 @@ func (m *Machine) adopt(n *node, c LastRound) {
 // follows the adopted one: in its own generation, or while members of the adopted one
 // are missing. Once those are accounted for, the adopted round is under way, and a
 // report of another generation may be a stranger's.
-func (m *Machine) adoptable(c LastRound) bool {
-	follows := len(m.participants) == 0 || c.Generation == m.origin || m.tally[participantUnknown] > 0
-	return m.fresh && follows && c.Generation != m.generation && c.Round > m.round && c.valid(m.policy.Max)
+func (m *Machine) adoptable(generation string, round uint64) bool {
+	follows := len(m.participants) == 0 || generation == m.origin || m.tally[participantUnknown] > 0
+	return m.fresh && follows && generation != m.generation && round > m.round
 }
 
 // valid bounds what a report may make the control plane allocate.
@@ -210,10 +261,13 @@ func (m *Machine) forgetJoin(n *node) {
 
 // returnParticipant gives a returning node the still unknown place that it names.
 func (m *Machine) returnParticipant(n *node, c LastRound) bool {
-	if c.Rank < 0 || c.Rank >= len(m.participants) || m.participants[c.Rank].state != participantUnknown {
+	if c.Rank < 0 || c.Rank >= len(m.participants) {
 		return false
 	}
 	s := m.participants[c.Rank]
+	if finished := s.state == participantFinished && s.node == "" && c.Finished; s.state != participantUnknown && !finished {
+		return false
+	}
 	s.node, s.label, s.host = n.id, n.name(), false
 	m.byNode[n.id] = s
 	m.seen[n.id] = struct{}{}
@@ -222,6 +276,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 		state = participantFinished
 	}
 	m.setParticipant(s, state, "")
+	m.endHoldIfComplete()
 	m.note("node %s came back as rank %d of round %d", n.name(), s.rank, m.round)
 	return true
 }
@@ -243,18 +298,20 @@ func (m *Machine) rebuild(c LastRound) {
 	m.dropKeys(m.round)
 	m.origin, m.round = c.Generation, c.Round
 	m.overtaken, m.stop = "", nil
+	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
 	m.participants, m.byNode, m.tally = make([]*participant, c.World), map[string]*participant{}, [participantStates]int{}
 	for rank := range m.participants {
 		m.participants[rank] = &participant{rank: rank, state: participantUnknown}
 	}
 	m.tally[participantUnknown] = c.World
-	if c.HostRank >= 0 && c.HostRank != c.Rank {
+	// Facts of the same round know better, which learn applies.
+	if same := c.Facts.Round == c.Round && c.Facts.Origin == c.Generation && m.believes(c.Facts); !same && c.HostRank >= 0 && c.HostRank != c.Rank {
 		m.setParticipant(m.participants[c.HostRank], participantLost, "lost: it hosted the control plane, which was restarted")
 	}
 	for _, n := range pending {
 		m.countJoin(n)
 	}
-	if !m.holding {
-		m.hold(m.policy.LeaseTimeout)
+	if m.tally[participantUnknown] > 0 {
+		m.hold(m.returnGrace())
 	}
 }

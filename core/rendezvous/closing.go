@@ -6,68 +6,69 @@ import (
 	"time"
 )
 
-// closedKind is how a run was closed.
-type closedKind int
+// ClosedKind is how a run was closed; the numbers are append-only.
+type ClosedKind int
 
+// The kinds.
 const (
-	closedAdmission closedKind = iota + 1 // no node joins any more; the running round goes on
-	closedSuccess                         // a member's agent ended normally
-	closedFailed                          // everybody stops at once
+	ClosedAdmission ClosedKind = iota + 1 // no node joins any more; the running round goes on
+	ClosedSuccess                         // a member's agent ended normally
+	ClosedFailed                          // everybody stops at once
 )
 
-// closing records who closed the run, when and why.
-type closing struct {
-	kind   closedKind
-	by     string
-	reason string
-	at     time.Time
+// Closing is who closed a run, when and why; the zero value is an open run.
+type Closing struct {
+	Kind   ClosedKind
+	By     string
+	Reason string
+	At     time.Time
 }
 
-func (c *closing) how() string {
-	switch c.kind {
-	case closedSuccess:
+func (c *Closing) how() string {
+	switch c.Kind {
+	case ClosedSuccess:
 		return "ended successfully"
-	case closedFailed:
+	case ClosedFailed:
 		return "failed"
 	}
 	return "closed"
 }
 
-func (c *closing) text() string {
-	text := fmt.Sprintf("%s by %s", c.how(), c.by)
-	if !c.at.IsZero() {
-		text += " at " + c.at.UTC().Format(time.RFC3339)
+func (c *Closing) text() string {
+	text := fmt.Sprintf("%s by %s", c.how(), c.By)
+	if !c.At.IsZero() {
+		text += " at " + c.At.UTC().Format(time.RFC3339)
 	}
-	if c.reason != "" {
-		text += ": " + c.reason
+	if c.Reason != "" {
+		text += ": " + c.Reason
 	}
 	return text
 }
 
 // closeRun closes on request (set_closed, admin).
 func (m *Machine) closeRun(ev CloseRun) {
-	kind := closedAdmission
+	kind := ClosedAdmission
 	if ev.Stop {
-		kind = closedFailed
+		kind = ClosedFailed
 	}
 	by := ev.By
 	if n := m.sessions[ev.Session]; n != nil {
 		by = n.name()
 	}
-	m.close(closing{kind: kind, by: by, reason: ev.Reason, at: ev.At})
+	m.close(Closing{Kind: kind, By: by, Reason: ev.Reason, At: ev.At})
 }
 
 // close closes the run for good and answers every pending join. A later close
 // counts only if it says more: an ended admission may still end well or badly,
 // and a failure overrules a success for nodes that still run.
-func (m *Machine) close(c closing) {
-	if m.closed != nil && m.closed.kind >= c.kind {
+func (m *Machine) close(c Closing) {
+	if m.closed != nil && m.closed.Kind >= c.Kind {
 		return
 	}
 	m.closed = &c
 	m.note("the run %s", c.text())
 	m.disarmAll()
-	m.stopHold()
+	m.endHoldIfComplete() // else it still ends what is known of missing members
 	for _, n := range m.candidates() {
 		number, s := n.join.Number, m.participantOf(n)
 		m.dropJoin(n)
@@ -75,7 +76,7 @@ func (m *Machine) close(c closing) {
 		case s != nil:
 			m.setParticipant(s, participantLost, "could not regroup after the run was closed")
 			m.fail(n, number, m.closedError())
-		case c.kind == closedSuccess:
+		case c.Kind == ClosedSuccess:
 			m.fail(n, number, Errorf(CodeGraceful, "run %q ended without needing node %s: it %s", m.runID, n.id, c.text()))
 		default:
 			m.fail(n, number, m.closedError())
@@ -90,6 +91,7 @@ func (m *Machine) finish(n *node) {
 		return
 	}
 	m.setParticipant(s, participantFinished, "")
+	m.noteHost(n)
 	m.touched = append(m.touched, n)
 	m.note("node %s finished", n.name())
 }
@@ -97,7 +99,7 @@ func (m *Machine) finish(n *node) {
 // endIfAllFinished closes the run when its round is over but no node that could
 // say so is left: the finished nodes went without a goodbye.
 func (m *Machine) endIfAllFinished() {
-	if m.tally[participantFinished] == 0 || m.live() > 0 {
+	if !m.finishing() || m.live() > 0 {
 		return
 	}
 	for _, s := range m.participants {
@@ -105,9 +107,9 @@ func (m *Machine) endIfAllFinished() {
 			return
 		}
 	}
-	c := closing{kind: closedSuccess, by: "the control plane", reason: "every member has finished"}
+	c := Closing{Kind: ClosedSuccess, By: "the control plane", Reason: "every member has finished"}
 	if m.tally[participantLost] > 0 {
-		c.kind, c.reason = closedFailed, "lost before it finished: "+m.inState(participantLost)
+		c.Kind, c.Reason = ClosedFailed, "lost before it finished: "+m.inState(participantLost)
 	}
 	m.close(c)
 }

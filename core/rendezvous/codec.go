@@ -58,13 +58,14 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 
 // PackLastRound writes what a node says of its last round.
 func PackLastRound(p *pack.Packer, v LastRound) {
-	p.List(6)
+	p.List(7)
 	p.Text(v.Generation)
 	p.Uint(v.Round)
 	p.Int(v.Rank)
 	p.Int(v.World)
 	p.Int(v.HostRank)
 	p.Bool(v.Finished)
+	PackFacts(p, v.Facts)
 }
 
 // UnpackLastRound reads what PackLastRound wrote.
@@ -72,7 +73,7 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 	u.Open()
 	v := LastRound{
 		Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(),
-		HostRank: u.IntOr(-1), Finished: u.Bool(),
+		HostRank: u.IntOr(-1), Finished: u.Bool(), Facts: UnpackFacts(u),
 	}
 	u.Close()
 	return v
@@ -80,17 +81,19 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 
 // PackMembershipUpdate writes a node's view.
 func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
-	p.List(4)
+	p.List(5)
 	p.Int(v.Waiting)
 	p.Bool(v.Closed)
 	p.Text(v.Reason)
 	packRoundStop(p, v.Stop)
+	PackFacts(p, v.Facts)
 }
 
 // UnpackMembershipUpdate reads what PackMembershipUpdate wrote.
 func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
 	u.Open()
 	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText), Stop: unpackRoundStop(u)}
+	v.Facts = UnpackFacts(u)
 	u.Close()
 	return v
 }

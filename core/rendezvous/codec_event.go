@@ -132,12 +132,13 @@ func PackArguments(p *pack.Packer, ev Event) {
 		p.List(1)
 		packTimer(p, ev.Timer)
 	case Recovered:
-		if ev.Generation == "" {
+		if ev == (Recovered{}) {
 			p.List(0)
 			break
 		}
-		p.List(1)
+		p.List(2)
 		p.Text(ev.Generation)
+		p.Duration(ev.Grace)
 	case AnnounceStop:
 		p.List(4)
 		p.Text(ev.Generation)
@@ -186,7 +187,7 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 	case opTimerFired:
 		return TimerFired{Timer: unpackTimer(u)}
 	case opRecovered:
-		return Recovered{Generation: u.Text(MaxNameLen)}
+		return Recovered{Generation: u.Text(MaxNameLen), Grace: u.Duration()}
 	case OpAnnounceStop:
 		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen)}
 	}
@@ -314,7 +315,7 @@ func oversize(ev Event) error {
 	case Join:
 		names = append(names, ev.StoreAddr)
 	case Hello:
-		names = append(names, string(ev.Session), ev.Node, ev.SeenAddr, ev.ServerAddr, ev.LastRound.Generation)
+		names = append(names, string(ev.Session), ev.Node, ev.SeenAddr, ev.ServerAddr, ev.LastRound.Generation, ev.LastRound.Facts.Generation, ev.LastRound.Facts.Origin)
 	case Disconnect:
 		names = append(names, string(ev.Session))
 	case LeaseExpired:
@@ -331,6 +332,9 @@ func oversize(ev Event) error {
 		if err := ev.oversize(); err != nil {
 			return err
 		}
+	}
+	if h, ok := ev.(Hello); ok && len(h.LastRound.Facts.FinishedHosts) > maxFinishedHosts {
+		return Errorf(CodeTooLarge, "a report of %d hosts that have finished, at most %d are possible", len(h.LastRound.Facts.FinishedHosts), maxFinishedHosts)
 	}
 	for _, name := range names {
 		if len(name) > MaxNameLen {

@@ -74,6 +74,7 @@ type MembershipUpdate struct {
 	Waiting int    // num_nodes_waiting
 	Closed  bool   // is_closed
 	Reason  string // why Waiting or Closed changed, human-readable
+	Facts   Facts  `json:",omitzero"` // for a successor of the control plane
 
 	// Stop is the announced stop of the node's round; its round counts in Waiting.
 	Stop RoundStop `json:",omitzero"`

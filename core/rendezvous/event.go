@@ -27,6 +27,8 @@ type LastRound struct {
 	World      int
 	HostRank   int  // rank of the node that hosted the control plane in that round; -1: none did
 	Finished   bool // the node's workers all succeeded in that round
+	// Facts are what its control plane told the node last.
+	Facts Facts `json:",omitzero"`
 }
 
 // Hello announces a node, or a known session on a new connection.
@@ -165,12 +167,13 @@ type KeyRequest struct {
 type TimerFired struct{ Timer Timer }
 
 // Recovered tells that the control plane was started again on what it had stored:
-// all connections are gone. Each node has one lease to come back; no round
+// all connections are gone. Each node has one lease, or Grace, to come back; no round
 // completes without those that have joined while it runs.
 type Recovered struct {
 	// Generation is drawn at random by each start. The run goes on under it once a
 	// node shows that what was stored is older than the nodes; else under its own.
 	Generation string
+	Grace      time.Duration `json:",omitzero"` // instead of the lease; 0: the lease
 }
 
 func (Hello) event()        {}

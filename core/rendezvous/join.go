@@ -16,7 +16,7 @@ func (m *Machine) join(n *node, j Join) {
 		return
 	}
 	s := m.participantOf(n)
-	if s != nil && m.tally[participantFinished] > 0 {
+	if s != nil && m.finishing() {
 		m.fail(n, j.Number, m.finishedError())
 		return
 	}
@@ -107,7 +107,7 @@ func (m *Machine) closedError() *Error {
 
 // finishedError tells a member that the round cannot be formed again.
 func (m *Machine) finishedError() *Error {
-	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", m.runID, m.round, m.inState(participantFinished))
+	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", m.runID, m.round, m.finishedNames())
 	if m.tally[participantLost] > 0 {
 		text += "; lost: " + m.inState(participantLost)
 	}

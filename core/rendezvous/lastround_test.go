@@ -77,9 +77,11 @@ func TestAStrangersLastRoundLeavesAnAdoptedRoundAlone(t *testing.T) {
 	if r.m.Round() != 1 || n[0].notice.Waiting != 0 || n[1].notice.Waiting != 0 {
 		t.Fatalf("round %d; the members were told %+v, %+v", r.m.Round(), n[0].notice, n[1].notice)
 	}
+	if r.runs(TimerHold) {
+		t.Error("the hold goes on though all members are back")
+	}
 	r.join(n[0])
 	r.join(n[1])
-	r.fire(TimerHold)
 	if o := r.wantRound(n...); o.Round != 8 {
 		t.Errorf("the next round is %d", o.Round)
 	}
@@ -373,7 +375,6 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 		}
 		r.join(n[0])
 		r.join(n[1])
-		r.fire(TimerHold)
 		r.wantRound(n...)
 		r.key(n[1], store.OpGet, 0, roleInfoPrefix+"0") // of its own rounds it waits as ever
 		if reply, ok := n[1].replies[n[1].number]; ok {

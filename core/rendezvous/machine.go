@@ -22,6 +22,9 @@ type Config struct {
 	// Uptime is how long the control plane has been listening, if its endpoint is
 	// one that nodes of an earlier control plane may come back to; negative if not.
 	Uptime time.Duration
+	// Succession tells of the control plane that this one succeeds, if it does. Uptime is
+	// not looked at then.
+	Succession Succession
 	// Keys bounds the agents' keys of a round; a zero field takes the default.
 	Keys store.Limits
 }
@@ -62,9 +65,14 @@ type Machine struct {
 	timers   map[Timer]runningTimer // Seq is zero in the key
 	timerSeq uint64
 
+	succession     Succession
+	hostRank       int   // rank of the member whose process hosts the control plane; -1: it has none
+	finishedHosts  []int // see Facts; it is replaced, never changed
+	finishReported bool  // a member of the round has finished, as an earlier control plane has told
+
 	overtaken     string     // why the round is over although no member is lost; "": it is not
 	stop          *roundStop // announced of the last round; nil: none is
-	closed        *closing
+	closed        *Closing
 	awaitingPeers []*node     // nodes that wait for the others to end
 	keys          *agentStore // of the last round; nil: it has none yet
 	keyLimits     store.Limits
@@ -86,6 +94,10 @@ type deadline struct{ armed, due bool }
 
 // New makes the state of a run that no node has joined yet.
 func New(c Config) *Machine {
+	uptime := c.Uptime
+	if c.Succession.Term > 1 {
+		uptime = 0 // it has not begun yet
+	}
 	return &Machine{
 		runID:      c.RunID,
 		generation: c.Generation,
@@ -94,7 +106,9 @@ func New(c Config) *Machine {
 		sessions:   map[SessionID]*node{},
 		seen:       map[string]struct{}{},
 		fresh:      true,
-		uptime:     c.Uptime,
+		uptime:     uptime,
+		succession: c.Succession,
+		hostRank:   -1,
 		timers:     map[Timer]runningTimer{},
 		keyLimits:  limitKeys(c.Keys),
 	}
@@ -224,17 +238,18 @@ func (m *Machine) Timers() []SetTimer {
 	return list
 }
 
-// recovered gives every node one lease to come back.
+// recovered gives every node one lease, or what the event says, to come back.
 func (m *Machine) recovered(ev Recovered) {
 	m.stored, m.reserve = true, ev.Generation
+	grace := cmp.Or(ev.Grace, m.policy.LeaseTimeout)
 	if len(m.nodes) > 0 {
 		m.note("the control plane was restarted and knows %s %v to come back",
-			count(len(m.nodes), "node, which has", "nodes, which have"), m.policy.LeaseTimeout)
+			count(len(m.nodes), "node, which has", "nodes, which have"), grace)
 	}
 	for _, session := range slices.Sorted(maps.Keys(m.sessions)) {
 		n := m.sessions[session]
 		m.setGrace(n, false)
-		m.beginGrace(n, m.policy.LeaseTimeout)
+		m.beginGrace(n, grace)
 		n.recovering = true
 	}
 }

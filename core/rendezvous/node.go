@@ -71,6 +71,7 @@ func (m *Machine) hello(h Hello) {
 	m.nodes[n.id] = n
 	m.sessions[n.session] = n
 	m.adopt(n, h.LastRound)
+	m.noteHost(n)
 	n.update = m.updateFor(n)
 	m.emit(Welcome{Session: n.session, Update: n.update})
 }
@@ -80,7 +81,8 @@ func (m *Machine) resume(n *node, h Hello) {
 		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the session belongs to node %s, not to %s", m.runID, n.id, h.Node)})
 		return
 	}
-	n.seenAddr, n.serverAddr = h.SeenAddr, h.ServerAddr
+	n.seenAddr, n.serverAddr, n.inHost = h.SeenAddr, h.ServerAddr, h.InHost
+	m.noteHost(n)
 	m.setGrace(n, false)
 	m.reclaim(n, h.LastRound)
 	n.update = m.updateFor(n)
@@ -95,7 +97,7 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 	}
 	if len(m.nodes) == 0 {
 		m.policy, m.policyBy = h.Policy, h.Node
-		m.startHold()
+		m.begin()
 		return nil
 	}
 	have, want := m.policy, h.Policy
@@ -208,10 +210,10 @@ func (m *Machine) leave(n *node, ev Leave) {
 	switch {
 	case belongs && ev.Ending == EndSuccess:
 		m.finish(n)
-		m.close(closing{kind: closedSuccess, by: n.name(), reason: ev.Reason, at: ev.At})
+		m.close(Closing{Kind: ClosedSuccess, By: n.name(), Reason: ev.Reason, At: ev.At})
 	case belongs && ev.Ending == EndFailed:
 		m.setParticipant(s, participantLost, cause)
-		m.close(closing{kind: closedFailed, by: n.name(), reason: ev.Reason, at: ev.At})
+		m.close(Closing{Kind: ClosedFailed, By: n.name(), Reason: ev.Reason, At: ev.At})
 	default:
 		m.note("node %s %s", n.name(), cause)
 	}
@@ -228,6 +230,7 @@ func (m *Machine) forget() {
 	m.dropKeys(m.round)
 	m.closed, m.overtaken, m.stop = nil, "", nil
 	m.participants, m.byNode, m.tally = nil, map[string]*participant{}, [participantStates]int{}
+	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
 	clear(m.seen)
 	m.disarmAll()
 	m.viewed = view{}

@@ -26,7 +26,7 @@ func (m *Machine) Forming(session SessionID) (forming, pending bool) {
 	if n == nil || n.join == nil {
 		return false, false
 	}
-	return m.live() == 0 && m.tally[participantFinished] == 0 || m.tally[participantRejoined] > 0, true
+	return m.live() == 0 && !m.finishing() || m.tally[participantRejoined] > 0, true
 }
 
 // progressOf describes what the node's pending join waits for.
@@ -47,7 +47,7 @@ func (m *Machine) formingProgress() Progress {
 		details = append(details, "missing: "+missing)
 	}
 	if m.holding && m.joined >= m.policy.Min {
-		details = append(details, "the control plane is new: waiting one lease for nodes of an earlier one")
+		details = append(details, fmt.Sprintf("the control plane is new: waiting at most %v for nodes of an earlier one", m.holdTime()))
 	}
 	if m.joinedGrace > 0 {
 		details = append(details, fmt.Sprintf("%d with a broken connection", m.joinedGrace))
@@ -126,11 +126,11 @@ func (m *Machine) hereNames() string {
 }
 
 func (m *Machine) waitingProgress() Progress {
-	p := Progress{Spare: m.gain() == 0 || m.tally[participantFinished] > 0}
+	p := Progress{Spare: m.gain() == 0 || m.finishing()}
 	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), count(m.policy.Max, "node", "nodes"))
 	switch {
-	case m.tally[participantFinished] > 0:
-		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.inState(participantFinished))
+	case m.finishing():
+		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.finishedNames())
 	case m.gain() > 0:
 		p.Detail = "waiting, to be admitted: " + m.waitingNames()
 	default:

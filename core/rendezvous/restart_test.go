@@ -74,7 +74,9 @@ func TestFreshHostAdoptsReturningMembers(t *testing.T) {
 	if r.m.awaited() != 3 || r.m.Round() != 1 {
 		t.Fatalf("round %d, %d members", r.m.Round(), r.m.awaited())
 	}
-	r.fire(TimerHold)
+	if r.runs(TimerHold) {
+		t.Error("the hold goes on though all members are back")
+	}
 	if n[0].notice.Waiting != 0 {
 		t.Fatalf("a whole round was disturbed: %+v", n[0].notice)
 	}

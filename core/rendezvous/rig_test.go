@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -104,6 +105,7 @@ func (r *rig) deliver(e Effect) {
 	case Drop:
 		r.bySession(e.Session).dropped = e.Err
 	case SetTimer:
+		maps.DeleteFunc(r.timers, func(t Timer, _ time.Duration) bool { return t.Kind == e.Timer.Kind && t.Session == e.Timer.Session })
 		r.timers[e.Timer] = e.After
 	case StopTimer:
 		if _, ok := r.timers[e.Timer]; !ok {

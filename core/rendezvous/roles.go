@@ -135,7 +135,7 @@ func (m *Machine) assignRoles(space *agentStore, infos [][]byte) {
 // settleExitBarrier opens the agents' exit barrier once every live member has
 // finished; a lost one is not waited for.
 func (m *Machine) settleExitBarrier() {
-	if m.tally[participantFinished] == 0 || m.live() > 0 {
+	if !m.finishing() || m.live() > 0 {
 		return
 	}
 	space := m.keys

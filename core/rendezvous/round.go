@@ -4,7 +4,7 @@ import "slices"
 
 // evaluate completes a round if one is due and keeps the clocks that decide it.
 func (m *Machine) evaluate() {
-	if m.tally[participantFinished] > 0 { // guarantee 8: no node is admitted any more
+	if m.finishing() { // guarantee 8: no node is admitted any more
 		m.disarmAll()
 		m.refuseRejoined()
 		return
@@ -90,6 +90,7 @@ func (m *Machine) complete() {
 	m.round = m.highest() + 1
 	m.origin = m.generation
 	m.fresh, m.stored, m.overtaken, m.stop = false, false, "", nil
+	m.finishReported, m.finishedHosts = false, nil
 	m.disarmAll()
 	m.stopHold()
 
@@ -97,26 +98,28 @@ func (m *Machine) complete() {
 		m.uncountJoin(n)
 	}
 	m.participants, m.byNode, m.tally = make([]*participant, size), make(map[string]*participant, size), [participantStates]int{}
-	hostRank, first := -1, (*node)(nil)
+	first := (*node)(nil)
+	m.hostRank = -1
 	for i, n := range chosen {
 		s := &participant{rank: ranks[i], node: n.id, label: n.name(), host: n.inHost, state: participantRunning}
 		m.participants[s.rank], m.byNode[n.id] = s, s
 		m.tally[participantRunning]++
 		m.seen[n.id] = struct{}{}
 		if n.inHost {
-			hostRank = s.rank
+			m.hostRank = s.rank
 		}
 		if s.rank == 0 {
 			first = n
 		}
 	}
 	outcome := Outcome{
-		Generation: m.generation, Round: m.round, World: size, HostRank: hostRank,
+		Generation: m.generation, Round: m.round, World: size, HostRank: m.hostRank,
 		StoreAddr: m.storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
 	}
 	for i, n := range chosen {
 		number := n.join.Number
 		n.join = nil
+		n.update.Facts = outcome.Facts() // its outcome says so
 		o := outcome
 		o.Rank = ranks[i]
 		m.answer(n, number, o)

@@ -15,7 +15,7 @@ import (
 func (m *Machine) Snapshot() []byte {
 	sessions := slices.Sorted(maps.Keys(m.sessions))
 	return pack.Append(nil, func(p *pack.Packer) {
-		p.List(12)
+		p.List(13)
 		p.Uint(StateVersion)
 		m.packRun(p)
 		m.packTimers(p)
@@ -34,6 +34,7 @@ func (m *Machine) Snapshot() []byte {
 		m.packKeys(p)
 		m.packWaits(p)
 		m.packStop(p)
+		m.packSuccession(p)
 	})
 }
 
@@ -138,10 +139,10 @@ func (m *Machine) packClosing(p *pack.Packer) {
 		return
 	}
 	p.List(4)
-	p.Int(int(c.kind))
-	p.Text(c.by)
-	p.Text(c.reason)
-	p.Time(c.at)
+	p.Int(int(c.Kind))
+	p.Text(c.By)
+	p.Text(c.Reason)
+	p.Time(c.At)
 }
 
 func (m *Machine) packView(p *pack.Packer) {
@@ -232,6 +233,7 @@ func Restore(b []byte) (*Machine, error) {
 		m.unpackWait(u)
 	}
 	m.unpackStop(u)
+	m.unpackSuccession(u)
 	u.Close()
 	u.End()
 	m.checkSeats(u)
@@ -366,9 +368,9 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 
 func (m *Machine) unpackClosing(u *pack.Unpacker) {
 	if u.Open() > 0 {
-		m.closed = &closing{kind: closedKind(u.Int()), by: u.Text(maxText), reason: u.Text(maxText), at: u.Time()}
-		if m.closed.kind < closedAdmission || m.closed.kind > closedFailed {
-			u.Fail("closed in the way %d", m.closed.kind)
+		m.closed = &Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxText), Reason: u.Text(maxText), At: u.Time()}
+		if m.closed.Kind < ClosedAdmission || m.closed.Kind > ClosedFailed {
+			u.Fail("closed in the way %d", m.closed.Kind)
 		}
 	}
 	u.Close()
@@ -376,7 +378,7 @@ func (m *Machine) unpackClosing(u *pack.Unpacker) {
 
 func (m *Machine) unpackView(u *pack.Unpacker) {
 	u.Open()
-	m.viewed = view{waiting: u.Bool(), closed: closedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
+	m.viewed = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
 	u.Close()
 }
 
@@ -435,6 +437,12 @@ func (m *Machine) unpackWait(u *pack.Unpacker) {
 func (m *Machine) checkSeats(u *pack.Unpacker) {
 	if u.Err() != nil {
 		return
+	}
+	for _, rank := range append([]int{m.hostRank}, m.finishedHosts...) {
+		if rank < -1 || rank >= len(m.participants) {
+			u.Fail("rank %d of %d hosts the control plane", rank, len(m.participants))
+			return
+		}
 	}
 	if m.closed != nil && m.joined > 0 {
 		u.Fail("%d nodes join a closed run", m.joined)

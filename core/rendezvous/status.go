@@ -120,7 +120,7 @@ func (m *Machine) Status() Status {
 	}
 	s.NotStarted = m.notStarted()
 	if c := m.closed; c != nil {
-		s.Closed = &ClosedStatus{How: c.how(), By: c.by, Reason: c.reason, At: c.at}
+		s.Closed = &ClosedStatus{How: c.how(), By: c.By, Reason: c.Reason, At: c.At}
 	}
 	return s
 }
@@ -140,7 +140,7 @@ func (m *Machine) phase() Phase {
 	switch {
 	case m.closed != nil:
 		return PhaseClosed
-	case m.tally[participantFinished] > 0:
+	case m.finishing():
 		return PhaseFinishing
 	case m.tally[participantRejoined] > 0:
 		return PhaseRegroup
@@ -176,8 +176,8 @@ func (m *Machine) notFormed() string {
 	case m.joinedGrace > 0:
 		return m.brokenConnections()
 	case m.holding:
-		return fmt.Sprintf("enough nodes are here, but the control plane is new: until it has listened for one lease_timeout (%v), nodes of an earlier one may come back; "+
-			"with %d nodes the round starts at once", p.LeaseTimeout, p.enough())
+		return fmt.Sprintf("enough nodes are here, but the control plane is new: for at most %v it waits for nodes of an earlier one; "+
+			"with %d nodes the round starts at once", m.holdTime(), p.enough())
 	case p.QuietPeriod > 0:
 		return fmt.Sprintf("enough nodes are here (%d); more are waited for until none has come for quiet_period (%v), at most for last_call_timeout (%v)",
 			m.joined, p.QuietPeriod, p.LastCallTimeout)
@@ -197,8 +197,8 @@ func (m *Machine) notRegrouped() string {
 	case m.joinedGrace > 0:
 		return m.brokenConnections()
 	}
-	return fmt.Sprintf("it regroups after round %d, but the control plane is new: until it has listened for one lease_timeout (%v), nodes of an earlier one may come back",
-		m.round, p.LeaseTimeout)
+	return fmt.Sprintf("it regroups after round %d, but the control plane is new: for at most %v it waits for nodes of an earlier one",
+		m.round, m.holdTime())
 }
 
 // tooFew says what is missing for min.
@@ -249,7 +249,7 @@ type Census struct {
 }
 
 // admits reports whether the running round will regroup to take waiting nodes in.
-func (m *Machine) admits() bool { return m.tally[participantFinished] == 0 && m.gain() > 0 }
+func (m *Machine) admits() bool { return !m.finishing() && m.gain() > 0 }
 
 // Census counts the nodes.
 func (m *Machine) Census() Census {

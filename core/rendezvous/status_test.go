@@ -90,7 +90,7 @@ func TestNotStarted(t *testing.T) {
 			p.QuietPeriod = 5 * time.Second
 			r.join(r.hello("a", p))
 		}},
-		"until it has listened for one lease_timeout (10s), nodes of an earlier one may come back; with 2 nodes the round starts at once": {0, func(r *rig) {
+		"for at most 2s it waits for nodes of an earlier one; with 2 nodes the round starts at once": {0, func(r *rig) {
 			r.join(r.hello("a", policy(1, 2)))
 		}},
 		"the connection of a waiting node is broken; the round waits for its return, at most for reconnect_grace (1s)": {-1, func(r *rig) {

@@ -9,17 +9,23 @@ import (
 // only when it changes, so that an event costs no work per member.
 type view struct {
 	waiting bool
-	closed  closedKind
+	closed  ClosedKind
 	round   uint64
 	stop    bool // a stop is announced
 	lost    bool // and a member is lost
+
+	generation    string
+	host          int
+	finished      bool
+	finishedHosts int // how many
 }
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.nodesWaiting() > 0, round: m.round, stop: m.stop != nil, lost: m.lossInStop()}
+	now := view{waiting: m.nodesWaiting() > 0, round: m.round, stop: m.stop != nil, lost: m.lossInStop(),
+		generation: m.generation, host: m.hostRank, finished: m.finishing(), finishedHosts: len(m.finishedHosts)}
 	if m.closed != nil {
-		now.closed = m.closed.kind
+		now.closed = m.closed.Kind
 	}
 	if now == m.viewed && len(m.touched) == 0 {
 		return
@@ -38,10 +44,11 @@ func (m *Machine) settleViews() {
 	m.touched = m.touched[:0]
 }
 
-// notify sends the node its update if it differs in what a program acts on.
+// notify sends the node its update if it differs in what a program acts on, or in what a
+// successor has to know.
 func (m *Machine) notify(n *node) {
 	was := n.update
-	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.stopFor(n) == was.Stop {
+	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.stopFor(n) == was.Stop && m.facts().equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n)
@@ -50,7 +57,7 @@ func (m *Machine) notify(n *node) {
 
 // updateFor computes a node's view: guarantees 7, 8 and 9.
 func (m *Machine) updateFor(n *node) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n)}
+	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.text()
@@ -65,10 +72,10 @@ func (m *Machine) updateFor(n *node) MembershipUpdate {
 
 func (m *Machine) waitingFor(n *node) int {
 	if m.closed != nil {
-		switch m.closed.kind {
-		case closedSuccess:
+		switch m.closed.Kind {
+		case ClosedSuccess:
 			return 0
-		case closedFailed:
+		case ClosedFailed:
 			return 1
 		}
 	}

@@ -32,6 +32,8 @@ func TestGolden(t *testing.T) {
 		records = append(records, rec)
 	}
 	add(Record{State: []byte("state"), Slack: 0.5})
+	succession := filled(reflect.TypeFor[r.Succession]()).(r.Succession)
+	add(Record{State: []byte("state"), Host: "node", Succession: &succession})
 	add(Record{TooLarge: 1 << 21})
 	var results []r.Result
 	for _, name := range slices.Sorted(maps.Keys(types)) {

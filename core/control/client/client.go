@@ -48,6 +48,7 @@ type Client struct {
 	conn     *clientConn // nil: not connected
 	calls    member.Calls
 	claim    rendezvous.LastRound
+	facts    rendezvous.Facts // what the control plane told last
 	seen     string
 	hosting  Host // nil: this process does not host
 	byNode   bool // the control plane is in the process of a node of this run
@@ -264,10 +265,12 @@ func (c *Client) fail(err *rendezvous.Error) {
 func (c *Client) hello() wire.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	claim := c.claim
+	claim.Facts = c.facts
 	return wire.Hello{
 		Version: wire.ProtocolVersion, Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
-		Incarnation: c.incarnation, Label: c.label, Policy: c.params.Policy, Claim: c.claim,
+		Incarnation: c.incarnation, Label: c.label, Policy: c.params.Policy, Claim: claim,
 		InHost: c.hosting != nil,
 	}
 }
@@ -277,6 +280,7 @@ func (c *Client) adopt(l *clientConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.conn, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
+	c.facts = l.welcome.Notice.Facts
 	for _, p := range c.calls.Pending() {
 		l.out.Send(c.frame(p))
 	}
@@ -360,6 +364,9 @@ func (c *Client) read(l *clientConn) (dropped bool, err error) {
 		case wire.Reply:
 			c.answered(f)
 		case wire.Notice:
+			c.mu.Lock()
+			c.facts = f.Notice.Facts
+			c.mu.Unlock()
 			c.obs.Updated(f.Notice)
 		case wire.Progress:
 			c.progress(f.Progress)
@@ -382,7 +389,7 @@ func (c *Client) answered(f wire.Reply) {
 	c.mu.Lock()
 	p := c.calls.Take(f.Number)
 	if o, ok := f.Result.(rendezvous.Outcome); ok && p != nil {
-		c.claim = o.LastRound() // this node may have to say hello before it has taken it up
+		c.claim, c.facts = o.LastRound(), o.Facts() // this node may have to say hello before it has taken it up
 	}
 	c.mu.Unlock()
 	switch {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"net"
+	"reflect"
 	"testing"
 
 	"rallypoint/core/control"
@@ -122,8 +123,11 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 	n.send(wire.Reply{Number: 1, Result: rendezvous.Outcome{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}})
 	n.send(wire.Drop{})
 	n.conn.Close()
-	want := rendezvous.LastRound{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}
-	if _, h = accept(); h.Claim != want {
+	want := rendezvous.LastRound{
+		Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1,
+		Facts: rendezvous.Facts{Generation: "g", Origin: "g", Round: 3, World: 2, HostRank: -1},
+	}
+	if _, h = accept(); !reflect.DeepEqual(h.Claim, want) {
 		t.Errorf("it claims %+v, want %+v", h.Claim, want)
 	}
 }

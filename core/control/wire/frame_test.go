@@ -137,16 +137,17 @@ func TestOlderAndNewerPeers(t *testing.T) {
 	// A further field in a nested list, before fields that are known.
 	newer := pack.Append(nil, func(p *packer) {
 		head(p, KindNotice, 1)
-		p.List(6)
+		p.List(7)
 		p.Int(1)
 		p.Bool(true)
 		p.Text("why")
+		p.None()
 		p.None()
 		p.Texts([]string{"new"})
 		p.None()
 	})
 	got, err := parseFrame(newer)
-	if err != nil || got.(Notice).Notice != (rendezvous.MembershipUpdate{Waiting: 1, Closed: true, Reason: "why"}) {
+	if err != nil || !reflect.DeepEqual(got.(Notice).Notice, rendezvous.MembershipUpdate{Waiting: 1, Closed: true, Reason: "why"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }

@@ -1,0 +1,324 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"rallypoint/internal/pack"
+)
+
+// Facts are what only the control plane knows of a run and a successor of it has to know
+// (docs/decisions/0037). Each membership update carries them to the nodes, and each hello
+// back. The zero value says nothing.
+type Facts struct {
+	Generation string // of the control plane that told them; "": nothing was told
+
+	// The last round, which need not be the one of the node that reports it. Round is 0
+	// before the first one.
+	Origin        string // generation in which it was completed
+	Round         uint64
+	World         int   // 0: of the round is known no more than its number
+	HostRank      int   // rank of the node in whose process the control plane runs; -1: it has none
+	Finished      bool  // a member has finished
+	FinishedHosts []int // ranks of the members that host the control plane, or have hosted it, and have finished; ascending
+
+	Closed Closing // the zero value: the run is open
+}
+
+// maxFinishedHosts bounds FinishedHosts. Each death of a host adds one at most.
+const maxFinishedHosts = 64
+
+// Limits of a closing that is part of facts; longer texts are cut.
+const (
+	maxClosingBy     = 2 * MaxNameLen
+	maxClosingReason = 4 << 10
+)
+
+// Facts are what the node of an outcome knows of its round before the first update.
+func (o Outcome) Facts() Facts {
+	return Facts{Generation: o.Generation, Origin: o.Generation, Round: o.Round, World: o.World, HostRank: o.HostRank}
+}
+
+func (f Facts) equal(g Facts) bool {
+	return f.Generation == g.Generation && f.Origin == g.Origin && f.Round == g.Round && f.World == g.World && f.HostRank == g.HostRank &&
+		f.Finished == g.Finished && slices.Equal(f.FinishedHosts, g.FinishedHosts) && f.Closed.equal(g.Closed)
+}
+
+// possible reports whether a control plane of rounds of at most so many nodes can have
+// told these facts to a node that reports c.
+func (f Facts) possible(c LastRound, most int) bool {
+	if f.Generation == "" {
+		return f.equal(Facts{})
+	}
+	last := -1
+	for _, rank := range f.FinishedHosts {
+		if rank <= last || rank >= f.World {
+			return false
+		}
+		last = rank
+	}
+	switch {
+	case f.Round > maxRound, f.World < 0, f.World > most, f.Round == 0 && f.World > 0:
+		return false
+	case f.HostRank < -1, f.HostRank >= f.World, len(f.FinishedHosts) > maxFinishedHosts:
+		return false
+	case f.Finished && f.Round == 0, len(f.FinishedHosts) > 0 && !f.Finished:
+		return false
+	case f.Closed.Kind < 0, f.Closed.Kind > ClosedFailed:
+		return false
+	}
+	return c.Round != f.Round || c.Generation != f.Origin || c.World == f.World
+}
+
+// facts are what the nodes have to know for a successor.
+func (m *Machine) facts() Facts {
+	if m.generation == "" {
+		return Facts{}
+	}
+	f := Facts{
+		Generation: m.generation, Origin: m.origin, Round: m.round, World: len(m.participants), HostRank: m.hostRank,
+		Finished: m.finishing(), FinishedHosts: m.finishedHosts,
+	}
+	if m.closed != nil {
+		f.Closed = m.closed.cut()
+	}
+	return f
+}
+
+// finishing reports whether a member of the last round has finished, so that no node is
+// admitted any more (guarantee 8).
+func (m *Machine) finishing() bool { return m.tally[participantFinished] > 0 || m.finishReported }
+
+// noteHost keeps which member's process hosts the control plane, and whether it has finished.
+func (m *Machine) noteHost(n *node) {
+	s := m.participantOf(n)
+	if s == nil {
+		return
+	}
+	s.host = n.inHost
+	switch {
+	case n.inHost:
+		m.hostRank = s.rank
+	case m.hostRank == s.rank:
+		m.hostRank = -1
+	}
+	if n.inHost && s.state == participantFinished {
+		m.addFinishedHost(s.rank)
+	}
+}
+
+func (m *Machine) addFinishedHost(rank int) {
+	i, known := slices.BinarySearch(m.finishedHosts, rank)
+	if !known && len(m.finishedHosts) < maxFinishedHosts {
+		m.finishedHosts = slices.Insert(slices.Clone(m.finishedHosts), i, rank)
+	}
+}
+
+// Succession is what a control plane begins with that goes on with a run whose host's
+// process has ended. The zero value is that of a run's first one.
+type Succession struct {
+	Term  uint64        // 1, or 0, for the first control plane, and one more for each that follows
+	From  string        // id of the node whose process hosted the one before
+	Facts Facts         // what that one told this process last
+	Grace time.Duration // how long members may take to come; 0: reconnect_grace, and at least leastGrace
+}
+
+// leastGrace is how long a successor waits at least for the members of a round: their
+// proof that the host is dead takes 100 ms, their search for the successor about as long.
+const leastGrace = DefaultReconnectGrace
+
+// succeeds reports whether the machine goes on with the run of one that has ended.
+func (m *Machine) succeeds() bool { return m.succession.Term > 1 }
+
+// returnGrace is how long a control plane waits for the missing members of a round that an
+// earlier one completed.
+func (m *Machine) returnGrace() time.Duration {
+	switch {
+	case !m.succeeds():
+		return m.policy.LeaseTimeout
+	case m.succession.Grace > 0:
+		return m.succession.Grace
+	}
+	return max(m.policy.ReconnectGrace, leastGrace)
+}
+
+// takeOver makes the last round of the control plane before the present one. Its members
+// are unknown until they come.
+func (m *Machine) takeOver() {
+	m.note("the control plane goes on here (term %d): node %s, whose process hosted it, is dead", m.succession.Term, Printable(m.succession.From))
+	f := m.succession.Facts
+	if !f.possible(LastRound{}, m.policy.Max) {
+		return
+	}
+	if f.World > 0 {
+		m.rebuild(f.lastRound())
+	}
+	m.raiseFloor(f.Round)
+	m.learn(f)
+}
+
+// lastRound is a report of the round that the facts are about, by none of its members.
+func (f Facts) lastRound() LastRound {
+	return LastRound{Generation: f.Origin, Round: f.Round, Rank: -1, World: f.World, HostRank: -1}
+}
+
+// believes reports whether facts are of the control plane that this one succeeds, or of an
+// earlier one's round that goes on here. Any others may be a stranger's.
+func (m *Machine) believes(f Facts) bool {
+	if !m.succeeds() || !m.fresh || f.Generation == "" {
+		return false
+	}
+	return f.Generation == m.succession.Facts.Generation || f.Round > 0 && f.Round == m.round && f.Origin == m.origin
+}
+
+// learn applies facts that are believed.
+func (m *Machine) learn(f Facts) {
+	if f.Round == m.round && f.Origin == m.origin && f.World == len(m.participants) {
+		for _, rank := range f.FinishedHosts {
+			m.accountFor(rank, participantFinished, "")
+			m.addFinishedHost(rank)
+		}
+		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
+			m.nameHost(m.participants[f.HostRank])
+			m.accountFor(f.HostRank, participantLost, "lost: its process ended, which hosted the control plane")
+		}
+		m.finishReported = m.finishReported || f.Finished
+	}
+	if c := f.Closed; c.Kind != 0 {
+		c.By, c.Reason = Printable(c.By), Printable(c.Reason)
+		m.close(c)
+	}
+	m.endHoldIfComplete()
+}
+
+// nameHost gives the place of the dead host's node its name, so that texts name it and a
+// new start of it has its rank again.
+func (m *Machine) nameHost(s *participant) {
+	from := m.succession.From
+	if s.node != "" || s.state != participantUnknown || from == "" || Printable(from) != from || m.byNode[from] != nil {
+		return
+	}
+	s.node, s.label = from, from
+	m.byNode[from] = s
+}
+
+// accountFor says what became of a member that does not come back.
+func (m *Machine) accountFor(rank int, state participantState, cause string) {
+	s := m.participants[rank]
+	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes[s.node] == nil {
+		m.setParticipant(s, state, cause)
+		if cause != "" {
+			m.note("%s %s", s.name(), cause)
+		}
+	}
+}
+
+// PackFacts writes facts.
+func PackFacts(p *pack.Packer, f Facts) {
+	if f.Generation == "" {
+		p.None()
+		return
+	}
+	p.List(8)
+	p.Text(f.Generation)
+	p.Text(f.Origin)
+	p.Uint(f.Round)
+	p.Int(f.World)
+	p.Int(f.HostRank)
+	p.Bool(f.Finished)
+	packRanks(p, f.FinishedHosts)
+	c := f.Closed.cut()
+	p.List(4)
+	p.Int(int(c.Kind))
+	p.Text(c.By)
+	p.Text(c.Reason)
+	p.Time(c.At)
+}
+
+// UnpackFacts reads what PackFacts wrote.
+func UnpackFacts(u *pack.Unpacker) (f Facts) {
+	if u.Open() > 0 {
+		f = Facts{
+			Generation: u.Text(MaxNameLen), Origin: u.Text(MaxNameLen), Round: u.Uint(), World: u.Int(),
+			HostRank: u.IntOr(-1), Finished: u.Bool(), FinishedHosts: unpackRanks(u),
+		}
+		u.Open()
+		f.Closed = Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}
+		u.Close()
+	}
+	u.Close()
+	return f
+}
+
+// packSuccession writes what a successor needs, and what it begins with.
+func (m *Machine) packSuccession(p *pack.Packer) {
+	p.List(11)
+	p.Uint(m.succession.Term)
+	p.Text(m.succession.From)
+	PackFacts(p, m.succession.Facts)
+	p.Duration(m.succession.Grace)
+	p.Int(m.hostRank)
+	packRanks(p, m.finishedHosts)
+	p.Bool(m.finishReported)
+	p.Text(m.viewed.generation)
+	p.Int(m.viewed.host)
+	p.Bool(m.viewed.finished)
+	p.Int(m.viewed.finishedHosts)
+}
+
+// unpackSuccession reads what packSuccession wrote. A state of version 1 has the host in
+// its members only.
+func (m *Machine) unpackSuccession(u *pack.Unpacker) {
+	version1 := u.Open() == 0
+	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: UnpackFacts(u), Grace: u.Duration()}
+	m.hostRank, m.finishedHosts, m.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
+	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
+	u.Close()
+	if !version1 {
+		return
+	}
+	for _, s := range m.participants {
+		if s.host {
+			m.hostRank = s.rank
+		}
+	}
+}
+
+func packRanks(p *pack.Packer, ranks []int) {
+	p.List(len(ranks))
+	for _, rank := range ranks {
+		p.Int(rank)
+	}
+}
+
+func unpackRanks(u *pack.Unpacker) (ranks []int) {
+	n := u.Open()
+	if n > maxFinishedHosts {
+		u.Fail("%d hosts that have finished, at most %d are possible", n, maxFinishedHosts)
+		n = 0
+	}
+	for range n {
+		ranks = append(ranks, u.Int())
+	}
+	u.Close()
+	return ranks
+}
+
+// cut is the closing with texts as long as facts hold them.
+func (c Closing) cut() Closing {
+	c.By, c.Reason = pack.CutText(c.By, maxClosingBy), pack.CutText(c.Reason, maxClosingReason)
+	return c
+}
+
+func (c Closing) equal(d Closing) bool {
+	return c.Kind == d.Kind && c.By == d.By && c.Reason == d.Reason && c.At.Equal(d.At)
+}
+
+// finishedNames names the members that have finished, as far as they are known.
+func (m *Machine) finishedNames() string {
+	if m.tally[participantFinished] == 0 {
+		return fmt.Sprintf("a member of round %d whose name died with the control plane before", m.round)
+	}
+	return m.inState(participantFinished)
+}
