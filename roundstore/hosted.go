@@ -51,6 +51,6 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 // startHost starts the control plane of a run whose node hosts it.
 func startHost(cfg client.HostConfig, listeners ...net.Listener) client.Host {
 	return control.Start(control.Config{
-		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics,
+		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group,
 	}, listeners...)
 }

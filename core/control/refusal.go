@@ -34,11 +34,12 @@ const (
 	refusedAuth                      // it did not prove that it knows the token
 	refusedUnstored                  // the data directory cannot be written
 	refusedHost                      // a browser asked for a name that is none of this machine's
+	refusedStandby                   // a listener's address that is not the node's own
 	refusals
 )
 
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
-	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host"}
+	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
 // tells that its hello was accepted. A peer that breaks off before that
@@ -66,7 +67,7 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedUnstored
 	case errors.Is(err, errRefused) && errors.As(err, &e):
 		return refusalOfHello(e.Code)
-	case greeted, errors.Is(err, errRefused), errors.Is(err, errServed), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+	case greeted, errors.Is(err, errRefused), errors.Is(err, errServed), errors.Is(err, errRedirected), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 		return refusedNothing
 	}
 	return refusedIncomplete

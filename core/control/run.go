@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -37,6 +38,8 @@ type run struct {
 	waiting progressNotifier
 	stats   stats
 
+	standbys *standby.Registry // nil: the server has no successors
+
 	idleSince time.Time // zero while a node is alive or connected
 	changes   []string  // to be logged when mu is free: a log may block
 	failure   *failure  // the same
@@ -64,6 +67,9 @@ func newRun(s *Server, id string, seq uint64) *run {
 		latest:  map[rendezvous.SessionID]*serverConn{},
 		timers:  map[rendezvous.Timer]runTimer{},
 		waiting: progressNotifier{conns: map[*serverConn]struct{}{}},
+	}
+	if s.cfg.Group != nil {
+		r.standbys = standby.NewRegistry(s.cfg.Group)
 	}
 	if s.commits != nil {
 		r.takeSnapshot()
@@ -237,6 +243,7 @@ func (r *run) apply(ev rendezvous.Event) {
 		r.execute(e)
 	}
 	r.observe(ev, effects)
+	r.noteStandbys(ev)
 	r.traceEvent(now, ev, effects)
 }
 
@@ -255,6 +262,9 @@ func (r *run) execute(e rendezvous.Effect) {
 			p.out.Send(wire.Notice{Notice: e.Update})
 		}
 	case rendezvous.Drop:
+		if r.standbys != nil {
+			r.standbys.Gone(e.Session)
+		}
 		if p := r.conns[e.Session]; p != nil {
 			r.disconnect(p, e.Err)
 		}
@@ -302,6 +312,9 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 		r.stats.changelog.arrive(r.server.clock.Now(), nameOf(p.node, p.label))
 	}
 	p.welcome(w, lease)
+	if r.standbys != nil {
+		r.standbys.Arrive(p.arrival)
+	}
 }
 
 func (r *run) unbind(p *serverConn) {

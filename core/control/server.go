@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rallypoint/core/control/standby"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/trace"
@@ -55,6 +56,10 @@ type Config struct {
 	// Metrics, if set, adds what else this process has to tell to /metrics. It is
 	// called by several goroutines.
 	Metrics func(*promtext.Buffer)
+	// Group, if set, is what this process knows of the servers of its run, which succeed
+	// each other (docs/decisions/0041). While it does not host, the server is in waiting:
+	// it sends nodes to the one that does. RunID is set, too.
+	Group *standby.Group
 	// Trace, if set, gets how a run begins (its state) and every event with its
 	// effects once they were executed, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
@@ -213,6 +218,9 @@ func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 	if s.closed {
 		return nil, nil
 	}
+	if g := s.cfg.Group; g != nil && !g.Hosting() {
+		return nil, nil
+	}
 	if r := s.runs[id]; r != nil {
 		return r, nil
 	}
@@ -273,8 +281,11 @@ func (s *Server) running() time.Duration { return s.clock.Now().Sub(s.started) }
 
 // uptime is what rendezvous.Config.Uptime asks for.
 func (s *Server) uptime() time.Duration {
-	if !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh() {
+	switch g := s.cfg.Group; {
+	case !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh():
 		return -1
+	case g != nil:
+		return time.Since(g.Report().Takeover.Since)
 	}
 	return s.running()
 }

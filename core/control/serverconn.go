@@ -15,6 +15,7 @@ import (
 	"time"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 )
@@ -57,6 +58,7 @@ type serverConn struct {
 	node    string
 	label   string
 
+	arrival      standby.Arrival   // what its hello says of its part in succession
 	refusedBy    *rendezvous.Error // set while the hello is applied
 	unstored     bool              // refused only because it cannot be stored now: the node is known
 	passed       atomic.Bool       // the connection is HTTP's: nothing goes through the outbox
@@ -121,7 +123,7 @@ func (p *serverConn) serve() {
 		p.run.connectionEnded(p)
 	}
 	p.report(err)
-	if !p.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errServed)) {
+	if !p.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errServed) || errors.Is(err, errRedirected)) {
 		_, _ = io.Copy(io.Discard, p.frames.In)
 	}
 	p.out.Finish()
@@ -205,6 +207,12 @@ func (p *serverConn) handshake(first byte) error {
 		p.out.Send(p.server.executeAdmin(f, wire.AddrOf(p.conn.RemoteAddr())))
 		p.drain()
 		return errServed
+	case wire.Probe:
+		p.server.metrics.FramesIn.Add(wire.KindProbe)
+		return p.probed(f)
+	case wire.Liveness:
+		p.server.metrics.FramesIn.Add(wire.KindLiveness)
+		return p.liveness(f)
 	}
 	return fmt.Errorf("%w: a frame %q before the hello", wire.ErrMalformed, wire.NameOf(f))
 }
@@ -316,13 +324,20 @@ func (p *serverConn) enter(h wire.Hello) error {
 		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), ServerAddr: wire.AddrOf(p.conn.LocalAddr()),
 	}
 	p.session, p.node, p.label = h.Session, h.Node, rendezvous.Printable(h.Label)
+	p.noteFollows(h)
 	for {
+		if err := p.admit(h); err != nil {
+			return err
+		}
 		r, refusal := p.server.runFor(h.RunID)
 		if refusal != nil {
 			return p.refuse(refusal)
 		}
-		if r == nil {
+		if r == nil && p.server.ending() {
 			return net.ErrClosed
+		}
+		if r == nil {
+			continue // it stepped down meanwhile
 		}
 		if !r.hello(p, ev) {
 			continue // the run was forgotten meanwhile: ask for it again
@@ -357,7 +372,7 @@ func (p *serverConn) report(err error) {
 	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck), errors.Is(err, errSilent), errors.Is(err, errShed):
 	case errors.Is(err, errRefused):
 		text = "refused a node"
-	case err == nil, errors.Is(err, errServed), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+	case err == nil, errors.Is(err, errServed), errors.Is(err, errRedirected), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 		level, text = slog.LevelDebug, "a connection ended"
 	case p.run != nil && !errors.Is(err, wire.ErrMalformed):
 		level, text = slog.LevelInfo, "a node's connection broke"
@@ -384,11 +399,18 @@ func (p *serverConn) report(err error) {
 // welcome answers the hello; run.mu is held.
 func (p *serverConn) welcome(w rendezvous.Welcome, lease time.Duration) {
 	wire.SetUserTimeout(p.conn, lease)
-	p.out.Send(wire.Welcome{
+	answer := wire.Welcome{
 		Version: uint64(p.version), Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(), Server: p.server.id,
 		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Update,
 		Embedded: p.server.cfg.RunID != "",
-	})
+	}
+	if g := p.server.cfg.Group; g != nil {
+		to := g.Current()
+		answer.Features = append(answer.Features, wire.FeatureSuccession)
+		answer.Group, answer.Term, answer.HostNode, answer.Servers = to.Group, to.Term, to.Node, to.Servers
+		answer.Addr = localAddr(p.conn)
+	}
+	p.out.Send(answer)
 }
 
 // readFrames serves the node until its connection ends. It reads nothing more
@@ -413,6 +435,12 @@ func (p *serverConn) readFrames() error {
 			if f.Echo {
 				p.out.Send(wire.Beat{})
 			}
+		case wire.Standby:
+			in.Add(wire.KindStandby)
+			p.run.standbyListens(p, f)
+		case wire.Transfer:
+			in.Add(wire.KindTransfer)
+			p.server.transferred(p, f)
 		case wire.Unknown:
 			in.Add(0)
 		case wire.Goodbye:

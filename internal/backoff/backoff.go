@@ -35,6 +35,14 @@ func Below(d time.Duration) time.Duration {
 	return rand.N(d)
 }
 
+// Shuffle puts a list into a random order.
+func Shuffle[T any](list []T) {
+	for i := len(list) - 1; i > 0; i-- {
+		j := int(Below(time.Duration(i + 1)))
+		list[i], list[j] = list[j], list[i]
+	}
+}
+
 // Sleep waits for d; it reports false if ctx ended before.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
 
 	rallypoint "rallypoint"
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
@@ -40,6 +42,12 @@ type Client struct {
 	life   context.Context // ends with Close
 	cancel context.CancelFunc
 
+	group      *standby.Group   // what is known of the servers of the run; nil: one node is all
+	listening  []netip.AddrPort // of the server in this process; of the goroutine that connects
+	atEndpoint bool             // that server is where the endpoint points to
+	probing    context.CancelFunc
+	helpers    sync.WaitGroup // liveness connections and probing
+
 	connecting sync.Mutex    // held by Connect, and by Close to wait for it
 	token      *secret.Token // nil: none; set by Connect
 	looping    chan struct{} // closed when loop has ended; nil: it has not begun
@@ -51,6 +59,7 @@ type Client struct {
 	facts    rendezvous.Facts // what the control plane told last
 	seen     string
 	hosting  Host // nil: this process does not host
+	waiting  Host // the server in this process that stands by; nil: there is none
 	byNode   bool // the control plane is in the process of a node of this run
 	endpoint endpoint
 	warning  string
@@ -85,6 +94,9 @@ func New(p rendezvous.Params, obs member.Observer, log *slog.Logger, host StartH
 	}
 	hostname, _ := os.Hostname()
 	c.label = fmt.Sprintf("%s pid %d", hostname, os.Getpid())
+	if p.Max > 1 {
+		c.group = standby.NewGroup(p.RunID, c.node, c.node+" ("+c.label+")", p.LeaseTimeout)
+	}
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -130,6 +142,9 @@ func (c *Client) Connect(ctx context.Context) error {
 	c.adopt(l)
 	c.obs.Updated(l.welcome.Notice)
 	c.looping = make(chan struct{})
+	if c.group != nil && c.host != nil {
+		c.helpers.Go(c.keepLiveness)
+	}
 	go func() {
 		defer close(c.looping)
 		c.loop(l)
@@ -234,17 +249,24 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.looping != nil {
 		<-c.looping
 	}
+	c.stopProbing()
+	c.helpers.Wait()
 	c.stopHosting()
 	return nil
 }
 
 func (c *Client) stopHosting() {
 	c.mu.Lock()
-	host := c.hosting
-	c.hosting = nil
+	hosts := []Host{c.hosting, c.waiting}
+	c.hosting, c.waiting = nil, nil
 	c.mu.Unlock()
-	if host != nil {
-		_ = host.Close()
+	if c.group != nil {
+		c.group.Close()
+	}
+	for _, host := range hosts {
+		if host != nil {
+			_ = host.Close()
+		}
 	}
 }
 
@@ -267,12 +289,23 @@ func (c *Client) hello() wire.Hello {
 	defer c.mu.Unlock()
 	claim := c.claim
 	claim.Facts = c.facts
-	return wire.Hello{
+	h := wire.Hello{
 		Version: wire.ProtocolVersion, Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
 		Incarnation: c.incarnation, Label: c.label, Policy: c.params.Policy, Claim: claim,
 		InHost: c.hosting != nil,
 	}
+	if c.group == nil {
+		return h
+	}
+	to := c.group.Current()
+	h.Group, h.Term, h.Servers = to.Group, to.Term, to.Servers
+	h.Machine = standby.Machine()
+	h.Features = append(h.Features, wire.FeatureSuccession)
+	if never := c.params.IsHost; c.host != nil && c.hosting == nil && (never == nil || *never) {
+		h.Features = append(h.Features, wire.FeatureStandby)
+	}
+	return h
 }
 
 // adopt makes a connection the current one and sends again what has no answer yet.
@@ -281,6 +314,9 @@ func (c *Client) adopt(l *clientConn) {
 	defer c.mu.Unlock()
 	c.conn, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
 	c.facts = l.welcome.Notice.Facts
+	if c.group != nil && l.welcome.Group != "" {
+		c.group.Follow(l.welcome, l.addr.String())
+	}
 	for _, p := range c.calls.Pending() {
 		l.out.Send(c.frame(p))
 	}
@@ -302,13 +338,15 @@ func (c *Client) loop(l *clientConn) {
 		if time.Since(l.opened) > time.Second {
 			pause.Reset()
 		}
-		last := l.welcome
-		if l, err = c.reconnect(pause, err, dropped); err != nil {
+		c.resign()
+		s := c.newSearch(l, err)
+		if l, err = c.reconnect(pause, s, err, dropped); err != nil {
 			c.giveUp(err)
 			return
 		}
 		c.adopt(l)
-		c.resumed(l.welcome, last, dropped)
+		s.succeeded(l)
+		c.resumed(l.welcome, s.last, dropped)
 	}
 }
 
@@ -378,6 +416,12 @@ func (c *Client) read(l *clientConn) (dropped bool, err error) {
 			c.obs.Dropped(f.Err)
 		case wire.Goodbye:
 			return dropped, errors.New("the control plane said goodbye")
+		case wire.Standbys:
+			c.listed(f, l)
+		case wire.Redirect:
+			return dropped, &redirected{f}
+		case wire.Transfer:
+			c.transfer(f, l)
 		case wire.Beat, wire.Unknown:
 		default:
 			return dropped, fmt.Errorf("%w: a frame %q from the control plane", wire.ErrMalformed, wire.NameOf(f))

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -37,12 +38,15 @@ const (
 // hello on. Frames are read by one goroutine; out may be used by any.
 type clientConn struct {
 	conn    net.Conn
-	out     *wire.Outbox // unlimited: what it holds are pending calls, which are held anyway
+	addr    netip.AddrPort // of the server, as dialled
+	out     *wire.Outbox   // unlimited: what it holds are pending calls, which are held anyway
 	frames  wire.FrameReader
 	welcome wire.Welcome
 	wrote   chan struct{} // closed when the outbox's goroutine has ended
 	opened  time.Time
 	heard   atomic.Bool // bytes came since the last beat
+
+	standsBy bool // the host was told where this node stands by; of the goroutine that reads
 
 	mu              sync.Mutex
 	beat            *time.Timer // nil: closed
@@ -58,6 +62,9 @@ func openConn(ctx context.Context, conn net.Conn, h wire.Hello, token *secret.To
 	wire.SetUserTimeout(conn, ours) // until the run's is known
 	release := abortOn(ctx, conn)
 	l := &clientConn{conn: conn, out: wire.NewOutbox(conn, math.MaxInt, nil, nil), wrote: make(chan struct{}), opened: time.Now()}
+	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		l.addr = tcp.AddrPort()
+	}
 	l.frames.In = bufio.NewReaderSize(l, wire.ReadBuffer)
 	err := l.handshake(h, wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()})
 	if !release() && ctx.Err() != nil {
@@ -103,6 +110,8 @@ func (l *clientConn) handshake(h wire.Hello, g wire.ClientHandshake) error {
 		}
 		l.welcome = f
 		return nil
+	case wire.Redirect:
+		return &redirected{f}
 	case wire.Refuse:
 		return g.Explain(f.Err, theirs)
 	}

@@ -247,13 +247,13 @@ func (t *connectProgress) tell(s *endpoint, err error) {
 // the connection, only if the first attempt fails. The error is a refusal, or
 // that of the client's end; an authentication that fails is tried on, since this
 // node was let in before.
-func (c *Client) reconnect(pause *backoff.Backoff, err error, expected bool) (*clientConn, error) {
-	lost, denied := !expected, false
+func (c *Client) reconnect(pause *backoff.Backoff, s *search, err error, expected bool) (*clientConn, error) {
+	lost, denied := !expected && !s.orderly, false
 	if lost {
 		c.reportLoss(err)
 	}
 	for {
-		l, err := c.rejoin(c.life)
+		l, err := s.attempt(c.life)
 		if err == nil {
 			if lost {
 				c.obs.ConnectionChanged(nil)

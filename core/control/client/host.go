@@ -9,7 +9,10 @@ import (
 	"net/netip"
 	"strconv"
 	"syscall"
+	"time"
 
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/internal/promtext"
@@ -22,6 +25,9 @@ type Host interface {
 	WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error
 	// Close ends all connections and returns when the control plane has ended.
 	Close() error
+	// StepDown sends all nodes to another server and makes this one wait; why is for the
+	// log.
+	StepDown(to wire.Redirect, why string)
 }
 
 // HostConfig says what a control plane in this process serves.
@@ -32,6 +38,7 @@ type HostConfig struct {
 	HTTPNames []string               // names of this machine by which browsers may ask
 	Log       *slog.Logger           // its lines name no run
 	Metrics   func(*promtext.Buffer) // adds to /metrics; nil: nothing
+	Group     *standby.Group         // the servers that succeed each other; nil: it has no successors
 }
 
 // StartHost starts a control plane in this process. The listeners belong to it.
@@ -51,10 +58,12 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 	if err != nil {
 		return err
 	}
-	host := c.host(HostConfig{
-		RunID: c.params.RunID, Fixed: s.port != 0, Token: c.token, HTTPNames: []string{s.host, c.params.AdvertiseAddr},
-		Log: c.log, Metrics: c.metrics,
-	}, listeners...)
+	host := c.startServer(listeners)
+	if c.group != nil {
+		c.group.Found(time.Now())
+	}
+	c.atEndpoint = true
+	c.setListening(listenAddrs(listeners))
 	s.hosted = ownAddrs(listeners)
 	c.mu.Lock()
 	c.hosting = host
@@ -63,6 +72,15 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 		c.log.Info("hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
 	}
 	return nil
+}
+
+// startServer starts a server of this run, which waits if it has a group that it does not
+// lead.
+func (c *Client) startServer(listeners []net.Listener) Host {
+	return c.host(HostConfig{
+		RunID: c.params.RunID, Fixed: c.endpoint.port != 0, Token: c.token, HTTPNames: []string{c.endpoint.host, c.params.AdvertiseAddr},
+		Log: c.log, Metrics: c.metrics, Group: c.group,
+	}, listeners...)
 }
 
 // listenAll listens on every host. The first one decides: processes that start
@@ -89,14 +107,11 @@ func (c *Client) listenAll(ctx context.Context, hosts []string, port int) ([]net
 }
 
 // ownAddrs are the addresses by which this process reaches its own listeners.
-func ownAddrs(listeners []net.Listener) []netip.AddrPort {
+func ownAddrs(listeners []net.Listener) []netip.AddrPort { return ownAddrsOf(listenAddrs(listeners)) }
+
+func ownAddrsOf(listening []netip.AddrPort) []netip.AddrPort {
 	var list []netip.AddrPort
-	for _, l := range listeners {
-		tcp, ok := l.Addr().(*net.TCPAddr)
-		if !ok {
-			continue
-		}
-		to := tcp.AddrPort()
+	for _, to := range listening {
 		if to.Addr().IsUnspecified() {
 			list = append(list, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port()),
 				netip.AddrPortFrom(netip.IPv6Loopback(), to.Port()))

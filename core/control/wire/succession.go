@@ -17,6 +17,9 @@ const (
 // in the process of a node has successors.
 const FeatureSuccession = "succession"
 
+// FeatureStandby is that a node can stand by.
+const FeatureStandby = "standby"
+
 // maxStandbys bounds a list of standbys.
 const maxStandbys = maxServers
 

@@ -1,0 +1,170 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"math"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/succession"
+	"rallypoint/internal/backoff"
+)
+
+// redialLiveness is the pause before a standby that could not be reached is dialled again.
+const redialLiveness = time.Second
+
+// keepLiveness keeps a connection to each standby that succeeds before this one, until the
+// client ends. Without one, a refused dial would prove nothing of that standby: a firewall
+// may answer for a port that was never reachable.
+func (c *Client) keepLiveness() {
+	running := map[wire.StandbyNode]context.CancelFunc{}
+	for c.life.Err() == nil {
+		changed := c.group.Changed()
+		wanted := map[wire.StandbyNode]bool{}
+		for _, s := range c.group.Before() {
+			s.Label = ""
+			wanted[s] = true
+			if running[s] == nil {
+				ctx, cancel := context.WithCancel(c.life)
+				running[s] = cancel
+				c.helpers.Go(func() { c.watchStandby(ctx, s) })
+			}
+		}
+		for s, cancel := range running {
+			if !wanted[s] {
+				cancel()
+				delete(running, s)
+			}
+		}
+		select {
+		case <-changed:
+		case <-c.life.Done():
+		}
+	}
+	for _, cancel := range running {
+		cancel()
+	}
+}
+
+// watchStandby keeps the connection to one standby, and proves that its process is dead
+// when it has ended the connection.
+func (c *Client) watchStandby(ctx context.Context, s wire.StandbyNode) {
+	link := c.group.Dial(s.Node)
+	defer c.group.Drop(link)
+	addr, err := netip.ParseAddrPort(s.Addr)
+	if err != nil {
+		return
+	}
+	for ctx.Err() == nil {
+		err := c.serveLiveness(ctx, addr, link)
+		c.group.Ended(link, succession.Unconnected)
+		if endedByPeer(err) {
+			switch c.proveDead(ctx, addr) {
+			case true:
+				c.group.Ended(link, succession.Dead)
+				<-ctx.Done() // it leaves the list
+				return
+			case false:
+				continue
+			}
+		}
+		if !backoff.Sleep(ctx, redialLiveness) {
+			return
+		}
+	}
+}
+
+// proveDead dials a standby that has ended its connection, until fresh dials in sequence
+// were refused, or one was not.
+func (c *Client) proveDead(ctx context.Context, addr netip.AddrPort) bool {
+	e := succession.Evidence{Ended: true, Direct: true}
+	for tries := 0; tries < 2*succession.Dials && ctx.Err() == nil; tries++ {
+		dctx, cancel := context.WithTimeout(ctx, evidencePatience)
+		conn, err := c.network.dial(dctx, addr)
+		cancel()
+		switch {
+		case err == nil:
+			conn.Close()
+			e.Observe(succession.DialBroken)
+		case errors.Is(err, syscall.ECONNREFUSED):
+			e.Observe(succession.DialRefused)
+		default:
+			return false
+		}
+		if e.Proves() {
+			return true
+		}
+		backoff.Sleep(ctx, succession.DialEvery)
+	}
+	return false
+}
+
+// serveLiveness serves one connection to a standby until it ends.
+func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link) error {
+	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	conn, err := c.network.dial(dctx, addr)
+	cancel()
+	if err != nil {
+		return errNoLiveness // what is refused before the first connection proves nothing
+	}
+	defer conn.Close()
+	release := context.AfterFunc(ctx, func() { conn.Close() })
+	defer release()
+	wire.SetUserTimeout(conn, c.params.LeaseTimeout)
+	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
+	conn.SetDeadline(time.Now().Add(handshakeTimeout))
+	own := c.group.Liveness()
+	own.Ask = true
+	_, err = wire.ClientHandshake{Token: c.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, own))
+	if err != nil {
+		return errors.Join(errNoLiveness, net.ErrClosed)
+	}
+	conn.SetDeadline(time.Time{})
+	out := wire.NewOutbox(conn, math.MaxInt32, nil, nil)
+	wrote := make(chan struct{})
+	go func() {
+		defer close(wrote)
+		out.Run()
+	}()
+	defer func() {
+		out.Cut(net.ErrClosed)
+		<-wrote
+	}()
+	for opened := false; ; {
+		f, err := frames.NextFrame(wire.MaxHelloFrame)
+		if err != nil {
+			if !opened {
+				return errNoLiveness
+			}
+			return err
+		}
+		if f, ok := f.(wire.Liveness); ok {
+			if !opened {
+				opened = true
+				c.group.Opened(link, out)
+			}
+			if to, superseded := c.group.Hear(link, f); superseded {
+				c.stepDown(to, "node "+f.Node+" hosts in a later term")
+			}
+		}
+	}
+}
+
+// errNoLiveness is why there is no connection to a standby.
+var errNoLiveness = errors.New("no liveness connection")
+
+// stepDown makes the server of this process wait, if it hosts.
+func (c *Client) stepDown(to wire.Redirect, why string) {
+	c.mu.Lock()
+	host := c.hosting
+	c.mu.Unlock()
+	if host != nil {
+		host.StepDown(to, why)
+	}
+}

@@ -1,0 +1,587 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
+	"rallypoint/internal/backoff"
+)
+
+const (
+	// evidencePatience bounds one fresh dial to a host whose connection has ended, hello
+	// included.
+	evidencePatience = 2 * time.Second
+	// recheck is how often a standby that waits looks at the host once more.
+	recheck = 200 * time.Millisecond
+	// silenceEvery is how often the log tells that the host is silent.
+	silenceEvery = 10 * time.Second
+)
+
+// redirected is the error of a connection whose server has named another one.
+type redirected struct{ to wire.Redirect }
+
+func (r *redirected) Error() string {
+	if r.to.Host == "" {
+		return "it is not known yet which node hosts the control plane"
+	}
+	return "node " + r.to.Node + " hosts the control plane, at " + r.to.Host
+}
+
+// errEarlier is why a server is not followed.
+var errEarlier = errors.New("it is a server of an earlier term, which another one has succeeded")
+
+// search is how a client finds its control plane again after a connection to it is gone.
+// It belongs to the goroutine of loop.
+type search struct {
+	c        *Client
+	last     wire.Welcome   // of the connection that is gone
+	addr     netip.AddrPort // of the server that was dialled
+	begun    time.Time
+	evidence succession.Evidence
+	proven   time.Time // when the evidence was complete; zero: it is not
+	to       string    // where the last redirect points to; "": nowhere
+	orderly  bool      // the server itself has named its successor
+	asked    bool      // all that stand by were asked once
+	told     string    // why no takeover follows, as it was logged last
+	silent   time.Time // when the log told last that the host is silent
+	first    bool
+}
+
+func (c *Client) newSearch(l *clientConn, cause error) *search {
+	s := &search{c: c, last: l.welcome, addr: l.addr, begun: time.Now(), first: true}
+	s.evidence = succession.Evidence{Ended: endedByPeer(cause), Direct: l.direct()}
+	s.silent = s.begun
+	var to *redirected
+	if errors.As(cause, &to) {
+		s.orderly = true
+		if c.endpoint.hosted == nil {
+			s.to = c.accept(to.to)
+		}
+		s.evidence.Ended = false
+	}
+	return s
+}
+
+// endedByPeer reports whether a connection's other side has ended it. A time-out of this
+// side's kernel, and what this side cut, prove nothing.
+func endedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// direct reports whether the address dialled is the one that the server sees itself.
+func (l *clientConn) direct() bool {
+	return l.addr.IsValid() && standby.PlainAddr(l.addr).String() == l.welcome.Addr
+}
+
+// accept returns where a redirect leads; "" if it leads nowhere: it names no address, this
+// process, or an earlier server of the group.
+func (c *Client) accept(to wire.Redirect) string {
+	if to.Host == "" || c.group == nil {
+		return ""
+	}
+	wrong := ""
+	addr, err := netip.ParseAddrPort(to.Host)
+	current := c.group.Current()
+	switch {
+	case err != nil || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() || addr.Port() == 0:
+		wrong = "its address is none"
+	case !succession.Believable(to.Term):
+		wrong = fmt.Sprintf("there is no term %d", to.Term)
+	case to.Host == c.group.Self():
+		wrong = "it points to this process"
+	case to.Group == current.Group && to.Term < current.Term:
+		wrong = fmt.Sprintf("its term %d is over", to.Term)
+	}
+	if wrong != "" {
+		c.log.Warn("ignored a redirect: "+wrong, "host", to.Host, "term", to.Term)
+		return ""
+	}
+	return to.Host
+}
+
+// attempt tries once to reach the control plane, or takes it over.
+func (s *search) attempt(ctx context.Context) (*clientConn, error) {
+	c := s.c
+	if c.endpoint.hosted != nil {
+		return c.dialHello(ctx, c.endpoint.hosted)
+	}
+	if c.group == nil || s.last.Group == "" {
+		return c.rejoin(ctx)
+	}
+	if s.first {
+		s.first = false
+		c.group.Lost(s.evidence)
+		c.group.Ask()
+	}
+	if to := s.to; to != "" {
+		s.to = ""
+		if addr, err := netip.ParseAddrPort(to); err == nil {
+			if l, err := s.race(ctx, []netip.AddrPort{addr}); err == nil {
+				return l, nil
+			}
+		}
+	}
+	l, decided, err := s.succeed(ctx)
+	if decided {
+		return l, err
+	}
+	return s.askAll(ctx)
+}
+
+// succeed is a standby's way: it gathers evidence and decides, again and again, until it
+// is connected. It reports false if nothing is to be decided: this node does not stand by,
+// or cannot tell.
+func (s *search) succeed(ctx context.Context) (l *clientConn, decided bool, err error) {
+	c := s.c
+	for ctx.Err() == nil {
+		waited := time.Duration(0)
+		if !s.proven.IsZero() {
+			waited = time.Since(s.proven)
+		}
+		changed := c.group.Changed()
+		v, standsBy := c.group.View(s.evidence, waited)
+		if !standsBy {
+			return nil, false, nil
+		}
+		switch d := succession.Decide(v); d.Act {
+		case succession.TakeOver:
+			if v.Waited >= v.Lease {
+				c.log.Warn("the standbys that go first do not answer: this node takes over", "waited", waited.Round(time.Millisecond))
+			}
+			c.takeOver(d.Term, time.Since(s.begun))
+			c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", ago(s.begun)),
+				"host", s.last.HostNode, "term", d.Term)
+			l, err = c.dialHello(ctx, c.endpoint.hosted)
+			return l, true, err
+		case succession.Gather:
+			if l, err = s.gather(ctx); l != nil || isRefusal(err) {
+				return l, true, err
+			}
+			if !s.evidence.Proves() {
+				return nil, false, nil
+			}
+		case succession.Follow:
+			if l = s.reach(ctx, c.group.AddrOf(d.Node)); l != nil {
+				return l, true, nil
+			}
+			s.pause(ctx, changed, succession.DialEvery)
+		case succession.Wait:
+			s.pause(ctx, changed, recheck)
+			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) {
+				return l, true, err
+			}
+		default:
+			if s.evidence.Ended && s.told != d.Why {
+				s.told = d.Why
+				c.log.Warn("this node does not take the control plane over: " + d.Why)
+			}
+			return nil, false, nil
+		}
+	}
+	return nil, true, ctx.Err()
+}
+
+func isRefusal(err error) bool {
+	var refusal *rendezvous.Error
+	return errors.As(err, &refusal)
+}
+
+// pause waits until a word changes, at most for d.
+func (s *search) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// gather dials the host until the evidence is complete or points elsewhere. A connection
+// is returned if the host, or one that was started in its place, answers.
+func (s *search) gather(ctx context.Context) (*clientConn, error) {
+	for tries := 0; ctx.Err() == nil && tries < 40; tries++ {
+		l, dial, err := s.dialOnce(ctx)
+		switch {
+		case l != nil || isRefusal(err):
+			return l, err
+		case dial == succession.DialSilent || dial == succession.DialAnswered:
+			return nil, err
+		case s.evidence.Proves():
+			s.proven = time.Now()
+			return nil, nil
+		}
+		backoff.Sleep(ctx, succession.DialEvery)
+	}
+	return nil, ctx.Err()
+}
+
+// dialOnce dials the address of the host that is gone, and counts how that ends.
+func (s *search) dialOnce(ctx context.Context) (*clientConn, succession.Dial, error) {
+	ctx, cancel := context.WithTimeout(ctx, evidencePatience)
+	defer cancel()
+	dial := succession.DialSilent
+	l, err := s.c.hail(ctx, s.addr)
+	var to *redirected
+	switch {
+	case err == nil, isRefusal(err):
+		dial = succession.DialAnswered
+	case errors.As(err, &to):
+		dial, s.to = succession.DialAnswered, s.c.accept(to.to)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		dial = succession.DialRefused
+	case endedByPeer(err):
+		dial = succession.DialBroken
+	}
+	s.evidence.Observe(dial)
+	return l, dial, err
+}
+
+// reach says hello to a standby that is about to host.
+func (s *search) reach(ctx context.Context, to string) *clientConn {
+	addr, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, standby.HoldHello+evidencePatience)
+	defer cancel()
+	l, err := s.race(ctx, []netip.AddrPort{addr})
+	if err != nil {
+		return nil
+	}
+	return l
+}
+
+// askAll tries the server that is gone once more, then all that stand by, then the
+// endpoint.
+func (s *search) askAll(ctx context.Context) (*clientConn, error) {
+	c := s.c
+	list := []netip.AddrPort{s.addr}
+	if !s.asked {
+		s.asked = true
+		// The nodes of a large job do not all come at one time.
+		if !backoff.Sleep(ctx, backoff.Below(min(time.Duration(c.params.Max)*reconnectPerNode, reconnectSpread))) {
+			return nil, ctx.Err()
+		}
+	}
+	var others []netip.AddrPort
+	for _, text := range append(c.group.Current().Servers, s.last.Servers...) {
+		if addr, err := netip.ParseAddrPort(text); err == nil && text != c.group.Self() {
+			others = append(others, addr)
+		}
+	}
+	if len(others) > 2 {
+		backoff.Shuffle(others[1:])
+	}
+	list = append(list, others...)
+	resolveErr := c.resolve(ctx, &c.endpoint)
+	if isRefusal(resolveErr) {
+		return nil, resolveErr
+	}
+	if resolveErr == nil {
+		list = append(list, c.endpoint.targets()...)
+	}
+	l, err := s.race(ctx, list)
+	if err != nil {
+		s.notice(err)
+	}
+	return l, err
+}
+
+// notice tells from time to time that the host is silent, and what that means; and it sees
+// a host that was silent die.
+func (s *search) notice(err error) {
+	if endedByPeer(err) && !s.evidence.Ended {
+		s.evidence.Ended = true // a connection to it stood, and was ended by its side
+		s.c.group.Lost(s.evidence)
+		s.c.group.Ask()
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) || endedByPeer(err) || time.Since(s.silent) < silenceEvery {
+		return
+	}
+	s.silent = time.Now()
+	s.c.log.Warn(fmt.Sprintf("the host is silent for %s: its machine or network is down, or the process is stopped; nobody takes over without proof; restart it, or end the job",
+		ago(s.begun)), "host", s.last.HostNode)
+}
+
+// ago is a span as the log shows it.
+func ago(t time.Time) string {
+	d := time.Since(t)
+	if d < 10*time.Second {
+		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
+	}
+	return strconv.Itoa(int(d.Seconds())) + " s"
+}
+
+// The race among servers: the next one is tried when the one before has failed, or has
+// not answered for raceStagger.
+const (
+	raceStagger      = 50 * time.Millisecond
+	maxRedirects     = 8
+	reconnectPerNode = 20 * time.Microsecond
+	reconnectSpread  = 200 * time.Millisecond
+)
+
+// hailed is how one server has answered.
+type hailed struct {
+	addr netip.AddrPort
+	l    *clientConn
+	err  error
+}
+
+// race says hello to servers until one welcomes this node, and follows redirects. Each
+// address is asked once. The error is that of the first one, which is the host's.
+func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan hailed, len(to)+maxRedirects)
+	visited := map[netip.AddrPort]bool{}
+	pending, hops := 0, 0
+	start := func(addr netip.AddrPort) bool {
+		if visited[addr] {
+			return false
+		}
+		visited[addr] = true
+		pending++
+		go func() {
+			l, err := s.c.hail(ctx, addr)
+			answers <- hailed{addr, l, err}
+		}()
+		return true
+	}
+	next := func() {
+		for len(to) > 0 {
+			addr := to[0]
+			to = to[1:]
+			if start(addr) {
+				return
+			}
+		}
+	}
+	stagger := time.NewTicker(raceStagger)
+	defer stagger.Stop()
+	next()
+	var failure error
+	for pending > 0 {
+		select {
+		case <-stagger.C:
+			next()
+		case a := <-answers:
+			pending--
+			var moved *redirected
+			switch {
+			case a.err == nil, isRefusal(a.err) && !isAuth(a.err):
+				cancel()
+				for ; pending > 0; pending-- {
+					if late := <-answers; late.l != nil {
+						late.l.close()
+					}
+				}
+				return a.l, a.err
+			case errors.As(a.err, &moved):
+				if addr, err := netip.ParseAddrPort(s.c.accept(moved.to)); err == nil && hops < maxRedirects {
+					if hops++; start(addr) {
+						continue
+					}
+				}
+			}
+			if failure == nil {
+				failure = a.err
+			}
+			next()
+		}
+	}
+	if failure == nil {
+		failure = ctx.Err()
+	}
+	return nil, failure
+}
+
+func isAuth(err error) bool {
+	var refusal *rendezvous.Error
+	return errors.As(err, &refusal) && refusal.Code == rendezvous.CodeAuth
+}
+
+// hail says hello to one server. It does not go back to an earlier server of the group.
+func (c *Client) hail(ctx context.Context, addr netip.AddrPort) (*clientConn, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := c.network.dial(dialCtx, addr)
+	if err != nil {
+		return nil, err
+	}
+	l, err := openConn(ctx, conn, c.hello(), c.token)
+	if err != nil {
+		return nil, err
+	}
+	current := c.group.Current()
+	if l.welcome.Group == current.Group && l.welcome.Term < current.Term || l.welcome.Group != "" && !succession.Believable(l.welcome.Term) {
+		l.close()
+		return nil, errEarlier
+	}
+	return l, nil
+}
+
+// takeOver makes the server in waiting of this process the host.
+func (c *Client) takeOver(term uint64, took time.Duration) {
+	c.mu.Lock()
+	c.hosting, c.waiting = c.waiting, nil
+	c.mu.Unlock()
+	c.endpoint.hosted = ownAddrsOf(c.listening)
+	c.group.Lead(term, time.Now(), took)
+	c.startProbing()
+}
+
+// resign notes that the server of this process does not host any more.
+func (c *Client) resign() {
+	c.mu.Lock()
+	resigned := c.hosting != nil && c.group != nil && !c.group.Hosting()
+	if resigned {
+		c.hosting, c.waiting = nil, c.hosting
+	}
+	c.mu.Unlock()
+	if resigned {
+		c.stopProbing()
+		c.endpoint.hosted = nil
+	}
+}
+
+// listed takes the host's list of standbys, and what it asks of this node.
+func (c *Client) listed(f wire.Standbys, l *clientConn) {
+	if c.group == nil || c.host == nil {
+		return
+	}
+	c.mu.Lock()
+	hosting, waiting := c.hosting != nil, c.waiting != nil
+	c.mu.Unlock()
+	if hosting {
+		return
+	}
+	c.group.SetList(f.List)
+	switch {
+	case f.Invited && !l.standsBy:
+		l.standsBy = true
+		l.out.Send(c.standBy(l))
+	case !f.Invited && waiting && !c.atEndpoint:
+		l.standsBy = false
+		c.stopWaiting()
+	}
+}
+
+// standBy opens the listener of a standby unless there is one, and says where it is.
+func (c *Client) standBy(l *clientConn) wire.Standby {
+	tcp, ok := l.conn.LocalAddr().(*net.TCPAddr)
+	if !ok || tcp.Zone != "" {
+		return c.cannotStandBy("this node reaches the host by an address that means nothing elsewhere")
+	}
+	own := tcp.AddrPort().Addr().Unmap()
+	for _, a := range c.listening {
+		if a.Addr().IsUnspecified() || a.Addr() == own {
+			return c.standsBy(netip.AddrPortFrom(own, a.Port()))
+		}
+	}
+	c.stopWaiting()
+	ctx, cancel := context.WithTimeout(c.life, evidencePatience)
+	defer cancel()
+	listener, err := c.network.listen(ctx, netip.AddrPortFrom(own, uint16(c.endpoint.port)).String())
+	if err != nil {
+		listener, err = c.network.listen(ctx, netip.AddrPortFrom(own, 0).String())
+	}
+	if err != nil {
+		return c.cannotStandBy(err.Error())
+	}
+	listeners := []net.Listener{listener}
+	c.atEndpoint = false
+	c.setListening(listenAddrs(listeners))
+	c.mu.Lock()
+	c.waiting = c.startServer(listeners)
+	c.mu.Unlock()
+	addr := c.listening[0]
+	c.log.Info("stands by to host the control plane", "listening", addr.String())
+	return c.standsBy(addr)
+}
+
+func (c *Client) standsBy(addr netip.AddrPort) wire.Standby {
+	c.group.SetSelf(addr.String(), "")
+	return wire.Standby{Addr: addr.String()}
+}
+
+func (c *Client) cannotStandBy(why string) wire.Standby {
+	c.group.SetSelf("", why)
+	return wire.Standby{Why: why}
+}
+
+// stopWaiting closes the server in waiting.
+func (c *Client) stopWaiting() {
+	c.mu.Lock()
+	waiting := c.waiting
+	c.waiting = nil
+	c.mu.Unlock()
+	if waiting != nil {
+		c.group.SetSelf("", "")
+		_ = waiting.Close()
+		c.setListening(nil)
+	}
+}
+
+// transfer makes this node host because the host asks it to.
+func (c *Client) transfer(f wire.Transfer, l *clientConn) {
+	if c.group == nil {
+		return
+	}
+	current := c.group.Current()
+	c.mu.Lock()
+	waits := c.waiting != nil
+	c.mu.Unlock()
+	if !waits || f.Group != current.Group || f.Term != current.Term+1 || !succession.Believable(f.Term) {
+		c.log.Warn("ignored a request to host the control plane", "term", f.Term)
+		return
+	}
+	c.log.Info("the host leaves: this node hosts now", "host", l.welcome.HostNode, "term", f.Term)
+	c.takeOver(f.Term, 0)
+	l.out.Send(wire.Transfer{Group: f.Group, Term: f.Term, Addr: c.group.Self()})
+}
+
+// succeeded tells that another server hosts than before.
+func (s *search) succeeded(l *clientConn) {
+	w := l.welcome
+	switch {
+	case s.c.Hosting() || w.Group == "" || w.Group == s.last.Group && w.Term == s.last.Term:
+	case s.orderly:
+		s.c.log.Info("node "+w.HostNode+" hosts the control plane now", "address", l.addr.String(), "term", w.Term)
+	case w.Group == s.last.Group && s.evidence.Ended:
+		s.c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): node %s hosts now", ago(s.begun), w.HostNode),
+			"address", l.addr.String(), "term", w.Term)
+	default:
+		s.c.log.Warn("node "+w.HostNode+" hosts the control plane now", "address", l.addr.String(), "term", w.Term)
+	}
+}
+
+// setListening notes where the server of this process listens.
+func (c *Client) setListening(list []netip.AddrPort) {
+	c.listening = list
+	if c.group != nil {
+		c.group.SetListening(list)
+	}
+}
+
+// listenAddrs are the addresses of listeners.
+func listenAddrs(listeners []net.Listener) (list []netip.AddrPort) {
+	for _, l := range listeners {
+		if tcp, ok := l.Addr().(*net.TCPAddr); ok {
+			list = append(list, netip.AddrPortFrom(tcp.AddrPort().Addr().Unmap(), tcp.AddrPort().Port()))
+		}
+	}
+	return list
+}

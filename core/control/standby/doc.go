@@ -1,0 +1,8 @@
+// Package standby is what the processes of one job know of the servers that succeed each
+// other: who hosts, in which term, who stands by, and what the standbys tell each other
+// of the host (docs/decisions/0040, 0041). core/succession decides; this package keeps
+// the state, and the liveness connections between standbys.
+//
+// A Group is one process's view, shared by its client and its server. A Registry is the
+// present host's list of standbys.
+package standby

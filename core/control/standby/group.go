@@ -1,0 +1,374 @@
+package standby
+
+import (
+	"crypto/rand"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/succession"
+)
+
+// HoldHello is how long a server in waiting keeps a hello while it is found out who hosts.
+const HoldHello = time.Second
+
+// Machine is the boot id of this machine's kernel; "" if it is not known.
+var Machine = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+})
+
+// Group is what this process knows of the servers of its run. Its methods are safe for
+// concurrent use and do not block.
+type Group struct {
+	runID string
+	node  string // this process's node
+	label string // the same, human-readable
+	lease time.Duration
+
+	mu        sync.Mutex
+	changed   chan struct{} // closed at the next change
+	hosting   bool
+	closed    bool
+	listening []netip.AddrPort // of the own server
+	self      string           // address of the own listener; "": none
+	target    wire.Redirect    // who hosts as far as is known
+	round     bool             // the server here has formed or adopted a round
+	link      succession.Word  // what the own client's connection tells of the host
+	certain   bool             // target hosts, as far as is known
+	list      []wire.StandbyNode
+	why       string // why this node does not stand by though it was asked to
+	links     map[*Link]struct{}
+	takeover  Takeover
+}
+
+// Takeover is how this process came to host.
+type Takeover struct {
+	Since time.Time     // it hosts; zero: it does not
+	From  string        // the node that hosted before; "": this process founded the group
+	Took  time.Duration // from the end of the connection to the host before
+	Total uint64        // takeovers of this process
+	Spent time.Duration // by all of them
+}
+
+// NewGroup makes the view of a process that knows nothing yet.
+func NewGroup(runID, node, label string, lease time.Duration) *Group {
+	return &Group{runID: runID, node: node, label: label, lease: lease, changed: make(chan struct{}), links: map[*Link]struct{}{}}
+}
+
+// wake tells all that wait that something has changed; mu is held.
+func (g *Group) wake() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// Changed returns a channel that is closed at the next change.
+func (g *Group) Changed() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.changed
+}
+
+// Found makes this process the founder of a group, in term 1.
+func (g *Group) Found(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.hosting, g.round = true, false
+	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Node: g.label}
+	g.takeover.Since, g.takeover.From, g.takeover.Took = now, "", 0
+	g.list = nil
+	g.wake()
+}
+
+// Lead makes this process the host in a term, in the place of the node that hosted.
+func (g *Group) Lead(term uint64, now time.Time, took time.Duration) {
+	g.mu.Lock()
+	from := g.target.Node
+	g.hosting, g.round = true, false
+	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.label}
+	t := &g.takeover
+	t.Since, t.From, t.Took = now, from, took
+	t.Total++
+	t.Spent += took
+	g.list = nil
+	g.wake()
+	g.mu.Unlock()
+	g.tell()
+}
+
+// Follow notes which server this process's client is connected to, by its welcome.
+func (g *Group) Follow(w wire.Welcome, dialled string) {
+	g.mu.Lock()
+	if !g.hosting {
+		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
+	}
+	g.link, g.certain = succession.Stands, true
+	g.wake()
+	g.mu.Unlock()
+	g.tell()
+}
+
+// Lost notes that the connection to the host is gone, and what this process can tell of it.
+func (g *Group) Lost(e succession.Evidence) {
+	word := succession.Abstains
+	if e.Ended && e.Direct {
+		word = succession.Ended
+	}
+	g.mu.Lock()
+	changed := g.link != word || g.certain
+	g.link, g.certain = word, false
+	if changed {
+		g.wake()
+	}
+	g.mu.Unlock()
+	if changed {
+		g.tell()
+	}
+}
+
+// StepDown makes a server that hosts one in waiting, or a server in waiting follow another
+// group. It reports whether this process has hosted until now.
+func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	hosted = g.hosting
+	g.hosting, g.target = false, to
+	g.link, g.certain = succession.Abstains, to.Host != ""
+	g.takeover.Since = time.Time{}
+	g.list = nil
+	g.wake()
+	return hosted
+}
+
+// Admit says what a server does with a hello: it serves, or sends the node on. known is
+// false while it is being found out who hosts.
+func (g *Group) Admit() (to wire.Redirect, serve, known bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	to = g.target
+	to.Servers = g.servers()
+	return to, g.hosting, g.certain && to.Host != "" && to.Host != g.self
+}
+
+// Hosting reports whether the server here hosts.
+func (g *Group) Hosting() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.hosting
+}
+
+// Current returns who hosts as far as is known, and who stands by.
+func (g *Group) Current() wire.Redirect {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	to := g.target
+	to.Servers = g.servers()
+	return to
+}
+
+func (g *Group) servers() []string {
+	var list []string
+	for _, s := range g.list {
+		list = append(list, s.Addr)
+	}
+	if list == nil {
+		return slices.Clone(g.target.Servers)
+	}
+	return list
+}
+
+// SetRound notes that the server here has formed or adopted a round.
+func (g *Group) SetRound() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.round = true
+}
+
+// Standing is what this process tells another server of its run.
+func (g *Group) Standing() succession.Standing {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: g.round}
+}
+
+// SetSelf notes where the own server listens; "" and why not.
+func (g *Group) SetSelf(addr, why string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.self, g.why = addr, why
+	if g.hosting {
+		g.target.Host = addr
+	}
+	g.wake()
+}
+
+// Self is where the own server listens; "" if there is none.
+func (g *Group) Self() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.self
+}
+
+// SetList takes the host's list of standbys.
+func (g *Group) SetList(list []wire.StandbyNode) {
+	list = slices.DeleteFunc(slices.Clone(list), func(s wire.StandbyNode) bool {
+		_, err := netip.ParseAddrPort(s.Addr)
+		return err != nil
+	})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.list = list
+	g.wake()
+}
+
+// List returns the standbys in the order of succession.
+func (g *Group) List() []wire.StandbyNode {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.list)
+}
+
+// Before returns the standbys that succeed before this one, if it stands by.
+func (g *Group) Before() []wire.StandbyNode {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if own := g.place(); own > 0 && !g.hosting {
+		return slices.Clone(g.list[:own])
+	}
+	return nil
+}
+
+// SetListening notes the addresses of the own server's listeners.
+func (g *Group) SetListening(list []netip.AddrPort) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.listening = list
+}
+
+// Listening returns the addresses of the own server's listeners.
+func (g *Group) Listening() []netip.AddrPort {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.listening
+}
+
+// StandsBy reports whether this node is in the list.
+func (g *Group) StandsBy() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.place() >= 0
+}
+
+// place is this node's place in the list, -1 if it has none; mu is held.
+func (g *Group) place() int {
+	if g.self == "" {
+		return -1
+	}
+	return slices.IndexFunc(g.list, func(s wire.StandbyNode) bool { return s.Node == g.node })
+}
+
+// View is what this standby knows when it decides; false if it does not stand by.
+func (g *Group) View(e succession.Evidence, waited time.Duration) (v succession.View, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	own := g.place()
+	if own < 0 || g.hosting || g.closed {
+		return v, false
+	}
+	v = succession.View{Term: g.target.Term, Evidence: e, Waited: waited, Lease: g.lease}
+	for i, s := range g.list {
+		p := succession.Peer{Node: s.Node}
+		for l := range g.links {
+			if l.node == s.Node {
+				p.Word, p.Term = l.word, l.term
+				if l.word != succession.Unconnected && l.word != succession.Dead {
+					break // the other direction's connection knows less
+				}
+			}
+		}
+		switch {
+		case i < own:
+			v.Before = append(v.Before, p)
+		case i > own:
+			v.Behind = append(v.Behind, p)
+		}
+	}
+	return v, true
+}
+
+// AddrOf returns where the server of a standby listens, or where it says the host does.
+func (g *Group) AddrOf(node string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for l := range g.links {
+		if l.node == node && l.word == succession.Hosts && l.target.Host != "" {
+			return l.target.Host
+		}
+	}
+	for _, s := range g.list {
+		if s.Node == node {
+			return s.Addr
+		}
+	}
+	return ""
+}
+
+// LabelOf names the node whose server listens at an address.
+func (g *Group) LabelOf(addr string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.list {
+		if s.Addr == addr {
+			return s.Label
+		}
+	}
+	return addr
+}
+
+// Close ends the view: no takeover follows.
+func (g *Group) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	g.wake()
+}
+
+// Report is what status and metrics tell of a group.
+type Report struct {
+	Group, Node, Host, HostNode string
+	Term                        uint64
+	Hosting                     bool
+	Takeover                    Takeover
+	Standbys                    []wire.StandbyNode
+	Connected                   []string // nodes with a liveness connection to or from here
+	Why                         string   // this node does not stand by
+}
+
+// Report describes the group.
+func (g *Group) Report() Report {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := Report{
+		Group: g.target.Group, Node: g.node, Host: g.target.Host, HostNode: g.target.Node, Term: g.target.Term, Hosting: g.hosting,
+		Takeover: g.takeover, Standbys: slices.Clone(g.list), Why: g.why,
+	}
+	for l := range g.links {
+		if l.out != nil && !slices.Contains(r.Connected, l.node) {
+			r.Connected = append(r.Connected, l.node)
+		}
+	}
+	slices.Sort(r.Connected)
+	return r
+}
+
+// PlainAddr is an address as the two ends of a connection compare it: without a zone.
+func PlainAddr(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+}

@@ -1,0 +1,155 @@
+package standby
+
+import (
+	"rallypoint/core/control/wire"
+	"rallypoint/core/succession"
+)
+
+// Outbox is what a frame is queued on: it does not block.
+type Outbox interface{ Send(f wire.Frame) bool }
+
+// maxLinks bounds the liveness connections that a process accepts and opens.
+const maxLinks = 4 * succession.MaxStandbys
+
+// Link is one liveness connection between this standby and another, or what is left of it.
+// It is guarded by Group.mu.
+type Link struct {
+	node   string
+	out    Outbox // nil: it is not open
+	word   succession.Word
+	term   uint64
+	target wire.Redirect
+}
+
+// Accept takes a liveness connection that another standby has opened; nil if there are too
+// many, or it is of another group.
+func (g *Group) Accept(f wire.Liveness, out Outbox) *Link {
+	g.mu.Lock()
+	if g.closed || len(g.links) >= maxLinks || f.RunID != g.runID || f.Group == "" || f.Group != g.target.Group {
+		g.mu.Unlock()
+		return nil
+	}
+	l := &Link{node: f.Node, out: out}
+	g.links[l] = struct{}{}
+	own := g.livenessLocked()
+	g.mu.Unlock()
+	out.Send(own)
+	g.Hear(l, f)
+	return l
+}
+
+// Dial adds a liveness connection that this standby opens.
+func (g *Group) Dial(node string) *Link {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := &Link{node: node}
+	g.links[l] = struct{}{}
+	return l
+}
+
+// Opened notes that the connection is there, and tells the other side what is known here.
+func (g *Group) Opened(l *Link, out Outbox) {
+	g.mu.Lock()
+	l.out, l.word = out, succession.Asked
+	g.wake()
+	own := g.livenessLocked() // it may have changed since the connection was opened
+	g.mu.Unlock()
+	out.Send(own)
+}
+
+// Ended notes that the connection is gone.
+func (g *Group) Ended(l *Link, word succession.Word) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l.out, l.word = nil, word
+	g.wake()
+}
+
+// Drop forgets a link.
+func (g *Group) Drop(l *Link) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.links, l)
+	g.wake()
+}
+
+// Hear takes what the other standby says. If it says that a server of a later term hosts
+// while this process does, this process has to step down: the result tells where to.
+func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded bool) {
+	g.mu.Lock()
+	if f.Group != g.target.Group {
+		g.mu.Unlock()
+		return to, false
+	}
+	l.word, l.term, l.target = succession.Word(min(f.Word, uint64(succession.Left))), f.Term, f.Target
+	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no one says that of itself
+		l.word = succession.Abstains
+	}
+	if l.word == succession.Hosts {
+		theirs := succession.Standing{Group: f.Group, Term: f.Term, Node: f.Node, Round: true}
+		mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: true}
+		superseded = g.hosting && succession.Believable(f.Term) && succession.Yields(mine, theirs)
+	}
+	answer := g.livenessLocked()
+	g.wake()
+	out := l.out
+	g.mu.Unlock()
+	if f.Ask && out != nil {
+		out.Send(answer)
+	}
+	return f.Target, superseded
+}
+
+// Ask asks the other standbys whether their connections to the host stand. Until one
+// answers, its word is that it was asked.
+func (g *Group) Ask() {
+	g.mu.Lock()
+	question := g.livenessLocked()
+	question.Ask = true
+	var outs []Outbox
+	for l := range g.links {
+		if l.out != nil && l.word != succession.Hosts {
+			l.word = succession.Asked
+			outs = append(outs, l.out)
+		}
+	}
+	g.mu.Unlock()
+	for _, out := range outs {
+		out.Send(question)
+	}
+}
+
+// tell sends what has changed here to the other standbys.
+func (g *Group) tell() {
+	g.mu.Lock()
+	own := g.livenessLocked()
+	var outs []Outbox
+	for l := range g.links {
+		if l.out != nil {
+			outs = append(outs, l.out)
+		}
+	}
+	g.mu.Unlock()
+	for _, out := range outs {
+		out.Send(own)
+	}
+}
+
+// Liveness is what this process says of itself.
+func (g *Group) Liveness() wire.Liveness {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.livenessLocked()
+}
+
+// livenessLocked is what this process says of itself; mu is held.
+func (g *Group) livenessLocked() wire.Liveness {
+	f := wire.Liveness{RunID: g.runID, Group: g.target.Group, Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target}
+	switch {
+	case g.hosting:
+		f.Word = uint64(succession.Hosts)
+	case g.link == succession.Unconnected:
+		f.Word = uint64(succession.Abstains)
+	}
+	return f
+}

@@ -1,0 +1,257 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
+)
+
+var (
+	errRedirected = errors.New("it was sent to the server that hosts")
+	errWaiting    = errors.New("this server does not host")
+)
+
+// admit says whether a node's hello is served here: nil. A server in waiting sends the
+// node to the server that hosts, and holds the hello for a moment while it is found out
+// which one that is. One that hosts steps down before a node that has followed a server
+// of a later term.
+func (p *serverConn) admit(h wire.Hello) error {
+	s, g := p.server, p.server.cfg.Group
+	if g == nil || h.RunID != s.cfg.RunID {
+		return nil
+	}
+	patience := time.NewTimer(standby.HoldHello)
+	defer patience.Stop()
+	for {
+		changed := g.Changed()
+		to, serve, known := g.Admit()
+		switch {
+		case serve && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
+			s.StepDown(wire.Redirect{Group: h.Group, Term: h.Term, Servers: h.Servers},
+				fmt.Sprintf("node %s has followed a server of term %d", rendezvous.Printable(h.Node), h.Term))
+			continue
+		case serve:
+			return nil
+		case known:
+			return p.redirect(to, slices.Contains(h.Features, wire.FeatureSuccession))
+		}
+		select {
+		case <-changed:
+		case <-patience.C:
+			to.Host = ""
+			return p.redirect(to, slices.Contains(h.Features, wire.FeatureSuccession))
+		case <-s.stop:
+			return net.ErrClosed
+		}
+	}
+}
+
+// redirect ends a connection. A node that does not know the frame finds the server that
+// hosts by itself, or not.
+func (p *serverConn) redirect(to wire.Redirect, follows bool) error {
+	if follows {
+		p.out.Send(to)
+	}
+	p.drain()
+	return errRedirected
+}
+
+// follows notes what a hello says of the node's part in succession; before the hello is
+// applied.
+func (p *serverConn) noteFollows(h wire.Hello) {
+	p.arrival = standby.Arrival{
+		Session: h.Session, Node: h.Node, Label: nameOf(rendezvous.Printable(h.Node), p.label), Machine: h.Machine, Out: p.out,
+		Follows: slices.Contains(h.Features, wire.FeatureSuccession),
+		Stands:  slices.Contains(h.Features, wire.FeatureStandby) && !h.InHost,
+	}
+	if tcp, ok := p.conn.RemoteAddr().(*net.TCPAddr); ok {
+		p.arrival.Remote = tcp.AddrPort().Addr().Unmap().WithZone("")
+	}
+}
+
+// localAddr is the server's own address on a connection.
+func localAddr(conn net.Conn) string {
+	tcp, ok := conn.LocalAddr().(*net.TCPAddr)
+	if !ok {
+		return ""
+	}
+	return standby.PlainAddr(tcp.AddrPort()).String()
+}
+
+// standbyListens takes what a node says of its listener.
+func (r *run) standbyListens(p *serverConn, f wire.Standby) {
+	r.mu.Lock()
+	wrong := ""
+	if r.standbys != nil && r.conns[p.session] == p {
+		wrong = r.standbys.Listens(p.session, f)
+	}
+	r.mu.Unlock()
+	if wrong != "" && r.server.sampleRefusal(refusedStandby, p.conn.RemoteAddr(), p.node) {
+		r.log.Warn("ignored a node that would stand by: "+wrong, "node", p.node, "address", p.conn.RemoteAddr().String())
+	}
+}
+
+// StepDown makes a server that hosts one in waiting: all nodes are sent on, and the run is
+// forgotten. It returns at once; the text says why, for the log.
+func (s *Server) StepDown(to wire.Redirect, why string) {
+	if s.cfg.Group == nil || !s.cfg.Group.StepDown(to) {
+		return
+	}
+	s.log.Warn("this process does not host the control plane any more: "+why, "host", to.Host, "term", to.Term)
+	s.mu.Lock()
+	runs := make([]*run, 0, len(s.runs))
+	for id, r := range s.runs {
+		runs = append(runs, r)
+		delete(s.runs, id)
+	}
+	s.mu.Unlock()
+	for _, r := range runs {
+		r.sendAway(to)
+	}
+}
+
+// sendAway ends the service of a run whose control plane is elsewhere.
+func (r *run) sendAway(to wire.Redirect) {
+	r.mu.Lock()
+	defer r.unlock()
+	r.retire()
+	for _, p := range r.conns {
+		r.unbind(p)
+		delete(r.latest, p.session)
+		if p.arrival.Follows {
+			p.out.Send(to)
+		}
+		p.drain()
+	}
+}
+
+// probed answers another server that asks who this one is.
+func (p *serverConn) probed(f wire.Probe) error {
+	s, g := p.server, p.server.cfg.Group
+	switch {
+	case g == nil || f.RunID != s.cfg.RunID:
+		p.out.Send(wire.Probed{Err: rendezvous.Errorf(rendezvous.CodeTenant, "the control plane at %s (%s) does not serve run %q", s.Addr(), s.process, f.RunID)})
+		p.drain()
+		return errServed
+	case f.Target.Group == "" || !succession.Believable(f.Target.Term):
+		return fmt.Errorf("%w: a probe of term %d", wire.ErrMalformed, f.Target.Term)
+	}
+	if err := s.samePolicy(f); err != nil {
+		s.log.Warn("another control plane of this run does not yield, nor does this one: "+err.Text, "address", p.conn.RemoteAddr().String())
+		p.out.Send(wire.Probed{Err: err})
+		p.drain()
+		return errServed
+	}
+	mine := g.Standing()
+	theirs := succession.Standing{Group: f.Target.Group, Term: f.Target.Term, Node: f.Node, Round: f.Round}
+	if g.Hosting() && mine != theirs && succession.Yields(mine, theirs) {
+		s.StepDown(f.Target, fmt.Sprintf("node %s hosts this run at %s, in term %d", f.Node, f.Target.Host, f.Target.Term))
+	}
+	p.out.Send(wire.Probed{Yields: !g.Hosting(), Round: mine.Round, Node: mine.Node, Target: p.ownTarget()})
+	return p.awaitEnd()
+}
+
+// ownTarget is who hosts, as this server knows, for a peer that has no address of it.
+func (p *serverConn) ownTarget() wire.Redirect {
+	g := p.server.cfg.Group
+	to := g.Current()
+	if g.Hosting() {
+		to.Host = localAddr(p.conn)
+	}
+	return to
+}
+
+// samePolicy compares the settings of two control planes of one run.
+func (s *Server) samePolicy(f wire.Probe) *rendezvous.Error {
+	r := s.lookUp(s.cfg.RunID)
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	mine := r.machine.Policy()
+	r.mu.Unlock()
+	theirs := f.Policy
+	if mine.Min == 0 || mine.Min == theirs.Min && mine.Max == theirs.Max && mine.NodeUnit == theirs.NodeUnit && mine.Target == theirs.Target {
+		return nil
+	}
+	return rendezvous.Errorf(rendezvous.CodeMismatch,
+		"run %q: the nodes at %s want %d to %d nodes, those of node %s %d to %d: start all with the same --nnodes and options, and end one of the two jobs",
+		f.RunID, s.Addr(), mine.Min, mine.Max, f.Node, theirs.Min, theirs.Max)
+}
+
+// awaitEnd keeps a connection that has nothing more to say until its peer ends it.
+func (p *serverConn) awaitEnd() error {
+	for {
+		if _, err := p.frames.NextFrame(wire.MaxProofFrame); err != nil {
+			if errors.Is(err, wire.ErrMalformed) {
+				return err
+			}
+			return errServed
+		}
+	}
+}
+
+// liveness serves the connection of another standby.
+func (p *serverConn) liveness(f wire.Liveness) error {
+	s, g := p.server, p.server.cfg.Group
+	if g == nil {
+		return fmt.Errorf("%w: a frame %q, but this control plane has no standbys", wire.ErrMalformed, wire.NameOf(f))
+	}
+	p.node = f.Node
+	link := g.Accept(f, p.out)
+	if link == nil {
+		return fmt.Errorf("%w: a liveness connection of another group, or one too many", wire.ErrMalformed)
+	}
+	defer g.Drop(link)
+	for {
+		f, err := p.frames.NextFrame(wire.MaxHelloFrame)
+		if err != nil {
+			if errors.Is(err, wire.ErrMalformed) {
+				return err
+			}
+			return errServed
+		}
+		switch f := f.(type) {
+		case wire.Liveness:
+			if to, superseded := g.Hear(link, f); superseded {
+				s.StepDown(to, fmt.Sprintf("node %s hosts in term %d", f.Node, f.Term))
+			}
+		case wire.Beat, wire.Unknown:
+		default:
+			return fmt.Errorf("%w: a frame %q from a standby", wire.ErrMalformed, wire.NameOf(f))
+		}
+	}
+}
+
+// noteStandbys draws from an event that was applied what succession needs.
+func (r *run) noteStandbys(ev rendezvous.Event) {
+	if r.standbys == nil {
+		return
+	}
+	if ev, left := ev.(rendezvous.Leave); left {
+		r.standbys.Gone(ev.Session)
+	}
+	if r.machine.Round() > 0 {
+		r.server.cfg.Group.SetRound()
+	}
+}
+
+// ending reports whether the server is being closed.
+func (s *Server) ending() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// transferred takes the word of a standby that it hosts now, as this server has asked.
+func (s *Server) transferred(p *serverConn, f wire.Transfer) {}
