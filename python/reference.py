@@ -40,6 +40,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
         "A worker started with a function needs no `record`. Timers bound the time of a step "
         "where the agent has a watchdog.",
         [
+            "progress",
             "record",
             "ErrorHandler",
             "get_error_handler",

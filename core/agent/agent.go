@@ -13,10 +13,12 @@ import (
 	"rallypoint/core/agent/failure"
 	"rallypoint/core/agent/logs"
 	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/progress"
 	"rallypoint/core/agent/telemetry"
 	"rallypoint/core/agent/watchdog"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/core/training"
 	"rallypoint/internal/host"
 	"rallypoint/internal/wake"
 )
@@ -39,6 +41,13 @@ type Rendezvous interface {
 // a token, and one that is not taken stands for all changes since.
 type Notifier interface {
 	Changed() <-chan struct{}
+}
+
+// TrainingCarrier is a Rendezvous that tells the job how far this node's workers are, as
+// part of its heartbeats. report may be called at any time and by any goroutine, also after
+// Shutdown; it does not block, and returns nil while there is nothing to say.
+type TrainingCarrier interface {
+	CarryTraining(report func() *training.Report)
 }
 
 // Agent runs the workers of one node. Make it by New and run it once by Run;
@@ -66,6 +75,9 @@ type Agent struct {
 	timers        string // path of the watchdog's FIFO; "" if it is off
 	oom           process.OOMCounter
 	reachAfter    time.Duration // see watchStore
+
+	progress *progress.Tracker // nil before Run
+	changed  progress.Cause    // why the last attempt is over
 
 	last       *attempt    // nil before the first
 	err        error       // of the run, once it has ended
@@ -165,13 +177,15 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	if !a.spec.KeepDaemons {
 		a.cgroup = process.NewCgroup()
 	}
+	a.followProgress()
+	defer a.progress.Close()
 	a.forker = process.NewForker(a.cgroup)
 	defer a.forker.Close()
 	defer a.cgroup.Close()
 	a.reaper = process.NewReaper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.Marker(), a.log)
 	defer a.reaper.Close()
 	if !a.spec.KeepDaemons {
-		if a.guard, err = process.NewParentDeathGuard(a.forker, a.logs.Marker(), a.timers, a.logs.Base, a.cgroup.Folder()); err != nil {
+		if a.guard, err = process.NewParentDeathGuard(a.forker, a.logs.Marker(), a.timers, a.logs.Base, a.cgroup.Folder(), a.progress.Folder()); err != nil {
 			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
 		}
 		defer a.guard.Close()
@@ -200,6 +214,15 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		return nil
 	}
 	return err
+}
+
+// followProgress begins to follow how far the workers are.
+func (a *Agent) followProgress() {
+	a.progress = progress.NewTracker(a.spec.Environ, a.log)
+	a.status.FollowProgress(a.progress)
+	if c, ok := a.rdzv.(TrainingCarrier); ok {
+		c.CarryTraining(a.progress.Report)
+	}
 }
 
 // rounds runs one attempt after another.

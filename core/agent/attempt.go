@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/agent/failure"
 	"rallypoint/core/agent/logs"
 	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/progress"
 	"rallypoint/core/agent/telemetry"
 	"rallypoint/core/agent/watchdog"
 	"rallypoint/core/rendezvous"
@@ -50,6 +51,9 @@ var outcomeStates = map[outcome]string{
 	allSucceeded: telemetry.StateSucceeded, someFailed: telemetry.StateFailed,
 	mustRegroup: telemetry.StateHealthy, unkillable: telemetry.StateUnhealthy,
 }
+
+// roundCauses are the causes of the round that follows an attempt.
+var roundCauses = map[outcome]progress.Cause{someFailed: progress.CauseFailure, unkillable: progress.CauseFailure, mustRegroup: progress.CauseRegroup}
 
 // start starts the workers of the round (A44, A55).
 func (a *Agent) start() (*attempt, error) {
@@ -104,10 +108,11 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 		}
 	}
 	s := a.assignment
+	records := a.progress.Begin(s.Round, a.spec.Workers, a.changed)
 	for local := range a.spec.Workers {
 		p := place{
 			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
-			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, timers: a.timers,
+			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, timers: a.timers, progress: records[local],
 			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
 		}
 		if files.Plan != nil {
@@ -225,6 +230,8 @@ func (a *Agent) supervise(t *attempt) outcome {
 		look = ticker.C
 	}
 	defer a.watchStore()()
+	sample := time.NewTicker(progress.SampleInterval)
+	defer sample.Stop()
 	var patience <-chan time.Time // with a worker that the watchdog sent a signal
 	for {
 		if a.rdzv.NodesWaiting() > 0 {
@@ -255,6 +262,8 @@ func (a *Agent) supervise(t *attempt) outcome {
 			if a.unkillableWorkers(t) {
 				return unkillable
 			}
+		case <-sample.C:
+			a.progress.Sample()
 		case <-a.resized:
 			t.logs.Resized()
 		case <-a.pulse: // the health port asks whether the agent is alive
@@ -308,6 +317,8 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 		a.stepDone(telemetry.StepStop, began, nil)
 	}
 	published()
+	a.progress.End()
+	a.changed = roundCauses[v]
 	if v == unkillable {
 		a.note(t, t.workers.AbandonUnkillable())
 	}

@@ -9,6 +9,7 @@ import (
 	"rallypoint/core/agent/logs"
 	"rallypoint/core/agent/macro"
 	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/progress"
 	"rallypoint/core/agent/watchdog"
 )
 
@@ -22,6 +23,7 @@ type place struct {
 	round               uint64
 	errorFile           string
 	timers              string // path of the watchdog's FIFO; "" if it is off
+	progress            string // path of the progress record; "" if there is none
 	restarts, maxBudget int
 }
 
@@ -52,6 +54,9 @@ func additions(s *Spec, p place) [][2]string {
 	}
 	if p.timers != "" {
 		set = append(set, [2]string{watchdog.EnvFile, p.timers})
+	}
+	if _, inherited := process.LookupEnv(s.Environ, progress.EnvFile); p.progress != "" || inherited { // by an agent that is a worker itself
+		set = append(set, [2]string{progress.EnvFile, p.progress})
 	}
 	if s.VirtualRank {
 		source, devices, _ := virtualDevices(s.Environ, s.Workers) // Validate saw its error

@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/agent/logs"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/core/training"
 )
 
 // rounds is a rendezvous that the test steers.
@@ -40,6 +41,8 @@ type rounds struct {
 	ended   int
 
 	stubborn error // of Shutdown
+
+	report func() *training.Report // set by CarryTraining
 }
 
 func newRounds(world int) *rounds {
@@ -83,6 +86,8 @@ func (r *rounds) Keys(round uint64) store.Store {
 }
 
 func (r *rounds) Finish(context.Context) error { return nil }
+
+func (r *rounds) CarryTraining(report func() *training.Report) { r.report = report }
 
 func (r *rounds) Shutdown(_ context.Context, ending rendezvous.Ending, _ string) error {
 	r.mu.Lock()

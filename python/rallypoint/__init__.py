@@ -2,9 +2,9 @@
 
 With PyTorch: torchrun --rdzv-backend=rallypoint. From Python without torch: Member
 (join a run, get a rank), connect_store, connect_etcd, StoreServer and EtcdServer;
-elastic_launch runs workers, and record tells launchers why one failed. For torch's own
-classes see rallypoint.handler, rallypoint.agent and EtcdStore. Nothing is loaded before it
-is used, and torch only where it is installed.
+elastic_launch runs workers; record tells launchers why one failed, progress how far it is.
+For torch's own classes see rallypoint.handler, rallypoint.agent and EtcdStore. Nothing is
+loaded before it is used, and torch only where it is installed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ._launch.config import LaunchConfig, LogsSpecs
     from ._launch.failure_plain import ChildFailedError, ProcessFailure, SignalException
     from ._launch.launch import elastic_launch, launch_agent
+    from ._launch.progress import progress
     from ._launch.record import ErrorHandler, get_error_handler, record
     from ._rendezvous.backend import RendezvousBackend
     from ._rendezvous.member import Ending, Member, Outcome
@@ -90,6 +91,7 @@ __all__ = [
     "elastic_launch",
     "get_error_handler",
     "launch_agent",
+    "progress",
     "record",
 ]
 
@@ -121,6 +123,7 @@ _MODULES = {
     "elastic_launch": "_launch.launch",
     "get_error_handler": "_launch.record",
     "launch_agent": "_launch.launch",
+    "progress": "_launch.progress",
     "record": "_launch.record",
 }
 

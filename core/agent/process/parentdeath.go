@@ -14,8 +14,8 @@ import (
 // that have left their groups. It
 // looks until it has found none three times, with pauses: a process in the middle
 // of an exec shows no environment. At last it removes what the agent would have:
-// the FIFO of the watchdog, the control group, and a temporary log folder without
-// content.
+// the FIFO of the watchdog, the control group, a temporary log folder without
+// content, and the folder of the progress records.
 const guardScript = `
 while read -r line; do groups=$line; done
 [ "$groups" != done ] || exit 0
@@ -28,12 +28,13 @@ clean() {
 		sleep 0.1
 	done
 	[ -n "$2" ] && kept=$(find "$2" -type f -size +0c) && [ -z "$kept" ] && rm -rf -- "$2"
+	[ -z "$4" ] || rm -rf -- "$4"
 	exit 0
 }
-[ -n "$groups" ] || clean "$2" "$3" "$4"
+[ -n "$groups" ] || clean "$2" "$3" "$4" "$5"
 [ -z "$4" ] || echo 1 > "$4/cgroup.kill"
 [ "$groups" = starting ] || for g in $groups; do kill -KILL -- "-$g"; done
-[ -n "$1" ] || clean "$2" "$3" "$4"
+[ -n "$1" ] || clean "$2" "$3" "$4" "$5"
 quiet=0
 while [ "$quiet" -lt 3 ]; do
 	left=
@@ -43,7 +44,7 @@ while [ "$quiet" -lt 3 ]; do
 	done
 	if [ -n "$left" ]; then quiet=0; else quiet=$((quiet + 1)); sleep 0.05; fi
 done
-clean "$2" "$3" "$4"
+clean "$2" "$3" "$4" "$5"
 `
 
 // ParentDeathGuard is a small process that ends the descendants of the workers if the agent
@@ -57,9 +58,9 @@ type ParentDeathGuard struct {
 
 // NewParentDeathGuard starts a guard. marker is a text that only the environment of the
 // workers and their descendants holds; fifo, folder and group are what is to be
-// removed. Each is "" if there is none. It returns an error if there is no shell to
+// removed, records a folder with all that is in it. Each is "" if there is none. It returns an error if there is no shell to
 // be had.
-func NewParentDeathGuard(f *Forker, marker, fifo, folder, group string) (*ParentDeathGuard, error) {
+func NewParentDeathGuard(f *Forker, marker, fifo, folder, group, records string) (*ParentDeathGuard, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -71,7 +72,7 @@ func NewParentDeathGuard(f *Forker, marker, fifo, folder, group string) (*Parent
 		return nil, err
 	}
 	defer func() { _ = null.Close() }()
-	pid, err := f.startDetached([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder, group},
+	pid, err := f.startDetached([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder, group, records},
 		[]string{"PATH=/usr/bin:/bin"}, []uintptr{read.Fd(), null.Fd(), null.Fd()})
 	if err != nil {
 		_ = write.Close()

@@ -13,6 +13,7 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/agent/failure"
 	"rallypoint/core/agent/process"
+	"rallypoint/core/agent/progress"
 	"rallypoint/internal/host"
 	"rallypoint/internal/promtext"
 )
@@ -35,25 +36,26 @@ var phases = []phase{PhaseStarting, PhaseJoining, PhaseAssigning, PhaseRunning, 
 
 // Status is what GET /status answers.
 type Status struct {
-	RunID     string         `json:"run_id"`
-	Role      string         `json:"role"`
-	Host      string         `json:"host"`
-	Pid       int            `json:"pid"`
-	Version   string         `json:"version"`
-	StartedAt time.Time      `json:"started_at"`
-	Phase     phase          `json:"phase"`
-	PhaseFor  float64        `json:"phase_seconds"`
-	Round     uint64         `json:"round"` // 0 before the first
-	GroupRank int            `json:"group_rank"`
-	Groups    int            `json:"group_world_size"`
-	World     int            `json:"world_size"`
-	Store     string         `json:"master"` // MASTER_ADDR:MASTER_PORT; "" before the first round
-	Restarts  int            `json:"restarts"`
-	Budget    int            `json:"max_restarts"`
-	Rounds    int            `json:"rounds_joined"`
-	Members   []MemberStatus `json:"members,omitempty"` // of the round; none if the store does not answer
-	Workers   []WorkerStatus `json:"workers"`           // of this node
-	LastError string         `json:"last_failure,omitempty"`
+	RunID     string          `json:"run_id"`
+	Role      string          `json:"role"`
+	Host      string          `json:"host"`
+	Pid       int             `json:"pid"`
+	Version   string          `json:"version"`
+	StartedAt time.Time       `json:"started_at"`
+	Phase     phase           `json:"phase"`
+	PhaseFor  float64         `json:"phase_seconds"`
+	Round     uint64          `json:"round"` // 0 before the first
+	GroupRank int             `json:"group_rank"`
+	Groups    int             `json:"group_world_size"`
+	World     int             `json:"world_size"`
+	Store     string          `json:"master"` // MASTER_ADDR:MASTER_PORT; "" before the first round
+	Restarts  int             `json:"restarts"`
+	Budget    int             `json:"max_restarts"`
+	Rounds    int             `json:"rounds_joined"`
+	Members   []MemberStatus  `json:"members,omitempty"` // of the round; none if the store does not answer
+	Workers   []WorkerStatus  `json:"workers"`           // of this node
+	LastError string          `json:"last_failure,omitempty"`
+	Progress  *ProgressStatus `json:"progress,omitempty"` // of the workers; none if they have not reported a step
 }
 
 // MemberStatus is one node of the round.
@@ -74,7 +76,7 @@ type WorkerStatus struct {
 }
 
 // StatusTracker is a Consumer that holds what the agent does, for the health port. It is safe
-// for concurrent use; its lock is a leaf.
+// for concurrent use; its lock is a leaf but for that of the progress.
 type StatusTracker struct {
 	mu       sync.Mutex
 	status   Status
@@ -82,6 +84,7 @@ type StatusTracker struct {
 	members  func(context.Context) []MemberStatus // asks the round's store
 	failures [causes]uint64
 	steps    [steps]stepTotal
+	progress *progress.Tracker // nil: none
 }
 
 // stepTotal sums up what a step took each time.
@@ -205,6 +208,7 @@ func (b *StatusTracker) read() (Status, func(context.Context) []MemberStatus) {
 	s := b.status
 	s.Workers = append([]WorkerStatus{}, s.Workers...)
 	s.PhaseFor = time.Since(b.since).Seconds()
+	s.Progress = progressStatus(b.progress.Report())
 	return s, b.members
 }
 
@@ -277,6 +281,7 @@ func (b *StatusTracker) metrics() []byte {
 			m.Sample("rallypoint_agent_step_failures_total", float64(total.failed), "step", label)
 		}
 	}
+	b.progressMetrics(&m, s.Progress)
 	var use unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {
 		m.Single("rallypoint_agent_cpu_seconds_total", "counter", "CPU time of the agent itself.",

@@ -1,0 +1,130 @@
+// Package progress gives each worker its progress record, 64 bytes of shared memory into
+// which the worker writes the training step that it is at, and samples them. A worker
+// writes by its own store instruction; no call reaches the agent (docs/progress.md).
+package progress
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// The variables of progress records.
+const (
+	EnvFile = "RALLYPOINT_PROGRESS_FILE" // of a worker: the path of its record
+	EnvDir  = "RALLYPOINT_PROGRESS_DIR"  // of an agent: where records are made
+)
+
+// The layout of a record; docs/progress.md is the contract. Numbers are little-endian and
+// aligned, so that each is stored at once. What is reserved is 0.
+const (
+	recordMagic   = "rp-steps"
+	recordVersion = 1
+	recordSize    = 64
+
+	offsetVersion = 8
+	offsetSize    = 12
+	offsetStep    = 16 // a signed number, noStep before the first; the worker writes it
+	// Reserved: the agent's directive word at 24; the worker's answer to it at 32, and
+	// at 40 which words the worker understands.
+)
+
+// noStep is the step of a worker that has reported none.
+const noStep = -1
+
+// record is the agent's side of a worker's record. It is read by pread and not mapped: a
+// worker that shortens its file would end a process that has mapped it.
+type record struct {
+	file    *os.File
+	refused error // why it is not read any more
+}
+
+// newRecord makes the file, which must not be there.
+func newRecord(path string) (*record, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	r := &record{file: os.NewFile(uintptr(fd), path)}
+	if err := fill(r.file); err != nil {
+		_ = r.file.Close()
+		_ = os.Remove(path)
+		return nil, err
+	}
+	return r, nil
+}
+
+// fill writes a record without a step. A file that is only made longer would not do: a
+// worker whose store needs a page that a full file system cannot give is ended by SIGBUS.
+func fill(file *os.File) error {
+	_, err := file.WriteAt(blank(), 0)
+	return err
+}
+
+// blank is a record without a step.
+func blank() []byte {
+	b := make([]byte, recordSize)
+	copy(b, recordMagic)
+	binary.LittleEndian.PutUint32(b[offsetVersion:], recordVersion)
+	binary.LittleEndian.PutUint32(b[offsetSize:], recordSize)
+	step := int64(noStep)
+	binary.LittleEndian.PutUint64(b[offsetStep:], uint64(step))
+	return b
+}
+
+// readTries bounds how often a record is read that changes while it is read.
+const readTries = 4
+
+// read returns the worker's step; noStep if there is none. An error is final: the record
+// was spoiled.
+func (r *record) read() (int64, error) {
+	if r.refused != nil {
+		return noStep, r.refused
+	}
+	last, err := r.readOnce()
+	// The kernel does not promise to copy a word at once: what two reads agree on is whole.
+	for range readTries {
+		if err != nil {
+			break
+		}
+		var again int64
+		if again, err = r.readOnce(); again == last {
+			break
+		}
+		last = again
+	}
+	if err != nil {
+		r.refused = err
+		return noStep, err
+	}
+	return last, nil
+}
+
+func (r *record) readOnce() (int64, error) {
+	var b [recordSize]byte
+	if n, err := r.file.ReadAt(b[:], 0); err != nil {
+		return noStep, fmt.Errorf("it has %d bytes instead of %d", n, recordSize)
+	}
+	return parse(b[:])
+}
+
+// parse returns the step in a record.
+func parse(b []byte) (int64, error) {
+	version, size := binary.LittleEndian.Uint32(b[offsetVersion:]), binary.LittleEndian.Uint32(b[offsetSize:])
+	step := int64(binary.LittleEndian.Uint64(b[offsetStep:]))
+	switch {
+	case string(b[:len(recordMagic)]) != recordMagic:
+		return noStep, errors.New("it does not begin like one")
+	case version != recordVersion:
+		return noStep, fmt.Errorf("its version is %d, this release knows %d", version, recordVersion)
+	case size != recordSize:
+		return noStep, fmt.Errorf("it says that it has %d bytes, it must be %d", size, recordSize)
+	case step < noStep:
+		return noStep, fmt.Errorf("its step is %d, which is negative", step)
+	}
+	return step, nil
+}

@@ -1,0 +1,298 @@
+package progress
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"rallypoint/core/training"
+)
+
+// SampleInterval is how often records are to be sampled: times of changes are so exact.
+const SampleInterval = 500 * time.Millisecond
+
+// Tracker follows the workers of one node through the rounds of its run. It is safe for
+// concurrent use; its lock is held while records are read, which does not block.
+type Tracker struct {
+	log     *slog.Logger
+	environ []string
+	now     func() time.Time
+
+	mu       sync.Mutex
+	folder   string // "": none
+	closed   bool
+	attempts int
+	records  []*record             // of the running attempt; nil: there are none
+	round    *round                // of the last attempt; nil before the first
+	lost     [causes]time.Duration // sums of gaps
+	before   time.Time             // when a step changed last in an earlier round; zero: none did
+}
+
+// round is what is known of one attempt.
+type round struct {
+	number   uint64
+	cause    Cause
+	workers  []worker
+	recorded bool      // each worker has a record that can be read
+	first    time.Time // when a step was first reported; zero: none was
+	changed  time.Time // when one changed last
+	gap      time.Duration
+	highest  int64 // of all steps that were reported; noStep: none was
+	speed    speed
+}
+
+// worker is what is known of one worker's steps.
+type worker struct {
+	step    int64
+	changed time.Time
+}
+
+// NewTracker makes the folder of a run's records. If none can be made, the log says so and
+// workers get no record.
+func NewTracker(environ []string, log *slog.Logger) *Tracker {
+	t := &Tracker{log: log, environ: environ, now: time.Now}
+	folder, err := newFolder(environ)
+	if err != nil {
+		log.Warn(unavailable(err))
+		return t
+	}
+	t.folder = folder
+	return t
+}
+
+// Folder is where the records lie; "" if there are none.
+func (t *Tracker) Folder() string {
+	if t == nil {
+		return ""
+	}
+	return t.folder
+}
+
+// Close removes all records. The last report stays.
+func (t *Tracker) Close() {
+	if t == nil {
+		return
+	}
+	t.End()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.folder != "" && !t.closed {
+		if err := os.RemoveAll(t.folder); err != nil {
+			t.log.Warn("cannot remove the folder of the workers' progress records: " + err.Error())
+		}
+	}
+	t.closed = true
+}
+
+// Begin makes the records of the workers of a round and returns their paths by local
+// rank; "" for a worker without one. cause is why it does not go on with the round before.
+// It ends what there was before.
+func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
+	paths := make([]string, workers)
+	if t == nil {
+		return paths
+	}
+	t.End()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.round = &round{number: number, cause: cause, workers: make([]worker, workers), highest: noStep}
+	for i := range t.round.workers {
+		t.round.workers[i].step = noStep
+	}
+	if t.folder == "" || t.closed {
+		return paths
+	}
+	t.attempts++
+	records, err := newRecords(t.folder, t.attempts, workers)
+	if err != nil {
+		t.log.Warn(unavailable(err))
+		return paths
+	}
+	t.records, t.round.recorded = records, true
+	for i, r := range records {
+		paths[i] = r.file.Name()
+	}
+	return paths
+}
+
+// End takes a last sample of the running attempt and removes its records.
+func (t *Tracker) End() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sample()
+	removeRecords(t.records)
+	t.records = nil
+	if t.round != nil && t.round.changed.After(t.before) {
+		t.before = t.round.changed
+	}
+}
+
+// Sample reads the workers' records.
+func (t *Tracker) Sample() {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sample()
+}
+
+// sample is Sample; the lock is held.
+func (t *Tracker) sample() {
+	now := t.now()
+	for local, r := range t.records {
+		known := r.refused != nil
+		step, err := r.read()
+		if err != nil && !known {
+			t.round.recorded = false
+			t.log.Warn(fmt.Sprintf("the progress record of local rank %d is not read any more: %v (%s)", local, err, r.file.Name()))
+		}
+		if w := &t.round.workers[local]; err == nil && step != w.step {
+			w.step, w.changed = step, now
+			t.changed(step, now)
+		}
+	}
+	if t.round != nil && t.round.changed.Equal(now) {
+		if _, largest, reporting := t.round.steps(); reporting > 0 {
+			t.round.speed.add(largest, now)
+		}
+	}
+}
+
+// changed notes that a worker has reported another step.
+func (t *Tracker) changed(step int64, now time.Time) {
+	r := t.round
+	if r.first.IsZero() && step != noStep {
+		r.first = now
+		if !t.before.IsZero() {
+			r.gap = now.Sub(t.before)
+			t.lost[r.cause] += r.gap
+		}
+	}
+	r.changed = now
+	r.highest = max(r.highest, step)
+}
+
+// steps returns the smallest and the largest step, and of how many workers.
+func (r *round) steps() (smallest, largest int64, reporting int) {
+	for _, w := range r.workers {
+		if w.step == noStep {
+			continue
+		}
+		if reporting == 0 {
+			smallest, largest = w.step, w.step
+		}
+		smallest, largest = min(smallest, w.step), max(largest, w.step)
+		reporting++
+	}
+	return smallest, largest, reporting
+}
+
+// Report samples the records and says how far the workers are; nil if none has reported a
+// step in the last attempt. After the attempt it is how far they had come.
+func (t *Tracker) Report() *training.Report {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sample()
+	r := t.round
+	if r == nil {
+		return nil
+	}
+	smallest, largest, reporting := r.steps()
+	if reporting == 0 {
+		return nil
+	}
+	now := t.now()
+	var moved time.Time // when the first of the slowest came to where they are
+	for _, w := range r.workers {
+		if w.step == smallest && (moved.IsZero() || w.changed.Before(moved)) {
+			moved = w.changed
+		}
+	}
+	return &training.Report{
+		Round: r.number, Workers: len(r.workers), Reporting: reporting, Smallest: smallest, Largest: largest,
+		SinceFirst: now.Sub(r.first), SinceChange: now.Sub(r.changed), SinceSlowest: now.Sub(moved),
+		PerStep: r.speed.perStep(), Gap: r.gap,
+	}
+}
+
+// Highest is the highest step that a worker reported in the last attempt; recorded is
+// false if that cannot be known, and the step is -1 if none was reported.
+func (t *Tracker) Highest() (step int64, recorded bool) {
+	if t == nil {
+		return noStep, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sample()
+	if t.round == nil {
+		return noStep, false
+	}
+	return t.round.highest, t.round.recorded
+}
+
+// Lost is the time between the last change of each round and the first of the next, by the
+// cause of the next.
+func (t *Tracker) Lost(cause Cause) time.Duration {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lost[cause]
+}
+
+// Cause is why a node has begun another round.
+type Cause int
+
+// The causes.
+const (
+	CauseStart   Cause = iota // there was none before
+	CauseFailure              // a worker of this node failed
+	CauseRegroup              // the nodes had to regroup
+	causes
+)
+
+// CauseNames are the causes as metrics name them.
+var CauseNames = [causes]string{"start", "worker_failed", "regroup"}
+
+// speed measures the time of a step over the last changes.
+type speed struct {
+	at [16]struct {
+		step int64
+		time time.Time
+	}
+	n int // of all that were added since the last reset
+}
+
+// add takes a step of the node. Steps that go back begin again.
+func (s *speed) add(step int64, now time.Time) {
+	if s.n > 0 {
+		switch last := s.at[(s.n-1)%len(s.at)]; {
+		case step == last.step:
+			return
+		case step < last.step:
+			s.n = 0
+		}
+	}
+	i := s.n % len(s.at)
+	s.at[i].step, s.at[i].time = step, now
+	s.n++
+}
+
+// perStep is 0 until it is known.
+func (s *speed) perStep() time.Duration {
+	if s.n < 2 {
+		return 0
+	}
+	first, last := s.at[max(0, s.n-len(s.at))%len(s.at)], s.at[(s.n-1)%len(s.at)]
+	return time.Duration(float64(last.time.Sub(first.time)) / float64(last.step-first.step))
+}

@@ -1,0 +1,93 @@
+// Package training holds what nodes tell each other of their workers' training steps:
+// one node's report, which travels with its heartbeats, and what the reports of all
+// nodes amount to. docs/progress.md has the words.
+package training
+
+import (
+	"time"
+
+	"rallypoint/internal/pack"
+)
+
+// Report is how far the workers of one node have come in one round. Ages are of the
+// moment at which the report was made.
+type Report struct {
+	Round     uint64
+	Workers   int // of the node
+	Reporting int // of these, those that have reported a step in this round; at least 1
+
+	Smallest, Largest int64 // steps of the workers that report; 0 or more
+
+	SinceFirst   time.Duration // since the first step of the round was reported
+	SinceChange  time.Duration // since the last time that any worker's step changed
+	SinceSlowest time.Duration // the same, of the workers that are at Smallest
+
+	PerStep time.Duration // of the last steps; 0: not known
+	Gap     time.Duration // from the last change in this node's round before to the first in this one; 0: not known
+}
+
+// Valid reports whether the report can be true: a peer may send anything.
+func (r *Report) Valid() bool {
+	return r.Round > 0 && r.Reporting >= 1 && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
+		r.Smallest >= 0 && r.Largest >= r.Smallest &&
+		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap)
+}
+
+// Limits of what a report may say.
+const (
+	maxWorkers = 1 << 20
+	maxAge     = 100 * 365 * 24 * time.Hour
+)
+
+func plausible(d time.Duration) bool { return d >= 0 && d <= maxAge }
+
+// Fields is how many values Pack writes.
+const Fields = 10
+
+// Pack writes the report's fields, for a list that the caller has begun; append-only.
+func (r *Report) Pack(p *pack.Packer) {
+	p.Uint(r.Round)
+	p.Int(r.Workers)
+	p.Int(r.Reporting)
+	p.Int64(r.Smallest)
+	p.Int64(r.Largest)
+	for _, d := range []time.Duration{r.SinceFirst, r.SinceChange, r.SinceSlowest, r.PerStep, r.Gap} {
+		p.Duration(d)
+	}
+}
+
+// Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
+func Unpack(u *pack.Unpacker) *Report {
+	if u.Left() == 0 {
+		return nil
+	}
+	r := &Report{
+		Round: u.Uint(), Workers: u.Int(), Reporting: u.Int(), Smallest: u.Int64(), Largest: u.Int64(),
+		SinceFirst: u.Duration(), SinceChange: u.Duration(), SinceSlowest: u.Duration(), PerStep: u.Duration(), Gap: u.Duration(),
+	}
+	if u.Err() != nil || !r.Valid() {
+		return nil
+	}
+	return r
+}
+
+// Encode returns the report as a record of its own.
+func (r *Report) Encode() []byte {
+	return pack.Append(nil, func(p *pack.Packer) {
+		p.List(Fields)
+		r.Pack(p)
+	})
+}
+
+// Decode reads what Encode wrote; nil for anything else.
+func Decode(data []byte) *Report {
+	u := pack.NewUnpacker(data)
+	defer u.Release()
+	u.Open()
+	r := Unpack(u)
+	u.Close()
+	if u.Err() != nil {
+		return nil
+	}
+	return r
+}

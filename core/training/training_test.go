@@ -1,0 +1,91 @@
+package training
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"rallypoint/internal/pack"
+)
+
+func sample() Report {
+	return Report{
+		Round: 7, Workers: 8, Reporting: 3, Smallest: 41198, Largest: 41200, SinceFirst: time.Hour, SinceChange: time.Second,
+		SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Gap: time.Minute,
+	}
+}
+
+func TestReportRoundTrip(t *testing.T) {
+	want := sample()
+	if got := Decode(want.Encode()); got == nil || *got != want {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestForeignReports are what a peer may send instead of a report.
+func TestForeignReports(t *testing.T) {
+	for name, change := range map[string]func(*Report){
+		"no round":            func(r *Report) { r.Round = 0 },
+		"nobody reports":      func(r *Report) { r.Reporting = 0 },
+		"more than there are": func(r *Report) { r.Reporting = 9 },
+		"too many workers":    func(r *Report) { r.Workers = math.MaxInt },
+		"negative step":       func(r *Report) { r.Smallest = -1 },
+		"order":               func(r *Report) { r.Largest = r.Smallest - 1 },
+		"negative age":        func(r *Report) { r.SinceChange = -1 },
+		"age":                 func(r *Report) { r.SinceSlowest = math.MaxInt64 },
+		"gap":                 func(r *Report) { r.Gap = math.MinInt64 },
+	} {
+		r := sample()
+		change(&r)
+		if got := Decode(r.Encode()); got != nil {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+	whole := sample()
+	data := whole.Encode()
+	for n := range data {
+		_ = Decode(data[:n]) // must not panic
+	}
+	newer := pack.Append(nil, func(p *pack.Packer) {
+		p.List(Fields + 1)
+		whole.Pack(p)
+		p.Text("more")
+	})
+	if got := Decode(newer); got == nil || *got != whole {
+		t.Errorf("a newer release's: got %+v", got)
+	}
+}
+
+func node(smallest, largest int64, change, stalled time.Duration) NodeReport {
+	return NodeReport{Report: Report{
+		Round: 1, Workers: 2, Reporting: 2, Smallest: smallest, Largest: largest, SinceChange: change, SinceSlowest: stalled, PerStep: 3 * time.Second,
+	}}
+}
+
+func TestSummarize(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		name     string
+		nodes    []NodeReport
+		want     Summary
+		nothing  bool
+		ageOfAll time.Duration
+	}{
+		{name: "none", nothing: true},
+		{name: "one", nodes: []NodeReport{node(5, 6, s, s)}, want: Summary{6, 5, 1, 3 * s, s, -1}},
+		{name: "in step", nodes: []NodeReport{node(6, 6, 2*s, 2*s), node(5, 6, s, 4*s)}, want: Summary{6, 5, 2, 3 * s, s, -1}},
+		{name: "slow, but not for long", nodes: []NodeReport{node(4, 4, 8*s, 8*s), node(6, 6, s, s)}, want: Summary{6, 4, 2, 3 * s, s, -1}},
+		{name: "behind", nodes: []NodeReport{node(6, 6, 31*s, 31*s), node(4, 4, 40*s, 40*s)}, want: Summary{6, 4, 2, 3 * s, 31 * s, 1}},
+		{name: "one worker of a node", nodes: []NodeReport{node(4, 6, s, 40*s), node(6, 6, s, s)}, want: Summary{6, 4, 2, 3 * s, s, 0}},
+		{name: "the slowest of two", nodes: []NodeReport{node(5, 5, 60*s, 60*s), node(4, 4, 40*s, 40*s), node(6, 6, 31*s, 31*s)}, want: Summary{6, 4, 3, 3 * s, 31 * s, 1}},
+		{name: "all stand at one step", nodes: []NodeReport{node(6, 6, 90*s, 90*s), node(6, 6, 91*s, 91*s)}, want: Summary{6, 6, 2, 3 * s, 90 * s, -1}},
+		{name: "by the reports' age", nodes: []NodeReport{node(6, 6, s, s), node(4, 4, s, s)}, ageOfAll: 20 * s, want: Summary{6, 4, 2, 3 * s, 21 * s, 1}},
+	} {
+		for i := range c.nodes {
+			c.nodes[i].Age = c.ageOfAll
+		}
+		if got, ok := Summarize(c.nodes); ok == c.nothing || got != c.want {
+			t.Errorf("%s: got %+v, %v", c.name, got, ok)
+		}
+	}
+}
