@@ -1031,6 +1031,24 @@ RP_API void rp_failure_free(rp_failure *failure);
  */
 RP_API int32_t rp_agent_close(rp_agent agent, rp_error *err);
 
+/* ---------------------------------------------------------- a worker's progress */
+
+/*
+ * Reports the training step that this worker is at. To be called once a step, by one
+ * process of each worker: the agent that started it knows then how far it is
+ * (`rallypoint status`, /metrics). Steps may jump and go back.
+ *
+ * The first call maps the record that RALLYPOINT_PROGRESS_FILE names, which the agent made
+ * for this worker; from then on a call is a store into memory, without a call of the
+ * system. Without that variable nothing happens, and the result is RP_OK. Works after
+ * fork(): the child reports into the record of its parent.
+ *
+ * RP_ERR_INVALID if the step is negative; RP_ERR_STATE if the record cannot be mapped, or
+ * is of a version that this library does not know: then steps are not recorded, and a
+ * program goes on without.
+ */
+RP_API int32_t rp_progress(int64_t step, rp_error *err);
+
 /* ------------------------------------------------- a place of your own to meet */
 
 /*

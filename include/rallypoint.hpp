@@ -1204,6 +1204,12 @@ class Agent : public detail::Owner<rp_agent, rp_agent_close> {
     }
 };
 
+// Reports the training step that this worker is at; see rp_progress. Throws for a negative
+// step, and for a record that this library does not know.
+inline void progress(std::int64_t step) {
+    detail::done([&](rp_error *err) { return rp_progress(step, err); });
+}
+
 } // namespace rallypoint
 
 #endif // RALLYPOINT_HPP

@@ -615,6 +615,7 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_worker_result_free": (None, (POINTER(WorkerResult),)),
     "rp_failure_free": (None, (POINTER(Failure),)),
     "rp_agent_close": (c_int32, (AgentHandle, POINTER(Error))),
+    "rp_progress": (c_int32, (c_int64, POINTER(Error))),
     "rp_backend_answer": (
         c_int32,
         (POINTER(BackendReply), c_char_p, c_size_t, c_char_p, c_size_t, c_int32, POINTER(Error)),

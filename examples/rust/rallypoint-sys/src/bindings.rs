@@ -493,6 +493,7 @@ extern "C" {
     pub fn rp_worker_result_free(worker: *mut rp_worker_result);
     pub fn rp_failure_free(failure: *mut rp_failure);
     pub fn rp_agent_close(agent: rp_agent, err: *mut rp_error) -> i32;
+    pub fn rp_progress(step: i64, err: *mut rp_error) -> i32;
     pub fn rp_backend_answer(reply: *mut rp_backend_reply, state: *const c_void, state_len: usize, token: *const c_void, token_len: usize, stored: i32, err: *mut rp_error) -> i32;
     pub fn rp_member_open_backend(config: *const rp_member_config, backend: *const rp_backend, member: *mut rp_member, err: *mut rp_error) -> i32;
     pub fn rp_store_open_etcd(config: *const rp_store_etcd_config, timeout_ms: i64, store: *mut rp_store, err: *mut rp_error) -> i32;

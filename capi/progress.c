@@ -1,0 +1,115 @@
+/*
+ * A worker's step in the record that its agent made (docs/progress.md). Nothing here enters
+ * Go: a report is a store into memory.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "guard.h"
+
+#define RECORD_SIZE 64
+#define RECORD_VERSION 1
+
+/* Begins what is said of a record that is not used. It quotes no path, which may be no UTF-8. */
+#define NOT_RECORDED                                                                           \
+    "the steps of this worker are not recorded: the file in RALLYPOINT_PROGRESS_FILE "
+
+/* The record's layout. */
+typedef struct progress_record {
+    char magic[8];
+    uint32_t version;
+    uint32_t size;
+    int64_t step;
+    uint64_t reserved[5];
+} progress_record;
+
+_Static_assert(sizeof(progress_record) == RECORD_SIZE, "the layout is fixed");
+
+/* Where reports go. What is published here is there until the process ends. */
+typedef struct progress_target {
+    progress_record *record;
+    char refused[256]; /* why reports are not recorded; "" if that is no error */
+} progress_target;
+
+static progress_target *published;
+
+/* Maps the record; says in target->refused why it cannot be used. */
+static progress_record *map_record(const char *path, char *refused, size_t size) {
+    progress_record *record;
+    struct stat info;
+    int fd = open(path, O_RDWR | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        snprintf(refused, size, NOT_RECORDED "cannot be opened: errno %d", errno);
+        if (fd >= 0) {
+            close(fd);
+        }
+        return NULL;
+    }
+    record = MAP_FAILED;
+    if (info.st_size == RECORD_SIZE) {
+        record = mmap(NULL, RECORD_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    close(fd);
+    if (record == MAP_FAILED) {
+        snprintf(refused, size, NOT_RECORDED "has %lld bytes, a progress record has %d",
+                 (long long)info.st_size, RECORD_SIZE);
+        return NULL;
+    }
+    if (memcmp(record->magic, "rp-steps", sizeof record->magic) != 0 ||
+        record->version != RECORD_VERSION || record->size != RECORD_SIZE) {
+        snprintf(refused, size, NOT_RECORDED "is no progress record of version %d",
+                 RECORD_VERSION);
+        munmap(record, RECORD_SIZE);
+        return NULL;
+    }
+    return record;
+}
+
+/* Finds out where reports go. Threads may do so at once; the first one's answer counts. */
+static progress_target *find_target(void) {
+    static progress_record nowhere_record;
+    static progress_target nowhere = {&nowhere_record, ""};
+    progress_target *target = calloc(1, sizeof *target), *first = NULL;
+    const char *path = getenv("RALLYPOINT_PROGRESS_FILE");
+    if (target == NULL) {
+        return &nowhere; /* and tried again by the next call */
+    }
+    if (path != NULL && path[0] != 0) {
+        target->record = map_record(path, target->refused, sizeof target->refused);
+    }
+    if (target->record == NULL) {
+        target->record = &nowhere_record;
+    }
+    if (__atomic_compare_exchange_n(&published, &first, target, 0, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE)) {
+        return target;
+    }
+    if (target->record != &nowhere_record) {
+        munmap(target->record, RECORD_SIZE);
+    }
+    free(target);
+    return first;
+}
+
+int32_t rp_progress(int64_t step, rp_error *err) {
+    progress_target *target = __atomic_load_n(&published, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(target == NULL, 0)) {
+        target = find_target();
+    }
+    if (__builtin_expect(step < 0 || target->refused[0] != 0, 0)) {
+        if (err != NULL && err->struct_size < sizeof *err) {
+            return RP_ERR_INVALID;
+        }
+        if (step < 0) {
+            return fail(err, RP_ERR_INVALID, "a step is negative");
+        }
+        return fail(err, RP_ERR_STATE, target->refused);
+    }
+    __atomic_store_n(&target->record->step, step, __ATOMIC_RELEASE);
+    return RP_OK;
+}
