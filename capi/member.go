@@ -9,7 +9,9 @@ import (
 	"unsafe"
 
 	"rallypoint/backend"
+	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 	"rallypoint/internal/wake"
 )
 
@@ -55,6 +57,13 @@ type borrowed struct {
 
 // Changed implements agent.Notifier.
 func (b borrowed) Changed() <-chan struct{} { return b.changed }
+
+// CarryTraining implements agent.TrainingCarrier.
+func (b borrowed) CarryTraining(report func() *training.Report) {
+	if c, ok := b.Node.(agent.TrainingCarrier); ok {
+		c.CarryTraining(report)
+	}
+}
 
 // Close ends everything that newMember and the calls have started.
 func (m *member) Close() error {

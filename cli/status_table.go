@@ -92,6 +92,7 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	line := wrap(strings.Join(head, ", "), term.width, columns.StringWidth(name))
 	line = strings.Replace(line, string(r.Phase), term.apply(phaseStyle(r.Phase), string(r.Phase)), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
+	remark(b, "Progress: ", progressText(r.Progress), term)
 	remark(b, "Not started: ", r.NotStarted, term)
 	remark(b, "Missing: ", missingText(r), term)
 	remark(b, "Finished: ", finishedText(r, term.most(maxShown)), term)

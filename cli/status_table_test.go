@@ -89,6 +89,8 @@ func sampleRuns() map[string]control.RunStatus {
 				"this line is long enough that it has to be broken at the width of the screen, behind its time"),
 		},
 		ChangesTotal: 17,
+		Progress: &control.ProgressStatus{Step: 41200, SmallestStep: 41198, SecondsPerStep: 3.1, ChangeAgeS: 40, Nodes: 2,
+			Behind: &control.BehindStatus{Rank: 2, Node: "node-c", Label: "trainer2 pid 4002", Steps: 2, ForS: 40.2}},
 	}
 	back := memberRow(0, "rejoined")
 	regroup := control.RunStatus{
@@ -104,6 +106,7 @@ func sampleRuns() map[string]control.RunStatus {
 		RunID: "job9", Phase: rendezvous.PhaseFinishing, Nodes: control.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundAt: before(2 * time.Hour),
 		RoundStore: "10.0.0.5:41231", Members: []control.MemberStatus{memberRow(0, "finished"), memberRow(1, "running")}, Finished: []string{"node-a"},
 		Changes: []control.StatusChange{change(time.Second, "node node-a (trainer0 pid 4000) finished")}, ChangesTotal: 1,
+		Progress: &control.ProgressStatus{Step: 1000000, SmallestStep: 1000000, SecondsPerStep: 0.25, ChangeAgeS: 0.1, Nodes: 1},
 	}
 	closed := control.RunStatus{
 		RunID: "job10", Phase: rendezvous.PhaseClosed, Nodes: control.NodeRange{Min: 1, Max: 8, Unit: 1, Target: 4}, Round: 2, RoundAt: before(72 * time.Hour),

@@ -24,6 +24,8 @@ type metrics struct {
 	admin    [len(adminOpNames)]atomic.Uint64
 	stalls   atomic.Uint64
 
+	trainingLost lostTotals
+
 	commits        histogram
 	commitFailures atomic.Uint64
 	committed      atomic.Uint64

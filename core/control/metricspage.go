@@ -10,6 +10,7 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 	"rallypoint/internal/promtext"
 )
 
@@ -24,12 +25,13 @@ type runCensus struct {
 	seq        uint64 // order of creation
 	connected  int
 	formingFor time.Duration
+	training   training.Census
 }
 
 func (r *run) takeCensus() runCensus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor()}
+	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now())}
 }
 
 // metricsPage writes the metrics (docs/metrics.md). It costs O(1) for each run.
@@ -49,6 +51,7 @@ func (s *Server) metricsPage() []byte {
 	s.exposeServer(e)
 	s.exposeRuns(e, all)
 	s.exposeTraffic(e, all, connections)
+	s.exposeLost(e)
 	s.exposeData(e)
 	exposeEach(e, all)
 	if s.cfg.Metrics != nil {
@@ -196,6 +199,7 @@ func exposeEach(e *metricsWriter, all []runCensus) {
 	for _, c := range listed {
 		e.sample("rallypoint_run_round", float64(c.Round), "run", c.id)
 	}
+	exposeTraining(e, listed)
 	e.single("rallypoint_runs_unlisted", "gauge", "Runs with live nodes that have no metrics of their own, because there are too many.",
 		float64(len(live)-len(listed)))
 }

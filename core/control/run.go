@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 )
 
 // run drives the machine of one run: it applies events one at a time and carries
@@ -39,6 +40,8 @@ type run struct {
 	stats   stats
 
 	standbys *standby.Registry // nil: the server has no successors
+
+	training training.Job
 
 	idleSince time.Time // zero while a node is alive or connected
 	changes   []string  // to be logged when mu is free: a log may block

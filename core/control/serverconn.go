@@ -71,6 +71,8 @@ type serverConn struct {
 	expiring     bool // its lease has run out, or it was cut off, which is not applied yet
 	waitingSince time.Time
 	lastSent     uint64 // version of the last progress text
+
+	training atomic.Pointer[received] // nil: its node has reported no step
 }
 
 // readers are the buffers of connections that have ended.
@@ -432,6 +434,9 @@ func (p *serverConn) readFrames() error {
 			p.run.request(p, f)
 		case wire.Beat:
 			in.Add(wire.KindBeat)
+			if f.Training != nil {
+				p.run.reportTraining(p, f.Training)
+			}
 			if f.Echo {
 				p.out.Send(wire.Beat{})
 			}

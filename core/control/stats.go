@@ -18,6 +18,9 @@ type stats struct {
 	roundAt   time.Time
 	store     string // address of that round's store
 	census    rendezvous.Census
+	reportsOf uint64 // the round whose steps are reported
+	size      int    // nodes of that round
+	lostSince bool   // that round has lost a node
 }
 
 // pendingJoin is a join that waits for its answer.
@@ -76,6 +79,7 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 			metrics.lost[lostRestart].Add(uint64(was.Unknown))
 		}
 	}
+	r.observeRound(was, ev, effects)
 	if c.census.Ended != was.Ended {
 		metrics.closed.add(c.census.Ended)
 	}

@@ -60,6 +60,7 @@ type RunStatus struct {
 	Closed        *ClosedStatus    `json:"closed"` // null: open
 	Changes       []StatusChange   `json:"changes"`
 	ChangesTotal  uint64           `json:"changes_total"` // more than Changes has once old ones were forgotten
+	Progress      *ProgressStatus  `json:"progress"`      // null: no worker has reported a step in the last round
 }
 
 // NodeRange is how many nodes a round may have.
@@ -89,6 +90,8 @@ type MemberStatus struct {
 	Alive        bool     `json:"alive"`
 	Reconnecting bool     `json:"reconnecting"`
 	LeaseAgeS    *float64 `json:"lease_age_s"` // since it was last heard; null: not alive, or there is no server
+
+	Progress *NodeProgressStatus `json:"progress"` // null: its workers have reported no step in this round
 }
 
 // WaitingStatus is one pending join.
@@ -228,6 +231,7 @@ func (r *run) status() RunStatus {
 	if stats.round == m.Round {
 		st.RoundAt, st.RoundStore = stamp(stats.roundAt), stats.store
 	}
+	r.describeProgress(&st, m)
 	now := r.server.clock.Now()
 	for i, j := range m.Waiting {
 		if p, ok := stats.joins[j.Session]; ok {

@@ -2,6 +2,7 @@ package member
 
 import (
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 )
 
 import "context"
@@ -41,6 +42,13 @@ type ControlPlane interface {
 	// with ErrCanceled. A hosted control plane first serves what was answered,
 	// until no other node is connected or ctx ends.
 	Close(ctx context.Context) error
+}
+
+// TrainingCarrier is a ControlPlane that shows with this node's heartbeats how far its
+// workers are. report may be called by any goroutine, also after Close; it does not block,
+// and returns nil while there is nothing to say.
+type TrainingCarrier interface {
+	CarryTraining(report func() *training.Report)
 }
 
 // Observer receives from a control plane what changes unasked. Its methods are

@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/core/training"
 	"rallypoint/internal/wake"
 )
 
@@ -158,6 +159,14 @@ func (m *Member) Finish(ctx context.Context) error {
 // ErrRoundOver. It does not reach anything by itself.
 func (m *Member) Keys(round uint64) store.Store {
 	return newAgentStore(m, round)
+}
+
+// CarryTraining shows the job how far this node's workers are, where the control plane can;
+// see TrainingCarrier.
+func (m *Member) CarryTraining(report func() *training.Report) {
+	if c, ok := m.control.(TrainingCarrier); ok {
+		c.CarryTraining(report)
+	}
 }
 
 // connect reaches the control plane unless that was done before.

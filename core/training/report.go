@@ -41,11 +41,16 @@ const (
 
 func plausible(d time.Duration) bool { return d >= 0 && d <= maxAge }
 
-// Fields is how many values Pack writes.
-const Fields = 10
+// fields is how many values a report has; append-only.
+const fields = 10
 
-// Pack writes the report's fields, for a list that the caller has begun; append-only.
-func (r *Report) Pack(p *pack.Packer) {
+// Pack writes a report as a list, an empty one for nil.
+func Pack(p *pack.Packer, r *Report) {
+	if r == nil {
+		p.List(0)
+		return
+	}
+	p.List(fields)
 	p.Uint(r.Round)
 	p.Int(r.Workers)
 	p.Int(r.Reporting)
@@ -58,14 +63,13 @@ func (r *Report) Pack(p *pack.Packer) {
 
 // Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
 func Unpack(u *pack.Unpacker) *Report {
-	if u.Left() == 0 {
-		return nil
-	}
+	n := u.Open()
 	r := &Report{
 		Round: u.Uint(), Workers: u.Int(), Reporting: u.Int(), Smallest: u.Int64(), Largest: u.Int64(),
 		SinceFirst: u.Duration(), SinceChange: u.Duration(), SinceSlowest: u.Duration(), PerStep: u.Duration(), Gap: u.Duration(),
 	}
-	if u.Err() != nil || !r.Valid() {
+	u.Close()
+	if n == 0 || u.Err() != nil || !r.Valid() {
 		return nil
 	}
 	return r
@@ -73,21 +77,12 @@ func Unpack(u *pack.Unpacker) *Report {
 
 // Encode returns the report as a record of its own.
 func (r *Report) Encode() []byte {
-	return pack.Append(nil, func(p *pack.Packer) {
-		p.List(Fields)
-		r.Pack(p)
-	})
+	return pack.Append(nil, func(p *pack.Packer) { Pack(p, r) })
 }
 
 // Decode reads what Encode wrote; nil for anything else.
 func Decode(data []byte) *Report {
 	u := pack.NewUnpacker(data)
 	defer u.Release()
-	u.Open()
-	r := Unpack(u)
-	u.Close()
-	if u.Err() != nil {
-		return nil
-	}
-	return r
+	return Unpack(u)
 }

@@ -76,7 +76,7 @@ type WorkerStatus struct {
 }
 
 // StatusTracker is a Consumer that holds what the agent does, for the health port. It is safe
-// for concurrent use; its lock is a leaf but for that of the progress.
+// for concurrent use; its lock is a leaf.
 type StatusTracker struct {
 	mu       sync.Mutex
 	status   Status
@@ -204,12 +204,12 @@ func (b *StatusTracker) stepped(s Step, took time.Duration, failed bool) {
 // read returns the status as it is now.
 func (b *StatusTracker) read() (Status, func(context.Context) []MemberStatus) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.status
+	s, members, tracker := b.status, b.members, b.progress
 	s.Workers = append([]WorkerStatus{}, s.Workers...)
 	s.PhaseFor = time.Since(b.since).Seconds()
-	s.Progress = progressStatus(b.progress.Report())
-	return s, b.members
+	b.mu.Unlock()
+	s.Progress = progressStatus(tracker.Report())
+	return s, members
 }
 
 // memberPatience bounds how long a status waits for the names of the members.

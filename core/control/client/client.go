@@ -17,6 +17,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/core/training"
 	"rallypoint/internal/promtext"
 )
 
@@ -63,10 +64,14 @@ type Client struct {
 	byNode   bool // the control plane is in the process of a node of this run
 	endpoint endpoint
 	warning  string
-	final    *rendezvous.Error // nothing is answered any more
+	final    *rendezvous.Error       // nothing is answered any more
+	training func() *training.Report // of CarryTraining; nil: none
 }
 
-var _ member.ControlPlane = (*Client)(nil)
+var (
+	_ member.ControlPlane    = (*Client)(nil)
+	_ member.TrainingCarrier = (*Client)(nil)
+)
 
 // New makes a client that is not connected yet. The Observer's methods are
 // called by one goroutine at a time, Connect's or the client's own; they must not
@@ -188,6 +193,16 @@ func (c *Client) SetLastRound(claim rendezvous.LastRound) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claim = claim
+}
+
+// CarryTraining is member.TrainingCarrier's.
+func (c *Client) CarryTraining(report func() *training.Report) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.training = report
+	if c.conn != nil {
+		c.conn.carryTraining(report)
+	}
 }
 
 // SeenAddr is member.ControlPlane's.
@@ -317,6 +332,7 @@ func (c *Client) adopt(l *clientConn) {
 	if c.group != nil && l.welcome.Group != "" {
 		c.group.Follow(l.welcome, l.addr.String())
 	}
+	l.carryTraining(c.training)
 	for _, p := range c.calls.Pending() {
 		l.out.Send(c.frame(p))
 	}

@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/core/training"
 )
 
 // handshakeTimeout bounds one attempt from the hello to its answer: a server that
@@ -49,8 +50,9 @@ type clientConn struct {
 	standsBy bool // the host was told where this node stands by; of the goroutine that reads
 
 	mu              sync.Mutex
-	beat            *time.Timer // nil: closed
-	unansweredBeats int         // beats since bytes came last
+	beat            *time.Timer             // nil: closed
+	unansweredBeats int                     // beats since bytes came last
+	training        func() *training.Report // what beats carry; nil: nothing
 }
 
 // openConn says hello on a new connection. A refusal is a *rendezvous.Error; the
@@ -148,14 +150,25 @@ func (l *clientConn) sendBeat(every time.Duration) {
 	if l.heard.Swap(false) {
 		l.unansweredBeats = 0
 	}
-	deaf := l.unansweredBeats
+	deaf, report := l.unansweredBeats, l.training
 	l.mu.Unlock()
 	echoes := slices.Contains(l.welcome.Features, wire.FeatureEcho)
 	if echoes && deaf >= silentAfter {
 		l.out.Cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", l.conn.RemoteAddr(), (time.Duration(deaf) * every).Round(time.Millisecond)))
 		return
 	}
-	l.out.Send(wire.Beat{Echo: echoes && deaf >= echoAfter})
+	beat := wire.Beat{Echo: echoes && deaf >= echoAfter}
+	if report != nil {
+		beat.Training = report()
+	}
+	l.out.Send(beat)
+}
+
+// carryTraining makes beats carry what report says.
+func (l *clientConn) carryTraining(report func() *training.Report) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.training = report
 }
 
 // close ends the connection at once and waits for its goroutine.

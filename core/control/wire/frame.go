@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 	"rallypoint/internal/pack"
 )
 
@@ -117,8 +118,12 @@ type Progress struct{ Progress rendezvous.Progress }
 type Drop struct{ Err *rendezvous.Error }
 
 // Beat keeps the lease of a node that has nothing to say. With Echo the server
-// answers it by one of its own: see FeatureEcho.
-type Beat struct{ Echo bool }
+// answers it by one of its own: see FeatureEcho. Training is how far the node's workers are,
+// nil if they have not said so.
+type Beat struct {
+	Echo     bool
+	Training *training.Report
+}
 
 // FeatureEcho is that a server answers a beat that asks for it, so that a node
 // knows one that hangs from one that has nothing to say.
@@ -212,7 +217,7 @@ func readFrame(u *unpacker, k Kind) Frame {
 	case KindDrop:
 		return Drop{rendezvous.UnpackError(u)}
 	case KindBeat:
-		return Beat{Echo: u.Bool()}
+		return Beat{Echo: u.Bool(), Training: training.Unpack(u)}
 	case KindGoodbye:
 		return Goodbye{}
 	case KindStandby, KindStandbys, KindRedirect, KindProbe, KindProbed, KindLiveness, KindTransfer:
@@ -347,8 +352,9 @@ func (f Drop) pack(p *packer) {
 }
 
 func (f Beat) pack(p *packer) {
-	head(p, KindBeat, 1)
+	head(p, KindBeat, 2)
 	p.Bool(f.Echo)
+	training.Pack(p, f.Training)
 }
 
 func (Goodbye) pack(p *packer)   { head(p, KindGoodbye, 0) }

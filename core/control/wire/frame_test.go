@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/core/training"
 	"rallypoint/internal/pack"
 )
 
@@ -23,6 +24,7 @@ var sampleRedirect = Redirect{Group: "g", Term: 2, Host: "10.0.0.1:2", Node: "n"
 func sampleFrames() []Frame {
 	at := time.Unix(1700000000, 5).UTC()
 	fail := rendezvous.Errorf(rendezvous.CodeClosed, "closed")
+	report := training.Report{Round: 3, Workers: 8, Reporting: 7, Smallest: 41198, Largest: 41200, SinceFirst: 5, SinceChange: 1, SinceSlowest: 4, PerStep: 3, Gap: 2}
 	note := rendezvous.MembershipUpdate{Waiting: 2, Closed: true, Reason: "lost: b",
 		Stop: rendezvous.RoundStop{Round: 3, Rank: 1, Leaving: true, Reason: "signal 15", Lost: true}}
 	frames := []Frame{
@@ -41,7 +43,7 @@ func sampleFrames() []Frame {
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 1, LeaseTimeout: 9}},
 		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect},
 		Transfer{Group: "g", Term: 4, Addr: "10.0.0.1:2"},
-		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Goodbye{}, Unknown{99},
+		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Beat{Training: &report}, Goodbye{}, Unknown{99},
 		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
 		AdminAnswer{Done: "closed"}, AdminAnswer{Err: fail},
 		Challenge{bytes.Repeat([]byte{7}, nonceLen)}, Proof{[][]byte{{1}, {2}}}, Proof{},

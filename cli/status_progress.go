@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"rallypoint/core/control"
+)
+
+// A job whose steps come less often than this is shown to stand.
+const (
+	leastStandS = 5
+	standSteps  = 3
+)
+
+// progressText is how far a run's workers are; "" if none has said so.
+func progressText(p *control.ProgressStatus) string {
+	if p == nil {
+		return ""
+	}
+	parts := []string{"step " + grouped(p.Step)}
+	if p.SecondsPerStep > 0 {
+		parts = append(parts, stepTime(p.SecondsPerStep)+" a step")
+	}
+	switch b := p.Behind; {
+	case b != nil:
+		name := nodeText(b.Node, maxNode)
+		switch {
+		case name == "":
+			name = fmt.Sprintf("node of rank %d", b.Rank)
+		case !strings.HasPrefix(name, "node"): // as those that are drawn do
+			name = "node " + name
+		}
+		parts = append(parts, fmt.Sprintf("%s %s behind for %s", name, countedSteps(b.Steps), ago(b.ForS)))
+	case p.ChangeAgeS > max(leastStandS, standSteps*p.SecondsPerStep):
+		parts = append(parts, "no step for "+ago(p.ChangeAgeS))
+	}
+	return strings.Join(parts, " · ")
+}
+
+// grouped is a number whose digits stand in groups of three.
+func grouped(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	var b strings.Builder
+	for i, digit := range text {
+		if i > 0 && digit != '-' && (len(text)-i)%3 == 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteRune(digit)
+	}
+	return b.String()
+}
+
+// stepTime is the time of a step, in two digits.
+func stepTime(seconds float64) string {
+	switch {
+	case seconds >= 10:
+		return ago(seconds)
+	case seconds >= 1:
+		return fmt.Sprintf("%.1f s", seconds)
+	case seconds >= 0.01:
+		return fmt.Sprintf("%.0f ms", seconds*1e3)
+	case seconds >= 0.001:
+		return fmt.Sprintf("%.1f ms", seconds*1e3)
+	}
+	return fmt.Sprintf("%.0f µs", seconds*1e6)
+}
+
+// smallNumbers are the numbers that a sentence has in words.
+var smallNumbers = []string{"no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"}
+
+func countedSteps(n int64) string {
+	switch {
+	case n == 1:
+		return "one step"
+	case n >= 0 && n < int64(len(smallNumbers)):
+		return smallNumbers[n] + " steps"
+	}
+	return grouped(n) + " steps"
+}

@@ -1,0 +1,182 @@
+package control
+
+import (
+	"sync/atomic"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
+)
+
+// received is a node's last report of its workers' steps.
+type received struct {
+	training.Report
+	at time.Time
+}
+
+// reportTraining takes what a node's heartbeat says of its workers.
+func (r *run) reportTraining(p *serverConn, report *training.Report) {
+	got := &received{*report, r.server.clock.Now()}
+	p.training.Store(got)
+	if lost, cause := r.training.Take(report, got.at); lost > 0 {
+		r.server.metrics.trainingLost[cause].Add(int64(lost))
+	}
+}
+
+// observeRound tells the reports' table which round is the last one, and why there is
+// another than before the event; was is the census before it; mu is held.
+func (r *run) observeRound(was rendezvous.Census, ev rendezvous.Event, effects []rendezvous.Effect) {
+	c := &r.stats
+	_, gone := ev.(rendezvous.Leave)
+	completed := false
+	for _, e := range effects {
+		switch e := e.(type) {
+		case rendezvous.Drop:
+			gone = true
+		case rendezvous.Reply:
+			o, ok := e.Result.(rendezvous.Outcome)
+			completed = completed || ok && o.Round == c.census.Round
+			gone = gone || ok && len(o.Dropped) > 0
+		}
+	}
+	round, size := c.census.Round, c.census.Running+c.census.Unknown
+	if round == c.reportsOf {
+		c.lostSince = c.lostSince || c.census.Lost > was.Lost
+		return
+	}
+	cause := training.NoCause
+	if completed {
+		switch {
+		case c.lostSince || gone:
+			cause = training.NodeLost
+		case size > c.size:
+			cause = training.NodeJoined
+		default:
+			cause = training.WorkerFailed
+		}
+	}
+	c.reportsOf, c.size, c.lostSince = round, size, false
+	r.training.Begin(round, cause)
+}
+
+// ProgressStatus is how far a run is in its last round.
+type ProgressStatus struct {
+	Step           int64         `json:"step"` // the largest of a worker
+	SmallestStep   int64         `json:"smallest_step"`
+	SecondsPerStep float64       `json:"seconds_per_step"` // 0: not known yet
+	ChangeAgeS     float64       `json:"change_age_s"`     // since any worker's step changed
+	Nodes          int           `json:"nodes"`            // that have reported
+	Behind         *BehindStatus `json:"behind"`           // the node that holds the others up; null: none does
+}
+
+// BehindStatus is a node whose slowest worker has not moved while others have.
+type BehindStatus struct {
+	Rank  int     `json:"rank"`
+	Node  string  `json:"node"`
+	Label string  `json:"label"`
+	Steps int64   `json:"steps"` // behind the largest
+	ForS  float64 `json:"for_s"` // since it moved
+}
+
+// NodeProgressStatus is how far the workers of one node are in the last round.
+type NodeProgressStatus struct {
+	Step           int64   `json:"step"` // the largest
+	SmallestStep   int64   `json:"smallest_step"`
+	SecondsPerStep float64 `json:"seconds_per_step"`
+	ChangeAgeS     float64 `json:"change_age_s"`
+	SlowestAgeS    float64 `json:"slowest_age_s"` // since the slowest worker's step changed
+	Workers        int     `json:"workers"`
+	Reporting      int     `json:"reporting_workers"`
+}
+
+// DescribeProgress fills in how far a run's members are, which Describe leaves out. report
+// returns the last report of a session and its age; nil if there is none.
+func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
+	var nodes []training.NodeReport
+	var ranks []int
+	for i, s := range m.Members {
+		if s.Session == "" {
+			continue
+		}
+		r, age := report(s.Session)
+		if r == nil || r.Round != m.Round {
+			continue
+		}
+		n := training.NodeReport{Report: *r, Age: max(0, age)}
+		st.Members[i].Progress = &NodeProgressStatus{
+			Step: n.Largest, SmallestStep: n.Smallest, SecondsPerStep: stepSeconds(n.PerStep), ChangeAgeS: seconds(n.Change()),
+			SlowestAgeS: seconds(n.Stalled()), Workers: n.Workers, Reporting: n.Reporting,
+		}
+		if st.Members[i].State == "running" {
+			nodes, ranks = append(nodes, n), append(ranks, i)
+		}
+	}
+	sum, ok := training.Summarize(nodes)
+	if !ok {
+		return
+	}
+	st.Progress = &ProgressStatus{
+		Step: sum.Step, SmallestStep: sum.Smallest, SecondsPerStep: stepSeconds(sum.PerStep), ChangeAgeS: seconds(sum.Change), Nodes: sum.Nodes,
+	}
+	if sum.Behind >= 0 {
+		s, n := &st.Members[ranks[sum.Behind]], &nodes[sum.Behind]
+		st.Progress.Behind = &BehindStatus{Rank: s.Rank, Node: s.Node, Label: s.Label, Steps: sum.Step - n.Smallest, ForS: seconds(n.Stalled())}
+	}
+}
+
+// stepSeconds keeps short steps exact.
+func stepSeconds(d time.Duration) float64 {
+	if d < time.Second {
+		return d.Round(time.Microsecond).Seconds()
+	}
+	return seconds(d)
+}
+
+// describeProgress is DescribeProgress of a run of this server; mu is held.
+func (r *run) describeProgress(st *RunStatus, m rendezvous.Status) {
+	now := r.server.clock.Now()
+	DescribeProgress(st, m, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
+		p := r.conns[session]
+		if p == nil {
+			return nil, 0
+		}
+		got := p.training.Load()
+		if got == nil {
+			return nil, 0
+		}
+		return &got.Report, now.Sub(got.at)
+	})
+}
+
+// lostTotals counts nanoseconds by training.Cause.
+type lostTotals [training.Causes]atomic.Int64
+
+// exposeTraining writes how far the runs are that have metrics of their own.
+func exposeTraining(e *metricsWriter, listed []runCensus) {
+	for _, f := range []struct {
+		name, help string
+		of         func(*training.Census) float64
+	}{
+		{"rallypoint_run_training_step", "The largest training step that a worker has reported in the run's last round.",
+			func(c *training.Census) float64 { return float64(c.Step) }},
+		{"rallypoint_run_training_seconds_per_step", "Time of a training step, over the last ones; 0 if it is not known yet.",
+			func(c *training.Census) float64 { return c.PerStep.Seconds() }},
+		{"rallypoint_run_training_change_age_seconds", "For how long no worker of the run has reported another step.",
+			func(c *training.Census) float64 { return c.Change.Seconds() }},
+	} {
+		e.family(f.name, "gauge", f.help)
+		for i := range listed {
+			if c := &listed[i].training; c.Reported {
+				e.sample(f.name, f.of(c), "run", listed[i].id)
+			}
+		}
+	}
+}
+
+func (s *Server) exposeLost(e *metricsWriter) {
+	const name = "rallypoint_training_lost_seconds_total"
+	e.family(name, "counter", "Time between the last training step of a round and the first of the next, by why there was a next.")
+	for cause := training.WorkerFailed; cause < training.Causes; cause++ {
+		e.sample(name, time.Duration(s.metrics.trainingLost[cause].Load()).Seconds(), "cause", training.CauseNames[cause])
+	}
+}

@@ -1,0 +1,160 @@
+package control
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
+)
+
+// beat sends a heartbeat with a report and waits until the server has taken it.
+func (n *wireNode) beat(r training.Report) {
+	n.t.Helper()
+	n.send(wire.Beat{Echo: true, Training: &r})
+	for {
+		switch f := n.next().(type) {
+		case wire.Beat:
+			return
+		case wire.Notice, wire.Progress, wire.Reply:
+		default:
+			n.t.Fatalf("got %+v instead of an echo", f)
+		}
+	}
+}
+
+func steps(round uint64, smallest, largest int64, change, stalled time.Duration) training.Report {
+	return training.Report{
+		Round: round, Workers: 8, Reporting: 8, Smallest: smallest, Largest: largest, SinceFirst: time.Minute,
+		SinceChange: change, SinceSlowest: stalled, PerStep: 3100 * time.Millisecond,
+	}
+}
+
+// TestProgressOfARun follows what the heartbeats of two nodes say through two rounds.
+func TestProgressOfARun(t *testing.T) {
+	atOnce(t)
+	const s = time.Second
+	server := newFakeServer(t, Config{})
+	a, b := twoNodes(t, server)
+	if r := server.oneRun(t); r.Progress != nil || r.Members[0].Progress != nil {
+		t.Errorf("before a step: %+v", r.Progress)
+	}
+	if v := scrape(t, server.addr); v["rallypoint_run_training_step{run=run}"] != 0 {
+		t.Errorf("before a step: %v", v)
+	}
+
+	a.beat(steps(1, 41200, 41200, s, s))
+	b.beat(steps(1, 41198, 41198, 2*s, 2*s))
+	server.clock.Advance(s / 2)
+	r := server.oneRun(t)
+	if want := (ProgressStatus{Step: 41200, SmallestStep: 41198, SecondsPerStep: 3.1, ChangeAgeS: 1.5, Nodes: 2}); r.Progress == nil || *r.Progress != want {
+		t.Errorf("in step: %+v, want %+v", r.Progress, want)
+	}
+	if want := (NodeProgressStatus{41198, 41198, 3.1, 2.5, 2.5, 8, 8}); *r.Members[1].Progress != want {
+		t.Errorf("the second: %+v, want %+v", r.Members[1].Progress, want)
+	}
+	wantValues(t, scrape(t, server.addr), map[string]float64{
+		"run_training_step{run=run}": 41200, "run_training_seconds_per_step{run=run}": 3.1, "run_training_change_age_seconds{run=run}": 1.5,
+		"training_lost_seconds_total{cause=node_lost}": 0,
+	})
+
+	a.beat(steps(1, 41200, 41200, 40*s, 40*s))
+	b.beat(steps(1, 41198, 41198, 40*s, 40*s))
+	r = server.oneRun(t)
+	if want := (BehindStatus{Rank: 1, Node: "b", Label: "b", Steps: 2, ForS: 40}); r.Progress.Behind == nil || *r.Progress.Behind != want {
+		t.Errorf("one stands: %+v, want %+v", r.Progress.Behind, want)
+	}
+
+	// The second node is lost; a third takes its place.
+	c := dialNode(t, server.addr)
+	c.enter(testHello("c", "s3", controltest.Params("", 2)))
+	c.ask(1, controltest.Join())
+	b.conn.Close()
+	awaitEvents[rendezvous.Disconnect](t, server.rec, 1)
+	server.clock.Advance(controltest.Params("", 2).ReconnectGrace)
+	awaitEvents[rendezvous.TimerFired](t, server.rec, 1)
+	if r := server.oneRun(t); r.Progress == nil || r.Progress.Nodes != 1 || r.Progress.Behind != nil || r.Members[1].Progress != nil {
+		t.Errorf("one is lost: %+v", r.Progress)
+	}
+	a.ask(2, controltest.Join())
+	server.awaitRound(t, 2)
+	if r := server.oneRun(t); r.Round != 2 || r.Progress != nil {
+		t.Errorf("in a new round: %+v", r.Progress)
+	}
+	server.clock.Advance(9*s - controltest.Params("", 2).ReconnectGrace)
+	a.beat(training.Report{Round: 2, Workers: 8, Reporting: 8, Smallest: 41150, Largest: 41150, SinceFirst: s, SinceChange: s, SinceSlowest: s})
+	c.beat(training.Report{Round: 2, Workers: 8, Reporting: 8, Smallest: 41150, Largest: 41150})
+	wantValues(t, scrape(t, server.addr), map[string]float64{
+		"run_training_step{run=run}": 41150, "run_training_seconds_per_step{run=run}": 0,
+		"training_lost_seconds_total{cause=node_lost}": 9.5, "training_lost_seconds_total{cause=worker_failed}": 0,
+	})
+}
+
+// TestForeignReports are reports that say what cannot be, or of a round that is not the
+// last one. Their sender stays.
+func TestForeignReports(t *testing.T) {
+	server := newFakeServer(t, Config{})
+	a, _ := twoNodes(t, server)
+	for name, change := range map[string]func(*training.Report){
+		"a later round":    func(r *training.Report) { r.Round = math.MaxUint64 },
+		"an earlier round": func(r *training.Report) { r.Round = 0 },
+		"negative":         func(r *training.Report) { r.Smallest = -1 },
+		"order":            func(r *training.Report) { r.Largest = 1 },
+		"age":              func(r *training.Report) { r.SinceChange = math.MaxInt64 },
+	} {
+		r := steps(1, 5, 6, 0, 0)
+		change(&r)
+		a.beat(r)
+		if got := server.oneRun(t).Progress; got != nil {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	a.beat(steps(1, 5, math.MaxInt64, 0, 0))
+	r := server.oneRun(t)
+	if r.Progress == nil || r.Progress.Step != math.MaxInt64 {
+		t.Errorf("got %+v", r.Progress)
+	}
+	text, err := json.Marshal(r)
+	if err != nil || !strings.Contains(string(text), `"progress":{"step":9223372036854775807,`) {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// TestReportsOfAClient go with its heartbeats, on each of its connections.
+func TestReportsOfAClient(t *testing.T) {
+	rec := newRecorder(t)
+	s, addr := testServer(t, Config{Trace: rec.record})
+	proxy := newProxy(t, addr)
+	p := controltest.Guest(proxy.addr, 1)
+	p.LeaseTimeout = 300 * time.Millisecond
+	c := newTestClient(t, p, controltest.NewObserver())
+	report := steps(1, 7, 7, 0, 0)
+	c.CarryTraining(func() *training.Report { return &report })
+	if err := c.Connect(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	controltest.Outcome(t, c.Start(controltest.Join()))
+	awaitStep(t, s, 7)
+	second := steps(1, 8, 8, 0, 0)
+	c.CarryTraining(func() *training.Report { return &second })
+	proxy.stop()
+	proxy.resume()
+	awaitStep(t, s, 8)
+	c.CarryTraining(func() *training.Report { return nil })
+}
+
+// awaitStep waits until the only run's only member is at a step.
+func awaitStep(t *testing.T, s *Server, step int64) {
+	t.Helper()
+	for ctx := controltest.Context(t); ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		if runs := s.Status().Runs; len(runs) == 1 && runs[0].Progress != nil && runs[0].Progress.Step == step {
+			return
+		}
+	}
+	t.Fatalf("step %d does not come: %+v", step, s.Status())
+}
