@@ -2,9 +2,15 @@ package cli
 
 import (
 	"math"
+	"strings"
 	"testing"
+	"time"
 
+	"rallypoint/backend"
+	"rallypoint/core/agent"
 	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 )
 
 func TestProgressText(t *testing.T) {
@@ -26,5 +32,34 @@ func TestProgressText(t *testing.T) {
 		if got := progressText(p); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)
 		}
+	}
+}
+
+// TestStatusOfProgress: what a node carries with its heartbeats is in the status, where the
+// nodes meet at a control plane and where they meet in a directory.
+func TestStatusOfProgress(t *testing.T) {
+	for name, endpoint := range map[string]string{"hosted": "127.0.0.1:" + freePort(t), "file": "file://" + t.TempDir()} {
+		t.Run(name, func(t *testing.T) {
+			p := rendezvous.DefaultParams()
+			p.Endpoint, p.RunID, p.NodeID, p.LocalAddr = endpoint, "run", "gpu17", "127.0.0.1"
+			p.Min, p.Max, p.LeaseTimeout, p.ReconnectGrace = 1, 1, 2*time.Second, time.Second
+			node, err := backend.Open(p, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer node.Close()
+			report := training.Report{Round: 1, Workers: 2, Reporting: 2, Smallest: 41198, Largest: 41200, SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond}
+			node.(agent.TrainingCarrier).CarryTraining(func() *training.Report { return &report })
+			if _, err := node.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			st := awaitStatus(t, func(st control.Status) bool { return len(st.Runs) == 1 && st.Runs[0].Progress != nil }, endpoint)
+			if got := progressText(st.Runs[0].Progress); !strings.HasPrefix(got, "step 41 200 · 3.1 s a step · node gpu17 two steps behind for 4") {
+				t.Errorf("got %q", got)
+			}
+			if _, text, _ := execute(t, "status", endpoint); !strings.Contains(text, "\nProgress: step 41 200 · ") {
+				t.Errorf("got %s", text)
+			}
+		})
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/core/training"
 )
 
 // fetchFromLog is fetch where there is no control plane.
@@ -87,5 +89,8 @@ func statusOf(r sharedlog.Record) (control.RunStatus, error) {
 	for i := range st.Members {
 		st.Members[i].Alive = st.Members[i].Alive && r.Living[s.Members[i].Session]
 	}
+	control.DescribeProgress(&st, s, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
+		return r.Reports[session], 0
+	})
 	return st, nil
 }

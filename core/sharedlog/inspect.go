@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 )
 
 // Record is what a log holds of one run at one moment, for who looks at the run
@@ -14,6 +15,10 @@ type Record struct {
 	Snapshot   Snapshot                      // zero: there is none
 	Entries    []Entry                       // behind it, in order
 	Living     map[rendezvous.SessionID]bool // those that show a heartbeat
+
+	// Reports are of those among them that say how far their workers are, at most a quarter of
+	// a lease old; nil where a log carries none.
+	Reports map[rendezvous.SessionID]*training.Report
 }
 
 // Machine applies the record, as each of the run's nodes does. An error is final:

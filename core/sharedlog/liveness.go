@@ -158,10 +158,13 @@ func (p *Replica) live() {
 	beat := time.Now()
 	for {
 		p.mu.Lock()
-		session, shown, list := p.session, p.shown, p.applier.toWatch()
+		session, shown, list, report := p.session, p.shown, p.applier.toWatch(), p.training
 		lease = p.applier.lease()
 		p.mu.Unlock()
 		if now := time.Now(); session != shown || now.Sub(beat) >= lease/beatsPerLease {
+			if carrier, ok := p.shared.(ReportCarrier); ok && report != nil {
+				carrier.CarryReport(report())
+			}
 			err := p.shared.Heartbeat(p.life, session, lease)
 			if err == nil {
 				beat = now

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 )
 
 // Log is a totally ordered log of entries that all nodes of one run share, with
@@ -71,6 +72,14 @@ type Log interface {
 	// others are proven gone, the log may be removed. It returns within a second or so
 	// after ctx has ended, some seconds if it waits for a process that dies.
 	Close(ctx context.Context) error
+}
+
+// ReportCarrier is a Log that shows beside this node's heartbeats how far its workers are,
+// for who inspects the run. CarryReport comes before a Heartbeat, by the same goroutine, and
+// does no I/O: what it is given is shown with that heartbeat and each later one. nil is no
+// report.
+type ReportCarrier interface {
+	CarryReport(r *training.Report)
 }
 
 // Info is what a log says of itself when it is opened.

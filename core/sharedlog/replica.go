@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 	"rallypoint/internal/wake"
 )
 
@@ -58,13 +59,17 @@ type Replica struct {
 	failing map[string]bool // what of the goroutines that do I/O was said last
 
 	incarnation uint64
+	training    func() *training.Report // of CarryTraining; nil: none
 
 	// applied, unless it is nil, receives each entry that was applied and what it amounts
 	// to, under mu. Set before Connect.
 	applied func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect)
 }
 
-var _ member.ControlPlane = (*Replica)(nil)
+var (
+	_ member.ControlPlane    = (*Replica)(nil)
+	_ member.TrainingCarrier = (*Replica)(nil)
+)
 
 // New makes a replica over a log that is not open yet; the replica closes it. The
 // Observer's methods must not block and must not call Close. A nil log discards.
@@ -254,6 +259,14 @@ func (p *Replica) SetLastRound(c rendezvous.LastRound) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last = c
+}
+
+// CarryTraining is member.TrainingCarrier's. Of the logs only some can show it; see
+// ReportCarrier.
+func (p *Replica) CarryTraining(report func() *training.Report) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.training = report
 }
 
 // SeenAddr is member.ControlPlane's: what the log's Info says.

@@ -75,8 +75,8 @@ func Unpack(u *pack.Unpacker) *Report {
 	return r
 }
 
-// Encode returns the report as a record of its own.
-func (r *Report) Encode() []byte {
+// Encode returns a report as a record of its own, nil as an empty one.
+func Encode(r *Report) []byte {
 	return pack.Append(nil, func(p *pack.Packer) { Pack(p, r) })
 }
 

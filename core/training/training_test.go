@@ -17,7 +17,7 @@ func sample() Report {
 
 func TestReportRoundTrip(t *testing.T) {
 	want := sample()
-	if got := Decode(want.Encode()); got == nil || *got != want {
+	if got := Decode(Encode(&want)); got == nil || *got != want {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -37,12 +37,15 @@ func TestForeignReports(t *testing.T) {
 	} {
 		r := sample()
 		change(&r)
-		if got := Decode(r.Encode()); got != nil {
+		if got := Decode(Encode(&r)); got != nil {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}
+	if got := Decode(Encode(nil)); got != nil {
+		t.Errorf("no report: got %+v", got)
+	}
 	whole := sample()
-	data := whole.Encode()
+	data := Encode(&whole)
 	for n := range data {
 		_ = Decode(data[:n]) // must not panic
 	}

@@ -11,17 +11,27 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/core/training"
 	"rallypoint/internal/lockedfile"
 )
 
-// heartbeat is this node's heartbeat file: the node holds its lock and counts in it.
+// heartbeat is this node's heartbeat file: the node holds its lock and counts in it. The
+// count is followed by what the node reports of its workers, for who inspects the run.
 type heartbeat struct {
 	session rendezvous.SessionID
 	file    *lockedfile.File
 	count   uint64
 }
 
-const heartbeatBytes = 8
+const (
+	heartbeatBytes = 8
+	maxReport      = 256 // bytes behind the count
+)
+
+var _ sharedlog.ReportCarrier = (*Log)(nil)
+
+// CarryReport implements sharedlog.ReportCarrier.
+func (l *Log) CarryReport(r *training.Report) { l.report = training.Encode(r) }
 
 func (l *Log) heartbeatPath(session rendezvous.SessionID) string {
 	return filepath.Join(l.dir, "beat-"+l.generation+"-"+strings.TrimPrefix(runDir(string(session)), "rallypoint-"))
@@ -41,7 +51,7 @@ func (l *Log) Heartbeat(_ context.Context, session rendezvous.SessionID, _ time.
 		l.heartbeat = b
 		return nil
 	}
-	return l.explain("show a sign of life in", l.heartbeat.write(l.local))
+	return l.explain("show a sign of life in", l.heartbeat.write(l.local, l.report))
 }
 
 // newHeartbeat makes the file of a session. It gets its name when it is locked, so
@@ -53,7 +63,7 @@ func (l *Log) newHeartbeat(session rendezvous.SessionID) (*heartbeat, error) {
 		return nil, err
 	}
 	b := &heartbeat{session: session, file: f}
-	if err = b.write(l.local); err == nil {
+	if err = b.write(l.local, l.report); err == nil {
 		err = f.Rename(path)
 	}
 	if err != nil {
@@ -66,12 +76,12 @@ func (l *Log) newHeartbeat(session rendezvous.SessionID) (*heartbeat, error) {
 
 // write counts on. The lock, which is held already, is asked for each time: a
 // server that was restarted may have forgotten it.
-func (b *heartbeat) write(local bool) error {
+func (b *heartbeat) write(local bool, report []byte) error {
 	if _, err := b.file.TryLock(unix.LOCK_EX); err != nil {
 		return err
 	}
 	b.count++
-	if _, err := b.file.WriteAt(binary.LittleEndian.AppendUint64(nil, b.count), 0); err != nil {
+	if _, err := b.file.WriteAt(append(binary.LittleEndian.AppendUint64(nil, b.count), report...), 0); err != nil {
 		return err
 	}
 	if !local {
@@ -124,4 +134,23 @@ func (l *Log) readHeartbeat(session rendezvous.SessionID) (sharedlog.Liveness, e
 		return broken, err
 	}
 	return sharedlog.Liveness{Heartbeats: binary.LittleEndian.Uint64(count[:])}, nil
+}
+
+// readReport reads what a living node reports of its workers; nil if it says nothing, or
+// nothing that this release knows.
+func (l *Log) readReport(session rendezvous.SessionID) *training.Report {
+	f, err := lockedfile.OpenFile(l.heartbeatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	size, err := f.Size()
+	if err != nil || size <= heartbeatBytes {
+		return nil
+	}
+	report := make([]byte, min(size-heartbeatBytes, maxReport))
+	if _, err := f.ReadAt(report, heartbeatBytes); err != nil {
+		return nil
+	}
+	return training.Decode(report)
 }

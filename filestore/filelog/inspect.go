@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/core/training"
 	"rallypoint/internal/lockedfile"
 )
 
@@ -124,6 +125,14 @@ func (l *Log) tryInspect() (r sharedlog.Record, err error) {
 		return r, err
 	}
 	r.Living, err = l.living()
+	for session := range r.Living {
+		if report := l.readReport(session); report != nil {
+			if r.Reports == nil {
+				r.Reports = make(map[rendezvous.SessionID]*training.Report)
+			}
+			r.Reports[session] = report
+		}
+	}
 	return r, err
 }
 

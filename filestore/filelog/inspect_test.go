@@ -14,11 +14,19 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
+	"rallypoint/core/training"
 )
 
 func TestInspectReadsSnapshotEntriesAndHeartbeats(t *testing.T) {
 	dir := t.TempDir()
 	l, other := openLog(t, dir, nil), openLog(t, dir, nil)
+	report := training.Report{Round: 3, Workers: 2, Reporting: 2, Smallest: 5, Largest: 6, PerStep: time.Second}
+	check(t, l.Heartbeat(within(t, logPatience), "LIVES", 0))
+	if r := must(Inspect(dir, ""))(t); len(r) != 1 || len(r[0].Reports) != 0 {
+		t.Errorf("%+v", r)
+	}
+	l.CarryReport(&report)
+	other.CarryReport(&report)
 	check(t, l.Heartbeat(within(t, logPatience), "LIVES", 0))
 	check(t, other.Heartbeat(within(t, logPatience), "DIED", 0))
 	appendTexts(t, l, "1", "2", "3")
@@ -31,7 +39,19 @@ func TestInspectReadsSnapshotEntriesAndHeartbeats(t *testing.T) {
 	}
 	r := records[0]
 	if r.RunID != "job" || r.Generation != l.generation || r.Snapshot.Index != 2 || string(r.Snapshot.State) != "two" || len(r.Entries) != 2 ||
-		r.Entries[0].Index != 3 || string(r.Entries[1].Data) != "4" || len(r.Living) != 1 || !r.Living["LIVES"] {
+		r.Entries[0].Index != 3 || string(r.Entries[1].Data) != "4" || len(r.Living) != 1 || !r.Living["LIVES"] || len(r.Reports) != 1 || *r.Reports["LIVES"] != report {
+		t.Errorf("%+v", r)
+	}
+	if got := must(l.ReadHeartbeats(within(t, logPatience), []rendezvous.SessionID{"LIVES"}))(t); got[0].Heartbeats != 2 {
+		t.Errorf("%+v", got)
+	}
+	l.CarryReport(nil)
+	check(t, l.Heartbeat(within(t, logPatience), "LIVES", 0))
+	if r := must(Inspect(dir, ""))(t); len(r[0].Reports) != 0 {
+		t.Errorf("%+v", r)
+	}
+	check(t, os.WriteFile(l.heartbeatPath("LIVES"), append(make([]byte, heartbeatBytes), strings.Repeat("\xff", 1000)...), 0o600))
+	if r := must(Inspect(dir, ""))(t); len(r[0].Reports) != 0 {
 		t.Errorf("%+v", r)
 	}
 	if got := must(Inspect(dir, "another"))(t); len(got) != 0 {

@@ -59,6 +59,7 @@ type Log struct {
 	writer  *cursor
 
 	heartbeat *heartbeat
+	report    []byte // of this node, encoded; used by who calls Heartbeat
 
 	closing chan struct{}
 	close   sync.Once
