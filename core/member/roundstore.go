@@ -2,8 +2,6 @@ package member
 
 import (
 	"context"
-	"net/netip"
-	"strings"
 
 	"rallypoint/core/rendezvous"
 )
@@ -44,25 +42,10 @@ func storeHost(p *rendezvous.Params, seen string) (announce, listen string) {
 		return p.AdvertiseAddr, p.AdvertiseAddr
 	case p.LocalAddr != "":
 		return p.LocalAddr, p.LocalAddr
-	case rendezvous.IsLoopback(seen) && p.Max > 1 && !loopbackEndpoint(p.Endpoint):
+	case rendezvous.IsLoopback(seen) && p.Max > 1 && !rendezvous.LoopbackEndpoint(p.Endpoint):
 		// This node sits beside the control plane. Which of this machine's
 		// addresses the workers receive depends on the other members of the round.
 		return "", ""
 	}
 	return "", seen
-}
-
-// loopbackEndpoint reports whether an endpoint reaches only the machine that it
-// is used on, whatever names resolve to.
-func loopbackEndpoint(endpoint string) bool {
-	host, _, err := rendezvous.ParseEndpoint(endpoint, 0)
-	if err != nil {
-		return false
-	}
-	name := strings.ToLower(strings.TrimSuffix(host, "."))
-	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
 }

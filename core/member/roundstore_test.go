@@ -38,7 +38,7 @@ func TestLoopbackEndpoint(t *testing.T) {
 		"": true, "localhost": true, "LOCALHOST.:1": true, "a.localhost": true, "127.3.2.1:5": true, "[::1]:5": true, "::1": true,
 		"::ffff:127.0.0.1": true, "host0": false, "10.0.0.1": false, "~": false, "0.0.0.0:1": false,
 	} {
-		if got := loopbackEndpoint(endpoint); got != want {
+		if got := rendezvous.LoopbackEndpoint(endpoint); got != want {
 			t.Errorf("%q: %v", endpoint, got)
 		}
 	}

@@ -41,6 +41,8 @@ const (
 //	store_port          fixed port of the round store; 0 (any)
 //	is_host             this node hosts the control plane (true) or does not (false)
 //	token_file          file with the token that the control plane and its nodes share
+//	allow_uid           further users whose processes may connect to loopback listeners
+//	loopback_check      0: those of any user may; 1
 //
 // and those of an etcd, which join BackendOptions: protocol, ssl_cert,
 // ssl_cert_key, ca_cert (or cert, key, cacert), user, password, password_file,
@@ -125,6 +127,8 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"advertise_addr": setAdvertiseAddr,
 	"is_host":        setIsHost,
 	"token_file":     setTokenFile,
+	"allow_uid":      setAllowUID,
+	"loopback_check": setLoopbackCheck,
 
 	"protocol":     backendOption("protocol"),
 	"ssl_cert":     backendOption("ssl_cert"),
@@ -261,6 +265,24 @@ func setTokenFile(s *optionSetter, value string) (expected string) {
 		return "the path of a file"
 	}
 	s.p.TokenFile = value
+	return ""
+}
+
+func setAllowUID(s *optionSetter, value string) (expected string) {
+	list, ok := parseUIDs(value)
+	if !ok {
+		return "user ids such as 1000, 100000-165535 or 1000:1001"
+	}
+	s.p.LoopbackUsers.Also = list
+	return ""
+}
+
+func setLoopbackCheck(s *optionSetter, value string) (expected string) {
+	b, ok := parseBool(value)
+	if !ok {
+		return "1, true, t, yes or y, or 0, false, f, no or n"
+	}
+	s.p.LoopbackUsers.Anyone = !b
 	return ""
 }
 

@@ -13,7 +13,7 @@ import (
 func FuzzOption(f *testing.F) {
 	for _, option := range [][2]string{
 		{"join_timeout", "0.5"}, {"lease_timeout", "1e-9"}, {"keep_alive_interval", "1e18"}, {"keep_alive_max_attempt", "9999999999"},
-		{"is_host", "yes"}, {"node_rank", "-1"}, {"store_port", "65536"}, {"advertise_addr", "[::]"}, {"token_file", "/x"}, {"lease_timout", "1"},
+		{"is_host", "yes"}, {"node_rank", "-1"}, {"store_port", "65536"}, {"advertise_addr", "[::]"}, {"token_file", "/x"}, {"allow_uid", "1:2-3"}, {"lease_timout", "1"},
 	} {
 		f.Add(option[0], option[1])
 	}

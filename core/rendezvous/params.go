@@ -53,6 +53,9 @@ type Params struct {
 	IsHost        *bool  // nil: decide by the endpoint
 	TokenFile     string // of the token that the control plane and its nodes share; "": none
 
+	LoopbackUsers LoopbackUsers // whose processes may connect to this job's loopback listeners
+	Security      string        // value of EnvSecurity; "": warn
+
 	// BackendOptions are options that only one kind of endpoint knows, by name, as
 	// they were given: how to reach an etcd. The backend checks them when it opens.
 	BackendOptions map[string]string

@@ -1,0 +1,142 @@
+// Package peer tells which user has opened a TCP connection within this machine, and
+// refuses those of other users.
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Errors of Admit.
+var (
+	// ErrOtherUser tells that a connection is another user's.
+	ErrOtherUser = errors.New("it is another user's connection")
+	// ErrUnknownUser tells that it cannot be learnt whose it is.
+	ErrUnknownUser = errors.New("it cannot be learnt which user's connection it is")
+)
+
+// IsRefusal reports whether err is one of Admit's.
+func IsRefusal(err error) bool {
+	return errors.Is(err, ErrOtherUser) || errors.Is(err, ErrUnknownUser)
+}
+
+// Check decides who may connect to a listener of a job. A nil *Check admits every
+// connection. Its methods are safe for concurrent use.
+type Check struct {
+	users rendezvous.LoopbackUsers
+	self  uint32
+	// near tells that the listener is on a loopback address: all connections come from
+	// this machine. Else those of other machines pass.
+	near bool
+
+	lookUp func(local, remote netip.AddrPort) (socket, error)
+	locals func() ([]net.Addr, error) // addresses of this machine
+	others func() bool                // other users may have processes on this machine
+	// overflow is the id that stands for each user that this process's user namespace does
+	// not map; ambiguous tells that there may be such users.
+	overflow  uint32
+	ambiguous bool
+}
+
+// NewCheck returns the check of a listener of a job's node: nil with loopback_check=0, and
+// for a listener that other machines reach, unless the job is on one machine.
+func NewCheck(p *rendezvous.Params, listen net.Addr) *Check {
+	tcp, ok := listen.(*net.TCPAddr)
+	switch {
+	case !ok:
+		return nil
+	case tcp.IP.IsLoopback():
+		return NewLoopbackCheck(p.LoopbackUsers)
+	case !p.OneMachine():
+		return nil
+	}
+	c := NewLoopbackCheck(p.LoopbackUsers)
+	if c != nil {
+		c.near = false
+	}
+	return c
+}
+
+// NewLoopbackCheck returns the check of a listener on a loopback address; nil if anyone may
+// connect.
+func NewLoopbackCheck(users rendezvous.LoopbackUsers) *Check {
+	if users.Anyone {
+		return nil
+	}
+	c := &Check{users: users, self: uint32(os.Geteuid()), near: true, lookUp: lookUp, locals: net.InterfaceAddrs, others: otherUsers}
+	c.overflow, c.ambiguous = overflowUser()
+	return c
+}
+
+// Admit reports whose connection an accepted one is, if it is none of the users who may
+// connect. It reads nothing from the connection, and takes no part of it.
+func (c *Check) Admit(conn net.Conn) error {
+	if c == nil {
+		return nil
+	}
+	local, ok1 := conn.LocalAddr().(*net.TCPAddr)
+	remote, ok2 := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok1 || !ok2 {
+		return fmt.Errorf("%w: it is no TCP connection", ErrUnknownUser)
+	}
+	return c.admit(canonical(local.AddrPort()), canonical(remote.AddrPort()))
+}
+
+func (c *Check) admit(local, remote netip.AddrPort) error {
+	if !c.near && !c.sameMachine(local.Addr(), remote.Addr()) {
+		return nil
+	}
+	s, err := c.lookUp(local, remote)
+	switch {
+	case errors.Is(err, errUnavailable) && !c.others():
+		return nil
+	case err != nil:
+		return fmt.Errorf("%w: %w; loopback_check=0 turns the check off", ErrUnknownUser, err)
+	case !s.open():
+		return fmt.Errorf("%w: its process has closed it already", ErrUnknownUser)
+	case s.uid == c.overflow && c.ambiguous:
+		return fmt.Errorf("%w: its user %d is none of this user namespace; loopback_check=0 turns the check off", ErrOtherUser, s.uid)
+	case s.uid == c.self || c.users.Includes(s.uid):
+		return nil
+	}
+	return fmt.Errorf("%w: user %s, where this process runs as %s; allow_uid=%d lets that user in", ErrOtherUser, named(s.uid), named(c.self), s.uid)
+}
+
+// sameMachine reports whether remote is an address of this machine, or cannot be told from
+// one.
+func (c *Check) sameMachine(local, remote netip.Addr) bool {
+	if remote == local || remote.IsLoopback() {
+		return true
+	}
+	addrs, err := c.locals()
+	return err != nil || slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		ip, ok := a.(*net.IPNet)
+		if !ok {
+			return false
+		}
+		addr, _ := netip.AddrFromSlice(ip.IP)
+		return addr.Unmap() == remote.WithZone("")
+	})
+}
+
+// canonical is an address and port without the IPv6 form of an IPv4 address.
+func canonical(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// named is a user id with its name, if it has one.
+func named(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return fmt.Sprintf("%s (%s)", id, rendezvous.Printable(u.Username))
+	}
+	return id
+}

@@ -1,0 +1,461 @@
+package peer
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/peer/peertest"
+	"rallypoint/core/rendezvous"
+)
+
+// What this binary does as a child of a test, by the variable childEnv.
+const (
+	childEnv    = "RALLYPOINT_TEST_PEER_CHILD"
+	childDials  = "dial"  // connects to the address that follows, and stays until its stdin ends
+	childListen = "serve" // prints its address, and for each connection what Admit says
+)
+
+func TestMain(m *testing.M) {
+	what, addr, _ := strings.Cut(os.Getenv(childEnv), " ")
+	switch what {
+	case childDials:
+		conn, err := net.Dial("tcp", addr)
+		fmt.Println(os.Geteuid(), err)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			conn.Close()
+		}
+		return
+	case childListen:
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(l.Addr())
+		check := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Println(check.Admit(conn))
+			conn.Close()
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// child runs this binary as somebody else. The result are its lines; it ends with the test.
+func child(t *testing.T, what string, attr *syscall.SysProcAttr) *bufio.Scanner {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe") // a path that another user need not be able to walk
+	cmd.Env = append(os.Environ(), childEnv+"="+what)
+	cmd.SysProcAttr = attr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Skipf("no such process can be started here: %v", err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if what == childListen {
+			_ = cmd.Process.Kill()
+		}
+		_ = cmd.Wait()
+	})
+	return bufio.NewScanner(out)
+}
+
+func line(t *testing.T, s *bufio.Scanner) string {
+	t.Helper()
+	if !s.Scan() {
+		t.Fatal("the child has ended:", s.Err())
+	}
+	return s.Text()
+}
+
+func asUser(uid uint32) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+}
+
+// inNamespace is a child that is root of a user namespace of its own, where the host knows
+// it as the user uid.
+func inNamespace(uid int) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+		Credential:  &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: true},
+	}
+}
+
+// accepted is a connection from both ends.
+func accepted(t *testing.T, l net.Listener, dial func(addr string) net.Conn) (server, client net.Conn) {
+	t.Helper()
+	client = dial(l.Addr().String())
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	return server, client
+}
+
+func plainDial(t *testing.T) func(string) net.Conn {
+	return func(addr string) net.Conn {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+}
+
+func listen(t *testing.T, addr string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Skipf("no listener at %s: %v", addr, err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// TestOwnUser: the process's own connections are let in, of either family and in either
+// form, by both ways to ask.
+func TestOwnUser(t *testing.T) {
+	check := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+	for _, test := range []struct{ listen, dial string }{
+		{"127.0.0.1:0", "127.0.0.1"}, {"127.3.2.1:0", "127.3.2.1"}, {"[::1]:0", "[::1]"}, {":0", "[::ffff:127.0.0.1]"}, {":0", "[::1]"},
+	} {
+		l := listen(t, test.listen)
+		server, client := accepted(t, l, func(string) net.Conn {
+			return plainDial(t)(test.dial + ":" + strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		})
+		if err := check.Admit(server); err != nil {
+			t.Errorf("%v: %v", test, err)
+		}
+		local, remote := canonical(server.LocalAddr().(*net.TCPAddr).AddrPort()), canonical(server.RemoteAddr().(*net.TCPAddr).AddrPort())
+		for name, ask := range map[string]func(local, remote netip.AddrPort) (socket, error){"sock_diag": diagnose, "/proc": scanTables} {
+			s, err := ask(local, remote)
+			if err != nil || !s.open() || int(s.uid) != os.Geteuid() {
+				t.Errorf("%v by %s: %+v, %v", test, name, s, err)
+			}
+			if _, err := ask(remote, netip.AddrPortFrom(remote.Addr(), 1)); !errors.Is(err, errNoSocket) {
+				t.Errorf("%v by %s: a socket that is none: %v", test, name, err)
+			}
+			if s, err := ask(local, canonical(l.Addr().(*net.TCPAddr).AddrPort())); err == nil && s.open() {
+				t.Errorf("%v by %s: the listener counts as an end: %+v", test, name, s)
+			}
+		}
+		client.Close()
+		if err := check.Admit(server); !errors.Is(err, ErrUnknownUser) {
+			t.Errorf("%v: of a closed one: %v", test, err)
+		}
+	}
+}
+
+// TestOtherUser: other users are refused, also one that is root of its own user namespace,
+// and one that is gone; not who is let in by name. The same by /proc.
+func TestOtherUser(t *testing.T) {
+	peertest.NeedRoot(t)
+	l := listen(t, "127.0.0.1:0")
+	check := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+	byTable := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+	byTable.lookUp = scanTables
+	also := NewLoopbackCheck(rendezvous.LoopbackUsers{Also: []rendezvous.UIDRange{{First: peertest.Stranger, Last: peertest.Stranger + 1}}})
+
+	server, client := accepted(t, l, func(addr string) net.Conn { return peertest.Dial(t, peertest.Stranger+1, addr) })
+	for name, c := range map[string]*Check{"sock_diag": check, "/proc": byTable} {
+		err := c.Admit(server)
+		if !errors.Is(err, ErrOtherUser) || !strings.Contains(err.Error(), "user 1234568, where this process runs as 0") || !strings.Contains(err.Error(), "allow_uid=1234568") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := also.Admit(server); err != nil {
+		t.Errorf("who is let in by name: %v", err)
+	}
+	if err := NewLoopbackCheck(rendezvous.LoopbackUsers{Anyone: true}).Admit(server); err != nil {
+		t.Errorf("without a check: %v", err)
+	}
+	client.Close()
+	for name, c := range map[string]*Check{"sock_diag": check, "/proc": byTable, "also": also} {
+		if err := c.Admit(server); !errors.Is(err, ErrUnknownUser) {
+			t.Errorf("%s, of a user who is gone: %v", name, err)
+		}
+	}
+
+	for name, test := range map[string]struct {
+		attr  *syscall.SysProcAttr
+		let   bool
+		asUID string
+	}{
+		"another user":                        {asUser(peertest.Stranger), false, "1234567"},
+		"root of another user's namespace":    {inNamespace(peertest.Stranger), false, "0"},
+		"this user in a namespace of its own": {inNamespace(0), true, "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lines := child(t, childDials+" "+l.Addr().String(), test.attr)
+			if said := line(t, lines); said != test.asUID+" <nil>" {
+				t.Fatalf("the child says %q", said)
+			}
+			server, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			for way, c := range map[string]*Check{"sock_diag": check, "/proc": byTable} {
+				err := c.Admit(server)
+				if test.let && err != nil || !test.let && !errors.Is(err, ErrOtherUser) {
+					t.Errorf("%s: %v", way, err)
+				}
+			}
+		})
+	}
+}
+
+// TestAgentNotRoot: a process without privileges tells users apart just as well; root is
+// another user to it.
+func TestAgentNotRoot(t *testing.T) {
+	peertest.NeedRoot(t)
+	lines := child(t, childListen, asUser(peertest.Stranger))
+	addr := line(t, lines)
+	for uid, want := range map[int]string{
+		peertest.Stranger: "<nil>", peertest.Stranger + 1: "user 1234568", 0: "user 0",
+	} {
+		peertest.Dial(t, uid, addr)
+		if said := line(t, lines); !strings.Contains(said, want) {
+			t.Errorf("user %d: %q", uid, said)
+		}
+	}
+}
+
+// TestWhereToCheck: loopback listeners of every job, all listeners of a job of one machine,
+// where connections of other machines pass.
+func TestWhereToCheck(t *testing.T) {
+	params := func(endpoint string, max int) *rendezvous.Params {
+		p := rendezvous.DefaultParams()
+		p.Endpoint, p.Max = endpoint, max
+		return &p
+	}
+	loop, any := &net.TCPAddr{IP: net.IPv4(127, 1, 2, 3)}, &net.TCPAddr{IP: net.IPv4zero}
+	for _, test := range []struct {
+		p      *rendezvous.Params
+		listen net.Addr
+		want   bool
+	}{
+		{params("host0:29400", 2), loop, true},
+		{params("host0:29400", 2), &net.TCPAddr{IP: net.IPv6loopback}, true},
+		{params("host0:29400", 2), any, false},
+		{params("host0:29400", 1), any, true},
+		{params("localhost:29400", 2), any, true},
+		{params("file:///x", 2), any, false},
+		{params("file:///x", 2), loop, true},
+		{params("host0:29400", 1), &net.UnixAddr{}, false},
+	} {
+		if got := NewCheck(test.p, test.listen) != nil; got != test.want {
+			t.Errorf("%s, %d nodes, %s: %v", test.p.Endpoint, test.p.Max, test.listen, got)
+		}
+		test.p.LoopbackUsers.Anyone = true
+		if NewCheck(test.p, test.listen) != nil {
+			t.Errorf("%s: checked in spite of loopback_check=0", test.listen)
+		}
+	}
+
+	self := uint32(os.Geteuid())
+	asked := 0
+	c := NewCheck(params("host0:29400", 1), any)
+	c.lookUp = func(_, _ netip.AddrPort) (socket, error) {
+		asked++
+		return socket{state: stateEstablished, uid: self + 1, inode: 1}, nil
+	}
+	c.locals = func() ([]net.Addr, error) {
+		return []net.Addr{&net.IPNet{IP: net.IPv4(10, 0, 0, 6), Mask: net.CIDRMask(8, 32)}}, nil
+	}
+	here := netip.MustParseAddrPort("10.0.0.5:1")
+	for from, near := range map[string]bool{"10.0.0.7:1": false, "10.0.0.5:2": true, "10.0.0.6:2": true, "127.0.0.1:3": true} {
+		asked = 0
+		err := c.admit(here, netip.MustParseAddrPort(from))
+		if near != (err != nil) || near != (asked == 1) {
+			t.Errorf("from %s: %v, asked %d times", from, err, asked)
+		}
+	}
+	c.locals = func() ([]net.Addr, error) { return nil, errors.New("no") }
+	if c.admit(here, netip.MustParseAddrPort("10.0.0.7:1")) == nil {
+		t.Error("what cannot be told from this machine passes")
+	}
+}
+
+// TestWhoCannotBeTold: the overflow user is refused where it may stand for anybody, and an
+// error refuses unless the machine has no other users.
+func TestWhoCannotBeTold(t *testing.T) {
+	c := NewLoopbackCheck(rendezvous.LoopbackUsers{Also: []rendezvous.UIDRange{{First: 0, Last: 1 << 31}}})
+	c.overflow, c.ambiguous = 65534, true
+	answer, failure := socket{state: stateEstablished, uid: 65534, inode: 1}, error(nil)
+	c.lookUp = func(_, _ netip.AddrPort) (socket, error) { return answer, failure }
+	a := netip.MustParseAddrPort("127.0.0.1:1")
+	if err := c.admit(a, a); !errors.Is(err, ErrOtherUser) {
+		t.Errorf("the overflow user: %v", err)
+	}
+	c.ambiguous = false
+	if err := c.admit(a, a); err != nil {
+		t.Errorf("the overflow user where all are mapped: %v", err)
+	}
+	for _, s := range []socket{{state: stateEstablished, uid: 0}, {state: 4, uid: 0, inode: 1}, {state: 10, inode: 1}, {state: 6}} {
+		if answer = s; !errors.Is(c.admit(a, a), ErrUnknownUser) {
+			t.Errorf("%+v is let in", s)
+		}
+	}
+	answer.state, answer.inode = stateCloseWait, 1
+	if err := c.admit(a, a); err != nil {
+		t.Error(err)
+	}
+	others := true
+	c.others = func() bool { return others }
+	failure = fmt.Errorf("%w: x", errUnavailable)
+	if err := c.admit(a, a); !errors.Is(err, ErrUnknownUser) || !strings.Contains(err.Error(), "loopback_check=0") {
+		t.Errorf("%v", err)
+	}
+	others = false
+	if err := c.admit(a, a); err != nil {
+		t.Errorf("on a machine without other users: %v", err)
+	}
+	for _, failure = range []error{errNoSocket, errors.New("x")} {
+		if c.admit(a, a) == nil {
+			t.Errorf("%v is let in", failure)
+		}
+	}
+}
+
+func TestOtherLogins(t *testing.T) {
+	path := t.TempDir() + "/passwd"
+	for text, want := range map[string]bool{
+		"root:x:0:0\ndaemon:x:1:1\nnobody:x:65534:65534\nme:x:1000:1000\n": false,
+		"root:x:0:0\nyou:x:1001:1001\n":                                    true,
+		"garbage\n:::\nx:y:z\n":                                            false,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := otherLogins(path, 1000); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	if otherLogins(path+"x", 1000) {
+		t.Error("a file that is not there names a user")
+	}
+}
+
+// FuzzDiagReply reads any answer: what is taken is the socket that was asked for, of an
+// answer that has all of it.
+func FuzzDiagReply(f *testing.F) {
+	local, remote := netip.MustParseAddrPort("127.0.0.1:1234"), netip.MustParseAddrPort("127.0.0.1:4321")
+	good := diagRequest(remote, local) // its ends are where a reply has them, some bytes later
+	f.Add(good)
+	f.Add(reply(local, remote))
+	f.Add(reply(local, remote)[:80])
+	f.Add([]byte{20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := parseDiagReply(b, local, remote)
+		if err != nil {
+			if s != (socket{}) {
+				t.Errorf("%+v with %v", s, err)
+			}
+			return
+		}
+		if len(b) < 16+diagReplyLen {
+			t.Errorf("%+v from %d bytes", s, len(b))
+		}
+	})
+}
+
+// FuzzTable reads any text as /proc/net/tcp.
+func FuzzTable(f *testing.F) {
+	local, remote := netip.MustParseAddrPort("127.0.0.1:31300"), netip.MustParseAddrPort("127.0.0.1:40000")
+	f.Add("  sl  local_address\n   1: 0100007F:9C40 0100007F:7A44 01 00000000:00000000 00:00000000 00000000  1000        0 4711 1\n")
+	f.Add("1: 0000000000000000FFFF00000100007F:9C40 0000000000000000FFFF00000100007F:7A44 01 0:0 0:0 0 x 0 1\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, err := scanTable(strings.NewReader(text), local, remote); err != nil && s != (socket{}) {
+			t.Errorf("%+v with %v", s, err)
+		}
+	})
+}
+
+func TestDiagReply(t *testing.T) {
+	local, remote := netip.MustParseAddrPort("127.0.0.1:1234"), netip.MustParseAddrPort("127.0.0.1:4321")
+	if s, err := parseDiagReply(reply(local, remote), local, remote); err != nil || s != (socket{stateEstablished, 7, 8}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, err := parseDiagReply(reply(remote, local), local, remote); !errors.Is(err, errNoSocket) {
+		t.Errorf("the wrong way round: %v", err)
+	}
+	for n := range reply(local, remote) {
+		if s, err := parseDiagReply(reply(local, remote)[:n], local, remote); err == nil {
+			t.Errorf("%d bytes are %+v", n, s)
+		}
+	}
+}
+
+// reply is what the kernel answers of a connected socket of user 7, inode 8.
+func reply(local, remote netip.AddrPort) []byte {
+	b := make([]byte, 16+diagReplyLen)
+	order := binary.NativeEndian
+	order.PutUint32(b, uint32(len(b)))
+	order.PutUint16(b[4:], unix.SOCK_DIAG_BY_FAMILY)
+	body := b[16:]
+	body[0], body[1] = familyOf(remote.Addr()), stateEstablished
+	binary.BigEndian.PutUint16(body[4:], remote.Port())
+	binary.BigEndian.PutUint16(body[6:], local.Port())
+	copy(body[8:], addressField(remote.Addr()))
+	copy(body[24:], addressField(local.Addr()))
+	order.PutUint32(body[64:], 7)
+	order.PutUint32(body[68:], 8)
+	return b
+}
+
+func BenchmarkAdmit(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer server.Close()
+	check := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+	for b.Loop() {
+		if err := check.Admit(server); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

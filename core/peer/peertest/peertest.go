@@ -1,0 +1,76 @@
+// Package peertest connects as another user. Only tests import it.
+package peertest
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stranger is a user id that no test machine has.
+const Stranger = 1234567
+
+// NeedRoot skips a test that takes another user's part, which only root can.
+func NeedRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can connect as another user")
+	}
+}
+
+// Dial connects to a TCP address as the user uid; the test closes the connection. The
+// thread that makes the socket has the user's rights, and ends with it.
+func Dial(t testing.TB, uid int, addr string) net.Conn {
+	t.Helper()
+	NeedRoot(t)
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		fd  int
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		fd, err := dialOnThread(uid, to)
+		done <- result{fd, err}
+	}()
+	r := <-done
+	if r.err != nil {
+		t.Fatalf("connecting to %s as user %d: %v", addr, uid, r.err)
+	}
+	f := os.NewFile(uintptr(r.fd), "user "+strconv.Itoa(uid))
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func dialOnThread(uid int, to netip.AddrPort) (fd int, err error) {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+		return -1, errno
+	}
+	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().Unmap().As4()})
+	if to.Addr().Is6() && !to.Addr().Is4In6() {
+		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	}
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Connect(fd, sa); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

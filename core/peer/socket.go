@@ -1,0 +1,60 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+)
+
+// socket is what the kernel tells of one end of a connection.
+type socket struct {
+	state uint8
+	uid   uint32 // of the process that made it, in this process's user namespace
+	inode uint32 // 0: no process has it any more
+}
+
+// States of a TCP socket that a process has and that is connected.
+const (
+	stateEstablished = 1
+	stateCloseWait   = 8
+)
+
+// open reports whether a process has the socket, so that uid is that of its maker: of one
+// that no process has, some kernels tell user 0.
+func (s socket) open() bool {
+	return s.inode != 0 && (s.state == stateEstablished || s.state == stateCloseWait)
+}
+
+var (
+	// errUnavailable tells that the kernel, or a sandbox before it, does not tell whose a
+	// socket is.
+	errUnavailable = errors.New("neither NETLINK_SOCK_DIAG nor /proc/net/tcp can be used here")
+	// errNoSocket tells that there is no such socket.
+	errNoSocket = errors.New("there is no such socket")
+)
+
+// diagAnswers tells that NETLINK_SOCK_DIAG has found a socket in this process. Until then
+// "no such socket" may mean that a module of the kernel is missing.
+var diagAnswers atomic.Bool
+
+// lookUp finds the other end of a connection whose ends are local, this process's, and
+// remote.
+func lookUp(local, remote netip.AddrPort) (socket, error) {
+	s, err := diagnose(local, remote)
+	switch {
+	case err == nil:
+		diagAnswers.Store(true)
+		return s, nil
+	case errors.Is(err, errNoSocket) && diagAnswers.Load():
+		return socket{}, err
+	}
+	s, scanned := scanTables(local, remote)
+	switch {
+	case scanned == nil, errors.Is(scanned, errNoSocket):
+		return s, scanned
+	case errors.Is(err, errNoSocket):
+		return socket{}, err
+	}
+	return socket{}, fmt.Errorf("%w: %w; %w", errUnavailable, err, scanned)
+}

@@ -1,0 +1,127 @@
+package rendezvous
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// EnvSecurity says what happens to a job of several machines without a token: "" warns,
+// SecurityRequire refuses it.
+const (
+	EnvSecurity     = "RALLYPOINT_SECURITY"
+	SecurityRequire = "require"
+)
+
+// LoopbackUsers says whose processes may connect to the loopback listeners of a job. The
+// zero value: those of the user that this process runs as.
+type LoopbackUsers struct {
+	Also   []UIDRange // further users
+	Anyone bool       // no check
+}
+
+// UIDRange is the user ids from First to Last, both included.
+type UIDRange struct{ First, Last uint32 }
+
+// Includes reports whether uid is one of the further users.
+func (u LoopbackUsers) Includes(uid uint32) bool {
+	for _, r := range u.Also {
+		if r.First <= uid && uid <= r.Last {
+			return true
+		}
+	}
+	return false
+}
+
+// maxUIDRanges bounds the option allow_uid.
+const maxUIDRanges = 64
+
+// parseUIDs reads user ids and ranges of them: 1000, 100000-165535, or several with a
+// colon between them. The highest number stands for no user.
+func parseUIDs(text string) (list []UIDRange, ok bool) {
+	parts := strings.Split(text, ":")
+	if len(parts) > maxUIDRanges {
+		return nil, false
+	}
+	for _, part := range parts {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 32)
+		if err != nil {
+			return nil, false
+		}
+		to, err := strconv.ParseUint(last, 10, 32)
+		if err != nil || to < from || to == math.MaxUint32 {
+			return nil, false
+		}
+		list = append(list, UIDRange{uint32(from), uint32(to)})
+	}
+	return list, true
+}
+
+// OneMachine reports whether all that belongs to the job runs on this machine: it has one
+// node, or its endpoint is a loopback address or name.
+func (p *Params) OneMachine() bool {
+	if p.Max <= 1 {
+		return true
+	}
+	hosts := strings.TrimSpace(p.Endpoint)
+	if scheme, rest, ok := strings.Cut(hosts, "://"); ok {
+		if strings.EqualFold(scheme, "file") {
+			return false
+		}
+		hosts, _, _ = strings.Cut(rest, "/")
+	}
+	if hosts == "" {
+		return false
+	}
+	for host := range strings.SplitSeq(hosts, ",") {
+		if !LoopbackEndpoint(host) {
+			return false
+		}
+	}
+	return true
+}
+
+// LoopbackEndpoint reports whether an endpoint reaches only the machine that it is used
+// on, whatever names resolve to.
+func LoopbackEndpoint(endpoint string) bool {
+	host, _, err := ParseEndpoint(endpoint, 0)
+	if err != nil {
+		return false
+	}
+	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+// CheckSecurity returns the line that is to be logged at the start of a job of several
+// machines that has no token; it is an error with RALLYPOINT_SECURITY=require. place is
+// where the nodes meet; protectable tells that a token would protect it.
+func (p *Params) CheckSecurity(place string, protectable bool) (warning string, err error) {
+	if p.Security != "" && p.Security != SecurityRequire {
+		return "", Errorf(CodeInvalid, "environment variable %s=%.80q: expected %q, or nothing", EnvSecurity, p.Security, SecurityRequire)
+	}
+	if p.TokenFile != "" || p.OneMachine() {
+		return "", nil
+	}
+	open := fmt.Sprintf("run %q: up to %d nodes meet at %s without a token: ", p.RunID, p.Max, place)
+	if protectable {
+		open += "a process that reaches the control plane's port or a round store's can join, change or end the job; " +
+			"give all nodes a token file (`rallypoint token new FILE`, then token_file, --token-file or " + EnvTokenFile + ")"
+	} else {
+		open += "a process that reaches a round store's port can change or end the job; " +
+			"meet at HOST:PORT with a token file (`rallypoint token new FILE`), or keep the network to the job"
+	}
+	if p.Security == SecurityRequire {
+		return "", Errorf(CodeInvalid, "%s; %s=%s makes that an error", open, EnvSecurity, SecurityRequire)
+	}
+	return open, nil
+}
