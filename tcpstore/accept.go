@@ -69,12 +69,36 @@ func (s *Server) acceptOne(nc *net.Conn) (err error) {
 			*nc = nil
 			return err
 		}
+		if !s.admitted(*nc) {
+			*nc = nil
+			return nil
+		}
 	}
 	if err := s.start(*nc); err != nil {
 		return err
 	}
 	*nc = nil
 	return nil
+}
+
+// admitted asks whether a connection may be served, and closes it if not.
+func (s *Server) admitted(nc net.Conn) bool {
+	if s.admit == nil {
+		return true
+	}
+	err := s.admit(nc)
+	if err == nil {
+		return true
+	}
+	nc.Close()
+	s.counters.accepted.Add(1)
+	s.counters.refused[ReasonUser].Add(1)
+	peer := peerOf(nc)
+	if s.refusals.Note(ReasonUser.String(), peer.Addr().String()) {
+		s.log.Warn("tcpstore: connection closed: "+err.Error(),
+			"peer", peer.String(), "listen", s.Addr().String(), "reason", ReasonUser.String())
+	}
+	return false
 }
 
 // start hands an accepted connection to a loop. If that fails it can be called

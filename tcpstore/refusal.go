@@ -16,6 +16,7 @@ const (
 	ReasonWaits                   // more pending waits than MaxKeys keys, MaxRequestBytes or Options.MaxWaitBytes
 	ReasonUnsent                  // replies over Options.MaxUnsent
 	ReasonSlow                    // does not read while others need Options.MaxUnsentSum
+	ReasonUser                    // Options.Admit does not let it in
 	numReasons
 )
 
@@ -29,6 +30,7 @@ var reasonNames = [numReasons]string{
 	ReasonWaits:     "too_many_waits",
 	ReasonUnsent:    "unsent_replies",
 	ReasonSlow:      "slow_reader",
+	ReasonUser:      "other_user",
 }
 
 func (r Reason) String() string { return reasonNames[r] }

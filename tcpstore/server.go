@@ -61,6 +61,10 @@ type Options struct {
 	// the loss of a node (docs/decisions/0003).
 	NormalizeAttemptKeys bool
 
+	// Admit is asked once for each accepted connection, before a byte of it is read, in the
+	// goroutine that accepts: an error, which is logged, closes the connection. Nil admits all.
+	Admit func(net.Conn) error
+
 	// Loops is how many goroutines serve the connections, each its share of
 	// them; one keeps one core busy at most. 0 is one, which carries more
 	// requests than torch's server (bench/store) and leaves the other cores to
@@ -87,6 +91,7 @@ type Server struct {
 	listener net.Listener
 	config   sessionConfig
 	numLoops int
+	admit    func(net.Conn) error // nil: all
 
 	maxUnsentSum int // of all loops
 
@@ -159,6 +164,7 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 		listener: l,
 		shard:    &engineShard{engine: e},
 		numLoops: max(1, opts.Loops),
+		admit:    opts.Admit,
 	}
 	if s.log == nil {
 		s.log = slog.Default()
