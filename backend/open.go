@@ -161,6 +161,13 @@ func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) 
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	warning, err := p.CheckSecurity(rendezvous.QuotableEndpoint(p.Endpoint), false)
+	if err != nil {
+		return nil, err
+	}
+	if warning != "" {
+		log.Warn(warning)
+	}
 	connect := func(o member.Observer) member.ControlPlane { return sharedlog.New(p, o, open(), log) }
-	return member.New(p, connect, roundstore.NewRoundStores(log), log), nil
+	return member.New(p, connect, roundstore.NewRoundStores(p, log), log), nil
 }

@@ -267,7 +267,7 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 			return nil, err
 		}
 		spec.Backend = "standalone"
-		return static.NewStandalone(p.LocalAddr, logger), nil
+		return static.NewStandalone(p, logger), nil
 	}
 	return backend.Open(p, logger)
 }
@@ -275,4 +275,5 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 func meetBy(spec *agent.Spec, p rendezvous.Params) {
 	spec.RunID, spec.Backend = p.RunID, backend.Name(p.Endpoint)
 	spec.VerdictTimeout = p.LeaseTimeout + p.ReconnectGrace
+	spec.LoopbackUsers = p.LoopbackUsers
 }

@@ -84,6 +84,10 @@ an event. Leave it off while nothing is wrong.`,
 			if err != nil {
 				return err
 			}
+			if err := checkServeSecurity(l.Addr(), secret, log.logger()); err != nil {
+				l.Close()
+				return err
+			}
 			cfg := control.Config{
 				Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, HTTPNames: append(httpNames, addr.host), Log: log.logger(), Data: data, Quota: state.quota, ForgetAfter: state.forgetAfter,
 			}

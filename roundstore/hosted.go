@@ -34,12 +34,19 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	warning, err := p.CheckSecurity(rendezvous.QuotableEndpoint(p.Endpoint), true)
+	if err != nil {
+		return nil, err
+	}
+	if warning != "" {
+		log.Warn(warning)
+	}
 	if p.TokenFile != "" {
 		if _, err := secret.OpenToken(p.TokenFile, nil); err != nil {
 			return nil, err
 		}
 	}
-	stores := NewRoundStores(log)
+	stores := NewRoundStores(p, log)
 	connect := func(o member.Observer) member.ControlPlane {
 		c := client.New(p, o, log, startHost)
 		c.Expose(stores.Expose)
@@ -51,6 +58,6 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 // startHost starts the control plane of a run whose node hosts it.
 func startHost(cfg client.HostConfig, listeners ...net.Listener) client.Host {
 	return control.Start(control.Config{
-		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group,
+		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group, Node: &cfg.Params,
 	}, listeners...)
 }

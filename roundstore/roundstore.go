@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/tcpstore"
@@ -25,7 +26,8 @@ const lookupTimeout = 2 * time.Second
 // RoundStores is a member.RoundStores of tcpstore servers, which fold the
 // restart count in the keys of torch 2.2-2.5 workers.
 type RoundStores struct {
-	log *slog.Logger
+	params rendezvous.Params // of the node
+	log    *slog.Logger
 
 	mu    sync.Mutex
 	fixed *socket // in use on a fixed port; nil: none is
@@ -35,12 +37,14 @@ type RoundStores struct {
 
 var _ member.RoundStores = (*RoundStores)(nil)
 
-// NewRoundStores makes round stores that log to log.
-func NewRoundStores(log *slog.Logger) *RoundStores {
+// NewRoundStores makes the round stores of the node that p describes, which log to log. On
+// a loopback address they serve the users of p.LoopbackUsers only.
+func NewRoundStores(p rendezvous.Params, log *slog.Logger) *RoundStores {
 	return &RoundStores{
-		log:  log,
-		open: map[*socket]struct{}{},
-		past: tcpstore.Stats{Ops: map[string]uint64{}, Refused: map[string]uint64{}},
+		params: p,
+		log:    log,
+		open:   map[*socket]struct{}{},
+		past:   tcpstore.Stats{Ops: map[string]uint64{}, Refused: map[string]uint64{}},
 	}
 }
 
@@ -81,7 +85,9 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 		return nil, err
 	}
 	k := &socket{gate: newGate(l), host: host, port: port, users: 1}
-	k.server = tcpstore.Serve(k.gate, newEngine(), tcpstore.Options{Logger: s.log, NormalizeAttemptKeys: true})
+	k.server = tcpstore.Serve(k.gate, newEngine(), tcpstore.Options{
+		Logger: s.log, NormalizeAttemptKeys: true, Admit: peer.NewCheck(&s.params, l.Addr()).Admit,
+	})
 	s.mu.Lock()
 	s.open[k] = struct{}{}
 	if port != 0 {

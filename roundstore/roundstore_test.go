@@ -21,7 +21,7 @@ func TestRoundStoreListensWhereItShould(t *testing.T) {
 		"fe80::1":     "wildcard", // needs a zone
 		"not..a.name": "wildcard",
 	} {
-		s := NewRoundStores(logTo(t, "stores"))
+		s := NewRoundStores(rendezvous.DefaultParams(), logTo(t, "stores"))
 		r, err := s.Open(t.Context(), host, 0)
 		if err != nil {
 			t.Errorf("%q: %v", host, err)
@@ -48,7 +48,7 @@ func TestRoundStorePortIsTaken(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	_, err = NewRoundStores(logTo(t, "stores")).Open(t.Context(), "127.0.0.1", port)
+	_, err = NewRoundStores(rendezvous.DefaultParams(), logTo(t, "stores")).Open(t.Context(), "127.0.0.1", port)
 	if !errors.Is(err, rendezvous.ErrConnection) || !strings.Contains(err.Error(), "store_port="+strconv.Itoa(port)) {
 		t.Errorf("got %v", err)
 	}
@@ -57,7 +57,7 @@ func TestRoundStorePortIsTaken(t *testing.T) {
 func TestRoundStoreOpenEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r, err := NewRoundStores(logTo(t, "stores")).Open(ctx, "", 0)
+	r, err := NewRoundStores(rendezvous.DefaultParams(), logTo(t, "stores")).Open(ctx, "", 0)
 	if err == nil || r != nil {
 		t.Errorf("got %v, %v", r, err)
 	}
@@ -68,7 +68,7 @@ func TestRoundStoreOpenEndsWithItsContext(t *testing.T) {
 func TestFixedPortHoldsNewConnections(t *testing.T) {
 	for _, begins := range []bool{true, false} {
 		t.Run("begins="+strconv.FormatBool(begins), func(t *testing.T) {
-			s := NewRoundStores(logTo(t, "stores"))
+			s := NewRoundStores(rendezvous.DefaultParams(), logTo(t, "stores"))
 			port := freePort(t)
 			first, err := s.Open(t.Context(), "127.0.0.1", port)
 			if err != nil {
@@ -114,7 +114,7 @@ func TestFixedPortHoldsNewConnections(t *testing.T) {
 }
 
 func TestClosingAShutGateEndsTheServer(t *testing.T) {
-	s := NewRoundStores(logTo(t, "stores"))
+	s := NewRoundStores(rendezvous.DefaultParams(), logTo(t, "stores"))
 	port := freePort(t)
 	first, err := s.Open(t.Context(), "127.0.0.1", port)
 	if err != nil {

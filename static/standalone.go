@@ -1,6 +1,7 @@
 package static
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 
@@ -29,13 +30,12 @@ var (
 	_ agent.Notifier   = (*Standalone)(nil)
 )
 
-// NewStandalone makes the rendezvous. It starts nothing: that is for Next. addr is
-// announced to the workers, "" is the loopback address.
-func NewStandalone(addr string, log *slog.Logger) *Standalone {
-	if addr == "" {
-		addr = aloneAddr
-	}
-	return &Standalone{addr: addr, stores: roundstore.NewRoundStores(log)}
+// NewStandalone makes the rendezvous. It starts nothing: that is for Next. Of p,
+// LocalAddr is announced to the workers, "" is the loopback address, and the users of
+// LoopbackUsers may connect to the store.
+func NewStandalone(p rendezvous.Params, log *slog.Logger) *Standalone {
+	p.Max, p.Endpoint = 1, ""
+	return &Standalone{addr: cmp.Or(p.LocalAddr, aloneAddr), stores: roundstore.NewRoundStores(p, log)}
 }
 
 // Next implements agent.Rendezvous.

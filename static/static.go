@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"rallypoint/core/agent"
+	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/wake"
@@ -111,6 +112,13 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	warning, err := p.CheckSecurity(Scheme+net.JoinHostPort(host, strconv.Itoa(port)), false)
+	if err != nil {
+		return nil, err
+	}
+	if warning != "" {
+		log.Warn(warning)
+	}
 	name, _ := os.Hostname()
 	s := &Static{
 		p: p, host: host, port: port, log: log,
@@ -187,11 +195,13 @@ func (s *Static) serve() error {
 	if s.p.NodeRank != 0 || s.server != nil {
 		return nil
 	}
-	listen := net.JoinHostPort("", strconv.Itoa(s.port))
+	listen, bind := net.JoinHostPort("", strconv.Itoa(s.port)), netip.IPv6Unspecified()
 	if addr, err := netip.ParseAddr(s.host); err == nil && addr.IsLoopback() {
-		listen = net.JoinHostPort(s.host, strconv.Itoa(s.port))
+		listen, bind = net.JoinHostPort(s.host, strconv.Itoa(s.port)), addr
 	}
-	server, err := tcpstore.Listen(listen, store.NewEngine(store.Limits{}), tcpstore.Options{Logger: s.log})
+	server, err := tcpstore.Listen(listen, store.NewEngine(store.Limits{}), tcpstore.Options{
+		Logger: s.log, Admit: peer.NewCheck(&s.p, &net.TCPAddr{IP: net.IP(bind.AsSlice())}).Admit,
+	})
 	if err != nil {
 		return rendezvous.Errorf(rendezvous.CodeConnection, "node 0 cannot serve its store: %v; give another --master-port, or end the program that has this one", err)
 	}

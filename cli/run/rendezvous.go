@@ -57,6 +57,9 @@ func (c *config) setNodes(o *options, env environ) error {
 		return err
 	}
 	p.RunID, p.LocalAddr, p.TokenFile = o.id, o.localAddr, cmp.Or(o.tokenFile, conf["token_file"])
+	if err := c.setSecurity(env, conf); err != nil {
+		return err
+	}
 	if m.kind, err = c.chooseKind(o, p.Max); err != nil {
 		return err
 	}
@@ -67,6 +70,22 @@ func (c *config) setNodes(o *options, env environ) error {
 		return c.setStatic(o, env)
 	}
 	return c.setDynamic(o, env, conf)
+}
+
+// setSecurity sets what counts for each kind of job: who may connect on this machine.
+func (c *config) setSecurity(env environ, conf map[string]string) error {
+	p := &c.rendezvous.params
+	p.Security = env.get(rendezvous.EnvSecurity)
+	users := map[string]string{}
+	for _, name := range []string{"allow_uid", "loopback_check"} {
+		if value, ok := conf[name]; ok {
+			users[name] = value
+		}
+	}
+	if _, err := p.SetOptions(users); err != nil {
+		return usagef("argument --rdzv-conf: %v", err)
+	}
+	return nil
 }
 
 // chooseKind decides by the named backend, else by the given endpoint.

@@ -224,7 +224,7 @@ func complain(stderr io.Writer, err error, code int) int {
 func (m *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
 	switch m.kind {
 	case kindStandalone:
-		return static.NewStandalone(m.params.LocalAddr, log), nil
+		return static.NewStandalone(m.params, log), nil
 	case kindStatic:
 		p := m.params
 		p.NodeRank, p.Endpoint = m.rank, static.Scheme+net.JoinHostPort(m.host, strconv.Itoa(m.port))

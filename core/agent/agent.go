@@ -191,7 +191,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		defer a.guard.Close()
 	}
 	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
-	health := telemetry.NewHealth(telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Log: a.log})
+	health := telemetry.NewHealth(telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log})
 	defer health.Close()
 
 	err = a.rounds()

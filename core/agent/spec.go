@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/core/agent/logs"
 	"rallypoint/core/agent/telemetry"
+	"rallypoint/core/rendezvous"
 )
 
 // Defaults of a Spec's durations.
@@ -70,6 +71,9 @@ type Spec struct {
 
 	// KeepDaemons leaves alone what the workers started and left behind (W3).
 	KeepDaemons bool
+
+	// LoopbackUsers are whose processes may ask the health port at a loopback address.
+	LoopbackUsers rendezvous.LoopbackUsers
 
 	Logs           logs.Spec
 	Stdout, Stderr *os.File       // the console, for copied lines; the workers inherit 1 and 2

@@ -45,6 +45,7 @@ func maxUnidentified() int64 {
 // accept serves one listener until it is closed. It does nothing else, so that who
 // is new never waits for the requests of others.
 func (s *Server) accept(l net.Listener) {
+	check := s.userCheck(l)
 	var failed, shed time.Time // the last times; failed is zero when another one is news
 	pause := firstAcceptPause
 	for {
@@ -55,7 +56,9 @@ func (s *Server) accept(l net.Listener) {
 				failed = time.Time{}
 				s.log.Info("accepts connections again", "address", l.Addr().String())
 			}
-			s.admit(conn)
+			if s.admitUser(check, conn) {
+				s.admit(conn)
+			}
 			continue
 		}
 		select {

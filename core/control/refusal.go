@@ -35,11 +35,12 @@ const (
 	refusedUnstored                  // the data directory cannot be written
 	refusedHost                      // a browser asked for a name that is none of this machine's
 	refusedStandby                   // a listener's address that is not the node's own
+	refusedUser                      // another user's process, on a listener for this machine
 	refusals
 )
 
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
-	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby"}
+	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby", "other_user"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
 // tells that its hello was accepted. A peer that breaks off before that

@@ -25,6 +25,9 @@ type Config struct {
 	// RunID is the one run that an embedded server takes; the hello of another is
 	// refused. Empty for a server of many runs.
 	RunID string
+	// Node, if set, is the node that hosts the server. Its loopback listeners take
+	// connections of the users of LoopbackUsers only (core/peer).
+	Node *rendezvous.Params
 	// Fixed tells that nodes of an earlier control plane may come back to this
 	// address, so that a fresh run has to wait for them (docs/decisions/0014). False for
 	// a port that the system chose.

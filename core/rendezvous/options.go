@@ -382,6 +382,8 @@ var rankHints = []struct {
 // that is wrong does no harm: it counts only if no other node has it
 // (docs/design.md, guarantee 10).
 //
+// RALLYPOINT_SECURITY is taken as Security.
+//
 // RALLYPOINT_TOKEN_FILE is taken as TokenFile if that is not set and there is an
 // endpoint: without one a job has one node, and no peer to prove anything to.
 //
@@ -400,6 +402,7 @@ func (p *Params) SetEnvironment(getenv func(string) string) (warnings []string) 
 	if p.TokenFile == "" && p.Endpoint != "" {
 		p.TokenFile = getenv(EnvTokenFile)
 	}
+	p.Security = getenv(EnvSecurity)
 	if p.RankHint >= 0 {
 		return warnings
 	}

@@ -34,7 +34,7 @@ func openMember(config etcdclient.Config, p rendezvous.Params, log *slog.Logger)
 
 func memberOver(shared *Log, p rendezvous.Params, log *slog.Logger) *member.Member {
 	connect := func(o member.Observer) member.ControlPlane { return sharedlog.New(p, o, shared, log) }
-	return member.New(p, connect, roundstore.NewRoundStores(log), log)
+	return member.New(p, connect, roundstore.NewRoundStores(p, log), log)
 }
 
 func nodeParams(name string, min, max int) rendezvous.Params {

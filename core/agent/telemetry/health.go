@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/logsampler"
 	"rallypoint/internal/promtext"
 	"rallypoint/internal/rebinding"
 )
@@ -41,6 +43,7 @@ const (
 type Health struct {
 	server   *http.Server
 	listener net.Listener
+	refusals *logsampler.Sampler
 	done     chan struct{}
 }
 
@@ -67,7 +70,10 @@ type HealthConfig struct {
 	Status    *StatusTracker
 	Pulse     chan<- struct{} // the agent receives from it while the workers run
 	StopLimit time.Duration   // how long stopping the workers may take
-	Log       *slog.Logger
+
+	Users rendezvous.LoopbackUsers // who may ask at a loopback address
+
+	Log *slog.Logger
 }
 
 // NewHealth begins to serve an agent. It returns nil, having said why, if it
@@ -93,10 +99,12 @@ func NewHealth(c HealthConfig) *Health {
 		MaxHeaderBytes: maxHealthHeader, ErrorLog: log.New(io.Discard, "", 0),
 	}}
 	h.server.SetKeepAlivesEnabled(false)
+	users := newUserListener(listener, c.Users, logger)
+	h.refusals = users.refusals
 	logger.Info("health, status and metrics: http://" + listener.Addr().String())
 	go func() {
 		defer close(h.done)
-		if err := h.server.Serve(&narrowListener{Listener: listener}); !errors.Is(err, http.ErrServerClosed) {
+		if err := h.server.Serve(&narrowListener{Listener: users}); !errors.Is(err, http.ErrServerClosed) {
 			logger.Warn("the health server has ended: " + err.Error())
 		}
 	}()
@@ -114,6 +122,7 @@ func (h *Health) Close() {
 		_ = h.server.Close()
 	}
 	<-h.done
+	h.refusals.Close()
 }
 
 // narrowListener has a limited number of connections. For one more the oldest makes room

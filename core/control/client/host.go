@@ -33,6 +33,7 @@ type Host interface {
 // HostConfig says what a control plane in this process serves.
 type HostConfig struct {
 	RunID     string                 // the one run that it takes
+	Params    rendezvous.Params      // of the node that hosts
 	Fixed     bool                   // nodes of an earlier control plane may come back to its address
 	Token     *secret.Token          // nil: none
 	HTTPNames []string               // names of this machine by which browsers may ask
@@ -78,7 +79,7 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 // lead.
 func (c *Client) startServer(listeners []net.Listener) Host {
 	return c.host(HostConfig{
-		RunID: c.params.RunID, Fixed: c.endpoint.port != 0, Token: c.token, HTTPNames: []string{c.endpoint.host, c.params.AdvertiseAddr},
+		RunID: c.params.RunID, Params: c.params, Fixed: c.endpoint.port != 0, Token: c.token, HTTPNames: []string{c.endpoint.host, c.params.AdvertiseAddr},
 		Log: c.log, Metrics: c.metrics, Group: c.group,
 	}, listeners...)
 }

@@ -145,6 +145,10 @@ def _own(config: Any) -> LaunchConfig:
     return LaunchConfig(**fields)
 
 
+# The options that count for a job of one node without an endpoint; the first is refused.
+_ALONE = ("token_file", "allow_uid", "loopback_check")
+
+
 def _member_config(config: Any) -> MemberConfig:
     backend, endpoint = config.rdzv_backend, config.rdzv_endpoint
     static = backend in ("static", STATIC_BACKEND)
@@ -153,7 +157,7 @@ def _member_config(config: Any) -> MemberConfig:
             run_id=config.run_id,
             min_nodes=config.min_nodes,
             local_addr=config.local_addr,
-            options={"token_file": config.rdzv_configs.get("token_file")},  # which it refuses
+            options={name: config.rdzv_configs.get(name) for name in _ALONE},
         )
     if not endpoint:
         raise invalid(f"{config.max_nodes} nodes have to meet somewhere: rdzv_endpoint is missing")

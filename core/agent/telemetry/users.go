@@ -1,0 +1,49 @@
+package telemetry
+
+import (
+	"log/slog"
+	"net"
+	"time"
+
+	"rallypoint/core/peer"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/logsampler"
+)
+
+// userListener takes connections of some users only, if its address is a loopback one.
+type userListener struct {
+	net.Listener
+	check    *peer.Check
+	refusals *logsampler.Sampler
+	log      *slog.Logger
+}
+
+func newUserListener(l net.Listener, users rendezvous.LoopbackUsers, log *slog.Logger) *userListener {
+	u := &userListener{Listener: l, log: log}
+	if addr, ok := l.Addr().(*net.TCPAddr); ok && addr.IP.IsLoopback() {
+		u.check = peer.NewLoopbackCheck(users)
+	}
+	u.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, func(s logsampler.Summary) {
+		log.Warn("the health port refused more connections", "count", s.Count, "last", s.Last)
+	})
+	return u
+}
+
+// Accept implements net.Listener.
+func (u *userListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := u.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		refused := u.check.Admit(conn)
+		if refused == nil {
+			return conn, nil
+		}
+		_ = conn.Close()
+		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+		if u.refusals.Note("other_user", host) {
+			u.log.Warn("the health port refused a connection: "+refused.Error(), "address", conn.RemoteAddr().String())
+		}
+	}
+}
