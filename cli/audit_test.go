@@ -12,6 +12,7 @@ import (
 	"rallypoint/conformance"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
+	"rallypoint/internal/yamlfile"
 )
 
 // TestAudit checks small histories; TestServeIsKilled and TestChaos check long ones.
@@ -72,11 +73,14 @@ func TestAudit(t *testing.T) {
 }
 
 // check is the checker that the command brings.
+// extras are what the command brings.
+var extras = Extras{Check: check, ReadConfig: yamlfile.Read}
+
 func check(history io.Reader) (Audit, error) { return conformance.Read(history) }
 
 func TestAuditWithoutChecker(t *testing.T) {
 	var out, err strings.Builder
-	code := Main(t.Context(), []string{"rallypoint", "audit", "history.jsonl"}, &out, &err, nil)
+	code := Main(t.Context(), []string{"rallypoint", "audit", "history.jsonl"}, &out, &err, Extras{})
 	if code != run.ExitFailure || !strings.Contains(err.String(), "standalone command") {
 		t.Errorf("audit in the library: code %d, %q", code, err.String())
 	}

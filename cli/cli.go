@@ -22,10 +22,10 @@ import (
 // line on stderr. A command that serves does so until ctx ends, and then ends
 // cleanly with 0.
 //
-// It installs no signal handlers; Process does. check is what "rallypoint audit"
-// uses: the library leaves it out (nil), the command brings it.
-func Main(ctx context.Context, args []string, stdout, stderr io.Writer, check Checker) int {
-	root := newRoot(stderr, check)
+// It installs no signal handlers; Process does.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer, extras Extras) int {
+	log := &logging{out: stderr}
+	root := newRoot(log, extras)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if len(args) > 0 {
@@ -43,20 +43,27 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer, check Ch
 	}
 	var f failure
 	if errors.As(err, &f) {
-		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), f.error)
+		log.complain(cmd.CommandPath(), f.Error())
 		return run.ExitFailure
 	}
-	fmt.Fprintf(stderr, "%s: %v; see `%s --help`\n", cmd.CommandPath(), err, cmd.CommandPath())
+	log.complain(cmd.CommandPath(), fmt.Sprintf("%v; see `%s --help`", err, cmd.CommandPath()))
 	return run.ExitUsage
+}
+
+// Extras are what the command without Python brings, and the library leaves out: the
+// zero value.
+type Extras struct {
+	Check      Checker      // for "rallypoint audit"
+	ReadConfig ConfigReader // for "rallypoint serve --config"
 }
 
 // Process is Main for a process that does nothing else: SIGINT and SIGTERM end
 // the command cleanly, a second one at once.
-func Process(args []string, stdout, stderr io.Writer, check Checker) int {
+func Process(args []string, stdout, stderr io.Writer, extras Extras) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	return Main(ctx, args, stdout, stderr, check)
+	return Main(ctx, args, stdout, stderr, extras)
 }
 
 // failure is an error of what a command does, as opposed to how it was called.
@@ -68,7 +75,7 @@ func failed(format string, args ...any) error { return failure{fmt.Errorf(format
 
 // Command returns the command for those who describe it, as its manual pages do.
 func Command() *cobra.Command {
-	root := newRoot(io.Discard, nil)
+	root := newRoot(&logging{out: io.Discard}, Extras{})
 	for _, c := range root.Commands() {
 		if c.DisableFlagParsing {
 			run.Describe(c, c.Name() == run.NameLaunch)
@@ -77,8 +84,7 @@ func Command() *cobra.Command {
 	return root
 }
 
-func newRoot(stderr io.Writer, check Checker) *cobra.Command {
-	log := &logging{out: stderr}
+func newRoot(log *logging, extras Extras) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rallypoint",
 		Short: "Bring the processes of a distributed job together",
@@ -114,7 +120,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		run.HideInherited(launcher, root.PersistentFlags())
 		root.AddCommand(launcher)
 	}
-	root.AddCommand(newServe(log), newStatus(log), newAdmin(log), newRecord(log), newAudit(check), newToken(), newStore(log), newVersion())
+	root.AddCommand(newServe(log, extras.ReadConfig), newStatus(log), newAdmin(log), newRecord(log), newAudit(extras.Check), newToken(), newStore(log), newVersion())
 	return root
 }
 

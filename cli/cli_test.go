@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func execute(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	code = Main(t.Context(), append([]string{"rallypoint"}, args...), &out, &err, check)
+	code = Main(t.Context(), append([]string{"rallypoint"}, args...), &out, &err, extras)
 	return code, out.String(), err.String()
 }
 
@@ -151,7 +151,7 @@ func TestLogIsOff(t *testing.T) {
 
 func TestNoArguments(t *testing.T) {
 	var out, err bytes.Buffer
-	if code := Main(t.Context(), nil, &out, &err, check); code != 0 || !strings.Contains(out.String(), "Usage:") {
+	if code := Main(t.Context(), nil, &out, &err, extras); code != 0 || !strings.Contains(out.String(), "Usage:") {
 		t.Errorf("%d, %q, %q", code, out.String(), err.String())
 	}
 }
@@ -204,7 +204,7 @@ func serve(t *testing.T, main func(ctx context.Context, stdout, stderr io.Writer
 
 func command(args ...string) func(context.Context, io.Writer, io.Writer) int {
 	return func(ctx context.Context, stdout, stderr io.Writer) int {
-		return Main(ctx, append([]string{"rallypoint"}, args...), stdout, stderr, check)
+		return Main(ctx, append([]string{"rallypoint"}, args...), stdout, stderr, extras)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestProcessEndsOnSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(fmt.Sprint(sig), func(t *testing.T) {
 			s := serve(t, func(_ context.Context, stdout, stderr io.Writer) int {
-				return Process([]string{"rallypoint", "serve", "--listen", "127.0.0.1:0"}, stdout, stderr, check)
+				return Process([]string{"rallypoint", "serve", "--listen", "127.0.0.1:0"}, stdout, stderr, extras)
 			})
 			if err := syscall.Kill(os.Getpid(), sig); err != nil {
 				t.Fatal(err)

@@ -19,7 +19,7 @@ func TestCompletedWords(t *testing.T) {
 		"run --start-method=s":      "spawn",
 		"run --rdzv-endpoint":       "--rdzv-endpoint",
 		"run --standalone --numa-":  "--numa-binding",
-		"run --log":                 "--log-dir --log-line-prefix-template --logs-specs",
+		"run --log":                 "--log-dir --log-line-prefix-template --logs-specs --log-format",
 		"run -r 3 --use":            "",
 		"launch --use":              "--use-env",
 		"run train.py --nproc":      "",

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -14,17 +16,23 @@ import (
 
 // logging is what the flags say about the log.
 type logging struct {
-	out   io.Writer
-	name  string
-	level slog.Level // valid after check
+	out    io.Writer
+	name   string
+	level  slog.Level // valid after check
+	format string     // of --log-format
 }
 
 func (l *logging) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log to stderr: debug, info, warn, error or off (default $"+run.EnvLogLevel+", else info)")
+	flags.StringVar(&l.format, "log-format", "", "`FORMAT` of the log and of errors on stderr: text or json (default $"+run.EnvLogFormat+", else text)")
 }
 
-// check sets the level; an unknown one is wrong usage.
+// check sets level and format; an unknown one is wrong usage.
 func (l *logging) check() error {
+	source, format := l.chosenFormat()
+	if !slices.Contains(run.LogFormats, format) {
+		return fmt.Errorf("%s is %q, expected %s", source, format, strings.Join(run.LogFormats, " or "))
+	}
 	from, name := "--log-level", l.name
 	if name == "" {
 		from, name = run.EnvLogLevel, os.Getenv(run.EnvLogLevel)
@@ -46,6 +54,33 @@ func (l *logging) check() error {
 	return nil
 }
 
+// chosenFormat is the format of the log, and what has chosen it. It is known before the
+// flags are checked, since their errors are written in it.
+func (l *logging) chosenFormat() (source, format string) {
+	source, format = "--log-format", l.format
+	if format == "" {
+		source, format = run.EnvLogFormat, cmp.Or(os.Getenv(run.EnvLogFormat), "text")
+	}
+	return source, format
+}
+
+func (l *logging) json() bool {
+	_, format := l.chosenFormat()
+	return format == "json"
+}
+
+// complain writes the error of a command, in the format of the log.
+func (l *logging) complain(command, text string) {
+	if l.json() {
+		slog.New(slog.NewJSONHandler(l.out, nil)).Error(text, "command", command)
+		return
+	}
+	fmt.Fprintf(l.out, "%s: %s\n", command, text)
+}
+
 func (l *logging) logger() *slog.Logger {
+	if l.json() {
+		return slog.New(slog.NewJSONHandler(l.out, &slog.HandlerOptions{Level: l.level}))
+	}
 	return slog.New(slog.NewTextHandler(l.out, &slog.HandlerOptions{Level: l.level}))
 }

@@ -31,7 +31,7 @@ const asCommand = "RALLYPOINT_TEST_AS_COMMAND"
 func init() {
 	if os.Getenv(asCommand) == "1" {
 		os.Unsetenv(asCommand)
-		os.Exit(Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr, check))
+		os.Exit(Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr, extras))
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 	"rallypoint/core/control/wire"
 )
 
-func newServe(log *logging) *cobra.Command {
+func newServe(log *logging, read ConfigReader) *cobra.Command {
+	config := configFlag{read: read}
 	var listen string
 	var token tokenFlag
 	var httpOpen bool
@@ -47,13 +48,26 @@ make any other name stand for this machine. Scrapers and probes may use any name
 
 --record FILE appends every event of every job to a file that only its owner can
 read, for "rallypoint audit" and for reports of defects: some 20 us of CPU and 1 KB
-an event. Leave it off while nothing is wrong.`,
+an event. Leave it off while nothing is wrong.
+
+Each option can also be given by a variable, RALLYPOINT_LISTEN for --listen, and by a
+line of the YAML file that --config names, "listen: 0.0.0.0:29400". The command line
+wins over variables, they win over the file. The file has to belong to this user or to
+root, and nobody else may write it.`,
 		Example: `  rallypoint serve
   rallypoint serve --listen 0.0.0.0:29400
   rallypoint serve --listen 0.0.0.0:29400 --token-file /etc/rallypoint/token
   rallypoint serve --listen 0.0.0.0:29400 --data-dir /var/lib/rallypoint
-  rallypoint serve --listen [fd00::1]:29400 --log-level debug`,
+  rallypoint serve --listen [fd00::1]:29400 --log-level debug
+  RALLYPOINT_LISTEN=0.0.0.0:29400 rallypoint serve --config /etc/rallypoint/serve.yaml`,
 		Args: noArgs,
+		// In the place of the root's: the file may give the level of the log.
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.apply(cmd.Flags()); err != nil {
+				return err
+			}
+			return log.check()
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			addr, err := parseListen(listen, client.DefaultPort)
 			if err != nil {
@@ -108,5 +122,6 @@ an event. Leave it off while nothing is wrong.`,
 	cmd.Flags().BoolVar(&httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
 	cmd.Flags().StringArrayVar(&httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance; may be repeated")
 	state.addFlags(cmd.Flags())
+	config.addTo(cmd)
 	return cmd
 }

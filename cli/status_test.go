@@ -219,7 +219,7 @@ func TestWatchCommand(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, code := make(frames), make(chan int)
 	var stderr bytes.Buffer
-	go func() { code <- Main(ctx, []string{"rallypoint", "status", s.addr, "--watch"}, out, &stderr, check) }()
+	go func() { code <- Main(ctx, []string{"rallypoint", "status", s.addr, "--watch"}, out, &stderr, extras) }()
 	<-out
 	cancel()
 	for {

@@ -1,9 +1,11 @@
 package run
 
 import (
+	"cmp"
 	_ "embed"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +25,7 @@ type config struct {
 	rendezvous rendezvousConfig
 	signals    []os.Signal
 	signalExit bool
+	logJSON    bool // the agent's own lines
 	warnings   []string
 	notes      []string
 }
@@ -56,7 +59,7 @@ func configure(o *options, env environ) (*config, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*options, environ) error{c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs} {
+	for _, set := range []func(*options, environ) error{c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs, c.setLogFormat} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}
@@ -238,6 +241,16 @@ func (c *config) setLogs(o *options, env environ) error {
 		}
 		l.Ranks = append(l.Ranks, rank)
 	}
+	return nil
+}
+
+// setLogFormat takes the format of the agent's own lines.
+func (c *config) setLogFormat(o *options, env environ) error {
+	format := cmp.Or(o.logFormat, env.get(EnvLogFormat), "text")
+	if !slices.Contains(LogFormats, format) {
+		return usagef("environment variable %s: %q is no format: choose from %s", EnvLogFormat, format, strings.Join(LogFormats, ", "))
+	}
+	c.logJSON = format == "json"
 	return nil
 }
 

@@ -22,7 +22,7 @@ type options struct {
 	startMethod, role                            string
 	eventHandler, rdzvEventHandler               string
 	module, noPython, runPath                    bool
-	logDir, redirects, tee                       string
+	logDir, redirects, tee, logFormat            string
 	prefixTemplate, ranksFilter                  string
 	outFilters, errFilters                       []string
 	nodeRank                                     int
@@ -125,6 +125,7 @@ var optionTable = []option{
 	{name: "signals-to-handle", group: groupFailure, meta: "NAME,...", help: "signals passed on to the workers; SIGTERM,SIGINT,SIGHUP,SIGQUIT", text: func(o *options) *string { return &o.signals }},
 	{name: "signal-exit-code", group: groupFailure, ours: true, help: "exit with 128+N after signal N instead of 1", on: func(o *options) *bool { return &o.signalExit }},
 	{name: "keep-daemons", group: groupFailure, ours: true, help: "leave alone what workers started and left behind", on: func(o *options) *bool { return &o.keepDaemons }},
+	{name: "log-format", group: groupOutput, ours: true, noPET: true, meta: "FORMAT", choices: LogFormats, help: "format of the agent's own lines; $" + EnvLogFormat + ", else text", text: func(o *options) *string { return &o.logFormat }},
 	{name: "print-completion", group: groupOutput, noPET: true, meta: "SHELL", choices: completionShells, help: "print a completion script and exit", text: func(o *options) *string { return &o.completion }},
 	{name: "help", short: 'h', group: groupOutput, noPET: true, help: "this text", on: func(o *options) *bool { return &o.help }},
 }
@@ -151,7 +152,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 
 // parseOptions reads a command line and the PET_ variables below it. getenv reports
 // whether a variable is set; legacy is the command line of torch.distributed.launch.
-// Errors are *usageError.
+// Errors are *usageError; with one, the options are those that were read before it.
 func parseOptions(args []string, getenv func(string) (string, bool), legacy bool) (*options, error) {
 	o := defaultOptions()
 	o.legacy = legacy
@@ -163,16 +164,13 @@ func parseOptions(args []string, getenv func(string) (string, bool), legacy bool
 			continue
 		}
 		if err := f.setFromEnvironment(o, name, value); err != nil {
-			return nil, err
+			return o, err
 		}
 		o.given[f.name] = true
 	}
-	rest, err := o.parseArgs(args)
-	if err != nil {
-		return nil, err
-	}
-	o.argv = rest
-	return o, nil
+	var err error
+	o.argv, err = o.parseArgs(args)
+	return o, err
 }
 
 // parseArgs sets what the options before the first positional say and returns the

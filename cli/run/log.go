@@ -28,29 +28,62 @@ type agentLog struct {
 	attrs []slog.Attr
 }
 
-// newAgentLog makes the log of a run. LOGLEVEL or RALLYPOINT_LOG gives the threshold; without
-// them a job of several nodes shows what it waits for and why it changes, a job of one
-// node only warnings.
-func newAgentLog(w io.Writer, level string, several bool) *slog.Logger {
-	l := &agentLog{level: slog.LevelWarn, mu: new(sync.Mutex), w: w}
-	if several {
-		l.level = slog.LevelInfo
+// EnvLogFormat sets the format of the log where --log-format does not.
+const EnvLogFormat = "RALLYPOINT_LOG_FORMAT"
+
+// LogFormats are the values of --log-format.
+var LogFormats = []string{"text", "json"}
+
+// newAgentLog makes the log of a run, of which each record is a line of JSON if asJSON.
+func newAgentLog(w io.Writer, level string, several, asJSON bool) *slog.Logger {
+	l := &agentLog{level: agentLevel(level, several), mu: new(sync.Mutex), w: w}
+	if !asJSON {
+		return slog.New(l)
 	}
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l.level, AddSource: true, ReplaceAttr: shortSource})).With("pid", os.Getpid())
+}
+
+// shortSource writes where a record comes from as the text does.
+func shortSource(groups []string, a slog.Attr) slog.Attr {
+	if source, ok := a.Value.Any().(*slog.Source); ok && a.Key == slog.SourceKey && len(groups) == 0 && source != nil {
+		a.Value = slog.StringValue(fmt.Sprintf("%s:%d", shortPath(source.File), source.Line))
+	}
+	return a
+}
+
+func shortPath(file string) string { return path.Join(path.Base(path.Dir(file)), path.Base(file)) }
+
+// records makes an error of each text that is written to it, for what is to be said in
+// the format of the log.
+type records struct{ log *slog.Logger }
+
+func (r records) Write(text []byte) (int, error) {
+	r.log.Error(strings.TrimPrefix(strings.TrimSpace(string(text)), complaint))
+	return len(text), nil
+}
+
+// agentLevel is the threshold that LOGLEVEL or RALLYPOINT_LOG gives; without them a job of
+// several nodes shows what it waits for and why it changes, a job of one node only
+// warnings.
+func agentLevel(level string, several bool) slog.Level {
 	switch strings.ToUpper(strings.TrimSpace(level)) {
 	case "DEBUG", "NOTSET":
-		l.level = slog.LevelDebug
+		return slog.LevelDebug
 	case "INFO":
-		l.level = slog.LevelInfo
+		return slog.LevelInfo
 	case "WARNING", "WARN":
-		l.level = slog.LevelWarn
+		return slog.LevelWarn
 	case "ERROR":
-		l.level = slog.LevelError
+		return slog.LevelError
 	case "CRITICAL", "FATAL":
-		l.level = slog.LevelError + 4
+		return slog.LevelError + 4
 	case "OFF":
-		l.level = LevelOff
+		return LevelOff
 	}
-	return slog.New(l)
+	if several {
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
 }
 
 // Enabled implements slog.Handler.
@@ -67,7 +100,7 @@ func (l *agentLog) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	frame, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()
-	place := path.Join(path.Base(path.Dir(frame.File)), path.Base(frame.File))
+	place := shortPath(frame.File)
 	prefix := fmt.Sprintf("%s%s %d %s:%d] ", levelLetter(r.Level), r.Time.Format("0102 15:04:05.000000"), os.Getpid(), place, frame.Line)
 	var b strings.Builder
 	for line := range strings.SplitSeq(text, "\n") {

@@ -46,6 +46,10 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 		_, _ = io.WriteString(stdout, text)
 		return ExitOK
 	}
+	inFormat := stderr // what is said in the format of the log
+	if cmp.Or(o.logFormat, environ(env).get(EnvLogFormat)) == "json" {
+		inFormat = records{newAgentLog(stderr, "", false, true)}
+	}
 	var c *config
 	if err == nil {
 		c, err = configure(o, environ(env))
@@ -54,19 +58,19 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 		err = c.checkScript(o)
 	}
 	if err != nil {
-		return complain(stderr, err, ExitUsage)
+		return complain(inFormat, err, ExitUsage)
 	}
 	keepDescriptors()
-	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.rendezvous.params.Max > 1)
+	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.rendezvous.params.Max > 1, c.logJSON)
 	interpreter := defaultInterpreter(env)
 	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
 	if err != nil {
-		return complain(stderr, err, ExitUsage)
+		return complain(inFormat, err, ExitUsage)
 	}
 	defer closeEvents()
 	closePlanner, err := c.setPlanner(o, interpreter, env)
 	if err != nil {
-		return complain(stderr, err, ExitUsage)
+		return complain(inFormat, err, ExitUsage)
 	}
 	defer closePlanner()
 	nameProcess()
@@ -79,7 +83,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 	for _, text := range c.notes {
 		log.Info(text)
 	}
-	return c.run(ctx, log, stderr)
+	return c.run(ctx, log, inFormat)
 }
 
 // run runs the agent.
@@ -214,9 +218,12 @@ func (c *config) exitCode(err error, stderr io.Writer) int {
 	return ExitFailure
 }
 
+// complaint begins the line of an error.
+const complaint = "rallypoint run: error: "
+
 // complain writes an error in one line and returns the code.
 func complain(stderr io.Writer, err error, code int) int {
-	fmt.Fprintf(stderr, "rallypoint run: error: %v\n", err)
+	fmt.Fprintf(stderr, "%s%v\n", complaint, err)
 	return code
 }
 

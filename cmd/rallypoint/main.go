@@ -8,8 +8,11 @@ import (
 
 	"rallypoint/cli"
 	"rallypoint/conformance"
+	"rallypoint/internal/yamlfile"
 )
 
-func main() { os.Exit(cli.Process(os.Args, os.Stdout, os.Stderr, check)) }
+func main() {
+	os.Exit(cli.Process(os.Args, os.Stdout, os.Stderr, cli.Extras{Check: check, ReadConfig: yamlfile.Read}))
+}
 
 func check(history io.Reader) (cli.Audit, error) { return conformance.Read(history) }
