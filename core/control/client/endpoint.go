@@ -89,10 +89,11 @@ func (c *Client) findOrHost(ctx context.Context) (*clientConn, error) {
 		return nil, err
 	}
 	told := &connectProgress{client: c, start: start}
+	foreign := &foreignWarning{client: c, start: start}
 	pause := c.newBackoff()
 	var last error
 	for {
-		l, err := c.tryOnce(ctx, s)
+		l, err := c.tryOnce(ctx, s, foreign)
 		if err == nil {
 			return l, nil
 		}
@@ -104,6 +105,7 @@ func (c *Client) findOrHost(ctx context.Context) (*clientConn, error) {
 			last = err
 		}
 		told.tell(s, last)
+		foreign.failed(s, last)
 		if !pause.Wait(ctx) {
 			return nil, c.notFound(ctx, s, last, time.Since(start))
 		}
@@ -127,10 +129,10 @@ func (c *Client) checkPort(s *endpoint) error {
 }
 
 // tryOnce makes one attempt. An error other than a *rendezvous.Error may pass.
-func (c *Client) tryOnce(ctx context.Context, s *endpoint) (*clientConn, error) {
+func (c *Client) tryOnce(ctx context.Context, s *endpoint, foreign *foreignWarning) (*clientConn, error) {
 	isHost := c.params.IsHost
 	if isHost != nil && *isHost && s.hosted == nil {
-		return c.hostAnyway(ctx, s)
+		return c.hostAnyway(ctx, s, foreign)
 	}
 	if err := c.resolve(ctx, s); err != nil {
 		return nil, err
@@ -139,7 +141,7 @@ func (c *Client) tryOnce(ctx context.Context, s *endpoint) (*clientConn, error) 
 	var err error
 	if s.port != 0 || s.hosted != nil {
 		var l *clientConn
-		if l, err = c.dialHello(ctx, s.targets()); err == nil {
+		if l, err = foreign.dial(ctx, s, s.targets()); err == nil {
 			return l, nil
 		}
 	}

@@ -125,7 +125,7 @@ func ownAddrsOf(listening []netip.AddrPort) []netip.AddrPort {
 
 // hostAnyway hosts because the parameters say so (is_host=1). A port that is in use is
 // an error, unless this run's control plane is what uses it.
-func (c *Client) hostAnyway(ctx context.Context, s *endpoint) (*clientConn, error) {
+func (c *Client) hostAnyway(ctx context.Context, s *endpoint, foreign *foreignWarning) (*clientConn, error) {
 	if err := c.resolve(ctx, s); err != nil {
 		var refusal *rendezvous.Error
 		if errors.As(err, &refusal) {
@@ -148,7 +148,7 @@ func (c *Client) hostAnyway(ctx context.Context, s *endpoint) (*clientConn, erro
 	if err != nil { // held by a process that is about to end, perhaps
 		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and no control plane answers there: %w", bindErr, err)
 	}
-	l, err := openConn(ctx, conn, c.hello(), c.token)
+	l, err := foreign.open(ctx, s, conn)
 	var refusal *rendezvous.Error
 	switch {
 	case err == nil:
@@ -158,5 +158,5 @@ func (c *Client) hostAnyway(ctx context.Context, s *endpoint) (*clientConn, erro
 		return nil, err
 	}
 	return nil, rendezvous.Errorf(rendezvous.CodeConnection,
-		"cannot host the control plane at %s (is_host=1): the port is taken by another program (%v); free it or choose another port", s.name(), err)
+		"cannot host the control plane at %s (is_host=1): the port is taken by another program (%v), `ss -ltnp 'sport = :%d'` shows which; free it or choose another port", s.name(), err, s.port)
 }

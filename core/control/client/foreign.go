@@ -1,0 +1,74 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// foreignAfter is how long what listens at the endpoint may take to answer as a control
+// plane does, before the log says that it may be another program.
+const foreignAfter = 1200 * time.Millisecond
+
+// foreignError is of a connection that was taken, but not by a control plane: another
+// program, or one that is just ending.
+type foreignError struct{ error }
+
+func (e foreignError) Unwrap() error { return e.error }
+
+// foreignWarning says once in a search that another program may have the endpoint's port.
+type foreignWarning struct {
+	client *Client
+	once   sync.Once
+	start  time.Time
+}
+
+// say names the port's state and how its holder is found.
+func (w *foreignWarning) say(s *endpoint, why string) {
+	w.once.Do(func() {
+		w.client.log.Warn(fmt.Sprintf("what listens at %s does not answer as a control plane does: %s; another program may have the port: "+
+			"`ss -ltnp 'sport = :%d'` on that machine shows which; trying on", s.name(), why, s.port))
+	})
+}
+
+// failed looks at the error of an attempt.
+func (w *foreignWarning) failed(s *endpoint, err error) {
+	var foreign foreignError
+	if errors.As(err, &foreign) && time.Since(w.start) >= foreignAfter {
+		w.say(s, foreign.Error())
+	}
+}
+
+// dial is dialHello, by open.
+func (w *foreignWarning) dial(ctx context.Context, s *endpoint, to []netip.AddrPort) (*clientConn, error) {
+	conn, err := w.client.network.dialAny(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	return w.open(ctx, s, conn)
+}
+
+// open says hello on a new connection. What has taken it and is no control plane is
+// marked in the error, and named while it is silent.
+func (w *foreignWarning) open(ctx context.Context, s *endpoint, conn net.Conn) (*clientConn, error) {
+	ended := make(chan struct{})
+	silence := time.AfterFunc(foreignAfter, func() {
+		defer close(ended)
+		w.say(s, fmt.Sprintf("it has taken a connection and said nothing for %v", foreignAfter))
+	})
+	l, err := openConn(ctx, conn, w.client.hello(), w.client.token)
+	if !silence.Stop() {
+		<-ended
+	}
+	var refusal *rendezvous.Error
+	if err != nil && !errors.As(err, &refusal) && ctx.Err() == nil {
+		err = foreignError{err}
+	}
+	return l, err
+}

@@ -1,0 +1,76 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"rallypoint/core/control/controltest"
+)
+
+// TestForeignProgramOnThePort: what takes connections and is no control plane is named
+// once, with what shows its process, while the search goes on.
+func TestForeignProgramOnThePort(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer func(net.Conn)
+		says   string
+	}{
+		"silent":         {func(net.Conn) {}, "said nothing for"},
+		"another banner": {func(conn net.Conn) { fmt.Fprint(conn, "SSH-2.0-OpenSSH_9.2\r\n") }, "is no Rallypoint control plane: not our protocol"},
+		"closes":         {func(conn net.Conn) { conn.Close() }, "closed the connection after 0 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			served := make(chan struct{})
+			go func() {
+				defer close(served)
+				var all []net.Conn
+				for {
+					conn, err := l.Accept()
+					if err != nil {
+						break
+					}
+					all = append(all, conn)
+					c.answer(conn)
+				}
+				for _, conn := range all {
+					conn.Close()
+				}
+			}()
+			log, lines := controltest.NewLog(t)
+			obs := controltest.NewObserver()
+			client := New(controltest.Params(l.Addr().String(), 2), obs, log, startHost)
+			ctx, cancel := context.WithCancel(controltest.Context(t))
+			connected := make(chan error, 1)
+			go func() { connected <- client.Connect(ctx) }()
+			const warning = "another program may have the port"
+			text := strings.Join(lines.Await(t, warning, 1), "")
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			for _, part := range []string{"what listens at " + l.Addr().String(), c.says, "`ss -ltnp 'sport = :" + port + "'`"} {
+				if !strings.Contains(text, part) {
+					t.Errorf("%q is missing in %s", part, text)
+				}
+			}
+			select {
+			case err := <-connected:
+				t.Errorf("the search ended: %v", err)
+			default:
+			}
+			cancel()
+			if err := <-connected; err == nil {
+				t.Error("connected")
+			}
+			l.Close()
+			<-served
+			client.Close(controltest.Context(t))
+			if n := len(lines.Await(t, warning, 1)); n != 1 {
+				t.Errorf("warned %d times", n)
+			}
+		})
+	}
+}
