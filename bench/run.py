@@ -26,6 +26,7 @@ from cases import (
     durable,
     etcd,
     files,
+    fold,
     launch,
     load,
     loss,
@@ -54,6 +55,7 @@ CASES = [
     beset.NAME,
     durable.NAME,
     launch.NAME,
+    fold.NAME,
     store.NAME,
 ]
 
@@ -125,6 +127,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if launch.NAME in args.only:
         say("the launcher")
         yield launch.measure(args.repeat, args.reference)
+    if fold.NAME in args.only:
+        say("lines of workers, folded")
+        yield fold.measure(args.repeat, args.reference)
     if store.NAME in args.only:
         say("the store server, CPU time a request (wants a machine with nothing else to do)")
         yield store.measure(args.repeat, args.reference, args.full)

@@ -59,7 +59,7 @@ func configure(o *options, env environ) (*config, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*options, environ) error{c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs, c.setLogFormat} {
+	for _, set := range []func(*options, environ) error{c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs, c.setConsole, c.setLogFormat} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}

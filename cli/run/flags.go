@@ -23,7 +23,8 @@ type options struct {
 	eventHandler, rdzvEventHandler               string
 	module, noPython, runPath                    bool
 	logDir, redirects, tee, logFormat            string
-	prefixTemplate, ranksFilter                  string
+	prefixTemplate, ranksFilter, jobRanks        string
+	foldLogs                                     bool
 	outFilters, errFilters                       []string
 	nodeRank                                     int
 	masterAddr                                   string
@@ -111,6 +112,8 @@ var optionTable = []option{
 	{name: "tee", short: 't', group: groupOutput, meta: "STREAMS", help: "streams that go to files and to the console", text: func(o *options) *string { return &o.tee }},
 	{name: "log-line-prefix-template", group: groupOutput, meta: "TEXT", help: "prefix of copied lines, with ${role_name} ${local_rank} ${rank} ${hostname}", text: func(o *options) *string { return &o.prefixTemplate }},
 	{name: "local-ranks-filter", group: groupOutput, meta: "N,...", help: "local ranks whose output may reach the console", text: func(o *options) *string { return &o.ranksFilter }},
+	{name: "ranks-filter", group: groupOutput, ours: true, meta: "N,...", help: "ranks of the whole job whose output may reach the console", text: func(o *options) *string { return &o.jobRanks }},
+	{name: "fold-logs", group: groupOutput, ours: true, help: "one line for equal ones of several ranks, as [0-7] text; digits may differ", on: func(o *options) *bool { return &o.foldLogs }},
 	{name: "duplicate-stdout-filters", group: groupOutput, meta: "TEXT,...", help: "copied lines with one of the texts also go to one file", list: func(o *options) *[]string { return &o.outFilters }},
 	{name: "duplicate-stderr-filters", group: groupOutput, meta: "TEXT,...", help: "the same for stderr", list: func(o *options) *[]string { return &o.errFilters }},
 	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null, console, or a handler that torch knows", text: func(o *options) *string { return &o.eventHandler }},

@@ -106,6 +106,7 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 		if files.Plan, err = files.Layout(a.spec.Workers); err != nil {
 			return nil, err
 		}
+		files.Plan.Show(a.spec.Logs.GlobalRanks, a.assignment.ranks.base)
 	}
 	s := a.assignment
 	records := a.progress.Begin(s.Round, a.spec.Workers, a.changed)
@@ -137,6 +138,7 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 	if files.Plan, envs, err = planner.Plan(ctx, envs); err != nil {
 		return nil, err
 	}
+	files.Plan.Show(a.spec.Logs.GlobalRanks, a.assignment.ranks.base)
 	for local, env := range envs {
 		sets[local] = nil
 		for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -175,7 +177,15 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 		if w.Out != nil {
 			files[1] = w.Out.Fd()
 		}
-		if a.teesStderr() {
+		switch {
+		case a.spec.Logs.Fold:
+			if err := t.logs.FoldConsole(&w, s.ranks.base+local, a.console, a.spec.Stdout, a.spec.Stderr); err != nil {
+				return nil, nil, err
+			}
+			if w.Out != nil {
+				files[1] = w.Out.Fd()
+			}
+		case a.teesStderr():
 			if err := t.logs.TeeStderr(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
 				return nil, nil, err
 			}

@@ -37,6 +37,15 @@ type Spec struct {
 	Tee       StreamSpec // streams that go to files and are copied to the console
 	Ranks     []int      // local ranks whose output may reach the console; nil: all
 
+	// GlobalRanks are the ranks of the whole job whose output may reach the console; nil:
+	// all that Ranks allows.
+	GlobalRanks []int
+
+	// Fold makes one line of equal ones of several ranks, with the ranks in front in the
+	// place of a prefix. All that the workers write to the console passes through the
+	// agent then.
+	Fold bool
+
 	// PrefixTemplate is the prefix of copied lines, with the macros role_name,
 	// local_rank, rank and hostname; "" is [<role><local rank>]: (A72).
 	PrefixTemplate string
@@ -163,6 +172,7 @@ type Attempt struct {
 	pipes []*os.File          // the ends that only the workers need
 	tails *tails
 	tees  []*stderrTee
+	folds map[*os.File]*folder // by the console's stream
 }
 
 // Attempt makes the folder of the next attempt. What is there of earlier ones
@@ -307,6 +317,46 @@ func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) error {
 	return nil
 }
 
+// FoldConsole makes what a worker writes to the agent's own streams pass through the agent,
+// which folds it. Streams that are one file there are one for the worker, so that their
+// order stays.
+func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File) error {
+	joined := w.Out == nil && w.Err == nil && isOneFile(int(out.Fd()), int(err.Fd()))
+	through := func(to *os.File) (*stderrTee, *os.File, error) {
+		source := a.folder(c, to).source(rank)
+		t, write, err := newStderrTee(to, func(text []byte) { _ = source.print(text) })
+		if err != nil {
+			return nil, nil, fmt.Errorf("cannot make a pipe or terminal for a worker's output: %w", err)
+		}
+		a.pipes, a.tees = append(a.pipes, write), append(a.tees, t)
+		return t, write, nil
+	}
+	var failed error
+	if w.Out == nil {
+		var t *stderrTee
+		if t, w.Out, failed = through(out); failed == nil && joined {
+			w.tee, w.Err = t, w.Out
+		}
+	}
+	if w.Err == nil && failed == nil {
+		w.tee, w.Err, failed = through(err)
+	}
+	return failed
+}
+
+// folder is that of a stream of the console.
+func (a *Attempt) folder(c *Console, dst *os.File) *folder {
+	f := a.folds[dst]
+	if f == nil {
+		if a.folds == nil {
+			a.folds = make(map[*os.File]*folder)
+		}
+		f = newFolder(c, dst)
+		a.folds[dst] = f
+	}
+	return f
+}
+
 // StandardStreams is what workers have as stdin, stdout and stderr if those are not redirected:
 // this process's, or /dev/null in the place of one that was closed. Its number may be
 // that of something private by now, which is marked as not to be inherited.
@@ -365,6 +415,9 @@ func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
 			}
 			prefix := a.tree.prefix(w)
 			job := tail{path: path, out: c.printer(s.dst, prefix)}
+			if spec.Fold {
+				job.out = a.folder(c, s.dst).source(w.Rank)
+			}
 			if len(s.needles) > 0 && s.filter != "" {
 				filtered, err := a.open(s.filter)
 				if err != nil {
@@ -394,6 +447,10 @@ func (a *Attempt) Close() {
 		a.tails.stop()
 		a.tails = nil
 	}
+	for _, f := range a.folds {
+		f.stop()
+	}
+	a.folds = nil
 	for _, file := range a.files {
 		_ = file.Close()
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,26 @@ type Paths struct {
 	out, err       string // "": the agent's own stream
 	teeOut, teeErr string // what is copied to the console; "" nothing
 	ErrorFile      string // "": none
+}
+
+// Show keeps the output of all ranks but some from the console; base is the rank of the
+// first worker, nil stands for all ranks.
+func (p *Plan) Show(ranks []int, base int) {
+	if ranks == nil {
+		return
+	}
+	for local := range p.Workers {
+		if slices.Contains(ranks, base+local) {
+			continue
+		}
+		w := &p.Workers[local]
+		for _, file := range []*string{&w.out, &w.err} {
+			if *file == "" {
+				*file = os.DevNull
+			}
+		}
+		w.teeOut, w.teeErr = "", ""
+	}
 }
 
 // Planner asks a plug-in of Python, a LogsSpecs of torch, where the workers

@@ -37,10 +37,13 @@ func newTails(log *slog.Logger) *tails {
 // tail is where the lines of one file go.
 type tail struct {
 	path    string
-	out     *printer // nil: not to the console
+	out     sink     // nil: not to the console
 	filter  *printer // nil: no filter
 	needles [][]byte // a line that holds any of them goes to filter, too (A71)
 }
+
+// sink takes what a worker wrote.
+type sink interface{ print(text []byte) error }
 
 // add begins to copy a file, which must exist.
 func (t *tails) add(job tail) {

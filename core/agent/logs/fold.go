@@ -1,0 +1,234 @@
+package logs
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"time"
+)
+
+// foldWindow is how long the line of one rank waits for the same of the others.
+const foldWindow = 200 * time.Millisecond
+
+// maxBlock bounds a traceback, and a line without an end, in bytes.
+const maxBlock = 64 << 10
+
+// folder writes the output of several workers to one stream. Lines of different ranks
+// that are equal but for their digits, and come within foldWindow, become one that
+// begins with the ranks; its digits are those of the lowest rank. The lines of one rank
+// keep their order. A traceback counts as one line. What draws on a terminal (a carriage
+// return, a cursor that moves) is passed on at once and unchanged. It is safe for
+// concurrent use.
+type folder struct {
+	c     *Console
+	dst   io.Writer
+	wake  chan struct{}
+	done  chan struct{}
+	ended chan struct{}
+
+	mu       sync.Mutex
+	sources  []*foldSource
+	queue    foldQueue
+	out      []byte // not written yet; reused
+	dangling bool   // what was written last has not ended its line
+	idle     bool   // nothing waits: run has no deadline
+}
+
+// foldSource is one stream of one rank.
+type foldSource struct {
+	f       *folder
+	rank    int
+	last    uint64 // the newest group that has a line of it
+	partial []byte // a line that has begun
+	midLine bool   // its begin was passed on
+	block   traceback
+	touched time.Time // when something came
+}
+
+func newFolder(c *Console, dst io.Writer) *folder {
+	f := &folder{c: c, dst: dst, wake: make(chan struct{}, 1), done: make(chan struct{}), ended: make(chan struct{})}
+	go f.run()
+	return f
+}
+
+// source adds a stream of a rank.
+func (f *folder) source(rank int) *foldSource {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := &foldSource{f: f, rank: rank}
+	f.sources = append(f.sources, s)
+	f.queue.sources++
+	return s
+}
+
+// stop writes what is left; no source may be used any more.
+func (f *folder) stop() {
+	close(f.done)
+	<-f.ended
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.sources {
+		s.endBlock(time.Time{})
+		s.raw(s.partial)
+	}
+	f.out = f.queue.flush(f.out, &f.dangling, f.queue.next)
+	f.write()
+}
+
+// run passes on what has waited long enough.
+func (f *folder) run() {
+	defer close(f.ended)
+	timer := time.NewTimer(foldWindow)
+	defer timer.Stop()
+	for {
+		f.mu.Lock()
+		next, pending := f.expire(time.Now())
+		f.idle = !pending
+		f.write()
+		f.mu.Unlock()
+		if pending {
+			timer.Reset(next)
+		}
+		select {
+		case <-timer.C:
+		case <-f.wake:
+		case <-f.done:
+			return
+		}
+	}
+}
+
+// expire ends the waits that are over, and says when the next one will be.
+func (f *folder) expire(now time.Time) (next time.Duration, pending bool) {
+	next = foldWindow
+	for _, s := range f.sources {
+		if len(s.partial) == 0 && !s.block.open() {
+			continue
+		}
+		if left := foldWindow - now.Sub(s.touched); left > 0 {
+			next, pending = min(next, left), true
+			continue
+		}
+		s.endBlock(now)
+		if len(s.partial) > 0 {
+			s.raw(s.partial)
+			s.partial, s.midLine = s.partial[:0], true
+		}
+	}
+	f.out = f.queue.flushDue(f.out, &f.dangling, now)
+	if oldest := f.queue.oldest(); oldest != nil {
+		next, pending = min(next, max(foldWindow-now.Sub(oldest.at), 0)), true
+	}
+	return next, pending
+}
+
+// write writes what is ready; what cannot be written is lost.
+func (f *folder) write() {
+	if len(f.out) > 0 {
+		f.c.copy(f.dst, f.out)
+		f.out = f.out[:0]
+	}
+}
+
+// print takes what the rank wrote; it may end within a line.
+func (s *foldSource) print(text []byte) error {
+	f := s.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	s.take(text, now)
+	f.out = f.queue.flushDue(f.out, &f.dangling, now)
+	f.write()
+	if f.idle {
+		f.idle = false
+		offer(f.wake)
+	}
+	return nil
+}
+
+func (s *foldSource) take(text []byte, now time.Time) {
+	s.touched = now
+	for len(text) > 0 {
+		end := bytes.IndexByte(text, '\n') + 1
+		if end == 0 {
+			s.partial = append(s.partial, text...)
+			if s.midLine || bytes.IndexByte(text, '\r') >= 0 || len(s.partial) > maxBlock {
+				s.raw(s.partial)
+				s.partial, s.midLine = s.partial[:0], true
+			}
+			return
+		}
+		line := text[:end]
+		text = text[end:]
+		if len(s.partial) > 0 {
+			s.partial = append(s.partial, line...)
+			line = s.partial
+		}
+		if s.midLine || !isPlain(line) {
+			s.raw(line)
+		} else {
+			s.line(line, now)
+		}
+		s.partial, s.midLine = s.partial[:0], false
+	}
+}
+
+// line takes a whole line.
+func (s *foldSource) line(line []byte, now time.Time) {
+	if s.block.open() && !s.block.goesOn(line) {
+		s.endBlock(now)
+	}
+	if !s.block.takes(line) {
+		s.add(line, now)
+	} else if len(s.block.text) > maxBlock {
+		s.endBlock(now)
+	}
+}
+
+// endBlock ends a traceback.
+func (s *foldSource) endBlock(now time.Time) {
+	if s.block.open() {
+		s.add(s.block.text, now)
+		s.block.reset()
+	}
+}
+
+func (s *foldSource) add(block []byte, now time.Time) {
+	s.last = s.f.queue.add(s.rank, s.last, block, now)
+	s.f.out = s.f.queue.shrink(s.f.out, &s.f.dangling)
+}
+
+// raw passes a text on, behind what the rank wrote before.
+func (s *foldSource) raw(text []byte) {
+	if len(text) == 0 {
+		return
+	}
+	s.endBlock(s.touched)
+	f := s.f
+	f.out = f.queue.flush(f.out, &f.dangling, s.last)
+	f.out = append(f.out, text...)
+	f.dangling = text[len(text)-1] != '\n' && text[len(text)-1] != '\r'
+}
+
+// isPlain reports whether a line only has text and colours: no bar that draws over itself.
+func isPlain(line []byte) bool {
+	line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
+	if bytes.IndexByte(line, '\r') >= 0 || bytes.IndexByte(line, '\b') >= 0 {
+		return false
+	}
+	for {
+		i := bytes.IndexByte(line, 0x1b)
+		if i < 0 {
+			return true
+		}
+		line = line[i+1:]
+		if len(line) == 0 || line[0] != '[' {
+			return false
+		}
+		end := bytes.IndexFunc(line[1:], func(r rune) bool { return r >= 0x40 && r <= 0x7e })
+		if end < 0 || line[1+end] != 'm' {
+			return false
+		}
+		line = line[end+2:]
+	}
+}
