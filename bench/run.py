@@ -34,6 +34,7 @@ from cases import (
     regroup,
     rendezvous,
     scale,
+    statuspage,
     store,
 )
 from isolation import isolate
@@ -54,6 +55,7 @@ CASES = [
     scale.NAME,
     beset.NAME,
     durable.NAME,
+    statuspage.NAME,
     launch.NAME,
     fold.NAME,
     store.NAME,
@@ -124,6 +126,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if durable.NAME in args.only:
         say("storing what is promised")
         yield durable.measure(args.repeat)
+    if statuspage.NAME in args.only:
+        say("the status page of ten thousand nodes")
+        yield statuspage.measure(args.repeat)
     if launch.NAME in args.only:
         say("the launcher")
         yield launch.measure(args.repeat, args.reference)

@@ -31,10 +31,10 @@ func TestArrivalsBetweenOtherChanges(t *testing.T) {
 	var h changelog
 	now := newFakeClock().Now()
 	for i := range 3 * maxChanges {
-		h.arrive(now, fmt.Sprint(i))
-		h.add(now, "something else")
-		h.arrive(now, "x")
-		h.arrive(now, "y")
+		h.arrive(now, 1, fmt.Sprint(i))
+		h.add(now, 1, "something else")
+		h.arrive(now, 1, "x")
+		h.arrive(now, 1, "y")
 		list := h.list()
 		wantTexts(t, list, "something else", "2 nodes came, the last one: y")
 	}

@@ -23,8 +23,8 @@ type changelog struct {
 }
 
 // add keeps a change; the oldest one gives way.
-func (h *changelog) add(at time.Time, text string) {
-	c := StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText)}
+func (h *changelog) add(at time.Time, round uint64, text string) {
+	c := StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText), Round: round}
 	if len(h.ring) < maxChanges {
 		h.ring = append(h.ring, c)
 	} else {
@@ -36,10 +36,10 @@ func (h *changelog) add(at time.Time, text string) {
 
 // arrive keeps that a node came. Those that come one after the other are one
 // change, so that they leave room for what explains more.
-func (h *changelog) arrive(at time.Time, name string) {
+func (h *changelog) arrive(at time.Time, round uint64, name string) {
 	came := h.came + 1
 	if came == 1 {
-		h.add(at, name+" came")
+		h.add(at, round, name+" came")
 	} else {
 		c := &h.ring[(h.total-1)%maxChanges]
 		c.At, c.Text = *stamp(at), pack.CutText(fmt.Sprintf("%d nodes came, the last one: %s", came, name), maxChangeText)

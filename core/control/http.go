@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"rallypoint/core/control/statuspage"
 	"rallypoint/core/control/wire"
 	"rallypoint/internal/rebinding"
 )
@@ -73,11 +74,21 @@ func newPages(s *Server) http.Handler {
 	})
 	mux.HandleFunc("GET /status", p.status)
 	mux.HandleFunc("GET /metrics", p.metrics)
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusNotFound, plainText,
-			[]byte("not found; this is the control plane of Rallypoint, which has /healthz, /metrics, /status and /status?rdzv_id=ID\n"))
+	mux.HandleFunc("/", notFound)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		if !statuspage.Wanted(r) {
+			w.Header().Set("Vary", "Accept")
+			notFound(w, r)
+			return
+		}
+		statuspage.Serve(w)
 	})
 	return p.guarded(p.named(p.bounded(mux)))
+}
+
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	answer(w, http.StatusNotFound, plainText,
+		[]byte("not found; this is the control plane of Rallypoint, which has /healthz, /metrics, /status, /status?rdzv_id=ID and, for a browser, /\n"))
 }
 
 const plainText = "text/plain; charset=utf-8"
@@ -141,13 +152,22 @@ func (p *pages) bounded(next http.Handler) http.Handler {
 
 func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	if !query.Has("rdzv_id") {
+	id, one := query.Get("rdzv_id"), query.Has("rdzv_id")
+	if tag := p.server.statusTag(id, one); tag != "" {
+		w.Header().Set("ETag", tag)
+		if hasTag(r, tag) {
+			w.Header().Set("Cache-Control", "no-store")
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	if !one {
 		answerJSON(w, http.StatusOK, p.server.Status())
 		return
 	}
-	id := query.Get("rdzv_id")
 	st, ok := p.server.RunStatus(id)
 	if !ok {
+		w.Header().Del("ETag")
 		ids := p.server.runIDs()
 		answerJSON(w, http.StatusNotFound, NoRun{
 			Error: p.server.unknownRun(id).Text, Runs: ids[:min(len(ids), MaxStatusRuns)], RunsTotal: len(ids),

@@ -312,7 +312,7 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 		r.startWaiting(p)
 	}
 	if !w.Resumed {
-		r.stats.changelog.arrive(r.server.clock.Now(), nameOf(p.node, p.label))
+		r.stats.changelog.arrive(r.server.clock.Now(), r.lastRound(), nameOf(p.node, p.label))
 	}
 	p.welcome(w, lease)
 	if r.standbys != nil {

@@ -31,8 +31,16 @@ type pendingJoin struct {
 
 // noteChange keeps a change for status, and for the log when mu is free.
 func (r *run) noteChange(text string) {
-	r.stats.changelog.add(r.server.clock.Now(), text)
+	r.stats.changelog.add(r.server.clock.Now(), r.lastRound(), text)
 	r.changes = append(r.changes, text)
+}
+
+// lastRound returns the run's last completed round; a broken machine is not asked.
+func (r *run) lastRound() uint64 {
+	if r.broken != nil {
+		return r.stats.census.Round
+	}
+	return r.machine.Round()
 }
 
 // observe draws from an event that was applied what status and metrics tell.

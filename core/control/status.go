@@ -127,8 +127,9 @@ type ClosedStatus struct {
 
 // StatusChange is one line of a run's history.
 type StatusChange struct {
-	At   time.Time `json:"at"`
-	Text string    `json:"text"`
+	At    time.Time `json:"at"`
+	Text  string    `json:"text"`
+	Round uint64    `json:"round"` // the last completed one then; of its completion, that one
 }
 
 // The roles of who waits.

@@ -244,7 +244,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	at := time.Unix(1e9, 0)
 	for i := range 3*maxChanges + 5 {
-		h.add(at.Add(time.Duration(i)*time.Second), fmt.Sprint("change ", i, strings.Repeat("é", maxChangeText)))
+		h.add(at.Add(time.Duration(i)*time.Second), 1, fmt.Sprint("change ", i, strings.Repeat("é", maxChangeText)))
 		list := h.list()
 		last, n := list[len(list)-1], min(i+1, maxChanges)
 		if len(list) != n || !strings.HasPrefix(last.Text, fmt.Sprint("change ", i)) || len(last.Text) > maxChangeText || h.total != uint64(i+1) {
@@ -275,7 +275,7 @@ func TestStatusOrder(t *testing.T) {
 // TestStatusFieldNames pins the names that programs know. A name may be added
 // here, none taken away.
 func TestStatusFieldNames(t *testing.T) {
-	want := `changes changes.at changes.text changes_total closed closed.at closed.by closed.how closed.reason finished forming_since generation ` +
+	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason finished forming_since generation ` +
 		`idle idle.address idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting lease_timeout_s ` +
 		`members members.address members.alive members.cause members.host members.label members.lease_age_s members.node ` +
 		`members.progress members.progress.change_age_s members.progress.reporting_workers members.progress.seconds_per_step ` +

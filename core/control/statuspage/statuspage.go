@@ -1,0 +1,66 @@
+// Package statuspage is the status page of a control plane: one static document that reads
+// /status from where it came and nothing else.
+package statuspage
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+//go:embed status.html
+var document []byte
+
+// Policy is the Content-Security-Policy of the page: its own script and style by their
+// hashes, requests to its own origin, and no string that becomes markup.
+var Policy = sync.OnceValue(func() string {
+	return strings.Join([]string{
+		"default-src 'none'",
+		"script-src " + hashOf("script"),
+		"style-src " + hashOf("style"),
+		"img-src data:",
+		"connect-src 'self'",
+		"base-uri 'none'",
+		"form-action 'none'",
+		"frame-ancestors 'none'",
+		"require-trusted-types-for 'script'",
+		"trusted-types 'none'",
+	}, "; ")
+})
+
+// hashOf is the source expression of the one element of that name.
+func hashOf(element string) string {
+	_, rest, _ := bytes.Cut(document, []byte("<"+element+">"))
+	text, _, _ := bytes.Cut(rest, []byte("</"+element+">"))
+	sum := sha256.Sum256(text)
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// Wanted reports whether a request asks for a page and not for text: a browser that
+// follows a link says text/html, curl and scrapers do not.
+func Wanted(r *http.Request) bool {
+	for _, accept := range r.Header.Values("Accept") {
+		if strings.Contains(accept, "text/html") {
+			return true
+		}
+	}
+	return false
+}
+
+// Serve answers with the page.
+func Serve(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", Policy())
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(document)
+}

@@ -1,0 +1,122 @@
+package control
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"rallypoint/core/control/controltest"
+)
+
+const fromBrowser = "User-Agent: Mozilla/5.0\r\nAccept-Language: en\r\nAccept: text/html,*/*;q=0.8\r\n"
+
+// ask sends a GET with that Host and header lines.
+func ask(t *testing.T, s *fakeServer, path, host, header string) (*http.Response, string) {
+	t.Helper()
+	n := dialNode(t, s.addr)
+	n.write([]byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n" + header + "\r\n"))
+	resp, err := http.ReadResponse(n.frames.In, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+// TestStatusPage: a browser gets the page, unless it asks for a foreign name; who asks for
+// no page is told what there is.
+func TestStatusPage(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	resp, body := ask(t, s, "/", s.addr, fromBrowser)
+	if resp.StatusCode != 200 || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") || !strings.Contains(body, "<title>Rallypoint</title>") {
+		t.Errorf("%d %v %.100q", resp.StatusCode, resp.Header, body)
+	}
+	if policy := resp.Header.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") {
+		t.Errorf("the policy is %q", policy)
+	}
+	if resp, body := ask(t, s, "/", "evil.example", fromBrowser); resp.StatusCode != 421 || strings.Contains(body, "<") {
+		t.Errorf("a foreign name: %d %q", resp.StatusCode, body)
+	}
+	if resp, body := ask(t, s, "/", s.addr, "Accept: */*\r\n"); resp.StatusCode != 404 || !strings.Contains(body, "/status?rdzv_id=ID") || resp.Header.Get("Vary") != "Accept" {
+		t.Errorf("curl: %d %q", resp.StatusCode, body)
+	}
+}
+
+// TestStatusTag: while nothing changes, who has the answer gets no other; each change
+// brings another tag, of that run and of all runs.
+func TestStatusTag(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	twoNodes(t, s)
+	c := dialNode(t, s.addr)
+	other := controltest.Params("", 2)
+	h := testHello("c", "s9", other)
+	h.RunID = "other"
+	c.enter(h)
+
+	tagOf := func(path string) string {
+		t.Helper()
+		resp, body := ask(t, s, path, "x", "")
+		tag := resp.Header.Get("ETag")
+		if resp.StatusCode != 200 || !strings.HasPrefix(tag, `W/"`) || !strings.HasPrefix(body, "{") {
+			t.Fatalf("%s: %d %q %.100q", path, resp.StatusCode, tag, body)
+		}
+		return tag
+	}
+	all, one, two := tagOf("/status"), tagOf("/status?rdzv_id=run"), tagOf("/status?rdzv_id=other")
+	if all == one || one == two {
+		t.Errorf("the tags are %s, %s, %s", all, one, two)
+	}
+	for path, tag := range map[string]string{"/status": all, "/status?rdzv_id=run": `"x", ` + tagOf("/status?rdzv_id=run"), "/status?rdzv_id=other": strings.TrimPrefix(two, "W/")} {
+		resp, body := ask(t, s, path, "x", "If-None-Match: "+tag+"\r\n")
+		if resp.StatusCode != http.StatusNotModified || body != "" || resp.Header.Get("ETag") == "" {
+			t.Errorf("%s with %s: %d %q", path, tag, resp.StatusCode, body)
+		}
+	}
+	s.clock.Advance(helloTimeout / 2) // ages are no change
+	if again := tagOf("/status"); again != all {
+		t.Error("the tag changes with the time")
+	}
+
+	c.ask(1, controltest.Join())
+	awaitRun := controltest.Context(t)
+	for tagOf("/status?rdzv_id=other") == two {
+		if awaitRun.Err() != nil {
+			t.Fatal("a join changes no tag")
+		}
+	}
+	if tagOf("/status") == all || tagOf("/status?rdzv_id=run") != one {
+		t.Error("a change of one run has to show in all runs' tag, and in no other run's")
+	}
+	resp, _ := ask(t, s, "/status", "x", "If-None-Match: "+all+"\r\n")
+	if resp.StatusCode != 200 {
+		t.Errorf("an old tag: %d", resp.StatusCode)
+	}
+	for _, header := range []string{"", "If-None-Match: *\r\n", "If-None-Match: " + one + "\r\n"} {
+		if resp, _ := ask(t, s, "/status?rdzv_id=none", "x", header); resp.StatusCode != 404 || resp.Header.Get("ETag") != "" {
+			t.Errorf("a run that is not there: %d %q", resp.StatusCode, resp.Header.Get("ETag"))
+		}
+	}
+}
+
+// TestChangesNameTheirRound: what happened before a round is complete bears the number of
+// the one before, its completion its own.
+func TestChangesNameTheirRound(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	twoNodes(t, s)
+	for _, c := range s.oneRun(t).Changes {
+		want := uint64(0)
+		if strings.HasPrefix(c.Text, "round 1 is complete") {
+			want = 1
+		}
+		if c.Round != want {
+			t.Errorf("%q: round %d, want %d", c.Text, c.Round, want)
+		}
+	}
+	if changes := s.oneRun(t).Changes; changes[len(changes)-1].Round != 1 {
+		t.Errorf("the last one of %+v is not of round 1", changes)
+	}
+}
