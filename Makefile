@@ -25,6 +25,7 @@ STATICCHECK := .tools/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 ETCD = .tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum)/etcd
 ETCD_3_5 = .tools/etcd3.5-$(call hash,requirements/etcd-3.5/go.mod requirements/etcd-3.5/go.sum)/etcd
 HELM = .tools/helm-$(call hash,requirements/helm/go.mod requirements/helm/go.sum)/helm
+PROMQL = .tools/promql-$(call hash,requirements/promql/go.mod requirements/promql/go.sum requirements/promql/main.go)/promql
 BIN := .venv/bin
 
 # A recipe line that takes longer than a second is announced by one line.
@@ -304,6 +305,17 @@ $(HELM):
 	$(call say,building $@)
 	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/helm -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ helm.sh/helm/v3/cmd/helm
 
+$(PROMQL):
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/promql -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ .
+
+# Without a registry that has its modules those tests are skipped with the reason.
+.PHONY: promql
+promql:
+	@$(MAKE) -s $(PROMQL) || echo "no parser of Prometheus's expressions: its tests are skipped" >&2
+
+test-python test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
+
 test-helm: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
 
 test-go test-c test-asan test-valgrind test-install test-run-long test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
@@ -367,7 +379,7 @@ test-install: $(ETCD)  ## make install, and programs built against it with pkg-c
 	@packaging/tests/run
 
 .PHONY: test-python
-test-python: .venv/.wheel build/rallypoint $(ETCD)  ## pytest against the installed wheel
+test-python: .venv/.wheel build/rallypoint $(ETCD) promql  ## pytest against the installed wheel
 	$(call say,pytest)
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 

@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"rallypoint/internal/wake"
 )
 
 // foldWindow is how long the line of one rank waits for the same of the others.
@@ -22,7 +24,7 @@ const maxBlock = 64 << 10
 type folder struct {
 	c     *Console
 	dst   io.Writer
-	wake  chan struct{}
+	wake  wake.Signal
 	done  chan struct{}
 	ended chan struct{}
 
@@ -46,7 +48,7 @@ type foldSource struct {
 }
 
 func newFolder(c *Console, dst io.Writer) *folder {
-	f := &folder{c: c, dst: dst, wake: make(chan struct{}, 1), done: make(chan struct{}), ended: make(chan struct{})}
+	f := &folder{c: c, dst: dst, wake: wake.New(), done: make(chan struct{}), ended: make(chan struct{})}
 	go f.run()
 	return f
 }
@@ -141,7 +143,7 @@ func (s *foldSource) print(text []byte) error {
 	f.write()
 	if f.idle {
 		f.idle = false
-		offer(f.wake)
+		f.wake.Set()
 	}
 	return nil
 }

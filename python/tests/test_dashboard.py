@@ -1,0 +1,192 @@
+"""docs/grafana.json and docs/alerts.yml against Prometheus's own parser and real scrapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+
+RALLYPOINT = Path(sys.executable).with_name("rallypoint")
+DASHBOARD = REPOSITORY / "docs" / "grafana.json"
+ALERTS = REPOSITORY / "docs" / "alerts.yml"
+PROMQL = os.environ.get("RALLYPOINT_TEST_PROMQL", "")
+NEEDS_PROMQL = pytest.mark.skipif(
+    not PROMQL, reason="RALLYPOINT_TEST_PROMQL names no parser; make test-python builds one"
+)
+
+# What Prometheus makes itself of every target.
+PROMETHEUS_OWN = {"up": {"job": set[str](), "instance": set[str]()}}
+SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? \S+$")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def promql(*arguments: str, given: str = "") -> Any:
+    done = subprocess.run([PROMQL, *arguments], input=given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return found
+
+
+def dashboard_expressions() -> list[str]:
+    """What Grafana asks Prometheus, its variables filled in."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    found = [t["expr"] for p in panels() for t in p.get("targets", [])]
+    found += [a["expr"] for a in dashboard["annotations"]["list"]]
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            asked = variable["query"]["query"]
+            assert variable["definition"] == asked
+            call = re.fullmatch(r"label_values\((.*), (\w+)\)", asked)
+            assert call, asked
+            found.append(f"count by ({call[2]}) ({call[1]})")
+    known = {"rate_interval": "1m", "interval": "1m", "instance": ".*", "run": ".*"}
+    filled = [re.sub(r"\$(?:__)?(\w+)", lambda m: known[m[1]], expr) for expr in found]
+    assert len(filled) > 20
+    return filled
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def scrape(address: str) -> str:
+    """The metrics, when their server is there."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            assert time.monotonic() < end, f"{address} does not answer"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, set[str]]]]:
+    """Every metric of a `serve --data-dir`, of an agent and of what an agent hosts, with
+    its labels and their values."""
+    data = tmp_path_factory.mktemp("metrics") / "data"
+    health, hosted = free_port(), free_port()
+    serve = subprocess.Popen(
+        [RALLYPOINT, "serve", "--listen", "127.0.0.1:0", "--data-dir", data, "--log-level", "off"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert serve.stdout is not None
+    address = serve.stdout.readline().split()[-1]
+    agents = [
+        subprocess.Popen(
+            [
+                *(RALLYPOINT, "run", "--rdzv-endpoint", endpoint, "--rdzv-id", "job"),
+                *("--rdzv-conf", f"is_host={host}", "--nnodes", "1:2"),
+                *("--no-python", "sleep", "600"),
+            ],
+            env={**os.environ, "TORCHELASTIC_HEALTH_CHECK_PORT": port},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for endpoint, host, port in (
+            (address, 0, str(health)),
+            (f"127.0.0.1:{hosted}", 1, "0"),
+        )
+    ]
+    try:
+        texts, run = [], ""
+        while 'rallypoint_run_round{run="job"}' not in run:
+            run = scrape(address)
+        texts = [run, scrape(f"127.0.0.1:{health}"), scrape(f"127.0.0.1:{hosted}")]
+    finally:
+        for p in [*agents, serve]:
+            p.kill()
+            p.wait()
+    found: dict[str, dict[str, set[str]]] = {}
+    for line in "\n".join(texts).splitlines():
+        if sample := SAMPLE.match(line):
+            labels = found.setdefault(sample[1], {"instance": set(), "job": set()})
+            for name, value in LABEL.findall(sample[2] or ""):
+                labels.setdefault(name, set()).add(value)
+    yield found | PROMETHEUS_OWN
+
+
+@NEEDS_PROMQL
+@pytest.mark.parametrize("where", ["dashboard", "alerts"])
+def test_every_metric_and_label_is_there(
+    where: str, scraped: dict[str, dict[str, set[str]]]
+) -> None:
+    expressions = promql("rules", str(ALERTS)) if where == "alerts" else dashboard_expressions()
+    wrong = []
+    for expr, selected in zip(
+        expressions, promql("selectors", given=json.dumps(expressions)), strict=True
+    ):
+        assert selected, expr
+        for s in selected:
+            labels = scraped.get(s["metric"])
+            if labels is None:
+                wrong.append(f"{s['metric']} in {expr}: there is no such metric")
+                continue
+            for name in [*s["labels"], *s["by"]]:
+                if name not in labels:
+                    wrong.append(f"{s['metric']} in {expr}: it has no label {name}")
+            for name, (operator, value) in s["labels"].items():
+                known = labels.get(name, set())
+                asked = value.split("|") if operator == "=~" and value != ".*" else [value]
+                if known and operator in ("=", "=~") and value != ".*":
+                    wrong += [f"{name}={v} in {expr}" for v in asked if v not in known]
+    assert not wrong, "\n".join(wrong)
+
+
+@NEEDS_PROMQL
+def test_a_wrong_rule_is_found(tmp_path: Path) -> None:
+    """The check can fail: an expression cut short, an unknown field."""
+    for old, new in (("== 0\n", "==\n"), ("annotations:", "annotation:")):
+        bad = tmp_path / "alerts.yml"
+        bad.write_text(ALERTS.read_text().replace(old, new, 1))
+        done = subprocess.run([PROMQL, "rules", bad], capture_output=True, text=True)
+        assert done.returncode == 1 and "promql:" in done.stderr
+
+
+def test_alerts_say_what_to_do() -> None:
+    yaml = pytest.importorskip("yaml")
+    rules = [r for g in yaml.safe_load(ALERTS.read_text())["groups"] for r in g["rules"]]
+    assert len({r["alert"] for r in rules}) == len(rules) >= 10
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert set(rule["annotations"]) == {"summary", "description"}
+    page = (REPOSITORY / "docs" / "dashboard.md").read_text()
+    assert [r["alert"] for r in rules if f"`{r['alert']}`" not in page] == []
+
+
+def test_panels_lie_side_by_side() -> None:
+    taken: set[tuple[int, int]] = set()
+    assert len({p["id"] for p in panels()}) == len(panels())
+    for panel in panels():
+        at = panel["gridPos"]
+        assert at["x"] >= 0 and at["x"] + at["w"] <= 24, panel["title"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not taken & cells, panel["title"]
+        taken |= cells
+        targets = panel.get("targets", [])
+        assert panel["type"] == "row" or len({t["refId"] for t in targets}) == len(targets) > 0
+        for part in [panel, *targets]:
+            assert part.get("datasource", {"uid": "${datasource}"})["uid"] == "${datasource}"
