@@ -26,6 +26,7 @@ import (
 	"rallypoint/filestore/filelog"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
+	"rallypoint/internal/testkit"
 )
 
 // meeting is one place where runs can meet.
@@ -261,19 +262,9 @@ func round(t *testing.T, members ...*member.Member) []rendezvous.Outcome {
 	return outcomes(t, joins(t, members...))
 }
 
-// until waits for what only polling shows.
-func until(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * patience); !f(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v until %s", 2*patience, what)
-		}
-	}
-}
-
 func told(t *testing.T, m *member.Member, reason string) {
 	t.Helper()
-	until(t, "it is told of "+reason, func() bool { return m.NodesWaiting() > 0 && strings.Contains(m.Reason(), reason) })
+	testkit.Eventually(t, "it is told of "+reason, func() bool { return m.NodesWaiting() > 0 && strings.Contains(m.Reason(), reason) })
 }
 
 // Guarantees 1, 2 and 3: round numbers grow, ranks are whole, all see the same.
@@ -453,7 +444,7 @@ func TestSetClosed(t *testing.T) {
 		if err := nodes[0].SetClosed(t.Context(), "enough"); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the other knows", nodes[1].Closed)
+		testkit.Eventually(t, "the other knows", nodes[1].Closed)
 		if nodes[1].NodesWaiting() > 0 {
 			t.Error("the running round is disturbed")
 		}

@@ -18,6 +18,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
+	"rallypoint/internal/testkit"
 )
 
 // envChaos is how long TestChaos hurts its job; `make test-long` gives it minutes.
@@ -71,7 +72,7 @@ func TestChaos(t *testing.T) {
 			defer func() { c.serve.kill() }()
 			goroutines, files := c.held()
 			c.run()
-			eventually(t, func() bool { g, f := c.held(); return g <= goroutines && f <= files })
+			testkit.Eventually(t, "nothing more is held than before", func() bool { g, f := c.held(); return g <= goroutines && f <= files })
 			c.audit()
 		})
 	}
@@ -103,7 +104,7 @@ func TestChaosInADirectory(t *testing.T) {
 	c.record()
 	defer func() { c.recorder.kill() }()
 	c.run()
-	eventually(t, func() bool { left, _ := os.ReadDir(meet); return len(left) == 0 })
+	testkit.Eventually(t, "the directory of the run is empty", func() bool { left, _ := os.ReadDir(meet); return len(left) == 0 })
 	c.endRecord()
 	c.audit()
 }
@@ -173,9 +174,9 @@ func (c *chaos) run() {
 			t.Errorf("node %d ended with %d:\n%s", i, code, p.stderr.String())
 		}
 	}
-	eventually(t, func() bool { return len(c.processes()) == 0 })
-	eventually(t, func() bool { left, _ := filepath.Glob(c.dir + "/tmp/*"); return len(left) == 0 })
-	eventually(t, func() bool { return len(c.controlGroups()) == 0 })
+	testkit.Eventually(t, "no process is left", func() bool { return len(c.processes()) == 0 })
+	testkit.Eventually(t, "no temporary file is left", func() bool { left, _ := filepath.Glob(c.dir + "/tmp/*"); return len(left) == 0 })
+	testkit.Eventually(t, "no control group is left", func() bool { return len(c.controlGroups()) == 0 })
 	c.checkLogs()
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"testing"
 
 	"rallypoint/cli/run"
+	"rallypoint/internal/testkit"
 )
 
 // The differential test runs the command lines of core/agent/testdata/torchrun
@@ -116,7 +116,7 @@ func runCase(t *testing.T, c torchrunCase, python string) *recording {
 	base := map[string]string{"PATH": os.Getenv("PATH"), "HOME": "/", "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": tmp}
 	args := append([]string{"run"}, c.Args...)
 	for i := range args {
-		args[i] = strings.ReplaceAll(args[i], "<PORT>", freePort(t))
+		args[i] = strings.ReplaceAll(args[i], "<PORT>", strconv.Itoa(testkit.FreePort(t)))
 	}
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Dir = work
@@ -155,20 +155,10 @@ func runCase(t *testing.T, c torchrunCase, python string) *recording {
 	return got
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-}
-
 // awaitFiles waits until the workers have written ready.<rank>.
 func awaitFiles(t *testing.T, dir string, n int) {
 	t.Helper()
-	eventually(t, func() bool {
+	testkit.Eventually(t, "the workers are ready", func() bool {
 		found, _ := filepath.Glob(filepath.Join(dir, "ready.*"))
 		return len(found) >= n
 	})

@@ -2,13 +2,13 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // tellPlace makes each worker say where it stands and wait for the end of its
@@ -69,7 +69,7 @@ func (p *nodeProcess) expect(t *testing.T, code int) {
 
 // elastic are the options of a job of up to four nodes.
 func elastic(t *testing.T, nnodes string, more ...string) []string {
-	return append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=127.0.0.1:" + freePort(t),
+	return append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)),
 		"--rdzv-conf=last_call_timeout=0.1,admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3"}, more...)
 }
 
@@ -146,14 +146,8 @@ func TestSpareNode(t *testing.T) {
 	needed := h.run(printPlacement, options...)
 	h.readRound(1)
 	spare := h.run(printPlacement, options...)
-	eventually(t, func() bool {
-		answer, err := http.Get("http://" + strings.TrimPrefix(options[1], "--rdzv-endpoint=") + "/metrics")
-		if err != nil {
-			return false
-		}
-		defer answer.Body.Close()
-		text, _ := io.ReadAll(answer.Body)
-		return strings.Contains(string(text), `rallypoint_nodes{state="spare"} 1`)
+	testkit.Eventually(t, "there is a spare node", func() bool {
+		return strings.Contains(metrics(options), `rallypoint_nodes{state="spare"} 1`)
 	})
 	h.finish()
 	needed.expect(t, 0)

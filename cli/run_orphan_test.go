@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // TestSpareOfADeadHost kills the agent that hosts the control plane: the spare beside it is
@@ -18,7 +20,7 @@ func TestSpareOfADeadHost(t *testing.T) {
 	host := h.run(printPlacement, options...)
 	h.readRound(1)
 	spare := h.run(printPlacement, options...)
-	eventually(t, func() bool {
+	testkit.Eventually(t, "the spare node has heard of its place", func() bool {
 		text, told := metrics(options), `rallypoint_sent_frames_total{kind="progress"} `
 		return strings.Contains(text, `rallypoint_nodes{state="spare"} 1`) && strings.Contains(text, told) && !strings.Contains(text, told+"0\n")
 	})
@@ -42,7 +44,7 @@ func TestHostThatLeftIsKilled(t *testing.T) {
 	options := elastic(t, "2:3")
 	script := strings.Replace(printPlacement, "-e finish", "-e finish$GROUP_RANK", 1)
 	host := h.run(script, options...)
-	eventually(t, func() bool { return metrics(options) != "" })
+	testkit.Eventually(t, "its health port answers", func() bool { return metrics(options) != "" })
 	others := []*nodeProcess{h.run(script, options...), h.run(script, options...)}
 	h.readRound(3)
 	if err := host.Process.Signal(syscall.SIGTERM); err != nil {
@@ -52,7 +54,7 @@ func TestHostThatLeftIsKilled(t *testing.T) {
 	if err := os.WriteFile(h.dir+"/finish1", nil, 0o600); err != nil { // rank 0 has the round store
 		t.Fatal(err)
 	}
-	eventually(t, func() bool { return strings.Contains(metrics(options), `rallypoint_nodes{state="finished"} 1`) })
+	testkit.Eventually(t, "the node has finished", func() bool { return strings.Contains(metrics(options), `rallypoint_nodes{state="finished"} 1`) })
 	if err := host.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // harness is a folder in which commands run whose workers are shell scripts that
@@ -112,7 +114,7 @@ func TestAgentKilled(t *testing.T) {
 				}
 			}
 		}()
-		eventually(t, func() bool { return !slices.ContainsFunc(pids, alive) })
+		testkit.Eventually(t, "the workers are gone", func() bool { return !slices.ContainsFunc(pids, alive) })
 	}
 }
 
@@ -210,7 +212,7 @@ func twoNodes(t *testing.T, script string, options func(node int) []string) (cod
 // hostedNodes are the options of a job whose first node hosts the control plane.
 func hostedNodes(t *testing.T, options ...string) func(node int) []string {
 	t.Helper()
-	endpoint := "127.0.0.1:" + freePort(t)
+	endpoint := "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))
 	return func(node int) []string {
 		return append([]string{"--nnodes=2", "--nproc-per-node=2", "--rdzv-endpoint=" + endpoint, "--node-rank", strconv.Itoa(node)}, options...)
 	}
@@ -258,7 +260,7 @@ func TestTwoNodesFail(t *testing.T) {
 }
 
 func TestTwoStaticNodes(t *testing.T) {
-	port := freePort(t)
+	port := strconv.Itoa(testkit.FreePort(t))
 	codes, nodes := twoNodes(t, printRanks+" at $MASTER_ADDR:$MASTER_PORT", func(node int) []string {
 		return []string{"--nnodes=2", "--rdzv-backend=static", "--master-addr=127.0.0.1", "--master-port=" + port, "--node-rank", strconv.Itoa(node)}
 	})

@@ -17,6 +17,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 	"rallypoint/tcpstore"
 )
 
@@ -51,17 +52,6 @@ func serve(t *testing.T) (endpoint string) {
 	s := control.Start(control.Config{}, l)
 	t.Cleanup(func() { s.Close() })
 	return l.Addr().String()
-}
-
-// freePort returns a port without a listener.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // open opens a member that is closed with the test.
@@ -126,16 +116,6 @@ func dial(t *testing.T, o rendezvous.Outcome) *tcpstore.Client {
 	return c
 }
 
-// until waits for a state that only polling can see.
-func until(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v until %s", patience, what)
-		}
-	}
-}
-
 func TestOpenTouchesNoNetwork(t *testing.T) {
 	m := open(t, "a", "host.invalid:1", 1, 1, nil)
 	if err := m.Shutdown(t.Context(), rendezvous.EndSuccess, ""); err != nil {
@@ -194,7 +174,7 @@ func TestRoundsOfThree(t *testing.T) {
 	gone := make(chan error, 1)
 	go func() { gone <- c.Shutdown(t.Context(), rendezvous.EndLeave, "had enough") }()
 	for _, m := range stay {
-		until(t, "the leave is announced", func() bool { return m.NodesWaiting() > 0 })
+		testkit.Eventually(t, "the leave is announced", func() bool { return m.NodesWaiting() > 0 })
 		if !strings.Contains(m.Reason(), "had enough") {
 			t.Errorf("reason %q", m.Reason())
 		}
@@ -232,7 +212,7 @@ func TestRoundsOfThree(t *testing.T) {
 
 // The node that hosts the control plane is one of the members.
 func TestEmbeddedControlPlane(t *testing.T) {
-	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
 	members := []*member.Member{open(t, "a", endpoint, 2, 2, nil), open(t, "b", endpoint, 2, 2, nil)}
 	outcomes := next(t, members...)
 	if err := dial(t, outcomes[0]).Set(t.Context(), "k", nil); err != nil {
@@ -272,7 +252,7 @@ func TestStandalone(t *testing.T) {
 
 func TestFixedStorePort(t *testing.T) {
 	endpoint := serve(t)
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	a := open(t, "a", endpoint, 1, 2, map[string]string{"store_port": strconv.Itoa(port), "quiet_period": "0.001"})
 	first := next(t, a)[0]
 	if first.StorePort != port {
@@ -295,7 +275,7 @@ func TestFixedStorePort(t *testing.T) {
 }
 
 func TestNoControlPlane(t *testing.T) {
-	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
 	m := open(t, "a", endpoint, 2, 2, map[string]string{"is_host": "0", "join_timeout": "0.2"})
 	_, err := m.Next(t.Context())
 	if !errors.Is(err, rendezvous.ErrConnection) || !strings.Contains(err.Error(), endpoint) || !strings.Contains(err.Error(), "is_host=0") {
@@ -304,7 +284,7 @@ func TestNoControlPlane(t *testing.T) {
 }
 
 func TestAnotherRunOnThePort(t *testing.T) {
-	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
 	next(t, open(t, "a", endpoint, 1, 1, nil))
 	p := rendezvous.DefaultParams()
 	p.RunID, p.Endpoint, p.Min, p.Max = "other", endpoint, 1, 1

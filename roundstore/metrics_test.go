@@ -11,6 +11,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"rallypoint/internal/testkit"
 )
 
 // scrape reads /metrics as a Prometheus server would.
@@ -47,7 +49,7 @@ func labelled(f *dto.MetricFamily, value string) float64 {
 // A process that hosts the control plane tells of its round stores, those that
 // are closed included.
 func TestRoundStoresAreInMetrics(t *testing.T) {
-	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
 	m := open(t, "a", endpoint, 1, 1, nil)
 	o := next(t, m)[0]
 	c := dial(t, o)
@@ -67,7 +69,7 @@ func TestRoundStoresAreInMetrics(t *testing.T) {
 	}
 
 	next(t, m) // a new round, and a new store
-	until(t, "the store of the first round to be closed", func() bool {
+	testkit.Eventually(t, "the store of the first round to be closed", func() bool {
 		return scrape(t, endpoint)[keys].GetMetric()[0].GetGauge().GetValue() == 0
 	})
 	if n := labelled(scrape(t, endpoint)[operations], "set"); n != 1 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 	"rallypoint/tcpstore"
 )
 
@@ -69,7 +70,7 @@ func TestFixedPortHoldsNewConnections(t *testing.T) {
 	for _, begins := range []bool{true, false} {
 		t.Run("begins="+strconv.FormatBool(begins), func(t *testing.T) {
 			s := NewRoundStores(rendezvous.DefaultParams(), logTo(t, "stores"))
-			port := freePort(t)
+			port := testkit.FreePort(t)
 			first, err := s.Open(t.Context(), "127.0.0.1", port)
 			if err != nil {
 				t.Fatal(err)
@@ -115,7 +116,7 @@ func TestFixedPortHoldsNewConnections(t *testing.T) {
 
 func TestClosingAShutGateEndsTheServer(t *testing.T) {
 	s := NewRoundStores(rendezvous.DefaultParams(), logTo(t, "stores"))
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	first, err := s.Open(t.Context(), "127.0.0.1", port)
 	if err != nil {
 		t.Fatal(err)

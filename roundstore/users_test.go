@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // wantClosed waits until the other end has closed a connection without a word.
@@ -30,7 +31,7 @@ func wantClosed(t *testing.T, what string, conn net.Conn) {
 // job on this machine, of two nodes that do not notice.
 func TestOtherUser(t *testing.T) {
 	peertest.NeedRoot(t)
-	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
 	a, b := open(t, "a", endpoint, 2, 2, nil), open(t, "b", endpoint, 2, 2, nil)
 	o := next(t, a, b)[0]
 	storeAddr := net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
@@ -54,7 +55,7 @@ func TestOtherUser(t *testing.T) {
 	if err := dial(t, o).Set(t.Context(), "other", nil); err != nil {
 		t.Error(err)
 	}
-	until(t, "the refusals are counted", func() bool {
+	testkit.Eventually(t, "the refusals are counted", func() bool {
 		families := scrape(t, endpoint)
 		return labelled(families["rallypoint_refused_total"], "other_user") == 13 &&
 			labelled(families["rallypoint_round_store_refused_total"], "other_user") == 13
@@ -70,7 +71,7 @@ func TestAllowedUser(t *testing.T) {
 	for _, options := range []map[string]string{
 		{"allow_uid": strconv.Itoa(peertest.Stranger)}, {"loopback_check": "0"},
 	} {
-		endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
+		endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
 		o := next(t, open(t, "a", endpoint, 1, 1, options))[0]
 		conn := peertest.Dial(t, peertest.Stranger, net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)))
 		_, _ = io.WriteString(conn, "what?") // a store hangs up on that, and says why in its log

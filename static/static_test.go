@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -13,20 +12,10 @@ import (
 	"go.uber.org/goleak"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// freePort is a port that was free a moment ago.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
 
 func staticParams(port, nodes, rank int) rendezvous.Params {
 	p := rendezvous.DefaultParams()
@@ -62,7 +51,7 @@ func next(t *testing.T, s *Static) <-chan answer {
 // TestRounds goes through two rounds of three nodes: each has keys of its own, and
 // the node that starts over takes the others with it.
 func TestRounds(t *testing.T) {
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	var nodes []*Static
 	for rank := range 3 {
 		nodes = append(nodes, newNode(t, staticParams(port, 3, rank)))
@@ -103,7 +92,7 @@ func TestRounds(t *testing.T) {
 
 // TestFailure tells the others, and node 0 stays until they know.
 func TestFailure(t *testing.T) {
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	host, other := newNode(t, staticParams(port, 2, 0)), newNode(t, staticParams(port, 2, 1))
 	a, b := next(t, host), next(t, other)
 	if x, y := <-a, <-b; x.err != nil || y.err != nil {
@@ -129,7 +118,7 @@ func TestFailure(t *testing.T) {
 // TestReasonIsText: what another node, or a stranger, wrote as its reason does nothing to
 // a terminal, and is short.
 func TestReasonIsText(t *testing.T) {
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	first, second := newNode(t, staticParams(port, 2, 0)), newNode(t, staticParams(port, 2, 1))
 	joins := []<-chan answer{next(t, first), next(t, second)}
 	for _, join := range joins {
@@ -143,7 +132,7 @@ func TestReasonIsText(t *testing.T) {
 	if !first.Closed() || strings.ContainsAny(reason, "\x1b\x07\r\n") || len(reason) > 4*maxTold || !strings.Contains(reason, "root# ") {
 		t.Errorf("%d bytes: %.200q", len(reason), reason)
 	}
-	third := newNode(t, staticParams(freePort(t), 1, 0))
+	third := newNode(t, staticParams(testkit.FreePort(t), 1, 0))
 	if got := <-next(t, third); got.err != nil {
 		t.Fatal(got.err)
 	}
@@ -159,7 +148,7 @@ func TestReasonIsText(t *testing.T) {
 
 // TestMissing says who is not there when the time is over.
 func TestMissing(t *testing.T) {
-	p := staticParams(freePort(t), 3, 0)
+	p := staticParams(testkit.FreePort(t), 3, 0)
 	p.JoinTimeout = 50 * time.Millisecond
 	got := <-next(t, newNode(t, p))
 	if !errors.Is(got.err, rendezvous.ErrTimeout) || !strings.Contains(got.err.Error(), "missing: node rank 1, 2") {
@@ -175,7 +164,7 @@ func TestMissing(t *testing.T) {
 // TestEarlierRun leaves a store alone that an earlier run with the same name and
 // rank still serves, and takes part once its own is there.
 func TestEarlierRun(t *testing.T) {
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	earlier := [2]*Static{newNode(t, staticParams(port, 2, 0)), newNode(t, staticParams(port, 2, 1))}
 	a, b := next(t, earlier[0]), next(t, earlier[1])
 	<-a
@@ -197,13 +186,13 @@ func TestEarlierRun(t *testing.T) {
 
 // TestCanceled ends a join by its context, and by Close.
 func TestCanceled(t *testing.T) {
-	s := newNode(t, staticParams(freePort(t), 2, 0))
+	s := newNode(t, staticParams(testkit.FreePort(t), 2, 0))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Next(ctx); !errors.Is(err, rendezvous.ErrCanceled) {
 		t.Errorf("error %v", err)
 	}
-	other := newNode(t, staticParams(freePort(t), 2, 0))
+	other := newNode(t, staticParams(testkit.FreePort(t), 2, 0))
 	second := next(t, other)
 	other.Close()
 	if got := <-second; !errors.Is(got.err, rendezvous.ErrCanceled) {

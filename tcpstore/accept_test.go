@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // TestConnectStorm: of many that connect at once, while others keep the server
@@ -73,7 +74,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	})
 }
 
-func testOutOfDescriptors(t *testing.T, s *Server, lines *logLines, meanwhile func()) {
+func testOutOfDescriptors(t *testing.T, s *Server, lines *testkit.Log, meanwhile func()) {
 	// Sockets that are made before, and connected when there are no more.
 	addr := &unix.SockaddrInet4{Port: s.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}
 	var clients []int
@@ -91,7 +92,7 @@ func testOutOfDescriptors(t *testing.T, s *Server, lines *logLines, meanwhile fu
 			t.Fatal(err)
 		}
 	}
-	if line := lines.next(t); !strings.Contains(line, "cannot accept connections") || !strings.Contains(line, "too many open files") {
+	if line := lines.Next(t); !strings.Contains(line, "cannot accept connections") || !strings.Contains(line, "too many open files") {
 		t.Errorf("the line is %s", line)
 	}
 	meanwhile()
@@ -102,7 +103,7 @@ func testOutOfDescriptors(t *testing.T, s *Server, lines *logLines, meanwhile fu
 			t.Fatalf("%d bytes, %v", n, err)
 		}
 	}
-	if lines.count("connection closed") > 0 || lines.count("cannot accept") > 1 {
+	if len(lines.With("connection closed")) > 0 || len(lines.With("cannot accept")) > 1 {
 		t.Error("a connection was closed, or a line was logged for each attempt")
 	}
 }
@@ -177,10 +178,10 @@ func TestNoSocket(t *testing.T) {
 	p := pipes{inner, make(chan net.Conn, 1)}
 	p.conns <- theirs
 	close(p.conns)
-	lines, logger := newLogLines()
+	lines, logger := newLog()
 	s := Serve(p, store.NewEngine(store.Limits{}), Options{Logger: logger})
 	defer s.Close()
-	if line := lines.next(t); !strings.Contains(line, "no socket") {
+	if line := lines.Next(t); !strings.Contains(line, "no socket") {
 		t.Errorf("the line is %s", line)
 	}
 	if _, err := ours.Read(make([]byte, 1)); err == nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // newClient connects to s and closes with the test.
@@ -161,7 +162,7 @@ func TestClientWaits(t *testing.T) {
 				defer cancel()
 				result := make(chan error, 1)
 				go func() { result <- call(ctx, c) }()
-				eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
+				testkit.Eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
 				want := error(nil)
 				switch how {
 				case "done":
@@ -182,7 +183,7 @@ func TestClientWaits(t *testing.T) {
 				if err != nil && !strings.Contains(err.Error(), "tcpstore: "+name) {
 					t.Errorf("the error is %v", err)
 				}
-				eventually(t, "no waiters", func() bool { return s.Stats().Waiters == 0 })
+				testkit.Eventually(t, "no waiters", func() bool { return s.Stats().Waiters == 0 })
 				if how == "canceled" {
 					testReuse(t, s, c, call)
 				}
@@ -197,7 +198,7 @@ func testReuse(t *testing.T, s *Server, c *Client, call func(context.Context, *C
 	accepted := s.Stats().Accepted
 	result := make(chan error, 1)
 	go func() { result <- call(ctx, c) }()
-	eventually(t, "waits again", func() bool { return s.Stats().Waiters == 1 || s.Stats().Ops["BARRIER"] == 2 })
+	testkit.Eventually(t, "waits again", func() bool { return s.Stats().Waiters == 1 || s.Stats().Ops["BARRIER"] == 2 })
 	ok(t, c.Set(ctx, "k", nil))
 	ok(t, c.QueuePush(ctx, "q", nil))
 	ok(t, <-result)
@@ -237,7 +238,7 @@ func TestClientServerDeath(t *testing.T) {
 	ok(t, c.Set(ctx, "k", nil))
 	result := make(chan error, 1)
 	go func() { result <- c.Wait(ctx, []string{"never"}) }()
-	eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
+	testkit.Eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
 	ok(t, s.Close())
 	if err := <-result; !errors.Is(err, store.ErrConnection) {
 		t.Errorf("a wait: %v", err)
@@ -270,7 +271,7 @@ func TestClientNotANumber(t *testing.T) {
 	if _, err := c.Add(ctx, "text", 1); !errors.Is(err, store.ErrConnection) || !strings.Contains(err.Error(), "number") {
 		t.Errorf("got %v", err)
 	}
-	if line := lines.next(t); !strings.Contains(line, "not a number") {
+	if line := lines.Next(t); !strings.Contains(line, "not a number") {
 		t.Errorf("the line is %s", line)
 	}
 	ok(t, c.Set(ctx, "text", nil))

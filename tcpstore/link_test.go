@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // fakeServer accepts one connection after another and hands them to the test.
@@ -114,7 +115,7 @@ func TestClientFallsBack(t *testing.T) {
 // TestClientRetriesConnecting: after a refused and an odd answer it comes back.
 func TestClientRetriesConnecting(t *testing.T) {
 	addr, conns := fakeServer(t)
-	lines, logger := newLogLines()
+	lines, logger := newLog()
 	done := make(chan error, 1)
 	go func() {
 		c, err := Dial(t.Context(), addr, ClientOptions{Logger: logger})
@@ -133,8 +134,8 @@ func TestClientRetriesConnecting(t *testing.T) {
 	defer conn.Close()
 	welcome(t, conn)
 	ok(t, <-done)
-	if lines.count("trying on") != 1 || lines.count("connected", "attempts=3") != 1 {
-		t.Errorf("the lines are\n%s", &lines.text)
+	if len(lines.With("trying on")) != 1 || len(lines.With("connected", "attempts=3")) != 1 {
+		t.Errorf("the lines are\n%s", lines)
 	}
 }
 
@@ -143,14 +144,15 @@ func TestClientCannotConnect(t *testing.T) {
 	ok(t, err)
 	addr := l.Addr().String()
 	l.Close()
-	lines, logger := newLogLines()
+	lines, logger := newLog()
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-lines.lines
-		cancel()
-	}()
-	_, err = Dial(ctx, addr, ClientOptions{Logger: logger})
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), "refused") {
+	done := testkit.Go(func() error {
+		_, err := Dial(ctx, addr, ClientOptions{Logger: logger})
+		return err
+	})
+	lines.Next(t)
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := Dial(t.Context(), "no port", ClientOptions{}); err == nil {
@@ -229,12 +231,12 @@ func TestClientQueueNamedAsKey(t *testing.T) {
 	popping, cancel := context.WithCancel(ctx)
 	pop := func() { _, err := c.QueuePop(popping, "q", true); result <- err }
 	go pop()
-	eventually(t, "pops again", func() bool { return s.Stats().Ops["QUEUE_POP"] > 2 })
+	testkit.Eventually(t, "pops again", func() bool { return s.Stats().Ops["QUEUE_POP"] > 2 })
 	ok(t, c.QueuePush(ctx, "q", nil))
 	ok(t, <-result)
 	go pop()
 	popped := s.Stats().Ops["QUEUE_POP"]
-	eventually(t, "pops again", func() bool { return s.Stats().Ops["QUEUE_POP"] > popped+1 })
+	testkit.Eventually(t, "pops again", func() bool { return s.Stats().Ops["QUEUE_POP"] > popped+1 })
 	cancel()
 	if err := <-result; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // heapInUse returns how much memory is in use, without garbage.
@@ -66,7 +67,7 @@ func TestManyConnections(t *testing.T) {
 			stats.Ops["BARRIER"] != n || stats.Ops["CHECK"] != 10*n {
 			t.Errorf("%+v", stats)
 		}
-		if lines.count("WARN") > 0 {
+		if len(lines.With("WARN")) > 0 {
 			t.Error("a client was refused")
 		}
 	})
@@ -171,7 +172,7 @@ func TestSlowReaders(t *testing.T) {
 			r.expectClosed()
 		}
 	}
-	if lines.count("WARN") > 0 {
+	if len(lines.With("WARN")) > 0 {
 		t.Error("a client was refused")
 	}
 }
@@ -185,7 +186,7 @@ func TestReplyWaitsForSlowReader(t *testing.T) {
 	good.exchange(append(msg(opSet, "/k", value), appendPing(nil, 1)...), []byte{1, 0, 0, 0})
 	sent := s.Stats().BytesOut
 	slow.exchange(append(msg(opWait, 1, "/x"), msg(opGet, "/k")...), nil)
-	eventually(t, "the reply has begun", func() bool { return s.Stats().BytesOut > sent+1000 })
+	testkit.Eventually(t, "the reply has begun", func() bool { return s.Stats().BytesOut > sent+1000 })
 	good.exchange(append(msg(opSet, "/x", ""), appendPing(nil, 1)...), []byte{1, 0, 0, 0})
 	slow.exchange(nil, msg(0, value)[1:])
 	slow.exchange(nil, []byte{0})
@@ -217,7 +218,7 @@ func TestLastWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines, logger := newLogLines()
+	lines, logger := newLog()
 	s := Serve(narrow{inner}, store.NewEngine(store.Limits{}), Options{Logger: logger})
 	defer s.Close()
 	value := strings.Repeat("v", pauseUnsent-100)
@@ -226,14 +227,14 @@ func TestLastWords(t *testing.T) {
 		r.exchange(hello, hello[6:])
 		r.exchange(msg(opSet, "/k", value), nil)
 		r.exchange(append(msg(opGet, "/k"), 0xff), nil)
-		eventually(t, "refused", func() bool { return s.Stats().Refused["opcode"] == uint64(i+1) })
+		testkit.Eventually(t, "refused", func() bool { return s.Stats().Refused["opcode"] == uint64(i+1) })
 	}
-	if line := lines.next(t); !strings.Contains(line, "0xff") {
+	if line := lines.Next(t); !strings.Contains(line, "0xff") {
 		t.Errorf("the line is %s", line)
 	}
 	reads.exchange(nil, msg(0, value)[1:])
 	reads.expectClosed()
-	eventually(t, "closed", func() bool { return s.NumConns() == 0 })
+	testkit.Eventually(t, "closed", func() bool { return s.NumConns() == 0 })
 	if n, _ := io.Copy(io.Discard, silent); n >= int64(len(value)) {
 		t.Errorf("the one that did not read has got %d bytes", n)
 	}
@@ -294,7 +295,7 @@ func TestCloseDuringTraffic(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, "busy", func() bool { return s.Stats().Ops["SET"] > 5000 })
+		testkit.Eventually(t, "busy", func() bool { return s.Stats().Ops["SET"] > 5000 })
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -335,7 +336,7 @@ func TestIdleServerSleeps(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 			return turns() == before
 		}
-		eventually(t, "quiet", quiet)
+		testkit.Eventually(t, "quiet", quiet)
 		before := turns()
 		for range 5 {
 			quiet()
@@ -387,7 +388,7 @@ func TestConnectionIsSmall(t *testing.T) {
 	for i := range peers {
 		peers[i] = dialRaw(t, s)
 	}
-	eventually(t, "all are there", func() bool { return s.NumConns() == n })
+	testkit.Eventually(t, "all are there", func() bool { return s.NumConns() == n })
 	before := heapInUse()
 	for _, r := range peers {
 		r.exchange(hello, hello[6:])

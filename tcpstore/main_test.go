@@ -5,14 +5,13 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,58 +19,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // guard ends a test's I/O that hangs. No test expects it to pass.
 const guard = 30 * time.Second
 
-// logLines collects log lines and lets a test wait for one.
-type logLines struct {
-	mu    sync.Mutex
-	text  bytes.Buffer
-	lines chan string
-}
-
-func newLogLines() (*logLines, *slog.Logger) {
-	l := &logLines{lines: make(chan string, 1000)}
+// newLog makes a log of the levels that are shown by default.
+func newLog() (*testkit.Log, *slog.Logger) {
+	l := &testkit.Log{}
 	return l, slog.New(slog.NewTextHandler(l, nil))
 }
 
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text.Write(b)
-	l.lines <- string(b)
-	return len(b), nil
-}
-
-// next returns the next line.
-func (l *logLines) next(t *testing.T) string {
-	t.Helper()
-	select {
-	case line := <-l.lines:
-		return line
-	case <-time.After(guard):
-		t.Fatal("no log line")
-		return ""
-	}
-}
-
-// count returns how many lines there were with all of words.
-func (l *logLines) count(words ...string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
-		all := true
-		for _, word := range words {
-			all = all && strings.Contains(line, word)
-		}
-		if all {
-			n++
-		}
-	}
-	return n
-}
-
 // newServer starts a server on the loopback address and ends it with the test.
-func newServer(t *testing.T, opts Options) (*Server, *logLines) {
+func newServer(t *testing.T, opts Options) (*Server, *testkit.Log) {
 	t.Helper()
-	lines, logger := newLogLines()
+	lines, logger := newLog()
 	opts.Logger = logger
 	s, err := Listen("127.0.0.1:0", store.NewEngine(store.Limits{}), opts)
 	if err != nil {
@@ -164,18 +121,6 @@ func msg(op opcode, fields ...any) []byte {
 		}
 	}
 	return b
-}
-
-// eventually returns when cond holds. It looks again and again, without keeping
-// the server from its work, and gives up only when the test would hang.
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for start := time.Now(); !cond(); {
-		if time.Since(start) > guard {
-			t.Fatal("never: " + what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // wireKeys returns the keys that a server holds.

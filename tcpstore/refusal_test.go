@@ -24,7 +24,7 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 	}
 	s.Close()
 	told, logged := map[string]int{}, map[string]int{}
-	for line := range strings.Lines(lines.text.String()) {
+	for _, line := range lines.All() {
 		_, reason, _ := strings.Cut(line, " reason=")
 		reason, _, _ = strings.Cut(strings.TrimSpace(reason), " ")
 		count := 1

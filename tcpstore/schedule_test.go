@@ -145,7 +145,7 @@ func TestAnySchedule(t *testing.T) {
 		}
 		wg.Wait()
 	})
-	if lines.count("WARN") > 0 {
+	if len(lines.With("WARN")) > 0 {
 		t.Error("a client was refused")
 	}
 }

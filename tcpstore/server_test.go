@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 func TestListenAddresses(t *testing.T) {
@@ -82,7 +83,7 @@ func TestBadPeers(t *testing.T) {
 			host++
 			bad.Write([]byte(c.sent))
 			bad.expectClosed()
-			line := lines.next(t)
+			line := lines.Next(t)
 			if !strings.Contains(line, c.words) || !strings.Contains(line, "peer="+bad.LocalAddr().String()) {
 				t.Errorf("the line is %s", line)
 			}
@@ -94,7 +95,7 @@ func TestBadPeers(t *testing.T) {
 	cut.Write(append(hello, msg(opSet, "/half", 1000)...))
 	cut.CloseWrite()
 	cut.expectClosed()
-	if line := lines.next(t); !strings.Contains(line, "inside a message") {
+	if line := lines.Next(t); !strings.Contains(line, "inside a message") {
 		t.Errorf("the line is %s", line)
 	}
 
@@ -102,7 +103,7 @@ func TestBadPeers(t *testing.T) {
 	half.Close()
 	waiting.exchange(nil, []byte{0})
 	silent.exchange(hello, hello[6:])
-	if n := lines.count("level=WARN"); n != 9 {
+	if n := len(lines.With("level=WARN")); n != 9 {
 		t.Errorf("%d lines for 9 bad peers", n)
 	}
 	stats := s.Stats()
@@ -121,7 +122,7 @@ func TestReplyOverLimit(t *testing.T) {
 	bad.exchange(msg(opGet, "/k"), msg(0, value)[1:])
 	bad.exchange(append(appendPing(nil, 9), msg(opMultiGet, 4, "/k", "/k", "/k", "/k")...), []byte{9, 0, 0, 0})
 	bad.expectClosed()
-	if line := lines.next(t); !strings.Contains(line, "MULTI_GET") || !strings.Contains(line, "reason=unsent_replies") {
+	if line := lines.Next(t); !strings.Contains(line, "MULTI_GET") || !strings.Contains(line, "reason=unsent_replies") {
 		t.Errorf("the line is %s", line)
 	}
 }
@@ -133,7 +134,7 @@ func TestCloseEndsSlowReader(t *testing.T) {
 	waiting.exchange(append(msg(opWait, 1, "/x"), appendPing(nil, 1)...), []byte{1, 0, 0, 0})
 	slow.exchange(msg(opSet, "/k", strings.Repeat("v", 1<<20)), nil)
 	slow.exchange(bytes.Repeat(msg(opGet, "/k"), 100), nil)
-	eventually(t, "the server has begun to write", func() bool { return s.Stats().BytesOut > 1<<20 })
+	testkit.Eventually(t, "the server has begun to write", func() bool { return s.Stats().BytesOut > 1<<20 })
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -155,7 +156,7 @@ func TestDisconnectWithdrawsWaits(t *testing.T) {
 		t.Fatalf("%d waiters", n)
 	}
 	gone.Close()
-	eventually(t, "no waiters, no connections", func() bool { return s.Stats().Waiters == 0 && s.NumConns() == 0 })
+	testkit.Eventually(t, "no waiters, no connections", func() bool { return s.Stats().Waiters == 0 && s.NumConns() == 0 })
 }
 
 // TestWakeMany: one write answers the waits of many connections.
@@ -205,7 +206,7 @@ func TestStats(t *testing.T) {
 	a := dialHello(t, s)
 	a.exchange(append(msg(opSet, "/k", "v"), msg(opGet, "/k")...), msg(0, "v")[1:])
 	a.Close()
-	eventually(t, "closed", func() bool { return s.NumConns() == 0 })
+	testkit.Eventually(t, "closed", func() bool { return s.NumConns() == 0 })
 	stats := s.Stats()
 	if stats.Accepted != 1 || stats.Connections != 0 || stats.BytesOut != 4+9 || stats.BytesIn != 10+20+11 ||
 		stats.Ops["VALIDATE"] != 1 || stats.Ops["PING"] != 1 || stats.Ops["SET"] != 1 || stats.Ops["GET"] != 1 ||
@@ -237,15 +238,15 @@ func TestAcceptGoesOnAfterErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines, logger := newLogLines()
+	lines, logger := newLog()
 	s := Serve(&brokenListener{Listener: inner, fails: 2}, store.NewEngine(store.Limits{}), Options{Logger: logger})
 	defer s.Close()
 	dialHello(t, s)
-	if line := lines.next(t); !strings.Contains(line, "cannot accept") {
+	if line := lines.Next(t); !strings.Contains(line, "cannot accept") {
 		t.Errorf("the line is %s", line)
 	}
 	inner.Close()
-	if line := lines.next(t); !strings.Contains(line, "closed from outside") {
+	if line := lines.Next(t); !strings.Contains(line, "closed from outside") {
 		t.Errorf("the line is %s", line)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // trying is a Store whose calls are tried, and completed where that is not enough.
@@ -164,7 +165,7 @@ func TestTryConnects(t *testing.T) {
 	addr, conns := fakeServer(t)
 	c, conn := dialFake(t, addr, conns)
 	conn.Close()
-	eventually(t, "the client sees it", func() bool { return !c.main.alive() })
+	testkit.Eventually(t, "the client sees it", func() bool { return !c.main.alive() })
 	_, pending, err := c.TryDo(t.Context(), store.Request{Op: store.OpNumKeys}, guard)
 	if pending == nil || err != nil {
 		t.Fatalf("got %v", err)
@@ -215,7 +216,7 @@ func TestGetIsOneExchange(t *testing.T) {
 			}
 			result := make(chan [][]byte, 1)
 			go func() { result <- must(c.MultiGet(ctx, []string{"k", "late"}))(t) }()
-			eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
+			testkit.Eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
 			ok(t, c.Set(ctx, "late", []byte("too")))
 			if got := <-result; !bytes.Equal(bytes.Join(got, []byte{' '}), []byte("value too")) {
 				t.Errorf("got %q", got)

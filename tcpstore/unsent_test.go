@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // put sets a key and waits until that has been done.
@@ -29,13 +30,13 @@ func (c cramped) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-func newCrampedServer(t *testing.T, opts Options) (*Server, *logLines) {
+func newCrampedServer(t *testing.T, opts Options) (*Server, *testkit.Log) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines, logger := newLogLines()
+	lines, logger := newLog()
 	opts.Logger = logger
 	s := Serve(cramped{inner}, store.NewEngine(store.Limits{}), opts)
 	t.Cleanup(func() { s.Close() })
@@ -57,7 +58,7 @@ func deaf(t *testing.T, s *Server, n int, request []byte) (all []raw) {
 // awaitOps waits until so many requests have been carried out.
 func awaitOps(t *testing.T, s *Server, op opcode, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprint(n, " ", op), func() bool { return s.Stats().Ops[op.String()] >= uint64(n) })
+	testkit.Eventually(t, fmt.Sprint(n, " ", op), func() bool { return s.Stats().Ops[op.String()] >= uint64(n) })
 }
 
 // TestUnsentValuesAreShared: who reads slowly costs no copy of the value, and gets the
@@ -82,7 +83,7 @@ func TestUnsentValuesAreShared(t *testing.T) {
 		for _, r := range all {
 			r.exchange(nil, want)
 		}
-		if lines.count("WARN") > 0 {
+		if len(lines.With("WARN")) > 0 {
 			t.Error("a reader was refused")
 		}
 	})
@@ -127,7 +128,7 @@ func TestUnsentSumIsBounded(t *testing.T) {
 					t.Fatalf("reader %d got %d bytes: %v", i, n, err)
 				}
 			}
-			if lines.count("WARN") > 0 {
+			if len(lines.With("WARN")) > 0 {
 				t.Error("a reader was refused")
 			}
 		})
@@ -157,7 +158,7 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	if n := s.Stats().Refused["slow_reader"]; n == 0 || n > 10 {
 		t.Errorf("%d were cut off", n)
 	}
-	if lines.count("WARN", "has not read", "others wait") == 0 {
+	if len(lines.With("WARN", "has not read", "others wait")) == 0 {
 		t.Error("the log does not say so")
 	}
 }
@@ -223,7 +224,7 @@ func TestManyWaitForRoom(t *testing.T) {
 		readers = readers[1:]
 		select {
 		case <-done:
-			if lines.count("WARN") > 0 {
+			if len(lines.With("WARN")) > 0 {
 				t.Error("a reader was refused")
 			}
 			return
@@ -272,7 +273,7 @@ func TestStarvedPeersThatLeave(t *testing.T) {
 	}
 	first.Close()
 	good.exchange(msg(opGet, "/b"), msg(0, value)[1:])
-	eventually(t, "they are gone", func() bool { return s.NumConns() == 1 })
+	testkit.Eventually(t, "they are gone", func() bool { return s.NumConns() == 1 })
 	good.exchange(bytes.Repeat(msg(opGet, "/a"), 3), bytes.Repeat(msg(0, value)[1:], 3))
 	l := s.loops[0]
 	s.Close()
@@ -305,13 +306,13 @@ func TestWaitsOfAllAreBounded(t *testing.T) {
 	if n := s.Stats().Refused["too_many_waits"]; n < 10 || n >= 30 {
 		t.Errorf("%d were refused", n)
 	}
-	if lines.count("WARN", "waits of all connections") == 0 {
+	if len(lines.With("WARN", "waits of all connections")) == 0 {
 		t.Error("the log does not say so")
 	}
 	for _, r := range all {
 		r.Close()
 	}
-	eventually(t, "all are gone", func() bool { return s.NumConns() == 1 })
+	testkit.Eventually(t, "all are gone", func() bool { return s.NumConns() == 1 })
 	good.exchange(append(msg(opWait, 1, "/x"), msg(opSet, "/x", "")...), []byte{0})
 	h := s.current()
 	h.mu.Lock()

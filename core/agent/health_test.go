@@ -1,56 +1,27 @@
 package agent
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"rallypoint/core/agent/telemetry"
-	"rallypoint/internal/host"
-	"rallypoint/internal/wake"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"rallypoint/core/agent/telemetry"
+	"rallypoint/internal/host"
+	"rallypoint/internal/testkit"
 )
-
-// logLines is the log of an agent, line by line.
-type logLines struct {
-	mu   sync.Mutex
-	buf  bytes.Buffer
-	more wake.Signal
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.more.Set()
-	return l.buf.Write(p)
-}
-
-// await waits for a text and returns what stands between it and the next quote.
-func (l *logLines) await(text string) string {
-	for {
-		l.mu.Lock()
-		_, rest, found := strings.Cut(l.buf.String(), text)
-		l.mu.Unlock()
-		if found {
-			rest, _, _ = strings.Cut(rest, "\"")
-			return rest
-		}
-		<-l.more
-	}
-}
 
 // healthStage starts an agent with a health server on a free port.
 func healthStage(t *testing.T, s *stage) (url string) {
 	t.Helper()
 	s.spec.Environ = append(s.spec.Environ, telemetry.EnvHealthPort+"=0")
-	log := &logLines{more: wake.New()}
+	log := &testkit.Log{}
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +31,9 @@ func healthStage(t *testing.T, s *stage) (url string) {
 		defer close(s.done)
 		s.err = a.Run(t.Context())
 	}()
-	return "http://" + log.await("metrics: http://")
+	_, url, _ = strings.Cut(log.Await(t, "metrics: http://", 1)[0], "metrics: ")
+	url, _, _ = strings.Cut(url, `"`)
+	return url
 }
 
 func get(t *testing.T, url string) (int, string) {

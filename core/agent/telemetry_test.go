@@ -2,12 +2,12 @@ package agent
 
 import (
 	"encoding/json"
-	"rallypoint/internal/host"
 	"strings"
 	"sync"
 	"testing"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/host"
 )
 
 // metric is torch's MetricData, and rdzvEvent its RdzvEvent.

@@ -58,7 +58,7 @@ type host struct {
 
 func newHost(t *testing.T, descriptors int) *host {
 	t.Helper()
-	h := &host{cmd: exec.Command(os.Args[0]), log: controltest.NewLogLines()}
+	h := &host{cmd: exec.Command(os.Args[0]), log: &controltest.LogLines{}}
 	h.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", serveWith, descriptors))
 	h.cmd.Stderr = h.log
 	in, err := h.cmd.StdinPipe()

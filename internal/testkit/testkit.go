@@ -1,12 +1,21 @@
-// Package testkit has what tests of several packages share: limits of their waiting, and
-// checks that end a test.
+// Package testkit has what tests of several packages share: limits of their waiting,
+// checks that end a test, logs and ports.
 package testkit
 
 import (
 	"context"
+	"crypto/rand"
+	"math/big"
+	"net"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 )
+
+// Patience is how long a test waits for what must happen; nothing is asserted about it but
+// that it ends.
+const Patience = 30 * time.Second
 
 // Within returns a context for a test that hangs if it fails.
 func Within(t testing.TB, d time.Duration) context.Context {
@@ -14,6 +23,23 @@ func Within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// Go starts a call and returns its error to come.
+func Go(call func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- call() }()
+	return done
+}
+
+// Eventually waits until cond holds, which no event tells: another process, say, makes it so.
+func Eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(Patience); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v until %s", Patience, what)
+		}
+	}
 }
 
 // Must returns the value of a call that must succeed: Must(f())(t).
@@ -38,5 +64,31 @@ func Equal[T comparable](t testing.TB, have, want T) {
 	t.Helper()
 	if have != want {
 		t.Fatalf("have %v, want %v", have, want)
+	}
+}
+
+// ReadFile returns what a file holds.
+func ReadFile(t testing.TB, path string) []byte {
+	t.Helper()
+	return Must(os.ReadFile(path))(t)
+}
+
+// WriteFile makes a file, or replaces what it holds.
+func WriteFile(t testing.TB, path string, content []byte) {
+	t.Helper()
+	Check(t, os.WriteFile(path, content, 0o644))
+}
+
+// FreePort returns a port on which nothing listens. It is below those that the system
+// hands out, so that it stays free.
+func FreePort(t testing.TB) int {
+	t.Helper()
+	for {
+		port := 12000 + int(Must(rand.Int(rand.Reader, big.NewInt(18000)))(t).Int64())
+		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if err == nil {
+			Check(t, l.Close())
+			return port
+		}
 	}
 }

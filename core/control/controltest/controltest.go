@@ -4,11 +4,7 @@ package controltest
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
-	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -17,69 +13,22 @@ import (
 
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
 )
 
 // Patience is how long a test waits for what must happen; nothing is asserted
 // about it but that it ends.
-const Patience = 20 * time.Second
+const Patience = testkit.Patience
+
+// The logs and ports of testkit.
+var (
+	NewLog   = testkit.NewLog
+	FreePort = testkit.FreePort
+)
 
 // LogLines collects log lines for tests.
-type LogLines struct {
-	mu    sync.Mutex
-	lines []string
-	more  wake.Signal
-}
-
-func NewLogLines() *LogLines { return &LogLines{more: wake.New()} }
-
-// NewLog makes a log whose lines the test shows if it fails.
-func NewLog(t *testing.T) (*slog.Logger, *LogLines) {
-	t.Helper()
-	l := NewLogLines()
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("log:\n%s", strings.Join(l.All(), ""))
-		}
-	})
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug})), l
-}
-
-func (l *LogLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	l.lines = append(l.lines, string(b))
-	l.mu.Unlock()
-	l.more.Set()
-	return len(b), nil
-}
-
-func (l *LogLines) All() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.lines)
-}
-
-// Await waits until the lines that contain text are n.
-func (l *LogLines) Await(t *testing.T, text string, n int) []string {
-	t.Helper()
-	deadline := time.After(Patience)
-	for {
-		var found []string
-		for _, line := range l.All() {
-			if strings.Contains(line, text) {
-				found = append(found, line)
-			}
-		}
-		if len(found) >= n {
-			return found
-		}
-		select {
-		case <-l.more:
-		case <-deadline:
-			t.Fatalf("%d lines with %q, want %d; log:\n%s", len(found), text, n, strings.Join(l.All(), ""))
-		}
-	}
-}
+type LogLines = testkit.Log
 
 // Observer is an Observer that keeps what it receives, in order.
 type Observer struct {
@@ -137,9 +86,7 @@ func Params(endpoint string, n int) rendezvous.Params {
 
 func Context(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
-	t.Cleanup(cancel)
-	return ctx
+	return testkit.Within(t, Patience)
 }
 
 // expiringContext is a context whose deadline passes when a test says so.
@@ -208,20 +155,6 @@ func WantCode(t *testing.T, err error, code rendezvous.Code, parts ...string) {
 	}
 }
 
-// FreePort returns a port on which nothing listens. It is below those that the
-// system gives to others, so that it stays free.
-func FreePort(t testing.TB) int {
-	t.Helper()
-	for {
-		port := 12000 + drawn(18000)
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-		if err == nil {
-			l.Close()
-			return port
-		}
-	}
-}
-
 // Guest makes parameters of a node that never hosts.
 func Guest(endpoint string, n int) rendezvous.Params {
 	p := Params(endpoint, n)
@@ -243,11 +176,4 @@ func IsLost(e any) bool {
 func IsBack(e any) bool {
 	c, ok := e.(ConnectionChange)
 	return ok && c.Err == nil
-}
-
-// drawn returns a random number below n, at most 65536.
-func drawn(n int) int {
-	var b [2]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return int(binary.LittleEndian.Uint16(b[:])) % n
 }
