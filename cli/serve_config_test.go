@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"rallypoint/cli/run"
+	"rallypoint/internal/testkit"
 )
 
 // configFile writes a file of configuration.
@@ -192,7 +194,7 @@ func TestLogFormat(t *testing.T) {
 // TestRunLogsInJSON: what the agent says, from the first line to the report.
 func TestRunLogsInJSON(t *testing.T) {
 	h := newHarness(t)
-	p := h.run("exit 3", "--log-format=json", "--nnodes=1:2", "--rdzv-endpoint=127.0.0.1:"+freePort(t), "--rdzv-conf=last_call_timeout=0.1")
+	p := h.run("exit 3", "--log-format=json", "--nnodes=1:2", "--rdzv-endpoint=127.0.0.1:"+strconv.Itoa(testkit.FreePort(t)), "--rdzv-conf=last_call_timeout=0.1")
 	if code := p.end(); code != 1 {
 		t.Errorf("exit code %d", code)
 	}

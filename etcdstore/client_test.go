@@ -16,7 +16,7 @@ import (
 // given up gets through.
 func TestModelOverATreacherousNetwork(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	run := 0
 	rapid.Check(t, func(t *rapid.T) {
 		if run++; run > 10 {

@@ -215,7 +215,7 @@ func tortured(t *testing.T, operations int, open func() (s store.Store, after fu
 // store without any fault could have answered.
 func TestExactlyOnceThroughCuts(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	proxy := newCutter(t, config.Endpoints[0])
 	config.Endpoints = []string{proxy.listener.Addr().String()}
 	config.Timeout = 2 * time.Minute
@@ -244,7 +244,7 @@ func TestExactlyOnceThroughCuts(t *testing.T) {
 
 // What was given up does nothing any more, whenever it gets through.
 func TestLateRequestsDoNothing(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	other := mustOpen(t, config)
 	for i, in := range []onceInput{
 		{op: "set", a: "1"}, {op: "multi_set", a: "1"}, {op: "append", a: "1"}, {op: "add", amount: 1},
@@ -290,7 +290,7 @@ func TestLateRequestsDoNothing(t *testing.T) {
 // A try that was refused, since others had changed the key, is not taken up when it gets
 // through a second time and finds the key as it had been, whatever call it precedes.
 func TestRefusedTriesDoNothingLater(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	other := mustOpen(t, config)
 	ctx := testkit.Within(t, time.Minute)
 	for calls, come := 0, true; come; calls++ {

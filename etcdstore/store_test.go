@@ -16,7 +16,6 @@ import (
 
 	"rallypoint/core/store"
 	"rallypoint/internal/etcdclient"
-	"rallypoint/internal/etcdserver"
 	"rallypoint/internal/etcdtest"
 	"rallypoint/internal/testkit"
 )
@@ -24,7 +23,7 @@ import (
 // Any calls on three stores of one prefix give what an engine in memory gives.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	run := 0
 	rapid.Check(t, func(t *rapid.T) {
 		run++
@@ -129,7 +128,7 @@ func modelActions(ctx context.Context, m store.Store, pick func(*rapid.T) *Store
 }
 
 func TestWaitsEndWithTheWrite(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	a, b := mustOpen(t, config), mustOpen(t, config)
 	ctx := testkit.Within(t, 30*time.Second)
 	testkit.Check(t, a.Set(ctx, "there", []byte("0")))
@@ -166,7 +165,7 @@ func TestWaitsEndWithTheWrite(t *testing.T) {
 // A wait is a count-down: keys that are deleted again count as written
 // (docs/spec/tcpstore-wire.md 4.4).
 func TestWaitCountsDown(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	a, b := mustOpen(t, config), mustOpen(t, config)
 	ctx := testkit.Within(t, 30*time.Second)
 	watching, done := make(chan error, 1), make(chan error, 1)
@@ -187,7 +186,7 @@ func TestWaitCountsDown(t *testing.T) {
 }
 
 func TestTimeoutsAndClose(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	s := mustOpen(t, config)
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
@@ -234,7 +233,7 @@ func TestTimeoutsAndClose(t *testing.T) {
 
 func TestAddsOfManyCount(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	const clients, adds = 4, 25
 	ctx := testkit.Within(t, time.Minute)
 	var all sync.WaitGroup
@@ -263,7 +262,7 @@ func TestAddsOfManyCount(t *testing.T) {
 
 func TestKeysGoWithTheirLease(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	other := mustOpen(t, config)
 	config.TTL = time.Second
 	s := mustOpen(t, config)
@@ -279,7 +278,7 @@ func TestKeysGoWithTheirLease(t *testing.T) {
 }
 
 func TestClear(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	s := mustOpen(t, config)
 	ctx := testkit.Within(t, 30*time.Second)
 	testkit.Check(t, s.Set(ctx, "a", nil))
@@ -294,7 +293,7 @@ func TestClear(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
-	s := mustOpen(t, aConfig(t))
+	s := mustOpen(t, shared.Config(t))
 	ctx := testkit.Within(t, 30*time.Second)
 	testkit.Check(t, s.Set(ctx, "k", make([]byte, 1<<20)))
 	if err := s.Set(ctx, "k", make([]byte, 2<<20)); !errors.Is(err, store.ErrTooLarge) {
@@ -316,9 +315,7 @@ func TestTooLarge(t *testing.T) {
 
 // An answer may be larger than any limit of gRPC's or of ours was.
 func TestLargeAnswers(t *testing.T) {
-	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
-	testkit.Check(t, err)
-	t.Cleanup(server.Stop)
+	server := etcdtest.Start(t)
 	s := mustOpen(t, etcdclient.Config{Endpoints: []string{server.Endpoint()}, Prefix: "/p", Timeout: time.Minute})
 	ctx := testkit.Within(t, 2*time.Minute)
 	value := bytes.Repeat([]byte("x"), maxValue-1000)

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 func BenchmarkGet(b *testing.B) {
 	s := mustOpen(b, newPath(b), NeverRemove, nil)
 	ctx := context.Background()
-	check(b, s.Set(ctx, "k", []byte("v")))
+	testkit.Check(b, s.Set(ctx, "k", []byte("v")))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := s.Get(ctx, "k"); err != nil {
@@ -23,7 +25,7 @@ func BenchmarkGet(b *testing.B) {
 func BenchmarkGetRemote(b *testing.B) {
 	s := mustOpen(b, newPath(b), NeverRemove, &Options{Remote: true})
 	ctx := context.Background()
-	check(b, s.Set(ctx, "k", []byte("v")))
+	testkit.Check(b, s.Set(ctx, "k", []byte("v")))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := s.Get(ctx, "k"); err != nil {
@@ -61,15 +63,15 @@ func BenchmarkOpen(b *testing.B) {
 	for i := 0; len(log) < 4<<20; i++ {
 		var err error
 		log, err = appendRecord(log, fmt.Sprintf("/key%d", i), []byte("vvvvvvvvvvvv"))
-		check(b, err)
+		testkit.Check(b, err)
 	}
-	writeFile(b, path, log)
+	testkit.WriteFile(b, path, log)
 	b.SetBytes(int64(len(log)))
 	b.ReportAllocs()
 	for b.Loop() {
 		s, err := Open(context.Background(), path, NeverRemove, nil)
-		check(b, err)
-		check(b, s.Close())
+		testkit.Check(b, err)
+		testkit.Check(b, s.Close())
 	}
-	check(b, os.Remove(path))
+	testkit.Check(b, os.Remove(path))
 }

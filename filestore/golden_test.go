@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // session drives one file and compares it with what stock PyTorch left there.
@@ -24,24 +25,24 @@ type session struct {
 
 func newSession(t *testing.T, worldSize int) *session {
 	path := newPath(t)
-	return &session{T: t, ctx: within(t, time.Minute), path: path, s: mustOpen(t, path, worldSize, nil)}
+	return &session{T: t, ctx: testkit.Within(t, time.Minute), path: path, s: mustOpen(t, path, worldSize, nil)}
 }
 
 // golden returns the files of testdata/golden with that number.
 func golden(t testing.TB, number string) []byte {
 	t.Helper()
-	names := must(filepath.Glob(filepath.Join("testdata", "golden", number+"-*.bin")))(t)
+	names := testkit.Must(filepath.Glob(filepath.Join("testdata", "golden", number+"-*.bin")))(t)
 	if len(names) != 1 {
 		t.Fatalf("golden file %s: %d found", number, len(names))
 	}
-	return readFile(t, names[0])
+	return testkit.ReadFile(t, names[0])
 }
 
 // is checks the file after each of the steps named.
 func (g *session) is(numbers ...string) {
 	g.Helper()
 	for _, number := range numbers {
-		if have, want := readFile(g, g.path), golden(g, number); !bytes.Equal(have, want) {
+		if have, want := testkit.ReadFile(g, g.path), golden(g, number); !bytes.Equal(have, want) {
 			g.Fatalf("step %s:\nhave %q\nwant %q", number, have, want)
 		}
 	}
@@ -51,13 +52,6 @@ func (g *session) removed() {
 	g.Helper()
 	if _, err := os.Stat(g.path); !errors.Is(err, os.ErrNotExist) {
 		g.Fatalf("the file is still there: %v", err)
-	}
-}
-
-func equal[T comparable](t testing.TB, have, want T) {
-	t.Helper()
-	if have != want {
-		t.Fatalf("have %v, want %v", have, want)
 	}
 }
 
@@ -82,25 +76,25 @@ func TestGoldenSession(t *testing.T) {
 
 	second := mustOpen(t, g.path, 2, nil)
 	g.is("40")
-	check(t, second.Close())
+	testkit.Check(t, second.Close())
 	g.is("41")
 	clone := mustOpen(t, g.path, 2, nil)
 	g.is("42")
-	check(t, clone.Close())
+	testkit.Check(t, clone.Close())
 	g.is("43")
-	check(t, g.s.Close())
+	testkit.Check(t, g.s.Close())
 	g.removed()
 }
 
 func (g *session) values() {
-	check(g, g.s.Set(g.ctx, "k", []byte("v")))
+	testkit.Check(g, g.s.Set(g.ctx, "k", []byte("v")))
 	g.is("01")
-	check(g, g.s.Set(g.ctx, "k", []byte("v2")))
+	testkit.Check(g, g.s.Set(g.ctx, "k", []byte("v2")))
 	g.is("02")
-	check(g, g.s.Set(g.ctx, "", nil))
+	testkit.Check(g, g.s.Set(g.ctx, "", nil))
 	g.is("03")
-	equal(g, string(must(g.s.Get(g.ctx, "k"))(g)), "v2")
-	equal(g, string(must(g.s.Get(g.ctx, ""))(g)), "")
+	testkit.Equal(g, string(testkit.Must(g.s.Get(g.ctx, "k"))(g)), "v2")
+	testkit.Equal(g, string(testkit.Must(g.s.Get(g.ctx, ""))(g)), "")
 	g.is("04")
 	_, err := g.s.Get(soon(g), "missing")
 	isError(g, err, store.ErrTimeout)
@@ -108,11 +102,11 @@ func (g *session) values() {
 }
 
 func (g *session) numbers() {
-	equal(g, must(g.s.Add(g.ctx, "n", 5))(g), 5)
+	testkit.Equal(g, testkit.Must(g.s.Add(g.ctx, "n", 5))(g), 5)
 	g.is("06")
-	equal(g, must(g.s.Add(g.ctx, "n", -7))(g), -2)
+	testkit.Equal(g, testkit.Must(g.s.Add(g.ctx, "n", -7))(g), -2)
 	g.is("07")
-	equal(g, must(g.s.Add(g.ctx, "z", 0))(g), 0)
+	testkit.Equal(g, testkit.Must(g.s.Add(g.ctx, "z", 0))(g), 0)
 	g.is("08")
 }
 
@@ -124,48 +118,48 @@ func (g *session) comparing() {
 		{"12", "cs", "", "v3", "v2"},
 		{"13", "nokey", "exp", "new", "exp"},
 	} {
-		now := must(g.s.CompareSet(g.ctx, step.key, []byte(step.expected), []byte(step.desired)))(g)
-		equal(g, string(now), step.want)
+		now := testkit.Must(g.s.CompareSet(g.ctx, step.key, []byte(step.expected), []byte(step.desired)))(g)
+		testkit.Equal(g, string(now), step.want)
 		g.is(step.number)
 	}
 }
 
 func (g *session) asking() {
-	equal(g, must(g.s.NumKeys(g.ctx))(g), 6)
-	equal(g, must(g.s.Check(g.ctx, []string{"k"}))(g), true)
-	equal(g, must(g.s.Check(g.ctx, []string{"k", "zz"}))(g), false)
-	equal(g, must(g.s.Check(g.ctx, nil))(g), true)
-	check(g, g.s.Wait(g.ctx, []string{"k"}))
+	testkit.Equal(g, testkit.Must(g.s.NumKeys(g.ctx))(g), 6)
+	testkit.Equal(g, testkit.Must(g.s.Check(g.ctx, []string{"k"}))(g), true)
+	testkit.Equal(g, testkit.Must(g.s.Check(g.ctx, []string{"k", "zz"}))(g), false)
+	testkit.Equal(g, testkit.Must(g.s.Check(g.ctx, nil))(g), true)
+	testkit.Check(g, g.s.Wait(g.ctx, []string{"k"}))
 	isError(g, g.s.Wait(soon(g), []string{"zz"}), store.ErrTimeout)
 	g.is("14", "15", "16", "17", "18", "19")
 }
 
 func (g *session) deleting() {
-	equal(g, must(g.s.Delete(g.ctx, "k"))(g), true)
+	testkit.Equal(g, testkit.Must(g.s.Delete(g.ctx, "k"))(g), true)
 	g.is("20")
-	equal(g, must(g.s.Delete(g.ctx, "k"))(g), false)
+	testkit.Equal(g, testkit.Must(g.s.Delete(g.ctx, "k"))(g), false)
 	g.is("21")
-	equal(g, must(g.s.NumKeys(g.ctx))(g), 5)
+	testkit.Equal(g, testkit.Must(g.s.NumKeys(g.ctx))(g), 5)
 	_, err := g.s.Get(soon(g), "k")
 	isError(g, err, store.ErrTimeout)
 	g.is("22", "23")
 }
 
 func (g *session) combined() {
-	check(g, g.s.Append(g.ctx, "ap", []byte("xy")))
+	testkit.Check(g, g.s.Append(g.ctx, "ap", []byte("xy")))
 	g.is("24")
-	check(g, g.s.Append(g.ctx, "ap", []byte("z")))
+	testkit.Check(g, g.s.Append(g.ctx, "ap", []byte("z")))
 	g.is("25")
-	check(g, g.s.MultiSet(g.ctx, []string{"m1", "m2"}, [][]byte{[]byte("a"), []byte("bb")}))
+	testkit.Check(g, g.s.MultiSet(g.ctx, []string{"m1", "m2"}, [][]byte{[]byte("a"), []byte("bb")}))
 	g.is("26")
-	values := must(g.s.MultiGet(g.ctx, []string{"m1", "m2"}))(g)
-	equal(g, string(bytes.Join(values, []byte("|"))), "a|bb")
+	values := testkit.Must(g.s.MultiGet(g.ctx, []string{"m1", "m2"}))(g)
+	testkit.Equal(g, string(bytes.Join(values, []byte("|"))), "a|bb")
 	isError(g, g.s.QueuePush(g.ctx, "q", nil), errors.ErrUnsupported)
-	keys := must(g.s.ListKeys(g.ctx))(g)
+	keys := testkit.Must(g.s.ListKeys(g.ctx))(g)
 	slices.Sort(keys)
-	equal(g, strings.Join(keys, "|"), "|ap|cs|efcount/|m1|m2|n|z")
+	testkit.Equal(g, strings.Join(keys, "|"), "|ap|cs|efcount/|m1|m2|n|z")
 	g.is("27", "28", "29", "30")
-	check(g, g.s.Barrier(g.ctx, "b", 1))
+	testkit.Check(g, g.s.Barrier(g.ctx, "b", 1))
 	g.is("31")
 	isError(g, g.s.Barrier(soon(g), "b2", 2), store.ErrTimeout)
 	g.is("32")
@@ -173,72 +167,72 @@ func (g *session) combined() {
 
 func (g *session) prefixed() {
 	p := store.NewPrefix("pre", g.s)
-	check(g, p.Set(g.ctx, "k", []byte("v")))
+	testkit.Check(g, p.Set(g.ctx, "k", []byte("v")))
 	g.is("33")
-	equal(g, must(p.Add(g.ctx, "c", 1))(g), 1)
+	testkit.Equal(g, testkit.Must(p.Add(g.ctx, "c", 1))(g), 1)
 	g.is("34")
-	equal(g, len(must(p.ListKeys(g.ctx))(g)), 2)
+	testkit.Equal(g, len(testkit.Must(p.ListKeys(g.ctx))(g)), 2)
 	g.is("35")
 }
 
 func (g *session) odd() {
-	check(g, g.s.Set(g.ctx, "k\u00e9\n\x00x", []byte("\u00ff\x00")))
+	testkit.Check(g, g.s.Set(g.ctx, "k\u00e9\n\x00x", []byte("\u00ff\x00")))
 	g.is("36")
 	_, err := g.s.Add(g.ctx, "cs", 1)
 	isError(g, err, store.ErrNotNumber)
 	g.is("37", "38")
-	check(g, g.s.Set(g.ctx, "-/cs", []byte("x")))
+	testkit.Check(g, g.s.Set(g.ctx, "-/cs", []byte("x")))
 	g.is("39")
-	equal(g, string(must(g.s.Get(g.ctx, "cs"))(g)), "v2")
+	testkit.Equal(g, string(testkit.Must(g.s.Get(g.ctx, "cs"))(g)), "v2")
 }
 
 func TestGoldenNeverRemoved(t *testing.T) {
 	g := newSession(t, NeverRemove)
 	g.is("45")
-	check(t, g.s.Set(g.ctx, "a", []byte("b")))
+	testkit.Check(t, g.s.Set(g.ctx, "a", []byte("b")))
 	g.is("46")
-	check(t, g.s.Close())
+	testkit.Check(t, g.s.Close())
 	g.is("47")
 	last := mustOpen(t, g.path, 1, nil)
 	g.is("48")
-	equal(t, string(must(last.Get(g.ctx, "a"))(t)), "b")
-	check(t, last.Close())
+	testkit.Equal(t, string(testkit.Must(last.Get(g.ctx, "a"))(t)), "b")
+	testkit.Check(t, last.Close())
 	g.removed()
 }
 
 func TestGoldenWorldSizes(t *testing.T) {
 	g := newSession(t, 0)
 	g.is("50")
-	check(t, g.s.Close())
+	testkit.Check(t, g.s.Close())
 	g.removed()
 
 	g = newSession(t, 2)
 	g.is("52")
-	check(t, g.s.Close())
+	testkit.Check(t, g.s.Close())
 	g.is("53")
 	last := mustOpen(t, g.path, 2, nil)
 	g.is("54")
-	check(t, last.Close())
+	testkit.Check(t, last.Close())
 	g.removed()
 }
 
 // Each recorded file reads as the reference left it.
 func TestGoldenReading(t *testing.T) {
 	path := newPath(t)
-	writeFile(t, path, golden(t, "43"))
+	testkit.WriteFile(t, path, golden(t, "43"))
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	for key, want := range map[string]string{
 		"": "", "n": "-2", "z": "0", "cs": "v2", "ap": "xyz", "m1": "a", "m2": "bb",
 		"b/num_members": "1", "b/last_member": "1", "b2/num_members": "1",
 		"pre/k": "v", "pre/c": "1", "k\u00e9\n\x00x": "\u00ff\x00", "-/cs": "x",
 	} {
-		equal(t, string(must(s.Get(ctx, key))(t)), want)
+		testkit.Equal(t, string(testkit.Must(s.Get(ctx, key))(t)), want)
 	}
-	equal(t, must(s.NumKeys(ctx))(t), 14+2)
+	testkit.Equal(t, testkit.Must(s.NumKeys(ctx))(t), 14+2)
 }
 
 func soon(t testing.TB) context.Context {
 	t.Helper()
-	return within(t, 5*time.Millisecond)
+	return testkit.Within(t, 5*time.Millisecond)
 }

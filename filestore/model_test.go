@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rallypoint/internal/lockedfile"
+	"rallypoint/internal/testkit"
 )
 
 // model is the store written the naive way: the whole log, read anew for each
@@ -224,7 +225,7 @@ func TestParseNumber(t *testing.T) {
 		"": 0, "0": 0, "12": 12, "-7": -7, "+3": 3, " \t\n\v\f\r8": 8, "5x": 5, "1 2": 1, "007": 7,
 		"-9223372036854775808": math.MinInt64, "9223372036854775807": math.MaxInt64,
 	} {
-		equal(t, must(parseNumber([]byte(value)))(t), want)
+		testkit.Equal(t, testkit.Must(parseNumber([]byte(value)))(t), want)
 	}
 	for _, value := range []string{" ", "-", "+", "x", "--1", "+-1", "- 1", "9223372036854775808", "-9223372036854775809", "\x00"} {
 		if n, err := parseNumber([]byte(value)); err == nil {
@@ -238,9 +239,9 @@ func TestParseNumber(t *testing.T) {
 // without harm to what is complete.
 func FuzzLog(f *testing.F) {
 	names, err := filepath.Glob(filepath.Join("testdata", "golden", "*.bin"))
-	check(f, err)
+	testkit.Check(f, err)
 	for _, name := range names {
-		f.Add(readFile(f, name))
+		f.Add(testkit.ReadFile(f, name))
 	}
 	f.Add([]byte("\x02\x00\x00\x00/t\xff\xff\xff\xff" + "half"))
 	f.Add([]byte("\xff\xff\xff\xff"))
@@ -248,31 +249,31 @@ func FuzzLog(f *testing.F) {
 	path := newPath(f)
 	f.Fuzz(func(t *testing.T, log []byte) {
 		before, end := plainRead(log)
-		equal(t, scanAll(t, log), end)
-		writeFile(t, path, log)
-		s, err := Open(within(t, 10*time.Second), path, NeverRemove, nil)
+		testkit.Equal(t, scanAll(t, log), end)
+		testkit.WriteFile(t, path, log)
+		s, err := Open(testkit.Within(t, 10*time.Second), path, NeverRemove, nil)
 		if err != nil {
 			if errors.Is(err, ErrForeign) {
 				end = len(log)
 			}
-			equal(t, string(readFile(t, path)[:end]), string(log[:end]))
+			testkit.Equal(t, string(testkit.ReadFile(t, path)[:end]), string(log[:end]))
 			return
 		}
-		check(t, s.Set(context.Background(), "fuzz", nil))
-		after := readFile(t, path)
+		testkit.Check(t, s.Set(context.Background(), "fuzz", nil))
+		after := testkit.ReadFile(t, path)
 		if !bytes.Equal(after[:end], log[:end]) {
 			t.Fatal("complete records have changed")
 		}
 		entries, whole := plainRead(after)
-		equal(t, whole, len(after))
+		testkit.Equal(t, whole, len(after))
 		if len(log) == end {
 			before["/fuzz"] = ""
 			if !maps.Equal(users(entries), users(before)) {
 				t.Fatalf("have %q, want %q", entries, before)
 			}
 		}
-		equal(t, must(s.NumKeys(context.Background()))(t), int64(len(entries)))
-		check(t, s.Close())
+		testkit.Equal(t, testkit.Must(s.NumKeys(context.Background()))(t), int64(len(entries)))
+		testkit.Check(t, s.Close())
 	})
 }
 
@@ -285,7 +286,7 @@ func scanAll(t *testing.T, log []byte) int {
 		if err == io.EOF || err == lockedfile.ErrTorn {
 			return int(sc.Pos)
 		}
-		check(t, err)
+		testkit.Check(t, err)
 		if whole, n := plainRead(r.raw); n != len(r.raw) || len(whole) > 1 {
 			t.Fatalf("no record: %q", r.raw)
 		}

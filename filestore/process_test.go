@@ -20,6 +20,7 @@ import (
 
 	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
+	"rallypoint/internal/testkit"
 )
 
 // play is the main function of the other processes. The first of args is the
@@ -119,7 +120,7 @@ func another(t testing.TB, role string, args ...string) *exec.Cmd {
 	for i := range args {
 		args[i] = filetest.Elsewhere(args[i])
 	}
-	cmd := exec.CommandContext(within(t, time.Minute), must(os.Executable())(t), args...)
+	cmd := exec.CommandContext(testkit.Within(t, time.Minute), testkit.Must(os.Executable())(t), args...)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	cmd.Stderr = os.Stderr
 	return cmd
@@ -129,11 +130,11 @@ func TestManyAdd(t *testing.T) {
 	const processes, stores, each = 3, 3, 200
 	path := newPath(t)
 	last := mustOpen(t, path, 0, nil)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	var all sync.WaitGroup
 	for range processes {
 		cmd := another(t, "add", path, strconv.Itoa(each))
-		check(t, cmd.Start())
+		testkit.Check(t, cmd.Start())
 		all.Go(func() {
 			if err := cmd.Wait(); err != nil {
 				t.Error(err)
@@ -154,8 +155,8 @@ func TestManyAdd(t *testing.T) {
 		}
 	}
 	all.Wait()
-	equal(t, string(must(last.Get(ctx, "sum"))(t)), strconv.Itoa((processes+2*stores)*each))
-	if _, end := plainRead(readFile(t, path)); end != len(readFile(t, path)) {
+	testkit.Equal(t, string(testkit.Must(last.Get(ctx, "sum"))(t)), strconv.Itoa((processes+2*stores)*each))
+	if _, end := plainRead(testkit.ReadFile(t, path)); end != len(testkit.ReadFile(t, path)) {
 		t.Error("the log is damaged")
 	}
 }
@@ -166,9 +167,9 @@ func TestBesideTirelessWriters(t *testing.T) {
 	s := mustOpen(t, path, NeverRemove, nil)
 	for range 3 {
 		cmd := another(t, "tireless stock", path)
-		out := must(cmd.StdoutPipe())(t)
-		check(t, cmd.Start())
-		must(bufio.NewReader(out).ReadString('\n'))(t) // it writes
+		out := testkit.Must(cmd.StdoutPipe())(t)
+		testkit.Check(t, cmd.Start())
+		testkit.Must(bufio.NewReader(out).ReadString('\n'))(t) // it writes
 		var drained sync.WaitGroup
 		drained.Go(func() { _, _ = io.Copy(io.Discard, out) })
 		defer func() {
@@ -177,9 +178,9 @@ func TestBesideTirelessWriters(t *testing.T) {
 			_ = cmd.Wait()
 		}()
 	}
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	for i := range 200 {
-		equal(t, must(s.Add(ctx, "sum", 1))(t), int64(i+1))
+		testkit.Equal(t, testkit.Must(s.Add(ctx, "sum", 1))(t), int64(i+1))
 	}
 }
 
@@ -192,31 +193,31 @@ func TestKilledWriters(t *testing.T) {
 	}
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, time.Minute)
-	check(t, s.Set(ctx, "large", bytes.Repeat([]byte("x"), 200_000))) // a writer may be killed before its first
+	ctx := testkit.Within(t, time.Minute)
+	testkit.Check(t, s.Set(ctx, "large", bytes.Repeat([]byte("x"), 200_000))) // a writer may be killed before its first
 	for round := range rounds {
 		role, name := "scribble", "counter"+strconv.Itoa(round)
 		if round%3 == 2 {
 			role = "stock"
 		}
 		told := killSoon(t, another(t, role, path, name))
-		equal(t, must(s.Add(ctx, "rounds", 1))(t), int64(round+1))
+		testkit.Equal(t, testkit.Must(s.Add(ctx, "rounds", 1))(t), int64(round+1))
 		if role == "stock" {
 			if told > 0 {
-				equal(t, string(must(s.Get(ctx, "stock"))(t)), "ssssssssss")
+				testkit.Equal(t, string(testkit.Must(s.Get(ctx, "stock"))(t)), "ssssssssss")
 			}
 			continue
 		}
-		sum := must(s.Add(ctx, name, 0))(t)
+		sum := testkit.Must(s.Add(ctx, name, 0))(t)
 		if sum < told || sum > told+1 {
 			t.Fatalf("told %d, the file holds %d", told, sum)
 		}
-		value := string(must(s.Get(ctx, "large"))(t))
+		value := string(testkit.Must(s.Get(ctx, "large"))(t))
 		if len(value) != 200_000 || value != strings.Repeat(value[:1], len(value)) {
 			t.Fatalf("half a value: %d bytes", len(value))
 		}
 	}
-	log := readFile(t, path)
+	log := testkit.ReadFile(t, path)
 	if _, end := plainRead(log); end != len(log) {
 		t.Errorf("damage is left at %d of %d", end, len(log))
 	}
@@ -226,11 +227,11 @@ func TestKilledWriters(t *testing.T) {
 // returns the last number that it has printed.
 func killSoon(t *testing.T, cmd *exec.Cmd) (told int64) {
 	t.Helper()
-	out := must(cmd.StdoutPipe())(t)
-	check(t, cmd.Start())
+	out := testkit.Must(cmd.StdoutPipe())(t)
+	testkit.Check(t, cmd.Start())
 	var kill *time.Timer
 	for lines := bufio.NewScanner(out); lines.Scan(); {
-		told = must(strconv.ParseInt(lines.Text(), 10, 64))(t)
+		told = testkit.Must(strconv.ParseInt(lines.Text(), 10, 64))(t)
 		if kill == nil {
 			kill = time.AfterFunc(time.Duration(rand.Int64N(int64(15*time.Millisecond))), func() { _ = cmd.Process.Kill() })
 		}

@@ -21,6 +21,7 @@ import (
 
 	"rallypoint/core/store"
 	"rallypoint/internal/filetest"
+	"rallypoint/internal/testkit"
 )
 
 // pythonVariable names the interpreter whose torch is the peer; the project's
@@ -45,11 +46,11 @@ func startTorch(t testing.TB) *torch {
 	if _, err := os.Stat(python); errors.Is(err, fs.ErrNotExist) {
 		t.Skipf("no Python with torch at %s (`make venv` makes one; %s names another)", python, pythonVariable)
 	}
-	p := &torch{t: t, cmd: exec.CommandContext(within(t, 2*time.Minute), python, filepath.Join("testdata", "torch_peer.py"))}
+	p := &torch{t: t, cmd: exec.CommandContext(testkit.Within(t, 2*time.Minute), python, filepath.Join("testdata", "torch_peer.py"))}
 	p.cmd.Stderr = os.Stderr
-	p.in = must(p.cmd.StdinPipe())(t)
-	p.out = bufio.NewReader(must(p.cmd.StdoutPipe())(t))
-	check(t, p.cmd.Start())
+	p.in = testkit.Must(p.cmd.StdinPipe())(t)
+	p.out = bufio.NewReader(testkit.Must(p.cmd.StdoutPipe())(t))
+	testkit.Check(t, p.cmd.Start())
 	t.Cleanup(func() {
 		_ = p.in.Close()
 		kill := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
@@ -72,9 +73,9 @@ func (p *torch) ask(operation string, args ...any) {
 			args[i] = filetest.Elsewhere(text)
 		}
 	}
-	line := must(json.Marshal(append([]any{operation}, args...)))(p.t)
+	line := testkit.Must(json.Marshal(append([]any{operation}, args...)))(p.t)
 	_, err := p.in.Write(append(line, '\n'))
-	check(p.t, err)
+	testkit.Check(p.t, err)
 }
 
 func (p *torch) answer() (any, error) {
@@ -105,7 +106,7 @@ func (p *torch) do(operation string, args ...any) string {
 // done is the answer, as text, of an operation that must succeed.
 func (p *torch) done() string {
 	p.t.Helper()
-	return fmt.Sprint(must(p.answer())(p.t))
+	return fmt.Sprint(testkit.Must(p.answer())(p.t))
 }
 
 // has reports whether the peer's torch has the method: old ones have fewer.
@@ -140,35 +141,35 @@ func TestTorch(t *testing.T) {
 func torchReadsOurs(t *testing.T, p *torch) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	p.do("open", "s", path, -1)
-	check(t, s.MultiSet(ctx, []string{"a", "", "k\u00e9\n\x00x"}, [][]byte{[]byte("1"), nil, []byte("\x00\xff")}))
-	check(t, s.Append(ctx, "a", []byte("2")))
-	check(t, s.Set(ctx, "large", make([]byte, 1<<20)))
-	check(t, s.Set(ctx, "gone", nil))
-	must(s.Delete(ctx, "gone"))(t)
-	equal(t, p.do("call", "s", "get", "a"), "12")
-	equal(t, p.do("call", "s", "get", ""), "")
-	equal(t, p.do("call", "s", "get", "k\u00e9\n\x00x"), "\u0000\u00ff")
-	equal(t, len(p.do("call", "s", "get", "large")), 1<<20)
-	equal(t, p.do("call", "s", "num_keys"), fmt.Sprint(must(s.NumKeys(ctx))(t)))
+	testkit.Check(t, s.MultiSet(ctx, []string{"a", "", "k\u00e9\n\x00x"}, [][]byte{[]byte("1"), nil, []byte("\x00\xff")}))
+	testkit.Check(t, s.Append(ctx, "a", []byte("2")))
+	testkit.Check(t, s.Set(ctx, "large", make([]byte, 1<<20)))
+	testkit.Check(t, s.Set(ctx, "gone", nil))
+	testkit.Must(s.Delete(ctx, "gone"))(t)
+	testkit.Equal(t, p.do("call", "s", "get", "a"), "12")
+	testkit.Equal(t, p.do("call", "s", "get", ""), "")
+	testkit.Equal(t, p.do("call", "s", "get", "k\u00e9\n\x00x"), "\u0000\u00ff")
+	testkit.Equal(t, len(p.do("call", "s", "get", "large")), 1<<20)
+	testkit.Equal(t, p.do("call", "s", "num_keys"), fmt.Sprint(testkit.Must(s.NumKeys(ctx))(t)))
 	if p.has("s", "check") {
-		equal(t, p.do("call", "s", "check", []string{"a", "gone"}), "false")
+		testkit.Equal(t, p.do("call", "s", "check", []string{"a", "gone"}), "false")
 	}
 	if p.has("s", "list_keys") {
 		p.ask("call", "s", "list_keys")
 		var theirs []string
-		for _, key := range must(p.answer())(t).([]any) {
+		for _, key := range testkit.Must(p.answer())(t).([]any) {
 			theirs = append(theirs, key.(string))
 		}
-		ours := must(s.ListKeys(ctx))(t)
+		ours := testkit.Must(s.ListKeys(ctx))(t)
 		slices.Sort(ours)
 		slices.Sort(theirs)
-		equal(t, strings.Join(theirs, "|"), strings.Join(ours, "|"))
+		testkit.Equal(t, strings.Join(theirs, "|"), strings.Join(ours, "|"))
 	}
 	p.do("prefix", "p", "pre", "s")
-	check(t, store.NewPrefix("pre", s).Set(ctx, "k", []byte("v")))
-	equal(t, p.do("call", "p", "get", "k"), "v")
+	testkit.Check(t, store.NewPrefix("pre", s).Set(ctx, "k", []byte("v")))
+	testkit.Equal(t, p.do("call", "p", "get", "k"), "v")
 	p.do("close", "p")
 	p.do("close", "s")
 }
@@ -178,29 +179,29 @@ func torchReadByUs(t *testing.T, p *torch) {
 	p.do("open", "s", path, -1)
 	p.do("call", "s", "set", "a", "1")
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, time.Minute)
-	equal(t, string(must(s.Get(ctx, "a"))(t)), "1")
+	ctx := testkit.Within(t, time.Minute)
+	testkit.Equal(t, string(testkit.Must(s.Get(ctx, "a"))(t)), "1")
 	p.do("call", "s", "set", "a", "2")
 	p.do("call", "s", "set", "k\u00e9", "\u00ff")
-	equal(t, string(must(s.Get(ctx, "a"))(t)), "2")
-	equal(t, string(must(s.Get(ctx, "k\u00e9"))(t)), "\u00ff")
+	testkit.Equal(t, string(testkit.Must(s.Get(ctx, "a"))(t)), "2")
+	testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k\u00e9"))(t)), "\u00ff")
 	p.do("call", "s", "delete_key", "a")
-	equal(t, must(s.Check(ctx, []string{"a"}))(t), false)
+	testkit.Equal(t, testkit.Must(s.Check(ctx, []string{"a"}))(t), false)
 	p.do("prefix", "p", "pre", "s")
 	p.do("call", "p", "set", "k", "v")
-	equal(t, string(must(store.NewPrefix("pre", s).Get(ctx, "k"))(t)), "v")
+	testkit.Equal(t, string(testkit.Must(store.NewPrefix("pre", s).Get(ctx, "k"))(t)), "v")
 	p.do("close", "p")
 	p.do("close", "s")
-	equal(t, must(s.NumKeys(ctx))(t), 4)
+	testkit.Equal(t, testkit.Must(s.NumKeys(ctx))(t), 4)
 }
 
 func torchArithmetic(t *testing.T, p *torch) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	p.do("open", "s", path, -1)
 	for _, value := range []string{"", " \t+7x", "-5", "12 3", "x", "-", " ", "9223372036854775808"} {
-		check(t, s.MultiSet(ctx, []string{"ours", "theirs"}, [][]byte{[]byte(value), []byte(value)}))
+		testkit.Check(t, s.MultiSet(ctx, []string{"ours", "theirs"}, [][]byte{[]byte(value), []byte(value)}))
 		sum, err := s.Add(ctx, "ours", 3)
 		p.ask("call", "s", "add", "theirs", 3)
 		theirs, theirErr := p.answer()
@@ -208,18 +209,18 @@ func torchArithmetic(t *testing.T, p *torch) {
 			t.Fatalf("%q: ours %v, theirs %v", value, err, theirErr)
 		}
 		if err == nil {
-			equal(t, fmt.Sprint(theirs), strconv.FormatInt(sum, 10))
+			testkit.Equal(t, fmt.Sprint(theirs), strconv.FormatInt(sum, 10))
 		}
-		equal(t, string(must(s.Get(ctx, "theirs"))(t)), string(must(s.Get(ctx, "ours"))(t)))
+		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "theirs"))(t)), string(testkit.Must(s.Get(ctx, "ours"))(t)))
 	}
 	for i, c := range [][3]string{{"", "", "a"}, {"v", "", "a"}, {"v", "v", "a"}, {"v", "w", "a"}, {"", "w", "a"}} {
 		key := "cs" + strconv.Itoa(i)
 		if c[0] != "" {
-			check(t, s.MultiSet(ctx, []string{key, key + "'"}, [][]byte{[]byte(c[0]), []byte(c[0])}))
+			testkit.Check(t, s.MultiSet(ctx, []string{key, key + "'"}, [][]byte{[]byte(c[0]), []byte(c[0])}))
 		}
-		ours := string(must(s.CompareSet(ctx, key, []byte(c[1]), []byte(c[2])))(t))
-		equal(t, p.do("call", "s", "compare_set", key+"'", c[1], c[2]), ours)
-		equal(t, must(s.Check(ctx, []string{key}))(t), must(s.Check(ctx, []string{key + "'"}))(t))
+		ours := string(testkit.Must(s.CompareSet(ctx, key, []byte(c[1]), []byte(c[2])))(t))
+		testkit.Equal(t, p.do("call", "s", "compare_set", key+"'", c[1], c[2]), ours)
+		testkit.Equal(t, testkit.Must(s.Check(ctx, []string{key}))(t), testkit.Must(s.Check(ctx, []string{key + "'"}))(t))
 	}
 	p.do("close", "s")
 }
@@ -228,23 +229,23 @@ func torchArithmetic(t *testing.T, p *torch) {
 func torchWakes(t *testing.T, p *torch) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	p.do("open", "s", path, -1)
 	p.do("timeout", "s", 30)
 	for i := range 5 {
 		key := strconv.Itoa(i)
 		p.ask("call", "s", "get", "to torch "+key)
 		time.Sleep(5 * time.Millisecond)
-		check(t, s.Set(ctx, "to torch "+key, []byte("hello")))
-		equal(t, p.done(), "hello")
+		testkit.Check(t, s.Set(ctx, "to torch "+key, []byte("hello")))
+		testkit.Equal(t, p.done(), "hello")
 
-		done := begin(func() error { return s.Wait(ctx, []string{"to us " + key}) })
+		done := testkit.Go(func() error { return s.Wait(ctx, []string{"to us " + key}) })
 		waits(t, s, 1)
 		p.do("call", "s", "set", "to us "+key, "hello")
-		check(t, <-done)
+		testkit.Check(t, <-done)
 	}
 	p.ask("wait", "s", []string{"x", "y"}, 30)
-	check(t, s.MultiSet(ctx, []string{"x", "y"}, [][]byte{nil, nil}))
+	testkit.Check(t, s.MultiSet(ctx, []string{"x", "y"}, [][]byte{nil, nil}))
 	p.done()
 	p.do("close", "s")
 }
@@ -253,7 +254,7 @@ func torchAddsAtOnce(t *testing.T, p *torch) {
 	const each = 200
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	p.ask("hammer", path, "sum", each, 2)
 	var all sync.WaitGroup
 	for i := range 3 {
@@ -269,10 +270,10 @@ func torchAddsAtOnce(t *testing.T, p *torch) {
 	}
 	all.Wait()
 	p.done()
-	equal(t, string(must(s.Get(ctx, "sum"))(t)), strconv.Itoa(5*each))
-	entries, _ := plainRead(readFile(t, path))
-	equal(t, entries[cleanupKey], "2")
-	equal(t, entries[refcountKey], "4")
+	testkit.Equal(t, string(testkit.Must(s.Get(ctx, "sum"))(t)), strconv.Itoa(5*each))
+	entries, _ := plainRead(testkit.ReadFile(t, path))
+	testkit.Equal(t, entries[cleanupKey], "2")
+	testkit.Equal(t, entries[refcountKey], "4")
 }
 
 func torchBarrier(t *testing.T, p *torch) {
@@ -283,9 +284,9 @@ func torchBarrier(t *testing.T, p *torch) {
 	if !p.has("s", "barrier") {
 		t.Skip("this torch has no barrier")
 	}
-	done := begin(func() error { return s.Barrier(within(t, time.Minute), "b", 2) })
+	done := testkit.Go(func() error { return s.Barrier(testkit.Within(t, time.Minute), "b", 2) })
 	p.do("call", "s", "barrier", "b", 2)
-	check(t, <-done)
+	testkit.Check(t, <-done)
 	p.do("close", "s")
 }
 
@@ -296,12 +297,12 @@ func torchUsers(t *testing.T, p *torch) {
 		p.do("open", "s", path, 2)
 		s := mustOpen(t, path, 2, nil)
 		if torchLast {
-			check(t, s.Close())
+			testkit.Check(t, s.Close())
 		} else {
 			p.do("close", "s")
 		}
-		entries, end := plainRead(readFile(t, path))
-		equal(t, end, len(readFile(t, path)))
+		entries, end := plainRead(testkit.ReadFile(t, path))
+		testkit.Equal(t, end, len(testkit.ReadFile(t, path)))
 		want := map[string]string{refcountKey: "1", cleanupKey: "1"}
 		if !maps.Equal(entries, want) {
 			t.Fatalf("have %q, want %q", entries, want)
@@ -309,7 +310,7 @@ func torchUsers(t *testing.T, p *torch) {
 		if torchLast {
 			p.do("close", "s")
 		} else {
-			check(t, s.Close())
+			testkit.Check(t, s.Close())
 		}
 		_, err := os.Stat(path)
 		isError(t, err, fs.ErrNotExist)
@@ -326,18 +327,18 @@ func torchTorn(t *testing.T, p *torch) {
 	} {
 		path := newPath(t)
 		s := mustOpen(t, path, NeverRemove, nil)
-		ctx := within(t, time.Minute)
+		ctx := testkit.Within(t, time.Minute)
 		p.do("open", "early", path, -1)
 		p.do("call", "early", "set", "old", "1")
-		equal(t, p.do("call", "early", "get", "old"), "1")
+		testkit.Equal(t, p.do("call", "early", "get", "old"), "1")
 		appendTo(t, path, []byte(torn))
-		check(t, s.Set(ctx, "new", []byte("2")))
+		testkit.Check(t, s.Set(ctx, "new", []byte("2")))
 		p.do("open", "late", path, -1)
 		for _, name := range []string{"early", "late"} {
-			equal(t, p.do("call", name, "get", "old"), "1")
-			equal(t, p.do("call", name, "get", "new"), "2")
-			equal(t, p.do("call", name, "num_keys"), fmt.Sprint(must(s.NumKeys(ctx))(t)))
-			equal(t, p.do("call", name, "add", "n", 1), string(must(s.Get(ctx, "n"))(t)))
+			testkit.Equal(t, p.do("call", name, "get", "old"), "1")
+			testkit.Equal(t, p.do("call", name, "get", "new"), "2")
+			testkit.Equal(t, p.do("call", name, "num_keys"), fmt.Sprint(testkit.Must(s.NumKeys(ctx))(t)))
+			testkit.Equal(t, p.do("call", name, "add", "n", 1), string(testkit.Must(s.Get(ctx, "n"))(t)))
 		}
 		p.do("close", "early")
 		p.do("close", "late")
@@ -350,15 +351,15 @@ func torchCover(t *testing.T, p *torch) {
 	for _, torn := range []string{"\x02\x00\x00\x00", "\x02\x00\x00\x00/t\x00\x10\x00\x00"} {
 		path := newPath(t)
 		s := mustOpen(t, path, NeverRemove, nil)
-		ctx := within(t, time.Minute)
+		ctx := testkit.Within(t, time.Minute)
 		p.do("open", "s", path, -1)
 		p.do("call", "s", "set", "old", "1")
 		appendTo(t, path, []byte(torn))
 		p.do("call", "s", "set", "unread", "2")
-		check(t, s.Set(ctx, "new", []byte("3")))
+		testkit.Check(t, s.Set(ctx, "new", []byte("3")))
 		for key, want := range map[string]string{"old": "1", "unread": "2", "new": "3"} {
-			equal(t, p.do("call", "s", "get", key), want)
-			equal(t, string(must(s.Get(ctx, key))(t)), want)
+			testkit.Equal(t, p.do("call", "s", "get", key), want)
+			testkit.Equal(t, string(testkit.Must(s.Get(ctx, key))(t)), want)
 		}
 		p.do("close", "s")
 	}
@@ -369,9 +370,9 @@ func torchCover(t *testing.T, p *torch) {
 func torchHangs(t *testing.T, p *torch) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, time.Minute)
+	ctx := testkit.Within(t, time.Minute)
 	p.do("open", "s", path, -1)
-	check(t, s.Set(ctx, "k", []byte("v")))
+	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
 	appendTo(t, path, []byte("\x02\x00"))
 	p.ask("call", "s", "get", "k")
 	holder := "process " + strconv.Itoa(p.cmd.Process.Pid)
@@ -381,12 +382,12 @@ func torchHangs(t *testing.T, p *torch) {
 	for deadline := time.Now().Add(5 * time.Second); !strings.Contains(s.file.LockHolder(), holder) && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-	err := s.Set(within(t, 50*time.Millisecond), "k", []byte("v2"))
+	err := s.Set(testkit.Within(t, 50*time.Millisecond), "k", []byte("v2"))
 	isError(t, err, store.ErrTimeout)
 	if !strings.Contains(err.Error(), holder) {
 		t.Errorf("the error does not name %s: %v", holder, err)
 	}
-	check(t, p.cmd.Process.Kill())
-	check(t, s.Set(ctx, "k", []byte("v3")))
-	equal(t, string(must(s.Get(ctx, "k"))(t)), "v3")
+	testkit.Check(t, p.cmd.Process.Kill())
+	testkit.Check(t, s.Set(ctx, "k", []byte("v3")))
+	testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k"))(t)), "v3")
 }

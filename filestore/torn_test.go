@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // plainRead reads a log the naive way: the entries, and where the last complete
@@ -64,14 +65,14 @@ func TestTornEverywhere(t *testing.T) {
 	dir := t.TempDir()
 	for cut := range len(whole) + 1 {
 		path := fmt.Sprintf("%s/%d", dir, cut)
-		writeFile(t, path, whole[:cut])
+		testkit.WriteFile(t, path, whole[:cut])
 		before, end := plainRead(whole[:cut])
 		s := mustOpen(t, path, NeverRemove, nil)
-		ctx := within(t, 10*time.Second)
-		check(t, s.Set(ctx, "more", []byte("x")))
-		check(t, s.Close())
+		ctx := testkit.Within(t, 10*time.Second)
+		testkit.Check(t, s.Set(ctx, "more", []byte("x")))
+		testkit.Check(t, s.Close())
 
-		log := readFile(t, path)
+		log := testkit.ReadFile(t, path)
 		if !bytes.Equal(log[:end], whole[:end]) || len(log) < cut {
 			t.Fatalf("cut at %d: what was complete has changed:\n%q", cut, log)
 		}
@@ -103,21 +104,21 @@ func TestTornUnderOpenStores(t *testing.T) {
 		writer := mustOpen(t, path, NeverRemove, nil)
 		reader := mustOpen(t, path, NeverRemove, nil)
 		remote := mustOpen(t, path, NeverRemove, &Options{Remote: true})
-		ctx := within(t, 10*time.Second)
-		check(t, writer.Set(ctx, "k", []byte("v")))
+		ctx := testkit.Within(t, 10*time.Second)
+		testkit.Check(t, writer.Set(ctx, "k", []byte("v")))
 		appendTo(t, path, torn)
 		for _, s := range []*Store{reader, remote} {
-			equal(t, string(must(s.Get(ctx, "k"))(t)), "v")
-			equal(t, must(s.Check(ctx, []string{"t"}))(t), false)
+			testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k"))(t)), "v")
+			testkit.Equal(t, testkit.Must(s.Check(ctx, []string{"t"}))(t), false)
 		}
-		size := len(readFile(t, path))
-		check(t, writer.Set(ctx, "k", []byte("v2")))
+		size := len(testkit.ReadFile(t, path))
+		testkit.Check(t, writer.Set(ctx, "k", []byte("v2")))
 		for _, s := range []*Store{reader, remote, writer} {
-			equal(t, string(must(s.Get(ctx, "k"))(t)), "v2")
-			equal(t, must(s.Check(ctx, []string{"t"}))(t), false)
-			equal(t, must(s.NumKeys(ctx))(t), 2)
+			testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k"))(t)), "v2")
+			testkit.Equal(t, testkit.Must(s.Check(ctx, []string{"t"}))(t), false)
+			testkit.Equal(t, testkit.Must(s.NumKeys(ctx))(t), 2)
 		}
-		log := readFile(t, path)
+		log := testkit.ReadFile(t, path)
 		if _, end := plainRead(log); end != len(log) || len(log) < size {
 			t.Fatalf("torn %.20q: damage is left in %.200q", torn, log)
 		}
@@ -129,18 +130,18 @@ func TestTornWhileWaiting(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
 	other := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, 10*time.Second)
+	ctx := testkit.Within(t, 10*time.Second)
 	done := make(chan error, 1)
 	go func() { done <- s.Wait(ctx, []string{"t"}) }()
 	appendTo(t, path, []byte("\x02\x00\x00\x00/t\x05\x00\x00\x00half"))
-	check(t, other.Set(ctx, "k", nil))
+	testkit.Check(t, other.Set(ctx, "k", nil))
 	select {
 	case err := <-done:
 		t.Fatalf("woken by nothing: %v", err)
 	case <-time.After(30 * time.Millisecond):
 	}
-	check(t, other.Set(ctx, "t", nil))
-	check(t, <-done)
+	testkit.Check(t, other.Set(ctx, "t", nil))
+	testkit.Check(t, <-done)
 }
 
 // What a stock process appended behind the torn record of another, without
@@ -155,14 +156,14 @@ func TestRecordsBehindTorn(t *testing.T) {
 	} {
 		path := newPath(t)
 		log := slices.Concat(rec("/b", "2"), []byte(torn), behind)
-		writeFile(t, path, log)
+		testkit.WriteFile(t, path, log)
 		s := mustOpen(t, path, NeverRemove, nil)
-		ctx := within(t, 10*time.Second)
-		equal(t, string(must(s.Get(ctx, "a"))(t)), "1")
-		equal(t, string(must(s.Get(ctx, "c"))(t)), "three")
-		equal(t, must(s.Check(ctx, []string{"b"}))(t), false)
-		check(t, s.Close())
-		after := readFile(t, path)
+		ctx := testkit.Within(t, 10*time.Second)
+		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "a"))(t)), "1")
+		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "c"))(t)), "three")
+		testkit.Equal(t, testkit.Must(s.Check(ctx, []string{"b"}))(t), false)
+		testkit.Check(t, s.Close())
+		after := testkit.ReadFile(t, path)
 		want := map[string]string{"/a": "1", "/c": "three"}
 		if entries, end := plainRead(after); end != len(after) || !maps.Equal(users(entries), want) {
 			t.Fatalf("behind %q: %q", torn, after)
@@ -178,10 +179,10 @@ func TestTornTwice(t *testing.T) {
 		log := slices.Concat(rec("/b", "2"), []byte(torn), behind)
 		for cut := range len(behind) + 1 {
 			path := newPath(t)
-			writeFile(t, path, slices.Concat(log, behind[:cut]))
+			testkit.WriteFile(t, path, slices.Concat(log, behind[:cut]))
 			s := mustOpen(t, path, NeverRemove, nil)
-			check(t, s.Close())
-			after := readFile(t, path)
+			testkit.Check(t, s.Close())
+			after := testkit.ReadFile(t, path)
 			want := map[string]string{"/a": "1", "/b": "2"}
 			if entries, end := plainRead(after); end != len(after) || !maps.Equal(users(entries), want) {
 				t.Fatalf("cut at %d: %q", cut, after)
@@ -194,10 +195,10 @@ func TestTornTwice(t *testing.T) {
 func TestRecordsBehindTornKey(t *testing.T) {
 	path := newPath(t)
 	log := slices.Concat([]byte("\x02\x00\x00\x00/t"), rec("/a", "1"), rec("/b", "2"))
-	writeFile(t, path, log)
-	_, err := Open(within(t, 10*time.Second), path, NeverRemove, nil)
+	testkit.WriteFile(t, path, log)
+	_, err := Open(testkit.Within(t, 10*time.Second), path, NeverRemove, nil)
 	isError(t, err, ErrForeign)
-	equal(t, string(readFile(t, path)), string(log))
+	testkit.Equal(t, string(testkit.ReadFile(t, path)), string(log))
 }
 
 func TestForeignFiles(t *testing.T) {
@@ -213,20 +214,20 @@ func TestForeignFiles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := newPath(t)
-			writeFile(t, path, []byte(content))
-			_, err := Open(within(t, 10*time.Second), path, NeverRemove, nil)
+			testkit.WriteFile(t, path, []byte(content))
+			_, err := Open(testkit.Within(t, 10*time.Second), path, NeverRemove, nil)
 			isError(t, err, ErrForeign)
 			if !strings.Contains(err.Error(), path) {
 				t.Fatalf("the error does not name the file: %v", err)
 			}
-			equal(t, string(readFile(t, path)), content)
+			testkit.Equal(t, string(testkit.ReadFile(t, path)), content)
 		})
 	}
-	_, err := Open(within(t, 10*time.Second), t.TempDir(), NeverRemove, nil)
+	_, err := Open(testkit.Within(t, 10*time.Second), t.TempDir(), NeverRemove, nil)
 	if err == nil {
 		t.Fatal("a directory was opened")
 	}
-	_, err = Open(within(t, 10*time.Second), "/dev/null", NeverRemove, nil)
+	_, err = Open(testkit.Within(t, 10*time.Second), "/dev/null", NeverRemove, nil)
 	isError(t, err, ErrForeign)
 }
 
@@ -235,7 +236,7 @@ func TestForeignFiles(t *testing.T) {
 func TestForeignUnderOpenStore(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, 10*time.Second)
+	ctx := testkit.Within(t, 10*time.Second)
 	done := make(chan error, 1)
 	go func() { done <- s.Wait(ctx, []string{"k"}) }()
 	appendTo(t, path, []byte("this is no record"))
@@ -257,7 +258,7 @@ func TestTooLarge(t *testing.T) {
 
 func appendTo(t testing.TB, path string, content []byte) {
 	t.Helper()
-	f := must(os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0))(t)
+	f := testkit.Must(os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0))(t)
 	_, err := f.Write(content)
-	check(t, errors.Join(err, f.Close()))
+	testkit.Check(t, errors.Join(err, f.Close()))
 }

@@ -15,6 +15,7 @@ import (
 	"rallypoint/internal/changewatch"
 	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
+	"rallypoint/internal/testkit"
 )
 
 // Whatever is done to the file of an open store, each call says so at once, and
@@ -24,28 +25,28 @@ func TestFileTakenAway(t *testing.T) {
 		spoil func(t *testing.T, path string)
 		want  error
 	}{
-		"removed":           {func(t *testing.T, path string) { check(t, os.Remove(path)) }, ErrVanished},
-		"renamed":           {func(t *testing.T, path string) { check(t, os.Rename(path, path+"2")) }, ErrVanished},
-		"directory removed": {func(t *testing.T, path string) { check(t, os.RemoveAll(filepath.Dir(path))) }, ErrVanished},
+		"removed":           {func(t *testing.T, path string) { testkit.Check(t, os.Remove(path)) }, ErrVanished},
+		"renamed":           {func(t *testing.T, path string) { testkit.Check(t, os.Rename(path, path+"2")) }, ErrVanished},
+		"directory removed": {func(t *testing.T, path string) { testkit.Check(t, os.RemoveAll(filepath.Dir(path))) }, ErrVanished},
 		"renamed over": {func(t *testing.T, path string) {
-			writeFile(t, path+"2", readFile(t, path))
-			check(t, os.Rename(path+"2", path))
+			testkit.WriteFile(t, path+"2", testkit.ReadFile(t, path))
+			testkit.Check(t, os.Rename(path+"2", path))
 		}, ErrReplaced},
-		"cut":       {func(t *testing.T, path string) { check(t, os.Truncate(path, 30)) }, ErrReplaced},
-		"emptied":   {func(t *testing.T, path string) { check(t, os.Truncate(path, 0)) }, ErrReplaced},
-		"rewritten": {func(t *testing.T, path string) { writeFile(t, path, rec("/k", strings.Repeat("x", 1000))) }, ErrReplaced},
+		"cut":       {func(t *testing.T, path string) { testkit.Check(t, os.Truncate(path, 30)) }, ErrReplaced},
+		"emptied":   {func(t *testing.T, path string) { testkit.Check(t, os.Truncate(path, 0)) }, ErrReplaced},
+		"rewritten": {func(t *testing.T, path string) { testkit.WriteFile(t, path, rec("/k", strings.Repeat("x", 1000))) }, ErrReplaced},
 	} {
 		for _, remote := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "dir", "store")
-				check(t, os.Mkdir(filepath.Dir(path), 0o755))
+				testkit.Check(t, os.Mkdir(filepath.Dir(path), 0o755))
 				if name == "directory removed" {
 					filetest.NeedsRemoval(t, filepath.Dir(path))
 				}
 				s := mustOpen(t, path, 0, &Options{Remote: remote})
-				ctx := within(t, 10*time.Second)
-				check(t, s.Set(ctx, "k", []byte("value")))
-				check(t, s.Set(ctx, "l", []byte("value")))
+				ctx := testkit.Within(t, 10*time.Second)
+				testkit.Check(t, s.Set(ctx, "k", []byte("value")))
+				testkit.Check(t, s.Set(ctx, "l", []byte("value")))
 				done := make(chan error, 1)
 				go func() { done <- s.Wait(ctx, []string{"missing"}) }()
 				time.Sleep(time.Millisecond)
@@ -59,7 +60,7 @@ func TestFileTakenAway(t *testing.T) {
 				isError(t, err, c.want)
 				err = s.Close()
 				if c.want == ErrVanished {
-					check(t, err)
+					testkit.Check(t, err)
 				} else {
 					isError(t, err, c.want)
 				}
@@ -69,8 +70,8 @@ func TestFileTakenAway(t *testing.T) {
 }
 
 func newFile(t *testing.T, path string) {
-	check(t, os.Remove(path))
-	writeFile(t, path, rec("/k", strings.Repeat("x", 1000)))
+	testkit.Check(t, os.Remove(path))
+	testkit.WriteFile(t, path, rec("/k", strings.Repeat("x", 1000)))
 }
 
 // A waiting call alone finds out too, without another one's help.
@@ -78,7 +79,7 @@ func TestFileTakenAwayWhileWaiting(t *testing.T) {
 	for _, remote := range []bool{false, true} {
 		path := newPath(t)
 		s := mustOpen(t, path, 0, &Options{Remote: remote})
-		ctx := within(t, 10*time.Second)
+		ctx := testkit.Within(t, 10*time.Second)
 		done := make(chan error, 1)
 		go func() {
 			_, err := s.Get(ctx, "missing")
@@ -86,7 +87,7 @@ func TestFileTakenAwayWhileWaiting(t *testing.T) {
 		}()
 		time.Sleep(10 * time.Millisecond)
 		start := time.Now()
-		check(t, os.Remove(path))
+		testkit.Check(t, os.Remove(path))
 		isError(t, <-done, ErrVanished)
 		if took := time.Since(start); !remote && took > changewatch.RecheckInterval/2 {
 			t.Errorf("noticed after %v", took)
@@ -99,17 +100,17 @@ func TestReplacementIsLeftAlone(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, 0, nil)
 	newFile(t, path)
-	isError(t, s.Set(within(t, time.Second), "k", nil), ErrReplaced)
-	before := string(readFile(t, path))
-	isError(t, s.Set(within(t, time.Second), "k", nil), ErrReplaced)
+	isError(t, s.Set(testkit.Within(t, time.Second), "k", nil), ErrReplaced)
+	before := string(testkit.ReadFile(t, path))
+	isError(t, s.Set(testkit.Within(t, time.Second), "k", nil), ErrReplaced)
 	isError(t, s.Close(), ErrReplaced)
-	equal(t, string(readFile(t, path)), before)
+	testkit.Equal(t, string(testkit.ReadFile(t, path)), before)
 }
 
 func TestDirectoryMissing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "nowhere")
 	start := time.Now()
-	_, err := Open(within(t, time.Minute), filepath.Join(dir, "store"), 1, nil)
+	_, err := Open(testkit.Within(t, time.Minute), filepath.Join(dir, "store"), 1, nil)
 	isError(t, err, fs.ErrNotExist)
 	if !strings.Contains(err.Error(), "directory "+dir) {
 		t.Errorf("the error does not name the directory: %v", err)
@@ -124,22 +125,22 @@ func TestFileMode(t *testing.T) {
 	old := unix.Umask(0o026)
 	defer unix.Umask(old)
 	mustOpen(t, path, 1, nil)
-	equal(t, must(os.Stat(path))(t).Mode(), 0o640)
+	testkit.Equal(t, testkit.Must(os.Stat(path))(t).Mode(), 0o640)
 }
 
 // Open that waits for the lock of a file which its last user removes begins anew.
 func TestOpenWhileRemoved(t *testing.T) {
 	path := newPath(t)
-	ctx := within(t, 10*time.Second)
+	ctx := testkit.Within(t, 10*time.Second)
 	for range 200 {
-		a := must(Open(ctx, path, 0, nil))(t)
+		a := testkit.Must(Open(ctx, path, 0, nil))(t)
 		closed := make(chan error, 1)
 		go func() { closed <- a.Close() }()
-		b := must(Open(ctx, path, 0, nil))(t)
-		check(t, b.Set(ctx, "k", nil))
-		check(t, <-closed)
-		check(t, b.Set(ctx, "k", nil))
-		check(t, b.Close())
+		b := testkit.Must(Open(ctx, path, 0, nil))(t)
+		testkit.Check(t, b.Set(ctx, "k", nil))
+		testkit.Check(t, <-closed)
+		testkit.Check(t, b.Set(ctx, "k", nil))
+		testkit.Check(t, b.Close())
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal("the file is left over")
 		}
@@ -150,16 +151,16 @@ func TestOpenWhileRemoved(t *testing.T) {
 func TestRelativePath(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := mustOpen(t, "store", 0, nil)
-	check(t, os.Chdir("/"))
-	check(t, s.Set(within(t, time.Second), "k", nil))
-	equal(t, filepath.Base(s.Path()), "store")
+	testkit.Check(t, os.Chdir("/"))
+	testkit.Check(t, s.Set(testkit.Within(t, time.Second), "k", nil))
+	testkit.Equal(t, filepath.Base(s.Path()), "store")
 }
 
 func TestCloseTwiceAndAfter(t *testing.T) {
 	s := mustOpen(t, newPath(t), NeverRemove, nil)
-	check(t, s.Close())
-	check(t, s.Close())
-	ctx := within(t, time.Second)
+	testkit.Check(t, s.Close())
+	testkit.Check(t, s.Close())
+	ctx := testkit.Within(t, time.Second)
 	_, err := s.Get(ctx, "k")
 	isError(t, err, store.ErrClosed)
 	isError(t, s.Barrier(ctx, "b", 1), store.ErrClosed)
@@ -171,7 +172,7 @@ func TestCloseWhileBusy(t *testing.T) {
 	for _, remote := range []bool{false, true} {
 		path := newPath(t)
 		s := mustOpen(t, path, 0, &Options{Remote: remote})
-		ctx := within(t, 10*time.Second)
+		ctx := testkit.Within(t, 10*time.Second)
 		calls := []func() error{
 			func() error { return s.Set(ctx, "k", []byte("v")) },
 			func() error { _, err := s.Add(ctx, "n", 1); return err },
@@ -182,7 +183,7 @@ func TestCloseWhileBusy(t *testing.T) {
 		}
 		var ends []<-chan error
 		for _, call := range calls {
-			ends = append(ends, begin(func() error {
+			ends = append(ends, testkit.Go(func() error {
 				for {
 					if err := call(); err != nil {
 						return err
@@ -192,7 +193,7 @@ func TestCloseWhileBusy(t *testing.T) {
 		}
 		waits(t, s, 2)
 		time.Sleep(5 * time.Millisecond)
-		check(t, s.Close())
+		testkit.Check(t, s.Close())
 		for _, end := range ends {
 			isError(t, <-end, store.ErrClosed)
 		}
@@ -204,13 +205,13 @@ func TestCloseWhileBusy(t *testing.T) {
 // On NFS the lock tells that another machine has removed the file.
 func TestFileStale(t *testing.T) {
 	s := mustOpen(t, newPath(t), 0, &Options{Remote: true})
-	ctx := within(t, 10*time.Second)
-	check(t, s.Set(ctx, "k", nil))
+	ctx := testkit.Within(t, 10*time.Second)
+	testkit.Check(t, s.Set(ctx, "k", nil))
 	filetest.MakeStale(t, s.file)
 	for range 2 {
 		if _, err := s.Get(ctx, "k"); !errors.Is(err, ErrVanished) {
 			t.Error(err)
 		}
 	}
-	check(t, s.Close())
+	testkit.Check(t, s.Close())
 }

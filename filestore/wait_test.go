@@ -13,14 +13,8 @@ import (
 
 	"rallypoint/core/store"
 	"rallypoint/internal/changewatch"
+	"rallypoint/internal/testkit"
 )
-
-// begin runs a call in a goroutine and returns its error to come.
-func begin(call func() error) <-chan error {
-	done := make(chan error, 1)
-	go func() { done <- call() }()
-	return done
-}
 
 // waits reports whether so many calls wait on s, soon.
 func waits(t testing.TB, s *Store, n int) {
@@ -44,17 +38,17 @@ func TestInotifyWakes(t *testing.T) {
 		t.Skip("the file system has no inotify")
 	}
 	b := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, 10*time.Second)
+	ctx := testkit.Within(t, 10*time.Second)
 	for range 20 {
-		done := begin(func() error { return a.Wait(ctx, []string{"k"}) })
+		done := testkit.Go(func() error { return a.Wait(ctx, []string{"k"}) })
 		waits(t, a, 1)
 		start := time.Now()
-		check(t, b.Set(ctx, "k", nil))
-		check(t, <-done)
+		testkit.Check(t, b.Set(ctx, "k", nil))
+		testkit.Check(t, <-done)
 		if took := time.Since(start); took > changewatch.RecheckInterval/2 {
 			t.Errorf("woken after %v", took)
 		}
-		must(b.Delete(ctx, "k"))(t)
+		testkit.Must(b.Delete(ctx, "k"))(t)
 	}
 }
 
@@ -62,11 +56,11 @@ func TestPollWakes(t *testing.T) {
 	path := newPath(t)
 	a := mustOpen(t, path, NeverRemove, &Options{Remote: true})
 	b := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, 10*time.Second)
-	done := begin(func() error { return a.Wait(ctx, []string{"k"}) })
+	ctx := testkit.Within(t, 10*time.Second)
+	done := testkit.Go(func() error { return a.Wait(ctx, []string{"k"}) })
 	waits(t, a, 1)
-	check(t, b.Set(ctx, "k", nil))
-	check(t, <-done)
+	testkit.Check(t, b.Set(ctx, "k", nil))
+	testkit.Check(t, <-done)
 }
 
 // fakeClock hands out the durations that are asked for, and never fires by itself.
@@ -91,8 +85,8 @@ func TestPollAdapts(t *testing.T) {
 		Remote: true, Clock: clock, PollMin: 4 * time.Millisecond, PollMax: 10 * time.Millisecond,
 	})
 	b := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, 10*time.Second)
-	done := begin(func() error { return a.Wait(ctx, []string{"k"}) })
+	ctx := testkit.Within(t, 10*time.Second)
+	done := testkit.Go(func() error { return a.Wait(ctx, []string{"k"}) })
 	near := func(want time.Duration) {
 		t.Helper()
 		if have := <-clock.asked; have.Round(time.Microsecond) != want {
@@ -107,14 +101,14 @@ func TestPollAdapts(t *testing.T) {
 		near(9 * time.Millisecond)
 		clock.fire <- time.Time{}
 		near(10 * time.Millisecond)
-		check(t, b.Set(ctx, "other", nil))
+		testkit.Check(t, b.Set(ctx, "other", nil))
 		clock.fire <- time.Time{}
 	}
 	near(4 * time.Millisecond)
-	check(t, b.Set(ctx, "k", nil))
+	testkit.Check(t, b.Set(ctx, "k", nil))
 	clock.fire <- time.Time{}
 	<-clock.asked
-	check(t, <-done)
+	testkit.Check(t, <-done)
 }
 
 // All calls that wait on one store are woken by one watch, each by its own keys.
@@ -122,16 +116,16 @@ func TestManyWait(t *testing.T) {
 	path := newPath(t)
 	a := mustOpen(t, path, NeverRemove, nil)
 	b := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, 10*time.Second)
-	got := begin(func() error {
+	ctx := testkit.Within(t, 10*time.Second)
+	got := testkit.Go(func() error {
 		value, err := a.Get(ctx, "x")
 		if err == nil && string(value) != "1" {
 			err = errors.New(string(value))
 		}
 		return err
 	})
-	both := begin(func() error { return a.Wait(ctx, []string{"x", "y"}) })
-	all := begin(func() error {
+	both := testkit.Go(func() error { return a.Wait(ctx, []string{"x", "y"}) })
+	all := testkit.Go(func() error {
 		values, err := a.MultiGet(ctx, []string{"x", "y", "z"})
 		if err == nil && len(values) != 3 {
 			err = errors.New("too few values")
@@ -139,22 +133,22 @@ func TestManyWait(t *testing.T) {
 		return err
 	})
 	waits(t, a, 3)
-	check(t, b.Set(ctx, "x", []byte("1")))
-	check(t, <-got)
+	testkit.Check(t, b.Set(ctx, "x", []byte("1")))
+	testkit.Check(t, <-got)
 	waits(t, a, 2)
-	must(b.Delete(ctx, "x"))(t)
-	check(t, b.Set(ctx, "y", nil))
-	check(t, <-both) // x was written once
-	check(t, a.Set(ctx, "z", nil))
+	testkit.Must(b.Delete(ctx, "x"))(t)
+	testkit.Check(t, b.Set(ctx, "y", nil))
+	testkit.Check(t, <-both) // x was written once
+	testkit.Check(t, a.Set(ctx, "z", nil))
 	waits(t, a, 1)
-	check(t, a.Set(ctx, "x", nil)) // its own writes wake as well
-	check(t, <-all)
+	testkit.Check(t, a.Set(ctx, "x", nil)) // its own writes wake as well
+	testkit.Check(t, <-all)
 	waits(t, a, 0)
 }
 
 func TestBarrier(t *testing.T) {
 	path := newPath(t)
-	ctx := within(t, 10*time.Second)
+	ctx := testkit.Within(t, 10*time.Second)
 	var all sync.WaitGroup
 	for range 4 {
 		s := mustOpen(t, path, NeverRemove, nil)
@@ -177,23 +171,23 @@ func TestWaitEnds(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
-	done := begin(func() error { return s.Wait(ctx, []string{"k"}) })
+	done := testkit.Go(func() error { return s.Wait(ctx, []string{"k"}) })
 	waits(t, s, 1)
 	cancel()
 	isError(t, <-done, context.Canceled)
 	isError(t, s.Set(ctx, "k", nil), context.Canceled)
 
-	done = begin(func() error { return s.Wait(context.Background(), []string{"k"}) })
+	done = testkit.Go(func() error { return s.Wait(context.Background(), []string{"k"}) })
 	waits(t, s, 1)
-	check(t, s.Close())
+	testkit.Check(t, s.Close())
 	isError(t, <-done, store.ErrClosed)
 }
 
 // lockOf takes the lock of a file as another process would.
 func lockOf(t *testing.T, path string, how int) (unlock func()) {
 	t.Helper()
-	f := must(os.OpenFile(path, os.O_RDWR, 0))(t)
-	check(t, unix.Flock(int(f.Fd()), how))
+	f := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
+	testkit.Check(t, unix.Flock(int(f.Fd()), how))
 	return func() { _ = f.Close() }
 }
 
@@ -203,11 +197,11 @@ func TestLockHeld(t *testing.T) {
 	path := newPath(t)
 	clock := RealClock{}
 	s := mustOpen(t, path, 0, &Options{Clock: clock, CloseTimeout: 20 * time.Millisecond})
-	ctx := within(t, 10*time.Second)
-	check(t, s.Set(ctx, "k", []byte("v")))
+	ctx := testkit.Within(t, 10*time.Second)
+	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
 	unlock := lockOf(t, path, unix.LOCK_EX)
 	if s.local {
-		equal(t, string(must(s.Get(ctx, "k"))(t)), "v")
+		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k"))(t)), "v")
 	}
 	err := s.Set(soon(t), "k", nil)
 	isError(t, err, store.ErrTimeout)
@@ -217,10 +211,10 @@ func TestLockHeld(t *testing.T) {
 	_, err = Open(soon(t), path, 0, nil)
 	isError(t, err, store.ErrTimeout)
 
-	one := begin(func() error { return s.Set(ctx, "k", nil) })
-	two := begin(func() error { return s.Set(soon(t), "k", nil) }) // waits for the turn
+	one := testkit.Go(func() error { return s.Set(ctx, "k", nil) })
+	two := testkit.Go(func() error { return s.Set(soon(t), "k", nil) }) // waits for the turn
 	isError(t, <-two, store.ErrTimeout)
-	three := begin(func() error { return s.Set(ctx, "k", nil) })
+	three := testkit.Go(func() error { return s.Set(ctx, "k", nil) })
 	isError(t, s.Close(), store.ErrTimeout)
 	isError(t, <-one, store.ErrClosed)
 	isError(t, <-three, store.ErrClosed)
@@ -231,49 +225,49 @@ func TestLockHeld(t *testing.T) {
 func TestSharedLockHeld(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, 0, &Options{Remote: true})
-	ctx := within(t, 10*time.Second)
-	check(t, s.Set(ctx, "k", []byte("v")))
+	ctx := testkit.Within(t, 10*time.Second)
+	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
 	unlock := lockOf(t, path, unix.LOCK_SH)
-	equal(t, string(must(s.Get(ctx, "k"))(t)), "v")
+	testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k"))(t)), "v")
 	isError(t, s.Set(soon(t), "k", nil), store.ErrTimeout)
-	done := begin(func() error { return s.Set(ctx, "k", nil) })
+	done := testkit.Go(func() error { return s.Set(ctx, "k", nil) })
 	unlock()
-	check(t, <-done)
+	testkit.Check(t, <-done)
 }
 
 // The lock is free between calls and while calls wait.
 func TestLockIsGivenBack(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, 0, nil)
-	ctx := within(t, 10*time.Second)
-	done := begin(func() error { return s.Wait(ctx, []string{"k"}) })
+	ctx := testkit.Within(t, 10*time.Second)
+	done := testkit.Go(func() error { return s.Wait(ctx, []string{"k"}) })
 	waits(t, s, 1)
 	_, err := s.Add(ctx, "refuse", 1)
-	check(t, err)
-	check(t, s.Set(ctx, "word", []byte("x")))
+	testkit.Check(t, err)
+	testkit.Check(t, s.Set(ctx, "word", []byte("x")))
 	_, err = s.Add(ctx, "word", 1)
 	isError(t, err, store.ErrNotNumber)
 	lockOf(t, path, unix.LOCK_EX)()
-	check(t, s.Set(ctx, "k", nil))
-	check(t, <-done)
+	testkit.Check(t, s.Set(ctx, "k", nil))
+	testkit.Check(t, <-done)
 }
 
 // A full disk: the write fails, nothing of it stays, and the store goes on.
 func TestFullDisk(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := within(t, 10*time.Second)
-	check(t, s.Set(ctx, "k", []byte("v")))
-	before := readFile(t, path)
+	ctx := testkit.Within(t, 10*time.Second)
+	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
+	before := testkit.ReadFile(t, path)
 	var old unix.Rlimit
-	check(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
-	check(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(len(before)) + 50, Max: old.Max}))
+	testkit.Check(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
+	testkit.Check(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(len(before)) + 50, Max: old.Max}))
 	err := s.Set(ctx, "large", make([]byte, 1000))
-	check(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old))
+	testkit.Check(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old))
 	isError(t, err, unix.EFBIG)
-	equal(t, string(readFile(t, path)), string(before))
-	check(t, s.Set(ctx, "large", make([]byte, 1000)))
-	equal(t, len(must(s.Get(ctx, "large"))(t)), 1000)
+	testkit.Equal(t, string(testkit.ReadFile(t, path)), string(before))
+	testkit.Check(t, s.Set(ctx, "large", make([]byte, 1000)))
+	testkit.Equal(t, len(testkit.Must(s.Get(ctx, "large"))(t)), 1000)
 }
 
 // endsWhenAsked is a context that ends when somebody is about to wait for its end.
@@ -309,10 +303,10 @@ func TestWaitWithoutTime(t *testing.T) {
 		a.mu.Unlock()
 	}
 	// Who waits with time is woken, and nobody else.
-	done := begin(func() error { return a.Wait(within(t, 10*time.Second), keys) })
+	done := testkit.Go(func() error { return a.Wait(testkit.Within(t, 10*time.Second), keys) })
 	waits(t, a, 1)
-	check(t, b.Set(context.Background(), "k", nil))
-	check(t, <-done)
+	testkit.Check(t, b.Set(context.Background(), "k", nil))
+	testkit.Check(t, <-done)
 }
 
 // A write that is called off while it waits for the lock is not made when the lock is
@@ -321,17 +315,17 @@ func TestCalledOffWhileLocked(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
 	other, err := os.Open(path)
-	check(t, err)
+	testkit.Check(t, err)
 	defer other.Close()
 	for range 100 {
-		check(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
+		testkit.Check(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
 		ctx, cancel := context.WithCancel(context.Background())
-		done := begin(func() error { _, err := s.Add(ctx, "n", 1); return err })
+		done := testkit.Go(func() error { _, err := s.Add(ctx, "n", 1); return err })
 		for len(s.turn) == 0 { // until it is about to ask for the lock
 			time.Sleep(100 * time.Microsecond)
 		}
 		cancel()
-		check(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
+		testkit.Check(t, unix.Flock(int(other.Fd()), unix.LOCK_UN))
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Fatalf("%v, want that it was called off", err)
 		}

@@ -26,21 +26,6 @@ func newClient(t *testing.T, s *Server) *Client {
 	return c
 }
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func must[T any](v T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		ok(t, err)
-		return v
-	}
-}
-
 func TestClientOperations(t *testing.T) {
 	s, _ := newServer(t, Options{})
 	for server, younger := range map[string]bool{"ours": true, "torch 2.2": false} {
@@ -60,60 +45,60 @@ func TestClientOperations(t *testing.T) {
 
 func testOperations(t *testing.T, c store.Store) {
 	ctx := t.Context()
-	ok(t, c.Set(ctx, "k", []byte("v")))
-	ok(t, c.Append(ctx, "k", []byte("w")))
-	ok(t, c.Set(ctx, "", nil))
-	ok(t, c.MultiSet(ctx, []string{"a", "b"}, [][]byte{[]byte("1"), []byte("2")}))
-	if got := must(c.Get(ctx, "k"))(t); string(got) != "vw" {
+	testkit.Check(t, c.Set(ctx, "k", []byte("v")))
+	testkit.Check(t, c.Append(ctx, "k", []byte("w")))
+	testkit.Check(t, c.Set(ctx, "", nil))
+	testkit.Check(t, c.MultiSet(ctx, []string{"a", "b"}, [][]byte{[]byte("1"), []byte("2")}))
+	if got := testkit.Must(c.Get(ctx, "k"))(t); string(got) != "vw" {
 		t.Errorf("get: %q", got)
 	}
-	if got := must(c.Get(ctx, ""))(t); got == nil || len(got) != 0 {
+	if got := testkit.Must(c.Get(ctx, ""))(t); got == nil || len(got) != 0 {
 		t.Errorf("get of an empty value: %#v", got)
 	}
-	if got := must(c.MultiGet(ctx, []string{"b", "a"}))(t); fmt.Sprintf("%s", got) != "[2 1]" {
+	if got := testkit.Must(c.MultiGet(ctx, []string{"b", "a"}))(t); fmt.Sprintf("%s", got) != "[2 1]" {
 		t.Errorf("multi_get: %s", got)
 	}
-	if got := must(c.MultiGet(ctx, nil))(t); len(got) != 0 {
+	if got := testkit.Must(c.MultiGet(ctx, nil))(t); len(got) != 0 {
 		t.Errorf("multi_get of nothing: %s", got)
 	}
-	if n := must(c.Add(ctx, "a", -43))(t); n != -42 {
+	if n := testkit.Must(c.Add(ctx, "a", -43))(t); n != -42 {
 		t.Errorf("add: %d", n)
 	}
-	if got := must(c.CompareSet(ctx, "a", []byte("-42"), []byte("x")))(t); string(got) != "x" {
+	if got := testkit.Must(c.CompareSet(ctx, "a", []byte("-42"), []byte("x")))(t); string(got) != "x" {
 		t.Errorf("compare_set: %q", got)
 	}
-	if !must(c.Check(ctx, []string{"a", "b"}))(t) || must(c.Check(ctx, []string{"zz"}))(t) || !must(c.Check(ctx, nil))(t) {
+	if !testkit.Must(c.Check(ctx, []string{"a", "b"}))(t) || testkit.Must(c.Check(ctx, []string{"zz"}))(t) || !testkit.Must(c.Check(ctx, nil))(t) {
 		t.Error("check")
 	}
-	ok(t, c.Wait(ctx, []string{"a", "b"}))
-	ok(t, c.Wait(ctx, nil))
-	if !must(c.Delete(ctx, "b"))(t) || must(c.Delete(ctx, "b"))(t) {
+	testkit.Check(t, c.Wait(ctx, []string{"a", "b"}))
+	testkit.Check(t, c.Wait(ctx, nil))
+	if !testkit.Must(c.Delete(ctx, "b"))(t) || testkit.Must(c.Delete(ctx, "b"))(t) {
 		t.Error("delete")
 	}
-	if n := must(c.NumKeys(ctx))(t); n != 3 {
+	if n := testkit.Must(c.NumKeys(ctx))(t); n != 3 {
 		t.Errorf("num_keys: %d", n)
 	}
-	if keys := must(c.ListKeys(ctx))(t); !slices.Equal(keys, []string{"", "a", "k"}) {
+	if keys := testkit.Must(c.ListKeys(ctx))(t); !slices.Equal(keys, []string{"", "a", "k"}) {
 		t.Errorf("list_keys: %q", keys)
 	}
-	ok(t, c.QueuePush(ctx, "q", []byte("item")))
-	ok(t, c.QueuePush(ctx, "q", nil))
-	if n := must(c.QueueLen(ctx, "q"))(t); n != 2 {
+	testkit.Check(t, c.QueuePush(ctx, "q", []byte("item")))
+	testkit.Check(t, c.QueuePush(ctx, "q", nil))
+	if n := testkit.Must(c.QueueLen(ctx, "q"))(t); n != 2 {
 		t.Errorf("queue_len: %d", n)
 	}
-	if got := must(c.QueuePop(ctx, "q", true))(t); string(got) != "item" {
+	if got := testkit.Must(c.QueuePop(ctx, "q", true))(t); string(got) != "item" {
 		t.Errorf("queue_pop: %q", got)
 	}
-	if got := must(c.QueuePop(ctx, "q", false))(t); len(got) != 0 {
+	if got := testkit.Must(c.QueuePop(ctx, "q", false))(t); len(got) != 0 {
 		t.Errorf("queue_pop: %q", got)
 	}
 	if _, err := c.QueuePop(ctx, "q", false); !errors.Is(err, store.ErrQueueEmpty) {
 		t.Errorf("queue_pop of nothing: %v", err)
 	}
-	ok(t, c.Barrier(ctx, "barrier", 1))
+	testkit.Check(t, c.Barrier(ctx, "barrier", 1))
 	big := bytes.Repeat([]byte("0123456789"), MaxValueBytes/10)
-	ok(t, c.Set(ctx, "big", big))
-	if got := must(c.Get(ctx, "big"))(t); !bytes.Equal(got, big) {
+	testkit.Check(t, c.Set(ctx, "big", big))
+	if got := testkit.Must(c.Get(ctx, "big"))(t); !bytes.Equal(got, big) {
 		t.Errorf("a large value came back with %d bytes", len(got))
 	}
 }
@@ -137,7 +122,7 @@ func TestClientSizes(t *testing.T) {
 	if err := c.MultiSet(ctx, []string{"a"}, nil); !errors.Is(err, store.ErrArguments) {
 		t.Errorf("arguments: %v", err)
 	}
-	ok(t, c.Set(ctx, long[1:], large[1:]))
+	testkit.Check(t, c.Set(ctx, long[1:], large[1:]))
 	if s.Stats().Accepted != 1 {
 		t.Error("the client has connected again")
 	}
@@ -166,9 +151,9 @@ func TestClientWaits(t *testing.T) {
 				want := error(nil)
 				switch how {
 				case "done":
-					ok(t, c.Set(ctx, "k", []byte("v")))
-					ok(t, c.QueuePush(ctx, "q", []byte("item")))
-					must(c.Add(ctx, "b", 1))(t)
+					testkit.Check(t, c.Set(ctx, "k", []byte("v")))
+					testkit.Check(t, c.QueuePush(ctx, "q", []byte("item")))
+					testkit.Must(c.Add(ctx, "b", 1))(t)
 				case "canceled":
 					cancel()
 					want = context.Canceled
@@ -199,9 +184,9 @@ func testReuse(t *testing.T, s *Server, c *Client, call func(context.Context, *C
 	result := make(chan error, 1)
 	go func() { result <- call(ctx, c) }()
 	testkit.Eventually(t, "waits again", func() bool { return s.Stats().Waiters == 1 || s.Stats().Ops["BARRIER"] == 2 })
-	ok(t, c.Set(ctx, "k", nil))
-	ok(t, c.QueuePush(ctx, "q", nil))
-	ok(t, <-result)
+	testkit.Check(t, c.Set(ctx, "k", nil))
+	testkit.Check(t, c.QueuePush(ctx, "q", nil))
+	testkit.Check(t, <-result)
 	if n := s.Stats().Accepted; n != accepted {
 		t.Errorf("connected again: %d connections instead of %d", n, accepted)
 	}
@@ -221,7 +206,7 @@ func TestClientTimeout(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := must(c.NumKeys(t.Context()))(t); n != 0 {
+	if n := testkit.Must(c.NumKeys(t.Context()))(t); n != 0 {
 		t.Errorf("%d keys", n)
 	}
 	if s.Stats().Accepted != 1 {
@@ -235,11 +220,11 @@ func TestClientServerDeath(t *testing.T) {
 	s, _ := newServer(t, Options{})
 	c, ctx := newClient(t, s), t.Context()
 	addr := s.Addr().String()
-	ok(t, c.Set(ctx, "k", nil))
+	testkit.Check(t, c.Set(ctx, "k", nil))
 	result := make(chan error, 1)
 	go func() { result <- c.Wait(ctx, []string{"never"}) }()
 	testkit.Eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
-	ok(t, s.Close())
+	testkit.Check(t, s.Close())
 	if err := <-result; !errors.Is(err, store.ErrConnection) {
 		t.Errorf("a wait: %v", err)
 	}
@@ -253,11 +238,11 @@ func TestClientServerDeath(t *testing.T) {
 		t.Skip("the port was taken meanwhile: ", err)
 	}
 	defer again.Close()
-	if n := must(c.Add(ctx, "n", 1))(t); n != 1 {
+	if n := testkit.Must(c.Add(ctx, "n", 1))(t); n != 1 {
 		t.Errorf("add: %d", n)
 	}
-	ok(t, c.Close())
-	ok(t, c.Close())
+	testkit.Check(t, c.Close())
+	testkit.Check(t, c.Close())
 	if err := c.Set(ctx, "k", nil); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
@@ -267,14 +252,14 @@ func TestClientServerDeath(t *testing.T) {
 func TestClientNotANumber(t *testing.T) {
 	s, lines := newServer(t, Options{})
 	c, ctx := newClient(t, s), t.Context()
-	ok(t, c.Set(ctx, "text", []byte("x")))
+	testkit.Check(t, c.Set(ctx, "text", []byte("x")))
 	if _, err := c.Add(ctx, "text", 1); !errors.Is(err, store.ErrConnection) || !strings.Contains(err.Error(), "number") {
 		t.Errorf("got %v", err)
 	}
 	if line := lines.Next(t); !strings.Contains(line, "not a number") {
 		t.Errorf("the line is %s", line)
 	}
-	ok(t, c.Set(ctx, "text", nil))
+	testkit.Check(t, c.Set(ctx, "text", nil))
 }
 
 // TestClientHammer uses one client from many goroutines, with every operation.
@@ -300,10 +285,10 @@ func testHammer(t *testing.T, kind func(*Client) store.Store) {
 		})
 	}
 	wg.Wait()
-	if n := must(c.Add(ctx, "sum", 0))(t); n != goroutines*rounds {
+	if n := testkit.Must(c.Add(ctx, "sum", 0))(t); n != goroutines*rounds {
 		t.Errorf("the sum is %d", n)
 	}
-	if n := must(c.QueueLen(ctx, "queue"))(t); n != 0 {
+	if n := testkit.Must(c.QueueLen(ctx, "queue"))(t); n != 0 {
 		t.Errorf("%d items are left", n)
 	}
 	if n := s.Stats().Waiters; n != 0 {
@@ -343,8 +328,8 @@ func TestPrefixOverClient(t *testing.T) {
 	s, _ := newServer(t, Options{})
 	c, ctx := newClient(t, s), t.Context()
 	p := store.NewPrefix("a", store.NewPrefix("b", c))
-	must(p.Add(ctx, "k", 1))(t)
-	ok(t, store.NewPrefix("pre", c).Barrier(ctx, "bb", 1))
+	testkit.Must(p.Add(ctx, "k", 1))(t)
+	testkit.Check(t, store.NewPrefix("pre", c).Barrier(ctx, "bb", 1))
 	if keys := wireKeys(s); !slices.Equal(keys, []string{"/b/a/k", "/pre/bb/last_member", "/pre/bb/num_members"}) {
 		t.Errorf("keys on the wire: %q", keys)
 	}

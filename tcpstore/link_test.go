@@ -18,7 +18,7 @@ import (
 func fakeServer(t *testing.T) (addr string, conns <-chan net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
+	testkit.Check(t, err)
 	accepted := make(chan net.Conn)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -82,7 +82,7 @@ func dialFake(t *testing.T, addr string, conns <-chan net.Conn) (*Client, net.Co
 	t.Cleanup(func() { conn.Close() })
 	welcome(t, conn)
 	r := <-done
-	ok(t, r.err)
+	testkit.Check(t, r.err)
 	r.c.cancelGrace = guard
 	t.Cleanup(func() { r.c.Close() })
 	return r.c, conn
@@ -109,7 +109,7 @@ func TestClientFallsBack(t *testing.T) {
 	conn.Write([]byte{replyNotReady})
 	take(t, conn, append(msg(opSet, "/k", "v"), msg(opCheck, 0)...))
 	conn.Write([]byte{replyReady})
-	ok(t, <-done)
+	testkit.Check(t, <-done)
 }
 
 // TestClientRetriesConnecting: after a refused and an odd answer it comes back.
@@ -133,7 +133,7 @@ func TestClientRetriesConnecting(t *testing.T) {
 	conn := <-conns
 	defer conn.Close()
 	welcome(t, conn)
-	ok(t, <-done)
+	testkit.Check(t, <-done)
 	if len(lines.With("trying on")) != 1 || len(lines.With("connected", "attempts=3")) != 1 {
 		t.Errorf("the lines are\n%s", lines)
 	}
@@ -141,7 +141,7 @@ func TestClientRetriesConnecting(t *testing.T) {
 
 func TestClientCannotConnect(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
+	testkit.Check(t, err)
 	addr := l.Addr().String()
 	l.Close()
 	lines, logger := newLog()
@@ -178,12 +178,12 @@ func TestClientWaitOverAtTimeout(t *testing.T) {
 	cancel()
 	take(t, conn, []byte{byte(opCancelWait)})
 	conn.Write([]byte{replyStopWaiting, replyWaitCanceled})
-	ok(t, <-result)
+	testkit.Check(t, <-result)
 
 	go func() { result <- c.Barrier(t.Context(), "b", 2) }()
 	take(t, conn, msg(opBarrier, "/b", 2))
 	conn.Write([]byte{replyStopWaiting})
-	ok(t, <-result)
+	testkit.Check(t, <-result)
 }
 
 // TestClientQueueWokenAtTimeout: a push that crosses the CANCEL_WAIT woke no other
@@ -226,14 +226,14 @@ func TestClientQueueWokenAtTimeout(t *testing.T) {
 func TestClientQueueNamedAsKey(t *testing.T) {
 	s, _ := newServer(t, Options{})
 	c, ctx := newClient(t, s), t.Context()
-	ok(t, c.Set(ctx, "q", nil))
+	testkit.Check(t, c.Set(ctx, "q", nil))
 	result := make(chan error, 1)
 	popping, cancel := context.WithCancel(ctx)
 	pop := func() { _, err := c.QueuePop(popping, "q", true); result <- err }
 	go pop()
 	testkit.Eventually(t, "pops again", func() bool { return s.Stats().Ops["QUEUE_POP"] > 2 })
-	ok(t, c.QueuePush(ctx, "q", nil))
-	ok(t, <-result)
+	testkit.Check(t, c.QueuePush(ctx, "q", nil))
+	testkit.Check(t, <-result)
 	go pop()
 	popped := s.Stats().Ops["QUEUE_POP"]
 	testkit.Eventually(t, "pops again", func() bool { return s.Stats().Ops["QUEUE_POP"] > popped+1 })
@@ -262,7 +262,7 @@ func TestClientMutationIsNotRepeated(t *testing.T) {
 	welcome(t, conn)
 	take(t, conn, msg(opAdd, "/n", 1))
 	conn.Write(msg(0, 2)[1:])
-	ok(t, <-result)
+	testkit.Check(t, <-result)
 }
 
 // TestClientReadIsRepeated: a call that changes nothing is sent once more after

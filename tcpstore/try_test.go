@@ -69,7 +69,7 @@ func TestTryInPieces(t *testing.T) {
 			t.Fatalf("the try ends with %v", err)
 		}
 		conn.Write(reply[cut:])
-		if got := must(pending(t.Context()))(t).Values; string(got[0]) != "0123456789" {
+		if got := testkit.Must(pending(t.Context()))(t).Values; string(got[0]) != "0123456789" {
 			t.Errorf("cut at %d: %q", cut, got)
 		}
 	}
@@ -99,7 +99,7 @@ func TestTryHoldsTheConnection(t *testing.T) {
 		}
 	})
 	conn.Write(msg(0, 1)[1:])
-	if n := must(pending(t.Context()))(t).Number; n != 1 {
+	if n := testkit.Must(pending(t.Context()))(t).Number; n != 1 {
 		t.Errorf("what was pending: %d", n)
 	}
 	wg.Wait()
@@ -177,7 +177,7 @@ func TestTryConnects(t *testing.T) {
 	welcome(t, conn)
 	take(t, conn, msg(opNumKeys))
 	conn.Write(msg(0, 1)[1:])
-	ok(t, <-result)
+	testkit.Check(t, <-result)
 }
 
 // TestGetOfStockServer: where a get of a missing key may end the connection it is sent only
@@ -187,7 +187,7 @@ func TestGetOfStockServer(t *testing.T) {
 	c, conn := dialFake(t, addr, conns)
 	for _, patience := range []time.Duration{0, time.Millisecond, guard} {
 		result := make(chan []byte, 1)
-		go func() { result <- must(try(c, patience).Get(t.Context(), "k"))(t) }()
+		go func() { result <- testkit.Must(try(c, patience).Get(t.Context(), "k"))(t) }()
 		take(t, conn, msg(opCheck, 1, "/k"))
 		conn.Write([]byte{replyReady})
 		take(t, conn, msg(opGet, "/k"))
@@ -210,14 +210,14 @@ func TestGetIsOneExchange(t *testing.T) {
 				t.Fatal("the server does not say so")
 			}
 			c, ctx := kind(client), t.Context()
-			ok(t, c.Set(ctx, "k", []byte("value")))
-			if got := must(c.Get(ctx, "k"))(t); string(got) != "value" {
+			testkit.Check(t, c.Set(ctx, "k", []byte("value")))
+			if got := testkit.Must(c.Get(ctx, "k"))(t); string(got) != "value" {
 				t.Errorf("got %q", got)
 			}
 			result := make(chan [][]byte, 1)
-			go func() { result <- must(c.MultiGet(ctx, []string{"k", "late"}))(t) }()
+			go func() { result <- testkit.Must(c.MultiGet(ctx, []string{"k", "late"}))(t) }()
 			testkit.Eventually(t, "waits", func() bool { return s.Stats().Waiters == 1 })
-			ok(t, c.Set(ctx, "late", []byte("too")))
+			testkit.Check(t, c.Set(ctx, "late", []byte("too")))
 			if got := <-result; !bytes.Equal(bytes.Join(got, []byte{' '}), []byte("value too")) {
 				t.Errorf("got %q", got)
 			}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"rallypoint/internal/testkit"
 )
 
 // awaitWaiters returns when n calls wait on l. It looks again and again, for there
@@ -32,62 +34,44 @@ func newLocal(t *testing.T) *Memory {
 	return l
 }
 
-// must returns v if there was no error.
-func must[T any](v T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestLocalOperations(t *testing.T) {
 	ctx, l := t.Context(), newLocal(t)
-	ok(t, l.Set(ctx, "k", []byte("v")))
-	ok(t, l.Append(ctx, "k", []byte("w")))
-	ok(t, l.Set(ctx, "empty", nil))
-	ok(t, l.MultiSet(ctx, []string{"a", "b"}, [][]byte{[]byte("1"), []byte("2")}))
-	if got := must(l.Get(ctx, "k"))(t); string(got) != "vw" {
+	testkit.Check(t, l.Set(ctx, "k", []byte("v")))
+	testkit.Check(t, l.Append(ctx, "k", []byte("w")))
+	testkit.Check(t, l.Set(ctx, "empty", nil))
+	testkit.Check(t, l.MultiSet(ctx, []string{"a", "b"}, [][]byte{[]byte("1"), []byte("2")}))
+	if got := testkit.Must(l.Get(ctx, "k"))(t); string(got) != "vw" {
 		t.Errorf("get: %q", got)
 	}
-	if got := must(l.Get(ctx, "empty"))(t); got == nil || len(got) != 0 {
+	if got := testkit.Must(l.Get(ctx, "empty"))(t); got == nil || len(got) != 0 {
 		t.Errorf("get of an empty value: %#v", got)
 	}
-	if got := must(l.MultiGet(ctx, []string{"b", "a"}))(t); fmt.Sprintf("%s", got) != "[2 1]" {
+	if got := testkit.Must(l.MultiGet(ctx, []string{"b", "a"}))(t); fmt.Sprintf("%s", got) != "[2 1]" {
 		t.Errorf("multi_get: %s", got)
 	}
-	if n := must(l.Add(ctx, "a", 41))(t); n != 42 {
+	if n := testkit.Must(l.Add(ctx, "a", 41))(t); n != 42 {
 		t.Errorf("add: %d", n)
 	}
-	if got := must(l.CompareSet(ctx, "a", []byte("42"), []byte("x")))(t); string(got) != "x" {
+	if got := testkit.Must(l.CompareSet(ctx, "a", []byte("42"), []byte("x")))(t); string(got) != "x" {
 		t.Errorf("compare_set: %q", got)
 	}
-	if !must(l.Check(ctx, []string{"a", "b"}))(t) || must(l.Check(ctx, []string{"zz"}))(t) {
+	if !testkit.Must(l.Check(ctx, []string{"a", "b"}))(t) || testkit.Must(l.Check(ctx, []string{"zz"}))(t) {
 		t.Error("check")
 	}
-	if !must(l.Delete(ctx, "b"))(t) || must(l.Delete(ctx, "b"))(t) {
+	if !testkit.Must(l.Delete(ctx, "b"))(t) || testkit.Must(l.Delete(ctx, "b"))(t) {
 		t.Error("delete")
 	}
-	if n := must(l.NumKeys(ctx))(t); n != 3 {
+	if n := testkit.Must(l.NumKeys(ctx))(t); n != 3 {
 		t.Errorf("num_keys: %d", n)
 	}
-	if keys := must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"a", "empty", "k"}) {
+	if keys := testkit.Must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"a", "empty", "k"}) {
 		t.Errorf("list_keys: %q", keys)
 	}
-	ok(t, l.QueuePush(ctx, "q", []byte("item")))
-	if n := must(l.QueueLen(ctx, "q"))(t); n != 1 {
+	testkit.Check(t, l.QueuePush(ctx, "q", []byte("item")))
+	if n := testkit.Must(l.QueueLen(ctx, "q"))(t); n != 1 {
 		t.Errorf("queue_len: %d", n)
 	}
-	if got := must(l.QueuePop(ctx, "q", true))(t); string(got) != "item" {
+	if got := testkit.Must(l.QueuePop(ctx, "q", true))(t); string(got) != "item" {
 		t.Errorf("queue_pop: %q", got)
 	}
 	if _, err := l.QueuePop(ctx, "q", false); !errors.Is(err, ErrQueueEmpty) {
@@ -181,7 +165,7 @@ func TestLocalQueueServesAll(t *testing.T) {
 		})
 	}
 	for i := range items {
-		ok(t, l.QueuePush(ctx, "q", []byte(fmt.Sprint(i))))
+		testkit.Check(t, l.QueuePush(ctx, "q", []byte(fmt.Sprint(i))))
 	}
 	wg.Wait()
 	if len(seen) != items {
@@ -193,44 +177,44 @@ func TestPrefix(t *testing.T) {
 	ctx, l := t.Context(), newLocal(t)
 	a, ab := NewPrefix("a", l), NewPrefix("ab", l)
 	nested := NewPrefix("a", NewPrefix("b", l))
-	ok(t, a.Set(ctx, "k", []byte("1")))
-	ok(t, a.Append(ctx, "k", []byte("0")))
-	ok(t, ab.Set(ctx, "k2", nil))
-	must(nested.Add(ctx, "k", 1))(t)
-	ok(t, a.MultiSet(ctx, []string{"m"}, [][]byte{[]byte("v")}))
-	if keys := must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"a/k", "a/m", "ab/k2", "b/a/k"}) {
+	testkit.Check(t, a.Set(ctx, "k", []byte("1")))
+	testkit.Check(t, a.Append(ctx, "k", []byte("0")))
+	testkit.Check(t, ab.Set(ctx, "k2", nil))
+	testkit.Must(nested.Add(ctx, "k", 1))(t)
+	testkit.Check(t, a.MultiSet(ctx, []string{"m"}, [][]byte{[]byte("v")}))
+	if keys := testkit.Must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"a/k", "a/m", "ab/k2", "b/a/k"}) {
 		t.Errorf("keys below: %q", keys)
 	}
-	if keys := must(a.ListKeys(ctx))(t); !slices.Equal(keys, []string{"k", "m"}) {
+	if keys := testkit.Must(a.ListKeys(ctx))(t); !slices.Equal(keys, []string{"k", "m"}) {
 		t.Errorf("keys: %q", keys)
 	}
-	if n := must(a.NumKeys(ctx))(t); n != 4 {
+	if n := testkit.Must(a.NumKeys(ctx))(t); n != 4 {
 		t.Errorf("num_keys: %d", n)
 	}
-	if got := must(a.Get(ctx, "k"))(t); string(got) != "10" {
+	if got := testkit.Must(a.Get(ctx, "k"))(t); string(got) != "10" {
 		t.Errorf("get: %q", got)
 	}
-	if n := must(a.Add(ctx, "k", 1))(t); n != 11 {
+	if n := testkit.Must(a.Add(ctx, "k", 1))(t); n != 11 {
 		t.Errorf("add: %d", n)
 	}
-	if got := must(a.CompareSet(ctx, "k", []byte("11"), []byte("x")))(t); string(got) != "x" {
+	if got := testkit.Must(a.CompareSet(ctx, "k", []byte("11"), []byte("x")))(t); string(got) != "x" {
 		t.Errorf("compare_set: %q", got)
 	}
-	if got := must(a.MultiGet(ctx, []string{"m", "k"}))(t); fmt.Sprintf("%s", got) != "[v x]" {
+	if got := testkit.Must(a.MultiGet(ctx, []string{"m", "k"}))(t); fmt.Sprintf("%s", got) != "[v x]" {
 		t.Errorf("multi_get: %s", got)
 	}
-	if !must(a.Check(ctx, []string{"k"}))(t) || must(a.Check(ctx, []string{"k2"}))(t) {
+	if !testkit.Must(a.Check(ctx, []string{"k"}))(t) || testkit.Must(a.Check(ctx, []string{"k2"}))(t) {
 		t.Error("check")
 	}
-	ok(t, a.Wait(ctx, []string{"k"}))
-	if !must(a.Delete(ctx, "k"))(t) {
+	testkit.Check(t, a.Wait(ctx, []string{"k"}))
+	if !testkit.Must(a.Delete(ctx, "k"))(t) {
 		t.Error("delete")
 	}
-	ok(t, a.QueuePush(ctx, "q", []byte("item")))
-	if n := must(l.QueueLen(ctx, "a/q"))(t); n != 1 || must(a.QueueLen(ctx, "q"))(t) != 1 {
+	testkit.Check(t, a.QueuePush(ctx, "q", []byte("item")))
+	if n := testkit.Must(l.QueueLen(ctx, "a/q"))(t); n != 1 || testkit.Must(a.QueueLen(ctx, "q"))(t) != 1 {
 		t.Errorf("queue_len: %d", n)
 	}
-	if got := must(a.QueuePop(ctx, "q", false))(t); string(got) != "item" {
+	if got := testkit.Must(a.QueuePop(ctx, "q", false))(t); string(got) != "item" {
 		t.Errorf("queue_pop: %q", got)
 	}
 }
@@ -248,10 +232,10 @@ func TestPrefixBarrier(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if keys := must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"p/b/last_member", "p/b/num_members"}) {
+	if keys := testkit.Must(l.ListKeys(ctx))(t); !slices.Equal(keys, []string{"p/b/last_member", "p/b/num_members"}) {
 		t.Errorf("keys: %q", keys)
 	}
-	ok(t, p.Close())
+	testkit.Check(t, p.Close())
 	if err := p.Barrier(ctx, "b", 3); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 // Runs reads what there is of each run, and changes no key.
 func TestRuns(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	ctx := testkit.Within(t, 30*time.Second)
 	if got := testkit.Must(Inspect(ctx, config, ""))(t); len(got) != 0 {
 		t.Errorf("%+v", got)

@@ -84,7 +84,7 @@ func (r *reader) read(t testing.TB, count int) []string {
 }
 
 func TestLogHasOneOrder(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	const nodes, appends = 4, 20
 	logs := make([]*Log, nodes)
 	var all sync.WaitGroup
@@ -136,7 +136,7 @@ func TestLogHasOneOrder(t *testing.T) {
 func TestLogSnapshots(t *testing.T) {
 	for _, size := range []int{10, partSize, 3*partSize + 7} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			config := aConfig(t)
+			config := shared.Config(t)
 			a, b := aLog(t, config), aLog(t, config)
 			ctx := testkit.Within(t, 30*time.Second)
 			ra := &reader{l: a}
@@ -182,7 +182,7 @@ func TestLogSnapshots(t *testing.T) {
 // What the etcd has forgotten is read anew: nothing is lost unless a snapshot has
 // taken its place.
 func TestLogSurvivesCompaction(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	network := etcdtest.NewLink(t, config.Endpoints[0])
 	cut := config
 	cut.Endpoints = []string{network.Endpoint}
@@ -262,7 +262,7 @@ func awaitSign(t testing.TB, l *Log, session rendezvous.SessionID, want sharedlo
 
 func TestLogSigns(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	a, b := aLog(t, config), aLog(t, config)
 	ctx := testkit.Within(t, 30*time.Second)
 	const lease = 2 * time.Second
@@ -289,7 +289,7 @@ func TestLogSigns(t *testing.T) {
 // A run whose nodes are all dead is begun anew, and who missed that is told.
 func TestLogOfTheDead(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	ctx := testkit.Within(t, 30*time.Second)
 	old := aLog(t, config)
 	testkit.Check(t, old.Heartbeat(ctx, "old", time.Second))
@@ -322,7 +322,7 @@ func TestLogOfTheDead(t *testing.T) {
 
 // The last one to leave takes the keys with it.
 func TestLogLeavesNothing(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	ctx := testkit.Within(t, 30*time.Second)
 	a, b := aLog(t, config), aLog(t, config)
 	testkit.Check(t, a.Heartbeat(ctx, "a", time.Second))
@@ -345,7 +345,7 @@ func TestLogLeavesNothing(t *testing.T) {
 }
 
 func TestLogOfSomebodyElse(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	ctx := testkit.Within(t, 30*time.Second)
 	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
@@ -360,7 +360,7 @@ func TestLogOfSomebodyElse(t *testing.T) {
 // A log over such a network has each entry once, and creates and leaves its run.
 func TestLogOverATreacherousNetwork(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	const appends = 30
 	l := newLog(t, config)
 	etcdtest.MakeLossy(l.client, t)

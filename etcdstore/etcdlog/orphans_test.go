@@ -83,7 +83,7 @@ func awaitWaiting(t *testing.T, m *member.Member) {
 // new one enters meanwhile: it joins their run. They regroup with it when they are back.
 func TestCutOffNodesAreJoined(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	a, netA := aCutNode(t, config, "a", 2, 3)
 	b, netB := aCutNode(t, config, "b", 2, 3)
 	first := nextOf(t, a, b)
@@ -133,7 +133,7 @@ func TestLeavingTakesNothingFromCutOffNodes(t *testing.T) {
 }
 
 func leaveCutOffNodes(t *testing.T, declared bool) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	a, netA := aCutNode(t, config, "a", 2, 3)
 	b, netB := aCutNode(t, config, "b", 2, 3)
 	c, netC := aCutNode(t, config, "c", 2, 3)
@@ -172,7 +172,7 @@ func leaveCutOffNodes(t *testing.T, declared bool) {
 // with other settings, too.
 func TestKilledRunIsTakenOver(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	killed := []*nodeProcess{startNode(t, config, "a", 2, 2), startNode(t, config, "b", 2, 2)}
 	tellAll(killed, "next")
 	testkit.Equal(t, met(t, killed), 1)
@@ -209,7 +209,7 @@ func (l *lockedText) String() string {
 // Entering that takes longer than the lease is tried on, with more time.
 func TestEnteringSlowly(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	p := nodeParams("slow", 1, 1)
 	p.LeaseTimeout = time.Second
 	notes := &lockedText{}

@@ -203,11 +203,7 @@ func TestCertificateOfTheServer(t *testing.T) {
 
 func TestUsers(t *testing.T) {
 	t.Parallel()
-	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{
-		Binary: etcdtest.Binary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
-	})
-	testkit.Check(t, err)
-	t.Cleanup(server.Stop)
+	server := etcdtest.Start(t, "--auth-token-ttl", "1")
 	at := etcdclient.Config{Endpoints: []string{server.Endpoint()}, Timeout: 20 * time.Second}
 	ctx := testkit.Within(t, time.Minute)
 	c := testkit.Must(etcdclient.New(at))(t)

@@ -17,7 +17,7 @@ import (
 
 // Joins cost requests in proportion to the nodes: no two contend for a key.
 func TestRendezvousOfMany(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	const nodes = 32
 	ctx := testkit.Within(t, time.Minute)
 	var all sync.WaitGroup
@@ -59,7 +59,7 @@ func TestRendezvousOfMany(t *testing.T) {
 // completion.
 func TestPromisesOfTheOlderHandler(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	nodes := []*nodeProcess{}
 	for i := range 3 {
 		nodes = append(nodes, startNode(t, config, fmt.Sprint("n", i), 3, 3))
@@ -118,7 +118,7 @@ func TestPromisesOfTheOlderHandler(t *testing.T) {
 // goes on, and comes back; one that is stopped shortly is not.
 func TestStoppedNode(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	nodes := []*nodeProcess{}
 	for i := range 3 {
 		nodes = append(nodes, startNode(t, config, fmt.Sprint("n", i), 2, 3))

@@ -15,11 +15,7 @@ import (
 // A server that punishes frequent pings, and one of them is ours, ends no watch for good.
 func TestPunishedPings(t *testing.T) {
 	t.Parallel()
-	s, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{
-		Binary: etcdtest.Binary(t), Args: append([]string{"--grpc-keepalive-min-time", "1m"}, testArgs...),
-	})
-	testkit.Check(t, err)
-	t.Cleanup(s.Stop)
+	s := etcdtest.Start(t, "--grpc-keepalive-min-time", "1m")
 	config := etcdclient.Config{Endpoints: []string{s.Endpoint()}, Prefix: "/test", Timeout: 20 * time.Second}
 	a, b := aLog(t, config), aLog(t, config)
 	r := &reader{l: b}

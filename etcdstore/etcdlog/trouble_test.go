@@ -61,7 +61,7 @@ func newGateway(t *testing.T, target string) *gateway {
 // A gateway that has nothing behind it for a while ends no job, whatever it says.
 func TestGatewayWithoutBackend(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	g := newGateway(t, config.Endpoints[0])
 	through := config
 	through.Endpoints = []string{g.endpoint}
@@ -165,11 +165,7 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 // to be opened anew.
 func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 	t.Parallel()
-	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{
-		Binary: etcdtest.Binary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
-	})
-	testkit.Check(t, err)
-	t.Cleanup(server.Stop)
+	server := etcdtest.Start(t, "--auth-token-ttl", "1")
 	c := testkit.Must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
 	defer c.Close()
 	makeUsers(t, c, "secret word")
@@ -193,7 +189,7 @@ func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 // Calls and watches go on by the one endpoint of three that is good.
 func TestBadEndpointsOfThree(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	nobody := testkit.Must(etcdserver.HoldPort())(t)
 	defer nobody.Release()
 	silent := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
@@ -217,7 +213,7 @@ func TestBadEndpointsOfThree(t *testing.T) {
 // etcd's own proxy carries everything, renewals of leases included.
 func TestThroughEtcdsProxy(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	port := testkit.Must(etcdserver.HoldPort())(t)
 	defer port.Release()
 	at := fmt.Sprintf("127.0.0.1:%d", port.Number)
@@ -248,9 +244,7 @@ func TestThroughEtcdsProxy(t *testing.T) {
 // Authentication is switched on, and off, while a job runs that has a user.
 func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
 	t.Parallel()
-	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
-	testkit.Check(t, err)
-	t.Cleanup(server.Stop)
+	server := etcdtest.Start(t)
 	plainConfig := etcdclient.Config{Endpoints: []string{server.Endpoint()}}
 	c := testkit.Must(etcdclient.New(plainConfig))(t)
 	defer c.Close()
@@ -284,11 +278,7 @@ func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
 // A password in a file is read anew: it may change while a job runs.
 func TestPasswordFile(t *testing.T) {
 	t.Parallel()
-	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{
-		Binary: etcdtest.Binary(t), Args: append([]string{"--auth-token-ttl", "1"}, testArgs...),
-	})
-	testkit.Check(t, err)
-	t.Cleanup(server.Stop)
+	server := etcdtest.Start(t, "--auth-token-ttl", "1")
 	c := testkit.Must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
 	defer c.Close()
 	makeUsers(t, c, "first word")
@@ -325,7 +315,7 @@ func TestPasswordFile(t *testing.T) {
 // A watch leaves a member that says nothing any more for one that does.
 func TestWatchLeavesASilentMember(t *testing.T) {
 	t.Parallel()
-	config := aConfig(t)
+	config := shared.Config(t)
 	ways := []*etcdtest.Link{etcdtest.NewLink(t, config.Endpoints[0]), etcdtest.NewLink(t, config.Endpoints[0])}
 	through := config
 	through.Endpoints = []string{ways[0].Endpoint, ways[1].Endpoint}

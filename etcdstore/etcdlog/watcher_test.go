@@ -12,7 +12,7 @@ import (
 // A watcher of a run finds every entry, through snapshots; what the etcd has forgotten
 // is missed, and that shows.
 func TestFollow(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	ctx := testkit.Within(t, 30*time.Second)
 	f := testkit.Must(Watch(config, "a/run"))(t)
 	defer f.Close()

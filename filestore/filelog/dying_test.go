@@ -15,6 +15,7 @@ import (
 
 	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
+	"rallypoint/internal/testkit"
 )
 
 func init() {
@@ -57,9 +58,9 @@ func TestLogLeavesBesideOneThatDies(t *testing.T) {
 			}
 			cmd := exec.Command(os.Args[0], filetest.Elsewhere(dir), lock)
 			cmd.Env = append(os.Environ(), roleVariable+"=dying")
-			input := must(cmd.StdinPipe())(t)
-			output := must(cmd.StdoutPipe())(t)
-			check(t, cmd.Start())
+			input := testkit.Must(cmd.StdinPipe())(t)
+			output := testkit.Must(cmd.StdoutPipe())(t)
+			testkit.Check(t, cmd.Start())
 			defer cmd.Wait()
 			defer input.Close()
 			if _, err := output.Read(make([]byte, 10)); err != nil {
@@ -88,13 +89,13 @@ func TestLogLeavesBesideOneThatDies(t *testing.T) {
 			for busy.Load() < 10*lockedfile.LockBurst && len(left) < len(nodes) {
 				runtime.Gosched()
 			}
-			check(t, input.Close())
+			testkit.Check(t, input.Close())
 			for range nodes {
 				if err := <-left; err != nil {
 					t.Error(err)
 				}
 			}
-			if names := must(os.ReadDir(dir))(t); len(names) > 0 {
+			if names := testkit.Must(os.ReadDir(dir))(t); len(names) > 0 {
 				t.Errorf("%v is left", names)
 			}
 		})

@@ -15,25 +15,26 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/training"
+	"rallypoint/internal/testkit"
 )
 
 func TestInspectReadsSnapshotEntriesAndHeartbeats(t *testing.T) {
 	dir := t.TempDir()
 	l, other := openLog(t, dir, nil), openLog(t, dir, nil)
 	report := training.Report{Round: 3, Workers: 2, Reporting: 2, Smallest: 5, Largest: 6, PerStep: time.Second}
-	check(t, l.Heartbeat(within(t, logPatience), "LIVES", 0))
-	if r := must(Inspect(dir, ""))(t); len(r) != 1 || len(r[0].Reports) != 0 {
+	testkit.Check(t, l.Heartbeat(testkit.Within(t, logPatience), "LIVES", 0))
+	if r := testkit.Must(Inspect(dir, ""))(t); len(r) != 1 || len(r[0].Reports) != 0 {
 		t.Errorf("%+v", r)
 	}
 	l.CarryReport(&report)
 	other.CarryReport(&report)
-	check(t, l.Heartbeat(within(t, logPatience), "LIVES", 0))
-	check(t, other.Heartbeat(within(t, logPatience), "DIED", 0))
+	testkit.Check(t, l.Heartbeat(testkit.Within(t, logPatience), "LIVES", 0))
+	testkit.Check(t, other.Heartbeat(testkit.Within(t, logPatience), "DIED", 0))
 	appendTexts(t, l, "1", "2", "3")
-	check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 2, State: []byte("two")}))
+	testkit.Check(t, l.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: 2, State: []byte("two")}))
 	appendTexts(t, l, "4")
 	other.crash()
-	records := must(Inspect(dir, ""))(t)
+	records := testkit.Must(Inspect(dir, ""))(t)
 	if len(records) != 1 {
 		t.Fatalf("%d runs", len(records))
 	}
@@ -42,19 +43,19 @@ func TestInspectReadsSnapshotEntriesAndHeartbeats(t *testing.T) {
 		r.Entries[0].Index != 3 || string(r.Entries[1].Data) != "4" || len(r.Living) != 1 || !r.Living["LIVES"] || len(r.Reports) != 1 || *r.Reports["LIVES"] != report {
 		t.Errorf("%+v", r)
 	}
-	if got := must(l.ReadHeartbeats(within(t, logPatience), []rendezvous.SessionID{"LIVES"}))(t); got[0].Heartbeats != 2 {
+	if got := testkit.Must(l.ReadHeartbeats(testkit.Within(t, logPatience), []rendezvous.SessionID{"LIVES"}))(t); got[0].Heartbeats != 2 {
 		t.Errorf("%+v", got)
 	}
 	l.CarryReport(nil)
-	check(t, l.Heartbeat(within(t, logPatience), "LIVES", 0))
-	if r := must(Inspect(dir, ""))(t); len(r[0].Reports) != 0 {
+	testkit.Check(t, l.Heartbeat(testkit.Within(t, logPatience), "LIVES", 0))
+	if r := testkit.Must(Inspect(dir, ""))(t); len(r[0].Reports) != 0 {
 		t.Errorf("%+v", r)
 	}
-	check(t, os.WriteFile(l.heartbeatPath("LIVES"), append(make([]byte, heartbeatBytes), strings.Repeat("\xff", 1000)...), 0o600))
-	if r := must(Inspect(dir, ""))(t); len(r[0].Reports) != 0 {
+	testkit.Check(t, os.WriteFile(l.heartbeatPath("LIVES"), append(make([]byte, heartbeatBytes), strings.Repeat("\xff", 1000)...), 0o600))
+	if r := testkit.Must(Inspect(dir, ""))(t); len(r[0].Reports) != 0 {
 		t.Errorf("%+v", r)
 	}
-	if got := must(Inspect(dir, "another"))(t); len(got) != 0 {
+	if got := testkit.Must(Inspect(dir, "another"))(t); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -76,7 +77,7 @@ func TestInspectBesideSnapshots(t *testing.T) {
 			appended = i
 			mu.Unlock()
 			if i%5 == 0 {
-				check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: uint64(i - 2), State: []byte("s")}))
+				testkit.Check(t, l.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: uint64(i - 2), State: []byte("s")}))
 			}
 		}
 	}()
@@ -84,7 +85,7 @@ func TestInspectBesideSnapshots(t *testing.T) {
 		mu.Lock()
 		least := appended
 		mu.Unlock()
-		r := must(Inspect(dir, "job"))(t)[0]
+		r := testkit.Must(Inspect(dir, "job"))(t)[0]
 		at := r.Snapshot.Index
 		for _, e := range r.Entries {
 			if at++; e.Index != at || string(e.Data) != fmt.Sprint(at) {
@@ -109,15 +110,15 @@ func TestInspectBesideSnapshots(t *testing.T) {
 func TestInspectHoldsNothing(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
-	check(t, l.Heartbeat(within(t, logPatience), "A", 0))
-	must(Inspect(dir, ""))(t)
-	check(t, l.Close(within(t, logPatience)))
-	if got := must(Inspect(dir, ""))(t); len(got) != 0 {
+	testkit.Check(t, l.Heartbeat(testkit.Within(t, logPatience), "A", 0))
+	testkit.Must(Inspect(dir, ""))(t)
+	testkit.Check(t, l.Close(testkit.Within(t, logPatience)))
+	if got := testkit.Must(Inspect(dir, ""))(t); len(got) != 0 {
 		t.Errorf("the run is still there: %+v", got)
 	}
 	crashed := openLog(t, dir, nil)
 	crashed.crash()
-	must(Inspect(dir, ""))(t)
+	testkit.Must(Inspect(dir, ""))(t)
 	if next := openLog(t, dir, nil); next.generation == crashed.generation {
 		t.Error("the next run meets the dead one")
 	}
@@ -126,7 +127,7 @@ func TestInspectHoldsNothing(t *testing.T) {
 func TestInspectRefusesForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
-	check(t, l.writer.file.Truncate(3))
+	testkit.Check(t, l.writer.file.Truncate(3))
 	_, err := Inspect(dir, "")
 	if rendezvous.CodeOf(err) != rendezvous.CodeState || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v", err)
@@ -138,9 +139,9 @@ func TestInspectDoesNotWait(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	for _, path := range []string{l.logPath(1), filepath.Join(l.dir, "run")} {
-		check(t, os.Remove(path))
-		check(t, unix.Mkfifo(path, 0o600))
-		ended := begin(func() error {
+		testkit.Check(t, os.Remove(path))
+		testkit.Check(t, unix.Mkfifo(path, 0o600))
+		ended := testkit.Go(func() error {
 			_, err := Inspect(dir, "")
 			return err
 		})
@@ -151,7 +152,7 @@ func TestInspectDoesNotWait(t *testing.T) {
 			}
 		case <-time.After(logPatience):
 			t.Errorf("waits for a writer of %s", path)
-			w := must(os.OpenFile(path, os.O_RDWR, 0))(t)
+			w := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
 			<-ended
 			w.Close()
 		}
@@ -163,18 +164,18 @@ func TestAppendFromOutside(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	appendTexts(t, l, "1")
-	check(t, Append(within(t, logPatience), dir, "job", l.generation, []byte("2")))
+	testkit.Check(t, Append(testkit.Within(t, logPatience), dir, "job", l.generation, []byte("2")))
 	appendTexts(t, l, "3")
 	if got := readTexts(t, l, 0, 3); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("got %q", got)
 	}
 	old := l.generation
-	check(t, l.Close(within(t, logPatience)))
+	testkit.Check(t, l.Close(testkit.Within(t, logPatience)))
 	next := openLog(t, dir, nil)
 	for _, generation := range []string{old, "UNKNOWN"} {
-		wantLogError(t, Append(within(t, logPatience), dir, "job", generation, []byte("late")), rendezvous.ErrState, dir)
+		wantLogError(t, Append(testkit.Within(t, logPatience), dir, "job", generation, []byte("late")), rendezvous.ErrState, dir)
 	}
-	if r := must(Inspect(dir, "job"))(t)[0]; r.Generation != next.generation || len(r.Entries) != 0 {
+	if r := testkit.Must(Inspect(dir, "job"))(t)[0]; r.Generation != next.generation || len(r.Entries) != 0 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"rallypoint/internal/changewatch"
 	"rallypoint/internal/filetest"
 	"rallypoint/internal/lockedfile"
+	"rallypoint/internal/testkit"
 )
 
 const logPatience = 20 * time.Second
@@ -34,11 +35,11 @@ const logPatience = 20 * time.Second
 func openLog(t testing.TB, dir string, options *Options) *Log {
 	t.Helper()
 	l := New(dir, "job", options)
-	if _, err := l.Open(within(t, logPatience)); err != nil {
+	if _, err := l.Open(testkit.Within(t, logPatience)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close(context.Background()) })
-	if _, err := l.Latest(within(t, logPatience)); err != nil {
+	if _, err := l.Latest(testkit.Within(t, logPatience)); err != nil {
 		t.Fatal(err)
 	}
 	return l
@@ -60,7 +61,7 @@ func appendTexts(t testing.TB, l *Log, texts ...string) {
 	for _, s := range texts {
 		entries = append(entries, []byte(s))
 	}
-	check(t, l.Append(within(t, logPatience), entries))
+	testkit.Check(t, l.Append(testkit.Within(t, logPatience), entries))
 }
 
 // readTexts reads the next n entries behind after.
@@ -68,7 +69,7 @@ func readTexts(t testing.TB, l *Log, after uint64, n int) []string {
 	t.Helper()
 	var texts []string
 	for len(texts) < n {
-		b := must(l.Next(within(t, logPatience), after))(t)
+		b := testkit.Must(l.Next(testkit.Within(t, logPatience), after))(t)
 		for _, e := range b.Entries {
 			if e.Index != after+1 {
 				t.Fatalf("index %d after %d", e.Index, after)
@@ -125,7 +126,7 @@ func TestLogTornAtEveryByte(t *testing.T) {
 		l, reader := openLog(t, dir, nil), openLog(t, dir, nil)
 		appendTexts(t, l, "one")
 		_, err := l.writer.file.WriteAt(whole[:cut], l.writer.pos)
-		check(t, err)
+		testkit.Check(t, err)
 		seen := readTexts(t, reader, 0, 1)
 		appendTexts(t, openLog(t, dir, nil), "after")
 		want := []string{"one", "after"}
@@ -150,14 +151,14 @@ func TestLogDamaged(t *testing.T) {
 	appendTexts(t, l, "one")
 	middle := l.writer.pos
 	appendTexts(t, l, "two", "three")
-	b := readFile(t, l.writer.file.Path)
+	b := testkit.ReadFile(t, l.writer.file.Path)
 	b[middle+frameHeadBytes+bodyHeadBytes]++
-	writeFile(t, l.writer.file.Path, b)
+	testkit.WriteFile(t, l.writer.file.Path, b)
 	again := New(dir, "job", nil)
-	_, err := again.Open(within(t, logPatience))
+	_, err := again.Open(testkit.Within(t, logPatience))
 	wantLogError(t, err, rendezvous.ErrState, dir, "damaged", "anew")
 	again.crash()
-	if got := readFile(t, l.writer.file.Path); !bytes.Equal(got, b) {
+	if got := testkit.ReadFile(t, l.writer.file.Path); !bytes.Equal(got, b) {
 		t.Error("the file was changed")
 	}
 }
@@ -179,18 +180,18 @@ func wantLogError(t testing.TB, err error, want *rendezvous.Error, says ...strin
 func TestLogMomentaryDamage(t *testing.T) {
 	l := openLog(t, t.TempDir(), nil)
 	appendTexts(t, l, "one", "two")
-	c := must(l.openFile(1))(t)
+	c := testkit.Must(l.openFile(1))(t)
 	defer c.close()
-	size := must(c.size())(t)
-	check(t, c.checkDamage(size)) // whatever was there, now a frame is, with another behind it
+	size := testkit.Must(c.size())(t)
+	testkit.Check(t, c.checkDamage(size)) // whatever was there, now a frame is, with another behind it
 	at := *c
 	at.pos = size
-	check(t, at.checkDamage(size+100)) // it was cut off
+	testkit.Check(t, at.checkDamage(size+100)) // it was cut off
 
 	// The same with a real reader.
 	w := l.writer
 	end := time.Now().Add(500 * time.Millisecond)
-	done := begin(func() error {
+	done := testkit.Go(func() error {
 		for n := 0; time.Now().Before(end); n++ {
 			frames := appendFrame(nil, frameEntry, w.index+1, make([]byte, n%3000))
 			frames = appendFrame(frames, frameEntry, w.index+2, nil)
@@ -205,10 +206,10 @@ func TestLogMomentaryDamage(t *testing.T) {
 		return nil
 	})
 	for time.Now().Before(end) {
-		check(t, c.catchUp(must(c.size())(t)))
+		testkit.Check(t, c.catchUp(testkit.Must(c.size())(t)))
 	}
-	check(t, <-done)
-	check(t, c.catchUp(must(c.size())(t)))
+	testkit.Check(t, <-done)
+	testkit.Check(t, c.catchUp(testkit.Must(c.size())(t)))
 	if c.index != w.index {
 		t.Errorf("read up to %d of %d", c.index, w.index)
 	}
@@ -224,14 +225,14 @@ func TestLogStaleFiles(t *testing.T) {
 	readTexts(t, b, 0, 1)
 	for i := range 3 {
 		index := uint64(i + 1)
-		check(t, a.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: index, State: []byte("s")}))
+		testkit.Check(t, a.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: index, State: []byte("s")}))
 		appendTexts(t, a, "more")
 	}
 	filetest.MakeStale(t, b.writer.file) // which the reader has open, too
-	if _, err := b.Next(within(t, logPatience), 1); !errors.Is(err, sharedlog.ErrCompacted) {
+	if _, err := b.Next(testkit.Within(t, logPatience), 1); !errors.Is(err, sharedlog.ErrCompacted) {
 		t.Fatal(err)
 	}
-	if s := must(b.Latest(within(t, logPatience)))(t); s.Index != 3 {
+	if s := testkit.Must(b.Latest(testkit.Within(t, logPatience)))(t); s.Index != 3 {
 		t.Errorf("got %+v", s)
 	}
 	appendTexts(t, b, "last")
@@ -245,13 +246,13 @@ func TestLogUnreadable(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	appendTexts(t, l, "one")
-	run := must(lockedfile.OpenFile(filepath.Join(l.dir, "run"), unix.O_WRONLY, 0))(t)
+	run := testkit.Must(lockedfile.OpenFile(filepath.Join(l.dir, "run"), unix.O_WRONLY, 0))(t)
 	defer run.Close()
 	if alive, err := l.findGeneration(run); !errors.Is(err, unix.EBADF) {
 		t.Errorf("alive: %v, error: %v", alive, err)
 	}
 	c := &cursor{file: run}
-	if err := c.checkDamage(must(c.size())(t)); !errors.Is(err, unix.EBADF) {
+	if err := c.checkDamage(testkit.Must(c.size())(t)); !errors.Is(err, unix.EBADF) {
 		t.Errorf("damage: %v", err)
 	}
 }
@@ -269,15 +270,15 @@ func TestLogSnapshots(t *testing.T) {
 			}
 		}
 	}
-	check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 8, State: []byte("eight")}))
-	check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 5, State: []byte("older: nothing happens")}))
+	testkit.Check(t, l.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: 8, State: []byte("eight")}))
+	testkit.Check(t, l.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: 5, State: []byte("older: nothing happens")}))
 	appendTexts(t, l, "11")
 	appendTexts(t, slow, "12") // its writer has not moved on yet
 	if got := readTexts(t, slow, 4, 8); !slices.Equal(got, strings.Fields("5 6 7 8 9 10 11 12")) {
 		t.Errorf("got %q", got)
 	}
 	late := openLog(t, dir, nil)
-	s := must(late.Latest(within(t, logPatience)))(t)
+	s := testkit.Must(late.Latest(testkit.Within(t, logPatience)))(t)
 	if s.Index != 8 || string(s.State) != "eight" {
 		t.Errorf("got %d %q", s.Index, s.State)
 	}
@@ -287,20 +288,20 @@ func TestLogSnapshots(t *testing.T) {
 	// A reader that two files were taken away from has to begin from a snapshot.
 	behind := openLog(t, dir, nil)
 	for i := range uint64(3) {
-		check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 10 + i, State: []byte("s")}))
+		testkit.Check(t, l.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: 10 + i, State: []byte("s")}))
 	}
-	b, err := behind.Next(within(t, logPatience), 8)
+	b, err := behind.Next(testkit.Within(t, logPatience), 8)
 	for err == nil {
-		b, err = behind.Next(within(t, logPatience), b.Entries[len(b.Entries)-1].Index)
+		b, err = behind.Next(testkit.Within(t, logPatience), b.Entries[len(b.Entries)-1].Index)
 	}
 	if !errors.Is(err, sharedlog.ErrCompacted) {
 		t.Errorf("got %v", err)
 	}
-	s = must(behind.Latest(within(t, logPatience)))(t)
+	s = testkit.Must(behind.Latest(testkit.Within(t, logPatience)))(t)
 	if s.Index != 12 {
 		t.Errorf("got %d", s.Index)
 	}
-	if seqs := must(l.list())(t); len(seqs) > 2 {
+	if seqs := testkit.Must(l.list())(t); len(seqs) > 2 {
 		t.Errorf("files %v", seqs)
 	}
 }
@@ -312,14 +313,14 @@ func TestLogKilledInSnapshot(t *testing.T) {
 	appendTexts(t, l, "1", "2")
 	h := logHeader{"job", l.generation, 2}
 	b := appendFrame(appendFrame(nil, frameHeader, 0, h.encode()), frameSnapshot, 1, []byte("stale"))
-	check(t, l.writeWhole(l.logPath(2), b))
+	testkit.Check(t, l.writeWhole(l.logPath(2), b))
 	appendTexts(t, l, "3")
 	late := openLog(t, dir, nil)
 	if got := readTexts(t, late, 0, 3); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("got %q", got)
 	}
-	check(t, late.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: 3, State: []byte("three")}))
-	if s := must(openLog(t, dir, nil).Latest(within(t, logPatience)))(t); s.Index != 3 || string(s.State) != "three" {
+	testkit.Check(t, late.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: 3, State: []byte("three")}))
+	if s := testkit.Must(openLog(t, dir, nil).Latest(testkit.Within(t, logPatience)))(t); s.Index != 3 || string(s.State) != "three" {
 		t.Errorf("got %d %q", s.Index, s.State)
 	}
 }
@@ -330,7 +331,7 @@ func TestLogGenerations(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
 	appendTexts(t, a, "old")
-	check(t, a.Heartbeat(t.Context(), "A", time.Second))
+	testkit.Check(t, a.Heartbeat(t.Context(), "A", time.Second))
 	a.crash()
 	c := openLog(t, dir, nil)
 	if c.generation != b.generation {
@@ -346,7 +347,7 @@ func TestLogGenerations(t *testing.T) {
 	if got := readTexts(t, d, 0, 1); got[0] != "new" {
 		t.Errorf("got %q", got)
 	}
-	names := must(os.ReadDir(d.dir))(t)
+	names := testkit.Must(os.ReadDir(d.dir))(t)
 	for _, n := range names {
 		if n.Name() != "run" && !strings.Contains(n.Name(), d.generation) {
 			t.Errorf("%s is left", n.Name())
@@ -357,13 +358,13 @@ func TestLogGenerations(t *testing.T) {
 func TestLogLastOneCleansUp(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
-	check(t, a.Heartbeat(t.Context(), "A", time.Second))
-	check(t, a.Close(t.Context()))
+	testkit.Check(t, a.Heartbeat(t.Context(), "A", time.Second))
+	testkit.Check(t, a.Close(t.Context()))
 	if _, err := os.Stat(b.livePath()); err != nil {
 		t.Error(err)
 	}
-	check(t, b.Close(t.Context()))
-	if names := must(os.ReadDir(dir))(t); len(names) > 0 {
+	testkit.Check(t, b.Close(t.Context()))
+	if names := testkit.Must(os.ReadDir(dir))(t); len(names) > 0 {
 		t.Errorf("%v is left", names)
 	}
 }
@@ -389,7 +390,7 @@ func TestLogReleasesItsLockBeforeItClosesFiles(t *testing.T) {
 	l := openLog(t, t.TempDir(), nil)
 	n := &lockCheckingWatcher{Watcher: changewatch.New(l.reader.file.Path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax), run: filepath.Join(l.dir, "run")}
 	l.watcher = n
-	check(t, l.Close(within(t, logPatience)))
+	testkit.Check(t, l.Close(testkit.Within(t, logPatience)))
 	if !n.free {
 		t.Error("the lock was held meanwhile")
 	}
@@ -404,11 +405,11 @@ func TestLogComingAndGoing(t *testing.T) {
 		wg.Go(func() {
 			for range 20 {
 				l := New(dir, "job", nil)
-				if _, err := l.Open(within(t, logPatience)); err != nil {
+				if _, err := l.Open(testkit.Within(t, logPatience)); err != nil {
 					t.Error(err)
 					return
 				}
-				if err := l.Append(within(t, logPatience), [][]byte{[]byte("x")}); err != nil {
+				if err := l.Append(testkit.Within(t, logPatience), [][]byte{[]byte("x")}); err != nil {
 					t.Error(err)
 				}
 				if err := l.Close(context.Background()); err != nil {
@@ -418,7 +419,7 @@ func TestLogComingAndGoing(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if names := must(os.ReadDir(dir))(t); len(names) > 0 {
+	if names := testkit.Must(os.ReadDir(dir))(t); len(names) > 0 {
 		t.Errorf("%v is left", names)
 	}
 }
@@ -428,18 +429,18 @@ func TestLogHeartbeats(t *testing.T) {
 	a, b := openLog(t, dir, nil), openLog(t, dir, nil)
 	look := func(session rendezvous.SessionID) sharedlog.Liveness {
 		t.Helper()
-		return must(b.ReadHeartbeats(t.Context(), []rendezvous.SessionID{session}))(t)[0]
+		return testkit.Must(b.ReadHeartbeats(t.Context(), []rendezvous.SessionID{session}))(t)[0]
 	}
-	check(t, a.Heartbeat(t.Context(), "A/1", time.Second))
+	testkit.Check(t, a.Heartbeat(t.Context(), "A/1", time.Second))
 	first := look("A/1")
 	if first.State != sharedlog.LivenessHeartbeats || look("A/1") != first {
 		t.Errorf("got %+v", first)
 	}
-	check(t, a.Heartbeat(t.Context(), "A/1", time.Second))
+	testkit.Check(t, a.Heartbeat(t.Context(), "A/1", time.Second))
 	if s := look("A/1"); s.State != sharedlog.LivenessHeartbeats || s.Heartbeats == first.Heartbeats {
 		t.Errorf("got %+v after %+v", s, first)
 	}
-	check(t, a.Heartbeat(t.Context(), "A/2", time.Second))
+	testkit.Check(t, a.Heartbeat(t.Context(), "A/2", time.Second))
 	if s := look("A/1"); s.State != sharedlog.LivenessDisconnected {
 		t.Errorf("a session that was replaced: %+v", s)
 	}
@@ -456,10 +457,10 @@ func TestLogModes(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
 	l := openLog(t, t.TempDir(), nil)
-	check(t, l.Heartbeat(t.Context(), "A", time.Second))
+	testkit.Check(t, l.Heartbeat(t.Context(), "A", time.Second))
 	appendTexts(t, l, "1")
-	check(t, l.Snapshot(t.Context(), sharedlog.Snapshot{Index: 1, State: []byte("s")}))
-	check(t, filepath.Walk(l.dir, func(path string, info os.FileInfo, err error) error {
+	testkit.Check(t, l.Snapshot(t.Context(), sharedlog.Snapshot{Index: 1, State: []byte("s")}))
+	testkit.Check(t, filepath.Walk(l.dir, func(path string, info os.FileInfo, err error) error {
 		if err == nil && info.Mode().Perm()&0o077 != 0 {
 			t.Errorf("%s has mode %v", path, info.Mode())
 		}
@@ -470,7 +471,7 @@ func TestLogModes(t *testing.T) {
 func TestLogRefuses(t *testing.T) {
 	open := func(dir string) error {
 		l := New(dir, "job", nil)
-		_, err := l.Open(within(t, logPatience))
+		_, err := l.Open(testkit.Within(t, logPatience))
 		l.crash()
 		return err
 	}
@@ -480,14 +481,14 @@ func TestLogRefuses(t *testing.T) {
 	})
 	t.Run("a file", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "file")
-		writeFile(t, path, nil)
+		testkit.WriteFile(t, path, nil)
 		wantLogError(t, open(path), rendezvous.ErrInvalid, path, "not a directory")
 	})
 	t.Run("writable by others", func(t *testing.T) {
 		dir := t.TempDir()
 		run := filepath.Join(dir, "rallypoint-job")
-		check(t, os.Mkdir(run, 0o700))
-		check(t, os.Chmod(run, 0o777))
+		testkit.Check(t, os.Mkdir(run, 0o700))
+		testkit.Check(t, os.Chmod(run, 0o777))
 		wantLogError(t, open(dir), rendezvous.ErrState, run, "by others")
 	})
 	t.Run("of another user", func(t *testing.T) {
@@ -496,23 +497,23 @@ func TestLogRefuses(t *testing.T) {
 		}
 		dir := t.TempDir()
 		run := filepath.Join(dir, "rallypoint-job")
-		check(t, os.Mkdir(run, 0o700))
-		check(t, os.Chown(run, 65534, 65534))
+		testkit.Check(t, os.Mkdir(run, 0o700))
+		testkit.Check(t, os.Chown(run, 65534, 65534))
 		wantLogError(t, open(dir), rendezvous.ErrState, run, "belongs to user 65534")
-		if names := must(os.ReadDir(run))(t); len(names) > 0 {
+		if names := testkit.Must(os.ReadDir(run))(t); len(names) > 0 {
 			t.Errorf("left behind: %v", names)
 		}
 	})
 	t.Run("a link", func(t *testing.T) {
 		dir := t.TempDir()
-		check(t, os.Symlink(t.TempDir(), filepath.Join(dir, "rallypoint-job")))
+		testkit.Check(t, os.Symlink(t.TempDir(), filepath.Join(dir, "rallypoint-job")))
 		wantLogError(t, open(dir), rendezvous.ErrState, "no directory")
 	})
 	t.Run("another release", func(t *testing.T) {
 		dir := t.TempDir()
 		l := openLog(t, dir, nil)
 		b := bytes.Replace(logHeader{"job", l.generation, 0}.encode(), []byte("log 1"), []byte("log 7"), 1)
-		writeFile(t, filepath.Join(l.dir, "run"), appendFrame(nil, frameHeader, 0, b))
+		testkit.WriteFile(t, filepath.Join(l.dir, "run"), appendFrame(nil, frameHeader, 0, b))
 		wantLogError(t, open(dir), rendezvous.ErrState, "version 7")
 	})
 }
@@ -523,12 +524,12 @@ func TestLogRemovedUnderItsNodes(t *testing.T) {
 	l := openLog(t, dir, nil)
 	waiting := make(chan error)
 	go func() {
-		_, err := l.Next(within(t, logPatience), 0)
+		_, err := l.Next(testkit.Within(t, logPatience), 0)
 		waiting <- err
 	}()
-	check(t, os.RemoveAll(l.dir))
+	testkit.Check(t, os.RemoveAll(l.dir))
 	wantLogError(t, <-waiting, rendezvous.ErrState, "removed")
-	wantLogError(t, l.Append(within(t, logPatience), [][]byte{nil}), rendezvous.ErrState, "removed")
+	wantLogError(t, l.Append(testkit.Within(t, logPatience), [][]byte{nil}), rendezvous.ErrState, "removed")
 }
 
 func TestRunDir(t *testing.T) {
@@ -581,10 +582,10 @@ func TestLogWritersAreKilled(t *testing.T) {
 		return func() {
 			var after uint64
 			for {
-				got, err := l.Next(within(t, logPatience), after)
+				got, err := l.Next(testkit.Within(t, logPatience), after)
 				if errors.Is(err, sharedlog.ErrCompacted) {
 					behind.Store(true)
-					after = must(l.Latest(within(t, logPatience)))(t).Index
+					after = testkit.Must(l.Latest(testkit.Within(t, logPatience)))(t).Index
 					continue
 				}
 				if err != nil {
@@ -614,12 +615,12 @@ func TestLogWritersAreKilled(t *testing.T) {
 				cmd := exec.Command(os.Args[0], filetest.Elsewhere(dir), name)
 				cmd.Env = append(os.Environ(), roleVariable+"=append")
 				cmd.Stderr = os.Stderr
-				out := must(cmd.StdoutPipe())(t)
-				check(t, cmd.Start())
+				out := testkit.Must(cmd.StdoutPipe())(t)
+				testkit.Check(t, cmd.Start())
 				lines := bufio.NewScanner(out)
 				last := -1
 				for after := rand.IntN(40); lines.Scan(); {
-					last = must(strconv.Atoi(lines.Text()))(t)
+					last = testkit.Must(strconv.Atoi(lines.Text()))(t)
 					if last == after {
 						go func() {
 							time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
@@ -631,7 +632,7 @@ func TestLogWritersAreKilled(t *testing.T) {
 				mu.Lock()
 				acked[name] = last
 				mu.Unlock()
-				if s := must(a.readHeartbeat(rendezvous.SessionID(name)))(t); s.State != sharedlog.LivenessDisconnected {
+				if s := testkit.Must(a.readHeartbeat(rendezvous.SessionID(name)))(t); s.State != sharedlog.LivenessDisconnected {
 					t.Errorf("%s is dead, its heartbeat is %+v", name, s)
 				}
 			}
@@ -744,10 +745,10 @@ func asStranger(t *testing.T, role, dir string) string {
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		check(t, os.Chmod(filepath.Dir(dir), 0o755))
+		testkit.Check(t, os.Chmod(filepath.Dir(dir), 0o755))
 		cmd.Path = "/proc/self/exe"
 	} else {
-		check(t, os.Chmod(dir, 0o500))
+		testkit.Check(t, os.Chmod(dir, 0o500))
 	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -768,8 +769,8 @@ func TestInspectForbidden(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	if os.Getuid() != 0 {
-		check(t, os.Chmod(l.dir, 0))
-		t.Cleanup(func() { check(t, os.Chmod(l.dir, logDirMode)) })
+		testkit.Check(t, os.Chmod(l.dir, 0))
+		t.Cleanup(func() { testkit.Check(t, os.Chmod(l.dir, logDirMode)) })
 	}
 	if got := asStranger(t, "listing", dir); !strings.HasPrefix(got, "0 <nil>\n0 run \"job\"") || !strings.Contains(got, "permission denied") {
 		t.Errorf("got %s", got)
@@ -799,13 +800,13 @@ func FuzzLogFile(f *testing.F) {
 	f.Add(append(slices.Clone(header), 255, 255, 255, 255, 0, 0, 0, 0, 3))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		path := filepath.Join(t.TempDir(), "log")
-		writeFile(t, path, content)
+		testkit.WriteFile(t, path, content)
 		c, err := openCursor(path, unix.O_RDWR, logHeader{"job", "G", 1})
 		if err != nil {
 			return
 		}
 		defer c.close()
-		size := must(c.size())(t)
+		size := testkit.Must(c.size())(t)
 		if _, err := c.state(size); err == nil {
 			_ = c.catchUp(size)
 		}

@@ -1,11 +1,9 @@
 package filelog
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 )
@@ -42,44 +40,4 @@ func play(role string, args []string) int {
 		return 1
 	}
 	return 0
-}
-
-// within returns a context for a test that hangs if it fails.
-func within(t testing.TB, d time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// begin runs a call in a goroutine and returns its error to come.
-func begin(call func() error) <-chan error {
-	done := make(chan error, 1)
-	go func() { done <- call() }()
-	return done
-}
-
-func must[T any](value T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return value
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func readFile(t testing.TB, path string) []byte {
-	t.Helper()
-	return must(os.ReadFile(path))(t)
-}
-
-func writeFile(t testing.TB, path string, content []byte) {
-	t.Helper()
-	check(t, os.WriteFile(path, content, 0o644))
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"rallypoint/core/sharedlog"
+	"rallypoint/internal/testkit"
 )
 
 // watched is what a watcher has found: the entries' texts in a row.
@@ -25,7 +26,7 @@ func watch(t *testing.T, dir string) *watched {
 
 func (f *watched) poll() {
 	f.t.Helper()
-	r := must(f.f.Poll(within(f.t, logPatience)))(f.t)
+	r := testkit.Must(f.f.Poll(testkit.Within(f.t, logPatience)))(f.t)
 	if r.Generation == "" {
 		return
 	}
@@ -73,7 +74,7 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	snapshot := func(index int) {
-		check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: uint64(index), State: []byte("state")}))
+		testkit.Check(t, l.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: uint64(index), State: []byte("state")}))
 	}
 	for range 30 {
 		write(l, rand.IntN(8))
@@ -92,7 +93,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("a late watcher has %d entries after %d of %d", len(late.texts), late.from, n)
 	}
 	write(l, 3)
-	check(t, l.Close(within(t, logPatience)))
+	testkit.Check(t, l.Close(testkit.Within(t, logPatience)))
 	early.want(0, n) // though the files are gone
 	late.want(late.from, n)
 	early.want(0, n)
@@ -114,7 +115,7 @@ func TestWatchFallsBehind(t *testing.T) {
 	f.want(0, 1)
 	for n := 2; n <= 9; n++ {
 		appendTexts(t, l, fmt.Sprint(n))
-		check(t, l.Snapshot(within(t, logPatience), sharedlog.Snapshot{Index: uint64(n), State: []byte("state")}))
+		testkit.Check(t, l.Snapshot(testkit.Within(t, logPatience), sharedlog.Snapshot{Index: uint64(n), State: []byte("state")}))
 	}
 	f.poll()
 	f.poll()

@@ -8,7 +8,6 @@ import (
 	"go.uber.org/goleak"
 
 	"rallypoint/internal/etcdclient"
-	"rallypoint/internal/etcdserver"
 	"rallypoint/internal/etcdtest"
 	"rallypoint/internal/testkit"
 )
@@ -20,19 +19,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(&shared)
 }
 
-// testArgs keep the disk of the machine that tests out of it.
-var testArgs = []string{"--unsafe-no-fsync"}
-
-func aConfig(t testing.TB) etcdclient.Config {
-	t.Helper()
-	return etcdclient.Config{Endpoints: []string{shared.Endpoint(t)}, Prefix: "/test", Timeout: 20 * time.Second}
-}
-
 // A lost answer leaves no lease behind.
 func TestLeasesAreGrantedOnce(t *testing.T) {
-	server, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
-	testkit.Check(t, err)
-	t.Cleanup(server.Stop)
+	server := etcdtest.Start(t)
 	c := testkit.Must(etcdclient.New(etcdclient.Config{Endpoints: []string{server.Endpoint()}}))(t)
 	defer c.Close()
 	n := etcdtest.MakeLossy(c, t)
@@ -49,7 +38,7 @@ func TestLeasesAreGrantedOnce(t *testing.T) {
 
 // A number that is taken is no sign that this client took it, unless it asked before.
 func TestLeasesOfOthersAreNotTakenOver(t *testing.T) {
-	config := aConfig(t)
+	config := shared.Config(t)
 	a, b := testkit.Must(etcdclient.New(config))(t), testkit.Must(etcdclient.New(config))(t)
 	defer a.Close()
 	defer b.Close()
@@ -79,9 +68,7 @@ func TestWatchEndsWithItsMember(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{Binary: etcdtest.Binary(t), Args: testArgs})
-			testkit.Check(t, err)
-			t.Cleanup(s.Stop)
+			s := etcdtest.Start(t)
 			c := testkit.Must(etcdclient.New(etcdclient.Config{Endpoints: []string{s.Endpoint()}}))(t)
 			defer c.Close()
 			w, err := c.Watch(testkit.Within(t, time.Minute), etcdclient.WatchRequest{Key: "k", Revision: 1})

@@ -4,13 +4,17 @@ package etcdtest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdserver"
+	"rallypoint/internal/testkit"
 )
 
 // envBinary names the etcd that tests start; `make test` builds it and sets this.
@@ -33,6 +37,18 @@ func Binary(t testing.TB) string {
 	return ""
 }
 
+// args keep the disk of the machine that tests out of it.
+func args(more ...string) []string { return append(more, "--unsafe-no-fsync") }
+
+// Start starts an etcd that ends with the test.
+func Start(t testing.TB, more ...string) *etcdserver.Server {
+	t.Helper()
+	s, err := etcdserver.Start(testkit.Within(t, time.Minute), etcdserver.Config{Binary: Binary(t), Args: args(more...)})
+	testkit.Check(t, err)
+	t.Cleanup(s.Stop)
+	return s
+}
+
 // Shared is an etcd that the tests of a package share. Its Run, around that of the
 // package, stops it in the end:
 //
@@ -43,6 +59,16 @@ type Shared struct {
 	once   sync.Once
 	server *etcdserver.Server
 	err    error
+
+	prefixes atomic.Int64 // handed out
+}
+
+// Config is a configuration for this etcd with a prefix of its own.
+func (s *Shared) Config(t testing.TB) etcdclient.Config {
+	t.Helper()
+	return etcdclient.Config{
+		Endpoints: []string{s.Endpoint(t)}, Prefix: fmt.Sprintf("/test/%d", s.prefixes.Add(1)), Timeout: 20 * time.Second,
+	}
 }
 
 // Endpoint starts the etcd, if it does not run yet, and returns its host:port.
@@ -52,8 +78,7 @@ func (s *Shared) Endpoint(t testing.TB) string {
 	s.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		// The disk of the machine that tests is kept out of it.
-		s.server, s.err = etcdserver.Start(ctx, etcdserver.Config{Binary: binary, Retries: 1, Args: []string{"--unsafe-no-fsync"}})
+		s.server, s.err = etcdserver.Start(ctx, etcdserver.Config{Binary: binary, Retries: 1, Args: args()})
 	})
 	if s.err != nil {
 		t.Fatal(s.err)
