@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -121,7 +121,7 @@ func (c *chaos) record() {
 // endRecord ends it as people do.
 func (c *chaos) endRecord() {
 	c.t.Helper()
-	time.Sleep(500 * time.Millisecond) // for it to find the end, of which nothing tells
+	testkit.Eventually(c.t, "the recorder has the places of all workers", func() bool { return c.misplaced() == "" })
 	c.kill(c.recorder.cmd.Process.Pid, syscall.SIGTERM)
 	if err := c.recorder.cmd.Wait(); err != nil || c.recorder.stderr.Len() > 0 {
 		c.t.Errorf("the recorder: %v, %s", err, c.recorder.stderr)
@@ -183,27 +183,28 @@ func (c *chaos) run() {
 // audit holds the history against the guarantees, and against where the workers have stood.
 func (c *chaos) audit() {
 	auditHistory(c.t, c.dir+"/history")
-	c.checkPlaces()
+	if text := c.misplaced(); text != "" {
+		c.t.Error(text)
+	}
 }
 
-// checkPlaces looks for each worker's agent in the history: it has that rank there.
-func (c *chaos) checkPlaces() {
-	history, err := os.Open(c.dir + "/history")
-	if err != nil {
-		c.t.Fatal(err)
+// history returns what is recorded so far. A line that a kill has torn is the audit's business.
+func (c *chaos) history() (records []trace.Record) {
+	c.t.Helper()
+	for line := range bytes.Lines(testkit.ReadFile(c.t, c.dir+"/history")) {
+		if rec, err := trace.Decode(line); err == nil {
+			records = append(records, rec)
+		}
 	}
-	defer history.Close()
+	return records
+}
+
+// misplaced looks for each worker's agent in the history, where it has that rank, and says
+// which one has not.
+func (c *chaos) misplaced() string {
 	type place struct{ round, rank int }
 	agents, places := map[rendezvous.SessionID]string{}, map[place][]string{}
-	for lines := bufio.NewReader(history); ; {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			break
-		}
-		rec, err := trace.Decode(line)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+	for _, rec := range c.history() {
 		if hello, ok := rec.Event.(rendezvous.Hello); ok {
 			agents[hello.Session] = hello.Label[strings.LastIndexByte(hello.Label, ' ')+1:]
 		}
@@ -218,9 +219,10 @@ func (c *chaos) checkPlaces() {
 	}
 	for _, e := range c.ledger() {
 		if at := (place{e.round, e.groupRank}); !slices.Contains(places[at], strconv.Itoa(e.agent)) {
-			c.t.Errorf("agent %d started a worker as rank %d of round %d, which was given to %q", e.agent, e.groupRank, e.round, places[at])
+			return fmt.Sprintf("agent %d started a worker as rank %d of round %d, which was given to %q", e.agent, e.groupRank, e.round, places[at])
 		}
 	}
+	return ""
 }
 
 // held are the goroutines and descriptors of the control plane.

@@ -212,7 +212,7 @@ func (run *audited) begin(rec trace.Record) {
 	generation := machine.Generation()
 	switch {
 	case run.known[generation] && rec.Number <= run.last:
-		run.checker.resume() // the clocks of the new process
+		run.checker.resume(-seconds(rec.Slack)) // the clocks of the new process
 		return
 	case rec.Number > 0:
 		run.unchecked = fmt.Sprintf("events up to %d are missing", rec.Number)
@@ -226,10 +226,11 @@ func (run *audited) begin(rec trace.Record) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// resume gives timers and leases that run on in a new process their whole time again.
-func (c *Checker) resume() {
+// resume has timers and leases that run on in a new process begin again: at its start, or
+// as long before it as they may have been set by others.
+func (c *Checker) resume(set time.Duration) {
 	for name, t := range c.timers {
-		t.set = 0
+		t.set = set
 		c.timers[name] = t
 	}
 	for _, s := range c.sessions {

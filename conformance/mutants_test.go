@@ -320,6 +320,30 @@ func TestWhatMayHaveBeenInTime(t *testing.T) {
 	}
 }
 
+// TestFollowerThatWasKilled goes on: the timers that it finds set were set before it began,
+// as far as it knows.
+func TestFollowerThatWasKilled(t *testing.T) {
+	const longAgo = 1e6
+	for _, slack := range []float64{0, longAgo} {
+		records := life(t)
+		fired := slices.IndexFunc(records, func(rec trace.Record) bool {
+			ev, is := rec.Event.(r.TimerFired)
+			return is && ev.Timer.Kind == r.TimerAdmit
+		})
+		history := slices.Clone(records[:fired])
+		for _, rec := range records {
+			rec.Seconds, rec.Slack = 0.001, longAgo
+			if rec.State != nil {
+				rec.Slack = slack
+			}
+			history = append(history, rec)
+		}
+		if a := judged(t, history); a.Kept() != (slack > 0) {
+			t.Errorf("slack %v: %s", slack, a)
+		}
+	}
+}
+
 // TestEventsThatAreTooLarge are not kept, and the run is not checked any further.
 func TestEventsThatAreTooLarge(t *testing.T) {
 	records := life(t)

@@ -45,7 +45,7 @@ func (h *History) Take(r Record, before, now time.Time) error {
 		return nil
 	}
 	if r.Generation != h.generation || r.Snapshot.Index > h.index {
-		if err := h.begin(r, now); err != nil {
+		if err := h.begin(r, before, now); err != nil {
 			return err
 		}
 	}
@@ -67,7 +67,7 @@ func (h *History) Take(r Record, before, now time.Time) error {
 }
 
 // begin begins again with a generation, or behind entries that are gone.
-func (h *History) begin(r Record, now time.Time) error {
+func (h *History) begin(r Record, before, now time.Time) error {
 	m, err := r.start()
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (h *History) begin(r Record, now time.Time) error {
 		number = h.number + number - h.index
 	}
 	h.generation, h.machine, h.index, h.number = r.Generation, m, r.Snapshot.Index, number
-	h.record(trace.Record{At: now, Run: r.RunID, Number: number, State: m.Snapshot()})
+	h.record(trace.Record{At: now, Slack: now.Sub(before).Seconds(), Run: r.RunID, Number: number, State: m.Snapshot()})
 	return nil
 }
 
