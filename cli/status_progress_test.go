@@ -2,6 +2,7 @@ package cli
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
+	"rallypoint/internal/testkit"
 )
 
 func TestProgressText(t *testing.T) {
@@ -38,7 +40,7 @@ func TestProgressText(t *testing.T) {
 // TestStatusOfProgress: what a node carries with its heartbeats is in the status, where the
 // nodes meet at a control plane and where they meet in a directory.
 func TestStatusOfProgress(t *testing.T) {
-	for name, endpoint := range map[string]string{"hosted": "127.0.0.1:" + freePort(t), "file": "file://" + t.TempDir()} {
+	for name, endpoint := range map[string]string{"hosted": "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)), "file": "file://" + t.TempDir()} {
 		t.Run(name, func(t *testing.T) {
 			p := rendezvous.DefaultParams()
 			p.Endpoint, p.RunID, p.NodeID, p.LocalAddr = endpoint, "run", "gpu17", "127.0.0.1"

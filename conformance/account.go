@@ -16,17 +16,26 @@ const (
 
 // account is what a checker knows of a run.
 type account struct {
-	policy       r.Policy
-	policyBy     string
-	generation   string      // of the control plane; "" until it has completed a round
-	origin       string      // generation of the last round
-	round        uint64      // of the participants
-	floor        uint64      // highest round reported
-	stored       bool        // the last round was completed before the control plane was restarted
-	reserve      string      // generation under which a restarted control plane goes on if its state is old
-	overtaken    bool        // the round is over though no member is lost
-	stop         r.RoundStop // announced in the round; Round is 0 if none is
-	fresh        bool        // no round was completed by this control plane
+	policy     r.Policy
+	policyBy   string
+	generation string        // of the control plane; "" until it has completed a round
+	origin     string        // generation of the last round
+	round      uint64        // of the participants
+	floor      uint64        // highest round reported
+	stored     bool          // the last round was completed before the control plane was restarted
+	reserve    string        // generation under which a restarted control plane goes on if its state is old
+	overtaken  bool          // the round is over though no member is lost
+	stop       r.RoundStop   // announced in the round; Round is 0 if none is
+	fresh      bool          // no round was completed by this control plane
+	begun      bool          // it has had its first node
+	recovery   time.Duration // how long nodes have to come back after a restart; 0: the lease
+
+	succession     r.Succession
+	hostRank       int   // member whose process hosts the control plane; -1: none
+	finishedHosts  []int // members that host or hosted it, and have finished
+	finishReported bool  // a member has finished, as an earlier control plane told
+	tellsFacts     bool  // an update had facts
+
 	participants []*participant
 	byNode       map[string]*participant
 	sessions     map[r.SessionID]*session
@@ -123,7 +132,7 @@ type failure struct {
 
 func newAccount() account {
 	return account{
-		fresh: true, byNode: map[string]*participant{}, sessions: map[r.SessionID]*session{}, seen: map[string]bool{},
+		fresh: true, hostRank: -1, byNode: map[string]*participant{}, sessions: map[r.SessionID]*session{}, seen: map[string]bool{},
 		sums: map[string]*sum{}, timers: map[r.Timer]timer{}, due: map[r.TimerKind]bool{},
 	}
 }
@@ -270,7 +279,7 @@ func (a *account) runs(kind r.TimerKind) bool { return a.timers[r.Timer{Kind: ki
 // settle lets a timer that has run out count only as long as there is a reason
 // for it.
 func (a *account) settle() {
-	forming := !a.ended() && a.count(finished) == 0
+	forming := !a.ended() && !a.finishing()
 	first := forming && a.live() == 0 && len(a.joiners()) >= a.policy.Min && a.policy.Min > 0
 	if !first {
 		a.due[r.TimerLastCall], a.due[r.TimerQuiet] = false, false

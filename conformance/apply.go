@@ -19,7 +19,7 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	case r.LeaseExpired:
 		c.departed(ev.Session)
 	case r.Recovered:
-		c.stored, c.reserve = true, ev.Generation
+		c.stored, c.reserve, c.recovery = true, ev.Generation, ev.Grace
 		for _, s := range c.sessions {
 			s.grace, s.recovering = true, true
 		}
@@ -83,6 +83,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 	case invalid:
 	case len(c.nodes()) == 0:
 		c.policy, c.policyBy = p, h.Node
+		c.begin()
 	case c.policy.Min != p.Min || c.policy.Max != p.Max || c.policy.NodeUnit != p.NodeUnit || c.policy.Target != p.Target:
 		if r.CodeOf(asError(refused)) != r.CodeMismatch {
 			c.violated(2, "node %s wants another size than the run's and was not refused for it: %+v", h.Node, effects)
@@ -126,7 +127,9 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 		return
 	}
 	if s := c.sessions[e.Session]; s != nil {
-		s.grace, s.recovering, s.update = false, false, e.Update
+		s.grace, s.recovering, s.update, s.inHost = false, false, e.Update, h.InHost
+		c.tell(e.Update)
+		c.hosts(s)
 		c.returned(s, h.LastRound)
 		return
 	}
@@ -135,7 +138,9 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 		asked: map[uint64]struct{}{}, answers: map[uint64]r.Reply{}, barrier: map[uint64]struct{}{},
 	}
 	c.sessions[s.id] = s
+	c.tell(e.Update)
 	c.lastRound(s, h.LastRound)
+	c.hosts(s)
 }
 
 // No run comes near these rounds: reports of higher ones are not believed.
@@ -150,29 +155,49 @@ const (
 // already that it does not follow. Nothing else comes of a report but that the next
 // round has a higher number; and if this control plane was restarted and does not know
 // a round of its own generation, that it goes on under another.
+//
+// A successor acts on the facts that come with a report, if they may be believed: see learn.
+// A report with facts that cannot be is worth nothing.
 func (c *Checker) lastRound(s *session, last r.LastRound) {
+	f := last.Facts
+	if !c.possible(f, last) {
+		c.raise(last.Round)
+		s.stale = s.stale || last.Round > 0
+		return
+	}
+	if c.believed(f) && f.Round > last.Round && f.World > 0 && f.Round > c.round && c.follows(f.Origin) {
+		c.rebuild(f.Origin, f.Round, f.World)
+	}
+	c.ownRound(s, last)
+	if c.believed(f) {
+		c.raise(f.Round)
+		c.learn(f)
+	}
+}
+
+// follows reports whether a round of that generation may take the place of the known one.
+func (c *Checker) follows(generation string) bool {
+	if before := c.succession.Facts.Generation; c.succeeds() && before != "" {
+		return generation == c.origin || generation == before
+	}
+	return (c.generation == "" || generation != c.generation) && (len(c.participants) == 0 || generation == c.origin || c.count(unknown) > 0)
+}
+
+// ownRound records what a report says of its node's own round.
+func (c *Checker) ownRound(s *session, last r.LastRound) {
 	if last.Round == 0 {
 		return
 	}
 	valid := last.World >= 1 && last.World <= c.policy.Max && last.Rank >= 0 && last.Rank < last.World && last.HostRank < last.World && last.Round <= mostAdopted
-	follows := len(c.participants) == 0 || last.Generation == c.origin || c.count(unknown) > 0
 	own := c.generation != "" && last.Generation == c.generation
-	if c.fresh && last.Round > c.round && valid && follows && !own {
-		for _, other := range c.nodes() {
-			if other != s && c.participantOf(other) != nil {
-				other.stale = true
-			}
-		}
-		c.origin, c.round, c.overtaken, c.stop = last.Generation, last.Round, false, r.RoundStop{}
-		c.participants, c.byNode, c.sums = nil, map[string]*participant{}, map[string]*sum{}
-		for rank := range last.World {
-			c.participants = append(c.participants, &participant{rank: rank, state: unknown})
-		}
-		if last.HostRank >= 0 && last.HostRank != last.Rank {
+	if c.fresh && last.Round > c.round && valid && c.follows(last.Generation) {
+		c.rebuild(last.Generation, last.Round, last.World)
+		told := c.believed(last.Facts) && last.Facts.Round == last.Round && last.Facts.Origin == last.Generation // who hosts by now
+		if !told && last.HostRank >= 0 && last.HostRank != last.Rank {
 			c.participants[last.HostRank].state = lost
 		}
 	}
-	if last.Generation == c.origin && last.Round == c.round && last.Rank >= 0 && last.Rank < len(c.participants) && c.participants[last.Rank].state == unknown {
+	if last.Generation == c.origin && last.Round == c.round && last.Rank >= 0 && last.Rank < len(c.participants) && c.participants[last.Rank].vacant(last) {
 		t := c.participants[last.Rank]
 		t.node, t.state = s.node, running
 		if last.Finished {
@@ -283,6 +308,7 @@ func (c *Checker) forget() {
 	clear(c.sums)
 	c.participants, c.byNode, c.closing, c.overtaken = nil, map[string]*participant{}, closing{}, false
 	c.stop = r.RoundStop{}
+	c.hostRank, c.finishedHosts, c.finishReported = -1, nil, false
 }
 
 func (c *Checker) disconnect(ev r.Disconnect) {
@@ -389,7 +415,7 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 		want = r.CodeInvalid
 	case c.ended():
 		want = r.CodeClosed
-	case t != nil && c.count(finished) > 0:
+	case t != nil && c.finishing():
 		want, guarantee = r.CodeClosed, 8
 	}
 	if got := r.CodeOf(asError(refusal)); got != want {
@@ -466,7 +492,14 @@ func (c *Checker) leave(ev r.Leave) {
 func (c *Checker) finish(s *session) {
 	if t := c.participantOf(s); t != nil && t.state == running && !c.disowned() {
 		t.state = finished
+		c.hosts(s)
 	}
+}
+
+// vacant reports whether the node of a report may have the place: no other node has, and
+// if the dead control plane told that it has finished, so has the node.
+func (s *participant) vacant(last r.LastRound) bool {
+	return s.state == unknown || s.state == finished && s.node == "" && last.Finished
 }
 
 // keyRequest checks the answer to an operation on a round's keys, as far as the

@@ -27,6 +27,7 @@ type Checker struct {
 	events     int
 	violations []Violation
 	account
+	past
 	places map[place]bool // every round ever completed
 	twin   *r.Machine     // nil: nothing is replayed
 }
@@ -40,7 +41,7 @@ type place struct {
 // New returns a checker of a run from its first event on. An empty runID is not
 // looked for in errors.
 func New(runID string) *Checker {
-	return &Checker{runID: runID, account: newAccount(), places: map[place]bool{}}
+	return &Checker{runID: runID, account: newAccount(), past: newPast(), places: map[place]bool{}}
 }
 
 // Restarted tells that the run goes on with a control plane that knows nothing of
@@ -51,7 +52,13 @@ func (c *Checker) Restarted() {
 
 // Replay has a machine in the state before the next event do what the recorded one
 // did, and compares the two.
-func (c *Checker) Replay(twin *r.Machine) { c.twin, c.generation = twin, twin.Generation() }
+func (c *Checker) Replay(twin *r.Machine) {
+	c.twin, c.generation = twin, twin.Generation()
+	if c.generations[c.generation] {
+		c.violated(1, "a control plane begins with the generation %s of an earlier one", c.generation)
+	}
+	c.generations[c.generation] = true
+}
 
 // Violations returns what was found so far.
 func (c *Checker) Violations() []Violation { return c.violations }
@@ -239,11 +246,20 @@ func (c *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 	case r.Notify:
 		if s := c.sessions[e.Session]; s != nil {
 			s.update = e.Update
+			c.tell(e.Update)
 		}
 	case r.SetTimer:
 		c.setTimer(e)
 	case r.StopTimer:
 		c.stopTimer(e.Timer)
+	}
+}
+
+// tell records facts that a node was told.
+func (c *Checker) tell(u r.MembershipUpdate) {
+	if u.Facts.Generation != "" {
+		c.tellsFacts = true
+		c.told[fmt.Sprint(u.Facts)] = true
 	}
 }
 

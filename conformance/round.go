@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -49,11 +50,11 @@ func (c *Checker) checkMoment(o r.Outcome, all []*session) {
 	if c.ended() {
 		c.violated(9, "round %d was completed in a closed run", o.Round)
 	}
-	if c.count(finished) > 0 {
+	if c.finishing() {
 		c.violated(8, "round %d was completed though a member has finished", o.Round)
 	}
 	full := len(all) >= c.full()
-	if c.held && !full {
+	if waited := len(c.participants) == 0 || c.count(unknown) > 0; c.held && waited && !full {
 		c.violated(5, "round %d of %d nodes was completed by a new control plane that waits for nodes of an earlier one", o.Round, len(all))
 	}
 	if c.live() == 0 {
@@ -217,6 +218,9 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 	c.places[place{o.Generation, o.Round}] = true
 	c.generation, c.origin, c.round, c.fresh = o.Generation, o.Generation, max(c.round, o.Round), false
 	c.stored, c.overtaken, c.stop = false, false, r.RoundStop{}
+	c.hostRank, c.finishedHosts, c.finishReported = o.HostRank, nil, false
+	c.generations[o.Generation] = true
+	c.told[fmt.Sprint(o.Facts())] = true
 	c.participants, c.byNode = make([]*participant, len(chosen)), map[string]*participant{}
 	for i, s := range chosen {
 		rank := told[s].Rank
@@ -227,7 +231,7 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 			c.participants[i] = t // a violation already; go on with as many as there are
 		}
 		c.byNode[s.node], c.seen[s.node] = t, true
-		s.join, s.round = nil, told[s].Round
+		s.join, s.round, s.update.Facts = nil, told[s].Round, o.Facts()
 		clear(s.barrier)
 	}
 	c.participants = slices.DeleteFunc(c.participants, func(t *participant) bool { return t == nil })

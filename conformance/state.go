@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -11,7 +12,7 @@ import (
 // vanished closes a run whose finished members are all gone, and which no other node
 // can end.
 func (c *Checker) vanished() {
-	if c.ended() || c.count(finished) == 0 || c.live() > 0 {
+	if c.ended() || !c.finishing() || c.live() > 0 {
 		return
 	}
 	for _, t := range c.participants {
@@ -34,7 +35,7 @@ func (c *Checker) checkState() {
 	for _, s := range c.nodes() {
 		c.checkUpdate(s)
 	}
-	if c.count(finished) > 0 && c.live() == 0 {
+	if c.finishing() && c.live() == 0 {
 		for _, s := range c.sessions {
 			if len(s.barrier) > 0 && c.participantOf(s) != nil {
 				c.violated(8, "every live member has finished, and %s still waits at the exit barrier", s.node)
@@ -42,7 +43,7 @@ func (c *Checker) checkState() {
 		}
 	}
 	c.checkTimers()
-	if c.policy.Max > 0 && !c.ended() && c.count(finished) == 0 {
+	if c.policy.Max > 0 && !c.ended() && !c.finishing() {
 		c.checkDue()
 	}
 }
@@ -56,6 +57,7 @@ func (c *Checker) checkUpdate(s *session) {
 	if s.update.Closed != c.ended() {
 		c.violated(9, "node %s was told closed=%v, the run: %v", s.node, s.update.Closed, c.ended())
 	}
+	c.checkFacts(s)
 	guarantee, want := c.mustRegroup(s)
 	if got := s.update.Waiting > 0; got != want {
 		c.violated(guarantee, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.update.Waiting, s.update.Reason)
@@ -93,7 +95,8 @@ func (c *Checker) checkTimers() {
 			c.violated(timerGuarantee[name.Kind], "timer %+v runs for %v, the policy says %v", name, t.after, want)
 		}
 	}
-	if c.ended() || c.count(finished) > 0 || c.policy.Max == 0 {
+	c.checkHold()
+	if c.ended() || c.finishing() || c.policy.Max == 0 {
 		return
 	}
 	must := func(kind r.TimerKind, when bool, why string) {
@@ -130,7 +133,7 @@ func (c *Checker) lasts(t r.Timer) (time.Duration, bool) {
 		return c.policy.AdmitDelay, true
 	case r.TimerGrace:
 		if s := c.sessions[t.Session]; s != nil && s.recovering {
-			return c.policy.LeaseTimeout, true
+			return cmp.Or(c.recovery, c.policy.LeaseTimeout), true
 		}
 		return c.policy.ReconnectGrace, true
 	}

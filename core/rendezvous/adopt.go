@@ -132,9 +132,13 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 // one: none was completed here, and the claimed one is the first that is heard of, or
 // follows the adopted one: in its own generation, or while members of the adopted one
 // are missing. Once those are accounted for, the adopted round is under way, and a
-// report of another generation may be a stranger's.
+// report of another generation may be a stranger's. A successor knows from the beginning
+// whose rounds may be reported.
 func (m *Machine) adoptable(generation string, round uint64) bool {
 	follows := len(m.participants) == 0 || generation == m.origin || m.tally[participantUnknown] > 0
+	if known := m.succession.Facts.Generation; known != "" && m.succeeds() {
+		follows = generation == m.origin || generation == known
+	}
 	return m.fresh && follows && generation != m.generation && round > m.round
 }
 

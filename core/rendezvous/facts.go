@@ -49,7 +49,7 @@ func (f Facts) equal(g Facts) bool {
 // told these facts to a node that reports c.
 func (f Facts) possible(c LastRound, most int) bool {
 	if f.Generation == "" {
-		return f.equal(Facts{})
+		return true // there are none
 	}
 	last := -1
 	for _, rank := range f.FinishedHosts {
@@ -115,6 +115,13 @@ func (m *Machine) addFinishedHost(rank int) {
 	}
 }
 
+// dropFinishedHost takes back that a host has finished: its node has failed after that.
+func (m *Machine) dropFinishedHost(rank int) {
+	if i, known := slices.BinarySearch(m.finishedHosts, rank); known {
+		m.finishedHosts = slices.Delete(slices.Clone(m.finishedHosts), i, i+1)
+	}
+}
+
 // Succession is what a control plane begins with that goes on with a run whose host's
 // process has ended. The zero value is that of a run's first one.
 type Succession struct {
@@ -148,7 +155,7 @@ func (m *Machine) returnGrace() time.Duration {
 func (m *Machine) takeOver() {
 	m.note("the control plane goes on here (term %d): node %s, whose process hosted it, is dead", m.succession.Term, Printable(m.succession.From))
 	f := m.succession.Facts
-	if !f.possible(LastRound{}, m.policy.Max) {
+	if f.Generation == "" || !f.possible(LastRound{}, m.policy.Max) {
 		return
 	}
 	if f.World > 0 {
@@ -177,7 +184,9 @@ func (m *Machine) learn(f Facts) {
 	if f.Round == m.round && f.Origin == m.origin && f.World == len(m.participants) {
 		for _, rank := range f.FinishedHosts {
 			m.accountFor(rank, participantFinished, "")
-			m.addFinishedHost(rank)
+			if m.participants[rank].state == participantFinished {
+				m.addFinishedHost(rank)
+			}
 		}
 		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
 			m.nameHost(m.participants[f.HostRank])
@@ -196,7 +205,7 @@ func (m *Machine) learn(f Facts) {
 // new start of it has its rank again.
 func (m *Machine) nameHost(s *participant) {
 	from := m.succession.From
-	if s.node != "" || s.state != participantUnknown || from == "" || Printable(from) != from || m.byNode[from] != nil {
+	if s.node != "" || from == "" || Printable(from) != from || m.byNode[from] != nil {
 		return
 	}
 	s.node, s.label = from, from

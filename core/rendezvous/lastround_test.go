@@ -142,8 +142,10 @@ func lateRig(t *testing.T, p Policy) (r *rig, n []*rigNode, state []byte) {
 
 type deaf struct{}
 
-func (deaf) Apply(Event, []Effect) {}
-func (deaf) Found() []string       { return nil }
+func (deaf) Apply(Event, []Effect)       {}
+func (deaf) Found() []string             { return nil }
+func (deaf) Restarted()                  {}
+func (deaf) TookOver(string, Succession) {}
 
 // TestAStateThatWentBackInTime restores a copy of what the control plane had stored. The
 // nodes were in round 2, of which it knows nothing; one of them is dead.
@@ -392,7 +394,7 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 func (s *sim) stranger(t *rapid.T) {
 	s.count++
 	generations := []string{"another job", "a third job", ""}
-	if !s.m.fresh && s.m.reserve == "" {
+	if !s.m.fresh && s.m.reserve == "" && s.host == "" { // a successor cannot tell it from one that knows more
 		generations = append(generations, s.m.generation)
 	}
 	c := LastRound{

@@ -233,5 +233,6 @@ func (m *Machine) forget() {
 	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
 	clear(m.seen)
 	m.disarmAll()
+	m.stopHold()
 	m.viewed = view{}
 }

@@ -50,6 +50,9 @@ func (m *Machine) participantOf(n *node) *participant {
 }
 
 func (m *Machine) setParticipant(s *participant, state participantState, cause string) {
+	if s.state == participantFinished && state != s.state {
+		m.dropFinishedHost(s.rank)
+	}
 	m.tally[s.state]--
 	s.state, s.cause = state, cause
 	m.tally[s.state]++

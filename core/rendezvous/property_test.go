@@ -25,7 +25,7 @@ func TestGuarantees(t *testing.T) {
 			"timer": s.timer, "withdraw": s.withdraw, "finish": s.finish, "leave": s.leave,
 			"duplicate": s.duplicate, "add": s.add, "role info": s.roleInfo, "lease": s.lease,
 			"close": s.close, "evict": s.evict, "restart": s.restart, "recover": s.recover, "restore": s.restore,
-			"keys": s.keys, "linger": s.linger, "stranger": s.stranger, "announce": s.announceAny, "": func(*rapid.T) {},
+			"keys": s.keys, "linger": s.linger, "stranger": s.stranger, "takeover": s.takeover, "announce": s.announceAny, "": func(*rapid.T) {},
 		}
 		if rapid.IntRange(0, 3).Draw(t, "begin with a round") > 0 {
 			s.formRound(t)
@@ -48,6 +48,9 @@ type sim struct {
 	sent   []Event
 	added  map[uint64]int64 // round -> sum of the distinct adds applied
 	kills  int
+
+	host string // node whose process hosts the control plane; "": it is a server
+	term uint64
 }
 
 func newSim(t *rapid.T) *sim {
@@ -71,6 +74,9 @@ func newSim(t *rapid.T) *sim {
 	}
 	s.twin = New(Config{RunID: "job", Generation: s.m.generation, Uptime: uptime})
 	s.lean = New(Config{RunID: "job", Generation: s.m.generation, Uptime: uptime})
+	if rapid.IntRange(0, 3).Draw(t, "server") > 0 {
+		s.isHosted()
+	}
 	return s
 }
 
@@ -272,7 +278,8 @@ func sameEffects(a, b []Effect) bool {
 func (s *sim) formRound(t *rapid.T) {
 	for i := range s.policy.Max {
 		n := s.newNode(fmt.Sprint("n", i))
-		s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: LastRound{HostRank: -1}})
+		n.inHost = n.id == s.host
+		s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: LastRound{HostRank: -1}, InHost: n.inHost})
 		j := Join{Request: n.request(), StorePort: 1, NodeRank: -1, RankHint: -1}
 		n.joinNo = j.Number
 		s.send(j)
@@ -338,6 +345,10 @@ func (s *sim) disconnect(t *rapid.T) {
 
 func (s *sim) reconnect(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.known(n) == nil || s.known(n).grace })
+	if n.moved {
+		s.follow(t, n)
+		return
+	}
 	if s.known(n) == nil {
 		if s.nodes[n.id] != n {
 			t.Skip("its name belongs to a newer process")
@@ -345,7 +356,7 @@ func (s *sim) reconnect(t *rapid.T) {
 		n.number, n.joinNo, n.replies = n.number+1, 0, map[uint64]Reply{}
 		s.sent = slices.DeleteFunc(s.sent, func(ev Event) bool { return sessionOf(ev) == n.session })
 	}
-	s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: n.claim})
+	s.do(Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: n.reports(), InHost: n.inHost})
 }
 
 func (s *sim) timer(t *rapid.T) {
@@ -369,6 +380,9 @@ func (s *sim) withdraw(t *rapid.T) {
 func (s *sim) finish(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
 	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpAdd, Amount: 1, Keys: []string{ExitBarrierCount}})
+	if reply, ok := n.replies[n.number]; ok && reply.Err == nil {
+		n.claim.Finished = true
+	}
 	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpWait, Keys: []string{exitBarrierLast}})
 	if s.m.tally[participantFinished] > 0 && s.m.live() == 0 && s.m.closed == nil {
 		if reply, ok := n.replies[n.number]; !ok && s.m.participantOf(s.known(n)) != nil {
@@ -447,9 +461,15 @@ func (s *sim) restart(t *rapid.T) {
 	if rapid.IntRange(0, 4).Draw(t, "rarely") > 0 {
 		t.Skip("rarely")
 	}
+	s.checker.Restarted()
+	s.replace(Config{Uptime: time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))})
+}
+
+// replace goes on with a control plane that knows nothing but what it begins with.
+func (s *sim) replace(c Config) {
 	s.count++
-	c := Config{RunID: "job", Generation: fmt.Sprint("g", s.count), Uptime: time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))}
-	s.m, s.twin, s.lean, s.checker = New(c), New(c), New(c), NewChecker("job")
+	c.RunID, c.Generation = "job", fmt.Sprint("g", s.count)
+	s.m, s.twin, s.lean = New(c), New(c), New(c)
 	clear(s.timers)
 	clear(s.added)
 	s.last, s.sent = 0, nil

@@ -32,6 +32,8 @@ type rig struct {
 // that imports this package: NewChecker is set by checker_test.go.
 type Checker interface {
 	Apply(ev Event, effects []Effect)
+	Restarted()
+	TookOver(host string, s Succession)
 	Found() []string
 }
 
@@ -52,6 +54,16 @@ type rigNode struct {
 	claim    LastRound
 	inHost   bool
 	seenAddr string
+	facts    Facts    // told last
+	seen     []belief // what it was told before, oldest first
+	moved    bool     // it has to follow the control plane to its next host
+}
+
+// belief is what a node knows of its run at a time.
+type belief struct {
+	claim  LastRound
+	facts  Facts
+	answer uint64 // the reply that came last; 0: none
 }
 
 func newRig(t tester, uptime time.Duration) *rig {
@@ -88,6 +100,7 @@ func (r *rig) deliver(e Effect) {
 	case Welcome:
 		n := r.bySession(e.Session)
 		n.welcomed, n.notice, n.dropped = true, e.Update, nil
+		n.facts, n.seen = e.Update.Facts, nil
 	case Refuse:
 		r.bySession(e.Session).refused = e.Err
 	case Reply:
@@ -95,13 +108,16 @@ func (r *rig) deliver(e Effect) {
 			if was, ok := n.replies[e.Number]; ok && fmt.Sprint(was) != fmt.Sprint(e) {
 				r.t.Fatalf("request %d of %s was answered twice: %+v, then %+v", e.Number, n.id, was, e)
 			}
+			n.remember(e.Number)
 			n.replies[e.Number] = e
 			if o, ok := e.Result.(Outcome); ok {
-				n.claim = LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+				n.claim, n.facts = o.LastRound(), o.Facts()
 			}
 		}
 	case Notify:
-		r.bySession(e.Session).notice = e.Update
+		n := r.bySession(e.Session)
+		n.remember(0)
+		n.notice, n.facts = e.Update, e.Update.Facts
 	case Drop:
 		r.bySession(e.Session).dropped = e.Err
 	case SetTimer:
@@ -115,6 +131,18 @@ func (r *rig) deliver(e Effect) {
 	case HistoryEntry:
 		r.changes = append(r.changes, e.Text)
 	}
+}
+
+// remember keeps what the node knew before it was told more.
+func (n *rigNode) remember(answer uint64) {
+	n.seen = append(n.seen, belief{n.claim, n.facts, answer})
+}
+
+// reports is what the node says of itself in a hello.
+func (n *rigNode) reports() LastRound {
+	c := n.claim
+	c.Facts = n.facts
+	return c
 }
 
 func (r *rig) bySession(s SessionID) *rigNode {
@@ -173,7 +201,7 @@ func (r *rig) hello(id string, p Policy, change ...func(*Hello)) *rigNode {
 func (r *rig) again(n *rigNode, p Policy) {
 	r.t.Helper()
 	n.welcomed = false
-	r.apply(Hello{Session: n.session, Node: n.id, Label: n.id, Policy: p, LastRound: n.claim, InHost: n.inHost, SeenAddr: n.seenAddr})
+	r.apply(Hello{Session: n.session, Node: n.id, Label: n.id, Policy: p, LastRound: n.reports(), InHost: n.inHost, SeenAddr: n.seenAddr})
 }
 
 func (n *rigNode) request() Request {
@@ -339,7 +367,7 @@ func (m *Machine) check(t tester) {
 		if n.join != nil {
 			continue // it is blocked in its join and told with the outcome
 		}
-		if want := m.updateFor(n); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed || want.Stop != n.update.Stop {
+		if want := m.updateFor(n); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed || want.Stop != n.update.Stop || !want.Facts.equal(n.update.Facts) {
 			t.Fatalf("node %s was told %+v, it should know %+v", n.id, n.update, want)
 		}
 	}

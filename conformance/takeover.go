@@ -1,0 +1,212 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	r "rallypoint/core/rendezvous"
+)
+
+// past is what stays known of a run whatever becomes of its control plane.
+type past struct {
+	host        string // node in whose process the last control plane ran; "": not known
+	term        uint64 // of that one
+	generations map[string]bool
+	told        map[string]bool // facts that a control plane told
+}
+
+func newPast() past { return past{generations: map[string]bool{}, told: map[string]bool{}} }
+
+// TookOver tells that the run goes on, or begins, with a control plane in the process of
+// a node, which knows of what was only s and what the nodes report. What the rounds
+// before were stays known: the guarantees hold across them.
+func (c *Checker) TookOver(host string, s r.Succession) {
+	switch known := c.term > 0; {
+	case known && s.Term <= c.term:
+		c.violated(1, "node %s hosts in term %d, after term %d of node %s", host, s.Term, c.term, c.host)
+	case known && s.Term == c.term+1 && s.From != c.host:
+		c.violated(1, "node %s takes over from %q in term %d, the host before is %q", host, s.From, s.Term, c.host)
+	case known && s.Facts.Generation != "" && c.generations[s.Facts.Generation] && !c.told[fmt.Sprint(s.Facts)]:
+		c.violated(9, "node %s takes over with facts that no control plane told: %+v", host, s.Facts)
+	}
+	c.account, c.twin = newAccount(), nil
+	c.succession = s
+	c.host, c.term = host, max(s.Term, 1)
+}
+
+func (c *Checker) succeeds() bool { return c.succession.Term > 1 }
+
+// begin records what a control plane knows before its first node has said anything: as a
+// successor, the round that the dead host had told its process of.
+func (c *Checker) begin() {
+	if c.begun || !c.fresh || !c.succeeds() {
+		return
+	}
+	c.begun = true
+	f := c.succession.Facts
+	if f.Generation == "" || !c.possible(f, r.LastRound{}) {
+		return
+	}
+	if f.World > 0 {
+		c.rebuild(f.Origin, f.Round, f.World)
+	}
+	c.raise(f.Round)
+	c.learn(f)
+}
+
+// possible reports whether facts can be true of a run of this size, and fit what the node
+// that brings them says of its round.
+func (c *Checker) possible(f r.Facts, last r.LastRound) bool {
+	if f.Generation == "" {
+		return true // there are none
+	}
+	switch {
+	case f.World < 0 || f.World > c.policy.Max || f.Round > mostAdopted:
+	case f.Round == 0 && (f.World > 0 || f.Finished):
+	case f.HostRank >= f.World || f.HostRank < -1:
+	case len(f.FinishedHosts) > 64 || len(f.FinishedHosts) > 0 && !f.Finished:
+	case !slices.IsSorted(f.FinishedHosts) || len(slices.Compact(slices.Clone(f.FinishedHosts))) < len(f.FinishedHosts):
+	case slices.ContainsFunc(f.FinishedHosts, func(rank int) bool { return rank < 0 || rank >= f.World }):
+	case f.Closed.Kind < 0 || int(f.Closed.Kind) > int(failed):
+	case f.Round == last.Round && f.Origin == last.Generation && f.World != last.World:
+	default:
+		return true
+	}
+	return false
+}
+
+// believed reports whether a successor acts on facts: those of the host that it succeeds,
+// or of an earlier one whose round goes on.
+func (c *Checker) believed(f r.Facts) bool {
+	if !c.succeeds() || !c.fresh || f.Generation == "" {
+		return false
+	}
+	return f.Generation == c.succession.Facts.Generation || f.Round > 0 && f.Round == c.round && f.Origin == c.origin
+}
+
+// learn records what follows from facts that are believed: who is dead, who has finished,
+// and that the run is closed.
+func (c *Checker) learn(f r.Facts) {
+	if f.Round == c.round && f.Origin == c.origin && f.World == len(c.participants) {
+		for _, rank := range f.FinishedHosts {
+			t := c.participants[rank]
+			if t.state == unknown || t.state == lost && c.nodeOf(t.node) == nil {
+				t.state = finished
+			}
+			c.hostFinished(rank)
+		}
+		if f.HostRank >= 0 && f.Generation == c.succession.Facts.Generation {
+			t := c.participants[f.HostRank]
+			if from := c.succession.From; t.node == "" && from != "" && r.Printable(from) == from && c.byNode[from] == nil {
+				t.node, c.byNode[from] = from, t
+			}
+			if t.state == unknown {
+				t.state = lost
+			}
+		}
+		c.finishReported = c.finishReported || f.Finished
+	}
+	if f.Closed.Kind != 0 {
+		c.close(closing{closedKind(f.Closed.Kind), r.Printable(f.Closed.By), r.Printable(f.Closed.Reason)})
+	}
+}
+
+func (c *Checker) hostFinished(rank int) {
+	if i, known := slices.BinarySearch(c.finishedHosts, rank); !known && len(c.finishedHosts) < 64 {
+		c.finishedHosts = slices.Insert(slices.Clone(c.finishedHosts), i, rank)
+	}
+}
+
+// rebuild makes a round of an earlier control plane the present one; its members are
+// unknown.
+func (c *Checker) rebuild(origin string, round uint64, world int) {
+	for _, other := range c.nodes() {
+		if c.participantOf(other) != nil {
+			other.stale = true
+		}
+	}
+	c.origin, c.round, c.overtaken, c.stop = origin, round, false, r.RoundStop{}
+	c.hostRank, c.finishedHosts, c.finishReported = -1, nil, false
+	c.participants, c.byNode, c.sums = nil, map[string]*participant{}, map[string]*sum{}
+	for rank := range world {
+		c.participants = append(c.participants, &participant{rank: rank, state: unknown})
+	}
+}
+
+// hosts records whether a member's process hosts the control plane.
+func (c *Checker) hosts(s *session) {
+	t := c.participantOf(s)
+	if t == nil {
+		return
+	}
+	switch {
+	case s.inHost:
+		c.hostRank = t.rank
+	case c.hostRank == t.rank:
+		c.hostRank = -1
+	}
+	if s.inHost && t.state == finished {
+		c.hostFinished(t.rank)
+	}
+}
+
+// finishing reports whether a member of the last round has finished, known or not.
+func (a *account) finishing() bool { return a.count(finished) > 0 || a.finishReported }
+
+// checkFacts checks that a node was told what a successor has to know.
+func (c *Checker) checkFacts(s *session) {
+	f := s.update.Facts
+	if f.Generation == "" && !c.tellsFacts {
+		return // an earlier release
+	}
+	want := r.Facts{
+		Generation: c.generation, Origin: c.origin, Round: c.round, World: len(c.participants), HostRank: c.hostRank,
+		Finished: c.finishing(),
+	}
+	for _, rank := range c.finishedHosts {
+		if c.participants[rank].state == finished {
+			want.FinishedHosts = append(want.FinishedHosts, rank)
+		}
+	}
+	if want.Generation == "" {
+		want.Generation = f.Generation
+	}
+	got := f
+	got.Closed = r.Closing{}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		c.violated(7, "node %s was told %+v of the run, it is %+v", s.node, got, want)
+	}
+	if told := f.Closed; closedKind(told.Kind) != c.closing.kind || !strings.Contains(told.By, r.Printable(c.closing.by)) || !strings.Contains(told.Reason, r.Printable(c.closing.reason)) {
+		c.violated(9, "node %s was told that the run was closed in the way %+v, it was %+v", s.node, told, c.closing)
+	}
+}
+
+// returnTime is how long a control plane waits at most that knows of no round.
+const returnTime = 2 * time.Second
+
+// leastGrace is how long a successor waits at least for members.
+const leastGrace = time.Second
+
+// checkHold checks that a control plane waits for the members of a round that it did not
+// complete, for as long as it should and no longer than one is missing.
+func (c *Checker) checkHold() {
+	hold := c.timers[r.Timer{Kind: r.TimerHold}]
+	missing := c.count(unknown)
+	want := c.policy.LeaseTimeout
+	if c.succeeds() {
+		want = max(c.policy.ReconnectGrace, leastGrace)
+		if c.succession.Grace > 0 {
+			want = c.succession.Grace
+		}
+	}
+	switch {
+	case missing > 0 && !hold.running:
+		c.violated(6, "%d members of round %d are missing and nothing ends the wait for them", missing, c.round)
+	case missing > 0 && hold.after != want:
+		c.violated(6, "members of round %d are waited for for %v, want %v", c.round, hold.after, want)
+	case missing == 0 && hold.running && (len(c.participants) > 0 || c.succeeds() || hold.after > returnTime):
+		c.violated(5, "a control plane of %d known members waits for %v, though none is missing", len(c.participants), hold.after)
+	}
+}

@@ -1,0 +1,153 @@
+package rendezvous
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestGuaranteesAcrossTakeovers is TestGuarantees of a run whose hosts die one after the
+// other, judged as one history: at any point, with messages that did not arrive, nodes that
+// come in any order or not at all, and reports that are not true.
+func TestGuaranteesAcrossTakeovers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSim(t)
+		s.isHosted()
+		follow := func(t *rapid.T) {
+			s.follow(t, s.pick(t, func(n *rigNode) bool { return n.moved && s.nodes[n.id] == n }))
+		}
+		s.formRound(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"hello": s.hello, "join": s.join, "join 2": s.join, "disconnect": s.disconnect, "reconnect": s.reconnect, "timer": s.timer,
+			"withdraw": s.withdraw, "finish": s.finish, "leave": s.leave, "add": s.add, "role info": s.roleInfo, "close": s.close,
+			"linger": s.linger, "restore": s.restore, "stranger": s.stranger,
+			"takeover": s.takeover, "follow": follow, "follow 2": follow, "follow 3": follow, "": func(*rapid.T) {},
+		})
+	})
+}
+
+// isHosted makes the run one that the process of its first node hosts.
+func (s *sim) isHosted() {
+	if s.host != "" {
+		return
+	}
+	s.host, s.term = "n0", 1
+	s.checker.TookOver(s.host, Succession{Term: 1})
+}
+
+// takeover kills the process that hosts, and goes on in another node's. That one begins
+// with what it was told, which may be older than what others were told; each of the others
+// comes by itself, or never does, or another takeover is first.
+func (s *sim) takeover(t *rapid.T) {
+	if s.host == "" || rapid.IntRange(0, 2).Draw(t, "rarely") > 0 {
+		t.Skip("rarely")
+	}
+	next := s.pick(t, func(n *rigNode) bool { return n.id != s.host && s.nodes[n.id] == n })
+	if dead := s.nodes[s.host]; dead != nil {
+		delete(s.nodes, s.host)
+		s.nodes["was "+string(dead.session)] = dead
+	}
+	for _, n := range s.sorted() {
+		n.moved, n.inHost = true, n == next
+		n.forgets(rapid.IntRange(0, 2).Draw(t, "messages that did not arrive at "+n.id))
+	}
+	old := s.m
+	s.term++
+	c := Succession{Term: s.term, From: s.host, Facts: next.facts}
+	if rapid.IntRange(0, 9).Draw(t, "it was told nothing") == 0 {
+		c.Facts = Facts{}
+	}
+	s.host = next.id
+	s.checker.TookOver(s.host, c)
+	s.replace(Config{Uptime: -1, Succession: c})
+	s.mustKnow(old, next)
+}
+
+// mustKnow checks that the next host, with a node that was told everything, knows what the
+// one before knew, before any other node has come.
+func (s *sim) mustKnow(old *Machine, next *rigNode) {
+	if !next.facts.equal(old.facts()) || !s.m.succession.Facts.equal(next.facts) {
+		return
+	}
+	twin := New(Config{RunID: "job", Generation: "twin", Succession: s.m.succession})
+	twin.Apply(Hello{Session: next.session, Node: next.id, Policy: s.policy, LastRound: next.reports(), InHost: true})
+	if twin.policy.Min != old.policy.Min || twin.policy.Max != old.policy.Max {
+		return
+	}
+	if old.closed != nil && (twin.closed == nil || twin.closed.Kind != old.closed.Kind) {
+		s.t.Fatalf("the run is closed (%s), its next host says %v", old.closed.text(), twin.closed)
+	}
+	if old.finishing() && !twin.finishing() && twin.closed == nil {
+		s.t.Fatalf("members have finished, of which the next host knows nothing")
+	}
+	if len(old.participants) > 0 && (twin.highest() < old.round || len(twin.participants) != len(old.participants)) {
+		s.t.Fatalf("the last round was %d, of %d; the next host knows %d, of %d", old.round, len(old.participants), twin.round, len(twin.participants))
+	}
+	if old.hostRank < 0 || len(old.participants) == 0 || old.closed != nil {
+		return
+	}
+	was, is := old.participants[old.hostRank].state, twin.participants[old.hostRank].state
+	if was == participantFinished && is != was || was != participantFinished && is != participantLost {
+		s.t.Fatalf("the dead host's node was %s, it is %s", participantStateNames[was], participantStateNames[is])
+	}
+}
+
+// forgets takes back what the node was told last: it was on its way when the host died.
+func (n *rigNode) forgets(messages int) {
+	for ; messages > 0 && len(n.seen) > 0; messages-- {
+		last := n.seen[len(n.seen)-1]
+		n.seen = n.seen[:len(n.seen)-1]
+		n.claim, n.facts = last.claim, last.facts
+		delete(n.replies, last.answer)
+	}
+	n.seen = nil
+}
+
+// follow brings a node to the next host, with the join that it has no answer to. Some
+// bring facts that are not true.
+func (s *sim) follow(t *rapid.T, n *rigNode) {
+	if s.nodes[n.id] != n {
+		t.Skip("its process is dead")
+	}
+	c := n.reports()
+	switch rapid.IntRange(0, 9).Draw(t, "facts") {
+	case 0:
+		c.Facts = Facts{}
+	case 1:
+		c.Facts = s.falseFacts(t)
+	}
+	h := Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: c, InHost: n.inHost}
+	s.do(h)
+	n.moved = false
+	if _, answered := n.replies[n.joinNo]; n.joinNo == 0 || answered || !s.connected(n) {
+		return
+	}
+	s.send(Join{Request: Request{Session: n.session, Number: n.joinNo}, StorePort: 1, NodeRank: -1, RankHint: -1})
+}
+
+// falseFacts are any facts, possible or not, that seem to come from the host before.
+func (s *sim) falseFacts(t *rapid.T) Facts {
+	f := Facts{
+		Generation: rapid.SampledFrom([]string{s.m.succession.Facts.Generation, s.m.generation, "another job"}).Draw(t, "generation"),
+		Origin:     rapid.SampledFrom([]string{s.m.origin, s.m.generation, "another job", ""}).Draw(t, "origin"),
+		Round:      rapid.SampledFrom([]uint64{0, s.m.round, s.m.round + 1, maxFloor + 1, maxRound + 1}).Draw(t, "round"),
+		World:      rapid.IntRange(-1, s.policy.Max+1).Draw(t, "world"),
+		HostRank:   rapid.IntRange(-2, s.policy.Max).Draw(t, "host"),
+		Finished:   rapid.Bool().Draw(t, "finished"),
+		Closed:     Closing{Kind: ClosedKind(rapid.IntRange(-1, 4).Draw(t, "closed")), By: "by", Reason: "why"},
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "finished hosts") {
+		f.FinishedHosts = append(f.FinishedHosts, rapid.IntRange(-1, s.policy.Max).Draw(t, "rank"))
+	}
+	return f
+}
+
+// sorted are the nodes in an order that a seed repeats.
+func (s *sim) sorted() (list []*rigNode) {
+	for _, key := range slices.Sorted(maps.Keys(s.nodes)) {
+		list = append(list, s.nodes[key])
+	}
+	return list
+}
