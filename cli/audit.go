@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// Checker holds a recorded history against the guarantees of the design.
-type Checker func(history io.Reader) (Audit, error)
+// Checker holds recorded histories, those of all who have hosted a run as one, against the
+// guarantees of the design.
+type Checker func(histories ...io.Reader) (Audit, error)
 
 // Audit is what a Checker found: human-readable text, the ids of the runs in the
 // history, and whether every guarantee was kept and could be checked.
@@ -23,10 +25,11 @@ type Audit interface {
 // newAudit makes the command over a checker; nil: this program carries none.
 func newAudit(check Checker) *cobra.Command {
 	return &cobra.Command{
-		Use:   "audit FILE",
+		Use:   "audit FILE...",
 		Short: "Judge what was recorded of jobs",
 		Long: `Judge a history that "rallypoint serve --record FILE" or "rallypoint record" has
-written. Each event and what the control plane, or all nodes, did at it is held
+written. Of a job whose nodes hosted its control plane one after the other, name the
+files of all of them: they are judged as one. Each event and what the control plane, or all nodes, did at it is held
 against the guarantees of the design: ranks given once, all members told the same,
 no node left out, waited for or lost without a reason, and so on. Prints a line for
 each job and for each guarantee that was not kept, and ends with 1 if there is any, or
@@ -35,23 +38,27 @@ if a job could not be judged to its end.
 Attach the file to a report of a defect; look into it first, since it holds what the
 jobs' agents have told each other, and names of nodes.`,
 		Example: `  rallypoint audit history.jsonl`,
-		Args:    wantArgs("FILE"),
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if check == nil {
 				return failed("the library does not carry the checker of histories: use the standalone command (make build/rallypoint)")
 			}
-			file, err := os.Open(args[0])
-			if err != nil {
-				return failed("%w", err)
+			var histories []io.Reader
+			for _, name := range args {
+				file, err := os.Open(name)
+				if err != nil {
+					return failed("%w", err)
+				}
+				defer file.Close()
+				histories = append(histories, file)
 			}
-			defer file.Close()
-			audit, err := check(file)
+			audit, err := check(histories...)
 			fmt.Fprint(cmd.OutOrStdout(), audit)
 			switch {
 			case err != nil:
-				return failed("%s is not a history that this release can read: %w", args[0], err)
+				return failed("%s is not a history that this release can read: %w", strings.Join(args, ", "), err)
 			case len(audit.Runs()) == 0:
-				return failed("%s holds no history", args[0])
+				return failed("%s holds no history", strings.Join(args, ", "))
 			case !audit.Kept():
 				return failure{errors.New("not all guarantees were kept, or could be judged")}
 			}

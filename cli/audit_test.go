@@ -72,11 +72,71 @@ func TestAudit(t *testing.T) {
 	}
 }
 
+// TestAuditOfAllHosts judges what two nodes have recorded that hosted one after the other.
+func TestAuditOfAllHosts(t *testing.T) {
+	dir, p := t.TempDir(), rendezvous.DefaultParams().Policy
+	p.Min, p.Max = 1, 2
+	write := func(node, file string, m *rendezvous.Machine, events ...rendezvous.Event) (path string) {
+		s := m.Succession()
+		s.Term = max(s.Term, 1)
+		records := []trace.Record{{Run: "job", State: m.Snapshot(), Host: node, Succession: &s}}
+		for i, ev := range events {
+			records = append(records, trace.Record{Run: "job", Number: uint64(i + 1), Event: ev, Effects: m.Apply(ev)})
+		}
+		path = filepath.Join(dir, file)
+		var all []byte
+		for _, rec := range records {
+			line, err := rec.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, line...)
+		}
+		if err := os.WriteFile(path, append(all, `{"torn`...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	join := func(session rendezvous.SessionID, number uint64) rendezvous.Join {
+		return rendezvous.Join{Request: rendezvous.Request{Session: session, Number: number}, NodeRank: -1, RankHint: -1, StorePort: 1}
+	}
+	a := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1})
+	first := write("a", "a", a,
+		rendezvous.Hello{Session: "s1", Node: "a", Policy: p, LastRound: rendezvous.LastRound{HostRank: -1}, InHost: true},
+		rendezvous.Hello{Session: "s2", Node: "b", Policy: p, LastRound: rendezvous.LastRound{HostRank: -1}},
+		join("s1", 1), join("s2", 1))
+	o := rendezvous.Outcome{Generation: "g", Round: 1, Rank: 1, World: 2}
+	last := o.LastRound()
+	last.Facts = o.Facts()
+	successor := func(generation string, term uint64) *rendezvous.Machine {
+		return rendezvous.New(rendezvous.Config{RunID: "job", Generation: generation, Succession: rendezvous.Succession{Term: term, From: "a", Facts: o.Facts()}})
+	}
+	next := []rendezvous.Event{rendezvous.Hello{Session: "s2", Node: "b", Policy: p, LastRound: last, InHost: true}, join("s2", 2)}
+	second := write("b", "b", successor("g+", 2), next...)
+	for _, c := range []struct {
+		name  string
+		files []string
+		code  int
+		says  string
+	}{
+		{"all", []string{first, second}, run.ExitOK, "run job: 6 events, 2 rounds: all guarantees hold\n"},
+		{"in another order", []string{second, first}, run.ExitOK, "run job: 6 events, 2 rounds: all guarantees hold\n"},
+		{"one alone", []string{second}, run.ExitOK, "run job: 2 events, 1 rounds: all guarantees hold\n"},
+		{"two of one term", []string{first, second, write("c", "c", successor("h", 2), next...)}, run.ExitFailure,
+			"guarantee 1, event 6: node c hosts in term 2, after term 2 of node b"},
+		{"one generation twice", []string{first, write("b", "again", successor("g", 2), next...)}, run.ExitFailure, "begins with the generation g of an earlier one"},
+	} {
+		if code, stdout, stderr := execute(t, append([]string{"audit"}, c.files...)...); code != c.code || !strings.Contains(stdout+stderr, c.says) {
+			t.Errorf("%s: %d\n%s%s", c.name, code, stdout, stderr)
+		}
+	}
+}
+
 // check is the checker that the command brings.
 // extras are what the command brings.
 var extras = Extras{Check: check, ReadConfig: yamlfile.Read}
 
-func check(history io.Reader) (Audit, error) { return conformance.Read(history) }
+func check(histories ...io.Reader) (Audit, error) { return conformance.ReadAll(histories...) }
 
 func TestAuditWithoutChecker(t *testing.T) {
 	var out, err strings.Builder

@@ -2,9 +2,11 @@ package conformance
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"hash/maphash"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -68,6 +70,75 @@ func Read(history io.Reader) (*Audit, error) {
 		a.Add(rec)
 	}
 	return a, lines.Err()
+}
+
+// ReadAll reads the histories of all processes that have hosted one run, or several, as
+// one: the terms of those who hosted order what is in them. One alone is read by Read;
+// of several each is an io.ReaderAt.
+func ReadAll(histories ...io.Reader) (*Audit, error) {
+	if len(histories) == 1 {
+		return Read(histories[0])
+	}
+	var parts []part
+	for i, history := range histories {
+		at, ok := history.(io.ReaderAt)
+		if !ok {
+			return &Audit{}, fmt.Errorf("history %d cannot be read twice", i+1)
+		}
+		found, err := partsOf(at)
+		if err != nil {
+			return &Audit{}, fmt.Errorf("history %d: %w", i+1, err)
+		}
+		parts = append(parts, found...)
+	}
+	slices.SortStableFunc(parts, func(x, y part) int { return cmp.Compare(x.term, y.term) })
+	a := &Audit{}
+	for _, p := range parts {
+		for _, rec := range p.records {
+			a.Add(rec)
+		}
+	}
+	return a, nil
+}
+
+// part is what one control plane has recorded of a run.
+type part struct {
+	term    uint64
+	records []trace.Record
+}
+
+// partsOf divides a history where control planes begin. A torn line is the last of its
+// part: its process was killed.
+func partsOf(history io.ReaderAt) (parts []part, err error) {
+	last := map[string]int{} // the part that a run is in
+	var torn error
+	lines := bufio.NewScanner(io.NewSectionReader(history, 0, math.MaxInt64))
+	lines.Buffer(nil, 2*trace.MaxRecord)
+	for n := 1; lines.Scan(); n++ {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		rec, err := trace.Decode(lines.Bytes())
+		if torn != nil && (err != nil || rec.State == nil) {
+			return nil, torn
+		}
+		torn = nil
+		if err != nil {
+			torn = fmt.Errorf("line %d: %w", n, err)
+			continue
+		}
+		i, known := last[rec.Run]
+		if begins := rec.State != nil && rec.Number == 0; !known || begins {
+			i = len(parts)
+			last[rec.Run] = i
+			parts = append(parts, part{})
+			if rec.Succession != nil {
+				parts[i].term = rec.Succession.Term
+			}
+		}
+		parts[i].records = append(parts[i].records, rec)
+	}
+	return parts, lines.Err()
 }
 
 // Add checks the next record.
@@ -211,12 +282,14 @@ func (run *audited) begin(rec trace.Record) {
 	}
 	generation := machine.Generation()
 	switch {
-	case run.known[generation] && rec.Number <= run.last:
+	case run.known[generation] && rec.Number <= run.last && rec.Succession == nil:
 		run.checker.resume(-seconds(rec.Slack)) // the clocks of the new process
 		return
 	case rec.Number > 0:
 		run.unchecked = fmt.Sprintf("events up to %d are missing", rec.Number)
 		return
+	case rec.Succession != nil && (rec.Succession.Term > 1 || len(run.known) == 0):
+		run.checker.TookOver(rec.Host, *rec.Succession)
 	case len(run.known) > 0:
 		run.checker.Restarted()
 	}

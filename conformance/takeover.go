@@ -28,12 +28,19 @@ func (c *Checker) TookOver(host string, s r.Succession) {
 		c.violated(1, "node %s hosts in term %d, after term %d of node %s", host, s.Term, c.term, c.host)
 	case known && s.Term == c.term+1 && s.From != c.host:
 		c.violated(1, "node %s takes over from %q in term %d, the host before is %q", host, s.From, s.Term, c.host)
-	case known && s.Facts.Generation != "" && c.generations[s.Facts.Generation] && !c.told[fmt.Sprint(s.Facts)]:
+	case known && s.Facts.Generation != "" && c.generations[s.Facts.Generation] && !c.told[fmt.Sprint(s.Facts)] && !c.later(s.Facts):
 		c.violated(9, "node %s takes over with facts that no control plane told: %+v", host, s.Facts)
 	}
 	c.account, c.twin = newAccount(), nil
 	c.succession = s
 	c.host, c.term = host, max(s.Term, 1)
+}
+
+// later reports whether facts say more than is known of the last control plane, which may
+// have been killed before it recorded what it told.
+func (c *Checker) later(f r.Facts) bool {
+	return f.Round > c.round || f.Round == c.round && (f.HostRank != c.hostRank || f.Finished && !c.finishing() ||
+		len(f.FinishedHosts) > len(c.finishedHosts) || closedKind(f.Closed.Kind) > c.closing.kind)
 }
 
 func (c *Checker) succeeds() bool { return c.succession.Term > 1 }
@@ -166,7 +173,7 @@ func (c *Checker) checkFacts(s *session) {
 		Finished: c.finishing(),
 	}
 	for _, rank := range c.finishedHosts {
-		if c.participants[rank].state == finished {
+		if rank < len(c.participants) && c.participants[rank].state == finished {
 			want.FinishedHosts = append(want.FinishedHosts, rank)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
@@ -48,16 +49,53 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	}
 	stores := NewRoundStores(p, log)
 	connect := func(o member.Observer) member.ControlPlane {
-		c := client.New(p, o, log, startHost)
+		var c *client.Client
+		c = client.New(p, o, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
+			return startHost(cfg, openTrace(p.Record, c.Node(), log), c.Node(), listeners...)
+		})
 		c.Expose(stores.Expose)
 		return c
 	}
 	return member.New(p, connect, stores, log), nil
 }
 
-// startHost starts the control plane of a run whose node hosts it.
-func startHost(cfg client.HostConfig, listeners ...net.Listener) client.Host {
-	return control.Start(control.Config{
+// startHost starts the control plane of a run whose node hosts it. A trace is closed with it.
+func startHost(cfg client.HostConfig, file *control.TraceFile, node string, listeners ...net.Listener) client.Host {
+	c := control.Config{
 		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group, Node: &cfg.Params,
-	}, listeners...)
+	}
+	if file == nil {
+		return control.Start(c, listeners...)
+	}
+	c.Trace, c.HostNode = file.Record, node
+	return tracedHost{control.Start(c, listeners...), file}
+}
+
+// tracedHost is a host whose history is recorded.
+type tracedHost struct {
+	*control.Server
+	file *control.TraceFile
+}
+
+func (h tracedHost) Close() error {
+	err := h.Server.Close()
+	if closed := h.file.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// openTrace opens the file for the history of a control plane in this node's process: each
+// node that hosts has its own. Without one the job goes on.
+func openTrace(path, node string, log *slog.Logger) *control.TraceFile {
+	if path == "" {
+		return nil
+	}
+	path += "." + url.PathEscape(node)
+	file, err := control.OpenTraceFile(path, log)
+	if err != nil {
+		log.Error("the control plane in this process is not recorded", "file", path, "error", err)
+		return nil
+	}
+	return file
 }

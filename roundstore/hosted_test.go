@@ -1,10 +1,13 @@
 package roundstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +20,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/core/trace"
 	"rallypoint/internal/testkit"
 	"rallypoint/tcpstore"
 )
@@ -295,5 +299,47 @@ func TestAnotherRunOnThePort(t *testing.T) {
 	defer m.Close()
 	if _, err := m.Next(t.Context()); !errors.Is(err, rendezvous.ErrTenant) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestHostRecords has the process that hosts write down what it did, and no other.
+func TestHostRecords(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history")
+	endpoint := "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))
+	options := map[string]string{"record": path}
+	a, b := open(t, "a/1", endpoint, 2, 2, options), open(t, "b", endpoint, 2, 2, options)
+	o := next(t, a, b)[0]
+	for _, m := range []*member.Member{b, a} {
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var records []trace.Record
+	files, err := filepath.Glob(path + ".*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(text) {
+			rec, err := trace.Decode(line)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			records = append(records, rec)
+		}
+	}
+	if len(records) == 0 {
+		t.Fatalf("%d files, and no record", len(files))
+	}
+	first := records[0]
+	if first.State == nil || first.Host != "a/1" && first.Host != "b" || first.Succession == nil || first.Succession.Term != 1 {
+		t.Errorf("it begins with host %q, succession %+v", first.Host, first.Succession)
+	}
+	if n := len(records) - 1; o.World != 2 || records[n].Number < 4 {
+		t.Errorf("%d records, the last one is of event %d", n+1, records[n].Number)
 	}
 }

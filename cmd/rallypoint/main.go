@@ -15,4 +15,4 @@ func main() {
 	os.Exit(cli.Process(os.Args, os.Stdout, os.Stderr, cli.Extras{Check: check, ReadConfig: yamlfile.Read}))
 }
 
-func check(history io.Reader) (cli.Audit, error) { return conformance.Read(history) }
+func check(histories ...io.Reader) (cli.Audit, error) { return conformance.ReadAll(histories...) }

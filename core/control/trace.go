@@ -27,7 +27,13 @@ func (r *run) traceRead(ev rendezvous.Event, effects []rendezvous.Effect) {
 // traceBegin records that a run begins.
 func (r *run) traceBegin() {
 	if record := r.server.cfg.Trace; record != nil {
-		record(trace.Record{At: r.server.clock.Now(), Run: r.id, State: r.machine.Snapshot()})
+		rec := trace.Record{At: r.server.clock.Now(), Run: r.id, State: r.machine.Snapshot(), Host: r.server.cfg.HostNode}
+		if rec.Host != "" {
+			s := r.machine.Succession()
+			s.Term = max(s.Term, 1)
+			rec.Succession = &s
+		}
+		record(rec)
 	}
 }
 

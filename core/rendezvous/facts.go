@@ -135,6 +135,9 @@ type Succession struct {
 // proof that the host is dead takes 100 ms, their search for the successor about as long.
 const leastGrace = DefaultReconnectGrace
 
+// Succession returns what the machine began with.
+func (m *Machine) Succession() Succession { return m.succession }
+
 // succeeds reports whether the machine goes on with the run of one that has ended.
 func (m *Machine) succeeds() bool { return m.succession.Term > 1 }
 

@@ -41,8 +41,7 @@ const (
 //	store_port          fixed port of the round store; 0 (any)
 //	is_host             this node hosts the control plane (true) or does not (false)
 //	token_file          file with the token that the control plane and its nodes share
-//	allow_uid           further users whose processes may connect to loopback listeners
-//	loopback_check      0: those of any user may; 1
+//	record              begins the name of the file for the history of a control plane here
 //
 // and those of an etcd, which join BackendOptions: protocol, ssl_cert,
 // ssl_cert_key, ca_cert (or cert, key, cacert), user, password, password_file,
@@ -129,6 +128,7 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"token_file":     setTokenFile,
 	"allow_uid":      setAllowUID,
 	"loopback_check": setLoopbackCheck,
+	"record":         setRecord,
 
 	"protocol":     backendOption("protocol"),
 	"ssl_cert":     backendOption("ssl_cert"),
@@ -283,6 +283,14 @@ func setLoopbackCheck(s *optionSetter, value string) (expected string) {
 		return "1, true, t, yes or y, or 0, false, f, no or n"
 	}
 	s.p.LoopbackUsers.Anyone = !b
+	return ""
+}
+
+func setRecord(s *optionSetter, value string) (expected string) {
+	if value == "" || strings.ContainsRune(value, 0) {
+		return "the path of a file"
+	}
+	s.p.Record = value
 	return ""
 }
 

@@ -52,6 +52,7 @@ type Params struct {
 	StorePort     int    // fixed port of the round store; 0: any
 	IsHost        *bool  // nil: decide by the endpoint
 	TokenFile     string // of the token that the control plane and its nodes share; "": none
+	Record        string // begins the name of the file that gets the history of a control plane in this process; "": none
 
 	LoopbackUsers LoopbackUsers // whose processes may connect to this job's loopback listeners
 	Security      string        // value of EnvSecurity; "": warn
