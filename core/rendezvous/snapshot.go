@@ -438,9 +438,12 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 	if u.Err() != nil {
 		return
 	}
-	for _, rank := range append([]int{m.hostRank}, m.finishedHosts...) {
-		if rank < -1 || rank >= len(m.participants) {
-			u.Fail("rank %d of %d hosts the control plane", rank, len(m.participants))
+	if m.hostRank < -1 || m.hostRank >= len(m.participants) {
+		u.Fail("rank %d of %d hosts the control plane", m.hostRank, len(m.participants))
+	}
+	for i, rank := range m.finishedHosts {
+		if rank < 0 || rank >= len(m.participants) || i > 0 && rank <= m.finishedHosts[i-1] || m.participants[rank].state != participantFinished {
+			u.Fail("rank %d hosted the control plane and has finished", rank)
 			return
 		}
 	}
