@@ -64,10 +64,11 @@ func startHost(cfg client.HostConfig, file *control.TraceFile, node string, list
 	c := control.Config{
 		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group, Node: &cfg.Params,
 	}
+	c.HostNode = node
 	if file == nil {
 		return control.Start(c, listeners...)
 	}
-	c.Trace, c.HostNode = file.Record, node
+	c.Trace = file.Record
 	return tracedHost{control.Start(c, listeners...), file}
 }
 

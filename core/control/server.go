@@ -67,7 +67,8 @@ type Config struct {
 	// effects once they were executed, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
 	Trace func(trace.Record)
-	// HostNode is the id of the node in whose process the server runs, for Trace.
+	// HostNode is the id of the node in whose process the server runs: no other one is in the
+	// host, and a Trace names it.
 	HostNode string
 	// Succession tells of the server that this one succeeds, if its host has died. It needs
 	// RunID.

@@ -156,7 +156,7 @@ func (m *Machine) returnGrace() time.Duration {
 // takeOver makes the last round of the control plane before the present one. Its members
 // are unknown until they come.
 func (m *Machine) takeOver() {
-	m.note("the control plane goes on here (term %d): node %s, whose process hosted it, is dead", m.succession.Term, Printable(m.succession.From))
+	m.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, Printable(m.succession.From))
 	f := m.succession.Facts
 	if f.Generation == "" || !f.possible(LastRound{}, m.policy.Max) {
 		return
