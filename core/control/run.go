@@ -64,7 +64,7 @@ func newRun(s *Server, id string, seq uint64) *run {
 	}
 	r := &run{
 		server: s, id: id, seq: seq, log: log,
-		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.cfg.Succession, Keys: s.cfg.Quota.keys()}),
+		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.succession(), Keys: s.cfg.Quota.keys()}),
 		stats:   stats{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
 		conns:   map[rendezvous.SessionID]*serverConn{},
 		latest:  map[rendezvous.SessionID]*serverConn{},

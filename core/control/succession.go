@@ -243,6 +243,14 @@ func (r *run) noteStandbys(ev rendezvous.Event) {
 	}
 }
 
+// succession is what a run begins with.
+func (s *Server) succession() rendezvous.Succession {
+	if s.cfg.Group != nil {
+		return s.cfg.Group.Succession()
+	}
+	return s.cfg.Succession
+}
+
 // ending reports whether the server is being closed.
 func (s *Server) ending() bool {
 	select {

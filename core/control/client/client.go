@@ -100,7 +100,7 @@ func New(p rendezvous.Params, obs member.Observer, log *slog.Logger, host StartH
 	hostname, _ := os.Hostname()
 	c.label = fmt.Sprintf("%s pid %d", hostname, os.Getpid())
 	if p.Max > 1 {
-		c.group = standby.NewGroup(p.RunID, c.node, c.node+" ("+c.label+")", p.LeaseTimeout)
+		c.group = standby.NewGroup(p.RunID, c.node, p.LeaseTimeout)
 	}
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
@@ -382,7 +382,8 @@ func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
 	c.mu.Lock()
 	claim := c.claim
 	c.mu.Unlock()
-	lost := w.Server == last.Server || w.Notice.Waiting > 0
+	succeeded := w.Group != "" && w.Group == last.Group && w.Term > last.Term // it knows the round from those who come
+	lost := w.Server == last.Server || w.Notice.Waiting > 0 && !succeeded
 	if !w.Resumed && claim.Round > 0 && lost && !dropped {
 		reason := w.Notice.Reason
 		if reason == "" {

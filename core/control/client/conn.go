@@ -194,6 +194,12 @@ func (l *clientConn) sayGoodbye(ctx context.Context) {
 	}
 }
 
+// endedError tells that the control plane's side has ended a connection.
+type endedError struct{ by net.Addr }
+
+func (e *endedError) Error() string { return e.by.String() + " closed the connection" }
+func (e *endedError) Unwrap() error { return io.EOF }
+
 // brokenBy says why reading ended, in terms of the connection.
 func (l *clientConn) brokenBy(err error) error {
 	if cause := l.out.Cause(); cause != nil {
@@ -201,7 +207,7 @@ func (l *clientConn) brokenBy(err error) error {
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		return fmt.Errorf("%s closed the connection", l.conn.RemoteAddr())
+		return &endedError{l.conn.RemoteAddr()}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return net.ErrClosed
 	}

@@ -89,7 +89,7 @@ type fakeMachine struct {
 	name  string
 	addrs []netip.Addr
 	names map[string][]netip.Addr // what its resolver knows
-	binds int                     // attempts to listen
+	binds int                     // attempts to listen, but on loopback, where standbys do
 	nat   map[netip.Addr]netip.Addr
 }
 
@@ -138,10 +138,12 @@ func (m *fakeMachine) dial(ctx context.Context, to netip.AddrPort) (net.Conn, er
 func (m *fakeMachine) listen(ctx context.Context, address string) (net.Listener, error) {
 	m.net.mu.Lock()
 	defer m.net.mu.Unlock()
-	m.binds++
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
+	}
+	if !loopbackName(host) {
+		m.binds++
 	}
 	var number uint16
 	fmt.Sscan(port, &number)

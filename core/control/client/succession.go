@@ -437,9 +437,10 @@ func (c *Client) hail(ctx context.Context, addr netip.AddrPort) (*clientConn, er
 func (c *Client) takeOver(term uint64, took time.Duration) {
 	c.mu.Lock()
 	c.hosting, c.waiting = c.waiting, nil
+	facts := c.facts
 	c.mu.Unlock()
 	c.endpoint.hosted = ownAddrsOf(c.listening)
-	c.group.Lead(term, time.Now(), took)
+	c.group.Lead(term, time.Now(), took, facts)
 	c.startProbing()
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 )
 
@@ -30,7 +31,6 @@ var Machine = sync.OnceValue(func() string {
 type Group struct {
 	runID string
 	node  string // this process's node
-	label string // the same, human-readable
 	lease time.Duration
 
 	mu        sync.Mutex
@@ -47,6 +47,7 @@ type Group struct {
 	why       string // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
 	takeover  Takeover
+	facts     rendezvous.Facts // of the control plane before
 }
 
 // Takeover is how this process came to host.
@@ -59,8 +60,8 @@ type Takeover struct {
 }
 
 // NewGroup makes the view of a process that knows nothing yet.
-func NewGroup(runID, node, label string, lease time.Duration) *Group {
-	return &Group{runID: runID, node: node, label: label, lease: lease, changed: make(chan struct{}), links: map[*Link]struct{}{}}
+func NewGroup(runID, node string, lease time.Duration) *Group {
+	return &Group{runID: runID, node: node, lease: lease, changed: make(chan struct{}), links: map[*Link]struct{}{}}
 }
 
 // wake tells all that wait that something has changed; mu is held.
@@ -81,20 +82,21 @@ func (g *Group) Found(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.hosting, g.round = true, false
-	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Node: g.label}
-	g.takeover.Since, g.takeover.From, g.takeover.Took = now, "", 0
+	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Node: g.node}
+	g.takeover.Since, g.takeover.From, g.takeover.Took, g.facts = now, "", 0, rendezvous.Facts{}
 	g.list = nil
 	g.wake()
 }
 
-// Lead makes this process the host in a term, in the place of the node that hosted.
-func (g *Group) Lead(term uint64, now time.Time, took time.Duration) {
+// Lead makes this process the host in a term, in the place of the node that hosted. facts
+// are what that one told last.
+func (g *Group) Lead(term uint64, now time.Time, took time.Duration, facts rendezvous.Facts) {
 	g.mu.Lock()
 	from := g.target.Node
 	g.hosting, g.round = true, false
-	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.label}
+	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
-	t.Since, t.From, t.Took = now, from, took
+	t.Since, t.From, t.Took, g.facts = now, from, took, facts
 	t.Total++
 	t.Spent += took
 	g.list = nil
@@ -182,6 +184,13 @@ func (g *Group) servers() []string {
 		return slices.Clone(g.target.Servers)
 	}
 	return list
+}
+
+// Succession is what the machine of a run begins with here.
+func (g *Group) Succession() rendezvous.Succession {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return rendezvous.Succession{Term: g.target.Term, From: g.takeover.From, Facts: g.facts}
 }
 
 // SetRound notes that the server here has formed or adopted a round.
