@@ -118,6 +118,9 @@ func (r *run) hello(p *serverConn, h rendezvous.Hello) bool {
 // the claimed round's control plane was on none of its nodes; mu is held.
 func (r *run) noteOrigin(h rendezvous.Hello) {
 	c := h.LastRound
+	if g := r.server.cfg.Group; g != nil && g.Standing().Term > 1 {
+		return // it succeeds another one
+	}
 	if r.server.cfg.RunID == "" || r.replaces || c.Round == 0 || c.HostRank >= 0 || r.broken != nil || c.Generation == r.machine.Generation() {
 		return
 	}

@@ -114,6 +114,7 @@ type Server struct {
 	commits  *groupCommit // nil: nothing is stored
 	metrics  metrics
 	refusals *logsampler.Sampler
+	handover transfer
 
 	tracker connTracker
 	gate    shutdownGate

@@ -1,10 +1,12 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"rallypoint/core/control/standby"
@@ -261,5 +263,67 @@ func (s *Server) ending() bool {
 	}
 }
 
-// transferred takes the word of a standby that it hosts now, as this server has asked.
-func (s *Server) transferred(p *serverConn, f wire.Transfer) {}
+// transferPatience is how long the first standby may take to host when it is asked to.
+const transferPatience = 2 * time.Second
+
+// transfer is a leadership transfer under way.
+type transfer struct {
+	mu   sync.Mutex
+	term uint64 // that was asked for; 0: none
+	to   rendezvous.SessionID
+	done chan wire.Redirect // has room for one
+}
+
+// Transfer makes the first standby host in the next term, waits until it does, and sends
+// all nodes there. It reports false, and changes nothing, if no other node is connected,
+// no standby listens or answers, or the run has ended.
+func (s *Server) Transfer(ctx context.Context) bool {
+	g := s.cfg.Group
+	r := s.lookUp(s.cfg.RunID)
+	if g == nil || r == nil || !g.Hosting() {
+		return false
+	}
+	r.mu.Lock()
+	ended := r.gone || r.broken != nil || r.stats.census.Ended == "ended successfully" || r.stats.census.Ended == "failed"
+	session, out, _ := r.standbys.First()
+	r.mu.Unlock()
+	mine := g.Standing()
+	if ended || out == nil || !succession.Believable(mine.Term+1) {
+		return false
+	}
+	t := &s.handover
+	t.mu.Lock()
+	t.term, t.to, t.done = mine.Term+1, session, make(chan wire.Redirect, 1)
+	done := t.done
+	t.mu.Unlock()
+	if !out.Send(wire.Transfer{Group: mine.Group, Term: mine.Term + 1}) {
+		return false
+	}
+	patience := time.NewTimer(transferPatience)
+	defer patience.Stop()
+	select {
+	case to := <-done:
+		s.StepDown(to, "this node leaves: node "+to.Node+" hosts it")
+		return true
+	case <-patience.C:
+		s.log.Warn("the first standby does not answer: the control plane is not handed on")
+	case <-ctx.Done():
+	case <-s.stop:
+	}
+	return false
+}
+
+// transferred takes the word of the standby that was asked to host that it does.
+func (s *Server) transferred(p *serverConn, f wire.Transfer) {
+	t := &s.handover
+	t.mu.Lock()
+	asked := t.term != 0 && f.Term == t.term && p.session == t.to && f.Group == s.cfg.Group.Standing().Group
+	if asked {
+		t.term = 0
+		t.done <- wire.Redirect{Group: f.Group, Term: f.Term, Host: f.Addr, Node: p.node}
+	}
+	t.mu.Unlock()
+	if !asked && s.sampleRefusal(refusedStandby, p.conn.RemoteAddr(), p.node) {
+		s.log.Warn("ignored a node that says it hosts: it was not asked to", "node", p.node, "address", p.conn.RemoteAddr().String())
+	}
+}

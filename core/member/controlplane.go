@@ -39,7 +39,8 @@ type ControlPlane interface {
 	HostedByNode() bool
 
 	// Close ends the connection and all that the control plane started, unanswered calls
-	// with ErrCanceled. A hosted control plane first serves what was answered,
+	// with ErrCanceled. A hosted control plane of a run that is open goes on in the process
+	// of a standby; any other, and one without a standby, first serves what was answered,
 	// until no other node is connected or ctx ends.
 	Close(ctx context.Context) error
 }

@@ -30,7 +30,7 @@ func (m *Member) Shutdown(ctx context.Context, ending rendezvous.Ending, reason 
 	var err error
 	if m.quiesce() {
 		if err = m.leave(ctx, ending, reason); err == nil || rendezvous.CodeOf(err) == rendezvous.CodeTimeout || rendezvous.CodeOf(err) == rendezvous.CodeConnection {
-			m.awaitPeers(ctx)
+			m.awaitPeers(ctx, ending)
 		}
 	}
 	return m.release(ctx, err)
@@ -103,14 +103,15 @@ func (m *Member) leave(ctx context.Context, ending rendezvous.Ending, reason str
 	return m.waitError(ctx, err, "leave the run", limit)
 }
 
-// awaitPeers waits until no member needs what this process hosts.
-func (m *Member) awaitPeers(ctx context.Context) {
+// awaitPeers waits until no member needs what this process hosts. A control plane whose
+// node leaves an open run goes on elsewhere, or waits itself: see ControlPlane.Close.
+func (m *Member) awaitPeers(ctx context.Context, ending rendezvous.Ending) {
 	m.mu.Lock()
 	store := m.current != nil
 	m.mu.Unlock()
 	what := "the store of the round's workers"
 	switch {
-	case m.control.Hosting():
+	case m.control.Hosting() && ending != rendezvous.EndLeave:
 		what = "the control plane"
 	case !store:
 		return

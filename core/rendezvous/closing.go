@@ -133,10 +133,11 @@ func (m *Machine) settleAwaitPeers() {
 
 // othersEnded reports whether every other member of the node's round has
 // finished, left or is lost. Members of a later round need the control plane's
-// host, but no longer this node's round store.
+// host, but no longer this node's round store; a host that leaves an open run hands the
+// control plane on.
 func (m *Machine) othersEnded(n *node) bool {
 	own := m.byNode[n.id]
-	if own == nil && !n.inHost {
+	if own == nil && (!n.inHost || m.closed == nil) {
 		return true
 	}
 	others := m.live()

@@ -64,6 +64,7 @@ type Client struct {
 	byNode   bool // the control plane is in the process of a node of this run
 	endpoint endpoint
 	warning  string
+	leaving  bool                    // this node goes, and its control plane with it
 	final    *rendezvous.Error       // nothing is answered any more
 	training func() *training.Report // of CarryTraining; nil: none
 }
@@ -246,7 +247,7 @@ func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	host := c.hosting
 	c.mu.Unlock()
-	if host != nil {
+	if host != nil && !c.handOn(ctx, host) {
 		if err := host.WaitIdle(ctx, c.session); err != nil {
 			c.log.Warn("the control plane in this process ends while other nodes are connected", "waited for them", err)
 		}
@@ -370,7 +371,7 @@ func (c *Client) loop(l *clientConn) {
 func (c *Client) ended() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.final != nil
+	return c.final != nil || c.leaving
 }
 
 // resumed tells the observer what the welcome of a reconnect means.

@@ -25,6 +25,9 @@ type Host interface {
 	WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error
 	// Close ends all connections and returns when the control plane has ended.
 	Close() error
+	// Transfer makes the first standby host, sends all nodes there, and reports whether that
+	// was done: not without a standby, and not in a run that has ended.
+	Transfer(ctx context.Context) bool
 	// StepDown sends all nodes to another server and makes this one wait; why is for the
 	// log.
 	StepDown(to wire.Redirect, why string)

@@ -569,6 +569,18 @@ func (s *search) succeeded(l *clientConn) {
 	}
 }
 
+// handOn gives the control plane of this process to a standby, if there is one. This node
+// says no other hello.
+func (c *Client) handOn(ctx context.Context, host Host) bool {
+	if c.group == nil || ctx.Err() != nil {
+		return false
+	}
+	c.mu.Lock()
+	c.leaving = true
+	c.mu.Unlock()
+	return host.Transfer(ctx)
+}
+
 // setListening notes where the server of this process listens.
 func (c *Client) setListening(list []netip.AddrPort) {
 	c.listening = list

@@ -120,14 +120,14 @@ func (r *Registry) Listens(session rendezvous.SessionID, f wire.Standby) (wrong 
 	return ""
 }
 
-// First returns the first standby that listens.
-func (r *Registry) First() (out Outbox, addr string) {
+// First returns the first standby that listens; a nil out: none does.
+func (r *Registry) First() (session rendezvous.SessionID, out Outbox, addr string) {
 	for _, e := range r.chosen {
 		if e.addr != "" && e.Out != nil {
-			return e.Out, e.addr
+			return e.Session, e.Out, e.addr
 		}
 	}
-	return nil, ""
+	return "", nil, ""
 }
 
 // Whys says of each node that was asked to stand by and does not, why.
