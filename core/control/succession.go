@@ -156,6 +156,9 @@ func (p *serverConn) probed(f wire.Probe) error {
 	if g.Hosting() && mine != theirs && succession.Yields(mine, theirs) {
 		s.StepDown(f.Target, fmt.Sprintf("node %s hosts this run at %s, in term %d", f.Node, f.Target.Host, f.Target.Term))
 	}
+	if !g.Hosting() && mine.Group == theirs.Group && mine.Term < theirs.Term {
+		g.StepDown(f.Target) // it hosts: the server that this process follows is gone, or will be
+	}
 	p.out.Send(wire.Probed{Yields: !g.Hosting(), Round: mine.Round, Node: mine.Node, Target: p.ownTarget()})
 	return p.awaitEnd()
 }

@@ -37,7 +37,8 @@ type Peer struct {
 
 // View is what one standby knows when it decides.
 type View struct {
-	Term     uint64 // of the host whose connection is gone
+	Lost     uint64 // the term of the host whose connection is gone
+	Term     uint64 // the highest one that is known; Lost or more
 	Evidence Evidence
 	Before   []Peer        // the standbys that succeed before this one, in order
 	Behind   []Peer        // those behind it
@@ -107,7 +108,7 @@ func Decide(v View) Decision {
 func successor(v View) (found Decision, ok bool) {
 	for _, list := range [][]Peer{v.Before, v.Behind} {
 		for _, p := range list {
-			if p.Word == Hosts && Believable(p.Term) && p.Term > v.Term && p.Term > found.Term {
+			if p.Word == Hosts && Believable(p.Term) && p.Term > v.Lost && p.Term >= v.Term && p.Term > found.Term {
 				found = Decision{Act: Follow, Node: p.Node, Term: p.Term, Why: "node " + p.Node + " hosts"}
 			}
 		}

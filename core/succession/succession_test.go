@@ -24,8 +24,8 @@ func TestDecide(t *testing.T) {
 		"behind a proxy":                       {View{Evidence: Evidence{Ended: true, Refused: Dials}}, Keep, ""},
 		"not dialled yet":                      {View{Evidence: Evidence{Ended: true, Direct: true}}, Gather, ""},
 		"refused twice":                        {View{Evidence: Evidence{Ended: true, Direct: true, Refused: Dials - 1}}, Gather, ""},
-		"the last term":                        {View{Term: MaxTerm, Evidence: proof}, Keep, ""},
-		"no term":                              {View{Term: 1<<64 - 1, Evidence: proof}, Keep, ""},
+		"the last term":                        {View{Lost: MaxTerm, Term: MaxTerm, Evidence: proof}, Keep, ""},
+		"no term":                              {View{Lost: 1<<64 - 1, Term: 1<<64 - 1, Evidence: proof}, Keep, ""},
 		"one behind is cut off from us":        {View{Evidence: proof, Behind: []Peer{{"b", Unconnected, 0}}}, TakeOver, ""},
 		"one behind sees the host":             {View{Evidence: proof, Behind: []Peer{{"b", Stands, 0}}}, Wait, "b"},
 		"one behind sees it, for long":         {View{Evidence: proof, Waited: 2 * lease, Behind: []Peer{{"b", Stands, 0}}}, Wait, "b"},
@@ -41,12 +41,13 @@ func TestDecide(t *testing.T) {
 		"one before cannot tell":               {View{Evidence: proof, Before: []Peer{{"a", Abstains, 0}}}, TakeOver, ""},
 		"one before has left":                  {View{Evidence: proof, Before: []Peer{{"a", Left, 0}}}, TakeOver, ""},
 		"two before, the first dead":           {View{Evidence: proof, Before: []Peer{{"a", Dead, 0}, {"b", Ended, 0}}}, Follow, "b"},
-		"one before hosts":                     {View{Term: 1, Evidence: proof, Before: []Peer{{"a", Hosts, 2}}}, Follow, "a"},
-		"one behind hosts":                     {View{Term: 1, Evidence: proof, Behind: []Peer{{"b", Hosts, 2}}}, Follow, "b"},
-		"one hosts while nothing is proven":    {View{Term: 1, Behind: []Peer{{"b", Hosts, 2}}}, Follow, "b"},
-		"the later of two hosts":               {View{Term: 1, Before: []Peer{{"a", Hosts, 2}}, Behind: []Peer{{"b", Hosts, 3}}}, Follow, "b"},
-		"a host of a lower term":               {View{Term: 3, Evidence: proof, Behind: []Peer{{"b", Hosts, 3}}}, TakeOver, ""},
-		"a host of a term that is no term":     {View{Term: 1, Evidence: proof, Behind: []Peer{{"b", Hosts, 1<<64 - 1}}}, TakeOver, ""},
+		"one before hosts":                     {View{Lost: 1, Term: 1, Evidence: proof, Before: []Peer{{"a", Hosts, 2}}}, Follow, "a"},
+		"one behind hosts":                     {View{Lost: 1, Term: 1, Evidence: proof, Behind: []Peer{{"b", Hosts, 2}}}, Follow, "b"},
+		"one hosts while nothing is proven":    {View{Lost: 1, Term: 1, Behind: []Peer{{"b", Hosts, 2}}}, Follow, "b"},
+		"the later of two hosts":               {View{Lost: 1, Term: 1, Before: []Peer{{"a", Hosts, 2}}, Behind: []Peer{{"b", Hosts, 3}}}, Follow, "b"},
+		"a host of a lower term":               {View{Lost: 3, Term: 3, Evidence: proof, Behind: []Peer{{"b", Hosts, 3}}}, TakeOver, ""},
+		"a host of a term that is no term":     {View{Lost: 1, Term: 1, Evidence: proof, Behind: []Peer{{"b", Hosts, 1<<64 - 1}}}, TakeOver, ""},
+		"one hosts that was heard of":          {View{Lost: 1, Term: 2, Behind: []Peer{{"b", Hosts, 2}}}, Follow, "b"},
 		"a word that this version cannot read": {View{Evidence: proof, Behind: []Peer{{"b", Word(99), 0}}}, TakeOver, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,6 +128,7 @@ func drawPeers(t *rapid.T, label string) []Peer {
 func TestTakeOverNeedsProof(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := View{
+			Lost: rapid.Uint64Range(0, 4).Draw(t, "lost"),
 			Term: rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just(uint64(1<<64-1)), rapid.Just(uint64(MaxTerm))).Draw(t, "term"),
 			Evidence: Evidence{
 				Ended: rapid.Bool().Draw(t, "ended"), Direct: rapid.Bool().Draw(t, "direct"), Refused: rapid.IntRange(0, 4).Draw(t, "refused"),
@@ -134,8 +136,9 @@ func TestTakeOverNeedsProof(t *testing.T) {
 			Before: drawPeers(t, "before"), Behind: drawPeers(t, "behind"),
 			Waited: time.Duration(rapid.IntRange(0, 20).Draw(t, "waited")) * time.Second, Lease: lease,
 		}
+		v.Term = max(v.Term, v.Lost)
 		got := Decide(v)
-		if (got.Act == TakeOver || got.Act == Follow && got.Term != 0) && (got.Term <= v.Term || !Believable(got.Term)) {
+		if (got.Act == TakeOver || got.Act == Follow && got.Term != 0) && (got.Term <= v.Lost || got.Term < v.Term || got.Act == TakeOver && got.Term == v.Term || !Believable(got.Term)) {
 			t.Fatalf("term %d after %d", got.Term, v.Term)
 		}
 		if got.Act != TakeOver {
@@ -174,7 +177,7 @@ func TestOneSuccessor(t *testing.T) {
 			if w != Ended {
 				continue
 			}
-			got := Decide(View{Term: 1, Evidence: proof, Before: all[:i], Behind: all[i+1:], Lease: lease})
+			got := Decide(View{Lost: 1, Term: 1, Evidence: proof, Before: all[:i], Behind: all[i+1:], Lease: lease})
 			switch {
 			case i == first && got.Act != TakeOver:
 				t.Fatalf("standby %d of %v: %+v", i, words, got)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 
@@ -62,7 +63,7 @@ func (c *Client) watchStandby(ctx context.Context, s wire.StandbyNode) {
 		return
 	}
 	for ctx.Err() == nil {
-		err := c.serveLiveness(ctx, addr, link)
+		err := c.serveLiveness(ctx, addr, link, func() {})
 		c.group.Ended(link, succession.Unconnected)
 		if endedByPeer(err) {
 			switch c.proveDead(ctx, addr) {
@@ -78,6 +79,46 @@ func (c *Client) watchStandby(ctx context.Context, s wire.StandbyNode) {
 			return
 		}
 	}
+}
+
+// lookPatience bounds the last look at the other standbys before a takeover.
+const lookPatience = 300 * time.Millisecond
+
+// look asks the standbys to which there is no connection who hosts, once: one of them may
+// have taken over while this process was stopped. The result ends the connections.
+func (c *Client) look(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	all := c.group.Unlinked()
+	heard := make(chan struct{}, len(all))
+	for _, s := range all {
+		addr, err := netip.ParseAddrPort(s.Addr)
+		if err != nil {
+			heard <- struct{}{}
+			continue
+		}
+		wg.Go(func() {
+			link := c.group.Dial(s.Node)
+			defer c.group.Drop(link)
+			told := sync.OnceFunc(func() { heard <- struct{}{} })
+			defer told()
+			_ = c.serveLiveness(ctx, addr, link, told)
+		})
+	}
+	end = func() {
+		cancel()
+		wg.Wait()
+	}
+	patience := time.NewTimer(lookPatience)
+	defer patience.Stop()
+	for range all {
+		select {
+		case <-heard:
+		case <-patience.C:
+			return end
+		}
+	}
+	return end
 }
 
 // proveDead dials a standby that has ended its connection, until fresh dials in sequence
@@ -105,8 +146,9 @@ func (c *Client) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 	return false
 }
 
-// serveLiveness serves one connection to a standby until it ends.
-func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link) error {
+// serveLiveness serves one connection to a standby until it ends; heard is called with each
+// of its words.
+func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
 	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	conn, err := c.network.dial(dctx, addr)
 	cancel()
@@ -152,6 +194,7 @@ func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 			if to, superseded := c.group.Hear(link, f); superseded {
 				c.stepDown(to, "node "+f.Node+" hosts in a later term")
 			}
+			heard()
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"rallypoint/internal/backoff"
 )
 
-// A host that is not where the endpoint points to looks there for another server of its
-// run: often in the first second, in which a supervisor may start the host before again.
+// A host that is not where the endpoint points to looks there, and at the standbys of the
+// host before, for another server of its run: often in the first second, in which a supervisor may start the host before again.
 const (
 	probeOften  = 100 * time.Millisecond
 	probeFirst  = time.Second
@@ -68,6 +68,9 @@ func (p *prober) run(ctx context.Context) {
 			for _, a := range addrs {
 				p.look(ctx, netip.AddrPortFrom(a, p.port))
 			}
+		}
+		for _, a := range p.c.group.Passed() {
+			p.look(ctx, a)
 		}
 		p.mu.Lock()
 		pause := probeSeldom

@@ -56,6 +56,7 @@ type search struct {
 	told     string    // why no takeover follows, as it was logged last
 	silent   time.Time // when the log told last that the host is silent
 	first    bool
+	unlook   func() // ends what look has opened; nil: it was not called
 }
 
 func (c *Client) newSearch(l *clientConn, cause error) *search {
@@ -121,7 +122,7 @@ func (s *search) attempt(ctx context.Context) (*clientConn, error) {
 	}
 	if s.first {
 		s.first = false
-		c.group.Lost(s.evidence)
+		c.group.Lost(s.evidence, s.last.Group, s.last.Term)
 		c.group.Ask()
 	}
 	if to := s.to; to != "" {
@@ -133,6 +134,10 @@ func (s *search) attempt(ctx context.Context) (*clientConn, error) {
 		}
 	}
 	l, decided, err := s.succeed(ctx)
+	if s.unlook != nil {
+		s.unlook()
+		s.unlook = nil
+	}
 	if decided {
 		return l, err
 	}
@@ -150,12 +155,23 @@ func (s *search) succeed(ctx context.Context) (l *clientConn, decided bool, err 
 			waited = time.Since(s.proven)
 		}
 		changed := c.group.Changed()
-		v, standsBy := c.group.View(s.evidence, waited)
+		if to := c.group.Newer(s.last.Group, s.last.Term); to != "" {
+			if l = s.reach(ctx, to); l != nil {
+				return l, true, nil
+			}
+			s.pause(ctx, changed, succession.DialEvery)
+			continue
+		}
+		v, standsBy := c.group.View(s.evidence, s.last.Term, waited)
 		if !standsBy {
 			return nil, false, nil
 		}
 		switch d := succession.Decide(v); d.Act {
 		case succession.TakeOver:
+			if s.unlook == nil {
+				s.unlook = c.look(ctx)
+				continue
+			}
 			if v.Waited >= v.Lease {
 				c.log.Warn("the standbys that go first do not answer: this node takes over", "waited", waited.Round(time.Millisecond))
 			}
@@ -304,7 +320,7 @@ func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 func (s *search) notice(err error) {
 	if endedByPeer(err) && !s.evidence.Ended {
 		s.evidence.Ended = true // a connection to it stood, and was ended by its side
-		s.c.group.Lost(s.evidence)
+		s.c.group.Lost(s.evidence, s.last.Group, s.last.Term)
 		s.c.group.Ask()
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) || endedByPeer(err) || time.Since(s.silent) < silenceEvery {

@@ -44,7 +44,8 @@ type Group struct {
 	link      succession.Word  // what the own client's connection tells of the host
 	certain   bool             // target hosts, as far as is known
 	list      []wire.StandbyNode
-	why       string // why this node does not stand by though it was asked to
+	before    []wire.StandbyNode // the list of the host before
+	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
 	takeover  Takeover
 	facts     rendezvous.Facts // of the control plane before
@@ -93,6 +94,7 @@ func (g *Group) Found(now time.Time) {
 func (g *Group) Lead(term uint64, now time.Time, took time.Duration, facts rendezvous.Facts) {
 	g.mu.Lock()
 	from := g.target.Node
+	g.before = g.list
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
@@ -117,15 +119,17 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 	g.tell()
 }
 
-// Lost notes that the connection to the host is gone, and what this process can tell of it.
-func (g *Group) Lost(e succession.Evidence) {
+// Lost notes that the connection to the host of a term is gone, and what this process can
+// tell of it.
+func (g *Group) Lost(e succession.Evidence, group string, term uint64) {
 	word := succession.Abstains
 	if e.Ended && e.Direct {
 		word = succession.Ended
 	}
 	g.mu.Lock()
-	changed := g.link != word || g.certain
-	g.link, g.certain = word, false
+	newer := g.target.Group != group || g.target.Term > term // it was named meanwhile
+	changed := g.link != word || g.certain && !newer
+	g.link, g.certain = word, g.certain && newer
 	if changed {
 		g.wake()
 	}
@@ -157,6 +161,33 @@ func (g *Group) Admit() (to wire.Redirect, serve, known bool) {
 	to = g.target
 	to.Servers = g.servers()
 	return to, g.hosting, g.certain && to.Host != "" && to.Host != g.self
+}
+
+// Newer returns where a server of the group hosts in a later term, as it has said itself;
+// "" if none has.
+func (g *Group) Newer(group string, term uint64) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hosting || !g.certain || g.target.Group != group || g.target.Term <= term || g.target.Host == g.self {
+		return ""
+	}
+	return g.target.Host
+}
+
+// Unlinked returns the other standbys to and from which there is no connection.
+func (g *Group) Unlinked() (list []wire.StandbyNode) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.list {
+		linked := s.Node == g.node
+		for l := range g.links {
+			linked = linked || l.node == s.Node && (l.out != nil || l.word == succession.Dead)
+		}
+		if !linked {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // Hosting reports whether the server here hosts.
@@ -237,6 +268,19 @@ func (g *Group) SetList(list []wire.StandbyNode) {
 	g.wake()
 }
 
+// Passed returns where the other standbys of the host before listen: one of them may have
+// taken over as well, or wake up and do so.
+func (g *Group) Passed() (addrs []netip.AddrPort) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.before {
+		if addr, err := netip.ParseAddrPort(s.Addr); err == nil && s.Node != g.node {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}
+
 // List returns the standbys in the order of succession.
 func (g *Group) List() []wire.StandbyNode {
 	g.mu.Lock()
@@ -283,15 +327,16 @@ func (g *Group) place() int {
 	return slices.IndexFunc(g.list, func(s wire.StandbyNode) bool { return s.Node == g.node })
 }
 
-// View is what this standby knows when it decides; false if it does not stand by.
-func (g *Group) View(e succession.Evidence, waited time.Duration) (v succession.View, ok bool) {
+// View is what this standby knows when it decides, whose connection to the host of a term is
+// lost; false if it does not stand by.
+func (g *Group) View(e succession.Evidence, lost uint64, waited time.Duration) (v succession.View, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.place()
 	if own < 0 || g.hosting || g.closed {
 		return v, false
 	}
-	v = succession.View{Term: g.target.Term, Evidence: e, Waited: waited, Lease: g.lease}
+	v = succession.View{Lost: lost, Term: max(lost, g.target.Term), Evidence: e, Waited: waited, Lease: g.lease}
 	for i, s := range g.list {
 		p := succession.Peer{Node: s.Node}
 		for l := range g.links {
