@@ -167,13 +167,20 @@ func (c *Client) tryOnce(ctx context.Context, s *endpoint, foreign *foreignWarni
 	return c.dialHello(ctx, s.targets())
 }
 
-// dialHello connects to one of the addresses and says hello.
+// dialHello connects to one of the addresses, says hello, and follows a redirect.
 func (c *Client) dialHello(ctx context.Context, to []netip.AddrPort) (*clientConn, error) {
 	conn, err := c.network.dialAny(ctx, to)
 	if err != nil {
 		return nil, err
 	}
-	return openConn(ctx, conn, c.hello(), c.token)
+	l, err := openConn(ctx, conn, c.hello(), c.token)
+	var moved *redirected
+	if errors.As(err, &moved) {
+		if addr, err := netip.ParseAddrPort(c.accept(moved.to)); err == nil {
+			return (&search{c: c}).race(ctx, []netip.AddrPort{addr})
+		}
+	}
+	return l, err
 }
 
 // warnLoopback warns once about an endpoint that other machines cannot reach.

@@ -1,0 +1,529 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
+)
+
+// plane is one node's process as far as the control plane is concerned: its client and
+// the servers that were started for it.
+type plane struct {
+	*client.Client
+	t     *testing.T
+	name  string
+	obs   *controltest.Observer
+	lines *controltest.LogLines
+	in    rendezvous.Outcome
+
+	mu      sync.Mutex
+	servers []*Server
+}
+
+func newPlane(t *testing.T, name string, p rendezvous.Params) *plane {
+	t.Helper()
+	log, lines := controltest.NewLog(t)
+	n := &plane{t: t, name: name, obs: controltest.NewObserver(), lines: lines}
+	p.NodeID = name
+	n.Client = client.New(p, n.obs, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
+		s := Start(Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, Log: cfg.Log, Group: cfg.Group}, listeners...)
+		n.mu.Lock()
+		n.servers = append(n.servers, s)
+		n.mu.Unlock()
+		return s
+	})
+	t.Cleanup(n.kill)
+	return n
+}
+
+func (n *plane) connect() *plane {
+	n.t.Helper()
+	if err := n.Connect(controltest.Context(n.t)); err != nil {
+		n.t.Fatal(err)
+	}
+	return n
+}
+
+// server is the last server of the process, once it has one.
+func (n *plane) server() *Server {
+	n.t.Helper()
+	for end := time.Now().Add(controltest.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		n.mu.Lock()
+		if len(n.servers) > 0 {
+			defer n.mu.Unlock()
+			return n.servers[len(n.servers)-1]
+		}
+		n.mu.Unlock()
+	}
+	n.t.Fatalf("node %s never listens", n.name)
+	return nil
+}
+
+// kill is what the kernel makes of a process's connections and listeners when it dies.
+func (n *plane) kill() {
+	n.mu.Lock()
+	servers := slices.Clone(n.servers)
+	n.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, s := range servers {
+		wg.Go(func() { s.Close() })
+	}
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	n.Close(canceled)
+	wg.Wait()
+}
+
+// awaitStandbys waits until so many of the nodes stand by, know it, and have their
+// connections to those before them.
+func awaitStandbys(t *testing.T, nodes []*plane, n int) {
+	t.Helper()
+	byName := map[string]*plane{}
+	var host *plane
+	for _, node := range nodes {
+		byName[node.name] = node
+		if node.Hosting() {
+			host = node
+		}
+	}
+	until := func(node *plane, ready func(standby.Report) bool) (r standby.Report) {
+		s := node.server()
+		for end := time.Now().Add(controltest.Patience); ; time.Sleep(time.Millisecond) {
+			if r = s.cfg.Group.Report(); ready(r) {
+				return r
+			}
+			if time.Now().After(end) {
+				t.Fatalf("node %s knows %+v", node.name, r)
+			}
+		}
+	}
+	list := until(host, func(r standby.Report) bool { return len(r.Standbys) == n }).Standbys
+	for i, s := range list {
+		until(byName[s.Node], func(r standby.Report) bool { return len(r.Standbys) == n && (i == 0 || len(r.Connected) >= i) })
+	}
+}
+
+// form starts nodes at one endpoint, the first one hosts, and forms a round of them.
+func form(t *testing.T, p rendezvous.Params, n int) []*plane {
+	t.Helper()
+	var nodes []*plane
+	for i := range n {
+		nodes = append(nodes, newPlane(t, string(rune('a'+i)), p).connect())
+	}
+	regroup(t, nodes)
+	if !nodes[0].Hosting() {
+		t.Fatal("the first node does not host")
+	}
+	awaitStandbys(t, nodes, min(n-1, succession.MaxStandbys))
+	return nodes
+}
+
+// regroup lets nodes join their next round.
+func regroup(t *testing.T, nodes []*plane) {
+	t.Helper()
+	ctx := controltest.Context(t)
+	var wg sync.WaitGroup
+	for _, n := range nodes {
+		call := n.Start(controltest.Join())
+		wg.Go(func() {
+			o, err := controltest.AwaitOutcome(ctx, call)
+			if err != nil {
+				t.Errorf("node %s: %v", n.name, err)
+			}
+			n.in = o
+			n.SetLastRound(controltest.ClaimOf(o))
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	for _, n := range nodes {
+		if n.in.World != len(nodes) || n.in.Round != nodes[0].in.Round || n.in.Generation != nodes[0].in.Generation {
+			t.Fatalf("node %s is in %+v, node %s in %+v", n.name, n.in, nodes[0].name, nodes[0].in)
+		}
+	}
+}
+
+// mustRegroup waits until a node was told to regroup by a server of a generation that is
+// not known yet.
+func (n *plane) mustRegroup() {
+	n.t.Helper()
+	n.obs.Await(n.t, "that it must regroup", func(e any) bool {
+		u, ok := e.(rendezvous.MembershipUpdate)
+		return ok && u.Waiting > 0 && u.Facts.Generation != n.in.Generation
+	})
+}
+
+func elastic(t *testing.T, n int) rendezvous.Params {
+	p := controltest.Params(fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t)), n)
+	p.Min = 1
+	return p
+}
+
+func hosts(nodes []*plane) (names []string) {
+	for _, n := range nodes {
+		if n.Hosting() {
+			names = append(names, n.name)
+		}
+	}
+	return names
+}
+
+// TestEachNextHostIsKilled kills the host of seven nodes, then the next one, down to the
+// last. Round numbers go on under a generation for each host.
+func TestEachNextHostIsKilled(t *testing.T) {
+	nodes := form(t, elastic(t, 7), 7)
+	rounds := map[string]bool{}
+	for len(nodes) > 1 {
+		round := nodes[0].in.Round
+		rounds[nodes[0].in.Generation] = true
+		nodes[0].kill()
+		nodes = nodes[1:]
+		for _, n := range nodes {
+			n.mustRegroup()
+		}
+		regroup(t, nodes)
+		if got := hosts(nodes); len(got) != 1 {
+			t.Fatalf("hosts: %v", got)
+		}
+		if nodes[0].in.Round != round+1 || rounds[nodes[0].in.Generation] {
+			t.Errorf("round %d of %s after round %d", nodes[0].in.Round, nodes[0].in.Generation, round)
+		}
+		host := slices.IndexFunc(nodes, func(n *plane) bool { return n.Hosting() })
+		nodes[0], nodes[host] = nodes[host], nodes[0]
+		awaitStandbys(t, nodes, min(len(nodes)-1, succession.MaxStandbys))
+	}
+}
+
+// TestHostAndStandbysDieAtOnce kills the host and one, two, or all but one of the
+// standbys at the same instant.
+func TestHostAndStandbysDieAtOnce(t *testing.T) {
+	for dead := 2; dead <= 4; dead++ {
+		t.Run(fmt.Sprint(dead), func(t *testing.T) {
+			t.Parallel()
+			nodes := form(t, elastic(t, 5), 5)
+			var wg sync.WaitGroup
+			for _, n := range nodes[:dead] {
+				wg.Go(n.kill)
+			}
+			wg.Wait()
+			for _, n := range nodes[dead:] {
+				n.mustRegroup()
+			}
+			regroup(t, nodes[dead:])
+			if got := hosts(nodes[dead:]); len(got) != 1 || got[0] != nodes[dead].name {
+				t.Errorf("hosts: %v, want %s", got, nodes[dead].name)
+			}
+		})
+	}
+}
+
+// TestHostKilledBeforeTheFirstRound: joins that wait are answered by the next host.
+func TestHostKilledBeforeTheFirstRound(t *testing.T) {
+	p := elastic(t, 3)
+	p.Min, p.LastCallTimeout = 2, 10*time.Millisecond
+	var nodes []*plane
+	for _, name := range []string{"a", "b", "c"} {
+		nodes = append(nodes, newPlane(t, name, p).connect())
+	}
+	awaitStandbys(t, nodes, 2)
+	calls := nodes[1].Start(controltest.Join())
+	nodes[0].kill()
+	other := nodes[2].Start(controltest.Join())
+	if one, two := controltest.Outcome(t, calls), controltest.Outcome(t, other); one.Round != 1 || one.World != 2 || two.World != 2 || one.HostRank != one.Rank {
+		t.Errorf("%+v and %+v", one, two)
+	}
+}
+
+// TestHostLeavesInOrder: the first standby hosts before the host goes, and no node is told
+// that the control plane is lost.
+func TestHostLeavesInOrder(t *testing.T) {
+	nodes := form(t, elastic(t, 3), 3)
+	if _, err := nodes[0].Start(rendezvous.Leave{}).Wait(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	nodes[0].Close(controltest.Context(t))
+	for _, n := range nodes[1:] {
+		n.mustRegroup()
+	}
+	regroup(t, nodes[1:])
+	if got := hosts(nodes[1:]); len(got) != 1 || got[0] != "b" {
+		t.Errorf("hosts: %v", got)
+	}
+	for _, n := range nodes[1:] {
+		for _, e := range n.obs.All() {
+			if controltest.IsLost(e) {
+				t.Errorf("node %s: %v", n.name, e)
+			}
+		}
+	}
+	nodes[1].lines.Await(t, "the host leaves: this node hosts now", 1)
+	nodes[2].lines.Await(t, "node b hosts the control plane now", 1)
+}
+
+// TestHostThatHasEndedItsRunDoesNotTransfer: at the end of a run the host lingers.
+func TestHostThatHasEndedItsRunDoesNotTransfer(t *testing.T) {
+	nodes := form(t, elastic(t, 2), 2)
+	if _, err := nodes[0].Start(rendezvous.Leave{Ending: rendezvous.EndSuccess}).Wait(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if nodes[0].server().Transfer(controltest.Context(t)) {
+		t.Error("a run that has ended was handed on")
+	}
+}
+
+// TestRestartedHostJoins starts the host again at the endpoint while its job goes on
+// elsewhere: it yields and joins, and newcomers find the job there.
+func TestRestartedHostJoins(t *testing.T) {
+	p := elastic(t, 3)
+	p.Min = 3
+	nodes := form(t, p, 3)
+	nodes[0].kill()
+	for _, n := range nodes[1:] {
+		n.mustRegroup()
+	}
+	again := newPlane(t, "d", p).connect()
+	nodes = append(nodes[1:], again)
+	regroup(t, nodes)
+	if got := hosts(nodes); len(got) != 1 || got[0] != "b" {
+		t.Errorf("hosts: %v", got)
+	}
+	again.lines.Await(t, "node b hosts this run", 1)
+	guest := newPlane(t, "e", p).connect() // by way of the endpoint, whose server redirects it
+	if guest.Hosting() {
+		t.Error("a newcomer hosts")
+	}
+}
+
+// TestRestartedHostOfASmallerJob does the same while the others go on without it.
+func TestRestartedHostOfASmallerJob(t *testing.T) {
+	p := elastic(t, 3)
+	p.AdmitDelay = time.Millisecond
+	nodes := form(t, p, 3)
+	nodes[0].kill()
+	for _, n := range nodes[1:] {
+		n.mustRegroup()
+	}
+	regroup(t, nodes[1:])
+	again := newPlane(t, "d", p).connect()
+	call := again.Start(controltest.Join())
+	for _, n := range nodes[1:] {
+		n.obs.Await(t, "that a node waits", func(e any) bool {
+			u, ok := e.(rendezvous.MembershipUpdate)
+			return ok && u.Waiting > 0 && u.Facts.Round == n.in.Round && u.Facts.Origin == n.in.Generation
+		})
+	}
+	var others []*member.Call
+	for _, n := range nodes[1:] {
+		others = append(others, n.Start(controltest.Join()))
+	}
+	for _, call := range append(others, call) {
+		if o := controltest.Outcome(t, call); o.World != 3 {
+			t.Errorf("%+v", o)
+		}
+	}
+	if again.Hosting() {
+		t.Error("the restarted host hosts")
+	}
+}
+
+// TestOtherPolicyDoesNotYield: a job of other settings at the endpoint is not ended, and
+// both say so.
+func TestOtherPolicyDoesNotYield(t *testing.T) {
+	p := elastic(t, 2)
+	nodes := form(t, p, 2)
+	nodes[0].kill()
+	nodes[1].mustRegroup()
+	p.Max = 3
+	other := newPlane(t, "other", p).connect()
+	nodes[1].lines.Await(t, "end one of the two jobs", 1)
+	other.lines.Await(t, "does not yield", 1)
+	if !other.Hosting() || !nodes[1].Hosting() {
+		t.Errorf("hosting: %v, %v", other.Hosting(), nodes[1].Hosting())
+	}
+}
+
+// TestNoTakeoverThroughAProxy: behind a proxy a refused connection proves nothing.
+func TestNoTakeoverThroughAProxy(t *testing.T) {
+	host := newPlane(t, "a", elastic(t, 2)).connect()
+	proxy := newProxy(t, host.server().Addr().String())
+	p := elastic(t, 2)
+	p.Endpoint = proxy.addr
+	second := newPlane(t, "b", p).connect()
+	regroup(t, []*plane{host, second})
+	second.server()
+	host.lines.Await(t, "round 1 is complete", 1)
+	host.kill()
+	proxy.stop()
+	proxy.mu.Lock()
+	proxy.listener.Close()
+	proxy.mu.Unlock()
+	second.lines.Await(t, "a proxy or address translation stands between", 1)
+	if second.Hosting() {
+		t.Error("it hosts")
+	}
+}
+
+// TestNodeWithoutTheNewFrames stands beside new ones: it is served, is sent no frame that
+// it does not know, and does not stand by.
+func TestNodeWithoutTheNewFrames(t *testing.T) {
+	p := elastic(t, 2)
+	host := newPlane(t, "a", p).connect()
+	old := dialNode(t, host.server().Addr().String())
+	old.enter(testHello("old", "s", p))
+	old.ask(1, controltest.Join())
+	call := host.Start(controltest.Join())
+	controltest.Outcome(t, call)
+	old.wantReply(1)
+	if r := host.server().cfg.Group.Report(); len(r.Standbys) != 0 {
+		t.Errorf("standbys: %+v", r.Standbys)
+	}
+	host.server().StepDown(wire.Redirect{Group: "g", Term: 2, Host: "127.0.0.1:1"}, "a test")
+	for {
+		f, err := old.frames.NextFrame(wire.MaxFrame)
+		if err != nil {
+			break // its connection has ended
+		}
+		if _, redirect := f.(wire.Redirect); redirect {
+			t.Error("it was redirected")
+		}
+	}
+}
+
+// waitingServer returns a node's server in waiting, whose host lives.
+func waitingServer(t *testing.T) (nodes []*plane, addr string) {
+	nodes = form(t, elastic(t, 3), 3)
+	return nodes, nodes[1].server().Addr().String()
+}
+
+// TestStandbyListenerRedirects: while the host lives a hello is answered with a redirect,
+// and what is no protocol of ours as at the host.
+func TestStandbyListenerRedirects(t *testing.T) {
+	nodes, addr := waitingServer(t)
+	h := testHello("new", "s", elastic(t, 3))
+	h.Features = []string{wire.FeatureSuccession}
+	to, ok := dialNode(t, addr).greet(h).(wire.Redirect)
+	if !ok || to.Host != nodes[0].server().Addr().String() || to.Term != 1 || len(to.Servers) != 2 {
+		t.Errorf("redirected to %+v", to)
+	}
+	h.RunID = "other"
+	if f, refused := dialNode(t, addr).greet(h).(wire.Refuse); !refused || f.Err.Code != rendezvous.CodeTenant {
+		t.Errorf("another run: %+v", f)
+	}
+	for _, garbage := range []string{"\x00\x01", "\x16\x03\x01", "garbage", "\xd5RPT\x01", "\xd5RPT\x01\x01\x00\x00\xff\xff\xff\xff"} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte(garbage))
+		_ = conn.(*net.TCPConn).CloseWrite()
+		conn.SetReadDeadline(time.Now().Add(controltest.Patience))
+		_, err = conn.Read(make([]byte, 64))
+		if err == nil {
+			_, err = conn.Read(make([]byte, 64))
+		}
+		var late net.Error
+		if errors.As(err, &late) && late.Timeout() {
+			t.Errorf("%q keeps its connection", garbage)
+		}
+		conn.Close()
+	}
+	if code, _, body := get(t, addr, "/healthz"); code != 200 || body != "ok\n" {
+		t.Errorf("/healthz: %d %q", code, body)
+	}
+}
+
+// TestBadInputChangesNoHost sends each frame of succession with what no peer sends.
+func TestBadInputChangesNoHost(t *testing.T) {
+	nodes, addr := waitingServer(t)
+	host := nodes[0].server()
+	group := host.cfg.Group.Current().Group
+	policy := elastic(t, 3).Policy
+	far := wire.Redirect{Group: group, Term: 1<<64 - 1, Host: "127.0.0.1:9", Node: "evil"}
+	for name, f := range map[string]wire.Frame{
+		"a probe of no term":      wire.Probe{RunID: "run", Policy: policy, Target: far},
+		"a probe of another run":  wire.Probe{RunID: "other", Policy: policy, Target: wire.Redirect{Group: "g", Term: 9}},
+		"liveness of no group":    wire.Liveness{RunID: "run", Node: "evil", Word: uint64(succession.Hosts), Term: 9},
+		"liveness of another":     wire.Liveness{RunID: "run", Group: "g", Node: "evil", Word: uint64(succession.Hosts), Term: 9, Target: far},
+		"liveness of no term":     wire.Liveness{RunID: "run", Group: group, Node: "evil", Word: uint64(succession.Hosts), Term: 1<<64 - 1, Target: far},
+		"a transfer at the start": wire.Transfer{Group: group, Term: 2},
+		"a standby at the start":  wire.Standby{Addr: "127.0.0.1:9"},
+		"a redirect at the start": far,
+		"standbys at the start":   wire.Standbys{List: []wire.StandbyNode{{Node: "evil", Addr: "127.0.0.1:9"}}},
+	} {
+		for _, to := range []string{host.Addr().String(), addr} {
+			n := dialNode(t, to)
+			n.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), f))
+			_ = n.conn.(*net.TCPConn).CloseWrite()
+			_, _ = n.conn.Read(make([]byte, 4096))
+			if !nodes[0].Hosting() || host.cfg.Group.Report().Term != 1 || nodes[1].Hosting() {
+				t.Fatalf("%s changes the host", name)
+			}
+		}
+	}
+	// As a node: a listener that is not its own, a transfer that no node was asked for, and
+	// a hello of a term that cannot be.
+	h := testHello("evil", "s", elastic(t, 3))
+	h.Features = []string{wire.FeatureSuccession, wire.FeatureStandby}
+	h.Group, h.Term = group, 1<<64-1
+	n := dialNode(t, host.Addr().String())
+	n.enter(h)
+	n.send(wire.Standby{Addr: "192.0.2.1:9"})
+	h.Node, h.Session = "worse", "s2"
+	other := dialNode(t, host.Addr().String())
+	other.enter(h)
+	other.send(wire.Transfer{Group: group, Term: 2, Addr: "192.0.2.1:9"})
+	nodes[0].lines.Await(t, "is not its own", 1)
+	nodes[0].lines.Await(t, "it was not asked to", 1)
+	if r := host.cfg.Group.Report(); r.Term != 1 || len(r.Standbys) != 2 {
+		t.Errorf("%+v", r)
+	}
+	regroup(t, nodes)
+}
+
+// TestTakeoversLeakNothing has hosts taken over again and again.
+func TestTakeoversLeakNothing(t *testing.T) {
+	takeovers := 15
+	if long {
+		takeovers = 200
+	}
+	p := elastic(t, 3)
+	p.Min = 3
+	nodes := form(t, p, 3)
+	begun := runtime.NumGoroutine()
+	for i := range takeovers {
+		nodes[0].kill()
+		nodes = nodes[1:]
+		for _, n := range nodes {
+			n.mustRegroup()
+		}
+		nodes = append(nodes, newPlane(t, fmt.Sprint("n", i), p).connect())
+		regroup(t, nodes)
+		host := slices.IndexFunc(nodes, func(n *plane) bool { return n.Hosting() })
+		if host < 0 {
+			t.Fatal("no node hosts")
+		}
+		nodes[0], nodes[host] = nodes[host], nodes[0]
+		awaitStandbys(t, nodes, 2)
+	}
+	for end := time.Now().Add(controltest.Patience); runtime.NumGoroutine() > begun+20; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d at the beginning", runtime.NumGoroutine(), begun)
+		}
+	}
+}
