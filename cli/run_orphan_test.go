@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,7 +38,8 @@ func TestSpareOfADeadHost(t *testing.T) {
 
 // TestHostThatLeftIsKilled tells the agent that hosts the control plane to end, whereupon
 // the others regroup without it, and kills it while one of these waits in its exit barrier:
-// that ends after a lease, as if the host were still a member.
+// that ends after a lease, as if the host were still a member. No other node stands by:
+// else the control plane would go on there.
 func TestHostThatLeftIsKilled(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -45,7 +47,13 @@ func TestHostThatLeftIsKilled(t *testing.T) {
 	script := strings.Replace(printPlacement, "-e finish", "-e finish$GROUP_RANK", 1)
 	host := h.run(script, options...)
 	testkit.Eventually(t, "its health port answers", func() bool { return metrics(options) != "" })
-	others := []*nodeProcess{h.run(script, options...), h.run(script, options...)}
+	guests := slices.Clone(options)
+	for i, o := range guests {
+		if strings.HasPrefix(o, "--rdzv-conf=") {
+			guests[i] += ",is_host=0"
+		}
+	}
+	others := []*nodeProcess{h.run(script, guests...), h.run(script, guests...)}
 	h.readRound(3)
 	if err := host.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -48,6 +48,7 @@ type serverConn struct {
 	frames wire.FrameReader
 	heard  atomic.Int64  // when bytes last came, since the server's start
 	wrote  chan struct{} // closed when the outbox's goroutine has ended; nil: none runs
+	gone   chan struct{} // closed when serve has ended
 
 	silent Stopper // ends a connection that does not say who it is
 
@@ -79,7 +80,7 @@ type serverConn struct {
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, wire.ReadBuffer) }}
 
 func newServerConn(s *Server, conn net.Conn) *serverConn {
-	p := &serverConn{server: s, conn: conn, out: wire.NewOutbox(conn, maxUnsent, &s.metrics.Traffic, s.running), since: s.clock.Now()}
+	p := &serverConn{server: s, conn: conn, out: wire.NewOutbox(conn, maxUnsent, &s.metrics.Traffic, s.running), since: s.clock.Now(), gone: make(chan struct{})}
 	p.frames.In = readers.Get().(*bufio.Reader)
 	p.frames.In.Reset(p)
 	return p
@@ -103,6 +104,7 @@ func (p *serverConn) silence() time.Duration {
 
 // serve is the connection's whole life.
 func (p *serverConn) serve() {
+	defer close(p.gone)
 	defer p.server.forgetConn(p)
 	defer func() {
 		p.frames.In.Reset(nil)

@@ -102,9 +102,12 @@ func (r *run) standbyListens(p *serverConn, f wire.Standby) {
 
 // StepDown makes a server that hosts one in waiting: all nodes are sent on, and the run is
 // forgotten. It returns at once; the text says why, for the log.
-func (s *Server) StepDown(to wire.Redirect, why string) {
+func (s *Server) StepDown(to wire.Redirect, why string) { s.sendAll(to, why) }
+
+// sendAll is StepDown; it returns the connections that are about to end.
+func (s *Server) sendAll(to wire.Redirect, why string) (ending []*serverConn) {
 	if s.cfg.Group == nil || !s.cfg.Group.StepDown(to) {
-		return
+		return nil
 	}
 	s.log.Warn("this process does not host the control plane any more: "+why, "host", to.Host, "term", to.Term)
 	s.mu.Lock()
@@ -115,12 +118,13 @@ func (s *Server) StepDown(to wire.Redirect, why string) {
 	}
 	s.mu.Unlock()
 	for _, r := range runs {
-		r.sendAway(to)
+		ending = append(ending, r.sendAway(to)...)
 	}
+	return ending
 }
 
 // sendAway ends the service of a run whose control plane is elsewhere.
-func (r *run) sendAway(to wire.Redirect) {
+func (r *run) sendAway(to wire.Redirect) (ending []*serverConn) {
 	r.mu.Lock()
 	defer r.unlock()
 	r.retire()
@@ -131,7 +135,9 @@ func (r *run) sendAway(to wire.Redirect) {
 			p.out.Send(to)
 		}
 		p.drain()
+		ending = append(ending, p)
 	}
+	return ending
 }
 
 // probed answers another server that asks who this one is.
@@ -306,7 +312,12 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	defer patience.Stop()
 	select {
 	case to := <-done:
-		s.StepDown(to, "this node leaves: node "+to.Node+" hosts it")
+		for _, p := range s.sendAll(to, "this node leaves: node "+to.Node+" hosts it") {
+			select {
+			case <-p.gone: // within drainTime: the node has read where to go
+			case <-s.stop:
+			}
+		}
 		return true
 	case <-patience.C:
 		s.log.Warn("the first standby does not answer: the control plane is not handed on")
