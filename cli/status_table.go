@@ -28,6 +28,9 @@ func renderStatus(st control.Status, term terminal) string {
 			ago(s.Now.Sub(s.StartedAt).Seconds()), counted(s.Connections, "connection"))
 	}
 	fmt.Fprintln(&b, term.apply(faint, wrap(where, term.width, 0)))
+	if s := st.Server; s != nil && s.Succession != nil {
+		fmt.Fprintln(&b, term.apply(faint, wrap(successionLine(s.Succession, now), term.width, 0)))
+	}
 	fmt.Fprintln(&b)
 	switch {
 	case len(st.Runs) == 0:
@@ -38,6 +41,30 @@ func renderStatus(st control.Status, term terminal) string {
 		renderRuns(&b, &st, term)
 	}
 	return b.String()
+}
+
+// successionLine says who hosts and who hosts next.
+func successionLine(s *control.SuccessionStatus, now time.Time) string {
+	text := fmt.Sprintf("Stands by; node %s hosts at %s (term %d)", clean(s.HostNode), clean(s.Host), s.Term)
+	if s.Role == control.RoleHosting {
+		text = fmt.Sprintf("Node %s hosts (term %d)", clean(s.HostNode), s.Term)
+		if s.TookOver != "" && s.Since != nil {
+			text = fmt.Sprintf("Node %s hosts (term %d) since %s ago, in the place of node %s", clean(s.HostNode), s.Term, ago(now.Sub(*s.Since).Seconds()), clean(s.TookOver))
+		}
+	}
+	next := make([]string, 0, len(s.Standbys))
+	for _, n := range s.Standbys {
+		next = append(next, clean(n.Node))
+	}
+	switch {
+	case len(next) > 0:
+		text += "; next: " + strings.Join(next, ", ")
+	case len(s.NotBy) > 0:
+		text += "; no node stands by: " + clean(strings.Join(s.NotBy, "; "))
+	default:
+		text += "; no node stands by"
+	}
+	return text
 }
 
 // renderRuns shows several runs in a line each.

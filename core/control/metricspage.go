@@ -53,6 +53,7 @@ func (s *Server) metricsPage() []byte {
 	s.exposeTraffic(e, all, connections)
 	s.exposeLost(e)
 	s.exposeData(e)
+	s.exposeSuccession(e)
 	exposeEach(e, all)
 	if s.cfg.Metrics != nil {
 		s.cfg.Metrics(&e.buf)

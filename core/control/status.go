@@ -38,7 +38,38 @@ type ServerStatus struct {
 	StartedAt   time.Time `json:"started_at"`
 	Now         time.Time `json:"now"`
 	Connections int       `json:"connections"`
+	// Succession is null for a server that outlives the nodes.
+	Succession *SuccessionStatus `json:"succession"`
 }
+
+// SuccessionStatus is what a server in the process of a node knows of who hosts, and who
+// hosts next.
+type SuccessionStatus struct {
+	Role      string          `json:"role"`        // RoleHosting or RoleWaiting
+	Group     string          `json:"group"`       // of the servers that succeed each other
+	Term      uint64          `json:"term"`        // 1 for the first one
+	Host      string          `json:"host"`        // "ip:port" of the server that hosts; "" if it is this one and it has several
+	HostNode  string          `json:"host_node"`   // whose process hosts
+	Since     *time.Time      `json:"since"`       // it hosts; null: it does not
+	TookOver  string          `json:"took_over"`   // the node that hosted before; "": none
+	TookOverS float64         `json:"took_over_s"` // how long the run was without a host
+	Standbys  []StandbyStatus `json:"standbys"`    // in the order of succession
+	NotBy     []string        `json:"not_by"`      // nodes that were asked to stand by and do not, and why
+}
+
+// StandbyStatus is one node that stands by.
+type StandbyStatus struct {
+	Node      string `json:"node"`
+	Label     string `json:"label"`
+	Address   string `json:"address"`   // of its listener
+	Connected bool   `json:"connected"` // a liveness connection between it and this process stands
+}
+
+// The roles of a server in the process of a node.
+const (
+	RoleHosting = "hosting"
+	RoleWaiting = "waiting"
+)
 
 // RunStatus is one run.
 type RunStatus struct {
@@ -192,7 +223,7 @@ func (s *Server) serverStatus() *ServerStatus {
 	return &ServerStatus{
 		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
-		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections,
+		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections, Succession: s.successionStatus(),
 	}
 }
 

@@ -288,7 +288,10 @@ func TestStatusFieldNames(t *testing.T) {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)
 	}
 	want = `place runs runs_total schema server server.address server.connections server.host server.id server.now server.only_run server.pid ` +
-		`server.protocol server.started_at server.version`
+		`server.protocol server.started_at server.succession server.succession.group server.succession.host server.succession.host_node ` +
+		`server.succession.not_by server.succession.role server.succession.since server.succession.standbys server.succession.standbys.address ` +
+		`server.succession.standbys.connected server.succession.standbys.label server.succession.standbys.node server.succession.term ` +
+		`server.succession.took_over server.succession.took_over_s server.version`
 	names := slices.DeleteFunc(fieldNames(reflect.TypeFor[Status](), ""), func(n string) bool { return strings.HasPrefix(n, "runs.") })
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("the status has\n%s\nwant\n%s", got, want)

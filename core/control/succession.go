@@ -341,3 +341,50 @@ func (s *Server) transferred(p *serverConn, f wire.Transfer) {
 		s.log.Warn("ignored a node that says it hosts: it was not asked to", "node", p.node, "address", p.conn.RemoteAddr().String())
 	}
 }
+
+// successionStatus describes the group of a server that has one.
+func (s *Server) successionStatus() *SuccessionStatus {
+	g := s.cfg.Group
+	if g == nil {
+		return nil
+	}
+	r := g.Report()
+	st := &SuccessionStatus{
+		Role: RoleWaiting, Group: r.Group, Term: r.Term, Host: r.Host, HostNode: r.HostNode,
+		Standbys: []StandbyStatus{}, NotBy: []string{},
+	}
+	if r.Hosting {
+		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, stamp(r.Takeover.Since), r.Takeover.From, seconds(r.Takeover.Took)
+	}
+	for _, n := range r.Standbys {
+		st.Standbys = append(st.Standbys, StandbyStatus{n.Node, n.Label, n.Addr, slices.Contains(r.Connected, n.Node)})
+	}
+	if r.Why != "" {
+		st.NotBy = append(st.NotBy, r.Node+": "+r.Why)
+	}
+	if run := s.lookUp(s.cfg.RunID); run != nil {
+		run.mu.Lock()
+		st.NotBy = append(st.NotBy, run.standbys.Whys()...)
+		run.mu.Unlock()
+	}
+	return st
+}
+
+// exposeSuccession writes the metrics of a server that has a group.
+func (s *Server) exposeSuccession(e *metricsWriter) {
+	g := s.cfg.Group
+	if g == nil {
+		return
+	}
+	r := g.Report()
+	hosting := 0.0
+	if r.Hosting {
+		hosting = 1
+	}
+	e.single("rallypoint_hosting", "gauge", "1 if the server of this process hosts the run, 0 if it stands by.", hosting)
+	e.single("rallypoint_term", "gauge", "The term of the server that hosts, as far as this process knows.", float64(r.Term))
+	e.single("rallypoint_standbys", "gauge", "Nodes that stand by to host.", float64(len(r.Standbys)))
+	e.single("rallypoint_liveness_connections", "gauge", "Liveness connections between this process and other standbys.", float64(len(r.Connected)))
+	e.single("rallypoint_takeovers_total", "counter", "Times that this process has become the host in the place of another.", float64(r.Takeover.Total))
+	e.single("rallypoint_takeover_seconds_total", "counter", "How long the run was without a host before these.", r.Takeover.Spent.Seconds())
+}
