@@ -249,8 +249,12 @@ func (c *chaos) held() (goroutines, files int) {
 // startNode starts the agent of a node. The last node has no log folder but its
 // temporary one.
 func (c *chaos) startNode(i int) {
+	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2", c.lease.Seconds())
+	if c.serve != nil { // a node that starts while it is down must not take its place
+		conf += ",is_host=0"
+	}
 	args := []string{"run", "--nnodes=2:3", "--nproc-per-node=" + strconv.Itoa(chaosWorkers), "--rdzv-endpoint=" + c.endpoint, "--rdzv-id=chaos",
-		"--max-restarts=1000000", fmt.Sprintf("--rdzv-conf=lease_timeout=%g", c.lease.Seconds()) + ",reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2", "--shutdown-timeout=1"}
+		"--max-restarts=1000000", conf, "--shutdown-timeout=1"}
 	if i < chaosNodes-1 {
 		args = append(args, "-r1", "--log-dir="+c.dir+"/logs")
 	}

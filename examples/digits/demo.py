@@ -1,10 +1,10 @@
 """Loses a node in the middle of a training run, gets another one, and finishes.
 
 Starts three nodes on this machine, each by torchrun or by `rallypoint run`, kills one of
-them (agent and worker, with SIGKILL), lets the other two go on from the checkpoint, adds a
-new node, and waits until all three finish together. Everything stays on 127.0.0.1. The
-nodes meet at a port that one of them hosts, in a shared directory or in an etcd: between
-these only the endpoint differs.
+them (agent and worker, with SIGKILL; where one hosts the control plane, that one), lets the
+other two go on from the checkpoint, adds a new node, and waits until all three finish
+together. Everything stays on 127.0.0.1. The nodes meet at a port that one of them hosts, in
+a shared directory or in an etcd: between these only the endpoint differs.
 
 Exit code 0: all of this happened and the network reads more than 95 % of the test
 images. Otherwise 1, with the reason and the ends of the nodes' logs.
@@ -105,7 +105,7 @@ class Demo:
 
     def _lose_one(self, names: list[str]) -> list[str]:
         by_rank = [self.nodes[str(e["node"])] for e in self._starts(names, 0)]
-        node, why = self._await(lambda: self._place.spare(by_rank), "a node that can be spared")
+        node, why = self._await(lambda: self._place.spare(by_rank), "the node to be lost")
         lost = node.name
         del self.nodes[lost]
         killed = time.time()

@@ -39,13 +39,14 @@ class Hosted(Place):
         self.endpoint = f"127.0.0.1:{self._port}"
 
     def reached_by(self, node: Node) -> bool:
-        return node.connected_to(self._port)
+        # One that finds no server there opens one, and yields to the job's when that probes it.
+        return node.connected_to(self._port) or node.listens_on(self._port)
 
     def spare(self, nodes: Sequence[Node]) -> tuple[Node, str] | None:
         host = next((node for node in nodes if node.listens_on(self._port)), None)
         if host is None:
             return None
-        return next(n for n in nodes if n is not host), f"{host.name} hosts the endpoint"
+        return host, "it hosts the control plane"
 
 
 class Directory(Place):
