@@ -63,6 +63,8 @@ type Static struct {
 	over    bool   // another node has ended the round
 	closed  bool   // for good
 	reason  string // of over and closed
+	stop    rendezvous.RoundStop
+	unwatch context.CancelFunc // ends the watch of the round; nil: there is none
 	stopped bool
 }
 
@@ -162,14 +164,19 @@ func (s *Static) Next(ctx context.Context) (rendezvous.Outcome, error) {
 
 func (s *Static) next(ctx context.Context, start time.Time) (rendezvous.Outcome, error) {
 	s.mu.Lock()
-	closed, reason, last, client := s.closed, s.reason, s.round, s.client
+	last, client, unwatch := s.round, s.client, s.unwatch
+	closed, reason := s.closed, s.reason
 	s.mu.Unlock()
-	if closed {
-		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeClosed, "run %q is over: %s", s.p.RunID, reason)
-	}
-	if last > 0 {
-		s.tell(ctx, client, last, tellRegroup+"node "+strconv.Itoa(s.p.NodeRank)+" starts over")
+	if last > 0 && !closed {
+		_, _ = s.tell(ctx, client, last, tellRegroup+"node "+strconv.Itoa(s.p.NodeRank)+" starts over")
+		unwatch()
 		s.watch.Wait()
+		s.mu.Lock()
+		closed, reason = s.closed, s.reason
+		s.mu.Unlock()
+	}
+	if closed {
+		return rendezvous.Outcome{}, s.closedError(reason)
 	}
 	if err := s.serve(); err != nil {
 		return rendezvous.Outcome{}, err
@@ -179,10 +186,15 @@ func (s *Static) next(ctx context.Context, start time.Time) (rendezvous.Outcome,
 		return rendezvous.Outcome{}, err
 	}
 	s.mu.Lock()
-	s.client, s.round, s.over, s.reason = client, last+1, false, ""
+	s.client, s.round, s.over, s.reason, s.stop = client, last+1, false, "", rendezvous.RoundStop{}
+	watching, unwatch := context.WithCancel(s.life)
+	s.unwatch = unwatch
 	port := s.port
 	s.mu.Unlock()
-	s.watch.Go(func() { s.listen(client, last+1) })
+	s.watch.Go(func() {
+		defer unwatch()
+		s.listen(watching, client, last+1)
+	})
 	return rendezvous.Outcome{
 		Round: last + 1, Rank: s.p.NodeRank, World: s.p.Max, HostRank: -1, StoreAddr: s.host, StorePort: port,
 	}, nil
@@ -245,8 +257,8 @@ func (s *Static) enter(ctx context.Context, client *tcpstore.Client, round uint6
 		holder, err := s.claim(ctx, client, round)
 		switch {
 		case err == nil && holder == "":
-			if err = s.assemble(ctx, client, round, start); err == nil {
-				return client, nil
+			if err = s.assemble(ctx, client, round, start); err == nil || rendezvous.CodeOf(err) == rendezvous.CodeClosed {
+				return client, err
 			}
 		case err == nil && time.Now().After(patience):
 			err = rendezvous.Errorf(rendezvous.CodeNodeInUse, "run %q at %s: %s; each node needs a node_rank of its own, and a static job does not take a node back: start all its nodes again",
@@ -306,7 +318,10 @@ func (s *Static) assemble(ctx context.Context, client *tcpstore.Client, round ui
 		look, cancel := context.WithTimeout(ctx, pause)
 		err := client.Wait(look, []string{complete})
 		cancel()
-		if err == nil || !errors.Is(err, store.ErrTimeout) {
+		if err == nil {
+			return s.assembled(ctx, client, round)
+		}
+		if !errors.Is(err, store.ErrTimeout) {
 			return err
 		}
 		missing := s.missing(ctx, client, round)
@@ -320,6 +335,15 @@ func (s *Static) assemble(ctx context.Context, client *tcpstore.Client, round ui
 		}
 		pause = lookEvery
 	}
+}
+
+// assembled tells a complete round from one that another node has ended.
+func (s *Static) assembled(ctx context.Context, client *tcpstore.Client, round uint64) error {
+	text, err := client.Get(ctx, s.key(round, "complete"))
+	if err != nil {
+		return err
+	}
+	return s.ended(string(text))
 }
 
 // missing names the nodes that have not taken their places, for an error's text.
@@ -358,31 +382,36 @@ const (
 	tellFailed  = "failed: "
 )
 
-// tell ends a round for all its nodes.
-func (s *Static) tell(ctx context.Context, client *tcpstore.Client, round uint64, what string) {
-	what = what[:min(len(what), maxTold)]
-	_, _ = client.CompareSet(ctx, s.key(round, overKey), nil, []byte(what)) // who comes too late has nothing to tell
+// tell ends a round for all its nodes, and returns what was told first.
+func (s *Static) tell(ctx context.Context, client *tcpstore.Client, round uint64, what string) (first string, err error) {
+	got, err := client.CompareSet(ctx, s.key(round, overKey), nil, []byte(cutTold(what)))
+	return string(got), err
 }
 
 // listen waits until a node ends the round.
-func (s *Static) listen(client *tcpstore.Client, round uint64) {
-	text, err := client.Get(s.life, s.key(round, overKey))
-	if s.life.Err() != nil {
+func (s *Static) listen(ctx context.Context, client *tcpstore.Client, round uint64) {
+	text, err := client.Get(ctx, s.key(round, overKey))
+	if ctx.Err() != nil {
 		return
 	}
 	if err != nil {
 		s.log.Warn(fmt.Sprintf("run %q: the store of node 0 at %s is gone: %v", s.p.RunID, s.addr(), err))
 		return
 	}
-	s.mu.Lock()
-	s.over = true
-	why, failed := strings.CutPrefix(string(text[:min(len(text), maxTold)]), tellFailed)
-	if failed {
-		s.closed = true
+	why := cutTold(string(text))
+	if s.ended(why) != nil {
+		return
 	}
-	s.reason = rendezvous.Printable(strings.TrimPrefix(why, tellRegroup))
+	stop, announced := s.parseStop(why, round)
+	why = rendezvous.Printable(strings.TrimPrefix(why, tellRegroup))
+	if announced {
+		why = fmt.Sprintf("node %d failed: %s", stop.Rank, stop.Reason)
+	}
+	s.mu.Lock()
+	s.over, s.stop, s.reason = true, stop, why
 	s.mu.Unlock()
 	s.news.Set()
+	s.awaitVerdict(ctx, client, round)
 }
 
 // NodesWaiting implements agent.Rendezvous: more than 0 once another node has
@@ -444,7 +473,7 @@ func (s *Static) Shutdown(ctx context.Context, ending rendezvous.Ending, reason 
 		ctx, cancel := context.WithTimeout(ctx, linger)
 		defer cancel()
 		if ending == rendezvous.EndFailed {
-			s.tell(ctx, client, round, tellFailed+reason)
+			s.tellFailure(ctx, client, round, reason)
 		}
 		s.depart(ctx, client, round, ending)
 	})
@@ -490,7 +519,7 @@ func (s *Static) depart(ctx context.Context, client *tcpstore.Client, round uint
 		if n, err := client.Add(ctx, gone, 1); err == nil && n == others {
 			_ = client.Set(ctx, all, []byte("1"))
 		}
-	case ending != rendezvous.EndLeave:
+	case ending != rendezvous.EndLeave || s.Closed(): // who ended the run has yet to depart, too
 		_ = client.Wait(ctx, []string{all})
 	}
 }

@@ -84,7 +84,9 @@ type Agent struct {
 	spare      bool        // it ended without having needed this node
 	restarts   int         // charged to the job's budget, as agreed in the last round
 	charged    bool        // a failure of this node is to be added to restarts
+	delayed    int         // restarts whose RestartDelay has passed
 	assignment *assignment // in the last round; nil before the first
+	there      *arrivals   // answers the liveness barriers of that round
 	again      time.Time   // when the last attempt ended that another is to follow; zero: none
 }
 
@@ -227,6 +229,7 @@ func (a *Agent) followProgress() {
 
 // rounds runs one attempt after another.
 func (a *Agent) rounds() error {
+	defer func() { a.there.stop() }()
 	for {
 		again, err := a.round()
 		if err != nil || !again {
@@ -239,8 +242,7 @@ func (a *Agent) rounds() error {
 // another has to follow.
 func (a *Agent) round() (again bool, err error) {
 	began := time.Now()
-	t, there, err := a.initialize()
-	defer there.stop()
+	t, err := a.initialize()
 	a.stepDone(telemetry.StepInitialize, began, err)
 	switch {
 	case errors.Is(err, errRegroup):
@@ -263,34 +265,42 @@ func (a *Agent) round() (again bool, err error) {
 	return again, err
 }
 
-// initialize joins the next round and starts an attempt. there, which may be nil, is
-// to be stopped at the end of it.
-func (a *Agent) initialize() (t *attempt, there *arrivals, err error) {
-	there, err = a.takePlace()
-	if err != nil {
-		return nil, there, err
+// initialize joins the next round and starts an attempt.
+func (a *Agent) initialize() (t *attempt, err error) {
+	first := a.assignment == nil
+	if err = a.takePlace(); err != nil {
+		return nil, err
 	}
 	a.publish(telemetry.RanksAssigned{})
+	if a.restarts > a.delayed && !first {
+		if err = a.pause(restartDelay(a.spec.RestartDelay, a.restarts-1)); err != nil {
+			return nil, err
+		}
+	}
+	a.delayed = a.restarts
 	began := time.Now()
 	t, err = a.start()
 	a.stepDone(telemetry.StepStart, began, err)
-	return t, there, err
+	return t, err
 }
 
 // takePlace joins the next round and learns the ranks in it.
-func (a *Agent) takePlace() (there *arrivals, err error) {
+func (a *Agent) takePlace() (err error) {
 	began := time.Now()
 	defer func() { a.stepDone(telemetry.StepRendezvous, began, err) }()
 	a.publish(telemetry.Joining{})
-	if err := a.join(); err != nil {
-		return nil, err
+	err = a.join()
+	a.there.stop() // of the last round: while this node joins it still shows there that it is alive
+	a.there = nil
+	if err != nil {
+		return err
 	}
 	a.publish(telemetry.Joined{Took: time.Since(began)})
-	there = a.answerBarriers()
+	a.there = a.answerBarriers()
 	start := time.Now()
 	err = a.takeRanks()
 	a.stepDone(telemetry.StepRanks, start, err)
-	return there, err
+	return err
 }
 
 // join waits for a place in the next round.

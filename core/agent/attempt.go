@@ -253,6 +253,8 @@ func (a *Agent) supervise(t *attempt) outcome {
 		case <-t.workers.Ended():
 			a.note(t, t.workers.TakeEnded())
 			switch {
+			case len(t.failures) > 0 && a.announcedStop().Round != 0: // it ended by that
+				return mustRegroup
 			case len(t.failures) > 0:
 				return someFailed
 			case t.succeeded == len(t.workers.Procs):
@@ -300,6 +302,7 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 
 // finish stops what is left of the attempt and decides what comes next.
 func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
+	v = a.announceStop(t, v)
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
 	hurry := a.interrupts.second
 	stopping := telemetry.Stopping{}
@@ -380,7 +383,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	case a.restarts < a.spec.MaxRestarts:
 		a.charged = true
 		a.publish(telemetry.Restarting{Text: fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts)})
-		return true, a.pause(restartDelay(a.spec.RestartDelay, a.restarts))
+		return true, a.interrupted()
 	case a.lostNode():
 		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())
 		return true, a.interrupted()
@@ -407,19 +410,27 @@ func restartDelay(first time.Duration, before int) time.Duration {
 	return d
 }
 
-// pause waits for d; a signal ends the run.
+// pause waits for d before the workers of a round are started; a signal ends the run, and
+// the round may be over before. Every node of the round pauses, each with its place in it:
+// the others stopped by the same failure, and wait for no node longer than regroup_timeout.
 func (a *Agent) pause(d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
+	ctx, cancel := a.untilRegroup()
+	defer cancel()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
-	case <-a.interrupts.first:
-		return a.interrupted()
+	case <-ctx.Done():
 	}
+	if stop := a.interrupted(); stop != nil {
+		return stop
+	}
+	a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
+	return errRegroup
 }
 
 // failures makes the records of the workers that ended badly.

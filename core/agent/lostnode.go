@@ -16,14 +16,17 @@ func (a *Agent) lostNode() bool {
 	tick := time.NewTicker(a.spec.MonitorInterval)
 	defer tick.Stop()
 	for {
-		if a.rdzv.NodesWaiting() > 0 {
+		if a.rdzv.Closed() {
+			return false
+		}
+		if a.lossSeen() {
 			return !a.rdzv.Closed()
 		}
 		select {
 		case <-arrived.done:
-			return a.rdzv.NodesWaiting() > 0 && !a.rdzv.Closed()
+			return a.lossSeen() && !a.rdzv.Closed()
 		case <-ctx.Done():
-			return a.rdzv.NodesWaiting() > 0 && !a.rdzv.Closed()
+			return a.lossSeen() && !a.rdzv.Closed()
 		case <-tick.C:
 		}
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"rallypoint/core/agent/failure"
@@ -10,14 +11,17 @@ import (
 // publishFirst publishes to the other nodes the first failure of an attempt, while the
 // workers are being stopped. The function that it returns waits until that is done.
 func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
-	if v != someFailed || a.assignment.groups < 2 {
+	if v != someFailed && v != unkillable || a.assignment.groups < 2 {
 		return func() {}
 	}
-	first := t.failures[0]
+	f := *a.firstFailure(t)
+	failed := slices.Clone(t.failures)
 	done := make(chan struct{})
 	go func() { // ends by the limit of publishFailure
 		defer close(done)
-		f, _ := a.failure(t, first) // its error is logged with the report
+		if len(failed) > 0 {
+			f, _ = a.failure(t, failed[0]) // its error is logged with the report
+		}
 		a.publishFailure(&f)
 	}()
 	return func() { <-done }
@@ -27,7 +31,9 @@ func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
 func (a *Agent) publishFailure(f *failure.Failure) {
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	if err := f.Publish(ctx, a.assignment.keys, a.assignment.Round, a.assignment.group); err != nil {
+	s := a.announcedStop()
+	first := s.Round != 0 && !s.Leaving && s.Rank == a.assignment.group
+	if err := f.Publish(ctx, a.assignment.keys, a.assignment.Round, a.assignment.group, first); err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure: " + err.Error())
 	}
 }
@@ -45,7 +51,12 @@ func (a *Agent) readPeers() {
 	}
 	ctx, cancel := a.untilImpatient(leastReport)
 	defer cancel()
-	if published := failure.ReadPublished(ctx, a.assignment.keys, a.assignment.Round); published != nil {
+	a.awaitCulprit(ctx)
+	published := failure.ReadPublished(ctx, a.assignment.keys, a.assignment.Round)
+	if s := a.announcedStop(); s.Round != 0 && !s.Leaving {
+		published = failure.CulpritFirst(published, s.Rank)
+	}
+	if published != nil {
 		a.assignment.peers = published
 	}
 }

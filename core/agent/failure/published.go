@@ -17,7 +17,8 @@ import (
 // The nodes of a round collect their failures in its store, each its first one as
 // soon as the node sees it: a node counts itself and appends a line with the number
 // it got. So the order is that of one clock, the server's, whatever the clocks of
-// the nodes say, and the first is the root cause (W21).
+// the nodes say, and the first is the root cause (W21), unless the nodes know by an
+// announced stop who failed first (CulpritFirst).
 const (
 	failuresKey     = "rallypoint/failures"
 	failureCountKey = failuresKey + "/count"
@@ -51,8 +52,9 @@ type peerFailure struct {
 }
 
 // Publish tells the other nodes of a round, by its store, of a failure of this one,
-// whose rank is group.
-func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, group int) error {
+// whose rank is group. first says that no node has announced one before; else that is known
+// by the number alone.
+func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, group int, first bool) error {
 	number, err := keys.Add(ctx, failureCountKey, 1)
 	if err != nil || number > maxPeers {
 		return err
@@ -62,7 +64,7 @@ func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, g
 		Rank: f.Rank, LocalRank: f.LocalRank, Pid: f.Pid, ExitCode: f.ExitCode, Host: f.Host, Time: f.Time,
 		ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
 	}
-	if number == 1 {
+	if first || number == 1 {
 		p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxRootCause), lastBytes(string(f.Stderr), maxRootCause), f.SharedOutput
 	}
 	text, err := json.Marshal(p)
@@ -84,6 +86,43 @@ func ReadPublished(ctx context.Context, keys store.Store, round uint64) []Failur
 		return nil
 	}
 	return parsePeers(text, round)
+}
+
+// AwaitPublished waits until the node of a rank has published a failure in a round, or ctx
+// ends.
+func AwaitPublished(ctx context.Context, keys store.Store, round uint64, group int) error {
+	tick := time.NewTicker(awaitInterval)
+	defer tick.Stop()
+	for {
+		if err := keys.Wait(ctx, []string{failuresKey}); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(ReadPublished(ctx, keys, round), func(f Failure) bool { return f.group == group }) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// awaitInterval is how often the store is read for one failure while it has others.
+const awaitInterval = 20 * time.Millisecond
+
+// CulpritFirst puts the failure of the node of a rank before the others, because it was
+// announced first; a rank without a failure changes nothing.
+func CulpritFirst(published []Failure, group int) []Failure {
+	at := slices.IndexFunc(published, func(f Failure) bool { return f.group == group })
+	if at <= 0 {
+		return published
+	}
+	sorted := slices.Concat(published[at:at+1], published[:at], published[at+1:])
+	for i := range sorted {
+		sorted[i].order = time.Unix(0, int64(i))
+	}
+	return sorted
 }
 
 // lastBytes is the end of a text that is longer than most.

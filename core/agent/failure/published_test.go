@@ -16,7 +16,7 @@ func TestPublishedIsBounded(t *testing.T) {
 	keys := store.NewMemory(store.NewEngine(store.Limits{}))
 	f := Failure{Message: strings.Repeat("x", 1<<20), Stderr: make([]byte, 1<<20)}
 	for group := range 100 {
-		if err := f.Publish(t.Context(), keys, 1, group); err != nil {
+		if err := f.Publish(t.Context(), keys, 1, group, false); err != nil {
 			t.Fatal(err)
 		}
 	}
