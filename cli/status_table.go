@@ -89,6 +89,8 @@ func headline(r *control.RunStatus, term terminal) string {
 	switch {
 	case r.Closed != nil:
 		return clean(closedText(r.Closed, term))
+	case r.Stopping != "":
+		return clean(r.Stopping)
 	case r.NotStarted != "":
 		return clean(r.NotStarted)
 	case len(r.Changes) > 0:
@@ -120,6 +122,7 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	line = strings.Replace(line, string(r.Phase), term.apply(phaseStyle(r.Phase), string(r.Phase)), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
 	remark(b, "Progress: ", progressText(r.Progress), term)
+	remark(b, "Stopping: ", r.Stopping, term)
 	remark(b, "Not started: ", r.NotStarted, term)
 	remark(b, "Missing: ", missingText(r), term)
 	remark(b, "Finished: ", finishedText(r, term.most(maxShown)), term)

@@ -92,6 +92,7 @@ type RunStatus struct {
 	Changes       []StatusChange   `json:"changes"`
 	ChangesTotal  uint64           `json:"changes_total"` // more than Changes has once old ones were forgotten
 	Progress      *ProgressStatus  `json:"progress"`      // null: no worker has reported a step in the last round
+	Stopping      string           `json:"stopping"`      // who announced the stop of the last round, and why; "": no node has
 }
 
 // NodeRange is how many nodes a round may have.
@@ -287,6 +288,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		Idle:     make([]IdleStatus, 0, len(m.Idle)),
 		Finished: []string{},
 		Changes:  []StatusChange{},
+		Stopping: m.Stopping,
 	}
 	for _, s := range m.Members {
 		st.Members = append(st.Members, MemberStatus{

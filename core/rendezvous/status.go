@@ -23,6 +23,7 @@ type Status struct {
 	Missing    string         // who or how many the forming round lacks; "" in other phases
 	NotStarted string         // why no round has been completed, in one sentence; "" unless one is being formed
 	Closed     *ClosedStatus  // nil while the run is open
+	Stopping   string         // who announced the stop of the last round, and why; "" if none is announced
 }
 
 // Phase is where a run stands.
@@ -119,6 +120,9 @@ func (m *Machine) Status() Status {
 		s.Missing = m.missing()
 	}
 	s.NotStarted = m.notStarted()
+	if m.stop != nil {
+		s.Stopping = m.stopReason()
+	}
 	if c := m.closed; c != nil {
 		s.Closed = &ClosedStatus{How: c.how(), By: c.By, Reason: c.Reason, At: c.At}
 	}

@@ -42,6 +42,9 @@ func TestAnnouncedStop(t *testing.T) {
 			t.Errorf("the reason is %q", node.notice.Reason)
 		}
 	}
+	if got := r.m.Status().Stopping; got != "node b failed: rank 3 exited with code 7" {
+		t.Errorf("the status says %q", got)
+	}
 	r.announce(n[2], false, "later")
 	r.wantStop(n[0], want)
 	r.again(n[0], policy(3, 3))
