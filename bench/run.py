@@ -31,6 +31,7 @@ from cases import (
     load,
     loss,
     places,
+    progress,
     regroup,
     rendezvous,
     scale,
@@ -45,6 +46,7 @@ RESULTS = Path(__file__).with_name("results")
 CASES = [
     load.NAME,
     abi.NAME,
+    progress.NAME,
     rendezvous.NAME,
     places.NAME,
     etcd.NAME,
@@ -117,6 +119,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if abi.NAME in args.only:
         say("calls through the C interface")
         yield abi.measure(args.repeat)
+    if progress.NAME in args.only:
+        say("reporting a step")
+        yield progress.measure(args.repeat)
     if scale.NAME in args.only:
         say("thousands of nodes at one control plane")
         yield scale.measure(args.repeat)

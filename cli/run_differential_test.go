@@ -230,6 +230,10 @@ func compareDumps(t *testing.T, c torchrunCase, want, got map[string]dump) {
 			t.Errorf("%s: RALLYPOINT_ROUND is %q", name, g.Env["RALLYPOINT_ROUND"])
 		}
 		delete(g.Env, "RALLYPOINT_ROUND")
+		if g.Env["RALLYPOINT_PROGRESS_FILE"] == "" {
+			t.Errorf("%s: there is no RALLYPOINT_PROGRESS_FILE", name)
+		}
+		delete(g.Env, "RALLYPOINT_PROGRESS_FILE")
 		if c.Name == "env-rdzv-id" && g.Env["TORCHELASTIC_RUN_ID"] != "job7" { // W19
 			t.Errorf("%s: the run id is %q", name, g.Env["TORCHELASTIC_RUN_ID"])
 		}

@@ -21,6 +21,7 @@ type harness struct {
 	t    *testing.T
 	dir  string
 	said *bufio.Reader
+	env  []string // of the commands, beside what each has
 }
 
 func newHarness(t *testing.T) *harness {
@@ -60,6 +61,7 @@ func (h *harness) run(script string, options ...string) *nodeProcess {
 	p := &nodeProcess{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", script)...)}
 	p.Dir = h.dir
 	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir, "OMP_NUM_THREADS=1"}
+	p.Env = append(p.Env, h.env...)
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	if err := p.Start(); err != nil {
 		h.t.Fatal(err)

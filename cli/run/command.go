@@ -17,6 +17,9 @@ const (
 	ExitOK      = 0
 	ExitFailure = 1
 	ExitUsage   = 2
+
+	// 94 (a node is unfit) and 95 (to be queued again) are kept for what follows.
+	ExitNoProgress = 93
 )
 
 // ExitStatus is the error of a command that has said all there is to say; it only

@@ -66,6 +66,7 @@ func configure(o *options, env environ) (*config, error) {
 	}
 	c.setSignals(o)
 	c.spec.RunID, c.spec.Role, c.spec.MaxRestarts = c.rendezvous.params.RunID, o.role, o.maxRestarts
+	c.spec.RestartWindow, c.spec.MaxNoProgress = o.restartWindow, o.maxNoProgress
 	c.spec.Backend = c.rendezvous.kind.String()
 	c.spec.VirtualRank, c.spec.NoMacros, c.spec.KeepDaemons = o.virtualRank, o.noMacros, o.keepDaemons
 	c.spec.Identical = env.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"
@@ -137,6 +138,9 @@ func (c *config) setWorkers(o *options, env environ) error {
 	}
 	if o.maxRestarts < 0 {
 		return usagef("argument --max-restarts: it is %d, it must not be negative", o.maxRestarts)
+	}
+	if o.maxNoProgress < 0 {
+		return usagef("argument --max-no-progress: it is %d, it must not be negative", o.maxNoProgress)
 	}
 	return nil
 }

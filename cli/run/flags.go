@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"rallypoint/core/agent/process"
 )
@@ -40,6 +41,9 @@ type options struct {
 	noMacros, keepDaemons, signalExit, allOfCPUs bool
 	help                                         bool
 
+	restartWindow time.Duration // 0: none
+	maxNoProgress int
+
 	given map[string]bool // options that the command line or the environment names
 	argv  []string        // the script and its arguments
 }
@@ -58,6 +62,7 @@ type option struct {
 
 	text   func(*options) *string
 	number func(*options) *int
+	window func(*options) *time.Duration // of a number: it may be followed by /TIME; nil: it may not
 	real   func(*options) *float64
 	list   func(*options) *[]string
 	on     func(*options) *bool
@@ -120,7 +125,8 @@ var optionTable = []option{
 	{name: "rdzv-event-log-handler", group: groupOutput, ours: true, meta: "NAME", help: "the same for events of the rendezvous, for which torch uses dynamic_rendezvous; null", text: func(o *options) *string { return &o.rdzvEventHandler }},
 	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a plug-in (entry point of group torchrun.logs_specs) that says where output goes", text: func(o *options) *string { return &o.logsSpecs }},
 
-	{name: "max-restarts", group: groupFailure, meta: "N", help: "how often the workers may be restarted after a failure; 0", number: func(o *options) *int { return &o.maxRestarts }},
+	{name: "max-restarts", group: groupFailure, meta: "N[/TIME]", help: "how often workers may be restarted after a failure, in all or in a time (10/6h); 0", number: func(o *options) *int { return &o.maxRestarts }, window: func(o *options) *time.Duration { return &o.restartWindow }},
+	{name: "max-no-progress", group: groupFailure, ours: true, meta: "N", help: "end with code 93 after so many rounds without a higher step; 0: never", number: func(o *options) *int { return &o.maxNoProgress }},
 	{name: "restart-delay", group: groupFailure, ours: true, meta: "SECONDS", help: "pause before the first such restart, doubled for each further one up to 5 minutes; 0", real: func(o *options) *float64 { return &o.restartDelay }},
 	{name: "monitor-interval", group: groupFailure, meta: "SECONDS", help: "how often to ask whether nodes wait; 0.1", real: func(o *options) *float64 { return &o.monitorInterval }},
 	{name: "shutdown-timeout", group: groupFailure, meta: "SECONDS", help: "grace between a signal to the workers and SIGKILL; 30", number: func(o *options) *int { return &o.shutdownTimeout }},
@@ -325,6 +331,15 @@ func (f *option) convert(o *options, value string) (expected string) {
 	case f.text != nil:
 		*f.text(o) = value
 	case f.number != nil:
+		if number, window, found := strings.Cut(value, "/"); found && f.window != nil {
+			d, err := parseWindow(window)
+			if err != nil {
+				return "N/TIME (such as 10/6h)"
+			}
+			value, *f.window(o) = number, d
+		} else if f.window != nil {
+			*f.window(o) = 0
+		}
 		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32)
 		if err != nil {
 			return "int"
@@ -340,6 +355,21 @@ func (f *option) convert(o *options, value string) (expected string) {
 		*f.list(o) = splitList(value)
 	}
 	return ""
+}
+
+// parseWindow reads a time above 0: Go's durations (90m, 6h), and days (2d).
+func parseWindow(text string) (time.Duration, error) {
+	text = strings.TrimSpace(text)
+	d, err := time.ParseDuration(text)
+	if number, found := strings.CutSuffix(text, "d"); found {
+		var days uint64
+		days, err = strconv.ParseUint(number, 10, 16)
+		d = time.Duration(days) * 24 * time.Hour
+	}
+	if err == nil && (d <= 0 || d > maxSeconds*time.Second) {
+		err = strconv.ErrRange
+	}
+	return d, err
 }
 
 // splitList splits at commas; a doubled comma is a comma of an item.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func noEnv(string) (string, bool) { return "", false }
@@ -28,6 +29,10 @@ func TestParseRun(t *testing.T) {
 		{"-mr 1 x", func(o *options) { o.redirects, o.module = "1", true }, "x"},
 		{"--rdzv-conf a=b=c x", func(o *options) { o.conf = "a=b=c" }, "x"},
 		{"--max-restarts=1 --max_restarts 2 x", func(o *options) { o.maxRestarts = 2 }, "x"},
+		{"--max-restarts 10/6h --max-no-progress 3 x", func(o *options) { o.maxRestarts, o.restartWindow, o.maxNoProgress = 10, 6*time.Hour, 3 }, "x"},
+		{"--max-restarts=10/2d x", func(o *options) { o.maxRestarts, o.restartWindow = 10, 48*time.Hour }, "x"},
+		{"--max-restarts=10/90m --max-restarts=3 x", func(o *options) { o.maxRestarts = 3 }, "x"},
+		{"--max-r=1/5s x", func(o *options) { o.maxRestarts, o.restartWindow = 1, 5*time.Second }, "x"},
 		{"--node-rank -1 x", func(o *options) { o.nodeRank = -1 }, "x"},
 		{"--monitor-interval 5 --virtual-local-rank x", func(o *options) { o.monitorInterval, o.virtualRank = 5, true }, "x"},
 		{"--duplicate-stdout-filters a,b,,c x", func(o *options) { o.outFilters = []string{"a", "b,c"} }, "x"},
@@ -60,26 +65,35 @@ func TestParseRun(t *testing.T) {
 
 func TestParseRunRefuses(t *testing.T) {
 	for args, what := range map[string]string{
-		"--no-such x":              "unrecognized arguments: --no-such",
-		"--nodes x":                "unrecognized arguments: --nodes; did you mean --nnodes?",
-		"--max_restart_s=3 x":      "unrecognized arguments: --max_restart_s; did you mean --max-restarts?",
-		"-nproc-per-node=2 x":      "unrecognized arguments: -nproc-per-node=2; did you mean --nproc-per-node?",
-		"-x y":                     "unrecognized arguments: -x",
-		"--log=1 x":                "ambiguous option: --log could match --log-dir, --log-line-prefix-template, --logs-specs",
-		"--ma x":                   "ambiguous option",
-		"--nnodes":                 "--nnodes: expected one argument",
-		"--nnodes --role r x":      "--nnodes: expected one argument",
-		"-r":                       "--redirects: expected one argument",
-		"--standalone=1 x":         "--standalone: it takes no value",
-		"--max-restarts=x x":       `--max-restarts: invalid int value: "x"`,
-		"--max-restarts=1.5 x":     `invalid int value`,
-		"--monitor-interval=a x":   `invalid float value`,
-		"--start-method=zzz x":     `invalid choice: "zzz"`,
-		"--exit-barrier=1 x":       "unrecognized arguments",
-		"--numa-binding=cores x":   "invalid choice",
-		"--print-completion=sh":    "invalid choice",
-		"--nproc_per-node-x=1 x":   "unrecognized arguments",
-		"--shutdown-timeout= x.py": "invalid int value",
+		"--no-such x":               "unrecognized arguments: --no-such",
+		"--nodes x":                 "unrecognized arguments: --nodes; did you mean --nnodes?",
+		"--max_restart_s=3 x":       "unrecognized arguments: --max_restart_s; did you mean --max-restarts?",
+		"-nproc-per-node=2 x":       "unrecognized arguments: -nproc-per-node=2; did you mean --nproc-per-node?",
+		"-x y":                      "unrecognized arguments: -x",
+		"--log=1 x":                 "ambiguous option: --log could match --log-dir, --log-line-prefix-template, --logs-specs",
+		"--ma x":                    "ambiguous option",
+		"--nnodes":                  "--nnodes: expected one argument",
+		"--nnodes --role r x":       "--nnodes: expected one argument",
+		"-r":                        "--redirects: expected one argument",
+		"--standalone=1 x":          "--standalone: it takes no value",
+		"--max-restarts=x x":        `--max-restarts: invalid int value: "x"`,
+		"--max-restarts=1.5 x":      `invalid int value`,
+		"--max-restarts=1/ x":       `invalid N/TIME (such as 10/6h) value: "1/"`,
+		"--max-restarts=1/6 x":      `invalid N/TIME (such as 10/6h) value`,
+		"--max-restarts=1/-6h x":    `invalid N/TIME (such as 10/6h) value`,
+		"--max-restarts=1/0s x":     `invalid N/TIME (such as 10/6h) value`,
+		"--max-restarts=1/99999d x": `invalid N/TIME (such as 10/6h) value`,
+		"--max-restarts=1/1h2d x":   `invalid N/TIME (such as 10/6h) value`,
+		"--max-restarts=x/6h x":     `invalid int value`,
+		"--node-rank=1/6h x":        `invalid int value`,
+		"--max-no=1 x":              `unrecognized arguments: --max-no`,
+		"--monitor-interval=a x":    `invalid float value`,
+		"--start-method=zzz x":      `invalid choice: "zzz"`,
+		"--exit-barrier=1 x":        "unrecognized arguments",
+		"--numa-binding=cores x":    "invalid choice",
+		"--print-completion=sh":     "invalid choice",
+		"--nproc_per-node-x=1 x":    "unrecognized arguments",
+		"--shutdown-timeout= x.py":  "invalid int value",
 	} {
 		_, err := parseOptions(strings.Fields(args), noEnv, false)
 		if err == nil || !strings.Contains(err.Error(), what) {

@@ -33,7 +33,8 @@ Environment:
                                   give up on a worker that has been in uninterruptible sleep for so many seconds
   TORCHELASTIC_ERROR_FILE         where the error file of the root cause is copied to
 
-Exit codes: 0 the workers succeeded, 1 they or the agent failed, 2 wrong usage.
+Exit codes: 0 the workers succeeded, 1 they or the agent failed, 2 wrong usage, 93 the job makes no
+progress (--max-no-progress); 94 and 95 are kept for a node that is unfit and a job to be queued again.
 `
 )
 

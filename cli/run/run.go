@@ -173,8 +173,8 @@ func (c *config) summary() string {
 		}
 		nodes += fmt.Sprintf(" %s at %s (%s)", meet, p.Endpoint, c.rendezvous.kind)
 	}
-	text := fmt.Sprintf("run %s: %s; %s here, role %s; restarts %d; grace %v", p.RunID, nodes, counted(c.spec.Workers, "worker"), c.spec.Role,
-		c.spec.MaxRestarts, c.spec.ShutdownTimeout)
+	text := fmt.Sprintf("run %s: %s; %s here, role %s; restarts %s; grace %v", p.RunID, nodes, counted(c.spec.Workers, "worker"), c.spec.Role,
+		restartsText(&c.spec), c.spec.ShutdownTimeout)
 	if dir := c.spec.Logs.Dir; dir != "" {
 		text += "; logs in " + dir
 	}
@@ -192,14 +192,29 @@ func counted(n int, what string) string {
 	return strconv.Itoa(n) + " " + what + "s"
 }
 
+// restartsText is the budget of restarts as --max-restarts takes it.
+func restartsText(s *agent.Spec) string {
+	if s.RestartWindow > 0 {
+		return fmt.Sprintf("%d in %v", s.MaxRestarts, s.RestartWindow)
+	}
+	return strconv.Itoa(s.MaxRestarts)
+}
+
 // exitCode says how the run ended, and its code.
 func (c *config) exitCode(err error, stderr io.Writer) int {
 	var failed *agent.FailedError
 	var peer *agent.PeerError
 	var stopped *agent.SignalError
+	var idle *agent.NoProgressError
 	switch {
 	case err == nil:
 		return ExitOK
+	case errors.As(err, &idle):
+		complain(stderr, err, ExitNoProgress)
+		if text := idle.Report(); text != "" {
+			fmt.Fprintln(stderr, text)
+		}
+		return ExitNoProgress
 	case errors.As(err, &failed):
 		fmt.Fprintln(stderr, failed.Error())
 	case errors.As(err, &peer):

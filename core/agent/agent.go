@@ -79,6 +79,12 @@ type Agent struct {
 	progress *progress.Tracker // nil before Run
 	changed  progress.Cause    // why the last attempt is over
 
+	now          func() time.Time  // by which restarts are in the window
+	budget       budget            // agreed in the last round; see takeBudget
+	restartTimes []time.Time       // of the restarts inside the window, as agreed in the last round
+	chargedAt    time.Time         // when charged was set
+	lastFailures []failure.Failure // by which the last attempt ended, as far as they are known
+
 	last       *attempt    // nil before the first
 	err        error       // of the run, once it has ended
 	spare      bool        // it ended without having needed this node
@@ -112,7 +118,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	a := &Agent{
 		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"),
-		reachAfter: reachAfter, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
+		reachAfter: reachAfter, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
 		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
 	}
 	var events telemetry.Consumer
@@ -128,7 +134,7 @@ var nodeSerial atomic.Int32
 
 // publish hands a message to the sinks of the agent's telemetry.
 func (a *Agent) publish(message telemetry.Message) {
-	state := telemetry.State{Restarts: a.restarts, Used: a.used(), Ran: a.ran}
+	state := telemetry.State{Restarts: a.restarts, Used: a.used(), Expired: a.expired(), Ran: a.ran}
 	if s := a.assignment; s != nil {
 		state.Place = &telemetry.Place{
 			Outcome: s.Outcome, Group: s.group, Groups: s.groups,
@@ -156,7 +162,7 @@ func (a *Agent) Resized() {
 // worker started is there any more, and the rendezvous is ended.
 //
 // Errors: *FailedError (workers of this node failed), *PeerError (the run ended
-// because of another node), *SignalError, *StartError (workers could not be
+// because of another node), *NoProgressError, *SignalError, *StartError (workers could not be
 // started), or an error of the rendezvous. A node that was not needed ends without error
 // (W10).
 func (a *Agent) Run(ctx context.Context) error {
@@ -273,7 +279,7 @@ func (a *Agent) initialize() (t *attempt, err error) {
 	}
 	a.publish(telemetry.RanksAssigned{})
 	if a.restarts > a.delayed && !first {
-		if err = a.pause(restartDelay(a.spec.RestartDelay, a.restarts-1)); err != nil {
+		if err = a.pause(restartDelay(a.spec.RestartDelay, a.counted()-1)); err != nil {
 			return nil, err
 		}
 	}
@@ -318,8 +324,7 @@ func (a *Agent) join() error {
 	}
 	a.assignment = &assignment{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
 	if a.charged && len(o.Dropped) > 0 {
-		a.log.Info(fmt.Sprintf("the failure of this node's workers followed from the loss of a node; it is not counted (%d of %d restarts used)",
-			a.restarts, a.spec.MaxRestarts))
+		a.log.Info("the failure of this node's workers followed from the loss of a node; it is not counted (" + a.restartsText() + " used)")
 		a.charged = false
 	}
 	return nil
@@ -330,16 +335,16 @@ var errRegroup = errors.New("the nodes have to regroup")
 
 // takeRanks learns the workers' ranks, and the restart count of the whole job.
 func (a *Agent) takeRanks() error {
-	restarts := a.used()
+	restarts, own := a.used(), a.ownBudget()
 	a.charged = false
 	s := a.assignment
+	ctx, cancel := a.untilRegroup()
+	defer cancel()
 	if a.spec.Identical {
 		s.ranks = identicalRanks(s.group, s.groups, a.spec.Workers, restarts)
 	} else {
-		ctx, cancel := a.untilRegroup()
-		defer cancel()
-		own := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.Name()}
-		r, err := agreeRanks(ctx, s.keys, own, s.groups)
+		info := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.Name(), Budget: own}
+		r, err := agreeRanks(ctx, s.keys, info, s.groups)
 		if err != nil {
 			a.restarts = restarts // else this charge would be lost
 			switch stop := a.interrupted(); {
@@ -354,7 +359,7 @@ func (a *Agent) takeRanks() error {
 		s.ranks = r
 	}
 	a.restarts = s.ranks.restarts
-	return nil
+	return a.takeBudget(ctx, own, s.ranks.budget)
 }
 
 // used is the restart count as far as this node knows it.
@@ -423,9 +428,12 @@ func (a *Agent) end(err error) {
 	a.publish(telemetry.Ending{})
 	ending, reason := rendezvous.EndLeave, ""
 	var failed *FailedError
+	var idle *NoProgressError
 	switch {
 	case err == nil:
 		ending = rendezvous.EndSuccess
+	case errors.As(err, &idle):
+		ending, reason = rendezvous.EndFailed, err.Error()
 	case errors.As(err, &failed):
 		ending, reason = rendezvous.EndFailed, failed.Root().Summary()
 	default:

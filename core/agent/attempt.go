@@ -210,7 +210,7 @@ func (a *Agent) startLine(t *attempt) string {
 		text = fmt.Sprintf("started a worker: rank %d of %d", s.ranks.base, s.ranks.world)
 	}
 	if a.restarts > 0 {
-		text += fmt.Sprintf(", after %d of %d restarts", a.restarts, a.spec.MaxRestarts)
+		text += ", after " + a.restartsText()
 	}
 	if t.logs.Dir != "" && a.logs.Base == "" {
 		text += ", logs in " + t.logs.Dir
@@ -351,6 +351,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 		return false, a.exitBarrier()
 	case mustRegroup:
 		a.readPeers()
+		a.lastFailures = a.assignment.peers
 		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() {
 			a.log.Warn("what happened: " + peers[0].Summary())
 		}
@@ -376,13 +377,13 @@ func (a *Agent) whyStopping(v outcome) string {
 // afterFailure spends a restart, or ends the run.
 func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	own := &FailedError{Name: a.name, Failures: a.failures(t)}
+	a.lastFailures = own.Failures
 	root := own.Root()
 	a.publish(telemetry.AttemptFailed{Root: root, Overdue: strings.HasPrefix(root.Message, overdueMessage)})
 	switch {
 	case v == unkillable:
-	case a.restarts < a.spec.MaxRestarts:
-		a.charged = true
-		a.publish(telemetry.Restarting{Text: fmt.Sprintf("restarting the workers: restart %d of %d", a.restarts+1, a.spec.MaxRestarts)})
+	case a.counted() < a.spec.MaxRestarts:
+		a.publish(telemetry.Restarting{Text: a.charge()})
 		return true, a.interrupted()
 	case a.lostNode():
 		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())

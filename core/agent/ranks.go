@@ -29,17 +29,19 @@ const restartsKey = "rallypoint/restarts"
 type ranks struct {
 	base, world         int
 	roleBase, roleWorld int
-	restarts            int // agreed by the whole job
+	restarts            int     // agreed by the whole job
+	budget              *budget // the same; nil: none
 }
 
-// roleInfo is what each agent says of itself. Restarts and Host are ours; torch's agents
-// ignore it.
+// roleInfo is what each agent says of itself. Restarts, Host and Budget are ours; torch's
+// agents ignore it.
 type roleInfo struct {
-	Role           string `json:"role"`
-	Rank           int    `json:"rank"`
-	LocalWorldSize int    `json:"local_world_size"`
-	Restarts       int    `json:"restarts"`
-	Host           string `json:"host"`
+	Role           string  `json:"role"`
+	Rank           int     `json:"rank"`
+	LocalWorldSize int     `json:"local_world_size"`
+	Restarts       int     `json:"restarts"`
+	Host           string  `json:"host"`
+	Budget         *budget `json:"budget,omitempty"` // nil: none
 }
 
 // identicalRanks are the ranks if all agents have the same role and as many
@@ -84,6 +86,11 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 		return ranks{}, fmt.Errorf("read the restart count: %w", err)
 	}
 	r.restarts = max(r.restarts, restarts)
+	if own.Budget != nil {
+		if r.budget, err = readBudget(ctx, s); err != nil {
+			return ranks{}, fmt.Errorf("read the budget: %w", err)
+		}
+	}
 	return r, nil
 }
 
@@ -126,6 +133,9 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 		if err := s.Set(ctx, restartsKey, []byte(strconv.Itoa(n))); err != nil {
 			return fmt.Errorf("publish the restart count: %w", err)
 		}
+	}
+	if err := writeBudget(ctx, s, infos); err != nil {
+		return fmt.Errorf("publish the budget: %w", err)
 	}
 	if err := s.MultiSet(ctx, keys, texts); err != nil {
 		return fmt.Errorf("publish assigned ranks: %w", err)

@@ -36,6 +36,13 @@ type Spec struct {
 	VirtualRank bool     // each worker is local rank 0 with one GPU (A40)
 
 	MaxRestarts int // of the whole job's workers, >= 0
+	// RestartWindow makes MaxRestarts a budget by window: so many restarts in any time of
+	// that length, however many in all. 0: in the whole run.
+	RestartWindow time.Duration
+	// MaxNoProgress ends the run after so many rounds in a row that ended without a higher
+	// step of a worker than the round before; see rallypoint.progress. Rounds in which a node
+	// could not record steps do not count. 0: never.
+	MaxNoProgress int
 	// RestartDelay is the pause before the first restart after a failure; it doubles
 	// with each further one, up to MaxRestartDelay. 0: none (W25).
 	RestartDelay time.Duration
@@ -96,6 +103,12 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("the number of workers on this node is %d, it must be at least 1", s.Workers)
 	case s.MaxRestarts < 0:
 		return fmt.Errorf("the number of restarts is %d, it must not be negative", s.MaxRestarts)
+	case s.RestartWindow < 0:
+		return fmt.Errorf("the window of restarts is %v, it must not be negative", s.RestartWindow)
+	case s.RestartWindow > 0 && s.MaxRestarts > maxWindowRestarts:
+		return fmt.Errorf("the number of restarts in a window is %d, at most %d are possible", s.MaxRestarts, maxWindowRestarts)
+	case s.MaxNoProgress < 0:
+		return fmt.Errorf("the number of rounds without progress is %d, it must not be negative", s.MaxNoProgress)
 	case s.MonitorInterval <= 0:
 		return fmt.Errorf("the monitor interval is %v, it must be greater than 0", s.MonitorInterval)
 	case s.ShutdownTimeout < 0:

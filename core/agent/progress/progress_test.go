@@ -108,7 +108,7 @@ func TestReports(t *testing.T) {
 	r.want(&training.Report{Round: 4, Workers: 2, Reporting: 2, Smallest: 101, Largest: 103, SinceFirst: 6 * s, SinceSlowest: 4 * s, PerStep: 2 * s})
 	r.time = r.time.Add(s)
 	r.want(&training.Report{Round: 4, Workers: 2, Reporting: 2, Smallest: 101, Largest: 103, SinceFirst: 7 * s, SinceChange: s, SinceSlowest: 5 * s, PerStep: 2 * s})
-	if step, recorded := r.Highest(); step != 103 || !recorded {
+	if round, step, recorded := r.Highest(); round != 4 || step != 103 || !recorded {
 		t.Errorf("highest is %d, %v", step, recorded)
 	}
 	r.End()
@@ -117,7 +117,7 @@ func TestReports(t *testing.T) {
 	}
 
 	paths = r.Begin(5, 2, CauseFailure)
-	if step, recorded := r.Highest(); step != noStep || !recorded {
+	if _, step, recorded := r.Highest(); step != noStep || !recorded {
 		t.Errorf("before the first step the highest is %d, %v", step, recorded)
 	}
 	r.want(nil)
@@ -134,7 +134,7 @@ func TestReports(t *testing.T) {
 	store(t, paths[1], 81)
 	r.after(3 * s)
 	r.want(&training.Report{Round: 5, Workers: 2, Reporting: 2, Smallest: 81, Largest: 81, SinceFirst: 9 * s, PerStep: 3 * s, Gap: 21 * s})
-	if step, _ := r.Highest(); step != 95 || r.Lost(CauseFailure) != 21*s {
+	if _, step, _ := r.Highest(); step != 95 || r.Lost(CauseFailure) != 21*s {
 		t.Errorf("highest is %d, lost %v", step, r.Lost(CauseFailure))
 	}
 	if r.log.Len() > 0 {
@@ -185,7 +185,7 @@ func TestHostileRecords(t *testing.T) {
 			if got := r.Report(); got == nil || got.Reporting != 1 || got.Largest != 3 {
 				t.Errorf("got %+v", got)
 			}
-			if _, recorded := r.Highest(); recorded {
+			if _, _, recorded := r.Highest(); recorded {
 				t.Error("the steps of the round count as known")
 			}
 		})
@@ -225,7 +225,7 @@ func TestNoFolder(t *testing.T) {
 		t.Errorf("paths %q in %q", paths, tracker.Folder())
 	}
 	tracker.Sample()
-	if _, recorded := tracker.Highest(); recorded || tracker.Report() != nil {
+	if _, _, recorded := tracker.Highest(); recorded || tracker.Report() != nil {
 		t.Error("there is a report")
 	}
 	if strings.Count(log.String(), "\n") != 1 {

@@ -224,19 +224,20 @@ func (t *Tracker) Report() *training.Report {
 	}
 }
 
-// Highest is the highest step that a worker reported in the last attempt; recorded is
-// false if that cannot be known, and the step is -1 if none was reported.
-func (t *Tracker) Highest() (step int64, recorded bool) {
+// Highest is the highest step that a worker reported in the last attempt, and the number of
+// that round, 0 before the first. recorded is false if the step cannot be known; it is -1 if
+// none was reported.
+func (t *Tracker) Highest() (number uint64, step int64, recorded bool) {
 	if t == nil {
-		return noStep, false
+		return 0, noStep, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sample()
 	if t.round == nil {
-		return noStep, false
+		return 0, noStep, false
 	}
-	return t.round.highest, t.round.recorded
+	return t.round.number, t.round.highest, t.round.recorded
 }
 
 // Lost is the time between the last change of each round and the first of the next, by the

@@ -28,11 +28,15 @@ type Run struct {
 	Log        *slog.Logger
 }
 
+// remaining is what is left of the budget of restarts.
+func (r *Run) remaining(s State) int { return r.MaxRestarts - s.Restarts + s.Expired }
+
 // State is where the run stands when a message is published.
 type State struct {
 	Place    *Place        // nil before the first round
 	Restarts int           // charged to the job's budget, as agreed in the last round
 	Used     int           // Restarts, with a failure of this node that is still to be charged
+	Expired  int           // of Restarts, those that do not count against the budget any more
 	Ran      time.Duration // 0 until the workers have ended for good
 }
 

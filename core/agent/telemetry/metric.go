@@ -56,7 +56,7 @@ func (c *metrics) Take(s State, message Message) {
 		c.step(m)
 	case Monitored:
 		c.step(StepDone{Step: StepMonitor})
-		c.role("remaining_restarts", int64(c.run.MaxRestarts-s.Restarts))
+		c.role("remaining_restarts", int64(c.run.remaining(s)))
 		c.role(strings.ToLower(m.State), 1)
 	case Measured:
 		c.result(s, m.Failed)
@@ -97,7 +97,7 @@ const (
 // result measures a run whose workers have ended, each number 0 or 1 but for
 // the flakiness: the share of the budget that was used, in percent.
 func (c *metrics) result(s State, failed bool) {
-	budget, left := c.run.MaxRestarts, c.run.MaxRestarts-s.Restarts
+	budget, left := c.run.MaxRestarts, c.run.remaining(s)
 	flakiness := 100
 	if !failed {
 		flakiness = int(100 - 100*float64(left+1)/float64(budget+1))

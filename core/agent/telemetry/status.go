@@ -85,6 +85,7 @@ type StatusTracker struct {
 	failures [causes]uint64
 	steps    [steps]stepTotal
 	progress *progress.Tracker // nil: none
+	left     int               // of the budget
 }
 
 // stepTotal sums up what a step took each time.
@@ -159,6 +160,7 @@ func (b *StatusTracker) started(s State, procs []*process.Process) {
 	}
 	b.set(func(v *Status) {
 		v.Phase, v.World, v.Restarts, v.Workers = PhaseRunning, s.Place.Workers, s.Restarts, workers
+		b.left = v.Budget - s.Restarts + s.Expired
 	})
 }
 
@@ -231,7 +233,7 @@ func (b *StatusTracker) full(ctx context.Context) Status {
 func (b *StatusTracker) metrics() []byte {
 	s, _ := b.read()
 	b.mu.Lock()
-	failures, totals := b.failures, b.steps
+	failures, totals, left := b.failures, b.steps, b.left
 	b.mu.Unlock()
 	var m promtext.Buffer
 	m.Family("rallypoint_agent_info", "gauge", "1, with what the agent is as labels.")
@@ -251,7 +253,7 @@ func (b *StatusTracker) metrics() []byte {
 	m.Single("rallypoint_agent_nodes", "gauge", "Nodes of that round.", float64(s.Groups))
 	m.Single("rallypoint_agent_restarts", "gauge", "Restarts that are charged to the job's budget.", float64(s.Restarts))
 	m.Single("rallypoint_agent_max_restarts", "gauge", "The job's budget of restarts.", float64(s.Budget))
-	m.Single("rallypoint_agent_remaining_restarts", "gauge", "What is left of that budget.", float64(s.Budget-s.Restarts))
+	m.Single("rallypoint_agent_remaining_restarts", "gauge", "What is left of that budget.", float64(left))
 	running, exited := 0, 0
 	for _, w := range s.Workers {
 		if w.ExitCode == nil {
@@ -293,7 +295,7 @@ func (b *StatusTracker) metrics() []byte {
 // NewStatusTracker returns the status of a run that begins now.
 func NewStatusTracker(run *Run) *StatusTracker {
 	now := time.Now()
-	return &StatusTracker{since: now, status: Status{
+	return &StatusTracker{since: now, left: run.MaxRestarts, status: Status{
 		RunID: run.ID, Role: run.Role, Host: host.Name(), Pid: os.Getpid(), Version: rallypoint.Version(),
 		StartedAt: now, Phase: PhaseStarting, Budget: run.MaxRestarts,
 	}}
