@@ -63,13 +63,16 @@ func Pack(p *pack.Packer, r *Report) {
 
 // Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
 func Unpack(u *pack.Unpacker) *Report {
-	n := u.Open()
+	if u.Open() == 0 {
+		u.Close()
+		return nil
+	}
 	r := &Report{
 		Round: u.Uint(), Workers: u.Int(), Reporting: u.Int(), Smallest: u.Int64(), Largest: u.Int64(),
 		SinceFirst: u.Duration(), SinceChange: u.Duration(), SinceSlowest: u.Duration(), PerStep: u.Duration(), Gap: u.Duration(),
 	}
 	u.Close()
-	if n == 0 || u.Err() != nil || !r.Valid() {
+	if u.Err() != nil || !r.Valid() {
 		return nil
 	}
 	return r

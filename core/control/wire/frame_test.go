@@ -254,3 +254,22 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkBeat is what a server spends on reading a heartbeat, without a report and with one.
+func BenchmarkBeat(b *testing.B) {
+	report := training.Report{
+		Round: 3, Workers: 8, Reporting: 8, Smallest: 41198, Largest: 41200, SinceFirst: time.Hour, SinceChange: time.Second,
+		SinceSlowest: 2 * time.Second, PerStep: 3 * time.Second, Gap: time.Minute,
+	}
+	for name, f := range map[string]Frame{"bare": Beat{}, "report": Beat{Training: &report}} {
+		body := AppendFrame(nil, f)[frameHead:]
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := parseFrame(body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
