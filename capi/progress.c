@@ -101,13 +101,13 @@ int32_t rp_progress(int64_t step, rp_error *err) {
     if (__builtin_expect(target == NULL, 0)) {
         target = find_target();
     }
-    if (__builtin_expect(step < 0 || target->refused[0] != 0, 0)) {
-        if (err != NULL && err->struct_size < sizeof *err) {
-            return RP_ERR_INVALID;
-        }
-        if (step < 0) {
-            return fail(err, RP_ERR_INVALID, "a step is negative");
-        }
+    if (err != NULL && err->struct_size < sizeof *err) {
+        return RP_ERR_INVALID;
+    }
+    if (__builtin_expect(step < 0, 0)) {
+        return fail(err, RP_ERR_INVALID, "a step is negative");
+    }
+    if (__builtin_expect(target->refused[0] != 0, 0)) {
         return fail(err, RP_ERR_STATE, target->refused);
     }
     __atomic_store_n(&target->record->step, step, __ATOMIC_RELEASE);
