@@ -255,3 +255,48 @@ def test_the_agent_knows_the_steps_of_workers_that_are_started_again(
     assert seen == [(10, 11), (7, 8)]
     assert result == [{0: 7, 1: 8}]
     assert list((tmp_path / "records").iterdir()) == []
+
+
+def report_and_wait(gate: str) -> None:
+    rallypoint.progress(41200)
+    with open(gate) as f:
+        f.read()
+
+
+def test_a_job_of_torch_agents_class_is_in_the_status(tmp_path: Path) -> None:
+    """RallypointElasticAgent runs the workers over a handler's member, which carries the steps."""
+    pytest.importorskip("torch")
+    import socket
+
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    from rallypoint.agent import RallypointElasticAgent
+    from rallypoint.handler import create_handler
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{s.getsockname()[1]}"
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    params = RendezvousParameters(
+        "rallypoint", endpoint, "job", 1, 1, lease_timeout="1.5", reconnect_grace="1"
+    )
+    spec = WorkerSpec(
+        "trainer",
+        1,
+        entrypoint=report_and_wait,
+        args=(str(gate),),
+        rdzv_handler=create_handler(params),
+        max_restarts=0,
+    )
+    agent = RallypointElasticAgent(spec)
+    launch = threading.Thread(target=agent.run)
+    launch.start()
+    with open(gate, "w"):
+        progress = None
+        while progress is None:
+            with urllib.request.urlopen(f"http://{endpoint}/status") as answer:
+                progress = json.load(answer)["runs"][0]["progress"]
+    launch.join()
+    assert (progress["step"], progress["nodes"], progress["behind"]) == (41200, 1, None)
