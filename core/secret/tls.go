@@ -1,0 +1,58 @@
+package secret
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"math/big"
+	"time"
+)
+
+// curves are those of the key exchange. The hybrid default of crypto/tls makes a handshake
+// 1.7 times as dear, to protect what is worth nothing in a year. In FIPS mode crypto/tls
+// leaves out what is not allowed there.
+var curves = []tls.CurveID{tls.X25519, tls.CurveP256}
+
+// ServerTLS makes the settings of one server. Its certificate is drawn now and proves
+// nothing: the proof over the connection's exporter does.
+func ServerTLS() (*tls.Config, error) {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate: %w", err)
+	}
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC), // clocks do not matter
+		NotAfter:     time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, &template, &template, public, private)
+	if err != nil {
+		return nil, fmt.Errorf("making a certificate: %w", err)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, CurvePreferences: curves,
+		Certificates:           []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: private}},
+		SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
+	}, nil
+}
+
+// ClientTLS returns the settings of who connects. The certificate is not verified: a
+// server proves itself by the proof over the connection's exporter, before anything that it
+// says is believed.
+func ClientTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, CurvePreferences: curves, InsecureSkipVerify: true,
+		SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
+	}
+}
+
+// exporterLen is the length of a connection's exporter in bytes.
+const exporterLen = 32
+
+// Exporter returns the secret of a TLS connection that only its two ends can derive.
+func Exporter(conn *tls.Conn) ([]byte, error) {
+	state := conn.ConnectionState()
+	return state.ExportKeyingMaterial("EXPORTER-rallypoint", nil, exporterLen)
+}
