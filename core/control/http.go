@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -92,29 +91,6 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 }
 
 const plainText = "text/plain; charset=utf-8"
-
-// provenKey is the key of whether a request's connection has proven that it knows
-// the token.
-type provenKey struct{}
-
-// guarded answers who may ask: everybody where there is no token, or with
-// Config.HTTPOpen; else peers on this machine and those that have proven
-// themselves. Whether the server lives is no secret.
-func (p *pages) guarded(next http.Handler) http.Handler {
-	cfg := &p.server.cfg
-	if cfg.Token == nil || cfg.HTTPOpen {
-		return next
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		proven, _ := r.Context().Value(provenKey{}).(bool)
-		if from, err := netip.ParseAddrPort(r.RemoteAddr); !proven && (err != nil || !from.Addr().Unmap().IsLoopback()) && r.URL.Path != "/healthz" {
-			p.server.metrics.refused[refusedAuth].Add(1)
-			answer(w, http.StatusForbidden, plainText, []byte(wire.ErrAuth.Text+"\n"))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
 
 // named refuses a browser that asks for a name which is none of the machine's, since its
 // page may be a stranger's. Whether the server lives is no secret.
@@ -325,7 +301,7 @@ func (h *httpPort) make(p *page, r *http.Request, conn net.Conn, proven bool) {
 		}
 	}()
 	r.RemoteAddr = conn.RemoteAddr().String()
-	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, provenKey{}, proven)))
+	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, askerKey{}, asker{conn, proven})))
 }
 
 // open returns how many connections are being answered now.

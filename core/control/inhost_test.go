@@ -12,7 +12,7 @@ import (
 // hosts: its members would take it for lost with the host.
 func TestOnlyTheOwnNodeIsInTheHost(t *testing.T) {
 	for node, want := range map[string]int{"a": 0, "b": -1} {
-		s := newFakeServer(t, Config{RunID: "run", Node: "a"})
+		s := newFakeServer(t, Config{RunID: "run", HostNode: "a"})
 		n := dialNode(t, s.addr)
 		h := testHello(node, "s1", controltest.Params("", 1))
 		h.InHost = true

@@ -14,6 +14,7 @@ import (
 type metrics struct {
 	wire.Traffic
 	accepted atomic.Uint64 // connections
+	proven   atomic.Uint64 // connections whose peer has proven that it knows the token
 	requests [len(opNames)]atomic.Uint64
 	keyOps   [len(keyOpNames)]atomic.Uint64
 	refused  [refusals]atomic.Uint64

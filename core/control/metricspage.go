@@ -132,6 +132,7 @@ func (s *Server) exposeTraffic(e *metricsWriter, all []runCensus, connections in
 	e.sample("rallypoint_connections", float64(http), "kind", "http")
 	e.sample("rallypoint_connections", float64(max(0, connections-nodes-http)), "kind", "other")
 	e.single("rallypoint_connections_accepted_total", "counter", "Connections that were accepted.", float64(m.accepted.Load()))
+	e.single("rallypoint_connections_proven_total", "counter", "Connections within TLS whose peer has proven that it knows the token.", float64(m.proven.Load()))
 	e.family("rallypoint_refused_total", "counter", "Input that was refused, by reason.")
 	exposeCounts(e, "rallypoint_refused_total", "reason", m.refused[1:], refusalNames[1:])
 	e.single("rallypoint_received_bytes_total", "counter", "Bytes that came in.", float64(m.BytesIn.Load()))

@@ -24,7 +24,7 @@ func TestStrangersOnThePort(t *testing.T) {
 	hello := string(wire.AppendFrame(nil, testHello("x", "x", controltest.Params("", 2))))
 	tests := map[string]struct{ sent, logged string }{
 		"TCPStore client":       {"\x00\x85\x1d\x3c\x00", "PyTorch TCPStore client"},
-		"TLS client":            {"\x16\x03\x01\x02\x00\x01", "TLS is not supported yet"},
+		"TLS client":            {"\x16\x03\x01\x02\x00\x01", "this control plane has no token"},
 		"garbage":               {"garbage", "67617262616765"},
 		"nearly HTTP":           {"GOT ", "474f5420"},
 		"nearly our magic":      {"\xd5RPX\x01\x01\x00\x00", "malformed"},

@@ -17,7 +17,7 @@ type refusal int
 const (
 	refusedNothing    refusal = iota // it ended as it should, or broke by itself
 	refusedTCPStore                  // a PyTorch TCPStore client
-	refusedTLS                       // TLS, which is not supported yet
+	refusedTLS                       // TLS, where there is no token
 	refusedForeign                   // none of the protocols of this port
 	refusedMalformed                 // our protocol, but wrong
 	refusedIncomplete                // the connection ended before its hello was complete
@@ -36,11 +36,13 @@ const (
 	refusedHost                      // a browser asked for a name that is none of this machine's
 	refusedStandby                   // a listener's address that is not the node's own
 	refusedUser                      // another user's process, on a listener for this machine
+	refusedHandshake                 // a TLS handshake that failed
+	refusedHandshakes                // too many TLS connections that have proven nothing yet
 	refusals
 )
 
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
-	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby", "other_user"}
+	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby", "other_user", "handshake", "handshake_overload"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
 // tells that its hello was accepted. A peer that breaks off before that
@@ -54,12 +56,16 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedTCPStore
 	case errors.Is(err, errTLS):
 		return refusedTLS
+	case errors.Is(err, errHandshakes):
+		return refusedHandshakes
 	case errors.Is(err, wire.ErrForeign):
 		return refusedForeign
 	case errors.Is(err, wire.ErrMalformed):
 		return refusedMalformed
-	case errors.Is(err, errSilent), errors.Is(err, errShed):
+	case errors.Is(err, errSilent), errors.Is(err, errShed), errors.Is(err, errUnproven):
 		return refusedSilent
+	case errors.Is(err, errHandshake):
+		return refusedHandshake
 	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck):
 		return refusedSlow
 	case errors.Is(err, errCrowded):

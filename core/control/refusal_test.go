@@ -66,10 +66,8 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 		{refusedMalformed, always(string(ours.Bytes()) + "\xff\xff\xff\xff"), Config{}},
 		{refusedVersion, always(string(wire.Preamble{High: 99, Low: 99}.Bytes())), Config{}},
 		{refusedAuth, always(string(ours.Bytes())), Config{Token: openToken(t, goodToken)}},
-		{refusedAuth, func(int) []byte {
-			wrong := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}
-			return wire.AppendFrame(wire.AppendFrame(wrong.Bytes(), wire.Challenge{Nonce: wire.NewNonce()}), wire.Proof{MACs: [][]byte{wire.NewNonce()}})
-		}, Config{Token: openToken(t, goodToken)}},
+		{refusedAuth, always(string(guarded.Bytes())), Config{Token: openToken(t, goodToken)}},
+		{refusedHandshake, always("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03"), Config{Token: openToken(t, goodToken)}},
 		{refusedOtherRun, hello, Config{RunID: "run"}},
 	}
 	for _, way := range ways {

@@ -110,6 +110,7 @@ type Server struct {
 	sweeper   Stopper
 
 	unidentified atomic.Int64 // connections that have not said who they are
+	handshakes   *handshakes  // nil: there is no token
 
 	commits  *groupCommit // nil: nothing is stored
 	metrics  metrics
@@ -148,6 +149,9 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		stop:      make(chan struct{}),
 	}
 	s.http = newHTTPPort(s)
+	if cfg.Token != nil {
+		s.handshakes = newHandshakes()
+	}
 	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return s.clock.AfterFunc(d, f).Stop }, s.logSummary)
 	if cfg.Data != nil {
 		s.commits = newGroupCommit(s, cfg.Data)

@@ -26,7 +26,6 @@ var (
 	errShed       = errors.New("it did not say who it is, and others wait for want of descriptors")
 	errRefused    = errors.New("its hello was refused")
 	errServed     = errors.New("it was answered")
-	errTLS        = errors.New("TLS is not supported yet")
 	errTCPStore   = errors.New("it is a PyTorch TCPStore client, but this port is the control plane of Rallypoint and no TCPStore: " +
 		"start all nodes with --rdzv-backend=rallypoint, and point MASTER_PORT elsewhere")
 )
@@ -43,7 +42,7 @@ const drainTime = time.Second
 // once the peer has shown that it speaks this protocol, the outbox's.
 type serverConn struct {
 	server *Server
-	conn   net.Conn
+	conn   *wire.Conn
 	out    *wire.Outbox
 	frames wire.FrameReader
 	heard  atomic.Int64  // when bytes last came, since the server's start
@@ -51,6 +50,11 @@ type serverConn struct {
 	gone   chan struct{} // closed when serve has ended
 
 	silent Stopper // ends a connection that does not say who it is
+
+	// Of serve, while the peer speaks TLS.
+	unproven Stopper // ends a connection that does not prove itself; nil: it has
+	counted  bool    // among the handshakes' unproven ones
+	key      string  // fingerprint of the token that the peer has proven to know; "": none
 
 	// Set by serve before its session is bound.
 	version byte
@@ -79,7 +83,8 @@ type serverConn struct {
 // readers are the buffers of connections that have ended.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, wire.ReadBuffer) }}
 
-func newServerConn(s *Server, conn net.Conn) *serverConn {
+func newServerConn(s *Server, accepted net.Conn) *serverConn {
+	conn := wire.NewConn(accepted)
 	p := &serverConn{server: s, conn: conn, out: wire.NewOutbox(conn, maxUnsent, &s.metrics.Traffic, s.running), since: s.clock.Now(), gone: make(chan struct{})}
 	p.frames.In = readers.Get().(*bufio.Reader)
 	p.frames.In.Reset(p)
@@ -157,12 +162,17 @@ func (p *serverConn) drain() {
 // handshake reads the preamble and the hello; nil means that the session is
 // bound.
 func (p *serverConn) handshake(first byte) error {
+	defer p.endProof()
+	first, err := p.secure(first)
+	if err != nil {
+		return err
+	}
 	switch first {
 	case wire.Magic[0]:
 	case 0x00:
 		return errTCPStore
-	case 0x16:
-		return errTLS
+	case wire.TLSByte:
+		return p.refuseTLS()
 	default:
 		opening, _ := p.frames.In.Peek(p.frames.In.Buffered())
 		_, err := wire.ParsePreamble(opening)
@@ -182,7 +192,7 @@ func (p *serverConn) handshake(first byte) error {
 	ours := wire.Preamble{High: version, Low: wire.OldestVersion, Token: p.server.cfg.Token != nil}
 	p.out.Hold(ours.Bytes())
 	if ours.Token || theirs.Token {
-		if err := p.authenticate(wire.Transcript{Node: theirs, Server: ours}); err != nil {
+		if err := p.authenticate(theirs, ours); err != nil {
 			return err
 		}
 	}
@@ -219,49 +229,6 @@ func (p *serverConn) handshake(first byte) error {
 		return p.liveness(f)
 	}
 	return fmt.Errorf("%w: a frame %q before the hello", wire.ErrMalformed, wire.NameOf(f))
-}
-
-// authenticate lets the peer prove that it knows the token, and proves it to the
-// peer. A peer that cannot learns nothing else.
-func (p *serverConn) authenticate(o wire.Transcript) error {
-	denied := func(why string) error {
-		p.out.Send(wire.Refuse{Err: wire.ErrAuth})
-		p.drain()
-		return fmt.Errorf("%w: %w: %s", errRefused, wire.ErrAuth, why)
-	}
-	token := p.server.cfg.Token
-	switch {
-	case token == nil:
-		return denied("it has a token, but this control plane has none")
-	case !o.Node.Token:
-		return denied("it has no token")
-	}
-	first, err := p.frames.NextFrame(wire.MaxProofFrame)
-	if err != nil {
-		return wire.NoEOF(err)
-	}
-	theirs, ok := first.(wire.Challenge)
-	if !ok {
-		return fmt.Errorf("%w: a frame %q before the challenge", wire.ErrMalformed, wire.NameOf(first))
-	}
-	p.server.metrics.FramesIn.Add(wire.KindChallenge)
-	o.NodeNonce, o.ServerNonce = theirs.Nonce, wire.NewNonce()
-	p.out.Send(wire.Challenge{Nonce: o.ServerNonce})
-	second, err := p.frames.NextFrame(wire.MaxProofFrame)
-	if err != nil {
-		return wire.NoEOF(err)
-	}
-	proven, ok := second.(wire.Proof)
-	if !ok {
-		return fmt.Errorf("%w: a frame %q before the proof", wire.ErrMalformed, wire.NameOf(second))
-	}
-	p.server.metrics.FramesIn.Add(wire.KindProof)
-	known := o.Verify(wire.ProofOfNode, proven, token.Keys())
-	if known == nil {
-		return denied("it does not know the token")
-	}
-	p.out.Send(o.Prove(wire.ProofOfServer, [][]byte{known}))
-	return nil
 }
 
 // turnToHTTP answers a request on a connection that has proven itself.
@@ -373,7 +340,7 @@ func (p *serverConn) report(err error) {
 	}
 	why := refusalOf(err, p.run != nil)
 	switch {
-	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck), errors.Is(err, errSilent), errors.Is(err, errShed):
+	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck), errors.Is(err, errSilent), errors.Is(err, errShed), errors.Is(err, errUnproven), errors.Is(err, errTLS):
 	case errors.Is(err, errRefused):
 		text = "refused a node"
 	case err == nil, errors.Is(err, errServed), errors.Is(err, errRedirected), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):

@@ -40,6 +40,8 @@ type ServerStatus struct {
 	Connections int       `json:"connections"`
 	// Succession is null for a server that outlives the nodes.
 	Succession *SuccessionStatus `json:"succession"`
+
+	Fingerprints []string `json:"fingerprints"` // of the token file, the first line's first; empty: there is no token
 }
 
 // SuccessionStatus is what a server in the process of a node knows of who hosts, and who
@@ -123,7 +125,8 @@ type MemberStatus struct {
 	Reconnecting bool     `json:"reconnecting"`
 	LeaseAgeS    *float64 `json:"lease_age_s"` // since it was last heard; null: not alive, or there is no server
 
-	Progress *NodeProgressStatus `json:"progress"` // null: its workers have reported no step in this round
+	Progress    *NodeProgressStatus `json:"progress"`    // null: its workers have reported no step in this round
+	Fingerprint string              `json:"fingerprint"` // of the token by which its connection was let in; "": none
 }
 
 // WaitingStatus is one pending join.
@@ -137,6 +140,7 @@ type WaitingStatus struct {
 	WaitingS     float64    `json:"waiting_s"`
 	Reconnecting bool       `json:"reconnecting"`
 	LeaseAgeS    *float64   `json:"lease_age_s"`
+	Fingerprint  string     `json:"fingerprint"`
 }
 
 // IdleStatus is a node that is here but asks for nothing.
@@ -147,6 +151,7 @@ type IdleStatus struct {
 	Reason       string   `json:"reason"` // why it lost its place; "" if it had none
 	Reconnecting bool     `json:"reconnecting"`
 	LeaseAgeS    *float64 `json:"lease_age_s"`
+	Fingerprint  string   `json:"fingerprint"`
 }
 
 // ClosedStatus is how a run was closed.
@@ -225,6 +230,7 @@ func (s *Server) serverStatus() *ServerStatus {
 		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
 		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections, Succession: s.successionStatus(),
+		Fingerprints: s.fingerprints(),
 	}
 }
 
@@ -265,6 +271,7 @@ func (r *run) status() RunStatus {
 		st.RoundAt, st.RoundStore = stamp(stats.roundAt), stats.store
 	}
 	r.describeProgress(&st, m)
+	r.addFingerprints(m, &st)
 	now := r.server.clock.Now()
 	for i, j := range m.Waiting {
 		if p, ok := stats.joins[j.Session]; ok {
@@ -306,7 +313,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		})
 	}
 	for _, i := range m.Idle {
-		st.Idle = append(st.Idle, IdleStatus{i.Node, i.Label, i.Addr, i.Reason, i.Reconnect, heard(i.Session)})
+		st.Idle = append(st.Idle, IdleStatus{Node: i.Node, Label: i.Label, Address: i.Addr, Reason: i.Reason, Reconnecting: i.Reconnect, LeaseAgeS: heard(i.Session)})
 	}
 	if c := m.Closed; c != nil {
 		st.Closed = &ClosedStatus{c.How, c.By, c.Reason, stamp(c.At)}

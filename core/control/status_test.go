@@ -276,18 +276,18 @@ func TestStatusOrder(t *testing.T) {
 // here, none taken away.
 func TestStatusFieldNames(t *testing.T) {
 	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason finished forming_since generation ` +
-		`idle idle.address idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting lease_timeout_s ` +
-		`members members.address members.alive members.cause members.host members.label members.lease_age_s members.node ` +
+		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting lease_timeout_s ` +
+		`members members.address members.alive members.cause members.fingerprint members.host members.label members.lease_age_s members.node ` +
 		`members.progress members.progress.change_age_s members.progress.reporting_workers members.progress.seconds_per_step ` +
 		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state ` +
 		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase ` +
 		`progress progress.behind progress.behind.for_s progress.behind.label progress.behind.node progress.behind.rank progress.behind.steps ` +
 		`progress.change_age_s progress.nodes progress.seconds_per_step progress.smallest_step progress.step round round_at round_store run_id stopping ` +
-		`waiting waiting.address waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.waiting_s`
+		`waiting waiting.address waiting.fingerprint waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.waiting_s`
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)
 	}
-	want = `place runs runs_total schema server server.address server.connections server.host server.id server.now server.only_run server.pid ` +
+	want = `place runs runs_total schema server server.address server.connections server.fingerprints server.host server.id server.now server.only_run server.pid ` +
 		`server.protocol server.started_at server.succession server.succession.group server.succession.host server.succession.host_node ` +
 		`server.succession.not_by server.succession.role server.succession.since server.succession.standbys server.succession.standbys.address ` +
 		`server.succession.standbys.connected server.succession.standbys.label server.succession.standbys.node server.succession.term ` +

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -117,7 +118,7 @@ func TestTokenRefuses(t *testing.T) {
 	open, addr := testServer(t, Config{})
 	c := newTestClient(t, withToken(addr, good, 2), controltest.NewObserver())
 	err := c.Connect(controltest.Context(t))
-	controltest.WantCode(t, err, rendezvous.CodeAuth, "the control plane at "+addr+" has no token, but this process was given one ("+good+")")
+	controltest.WantCode(t, err, rendezvous.CodeAuth, "the control plane at "+addr+" has no token, but this process was given one ("+good+", fingerprint "+secret.Fingerprint([]byte(goodToken))+")")
 	if _, ok := open.RunStatus("run"); ok {
 		t.Error("a node that was refused has said which run it wants")
 	}
@@ -138,26 +139,53 @@ func twoNodesOf(t *testing.T, s *fakeServer, path string) {
 	controltest.Outcome(t, cb)
 }
 
-// proven opens a connection by hand up to the server's challenge.
-func (n *wireNode) challenge() wire.Transcript {
+// guarded is the preamble of a node with a token.
+var guarded = wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}
+
+// secureNode is a node by hand that has made its TLS handshake.
+func secureNode(t *testing.T, addr string) *wireNode {
+	t.Helper()
+	n := dialNode(t, addr)
+	n.secure()
+	return n
+}
+
+// secure makes the TLS handshake; any token will do for that.
+func (n *wireNode) secure() {
 	n.t.Helper()
-	o := wire.Transcript{Node: wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}, NodeNonce: wire.NewNonce()}
-	n.write(wire.AppendFrame(o.Node.Bytes(), wire.Challenge{Nonce: o.NodeNonce}))
+	conn := wire.NewConn(n.conn)
+	if err := conn.Open(openToken(n.t, otherToken)); err != nil {
+		n.t.Fatal(err)
+	}
+	n.conn, n.frames.In = conn, bufio.NewReader(conn)
+}
+
+// transcript is what the node's proof is about.
+func (n *wireNode) transcript() secret.Transcript {
+	return secret.Transcript{Purpose: secret.PurposeControl, Said: guarded.Bytes(), Exporter: n.conn.(*wire.Conn).Exporter()}
+}
+
+// opening is what a node says after the handshake.
+func opening(proof wire.Proof, first wire.Frame) []byte {
+	return wire.AppendFrame(wire.AppendFrame(guarded.Bytes(), proof), first)
+}
+
+func (n *wireNode) preamble() wire.Preamble {
+	n.t.Helper()
 	var answer [wire.PreambleLen]byte
 	if _, err := io.ReadFull(n.frames.In, answer[:]); err != nil {
 		n.t.Fatal(err)
 	}
-	o.Server, _ = wire.ParsePreamble(answer[:])
-	f, ok := n.next().(wire.Challenge)
-	if !ok || !o.Server.Token {
-		n.t.Fatalf("got %+v", f)
+	p, err := wire.ParsePreamble(answer[:])
+	if err != nil {
+		n.t.Fatal(err)
 	}
-	o.ServerNonce = f.Nonce
-	return o
+	return p
 }
 
 func (n *wireNode) wantDenied() {
 	n.t.Helper()
+	n.preamble()
 	if f, ok := n.next().(wire.Refuse); !ok || *f.Err != *wire.ErrAuth {
 		n.t.Errorf("got %+v, want a refusal", f)
 	}
@@ -165,52 +193,51 @@ func (n *wireNode) wantDenied() {
 }
 
 // TestProofsCountOnce replays what a node has said, sends a proof of another
-// connection, of the other direction and for another version, and returns the
+// connection, of the other direction, for another purpose and version, and returns the
 // server's own.
 func TestProofsCountOnce(t *testing.T) {
 	s := newFakeServer(t, Config{Token: openToken(t, goodToken)})
-	tokens := [][]byte{[]byte(goodToken)}
+	keys := [][]byte{[]byte(goodToken)}
 	h := testHello("a", "s1", controltest.Params("", 1))
 
-	first := dialNode(t, s.addr)
-	o := first.challenge()
-	said := append(wire.AppendFrame(nil, o.Prove(wire.ProofOfNode, tokens)), wire.AppendFrame(nil, h)...)
+	first := secureNode(t, s.addr)
+	o := first.transcript()
+	said := opening(wire.Proof{MACs: o.Prove(secret.OfNode, keys), Purpose: o.Purpose}, h)
 	first.write(said)
+	theirs := first.preamble()
 	answer, ok := first.next().(wire.Proof)
-	if !ok || o.Verify(wire.ProofOfServer, answer, tokens) == nil {
+	o.Said = append(o.Said, theirs.Bytes()...)
+	if !ok || o.Check(secret.OfServer, answer.MACs, keys) == nil {
 		t.Fatalf("the server answered %+v", answer)
 	}
-	if o.Verify(wire.ProofOfNode, answer, tokens) != nil {
+	if o.Check(secret.OfNode, answer.MACs, keys) != nil || first.transcript().Check(secret.OfNode, answer.MACs, keys) != nil {
 		t.Error("the server's proof would do for a node")
 	}
 	if w, ok := first.next().(wire.Welcome); !ok {
 		t.Fatalf("got %+v", w)
 	}
 
-	replay := dialNode(t, s.addr)
-	replay.write(wire.AppendFrame(o.Node.Bytes(), wire.Challenge{Nonce: o.NodeNonce}))
+	replay := secureNode(t, s.addr)
 	replay.write(said)
-	var b [wire.PreambleLen]byte
-	_, _ = io.ReadFull(replay.frames.In, b[:])
-	if f, ok := replay.next().(wire.Challenge); !ok || bytes.Equal(f.Nonce, o.ServerNonce) {
-		t.Fatalf("the server's nonce is the same again: %+v", f)
-	}
 	replay.wantDenied()
 
-	for name, change := range map[string]func(*wire.Transcript, *wire.Proof){
-		"reflected":       func(o *wire.Transcript, f *wire.Proof) { *f = o.Prove(wire.ProofOfServer, tokens) },
-		"of another":      func(_ *wire.Transcript, f *wire.Proof) { *f = answer },
-		"another version": func(o *wire.Transcript, f *wire.Proof) { o.Node.Low = 0; *f = o.Prove(wire.ProofOfNode, tokens) },
-		"one bit off":     func(_ *wire.Transcript, f *wire.Proof) { f.MACs[0][31] ^= 1 },
-		"cut":             func(_ *wire.Transcript, f *wire.Proof) { f.MACs[0] = f.MACs[0][:31] },
-		"empty":           func(_ *wire.Transcript, f *wire.Proof) { f.MACs[0] = nil },
-		"none":            func(_ *wire.Transcript, f *wire.Proof) { f.MACs = nil },
+	for name, change := range map[string]func(*secret.Transcript, *wire.Proof){
+		"reflected":       func(o *secret.Transcript, f *wire.Proof) { f.MACs = o.Prove(secret.OfServer, keys) },
+		"of another":      func(_ *secret.Transcript, f *wire.Proof) { *f = answer },
+		"another version": func(o *secret.Transcript, f *wire.Proof) { o.Said[5] = 0; f.MACs = o.Prove(secret.OfNode, keys) },
+		"another purpose": func(o *secret.Transcript, f *wire.Proof) { o.Purpose = 2; f.MACs = o.Prove(secret.OfNode, keys) },
+		"purpose changed": func(o *secret.Transcript, f *wire.Proof) { f.Purpose = 2 },
+		"no exporter":     func(o *secret.Transcript, f *wire.Proof) { o.Exporter = nil; f.MACs = o.Prove(secret.OfNode, keys) },
+		"one bit off":     func(_ *secret.Transcript, f *wire.Proof) { f.MACs[0][31] ^= 1 },
+		"cut":             func(_ *secret.Transcript, f *wire.Proof) { f.MACs[0] = f.MACs[0][:31] },
+		"empty":           func(_ *secret.Transcript, f *wire.Proof) { f.MACs[0] = nil },
+		"none":            func(_ *secret.Transcript, f *wire.Proof) { f.MACs = nil },
 	} {
-		n := dialNode(t, s.addr)
-		o := n.challenge()
-		f := o.Prove(wire.ProofOfNode, tokens)
+		n := secureNode(t, s.addr)
+		o := n.transcript()
+		f := wire.Proof{MACs: o.Prove(secret.OfNode, keys), Purpose: o.Purpose}
 		change(&o, &f)
-		n.write(append(wire.AppendFrame(nil, f), wire.AppendFrame(nil, h)...))
+		n.write(opening(f, h))
 		t.Run(name, func(t *testing.T) { n.t = t; n.wantDenied() })
 	}
 	if st, _ := s.RunStatus("run"); len(st.Runs) != 1 || len(st.Runs[0].Idle) != 1 {
@@ -218,38 +245,39 @@ func TestProofsCountOnce(t *testing.T) {
 	}
 }
 
-// TestTokenKnowsTheServer connects to a server that only poses as a control plane.
+// TestTokenKnowsTheServer connects to what only poses as a control plane.
 func TestTokenKnowsTheServer(t *testing.T) {
 	for name, test := range map[string]struct {
-		answer func(o wire.Transcript, theirs wire.Proof) wire.Frame
+		answer func(theirs wire.Proof) wire.Frame
 		code   rendezvous.Code
 		says   string
 	}{
-		"without":   {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Proof{} }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
-		"mirror":    {func(_ wire.Transcript, theirs wire.Proof) wire.Frame { return theirs }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
-		"welcoming": {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Welcome{Version: 1, Lease: 1e9} }, 0, "answered a proof with a frame \"welcome\""},
-		"silent":    {func(wire.Transcript, wire.Proof) wire.Frame { return wire.Refuse{} }, rendezvous.CodeState, "did not say why"},
+		"without":   {func(wire.Proof) wire.Frame { return wire.Proof{} }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
+		"mirror":    {func(theirs wire.Proof) wire.Frame { return theirs }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
+		"welcoming": {func(wire.Proof) wire.Frame { return wire.Welcome{Version: 1, Lease: 1e9} }, 0, "answered a proof with a frame \"welcome\""},
+		"silent":    {func(wire.Proof) wire.Frame { return wire.Refuse{} }, rendezvous.CodeState, "did not say why"},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
+		settings, err := secret.ServerTLS()
+		if err != nil {
+			t.Fatal(err)
+		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			conn, err := l.Accept()
+			raw, err := l.Accept()
 			if err != nil {
 				return
 			}
-			defer conn.Close()
+			defer raw.Close()
+			conn := tls.Server(raw, settings)
 			frames := wire.FrameReader{In: bufio.NewReader(conn)}
 			_, _ = frames.In.Discard(wire.PreambleLen)
 			f, _ := frames.NextFrame(wire.MaxFrame)
-			theirs, _ := f.(wire.Challenge)
-			o := wire.Transcript{Server: wire.Preamble{High: 1, Low: 1, Token: true}, NodeNonce: theirs.Nonce, ServerNonce: wire.NewNonce()}
-			conn.Write(wire.AppendFrame(o.Server.Bytes(), wire.Challenge{Nonce: o.ServerNonce}))
-			f, _ = frames.NextFrame(wire.MaxFrame)
 			p, _ := f.(wire.Proof)
-			conn.Write(wire.AppendFrame(nil, test.answer(o, p)))
+			conn.Write(wire.AppendFrame(guarded.Bytes(), test.answer(p)))
 			io.Copy(io.Discard, conn)
 		})
 		_, err = client.DialHTTP(controltest.Context(t), l.Addr().String(), openToken(t, goodToken))
@@ -354,11 +382,11 @@ func TestTokenGuardsHTTP(t *testing.T) {
 		t.Errorf("/status with a proof: %d %q", code, body)
 	}
 	n := far.dial(t)
-	frames := wire.FrameReader{In: bufio.NewReader(n.conn)}
-	if _, err := (wire.ClientHandshake{Token: token, Addr: near.Addr()}).Run(n.conn, &frames, nil); err != nil {
+	n.secure()
+	if _, err := (wire.ClientHandshake{Token: token, Addr: near.Addr()}).Run(n.conn, &n.frames, nil); err != nil {
 		t.Fatal(err)
 	}
-	if code, body := ask(&wire.PeekedConn{Conn: n.conn, In: frames.In}, "/status"); code != 200 {
+	if code, body := ask(&wire.PeekedConn{Conn: n.conn, In: n.frames.In}, "/status"); code != 200 {
 		t.Errorf("/status from elsewhere with a proof: %d %q", code, body)
 	}
 
@@ -370,27 +398,23 @@ func TestTokenGuardsHTTP(t *testing.T) {
 	}
 }
 
-// FuzzStranger lets a client without the token send anything: the server answers
-// with its challenge and a refusal at most, and others are still served.
+// FuzzStranger lets a peer without the token say anything, in plain or within TLS: the
+// server answers with its preamble and a refusal at most, and others are still served.
 func FuzzStranger(f *testing.F) {
-	path := tokenFile(f, goodToken)
-	token, err := secret.OpenToken(path, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
-	with := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion, Token: true}.Bytes()
+	token := openToken(f, goodToken)
 	without := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
 	h := testHello("x", "x", controltest.Params("", 1))
-	ch := wire.Challenge{Nonce: wire.NewNonce()}
-	mac := wire.Proof{MACs: [][]byte{make([]byte, 32)}}
-	f.Add(wire.AppendFrame(without, h))
-	f.Add(wire.AppendFrame(with, h))
-	f.Add(wire.AppendFrame(wire.AppendFrame(with, ch), h))
-	f.Add(wire.AppendFrame(wire.AppendFrame(wire.AppendFrame(with, ch), mac), h))
-	f.Add(wire.AppendFrame(wire.AppendFrame(wire.AppendFrame(with, ch), wire.Proof{}), wire.Admin{Op: wire.AdminOpClose, RunID: "run"}))
-	f.Add(append(wire.AppendFrame(wire.AppendFrame(with, ch), wire.Proof{}), "GET /status HTTP/1.0\r\n\r\n"...))
-	f.Add(wire.Preamble{High: 9, Low: 9, Token: true}.Bytes())
-	f.Fuzz(func(t *testing.T, data []byte) {
+	mac := wire.Proof{MACs: [][]byte{make([]byte, 32)}, Purpose: secret.PurposeControl}
+	for _, secured := range []bool{false, true} {
+		f.Add(wire.AppendFrame(without, h), secured)
+		f.Add(wire.AppendFrame(guarded.Bytes(), h), secured)
+		f.Add(opening(mac, h), secured)
+		f.Add(opening(wire.Proof{}, wire.Admin{Op: wire.AdminOpClose, RunID: "run"}), secured)
+		f.Add(append(wire.AppendFrame(guarded.Bytes(), wire.Proof{}), "GET /status HTTP/1.0\r\n\r\n"...), secured)
+		f.Add(wire.Preamble{High: 9, Low: 9, Token: true}.Bytes(), secured)
+		f.Add([]byte("\x16\x03\x01\x00\x05\x01\x00\x00\x01\x03"), secured)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, secured bool) {
 		if bytes.HasPrefix(data, []byte("GET ")) {
 			return // net/http's own matter, and slow
 		}
@@ -398,32 +422,20 @@ func FuzzStranger(f *testing.F) {
 		s := Start(Config{Token: token}, listener)
 		defer s.Close()
 		stranger := listener.dial(t)
+		raw := stranger.conn
+		if secured {
+			stranger.secure()
+		}
 		var answer []byte
 		var wg sync.WaitGroup
 		wg.Go(func() { answer, _ = io.ReadAll(stranger.conn) })
 		stranger.conn.Write(data)
-		stranger.conn.Close()
+		raw.Close()
 		wg.Wait()
-		if len(answer) > wire.PreambleLen {
-			r := wire.FrameReader{In: bufio.NewReader(bytes.NewReader(answer[wire.PreambleLen:]))}
-			for {
-				f, err := r.NextFrame(wire.MaxFrame)
-				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-					break
-				}
-				switch f := f.(type) {
-				case wire.Challenge:
-				case wire.Refuse:
-					if *f.Err != *wire.ErrAuth {
-						t.Errorf("a stranger receives %v", f.Err)
-					}
-				default:
-					t.Fatalf("a stranger receives %+v, %v", f, err)
-				}
-			}
-		}
+		wantNothingTold(t, answer)
 		good := listener.dial(t)
 		defer good.conn.Close()
+		good.secure()
 		if _, err := (wire.ClientHandshake{Token: token, Addr: listener.Addr()}).Run(good.conn, &good.frames, wire.AppendFrame(nil, h)); err != nil {
 			t.Fatal(err)
 		}
@@ -431,4 +443,24 @@ func FuzzStranger(f *testing.F) {
 			t.Errorf("got %+v", w)
 		}
 	})
+}
+
+// wantNothingTold wants an answer to say no more than that authentication failed, or to be
+// an alert of TLS.
+func wantNothingTold(t *testing.T, answer []byte) {
+	t.Helper()
+	const alert = 0x15
+	if len(answer) <= wire.PreambleLen || answer[0] == alert {
+		return
+	}
+	r := wire.FrameReader{In: bufio.NewReader(bytes.NewReader(answer[wire.PreambleLen:]))}
+	for {
+		f, err := r.NextFrame(wire.MaxFrame)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return
+		}
+		if f, ok := f.(wire.Refuse); !ok || *f.Err != *wire.ErrAuth {
+			t.Fatalf("a stranger is told %+v, %v", f, err)
+		}
+	}
 }

@@ -33,16 +33,20 @@ func NewNames(names ...string) Names {
 // runs no pages and may use any name: the machine cannot know them all (a Service's, that
 // of a mesh or a load balancer). What is foreign is answered by Code and Text.
 func (own Names) Foreign(r *http.Request) bool {
+	return !own.Own(r) && fromBrowser(r.Header)
+}
+
+// Own reports whether a request's Host is an address, or a name that is held only on this
+// machine or its network.
+func (own Names) Own(r *http.Request) bool {
 	host := canonical(hostOf(r.Host))
 	switch {
 	case host == "", isAddress(host), own[host]:
-		return false
-	case !strings.Contains(host, "."): // nobody outside has a name without a domain
-		return false
-	case strings.HasSuffix(host, ".localhost"):
-		return false
+		return true
+	case !strings.Contains(host, "."): // such a name is not given to strangers
+		return true
 	}
-	return fromBrowser(r.Header)
+	return strings.HasSuffix(host, ".localhost")
 }
 
 // The answer to a foreign request.

@@ -3,6 +3,7 @@ package rebinding
 import (
 	"net/http"
 	"os"
+	"slices"
 	"testing"
 )
 
@@ -37,6 +38,9 @@ func TestForeign(t *testing.T) {
 	} {
 		for _, host := range test.hosts {
 			for _, header := range test.headers {
+				if got := names.Own(&http.Request{Host: host, Header: header}); got != (host == "" || slices.Contains(ours, host)) {
+					t.Errorf("%q is ours: %v", host, got)
+				}
 				if got := names.Foreign(&http.Request{Host: host, Header: header}); got != test.want {
 					t.Errorf("%q, %q: %v, want %v", host, header.Get("User-Agent"), got, test.want)
 				}

@@ -46,7 +46,7 @@ func requestAdmin(ctx context.Context, addr string, token *secret.Token, f wire.
 	}
 	defer conn.Close()
 	release := abortOn(ctx, conn)
-	answer, err := roundTrip(conn, token, f)
+	answer, err := roundTrip(wire.NewConn(conn), token, f)
 	var refusal *rendezvous.Error
 	switch {
 	case errors.As(err, &refusal):
@@ -93,10 +93,11 @@ func roundTrip(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnsw
 // do not. A nil token is none. ctx bounds this call only.
 func DialHTTP(ctx context.Context, addr string, token *secret.Token) (net.Conn, error) {
 	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	raw, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil || token == nil {
-		return conn, store.PlainNetError(err)
+		return raw, store.PlainNetError(err)
 	}
+	conn := wire.NewConn(raw)
 	release := abortOn(ctx, conn)
 	frames := wire.FrameReader{In: bufio.NewReader(conn)}
 	_, err = wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()}.Run(conn, &frames, nil)

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"os"
@@ -24,7 +25,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(wire.AppendFrame(plain, good), false)
 	f.Add(wire.AppendFrame(plain, wire.Refuse{Err: wire.ErrAuth}), false)
 	f.Add(wire.AppendFrame(plain, good), true)
-	f.Add(wire.AppendFrame(wire.AppendFrame(guarded, wire.Challenge{Nonce: wire.NewNonce()}), wire.Proof{MACs: [][]byte{make([]byte, 32)}}), true)
+	f.Add(wire.AppendFrame(wire.AppendFrame(guarded, wire.Proof{MACs: [][]byte{make([]byte, 32)}, Purpose: 1}), good), true)
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false)
 	path := filepath.Join(f.TempDir(), "token")
 	if err := os.WriteFile(path, []byte("correct horse battery staple, and more"), 0o600); err != nil {
@@ -34,13 +35,25 @@ func FuzzAnswer(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), true)
+	settings, err := secret.ServerTLS()
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, data []byte, knows bool) {
 		ours, theirs := net.Pipe()
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			go io.Copy(io.Discard, theirs)
-			_, _ = theirs.Write(data)
+			answering := theirs
+			if knows {
+				secured := tls.Server(theirs, settings)
+				if secured.Handshake() == nil {
+					answering = secured
+				}
+			}
+			go io.Copy(io.Discard, answering)
+			_, _ = answering.Write(data)
 			theirs.Close()
 		}()
 		var known *secret.Token

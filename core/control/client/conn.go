@@ -57,7 +57,8 @@ type clientConn struct {
 
 // openConn says hello on a new connection. A refusal is a *rendezvous.Error; the
 // connection is closed on any error.
-func openConn(ctx context.Context, conn net.Conn, h wire.Hello, token *secret.Token) (*clientConn, error) {
+func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Token) (*clientConn, error) {
+	conn := wire.NewConn(raw)
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	ours := h.Policy.LeaseTimeout

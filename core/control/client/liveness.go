@@ -150,11 +150,12 @@ func (c *Client) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 // of its words.
 func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
 	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	conn, err := c.network.dial(dctx, addr)
+	raw, err := c.network.dial(dctx, addr)
 	cancel()
 	if err != nil {
 		return errNoLiveness // what is refused before the first connection proves nothing
 	}
+	conn := wire.NewConn(raw)
 	defer conn.Close()
 	release := context.AfterFunc(ctx, func() { conn.Close() })
 	defer release()

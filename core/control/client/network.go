@@ -30,7 +30,10 @@ func systemNetwork() network {
 		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 			d := net.Dialer{KeepAlive: wire.NoKeepAlive}
 			conn, err := d.DialContext(ctx, "tcp", to.String())
-			return conn, store.PlainNetError(err)
+			if err != nil {
+				return nil, store.PlainNetError(err)
+			}
+			return wire.NewConn(conn), nil
 		},
 		listen: wire.Listen,
 	}

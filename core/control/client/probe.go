@@ -114,11 +114,12 @@ func (p *prober) own(addr netip.AddrPort) bool {
 func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 	c := p.c
 	dctx, cancel := context.WithTimeout(ctx, probeSeldom)
-	conn, err := c.network.dial(dctx, addr)
+	raw, err := c.network.dial(dctx, addr)
 	cancel()
 	if err != nil {
 		return false
 	}
+	conn := wire.NewConn(raw)
 	defer conn.Close()
 	release := context.AfterFunc(ctx, func() { conn.Close() })
 	defer release()

@@ -45,7 +45,7 @@ const (
 	KindGoodbye
 	KindAdmin
 	KindAdminAnswer
-	KindChallenge
+	KindChallenge // retired; its number stays taken
 	KindProof
 )
 
@@ -167,8 +167,6 @@ func kindOf(f Frame) Kind {
 		return KindAdmin
 	case AdminAnswer:
 		return KindAdminAnswer
-	case Challenge:
-		return KindChallenge
 	case Proof:
 		return KindProof
 	}
@@ -226,8 +224,6 @@ func readFrame(u *unpacker, k Kind) Frame {
 		return readAdmin(u)
 	case KindAdminAnswer:
 		return AdminAnswer{Err: rendezvous.UnpackError(u), Done: u.Text(maxText)}
-	case KindChallenge:
-		return readChallenge(u)
 	case KindProof:
 		return readProof(u)
 	}

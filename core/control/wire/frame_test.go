@@ -46,7 +46,7 @@ func sampleFrames() []Frame {
 		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Beat{Training: &report}, Goodbye{}, Unknown{99},
 		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
 		AdminAnswer{Done: "closed"}, AdminAnswer{Err: fail},
-		Challenge{bytes.Repeat([]byte{7}, nonceLen)}, Proof{[][]byte{{1}, {2}}}, Proof{},
+		Unknown{KindChallenge}, Proof{MACs: [][]byte{{1}, {2}}, Purpose: 1}, Proof{},
 		Progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a", Spare: true}},
 		Reply{Number: 1}, Reply{Number: 2, Err: fail},
 		Reply{Number: 3, Result: rendezvous.Outcome{Generation: "gen", Round: 1 << 40, Rank: 1, World: 2, HostRank: -1,

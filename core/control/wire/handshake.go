@@ -1,105 +1,47 @@
 package wire
 
 import (
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
 
-// nonceLen is the length of what each side draws for one connection.
-const nonceLen = 32
-
-// Challenge opens the proof: what its sender drew at random for this connection.
-type Challenge struct{ Nonce []byte }
-
-// Proof holds a MAC for each token that its sender knows, the server's only the
-// one for the token by which the node was let in.
-type Proof struct{ MACs [][]byte }
-
-func (f Challenge) pack(p *packer) {
-	head(p, KindChallenge, 1)
-	p.Bytes(f.Nonce)
-}
-
-func readChallenge(u *unpacker) Challenge {
-	f := Challenge{Nonce: u.Bytes(nonceLen)}
-	if len(f.Nonce) != nonceLen {
-		u.Fail("a nonce of %d bytes, want %d", len(f.Nonce), nonceLen)
-	}
-	return f
+// Proof holds a MAC for each token that its sender knows, the server's only the one for the
+// token by which the node was let in, and what the connection is for.
+type Proof struct {
+	MACs    [][]byte
+	Purpose secret.Purpose
 }
 
 func (f Proof) pack(p *packer) {
-	head(p, KindProof, 1)
+	head(p, KindProof, 2)
 	p.Values(f.MACs)
+	p.Uint(uint64(f.Purpose))
 }
 
-func readProof(u *unpacker) Proof { return Proof{MACs: u.Values(secret.MaxTokens, sha256.Size)} }
-
-func NewNonce() []byte {
-	b := make([]byte, nonceLen)
-	_, _ = rand.Read(b) // never fails
-	return b
-}
-
-// Transcript is what both sides have said on a connection before the proofs. A proof
-// is a MAC over all of it: no part of it can be changed on the way, and no proof fits
-// another connection.
-type Transcript struct {
-	Node, Server           Preamble
-	NodeNonce, ServerNonce []byte
-}
-
-// The two directions differ, so that no proof can be reflected to its maker.
-const (
-	ProofOfNode   = "rallypoint 1: the node or administrator knows the token\x00"
-	ProofOfServer = "rallypoint 1: the control plane knows the token\x00"
-)
-
-// mac returns the proof that its maker knows a token.
-func (t Transcript) mac(direction string, token []byte) []byte {
-	h := hmac.New(sha256.New, token)
-	_, _ = io.WriteString(h, direction)
-	_, _ = h.Write(t.Node.Bytes())
-	_, _ = h.Write(t.Server.Bytes())
-	_, _ = h.Write(t.NodeNonce)
-	_, _ = h.Write(t.ServerNonce)
-	return h.Sum(nil)
-}
-
-// Prove makes a proof for each token.
-func (t Transcript) Prove(direction string, tokens [][]byte) Proof {
-	var f Proof
-	for _, token := range tokens {
-		f.MACs = append(f.MACs, t.mac(direction, token))
+func readProof(u *unpacker) Proof {
+	f := Proof{MACs: u.Values(secret.MaxTokens, sha256.Size)}
+	purpose := u.Uint()
+	if purpose > math.MaxUint8 {
+		u.Fail("a proof for the purpose %d", purpose)
 	}
+	f.Purpose = secret.Purpose(purpose)
 	return f
-}
-
-// Verify returns the token that a proof is made with, nil if it is none of tokens. The
-// time it takes depends neither on how much of a MAC is right nor on which token matches.
-func (t Transcript) Verify(direction string, f Proof, tokens [][]byte) []byte {
-	var known []byte
-	for _, token := range tokens {
-		want := t.mac(direction, token)
-		for _, got := range f.MACs {
-			if hmac.Equal(got, want) {
-				known = token
-			}
-		}
-	}
-	return known
 }
 
 // ErrAuth is all that a server tells a peer that has not proven that it knows the
 // token.
 var ErrAuth = rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed")
+
+// errNotConn tells that TLS cannot take over a connection, so that a proof would be sent in
+// plain.
+var errNotConn = errors.New("a proof needs a connection that TLS can take over")
 
 // ClientHandshake is the opening side of a connection: a node's or an administrator's.
 type ClientHandshake struct {
@@ -107,10 +49,12 @@ type ClientHandshake struct {
 	Addr  net.Addr      // the control plane's
 }
 
-// Run sends the preamble and first, a whole frame or nothing, and returns the
-// server's preamble. With a token both sides first prove that they know it. A refusal
-// by the server is a *rendezvous.Error. Run does not read the answer to first; without
-// a token that may be a failed authentication, which Explain explains.
+// Run sends the preamble and first, a whole frame or nothing, and returns the server's
+// preamble. frames read from conn and have read nothing yet. With a token conn is a *Conn,
+// which goes through TLS from then on, and both sides prove that they know the token, this
+// one in the same write. A refusal by the server is a *rendezvous.Error. Run does not read
+// the answer to first; without a token that may be a failed authentication, which Explain
+// explains.
 func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) (Preamble, error) {
 	ours := Preamble{High: ProtocolVersion, Low: OldestVersion, Token: h.Token != nil}
 	if h.Token == nil {
@@ -119,47 +63,39 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 		}
 		return h.readPreamble(frames)
 	}
-	o := Transcript{Node: ours, NodeNonce: NewNonce()}
-	if _, err := conn.Write(AppendFrame(ours.Bytes(), Challenge{o.NodeNonce})); err != nil {
-		return Preamble{}, err
+	c, ok := conn.(*Conn)
+	if !ok {
+		return Preamble{}, errNotConn
 	}
-	var err error
-	if o.Server, err = h.readPreamble(frames); err != nil {
-		return Preamble{}, err
-	}
-	if !o.Server.Token {
-		return Preamble{}, rendezvous.Errorf(rendezvous.CodeAuth,
-			"authentication failed: the control plane at %s has no token, but this process was given one (%s): start the control plane with it, too, or give none here",
-			h.Addr, h.Token.Path())
-	}
-	f, err := frames.NextFrame(MaxHelloFrame)
-	if err != nil {
-		return Preamble{}, fmt.Errorf("%s did not answer the challenge: %w", h.Addr, NoEOF(err))
-	}
-	switch f := f.(type) {
-	case Challenge:
-		o.ServerNonce = f.Nonce
-	case Refuse:
-		return Preamble{}, h.Explain(f.Err, o.Server)
-	default:
-		return Preamble{}, fmt.Errorf("%w: %s answered a challenge with a frame %q", ErrMalformed, h.Addr, NameOf(f))
+	if c.Exporter() == nil {
+		if err := c.Open(h.Token); err != nil {
+			return Preamble{}, err
+		}
 	}
 	tokens := h.Token.Keys()
-	if _, err := conn.Write(append(AppendFrame(nil, o.Prove(ProofOfNode, tokens)), first...)); err != nil {
+	t := secret.Transcript{Purpose: secret.PurposeControl, Said: ours.Bytes(), Exporter: c.Exporter()}
+	opening := AppendFrame(ours.Bytes(), Proof{MACs: t.Prove(secret.OfNode, tokens), Purpose: t.Purpose})
+	if _, err := conn.Write(append(opening, first...)); err != nil {
 		return Preamble{}, err
 	}
-	if f, err = frames.NextFrame(MaxHelloFrame); err != nil {
+	theirs, err := h.readPreamble(frames)
+	if err != nil {
+		return Preamble{}, err
+	}
+	t.Said = append(t.Said, theirs.Bytes()...)
+	f, err := frames.NextFrame(MaxHelloFrame)
+	if err != nil {
 		return Preamble{}, fmt.Errorf("%s did not answer the proof: %w", h.Addr, NoEOF(err))
 	}
 	switch f := f.(type) {
 	case Proof:
-		if o.Verify(ProofOfServer, f, tokens) != nil {
-			return o.Server, nil
+		if f.Purpose == t.Purpose && t.Check(secret.OfServer, f.MACs, tokens) != nil {
+			return theirs, nil
 		}
 		return Preamble{}, rendezvous.Errorf(rendezvous.CodeAuth,
-			"authentication failed: what listens at %s does not know the token in %s: it is not the control plane that it should be", h.Addr, h.Token.Path())
+			"authentication failed: what listens at %s does not know the token in %s: it is not the control plane that it should be", h.Addr, h.Token.Describe())
 	case Refuse:
-		return Preamble{}, h.Explain(f.Err, o.Server)
+		return Preamble{}, h.Explain(f.Err, theirs)
 	}
 	return Preamble{}, fmt.Errorf("%w: %s answered a proof with a frame %q", ErrMalformed, h.Addr, NameOf(f))
 }
@@ -194,5 +130,5 @@ func (h ClientHandshake) Explain(refusal *rendezvous.Error, theirs Preamble) *re
 			"%s: the control plane at %s wants a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE", refusal.Text, h.Addr)
 	}
 	return rendezvous.Errorf(rendezvous.CodeAuth, "%s: the control plane at %s does not know the token in %s: give all nodes the control plane's token",
-		refusal.Text, h.Addr, h.Token.Path())
+		refusal.Text, h.Addr, h.Token.Describe())
 }

@@ -36,6 +36,13 @@ func queued(conn net.Conn, which uint) (bytes int) {
 
 // withDescriptor calls f with the connection's descriptor, if it has one.
 func withDescriptor(conn net.Conn, f func(fd int)) {
+	for {
+		over, ok := conn.(interface{ NetConn() net.Conn }) // TLS
+		if !ok {
+			break
+		}
+		conn = over.NetConn()
+	}
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
 		return

@@ -1,0 +1,245 @@
+package control
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+// Limits of TLS handshakes. A peer that has proven nothing yet has made this process
+// calculate, at most so much at one time.
+const (
+	// handshakeTimeout is how long a connection that speaks TLS may take to prove itself.
+	handshakeTimeout = 5 * time.Second
+	// maxUnproven bounds the connections whose TLS handshake has begun and that have not
+	// proven themselves; one more is closed.
+	maxUnproven = 256
+	// recordHead is the length of what a TLS record begins with, its size last.
+	recordHead = 5
+)
+
+var (
+	errTLS        = errors.New("it speaks TLS, as nodes with a token do, but this control plane has no token")
+	errHandshake  = errors.New("the TLS handshake failed")
+	errHandshakes = fmt.Errorf("%d other TLS connections have proven nothing yet", maxUnproven)
+	errUnproven   = errors.New("it did not prove that it knows the token within " + handshakeTimeout.String())
+)
+
+// handshakes bounds what TLS handshakes cost a server.
+type handshakes struct {
+	config   *tls.Config   // nil: there is no certificate
+	failure  error         // why
+	slots    chan struct{} // taken by each handshake that calculates
+	unproven atomic.Int64
+}
+
+func newHandshakes() *handshakes {
+	h := &handshakes{slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))}
+	h.config, h.failure = secret.ServerTLS()
+	return h
+}
+
+// secure makes the TLS handshake, if the peer's first byte begins one and there is a token.
+// What is read and written from then on goes through TLS. It returns the first byte of what
+// comes by the connection then.
+func (p *serverConn) secure(first byte) (byte, error) {
+	if first != wire.TLSByte || p.server.handshakes == nil {
+		return first, nil
+	}
+	if err := p.makeHandshake(p.server.handshakes); err != nil {
+		return 0, err
+	}
+	next, err := p.frames.In.Peek(1)
+	if err != nil {
+		return 0, fmt.Errorf("%w: it said nothing after it: %w", errHandshake, wire.NoEOF(err))
+	}
+	return next[0], nil
+}
+
+func (p *serverConn) makeHandshake(h *handshakes) error {
+	if h.config == nil {
+		return h.failure
+	}
+	p.unproven = p.server.clock.AfterFunc(handshakeTimeout, func() { p.out.Cut(errUnproven) })
+	if err := p.awaitHello(); err != nil {
+		return fmt.Errorf("%w: %w", errHandshake, wire.NoEOF(err))
+	}
+	p.counted = true
+	if h.unproven.Add(1) > maxUnproven {
+		return errHandshakes
+	}
+	said, _ := p.frames.In.Peek(p.frames.In.Buffered())
+	below := &handshakeConn{Conn: p.conn.NetConn(), said: bytes.Clone(said), slots: h.slots}
+	conn := tls.Server(below, h.config)
+	h.slots <- struct{}{}
+	err := conn.Handshake()
+	below.finish()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errHandshake, wire.NoEOF(err))
+	}
+	if err := p.conn.Secure(conn); err != nil {
+		return fmt.Errorf("%w: %w", errHandshake, err)
+	}
+	p.frames.In.Reset(p)
+	return nil
+}
+
+// awaitHello waits until the peer's first record is there, as far as there is room: a
+// connection that sends it byte by byte costs no calculation.
+func (p *serverConn) awaitHello() error {
+	head, err := p.frames.In.Peek(recordHead)
+	if err != nil {
+		return err
+	}
+	size := recordHead + int(binary.BigEndian.Uint16(head[recordHead-2:]))
+	_, err = p.frames.In.Peek(min(size, p.frames.In.Size()))
+	return err
+}
+
+// endProof notes that the peer has proven itself, or is gone.
+func (p *serverConn) endProof() {
+	if p.unproven != nil {
+		p.unproven.Stop()
+		p.unproven = nil
+	}
+	if p.counted {
+		p.counted = false
+		p.server.handshakes.unproven.Add(-1)
+	}
+}
+
+// handshakeConn is what a TLS connection of a server reads and writes: first what was read
+// of it already. A handshake holds a slot while it calculates, not while it waits for its
+// peer.
+type handshakeConn struct {
+	net.Conn
+	said  []byte
+	slots chan struct{} // nil: the handshake is over
+}
+
+func (c *handshakeConn) Read(b []byte) (int, error) {
+	if len(c.said) > 0 {
+		n := copy(b, c.said)
+		c.said = c.said[n:]
+		return n, nil
+	}
+	defer c.pause()()
+	return c.Conn.Read(b)
+}
+
+func (c *handshakeConn) Write(b []byte) (int, error) {
+	defer c.pause()()
+	return c.Conn.Write(b)
+}
+
+// pause gives the slot back until the result is called.
+func (c *handshakeConn) pause() (resume func()) {
+	slots := c.slots
+	if slots == nil {
+		return func() {}
+	}
+	<-slots
+	return func() { slots <- struct{}{} }
+}
+
+// finish gives the slot back for good.
+func (c *handshakeConn) finish() {
+	<-c.slots
+	c.slots = nil
+}
+
+// refuseTLS answers a TLS hello where there is no token in plain, which the peer's TLS
+// recognises: neither side has said anything else.
+func (p *serverConn) refuseTLS() error {
+	if p.conn.Exporter() != nil {
+		return fmt.Errorf("%w: %w: TLS within TLS", wire.ErrMalformed, wire.ErrForeign)
+	}
+	p.startWriter()
+	p.out.Hold(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
+	p.out.Send(wire.Refuse{Err: wire.ErrAuth})
+	p.drain()
+	return fmt.Errorf("%w: %w", errRefused, errTLS)
+}
+
+// authenticate checks the peer's proof that it knows the token, and proves it to the peer.
+// A peer that cannot learns nothing else.
+func (p *serverConn) authenticate(theirs, ours wire.Preamble) error {
+	denied := func(why string) error {
+		p.out.Send(wire.Refuse{Err: wire.ErrAuth})
+		p.drain()
+		return fmt.Errorf("%w: %w: %s", errRefused, wire.ErrAuth, why)
+	}
+	token := p.server.cfg.Token
+	switch {
+	case token == nil:
+		return denied("it has a token, but this control plane has none")
+	case !theirs.Token:
+		return denied("it has no token, but this control plane has one: " + token.Describe())
+	case p.conn.Exporter() == nil:
+		return denied("it has a token, but does not speak TLS: it is of an older release")
+	}
+	f, err := p.frames.NextFrame(wire.MaxProofFrame)
+	if err != nil {
+		return wire.NoEOF(err)
+	}
+	proof, ok := f.(wire.Proof)
+	if !ok {
+		return fmt.Errorf("%w: a frame %q before the proof", wire.ErrMalformed, wire.NameOf(f))
+	}
+	p.server.metrics.FramesIn.Add(wire.KindProof)
+	t := secret.Transcript{Purpose: secret.PurposeControl, Said: theirs.Bytes(), Exporter: p.conn.Exporter()}
+	if proof.Purpose != t.Purpose {
+		return denied(fmt.Sprintf("its proof is for the purpose %d, not for a control plane", proof.Purpose))
+	}
+	known := t.Check(secret.OfNode, proof.MACs, token.Keys())
+	if known == nil {
+		return denied("it does not know the token in " + token.Describe())
+	}
+	p.endProof()
+	p.server.metrics.proven.Add(1)
+	p.key = secret.Fingerprint(known)
+	t.Said = append(t.Said, ours.Bytes()...)
+	p.out.Send(wire.Proof{MACs: t.Prove(secret.OfServer, [][]byte{known}), Purpose: t.Purpose})
+	return nil
+}
+
+// fingerprints are those of the server's token; none without one, or where strangers read
+// them.
+func (s *Server) fingerprints() []string {
+	if s.cfg.Token == nil || s.cfg.HTTPOpen {
+		return []string{}
+	}
+	return s.cfg.Token.Fingerprints()
+}
+
+// addFingerprints adds to a run's status by which token each node was let in; r.mu is held.
+func (r *run) addFingerprints(m rendezvous.Status, st *RunStatus) {
+	if r.server.cfg.HTTPOpen {
+		return
+	}
+	of := func(session rendezvous.SessionID) string {
+		if p := r.conns[session]; p != nil {
+			return p.key
+		}
+		return ""
+	}
+	for i, s := range m.Members {
+		st.Members[i].Fingerprint = of(s.Session)
+	}
+	for i, j := range m.Waiting {
+		st.Waiting[i].Fingerprint = of(j.Session)
+	}
+	for i, n := range m.Idle {
+		st.Idle[i].Fingerprint = of(n.Session)
+	}
+}

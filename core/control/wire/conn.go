@@ -1,0 +1,118 @@
+package wire
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+// TLSByte is what a connection begins with that speaks TLS.
+const TLSByte = 0x16
+
+// Conn is a connection that TLS may take over: of a server after some bytes of it were
+// read, of who connects before anything is. Its methods may be called by several goroutines,
+// but Secure and Open only before anything is written.
+type Conn struct {
+	net.Conn // below TLS
+	secured  atomic.Pointer[secured]
+}
+
+type secured struct {
+	conn     *tls.Conn
+	exporter []byte
+}
+
+// NewConn makes a connection that is not secured yet; one that is a *Conn stays it.
+func NewConn(raw net.Conn) *Conn {
+	if c, ok := raw.(*Conn); ok {
+		return c
+	}
+	return &Conn{Conn: raw}
+}
+
+// Secure sends all that follows by a TLS connection over this one, whose handshake is
+// complete.
+func (c *Conn) Secure(conn *tls.Conn) error {
+	exporter, err := secret.Exporter(conn)
+	if err != nil {
+		return err
+	}
+	c.secured.Store(&secured{conn, exporter})
+	return nil
+}
+
+// Exporter returns the secret of the TLS connection that only its two ends can derive; nil:
+// it is plain.
+func (c *Conn) Exporter() []byte {
+	if s := c.secured.Load(); s != nil {
+		return s.exporter
+	}
+	return nil
+}
+
+func (c *Conn) Read(b []byte) (int, error) {
+	if s := c.secured.Load(); s != nil {
+		return s.conn.Read(b)
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *Conn) Write(b []byte) (int, error) {
+	if s := c.secured.Load(); s != nil {
+		return s.conn.Write(b)
+	}
+	return c.Conn.Write(b)
+}
+
+// CloseWrite ends the sending side.
+func (c *Conn) CloseWrite() error {
+	if s := c.secured.Load(); s != nil {
+		if err := s.conn.CloseWrite(); err != nil {
+			return err
+		}
+	}
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// NetConn returns the connection below.
+func (c *Conn) NetConn() net.Conn { return c.Conn }
+
+// Open makes the TLS handshake with a control plane that has a token, which any token
+// does for. It blocks until the connection's deadline. The caller closes the connection after
+// an error.
+func (c *Conn) Open(token *secret.Token) error {
+	t := tls.Client(c.Conn, secret.ClientTLS())
+	if err := t.Handshake(); err != nil {
+		return explainTLS(err, c.RemoteAddr(), token)
+	}
+	return c.Secure(t)
+}
+
+// explainTLS says what a failed handshake means. A control plane without a token answers it
+// by its preamble.
+func explainTLS(err error, addr net.Addr, token *secret.Token) error {
+	var plain tls.RecordHeaderError
+	switch {
+	case errors.As(err, &plain) && [len(Magic)]byte(plain.RecordHeader[:len(Magic)]) == Magic:
+		return rendezvous.Errorf(rendezvous.CodeAuth,
+			"authentication failed: the control plane at %s has no token, but this process was given one (%s): start the control plane with it, too, or give none here",
+			addr, token.Describe())
+	case errors.As(err, &plain):
+		return fmt.Errorf("what listens at %s is no Rallypoint control plane with a token: it answers TLS with %s", addr, HexStart(plain.RecordHeader[:]))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%s closed the connection in the TLS handshake: it is no Rallypoint control plane with a token, or it is ending: %w", addr, NoEOF(err))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return err
+	}
+	return fmt.Errorf("the TLS handshake with %s failed: %w", addr, err)
+}
