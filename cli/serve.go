@@ -38,13 +38,14 @@ status" shows what it knows; "rallypoint admin" closes jobs and evicts nodes.
 Anyone who can reach the port can join and close any job, unless there is a token: a
 file with a secret line, the same for serve, run, status and admin and for the
 handler's option token_file. The default address is reachable from this machine
-only; give the address of a trusted network, or 0.0.0.0 for every interface.
-Nothing is encrypted.
+only; give the address of a trusted network, or 0.0.0.0 for every interface. With a
+token all that nodes and commands say is TLS; without one nothing is encrypted.
 
-With a token, HTTP answers this machine only, but for /healthz; --http-open lets
-everybody read. A browser has to ask by an address, "localhost", the name of this
+With a token, HTTP answers this process's user on this machine only, but for /healthz;
+--http-open lets everybody read. A browser has to ask by an address, "localhost", the name of this
 machine or that in --listen, or one given by --http-name, since a stranger's page may
-make any other name stand for this machine. Scrapers and probes may use any name.
+make any other name stand for this machine. Without a token scrapers and probes may
+use any name.
 
 --record FILE appends every event of every job to a file that only its owner can
 read, for "rallypoint audit" and for reports of defects: some 20 us of CPU and 1 KB

@@ -41,13 +41,13 @@ func (f *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) 
 	return token, nil
 }
 
-func newToken() *cobra.Command {
+func newToken(log *logging) *cobra.Command {
 	token := &cobra.Command{
 		Use:   "token",
-		Short: "Make the secret that a control plane and its nodes share",
+		Short: "Make and show the secret that a control plane and its nodes share",
 		Args:  noCommand,
 		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("a command is missing: new")
+			return fmt.Errorf("a command is missing: new or show")
 		},
 	}
 	token.AddCommand(&cobra.Command{
@@ -67,6 +67,25 @@ others may read unless it is root's.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := secret.NewToken(args[0]); err != nil {
 				return failed("cannot make a token file: %w", err)
+			}
+			return nil
+		},
+	})
+	token.AddCommand(&cobra.Command{
+		Use:   "show FILE",
+		Short: "Print the fingerprints of a token file",
+		Long: `Print the fingerprint of each token in FILE, one a line: 8 hexadecimal digits, by which
+logs, errors and "rallypoint status --json" name a token. The token itself is printed
+nowhere. A file that no control plane would take is an error that says why.`,
+		Example: "  rallypoint token show token",
+		Args:    wantArgs("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			token, err := secret.OpenToken(args[0], log.logger())
+			if err != nil {
+				return failure{err}
+			}
+			for _, fingerprint := range token.Fingerprints() {
+				fmt.Fprintln(cmd.OutOrStdout(), fingerprint)
 			}
 			return nil
 		},

@@ -147,3 +147,18 @@ func TestTokenNew(t *testing.T) {
 		t.Errorf("it was replaced by %q, %v", again, err)
 	}
 }
+
+// TestTokenShow prints fingerprints and nothing else; a bad file is refused by name.
+func TestTokenShow(t *testing.T) {
+	first, second := "correct horse battery staple, and more", "something that is quite different here"
+	path := writeToken(t, first+"\n"+second)
+	want := secret.Fingerprint([]byte(first)) + "\n" + secret.Fingerprint([]byte(second)) + "\n"
+	if code, stdout, stderr := execute(t, "token", "show", path); code != run.ExitOK || stdout != want || len(want) != 18 || stderr != "" {
+		t.Errorf("%d, %q, %q; want %q", code, stdout, stderr, want)
+	}
+	for _, bad := range []string{writeToken(t, "short"), t.TempDir(), path + "x"} {
+		if code, stdout, stderr := execute(t, "token", "show", bad); code != run.ExitFailure || stdout != "" || !strings.Contains(stderr, bad) {
+			t.Errorf("%s: %d, %q, %q", bad, code, stdout, stderr)
+		}
+	}
+}
