@@ -18,6 +18,8 @@ import (
 
 	"rallypoint/core/control/statuspage"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/peer"
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/rebinding"
 )
 
@@ -91,6 +93,54 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 }
 
 const plainText = "text/plain; charset=utf-8"
+
+// requester is who has sent a request of HTTP.
+type requester struct {
+	conn   net.Conn
+	proven bool // it knows the token
+}
+
+// requesterKey is the key of a request's requester.
+type requesterKey struct{}
+
+// guarded answers who may ask: everyone where there is no token, or with Config.HTTPOpen;
+// else those that have proven themselves, and this process's user on this machine who asks
+// by a name of ours. Whether the server lives is no secret.
+func (p *pages) guarded(next http.Handler) http.Handler {
+	cfg := &p.server.cfg
+	if cfg.Token == nil || cfg.HTTPOpen {
+		return next
+	}
+	var users rendezvous.LoopbackUsers
+	if cfg.Node != nil {
+		users = cfg.Node.LoopbackUsers
+	}
+	own := peer.NewLoopbackCheck(users)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a, _ := r.Context().Value(requesterKey{}).(requester)
+		switch {
+		case a.proven, r.URL.Path == "/healthz":
+			next.ServeHTTP(w, r)
+		case !a.near() || own.Admit(a.conn) != nil:
+			p.server.metrics.refused[refusedAuth].Add(1)
+			answer(w, http.StatusForbidden, plainText, []byte(wire.ErrAuth.Text+"\n"))
+		case !p.names.Own(r):
+			p.server.metrics.refused[refusedHost].Add(1)
+			answer(w, rebinding.Code, plainText, []byte(rebinding.Text+"\n"))
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// near reports whether the requester's address is a loopback one.
+func (a requester) near() bool {
+	if a.conn == nil {
+		return false
+	}
+	tcp, ok := a.conn.RemoteAddr().(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
 
 // named refuses a browser that asks for a name which is none of the machine's, since its
 // page may be a stranger's. Whether the server lives is no secret.
@@ -301,7 +351,7 @@ func (h *httpPort) make(p *page, r *http.Request, conn net.Conn, proven bool) {
 		}
 	}()
 	r.RemoteAddr = conn.RemoteAddr().String()
-	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, askerKey{}, asker{conn, proven})))
+	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, requesterKey{}, requester{conn, proven})))
 }
 
 // open returns how many connections are being answered now.
