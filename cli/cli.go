@@ -121,7 +121,36 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		root.AddCommand(launcher)
 	}
 	root.AddCommand(newServe(log, extras.ReadConfig), newStatus(log), newAdmin(log), newRecord(log), newAudit(extras.Check), newToken(log), newStore(log), newVersion())
+	refuseOthers(root)
 	return root
+}
+
+// refuseOthers makes wrong usage of what cobra adds to a command an error: "help" of what
+// is not there, "completion" for no or another shell.
+func refuseOthers(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			c.Run = nil
+			c.RunE = func(_ *cobra.Command, args []string) error {
+				about, rest, err := root.Find(args)
+				if err == nil {
+					err = noCommand(about, rest)
+				}
+				if err != nil {
+					return err
+				}
+				return about.Help()
+			}
+		case "completion":
+			c.Args, c.Example = noCommand, "  source <(rallypoint completion bash)"
+			c.RunE = func(*cobra.Command, []string) error {
+				return errors.New("a command is missing: bash, fish, powershell or zsh")
+			}
+		}
+	}
 }
 
 // suggestFlag adds to the error of an unknown flag the one that was meant, perhaps.

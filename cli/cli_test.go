@@ -39,7 +39,7 @@ func execute(t *testing.T, args ...string) (code int, stdout, stderr string) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"},
+	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"}, {"help", "version"}, {"help", "admin", "close"}, {"completion", "--help"},
 		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"record", "-h"}, {"token", "new", "-h"}, {"token", "show", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
 		{"store", "wait", "-h"}, {"store", "list", "-h"}, {"store", "delete", "-h"}} {
 		code, stdout, stderr := execute(t, args...)
@@ -84,6 +84,11 @@ func TestWrongUsage(t *testing.T) {
 		{"store srve", `did you mean "serve"?`},
 		{"store serve --listen 127.0.0.1:65536", "expected HOST:PORT, such as 127.0.0.1:29500"},
 		{"version x", `unexpected argument "x"`},
+		{"help srve", `unknown command "srve"; did you mean "serve"?`},
+		{"help admin clos", `unknown command "clos"; did you mean "close"?`},
+		{"completion", "a command is missing: bash"},
+		{"completion zsj", `unknown command "zsj"; did you mean "zsh"?`},
+		{"completion zsh x", "unknown command"},
 		{"status", "ENDPOINT is missing"},
 		{"status a b", `unexpected argument "b"`},
 		{"status h:x", `the endpoint "h:x" is not valid`},
