@@ -287,7 +287,18 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
 
 .PHONY: test
-test: test-go test-c test-install test-python  ## All quick tests
+test: test-go test-c test-install test-python test-free-threaded  ## All quick tests
+
+# FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
+.PHONY: test-free-threaded
+test-free-threaded: build/.wheel | $(UV_STAMP)  ## The wheel in a Python without a global lock, if there is one
+	$(call say,packaging/tests/free-threaded)
+	@packaging/tests/free-threaded "$$(echo dist/rallypoint-*.whl)"
+
+.PHONY: test-conda
+test-conda:  ## A build of the conda recipe, if rattler-build is there
+	$(call say,packaging/tests/conda)
+	@packaging/tests/conda
 
 # The etcd that the tests start.
 .PHONY: etcd
@@ -389,7 +400,7 @@ test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by
 	@$(BIN)/python -m pytest python/tests/test_helm.py $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long test-python-long $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long: fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long test-python-long test-conda $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
 
 # More kills and more runs, and the control plane's tests with a disk below.
 .PHONY: test-go-long

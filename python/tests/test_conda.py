@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,23 @@ def test_it_asks_for_what_the_build_needs(recipe: dict[str, Any]) -> None:
     assert {"make", '${{ compiler("c") }}'} <= set(recipe["requirements"]["build"])
     python = re.search(r'^requires-python = "(.*)"$', PROJECT, re.MULTILINE)
     assert python and recipe["requirements"]["run"] == [f"python {python[1]}"]
+
+
+def test_build_says_why_it_is_skipped() -> None:
+    """`make test-conda` fails nowhere for the want of a tool or of a network."""
+    script = REPOSITORY / "packaging" / "tests" / "conda"
+    for settings, why in (
+        ({"PATH": "/usr/bin:/bin"}, "rattler-build is not installed"),
+        (
+            {"RATTLER_BUILD": "/bin/false", "CONDA_CHANNEL": "http://127.0.0.1:1"},
+            "cannot be reached",
+        ),
+    ):
+        done = subprocess.run(
+            [script], env={**os.environ, **settings}, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0 and done.stderr.startswith("skipped: "), done.stderr
+        assert why in done.stderr
 
 
 def test_modules_exist(recipe: dict[str, Any]) -> None:

@@ -1,0 +1,42 @@
+"""Many threads over one library, and Python without a global lock where there is one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+from conftest import REPOSITORY
+
+TESTS = REPOSITORY / "packaging" / "tests"
+
+
+def test_many_threads() -> None:
+    """What `make test-free-threaded` runs, in this interpreter."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, TESTS / "threads.py", endpoint]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_says_why_it_is_skipped() -> None:
+    """And that an interpreter with a lock is none of those that it wants."""
+    env = {name: value for name, value in os.environ.items() if name != "FREE_THREADED"}
+    env |= {"PATH": "/usr/bin:/bin", "PYENV_ROOT": "/none"}
+    wheel = next((REPOSITORY / "dist").glob("rallypoint-*.whl"), TESTS / "threads.py")
+    command = [TESTS / "free-threaded", wheel]
+    named = subprocess.run(
+        command,
+        env={**env, "FREE_THREADED": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if named.returncode == 0:  # there is one all the same
+        return
+    assert "is no free-threaded Python" in named.stderr
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.startswith("skipped: "), done.stderr
