@@ -215,3 +215,33 @@ func TestRunLogsInJSON(t *testing.T) {
 		t.Errorf("%v\n%s", said, p.stderr.String())
 	}
 }
+
+// TestDocumentedConfig: docs/serve.md's file is taken as it is.
+func TestDocumentedConfig(t *testing.T) {
+	page, err := os.ReadFile("../docs/serve.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(page), "```yaml\n")
+	block, _, ok := strings.Cut(block, "```")
+	if !ok || !strings.Contains(block, "listen:") {
+		t.Fatal("docs/serve.md shows no file")
+	}
+	root := newRoot(&logging{out: os.Stderr}, extras)
+	serve, _, err := root.Find([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := serve.ParseFlags([]string{"--config", configFile(t, block)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := serve.PersistentPreRunE(serve, nil); err != nil {
+		t.Error(err)
+	}
+	for line := range strings.Lines(block) {
+		key, _, _ := strings.Cut(line, ":")
+		if flag := serve.Flags().Lookup(key); !strings.HasPrefix(line, "#") && (flag == nil || !flag.Changed) {
+			t.Errorf("%q has no effect", line)
+		}
+	}
+}
