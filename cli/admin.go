@@ -20,17 +20,20 @@ import (
 func newAdmin(log *logging) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admin",
-		Short: "Close a job or evict a node",
+		Short: "Close a job, evict a node or copy a data directory",
 		Long: `Close a job or evict a node at its control plane. The job's nodes, its history and
 the logs say who did it and why. Where nodes meet without one (file:///DIR, etcd://HOST),
 the request goes into the log that they share.
 
 Anyone who can reach the control plane's port may do this, unless it has a token:
-then --token-file has to name its file.`,
+then --token-file has to name its file. "backup" copies the data directory of a server
+on this machine.`,
 		Args: noCommand,
-		RunE: func(*cobra.Command, []string) error { return errors.New("a command is missing: close or evict") },
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("a command is missing: close, evict or backup")
+		},
 	}
-	cmd.AddCommand(newAdminClose(log), newAdminEvict(log))
+	cmd.AddCommand(newAdminClose(log), newAdminEvict(log), newAdminBackup())
 	return cmd
 }
 

@@ -77,13 +77,17 @@ root, and nobody else may write it.`,
 			if err := state.check(); err != nil {
 				return err
 			}
+			backups := catchBackupRequests()
 			data, err := state.open()
 			if err != nil {
+				backups.stop()
 				return err
 			}
 			if data != nil {
 				defer data.Close()
 			}
+			backups.serve(data, log.logger())
+			defer backups.stop()
 			recording, err := state.openRecording(log.logger())
 			if err != nil {
 				return err

@@ -99,6 +99,9 @@ func (d *Data) Path() string { return d.journal.Path() }
 // Runs returns how many runs were found.
 func (d *Data) Runs() int { return len(d.runs) }
 
+// Copy writes the data file as it is at one moment to another one, while a server uses it.
+func (d *Data) Copy(path string) error { return d.journal.Copy(path) }
+
 // Close lets go of the directory.
 func (d *Data) Close() error { return d.journal.Close() }
 

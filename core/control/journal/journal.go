@@ -144,11 +144,7 @@ func create(path string, o Options) error {
 	if err := os.Rename(unfinished, path); err != nil {
 		return err
 	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return syncDir(filepath.Dir(path))
 }
 
 // remedy ends the errors of a file that cannot be used.

@@ -32,7 +32,9 @@ func openMapped(path string, o bbolt.Options) (*mapped, error) {
 	m := &mapped{}
 	o.OpenFile = func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
 		f, err = os.OpenFile(name, flag, mode)
-		m.file = f
+		if m.file == nil { // what comes later is the file of a copy, which bbolt closes
+			m.file = f
+		}
 		return f, err
 	}
 	err := m.call(func() (err error) {

@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/core/control"
+	"rallypoint/core/control/journal"
+)
+
+const (
+	// backupName is the copy that `serve` makes beside its data file when it is asked to.
+	backupName = "backup.db"
+	dataName   = "control.db"
+	// backupSignal asks it. Only its own user and root can send it, which are those who
+	// can read the directory anyway.
+	backupSignal = syscall.SIGUSR1
+	backupEvery  = 20 * time.Millisecond
+)
+
+// backupRequests are the signals that ask `serve` for a copy. They are caught before the
+// directory is locked, so that the process which the lock names never dies of one.
+type backupRequests struct {
+	signals chan os.Signal
+	running sync.WaitGroup
+}
+
+func catchBackupRequests() *backupRequests {
+	b := &backupRequests{signals: make(chan os.Signal, 1)}
+	signal.Notify(b.signals, backupSignal)
+	return b
+}
+
+// serve answers the requests until stop; without a directory they are ignored.
+func (b *backupRequests) serve(data *control.Data, log *slog.Logger) {
+	b.running.Go(func() {
+		for range b.signals {
+			if data == nil {
+				log.Warn("asked for a backup, but there is no --data-dir")
+				continue
+			}
+			path, began := filepath.Join(filepath.Dir(data.Path()), backupName), time.Now()
+			if err := data.Copy(path); err != nil {
+				log.Error("the data directory cannot be copied", "err", err)
+				continue
+			}
+			log.Info("copied the data directory", "to", path, "took", time.Since(began).Round(time.Millisecond))
+		}
+	})
+}
+
+func (b *backupRequests) stop() {
+	signal.Stop(b.signals)
+	close(b.signals)
+	b.running.Wait()
+}
+
+func newAdminBackup() *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "backup DIRECTORY FILE",
+		Short: "Copy the data directory of a running server",
+		Long: `Copy the data directory of "rallypoint serve --data-dir DIRECTORY" to FILE, whether a
+server uses it or not: on its machine (in its container), as its user or root. The
+server writes the copy itself, as its jobs were at one moment; they wait for that
+moment only. The copy is read and checked before it gets its name, so that FILE is
+whole or not there. A FILE that is there is replaced.
+
+Whoever can read FILE knows the sessions of all jobs: it is readable by its owner
+only, and is to be kept so.
+
+To restore it, stop the server, make FILE the file control.db of an empty directory
+and start the server with that: jobs that run go on, as docs/backup.md says.`,
+		Example: `  rallypoint admin backup /var/lib/rallypoint /backup/rallypoint-$(date +%F).db`,
+		Args:    wantArgs("DIRECTORY", "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := positive("--timeout", timeout); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			defer catchBackupRequests().stop() // of another backup, while this one has the directory
+			runs, size, err := backup(ctx, args[0], args[1])
+			if err != nil {
+				return failed("backup of %s: %w", args[0], err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "copied %s (%d bytes) to %s\n", countOf(runs, "run"), size, clean(args[1]))
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "longest wait for the server")
+	return cmd
+}
+
+func countOf(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
+// backup copies a data directory to a file and returns how many runs that holds.
+func backup(ctx context.Context, dir, file string) (runs int, size int64, err error) {
+	pid, host, err := journal.Holder(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	// Beside the file, so that its name is given by a rename; a directory of this user's
+	// own, whatever the folder is.
+	scratch, err := os.MkdirTemp(filepath.Dir(file), ".rallypoint-backup-")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer os.RemoveAll(scratch)
+	copied := filepath.Join(scratch, dataName)
+	if pid == 0 {
+		err = copyUnused(dir, copied)
+	} else {
+		err = copyUsed(ctx, dir, copied, pid, host)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	data, err := control.OpenData(scratch, journal.Options{})
+	if err != nil {
+		return 0, 0, fmt.Errorf("the copy cannot be read: %w", err)
+	}
+	runs = data.Runs()
+	if err := data.Close(); err != nil {
+		return 0, 0, err
+	}
+	info, err := os.Stat(copied)
+	if err != nil {
+		return 0, 0, err
+	}
+	return runs, info.Size(), os.Rename(copied, file)
+}
+
+// copyUnused copies a directory that no server has.
+func copyUnused(dir, to string) error {
+	if _, err := os.Stat(filepath.Join(dir, dataName)); err != nil {
+		return err // which opening would make
+	}
+	data, err := control.OpenData(dir, journal.Options{})
+	if err != nil {
+		return err
+	}
+	return errors.Join(data.Copy(to), data.Close())
+}
+
+// copyUsed has the server that has a directory copy it.
+func copyUsed(ctx context.Context, dir, to string, pid int, host string) error {
+	made := filepath.Join(dir, backupName)
+	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if own, err := os.Hostname(); err == nil && host != "" && own != host {
+		return fmt.Errorf("it is in use by process %d on %s: run this there", pid, host)
+	}
+	if err := syscall.Kill(pid, backupSignal); err != nil {
+		return fmt.Errorf("it is in use by process %d, which cannot be asked from here: %w; run this as its user and, of a container, in it", pid, err)
+	}
+	for began := time.Now(); ; {
+		content, err := os.ReadFile(made)
+		if err == nil {
+			return errors.Join(writeDurably(to, content), os.Remove(made))
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d, which has it, made no copy in %v; its log says why", pid, time.Since(began).Round(time.Millisecond))
+		case <-time.After(backupEvery):
+		}
+	}
+}
+
+func writeDurably(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Sync(), f.Close())
+}

@@ -1,0 +1,73 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+// Copy writes the file as it is at one moment to another one (mode 0600), which is whole
+// or not there, and on the disk when Copy returns. Writes wait meanwhile.
+func (j *Journal) Copy(path string) (err error) {
+	unfinished := path + ".new"
+	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(unfinished, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(unfinished)
+		}
+	}()
+	err = j.file.view(func(tx *bbolt.Tx) error {
+		_, err := tx.WriteTo(f)
+		return err
+	})
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("copying %s to %s: %w", j.path, path, err)
+	}
+	if err := os.Rename(unfinished, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Holder returns which process has a data directory, as it says itself; 0 if none has.
+func Holder(dir string) (pid int, host string, err error) {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return 0, "", fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	defer f.Close()
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if err == nil {
+		return 0, "", nil
+	}
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return 0, "", fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxLockText))
+	if err != nil {
+		return 0, "", err
+	}
+	if n, _ := fmt.Sscanf(string(text), "pid %d on %s", &pid, &host); n < 1 || pid <= 0 {
+		return 0, "", fmt.Errorf("data directory %s is in use, but its lock does not say by which process", dir)
+	}
+	return pid, host, nil
+}

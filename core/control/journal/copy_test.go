@@ -1,0 +1,114 @@
+package journal
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestCopyWhileItIsWritten: each copy is the file as it was at one moment between two
+// writes, never half of one, and the journal goes on.
+func TestCopyWhileItIsWritten(t *testing.T) {
+	dir, copies := t.TempDir(), t.TempDir()
+	j := open(t, dir)
+	defer func() { j.Close() }()
+	write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "a", State: []byte("s")}}, WriteBatch{Run: 2, Snapshot: &Snapshot{ID: "b", State: []byte("s")}})
+	var writer sync.WaitGroup
+	stop := make(chan struct{})
+	writer.Go(func() {
+		for n := 1; ; n++ {
+			select {
+			case <-stop:
+				return
+			default: // both runs, in one batch
+				event := events(n, n)
+				if err := j.Write([]WriteBatch{{Run: 1, First: uint64(n), Events: event}, {Run: 2, First: uint64(n), Events: event}}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	for i := range 10 {
+		path := filepath.Join(copies, string(rune('a'+i)), fileName)
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Copy(path); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+			t.Errorf("the copy: %v, %v", info, err)
+		}
+		c := open(t, filepath.Dir(path))
+		runs, err := c.Runs()
+		if err != nil || len(runs) != 2 || len(runs[0].Events) != len(runs[1].Events) {
+			t.Errorf("the copy holds %d runs, %v", len(runs), err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	writer.Wait()
+	j = again(t, j) // bbolt's lock is given back by the file that is ours
+	if runs, err := j.Runs(); err != nil || len(runs) != 2 {
+		t.Errorf("after the copies: %d runs, %v", len(runs), err)
+	}
+}
+
+// TestCopyIsWholeOrNotThere: what cannot be copied leaves nothing, and what was there.
+func TestCopyIsWholeOrNotThere(t *testing.T) {
+	j := open(t, t.TempDir())
+	defer j.Close()
+	dir := t.TempDir()
+	taken := filepath.Join(dir, "taken") // a folder that is not empty cannot be replaced
+	if err := os.MkdirAll(filepath.Join(taken, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Copy(taken); err == nil {
+		t.Error("a folder was replaced")
+	}
+	if err := j.Copy(filepath.Join(dir, "none", "x")); err == nil {
+		t.Error("a folder was made")
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.new")); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	link := filepath.Join(dir, "y.new")
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), link); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Copy(filepath.Join(dir, "y")); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "elsewhere")); err == nil {
+		t.Error("a link was followed")
+	}
+}
+
+func TestHolder(t *testing.T) {
+	dir := t.TempDir()
+	if _, _, err := Holder(dir); err == nil {
+		t.Error("a directory without a lock has a holder")
+	}
+	j := open(t, dir)
+	host, _ := os.Hostname()
+	if pid, name, err := Holder(dir); err != nil || pid != os.Getpid() || name != host {
+		t.Errorf("%d on %q, %v", pid, name, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, lockName), []byte("pid of nobody\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if pid, _, err := Holder(dir); err == nil || !strings.Contains(err.Error(), "does not say") {
+		t.Errorf("%d, %v", pid, err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if pid, _, err := Holder(dir); err != nil || pid != 0 {
+		t.Errorf("a closed one: %d, %v", pid, err)
+	}
+}
