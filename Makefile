@@ -485,7 +485,7 @@ bench-store: .venv/.wheel  ## Run all benchmarks of the store server (a quarter 
 
 .PHONY: site
 site: $(DOCS_STAMP)  ## Write the documentation as a site to build/site
-	@.venvs/docs/bin/python -m mkdocs build --quiet --strict --clean
+	@.venvs/docs/bin/zensical build --strict --clean >/dev/null
 	@echo "build/site/index.html"
 
 $(DOCS_STAMP): | $(UV_STAMP)

@@ -57,7 +57,9 @@ def chart(title: str, under: str, across: str, up: str, named: dict[str, Series]
         _text(LEFT, 20, title, size=15),
         _text(LEFT, 36, under, size=11),
         _text(WIDTH / 2, HEIGHT - 10, across, anchor="middle"),
-        _text(8, TOP - 2, up),
+        '<g transform="rotate(-90)">',
+        _text(-(TOP + HEIGHT - BOTTOM) / 2, 16, up, anchor="middle"),
+        "</g>",
     ]
     for i in range(round(most_x / step_x) + 1):
         x, y = at(i * step_x, 0)
@@ -104,10 +106,11 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
 def _text(
     x: float, y: float, text: str, size: int = 12, anchor: str = "start", colour: str = INK
 ) -> str:
+    """A text with a rim, so that no line runs through it."""
     safe = text.replace("&", "&amp;").replace("<", "&lt;")
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
-        f' fill="{colour}">{safe}</text>'
+        f' fill="{colour}" stroke="white" stroke-width="4" paint-order="stroke">{safe}</text>'
     )
 
 
