@@ -240,6 +240,25 @@ def test_what_a_newer_server_tells_is_shown(
         assert "H200" in window.js("return document.getElementById('seat').innerText")
 
 
+def test_shows_how_far_the_run_is(
+    window: browser.Browser, page: tuple[bytes, dict[str, str]]
+) -> None:
+    own = {"step": 90, "smallest_step": 88, "seconds_per_step": 0.0, "change_age_s": 12.5}
+    behind = {"rank": 1, "node": "<i>slow", "label": "l", "steps": 10, "for_s": 12.5}
+    run = {"step": 100, "smallest_step": 88, "seconds_per_step": 3.1, "change_age_s": 0.5}
+    doc = status([member(0), member(1, progress=own)], progress={**run, "behind": behind})
+    with told(page, doc) as url:
+        window.open(url)
+        window.wait("document.querySelector('[role=gridcell]')")
+        text = window.js("return document.body.innerText")
+        assert "100 (slowest 88), 3.1 s each" in text.replace("\n", " ")
+        assert "Rank 1, <i>slow, is 10 steps behind and has not moved for 1" in text
+        window.js("document.querySelectorAll('[role=gridcell]')[1].focus()")
+        seat = window.js("return document.getElementById('seat').innerText")
+        assert "90 (slowest 88), not moved for" in seat
+        assert "Also in the status" not in text
+
+
 def test_ten_thousand_seats_by_keyboard(
     window: browser.Browser, page: tuple[bytes, dict[str, str]]
 ) -> None:
