@@ -32,8 +32,9 @@ within join_timeout; their agents' keys are lost. One process has a directory at
 time; a full disk refuses new nodes and keeps what it has.
 
 It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
-answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus). "rallypoint
-status" shows what it knows; "rallypoint admin" closes jobs and evicts nodes.
+answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus), and / with a
+page for browsers. "rallypoint status" shows what it knows; "rallypoint admin" closes
+jobs, evicts nodes and copies the data directory.
 
 Anyone who can reach the port can join and close any job, unless there is a token: a
 file with a secret line, the same for serve, run, status and admin and for the

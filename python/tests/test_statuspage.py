@@ -240,6 +240,24 @@ def test_what_a_newer_server_tells_is_shown(
         assert "H200" in window.js("return document.getElementById('seat').innerText")
 
 
+def test_the_focus_stays_in_the_table_of_runs(
+    window: browser.Browser, page: tuple[bytes, dict[str, str]]
+) -> None:
+    doc = status([member(0)])
+    doc["runs"] = [{**doc["runs"][0], "run_id": name} for name in ("one", "two")]
+    doc["runs_total"] = 2
+    with told(page, doc) as url:
+        window.open(url)
+        window.wait("document.querySelectorAll('tbody a').length === 2")
+        window.js("document.querySelectorAll('tbody a')[1].focus()")
+        doc["runs"][0]["phase"] = "regroup"
+        doc["runs"][0]["changes_total"] += 1
+        window.wait("document.querySelector('tbody .phase').textContent === 'regroup'")
+        assert window.js("return document.activeElement.textContent") == "two"
+        window.press("\ue007")  # Enter
+        window.wait("document.querySelector('[role=grid]')")
+
+
 def test_shows_how_far_the_run_is(
     window: browser.Browser, page: tuple[bytes, dict[str, str]]
 ) -> None:
