@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,9 +23,15 @@ func TestCopyWhileItIsWritten(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			default: // both runs, in one batch
-				event := events(n, n)
-				if err := j.Write([]WriteBatch{{Run: 1, First: uint64(n), Events: event}, {Run: 2, First: uint64(n), Events: event}}); err != nil {
+			default: // both runs in one batch of many pages, which the next one replaces
+				batch := make([]WriteBatch, 2)
+				for i := range batch {
+					batch[i] = WriteBatch{Run: uint64(i + 1), First: uint64(n), Events: [][]byte{bytes.Repeat([]byte{byte(n)}, 1<<13)}}
+					if n%8 == 0 {
+						batch[i].Snapshot = &Snapshot{ID: string(rune('a' + i)), Through: uint64(n - 1), State: []byte("s")}
+					}
+				}
+				if err := j.Write(batch); err != nil {
 					t.Error(err)
 					return
 				}
@@ -53,6 +60,9 @@ func TestCopyWhileItIsWritten(t *testing.T) {
 	}
 	close(stop)
 	writer.Wait()
+	if _, err := j.file.file.Stat(); err != nil {
+		t.Errorf("what is closed after a fault is the file of a copy: %v", err)
+	}
 	j = again(t, j) // bbolt's lock is given back by the file that is ours
 	if runs, err := j.Runs(); err != nil || len(runs) != 2 {
 		t.Errorf("after the copies: %d runs, %v", len(runs), err)

@@ -32,9 +32,7 @@ func openMapped(path string, o bbolt.Options) (*mapped, error) {
 	m := &mapped{}
 	o.OpenFile = func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
 		f, err = os.OpenFile(name, flag, mode)
-		if m.file == nil { // what comes later is the file of a copy, which bbolt closes
-			m.file = f
-		}
+		m.file = f
 		return f, err
 	}
 	err := m.call(func() (err error) {
