@@ -258,6 +258,31 @@ def test_the_focus_stays_in_the_table_of_runs(
         window.wait("document.querySelector('[role=grid]')")
 
 
+def test_says_who_hosts_and_where_to_look_next(
+    window: browser.Browser, page: tuple[bytes, dict[str, str]]
+) -> None:
+    doc = status([member(0)], stopping="node-0 (<b>maintenance)")
+    standbys = [
+        {"node": "<b>b", "label": "l", "address": "10.0.0.6:4711", "connected": True},
+        {"node": "c", "label": "l", "address": "javascript:alert(1)", "connected": False},
+    ]
+    doc["server"]["succession"] = {
+        "role": "hosting", "group": "g", "term": 2, "host": "10.0.0.5:29400", "host_node": "a",
+        "since": "2026-03-04T12:00:00Z", "took_over": "z", "took_over_s": 0.4,
+        "standbys": standbys, "not_by": ["d: it has no address"], "quorum": "none",
+    }  # fmt: skip
+    with told(page, doc) as url:
+        window.open(url)
+        text = window.wait("document.querySelector('#hosts table') && document.body.innerText")
+        assert "Stopping: node-0 (<b>maintenance)" in text
+        assert "d: it has no address" in text and "Quorum" in text
+        assert window.js("return document.querySelector('#hosts dd').textContent") == "a"
+        assert not window.js("return document.getElementById('elsewhere').checkVisibility()")
+    window.wait("document.getElementById('elsewhere').checkVisibility()")
+    links = "return [...document.querySelectorAll('#elsewhere a')].map(a => a.href)"
+    assert window.js(links) == ["http://10.0.0.5:29400/", "http://10.0.0.6:4711/"]
+
+
 def test_shows_how_far_the_run_is(
     window: browser.Browser, page: tuple[bytes, dict[str, str]]
 ) -> None:
