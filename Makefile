@@ -421,7 +421,7 @@ test-etcd-versions: .venv/.wheel build/rallypoint $(ETCD) $(ETCD_3_5)  ## Everyt
 	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
 	CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 15m ./etcdstore/... ./internal/etcdclient ./internal/etcdserver; \
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./backend -run '/^etcd$$'; \
-	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/test_launch.py python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
+	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/launch python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
 
 # Everything about files on a file system that other processes see by another mount.
 .PHONY: test-mounts
@@ -499,12 +499,12 @@ LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --a
 	--custom-compile-command 'make lock' $(NOT_NEEDED:%=--no-emit-package %)
 
 .PHONY: reference
-reference: .venv/.wheel  ## Write docs/python.md anew, from the docstrings
+reference: .venv/.wheel  ## Write docs/python.md again, from the docstrings
 	@$(BIN)/python python/reference.py >build/python.md
 	@mv build/python.md docs/python.md
 
 .PHONY: lock
-lock: $(UV_STAMP)  ## Pin anew: requirements/*.in -> requirements/*.txt
+lock: $(UV_STAMP)  ## Pin again: requirements/*.in -> requirements/*.txt
 	@for f in requirements/*.in; do echo "==> pinning $$f"; $(LOCK) "$$f" -o "$${f%.in}.txt"; done
 
 .PHONY: clean

@@ -1,4 +1,4 @@
-"""What the workers of test_launch.py and test_agent.py run: functions of a module that
+"""What the workers of the tests of elastic_launch and of the agent run: functions of a module that
 they can import."""
 
 from __future__ import annotations

@@ -97,7 +97,9 @@ def python_tests(file: str) -> frozenset[str]:
 def exists(name: str) -> bool:
     if name.startswith("recorded:"):
         return any(fnmatch(case, name.removeprefix("recorded:")) for case in recorded())
-    if found := re.fullmatch(r"(test_\w+\.py|torchrun/\w+\.py|chaos/\w+\.py)::([\w:]+)", name):
+    if found := re.fullmatch(
+        r"((?:(?:torchrun|chaos|handler|launch)/)?test_\w+\.py)::([\w:]+)", name
+    ):
         return found[2] in python_tests(found[1])
     if found := re.fullmatch(r"(capi/tests/\w+\.c):(\w+)", name):
         text = (ROOT / found[1]).read_text()
@@ -147,7 +149,7 @@ def test_barrier_contract_is_complete() -> None:
 def test_what_does_not_exist_is_found() -> None:
     for name in (
         "recorded:none-*",
-        "test_launch.py::test_none",
+        "launch/test_nodes.py::test_none",
         "test_none.py::test_none",
         "core/agent.TestNone",
         "core/none.TestSignal",

@@ -1,0 +1,235 @@
+"""How a node's part ends: shutdown, a closed run, spares, timeouts, calls of other threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from handler.harness import PATIENCE, Run, await_true, child_failed, fail_with, listens
+from torch.distributed.elastic.rendezvous import api as torch_api
+
+import rallypoint
+from rallypoint import Code, RallypointError
+from rallypoint.handler import RallypointHandler
+
+
+class TestEnding:
+    def test_success(self, run: Run) -> None:
+        handlers = [run.handler(), run.handler()]
+        run.round(*handlers)
+        ended = [run.pool.submit(h.shutdown) for h in handlers]
+        assert [e.result(PATIENCE) for e in ended] == [True, True]
+        for handler in handlers:
+            assert handler.num_nodes_waiting() == 0
+            assert handler.shutdown() is True, "again"
+        with pytest.raises(torch_api.RendezvousClosedError):
+            handlers[0].next_rendezvous()
+
+    def test_worker_failure_stops_all(self, run: Run) -> None:
+        handlers = [run.handler(1, 2), run.handler(1, 2)]
+        run.round(*handlers)
+        failing = run.pool.submit(fail_with, handlers[1], child_failed())
+        other = handlers[0]
+        await_true(lambda: other.num_nodes_waiting() > 0)
+        assert other.is_closed()
+        with pytest.raises(torch_api.RendezvousClosedError) as caught:
+            other.next_rendezvous()
+        assert "worker with rank 5 (pid 4711) of train.py failed: exit code 3" in str(caught.value)
+        assert isinstance(caught.value, rallypoint.ClosedError)
+        other.shutdown()
+        assert failing.result(PATIENCE) is True
+
+    def test_other_errors_leave(self, run: Run) -> None:
+        """An agent that breaks leaves the run to the others."""
+        handlers = [run.handler(1, 2), run.handler(1, 2)]
+        run.round(*handlers)
+        leaving = run.pool.submit(fail_with, handlers[1], KeyError("broken"))
+        await_true(lambda: handlers[0].num_nodes_waiting() > 0)
+        assert not handlers[0].is_closed()
+        assert "broken" in handlers[0]._member.reason()
+        [info] = run.round(handlers[0])
+        assert info.world_size == 1
+        handlers[0].shutdown()
+        assert leaving.result(PATIENCE) is True
+
+    def test_shutdown_before_a_round_leaves(self, run: Run) -> None:
+        waiting = run.handler(2, 2)
+        [joining] = run.join(waiting)
+        short = run.handler(2, 2)
+        assert short.shutdown() is True
+        other = run.handler(2, 2)
+        [info] = run.round(other)
+        assert joining.result(PATIENCE).world_size == info.world_size == 2
+
+    def test_error_that_was_there_before(self, run: Run) -> None:
+        """Launching from within an except block is no failure."""
+        try:
+            raise KeyError("an attempt before")
+        except KeyError:
+            handler = run.handler(1, 1)
+            run.round(handler)
+            ending = handler._ending(sys.exc_info()[1])
+        assert ending == (rallypoint.Ending.SUCCESS, "")
+
+    def test_set_closed(self, run: Run) -> None:
+        """Ends admission and leaves the round alone."""
+        handlers = [run.handler(1, 2), run.handler(1, 2)]
+        run.round(*handlers)
+        handlers[0].set_closed()
+        handlers[0].set_closed()
+        await_true(handlers[1].is_closed)
+        assert handlers[0].is_closed()
+        assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
+        late = run.handler(1, 2)
+        with pytest.raises(torch_api.RendezvousClosedError) as caught:
+            late.next_rendezvous()
+        assert "the-run" in str(caught.value) and "closed" in str(caught.value)
+
+    def test_late_for_a_run_that_succeeded(self, run: Run) -> None:
+        handlers = [run.handler(1, 2), run.handler(1, 2)]
+        run.round(*handlers)
+        ending = run.pool.submit(handlers[1].shutdown)
+        await_true(handlers[0].is_closed)
+        late = run.handler(1, 2)
+        with pytest.raises(torch_api.RendezvousError) as caught:
+            late.next_rendezvous()
+        assert "success" in str(caught.value)
+        late.shutdown()
+        handlers[0].shutdown()
+        assert ending.result(PATIENCE)
+
+
+class TestSpares:
+    """A node that the run does not need, until it has ended well."""
+
+    def spare(self, run: Run) -> BaseException | None:
+        members = [run.handler(1, 2) for _ in range(2)]
+        run.round(*members)
+        spare = run.handler(1, 2)
+        [waiting] = run.join(spare)
+        deadline = time.monotonic() + 0.5
+        while time.monotonic() < deadline:
+            assert [m.num_nodes_waiting() for m in members] == [0, 0]
+            assert not waiting.done()
+        ending = [run.pool.submit(m.shutdown) for m in members]
+        error = waiting.exception(PATIENCE)
+        spare.shutdown()
+        assert [e.result(PATIENCE) for e in ending] == [True, True]
+        return error
+
+    def test_graceful_exit(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        error = self.spare(run)
+        assert isinstance(error, torch_api.RendezvousGracefulExitError)
+        assert isinstance(error, rallypoint.GracefulExitError)
+        assert str(error) in [r.getMessage() for r in caplog.records]
+
+    def test_under_torchrun(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        """There it ends the process, with success."""
+        code = "def main(call):\n    return call()\n"
+        torchrun: dict[str, Any] = {"__spec__": SimpleNamespace(name="torch.distributed.run")}
+        exec(code, torchrun)
+        plain = RallypointHandler.next_rendezvous
+        monkeypatch.setattr(
+            RallypointHandler,
+            "next_rendezvous",
+            lambda self: torchrun["main"](lambda: plain(self)),
+        )
+        error = self.spare(run)
+        assert isinstance(error, SystemExit) and error.code == 0
+
+
+class TestTimeouts:
+    def test_text(self, run: Run) -> None:
+        """Who is here, who is missing, how long, where, and what to do (guarantee 11)."""
+        handler = run.handler(3, 4, join_timeout=1.4)
+        begin = time.monotonic()
+        with pytest.raises(torch_api.RendezvousTimeoutError) as caught:
+            handler.next_rendezvous()
+        assert time.monotonic() - begin >= 1.4
+        text = str(caught.value)
+        assert isinstance(caught.value, rallypoint.DeadlineError)
+        assert caught.value.code is Code.TIMEOUT  # type: ignore[attr-defined]
+        for part in ("the-run", run.endpoint, "1 of 4", "3", f"pid {os.getpid()}", "1.4 s"):
+            assert part in text, f"{part!r} is not in {text!r}"
+
+    def test_nobody_hosts(self, run: Run) -> None:
+        handler = run.handler(1, 1, is_host=0, join_timeout=0.4)
+        with pytest.raises(torch_api.RendezvousError) as caught:
+            handler.next_rendezvous()
+        assert isinstance(
+            caught.value, (torch_api.RendezvousConnectionError, torch_api.RendezvousTimeoutError)
+        )
+        assert run.endpoint in str(caught.value)
+
+    def test_it_may_try_again(self, run: Run) -> None:
+        handler = run.handler(2, 2, join_timeout=0.2)
+        with pytest.raises(torch_api.RendezvousTimeoutError):
+            handler.next_rendezvous()
+        other = run.handler(2, 2)
+        [waiting] = run.join(other)
+        assert run.round(handler)[0].world_size == 2
+        assert waiting.result(PATIENCE).world_size == 2
+
+    def test_settings_that_differ(self, run: Run) -> None:
+        waiting = run.handler(2, 2)
+        joining = run.join(waiting)
+        await_true(lambda: listens(run.endpoint))
+        with pytest.raises(torch_api.RendezvousError, match="3") as caught:
+            run.handler(2, 3).next_rendezvous()
+        assert caught.value.code is Code.MISMATCH  # type: ignore[attr-defined]
+        waiting._member.cancel()
+        assert isinstance(joining[0].exception(PATIENCE), RallypointError)
+
+    def test_port_of_another_run(self, run: Run) -> None:
+        run.round(run.handler(1, 1))
+        run.run_id = "another-run"
+        with pytest.raises(torch_api.RendezvousError, match="the-run") as caught:
+            run.handler(1, 1).next_rendezvous()
+        assert caught.value.code is Code.TENANT  # type: ignore[attr-defined]
+
+
+class TestOtherThreads:
+    def test_cancel(self, run: Run) -> None:
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        await_true(lambda: listens(run.endpoint))
+        handler._member.cancel()
+        error = joining.exception(PATIENCE)  # which is less than join_timeout
+        assert isinstance(error, torch_api.RendezvousError)
+        assert error.code is Code.CANCELED  # type: ignore[attr-defined]
+
+    def test_shutdown_ends_a_join(self, run: Run) -> None:
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        await_true(lambda: listens(run.endpoint))
+        assert handler.shutdown() is True
+        assert isinstance(joining.exception(PATIENCE), torch_api.RendezvousError)
+
+    def test_num_nodes_waiting_meanwhile(self, run: Run) -> None:
+        """It never waits for the join of another thread."""
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        begin = time.monotonic()
+        for _ in range(100):
+            handler.num_nodes_waiting()
+            handler.is_closed()
+        assert time.monotonic() - begin < PATIENCE
+        handler.shutdown()
+        joining.exception(PATIENCE)
+
+    def test_python_runs_on_meanwhile(self, run: Run) -> None:
+        """The interpreter lock is not held by a join that waits."""
+        handler = run.handler(2, 2)
+        [joining] = run.join(handler)
+        ticks = 0
+        deadline = time.monotonic() + 0.3
+        while time.monotonic() < deadline:
+            time.sleep(0.001)
+            ticks += 1
+        assert ticks > 50
+        handler.shutdown()
+        joining.exception(PATIENCE)

@@ -1,0 +1,118 @@
+"""elastic_launch on several nodes, each launched from a thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import launch_jobs as jobs
+import pytest
+from launch.harness import alone, free_port, launch_all, nodes
+
+import rallypoint
+from rallypoint import ChildFailedError, LaunchConfig, elastic_launch
+
+# Several nodes; each is launched from a thread
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["rallypoint", "c10d", "static", "rallypoint-static", "rallypoint-file", "etcd", "etcd-v2"],
+)
+def test_two_nodes(tmp_path: Path, backend: str, request: pytest.FixtureRequest) -> None:
+    configs = nodes(2, 2, backend)
+    if backend in ("etcd", "etcd-v2"):  # torch's names
+        etcd = request.getfixturevalue("etcd")
+        for config in configs:
+            config.run_id, config.rdzv_endpoint = backend, etcd.get_endpoint()
+            config.local_addr = "127.0.0.1"
+    (tmp_path / "shared").mkdir()
+    if backend == "rallypoint-file":
+        for config in configs:
+            config.rdzv_endpoint, config.local_addr = str(tmp_path / "shared"), "127.0.0.1"
+    first, second = launch_all(configs, jobs.sum_of_ranks)
+    assert first.result() == {0: 6, 1: 6}
+    assert second.result() == {2: 6, 3: 6}
+
+
+def test_different_numbers_of_workers() -> None:
+    """1, 2 and 3 workers: ranks 0 to 5, and the roles' own."""
+    configs = nodes(3, 1)
+    for i, config in enumerate(configs):
+        config.nproc_per_node, config.role = i + 1, "ps" if i == 0 else "trainer"
+    results = launch_all(configs, jobs.sum_of_ranks)
+    assert [r.result() for r in results] == [{0: 15}, {1: 15, 2: 15}, {3: 15, 4: 15, 5: 15}]
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["rallypoint", *(pytest.param(b, marks=pytest.mark.long) for b in ("etcd", "static"))],
+)
+@pytest.mark.parametrize("way", ["rpc", "tcp", pytest.param("env", marks=pytest.mark.long)])
+def test_torch_meets(
+    backend: str, way: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RPC between roles, and process groups, through the round's store."""
+    pytest.importorskip("torch")
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "lo")
+    configs = nodes(2, 1, backend)
+    for config, role in zip(configs, ("master", "worker")):
+        config.role, config.local_addr = role, "127.0.0.1"
+        if backend == "etcd":
+            config.rdzv_endpoint = request.getfixturevalue("etcd").get_endpoint()
+            config.run_id = way
+    if way == "rpc":
+        first, second = launch_all(configs, jobs.torch_rpc)
+        assert (first.result(), second.result()) == ({0: [("worker", 1, 0)]}, {1: []})
+    else:
+        first, second = launch_all(configs, jobs.torch_sum, way)
+        assert (first.result(), second.result()) == ({0: 1}, {1: 1})
+
+
+def test_elastic_job_of_one_node() -> None:
+    config = LaunchConfig(
+        1,
+        2,
+        2,
+        run_id="job",
+        rdzv_backend="rallypoint",
+        rdzv_endpoint=f"127.0.0.1:{free_port()}",
+        rdzv_configs={"last_call_timeout": "0.1", "lease_timeout": "0.2"},
+    )
+    assert elastic_launch(config, jobs.sum_of_ranks)() == {0: 1, 1: 1}
+
+
+@pytest.mark.parametrize("backend", ["rallypoint", "static"])
+def test_failure_of_another_node(backend: str) -> None:
+    futures = launch_all(nodes(2, 1, backend), jobs.fail, 1)
+    for future, code in zip(futures, (rallypoint.Code.CLOSED, rallypoint.Code.WORKERS)):
+        error = future.exception()
+        assert isinstance(error, ChildFailedError) and error.code == code
+        rank, failure = error.get_first_failure()
+        assert (rank, failure.exitcode) == (1, 1)
+        assert "ValueError: rank 1 has had enough" in str(error)
+
+
+def test_static_nodes_restart_together() -> None:
+    results = launch_all(nodes(2, 1, "static", max_restarts=1), jobs.fail_until, 1)
+    assert [r.result() for r in results] == [{0: 1}, {1: 1}]
+
+
+def test_no_other_node() -> None:
+    [config, _] = nodes(2, 1)
+    config.rdzv_configs["join_timeout"] = 0.2
+    with pytest.raises(rallypoint.DeadlineError, match="1 of 2"):
+        elastic_launch(config, jobs.nothing)()
+
+
+@pytest.mark.long
+def test_gloo_over_static_nodes() -> None:
+    pytest.importorskip("torch")
+    first, second = launch_all(nodes(2, 1, "static"), jobs.gloo_sum)
+    assert (first.result(), second.result()) == ({0: 1}, {1: 1})
+
+
+@pytest.mark.long
+def test_tensors() -> None:
+    [first, second] = elastic_launch(alone(2), jobs.tensor)().values()
+    assert first.tolist() == [0, 0, 0] and second.tolist() == [1, 1, 1]

@@ -1,0 +1,82 @@
+"""Signals and the end of a program that launches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from launch.harness import alone, gone, in_folder, launching, worker_pids
+
+from rallypoint import elastic_launch
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]
+)
+def test_signals(tmp_path: Path, number: signal.Signals) -> None:
+    handled = "SIGTERM, SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGNONE"
+    with launching(tmp_path, f"signals_to_handle={handled!r}") as program:
+        pids = worker_pids(program)
+        program.send_signal(number)
+        out, _ = program.communicate(timeout=110)
+        assert out == f"signal {int(number)} Process {program.pid} got signal: {int(number)}\n"
+        assert program.returncode == 0 and gone(pids)
+        assert not list((tmp_path / "own").glob("rallypoint_*"))
+
+
+def test_keyboard_interrupt(tmp_path: Path) -> None:
+    with launching(tmp_path, "signals_to_handle='SIGTERM'") as program:
+        pids = worker_pids(program)
+        program.send_signal(signal.SIGINT)
+        out, _ = program.communicate(timeout=110)
+        assert (out, program.returncode) == ("interrupt\n", 0)
+        assert gone(pids)
+
+
+def test_killed_launcher(tmp_path: Path) -> None:
+    """Workers end with the program that launched them (W4)."""
+    with launching(tmp_path, "") as program:
+        pids = worker_pids(program)
+        descriptors = [os.pidfd_open(pid) for pid in pids]
+        program.kill()
+        import select
+
+        for descriptor in descriptors:
+            ready, _, _ = select.select([descriptor], [], [], 60)
+            assert ready
+            os.close(descriptor)
+
+
+def test_detached_descendants(tmp_path: Path) -> None:
+    """What workers started in sessions of their own ends with the launch, too (W3)."""
+    script = "setsid sh -c 'echo \"$$$$\" > pid; exec sleep 1000' & until [ -s pid ]; do :; done"
+    with in_folder(tmp_path):
+        elastic_launch(alone(1), "sh")("-c", script)
+    stat = Path(f"/proc/{int((tmp_path / 'pid').read_text())}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(") ")[2].startswith("Z")
+
+
+def test_signal_exception_is_that_of_torch() -> None:
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(SignalException) as caught:
+            elastic_launch(alone(1, signals_to_handle="SIGUSR2"), ["sleep", "1000"])()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert caught.value.sigval == signal.SIGUSR2
+
+
+def test_handlers_are_put_back() -> None:
+    assert threading.current_thread() is threading.main_thread()
+    before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    elastic_launch(alone(1), ["true"])()
+    assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
