@@ -264,7 +264,7 @@ func round(t *testing.T, members ...*member.Member) []rendezvous.Outcome {
 
 func told(t *testing.T, m *member.Member, reason string) {
 	t.Helper()
-	testkit.Eventually(t, "it is told of "+reason, func() bool { return m.NodesWaiting() > 0 && strings.Contains(m.Reason(), reason) })
+	testkit.Eventually(t, "it hears of "+reason, func() bool { return m.NodesWaiting() > 0 && strings.Contains(m.Reason(), reason) })
 }
 
 // Guarantees 1, 2 and 3: round numbers grow, ranks are whole, all see the same.
@@ -394,7 +394,7 @@ func TestFinish(t *testing.T) {
 	})
 }
 
-// Guarantee 8: after the first finish a member that needs a regroup is told who has
+// Guarantee 8: after the first finish a member that needs a regroup learns who has
 // finished.
 func TestNoRegroupAfterAFinish(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
@@ -512,7 +512,7 @@ func TestMismatch(t *testing.T) {
 	})
 }
 
-// The agents' keys count right whoever counts, and end with their round.
+// The agents' keys count right, whichever node counts, and end with their round.
 func TestAgentKeys(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		nodes := r.nodes(4, 4, 4)

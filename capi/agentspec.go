@@ -42,7 +42,9 @@ func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 	if err != nil {
 		return err
 	}
-	pipe := &telemetry.PipeSink{File: file, Lost: func(err error) { logger.Warn("events are lost from here on, nobody takes them: " + err.Error()) }}
+	pipe := &telemetry.PipeSink{File: file, Lost: func(err error) {
+		logger.Warn("events are lost from here on, the reader does not take them: " + err.Error())
+	}}
 	sinks := eventSinks{pipe}
 	if spec.Events != nil {
 		sinks = append(sinks, spec.Events)

@@ -287,7 +287,7 @@ func TestLateRequestsDoNothing(t *testing.T) {
 	}
 }
 
-// A try that was refused, since others had changed the key, is not taken up when it gets
+// A try that was refused, since others had changed the key, is not repeated when it gets
 // through a second time and finds the key as it had been, whatever call it precedes.
 func TestRefusedTriesDoNothingLater(t *testing.T) {
 	config := shared.Config(t)

@@ -22,7 +22,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// model is the store written the naive way: the whole log, read anew for each
+// model is the store written the naive way: the whole log, read again for each
 // question.
 type model struct{ log []byte }
 

@@ -28,7 +28,7 @@ import (
 // own if it is not set.
 const pythonVariable = "RALLYPOINT_TORCH_PYTHON"
 
-// torch is a process that uses torch.distributed.FileStore as it is told
+// torch is a process that uses torch.distributed.FileStore as its input says
 // (testdata/torch_peer.py).
 type torch struct {
 	t   testing.TB

@@ -128,7 +128,7 @@ func TestFileMode(t *testing.T) {
 	testkit.Equal(t, testkit.Must(os.Stat(path))(t).Mode(), 0o640)
 }
 
-// Open that waits for the lock of a file which its last user removes begins anew.
+// Open that waits for the lock of a file which its last user removes begins again.
 func TestOpenWhileRemoved(t *testing.T) {
 	path := newPath(t)
 	ctx := testkit.Within(t, 10*time.Second)

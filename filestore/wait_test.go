@@ -76,7 +76,7 @@ func (c *fakeClock) After(d time.Duration) <-chan time.Time {
 	return c.fire
 }
 
-// The poll grows from its least to its greatest time and starts anew with each
+// The poll grows from its least to its greatest time and starts again with each
 // change.
 func TestPollAdapts(t *testing.T) {
 	path := newPath(t)
@@ -270,7 +270,7 @@ func TestFullDisk(t *testing.T) {
 	testkit.Equal(t, len(testkit.Must(s.Get(ctx, "large"))(t)), 1000)
 }
 
-// endsWhenAsked is a context that ends when somebody is about to wait for its end.
+// endsWhenAsked is a context that ends when a caller is about to wait for its end.
 type endsWhenAsked struct {
 	context.Context
 	end context.CancelFunc
@@ -302,7 +302,7 @@ func TestWaitWithoutTime(t *testing.T) {
 		}
 		a.mu.Unlock()
 	}
-	// Who waits with time is woken, and nobody else.
+	// A caller that waits with time is woken, and no other.
 	done := testkit.Go(func() error { return a.Wait(testkit.Within(t, 10*time.Second), keys) })
 	waits(t, a, 1)
 	testkit.Check(t, b.Set(context.Background(), "k", nil))

@@ -117,7 +117,7 @@ enum rp_code {
 RP_API const char *rp_code_name(int32_t code);
 
 /*
- * What went wrong. `message` is for people: it says what failed, on which address or
+ * What went wrong. `message` is human-readable: it says what failed, on which address or
  * key, how long it was tried and what to do. It is UTF-8, ends with NUL and is cut
  * between two characters if it is too long. `retryable` is 1 if the same call may
  * succeed later without a change by the user, else 0.
@@ -220,8 +220,9 @@ enum rp_log_level {
 
 /*
  * One line of the library's log. `time_ms` is wall-clock time in milliseconds since
- * 1970. `dropped` is how many records were lost just before this one because nobody
- * took them. `text` is UTF-8, ends with NUL and is cut like an error's message.
+ * 1970. `dropped` is how many records were lost just before this one because the
+ * program did not take them. `text` is UTF-8, ends with NUL and is cut like an error's
+ * message.
  */
 typedef struct rp_log_record {
     size_t struct_size;
@@ -655,7 +656,7 @@ RP_API int32_t rp_member_open(const rp_member_config *config, rp_member *member,
  *
  * Errors: RP_ERR_CLOSED, RP_ERR_GRACEFUL, RP_ERR_TIMEOUT, RP_ERR_CANCELED,
  * RP_ERR_CONNECTION, RP_ERR_STATE, RP_ERR_MISMATCH, RP_ERR_TENANT,
- * RP_ERR_NODE_IN_USE, RP_ERR_AUTH, RP_ERR_INVALID. After an error it may be called anew.
+ * RP_ERR_NODE_IN_USE, RP_ERR_AUTH, RP_ERR_INVALID. After an error it may be called again.
  */
 RP_API int32_t rp_member_next(rp_member member, int64_t timeout_ms, rp_outcome *outcome,
                               rp_error *err);
@@ -679,7 +680,7 @@ RP_API int32_t rp_member_finish(rp_member member, int64_t timeout_ms, rp_error *
 /*
  * Ends this node's part in the run. With RP_END_SUCCESS or RP_END_FAILED a member of
  * the last completed round closes the run for all; everybody else, and RP_END_LEAVE,
- * merely leaves. `reason` (NULL for none) is told to those who meet the closed run.
+ * merely leaves. `reason` (NULL for none) reaches those who meet the closed run.
  * If this process hosts the control plane or the round's store, it then waits until
  * every other member has finished, left or is lost, at most for option close_timeout
  * (30 s). RP_PENDING as in rp_member_next; `ending` and `reason` of the first call
@@ -690,7 +691,7 @@ RP_API int32_t rp_member_shutdown(rp_member member, int32_t ending, const char *
                                   int64_t timeout_ms, rp_error *err);
 
 /*
- * Closes the run: nobody is admitted any more, the running round goes on. For good.
+ * Closes the run: no more nodes are admitted, the running round goes on. For good.
  * RP_PENDING as in rp_member_next; limited by option close_timeout.
  */
 RP_API int32_t rp_member_set_closed(rp_member member, const char *reason, int64_t timeout_ms,
@@ -725,7 +726,7 @@ RP_API int32_t rp_member_wait(rp_member member, int64_t timeout_ms, rp_error *er
 RP_API int32_t rp_member_fd(rp_member member, int32_t *fd, rp_error *err);
 
 /*
- * Tells why nodes_waiting or is_closed last changed, for people. *size is the size of
+ * Tells why nodes_waiting or is_closed last changed, human-readable. *size is the size of
  * `text` in bytes; it becomes the length of the reason with its NUL. RP_ERR_BUFFER if
  * that is more than *size was; `text` may then be NULL.
  */
@@ -802,7 +803,7 @@ typedef struct rp_agent_config {
     const char *role; /* NULL: "default" */
     const char *name; /* of the entry point, in reports; NULL: the program */
 
-    int64_t monitor_interval_ms;     /* torchrun's; what happens is told at once [100] */
+    int64_t monitor_interval_ms;     /* torchrun's; events come at once all the same [100] */
     int64_t shutdown_timeout_ms;     /* from a signal to the workers to SIGKILL [30 000] */
     int64_t exit_barrier_timeout_ms; /* for other nodes after success [300 000] */
     int64_t restart_delay_ms;        /* pause before a restart after a failure [none] */
@@ -901,8 +902,8 @@ enum rp_agent_event_kind {
  * One step of a run. What is not known yet is 0, and worker fields are -1 in events
  * that are not about one. exit_code is minus the number of a signal that ended the
  * worker. time_ms is wall-clock time since 1970. dropped is how many events were lost
- * just before this one because nobody took them. text is UTF-8, ends with NUL and is
- * cut if it is too long.
+ * just before this one because the program did not take them. text is UTF-8, ends with
+ * NUL and is cut if it is too long.
  */
 typedef struct rp_agent_event {
     size_t struct_size;
@@ -992,7 +993,7 @@ typedef struct rp_worker_result {
  * One failure. terminated is 1 if the worker ended by the agent's own signal.
  * time_ms is wall-clock time since 1970, of the worker's node. error_file is the path
  * of what the worker wrote about its failure, or "<N/A>", and error_data its content;
- * message is that for people, the traceback if there is one. To be freed with
+ * message is the human-readable one, the traceback if there is one. To be freed with
  * rp_failure_free.
  */
 typedef struct rp_failure {
@@ -1101,7 +1102,7 @@ RP_API int32_t rp_backend_answer(rp_backend_reply *reply, const void *state, siz
 /*
  * Makes a member whose run meets in `backend`, which takes the place of a control plane:
  * the nodes keep the log of their run in the value, at most 64 MB of it, mostly some ten
- * kB. Everything else is as in rp_member_open. config->endpoint is a name for people.
+ * kB. Everything else is as in rp_member_open. config->endpoint is a name for display.
  * If an error is returned, release is not called.
  */
 RP_API int32_t rp_member_open_backend(const rp_member_config *config, const rp_backend *backend,

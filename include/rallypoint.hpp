@@ -37,7 +37,7 @@ inline constexpr Duration forever{-1};
 // Names and values, as in --rdzv-conf.
 using Options = std::vector<std::pair<std::string, std::string>>;
 
-// What went wrong. what() is for people; code() is an rp_code.
+// What went wrong. what() is human-readable; code() is an rp_code.
 class Error : public std::runtime_error {
   public:
     Error(std::int32_t code, bool retryable, const std::string &message)
@@ -892,7 +892,7 @@ class Member : public detail::Owner<rp_member, rp_member_close> {
 
     // A member whose run meets in `backend`, which is kept until no method of it will be
     // called any more: that may be shortly after the member's end. config.endpoint is a
-    // name for people.
+    // name for display.
     Member(const MemberConfig &config, std::shared_ptr<Backend> backend)
         : Owner(open(config, std::move(backend))) {}
 
@@ -967,7 +967,7 @@ class Member : public detail::Owner<rp_member, rp_member_close> {
         return closed != 0;
     }
 
-    // Why nodes_waiting() or is_closed() is what it is, for people.
+    // Why nodes_waiting() or is_closed() is what it is, human-readable.
     std::string reason() const {
         std::string text(256, '\0');
         for (;;) {

@@ -18,7 +18,7 @@ func TestRoundStoreListensWhereItShould(t *testing.T) {
 		"127.0.0.1":   "127.0.0.1",
 		"localhost":   "127.0.0.1",
 		"":            "wildcard",
-		"192.0.2.1":   "wildcard", // of nobody
+		"192.0.2.1":   "wildcard", // of no interface
 		"fe80::1":     "wildcard", // needs a zone
 		"not..a.name": "wildcard",
 	} {

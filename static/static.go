@@ -42,7 +42,7 @@ const (
 // What it does better than torch's (docs/deviations.md): each round has keys of its
 // own, so that no node reads what an earlier round left (docs/spec/rendezvous.md
 // R112); a round is complete when all its nodes are there; and a node that starts
-// over or gives up tells the others. Nobody hears of a node that is lost.
+// over or gives up tells the others. No node hears of one that is lost.
 type Static struct {
 	p    rendezvous.Params
 	host string

@@ -49,9 +49,9 @@ def measure(repeat: int | None) -> list[Row]:
     return [
         _row(f"{NODES} nodes: first connection to last outcome", joins, "s"),
         _row(f"{NODES} nodes: the server's CPU for hello and join of one", cpu, "us"),
-        _row("one add of the agents, nobody else", one, "ms"),
+        _row("one add of the agents, no other node", one, "ms"),
         _row(f"the same of {MANY[0]} nodes at once: time an add", rate, "us"),
-        _read("one get of the agents, nobody else", alone),
+        _read("one get of the agents, no other node", alone),
         _read("one get beside a node that adds all the time", beside),
     ]
 

@@ -6,7 +6,7 @@
  * number of seconds to run for and is answered by a line of JSON. It ends with its input.
  *
  * One thread, one epoll: what is compared are servers, and a request costs this program the
- * same whoever answers it. Each connection has one message under way (closed loop).
+ * same, whichever server answers it. Each connection has one message under way (closed loop).
  *
  *   get, set_get, add, check, compare_set   one key a connection, a value of VALUE_BYTES
  *   multi_get                               128 keys, the same for all connections

@@ -42,7 +42,7 @@ func crowdOf(addr string, words []string) error {
 }
 
 // crowd besets a control plane until the input ends. It says "ready" when everybody
-// is there. Who is cut off comes again. Silent ones connect, also anew, at no more
+// is there. Who is cut off comes again. Silent ones connect and reconnect at no more
 // than a rate, in connections a second.
 func crowd(addr string, silent, slow, drips, rate int) error {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -32,7 +32,7 @@ static void faults(void) {
     CHECK_CODE(RP_ERR_INVALID, rp_store_open_etcd(&config, 1000, &store, ERR));
     CHECK_CONTAINS(last_error.message, "/nonexistent/ca.pem");
 
-    /* Nobody listens. */
+    /* Nothing listens. */
     config =
         (rp_store_etcd_config){.struct_size = sizeof config, .endpoint = "etcd://127.0.0.1:1"};
     CHECK_CODE(RP_ERR_CONNECTION, rp_store_open_etcd(&config, 50, &store, ERR));

@@ -69,7 +69,7 @@ static struct {
     rp_op op;
     rp_member joining, member, meeting;
     rp_agent agent;
-    rp_store_config nobody;
+    rp_store_config silent;
     rp_store_file_config locked;
     rp_store_etcd_config no_etcd;
     rp_etcd_server etcd;
@@ -112,7 +112,7 @@ static int32_t waits(int which, rp_error *err) {
         code = rp_agent_run(middle.agent, limit, err);
         break;
     case 9:
-        code = rp_store_connect(&middle.nobody, 3000, &store, err);
+        code = rp_store_connect(&middle.silent, 3000, &store, err);
         break;
     case 10:
         code = rp_store_open_file(&middle.locked, 3000, &store, err);
@@ -157,7 +157,7 @@ static void in_the_middle(int32_t port) {
     rp_store_request get = {
         .struct_size = sizeof get, .op = RP_STORE_GET, .key = {"never", 5}, .timeout_ms = -1};
     middle.store = connect_to(port);
-    middle.nobody = (rp_store_config){sizeof middle.nobody, "127.0.0.1", 1};
+    middle.silent = (rp_store_config){sizeof middle.silent, "127.0.0.1", 1};
     middle.locked = (rp_store_file_config){sizeof middle.locked, file, -1, 0};
     int lock = open(file, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     CHECK(lock >= 0);

@@ -22,7 +22,7 @@ func TestStoredValues(t *testing.T) {
 	}
 }
 
-// Whatever somebody else has put there, reading it does no harm.
+// Whatever another program has put there, reading it does no harm.
 func FuzzDecode(f *testing.F) {
 	f.Add(generation{name: "G", lease: 1}.encode())
 	f.Add(snapshotKey{index: 1, id: "i", parts: 3}.encode())

@@ -326,7 +326,7 @@ func (l *Log) joined(gen etcdclient.KeyValue) error {
 // errNewGeneration is the error of a node that missed the end of its run.
 func (l *Log) errNewGeneration() error {
 	return rendezvous.Errorf(rendezvous.CodeState,
-		"etcd at %s: run %q has ended or was begun anew by other nodes while this one was stopped or cut off; start this node again",
+		"etcd at %s: run %q has ended or was begun again by other nodes while this one was stopped or cut off; start this node again",
 		l.config.Where(), l.runID)
 }
 

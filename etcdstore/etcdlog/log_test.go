@@ -179,7 +179,7 @@ func TestLogSnapshots(t *testing.T) {
 	}
 }
 
-// What the etcd has forgotten is read anew: nothing is lost unless a snapshot has
+// What the etcd has forgotten is read again: nothing is lost unless a snapshot has
 // taken its place.
 func TestLogSurvivesCompaction(t *testing.T) {
 	config := shared.Config(t)
@@ -244,7 +244,7 @@ func look(t testing.TB, l *Log, session rendezvous.SessionID) sharedlog.Liveness
 	for ctx := testkit.Within(t, 10*time.Second); ; time.Sleep(10 * time.Millisecond) {
 		signs, err := l.ReadHeartbeats(ctx, []rendezvous.SessionID{session})
 		if err != nil && ctx.Err() == nil {
-			continue // its watch is being opened anew
+			continue // its watch is being opened again
 		}
 		testkit.Check(t, err)
 		return signs[0].State
@@ -269,7 +269,7 @@ func TestLogSigns(t *testing.T) {
 	testkit.Check(t, a.Heartbeat(ctx, "a", lease))
 	testkit.Check(t, b.Heartbeat(ctx, "b1", lease))
 	awaitSign(t, a, "b1", sharedlog.LivenessHeartbeats)
-	testkit.Check(t, b.Heartbeat(ctx, "b2", lease)) // it has begun anew
+	testkit.Check(t, b.Heartbeat(ctx, "b2", lease)) // it has begun again
 	awaitSign(t, a, "b1", sharedlog.LivenessExpired)
 	testkit.Equal(t, look(t, a, "b2"), sharedlog.LivenessHeartbeats)
 	for deadline := time.Now().Add(lease); time.Now().Before(deadline); time.Sleep(lease / 4) {
@@ -286,7 +286,7 @@ func TestLogSigns(t *testing.T) {
 	awaitSign(t, a, "b2", sharedlog.LivenessExpired)
 }
 
-// A run whose nodes are all dead is begun anew, and who missed that is told.
+// A run whose nodes are all dead is begun again, and a node that missed that gets an error.
 func TestLogOfTheDead(t *testing.T) {
 	t.Parallel()
 	config := shared.Config(t)
@@ -314,7 +314,7 @@ func TestLogOfTheDead(t *testing.T) {
 		"beat":   old.Heartbeat(ctx, "old", time.Second),
 		"next":   func() error { r := &reader{l: old}; r.read(t, 1); _, err := old.Next(ctx, r.after); return err }(),
 	} {
-		if !errors.Is(err, rendezvous.ErrState) || !strings.Contains(err.Error(), "begun anew") {
+		if !errors.Is(err, rendezvous.ErrState) || !strings.Contains(err.Error(), "begun again") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -65,7 +65,7 @@ func refused(t *testing.T, config etcdclient.Config, kind error, words ...string
 
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	p := testkit.Must(etcdserver.HoldPort())(t) // nobody listens
+	p := testkit.Must(etcdserver.HoldPort())(t) // nothing listens
 	defer p.Release()
 	at := fmt.Sprintf("127.0.0.1:%d", p.Number)
 	refused(t, etcdclient.Config{Endpoints: []string{at}, Timeout: time.Second}, rendezvous.ErrConnection, at, "tried for 1.", "refused", "start etcd there")

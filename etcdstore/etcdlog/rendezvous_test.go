@@ -100,7 +100,7 @@ func TestPromisesOfTheOlderHandler(t *testing.T) {
 	tellAll(rest, "next")
 	all := append(rest, late)
 	testkit.Equal(t, met(t, all), 2)
-	tellAll(all, "add 1") // the round's keys begin anew
+	tellAll(all, "add 1") // the round's keys begin again
 	sums := map[string]bool{}
 	for _, n := range all {
 		sums[n.heard()] = true

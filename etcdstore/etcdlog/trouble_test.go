@@ -83,7 +83,7 @@ func TestGatewayWithoutBackend(t *testing.T) {
 	}
 	testkit.Equal(t, len((&reader{l: l, patient: true}).read(t, 3)), 3)
 	g.instead.Store(http.StatusNotFound)
-	refused(t, through, rendezvous.ErrInvalid, "no etcd", "404", "client port") // the first call of a client is told at once
+	refused(t, through, rendezvous.ErrInvalid, "no etcd", "404", "client port") // the first call of a client fails at once
 }
 
 // The server's certificate is exchanged before this side knows its authority, and the
@@ -113,7 +113,7 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 	during := func(what string, worse, better func()) {
 		t.Helper()
 		worse()
-		network.Close() // all connect anew
+		network.Close() // all connect again
 		network.Open()
 		done := make(chan error, 2)
 		go func() { done <- s.Set(ctx, "k", []byte(what)) }()
@@ -162,7 +162,7 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 }
 
 // A node whose token has run out notices that another was killed, although its watch had
-// to be opened anew.
+// to be opened again.
 func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t, "--auth-token-ttl", "1")
@@ -190,13 +190,13 @@ func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 func TestBadEndpointsOfThree(t *testing.T) {
 	t.Parallel()
 	config := shared.Config(t)
-	nobody := testkit.Must(etcdserver.HoldPort())(t)
-	defer nobody.Release()
+	silentPort := testkit.Must(etcdserver.HoldPort())(t)
+	defer silentPort.Release()
 	silent := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	stranger := newGateway(t, config.Endpoints[0])
 	stranger.instead.Store(http.StatusNotFound)
-	config.Endpoints = []string{fmt.Sprintf("127.0.0.1:%d", nobody.Number), config.Endpoints[0], silent.Addr().String(), stranger.endpoint}
+	config.Endpoints = []string{fmt.Sprintf("127.0.0.1:%d", silentPort.Number), config.Endpoints[0], silent.Addr().String(), stranger.endpoint}
 	for range 5 {
 		s := testkit.Must(etcdstore.Open(testkit.Within(t, 20*time.Second), config))(t)
 		l := aLog(t, config)
@@ -275,7 +275,7 @@ func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
 	use(3)
 }
 
-// A password in a file is read anew: it may change while a job runs.
+// A password in a file is read again: it may change while a job runs.
 func TestPasswordFile(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t, "--auth-token-ttl", "1")
@@ -334,8 +334,8 @@ func TestErrorsSayNothingOfTheTools(t *testing.T) {
 	t.Parallel()
 	silent := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
-	nobody := testkit.Must(etcdserver.HoldPort())(t)
-	defer nobody.Release()
+	silentPort := testkit.Must(etcdserver.HoldPort())(t)
+	defer silentPort.Release()
 	early := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // ends each connection
 	go func() {
 		for {
@@ -347,7 +347,7 @@ func TestErrorsSayNothingOfTheTools(t *testing.T) {
 		}
 	}()
 	defer early.Close()
-	for _, at := range []string{silent.Addr().String(), fmt.Sprintf("127.0.0.1:%d", nobody.Number), early.Addr().String()} {
+	for _, at := range []string{silent.Addr().String(), fmt.Sprintf("127.0.0.1:%d", silentPort.Number), early.Addr().String()} {
 		_, err := etcdstore.Open(testkit.Within(t, time.Minute), etcdclient.Config{Endpoints: []string{at}, Timeout: time.Second})
 		if err == nil {
 			t.Fatal("it opened")

@@ -4,7 +4,7 @@
 //   c++ -std=c++17 service.cpp $(pkg-config --cflags --libs rallypoint) -o service
 //   ./service host0:29400 job7 2 3        # on each node: endpoint, run id, fewest, most
 //
-// It serves until somebody sets "stop" in the store, and goes on with those who are left
+// It serves until a client sets "stop" in the store, and goes on with those who are left
 // when an instance is lost.
 #include <csignal>
 #include <iostream>
@@ -66,7 +66,7 @@ int main(int argc, char **argv) try {
         std::cout << "regrouping: " << member.reason() << std::endl;
     }
     member.finish();
-    member.shutdown(RP_END_SUCCESS, "somebody set stop");
+    member.shutdown(RP_END_SUCCESS, "a client set stop");
     std::cout << "done" << std::endl;
     return 0;
 } catch (const std::exception &e) {

@@ -79,7 +79,7 @@ class Checkpoint:
         if same_run and 0 < self.round < state["round"]:
             raise StaleRoundError(
                 f"{self.path} belongs to round {state['round']} of run {self._run!r}, this is"
-                f" round {self.round}. If the whole job was started anew, give it a new --rdzv-id."
+                f" round {self.round}. If the whole job was started again, give it a new --rdzv-id."
             )
         return state
 

@@ -123,7 +123,7 @@ class Demo:
         regrouped = max(float(e["time"]) for e in starts)
         self._timeline.add(
             "regrouped",
-            f"in {regrouped - killed:.1f} s: {' and '.join(survivors)} start their workers anew",
+            f"in {regrouped - killed:.1f} s: {' and '.join(survivors)} start their workers again",
             at=regrouped,
             seconds=round(regrouped - killed, 2),
             nodes=survivors,

@@ -58,7 +58,7 @@ func TestLogDamaged(t *testing.T) {
 	testkit.WriteFile(t, l.writer.file.Path, b)
 	again := New(dir, "job", nil)
 	_, err := again.Open(testkit.Within(t, logPatience))
-	wantLogError(t, err, rendezvous.ErrState, dir, "damaged", "anew")
+	wantLogError(t, err, rendezvous.ErrState, dir, "damaged", "again")
 	again.crash()
 	if got := testkit.ReadFile(t, l.writer.file.Path); !bytes.Equal(got, b) {
 		t.Error("the file was changed")

@@ -32,11 +32,11 @@ func (l *Log) explain(what string, err error) error {
 		code, remedy = rendezvous.CodeInvalid, "use a directory on a file system with flock(2) that reaches over all nodes "+
 			"(NFS: version 4, or 3 with lockd, mounted without nolock and local_lock), or another endpoint"
 	case errors.Is(err, ErrDamaged):
-		code, remedy = rendezvous.CodeState, "no node wrote that: look at the disk, stop all nodes of the run and start them anew"
+		code, remedy = rendezvous.CodeState, "no node wrote that: look at the disk, stop all nodes of the run and start them again"
 	case errors.Is(err, lockedfile.ErrForeign):
 		code, remedy = rendezvous.CodeState, "give the run another id or directory, or remove that one if no run uses it"
 	case errors.Is(err, lockedfile.ErrVanished), errors.Is(err, lockedfile.ErrReplaced):
-		code, remedy = rendezvous.CodeState, "somebody removed or replaced files of a run that was using them; start all its nodes anew"
+		code, remedy = rendezvous.CodeState, "another process removed or replaced files of a run that was using them; start all its nodes again"
 	case errors.Is(err, unix.EROFS):
 		code, remedy = rendezvous.CodeInvalid, "the file system is mounted read-only: all nodes have to write there"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):

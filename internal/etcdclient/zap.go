@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// gRPC's own log goes to the process's standard error unless it is told otherwise; what
+// gRPC's own log goes to the process's standard error unless another logger is set; what
 // matters of it is in the errors of calls.
 func init() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) }
 

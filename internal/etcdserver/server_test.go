@@ -54,7 +54,7 @@ func TestServerDiesWithItsParent(t *testing.T) {
 	}
 }
 
-// alive reports whether a process runs; one that nobody has waited for does not.
+// alive reports whether a process runs; one that no parent has waited for does not.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -136,7 +136,7 @@ func TestFindBinary(t *testing.T) {
 	}
 }
 
-// A held port is nobody else's, until a program asks for just this one.
+// A held port is no other process's, until a program asks for just this one.
 func TestHeldPort(t *testing.T) {
 	p := testkit.Must(HoldPort())(t)
 	defer p.Release()

@@ -65,7 +65,7 @@ func (l *Sampler) Note(reason, peer string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return true // nobody would sum up
+		return true // no goroutine would sum up
 	}
 	if l.stop == nil {
 		l.open()

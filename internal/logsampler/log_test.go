@@ -76,7 +76,7 @@ func TestOnePeerTriesOnAndOn(t *testing.T) {
 	}
 	l.Close()
 	if !l.Note("silent", "10.0.0.1") {
-		t.Error("after Close nobody would tell of it")
+		t.Error("after Close no sum would tell of it")
 	}
 }
 
@@ -119,7 +119,7 @@ func TestLinesAreFewAndAddUp(t *testing.T) {
 		l.Close()
 		for reason, n := range noted {
 			if told[reason] != n {
-				t.Fatalf("%d refusals for %s are told, want %d", told[reason], reason, n)
+				t.Fatalf("%d refusals for %s are logged, want %d", told[reason], reason, n)
 			}
 		}
 	})
@@ -150,7 +150,7 @@ func TestCloseDuringAWindowsEnd(t *testing.T) {
 		wg.Wait()
 		l.Close()
 		if told != 200 {
-			t.Fatalf("%d are told, want 200", told)
+			t.Fatalf("%d are logged, want 200", told)
 		}
 	}
 }

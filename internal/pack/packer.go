@@ -1,7 +1,7 @@
 // Package pack reads and writes the msgpack records that Rallypoint sends and
 // keeps: lists of values in a fixed order, which grow at their end. A reader takes
 // shorter lists (of an older program) and longer ones (of a newer one), and trusts
-// no length that it is told.
+// no length that it reads.
 package pack
 
 import (
@@ -101,7 +101,7 @@ func (p *Packer) Texts(list []string) {
 	}
 }
 
-// Cut writes a text for people, shortened as CutText does.
+// Cut writes a text for display, shortened as CutText does.
 func (p *Packer) Cut(s string, n int) { p.Text(CutText(s, n)) }
 
 // CutText makes a text valid and shortens it to n bytes at a character's border.

@@ -29,7 +29,7 @@ func NewNames(names ...string) Names {
 }
 
 // Foreign reports whether a request may come from the page of a stranger: a browser has
-// sent it, and its Host is a name that somebody outside may hold. A scraper or a probe
+// sent it, and its Host is a name that a stranger may hold. A scraper or a probe
 // runs no pages and may use any name: the machine cannot know them all (a Service's, that
 // of a mesh or a load balancer). What is foreign is answered by Code and Text.
 func (own Names) Foreign(r *http.Request) bool {

@@ -1,4 +1,4 @@
-/* A program of somebody else: a node of a run of one, with a store. */
+/* A third party's program: a node of a run of one, with a store. */
 #include <rallypoint.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// A program of somebody else, in C++: every method of the wrapper is called.
+// A third party's program, in C++: every method of the wrapper is called.
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -272,7 +272,7 @@ void backends() {
     EXPECT(thrown([] { // tried again
                static std::atomic<int> times;
                if (times++ == 0) {
-                   throw std::runtime_error("nobody there");
+                   throw std::runtime_error("none there");
                }
                throw std::logic_error("broken");
            }) == RP_ERR_STATE);

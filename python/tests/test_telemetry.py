@@ -378,14 +378,14 @@ def test_rdzv_events_of_closing_that_fails(
     assert records.steps() == ["create_handler INIT", "set_closed FAILED"]
 
     def shutdown(*_: object) -> None:
-        raise rallypoint.ConnectionFailedError("nobody answers", rallypoint.Code.CONNECTION)
+        raise rallypoint.ConnectionFailedError("no server answers", rallypoint.Code.CONNECTION)
 
     with monkeypatch.context() as patch:
         patch.setattr(handler._member, "shutdown", shutdown)
         assert handler.shutdown() is False
     assert records.steps()[2:] == ["shutdown FAILED"]
     assert records.events[2]["message"].endswith("error of type RendezvousConnectionError.")
-    assert "nobody answers" in records.events[2]["error_trace"]
+    assert "no server answers" in records.events[2]["error_trace"]
     handler._member.shutdown()
 
 

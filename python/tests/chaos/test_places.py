@@ -140,7 +140,7 @@ class Node:
 
 
 class Place:
-    """Where nodes meet: what each of them is told, and what can go wrong there."""
+    """Where nodes meet: what each of them gets, and what can go wrong there."""
 
     torch = False  # whether nodes need torch
 
@@ -149,7 +149,7 @@ class Place:
         self.record: Path | None = None
 
     def of(self, index: int) -> dict[str, str]:
-        """What node index is told of it."""
+        """What node index gets of it."""
         raise NotImplementedError
 
     def faults(self) -> list[Fault]:
@@ -356,7 +356,7 @@ class Job:
         return env
 
     def options(self, index: int, name: str) -> dict[str, Any]:
-        """What node.py is told."""
+        """What node.py gets."""
         return {
             "name": name, "place": self.place.of(index), "least": LEAST, "most": NODES,
             "settings": self._settings(), "history": str(self.history), "stop": str(self.stop),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rallypoint_sys as sys;
 
-/// What went wrong: a number of `enum rp_code`, and a text for people.
+/// What went wrong: a number of `enum rp_code`, and a human-readable text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     pub code: i32,
