@@ -233,6 +233,23 @@ func TestHTTPForAStrangersPage(t *testing.T) {
 	s.awaitRefused(t, refusedHost, 3)
 }
 
+// TestStrangersPageAtANode: the control plane of a node has no option that its page could name.
+func TestStrangersPageAtANode(t *testing.T) {
+	for runID, option := range map[string]bool{"": true, "job": false} {
+		s := newFakeServer(t, Config{RunID: runID})
+		n := dialNode(t, s.addr)
+		n.write([]byte("GET /status HTTP/1.1\r\nHost: evil.example\r\nUser-Agent: Mozilla/5.0\r\nAccept-Language: en\r\n\r\n"))
+		resp, err := http.ReadResponse(n.frames.In, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusMisdirectedRequest || strings.Contains(string(body), "--http-name") != option {
+			t.Errorf("run %q: %d %q, %v", runID, resp.StatusCode, body, err)
+		}
+	}
+}
+
 // FuzzHeadEnd: a head ends at the same place in whatever parts it comes.
 func FuzzHeadEnd(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nA: b\r\n\r\nrest"))
