@@ -135,11 +135,7 @@ func rpgo_agent_open(config *C.rp_agent_config, out *C.uint64_t, err *C.rp_error
 
 //export rpgo_agent_run
 func rpgo_agent_run(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		a, err := lookUp[*openAgent](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(a *openAgent) error {
 		t, err := a.start()
 		if err != nil {
 			return err
@@ -150,11 +146,7 @@ func rpgo_agent_run(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32
 
 //export rpgo_agent_stop
 func rpgo_agent_stop(id C.uint64_t, sig C.int32_t, graceMS C.int64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		a, err := lookUp[*openAgent](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(a *openAgent) error {
 		if sig < 1 || sig > 64 {
 			return invalid("there is no signal %d", int32(sig))
 		}
@@ -169,11 +161,7 @@ func rpgo_agent_stop(id C.uint64_t, sig C.int32_t, graceMS C.int64_t, err *C.rp_
 
 //export rpgo_agent_close
 func rpgo_agent_close(id C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		a, err := closeHandle[*openAgent](id)
-		if err != nil {
-			return err
-		}
+	return onLast(id, err, func(a *openAgent) error {
 		a.close()
 		return nil
 	})

@@ -72,11 +72,7 @@ func (e *events) take() (n agent.Event, dropped uint32, ok bool) {
 
 //export rpgo_agent_next_event
 func rpgo_agent_next_event(id C.uint64_t, out *C.rp_agent_event, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		a, err := lookUp[*openAgent](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(a *openAgent) error {
 		n, dropped, ok := a.events.take()
 		if !ok {
 			return errPending
@@ -99,11 +95,7 @@ func rpgo_agent_next_event(id C.uint64_t, out *C.rp_agent_event, err *C.rp_error
 
 //export rpgo_agent_fd
 func rpgo_agent_fd(id C.uint64_t, fd *C.int32_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		a, err := lookUp[*openAgent](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(a *openAgent) error {
 		return fillDescriptor(fd, &a.events.ready)
 	})
 }

@@ -70,6 +70,28 @@ func export(out *C.rp_error, body func() error) C.int32_t {
 	return C.glue_fail(out, C.int32_t(code), retryable, (*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
 }
 
+// on is export for what a handle stands for.
+func on[T any](id C.uint64_t, out *C.rp_error, body func(T) error) C.int32_t {
+	return export(out, func() error {
+		v, err := lookUp[T](id)
+		if err != nil {
+			return err
+		}
+		return body(v)
+	})
+}
+
+// onLast is on, and takes the handle back.
+func onLast[T any](id C.uint64_t, out *C.rp_error, body func(T) error) C.int32_t {
+	return export(out, func() error {
+		v, err := closeHandle[T](id)
+		if err != nil {
+			return err
+		}
+		return body(v)
+	})
+}
+
 func protect(body func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -126,11 +126,7 @@ func rpgo_etcd_server_start(config *C.rp_etcd_server_config, timeoutMS C.int64_t
 
 //export rpgo_etcd_server_ready
 func rpgo_etcd_server_ready(id C.uint64_t, timeoutMS C.int64_t, port *C.int32_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		s, err := lookUp[*etcdServer](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(s *etcdServer) error {
 		limit, limited := timeLimit(timeoutMS)
 		if err := s.wait(limit, limited); err != nil {
 			return err
@@ -147,11 +143,7 @@ func rpgo_etcd_server_ready(id C.uint64_t, timeoutMS C.int64_t, port *C.int32_t,
 
 //export rpgo_etcd_server_stop
 func rpgo_etcd_server_stop(id C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		s, err := closeHandle[*etcdServer](id)
-		if err != nil {
-			return err
-		}
+	return onLast(id, err, func(s *etcdServer) error {
 		s.cancel()
 		<-s.done
 		if s.value != nil {

@@ -178,11 +178,7 @@ func rpgo_member_open(config *C.rp_member_config, out *C.uint64_t, err *C.rp_err
 
 //export rpgo_member_next
 func rpgo_member_next(id C.uint64_t, timeoutMS C.int64_t, out *C.rp_outcome, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		limit, limited := timeLimit(timeoutMS)
 		o, err := m.join.run(limit, limited, m.Next)
 		if err != nil {
@@ -199,11 +195,7 @@ func rpgo_member_next(id C.uint64_t, timeoutMS C.int64_t, out *C.rp_outcome, err
 
 //export rpgo_member_cancel
 func rpgo_member_cancel(id C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		m.join.cancel()
 		m.finishing.cancel()
 		m.shutdown.cancel()
@@ -213,50 +205,37 @@ func rpgo_member_cancel(id C.uint64_t, err *C.rp_error) C.int32_t {
 	})
 }
 
+// runLimited runs a call that returns nothing but its error.
+func runLimited(f *singleFlight[struct{}], timeoutMS C.int64_t, do func(context.Context) error) error {
+	limit, limited := timeLimit(timeoutMS)
+	_, err := f.run(limit, limited, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
+	return err
+}
+
 //export rpgo_member_finish
 func rpgo_member_finish(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
-		limit, limited := timeLimit(timeoutMS)
-		_, err = m.finishing.run(limit, limited, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, m.Finish(ctx)
-		})
-		return err
+	return on(id, err, func(m *member) error {
+		return runLimited(&m.finishing, timeoutMS, m.Finish)
 	})
 }
 
 //export rpgo_member_wait
 func rpgo_member_wait(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		return m.news.wait(timeLimit(timeoutMS))
 	})
 }
 
 //export rpgo_member_fd
 func rpgo_member_fd(id C.uint64_t, fd *C.int32_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		return fillDescriptor(fd, &m.news)
 	})
 }
 
 //export rpgo_member_shutdown
 func rpgo_member_shutdown(id C.uint64_t, ending C.int32_t, reason *C.char, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		why, err := text("reason", reason)
 		if err != nil {
 			return err
@@ -265,11 +244,7 @@ func rpgo_member_shutdown(id C.uint64_t, ending C.int32_t, reason *C.char, timeo
 		if err != nil {
 			return err
 		}
-		limit, limited := timeLimit(timeoutMS)
-		_, err = m.shutdown.run(limit, limited, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, m.Shutdown(ctx, how, why)
-		})
-		return err
+		return runLimited(&m.shutdown, timeoutMS, func(ctx context.Context) error { return m.Shutdown(ctx, how, why) })
 	})
 }
 
@@ -287,30 +262,18 @@ func toEnding(ending C.int32_t) (rendezvous.Ending, error) {
 
 //export rpgo_member_set_closed
 func rpgo_member_set_closed(id C.uint64_t, reason *C.char, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		why, err := text("reason", reason)
 		if err != nil {
 			return err
 		}
-		limit, limited := timeLimit(timeoutMS)
-		_, err = m.closing.run(limit, limited, func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, m.SetClosed(ctx, why)
-		})
-		return err
+		return runLimited(&m.closing, timeoutMS, func(ctx context.Context) error { return m.SetClosed(ctx, why) })
 	})
 }
 
 //export rpgo_member_nodes_waiting
 func rpgo_member_nodes_waiting(id C.uint64_t, count *C.int32_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		*count = C.int32_t(m.NodesWaiting())
 		return nil
 	})
@@ -318,11 +281,7 @@ func rpgo_member_nodes_waiting(id C.uint64_t, count *C.int32_t, err *C.rp_error)
 
 //export rpgo_member_is_closed
 func rpgo_member_is_closed(id C.uint64_t, closed *C.int32_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		*closed = 0
 		if m.Closed() {
 			*closed = 1
@@ -333,11 +292,7 @@ func rpgo_member_is_closed(id C.uint64_t, closed *C.int32_t, err *C.rp_error) C.
 
 //export rpgo_member_reason
 func rpgo_member_reason(id C.uint64_t, out *C.char, size *C.size_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		reason := toUTF8(m.Reason())
 		needed := C.size_t(len(reason) + 1)
 		room := *size
@@ -352,11 +307,7 @@ func rpgo_member_reason(id C.uint64_t, out *C.char, size *C.size_t, err *C.rp_er
 
 //export rpgo_member_keys
 func rpgo_member_keys(id C.uint64_t, round C.uint64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := lookUp[*member](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(m *member) error {
 		*out = openHandle(newStore(m.Keys(uint64(round))))
 		return nil
 	})
@@ -364,11 +315,7 @@ func rpgo_member_keys(id C.uint64_t, round C.uint64_t, out *C.uint64_t, err *C.r
 
 //export rpgo_member_close
 func rpgo_member_close(id C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		m, err := closeHandle[*member](id)
-		if err != nil {
-			return err
-		}
+	return onLast(id, err, func(m *member) error {
 		return m.Close()
 	})
 }

@@ -96,22 +96,14 @@ func rpgo_store_attempt(id C.uint64_t, request *C.rp_store_request, waitMS C.int
 
 //export rpgo_op_wait
 func rpgo_op_wait(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		o, err := lookUp[*op](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(o *op) error {
 		return o.wait(timeLimit(timeoutMS))
 	})
 }
 
 //export rpgo_op_result
 func rpgo_op_result(id C.uint64_t, result *C.rp_store_result, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		o, err := lookUp[*op](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(o *op) error {
 		if err := o.wait(0, true); err != nil {
 			return err
 		}
@@ -134,22 +126,14 @@ func (o *op) take() bool {
 
 //export rpgo_op_fd
 func rpgo_op_fd(id C.uint64_t, fd *C.int32_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		o, err := lookUp[*op](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(o *op) error {
 		return fillDescriptor(fd, &o.ready)
 	})
 }
 
 //export rpgo_op_notify
 func rpgo_op_notify(id C.uint64_t, callback C.rp_op_callback, user C.uintptr_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		o, err := lookUp[*op](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(o *op) error {
 		o.notify(func() { C.glue_op(callback, user) })
 		return nil
 	})
@@ -157,11 +141,7 @@ func rpgo_op_notify(id C.uint64_t, callback C.rp_op_callback, user C.uintptr_t, 
 
 //export rpgo_op_cancel
 func rpgo_op_cancel(id C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		o, err := lookUp[*op](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(o *op) error {
 		o.cancel()
 		return nil
 	})
@@ -169,11 +149,7 @@ func rpgo_op_cancel(id C.uint64_t, err *C.rp_error) C.int32_t {
 
 //export rpgo_op_free
 func rpgo_op_free(id C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		o, err := closeHandle[*op](id)
-		if err != nil {
-			return err
-		}
+	return onLast(id, err, func(o *op) error {
 		o.cancel()
 		o.ready.close()
 		select {

@@ -172,11 +172,7 @@ func (p prefixView) Close() error {
 
 //export rpgo_store_open_prefix
 func rpgo_store_open_prefix(id C.uint64_t, prefix C.rp_bytes, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		below, err := lookUp[*openStore](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(below *openStore) error {
 		name, err := keyOf("prefix", prefix)
 		if err != nil {
 			return err

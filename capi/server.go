@@ -44,11 +44,7 @@ func rpgo_store_server_start(config *C.rp_store_server_config, server *C.uint64_
 
 //export rpgo_store_server_port
 func rpgo_store_server_port(id C.uint64_t, port *C.int32_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		s, err := lookUp[*tcpstore.Server](id)
-		if err != nil {
-			return err
-		}
+	return on(id, err, func(s *tcpstore.Server) error {
 		*port = C.int32_t(s.Addr().(*net.TCPAddr).Port)
 		return nil
 	})
@@ -56,11 +52,7 @@ func rpgo_store_server_port(id C.uint64_t, port *C.int32_t, err *C.rp_error) C.i
 
 //export rpgo_store_server_stop
 func rpgo_store_server_stop(id C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		s, err := closeHandle[*tcpstore.Server](id)
-		if err != nil {
-			return err
-		}
+	return onLast(id, err, func(s *tcpstore.Server) error {
 		return s.Close()
 	})
 }

@@ -198,11 +198,7 @@ func rpgo_store_perform(id C.uint64_t, request *C.rp_store_request, result *C.rp
 
 //export rpgo_store_close
 func rpgo_store_close(id C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		s, err := closeHandle[*openStore](id)
-		if err != nil {
-			return err
-		}
+	return onLast(id, err, func(s *openStore) error {
 		return s.Close()
 	})
 }
