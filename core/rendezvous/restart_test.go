@@ -23,7 +23,7 @@ func (r *rig) returns(n *rigNode, p Policy) {
 	r.again(n, p)
 }
 
-func TestFreshHostHoldsAPartialRoundForOneLease(t *testing.T) {
+func TestFreshHostHoldsAPartialRound(t *testing.T) {
 	r := newRig(t, 0)
 	p := policy(1, 3)
 	p.QuietPeriod = time.Second
@@ -33,6 +33,52 @@ func TestFreshHostHoldsAPartialRoundForOneLease(t *testing.T) {
 	r.wantPending(a)
 	r.fire(TimerHold)
 	r.wantRound(a)
+}
+
+// TestHowLongAFreshControlPlaneWaits has the times of docs/decisions/0038.
+func TestHowLongAFreshControlPlaneWaits(t *testing.T) {
+	slow, fast := policy(1, 4), policy(1, 4)
+	slow.ReconnectGrace, fast.ReconnectGrace = 5*time.Second, 0
+	claim := LastRound{Generation: "old", Round: 3, Rank: 1, World: 3, HostRank: 0}
+	facts := Facts{Generation: "old", Origin: "old", Round: 3, World: 3, HostRank: 0}
+	successor := Succession{Term: 2, From: "a", Facts: facts}
+	for name, test := range map[string]struct {
+		config Config
+		policy Policy
+		claim  LastRound
+		want   time.Duration // 0: not at all
+	}{
+		"at a fixed endpoint":               {Config{}, policy(1, 4), LastRound{}, 2 * time.Second},
+		"it has listened for a while":       {Config{Uptime: 1500 * time.Millisecond}, policy(1, 4), LastRound{}, 500 * time.Millisecond},
+		"it has listened for longer":        {Config{Uptime: time.Minute}, policy(1, 4), LastRound{}, 0},
+		"min is max":                        {Config{}, policy(4, 4), LastRound{}, 0},
+		"at a port of the system":           {Config{Uptime: -1}, policy(1, 4), LastRound{}, 0},
+		"a member has come":                 {Config{}, policy(1, 4), claim, 10 * time.Second},
+		"a member has come, min is max":     {Config{}, policy(4, 4), claim, 10 * time.Second},
+		"a successor":                       {Config{Succession: successor}, policy(1, 4), LastRound{}, time.Second},
+		"a successor, a member has come":    {Config{Succession: successor}, policy(1, 4), claim, time.Second},
+		"a successor, a longer grace":       {Config{Succession: successor}, slow, LastRound{}, 5 * time.Second},
+		"a successor, no grace":             {Config{Succession: successor}, fast, LastRound{}, time.Second},
+		"a successor that is told how long": {Config{Succession: Succession{Term: 2, Facts: facts, Grace: time.Minute}}, fast, LastRound{}, time.Minute},
+		"a successor before the first round": {Config{Succession: Succession{Term: 2, Facts: Facts{Generation: "old", HostRank: -1}}},
+			policy(1, 4), LastRound{}, 0},
+		"a successor of a host that was alone": {Config{Succession: Succession{Term: 2, From: "a",
+			Facts: Facts{Generation: "old", Origin: "old", Round: 3, World: 1}}}, policy(1, 4), LastRound{}, 0},
+	} {
+		r := newRig(t, 0)
+		test.config.RunID, test.config.Generation = "job", "new"
+		r.m, r.judge = New(test.config), deaf{}
+		r.hello("b", test.policy, func(h *Hello) { h.LastRound = test.claim })
+		var got time.Duration
+		for timer, after := range r.timers {
+			if timer.Kind == TimerHold {
+				got = after
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: it waits %v, want %v", name, got, test.want)
+		}
+	}
 }
 
 func TestFreshHostDoesNotHoldAFullRound(t *testing.T) {
