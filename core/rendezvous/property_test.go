@@ -49,6 +49,8 @@ type sim struct {
 	added  map[uint64]int64 // round -> sum of the distinct adds applied
 	kills  int
 
+	waited bool // the present host has waited for members for long enough
+
 	host string // node whose process hosts the control plane; "": it is a server
 	term uint64
 }
@@ -85,6 +87,7 @@ func (s *sim) do(ev Event) {
 	before := s.m.round
 	closed, finished := s.m.closed, s.m.tally[participantFinished]
 	grace := s.m.joinedGrace
+	missing := s.mayStillCome(ev)
 	effects := s.apply(ev)
 	logged, err := EncodeEvent(ev)
 	if err != nil {
@@ -126,6 +129,9 @@ func (s *sim) do(ev Event) {
 	}
 	if _, resumed := ev.(Hello); grace > 0 && !resumed && s.m.joinedGrace > 0 {
 		s.t.Fatalf("a round was completed inside a grace by %+v", ev)
+	}
+	if missing != "" && len(fresh[0].Dropped) == 0 {
+		s.t.Fatalf("round %d was completed at the next host without %s, which is alive, was in round %d, and had time to come", s.m.round, missing, before)
 	}
 	if n := fresh[0].World; len(fresh) != n || n < s.policy.Min || n > s.policy.Max || n%s.policy.NodeUnit != 0 {
 		s.t.Fatalf("%d outcomes of a world of %d under %+v", len(fresh), n, s.policy)

@@ -62,7 +62,25 @@ func (s *sim) takeover(t *rapid.T) {
 	s.host = next.id
 	s.checker.TookOver(s.host, c)
 	s.replace(Config{Uptime: -1, Succession: c})
+	s.waited = c.Facts.World == 0 // it does not know whom to wait for
 	s.mustKnow(old, next)
+}
+
+// mayStillCome names a live node that the next host has to wait for: it was in the round
+// that goes on there, and is on its way.
+func (s *sim) mayStillCome(ev Event) string {
+	if fired, is := ev.(TimerFired); is && fired.Timer.Kind == TimerHold {
+		s.waited = true
+	}
+	if !s.m.succeeds() || !s.m.fresh || s.waited || len(s.m.participants) == 0 {
+		return ""
+	}
+	for _, n := range s.sorted() {
+		if n.moved && s.nodes[n.id] == n && !n.claim.Finished && n.claim.Round == s.m.round && n.claim.Generation == s.m.origin {
+			return n.id
+		}
+	}
+	return ""
 }
 
 // mustKnow checks that the next host, with a node that was told everything, knows what the
