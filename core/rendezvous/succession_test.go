@@ -110,10 +110,10 @@ func TestHostKilledBeforeTheFirstJoin(t *testing.T) {
 }
 
 // TestHostKilledBetweenCompletionAndOutcomes has a round completed of whose outcome
-// nobody, or not everybody, was told.
+// no node, or not every node, was told.
 func TestHostKilledBetweenCompletionAndOutcomes(t *testing.T) {
 	p := policy(2, 3)
-	t.Run("nobody was told", func(t *testing.T) {
+	t.Run("no node was told", func(t *testing.T) {
 		r, n := hostedRound(t, p, "a", "b", "c")
 		n[1].forgets(1)
 		n[2].forgets(1)
