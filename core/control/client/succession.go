@@ -56,6 +56,7 @@ type search struct {
 	told     string    // why no takeover follows, as it was logged last
 	silent   time.Time // when the log told last that the host is silent
 	first    bool
+	hostErr  error  // how the last hello to the host that is gone has ended
 	unlook   func() // ends what look has opened; nil: it was not called
 }
 
@@ -310,20 +311,21 @@ func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 	}
 	l, err := s.race(ctx, list)
 	if err != nil {
-		s.notice(err)
+		s.notice()
 	}
 	return l, err
 }
 
 // notice tells from time to time that the host is silent, and what that means; and it sees
 // a host that was silent die.
-func (s *search) notice(err error) {
+func (s *search) notice() {
+	err := s.hostErr
 	if endedByPeer(err) && !s.evidence.Ended {
 		s.evidence.Ended = true // a connection to it stood, and was ended by its side
 		s.c.group.Lost(s.evidence, s.last.Group, s.last.Term)
 		s.c.group.Ask()
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) || endedByPeer(err) || time.Since(s.silent) < silenceEvery {
+	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || endedByPeer(err) || time.Since(s.silent) < silenceEvery {
 		return
 	}
 	s.silent = time.Now()
@@ -395,6 +397,9 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, er
 			next()
 		case a := <-answers:
 			pending--
+			if a.addr == s.addr {
+				s.hostErr = a.err
+			}
 			var moved *redirected
 			switch {
 			case a.err == nil, isRefusal(a.err) && !isAuth(a.err):

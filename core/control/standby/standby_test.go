@@ -1,0 +1,265 @@
+package standby
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
+)
+
+// inbox keeps what is sent to a node or a standby.
+type inbox struct{ frames []wire.Frame }
+
+func (b *inbox) Send(f wire.Frame) bool {
+	b.frames = append(b.frames, f)
+	return true
+}
+
+// last is the last list that was sent, and how many were.
+func (b *inbox) last() (f wire.Standbys, n int) {
+	for _, frame := range b.frames {
+		if s, ok := frame.(wire.Standbys); ok {
+			f, n = s, n+1
+		}
+	}
+	return f, n
+}
+
+func (b *inbox) word(t *testing.T) wire.Liveness {
+	t.Helper()
+	for _, frame := range slices.Backward(b.frames) {
+		if l, ok := frame.(wire.Liveness); ok {
+			return l
+		}
+	}
+	t.Fatal("nothing was said")
+	return wire.Liveness{}
+}
+
+func arrival(i int, addr, machine string) (Arrival, *inbox) {
+	box := &inbox{}
+	name := fmt.Sprint("n", i)
+	return Arrival{
+		Session: rendezvous.SessionID(name), Node: name, Label: name, Machine: machine, Remote: netip.MustParseAddr(addr),
+		Follows: true, Stands: true, Out: box,
+	}, box
+}
+
+// TestRegistry: the first five nodes are asked, the list has those that listen, another
+// takes the place of one that goes, and later ones hear of it.
+func TestRegistry(t *testing.T) {
+	g := NewGroup("run", "host", time.Second)
+	g.Found(time.Now())
+	r := NewRegistry(g)
+	var boxes []*inbox
+	for i := range 7 {
+		a, box := arrival(i, fmt.Sprint("10.0.0.", i+1), fmt.Sprint("m", i))
+		r.Arrive(a)
+		boxes = append(boxes, box)
+		if f, _ := box.last(); f.Invited != (i < succession.MaxStandbys) {
+			t.Errorf("node %d is invited: %v", i, f.Invited)
+		}
+	}
+	for i := range 7 {
+		wrong := r.Listens(rendezvous.SessionID(fmt.Sprint("n", i)), wire.Standby{Addr: fmt.Sprintf("10.0.0.%d:29400", i+1)})
+		if (wrong == "") != (i < succession.MaxStandbys) {
+			t.Errorf("node %d: %q", i, wrong)
+		}
+	}
+	names := func(list []wire.StandbyNode) (names []string) {
+		for _, s := range list {
+			names = append(names, s.Node)
+		}
+		return names
+	}
+	if f, _ := boxes[6].last(); strings.Join(names(f.List), " ") != "n0 n1 n2 n3 n4" || len(g.List()) != 5 {
+		t.Errorf("the list is %v", f.List)
+	}
+	r.Gone("n1")
+	if f, _ := boxes[5].last(); !f.Invited || strings.Join(names(f.List), " ") != "n0 n2 n3 n4" {
+		t.Errorf("after one has gone: %+v", f)
+	}
+	if session, out, addr := r.First(); session != "n0" || out == nil || addr != "10.0.0.1:29400" {
+		t.Errorf("the first is %s at %s", session, addr)
+	}
+	if wrong := r.Listens("n5", wire.Standby{Why: "no port"}); wrong != "" || !strings.Contains(strings.Join(r.Whys(), ""), "no port") {
+		t.Errorf("%q, %v", wrong, r.Whys())
+	}
+}
+
+// TestRegistryRefuses what a listener's address must not be.
+func TestRegistryRefuses(t *testing.T) {
+	g := NewGroup("run", "host", time.Second)
+	g.Found(time.Now())
+	r := NewRegistry(g)
+	a, _ := arrival(1, "10.0.0.1", "m")
+	r.Arrive(a)
+	for _, addr := range []string{"10.0.0.2:1", "127.0.0.1:1", "0.0.0.0:1", "10.0.0.1:0", "10.0.0.1", "host:1", "[::1]:1"} {
+		if r.Listens("n1", wire.Standby{Addr: addr}) == "" {
+			t.Errorf("%s was taken", addr)
+		}
+	}
+	if wrong := r.Listens("stranger", wire.Standby{Addr: "10.0.0.1:1"}); wrong == "" {
+		t.Error("a node that is not known was taken")
+	}
+	if len(g.List()) != 0 {
+		t.Errorf("the list is %v", g.List())
+	}
+}
+
+// TestLoopbackStandsByAmongLoopbackOnly: with the first node of another machine, those
+// that are reached by loopback are not in the list any more.
+func TestLoopbackStandsByAmongLoopbackOnly(t *testing.T) {
+	g := NewGroup("run", "host", time.Second)
+	g.Found(time.Now())
+	r := NewRegistry(g)
+	a, box := arrival(1, "127.0.0.1", Machine())
+	r.Arrive(a)
+	if f, _ := box.last(); !f.Invited {
+		t.Error("it is not invited")
+	}
+	r.Listens("n1", wire.Standby{Addr: "127.0.0.1:1"})
+	b, _ := arrival(2, "10.0.0.2", "m")
+	b.Stands = false
+	r.Arrive(b)
+	if f, _ := box.last(); f.Invited || len(f.List) != 0 {
+		t.Errorf("beside a node of another machine: %+v", f)
+	}
+	r.Gone("n2")
+	if f, _ := box.last(); !f.Invited {
+		t.Error("it is not invited again")
+	}
+}
+
+// TestManyNodesCostLittle: nodes behind the first ones change no list.
+func TestManyNodesCostLittle(t *testing.T) {
+	g := NewGroup("run", "host", time.Second)
+	g.Found(time.Now())
+	r := NewRegistry(g)
+	first, box := arrival(0, "10.0.0.1", "m0")
+	r.Arrive(first)
+	for i := 1; i < 5; i++ {
+		a, _ := arrival(i, "10.0.0.1", fmt.Sprint("m", i))
+		r.Arrive(a)
+	}
+	_, before := box.last()
+	for i := 5; i < 10_000; i++ {
+		a, _ := arrival(i, "10.0.0.1", "m")
+		r.Arrive(a)
+	}
+	for i := 5; i < 10_000; i++ {
+		r.Gone(rendezvous.SessionID(fmt.Sprint("n", i)))
+	}
+	if _, after := box.last(); after != before {
+		t.Errorf("%d lists instead of %d", after, before)
+	}
+}
+
+// standing makes a node that stands by as the second of three.
+func standing(t *testing.T) *Group {
+	t.Helper()
+	g := NewGroup("run", "b", 10*time.Second)
+	g.Follow(wire.Welcome{Group: "g", Term: 3, HostNode: "h", Addr: "10.0.0.9:1"}, "10.0.0.9:1")
+	g.SetSelf("10.0.0.2:1", "")
+	g.SetList([]wire.StandbyNode{{Node: "a", Addr: "10.0.0.1:1"}, {Node: "b", Addr: "10.0.0.2:1"}, {Node: "c", Addr: "10.0.0.3:1"}})
+	return g
+}
+
+var proof = succession.Evidence{Ended: true, Direct: true, Refused: succession.Dials}
+
+// TestWordsMakeTheView: what other standbys say is in the view, and what no standby can
+// say of itself is not believed.
+func TestWordsMakeTheView(t *testing.T) {
+	g := standing(t)
+	box := &inbox{}
+	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(succession.Stands), Term: 3}, box)
+	if link == nil || box.word(t).Word != uint64(succession.Stands) {
+		t.Fatalf("%v, %+v", link, box.frames)
+	}
+	g.Lost(proof, "g", 3)
+	if box.word(t).Word != uint64(succession.Ended) {
+		t.Errorf("it says %+v", box.word(t))
+	}
+	for said, want := range map[succession.Word]succession.Word{
+		succession.Stands: succession.Stands, succession.Ended: succession.Ended, succession.Abstains: succession.Abstains,
+		succession.Dead: succession.Abstains, succession.Unconnected: succession.Abstains, succession.Asked: succession.Abstains,
+		99: succession.Left,
+	} {
+		g.Hear(link, wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(said), Term: 3})
+		v, ok := g.View(proof, 3, 0)
+		if !ok || len(v.Before) != 1 || len(v.Behind) != 1 || v.Behind[0].Word != want || v.Before[0].Word != succession.Unconnected {
+			t.Errorf("said %d: %+v", said, v)
+		}
+	}
+	g.Ask()
+	if v, _ := g.View(proof, 3, 0); v.Behind[0].Word != succession.Asked || !box.word(t).Ask {
+		t.Errorf("asked: %+v", v)
+	}
+	g.Hear(link, wire.Liveness{RunID: "run", Group: "other", Node: "c", Word: uint64(succession.Ended)})
+	if v, _ := g.View(proof, 3, 0); v.Behind[0].Word != succession.Asked {
+		t.Error("the word of another group counts")
+	}
+	g.Drop(link)
+	if v, _ := g.View(proof, 3, 0); v.Behind[0].Word != succession.Unconnected {
+		t.Error("a connection that is gone has a word")
+	}
+}
+
+// TestAcceptIsBounded: strangers and too many find no place.
+func TestAcceptIsBounded(t *testing.T) {
+	g := standing(t)
+	for _, f := range []wire.Liveness{{RunID: "other", Group: "g"}, {RunID: "run", Group: "other"}, {RunID: "run"}} {
+		if g.Accept(f, &inbox{}) != nil {
+			t.Errorf("%+v was let in", f)
+		}
+	}
+	n := 0
+	for range 1000 {
+		if g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "x"}, &inbox{}) != nil {
+			n++
+		}
+	}
+	if n != maxLinks {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// TestHostOfALaterTermSupersedes: a host hears of another one of its group.
+func TestHostOfALaterTermSupersedes(t *testing.T) {
+	g := standing(t)
+	g.Lead(4, time.Now(), 0, rendezvous.Facts{})
+	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c"}, &inbox{})
+	target := wire.Redirect{Group: "g", Term: 5, Host: "10.0.0.3:1"}
+	for term, want := range map[uint64]bool{3: false, 5: true, 1<<64 - 1: false} {
+		to, superseded := g.Hear(link, wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(succession.Hosts), Term: term, Target: target})
+		if superseded != want || want && to.Host != target.Host {
+			t.Errorf("term %d: %v, %+v", term, superseded, to)
+		}
+	}
+	if !g.StepDown(target) || g.Hosting() || g.StepDown(target) {
+		t.Error("it does not step down once")
+	}
+	if to, serve, known := g.Admit(); serve || !known || to.Host != target.Host {
+		t.Errorf("%+v, %v, %v", to, serve, known)
+	}
+}
+
+// TestLostDoesNotForgetASuccessor that was named while the connection's end was on its way.
+func TestLostDoesNotForgetASuccessor(t *testing.T) {
+	g := standing(t)
+	g.StepDown(wire.Redirect{Group: "g", Term: 4, Host: "10.0.0.1:1"})
+	g.Lost(proof, "g", 3)
+	if to := g.Newer("g", 3); to != "10.0.0.1:1" {
+		t.Errorf("the successor is %q", to)
+	}
+	g.Lost(proof, "g", 4)
+	if to := g.Newer("g", 3); to != "" {
+		t.Errorf("a host that is lost as well is %q", to)
+	}
+}
