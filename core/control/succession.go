@@ -15,10 +15,7 @@ import (
 	"rallypoint/core/succession"
 )
 
-var (
-	errRedirected = errors.New("it was sent to the server that hosts")
-	errWaiting    = errors.New("this server does not host")
-)
+var errRedirected = errors.New("it was sent to the server that hosts")
 
 // admit says whether a node's hello is served here: nil. A server in waiting sends the
 // node to the server that hosts, and holds the hello for a moment while it is found out
