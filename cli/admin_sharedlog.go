@@ -51,6 +51,13 @@ func (o *adminRequest) append(ctx context.Context, ev rendezvous.Event) (done st
 			return "", failure{refusal}
 		}
 	}
+	switch ev.(type) {
+	case rendezvous.Direct, rendezvous.CancelDirective, rendezvous.Undrain:
+		var refusal *rendezvous.Error
+		if done, refusal = control.Directed(&before, ev); refusal != nil {
+			return "", failure{refusal}
+		}
+	}
 	m.Apply(ev) // as each of its nodes is going to
 	if ev, ok := ev.(rendezvous.CloseRun); ok {
 		done = control.Closed(m, was, ev.Stop)

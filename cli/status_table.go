@@ -123,6 +123,12 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	fmt.Fprintln(b, term.apply(bold, name)+line)
 	remark(b, "Progress: ", progressText(r.Progress), term)
 	remark(b, "Stopping: ", r.Stopping, term)
+	for _, d := range r.Directives {
+		remark(b, "Directive: ", directiveText(&d, now), term)
+	}
+	for _, d := range r.Drained {
+		remark(b, "Drained: ", d.Node+", by "+d.By+": "+d.Reason, term)
+	}
 	remark(b, "Not started: ", r.NotStarted, term)
 	remark(b, "Missing: ", missingText(r), term)
 	remark(b, "Finished: ", finishedText(r, term.most(maxShown)), term)
@@ -131,6 +137,12 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	}
 	renderNodes(b, r, term)
 	renderChanges(b, r, now, term)
+}
+
+// directiveText says what a directive asks for, and when.
+func directiveText(d *control.DirectiveStatus, now time.Time) string {
+	left := max(0, d.At.Add(time.Duration(d.WithinS*float64(time.Second))).Sub(now)).Round(time.Second)
+	return fmt.Sprintf("%s %s in %v (%s), by %s: %s", d.Kind, strings.Join(d.Nodes, ", "), left, d.ID, d.By, d.Reason)
 }
 
 // remark writes a line with a title, unless there is nothing to say.

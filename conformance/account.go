@@ -18,14 +18,17 @@ const (
 type account struct {
 	policy     r.Policy
 	policyBy   string
-	generation string        // of the control plane; "" until it has completed a round
-	origin     string        // generation of the last round
-	round      uint64        // of the participants
-	floor      uint64        // highest round reported
-	stored     bool          // the last round was completed before the control plane was restarted
-	reserve    string        // generation under which a restarted control plane goes on if its state is old
-	overtaken  bool          // the round is over though no member is lost
-	stop       r.RoundStop   // announced in the round; Round is 0 if none is
+	generation string      // of the control plane; "" until it has completed a round
+	origin     string      // generation of the last round
+	round      uint64      // of the participants
+	floor      uint64      // highest round reported
+	stored     bool        // the last round was completed before the control plane was restarted
+	reserve    string      // generation under which a restarted control plane goes on if its state is old
+	overtaken  bool        // the round is over though no member is lost
+	stop       r.RoundStop // announced in the round; Round is 0 if none is
+	directives []r.Direct  // that stand
+	directed   []string    // ids of the last ones that have ended
+	drained    map[string]drain
 	fresh      bool          // no round was completed by this control plane
 	begun      bool          // it has had its first node
 	recovery   time.Duration // how long nodes have to come back after a restart; 0: the lease
@@ -133,7 +136,7 @@ type failure struct {
 func newAccount() account {
 	return account{
 		fresh: true, hostRank: -1, byNode: map[string]*participant{}, sessions: map[r.SessionID]*session{}, seen: map[string]bool{},
-		sums: map[string]*sum{}, timers: map[r.Timer]timer{}, due: map[r.TimerKind]bool{},
+		sums: map[string]*sum{}, timers: map[r.Timer]timer{}, due: map[r.TimerKind]bool{}, drained: map[string]drain{},
 	}
 }
 
@@ -257,6 +260,7 @@ func (a *account) part(s *session) {
 func (a *account) close(c closing) {
 	if c.kind > a.closing.kind {
 		a.closing = c
+		a.endDirectives()
 	}
 }
 

@@ -49,6 +49,12 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 		c.keyRequest(ev, effects)
 	case r.AnnounceStop:
 		c.announceStop(ev)
+	case r.Direct:
+		c.direct(ev)
+	case r.CancelDirective:
+		c.endDirective(ev.ID)
+	case r.Undrain:
+		delete(c.drained, ev.Node)
 	}
 }
 
@@ -72,6 +78,9 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 		if refused == nil {
 			c.violated(11, "a node was taken whose name %q cannot be shown", h.Node)
 		}
+		return
+	}
+	if c.refusesDrained(h, refused) {
 		return
 	}
 	if c.ended() && len(c.nodes()) == 0 && !c.seen[h.Node] {
@@ -309,6 +318,7 @@ func (c *Checker) forget() {
 	c.participants, c.byNode, c.closing, c.overtaken = nil, map[string]*participant{}, closing{}, false
 	c.stop = r.RoundStop{}
 	c.hostRank, c.finishedHosts, c.finishReported = -1, nil, false
+	clear(c.drained)
 }
 
 func (c *Checker) disconnect(ev r.Disconnect) {
@@ -338,6 +348,10 @@ func (c *Checker) timerFired(t r.Timer) {
 	switch t.Kind {
 	case r.TimerGrace:
 		c.departed(t.Session)
+	case r.TimerDirective:
+		c.deadlinePassed(string(t.Session))
+	case r.TimerDrained:
+		delete(c.drained, string(t.Session))
 	case r.TimerHold:
 		c.held = false
 		for _, t := range c.participants {
@@ -357,7 +371,7 @@ func (c *Checker) dropped(ev r.Event, e r.Drop) {
 		c.violated(6, "session %s was dropped, which is not there", e.Session)
 		return
 	}
-	if !grounds(ev, s, c.policy.ReconnectGrace > 0) {
+	if !grounds(ev, s, c.policy.ReconnectGrace > 0) && !c.drains(ev, s) {
 		c.violated(6, "node %s was given up at %T %+v", s.node, ev, ev)
 	}
 	c.errs = append(c.errs, failure{err: e.Err, ev: ev, session: s})

@@ -33,7 +33,9 @@
 //  7. After each event every live node was last told what it should know: that it
 //     has to regroup if a member is lost or rejoining, or if newcomers would make
 //     the round larger and admit_delay has run out, or that the stop of its round is
-//     announced, by whom and why; nothing otherwise.
+//     announced, by whom and why; nothing otherwise. It knows the directive that was given
+//     last. A directive drains the nodes that it names, at its deadline and no others,
+//     and they are refused until that is over.
 //  8. After the first finish no round is completed and a member that joins is
 //     refused, naming who finished. When every live member has finished no node
 //     waits at the exit barrier. When all that finished are gone the run is closed.

@@ -63,6 +63,7 @@ func (c *Checker) checkUpdate(s *session) {
 		c.violated(guarantee, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.update.Waiting, s.update.Reason)
 	}
 	c.checkStop(s)
+	c.checkDirective(s)
 	if want && s.update.Reason == "" {
 		c.violated(11, "node %s was told to regroup without a reason", s.node)
 	}
@@ -192,6 +193,10 @@ func (c *Checker) mustSay(f failure) []string {
 		}
 		return append(run, ended.by, ended.reason)
 	case r.CodeGraceful:
+		if h, ok := f.ev.(r.Hello); ok {
+			d := c.drained[h.Node]
+			return append(run, h.Node, d.by, d.reason)
+		}
 		return append(run, ended.by, ended.reason)
 	case r.CodeMismatch:
 		if h, ok := f.ev.(r.Hello); ok {

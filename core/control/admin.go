@@ -16,7 +16,11 @@ const maxAdminNames = 20
 // executeAdmin executes an administrator's request from an address. Every peer that
 // reaches the port may ask: see docs/protocol.md.
 func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
-	s.metrics.admin[known(int(f.Op), len(s.metrics.admin))].Add(1)
+	op := known(int(f.Op), len(s.metrics.admin))
+	if adminOpNames[op] == "" {
+		op = 0
+	}
+	s.metrics.admin[op].Add(1)
 	by := "admin"
 	if f.By != "" {
 		by += " " + f.By
@@ -34,6 +38,9 @@ func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
 		return r.adminClose(by, f.Reason, f.Stop)
 	case wire.AdminOpEvict:
 		return r.adminEvict(f.Node, by, f.Reason)
+	}
+	if ev := directive(f, by, *stamp(s.clock.Now())); ev != nil {
+		return r.adminDirect(ev)
 	}
 	return wire.AdminAnswer{Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 		"the control plane at %s does not know admin request %d: it is older than this command", s.Addr(), f.Op)}

@@ -40,7 +40,8 @@ var (
 
 	keyOpNames = [...]string{"unknown", "set", "get", "add", "compare_set", "append", "check", "wait", "delete", "count", "list",
 		"multi_get", "multi_set", "queue_push", "queue_pop", "queue_len", "barrier", "cancel_wait"}
-	adminOpNames = [...]string{"unknown", "close", "evict"}
+	adminOpNames = [...]string{"unknown", "close", "evict",
+		wire.AdminOpDrain: "drain", wire.AdminOpCancel: "cancel", wire.AdminOpUndrain: "undrain"}
 )
 
 // known returns n if it is below limit, else 0.
@@ -85,10 +86,13 @@ func causeOf(ev rendezvous.Event, told *rendezvous.Error) lostCause {
 	if strings.HasSuffix(told.Text, rendezvous.CauseRestart) {
 		return lostRestart
 	}
+	if t, ok := ev.(rendezvous.TimerFired); ok && t.Timer.Kind == rendezvous.TimerDirective {
+		return lostEvicted
+	}
 	switch ev.(type) {
 	case rendezvous.LeaseExpired:
 		return lostLease
-	case rendezvous.Evict:
+	case rendezvous.Evict, rendezvous.Direct:
 		return lostEvicted
 	case rendezvous.Hello:
 		return lostReplaced

@@ -75,26 +75,28 @@ const (
 
 // RunStatus is one run.
 type RunStatus struct {
-	RunID         string           `json:"run_id"`
-	Generation    string           `json:"generation"`
-	Phase         rendezvous.Phase `json:"phase"`
-	Nodes         NodeRange        `json:"nodes"`
-	LeaseTimeoutS float64          `json:"lease_timeout_s"`
-	Round         uint64           `json:"round"`         // last completed; 0: none
-	RoundAt       *time.Time       `json:"round_at"`      // when it was completed; null: not by this control plane
-	RoundStore    string           `json:"round_store"`   // its store's HOST:PORT; "" like round_at
-	FormingSince  *time.Time       `json:"forming_since"` // null: no round is being formed
-	NotStarted    string           `json:"not_started"`   // why no round has been completed; "" unless one is to be
-	Missing       Missing          `json:"missing"`
-	Members       []MemberStatus   `json:"members"` // of the last round, by rank
-	Waiting       []WaitingStatus  `json:"waiting"` // in the order in which they would be seated
-	Idle          []IdleStatus     `json:"idle"`    // connected, but neither
-	Finished      []string         `json:"finished"`
-	Closed        *ClosedStatus    `json:"closed"` // null: open
-	Changes       []StatusChange   `json:"changes"`
-	ChangesTotal  uint64           `json:"changes_total"` // more than Changes has once old ones were forgotten
-	Progress      *ProgressStatus  `json:"progress"`      // null: no worker has reported a step in the last round
-	Stopping      string           `json:"stopping"`      // who announced the stop of the last round, and why; "": no node has
+	RunID         string            `json:"run_id"`
+	Generation    string            `json:"generation"`
+	Phase         rendezvous.Phase  `json:"phase"`
+	Nodes         NodeRange         `json:"nodes"`
+	LeaseTimeoutS float64           `json:"lease_timeout_s"`
+	Round         uint64            `json:"round"`         // last completed; 0: none
+	RoundAt       *time.Time        `json:"round_at"`      // when it was completed; null: not by this control plane
+	RoundStore    string            `json:"round_store"`   // its store's HOST:PORT; "" like round_at
+	FormingSince  *time.Time        `json:"forming_since"` // null: no round is being formed
+	NotStarted    string            `json:"not_started"`   // why no round has been completed; "" unless one is to be
+	Missing       Missing           `json:"missing"`
+	Members       []MemberStatus    `json:"members"` // of the last round, by rank
+	Waiting       []WaitingStatus   `json:"waiting"` // in the order in which they would be seated
+	Idle          []IdleStatus      `json:"idle"`    // connected, but neither
+	Finished      []string          `json:"finished"`
+	Closed        *ClosedStatus     `json:"closed"` // null: open
+	Changes       []StatusChange    `json:"changes"`
+	ChangesTotal  uint64            `json:"changes_total"` // more than Changes has once old ones were forgotten
+	Progress      *ProgressStatus   `json:"progress"`      // null: no worker has reported a step in the last round
+	Directives    []DirectiveStatus `json:"directives"`    // that stand, in the order in which they were given
+	Drained       []DrainedStatus   `json:"drained"`       // nodes that are not admitted, by id
+	Stopping      string            `json:"stopping"`      // who announced the stop of the last round, and why; "": no node has
 }
 
 // NodeRange is how many nodes a round may have.
@@ -152,6 +154,24 @@ type IdleStatus struct {
 	Reconnecting bool     `json:"reconnecting"`
 	LeaseAgeS    *float64 `json:"lease_age_s"`
 	Fingerprint  string   `json:"fingerprint"`
+}
+
+// DirectiveStatus is a directive that stands.
+type DirectiveStatus struct {
+	ID      string    `json:"id"`
+	Kind    string    `json:"kind"` // "drain"
+	Nodes   []string  `json:"nodes"`
+	WithinS float64   `json:"within_s"` // from At to its deadline
+	At      time.Time `json:"at"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason"`
+}
+
+// DrainedStatus is a node that is not admitted.
+type DrainedStatus struct {
+	Node   string `json:"node"`
+	By     string `json:"by"`
+	Reason string `json:"reason"`
 }
 
 // ClosedStatus is how a run was closed.
@@ -296,6 +316,15 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		Finished: []string{},
 		Changes:  []StatusChange{},
 		Stopping: m.Stopping,
+
+		Directives: []DirectiveStatus{},
+		Drained:    []DrainedStatus{},
+	}
+	for _, d := range m.Directives {
+		st.Directives = append(st.Directives, DirectiveStatus{ID: d.ID, Kind: d.Kind, Nodes: d.Nodes, WithinS: seconds(d.Within), At: d.At, By: d.By, Reason: d.Reason})
+	}
+	for _, d := range m.Drained {
+		st.Drained = append(st.Drained, DrainedStatus(d))
 	}
 	for _, s := range m.Members {
 		st.Members = append(st.Members, MemberStatus{

@@ -275,7 +275,8 @@ func TestStatusOrder(t *testing.T) {
 // TestStatusFieldNames pins the names that programs know. A name may be added
 // here, none taken away.
 func TestStatusFieldNames(t *testing.T) {
-	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason finished forming_since generation ` +
+	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason directives directives.at directives.by directives.id directives.kind directives.nodes directives.reason directives.within_s ` +
+		`drained drained.by drained.node drained.reason finished forming_since generation ` +
 		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting lease_timeout_s ` +
 		`members members.address members.alive members.cause members.fingerprint members.host members.label members.lease_age_s members.node ` +
 		`members.progress members.progress.change_age_s members.progress.reporting_workers members.progress.seconds_per_step ` +

@@ -31,6 +31,13 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	quiet := m.stopped || m.joinPending()
 	m.mu.Unlock()
 	m.news.Set()
+	if d := n.Directive; d.ID != "" && d.ID != was.Directive.ID {
+		text := "directive " + d.ID + ": " + d.Text
+		if d.Named {
+			text += "; this node leaves then"
+		}
+		m.log.Warn(text)
+	}
 	if quiet {
 		return
 	}

@@ -69,6 +69,7 @@ func (m *Machine) close(c Closing) {
 	m.note("the run %s", c.text())
 	m.disarmAll()
 	m.endHoldIfComplete() // else it still ends what is known of missing members
+	m.endDirectives()
 	for _, n := range m.candidates() {
 		number, s := n.join.Number, m.participantOf(n)
 		m.dropJoin(n)

@@ -81,12 +81,13 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 
 // PackMembershipUpdate writes a node's view.
 func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
-	p.List(5)
+	p.List(6)
 	p.Int(v.Waiting)
 	p.Bool(v.Closed)
 	p.Text(v.Reason)
 	packRoundStop(p, v.Stop)
 	PackFacts(p, v.Facts)
+	packDirectiveNotice(p, v.Directive)
 }
 
 // UnpackMembershipUpdate reads what PackMembershipUpdate wrote.
@@ -94,6 +95,7 @@ func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
 	u.Open()
 	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText), Stop: unpackRoundStop(u)}
 	v.Facts = UnpackFacts(u)
+	v.Directive = unpackDirectiveNotice(u)
 	u.Close()
 	return v
 }

@@ -27,6 +27,9 @@ const (
 	opRecovered
 
 	OpAnnounceStop Op = 23 // a request, too
+	opDirect       Op = 24
+	opCancel       Op = 25
+	opUndrain      Op = 26
 )
 
 // Limits of what a request holds.
@@ -67,6 +70,12 @@ func OpOf(ev Event) Op {
 		return opRecovered
 	case AnnounceStop:
 		return OpAnnounceStop
+	case Direct:
+		return opDirect
+	case CancelDirective:
+		return opCancel
+	case Undrain:
+		return opUndrain
 	}
 	return 0
 }
@@ -145,6 +154,18 @@ func PackArguments(p *pack.Packer, ev Event) {
 		p.Uint(ev.Round)
 		p.Bool(ev.Leaving)
 		p.Cut(ev.Reason, MaxNameLen)
+	case Direct:
+		packDirect(p, ev)
+	case CancelDirective:
+		p.List(3)
+		p.Text(ev.ID)
+		p.Cut(ev.By, MaxNameLen)
+		p.Cut(ev.Reason, MaxNameLen)
+	case Undrain:
+		p.List(3)
+		p.Text(ev.Node)
+		p.Cut(ev.By, MaxNameLen)
+		p.Cut(ev.Reason, MaxNameLen)
 	default: // Finish, Linger
 		p.List(0)
 	}
@@ -188,6 +209,12 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 		return TimerFired{Timer: unpackTimer(u)}
 	case opRecovered:
 		return Recovered{Generation: u.Text(MaxNameLen), Grace: u.Duration()}
+	case opDirect:
+		return unpackDirect(u)
+	case opCancel:
+		return CancelDirective{ID: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+	case opUndrain:
+		return Undrain{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case OpAnnounceStop:
 		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen)}
 	}
@@ -328,6 +355,14 @@ func oversize(ev Event) error {
 		names = append(names, ev.Generation)
 	case AnnounceStop:
 		names = append(names, ev.Generation)
+	case Direct:
+		if err := ev.oversize(); err != nil {
+			return err
+		}
+	case CancelDirective:
+		names = append(names, ev.ID)
+	case Undrain:
+		names = append(names, ev.Node)
 	case KeyRequest:
 		if err := ev.oversize(); err != nil {
 			return err

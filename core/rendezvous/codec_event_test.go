@@ -32,6 +32,8 @@ func sampleEvents() []Event {
 		Disconnect{"s"}, LeaseExpired{"s"}, Evict{Node: "n", By: "admin", Reason: "why"},
 		TimerFired{Timer{Kind: TimerGrace, Session: "s", Seq: 7}}, Recovered{},
 		AnnounceStop{Request: r, Generation: "gen", Round: 3, Leaving: true, Reason: "because"},
+		Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a", "b"}, Within: 5, For: 6, By: "admin", Reason: "because", At: at},
+		CancelDirective{ID: "d1", By: "admin", Reason: "because"}, Undrain{Node: "a", By: "admin", Reason: "because"},
 	}
 }
 
@@ -59,8 +61,8 @@ func TestEventsRoundTrip(t *testing.T) {
 			t.Errorf("a byte too many is %+v", ev)
 		}
 	}
-	for op := OpJoin; op <= OpAnnounceStop; op++ {
-		if !seen[op] && (op <= opRecovered || op == OpAnnounceStop) {
+	for op := OpJoin; op <= opUndrain; op++ {
+		if !seen[op] && (op <= opRecovered || op >= OpAnnounceStop) {
 			t.Errorf("no sample of operation %d", op)
 		}
 	}

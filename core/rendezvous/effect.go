@@ -78,6 +78,9 @@ type MembershipUpdate struct {
 
 	// Stop is the announced stop of the node's round; its round counts in Waiting.
 	Stop RoundStop `json:",omitzero"`
+
+	// Directive was given last of those that stand.
+	Directive DirectiveNotice `json:",omitzero"`
 }
 
 // Notify carries a Notice to a node.
@@ -117,7 +120,7 @@ func (HistoryEntry) effect() {}
 // same name, so that a late TimerFired does nothing.
 type Timer struct {
 	Kind    TimerKind
-	Session SessionID // TimerGrace only
+	Session SessionID // of TimerGrace, and what a timer of directives is about
 	Seq     uint64
 }
 
@@ -132,4 +135,10 @@ const (
 	TimerAdmit
 	TimerGrace
 	TimerHold
+)
+
+// The timers of directives; their names have the directive's id, or the node's, as session.
+const (
+	TimerDirective TimerKind = 23 + iota // the deadline
+	TimerDrained                         // the node may come back
 )

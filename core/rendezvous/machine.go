@@ -72,6 +72,9 @@ type Machine struct {
 
 	overtaken     string     // why the round is over although no member is lost; "": it is not
 	stop          *roundStop // announced of the last round; nil: none is
+	directives    []Direct   // that stand, in the order in which they were given
+	directed      []string   // ids of the last ones that have ended
+	drained       map[string]*drained
 	closed        *Closing
 	awaitingPeers []*node     // nodes that wait for the others to end
 	keys          *agentStore // of the last round; nil: it has none yet
@@ -110,6 +113,7 @@ func New(c Config) *Machine {
 		succession: c.Succession,
 		hostRank:   -1,
 		timers:     map[Timer]runningTimer{},
+		drained:    map[string]*drained{},
 		keyLimits:  limitKeys(c.Keys),
 	}
 }
@@ -133,6 +137,12 @@ func (m *Machine) Apply(ev Event) []Effect {
 		m.evict(ev)
 	case Recovered:
 		m.recovered(ev)
+	case Direct:
+		m.direct(ev)
+	case CancelDirective:
+		m.cancelDirective(ev)
+	case Undrain:
+		m.undrain(ev.Node, "undrained by "+Printable(ev.By)+": "+Printable(ev.Reason))
 	case CloseRun:
 		ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
 		if ev.Session == "" {
@@ -300,6 +310,10 @@ func (m *Machine) timerFired(t Timer) {
 		m.admit.due = true
 	case TimerHold:
 		m.endHold()
+	case TimerDirective:
+		m.deadlinePassed(string(t.Session))
+	case TimerDrained:
+		m.undrain(string(t.Session), "its time is over")
 	case TimerGrace:
 		if n := m.sessions[t.Session]; n != nil && n.grace {
 			m.lose(n, n.graceCause())

@@ -46,6 +46,10 @@ func (m *Machine) hello(h Hello) {
 		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
 		return
 	}
+	if m.drained[h.Node] != nil {
+		m.emit(Refuse{h.Session, m.drainedError(h.Node)})
+		return
+	}
 	if m.closed != nil && len(m.nodes) == 0 {
 		if _, part := m.seen[h.Node]; !part {
 			m.forget()
@@ -232,6 +236,10 @@ func (m *Machine) forget() {
 	m.participants, m.byNode, m.tally = nil, map[string]*participant{}, [participantStates]int{}
 	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
 	clear(m.seen)
+	for node := range m.drained {
+		m.stopTimer(drainedTimer(node))
+	}
+	clear(m.drained)
 	m.disarmAll()
 	m.stopHold()
 	m.viewed = view{}

@@ -25,7 +25,7 @@ func TestGuarantees(t *testing.T) {
 			"timer": s.timer, "withdraw": s.withdraw, "finish": s.finish, "leave": s.leave,
 			"duplicate": s.duplicate, "add": s.add, "role info": s.roleInfo, "lease": s.lease,
 			"close": s.close, "evict": s.evict, "restart": s.restart, "recover": s.recover, "restore": s.restore,
-			"keys": s.keys, "linger": s.linger, "stranger": s.stranger, "takeover": s.takeover, "announce": s.announceAny, "": func(*rapid.T) {},
+			"keys": s.keys, "linger": s.linger, "stranger": s.stranger, "takeover": s.takeover, "announce": s.announceAny, "direct": s.directAny, "undirect": s.undirectAny, "": func(*rapid.T) {},
 		}
 		if rapid.IntRange(0, 3).Draw(t, "begin with a round") > 0 {
 			s.formRound(t)

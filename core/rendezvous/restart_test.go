@@ -67,7 +67,7 @@ func TestHowLongAFreshControlPlaneWaits(t *testing.T) {
 	} {
 		r := newRig(t, 0)
 		test.config.RunID, test.config.Generation = "job", "new"
-		r.m, r.judge = New(test.config), deaf{}
+		r.m, r.checker = New(test.config), deaf{}
 		r.hello("b", test.policy, func(h *Hello) { h.LastRound = test.claim })
 		var got time.Duration
 		for timer, after := range r.timers {

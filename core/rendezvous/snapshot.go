@@ -15,7 +15,7 @@ import (
 func (m *Machine) Snapshot() []byte {
 	sessions := slices.Sorted(maps.Keys(m.sessions))
 	return pack.Append(nil, func(p *pack.Packer) {
-		p.List(13)
+		p.List(14)
 		p.Uint(StateVersion)
 		m.packRun(p)
 		m.packTimers(p)
@@ -35,6 +35,7 @@ func (m *Machine) Snapshot() []byte {
 		m.packWaits(p)
 		m.packStop(p)
 		m.packSuccession(p)
+		m.packDirectives(p)
 	})
 }
 
@@ -146,12 +147,13 @@ func (m *Machine) packClosing(p *pack.Packer) {
 }
 
 func (m *Machine) packView(p *pack.Packer) {
-	p.List(5)
+	p.List(6)
 	p.Bool(m.viewed.waiting)
 	p.Int(int(m.viewed.closed))
 	p.Uint(m.viewed.round)
 	p.Bool(m.viewed.stop)
 	p.Bool(m.viewed.lost)
+	p.Text(m.viewed.directive)
 }
 
 func (m *Machine) packKeys(p *pack.Packer) {
@@ -234,6 +236,7 @@ func Restore(b []byte) (*Machine, error) {
 	}
 	m.unpackStop(u)
 	m.unpackSuccession(u)
+	m.unpackDirectives(u)
 	u.Close()
 	u.End()
 	m.checkSeats(u)
@@ -378,7 +381,7 @@ func (m *Machine) unpackClosing(u *pack.Unpacker) {
 
 func (m *Machine) unpackView(u *pack.Unpacker) {
 	u.Open()
-	m.viewed = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
+	m.viewed = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool(), directive: u.Text(maxText)}
 	u.Close()
 }
 

@@ -15,15 +15,17 @@ type Status struct {
 	Round      uint64 // last completed; 0: none yet
 	Phase      Phase
 	Policy     Policy
-	Members    []MemberStatus // of the last round, by rank
-	Waiting    []JoinStatus   // pending joins, in the order in which they would be seated
-	Idle       []IdleStatus   // live nodes that are neither, by id
-	Lack       int            // nodes that the forming round lacks for min; 0 in other phases
-	LackFull   int            // the same for target, or for max without one
-	Missing    string         // who or how many the forming round lacks; "" in other phases
-	NotStarted string         // why no round has been completed, in one sentence; "" unless one is being formed
-	Closed     *ClosedStatus  // nil while the run is open
-	Stopping   string         // who announced the stop of the last round, and why; "" if none is announced
+	Members    []MemberStatus    // of the last round, by rank
+	Waiting    []JoinStatus      // pending joins, in the order in which they would be seated
+	Idle       []IdleStatus      // live nodes that are neither, by id
+	Lack       int               // nodes that the forming round lacks for min; 0 in other phases
+	LackFull   int               // the same for target, or for max without one
+	Missing    string            // who or how many the forming round lacks; "" in other phases
+	NotStarted string            // why no round has been completed, in one sentence; "" unless one is being formed
+	Closed     *ClosedStatus     // nil while the run is open
+	Stopping   string            // who announced the stop of the last round, and why; "" if none is announced
+	Directives []DirectiveStatus // that stand, in the order in which they were given
+	Drained    []DrainedStatus   // nodes that are not admitted, by id
 }
 
 // Phase is where a run stands.
@@ -120,6 +122,7 @@ func (m *Machine) Status() Status {
 		s.Missing = m.missing()
 	}
 	s.NotStarted = m.notStarted()
+	s.Directives, s.Drained = m.directiveStatus()
 	if m.stop != nil {
 		s.Stopping = m.stopReason()
 	}

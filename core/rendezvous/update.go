@@ -18,11 +18,13 @@ type view struct {
 	host          int
 	finished      bool
 	finishedHosts int // how many
+
+	directive string // id of the last one that stands
 }
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.nodesWaiting() > 0, round: m.round, stop: m.stop != nil, lost: m.lossInStop(),
+	now := view{waiting: m.nodesWaiting() > 0, round: m.round, stop: m.stop != nil, lost: m.lossInStop(), directive: m.lastDirective(),
 		generation: m.generation, host: m.hostRank, finished: m.finishing(), finishedHosts: len(m.finishedHosts)}
 	if m.closed != nil {
 		now.closed = m.closed.Kind
@@ -48,7 +50,8 @@ func (m *Machine) settleViews() {
 // successor has to know.
 func (m *Machine) notify(n *node) {
 	was := n.update
-	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.stopFor(n) == was.Stop && m.facts().equal(was.Facts) {
+	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.stopFor(n) == was.Stop &&
+		m.directiveFor(n) == was.Directive && m.facts().equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n)
@@ -57,7 +60,7 @@ func (m *Machine) notify(n *node) {
 
 // updateFor computes a node's view: guarantees 7, 8 and 9.
 func (m *Machine) updateFor(n *node) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n), Facts: m.facts()}
+	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n), Directive: m.directiveFor(n), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.text()

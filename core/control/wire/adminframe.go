@@ -20,6 +20,8 @@ type Admin struct {
 	By       string // who asks, human-readable
 	Reason   string
 	Stop     bool // AdminOpClose: all nodes stop at once
+	// Directive is for what is asked about directives.
+	Directive Directive
 }
 
 // AdminAnswer says what was done, or why nothing was.
@@ -29,7 +31,7 @@ type AdminAnswer struct {
 }
 
 func (f Admin) pack(p *packer) {
-	head(p, KindAdmin, 7)
+	head(p, KindAdmin, 8)
 	p.Cut(f.Software, MaxName)
 	p.Uint(uint64(f.Op))
 	p.Text(f.RunID)
@@ -37,12 +39,13 @@ func (f Admin) pack(p *packer) {
 	p.Cut(f.By, MaxName)
 	p.Cut(f.Reason, MaxName)
 	p.Bool(f.Stop)
+	f.Directive.pack(p)
 }
 
 func readAdmin(u *unpacker) Admin {
 	return Admin{
 		Software: u.Text(MaxName), Op: AdminOp(u.Uint()), RunID: u.Text(MaxName), Node: u.Text(MaxName),
-		By: u.Text(MaxName), Reason: u.Text(MaxName), Stop: u.Bool(),
+		By: u.Text(MaxName), Reason: u.Text(MaxName), Stop: u.Bool(), Directive: readDirective(u),
 	}
 }
 

@@ -26,7 +26,8 @@ func sampleFrames() []Frame {
 	fail := rendezvous.Errorf(rendezvous.CodeClosed, "closed")
 	report := training.Report{Round: 3, Workers: 8, Reporting: 7, Smallest: 41198, Largest: 41200, SinceFirst: 5, SinceChange: 1, SinceSlowest: 4, PerStep: 3, Gap: 2}
 	note := rendezvous.MembershipUpdate{Waiting: 2, Closed: true, Reason: "lost: b",
-		Stop: rendezvous.RoundStop{Round: 3, Rank: 1, Leaving: true, Reason: "signal 15", Lost: true}}
+		Stop:      rendezvous.RoundStop{Round: 3, Rank: 1, Leaving: true, Reason: "signal 15", Lost: true},
+		Directive: rendezvous.DirectiveNotice{ID: "d1", Kind: rendezvous.DirectiveDrain, Named: true, Text: "drain b", Within: 5}}
 	frames := []Frame{
 		Hello{
 			Version: 1, Features: []string{"f", "g"}, Software: "1.2.3", RunID: "run", Session: "s", Node: "n", Named: true,
@@ -44,7 +45,8 @@ func sampleFrames() []Frame {
 		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect},
 		Transfer{Group: "g", Term: 4, Addr: "10.0.0.1:2"},
 		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Beat{Training: &report}, Goodbye{}, Unknown{99},
-		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true},
+		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true,
+			Directive: Directive{ID: "d1", Nodes: []string{"a", "b"}, Within: 5, For: 6}},
 		AdminAnswer{Done: "closed"}, AdminAnswer{Err: fail},
 		Unknown{KindChallenge}, Proof{MACs: [][]byte{{1}, {2}}, Purpose: 1}, Proof{},
 		Progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a", Spare: true}},
@@ -139,10 +141,12 @@ func TestOlderAndNewerPeers(t *testing.T) {
 	// A further field in a nested list, before fields that are known.
 	newer := pack.Append(nil, func(p *packer) {
 		head(p, KindNotice, 1)
-		p.List(7)
+		p.List(8)
 		p.Int(1)
 		p.Bool(true)
 		p.Text("why")
+		p.None()
+		p.None()
 		p.None()
 		p.None()
 		p.Texts([]string{"new"})

@@ -30,6 +30,7 @@ func sanitize(f Frame) Frame {
 
 func sanitizeUpdate(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	n.Reason, n.Stop.Reason = rendezvous.Printable(n.Reason), rendezvous.Printable(n.Stop.Reason)
+	n.Directive.ID, n.Directive.Text = rendezvous.Printable(n.Directive.ID), rendezvous.Printable(n.Directive.Text)
 	return n
 }
 

@@ -16,7 +16,8 @@ func TestSanitize(t *testing.T) {
 	failed := rendezvous.Errorf(rendezvous.CodeState, "%s\nsecond line", evil)
 	for _, f := range []Frame{
 		Welcome{Version: ProtocolVersion, Lease: 1, Notice: rendezvous.MembershipUpdate{Reason: evil}},
-		Notice{rendezvous.MembershipUpdate{Reason: evil, Stop: rendezvous.RoundStop{Round: 1, Reason: evil}}},
+		Notice{rendezvous.MembershipUpdate{Reason: evil, Stop: rendezvous.RoundStop{Round: 1, Reason: evil},
+			Directive: rendezvous.DirectiveNotice{ID: evil, Text: evil}}},
 		Progress{rendezvous.Progress{Headline: evil, Detail: evil}},
 		Refuse{failed}, Drop{failed}, Reply{Err: failed},
 		AdminAnswer{Err: failed, Done: evil},

@@ -1,0 +1,123 @@
+package backend
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"rallypoint/core/agent"
+	"rallypoint/core/control"
+	"rallypoint/core/control/client"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+// TestDrain: a node that is drained leaves at the deadline and ends well; a spare takes its
+// place without a restart; and it is refused when it comes back, until it is undrained.
+func TestDrain(t *testing.T) {
+	t.Run("hosted", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := control.Start(control.Config{}, l)
+		t.Cleanup(func() { s.Close() })
+		addr := l.Addr().String()
+		testDrain(t, &run{t, at(addr)}, func(ctx context.Context, ev rendezvous.Event) error {
+			switch ev := ev.(type) {
+			case rendezvous.Direct:
+				_, err = client.AdminDrain(ctx, addr, nil, "job", ev.ID, ev.Nodes, ev.Within, ev.For, ev.By, ev.Reason)
+			case rendezvous.Undrain:
+				_, err = client.AdminUndrain(ctx, addr, nil, "job", ev.Node, ev.By, ev.Reason)
+			}
+			return err
+		})
+	})
+	t.Run("file", func(t *testing.T) {
+		endpoint := "file://" + t.TempDir()
+		testDrain(t, &run{t, at(endpoint)}, func(ctx context.Context, ev rendezvous.Event) error {
+			_, records, err := Inspect(ctx, endpoint, "job", patience)
+			if err != nil || len(records) != 1 {
+				return fmt.Errorf("%d runs, %w", len(records), err)
+			}
+			return Append(ctx, endpoint, records[0], ev, patience)
+		})
+	})
+}
+
+func testDrain(t *testing.T, r *run, ask func(context.Context, rendezvous.Event) error) {
+	j := newJob(t)
+	for _, name := range []string{"n0", "n1"} {
+		j.start(r.node(name, 2, 2), 0, again+stopped)
+	}
+	j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
+	var spare agent.Rendezvous = r.node("n2", 2, 2)
+	j.start(spare, 0, again+stopped)
+	drain := rendezvous.Direct{
+		ID: "d1", Kind: rendezvous.DirectiveDrain, Nodes: []string{"n1"}, Within: 50 * time.Millisecond, By: "carol", Reason: "its disk",
+	}
+	if err := ask(t.Context(), drain); err != nil {
+		t.Fatal(err)
+	}
+	j.want("0.0 TERM", "0.0 up 0", "0.1 TERM", "0.1 up 0", "1.0 TERM", "1.1 TERM", "2.0 up 0", "2.1 up 0")
+	for node := range j.agents {
+		if err := j.wait(node); err != nil {
+			t.Errorf("node %d: %v", node, err)
+		}
+	}
+	if !j.agents[1].Result().Spare {
+		t.Error("the drained node did not end as one that is not needed")
+	}
+}
+
+// TestDrainedIsRefused until it is undrained.
+func TestDrainedIsRefused(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := control.Start(control.Config{}, l)
+	t.Cleanup(func() { s.Close() })
+	addr := l.Addr().String()
+	r := &run{t, at(addr)}
+	nodes := []*member.Member{r.node("n0", 2, 2), r.node("n1", 2, 2)}
+	round(t, nodes...)
+	if _, err := client.AdminDrain(t.Context(), addr, nil, "job", "d1", []string{"n1"}, 0, 0, "carol", "its disk"); err != nil {
+		t.Fatal(err)
+	}
+	told(t, nodes[0], "drained by admin carol")
+	nodes[1].Close()
+	back := join(t.Context(), r.node("n1", 2, 2))
+	<-back.done
+	if rendezvous.CodeOf(back.err) != rendezvous.CodeGraceful {
+		t.Errorf("the drained node: %v", back.err)
+	}
+	if _, err := client.AdminUndrain(t.Context(), addr, nil, "job", "n1", "carol", "it is back"); err != nil {
+		t.Fatal(err)
+	}
+	round(t, nodes[0], r.node("n1", 2, 2))
+
+	for name, f := range map[string]func() (string, error){
+		"an unknown node": func() (string, error) {
+			return client.AdminDrain(t.Context(), addr, nil, "job", "d2", []string{"n7"}, 0, 0, "carol", "why")
+		},
+		"an unknown run": func() (string, error) {
+			return client.AdminDrain(t.Context(), addr, nil, "other", "d2", []string{"n0"}, 0, 0, "carol", "why")
+		},
+		"a deadline in the past": func() (string, error) {
+			return client.AdminDrain(t.Context(), addr, nil, "job", "d2", []string{"n0"}, -1, 0, "carol", "why")
+		},
+		"an unknown directive": func() (string, error) {
+			return client.AdminCancel(t.Context(), addr, nil, "job", "d7", "carol", "why")
+		},
+		"a node that is not drained": func() (string, error) {
+			return client.AdminUndrain(t.Context(), addr, nil, "job", "n0", "carol", "why")
+		},
+	} {
+		if done, err := f(); rendezvous.CodeOf(err) != rendezvous.CodeInvalid {
+			t.Errorf("%s: %q, %v", name, done, err)
+		}
+	}
+}

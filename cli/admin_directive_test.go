@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestAdminDirectives gives a job a directive, shows it, takes it back, and lets a drained
+// node back in, at a control plane and in a log that the nodes share.
+func TestAdminDirectives(t *testing.T) {
+	t.Setenv("USER", "carol")
+	t.Run("control plane", func(t *testing.T) {
+		s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
+		defer s.end(t)
+		round(t, s.addr)
+		drains(t, s.addr)
+	})
+	for name, place := range sharedLogs {
+		t.Run(name, func(t *testing.T) {
+			endpoint := place(t)
+			_, first := meets(t, endpoint, "job", "a", 2, 2)
+			_, second := meets(t, endpoint, "job", "b", 2, 2)
+			ended(t, first)
+			ended(t, second)
+			drains(t, endpoint)
+		})
+	}
+}
+
+func drains(t *testing.T, endpoint string) {
+	t.Helper()
+	admin := func(want int, says string, args ...string) string {
+		t.Helper()
+		code, stdout, stderr := execute(t, append([]string{"admin", args[0], endpoint, "--rdzv-id", "job", "--reason", "its disk"}, args[1:]...)...)
+		if code != want || !strings.Contains(strings.Join(strings.Fields(stdout+stderr), " "), says) {
+			t.Errorf("%q: %d, %q, %q; want %d, %q", args, code, stdout, stderr, want, says)
+		}
+		return stdout
+	}
+	status := func(says string, is bool) {
+		t.Helper()
+		_, stdout, _ := execute(t, "status", endpoint, "--rdzv-id", "job")
+		if strings.Contains(strings.Join(strings.Fields(stdout), " "), says) != is {
+			t.Errorf("the status says %q: %v; %s", says, !is, stdout)
+		}
+	}
+	stdout := admin(0, "leaves in 1h0m0s, and may come back 2h0m0s later; the others are too few then (1 of at least 2)",
+		"drain", "--node", "b", "--within", "1h", "--for", "2h")
+	status("Directive: drain b in ", true)
+	id := strings.Fields(stdout)[1]
+	admin(0, "is canceled", "cancel", "--directive", id)
+	status("Directive: ", false)
+	admin(1, "none is standing", "cancel", "--directive", id)
+	admin(1, `run "job" has no live node "x"; alive: "a", "b"`, "drain", "--node", "x")
+	admin(2, "the deadline is in the past", "drain", "--node", "b", "--within", "-1s")
+	admin(1, "must be between 0 and", "drain", "--node", "b", "--within", "10000h")
+	admin(2, "--node is missing", "drain")
+	admin(2, "--directive is missing", "cancel")
+	admin(1, "none is drained", "undrain", "--node", "b")
+	admin(0, "leaves now, and may come back when it is undrained", "drain", "--node", "b")
+	status("Drained: b, by admin carol@", true)
+	admin(0, "node b may join run \"job\" again", "undrain", "--node", "b")
+	status("Drained: ", false)
+}

@@ -1,0 +1,143 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+)
+
+// MaxWithin bounds the deadline of a directive, and for how long a node is drained.
+const MaxWithin = 30 * 24 * time.Hour
+
+// directive is the event that an administrator's request stands for; nil for a request
+// about something else.
+func directive(f wire.Admin, by string, at time.Time) rendezvous.Event {
+	switch f.Op {
+	case wire.AdminOpDrain:
+		return rendezvous.Direct{
+			ID: f.Directive.ID, Kind: rendezvous.DirectiveDrain, Nodes: f.Directive.Nodes,
+			Within: f.Directive.Within, For: f.Directive.For, By: by, Reason: f.Reason, At: at,
+		}
+	case wire.AdminOpCancel:
+		return rendezvous.CancelDirective{ID: f.Directive.ID, By: by, Reason: f.Reason}
+	case wire.AdminOpUndrain:
+		return rendezvous.Undrain{Node: f.Node, By: by, Reason: f.Reason}
+	}
+	return nil
+}
+
+func (r *run) adminDirect(ev rendezvous.Event) wire.AdminAnswer {
+	r.mu.Lock()
+	if err := r.unusable(); err != nil {
+		r.mu.Unlock()
+		return wire.AdminAnswer{Err: err}
+	}
+	was := r.machine.Status()
+	done, err := Directed(&was, ev)
+	if err != nil {
+		r.mu.Unlock()
+		return wire.AdminAnswer{Err: err}
+	}
+	e := r.submit(ev, nil)
+	r.unlock()
+	if err := e.wait(); err != nil {
+		return wire.AdminAnswer{Err: err}
+	}
+	return wire.AdminAnswer{Done: done}
+}
+
+// Directed says to an administrator what an event about directives does to a run, which is
+// like that before; the error says why it would do nothing.
+func Directed(was *rendezvous.Status, ev rendezvous.Event) (string, *rendezvous.Error) {
+	switch ev := ev.(type) {
+	case rendezvous.Direct:
+		return drained(was, ev)
+	case rendezvous.CancelDirective:
+		for _, d := range was.Directives {
+			if d.ID == ev.ID {
+				return fmt.Sprintf("directive %s of run %q is canceled", ev.ID, was.RunID), nil
+			}
+		}
+		ids := make([]string, 0, len(was.Directives))
+		for _, d := range was.Directives {
+			ids = append(ids, d.ID)
+		}
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no directive %q of run %q stands; %s", ev.ID, was.RunID, standing(ids, "standing"))
+	case rendezvous.Undrain:
+		ids := make([]string, 0, len(was.Drained))
+		for _, d := range was.Drained {
+			if d.Node == ev.Node {
+				return fmt.Sprintf("node %s may join run %q again", ev.Node, was.RunID), nil
+			}
+			ids = append(ids, d.Node)
+		}
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained; %s", ev.Node, was.RunID, standing(ids, "drained"))
+	}
+	return "", rendezvous.Errorf(rendezvous.CodeInternal, "a %T is about no directive", ev)
+}
+
+// standing lists names under what they are.
+func standing(names []string, what string) string {
+	if len(names) == 0 {
+		return "none is " + what
+	}
+	return what + ": " + nameSome(names)
+}
+
+// drained checks a drain, and says what it does.
+func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.Error) {
+	invalid := func(format string, args ...any) (string, *rendezvous.Error) {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: "+format, append([]any{was.RunID}, args...)...)
+	}
+	switch {
+	case d.ID == "":
+		return invalid("a directive without an id")
+	case was.Closed != nil:
+		return invalid("it is closed: it %s", closedText(was.Closed))
+	case len(d.Nodes) == 0 || len(d.Nodes) > rendezvous.MaxDirectiveNodes:
+		return invalid("a drain names 1 to %d nodes, not %d", rendezvous.MaxDirectiveNodes, len(d.Nodes))
+	case d.Within < 0 || d.Within > MaxWithin:
+		return invalid("the deadline is in %v, it must be between 0 and %v from now", d.Within, MaxWithin)
+	case d.For < 0 || d.For > MaxWithin:
+		return invalid("a node is drained for %v, it must be between 0 (until it is undrained) and %v", d.For, MaxWithin)
+	case len(was.Directives) >= rendezvous.MaxDirectives:
+		return invalid("%d directives stand already; cancel one first", len(was.Directives))
+	}
+	var who []string
+	for _, node := range d.Nodes {
+		text, err := findNode(was, node)
+		if err != nil {
+			return "", err
+		}
+		who = append(who, strings.TrimSuffix(text, ","))
+	}
+	when := "leaves now"
+	if d.Within > 0 {
+		when = fmt.Sprintf("leaves in %v", d.Within)
+	}
+	done := fmt.Sprintf("directive %s of run %q: %s %s", d.ID, was.RunID, strings.Join(who, "; "), when)
+	if d.For > 0 {
+		done += fmt.Sprintf(", and may come back %v later", d.For)
+	} else {
+		done += ", and may come back when it is undrained"
+	}
+	left := 0
+	for _, m := range was.Members {
+		if m.State != "lost" && !slices.Contains(d.Nodes, m.Node) {
+			left++
+		}
+	}
+	for _, j := range was.Waiting {
+		if !j.Member && !slices.Contains(d.Nodes, j.Node) {
+			left++
+		}
+	}
+	if left < was.Policy.Min {
+		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left, was.Policy.Min)
+	}
+	return done, nil
+}

@@ -1,0 +1,179 @@
+package rendezvous
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func drainOf(id string, within, away time.Duration, nodes ...string) Direct {
+	return Direct{ID: id, Kind: DirectiveDrain, Nodes: nodes, Within: within, For: away, By: "admin carol", Reason: "its disk"}
+}
+
+// TestDrain: all members learn of the directive at once; at its deadline the named node
+// leaves, a spare takes its place, and the node is refused until its time is over.
+func TestDrain(t *testing.T) {
+	p := policy(2, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	spare := r.hello("c", p)
+	r.join(spare)
+	r.apply(drainOf("d1", time.Minute, time.Hour, "b"))
+	for _, node := range n {
+		if d := node.notice.Directive; d.ID != "d1" || d.Named != (node.id == "b") || d.Text != "drain b within 1m0s, asked for by admin carol: its disk" || node.notice.Waiting > 0 {
+			t.Errorf("node %s was told %+v", node.id, node.notice)
+		}
+	}
+	if s := r.m.Status(); len(s.Directives) != 1 || s.Directives[0].ID != "d1" || s.Directives[0].Nodes[0] != "b" || len(s.Drained) > 0 {
+		t.Errorf("the status has %+v, %+v", s.Directives, s.Drained)
+	}
+	r.fire(TimerDirective)
+	if n[1].dropped == nil || !strings.Contains(n[1].dropped.Text, "drained by admin carol: its disk") {
+		t.Errorf("the drained node was told %v", n[1].dropped)
+	}
+	if d := n[0].notice; d.Directive.ID != "" || d.Waiting == 0 {
+		t.Errorf("the other node was told %+v", d)
+	}
+	r.join(n[0])
+	r.wantRound(n[0], spare)
+
+	back := r.hello("b", p)
+	if back.welcomed || back.refused == nil || back.refused.Code != CodeGraceful || !strings.Contains(back.refused.Text, "admin undrain") {
+		t.Errorf("the drained node came back and was told %+v", back.refused)
+	}
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "admin carol", "its disk"}) {
+		t.Errorf("drained: %+v", s.Drained)
+	}
+	r.fire(TimerDrained)
+	if back = r.hello("b", p); !back.welcomed {
+		t.Errorf("its time is over, and it is refused: %v", back.refused)
+	}
+}
+
+// TestUndrain admits a node whose drain has no end of its own.
+func TestUndrain(t *testing.T) {
+	p := policy(1, 2)
+	r := newRig(t, -1)
+	r.group(p, "a", "b")
+	r.apply(drainOf("d1", 0, 0, "b"))
+	if r.runs(TimerDrained) || r.hello("b", p).welcomed {
+		t.Error("it is admitted")
+	}
+	r.apply(Undrain{Node: "b", By: "admin", Reason: "mended"})
+	if !r.hello("b", p).welcomed {
+		t.Error("it is not admitted")
+	}
+}
+
+// TestDirectiveOnce: an id is carried out once, however often it comes; one that is canceled
+// is not, and two overlap.
+func TestDirectiveOnce(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 3), "a", "b", "c")
+	r.apply(drainOf("d1", time.Minute, 0, "b"))
+	r.apply(drainOf("d2", time.Hour, 0, "c"))
+	r.apply(drainOf("d1", time.Second, 0, "a"))
+	if d := n[0].notice.Directive; d.ID != "d2" || len(r.m.directives) != 2 {
+		t.Errorf("%+v, %+v", d, r.m.directives)
+	}
+	r.apply(CancelDirective{ID: "d2", By: "admin", Reason: "why not"})
+	if d := n[0].notice.Directive; d.ID != "d1" {
+		t.Errorf("after the other was canceled: %+v", d)
+	}
+	r.fire(TimerDirective)
+	r.apply(drainOf("d1", 0, 0, "a"))
+	r.apply(drainOf("d2", 0, 0, "a"))
+	if n[0].dropped != nil || n[2].dropped != nil || n[1].dropped == nil || r.runs(TimerDirective) {
+		t.Errorf("dropped: %v, %v, %v", n[0].dropped, n[1].dropped, n[2].dropped)
+	}
+}
+
+// TestDirectivesInSnapshot: a directive, and who is drained, survive a restart.
+func TestDirectivesInSnapshot(t *testing.T) {
+	p := policy(1, 3)
+	r := newRig(t, -1)
+	r.group(p, "a", "b", "c")
+	r.apply(drainOf("d0", 0, time.Hour, "c"))
+	r.apply(drainOf("d1", time.Minute, 0, "b"))
+	state := r.m.Snapshot()
+	m, err := Restore(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(m.Snapshot(), state) {
+		t.Error("a restored machine is another one")
+	}
+	r.m = m
+	r.fire(TimerDirective)
+	for _, id := range []string{"b", "c"} {
+		if r.hello(id, p).welcomed {
+			t.Errorf("node %s is admitted", id)
+		}
+	}
+	r.apply(drainOf("d0", 0, 0, "a"))
+	if r.m.drained["a"] != nil {
+		t.Error("a directive that had ended is carried out again")
+	}
+}
+
+// TestDirectivesEndWithRun: closing a run ends what stands.
+func TestDirectivesEndWithRun(t *testing.T) {
+	r := newRig(t, -1)
+	r.group(policy(1, 2), "a", "b")
+	r.apply(drainOf("d1", time.Minute, 0, "b"))
+	r.apply(CloseRun{By: "admin", Reason: "why"})
+	if r.runs(TimerDirective) || len(r.m.directives) > 0 {
+		t.Error("it stands in a closed run")
+	}
+}
+
+// TestUnusableDirectives change nothing.
+func TestUnusableDirectives(t *testing.T) {
+	r := newRig(t, -1)
+	r.group(policy(1, 2), "a", "b")
+	for _, d := range []Direct{{}, {ID: "x", Kind: 1}, {ID: "x", Kind: DirectiveDrain, Within: -1}, {ID: "x", Kind: DirectiveDrain, For: -1}} {
+		if effects := r.apply(d); len(effects) > 0 {
+			t.Errorf("%+v: %+v", d, effects)
+		}
+	}
+	for i := range MaxDirectives + 1 {
+		r.apply(drainOf(fmt.Sprint("d", i), time.Hour, 0, "z"))
+	}
+	if len(r.m.directives) != MaxDirectives {
+		t.Errorf("%d stand", len(r.m.directives))
+	}
+}
+
+// directAny and undirectAny are actions of TestGuarantees.
+func (s *sim) directAny(t *rapid.T) {
+	if rapid.IntRange(0, 2).Draw(t, "rarely") > 0 {
+		t.Skip("rarely")
+	}
+	node := rapid.SampledFrom([]string{"n0", "n1", "n2", "n3"})
+	s.do(Direct{
+		ID: fmt.Sprint("d", rapid.IntRange(0, 5).Draw(t, "id")), Kind: DirectiveDrain, By: "admin", Reason: "why",
+		Nodes: rapid.SliceOfN(node, 1, 2).Draw(t, "nodes"), Within: time.Duration(rapid.IntRange(0, 1).Draw(t, "within")) * time.Minute,
+		For: time.Duration(rapid.IntRange(0, 1).Draw(t, "for")) * time.Minute,
+	})
+}
+
+func (s *sim) undirectAny(t *rapid.T) {
+	if rapid.Bool().Draw(t, "cancel") {
+		s.do(CancelDirective{ID: fmt.Sprint("d", rapid.IntRange(0, 5).Draw(t, "id")), By: "admin", Reason: "why"})
+		return
+	}
+	drained := make([]string, 0, len(s.m.drained))
+	for node := range s.m.drained {
+		drained = append(drained, node)
+	}
+	if len(drained) == 0 {
+		t.Skip("no node is drained")
+	}
+	slices.Sort(drained)
+	s.do(Undrain{Node: rapid.SampledFrom(drained).Draw(t, "node"), By: "admin", Reason: "why"})
+}
