@@ -699,8 +699,9 @@ RP_API int32_t rp_member_set_closed(rp_member member, const char *reason, int64_
 
 /*
  * Stores how many nodes are a reason to regroup in *count: above 0 when a member of
- * this node's round was lost or newcomers could be seated. Answers from what is known
- * here and never fails because the control plane is out of reach.
+ * this node's round was lost or announced that it stops its workers, or newcomers could
+ * be seated. Answers from what is known here and never fails because the control plane
+ * is out of reach.
  */
 RP_API int32_t rp_member_nodes_waiting(rp_member member, int32_t *count, rp_error *err);
 

@@ -14,8 +14,8 @@ import (
 // kept for save, scale and stop.
 type DirectiveKind int
 
-// DirectiveDrain: at the deadline the named nodes leave the run, and are not admitted again
-// for a time.
+// DirectiveDrain asks the named nodes to leave the run at the deadline; they are not
+// admitted again for a time.
 const DirectiveDrain DirectiveKind = 2
 
 // Bounds of directives.

@@ -195,7 +195,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         )
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes are a reason to regroup: lost members and newcomers that fit in.
+        """How many nodes are a reason to regroup: lost members, newcomers that fit in, a stop.
 
         Never fails for want of a connection.
         """

@@ -246,7 +246,7 @@ class Member(library.Handle):
             log.drain()
 
     def nodes_waiting(self) -> int:
-        """How many nodes are a reason to regroup: lost ones and newcomers.
+        """How many nodes are a reason to regroup: lost ones, newcomers, an announced stop.
 
         Answers at once from what is known here, also if the control plane is away.
         """
