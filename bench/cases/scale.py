@@ -27,6 +27,7 @@ REPEAT = 5
 HOLD = 10000
 HOLD_SECONDS = 10.0
 HOLD_TARGET = 0.05  # of a core
+STEPS_TARGET = 0.01  # of a core, more than without
 
 BUILD = Path(__file__).parents[2] / "build"
 
@@ -41,7 +42,13 @@ def measure(repeat: int | None) -> list[Row]:
         rows[-1].target = TARGETS.get(n)
         together = Sample([run["connect_s"] + run["first_join_s"] for run in runs])
         rows.append(Row(NAME, f"{n} nodes: first connection to last outcome", together))
-    return [*rows, *_hold(min(HOLD, most))]
+    cpu, memory = _hold(min(HOLD, most), "hold")
+    reporting, _ = _hold(min(HOLD, most), "train")
+    reporting.name += ", with their workers' steps"
+    assert cpu.ours.median is not None
+    reporting.target = cpu.ours.median + STEPS_TARGET
+    reporting.target_why = f"without steps, and {STEPS_TARGET}"
+    return [*rows, cpu, memory, reporting]
 
 
 def _meet(n: int, times: int) -> list[dict[str, float]]:
@@ -53,11 +60,11 @@ def _meet(n: int, times: int) -> list[dict[str, float]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def _hold(n: int) -> Sequence[Row]:
-    """What n idle members cost the server: the share of a core, and memory."""
+def _hold(n: int, how: str) -> Sequence[Row]:
+    """What n members at rest cost the server: the share of a core, and memory."""
     with serving() as (server, address):
         empty = server.memory_info().rss
-        swarm = swarm_of("hold", address, str(n), str(int(3 * HOLD_SECONDS)))
+        swarm = swarm_of(how, address, str(n), str(int(3 * HOLD_SECONDS)))
         try:
             assert swarm.stdout is not None
             if swarm.stdout.readline().strip() != "held":

@@ -5,6 +5,7 @@
 //	swarm meet ADDR N [ROUNDS]   N nodes join a run of N; how long a round takes
 //	swarm hold ADDR N SECONDS    N nodes form a round and stay, idle; the process
 //	                             says "held", and ends after so long
+//	swarm train ADDR N SECONDS   the same, and their workers report a step a second
 //	swarm add ADDR N ADDS        N nodes form a round, and each adds so often to a
 //	                             key of the agents, one after the other
 //	swarm get ADDR N GETS        N nodes form a round: the first one gets a key of
@@ -28,6 +29,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/core/training"
 )
 
 func main() {
@@ -42,7 +44,7 @@ func run(args []string) error {
 		return probe(args[1])
 	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
 	}
 	if len(args) == 6 && args[0] == "crowd" {
 		return crowdOf(args[1], args[2:])
@@ -67,7 +69,7 @@ func run(args []string) error {
 			}
 		}
 		return nil
-	case "hold":
+	case "hold", "train":
 		s, err := gather(ctx, args[1], n, "hold")
 		if err != nil {
 			return err
@@ -75,6 +77,9 @@ func run(args []string) error {
 		defer s.leave()
 		if _, err := s.join(ctx); err != nil {
 			return err
+		}
+		if args[0] == "train" {
+			s.train()
 		}
 		fmt.Println("held")
 		time.Sleep(time.Duration(last) * time.Second)
@@ -234,6 +239,22 @@ func (s swarm) join(ctx context.Context) (figures, error) {
 		ranks[o.Rank] = true
 	}
 	return figures{FirstJoin: time.Since(first).Seconds(), LastJoin: time.Since(last).Seconds(), CPU: cpuTime() - cpu}, nil
+}
+
+// train lets each node carry what it would of eight workers that take a second a step.
+func (s swarm) train() {
+	began := time.Now()
+	report := func() *training.Report {
+		passed := time.Since(began)
+		step := int64(passed / time.Second)
+		return &training.Report{
+			Round: 1, Workers: 8, Reporting: 8, Smallest: step, Largest: step, SinceFirst: passed,
+			SinceChange: passed % time.Second, SinceSlowest: passed % time.Second, PerStep: time.Second,
+		}
+	}
+	for _, c := range s {
+		c.CarryTraining(report)
+	}
 }
 
 func (s swarm) leave() {

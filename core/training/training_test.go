@@ -26,7 +26,7 @@ func TestReportRoundTrip(t *testing.T) {
 func TestForeignReports(t *testing.T) {
 	for name, change := range map[string]func(*Report){
 		"no round":            func(r *Report) { r.Round = 0 },
-		"nobody reports":      func(r *Report) { r.Reporting = 0 },
+		"none reports":        func(r *Report) { r.Reporting = 0 },
 		"more than there are": func(r *Report) { r.Reporting = 9 },
 		"too many workers":    func(r *Report) { r.Workers = math.MaxInt },
 		"negative step":       func(r *Report) { r.Smallest = -1 },

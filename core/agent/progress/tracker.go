@@ -16,9 +16,8 @@ const SampleInterval = 500 * time.Millisecond
 // Tracker follows the workers of one node through the rounds of its run. It is safe for
 // concurrent use; its lock is held while records are read, which does not block.
 type Tracker struct {
-	log     *slog.Logger
-	environ []string
-	now     func() time.Time
+	log *slog.Logger
+	now func() time.Time
 
 	mu       sync.Mutex
 	folder   string // "": none
@@ -52,7 +51,7 @@ type worker struct {
 // NewTracker makes the folder of a run's records. If none can be made, the log says so and
 // workers get no record.
 func NewTracker(environ []string, log *slog.Logger) *Tracker {
-	t := &Tracker{log: log, environ: environ, now: time.Now}
+	t := &Tracker{log: log, now: time.Now}
 	folder, err := newFolder(environ)
 	if err != nil {
 		log.Warn(unavailable(err))
