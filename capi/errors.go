@@ -70,7 +70,9 @@ func export(out *C.rp_error, body func() error) C.int32_t {
 	return C.glue_fail(out, C.int32_t(code), retryable, (*C.char)(unsafe.Pointer(unsafe.StringData(text))), C.size_t(len(text)))
 }
 
-// on is export for what a handle stands for.
+// on is export for what a handle stands for. Inlined it makes the library larger.
+//
+//go:noinline
 func on[T any](id C.uint64_t, out *C.rp_error, body func(T) error) C.int32_t {
 	return export(out, func() error {
 		v, err := lookUp[T](id)
@@ -82,6 +84,8 @@ func on[T any](id C.uint64_t, out *C.rp_error, body func(T) error) C.int32_t {
 }
 
 // onLast is on, and takes the handle back.
+//
+//go:noinline
 func onLast[T any](id C.uint64_t, out *C.rp_error, body func(T) error) C.int32_t {
 	return export(out, func() error {
 		v, err := closeHandle[T](id)
