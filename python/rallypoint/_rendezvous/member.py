@@ -204,14 +204,13 @@ class Member(library.Handle):
             CanceledError: cancel() or close() came before.
         """
         self._ended = True
+        self._end("rp_member_shutdown", int(ending), reason=reason)
+
+    def _end(self, function: str, *args: object, reason: str) -> None:
+        """A call with a reason, which an exception that a signal handler raises cancels."""
+        text = library.text(reason.replace("\0", " "))
         try:
-            _wait(
-                "rp_member_shutdown",
-                self._handle,
-                int(ending),
-                library.text(reason.replace("\0", " ")),
-                library.SLICE_MS,
-            )
+            _wait(function, self._handle, *args, text, library.SLICE_MS)
         except RallypointError:
             raise
         except BaseException:
@@ -230,20 +229,7 @@ class Member(library.Handle):
             DeadlineError, ConnectionFailedError: the control plane could not be reached within
                 option close_timeout (30 s).
         """
-        try:
-            _wait(
-                "rp_member_set_closed",
-                self._handle,
-                library.text(reason.replace("\0", " ")),
-                library.SLICE_MS,
-            )
-        except RallypointError:
-            raise
-        except BaseException:
-            self.cancel()
-            raise
-        finally:
-            log.drain()
+        self._end("rp_member_set_closed", reason=reason)
 
     def nodes_waiting(self) -> int:
         """How many nodes are a reason to regroup: lost ones, newcomers, an announced stop.
