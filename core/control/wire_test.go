@@ -148,6 +148,9 @@ func (n *wireNode) awaitEnd() {
 func (n *wireNode) wantReply(number uint64) wire.Reply {
 	n.t.Helper()
 	f := n.next()
+	for wire.NameOf(f) == wire.KindNames[wire.KindProgress] { // of a join that took a while
+		f = n.next()
+	}
 	r, ok := f.(wire.Reply)
 	if !ok || r.Number != number {
 		n.t.Fatalf("got %+v, want the reply to %d", f, number)
