@@ -65,11 +65,10 @@ func (c *Client) newSearch(l *clientConn, cause error) *search {
 	s.silent = s.begun
 	var to *redirected
 	if errors.As(cause, &to) {
-		s.orderly = true
+		s.orderly, s.evidence.Ended = true, true // it says itself that it does not host
 		if c.endpoint.hosted == nil {
 			s.to = c.accept(to.to)
 		}
-		s.evidence.Ended = false
 	}
 	return s
 }

@@ -145,7 +145,7 @@ def test_a_spare_fills_the_hole(new_job: NewJob) -> None:
 
 
 def test_the_host_is_killed_and_started_again(new_job: NewJob) -> None:
-    """The endpoint comes back on its port: the others return, and rounds go on above."""
+    """The others go on under another host; the one that comes to the endpoint joins them."""
     job = new_job("2:3", conf={"lease_timeout": 3})
     start_ranked(job, A=0, B=1, C=2)
     first = job.await_round("A", "B", "C")
@@ -154,15 +154,16 @@ def test_the_host_is_killed_and_started_again(new_job: NewJob) -> None:
     job.start("D")
     third = job.await_round("A", "B", "D", above=second.number)
     kill_host(job, third, "A")
+    fourth = job.await_round("B", "D", above=third.number)
     job.start("E")
-    job.await_round("B", "D", "E", above=third.number)
+    job.await_round("B", "D", "E", above=fourth.number)
     job.finish("B", "D", "E")
     for name in ("B", "D"):
         assert len(job.nodes[name].lines("reached the control plane")) == 1
 
 
 def test_the_host_comes_back_and_another_node_does_not(new_job: NewJob) -> None:
-    """The new host gives the missing node a lease's time, and goes on without it."""
+    """The host and another node die: the last one hosts, and goes on with the one that comes."""
     job = new_job("2:3", conf={"lease_timeout": 3})
     start_ranked(job, A=0, B=1, C=2)
     first = job.await_round("A", "B", "C")
@@ -175,14 +176,13 @@ def test_the_host_comes_back_and_another_node_does_not(new_job: NewJob) -> None:
 
 
 def kill_host(job: Job, last: Round, name: str) -> None:
-    """Kills the node that hosts the endpoint; the others run on without it."""
+    """Kills the node that hosts the endpoint; the others notice."""
     job.nodes[name].kill()
     job.await_end(name)
     for worker in last.workers:
         if worker.node != name:
             job.await_output(worker.node, "lost the control plane")
             assert len(job.nodes[worker.node].lines("lost the control plane")) == 1
-            job.await_said(worker, "without a control plane")
 
 
 def test_a_frozen_host_costs_nothing(new_job: NewJob) -> None:
