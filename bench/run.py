@@ -37,6 +37,7 @@ from cases import (
     scale,
     statuspage,
     store,
+    succession,
 )
 from isolation import isolate
 from processes import BenchError
@@ -54,6 +55,7 @@ CASES = [
     client.NAME,
     loss.NAME,
     regroup.NAME,
+    succession.NAME,
     scale.NAME,
     beset.NAME,
     durable.NAME,
@@ -134,6 +136,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if statuspage.NAME in args.only:
         say("the status page of ten thousand nodes")
         yield statuspage.measure(args.repeat)
+    if succession.NAME in args.only:
+        say("losing the node that hosts the control plane")
+        yield succession.measure(args.repeat)
     if launch.NAME in args.only:
         say("the launcher")
         yield launch.measure(args.repeat, args.reference)
