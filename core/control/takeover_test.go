@@ -527,3 +527,26 @@ func TestTakeoversLeakNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstStandbyDiesWhileItTakesOver kills the first standby at different moments after
+// the host: before it hosts, when it does, and when the others are with it.
+func TestFirstStandbyDiesWhileItTakesOver(t *testing.T) {
+	for after := time.Duration(0); after <= 240*time.Millisecond; after += 30 * time.Millisecond {
+		t.Run(after.String(), func(t *testing.T) {
+			t.Parallel()
+			p := elastic(t, 3)
+			p.LeaseTimeout = 3 * time.Second
+			nodes := form(t, p, 3)
+			first := nodes[0].server().cfg.Group.Report().Standbys[0].Node
+			i := slices.IndexFunc(nodes, func(n *plane) bool { return n.name == first })
+			nodes[1], nodes[i] = nodes[i], nodes[1]
+			nodes[0].kill()
+			time.Sleep(after) // what is tested, and nothing that is waited for
+			nodes[1].kill()
+			nodes[2].lines.Await(t, "this node hosts now", 1)
+			if o := controltest.Outcome(t, nodes[2].Start(controltest.Join())); o.World != 1 {
+				t.Errorf("%+v", o)
+			}
+		})
+	}
+}
