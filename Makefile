@@ -36,6 +36,7 @@ UV_STAMP := .tools/.uv-$(call hash,requirements/uv.txt)
 DOCS_STAMP := .venvs/docs/.requirements-$(call hash,requirements/uv.txt requirements/docs.txt)
 BUILD_STAMP := .venvs/build/.requirements-$(call hash,requirements/build.txt)
 RELEASE_STAMP := .venvs/release/.requirements-$(call hash,requirements/uv.txt requirements/release.txt)
+LIBRARIES_STAMP := .venvs/libraries/.requirements-$(call hash,requirements/uv.txt requirements/libraries.txt)
 VENV_STAMP := .venv/.requirements-$(call hash,requirements/uv.txt requirements/dev.txt)
 
 # Folders that hold no sources of ours.
@@ -400,7 +401,7 @@ test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by
 	@$(BIN)/python -m pytest python/tests/test_helm.py $(PYTEST_ARGS)
 
 .PHONY: test-long
-test-long: fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long test-python-long test-conda $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long: fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long test-python-long test-conda test-libraries $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
 
 # More kills and more runs, and the control plane's tests with a disk below.
 .PHONY: test-go-long
@@ -445,6 +446,22 @@ test-run-long: $(VENV_STAMP) $(ETCD)  ## rallypoint run beside torchrun itself; 
 test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
 	$(call say,pytest -m long)
 	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 -o faulthandler_timeout=1860 $(PYTEST_ARGS)
+
+# The pages in docs/libraries, with the libraries that they are about.
+.PHONY: test-libraries
+test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: accelerate, Lightning, Ray and others
+	$(call say,pytest of docs/libraries)
+	@.venvs/libraries/bin/python -m pytest python/tests/test_libraries.py -m 'long or not long' --timeout 1000 -o faulthandler_timeout=1060 $(PYTEST_ARGS)
+
+.venvs/libraries/.wheel: build/.wheel $(LIBRARIES_STAMP)
+	$(call say,installing the wheel into .venvs/libraries)
+	@$(UV) pip install --quiet --python .venvs/libraries/bin/python --no-deps --reinstall dist/rallypoint-*.whl
+	@touch $@
+
+$(LIBRARIES_STAMP): | $(UV_STAMP)
+	$(call say,making .venvs/libraries)
+	@mkdir -p .venvs
+	$(call make_venv,.venvs/libraries,requirements/libraries.txt)
 
 .PHONY: fuzz
 fuzz:  ## Every fuzz target for FUZZTIME (30s)

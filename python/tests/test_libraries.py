@@ -1,0 +1,154 @@
+"""docs/libraries: the program of each page, run as the page says, where its library is."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+PAGES = sorted((REPOSITORY / "docs" / "libraries").glob("*.md"))
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = [sys.executable, "-m", "rallypoint"]
+
+
+def block(page: str, kind: str) -> str:
+    text = (REPOSITORY / "docs" / "libraries" / f"{page}.md").read_text()
+    return next(match[2] for match in BLOCK.finditer(text) if match[1] == kind)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("page", [page.stem for page in PAGES])
+def test_page(page: str) -> None:
+    """Its program is Python, it says which version was tried, and a job of several nodes has a
+    token."""
+    ast.parse(block(page, "python"))
+    text = (REPOSITORY / "docs" / "libraries" / f"{page}.md").read_text()
+    assert re.search(r"\bTried with .*\d+\.\d+\.\d+", text)
+    assert "token" in text
+
+
+def run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "LOGLEVEL": "ERROR", "CUDA_VISIBLE_DEVICES": "", **more}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("page", ["accelerate", "lightning", "transformers"])
+def test_two_workers(page: str, tmp_path: Path) -> None:
+    if find_spec(page) is None:
+        pytest.skip(f"{page} is not installed: make test-libraries")
+    (tmp_path / "train.py").write_text(block(page, "python"))
+    command = block(page, "sh").splitlines()[0].split()
+    assert command[:2] == ["rallypoint", "run"]
+    done = run([*COMMAND, *command[1:]], tmp_path)
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        assert f"rank {rank} of 2" in done.stdout
+
+
+# What the page uses of ray, each task in a process of its own.
+STAND_IN = """
+import multiprocessing
+
+processes = multiprocessing.get_context("fork")
+
+
+def init():
+    pass
+
+
+def remote(**_):
+    def wrap(task):
+        def start(*arguments):
+            process = processes.Process(target=task, args=arguments)
+            process.start()
+            return process
+
+        task.remote = start
+        return task
+
+    return wrap
+
+
+def get(tasks):
+    for task in tasks:
+        task.join()
+        assert task.exitcode == 0
+"""
+
+
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_ray(real: bool, tmp_path: Path) -> None:
+    """Two tasks on this machine are the nodes of a job on `rallypoint serve`."""
+    if real and find_spec("ray") is None:
+        pytest.skip("ray is not installed: make test-libraries")
+    if not real:
+        (tmp_path / "ray.py").write_text(STAND_IN)
+    token, port = tmp_path / "token", free_port()
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    program = block("ray", "python").replace("head:29400", f"127.0.0.1:{port}")
+    program = program.replace("/shared/token", str(token))
+    (tmp_path / "job.py").write_text(program)
+    script = f"import os; open('{tmp_path}/rank' + os.environ['RANK'], 'w').close()"
+    (tmp_path / "train.py").write_text(script)
+    serve = [*COMMAND, "serve", f"--listen={port}", f"--token-file={token}"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout and server.stdout.readline()
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            done = run([sys.executable, "job.py"], tmp_path, PATH=path)
+        finally:
+            server.terminate()
+    if real and "raylet" in done.stderr and "rank0" not in os.listdir(tmp_path):
+        pytest.skip("Ray did not start: it allows its agent 15 s, which a busy machine exceeds")
+    assert done.returncode == 0, done.stderr
+    assert sorted(file.name for file in tmp_path.glob("rank?")) == ["rank0", "rank1"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_torchft(tmp_path: Path) -> None:
+    """Two replica groups, each a job of its own, that meet at torchft's lighthouse."""
+    lighthouse = shutil.which("torchft_lighthouse", path=str(Path(sys.executable).parent))
+    if lighthouse is None:
+        pytest.skip("torchft is not installed: make test-libraries")
+    (tmp_path / "train.py").write_text(block("torchft", "python"))
+    port = free_port()
+    lights = [lighthouse, "--min_replicas=2", f"--bind=0.0.0.0:{port}", "--join_timeout_ms=10000"]
+    with subprocess.Popen(lights, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        env = {**os.environ, "LOGLEVEL": "ERROR", "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"}
+        try:
+            groups = [
+                subprocess.Popen(
+                    [*COMMAND, "run", f"--rdzv-id={group}", "--local-addr=127.0.0.1", "train.py"],
+                    cwd=tmp_path,
+                    env=env,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                for group in ("group-a", "group-b")
+            ]
+            said = [group.communicate(timeout=900)[0] for group in groups]
+        finally:
+            server.terminate()
+    assert [group.returncode for group in groups] == [0, 0]
+    for name, text in zip(("group-a", "group-b"), said):
+        assert f"{name}: step 3 with 2 groups" in text
