@@ -1,0 +1,42 @@
+package control
+
+import (
+	"testing"
+
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+// TestTakeoverWithAToken kills the host of four nodes with a token: probes, liveness
+// connections and redirects go within TLS, and a standby's listener lets no stranger in.
+func TestTakeoverWithAToken(t *testing.T) {
+	p := elastic(t, 4)
+	p.TokenFile = tokenFile(t, goodToken)
+	nodes := form(t, p, 4)
+	standby := nodes[1].server().Addr().String()
+	_, err := client.AdminClose(controltest.Context(t), standby, openToken(t, otherToken), "run", "me", "x", true)
+	controltest.WantCode(t, err, rendezvous.CodeAuth, "does not know the token")
+	plain := dialNode(t, standby)
+	plain.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), wire.Liveness{RunID: "run", Node: "x", Ask: true}))
+	plain.wantDenied()
+
+	nodes[0].kill()
+	nodes = nodes[1:]
+	for _, n := range nodes {
+		n.mustRegroup()
+	}
+	regroup(t, nodes)
+	if got := hosts(nodes); len(got) != 1 || got[0] != "b" {
+		t.Errorf("hosts: %v", got)
+	}
+	awaitStandbys(t, nodes, 2)
+	st, _ := nodes[0].server().RunStatus("run")
+	for _, m := range st.Runs[0].Members {
+		if m.Fingerprint != secret.Fingerprint([]byte(goodToken)) {
+			t.Errorf("a member: %+v", m)
+		}
+	}
+}
