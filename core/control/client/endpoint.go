@@ -174,6 +174,11 @@ func (c *Client) dialHello(ctx context.Context, to []netip.AddrPort) (*clientCon
 		return nil, err
 	}
 	l, err := openConn(ctx, conn, c.hello(), c.token)
+	return c.follow(ctx, l, err)
+}
+
+// follow goes where the answer to a hello has sent this node, if it has.
+func (c *Client) follow(ctx context.Context, l *clientConn, err error) (*clientConn, error) {
 	var moved *redirected
 	if errors.As(err, &moved) {
 		if addr, err := netip.ParseAddrPort(c.accept(moved.to)); err == nil {

@@ -45,7 +45,7 @@ func (w *foreignWarning) failed(s *endpoint, err error) {
 	}
 }
 
-// dial is dialHello, by open.
+// dial is dialHello, by open; it follows a redirect, too.
 func (w *foreignWarning) dial(ctx context.Context, s *endpoint, to []netip.AddrPort) (*clientConn, error) {
 	conn, err := w.client.network.dialAny(ctx, to)
 	if err != nil {
@@ -66,6 +66,7 @@ func (w *foreignWarning) open(ctx context.Context, s *endpoint, conn net.Conn) (
 	if !silence.Stop() {
 		<-ended
 	}
+	l, err = w.client.follow(ctx, l, err)
 	var refusal *rendezvous.Error
 	if err != nil && !errors.As(err, &refusal) && ctx.Err() == nil {
 		err = foreignError{err}
