@@ -48,7 +48,13 @@ class Demo:
     """The scenario. `run` plays it and returns the test accuracy."""
 
     def __init__(
-        self, folder: Path, launcher: str, place: Place, timeline: Timeline, deadline: float
+        self,
+        folder: Path,
+        launcher: str,
+        place: Place,
+        timeline: Timeline,
+        deadline: float,
+        plain: bool,
     ) -> None:
         self.folder = folder
         self.launcher = launcher
@@ -73,6 +79,7 @@ class Demo:
             "--gate",
             str(GATE_AT),
             str(self._gate),
+            *(["--plain"] if plain else []),
         ]
 
     def run(self) -> float:
@@ -270,6 +277,12 @@ def main() -> int:
         help="of the nodes (%(default)s)",
     )
     parser.add_argument(
+        "--ddp",
+        action="store_true",
+        help="train by DistributedDataParallel, whose import of torch's compiler takes longer "
+        "than torch's own",
+    )
+    parser.add_argument(
         "--endpoint",
         choices=PLACES,
         default=HOSTED,
@@ -293,7 +306,7 @@ def main() -> int:
         )
     try:
         place = open_place(args.endpoint, folder)
-        demo = Demo(folder, args.launcher, place, timeline, args.timeout)
+        demo = Demo(folder, args.launcher, place, timeline, args.timeout, not args.ddp)
         accuracy = demo.run()
     except (DemoError, RallypointError) as error:
         reason = str(error)

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from checkpoint import Checkpoint, current_round, load
 from digits import load_digits, prepare_digits
 from events import Events, process_start
+from plain import MeanSGD, Replica
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -46,8 +47,14 @@ def main() -> None:
     images, labels, test_images, test_labels = load_digits(data)
 
     torch.manual_seed(args.seed)
-    model = DistributedDataParallel(network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
+    model: DistributedDataParallel | Replica
+    optimizer: torch.optim.SGD | MeanSGD
+    if args.plain:
+        model = Replica(network())
+        optimizer = MeanSGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
+    else:
+        model = DistributedDataParallel(network())
+        optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
     checkpoint = Checkpoint(args.folder / "checkpoint.pt") if rank == 0 else None
     first_epoch = resume(checkpoint, model, optimizer)
     events.emit("resumed", epoch=first_epoch)
@@ -94,6 +101,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true", help="start sooner, see plain.py")
     parser.add_argument("--events", metavar="FILE", help="append events to FILE, see events.py")
     parser.add_argument("--step-delay", type=float, default=0.0, help="seconds to idle each step")
     parser.add_argument(
@@ -115,7 +123,9 @@ def shuffled(count: int, seed: int, epoch: int) -> torch.Tensor:
 
 
 def resume(
-    checkpoint: Checkpoint | None, model: nn.Module, optimizer: torch.optim.Optimizer
+    checkpoint: Checkpoint | None,
+    model: DistributedDataParallel | Replica,
+    optimizer: torch.optim.SGD | MeanSGD,
 ) -> int:
     """Loads what rank 0 finds in the checkpoint into all ranks; returns the epoch to do next.
 

@@ -63,7 +63,8 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_node_is_lost_and_another_one_joins(launcher: str, endpoint: str) -> None:
-    done = demo("--json", "--timeout=200", "--launcher", launcher, "--endpoint", endpoint)
+    ddp = ["--ddp"] if endpoint == "file" else []
+    done = demo("--json", "--timeout=200", "--launcher", launcher, "--endpoint", endpoint, *ddp)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["ok"], result["reason"]
