@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // failAtOneStep is a job of two workers that get to the same step each time, where one fails.
@@ -52,7 +54,7 @@ func TestKilledAgentLeavesNoRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.end()
-	eventually(t, func() bool {
+	testkit.Eventually(t, "no record is left", func() bool {
 		left, err := os.ReadDir(records)
 		return err == nil && len(left) == 0
 	})

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"rallypoint/core/rendezvous"
+
+	"rallypoint/internal/testkit"
 )
 
 // TestAnnouncedStop: the nodes of a static job stop together; the first announcement of a
 // round counts, and it says nothing about the next.
 func TestAnnouncedStop(t *testing.T) {
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	nodes := []*Static{newNode(t, staticParams(port, 2, 0)), newNode(t, staticParams(port, 2, 1))}
 	form := func() {
 		a, b := next(t, nodes[0]), next(t, nodes[1])
@@ -50,7 +52,7 @@ func TestAnnouncedStop(t *testing.T) {
 // TestFailureBehindStop: a node that announced a stop and then gives up ends the run for
 // those that stop, and for those that wait for the next round already.
 func TestFailureBehindStop(t *testing.T) {
-	port := freePort(t)
+	port := testkit.FreePort(t)
 	nodes := []*Static{newNode(t, staticParams(port, 3, 0)), newNode(t, staticParams(port, 3, 1)), newNode(t, staticParams(port, 3, 2))}
 	var joins []<-chan answer
 	for _, s := range nodes {
