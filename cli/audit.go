@@ -29,16 +29,16 @@ func newAudit(check Checker) *cobra.Command {
 		Short: "Judge what was recorded of jobs",
 		Long: `Judge a history that "rallypoint serve --record FILE" or "rallypoint record" has
 written. Of a job whose nodes hosted its control plane one after the other, name the
-files of all of them: they are judged as one. Each event and what the control plane, or all nodes, did at it is held
-against the guarantees of the design: ranks given once, all members told the same,
-no node left out, waited for or lost without a reason, and so on. Prints a line for
+files of all of them: they are judged as one. Each event, and what the control plane or
+all nodes did at it, is held against the guarantees of the design: ranks given once, all
+members told the same, no node left out, waited for or lost without a reason, and so on. Prints a line for
 each job and for each guarantee that was not kept, and ends with 1 if there is any, or
 if a job could not be judged to its end.
 
 Attach the file to a report of a defect; look into it first, since it holds what the
 jobs' agents have told each other, and names of nodes.`,
 		Example: `  rallypoint audit history.jsonl`,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    wantArgs("FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if check == nil {
 				return failed("the library does not carry the checker of histories: use the standalone command (make build/rallypoint)")

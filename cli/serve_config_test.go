@@ -172,7 +172,7 @@ func TestLogFormat(t *testing.T) {
 	}{
 		{"serve --log-format json --listen h:x", run.ExitUsage, "expected HOST:PORT"},
 		{"serve --log-format=json --nonsense", run.ExitUsage, "unknown flag"},
-		{"status 127.0.0.1:1 --log-format=json", run.ExitFailure, "nobody listens"},
+		{"status 127.0.0.1:1 --log-format=json", run.ExitFailure, "nothing listens"},
 		{"run --log-format=json --no-such-option true", run.ExitUsage, "unrecognized arguments"},
 		{"run --log-format=json no-such-script", run.ExitUsage, "does not exist"},
 	} {
