@@ -2,14 +2,23 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"net/http"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
+	"rallypoint/core/control/client"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 )
 
 // watchEvery is how often --watch looks.
@@ -108,4 +117,127 @@ func (p *statusPrinter) text(raw []byte, st control.Status) []byte {
 	}
 	b.WriteByte('\n')
 	return b.Bytes()
+}
+
+// checkControl is what to do about a control plane that does not answer.
+const checkControl = `check that the job's first node or "rallypoint serve" runs, and that this is the job's --rdzv-endpoint`
+
+// statusQuery asks a control plane for its status.
+type statusQuery struct {
+	addr      string
+	sharedLog string // endpoint without a control plane, asked instead of addr; "": none
+	run       string // "": all runs
+	token     *secret.Token
+	timeout   time.Duration
+}
+
+// fetch returns the status as it came and decoded. It blocks until the answer is
+// there, at most for the timeout.
+func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) {
+	if q.sharedLog != "" {
+		return q.fetchFromLog(ctx)
+	}
+	var st control.Status
+	start := time.Now()
+	limited, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	query := url.Values{}
+	if q.run != "" {
+		query.Set("rdzv_id", q.run)
+	}
+	code, kind, body, err := httpGet(limited, q.addr, q.token, "/status", query)
+	isJSON := strings.HasPrefix(kind, "application/json")
+	var none control.NoRun
+	switch {
+	case ctx.Err() != nil:
+		return nil, st, ctx.Err()
+	case errors.Is(err, rendezvous.ErrAuth), errors.Is(err, rendezvous.ErrState):
+		return nil, st, failure{err}
+	case code == http.StatusForbidden:
+		return nil, st, failed("authentication failed: the control plane at %s wants a token: give its file by --token-file or %s", q.addr, rendezvous.EnvTokenFile)
+	case err != nil && endedEarly(err) && isTCPStore(ctx, q.addr):
+		return nil, st, failed("what listens at %s is a TCPStore (a MASTER_PORT, or a round's store), not a control plane; "+
+			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", q.addr, client.DefaultPort)
+	case err != nil && endedEarly(err):
+		return nil, st, failed("what listens at %s is no Rallypoint control plane: %w; %s", q.addr, err, checkControl)
+	case err != nil:
+		return nil, st, unreachable(q.addr, "a control plane", time.Since(start), checkControl, err)
+	case code == http.StatusNotFound && isJSON && json.Unmarshal(body, &none) == nil && none.Error != "":
+		return nil, st, failed("%s", none.Error)
+	case code == http.StatusServiceUnavailable:
+		return nil, st, failed("the control plane at %s has too many HTTP connections at this moment; try again", q.addr)
+	case code != http.StatusOK || !isJSON:
+		return nil, st, failed("what listens at %s answers HTTP with code %d, but is no Rallypoint control plane, or an older one; %s", q.addr, code, checkControl)
+	}
+	if err := json.Unmarshal(body, &st); err != nil || st.Schema < 1 {
+		return nil, st, failed("the status at %s is not one that this version understands (schema %d): %v", q.addr, st.Schema, err)
+	}
+	return bytes.TrimSpace(body), st, nil
+}
+
+// endedEarly reports whether a server answered, but not in HTTP.
+func endedEarly(err error) bool {
+	text := err.Error()
+	for _, sign := range []string{"EOF", "malformed HTTP", "connection reset", "broken pipe"} {
+		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// Moves of a terminal's cursor.
+const (
+	clearScreen = "\x1b[H\x1b[2J"
+	moveHome    = "\x1b[H"
+	clearLine   = "\x1b[K"
+	clearRest   = "\x1b[J"
+)
+
+// watch shows the status at once and at each tick until ctx ends. A control plane
+// that does not answer is shown as such: it may come, or come back.
+func watch(ctx context.Context, q statusQuery, show *statusPrinter, ticks <-chan time.Time) error {
+	first := true
+	for {
+		raw, st, err := q.fetch(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		text := ""
+		switch {
+		case err == nil:
+			text = string(show.text(raw, st))
+		case show.json:
+			text = fmt.Sprintf("{\"error\": %s}\n", jsonText(err.Error()))
+		default:
+			text = time.Now().In(show.terminal.zone).Format(time.TimeOnly) + "  " + wrap(err.Error(), show.terminal.width, 10) + "\n"
+		}
+		if _, err := show.out.Write([]byte(frameOf(text, first, show))); err != nil {
+			return failed("printing the status: %w", err)
+		}
+		first = false
+		select {
+		case <-ticks:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// frameOf puts a status where the last one was: over it on a terminal, after an
+// empty line elsewhere.
+func frameOf(text string, first bool, show *statusPrinter) string {
+	switch {
+	case show.json:
+		return text
+	case !show.terminal.interactive && first:
+		return text
+	case !show.terminal.interactive:
+		return "\n" + text
+	}
+	start := moveHome
+	if first {
+		start = clearScreen
+	}
+	return start + strings.ReplaceAll(text, "\n", clearLine+"\n") + clearRest
 }

@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"rallypoint/backend"
 	"rallypoint/core/store"
 	"rallypoint/tcpstore"
 )
@@ -71,4 +74,76 @@ kept in memory. Anyone who can reach the port can read and write it.`,
 	}
 	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", defaultStorePort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
 	return cmd
+}
+
+// defaultStoreTimeout bounds a command on a store: longer than a store takes to
+// answer, shorter than a person waits.
+const defaultStoreTimeout = 10 * time.Second
+
+const checkStore = `check that the job runs, and that this is its MASTER_ADDR:MASTER_PORT, or the store that "rallypoint status" names`
+
+// storeSession is one command on a store.
+type storeSession struct {
+	log     *logging
+	addr    string
+	timeout time.Duration
+}
+
+func (s *storeSession) addFlags(cmd *cobra.Command) {
+	cmd.Flags().DurationVar(&s.timeout, "timeout", defaultStoreTimeout, "longest time for all of it, connecting included")
+}
+
+// run connects and calls do. An error of do that is a timeout becomes late's
+// words, if there are any: it is called with the time that is left for asking.
+func (s *storeSession) run(cmd *cobra.Command, endpoint string, do func(ctx context.Context, c *tcpstore.Client) error,
+	late func(ctx context.Context, c *tcpstore.Client) string) error {
+	var err error
+	if s.addr, err = backend.Address(endpoint, defaultStorePort); err != nil {
+		return err
+	}
+	if err := positive("--timeout", s.timeout); err != nil {
+		return err
+	}
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
+	defer cancel()
+	c, err := tcpstore.Dial(ctx, s.addr, tcpstore.ClientOptions{Logger: s.log.logger()})
+	if err != nil {
+		if isControlPlane(cmd.Context(), s.addr) {
+			return failed("what listens at %s is a control plane of Rallypoint, not a TCPStore; "+
+				`"rallypoint status %s" names the store of a job's round`, s.addr, s.addr)
+		}
+		return unreachable(s.addr, "a TCPStore", time.Since(start), checkStore, err)
+	}
+	defer c.Close()
+	err = do(ctx, c)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrTimeout) && late != nil:
+		ctx, cancel := context.WithTimeout(cmd.Context(), probeTimeout)
+		defer cancel()
+		return failed("%s; waited for %v at %s (--timeout allows more)", late(ctx, c), s.timeout, s.addr)
+	}
+	return failure{err}
+}
+
+// missingKeys names the keys that are not there, the first few.
+func missingKeys(ctx context.Context, c *tcpstore.Client, keys []string) string {
+	const shown = 5
+	var missing []string
+	for _, key := range keys {
+		if there, err := c.Check(ctx, []string{key}); err == nil && !there {
+			missing = append(missing, key)
+		}
+	}
+	switch n := len(missing); {
+	case n == 0: // written meanwhile, or the store does not answer any more
+		return fmt.Sprintf("not all keys were there in time: %q", keys[:min(len(keys), shown)])
+	case n == 1:
+		return fmt.Sprintf("the key %q is not there", missing[0])
+	case n > shown:
+		return fmt.Sprintf("%d of %d keys are not there: %q and %d more", n, len(keys), missing[:shown], n-shown)
+	}
+	return fmt.Sprintf("%d of %d keys are not there: %q", len(missing), len(keys), missing)
 }

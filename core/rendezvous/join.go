@@ -124,3 +124,137 @@ func describePolicy(p Policy) string {
 	}
 	return strings.Join(parts, " ")
 }
+
+// Progress says to people what a pending join waits for.
+type Progress struct {
+	Headline string // "2 of 4 nodes here"
+	Detail   string // "here: …; missing: …"
+	Spare    bool   // the round runs without this node and has no place for it: its join has no deadline
+}
+
+// Progress describes what the pending joins wait for: those that the next round
+// is being formed of, and those that wait beside a running round. Names are
+// bounded, so the cost does not grow with the texts.
+func (m *Machine) Progress() (forming, waiting Progress) {
+	return m.formingProgress(), m.waitingProgress()
+}
+
+// Forming reports whether the session's pending join is a candidate of a round
+// that is being formed now; pending is false if it has none.
+func (m *Machine) Forming(session SessionID) (forming, pending bool) {
+	n := m.sessions[session]
+	if n == nil || n.join == nil {
+		return false, false
+	}
+	return m.live() == 0 && !m.finishing() || m.tally[participantRejoined] > 0, true
+}
+
+// progressOf describes what the node's pending join waits for.
+func (m *Machine) progressOf(n *node) Progress {
+	if forming, _ := m.Forming(n.session); forming {
+		return m.formingProgress()
+	}
+	return m.waitingProgress()
+}
+
+func (m *Machine) formingProgress() Progress {
+	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, count(m.policy.Max, "node", "nodes"))}
+	if m.policy.Min < m.policy.Max {
+		p.Headline += fmt.Sprintf(" (at least %d needed)", m.policy.Min)
+	}
+	details := []string{"here: " + m.hereNames()}
+	if missing := m.missing(); missing != "" {
+		details = append(details, "missing: "+missing)
+	}
+	if m.holding && m.joined >= m.policy.Min {
+		details = append(details, fmt.Sprintf("the control plane is new: waiting at most %v for nodes of an earlier one", m.holdTime()))
+	}
+	if m.joinedGrace > 0 {
+		details = append(details, fmt.Sprintf("%d with a broken connection", m.joinedGrace))
+	}
+	p.Detail = strings.Join(details, "; ")
+	return p
+}
+
+// missing names who the forming round lacks: members of the last round, node
+// ranks that no node asks for where nodes ask for ranks at all, else a count.
+func (m *Machine) missing() string {
+	if m.awaited() > 0 {
+		parts := []string{}
+		for _, state := range []participantState{participantRunning, participantUnknown} {
+			if m.tally[state] > 0 {
+				parts = append(parts, m.inState(state))
+			}
+		}
+		return strings.Join(parts, ", ") + fmt.Sprintf(" of round %d", m.round)
+	}
+	lack := m.policy.Max - m.joined
+	if lack <= 0 {
+		return ""
+	}
+	var text string
+	if ranks := m.unclaimedRanks(lack); ranks != "" {
+		text = "node ranks " + ranks
+	} else {
+		text = fmt.Sprintf("%d", lack)
+	}
+	if m.tally[participantLost] > 0 {
+		text += "; lost from round " + fmt.Sprint(m.round) + ": " + m.inState(participantLost)
+	}
+	return text
+}
+
+// unclaimedRanks lists the node ranks below Max that no pending join prefers; ""
+// if none prefers any.
+func (m *Machine) unclaimedRanks(lack int) string {
+	claimed := map[int]bool{}
+	for _, n := range m.nodes {
+		if n.join != nil && n.join.NodeRank >= 0 {
+			claimed[n.join.NodeRank] = true
+		}
+	}
+	if len(claimed) == 0 {
+		return ""
+	}
+	var ranks []string
+	for r := 0; r < m.policy.Max && len(ranks) < lack; r++ {
+		if claimed[r] {
+			continue
+		}
+		if len(ranks) == maxNames {
+			ranks = append(ranks, "…")
+			break
+		}
+		ranks = append(ranks, fmt.Sprint(r))
+	}
+	return strings.Join(ranks, ", ")
+}
+
+func (m *Machine) hereNames() string {
+	if m.joined > 1024 { // sorting all to name a few would not be worth it
+		return fmt.Sprintf("%d nodes", m.joined)
+	}
+	var names []string
+	for i, n := range m.candidates() {
+		if i == maxNames {
+			names = append(names, fmt.Sprintf("and %d more", m.joined-maxNames))
+			break
+		}
+		names = append(names, n.name())
+	}
+	return strings.Join(names, ", ")
+}
+
+func (m *Machine) waitingProgress() Progress {
+	p := Progress{Spare: m.gain() == 0 || m.finishing()}
+	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), count(m.policy.Max, "node", "nodes"))
+	switch {
+	case m.finishing():
+		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.finishedNames())
+	case m.gain() > 0:
+		p.Detail = "waiting, to be admitted: " + m.waitingNames()
+	default:
+		p.Detail = "spare until a place falls free: " + m.waitingNames()
+	}
+	return p
+}
