@@ -27,6 +27,8 @@ NEEDS_PROMQL = pytest.mark.skipif(
 
 # What Prometheus makes itself of every target.
 PROMETHEUS_OWN = {"up": {"job": set[str](), "instance": set[str]()}}
+# What workers report, so that the metrics of training are there.
+WORKER = "import rallypoint, time; rallypoint.progress(7); time.sleep(600)"
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? \S+$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -66,16 +68,19 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def scrape(address: str) -> str:
-    """The metrics, when their server is there."""
+def scrape(address: str, awaited: str) -> str:
+    """The metrics, when one of that name is among them."""
     end = time.monotonic() + 60
     while True:
         try:
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-                return str(answer.read().decode())
+                text = str(answer.read().decode())
+            if f"\n{awaited}" in text:
+                return text
         except OSError:
-            assert time.monotonic() < end, f"{address} does not answer"
-            time.sleep(0.05)
+            pass
+        assert time.monotonic() < end, f"{address} does not tell of {awaited}"
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
             [
                 *(RALLYPOINT, "run", "--rdzv-endpoint", endpoint, "--rdzv-id", "job"),
                 *("--rdzv-conf", f"is_host={host}", "--nnodes", "1:2"),
-                *("--no-python", "sleep", "600"),
+                *("--no-python", sys.executable, "-c", WORKER),
             ],
             env={**os.environ, "TORCHELASTIC_HEALTH_CHECK_PORT": port},
             stdout=subprocess.DEVNULL,
@@ -108,10 +113,12 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
         )
     ]
     try:
-        texts, run = [], ""
-        while 'rallypoint_run_round{run="job"}' not in run:
-            run = scrape(address)
-        texts = [run, scrape(f"127.0.0.1:{health}"), scrape(f"127.0.0.1:{hosted}")]
+        step = "rallypoint_run_training_step{"
+        texts = [
+            scrape(address, step),
+            scrape(f"127.0.0.1:{health}", "rallypoint_agent_training_step "),
+            scrape(f"127.0.0.1:{hosted}", step),
+        ]
     finally:
         for p in [*agents, serve]:
             p.kill()
