@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -201,6 +202,8 @@ def test_no_text_becomes_markup(
             missing={"min": 1, "target": 2, "who": "w"},
             not_started="n",
             takeovers=[{"at": "t", "from": "f", MARKUP: "to"}],
+            directives=[{"kind": "drain", "nodes": ["n"], "by": "b", "reason": "r", "id": "d"}],
+            drained=[{"node": "n", "by": "b", "reason": "r"}],
         )
     )
     with told(page, doc) as url:
@@ -300,6 +303,43 @@ def test_shows_how_far_the_run_is(
         seat = window.js("return document.getElementById('seat').innerText")
         assert "90 (slowest 88), not moved for" in seat
         assert "Also in the status" not in text
+
+
+def test_shows_who_is_drained_and_who_has_proven_the_token(
+    window: browser.Browser, page: tuple[bytes, dict[str, str]]
+) -> None:
+    drain = {
+        "id": "d1", "kind": "drain", "nodes": ["node-00001", "<b>spare"], "within_s": 120.0,
+        "at": "2026-03-04T11:59:20Z", "by": "root@ops", "reason": "<i>new kernel",
+    }  # fmt: skip
+    members = [member(i, fingerprint="1a2b3c4d") for i in range(3)]
+    members[2]["fingerprint"] = ""
+    doc = status(
+        members,
+        directives=[drain],
+        drained=[{"node": "node-9", "by": "ann@ops", "reason": "its fan is broken"}],
+    )
+    doc["server"] |= {"fingerprints": ["1a2b3c4d", "99aabbcc"], "moon": "full"}
+    with told(page, doc) as url:
+        window.open(url)
+        window.wait("document.querySelector('[role=gridcell]')")
+        text = window.js("return document.body.innerText").replace("\n", " ")
+        assert re.search(r"Drain: node-00001, <b>spare in (1 m 20|1 m 1\d) s, by root@ops", text)
+        assert "root@ops: <i>new kernel (d1)" in text
+        assert "Drained, not admitted (1)" in text and "its fan is broken" in text
+        assert "1a2b3c4d, 99aabbcc (proven by 2 of 3 nodes)" in text
+        assert "Moon full" in text and "Directives" not in text
+        assert seats(window)[1] == "rank 1, node-00001, running, to be drained"
+        assert "drained" not in seats(window)[0]
+        window.js("document.querySelectorAll('[role=gridcell]')[1].focus()")
+        seat = window.js("return document.getElementById('seat').innerText").replace("\n", " ")
+        assert "Token 1a2b3c4d" in seat and "Drained in 1 m" in seat
+        # A control plane that knows nothing of this shows nothing of it.
+        for name in ("directives", "drained"):
+            del doc["runs"][0][name]
+        del doc["server"]["fingerprints"]
+        window.wait("!document.body.innerText.includes('Drain')")
+        assert window.complaints() == []
 
 
 def test_ten_thousand_seats_by_keyboard(
