@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,9 @@ func renderStatus(st control.Status, term terminal) string {
 	fmt.Fprintln(&b, term.apply(faint, wrap(where, term.width, 0)))
 	if s := st.Server; s != nil && s.Succession != nil {
 		fmt.Fprintln(&b, term.apply(faint, wrap(successionLine(s.Succession, now), term.width, 0)))
+	}
+	if text := tokenText(&st, term); text != "" {
+		fmt.Fprintln(&b, term.apply(faint, "Token: "+wrap(text, term.width, len("Token: "))))
 	}
 	fmt.Fprintln(&b)
 	switch {
@@ -430,4 +434,76 @@ func stateStyle(state string, reconnecting bool) style {
 		return faint
 	}
 	return yellow
+}
+
+// tokenText names the server's token by its fingerprints and says which nodes have proven
+// that they know it; "" if there is none. A node whose connection is broken has proven
+// nothing yet to the server that waits for it.
+func tokenText(st *control.Status, term terminal) string {
+	if st.Server == nil || len(st.Server.Fingerprints) == 0 {
+		return ""
+	}
+	keys := st.Server.Fingerprints
+	by, all := map[string][]string{}, 0
+	for _, n := range connectedNodes(st.Runs) {
+		by[n.fingerprint] = append(by[n.fingerprint], n.node)
+		all++
+	}
+	text := clean(strings.Join(keys, ", "))
+	switch proven := all - len(by[""]); {
+	case all == 0:
+		return text
+	case all == 1 && proven == 1:
+		text += " (the one node has proven it"
+	case proven == all:
+		text += fmt.Sprintf(" (all %d nodes have proven it", all)
+	default:
+		text += fmt.Sprintf(" (%d of %d nodes have proven it; not: %s", proven, all, namesText(by[""], term))
+	}
+	for i, key := range keys {
+		if i > 0 && len(by[key]) > 0 {
+			text += fmt.Sprintf("; by %s: %s", clean(key), namesText(by[key], term))
+		}
+	}
+	return text + ")"
+}
+
+// connectedNode is a node that a server has a connection of.
+type connectedNode struct{ node, fingerprint string }
+
+// connectedNodes lists the nodes of all runs that are connected, each once.
+func connectedNodes(runs []control.RunStatus) []connectedNode {
+	var nodes []connectedNode
+	for i := range runs {
+		r := &runs[i]
+		for _, m := range r.Members {
+			if m.Alive && !m.Reconnecting {
+				nodes = append(nodes, connectedNode{m.Node, m.Fingerprint})
+			}
+		}
+		for _, w := range r.Waiting {
+			if w.Role != control.RoleMember && !w.Reconnecting {
+				nodes = append(nodes, connectedNode{w.Node, w.Fingerprint})
+			}
+		}
+		for _, n := range r.Idle {
+			if !n.Reconnecting && !slices.Contains(r.Finished, n.Node) {
+				nodes = append(nodes, connectedNode{n.Node, n.Fingerprint})
+			}
+		}
+	}
+	return nodes
+}
+
+// namesText lists nodes, of many the first ones.
+func namesText(nodes []string, term terminal) string {
+	shown := make([]string, 0, maxShown)
+	for _, node := range nodes[:min(len(nodes), term.most(maxShown))] {
+		shown = append(shown, nodeText(node, maxNode))
+	}
+	text := strings.Join(shown, ", ")
+	if more := len(nodes) - len(shown); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

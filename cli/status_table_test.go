@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,24 @@ func sampleRuns() map[string]control.RunStatus {
 	}
 }
 
+// withToken is a status whose nodes have proven the first or the second of two tokens, or
+// neither.
+func withToken(st control.Status) control.Status {
+	st.Server.Fingerprints = []string{"1a2b3c4d", "99aabbcc"}
+	r := &st.Runs[0]
+	r.Members, r.Idle = slices.Clone(r.Members), slices.Clone(r.Idle)
+	for i := range r.Members {
+		r.Members[i].Alive = r.Members[i].LeaseAgeS != nil
+		r.Members[i].Fingerprint = "1a2b3c4d"
+	}
+	r.Waiting = slices.Clone(r.Waiting)
+	for i := range r.Waiting {
+		r.Waiting[i].Fingerprint = "99aabbcc"
+	}
+	r.Idle = append(r.Idle, control.IdleStatus{Node: "node-x", Label: "trainer7 pid 3", Address: "10.0.0.12", LeaseAgeS: age(1)})
+	return st
+}
+
 func sampleStatuses() map[string]control.Status {
 	runs := sampleRuns()
 	all := map[string]control.Status{"empty": sampleServer()}
@@ -143,6 +162,7 @@ func sampleStatuses() map[string]control.Status {
 	several := sampleServer(runs["forming"], runs["running"], runs["regroup"], runs["closed"], runs["hostile"])
 	several.RunsTotal = 300
 	all["several"] = several
+	all["token"] = withToken(sampleServer(runs["running"]))
 	return all
 }
 
@@ -314,5 +334,36 @@ func TestCutAndPad(t *testing.T) {
 	}
 	if got := pad("訓練", 6) + "|" + pad("訓練", -6) + "|"; got != "訓練  |  訓練|" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestTokenText: who has proven the token, in each case; what is finished or reconnects is
+// not asked for.
+func TestTokenText(t *testing.T) {
+	term := terminal{width: unlimited, zone: time.UTC}
+	sample := func(fingerprints ...string) control.Status {
+		r := control.RunStatus{Finished: []string{"done"}, Idle: []control.IdleStatus{{Node: "done"}}, Waiting: []control.WaitingStatus{{Node: "node-0", Role: control.RoleMember}}}
+		for i, f := range fingerprints {
+			r.Members = append(r.Members, control.MemberStatus{Node: fmt.Sprintf("node-%d", i), Alive: true, Fingerprint: f})
+		}
+		r.Members = append(r.Members, control.MemberStatus{Node: "away", Alive: true, Reconnecting: true}, control.MemberStatus{Node: "gone", State: "lost"})
+		st := sampleServer(r)
+		st.Server.Fingerprints = []string{"aa", "bb"}
+		return st
+	}
+	for want, st := range map[string]control.Status{
+		"":                                    sampleServer(),
+		"aa, bb":                              sample(),
+		"aa, bb (the one node has proven it)": sample("aa"),
+		"aa, bb (all 2 nodes have proven it)": sample("aa", "aa"),
+		"aa, bb (all 3 nodes have proven it; by bb: node-1, node-2)": sample("aa", "bb", "bb"),
+		"aa, bb (1 of 2 nodes have proven it; not: node-1)":          sample("aa", ""),
+	} {
+		if got := tokenText(&st, term); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if text := tokenText(&control.Status{Place: "file:///d"}, term); text != "" {
+		t.Errorf("without a server: %q", text)
 	}
 }

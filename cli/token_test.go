@@ -59,12 +59,15 @@ func TestToken(t *testing.T) {
 		}
 	}
 	t.Setenv(rendezvous.EnvTokenFile, good)
+	fingerprint := secret.Fingerprint([]byte("correct horse battery staple, and more"))
 	for _, args := range [][]string{job(), closeJob(), {"status", s.addr}} {
 		if args[0] == "run" {
 			args[4] = "another"
 		}
 		if code, stdout, stderr := execute(t, args...); code != 0 {
 			t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
+		} else if args[0] == "status" && !strings.Contains(stdout, "\nToken: "+fingerprint) {
+			t.Errorf("the token %s is not in %q", fingerprint, stdout)
 		}
 	}
 
