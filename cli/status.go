@@ -46,6 +46,9 @@ the run's lease timeout. A state with a question mark: the connection broke, and
 the node may still come back. A newcomer waits for a seat, for a spare there is
 none now; an idle node is connected and asks for nothing.
 
+Where there is a token, a line names it by its fingerprints, and which of the connected
+nodes have not proven that they know it.
+
 --json prints what GET /status on that port answers (docs/status.md).`,
 		Example: `  rallypoint status host0:29400
   rallypoint status host0:29400 --rdzv-id job7 --watch
