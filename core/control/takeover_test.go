@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -271,6 +272,12 @@ func TestHostLeavesInOrder(t *testing.T) {
 				t.Errorf("node %s: %v", n.name, e)
 			}
 		}
+	}
+	for _, n := range nodes[1:] {
+		n.obs.Await(t, "that the host has left", func(e any) bool {
+			u, ok := e.(rendezvous.MembershipUpdate)
+			return ok && strings.Contains(u.Reason, "left, and handed the control plane on")
+		})
 	}
 	nodes[1].lines.Await(t, "the host leaves: this node hosts now", 1)
 	nodes[2].lines.Await(t, "node b hosts the control plane now", 1)

@@ -129,6 +129,7 @@ type Succession struct {
 	From  string        // id of the node whose process hosted the one before
 	Facts Facts         // what that one told this process last
 	Grace time.Duration // how long members may take to come; 0: reconnect_grace, and at least leastGrace
+	Left  bool          // that node leaves and has handed the control plane on; else its process is dead
 }
 
 // leastGrace is how long a successor waits at least for the members of a round: their
@@ -193,7 +194,7 @@ func (m *Machine) learn(f Facts) {
 		}
 		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
 			m.nameHost(m.participants[f.HostRank])
-			m.accountFor(f.HostRank, participantLost, "lost: its process ended, which hosted the control plane")
+			m.accountFor(f.HostRank, participantLost, m.causeHost())
 		}
 		m.finishReported = m.finishReported || f.Finished
 	}
@@ -213,6 +214,14 @@ func (m *Machine) nameHost(s *participant) {
 	}
 	s.node, s.label = from, from
 	m.byNode[from] = s
+}
+
+// causeHost is why the member is lost whose process hosted before.
+func (m *Machine) causeHost() string {
+	if m.succession.Left {
+		return "left, and handed the control plane on"
+	}
+	return "lost: its process ended, which hosted the control plane"
 }
 
 // accountFor says what became of a member that does not come back.
@@ -265,7 +274,7 @@ func UnpackFacts(u *pack.Unpacker) (f Facts) {
 
 // packSuccession writes what a successor needs, and what it begins with.
 func (m *Machine) packSuccession(p *pack.Packer) {
-	p.List(11)
+	p.List(12)
 	p.Uint(m.succession.Term)
 	p.Text(m.succession.From)
 	PackFacts(p, m.succession.Facts)
@@ -277,6 +286,7 @@ func (m *Machine) packSuccession(p *pack.Packer) {
 	p.Int(m.viewed.host)
 	p.Bool(m.viewed.finished)
 	p.Int(m.viewed.finishedHosts)
+	p.Bool(m.succession.Left)
 }
 
 // unpackSuccession reads what packSuccession wrote. A state of version 1 has the host in
@@ -286,6 +296,7 @@ func (m *Machine) unpackSuccession(u *pack.Unpacker) {
 	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: UnpackFacts(u), Grace: u.Duration()}
 	m.hostRank, m.finishedHosts, m.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
 	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
+	m.succession.Left = u.Bool()
 	u.Close()
 	if !version1 {
 		return

@@ -526,3 +526,21 @@ func TestOldNodesFollow(t *testing.T) {
 	r.join(n[2])
 	r.wantRound(n[1], n[2])
 }
+
+// TestHostThatHandsOn: of a host that has handed the control plane on it is said that it
+// left, not that it is dead, though its member is lost all the same.
+func TestHostThatHandsOn(t *testing.T) {
+	p := policy(2, 3)
+	r, n := hostedRound(t, p, "a", "b", "c")
+	s := Succession{Term: 2, From: "a", Facts: n[1].facts, Left: true}
+	m := New(Config{RunID: "job", Generation: "next", Succession: s})
+	fresh := &rig{t: t, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: r.checker, m: m}
+	delete(fresh.nodes, "a")
+	fresh.checker.TookOver("b", s)
+	n[1].inHost = true
+	fresh.follows(p, n[1], n[2])
+	fresh.wantRegroup("lost: a (left, and handed the control plane on)", n[1], n[2])
+	fresh.join(n[1])
+	fresh.join(n[2])
+	fresh.wantRound(n[1], n[2])
+}

@@ -206,7 +206,7 @@ func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*clien
 	if waited {
 		c.log.Warn("the standbys that go first do not answer: this node takes over", "waited", time.Since(s.proven).Round(time.Millisecond))
 	}
-	c.takeOver(term, time.Since(s.begun))
+	c.takeOver(term, time.Since(s.begun), false)
 	c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", ago(s.begun)),
 		"host", s.last.HostNode, "term", term)
 	return c.dialHello(ctx, c.endpoint.hosted)

@@ -10,14 +10,15 @@ import (
 	"rallypoint/core/succession"
 )
 
-// takeOver makes the server in waiting of this process the host.
-func (c *Client) takeOver(term uint64, took time.Duration) {
+// takeOver makes the server in waiting of this process the host; left tells that the node
+// which hosted hands the control plane on.
+func (c *Client) takeOver(term uint64, took time.Duration, left bool) {
 	c.mu.Lock()
 	c.hosting, c.waiting = c.waiting, nil
 	facts := c.facts
 	c.mu.Unlock()
 	c.endpoint.hosted = ownAddrsOf(c.listening)
-	c.group.Lead(term, time.Now(), took, facts)
+	c.group.Lead(term, time.Now(), took, left, facts)
 	c.startProbing()
 }
 
@@ -127,7 +128,7 @@ func (c *Client) transfer(f wire.Transfer, l *clientConn) {
 		return
 	}
 	c.log.Info("the host leaves: this node hosts now", "host", l.welcome.HostNode, "term", f.Term)
-	c.takeOver(f.Term, 0)
+	c.takeOver(f.Term, 0, true)
 	l.out.Send(wire.Transfer{Group: f.Group, Term: f.Term, Addr: c.group.Self()})
 }
 

@@ -55,6 +55,7 @@ type Group struct {
 type Takeover struct {
 	Since time.Time     // it hosts; zero: it does not
 	From  string        // the node that hosted before; "": this process founded the group
+	Left  bool          // that node has handed the control plane on; else its process is dead
 	Took  time.Duration // from the end of the connection to the host before
 	Total uint64        // takeovers of this process
 	Spent time.Duration // by all of them
@@ -84,21 +85,21 @@ func (g *Group) Found(now time.Time) {
 	defer g.mu.Unlock()
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Node: g.node}
-	g.takeover.Since, g.takeover.From, g.takeover.Took, g.facts = now, "", 0, rendezvous.Facts{}
+	g.takeover.Since, g.takeover.From, g.takeover.Took, g.takeover.Left, g.facts = now, "", 0, false, rendezvous.Facts{}
 	g.list = nil
 	g.wake()
 }
 
-// Lead makes this process the host in a term, in the place of the node that hosted. facts
-// are what that one told last.
-func (g *Group) Lead(term uint64, now time.Time, took time.Duration, facts rendezvous.Facts) {
+// Lead makes this process the host in a term, in the place of the node that hosted, which
+// has left in order or whose process is dead. facts are what that one told last.
+func (g *Group) Lead(term uint64, now time.Time, took time.Duration, left bool, facts rendezvous.Facts) {
 	g.mu.Lock()
 	from := g.target.Node
 	g.before = g.list
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
-	t.Since, t.From, t.Took, g.facts = now, from, took, facts
+	t.Since, t.From, t.Took, t.Left, g.facts = now, from, took, left, facts
 	t.Total++
 	t.Spent += took
 	g.list = nil
@@ -221,7 +222,7 @@ func (g *Group) servers() []string {
 func (g *Group) Succession() rendezvous.Succession {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return rendezvous.Succession{Term: g.target.Term, From: g.takeover.From, Facts: g.facts}
+	return rendezvous.Succession{Term: g.target.Term, From: g.takeover.From, Left: g.takeover.Left, Facts: g.facts}
 }
 
 // SetRound notes that the server here has formed or adopted a round.

@@ -233,7 +233,7 @@ func TestAcceptIsBounded(t *testing.T) {
 // TestHostOfALaterTermSupersedes: a host hears of another one of its group.
 func TestHostOfALaterTermSupersedes(t *testing.T) {
 	g := standing(t)
-	g.Lead(4, time.Now(), 0, rendezvous.Facts{})
+	g.Lead(4, time.Now(), 0, false, rendezvous.Facts{})
 	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c"}, &inbox{})
 	target := wire.Redirect{Group: "g", Term: 5, Host: "10.0.0.3:1"}
 	for term, want := range map[uint64]bool{3: false, 5: true, 1<<64 - 1: false} {
