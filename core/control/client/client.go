@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/training"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/promtext"
 )
 
@@ -64,6 +65,8 @@ type Client struct {
 	byNode   bool // the control plane is in the process of a node of this run
 	endpoint endpoint
 	warning  string
+	ignoring string                  // why a redirect was not followed, as it was logged last; of loop
+	moved    int                     // connections in a row that were opened, and ended by a redirect at once; of loop
 	leaving  bool                    // this node goes, and its control plane with it
 	final    *rendezvous.Error       // nothing is answered any more
 	training func() *training.Report // of CarryTraining; nil: none
@@ -352,8 +355,9 @@ func (c *Client) loop(l *clientConn) {
 		if c.ended() {
 			return
 		}
-		if time.Since(l.opened) > time.Second {
-			pause.Reset()
+		if !c.pace(l, err, pause) {
+			c.giveUp(c.life.Err())
+			return
 		}
 		c.resign()
 		s := c.newSearch(l, err)
@@ -365,6 +369,25 @@ func (c *Client) loop(l *clientConn) {
 		s.succeeded(l)
 		c.resumed(l.welcome, s.last, dropped)
 	}
+}
+
+// pace keeps a client from going round among servers that let it in and end the connection
+// at once. It reports false if the client ends.
+func (c *Client) pace(l *clientConn, cause error, pause *backoff.Backoff) bool {
+	if time.Since(l.opened) > time.Second {
+		pause.Reset()
+		c.moved, c.ignoring = 0, ""
+		return true
+	}
+	var to *redirected
+	if errors.As(cause, &to) {
+		c.moved++
+	}
+	if to != nil && c.moved >= maxRedirects && c.ignoring == "" {
+		c.ignoring = "again and again"
+		c.log.Warn("servers redirect this node again and again; trying on, with pauses", "redirects", c.moved, "from", l.addr.String(), "host", to.to.Host)
+	}
+	return pause.Wait(c.life)
 }
 
 // ended reports whether nothing is answered any more.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
@@ -110,7 +111,7 @@ func (m *fakeMachine) at(to netip.AddrPort) netip.AddrPort {
 }
 
 func (m *fakeMachine) network() network {
-	return network{resolve: m.resolve, locals: m.locals, dial: m.dial, listen: m.listen}
+	return network{resolve: m.resolve, locals: m.locals, dial: m.dial, listen: m.listen, now: time.Now}
 }
 
 func (m *fakeMachine) resolve(_ context.Context, host string) ([]netip.Addr, error) {

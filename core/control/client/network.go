@@ -19,6 +19,7 @@ type network struct {
 	locals  func() ([]netip.Addr, error) // addresses of the interfaces
 	dial    func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	listen  func(ctx context.Context, address string) (net.Listener, error)
+	now     func() time.Time // with its monotonic reading
 }
 
 func systemNetwork() network {
@@ -36,6 +37,7 @@ func systemNetwork() network {
 			return wire.NewConn(conn), nil
 		},
 		listen: wire.Listen,
+		now:    time.Now,
 	}
 }
 

@@ -60,13 +60,17 @@ type search struct {
 }
 
 func (c *Client) newSearch(l *clientConn, cause error) *search {
-	s := &search{c: c, last: l.welcome, addr: l.addr, begun: time.Now(), first: true}
+	s := &search{c: c, last: l.welcome, addr: l.addr, begun: c.network.now(), first: true}
 	s.evidence = succession.Evidence{Ended: endedByPeer(cause), Direct: l.direct()}
 	s.silent = s.begun
 	var to *redirected
 	if errors.As(cause, &to) {
 		s.orderly, s.evidence.Ended = true, true // it says itself that it does not host
-		if c.endpoint.hosted == nil {
+		switch {
+		case c.endpoint.hosted != nil:
+		case to.to.Host == l.addr.String():
+			c.ignored(inACircle, to.to)
+		default:
 			s.to = c.accept(to.to)
 		}
 	}
@@ -104,10 +108,20 @@ func (c *Client) accept(to wire.Redirect) string {
 		wrong = fmt.Sprintf("its term %d is over", to.Term)
 	}
 	if wrong != "" {
-		c.log.Warn("ignored a redirect: "+wrong, "host", to.Host, "term", to.Term)
+		c.ignored(wrong, to)
 		return ""
 	}
 	return to.Host
+}
+
+const inACircle = "it points back to a server that sends this node on"
+
+// ignored tells, once in a row, that a redirect is not followed.
+func (c *Client) ignored(why string, to wire.Redirect) {
+	if c.ignoring != why {
+		c.ignoring = why
+		c.log.Warn("ignored a redirect: "+why, "host", to.Host, "term", to.Term)
+	}
 }
 
 // attempt tries once to reach the control plane, or takes it over.
@@ -151,7 +165,7 @@ func (s *search) succeed(ctx context.Context) (l *clientConn, decided bool, err 
 	for ctx.Err() == nil {
 		waited := time.Duration(0)
 		if !s.proven.IsZero() {
-			waited = time.Since(s.proven)
+			waited = s.since(s.proven)
 		}
 		changed := c.group.Changed()
 		if to := c.group.Newer(s.last.Group, s.last.Term); to != "" {
@@ -204,10 +218,10 @@ func (s *search) succeed(ctx context.Context) (l *clientConn, decided bool, err 
 func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*clientConn, error) {
 	c := s.c
 	if waited {
-		c.log.Warn("the standbys that go first do not answer: this node takes over", "waited", time.Since(s.proven).Round(time.Millisecond))
+		c.log.Warn("the standbys that go first do not answer: this node takes over", "waited", s.since(s.proven).Round(time.Millisecond))
 	}
-	c.takeOver(term, time.Since(s.begun), false)
-	c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", ago(s.begun)),
+	c.takeOver(term, s.since(s.begun), false)
+	c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago()),
 		"host", s.last.HostNode, "term", term)
 	return c.dialHello(ctx, c.endpoint.hosted)
 }
@@ -239,7 +253,7 @@ func (s *search) gather(ctx context.Context) (*clientConn, error) {
 		case dial == succession.DialSilent || dial == succession.DialAnswered:
 			return nil, err
 		case s.evidence.Proves():
-			s.proven = time.Now()
+			s.proven = s.c.network.now()
 			return nil, nil
 		}
 		backoff.Sleep(ctx, succession.DialEvery)
@@ -323,22 +337,25 @@ func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 // a host that was silent die.
 func (s *search) notice() {
 	err := s.hostErr
+	var moved *redirected
 	if endedByPeer(err) && !s.evidence.Ended {
 		s.evidence.Ended = true // a connection to it stood, and was ended by its side
 		s.c.group.Lost(s.evidence, s.last.Group, s.last.Term)
 		s.c.group.Ask()
 	}
-	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || endedByPeer(err) || time.Since(s.silent) < silenceEvery {
+	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || endedByPeer(err) || errors.As(err, &moved) || s.since(s.silent) < silenceEvery {
 		return
 	}
-	s.silent = time.Now()
+	s.silent = s.c.network.now()
 	s.c.log.Warn(fmt.Sprintf("the host is silent for %s: its machine or network is down, or the process is stopped; nobody takes over without proof; restart it, or end the job",
-		ago(s.begun)), "host", s.last.HostNode)
+		s.ago()), "host", s.last.HostNode)
 }
 
-// ago is a span as the log shows it.
-func ago(t time.Time) string {
-	d := time.Since(t)
+func (s *search) since(t time.Time) time.Duration { return s.c.network.now().Sub(t) }
+
+// ago is the time since the connection was lost as the log shows it.
+func (s *search) ago() string {
+	d := s.since(s.begun)
 	if d < 10*time.Second {
 		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
 	}
@@ -367,7 +384,7 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answers := make(chan hailed, len(to)+maxRedirects)
-	visited := map[netip.AddrPort]bool{}
+	visited, redirects := map[netip.AddrPort]bool{}, map[netip.AddrPort]bool{}
 	pending, hops := 0, 0
 	start := func(addr netip.AddrPort) bool {
 		if visited[addr] {
@@ -414,7 +431,12 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, er
 				}
 				return a.l, a.err
 			case errors.As(a.err, &moved):
-				if addr, err := netip.ParseAddrPort(s.c.accept(moved.to)); err == nil && hops < maxRedirects {
+				redirects[a.addr] = true
+				addr, err := netip.ParseAddrPort(s.c.accept(moved.to))
+				if err == nil && redirects[addr] {
+					s.c.ignored(inACircle, moved.to)
+				}
+				if err == nil && hops < maxRedirects {
 					if hops++; start(addr) {
 						continue
 					}
@@ -461,11 +483,12 @@ func (c *Client) hail(ctx context.Context, addr netip.AddrPort) (*clientConn, er
 func (s *search) succeeded(l *clientConn) {
 	w := l.welcome
 	switch {
+	case s.c.moved > maxRedirects: // which was told
 	case s.c.Hosting() || w.Group == "" || w.Group == s.last.Group && w.Term == s.last.Term:
 	case s.orderly:
 		s.c.log.Info("node "+w.HostNode+" hosts the control plane now", "address", l.addr.String(), "term", w.Term)
 	case w.Group == s.last.Group && s.evidence.Ended:
-		s.c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): node %s hosts now", ago(s.begun), w.HostNode),
+		s.c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): node %s hosts now", s.ago(), w.HostNode),
 			"address", l.addr.String(), "term", w.Term)
 	default:
 		s.c.log.Warn("node "+w.HostNode+" hosts the control plane now", "address", l.addr.String(), "term", w.Term)

@@ -1,0 +1,243 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/wire"
+	"rallypoint/internal/testkit"
+)
+
+// peerServer is a control plane by hand: each hello has its answer, and each connection
+// stands until the test ends.
+type peerServer struct {
+	addr   string
+	hellos atomic.Int64
+}
+
+// serveHellos starts one. serve is called in the connection's own goroutine, behind the
+// preamble.
+func serveHellos(t *testing.T, serve func(n *peerConn, h wire.Hello)) *peerServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &peerServer{addr: l.Addr().String()}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, conn := range conns {
+			conn.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+			wg.Go(func() {
+				n := &peerConn{t: t, conn: conn, frames: wire.FrameReader{In: bufio.NewReader(conn)}}
+				n.frames.In.Discard(wire.PreambleLen)
+				f, err := n.frames.NextFrame(wire.MaxFrame)
+				h, ok := f.(wire.Hello)
+				if err != nil || !ok {
+					return
+				}
+				s.hellos.Add(1)
+				conn.Write(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
+				serve(n, h)
+			})
+		}
+	})
+	return s
+}
+
+// says writes a frame, whether the peer is still there or not.
+func (n *peerConn) says(f wire.Frame) { _, _ = n.conn.Write(wire.AppendFrame(nil, f)) }
+
+// welcomeOf is that of a server which hosts a group in a term.
+func welcomeOf(n *peerConn, group string, term uint64, lease time.Duration) wire.Welcome {
+	return wire.Welcome{
+		Version: 1, Lease: int64(lease), Server: group, Group: group, Term: term, HostNode: "a", Embedded: true,
+		Addr: n.conn.LocalAddr().String(), Features: []string{wire.FeatureEcho, wire.FeatureSuccession},
+	}
+}
+
+// TestSilenceOfTheHostIsTold: while the host is silent the log says so every 10 s, and the
+// only standby does not take over, nor when dials are refused after that.
+func TestSilenceOfTheHostIsTold(t *testing.T) {
+	host := serveHellos(t, func(n *peerConn, _ wire.Hello) {
+		n.says(welcomeOf(n, "g", 1, 60*time.Millisecond))
+		n.says(wire.Standbys{Invited: true})
+		for {
+			f, err := n.frames.NextFrame(wire.MaxFrame)
+			if err != nil {
+				return
+			}
+			if s, listens := f.(wire.Standby); listens { // the last word of this host
+				n.says(wire.Standbys{List: []wire.StandbyNode{{Node: "b", Addr: s.Addr}}, Invited: true})
+			}
+		}
+	})
+	var passed, dials atomic.Int64 // of the fake clock; dials in silence
+	var refused atomic.Bool
+	p := controltest.Params(host.addr, 2)
+	p.NodeID = "b"
+	log, lines := controltest.NewLog(t)
+	c := newTestClient(t, p, controltest.NewObserver())
+	c.log = log
+	start, dial := time.Now(), c.network.dial
+	c.network.now = func() time.Time { return start.Add(time.Duration(passed.Load())) }
+	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		switch {
+		case host.hellos.Load() == 0:
+			return dial(ctx, to)
+		case refused.Load():
+			dials.Add(1)
+			return nil, syscall.ECONNREFUSED
+		}
+		passed.Add(int64(3 * time.Second))
+		return nil, syscall.ETIMEDOUT
+	}
+	if err := c.Connect(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	const rest = ": its machine or network is down, or the process is stopped; nobody takes over without proof; restart it, or end the job"
+	for i, after := range []string{"12 s", "24 s", "36 s"} {
+		lines.Await(t, "the host is silent for "+after+rest, 1)
+		if told := lines.With("the host is silent"); len(told) != i+1 {
+			t.Fatalf("%d lines, want %d: %q", len(told), i+1, told)
+		}
+	}
+	if !c.group.StandsBy() {
+		t.Fatal("it does not stand by, so that it could not take over")
+	}
+	refused.Store(true)
+	testkit.Eventually(t, "it dials on", func() bool { return dials.Load() > 5 })
+	if c.Hosting() {
+		t.Error("it has taken over")
+	}
+}
+
+// TestRedirectsThatLeadNowhere: a redirect to the server that sends it, and a circle of two
+// servers, cost a bounded number of tries and one line in the log, whether the redirect
+// answers the hello or ends a connection; a server that is found later is followed.
+func TestRedirectsThatLeadNowhere(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		servers int
+		welcome bool // the redirect comes behind a welcome
+		groups  bool // each server is of a group of its own
+	}{
+		{"to itself", 1, false, false},
+		{"to itself behind a welcome", 1, true, false},
+		{"to each other", 2, false, false},
+		{"to each other behind a welcome", 2, true, false},
+		{"to each other behind a welcome, of two groups", 2, true, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			var good atomic.Bool
+			var servers []*peerServer
+			ready := make(chan struct{})
+			for i := range test.servers {
+				group := "g"
+				if test.groups {
+					group = string(rune('g' + i))
+				}
+				servers = append(servers, serveHellos(t, func(n *peerConn, h wire.Hello) {
+					<-ready
+					w := welcomeOf(n, group, max(h.Term, 1), time.Minute)
+					first := h.Group == "" // this is how the node comes into the group
+					if test.welcome || first || good.Load() {
+						n.says(w)
+					}
+					if !good.Load() {
+						n.says(wire.Redirect{Group: group, Term: w.Term, Host: servers[(i+1)%test.servers].addr, Node: "b"})
+					}
+					_, _ = n.frames.NextFrame(wire.MaxFrame)
+				}))
+			}
+			close(ready)
+			log, lines := controltest.NewLog(t)
+			obs := controltest.NewObserver()
+			c := newTestClient(t, controltest.Guest(servers[0].addr, 2), obs)
+			c.log = log
+			if err := c.Connect(controltest.Context(t)); err != nil {
+				t.Fatal(err)
+			}
+			hellos := func() (n int64) {
+				for _, s := range servers {
+					n += s.hellos.Load()
+				}
+				return n
+			}
+			lines.Await(t, "redirect", 1)
+			// Pauses double from 5 ms: what has been tried bounds what time has passed.
+			begun, before := time.Now(), hellos()
+			testkit.Eventually(t, "it tries on", func() bool { return hellos() >= before+20 })
+			if took := time.Since(begun); took < 100*time.Millisecond {
+				t.Errorf("20 hellos within %v", took)
+			}
+			if told := lines.With("redirect"); len(told) != 1 {
+				t.Errorf("%d lines: %q", len(told), told)
+			}
+			good.Store(true)
+			testkit.Eventually(t, "it is connected", func() bool {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return c.conn != nil
+			})
+		})
+	}
+}
+
+// TestRedirectsToNoHost: what cannot be followed is ignored, with a line.
+func TestRedirectsToNoHost(t *testing.T) {
+	c := newTestClient(t, controltest.Params("10.0.0.1:1", 2), controltest.NewObserver())
+	log, lines := controltest.NewLog(t)
+	c.log = log
+	c.group.Follow(wire.Welcome{Group: "g", Term: 3}, "10.0.0.1:1")
+	c.group.SetSelf("10.0.0.2:1", "")
+	for want, to := range map[string]wire.Redirect{
+		"its address is none":               {Group: "g", Term: 4, Host: "a name:1"},
+		"there is no term 1844674407370955": {Group: "g", Term: 1<<64 - 1, Host: "10.0.0.3:1"},
+		"it points to this process":         {Group: "g", Term: 4, Host: "10.0.0.2:1"},
+		"its term 2 is over":                {Group: "g", Term: 2, Host: "10.0.0.3:1"},
+	} {
+		for range 3 {
+			if got := c.accept(to); got != "" {
+				t.Errorf("%+v leads to %s", to, got)
+			}
+		}
+		if told := lines.With(want); len(told) != 1 {
+			t.Errorf("%d lines with %q: %q", len(told), want, lines.All())
+		}
+	}
+	for _, to := range []wire.Redirect{{Group: "g", Term: 4, Host: "10.0.0.3:1"}, {Group: "other", Term: 1, Host: "10.0.0.3:1"}} {
+		if c.accept(to) != to.Host {
+			t.Errorf("%+v leads nowhere", to)
+		}
+	}
+	if c.accept(wire.Redirect{Group: "g", Term: 4}) != "" {
+		t.Error("a redirect without an address leads somewhere")
+	}
+}
