@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -251,6 +252,22 @@ func TestHostKilledBeforeTheFirstRound(t *testing.T) {
 	}
 }
 
+// TestTakeoverIsTold: every survivor's log says that the host is dead, since when, and who
+// hosts now, once.
+func TestTakeoverIsTold(t *testing.T) {
+	nodes := form(t, elastic(t, 3), 3)
+	nodes[0].kill()
+	regroup(t, nodes[1:])
+	const dead = "the control plane's host is dead (its process ended "
+	for i, now := range []string{"this node hosts now", "node b hosts now"} {
+		lines := nodes[i+1].lines
+		lines.Await(t, dead, 1)
+		if told := lines.With(dead); len(told) != 1 || !regexp.MustCompile(`\(its process ended \d+(\.\d)? s ago\): `+now).MatchString(told[0]) {
+			t.Errorf("node %s: %q", nodes[i+1].name, told)
+		}
+	}
+}
+
 // TestHostLeavesInOrder: the first standby hosts before the host goes, and no node is told
 // that the control plane is lost.
 func TestHostLeavesInOrder(t *testing.T) {
@@ -373,7 +390,7 @@ func TestNoTakeoverThroughAProxy(t *testing.T) {
 	p.Endpoint = proxy.addr
 	second := newPlane(t, "b", p).connect()
 	regroup(t, []*plane{host, second})
-	second.server()
+	awaitStandbys(t, []*plane{host, second}, 1)
 	host.lines.Await(t, "round 1 is complete", 1)
 	host.kill()
 	proxy.stop()
