@@ -73,8 +73,10 @@ func Read(history io.Reader) (*Audit, error) {
 }
 
 // ReadAll reads the histories of all processes that have hosted one run, or several, as
-// one: the terms of those who hosted order what is in them. One alone is read by Read;
-// of several each is an io.ReaderAt.
+// one: the terms of those who hosted, and whom each has succeeded, order what is in them. A
+// host that was started again has founded a group of its own, until it steps down: that one
+// comes before the group that went on. One history alone is read by Read; of several each
+// is an io.ReaderAt.
 func ReadAll(histories ...io.Reader) (*Audit, error) {
 	if len(histories) == 1 {
 		return Read(histories[0])
@@ -91,9 +93,8 @@ func ReadAll(histories ...io.Reader) (*Audit, error) {
 		}
 		parts = append(parts, found...)
 	}
-	slices.SortStableFunc(parts, func(x, y part) int { return cmp.Compare(x.term, y.term) })
 	a := &Audit{}
-	for _, p := range parts {
+	for _, p := range ordered(parts) {
 		for _, rec := range p.records {
 			a.Add(rec)
 		}
@@ -101,10 +102,36 @@ func ReadAll(histories ...io.Reader) (*Audit, error) {
 	return a, nil
 }
 
+// ordered puts parts into the order in which they are judged: group by group, the longest
+// one last.
+func ordered(parts []part) (list []part) {
+	slices.SortStableFunc(parts, func(x, y part) int { return cmp.Compare(x.term, y.term) })
+	var groups [][]part
+	for _, p := range parts {
+		i := slices.IndexFunc(groups, func(g []part) bool { return p.succeeds(g[len(g)-1]) })
+		if i < 0 && p.term > 1 { // of the host before there is no history: it may be the next one of any group
+			i = slices.IndexFunc(groups, func(g []part) bool { return g[0].run == p.run && g[len(g)-1].term < p.term })
+		}
+		if i < 0 {
+			groups = append(groups, []part{p})
+			continue
+		}
+		groups[i] = append(groups[i], p)
+	}
+	slices.SortStableFunc(groups, func(x, y []part) int { return cmp.Compare(len(x), len(y)) })
+	return slices.Concat(groups...)
+}
+
 // part is what one control plane has recorded of a run.
 type part struct {
-	term    uint64
-	records []trace.Record
+	run        string
+	host, from string // nodes in whose processes it and the control plane before run
+	term       uint64 // 0: in no node's process
+	records    []trace.Record
+}
+
+func (p part) succeeds(before part) bool {
+	return p.run == before.run && (p.term > 1 && p.term == before.term+1 && p.from == before.host || p.term == 0 && before.term == 0)
 }
 
 // partsOf divides a history where control planes begin. A torn line is the last of its
@@ -131,9 +158,9 @@ func partsOf(history io.ReaderAt) (parts []part, err error) {
 		if begins := rec.State != nil && rec.Number == 0; !known || begins {
 			i = len(parts)
 			last[rec.Run] = i
-			parts = append(parts, part{})
-			if rec.Succession != nil {
-				parts[i].term = rec.Succession.Term
+			parts = append(parts, part{run: rec.Run, host: rec.Host})
+			if s := rec.Succession; s != nil {
+				parts[i].term, parts[i].from = max(s.Term, 1), s.From
 			}
 		}
 		parts[i].records = append(parts[i].records, rec)
@@ -290,6 +317,8 @@ func (run *audited) begin(rec trace.Record) {
 		return
 	case rec.Succession != nil && (rec.Succession.Term > 1 || len(run.known) == 0):
 		run.checker.TookOver(rec.Host, *rec.Succession)
+	case rec.Succession != nil:
+		run.checker.Founded(rec.Host)
 	case len(run.known) > 0:
 		run.checker.Restarted()
 	}

@@ -36,6 +36,12 @@ func (c *Checker) TookOver(host string, s r.Succession) {
 	c.host, c.term = host, max(s.Term, 1)
 }
 
+// Founded tells that a node has founded a group of its own, which knows nothing of what was.
+func (c *Checker) Founded(host string) {
+	c.Restarted()
+	c.host, c.term = host, 1
+}
+
 // later reports whether facts say more than is known of the last control plane, which may
 // have been killed before it recorded what it told.
 func (c *Checker) later(f r.Facts) bool {

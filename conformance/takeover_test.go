@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 
@@ -157,6 +158,39 @@ func TestEachGuaranteeCanBeBrokenByASuccessor(t *testing.T) {
 		j := lifeAcross(m.change(takenOver(t)))
 		if !slices.ContainsFunc(j.Violations(), func(b Violation) bool { return b.Guarantee == m.guarantee }) {
 			t.Errorf("guarantee %d, %s: found %v", m.guarantee, m.name, j.Violations())
+		}
+	}
+}
+
+// TestRestartedHostFoundsAGroupBeside: the history of a host that was started again, and
+// stepped down before the others, is judged by itself, in whatever order the histories come.
+func TestRestartedHostFoundsAGroupBeside(t *testing.T) {
+	records := takenOver(t)
+	s := newScript(t, policy(1, 3))
+	s.m = r.New(r.Config{RunID: "job", Generation: "beside"})
+	s.records = []trace.Record{{Run: "job", State: s.m.Snapshot(), Host: "again", Succession: &r.Succession{Term: 1}}}
+	s.follow("again", policy(1, 3), r.LastRound{HostRank: -1}, true)
+	var histories [][]byte
+	for _, recs := range [][]trace.Record{records, s.records} {
+		var history []byte
+		number := uint64(0)
+		for _, rec := range recs {
+			if number++; rec.State != nil {
+				number = 0
+			}
+			rec.Number = number
+			b, err := rec.Encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			history = append(history, b...)
+		}
+		histories = append(histories, history)
+	}
+	for _, first := range []int{0, 1} {
+		a, err := ReadAll(bytes.NewReader(histories[first]), bytes.NewReader(histories[1-first]))
+		if err != nil || !a.Kept() {
+			t.Errorf("%v\n%v", err, a)
 		}
 	}
 }
