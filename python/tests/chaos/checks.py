@@ -3,10 +3,12 @@ GROUP_RANK, RANK, WORLD_SIZE, the store's address, and the agent's process id.""
 
 from __future__ import annotations
 
+import heapq
 import json
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 
 from conftest import REPOSITORY
@@ -68,10 +70,24 @@ def check_places(history: Starts, records: Iterable[str]) -> None:
         )
 
 
-def audit(record: Path) -> None:
+def in_order(*records: Path) -> Iterable[str]:
+    """The lines of all files as they were written, one after the other. A process that was
+    killed has left half a line at most."""
+
+    def when(line: str) -> datetime:
+        return datetime.fromisoformat(json.loads(line)["at"])
+
+    files = [
+        [line for line in record.read_text().splitlines() if line.endswith("}")]
+        for record in records
+    ]
+    return heapq.merge(*files, key=when)
+
+
+def audit(*records: Path) -> None:
     """Holds what was recorded against the promises. The library carries no checker of
     histories: the command without Python does."""
-    command = [REPOSITORY / "build" / "rallypoint", "audit", record]
+    command = [REPOSITORY / "build" / "rallypoint", "audit", *records]
     done = subprocess.run(command, capture_output=True, text=True)
     print(done.stdout[:5000])
-    assert done.returncode == 0, f"{done.stderr}\n{done.stdout[:5000]}\nsee {record}"
+    assert done.returncode == 0, f"{done.stderr}\n{done.stdout[:5000]}\nsee {records}"

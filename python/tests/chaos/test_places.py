@@ -5,6 +5,8 @@ etcd, and a backend of the user's own.
 Half of its agents are forks of one parent that has loaded nothing of the library, the
 others are programs of their own. Beside nodes that are killed and stopped,
 
+- where a node hosts, that node is killed, alone or with another one, stopped, and told to
+  end, so that the control plane goes on in another node's process,
 - `serve` goes on from a copy of its data directory that was made some faults ago,
 - nodes are cut off from the etcd for longer than their lease, all of them at times, and
   come back.
@@ -33,7 +35,7 @@ from typing import Any
 
 import psutil
 import pytest
-from chaos.checks import audit, check, check_places
+from chaos.checks import audit, check, check_places, in_order
 from conftest import etcd_of
 from torchrun.harness import free_port
 
@@ -146,7 +148,11 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.record: Path | None = None
+        self.settings: dict[str, object] = {}
+
+    def records(self) -> list[Path]:
+        """Where the history was recorded."""
+        return sorted(self.folder.glob("record*"))
 
     def of(self, index: int) -> dict[str, str]:
         """What node index gets of it."""
@@ -185,9 +191,54 @@ class Hosted(Place):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._endpoint = f"127.0.0.1:{free_port()}"
+        self.settings["record"] = folder / "record"  # and the id of the node that hosts
 
     def of(self, index: int) -> dict[str, str]:
         return {"endpoint": self._endpoint}
+
+    def faults(self) -> list[Fault]:
+        return [
+            self.host_killed, self.host_and_another_killed, self.host_stopped,
+            self.host_told_to_end,
+        ]  # fmt: skip
+
+    def host_killed(self, faults: Faults) -> None:
+        faults.replace([self._host(faults)])
+
+    def host_and_another_killed(self, faults: Faults) -> None:
+        host = self._host(faults)
+        faults.replace([host, (host + faults.random.randrange(1, NODES)) % NODES])
+
+    def host_stopped(self, faults: Faults) -> None:
+        """For up to two leases, with or without another node's death meanwhile."""
+        host = self._host(faults)
+        faults.job.nodes[host].send(signal.SIGSTOP)
+        time.sleep(faults.random.uniform(0, LEASE))
+        if faults.random.randrange(2):
+            faults.replace([(host + 1) % NODES])
+        time.sleep(faults.random.uniform(0, LEASE))
+        faults.job.nodes[host].send(signal.SIGCONT)
+
+    def host_told_to_end(self, faults: Faults) -> None:
+        """It hands the control plane on, unless the others are not there to take it."""
+        host = self._host(faults)
+        faults.job.nodes[host].send(signal.SIGTERM)
+        faults.job.nodes[host].code(faults.random.uniform(0, 2 * LEASE))
+        faults.replace([host])
+
+    def _host(self, faults: Faults) -> int:
+        """The node in whose process the control plane was heard of last."""
+        heard: dict[int, str] = {}  # process id -> when
+        for record in self.records():
+            for line in record.read_bytes().splitlines():
+                with suppress(ValueError):  # the last one may be half written
+                    parsed = json.loads(line)
+                    if (parsed.get("event") or {}).get("Hello", {}).get("InHost"):
+                        pid = int(parsed["event"]["Hello"]["Label"].rsplit(" ", 1)[1])
+                        heard[pid] = max(heard.get(pid, ""), parsed["at"])
+        running = {node.pid: index for index, node in enumerate(faults.job.nodes)}
+        hosts = [pid for pid in sorted(heard, key=heard.__getitem__) if pid in running]
+        return running[hosts[-1]] if hosts else faults.random.randrange(NODES)
 
 
 class Serve(Place):
@@ -197,7 +248,8 @@ class Serve(Place):
         super().__init__(folder)
         self._port = free_port()
         self._data, self._copy = folder / "data", folder / "copy"
-        self.record = folder / "record"
+        self._record = folder / "record"
+        self.settings["is_host"] = 0
         self._starts = 0
         self._start()
 
@@ -237,7 +289,7 @@ class Serve(Place):
     def _start(self) -> None:
         self._server = self._spawn(
             str(RALLYPOINT), "serve", "--listen", f"127.0.0.1:{self._port}",
-            "--data-dir", str(self._data), "--record", str(self.record), log="server",
+            "--data-dir", str(self._data), "--record", str(self._record), log="server",
         )  # fmt: skip
         self._starts += 1
         self._await_log("server", "listening", self._starts)
@@ -248,10 +300,10 @@ class Recorded(Place):
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         super().__init__(folder)
-        self.record = folder / "record"
         self._recorder = self._spawn(
-            str(RALLYPOINT), "record", "--rdzv-id=chaos", endpoint, str(self.record), log="recorder"
-        )
+            str(RALLYPOINT), "record", "--rdzv-id=chaos", endpoint, str(folder / "record"),
+            log="recorder",
+        )  # fmt: skip
         self._await_log("recorder", "recording")
 
     def processes(self) -> list[subprocess.Popen[bytes]]:
@@ -405,10 +457,10 @@ class Job:
         check(self.starts_of(), LEAST, NODES)
         left = [p for p in psutil.process_iter(["environ"]) if self._ours(p)]
         assert not left, f"left over: {left}"
-        if (record := self.place.record) is None:
+        if not (records := self.place.records()):
             return
-        audit(record)
-        check_places(self.starts_of(), record.read_text().splitlines())
+        audit(*records)
+        check_places(self.starts_of(), in_order(*records))
 
     def kill(self) -> None:
         for node in self.nodes:
@@ -423,7 +475,7 @@ class Job:
         return "\n".join(f"--- {log.name}\n" + log.read_text()[-1500:] for log in logs)
 
     def _settings(self) -> dict[str, object]:
-        return {**SETTINGS, **({"is_host": 0} if isinstance(self.place, Serve) else {})}
+        return {**SETTINGS, **{name: str(value) for name, value in self.place.settings.items()}}
 
     def _together(self) -> bool:
         starts = self.starts_of()
@@ -509,7 +561,7 @@ def hurt(kind: str, folder: Path) -> Iterator[Faults]:
             job.kill()
 
 
-@pytest.mark.parametrize("kind", ["serve", "etcd"])
+@pytest.mark.parametrize("kind", ["hosted", "serve", "etcd"])
 def test_what_is_worst_in_a_place(kind: str, tmp_path: Path) -> None:
     with hurt(kind, tmp_path) as faults:
         for fault in faults.job.place.faults():
