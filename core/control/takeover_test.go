@@ -479,6 +479,7 @@ func TestBadInputChangesNoHost(t *testing.T) {
 	group := host.cfg.Group.Current().Group
 	policy := elastic(t, 3).Policy
 	far := wire.Redirect{Group: group, Term: 1<<64 - 1, Host: "127.0.0.1:9", Node: "evil"}
+	many := slices.Repeat([]string{"127.0.0.1:9"}, 10_000)
 	for name, f := range map[string]wire.Frame{
 		"a probe of no term":      wire.Probe{RunID: "run", Policy: policy, Target: far},
 		"a probe of another run":  wire.Probe{RunID: "other", Policy: policy, Target: wire.Redirect{Group: "g", Term: 9}},
@@ -488,6 +489,8 @@ func TestBadInputChangesNoHost(t *testing.T) {
 		"a transfer at the start": wire.Transfer{Group: group, Term: 2},
 		"a standby at the start":  wire.Standby{Addr: "127.0.0.1:9"},
 		"a redirect at the start": far,
+		"a probe of 10 000":       wire.Probe{RunID: "run", Policy: policy, Target: wire.Redirect{Group: "g", Term: 9, Servers: many}},
+		"liveness of 10 000":      wire.Liveness{RunID: "run", Group: group, Node: "evil", Target: wire.Redirect{Group: group, Term: 9, Servers: many}},
 		"standbys at the start":   wire.Standbys{List: []wire.StandbyNode{{Node: "evil", Addr: "127.0.0.1:9"}}},
 	} {
 		for _, to := range []string{host.Addr().String(), addr} {
@@ -520,7 +523,8 @@ func TestBadInputChangesNoHost(t *testing.T) {
 	regroup(t, nodes)
 }
 
-// TestTakeoversLeakNothing has hosts taken over again and again.
+// TestTakeoversLeakNothing has hosts taken over again and again: no goroutine, descriptor
+// or memory more.
 func TestTakeoversLeakNothing(t *testing.T) {
 	takeovers := 15
 	if long {
@@ -529,8 +533,11 @@ func TestTakeoversLeakNothing(t *testing.T) {
 	p := elastic(t, 3)
 	p.Min = 3
 	nodes := form(t, p, 3)
-	begun := runtime.NumGoroutine()
+	begun, open, held := runtime.NumGoroutine(), descriptors(t), uint64(0)
 	for i := range takeovers {
+		if i == takeovers/3 { // buffers, logs and tables have their size
+			held = heap()
+		}
 		nodes[0].kill()
 		nodes = nodes[1:]
 		for _, n := range nodes {
@@ -549,6 +556,17 @@ func TestTakeoversLeakNothing(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%d goroutines, %d at the beginning", runtime.NumGoroutine(), begun)
 		}
+	}
+	// A host that has taken over keeps up to three probes of others open, at both ends here.
+	for end := time.Now().Add(controltest.Patience); descriptors(t) > open+10; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d descriptors, %d at the beginning", descriptors(t), open)
+		}
+	}
+	rest, now := uint64(takeovers-takeovers/3), heap()
+	t.Logf("%d descriptors, %d at the beginning; %d bytes held, %d after a third of the takeovers", descriptors(t), open, now, held)
+	if now > held && (now-held)/rest > leftOfATakeover {
+		t.Errorf("%d bytes held, %d after a third of the takeovers: %d for each", now, held, (now-held)/rest)
 	}
 }
 

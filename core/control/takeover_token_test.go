@@ -22,6 +22,9 @@ func TestTakeoverWithAToken(t *testing.T) {
 	plain := dialNode(t, standby)
 	plain.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), wire.Liveness{RunID: "run", Node: "x", Ask: true}))
 	plain.wantDenied()
+	plain = dialNode(t, standby)
+	plain.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), wire.Probe{RunID: "run", Policy: p.Policy, Target: wire.Redirect{Group: "g", Term: 9}}))
+	plain.wantDenied()
 
 	nodes[0].kill()
 	nodes = nodes[1:]

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -239,5 +240,36 @@ func TestRedirectsToNoHost(t *testing.T) {
 	}
 	if c.accept(wire.Redirect{Group: "g", Term: 4}) != "" {
 		t.Error("a redirect without an address leads somewhere")
+	}
+}
+
+// TestTenThousandStandbys: a node ends the connection to a server that sends such a list,
+// and neither keeps it nor stands by.
+func TestTenThousandStandbys(t *testing.T) {
+	many := wire.Standbys{Invited: true}
+	for range 10_000 {
+		many.List = append(many.List, wire.StandbyNode{Node: "n", Addr: "127.0.0.1:9"})
+	}
+	ended := make(chan error, 100)
+	server := serveHellos(t, func(n *peerConn, _ wire.Hello) {
+		n.says(welcomeOf(n, "g", 1, time.Minute))
+		n.says(many)
+		_, err := n.frames.NextFrame(wire.MaxFrame)
+		ended <- err
+	})
+	obs := controltest.NewObserver()
+	c := newTestClient(t, controltest.Params(server.addr, 2), obs)
+	if err := c.Connect(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("it answers")
+	}
+	lost := obs.Await(t, "why", controltest.IsLost).(controltest.ConnectionChange)
+	if !strings.Contains(lost.Err.Error(), "a list of 10000 standbys, at most 64 are allowed") {
+		t.Error(lost.Err)
+	}
+	if c.Hosting() || len(c.group.List()) > 0 || c.group.Self() != "" {
+		t.Errorf("it has the list, or stands by: %+v", c.group.Report())
 	}
 }

@@ -1,0 +1,130 @@
+package control
+
+import (
+	"context"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+)
+
+// TestHostKilledDuringATransfer kills the host that hands its control plane on: before the
+// first standby has been asked, when that begins to host, and together with that one.
+func TestHostKilledDuringATransfer(t *testing.T) {
+	for name, test := range map[string]struct {
+		begun bool // the first standby has begun to host
+		dead  int
+	}{"at once": {false, 1}, "when the next host begins": {true, 1}, "with the next host": {true, 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := elastic(t, 4)
+			p.LeaseTimeout = 3 * time.Second
+			nodes := form(t, p, 4)
+			round := nodes[0].in.Round
+			if _, err := nodes[0].Start(rendezvous.Leave{}).Wait(controltest.Context(t)); err != nil {
+				t.Fatal(err)
+			}
+			leaving, cancel := context.WithCancel(controltest.Context(t))
+			var wg sync.WaitGroup
+			wg.Go(func() { nodes[0].Close(leaving) })
+			if test.begun {
+				nodes[1].lines.Await(t, "the host leaves: this node hosts now", 1)
+			}
+			for _, n := range nodes[:test.dead] {
+				wg.Go(n.kill)
+			}
+			cancel()
+			wg.Wait()
+			left := nodes[test.dead:]
+			regroup(t, left)
+			if got := hosts(left); len(got) != 1 || got[0] != left[0].name {
+				t.Errorf("hosts: %v, want %s", got, left[0].name)
+			}
+			if left[0].in.Round != round+1 {
+				t.Errorf("round %d after round %d", left[0].in.Round, round)
+			}
+			awaitStandbys(t, left, len(left)-1)
+		})
+	}
+}
+
+// atExitBarrier tells the control plane that the node's workers have finished, as its agent
+// does, and begins to wait for the others.
+func (n *plane) atExitBarrier() (wait *member.Call) {
+	n.t.Helper()
+	const key = "torchelastic/agent/terminal_state/"
+	add := rendezvous.KeyRequest{Round: n.in.Round, Op: store.OpAdd, Keys: []string{rendezvous.ExitBarrierCount}, Amount: 1}
+	if _, err := n.Start(add).Wait(controltest.Context(n.t)); err != nil {
+		n.t.Fatal(err)
+	}
+	last := controltest.ClaimOf(n.in)
+	last.Finished = true
+	n.SetLastRound(last)
+	return n.Start(rendezvous.KeyRequest{Round: n.in.Round, Op: store.OpWait, Keys: []string{key + "last_member"}})
+}
+
+// TestHostKilledWhileMembersAreInTheExitBarrier: two of four have finished, the host among
+// them, when it is killed. The others' waits go on at the next host, no node regroups, and
+// all leave the barrier once the last one has finished.
+func TestHostKilledWhileMembersAreInTheExitBarrier(t *testing.T) {
+	nodes := form(t, elastic(t, 4), 4)
+	nodes[0].atExitBarrier()
+	waits := []*member.Call{nodes[1].atExitBarrier()}
+	told := func(n *plane) {
+		n.obs.Await(t, "that the host has finished", func(e any) bool {
+			u, ok := e.(rendezvous.MembershipUpdate)
+			return ok && len(u.Facts.FinishedHosts) == 1
+		})
+	}
+	for _, n := range nodes[1:] {
+		told(n)
+	}
+	nodes[0].kill()
+	nodes[1].lines.Await(t, "this node hosts now", 1)
+	for _, n := range nodes[2:] {
+		n.lines.Await(t, "node b hosts now", 1)
+	}
+	waits = append(waits, nodes[2].atExitBarrier())
+	for i, wait := range waits {
+		select {
+		case <-wait.Done:
+			t.Errorf("wait %d ended before the last node has finished", i)
+		default:
+		}
+	}
+	waits = append(waits, nodes[3].atExitBarrier())
+	for i, wait := range waits {
+		if _, err := wait.Wait(controltest.Context(t)); err != nil {
+			t.Errorf("wait %d: %v", i, err)
+		}
+	}
+	for _, n := range nodes[1:] {
+		for _, e := range n.obs.All() {
+			if u, ok := e.(rendezvous.MembershipUpdate); ok && u.Waiting > 0 {
+				t.Errorf("node %s was told to regroup: %+v", n.name, u)
+			}
+		}
+		if _, err := n.Start(rendezvous.Leave{Ending: rendezvous.EndSuccess}).Wait(controltest.Context(t)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// descriptors are those of this process.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	return len(list)
+}
+
+// leftOfATakeover is what a node of this test keeps when it is killed: its log, and what it
+// was told, which t.Cleanup holds until the end.
+const leftOfATakeover = 64 << 10
