@@ -287,8 +287,10 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 	$(call say,go test of the fast packages)
 	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
 
+# Two at a time, the longest first: most tests wait for other processes, not for a processor.
 .PHONY: test
-test: test-go test-c test-install test-python test-free-threaded  ## All quick tests
+test:  ## All quick tests
+	@$(MAKE) -j2 test-python test-go test-c test-install test-free-threaded
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
