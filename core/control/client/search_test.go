@@ -194,9 +194,9 @@ func TestRedirectsThatLeadNowhere(t *testing.T) {
 			lines.Await(t, "redirect", 1)
 			// Pauses double from 5 ms: what has been tried bounds what time has passed.
 			begun, before := time.Now(), hellos()
-			testkit.Eventually(t, "it tries on", func() bool { return hellos() >= before+20 })
-			if took := time.Since(begun); took < 100*time.Millisecond {
-				t.Errorf("20 hellos within %v", took)
+			testkit.Eventually(t, "it tries on", func() bool { return hellos() >= before+10 })
+			if took := time.Since(begun); took < 30*time.Millisecond {
+				t.Errorf("10 hellos within %v", took)
 			}
 			if told := lines.With("redirect"); len(told) != 1 {
 				t.Errorf("%d lines: %q", len(told), told)
