@@ -476,11 +476,11 @@ func TestPreferredRanks(t *testing.T) {
 // Guarantee 11: a timeout says who is here, who is missing, how long it was tried.
 func TestTimeoutsSayWhy(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
-		_, err := r.node("alone", 2, 2, "join_timeout=0.3", "node_rank=1").Next(t.Context())
+		_, err := r.node("alone", 2, 2, "join_timeout=3", "node_rank=1").Next(t.Context())
 		if !errors.Is(err, rendezvous.ErrTimeout) {
 			t.Fatalf("got %v", err)
 		}
-		for _, what := range []string{`run "job"`, "alone", "1 of 2 nodes here", "missing: node ranks 0", " s of 0.3 s"} {
+		for _, what := range []string{`run "job"`, "alone", "1 of 2 nodes here", "missing: node ranks 0", " s of 3 s"} {
 			if !strings.Contains(err.Error(), what) {
 				t.Errorf("the error does not say %q: %v", what, err)
 			}
