@@ -108,7 +108,8 @@ func ordered(parts []part) (list []part) {
 	slices.SortStableFunc(parts, func(x, y part) int { return cmp.Compare(x.term, y.term) })
 	var groups [][]part
 	for _, p := range parts {
-		i := slices.IndexFunc(groups, func(g []part) bool { return p.succeeds(g[len(g)-1]) })
+		// One that succeeds an earlier host of the group than the last one is a breach to be found.
+		i := slices.IndexFunc(groups, func(g []part) bool { return slices.ContainsFunc(g, p.succeeds) })
 		if i < 0 && p.term > 1 { // of the host before there is no history: it may be the next one of any group
 			i = slices.IndexFunc(groups, func(g []part) bool { return g[0].run == p.run && g[len(g)-1].term < p.term })
 		}
