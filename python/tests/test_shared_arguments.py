@@ -136,7 +136,8 @@ def test_descriptors(tmp_path: Path) -> None:
         before = len(os.listdir("/proc/self/fd"))
         many = [Wrapped(file.fileno()) for _ in range(600)]
         assert elastic_launch(alone(), jobs.detach)(*many) == {0: 3000, 1: 3000}
-        assert len(os.listdir("/proc/self/fd")) == before
+        # what earlier launches had open may be closed by now
+        assert len(os.listdir("/proc/self/fd")) <= before
 
 
 class Wrapped:
