@@ -106,6 +106,15 @@ func whoAmI() string {
 	return user + "@" + host
 }
 
+// deliver carries the request out: as an event in the log that the nodes share, or by
+// hosted at their control plane.
+func (o *adminRequest) deliver(cmd *cobra.Command, ev rendezvous.Event, hosted func(context.Context) (string, error)) error {
+	if o.sharedLog != "" {
+		return o.appendToLog(cmd, ev)
+	}
+	return o.send(cmd, hosted)
+}
+
 func newAdminClose(log *logging) *cobra.Command {
 	var o adminRequest
 	var stop bool
@@ -125,10 +134,7 @@ be opened again; its id is free once none of its nodes is left.`,
 			if err := o.prepare(args[0], log); err != nil {
 				return err
 			}
-			if o.sharedLog != "" {
-				return o.appendToLog(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()})
-			}
-			return o.send(cmd, func(ctx context.Context) (string, error) {
+			return o.deliver(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()}, func(ctx context.Context) (string, error) {
 				return client.AdminClose(ctx, o.addr, o.token, o.run, whoAmI(), o.reason, stop)
 			})
 		},
@@ -158,10 +164,7 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 			if node == "" {
 				return errors.New("--node is missing: whom?")
 			}
-			if o.sharedLog != "" {
-				return o.appendToLog(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason})
-			}
-			return o.send(cmd, func(ctx context.Context) (string, error) {
+			return o.deliver(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason}, func(ctx context.Context) (string, error) {
 				return client.AdminEvict(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
 			})
 		},

@@ -42,12 +42,9 @@ without an id of its own has another one when it is started again.`,
 				return errors.New("--for is negative")
 			}
 			id := client.NewDirectiveID()
-			if o.sharedLog != "" {
-				return o.appendToLog(cmd, rendezvous.Direct{
-					ID: id, Kind: rendezvous.DirectiveDrain, Nodes: nodes, Within: within, For: away, By: admin(), Reason: o.reason, At: now(),
-				})
-			}
-			return o.send(cmd, func(ctx context.Context) (string, error) {
+			return o.deliver(cmd, rendezvous.Direct{
+				ID: id, Kind: rendezvous.DirectiveDrain, Nodes: nodes, Within: within, For: away, By: admin(), Reason: o.reason, At: now(),
+			}, func(ctx context.Context) (string, error) {
 				return client.AdminDrain(ctx, o.addr, o.token, o.run, id, nodes, within, away, whoAmI(), o.reason)
 			})
 		},
@@ -75,10 +72,7 @@ func newAdminCancel(log *logging) *cobra.Command {
 			if id == "" {
 				return errors.New("--directive is missing: which one?")
 			}
-			if o.sharedLog != "" {
-				return o.appendToLog(cmd, rendezvous.CancelDirective{ID: id, By: admin(), Reason: o.reason})
-			}
-			return o.send(cmd, func(ctx context.Context) (string, error) {
+			return o.deliver(cmd, rendezvous.CancelDirective{ID: id, By: admin(), Reason: o.reason}, func(ctx context.Context) (string, error) {
 				return client.AdminCancel(ctx, o.addr, o.token, o.run, id, whoAmI(), o.reason)
 			})
 		},
@@ -104,10 +98,7 @@ func newAdminUndrain(log *logging) *cobra.Command {
 			if node == "" {
 				return errors.New("--node is missing: whom?")
 			}
-			if o.sharedLog != "" {
-				return o.appendToLog(cmd, rendezvous.Undrain{Node: node, By: admin(), Reason: o.reason})
-			}
-			return o.send(cmd, func(ctx context.Context) (string, error) {
+			return o.deliver(cmd, rendezvous.Undrain{Node: node, By: admin(), Reason: o.reason}, func(ctx context.Context) (string, error) {
 				return client.AdminUndrain(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
 			})
 		},
