@@ -277,7 +277,7 @@ endif
 
 # Neither torch nor etcd, no environment, no race detector: the command, and the tests
 # of the packages that need little time. SLOW are the others.
-SLOW := capi|cli|etcdstore|backend|bench|examples|cmd|packaging|core/agent|core/control|core/sharedlog
+SLOW := capi|cli|etcdstore|backend|bench|examples|cmd|packaging|agent|core/control|core/sharedlog
 
 .PHONY: quick
 quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' tests
@@ -440,7 +440,7 @@ test-mounts: .venv/.wheel build/rallypoint  ## FileStore and shared directories 
 .PHONY: test-run-long
 test-run-long: $(VENV_STAMP) $(ETCD)  ## rallypoint run beside torchrun itself; chaos
 	$(call say,recording torchrun)
-	@rm -rf build/torchrun; $(BIN)/python core/agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
+	@rm -rf build/torchrun; $(BIN)/python agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
 	$(call say,go test: rallypoint run beside torchrun; chaos)
 	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(GO) test -race -count=1 -timeout 15m ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/core/agent"
+	"rallypoint/agent"
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"

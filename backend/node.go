@@ -3,7 +3,7 @@ package backend
 import (
 	"context"
 
-	"rallypoint/core/agent"
+	"rallypoint/agent"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/static"

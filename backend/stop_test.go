@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/core/agent"
+	"rallypoint/agent"
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/etcdtest"

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/core/agent"
+	"rallypoint/agent"
 	"rallypoint/core/rendezvous"
 )
 

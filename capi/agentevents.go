@@ -6,8 +6,8 @@ import "C"
 import (
 	"sync"
 
-	"rallypoint/core/agent"
-	"rallypoint/core/agent/telemetry"
+	"rallypoint/agent"
+	"rallypoint/agent/telemetry"
 )
 
 // eventSinks hands events to each of several.

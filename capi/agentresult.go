@@ -6,7 +6,7 @@ import "C"
 import (
 	"errors"
 
-	"rallypoint/core/agent"
+	"rallypoint/agent"
 )
 
 // resultOf returns what a run came to; errPending before its end.

@@ -10,11 +10,11 @@ import (
 	"time"
 	"unsafe"
 
+	"rallypoint/agent"
+	workerlogs "rallypoint/agent/logs"
+	"rallypoint/agent/process"
+	"rallypoint/agent/telemetry"
 	"rallypoint/backend"
-	"rallypoint/core/agent"
-	workerlogs "rallypoint/core/agent/logs"
-	"rallypoint/core/agent/process"
-	"rallypoint/core/agent/telemetry"
 	"rallypoint/core/rendezvous"
 	"rallypoint/static"
 )

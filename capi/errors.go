@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"unsafe"
 
-	"rallypoint/core/agent"
-	"rallypoint/core/agent/process"
+	"rallypoint/agent"
+	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/filestore"

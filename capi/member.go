@@ -8,8 +8,8 @@ import (
 	"context"
 	"unsafe"
 
+	"rallypoint/agent"
 	"rallypoint/backend"
-	"rallypoint/core/agent"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
 	"rallypoint/internal/wake"

@@ -19,11 +19,11 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// The differential test runs the command lines of core/agent/testdata/torchrun
+// The differential test runs the command lines of agent/testdata/torchrun
 // and compares with what stock torchrun did there (record.py). Each intended
 // difference is a row of docs/deviations.md and asserted here.
 
-const torchrunData = "../core/agent/testdata/torchrun"
+const torchrunData = "../agent/testdata/torchrun"
 
 // asCommand makes this test binary the command itself.
 const asCommand = "RALLYPOINT_TEST_AS_COMMAND"

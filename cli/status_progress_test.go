@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/agent"
 	"rallypoint/backend"
-	"rallypoint/core/agent"
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"

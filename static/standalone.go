@@ -5,7 +5,7 @@ import (
 	"context"
 	"log/slog"
 
-	"rallypoint/core/agent"
+	"rallypoint/agent"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"

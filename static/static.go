@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"rallypoint/core/agent"
+	"rallypoint/agent"
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"rallypoint/core/agent"
+	"rallypoint/agent"
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore"
 )

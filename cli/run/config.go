@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/core/agent"
-	"rallypoint/core/agent/logs"
-	"rallypoint/core/agent/process"
+	"rallypoint/agent"
+	"rallypoint/agent/logs"
+	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
 )
 

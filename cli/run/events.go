@@ -6,7 +6,7 @@ import (
 	"io"
 	"log/slog"
 
-	"rallypoint/core/agent/telemetry"
+	"rallypoint/agent/telemetry"
 )
 
 // eventHandlerScript hands events to a handler of torch.

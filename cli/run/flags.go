@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"rallypoint/core/agent/process"
+	"rallypoint/agent/process"
 )
 
 // options is the command line of `rallypoint run` with its defaults and its

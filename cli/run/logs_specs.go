@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"rallypoint/core/agent/logs"
+	"rallypoint/agent/logs"
 )
 
 // logsSpecsScript asks a plug-in of group torchrun.logs_specs where workers write.

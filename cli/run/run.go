@@ -21,8 +21,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"rallypoint/agent"
 	"rallypoint/backend"
-	"rallypoint/core/agent"
 	"rallypoint/static"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/core/agent/macro"
-	"rallypoint/core/agent/process"
+	"rallypoint/agent/macro"
+	"rallypoint/agent/process"
 )
 
 // checkScript refuses a program, script or module that is missing or cannot be run,

@@ -71,7 +71,7 @@ def test_every_test_of_torch_has_its_row(heading: str) -> None:
 
 @cache
 def recorded() -> list[str]:
-    cases = ROOT / "core" / "agent" / "testdata" / "torchrun" / "cases.json"
+    cases = ROOT / "agent" / "testdata" / "torchrun" / "cases.json"
     return [case["name"] for case in json.loads(cases.read_text())]
 
 
@@ -151,9 +151,9 @@ def test_what_does_not_exist_is_found() -> None:
         "recorded:none-*",
         "launch/test_nodes.py::test_none",
         "test_none.py::test_none",
-        "core/agent.TestNone",
+        "agent.TestNone",
         "core/none.TestSignal",
         "capi/tests/agent.c:none",
-        "core/agent/none.go",
+        "agent/none.go",
     ):
         assert not exists(name), name

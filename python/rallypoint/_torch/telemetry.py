@@ -73,7 +73,7 @@ class RdzvRecorder:
     """Hands the steps of one node to torch's events, as torch's own handler does (A97).
 
     The agent in Go makes the same events, in the same words
-    (core/agent/telemetry/rdzvevent.go). What a user's handler raises is logged once, and
+    (agent/telemetry/rdzvevent.go). What a user's handler raises is logged once, and
     hinders nothing.
 
     Args:

@@ -1,0 +1,449 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/failure"
+	"rallypoint/agent/logs"
+	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
+	"rallypoint/agent/telemetry"
+	"rallypoint/agent/watchdog"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+	"rallypoint/core/training"
+	"rallypoint/internal/host"
+	"rallypoint/internal/wake"
+)
+
+// Rendezvous is what an agent needs of one. *rendezvous.Member is one; a job
+// whose nodes are fixed has a simpler one. Its methods are described there.
+type Rendezvous interface {
+	Next(ctx context.Context) (rendezvous.Outcome, error)
+	NodesWaiting() int
+	Closed() bool
+	Reason() string
+	Keys(round uint64) store.Store
+	Finish(ctx context.Context) error
+	Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error
+}
+
+// Notifier is a Rendezvous that reports by itself when NodesWaiting or Closed may
+// have changed, by a token in the channel; a nil channel says that they never do.
+// Any other Rendezvous is asked at each monitor interval. The channel has room for
+// a token, and one that is not taken stands for all changes since.
+type Notifier interface {
+	Changed() <-chan struct{}
+}
+
+// TrainingCarrier is a Rendezvous that tells the job how far this node's workers are, as
+// part of its heartbeats. report may be called at any time and by any goroutine, also after
+// Shutdown; it does not block, and returns nil while there is nothing to say.
+type TrainingCarrier interface {
+	CarryTraining(report func() *training.Report)
+}
+
+// Agent runs the workers of one node. Make it by New and run it once by Run;
+// Signal, Stop and Resized may be called from anywhere at any time, the rest is Run's.
+type Agent struct {
+	spec  Spec
+	name  string // of the entry point, for reports
+	rdzv  Rendezvous
+	log   *slog.Logger
+	began time.Time
+	ran   time.Duration // once the run has ended
+
+	interrupts    interrupts
+	cgroup        *process.Cgroup // of the workers; nil: none
+	forker        *process.Forker
+	reaper        *process.Reaper
+	guard         *process.ParentDeathGuard
+	logs          *logs.Tree
+	console       *logs.Console
+	bus           *telemetry.Bus
+	status        *telemetry.StatusTracker
+	pulse         chan struct{} // received from while the workers run, to show that the agent is alive
+	resized       wake.Signal   // holds a token when the terminal has another size
+	sleepDetector *process.SleepDetector
+	timers        string // path of the watchdog's FIFO; "" if it is off
+	oom           process.OOMCounter
+	reachAfter    time.Duration // see watchStore
+
+	progress *progress.Tracker // nil before Run
+	changed  progress.Cause    // why the last attempt is over
+
+	now          func() time.Time  // by which restarts are in the window
+	budget       budget            // agreed in the last round; see takeBudget
+	restartTimes []time.Time       // of the restarts inside the window, as agreed in the last round
+	chargedAt    time.Time         // when charged was set
+	lastFailures []failure.Failure // by which the last attempt ended, as far as they are known
+
+	last       *attempt    // nil before the first
+	err        error       // of the run, once it has ended
+	spare      bool        // it ended without having needed this node
+	restarts   int         // charged to the job's budget, as agreed in the last round
+	charged    bool        // a failure of this node is to be added to restarts
+	delayed    int         // restarts whose RestartDelay has passed
+	assignment *assignment // in the last round; nil before the first
+	there      *arrivals   // answers the liveness barriers of that round
+	again      time.Time   // when the last attempt ended that another is to follow; zero: none
+}
+
+// assignment is this node's place in a round.
+type assignment struct {
+	rendezvous.Outcome
+	group, groups int
+	ranks         ranks
+	keys          store.Store
+	peers         []failure.Failure // of all nodes in the order of the store, as far as they were read
+}
+
+// New makes an agent. name is the entry point's in reports (see EntryPoint). log
+// gets what users should see. The agent owns the rendezvous: Run ends it.
+func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	spec.stdio()
+	run := &telemetry.Run{
+		ID: spec.RunID, Role: spec.Role, Backend: spec.Backend, Argv: spec.Argv, MaxRestarts: spec.MaxRestarts, Serial: nodeSerial.Add(1) - 1,
+		Events: spec.Events, RdzvEvents: spec.RdzvEvents, Metrics: spec.Metrics, Log: log,
+	}
+	a := &Agent{
+		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"),
+		reachAfter: reachAfter, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
+		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
+	}
+	var events telemetry.Consumer
+	if spec.Notify != nil {
+		events = listener(spec.Notify)
+	}
+	a.bus = telemetry.NewBus(run, a.status, events)
+	return a, nil
+}
+
+// nodeSerial tells apart the agents of one process.
+var nodeSerial atomic.Int32
+
+// publish hands a message to the sinks of the agent's telemetry.
+func (a *Agent) publish(message telemetry.Message) {
+	state := telemetry.State{Restarts: a.restarts, Used: a.used(), Expired: a.expired(), Ran: a.ran}
+	if s := a.assignment; s != nil {
+		state.Place = &telemetry.Place{
+			Outcome: s.Outcome, Group: s.group, Groups: s.groups,
+			FirstRank: s.ranks.base, Workers: s.ranks.world, RoleRank: s.ranks.roleBase, RoleWorld: s.ranks.roleWorld,
+			Members: s.members,
+		}
+	}
+	a.bus.Publish(state, message)
+}
+
+// stepDone publishes the end of a step.
+func (a *Agent) stepDone(s telemetry.Step, began time.Time, err error) {
+	a.publish(telemetry.StepDone{Step: s, Took: time.Since(began), Err: err})
+}
+
+// Resized tells that the terminal that is the agent's stderr may have another size
+// (SIGWINCH): those of the workers follow. Without it they do so when a worker writes.
+func (a *Agent) Resized() {
+	a.resized.Set()
+}
+
+// Run takes part in rounds and runs the workers until they have all succeeded,
+// until they have failed more often than MaxRestarts allows, or until Signal or
+// the end of ctx (which is SIGTERM). When it returns, no worker and nothing that a
+// worker started is there any more, and the rendezvous is ended.
+//
+// Errors: *FailedError (workers of this node failed), *PeerError (the run ended
+// because of another node), *NoProgressError, *SignalError, *StartError (workers could not be
+// started), or an error of the rendezvous. A node that was not needed ends without error
+// (W10).
+func (a *Agent) Run(ctx context.Context) error {
+	a.err = a.run(ctx)
+	a.publish(telemetry.Ended{Err: a.err})
+	return a.err
+}
+
+func (a *Agent) run(ctx context.Context) (err error) {
+	unhook := context.AfterFunc(ctx, func() { a.Signal(unix.SIGTERM) })
+	defer unhook()
+	a.began = time.Now()
+	a.publish(telemetry.Created{})
+	if a.logs, err = logs.NewTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
+		err = &process.StartError{LocalRank: -1, Err: err}
+		a.end(err)
+		return err
+	}
+	defer a.logs.Close()
+	if !a.spec.KeepDaemons {
+		a.cgroup = process.NewCgroup()
+	}
+	a.followProgress()
+	defer a.progress.Close()
+	a.forker = process.NewForker(a.cgroup)
+	defer a.forker.Close()
+	defer a.cgroup.Close()
+	a.reaper = process.NewReaper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.Marker(), a.log)
+	defer a.reaper.Close()
+	if !a.spec.KeepDaemons {
+		if a.guard, err = process.NewParentDeathGuard(a.forker, a.logs.Marker(), a.timers, a.logs.Base, a.cgroup.Folder(), a.progress.Folder()); err != nil {
+			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
+		}
+		defer a.guard.Close()
+	}
+	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
+	health := telemetry.NewHealth(telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log})
+	defer health.Close()
+
+	err = a.rounds()
+	a.ran = time.Since(a.began)
+	failed := errors.As(err, new(*FailedError))
+	a.publish(telemetry.RunDone{Err: err, Failure: failed})
+	a.end(err)
+	result := err
+	if err == nil || failed {
+		a.publish(telemetry.Measured{Failed: failed})
+		result = nil
+	}
+	if errors.Is(err, rendezvous.ErrGraceful) {
+		result = nil
+	}
+	a.stepDone(telemetry.StepRun, a.began, result)
+	if errors.Is(err, rendezvous.ErrGraceful) {
+		a.spare = true
+		a.log.Info("this node was not needed: " + err.Error())
+		return nil
+	}
+	return err
+}
+
+// followProgress begins to follow how far the workers are.
+func (a *Agent) followProgress() {
+	a.progress = progress.NewTracker(a.spec.Environ, a.log)
+	a.status.FollowProgress(a.progress)
+	if c, ok := a.rdzv.(TrainingCarrier); ok {
+		c.CarryTraining(a.progress.Report)
+	}
+}
+
+// rounds runs one attempt after another.
+func (a *Agent) rounds() error {
+	defer func() { a.there.stop() }()
+	for {
+		again, err := a.round()
+		if err != nil || !again {
+			return err
+		}
+	}
+}
+
+// round joins the next round and runs one attempt in it. It reports whether
+// another has to follow.
+func (a *Agent) round() (again bool, err error) {
+	began := time.Now()
+	t, err := a.initialize()
+	a.stepDone(telemetry.StepInitialize, began, err)
+	switch {
+	case errors.Is(err, errRegroup):
+		return true, nil
+	case !a.again.IsZero():
+		a.stepDone(telemetry.StepRestart, a.again, err)
+		a.again = time.Time{}
+	}
+	if err != nil {
+		return false, err
+	}
+	v := a.supervise(t)
+	if state := outcomeStates[v]; state != "" {
+		a.publish(telemetry.Monitored{State: state})
+	}
+	ended := time.Now()
+	if again, err = a.finish(t, v); again {
+		a.again = ended
+	}
+	return again, err
+}
+
+// initialize joins the next round and starts an attempt.
+func (a *Agent) initialize() (t *attempt, err error) {
+	first := a.assignment == nil
+	if err = a.takePlace(); err != nil {
+		return nil, err
+	}
+	a.publish(telemetry.RanksAssigned{})
+	if a.restarts > a.delayed && !first {
+		if err = a.pause(restartDelay(a.spec.RestartDelay, a.counted()-1)); err != nil {
+			return nil, err
+		}
+	}
+	a.delayed = a.restarts
+	began := time.Now()
+	t, err = a.start()
+	a.stepDone(telemetry.StepStart, began, err)
+	return t, err
+}
+
+// takePlace joins the next round and learns the ranks in it.
+func (a *Agent) takePlace() (err error) {
+	began := time.Now()
+	defer func() { a.stepDone(telemetry.StepRendezvous, began, err) }()
+	a.publish(telemetry.Joining{})
+	err = a.join()
+	a.there.stop() // of the last round: while this node joins it still shows there that it is alive
+	a.there = nil
+	if err != nil {
+		return err
+	}
+	a.publish(telemetry.Joined{Took: time.Since(began)})
+	a.there = a.answerBarriers()
+	start := time.Now()
+	err = a.takeRanks()
+	a.stepDone(telemetry.StepRanks, start, err)
+	return err
+}
+
+// join waits for a place in the next round.
+func (a *Agent) join() error {
+	ctx, cancel := a.untilInterrupt(0)
+	defer cancel()
+	o, err := a.rdzv.Next(ctx)
+	if stop := a.interrupted(); stop != nil {
+		a.publish(telemetry.JoinFailed{Err: stop, Interrupted: true})
+		return stop
+	}
+	if err != nil {
+		a.publish(telemetry.JoinFailed{Err: err})
+		return a.refused(err)
+	}
+	a.assignment = &assignment{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
+	if a.charged && len(o.Dropped) > 0 {
+		a.log.Info("the failure of this node's workers followed from the loss of a node; it is not counted (" + a.restartsText() + " used)")
+		a.charged = false
+	}
+	return nil
+}
+
+// errRegroup tells that the nodes have to form a new round.
+var errRegroup = errors.New("the nodes have to regroup")
+
+// takeRanks learns the workers' ranks, and the restart count of the whole job.
+func (a *Agent) takeRanks() error {
+	restarts, own := a.used(), a.ownBudget()
+	a.charged = false
+	s := a.assignment
+	ctx, cancel := a.untilRegroup()
+	defer cancel()
+	if a.spec.Identical {
+		s.ranks = identicalRanks(s.group, s.groups, a.spec.Workers, restarts)
+	} else {
+		info := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.Name(), Budget: own}
+		r, err := agreeRanks(ctx, s.keys, info, s.groups)
+		if err != nil {
+			a.restarts = restarts // else this charge would be lost
+			switch stop := a.interrupted(); {
+			case stop != nil:
+				return stop
+			case a.rdzv.NodesWaiting() > 0, errors.Is(err, rendezvous.ErrRoundOver), errors.Is(err, rendezvous.ErrEvicted):
+				a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
+				return errRegroup // perhaps before NodesWaiting says so
+			}
+			return fmt.Errorf("round %d: %w", s.Round, err)
+		}
+		s.ranks = r
+	}
+	a.restarts = s.ranks.restarts
+	return a.takeBudget(ctx, own, s.ranks.budget)
+}
+
+// used is the restart count as far as this node knows it.
+func (a *Agent) used() int {
+	if a.charged {
+		return a.restarts + 1
+	}
+	return a.restarts
+}
+
+// untilInterrupt returns a context that ends with the first signal, or after the
+// limit if that is not 0.
+func (a *Agent) untilInterrupt(limit time.Duration) (context.Context, context.CancelFunc) {
+	return contextUntil(a.interrupts.first, limit)
+}
+
+// contextUntil returns a context that ends when c is closed, or after the limit if
+// that is not 0.
+func contextUntil(c <-chan struct{}, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	if limit > 0 {
+		ctx, cancel = context.WithTimeout(context.Background(), limit)
+	}
+	done := make(chan struct{})
+	go func() { // ends with cancel, which waits for it
+		defer close(done)
+		select {
+		case <-c:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel()
+		<-done
+	}
+}
+
+// untilRegroup returns a context that ends with the first signal, or when the
+// nodes have to regroup.
+func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
+	ctx, cancel := a.untilInterrupt(0)
+	done := make(chan struct{})
+	go func() { // ends with cancel, which waits for it
+		defer close(done)
+		tick := time.NewTicker(a.spec.MonitorInterval)
+		defer tick.Stop()
+		for a.rdzv.NodesWaiting() == 0 {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		cancel()
+	}()
+	return ctx, func() {
+		cancel()
+		<-done
+	}
+}
+
+// end ends this node's part in the run (A38). A signal cuts short what it waits
+// for.
+func (a *Agent) end(err error) {
+	a.publish(telemetry.Ending{})
+	ending, reason := rendezvous.EndLeave, ""
+	var failed *FailedError
+	var idle *NoProgressError
+	switch {
+	case err == nil:
+		ending = rendezvous.EndSuccess
+	case errors.As(err, &idle):
+		ending, reason = rendezvous.EndFailed, err.Error()
+	case errors.As(err, &failed):
+		ending, reason = rendezvous.EndFailed, failed.Root().Summary()
+	default:
+		reason = err.Error()
+	}
+	cut := a.interrupts.first
+	if a.interrupted() != nil {
+		cut = a.interrupts.second
+	}
+	ctx, cancel := contextUntil(cut, 0)
+	defer cancel()
+	a.publish(telemetry.ShutDown{Ending: ending, Err: a.rdzv.Shutdown(ctx, ending, reason)})
+}

@@ -1,0 +1,541 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/failure"
+	"rallypoint/agent/logs"
+	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
+	"rallypoint/agent/telemetry"
+	"rallypoint/agent/watchdog"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/host"
+)
+
+// attempt is one start of this node's workers.
+type attempt struct {
+	workers   *process.WorkerGroup
+	logs      *logs.Attempt
+	watchdog  *watchdog.Watchdog
+	oom       process.OOMCounter // since the workers were started
+	outputs   []logs.Worker
+	ended     map[int]*process.Process // by local rank
+	failures  []*process.Process       // ended badly, in the order in which it was seen (A76)
+	succeeded int
+}
+
+// outcome is how an attempt ends.
+type outcome int
+
+const (
+	allSucceeded  outcome = iota + 1
+	someFailed            // a worker ended with a code other than 0, or by a signal
+	mustRegroup           // the nodes have to form a new round
+	mustInterrupt         // a signal came
+	unkillable            // a worker cannot be stopped any more (A94)
+)
+
+// outcomeStates are the states of the workers that end an attempt, as metrics have them; an
+// interrupt is none.
+var outcomeStates = map[outcome]string{
+	allSucceeded: telemetry.StateSucceeded, someFailed: telemetry.StateFailed,
+	mustRegroup: telemetry.StateHealthy, unkillable: telemetry.StateUnhealthy,
+}
+
+// roundCauses are the causes of the round that follows an attempt.
+var roundCauses = map[outcome]progress.Cause{someFailed: progress.CauseFailure, unkillable: progress.CauseFailure, mustRegroup: progress.CauseRegroup}
+
+// start starts the workers of the round (A44, A55).
+func (a *Agent) start() (*attempt, error) {
+	files, err := a.logs.Attempt(a.restarts)
+	if err != nil {
+		return nil, &process.StartError{LocalRank: -1, Err: err}
+	}
+	sets, err := a.plan(files)
+	if err != nil {
+		if stop := a.interrupted(); stop != nil {
+			return nil, stop
+		}
+		return nil, &process.StartError{LocalRank: -1, Err: err}
+	}
+	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process)}
+	t.oom.Reset()
+	launches, names, err := a.launches(t, sets)
+	if err == nil {
+		err = files.Follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
+	}
+	if err == nil && a.timers != "" {
+		if t.watchdog, err = watchdog.Serve(a.timers, a.log); err == nil {
+			a.publish(telemetry.WatchdogActed{Name: "watchdog started"})
+		}
+	}
+	if err == nil {
+		a.guard.Starting()
+		t.workers, err = process.StartWorkers(a.forker, a.reaper, launches, a.log)
+	}
+	files.Started()
+	if err != nil {
+		a.guard.Watch(nil)
+		t.watchdog.Stop()
+		files.Close()
+		if start := new(process.StartError); !errors.As(err, &start) {
+			err = &process.StartError{LocalRank: -1, Err: err}
+		}
+		return nil, err
+	}
+	a.last = t
+	a.guard.Watch(t.workers.Procs)
+	a.publish(telemetry.WorkersStarted{Workers: t.workers.Procs, Summary: a.startLine(t)})
+	return t, nil
+}
+
+// plan decides where the workers write, and makes the variables that they get.
+func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
+	planner := a.spec.Logs.Planner
+	if planner == nil {
+		if files.Plan, err = files.Layout(a.spec.Workers); err != nil {
+			return nil, err
+		}
+		files.Plan.Show(a.spec.Logs.GlobalRanks, a.assignment.ranks.base)
+	}
+	s := a.assignment
+	records := a.progress.Begin(s.Round, a.spec.Workers, a.changed)
+	for local := range a.spec.Workers {
+		p := place{
+			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
+			masterAddr: s.StoreAddr, masterPort: s.StorePort, round: s.Round, timers: a.timers, progress: records[local],
+			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
+		}
+		if files.Plan != nil {
+			p.errorFile = files.Plan.Workers[local].ErrorFile
+		}
+		sets = append(sets, additions(&a.spec, p))
+	}
+	if planner == nil {
+		a.mark(sets)
+		return sets, nil
+	}
+	envs := make([]map[string]string, len(sets))
+	for local, set := range sets {
+		envs[local] = make(map[string]string, len(set))
+		for _, v := range set {
+			envs[local][v[0]] = v[1]
+		}
+		delete(envs[local], logs.EnvErrorFile) // the plug-in's to set
+	}
+	ctx, cancel := a.untilInterrupt(0)
+	defer cancel()
+	if files.Plan, envs, err = planner.Plan(ctx, envs); err != nil {
+		return nil, err
+	}
+	files.Plan.Show(a.spec.Logs.GlobalRanks, a.assignment.ranks.base)
+	for local, env := range envs {
+		sets[local] = nil
+		for _, name := range slices.Sorted(maps.Keys(env)) {
+			sets[local] = append(sets[local], [2]string{name, env[name]})
+		}
+	}
+	a.mark(sets)
+	return sets, nil
+}
+
+// mark puts the run's mark into the workers' variables, where no folder is one.
+func (a *Agent) mark(sets [][][2]string) {
+	if a.logs.Mark == "" {
+		return
+	}
+	for local := range sets {
+		sets[local] = append(sets[local], [2]string{logs.EnvMark, a.logs.Mark})
+	}
+}
+
+// launches prepares the start of each worker; sets are the variables that they get.
+func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []logs.Names, error) {
+	s := a.assignment
+	standard, err := t.logs.StandardStreams()
+	if err != nil {
+		return nil, nil, err
+	}
+	var launches []process.Launch
+	var names []logs.Names
+	for local := range a.spec.Workers {
+		w, err := t.logs.Worker(local)
+		if err != nil {
+			return nil, nil, err
+		}
+		files := slices.Clone(standard)
+		if w.Out != nil {
+			files[1] = w.Out.Fd()
+		}
+		switch {
+		case a.spec.Logs.Fold:
+			if err := t.logs.FoldConsole(&w, s.ranks.base+local, a.console, a.spec.Stdout, a.spec.Stderr); err != nil {
+				return nil, nil, err
+			}
+			if w.Out != nil {
+				files[1] = w.Out.Fd()
+			}
+		case a.teesStderr():
+			if err := t.logs.TeeStderr(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
+				return nil, nil, err
+			}
+		}
+		t.outputs = append(t.outputs, w)
+		if w.Err != nil {
+			files[2] = w.Err.Fd()
+		}
+		launches = append(launches, process.Launch{
+			Local: local, Argv: arguments(&a.spec, local), Env: merge(a.spec.Environ, sets[local]), Files: files, CPUs: a.spec.cpus(local),
+		})
+		names = append(names, logs.Names{Role: a.spec.Role, Host: host.Name(), Local: local, Rank: s.ranks.base + local})
+	}
+	return launches, names, nil
+}
+
+// startLine says which workers were started, for the log.
+func (a *Agent) startLine(t *attempt) string {
+	s := a.assignment
+	text := fmt.Sprintf("started %d workers: ranks %d to %d of %d", a.spec.Workers, s.ranks.base, s.ranks.base+a.spec.Workers-1, s.ranks.world)
+	if a.spec.Workers == 1 {
+		text = fmt.Sprintf("started a worker: rank %d of %d", s.ranks.base, s.ranks.world)
+	}
+	if a.restarts > 0 {
+		text += ", after " + a.restartsText()
+	}
+	if t.logs.Dir != "" && a.logs.Base == "" {
+		text += ", logs in " + t.logs.Dir
+	}
+	return text
+}
+
+// supervise waits for what ends the attempt (A45). The workers' ends come by
+// event; the rendezvous is asked at each monitor interval unless it is a Notifier
+// (N3).
+func (a *Agent) supervise(t *attempt) outcome {
+	var changed <-chan struct{}
+	var tick <-chan time.Time
+	n, ok := a.rdzv.(Notifier)
+	if ok {
+		changed = n.Changed()
+	}
+	if !ok || a.spec.Metrics != nil { // which has a number for each interval
+		ticker := time.NewTicker(a.spec.MonitorInterval)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	var look <-chan time.Time
+	if a.sleepDetector.Timeout > 0 {
+		ticker := time.NewTicker(a.sleepDetector.Period(a.spec.MonitorInterval))
+		defer ticker.Stop()
+		look = ticker.C
+	}
+	defer a.watchStore()()
+	sample := time.NewTicker(progress.SampleInterval)
+	defer sample.Stop()
+	var patience <-chan time.Time // with a worker that the watchdog sent a signal
+	for {
+		if a.rdzv.NodesWaiting() > 0 {
+			return mustRegroup
+		}
+		select {
+		case <-a.interrupts.first:
+			return mustInterrupt
+		case <-t.workers.Ended():
+			a.note(t, t.workers.TakeEnded())
+			switch {
+			case len(t.failures) > 0 && a.announcedStop().Round != 0: // it ended by that
+				return mustRegroup
+			case len(t.failures) > 0:
+				return someFailed
+			case t.succeeded == len(t.workers.Procs):
+				return allSucceeded
+			}
+		case <-t.watchdog.Expiries():
+			for _, o := range t.watchdog.Take() {
+				a.reapOverdue(t, o)
+			}
+			if patience == nil {
+				patience = time.After(a.spec.ShutdownTimeout)
+			}
+		case <-patience:
+			patience = nil
+			t.workers.KillOverdue()
+		case <-look:
+			if a.unkillableWorkers(t) {
+				return unkillable
+			}
+		case <-sample.C:
+			a.progress.Sample()
+		case <-a.resized:
+			t.logs.Resized()
+		case <-a.pulse: // the health port asks whether the agent is alive
+		case <-changed:
+		case <-tick:
+			a.publish(telemetry.Monitored{State: telemetry.StateHealthy})
+		}
+	}
+}
+
+// note takes workers that have ended.
+func (a *Agent) note(t *attempt, ended []*process.Process) {
+	for _, p := range ended {
+		a.publish(telemetry.WorkerExited{Worker: p})
+		t.ended[p.Local] = p
+		if p.Code == 0 && p.Fault == "" {
+			t.succeeded++
+		} else {
+			t.outputs[p.Local].Shared.Ended()
+			t.failures = append(t.failures, p)
+		}
+	}
+}
+
+// finish stops what is left of the attempt and decides what comes next.
+func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
+	v = a.announceStop(t, v)
+	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
+	hurry := a.interrupts.second
+	stopping := telemetry.Stopping{}
+	if v != allSucceeded {
+		stopping.Why = a.whyStopping(v)
+	}
+	var stop *SignalError
+	if v == mustInterrupt && errors.As(a.interrupted(), &stop) {
+		sig, grace = stop.Signal, a.interrupts.grace // set before the first signal was announced
+		stopping.Warning = fmt.Sprintf("Received %d death signal, shutting down workers", sig) + a.interrupts.impatience()
+	}
+	if v == mustRegroup {
+		why := "to regroup: "
+		if a.rdzv.Closed() {
+			why = "because the run has ended: "
+		}
+		stopping.Warning = "stopping the workers " + why + a.rdzv.Reason()
+		a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
+	}
+	a.publish(stopping)
+	published := a.publishFirst(t, v)
+	began := time.Now()
+	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: hurry}))
+	if v != allSucceeded && v != mustInterrupt {
+		a.stepDone(telemetry.StepStop, began, nil)
+	}
+	published()
+	a.progress.End()
+	a.changed = roundCauses[v]
+	if v == unkillable {
+		a.note(t, t.workers.AbandonUnkillable())
+	}
+	a.guard.Watch(nil)
+	if t.watchdog != nil {
+		t.watchdog.Stop()
+		a.publish(telemetry.WatchdogActed{Name: "watchdog stopped"})
+	}
+	t.logs.Close()
+	if stop := a.interrupted(); stop != nil {
+		a.publishEnds(t, nil)
+		return false, stop
+	}
+	switch v {
+	case allSucceeded:
+		a.publishEnds(t, nil)
+		return false, a.exitBarrier()
+	case mustRegroup:
+		a.readPeers()
+		a.lastFailures = a.assignment.peers
+		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() {
+			a.log.Warn("what happened: " + peers[0].Summary())
+		}
+		return true, nil
+	}
+	return a.afterFailure(t, v)
+}
+
+// whyStopping says why an attempt is ended, for events.
+func (a *Agent) whyStopping(v outcome) string {
+	switch v {
+	case mustInterrupt:
+		return a.interrupted().Error()
+	case mustRegroup:
+		return a.rdzv.Reason()
+	}
+	if v == unkillable {
+		return "a worker cannot be stopped any more"
+	}
+	return "a worker failed"
+}
+
+// afterFailure spends a restart, or ends the run.
+func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
+	own := &FailedError{Name: a.name, Failures: a.failures(t)}
+	a.lastFailures = own.Failures
+	root := own.Root()
+	a.publish(telemetry.AttemptFailed{Root: root, Overdue: strings.HasPrefix(root.Message, overdueMessage)})
+	switch {
+	case v == unkillable:
+	case a.counted() < a.spec.MaxRestarts:
+		a.publish(telemetry.Restarting{Text: a.charge()})
+		return true, a.interrupted()
+	case a.lostNode():
+		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())
+		return true, a.interrupted()
+	}
+	if stop := a.interrupted(); stop != nil {
+		return false, stop
+	}
+	a.publishEnds(t, own.Failures)
+	if path, _ := process.LookupEnv(a.spec.Environ, logs.EnvErrorFile); path != "" {
+		if err := root.Propagate(path); err != nil {
+			a.log.Warn(err.Error())
+		}
+	}
+	a.readPeers()
+	return false, &FailedError{Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group)}
+}
+
+// restartDelay is the pause before the restart after some others.
+func restartDelay(first time.Duration, before int) time.Duration {
+	d := first
+	for ; before > 0 && d > 0 && d < MaxRestartDelay; before-- {
+		d = min(2*d, MaxRestartDelay)
+	}
+	return d
+}
+
+// pause waits for d before the workers of a round are started; a signal ends the run, and
+// the round may be over before. Every node of the round pauses, each with its place in it:
+// the others stopped by the same failure, and wait for no node longer than regroup_timeout.
+func (a *Agent) pause(d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	ctx, cancel := a.untilRegroup()
+	defer cancel()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+	}
+	if stop := a.interrupted(); stop != nil {
+		return stop
+	}
+	a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
+	return errRegroup
+}
+
+// failures makes the records of the workers that ended badly.
+func (a *Agent) failures(t *attempt) []failure.Failure {
+	failures := make([]failure.Failure, 0, len(t.failures))
+	for _, p := range t.failures {
+		f, err := a.failure(t, p)
+		if err != nil {
+			a.log.Warn(err.Error())
+		}
+		failures = append(failures, f)
+	}
+	return failures
+}
+
+// failure makes the record of a worker that ended badly; with an error it is
+// complete but for the error file.
+func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error) {
+	f := failure.Failure{
+		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: p.Code,
+		Host: host.FQDN(), Time: p.At, Terminated: p.Stopped && p.Fault == "",
+	}
+	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
+	note := t.oom.Note()
+	f.OOM = note != "" && p.Code == -int(unix.SIGKILL) && !p.Stopped
+	err := f.Complete(t.outputs[p.Local].ErrorFile)
+	f.Message = p.Fault + f.Message
+	if note != "" && !p.Stopped {
+		f.Message += " (" + note + ")"
+	}
+	return f, err
+}
+
+// teesStderr reports whether the workers' stderr goes through this process: not with
+// daemons, which outlive it.
+func (a *Agent) teesStderr() bool { return !a.spec.KeepDaemons }
+
+// publishEnds publishes how the workers ended.
+func (a *Agent) publishEnds(t *attempt, failures []failure.Failure) {
+	a.ran = time.Since(a.began)
+	a.publish(telemetry.WorkersEnded{Workers: t.workers.Procs, Succeeded: t.succeeded == len(t.workers.Procs), Failures: failures})
+}
+
+// exitBarrier reports to the other agents that this node's workers succeeded and waits
+// for them (A51). Nothing but a signal makes it fail.
+func (a *Agent) exitBarrier() error {
+	a.publish(telemetry.Finishing{})
+	limit, wait := a.spec.ExitBarrierTimeout, a.spec.ExitBarrierTimeout > 0
+	if !wait {
+		limit = leastReport
+	}
+	if a.assignment.groups > 1 && wait {
+		a.log.Info(fmt.Sprintf("the workers of this node succeeded; waiting for the other nodes, at most %v", limit))
+	}
+	ctx, cancel := a.untilInterrupt(limit)
+	defer cancel()
+	err := a.awaitExitBarrier(ctx, wait)
+	if stop := a.interrupted(); stop != nil {
+		return stop
+	}
+	switch {
+	case err != nil:
+		a.log.Error("Error waiting on exit barrier. The workers of this node succeeded: " + err.Error())
+	case a.rdzv.Closed() && a.rdzv.NodesWaiting() > 0:
+		a.log.Error("The workers of this node succeeded, but the run failed: " + a.rdzv.Reason())
+	}
+	return nil
+}
+
+// leastReport is how long a message to the other nodes may take.
+const leastReport = 5 * time.Second
+
+func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
+	if !wait {
+		return a.rdzv.Finish(ctx)
+	}
+	keys := a.assignment.keys
+	n, err := keys.Add(ctx, exitBarrierCount, 1)
+	if err != nil {
+		return err
+	}
+	if n >= int64(a.assignment.groups) {
+		if err := keys.Set(ctx, exitBarrierLast, []byte("1")); err != nil {
+			return err
+		}
+	}
+	return keys.Wait(ctx, []string{exitBarrierLast})
+}
+
+// refused completes an error of the rendezvous by what other nodes wrote about
+// their failures.
+func (a *Agent) refused(err error) error {
+	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {
+		return err
+	}
+	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers}
+}
+
+// stdio gives the agent's own streams their defaults.
+func (s *Spec) stdio() {
+	if s.Stdout == nil {
+		s.Stdout = os.Stdout
+	}
+	if s.Stderr == nil {
+		s.Stderr = os.Stderr
+	}
+}

@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"rallypoint/agent/failure"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+)
+
+// Keys of a round by which its agents agree on what ends the job: budgetKey holds what
+// agent 0 made of all role infos, where one of them has a budget; idleKey counts the agents
+// that stop because of it, and idleAllKey is written by the last of them.
+const (
+	budgetKey  = "rallypoint/budget"
+	idleKey    = "rallypoint/no_progress"
+	idleAllKey = idleKey + "/all"
+)
+
+// maxWindowRestarts bounds a budget by window: so many ages travel with each role info.
+const maxWindowRestarts = 1000
+
+// noStep is the step of a round in which no worker reported one.
+const noStep = -1
+
+// budget is what an agent knows of the job's restarts and rounds, beside their count. Each
+// agent hands its own to agent 0, which answers with the job's.
+type budget struct {
+	// Ages are those of the restarts inside the window, in seconds; none without a window.
+	Ages []float64 `json:"restart_ages,omitempty"`
+
+	Round uint64 `json:"round,omitempty"` // in which the next two were agreed on
+	Step  int64  `json:"step"`            // the highest of the round before that
+	Idle  int    `json:"idle"`            // rounds in a row up to then that ended without a higher step
+
+	Ran      bool  `json:"ran,omitempty"`      // workers of this node ran in Round
+	Recorded bool  `json:"recorded,omitempty"` // and each had a record
+	Last     int64 `json:"last"`               // the highest step of these; noStep: none
+}
+
+// agreeBudget makes the job's budget of what the agents know; nil stands for an agent that
+// knows none. Steps are those of the agents that were in the last round: a spare that comes
+// back knows those of another one.
+func agreeBudget(infos []*budget) budget {
+	job := budget{Step: noStep}
+	for _, b := range infos {
+		if b == nil {
+			continue
+		}
+		if len(b.Ages) > len(job.Ages) {
+			job.Ages = b.Ages
+		}
+		if b.Round >= job.Round {
+			job.Round, job.Step, job.Idle = b.Round, b.Step, b.Idle
+		}
+	}
+	ran, recorded, last := false, true, int64(noStep)
+	for _, b := range infos {
+		if b != nil && b.Ran && b.Round == job.Round {
+			ran, recorded, last = true, recorded && b.Recorded, max(last, b.Last)
+		}
+	}
+	if ran && recorded {
+		if last > job.Step {
+			job.Idle = 0
+		} else {
+			job.Idle++
+		}
+		job.Step = last
+	}
+	return job
+}
+
+// budgeted reports whether the job has a budget that agents agree on beside the count.
+func (s *Spec) budgeted() bool { return s.RestartWindow > 0 || s.MaxNoProgress > 0 }
+
+// ownBudget is what this node says of the rounds before the next; nil without a budget.
+func (a *Agent) ownBudget() *budget {
+	if !a.spec.budgeted() {
+		return nil
+	}
+	b := a.budget
+	b.Ages = nil
+	now := a.now()
+	for _, at := range a.recentRestarts(now) {
+		b.Ages = append(b.Ages, now.Sub(at).Seconds())
+	}
+	round, last, recorded := a.progress.Highest()
+	b.Ran, b.Recorded, b.Last = round == b.Round && round > 0, recorded, last
+	return &b
+}
+
+// takeBudget takes what the agents have agreed on at the beginning of a round; own is what
+// this node said, job is nil if agent 0 knows no budgets. It returns a *NoProgressError if
+// the job is to end.
+func (a *Agent) takeBudget(ctx context.Context, own, job *budget) error {
+	if own == nil {
+		return nil
+	}
+	if job == nil {
+		alone := agreeBudget([]*budget{own})
+		job = &alone
+	}
+	now := a.now()
+	a.restartTimes = nil
+	for _, age := range job.Ages[:min(len(job.Ages), maxWindowRestarts)] {
+		if age >= 0 && age <= a.spec.RestartWindow.Seconds() {
+			a.restartTimes = append(a.restartTimes, now.Add(-time.Duration(age*float64(time.Second))))
+		}
+	}
+	a.budget = budget{Round: a.assignment.Round, Step: job.Step, Idle: job.Idle}
+	if a.spec.MaxNoProgress == 0 || job.Idle < a.spec.MaxNoProgress {
+		return nil
+	}
+	a.awaitIdle(ctx)
+	return &NoProgressError{Rounds: job.Idle, Step: job.Step, Name: a.name, Failures: a.lastFailures}
+}
+
+// awaitIdle waits until all agents of the round know that it is not to be: the first that
+// ends the run would make it a failure of a peer for the others.
+func (a *Agent) awaitIdle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leastReport)
+	defer cancel()
+	keys := a.assignment.keys
+	n, err := keys.Add(ctx, idleKey, 1)
+	if err == nil && n >= int64(a.assignment.groups) {
+		err = keys.Set(ctx, idleAllKey, []byte("1"))
+	}
+	if err == nil {
+		err = keys.Wait(ctx, []string{idleAllKey})
+	}
+	if err != nil && !errors.Is(err, rendezvous.ErrRoundOver) {
+		a.log.Debug("not all nodes have said that they end for want of progress: " + err.Error())
+	}
+}
+
+// recentRestarts are the times of the restarts inside the window, with one that is still to
+// be charged.
+func (a *Agent) recentRestarts(now time.Time) []time.Time {
+	var recent []time.Time
+	for _, at := range a.restartTimes {
+		if now.Sub(at) <= a.spec.RestartWindow {
+			recent = append(recent, at)
+		}
+	}
+	if a.charged && a.spec.RestartWindow > 0 && len(recent) < maxWindowRestarts {
+		recent = append(recent, a.chargedAt)
+	}
+	return recent
+}
+
+// counted is how many restarts count against the budget now.
+func (a *Agent) counted() int {
+	if a.spec.RestartWindow > 0 {
+		return len(a.recentRestarts(a.now()))
+	}
+	return a.used()
+}
+
+// expired is how many restarts have left the window, as agreed in the last round.
+func (a *Agent) expired() int {
+	if a.spec.RestartWindow > 0 {
+		return max(0, a.restarts-len(a.restartTimes))
+	}
+	return 0
+}
+
+// charge counts a restart because of a failure of this node, and says it in words.
+func (a *Agent) charge() string {
+	a.charged, a.chargedAt = true, a.now()
+	if a.spec.RestartWindow > 0 {
+		return fmt.Sprintf("restarting the workers: restart %d, of which %d were in the last %v and %d may be", a.used(), a.counted(), a.spec.RestartWindow, a.spec.MaxRestarts)
+	}
+	return fmt.Sprintf("restarting the workers: restart %d of %d", a.used(), a.spec.MaxRestarts)
+}
+
+// restartsText says how many restarts were charged.
+func (a *Agent) restartsText() string {
+	if a.spec.RestartWindow > 0 {
+		return fmt.Sprintf("%d restarts, at most %d in %v", a.restarts, a.spec.MaxRestarts, a.spec.RestartWindow)
+	}
+	return fmt.Sprintf("%d of %d restarts", a.restarts, a.spec.MaxRestarts)
+}
+
+// readBudget reads what agent 0 made of all budgets before it assigned the ranks; nil if it
+// wrote nothing that can be read.
+func readBudget(ctx context.Context, s store.Store) (*budget, error) {
+	there, err := s.Check(ctx, []string{budgetKey})
+	if err != nil || !there {
+		return nil, err
+	}
+	text, err := s.Get(ctx, budgetKey)
+	if err != nil {
+		return nil, err
+	}
+	var b budget
+	if json.Unmarshal(text, &b) != nil || b.Idle < 0 || b.Idle > math.MaxInt32 {
+		return nil, fmt.Errorf("the budget %.80q of agent 0 is none", text)
+	}
+	return &b, nil
+}
+
+// writeBudget is agent 0's part.
+func writeBudget(ctx context.Context, s store.Store, infos []roleInfo) error {
+	budgets := make([]*budget, len(infos))
+	any := false
+	for i := range infos {
+		budgets[i] = infos[i].Budget
+		any = any || budgets[i] != nil
+	}
+	if !any {
+		return nil
+	}
+	text, err := json.Marshal(agreeBudget(budgets))
+	if err == nil {
+		err = s.Set(ctx, budgetKey, text)
+	}
+	return err
+}
+
+// NoProgressError ends a run whose rounds get nowhere (Spec.MaxNoProgress). All nodes of the
+// round end with it.
+type NoProgressError struct {
+	Rounds   int               // that ended in a row without a higher step than the one before
+	Step     int64             // the highest of the last one; -1: no worker reported a step
+	Name     string            // of the entry point
+	Failures []failure.Failure // by which the last round ended, as far as they are known here
+}
+
+func (e *NoProgressError) Error() string {
+	at := fmt.Sprintf("the last one at step %d", e.Step)
+	if e.Step == noStep {
+		at = "in the last one no worker reported a step; workers report by rallypoint.progress"
+	}
+	rounds := fmt.Sprintf("%d rounds in a row have", e.Rounds)
+	if e.Rounds == 1 {
+		rounds = "a round has"
+	}
+	return fmt.Sprintf("no progress: %s ended without a higher step than the one before (%s); the job is stopped", rounds, at)
+}
+
+// Report is the report of the failures by which the last round ended; "" if none is known.
+func (e *NoProgressError) Report() string {
+	if len(e.Failures) == 0 {
+		return ""
+	}
+	return failure.Report(e.Name, e.Failures)
+}

@@ -1,0 +1,191 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/failure"
+	"rallypoint/agent/logs"
+	"rallypoint/agent/process"
+)
+
+// TestOOMInReport marks the victim, and not one that the agent itself killed.
+func TestOOMInReport(t *testing.T) {
+	root := t.TempDir()
+	events := filepath.Join(root, "proc/vmstat")
+	if err := os.MkdirAll(filepath.Dir(events), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(events, []byte("oom_kill 0\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t, 2, `[ $RANK = 1 ] && trap '' TERM && echo up > $SAY && while :; do sleep 100; done
+		read up < $SAY; echo oom_kill 1 > $EVENTS; kill -KILL $$`)
+	s.spec.Environ = append(s.spec.Environ, "EVENTS="+events)
+	s.spec.ShutdownTimeout = 0
+	a, err := New(s.spec, "test", s.rdzv, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.oom = process.NewOOMCounter(root)
+	failures := s.failed(a.Run(t.Context()))
+	if len(failures) != 2 || !failures[0].OOM || failures[1].OOM ||
+		!strings.HasSuffix(failures[0].Message, "(out of memory: the kernel killed a process of this machine since the workers started)") ||
+		!strings.HasSuffix(failures[0].Summary(), "was killed because memory ran out") {
+		t.Errorf("failures %+v", failures)
+	}
+}
+
+// TestStderrInReport shows what the root cause said last, wherever its stderr went
+// (issue: no decorator needed).
+func TestStderrInReport(t *testing.T) {
+	for _, streams := range []logs.Std{logs.StdNone, logs.StdErr} {
+		s := newStage(t, 1, `i=0; while [ $i -lt 60 ]; do echo line $i >&2; i=$((i+1)); done; exit 3`)
+		s.spec.Logs.Redirects = logs.AllRanks(streams)
+		out, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		s.spec.Stderr = out
+		err = s.run()
+		s.failed(err)
+		const end = "\n  stderr    : (the last 50 lines)\n    line 10\n    line 11\n"
+		if text := err.Error(); !strings.Contains(text, end) || strings.Contains(text, "line 9\n") || !strings.Contains(text, "\n    line 59\n====") {
+			t.Errorf("report:\n%s", text)
+		}
+		passed, _ := os.ReadFile(out.Name())
+		if got := strings.Count(string(passed), "\n"); (got == 60) != (streams == logs.StdNone) {
+			t.Errorf("%d lines were passed on", got)
+		}
+	}
+}
+
+// TestStderrIsTerminal for the workers if it is one for the agent, and its end is in
+// the report all the same.
+func TestStderrIsTerminal(t *testing.T) {
+	screen, terminal, _ := newTerminal(t)
+	s := newStage(t, 1, "[ -t 2 ] && echo $(stty size <&2) >&2; exit 3")
+	s.spec.Stderr = terminal
+	err := s.run()
+	s.failed(err)
+	if text := err.Error(); !strings.Contains(text, "\n  stderr    :\n    11 77\n====") {
+		t.Errorf("report:\n%s", text)
+	}
+	shows(t, screen, "11 77")
+}
+
+// TestTerminalIsResized and the workers' terminals follow: at once if the agent gets the signal,
+// else when a worker has written something.
+func TestTerminalIsResized(t *testing.T) {
+	for name, script := range map[string]string{
+		"told":     `echo $(stty size <&2) >&2; until [ "$(stty size <&2)" = "12 78" ]; do sleep 0.01; done; echo seen >&2`,
+		"not told": `echo $(stty size <&2) >&2; until [ -e "$SAY.go" ]; do sleep 0.01; done; echo drawn >&2; until [ "$(stty size <&2)" = "12 78" ]; do sleep 0.01; done; echo seen >&2`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			screen, terminal, resize := newTerminal(t)
+			s := newStage(t, 1, script)
+			s.spec.Stderr = terminal
+			s.start()
+			shows(t, screen, "11 77")
+			resize()
+			if name == "told" {
+				s.agent.Resized()
+			} else {
+				say := strings.TrimPrefix(s.spec.Environ[1], "SAY=")
+				if err := os.WriteFile(say+".go", nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				shows(t, screen, "drawn")
+			}
+			shows(t, screen, "seen")
+			if err := s.wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestLongRunID: a run id may be longer than a file's name.
+func TestLongRunID(t *testing.T) {
+	folders := map[string]bool{}
+	for _, id := range []string{strings.Repeat("x", 512), strings.Repeat("x", 511) + "y", strings.Repeat("é", 256), strings.Repeat("/", 512)} {
+		s := newStage(t, 1, "exit 0")
+		s.spec.RunID = id
+		if err := s.run(); err != nil {
+			t.Fatal(err)
+		}
+		made, err := os.ReadDir(s.spec.Logs.Dir)
+		if err != nil || len(made) != 1 || !utf8.ValidString(made[0].Name()) {
+			t.Fatalf("%v, %v", made, err)
+		}
+		folders[strings.TrimSuffix(made[0].Name(), made[0].Name()[len(made[0].Name())-8:])] = true
+	}
+	if len(folders) != 4 {
+		t.Errorf("the folders begin with %v", folders)
+	}
+}
+
+// TestNoFolderForLogs: a system without a folder for temporary files runs workers all the
+// same, unless files were asked for; what they leave behind is found.
+func TestNoFolderForLogs(t *testing.T) {
+	s := newStage(t, 1, `setsid sh -c 'echo $$ > $SAY; exec sleep 100' & read go < $GO; echo "at: $TORCHELASTIC_ERROR_FILE" >&2; exit 3`)
+	s.spec.Logs = logs.Spec{TempDir: filepath.Join(t.TempDir(), "not", "there")}
+	s.spec.ShutdownTimeout = 0
+	gate := filepath.Join(t.TempDir(), "go")
+	if err := unix.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.spec.Environ = append(s.spec.Environ, "GO="+gate)
+	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	s.spec.Stderr = stderr
+	s.start()
+	pids := s.hearPids(1)
+	if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	failures := s.failed(s.wait())
+	if len(failures) != 1 || failures[0].ExitCode != 3 || string(failures[0].Stderr) != "at: \n" {
+		t.Errorf("failures %+v", failures)
+	}
+	for _, pid := range pids {
+		if state, ok := processState(pid); ok && state != 'Z' {
+			t.Errorf("process %d is still there, in state %c", pid, state)
+		}
+	}
+
+	s = newStage(t, 1, "exit 0")
+	s.spec.Logs = logs.Spec{TempDir: filepath.Join(t.TempDir(), "not", "there"), Redirects: logs.AllRanks(logs.StdErr)}
+	start := new(process.StartError)
+	if err := s.run(); !errors.As(err, &start) || !strings.Contains(err.Error(), "TMPDIR") {
+		t.Errorf("files that were asked for: %v", err)
+	}
+}
+
+// TestStuck gives up on a node whose worker does not leave uninterruptible sleep,
+// without a restart (A94).
+func TestStuck(t *testing.T) {
+	s := newStage(t, 2, "echo up > $SAY; exec sleep 100")
+	s.spec.MaxRestarts = 3
+	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0.05")
+	a, err := New(s.spec, "test", s.rdzv, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.sleepDetector.State = func(pid int) (byte, bool) { return 'D', true }
+	failures := s.failed(a.Run(t.Context()))
+	if root := failures[failure.RootCause(failures)]; !strings.HasPrefix(root.Message, "The worker has been in uninterruptible sleep (state D) for 50ms. ") ||
+		root.Terminated || s.rdzv.round != 1 {
+		t.Errorf("round %d, failures %+v", s.rdzv.round, failures)
+	}
+}

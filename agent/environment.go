@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"rallypoint/agent/logs"
+	"rallypoint/agent/macro"
+	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
+	"rallypoint/agent/watchdog"
+)
+
+// place is where one worker stands in its round, as its environment tells it.
+type place struct {
+	local, localWorld   int
+	group, groups       int
+	ranks               ranks
+	masterAddr          string
+	masterPort          int
+	round               uint64
+	errorFile           string
+	timers              string // path of the watchdog's FIFO; "" if it is off
+	progress            string // path of the progress record; "" if there is none
+	restarts, maxBudget int
+}
+
+// additions are the variables that A39 adds; of those with the same name the last one
+// counts.
+func additions(s *Spec, p place) [][2]string {
+	set := [][2]string{
+		{"RANK", strconv.Itoa(p.ranks.base + p.local)},
+		{"LOCAL_RANK", strconv.Itoa(p.local)},
+		{"GROUP_RANK", strconv.Itoa(p.group)},
+		{"ROLE_RANK", strconv.Itoa(p.ranks.roleBase + p.local)},
+		{"ROLE_NAME", s.Role},
+		{"LOCAL_WORLD_SIZE", strconv.Itoa(p.localWorld)},
+		{"WORLD_SIZE", strconv.Itoa(p.ranks.world)},
+		{"GROUP_WORLD_SIZE", strconv.Itoa(p.groups)},
+		{"ROLE_WORLD_SIZE", strconv.Itoa(p.ranks.roleWorld)},
+		{"MASTER_ADDR", p.masterAddr},
+		{"MASTER_PORT", strconv.Itoa(p.masterPort)},
+		{"TORCHELASTIC_RESTART_COUNT", strconv.Itoa(p.restarts)},
+		{"TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(p.maxBudget)},
+		{"TORCHELASTIC_RUN_ID", s.RunID},
+		{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+		{logs.EnvErrorFile, p.errorFile},
+		{"RALLYPOINT_ROUND", strconv.FormatUint(p.round, 10)},
+	}
+	if _, given := process.LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
+		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})
+	}
+	if p.timers != "" {
+		set = append(set, [2]string{watchdog.EnvFile, p.timers})
+	}
+	if _, inherited := process.LookupEnv(s.Environ, progress.EnvFile); p.progress != "" || inherited { // by an agent that is a worker itself
+		set = append(set, [2]string{progress.EnvFile, p.progress})
+	}
+	if s.VirtualRank {
+		source, devices, _ := virtualDevices(s.Environ, s.Workers) // Validate saw its error
+		set = append(set, [2]string{"LOCAL_RANK", "0"}, [2]string{cudaDevices, devices[p.local]})
+		if source == hipDevices {
+			set = append(set, [2]string{hipDevices, devices[p.local]})
+		}
+	}
+	return set
+}
+
+// merge adds variables to an environment.
+func merge(environ []string, set [][2]string) []string {
+	env := make([]string, 0, len(environ)+len(set))
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		if !slices.ContainsFunc(set, func(v [2]string) bool { return v[0] == name }) {
+			env = append(env, entry)
+		}
+	}
+	for i, v := range set {
+		if !slices.ContainsFunc(set[i+1:], func(w [2]string) bool { return w[0] == v[0] }) {
+			env = append(env, v[0]+"="+v[1])
+		}
+	}
+	return env
+}
+
+// The variables that choose GPUs.
+const (
+	cudaDevices = "CUDA_VISIBLE_DEVICES"
+	hipDevices  = "HIP_VISIBLE_DEVICES"
+)
+
+// virtualDevices returns each worker's device, and the variable that says which
+// there are, "" if none does (A40).
+func virtualDevices(env []string, workers int) (source string, devices []string, err error) {
+	for _, name := range []string{hipDevices, cudaDevices} {
+		value, given := process.LookupEnv(env, name)
+		if !given || value == "" {
+			continue
+		}
+		for device := range strings.SplitSeq(value, ",") {
+			devices = append(devices, strings.TrimSpace(device))
+		}
+		if workers > len(devices) {
+			return "", nil, fmt.Errorf("local rank %d has no device: %s is %q", len(devices), name, value)
+		}
+		return name, devices, nil
+	}
+	for i := range workers {
+		devices = append(devices, strconv.Itoa(i))
+	}
+	return "", devices, nil
+}
+
+// arguments are the worker's command with its macros replaced (A26).
+func arguments(s *Spec, local int) []string {
+	argv := slices.Clone(s.Argv)
+	if s.NoMacros {
+		return argv
+	}
+	values := map[string]string{"local_rank": strconv.Itoa(local)}
+	for i := range argv[1:] {
+		argv[i+1] = macro.Substitute(argv[i+1], values)
+	}
+	return argv
+}

@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"rallypoint/agent/process"
+)
+
+func testPlace(local int) place {
+	return place{
+		local: local, localWorld: 2, group: 1, groups: 3, ranks: ranks{base: 2, world: 6, roleBase: 1, roleWorld: 4},
+		masterAddr: "h", masterPort: 77, round: 5, errorFile: "e", restarts: 1, maxBudget: 3,
+	}
+}
+
+// TestEnvironment holds all that A39 names, and nothing else.
+func TestEnvironment(t *testing.T) {
+	s := &Spec{RunID: "id", Role: "trainer", Workers: 2, Environ: []string{"A=1", "RANK=99", "A=2"}}
+	got := merge(s.Environ, additions(s, testPlace(1)))
+	want := []string{
+		"A=1", "A=2", "RANK=3", "LOCAL_RANK=1", "GROUP_RANK=1", "ROLE_RANK=2", "ROLE_NAME=trainer", "LOCAL_WORLD_SIZE=2",
+		"WORLD_SIZE=6", "GROUP_WORLD_SIZE=3", "ROLE_WORLD_SIZE=4", "MASTER_ADDR=h", "MASTER_PORT=77",
+		"TORCHELASTIC_RESTART_COUNT=1", "TORCHELASTIC_MAX_RESTARTS=3", "TORCHELASTIC_RUN_ID=id",
+		"TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=e", "RALLYPOINT_ROUND=5", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	s.Environ = []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}
+	if value, _ := process.LookupEnv(merge(s.Environ, additions(s, testPlace(0))), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
+		t.Errorf("the user's TORCH_NCCL_ASYNC_ERROR_HANDLING becomes %q", value)
+	}
+}
+
+func TestVirtualRank(t *testing.T) {
+	for _, c := range []struct {
+		env       []string
+		cuda, hip string
+	}{
+		{nil, "1", "-"},
+		{[]string{"CUDA_VISIBLE_DEVICES=3, 5"}, "5", "-"},
+		{[]string{"CUDA_VISIBLE_DEVICES="}, "1", "-"},
+		{[]string{"CUDA_VISIBLE_DEVICES=3,5", "HIP_VISIBLE_DEVICES=7,8"}, "8", "8"},
+		{[]string{"CUDA_VISIBLE_DEVICES=3,5", "HIP_VISIBLE_DEVICES="}, "5", ""},
+	} {
+		s := &Spec{Workers: 2, Environ: c.env, VirtualRank: true}
+		env := merge(s.Environ, additions(s, testPlace(1)))
+		value := func(name string) string {
+			if v, ok := process.LookupEnv(env, name); ok {
+				return v
+			}
+			return "-"
+		}
+		if value("LOCAL_RANK") != "0" || value(cudaDevices) != c.cuda || value(hipDevices) != c.hip {
+			t.Errorf("%q: local rank %s, devices %s and %s", c.env, value("LOCAL_RANK"), value(cudaDevices), value(hipDevices))
+		}
+	}
+	_, _, err := virtualDevices([]string{"CUDA_VISIBLE_DEVICES=3"}, 2)
+	if err == nil || !strings.Contains(err.Error(), "local rank 1") || !strings.Contains(err.Error(), `"3"`) {
+		t.Errorf("too few devices: %v", err)
+	}
+}
+
+func TestEntryPoint(t *testing.T) {
+	for _, c := range []struct {
+		argv []string
+		want string
+	}{
+		{[]string{"py", "-u", "a/train.py", "-x"}, "a/train.py"},
+		{[]string{"py", "-u", "-m", "mod"}, "mod"},
+		{[]string{"py", "-u"}, ""},
+		{[]string{"./tool", "x"}, "./tool"},
+	} {
+		if got := EntryPoint(c.argv, "py"); got != c.want {
+			t.Errorf("%q is %q", c.argv, got)
+		}
+	}
+}

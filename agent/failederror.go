@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"rallypoint/agent/failure"
+)
+
+// FailedError ends a run because workers failed for good; torch's name for it is
+// ChildFailedError.
+type FailedError struct {
+	Name     string            // of the entry point (A36)
+	Failures []failure.Failure // of this and of other nodes, in the order in which they were seen; at least one
+}
+
+// Root is the failure that caused the others.
+func (e *FailedError) Root() *failure.Failure { return &e.Failures[failure.RootCause(e.Failures)] }
+
+// Error is the report of A78, beginning with a line feed.
+func (e *FailedError) Error() string { return failure.Report(e.Name, e.Failures) }
+
+// PeerError ends a run on a node whose own workers did not fail: the run was
+// closed by another node.
+type PeerError struct {
+	Err      error             // of the rendezvous: who closed the run, and why
+	Name     string            // of the entry point
+	Failures []failure.Failure // of other nodes, the first is the cause; may be empty
+}
+
+func (e *PeerError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error of the rendezvous.
+func (e *PeerError) Unwrap() error { return e.Err }
+
+// Report is the report of the other nodes' failures (A78); "" if none is known.
+func (e *PeerError) Report() string {
+	if len(e.Failures) == 0 {
+		return ""
+	}
+	return failure.Report(e.Name, e.Failures)
+}

@@ -1,0 +1,214 @@
+// Package failure describes a worker that ended badly: what its error file says, which
+// failure caused the others, the report, and what the nodes of a round tell each other (A75
+// to A86, W21).
+package failure
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/logs"
+	"rallypoint/agent/process"
+)
+
+// noTraceback is the message of a failure of which only the exit code is known.
+const noTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+
+// Failure is one worker that ended badly (A75).
+type Failure struct {
+	Rank      int    // global
+	LocalRank int    // on its node
+	Pid       int    // on its node
+	ExitCode  int    // negative: minus the signal
+	Host      string // of the worker
+
+	// Time is when it failed: by its error file (whole seconds) or, without one,
+	// when the agent saw its end.
+	Time time.Time
+
+	ErrorFile string // "<N/A>" if it wrote none
+	Data      []byte // the error file; nil if there is none
+	Message   string // for the report; the traceback if the error file has one
+
+	// Terminated tells that the worker ended by the agent's own signal, so that
+	// it is not the cause of anything (W21).
+	Terminated bool
+
+	// OOM tells that the worker was killed by the kernel because memory ran out: by
+	// SIGKILL, when the kernel counted such a kill.
+	OOM bool
+
+	// Stderr is the end of what the worker wrote to stderr, at most 64 KiB; nil if
+	// it is not known.
+	Stderr []byte
+
+	// SharedOutput tells that Stderr is the end of a file that also has the stdout of the
+	// worker and the output of the node's other workers.
+	SharedOutput bool
+
+	order time.Time // Time as it sorts, to less than a second
+	group int       // of a failure that was read from the store: the node's rank
+}
+
+// SignalName is the name of the signal that ended the worker, "<N/A>" if none did
+// or it has no name.
+func (f *Failure) SignalName() string {
+	if f.ExitCode >= 0 {
+		return process.NotAvailable
+	}
+	return process.SignalName(unix.Signal(-f.ExitCode))
+}
+
+// Complete fills in what follows from the worker's end, seen at f.Time, and from
+// its error file. An error file that cannot be understood is an error; f is then
+// as if there were none.
+func (f *Failure) Complete(errorFile string) error {
+	f.order = f.Time
+	f.ErrorFile = process.NotAvailable
+	err := f.readErrorFile(errorFile)
+	switch {
+	case f.Message != "":
+	case f.ExitCode < 0:
+		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", -f.ExitCode, f.SignalName(), f.Pid)
+	default:
+		f.Message = noTraceback
+	}
+	if f.Terminated {
+		f.Message += " (terminated by agent)"
+	}
+	return err
+}
+
+// readErrorFile takes what the worker wrote about its failure (A85).
+func (f *Failure) readErrorFile(path string) error {
+	if path == "" {
+		return nil
+	}
+	text, err := logs.ReadRegular(path, maxErrorFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("error file: %w", err)
+	}
+	message, seconds, err := parseErrorFile(text)
+	if err != nil {
+		return fmt.Errorf("error file %s: %w", path, err)
+	}
+	f.ErrorFile, f.Data, f.Message = path, text, message
+	f.Time = time.Unix(seconds, 0)
+	// The file knows only the second. Within it, what was seen first counts.
+	if end := f.Time.Add(time.Second - 1); end.Before(f.order) {
+		f.order = end
+	}
+	return nil
+}
+
+// parseErrorFile reads both formats of A85: the message as it is shown, and the
+// time in seconds.
+func parseErrorFile(text []byte) (message string, seconds int64, err error) {
+	var file struct {
+		Message   json.RawMessage
+		Timestamp json.RawMessage
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return "", 0, err
+	}
+	if file.Message == nil {
+		return "", 0, errors.New("it has no message")
+	}
+	if json.Unmarshal(file.Message, &message) == nil {
+		if file.Timestamp != nil {
+			seconds, err = parseSeconds(file.Timestamp)
+		}
+		return message, seconds, err
+	}
+	var object struct {
+		Message   *string
+		ExtraInfo struct {
+			Callstack *string `json:"py_callstack"`
+			Timestamp json.RawMessage
+		}
+	}
+	if err := json.Unmarshal(file.Message, &object); err != nil {
+		return "", 0, err
+	}
+	if seconds, err = parseSeconds(object.ExtraInfo.Timestamp); err != nil {
+		return "", 0, err
+	}
+	switch {
+	case object.ExtraInfo.Callstack != nil:
+		message = *object.ExtraInfo.Callstack
+	case object.Message != nil:
+		message = *object.Message
+	default:
+		message = process.NotAvailable
+	}
+	return strings.ReplaceAll(message, "\n", "\n  "), seconds, nil
+}
+
+// parseSeconds takes a number, or a number as a string.
+func parseSeconds(text json.RawMessage) (int64, error) {
+	seconds, err := strconv.ParseFloat(strings.TrimSpace(strings.Trim(string(text), `"`)), 64)
+	if err != nil || seconds < 0 || seconds > 1<<40 {
+		return 0, fmt.Errorf("its timestamp %.80q is no number of seconds", text)
+	}
+	return int64(seconds), nil
+}
+
+// RootCause is the index of the failure that came first; those that the agent
+// caused count only if there are no others (A77, W21). It is -1 for none.
+func RootCause(failures []Failure) int {
+	root := -1
+	for i := range failures {
+		f := &failures[i]
+		if root < 0 {
+			root = i
+			continue
+		}
+		r := &failures[root]
+		if f.Terminated != r.Terminated {
+			if r.Terminated {
+				root = i
+			}
+			continue
+		}
+		if f.order.Before(r.order) {
+			root = i
+		}
+	}
+	return root
+}
+
+// Summary is a failure in one line.
+func (f *Failure) Summary() string {
+	how := fmt.Sprintf("exited with code %d", f.ExitCode)
+	switch {
+	case f.OOM:
+		how = "was killed because memory ran out"
+	case f.ExitCode < 0:
+		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.SignalName())
+	}
+	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d on %s) %s", f.Rank, f.LocalRank, f.Pid, f.Host, how)
+}
+
+// RawError is the error file, or what stands for one.
+func (f *Failure) RawError() string {
+	switch {
+	case f.Data != nil:
+		return string(f.Data)
+	case f.ExitCode < 0:
+		return `{"message": "<NONE>"}`
+	}
+	return `{"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}`
+}
+
+// maxErrorFile bounds what is read of a worker's error file, in bytes.
+const maxErrorFile = 64 << 20

@@ -1,0 +1,82 @@
+package failure
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"rallypoint/agent/process"
+)
+
+// maxReportWidth is the longest border of a report.
+const maxReportWidth = 60
+
+// Report lays failures out as the reference does, byte for byte (A78). It begins
+// with a line feed and ends without one.
+func Report(name string, failures []Failure) string {
+	title := name + " FAILED"
+	root := RootCause(failures)
+	width := utf8.RuneCountInString(title)
+	var first string
+	var others []string
+	for i := range failures {
+		text := failures[i].record(i)
+		for line := range strings.SplitSeq(text, "\n") {
+			width = max(width, utf8.RuneCountInString(line))
+		}
+		if i == root {
+			first = text + failures[i].stderrLines()
+		} else {
+			others = append(others, text)
+		}
+	}
+	if len(others) == 0 {
+		others = []string{"  <NO_OTHER_FAILURES>"}
+	}
+	width = min(width, maxReportWidth)
+	border, rule := strings.Repeat("=", width), strings.Repeat("-", width)
+	return strings.Join([]string{
+		"", border, title, rule, "Failures:", strings.Join(others, "\n"),
+		rule, "Root Cause (first observed failure):", first, border,
+	}, "\n")
+}
+
+// maxStderrLines is how many of a worker's last lines a report shows.
+const maxStderrLines = 50
+
+// stderrLines is what the worker of the root cause said last, as more lines of its
+// record. It is left out where the worker's own traceback is shown.
+func (f *Failure) stderrLines() string {
+	if f.ErrorFile != process.NotAvailable {
+		return ""
+	}
+	shown, more := tailLines(f.Stderr, maxStderrLines)
+	if len(shown) == 0 {
+		return ""
+	}
+	title := ""
+	if more {
+		title = fmt.Sprintf(" (the last %d lines)", len(shown))
+	}
+	if f.SharedOutput {
+		return "\n  output    :" + title + " (of all workers of its node: stdout and stderr go to one file)\n    " + strings.Join(shown, "\n    ")
+	}
+	return "\n  stderr    :" + title + "\n    " + strings.Join(shown, "\n    ")
+}
+
+// record is one failure in a report.
+func (f *Failure) record(index int) string {
+	name := ""
+	if n := f.SignalName(); n != process.NotAvailable {
+		name = " (" + n + ")"
+	}
+	return fmt.Sprintf(`[%d]:
+  time      : %s
+  host      : %s
+  rank      : %d (local_rank: %d)
+  exitcode  : %d (pid: %d) %s
+  error_file: %s
+  traceback : %s`,
+		index, f.Time.Local().Format("2006-01-02_15:04:05"), f.Host, f.Rank, f.LocalRank,
+		f.ExitCode, f.Pid, name, f.ErrorFile, f.Message)
+}

@@ -1,0 +1,160 @@
+package agent
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"rallypoint/agent/telemetry"
+	"rallypoint/internal/host"
+	"rallypoint/internal/testkit"
+)
+
+// healthStage starts an agent with a health server on a free port.
+func healthStage(t *testing.T, s *stage) (url string) {
+	t.Helper()
+	s.spec.Environ = append(s.spec.Environ, telemetry.EnvHealthPort+"=0")
+	log := &testkit.Log{}
+	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent = a
+	go func() {
+		defer close(s.done)
+		s.err = a.Run(t.Context())
+	}()
+	_, url, _ = strings.Cut(log.Await(t, "metrics: http://", 1)[0], "metrics: ")
+	url, _, _ = strings.Cut(url, `"`)
+	return url
+}
+
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	answer, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	return answer.StatusCode, string(body)
+}
+
+// TestHealth asks an agent that waits for others, and then one whose workers run
+// (W15).
+func TestHealth(t *testing.T) {
+	s := newStage(t, 2, "[ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
+	s.spec.MaxRestarts = 1
+	s.rdzv.blocked = true
+	url := healthStage(t, s)
+	<-s.rdzv.joining
+	if code, body := get(t, url+"/healthz"); code != 200 {
+		t.Errorf("while joining: %d, %s", code, body)
+	}
+	if code, body := get(t, url+"/readyz"); code != 503 || body != "joining\n" {
+		t.Errorf("while joining: %d, %s", code, body)
+	}
+	s.agent.Signal(15)
+	_ = s.wait()
+	if _, err := net.Dial("tcp", strings.TrimPrefix(url, "http://")); err == nil {
+		t.Error("the port is still served")
+	}
+
+	s2 := newStage(t, 2, s.spec.Argv[2])
+	s2.spec.MaxRestarts = 1
+	url = healthStage(t, s2)
+	var status telemetry.Status
+	for status.Round != 2 || status.Phase != telemetry.PhaseRunning {
+		code, body := get(t, url+"/status")
+		if err := json.Unmarshal([]byte(body), &status); code != 200 || err != nil {
+			t.Fatalf("%d, %v: %s", code, err, body)
+		}
+	}
+	if len(status.Workers) != 2 || status.Workers[1].Pid == 0 || status.Workers[1].State != "running" || status.Restarts != 1 || status.World != 2 ||
+		len(status.Members) != 1 || status.Members[0].Host != host.Name() || status.Members[0].Workers != 2 ||
+		!strings.Contains(status.LastError, "worker of rank 1 ") {
+		t.Errorf("status %+v", status)
+	}
+	for _, path := range []string{"/healthz", "/health", "/readyz"} {
+		if code, body := get(t, url+path); code != 200 {
+			t.Errorf("%s: %d, %s", path, code, body)
+		}
+	}
+	if code, _ := get(t, url+"/other"); code != 404 {
+		t.Errorf("/other: %d", code)
+	}
+	_, text := get(t, url+"/metrics")
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	for name, want := range map[string]float64{
+		"rallypoint_agent_round": 2, "rallypoint_agent_restarts": 1, "rallypoint_agent_remaining_restarts": 0, "rallypoint_agent_failures_total": 1,
+		// twice each: rendezvous, ranks, initialize, start; once: stop, restart
+		"rallypoint_agent_step_duration_seconds": 10, "rallypoint_agent_step_failures_total": 0,
+	} {
+		got := 0.0
+		for _, m := range families[name].GetMetric() {
+			got += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetSummary().GetSampleCount())
+		}
+		if got != want {
+			t.Errorf("%s is %v, expected %v", name, got, want)
+		}
+	}
+	s2.agent.Signal(15)
+	_ = s2.wait()
+}
+
+// TestHealthPortIsTaken goes on without.
+func TestHealthPortIsTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, value := range []string{l.Addr().String(), "nonsense"} {
+		s := newStage(t, 1, "exit 0")
+		s.spec.Environ = append(s.spec.Environ, telemetry.EnvHealthPort+"="+value)
+		if err := s.run(); err != nil {
+			t.Errorf("%s: %v", value, err)
+		}
+	}
+}
+
+// TestHealthAmongTheSilent asks while as many connections as there may be say nothing, or
+// not all of their request.
+func TestHealthAmongTheSilent(t *testing.T) {
+	s := newStage(t, 1, "exec sleep 100")
+	s.rdzv.blocked = true
+	url := healthStage(t, s)
+	<-s.rdzv.joining
+	for i := range 3 * 16 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if i%2 == 0 {
+			_, _ = conn.Write([]byte("GET /healthz HTTP/1.1\r\n"))
+		}
+	}
+	for range 3 {
+		if code, body := get(t, url+"/healthz"); code != 200 {
+			t.Errorf("%d %q", code, body)
+		}
+	}
+	s.agent.Signal(15)
+	_ = s.wait()
+}

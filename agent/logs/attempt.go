@@ -1,0 +1,470 @@
+// Package logs gives workers their stdout and stderr: the agent's own streams, files, or
+// both, with a prefix and filters (A19, A63 to A72), and keeps the end of stderr for the
+// report of a failure.
+package logs
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/macro"
+)
+
+// Spec says where the workers' output goes. The zero value leaves it on the
+// agent's own streams.
+type Spec struct {
+	// Dir is the base folder of the log files, made if it is missing. A relative
+	// one stays relative in the workers' TORCHELASTIC_ERROR_FILE. "" is a new
+	// folder in TempDir, removed at the end unless it holds something (W16);
+	// os.DevNull is no files at all: Redirects, Tee, Ranks and the filters have
+	// no effect then (A64).
+	Dir     string
+	TempDir string // "" is the system's
+
+	Redirects StreamSpec // streams that go to files
+	Tee       StreamSpec // streams that go to files and are copied to the console
+	Ranks     []int      // local ranks whose output may reach the console; nil: all
+
+	// GlobalRanks are the ranks of the whole job whose output may reach the console; nil:
+	// all that Ranks allows.
+	GlobalRanks []int
+
+	// Fold makes one line of equal ones of several ranks, with the ranks in front in the
+	// place of a prefix. All that the workers write to the console passes through the
+	// agent then.
+	Fold bool
+
+	// PrefixTemplate is the prefix of copied lines, with the macros role_name,
+	// local_rank, rank and hostname; "" is [<role><local rank>]: (A72).
+	PrefixTemplate string
+
+	// OutFilters and ErrFilters are texts: a copied line that holds one of them
+	// also goes to filtered_stdout.log or filtered_stderr.log (A71).
+	OutFilters, ErrFilters []string
+
+	// Planner decides where each attempt's output goes, instead of all but
+	// PrefixTemplate and which filters there are; nil: this Spec alone decides.
+	Planner *Planner
+}
+
+// isSilent reports whether nothing was asked for that needs files.
+func (s *Spec) isSilent() bool {
+	return s.Dir == "" && s.Redirects.isNone() && s.Tee.isNone() && s.Ranks == nil && len(s.OutFilters) == 0 && len(s.ErrFilters) == 0
+}
+
+// Tree is the log folder of one agent and its run:
+// <base>/<run id>_<8 characters>/attempt_<restart count>[.<k>]/<local rank>/.
+type Tree struct {
+	spec   *Spec
+	log    *slog.Logger
+	Base   string // made by us, to be removed if it stays empty; "" otherwise
+	job    string // "" without files, and with a planner
+	Mark   string // of a run without a folder, whose workers have it in envMark; "" for none
+	starts map[int]int
+}
+
+// NewTree makes the folders that all attempts share.
+func NewTree(spec *Spec, runID string, log *slog.Logger) (*Tree, error) {
+	t := &Tree{spec: spec, log: log, starts: make(map[int]int)}
+	switch {
+	case spec.Planner != nil:
+		t.Mark = newMark()
+		return t, nil
+	case spec.Dir == os.DevNull:
+		return t, nil
+	}
+	base := spec.Dir
+	if base == "" {
+		temp := spec.TempDir
+		if temp == "" {
+			temp = os.TempDir()
+		}
+		made, err := makeUnique(temp, "torchelastic_")
+		switch {
+		case err != nil && spec.isSilent():
+			log.Warn(fmt.Sprintf("cannot make a folder for the workers' error files: %v; failures are reported without tracebacks; "+
+				"give another one with --log-dir or TMPDIR", err))
+			t.Mark = newMark()
+			return t, nil
+		case err != nil:
+			return nil, fmt.Errorf("cannot make a folder for logs: %w; give another one with --log-dir or TMPDIR", err)
+		}
+		base, t.Base = made, made
+	}
+	if err := os.MkdirAll(base, 0o777); err != nil {
+		return nil, fmt.Errorf("cannot make the log folder: %w", err)
+	}
+	job, err := makeUnique(base, jobPrefix(runID))
+	if err != nil {
+		t.Close()
+		return nil, fmt.Errorf("cannot make the log folder: %w", err)
+	}
+	t.job = job
+	return t, nil
+}
+
+// uniqueLen is how many random characters a unique folder's name ends with.
+const uniqueLen = 8
+
+// jobPrefix is what the name of a run's log folder begins with: the run id, of which a
+// long one is cut, with a hash of the whole, since a file name has 255 bytes at most.
+func jobPrefix(runID string) string {
+	const most = 160
+	name := strings.ReplaceAll(runID, "/", "_")
+	if len(name) > most {
+		sum := sha256.Sum256([]byte(runID))
+		name = strings.ToValidUTF8(name[:most], "") + "~" + hex.EncodeToString(sum[:16])
+	}
+	return name + "_"
+}
+
+// makeUnique makes a folder whose name is prefix and random characters.
+func makeUnique(parent, prefix string) (string, error) {
+	for {
+		// Joined by hand: a base such as "./logs" stays as it was given.
+		path := strings.TrimSuffix(parent, "/") + "/" + prefix + strings.ToLower(rand.Text()[:uniqueLen])
+		if err := os.Mkdir(path, 0o700); !errors.Is(err, fs.ErrExist) {
+			return path, err
+		}
+	}
+}
+
+// Close removes what was made for this run if it holds no file with content and
+// was not asked for.
+func (t *Tree) Close() {
+	if t.Base == "" {
+		return
+	}
+	content := false
+	_ = filepath.WalkDir(t.Base, func(_ string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			info, err := entry.Info()
+			content = content || err != nil || info.Size() > 0
+		}
+		return nil
+	})
+	if content {
+		return
+	}
+	if err := os.RemoveAll(t.Base); err != nil {
+		t.log.Warn("cannot remove an empty log folder: " + err.Error())
+	}
+}
+
+// Attempt is the open files of one attempt.
+type Attempt struct {
+	tree  *Tree
+	Dir   string // "" without files, and with a planner
+	Plan  *Plan
+	files map[string]*os.File // by path: workers may share one
+	pipes []*os.File          // the ends that only the workers need
+	tails *tails
+	tees  []*stderrTee
+	folds map[*os.File]*folder // by the console's stream
+}
+
+// Attempt makes the folder of the next attempt. What is there of earlier ones
+// stays (W1).
+func (t *Tree) Attempt(restarts int) (*Attempt, error) {
+	a := &Attempt{tree: t, files: make(map[string]*os.File)}
+	if t.job == "" {
+		return a, nil
+	}
+	a.Dir = t.job + "/attempt_" + strconv.Itoa(restarts)
+	if k := t.starts[restarts]; k > 0 {
+		a.Dir += "." + strconv.Itoa(k)
+	}
+	t.starts[restarts]++
+	if err := os.Mkdir(a.Dir, 0o777); err != nil {
+		return nil, fmt.Errorf("cannot make the folder of an attempt: %w", err)
+	}
+	return a, nil
+}
+
+// Worker is where one worker's output and error file go.
+type Worker struct {
+	Out, Err  *os.File    // nil: the agent's own stream
+	ErrorFile string      // "" without files
+	ErrFile   string      // the file that stderr goes to; "" if none
+	tee       *stderrTee  // that stderr goes through; nil if none
+	Shared    *sharedFile // that both stdout and stderr go to; nil if none
+}
+
+// LastStderr is the end of what the worker wrote to stderr, as far as it is known; with
+// shared of what was written to the file that it shares with others.
+func (w *Worker) LastStderr() (text []byte, shared bool) {
+	switch {
+	case w.tee != nil:
+		return w.tee.last(), false
+	case w.ErrFile != "":
+		return lastOfFile(w.ErrFile), false
+	}
+	text = w.Shared.last()
+	return text, len(text) > 0
+}
+
+// Names are the names that the prefix template may use.
+type Names struct {
+	Role, Host  string
+	Local, Rank int
+}
+
+func (t *Tree) prefix(n Names) string {
+	if t.spec.PrefixTemplate == "" {
+		return fmt.Sprintf("[%s%d]:", n.Role, n.Local)
+	}
+	return macro.Substitute(t.spec.PrefixTemplate, map[string]string{
+		"role_name": n.Role, "local_rank": strconv.Itoa(n.Local), "rank": strconv.Itoa(n.Rank), "hostname": n.Host,
+	})
+}
+
+// Layout makes the folders of the workers and says where they write.
+func (a *Attempt) Layout(workers int) (*Plan, error) {
+	plan := &Plan{Workers: make([]Paths, workers)}
+	if a.Dir == "" {
+		return plan, nil
+	}
+	spec := a.tree.spec
+	plan.outFilter, plan.errFilter = a.Dir+"/filtered_stdout.log", a.Dir+"/filtered_stderr.log"
+	for local := range plan.Workers {
+		dir := a.Dir + "/" + strconv.Itoa(local)
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			return nil, fmt.Errorf("cannot make the log folder of local rank %d: %w", local, err)
+		}
+		w := &plan.Workers[local]
+		w.ErrorFile = dir + "/error.json"
+		shown := spec.Ranks == nil || slices.Contains(spec.Ranks, local)
+		for _, s := range []struct {
+			std       Std
+			name      string
+			file, tee *string
+		}{{StdOut, "stdout.log", &w.out, &w.teeOut}, {StdErr, "stderr.log", &w.err, &w.teeErr}} {
+			tee := spec.Tee.For(local)&s.std != 0
+			switch {
+			case tee || spec.Redirects.For(local)&s.std != 0:
+				*s.file = dir + "/" + s.name
+			case !shown:
+				*s.file = os.DevNull // A68
+			}
+			if tee && shown {
+				*s.tee = *s.file
+			}
+		}
+	}
+	return plan, nil
+}
+
+// Worker opens the files of one worker.
+func (a *Attempt) Worker(local int) (Worker, error) {
+	paths := &a.Plan.Workers[local]
+	w := Worker{ErrorFile: paths.ErrorFile}
+	var err error
+	if w.Out, err = a.open(paths.out); err == nil {
+		w.Err, err = a.open(paths.err)
+	}
+	if err != nil {
+		return w, fmt.Errorf("cannot open a log file of local rank %d: %w", local, err)
+	}
+	if paths.err != os.DevNull {
+		w.ErrFile = paths.err
+	}
+	return w, nil
+}
+
+// open returns the file of a path, nil for "".
+func (a *Attempt) open(path string) (*os.File, error) {
+	if file := a.files[path]; file != nil || path == "" {
+		return file, nil
+	}
+	file, err := openLog(path)
+	if err != nil {
+		return nil, err
+	}
+	a.files[path] = file
+	return file, nil
+}
+
+// TeeStderr makes the worker's stderr pass through the agent if it goes to the agent's
+// own stderr, so that its last lines can be shown in a report. Not if stdout, the
+// descriptor out, goes to the same file: a detour would change the order of the two.
+func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) error {
+	if w.Err != nil {
+		return nil
+	}
+	if isOneFile(out, int(to.Fd())) {
+		w.Err, w.Shared = to, newSharedFile(to)
+		return nil
+	}
+	t, write, err := newStderrTee(to, func(text []byte) { c.copy(to, text) })
+	if err != nil {
+		return fmt.Errorf("cannot make a pipe or terminal for stderr: %w", err)
+	}
+	w.Err, w.tee = write, t
+	a.pipes = append(a.pipes, write)
+	a.tees = append(a.tees, t)
+	return nil
+}
+
+// FoldConsole makes what a worker writes to the agent's own streams pass through the agent,
+// which folds it. Streams that are one file there are one for the worker, so that their
+// order stays.
+func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File) error {
+	joined := w.Out == nil && w.Err == nil && isOneFile(int(out.Fd()), int(err.Fd()))
+	through := func(to *os.File) (*stderrTee, *os.File, error) {
+		source := a.folder(c, to).source(rank)
+		t, write, err := newStderrTee(to, func(text []byte) { _ = source.print(text) })
+		if err != nil {
+			return nil, nil, fmt.Errorf("cannot make a pipe or terminal for a worker's output: %w", err)
+		}
+		a.pipes, a.tees = append(a.pipes, write), append(a.tees, t)
+		return t, write, nil
+	}
+	var failed error
+	if w.Out == nil {
+		var t *stderrTee
+		if t, w.Out, failed = through(out); failed == nil && joined {
+			w.tee, w.Err = t, w.Out
+		}
+	}
+	if w.Err == nil && failed == nil {
+		w.tee, w.Err, failed = through(err)
+	}
+	return failed
+}
+
+// folder is that of a stream of the console.
+func (a *Attempt) folder(c *Console, dst *os.File) *folder {
+	f := a.folds[dst]
+	if f == nil {
+		if a.folds == nil {
+			a.folds = make(map[*os.File]*folder)
+		}
+		f = newFolder(c, dst)
+		a.folds[dst] = f
+	}
+	return f
+}
+
+// StandardStreams is what workers have as stdin, stdout and stderr if those are not redirected:
+// this process's, or /dev/null in the place of one that was closed. Its number may be
+// that of something private by now, which is marked as not to be inherited.
+func (a *Attempt) StandardStreams() ([]uintptr, error) {
+	files := []uintptr{0, 1, 2}
+	for i, fd := range files {
+		if flags, err := unix.FcntlInt(fd, unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+			continue
+		}
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			return nil, err
+		}
+		a.pipes = append(a.pipes, null)
+		files[i] = null.Fd()
+	}
+	return files, nil
+}
+
+// Resized gives the workers' terminals the size of the agent's.
+func (a *Attempt) Resized() {
+	for _, t := range a.tees {
+		t.fit()
+	}
+}
+
+// Started closes what only the workers need, once they have been started.
+func (a *Attempt) Started() {
+	for _, pipe := range a.pipes {
+		_ = pipe.Close()
+	}
+	a.pipes = nil
+}
+
+// Follow begins to copy the files that are tee'd to out and err, and to the
+// filter files.
+func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
+	spec := a.tree.spec
+	for _, s := range []struct {
+		tee     func(*Paths) string
+		dst     *os.File
+		filter  string
+		needles []string
+	}{
+		{func(p *Paths) string { return p.teeOut }, out, a.Plan.outFilter, spec.OutFilters},
+		{func(p *Paths) string { return p.teeErr }, err, a.Plan.errFilter, spec.ErrFilters},
+	} {
+		for _, w := range workers {
+			path := s.tee(&a.Plan.Workers[w.Local])
+			if path == "" {
+				continue
+			}
+			if err := canFollow(path); err != nil {
+				a.tree.log.Error("cannot follow a log file: " + err.Error()) // A70
+				continue
+			}
+			prefix := a.tree.prefix(w)
+			job := tail{path: path, out: c.printer(s.dst, prefix)}
+			if spec.Fold {
+				job.out = a.folder(c, s.dst).source(w.Rank)
+			}
+			if len(s.needles) > 0 && s.filter != "" {
+				filtered, err := a.open(s.filter)
+				if err != nil {
+					return fmt.Errorf("cannot open a filter file: %w", err)
+				}
+				job.filter = c.printer(filtered, prefix)
+				for _, needle := range s.needles {
+					job.needles = append(job.needles, []byte(needle))
+				}
+			}
+			if a.tails == nil {
+				a.tails = newTails(a.tree.log)
+			}
+			a.tails.add(job)
+		}
+	}
+	return nil
+}
+
+// Close copies what is left and closes everything; the workers must have ended.
+func (a *Attempt) Close() {
+	a.Started()
+	for _, t := range a.tees {
+		t.stop()
+	}
+	if a.tails != nil {
+		a.tails.stop()
+		a.tails = nil
+	}
+	for _, f := range a.folds {
+		f.stop()
+	}
+	a.folds = nil
+	for _, file := range a.files {
+		_ = file.Close()
+	}
+	a.files = nil
+}
+
+// Marker is the part of the workers' TORCHELASTIC_ERROR_FILE, or of envMark, that no
+// other run has.
+func (t *Tree) Marker() string {
+	switch {
+	case t.Mark != "":
+		return EnvMark + "=" + t.Mark
+	case t.job == "":
+		return ""
+	}
+	return filepath.Base(t.job) + "/attempt_"
+}

@@ -1,0 +1,182 @@
+package logs
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/pty"
+)
+
+// maxStderr is how much of what a worker wrote last to stderr is kept for the
+// report.
+const maxStderr = 64 << 10
+
+// stderrTee stands between a worker's stderr and the agent's own: it passes everything
+// on at once and unchanged, and keeps the last maxStderr bytes. Its methods are
+// safe for concurrent use.
+type stderrTee struct {
+	read *os.File
+	pass func([]byte)
+	tty  bool     // read is a pseudo-terminal's, which hands over what was written a little later
+	like *os.File // the terminal that it stands for
+	done chan struct{}
+
+	mu   sync.Mutex
+	ring []byte // the last bytes, oldest at next once it is full
+	next int
+	held []byte // the begin of a line that a full buffer cut
+}
+
+// newStderrTee makes a tee and returns the end that the worker writes to: a terminal if to
+// is one, so that programs see no difference, else a pipe. pass gets what comes, one
+// call at a time. stop ends it.
+func newStderrTee(to *os.File, pass func([]byte)) (t *stderrTee, write *os.File, err error) {
+	var read *os.File
+	tty := pty.IsTerminal(to)
+	if tty {
+		read, write, err = pty.Open(to)
+	} else {
+		read, write, err = os.Pipe()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	t = &stderrTee{read: read, pass: pass, tty: tty, like: to, done: make(chan struct{})}
+	go t.run()
+	return t, write, nil
+}
+
+// fit gives the worker's terminal the size of the agent's.
+func (t *stderrTee) fit() {
+	if t.tty {
+		_ = pty.Control(t.read, func(fd int) error { return pty.Fit(fd, t.like) })
+	}
+}
+
+func (t *stderrTee) run() {
+	defer close(t.done)
+	if conn, err := t.read.SyscallConn(); err == nil {
+		_ = conn.Read(func(fd uintptr) bool { return t.drain(int(fd)) })
+	}
+}
+
+// teeBuffers are lent to tees while they read, so that idle ones cost nothing.
+var teeBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// drain takes what is in the pipe now, and reports whether its end was reached.
+func (t *stderrTee) drain(fd int) (ended bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.tty {
+		_ = pty.Fit(fd, t.like) // before the worker draws again: no signal reaches a library
+	}
+	buf := teeBuffers.Get().(*[32 << 10]byte)
+	defer teeBuffers.Put(buf)
+	for {
+		n, err := unix.Read(fd, buf[:])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case n > 0:
+			t.take(buf[:n], n == len(buf))
+			continue
+		}
+		t.take(nil, false)
+		return err != unix.EAGAIN
+	}
+}
+
+// take keeps a text and passes it on. If more is to follow at once, the begin of
+// a last line waits for it, so that no other worker's output gets in between.
+func (t *stderrTee) take(text []byte, more bool) {
+	t.keep(text)
+	if len(t.held) > 0 {
+		text = append(t.held, text...)
+		t.held = nil
+	}
+	if more {
+		if end := bytes.LastIndexByte(text, '\n') + 1; end > 0 {
+			t.held = bytes.Clone(text[end:])
+			text = text[:end]
+		}
+	}
+	if len(text) > 0 {
+		t.pass(text)
+	}
+}
+
+func (t *stderrTee) keep(text []byte) {
+	if len(text) > maxStderr {
+		text = text[len(text)-maxStderr:]
+	}
+	if room := maxStderr - len(t.ring); room > 0 {
+		n := min(room, len(text))
+		t.ring = append(t.ring, text[:n]...)
+		text = text[n:]
+	}
+	for len(text) > 0 {
+		n := copy(t.ring[t.next:], text)
+		t.next = (t.next + n) % maxStderr
+		text = text[n:]
+	}
+}
+
+// ttyPatience is how long a pseudo-terminal may take to hand over what was written.
+const ttyPatience = 100 * time.Millisecond
+
+// settle waits until a pseudo-terminal has handed over what an ended worker wrote.
+func (t *stderrTee) settle() {
+	if !t.tty {
+		return
+	}
+	timer := time.NewTimer(ttyPatience)
+	defer timer.Stop()
+	select {
+	case <-t.done: // closed, and all of it was read
+	case <-timer.C: // another process has it open
+	}
+}
+
+// last returns the last maxStderr bytes of what was written until now, by a worker
+// that has ended.
+func (t *stderrTee) last() []byte {
+	t.settle()
+	if conn, err := t.read.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { t.drain(int(fd)) })
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append(bytes.Clone(t.ring[t.next:]), t.ring[:t.next]...)
+}
+
+// stop passes on what was written until now and ends the tee, whether or not
+// another process still holds the other end. last may be called afterwards.
+func (t *stderrTee) stop() {
+	t.settle()
+	_ = t.read.SetReadDeadline(time.Now())
+	<-t.done
+	_ = t.last()
+	_ = t.read.Close()
+}
+
+// lastOfFile returns the last maxStderr bytes of a file; nil if it cannot be read, or is
+// a FIFO or device.
+func lastOfFile(path string) []byte {
+	file, info, err := openRegular(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = file.Close() }()
+	if info.Size() > maxStderr {
+		if _, err := file.Seek(-maxStderr, io.SeekEnd); err != nil {
+			return nil
+		}
+	}
+	text, _ := io.ReadAll(io.LimitReader(file, maxStderr))
+	return text
+}

@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/process"
+	"rallypoint/agent/telemetry"
+	"rallypoint/agent/watchdog"
+)
+
+// unkillableWorkers says which workers are asleep, and reports whether one has been for
+// too long.
+func (a *Agent) unkillableWorkers(t *attempt) bool {
+	sleeping, stuck := a.sleepDetector.Look(t.workers.Procs, time.Now())
+	for _, p := range sleeping {
+		a.log.Warn(fmt.Sprintf("the worker of local rank %d (pid %d) is in uninterruptible sleep (state D)", p.Local, p.Pid))
+	}
+	for _, p := range stuck {
+		p.Fault = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.sleepDetector.Timeout)
+		a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) has been in uninterruptible sleep (state D) for %v: giving up on this node",
+			p.Local, p.Pid, a.sleepDetector.Timeout))
+	}
+	return len(stuck) > 0
+}
+
+// overdueMessage is how the message of a failure by the watchdog begins.
+const overdueMessage = "The timer"
+
+// reapOverdue ends the worker that a process with an expired timer is or belongs
+// to (A90); that it fails by it is a failure like any other (W8).
+func (a *Agent) reapOverdue(t *attempt, o watchdog.Overdue) {
+	for i := range o.Timers {
+		a.publish(telemetry.WatchdogActed{Name: "timer expired", Timer: &o.Timers[i]})
+		if i == o.Fatal {
+			break
+		}
+	}
+	if o.Fatal < 0 {
+		first := &o.Timers[0]
+		a.log.Warn(fmt.Sprintf("the timer %q of process %d has expired; it asked for no signal, so nothing is done", first.Scope, first.Pid))
+		return
+	}
+	timer := &o.Timers[o.Fatal]
+	p := t.workers.WorkerOf(timer.Pid)
+	if p == nil {
+		a.log.Info(fmt.Sprintf("the timer %q of process %d has expired; no worker is or has such a process any more", timer.Scope, timer.Pid))
+		return
+	}
+	late := max(time.Since(timer.At), 0).Round(time.Millisecond)
+	a.log.Error(fmt.Sprintf("the timer %q of process %d expired %v ago: ending the worker of local rank %d with %s",
+		timer.Scope, timer.Pid, late, p.Local, process.SignalName(timer.Signal)))
+	if p.Fault == "" {
+		p.Fault = fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.Scope, timer.Pid, late)
+	}
+	if timer.Pid != p.Pid {
+		_ = unix.Kill(timer.Pid, timer.Signal) // read as the worker's descendant just now
+	}
+	p.SignalGroup(timer.Signal)
+	a.publish(telemetry.WatchdogActed{Name: "kill worker process", Timer: timer})
+}

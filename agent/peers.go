@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"rallypoint/agent/failure"
+)
+
+// publishFirst publishes to the other nodes the first failure of an attempt, while the
+// workers are being stopped. The function that it returns waits until that is done.
+func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
+	if v != someFailed && v != unkillable || a.assignment.groups < 2 {
+		return func() {}
+	}
+	f := *a.firstFailure(t)
+	failed := slices.Clone(t.failures)
+	done := make(chan struct{})
+	go func() { // ends by the limit of publishFailure
+		defer close(done)
+		if len(failed) > 0 {
+			f, _ = a.failure(t, failed[0]) // its error is logged with the report
+		}
+		a.publishFailure(&f)
+	}()
+	return func() { <-done }
+}
+
+// publishFailure publishes a failure to the other nodes.
+func (a *Agent) publishFailure(f *failure.Failure) {
+	ctx, cancel := a.untilImpatient(leastReport)
+	defer cancel()
+	s := a.announcedStop()
+	first := s.Round != 0 && !s.Leaving && s.Rank == a.assignment.group
+	if err := f.Publish(ctx, a.assignment.keys, a.assignment.Round, a.assignment.group, first); err != nil {
+		a.log.Warn("cannot tell the other nodes of the failure: " + err.Error())
+	}
+}
+
+// untilImpatient returns a context that ends with the second signal or after the
+// limit.
+func (a *Agent) untilImpatient(limit time.Duration) (context.Context, context.CancelFunc) {
+	return contextUntil(a.interrupts.second, limit)
+}
+
+// readPeers reads what the nodes of the round published.
+func (a *Agent) readPeers() {
+	if a.assignment.groups < 2 {
+		return
+	}
+	ctx, cancel := a.untilImpatient(leastReport)
+	defer cancel()
+	a.awaitCulprit(ctx)
+	published := failure.ReadPublished(ctx, a.assignment.keys, a.assignment.Round)
+	if s := a.announcedStop(); s.Round != 0 && !s.Leaving {
+		published = failure.CulpritFirst(published, s.Rank)
+	}
+	if published != nil {
+		a.assignment.peers = published
+	}
+}

@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"rallypoint/agent/telemetry"
+	"rallypoint/core/store"
+)
+
+// Keys by which the agents of a round agree on ranks and on the end; torch's
+// agents use the same (A49, A51).
+const (
+	roleInfoKey      = "torchelastic/role_info/"
+	assignedRanksKey = "torchelastic/assigned_ranks/"
+	exitBarrierCount = "torchelastic/agent/terminal_state/num_members"
+	exitBarrierLast  = "torchelastic/agent/terminal_state/last_member"
+)
+
+// restartsKey holds the restart count of the whole job, where it is not 0. It is
+// a key of its own because torch's agents, which may take part, insist on four
+// numbers in assignedRanksKey.
+const restartsKey = "rallypoint/restarts"
+
+// ranks is what the workers of one agent are numbered by: worker k has Base + k
+// among all and RoleBase + k among those of its role.
+type ranks struct {
+	base, world         int
+	roleBase, roleWorld int
+	restarts            int     // agreed by the whole job
+	budget              *budget // the same; nil: none
+}
+
+// roleInfo is what each agent says of itself. Restarts, Host and Budget are ours; torch's
+// agents ignore it.
+type roleInfo struct {
+	Role           string  `json:"role"`
+	Rank           int     `json:"rank"`
+	LocalWorldSize int     `json:"local_world_size"`
+	Restarts       int     `json:"restarts"`
+	Host           string  `json:"host"`
+	Budget         *budget `json:"budget,omitempty"` // nil: none
+}
+
+// identicalRanks are the ranks if all agents have the same role and as many
+// workers (A48).
+func identicalRanks(group, groups, local, restarts int) ranks {
+	return ranks{
+		base: group * local, world: groups * local,
+		roleBase: group * local, roleWorld: groups * local,
+		restarts: restarts,
+	}
+}
+
+// agreeRanks exchanges role infos through the agents' store (A49): agent 0 reads
+// all and writes each agent's share. The restart count is the highest that any
+// agent knows, so that all workers of the round see one number.
+//
+// It blocks until every agent of the round has taken part, or ctx ends.
+func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (ranks, error) {
+	text, err := json.Marshal(own)
+	if err != nil {
+		return ranks{}, err
+	}
+	if err := s.Set(ctx, roleInfoKey+strconv.Itoa(own.Rank), text); err != nil {
+		return ranks{}, fmt.Errorf("publish role info: %w", err)
+	}
+	if own.Rank == 0 {
+		if err := assignRanks(ctx, s, groups); err != nil {
+			return ranks{}, err
+		}
+	}
+	text, err = s.Get(ctx, assignedRanksKey+strconv.Itoa(own.Rank))
+	if err != nil {
+		return ranks{}, fmt.Errorf("read assigned ranks: %w", err)
+	}
+	var share []int
+	if err := json.Unmarshal(text, &share); err != nil || len(share) < 4 {
+		return ranks{}, fmt.Errorf("assigned ranks %.80q are not four numbers", text)
+	}
+	r := ranks{base: share[0], world: share[1], roleBase: share[2], roleWorld: share[3], restarts: own.Restarts}
+	restarts, err := agreedRestarts(ctx, s)
+	if err != nil {
+		return ranks{}, fmt.Errorf("read the restart count: %w", err)
+	}
+	r.restarts = max(r.restarts, restarts)
+	if own.Budget != nil {
+		if r.budget, err = readBudget(ctx, s); err != nil {
+			return ranks{}, fmt.Errorf("read the budget: %w", err)
+		}
+	}
+	return r, nil
+}
+
+// agreedRestarts reads what agent 0 wrote before it assigned the ranks; 0 if it
+// wrote nothing.
+func agreedRestarts(ctx context.Context, s store.Store) (int, error) {
+	there, err := s.Check(ctx, []string{restartsKey})
+	if err != nil || !there {
+		return 0, err
+	}
+	text, err := s.Get(ctx, restartsKey)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(text))
+}
+
+// assignRanks is agent 0's part.
+func assignRanks(ctx context.Context, s store.Store, groups int) error {
+	keys := make([]string, groups)
+	for i := range keys {
+		keys[i] = roleInfoKey + strconv.Itoa(i)
+	}
+	texts, err := s.MultiGet(ctx, keys)
+	if err != nil {
+		return fmt.Errorf("read role infos: %w", err)
+	}
+	infos := make([]roleInfo, groups)
+	for i, text := range texts {
+		if err := json.Unmarshal(text, &infos[i]); err != nil {
+			return fmt.Errorf("role info of agent %d: %w", i, err)
+		}
+		keys[i] = assignedRanksKey + strconv.Itoa(i)
+	}
+	shares := shareRanks(infos)
+	for i, r := range shares {
+		texts[i] = fmt.Appendf(nil, "[%d, %d, %d, %d]", r.base, r.world, r.roleBase, r.roleWorld)
+	}
+	if n := shares[0].restarts; n > 0 {
+		if err := s.Set(ctx, restartsKey, []byte(strconv.Itoa(n))); err != nil {
+			return fmt.Errorf("publish the restart count: %w", err)
+		}
+	}
+	if err := writeBudget(ctx, s, infos); err != nil {
+		return fmt.Errorf("publish the budget: %w", err)
+	}
+	if err := s.MultiSet(ctx, keys, texts); err != nil {
+		return fmt.Errorf("publish assigned ranks: %w", err)
+	}
+	return nil
+}
+
+// shareRanks computes the ranks of all agents: bases are running sums of the local
+// sizes in the order of the agents, over all and over the role.
+func shareRanks(infos []roleInfo) []ranks {
+	world, restarts, roleWorld := 0, 0, map[string]int{}
+	shares := make([]ranks, len(infos))
+	for i, info := range infos {
+		shares[i].base, shares[i].roleBase = world, roleWorld[info.Role]
+		world += info.LocalWorldSize
+		roleWorld[info.Role] += info.LocalWorldSize
+		restarts = max(restarts, info.Restarts)
+	}
+	for i, info := range infos {
+		shares[i].world, shares[i].roleWorld, shares[i].restarts = world, roleWorld[info.Role], restarts
+	}
+	return shares
+}
+
+// members reads what the agents of the round say of themselves; nil if its store does not
+// answer.
+func (s *assignment) members(ctx context.Context) []telemetry.MemberStatus {
+	names := make([]string, s.groups)
+	for i := range names {
+		names[i] = roleInfoKey + strconv.Itoa(i)
+	}
+	texts, err := s.keys.MultiGet(ctx, names)
+	if err != nil {
+		return nil
+	}
+	members := make([]telemetry.MemberStatus, len(texts))
+	for i, text := range texts {
+		var info roleInfo
+		if json.Unmarshal(text, &info) != nil {
+			info = roleInfo{}
+		}
+		members[i] = telemetry.MemberStatus{GroupRank: i, Host: info.Host, Role: info.Role, Workers: info.LocalWorldSize}
+	}
+	return members
+}

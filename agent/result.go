@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"rallypoint/agent/failure"
+)
+
+import "errors"
+
+// Result is how a run ended, and where this node and its workers stood at last.
+type Result struct {
+	Err   error // of Run
+	Spare bool  // the run ended well and never needed this node
+
+	Round     uint64 // of the last round; 0 if there was none
+	GroupRank int    // of this node in it
+	Groups    int    // nodes in it
+	World     int    // workers in it
+	Restarts  int    // charged to the job's budget
+
+	// Workers are those of the last attempt, by local rank; none if none was
+	// started.
+	Workers []WorkerResult
+
+	// Failures are of this node's workers, and of other nodes' as far as they published them;
+	// Root is the index of the one that caused the others, -1 if there are none.
+	Failures []failure.Failure
+	Root     int
+	Report   string // the report of the failures (A78); "" if there are none
+}
+
+// WorkerResult is how one worker ended.
+type WorkerResult struct {
+	LocalRank, Rank         int
+	RoleRank, RoleWorldSize int
+	Pid                     int
+	ExitCode                int // negative: minus the signal; -1 also if it could not be learned
+
+	// Where it wrote: "" if its output went where the agent's goes, or nowhere.
+	OutFile, ErrFile string
+	ErrorFile        string // where its error file would be; "" without log files
+}
+
+// Result tells how the run ended. It is to be called after Run has returned.
+func (a *Agent) Result() Result {
+	r := Result{Err: a.err, Spare: a.spare, Restarts: a.restarts, Root: -1}
+	if s := a.assignment; s != nil {
+		r.Round, r.GroupRank, r.Groups, r.World = s.Round, s.group, s.groups, s.ranks.world
+	}
+	if a.last != nil {
+		r.Workers = a.last.results(a.assignment.ranks)
+	}
+	var failed *FailedError
+	var peer *PeerError
+	switch {
+	case errors.As(a.err, &failed):
+		r.Failures, r.Report = failed.Failures, failed.Error()
+	case errors.As(a.err, &peer):
+		r.Failures, r.Report = peer.Failures, peer.Report()
+	}
+	r.Root = failure.RootCause(r.Failures)
+	return r
+}
+
+// results tells how the workers of an attempt ended, which they must have.
+func (t *attempt) results(r ranks) []WorkerResult {
+	var results []WorkerResult
+	for i, p := range t.workers.Procs {
+		w := WorkerResult{
+			LocalRank: p.Local, Rank: r.base + p.Local, RoleRank: r.roleBase + p.Local, RoleWorldSize: r.roleWorld,
+			Pid: p.Pid, ExitCode: -1, ErrFile: t.outputs[i].ErrFile, ErrorFile: t.outputs[i].ErrorFile,
+		}
+		if p.HasExited() {
+			w.ExitCode = p.Code
+		}
+		if f := t.outputs[i].Out; f != nil {
+			w.OutFile = f.Name()
+		}
+		results = append(results, w)
+	}
+	return results
+}

@@ -1,0 +1,263 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/failure"
+	"rallypoint/agent/logs"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+	"rallypoint/core/training"
+)
+
+// rounds is a rendezvous that the test steers.
+type rounds struct {
+	world int
+
+	mu      sync.Mutex
+	round   uint64
+	waiting int
+	closed  bool
+	refusal error               // of the next Next
+	blocked bool                // Next waits until its context ends
+	joining chan struct{}       // gets a token for each blocked Next
+	dropped map[uint64][]string // of each round's outcome
+	keys    map[uint64]*store.Memory
+	ending  rendezvous.Ending
+	ended   int
+
+	stubborn error // of Shutdown
+
+	report func() *training.Report // set by CarryTraining
+}
+
+func newRounds(world int) *rounds {
+	return &rounds{world: world, keys: map[uint64]*store.Memory{}, joining: make(chan struct{}, 1)}
+}
+
+func (r *rounds) Next(ctx context.Context) (rendezvous.Outcome, error) {
+	r.mu.Lock()
+	blocked, refusal := r.blocked, r.refusal
+	r.mu.Unlock()
+	if blocked {
+		select {
+		case r.joining <- struct{}{}:
+		default:
+		}
+		<-ctx.Done()
+		return rendezvous.Outcome{}, rendezvous.ErrCanceled
+	}
+	if refusal != nil {
+		return rendezvous.Outcome{}, refusal
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.round++
+	r.waiting = 0
+	o := rendezvous.Outcome{Round: r.round, World: r.world, StoreAddr: "127.0.0.1", StorePort: 1, Dropped: r.dropped[r.round]}
+	return o, nil
+}
+
+func (r *rounds) NodesWaiting() int { r.mu.Lock(); defer r.mu.Unlock(); return r.waiting }
+func (r *rounds) Closed() bool      { r.mu.Lock(); defer r.mu.Unlock(); return r.closed }
+func (r *rounds) Reason() string    { return "the test says so" }
+
+func (r *rounds) Keys(round uint64) store.Store {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.keys[round] == nil {
+		r.keys[round] = store.NewMemory(store.NewEngine(store.Limits{}))
+	}
+	return r.keys[round]
+}
+
+func (r *rounds) Finish(context.Context) error { return nil }
+
+func (r *rounds) CarryTraining(report func() *training.Report) { r.report = report }
+
+func (r *rounds) Shutdown(_ context.Context, ending rendezvous.Ending, _ string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ending = ending
+	r.ended++
+	return r.stubborn
+}
+
+// set changes what the rendezvous says.
+func (r *rounds) set(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+// stage is one agent under test. Its workers are shell scripts, which may write
+// lines to the pipe $SAY.
+type stage struct {
+	t     *testing.T
+	spec  Spec
+	rdzv  *rounds
+	agent *Agent
+	said  *bufio.Reader
+	done  chan struct{}
+	err   error
+}
+
+// newStage prepares an agent with a number of workers that run a script.
+func newStage(t *testing.T, workers int, script string) *stage {
+	t.Helper()
+	dir := t.TempDir()
+	say := filepath.Join(dir, "say")
+	if err := unix.Mkfifo(say, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(say, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pipe.Close() })
+	return &stage{
+		t: t, rdzv: newRounds(1), said: bufio.NewReader(pipe), done: make(chan struct{}),
+		spec: Spec{
+			RunID: "run", Role: "r", Argv: []string{"sh", "-c", script}, Workers: workers, NoMacros: true,
+			Environ: []string{"PATH=" + os.Getenv("PATH"), "SAY=" + say}, MonitorInterval: 10 * time.Millisecond,
+			ShutdownTimeout: time.Minute, ExitBarrierTimeout: time.Minute,
+			Logs: logs.Spec{Dir: filepath.Join(dir, "logs")},
+		},
+	}
+}
+
+// goFile makes the FIFO that the script knows as $GO and waits at, and returns its path.
+func (s *stage) goFile() string {
+	s.t.Helper()
+	path := s.spec.Logs.Dir + ".go"
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	s.spec.Environ = append(s.spec.Environ, "GO="+path)
+	return path
+}
+
+// prepare makes the agent, which start does otherwise.
+func (s *stage) prepare() {
+	s.t.Helper()
+	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.DiscardHandler))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.agent = a
+}
+
+func (s *stage) start() {
+	s.t.Helper()
+	if s.agent == nil {
+		s.prepare()
+	}
+	a := s.agent
+	go func() {
+		defer close(s.done)
+		s.err = a.Run(s.t.Context())
+	}()
+}
+
+// wait waits for the end of the run and returns its error.
+func (s *stage) wait() error {
+	<-s.done
+	if s.rdzv.ended != 1 {
+		s.t.Errorf("the rendezvous was ended %d times", s.rdzv.ended)
+	}
+	return s.err
+}
+
+func (s *stage) run() error {
+	s.t.Helper()
+	s.start()
+	return s.wait()
+}
+
+// hear returns the next line that a worker said.
+func (s *stage) hear() string {
+	s.t.Helper()
+	line, err := s.said.ReadString('\n')
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+// hearPids reads n lines of pids.
+func (s *stage) hearPids(n int) []int {
+	s.t.Helper()
+	var pids []int
+	for range n {
+		for _, field := range strings.Fields(s.hear()) {
+			pid, err := strconv.Atoi(field)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// expectGone fails if one of the processes is there.
+func expectGone(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		if state, ok := processState(pid); ok {
+			t.Errorf("process %d is still there, in state %c", pid, state)
+		}
+	}
+}
+
+// processState is the state letter of a process; ok is false if there is none.
+func processState(pid int) (state byte, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, found := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte{' '})
+	if err != nil || !found || len(rest) == 0 {
+		return 0, false
+	}
+	return rest[0], true
+}
+
+// failed returns the failures of a run that ended by them.
+func (s *stage) failed(err error) []failure.Failure {
+	s.t.Helper()
+	var failed *FailedError
+	if !errors.As(err, &failed) {
+		s.t.Fatalf("the run ended with %v", err)
+	}
+	if s.rdzv.ending != rendezvous.EndFailed {
+		s.t.Errorf("the rendezvous was ended with %v", s.rdzv.ending)
+	}
+	return failed.Failures
+}
+
+// logFiles lists the log folder without the job's own name.
+func (s *stage) logFiles() string {
+	s.t.Helper()
+	var names []string
+	jobs, _ := filepath.Glob(s.spec.Logs.Dir + "/run_????????")
+	for _, job := range jobs {
+		found, _ := filepath.Glob(job + "/*/*/*")
+		for _, path := range found {
+			text, _ := os.ReadFile(path)
+			names = append(names, fmt.Sprintf("%s=%q", strings.TrimPrefix(path, job+"/"), text))
+		}
+	}
+	return strings.Join(names, " ")
+}

@@ -1,0 +1,151 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"rallypoint/agent/logs"
+	"rallypoint/agent/telemetry"
+	"rallypoint/core/rendezvous"
+)
+
+// Defaults of a Spec's durations.
+const (
+	DefaultMonitorInterval    = 100 * time.Millisecond
+	DefaultShutdownTimeout    = 30 * time.Second
+	DefaultExitBarrierTimeout = 300 * time.Second
+
+	// MaxRestartDelay bounds the growth of RestartDelay; a longer one stays as it is.
+	MaxRestartDelay = 5 * time.Minute
+)
+
+// Spec is what one agent runs. Nothing in it changes while the agent runs.
+type Spec struct {
+	RunID string
+	Role  string
+
+	// Argv is the command of each worker: a program, looked up in the PATH of
+	// Environ, and its arguments, in which macros are replaced (A26).
+	Argv     []string
+	NoMacros bool // arguments go to the workers as they are (W18)
+
+	Workers     int      // on this node, > 0
+	Environ     []string // the agent's environment, which the workers inherit
+	VirtualRank bool     // each worker is local rank 0 with one GPU (A40)
+
+	MaxRestarts int // of the whole job's workers, >= 0
+	// RestartWindow makes MaxRestarts a budget by window: so many restarts in any time of
+	// that length, however many in all. 0: in the whole run.
+	RestartWindow time.Duration
+	// MaxNoProgress ends the run after so many rounds in a row that ended without a higher
+	// step of a worker than the round before; see rallypoint.progress. Rounds in which a node
+	// could not record steps do not count. 0: never.
+	MaxNoProgress int
+	// RestartDelay is the pause before the first restart after a failure; it doubles
+	// with each further one, up to MaxRestartDelay. 0: none (W25).
+	RestartDelay time.Duration
+
+	// MonitorInterval is how often the rendezvous is asked whether nodes wait;
+	// > 0. The agent sees the workers' ends without it (N3).
+	MonitorInterval time.Duration
+
+	// ShutdownTimeout is the grace between a signal to the workers and SIGKILL,
+	// whatever the reason (W6); 0 is none.
+	ShutdownTimeout time.Duration
+
+	// ExitBarrierTimeout bounds the wait for the other agents after success; 0
+	// does not wait (A51).
+	ExitBarrierTimeout time.Duration
+
+	// VerdictTimeout bounds the wait for news of a lost node after a failure that
+	// the budget does not cover; 0 does not wait. It should be lease_timeout plus
+	// reconnect_grace.
+	VerdictTimeout time.Duration
+
+	// Identical says that all agents have this role and as many workers, so that
+	// ranks need no exchange (A48). Restart counts are not agreed then.
+	Identical bool
+
+	// CPUs are those that each worker may use, by local rank; nil is all of this
+	// process, for every worker. See BindCPUs.
+	CPUs [][]int
+
+	// Subreaper makes this process adopt and end the detached descendants of its
+	// workers. Only a process may ask for it that starts no other children.
+	Subreaper bool
+
+	// KeepDaemons leaves alone what the workers started and left behind (W3).
+	KeepDaemons bool
+
+	// LoopbackUsers are whose processes may ask the health port at a loopback address.
+	LoopbackUsers rendezvous.LoopbackUsers
+
+	Logs           logs.Spec
+	Stdout, Stderr *os.File       // the console, for copied lines; the workers inherit 1 and 2
+	Events         telemetry.Sink // of the agent and its workers (A96); nil: none
+	RdzvEvents     telemetry.Sink // of the rendezvous as this node sees it (A97); nil: none
+	Metrics        telemetry.Sink // torch's metrics (A98); nil: none
+	Backend        string         // of the rendezvous, for events
+
+	// Notify receives each step of the run, in order, from the goroutine of Run:
+	// it must not block. nil: none.
+	Notify func(Event)
+}
+
+// Validate reports the first thing that is wrong with the spec.
+func (s *Spec) Validate() error {
+	switch {
+	case len(s.Argv) == 0:
+		return fmt.Errorf("there is no command to run")
+	case s.Workers < 1:
+		return fmt.Errorf("the number of workers on this node is %d, it must be at least 1", s.Workers)
+	case s.MaxRestarts < 0:
+		return fmt.Errorf("the number of restarts is %d, it must not be negative", s.MaxRestarts)
+	case s.RestartWindow < 0:
+		return fmt.Errorf("the window of restarts is %v, it must not be negative", s.RestartWindow)
+	case s.RestartWindow > 0 && s.MaxRestarts > maxWindowRestarts:
+		return fmt.Errorf("the number of restarts in a window is %d, at most %d are possible", s.MaxRestarts, maxWindowRestarts)
+	case s.MaxNoProgress < 0:
+		return fmt.Errorf("the number of rounds without progress is %d, it must not be negative", s.MaxNoProgress)
+	case s.MonitorInterval <= 0:
+		return fmt.Errorf("the monitor interval is %v, it must be greater than 0", s.MonitorInterval)
+	case s.ShutdownTimeout < 0:
+		return fmt.Errorf("shutdown_timeout must be non-negative, got %v", s.ShutdownTimeout)
+	case s.ExitBarrierTimeout < 0:
+		return fmt.Errorf("exit_barrier_timeout must be non-negative, got %v", s.ExitBarrierTimeout)
+	case s.CPUs != nil && len(s.CPUs) != s.Workers:
+		return fmt.Errorf("there are CPUs for %d workers, but %d workers", len(s.CPUs), s.Workers)
+	case s.Logs.Redirects.MaxRank() >= s.Workers || s.Logs.Tee.MaxRank() >= s.Workers:
+		return fmt.Errorf("the selection of streams names local rank %d, but there are %d workers (local ranks 0 to %d)",
+			max(s.Logs.Redirects.MaxRank(), s.Logs.Tee.MaxRank()), s.Workers, s.Workers-1)
+	}
+	if s.VirtualRank {
+		_, _, err := virtualDevices(s.Environ, s.Workers)
+		return err
+	}
+	return nil
+}
+
+func (s *Spec) cpus(local int) []int {
+	if s.CPUs == nil {
+		return nil
+	}
+	return s.CPUs[local]
+}
+
+// EntryPoint is the name of the command in reports and events: for an
+// interpreter the first argument that is no option, else the program (A36).
+// interpreter is the program that runs scripts, "" if none does.
+func EntryPoint(argv []string, interpreter string) string {
+	if argv[0] != interpreter {
+		return argv[0]
+	}
+	for _, arg := range argv[1:] {
+		if !strings.HasPrefix(arg, "-") {
+			return arg
+		}
+	}
+	return ""
+}

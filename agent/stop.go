@@ -1,0 +1,120 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/failure"
+	"rallypoint/agent/process"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/host"
+)
+
+// StopAnnouncer is a Rendezvous by which the nodes of a round tell each other that they
+// stop their workers, before they do (docs/decisions/0045). An announced stop counts in
+// NodesWaiting. Nodes of any other Rendezvous learn of a stop when it is over.
+type StopAnnouncer interface {
+	// AnnounceStop tells the other nodes that this one is about to stop the workers of a
+	// round: they failed, or the node leaves; reason says why. It returns once that is
+	// known, or when ctx ends; the announcement goes on then by itself.
+	AnnounceStop(ctx context.Context, round uint64, leaving bool, reason string) error
+
+	// Stopped returns the stop of a round that was announced first, this node's own
+	// included; its Round is 0 if none is known. It never blocks.
+	Stopped(round uint64) rendezvous.RoundStop
+}
+
+// announcePatience bounds how long the stop of the workers waits until the other nodes
+// have been told. An answer takes one exchange with the control plane; one that is cut off
+// gives none.
+const announcePatience = 500 * time.Millisecond
+
+// announceStop tells the other nodes that this one is about to stop its workers, and
+// returns how the attempt ends: a failure that comes while another node leaves followed
+// from that.
+func (a *Agent) announceStop(t *attempt, v outcome) outcome {
+	rdzv, ok := a.rdzv.(StopAnnouncer)
+	if !ok || a.assignment.groups < 2 || v == allSucceeded || v == mustRegroup {
+		return v
+	}
+	reason := ""
+	if v == mustInterrupt {
+		reason = a.interrupted().Error()
+	} else {
+		reason = a.firstFailure(t).Summary()
+	}
+	ctx, cancel := a.untilImpatient(announcePatience)
+	defer cancel()
+	if err := rdzv.AnnounceStop(ctx, a.assignment.Round, v == mustInterrupt, reason); err != nil {
+		a.log.Info("the other nodes could not be told yet that this one stops its workers: " + err.Error())
+	}
+	if s := a.announcedStop(); v == someFailed && s.Leaving && s.Rank != a.assignment.group {
+		return mustRegroup
+	}
+	return v
+}
+
+// announcedStop is the announced stop of this node's round; its Round is 0 if none is
+// known.
+func (a *Agent) announcedStop() rendezvous.RoundStop {
+	if rdzv, ok := a.rdzv.(StopAnnouncer); ok {
+		return rdzv.Stopped(a.assignment.Round)
+	}
+	return rendezvous.RoundStop{}
+}
+
+// firstFailure describes the worker whose failure ends an attempt, as far as that is known
+// without asking a name server or reading what it wrote.
+func (a *Agent) firstFailure(t *attempt) *failure.Failure {
+	var first *process.Process
+	if len(t.failures) > 0 {
+		first = t.failures[0]
+	} else { // the one that cannot be killed
+		for _, p := range t.workers.Procs {
+			if p.Fault != "" {
+				first = p
+				break
+			}
+		}
+	}
+	if first == nil {
+		return &failure.Failure{Host: host.Name()}
+	}
+	f := &failure.Failure{
+		Rank: a.assignment.ranks.base + first.Local, LocalRank: first.Local, Pid: first.Pid, ExitCode: first.Code,
+		Host: host.Name(), Time: first.At, ErrorFile: process.NotAvailable, Message: first.Fault,
+	}
+	if !first.HasExited() {
+		f.ExitCode, f.Time = -int(unix.SIGKILL), time.Now()
+	}
+	return f
+}
+
+// lossSeen reports whether a node of the round was lost, as far as is known now. It is
+// asked after a failure of this node, whose own announcement makes nodes wait, too.
+func (a *Agent) lossSeen() bool {
+	if a.rdzv.NodesWaiting() == 0 {
+		return false
+	}
+	if s := a.announcedStop(); s.Round != 0 {
+		return s.Lost
+	}
+	return true
+}
+
+// recordPatience bounds how long a node waits, with its workers stopped, for the report of
+// the failure that another node has announced and may not live to write.
+const recordPatience = 2 * time.Second
+
+// awaitCulprit waits until the node that announced the stop has published its failure.
+func (a *Agent) awaitCulprit(ctx context.Context) {
+	s := a.announcedStop()
+	if s.Round == 0 || s.Leaving || s.Rank == a.assignment.group {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordPatience)
+	defer cancel()
+	_ = failure.AwaitPublished(ctx, a.assignment.keys, s.Round, s.Rank)
+}

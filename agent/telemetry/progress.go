@@ -1,0 +1,63 @@
+package telemetry
+
+import (
+	"math"
+	"time"
+
+	"rallypoint/agent/progress"
+	"rallypoint/core/training"
+	"rallypoint/internal/promtext"
+)
+
+// ProgressStatus is how far the workers of this node have come (docs/progress.md).
+type ProgressStatus struct {
+	Round          uint64  `json:"round"`
+	Step           int64   `json:"step"` // the largest of a worker
+	SmallestStep   int64   `json:"smallest_step"`
+	Reporting      int     `json:"reporting_workers"`
+	SecondsPerStep float64 `json:"seconds_per_step"` // 0: not known yet
+	ChangeAge      float64 `json:"change_age_s"`     // since any worker's step changed
+}
+
+func progressStatus(r *training.Report) *ProgressStatus {
+	if r == nil {
+		return nil
+	}
+	return &ProgressStatus{
+		Round: r.Round, Step: r.Largest, SmallestStep: r.Smallest, Reporting: r.Reporting,
+		SecondsPerStep: rounded(r.PerStep), ChangeAge: rounded(r.SinceChange),
+	}
+}
+
+// rounded rounds to a thousandth of a second, a short duration to a thousandth of that.
+func rounded(d time.Duration) float64 {
+	if d < time.Second {
+		return math.Round(d.Seconds()*1e6) / 1e6
+	}
+	return math.Round(d.Seconds()*1e3) / 1e3
+}
+
+// FollowProgress makes the workers' progress a part of the status.
+func (b *StatusTracker) FollowProgress(t *progress.Tracker) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.progress = t
+}
+
+// progressMetrics writes what is known of the workers' steps; nothing before the first.
+func (b *StatusTracker) progressMetrics(m *promtext.Buffer, p *ProgressStatus) {
+	if p != nil {
+		m.Single("rallypoint_agent_training_step", "gauge", "The largest training step that a worker of this node has reported in the last round.", float64(p.Step))
+		m.Single("rallypoint_agent_training_smallest_step", "gauge", "The smallest of the workers' steps.", float64(p.SmallestStep))
+		m.Single("rallypoint_agent_training_seconds_per_step", "gauge", "Time of a step, over the last ones; 0 if it is not known yet.", p.SecondsPerStep)
+		m.Single("rallypoint_agent_training_change_age_seconds", "gauge", "For how long no worker of this node has reported another step.", p.ChangeAge)
+	}
+	b.mu.Lock()
+	tracker := b.progress
+	b.mu.Unlock()
+	const lost = "rallypoint_agent_training_lost_seconds_total"
+	m.Family(lost, "counter", "Time between the last step of a round and the first of the next, by why there was a next.")
+	for _, cause := range []progress.Cause{progress.CauseFailure, progress.CauseRegroup} {
+		m.Sample(lost, tracker.Lost(cause).Seconds(), "cause", progress.CauseNames[cause])
+	}
+}

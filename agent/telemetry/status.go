@@ -1,0 +1,302 @@
+package telemetry
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	rallypoint "rallypoint"
+	"rallypoint/agent/failure"
+	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
+	"rallypoint/internal/host"
+	"rallypoint/internal/promtext"
+)
+
+// phase is what an agent does at present, as its health port says it.
+type phase string
+
+// The phases.
+const (
+	PhaseStarting  phase = "starting"
+	PhaseJoining   phase = "joining"   // waits for its place in a round
+	PhaseAssigning phase = "assigning" // learns the ranks, starts the workers
+	PhaseRunning   phase = "running"
+	PhaseStopping  phase = "stopping"
+	PhaseFinishing phase = "finishing" // its workers succeeded; waits for the other nodes
+	PhaseEnding    phase = "ending"
+)
+
+var phases = []phase{PhaseStarting, PhaseJoining, PhaseAssigning, PhaseRunning, PhaseStopping, PhaseFinishing, PhaseEnding}
+
+// Status is what GET /status answers.
+type Status struct {
+	RunID     string          `json:"run_id"`
+	Role      string          `json:"role"`
+	Host      string          `json:"host"`
+	Pid       int             `json:"pid"`
+	Version   string          `json:"version"`
+	StartedAt time.Time       `json:"started_at"`
+	Phase     phase           `json:"phase"`
+	PhaseFor  float64         `json:"phase_seconds"`
+	Round     uint64          `json:"round"` // 0 before the first
+	GroupRank int             `json:"group_rank"`
+	Groups    int             `json:"group_world_size"`
+	World     int             `json:"world_size"`
+	Store     string          `json:"master"` // MASTER_ADDR:MASTER_PORT; "" before the first round
+	Restarts  int             `json:"restarts"`
+	Budget    int             `json:"max_restarts"`
+	Rounds    int             `json:"rounds_joined"`
+	Members   []MemberStatus  `json:"members,omitempty"` // of the round; none if the store does not answer
+	Workers   []WorkerStatus  `json:"workers"`           // of this node
+	LastError string          `json:"last_failure,omitempty"`
+	Progress  *ProgressStatus `json:"progress,omitempty"` // of the workers; none if they have not reported a step
+}
+
+// MemberStatus is one node of the round.
+type MemberStatus struct {
+	GroupRank int    `json:"group_rank"`
+	Host      string `json:"host"`
+	Role      string `json:"role"`
+	Workers   int    `json:"workers"`
+}
+
+// WorkerStatus is one worker of the last attempt.
+type WorkerStatus struct {
+	LocalRank int    `json:"local_rank"`
+	Rank      int    `json:"rank"`
+	Pid       int    `json:"pid"`
+	State     string `json:"state"`               // running or exited
+	ExitCode  *int   `json:"exit_code,omitempty"` // negative: minus the signal
+}
+
+// StatusTracker is a Consumer that holds what the agent does, for the health port. It is safe
+// for concurrent use; its lock is a leaf.
+type StatusTracker struct {
+	mu       sync.Mutex
+	status   Status
+	since    time.Time
+	members  func(context.Context) []MemberStatus // asks the round's store
+	failures [causes]uint64
+	steps    [steps]stepTotal
+	progress *progress.Tracker // nil: none
+	left     int               // of the budget
+}
+
+// stepTotal sums up what a step took each time.
+type stepTotal struct {
+	count, failed uint64
+	took          time.Duration
+}
+
+// Causes of failures, as metrics name them.
+const (
+	causeExit = iota
+	causeSignal
+	causeOOM
+	causeWatchdog
+	causes
+)
+
+var causeNames = [causes]string{"exit_code", "signal", "out_of_memory", "watchdog"}
+
+// Take implements Consumer.
+func (b *StatusTracker) Take(s State, message Message) {
+	switch m := message.(type) {
+	case Joining:
+		b.enter(PhaseJoining)
+	case Joined:
+		b.joined(s.Place)
+	case WorkersStarted:
+		b.started(s, m.Workers)
+	case WorkerExited:
+		b.exited(m.Worker)
+	case Stopping:
+		b.enter(PhaseStopping)
+	case AttemptFailed:
+		b.failed(m.Root, m.Overdue)
+	case Finishing:
+		b.enter(PhaseFinishing)
+	case Ending:
+		b.enter(PhaseEnding)
+	case StepDone:
+		b.stepped(m.Step, m.Took, m.Err != nil)
+	}
+}
+
+// enter notes a phase.
+func (b *StatusTracker) enter(p phase) { b.set(func(s *Status) { s.Phase = p }) }
+
+func (b *StatusTracker) set(change func(*Status)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := b.status.Phase
+	change(&b.status)
+	if b.status.Phase != before {
+		b.since = time.Now()
+	}
+}
+
+// joined notes a place in a round.
+func (b *StatusTracker) joined(p *Place) {
+	b.set(func(v *Status) {
+		v.Phase, v.Round, v.GroupRank, v.Groups = PhaseAssigning, p.Round, p.Group, p.Groups
+		v.Store = p.StoreAddr + ":" + strconv.Itoa(p.StorePort)
+		v.Rounds++
+		b.members = p.Members
+	})
+}
+
+// started notes the workers of an attempt.
+func (b *StatusTracker) started(s State, procs []*process.Process) {
+	workers := make([]WorkerStatus, len(procs))
+	for i, p := range procs {
+		workers[i] = WorkerStatus{LocalRank: p.Local, Rank: s.Place.FirstRank + p.Local, Pid: p.Pid, State: "running"}
+	}
+	b.set(func(v *Status) {
+		v.Phase, v.World, v.Restarts, v.Workers = PhaseRunning, s.Place.Workers, s.Restarts, workers
+		b.left = v.Budget - s.Restarts + s.Expired
+	})
+}
+
+// exited notes the end of a worker.
+func (b *StatusTracker) exited(p *process.Process) {
+	b.set(func(v *Status) {
+		if p.Local < len(v.Workers) {
+			code := p.Code
+			v.Workers[p.Local].State, v.Workers[p.Local].ExitCode = "exited", &code
+		}
+	})
+}
+
+// failed notes what caused an attempt to fail.
+func (b *StatusTracker) failed(f *failure.Failure, overdue bool) {
+	cause := causeExit
+	switch {
+	case overdue:
+		cause = causeWatchdog
+	case f.OOM:
+		cause = causeOOM
+	case f.ExitCode < 0:
+		cause = causeSignal
+	}
+	b.set(func(v *Status) {
+		v.LastError = f.Summary()
+		b.failures[cause]++
+	})
+}
+
+// stepped notes the end of a step.
+func (b *StatusTracker) stepped(s Step, took time.Duration, failed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := &b.steps[s]
+	t.count++
+	t.took += took
+	if failed {
+		t.failed++
+	}
+}
+
+// read returns the status as it is now.
+func (b *StatusTracker) read() (Status, func(context.Context) []MemberStatus) {
+	b.mu.Lock()
+	s, members, tracker := b.status, b.members, b.progress
+	s.Workers = append([]WorkerStatus{}, s.Workers...)
+	s.PhaseFor = time.Since(b.since).Seconds()
+	b.mu.Unlock()
+	s.Progress = progressStatus(tracker.Report())
+	return s, members
+}
+
+// memberPatience bounds how long a status waits for the names of the members.
+const memberPatience = 2 * time.Second
+
+// full is read with the members of the round.
+func (b *StatusTracker) full(ctx context.Context) Status {
+	s, members := b.read()
+	if members == nil || s.Groups == 0 {
+		return s
+	}
+	ctx, cancel := context.WithTimeout(ctx, memberPatience)
+	defer cancel()
+	s.Members = members(ctx)
+	return s
+}
+
+// metrics writes what Prometheus reads (docs/metrics.md).
+func (b *StatusTracker) metrics() []byte {
+	s, _ := b.read()
+	b.mu.Lock()
+	failures, totals, left := b.failures, b.steps, b.left
+	b.mu.Unlock()
+	var m promtext.Buffer
+	m.Family("rallypoint_agent_info", "gauge", "1, with what the agent is as labels.")
+	m.Sample("rallypoint_agent_info", 1, "version", rallypoint.Version(), "go_version", runtime.Version(), "run_id", s.RunID, "role", s.Role)
+	m.Single("rallypoint_agent_start_time_seconds", "gauge", "When the agent started, in seconds since 1970.", float64(s.StartedAt.UnixMilli())/1000)
+	m.Family("rallypoint_agent_phase", "gauge", "1 for the phase that the agent is in, else 0.")
+	for _, p := range phases {
+		value := 0.0
+		if s.Phase == p {
+			value = 1
+		}
+		m.Sample("rallypoint_agent_phase", value, "phase", string(p))
+	}
+	m.Single("rallypoint_agent_phase_seconds", "gauge", "For how long the agent has been in its phase.", s.PhaseFor)
+	m.Single("rallypoint_agent_round", "gauge", "The last round that this node had a place in; 0 before the first.", float64(s.Round))
+	m.Single("rallypoint_agent_rounds_joined_total", "counter", "Rounds that this node had a place in.", float64(s.Rounds))
+	m.Single("rallypoint_agent_nodes", "gauge", "Nodes of that round.", float64(s.Groups))
+	m.Single("rallypoint_agent_restarts", "gauge", "Restarts that are charged to the job's budget.", float64(s.Restarts))
+	m.Single("rallypoint_agent_max_restarts", "gauge", "The job's budget of restarts.", float64(s.Budget))
+	m.Single("rallypoint_agent_remaining_restarts", "gauge", "What is left of that budget.", float64(left))
+	running, exited := 0, 0
+	for _, w := range s.Workers {
+		if w.ExitCode == nil {
+			running++
+		} else {
+			exited++
+		}
+	}
+	m.Family("rallypoint_agent_workers", "gauge", "Workers of this node's last attempt, by state.")
+	m.Sample("rallypoint_agent_workers", float64(running), "state", "running")
+	m.Sample("rallypoint_agent_workers", float64(exited), "state", "exited")
+	m.Family("rallypoint_agent_failures_total", "counter", "Attempts that failed by a worker of this node, by what ended it first.")
+	for i, name := range causeNames {
+		m.Sample("rallypoint_agent_failures_total", float64(failures[i]), "cause", name)
+	}
+	const duration = "rallypoint_agent_step_duration_seconds"
+	m.Family(duration, "summary", "Steps of the agent, by the time that they took.")
+	for s, total := range totals {
+		if label := stepNames[s].label; label != "" {
+			m.Sample(duration+"_sum", total.took.Seconds(), "step", label)
+			m.Sample(duration+"_count", float64(total.count), "step", label)
+		}
+	}
+	m.Family("rallypoint_agent_step_failures_total", "counter", "Steps of the agent that failed.")
+	for s, total := range totals {
+		if label := stepNames[s].label; label != "" {
+			m.Sample("rallypoint_agent_step_failures_total", float64(total.failed), "step", label)
+		}
+	}
+	b.progressMetrics(&m, s.Progress)
+	var use unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {
+		m.Single("rallypoint_agent_cpu_seconds_total", "counter", "CPU time of the agent itself.",
+			float64(use.Utime.Nano()+use.Stime.Nano())/1e9)
+	}
+	return m.Bytes()
+}
+
+// NewStatusTracker returns the status of a run that begins now.
+func NewStatusTracker(run *Run) *StatusTracker {
+	now := time.Now()
+	return &StatusTracker{since: now, left: run.MaxRestarts, status: Status{
+		RunID: run.ID, Role: run.Role, Host: host.Name(), Pid: os.Getpid(), Version: rallypoint.Version(),
+		StartedAt: now, Phase: PhaseStarting, Budget: run.MaxRestarts,
+	}}
+}

@@ -1,0 +1,188 @@
+package telemetry
+
+import (
+	"encoding/json"
+	"path"
+	"strconv"
+	"time"
+
+	"rallypoint/agent/failure"
+	"rallypoint/agent/process"
+	"rallypoint/internal/host"
+)
+
+// Where an event comes from (A95).
+const (
+	fromAgent  = "AGENT"
+	fromWorker = "WORKER"
+)
+
+// event is one event as it is written (A95, A96). The timestamp is always 0, as
+// the reference's.
+type torchEvent struct {
+	Name      string             `json:"name"`
+	Source    string             `json:"source"`
+	Timestamp int                `json:"timestamp"`
+	Metadata  torchEventMetadata `json:"metadata"`
+}
+
+type torchEventMetadata struct {
+	RunID        string   `json:"run_id"`
+	GlobalRank   *int     `json:"global_rank"`
+	GroupRank    *int     `json:"group_rank"`
+	WorkerID     *string  `json:"worker_id"`
+	Role         string   `json:"role"`
+	Hostname     string   `json:"hostname"`
+	State        string   `json:"state"`
+	TotalRunTime int      `json:"total_run_time"` // seconds
+	Backend      string   `json:"rdzv_backend"`
+	RawError     *string  `json:"raw_error"`
+	Metadata     string   `json:"metadata"` // JSON again
+	Restarts     int      `json:"agent_restarts"`
+	DurationMS   *float64 `json:"duration_ms"`
+}
+
+// agentEventDetail and workerEventDetail are the inner metadata. The one-element
+// arrays are an upstream slip that readers rely on (A96).
+type agentEventDetail struct {
+	GroupWorldSize *int   `json:"group_world_size"`
+	EntryPoint     string `json:"entry_point"`
+}
+
+type workerEventDetail struct {
+	agentEventDetail
+	LocalRank     [1]int  `json:"local_rank"`
+	RoleRank      [1]int  `json:"role_rank"`
+	RoleWorldSize [1]int  `json:"role_world_size"`
+	ExitCode      [1]*int `json:"exit_code"`
+	WorkerPid     [1]*int `json:"worker_pid"`
+}
+
+// watchdogDetail is the inner metadata of the watchdog's events, all texts (A91).
+type watchdogDetail struct {
+	Event   string `json:"watchdog_event"`
+	Pid     string `json:"worker_pid,omitempty"`
+	Scope   string `json:"scope_id,omitempty"`
+	Expires string `json:"expiration_time,omitempty"`
+	Signal  string `json:"signal,omitempty"`
+}
+
+// torchEvents hands torch's events to a sink.
+type torchEvents struct{ run *Run }
+
+// Take implements Consumer.
+func (e *torchEvents) Take(s State, message Message) {
+	switch m := message.(type) {
+	case Joined:
+		e.step(s, "RENDEZVOUS", m.Took)
+	case StepDone:
+		if m.Step == StepRanks && m.Err == nil {
+			e.step(s, "ASSIGN_WORKER_RANKS", m.Took)
+		}
+	case WorkersStarted:
+		for _, p := range m.Workers {
+			e.worker(s, "START", p, nil)
+		}
+	case WatchdogActed:
+		e.watchdog(s, m)
+	case WorkersEnded:
+		e.ends(s, m)
+	case RunDone:
+		e.done(s, m)
+	}
+}
+
+// watchdog records what the watchdog did.
+func (e *torchEvents) watchdog(s State, m WatchdogActed) {
+	d := &watchdogDetail{Event: m.Name}
+	if t := m.Timer; t != nil {
+		d.Pid, d.Scope, d.Expires, d.Signal = strconv.Itoa(t.Pid), t.Scope, t.Expires.String(), strconv.Itoa(int(t.Signal))
+	}
+	e.record(s, m.Name, fromAgent, "RUNNING", d, nil)
+}
+
+// record hands an event to the sink.
+func (e *torchEvents) record(s State, name, source, state string, detail any, fill func(*torchEventMetadata)) {
+	inner, err := json.Marshal(detail)
+	if err != nil {
+		return
+	}
+	event := torchEvent{Name: name, Source: source, Metadata: torchEventMetadata{
+		RunID: e.run.ID, Role: e.run.Role, Hostname: host.FQDN(), State: state, Backend: e.run.Backend,
+		Metadata: string(inner), Restarts: s.Used, TotalRunTime: int(s.Ran / time.Second),
+	}}
+	if s.Place != nil {
+		event.Metadata.GroupRank = &s.Place.Group
+	}
+	if fill != nil {
+		fill(&event.Metadata)
+	}
+	if text, err := json.Marshal(event); err == nil {
+		e.run.Events.Record(text)
+	}
+}
+
+// status is record for a state of the agent or of a worker.
+func (e *torchEvents) status(s State, source, state string, detail any, fill func(*torchEventMetadata)) {
+	e.record(s, "torchelastic.worker.status."+state, source, state, detail, fill)
+}
+
+func (e *torchEvents) agentDetail(s State) agentEventDetail {
+	d := agentEventDetail{EntryPoint: path.Base(e.run.Argv[0])}
+	if s.Place != nil {
+		d.GroupWorldSize = &s.Place.Groups
+	}
+	return d
+}
+
+// step records how long one step of a round took.
+func (e *torchEvents) step(s State, state string, took time.Duration) {
+	ms := float64(took) / float64(time.Millisecond)
+	e.status(s, fromAgent, state, e.agentDetail(s), func(m *torchEventMetadata) { m.DurationMS = &ms })
+}
+
+// done records how the agent ended: SUCCEEDED, also if workers failed, means that the agent
+// ran (A37).
+func (e *torchEvents) done(s State, d RunDone) {
+	if d.Err == nil || d.Failure {
+		e.status(s, fromAgent, "SUCCEEDED", e.agentDetail(s), nil)
+		return
+	}
+	text := d.Err.Error()
+	e.status(s, fromAgent, "FAILED", e.agentDetail(s), func(m *torchEventMetadata) { m.RawError = &text })
+}
+
+// ends records how the workers ended (A54).
+func (e *torchEvents) ends(s State, m WorkersEnded) {
+	for _, p := range m.Workers {
+		state, failed := "TERMINATED", (*failure.Failure)(nil)
+		if m.Succeeded {
+			state = "SUCCEEDED"
+		}
+		for i := range m.Failures {
+			if m.Failures[i].LocalRank == p.Local {
+				state, failed = "FAILED", &m.Failures[i]
+			}
+		}
+		e.worker(s, state, p, failed)
+	}
+}
+
+// worker records a worker's start or end; f is nil unless it failed.
+func (e *torchEvents) worker(s State, state string, p *process.Process, f *failure.Failure) {
+	d := workerEventDetail{
+		agentEventDetail: e.agentDetail(s),
+		LocalRank:        [1]int{p.Local}, RoleRank: [1]int{s.Place.RoleRank + p.Local}, RoleWorldSize: [1]int{s.Place.RoleWorld},
+	}
+	if f != nil {
+		d.ExitCode[0], d.WorkerPid[0] = &f.ExitCode, &f.Pid
+	}
+	rank, id := s.Place.FirstRank+p.Local, strconv.Itoa(p.Pid)
+	e.status(s, fromWorker, state, d, func(m *torchEventMetadata) {
+		m.GlobalRank, m.WorkerID = &rank, &id
+		if f != nil {
+			raw := f.RawError()
+			m.RawError = &raw
+		}
+	})
+}
