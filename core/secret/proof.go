@@ -15,6 +15,8 @@ type Purpose byte
 // The purposes.
 const (
 	PurposeControl Purpose = 1 // a node, an administrator or HTTP at a control plane
+	PurposeStore   Purpose = 2 // workers of another node at a round store
+	PurposeSide    Purpose = 3 // the same at another port of the round store's node
 )
 
 // Direction says which end has made a proof, so that no proof can be sent back to its
@@ -24,7 +26,7 @@ type Direction string
 // The directions.
 const (
 	OfNode   Direction = "rallypoint 2: the node or administrator knows the token\x00"
-	OfServer Direction = "rallypoint 2: the control plane knows the token\x00"
+	OfServer Direction = "rallypoint 2: the control plane knows the token\x00" // whatever it serves
 )
 
 // Transcript is what a proof is about: one TLS connection, by a secret that only its two
@@ -34,6 +36,7 @@ type Transcript struct {
 	Purpose  Purpose
 	Said     []byte // the preambles so far: the node's, and before the server's proof the server's
 	Exporter []byte // see Exporter
+	Name     []byte // of what the connection is to reach, where the purpose alone does not say it
 }
 
 // mac is the proof that its maker knows a key.
@@ -43,6 +46,7 @@ func (t Transcript) mac(d Direction, key []byte) []byte {
 	_, _ = h.Write([]byte{byte(t.Purpose), byte(len(t.Said))})
 	_, _ = h.Write(t.Said)
 	_, _ = h.Write(t.Exporter)
+	_, _ = h.Write(t.Name) // last, and none of the others varies in length
 	return h.Sum(nil)
 }
 

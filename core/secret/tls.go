@@ -5,9 +5,15 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"math/big"
+	"net"
+	"os"
 	"time"
+
+	"rallypoint/core/rendezvous"
 )
 
 // curves are those of the key exchange. The hybrid default of crypto/tls makes a handshake
@@ -55,4 +61,32 @@ const exporterLen = 32
 func Exporter(conn *tls.Conn) ([]byte, error) {
 	state := conn.ConnectionState()
 	return state.ExportKeyingMaterial("EXPORTER-rallypoint", nil, exporterLen)
+}
+
+// ExplainTLS says what the failed TLS handshake of a client means. What it has connected to
+// is a Rallypoint of the given kind, "control plane" or "round store", or should be. One
+// without a token answers it by its preamble.
+func ExplainTLS(err error, kind string, addr net.Addr, token *Token) error {
+	var plain tls.RecordHeaderError
+	switch {
+	case errors.As(err, &plain) && [len(Magic)]byte(plain.RecordHeader[:len(Magic)]) == Magic:
+		return rendezvous.Errorf(rendezvous.CodeAuth,
+			"authentication failed: the %s at %s has no token, but this process was given one (%s): start the %s with it, too, or give none here",
+			kind, addr, token.Describe(), kind)
+	case errors.As(err, &plain):
+		return fmt.Errorf("what listens at %s is no Rallypoint %s with a token: it answers TLS with %s", addr, kind, HexStart(plain.RecordHeader[:]))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("%s closed the connection in the TLS handshake: it is no Rallypoint %s with a token, or it is ending: %w", addr, kind, noEOF(err))
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return err
+	}
+	return fmt.Errorf("the TLS handshake with %s failed: %w", addr, err)
+}
+
+// noEOF turns the end of a stream inside a message into io.ErrUnexpectedEOF.
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }

@@ -3,13 +3,9 @@ package wire
 import (
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"io"
 	"net"
-	"os"
 	"sync/atomic"
 
-	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
 
@@ -93,26 +89,7 @@ func (c *Conn) NetConn() net.Conn { return c.Conn }
 func (c *Conn) Open(token *secret.Token) error {
 	t := tls.Client(c.Conn, secret.ClientTLS())
 	if err := t.Handshake(); err != nil {
-		return explainTLS(err, c.RemoteAddr(), token)
+		return secret.ExplainTLS(err, "control plane", c.RemoteAddr(), token)
 	}
 	return c.Secure(t)
-}
-
-// explainTLS says what a failed handshake means. A control plane without a token answers it
-// by its preamble.
-func explainTLS(err error, addr net.Addr, token *secret.Token) error {
-	var plain tls.RecordHeaderError
-	switch {
-	case errors.As(err, &plain) && [len(Magic)]byte(plain.RecordHeader[:len(Magic)]) == Magic:
-		return rendezvous.Errorf(rendezvous.CodeAuth,
-			"authentication failed: the control plane at %s has no token, but this process was given one (%s): start the control plane with it, too, or give none here",
-			addr, token.Describe())
-	case errors.As(err, &plain):
-		return fmt.Errorf("what listens at %s is no Rallypoint control plane with a token: it answers TLS with %s", addr, HexStart(plain.RecordHeader[:]))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%s closed the connection in the TLS handshake: it is no Rallypoint control plane with a token, or it is ending: %w", addr, NoEOF(err))
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return err
-	}
-	return fmt.Errorf("the TLS handshake with %s failed: %w", addr, err)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/training"
 	"rallypoint/internal/pack"
 )
@@ -14,8 +15,8 @@ import (
 const (
 	frameHead     = 4 // bytes of a frame's length
 	MaxFrame      = 2 << 20
-	MaxHelloFrame = 64 << 10 // before the hello is accepted
-	MaxProofFrame = 1 << 10  // before the peer has proven that it knows the token
+	MaxHelloFrame = 64 << 10             // before the hello is accepted
+	MaxProofFrame = secret.MaxProofFrame // before the peer has proven that it knows the token
 )
 
 // Limits of what a frame holds.

@@ -1,11 +1,9 @@
 package wire
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 
 	"rallypoint/core/rendezvous"
@@ -19,25 +17,16 @@ type Proof struct {
 	Purpose secret.Purpose
 }
 
-func (f Proof) pack(p *packer) {
-	head(p, KindProof, 2)
-	p.Values(f.MACs)
-	p.Uint(uint64(f.Purpose))
-}
+func (f Proof) pack(p *packer) { secret.Proof{MACs: f.MACs, Purpose: f.Purpose}.Pack(p) }
 
 func readProof(u *unpacker) Proof {
-	f := Proof{MACs: u.Values(secret.MaxTokens, sha256.Size)}
-	purpose := u.Uint()
-	if purpose > math.MaxUint8 {
-		u.Fail("a proof for the purpose %d", purpose)
-	}
-	f.Purpose = secret.Purpose(purpose)
-	return f
+	f := secret.ReadProof(u)
+	return Proof{MACs: f.MACs, Purpose: f.Purpose}
 }
 
 // ErrAuth is all that a server tells a peer that has not proven that it knows the
 // token.
-var ErrAuth = rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed")
+var ErrAuth = secret.ErrDenied
 
 // errNotConn tells that TLS cannot take over a connection, so that a proof would be sent in
 // plain.

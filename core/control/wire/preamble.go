@@ -1,13 +1,20 @@
 package wire
 
-import (
-	"encoding/hex"
-	"errors"
-	"fmt"
-)
+import "rallypoint/core/secret"
 
-// ErrForeign tells that the other side does not speak this protocol.
-var ErrForeign = errors.New("not our protocol")
+// Preamble and what belongs to it are the same for each kind of connection that a token
+// protects.
+type Preamble = secret.Preamble
+
+// PreambleLen is the length of a preamble.
+const PreambleLen = secret.PreambleLen
+
+var (
+	// ErrForeign tells that the other side does not speak this protocol.
+	ErrForeign = secret.ErrForeign
+	// Magic opens each side's stream.
+	Magic = secret.Magic
+)
 
 // Versions of the protocol. A peer answers with the highest version that both
 // sides know; docs/protocol.md says what each added.
@@ -18,50 +25,14 @@ const (
 	OldestVersion = 1
 )
 
-// PreambleLen is the length of the first message of either side: the magic, the
-// highest and the lowest version it understands, flags, a zero byte.
-const PreambleLen = 8
+// ParsePreamble reads a preamble.
+func ParsePreamble(b []byte) (Preamble, error) { return secret.ParsePreamble(b) }
 
-// Magic opens each side's stream. Its first byte is none that TCPStore (0x00),
-// TLS (0x16) or HTTP (a letter) begin with, and no UTF-8 text has it there.
-var Magic = [4]byte{0xd5, 'R', 'P', 'T'}
-
-// Preamble is what a peer says of its versions; the server's answer carries the
-// chosen one as high. With token the peer wants a proof that the other knows the
-// token, and offers its own.
-type Preamble struct {
-	High, Low byte
-	Token     bool
-}
-
-// flagToken is the bit of preamble.token in the flags.
-const flagToken = 1
-
-func (p Preamble) Bytes() []byte {
-	flags := byte(0)
-	if p.Token {
-		flags |= flagToken
-	}
-	return []byte{Magic[0], Magic[1], Magic[2], Magic[3], p.High, p.Low, flags, 0}
-}
-
-func ParsePreamble(b []byte) (Preamble, error) {
-	if len(b) < PreambleLen || [4]byte(b[:4]) != Magic {
-		return Preamble{}, fmt.Errorf("%w: it begins with %s", ErrForeign, HexStart(b))
-	}
-	return Preamble{High: b[4], Low: b[5], Token: b[6]&flagToken != 0}, nil
-}
+// HexStart returns the first bytes of a message in hexadecimal, for the log.
+func HexStart(b []byte) string { return secret.HexStart(b) }
 
 // Negotiate returns the version to speak with a peer, false if there is none.
 func Negotiate(peer Preamble) (byte, bool) {
 	version := min(peer.High, ProtocolVersion)
 	return version, version >= peer.Low && version >= OldestVersion
-}
-
-// HexStart returns the first bytes of a message in hexadecimal, for the log.
-func HexStart(b []byte) string {
-	if len(b) > 16 {
-		return hex.EncodeToString(b[:16]) + "…"
-	}
-	return hex.EncodeToString(b)
 }

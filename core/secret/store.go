@@ -1,0 +1,215 @@
+package secret
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/pack"
+)
+
+// OpeningTimeout is how long the opening of a connection to a store may take at either end.
+const OpeningTimeout = 5 * time.Second
+
+// storeVersion is the version of the opening that both ends speak.
+const storeVersion = 1
+
+// maxGeneration is the longest generation in the name of a store.
+const maxGeneration = 128
+
+// Causes of a connection that AcceptStore does not let in.
+var (
+	// ErrHandshake tells of a TLS handshake that failed.
+	ErrHandshake = errors.New("the TLS handshake failed")
+	// ErrUnproven tells of a peer that has not proven that it knows the token.
+	ErrUnproven = errors.New("authentication failed")
+	// ErrOtherRound tells of one that has, and names another round.
+	ErrOtherRound = errors.New("the connection is for another round")
+)
+
+// StoreName tells one round store from all others. It is no secret. The zero value names none.
+type StoreName struct {
+	Run, Generation string
+	Round           uint64
+}
+
+// String is for logs and errors; a name may come from a peer.
+func (n StoreName) String() string {
+	if n == (StoreName{}) {
+		return "no round"
+	}
+	return fmt.Sprintf("round %d of run %s (generation %s)", n.Round,
+		strconv.Quote(rendezvous.Printable(n.Run)), rendezvous.Printable(n.Generation))
+}
+
+// pack is what travels of a name, and is proven.
+func (n StoreName) pack() []byte {
+	return pack.Append(nil, func(p *pack.Packer) {
+		p.List(3)
+		p.Text(n.Run)
+		p.Text(n.Generation)
+		p.Uint(n.Round)
+	})
+}
+
+func parseStoreName(b []byte) (StoreName, error) {
+	u := pack.NewUnpacker(b)
+	defer u.Release()
+	if u.Open() < 3 {
+		u.Fail("no name of a round")
+	}
+	n := StoreName{Run: u.Text(rendezvous.MaxNameLen), Generation: u.Text(maxGeneration), Round: u.Uint()}
+	return n, u.Err()
+}
+
+// DialStore opens a connection to a round store, or to what stands beside one: TLS, then a
+// proof from either end that it knows the token. What comes by the result is of the store that
+// has the name, and nothing else was said by it. An error of the store is a *rendezvous.Error:
+// CodeAuth, or CodeRoundOver if it serves another round. It takes until the end of ctx, or of
+// OpeningTimeout; an error then wraps the cause. Conn is the caller's to close.
+func DialStore(ctx context.Context, conn net.Conn, token *Token, name StoreName, purpose Purpose) (*tls.Conn, error) {
+	if len(name.Run) > rendezvous.MaxNameLen || len(name.Generation) > maxGeneration {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the name of %s is too long", name)
+	}
+	began := time.Now()
+	secured, err := within(ctx, conn, func() (*tls.Conn, error) { return dialStore(conn, token, name, purpose) })
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("the store at %s did not open the connection within %s: %w", conn.RemoteAddr(), time.Since(began).Round(time.Millisecond), err)
+	}
+	return secured, err
+}
+
+// within runs an opening until the end of ctx, at most for OpeningTimeout.
+func within(ctx context.Context, conn net.Conn, open func() (*tls.Conn, error)) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, OpeningTimeout)
+	defer cancel()
+	release := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	secured, err := open()
+	if !release() && err == nil { // the deadline is set, or is going to be
+		err = os.ErrDeadlineExceeded
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		return nil, err
+	}
+	return secured, nil
+}
+
+func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*tls.Conn, error) {
+	addr := conn.RemoteAddr()
+	secured := tls.Client(conn, ClientTLS())
+	if err := secured.Handshake(); err != nil {
+		return nil, ExplainTLS(err, "round store", addr, token)
+	}
+	exporter, err := Exporter(secured)
+	if err != nil {
+		return nil, err
+	}
+	keys := token.Keys()
+	ours := Preamble{High: storeVersion, Low: storeVersion, Token: true}
+	t := Transcript{Purpose: purpose, Said: ours.Bytes(), Exporter: exporter, Name: name.pack()}
+	if _, err := secured.Write(appendFrame(ours.Bytes(), Proof{t.Prove(OfNode, keys), purpose, t.Name}.Pack)); err != nil {
+		return nil, err
+	}
+	theirs, err := readPreamble(secured)
+	if err != nil {
+		return nil, fmt.Errorf("what listens at %s is no Rallypoint round store, or it is ending: %w", addr, err)
+	}
+	t.Said = append(t.Said, theirs.Bytes()...)
+	proof, refused, err := readFrame(secured)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the store at %s did not answer the proof: %w", addr, noEOF(err))
+	case refused: // why it says so is not believed: it has proven nothing
+		return nil, rendezvous.Errorf(rendezvous.CodeAuth,
+			"authentication failed: the store at %s does not know the token in %s: give all nodes the same token", addr, token.Describe())
+	}
+	t.Name = proof.Name
+	if proof.Purpose != purpose || t.Check(OfServer, proof.MACs, keys) == nil {
+		return nil, rendezvous.Errorf(rendezvous.CodeAuth,
+			"authentication failed: what listens at %s does not know the token in %s: it is not the store that it should be", addr, token.Describe())
+	}
+	serves, err := parseStoreName(proof.Name)
+	if err != nil {
+		return nil, fmt.Errorf("the store at %s did not say what it serves: %w", addr, err)
+	}
+	if serves != name {
+		return nil, rendezvous.Errorf(rendezvous.CodeRoundOver, "the store at %s serves %s, not %s", addr, serves, name)
+	}
+	return secured, nil
+}
+
+// AcceptStore is the other end of DialStore: name tells what is served when the peer has
+// proven itself, who else connects learns nothing but "authentication failed". The error
+// wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed, or is that of the
+// connection; it names the token's file and fingerprint, and is for the log of this side.
+func AcceptStore(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, purpose Purpose, name func() StoreName) (*tls.Conn, error) {
+	return within(ctx, conn, func() (*tls.Conn, error) { return acceptStore(conn, config, token, purpose, name) })
+}
+
+func acceptStore(conn net.Conn, config *tls.Config, token *Token, purpose Purpose, name func() StoreName) (*tls.Conn, error) {
+	secured := tls.Server(conn, config)
+	if err := secured.Handshake(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrHandshake, noEOF(err))
+	}
+	exporter, err := Exporter(secured)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrHandshake, err)
+	}
+	theirs, err := readPreamble(secured)
+	if err != nil {
+		return nil, err
+	}
+	if theirs.High < storeVersion || theirs.Low > storeVersion {
+		return nil, fmt.Errorf("%w: it speaks version %d to %d, this store %d", ErrForeign, theirs.Low, theirs.High, storeVersion)
+	}
+	proof, refused, err := readFrame(secured)
+	if err != nil || refused {
+		return nil, cmp.Or(err, fmt.Errorf("%w: a refusal in place of a proof", ErrMalformed))
+	}
+	ours := Preamble{High: storeVersion, Low: storeVersion, Token: true}
+	t := Transcript{Purpose: purpose, Said: theirs.Bytes(), Exporter: exporter, Name: proof.Name}
+	var known []byte
+	why := ""
+	if proof.Purpose != purpose {
+		why = fmt.Sprintf("its proof is for the purpose %d, not for %d", proof.Purpose, purpose)
+	} else if known = t.Check(OfNode, proof.MACs, token.Keys()); known == nil {
+		why = "it does not know the token in " + token.Describe()
+	}
+	if known == nil {
+		_, err := secured.Write(appendFrame(ours.Bytes(), packRefusal))
+		return nil, errors.Join(fmt.Errorf("%w: %s", ErrUnproven, why), err)
+	}
+	wants, err := parseStoreName(proof.Name)
+	if err != nil {
+		return nil, err
+	}
+	serves := name()
+	t.Said, t.Name = append(t.Said, ours.Bytes()...), serves.pack()
+	answer := Proof{t.Prove(OfServer, [][]byte{known}), purpose, t.Name}
+	if _, err := secured.Write(appendFrame(ours.Bytes(), answer.Pack)); err != nil {
+		return nil, err
+	}
+	if serves == (StoreName{}) || serves != wants {
+		return nil, fmt.Errorf("%w: it wants %s, this store serves %s", ErrOtherRound, wants, serves)
+	}
+	return secured, nil
+}
+
+func readPreamble(r io.Reader) (Preamble, error) {
+	var b [PreambleLen]byte
+	if n, err := io.ReadFull(r, b[:]); err != nil {
+		return Preamble{}, fmt.Errorf("it ended after %d bytes: %w", n, noEOF(err))
+	}
+	return ParsePreamble(b[:])
+}
