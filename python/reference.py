@@ -41,6 +41,9 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
         "where the agent has a watchdog.",
         [
             "progress",
+            "directive",
+            "saved",
+            "Directive",
             "record",
             "ErrorHandler",
             "get_error_handler",

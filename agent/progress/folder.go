@@ -72,6 +72,7 @@ func removeRecords(records []*record) {
 	for _, r := range records {
 		_ = r.file.Close()
 		_ = os.Remove(r.file.Name())
+		_ = os.Remove(directivePath(r))
 	}
 }
 

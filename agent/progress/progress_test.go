@@ -2,6 +2,7 @@ package progress
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -281,5 +282,117 @@ func TestNilTracker(t *testing.T) {
 	tracker.Close()
 	if tracker.Report() != nil || tracker.Lost(CauseRegroup) != 0 || tracker.Begin(1, 1, CauseFailure)[0] != "" {
 		t.Error("a nil tracker knows something")
+	}
+}
+
+// TestDirectiveWords holds what docs/progress.md says of the words of a directive.
+func TestDirectiveWords(t *testing.T) {
+	r := newRig(t)
+	path := r.Begin(1, 1, CauseFailure)[0]
+	asked := Asked{Number: 0x0102, Kind: 3, Named: true}
+	for _, c := range []struct {
+		name   string
+		change func() error
+		want   string
+	}{
+		{"held", func() error { return r.Hold(0, asked) }, "\x01\x03\x01\x02\x01\x00\x00\x00" + strings.Repeat("\x00", 32)},
+		{"released", func() error { return r.Release(0, asked, 0x0506) }, "\x02\x03\x01\x02\x01\x00\x00\x00" + strings.Repeat("\x00", 16) + "\x06\x05" + strings.Repeat("\x00", 14)},
+		{"another", func() error { return r.Release(0, Asked{Number: 0x0103, Kind: 1}, -1) }, "\x02\x01\x00\x03\x01\x00\x00\x00" + strings.Repeat("\x00", 32)},
+		{"cleared", func() error { return r.Clear(0) }, strings.Repeat("\x00", 40)},
+	} {
+		if err := c.change(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got[offsetAsked:]) != c.want {
+			t.Errorf("%s: %q", c.name, got[offsetAsked:])
+		}
+	}
+	for i := range 8 { // what a worker says
+		b := binary.LittleEndian.AppendUint64(nil, uint64(i)<<24|uint64(i%5))
+		write(t, path, offsetAnswer, string(b))
+		write(t, path, offsetKnows, string([]byte{byte(i)}))
+		want := Answer{Step: noStep, Holds: i&1 == 1, Number: uint64(i), State: State(i % 5)}
+		if i%5 > int(StateSaved) {
+			want.State = StateNone
+		}
+		if got, err := r.Answer(0); err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	}
+	if _, err := r.Answer(1); err == nil {
+		t.Error("a worker that is not there has an answer")
+	}
+	write(t, path, 0, "x")
+	if _, err := r.Answer(0); err == nil {
+		t.Error("a spoiled record has an answer")
+	}
+	if err := r.Hold(0, asked); err == nil {
+		t.Error("a spoiled record was written")
+	}
+}
+
+// write changes a record as a hostile worker may.
+func write(t *testing.T, path string, offset int64, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte(text), offset); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDirectiveFile is replaced at once, and gone with the record.
+func TestDirectiveFile(t *testing.T) {
+	r := newRig(t)
+	path := r.Begin(1, 1, CauseFailure)[0]
+	step := int64(7)
+	if err := r.WriteDirective(0, &Directive{Number: 1, ID: "d1", Kind: "save", Step: &step, By: "admin", Reason: "<a> \"b\"\n"}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(r.DirectivePath(0))
+	var got Directive
+	if err != nil || json.Unmarshal(text, &got) != nil || got.ID != "d1" || *got.Step != 7 || got.Reason != "<a> \"b\"\n" {
+		t.Errorf("%v: %s", err, text)
+	}
+	for range 2 {
+		if err := r.WriteDirective(0, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(r.DirectivePath(0)); !os.IsNotExist(err) {
+		t.Error("the file is there")
+	}
+	if err := r.WriteDirective(0, &got); err != nil {
+		t.Error(err)
+	}
+	r.End()
+	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	if r.WriteDirective(0, &got) == nil || r.Hold(0, Asked{Number: 1}) == nil || r.DirectivePath(0) != "" {
+		t.Error("a worker without a record was told something")
+	}
+}
+
+// TestDirectiveFileUnwritable leaves nothing behind, and says which file and why.
+func TestDirectiveFileUnwritable(t *testing.T) {
+	r := newRig(t)
+	r.Begin(1, 1, CauseFailure)
+	path := r.DirectivePath(0)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := r.WriteDirective(0, &Directive{ID: "d1"})
+	if err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v", err)
+	}
+	if left, _ := filepath.Glob(path + ".*"); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }

@@ -29,9 +29,15 @@ const (
 	offsetVersion = 8
 	offsetSize    = 12
 	offsetStep    = 16 // a signed number, noStep before the first; the worker writes it
-	// Reserved: the agent's directive word at 24; the worker's answer to it at 32, and
-	// at 40 which words the worker understands.
+	offsetAsked   = 24 // what the agent asks; see asked
+	offsetAnswer  = 32 // the worker's answer: the word at offsetAsked with a State in its first byte
+	offsetKnows   = 40 // which of these words the worker understands; the worker writes it
+	offsetReach   = 48 // the step from which a released worker takes the directive
+	// 56 is reserved.
 )
+
+// knowsDirectives is the bit at offsetKnows of a worker that lets itself be held.
+const knowsDirectives = 1
 
 // noStep is the step of a worker that has reported none.
 const noStep = -1
@@ -41,6 +47,7 @@ const noStep = -1
 type record struct {
 	file    *os.File
 	refused error // why it is not read any more
+	asked   Asked // of the worker; zero: nothing
 }
 
 // newRecord makes the file, which must not be there.
@@ -79,11 +86,16 @@ func blank() []byte {
 // readTries bounds how often a record is read that changes while it is read.
 const readTries = 4
 
-// read returns the worker's step; noStep if there is none. An error is final: the record
-// was spoiled.
-func (r *record) read() (int64, error) {
+// words are what a worker writes.
+type words struct {
+	step          int64 // noStep: none
+	answer, knows uint64
+}
+
+// read returns what the worker wrote. An error is final: the record was spoiled.
+func (r *record) read() (words, error) {
 	if r.refused != nil {
-		return noStep, r.refused
+		return words{step: noStep}, r.refused
 	}
 	last, err := r.readOnce()
 	// The kernel does not promise to copy a word at once: what two reads agree on is whole.
@@ -91,7 +103,7 @@ func (r *record) read() (int64, error) {
 		if err != nil {
 			break
 		}
-		var again int64
+		var again words
 		if again, err = r.readOnce(); again == last {
 			break
 		}
@@ -99,32 +111,32 @@ func (r *record) read() (int64, error) {
 	}
 	if err != nil {
 		r.refused = err
-		return noStep, err
+		return words{step: noStep}, err
 	}
 	return last, nil
 }
 
-func (r *record) readOnce() (int64, error) {
+func (r *record) readOnce() (words, error) {
 	var b [recordSize]byte
 	if n, err := r.file.ReadAt(b[:], 0); err != nil {
-		return noStep, fmt.Errorf("it has %d bytes instead of %d", n, recordSize)
+		return words{}, fmt.Errorf("it has %d bytes instead of %d", n, recordSize)
 	}
 	return parse(b[:])
 }
 
-// parse returns the step in a record.
-func parse(b []byte) (int64, error) {
+// parse returns what the worker wrote into a record.
+func parse(b []byte) (words, error) {
 	version, size := binary.LittleEndian.Uint32(b[offsetVersion:]), binary.LittleEndian.Uint32(b[offsetSize:])
 	step := int64(binary.LittleEndian.Uint64(b[offsetStep:]))
 	switch {
 	case string(b[:len(recordMagic)]) != recordMagic:
-		return noStep, errors.New("it does not begin like one")
+		return words{}, errors.New("it does not begin like one")
 	case version != recordVersion:
-		return noStep, fmt.Errorf("its version is %d, this release knows %d", version, recordVersion)
+		return words{}, fmt.Errorf("its version is %d, this release knows %d", version, recordVersion)
 	case size != recordSize:
-		return noStep, fmt.Errorf("it says that it has %d bytes, it must be %d", size, recordSize)
+		return words{}, fmt.Errorf("it says that it has %d bytes, it must be %d", size, recordSize)
 	case step < noStep:
-		return noStep, fmt.Errorf("its step is %d, which is negative", step)
+		return words{}, fmt.Errorf("its step is %d, which is negative", step)
 	}
-	return step, nil
+	return words{step, binary.LittleEndian.Uint64(b[offsetAnswer:]), binary.LittleEndian.Uint64(b[offsetKnows:])}, nil
 }

@@ -146,7 +146,8 @@ func (t *Tracker) sample() {
 	now := t.now()
 	for local, r := range t.records {
 		known := r.refused != nil
-		step, err := r.read()
+		said, err := r.read()
+		step := said.step
 		if err != nil && !known {
 			t.round.recorded = false
 			t.log.Warn(fmt.Sprintf("the progress record of local rank %d is not read any more: %v (%s)", local, err, r.file.Name()))

@@ -2,7 +2,8 @@
 
 With PyTorch: torchrun --rdzv-backend=rallypoint. From Python without torch: Member
 (join a run, get a rank), connect_store, connect_etcd, StoreServer and EtcdServer;
-elastic_launch runs workers; record tells launchers why one failed, progress how far it is.
+elastic_launch runs workers; record tells launchers why one failed, progress how far it is
+and the worker what the job is asked for (directive, saved).
 For torch's own classes see rallypoint.handler, rallypoint.agent and EtcdStore. Nothing is
 loaded before it is used, and torch only where it is installed.
 """
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from ._launch.config import LaunchConfig, LogsSpecs
+    from ._launch.directive import Directive
     from ._launch.failure_plain import ChildFailedError, ProcessFailure, SignalException
     from ._launch.launch import elastic_launch, launch_agent
-    from ._launch.progress import progress
+    from ._launch.progress import directive, progress, saved
     from ._launch.record import ErrorHandler, get_error_handler, record
     from ._rendezvous.backend import RendezvousBackend
     from ._rendezvous.member import Ending, Member, Outcome
@@ -57,6 +59,7 @@ __all__ = [
     "Code",
     "ConnectionFailedError",
     "DeadlineError",
+    "Directive",
     "DynamicRendezvousHandler",
     "EmptyError",
     "Ending",
@@ -88,11 +91,13 @@ __all__ = [
     "__version__",
     "connect_etcd",
     "connect_store",
+    "directive",
     "elastic_launch",
     "get_error_handler",
     "launch_agent",
     "progress",
     "record",
+    "saved",
 ]
 
 # Names that importing torch gives; without it `import *` and help() leave them out.
@@ -100,6 +105,7 @@ _OF_TORCH = ("DynamicRendezvousHandler", "EtcdStore")
 
 _MODULES = {
     "ChildFailedError": "_launch.failure",
+    "Directive": "_launch.directive",
     "DynamicRendezvousHandler": "handler",
     "Ending": "_rendezvous.member",
     "ErrorHandler": "_launch.record",
@@ -120,11 +126,13 @@ _MODULES = {
     "StoreServer": "_stores.store",
     "connect_etcd": "_stores.etcd",
     "connect_store": "_stores.store",
+    "directive": "_launch.progress",
     "elastic_launch": "_launch.launch",
     "get_error_handler": "_launch.record",
     "launch_agent": "_launch.launch",
     "progress": "_launch.progress",
     "record": "_launch.record",
+    "saved": "_launch.progress",
 }
 
 

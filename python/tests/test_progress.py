@@ -44,11 +44,11 @@ def run(script: str, record: Path | str | None) -> subprocess.CompletedProcess[s
     )
 
 
-def test_a_step_is_in_the_record_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_a_step_is_in_the_record_and_that_the_worker_can_be_held(tmp_path: Path) -> None:
     record = new_record(tmp_path / "record")
     done = run("rallypoint.progress(41200); rallypoint.progress(True)", record)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert record.read_bytes() == RECORD.pack(b"rp-steps", 1, 64, 1, 0, 0, 0)
+    assert record.read_bytes() == RECORD.pack(b"rp-steps", 1, 64, 1, 0, 0, 1)
 
 
 def test_it_returns_nothing_and_needs_neither_torch_nor_the_library(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """How far a worker has come, in the record that its agent made (docs/progress.md).
 
 The record is mapped when this module is loaded. From then on a report is one store into
-memory: no call of the system or the library, and nothing that can wait. Neither torch nor
-the library is loaded.
+memory and one load: no call of the system or the library. It waits only while the agent asks
+for something, which is what the load tells. Neither torch nor the library is loaded.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from __future__ import annotations
 import mmap
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .directive import Directive
+
 _FILE = "RALLYPOINT_PROGRESS_FILE"
 
 _MAGIC, _VERSION, _SIZE = b"rp-steps", 1, 64
-_STEP = 2  # the record's third word of eight bytes
+# The record's words of eight bytes, and what this worker understands of them.
+_STEP, _ASKED, _KNOWS = 2, 3, 5
+_HOLDS = 1
 
 
 def _open() -> memoryview:
@@ -21,7 +27,9 @@ def _open() -> memoryview:
     path = os.environ.get(_FILE)
     if path:
         try:
-            return memoryview(_map(path)).cast("q")
+            words = memoryview(_map(path)).cast("q")
+            words[_KNOWS] = _HOLDS
+            return words
         except (OSError, ValueError) as e:
             import logging
 
@@ -54,19 +62,24 @@ def _map(path: str) -> mmap.mmap:
 _words = _open()
 
 
-def progress(step: int) -> None:
-    """Reports the training step that this worker is at.
+def progress(step: int) -> Directive | None:
+    """Reports the training step that this worker is at, and learns what the job is asked for.
 
-    To be called once a step, by one process of each worker; it takes a fraction of a
-    microsecond. `rallypoint status`, /metrics and `rallypoint run --max-no-progress` then
-    know how far the job is. Steps may jump and go back, as they do when a script loads a
-    checkpoint. Without an agent that made a record (RALLYPOINT_PROGRESS_FILE) nothing
-    happens.
+    To be called once a step, where it is done, by one process of each worker; it takes a
+    fraction of a microsecond. `rallypoint status`, /metrics and `rallypoint run
+    --max-no-progress` then know how far the job is. Steps may jump and go back, as they do
+    when a script loads a checkpoint. Without an agent that made a record
+    (RALLYPOINT_PROGRESS_FILE) nothing happens.
 
     Works in threads, and in a forked child, which reports into the record of its parent.
 
     Args:
         step: 0 or more; anything that is an integer, such as numpy's.
+
+    Returns:
+        None; or once for each directive, at the same step in all workers of the job, the
+        Directive. The worker then writes a checkpoint and calls saved. While the nodes agree
+        on the step, the call waits for them, 10 seconds at most.
 
     Raises:
         TypeError: the step is no integer.
@@ -78,6 +91,58 @@ def progress(step: int) -> None:
         _words[_STEP] = step
     except (TypeError, ValueError):
         raise _refusal(step) from None
+    if _words[_ASKED]:
+        from .directive import reported
+
+        return reported(_words, step.__index__())
+    return None
+
+
+def directive() -> Directive | None:
+    """Returns the directive that this worker has been given, while it stands.
+
+    For workers that do not report steps, and for code elsewhere than progress is called. A
+    worker that reports steps gets each directive by progress first, so that all workers get
+    it at the same step.
+
+    Returns:
+        None if there is none. Of several the one that was asked for last.
+    """
+    if not _words[_ASKED]:
+        return None
+    from .directive import standing
+
+    return standing(_words)
+
+
+def saved(step: int) -> bool:
+    """Tells that this worker has saved what the standing directive asks for.
+
+    When all workers of the job have, its deadline is not waited for. It may be called from
+    another thread or a forked child, by a checkpoint that is written in the background.
+
+    Args:
+        step: the step that was saved.
+
+    Returns:
+        True if that answers a directive; False if none stands, or the step is before the
+        directive's.
+
+    Raises:
+        TypeError: the step is no integer.
+        ValueError: it is negative, or above 2**63 - 1.
+    """
+    try:
+        number = step.__index__()
+    except (AttributeError, TypeError):
+        raise _refusal(step) from None
+    if not 0 <= number < 2**63:
+        raise _refusal(step)
+    if not _words[_ASKED]:
+        return False
+    from .directive import acknowledge
+
+    return acknowledge(_words, number)
 
 
 def _refusal(step: object) -> TypeError | ValueError:

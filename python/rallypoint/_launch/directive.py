@@ -1,0 +1,143 @@
+"""What an agent asks of a worker through its progress record: directives.
+
+Loaded when there is one, so that reporting a step costs no more than a look at one word.
+docs/progress.md has the record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import Any
+
+_FILE = "RALLYPOINT_DIRECTIVE_FILE"
+
+# Words of the record, and the bit by which a worker says that it lets itself be held.
+STEP, ASKED, ANSWER, KNOWS, REACH = 2, 3, 4, 5, 6
+HOLDS = 1
+
+_PHASE = 0xFF  # of the word: what is asked; of the answer: how far the worker is
+_HOLD, _RELEASE = 1, 2
+_HELD, _TAKEN, _SAVED = 1, 2, 3
+
+_KINDS = {1: "save", 2: "drain", 3: "scale", 4: "stop"}
+
+# A worker whose agent has died goes on after this time, in seconds.
+_LIMIT = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 50e-6, 2e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Directive:
+    """What a job is asked for while it runs: progress and directive return it.
+
+    Args:
+        id: its name, unlike any other's in the job; "" if the directive file is not there.
+        kind: "save" (write a checkpoint), "drain" (write one: the nodes it names are going
+            to be taken away, and leave), "scale" (write one: the number of nodes changes) or
+            "stop" (write one: the job ends). Others may be added.
+        step: the step at which all workers get it; 0 if they have not agreed on one.
+        deadline: until when there is time, in seconds since 1970; None: not known.
+        named: it is about the node of this worker.
+        by: who asked for it.
+        reason: why.
+        target: of "scale", the number of nodes; else 0.
+    """
+
+    id: str
+    kind: str
+    step: int
+    deadline: float | None = None
+    named: bool = False
+    by: str = ""
+    reason: str = ""
+    target: int = 0
+
+
+def reported(words: memoryview, step: int) -> Directive | None:
+    """What a report of a step returns while the agent asks for something.
+
+    Waits while the agent holds its workers, which is until the nodes have agreed on a step.
+    """
+    limit, pause, held = 0.0, _FIRST_PAUSE, 0
+    try:
+        while True:
+            word = words[ASKED]
+            reach = words[REACH]
+            if words[ASKED] != word:
+                continue
+            phase, about = word & _PHASE, word & ~_PHASE
+            if phase != _HOLD:
+                break
+            now = time.monotonic()
+            if words[ANSWER] == about or (held and now >= limit):
+                return None  # it was held for as long as it lets itself be
+            if not held:
+                limit = now + _LIMIT
+            if held != about:
+                held = about
+                words[ANSWER] = about | _HELD
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    finally:
+        if held:
+            words[ANSWER] = held
+    if phase != _RELEASE or _has(words, about) or step < reach:
+        return None
+    words[ANSWER] = about | _TAKEN
+    return _read(word, reach)
+
+
+def standing(words: memoryview) -> Directive | None:
+    """The directive that this worker has been given, while it stands."""
+    word = words[ASKED]
+    reach = words[REACH]
+    about = word & ~_PHASE
+    if word & _PHASE != _RELEASE:
+        return None
+    if not _has(words, about):
+        if words[STEP] >= 0:
+            return None  # one of its reports returns it
+        words[ANSWER] = about | _TAKEN
+    return _read(word, reach)
+
+
+def acknowledge(words: memoryview, step: int) -> bool:
+    """Tells the agent that this worker has saved; False if nothing asks for that step."""
+    word = words[ASKED]
+    about = word & ~_PHASE
+    if word & _PHASE != _RELEASE or (words[STEP] >= 0 and not _has(words, about)):
+        return False
+    if step < words[REACH]:
+        return False
+    words[ANSWER] = about | _SAVED
+    return True
+
+
+def _has(words: memoryview, about: int) -> bool:
+    return words[ANSWER] in (about | _TAKEN, about | _SAVED)
+
+
+def _read(word: int, reach: int) -> Directive:
+    """The directive of a word, with what its file says beyond the record."""
+    kind = word >> 8 & 0xFF
+    told: dict[str, Any] = {}
+    try:
+        with open(os.environ.get(_FILE, ""), encoding="utf-8") as file:
+            told = json.load(file)
+        if told["number"] != word >> 24:
+            told = {}
+    except (OSError, ValueError, KeyError, TypeError):
+        told = {}
+    return Directive(
+        id=str(told.get("id", "")),
+        kind=_KINDS.get(kind, f"kind {kind}"),
+        step=reach,
+        deadline=told.get("deadline"),
+        named=bool(word >> 16 & 1),
+        by=str(told.get("by", "")),
+        reason=str(told.get("reason", "")),
+        target=int(told.get("target", 0)),
+    )
