@@ -1,55 +1,22 @@
-// Command promql reads rules and expressions as Prometheus does.
-//
-//	promql rules FILE   checks a file of rules as `promtool check rules` does, and prints
-//	                    the expressions of its rules, a JSON array of strings
-//	promql selectors    reads a JSON array of expressions from its standard input, and
-//	                    prints for each what it selects: a JSON array of arrays of
-//	                    {"metric": NAME, "labels": {NAME: [OPERATOR, VALUE]}, "by": [NAMES]}
+// Command promql reads a JSON array of Prometheus's expressions from its standard input,
+// and prints for each what it selects: a JSON array of arrays of
+// {"metric": NAME, "labels": {NAME: [OPERATOR, VALUE]}, "by": [NAMES]}
 package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	if err := selectors(parser.NewParser(parser.Options{})); err != nil {
 		fmt.Fprintln(os.Stderr, "promql:", err)
 		os.Exit(1)
 	}
-}
-
-func run(args []string) error {
-	reader := parser.NewParser(parser.Options{})
-	switch {
-	case len(args) == 2 && args[0] == "rules":
-		return rules(reader, args[1])
-	case len(args) == 1 && args[0] == "selectors":
-		return selectors(reader)
-	}
-	return errors.New("usage: promql rules FILE | promql selectors <EXPRESSIONS.json")
-}
-
-func rules(reader parser.Parser, file string) error {
-	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, reader, slog.New(slog.DiscardHandler))
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	found := []string{}
-	for _, g := range groups.Groups {
-		for _, r := range g.Rules {
-			found = append(found, r.Expr)
-		}
-	}
-	return json.NewEncoder(os.Stdout).Encode(found)
 }
 
 // selector is one selected metric, and the labels by which the expression groups.
