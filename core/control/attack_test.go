@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
 )
 
 // guardedServer is a control plane with a token and a job of two nodes, which must not
@@ -105,8 +106,8 @@ func TestProofPassedOn(t *testing.T) {
 					return
 				}
 				defer near.Close()
-				raw.SetDeadline(time.Now().Add(controltest.Patience))
-				near.SetDeadline(time.Now().Add(controltest.Patience))
+				raw.SetDeadline(time.Now().Add(testkit.Patience))
+				near.SetDeadline(time.Now().Add(testkit.Patience))
 				server := tls.Client(near, secret.ClientTLS())
 				proof := make([]byte, 4096)
 				n, err := victim.Read(proof)
@@ -170,7 +171,7 @@ func dialTaped(t *testing.T, addr string) *taped {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(controltest.Patience))
+	conn.SetDeadline(time.Now().Add(testkit.Patience))
 	return &taped{Conn: conn, flip: -1, cut: -1}
 }
 
@@ -484,7 +485,7 @@ func TestBadRecords(t *testing.T) {
 // TestKeyNowhere looks for the token in all that servers, nodes and administrators say.
 func TestKeyNowhere(t *testing.T) {
 	g := newGuardedServer(t)
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	c := client.New(withToken(g.addr, g.path, 2), controltest.NewObserver(), log, startHost)
 	defer c.Close(controltest.Context(t))
 	if err := c.Connect(controltest.Context(t)); err != nil {
@@ -526,7 +527,7 @@ func TestHost(t *testing.T) {
 	g := newGuardedServer(t)
 	ask := func(conn net.Conn, text string) string {
 		t.Helper()
-		conn.SetDeadline(time.Now().Add(controltest.Patience))
+		conn.SetDeadline(time.Now().Add(testkit.Patience))
 		_, _ = io.WriteString(conn, text)
 		answer, _ := io.ReadAll(conn)
 		return string(answer)

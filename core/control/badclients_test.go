@@ -11,6 +11,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // TestBadClients has a crowd that connects and says nothing, some that say one
@@ -50,7 +51,7 @@ func TestBadClients(t *testing.T) {
 	}
 	await := func(what string, done func() bool) {
 		t.Helper()
-		for end := time.Now().Add(controltest.Patience); !done(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testkit.Patience); !done(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal(what)
 			}

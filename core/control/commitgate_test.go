@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // commitGate stands before a server's journal. When it holds, each commit waits until
@@ -64,7 +64,7 @@ func (s *commitGate) next(t *testing.T) *heldCommit {
 	select {
 	case c := <-s.came:
 		return c
-	case <-time.After(controltest.Patience):
+	case <-time.After(testkit.Patience):
 		t.Fatal("nothing is to be stored")
 		return nil
 	}

@@ -23,6 +23,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // serveWith makes the test binary a control plane that stores nothing, with so many
@@ -53,12 +54,12 @@ func serveCrowd(descriptors string) {
 type host struct {
 	addr string
 	cmd  *exec.Cmd
-	log  *controltest.LogLines
+	log  *testkit.Log
 }
 
 func newHost(t *testing.T, descriptors int) *host {
 	t.Helper()
-	h := &host{cmd: exec.Command(os.Args[0]), log: &controltest.LogLines{}}
+	h := &host{cmd: exec.Command(os.Args[0]), log: &testkit.Log{}}
 	h.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", serveWith, descriptors))
 	h.cmd.Stderr = h.log
 	in, err := h.cmd.StdinPipe()

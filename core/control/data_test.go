@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // durable is a server on a data directory that can be started again on the same
@@ -35,7 +36,7 @@ type durable struct {
 
 func newDurable(t *testing.T, cfg Config) *durable {
 	t.Helper()
-	d := &durable{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t)), cfg: cfg}
+	d := &durable{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t)), cfg: cfg}
 	d.start()
 	t.Cleanup(d.stop)
 	return d
@@ -344,7 +345,7 @@ func TestRefusedRunIsNotKept(t *testing.T) {
 // TestFullDisk fills the disk, which refuses new nodes and keeps everything else,
 // until there is room.
 func TestFullDisk(t *testing.T) {
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	d := newDurable(t, Config{Log: log})
 	d.stop()
 	d.o.MaxSize = 256 << 10
@@ -427,7 +428,7 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 // TestRunThatBreaksAgain restores a run whose machine panics while its events are
 // replayed.
 func TestRunThatBreaksAgain(t *testing.T) {
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	d := newDurable(t, Config{Log: log})
 	good, bad := controltest.Guest(d.addr, 1), controltest.Guest(d.addr, 1)
 	bad.RunID = "bad"
@@ -475,7 +476,7 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	d.cfg.Log = log
 	d.start()
 	members := group(t, controltest.Guest(d.addr, 2), 2)
@@ -515,7 +516,7 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 // TestRefusalsAloneAreNoRecovery has nothing wait for a full disk: it is still
 // full at the next try.
 func TestRefusalsAloneAreNoRecovery(t *testing.T) {
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	d := newDurable(t, Config{Log: log})
 	d.stop()
 	d.o.MaxSize = 32 << 10 // what an empty one has

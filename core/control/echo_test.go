@@ -6,6 +6,7 @@ import (
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
+	"rallypoint/internal/testkit"
 )
 
 // TestEchoesAreAnswered has an idle node with a short lease: its beats are
@@ -16,7 +17,7 @@ func TestEchoesAreAnswered(t *testing.T) {
 	p.LeaseTimeout = 300 * time.Millisecond
 	obs := controltest.NewObserver()
 	connected(t, p, obs)
-	for deadline := time.Now().Add(controltest.Patience); s.metrics.FramesOut[wire.KindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); s.metrics.FramesOut[wire.KindBeat].Load() < 3; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no beat is answered")
 		}

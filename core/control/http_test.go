@@ -20,12 +20,13 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // get fetches a page of the port.
 func get(t *testing.T, addr, path string) (code int, contentType, body string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: controltest.Patience}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}
 	resp, err := client.Get("http://" + addr + path)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func TestHTTP(t *testing.T) {
 // something have what is allowed; a request with a body is answered before it is closed.
 func TestHTTPMethods(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: controltest.Patience}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}
 	for _, c := range []struct {
 		method string
 		code   int
@@ -368,7 +369,7 @@ func TestMetrics(t *testing.T) {
 	client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "a", "", "x")
 	client.AdminClose(controltest.Context(t), s.addr, nil, "run", "", "x", true)
 	a.awaitEnd()
-	for end := time.Now().Add(controltest.Patience); s.http.open() > 0 && time.Now().Before(end); { // earlier scrapes
+	for end := time.Now().Add(testkit.Patience); s.http.open() > 0 && time.Now().Before(end); { // earlier scrapes
 		time.Sleep(time.Millisecond)
 	}
 	wantValues(t, scrape(t, s.addr), map[string]float64{

@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // bomb is an event that no machine knows: applying it panics, as a defect of a
@@ -21,7 +22,7 @@ type bomb struct{ rendezvous.Event }
 
 // TestOneBrokenRunLeavesTheOthers breaks one run of two.
 func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	s, addr := testServer(t, Config{Log: log})
 	good, bad := controltest.Guest(addr, 2), controltest.Guest(addr, 1)
 	bad.RunID = "bad"
@@ -64,7 +65,7 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 
 // TestReadThatBreaksARun has a machine panic when it is merely asked.
 func TestReadThatBreaksARun(t *testing.T) {
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	s, addr := testServer(t, Config{Log: log})
 	bad := controltest.Guest(addr, 1)
 	bad.RunID = "bad"
@@ -215,7 +216,7 @@ func dialBriefly(t *testing.T, addr string) *wireNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(controltest.Patience))
+	conn.SetDeadline(time.Now().Add(testkit.Patience))
 	n := &wireNode{t: t, conn: conn}
 	n.frames.In = bufio.NewReader(conn)
 	return n

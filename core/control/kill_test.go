@@ -22,6 +22,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // With these set the test binary is a control plane: where it keeps its runs and
@@ -58,7 +59,7 @@ type serverProcess struct {
 }
 
 func newServerProcess(t *testing.T) *serverProcess {
-	v := &serverProcess{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))}
+	v := &serverProcess{t: t, dir: t.TempDir(), addr: fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))}
 	if err := v.start(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,10 +9,11 @@ import (
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 func TestTwoClientsMeet(t *testing.T) {
-	endpoint := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	endpoint := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	a := connected(t, controltest.Params(endpoint, 2), controltest.NewObserver())
 	b := connected(t, controltest.Params(endpoint, 2), controltest.NewObserver())
 	if !a.Hosting() || b.Hosting() {
@@ -34,14 +35,14 @@ func TestTwoClientsMeet(t *testing.T) {
 // TestManyClientsMeet has a few hundred nodes start at once: one of them hosts,
 // all get their own rank.
 func TestManyClientsMeet(t *testing.T) {
-	meet(t, fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t)), 200)
+	meet(t, fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t)), 200)
 }
 
 // TestTwoRaceToHost has two processes of one machine start together, again and
 // again: one listens, the other finds it.
 func TestTwoRaceToHost(t *testing.T) {
 	for range 30 {
-		endpoint := fmt.Sprintf("localhost:%d", controltest.FreePort(t))
+		endpoint := fmt.Sprintf("localhost:%d", testkit.FreePort(t))
 		meet(t, endpoint, 2)
 	}
 }
@@ -49,7 +50,7 @@ func TestTwoRaceToHost(t *testing.T) {
 // meet lets n clients meet at an endpoint.
 func meet(tb testing.TB, endpoint string, n int) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*controltest.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*testkit.Patience)
 	defer cancel()
 	clients := make([]*client.Client, n)
 	outcomes := make([]rendezvous.Outcome, n)
@@ -99,7 +100,7 @@ func BenchmarkMeet(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
-				endpoint := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(b))
+				endpoint := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(b))
 				b.StartTimer()
 				meet(b, endpoint, n)
 			}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/core/control/controltest"
+	"rallypoint/internal/testkit"
 )
 
 // proxy forwards connections to a server, or cuts them.
@@ -121,7 +121,7 @@ func (p *proxy) cutRandomly(seed uint64, most int64) {
 
 func (p *proxy) awaitRefused(t *testing.T, n int) {
 	t.Helper()
-	deadline := time.Now().Add(controltest.Patience)
+	deadline := time.Now().Add(testkit.Patience)
 	for {
 		p.mu.Lock()
 		refused := p.refused

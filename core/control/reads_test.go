@@ -12,6 +12,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // patientGuest are parameters of nodes that send no beats and are not given up.
@@ -170,7 +171,7 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 
 // TestReadsOnAFullDisk are answered, also those behind a join that is refused.
 func TestReadsOnAFullDisk(t *testing.T) {
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	d := newDurable(t, Config{Log: log})
 	nodes := wireGroup(t, patientGuest(d.addr, 2), 2)
 	nodes[0].ask(2, setKey("k", "1"))

@@ -9,6 +9,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
@@ -75,7 +76,7 @@ func TestLossAndRecoveryAreToldOnce(t *testing.T) {
 	proxy := newProxy(t, addr)
 	obs := controltest.NewObserver()
 	p := controltest.Guest(proxy.addr, 1)
-	p.ReconnectGrace = controltest.Patience
+	p.ReconnectGrace = testkit.Patience
 	c := connected(t, p, obs)
 	controltest.Outcome(t, c.Start(controltest.Join()))
 	proxy.stop()
@@ -115,7 +116,7 @@ func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
 			_, addr := testServer(t, Config{Trace: rec.record})
 			proxy := newProxy(t, addr)
 			p := controltest.Guest(proxy.addr, 1)
-			p.ReconnectGrace = controltest.Patience
+			p.ReconnectGrace = testkit.Patience
 			c := connected(t, p, controltest.NewObserver())
 			round := controltest.Outcome(t, c.Start(controltest.Join())).Round
 			proxy.cutRandomly(seed, 1500)

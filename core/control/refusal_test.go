@@ -9,6 +9,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/internal/logsampler"
+	"rallypoint/internal/testkit"
 )
 
 // TestRefusalsAreLoggedOnce has one peer try again and again.
@@ -127,7 +128,7 @@ func TestBrokenOffIsRefused(t *testing.T) {
 // run whose logger names it already.
 func TestLogNamesTheRunOnce(t *testing.T) {
 	for _, only := range []string{"", "run"} {
-		log, lines := controltest.NewLog(t)
+		log, lines := testkit.NewLog(t)
 		if only != "" {
 			log = log.With("run", only)
 		}

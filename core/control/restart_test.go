@@ -11,13 +11,14 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // TestServerRestartedOnTheSamePort has the clients come back with their claims;
 // rounds go on above the highest that any of them knew.
 func TestServerRestartedOnTheSamePort(t *testing.T) {
 	const n = 3
-	addr := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	start := func(cfg Config) *Server {
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
@@ -78,7 +79,7 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 
 // TestRoundsGoOnAfterRestart has the members regroup on the new server.
 func TestRoundsGoOnAfterRestart(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	host := connected(t, controltest.Params(addr, 2), controltest.NewObserver())
 	obs := controltest.NewObserver()
 	other := connected(t, controltest.Params(addr, 2), obs)
@@ -109,7 +110,7 @@ func TestRoundsGoOnAfterRestart(t *testing.T) {
 
 // TestAnotherRunTookThePort ends a client whose control plane was replaced.
 func TestAnotherRunTookThePort(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +135,7 @@ func TestAnotherRunTookThePort(t *testing.T) {
 
 // TestHostServesUntilOthersHaveGone closes the hosting client first.
 func TestHostServesUntilOthersHaveGone(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	addr := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	host := connected(t, controltest.Params(addr, 2), controltest.NewObserver())
 	other := connected(t, controltest.Params(addr, 2), controltest.NewObserver())
 	a, b := host.Start(controltest.Join()), other.Start(controltest.Join())

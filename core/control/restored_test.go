@@ -15,13 +15,14 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // recorded has the server record into a file, and returns what checks that.
 func (d *durable) recorded() (check func()) {
 	d.t.Helper()
 	path := filepath.Join(d.t.TempDir(), "history")
-	log, _ := controltest.NewLog(d.t)
+	log, _ := testkit.NewLog(d.t)
 	rec, err := OpenTraceFile(path, log)
 	if err != nil {
 		d.t.Fatal(err)
@@ -139,7 +140,7 @@ func TestAnAgentHadTheServersPort(t *testing.T) {
 	for _, m := range members {
 		m.obs.Await(t, "the loss", controltest.IsLost)
 	}
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	p = controltest.Params(d.addr, 3)
 	p.Min = 2
 	agent := client.New(p, controltest.NewObserver(), log, startHost)

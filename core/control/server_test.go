@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // fakeServer is a server whose time a test moves.
@@ -22,14 +23,14 @@ type fakeServer struct {
 	addr  string
 	clock *fakeClock
 	rec   *recorder
-	log   *controltest.LogLines
+	log   *testkit.Log
 }
 
 func newFakeServer(t *testing.T, cfg Config) *fakeServer {
 	t.Helper()
 	f := &fakeServer{clock: newFakeClock(), rec: newRecorder(t)}
 	cfg.Clock, cfg.Trace = f.clock, f.rec.record
-	cfg.Log, f.log = controltest.NewLog(t)
+	cfg.Log, f.log = testkit.NewLog(t)
 	f.Server, f.addr = testServer(t, cfg)
 	return f
 }

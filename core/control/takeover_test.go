@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
+	"rallypoint/internal/testkit"
 )
 
 // plane is one node's process as far as the control plane is concerned: its client and
@@ -29,7 +30,7 @@ type plane struct {
 	t     *testing.T
 	name  string
 	obs   *controltest.Observer
-	lines *controltest.LogLines
+	lines *testkit.Log
 	in    rendezvous.Outcome
 
 	mu      sync.Mutex
@@ -38,7 +39,7 @@ type plane struct {
 
 func newPlane(t *testing.T, name string, p rendezvous.Params) *plane {
 	t.Helper()
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	n := &plane{t: t, name: name, obs: controltest.NewObserver(), lines: lines}
 	p.NodeID = name
 	n.Client = client.New(p, n.obs, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
@@ -63,7 +64,7 @@ func (n *plane) connect() *plane {
 // server is the last server of the process, once it has one.
 func (n *plane) server() *Server {
 	n.t.Helper()
-	for end := time.Now().Add(controltest.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		n.mu.Lock()
 		if len(n.servers) > 0 {
 			defer n.mu.Unlock()
@@ -104,7 +105,7 @@ func awaitStandbys(t *testing.T, nodes []*plane, n int) {
 	}
 	until := func(node *plane, ready func(standby.Report) bool) (r standby.Report) {
 		s := node.server()
-		for end := time.Now().Add(controltest.Patience); ; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testkit.Patience); ; time.Sleep(time.Millisecond) {
 			if r = s.cfg.Group.Report(); ready(r) {
 				return r
 			}
@@ -172,7 +173,7 @@ func (n *plane) mustRegroup() {
 }
 
 func elastic(t *testing.T, n int) rendezvous.Params {
-	p := controltest.Params(fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t)), n)
+	p := controltest.Params(fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t)), n)
 	p.Min = 1
 	return p
 }
@@ -456,7 +457,7 @@ func TestStandbyListenerRedirects(t *testing.T) {
 		}
 		_, _ = conn.Write([]byte(garbage))
 		_ = conn.(*net.TCPConn).CloseWrite()
-		conn.SetReadDeadline(time.Now().Add(controltest.Patience))
+		conn.SetReadDeadline(time.Now().Add(testkit.Patience))
 		_, err = conn.Read(make([]byte, 64))
 		if err == nil {
 			_, err = conn.Read(make([]byte, 64))
@@ -552,13 +553,13 @@ func TestTakeoversLeakNothing(t *testing.T) {
 		nodes[0], nodes[host] = nodes[host], nodes[0]
 		awaitStandbys(t, nodes, 2)
 	}
-	for end := time.Now().Add(controltest.Patience); runtime.NumGoroutine() > begun+20; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); runtime.NumGoroutine() > begun+20; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d goroutines, %d at the beginning", runtime.NumGoroutine(), begun)
 		}
 	}
 	// A host that has taken over keeps up to three probes of others open, at both ends here.
-	for end := time.Now().Add(controltest.Patience); descriptors(t) > open+10; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); descriptors(t) > open+10; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d descriptors, %d at the beginning", descriptors(t), open)
 		}

@@ -22,6 +22,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
 )
 
 const (
@@ -67,7 +68,7 @@ func withToken(endpoint, path string, n int) rendezvous.Params {
 // TestTokenLetsIn has nodes meet with a token, the first as the host, and with
 // files that share one of their tokens only.
 func TestTokenLetsIn(t *testing.T) {
-	endpoint := fmt.Sprintf("127.0.0.1:%d", controltest.FreePort(t))
+	endpoint := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	a := connected(t, withToken(endpoint, tokenFile(t, goodToken), 3), controltest.NewObserver())
 	if !a.Hosting() {
 		t.Fatal("the first does not host")
@@ -298,7 +299,7 @@ func TestTokenIsChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newFakeServer(t, Config{Token: token})
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	obs := controltest.NewObserver()
 	c := client.New(withToken(s.addr, theirs, 1), obs, log, startHost)
 	defer func() {

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"rallypoint/conformance"
-	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
+	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
 )
 
@@ -31,7 +31,7 @@ func dialNode(t *testing.T, addr string) *wireNode {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(controltest.Patience))
+	conn.SetDeadline(time.Now().Add(testkit.Patience))
 	n := &wireNode{t: t, conn: conn}
 	n.frames.In = bufio.NewReader(conn)
 	return n
@@ -129,7 +129,7 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv6loopback, Port
 func (p *pipes) dial(t *testing.T) *wireNode {
 	ours, theirs := net.Pipe()
 	p.conns <- theirs
-	ours.SetDeadline(time.Now().Add(controltest.Patience))
+	ours.SetDeadline(time.Now().Add(testkit.Patience))
 	return &wireNode{t: t, conn: ours, frames: wire.FrameReader{In: bufio.NewReader(ours)}}
 }
 
@@ -220,7 +220,7 @@ func (r *recorder) count(fits func(rendezvous.Event) bool) int {
 
 func (r *recorder) await(t *testing.T, what string, n int, fits func(rendezvous.Event) bool) {
 	t.Helper()
-	deadline := time.After(controltest.Patience)
+	deadline := time.After(testkit.Patience)
 	for r.count(fits) < n {
 		select {
 		case <-r.more:

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rallypoint/core/control/controltest"
+	"rallypoint/internal/testkit"
 )
 
 // TestForeignProgramOnThePort: what takes connections and is no control plane is named
@@ -42,7 +43,7 @@ func TestForeignProgramOnThePort(t *testing.T) {
 					conn.Close()
 				}
 			}()
-			log, lines := controltest.NewLog(t)
+			log, lines := testkit.NewLog(t)
 			obs := controltest.NewObserver()
 			client := New(controltest.Params(l.Addr().String(), 2), obs, log, startHost)
 			ctx, cancel := context.WithCancel(controltest.Context(t))

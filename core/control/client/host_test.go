@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 func TestPlace(t *testing.T) {
@@ -374,7 +375,7 @@ func TestWildcardEndpointsAreRefused(t *testing.T) {
 func TestLoopbackEndpointWarns(t *testing.T) {
 	for endpoint, max := range map[string]int{"127.0.0.1": 2, "localhost": 2, "[::1]": 2, "127.0.0.2": 1} {
 		m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")})
-		log, lines := controltest.NewLog(t)
+		log, lines := testkit.NewLog(t)
 		obs := controltest.NewObserver()
 		c := New(controltest.Params(endpoint+":29400", max), obs, log, startHost)
 		c.network = m.network()
@@ -509,7 +510,7 @@ func TestIPv6Loopback(t *testing.T) {
 		t.Skip("this machine has no IPv6 loopback")
 	}
 	l.Close()
-	endpoint := fmt.Sprintf("[::1]:%d", controltest.FreePort(t))
+	endpoint := fmt.Sprintf("[::1]:%d", testkit.FreePort(t))
 	a, b := connected(t, controltest.Params(endpoint, 2), controltest.NewObserver()), connected(t, controltest.Params(endpoint, 2), controltest.NewObserver())
 	ca, cb := a.Start(controltest.Join()), b.Start(controltest.Join())
 	if o := controltest.Outcome(t, ca); o.StoreAddr != "::1" {

@@ -102,7 +102,7 @@ func TestSilenceOfTheHostIsTold(t *testing.T) {
 	var refused atomic.Bool
 	p := controltest.Params(host.addr, 2)
 	p.NodeID = "b"
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	c := newTestClient(t, p, controltest.NewObserver())
 	c.log = log
 	start, dial := time.Now(), c.network.dial
@@ -178,7 +178,7 @@ func TestRedirectsThatLeadNowhere(t *testing.T) {
 				}))
 			}
 			close(ready)
-			log, lines := controltest.NewLog(t)
+			log, lines := testkit.NewLog(t)
 			obs := controltest.NewObserver()
 			c := newTestClient(t, controltest.Guest(servers[0].addr, 2), obs)
 			c.log = log
@@ -214,7 +214,7 @@ func TestRedirectsThatLeadNowhere(t *testing.T) {
 // TestRedirectsToNoHost: what cannot be followed is ignored, with a line.
 func TestRedirectsToNoHost(t *testing.T) {
 	c := newTestClient(t, controltest.Params("10.0.0.1:1", 2), controltest.NewObserver())
-	log, lines := controltest.NewLog(t)
+	log, lines := testkit.NewLog(t)
 	c.log = log
 	c.group.Follow(wire.Welcome{Group: "g", Term: 3}, "10.0.0.1:1")
 	c.group.SetSelf("10.0.0.2:1", "")

@@ -1,5 +1,5 @@
 // Package controltest is what the tests of both ends of the control plane share: an
-// observer, a log, parameters, contexts, and calls. Only tests import it.
+// observer, parameters, contexts, and calls. Only tests import it.
 package controltest
 
 import (
@@ -16,19 +16,6 @@ import (
 	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
 )
-
-// Patience is how long a test waits for what must happen; nothing is asserted
-// about it but that it ends.
-const Patience = testkit.Patience
-
-// The logs and ports of testkit.
-var (
-	NewLog   = testkit.NewLog
-	FreePort = testkit.FreePort
-)
-
-// LogLines collects log lines for tests.
-type LogLines = testkit.Log
 
 // Observer is an Observer that keeps what it receives, in order.
 type Observer struct {
@@ -62,7 +49,7 @@ func (s *Observer) All() []any {
 // Await waits for an event that fits.
 func (s *Observer) Await(t *testing.T, what string, fits func(any) bool) any {
 	t.Helper()
-	deadline := time.After(Patience)
+	deadline := time.After(testkit.Patience)
 	for {
 		for _, e := range s.All() {
 			if fits(e) {
@@ -86,7 +73,7 @@ func Params(endpoint string, n int) rendezvous.Params {
 
 func Context(t *testing.T) context.Context {
 	t.Helper()
-	return testkit.Within(t, Patience)
+	return testkit.Within(t, testkit.Patience)
 }
 
 // expiringContext is a context whose deadline passes when a test says so.
