@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
 )
 
@@ -175,20 +175,10 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// clock is a time that the test sets.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) read() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.now }
-
-func (c *clock) pass(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.now = c.now.Add(d) }
-
 // steer puts a test's clock and terminal in the place of the agent's.
-func (s *stage) steer(terminal bool) *clock {
-	c := &clock{now: time.Now()}
-	s.agent.interrupts.now, s.agent.interrupts.terminal = c.read, func() bool { return terminal }
+func (s *stage) steer(terminal bool) *testkit.Clock {
+	c := testkit.NewClock()
+	s.agent.interrupts.now, s.agent.interrupts.terminal = c.Now, func() bool { return terminal }
 	return c
 }
 
@@ -212,11 +202,11 @@ func TestImpatientSignals(t *testing.T) {
 		s := newStage(t, 2, "trap '' TERM INT; echo $$ > $SAY; while :; do sleep 100; done")
 		s.spec.ShutdownTimeout = time.Hour
 		s.prepare()
-		time := s.steer(c.terminal)
+		clock := s.steer(c.terminal)
 		s.start()
 		pids := s.hearPids(2)
 		s.agent.Signal(c.first)
-		time.pass(c.after)
+		clock.Advance(c.after)
 		for range c.n {
 			s.agent.Stop(c.then, c.grace)
 		}
@@ -246,7 +236,7 @@ func TestOneRequest(t *testing.T) {
 		s.start()
 		s.hear()
 		s.agent.Signal(unix.SIGTERM)
-		clock.pass(c.after)
+		clock.Advance(c.after)
 		for range 3 {
 			s.agent.Signal(c.then)
 		}

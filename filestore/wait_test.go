@@ -63,51 +63,36 @@ func TestPollWakes(t *testing.T) {
 	testkit.Check(t, <-done)
 }
 
-// fakeClock hands out the durations that are asked for, and never fires by itself.
-type fakeClock struct {
-	asked chan time.Duration
-	fire  chan time.Time
-}
-
-func (c *fakeClock) Now() time.Time { return time.Time{} }
-
-func (c *fakeClock) After(d time.Duration) <-chan time.Time {
-	c.asked <- d
-	return c.fire
-}
-
 // The poll grows from its least to its greatest time and starts again with each
 // change.
 func TestPollAdapts(t *testing.T) {
 	path := newPath(t)
-	clock := &fakeClock{asked: make(chan time.Duration), fire: make(chan time.Time)}
+	clock := testkit.NewClock()
 	a := mustOpen(t, path, NeverRemove, &Options{
 		Remote: true, Clock: clock, PollMin: 4 * time.Millisecond, PollMax: 10 * time.Millisecond,
 	})
 	b := mustOpen(t, path, NeverRemove, nil)
 	ctx := testkit.Within(t, 10*time.Second)
 	done := testkit.Go(func() error { return a.Wait(ctx, []string{"k"}) })
-	near := func(want time.Duration) {
+	near := func(want time.Duration) time.Duration {
 		t.Helper()
-		if have := <-clock.asked; have.Round(time.Microsecond) != want {
+		have := clock.AwaitTimers(t, 1)
+		if have.Round(time.Microsecond) != want {
 			t.Fatalf("have %v, want %v", have, want)
 		}
+		return have
 	}
 	for range 2 {
-		near(4 * time.Millisecond)
-		clock.fire <- time.Time{}
-		near(6 * time.Millisecond)
-		clock.fire <- time.Time{}
-		near(9 * time.Millisecond)
-		clock.fire <- time.Time{}
-		near(10 * time.Millisecond)
+		for _, ms := range []time.Duration{4, 6, 9} {
+			clock.Advance(near(ms * time.Millisecond))
+		}
+		last := near(10 * time.Millisecond)
 		testkit.Check(t, b.Set(ctx, "other", nil))
-		clock.fire <- time.Time{}
+		clock.Advance(last)
 	}
-	near(4 * time.Millisecond)
+	last := near(4 * time.Millisecond)
 	testkit.Check(t, b.Set(ctx, "k", nil))
-	clock.fire <- time.Time{}
-	<-clock.asked
+	clock.Advance(last)
 	testkit.Check(t, <-done)
 }
 

@@ -7,6 +7,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // TestArrivalsAreInTheHistory has nodes come, and one of them reconnect, which is
@@ -29,7 +30,7 @@ func TestArrivalsAreInTheHistory(t *testing.T) {
 
 func TestArrivalsBetweenOtherChanges(t *testing.T) {
 	var h changelog
-	now := newFakeClock().Now()
+	now := testkit.NewClock().Now()
 	for i := range 3 * maxChanges {
 		h.arrive(now, 1, fmt.Sprint(i))
 		h.add(now, 1, "something else")

@@ -12,7 +12,7 @@ type Clock interface {
 
 // Stopper stops what AfterFunc has started; it reports false if that has run or
 // is running.
-type Stopper interface{ Stop() bool }
+type Stopper = interface{ Stop() bool }
 
 // RealClock is the machine's clock.
 type RealClock struct{}

@@ -284,7 +284,7 @@ func TestSnapshotsReplaceEvents(t *testing.T) {
 // TestForgottenRunsLeaveTheDisk runs many short jobs: neither the server nor its
 // file remembers them.
 func TestForgottenRunsLeaveTheDisk(t *testing.T) {
-	clock := newFakeClock()
+	clock := testkit.NewClock()
 	d := newDurable(t, Config{Clock: clock, ForgetAfter: time.Minute})
 	size := int64(0)
 	for i := range 60 {

@@ -86,7 +86,7 @@ func TestReadThatBreaksARun(t *testing.T) {
 
 // TestBrokenRunIsForgotten has a new run take the name later.
 func TestBrokenRunIsForgotten(t *testing.T) {
-	clock := newFakeClock()
+	clock := testkit.NewClock()
 	s, addr := testServer(t, Config{Clock: clock, ForgetAfter: time.Minute})
 	p := controltest.Guest(addr, 1)
 	first := group(t, p, 1)[0]
@@ -173,7 +173,7 @@ func TestMemoryOfShortRuns(t *testing.T) {
 	if long {
 		runs = 10_000
 	}
-	clock := newFakeClock()
+	clock := testkit.NewClock()
 	s, addr := testServer(t, Config{Clock: clock, ForgetAfter: time.Minute})
 	var early uint64
 	for i := range runs {

@@ -78,19 +78,10 @@ func TestSilentConnectionIsClosed(t *testing.T) {
 	}
 }
 
-// awaitPeers waits until n connections have their timer.
+// awaitPeers waits until n connections have their timer, beside the sweeper's.
 func (s *fakeServer) awaitPeers(t *testing.T, n int) {
 	t.Helper()
-	ctx := controltest.Context(t)
-	for ctx.Err() == nil {
-		s.clock.mu.Lock()
-		timers := len(s.clock.timers) - 1 // the sweeper's
-		s.clock.mu.Unlock()
-		if timers >= n {
-			return
-		}
-	}
-	t.Fatal("the connection was not accepted")
+	s.clock.AwaitTimers(t, n+1)
 }
 
 // TestMalformedFrameAfterHello closes the connection; its node is in its grace.

@@ -47,7 +47,7 @@ func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
 
 // TestDroppedWhileAway breaks the connection for longer than the grace.
 func TestDroppedWhileAway(t *testing.T) {
-	clock := newFakeClock()
+	clock := testkit.NewClock()
 	rec := newRecorder(t)
 	_, addr := testServer(t, Config{Clock: clock, Trace: rec.record})
 	proxy := newProxy(t, addr)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
-	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -28,95 +26,6 @@ func TestMain(m *testing.M) {
 		return
 	}
 	goleak.VerifyTestMain(m)
-}
-
-// fakeClock is a Clock that a test moves.
-type fakeClock struct {
-	mu     sync.Mutex
-	now    time.Time
-	timers map[*fakeTimer]struct{}
-	seq    int
-}
-
-type fakeTimer struct {
-	clock *fakeClock
-	due   time.Time
-	seq   int
-	f     func()
-}
-
-func newFakeClock() *fakeClock {
-	return &fakeClock{now: time.Unix(1e9, 0), timers: map[*fakeTimer]struct{}{}}
-}
-
-func (c *fakeClock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *fakeClock) AfterFunc(d time.Duration, f func()) Stopper {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.seq++
-	t := &fakeTimer{c, c.now.Add(max(d, 0)), c.seq, f}
-	c.timers[t] = struct{}{}
-	return t
-}
-
-func (t *fakeTimer) Stop() bool {
-	t.clock.mu.Lock()
-	defer t.clock.mu.Unlock()
-	_, running := t.clock.timers[t]
-	delete(t.clock.timers, t)
-	return running
-}
-
-// Advance moves the clock by d and calls what falls due, each at its own time.
-func (c *fakeClock) Advance(d time.Duration) {
-	c.mu.Lock()
-	end := c.now.Add(d)
-	c.mu.Unlock()
-	for c.fireNext(end, false) {
-	}
-	c.mu.Lock()
-	c.now = end
-	c.mu.Unlock()
-}
-
-// Jump moves the clock by d at once, as if the process had been stopped, and
-// then calls what has fallen due.
-func (c *fakeClock) Jump(d time.Duration) {
-	c.mu.Lock()
-	c.now = c.now.Add(d)
-	end := c.now
-	c.mu.Unlock()
-	for c.fireNext(end, true) {
-	}
-}
-
-func (c *fakeClock) fireNext(end time.Time, late bool) bool {
-	c.mu.Lock()
-	var next *fakeTimer
-	for t := range c.timers {
-		if t.due.After(end) {
-			continue
-		}
-		if next == nil || t.due.Before(next.due) || t.due.Equal(next.due) && t.seq < next.seq {
-			next = t
-		}
-	}
-	if next == nil {
-		c.mu.Unlock()
-		return false
-	}
-	delete(c.timers, next)
-	if !late {
-		c.now = next.due
-	}
-	c.mu.Unlock()
-	next.f()
-	return true
 }
 
 // durably makes all servers of the tests keep their runs on the disk: the same

@@ -21,14 +21,14 @@ import (
 type fakeServer struct {
 	*Server
 	addr  string
-	clock *fakeClock
+	clock *testkit.Clock
 	rec   *recorder
 	log   *testkit.Log
 }
 
 func newFakeServer(t *testing.T, cfg Config) *fakeServer {
 	t.Helper()
-	f := &fakeServer{clock: newFakeClock(), rec: newRecorder(t)}
+	f := &fakeServer{clock: testkit.NewClock(), rec: newRecorder(t)}
 	cfg.Clock, cfg.Trace = f.clock, f.rec.record
 	cfg.Log, f.log = testkit.NewLog(t)
 	f.Server, f.addr = testServer(t, cfg)

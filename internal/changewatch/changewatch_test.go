@@ -8,14 +8,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"rallypoint/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// neverClock is the clock of polls that never come.
-type neverClock struct{}
-
-func (neverClock) After(time.Duration) <-chan time.Time { return nil }
 
 // watch makes a watcher by inotify of a new file.
 func watch(t *testing.T) (Watcher, string) {
@@ -24,7 +21,7 @@ func watch(t *testing.T) (Watcher, string) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := New(path, true, neverClock{}, time.Hour, time.Hour)
+	w := New(path, true, testkit.NewClock(), time.Hour, time.Hour)
 	if _, ok := w.(*inotifyWatcher); !ok {
 		w.Close()
 		t.Skip("this user has no inotify left")

@@ -9,46 +9,33 @@ import (
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"rallypoint/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// hand is a clock that a test turns: it holds what is due at the window's end.
-type hand struct {
-	mu  sync.Mutex
-	due func()
-}
+// hand is a clock that a test turns, with one timer at most: that of the window's end.
+type hand struct{ *testkit.Clock }
 
-func (h *hand) after(_ time.Duration, f func()) (stop func() bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.due != nil {
+func newHand() hand { return hand{testkit.NewClock()} }
+
+func (h hand) after(d time.Duration, f func()) (stop func() bool) {
+	if h.Timers() > 0 {
 		panic("two windows at one time")
 	}
-	h.due = f
-	return func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		was := h.due != nil
-		h.due = nil
-		return was
-	}
+	return h.AfterFunc(d, f).Stop
 }
 
 // turn ends the window; false if there is none.
-func (h *hand) turn() bool {
-	h.mu.Lock()
-	f := h.due
-	h.due = nil
-	h.mu.Unlock()
-	if f != nil {
-		f()
-	}
-	return f != nil
+func (h hand) turn() bool {
+	running := h.Timers() > 0
+	h.Advance(Window)
+	return running
 }
 
 func TestOnePeerTriesOnAndOn(t *testing.T) {
-	var h hand
+	h := newHand()
 	var told []Summary
 	l := New(h.after, func(s Summary) { told = append(told, s) })
 	lines := 0
@@ -85,7 +72,7 @@ func TestLinesAreFewAndAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		reasons := rapid.IntRange(1, 4).Draw(t, "reasons")
 		peers := rapid.SampledFrom([]int{1, 5, 1000}).Draw(t, "peers")
-		var h hand
+		h := newHand()
 		noted, told, lines := map[string]int{}, map[string]int{}, map[string]int{}
 		l := New(h.after, func(s Summary) {
 			told[s.Reason] += s.Count
