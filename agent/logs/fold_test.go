@@ -51,6 +51,22 @@ func (r *foldRig) want(t *testing.T, what, want string) {
 	r.out.Reset()
 }
 
+// line is what the source by writes.
+type line struct {
+	by   int
+	text string
+}
+
+// folds lets sources write and the time pass in which their lines are folded.
+func (r *foldRig) folds(t *testing.T, what, want string, lines ...line) {
+	t.Helper()
+	for _, l := range lines {
+		r.write(l.by, l.text)
+	}
+	r.pass(foldWindow)
+	r.want(t, what, want)
+}
+
 func TestFold(t *testing.T) {
 	r := newFoldRig(0, 1, 2, 3)
 	for i := range 4 {
@@ -66,21 +82,13 @@ func TestFold(t *testing.T) {
 	r.write(0, "loss 12.0\n")
 	r.pass(1)
 	r.want(t, "three of four, with the digits of the lowest", "[0-1,3] loss 12.0\n")
-	r.write(2, "loss 7.0\n")
-	r.pass(foldWindow)
-	r.want(t, "the one that was late", "[2] loss 7.0\n")
+	r.folds(t, "the one that was late", "[2] loss 7.0\n", line{2, "loss 7.0\n"})
 
-	r.write(0, "a\nb\na\n")
-	r.write(1, "b\na\n")
-	r.write(2, "a\na\nb\n")
-	r.pass(foldWindow)
-	r.want(t, "the order of each rank stays", "[0,2] a\n[0-1] b\n[0-2] a\n[2] b\n")
+	r.folds(t, "the order of each rank stays", "[0,2] a\n[0-1] b\n[0-2] a\n[2] b\n",
+		line{0, "a\nb\na\n"}, line{1, "b\na\n"}, line{2, "a\na\nb\n"})
 
-	r.write(0, "with 7 items\n")
-	r.write(1, "with x items\n")
-	r.write(2, "with seven items\n")
-	r.pass(foldWindow)
-	r.want(t, "letters differ", "[0] with 7 items\n[1] with x items\n[2] with seven items\n")
+	r.folds(t, "letters differ", "[0] with 7 items\n[1] with x items\n[2] with seven items\n",
+		line{0, "with 7 items\n"}, line{1, "with x items\n"}, line{2, "with seven items\n"})
 
 	r.write(0, "un")
 	r.write(0, "finished")
@@ -88,19 +96,12 @@ func TestFold(t *testing.T) {
 	r.want(t, "an unfinished line waits", "")
 	r.pass(1)
 	r.want(t, "but not for ever", "unfinished")
-	r.write(1, "other\n")
-	r.write(0, " line\n")
-	r.pass(foldWindow)
-	r.want(t, "its rest follows", " line\n[1] other\n")
+	r.folds(t, "its rest follows", " line\n[1] other\n", line{1, "other\n"}, line{0, " line\n"})
 
-	r.write(0, "no UTF-8: \xff\r\n\n")
-	r.pass(foldWindow)
-	r.want(t, "bytes", "[0] no UTF-8: \uFFFD\n[0] \n")
+	r.folds(t, "bytes", "[0] no UTF-8: \uFFFD\n[0] \n", line{0, "no UTF-8: \xff\r\n\n"})
 
-	r.write(0, "\x1b[31mred\x1b[0m\n")
-	r.write(2, "\x1b[31mred\x1b[0m\n")
-	r.pass(foldWindow)
-	r.want(t, "colours are text", "[0,2] \x1b[31mred\x1b[0m\n")
+	r.folds(t, "colours are text", "[0,2] \x1b[31mred\x1b[0m\n",
+		line{0, "\x1b[31mred\x1b[0m\n"}, line{2, "\x1b[31mred\x1b[0m\n"})
 }
 
 // TestFoldLeavesBarsAlone: what draws over itself comes at once and as it was written,
@@ -113,15 +114,9 @@ func TestFoldLeavesBarsAlone(t *testing.T) {
 	r.write(0, "\r50%")
 	r.write(0, "\r100%\n")
 	r.want(t, "the bar", "\r50%\r100%\n")
-	r.write(0, "\rbar")
-	r.write(0, "x\n")
-	r.write(1, "line\n")
-	r.pass(foldWindow)
-	r.want(t, "a line behind a bar that ended", "\rbarx\n[1] line\n")
-	r.write(0, "\rbar")
-	r.write(1, "line\n")
-	r.pass(foldWindow)
-	r.want(t, "a line behind a bar that goes on", "\rbar\n[1] line\n")
+	r.folds(t, "a line behind a bar that ended", "\rbarx\n[1] line\n",
+		line{0, "\rbar"}, line{0, "x\n"}, line{1, "line\n"})
+	r.folds(t, "a line behind a bar that goes on", "\rbar\n[1] line\n", line{0, "\rbar"}, line{1, "line\n"})
 	r.write(0, "\rbar\n")
 	for _, text := range []string{"\x1b[2K\x1b[1Aover\n", "a\bb\n", "\x1bM\n", "\x1b\n"} {
 		r.out.Reset()
