@@ -55,3 +55,62 @@ func BenchmarkRegroup(b *testing.B) {
 		hello(0)
 	}
 }
+
+// BenchmarkEvents is what it costs to write and to read one of each event.
+func BenchmarkEvents(b *testing.B) {
+	var encoded [][]byte
+	for _, ev := range sampleEvents() {
+		data, err := EncodeEvent(ev)
+		if err != nil {
+			b.Fatal(err)
+		}
+		encoded = append(encoded, data)
+	}
+	b.Run("write", func(b *testing.B) {
+		b.ReportAllocs()
+		events := sampleEvents()
+		for b.Loop() {
+			for _, ev := range events {
+				if _, err := EncodeEvent(ev); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			for _, data := range encoded {
+				if _, err := DecodeEvent(data); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+}
+
+// BenchmarkSnapshot is what it costs to write and to read the state of a run of 1000 nodes.
+func BenchmarkSnapshot(b *testing.B) {
+	const nodes = 1000
+	m := New(Config{RunID: "job", Generation: "g", Uptime: -1})
+	for i := range nodes {
+		session := SessionID(fmt.Sprint(i))
+		m.Apply(Hello{Session: session, Node: fmt.Sprint("n", i), Policy: policy(nodes, nodes), SeenAddr: "10.0.0.1"})
+		m.Apply(Join{Request: Request{Session: session, Number: 1}, NodeRank: -1, RankHint: -1})
+	}
+	data := m.Snapshot()
+	b.Run("write", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			m.Snapshot()
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := Restore(data); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

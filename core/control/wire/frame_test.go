@@ -277,3 +277,31 @@ func BenchmarkBeat(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkFrames is what it costs to write and to read one of each frame.
+func BenchmarkFrames(b *testing.B) {
+	frames := sampleFrames()
+	var bodies [][]byte
+	for _, f := range frames {
+		bodies = append(bodies, AppendFrame(nil, f)[frameHead:])
+	}
+	b.Run("write", func(b *testing.B) {
+		b.ReportAllocs()
+		buf := make([]byte, 0, MaxProofFrame)
+		for b.Loop() {
+			for _, f := range frames {
+				buf = AppendFrame(buf[:0], f)
+			}
+		}
+	})
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			for _, body := range bodies {
+				if _, err := parseFrame(body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+}
