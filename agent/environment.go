@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,6 +14,10 @@ import (
 	"rallypoint/agent/watchdog"
 )
 
+// EnvMasterAddr names the variable that holds the address that the rank-0 node advertises,
+// which other nodes and other jobs can use, whatever MASTER_ADDR is on this node.
+const EnvMasterAddr = "RALLYPOINT_MASTER_ADDR"
+
 // place is where one worker stands in its round, as its environment tells it.
 type place struct {
 	local, localWorld   int
@@ -20,6 +25,7 @@ type place struct {
 	ranks               ranks
 	masterAddr          string
 	masterPort          int
+	advertised          string // what the rank-0 node advertises, where masterAddr is this node's way there
 	round               uint64
 	errorFile           string
 	timers              string // path of the watchdog's FIFO; "" if it is off
@@ -48,6 +54,7 @@ func additions(s *Spec, p place) [][2]string {
 		{"TORCHELASTIC_USE_AGENT_STORE", "True"},
 		{logs.EnvErrorFile, p.errorFile},
 		{"RALLYPOINT_ROUND", strconv.FormatUint(p.round, 10)},
+		{EnvMasterAddr, cmp.Or(p.advertised, p.masterAddr)},
 	}
 	if _, given := process.LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
 		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})

@@ -6,6 +6,7 @@ import (
 )
 
 import (
+	"cmp"
 	"time"
 )
 
@@ -42,6 +43,8 @@ type Event struct {
 	LocalRank, Rank int
 	Pid             int
 	ExitCode        int // of an exited worker; negative: minus the signal
+
+	AdvertisedAddr string // of the store, as its node advertises it
 }
 
 // listener makes Events of the messages that are for programs.
@@ -83,6 +86,7 @@ func (l listener) report(s telemetry.State, kind EventKind, text string, p *proc
 	}
 	if at := s.Place; at != nil {
 		e.Round, e.StoreAddr, e.StorePort = at.Round, at.StoreAddr, at.StorePort
+		e.AdvertisedAddr = cmp.Or(at.AdvertisedAddr, at.StoreAddr)
 		e.GroupRank, e.Groups, e.World = at.Group, at.Groups, at.Workers
 	}
 	if p != nil {

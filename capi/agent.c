@@ -29,7 +29,7 @@ int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error
 
 int32_t rp_agent_next_event(rp_agent agent, rp_agent_event *event, rp_error *err) {
     TRY(enter(err));
-    TRY(writable(event, sizeof *event, err));
+    TRY(writable(event, offsetof(rp_agent_event, advertised_addr), err));
     return rpgo_agent_next_event(agent.id, event, err);
 }
 

@@ -89,6 +89,9 @@ func rpgo_agent_next_event(id C.uint64_t, out *C.rp_agent_event, err *C.rp_error
 		out.store_port = C.int32_t(n.StorePort)
 		fillText(out.store_addr[:], n.StoreAddr)
 		fillText(out.text[:], n.Text)
+		if out.struct_size >= C.sizeof_rp_agent_event {
+			fillText(out.advertised_addr[:], n.AdvertisedAddr)
+		}
 		return nil
 	})
 }

@@ -56,7 +56,10 @@ static inline int32_t readable(const void *data, size_t known, rp_error *err) {
     return readable_since(data, known, known, err);
 }
 
-/* Checks a struct of the caller that is written. */
+/*
+ * Checks a struct of the caller that is written: `known` is the size of its first version,
+ * and fields behind that are written only where there is room.
+ */
 static inline int32_t writable(const void *data, size_t known, rp_error *err) {
     if (data == NULL) {
         return fail(err, RP_ERR_INVALID, "a required argument is NULL");

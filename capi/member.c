@@ -12,7 +12,7 @@ int32_t rp_member_next(rp_member member, int64_t timeout_ms, rp_outcome *outcome
                        rp_error *err) {
     TRY(enter(err));
     TRY(timeout(timeout_ms, err));
-    TRY(writable(outcome, sizeof *outcome, err));
+    TRY(writable(outcome, offsetof(rp_outcome, advertised_addr), err));
     return rpgo_member_next(member.id, timeout_ms, outcome, err);
 }
 

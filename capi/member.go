@@ -189,6 +189,9 @@ func rpgo_member_next(id C.uint64_t, timeoutMS C.int64_t, out *C.rp_outcome, err
 		out.world_size = C.int32_t(o.World)
 		out.store_port = C.int32_t(o.StorePort)
 		fillText(out.store_addr[:], o.StoreAddr)
+		if out.struct_size >= C.sizeof_rp_outcome {
+			fillText(out.advertised_addr[:], o.AdvertisedAddr)
+		}
 		return nil
 	})
 }

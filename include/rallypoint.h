@@ -623,6 +623,10 @@ typedef struct rp_member_config {
  * round grows from round to round, not always by one. store_addr and store_port are
  * those of the round's store, which speaks PyTorch's TCPStore protocol and lives as
  * long as the round (MASTER_ADDR and MASTER_PORT of the workers).
+ *
+ * With a token store_addr is an address of this machine's loopback interface, for the
+ * workers of this machine; advertised_addr is always the host of the node that has the
+ * store.
  */
 typedef struct rp_outcome {
     size_t struct_size;
@@ -631,6 +635,7 @@ typedef struct rp_outcome {
     int32_t world_size;
     int32_t store_port;
     char store_addr[516];
+    char advertised_addr[516];
 } rp_outcome;
 
 /* How a node's part in a run ends. */
@@ -923,6 +928,7 @@ typedef struct rp_agent_event {
     int32_t store_port; /* MASTER_PORT of the workers */
     char store_addr[516];
     char text[1024];
+    char advertised_addr[516]; /* of the store, as in rp_outcome */
 } rp_agent_event;
 
 /*

@@ -883,6 +883,7 @@ struct Outcome {
     int world_size;
     std::string store_addr;
     int store_port;
+    std::string advertised_addr;
 };
 
 // One node of a run. Destroying one that was not shut down makes it count as lost.
@@ -910,8 +911,8 @@ class Member : public detail::Owner<rp_member, rp_member_close> {
             })) {
             return std::nullopt;
         }
-        return Outcome{outcome.round, outcome.rank, outcome.world_size, outcome.store_addr,
-                       outcome.store_port};
+        return Outcome{outcome.round,      outcome.rank,       outcome.world_size,
+                       outcome.store_addr, outcome.store_port, outcome.advertised_addr};
     }
 
     // Withdraws a join, and ends a shutdown's waiting.

@@ -49,7 +49,7 @@ func (s *Standalone) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	s.open = rs
 	s.round++
 	s.keys = store.NewMemory(store.NewEngine(store.Limits{}))
-	return rendezvous.Outcome{Round: s.round, World: 1, HostRank: -1, StoreAddr: s.addr, StorePort: rs.Port()}, nil
+	return rendezvous.Outcome{Round: s.round, World: 1, HostRank: -1, StoreAddr: s.addr, StorePort: rs.Port(), AdvertisedAddr: s.addr}, nil
 }
 
 func (s *Standalone) close() {

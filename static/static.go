@@ -196,7 +196,7 @@ func (s *Static) next(ctx context.Context, start time.Time) (rendezvous.Outcome,
 		s.listen(watching, client, last+1)
 	})
 	return rendezvous.Outcome{
-		Round: last + 1, Rank: s.p.NodeRank, World: s.p.Max, HostRank: -1, StoreAddr: s.host, StorePort: port,
+		Round: last + 1, Rank: s.p.NodeRank, World: s.p.Max, HostRank: -1, StoreAddr: s.host, StorePort: port, AdvertisedAddr: s.host,
 	}, nil
 }
 

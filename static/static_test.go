@@ -70,7 +70,7 @@ func TestRounds(t *testing.T) {
 			}
 		}
 		for i, join := range joins {
-			want := rendezvous.Outcome{Round: round, Rank: (i + 1) % 3, World: 3, HostRank: -1, StoreAddr: "127.0.0.1", StorePort: port}
+			want := rendezvous.Outcome{Round: round, Rank: (i + 1) % 3, World: 3, HostRank: -1, StoreAddr: "127.0.0.1", StorePort: port, AdvertisedAddr: "127.0.0.1"}
 			if got := <-join; got.err != nil || fmt.Sprint(got.Outcome) != fmt.Sprint(want) {
 				t.Fatalf("outcome %+v, error %v, want %+v", got.Outcome, got.err, want)
 			}

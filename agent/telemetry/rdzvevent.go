@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,7 +87,7 @@ func (e *rdzvEvents) record(event rdzvEvent, format string, args ...any) {
 func (e *rdzvEvents) joined(o *Place) {
 	event := rdzvEvent{
 		Name: "mark_rendezvous_complete", NodeState: nodeSucceeded,
-		Rank: &o.Rank, MasterEndpoint: net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)),
+		Rank: &o.Rank, MasterEndpoint: net.JoinHostPort(cmp.Or(o.AdvertisedAddr, o.StoreAddr), strconv.Itoa(o.StorePort)),
 	}
 	if o.Rank == 0 {
 		without := ""

@@ -1,5 +1,6 @@
 /* Members: configuration, two that meet, cancelling, closing, the nodes' own store. */
 #include <poll.h>
+#include <stddef.h>
 
 #include "check.h"
 
@@ -153,6 +154,7 @@ static void meeting(void) {
     CHECK_INT(1, nodes[0].outcome.rank + nodes[1].outcome.rank);
     CHECK_INT(nodes[0].outcome.store_port, nodes[1].outcome.store_port);
     CHECK(strcmp(nodes[0].outcome.store_addr, nodes[1].outcome.store_addr) == 0);
+    CHECK(strcmp(nodes[0].outcome.advertised_addr, nodes[0].outcome.store_addr) == 0);
 
     /* The round's store speaks TCPStore. */
     rp_store_config config = {sizeof config, nodes[0].outcome.store_addr,
@@ -224,6 +226,19 @@ static void join_by_events(rp_member *members, rp_outcome *outcomes, int n) {
             }
         }
     }
+}
+
+/* A program that was built when rp_outcome ended with store_addr. */
+static void an_outcome_of_the_first_version(void) {
+    rp_member alone = open_member(1, 1, "30");
+    rp_outcome outcome = {.struct_size = offsetof(rp_outcome, advertised_addr)};
+    memset(outcome.advertised_addr, 'x', sizeof outcome.advertised_addr);
+    CHECK_OK(rp_member_next(alone, 10000, &outcome, ERR));
+    CHECK_INT('x', outcome.advertised_addr[0]);
+    CHECK(outcome.store_addr[0] != 0);
+    outcome.struct_size--;
+    CHECK_CODE(RP_ERR_INVALID, rp_member_next(alone, 0, &outcome, ERR));
+    CHECK_OK(rp_member_close(alone, ERR));
 }
 
 /* Three nodes, one of them lost, in one thread. */
@@ -349,6 +364,7 @@ int main(void) {
 
     configuration();
     meeting();
+    an_outcome_of_the_first_version();
     events();
     ends_of_waiting();
     cancelling();

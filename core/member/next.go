@@ -167,6 +167,7 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 	if !ok {
 		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeState, "%s: the control plane at %s answered a join with %T", m.subject(), m.endpoint(), call.Result)
 	}
+	o.AdvertisedAddr = o.StoreAddr
 	m.enter(o, rs)
 	return o, nil
 }

@@ -42,6 +42,11 @@ type Outcome struct {
 	StoreAddr  string // host of the round store
 	StorePort  int
 	Dropped    []string // members of the last round that this one goes on without, with the reason
+
+	// AdvertisedAddr is the host that the rank-0 node advertises for its round store, the
+	// same on all nodes, once a node has entered the round: StoreAddr and StorePort are then
+	// where this node's workers connect. The machine leaves it empty.
+	AdvertisedAddr string `json:",omitempty"`
 }
 
 // KeyResult is the answer to a KeyRequest.

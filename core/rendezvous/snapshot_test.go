@@ -144,7 +144,7 @@ func TestSnapshotHoldsEveryField(t *testing.T) {
 		fields int
 	}{
 		{Machine{}, 45}, {Direct{}, 8}, {drained{}, 2}, {DirectiveNotice{}, 5}, {node{}, 19}, {participant{}, 6}, {Closing{}, 4}, {Facts{}, 8}, {Succession{}, 5}, {view{}, 10}, {roundStop{}, 3}, {RoundStop{}, 5}, {deadline{}, 2}, {keyWait{}, 5}, {agentStore{}, 2},
-		{runningTimer{}, 2}, {Policy{}, 10}, {Outcome{}, 8}, {KeyResult{}, 4}, {MembershipUpdate{}, 6}, {LastRound{}, 7}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
+		{runningTimer{}, 2}, {Policy{}, 10}, {Outcome{}, 9}, {KeyResult{}, 4}, {MembershipUpdate{}, 6}, {LastRound{}, 7}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
 	} {
 		if got := reflect.TypeOf(x.sample).NumField(); got != x.fields {
 			t.Errorf("%T has %d fields, %d when Snapshot was written", x.sample, got, x.fields)

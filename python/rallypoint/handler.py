@@ -37,6 +37,7 @@ _HEARTBEAT = timedelta(seconds=5)  # torch's default
 
 # Workers inherit it: the round that they belong to.
 ROUND_VARIABLE = "RALLYPOINT_ROUND"
+ADVERTISED_VARIABLE = "RALLYPOINT_MASTER_ADDR"
 
 
 class Info(RendezvousInfo):
@@ -103,8 +104,9 @@ class RallypointHandler(library.Handle, RendezvousHandler):
 
         Rank and world size are those at the completion of the round, and bootstrap info
         is the same on all its nodes. RALLYPOINT_ROUND in os.environ is the round when
-        this returns. What it returns is torch's RendezvousInfo, and unpacks to store, rank and
-        world size, too.
+        this returns, and RALLYPOINT_MASTER_ADDR the host of the node that has the round's
+        store. What it returns is torch's RendezvousInfo, and unpacks to store, rank and world
+        size, too.
 
         Raises RendezvousClosedError, RendezvousTimeoutError, RendezvousConnectionError,
         RendezvousStateError, and, for a node that the run never needed,
@@ -137,6 +139,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         self._regrouping = False
         self._record_joined(outcome)
         os.environ[ROUND_VARIABLE] = str(outcome.round)
+        os.environ[ADVERTISED_VARIABLE] = outcome.advertised_addr
         return Info(
             self._store_of(outcome, store),
             outcome.rank,
@@ -152,7 +155,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         return f"<{library.name(self)} of {self._member!r}>"
 
     def _record_joined(self, outcome: Outcome) -> None:
-        host = outcome.store_addr
+        host = outcome.advertised_addr
         fields: dict[str, Any] = {
             "rank": outcome.rank,
             "master_endpoint": f"[{host}]:{outcome.store_port}"

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 # Variables of the launching process that its workers do not inherit: the error file is
 # for that process, and the round for what it belongs to itself.
-_OWN_VARIABLES = frozenset({"TORCHELASTIC_ERROR_FILE", "RALLYPOINT_ROUND"})
+_OWN_VARIABLES = frozenset(
+    {"TORCHELASTIC_ERROR_FILE", "RALLYPOINT_ROUND", "RALLYPOINT_MASTER_ADDR"}
+)
 
 
 def invalid(text: str) -> InvalidError:

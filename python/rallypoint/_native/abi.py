@@ -250,6 +250,7 @@ class Outcome(Struct):
         ("world_size", c_int32),
         ("store_port", c_int32),
         ("store_addr", c_char * 516),
+        ("advertised_addr", c_char * 516),
     )
 
 
@@ -311,6 +312,7 @@ class AgentEvent(Struct):
         ("store_port", c_int32),
         ("store_addr", c_char * 516),
         ("text", c_char * 1024),
+        ("advertised_addr", c_char * 516),
     )
 
 

@@ -47,6 +47,8 @@ class Outcome:
         world_size: how many nodes the round has.
         store_addr: host of the round's store, MASTER_ADDR of the workers.
         store_port: its port, MASTER_PORT.
+        advertised_addr: host of the node that has the store; with a token store_addr is a
+            loopback address of this machine.
     """
 
     round: int
@@ -54,6 +56,7 @@ class Outcome:
     world_size: int
     store_addr: str
     store_port: int
+    advertised_addr: str = ""
 
 
 class Member(library.Handle):
@@ -155,6 +158,7 @@ class Member(library.Handle):
             world_size=outcome.world_size,
             store_addr=outcome.store_addr.decode(),
             store_port=outcome.store_port,
+            advertised_addr=outcome.advertised_addr.decode(),
         )
 
     def _withdraw(self, outcome: abi.Outcome) -> None:

@@ -82,6 +82,7 @@ class TestRounds:
         assert isinstance(bootstrap, torch_api.RendezvousStoreInfo)
         assert bootstrap == infos[1].bootstrap_store_info
         assert os.environ["RALLYPOINT_ROUND"] == "1"
+        assert os.environ["RALLYPOINT_MASTER_ADDR"] == bootstrap.master_addr
         # Workers find the round's store there.
         worker = dist.TCPStore(
             bootstrap.master_addr,

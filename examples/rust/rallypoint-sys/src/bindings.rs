@@ -268,6 +268,7 @@ pub struct rp_outcome {
     pub world_size: i32,
     pub store_port: i32,
     pub store_addr: [c_char; 516],
+    pub advertised_addr: [c_char; 516],
 }
 
 #[repr(C)]
@@ -331,6 +332,7 @@ pub struct rp_agent_event {
     pub store_port: i32,
     pub store_addr: [c_char; 516],
     pub text: [c_char; 1024],
+    pub advertised_addr: [c_char; 516],
 }
 
 #[repr(C)]
