@@ -1,0 +1,272 @@
+// Package forward carries the connections of this machine's workers to a round store on
+// another one: a listener on a loopback address, and for each connection that it accepts one
+// of its own to the store.
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"rallypoint/internal/backoff"
+	"rallypoint/internal/logsampler"
+)
+
+// Bounds.
+const (
+	// dialTimeout bounds one attempt to reach the store.
+	dialTimeout = 10 * time.Second
+
+	// unreachableAfter is how long no attempt succeeds before that is logged as a warning: a
+	// store that opens later than its first worker comes is none.
+	unreachableAfter = 5 * time.Second
+
+	// Pauses after a failed accept, which is nearly always a lack of descriptors.
+	firstAcceptPause = 5 * time.Millisecond
+	lastAcceptPause  = time.Second
+)
+
+// Conn is a connection to the store: a *tls.Conn or a *net.TCPConn.
+type Conn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// Options are the settings of a Forwarder.
+type Options struct {
+	// Dial opens a connection to the store, port of its node; port 0 is the store itself. It
+	// returns soon after ctx ends.
+	Dial func(ctx context.Context, port int) (Conn, error)
+
+	// Admit is asked once for each accepted connection, before a byte of it is read: an
+	// error, which is logged, closes the connection. Nil admits all.
+	Admit func(net.Conn) error
+
+	// Store names the store for the log.
+	Store string
+
+	// Hint ends the warning about a store that cannot be reached.
+	Hint string
+
+	Log *slog.Logger
+}
+
+// Forwarder is one node's way to a store of another. It closes what the store closes, carries
+// half-closes and resets, and resets a connection at once for which it finds no store, so
+// that torch's client tries again. A connection that breaks is not resumed. Its methods are
+// safe for concurrent use.
+type Forwarder struct {
+	opts     Options
+	addr     netip.AddrPort
+	refusals *logsampler.Sampler
+	refused  atomic.Uint64
+
+	life context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	listeners []net.Listener
+	links     map[*link]struct{}
+	failing   time.Time // since when no attempt has succeeded; zero: the last one has
+	warned    bool      // that was logged as a warning
+	lastErr   error     // of the last attempt; nil: it has succeeded
+}
+
+// Listen binds a forwarder to port at a loopback address; where another program has that, or
+// the machine has no such address, to the next best that the workers of this machine can use.
+// Further processes of this user may bind the same address and port: two nodes on one machine
+// share the connections.
+func Listen(addr netip.Addr, port int, opts Options) (*Forwarder, error) {
+	l, err := Bind(addr, port, opts.Log)
+	if err != nil {
+		return nil, err
+	}
+	f := &Forwarder{opts: opts, addr: l.Addr().(*net.TCPAddr).AddrPort(), links: map[*link]struct{}{}}
+	f.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, f.sumUp)
+	f.life, f.stop = context.WithCancel(context.Background())
+	f.serve(l, 0)
+	return f, nil
+}
+
+// Beside also carries connections to port of the store's node, by a listener at the same port
+// of this one. A port that another program has here is left out, and false returned.
+func (f *Forwarder) Beside(port int) bool {
+	l, err := bind(netip.AddrPortFrom(f.addr.Addr(), uint16(port)))
+	if err != nil {
+		return false
+	}
+	f.serve(l, port)
+	return true
+}
+
+// Addr is where workers connect.
+func (f *Forwarder) Addr() netip.AddrPort { return f.addr }
+
+// Refused returns how many connections Admit has refused.
+func (f *Forwarder) Refused() uint64 { return f.refused.Load() }
+
+// Err returns why the last attempt to reach the store has failed; nil if it has not.
+func (f *Forwarder) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lastErr
+}
+
+// Close ends all connections and waits until nothing of the forwarder runs any more. Closing
+// again does nothing but wait too.
+func (f *Forwarder) Close() error {
+	f.mu.Lock()
+	first := !f.closed
+	f.closed = true
+	f.stop()
+	listeners := f.listeners
+	links := make([]*link, 0, len(f.links))
+	for l := range f.links {
+		links = append(links, l)
+	}
+	f.mu.Unlock()
+	if !first {
+		f.wg.Wait()
+		return nil
+	}
+	var err error
+	for _, l := range listeners {
+		err = errors.Join(err, l.Close())
+	}
+	for _, l := range links {
+		l.cut(false)
+	}
+	f.wg.Wait()
+	f.refusals.Close()
+	return err
+}
+
+// serve accepts from a listener whose connections lead to port of the store's node.
+func (f *Forwarder) serve(l net.Listener, port int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		_ = l.Close()
+		return
+	}
+	f.listeners = append(f.listeners, l)
+	f.wg.Go(func() { f.accept(l, port) })
+}
+
+func (f *Forwarder) accept(l net.Listener, port int) {
+	pause := backoff.New(firstAcceptPause, lastAcceptPause)
+	failing := false
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			pause.Reset()
+			f.take(conn.(*net.TCPConn), port)
+			failing = false
+		case f.life.Err() != nil:
+			return
+		case errors.Is(err, net.ErrClosed):
+			f.opts.Log.Error("the listener for this node's workers was closed from outside; no new connections are carried to the store",
+				"listen", l.Addr().String(), "store", f.opts.Store)
+			return
+		default:
+			if !failing {
+				f.opts.Log.Warn("cannot accept connections of this node's workers; they wait", "listen", l.Addr().String(), "error", err)
+			}
+			failing = true
+			if !pause.Wait(f.life) {
+				return
+			}
+		}
+	}
+}
+
+// take begins to carry a connection that was accepted, if its user may connect.
+func (f *Forwarder) take(worker *net.TCPConn, port int) {
+	if f.opts.Admit != nil {
+		if err := f.opts.Admit(worker); err != nil {
+			worker.Close()
+			f.refused.Add(1)
+			if f.refusals.Note("other_user", worker.RemoteAddr().(*net.TCPAddr).IP.String()) {
+				f.opts.Log.Warn("connection to the workers' store closed: "+err.Error(),
+					"peer", worker.RemoteAddr().String(), "listen", worker.LocalAddr().String())
+			}
+			return
+		}
+	}
+	l := &link{worker: worker}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		l.cut(true)
+		return
+	}
+	f.links[l] = struct{}{}
+	f.wg.Go(func() {
+		f.carry(l, port)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.links, l)
+	})
+}
+
+// carry serves a connection until both its directions have ended.
+func (f *Forwarder) carry(l *link, port int) {
+	ctx, cancel := context.WithTimeout(f.life, dialTimeout)
+	store, err := f.opts.Dial(ctx, port)
+	cancel()
+	if port == 0 {
+		f.note(err)
+	}
+	if err != nil {
+		l.cut(true)
+		return
+	}
+	l.carry(store)
+}
+
+// note keeps book of whether the store can be reached, and logs when that changes.
+func (f *Forwarder) note(err error) {
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return
+	}
+	f.lastErr = err
+	var since time.Duration
+	back, warn := false, false
+	switch now := time.Now(); {
+	case err == nil:
+		back = f.warned
+		f.failing, f.warned = time.Time{}, false
+	case f.failing.IsZero():
+		f.failing = now
+		warn = isFinal(err)
+	default:
+		since = now.Sub(f.failing)
+		warn = !f.warned && (isFinal(err) || since >= unreachableAfter)
+	}
+	f.warned = f.warned || warn
+	f.mu.Unlock()
+	switch {
+	case warn:
+		f.opts.Log.Warn(fmt.Sprintf("the workers' store at %s cannot be reached from this node, tried for %v: %v; workers that use it fail or wait until they time out%s",
+			f.opts.Store, since.Round(time.Millisecond), err, f.opts.Hint))
+	case back:
+		f.opts.Log.Info("the workers' store at " + f.opts.Store + " is reached again")
+	}
+}
+
+// sumUp logs refusals that were not logged one by one.
+func (f *Forwarder) sumUp(sum logsampler.Summary) {
+	f.opts.Log.Warn("more connections to the workers' store were closed for the same reason",
+		"reason", sum.Reason, "count", sum.Count, "last", sum.Last, "listen", f.addr.String())
+}
