@@ -54,7 +54,7 @@ func (o *adminRequest) append(ctx context.Context, ev rendezvous.Event) (done st
 	switch ev.(type) {
 	case rendezvous.Direct, rendezvous.CancelDirective, rendezvous.Undrain:
 		var refusal *rendezvous.Error
-		if done, refusal = control.Directed(&before, ev); refusal != nil {
+		if done, refusal = control.Directed(m, &before, ev); refusal != nil {
 			return "", failure{refusal}
 		}
 	}

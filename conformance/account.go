@@ -26,12 +26,15 @@ type account struct {
 	reserve    string      // generation under which a restarted control plane goes on if its state is old
 	overtaken  bool        // the round is over though no member is lost
 	stop       r.RoundStop // announced in the round; Round is 0 if none is
-	directives []r.Direct  // that stand
-	directed   []string    // ids of the last ones that have ended
+	directives []*standing
+	directed   []string // ids of the last ones that have ended
 	drained    map[string]drain
-	fresh      bool          // no round was completed by this control plane
-	begun      bool          // it has had its first node
-	recovery   time.Duration // how long nodes have to come back after a restart; 0: the lease
+	leaving    map[string]bool // nodes that are drained at this event
+	target     int             // of the last scale; 0: there was none
+	own        bool            // they were changed here
+	fresh      bool            // no round was completed by this control plane
+	begun      bool            // it has had its first node
+	recovery   time.Duration   // how long nodes have to come back after a restart; 0: the lease
 
 	succession     r.Succession
 	hostRank       int   // member whose process hosts the control plane; -1: none
@@ -110,6 +113,7 @@ const (
 	admission
 	success
 	failed
+	requeued
 )
 
 type timer struct {
@@ -136,7 +140,7 @@ type failure struct {
 func newAccount() account {
 	return account{
 		fresh: true, hostRank: -1, byNode: map[string]*participant{}, sessions: map[r.SessionID]*session{}, seen: map[string]bool{},
-		sums: map[string]*sum{}, timers: map[r.Timer]timer{}, due: map[r.TimerKind]bool{}, drained: map[string]drain{},
+		sums: map[string]*sum{}, timers: map[r.Timer]timer{}, due: map[r.TimerKind]bool{}, drained: map[string]drain{}, leaving: map[string]bool{},
 	}
 }
 
@@ -208,8 +212,9 @@ func (a *account) participantOf(s *session) *participant {
 
 // fits is how many of n nodes a round has room for.
 func (a *account) fits(n int) int {
-	if n > a.policy.Max {
-		n = a.policy.Max
+	n = min(n, a.policy.Max)
+	if a.target > 0 {
+		n = min(n, a.target)
 	}
 	for n > 0 && a.policy.NodeUnit > 0 && n%a.policy.NodeUnit != 0 {
 		n--
@@ -219,6 +224,9 @@ func (a *account) fits(n int) int {
 
 // full is how many nodes complete a round at once.
 func (a *account) full() int {
+	if a.target != 0 {
+		return a.target
+	}
 	if a.policy.Target != 0 {
 		return a.policy.Target
 	}
@@ -237,6 +245,11 @@ func (a *account) growth() int {
 		return 0
 	}
 	return max(0, a.fits(a.live()+newcomers)-len(a.participants))
+}
+
+// oversized reports whether the round has more members than the target of a scale.
+func (a *account) oversized() bool {
+	return a.target > 0 && len(a.participants) > a.target && a.live() > a.target && !a.finishing()
 }
 
 // unjoin ends a pending join that got no place; a member that rejoined is lost by

@@ -52,8 +52,16 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	case r.Direct:
 		c.direct(ev)
 	case r.CancelDirective:
+		if c.stands(ev.ID) != nil {
+			c.own = true
+		}
 		c.endDirective(ev.ID)
+	case r.ReportDirective:
+		c.reported(c.sessions[ev.Session], ev.Generation, ev.Round, r.DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})
 	case r.Undrain:
+		if _, away := c.drained[ev.Node]; away {
+			c.own = true
+		}
 		delete(c.drained, ev.Node)
 	}
 }
@@ -83,7 +91,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 	if c.refusesDrained(h, refused) {
 		return
 	}
-	if c.ended() && len(c.nodes()) == 0 && !c.seen[h.Node] {
+	if c.ended() && len(c.nodes()) == 0 && (!c.seen[h.Node] || c.closing.kind == requeued) {
 		c.forget()
 	}
 	p, invalid := h.Policy, h.Policy.Validate() != nil
@@ -92,6 +100,9 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 	case invalid:
 	case len(c.nodes()) == 0:
 		c.policy, c.policyBy = p, h.Node
+		if !c.fitting(c.target) {
+			c.target = 0
+		}
 		c.begin()
 	case c.policy.Min != p.Min || c.policy.Max != p.Max || c.policy.NodeUnit != p.NodeUnit || c.policy.Target != p.Target:
 		if r.CodeOf(asError(refused)) != r.CodeMismatch {
@@ -138,8 +149,10 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 	if s := c.sessions[e.Session]; s != nil {
 		s.grace, s.recovering, s.update, s.inHost = false, false, e.Update, h.InHost
 		c.tell(e.Update)
+		c.tellDirective(e.Update.Directive)
 		c.hosts(s)
 		c.returned(s, h.LastRound)
+		c.reports(s, h.LastRound)
 		return
 	}
 	s := &session{
@@ -149,6 +162,8 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 	c.sessions[s.id] = s
 	c.tell(e.Update)
 	c.lastRound(s, h.LastRound)
+	c.tellDirective(e.Update.Directive)
+	c.reports(s, h.LastRound)
 	c.hosts(s)
 }
 
@@ -319,6 +334,7 @@ func (c *Checker) forget() {
 	c.stop = r.RoundStop{}
 	c.hostRank, c.finishedHosts, c.finishReported = -1, nil, false
 	clear(c.drained)
+	c.target = 0
 }
 
 func (c *Checker) disconnect(ev r.Disconnect) {
@@ -349,8 +365,11 @@ func (c *Checker) timerFired(t r.Timer) {
 	case r.TimerGrace:
 		c.departed(t.Session)
 	case r.TimerDirective:
-		c.deadlinePassed(string(t.Session))
+		if d := c.stands(string(t.Session)); d != nil {
+			c.carryOut(d)
+		}
 	case r.TimerDrained:
+		c.own = true
 		delete(c.drained, string(t.Session))
 	case r.TimerHold:
 		c.held = false
@@ -371,7 +390,7 @@ func (c *Checker) dropped(ev r.Event, e r.Drop) {
 		c.violated(6, "session %s was dropped, which is not there", e.Session)
 		return
 	}
-	if !grounds(ev, s, c.policy.ReconnectGrace > 0) && !c.drains(ev, s) {
+	if !grounds(ev, s, c.policy.ReconnectGrace > 0) && !c.drains(s) {
 		c.violated(6, "node %s was given up at %T %+v", s.node, ev, ev)
 	}
 	c.errs = append(c.errs, failure{err: e.Err, ev: ev, session: s})

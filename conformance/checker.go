@@ -12,7 +12,7 @@ import (
 
 // Violation is one guarantee that the history does not keep.
 type Violation struct {
-	Guarantee int    // 1 to 11
+	Guarantee int    // 1 to 12
 	Event     int    // which one of the history, from 1
 	Text      string // what is guaranteed and what is there
 }
@@ -84,7 +84,9 @@ func (c *Checker) Apply(ev r.Event, effects []r.Effect) {
 		return
 	}
 	c.errs, c.held = c.errs[:0], c.timers[r.Timer{Kind: r.TimerHold}].running
+	clear(c.leaving)
 	c.apply(ev, effects)
+	c.settleSaved()
 	told := c.outcomes(effects)
 	for _, e := range effects {
 		c.follow(ev, e, told)
@@ -247,6 +249,7 @@ func (c *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 		if s := c.sessions[e.Session]; s != nil {
 			s.update = e.Update
 			c.tell(e.Update)
+			c.tellDirective(e.Update.Directive)
 		}
 	case r.SetTimer:
 		c.setTimer(e)
@@ -369,6 +372,8 @@ func requestOf(ev r.Event) (r.Request, bool) {
 	case r.KeyRequest:
 		q = ev.Request
 	case r.AnnounceStop:
+		q = ev.Request
+	case r.ReportDirective:
 		q = ev.Request
 	}
 	return q, q.Session != ""

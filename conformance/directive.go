@@ -12,58 +12,194 @@ type drain struct{ by, reason string }
 // most is how many directives stand at one time, and how many ids of ended ones are known.
 const most = 64
 
-// direct records a directive that is given for the first time.
+// standing is a directive that stands, and what is known of it in the running round.
+type standing struct {
+	r.Direct
+	asked  bool // members were asked about it, or told of the step
+	agreed bool // the step was told, or known to a successor
+	step   int64
+	held   map[*participant]bool // that have reported a step
+	most   int64                 // of the steps
+	saved  map[*participant]bool
+}
+
+// agreed is what a directive's step is known by, whatever control plane tells it.
+type agreed struct {
+	id, origin string
+	round      uint64
+}
+
+// kindsOf are the kinds that there are.
+var kinds = []r.DirectiveKind{r.DirectiveSave, r.DirectiveDrain, r.DirectiveScale, r.DirectiveStop}
+
+// usable reports whether a directive can stand in the run.
+func (c *Checker) usable(d r.Direct) bool {
+	switch {
+	case d.ID == "" || !slices.Contains(kinds, d.Kind) || d.Within < 0 || d.For < 0:
+		return false
+	case d.Kind != r.DirectiveScale:
+		return d.Target == 0
+	}
+	return c.fitting(d.Target)
+}
+
+// fitting reports whether a round may have that many nodes.
+func (c *Checker) fitting(target int) bool {
+	p := c.policy
+	return target > 0 && target >= p.Min && target <= p.Max && (p.NodeUnit == 0 || target%p.NodeUnit == 0)
+}
+
+// direct records a directive that is given for the first time. One that is refused because
+// of its size only is not known to be: there is no entry of it.
 func (c *Checker) direct(ev r.Direct) {
-	known := slices.Contains(c.directed, ev.ID) || slices.ContainsFunc(c.directives, func(d r.Direct) bool { return d.ID == ev.ID })
-	if known || ev.ID == "" || ev.Kind != r.DirectiveDrain || ev.Within < 0 || ev.For < 0 || c.ended() || len(c.directives) >= most {
+	known := slices.Contains(c.directed, ev.ID) || c.stands(ev.ID) != nil
+	if known || !c.usable(ev) || c.ended() || len(c.directives) >= most {
 		return
 	}
-	c.directives = append(c.directives, ev)
+	d := &standing{Direct: ev}
+	c.directives, c.own = append(c.directives, d), true
 	if ev.Within == 0 {
-		c.deadlinePassed(ev.ID)
+		c.carryOut(d)
 	}
 }
 
-// endDirective takes a directive out of those that stand.
-func (a *account) endDirective(id string) (d r.Direct, stood bool) {
-	at := slices.IndexFunc(a.directives, func(d r.Direct) bool { return d.ID == id })
-	if at < 0 {
-		return d, false
+func (a *account) stands(id string) *standing {
+	if i := slices.IndexFunc(a.directives, func(d *standing) bool { return d.ID == id }); i >= 0 {
+		return a.directives[i]
 	}
-	d = a.directives[at]
-	a.directives = slices.Delete(a.directives, at, at+1)
+	return nil
+}
+
+// endDirective takes a directive out of those that stand.
+func (a *account) endDirective(id string) {
+	if a.stands(id) == nil {
+		return
+	}
+	a.directives = slices.DeleteFunc(a.directives, func(d *standing) bool { return d.ID == id })
+	a.noteEnded(id)
+}
+
+func (a *account) noteEnded(id string) {
 	a.directed = append(a.directed, id)
 	a.directed = a.directed[max(0, len(a.directed)-most):]
-	return d, true
 }
 
 // endDirectives ends all that stand, with the run.
 func (a *account) endDirectives() {
 	for len(a.directives) > 0 {
-		_, _ = a.endDirective(a.directives[0].ID)
+		a.endDirective(a.directives[0].ID)
 	}
 }
 
-func (c *Checker) deadlinePassed(id string) {
-	d, _ := c.endDirective(id)
-	for _, node := range d.Nodes {
-		if _, already := c.drained[node]; !already {
-			c.drained[node] = drain{r.Printable(d.By), r.Printable(d.Reason)}
+// forgetSteps is for a round that is over: the next one agrees again.
+func (a *account) forgetSteps() {
+	for _, d := range a.directives {
+		*d = standing{Direct: d.Direct}
+	}
+}
+
+// carryOut records what follows from a directive whose time has come.
+func (c *Checker) carryOut(d *standing) {
+	c.own = true
+	c.endDirective(d.ID)
+	if c.finishing() && d.Kind != r.DirectiveStop {
+		return
+	}
+	end := closing{requeued, d.By, d.Reason}
+	switch d.Kind {
+	case r.DirectiveScale:
+		c.target = d.Target
+	case r.DirectiveStop:
+		c.close(end)
+	case r.DirectiveDrain:
+		if c.drainsAll(d) {
+			c.close(end)
+			return
+		}
+		for _, node := range d.Nodes {
+			if _, already := c.drained[node]; !already {
+				c.drained[node] = drain{r.Printable(d.By), r.Printable(d.Reason)}
+			}
+			c.leaving[node] = true
 		}
 	}
 }
 
-// drains reports whether a node is given up because a directive drains it.
-func (c *Checker) drains(ev r.Event, s *session) bool {
-	_, away := c.drained[s.node]
-	switch ev := ev.(type) {
-	case r.TimerFired:
-		return away && ev.Timer.Kind == r.TimerDirective
-	case r.Direct:
-		return away && ev.Within == 0
+func (c *Checker) drainsAll(d *standing) bool {
+	if c.live() == 0 || c.count(unknown) > 0 {
+		return false
 	}
-	return false
+	for _, s := range c.nodes() {
+		if !slices.Contains(d.Nodes, s.node) {
+			return false
+		}
+	}
+	return true
 }
+
+// reported records what a member says of a directive.
+func (c *Checker) reported(s *session, generation string, round uint64, report r.DirectiveReport) {
+	d, t := c.stands(report.ID), c.participantOf(s)
+	if d == nil || t == nil || t.state != running || round != c.round || generation != c.origin || c.disowned() || report.Step < -1 {
+		return
+	}
+	switch {
+	case d.agreed && report.Saved:
+		if d.saved == nil {
+			d.saved = map[*participant]bool{}
+		}
+		d.saved[t] = true
+	case d.asked && !d.agreed && !d.held[t]:
+		if d.held == nil {
+			d.held, d.most = map[*participant]bool{}, -1
+		}
+		d.held[t], d.most = true, max(d.most, report.Step)
+	}
+}
+
+// reports records what the node of a hello says again of its last round.
+func (c *Checker) reports(s *session, last r.LastRound) {
+	for _, report := range last.Reports {
+		c.reported(s, last.Generation, last.Round, report)
+	}
+	c.settleSaved()
+}
+
+// settleSaved carries out the directives for which all members have saved.
+func (c *Checker) settleSaved() {
+	if c.ended() || c.count(lost, rejoined, unknown) > 0 || c.count(running) == 0 {
+		return
+	}
+	for _, d := range slices.Clone(c.directives) {
+		if d.agreed && c.every(d.saved) && c.stands(d.ID) != nil {
+			c.carryOut(d)
+			c.settleSaved()
+			return
+		}
+	}
+}
+
+// every reports whether all running members are in a set.
+func (c *Checker) every(set map[*participant]bool) bool {
+	for _, t := range c.participants {
+		if t.state == running && !set[t] {
+			return false
+		}
+	}
+	return true
+}
+
+// endGone ends drains of which the last round was told and whose nodes are all gone.
+func (c *Checker) endGone() {
+	for _, d := range slices.Clone(c.directives) {
+		if d.Kind == r.DirectiveDrain && d.asked && !slices.ContainsFunc(d.Nodes, func(node string) bool { return c.nodeOf(node) != nil }) {
+			c.carryOut(d)
+		}
+	}
+}
+
+// drains reports whether a node is given up because a directive drains it at this event.
+func (c *Checker) drains(s *session) bool { return c.leaving[s.node] }
 
 // refusesDrained checks that a drained node is refused.
 func (c *Checker) refusesDrained(h r.Hello, refused *r.Error) bool {
@@ -76,14 +212,62 @@ func (c *Checker) refusesDrained(h r.Hello, refused *r.Error) bool {
 	return true
 }
 
-// checkDirective checks that a node knows of the directive that was given last of those
-// that stand.
-func (c *Checker) checkDirective(s *session) {
-	id, named := "", false
-	if n := len(c.directives); n > 0 {
-		id, named = c.directives[n-1].ID, slices.Contains(c.directives[n-1].Nodes, s.node)
+// tellDirective records what a node is told of a directive, and checks that its members
+// agree on one step a round.
+func (c *Checker) tellDirective(v r.DirectiveNotice) {
+	d := c.stands(v.ID)
+	if v.Round == 0 || d == nil || v.Round != c.round {
+		return
 	}
-	if got := s.update.Directive; got.ID != id || got.Named != named {
-		c.violated(7, "node %s should know of directive %q (named: %v), it was told %+v", s.node, id, named, got)
+	d.asked = true
+	if !v.Agreed {
+		return
+	}
+	key := agreed{v.ID, c.origin, v.Round}
+	if step, known := c.steps[key]; known && step != v.Step {
+		c.violated(12, "directive %s has step %d in round %d, and had %d before", v.ID, v.Step, v.Round, step)
+	}
+	if !d.agreed && v.Step >= 0 && (v.Step != d.most || !c.every(d.held) || c.count(unknown) > 0) {
+		c.violated(12, "directive %s has step %d in round %d; of its members those that have answered are at %d at most, all have: %v", v.ID, v.Step, v.Round, d.most, c.every(d.held))
+	}
+	c.steps[key] = v.Step
+	d.agreed, d.step = true, v.Step
+}
+
+// checkDirectives checks that all nodes know of the same directive, one that stands, if any
+// does; and that members and no others are asked about it.
+func (c *Checker) checkDirectives() {
+	var shown r.DirectiveNotice
+	var first *session
+	for _, s := range c.nodes() {
+		v := s.update.Directive
+		d := c.stands(v.ID)
+		switch {
+		case s.join != nil:
+			continue // it learns it by its outcome
+		case (d == nil) != (len(c.directives) == 0) || d == nil && v != (r.DirectiveNotice{}):
+			c.violated(12, "%d directives stand, and node %s was told of %+v", len(c.directives), s.node, v)
+			continue
+		case d == nil:
+			continue
+		}
+		named := d.Kind == r.DirectiveStop || d.Kind == r.DirectiveDrain && slices.Contains(d.Nodes, s.node)
+		if v.Kind != d.Kind || v.Named != named || v.Target != d.Target || v.Within != d.Within {
+			c.violated(12, "node %s was told of directive %+v, it is %+v", s.node, v, d.Direct)
+		}
+		if first != nil && v.ID != shown.ID {
+			c.violated(12, "node %s was told of directive %s, node %s of %s", s.node, v.ID, first.node, shown.ID)
+		}
+		t := c.participantOf(s)
+		member := t != nil && t.state == running
+		if !member && (v.Round != 0 || v.Agreed) || v.Round != 0 && v.Round != c.round || v.Agreed && v.Round == 0 {
+			c.violated(12, "node %s, running in round %d: %v, is asked about directive %+v", s.node, c.round, member, v)
+		}
+		if member && shown.Round != 0 && v.Round != shown.Round || member && first != nil && shown.Agreed && (v.Agreed != shown.Agreed || v.Step != shown.Step) {
+			c.violated(12, "node %s was told of %+v, node %s of %+v", s.node, v, first.node, shown)
+		}
+		if first == nil || v.Round != 0 {
+			first, shown = s, v
+		}
 	}
 }

@@ -215,6 +215,8 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 			s.stale = true // the round goes on without it
 		}
 	}
+	c.endGone()
+	c.forgetSteps()
 	c.places[place{o.Generation, o.Round}] = true
 	c.generation, c.origin, c.round, c.fresh = o.Generation, o.Generation, max(c.round, o.Round), false
 	c.stored, c.overtaken, c.stop = false, false, r.RoundStop{}

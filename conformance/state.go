@@ -42,6 +42,7 @@ func (c *Checker) checkState() {
 			}
 		}
 	}
+	c.checkDirectives()
 	c.checkTimers()
 	if c.policy.Max > 0 && !c.ended() && !c.finishing() {
 		c.checkDue()
@@ -57,13 +58,15 @@ func (c *Checker) checkUpdate(s *session) {
 	if s.update.Closed != c.ended() {
 		c.violated(9, "node %s was told closed=%v, the run: %v", s.node, s.update.Closed, c.ended())
 	}
+	if s.update.Requeue != (c.closing.kind == requeued) {
+		c.violated(12, "node %s was told requeue=%v, the run was closed in the way %d", s.node, s.update.Requeue, c.closing.kind)
+	}
 	c.checkFacts(s)
 	guarantee, want := c.mustRegroup(s)
 	if got := s.update.Waiting > 0; got != want {
 		c.violated(guarantee, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.update.Waiting, s.update.Reason)
 	}
 	c.checkStop(s)
-	c.checkDirective(s)
 	if want && s.update.Reason == "" {
 		c.violated(11, "node %s was told to regroup without a reason", s.node)
 	}
@@ -75,7 +78,7 @@ func (c *Checker) mustRegroup(s *session) (guarantee int, want bool) {
 	switch c.closing.kind {
 	case success:
 		return 8, false
-	case failed:
+	case failed, requeued:
 		return 8, true
 	}
 	t := c.participantOf(s)
@@ -86,7 +89,7 @@ func (c *Checker) mustRegroup(s *session) (guarantee int, want bool) {
 		return 8, false
 	}
 	arrivals := c.due[r.TimerAdmit] && !c.ended() && c.growth() > 0
-	return 7, c.count(lost, rejoined) > 0 || arrivals || c.overtaken || c.stop.Round > 0
+	return 7, c.count(lost, rejoined) > 0 || arrivals || c.overtaken || c.stop.Round > 0 || c.oversized() && !c.ended()
 }
 
 // checkTimers checks that what must happen at the latest will: its timer runs.

@@ -15,9 +15,12 @@ type past struct {
 	term        uint64 // of that one
 	generations map[string]bool
 	told        map[string]bool // facts that a control plane told
+	steps       map[agreed]int64
 }
 
-func newPast() past { return past{generations: map[string]bool{}, told: map[string]bool{}} }
+func newPast() past {
+	return past{generations: map[string]bool{}, told: map[string]bool{}, steps: map[agreed]int64{}}
+}
 
 // TookOver tells that the run goes on, or begins, with a control plane in the process of
 // a node, which knows of what was only s and what the nodes report. What the rounds
@@ -82,7 +85,7 @@ func (c *Checker) possible(f r.Facts, last r.LastRound) bool {
 	case len(f.FinishedHosts) > 64 || len(f.FinishedHosts) > 0 && !f.Finished:
 	case !slices.IsSorted(f.FinishedHosts) || len(slices.Compact(slices.Clone(f.FinishedHosts))) < len(f.FinishedHosts):
 	case slices.ContainsFunc(f.FinishedHosts, func(rank int) bool { return rank < 0 || rank >= f.World }):
-	case f.Closed.Kind < 0 || int(f.Closed.Kind) > int(failed):
+	case f.Closed.Kind < 0 || int(f.Closed.Kind) > int(requeued):
 	case f.Round == last.Round && f.Origin == last.Generation && f.World != last.World:
 	default:
 		return true
@@ -140,6 +143,7 @@ func (c *Checker) rebuild(origin string, round uint64, world int) {
 			other.stale = true
 		}
 	}
+	c.forgetSteps()
 	c.origin, c.round, c.overtaken, c.stop = origin, round, false, r.RoundStop{}
 	c.hostRank, c.finishedHosts, c.finishReported = -1, nil, false
 	c.participants, c.byNode, c.sums = nil, map[string]*participant{}, map[string]*sum{}
@@ -187,7 +191,7 @@ func (c *Checker) checkFacts(s *session) {
 		want.Generation = f.Generation
 	}
 	got := f
-	got.Closed = r.Closing{}
+	got.Closed, got.Directives = r.Closing{}, r.DirectiveFacts{}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		c.violated(7, "node %s was told %+v of the run, it is %+v", s.node, got, want)
 	}

@@ -13,15 +13,21 @@ import (
 // MaxWithin bounds the deadline of a directive, and for how long a node is drained.
 const MaxWithin = 30 * 24 * time.Hour
 
+var directiveKinds = map[wire.AdminOp]rendezvous.DirectiveKind{
+	wire.AdminOpSave: rendezvous.DirectiveSave, wire.AdminOpDrain: rendezvous.DirectiveDrain,
+	wire.AdminOpScale: rendezvous.DirectiveScale, wire.AdminOpStop: rendezvous.DirectiveStop,
+}
+
 // directive is the event that an administrator's request stands for; nil for a request
 // about something else.
 func directive(f wire.Admin, by string, at time.Time) rendezvous.Event {
-	switch f.Op {
-	case wire.AdminOpDrain:
+	if kind, ok := directiveKinds[f.Op]; ok {
 		return rendezvous.Direct{
-			ID: f.Directive.ID, Kind: rendezvous.DirectiveDrain, Nodes: f.Directive.Nodes,
-			Within: f.Directive.Within, For: f.Directive.For, By: by, Reason: f.Reason, At: at,
+			ID: f.Directive.ID, Kind: kind, Nodes: f.Directive.Nodes, Within: f.Directive.Within, For: f.Directive.For,
+			By: by, Reason: f.Reason, At: at, Target: f.Directive.Target,
 		}
+	}
+	switch f.Op {
 	case wire.AdminOpCancel:
 		return rendezvous.CancelDirective{ID: f.Directive.ID, By: by, Reason: f.Reason}
 	case wire.AdminOpUndrain:
@@ -37,7 +43,7 @@ func (r *run) adminDirect(ev rendezvous.Event) wire.AdminAnswer {
 		return wire.AdminAnswer{Err: err}
 	}
 	was := r.machine.Status()
-	done, err := Directed(&was, ev)
+	done, err := Directed(r.machine, &was, ev)
 	if err != nil {
 		r.mu.Unlock()
 		return wire.AdminAnswer{Err: err}
@@ -52,10 +58,13 @@ func (r *run) adminDirect(ev rendezvous.Event) wire.AdminAnswer {
 
 // Directed says to an administrator what an event about directives does to a run, which is
 // like that before; the error says why it would do nothing.
-func Directed(was *rendezvous.Status, ev rendezvous.Event) (string, *rendezvous.Error) {
+func Directed(m *rendezvous.Machine, was *rendezvous.Status, ev rendezvous.Event) (string, *rendezvous.Error) {
 	switch ev := ev.(type) {
 	case rendezvous.Direct:
-		return drained(was, ev)
+		if err := m.Misfit(ev); err != nil {
+			return "", rendezvous.Errorf(err.Code, "run %q: %s", was.RunID, err.Text)
+		}
+		return directed(was, ev)
 	case rendezvous.CancelDirective:
 		for _, d := range was.Directives {
 			if d.ID == ev.ID {
@@ -88,8 +97,8 @@ func standing(names []string, what string) string {
 	return what + ": " + nameSome(names)
 }
 
-// drained checks a drain, and says what it does.
-func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.Error) {
+// directed checks a directive, and says what it does.
+func directed(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.Error) {
 	invalid := func(format string, args ...any) (string, *rendezvous.Error) {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: "+format, append([]any{was.RunID}, args...)...)
 	}
@@ -98,14 +107,44 @@ func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.E
 		return invalid("a directive without an id")
 	case was.Closed != nil:
 		return invalid("it is closed: it %s", closedText(was.Closed))
-	case len(d.Nodes) == 0 || len(d.Nodes) > rendezvous.MaxDirectiveNodes:
-		return invalid("a drain names 1 to %d nodes, not %d", rendezvous.MaxDirectiveNodes, len(d.Nodes))
 	case d.Within < 0 || d.Within > MaxWithin:
 		return invalid("the deadline is in %v, it must be between 0 and %v from now", d.Within, MaxWithin)
-	case d.For < 0 || d.For > MaxWithin:
-		return invalid("a node is drained for %v, it must be between 0 (until it is undrained) and %v", d.For, MaxWithin)
 	case len(was.Directives) >= rendezvous.MaxDirectives:
 		return invalid("%d directives stand already; cancel one first", len(was.Directives))
+	case d.Kind != rendezvous.DirectiveDrain && len(d.Nodes) > 0:
+		return invalid("a %v is about all nodes, it names none", d.Kind)
+	case d.Kind != rendezvous.DirectiveDrain && d.For != 0:
+		return invalid("only a drained node is not admitted for a time, a %v has none", d.Kind)
+	}
+	begin := fmt.Sprintf("directive %s of run %q: ", d.ID, was.RunID)
+	when := "now"
+	if d.Within > 0 {
+		when = fmt.Sprintf("when all have saved, in %v at the latest", d.Within)
+	}
+	switch d.Kind {
+	case rendezvous.DirectiveSave:
+		if d.Within == 0 {
+			return invalid("a save needs time: give it a deadline after now")
+		}
+		return begin + fmt.Sprintf("its workers save, within %v", d.Within), nil
+	case rendezvous.DirectiveScale:
+		return begin + fmt.Sprintf("it goes on with %s %s", plural(d.Target, "node", "nodes"), when), nil
+	case rendezvous.DirectiveStop:
+		return begin + "it ends, to be queued again, " + when, nil
+	}
+	return drained(was, d)
+}
+
+// drained checks a drain, and says what it does.
+func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.Error) {
+	invalid := func(format string, args ...any) (string, *rendezvous.Error) {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: "+format, append([]any{was.RunID}, args...)...)
+	}
+	switch {
+	case len(d.Nodes) == 0 || len(d.Nodes) > rendezvous.MaxDirectiveNodes:
+		return invalid("a drain names 1 to %d nodes, not %d", rendezvous.MaxDirectiveNodes, len(d.Nodes))
+	case d.For < 0 || d.For > MaxWithin:
+		return invalid("a node is drained for %v, it must be between 0 (until it is undrained) and %v", d.For, MaxWithin)
 	}
 	var who []string
 	for _, node := range d.Nodes {

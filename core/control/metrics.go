@@ -36,12 +36,13 @@ type metrics struct {
 // wire, 0 is what this version does not know; a number without a name is no request.
 var (
 	opNames = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key",
-		rendezvous.OpAnnounceStop: "announce_stop"}
+		rendezvous.OpAnnounceStop: "announce_stop", rendezvous.OpReportDirective: "report_directive"}
 
 	keyOpNames = [...]string{"unknown", "set", "get", "add", "compare_set", "append", "check", "wait", "delete", "count", "list",
 		"multi_get", "multi_set", "queue_push", "queue_pop", "queue_len", "barrier", "cancel_wait"}
 	adminOpNames = [...]string{"unknown", "close", "evict",
-		wire.AdminOpDrain: "drain", wire.AdminOpCancel: "cancel", wire.AdminOpUndrain: "undrain"}
+		wire.AdminOpDrain: "drain", wire.AdminOpCancel: "cancel", wire.AdminOpUndrain: "undrain",
+		wire.AdminOpSave: "save", wire.AdminOpScale: "scale", wire.AdminOpStop: "stop"}
 )
 
 // known returns n if it is below limit, else 0.
@@ -92,7 +93,7 @@ func causeOf(ev rendezvous.Event, told *rendezvous.Error) lostCause {
 	switch ev.(type) {
 	case rendezvous.LeaseExpired:
 		return lostLease
-	case rendezvous.Evict, rendezvous.Direct:
+	case rendezvous.Evict, rendezvous.Direct, rendezvous.ReportDirective:
 		return lostEvicted
 	case rendezvous.Hello:
 		return lostReplaced

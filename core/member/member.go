@@ -45,12 +45,15 @@ type Member struct {
 	lost      error // why the control plane is out of reach; nil: it is not
 	lostAt    time.Time
 	update    rendezvous.MembershipUpdate
+	directed  chan struct{}                // closed when the directive in update changes
 	progress  rendezvous.Progress          // of the pending join
 	inJoin    bool                         // a join was begun and its answer not taken yet
 	pending   *Call                        // that join, once it is on its way
 	early     *rendezvous.MembershipUpdate // last update while inJoin and no pending
 	last      rendezvous.LastRound         // of the last round
 	current   RoundStore                   // of the last round, if this node is its rank 0
+
+	claiming sync.Mutex // held while the control plane is given last, so that it has the latest
 
 	host        hostLiveness
 	barrierLeft bool // people were told that the exit barrier ends early
@@ -66,7 +69,7 @@ func New(p rendezvous.Params, connect func(Observer) ControlPlane, stores RoundS
 	m := &Member{
 		params: p, stores: stores, log: log,
 		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
-		changed: wake.New(), news: wake.New(),
+		changed: wake.New(), news: wake.New(), directed: make(chan struct{}),
 		host: newHostLiveness(),
 	}
 	m.life, m.endLife = context.WithCancel(context.Background())
@@ -256,6 +259,8 @@ func (m *Member) stoppedError() error {
 // setFinished records for a control plane that is started again that this node's
 // workers succeeded.
 func (m *Member) setFinished(round uint64) {
+	m.claiming.Lock()
+	defer m.claiming.Unlock()
 	m.mu.Lock()
 	if m.last.Round != round || round == 0 {
 		m.mu.Unlock()

@@ -205,6 +205,7 @@ func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 // enter takes the outcome up: this node is now a member of that round.
 func (m *Member) enter(o rendezvous.Outcome, rs RoundStore) {
 	claim := o.LastRound()
+	m.claiming.Lock()
 	m.control.SetLastRound(claim)
 	var current RoundStore
 	if o.Rank == 0 {
@@ -218,6 +219,7 @@ func (m *Member) enter(o rendezvous.Outcome, rs RoundStore) {
 	last := m.current
 	m.current = current
 	m.mu.Unlock()
+	m.claiming.Unlock()
 	m.closeStore(last)
 	line := fmt.Sprintf("round %d: rank %d of %d, store at %s", o.Round, o.Rank, o.World, net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)))
 	if len(o.Dropped) > 0 {
@@ -247,7 +249,7 @@ func (m *Member) beginJoin(known rendezvous.Progress) {
 	defer m.mu.Unlock()
 	m.inJoin, m.pending, m.early = true, nil, nil
 	m.progress = known
-	m.update = whileJoiningView(m.update)
+	m.setUpdate(whileJoiningView(m.update))
 }
 
 // setPending notes the join that was sent. An update that came between its answer
@@ -257,7 +259,7 @@ func (m *Member) setPending(call *Call) {
 	defer m.mu.Unlock()
 	m.pending = call
 	if m.early != nil && !m.joinPending() {
-		m.update = *m.early
+		m.setUpdate(*m.early)
 	}
 	m.early = nil
 }

@@ -27,13 +27,13 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 		n = whileJoiningView(n)
 	}
 	was := m.update
-	m.update = n
+	m.setUpdate(n)
 	quiet := m.stopped || m.joinPending()
 	m.mu.Unlock()
 	m.news.Set()
 	if d := n.Directive; d.ID != "" && d.ID != was.Directive.ID {
 		text := "directive " + d.ID + ": " + d.Text
-		if d.Named {
+		if d.Named && d.Kind == rendezvous.DirectiveDrain {
 			text += "; this node leaves then"
 		}
 		m.log.Warn(text)
@@ -53,6 +53,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	if !n.Closed {
 		n.Waiting, n.Reason, n.Stop = 0, "", rendezvous.RoundStop{}
+		n.Directive.Round, n.Directive.Agreed, n.Directive.Step = 0, false, 0
 	}
 	return n
 }

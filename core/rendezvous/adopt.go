@@ -300,6 +300,7 @@ func (m *Machine) rebuild(c LastRound) {
 		}
 	}
 	m.dropKeys(m.round)
+	m.forgetAgreements()
 	m.origin, m.round = c.Generation, c.Round
 	m.overtaken, m.stop = "", nil
 	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil

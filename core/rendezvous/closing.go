@@ -14,6 +14,7 @@ const (
 	ClosedAdmission ClosedKind = iota + 1 // no node joins any more; the running round goes on
 	ClosedSuccess                         // a member's agent ended normally
 	ClosedFailed                          // everybody stops at once
+	ClosedRequeue                         // a directive has ended the run, to be queued again: everybody stops at once
 )
 
 // Closing is who closed a run, when and why; the zero value is an open run.
@@ -30,6 +31,8 @@ func (c *Closing) how() string {
 		return "ended successfully"
 	case ClosedFailed:
 		return "failed"
+	case ClosedRequeue:
+		return "stopped to be queued again"
 	}
 	return "closed"
 }
@@ -60,7 +63,8 @@ func (m *Machine) closeRun(ev CloseRun) {
 
 // close closes the run for good and answers every pending join. A later close
 // counts only if it says more: an ended admission may still end well or badly,
-// and a failure overrules a success for nodes that still run.
+// and a failure overrules a success for nodes that still run. What ends because a directive
+// has ended the run fails nothing.
 func (m *Machine) close(c Closing) {
 	if m.closed != nil && m.closed.Kind >= c.Kind {
 		return

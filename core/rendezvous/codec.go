@@ -58,7 +58,7 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 
 // PackLastRound writes what a node says of its last round.
 func PackLastRound(p *pack.Packer, v LastRound) {
-	p.List(7)
+	p.List(8)
 	p.Text(v.Generation)
 	p.Uint(v.Round)
 	p.Int(v.Rank)
@@ -66,6 +66,7 @@ func PackLastRound(p *pack.Packer, v LastRound) {
 	p.Int(v.HostRank)
 	p.Bool(v.Finished)
 	PackFacts(p, v.Facts)
+	packDirectiveReports(p, v.Reports)
 }
 
 // UnpackLastRound reads what PackLastRound wrote.
@@ -74,6 +75,7 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 	v := LastRound{
 		Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(),
 		HostRank: u.IntOr(-1), Finished: u.Bool(), Facts: UnpackFacts(u),
+		Reports: unpackDirectiveReports(u),
 	}
 	u.Close()
 	return v
@@ -81,13 +83,14 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 
 // PackMembershipUpdate writes a node's view.
 func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
-	p.List(6)
+	p.List(7)
 	p.Int(v.Waiting)
 	p.Bool(v.Closed)
 	p.Text(v.Reason)
 	packRoundStop(p, v.Stop)
 	PackFacts(p, v.Facts)
 	packDirectiveNotice(p, v.Directive)
+	p.Bool(v.Requeue)
 }
 
 // UnpackMembershipUpdate reads what PackMembershipUpdate wrote.
@@ -96,6 +99,7 @@ func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
 	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText), Stop: unpackRoundStop(u)}
 	v.Facts = UnpackFacts(u)
 	v.Directive = unpackDirectiveNotice(u)
+	v.Requeue = u.Bool()
 	u.Close()
 	return v
 }

@@ -30,6 +30,8 @@ const (
 	opDirect       Op = 24
 	opCancel       Op = 25
 	opUndrain      Op = 26
+
+	OpReportDirective Op = 27 // a request, too
 )
 
 // Limits of what a request holds.
@@ -70,6 +72,8 @@ func OpOf(ev Event) Op {
 		return opRecovered
 	case AnnounceStop:
 		return OpAnnounceStop
+	case ReportDirective:
+		return OpReportDirective
 	case Direct:
 		return opDirect
 	case CancelDirective:
@@ -81,7 +85,9 @@ func OpOf(ev Event) Op {
 }
 
 // IsRequest reports whether nodes number the operation and ask for it.
-func (o Op) IsRequest() bool { return o >= OpJoin && o <= OpKey || o == OpAnnounceStop }
+func (o Op) IsRequest() bool {
+	return o >= OpJoin && o <= OpKey || o == OpAnnounceStop || o == OpReportDirective
+}
 
 // PackArguments writes what an event says, as one list; the common part of a
 // request is not in it.
@@ -154,6 +160,13 @@ func PackArguments(p *pack.Packer, ev Event) {
 		p.Uint(ev.Round)
 		p.Bool(ev.Leaving)
 		p.Cut(ev.Reason, MaxNameLen)
+	case ReportDirective:
+		p.List(5)
+		p.Text(ev.ID)
+		p.Text(ev.Generation)
+		p.Uint(ev.Round)
+		p.Int64(ev.Step)
+		p.Bool(ev.Saved)
 	case Direct:
 		packDirect(p, ev)
 	case CancelDirective:
@@ -215,6 +228,8 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 		return CancelDirective{ID: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opUndrain:
 		return Undrain{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+	case OpReportDirective:
+		return ReportDirective{ID: u.Text(MaxNameLen), Generation: u.Text(MaxNameLen), Round: u.Uint(), Step: u.Int64(), Saved: u.Bool()}
 	case OpAnnounceStop:
 		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen)}
 	}
@@ -328,6 +343,8 @@ func requestOf(ev Event) (Request, bool) {
 		return ev.Request, true
 	case AnnounceStop:
 		return ev.Request, true
+	case ReportDirective:
+		return ev.Request, true
 	}
 	return Request{}, false
 }
@@ -355,6 +372,8 @@ func oversize(ev Event) error {
 		names = append(names, ev.Generation)
 	case AnnounceStop:
 		names = append(names, ev.Generation)
+	case ReportDirective:
+		names = append(names, ev.ID, ev.Generation)
 	case Direct:
 		if err := ev.oversize(); err != nil {
 			return err
@@ -365,6 +384,11 @@ func oversize(ev Event) error {
 		names = append(names, ev.Node)
 	case KeyRequest:
 		if err := ev.oversize(); err != nil {
+			return err
+		}
+	}
+	if h, ok := ev.(Hello); ok {
+		if err := h.LastRound.oversize(); err != nil {
 			return err
 		}
 	}

@@ -27,12 +27,18 @@ func sampleEvents() []Event {
 			Session: "s", Node: "n", Incarnation: 1 << 63, Named: true, Label: "host pid 1", InHost: true, SeenAddr: "10.0.0.1", ServerAddr: "10.0.0.2",
 			Policy: Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
 				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10},
-			LastRound: LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
+			LastRound: LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true,
+				Reports: []DirectiveReport{{"d1", 41, false}, {"d1", -1, true}},
+				Facts: Facts{Generation: "gen", Origin: "gen", Round: 3, World: 2, HostRank: -1, Directives: DirectiveFacts{
+					Seq: 9, Target: 2, Standing: []StandingFact{{Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, By: "admin", Reason: "because", At: at}, 3, 41}},
+					Ended: []string{"d0"}, Drained: []DrainedFact{{"b", "admin", "because", 7}}}}},
 		},
 		Disconnect{"s"}, LeaseExpired{"s"}, Evict{Node: "n", By: "admin", Reason: "why"},
 		TimerFired{Timer{Kind: TimerGrace, Session: "s", Seq: 7}}, Recovered{},
 		AnnounceStop{Request: r, Generation: "gen", Round: 3, Leaving: true, Reason: "because"},
 		Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a", "b"}, Within: 5, For: 6, By: "admin", Reason: "because", At: at},
+		Direct{ID: "d2", Kind: DirectiveScale, Within: 5, By: "admin", Reason: "because", At: at, Target: 3},
+		ReportDirective{Request: r, ID: "d1", Generation: "gen", Round: 3, Step: 1 << 40, Saved: true},
 		CancelDirective{ID: "d1", By: "admin", Reason: "because"}, Undrain{Node: "a", By: "admin", Reason: "because"},
 	}
 }
@@ -61,7 +67,7 @@ func TestEventsRoundTrip(t *testing.T) {
 			t.Errorf("a byte too many is %+v", ev)
 		}
 	}
-	for op := OpJoin; op <= opUndrain; op++ {
+	for op := OpJoin; op <= OpReportDirective; op++ {
 		if !seen[op] && (op <= opRecovered || op >= OpAnnounceStop) {
 			t.Errorf("no sample of operation %d", op)
 		}
@@ -71,11 +77,11 @@ func TestEventsRoundTrip(t *testing.T) {
 // TestLoggedBytes pins what older logs hold.
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
-		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960201" + "94ff03a16150" + "a1730302",
-		Disconnect{"s"}:                       "930209" + "91a173",
-		TimerFired{Timer{TimerGrace, "s", 7}}: "93020c" + "919305a17307",
-		Recovered{}:                           "93020d" + "90",
-		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why"}: "960217" + "94a16704c3a3776879" + "a1730302",
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960301" + "94ff03a16150" + "a1730302",
+		Disconnect{"s"}:                       "930309" + "91a173",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93030c" + "919305a17307",
+		Recovered{}:                           "93030d" + "90",
+		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why"}: "960317" + "94a16704c3a3776879" + "a1730302",
 	} {
 		b, err := EncodeEvent(ev)
 		if got := hex.EncodeToString(b); err != nil || got != want {
@@ -101,7 +107,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"930309" + "91a173": "newer release",
+		"930409" + "91a173": "newer release",
 		"930009" + "91a173": "no version",
 		"930163" + "90":     "operation 99",
 		"a0":                "not an event",

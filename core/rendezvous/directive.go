@@ -6,17 +6,29 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"rallypoint/internal/pack"
 )
 
-// DirectiveKind is what a directive asks for; the numbers are append-only. 1, 3 and 4 are
-// kept for save, scale and stop.
+// DirectiveKind is what a directive asks for; the numbers are append-only.
 type DirectiveKind int
 
-// DirectiveDrain asks the named nodes to leave the run at the deadline; they are not
-// admitted again for a time.
-const DirectiveDrain DirectiveKind = 2
+// The kinds. The workers learn of each, and save, before it is carried out.
+const (
+	DirectiveSave  DirectiveKind = 1 // the workers save; the job goes on
+	DirectiveDrain DirectiveKind = 2 // the named nodes leave; they are not admitted again for a time
+	DirectiveScale DirectiveKind = 3 // the job goes on with another number of nodes
+	DirectiveStop  DirectiveKind = 4 // the run ends, to be queued again
+)
+
+var directiveKindNames = map[DirectiveKind]string{
+	DirectiveSave: "save", DirectiveDrain: "drain", DirectiveScale: "scale", DirectiveStop: "stop",
+}
+
+func (k DirectiveKind) String() string {
+	if name, ok := directiveKindNames[k]; ok {
+		return name
+	}
+	return fmt.Sprintf("directive %d", int(k))
+}
 
 // Bounds of directives.
 const (
@@ -24,20 +36,21 @@ const (
 	MaxDirectiveNodes = 1024
 )
 
-// Direct gives a directive to a run (docs/decisions/0046). It is known by its id: one that
-// comes again changes nothing, also after it has ended.
+// Direct gives a directive to a run (docs/decisions/0046, 0075). It is known by its id: one
+// that comes again changes nothing, also after it has ended.
 type Direct struct {
 	ID     string
 	Kind   DirectiveKind
-	Nodes  []string      // ids of those that it is about
+	Nodes  []string      // ids of those that it is about, if it is a drain
 	Within time.Duration // until its deadline, from when it is applied; 0: at once
 	For    time.Duration // how long a drained node is not admitted; 0: until Undrain
 	By     string
 	Reason string
 	At     time.Time // wall clock, for display only
+	Target int       `json:",omitzero"` // of a scale: the number of nodes to go on with
 }
 
-// CancelDirective takes back a directive whose deadline has not come.
+// CancelDirective takes back a directive that has not been carried out.
 type CancelDirective struct {
 	ID     string
 	By     string
@@ -55,51 +68,82 @@ func (Direct) event()          {}
 func (CancelDirective) event() {}
 func (Undrain) event()         {}
 
-// DirectiveNotice is the directive as a node sees it: the one that was given last of those
-// that stand.
-type DirectiveNotice struct {
-	ID     string        // "": none stands
-	Kind   DirectiveKind //
-	Named  bool          // it is about this node
-	Text   string        // what it asks for, by whom, why; human-readable
-	Within time.Duration // from when it was given to its deadline
+// directive is one that stands, and what the members of a round have said of it.
+type directive struct {
+	Direct
+	agreement
 }
 
 // drained is a node that is not admitted.
-type drained struct{ by, reason string }
+type drained struct {
+	by, reason string
+	away       time.Duration // from when it was drained; 0: until Undrain
+}
 
 // describe says what a directive asks for.
 func (d *Direct) describe() string {
-	names := d.Nodes
-	more := ""
-	if len(names) > maxNames {
-		names, more = names[:maxNames], fmt.Sprintf(" and %d more", len(d.Nodes)-maxNames)
+	text := d.Kind.String()
+	switch d.Kind {
+	case DirectiveDrain:
+		names, more := d.Nodes, ""
+		if len(names) > maxNames {
+			names, more = names[:maxNames], fmt.Sprintf(" and %d more", len(d.Nodes)-maxNames)
+		}
+		text += " " + strings.Join(names, ", ") + more
+	case DirectiveScale:
+		text += " to " + count(d.Target, "node", "nodes")
 	}
-	text := "drain " + strings.Join(names, ", ") + more
 	if d.Within > 0 {
 		text += fmt.Sprintf(" within %v", d.Within)
 	}
 	return text + ", asked for by " + d.By + ": " + d.Reason
 }
 
+// names reports whether a directive is about a node in particular, or ends the run for all.
+func (d *Direct) names(node string) bool {
+	return d.Kind == DirectiveStop || d.Kind == DirectiveDrain && slices.Contains(d.Nodes, node)
+}
+
+// sound reports whether a directive can stand in some run.
+func (d *Direct) sound() bool {
+	return d.ID != "" && directiveKindNames[d.Kind] != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == DirectiveScale) == (d.Target > 0)
+}
+
 // direct records a directive and sets its deadline.
 func (m *Machine) direct(ev Direct) {
 	ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
 	known := slices.Contains(m.directed, ev.ID) || m.directive(ev.ID) >= 0
-	if known || ev.ID == "" || ev.Kind != DirectiveDrain || ev.Within < 0 || ev.For < 0 || m.closed != nil || len(m.directives) >= MaxDirectives {
+	if known || !ev.sound() || m.closed != nil || len(m.directives) >= MaxDirectives || m.Misfit(ev) != nil {
 		return
 	}
 	ev.Nodes = slices.Clone(ev.Nodes)
 	for i, node := range ev.Nodes {
 		ev.Nodes[i] = Printable(node)
 	}
-	m.directives = append(m.directives, ev)
+	d := &directive{Direct: ev}
+	m.directives = append(m.directives, d)
+	m.directivesOwn = true
+	m.directivesChanged()
 	m.note("directive %s: %s", ev.ID, ev.describe())
 	if ev.Within == 0 {
-		m.deadlinePassed(ev.ID)
+		m.carryOut(d, "at once")
 		return
 	}
 	m.armTimer(directiveTimer(ev.ID), ev.Within)
+}
+
+// Misfit says why a directive cannot be carried out in this run as it is; nil if it can.
+func (m *Machine) Misfit(d Direct) *Error {
+	p := m.policy
+	switch {
+	case d.Kind == DirectiveScale && d.Target < p.Min:
+		return Errorf(CodeInvalid, "the target is %d, the run needs at least %s (min)", d.Target, count(p.Min, "node", "nodes"))
+	case d.Kind == DirectiveScale && d.Target > p.Max:
+		return Errorf(CodeInvalid, "the target is %d, the run takes at most %s (max)", d.Target, count(p.Max, "node", "nodes"))
+	case d.Kind == DirectiveScale && d.Target%p.NodeUnit != 0:
+		return Errorf(CodeInvalid, "the target is %d, it must be a multiple of node_unit (%d)", d.Target, p.NodeUnit)
+	}
+	return m.tooMuchToTell(d)
 }
 
 func directiveTimer(id string) Timer {
@@ -110,31 +154,69 @@ func drainedTimer(node string) Timer { return Timer{Kind: TimerDrained, Session:
 
 // directive is where a standing directive is in the list; -1: it does not stand.
 func (m *Machine) directive(id string) int {
-	return slices.IndexFunc(m.directives, func(d Direct) bool { return d.ID == id })
+	return slices.IndexFunc(m.directives, func(d *directive) bool { return d.ID == id })
 }
 
 // endDirective takes a directive out of those that stand, and remembers its id.
-func (m *Machine) endDirective(at int) Direct {
-	d := m.directives[at]
+func (m *Machine) endDirective(d *directive) {
 	m.stopTimer(directiveTimer(d.ID))
-	m.directives = slices.Delete(m.directives, at, at+1)
-	m.directed = append(m.directed, d.ID)
+	m.stopTimer(agreeTimer(d.ID))
+	m.directives = slices.DeleteFunc(m.directives, func(other *directive) bool { return other == d })
+	m.remember(d.ID)
+	m.directivesChanged()
+}
+
+// remember keeps the id of a directive that has ended.
+func (m *Machine) remember(id string) {
+	m.directed = append(m.directed, id)
 	if extra := len(m.directed) - MaxDirectives; extra > 0 {
 		m.directed = slices.Clone(m.directed[extra:])
 	}
-	return d
 }
 
-// deadlinePassed carries a directive out.
+// deadlinePassed carries a directive out, whoever has saved.
 func (m *Machine) deadlinePassed(id string) {
-	at := m.directive(id)
-	if at < 0 {
+	if at := m.directive(id); at >= 0 {
+		m.carryOut(m.directives[at], "at its deadline")
+	}
+}
+
+// carryOut does what a directive asks for, and ends it.
+func (m *Machine) carryOut(d *directive, why string) {
+	m.directivesOwn = true
+	m.endDirective(d)
+	defer m.directivesChanged()
+	if m.finishing() && d.Kind != DirectiveStop {
+		if d.Kind != DirectiveSave { // no node takes the place of another any more, and one that leaves fails the job
+			m.note("directive %s is over and not carried out: the job is about to end, a member has finished", d.ID)
+		}
 		return
 	}
-	d := m.endDirective(at)
+	switch d.Kind {
+	case DirectiveSave:
+		m.note("directive %s is over, %s", d.ID, why)
+	case DirectiveDrain:
+		m.drain(d, why)
+	case DirectiveScale:
+		m.target = d.Target
+		m.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, count(d.Target, "node", "nodes"))
+	case DirectiveStop:
+		m.note("directive %s is carried out, %s", d.ID, why)
+		m.close(Closing{Kind: ClosedRequeue, By: d.By, Reason: d.Reason})
+	}
+}
+
+// drain has the named nodes leave. If no other node is there the run ends, to be queued
+// again: its nodes would otherwise leave a run that waits for others until they give up.
+func (m *Machine) drain(d *directive, why string) {
+	m.note("directive %s is carried out, %s", d.ID, why)
+	if m.drainsAll(d) {
+		m.close(Closing{Kind: ClosedRequeue, By: d.By, Reason: d.Reason})
+		return
+	}
 	for _, node := range d.Nodes {
 		if m.drained[node] == nil {
-			m.drained[node] = &drained{by: d.By, reason: d.Reason}
+			m.drained[node] = &drained{by: d.By, reason: d.Reason, away: d.For}
 		}
 		m.stopTimer(drainedTimer(node))
 		if d.For > 0 {
@@ -146,16 +228,41 @@ func (m *Machine) deadlinePassed(id string) {
 	}
 }
 
+// endGone carries out drains of which a round was told and whose nodes are all gone by now:
+// the next one has nothing to ask its members for.
+func (m *Machine) endGone() {
+	for _, d := range slices.Clone(m.directives) {
+		gone := d.Kind == DirectiveDrain && d.phase != phaseWaiting
+		if gone && !slices.ContainsFunc(d.Nodes, func(node string) bool { return m.nodes[node] != nil }) {
+			m.carryOut(d, "its nodes are gone")
+		}
+	}
+}
+
+// drainsAll reports whether a drain names every node of a run that has a round.
+func (m *Machine) drainsAll(d *directive) bool {
+	if m.live() == 0 || m.tally[participantUnknown] > 0 {
+		return false
+	}
+	for id := range m.nodes {
+		if !slices.Contains(d.Nodes, id) {
+			return false
+		}
+	}
+	return true
+}
+
 // endDirectives ends those that stand, because the run has ended.
 func (m *Machine) endDirectives() {
 	for len(m.directives) > 0 {
-		m.endDirective(0)
+		m.endDirective(m.directives[0])
 	}
 }
 
 func (m *Machine) cancelDirective(ev CancelDirective) {
 	if at := m.directive(ev.ID); at >= 0 {
-		m.endDirective(at)
+		m.directivesOwn = true
+		m.endDirective(m.directives[at])
 		m.note("directive %s was canceled by %s: %s", ev.ID, Printable(ev.By), Printable(ev.Reason))
 	}
 }
@@ -166,6 +273,8 @@ func (m *Machine) undrain(node, by string) {
 	}
 	delete(m.drained, node)
 	m.stopTimer(drainedTimer(node))
+	m.directivesOwn = true
+	m.directivesChanged()
 	m.note("node %s may come back: %s", Printable(node), by)
 }
 
@@ -176,115 +285,31 @@ func (m *Machine) drainedError(node string) *Error {
 		m.runID, node, d.by, d.reason)
 }
 
-// lastDirective is the id of the directive that was given last of those that stand.
-func (m *Machine) lastDirective() string {
-	if len(m.directives) == 0 {
-		return ""
+// Target is the number of nodes that a directive has asked the run to go on with; 0: none
+// has.
+func (m *Machine) Target() int { return m.target }
+
+// seats returns how many of n nodes a round may have: at most max, or the target of the
+// last scale, and a multiple of node_unit.
+func (m *Machine) seats(n int) int {
+	if m.target > 0 {
+		n = min(n, m.target)
 	}
-	return m.directives[len(m.directives)-1].ID
+	return m.policy.seats(n)
 }
 
-// directiveFor is that directive as a node is to see it.
-func (m *Machine) directiveFor(n *node) DirectiveNotice {
-	if len(m.directives) == 0 || n.ended {
-		return DirectiveNotice{}
+// enough returns the number of nodes at which the first round completes at once.
+func (m *Machine) enough() int {
+	if m.target > 0 {
+		return m.target
 	}
-	d := &m.directives[len(m.directives)-1]
-	return DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: slices.Contains(d.Nodes, n.id), Text: d.describe(), Within: d.Within}
+	return m.policy.enough()
 }
 
-func packDirectiveNotice(p *pack.Packer, v DirectiveNotice) {
-	if v.ID == "" {
-		p.None()
-		return
-	}
-	p.List(5)
-	p.Text(v.ID)
-	p.Int(int(v.Kind))
-	p.Bool(v.Named)
-	p.Text(v.Text)
-	p.Duration(v.Within)
-}
-
-func unpackDirectiveNotice(u *pack.Unpacker) (v DirectiveNotice) {
-	if u.Open() > 0 {
-		v = DirectiveNotice{ID: u.Text(MaxNameLen), Kind: DirectiveKind(u.Int()), Named: u.Bool(), Text: u.Text(maxText), Within: u.Duration()}
-	}
-	u.Close()
-	return v
-}
-
-// packDirect writes what a directive says, as one list.
-func packDirect(p *pack.Packer, d Direct) {
-	p.List(8)
-	p.Text(d.ID)
-	p.Int(int(d.Kind))
-	p.Texts(d.Nodes)
-	p.Duration(d.Within)
-	p.Duration(d.For)
-	p.Cut(d.By, MaxNameLen)
-	p.Cut(d.Reason, MaxNameLen)
-	p.Time(d.At)
-}
-
-// unpackDirect reads the values of packDirect from a list that is open.
-func unpackDirect(u *pack.Unpacker) Direct {
-	return Direct{
-		ID: u.Text(MaxNameLen), Kind: DirectiveKind(u.Int()), Nodes: u.Texts(MaxDirectiveNodes, MaxNameLen),
-		Within: u.Duration(), For: u.Duration(), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), At: u.Time(),
-	}
-}
-
-// oversize returns an error for a directive that no log may hold.
-func (d Direct) oversize() error {
-	if len(d.Nodes) > MaxDirectiveNodes {
-		return Errorf(CodeTooLarge, "a directive about %d nodes, at most %d are allowed", len(d.Nodes), MaxDirectiveNodes)
-	}
-	for _, name := range append([]string{d.ID}, d.Nodes...) {
-		if len(name) > MaxNameLen {
-			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
-		}
-	}
-	return nil
-}
-
-// packDirectives writes into a snapshot which directives stand, which have ended, and which
-// nodes are drained.
-func (m *Machine) packDirectives(p *pack.Packer) {
-	p.List(3)
-	p.List(len(m.directives))
-	for _, d := range m.directives {
-		packDirect(p, d)
-	}
-	p.Texts(m.directed)
-	p.List(len(m.drained))
-	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
-		p.List(3)
-		p.Text(node)
-		p.Text(m.drained[node].by)
-		p.Text(m.drained[node].reason)
-	}
-}
-
-func (m *Machine) unpackDirectives(u *pack.Unpacker) {
-	u.Open()
-	for range openEach(u) {
-		u.Open()
-		d := unpackDirect(u)
-		u.Close()
-		if u.Err() == nil && (d.ID == "" || d.Kind != DirectiveDrain || m.directive(d.ID) >= 0 || len(m.directives) >= MaxDirectives) {
-			u.Fail("directive %q cannot stand", d.ID)
-		}
-		m.directives = append(m.directives, d)
-	}
-	m.directed = u.Texts(MaxDirectives, maxText)
-	for range openEach(u) {
-		u.Open()
-		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText)}
-		u.Close()
-		m.drained[node] = d
-	}
-	u.Close()
+// oversized reports whether the round has more members than the target of a scale allows:
+// the ones above it are to become spares.
+func (m *Machine) oversized() bool {
+	return m.target > 0 && len(m.participants) > m.target && m.live() > m.target && !m.finishing()
 }
 
 // DirectiveStatus is a standing directive.
@@ -296,7 +321,25 @@ type DirectiveStatus struct {
 	By     string
 	Reason string
 	At     time.Time
+	Target int // of a scale
+
+	Phase   DirectivePhase
+	Round   uint64   // whose members are asked or have agreed; 0 while it waits
+	Step    int64    // that they agreed on; -1: none, the workers are told at once
+	Members int      // running ones of the round
+	Saved   int      // of these, whose workers have saved
+	Missing []string // some of those that have not said yet what the phase waits for
 }
+
+// DirectivePhase is how far a directive is in the running round.
+type DirectivePhase string
+
+// The phases.
+const (
+	DirectiveWaiting  DirectivePhase = "waiting"  // for a round, or for the directive before it
+	DirectiveAgreeing DirectivePhase = "agreeing" // the members say at which step their workers are held
+	DirectiveAgreed   DirectivePhase = "agreed"   // the workers are told, at the step if there is one
+)
 
 // DrainedStatus is a node that is not admitted.
 type DrainedStatus struct{ Node, By, Reason string }
@@ -304,7 +347,14 @@ type DrainedStatus struct{ Node, By, Reason string }
 // directiveStatus lists the directives that stand, and the drained nodes by id.
 func (m *Machine) directiveStatus() (standing []DirectiveStatus, away []DrainedStatus) {
 	for _, d := range m.directives {
-		standing = append(standing, DirectiveStatus{ID: d.ID, Kind: "drain", Nodes: slices.Clone(d.Nodes), Within: d.Within, By: d.By, Reason: d.Reason, At: d.At})
+		s := DirectiveStatus{
+			ID: d.ID, Kind: d.Kind.String(), Nodes: slices.Clone(d.Nodes), Within: d.Within, By: d.By, Reason: d.Reason, At: d.At, Target: d.Target,
+			Phase: DirectiveWaiting, Step: -1,
+		}
+		if d.phase != phaseWaiting {
+			m.agreementStatus(d, &s)
+		}
+		standing = append(standing, s)
 	}
 	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
 		away = append(away, DrainedStatus{Node: node, By: m.drained[node].by, Reason: m.drained[node].reason})

@@ -78,16 +78,22 @@ func TestDirectiveOnce(t *testing.T) {
 	r.apply(drainOf("d1", time.Minute, 0, "b"))
 	r.apply(drainOf("d2", time.Hour, 0, "c"))
 	r.apply(drainOf("d1", time.Second, 0, "a"))
-	if d := n[0].notice.Directive; d.ID != "d2" || len(r.m.directives) != 2 {
+	if d := n[0].notice.Directive; d.ID != "d1" || len(r.m.directives) != 2 {
 		t.Errorf("%+v, %+v", d, r.m.directives)
 	}
+	r.apply(drainOf("d3", time.Minute, 0, "b"))
+	r.apply(CancelDirective{ID: "d1", By: "admin", Reason: "why not"})
+	if d := n[0].notice.Directive; d.ID != "d2" {
+		t.Errorf("after the first was canceled: %+v", d)
+	}
 	r.apply(CancelDirective{ID: "d2", By: "admin", Reason: "why not"})
-	if d := n[0].notice.Directive; d.ID != "d1" {
-		t.Errorf("after the other was canceled: %+v", d)
+	if d := n[0].notice.Directive; d.ID != "d3" {
+		t.Errorf("after the second was canceled: %+v", d)
 	}
 	r.fire(TimerDirective)
 	r.apply(drainOf("d1", 0, 0, "a"))
 	r.apply(drainOf("d2", 0, 0, "a"))
+	r.apply(drainOf("d3", 0, 0, "a"))
 	if n[0].dropped != nil || n[2].dropped != nil || n[1].dropped == nil || r.runs(TimerDirective) {
 		t.Errorf("dropped: %v, %v, %v", n[0].dropped, n[1].dropped, n[2].dropped)
 	}
@@ -136,7 +142,7 @@ func TestDirectivesEndWithRun(t *testing.T) {
 func TestUnusableDirectives(t *testing.T) {
 	r := newRig(t, -1)
 	r.group(policy(1, 2), "a", "b")
-	for _, d := range []Direct{{}, {ID: "x", Kind: 1}, {ID: "x", Kind: DirectiveDrain, Within: -1}, {ID: "x", Kind: DirectiveDrain, For: -1}} {
+	for _, d := range []Direct{{}, {ID: "x", Kind: 9}, {ID: "x", Kind: DirectiveScale}, {ID: "x", Kind: DirectiveSave, Target: 1}, {ID: "x", Kind: DirectiveDrain, Within: -1}, {ID: "x", Kind: DirectiveDrain, For: -1}} {
 		if effects := r.apply(d); len(effects) > 0 {
 			t.Errorf("%+v: %+v", d, effects)
 		}

@@ -84,8 +84,12 @@ type MembershipUpdate struct {
 	// Stop is the announced stop of the node's round; its round counts in Waiting.
 	Stop RoundStop `json:",omitzero"`
 
-	// Directive was given last of those that stand.
+	// Directive is the one that the node is to know of, of those that stand.
 	Directive DirectiveNotice `json:",omitzero"`
+
+	// Requeue says of a closed run that it was ended by a directive, to be queued again: it
+	// has neither succeeded nor failed.
+	Requeue bool `json:",omitzero"`
 }
 
 // Notify carries a Notice to a node.
@@ -146,4 +150,6 @@ const (
 const (
 	TimerDirective TimerKind = 23 + iota // the deadline
 	TimerDrained                         // the node may come back
+	TimerAgree                           // its members have had their time to answer
+	TimerTurn                            // the directive before the next one has had its time; it has no session
 )

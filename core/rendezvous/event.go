@@ -29,6 +29,8 @@ type LastRound struct {
 	Finished   bool // the node's workers all succeeded in that round
 	// Facts are what its control plane told the node last.
 	Facts Facts `json:",omitzero"`
+	// Reports are what the node has reported of directives in that round, the last ones.
+	Reports []DirectiveReport `json:",omitempty"`
 }
 
 // Hello announces a node, or a known session on a new connection.
@@ -85,6 +87,9 @@ func Stamp(ev Event, r Request) Event {
 		ev.Request = r
 		return ev
 	case AnnounceStop:
+		ev.Request = r
+		return ev
+	case ReportDirective:
 		ev.Request = r
 		return ev
 	}

@@ -24,6 +24,8 @@ type Facts struct {
 	FinishedHosts []int // ranks of the members that host the control plane, or have hosted it, and have finished; ascending
 
 	Closed Closing // the zero value: the run is open
+
+	Directives DirectiveFacts `json:",omitzero"`
 }
 
 // maxFinishedHosts bounds FinishedHosts. Each death of a host adds one at most.
@@ -42,7 +44,8 @@ func (o Outcome) Facts() Facts {
 
 func (f Facts) equal(g Facts) bool {
 	return f.Generation == g.Generation && f.Origin == g.Origin && f.Round == g.Round && f.World == g.World && f.HostRank == g.HostRank &&
-		f.Finished == g.Finished && slices.Equal(f.FinishedHosts, g.FinishedHosts) && f.Closed.equal(g.Closed)
+		f.Finished == g.Finished && slices.Equal(f.FinishedHosts, g.FinishedHosts) && f.Closed.equal(g.Closed) &&
+		f.Directives.equal(g.Directives)
 }
 
 // possible reports whether a control plane of rounds of at most so many nodes can have
@@ -65,7 +68,9 @@ func (f Facts) possible(c LastRound, most int) bool {
 		return false
 	case f.Finished && f.Round == 0, len(f.FinishedHosts) > 0 && !f.Finished:
 		return false
-	case f.Closed.Kind < 0, f.Closed.Kind > ClosedFailed:
+	case f.Closed.Kind < 0, f.Closed.Kind > ClosedRequeue:
+		return false
+	case !f.Directives.possible(f.Round, most):
 		return false
 	}
 	return c.Round != f.Round || c.Generation != f.Origin || c.World == f.World
@@ -78,7 +83,7 @@ func (m *Machine) facts() Facts {
 	}
 	f := Facts{
 		Generation: m.generation, Origin: m.origin, Round: m.round, World: len(m.participants), HostRank: m.hostRank,
-		Finished: m.finishing(), FinishedHosts: m.finishedHosts,
+		Finished: m.finishing(), FinishedHosts: m.finishedHosts, Directives: m.factsOfDirectives(),
 	}
 	if m.closed != nil {
 		f.Closed = m.closed.cut()
@@ -202,6 +207,7 @@ func (m *Machine) learn(f Facts) {
 		c.By, c.Reason = Printable(c.By), Printable(c.Reason)
 		m.close(c)
 	}
+	m.learnDirectives(f.Directives)
 	m.endHoldIfComplete()
 }
 
@@ -241,7 +247,7 @@ func PackFacts(p *pack.Packer, f Facts) {
 		p.None()
 		return
 	}
-	p.List(8)
+	p.List(9)
 	p.Text(f.Generation)
 	p.Text(f.Origin)
 	p.Uint(f.Round)
@@ -255,6 +261,7 @@ func PackFacts(p *pack.Packer, f Facts) {
 	p.Text(c.By)
 	p.Text(c.Reason)
 	p.Time(c.At)
+	packDirectiveFacts(p, f.Directives)
 }
 
 // UnpackFacts reads what PackFacts wrote.
@@ -267,6 +274,7 @@ func UnpackFacts(u *pack.Unpacker) (f Facts) {
 		u.Open()
 		f.Closed = Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}
 		u.Close()
+		f.Directives = unpackDirectiveFacts(u)
 	}
 	u.Close()
 	return f

@@ -13,7 +13,7 @@ import (
 // StateVersion is the version of events and state. A log or snapshot written by
 // a newer version is refused. What an older program would not read, or apply
 // otherwise, needs a higher number.
-const StateVersion = 2
+const StateVersion = 3
 
 // Config is what the driver knows about a run before its first node.
 type Config struct {
@@ -70,16 +70,23 @@ type Machine struct {
 	finishedHosts  []int // see Facts; it is replaced, never changed
 	finishReported bool  // a member of the round has finished, as an earlier control plane has told
 
-	overtaken     string     // why the round is over although no member is lost; "": it is not
-	stop          *roundStop // announced of the last round; nil: none is
-	directives    []Direct   // that stand, in the order in which they were given
-	directed      []string   // ids of the last ones that have ended
-	drained       map[string]*drained
-	closed        *Closing
-	awaitingPeers []*node     // nodes that wait for the others to end
-	keys          *agentStore // of the last round; nil: it has none yet
-	keyLimits     store.Limits
-	waitSeq       uint64 // orders the pending key waits
+	overtaken  string       // why the round is over although no member is lost; "": it is not
+	stop       *roundStop   // announced of the last round; nil: none is
+	directives []*directive // that stand, in the order in which they were given
+	directed   []string     // ids of the last ones that have ended
+	drained    map[string]*drained
+	target     int  // of the last scale; 0: there was none
+	turnDue    bool // the next directive is to be agreed, though another one is not done
+
+	directiveSeq   uint64         // grows with each change of what is told of directives
+	directiveFacts DirectiveFacts // made at that change, if its Seq is that; it is not changed
+	learned        uint64         // the change that the control plane before has told last
+	directivesOwn  bool           // directives were given, carried out or taken back here
+	closed         *Closing
+	awaitingPeers  []*node     // nodes that wait for the others to end
+	keys           *agentStore // of the last round; nil: it has none yet
+	keyLimits      store.Limits
+	waitSeq        uint64 // orders the pending key waits
 
 	viewed  view    // what the last updates were computed from
 	touched []*node // nodes whose own view changed
@@ -178,6 +185,11 @@ func (m *Machine) Apply(ev Event) []Effect {
 		if n := m.take(ev.Request); n != nil {
 			m.keyRequest(n, ev)
 		}
+	case ReportDirective:
+		if n := m.take(ev.Request); n != nil {
+			m.reportDirective(n, ev)
+			m.answer(n, ev.Number, nil)
+		}
 	case AnnounceStop:
 		ev.Reason = Printable(ev.Reason)
 		if n := m.take(ev.Request); n != nil {
@@ -195,12 +207,15 @@ func (m *Machine) Apply(ev Event) []Effect {
 
 // settle brings everything that follows from the state up to date.
 func (m *Machine) settle() {
+	m.settleDirectives()
 	if m.closed == nil {
 		m.endIfAllFinished()
 	}
 	if m.closed == nil {
 		m.evaluate()
+		m.endIfAllFinished() // the last members may have been refused a regroup
 	}
+	m.settleDirectives() // of a round that was completed
 	m.settleExitBarrier()
 	m.settleAwaitPeers()
 	m.settleViews()
@@ -312,6 +327,10 @@ func (m *Machine) timerFired(t Timer) {
 		m.endHold()
 	case TimerDirective:
 		m.deadlinePassed(string(t.Session))
+	case TimerAgree:
+		m.agreeTimePassed(string(t.Session))
+	case TimerTurn:
+		m.turnDue = true
 	case TimerDrained:
 		m.undrain(string(t.Session), "its time is over")
 	case TimerGrace:

@@ -51,7 +51,7 @@ func (m *Machine) hello(h Hello) {
 		return
 	}
 	if m.closed != nil && len(m.nodes) == 0 {
-		if _, part := m.seen[h.Node]; !part {
+		if _, part := m.seen[h.Node]; !part || m.closed.Kind == ClosedRequeue {
 			m.forget()
 		}
 	}
@@ -75,6 +75,7 @@ func (m *Machine) hello(h Hello) {
 	m.nodes[n.id] = n
 	m.sessions[n.session] = n
 	m.adopt(n, h.LastRound)
+	m.applyReports(n, h.LastRound)
 	m.noteHost(n)
 	n.update = m.updateFor(n)
 	m.emit(Welcome{Session: n.session, Update: n.update})
@@ -89,6 +90,7 @@ func (m *Machine) resume(n *node, h Hello) {
 	m.noteHost(n)
 	m.setGrace(n, false)
 	m.reclaim(n, h.LastRound)
+	m.applyReports(n, h.LastRound)
 	n.update = m.updateFor(n)
 	m.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
 }
@@ -101,6 +103,10 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 	}
 	if len(m.nodes) == 0 {
 		m.policy, m.policyBy = h.Policy, h.Node
+		if p := m.policy; m.target > 0 && (m.target < p.Min || m.target > p.Max || m.target%p.NodeUnit != 0) {
+			m.target = 0 // it was asked of a run of another size
+			m.directivesChanged()
+		}
 		m.begin()
 		return nil
 	}
@@ -236,10 +242,10 @@ func (m *Machine) forget() {
 	m.participants, m.byNode, m.tally = nil, map[string]*participant{}, [participantStates]int{}
 	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
 	clear(m.seen)
-	for node := range m.drained {
-		m.stopTimer(drainedTimer(node))
-	}
-	clear(m.drained)
+	m.forgetDrained()
+	m.target = 0
+	m.forgetAgreements()
+	m.directivesChanged()
 	m.disarmAll()
 	m.stopHold()
 	m.viewed = view{}

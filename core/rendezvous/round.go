@@ -37,7 +37,7 @@ func (m *Machine) evaluateFirst() {
 	if !m.quiet.armed && m.policy.QuietPeriod > 0 {
 		m.arm(&m.quiet, TimerQuiet, m.policy.QuietPeriod)
 	}
-	due := n >= m.policy.enough() || !m.held() && (m.lastCall.due || m.quiet.due)
+	due := n >= m.enough() || !m.held() && (m.lastCall.due || m.quiet.due)
 	if due && m.joinedGrace == 0 {
 		m.complete()
 	}
@@ -56,7 +56,7 @@ func (m *Machine) evaluateRegroup() {
 		m.arm(&m.regroup, TimerRegroup, m.policy.RegroupTimeout)
 	}
 	due := m.awaited() == 0 || m.regroup.due
-	enough := m.joined >= m.policy.Min && (!m.held() || m.joined >= m.policy.enough())
+	enough := m.joined >= m.policy.Min && (!m.held() || m.joined >= m.enough())
 	if due && enough && m.joinedGrace == 0 {
 		m.complete()
 	}
@@ -79,14 +79,14 @@ func (m *Machine) gain() int {
 	if m.newcomers == 0 {
 		return 0
 	}
-	return max(0, m.policy.seats(m.live()+m.newcomers)-len(m.participants))
+	return max(0, m.seats(m.live()+m.newcomers)-len(m.participants))
 }
 
 // complete forms the next round of the candidates: the only place where a round
 // number is taken and ranks are given.
 func (m *Machine) complete() {
 	candidates := m.candidates()
-	size := m.policy.seats(len(candidates))
+	size := m.seats(len(candidates))
 	chosen := candidates[:size]
 	dropped := m.dropAwaited()
 	ranks := assignRanks(m.rankRequests(chosen))
@@ -95,6 +95,8 @@ func (m *Machine) complete() {
 	m.origin = m.generation
 	m.fresh, m.stored, m.overtaken, m.stop = false, false, "", nil
 	m.finishReported, m.finishedHosts = false, nil
+	m.endGone()
+	m.forgetAgreements()
 	m.disarmAll()
 	m.stopHold()
 
@@ -342,6 +344,11 @@ func (m *Machine) participantOf(n *node) *participant {
 func (m *Machine) setParticipant(s *participant, state participantState, cause string) {
 	if s.state == participantFinished && state != s.state {
 		m.dropFinishedHost(s.rank)
+	}
+	if was, is := s.state == participantRunning, state == participantRunning; was && !is {
+		m.countReports(s.rank, -1)
+	} else if is && !was {
+		m.countReports(s.rank, 1)
 	}
 	m.tally[s.state]--
 	s.state, s.cause = state, cause

@@ -147,13 +147,14 @@ func (m *Machine) packClosing(p *pack.Packer) {
 }
 
 func (m *Machine) packView(p *pack.Packer) {
-	p.List(6)
+	p.List(7)
 	p.Bool(m.viewed.waiting)
 	p.Int(int(m.viewed.closed))
 	p.Uint(m.viewed.round)
 	p.Bool(m.viewed.stop)
 	p.Bool(m.viewed.lost)
-	p.Text(m.viewed.directive)
+	p.Text("") // of version 2
+	p.Uint(m.viewed.directives)
 }
 
 func (m *Machine) packKeys(p *pack.Packer) {
@@ -372,7 +373,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 func (m *Machine) unpackClosing(u *pack.Unpacker) {
 	if u.Open() > 0 {
 		m.closed = &Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxText), Reason: u.Text(maxText), At: u.Time()}
-		if m.closed.Kind < ClosedAdmission || m.closed.Kind > ClosedFailed {
+		if m.closed.Kind < ClosedAdmission || m.closed.Kind > ClosedRequeue {
 			u.Fail("closed in the way %d", m.closed.Kind)
 		}
 	}
@@ -381,7 +382,9 @@ func (m *Machine) unpackClosing(u *pack.Unpacker) {
 
 func (m *Machine) unpackView(u *pack.Unpacker) {
 	u.Open()
-	m.viewed = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool(), directive: u.Text(maxText)}
+	m.viewed = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
+	_ = u.Text(maxText)
+	m.viewed.directives = u.Uint()
 	u.Close()
 }
 

@@ -143,8 +143,8 @@ func TestSnapshotHoldsEveryField(t *testing.T) {
 		sample any
 		fields int
 	}{
-		{Machine{}, 45}, {Direct{}, 8}, {drained{}, 2}, {DirectiveNotice{}, 5}, {node{}, 19}, {participant{}, 6}, {Closing{}, 4}, {Facts{}, 8}, {Succession{}, 5}, {view{}, 10}, {roundStop{}, 3}, {RoundStop{}, 5}, {deadline{}, 2}, {keyWait{}, 5}, {agentStore{}, 2},
-		{runningTimer{}, 2}, {Policy{}, 10}, {Outcome{}, 9}, {KeyResult{}, 4}, {MembershipUpdate{}, 6}, {LastRound{}, 7}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
+		{Machine{}, 51}, {Direct{}, 9}, {drained{}, 3}, {directive{}, 2}, {agreement{}, 5}, {ranks{}, 2}, {DirectiveFacts{}, 5}, {StandingFact{}, 3}, {DrainedFact{}, 4}, {DirectiveReport{}, 3}, {DirectiveNotice{}, 9}, {node{}, 19}, {participant{}, 6}, {Closing{}, 4}, {Facts{}, 9}, {Succession{}, 5}, {view{}, 10}, {roundStop{}, 3}, {RoundStop{}, 5}, {deadline{}, 2}, {keyWait{}, 5}, {agentStore{}, 2},
+		{runningTimer{}, 2}, {Policy{}, 10}, {Outcome{}, 9}, {KeyResult{}, 4}, {MembershipUpdate{}, 7}, {LastRound{}, 8}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
 	} {
 		if got := reflect.TypeOf(x.sample).NumField(); got != x.fields {
 			t.Errorf("%T has %d fields, %d when Snapshot was written", x.sample, got, x.fields)

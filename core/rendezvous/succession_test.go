@@ -427,7 +427,7 @@ func TestStrangersFacts(t *testing.T) {
 		"hosts that ran on":       func(f *Facts, _ *LastRound) { f.Finished, f.FinishedHosts = false, []int{0} },
 		"one host finished twice": func(f *Facts, _ *LastRound) { f.FinishedHosts = []int{0, 0} },
 		"a finish of no round":    func(f *Facts, c *LastRound) { f.Round, f.World = 0, 0 },
-		"closed somehow":          func(f *Facts, _ *LastRound) { f.Closed.Kind = 4 },
+		"closed somehow":          func(f *Facts, _ *LastRound) { f.Closed.Kind = 5 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := n[2].claim

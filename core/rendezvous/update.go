@@ -19,12 +19,12 @@ type view struct {
 	finished      bool
 	finishedHosts int // how many
 
-	directive string // id of the last one that stands
+	directives uint64 // change of what is told of them
 }
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.nodesWaiting() > 0, round: m.round, stop: m.stop != nil, lost: m.lossInStop(), directive: m.lastDirective(),
+	now := view{waiting: m.nodesWaiting() > 0, round: m.round, stop: m.stop != nil, lost: m.lossInStop(), directives: m.directiveSeq,
 		generation: m.generation, host: m.hostRank, finished: m.finishing(), finishedHosts: len(m.finishedHosts)}
 	if m.closed != nil {
 		now.closed = m.closed.Kind
@@ -51,16 +51,19 @@ func (m *Machine) settleViews() {
 func (m *Machine) notify(n *node) {
 	was := n.update
 	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.stopFor(n) == was.Stop &&
-		m.directiveFor(n) == was.Directive && m.facts().equal(was.Facts) {
+		m.directiveFor(n) == was.Directive && m.requeued() == was.Requeue && m.facts().equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n)
 	m.emit(Notify{Session: n.session, Update: n.update})
 }
 
+// requeued reports whether a directive has ended the run.
+func (m *Machine) requeued() bool { return m.closed != nil && m.closed.Kind == ClosedRequeue }
+
 // updateFor computes a node's view: guarantees 7, 8 and 9.
 func (m *Machine) updateFor(n *node) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n), Directive: m.directiveFor(n), Facts: m.facts()}
+	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n), Directive: m.directiveFor(n), Requeue: m.requeued(), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.text()
@@ -78,7 +81,7 @@ func (m *Machine) waitingFor(n *node) int {
 		switch m.closed.Kind {
 		case ClosedSuccess:
 			return 0
-		case ClosedFailed:
+		case ClosedFailed, ClosedRequeue:
 			return 1
 		}
 	}
@@ -106,6 +109,9 @@ func (m *Machine) nodesWaiting() int {
 	if m.stop != nil {
 		count++
 	}
+	if m.oversized() && m.closed == nil {
+		count++
+	}
 	if m.admit.due && m.closed == nil {
 		count += m.gain()
 	}
@@ -125,6 +131,9 @@ func (m *Machine) waitingReason() string {
 	}
 	if m.tally[participantRejoined] > 0 {
 		parts = append(parts, "regrouping already: "+m.inState(participantRejoined))
+	}
+	if m.oversized() {
+		parts = append(parts, fmt.Sprintf("the job goes on with %s", count(m.target, "node", "nodes")))
 	}
 	if m.admit.due && m.gain() > 0 {
 		parts = append(parts, fmt.Sprintf("waiting to join: %s", m.waitingNames()))

@@ -6,20 +6,39 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
 
 // NewDirectiveID draws the id of a directive.
 func NewDirectiveID() string { return rand.Text()[:8] }
 
+// AdminDirect gives a run a directive, like AdminClose in all else. Its ID makes a
+// repetition do nothing. One that does not fit the run, as one about a node that is not
+// alive, or with a deadline that is negative or too far off, is ErrInvalid.
+func AdminDirect(ctx context.Context, addr string, token *secret.Token, runID string, d rendezvous.Direct) (string, error) {
+	op, ok := directiveOps[d.Kind]
+	if !ok {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "there is no directive of kind %d", int(d.Kind))
+	}
+	return requestAdmin(ctx, addr, token, wire.Admin{
+		Op: op, RunID: runID, By: d.By, Reason: d.Reason,
+		Directive: wire.Directive{ID: d.ID, Nodes: d.Nodes, Within: d.Within, For: d.For, Target: d.Target},
+	})
+}
+
+var directiveOps = map[rendezvous.DirectiveKind]wire.AdminOp{
+	rendezvous.DirectiveSave: wire.AdminOpSave, rendezvous.DirectiveDrain: wire.AdminOpDrain,
+	rendezvous.DirectiveScale: wire.AdminOpScale, rendezvous.DirectiveStop: wire.AdminOpStop,
+}
+
 // AdminDrain gives a run the directive that the named nodes leave within a time, and are
 // not admitted again for another one (0: until AdminUndrain), like AdminClose in all else.
 // The id makes a repetition do nothing. A node that is not alive, and a time that is
 // negative or too long, is ErrInvalid.
 func AdminDrain(ctx context.Context, addr string, token *secret.Token, runID, id string, nodes []string, within, away time.Duration, by, reason string) (string, error) {
-	return requestAdmin(ctx, addr, token, wire.Admin{
-		Op: wire.AdminOpDrain, RunID: runID, By: by, Reason: reason,
-		Directive: wire.Directive{ID: id, Nodes: nodes, Within: within, For: away},
+	return AdminDirect(ctx, addr, token, runID, rendezvous.Direct{
+		ID: id, Kind: rendezvous.DirectiveDrain, Nodes: nodes, Within: within, For: away, By: by, Reason: reason,
 	})
 }
 

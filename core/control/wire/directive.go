@@ -11,6 +11,9 @@ const (
 	AdminOpDrain   AdminOp = 23 + iota // the named nodes leave within a time
 	AdminOpCancel                      // a directive that stands
 	AdminOpUndrain                     // a drained node may come back
+	AdminOpSave                        // all workers save within a time
+	AdminOpScale                       // the job goes on with another number of nodes
+	AdminOpStop                        // all workers save, and the run ends to be queued again
 )
 
 // Directive is the part of an Admin that is about directives.
@@ -19,19 +22,21 @@ type Directive struct {
 	Nodes  []string
 	Within time.Duration
 	For    time.Duration
+	Target int // of AdminOpScale
 }
 
 func (d Directive) pack(p *packer) {
-	p.List(4)
+	p.List(5)
 	p.Text(d.ID)
 	p.Texts(d.Nodes)
 	p.Duration(d.Within)
 	p.Duration(d.For)
+	p.Int(d.Target)
 }
 
 func readDirective(u *unpacker) Directive {
 	u.Open()
-	d := Directive{ID: u.Text(MaxName), Nodes: u.Texts(rendezvous.MaxDirectiveNodes, MaxName), Within: u.Duration(), For: u.Duration()}
+	d := Directive{ID: u.Text(MaxName), Nodes: u.Texts(rendezvous.MaxDirectiveNodes, MaxName), Within: u.Duration(), For: u.Duration(), Target: u.Int()}
 	u.Close()
 	return d
 }

@@ -1,0 +1,98 @@
+package member
+
+import (
+	"context"
+	"slices"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Directive returns the directive that this node is to know of, its ID is "" if there is
+// none, and a channel that is closed when it changes. It is the last known one while the
+// control plane is out of reach, and never blocks. Any number of goroutines may wait.
+//
+// A notice with a Round asks the agent: hold the workers of that round at their next report
+// of a step and tell by ReportHeld; once it is Agreed, hand the directive to them at its
+// Step, and tell by ReportSaved when they have saved. A notice without it, or with another
+// ID, before it was agreed takes that back: the workers go on. What was agreed is handed to
+// all workers of its round, also if the notice is about another directive or none by then.
+func (m *Member) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.update.Directive, m.directed
+}
+
+// Requeued reports whether a directive has ended the run to be queued again, and who asked
+// for that, and why. Closed is true then, NodesWaiting above 0, and Next fails with
+// ErrClosed: the run has neither succeeded nor failed.
+func (m *Member) Requeued() (reason string, requeued bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.update.Reason, m.update.Requeue
+}
+
+// ReportHeld tells that all workers of this node in a round are held for a directive. step is
+// the largest of the steps at which they are held, each that of its last report, or of the
+// next one if it is not held yet; -1 if none of them reports steps. The first report of a
+// directive and round counts; one of a directive that is over, or of another round, does
+// nothing. It waits and fails as AnnounceStop does.
+func (m *Member) ReportHeld(ctx context.Context, round uint64, id string, step int64) error {
+	return m.reportDirective(ctx, round, rendezvous.DirectiveReport{ID: id, Step: step})
+}
+
+// ReportSaved tells that the workers of this node in a round have saved because of a
+// directive that was agreed, or have nothing to save. Once all nodes have told so, the
+// directive is carried out before its deadline. In all else it is like ReportHeld.
+func (m *Member) ReportSaved(ctx context.Context, round uint64, id string) error {
+	return m.reportDirective(ctx, round, rendezvous.DirectiveReport{ID: id, Step: -1, Saved: true})
+}
+
+func (m *Member) reportDirective(ctx context.Context, round uint64, r rendezvous.DirectiveReport) error {
+	if m.isStopped() {
+		return m.stoppedError()
+	}
+	if r.Step < -1 {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "%s: its workers cannot be held at step %d", m.subject(), r.Step)
+	}
+	m.claiming.Lock()
+	m.mu.Lock()
+	if m.last.Round == 0 || m.last.Round != round {
+		m.mu.Unlock()
+		m.claiming.Unlock()
+		return rendezvous.Errorf(rendezvous.CodeRoundOver, "%s: it is not in round %d any more", m.subject(), round)
+	}
+	m.last.Reports = noteReport(m.last.Reports, r)
+	last, lost := m.last, m.lost
+	m.mu.Unlock()
+	m.control.SetLastRound(last)
+	m.claiming.Unlock()
+	call := m.control.Start(rendezvous.ReportDirective{ID: r.ID, Generation: last.Generation, Round: round, Step: r.Step, Saved: r.Saved})
+	if lost != nil {
+		return m.ownError(lost)
+	}
+	if _, err := call.Wait(ctx); err != nil {
+		return m.ownError(err)
+	}
+	return nil
+}
+
+// noteReport adds a report to those that a hello carries, the last ones. It leaves the list
+// as it is: the control plane has it.
+func noteReport(list []rendezvous.DirectiveReport, r rendezvous.DirectiveReport) []rendezvous.DirectiveReport {
+	for _, known := range list {
+		if known.ID == r.ID && known.Saved == r.Saved {
+			return list
+		}
+	}
+	list = append(slices.Clone(list), r)
+	return list[max(0, len(list)-rendezvous.MaxDirectiveReports):]
+}
+
+// setUpdate replaces the node's view; mu is held.
+func (m *Member) setUpdate(n rendezvous.MembershipUpdate) {
+	if n.Directive != m.update.Directive {
+		close(m.directed)
+		m.directed = make(chan struct{})
+	}
+	m.update = n
+}

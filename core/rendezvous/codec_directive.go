@@ -1,0 +1,320 @@
+package rendezvous
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"rallypoint/internal/pack"
+)
+
+func packDirectiveNotice(p *pack.Packer, v DirectiveNotice) {
+	if v.ID == "" {
+		p.None()
+		return
+	}
+	p.List(9)
+	p.Text(v.ID)
+	p.Int(int(v.Kind))
+	p.Bool(v.Named)
+	p.Text(v.Text)
+	p.Duration(v.Within)
+	p.Uint(v.Round)
+	p.Bool(v.Agreed)
+	p.Int64(v.Step)
+	p.Int(v.Target)
+}
+
+func unpackDirectiveNotice(u *pack.Unpacker) (v DirectiveNotice) {
+	if u.Open() > 0 {
+		v = DirectiveNotice{
+			ID: u.Text(MaxNameLen), Kind: DirectiveKind(u.Int()), Named: u.Bool(), Text: u.Text(maxText), Within: u.Duration(),
+			Round: u.Uint(), Agreed: u.Bool(), Step: u.Int64(), Target: u.Int(),
+		}
+	}
+	u.Close()
+	return v
+}
+
+// packDirect writes what a directive says, as one list.
+func packDirect(p *pack.Packer, d Direct) {
+	p.List(9)
+	packDirectFields(p, d)
+}
+
+func packDirectFields(p *pack.Packer, d Direct) {
+	p.Text(d.ID)
+	p.Int(int(d.Kind))
+	p.Texts(d.Nodes)
+	p.Duration(d.Within)
+	p.Duration(d.For)
+	p.Cut(d.By, MaxNameLen)
+	p.Cut(d.Reason, MaxNameLen)
+	p.Time(d.At)
+	p.Int(d.Target)
+}
+
+// unpackDirect reads the values of packDirect from a list that is open.
+func unpackDirect(u *pack.Unpacker) Direct {
+	return Direct{
+		ID: u.Text(MaxNameLen), Kind: DirectiveKind(u.Int()), Nodes: u.Texts(MaxDirectiveNodes, MaxNameLen),
+		Within: u.Duration(), For: u.Duration(), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), At: u.Time(), Target: u.Int(),
+	}
+}
+
+// oversize returns an error for a directive that no log may hold.
+func (d Direct) oversize() error {
+	if len(d.Nodes) > MaxDirectiveNodes {
+		return Errorf(CodeTooLarge, "a directive about %d nodes, at most %d are allowed", len(d.Nodes), MaxDirectiveNodes)
+	}
+	for _, name := range append([]string{d.ID}, d.Nodes...) {
+		if len(name) > MaxNameLen {
+			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
+		}
+	}
+	return nil
+}
+
+// oversize returns an error for what a report says of directives that no log may hold.
+func (c LastRound) oversize() error {
+	f := c.Facts.Directives
+	if len(c.Reports) > MaxDirectiveReports || len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || len(f.Drained) > maxDirectiveFacts {
+		return Errorf(CodeTooLarge, "a report of %d directives, %d that stand, %d that have ended and %d drained nodes",
+			len(c.Reports), len(f.Standing), len(f.Ended), len(f.Drained))
+	}
+	names := slices.Clone(f.Ended)
+	for _, r := range c.Reports {
+		names = append(names, r.ID)
+	}
+	for _, d := range f.Drained {
+		names = append(names, d.Node)
+	}
+	for _, name := range names {
+		if len(name) > MaxNameLen {
+			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
+		}
+	}
+	for _, d := range f.Standing {
+		if err := d.oversize(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func packDirectiveReports(p *pack.Packer, list []DirectiveReport) {
+	p.List(len(list))
+	for _, r := range list {
+		p.List(3)
+		p.Text(r.ID)
+		p.Int64(r.Step)
+		p.Bool(r.Saved)
+	}
+}
+
+func unpackDirectiveReports(u *pack.Unpacker) (list []DirectiveReport) {
+	for i := range openEach(u) {
+		if i == MaxDirectiveReports {
+			u.Fail("more than %d reports of directives", MaxDirectiveReports)
+			break
+		}
+		u.Open()
+		list = append(list, DirectiveReport{ID: u.Text(MaxNameLen), Step: u.Int64(), Saved: u.Bool()})
+		u.Close()
+	}
+	return list
+}
+
+// packDirectives writes into a snapshot which directives stand, which have ended, which
+// nodes are drained, and what the members of the round have said.
+func (m *Machine) packDirectives(p *pack.Packer) {
+	p.List(9)
+	p.List(len(m.directives))
+	for _, d := range m.directives {
+		packDirect(p, d.Direct)
+	}
+	p.Texts(m.directed)
+	p.List(len(m.drained))
+	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
+		p.List(4)
+		p.Text(node)
+		p.Text(m.drained[node].by)
+		p.Text(m.drained[node].reason)
+		p.Duration(m.drained[node].away)
+	}
+	p.List(len(m.directives))
+	for _, d := range m.directives {
+		p.List(5)
+		p.Int(int(d.phase))
+		p.Int64(d.step)
+		p.Bytes(d.held.has)
+		p.Bytes(d.saved.has)
+		p.Uint(d.order)
+	}
+	p.Int(m.target)
+	p.Uint(m.directiveSeq)
+	p.Bool(m.turnDue)
+	p.Uint(m.learned)
+	p.Bool(m.directivesOwn)
+}
+
+// unpackDirectives comes after the members of the round.
+func (m *Machine) unpackDirectives(u *pack.Unpacker) {
+	u.Open()
+	for range openEach(u) {
+		u.Open()
+		d := unpackDirect(u)
+		u.Close()
+		if u.Err() == nil && (!d.sound() || m.directive(d.ID) >= 0 || len(m.directives) >= MaxDirectives) {
+			u.Fail("directive %q cannot stand", d.ID)
+		}
+		m.directives = append(m.directives, &directive{Direct: d})
+	}
+	m.directed = u.Texts(MaxDirectives, maxText)
+	for range openEach(u) {
+		u.Open()
+		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText), away: u.Duration()}
+		u.Close()
+		m.drained[node] = d
+	}
+	asking := 0
+	for i := range openEach(u) {
+		u.Open()
+		a := agreement{phase: agreementPhase(u.Int()), step: u.Int64(), held: m.unpackRankSet(u), saved: m.unpackRankSet(u), order: u.Uint()}
+		u.Close()
+		if a.phase == phaseAsking {
+			asking++
+		}
+		if i >= len(m.directives) || a.phase < 0 || a.phase >= agreementPhases || a.step < -1 || asking > 1 {
+			u.Fail("directive %d is agreed on in the way %d", i, a.phase)
+			break
+		}
+		m.directives[i].agreement = a
+	}
+	m.target, m.directiveSeq, m.turnDue, m.learned, m.directivesOwn = u.Int(), u.Uint(), u.Bool(), u.Uint(), u.Bool()
+	if m.target < 0 || m.target > MaxNodes {
+		u.Fail("the target is %d", m.target)
+	}
+	u.Close()
+}
+
+func (m *Machine) unpackRankSet(u *pack.Unpacker) (r ranks) {
+	has := u.Bytes(MaxNodes)
+	if len(has) > (len(m.participants)+7)/8 {
+		u.Fail("a set of %d members of a round of %d", 8*len(has), len(m.participants))
+		return r
+	}
+	r.has = has
+	for _, s := range m.participants {
+		if s.state == participantRunning {
+			r.count(s.rank, 1)
+		}
+	}
+	return r
+}
+
+// DirectiveFacts are the directives as a successor has to know them.
+type DirectiveFacts struct {
+	Seq      uint64 // of the last change; what has a higher one is newer. 0: nothing is told
+	Target   int    // of the last scale; 0: there was none
+	Standing []StandingFact
+	Ended    []string // ids of the last ones that have ended
+	Drained  []DrainedFact
+}
+
+// StandingFact is a directive that stands.
+type StandingFact struct {
+	Direct
+	Round uint64 // in which its step was agreed, if that is the last one; else 0
+	Step  int64  // agreed in it
+}
+
+// DrainedFact is a node that is not admitted. How much of its time has passed is not known
+// to a successor: it begins again.
+type DrainedFact struct {
+	Node   string
+	By     string
+	Reason string
+	For    time.Duration
+}
+
+// Bounds of what facts say of directives.
+const (
+	maxDirectiveFacts = 16 << 10 // bytes, of what stands and who is drained
+	maxEndedFacts     = 16
+)
+
+func (f DirectiveFacts) equal(g DirectiveFacts) bool { return f.Seq == g.Seq }
+
+// possible reports whether a run of at most so many nodes can have directives like that.
+func (f DirectiveFacts) possible(round uint64, most int) bool {
+	if len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || f.Target < 0 || f.Target > most || f.Seq > maxRound {
+		return false
+	}
+	ids := map[string]bool{}
+	for _, d := range f.Standing {
+		if !d.sound() || ids[d.ID] || d.Round != 0 && d.Round != round || d.Step < -1 || d.Within > maxTimeout || d.For > maxTimeout {
+			return false
+		}
+		ids[d.ID] = true
+	}
+	for _, d := range f.Drained {
+		if d.For < 0 || d.For > maxTimeout {
+			return false
+		}
+	}
+	return true
+}
+
+func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
+	if f.Seq == 0 {
+		p.None()
+		return
+	}
+	p.List(5)
+	p.Uint(f.Seq)
+	p.Int(f.Target)
+	p.List(len(f.Standing))
+	for _, d := range f.Standing {
+		p.List(11)
+		packDirectFields(p, d.Direct)
+		p.Uint(d.Round)
+		p.Int64(d.Step)
+	}
+	p.Texts(f.Ended)
+	p.List(len(f.Drained))
+	for _, d := range f.Drained {
+		p.List(4)
+		p.Text(d.Node)
+		p.Cut(d.By, MaxNameLen)
+		p.Cut(d.Reason, MaxNameLen)
+		p.Duration(d.For)
+	}
+}
+
+func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
+	if u.Open() > 0 {
+		f.Seq, f.Target = u.Uint(), u.Int()
+		for i := range openEach(u) {
+			if i == MaxDirectives {
+				u.Fail("more than %d directives", MaxDirectives)
+				break
+			}
+			u.Open()
+			f.Standing = append(f.Standing, StandingFact{Direct: unpackDirect(u), Round: u.Uint(), Step: u.Int64()})
+			u.Close()
+		}
+		f.Ended = u.Texts(maxEndedFacts, MaxNameLen)
+		for i := range openEach(u) {
+			if i == maxDirectiveFacts {
+				u.Fail("too many drained nodes")
+				break
+			}
+			u.Open()
+			f.Drained = append(f.Drained, DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration()})
+			u.Close()
+		}
+	}
+	u.Close()
+	return f
+}
