@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "guard.h"
+#include "progress.h"
 
 #define RECORD_SIZE 64
 #define RECORD_VERSION 1
@@ -19,24 +19,9 @@
 #define NOT_RECORDED                                                                           \
     "the steps of this worker are not recorded: the file in RALLYPOINT_PROGRESS_FILE "
 
-/* The record's layout. */
-typedef struct progress_record {
-    char magic[8];
-    uint32_t version;
-    uint32_t size;
-    int64_t step;
-    uint64_t reserved[5];
-} progress_record;
-
 _Static_assert(sizeof(progress_record) == RECORD_SIZE, "the layout is fixed");
 
-/* Where reports go. What is published here is there until the process ends. */
-typedef struct progress_target {
-    progress_record *record;
-    char refused[256]; /* why reports are not recorded; "" if that is no error */
-} progress_target;
-
-static progress_target *published;
+progress_target *progress_published;
 
 /* Maps the record; says in target->refused why it cannot be used. */
 static progress_record *map_record(const char *path, char *refused, size_t size) {
@@ -70,8 +55,7 @@ static progress_record *map_record(const char *path, char *refused, size_t size)
     return record;
 }
 
-/* Finds out where reports go. Threads may do so at once; the first one's answer counts. */
-static progress_target *find_target(void) {
+progress_target *progress_find_target(void) {
     static progress_record nowhere_record;
     static progress_target nowhere = {&nowhere_record, ""};
     progress_target *target = calloc(1, sizeof *target), *first = NULL;
@@ -85,7 +69,7 @@ static progress_target *find_target(void) {
     if (target->record == NULL) {
         target->record = &nowhere_record;
     }
-    if (__atomic_compare_exchange_n(&published, &first, target, 0, __ATOMIC_ACQ_REL,
+    if (__atomic_compare_exchange_n(&progress_published, &first, target, 0, __ATOMIC_ACQ_REL,
                                     __ATOMIC_ACQUIRE)) {
         return target;
     }
@@ -97,10 +81,7 @@ static progress_target *find_target(void) {
 }
 
 int32_t rp_progress(int64_t step, rp_error *err) {
-    progress_target *target = __atomic_load_n(&published, __ATOMIC_ACQUIRE);
-    if (__builtin_expect(target == NULL, 0)) {
-        target = find_target();
-    }
+    progress_target *target = progress_get_target();
     if (err != NULL && err->struct_size < sizeof *err) {
         return RP_ERR_INVALID;
     }

@@ -1057,6 +1057,59 @@ RP_API int32_t rp_agent_close(rp_agent agent, rp_error *err);
  */
 RP_API int32_t rp_progress(int64_t step, rp_error *err);
 
+/* What a job is asked for while it runs. Numbers never change; new ones may be added. */
+enum rp_directive_kind {
+    RP_DIRECTIVE_NONE = 0,
+    RP_DIRECTIVE_SAVE = 1,  /* write a checkpoint */
+    RP_DIRECTIVE_DRAIN = 2, /* write one: the nodes it names are going to be taken away */
+    RP_DIRECTIVE_SCALE = 3, /* write one: the number of nodes changes */
+    RP_DIRECTIVE_STOP = 4   /* write one: the job ends */
+};
+
+/*
+ * A directive. Texts are UTF-8, end with NUL and are cut if they are too long; they, the
+ * deadline and the target are empty or 0 if the file that RALLYPOINT_DIRECTIVE_FILE names
+ * cannot be read.
+ */
+typedef struct rp_directive {
+    size_t struct_size;
+    int32_t kind;        /* enum rp_directive_kind; RP_DIRECTIVE_NONE: nothing is asked for */
+    int32_t named;       /* 1: it is about the node of this worker */
+    int64_t step;        /* at which all workers get it; 0 if they have not agreed on one */
+    int64_t deadline_ms; /* since 1970; 0: not known */
+    int32_t target;      /* of RP_DIRECTIVE_SCALE: the number of nodes */
+    char id[256];        /* unlike any other's in the job */
+    char by[256];        /* who asked for it */
+    char reason[1024];
+} rp_directive;
+
+/*
+ * Reports a step as rp_progress does, and stores in *directive what the job is asked for:
+ * once for each directive, at the same step in all workers of the job. In all other calls
+ * directive->kind is RP_DIRECTIVE_NONE and the rest is left as it is. The worker then
+ * writes a checkpoint and calls rp_saved.
+ *
+ * While the nodes agree on that step, the call waits for them, 10 s at most; else it is a
+ * store and a load. A program that calls rp_progress instead is never made to wait, and gets
+ * no directive by it.
+ */
+RP_API int32_t rp_progress_directive(int64_t step, rp_directive *directive, rp_error *err);
+
+/*
+ * Stores in *directive the directive that this worker has been given, while it stands, or
+ * RP_DIRECTIVE_NONE as its kind. For workers that do not call rp_progress_directive; one
+ * that does gets each directive by that call first.
+ */
+RP_API int32_t rp_get_directive(rp_directive *directive, rp_error *err);
+
+/*
+ * Tells that this worker has saved `step` for the standing directive. When all workers of
+ * the job have, its deadline is not waited for. May be called from any thread and from a
+ * child of fork(). RP_PENDING if that answers none: none stands, this worker has not been
+ * given it yet, or the step is before the directive's. RP_ERR_INVALID if it is negative.
+ */
+RP_API int32_t rp_saved(int64_t step, rp_error *err);
+
 /* ------------------------------------------------- a place of your own to meet */
 
 /*

@@ -1211,6 +1211,34 @@ inline void progress(std::int64_t step) {
     detail::done([&](rp_error *err) { return rp_progress(step, err); });
 }
 
+// The same, and what the job is asked for, once for each directive: see
+// rp_progress_directive. Its kind is RP_DIRECTIVE_NONE in all other calls.
+inline rp_directive progress_directive(std::int64_t step) {
+    rp_directive directive{};
+    directive.struct_size = sizeof directive;
+    detail::done([&](rp_error *err) { return rp_progress_directive(step, &directive, err); });
+    return directive;
+}
+
+// The directive that this worker has been given, while it stands: see rp_get_directive.
+inline rp_directive get_directive() {
+    rp_directive directive{};
+    directive.struct_size = sizeof directive;
+    detail::done([&](rp_error *err) { return rp_get_directive(&directive, err); });
+    return directive;
+}
+
+// Tells that this worker has saved a step; false if no directive asks for that. See rp_saved.
+inline bool saved(std::int64_t step) {
+    bool answered = false;
+    detail::done([&](rp_error *err) {
+        int32_t code = rp_saved(step, err);
+        answered = code == RP_OK;
+        return code == RP_PENDING ? RP_OK : code;
+    });
+    return answered;
+}
+
 } // namespace rallypoint
 
 #endif // RALLYPOINT_HPP

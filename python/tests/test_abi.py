@@ -10,6 +10,7 @@ import pytest
 import python_bindings
 
 from rallypoint import Code, Ending, InvalidError
+from rallypoint._launch import directive
 from rallypoint._native import abi, library, log
 
 SCALARS = {
@@ -97,6 +98,8 @@ def test_enums() -> None:
     assert enums.pop("rp_file_flag") == {"RP_FILE_REMOTE": abi.FILE_REMOTE}
     levels = enums.pop("rp_log_level")
     assert set(levels.values()) == set(log.LEVELS.values())
+    kinds = {f"RP_DIRECTIVE_{name.upper()}": kind for kind, name in directive.KINDS.items()}
+    assert enums.pop("rp_directive_kind") == {"RP_DIRECTIVE_NONE": 0, **kinds}
     for name in ("rp_store_op", "rp_agent_flag", "rp_agent_event_kind", "rp_agent_state"):
         del enums[name]  # which have no names but those of _abi
     assert not enums, "an enum that this test does not know"

@@ -22,7 +22,7 @@ _PHASE = 0xFF  # of the word: what is asked; of the answer: how far the worker i
 _HOLD, _RELEASE = 1, 2
 _HELD, _TAKEN, _SAVED = 1, 2, 3
 
-_KINDS = {1: "save", 2: "drain", 3: "scale", 4: "stop"}
+KINDS = {1: "save", 2: "drain", 3: "scale", 4: "stop"}
 
 # A worker whose agent has died goes on after this time, in seconds.
 _LIMIT = 10.0
@@ -133,7 +133,7 @@ def _read(word: int, reach: int) -> Directive:
         told = {}
     return Directive(
         id=str(told.get("id", "")),
-        kind=_KINDS.get(kind, f"kind {kind}"),
+        kind=KINDS.get(kind, f"kind {kind}"),
         step=reach,
         deadline=told.get("deadline"),
         named=bool(word >> 16 & 1),

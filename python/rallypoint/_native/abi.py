@@ -118,6 +118,13 @@ AGENT_STOPPED = 4
 AGENT_NOT_NEEDED = 5
 AGENT_BROKEN = 6
 
+# enum rp_directive_kind
+DIRECTIVE_NONE = 0
+DIRECTIVE_SAVE = 1
+DIRECTIVE_DRAIN = 2
+DIRECTIVE_SCALE = 3
+DIRECTIVE_STOP = 4
+
 
 class Error(Struct):
     _fields_ = (
@@ -364,6 +371,20 @@ class Failure(Struct):
     )
 
 
+class Directive(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("kind", c_int32),
+        ("named", c_int32),
+        ("step", c_int64),
+        ("deadline_ms", c_int64),
+        ("target", c_int32),
+        ("id", c_char * 256),
+        ("by", c_char * 256),
+        ("reason", c_char * 1024),
+    )
+
+
 class BackendReply(Struct):
     _fields_ = (
         ("struct_size", c_size_t),
@@ -450,6 +471,7 @@ STRUCTS: dict[str, type[Structure]] = {
     "rp_agent_result": AgentResult,
     "rp_worker_result": WorkerResult,
     "rp_failure": Failure,
+    "rp_directive": Directive,
     "rp_backend_reply": BackendReply,
     "rp_backend": Backend,
     "rp_store_etcd_config": StoreEtcdConfig,
@@ -618,6 +640,9 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_failure_free": (None, (POINTER(Failure),)),
     "rp_agent_close": (c_int32, (AgentHandle, POINTER(Error))),
     "rp_progress": (c_int32, (c_int64, POINTER(Error))),
+    "rp_progress_directive": (c_int32, (c_int64, POINTER(Directive), POINTER(Error))),
+    "rp_get_directive": (c_int32, (POINTER(Directive), POINTER(Error))),
+    "rp_saved": (c_int32, (c_int64, POINTER(Error))),
     "rp_backend_answer": (
         c_int32,
         (POINTER(BackendReply), c_char_p, c_size_t, c_char_p, c_size_t, c_int32, POINTER(Error)),

@@ -98,6 +98,13 @@ pub const RP_AGENT_STOPPED: i32 = 4;
 pub const RP_AGENT_NOT_NEEDED: i32 = 5;
 pub const RP_AGENT_BROKEN: i32 = 6;
 
+// enum rp_directive_kind
+pub const RP_DIRECTIVE_NONE: i32 = 0;
+pub const RP_DIRECTIVE_SAVE: i32 = 1;
+pub const RP_DIRECTIVE_DRAIN: i32 = 2;
+pub const RP_DIRECTIVE_SCALE: i32 = 3;
+pub const RP_DIRECTIVE_STOP: i32 = 4;
+
 pub type rp_log_callback = unsafe extern "C" fn(user: *mut c_void, record: *const rp_log_record);
 
 pub type rp_op_callback = unsafe extern "C" fn(user: *mut c_void);
@@ -385,6 +392,20 @@ pub struct rp_failure {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct rp_directive {
+    pub struct_size: usize,
+    pub kind: i32,
+    pub named: i32,
+    pub step: i64,
+    pub deadline_ms: i64,
+    pub target: i32,
+    pub id: [c_char; 256],
+    pub by: [c_char; 256],
+    pub reason: [c_char; 1024],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct rp_backend_reply {
     pub struct_size: usize,
     pub answered: i32,
@@ -496,6 +517,9 @@ extern "C" {
     pub fn rp_failure_free(failure: *mut rp_failure);
     pub fn rp_agent_close(agent: rp_agent, err: *mut rp_error) -> i32;
     pub fn rp_progress(step: i64, err: *mut rp_error) -> i32;
+    pub fn rp_progress_directive(step: i64, directive: *mut rp_directive, err: *mut rp_error) -> i32;
+    pub fn rp_get_directive(directive: *mut rp_directive, err: *mut rp_error) -> i32;
+    pub fn rp_saved(step: i64, err: *mut rp_error) -> i32;
     pub fn rp_backend_answer(reply: *mut rp_backend_reply, state: *const c_void, state_len: usize, token: *const c_void, token_len: usize, stored: i32, err: *mut rp_error) -> i32;
     pub fn rp_member_open_backend(config: *const rp_member_config, backend: *const rp_backend, member: *mut rp_member, err: *mut rp_error) -> i32;
     pub fn rp_store_open_etcd(config: *const rp_store_etcd_config, timeout_ms: i64, store: *mut rp_store, err: *mut rp_error) -> i32;
