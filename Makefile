@@ -443,6 +443,7 @@ test-run-long: $(VENV_STAMP) $(ETCD)  ## rallypoint run beside torchrun itself; 
 	@rm -rf build/torchrun; $(BIN)/python agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
 	$(call say,go test: rallypoint run beside torchrun; chaos)
 	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(GO) test -race -count=1 -timeout 15m ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
+	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 15m ./cli -run 'TestNetwork|TestHost'
 
 .PHONY: test-python-long
 test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long

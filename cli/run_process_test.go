@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"rallypoint/internal/testkit"
 )
@@ -20,6 +21,7 @@ import (
 type harness struct {
 	t    *testing.T
 	dir  string
+	pipe *os.File
 	said *bufio.Reader
 	env  []string // of the commands, beside what each has
 }
@@ -35,12 +37,13 @@ func newHarness(t *testing.T) *harness {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { pipe.Close() })
-	h.said = bufio.NewReader(pipe)
+	h.pipe, h.said = pipe, bufio.NewReader(pipe)
 	return h
 }
 
 func (h *harness) readLine() string {
 	h.t.Helper()
+	testkit.Check(h.t, h.pipe.SetReadDeadline(time.Now().Add(4*testkit.Patience)))
 	line, err := h.said.ReadString('\n')
 	if err != nil {
 		h.t.Fatal(err)
@@ -57,15 +60,21 @@ type nodeProcess struct {
 // run starts `rallypoint run` for a script.
 func (h *harness) run(script string, options ...string) *nodeProcess {
 	h.t.Helper()
+	p := h.command(script, options...)
+	if err := p.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	return p
+}
+
+// command is what run starts.
+func (h *harness) command(script string, options ...string) *nodeProcess {
 	args := append([]string{"run"}, options...)
 	p := &nodeProcess{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", script)...)}
 	p.Dir = h.dir
 	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir, "OMP_NUM_THREADS=1"}
 	p.Env = append(p.Env, h.env...)
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
-	if err := p.Start(); err != nil {
-		h.t.Fatal(err)
-	}
 	return p
 }
 

@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// network is a number of machines, each in a network namespace of its own, and a router
+// between them that drops or refuses packets. Nothing of the machine's own network is
+// touched. What the router does is said by policy routing alone, which every iproute2 has.
+type network struct {
+	t    *testing.T
+	name string
+}
+
+// The ranges of the ports from which a machine connects: those before later, and after.
+const (
+	earlyPorts = "20000-29999"
+	latePorts  = "30000-39999"
+	allPorts   = "1-65534" // as many as a rule can name
+)
+
+// newNetwork makes a network. The test is skipped where that is not allowed.
+func newNetwork(t *testing.T, machines int) *network {
+	t.Helper()
+	n := &network{t: t, name: fmt.Sprintf("rptest%08x", rand.Uint32())}
+	if err := n.build(machines); err != nil {
+		t.Skipf("no network namespaces: %v", err)
+	}
+	return n
+}
+
+func (n *network) build(machines int) error {
+	if err := n.addNamespace(0); err != nil {
+		return err
+	}
+	steps := []string{
+		"ip link set lo up",
+		"echo 1 > /proc/sys/net/ipv4/ip_forward",
+		// What the router refuses it takes for its own (rejects); first come its other rules.
+		"ip rule add pref 900 lookup local && ip rule del pref 0",
+	}
+	for m := 1; m <= machines; m++ {
+		if err := n.addNamespace(m); err != nil {
+			return err
+		}
+		steps = append(steps,
+			fmt.Sprintf("ip link add port%d type veth peer name eth0 netns %s", m, n.namespace(m)),
+			fmt.Sprintf("ip address add 10.77.%d.254/24 dev port%d && ip link set port%d up", m, m, m),
+			fmt.Sprintf("ip rule add pref 800 to %s lookup main", address(m)),
+			fmt.Sprintf("ip route add local %s dev lo table local", address(m)), // what it refuses, it refuses in the machine's name
+			fmt.Sprintf("ip route add local %s dev lo table 100", address(m)))
+	}
+	for _, step := range steps {
+		if err := n.shell(0, step); err != nil {
+			return err
+		}
+	}
+	for m := 1; m <= machines; m++ {
+		err := n.shell(m, fmt.Sprintf("ip link set lo up && ip address add %s/24 dev eth0 && ip link set eth0 up && ip route add default via 10.77.%d.254", address(m), m))
+		if err != nil {
+			return err
+		}
+		if err := n.connectFrom(m, earlyPorts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connectFrom makes a machine connect from a range of ports from now on.
+func (n *network) connectFrom(machine int, ports string) error {
+	return n.shell(machine, "echo "+strings.Replace(ports, "-", " ", 1)+" > /proc/sys/net/ipv4/ip_local_port_range")
+}
+
+// addNamespace makes one that is gone with the test; 0 is the router's.
+func (n *network) addNamespace(machine int) error {
+	if out, err := exec.Command("ip", "netns", "add", n.namespace(machine)).CombinedOutput(); err != nil {
+		return fmt.Errorf("ip netns add: %w: %s", err, out)
+	}
+	n.t.Cleanup(func() {
+		if out, err := exec.Command("ip", "netns", "delete", n.namespace(machine)).CombinedOutput(); err != nil {
+			n.t.Errorf("ip netns delete: %v: %s", err, out)
+		}
+	})
+	return nil
+}
+
+func (n *network) namespace(machine int) string { return n.name + "-" + strconv.Itoa(machine) }
+
+func address(machine int) string { return fmt.Sprintf("10.77.%d.1", machine) }
+
+// shell runs a command line in a machine's network.
+func (n *network) shell(machine int, line string) error {
+	if out, err := n.on(machine, exec.Command("sh", "-c", line)).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", line, err, out)
+	}
+	return nil
+}
+
+// on makes a command run in a machine's network; its process is the command's.
+func (n *network) on(machine int, c *exec.Cmd) *exec.Cmd {
+	enter, err := exec.LookPath("nsenter")
+	if err != nil {
+		n.t.Skip(err)
+	}
+	c.Args = append([]string{enter, "--net=/run/netns/" + n.namespace(machine), c.Path}, c.Args[1:]...)
+	c.Path = enter
+	return c
+}
+
+// cut makes the router drop what two machines send each other; 0 is any machine.
+func (n *network) cut(a, b int) {
+	for _, way := range [][2]int{{a, b}, {b, a}} {
+		n.rule("pref 100 " + selector("from", way[0]) + selector("to", way[1]) + "blackhole")
+	}
+}
+
+// refuse makes the router answer for a machine's port that it is closed, to packets from
+// another one (0: from any), if they come from these ports.
+func (n *network) refuse(from, to, port int, ports string) {
+	n.rule(fmt.Sprintf("pref 100 %s%sipproto tcp dport %d sport %s lookup 100", selector("from", from), selector("to", to), port, ports))
+}
+
+func selector(word string, machine int) string {
+	if machine == 0 {
+		return ""
+	}
+	return word + " " + address(machine) + " "
+}
+
+func (n *network) rule(rule string) {
+	n.t.Helper()
+	if err := n.shell(0, "ip rule add "+rule); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// mend undoes what cut and refuse have done.
+func (n *network) mend() {
+	n.t.Helper()
+	if err := n.shell(0, "while ip rule del pref 100 2> /dev/null; do :; done"); err != nil {
+		n.t.Fatal(err)
+	}
+}
