@@ -26,34 +26,49 @@ type spreadJob struct {
 	nodes []*nodeProcess // of machine 1 and so on
 }
 
-func newSpreadJob(t *testing.T, nodes int, settings string) *spreadJob {
+// newSpreadJob starts a job of so many nodes in a network that has more machines, perhaps.
+func newSpreadJob(t *testing.T, nodes, machines int) *spreadJob {
 	t.Helper()
-	j := &spreadJob{harness: newHarness(t), net: newNetwork(t, nodes), port: testkit.FreePort(t)}
+	j := &spreadJob{harness: newHarness(t), net: newNetwork(t, machines), port: testkit.FreePort(t)}
+	j.endpointIs(1)
 	for m := 1; m <= nodes; m++ {
-		p := j.command(printPlacement, "--nnodes=1:"+strconv.Itoa(nodes), "--rdzv-endpoint="+address(1)+":"+strconv.Itoa(j.port),
-			"--rdzv-conf=last_call_timeout=0.1,admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+j.dir+"/history"+settings)
-		p.Cmd = j.net.on(m, p.Cmd)
-		log, err := os.Create(j.logOf(m))
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Stderr = log
-		t.Cleanup(func() {
-			if err := log.Close(); err != nil || t.Failed() {
-				t.Logf("machine %d (%v):\n%s", m, err, testkit.ReadFile(t, log.Name()))
-			}
-		})
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() }) // if the test has failed
-		j.nodes = append(j.nodes, p)
+		j.nodes = append(j.nodes, j.start(m, "1:"+strconv.Itoa(machines), "0.1"))
 		j.readRound(m)
 	}
 	for m := 2; m <= nodes; m++ {
 		testkit.Eventually(t, "each standby is connected to all others", func() bool { return j.linked(m) == nodes-2 })
 	}
 	return j
+}
+
+// The endpoint is a name. All machines have one file for what it resolves to.
+const endpointName = "host0.job"
+
+// endpointIs makes the endpoint's name resolve to a machine.
+func (j *spreadJob) endpointIs(machine int) {
+	testkit.WriteFile(j.t, j.dir+"/hosts", []byte("127.0.0.1 localhost\n"+address(machine)+" "+endpointName+"\n"))
+}
+
+// start starts a machine's node.
+func (j *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
+	t := j.t
+	t.Helper()
+	p := j.command(printPlacement, "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(j.port),
+		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+j.dir+"/history")
+	p.Args = append([]string{"sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, j.dir + "/hosts", p.Path}, p.Args[1:]...)
+	p.Args = append([]string{"unshare", "--mount"}, p.Args...)
+	p.Path = testkit.Must(exec.LookPath("unshare"))(t)
+	p.Cmd = j.net.on(machine, p.Cmd)
+	log := testkit.Must(os.OpenFile(j.logOf(machine), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
+	p.Stderr = log
+	t.Cleanup(func() {
+		if err := log.Close(); err != nil || t.Failed() {
+			t.Logf("machine %d (%v):\n%s", machine, err, testkit.ReadFile(t, log.Name()))
+		}
+	})
+	testkit.Check(t, p.Start())
+	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() }) // if the test has failed
+	return p
 }
 
 // linked returns to how many others a standby is connected.
@@ -101,7 +116,8 @@ func (j *spreadJob) awaitTwoRounds() {
 	}
 }
 
-// end finishes the job and checks what its hosts have recorded.
+// end finishes the job and checks what its hosts have recorded, one that has founded a
+// group and stepped down included.
 func (j *spreadJob) end(hosts int) {
 	j.t.Helper()
 	j.finish()
@@ -131,7 +147,7 @@ func (j *spreadJob) end(hosts int) {
 // one round when the link is back.
 func TestNetworkHostIsCutOff(t *testing.T) {
 	t.Parallel()
-	j := newSpreadJob(t, 3, "")
+	j := newSpreadJob(t, 3, 3)
 	j.net.cut(1, 0)
 	j.readRound(1)
 	for m := 2; m <= 3; m++ {
@@ -152,7 +168,7 @@ func TestNetworkFirstStandbyIsCutOff(t *testing.T) {
 	for _, how := range []string{"dropped", "refused"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			j := newSpreadJob(t, 3, "")
+			j := newSpreadJob(t, 3, 3)
 			if how == "dropped" {
 				j.net.cut(1, 2)
 			} else {
@@ -173,7 +189,7 @@ func TestNetworkFirstStandbyIsCutOff(t *testing.T) {
 // stopped, are refused ever after: that proves nothing.
 func TestNetworkNewConnectionsAreRefused(t *testing.T) {
 	t.Parallel()
-	j := newSpreadJob(t, 3, "")
+	j := newSpreadJob(t, 3, 3)
 	for m := 2; m <= 3; m++ {
 		if err := j.net.connectFrom(m, latePorts); err != nil {
 			t.Fatal(err)
@@ -197,7 +213,7 @@ func TestNetworkNewConnectionsAreRefused(t *testing.T) {
 // firewall is gone: then the old one closes and joins the other's job.
 func TestNetworkLies(t *testing.T) {
 	t.Parallel()
-	j := newSpreadJob(t, 3, "")
+	j := newSpreadJob(t, 3, 3)
 	j.net.refuse(0, 1, j.port, allPorts)
 	j.await(2, "this node hosts now")
 	j.awaitTwoRounds()
@@ -207,4 +223,28 @@ func TestNetworkLies(t *testing.T) {
 	t.Logf("the old host closed %v after the firewall was gone", time.Since(mended).Round(time.Millisecond))
 	j.readRound(3)
 	j.end(2)
+}
+
+// TestNetworkRestartedUnderTheName: the host is killed, and the endpoint's name leads to
+// another machine from then on, where a node is started in its place. It joins the job that
+// goes on elsewhere, and newcomers find that by the name again.
+func TestNetworkRestartedUnderTheName(t *testing.T) {
+	t.Parallel()
+	j := newSpreadJob(t, 3, 4)
+	j.nodes[0].kill(t, syscall.SIGKILL)
+	j.nodes[0].end()
+	j.readRound(2)
+	if long {
+		time.Sleep(20 * time.Second) // what is tested, and nothing that is waited for
+	}
+	j.endpointIs(4)
+	again := j.start(4, "1:4", "30") // Go's resolver looks at the file each 5 s
+	j.readRound(3)
+	if j.told(4, "round 1 is complete") {
+		t.Error("the node at the endpoint began a job of its own")
+	}
+	newcomer := j.start(1, "1:4", "0.1")
+	j.readRound(4)
+	j.nodes = append(j.nodes[1:], again, newcomer)
+	j.end(3)
 }

@@ -1,11 +1,18 @@
 package cli
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"rallypoint/internal/testkit"
 )
 
 // TestHostKilled ends the agent that hosts the control plane with SIGKILL. The others
@@ -90,7 +97,11 @@ func TestHostTerminated(t *testing.T) {
 // TestHostRestarted starts the host again at the endpoint at once, and after the others
 // have a host: it joins their job.
 func TestHostRestarted(t *testing.T) {
-	for _, after := range []time.Duration{0, 50 * time.Millisecond, 500 * time.Millisecond} {
+	delays := []time.Duration{0, 50 * time.Millisecond, 500 * time.Millisecond}
+	if long {
+		delays = append(delays, 20*time.Second)
+	}
+	for _, after := range delays {
 		t.Run(after.String(), func(t *testing.T) {
 			t.Parallel()
 			h := newHarness(t)
@@ -116,15 +127,119 @@ func TestHostStopped(t *testing.T) {
 	h := newHarness(t)
 	all := h.grown(3, elastic(t, "1:3"))
 	all[0].kill(t, syscall.SIGSTOP)
-	time.Sleep(5 * time.Second) // three leases: connections are given up after two
+	silence := 5 * time.Second // three leases: connections are given up after two
+	if long {
+		silence = 30 * time.Second
+	}
+	time.Sleep(silence)
 	all[0].kill(t, syscall.SIGCONT)
+	h.endWithoutTakeover(all)
+}
+
+// endWithoutTakeover ends a job whose first host has hosted all the time.
+func (h *harness) endWithoutTakeover(all []*nodeProcess) {
+	h.t.Helper()
 	h.finish()
 	for _, p := range all {
-		p.expect(t, 0)
+		p.expect(h.t, 0)
 		if strings.Contains(p.stderr.String(), "hosts now") {
-			t.Errorf("a node took over:\n%s", p.stderr.String())
+			h.t.Errorf("a node took over:\n%s", p.stderr.String())
 		}
 	}
+}
+
+// TestStandbyStopped stops the first standby until the others have gone on without it: it
+// takes nothing over when it wakes up, and comes back.
+func TestStandbyStopped(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	all := h.grown(3, elastic(t, "1:3"))
+	all[1].kill(t, syscall.SIGSTOP)
+	h.readRound(2)
+	if long {
+		time.Sleep(30 * time.Second) // what is tested, and nothing that is waited for
+	}
+	all[1].kill(t, syscall.SIGCONT)
+	h.readRound(3)
+	h.endWithoutTakeover(all)
+}
+
+// TestHostOnAQuota gives the host's process a tenth of a processor: the others come and go
+// as before, and none of them takes over.
+func TestHostOnAQuota(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	options := elastic(t, "1:3")
+	all := []*nodeProcess{h.run(printPlacement, options...)}
+	h.readRound(1)
+	throttled := limitCPU(t, all[0].Process.Pid)
+	regroups := 2
+	if long {
+		regroups = 20
+	}
+	all = append(all, h.run(printPlacement, options...))
+	h.readRound(2)
+	for range regroups {
+		third := h.run(printPlacement, options...)
+		h.readRound(3)
+		third.kill(t, syscall.SIGKILL)
+		third.end()
+		h.readRound(2)
+	}
+	if throttled() == 0 {
+		t.Error("the quota was never used up")
+	}
+	h.endWithoutTakeover(all)
+}
+
+// limitCPU gives a process 10 ms of processor time in each 100 ms, in a control group of
+// its own, and returns how often the process had to wait for more. The test is skipped
+// where that is not allowed.
+func limitCPU(t *testing.T, pid int) (throttled func() int) {
+	t.Helper()
+	name := fmt.Sprintf("rptest%08x", rand.Uint32())
+	for _, c := range []struct{ folder, file, quota string }{
+		{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "10000"},
+		{"/sys/fs/cgroup", "cpu.max", "10000 100000"},
+	} {
+		group := filepath.Join(c.folder, name)
+		if os.Mkdir(group, 0o755) != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			testkit.Eventually(t, "the control group is removed", func() bool { return os.Remove(group) == nil })
+		})
+		if os.WriteFile(filepath.Join(group, c.file), []byte(c.quota), 0) == nil &&
+			os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0) == nil {
+			return func() (times int) {
+				_, after, _ := strings.Cut(string(testkit.ReadFile(t, filepath.Join(group, "cpu.stat"))), "nr_throttled ")
+				_, err := fmt.Sscan(after, &times)
+				testkit.Check(t, err)
+				return times
+			}
+		}
+	}
+	t.Skip("no control group with a quota of processor time can be made here")
+	return nil
+}
+
+// TestHostAmongBusyLoops has 32 processes take all processor time for a minute.
+func TestHostAmongBusyLoops(t *testing.T) {
+	if !long {
+		t.Skip("it keeps all processors from other tests: make test-long")
+	}
+	h := newHarness(t)
+	all := h.grown(3, elastic(t, "1:3"))
+	for range 32 {
+		loop := exec.Command("sh", "-c", "while :; do :; done")
+		testkit.Check(t, loop.Start())
+		defer func() {
+			_ = loop.Process.Kill()
+			_ = loop.Wait()
+		}()
+	}
+	time.Sleep(time.Minute)
+	h.endWithoutTakeover(all)
 }
 
 // TestStandbyStoppedWhileTheHostIsKilled stops the first standby: the second one goes
