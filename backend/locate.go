@@ -28,8 +28,11 @@ func Locate(endpoint string) (addr, sharedLog string, err error) {
 }
 
 // Address returns the HOST:PORT of a server to connect to, with the default port where
-// the endpoint names none.
+// the endpoint names none. A number alone is a port of this machine, as --listen has it.
 func Address(endpoint string, defaultPort int) (string, error) {
+	if port, err := strconv.ParseUint(strings.TrimSpace(endpoint), 10, 16); err == nil {
+		endpoint = fmt.Sprintf("127.0.0.1:%d", port)
+	}
 	host, port, err := rendezvous.ParseEndpoint(endpoint, defaultPort)
 	switch {
 	case strings.TrimSpace(endpoint) == "":

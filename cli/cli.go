@@ -96,15 +96,18 @@ A job needs no server: its first node hosts the control plane. Start one with
 "rallypoint serve" if jobs are to outlive any of their nodes.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.`,
-		Example: `  # one control plane for many jobs
-  rallypoint serve --listen 0.0.0.0:29400
+		Example: `  # a job of one machine
+  rallypoint run --standalone --nproc-per-node=8 train.py
 
-  # who takes part in a job, who is missing, and why it does not start
+  # a job of two to four machines: the same on each of them
+  rallypoint run --rdzv-endpoint=host0:29400 --rdzv-id=job7 \
+    --nnodes=2:4 --nproc-per-node=8 --max-restarts=3 train.py
+
+  # who takes part in it, who is missing, and why it does not start
   rallypoint status host0:29400
 
-  # a job that uses it, on each of its nodes
-  torchrun --rdzv-backend=rallypoint --rdzv-endpoint=host0:29400 --rdzv-id=job7 \
-    --nnodes=2:4 --nproc-per-node=8 --max-restarts=3 train.py`,
+  # one control plane for many jobs, which name it as their endpoint
+  rallypoint serve --listen 0.0.0.0:29400`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -267,6 +268,15 @@ func TestStoreServe(t *testing.T) {
 func TestAddressOfAnotherMachine(t *testing.T) {
 	code, _, stderr := execute(t, "serve", "--listen", "192.0.2.1:29400")
 	if code != 1 || !strings.Contains(stderr, "192.0.2.1:29400: this machine does not have that address") {
+		t.Errorf("%d, %q", code, stderr)
+	}
+}
+
+// The resolver's own words, such as which server it asked, stay out.
+func TestNameWithoutAnAddress(t *testing.T) {
+	code, _, stderr := execute(t, "serve", "--listen", "nohost.invalid")
+	want := regexp.MustCompile(`^rallypoint serve: cannot listen on nohost\.invalid:29400: cannot resolve "nohost\.invalid": [\w ]+; name an address of this machine with --listen\n$`)
+	if code != 1 || !want.MatchString(stderr) {
 		t.Errorf("%d, %q", code, stderr)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // listenAddr is the value of --listen.
@@ -55,9 +56,12 @@ func (a listenAddr) open(ctx context.Context, config net.ListenConfig) (net.List
 	}
 	config.SetMultipathTCP(false) // clients are plain TCP
 	l, err := config.Listen(ctx, network, a.String())
+	var name *net.DNSError
 	switch {
 	case err == nil:
 		return l, nil
+	case errors.As(err, &name):
+		return nil, failed("cannot listen on %s: cannot resolve %q: %s; name an address of this machine with --listen", a, name.Name, name.Err)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, failed("cannot listen on %s: another process has the port (`ss -ltnp 'sport = :%d'` shows which); end it, or choose another port with --listen", a, a.port)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
@@ -65,5 +69,5 @@ func (a listenAddr) open(ctx context.Context, config net.ListenConfig) (net.List
 	case errors.Is(err, syscall.EACCES):
 		return nil, failed("cannot listen on %s: not permitted; choose a port above 1023 with --listen", a)
 	}
-	return nil, failed("cannot listen on %s: %w", a, err)
+	return nil, failed("cannot listen on %s: %w", a, store.PlainNetError(err))
 }

@@ -122,6 +122,18 @@ func answering(code int, contentType, body string) func(net.Conn) {
 	}
 }
 
+func TestStatusOfAPortOfThisMachine(t *testing.T) {
+	s := serve(t, command("serve", "--listen", "0"))
+	defer s.end(t)
+	_, port, err := net.SplitHostPort(s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := execute(t, "status", port); code != 0 || !strings.HasPrefix(stdout, "Control plane at "+s.addr) {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+}
+
 func TestStatusSaysWhatIsThereInstead(t *testing.T) {
 	store := serve(t, command("store", "serve", "--listen", "127.0.0.1:0"))
 	defer store.end(t)

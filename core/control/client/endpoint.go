@@ -62,6 +62,10 @@ func (c *Client) resolve(ctx context.Context, s *endpoint) error {
 	s.resolved = time.Now()
 	switch {
 	case err != nil && s.addrs == nil:
+		var name *net.DNSError // says the name again, and which server was asked
+		if errors.As(err, &name) {
+			err = errors.New(name.Err)
+		}
 		s.failure = fmt.Errorf("cannot resolve %q: %w", s.host, err)
 		return s.failure
 	case err != nil:

@@ -79,7 +79,7 @@ func addrs(texts ...string) []netip.Addr {
 	return list
 }
 
-var errNoSuchHost = errors.New("no such host")
+var errNoSuchHost = &net.DNSError{Err: "no such host", Name: "later", Server: "10.0.0.1:53", IsNotFound: true}
 
 func newFakeNet() *fakeNet {
 	return &fakeNet{open: map[netip.AddrPort]net.Listener{}, nextPort: 40000}
@@ -485,7 +485,7 @@ func TestNameIsKnownLater(t *testing.T) {
 		defer expire()
 		return resolve(ctx, host)
 	}
-	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeConnection, `cannot resolve "later"`, errNoSuchHost.Error(), "is_host=1")
+	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeConnection, `cannot resolve "later": no such host;`, "is_host=1")
 	m.names["later"] = addrs("10.0.0.1")
 	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Error(err)
