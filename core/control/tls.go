@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -37,14 +35,14 @@ var (
 
 // handshakes bounds what TLS handshakes cost a server.
 type handshakes struct {
-	config   *tls.Config   // nil: there is no certificate
-	failure  error         // why
-	slots    chan struct{} // taken by each handshake that calculates
+	config   *tls.Config // nil: there is no certificate
+	failure  error       // why
+	slots    secret.Slots
 	unproven atomic.Int64
 }
 
 func newHandshakes() *handshakes {
-	h := &handshakes{slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))}
+	h := &handshakes{slots: secret.NewSlots()}
 	h.config, h.failure = secret.ServerTLS()
 	return h
 }
@@ -79,11 +77,10 @@ func (p *serverConn) makeHandshake(h *handshakes) error {
 		return errHandshakes
 	}
 	said, _ := p.frames.In.Peek(p.frames.In.Buffered())
-	below := &handshakeConn{Conn: p.conn.NetConn(), said: bytes.Clone(said), slots: h.slots}
+	below := h.slots.Begin(p.conn.NetConn(), bytes.Clone(said))
 	conn := tls.Server(below, h.config)
-	h.slots <- struct{}{}
 	err := conn.Handshake()
-	below.finish()
+	below.Finish()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errHandshake, wire.NoEOF(err))
 	}
@@ -116,46 +113,6 @@ func (p *serverConn) endProof() {
 		p.counted = false
 		p.server.handshakes.unproven.Add(-1)
 	}
-}
-
-// handshakeConn is what a TLS connection of a server reads and writes: first what was read
-// of it already. A handshake holds a slot while it calculates, not while it waits for its
-// peer.
-type handshakeConn struct {
-	net.Conn
-	said  []byte
-	slots chan struct{} // nil: the handshake is over
-}
-
-func (c *handshakeConn) Read(b []byte) (int, error) {
-	if len(c.said) > 0 {
-		n := copy(b, c.said)
-		c.said = c.said[n:]
-		return n, nil
-	}
-	defer c.pause()()
-	return c.Conn.Read(b)
-}
-
-func (c *handshakeConn) Write(b []byte) (int, error) {
-	defer c.pause()()
-	return c.Conn.Write(b)
-}
-
-// pause gives the slot back until the result is called.
-func (c *handshakeConn) pause() (resume func()) {
-	slots := c.slots
-	if slots == nil {
-		return func() {}
-	}
-	<-slots
-	return func() { slots <- struct{}{} }
-}
-
-// finish gives the slot back for good.
-func (c *handshakeConn) finish() {
-	<-c.slots
-	c.slots = nil
 }
 
 // refuseTLS answers a TLS hello where there is no token in plain, which the peer's TLS

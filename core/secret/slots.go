@@ -1,0 +1,58 @@
+package secret
+
+import (
+	"net"
+	"runtime"
+)
+
+// Slots bounds how many TLS handshakes calculate at a time: as many as there are processors
+// but one. Strangers make a server calculate before they have proven anything.
+type Slots chan struct{}
+
+// NewSlots makes the slots of one server.
+func NewSlots() Slots { return make(Slots, max(1, runtime.GOMAXPROCS(0)-1)) }
+
+// SlotConn is what a TLS connection of a server reads and writes: first what was read of it
+// already. It holds a slot while the handshake calculates, not while it waits for its peer.
+type SlotConn struct {
+	net.Conn
+	said  []byte
+	slots Slots // nil: the handshake is over
+}
+
+// Begin takes a slot, for which it waits, until Finish.
+func (s Slots) Begin(conn net.Conn, said []byte) *SlotConn {
+	s <- struct{}{}
+	return &SlotConn{Conn: conn, said: said, slots: s}
+}
+
+// Finish gives the slot back for good.
+func (c *SlotConn) Finish() {
+	<-c.slots
+	c.slots = nil
+}
+
+func (c *SlotConn) Read(b []byte) (int, error) {
+	if len(c.said) > 0 {
+		n := copy(b, c.said)
+		c.said = c.said[n:]
+		return n, nil
+	}
+	defer c.pause()()
+	return c.Conn.Read(b)
+}
+
+func (c *SlotConn) Write(b []byte) (int, error) {
+	defer c.pause()()
+	return c.Conn.Write(b)
+}
+
+// pause gives the slot back until the result is called.
+func (c *SlotConn) pause() (resume func()) {
+	slots := c.slots
+	if slots == nil {
+		return func() {}
+	}
+	<-slots
+	return func() { slots <- struct{}{} }
+}
