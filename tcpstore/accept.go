@@ -1,6 +1,7 @@
 package tcpstore
 
 import (
+	"context"
 	"errors"
 	"net"
 	"time"
@@ -18,10 +19,19 @@ const (
 	acceptSettled = 10 * time.Second
 )
 
-// accept accepts until the server is closed. It has a goroutine of its own, so
-// that new connections never wait for the requests of others.
-func (s *Server) accept() {
-	listen := s.Addr().String()
+// acceptor accepts from one listener of a server, in a goroutine of its own, so that new
+// connections never wait for the requests of others.
+type acceptor struct {
+	*Server
+	listener net.Listener
+	admit    func(net.Conn) error // nil: all
+	secure   bool                 // they have to open by TLS and a proof
+	done     context.Context      // ends with the listener
+}
+
+// run accepts until done ends.
+func (a *acceptor) run() {
+	listen := a.listener.Addr().String()
 	var nc net.Conn // accepted, but not in a loop yet
 	defer func() {
 		if nc != nil {
@@ -31,29 +41,29 @@ func (s *Server) accept() {
 	var failed time.Time // the last time, while that is news; else zero
 	pause := firstAcceptPause
 	for {
-		err := s.acceptOne(&nc)
+		err := a.acceptOne(&nc)
 		switch {
 		case err == nil:
 			pause = firstAcceptPause
 			if !failed.IsZero() && time.Since(failed) > acceptSettled {
 				failed = time.Time{}
-				s.log.Info("tcpstore: connections are accepted again", "listen", listen)
+				a.log.Info("tcpstore: connections are accepted again", "listen", listen)
 			}
-		case s.done.Err() != nil:
+		case a.done.Err() != nil:
 			return
 		case errors.Is(err, net.ErrClosed):
-			s.log.Error("tcpstore: the listener was closed from outside; no new connections are served",
+			a.log.Error("tcpstore: the listener was closed from outside; no new connections are served",
 				"listen", listen)
 			return
 		default:
 			if failed.IsZero() {
-				s.log.Warn("tcpstore: cannot accept connections; they wait, and those that are open are served",
+				a.log.Warn("tcpstore: cannot accept connections; they wait, and those that are open are served",
 					"listen", listen, "error", err)
 			}
 			failed = time.Now()
 			select {
 			case <-time.After(pause):
-			case <-s.done.Done():
+			case <-a.done.Done():
 				return
 			}
 			pause = min(2*pause, lastAcceptPause)
@@ -61,20 +71,22 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptOne accepts a connection, unless nc is one, and hands it to a loop. What
-// is in nc after an error is to be tried again.
-func (s *Server) acceptOne(nc *net.Conn) (err error) {
+// acceptOne accepts a connection, unless nc is one, and hands it to a loop, or to its
+// opening. What is in nc after an error is to be tried again.
+func (a *acceptor) acceptOne(nc *net.Conn) (err error) {
 	if *nc == nil {
-		if *nc, err = s.listener.Accept(); err != nil {
+		if *nc, err = a.listener.Accept(); err != nil {
 			*nc = nil
 			return err
 		}
-		if !s.admitted(*nc) {
+		if !a.admitted(*nc) {
 			*nc = nil
 			return nil
 		}
 	}
-	if err := s.start(*nc); err != nil {
+	if a.secure {
+		a.open(*nc)
+	} else if err := a.start(*nc, nil, nil); err != nil {
 		return err
 	}
 	*nc = nil
@@ -82,28 +94,28 @@ func (s *Server) acceptOne(nc *net.Conn) (err error) {
 }
 
 // admitted asks whether a connection may be served, and closes it if not.
-func (s *Server) admitted(nc net.Conn) bool {
-	if s.admit == nil {
+func (a *acceptor) admitted(nc net.Conn) bool {
+	if a.admit == nil {
 		return true
 	}
-	err := s.admit(nc)
+	err := a.admit(nc)
 	if err == nil {
 		return true
 	}
 	nc.Close()
-	s.counters.accepted.Add(1)
-	s.counters.refused[ReasonUser].Add(1)
+	a.counters.accepted.Add(1)
+	a.counters.refused[ReasonUser].Add(1)
 	peer := peerOf(nc)
-	if s.refusals.Note(ReasonUser.String(), peer.Addr().String()) {
-		s.log.Warn("tcpstore: connection closed: "+err.Error(),
-			"peer", peer.String(), "listen", s.Addr().String(), "reason", ReasonUser.String())
+	if a.refusals.Note(ReasonUser.String(), peer.Addr().String()) {
+		a.log.Warn("tcpstore: connection closed: "+err.Error(),
+			"peer", peer.String(), "listen", a.listener.Addr().String(), "reason", ReasonUser.String())
 	}
 	return false
 }
 
-// start hands an accepted connection to a loop. If that fails it can be called
-// again with the same.
-func (s *Server) start(nc net.Conn) error {
+// start hands an accepted connection to a loop, one that is open with what TLS needs and the
+// shard that it has named. If that fails it can be called again with the same.
+func (s *Server) start(nc net.Conn, t *tlsLayer, shard *engineShard) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -132,7 +144,11 @@ func (s *Server) start(nc net.Conn) error {
 	s.next++
 	s.counters.open.Add(1)
 	s.counters.accepted.Add(1)
-	c := newConn(l, s.shard, fd, peer)
+	if shard == nil {
+		shard = s.shard
+	}
+	c := newConn(l, shard, fd, peer)
+	c.tls = t
 	if !l.post(func(m *inbox) { m.added = append(m.added, c) }) {
 		s.counters.open.Add(-1)
 		return unix.Close(fd)

@@ -30,19 +30,20 @@ const (
 // copied. So a silent connection needs a few hundred bytes, and the buffers in
 // use stay in the processor's cache.
 type conn struct {
-	fd      int
 	loop    *loop
 	shard   *engineShard
 	session session // guarded by shard.mu, except its parser
 
-	unsent    *unsent // replies that the socket has no room for; nil: none
-	validated bool    // while the session has no parser
-	backlog   bool    // the parser has more than the beginning of a message
-	queued    bool    // in loop.ready
-	starved   bool    // in loop.starved: the parser's next request has no room for its reply
-	readable  bool    // there may be something to receive: the poller reports it once
-	hangup    bool    // the end of the stream is there to be received
-	ending    bool    // refused: to be closed when unsent is sent
+	unsent    *unsent   // replies that the socket has no room for; nil: none
+	tls       *tlsLayer // nil: the connection is plain
+	fd        int32
+	validated bool // while the session has no parser
+	backlog   bool // the parser has more than the beginning of a message
+	queued    bool // in loop.ready
+	starved   bool // in loop.starved: the parser's next request has no room for its reply
+	readable  bool // there may be something to receive: the poller reports it once
+	hangup    bool // the end of the stream is there to be received
+	ending    bool // refused: to be closed when unsent is sent
 	closed    bool
 	flushing  bool // guarded by shard.mu: flush is going to be called
 
@@ -54,7 +55,7 @@ type conn struct {
 }
 
 func newConn(l *loop, shard *engineShard, fd int, peer netip.AddrPort) *conn {
-	c := &conn{fd: fd, loop: l, shard: shard, peer: peer}
+	c := &conn{fd: int32(fd), loop: l, shard: shard, peer: peer}
 	c.session = session{engine: shard.engine, config: &l.config, woken: c.woken, out: c.few[:0]}
 	return c
 }
@@ -86,7 +87,13 @@ func (c *conn) step() {
 		p = c.loop.parser
 		p.reset(c.validated)
 	}
-	if !c.backlog {
+	switch {
+	case c.backlog:
+	case c.tls != nil:
+		if !c.receiveTLS(p) {
+			return
+		}
+	default:
 		space := p.space()
 		n, errno := receive(c.fd, space)
 		switch {
@@ -214,9 +221,7 @@ func (c *conn) pushAll(segments []segment) (rest []segment) {
 			return segments
 		case errno != 0:
 			c.lost(errno)
-			for i := range segments {
-				b.done(&segments[i])
-			}
+			b.doneAll(segments)
 			return nil
 		}
 		c.loop.counters.bytesOut.Add(uint64(n))
@@ -239,13 +244,9 @@ func (c *conn) pushAll(segments []segment) (rest []segment) {
 // requests before that are sent.
 func (c *conn) refuse(why *refusal) {
 	l := c.loop
-	l.counters.refused[why.reason].Add(1)
-	if l.server.refusals.Note(why.reason.String(), c.peer.Addr().String()) {
-		l.log(slog.LevelWarn, "tcpstore: connection closed: "+why.text,
-			"peer", c.peer.String(), "listen", l.server.Addr().String(), "reason", why.reason.String())
-	}
+	l.server.refuse(why, c.peer, l.log)
 	if c.unsent == nil {
-		c.close()
+		c.end()
 		return
 	}
 	c.ending = true
@@ -258,12 +259,20 @@ func (c *conn) ended(p *parser) {
 		c.refuse(refuse(ReasonTruncated, "the peer ended its stream inside a message"))
 		return
 	}
-	c.close()
+	c.end()
 }
 
 // lost handles a connection that is broken.
 func (c *conn) lost(errno syscall.Errno) {
 	c.loop.log(slog.LevelDebug, "tcpstore: connection lost", "peer", c.peer.String(), "error", errno)
+	c.close()
+}
+
+// end closes a connection whose peer is there and has been sent all there was.
+func (c *conn) end() {
+	if c.tls != nil && !c.closed {
+		c.endTLS()
+	}
 	c.close()
 }
 

@@ -115,7 +115,7 @@ func (l *link) write(b []byte) error {
 	err := l.raw.Write(func(fd uintptr) bool {
 		for len(b) > 0 {
 			var n int
-			if n, errno = send(int(fd), b); errno != 0 {
+			if n, errno = send(int32(fd), b); errno != 0 {
 				return errno != syscall.EAGAIN
 			}
 			b = b[n:]
@@ -160,7 +160,7 @@ func (l *link) Read(b []byte) (int, error) {
 		if !l.until.IsZero() {
 			awaitReadable(int(fd), l.until)
 		}
-		n, errno = receive(int(fd), b)
+		n, errno = receive(int32(fd), b)
 		return errno != syscall.EAGAIN || !l.until.IsZero()
 	})
 	switch {

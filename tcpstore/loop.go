@@ -46,6 +46,7 @@ type loop struct {
 	ending   []endingConn // by deadline
 	parts    []part       // borrowed like out
 	segments []segment    // of a reply that is being sent
+	tls      tlsBuffers   // borrowed like out by connections that speak TLS
 	budget   budget
 	starved  []starvedConn // wait for room in the budget
 
@@ -193,15 +194,21 @@ func (l *loop) post(leave func(*inbox)) bool {
 
 // add begins to serve a connection.
 func (l *loop) add(c *conn) {
-	if c.fd >= len(l.conns) {
-		conns := make([]*conn, max(c.fd+1, 2*len(l.conns)))
+	fd := int(c.fd)
+	if fd >= len(l.conns) {
+		conns := make([]*conn, max(fd+1, 2*len(l.conns)))
 		copy(conns, l.conns)
 		l.conns = conns
 	}
-	l.conns[c.fd] = c
-	if err := l.poller.add(c.fd); err != nil {
+	l.conns[fd] = c
+	if err := l.poller.add(fd); err != nil {
 		l.log(slog.LevelWarn, "tcpstore: connection closed: it cannot be served", "peer", c.peer.String(), "error", err)
 		c.close()
+		return
+	}
+	if c.tls != nil { // what came with its proof makes no event
+		c.readable = true
+		l.queue(c)
 	}
 }
 
@@ -256,9 +263,10 @@ func (l *loop) expire() {
 
 // forget is the end of a connection.
 func (l *loop) forget(c *conn) {
-	l.poller.remove(c.fd)
-	l.conns[c.fd] = nil // before another connection can have that number
-	unix.Close(c.fd)
+	fd := int(c.fd)
+	l.poller.remove(fd)
+	l.conns[fd] = nil // before another connection can have that number
+	unix.Close(fd)
 	l.server.counters.open.Add(-1)
 }
 
@@ -307,7 +315,11 @@ func (l *loop) close() {
 	l.readInbox() // what came before that
 	l.admitNew(len(l.added))
 	for _, c := range l.conns {
-		if c != nil {
+		switch {
+		case c == nil:
+		case c.unsent == nil:
+			c.end()
+		default:
 			c.close()
 		}
 	}

@@ -1,6 +1,10 @@
 package tcpstore
 
-import "fmt"
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+)
 
 // Reason is why a server closed a connection of its own accord.
 type Reason int
@@ -17,6 +21,14 @@ const (
 	ReasonUnsent                  // replies over Options.MaxUnsent
 	ReasonSlow                    // does not read while others need Options.MaxUnsentSum
 	ReasonUser                    // Options.Admit does not let it in
+	ReasonPlain                   // no TLS, where there is a token
+	ReasonHandshake               // a TLS handshake that failed
+	ReasonAuth                    // it did not prove that it knows the token
+	ReasonRound                   // it knows the token and is for another round
+	ReasonMalformed               // our opening, but wrong
+	ReasonSilent                  // it did not open the connection in time
+	ReasonCrowd                   // too many connections that are not open yet
+	ReasonRecord                  // a TLS record that cannot be read
 	numReasons
 )
 
@@ -31,6 +43,14 @@ var reasonNames = [numReasons]string{
 	ReasonUnsent:    "unsent_replies",
 	ReasonSlow:      "slow_reader",
 	ReasonUser:      "other_user",
+	ReasonPlain:     "plain",
+	ReasonHandshake: "handshake",
+	ReasonAuth:      "authentication",
+	ReasonRound:     "other_round",
+	ReasonMalformed: "malformed",
+	ReasonSilent:    "silent",
+	ReasonCrowd:     "handshake_overload",
+	ReasonRecord:    "bad_record",
 }
 
 func (r Reason) String() string { return reasonNames[r] }
@@ -45,4 +65,13 @@ func (r *refusal) Error() string { return r.text }
 
 func refuse(reason Reason, format string, args ...any) *refusal {
 	return &refusal{reason: reason, text: fmt.Sprintf(format, args...)}
+}
+
+// refuse counts and logs why a connection is closed.
+func (s *Server) refuse(why *refusal, peer netip.AddrPort, log func(slog.Level, string, ...any)) {
+	s.counters.refused[why.reason].Add(1)
+	if s.refusals.Note(why.reason.String(), peer.Addr().String()) {
+		log(slog.LevelWarn, "tcpstore: connection closed: "+why.text,
+			"peer", peer.String(), "listen", s.Addr().String(), "reason", why.reason.String())
+	}
 }

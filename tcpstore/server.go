@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/secret"
 	"rallypoint/core/store"
 	"rallypoint/internal/logsampler"
 )
@@ -65,6 +66,11 @@ type Options struct {
 	// goroutine that accepts: an error, which is logged, closes the connection. Nil admits all.
 	Admit func(net.Conn) error
 
+	// Secure, if not nil, makes the listener take connections only by TLS and a proof of the
+	// token that names the present round (secret.DialStore). Until BeginRound there is none,
+	// and nobody is let in. Nothing of what a peer says before reaches the engine.
+	Secure *Secure
+
 	// Loops is how many goroutines serve the connections, each its share of
 	// them; one keeps one core busy at most. 0 is one, which carries more
 	// requests than torch's server (bench/store) and leaves the other cores to
@@ -91,7 +97,7 @@ type Server struct {
 	listener net.Listener
 	config   sessionConfig
 	numLoops int
-	admit    func(net.Conn) error // nil: all
+	openings *openings // nil: connections are plain
 
 	maxUnsentSum int // of all loops
 
@@ -111,6 +117,7 @@ type Server struct {
 // engineShard is an engine with its lock and the connections that were made to it. The
 // lock also guards the sessions of these connections.
 type engineShard struct {
+	name   secret.StoreName // what connections that speak TLS have to name; guarded by Server.mu
 	mu     sync.Mutex
 	engine *store.Engine
 	woken  []*conn // have new replies caused by other connections
@@ -164,7 +171,9 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 		listener: l,
 		shard:    &engineShard{engine: e},
 		numLoops: max(1, opts.Loops),
-		admit:    opts.Admit,
+	}
+	if opts.Secure != nil {
+		s.openings = newOpenings(*opts.Secure)
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -181,8 +190,39 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	s.maxUnsentSum = cmp.Or(opts.MaxUnsentSum, DefaultMaxUnsentSum)
 	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, s.sumUp)
 	s.done, s.stop = context.WithCancel(context.Background())
-	s.wg.Go(s.accept)
+	a := &acceptor{Server: s, listener: l, admit: opts.Admit, secure: opts.Secure != nil, done: s.done}
+	s.wg.Go(a.run)
 	return s
+}
+
+// AlsoAccept serves plain connections from l, too, on the same loops and engine: from the
+// workers of this machine, whom admit lets in (Options.Admit), at a server whose own listener
+// takes TLS. It serves until stop is called, which closes l and may be called again, or until
+// Close; both wait until nothing is accepted any more. What was accepted stays open.
+func (s *Server) AlsoAccept(l net.Listener, admit func(net.Conn) error) (stop func()) {
+	done, cancel := context.WithCancel(s.done)
+	a := &acceptor{Server: s, listener: l, admit: admit, done: done}
+	ended := make(chan struct{})
+	stop = func() {
+		cancel()
+		l.Close()
+		<-ended
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		cancel()
+		l.Close()
+		close(ended)
+		return stop
+	}
+	release := context.AfterFunc(s.done, func() { l.Close() })
+	s.wg.Go(func() {
+		defer close(ended)
+		defer release()
+		a.run()
+	})
+	return stop
 }
 
 // Addr returns the address the server listens on.
@@ -208,7 +248,19 @@ func (s *Server) Stats() Stats {
 func (s *Server) SwapEngine(e *store.Engine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.shard = &engineShard{engine: e}
+	s.shard = &engineShard{engine: e, name: s.shard.name}
+}
+
+// BeginRound is SwapEngine, and gives the new engine the name of the round that connections
+// which speak TLS have to be for. A nil e is the present engine, which keeps its connections
+// and gets the name.
+func (s *Server) BeginRound(e *store.Engine, name secret.StoreName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e != nil {
+		s.shard = &engineShard{engine: e}
+	}
+	s.shard.name = name
 }
 
 // Close stops listening, closes all connections and waits until nothing of the

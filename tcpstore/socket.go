@@ -48,13 +48,13 @@ func peerOf(nc net.Conn) netip.AddrPort {
 // receive reads what has arrived. It and send never block, which is why they do
 // without what the runtime does around a system call that may: that costs as much
 // as the rest of a small request, apart from the kernel.
-func receive(fd int, b []byte) (int, syscall.Errno) {
+func receive(fd int32, b []byte) (int, syscall.Errno) {
 	return transfer(unix.SYS_RECVFROM, fd, b, unix.MSG_DONTWAIT)
 }
 
 // send writes as much as there is room for. MSG_NOSIGNAL is there because a
 // library cannot rely on its process ignoring SIGPIPE.
-func send(fd int, b []byte) (int, syscall.Errno) {
+func send(fd int32, b []byte) (int, syscall.Errno) {
 	return transfer(unix.SYS_SENDTO, fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }
 
@@ -62,7 +62,7 @@ func send(fd int, b []byte) (int, syscall.Errno) {
 const maxVectors = 64
 
 // sendSegments is send for the first of several pieces, as one.
-func sendSegments(fd int, segments []segment) (int, syscall.Errno) {
+func sendSegments(fd int32, segments []segment) (int, syscall.Errno) {
 	var vectors [maxVectors]unix.Iovec
 	n := 0
 	for i := range segments[:min(len(segments), maxVectors)] {
@@ -98,7 +98,7 @@ func awaitReadable(fd int, until time.Time) {
 	}
 }
 
-func transfer(call uintptr, fd int, b []byte, flags uintptr) (int, syscall.Errno) {
+func transfer(call uintptr, fd int32, b []byte, flags uintptr) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(call, uintptr(fd),
 			uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)

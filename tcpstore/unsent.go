@@ -46,6 +46,7 @@ type unsent struct {
 	chunk    int // bytes that the peer has to take in Options.SlowAfter
 	taken    int // those that it has taken since then
 	since    time.Time
+	records  []byte // of TLS, which come before segments; held counts them
 }
 
 // starvedConn is a connection whose request waits for room since asked.
@@ -120,10 +121,16 @@ func (b *budget) done(s *segment) {
 	s.buffer = nil
 }
 
+func (b *budget) doneAll(segments []segment) {
+	for i := range segments {
+		b.done(&segments[i])
+	}
+}
+
 // send sends out, which it borrows, with parts in it, and keeps what the socket has no
 // room for.
 func (c *conn) send(out []byte, parts []part) {
-	if len(parts) == 0 {
+	if len(parts) == 0 && c.tls == nil {
 		rest := c.push(out)
 		if len(rest) > 0 {
 			c.keep([]segment{{bytes: rest}})
@@ -139,7 +146,9 @@ func (c *conn) send(out []byte, parts []part) {
 	if from < len(out) {
 		segments = append(segments, segment{bytes: out[from:]})
 	}
-	if rest := c.pushAll(segments); len(rest) > 0 {
+	if c.tls != nil {
+		c.sendTLS(segments)
+	} else if rest := c.pushAll(segments); len(rest) > 0 {
 		c.keep(rest)
 	}
 	clear(segments)
@@ -181,9 +190,7 @@ func (c *conn) drop() {
 	if c.unsent == nil {
 		return
 	}
-	for i := range c.unsent.segments {
-		c.loop.budget.done(&c.unsent.segments[i])
-	}
+	c.loop.budget.doneAll(c.unsent.segments)
 	c.loop.budget.release(c.unsent.held)
 	c.unsent = nil
 }
@@ -191,19 +198,23 @@ func (c *conn) drop() {
 // resume goes on with sending what the socket had no room for.
 func (c *conn) resume() {
 	u := c.unsent
-	u.segments = c.pushAll(u.segments)
+	if c.tls != nil {
+		c.resumeTLS(u)
+	} else {
+		u.segments = c.pushAll(u.segments)
+	}
 	if c.closed {
 		return
 	}
 	if u.taken >= u.chunk {
 		u.since, u.taken = time.Now(), 0
 	}
-	if len(u.segments) > 0 {
+	if len(u.segments) > 0 || len(u.records) > 0 {
 		return
 	}
 	c.drop()
 	if c.ending {
-		c.close()
+		c.end()
 		return
 	}
 	c.flush()

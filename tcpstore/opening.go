@@ -1,0 +1,199 @@
+package tcpstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+const (
+	// maxOpenings bounds the connections that are not open yet; one more is closed. Each has
+	// a goroutine.
+	maxOpenings = 4096
+	// maxHandshakes bounds those of them whose TLS handshake has begun; others wait.
+	maxHandshakes = 256
+	// tlsByte is what a connection begins with that speaks TLS.
+	tlsByte = 0x16
+	// maxHello is how much of a first record is awaited before TLS gets it. One of our own
+	// clients is not as long.
+	maxHello = 2 << 10
+)
+
+// Secure is what a Server needs to take connections in by TLS and a proof
+// (secret.DialStore).
+type Secure struct {
+	Token  *secret.Token
+	Config *tls.Config // of secret.ServerTLS
+}
+
+// openings are the connections to a server with a token that have not proven themselves.
+type openings struct {
+	Secure
+	slots secret.Slots
+	begun chan struct{} // holds a token for each handshake that has begun
+	all   atomic.Int64
+}
+
+func newOpenings(with Secure) *openings {
+	return &openings{Secure: with, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes)}
+}
+
+var (
+	errPlain = errors.New("it does not speak TLS")
+	errCrowd = fmt.Errorf("%d other connections are not open yet", maxOpenings)
+)
+
+// open takes a connection in, or closes it, in a goroutine of its own: no other waits for it.
+func (s *Server) open(nc net.Conn) {
+	o := s.openings
+	if o.all.Add(1) > maxOpenings {
+		o.all.Add(-1)
+		s.refuseOpening(nc, errCrowd)
+		return
+	}
+	s.wg.Go(func() {
+		t, shard, err := s.secure(nc)
+		o.all.Add(-1)
+		if err != nil {
+			s.refuseOpening(nc, err)
+			return
+		}
+		s.startWhenPossible(nc, t, shard)
+	})
+}
+
+// secure opens a connection. Shard is the one of the round that it has named.
+func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, err error) {
+	ctx, cancel := context.WithTimeout(s.done, secret.OpeningTimeout)
+	defer cancel()
+	said, err := awaitHello(ctx, nc)
+	if err != nil {
+		return nil, nil, err
+	}
+	o := s.openings
+	select {
+	case o.begun <- struct{}{}:
+		defer func() { <-o.begun }()
+	case <-ctx.Done():
+		return nil, nil, os.ErrDeadlineExceeded
+	}
+	below := o.slots.Begin(nc, said)
+	defer below.Finish()
+	t = &tlsLayer{records: records{conn: below}, more: true}
+	t.conn, err = secret.AcceptStore(s.done, &t.records, o.Config, o.Token, secret.PurposeStore, func() secret.StoreName {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		shard = s.shard
+		return shard.name
+	})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case !t.records.enterLoop(): // not with what crypto/tls does
+		return nil, nil, fmt.Errorf("%w: a record was read in part", secret.ErrHandshake)
+	}
+	return t, shard, nil
+}
+
+// awaitHello returns the first record, as far as there is room: a connection that sends it
+// byte by byte costs no calculation and holds up none that has sent its own.
+func awaitHello(ctx context.Context, nc net.Conn) ([]byte, error) {
+	release := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+	said, err := readHello(nc)
+	if !release() && err == nil {
+		err = os.ErrDeadlineExceeded
+	}
+	return said, err
+}
+
+func readHello(r io.Reader) ([]byte, error) {
+	var head [recordHead]byte
+	n, err := r.Read(head[:])
+	switch {
+	case n == 0:
+		return nil, err
+	case head[0] != tlsByte:
+		return nil, fmt.Errorf("%w: it begins with %s", errPlain, secret.HexStart(head[:n]))
+	}
+	if _, err := io.ReadFull(r, head[n:]); err != nil {
+		return nil, fmt.Errorf("%w: it ended in its first record: %w", secret.ErrHandshake, err)
+	}
+	said := make([]byte, recordHead+min(bodyLen(head[:]), maxHello))
+	copy(said, head[:])
+	if _, err := io.ReadFull(r, said[recordHead:]); err != nil {
+		return nil, fmt.Errorf("%w: it ended in its first record: %w", secret.ErrHandshake, err)
+	}
+	return said, nil
+}
+
+// startWhenPossible hands an open connection to a loop. It waits while there is no descriptor
+// for that.
+func (s *Server) startWhenPossible(nc net.Conn, t *tlsLayer, shard *engineShard) {
+	pause := firstAcceptPause
+	for {
+		err := s.start(nc, t, shard)
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, lastAcceptPause)
+		case <-s.done.Done():
+			nc.Close()
+			return
+		}
+	}
+}
+
+// refuseOpening closes a connection that is not open, and counts and logs why.
+func (s *Server) refuseOpening(nc net.Conn, err error) {
+	nc.Close()
+	if s.done.Err() != nil {
+		return
+	}
+	s.counters.accepted.Add(1)
+	why := openingRefusal(err)
+	if why == nil {
+		return
+	}
+	s.refuse(why, peerOf(nc), func(level slog.Level, text string, args ...any) {
+		s.log.Log(context.Background(), level, text, args...)
+	})
+}
+
+// openingRefusal tells why a connection is not let in; nil: it has ended without a word, as a
+// check whether the port is open does.
+func openingRefusal(err error) *refusal {
+	text := rendezvous.Printable(strings.ReplaceAll(err.Error(), "\n", ": "))
+	switch {
+	case err == io.EOF, errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, secret.ErrHandshake):
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return refuse(ReasonSilent, "it did not prove that it knows the token within %s", secret.OpeningTimeout)
+	case errors.Is(err, errCrowd):
+		return refuse(ReasonCrowd, "%s", text)
+	case errors.Is(err, errPlain):
+		return refuse(ReasonPlain, "%s: this store has a token, workers reach it by the agent of their node", text)
+	case errors.Is(err, secret.ErrUnproven):
+		return refuse(ReasonAuth, "%s", text)
+	case errors.Is(err, secret.ErrOtherRound):
+		return refuse(ReasonRound, "%s", text)
+	case errors.Is(err, secret.ErrHandshake):
+		return refuse(ReasonHandshake, "%s", text)
+	case errors.Is(err, secret.ErrMalformed), errors.Is(err, secret.ErrForeign):
+		return refuse(ReasonMalformed, "%s", text)
+	}
+	return refuse(ReasonHandshake, "it has ended before it was open: %s", text)
+}

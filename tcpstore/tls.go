@@ -1,0 +1,253 @@
+package tcpstore
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+)
+
+const (
+	// tlsRead is how many bytes of records are received at a time, at most.
+	tlsRead = 64 << 10
+	// tlsWrite is how much of the replies is made into records at a time: of a peer that
+	// does not read no more records are kept, and large values stay shared with other replies.
+	tlsWrite = 64 << 10
+	// keptRecords bounds the memory that a loop keeps to make records in.
+	keptRecords = 2 * tlsWrite
+)
+
+// tlsLayer is what a connection that speaks TLS has beyond a plain one. At rest it holds no
+// bytes of its own.
+type tlsLayer struct {
+	conn    *tls.Conn // over records
+	records records
+	rest    []byte // received: the beginning of a record; with more perhaps whole ones
+	// more tells that conn may have something to read without anything more being received.
+	// The rest of a record of which there was room for a part makes no event, neither does
+	// an error that came behind what was read.
+	more bool
+}
+
+// tlsBuffers is memory of a loop that connections borrow: in to receive into, out for records.
+type tlsBuffers struct{ in, out []byte }
+
+// receiveTLS gives the parser what has been received, after receiving once if there is
+// nothing left. False: there is nothing to go on with.
+func (c *conn) receiveTLS(p *parser) bool {
+	t := c.tls
+	space := p.space()
+	t.records.in = t.rest
+	if !t.more && !c.receiveRecords(p, len(space)) {
+		t.records.in = nil
+		return false
+	}
+	c.borrowRecords()
+	got, err := t.read(space)
+	p.received(got)
+	if len(t.records.in) == 0 {
+		t.rest = nil
+	} else {
+		t.rest = append(t.rest[:0], t.records.in...)
+	}
+	t.records.in = nil
+	switch {
+	case err == nil || got > 0: // an error comes again, behind what came before it
+	case err == io.EOF:
+		c.ended(p)
+		return false
+	default:
+		c.refuse(refuse(ReasonRecord, "its TLS records cannot be read: %s", rendezvous.Printable(err.Error())))
+		return false
+	}
+	c.readable = c.readable || t.more
+	return true
+}
+
+// receiveRecords receives once, behind what is left: not much more than there is space for.
+// False: there is nothing to go on with.
+func (c *conn) receiveRecords(p *parser, space int) bool {
+	t, l := c.tls, c.loop
+	if l.tls.in == nil {
+		l.tls.in = make([]byte, recordHead+maxRecord+tlsRead)
+	}
+	had := copy(l.tls.in, t.rest)
+	room := l.tls.in[had:][:min(max(space, recordHead+maxRecord), tlsRead)]
+	n, errno := receive(c.fd, room)
+	switch {
+	case errno == unix.EAGAIN:
+		c.readable = false
+		return false
+	case errno != 0:
+		c.lost(errno)
+		return false
+	case n == 0 && had > 0:
+		c.refuse(refuse(ReasonTruncated, "the peer ended its stream inside a TLS record"))
+		return false
+	case n == 0:
+		c.ended(p)
+		return false
+	}
+	l.counters.bytesIn.Add(uint64(n))
+	c.readable = c.hangup || n == len(room)
+	t.records.in = l.tls.in[:had+n]
+	return true
+}
+
+// read fills b as far as there are whole records.
+func (t *tlsLayer) read(b []byte) (got int, err error) {
+	for {
+		whole, had := wholeRecord(t.records.in) > 0, len(t.records.in)
+		if got == len(b) || !whole && !t.more {
+			return got, nil
+		}
+		n, err := t.conn.Read(b[got:])
+		got += n
+		again := errors.Is(err, notYet{}) && (!whole || len(t.records.in) < had)
+		t.more = err != nil && !again || got == len(b)
+		if err != nil && !again {
+			return got, err
+		}
+	}
+}
+
+// borrowRecords has TLS collect what it sends in memory of the loop, until returnRecords.
+func (c *conn) borrowRecords() {
+	if c.tls.records.out == nil {
+		c.tls.records.out = c.loop.tls.out[:0]
+		if c.tls.records.out == nil {
+			c.tls.records.out = make([]byte, 0, recordHead+maxRecord)
+		}
+	}
+}
+
+func (c *conn) returnRecords() {
+	out := c.tls.records.out
+	c.tls.records.out = nil
+	if cap(out) > keptRecords {
+		out = nil
+	}
+	c.loop.tls.out = out[:0]
+}
+
+// sendTLS is push for a connection that speaks TLS. What a read has made TLS say comes first.
+func (c *conn) sendTLS(segments []segment) {
+	c.borrowRecords()
+	segments, left := c.pushTLS(segments)
+	c.returnRecords()
+	if len(segments) > 0 || len(left) > 0 {
+		c.keep(segments)
+		c.keepRecords(left)
+	}
+}
+
+// resumeTLS goes on with sending what the socket had no room for.
+func (c *conn) resumeTLS(u *unsent) {
+	left := u.records
+	for len(left) > 0 {
+		n, ok := c.pushRecords(left)
+		if left = left[n:]; !ok {
+			break
+		}
+	}
+	if len(left) == 0 && !c.closed {
+		c.borrowRecords()
+		u.segments, left = c.pushTLS(u.segments)
+		c.returnRecords()
+	}
+	if !c.closed {
+		c.keepRecords(left)
+	}
+}
+
+// pushTLS writes what TLS has to say and then the segments, as much as the socket takes, and
+// returns the rest. If the peer is lost it closes the connection.
+func (c *conn) pushTLS(segments []segment) (rest []segment, left []byte) {
+	t := c.tls
+	for {
+		for out := t.records.out; len(out) > 0; {
+			n, ok := c.pushRecords(out)
+			if out = out[n:]; ok {
+				continue
+			}
+			if c.closed {
+				c.loop.budget.doneAll(segments)
+				return nil, nil
+			}
+			return segments, bytes.Clone(out)
+		}
+		t.records.out = t.records.out[:0]
+		if len(segments) == 0 {
+			return nil, nil
+		}
+		segments = c.seal(segments)
+	}
+}
+
+// seal makes records of some of the segments, whose buffers it gives back, and returns the
+// others.
+func (c *conn) seal(segments []segment) []segment {
+	b := &c.loop.budget
+	for room := tlsWrite; len(segments) > 0 && room > 0; {
+		s := &segments[0]
+		n := min(room, len(s.bytes))
+		if n > 0 {
+			if _, err := c.tls.conn.Write(s.bytes[:n]); err != nil { // a read has failed before
+				b.doneAll(segments)
+				return nil
+			}
+		}
+		room -= n
+		if s.bytes = s.bytes[n:]; len(s.bytes) == 0 {
+			b.done(s)
+			segments = segments[1:]
+		}
+	}
+	return segments
+}
+
+// pushRecords writes once. False: the socket has no room, or the peer is lost and the
+// connection closed.
+func (c *conn) pushRecords(out []byte) (n int, ok bool) {
+	n, errno := send(c.fd, out)
+	switch {
+	case errno == unix.EAGAIN:
+		return 0, false
+	case errno != 0:
+		c.lost(errno)
+		return 0, false
+	}
+	c.loop.counters.bytesOut.Add(uint64(n))
+	if c.unsent != nil {
+		c.unsent.taken += n
+	}
+	return n, true
+}
+
+// keepRecords keeps records that are not sent.
+func (c *conn) keepRecords(left []byte) {
+	u, b := c.unsent, &c.loop.budget
+	had := len(u.records)
+	if len(left) == 0 {
+		left = nil
+	}
+	u.records = left
+	u.held += len(left) - had
+	if n := len(left) - had; n > 0 {
+		b.charge(n)
+	} else {
+		b.release(-n)
+	}
+}
+
+// endTLS tells the peer that nothing more comes, if the socket takes that.
+func (c *conn) endTLS() {
+	c.borrowRecords()
+	_ = c.tls.conn.CloseWrite() // to memory
+	_, _ = send(c.fd, c.tls.records.out)
+	c.returnRecords()
+}
