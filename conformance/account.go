@@ -31,7 +31,8 @@ type account struct {
 	drained    map[string]drain
 	leaving    map[string]bool // nodes that are drained at this event
 	target     int             // of the last scale; 0: there was none
-	own        bool            // they were changed here
+	own        bool            // directives were changed here
+	learned    uint64          // change of them that the control plane before has told
 	fresh      bool            // no round was completed by this control plane
 	begun      bool            // it has had its first node
 	recovery   time.Duration   // how long nodes have to come back after a restart; 0: the lease

@@ -43,6 +43,11 @@ func (c *Checker) usable(d r.Direct) bool {
 	return c.fitting(d.Target)
 }
 
+// sound reports whether a directive can stand in a run of any size.
+func (c *Checker) sound(d r.Direct) bool {
+	return d.ID != "" && slices.Contains(kinds, d.Kind) && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == r.DirectiveScale) == (d.Target > 0)
+}
+
 // fitting reports whether a round may have that many nodes.
 func (c *Checker) fitting(target int) bool {
 	p := c.policy

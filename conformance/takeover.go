@@ -86,6 +86,7 @@ func (c *Checker) possible(f r.Facts, last r.LastRound) bool {
 	case !slices.IsSorted(f.FinishedHosts) || len(slices.Compact(slices.Clone(f.FinishedHosts))) < len(f.FinishedHosts):
 	case slices.ContainsFunc(f.FinishedHosts, func(rank int) bool { return rank < 0 || rank >= f.World }):
 	case f.Closed.Kind < 0 || int(f.Closed.Kind) > int(requeued):
+	case !c.possibleDirectives(f):
 	case f.Round == last.Round && f.Origin == last.Generation && f.World != last.World:
 	default:
 		return true
@@ -127,6 +128,7 @@ func (c *Checker) learn(f r.Facts) {
 	if f.Closed.Kind != 0 {
 		c.close(closing{closedKind(f.Closed.Kind), r.Printable(f.Closed.By), r.Printable(f.Closed.Reason)})
 	}
+	c.learnDirectives(f.Directives)
 }
 
 func (c *Checker) hostFinished(rank int) {
@@ -190,6 +192,7 @@ func (c *Checker) checkFacts(s *session) {
 	if want.Generation == "" {
 		want.Generation = f.Generation
 	}
+	c.checkDirectiveFacts(s)
 	got := f
 	got.Closed, got.Directives = r.Closing{}, r.DirectiveFacts{}
 	if fmt.Sprint(got) != fmt.Sprint(want) {

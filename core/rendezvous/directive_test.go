@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -155,22 +156,90 @@ func TestUnusableDirectives(t *testing.T) {
 	}
 }
 
-// directAny and undirectAny are actions of TestGuarantees.
+// directAny, undirectAny and reportAny are actions of TestGuarantees.
 func (s *sim) directAny(t *rapid.T) {
 	if rapid.IntRange(0, 2).Draw(t, "rarely") > 0 {
 		t.Skip("rarely")
 	}
 	node := rapid.SampledFrom([]string{"n0", "n1", "n2", "n3"})
-	s.do(Direct{
-		ID: fmt.Sprint("d", rapid.IntRange(0, 5).Draw(t, "id")), Kind: DirectiveDrain, By: "admin", Reason: "why",
-		Nodes: rapid.SliceOfN(node, 1, 2).Draw(t, "nodes"), Within: time.Duration(rapid.IntRange(0, 1).Draw(t, "within")) * time.Minute,
-		For: time.Duration(rapid.IntRange(0, 1).Draw(t, "for")) * time.Minute,
-	})
+	d := Direct{
+		ID: fmt.Sprint("d", rapid.IntRange(0, 9).Draw(t, "id")), Kind: rapid.SampledFrom([]DirectiveKind{DirectiveSave, DirectiveSave, DirectiveDrain, DirectiveDrain, DirectiveScale, DirectiveStop}).Draw(t, "kind"),
+		By: "admin", Reason: "why", Within: time.Duration(rapid.IntRange(0, 3).Draw(t, "within")) * time.Minute,
+	}
+	switch d.Kind {
+	case DirectiveDrain:
+		d.Nodes = rapid.SliceOfN(node, 1, 2).Draw(t, "nodes")
+		d.For = time.Duration(rapid.IntRange(0, 1).Draw(t, "for")) * time.Minute
+	case DirectiveScale:
+		d.Target = rapid.IntRange(s.policy.Min, s.policy.Max+1).Draw(t, "target")
+	case DirectiveStop:
+		if rapid.IntRange(0, 2).Draw(t, "stops rarely") > 0 {
+			t.Skip("rarely")
+		}
+	}
+	s.do(d)
+}
+
+func (s *sim) reportAny(t *rapid.T) {
+	if len(s.m.directives) == 0 {
+		t.Skip("none stands")
+	}
+	d := rapid.SampledFrom(s.m.directives).Draw(t, "directive")
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
+	report := DirectiveReport{ID: d.ID, Step: int64(rapid.IntRange(-1, 5).Draw(t, "step")), Saved: rapid.Bool().Draw(t, "saved")}
+	round := n.claim.Round
+	if rapid.IntRange(0, 9).Draw(t, "another round") == 0 {
+		round++
+	} else if len(n.claim.Reports) < MaxDirectiveReports && !slices.ContainsFunc(n.claim.Reports, func(r DirectiveReport) bool { return r.ID == report.ID && r.Saved == report.Saved }) {
+		n.claim.Reports = append(slices.Clone(n.claim.Reports), report)
+	}
+	s.send(ReportDirective{Request: n.request(), ID: report.ID, Generation: n.claim.Generation, Round: round, Step: report.Step, Saved: report.Saved})
+}
+
+// mustKnowDirectives checks that the next host knows what stands, what has ended, which
+// nodes are drained, and what was agreed.
+func (s *sim) mustKnowDirectives(old, twin *Machine) {
+	if twin.closed != nil {
+		return
+	}
+	for _, d := range old.directives {
+		at := twin.directive(d.ID)
+		if at < 0 {
+			s.t.Fatalf("directive %s is lost with its control plane", d.ID)
+		}
+		if is := twin.directives[at]; d.phase == phaseAgreed && (is.phase != phaseAgreed || is.step != d.step) {
+			s.t.Fatalf("directive %s was agreed at step %d, its next host has phase %d, step %d", d.ID, d.step, is.phase, is.step)
+		}
+	}
+	if len(twin.directives) != len(old.directives) || twin.target != old.target {
+		s.t.Fatalf("the next host knows of %d directives and the target %d, there are %d and %d", len(twin.directives), twin.target, len(old.directives), old.target)
+	}
+	for _, id := range old.directed[max(0, len(old.directed)-maxEndedFacts):] {
+		if !slices.Contains(twin.directed, id) {
+			s.t.Fatalf("directive %s had ended, of which the next host knows nothing", id)
+		}
+	}
+	if was, is := slices.Sorted(maps.Keys(old.drained)), slices.Sorted(maps.Keys(twin.drained)); !slices.Equal(was, is) {
+		s.t.Fatalf("drained: %q, the next host has %q", was, is)
+	}
+}
+
+// noteStep checks that a directive has one step in a round, whoever tells it.
+func (r *rig) noteStep(n *rigNode, u MembershipUpdate) {
+	d := u.Directive
+	if !d.Agreed {
+		return
+	}
+	key := fmt.Sprint(d.ID, " in ", r.m.origin, " ", d.Round)
+	if step, known := r.steps[key]; known && step != d.Step {
+		r.t.Fatalf("directive %s has step %d and %d", key, step, d.Step)
+	}
+	r.steps[key] = d.Step
 }
 
 func (s *sim) undirectAny(t *rapid.T) {
 	if rapid.Bool().Draw(t, "cancel") {
-		s.do(CancelDirective{ID: fmt.Sprint("d", rapid.IntRange(0, 5).Draw(t, "id")), By: "admin", Reason: "why"})
+		s.do(CancelDirective{ID: fmt.Sprint("d", rapid.IntRange(0, 9).Draw(t, "id")), By: "admin", Reason: "why"})
 		return
 	}
 	drained := make([]string, 0, len(s.m.drained))

@@ -25,7 +25,7 @@ func TestGuarantees(t *testing.T) {
 			"timer": s.timer, "withdraw": s.withdraw, "finish": s.finish, "leave": s.leave,
 			"duplicate": s.duplicate, "add": s.add, "role info": s.roleInfo, "lease": s.lease,
 			"close": s.close, "evict": s.evict, "restart": s.restart, "recover": s.recover, "restore": s.restore,
-			"keys": s.keys, "linger": s.linger, "stranger": s.stranger, "takeover": s.takeover, "announce": s.announceAny, "direct": s.directAny, "undirect": s.undirectAny, "": func(*rapid.T) {},
+			"keys": s.keys, "linger": s.linger, "stranger": s.stranger, "takeover": s.takeover, "announce": s.announceAny, "direct": s.directAny, "undirect": s.undirectAny, "report": s.reportAny, "report 2": s.reportAny, "report 3": s.reportAny, "": func(*rapid.T) {},
 		}
 		if rapid.IntRange(0, 3).Draw(t, "begin with a round") > 0 {
 			s.formRound(t)
@@ -468,7 +468,11 @@ func (s *sim) restart(t *rapid.T) {
 		t.Skip("rarely")
 	}
 	s.checker.Restarted()
-	s.replace(Config{Uptime: time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))})
+	c := Config{Uptime: time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))}
+	if s.host != "" {
+		c.Succession.Term = 1
+	}
+	s.replace(c)
 }
 
 // replace goes on with a control plane that knows nothing but what it begins with.

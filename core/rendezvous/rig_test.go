@@ -26,6 +26,7 @@ type rig struct {
 	changes []string
 	effects []Effect // of the last event
 	checker Checker
+	steps   map[string]int64 // agreed, by directive and round
 }
 
 // Checker holds what the rig records against the guarantees. conformance has it, and
@@ -68,7 +69,7 @@ type belief struct {
 
 func newRig(t tester, uptime time.Duration) *rig {
 	return &rig{
-		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{}, checker: NewChecker("job"),
+		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{}, checker: NewChecker("job"), steps: map[string]int64{},
 		m: New(Config{RunID: "job", Generation: fmt.Sprintf("g%p", t), Uptime: uptime}),
 	}
 }
@@ -100,6 +101,7 @@ func (r *rig) deliver(e Effect) {
 	case Welcome:
 		n := r.bySession(e.Session)
 		n.welcomed, n.notice, n.dropped = true, e.Update, nil
+		r.noteStep(n, e.Update)
 		n.facts, n.seen = e.Update.Facts, nil
 	case Refuse:
 		r.bySession(e.Session).refused = e.Err
@@ -116,6 +118,7 @@ func (r *rig) deliver(e Effect) {
 		}
 	case Notify:
 		n := r.bySession(e.Session)
+		r.noteStep(n, e.Update)
 		n.remember(0)
 		n.notice, n.facts = e.Update, e.Update.Facts
 	case Drop:
@@ -360,6 +363,7 @@ func (m *Machine) check(t tester) {
 	if m.closed != nil && m.joined > 0 {
 		t.Fatalf("%d joins are pending in a closed run", m.joined)
 	}
+	m.checkDirectives(t)
 	if m.closed == nil && m.tally[participantFinished] == 0 {
 		m.checkNotDue(t)
 	}
@@ -367,9 +371,43 @@ func (m *Machine) check(t tester) {
 		if n.join != nil {
 			continue // it is blocked in its join and told with the outcome
 		}
-		if want := m.updateFor(n); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed || want.Stop != n.update.Stop || want.Directive != n.update.Directive || !want.Facts.equal(n.update.Facts) {
+		if want := m.updateFor(n); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed || want.Stop != n.update.Stop || want.Directive != n.update.Directive || want.Requeue != n.update.Requeue || !want.Facts.equal(n.update.Facts) {
 			t.Fatalf("node %s was told %+v, it should know %+v", n.id, n.update, want)
 		}
+	}
+}
+
+// checkDirectives asserts that what is counted of directives is right.
+func (m *Machine) checkDirectives(t tester) {
+	t.Helper()
+	asking := 0
+	for _, d := range m.directives {
+		held, saved := 0, 0
+		for _, s := range m.participants {
+			if s.state == participantRunning && d.held.contains(s.rank) {
+				held++
+			}
+			if s.state == participantRunning && d.saved.contains(s.rank) {
+				saved++
+			}
+		}
+		if held != d.held.running || saved != d.saved.running {
+			t.Fatalf("directive %s counts %d held and %d saved, there are %d and %d", d.ID, d.held.running, d.saved.running, held, saved)
+		}
+		if d.phase == phaseAsking {
+			asking++
+		}
+		if _, armed := m.timers[agreeTimer(d.ID)]; armed != (d.phase == phaseAsking) {
+			t.Fatalf("directive %s is in phase %d, and its time to agree runs: %v", d.ID, d.phase, armed)
+		}
+		if _, armed := m.timers[directiveTimer(d.ID)]; !armed {
+			t.Fatalf("directive %s has no deadline", d.ID)
+		}
+	}
+	waits := slices.ContainsFunc(m.directives, func(d *directive) bool { return d.phase == phaseWaiting })
+	_, turn := m.timers[Timer{Kind: TimerTurn}]
+	if m.closed != nil && len(m.directives) > 0 || asking > 1 || m.agreeable() && waits && asking == 0 && !turn {
+		t.Fatalf("%d directives, %d are agreed on, one waits: %v, and its turn comes: %v", len(m.directives), asking, waits, turn)
 	}
 }
 
@@ -379,7 +417,7 @@ func (m *Machine) checkNotDue(t tester) {
 	if m.joinedGrace > 0 || m.policy.Max == 0 {
 		return
 	}
-	full := m.joined >= m.policy.enough()
+	full := m.joined >= m.enough()
 	switch {
 	case m.live() == 0:
 		if full || m.joined >= m.policy.Min && m.lastCall.due && !m.holding {

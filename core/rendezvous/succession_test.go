@@ -13,6 +13,7 @@ import (
 // host to host.
 func hostedRig(t *testing.T, p Policy, ids ...string) (r *rig, n []*rigNode) {
 	r = newRig(t, -1)
+	r.m.succession.Term = 1
 	r.checker.TookOver(ids[0], Succession{Term: 1})
 	for i, id := range ids {
 		n = append(n, r.hello(id, p, func(h *Hello) { h.InHost = i == 0 }))
@@ -38,7 +39,7 @@ func (r *rig) dies(host, next *rigNode, p Policy) *rig {
 	r.t.Helper()
 	s := Succession{Term: max(r.m.succession.Term, 1) + 1, From: host.id, Facts: next.facts}
 	fresh := &rig{
-		t: r.t, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: r.checker,
+		t: r.t, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: r.checker, steps: r.steps,
 		m: New(Config{RunID: "job", Generation: r.m.generation + "+", Succession: s}),
 	}
 	delete(r.nodes, host.id)

@@ -23,7 +23,7 @@ func TestGuaranteesAcrossTakeovers(t *testing.T) {
 			"hello": s.hello, "join": s.join, "join 2": s.join, "disconnect": s.disconnect, "reconnect": s.reconnect, "timer": s.timer,
 			"withdraw": s.withdraw, "finish": s.finish, "leave": s.leave, "add": s.add, "role info": s.roleInfo, "close": s.close,
 			"linger": s.linger, "restore": s.restore, "stranger": s.stranger,
-			"takeover": s.takeover, "follow": follow, "follow 2": follow, "follow 3": follow, "": func(*rapid.T) {},
+			"direct": s.directAny, "undirect": s.undirectAny, "report": s.reportAny, "report 2": s.reportAny, "takeover": s.takeover, "follow": follow, "follow 2": follow, "follow 3": follow, "": func(*rapid.T) {},
 		})
 	})
 }
@@ -34,6 +34,7 @@ func (s *sim) isHosted() {
 		return
 	}
 	s.host, s.term = "n0", 1
+	s.m.succession.Term, s.twin.succession.Term, s.lean.succession.Term = 1, 1, 1
 	s.checker.TookOver(s.host, Succession{Term: 1})
 }
 
@@ -103,6 +104,7 @@ func (s *sim) mustKnow(old *Machine, next *rigNode) {
 	if len(old.participants) > 0 && (twin.highest() < old.round || len(twin.participants) != len(old.participants)) {
 		s.t.Fatalf("the last round was %d, of %d; the next host knows %d, of %d", old.round, len(old.participants), twin.round, len(twin.participants))
 	}
+	s.mustKnowDirectives(old, twin)
 	if old.hostRank < 0 || len(old.participants) == 0 || old.closed != nil {
 		return
 	}
