@@ -154,7 +154,7 @@ func (c *Checker) reported(s *session, generation string, round uint64, report r
 			d.saved = map[*participant]bool{}
 		}
 		d.saved[t] = true
-	case d.asked && !d.agreed && !d.held[t]:
+	case d.asked && !d.agreed && !report.Saved && !d.held[t]:
 		if d.held == nil {
 			d.held, d.most = map[*participant]bool{}, -1
 		}

@@ -242,6 +242,9 @@ func (m *Machine) applyReports(n *node, c LastRound) {
 	if c.Round != m.round || c.Generation != m.origin || m.disowned() {
 		return
 	}
+	if m.agreeable() && m.asking() == nil {
+		m.askNext() // the first member that comes to a successor answers what it has not asked yet
+	}
 	for _, r := range c.Reports {
 		m.applyReport(n, r)
 	}
@@ -254,7 +257,7 @@ func (m *Machine) applyReport(n *node, r DirectiveReport) {
 		return
 	}
 	switch d := m.directives[at]; {
-	case d.phase == phaseAsking && !d.held.contains(s.rank):
+	case d.phase == phaseAsking && !r.Saved && !d.held.contains(s.rank):
 		d.held.add(s.rank)
 		d.step = max(d.step, r.Step)
 	case d.phase == phaseAgreed && r.Saved:

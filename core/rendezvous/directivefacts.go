@@ -64,7 +64,7 @@ func (m *Machine) tooMuchToTell(d Direct) *Error {
 			f.Drained = append(f.Drained, DrainedFact{Node: node, By: s.By, Reason: s.Reason, For: s.For})
 		}
 	}
-	f.Ended = nil
+	f.Ended, f.Seq = nil, m.directiveSeq+1
 	if size := len(pack.Append(nil, func(p *pack.Packer) { packDirectiveFacts(p, f) })); size > maxDirectiveFacts {
 		return Errorf(CodeTooLarge, "with it, the run's directives and drained nodes would have %d bytes; a control plane in a node's process hands at most %d on to "+
 			"its next host: name fewer nodes at a time, undrain some, give a shorter reason, or meet at `rallypoint serve`", size, maxDirectiveFacts)

@@ -1,0 +1,509 @@
+package rendezvous
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func saveOf(id string, within time.Duration) Direct {
+	return Direct{ID: id, Kind: DirectiveSave, Within: within, By: "admin carol", Reason: "it is time"}
+}
+
+// held and saved report of a directive in the node's last round.
+func (r *rig) held(n *rigNode, id string, step int64) {
+	r.t.Helper()
+	r.apply(ReportDirective{Request: n.request(), ID: id, Generation: n.claim.Generation, Round: n.claim.Round, Step: step})
+}
+
+func (r *rig) saved(n *rigNode, id string) {
+	r.t.Helper()
+	r.apply(ReportDirective{Request: n.request(), ID: id, Generation: n.claim.Generation, Round: n.claim.Round, Step: -1, Saved: true})
+}
+
+// wantAsked and wantAgreed assert what all nodes were told.
+func (r *rig) wantAsked(id string, round uint64, nodes ...*rigNode) {
+	r.t.Helper()
+	for _, n := range nodes {
+		if d := n.notice.Directive; d.ID != id || d.Round != round || d.Agreed {
+			r.t.Fatalf("node %s should be asked of %s in round %d, it was told %+v", n.id, id, round, d)
+		}
+	}
+}
+
+func (r *rig) wantAgreed(id string, round uint64, step int64, nodes ...*rigNode) {
+	r.t.Helper()
+	for _, n := range nodes {
+		if d := n.notice.Directive; d.ID != id || d.Round != round || !d.Agreed || d.Step != step {
+			r.t.Fatalf("node %s should know that %s has step %d in round %d, it was told %+v", n.id, id, step, round, d)
+		}
+	}
+}
+
+func (r *rig) wantNoDirective(nodes ...*rigNode) {
+	r.t.Helper()
+	for _, n := range nodes {
+		if n.notice.Directive != (DirectiveNotice{}) {
+			r.t.Fatalf("node %s was told of %+v", n.id, n.notice.Directive)
+		}
+	}
+}
+
+// TestAgreement: the largest of the reported steps is agreed once all have reported, the
+// first report of each counts, and the save is over when all have saved.
+func TestAgreement(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(3, 3), "a", "b", "c")
+	spare := r.hello("d", policy(3, 3))
+	r.join(spare)
+	r.apply(saveOf("s1", time.Hour))
+	r.wantAsked("s1", 1, n...)
+	r.wantAsked("s1", 0, spare)
+	r.saved(n[0], "s1") // too early: nothing is agreed
+	r.held(n[0], "s1", 44)
+	r.held(n[0], "s1", 99)
+	r.held(n[2], "other", 98)
+	r.apply(ReportDirective{Request: n[2].request(), ID: "s1", Generation: n[2].claim.Generation, Round: 2, Step: 97})
+	r.apply(ReportDirective{Request: n[2].request(), ID: "s1", Generation: "x", Round: 1, Step: 96})
+	r.held(n[1], "s1", 41)
+	r.wantAsked("s1", 1, n...)
+	if s := r.m.Status().Directives[0]; s.Phase != DirectiveAgreeing || s.Members != 3 || fmt.Sprint(s.Missing) != "[c]" {
+		t.Errorf("the status is %+v", s)
+	}
+	r.held(n[2], "s1", -1)
+	r.wantAgreed("s1", 1, 44, n...)
+	r.held(n[1], "s1", 50)
+	r.wantAgreed("s1", 1, 44, n...)
+	r.saved(n[0], "s1")
+	r.saved(n[0], "s1")
+	r.saved(n[1], "s1")
+	if s := r.m.Status().Directives[0]; s.Phase != DirectiveAgreed || s.Step != 44 || s.Saved != 2 || fmt.Sprint(s.Missing) != "[c]" {
+		t.Errorf("the status is %+v", s)
+	}
+	r.saved(n[2], "s1")
+	r.wantNoDirective(append(n, spare)...)
+	for _, x := range n {
+		if x.notice.Waiting > 0 || x.notice.Closed {
+			t.Errorf("a save has ended the round: %+v", x.notice)
+		}
+	}
+	if len(r.timers) > 0 {
+		t.Errorf("timers run: %v", r.timers)
+	}
+}
+
+// TestNoStepInTime: a member that does not answer in time is left out, and no step is
+// promised for that round, whatever is said later.
+func TestNoStepInTime(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(2, 2), "a", "b")
+	r.apply(saveOf("s1", time.Hour))
+	if after := r.timers[r.timer(TimerAgree)]; after != agreeTime {
+		t.Errorf("members have %v to answer", after)
+	}
+	r.held(n[0], "s1", 44)
+	r.fire(TimerAgree)
+	r.wantAgreed("s1", 1, -1, n...)
+	r.held(n[1], "s1", 45)
+	r.wantAgreed("s1", 1, -1, n...)
+
+	// Half of the time to the deadline at most.
+	r.apply(CancelDirective{ID: "s1", By: "x", Reason: "y"})
+	r.apply(saveOf("s2", time.Second))
+	if after := r.timers[r.timer(TimerAgree)]; after != time.Second/2 {
+		t.Errorf("members have %v to answer", after)
+	}
+}
+
+func (r *rig) timer(kind TimerKind) Timer {
+	for timer := range r.timers {
+		if timer.Kind == kind {
+			return timer
+		}
+	}
+	return Timer{}
+}
+
+// TestMembersEndInAgreement: a member that is lost, finishes or is stopped is waited for no
+// more; one whose connection is broken is.
+func TestMembersEndInAgreement(t *testing.T) {
+	for name, end := range map[string]func(*rig, *rigNode){
+		"it dies":     func(r *rig, n *rigNode) { r.lost(n) },
+		"it finishes": func(r *rig, n *rigNode) { r.apply(Finish{n.request()}) },
+		"it leaves":   func(r *rig, n *rigNode) { r.apply(Leave{Request: n.request()}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, -1)
+			n := r.group(policy(3, 3), "a", "b", "c")
+			r.apply(saveOf("s1", time.Hour))
+			r.held(n[0], "s1", 7)
+			r.held(n[1], "s1", 8)
+			r.apply(Disconnect{n[2].session})
+			r.wantAsked("s1", 1, n[:2]...)
+			r.again(n[2], policy(3, 3))
+			r.wantAsked("s1", 1, n...)
+			end(r, n[2])
+			r.wantAgreed("s1", 1, 8, n[:2]...)
+		})
+	}
+}
+
+// TestStopInAgreement: a round that is about to stop agrees on nothing; the next one does.
+func TestStopInAgreement(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(2, 2), "a", "b")
+	r.apply(saveOf("s1", time.Hour))
+	r.held(n[0], "s1", 7)
+	r.apply(AnnounceStop{Request: n[1].request(), Generation: n[1].claim.Generation, Round: 1, Reason: "it crashed"})
+	r.wantAsked("s1", 0, n...) // workers that are held go on
+	r.held(n[1], "s1", 8)
+	r.wantAsked("s1", 0, n...)
+	for _, x := range n {
+		r.join(x)
+	}
+	r.wantRound(n...)
+	r.wantAsked("s1", 2, n...)
+	r.held(n[0], "s1", 3) // after a restart the steps are lower
+	r.held(n[1], "s1", 3)
+	r.wantAgreed("s1", 2, 3, n...)
+}
+
+// TestFailureAfterAgreement: a round that ends before all have saved is followed by one that
+// agrees again; reports of the round before do nothing.
+func TestFailureAfterAgreement(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(2, 3), "a", "b", "c")
+	r.apply(saveOf("s1", time.Hour))
+	for _, x := range n {
+		r.held(x, "s1", 7)
+	}
+	r.saved(n[0], "s1")
+	r.saved(n[1], "s1")
+	r.lost(n[2]) // with it goes what its workers would have saved
+	r.wantAgreed("s1", 1, 7, n[:2]...)
+	r.join(n[0])
+	old := n[1].claim
+	r.join(n[1])
+	r.wantAsked("s1", 2, n[:2]...)
+	r.apply(ReportDirective{Request: n[1].request(), ID: "s1", Generation: old.Generation, Round: old.Round, Step: 90})
+	r.held(n[1], "s1", 2)
+	r.held(n[0], "s1", 1)
+	r.wantAgreed("s1", 2, 2, n[:2]...)
+}
+
+// TestDirectivesTakeTurns: a second directive is agreed when the first one is over, or has
+// had its time; the first one stands on, with its step, and the workers that have saved.
+func TestDirectivesTakeTurns(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(2, 2), "a", "b")
+	r.apply(saveOf("s1", time.Hour))
+	r.apply(saveOf("s2", 8*time.Second))
+	r.wantAsked("s1", 1, n...)
+	r.held(n[0], "s1", 7)
+	r.held(n[1], "s1", 7)
+	r.wantAgreed("s1", 1, 7, n...)
+	r.saved(n[0], "s1")
+	if after := r.timers[r.timer(TimerTurn)]; after != 2*time.Second {
+		t.Errorf("the second one has its turn in %v", after)
+	}
+	r.fire(TimerTurn)
+	r.wantAsked("s2", 1, n...)
+	r.held(n[0], "s2", 9)
+	r.held(n[1], "s2", 10)
+	r.wantAgreed("s2", 1, 10, n...)
+	r.saved(n[0], "s2")
+	r.saved(n[1], "s2")
+	r.wantAgreed("s1", 1, 7, n...)
+	r.saved(n[1], "s1")
+	r.wantNoDirective(n...)
+
+	r.apply(saveOf("s3", time.Hour))
+	r.apply(saveOf("s4", time.Hour))
+	r.held(n[0], "s3", 20)
+	r.apply(CancelDirective{ID: "s3", By: "admin", Reason: "why not"}) // in the agreement: all are released
+	r.wantAsked("s4", 1, n...)
+}
+
+// TestDeadlineDuringSave carries a directive out, whoever has saved.
+func TestDeadlineDuringSave(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(1, 2)
+	n := r.group(p, "a", "b")
+	r.apply(drainOf("d1", time.Minute, time.Hour, "b"))
+	r.held(n[0], "d1", 7)
+	r.held(n[1], "d1", 7)
+	r.saved(n[0], "d1")
+	r.fire(TimerDirective)
+	if n[1].dropped == nil || n[0].notice.Directive.ID != "" || n[0].notice.Waiting == 0 {
+		t.Errorf("%v, %+v", n[1].dropped, n[0].notice)
+	}
+}
+
+// TestDrainWhenSaved: the named nodes leave as soon as all have saved; the host of the
+// control plane, and rank 0, as any other.
+func TestDrainWhenSaved(t *testing.T) {
+	p := policy(1, 3)
+	r, n := hostedRound(t, p, "a", "b", "c")
+	r.apply(drainOf("d1", time.Minute, time.Hour, "a"))
+	for _, x := range n {
+		r.held(x, "d1", 7)
+	}
+	if !n[0].notice.Directive.Named || n[1].notice.Directive.Named {
+		t.Error("who is named")
+	}
+	for _, x := range n {
+		r.saved(x, "d1")
+	}
+	if n[0].dropped == nil || !strings.Contains(n[0].dropped.Text, "drained by admin carol: its disk") {
+		t.Errorf("the drained node was told %v", n[0].dropped)
+	}
+	r.join(n[1])
+	r.join(n[2])
+	if o := r.wantRound(n[1:]...); o.Round != 2 {
+		t.Errorf("round %d", o.Round)
+	}
+	r = r.dies(n[0], n[1], p) // its process ends: another hosts
+	r.follows(p, n[2])
+	if back := r.hello("a", p); back.welcomed || back.refused.Code != CodeGraceful {
+		t.Errorf("the next host admits the drained node: %+v", back.refused)
+	}
+	r.fire(TimerDrained)
+	if back := r.hello("a", p); !back.welcomed {
+		t.Errorf("its time is over: %v", back.refused)
+	}
+}
+
+// TestDrainOfAll ends the run, to be queued again; the nodes that come then find it open.
+func TestDrainOfAll(t *testing.T) {
+	p := policy(2, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	r.apply(drainOf("d1", time.Minute, time.Hour, "a", "b"))
+	for _, x := range n {
+		r.held(x, "d1", 7)
+	}
+	for _, x := range n {
+		r.saved(x, "d1")
+	}
+	for _, x := range n {
+		if x.dropped != nil || !x.notice.Closed || !x.notice.Requeue || x.notice.Waiting == 0 {
+			t.Errorf("node %s was told %+v, %v", x.id, x.notice, x.dropped)
+		}
+		r.apply(Leave{Request: x.request(), Ending: EndFailed, Reason: "its workers were stopped"})
+	}
+	if c := r.m.closed; c.Kind != ClosedRequeue || c.text() != "stopped to be queued again by admin carol: its disk" {
+		t.Errorf("closed: %+v", c)
+	}
+	for _, x := range n {
+		r.apply(Disconnect{x.session})
+	}
+	r.group(p, "a", "b")
+}
+
+// TestDrainGoesOnWithSpares: who is not named takes the places.
+func TestDrainGoesOnWithSpares(t *testing.T) {
+	p := policy(2, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	var spares []*rigNode
+	for _, id := range []string{"c", "d"} {
+		spares = append(spares, r.hello(id, p))
+		r.join(spares[len(spares)-1])
+	}
+	r.apply(drainOf("d1", time.Minute, 0, "a", "b"))
+	r.held(n[0], "d1", -1)
+	r.held(n[1], "d1", -1)
+	r.wantAgreed("d1", 1, -1, n...)
+	r.saved(n[0], "d1")
+	r.saved(n[1], "d1")
+	if r.m.closed != nil || n[0].dropped == nil || n[1].dropped == nil {
+		t.Fatalf("closed: %v", r.m.closed)
+	}
+	r.wantRound(spares...)
+}
+
+// TestScale: the job goes on with fewer nodes, the ones above are spares; then with more.
+func TestScale(t *testing.T) {
+	p := policy(2, 6)
+	p.NodeUnit = 2
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b", "c", "d")
+	scale := func(id string, target int) Direct {
+		return Direct{ID: id, Kind: DirectiveScale, Target: target, Within: time.Minute, By: "admin", Reason: "why"}
+	}
+	for _, bad := range []int{1, 3, 8} {
+		if err := r.m.Misfit(scale("x", bad)); err == nil || err.Code != CodeInvalid {
+			t.Errorf("a target of %d: %v", bad, err)
+		}
+		if effects := r.apply(scale("x", bad)); len(effects) > 0 {
+			t.Errorf("a target of %d: %+v", bad, effects)
+		}
+	}
+	carry := func(d Direct, nodes ...*rigNode) {
+		t.Helper()
+		r.apply(d)
+		for _, x := range nodes {
+			if x.notice.Directive.Target != d.Target {
+				t.Errorf("node %s was told %+v", x.id, x.notice.Directive)
+			}
+			r.held(x, d.ID, 5)
+		}
+		for _, x := range nodes {
+			r.saved(x, d.ID)
+		}
+	}
+	carry(scale("s1", 2), n...)
+	for _, x := range n {
+		if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, "the job goes on with 2 nodes") {
+			t.Errorf("node %s was told %+v", x.id, x.notice)
+		}
+		r.join(x)
+	}
+	r.wantRound(n[0], n[1])
+	r.wantPending(n[2], n[3])
+	if n[0].notice.Waiting > 0 || r.runs(TimerAdmit) {
+		t.Errorf("spares are announced: %+v", n[0].notice)
+	}
+	carry(scale("s2", 4), n[0], n[1])
+	r.fire(TimerAdmit)
+	r.join(n[0])
+	r.join(n[1])
+	r.wantRound(n...)
+	state := r.m.Snapshot()
+	if m, err := Restore(state); err != nil || m.Target() != 4 || !bytes.Equal(m.Snapshot(), state) {
+		t.Errorf("restored: %v", err)
+	}
+}
+
+// TestDirectivesOfEndingJob: with the first finish no node can be replaced. What stands is
+// told, but a drain is not carried out, which would fail the job; a stop is.
+func TestDirectivesOfEndingJob(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 3), "a", "b", "c")
+	r.apply(Finish{n[0].request()})
+	r.apply(drainOf("d1", time.Minute, 0, "b"))
+	r.wantAsked("d1", 1, n[1:]...)
+	r.wantAsked("d1", 0, n[0])
+	r.fire(TimerDirective)
+	if n[1].dropped != nil || n[2].notice.Waiting > 0 || r.m.drained["b"] != nil {
+		t.Errorf("it was carried out: %v, %+v", n[1].dropped, n[2].notice)
+	}
+	r.apply(Direct{ID: "s1", Kind: DirectiveStop, Within: time.Minute, By: "admin", Reason: "why"})
+	r.fire(TimerDirective)
+	if n[1].notice.Directive.ID != "" || !n[1].notice.Requeue {
+		t.Errorf("it was told %+v", n[1].notice)
+	}
+}
+
+// TestAgreementAcrossTakeover: the next host goes on where the dead one was, in each phase:
+// what members say again in their hello counts, and the step of a round stays.
+func TestAgreementAcrossTakeover(t *testing.T) {
+	p := policy(1, 3)
+	reports := func(n *rigNode, list ...DirectiveReport) { n.claim.Reports = list }
+	t.Run("agreeing", func(t *testing.T) {
+		r, n := hostedRound(t, p, "a", "b", "c")
+		r.apply(saveOf("s1", time.Hour))
+		r.held(n[1], "s1", 7)
+		reports(n[1], DirectiveReport{"s1", 7, false})
+		r = r.dies(n[0], n[1], p)
+		r.follows(p, n[2])
+		r.wantAsked("s1", 1, n[1:]...)
+		r.held(n[2], "s1", 6)
+		r.wantAgreed("s1", 1, 7, n[1:]...)
+	})
+	t.Run("agreed", func(t *testing.T) {
+		r, n := hostedRound(t, p, "a", "b", "c")
+		r.apply(saveOf("s1", time.Hour))
+		for _, x := range n {
+			r.held(x, "s1", 7)
+		}
+		r.saved(n[1], "s1")
+		reports(n[1], DirectiveReport{"s1", 7, false}, DirectiveReport{"s1", -1, true})
+		r = r.dies(n[0], n[1], p)
+		r.follows(p, n[2])
+		r.wantAgreed("s1", 1, 7, n[1:]...)
+		if s := r.m.Status().Directives[0]; s.Saved != 1 {
+			t.Errorf("%d have saved", s.Saved)
+		}
+	})
+	t.Run("ended", func(t *testing.T) {
+		r, n := hostedRound(t, p, "a", "b", "c")
+		r.apply(saveOf("s1", time.Hour))
+		r.apply(CancelDirective{ID: "s1", By: "x", Reason: "y"})
+		r = r.dies(n[0], n[1], p)
+		r.follows(p, n[2])
+		r.apply(saveOf("s1", time.Hour))
+		r.wantNoDirective(n[1:]...)
+	})
+	t.Run("told to one of the others only", func(t *testing.T) {
+		r, n := hostedRound(t, p, "a", "b", "c")
+		before := n[1].facts
+		r.apply(drainOf("d1", time.Hour, 0, "c"))
+		n[1].facts = before
+		r = r.dies(n[0], n[1], p)
+		r.wantNoDirective(n[1])
+		r.follows(p, n[2])
+		r.wantAsked("d1", 1, n[1:]...)
+	})
+	t.Run("closed to be queued again", func(t *testing.T) {
+		r, n := hostedRound(t, p, "a", "b", "c")
+		r.apply(Direct{ID: "s1", Kind: DirectiveStop, By: "admin", Reason: "why"})
+		r = r.dies(n[0], n[1], p)
+		r.follows(p, n[2])
+		if !n[2].notice.Requeue {
+			t.Errorf("it was told %+v", n[2].notice)
+		}
+	})
+}
+
+// TestTooManyToTell: what the next host could not be told is refused, where there is one.
+func TestTooManyToTell(t *testing.T) {
+	var nodes []string
+	for i := range MaxDirectiveNodes {
+		nodes = append(nodes, fmt.Sprintf("node-%04d.cluster.example", i))
+	}
+	d := drainOf("d1", time.Hour, 0, nodes...)
+	r, _ := hostedRound(t, policy(1, 2), "a", "b")
+	if err := r.m.Misfit(d); err == nil || err.Code != CodeTooLarge || !strings.Contains(err.Text, "name fewer nodes") {
+		t.Errorf("%v", err)
+	}
+	if effects := r.m.Apply(d); len(effects) > 0 {
+		t.Error("it stands")
+	}
+	r = newRig(t, -1)
+	r.group(policy(1, 2), "a", "b")
+	if err := r.m.Misfit(d); err != nil {
+		t.Errorf("a control plane that is there for itself: %v", err)
+	}
+}
+
+// TestFalseDirectiveFacts: what cannot be is not believed.
+func TestFalseDirectiveFacts(t *testing.T) {
+	good := StandingFact{Direct: saveOf("s1", time.Hour), Round: 1, Step: 7}
+	for name, change := range map[string]func(*DirectiveFacts){
+		"a step of another round":  func(f *DirectiveFacts) { f.Standing[0].Round = 9 },
+		"a step below all":         func(f *DirectiveFacts) { f.Standing[0].Step = -2 },
+		"twice the same id":        func(f *DirectiveFacts) { f.Standing = append(f.Standing, good) },
+		"no kind":                  func(f *DirectiveFacts) { f.Standing[0].Kind = 7 },
+		"a deadline before":        func(f *DirectiveFacts) { f.Standing[0].Within = -1 },
+		"a deadline without end":   func(f *DirectiveFacts) { f.Standing[0].Within = 1 << 62 },
+		"a target above max":       func(f *DirectiveFacts) { f.Target = 9 },
+		"a change without end":     func(f *DirectiveFacts) { f.Seq = 1<<64 - 1 },
+		"drained until before now": func(f *DirectiveFacts) { f.Drained = []DrainedFact{{"x", "y", "z", -1}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := policy(1, 3)
+			r, n := hostedRound(t, p, "a", "b", "c")
+			r = r.dies(n[0], n[1], p)
+			f := DirectiveFacts{Seq: 5, Standing: []StandingFact{good}}
+			change(&f)
+			n[2].facts.Directives = f
+			r.follows(p, n[2])
+			if len(r.m.directives) > 0 || len(r.m.drained) > 0 || r.m.target > 0 {
+				t.Error("it is believed")
+			}
+		})
+	}
+}
