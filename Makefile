@@ -523,6 +523,10 @@ reference: .venv/.wheel  ## Write docs/python.md again, from the docstrings
 	@$(BIN)/python python/reference.py >build/python.md
 	@mv build/python.md docs/python.md
 
+.PHONY: dashboard-picture
+dashboard-picture: .venv/.wheel build/rallypoint  ## Draw docs/pictures/dashboard.svg again, from real jobs and a real Prometheus
+	@$(BIN)/python docs/pictures/dashboard.py
+
 .PHONY: lock
 lock: $(UV_STAMP)  ## Pin again: requirements/*.in -> requirements/*.txt
 	@for f in requirements/*.in; do echo "==> pinning $$f"; $(LOCK) "$$f" -o "$${f%.in}.txt"; done

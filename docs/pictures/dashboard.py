@@ -1,10 +1,11 @@
 """Draws docs/grafana.json with the figures of real jobs: docs/pictures/dashboard.svg.
 
-    make build/rallypoint && python docs/pictures/dashboard.py
+    make dashboard-picture
 
-A `rallypoint serve` with two jobs, some of whose nodes are killed, and a Prometheus (Debian:
-prometheus) that scrapes it every second for a minute and a half. Each panel's expressions
-are evaluated by that Prometheus, so that what is drawn is what Grafana draws.
+A `rallypoint serve` with two jobs, a third that one of its nodes hosts, and a Prometheus
+(Debian: prometheus) that scrapes all of them every second for a minute and a half. Workers
+report steps; nodes are killed, the one that hosts too. Each panel's expressions are evaluated
+by that Prometheus, so that what is drawn is what Grafana draws.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,25 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 RALLYPOINT = ROOT / "build" / "rallypoint"
 SECONDS, WINDOW = 90, 10
-NOT_DRAWN = "Training of $run"  # the row from which on the two jobs have no figures
+HOSTED = 4  # nodes of the job that hosts itself
 COLUMN, LINE, GAP = 50, 26, 6  # pixels of Grafana's grid
 COLOURS = ("#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#96d98d")
+
+# Trains: a step takes SECONDS, a checkpoint is written at every second one.
+WORKER = """
+import os, time
+import rallypoint
+checkpoint = os.environ["CHECKPOINT"]
+step = int(open(checkpoint).read() or 0) if os.path.exists(checkpoint) else 0
+while True:
+    time.sleep(float(os.environ["SECONDS"]))
+    step += 1
+    rallypoint.progress(step)
+    if os.environ["RANK"] == "0" and step % 2 == 0:
+        with open(checkpoint + ".new", "w") as file:
+            file.write(str(step))
+        os.replace(checkpoint + ".new", checkpoint)
+"""
 
 Series = tuple[str, list[tuple[float, float]]]
 
@@ -44,13 +62,18 @@ def free_port() -> int:
 class Prometheus:
     def __init__(self, targets: list[str], folder: Path) -> None:
         self.port = free_port()
+        self.targets, self._targets_file = list[str](), folder / "targets.json"
+        self.watch(targets)
         config = folder / "prometheus.yml"
         config.write_text(
             json.dumps(
                 {
                     "global": {"scrape_interval": "1s"},
                     "scrape_configs": [
-                        {"job_name": "rallypoint", "static_configs": [{"targets": targets}]}
+                        {
+                            "job_name": "rallypoint",
+                            "file_sd_configs": [{"files": [str(self._targets_file)]}],
+                        }
                     ],
                 }
             )
@@ -64,6 +87,12 @@ class Prometheus:
                 "--log.level=error",
             ]
         )
+
+    def watch(self, more: list[str]) -> None:
+        self.targets += more
+        changed = self._targets_file.with_suffix(".new")
+        changed.write_text(json.dumps([{"targets": self.targets}]))
+        changed.rename(self._targets_file)
 
     def ask(self, expr: str, legend: str, start: float, end: float) -> list[Series]:
         for name, value in {"__rate_interval": f"{WINDOW}s", "instance": ".*", "run": ".*"}.items():
@@ -85,18 +114,32 @@ class Prometheus:
         return [s for s in found if any(v for _, v in s[1])] or found[:1]
 
 
-def agent(endpoint: str, run: str, node: str, nnodes: str, port: int) -> subprocess.Popen[bytes]:
-    command = [
-        *(RALLYPOINT, "run", "--rdzv-endpoint", endpoint, "--rdzv-id", run),
-        *("--rdzv-conf", f"node_id={node},is_host=0,quiet_period=3"),
-        *("--nnodes", nnodes, "--max-restarts", "9", "--no-python", "sleep", "600"),
-    ]
-    return subprocess.Popen(
-        command,
-        env={**os.environ, "TORCHELASTIC_HEALTH_CHECK_PORT": str(port)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+@dataclass
+class Job:
+    """A run, where it meets, and how long a step of its workers takes."""
+
+    run: str
+    endpoint: str
+    nnodes: str
+    seconds: float
+    folder: str
+
+    def node(self, name: str, health: int, *more: str) -> subprocess.Popen[bytes]:
+        command = [
+            *(RALLYPOINT, "run", "--rdzv-endpoint", self.endpoint, "--rdzv-id", self.run),
+            *("--rdzv-conf", ",".join([f"node_id={name},quiet_period=3", *more])),
+            *("--nnodes", self.nnodes, "--max-restarts", "9"),
+            *("--no-python", sys.executable, "-c", WORKER),
+        ]
+        env = {
+            **os.environ,
+            "TORCHELASTIC_HEALTH_CHECK_PORT": str(health),
+            "CHECKPOINT": f"{self.folder}/{self.run}",
+            "SECONDS": str(self.seconds),
+        }
+        return subprocess.Popen(
+            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
 
 def figure(value: float, unit: str) -> str:
@@ -175,7 +218,7 @@ def draw(dashboard: dict[str, Any], answers: dict[int, list[Series]]) -> str:
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {24 * COLUMN + GAP} {height}" role="img"'
         ' font-family="system-ui, sans-serif">',
-        f"<title>The dashboard {escape(dashboard['title'])} of two jobs</title>",
+        f"<title>The dashboard {escape(dashboard['title'])} of three jobs</title>",
         '<rect width="100%" height="100%" fill="#111217"/>',
     ]
     for p in panels:
@@ -228,9 +271,6 @@ def main() -> int:
         print("dashboard.py: prometheus is not installed (Debian: prometheus)", file=sys.stderr)
         return 1
     dashboard = json.loads((ROOT / "docs" / "grafana.json").read_text())
-    panels = dashboard["panels"]
-    first = next(i for i, p in enumerate(panels) if p["title"] == NOT_DRAWN)
-    dashboard["panels"] = panels[:first]
     with tempfile.TemporaryDirectory() as folder:
         serve = subprocess.Popen(
             [RALLYPOINT, "serve", "--listen", "127.0.0.1:0", "--log-level", "off"]
@@ -240,8 +280,12 @@ def main() -> int:
         )
         assert serve.stdout is not None
         endpoint = serve.stdout.readline().split()[-1]
-        ports = [free_port() for _ in range(26)]
-        prometheus = Prometheus([endpoint, *(f"127.0.0.1:{p}" for p in ports)], Path(folder))
+        ports, hosted = [free_port() for _ in range(30)], f"127.0.0.1:{free_port()}"
+        agents_at = [f"127.0.0.1:{port}" for port in ports]
+        prometheus = Prometheus([endpoint, hosted, *agents_at], Path(folder))
+        llama = Job("llama-70b", endpoint, "8:16", 1.6, folder)
+        tokenizer = Job("tokenizer", endpoint, "8", 0.4, folder)
+        vision = Job("vision", hosted, f"2:{HOSTED}", 0.8, folder)
         agents: list[subprocess.Popen[bytes]] = []
         try:
             start = time.time()
@@ -249,23 +293,33 @@ def main() -> int:
             def until(second: float) -> None:
                 time.sleep(max(0, start + second - time.time()))
 
-            def begin(run: str, count: int, nnodes: str) -> None:
-                for _ in range(count):
-                    n = len(agents)
-                    agents.append(agent(endpoint, run, f"gpu-{n:02d}", nnodes, ports[n]))
+            def begin(job: Job, names: range, *more: str) -> None:
+                for n in names:
+                    health = ports[len(agents)]
+                    agents.append(job.node(f"gpu-{n:02d}", health, *more))
 
+            until(4)
+            begin(vision, range(1))  # the first one hosts
+            until(6)
+            begin(vision, range(1, HOSTED))
             until(8)
-            begin("llama-70b", 12, "8:16")
+            begin(llama, range(12), "is_host=0")
+            until(20)
+            with urllib.request.urlopen(f"http://{hosted}/status") as answer:
+                standbys = json.load(answer)["server"]["succession"]["standbys"]
+            prometheus.watch([standby["address"] for standby in standbys])
             until(25)
-            begin("tokenizer", 8, "8")
+            begin(tokenizer, range(8), "is_host=0")
             until(40)
-            agents[3].kill()
+            agents[HOSTED + 3].kill()
+            until(46)
+            agents[0].kill()  # the host of vision
             until(52)
-            begin("llama-70b", 3, "8:16")
+            begin(llama, range(12, 15), "is_host=0")
             until(65)
-            agents[14].kill()  # tokenizer needs all of its nodes
+            agents[HOSTED + 14].kill()  # tokenizer needs all of its nodes
             until(76)
-            begin("tokenizer", 1, "8")
+            begin(tokenizer, range(8, 9), "is_host=0")
             until(SECONDS)
             answers = {
                 p["id"]: [
