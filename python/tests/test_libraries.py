@@ -93,6 +93,10 @@ def get(tasks):
 """
 
 
+# How long Ray waits for its own parts: a busy machine needs more than the 15 s and 60 s.
+PATIENT_RAY = {"RAY_agent_register_timeout_ms": "300000", "RAY_raylet_start_wait_time_s": "300"}
+
+
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_ray(real: bool, tmp_path: Path) -> None:
@@ -114,11 +118,9 @@ def test_ray(real: bool, tmp_path: Path) -> None:
         try:
             assert server.stdout and server.stdout.readline()
             path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-            done = run([sys.executable, "job.py"], tmp_path, PATH=path)
+            done = run([sys.executable, "job.py"], tmp_path, PATH=path, **PATIENT_RAY)
         finally:
             server.terminate()
-    if real and "raylet" in done.stderr and "rank0" not in os.listdir(tmp_path):
-        pytest.skip("Ray did not start: it allows its agent 15 s, which a busy machine exceeds")
     assert done.returncode == 0, done.stderr
     assert sorted(file.name for file in tmp_path.glob("rank?")) == ["rank0", "rank1"]
 
