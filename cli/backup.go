@@ -17,6 +17,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/journal"
+	"rallypoint/internal/wording"
 )
 
 const (
@@ -95,19 +96,12 @@ and start the server with that: jobs that run go on, as docs/backup.md says.`,
 			if err != nil {
 				return failed("backup of %s: %w", args[0], err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "copied %s (%d bytes) to %s\n", countOf(runs, "run"), size, clean(args[1]))
+			fmt.Fprintf(cmd.OutOrStdout(), "copied %s (%d bytes) to %s\n", wording.Count(runs, "run", "runs"), size, clean(args[1]))
 			return nil
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "longest wait for the server")
 	return cmd
-}
-
-func countOf(n int, word string) string {
-	if n == 1 {
-		return "1 " + word
-	}
-	return fmt.Sprintf("%d %ss", n, word)
 }
 
 // backup copies a data directory to a file and returns how many runs that holds.

@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
 )
 
 // Limits of what a terminal shows of a run; a pipe or file gets all, as JSON does.
@@ -26,7 +27,7 @@ func renderStatus(st control.Status, term terminal) string {
 	if s := st.Server; s != nil {
 		now = s.Now
 		where = fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", clean(s.Address), clean(s.Host), s.PID, clean(s.Version),
-			ago(s.Now.Sub(s.StartedAt).Seconds()), counted(s.Connections, "connection"))
+			ago(s.Now.Sub(s.StartedAt).Seconds()), wording.Count(s.Connections, "connection", "connections"))
 	}
 	fmt.Fprintln(&b, term.apply(faint, wrap(where, term.width, 0)))
 	if s := st.Server; s != nil && s.Succession != nil {
@@ -354,13 +355,6 @@ func ago(seconds float64) string {
 		return fmt.Sprintf("%d h %02d m", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func blankZero(n int) string {

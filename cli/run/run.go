@@ -23,6 +23,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/backend"
+	"rallypoint/internal/wording"
 	"rallypoint/static"
 )
 
@@ -159,7 +160,7 @@ func (c *config) summary() string {
 	p := &c.rendezvous.params
 	nodes := fmt.Sprintf("%d to %d nodes", p.Min, p.Max)
 	if p.Min == p.Max {
-		nodes = counted(p.Max, "node")
+		nodes = wording.Count(p.Max, "node", "nodes")
 	}
 	switch c.rendezvous.kind {
 	case kindStandalone:
@@ -173,7 +174,7 @@ func (c *config) summary() string {
 		}
 		nodes += fmt.Sprintf(" %s at %s (%s)", meet, p.Endpoint, c.rendezvous.kind)
 	}
-	text := fmt.Sprintf("run %s: %s; %s here, role %s; restarts %s; grace %v", p.RunID, nodes, counted(c.spec.Workers, "worker"), c.spec.Role,
+	text := fmt.Sprintf("run %s: %s; %s here, role %s; restarts %s; grace %v", p.RunID, nodes, wording.Count(c.spec.Workers, "worker", "workers"), c.spec.Role,
 		restartsText(&c.spec), c.spec.ShutdownTimeout)
 	if dir := c.spec.Logs.Dir; dir != "" {
 		text += "; logs in " + dir
@@ -183,13 +184,6 @@ func (c *config) summary() string {
 		argv = slices.Replace(slices.Clone(argv), i-1, i+1)
 	}
 	return text + ": " + strings.Join(argv, " ")
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
 }
 
 // restartsText is the budget of restarts as --max-restarts takes it.

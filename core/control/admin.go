@@ -8,6 +8,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
+	"rallypoint/internal/wording"
 )
 
 // maxAdminNames bounds the runs and nodes that an answer names.
@@ -113,12 +114,12 @@ func Closed(m *rendezvous.Machine, was rendezvous.Census, stop bool) string {
 	}
 	switch {
 	case running > 0 && stop:
-		done += fmt.Sprintf("; its %s of round %d must stop", plural(running, "node", "nodes"), was.Round)
+		done += fmt.Sprintf("; its %s of round %d must stop", wording.Count(running, "node", "nodes"), was.Round)
 	case running > 0:
-		done += fmt.Sprintf("; round %d goes on with %s", was.Round, plural(running, "node", "nodes"))
+		done += fmt.Sprintf("; round %d goes on with %s", was.Round, wording.Count(running, "node", "nodes"))
 	}
 	if refused > 0 {
-		done += fmt.Sprintf("; %s refused", plural(refused, "node that waited was", "nodes that waited were"))
+		done += fmt.Sprintf("; %s refused", wording.Count(refused, "node that waited was", "nodes that waited were"))
 	}
 	return done
 }
@@ -206,12 +207,4 @@ func nameOf(node, label string) string {
 		return node + " (" + label + ")"
 	}
 	return node
-}
-
-// plural puts a number before what it counts.
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"rallypoint/internal/wording"
 )
 
 // Defaults of the two keep-alive options, of which a lease is made if either is
@@ -330,33 +332,11 @@ func nearestOption(name string) string {
 	name = strings.ToLower(strings.ReplaceAll(name, "-", "_"))
 	best, nearest := "", max(2, len(name)/3)+1
 	for _, option := range slices.Sorted(maps.Keys(optionTable)) {
-		if d := editDistance(name, option); d < nearest {
+		if d := wording.Distance(name, option); d < nearest {
 			best, nearest = option, d
 		}
 	}
 	return best
-}
-
-// editDistance is the number of bytes to insert, delete or replace that makes
-// one of a and b the other.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // envNodeRank is torchrun's variable for --node-rank. Stock torchrun hides the

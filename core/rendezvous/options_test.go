@@ -163,17 +163,6 @@ func TestEveryOptionHasItsNearestName(t *testing.T) {
 	}
 }
 
-func TestEditDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"abc", "abc", 0}, {"abc", "acb", 2}} {
-		if got := editDistance(c.a, c.b); got != c.want {
-			t.Errorf("%q, %q: %d; want %d", c.a, c.b, got, c.want)
-		}
-	}
-}
-
 func TestSetEnvironment(t *testing.T) {
 	for _, c := range []struct {
 		name       string

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"rallypoint/internal/wording"
 )
 
 // Status is what a run looks like to people and programs. The driver adds what
@@ -230,12 +232,7 @@ func (m *Machine) brokenConnections() string {
 }
 
 // count puts a number before what is counted.
-func count(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}
+func count(n int, one, many string) string { return wording.Count(n, one, many) }
 
 // Census is how many nodes a run has in which state. It costs O(1).
 type Census struct {
