@@ -220,7 +220,7 @@ func named(next http.Handler, address string) http.Handler {
 	names := rebinding.NewNames(host)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" && r.URL.Path != "/health" && names.Foreign(r) {
-			respond(w, rebinding.Code, "text/plain; charset=utf-8", []byte(rebinding.Text+"\n"))
+			rebinding.Answer(w, rebinding.Code, "text/plain; charset=utf-8", []byte(rebinding.Text+"\n"))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -233,10 +233,10 @@ func healthPages(c *HealthConfig) http.Handler {
 	mux := http.NewServeMux()
 	healthz := func(w http.ResponseWriter, r *http.Request) {
 		if err := c.healthy(r.Context()); err != nil {
-			respond(w, http.StatusServiceUnavailable, plain, []byte(err.Error()+"\n"))
+			rebinding.Answer(w, http.StatusServiceUnavailable, plain, []byte(err.Error()+"\n"))
 			return
 		}
-		respond(w, http.StatusOK, plain, []byte("ok\n"))
+		rebinding.Answer(w, http.StatusOK, plain, []byte("ok\n"))
 	}
 	mux.HandleFunc("GET /healthz", healthz)
 	mux.HandleFunc("GET /health", healthz) // W15's name of it
@@ -246,32 +246,23 @@ func healthPages(c *HealthConfig) http.Handler {
 		if s.Phase != PhaseRunning {
 			code = http.StatusServiceUnavailable
 		}
-		respond(w, code, plain, []byte(string(s.Phase)+"\n"))
+		rebinding.Answer(w, code, plain, []byte(string(s.Phase)+"\n"))
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
 		text, err := json.MarshalIndent(c.Status.full(r.Context()), "", "  ")
 		if err != nil { // these types cannot fail
-			respond(w, http.StatusInternalServerError, plain, []byte(err.Error()+"\n"))
+			rebinding.Answer(w, http.StatusInternalServerError, plain, []byte(err.Error()+"\n"))
 			return
 		}
-		respond(w, http.StatusOK, "application/json", append(text, '\n'))
+		rebinding.Answer(w, http.StatusOK, "application/json", append(text, '\n'))
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusOK, promtext.ContentType, c.Status.metrics())
+		rebinding.Answer(w, http.StatusOK, promtext.ContentType, c.Status.metrics())
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusNotFound, plain, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))
+		rebinding.Answer(w, http.StatusNotFound, plain, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))
 	})
 	return mux
-}
-
-func respond(w http.ResponseWriter, code int, contentType string, body []byte) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(code)
-	_, _ = w.Write(body)
 }
 
 // healthy reports what is wrong with the agent itself. To wait for other nodes, as

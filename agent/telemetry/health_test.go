@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"testing"
 	"time"
+
+	"rallypoint/internal/rebinding"
 )
 
 // TestUnhealthy is an agent that does not answer although its workers run.
@@ -47,7 +49,7 @@ func TestHealthAddress(t *testing.T) {
 // stand for this machine, and as a scraper that uses any name.
 func TestHealthForAStrangersPage(t *testing.T) {
 	pages := named(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		respond(w, http.StatusOK, "text/plain", []byte("secret"))
+		rebinding.Answer(w, http.StatusOK, "text/plain", []byte("secret"))
 	}), "127.0.0.1:0")
 	browser := http.Header{"User-Agent": {"Mozilla/5.0"}, "Accept-Language": {"en"}}
 	for _, test := range []struct {

@@ -71,7 +71,7 @@ func newPages(s *Server) http.Handler {
 	p := &pages{server: s, names: rebinding.NewNames(s.cfg.HTTPNames...), reports: make(chan struct{}, maxReports)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, plainText, []byte("ok\n"))
+		rebinding.Answer(w, http.StatusOK, plainText, []byte("ok\n"))
 	})
 	mux.HandleFunc("GET /status", p.status)
 	mux.HandleFunc("GET /metrics", p.metrics)
@@ -88,7 +88,7 @@ func newPages(s *Server) http.Handler {
 }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusNotFound, plainText,
+	rebinding.Answer(w, http.StatusNotFound, plainText,
 		[]byte("not found; this is the control plane of Rallypoint, which has /healthz, /metrics, /status, /status?rdzv_id=ID and, for a browser, /\n"))
 }
 
@@ -123,10 +123,10 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		case !a.near() || own.Admit(a.conn) != nil:
 			p.server.metrics.refused[refusedAuth].Add(1)
-			answer(w, http.StatusForbidden, plainText, []byte(wire.ErrAuth.Text+"\n"))
+			rebinding.Answer(w, http.StatusForbidden, plainText, []byte(wire.ErrAuth.Text+"\n"))
 		case !p.names.Own(r):
 			p.server.metrics.refused[refusedHost].Add(1)
-			answer(w, rebinding.Code, plainText, []byte(rebinding.Text+"\n"))
+			rebinding.Answer(w, rebinding.Code, plainText, []byte(rebinding.Text+"\n"))
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -152,7 +152,7 @@ func (p *pages) named(next http.Handler) http.Handler {
 			if p.server.cfg.RunID == "" { // else a node hosts, which has no such option
 				text += ", or give the name to `rallypoint serve` by --http-name"
 			}
-			answer(w, rebinding.Code, plainText, []byte(text+"\n"))
+			rebinding.Answer(w, rebinding.Code, plainText, []byte(text+"\n"))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -211,25 +211,16 @@ type NoRun struct {
 }
 
 func (p *pages) metrics(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusOK, expositionType, p.server.metricsPage())
+	rebinding.Answer(w, http.StatusOK, expositionType, p.server.metricsPage())
 }
 
 func answerJSON(w http.ResponseWriter, code int, v any) {
 	body, err := json.Marshal(v)
 	if err != nil { // these types cannot fail
-		answer(w, http.StatusInternalServerError, plainText, []byte(err.Error()+"\n"))
+		rebinding.Answer(w, http.StatusInternalServerError, plainText, []byte(err.Error()+"\n"))
 		return
 	}
-	answer(w, code, "application/json", append(body, '\n'))
-}
-
-func answer(w http.ResponseWriter, code int, contentType string, body []byte) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(code)
-	_, _ = w.Write(body)
+	rebinding.Answer(w, code, "application/json", append(body, '\n'))
 }
 
 // beginsHTTP reports whether what comes is a request of HTTP: one that begins with a

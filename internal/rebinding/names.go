@@ -55,6 +55,16 @@ const (
 	Text = "this service does not go by the name that the browser has asked for: ask by an address of its machine"
 )
 
+// Answer writes an answer that a browser neither keeps nor takes for another type.
+func Answer(w http.ResponseWriter, code int, contentType string, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
 // fromBrowser reports whether a browser has made the request. A page cannot take all of
 // these off: it can make Accept-Language empty and, in some browsers, change User-Agent.
 func fromBrowser(h http.Header) bool {
