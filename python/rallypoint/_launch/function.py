@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from multiprocessing import spawn
-from types import TracebackType
 from typing import Any, Callable
 
 from .._errors import Code, InvalidError
@@ -56,12 +55,7 @@ class FunctionJob:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

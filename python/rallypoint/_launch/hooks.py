@@ -10,7 +10,6 @@ import json
 import os
 import socket
 import threading
-from types import TracebackType
 from typing import Any, Callable
 
 from .._errors import Code, InvalidError
@@ -113,12 +112,7 @@ class Hooks:
         for end in self._theirs:
             end.close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.opened()
         self._job.logs_fd = self._job.events_fd = 0
         for thread in self._threads:

@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from .._errors import CanceledError, RallypointError
@@ -291,12 +290,7 @@ class Member(library.Handle):
     def __enter__(self) -> Member:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
         try:
             if not self._ended:
                 if error is None:

@@ -7,7 +7,6 @@ import os
 import weakref
 from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Union
 
 from .._errors import Code, RallypointError
@@ -168,12 +167,7 @@ class EtcdServer(library.Handle):
     def __enter__(self) -> EtcdServer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
