@@ -309,7 +309,7 @@ func TestOtherKey(t *testing.T) {
 	controltest.WantCode(t, err, rendezvous.CodeAuth, "does not know the token in "+other.Describe())
 	mine, theirs := secret.Fingerprint([]byte(otherToken)), secret.Fingerprint([]byte(goodToken))
 	if strings.Contains(err.Error(), theirs) || strings.Contains(err.Error(), g.path) || strings.Contains(err.Error(), "run ") {
-		t.Errorf("a stranger is told %v", err)
+		t.Errorf("a stranger receives %v", err)
 	}
 	line := g.log.Await(t, "it does not know the token in "+g.path+", fingerprint "+theirs, 1)[0]
 	if strings.Contains(line, mine) {

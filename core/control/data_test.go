@@ -172,7 +172,7 @@ func TestRestartIsNotNoticed(t *testing.T) {
 	for _, obs := range []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs} {
 		for _, e := range obs.All() {
 			if n, ok := e.(rendezvous.MembershipUpdate); controltest.IsDropped(e) || ok && n.Waiting > 0 {
-				t.Errorf("a member was told %+v", e)
+				t.Errorf("a member received %+v", e)
 			}
 		}
 	}

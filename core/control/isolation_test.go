@@ -50,7 +50,7 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	}
 	s.metricsPage()
 	if a := s.executeAdmin(wire.Admin{Op: wire.AdminOpClose, RunID: "bad"}, ""); a.Err == nil {
-		t.Errorf("an administrator was told %q", a.Done)
+		t.Errorf("an administrator received %q", a.Done)
 	}
 
 	if got := members[0].add(t, "sum", 1); got != 1 {

@@ -319,7 +319,7 @@ func TestProgressOfWaitingNodes(t *testing.T) {
 		t.Fatalf("got %+v, want progress", second)
 	}
 	if text, ok := b.next().(wire.Progress); !ok || text != second {
-		t.Errorf("the other node was told %+v", text)
+		t.Errorf("the other node received %+v", text)
 	}
 }
 

@@ -461,7 +461,7 @@ func wantNothingTold(t *testing.T, answer []byte) {
 			return
 		}
 		if f, ok := f.(wire.Refuse); !ok || *f.Err != *wire.ErrAuth {
-			t.Fatalf("a stranger is told %+v, %v", f, err)
+			t.Fatalf("a stranger receives %+v, %v", f, err)
 		}
 	}
 }

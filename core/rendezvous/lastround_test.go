@@ -38,10 +38,10 @@ func TestAStrangersLastRoundLeavesTheRunningRoundAlone(t *testing.T) {
 			waits := n[1].number
 			x := r.claiming("x", p, strange(round))
 			if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, fmt.Sprint("round ", round)) {
-				t.Errorf("the stranger was told %+v", x.notice)
+				t.Errorf("the stranger received %+v", x.notice)
 			}
 			if n[0].notice.Waiting != 0 || n[1].notice.Waiting != 0 {
-				t.Errorf("members were told %+v, %+v", n[0].notice, n[1].notice)
+				t.Errorf("members received %+v, %+v", n[0].notice, n[1].notice)
 			}
 			if reply := r.key(n[1], store.OpGet, 0, "k"); reply.Err != nil {
 				t.Fatalf("the keys are gone: %v", reply.Err)
@@ -75,7 +75,7 @@ func TestAStrangersLastRoundLeavesAnAdoptedRoundAlone(t *testing.T) {
 	r.returns(n[1], p)
 	r.claiming("x", p, strange(7))
 	if r.m.Round() != 1 || n[0].notice.Waiting != 0 || n[1].notice.Waiting != 0 {
-		t.Fatalf("round %d; the members were told %+v, %+v", r.m.Round(), n[0].notice, n[1].notice)
+		t.Fatalf("round %d; the members received %+v, %+v", r.m.Round(), n[0].notice, n[1].notice)
 	}
 	if r.runs(TimerHold) {
 		t.Error("the hold goes on though all members are back")
@@ -98,7 +98,7 @@ func TestAFalseLastRoundOfThisGeneration(t *testing.T) {
 	c.Round = 5
 	r.claiming("x", p, c)
 	if r.m.generation != generation || n[0].notice.Waiting != 0 {
-		t.Fatalf("generation %s, the members were told %+v", r.m.generation, n[0].notice)
+		t.Fatalf("generation %s, the members received %+v", r.m.generation, n[0].notice)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestAStateThatWentBackInTime(t *testing.T) {
 		t.Errorf("it goes on under %s", r.m.generation)
 	}
 	if n[0].notice.Waiting == 0 || !strings.Contains(n[0].notice.Reason, "was in round 2") {
-		t.Fatalf("a member was told %+v", n[0].notice)
+		t.Fatalf("a member received %+v", n[0].notice)
 	}
 	if reply := r.key(n[0], store.OpGet, 0, roleInfoPrefix+"1"); CodeOf(reply.Err) != CodeRoundOver {
 		t.Fatalf("a request of round 2 was answered by %+v", reply)
@@ -167,7 +167,7 @@ func TestAStateThatWentBackInTime(t *testing.T) {
 	r.claiming("c", p, n[2].claim)
 	c := r.nodes["c"]
 	if c.notice.Waiting == 0 {
-		t.Errorf("c was told %+v", c.notice)
+		t.Errorf("c received %+v", c.notice)
 	}
 	r.join(n[0])
 	r.join(c)
@@ -189,7 +189,7 @@ func TestAJoinThatWasAnsweredInALostState(t *testing.T) {
 	r.again(n[1], p)
 	r.wantPending(n[0]) // b has to join first: what the control plane holds is no join of its
 	if n[1].notice.Waiting == 0 {
-		t.Fatalf("b was told %+v", n[1].notice)
+		t.Fatalf("b received %+v", n[1].notice)
 	}
 	r.join(n[1])
 	r.wantRound(n[0], n[1])
@@ -226,7 +226,7 @@ func TestAFirstJoinThatWasAnsweredInALostState(t *testing.T) {
 			}
 			r.again(c, p)
 			if c.notice.Waiting == 0 || !strings.Contains(c.notice.Reason, "was in round 2") {
-				t.Fatalf("c was told %+v", c.notice)
+				t.Fatalf("c received %+v", c.notice)
 			}
 			r.join(c)
 			r.join(n[0])
@@ -372,7 +372,7 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 		}
 		for _, x := range n {
 			if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, "ranks of round 1") {
-				t.Errorf("%s was told %+v", x.id, x.notice)
+				t.Errorf("%s received %+v", x.id, x.notice)
 			}
 		}
 		r.join(n[0])
@@ -383,7 +383,7 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 			t.Errorf("a wait was answered by %+v", reply)
 		}
 		if n[0].notice.Waiting != 0 {
-			t.Errorf("the new round was told %+v", n[0].notice)
+			t.Errorf("the new round received %+v", n[0].notice)
 		}
 	}
 }

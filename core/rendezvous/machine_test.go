@@ -130,7 +130,7 @@ func TestLostMemberIsAnnouncedAtOnceAndUntilTheNodeRejoins(t *testing.T) {
 	r.lost(n[1])
 	for _, x := range []*rigNode{n[0], n[2]} {
 		if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, "b (lost: connection closed)") {
-			t.Fatalf("node %s was told %+v", x.id, x.notice)
+			t.Fatalf("node %s received %+v", x.id, x.notice)
 		}
 	}
 	r.join(n[0])
@@ -201,7 +201,7 @@ func TestNewcomersAreAnnouncedAfterQuiet(t *testing.T) {
 	r.join(d)
 	r.fire(TimerAdmit)
 	if n[0].notice.Waiting != 2 || n[1].notice.Waiting != 2 {
-		t.Fatalf("two wait, members were told %+v and %+v", n[0].notice, n[1].notice)
+		t.Fatalf("two wait, members received %+v and %+v", n[0].notice, n[1].notice)
 	}
 	r.join(n[1])
 	r.join(n[0])
@@ -302,7 +302,7 @@ func TestEvictedNodeThatComesBackSeesWaiting(t *testing.T) {
 	r.wantRound(n[0])
 	r.again(n[1], p)
 	if n[1].notice.Waiting == 0 || !strings.Contains(n[1].notice.Reason, "dropped from round 1") {
-		t.Fatalf("the evicted node was told %+v", n[1].notice)
+		t.Fatalf("the evicted node received %+v", n[1].notice)
 	}
 	r.join(n[1])
 	r.fire(TimerAdmit)
@@ -381,7 +381,7 @@ func TestSuccessfulEndTellsSparesAndDisturbsNobody(t *testing.T) {
 	r.apply(Leave{Request: n[0].request(), Ending: EndSuccess})
 	r.wantError(c, CodeGraceful)
 	if n[1].notice.Waiting != 0 || !n[1].notice.Closed {
-		t.Fatalf("the running member was told %+v", n[1].notice)
+		t.Fatalf("the running member received %+v", n[1].notice)
 	}
 	d := r.hello("d", p)
 	r.join(d)
@@ -434,7 +434,7 @@ func TestSetClosedLeavesTheRunningRoundAlone(t *testing.T) {
 	r.join(c)
 	r.apply(CloseRun{Request: n[0].request()})
 	if n[1].notice.Waiting != 0 || !n[1].notice.Closed {
-		t.Fatalf("the running member was told %+v", n[1].notice)
+		t.Fatalf("the running member received %+v", n[1].notice)
 	}
 	r.wantError(c, CodeClosed)
 }
@@ -444,7 +444,7 @@ func TestAdminStopIsAFailedClose(t *testing.T) {
 	n := r.group(policy(1, 2), "a", "b")
 	r.apply(CloseRun{By: "admin", Reason: "maintenance", Stop: true})
 	if n[0].notice.Waiting == 0 || !strings.Contains(n[0].notice.Reason, "maintenance") {
-		t.Fatalf("the member was told %+v", n[0].notice)
+		t.Fatalf("the member received %+v", n[0].notice)
 	}
 }
 
@@ -489,7 +489,7 @@ func TestANewerIncarnationReplacesAtOnce(t *testing.T) {
 	n := r.group(p, "a", "b")
 	second := r.hello("b", p, func(h *Hello) { h.Incarnation = 1 })
 	if second.refused != nil || n[0].notice.Waiting == 0 {
-		t.Fatalf("refused %v, the other was told %+v", second.refused, n[0].notice)
+		t.Fatalf("refused %v, the other received %+v", second.refused, n[0].notice)
 	}
 	third := r.hello("b", p)
 	if third.refused == nil || third.refused.Code != CodeNodeInUse {

@@ -114,7 +114,7 @@ func TestFreshHostAdoptsReturningMembers(t *testing.T) {
 	r.returns(n[1], p)
 	r.returns(n[2], p)
 	if n[1].notice.Waiting != 0 {
-		t.Fatalf("a member that came back was told %+v", n[1].notice)
+		t.Fatalf("a member that came back received %+v", n[1].notice)
 	}
 	r.returns(n[0], p)
 	if r.m.awaited() != 3 || r.m.Round() != 1 {
@@ -162,7 +162,7 @@ func TestTheRestartedHostsOwnNodeIsLostAtOnce(t *testing.T) {
 	r := old.restarted()
 	r.returns(b, p)
 	if b.notice.Waiting == 0 || !strings.Contains(b.notice.Reason, "hosted the control plane") {
-		t.Fatalf("the survivor was told %+v", b.notice)
+		t.Fatalf("the survivor received %+v", b.notice)
 	}
 	again := r.hello("a2", p, func(h *Hello) { h.InHost = true })
 	r.join(again)
