@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
 )
 
 // MaxWithin bounds the deadline of a directive, and for how long a node is drained.
@@ -128,7 +129,7 @@ func directed(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.
 		}
 		return begin + fmt.Sprintf("its workers save, within %v", d.Within), nil
 	case rendezvous.DirectiveScale:
-		return begin + fmt.Sprintf("it goes on with %s %s", plural(d.Target, "node", "nodes"), when), nil
+		return begin + fmt.Sprintf("it goes on with %s %s", wording.Count(d.Target, "node", "nodes"), when), nil
 	case rendezvous.DirectiveStop:
 		return begin + "it ends, to be queued again, " + when, nil
 	}
