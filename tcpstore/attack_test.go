@@ -1,0 +1,685 @@
+package tcpstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
+)
+
+// besetServer is a server with a token and a client that must not notice what is done to it.
+type besetServer struct {
+	*Server
+	path  string // of the token
+	lines *testkit.Log
+	token *secret.Token // the client's
+}
+
+func newBesetServer(t *testing.T) *besetServer {
+	t.Helper()
+	before := descriptors(t)
+	token := openToken(t, goodKey)
+	lines, logger := newLog()
+	s, err := Listen("127.0.0.1:0", store.NewEngine(store.Limits{}), Options{
+		Logger: logger, Loops: 2, Secure: &Secure{token, testkit.Must(secret.ServerTLS())(t)},
+	})
+	testkit.Check(t, err)
+	s.BeginRound(nil, thisRound)
+	b := &besetServer{s, token.Path(), lines, openToken(t, goodKey)}
+	good := dialTLSHello(t, s, b.token)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			good.below.SetDeadline(time.Now().Add(guard))
+			v := fmt.Sprint(i)
+			if !good.tryExchange(append(msg(opSet, "/healthy", v), msg(opGet, "/healthy")...), msg(0, v)[1:]) {
+				return
+			}
+			select {
+			case <-done:
+				if i > 0 {
+					return
+				}
+			default:
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(done)
+		<-ended
+		for _, key := range wireKeys(s) {
+			if key != "/healthy" {
+				t.Errorf("a stranger has set %q", key)
+			}
+		}
+		s.Close()
+		good.Close()
+		testkit.Eventually(t, "all descriptors are closed", func() bool { return descriptors(t) <= before })
+	})
+	return b
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	return len(testkit.Must(os.ReadDir("/proc/self/fd"))(t))
+}
+
+// awaitRefused waits for so many refusals for a reason.
+func (b *besetServer) awaitRefused(t *testing.T, reason Reason, n uint64) {
+	t.Helper()
+	testkit.Eventually(t, fmt.Sprintf("%d are refused: %s", n, reason), func() bool { return b.Stats().Refused[reason.String()] == n })
+}
+
+// dialPlain connects and says something.
+func (b *besetServer) dialPlain(t *testing.T, said []byte) *net.TCPConn {
+	t.Helper()
+	conn := testkit.Must(net.Dial("tcp", b.Addr().String()))(t).(*net.TCPConn)
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(guard))
+	conn.Write(said)
+	return conn
+}
+
+// wantClosed waits for the end, and returns what was sent before.
+func wantClosed(t *testing.T, conn net.Conn) []byte {
+	t.Helper()
+	said, err := io.ReadAll(conn)
+	if ne, ok := err.(net.Error); ok && ne.Timeout() {
+		t.Error("the server has not closed the connection")
+	}
+	return said
+}
+
+// planting is a request that a stranger makes.
+var planting = append(slices.Clone(hello), append(msg(opSet, "/planted", "v"), msg(opGet, "/planted")...)...)
+
+// TestDowngrade: nothing but TLS 1.3 is spoken, and nothing of what else a peer says gets to
+// the engine.
+func TestDowngrade(t *testing.T) {
+	b := newBesetServer(t)
+	for name, said := range map[string][]byte{
+		"a TCPStore client":  planting,
+		"a plain preamble":   append(secret.Preamble{High: 1, Low: 1, Token: true}.Bytes(), planting...),
+		"a browser":          []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+		"an older TCPStore":  append([]byte{1}, planting...),
+		"a single zero byte": {0},
+	} {
+		if got := wantClosed(t, b.dialPlain(t, said)); len(got) != 0 {
+			t.Errorf("%s is answered %x", name, got)
+		}
+	}
+	b.awaitRefused(t, ReasonPlain, 5)
+	b.lines.Await(t, "workers reach it by the agent of their node", 1)
+	old := secret.ClientTLS()
+	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	if err := tls.Client(b.dialPlain(t, nil), old).Handshake(); err == nil {
+		t.Error("TLS 1.2 is spoken")
+	}
+	b.awaitRefused(t, ReasonHandshake, 1)
+	b.lines.Await(t, "offered only unsupported versions", 1)
+	r := dialHandshake(t, b.Server)
+	r.Write(planting) // where a proof has to be
+	wantClosed(t, r)
+	b.awaitRefused(t, ReasonMalformed, 1)
+	b.dialPlain(t, nil).Close() // a check whether the port is open
+	testkit.Eventually(t, "counted", func() bool { return b.Stats().Accepted == 9 })
+	if n := len(b.lines.With("WARN")); n != 3 {
+		t.Errorf("%d lines: %s", n, b.lines)
+	}
+}
+
+// TestOtherKey: each side names its own file and fingerprint, and learns nothing of the
+// other's.
+func TestOtherKey(t *testing.T) {
+	b := newBesetServer(t)
+	other := openToken(t, otherKey)
+	_, err := tryDialTLS(t, b.Server, other, thisRound, nil)
+	if rendezvous.CodeOf(err) != rendezvous.CodeAuth || !strings.Contains(err.Error(), "does not know the token in "+other.Describe()) {
+		t.Errorf("%v", err)
+	}
+	mine, theirs := secret.Fingerprint([]byte(otherKey)), secret.Fingerprint([]byte(goodKey))
+	for _, text := range []string{theirs, b.path, "g1"} {
+		if strings.Contains(err.Error(), text) {
+			t.Errorf("a stranger is told %v", err)
+		}
+	}
+	line := b.lines.Await(t, "it does not know the token in "+b.path+", fingerprint "+theirs, 1)[0]
+	if strings.Contains(line, mine) || !strings.Contains(line, "reason=authentication") {
+		t.Errorf("the line is %s", line)
+	}
+	b.awaitRefused(t, ReasonAuth, 1)
+	r := dialHandshake(t, b.Server)
+	r.Write(append(proofOf(t, r.Conn, otherKey, thisRound), planting...))
+	if got := wantClosed(t, r); bytes.Contains(got, []byte("job")) {
+		t.Errorf("a stranger is told %q", got)
+	}
+	b.awaitRefused(t, ReasonAuth, 2)
+}
+
+// TestOldKey changes the token in either order while connections come and others stay.
+func TestOldKey(t *testing.T) {
+	for name, steps := range map[string][][2][]string{ // the server's keys and the client's
+		"server first":  {{{otherKey}, {otherKey}}, {{goodKey, otherKey}, {otherKey}}, {{goodKey, otherKey}, {goodKey, otherKey}}, {{goodKey}, {goodKey, otherKey}}, {{goodKey}, {goodKey}}},
+		"clients first": {{{otherKey}, {otherKey}}, {{otherKey}, {goodKey, otherKey}}, {{goodKey, otherKey}, {goodKey, otherKey}}, {{goodKey, otherKey}, {goodKey}}, {{goodKey}, {goodKey}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, client := openToken(t, otherKey), openToken(t, otherKey)
+			lines, logger := newLog()
+			s := testkit.Must(Listen("127.0.0.1:0", store.NewEngine(store.Limits{}),
+				Options{Logger: logger, Secure: &Secure{server, testkit.Must(secret.ServerTLS())(t)}}))(t)
+			defer s.Close()
+			s.BeginRound(nil, thisRound)
+			var open []rawTLS
+			for _, step := range steps {
+				for i, token := range []*secret.Token{server, client} {
+					testkit.Check(t, os.WriteFile(token.Path()+".new", []byte(strings.Join(step[i], "\n")), 0o600))
+					testkit.Check(t, os.Rename(token.Path()+".new", token.Path()))
+				}
+				for range 5 {
+					open = append(open, dialTLSHello(t, s, client))
+				}
+				for i, r := range open { // those of earlier keys go on
+					key := fmt.Sprint("/", i)
+					r.exchange(append(msg(opSet, key, "v"), msg(opGet, key)...), msg(0, "v")[1:])
+				}
+			}
+			if _, err := tryDialTLS(t, s, openToken(t, otherKey), thisRound, nil); rendezvous.CodeOf(err) != rendezvous.CodeAuth {
+				t.Errorf("the old token: %v", err)
+			}
+			if len(lines.With("WARN")) != 1 {
+				t.Errorf("%s", lines)
+			}
+		})
+	}
+}
+
+// TestStaleRound: who has the token and names another round is told both, and gets to no
+// engine; what is open stays with the engine of its round.
+func TestStaleRound(t *testing.T) {
+	b := newBesetServer(t)
+	before := dialTLSHello(t, b.Server, b.token)
+	for _, name := range []secret.StoreName{{Run: "job", Generation: "g1", Round: 6}, {Run: "job", Generation: "g0", Round: 7}, {Run: "other", Generation: "g1", Round: 7}, {}} {
+		_, err := tryDialTLS(t, b.Server, b.token, name, nil)
+		if rendezvous.CodeOf(err) != rendezvous.CodeRoundOver || !strings.Contains(err.Error(), "serves "+thisRound.String()+", not "+name.String()) {
+			t.Errorf("%v", err)
+		}
+	}
+	b.awaitRefused(t, ReasonRound, 4)
+	b.lines.Await(t, "it wants round 6 of run", 1)
+	r := dialHandshake(t, b.Server)
+	r.Write(append(proofOf(t, r.Conn, goodKey, secret.StoreName{Run: "x"}), planting...))
+	wantClosed(t, r)
+	b.awaitRefused(t, ReasonRound, 5)
+
+	next := secret.StoreName{Run: "job", Generation: "g1", Round: 8}
+	old := b.current()
+	b.BeginRound(store.NewEngine(store.Limits{}), next)
+	if _, err := tryDialTLS(t, b.Server, b.token, thisRound, nil); rendezvous.CodeOf(err) != rendezvous.CodeRoundOver {
+		t.Errorf("the round before: %v", err)
+	}
+	after, err := tryDialTLS(t, b.Server, b.token, next, nil)
+	testkit.Check(t, err)
+	after.exchange(append(slices.Clone(hello), msg(opCheck, 1, "/healthy")...), append(slices.Clone(hello[6:]), replyNotReady))
+	before.exchange(msg(opCheck, 1, "/healthy"), []byte{replyReady})
+	b.BeginRound(old.engine, thisRound) // for the checks of the end
+}
+
+// TestNoRound: before a round has begun nobody is let in.
+func TestNoRound(t *testing.T) {
+	lines, logger := newLog()
+	s := testkit.Must(Listen("127.0.0.1:0", store.NewEngine(store.Limits{}),
+		Options{Logger: logger, Secure: &Secure{openToken(t, goodKey), testkit.Must(secret.ServerTLS())(t)}}))(t)
+	defer s.Close()
+	for _, name := range []secret.StoreName{{}, thisRound} {
+		r := dialHandshake(t, s)
+		r.Write(append(proofOf(t, r.Conn, goodKey, name), planting...))
+		wantClosed(t, r)
+	}
+	testkit.Eventually(t, "refused", func() bool { return s.Stats().Refused["other_round"] == 2 })
+	lines.Await(t, "this store serves no round", 1)
+	if keys := wireKeys(s); len(keys) != 0 {
+		t.Errorf("keys %q", keys)
+	}
+}
+
+// taped is a connection that keeps what is sent by it, and may change it.
+type taped struct {
+	net.Conn
+	sent bytes.Buffer
+	flip int // the place of a byte that is changed; -1: none
+	cut  int // the place after which the stream ends; -1: none
+}
+
+func (r *taped) Write(b []byte) (int, error) {
+	from := r.sent.Len()
+	r.sent.Write(b)
+	b = bytes.Clone(b)
+	if i := r.flip - from; r.flip >= 0 && i >= 0 && i < len(b) {
+		b[i] ^= 1
+	}
+	if i := r.cut - from; r.cut >= 0 && i < len(b) {
+		if i >= 0 {
+			r.Conn.Write(b[:i])
+			r.Conn.(*net.TCPConn).CloseWrite()
+		}
+		return len(b), nil
+	}
+	return r.Conn.Write(b)
+}
+
+// attempt opens a connection by tape and plants a key, and reports whether that has
+// succeeded.
+func (b *besetServer) attempt(t *testing.T, tape *taped, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), min(within, secret.OpeningTimeout))
+	defer cancel()
+	conn, err := net.Dial("tcp", b.Addr().String())
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	defer conn.Close()
+	tape.Conn = conn
+	secured, err := secret.DialStore(ctx, tape, b.token, thisRound, secret.PurposeStore)
+	if err != nil {
+		return false
+	}
+	conn.SetDeadline(time.Now().Add(within))
+	secured.Write(hello)
+	secured.Write(slices.Concat(msg(opSet, "/planted", "v"), msg(opDelete, "/planted"), msg(opGet, "/healthy")))
+	got := make([]byte, 13)
+	_, err = io.ReadFull(secured, got)
+	return err == nil
+}
+
+// TestBadRecords: what is no TLS, is too long, cut or changed on the way ends its connection
+// and nothing else.
+func TestBadRecords(t *testing.T) {
+	b := newBesetServer(t)
+	record := func(kind byte, n, body int) []byte {
+		return append([]byte{kind, 3, 1, byte(n >> 8), byte(n)}, make([]byte, body)...)
+	}
+	longHello := record(22, 16<<10, 16<<10)
+	copy(longHello[recordHead:], []byte{1, 1, 0, 0}) // a hello of 64 KiB
+	longHello = append(longHello, bytes.Repeat(record(22, 16<<10, 16<<10), 3)...)
+	firsts := map[string][]byte{
+		"an empty record":             record(22, 0, 0),
+		"a record of zeros":           record(22, 100, 100),
+		"a record that is too long":   record(22, 0xffff, maxHello),
+		"an alert":                    {22, 3, 1, 0, 2, 2, 40},
+		"a hello of 64 KiB":           longHello,
+		"a hello of 64 KiB and a bit": append(longHello, record(22, 16, 16)...),
+		"only heads":                  bytes.Repeat(record(22, 0, 0), 1000),
+	}
+	for name, said := range firsts {
+		conn := b.dialPlain(t, said)
+		conn.CloseWrite()
+		if got := wantClosed(t, conn); len(got) > 7 {
+			t.Errorf("%s is answered with %d bytes", name, len(got))
+		}
+	}
+	b.awaitRefused(t, ReasonHandshake, uint64(len(firsts)))
+
+	whole := &taped{flip: -1, cut: -1}
+	if !b.attempt(t, whole, guard) {
+		t.Fatal("it does not work as it is")
+	}
+	length := whole.sent.Len()
+	head := 3 // a kind, and a version that is not looked at in the first record
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for i := range length {
+		for _, tape := range []*taped{{flip: i, cut: -1}, {flip: -1, cut: i}} {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				const patience = 300 * time.Millisecond // with a record that a flipped bit has made longer
+				if b.attempt(t, tape, patience) && (tape.cut >= 0 || i >= head) {
+					t.Errorf("it works with byte %d of %d changed (cut: %v)", i, length, tape.cut >= 0)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	testkit.Eventually(t, "all are closed but one", func() bool { return b.NumConns() == 1 })
+	if refused := b.Stats().Refused; refused["bad_record"] == 0 || refused["truncated"] == 0 || refused["handshake"] < 100 || refused["authentication"] != 0 {
+		t.Errorf("%v", refused)
+	}
+}
+
+// TestReplay sends again what a client has sent, whole, and from each record on.
+func TestReplay(t *testing.T) {
+	b := newBesetServer(t)
+	tape := &taped{flip: -1, cut: -1}
+	if !b.attempt(t, tape, guard) {
+		t.Fatal("it does not work as it is")
+	}
+	before := b.Stats().Ops["DELETE_KEY"]
+	said := tape.sent.Bytes()
+	records := 0
+	for from := 0; from < len(said); from += recordHead + bodyLen(said[from:]) {
+		conn := b.dialPlain(t, said[from:])
+		conn.CloseWrite()
+		wantClosed(t, conn)
+		records++
+	}
+	if records < 5 {
+		t.Errorf("%d records in %d bytes", records, len(said))
+	}
+	testkit.Eventually(t, "all are refused", func() bool {
+		r := b.Stats().Refused
+		return r["handshake"]+r["plain"] == uint64(records)
+	})
+	// The same records, behind an opening of the attacker's own.
+	r := dialTLS(t, b.Server, b.token, nil)
+	var app []byte
+	for from := 0; from < len(said); from += recordHead + bodyLen(said[from:]) {
+		app = said[from:]
+	}
+	r.below.Write(app)
+	wantClosed(t, r.below)
+	b.awaitRefused(t, ReasonRecord, 1)
+	if n := b.Stats().Ops["DELETE_KEY"]; n != before {
+		t.Errorf("%d requests were carried out", n-before)
+	}
+}
+
+// TestProofPassedOn has a man in the middle, who has a TLS connection with either end: a
+// node's proof, passed on, opens nothing, whatever he puts behind it.
+func TestProofPassedOn(t *testing.T) {
+	b := newBesetServer(t)
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	settings := testkit.Must(secret.ServerTLS())(t)
+	done := testkit.Go(func() error {
+		raw, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		defer raw.Close()
+		near, err := net.Dial("tcp", b.Addr().String())
+		if err != nil {
+			return err
+		}
+		defer near.Close()
+		raw.SetDeadline(time.Now().Add(guard))
+		near.SetDeadline(time.Now().Add(guard))
+		victim, server := tls.Server(raw, settings), tls.Client(near, secret.ClientTLS())
+		proof := make([]byte, 4096)
+		n, err := victim.Read(proof)
+		if err != nil {
+			return err
+		}
+		server.Write(append(proof[:n:n], planting...))
+		_, err = io.Copy(victim, server)
+		return err
+	})
+	conn := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
+	defer conn.Close()
+	_, err := secret.DialStore(t.Context(), conn, b.token, thisRound, secret.PurposeStore)
+	if rendezvous.CodeOf(err) != rendezvous.CodeAuth || !strings.Contains(err.Error(), "does not know the token in "+b.token.Describe()) {
+		t.Errorf("%v", err)
+	}
+	conn.Close()
+	<-done
+	b.awaitRefused(t, ReasonAuth, 1)
+	if b.Stats().Ops["VALIDATE"] != 1 {
+		t.Errorf("%v", b.Stats().Ops)
+	}
+}
+
+// TestSlowHandshakes: a thousand that begin and say no more, and a hundred that have made the
+// handshake, cost little, hold up neither those that are served nor those that come, and are
+// closed after their time.
+func TestSlowHandshakes(t *testing.T) {
+	b := newBesetServer(t)
+	before := heapInUse()
+	const silent, idle = 1000, 100
+	for range silent {
+		b.dialPlain(t, []byte{tlsByte, 3})
+	}
+	for range idle {
+		dialHandshake(t, b.Server)
+	}
+	if n := heapInUse() - before; n > 64<<20 {
+		t.Errorf("%d bytes for those that say nothing", n)
+	}
+	for range 10 {
+		r := dialTLSHello(t, b.Server, b.token)
+		r.exchange(appendPing(nil, 7), []byte{7, 0, 0, 0})
+	}
+	if n := b.openings.all.Load(); n < idle {
+		t.Logf("only %d were there still", n)
+	}
+	b.awaitRefused(t, ReasonSilent, silent+idle)
+	b.lines.Await(t, "it did not prove that it knows the token within 5s", 1)
+	testkit.Eventually(t, "nothing is left", func() bool { return b.openings.all.Load() == 0 && len(b.openings.begun) == 0 })
+}
+
+// TestHandshakesWait: when as many handshakes have begun as may, others wait for one to end.
+func TestHandshakesWait(t *testing.T) {
+	b := newBesetServer(t)
+	var begun []rawTLS
+	for range maxHandshakes {
+		begun = append(begun, dialHandshake(t, b.Server))
+	}
+	opened := make(chan bool, 1)
+	r := b.dialPlain(t, nil)
+	client := tls.Client(r, secret.ClientTLS())
+	go func() { opened <- client.Handshake() == nil }()
+	testkit.Eventually(t, "it waits", func() bool { return b.openings.all.Load() >= 1 })
+	begun[0].below.Close()
+	if !<-opened {
+		t.Error("it did not get its turn")
+	}
+	for _, r := range begun {
+		r.below.Close()
+	}
+}
+
+// TestManyOpenings: more than may be on their way are closed, the newest.
+func TestManyOpenings(t *testing.T) {
+	b := newBesetServer(t)
+	b.openings.all.Add(maxOpenings) // as if they were there
+	wantClosed(t, b.dialPlain(t, []byte{tlsByte}))
+	b.awaitRefused(t, ReasonCrowd, 1)
+	b.openings.all.Add(-maxOpenings)
+	dialTLSHello(t, b.Server, b.token)
+}
+
+// TestCloseDuringOpenings: Close waits for no peer, whatever it has said.
+func TestCloseDuringOpenings(t *testing.T) {
+	for range 5 {
+		s, lines := newSecureServer(t, Options{})
+		token := openToken(t, goodKey)
+		var wg sync.WaitGroup
+		for range 20 {
+			conn := testkit.Must(net.Dial("tcp", s.Addr().String()))(t)
+			defer conn.Close()
+			conn.Write([]byte{tlsByte})
+			dialHandshake(t, s)
+			wg.Go(func() {
+				conn, err := net.Dial("tcp", s.Addr().String())
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				secret.DialStore(context.Background(), conn, token, thisRound, secret.PurposeStore)
+			})
+		}
+		testkit.Check(t, s.Close())
+		wg.Wait()
+		if n := s.openings.all.Load(); n != 0 || s.NumConns() != 0 {
+			t.Errorf("%d are on their way, %d open", n, s.NumConns())
+		}
+		if len(lines.With("WARN")) > 0 {
+			t.Errorf("%s", lines)
+		}
+	}
+}
+
+// fdConn is a socket outside of the runtime's poller, which needs no descriptor more.
+type fdConn struct {
+	net.Conn // none
+	fd       int
+}
+
+func (c fdConn) Read(b []byte) (int, error) {
+	n, err := unix.Read(c.fd, b)
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return max(n, 0), err
+}
+func (c fdConn) Write(b []byte) (int, error)   { return len(b), sendAll(c.fd, b) }
+func (c fdConn) SetDeadline(_ time.Time) error { return nil }
+func (c fdConn) RemoteAddr() net.Addr          { return &net.TCPAddr{} }
+
+// TestTLSOutOfDescriptors: connections that come meanwhile wait, also those that have proven
+// themselves.
+func TestTLSOutOfDescriptors(t *testing.T) {
+	s, lines := newSecureServer(t, Options{})
+	token := openToken(t, goodKey)
+	token.Keys()
+	good := dialTLSHello(t, s, token)
+	addr := &unix.SockaddrInet4{Port: s.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}
+	var clients []int
+	for range 10 {
+		fd := testkit.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+		defer unix.Close(fd)
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: int64(guard / time.Second)})
+		clients = append(clients, fd)
+	}
+	restore := limitDescriptors(t)
+	var wg sync.WaitGroup
+	for _, fd := range clients {
+		testkit.Check(t, unix.Connect(fd, addr))
+		wg.Go(func() {
+			r, err := secret.DialStore(context.Background(), fdConn{fd: fd}, token, thisRound, secret.PurposeStore)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			rawTLS{r, nil, t}.tryExchange(hello, hello[6:])
+		})
+	}
+	lines.Await(t, "cannot accept connections", 1)
+	good.exchange(appendPing(nil, 7), []byte{7, 0, 0, 0})
+	restore()
+	wg.Wait()
+	if len(lines.With("connection closed")) > 0 {
+		t.Errorf("%s", lines)
+	}
+}
+
+// TestAlsoAccept: the workers of this machine are served in plain by a listener of their own,
+// whom its check lets in, on the same engine.
+func TestAlsoAccept(t *testing.T) {
+	s, lines := newSecureServer(t, Options{})
+	secured := dialTLSHello(t, s, openToken(t, goodKey))
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	var mu sync.Mutex
+	var refusing error
+	stop := s.AlsoAccept(l, func(net.Conn) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return refusing
+	})
+	dial := func() raw {
+		conn := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
+		t.Cleanup(func() { conn.Close() })
+		conn.SetDeadline(time.Now().Add(guard))
+		return raw{conn.(*net.TCPConn), t}
+	}
+	near := dial()
+	near.exchange(hello, hello[6:])
+	near.exchange(append(msg(opWait, 1, "/x"), appendPing(nil, 1)...), []byte{1, 0, 0, 0})
+	secured.exchange(append(msg(opSet, "/x", "v"), appendPing(nil, 1)...), []byte{1, 0, 0, 0})
+	near.exchange(msg(opGet, "/x"), append([]byte{replyStopWaiting}, msg(0, "v")[1:]...))
+
+	mu.Lock()
+	refusing = fmt.Errorf("another user")
+	mu.Unlock()
+	other := dial()
+	other.Write(hello)
+	other.expectClosed()
+	if line := lines.Next(t); !strings.Contains(line, "another user") || !strings.Contains(line, "reason=other_user") || !strings.Contains(line, "listen="+l.Addr().String()) {
+		t.Errorf("the line is %s", line)
+	}
+	stop()
+	stop()
+	if conn, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		conn.Close()
+		t.Error("it is accepted still")
+	}
+	near.exchange(appendPing(nil, 7), []byte{7, 0, 0, 0})
+	l = testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	stop = s.AlsoAccept(l, nil)
+	dial().exchange(hello, hello[6:])
+	testkit.Check(t, s.Close())
+	stop()
+	l = testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	s.AlsoAccept(l, nil)()
+	if len(lines.With("WARN")) != 1 || len(lines.With("ERROR")) != 0 {
+		t.Errorf("%s", lines)
+	}
+	runtime.KeepAlive(secured)
+}
+
+// FuzzRecords cuts a stream into pieces and wants whole records, one at a time.
+func FuzzRecords(f *testing.F) {
+	f.Add([]byte{23, 3, 3, 0, 1, 9, 23, 3, 3, 0, 0, 23, 3, 3, 0xff, 0xff, 1}, []byte{1, 3}, uint16(3))
+	f.Add(append([]byte{22, 3, 1, 1, 0}, make([]byte, 300)...), []byte{5, 255, 1}, uint16(512))
+	f.Fuzz(func(t *testing.T, stream, cuts []byte, room uint16) {
+		r := &records{}
+		b := make([]byte, int(room)+1)
+		var out []byte
+		rest := stream
+		for i := 0; ; i++ {
+			before := len(r.in)
+			whole := r.left
+			if whole == 0 {
+				whole = wholeRecord(r.in)
+			}
+			n, err := r.Read(b)
+			if (whole > 0) != (err == nil) || n > whole || whole > 0 && n != min(whole, len(b)) || len(r.in) != before-n {
+				t.Fatalf("%d bytes, %v, of a record of %d", n, err, whole)
+			}
+			out = append(out, b[:n]...)
+			if err == nil {
+				continue
+			}
+			if len(rest) == 0 {
+				break
+			}
+			n = 1
+			if len(cuts) > 0 {
+				n = 1 + int(cuts[i%len(cuts)])
+			}
+			n = min(n, len(rest))
+			r.in, rest = append(r.in, rest[:n]...), rest[n:]
+		}
+		if !bytes.Equal(out, stream[:len(out)]) || len(r.in) != len(stream)-len(out) || r.left != 0 {
+			t.Fatalf("%d of %d bytes, %d left", len(out), len(stream), len(r.in))
+		}
+		if len(r.in) >= recordHead && bodyLen(r.in) <= maxRecord && len(r.in) >= recordHead+bodyLen(r.in) {
+			t.Fatal("a whole record is left")
+		}
+	})
+}
