@@ -12,6 +12,7 @@ import (
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
 	"rallypoint/agent/watchdog"
+	"rallypoint/core/rendezvous"
 )
 
 // EnvMasterAddr names the variable that holds the address that the rank-0 node advertises,
@@ -75,10 +76,35 @@ func additions(s *Spec, p place) [][2]string {
 	return set
 }
 
-// merge adds variables to an environment.
+// envConf is torchrun's variable for --rdzv-conf.
+const envConf = "PET_RDZV_CONF"
+
+// withoutToken takes out of an environment where the token's file is: workers have no use for
+// it, and what they start even less.
+func withoutToken(environ []string) []string {
+	env := make([]string, 0, len(environ))
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		switch name {
+		case rendezvous.EnvTokenFile:
+			continue
+		case envConf:
+			options := strings.Split(value, ",")
+			options = slices.DeleteFunc(options, func(option string) bool {
+				key, _, _ := strings.Cut(option, "=")
+				return strings.TrimSpace(key) == "token_file"
+			})
+			entry = name + "=" + strings.Join(options, ",")
+		}
+		env = append(env, entry)
+	}
+	return env
+}
+
+// merge adds variables to an environment, and takes the token's file out of it.
 func merge(environ []string, set [][2]string) []string {
 	env := make([]string, 0, len(environ)+len(set))
-	for _, entry := range environ {
+	for _, entry := range withoutToken(environ) {
 		name, _, _ := strings.Cut(entry, "=")
 		if !slices.ContainsFunc(set, func(v [2]string) bool { return v[0] == name }) {
 			env = append(env, entry)

@@ -34,6 +34,20 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// TestKeyNowhere: no worker learns where the token is.
+func TestKeyNowhere(t *testing.T) {
+	s := &Spec{RunID: "id", Workers: 2, Environ: []string{"A=1", "RALLYPOINT_TOKEN_FILE=/secret/key", "PET_RDZV_CONF=is_host=1, token_file=/secret/key,target=2", "PET_RDZV_ID=j"}}
+	env := merge(s.Environ, additions(s, testPlace(0)))
+	if text := strings.Join(env, "\n"); strings.Contains(text, "secret") || strings.Contains(text, "TOKEN") {
+		t.Errorf("the environment is %q", env)
+	}
+	for _, kept := range []string{"A=1", "PET_RDZV_CONF=is_host=1,target=2", "PET_RDZV_ID=j"} {
+		if !slices.Contains(env, kept) {
+			t.Errorf("%s is not in %q", kept, env)
+		}
+	}
+}
+
 func TestVirtualRank(t *testing.T) {
 	for _, c := range []struct {
 		env       []string

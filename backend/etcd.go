@@ -2,6 +2,7 @@ package backend
 
 import (
 	"log/slog"
+	"slices"
 
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
@@ -50,6 +51,11 @@ func openEtcd(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	config.Timeout, config.Logger = p.ReadTimeout, log
 	if err := check(p); err != nil { // NewLog connects
 		return nil, err
+	}
+	if p.TokenFile != "" && !config.TLS && slices.ContainsFunc(e.Hosts, func(host string) bool { return !rendezvous.LoopbackEndpoint(host) }) {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"%s is plain: the token file %s would not protect what nodes tell each other there; use etcds://, or leave the token out (token_file, --token-file, %s)",
+			p.Endpoint, p.TokenFile, rendezvous.EnvTokenFile)
 	}
 	shared, err := etcdlog.New(config, p.RunID, p.LeaseTimeout, ownAddress(p.Max))
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
 	"rallypoint/core/trace"
@@ -48,6 +49,25 @@ var meetings = []meeting{
 		s := control.Start(control.Config{}, l)
 		t.Cleanup(func() { s.Close() })
 		return at(l.Addr().String())
+	}},
+	{"hosted with a token", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := tokenFile(t)
+		token, err := secret.OpenToken(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := control.Start(control.Config{Token: token}, l)
+		t.Cleanup(func() { s.Close() })
+		return withToken(file, at(l.Addr().String()))
+	}},
+	{"file with a token", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+		dir := t.TempDir()
+		checkHistory(t, filelog.Watch(dir, "job"))
+		return withToken(tokenFile(t), at("file://"+dir))
 	}},
 	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
@@ -130,6 +150,21 @@ func at(endpoint string) func(rendezvous.Params, *slog.Logger) (*member.Member, 
 			return nil, err
 		}
 		return n.(*member.Member), nil
+	}
+}
+
+func tokenFile(t *testing.T) string {
+	t.Helper()
+	path := t.TempDir() + "/token"
+	testkit.Check(t, secret.NewToken(path))
+	return path
+}
+
+// withToken opens nodes that have a token.
+func withToken(file string, open func(rendezvous.Params, *slog.Logger) (*member.Member, error)) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+		p.TokenFile = file
+		return open(p, log)
 	}
 }
 

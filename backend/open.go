@@ -12,6 +12,7 @@ import (
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/sharedlog"
 	"rallypoint/filestore/filelog"
 	"rallypoint/internal/etcdclient"
@@ -106,6 +107,9 @@ func Open(p rendezvous.Params, log *slog.Logger) (Node, error) {
 			return nil, err
 		}
 		p.Endpoint = endpoint
+		if log != nil && p.TokenFile != "" {
+			log.Info("the token protects the round stores; what nodes write into " + dir + " is protected by its permissions, and sent in plain by a network file system without encryption")
+		}
 		return node(openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, nil) }))
 	case SchemeStatic:
 		p.Endpoint = endpoint
@@ -143,8 +147,10 @@ func check(p rendezvous.Params) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	if err := p.RefuseToken(p.Endpoint); err != nil {
-		return err
+	if p.TokenFile != "" {
+		if _, err := secret.OpenToken(p.TokenFile, nil); err != nil {
+			return err
+		}
 	}
 	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
 		return rendezvous.Errorf(rendezvous.CodeInvalid,

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 )
 
 func TestMain(m *testing.M) {
@@ -66,23 +67,41 @@ func TestFile(t *testing.T) {
 	wg.Wait()
 }
 
-// TestTokenThatProtectsNothing is refused wherever there is no control plane, whether its
-// file is there or not.
-func TestTokenThatProtectsNothing(t *testing.T) {
+// TestToken: each endpoint takes a token, whose file has to be there, but for one that would
+// be used over a plain connection to another machine.
+func TestToken(t *testing.T) {
 	p := rendezvous.DefaultParams()
-	p.RunID, p.Min, p.Max, p.NodeRank, p.TokenFile = "job", 2, 2, 0, t.TempDir()+"/none"
-	for _, endpoint := range []string{"file://" + t.TempDir(), "etcd://127.0.0.1:1", "etcds://127.0.0.1:1", "static://127.0.0.1:29500"} {
-		p.Endpoint = endpoint
-		if _, err := Open(p, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), p.TokenFile+" would protect nothing") {
-			t.Errorf("%s: %v", endpoint, err)
+	p.RunID, p.Min, p.Max, p.NodeRank = "job", 2, 2, 0
+	good, none := t.TempDir()+"/token", t.TempDir()+"/none"
+	if err := secret.NewToken(good); err != nil {
+		t.Fatal(err)
+	}
+	for endpoint, wrong := range map[string]string{
+		"file://" + t.TempDir(): "", "etcd://127.0.0.1:1": "", "etcds://192.0.2.1:1": "", "static://127.0.0.1:29500": "", "static://192.0.2.1:29500": "", "127.0.0.1:1": "", "a blob": "",
+		"etcd://127.0.0.1:1,192.0.2.1:1": "use etcds://", "etcd://localhost,host0": "use etcds://",
+	} {
+		for _, file := range []string{good, none} {
+			p.Endpoint, p.TokenFile, p.Security = endpoint, file, rendezvous.SecurityRequire
+			open := Open
+			if endpoint == "a blob" {
+				open = func(p rendezvous.Params, log *slog.Logger) (Node, error) { return node(OpenRegister(p, nil, log)) }
+			}
+			n, err := open(p, nil)
+			if err == nil {
+				n.Close()
+			}
+			want := wrong
+			if file == none && want == "" {
+				want = "no such file"
+			}
+			switch {
+			case want == "" && err != nil:
+				t.Errorf("%s: %v", endpoint, err)
+			case want != "" && file == good && (!errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file)):
+				t.Errorf("%s: %v; want one that says %q", endpoint, err, want)
+			case file == none && !errors.Is(err, rendezvous.ErrInvalid):
+				t.Errorf("%s without its file: %v", endpoint, err)
+			}
 		}
-	}
-	p.Endpoint = "a blob"
-	if _, err := OpenRegister(p, nil, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "a blob has none") {
-		t.Errorf("a blob: %v", err)
-	}
-	p.Endpoint = "127.0.0.1:1"
-	if _, err := Open(p, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("a control plane: %v", err)
 	}
 }

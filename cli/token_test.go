@@ -90,19 +90,14 @@ func TestTokenThatProtectsNothing(t *testing.T) {
 	job := func(args ...string) []string {
 		return append(append([]string{"run", "--no-python"}, args...), "true")
 	}
-	file, etcd := "file://"+t.TempDir(), "etcd://127.0.0.1:1"
+	file := "file://" + t.TempDir()
 	for _, test := range []struct {
-		args       []string
-		byVariable bool // it counts, too
+		args []string
 	}{
-		{job("--standalone"), false},
-		{job(), false},
-		{job("--nnodes", "2", "--rdzv-backend", "static", "--rdzv-endpoint", "127.0.0.1:29500"), true},
-		{job("--rdzv-id", "j", "--rdzv-endpoint", file), true},
-		{job("--rdzv-id", "j", "--rdzv-endpoint", etcd), true},
-		{job("--rdzv-id", "j", "--rdzv-backend", "etcd"), true},
-		{[]string{"status", file}, false},
-		{[]string{"admin", "close", file, "--rdzv-id", "j", "--reason", "x"}, false},
+		{job("--standalone")},
+		{job()},
+		{[]string{"status", file}},
+		{[]string{"admin", "close", file, "--rdzv-id", "j", "--reason", "x"}},
 	} {
 		t.Setenv(rendezvous.EnvTokenFile, "")
 		byFlag := append([]string{test.args[0], "--token-file", none}, test.args[1:]...)
@@ -120,8 +115,26 @@ func TestTokenThatProtectsNothing(t *testing.T) {
 		}
 		t.Setenv(rendezvous.EnvTokenFile, none)
 		code, stdout, stderr := execute(t, test.args...)
-		if refused := strings.Contains(stderr, "would protect nothing"); refused != test.byVariable || refused != (code == run.ExitUsage) {
+		if refused := strings.Contains(stderr, "would protect nothing"); refused || code == run.ExitUsage {
 			t.Errorf("%v, by the variable: %d, %q, %q", test.args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestTokenFileMissing: wherever several nodes meet, the file of a token has to be there.
+func TestTokenFileMissing(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none")
+	job := func(args ...string) []string {
+		return append(append([]string{"run", "--no-python", "--token-file", none}, args...), "true")
+	}
+	for _, args := range [][]string{
+		job("--nnodes", "2", "--rdzv-backend", "static", "--rdzv-endpoint", "127.0.0.1:29500"),
+		job("--rdzv-id", "j", "--rdzv-endpoint", "file://"+t.TempDir()),
+		job("--rdzv-id", "j", "--rdzv-endpoint", "etcd://127.0.0.1:1"),
+		job("--rdzv-id", "j", "--rdzv-backend", "etcd"),
+	} {
+		if code, stdout, stderr := execute(t, args...); code == 0 || !strings.Contains(stderr, none+": stat") {
+			t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package roundstore
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/tcpstore"
+	"rallypoint/tcpstore/forward"
 )
 
 // lookupTimeout bounds how long a host name is looked up; a resolver that does
@@ -28,6 +30,10 @@ const lookupTimeout = 2 * time.Second
 type RoundStores struct {
 	params rendezvous.Params // of the node
 	log    *slog.Logger
+
+	protecting sync.Mutex // held while protected is made
+	protected  *Protection
+	asked      bool // protected was made
 
 	mu    sync.Mutex
 	fixed *socket // in use on a fixed port; nil: none is
@@ -55,7 +61,8 @@ type socket struct {
 	gate   *gate
 	host   string
 	port   int
-	users  int // guarded by RoundStores.mu
+	users  int    // guarded by RoundStores.mu
+	local  func() // ends the listener for this machine's workers; nil: there is none; guarded by RoundStores.mu
 }
 
 // roundStore is one rendezvous.RoundStore.
@@ -80,13 +87,20 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 	}
 	s.mu.Unlock()
 
+	protection, err := s.protection()
+	if err != nil {
+		return nil, err
+	}
 	l, err := listen(ctx, host, port)
 	if err != nil {
 		return nil, err
 	}
+	if l, err = shared(protection, l); err != nil {
+		return nil, err
+	}
 	k := &socket{gate: newGate(l), host: host, port: port, users: 1}
 	k.server = tcpstore.Serve(k.gate, newEngine(), tcpstore.Options{
-		Logger: s.log, NormalizeAttemptKeys: true, Admit: peer.NewCheck(&s.params, l.Addr()).Admit,
+		Logger: s.log, NormalizeAttemptKeys: true, Admit: peer.NewCheck(&s.params, l.Addr()).Admit, Secure: protection.Secure(),
 	})
 	s.mu.Lock()
 	s.open[k] = struct{}{}
@@ -100,18 +114,92 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 // Port implements rendezvous.RoundStore.
 func (r *roundStore) Port() int { return r.socket.server.Addr().(*net.TCPAddr).Port }
 
-// Begin implements rendezvous.RoundStore.
-func (r *roundStore) Begin() {
+// protection returns what protects the stores; it is made once.
+func (s *RoundStores) protection() (*Protection, error) {
+	s.protecting.Lock()
+	defer s.protecting.Unlock()
+	if s.asked {
+		return s.protected, nil
+	}
+	p, err := NewProtection(&s.params, s.log)
+	s.protected, s.asked = p, err == nil
+	return p, err
+}
+
+// shared lets the listener for this machine's workers have the port of l, which may be on all
+// addresses. It is done when l listens already, so that no other store shares a fixed port. A
+// plain store's listener stays as it is.
+func shared(t *Protection, l net.Listener) (net.Listener, error) {
+	if t == nil {
+		return l, nil
+	}
+	raw, err := l.(*net.TCPListener).SyscallConn()
+	if err == nil {
+		err = forward.Share(raw)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Begin implements member.RoundStore.
+func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
+	protection, err := r.stores.protection()
+	if err != nil {
+		return o, err
+	}
 	r.stores.mu.Lock()
 	defer r.stores.mu.Unlock()
 	if r.begun || r.closed {
-		return
+		return o, nil
 	}
 	r.begun = true
-	if r.next != nil {
-		r.socket.server.SwapEngine(r.next)
-		r.socket.gate.open()
+	k := r.socket
+	if protection == nil {
+		if r.next != nil {
+			k.server.SwapEngine(r.next)
+			k.gate.open()
+		}
+		return o, nil
 	}
+	k.endLocal() // its workers are those of the round before
+	name := nameOf(r.stores.params.RunID, o)
+	k.server.BeginRound(r.next, name)
+	if r.next != nil {
+		k.gate.open()
+	}
+	at, stop, err := protection.Serve(k.server, name)
+	if err != nil {
+		return o, err
+	}
+	k.local = stop
+	return located(o, at), nil
+}
+
+// Reach implements member.RoundStores.
+func (s *RoundStores) Reach(ctx context.Context, o rendezvous.Outcome) (rendezvous.Outcome, io.Closer, error) {
+	protection, err := s.protection()
+	if err != nil || protection == nil {
+		return o, nil, err
+	}
+	at, way, err := protection.Reach(ctx, o.StoreAddr, o.StorePort, nameOf(s.params.RunID, o))
+	if err != nil {
+		return o, nil, err
+	}
+	if way == nil {
+		return located(o, at), nil, nil
+	}
+	return located(o, at), way, nil
+}
+
+// endLocal ends the listener for this machine's workers; RoundStores.mu is held.
+func (k *socket) endLocal() {
+	if k.local != nil {
+		k.local()
+	}
+	k.local = nil
 }
 
 // Close implements rendezvous.RoundStore.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 	"rallypoint/tcpstore"
@@ -76,7 +77,7 @@ func TestFixedPortHoldsNewConnections(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer first.Close()
-			first.Begin()
+			begin(t, first)
 			o := rendezvous.Outcome{StoreAddr: "127.0.0.1", StorePort: port}
 			if err := dial(t, o).Set(t.Context(), "k", nil); err != nil {
 				t.Fatal(err)
@@ -103,7 +104,7 @@ func TestFixedPortHoldsNewConnections(t *testing.T) {
 			}()
 			// It cannot be served before this.
 			if begins {
-				second.Begin()
+				begin(t, second)
 			} else if err := second.Close(); err != nil {
 				t.Error(err)
 			}
@@ -135,5 +136,15 @@ func TestClosingAShutGateEndsTheServer(t *testing.T) {
 	}
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection was answered")
+	}
+}
+
+// begin begins a round whose store is plain.
+func begin(t *testing.T, rs member.RoundStore) {
+	t.Helper()
+	o := rendezvous.Outcome{Round: 1, StoreAddr: "host", StorePort: rs.Port()}
+	here, err := rs.Begin(o)
+	if err != nil || here.StoreAddr != o.StoreAddr || here.StorePort != o.StorePort {
+		t.Errorf("workers of a plain store are sent to %s:%d, %v", here.StoreAddr, here.StorePort, err)
 	}
 }

@@ -32,7 +32,8 @@ func wantClosed(t *testing.T, what string, conn net.Conn) {
 func TestOtherUser(t *testing.T) {
 	peertest.NeedRoot(t)
 	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
-	a, b := open(t, "a", endpoint, 2, 2, nil), open(t, "b", endpoint, 2, 2, nil)
+	a := open(t, "a", endpoint, 2, 2, map[string]string{"is_host": "1", "node_rank": "0"}) // whose numbers are those of the control plane's process
+	b := open(t, "b", endpoint, 2, 2, map[string]string{"is_host": "0"})
 	o := next(t, a, b)[0]
 	storeAddr := net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
 	worker := dial(t, o)

@@ -34,7 +34,7 @@ var (
 // LocalAddr is announced to the workers, "" is the loopback address, and the users of
 // LoopbackUsers may connect to the store.
 func NewStandalone(p rendezvous.Params, log *slog.Logger) *Standalone {
-	p.Max, p.Endpoint = 1, ""
+	p.Max, p.Endpoint, p.TokenFile = 1, "", "" // no other machine takes part
 	return &Standalone{addr: cmp.Or(p.LocalAddr, aloneAddr), stores: roundstore.NewRoundStores(p, log)}
 }
 
@@ -45,11 +45,10 @@ func (s *Standalone) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	if err != nil {
 		return rendezvous.Outcome{}, err
 	}
-	rs.Begin()
 	s.open = rs
 	s.round++
 	s.keys = store.NewMemory(store.NewEngine(store.Limits{}))
-	return rendezvous.Outcome{Round: s.round, World: 1, HostRank: -1, StoreAddr: s.addr, StorePort: rs.Port(), AdvertisedAddr: s.addr}, nil
+	return rs.Begin(rendezvous.Outcome{Round: s.round, World: 1, HostRank: -1, StoreAddr: s.addr, StorePort: rs.Port(), AdvertisedAddr: s.addr})
 }
 
 func (s *Standalone) close() {

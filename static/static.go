@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -18,8 +19,10 @@ import (
 	"rallypoint/agent"
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/store"
 	"rallypoint/internal/wake"
+	"rallypoint/roundstore"
 	"rallypoint/tcpstore"
 )
 
@@ -50,6 +53,8 @@ type Static struct {
 	log  *slog.Logger
 	self string // this node, unlike any other
 
+	protection *roundstore.Protection // nil: the store is plain
+
 	joining chan struct{} // holds a token while Next or the end runs
 	life    context.Context
 	endLife context.CancelFunc
@@ -58,6 +63,8 @@ type Static struct {
 
 	mu      sync.Mutex
 	server  *tcpstore.Server // of node 0
+	local   netip.AddrPort   // where this node finds a protected store
+	way     io.Closer        // to a protected store on another machine; nil: none
 	client  *tcpstore.Client
 	round   uint64
 	over    bool   // another node has ended the round
@@ -97,9 +104,6 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"a static job needs the rank of each node: give node_rank (0 to %d; 0 is the node at the endpoint)", p.Max-1)
 	}
-	if err := p.RefuseToken("a static job"); err != nil {
-		return nil, err
-	}
 	place := strings.TrimPrefix(p.Endpoint, Scheme)
 	if place == "" {
 		return nil, ErrNoEndpoint
@@ -121,9 +125,13 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 	if warning != "" {
 		log.Warn(warning)
 	}
+	protection, err := roundstore.NewProtection(&p, log)
+	if err != nil {
+		return nil, err
+	}
 	name, _ := os.Hostname()
 	s := &Static{
-		p: p, host: host, port: port, log: log,
+		p: p, host: host, port: port, log: log, protection: protection,
 		self:    fmt.Sprintf("%s pid %d (%s)", name, os.Getpid(), rand.Text()),
 		joining: make(chan struct{}, 1), news: wake.New(),
 	}
@@ -152,7 +160,7 @@ func (s *Static) Next(ctx context.Context) (rendezvous.Outcome, error) {
 		return o, err
 	}
 	took := time.Since(start).Round(100 * time.Millisecond)
-	text := fmt.Sprintf("run %q, node %d of %d: node 0 at %s, tried for %v: %v", s.p.RunID, s.p.NodeRank, s.p.Max, s.addr(), took, err)
+	text := fmt.Sprintf("run %q, node %d of %d: node 0 at %s, tried for %v: %v", s.p.RunID, s.p.NodeRank, s.p.Max, s.place(), took, s.whyAway(err))
 	switch {
 	case s.life.Err() != nil || errors.Is(err, context.Canceled):
 		return o, rendezvous.Errorf(rendezvous.CodeCanceled, "%s", text)
@@ -178,7 +186,10 @@ func (s *Static) next(ctx context.Context, start time.Time) (rendezvous.Outcome,
 	if closed {
 		return rendezvous.Outcome{}, s.closedError(reason)
 	}
-	if err := s.serve(); err != nil {
+	if err := s.serve(ctx); err != nil {
+		return rendezvous.Outcome{}, err
+	}
+	if err := s.reach(ctx); err != nil {
 		return rendezvous.Outcome{}, err
 	}
 	client, err := s.enter(ctx, client, last+1, start)
@@ -189,44 +200,112 @@ func (s *Static) next(ctx context.Context, start time.Time) (rendezvous.Outcome,
 	s.client, s.round, s.over, s.reason, s.stop = client, last+1, false, "", rendezvous.RoundStop{}
 	watching, unwatch := context.WithCancel(s.life)
 	s.unwatch = unwatch
-	port := s.port
+	addr, port := s.host, s.port
+	if s.local.IsValid() {
+		addr, port = s.local.Addr().String(), int(s.local.Port())
+	}
 	s.mu.Unlock()
 	s.watch.Go(func() {
 		defer unwatch()
 		s.listen(watching, client, last+1)
 	})
 	return rendezvous.Outcome{
-		Round: last + 1, Rank: s.p.NodeRank, World: s.p.Max, HostRank: -1, StoreAddr: s.host, StorePort: port, AdvertisedAddr: s.host,
+		Round: last + 1, Rank: s.p.NodeRank, World: s.p.Max, HostRank: -1, StoreAddr: addr, StorePort: port, AdvertisedAddr: s.host,
 	}, nil
 }
 
 // serve makes node 0 serve the store.
-func (s *Static) serve() error {
+func (s *Static) serve(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.p.NodeRank != 0 || s.server != nil {
 		return nil
 	}
-	listen, bind := net.JoinHostPort("", strconv.Itoa(s.port)), netip.IPv6Unspecified()
+	listen, bind := "", netip.IPv6Unspecified()
 	if addr, err := netip.ParseAddr(s.host); err == nil && addr.IsLoopback() {
-		listen, bind = net.JoinHostPort(s.host, strconv.Itoa(s.port)), addr
+		listen, bind = s.host, addr
 	}
-	server, err := tcpstore.Listen(listen, store.NewEngine(store.Limits{}), tcpstore.Options{
-		Logger: s.log, Admit: peer.NewCheck(&s.p, &net.TCPAddr{IP: net.IP(bind.AsSlice())}).Admit,
-	})
+	opts := tcpstore.Options{Logger: s.log, Admit: peer.NewCheck(&s.p, &net.TCPAddr{IP: net.IP(bind.AsSlice())}).Admit}
+	server, err := s.listenStore(ctx, listen, opts)
 	if err != nil {
 		return rendezvous.Errorf(rendezvous.CodeConnection, "node 0 cannot serve its store: %v; give another --master-port, or end the program that has this one", err)
+	}
+	if s.protection != nil {
+		server.BeginRound(nil, s.storeName())
+		if s.local, _, err = s.protection.Serve(server, s.storeName()); err != nil {
+			_ = server.Close()
+			return err
+		}
 	}
 	s.server = server
 	s.port = server.Addr().(*net.TCPAddr).Port
 	return nil
 }
 
+// listenStore opens the store's server; mu is held.
+func (s *Static) listenStore(ctx context.Context, host string, opts tcpstore.Options) (*tcpstore.Server, error) {
+	engine := store.NewEngine(store.Limits{})
+	if s.protection == nil {
+		return tcpstore.Listen(net.JoinHostPort(host, strconv.Itoa(s.port)), engine, opts)
+	}
+	l, err := s.protection.Listen(ctx, host, s.port)
+	if err != nil {
+		return nil, err
+	}
+	opts.Secure = s.protection.Secure()
+	return tcpstore.Serve(l, engine, opts), nil
+}
+
+// storeName is the name of the one store that all rounds of the job share.
+func (s *Static) storeName() secret.StoreName { return secret.StoreName{Run: s.p.RunID} }
+
+// reach opens this node's way to a protected store of node 0.
+func (s *Static) reach(ctx context.Context) error {
+	s.mu.Lock()
+	there := s.protection == nil || s.p.NodeRank == 0 || s.local.IsValid()
+	s.mu.Unlock()
+	if there {
+		return nil
+	}
+	at, way, err := s.protection.Reach(ctx, s.host, s.port, s.storeName())
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.local = at
+	if way != nil {
+		s.way = way
+	}
+	return nil
+}
+
+// whyAway adds to the error of the client why the way to the store does not lead there.
+func (s *Static) whyAway(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if way, ok := s.way.(interface{ Err() error }); ok && way.Err() != nil {
+		return fmt.Errorf("%w: %w", err, way.Err())
+	}
+	return err
+}
+
+// place is where the store is, for logs and errors.
+func (s *Static) place() string {
+	if s.protection == nil {
+		return s.addr()
+	}
+	return net.JoinHostPort(s.host, strconv.Itoa(s.port))
+}
+
 // addr is where this node finds the store.
 func (s *Static) addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.server != nil { // its own address need not be reachable from here
+	switch {
+	case s.local.IsValid():
+		return s.local.String()
+	case s.server != nil: // its own address need not be reachable from here
 		a := s.server.Addr().(*net.TCPAddr)
 		if a.IP.IsUnspecified() {
 			return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.Port))
@@ -262,12 +341,12 @@ func (s *Static) enter(ctx context.Context, client *tcpstore.Client, round uint6
 			}
 		case err == nil && time.Now().After(patience):
 			err = rendezvous.Errorf(rendezvous.CodeNodeInUse, "run %q at %s: %s; each node needs a node_rank of its own, and a static job does not take a node back: start all its nodes again",
-				s.p.RunID, s.addr(), holder)
+				s.p.RunID, s.place(), holder)
 			_ = client.Close()
 			return nil, err
 		case err == nil && !warned:
 			warned = true
-			s.log.Warn(fmt.Sprintf("run %q at %s: %s; waiting %v for an earlier run to end", s.p.RunID, s.addr(), holder, lingering))
+			s.log.Warn(fmt.Sprintf("run %q at %s: %s; waiting %v for an earlier run to end", s.p.RunID, s.place(), holder, lingering))
 		}
 		_ = client.Close()
 		client = nil
@@ -395,7 +474,7 @@ func (s *Static) listen(ctx context.Context, client *tcpstore.Client, round uint
 		return
 	}
 	if err != nil {
-		s.log.Warn(fmt.Sprintf("run %q: the store of node 0 at %s is gone: %v", s.p.RunID, s.addr(), err))
+		s.log.Warn(fmt.Sprintf("run %q: the store of node 0 at %s is gone: %v", s.p.RunID, s.place(), err))
 		return
 	}
 	why := cutTold(string(text))
@@ -501,6 +580,9 @@ func (s *Static) end(farewell func(*tcpstore.Client, uint64)) error {
 	defer s.mu.Unlock()
 	if s.client != nil {
 		_ = s.client.Close()
+	}
+	if s.way != nil {
+		_ = s.way.Close()
 	}
 	if s.server != nil {
 		return s.server.Close()

@@ -30,7 +30,7 @@ func (s *Static) AnnounceStop(ctx context.Context, round uint64, leaving bool, r
 	}
 	_, err := s.tell(ctx, client, round, tellStop+strconv.Itoa(s.p.NodeRank)+": "+reason)
 	if err != nil {
-		return fmt.Errorf("run %q: node 0 at %s: %w", s.p.RunID, s.addr(), err)
+		return fmt.Errorf("run %q: node 0 at %s: %w", s.p.RunID, s.place(), err)
 	}
 	return nil
 }

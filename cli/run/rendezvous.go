@@ -185,9 +185,6 @@ func (c *config) setStatic(o *options, env environ) error {
 	if m.params.TokenFile == "" && (m.params.Max > 1 || o.endpoint != "") {
 		m.params.TokenFile = env.get(rendezvous.EnvTokenFile)
 	}
-	if err := m.params.RefuseToken("a static job"); err != nil {
-		return usagef("%v", err)
-	}
 	if m.params.Min != m.params.Max {
 		return usagef("argument --nnodes: the static backend has a fixed number of nodes, not a range (%s)", o.nnodes)
 	}

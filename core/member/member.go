@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -52,6 +53,7 @@ type Member struct {
 	early     *rendezvous.MembershipUpdate // last update while inJoin and no pending
 	last      rendezvous.LastRound         // of the last round
 	current   RoundStore                   // of the last round, if this node is its rank 0
+	way       io.Closer                    // to the store of the last round, if another node is its rank 0; nil: none
 
 	claiming sync.Mutex // held while the control plane is given last, so that it has the latest
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -167,9 +168,7 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 	if !ok {
 		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeState, "%s: the control plane at %s answered a join with %T", m.subject(), m.endpoint(), call.Result)
 	}
-	o.AdvertisedAddr = o.StoreAddr
-	m.enter(o, rs)
-	return o, nil
+	return m.enter(ctx, o, rs)
 }
 
 // withdraw takes the join back and reports whether it had been answered before,
@@ -202,34 +201,49 @@ func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 	}
 }
 
-// enter takes the outcome up: this node is now a member of that round.
-func (m *Member) enter(o rendezvous.Outcome, rs RoundStore) {
+// enter makes this node a member of the round, with a way to its store for this node's
+// workers.
+func (m *Member) enter(ctx context.Context, o rendezvous.Outcome, rs RoundStore) (rendezvous.Outcome, error) {
+	o.AdvertisedAddr = o.StoreAddr
 	claim := o.LastRound()
 	m.claiming.Lock()
 	m.control.SetLastRound(claim)
 	var current RoundStore
+	var way io.Closer
+	var here rendezvous.Outcome
+	var err error
 	if o.Rank == 0 {
 		current = rs
-		rs.Begin()
+		here, err = rs.Begin(o)
 	} else {
 		m.closeStore(rs)
+		here, way, err = m.stores.Reach(ctx, o)
 	}
 	m.mu.Lock()
 	m.last = claim
-	last := m.current
-	m.current = current
+	last, lastWay := m.current, m.way
+	m.current, m.way = current, way
 	m.mu.Unlock()
 	m.claiming.Unlock()
 	m.closeStore(last)
-	line := fmt.Sprintf("round %d: rank %d of %d, store at %s", o.Round, o.Rank, o.World, net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)))
+	m.closeStore(lastWay)
+	if err != nil {
+		return here, m.ownError(err)
+	}
+	at := net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
+	line := fmt.Sprintf("round %d: rank %d of %d, store at %s", o.Round, o.Rank, o.World, at)
+	if local := net.JoinHostPort(here.StoreAddr, strconv.Itoa(here.StorePort)); local != at {
+		line += ", for the workers of this node at " + local
+	}
 	if len(o.Dropped) > 0 {
 		line += "; goes on without: " + strings.Join(o.Dropped, ", ")
 	}
 	m.log.Info(line)
+	return here, nil
 }
 
-// closeStore closes a round store that is unused.
-func (m *Member) closeStore(rs RoundStore) {
+// closeStore closes a round store, or a way to one, that is unused.
+func (m *Member) closeStore(rs io.Closer) {
 	if rs == nil {
 		return
 	}

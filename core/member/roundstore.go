@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"io"
 
 	"rallypoint/core/rendezvous"
 )
@@ -17,6 +18,11 @@ type RoundStores interface {
 	// It returns early when ctx ends, and leaves no store open then. An error says
 	// the address, and what to do if the port is taken.
 	Open(ctx context.Context, host string, port int) (RoundStore, error)
+
+	// Reach opens this node's way to the store of a round whose rank 0 is another node. It
+	// returns the outcome with StoreAddr and StorePort as this node's workers use them, and
+	// what ends the way; nil: nothing has to.
+	Reach(ctx context.Context, o rendezvous.Outcome) (rendezvous.Outcome, io.Closer, error)
 }
 
 // RoundStore is an open round store. It serves no workers before Begin.
@@ -25,8 +31,9 @@ type RoundStore interface {
 	Port() int
 
 	// Begin makes this the store that new connections get, because its round is
-	// complete. Connections made before keep the store that they have.
-	Begin()
+	// complete. Connections made before keep the store that they have. It returns the
+	// outcome with StoreAddr and StorePort as this node's workers use them.
+	Begin(o rendezvous.Outcome) (rendezvous.Outcome, error)
 
 	// Close ends the store and, if no other store uses the socket, closes that
 	// with all its connections. Closing again does nothing.

@@ -138,11 +138,12 @@ func (m *Member) release(ctx context.Context, err error) error {
 		err = m.ownError(planeErr)
 	}
 	m.mu.Lock()
-	store := m.current
-	m.current = nil
+	store, way := m.current, m.way
+	m.current, m.way = nil, nil
 	m.hostFound()
 	m.mu.Unlock()
 	m.closeStore(store)
+	m.closeStore(way)
 	m.endErr = err
 	m.endLife()
 	close(m.ended)

@@ -43,6 +43,8 @@ const (
 //	store_port          fixed port of the round store; 0 (any)
 //	is_host             this node hosts the control plane (true) or does not (false)
 //	token_file          file with the token that the control plane and its nodes share
+//	store_tls           round stores speak TLS if there is a token; 1
+//	forward_ports       further ports of the rank-0 node that workers of other nodes reach
 //	record              begins the name of the file for the history of a control plane here
 //
 // and those of an etcd, which join BackendOptions: protocol, ssl_cert,
@@ -128,6 +130,8 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"advertise_addr": setAdvertiseAddr,
 	"is_host":        setIsHost,
 	"token_file":     setTokenFile,
+	"store_tls":      setStoreTLS,
+	"forward_ports":  setForwardPorts,
 	"allow_uid":      setAllowUID,
 	"loopback_check": setLoopbackCheck,
 	"record":         setRecord,
@@ -267,6 +271,40 @@ func setTokenFile(s *optionSetter, value string) (expected string) {
 		return "the path of a file"
 	}
 	s.p.TokenFile = value
+	return ""
+}
+
+func setStoreTLS(s *optionSetter, value string) (expected string) {
+	b, ok := parseBool(value)
+	if !ok {
+		return "1, true, t, yes or y, or 0, false, f, no or n"
+	}
+	s.p.PlainStore = !b
+	return ""
+}
+
+// maxForwardPorts bounds the option forward_ports: each is a listener on every node.
+const maxForwardPorts = 64
+
+// setForwardPorts reads ports and ranges of them with colons in between.
+func setForwardPorts(s *optionSetter, value string) (expected string) {
+	expected = fmt.Sprintf("ports from 1 to %d, at most %d, such as 8547, 6000-6007 or 8547:6000", math.MaxUint16, maxForwardPorts)
+	var ports []int
+	for part := range strings.SplitSeq(value, ":") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.ParseUint(first, 10, 16)
+		to, err2 := strconv.ParseUint(last, 10, 16)
+		if err1 != nil || err2 != nil || from == 0 || to < from || int(to-from) >= maxForwardPorts-len(ports) {
+			return expected
+		}
+		for port := from; port <= to; port++ {
+			ports = append(ports, int(port))
+		}
+	}
+	s.p.ForwardPorts = ports
 	return ""
 }
 

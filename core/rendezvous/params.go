@@ -54,6 +54,9 @@ type Params struct {
 	TokenFile     string // of the token that the control plane and its nodes share; "": none
 	Record        string // begins the name of the file that gets the history of a control plane in this process; "": none
 
+	PlainStore   bool  // round stores stay plain although there is a token
+	ForwardPorts []int // further ports of the rank-0 node that the workers of the others reach
+
 	LoopbackUsers LoopbackUsers // whose processes may connect to this job's loopback listeners
 	Security      string        // value of EnvSecurity; "": warn
 
@@ -154,8 +157,8 @@ func (p *Params) RefuseToken(place string) error {
 	if p.TokenFile == "" {
 		return nil
 	}
-	return Errorf(CodeInvalid, "the token file %s would protect nothing: only a control plane asks for a token, and %s has none; "+
-		"leave it out (token_file, --token-file, %s), or meet at HOST:PORT", p.TokenFile, place, EnvTokenFile)
+	return Errorf(CodeInvalid, "the token file %s would protect nothing: no other process asks for a token, and %s has none; "+
+		"leave it out (token_file, --token-file, %s)", p.TokenFile, place, EnvTokenFile)
 }
 
 // seats returns how many of n nodes a round may have: at most Max, a multiple of

@@ -103,25 +103,30 @@ func LoopbackEndpoint(endpoint string) bool {
 }
 
 // CheckSecurity returns the line that is to be logged at the start of a job of several
-// machines that has no token; it is an error with RALLYPOINT_SECURITY=require. place is
-// where the nodes meet; protectable tells that a token would protect it.
-func (p *Params) CheckSecurity(place string, protectable bool) (warning string, err error) {
+// machines that something of is open; it is an error with RALLYPOINT_SECURITY=require. place
+// is where the nodes meet; hosted tells that a control plane listens there.
+func (p *Params) CheckSecurity(place string, hosted bool) (warning string, err error) {
 	if p.Security != "" && p.Security != SecurityRequire {
 		return "", Errorf(CodeInvalid, "environment variable %s=%.80q: expected %q, or nothing", EnvSecurity, p.Security, SecurityRequire)
 	}
-	if p.TokenFile != "" || p.OneMachine() {
+	one := p.OneMachine()
+	if p.TokenFile != "" && !p.PlainStore || p.TokenFile == "" && one {
 		return "", nil
 	}
-	open := fmt.Sprintf("run %q: up to %d nodes meet at %s without a token: ", p.RunID, p.Max, place)
-	if protectable {
-		open += "a process that reaches the control plane's port or a round store's can join, change or end the job; " +
-			"give all nodes a token file (`rallypoint token new FILE`, then token_file, --token-file or " + EnvTokenFile + ")"
-	} else {
-		open += "a process that reaches a round store's port can change or end the job; " +
-			"meet at HOST:PORT with a token file (`rallypoint token new FILE`), or keep the network to the job"
+	open := fmt.Sprintf("run %q: up to %d nodes meet at %s ", p.RunID, p.Max, place)
+	switch {
+	case p.TokenFile != "":
+		open += "with a token, but store_tls=0 leaves the round store plain: a process that reaches its port, or the network's packets, can change or end the job"
+	case hosted:
+		open += "without a token: a process that reaches the control plane's port or a round store's can join, change or end the job; " + giveToken
+	default:
+		open += "without a token: a process that reaches a round store's port can change or end the job; " + giveToken
 	}
-	if p.Security == SecurityRequire {
+	if p.Security == SecurityRequire && !one {
 		return "", Errorf(CodeInvalid, "%s; %s=%s makes that an error", open, EnvSecurity, SecurityRequire)
 	}
 	return open, nil
 }
+
+// giveToken says what to do about a job without a token.
+const giveToken = "give all nodes a token file (`rallypoint token new FILE`, then token_file, --token-file or " + EnvTokenFile + ")"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -107,11 +108,15 @@ func (noStores) Open(context.Context, string, int) (member.RoundStore, error) {
 	return noStore{}, nil
 }
 
+func (noStores) Reach(_ context.Context, o rendezvous.Outcome) (rendezvous.Outcome, io.Closer, error) {
+	return o, nil, nil
+}
+
 type noStore struct{}
 
-func (noStore) Port() int    { return 4711 }
-func (noStore) Begin()       {}
-func (noStore) Close() error { return nil }
+func (noStore) Port() int                                              { return 4711 }
+func (noStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) { return o, nil }
+func (noStore) Close() error                                           { return nil }
 
 type joining struct {
 	done    chan struct{}

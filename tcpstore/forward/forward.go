@@ -210,15 +210,11 @@ func (f *Forwarder) take(worker *net.TCPConn, port int) {
 		return
 	}
 	f.links[l] = struct{}{}
-	f.wg.Go(func() {
-		f.carry(l, port)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.links, l)
-	})
+	f.wg.Go(func() { f.carry(l, port) })
 }
 
-// carry serves a connection until both its directions have ended.
+// carry reaches the store for a connection, and begins to carry both its directions. These
+// have goroutines of their own because the stack of this one has grown with the TLS handshake.
 func (f *Forwarder) carry(l *link, port int) {
 	ctx, cancel := context.WithTimeout(f.life, dialTimeout)
 	store, err := f.opts.Dial(ctx, port)
@@ -228,9 +224,31 @@ func (f *Forwarder) carry(l *link, port int) {
 	}
 	if err != nil {
 		l.cut(true)
+		f.forget(l)
 		return
 	}
-	l.carry(store)
+	if !l.reached(store) {
+		f.forget(l)
+		return
+	}
+	var left atomic.Int32
+	left.Store(2)
+	direction := func(carry func() error, halfClose func() error) {
+		l.end(carry(), halfClose)
+		if left.Add(-1) == 0 {
+			l.cut(false)
+			f.forget(l)
+		}
+	}
+	f.wg.Go(func() { direction(l.toStore, store.CloseWrite) })
+	f.wg.Go(func() { direction(l.toWorker, l.worker.CloseWrite) })
+}
+
+// forget is the end of a connection.
+func (f *Forwarder) forget(l *link) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.links, l)
 }
 
 // note keeps book of whether the store can be reached, and logs when that changes.

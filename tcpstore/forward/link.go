@@ -29,21 +29,16 @@ type link struct {
 	small [smallSize]byte // what comes from the store goes here first
 }
 
-// carry passes on what either side sends, until both have ended or one has broken.
-func (l *link) carry(store Conn) {
+// reached notes the connection to the store, which is closed if the worker's is ended.
+func (l *link) reached(store Conn) bool {
 	l.mu.Lock()
-	l.store = store
-	ended := l.ended
-	l.mu.Unlock()
-	if ended {
+	defer l.mu.Unlock()
+	if l.ended {
 		closeRaw(store, true)
-		return
+		return false
 	}
-	var up sync.WaitGroup
-	up.Go(func() { l.end(l.toStore(), l.store.CloseWrite) })
-	l.end(l.toWorker(), l.worker.CloseWrite)
-	up.Wait()
-	l.cut(false)
+	l.store = store
+	return true
 }
 
 // end passes on how one direction has ended: the end of a stream by halfClose, anything else

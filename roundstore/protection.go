@@ -1,0 +1,154 @@
+package roundstore
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"rallypoint/core/peer"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/tcpstore"
+	"rallypoint/tcpstore/forward"
+)
+
+// Protection is what a node with a token protects its round stores by: nothing listens on an
+// address that other machines reach without TLS and a proof of the token, and the workers of
+// this machine find the store at a loopback address that serves the users of
+// rendezvous.LoopbackUsers only (docs/decisions/0070). A nil *Protection leaves stores plain.
+type Protection struct {
+	users rendezvous.LoopbackUsers
+	log   *slog.Logger
+	with  tcpstore.Secure
+
+	// What tests put in place of this machine's.
+	isHere  func(ctx context.Context, host string) bool
+	address func(secret.StoreName) netip.Addr
+}
+
+// NewProtection returns that of the node that p describes: nil without a token, and with
+// store_tls=0. What it returns of a token file that cannot be used is ErrInvalid.
+func NewProtection(p *rendezvous.Params, log *slog.Logger) (*Protection, error) {
+	if p.TokenFile == "" || p.PlainStore {
+		return nil, nil
+	}
+	token, err := secret.OpenToken(p.TokenFile, log)
+	if err != nil {
+		return nil, err
+	}
+	config, err := secret.ServerTLS()
+	if err != nil {
+		return nil, err
+	}
+	return &Protection{
+		users: p.LoopbackUsers, log: log, with: tcpstore.Secure{Token: token, Config: config},
+		isHere: isHere, address: forward.Address,
+	}, nil
+}
+
+// Secure is what a server of stores needs.
+func (t *Protection) Secure() *tcpstore.Secure {
+	if t == nil {
+		return nil
+	}
+	return &t.with
+}
+
+// Listen listens on an address of this machine, "" for all, in a way that leaves the port at
+// loopback addresses to Serve.
+func (t *Protection) Listen(ctx context.Context, host string, port int) (net.Listener, error) {
+	l, err := listenOn(ctx, host, port)
+	if err != nil {
+		return nil, err
+	}
+	return shared(t, l)
+}
+
+// Serve has a server serve the workers of this machine, too, at the loopback address of a
+// store's name, at the server's port unless that is taken there. The server goes on when stop
+// has ended that.
+func (t *Protection) Serve(server *tcpstore.Server, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
+	l, err := forward.Bind(t.address(name), server.Addr().(*net.TCPAddr).Port, t.log)
+	if err != nil {
+		return netip.AddrPort{}, nil, err
+	}
+	stop = server.AlsoAccept(l, peer.NewLoopbackCheck(t.users).Admit)
+	return l.Addr().(*net.TCPAddr).AddrPort(), stop, nil
+}
+
+// Reach opens a way for the workers of this machine to the store of a name that another node
+// serves at host and port. On the machine of that node it is the store's own listener, and way
+// is nil.
+func (t *Protection) Reach(ctx context.Context, host string, port int, name secret.StoreName) (at netip.AddrPort, way *forward.Forwarder, err error) {
+	if t.isHere(ctx, host) {
+		return netip.AddrPortFrom(t.address(name), uint16(port)), nil, nil
+	}
+	place := net.JoinHostPort(host, strconv.Itoa(port))
+	way, err = forward.Listen(t.address(name), port, forward.Options{
+		Admit: peer.NewLoopbackCheck(t.users).Admit,
+		Dial: func(ctx context.Context, _ int) (forward.Conn, error) {
+			return t.dial(ctx, place, name, secret.PurposeStore)
+		},
+		Store: place, Log: t.log,
+		Hint: "; its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, an address under which the others reach it, " +
+			"and store_port= if a firewall is between them; all nodes need the same token and store_tls=",
+	})
+	if err != nil {
+		return netip.AddrPort{}, nil, err
+	}
+	return way.Addr(), way, nil
+}
+
+// dial opens a connection to a store.
+func (t *Protection) dial(ctx context.Context, place string, name secret.StoreName, purpose secret.Purpose) (*tls.Conn, error) {
+	conn, err := forward.Dialer().DialContext(ctx, "tcp", place)
+	if err != nil {
+		return nil, err
+	}
+	secured, err := secret.DialStore(ctx, conn, t.with.Token, name, purpose)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return secured, nil
+}
+
+// isHere reports whether a host is this machine.
+func isHere(ctx context.Context, host string) bool {
+	addrs := []netip.Addr{}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		addrs = append(addrs, addr)
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+		defer cancel()
+		if addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", host); err != nil {
+			return false
+		}
+	}
+	own, _ := net.InterfaceAddrs()
+	for _, addr := range addrs {
+		if addr.IsLoopback() || addr.IsUnspecified() {
+			return true
+		}
+		for _, o := range own {
+			if prefix, err := netip.ParsePrefix(o.String()); err == nil && prefix.Addr().Unmap() == addr.Unmap().WithZone("") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// nameOf is the name of the store of a round.
+func nameOf(run string, o rendezvous.Outcome) secret.StoreName {
+	return secret.StoreName{Run: run, Generation: o.Generation, Round: o.Round}
+}
+
+// located is an outcome for the workers of a node that find its store at a place.
+func located(o rendezvous.Outcome, at netip.AddrPort) rendezvous.Outcome {
+	o.StoreAddr, o.StorePort = at.Addr().String(), int(at.Port())
+	return o
+}

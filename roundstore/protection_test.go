@@ -1,0 +1,322 @@
+package roundstore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"rallypoint/core/member"
+	"rallypoint/core/peer/peertest"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
+	"rallypoint/tcpstore"
+)
+
+// tokenFile makes a file with a token.
+func tokenFile(t *testing.T) string {
+	t.Helper()
+	path := t.TempDir() + "/token"
+	testkit.Check(t, secret.NewToken(path))
+	return path
+}
+
+// node is one node's round stores. A distant one is on another machine than all stores, as
+// far as it knows; its loopback addresses are its own.
+type node struct {
+	*RoundStores
+	log *testkit.Log
+}
+
+func newNode(t *testing.T, token string, distant bool) *node {
+	t.Helper()
+	p := rendezvous.DefaultParams()
+	p.RunID, p.TokenFile, p.Max = "job", token, 2
+	p.Endpoint = "host0:29400"
+	log, lines := testkit.NewLog(t)
+	n := &node{NewRoundStores(p, log), lines}
+	if token == "" {
+		return n
+	}
+	protection, err := n.protection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if distant {
+		protection.isHere = func(context.Context, string) bool { return false }
+		near := protection.address
+		protection.address = func(name secret.StoreName) netip.Addr {
+			a := near(name).As4()
+			a[3] ^= 1
+			return netip.AddrFrom4(a)
+		}
+	}
+	return n
+}
+
+// serve opens the store of a round at host, and begins it.
+func (n *node) serve(t *testing.T, host string, port int, round uint64) (real, here rendezvous.Outcome, rs member.RoundStore) {
+	t.Helper()
+	rs, err := n.Open(t.Context(), host, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { rs.Close() })
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	real = rendezvous.Outcome{Generation: "g", Round: round, World: 2, StoreAddr: host, StorePort: rs.Port()}
+	if here, err = rs.Begin(real); err != nil {
+		t.Fatal(err)
+	}
+	return real, here, rs
+}
+
+// reach opens a node's way to a round's store.
+func (n *node) reach(t *testing.T, real rendezvous.Outcome) (here rendezvous.Outcome, way io.Closer) {
+	t.Helper()
+	here, way, err := n.Reach(t.Context(), real)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if way != nil {
+		t.Cleanup(func() { way.Close() })
+	}
+	return here, way
+}
+
+// wantNone connects where no store serves.
+func wantNone(t *testing.T, what string, o rendezvous.Outcome) {
+	t.Helper()
+	conn, err := net.Dial("tcp", net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)))
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte("\x00\x2a\x2a\x2a\x2a")) // not what a TLS client begins with
+	wantClosed(t, what, conn)
+}
+
+// TestProtectedStore: the workers of the store's machine and those of another one share a
+// store that nothing reaches by its own address without TLS, whatever that address is.
+func TestProtectedStore(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", ""} {
+		for _, fixed := range []bool{false, true} {
+			t.Run(host+" "+strconv.FormatBool(fixed), func(t *testing.T) {
+				port := 0
+				if fixed {
+					port = testkit.FreePort(t)
+				}
+				token := tokenFile(t)
+				a, b, c := newNode(t, token, false), newNode(t, token, true), newNode(t, token, false)
+				real, atA, _ := a.serve(t, host, port, 1)
+				atB, way := b.reach(t, real)
+				atC, none := c.reach(t, real)
+				if addr := netip.MustParseAddr(atA.StoreAddr); !addr.IsLoopback() || addr.As4()[1] == 0 || atA.StorePort != real.StorePort || atC.StoreAddr != atA.StoreAddr || none != nil {
+					t.Errorf("workers beside the store: %+v and %+v, of %+v", atA, atC, real)
+				}
+				if atB.StorePort != real.StorePort || way == nil {
+					t.Errorf("workers elsewhere: %+v, of %+v", atB, real)
+				}
+				if err := dial(t, atB).Set(t.Context(), "key", []byte("value")); err != nil {
+					t.Fatal(err)
+				}
+				if v, err := dial(t, atC).Get(t.Context(), "key"); err != nil || string(v) != "value" {
+					t.Errorf("%q, %v", v, err)
+				}
+				wantNone(t, "a plain client of the real address", real)
+				if fixed {
+					if _, err := c.Open(t.Context(), host, port); err == nil || !strings.Contains(err.Error(), "store_port="+strconv.Itoa(port)) {
+						t.Errorf("another node has the fixed port, too: %v", err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestRoundsChange has a round begin while workers of the last one are there: each finds its
+// own round's store, and what belongs to the last one ends with it.
+func TestRoundsChange(t *testing.T) {
+	for _, fixed := range []bool{false, true} {
+		port := 0
+		if fixed {
+			port = testkit.FreePort(t)
+		}
+		token := tokenFile(t)
+		a, b := newNode(t, token, false), newNode(t, token, true)
+		var last rendezvous.Outcome
+		var open []io.Closer
+		for round := uint64(1); round <= 3; round++ {
+			real, atA, rs := a.serve(t, "127.0.0.1", port, round)
+			atB, way := b.reach(t, real)
+			for _, c := range open {
+				testkit.Check(t, c.Close())
+			}
+			if last.Round > 0 {
+				wantNone(t, "the last round's forwarder", last)
+			}
+			key := "round " + strconv.FormatUint(round, 10)
+			worker := dial(t, atA)
+			if err := worker.Set(t.Context(), key, []byte(key)); err != nil {
+				t.Fatal(err)
+			}
+			other := dial(t, atB)
+			if v, err := other.Get(t.Context(), key); err != nil || string(v) != key {
+				t.Errorf("%q, %v", v, err)
+			}
+			if n, err := other.NumKeys(t.Context()); err != nil || n != 1 {
+				t.Errorf("round %d has %d keys, %v", round, n, err)
+			}
+			last, open = atB, []io.Closer{rs, way}
+		}
+	}
+}
+
+// TestStaleRound: a node of another round, or generation, with the right token, is refused by
+// name, and the workers of the round do not notice.
+func TestStaleRound(t *testing.T) {
+	token := tokenFile(t)
+	a, b := newNode(t, token, false), newNode(t, token, true)
+	real, atA, _ := a.serve(t, "127.0.0.1", 0, 7)
+	worker := dial(t, atA)
+	for _, stale := range []rendezvous.Outcome{
+		{Generation: "g", Round: 6, StoreAddr: real.StoreAddr, StorePort: real.StorePort},
+		{Generation: "f", Round: 7, StoreAddr: real.StoreAddr, StorePort: real.StorePort},
+	} {
+		here, way := b.reach(t, stale)
+		wantNone(t, "a stale node's worker", here)
+		if err := way.(interface{ Err() error }).Err(); !errors.Is(err, rendezvous.ErrRoundOver) || !strings.Contains(err.Error(), "round 7 of run") {
+			t.Errorf("the stale node's error: %v", err)
+		}
+	}
+	a.log.Await(t, "round 6 of run", 1)
+	if err := worker.Set(t.Context(), "key", nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOtherKey: each side of a mismatch says what is wrong, with its own file.
+func TestOtherKey(t *testing.T) {
+	for name, test := range map[string]struct {
+		served, known  string
+		says, saysHere string
+	}{
+		"another token": {tokenFile(t), tokenFile(t), "does not know the token in", "does not know the token in"},
+		"a plain store": {"", tokenFile(t), "no Rallypoint round store with a token", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newNode(t, test.served, false), newNode(t, test.known, true)
+			real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
+			here, way := b.reach(t, real)
+			wantNone(t, name, here)
+			err := way.(interface{ Err() error }).Err()
+			if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("the node says %v", err)
+			}
+			if test.saysHere != "" {
+				a.log.Await(t, test.saysHere, 1)
+			}
+			if err := dial(t, atA).Set(t.Context(), "key", nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestOtherUserProtected has another user at the loopback address of a protected store and at
+// a forwarder.
+func TestOtherUserProtected(t *testing.T) {
+	peertest.NeedRoot(t)
+	token := tokenFile(t)
+	a, b := newNode(t, token, false), newNode(t, token, true)
+	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
+	atB, _ := b.reach(t, real)
+	for _, o := range []rendezvous.Outcome{atA, atB} {
+		worker := dial(t, o)
+		conn := peertest.Dial(t, peertest.Stranger, net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)))
+		wantClosed(t, "another user", conn)
+		if err := worker.Set(t.Context(), "key", nil); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, n := range []*node{a, b} {
+		n.log.Await(t, "allow_uid="+strconv.Itoa(peertest.Stranger), 1)
+	}
+}
+
+// TestMembersWithToken goes through rounds of members of a hosted run with a token.
+func TestMembersWithToken(t *testing.T) {
+	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
+	options := map[string]string{"token_file": tokenFile(t)}
+	a, b := open(t, "a", endpoint, 2, 2, options), open(t, "b", endpoint, 2, 2, options)
+	var past []rendezvous.Outcome
+	for range 3 {
+		o := next(t, a, b)[0]
+		if o.AdvertisedAddr != "127.0.0.1" || o.StoreAddr == o.AdvertisedAddr {
+			t.Errorf("outcome %+v", o)
+		}
+		if err := dial(t, o).Set(t.Context(), "key", nil); err != nil {
+			t.Error(err)
+		}
+		for _, p := range past {
+			if p.StoreAddr == o.StoreAddr {
+				t.Errorf("rounds %d and %d have one address", p.Round, o.Round)
+			}
+			wantNone(t, "the store of a past round", p)
+		}
+		past = append(past, o)
+	}
+}
+
+// TestPlainByOption: store_tls=0 leaves round stores plain, and says so at each start.
+func TestPlainByOption(t *testing.T) {
+	p := rendezvous.DefaultParams()
+	p.RunID, p.Endpoint, p.Min, p.Max, p.TokenFile = "job", "host0:29400", 1, 2, tokenFile(t)
+	if _, err := p.SetOptions(map[string]string{"store_tls": "0"}); err != nil {
+		t.Fatal(err)
+	}
+	log, lines := testkit.NewLog(t)
+	m, err := Open(p, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	if got := lines.With("WARN", "store_tls=0"); len(got) != 1 {
+		t.Errorf("it logs %s", lines)
+	}
+	s := NewRoundStores(p, log)
+	rs, err := s.Open(t.Context(), "127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rs.Close()
+	begin(t, rs)
+	c, err := tcpstore.Dial(t.Context(), net.JoinHostPort("127.0.0.1", strconv.Itoa(rs.Port())), tcpstore.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	p.Security = rendezvous.SecurityRequire
+	if _, err := Open(p, log); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "store_tls=0") {
+		t.Errorf("required, and open: %v", err)
+	}
+}
+
+// TestNoSuchToken: the store of a member does not open without its token's file.
+func TestNoSuchToken(t *testing.T) {
+	token := tokenFile(t)
+	p := rendezvous.DefaultParams()
+	p.RunID, p.TokenFile = "job", token
+	testkit.Check(t, os.Remove(token))
+	s := NewRoundStores(p, logTo(t, "stores"))
+	if rs, err := s.Open(t.Context(), "127.0.0.1", 0); !errors.Is(err, rendezvous.ErrInvalid) || rs != nil {
+		t.Errorf("%v, %v", rs, err)
+	}
+}
