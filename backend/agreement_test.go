@@ -1,12 +1,9 @@
 package backend
 
 import (
-	"net"
 	"testing"
 	"time"
 
-	"rallypoint/core/control"
-	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
@@ -27,42 +24,87 @@ func directed(t *testing.T, m *member.Member, what string, is func(rendezvous.Di
 	}
 }
 
-// TestSaveIsAgreed: all members of the round are asked, agree on the largest step, and the
-// directive is over when all have saved.
-func TestSaveIsAgreed(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := control.Start(control.Config{}, l)
-	t.Cleanup(func() { s.Close() })
-	addr := l.Addr().String()
-	r := &run{t, at(addr)}
-	nodes := []*member.Member{r.node("n0", 2, 2), r.node("n1", 2, 2)}
-	round(t, nodes...)
-	save := rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveSave, Within: time.Hour, By: "carol", Reason: "it is time"}
-	if _, err := client.AdminDirect(t.Context(), addr, nil, "job", save); err != nil {
-		t.Fatal(err)
-	}
+// agrees has all nodes of a round hold their workers for a directive, agree on the largest
+// step, and save.
+func agrees(t *testing.T, round uint64, id string, kind rendezvous.DirectiveKind, nodes ...*member.Member) {
+	t.Helper()
 	for i, n := range nodes {
-		directed(t, n, "the question", func(d rendezvous.DirectiveNotice) bool { return d.ID == "d1" && d.Round == 1 && !d.Agreed })
-		if err := n.ReportHeld(t.Context(), 1, "d1", int64(41+i)); err != nil {
+		directed(t, n, "the question", func(d rendezvous.DirectiveNotice) bool { return d.ID == id && d.Round == round && !d.Agreed })
+		if err := n.ReportHeld(t.Context(), round, id, int64(41+i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, n := range nodes {
-		d := directed(t, n, "the step", func(d rendezvous.DirectiveNotice) bool { return d.Agreed })
-		if d.Step != 42 || d.Round != 1 || d.Kind != rendezvous.DirectiveSave {
+		d := directed(t, n, "the step", func(d rendezvous.DirectiveNotice) bool { return d.ID == id && d.Agreed })
+		if d.Step != int64(40+len(nodes)) || d.Round != round || d.Kind != kind {
 			t.Errorf("it was told %+v", d)
 		}
-		if err := n.ReportSaved(t.Context(), 1, "d1"); err != nil {
+	}
+	for _, n := range nodes {
+		if err := n.ReportSaved(t.Context(), round, id); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, n := range nodes {
-		directed(t, n, "the end", func(d rendezvous.DirectiveNotice) bool { return d.ID == "" })
-		if n.NodesWaiting() > 0 || n.Closed() {
-			t.Error("a save has ended the round")
+}
+
+// TestDirectives: members agree on the step of a save, then of a drain that came in the
+// meantime; the drained node leaves and a spare has its place; a drain of all ends the run,
+// to be queued again.
+func TestDirectives(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *run) {
+		nodes := r.nodes(2, 2, 2)
+		round(t, nodes...)
+		spare := r.node("n2", 2, 2)
+		waiting := join(t.Context(), spare)
+		give := func(n *member.Member, d rendezvous.Direct) {
+			t.Helper()
+			d.Within, d.Reason = time.Hour, "it is time"
+			if err := n.Direct(t.Context(), d); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
+		give(nodes[0], rendezvous.Direct{ID: "s1", Kind: rendezvous.DirectiveSave})
+		give(nodes[1], rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveDrain})
+		agrees(t, 1, "s1", rendezvous.DirectiveSave, nodes...)
+		agrees(t, 1, "d1", rendezvous.DirectiveDrain, nodes...)
+		told(t, nodes[0], "drained by node n1")
+		back := join(t.Context(), nodes[1])
+		<-back.done
+		if rendezvous.CodeOf(back.err) != rendezvous.CodeGraceful {
+			t.Errorf("the drained node: %v", back.err)
+		}
+		o := outcomes(t, []*joining{join(t.Context(), nodes[0]), waiting})
+		give(spare, rendezvous.Direct{ID: "d2", Kind: rendezvous.DirectiveDrain, Nodes: []string{"n0", "n2"}})
+		agrees(t, o[0].Round, "d2", rendezvous.DirectiveDrain, nodes[0], spare)
+		for _, n := range []*member.Member{nodes[0], spare} {
+			told(t, n, "stopped to be queued again by node n2")
+			if reason, requeued := n.Requeued(); !requeued || !n.Closed() {
+				t.Errorf("it is not to be queued again: %q", reason)
+			}
+		}
+		err := spare.Direct(t.Context(), rendezvous.Direct{Kind: rendezvous.DirectiveSave, Within: time.Hour})
+		if rendezvous.CodeOf(err) != rendezvous.CodeClosed {
+			t.Errorf("a directive for a closed run: %v", err)
+		}
+	})
+}
+
+// TestLateReports do nothing, and those of another round are refused here already.
+func TestLateReports(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *run) {
+		n := r.node("n0", 1, 1)
+		round(t, n)
+		if err := n.ReportHeld(t.Context(), 1, "never given", 3); err != nil {
+			t.Error(err)
+		}
+		if err := n.ReportSaved(t.Context(), 2, "s1"); rendezvous.CodeOf(err) != rendezvous.CodeRoundOver {
+			t.Errorf("of another round: %v", err)
+		}
+		if err := n.ReportHeld(t.Context(), 1, "s1", -2); rendezvous.CodeOf(err) != rendezvous.CodeInvalid {
+			t.Errorf("a step that cannot be: %v", err)
+		}
+		if err := n.Direct(t.Context(), rendezvous.Direct{Kind: rendezvous.DirectiveScale, Target: 2, Within: time.Hour}); rendezvous.CodeOf(err) != rendezvous.CodeInvalid {
+			t.Errorf("a target above max: %v", err)
+		}
+	})
 }

@@ -56,6 +56,8 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 			c.own = true
 		}
 		c.endDirective(ev.ID)
+	case r.GiveDirective:
+		c.given(ev, effects)
 	case r.ReportDirective:
 		c.reported(c.sessions[ev.Session], ev.Generation, ev.Round, r.DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})
 	case r.Undrain:

@@ -375,6 +375,8 @@ func requestOf(ev r.Event) (r.Request, bool) {
 		q = ev.Request
 	case r.ReportDirective:
 		q = ev.Request
+	case r.GiveDirective:
+		q = ev.Request
 	}
 	return q, q.Session != ""
 }

@@ -68,6 +68,25 @@ func (c *Checker) direct(ev r.Direct) {
 	}
 }
 
+// given records a directive by a node, unless it was refused.
+func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
+	s, d := c.sessions[ev.Session], ev.Directive
+	known := slices.Contains(c.directed, d.ID) || c.stands(d.ID) != nil
+	usable := c.usable(d) && (d.Kind != r.DirectiveSave || d.Within > 0) && !c.ended() && len(c.directives) < most
+	refused := refuses(effects, ev.Request)
+	if refused && (known || usable && c.succession.Term == 0) || !refused && !known && !usable {
+		c.violated(12, "node %s gave directive %+v, which can stand: %v, and it was refused: %v", s.node, d, usable, refused)
+	}
+	if refused || drops(effects, s.id) && len(s.asked) > 1<<12 {
+		return
+	}
+	d.By = "node " + s.node
+	if d.Kind == r.DirectiveDrain && len(d.Nodes) == 0 {
+		d.Nodes = []string{s.node}
+	}
+	c.direct(d)
+}
+
 func (a *account) stands(id string) *standing {
 	if i := slices.IndexFunc(a.directives, func(d *standing) bool { return d.ID == id }); i >= 0 {
 		return a.directives[i]

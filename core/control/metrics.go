@@ -36,7 +36,8 @@ type metrics struct {
 // wire, 0 is what this version does not know; a number without a name is no request.
 var (
 	opNames = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key",
-		rendezvous.OpAnnounceStop: "announce_stop", rendezvous.OpReportDirective: "report_directive"}
+		rendezvous.OpAnnounceStop: "announce_stop", rendezvous.OpReportDirective: "report_directive",
+		rendezvous.OpGiveDirective: "direct"}
 
 	keyOpNames = [...]string{"unknown", "set", "get", "add", "compare_set", "append", "check", "wait", "delete", "count", "list",
 		"multi_get", "multi_set", "queue_push", "queue_pop", "queue_len", "barrier", "cancel_wait"}
@@ -93,7 +94,7 @@ func causeOf(ev rendezvous.Event, told *rendezvous.Error) lostCause {
 	switch ev.(type) {
 	case rendezvous.LeaseExpired:
 		return lostLease
-	case rendezvous.Evict, rendezvous.Direct, rendezvous.ReportDirective:
+	case rendezvous.Evict, rendezvous.Direct, rendezvous.ReportDirective, rendezvous.GiveDirective:
 		return lostEvicted
 	case rendezvous.Hello:
 		return lostReplaced

@@ -2,6 +2,7 @@ package member
 
 import (
 	"context"
+	"crypto/rand"
 	"slices"
 
 	"rallypoint/core/rendezvous"
@@ -45,6 +46,33 @@ func (m *Member) ReportHeld(ctx context.Context, round uint64, id string, step i
 // directive is carried out before its deadline. In all else it is like ReportHeld.
 func (m *Member) ReportSaved(ctx context.Context, round uint64, id string) error {
 	return m.reportDirective(ctx, round, rendezvous.DirectiveReport{ID: id, Step: -1, Saved: true})
+}
+
+// Direct gives the run a directive, in the name of this node, which it drains itself if it
+// names none. An empty ID is drawn. It blocks until the control plane has it, at most
+// CloseTimeout, and is applied once however often it has to be sent. The errors are
+// ErrInvalid, with the reason why it cannot stand in this run, ErrTooLarge, ErrClosed, and
+// those of SetClosed.
+func (m *Member) Direct(ctx context.Context, d rendezvous.Direct) error {
+	if m.isStopped() {
+		return m.stoppedError()
+	}
+	if d.ID == "" {
+		d.ID = rand.Text()[:8]
+	}
+	d.Reason = cutReason(d.Reason)
+	if len(d.ID) > rendezvous.MaxNameLen || len(d.Nodes) > rendezvous.MaxDirectiveNodes {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "%s: a directive has an id of at most %d bytes and names at most %d nodes", m.subject(), rendezvous.MaxNameLen, rendezvous.MaxDirectiveNodes)
+	}
+	ctx, cancel := m.withTimeout(ctx, m.params.CloseTimeout)
+	defer cancel()
+	if err := m.connect(ctx); err != nil {
+		return m.waitError(ctx, err, "give a directive", m.params.CloseTimeout)
+	}
+	if _, err := m.control.Start(rendezvous.GiveDirective{Directive: d}).Wait(ctx); err != nil {
+		return m.waitError(ctx, err, "give a directive", m.params.CloseTimeout)
+	}
+	return nil
 }
 
 func (m *Member) reportDirective(ctx context.Context, round uint64, r rendezvous.DirectiveReport) error {

@@ -458,6 +458,48 @@ func TestAgreementAcrossTakeover(t *testing.T) {
 	})
 }
 
+// TestNodesDirective: a node gives a directive, by default about itself; what cannot stand is
+// refused by a text that says why, and nothing stays of it.
+func TestNodesDirective(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(2, 4), "a", "b", "c")
+	give := func(d Direct) *Error {
+		ev := GiveDirective{Request: n[1].request(), Directive: d}
+		r.apply(ev)
+		return n[1].replies[ev.Number].Err
+	}
+	for text, d := range map[string]Direct{
+		"in the past":                {ID: "x", Kind: DirectiveSave, Within: -1},
+		"a save needs time":          {ID: "x", Kind: DirectiveSave},
+		"at least 2 nodes (min)":     {ID: "x", Kind: DirectiveScale, Target: 1, Within: 1},
+		"at most 4 nodes (max)":      {ID: "x", Kind: DirectiveScale, Target: 5, Within: 1},
+		"a target above 0":           {ID: "x", Kind: DirectiveScale, Within: 1},
+		"a stop has no target":       {ID: "x", Kind: DirectiveStop, Target: 2},
+		"directive 9, cannot be":     {ID: "x", Kind: 9},
+		"directive \"\", a stop, ca": {Kind: DirectiveStop},
+	} {
+		if err := give(d); err == nil || err.Code != CodeInvalid || !strings.Contains(err.Text, text) {
+			t.Errorf("%+v: %v, want %q", d, err, text)
+		}
+	}
+	if len(r.m.directives)+len(r.m.directed) > 0 {
+		t.Error("a directive stays that was refused")
+	}
+	d := Direct{ID: "d1", Kind: DirectiveDrain, Within: time.Minute, By: "somebody else", Reason: "SIGTERM"}
+	for range 2 {
+		if err := give(d); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := n[0].notice.Directive; !strings.Contains(got.Text, "drain b within 1m0s, asked for by node b: SIGTERM") {
+		t.Errorf("it was told %+v", got)
+	}
+	r.fire(TimerDirective)
+	if n[1].dropped == nil {
+		t.Error("it has not left")
+	}
+}
+
 // TestTooManyToTell: what the next host could not be told is refused, where there is one.
 func TestTooManyToTell(t *testing.T) {
 	var nodes []string

@@ -32,6 +32,7 @@ const (
 	opUndrain      Op = 26
 
 	OpReportDirective Op = 27 // a request, too
+	OpGiveDirective   Op = 28 // a request, too
 )
 
 // Limits of what a request holds.
@@ -74,6 +75,8 @@ func OpOf(ev Event) Op {
 		return OpAnnounceStop
 	case ReportDirective:
 		return OpReportDirective
+	case GiveDirective:
+		return OpGiveDirective
 	case Direct:
 		return opDirect
 	case CancelDirective:
@@ -86,7 +89,7 @@ func OpOf(ev Event) Op {
 
 // IsRequest reports whether nodes number the operation and ask for it.
 func (o Op) IsRequest() bool {
-	return o >= OpJoin && o <= OpKey || o == OpAnnounceStop || o == OpReportDirective
+	return o >= OpJoin && o <= OpKey || o == OpAnnounceStop || o == OpReportDirective || o == OpGiveDirective
 }
 
 // PackArguments writes what an event says, as one list; the common part of a
@@ -167,6 +170,9 @@ func PackArguments(p *pack.Packer, ev Event) {
 		p.Uint(ev.Round)
 		p.Int64(ev.Step)
 		p.Bool(ev.Saved)
+	case GiveDirective:
+		p.List(1)
+		packDirect(p, ev.Directive)
 	case Direct:
 		packDirect(p, ev)
 	case CancelDirective:
@@ -228,6 +234,11 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 		return CancelDirective{ID: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opUndrain:
 		return Undrain{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+	case OpGiveDirective:
+		u.Open()
+		d := unpackDirect(u)
+		u.Close()
+		return GiveDirective{Directive: d}
 	case OpReportDirective:
 		return ReportDirective{ID: u.Text(MaxNameLen), Generation: u.Text(MaxNameLen), Round: u.Uint(), Step: u.Int64(), Saved: u.Bool()}
 	case OpAnnounceStop:
@@ -345,6 +356,8 @@ func requestOf(ev Event) (Request, bool) {
 		return ev.Request, true
 	case ReportDirective:
 		return ev.Request, true
+	case GiveDirective:
+		return ev.Request, true
 	}
 	return Request{}, false
 }
@@ -376,6 +389,10 @@ func oversize(ev Event) error {
 		names = append(names, ev.ID, ev.Generation)
 	case Direct:
 		if err := ev.oversize(); err != nil {
+			return err
+		}
+	case GiveDirective:
+		if err := ev.Directive.oversize(); err != nil {
 			return err
 		}
 	case CancelDirective:

@@ -39,6 +39,7 @@ func sampleEvents() []Event {
 		Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a", "b"}, Within: 5, For: 6, By: "admin", Reason: "because", At: at},
 		Direct{ID: "d2", Kind: DirectiveScale, Within: 5, By: "admin", Reason: "because", At: at, Target: 3},
 		ReportDirective{Request: r, ID: "d1", Generation: "gen", Round: 3, Step: 1 << 40, Saved: true},
+		GiveDirective{Request: r, Directive: Direct{ID: "d3", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, Reason: "because", At: at}},
 		CancelDirective{ID: "d1", By: "admin", Reason: "because"}, Undrain{Node: "a", By: "admin", Reason: "because"},
 	}
 }
@@ -67,7 +68,7 @@ func TestEventsRoundTrip(t *testing.T) {
 			t.Errorf("a byte too many is %+v", ev)
 		}
 	}
-	for op := OpJoin; op <= OpReportDirective; op++ {
+	for op := OpJoin; op <= OpGiveDirective; op++ {
 		if !seen[op] && (op <= opRecovered || op >= OpAnnounceStop) {
 			t.Errorf("no sample of operation %d", op)
 		}

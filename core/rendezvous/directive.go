@@ -50,6 +50,16 @@ type Direct struct {
 	Target int       `json:",omitzero"` // of a scale: the number of nodes to go on with
 }
 
+// GiveDirective is a Direct by a node of the run: it says who it is by (By), and drains that
+// node itself if it names none. The answer is an error that says why the directive cannot
+// stand; one that is known already is answered as if it were given again.
+type GiveDirective struct {
+	Request
+	Directive Direct
+}
+
+func (GiveDirective) event() {}
+
 // CancelDirective takes back a directive that has not been carried out.
 type CancelDirective struct {
 	ID     string
@@ -107,6 +117,44 @@ func (d *Direct) names(node string) bool {
 // sound reports whether a directive can stand in some run.
 func (d *Direct) sound() bool {
 	return d.ID != "" && directiveKindNames[d.Kind] != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == DirectiveScale) == (d.Target > 0)
+}
+
+// giveDirective is for a node that gives a directive.
+func (m *Machine) giveDirective(n *node, ev GiveDirective) {
+	d := ev.Directive
+	d.By = "node " + n.name()
+	if d.Kind == DirectiveDrain && len(d.Nodes) == 0 {
+		d.Nodes = []string{n.id}
+	}
+	if err := m.directiveRefusal(d); err != nil {
+		m.fail(n, ev.Number, Errorf(err.Code, "run %q: %s", m.runID, err.Text))
+		return
+	}
+	m.direct(d)
+	m.answer(n, ev.Number, nil)
+}
+
+// directiveRefusal says why a directive of a node cannot stand; nil if it can, or is known.
+func (m *Machine) directiveRefusal(d Direct) *Error {
+	switch {
+	case slices.Contains(m.directed, d.ID) || m.directive(d.ID) >= 0:
+		return nil
+	case m.closed != nil:
+		return Errorf(CodeClosed, "it is closed: %s", m.closed.text())
+	case d.Within < 0:
+		return Errorf(CodeInvalid, "the deadline of the %v is in %v, which is in the past", d.Kind, d.Within)
+	case d.Kind == DirectiveSave && d.Within == 0:
+		return Errorf(CodeInvalid, "a save needs time: give it a deadline after now")
+	case d.Kind != DirectiveScale && d.Target != 0:
+		return Errorf(CodeInvalid, "a %v has no target", d.Kind)
+	case d.Kind == DirectiveScale && d.Target <= 0:
+		return Errorf(CodeInvalid, "a scale needs a target above 0, not %d", d.Target)
+	case !d.sound():
+		return Errorf(CodeInvalid, "directive %q, a %v, cannot be given", d.ID, d.Kind)
+	case len(m.directives) >= MaxDirectives:
+		return Errorf(CodeInvalid, "%d directives stand already; cancel one first", len(m.directives))
+	}
+	return m.Misfit(d)
 }
 
 // direct records a directive and sets its deadline.

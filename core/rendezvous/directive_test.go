@@ -177,6 +177,11 @@ func (s *sim) directAny(t *rapid.T) {
 			t.Skip("rarely")
 		}
 	}
+	if rapid.Bool().Draw(t, "by a node") {
+		n := s.pick(t, func(n *rigNode) bool { return s.connected(n) })
+		s.send(GiveDirective{Request: n.request(), Directive: d})
+		return
+	}
 	s.do(d)
 }
 

@@ -92,6 +92,9 @@ func Stamp(ev Event, r Request) Event {
 	case ReportDirective:
 		ev.Request = r
 		return ev
+	case GiveDirective:
+		ev.Request = r
+		return ev
 	}
 	return nil
 }

@@ -185,6 +185,10 @@ func (m *Machine) Apply(ev Event) []Effect {
 		if n := m.take(ev.Request); n != nil {
 			m.keyRequest(n, ev)
 		}
+	case GiveDirective:
+		if n := m.take(ev.Request); n != nil {
+			m.giveDirective(n, ev)
+		}
 	case ReportDirective:
 		if n := m.take(ev.Request); n != nil {
 			m.reportDirective(n, ev)

@@ -87,6 +87,7 @@ var types = map[string]reflect.Type{
 	"Direct":          reflect.TypeFor[r.Direct](),
 	"CancelDirective": reflect.TypeFor[r.CancelDirective](),
 	"Undrain":         reflect.TypeFor[r.Undrain](),
+	"GiveDirective":   reflect.TypeFor[r.GiveDirective](),
 	"ReportDirective": reflect.TypeFor[r.ReportDirective](),
 
 	"Welcome":   reflect.TypeFor[r.Welcome](),
