@@ -20,8 +20,8 @@ import (
 func newAdmin(log *logging) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admin",
-		Short: "Close a job, evict or drain a node, or copy a data directory",
-		Long: `Close a job, evict a node or drain it at its control plane. The job's nodes, its history and
+		Short: "Close, save, scale or stop a job, evict or drain a node, or copy a data directory",
+		Long: `Close, save, scale or stop a job, evict a node or drain it, at its control plane. The job's nodes, its history and
 the logs say who did it and why. Where nodes meet without one (file:///DIR, etcd://HOST),
 the request goes into the log that they share.
 
@@ -30,10 +30,10 @@ then --token-file has to name its file. "backup" copies the data directory of a 
 on this machine.`,
 		Args: noCommand,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a command is missing: close, evict, drain, undrain, cancel or backup")
+			return errors.New("a command is missing: close, evict, save, drain, scale, stop, cancel, undrain or backup")
 		},
 	}
-	cmd.AddCommand(newAdminClose(log), newAdminEvict(log), newAdminDrain(log), newAdminUndrain(log), newAdminCancel(log), newAdminBackup())
+	cmd.AddCommand(newAdminClose(log), newAdminEvict(log), newAdminSave(log), newAdminDrain(log), newAdminScale(log), newAdminStop(log), newAdminCancel(log), newAdminUndrain(log), newAdminBackup())
 	return cmd
 }
 

@@ -61,4 +61,24 @@ func drains(t *testing.T, endpoint string) {
 	status("Drained: b, by admin carol@", true)
 	admin(0, "node b may join run \"job\" again", "undrain", "--node", "b")
 	status("Drained: ", false)
+	directsAll(t, admin, status)
+}
+
+// directsAll gives a job what is about all its nodes, well and badly.
+func directsAll(t *testing.T, admin func(want int, says string, args ...string) string, status func(says string, is bool)) {
+	t.Helper()
+	id := strings.Fields(admin(0, "its workers save, within 2m0s", "save"))[1]
+	status("Directive: save in ", true)
+	status("its disk; agreeing: waits for a", true)
+	admin(0, "it goes on with 2 nodes when all have saved, in 1h0m0s at the latest", "scale", "--target", "2", "--within", "1h")
+	status("Directive: scale to 2 in ", true)
+	admin(0, "is canceled", "cancel", "--directive", id)
+	admin(2, "a save needs time", "save", "--within", "0s")
+	admin(2, "the deadline is in the past", "stop", "--within", "-1s")
+	admin(2, "--target is missing", "scale")
+	admin(1, `run "job": the target is 1, the run needs at least 2 nodes (min)`, "scale", "--target", "1")
+	admin(1, `run "job": the target is 3, the run takes at most 2 nodes (max)`, "scale", "--target", "3")
+	admin(0, "it ends, to be queued again, now", "stop", "--within", "0s")
+	status("Closed: stopped to be queued again by admin carol@", true)
+	admin(1, "it is closed: it stopped to be queued again", "save")
 }

@@ -147,7 +147,29 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 // directiveText says what a directive asks for, and when.
 func directiveText(d *control.DirectiveStatus, now time.Time) string {
 	left := max(0, d.At.Add(time.Duration(d.WithinS*float64(time.Second))).Sub(now)).Round(time.Second)
-	return fmt.Sprintf("%s %s in %v (%s), by %s: %s", d.Kind, strings.Join(d.Nodes, ", "), left, d.ID, d.By, d.Reason)
+	what := d.Kind
+	switch {
+	case len(d.Nodes) > 0:
+		what += " " + strings.Join(d.Nodes, ", ")
+	case d.Target > 0:
+		what += fmt.Sprintf(" to %d", d.Target)
+	}
+	return fmt.Sprintf("%s in %v (%s), by %s: %s%s", what, left, d.ID, d.By, d.Reason, phaseText(d))
+}
+
+// phaseText says how far a directive is.
+func phaseText(d *control.DirectiveStatus) string {
+	switch rendezvous.DirectivePhase(d.Phase) {
+	case rendezvous.DirectiveAgreeing:
+		return "; agreeing: waits for " + strings.Join(d.Missing, ", ")
+	case rendezvous.DirectiveAgreed:
+		at := "told at once"
+		if d.Step != nil {
+			at = fmt.Sprintf("agreed at step %d", *d.Step)
+		}
+		return fmt.Sprintf("; %s: saved by %d of %d", at, d.Saved, d.Members)
+	}
+	return ""
 }
 
 // remark writes a line with a title, unless there is nothing to say.

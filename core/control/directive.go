@@ -176,8 +176,29 @@ func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.E
 			left++
 		}
 	}
-	if left < was.Policy.Min {
+	switch {
+	case left == 0:
+		done += "; no other node is there: the run ends then, to be queued again"
+	case left < was.Policy.Min:
 		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left, was.Policy.Min)
 	}
 	return done, nil
+}
+
+// directiveStatus is a directive as /status has it.
+func directiveStatus(d rendezvous.DirectiveStatus) DirectiveStatus {
+	s := DirectiveStatus{
+		ID: d.ID, Kind: d.Kind, Nodes: d.Nodes, WithinS: seconds(d.Within), At: d.At, By: d.By, Reason: d.Reason,
+		Target: d.Target, Phase: string(d.Phase), Round: d.Round, Members: d.Members, Saved: d.Saved, Missing: d.Missing,
+	}
+	if s.Nodes == nil {
+		s.Nodes = []string{}
+	}
+	if s.Missing == nil {
+		s.Missing = []string{}
+	}
+	if d.Step >= 0 {
+		s.Step = &d.Step
+	}
+	return s
 }

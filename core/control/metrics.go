@@ -114,7 +114,7 @@ func (c *leftCounts) add(ending int) { c[known(ending, len(c))].Add(1) }
 // closedCounts counts runs that were closed, by rendezvous.ClosedStatus.How.
 type closedCounts [len(closedNames)]atomic.Uint64
 
-var closedNames = [...]string{"closed", "ended successfully", "failed"}
+var closedNames = [...]string{"closed", "ended successfully", "failed", "stopped to be queued again"}
 
 func (c *closedCounts) add(how string) {
 	for i, name := range closedNames {

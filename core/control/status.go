@@ -162,12 +162,20 @@ type IdleStatus struct {
 // DirectiveStatus is a directive that stands.
 type DirectiveStatus struct {
 	ID      string    `json:"id"`
-	Kind    string    `json:"kind"` // "drain"
+	Kind    string    `json:"kind"` // save, drain, scale or stop
 	Nodes   []string  `json:"nodes"`
 	WithinS float64   `json:"within_s"` // from At to its deadline
 	At      time.Time `json:"at"`
 	By      string    `json:"by"`
 	Reason  string    `json:"reason"`
+
+	Target  int      `json:"target"`  // of a scale; 0: it is none
+	Phase   string   `json:"phase"`   // waiting, agreeing or agreed
+	Round   uint64   `json:"round"`   // whose members are asked or have agreed; 0 while it waits
+	Step    *int64   `json:"step"`    // at which the workers are told; null: none is agreed, or they are told at once
+	Members int      `json:"members"` // running ones of the round
+	Saved   int      `json:"saved"`   // of these, whose workers have saved
+	Missing []string `json:"missing"` // some of those that have not said yet what the phase waits for
 }
 
 // DrainedStatus is a node that is not admitted.
@@ -179,7 +187,7 @@ type DrainedStatus struct {
 
 // ClosedStatus is how a run was closed.
 type ClosedStatus struct {
-	How    string     `json:"how"` // closed, ended successfully or failed
+	How    string     `json:"how"` // closed, ended successfully, failed or stopped to be queued again
 	By     string     `json:"by"`
 	Reason string     `json:"reason"`
 	At     *time.Time `json:"at"` // by the clock of who closed it
@@ -324,7 +332,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		Drained:    []DrainedStatus{},
 	}
 	for _, d := range m.Directives {
-		st.Directives = append(st.Directives, DirectiveStatus{ID: d.ID, Kind: d.Kind, Nodes: d.Nodes, WithinS: seconds(d.Within), At: d.At, By: d.By, Reason: d.Reason})
+		st.Directives = append(st.Directives, directiveStatus(d))
 	}
 	for _, d := range m.Drained {
 		st.Drained = append(st.Drained, DrainedStatus(d))

@@ -290,7 +290,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 		return false
 	}
 	r.mu.Lock()
-	ended := r.gone || r.broken != nil || r.stats.census.Ended == "ended successfully" || r.stats.census.Ended == "failed"
+	ended := r.gone || r.broken != nil || r.stats.census.Ended != "" && r.stats.census.Ended != "closed"
 	session, out, _ := r.standbys.First()
 	r.mu.Unlock()
 	mine := g.Standing()
