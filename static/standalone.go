@@ -19,6 +19,7 @@ const aloneAddr = "127.0.0.1"
 // and has an empty store of its own on a free port. It is for one goroutine.
 type Standalone struct {
 	addr   string
+	run    string
 	stores member.RoundStores
 	round  uint64
 	open   member.RoundStore
@@ -35,7 +36,7 @@ var (
 // LoopbackUsers may connect to the store.
 func NewStandalone(p rendezvous.Params, log *slog.Logger) *Standalone {
 	p.Max, p.Endpoint, p.TokenFile = 1, "", "" // no other machine takes part
-	return &Standalone{addr: cmp.Or(p.LocalAddr, aloneAddr), stores: roundstore.NewRoundStores(p, log)}
+	return &Standalone{addr: cmp.Or(p.LocalAddr, aloneAddr), run: p.RunID, stores: roundstore.NewRoundStores(p, log)}
 }
 
 // Next implements agent.Rendezvous.

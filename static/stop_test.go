@@ -1,9 +1,12 @@
 package static
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"rallypoint/core/rendezvous"
 
@@ -85,6 +88,21 @@ func TestFailureBehindStop(t *testing.T) {
 	for _, s := range []*Static{nodes[2], nodes[0]} {
 		if err := s.Shutdown(t.Context(), rendezvous.EndLeave, ""); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestDirectiveIsRefused by a text that says why, and where it would not be.
+func TestDirectiveIsRefused(t *testing.T) {
+	d := rendezvous.Direct{Kind: rendezvous.DirectiveSave, Within: time.Minute}
+	p := rendezvous.DefaultParams()
+	p.RunID = "job"
+	for name, r := range map[string]interface {
+		Direct(context.Context, rendezvous.Direct) error
+	}{"static": &Static{p: p}, "standalone": NewStandalone(p, slog.New(slog.DiscardHandler))} {
+		err := r.Direct(t.Context(), d)
+		if rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), `run "job": there is no save here`) || !strings.Contains(err.Error(), "file:///DIR") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

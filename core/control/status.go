@@ -99,6 +99,7 @@ type RunStatus struct {
 	Progress      *ProgressStatus   `json:"progress"`      // null: no worker has reported a step in the last round
 	Directives    []DirectiveStatus `json:"directives"`    // that stand, in the order in which they were given
 	Drained       []DrainedStatus   `json:"drained"`       // nodes that are not admitted, by id
+	ScaledTo      int               `json:"scaled_to"`     // nodes that the last scale has asked for; 0: none has
 	Stopping      string            `json:"stopping"`      // who announced the stop of the last round, and why; "": no node has
 }
 
@@ -330,6 +331,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 
 		Directives: []DirectiveStatus{},
 		Drained:    []DrainedStatus{},
+		ScaledTo:   m.ScaledTo,
 	}
 	for _, d := range m.Directives {
 		st.Directives = append(st.Directives, directiveStatus(d))

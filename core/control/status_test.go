@@ -275,7 +275,7 @@ func TestStatusOrder(t *testing.T) {
 // TestStatusFieldNames pins the names that programs know. A name may be added
 // here, none taken away.
 func TestStatusFieldNames(t *testing.T) {
-	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason directives directives.at directives.by directives.id directives.kind directives.nodes directives.reason directives.within_s ` +
+	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason directives directives.at directives.by directives.id directives.kind directives.members directives.missing directives.nodes directives.phase directives.reason directives.round directives.saved directives.step directives.target directives.within_s ` +
 		`drained drained.by drained.node drained.reason finished forming_since generation ` +
 		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting lease_timeout_s ` +
 		`members members.address members.alive members.cause members.fingerprint members.host members.label members.lease_age_s members.node ` +
@@ -283,7 +283,7 @@ func TestStatusFieldNames(t *testing.T) {
 		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state ` +
 		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase ` +
 		`progress progress.behind progress.behind.for_s progress.behind.label progress.behind.node progress.behind.rank progress.behind.steps ` +
-		`progress.change_age_s progress.nodes progress.seconds_per_step progress.smallest_step progress.step round round_at round_store run_id stopping ` +
+		`progress.change_age_s progress.nodes progress.seconds_per_step progress.smallest_step progress.step round round_at round_store run_id scaled_to stopping ` +
 		`waiting waiting.address waiting.fingerprint waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.waiting_s`
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)

@@ -28,6 +28,7 @@ type Status struct {
 	Stopping   string            // who announced the stop of the last round, and why; "" if none is announced
 	Directives []DirectiveStatus // that stand, in the order in which they were given
 	Drained    []DrainedStatus   // nodes that are not admitted, by id
+	ScaledTo   int               // the number of nodes that the last scale has asked for; 0: none has
 }
 
 // Phase is where a run stands.
@@ -125,6 +126,7 @@ func (m *Machine) Status() Status {
 	}
 	s.NotStarted = m.notStarted()
 	s.Directives, s.Drained = m.directiveStatus()
+	s.ScaledTo = m.target
 	if m.stop != nil {
 		s.Stopping = m.stopReason()
 	}
