@@ -1,11 +1,14 @@
 package backend
 
 import (
+	"fmt"
+	"net"
 	"testing"
 	"time"
 
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // directed waits until a node's notice is as it should be.
@@ -107,4 +110,51 @@ func TestLateReports(t *testing.T) {
 			t.Errorf("a target above max: %v", err)
 		}
 	})
+}
+
+// TestDrainedHost: the drained node hosts the control plane and has rank 0. It leaves in
+// order: its control plane goes on in another node's process, with the directive that stands.
+func TestDrainedHost(t *testing.T) {
+	addr := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
+	r := &run{t, at(addr)}
+	var nodes []*member.Member
+	var joins []*joining
+	for i := range 3 {
+		n := r.node(fmt.Sprint("n", i), 2, 3, "node_rank="+fmt.Sprint(i))
+		nodes, joins = append(nodes, n), append(joins, join(t.Context(), n))
+		testkit.Eventually(t, "the first one hosts", func() bool {
+			conn, err := net.Dial("tcp", addr)
+			if err == nil {
+				conn.Close()
+			}
+			return err == nil
+		})
+	}
+	if o := outcomes(t, joins)[1]; o.HostRank != 0 {
+		t.Fatalf("rank %d hosts", o.HostRank)
+	}
+	give := func(n *member.Member, d rendezvous.Direct) {
+		t.Helper()
+		d.Within, d.Reason = time.Hour, "its machine"
+		if err := n.Direct(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	give(nodes[1], rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveDrain, Nodes: []string{"n0"}})
+	agrees(t, 1, "d1", rendezvous.DirectiveDrain, nodes...)
+	told(t, nodes[1], "drained by node n1")
+	give(nodes[1], rendezvous.Direct{ID: "s1", Kind: rendezvous.DirectiveSave})
+	back := join(t.Context(), nodes[0])
+	<-back.done
+	if rendezvous.CodeOf(back.err) != rendezvous.CodeGraceful {
+		t.Errorf("the drained node: %v", back.err)
+	}
+	if err := nodes[0].Shutdown(t.Context(), rendezvous.EndLeave, "drained"); err != nil && rendezvous.CodeOf(err) != rendezvous.CodeGraceful {
+		t.Error(err)
+	}
+	o := round(t, nodes[1:]...)
+	agrees(t, o[0].Round, "s1", rendezvous.DirectiveSave, nodes[1:]...)
+	for _, n := range nodes[1:] {
+		directed(t, n, "the end", func(d rendezvous.DirectiveNotice) bool { return d.ID == "" })
+	}
 }

@@ -128,6 +128,9 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	fmt.Fprintln(b, term.apply(bold, name)+line)
 	remark(b, "Progress: ", progressText(r.Progress), term)
 	remark(b, "Stopping: ", r.Stopping, term)
+	if r.ScaledTo > 0 {
+		remark(b, "Scaled to: ", fmt.Sprint(r.ScaledTo), term)
+	}
 	for _, d := range r.Directives {
 		remark(b, "Directive: ", directiveText(&d, now), term)
 	}

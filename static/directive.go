@@ -8,7 +8,9 @@ import (
 
 // Direct refuses a directive: the nodes of a static job are fixed, and it has no control
 // plane, so that none can leave it and nothing agrees on a step.
-func (s *Static) Direct(_ context.Context, d rendezvous.Direct) error { return refuseDirective(s.p.RunID, d) }
+func (s *Static) Direct(_ context.Context, d rendezvous.Direct) error {
+	return refuseDirective(s.p.RunID, d)
+}
 
 // Direct refuses a directive, like that of Static.
 func (s *Standalone) Direct(_ context.Context, d rendezvous.Direct) error {
