@@ -75,6 +75,7 @@ type Agent struct {
 	timers        string // path of the watchdog's FIFO; "" if it is off
 	oom           process.OOMCounter
 	reachAfter    time.Duration // see watchStore
+	holdPatience  time.Duration // see directives
 
 	progress *progress.Tracker // nil before Run
 	changed  progress.Cause    // why the last attempt is over
@@ -118,7 +119,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	a := &Agent{
 		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"),
-		reachAfter: reachAfter, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
+		reachAfter: reachAfter, holdPatience: holdPatience, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
 		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
 	}
 	var events telemetry.Consumer

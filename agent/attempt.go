@@ -113,7 +113,7 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 	for local := range a.spec.Workers {
 		p := place{
 			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
-			masterAddr: s.StoreAddr, masterPort: s.StorePort, advertised: s.AdvertisedAddr, round: s.Round, timers: a.timers, progress: records[local],
+			masterAddr: s.StoreAddr, masterPort: s.StorePort, advertised: s.AdvertisedAddr, round: s.Round, timers: a.timers, progress: records[local], directive: a.progress.DirectivePath(local),
 			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
 		}
 		if files.Plan != nil {
@@ -240,6 +240,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 		look = ticker.C
 	}
 	defer a.watchStore()()
+	defer a.followDirectives(t)()
 	sample := time.NewTicker(progress.SampleInterval)
 	defer sample.Stop()
 	var patience <-chan time.Time // with a worker that the watchdog sent a signal

@@ -30,7 +30,7 @@ type place struct {
 	round               uint64
 	errorFile           string
 	timers              string // path of the watchdog's FIFO; "" if it is off
-	progress            string // path of the progress record; "" if there is none
+	progress, directive string // paths of the progress record and of the directive file; "" if there are none
 	restarts, maxBudget int
 }
 
@@ -64,7 +64,7 @@ func additions(s *Spec, p place) [][2]string {
 		set = append(set, [2]string{watchdog.EnvFile, p.timers})
 	}
 	if _, inherited := process.LookupEnv(s.Environ, progress.EnvFile); p.progress != "" || inherited { // by an agent that is a worker itself
-		set = append(set, [2]string{progress.EnvFile, p.progress})
+		set = append(set, [2]string{progress.EnvFile, p.progress}, [2]string{progress.EnvDirective, p.directive})
 	}
 	if s.VirtualRank {
 		source, devices, _ := virtualDevices(s.Environ, s.Workers) // Validate saw its error

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rallypoint/agent/logs"
 	"rallypoint/agent/telemetry"
 	"rallypoint/core/rendezvous"
@@ -43,6 +45,9 @@ type Spec struct {
 	// step of a worker than the round before; see rallypoint.progress. Rounds in which a node
 	// could not record steps do not count. 0: never.
 	MaxNoProgress int
+	// DirectiveSignal is sent to each worker that has been given a directive; 0: none. See
+	// DirectiveCarrier.
+	DirectiveSignal unix.Signal
 	// RestartDelay is the pause before the first restart after a failure; it doubles
 	// with each further one, up to MaxRestartDelay. 0: none (W25).
 	RestartDelay time.Duration

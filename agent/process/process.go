@@ -74,6 +74,11 @@ func (p *Process) SignalGroup(sig unix.Signal) {
 	_ = unix.Kill(-p.Pid, sig)
 }
 
+// Signal sends a signal to the worker alone. It must not be called once the worker is reaped.
+func (p *Process) Signal(sig unix.Signal) {
+	_ = unix.Kill(p.Pid, sig)
+}
+
 // childInfo is siginfo_t as waitid fills it in, on the 64-bit machines that we
 // support.
 type childInfo struct {

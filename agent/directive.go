@@ -1,0 +1,416 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
+	"rallypoint/core/rendezvous"
+)
+
+// DirectiveCarrier is a Rendezvous by which the nodes of a round agree at which step their
+// workers get a directive (docs/decisions/0080). *member.Member is one; its methods are
+// described there.
+type DirectiveCarrier interface {
+	Directive() (rendezvous.DirectiveNotice, <-chan struct{})
+	ReportHeld(ctx context.Context, round uint64, id string, step int64) error
+	ReportSaved(ctx context.Context, round uint64, id string) error
+}
+
+// Times of directives.
+const (
+	directiveTick  = 20 * time.Millisecond // between two looks at the workers' answers
+	holdPatience   = 7 * time.Second       // for an agreement; less than progress.HoldLimit, more than a control plane waits for nodes
+	reportPatience = time.Second           // for the answer to a report, which goes on by itself
+)
+
+// directives hands directives to the workers of one attempt. Its fields are those of the
+// goroutine that follow starts.
+type directives struct {
+	rdzv    DirectiveCarrier
+	records *progress.Tracker
+	signal  unix.Signal // to a worker that has a directive; 0: none
+	round   uint64
+	workers []directedWorker
+	log     logger
+
+	patience time.Duration // with which workers are held
+
+	number uint64     // of the last one
+	asked  *directive // about which the nodes agree; nil: none
+	agreed []*directive
+}
+
+// logger is what is used of a *slog.Logger.
+type logger interface {
+	Info(text string, args ...any)
+	Warn(text string, args ...any)
+}
+
+// directive is one that the workers are to get.
+type directive struct {
+	rendezvous.DirectiveNotice
+	number   uint64
+	deadline time.Time // as far as this node knows: from when it heard of it
+
+	held      time.Time // of the asked one: since when the workers are held; zero: not yet
+	released  bool      // they are not held any more, without an agreement
+	saved     bool      // that all workers have saved was reported
+	announced bool      // that all workers have it was logged
+}
+
+// directedWorker is what one worker knows.
+type directedWorker struct {
+	process *process.Process
+	pending []*directive // agreed and not taken, in their order; the first one is in the record
+	armed   bool         // it is there
+	able    bool         // the worker has shown that it knows directives
+	taken   []*directive
+	shown   *directive // in the record and the file; nil: none
+	saved   uint64     // the largest number of a directive for which it has saved
+	refused bool       // that it cannot be told was logged
+}
+
+// followDirectives hands directives to the workers of an attempt until the function that it
+// returns is called, which lets go those that are held.
+func (a *Agent) followDirectives(t *attempt) (stop func()) {
+	rdzv := a.directiveCarrier()
+	if rdzv == nil {
+		return func() {}
+	}
+	f := &directives{rdzv: rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience}
+	for _, p := range t.workers.Procs {
+		f.workers = append(f.workers, directedWorker{process: p})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		f.follow(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// directiveCarrier is by which the nodes agree; nil if the rendezvous cannot.
+func (a *Agent) directiveCarrier() DirectiveCarrier {
+	carrier, _ := a.rdzv.(DirectiveCarrier)
+	return carrier
+}
+
+func (f *directives) follow(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	defer f.letGo()
+	for ctx.Err() == nil {
+		notice, changed := f.rdzv.Directive()
+		f.take(notice)
+		f.look(ctx)
+		f.hold(ctx)
+		f.drop(notice.ID)
+		var tick <-chan time.Time
+		if f.asked != nil || len(f.agreed) > 0 {
+			timer.Reset(directiveTick)
+			tick = timer.C
+		}
+		select {
+		case <-changed:
+		case <-tick:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// take takes what the nodes say of a directive.
+func (f *directives) take(n rendezvous.DirectiveNotice) {
+	if n.ID == "" || n.Round != f.round {
+		f.letGo()
+		return
+	}
+	if slices.ContainsFunc(f.agreed, func(d *directive) bool { return d.ID == n.ID }) {
+		return
+	}
+	if f.asked == nil || f.asked.ID != n.ID {
+		f.letGo()
+		f.number++
+		f.asked = &directive{number: f.number, deadline: time.Now().Add(n.Within)}
+	}
+	f.asked.DirectiveNotice = n
+	if !n.Agreed {
+		return
+	}
+	d := f.asked
+	f.asked = nil
+	f.agreed = append(f.agreed, d)
+	for local := range f.workers {
+		w := &f.workers[local]
+		w.pending = append(w.pending, d)
+	}
+}
+
+// letGo ends the hold of a directive that was taken back.
+func (f *directives) letGo() {
+	if f.asked == nil {
+		return
+	}
+	for local := range f.workers {
+		f.forget(local, f.asked)
+	}
+	f.asked = nil
+}
+
+// look reads what the workers answer, and hands over what was agreed.
+func (f *directives) look(ctx context.Context) {
+	for local := range f.workers {
+		w := &f.workers[local]
+		if len(f.agreed) == 0 || w.process.HasExited() {
+			continue
+		}
+		answer, err := f.records.Answer(local)
+		f.learn(w, answer)
+		if len(w.pending) > 0 && !w.armed {
+			f.arm(local, answer, err)
+		}
+	}
+	for _, d := range f.agreed {
+		if !d.announced && f.allHave(d) {
+			d.announced = true
+			f.log.Info(fmt.Sprintf("directive %s: the workers of this node have it%s", d.ID, atStep(d.Step)))
+		}
+		if !d.saved && f.allSaved(d) {
+			d.saved = true
+			f.log.Info(fmt.Sprintf("directive %s: the workers of this node have saved", d.ID))
+			f.report(ctx, d.ID, "that its workers have saved", func(ctx context.Context) error { return f.rdzv.ReportSaved(ctx, f.round, d.ID) })
+		}
+	}
+}
+
+func atStep(step int64) string {
+	if step < 0 {
+		return ""
+	}
+	return fmt.Sprintf(", at step %d", step)
+}
+
+// learn takes a worker's answer.
+func (f *directives) learn(w *directedWorker, answer progress.Answer) {
+	w.able = w.able || answer.Holds || answer.Number > 0
+	if answer.State == progress.StateSaved && answer.Number <= f.number {
+		w.saved = max(w.saved, answer.Number)
+	}
+	if len(w.pending) == 0 || !w.armed {
+		return
+	}
+	d := w.pending[0]
+	if answer.Number != d.number || answer.State < progress.StateTaken {
+		return
+	}
+	f.taken(w)
+}
+
+// taken notes that a worker has its first pending directive.
+func (f *directives) taken(w *directedWorker) {
+	d := w.pending[0]
+	w.pending, w.armed, w.taken = w.pending[1:], false, append(w.taken, d)
+	if f.signal != 0 {
+		w.process.Signal(f.signal)
+	}
+}
+
+// arm puts the first pending directive into a worker's record: first its file, which the
+// worker reads when it finds the directive there.
+func (f *directives) arm(local int, answer progress.Answer, err error) {
+	w := &f.workers[local]
+	d := w.pending[0]
+	if err == nil {
+		if failed := f.records.WriteDirective(local, d.file()); failed != nil {
+			f.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d learns what it asks for, and not by whom and why: %v", d.ID, local, failed))
+		}
+		err = f.records.Release(local, d.ask(), max(d.Step, 0))
+		w.shown = d
+	}
+	w.armed = err == nil
+	if err != nil {
+		f.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d cannot be told of it but by a signal: %v", d.ID, local, err))
+	}
+	if err != nil || !answer.Holds || answer.Step < 0 {
+		f.taken(w) // no report of a step may ever come to hand it over
+	}
+}
+
+func (f *directives) refuse(w *directedWorker, text string) {
+	if !w.refused {
+		w.refused = true
+		f.log.Warn(text)
+	}
+}
+
+// allHave reports whether the workers that know directives have taken one.
+func (f *directives) allHave(d *directive) bool {
+	return f.all(func(w *directedWorker) bool { return slices.Contains(w.taken, d) })
+}
+
+// allSaved reports whether the workers that know directives have saved because of one, or of
+// a later one, which is at no earlier step.
+func (f *directives) allSaved(d *directive) bool {
+	return f.all(func(w *directedWorker) bool { return w.saved >= d.number })
+}
+
+// all reports whether something holds for each running worker that knows directives, of
+// which there is one at least.
+func (f *directives) all(holds func(*directedWorker) bool) bool {
+	found := false
+	for local := range f.workers {
+		w := &f.workers[local]
+		if w.process.HasExited() || !w.able {
+			continue
+		}
+		if !holds(w) {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// hold holds the workers for the asked directive, and reports at which step, once they have
+// all taken the ones before it.
+func (f *directives) hold(ctx context.Context) {
+	d := f.asked
+	switch {
+	case d == nil || d.released:
+		return
+	case !d.held.IsZero():
+		if time.Since(d.held) > f.patience {
+			d.released = true
+			for local := range f.workers {
+				f.forget(local, d)
+			}
+			f.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node go on", d.ID, f.patience))
+		}
+		return
+	}
+	for local := range f.workers {
+		if w := &f.workers[local]; len(w.pending) > 0 && !w.process.HasExited() {
+			return
+		}
+	}
+	d.held = time.Now()
+	for local := range f.workers {
+		w := &f.workers[local]
+		answer, err := f.records.Answer(local)
+		f.learn(w, answer) // before its answer to this one replaces it
+		if err == nil && answer.Holds && !w.process.HasExited() {
+			_ = f.records.Hold(local, d.ask())
+			w.shown = d
+		}
+	}
+	settled := time.NewTimer(progress.SettleTime)
+	defer settled.Stop()
+	select {
+	case <-settled.C:
+	case <-ctx.Done():
+		return
+	}
+	step := f.heldAt(d.number)
+	f.report(ctx, d.ID, "at which step its workers are held", func(ctx context.Context) error { return f.rdzv.ReportHeld(ctx, f.round, d.ID, step) })
+}
+
+// heldAt is the first step at which all workers that are held can get a directive: of one
+// that waits already its step, else one past its last report; -1 if none reports steps.
+func (f *directives) heldAt(number uint64) int64 {
+	step := int64(-1)
+	for local := range f.workers {
+		answer, err := f.records.Answer(local)
+		switch {
+		case err != nil, !answer.Holds, answer.Step < 0, f.workers[local].process.HasExited():
+		case answer.Number == number && answer.State == progress.StateHeld, answer.Step == math.MaxInt64:
+			step = max(step, answer.Step)
+		default:
+			step = max(step, answer.Step+1)
+		}
+	}
+	return step
+}
+
+// report tells the other nodes something, which goes on by itself if it takes long.
+func (f *directives) report(ctx context.Context, id, what string, tell func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, reportPatience)
+	defer cancel()
+	if err := tell(ctx); err != nil {
+		f.log.Info(fmt.Sprintf("directive %s: the other nodes could not be told yet %s: %v", id, what, err))
+	}
+}
+
+// drop forgets the agreed directives that are over: their deadline has passed, or all
+// workers have them and the nodes have none, or another one after all have saved.
+func (f *directives) drop(standing string) {
+	now := time.Now()
+	f.agreed = slices.DeleteFunc(f.agreed, func(d *directive) bool {
+		over := now.After(d.deadline) || !f.awaited(d) && d.ID != standing && (standing == "" || d.saved)
+		if !over {
+			return false
+		}
+		for local := range f.workers {
+			f.forget(local, d)
+		}
+		return true
+	})
+}
+
+// awaited reports whether a running worker is still to get a directive.
+func (f *directives) awaited(d *directive) bool {
+	return slices.ContainsFunc(f.workers, func(w directedWorker) bool { return !w.process.HasExited() && slices.Contains(w.pending, d) })
+}
+
+// forget takes back a directive that is over from a worker, unless its record is another
+// one's by now.
+func (f *directives) forget(local int, d *directive) {
+	w := &f.workers[local]
+	if i := slices.Index(w.pending, d); i >= 0 {
+		w.armed = w.armed && i > 0
+		w.pending = slices.Delete(w.pending, i, i+1)
+	}
+	if w.shown == d {
+		w.shown = nil
+		_ = f.records.Clear(local)
+		_ = f.records.WriteDirective(local, nil)
+	}
+}
+
+// ask is what the worker's record says.
+func (d *directive) ask() progress.Asked {
+	return progress.Asked{Number: d.number, Kind: int(d.Kind), Named: d.Named}
+}
+
+// file is what the worker's directive file says.
+func (d *directive) file() *progress.Directive {
+	by, reason := d.origin()
+	file := &progress.Directive{
+		Number: d.number, ID: d.ID, Kind: d.Kind.String(), Named: d.Named, Target: d.Target, By: by, Reason: reason, Text: d.Text,
+	}
+	if d.Step >= 0 {
+		file.Step = &d.Step
+	}
+	if d.Within > 0 {
+		at := float64(d.deadline.UnixMilli()) / 1000
+		file.Deadline = &at
+	}
+	return file
+}
+
+// origin is who gave the directive, and why, as its text says.
+func (d *directive) origin() (by, reason string) {
+	_, rest, _ := strings.Cut(d.Text, ", asked for by ")
+	by, reason, _ = strings.Cut(rest, ": ")
+	return by, reason
+}
