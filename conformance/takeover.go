@@ -206,8 +206,12 @@ func (c *Checker) checkFacts(s *session) {
 // returnTime is how long a control plane waits at most that knows of no round.
 const returnTime = 2 * time.Second
 
-// leastGrace is how long a successor waits at least for members.
-const leastGrace = time.Second
+// leastGrace is how long a successor waits at least for members, gracePerNode the same for
+// each of them, up to a lease.
+const (
+	leastGrace   = time.Second
+	gracePerNode = 2 * time.Millisecond
+)
 
 // checkHold checks that a control plane waits for the members of a round that it did not
 // complete, for as long as it should and no longer than one is missing.
@@ -216,7 +220,7 @@ func (c *Checker) checkHold() {
 	missing := c.count(unknown)
 	want := c.policy.LeaseTimeout
 	if c.succeeds() {
-		want = max(c.policy.ReconnectGrace, leastGrace)
+		want = max(c.policy.ReconnectGrace, leastGrace, min(time.Duration(len(c.participants))*gracePerNode, c.policy.LeaseTimeout))
 		if c.succession.Grace > 0 {
 			want = c.succession.Grace
 		}

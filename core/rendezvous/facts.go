@@ -133,13 +133,18 @@ type Succession struct {
 	Term  uint64        // 1, or 0, for the first control plane, and one more for each that follows
 	From  string        // id of the node whose process hosted the one before
 	Facts Facts         // what that one told this process last
-	Grace time.Duration // how long members may take to come; 0: reconnect_grace, and at least leastGrace
+	Grace time.Duration // how long members may take to come; 0: reconnect_grace, and at least leastGrace and gracePerNode
 	Left  bool          // that node leaves and has handed the control plane on; else its process is dead
 }
 
 // leastGrace is how long a successor waits at least for the members of a round: their
 // proof that the host is dead takes 100 ms, their search for the successor about as long.
 const leastGrace = DefaultReconnectGrace
+
+// gracePerNode is how long it waits at least for each member of the round, up to one lease
+// for all: they look for it at one time, and a machine that is busy with workers lets a few
+// hundred of them in each second.
+const gracePerNode = 2 * time.Millisecond
 
 // Succession returns what the machine began with.
 func (m *Machine) Succession() Succession { return m.succession }
@@ -156,7 +161,8 @@ func (m *Machine) returnGrace() time.Duration {
 	case m.succession.Grace > 0:
 		return m.succession.Grace
 	}
-	return max(m.policy.ReconnectGrace, leastGrace)
+	crowd := time.Duration(len(m.participants)) * gracePerNode
+	return max(m.policy.ReconnectGrace, leastGrace, min(crowd, m.policy.LeaseTimeout))
 }
 
 // takeOver makes the last round of the control plane before the present one. Its members

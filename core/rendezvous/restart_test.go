@@ -42,6 +42,8 @@ func TestHowLongAFreshControlPlaneWaits(t *testing.T) {
 	claim := LastRound{Generation: "old", Round: 3, Rank: 1, World: 3, HostRank: 0}
 	facts := Facts{Generation: "old", Origin: "old", Round: 3, World: 3, HostRank: 0}
 	successor := Succession{Term: 2, From: "a", Facts: facts}
+	large, larger := facts, facts
+	large.World, larger.World = 1000, 8000
 	for name, test := range map[string]struct {
 		config Config
 		policy Policy
@@ -59,6 +61,8 @@ func TestHowLongAFreshControlPlaneWaits(t *testing.T) {
 		"a successor, a member has come":    {Config{Succession: successor}, policy(1, 4), claim, time.Second},
 		"a successor, a longer grace":       {Config{Succession: successor}, slow, LastRound{}, 5 * time.Second},
 		"a successor, no grace":             {Config{Succession: successor}, fast, LastRound{}, time.Second},
+		"a successor of 1000 nodes":         {Config{Succession: Succession{Term: 2, From: "a", Facts: large}}, policy(1, 1000), LastRound{}, 2 * time.Second},
+		"a successor of 8000 nodes":         {Config{Succession: Succession{Term: 2, From: "a", Facts: larger}}, policy(1, 8000), LastRound{}, 10 * time.Second},
 		"a successor that is told how long": {Config{Succession: Succession{Term: 2, Facts: facts, Grace: time.Minute}}, fast, LastRound{}, time.Minute},
 		"a successor before the first round": {Config{Succession: Succession{Term: 2, Facts: Facts{Generation: "old", HostRank: -1}}},
 			policy(1, 4), LastRound{}, 0},
