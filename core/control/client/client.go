@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	rallypoint "rallypoint"
@@ -54,22 +55,23 @@ type Client struct {
 	token      *secret.Token // nil: none; set by Connect
 	looping    chan struct{} // closed when loop has ended; nil: it has not begun
 
-	mu       sync.Mutex
-	conn     *clientConn // nil: not connected
-	calls    member.Calls
-	claim    rendezvous.LastRound
-	facts    rendezvous.Facts // what the control plane told last
-	seen     string
-	hosting  Host // nil: this process does not host
-	waiting  Host // the server in this process that stands by; nil: there is none
-	byNode   bool // the control plane is in the process of a node of this run
-	endpoint endpoint
-	warning  string
-	ignoring string                  // why a redirect was not followed, as it was logged last; of loop
-	moved    int                     // connections in a row that were opened, and ended by a redirect at once; of loop
-	leaving  bool                    // this node goes, and its control plane with it
-	final    *rendezvous.Error       // nothing is answered any more
-	training func() *training.Report // of CarryTraining; nil: none
+	mu         sync.Mutex
+	conn       *clientConn // nil: not connected
+	calls      member.Calls
+	claim      rendezvous.LastRound
+	facts      rendezvous.Facts // what the control plane told last
+	seen       string
+	hosting    Host // nil: this process does not host
+	waiting    Host // the server in this process that stands by; nil: there is none
+	byNode     bool // the control plane is in the process of a node of this run
+	endpoint   endpoint
+	warning    string
+	ignoring   string                  // why a redirect was not followed, as it was logged last; of loop
+	moved      int                     // connections in a row that were opened, and ended by a redirect at once; of loop
+	unanswered atomic.Int32            // hellos in a row that a server did not answer, since the last welcome
+	leaving    bool                    // this node goes, and its control plane with it
+	final      *rendezvous.Error       // nothing is answered any more
+	training   func() *training.Report // of CarryTraining; nil: none
 }
 
 var (

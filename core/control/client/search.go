@@ -23,6 +23,9 @@ const (
 	evidencePatience = 2 * time.Second
 	// recheck is how often a standby that waits looks at the host once more.
 	recheck = 200 * time.Millisecond
+	// firstAnswer is about how long a server that is found again may take to answer a hello.
+	// It doubles with each one that has no answer, up to handshakeTimeout.
+	firstAnswer = 2 * time.Second
 	// silenceEvery is how often the log tells that the host is silent.
 	silenceEvery = 10 * time.Second
 )
@@ -467,10 +470,19 @@ func (c *Client) hail(ctx context.Context, addr netip.AddrPort) (*clientConn, er
 	if err != nil {
 		return nil, err
 	}
-	l, err := openConn(ctx, conn, c.hello(), c.token)
+	// A kernel whose queue of new connections is full drops them, those that this side takes
+	// for open included, and retries in step with all others of the crowd. A new connection
+	// after a random time is let in sooner.
+	helloCtx, cancelHello := context.WithTimeout(ctx, min(backoff.Jitter(firstAnswer<<min(c.unanswered.Load(), 8)), handshakeTimeout))
+	defer cancelHello()
+	l, err := openConn(helloCtx, conn, c.hello(), c.token)
 	if err != nil {
+		if helloCtx.Err() != nil && ctx.Err() == nil {
+			c.unanswered.Add(1)
+		}
 		return nil, err
 	}
+	c.unanswered.Store(0)
 	current := c.group.Current()
 	if l.welcome.Group == current.Group && l.welcome.Term < current.Term || l.welcome.Group != "" && !succession.Believable(l.welcome.Term) {
 		l.close()
