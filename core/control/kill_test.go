@@ -110,14 +110,23 @@ func (v *serverProcess) kill() {
 }
 
 // killRepeatedly kills and restarts the control plane at random moments, until end is
-// called, which returns how often.
-func (v *serverProcess) killRepeatedly(seed uint64) (end func() int) {
+// called, which returns how often. Each life lasts for as many answers as answers draws,
+// which wasAnswered reports, and a moment more: a slow machine is not killed more often
+// for what it gets done.
+func (v *serverProcess) killRepeatedly(seed uint64, answers func(*rand.Rand) int) (wasAnswered func(), end func() int) {
 	random := rand.New(rand.NewPCG(seed, 1<<32))
 	stop, ended := make(chan struct{}), make(chan struct{})
-	kills := 0
+	answered, kills := make(chan struct{}), 0
 	go func() {
 		defer close(ended)
 		for {
+			for range answers(random) {
+				select {
+				case <-stop:
+					return
+				case <-answered:
+				}
+			}
 			select {
 			case <-stop:
 				return
@@ -137,7 +146,13 @@ func (v *serverProcess) killRepeatedly(seed uint64) (end func() int) {
 		return kills
 	})
 	v.t.Cleanup(func() { end() })
-	return end
+	wasAnswered = func() {
+		select {
+		case answered <- struct{}{}:
+		default: // this life does not wait for more
+		}
+	}
+	return wasAnswered, end
 }
 
 // persistent are parameters of nodes that are not given up while they are cut off
@@ -289,6 +304,7 @@ func outputOf(result rendezvous.Result, err error) kvOutput {
 // plane is killed and restarted at random moments. What they see must be what one
 // store without any fault could have answered.
 func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
+	t.Parallel()
 	const nodes, patience = 5, 2 * time.Minute
 	operations := 120
 	if long {
@@ -304,6 +320,7 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 	var mu sync.Mutex
 	var history []porcupine.Operation
 	begin := time.Now()
+	wasAnswered, end := v.killRepeatedly(seed, func(random *rand.Rand) int { return random.IntN(9) })
 	var clients sync.WaitGroup
 	for id, m := range members {
 		clients.Go(func() {
@@ -319,6 +336,7 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 					return
 				}
 				out := outputOf(waiting.Wait(t.Context()))
+				wasAnswered()
 				mu.Lock()
 				history = append(history, porcupine.Operation{
 					ClientId: id, Input: in, Call: call, Output: out, Return: time.Since(begin).Nanoseconds(),
@@ -327,7 +345,6 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 			}
 		})
 	}
-	end := v.killRepeatedly(seed)
 	clients.Wait()
 	kills := end()
 	if got := porcupine.CheckOperationsTimeout(kvModel, history, time.Minute); got != porcupine.Ok {
@@ -352,6 +369,7 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 // TestJoinsAreAppliedOnce forms round after round under the same conditions: a
 // join that were applied twice would ask for a round that no node wants.
 func TestJoinsAreAppliedOnce(t *testing.T) {
+	t.Parallel()
 	const nodes = 4
 	rounds := uint64(25)
 	if long {
@@ -364,7 +382,8 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 	members := group(t, persistent(proxy.addr, nodes), nodes)
 	generation := members[0].in.Generation
 	proxy.cutRandomly(seed, 800)
-	end := v.killRepeatedly(seed)
+	// One life in five lasts until a round is complete.
+	wasAnswered, end := v.killRepeatedly(seed, func(random *rand.Rand) int { return random.IntN(5) / 4 })
 	for want := uint64(2); want <= rounds; want++ {
 		calls := make([]*member.Call, nodes)
 		for i, m := range members {
@@ -381,12 +400,15 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 			if err != nil || o.Round != want || o.World != nodes || o.Generation != generation || ranks[o.Rank] {
 				t.Fatalf("round %d: %+v, %v; ranks so far %v", want, o, err, ranks)
 			}
+			wasAnswered()
 			ranks[o.Rank] = true
 			members[i].SetLastRound(controltest.ClaimOf(o))
 		}
 	}
-	if end() == 0 {
+	kills := end()
+	if kills == 0 {
 		t.Error("nothing was killed")
 	}
+	t.Logf("%d kills", kills)
 	v.checkTrace()
 }
