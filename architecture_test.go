@@ -37,7 +37,7 @@ func TestImportsPointOneWay(t *testing.T) {
 	for line := range strings.Lines(string(out)) {
 		packages := strings.Fields(line)
 		from, ours := strings.CutPrefix(packages[0], "rallypoint/")
-		if !ours { // the version, which everybody may have
+		if !ours { // the version, which every package may import
 			continue
 		}
 		at := place(from)

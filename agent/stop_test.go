@@ -63,7 +63,7 @@ func (r *announcing) use(t *testing.T, s *stage) {
 	s.agent = a
 }
 
-// TestAnnouncedBeforeStop: when the others are told, the workers run and have got no signal,
+// TestAnnouncedBeforeStop: when the others learn of it, the workers run and have received no signal,
 // both after a failure and after a signal to the agent.
 func TestAnnouncedBeforeStop(t *testing.T) {
 	const script = `echo $$ > $SAY; [ $RANK = 1 ] || exec sleep 100; read go < $GO; exit 7`

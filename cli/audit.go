@@ -26,14 +26,14 @@ type Audit interface {
 func newAudit(check Checker) *cobra.Command {
 	return &cobra.Command{
 		Use:   "audit FILE...",
-		Short: "Judge what was recorded of jobs",
-		Long: `Judge a history that "rallypoint serve --record FILE" or "rallypoint record" has
+		Short: "Check what was recorded of jobs",
+		Long: `Check a history that "rallypoint serve --record FILE" or "rallypoint record" has
 written. Of a job whose nodes hosted its control plane one after the other, name the
-files of all of them: they are judged as one. Each event, and what the control plane or
+files of all of them: they are checked as one. Each event, and what the control plane or
 all nodes did at it, is held against the guarantees of the design: ranks given once, all
 members told the same, no node left out, waited for or lost without a reason, and so on. Prints a line for
 each job and for each guarantee that was not kept, and ends with 1 if there is any, or
-if a job could not be judged to its end.
+if a job could not be checked to its end.
 
 Attach the file to a report of a defect; look into it first, since it holds what the
 jobs' agents have told each other, and names of nodes.`,
@@ -60,7 +60,7 @@ jobs' agents have told each other, and names of nodes.`,
 			case len(audit.Runs()) == 0:
 				return failed("%s holds no history", strings.Join(args, ", "))
 			case !audit.Kept():
-				return failure{errors.New("not all guarantees were kept, or could be judged")}
+				return failure{errors.New("not all guarantees were kept, or could be checked")}
 			}
 			return nil
 		},

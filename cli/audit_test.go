@@ -45,7 +45,7 @@ func TestAudit(t *testing.T) {
 	}{
 		{"kept", lines(begin, greeted, placed), run.ExitOK, "run job: 2 events, 1 rounds: all guarantees hold\n"},
 		{"broken", lines(begin, greeted, ignored), run.ExitFailure, "guarantee 5, event 2: a first round of 1 nodes is due and was not completed"},
-		{"gap", lines(begin, placed), run.ExitFailure, "not judged to its end: events 1 to 1 are missing"},
+		{"gap", lines(begin, placed), run.ExitFailure, "not checked to its end: events 1 to 1 are missing"},
 		{"empty", "", run.ExitFailure, "holds no history"},
 		{"foreign", "one\ntwo\n", run.ExitFailure, "is not a history that this release can read: line 1"},
 	} {
@@ -72,7 +72,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestAuditOfAllHosts judges what two nodes have recorded that hosted one after the other.
+// TestAuditOfAllHosts checks what two nodes have recorded that hosted one after the other.
 func TestAuditOfAllHosts(t *testing.T) {
 	dir, p := t.TempDir(), rendezvous.DefaultParams().Policy
 	p.Min, p.Max = 1, 2

@@ -78,8 +78,8 @@ server writes the copy itself, as its jobs were at one moment; they wait for tha
 moment only. The copy is read and checked before it gets its name, so that FILE is
 whole or not there. A FILE that is there is replaced.
 
-Whoever can read FILE knows the sessions of all jobs: it is readable by its owner
-only, and is to be kept so.
+A process that can read FILE knows the sessions of all jobs: it is readable by its
+owner only; keep it so.
 
 To restore it, stop the server, make FILE the file control.db of an empty directory
 and start the server with that: jobs that run go on, as docs/backup.md says.`,

@@ -23,7 +23,7 @@ nothing but FILE, which only its owner can read. It ends on SIGTERM or SIGINT, a
 goes on in the same file when it is started again.
 
 Start it before the job, or soon after: nodes drop old entries, by the thousand, and
-a job whose first ones are gone is recorded and cannot be judged.
+a job whose first ones are gone is recorded and cannot be checked.
 
 A control plane records by itself: "rallypoint serve --record FILE".`,
 		Example: `  rallypoint record --rdzv-id job7 file:///shared/dir history.jsonl

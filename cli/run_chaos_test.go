@@ -54,7 +54,7 @@ type chaos struct {
 
 // TestChaos kills and stops agents, workers and the control plane of a job of three
 // nodes at random moments. The job goes on each time; in the end what the control
-// plane has recorded keeps the guarantees (conformance says how each is judged), each
+// plane has recorded keeps the guarantees (conformance says how each is checked), each
 // worker has stood where that has placed its agent, and nothing of the job is left but the
 // log of each attempt. A control plane that is killed goes on from its data directory, or
 // from what the agents bring back.

@@ -24,8 +24,7 @@ func newServe(log *logging, read ConfigReader) *cobra.Command {
 of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
 of any of its nodes, and a restart of this process.
 
-With --data-dir everything that a node was told is on the disk before the
-node hears of it. After a crash or a kill, start it again with the same directory:
+With --data-dir everything that a node receives is on the disk before it is sent. After a crash or a kill, start it again with the same directory:
 nodes come back by themselves within their lease (10 s unless the job says
 otherwise), and no worker restarts. Without it, members bring back what they know,
 within join_timeout; their agents' keys are lost. One process has a directory at a
@@ -43,7 +42,7 @@ only; give the address of a trusted network, or 0.0.0.0 for every interface. Wit
 token all that nodes and commands say is TLS; without one nothing is encrypted.
 
 With a token, HTTP answers this process's user on this machine only, but for /healthz;
---http-open lets everybody read. A browser has to ask by an address, "localhost", the name of this
+--http-open lets every client read. A browser has to ask by an address, "localhost", the name of this
 machine or that in --listen, or one given by --http-name, since a stranger's page may
 make any other name stand for this machine. Without a token scrapers and probes may
 use any name.
@@ -55,7 +54,7 @@ an event. Leave it off while nothing is wrong.
 Each option can also be given by a variable, RALLYPOINT_LISTEN for --listen, and by a
 line of the YAML file that --config names, "listen: 0.0.0.0:29400". The command line
 wins over variables, they win over the file. The file has to belong to this user or to
-root, and nobody else may write it.`,
+root, and no other user may write it.`,
 		Example: `  rallypoint serve
   rallypoint serve --listen 0.0.0.0:29400
   rallypoint serve --listen 0.0.0.0:29400 --token-file /etc/rallypoint/token

@@ -102,7 +102,7 @@ func ReadAll(histories ...io.Reader) (*Audit, error) {
 	return a, nil
 }
 
-// ordered puts parts into the order in which they are judged: group by group, the longest
+// ordered puts parts into the order in which they are checked: group by group, the longest
 // one last.
 func ordered(parts []part) (list []part) {
 	slices.SortStableFunc(parts, func(x, y part) int { return cmp.Compare(x.term, y.term) })
@@ -358,7 +358,7 @@ func (a *Audit) Kept() bool {
 	return len(a.ids) > 0 && len(a.Unchecked()) == 0 && len(a.Violations()) == 0
 }
 
-// Unchecked are the runs that were not judged to their end, with the reason.
+// Unchecked are the runs that were not checked to their end, with the reason.
 func (a *Audit) Unchecked() map[string]string {
 	all := map[string]string{}
 	for id, run := range a.runs {
@@ -379,7 +379,7 @@ func (a *Audit) String() string {
 			verdict = fmt.Sprintf("%d breaches", n)
 		}
 		if run.unchecked != "" {
-			verdict += ", not judged to its end: " + run.unchecked
+			verdict += ", not checked to its end: " + run.unchecked
 		}
 		fmt.Fprintf(&b, "run %s: %d events, %d rounds: %s\n", id, run.events, run.checker.Rounds(), verdict)
 		for _, breach := range run.checker.violations {

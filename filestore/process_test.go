@@ -184,7 +184,7 @@ func TestBesideTirelessWriters(t *testing.T) {
 	}
 }
 
-// Writers are killed at any moment: nothing that they were told is lost, no value
+// Writers are killed at any moment: nothing that was acknowledged is lost, no value
 // is half, and others go on.
 func TestKilledWriters(t *testing.T) {
 	rounds := 12

@@ -684,7 +684,7 @@ RP_API int32_t rp_member_finish(rp_member member, int64_t timeout_ms, rp_error *
 
 /*
  * Ends this node's part in the run. With RP_END_SUCCESS or RP_END_FAILED a member of
- * the last completed round closes the run for all; everybody else, and RP_END_LEAVE,
+ * the last completed round closes the run for all; every other node, and RP_END_LEAVE,
  * merely leaves. `reason` (NULL for none) reaches those who meet the closed run.
  * If this process hosts the control plane or the round's store, it then waits until
  * every other member has finished, left or is lost, at most for option close_timeout

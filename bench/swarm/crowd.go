@@ -41,7 +41,7 @@ func crowdOf(addr string, words []string) error {
 	return crowd(addr, n[0], n[1], n[2], n[3])
 }
 
-// crowd besets a control plane until the input ends. It says "ready" when everybody
+// crowd besets a control plane until the input ends. It says "ready" when every client
 // is there. Who is cut off comes again. Silent ones connect and reconnect at no more
 // than a rate, in connections a second.
 func crowd(addr string, silent, slow, drips, rate int) error {

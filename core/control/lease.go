@@ -21,7 +21,7 @@ const (
 	maxLate   = 500 * time.Millisecond
 )
 
-// leases is the clock by which a run judges its nodes' leases; it runs while any
+// leases is the clock by which a run evaluates its nodes' leases; it runs while any
 // is connected.
 type leases struct {
 	timer Stopper // nil: stopped
@@ -55,7 +55,7 @@ func (r *run) armLeases(after time.Duration) {
 
 // checkLeases drops the nodes whose lease has run out. If it comes late itself,
 // this process was stopped or is overloaded, and what the nodes sent may not have
-// been read: then all leases restart. A node is judged only after it was
+// been read: then all leases restart. A node is declared lost only after it was
 // found silent twice and nothing of its is unread, so that bytes on their way
 // through this process count. One that does not read what is sent to it is not read
 // from either (outbox.awaitRoom), so that its connection ends after a lease.

@@ -203,7 +203,7 @@ type tally struct {
 	number uint64
 	added  int64 // by all adds asked for
 	stored int64 // what others may read: by those whose commit the test has let through
-	shown  int64 // the most that anybody was told
+	shown  int64 // the most that a client has received
 }
 
 // tallied is a request of a tally.

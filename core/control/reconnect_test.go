@@ -102,7 +102,7 @@ func TestLossAndRecoveryAreToldOnce(t *testing.T) {
 		}
 	}
 	if losses != 1 || recoveries != 1 {
-		t.Errorf("%d losses and %d recoveries were told, want one each", losses, recoveries)
+		t.Errorf("%d losses and %d recoveries were reported, want one each", losses, recoveries)
 	}
 }
 

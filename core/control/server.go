@@ -33,7 +33,7 @@ type Config struct {
 	// a port that the system chose.
 	Fixed bool
 	// Token, if set, is what nodes and administrators have to know. HTTP then
-	// answers peers on this machine only, but for /healthz, or everybody with
+	// answers peers on this machine only, but for /healthz, or every client with
 	// HTTPOpen.
 	Token    *secret.Token
 	HTTPOpen bool

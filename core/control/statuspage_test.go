@@ -27,8 +27,8 @@ func ask(t *testing.T, s *fakeServer, path, host, header string) (*http.Response
 	return resp, string(body)
 }
 
-// TestStatusPage: a browser gets the page, unless it asks for a foreign name; who asks for
-// no page is told what there is.
+// TestStatusPage: a browser gets the page, unless it asks for a foreign name; a client that
+// asks for no page gets the list of paths.
 func TestStatusPage(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	resp, body := ask(t, s, "/", s.addr, fromBrowser)

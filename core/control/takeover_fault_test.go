@@ -106,7 +106,7 @@ func TestHostKilledWhileMembersAreInTheExitBarrier(t *testing.T) {
 	for _, n := range nodes[1:] {
 		for _, e := range n.obs.All() {
 			if u, ok := e.(rendezvous.MembershipUpdate); ok && u.Waiting > 0 {
-				t.Errorf("node %s was told to regroup: %+v", n.name, u)
+				t.Errorf("node %s had to regroup: %+v", n.name, u)
 			}
 		}
 		if _, err := n.Start(rendezvous.Leave{Ending: rendezvous.EndSuccess}).Wait(controltest.Context(t)); err != nil {
@@ -126,5 +126,5 @@ func descriptors(t *testing.T) int {
 }
 
 // leftOfATakeover is what a node of this test keeps when it is killed: its log, and what it
-// was told, which t.Cleanup holds until the end.
+// received, which t.Cleanup holds until the end.
 const leftOfATakeover = 64 << 10

@@ -162,8 +162,7 @@ func regroup(t *testing.T, nodes []*plane) {
 	}
 }
 
-// mustRegroup waits until a node was told to regroup by a server of a generation that is
-// not known yet.
+// mustRegroup waits until a server of a generation that is not known yet makes the node regroup.
 func (n *plane) mustRegroup() {
 	n.t.Helper()
 	n.obs.Await(n.t, "that it must regroup", func(e any) bool {
@@ -269,8 +268,8 @@ func TestTakeoverIsTold(t *testing.T) {
 	}
 }
 
-// TestHostLeavesInOrder: the first standby hosts before the host goes, and no node is told
-// that the control plane is lost.
+// TestHostLeavesInOrder: the first standby hosts before the host goes, and no node
+// hears that the control plane is lost.
 func TestHostLeavesInOrder(t *testing.T) {
 	nodes := form(t, elastic(t, 3), 3)
 	if _, err := nodes[0].Start(rendezvous.Leave{}).Wait(controltest.Context(t)); err != nil {

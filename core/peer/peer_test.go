@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// child runs this binary as somebody else. The result are its lines; it ends with the test.
+// child runs this binary as another user. The result are its lines; it ends with the test.
 func child(t *testing.T, what string, attr *syscall.SysProcAttr) *bufio.Scanner {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe") // a path that another user need not be able to walk
@@ -309,7 +309,7 @@ func TestWhereToCheck(t *testing.T) {
 	}
 }
 
-// TestWhoCannotBeTold: the overflow user is refused where it may stand for anybody, and an
+// TestWhoCannotBeTold: the overflow user is refused where it may stand for any user, and an
 // error refuses unless the machine has no other users.
 func TestWhoCannotBeTold(t *testing.T) {
 	c := NewLoopbackCheck(rendezvous.LoopbackUsers{Also: []rendezvous.UIDRange{{First: 0, Last: 1 << 31}}})

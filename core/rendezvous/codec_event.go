@@ -185,7 +185,7 @@ func PackArguments(p *pack.Packer, ev Event) {
 		p.Text(ev.Node)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
-	default: // Finish, Linger
+	default: // Finish, AwaitPeers
 		p.List(0)
 	}
 }

@@ -127,7 +127,7 @@ const (
 )
 
 // Leave ends a node's part. A member of the last completed round that ends with
-// EndSuccess or EndFailed closes the run; everybody else merely leaves.
+// EndSuccess or EndFailed closes the run; every other node merely leaves.
 type Leave struct {
 	Request
 	Ending Ending
@@ -136,7 +136,7 @@ type Leave struct {
 }
 
 // CloseRun ends admission for good and leaves the running round alone; with Stop
-// it is a failed close: everybody stops at once. Session may be empty (admin).
+// it is a failed close: all nodes stop at once. Session may be empty (admin).
 type CloseRun struct {
 	Request
 	By     string

@@ -303,7 +303,7 @@ func TestANodeThatWasElsewhereIsLost(t *testing.T) {
 }
 
 // TestWhoKnowsOfTheLostStateComesLate has a round completed after the copy was restored,
-// before anybody shows that numbers may be used twice: the next ones are not.
+// before a node shows that numbers may be used twice: the next ones are not.
 func TestWhoKnowsOfTheLostStateComesLate(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 2)

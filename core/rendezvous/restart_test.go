@@ -63,7 +63,7 @@ func TestHowLongAFreshControlPlaneWaits(t *testing.T) {
 		"a successor, no grace":             {Config{Succession: successor}, fast, LastRound{}, time.Second},
 		"a successor of 1000 nodes":         {Config{Succession: Succession{Term: 2, From: "a", Facts: large}}, policy(1, 1000), LastRound{}, 2 * time.Second},
 		"a successor of 8000 nodes":         {Config{Succession: Succession{Term: 2, From: "a", Facts: larger}}, policy(1, 8000), LastRound{}, 10 * time.Second},
-		"a successor that is told how long": {Config{Succession: Succession{Term: 2, Facts: facts, Grace: time.Minute}}, fast, LastRound{}, time.Minute},
+		"a successor that has a long grace": {Config{Succession: Succession{Term: 2, Facts: facts, Grace: time.Minute}}, fast, LastRound{}, time.Minute},
 		"a successor before the first round": {Config{Succession: Succession{Term: 2, Facts: Facts{Generation: "old", HostRank: -1}}},
 			policy(1, 4), LastRound{}, 0},
 		"a successor of a host that was alone": {Config{Succession: Succession{Term: 2, From: "a",

@@ -13,18 +13,18 @@ func (r *rig) publish(n *rigNode, role string, size int) {
 }
 
 func TestRankAssignmentEndsWhenAMemberIsLost(t *testing.T) {
-	for _, when := range []string{"before anybody published", "after the others published"} {
+	for _, when := range []string{"before any node published", "after the others published"} {
 		t.Run(when, func(t *testing.T) {
 			r := newRig(t, -1)
 			n := r.group(policy(1, 3), "a", "b", "c")
-			if when == "before anybody published" {
+			if when == "before any node published" {
 				r.lost(n[1])
 			}
 			r.publish(n[0], "default", 2)
 			r.publish(n[2], "default", 2)
 			read := r.key(n[0], store.OpGet, 0, roleInfoPrefix+"1")
 			number := n[0].number
-			if when != "before anybody published" {
+			if when != "before any node published" {
 				if read.Result != nil {
 					t.Fatal("a live member's role info was made up")
 				}

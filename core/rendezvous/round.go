@@ -208,7 +208,7 @@ func (m *Machine) sortCandidates(list []*node) {
 	})
 }
 
-// priority orders members by rank before everybody else.
+// priority orders members by rank before all other nodes.
 func (m *Machine) priority(n *node) int {
 	if s := m.participantOf(n); s != nil {
 		return s.rank

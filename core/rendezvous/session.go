@@ -114,8 +114,8 @@ const (
 // and one that reads keys which are there. It returns what Apply would, but leaves
 // the machine as it is: it acknowledges nothing, and an answer that was read is not
 // kept, so that the request, should it come again, reads again. So a driver that logs
-// events need not log it, if its machine has applied every event that anybody was
-// told of. False means that the request has to be applied.
+// events need not log it, if its machine has applied every event that a node was
+// answered. False means that the request has to be applied.
 func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 	r, _ := requestOf(ev)
 	n := m.sessions[r.Session]

@@ -64,7 +64,7 @@ func (s *registerState) after(index uint64) (Batch, error) {
 	return b, nil
 }
 
-// compact takes a snapshot up, and reports whether it was of use.
+// compact installs a snapshot, and reports whether it was newer.
 func (s *registerState) compact(snapshot Snapshot) bool {
 	if snapshot.Index <= s.snapshot.Index || snapshot.Index > s.last() {
 		return false

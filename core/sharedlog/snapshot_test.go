@@ -200,8 +200,8 @@ func TestLossBehindASnapshot(t *testing.T) {
 	})
 }
 
-// Timers that a snapshot holds run on: the last call ends although everybody has
-// come by the snapshot.
+// Timers that a snapshot holds run on: the last call ends although every node is
+// there by the snapshot.
 func TestTimersOfASnapshot(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.info.SnapshotEntries = 1

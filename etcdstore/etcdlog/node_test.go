@@ -214,7 +214,7 @@ func tellAll(nodes []*nodeProcess, order string) {
 	}
 }
 
-// met checks that the nodes, which were told to join, are one round, and returns
+// met checks that the nodes, all of which join, are one round, and returns
 // its number.
 func met(t testing.TB, nodes []*nodeProcess) (round int) {
 	t.Helper()

@@ -60,7 +60,7 @@ func TestWaitEndsWithAChange(t *testing.T) {
 	}
 }
 
-// A burst of changes that no one has waited for does not hinder Close.
+// A burst of changes that no call has waited for does not hinder Close.
 func TestCloseWithUnreadChanges(t *testing.T) {
 	w, path := watch(t)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)

@@ -13,7 +13,7 @@ import (
 )
 
 // Names are the names that a service knows to be its own, beside the addresses and
-// "localhost": those of its machine and some that it was told.
+// "localhost": those of its machine and some that it is given.
 type Names map[string]bool
 
 // NewNames adds the machine's name to those that are given.

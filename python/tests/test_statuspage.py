@@ -139,7 +139,7 @@ def status(members: list[dict[str, Any]], **more: object) -> dict[str, Any]:
 
 
 def seats(b: browser.Browser) -> list[str]:
-    """What a screen reader is told of each seat."""
+    """What a screen reader says of each seat."""
     found: list[str] = b.js(
         "return [...document.querySelectorAll('[role=gridcell]')].map(e => e.ariaLabel)"
     )

@@ -476,7 +476,7 @@ func (c *Client) answered(f wire.Reply) {
 	c.mu.Lock()
 	p := c.calls.Take(f.Number)
 	if o, ok := f.Result.(rendezvous.Outcome); ok && p != nil {
-		c.claim, c.facts = o.LastRound(), o.Facts() // this node may have to say hello before it has taken it up
+		c.claim, c.facts = o.LastRound(), o.Facts() // this node may have to say hello before it has returned it
 	}
 	c.mu.Unlock()
 	switch {

@@ -47,7 +47,7 @@ type clientConn struct {
 	opened  time.Time
 	heard   atomic.Bool // bytes came since the last beat
 
-	standsBy bool // the host was told where this node stands by; of the goroutine that reads
+	standsBy bool // the host has received where this node stands by; of the goroutine that reads
 
 	mu              sync.Mutex
 	beat            *time.Timer             // nil: closed

@@ -82,7 +82,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 		return to, false
 	}
 	l.word, l.term, l.target = succession.Word(min(f.Word, uint64(succession.Left))), f.Term, f.Target
-	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no one says that of itself
+	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no process says that of itself
 		l.word = succession.Abstains
 	}
 	if l.word == succession.Hosts {

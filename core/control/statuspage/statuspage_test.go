@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestPageIsStatic: one small document that asks nobody but its own origin, and makes no
+// TestPageIsStatic: one small document that asks only its own origin, and makes no
 // string into markup.
 func TestPageIsStatic(t *testing.T) {
 	text := string(document)

@@ -20,7 +20,7 @@ from typing import Any, Callable
 from .._errors import Code, InvalidError
 from .arguments import ArgumentServer
 
-# Without the current directory, which may be anybody's; the worker takes the launcher's
+# Without the current directory, which may be any user's; the worker takes the launcher's
 # path before it looks for the function.
 _BOOTSTRAP = (
     "import sys; sys.path[:] = [{path!r}, *filter(None, sys.path)]; "

@@ -40,7 +40,7 @@ def check(history: Starts, least: int, most: int) -> None:
 def check_places(history: Starts, records: Iterable[str]) -> None:
     """Holds the starts of workers against the lines that the control plane has recorded:
     each was given to the agent that started it, and no agent that ran its workers left
-    its round before it was told to."""
+    its round before it had to."""
     places: dict[tuple[int, int], set[tuple[str, str]]] = defaultdict(set)  # by round, rank
     agents: dict[str, str] = {}
     told: dict[str, int] = {}  # session -> how many wait, as it was told last

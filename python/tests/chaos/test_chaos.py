@@ -12,7 +12,7 @@ package conformance; `rallypoint audit` does it. The second adds what nodes obse
     (check_places)
  5. After each fault the job comes to a round of all nodes: no node waits for ever. (job)
  6. The same; members that were cut off are in it again.
- 7. No agent stops its workers unless it was told to regroup. (check_places)
+ 7. No agent stops its workers unless it has to regroup. (check_places)
  8. All agents end well, though they end one after the other. (job)
  9. A node that would join when the run is closed learns by whom and why. (job)
 10. What the ranks must be follows from the recorded joins alone. (audit)

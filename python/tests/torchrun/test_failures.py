@@ -1,4 +1,4 @@
-"""Workers that fail: restarts, and ends that everybody hears of."""
+"""Workers that fail: restarts, and ends that every node hears of."""
 
 from __future__ import annotations
 
