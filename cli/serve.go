@@ -12,11 +12,7 @@ import (
 
 func newServe(log *logging, read ConfigReader) *cobra.Command {
 	config := configFlag{read: read}
-	var listen string
-	var token tokenFlag
-	var httpOpen bool
-	var httpNames []string
-	var state serveState
+	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the control plane of many jobs",
@@ -24,11 +20,12 @@ func newServe(log *logging, read ConfigReader) *cobra.Command {
 of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
 of any of its nodes, and a restart of this process.
 
-With --data-dir everything that a node receives is on the disk before it is sent. After a crash or a kill, start it again with the same directory:
-nodes come back by themselves within their lease (10 s unless the job says
-otherwise), and no worker restarts. Without it, members bring back what they know,
-within join_timeout; their agents' keys are lost. One process has a directory at a
-time; a full disk refuses new nodes and keeps what it has.
+With --data-dir everything that a node receives is on the disk before it is sent.
+After a crash or a kill, start it again with the same directory: nodes come back by
+themselves within their lease (10 s unless the job says otherwise), and no worker
+restarts. Without it, members bring back what they know, within join_timeout; their
+agents' keys are lost. One process has a directory at a time; a full disk refuses new
+nodes and keeps what it has.
 
 It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
 answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus), and / with a
@@ -42,10 +39,10 @@ only; give the address of a trusted network, or 0.0.0.0 for every interface. Wit
 token all that nodes and commands say is TLS; without one nothing is encrypted.
 
 With a token, HTTP answers this process's user on this machine only, but for /healthz;
---http-open lets every client read. A browser has to ask by an address, "localhost", the name of this
-machine or that in --listen, or one given by --http-name, since a stranger's page may
-make any other name stand for this machine. Without a token scrapers and probes may
-use any name.
+--http-open lets every client read. A browser has to ask by an address, "localhost",
+the name of this machine or that in --listen, or one given by --http-name, since a
+stranger's page may make any other name stand for this machine. Without a token
+scrapers and probes may use any name.
 
 --record FILE appends every event of every job to a file that only its owner can
 read, for "rallypoint audit" and for reports of defects: some 20 us of CPU and 1 KB
@@ -69,64 +66,76 @@ root, and no other user may write it.`,
 			}
 			return log.check()
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			addr, err := parseListen(listen, client.DefaultPort)
-			if err != nil {
-				return err
-			}
-			if err := state.check(); err != nil {
-				return err
-			}
-			backups := catchBackupRequests()
-			data, err := state.open()
-			if err != nil {
-				backups.stop()
-				return err
-			}
-			if data != nil {
-				defer data.Close()
-			}
-			backups.serve(data, log.logger())
-			defer backups.stop()
-			recording, err := state.openRecording(log.logger())
-			if err != nil {
-				return err
-			}
-			if recording != nil {
-				defer recording.Close()
-			}
-			secret, err := token.open(log, "")
-			if err != nil {
-				return err
-			}
-			l, err := addr.open(cmd.Context(), wire.ListenConfig())
-			if err != nil {
-				return err
-			}
-			if err := checkServeSecurity(l.Addr(), secret, log.logger()); err != nil {
-				l.Close()
-				return err
-			}
-			cfg := control.Config{
-				Fixed: addr.port != 0, Token: secret, HTTPOpen: httpOpen, HTTPNames: append(httpNames, addr.host), Log: log.logger(), Data: data, Quota: state.quota, ForgetAfter: state.forgetAfter,
-			}
-			if recording != nil {
-				cfg.Trace = recording.Record
-			}
-			s := control.Start(cfg, l)
-			fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())
-			<-cmd.Context().Done()
-			if err := s.Close(); err != nil {
-				return failed("stopping: %w", err)
-			}
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.serve(cmd, log) },
 	}
-	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
-	token.addTo(cmd)
-	cmd.Flags().BoolVar(&httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
-	cmd.Flags().StringArrayVar(&httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance; may be repeated")
-	state.addFlags(cmd.Flags())
+	cmd.Flags().StringVar(&o.listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
+	o.token.addTo(cmd)
+	cmd.Flags().BoolVar(&o.httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
+	cmd.Flags().StringArrayVar(&o.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance; may be repeated")
+	o.state.addFlags(cmd.Flags())
 	config.addTo(cmd)
 	return cmd
+}
+
+// serveOptions are what serve takes.
+type serveOptions struct {
+	listen    string
+	token     tokenFlag
+	httpOpen  bool
+	httpNames []string
+	state     serveState
+}
+
+// serve runs a control plane until the command's context ends.
+func (o *serveOptions) serve(cmd *cobra.Command, log *logging) error {
+	addr, err := parseListen(o.listen, client.DefaultPort)
+	if err != nil {
+		return err
+	}
+	if err := o.state.check(); err != nil {
+		return err
+	}
+	backups := catchBackupRequests()
+	data, err := o.state.open()
+	if err != nil {
+		backups.stop()
+		return err
+	}
+	if data != nil {
+		defer data.Close()
+	}
+	backups.serve(data, log.logger())
+	defer backups.stop()
+	recording, err := o.state.openRecording(log.logger())
+	if err != nil {
+		return err
+	}
+	if recording != nil {
+		defer recording.Close()
+	}
+	secret, err := o.token.open(log, "")
+	if err != nil {
+		return err
+	}
+	l, err := addr.open(cmd.Context(), wire.ListenConfig())
+	if err != nil {
+		return err
+	}
+	if err := checkServeSecurity(l.Addr(), secret, log.logger()); err != nil {
+		l.Close()
+		return err
+	}
+	cfg := control.Config{
+		Fixed: addr.port != 0, Token: secret, HTTPOpen: o.httpOpen, HTTPNames: append(o.httpNames, addr.host), Log: log.logger(), Data: data, Quota: o.state.quota, ForgetAfter: o.state.forgetAfter,
+	}
+	if recording != nil {
+		cfg.Trace = recording.Record
+	}
+	s := control.Start(cfg, l)
+	fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())
+	<-cmd.Context().Done()
+	if err := s.Close(); err != nil {
+		return failed("stopping: %w", err)
+	}
+	return nil
 }

@@ -258,6 +258,19 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		t.add(stateStyle(m.State, m.Reconnecting), fmt.Sprint(m.Rank), nodeText(node, widest), stateText(m.State, m.Reconnecting), heard(m.LeaseAgeS), waited,
 			clean(m.Address), processText(m.Label, node, m.Cause, hostNote(m.Host)))
 	}
+	left += t.addOthers(r, most, widest)
+	if len(t.rows) > 0 || left > 0 {
+		fmt.Fprintln(b)
+		t.write(b, term)
+	}
+	if left > 0 {
+		fmt.Fprintf(b, "      … and %d more, which --json shows\n", left)
+	}
+}
+
+// addOthers adds nodes that wait or are idle while there are fewer than most rows, and
+// returns how many are left out.
+func (t *table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 	for _, w := range r.Waiting {
 		if w.Role == control.RoleMember {
 			continue
@@ -281,13 +294,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		t.add(stateStyle("idle", i.Reconnecting), "-", nodeText(i.Node, widest), stateText("idle", i.Reconnecting), heard(i.LeaseAgeS), "", clean(i.Address),
 			processText(i.Label, i.Node, i.Reason, ""))
 	}
-	if len(t.rows) > 0 || left > 0 {
-		fmt.Fprintln(b)
-		t.write(b, term)
-	}
-	if left > 0 {
-		fmt.Fprintf(b, "      … and %d more, which --json shows\n", left)
-	}
+	return left
 }
 
 func nodeText(node string, widest int) string { return cut(clean(node), widest) }

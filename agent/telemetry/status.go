@@ -254,17 +254,7 @@ func (b *StatusTracker) metrics() []byte {
 	m.Single("rallypoint_agent_restarts", "gauge", "Restarts that are charged to the job's budget.", float64(s.Restarts))
 	m.Single("rallypoint_agent_max_restarts", "gauge", "The job's budget of restarts.", float64(s.Budget))
 	m.Single("rallypoint_agent_remaining_restarts", "gauge", "What is left of that budget.", float64(left))
-	running, exited := 0, 0
-	for _, w := range s.Workers {
-		if w.ExitCode == nil {
-			running++
-		} else {
-			exited++
-		}
-	}
-	m.Family("rallypoint_agent_workers", "gauge", "Workers of this node's last attempt, by state.")
-	m.Sample("rallypoint_agent_workers", float64(running), "state", "running")
-	m.Sample("rallypoint_agent_workers", float64(exited), "state", "exited")
+	s.workerMetrics(&m)
 	m.Family("rallypoint_agent_failures_total", "counter", "Attempts that failed by a worker of this node, by what ended it first.")
 	for i, name := range causeNames {
 		m.Sample("rallypoint_agent_failures_total", float64(failures[i]), "cause", name)
@@ -290,6 +280,20 @@ func (b *StatusTracker) metrics() []byte {
 			float64(use.Utime.Nano()+use.Stime.Nano())/1e9)
 	}
 	return m.Bytes()
+}
+
+func (s *Status) workerMetrics(m *promtext.Buffer) {
+	running, exited := 0, 0
+	for _, w := range s.Workers {
+		if w.ExitCode == nil {
+			running++
+		} else {
+			exited++
+		}
+	}
+	m.Family("rallypoint_agent_workers", "gauge", "Workers of this node's last attempt, by state.")
+	m.Sample("rallypoint_agent_workers", float64(running), "state", "running")
+	m.Sample("rallypoint_agent_workers", float64(exited), "state", "exited")
 }
 
 // NewStatusTracker returns the status of a run that begins now.

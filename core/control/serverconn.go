@@ -212,6 +212,11 @@ func (p *serverConn) handshake(first byte) error {
 	if err != nil {
 		return wire.NoEOF(err)
 	}
+	return p.dispatch(f)
+}
+
+// dispatch serves a connection by its first frame.
+func (p *serverConn) dispatch(f wire.Frame) error {
 	switch f := f.(type) {
 	case wire.Hello:
 		p.server.metrics.FramesIn.Add(wire.KindHello)
