@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/core/control/controltest"
+	"rallypoint/internal/testkit"
 )
 
 // shortBacklog is set in the process that runs a test in a network of its own, whose
@@ -78,7 +78,7 @@ func TestThousandClientsAndABacklogOfOne(t *testing.T) {
 	}
 	p := elastic(t, 3+crowd)
 	p.Min = 2 + crowd
-	p.LeaseTimeout, p.ReconnectGrace = controltest.Patience, controltest.Patience
+	p.LeaseTimeout, p.ReconnectGrace = testkit.Patience, testkit.Patience
 	var nodes []*plane
 	for _, name := range []string{"a", "b", "c"} {
 		nodes = append(nodes, newPlane(t, name, p).connect())
