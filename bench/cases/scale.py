@@ -23,6 +23,8 @@ NAME = "scale"
 
 COUNTS = (100, 1000, 2000, 4000, 6000, 8000, 10000)
 TARGETS = {1000: 0.1, 4000: 0.3, 10000: 1.0}
+DIRECT = 10000
+DIRECT_TARGET = 0.5
 REPEAT = 5
 HOLD = 10000
 HOLD_SECONDS = 10.0
@@ -36,12 +38,18 @@ def measure(repeat: int | None) -> list[Row]:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100
     rows = []
     for n in (n for n in COUNTS if n <= most):
-        runs = _meet(n, repeat or REPEAT)
+        runs = _swarm("meet", n, repeat or REPEAT)
         answered = Sample([run["last_join_s"] for run in runs])
         rows.append(Row(NAME, f"{n} nodes: last join to last outcome", answered))
         rows[-1].target = TARGETS.get(n)
         together = Sample([run["connect_s"] + run["first_join_s"] for run in runs])
         rows.append(Row(NAME, f"{n} nodes: first connection to last outcome", together))
+    directed = _swarm("direct", min(DIRECT, most), repeat or REPEAT)
+    agreed = Sample([run["agreed_s"] for run in directed])
+    rows.append(
+        Row(NAME, f"{min(DIRECT, most)} nodes: directive to the last that knows its step", agreed)
+    )
+    rows[-1].target = DIRECT_TARGET
     cpu, memory = _hold(min(HOLD, most), "hold")
     reporting, _ = _hold(min(HOLD, most), "train")
     reporting.name += ", with their workers' steps"
@@ -51,9 +59,9 @@ def measure(repeat: int | None) -> list[Row]:
     return [*rows, cpu, memory, reporting]
 
 
-def _meet(n: int, times: int) -> list[dict[str, float]]:
+def _swarm(how: str, n: int, times: int) -> list[dict[str, float]]:
     with serving() as (_, address):
-        done = swarm_of("meet", address, str(n), str(times))
+        done = swarm_of(how, address, str(n), str(times))
         out, err = done.communicate(timeout=600)
     if done.returncode:
         raise BenchError(f"swarm of {n}: {err}")

@@ -6,6 +6,8 @@
 //	swarm hold ADDR N SECONDS    N nodes form a round and stay, idle; the process
 //	                             says "held", and ends after so long
 //	swarm train ADDR N SECONDS   the same, and their workers report a step a second
+//	swarm direct ADDR N TIMES    N nodes form a round, and agree on the step of a
+//	                             directive so often
 //	swarm add ADDR N ADDS        N nodes form a round, and each adds so often to a
 //	                             key of the agents, one after the other
 //	swarm get ADDR N GETS        N nodes form a round: the first one gets a key of
@@ -44,7 +46,7 @@ func run(args []string) error {
 		return probe(args[1])
 	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
 	}
 	if len(args) == 6 && args[0] == "crowd" {
 		return crowdOf(args[1], args[2:])
@@ -88,6 +90,8 @@ func run(args []string) error {
 	switch args[0] {
 	case "add":
 		return add(ctx, args[1], n, last)
+	case "direct":
+		return direct(ctx, args[1], n, last)
 	case "get":
 		return get(ctx, args[1], n, last)
 	}
@@ -196,6 +200,11 @@ type swarm []*client.Client
 
 // gather connects n nodes, all at once.
 func gather(ctx context.Context, addr string, n int, runID string) (swarm, error) {
+	return gatherWith(ctx, addr, n, runID, func(int) member.Observer { return deaf{} })
+}
+
+// gatherWith is gather of nodes that are told what changes.
+func gatherWith(ctx context.Context, addr string, n int, runID string, observe func(i int) member.Observer) (swarm, error) {
 	s := make(swarm, n)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -204,7 +213,7 @@ func gather(ctx context.Context, addr string, n int, runID string) (swarm, error
 		p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n, n
 		no := false
 		p.IsHost = &no
-		s[i] = client.New(p, deaf{}, nil, nil)
+		s[i] = client.New(p, observe(i), nil, nil)
 		wg.Go(func() { errs[i] = s[i].Connect(ctx) })
 	}
 	wg.Wait()

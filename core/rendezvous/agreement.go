@@ -336,13 +336,21 @@ func (m *Machine) shownDirective() *directive {
 	return shown
 }
 
+// said is what the directive asks for, for all nodes that are told.
+func (d *directive) said() string {
+	if d.text == "" {
+		d.text = d.describe()
+	}
+	return d.text
+}
+
 // directiveFor is that directive as a node is to see it.
 func (m *Machine) directiveFor(n *node) DirectiveNotice {
 	d := m.shownDirective()
 	if d == nil || n.ended {
 		return DirectiveNotice{}
 	}
-	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n.id), Text: d.describe(), Within: d.Within, Target: d.Target}
+	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n.id), Text: d.said(), Within: d.Within, Target: d.Target}
 	s := m.participantOf(n)
 	if s == nil || s.state != participantRunning {
 		return v

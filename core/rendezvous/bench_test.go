@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // BenchmarkRound is one whole first round of N nodes: hello, join, outcome.
@@ -113,4 +114,37 @@ func BenchmarkSnapshot(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkDirective is a save in a round of N nodes: asked, agreed, and over when all have saved.
+func BenchmarkDirective(b *testing.B) {
+	for _, nodes := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			p := policy(nodes, nodes)
+			m := New(Config{RunID: "job", Generation: "g", Uptime: -1, Succession: Succession{Term: 1}})
+			sessions := make([]SessionID, nodes)
+			number := uint64(0)
+			all := func(ev Event) {
+				number++
+				for _, s := range sessions {
+					m.Apply(Stamp(ev, Request{Session: s, Number: number, Acked: number - 1}))
+				}
+			}
+			for i := range sessions {
+				sessions[i] = SessionID(fmt.Sprint("session", i))
+				m.Apply(Hello{Session: sessions[i], Node: fmt.Sprint("node", i), Policy: p, SeenAddr: "10.0.0.1"})
+			}
+			all(Join{NodeRank: -1, RankHint: -1})
+			for i := 0; b.Loop(); i++ {
+				id := fmt.Sprint("d", i)
+				m.Apply(saveOf(id, time.Minute))
+				all(ReportDirective{ID: id, Generation: "g", Round: 1, Step: 7})
+				all(ReportDirective{ID: id, Generation: "g", Round: 1, Step: -1, Saved: true})
+				if len(m.directives) > 0 {
+					b.Fatal("it is not over")
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(nodes), "ns/node")
+		})
+	}
 }

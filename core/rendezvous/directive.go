@@ -82,6 +82,7 @@ func (Undrain) event()         {}
 type directive struct {
 	Direct
 	agreement
+	text string // what it asks for; made when it is told first
 }
 
 // drained is a node that is not admitted.
