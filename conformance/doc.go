@@ -1,5 +1,5 @@
 // Package conformance holds the recorded history of a run, its events and what the
-// control plane did at each, against the eleven guarantees of docs/design.md.
+// control plane did at each, against the twelve guarantees of docs/design.md.
 //
 // A [Checker] keeps its own account of the run, drawn from the history and the text
 // of the guarantees alone: it shares no code with the machine that it checks. The
@@ -33,9 +33,7 @@
 //  7. After each event every live node was last told what it should know: that it
 //     has to regroup if a member is lost or rejoining, or if newcomers would make
 //     the round larger and admit_delay has run out, or that the stop of its round is
-//     announced, by whom and why; nothing otherwise. It knows the directive that was given
-//     last. A directive drains the nodes that it names, at its deadline and no others,
-//     and they are refused until that is over.
+//     announced, by whom and why; nothing otherwise.
 //  8. After the first finish no round is completed and a member that joins is
 //     refused, naming who finished. When every live member has finished no node
 //     waits at the exit barrier. When all that finished are gone the run is closed.
@@ -49,6 +47,16 @@
 //  11. Every error has a text that names the run or round it is about, and says
 //     for a refusal by whom, why or over what; sums that only add have made count
 //     each addition once, and a repeated request changes nothing.
+//
+//  12. After each event all live nodes were last told of the same directive, one that
+//     stands, and of none if none does; members of the running round, and no others,
+//     are asked about it. A step is told once all running members have reported, and is
+//     the largest of what they have; no directive has two in a round, whatever control
+//     plane tells them. What a directive asks for comes at its deadline or when all
+//     members of a whole round have saved, and not before: the nodes that it drains are
+//     given up and refused until that is over, the run is closed to be queued again, or
+//     rounds have another size. A host tells its successor what stands, what has ended,
+//     what was agreed, and who is drained.
 //
 // A history goes on with another host ([Checker.TookOver]): the guarantees are held across
 // a takeover. Terms grow and each host takes over from the one before (1); the numbers and

@@ -160,6 +160,18 @@ func FuzzRestore(f *testing.F) {
 	closed.apply(Finish{n[0].request()})
 	closed.apply(CloseRun{By: "admin", Reason: "why", At: time.Unix(1, 0)})
 	f.Add(closed.m.Snapshot())
+	directing := newRig(f, -1)
+	n = directing.group(policy(1, 3), "a", "b", "c")
+	directing.apply(drainOf("d0", 0, time.Hour, "c"))
+	for _, id := range []string{"s1", "s2", "s3"} {
+		directing.apply(saveOf(id, time.Hour))
+	}
+	directing.held(n[0], "s1", 7)
+	f.Add(directing.m.Snapshot())
+	directing.held(n[1], "s1", 8)
+	directing.saved(n[0], "s1")
+	directing.fire(TimerTurn)
+	f.Add(directing.m.Snapshot())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := Restore(b)
 		if err != nil {
