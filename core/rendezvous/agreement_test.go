@@ -549,3 +549,36 @@ func TestFalseDirectiveFacts(t *testing.T) {
 		})
 	}
 }
+
+// TestAgreementAcrossRestart: a control plane that has stored what it did goes on in the
+// agreement; a member whose answer it has lost says it again when it comes back.
+func TestAgreementAcrossRestart(t *testing.T) {
+	p := policy(2, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	r.apply(saveOf("s1", time.Hour))
+	r.held(n[0], "s1", 7)
+	old := r.m.Snapshot()
+	r.held(n[1], "s1", 9)
+	r.wantAgreed("s1", 1, 9, n...)
+	n[1].claim.Reports = []DirectiveReport{{"s1", 9, false}}
+
+	m, err := Restore(old) // it was told before it was on the disk: not so with a server that stores first
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := &rig{t: t, m: m, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: NewChecker("job"), steps: r.steps}
+	for _, set := range m.Timers() {
+		again.timers[set.Timer] = set.After
+	}
+	events := []Event{Recovered{Generation: "later"}}
+	for _, x := range n {
+		events = append(events, Hello{Session: x.session, Node: x.id, Policy: p, LastRound: x.reports()})
+	}
+	for _, ev := range events { // the checker has not seen what was before
+		for _, e := range m.Apply(ev) {
+			again.deliver(e)
+		}
+	}
+	again.wantAgreed("s1", 1, 9, n...)
+}
