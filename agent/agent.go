@@ -51,7 +51,7 @@ type TrainingCarrier interface {
 }
 
 // Agent runs the workers of one node. Make it by New and run it once by Run;
-// Signal, Stop and Resized may be called from anywhere at any time, the rest is Run's.
+// Signal, Stop, Direct and Resized may be called from anywhere at any time, the rest is Run's.
 type Agent struct {
 	spec  Spec
 	name  string // of the entry point, for reports
@@ -77,6 +77,7 @@ type Agent struct {
 	reachAfter    time.Duration // see watchStore
 	holdPatience  time.Duration // see directives
 
+	running  atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress *progress.Tracker // nil before Run
 	changed  progress.Cause    // why the last attempt is over
 
@@ -163,7 +164,7 @@ func (a *Agent) Resized() {
 // worker started is there any more, and the rendezvous is ended.
 //
 // Errors: *FailedError (workers of this node failed), *PeerError (the run ended
-// because of another node), *NoProgressError, *SignalError, *StartError (workers could not be
+// because of another node), *NoProgressError, *RequeueError, *SignalError, *StartError (workers could not be
 // started), or an error of the rendezvous. A node that was not needed ends without error
 // (W10).
 func (a *Agent) Run(ctx context.Context) error {

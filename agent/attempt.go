@@ -81,10 +81,12 @@ func (a *Agent) start() (*attempt, error) {
 	}
 	if err == nil {
 		a.guard.Starting()
+		a.running.Store(true)
 		t.workers, err = process.StartWorkers(a.forker, a.reaper, launches, a.log)
 	}
 	files.Started()
 	if err != nil {
+		a.running.Store(false)
 		a.guard.Watch(nil)
 		t.watchdog.Stop()
 		files.Close()
@@ -241,6 +243,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 	}
 	defer a.watchStore()()
 	defer a.followDirectives(t)()
+	defer a.running.Store(false)
 	sample := time.NewTicker(progress.SampleInterval)
 	defer sample.Stop()
 	var patience <-chan time.Time // with a worker that the watchdog sent a signal
@@ -525,6 +528,11 @@ func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 // refused completes an error of the rendezvous by what other nodes wrote about
 // their failures.
 func (a *Agent) refused(err error) error {
+	if r, ok := a.rdzv.(Requeuer); ok {
+		if reason, requeued := r.Requeued(); requeued {
+			return &RequeueError{Err: err, Reason: reason}
+		}
+	}
 	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {
 		return err
 	}

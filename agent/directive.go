@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -23,6 +24,50 @@ type DirectiveCarrier interface {
 	ReportHeld(ctx context.Context, round uint64, id string, step int64) error
 	ReportSaved(ctx context.Context, round uint64, id string) error
 }
+
+// Director is a Rendezvous by which a node gives its run a directive. *member.Member is one.
+type Director interface {
+	Direct(ctx context.Context, d rendezvous.Direct) error
+}
+
+// Requeuer is a Rendezvous whose run a directive may end, so that it is queued again.
+type Requeuer interface {
+	// Requeued reports whether one has, and why; NodesWaiting is above 0 then, and Next fails.
+	Requeued() (reason string, requeued bool)
+}
+
+// errNotRunning is why no directive is given while there are no workers to save.
+var errNotRunning = errors.New("no workers of this node run")
+
+// Direct gives the run a directive, unless one of its kind stands that is about this node, too.
+// The error says why it was not given. It may be called from anywhere at any time.
+func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
+	director, ok := a.rdzv.(Director)
+	switch {
+	case !ok:
+		return errors.New("the nodes of this job cannot be given directives")
+	case !a.running.Load():
+		return errNotRunning
+	}
+	if carrier := a.directiveCarrier(); carrier != nil {
+		if n, _ := carrier.Directive(); n.ID != "" && n.Kind == d.Kind && (n.Named || d.Kind != rendezvous.DirectiveDrain) {
+			return nil
+		}
+	}
+	return director.Direct(ctx, d)
+}
+
+// RequeueError ends a run that a directive has ended: it has neither succeeded nor failed, and
+// wants to be queued again.
+type RequeueError struct {
+	Err    error  // of the rendezvous
+	Reason string // who asked for it, and why
+}
+
+func (e *RequeueError) Error() string { return "the job has ended to be queued again: " + e.Reason }
+
+// Unwrap returns the error of the rendezvous.
+func (e *RequeueError) Unwrap() error { return e.Err }
 
 // Times of directives.
 const (

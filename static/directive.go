@@ -12,12 +12,7 @@ func (s *Static) Direct(_ context.Context, d rendezvous.Direct) error {
 	return refuseDirective(s.p.RunID, d)
 }
 
-// Direct refuses a directive, like that of Static.
-func (s *Standalone) Direct(_ context.Context, d rendezvous.Direct) error {
-	return refuseDirective(s.run, d)
-}
-
 func refuseDirective(run string, d rendezvous.Direct) error {
-	return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: there is no %v here: its nodes are known beforehand (--standalone, --rdzv-backend=static), "+
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: there is no %v here: its nodes are known beforehand (--rdzv-backend=static), "+
 		"and no control plane is there that could carry it out; meet at HOST:PORT, file:///DIR or etcd://HOST for that", run, d.Kind)
 }

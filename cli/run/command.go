@@ -18,8 +18,9 @@ const (
 	ExitFailure = 1
 	ExitUsage   = 2
 
-	// 94 (a node is unfit) and 95 (to be queued again) are kept for what follows.
+	// 94 (a node is unfit) is kept for what follows.
 	ExitNoProgress = 93
+	ExitRequeue    = 95
 )
 
 // ExitStatus is the error of a command that has said all there is to say; it only

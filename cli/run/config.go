@@ -25,9 +25,13 @@ type config struct {
 	rendezvous rendezvousConfig
 	signals    []os.Signal
 	signalExit bool
-	logJSON    bool // the agent's own lines
-	warnings   []string
-	notes      []string
+
+	onSignal     map[unix.Signal]rendezvous.DirectiveKind // signals that give the job a directive
+	drainTimeout time.Duration                            // of these
+
+	logJSON  bool // the agent's own lines
+	warnings []string
+	notes    []string
 }
 
 // environ is the process's environment as a list and as a look-up.
@@ -65,6 +69,9 @@ func configure(o *options, env environ) (*config, error) {
 		}
 	}
 	c.setSignals(o)
+	if err := c.setDirectives(o); err != nil {
+		return nil, err
+	}
 	c.spec.RunID, c.spec.Role, c.spec.MaxRestarts = c.rendezvous.params.RunID, o.role, o.maxRestarts
 	c.spec.RestartWindow, c.spec.MaxNoProgress = o.restartWindow, o.maxNoProgress
 	c.spec.Backend = c.rendezvous.kind.String()

@@ -44,6 +44,9 @@ type options struct {
 	restartWindow time.Duration // 0: none
 	maxNoProgress int
 
+	onSignal, directiveSignal string
+	drainTimeout              float64
+
 	given map[string]bool // options that the command line or the environment names
 	argv  []string        // the script and its arguments
 }
@@ -132,6 +135,9 @@ var optionTable = []option{
 	{name: "shutdown-timeout", group: groupFailure, meta: "SECONDS", help: "grace between a signal to the workers and SIGKILL; 30", number: func(o *options) *int { return &o.shutdownTimeout }},
 	{name: "exit-barrier-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "longest wait for the other nodes after success; 300", real: func(o *options) *float64 { return &o.exitBarrierTimeout }},
 	{name: "signals-to-handle", group: groupFailure, meta: "NAME,...", help: "signals passed on to the workers; SIGTERM,SIGINT,SIGHUP,SIGQUIT", text: func(o *options) *string { return &o.signals }},
+	{name: "on-signal", group: groupFailure, ours: true, meta: "NAME:WHAT,...", help: "have a signal ask the job to save, drain this node or stop: USR1:save,TERM:drain", text: func(o *options) *string { return &o.onSignal }},
+	{name: "drain-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "time that --on-signal gives the workers to save; 120", real: func(o *options) *float64 { return &o.drainTimeout }},
+	{name: "directive-signal", group: groupFailure, ours: true, meta: "NAME", help: "signal to each worker that is asked for something; none", text: func(o *options) *string { return &o.directiveSignal }},
 	{name: "signal-exit-code", group: groupFailure, ours: true, help: "exit with 128+N after signal N instead of 1", on: func(o *options) *bool { return &o.signalExit }},
 	{name: "keep-daemons", group: groupFailure, ours: true, help: "leave alone what workers started and left behind", on: func(o *options) *bool { return &o.keepDaemons }},
 	{name: "log-format", group: groupOutput, ours: true, noPET: true, meta: "FORMAT", choices: LogFormats, help: "format of the agent's own lines; $" + EnvLogFormat + ", else text", text: func(o *options) *string { return &o.logFormat }},
@@ -147,7 +153,7 @@ func defaultOptions() *options {
 		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
 		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
-		exitBarrierTimeout: unsetNumber, given: make(map[string]bool),
+		exitBarrierTimeout: unsetNumber, drainTimeout: 120, given: make(map[string]bool),
 	}
 }
 

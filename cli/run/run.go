@@ -98,7 +98,7 @@ func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) in
 		return complain(stderr, err, ExitUsage)
 	}
 	log.Info(c.summary())
-	stop := c.handleSignals(a)
+	stop := c.handleSignals(a, log)
 	err = a.Run(ctx)
 	stop()
 	return c.exitCode(err, stderr)
@@ -122,10 +122,14 @@ func surviveBrokenPipes() (restore func()) {
 
 // handleSignals passes the signals on to the agent until the function that it
 // returns is called, and tells it when the terminal has another size.
-func (c *config) handleSignals(a *agent.Agent) (stop func()) {
+func (c *config) handleSignals(a *agent.Agent, log *slog.Logger) (stop func()) {
 	signals, resized := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
 	done, ended := make(chan struct{}), make(chan struct{})
+	director := newSignalDirector(c, a, log)
+	for sig := range c.onSignal {
+		signal.Notify(signals, sig)
+	}
 	for _, sig := range c.signals {
 		if sig == syscall.SIGHUP && signal.Ignored(sig) {
 			continue // started by nohup: a terminal that closes is to end nothing
@@ -137,7 +141,7 @@ func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 		for {
 			select {
 			case sig := <-signals:
-				if n, ok := sig.(syscall.Signal); ok {
+				if n, ok := sig.(syscall.Signal); ok && !director.take(n) {
 					a.Signal(n)
 				}
 			case <-resized:
@@ -152,6 +156,7 @@ func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 		signal.Stop(resized)
 		close(done)
 		<-ended
+		director.stop()
 	}
 }
 
@@ -200,9 +205,13 @@ func (c *config) exitCode(err error, stderr io.Writer) int {
 	var peer *agent.PeerError
 	var stopped *agent.SignalError
 	var idle *agent.NoProgressError
+	var requeued *agent.RequeueError
 	switch {
 	case err == nil:
 		return ExitOK
+	case errors.As(err, &requeued):
+		fmt.Fprintf(stderr, "rallypoint run: %v\n", err)
+		return ExitRequeue
 	case errors.As(err, &idle):
 		complain(stderr, err, ExitNoProgress)
 		if text := idle.Report(); text != "" {

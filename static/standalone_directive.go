@@ -1,0 +1,159 @@
+package static
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"rallypoint/agent"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wake"
+)
+
+var (
+	_ agent.DirectiveCarrier = (*Standalone)(nil)
+	_ agent.Director         = (*Standalone)(nil)
+	_ agent.Requeuer         = (*Standalone)(nil)
+)
+
+// ownDirectives are those of a job of one node, which agrees with itself. They are safe for
+// concurrent use.
+type ownDirectives struct {
+	news wake.Signal
+
+	mu       sync.Mutex
+	round    uint64
+	queue    []rendezvous.Direct // the first one stands
+	notice   rendezvous.DirectiveNotice
+	changed  chan struct{}
+	deadline *time.Timer // of the first one; nil: none stands
+	requeue  string      // why the job has ended to be queued again; "": it has not
+	ended    bool
+}
+
+func newOwnDirectives() *ownDirectives {
+	return &ownDirectives{news: wake.New(), changed: make(chan struct{})}
+}
+
+// show replaces the notice; the lock is held.
+func (o *ownDirectives) show(n rendezvous.DirectiveNotice) {
+	o.notice = n
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// next begins with the first directive of the queue; the lock is held.
+func (o *ownDirectives) next() {
+	if o.deadline != nil {
+		o.deadline.Stop()
+		o.deadline = nil
+	}
+	if len(o.queue) == 0 || o.ended || o.requeue != "" {
+		o.show(rendezvous.DirectiveNotice{})
+		return
+	}
+	d := o.queue[0]
+	o.deadline = time.AfterFunc(d.Within, func() { o.carryOut(d.ID) })
+	o.show(rendezvous.DirectiveNotice{
+		ID: d.ID, Kind: d.Kind, Named: d.Kind != rendezvous.DirectiveSave, Within: d.Within, Round: o.round,
+		Text: d.Kind.String() + ", asked for by " + d.By + ": " + d.Reason,
+	})
+}
+
+// begin is for a round that has begun: what stands is asked again.
+func (o *ownDirectives) begin(round uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.round = round
+	if o.notice.ID != "" {
+		n := o.notice
+		n.Round, n.Agreed, n.Step = round, false, 0
+		o.show(n)
+	}
+}
+
+// carryOut ends a directive: the workers have saved, or its deadline has passed.
+func (o *ownDirectives) carryOut(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.notice.ID != id || id == "" {
+		return
+	}
+	d := o.queue[0]
+	o.queue = o.queue[1:]
+	if d.Kind != rendezvous.DirectiveSave {
+		o.requeue = "asked for by " + d.By + ": " + d.Reason
+		o.news.Set()
+	}
+	o.next()
+}
+
+// end forgets what stands.
+func (o *ownDirectives) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	o.next()
+}
+
+// Direct implements agent.Director: save, or drain and stop, which are the same for a job of
+// one node.
+func (s *Standalone) Direct(_ context.Context, d rendezvous.Direct) error {
+	o := s.directives
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case d.Kind != rendezvous.DirectiveSave && d.Kind != rendezvous.DirectiveDrain && d.Kind != rendezvous.DirectiveStop:
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: there is no %v here: it is of this node alone", s.run, d.Kind)
+	case o.ended || o.requeue != "":
+		return rendezvous.Errorf(rendezvous.CodeClosed, "run %q has ended", s.run)
+	case len(o.queue) >= rendezvous.MaxDirectives:
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: %d directives stand already", s.run, len(o.queue))
+	}
+	if d.ID == "" {
+		d.ID = rand.Text()[:8]
+	}
+	if d.By == "" {
+		d.By = "this node"
+	}
+	o.queue = append(o.queue, d)
+	if len(o.queue) == 1 {
+		o.next()
+	}
+	return nil
+}
+
+// Directive implements agent.DirectiveCarrier.
+func (s *Standalone) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
+	o := s.directives
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.notice, o.changed
+}
+
+// ReportHeld implements agent.DirectiveCarrier: where its workers are is what the job agrees on.
+func (s *Standalone) ReportHeld(_ context.Context, round uint64, id string, step int64) error {
+	o := s.directives
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := o.notice; n.ID == id && n.Round == round && !n.Agreed {
+		n.Agreed, n.Step = true, step
+		o.show(n)
+	}
+	return nil
+}
+
+// ReportSaved implements agent.DirectiveCarrier.
+func (s *Standalone) ReportSaved(_ context.Context, _ uint64, id string) error {
+	s.directives.carryOut(id)
+	return nil
+}
+
+// Requeued implements agent.Requeuer.
+func (s *Standalone) Requeued() (reason string, requeued bool) {
+	o := s.directives
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.requeue, o.requeue != ""
+}
