@@ -2,6 +2,7 @@ package tcpstore
 
 import (
 	"encoding/binary"
+	"io"
 	"net"
 	"time"
 )
@@ -23,8 +24,6 @@ const (
 type records struct {
 	conn net.Conn // nil in a loop
 	left int      // of the record that is being handed out
-	head [recordHead]byte
-	had  int // bytes of head, while the connection is opened
 	in   []byte
 	out  []byte
 }
@@ -41,7 +40,7 @@ var _ net.Error = notYet{}
 // enterLoop ends the opening. It reports whether it was at the border of two records.
 func (r *records) enterLoop() bool {
 	r.conn = nil
-	return r.left == 0 && r.had == 0
+	return r.left == 0
 }
 
 func (r *records) Read(b []byte) (int, error) {
@@ -58,19 +57,25 @@ func (r *records) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// readOpening reads on to the end of a record's head, or of the record.
-func (r *records) readOpening(b []byte) (int, error) {
-	if r.left > 0 {
-		n, err := r.conn.Read(b[:min(len(b), r.left)])
-		r.left -= n
-		return n, err
+// readOpening reads a record, as far as there is room: what crypto/tls keeps for the life of
+// the connection is a buffer for more than it has been given at a time.
+func (r *records) readOpening(b []byte) (n int, err error) {
+	if r.left == 0 {
+		if len(b) < recordHead {
+			return 0, io.ErrShortBuffer
+		}
+		if n, err = io.ReadFull(r.conn, b[:recordHead]); err != nil {
+			return n, err
+		}
+		if r.left = bodyLen(b); r.left > maxRecord { // refused by its head
+			r.left = 0
+			return n, nil
+		}
 	}
-	n, err := r.conn.Read(b[:min(len(b), recordHead-r.had)])
-	r.had += copy(r.head[r.had:], b[:n])
-	if r.had == recordHead {
-		r.had, r.left = 0, bodyLen(r.head[:])
-	}
-	return n, err
+	body := min(r.left, len(b)-n)
+	m, err := io.ReadFull(r.conn, b[n:n+body])
+	r.left -= m
+	return n + m, err
 }
 
 // bodyLen is the length of a record behind its head.
