@@ -107,6 +107,15 @@ class Place:
         name = "echo" if kind == ECHO else "server"
         return Child([str(BUILD / name)], self.server_cores)
 
+    def secured(self, token: str) -> Child:
+        """Starts ours with the token of a file: it takes connections by TLS alone."""
+        return Child([str(BUILD / "server"), "-token", token], self.server_cores)
+
+    def carrier(self, of: Child, token: str = "") -> Child:
+        """Starts what carries the clients' connections, by TLS if there is a token."""
+        words = ["-server", of.greeting, "-token", token]
+        return Child([str(BUILD / "carrier"), *words], self.client_cores)
+
     @property
     def cores(self) -> int:
         return len(self._cores)
@@ -134,6 +143,7 @@ def build() -> None:
         (compiler, "echo", "echo.c"),
         ([*compiler, "-shared", "-fPIC"], "numeric_names.so", "numeric_names.c"),
         (go, "server", "server/main.go"),
+        (go, "carrier", "carrier/main.go"),
     ):
         words = [*command, "-o", str(BUILD / target), str(SOURCES / source)]
         if subprocess.run(words, cwd=ROOT).returncode:

@@ -37,6 +37,7 @@ from cases import (
     scale,
     statuspage,
     store,
+    storetls,
     succession,
 )
 from isolation import isolate
@@ -63,6 +64,7 @@ CASES = [
     launch.NAME,
     fold.NAME,
     store.NAME,
+    storetls.NAME,
 ]
 
 
@@ -148,6 +150,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if store.NAME in args.only:
         say("the store server, CPU time a request (wants a machine with nothing else to do)")
         yield store.measure(args.repeat, args.reference, args.full)
+    if storetls.NAME in args.only:
+        say("the store server with a token (wants a machine with nothing else to do)")
+        yield storetls.measure(args.repeat)
     import_everything()
     if rendezvous.NAME in args.only:
         say(f"rendezvous of {', '.join(map(str, args.n))} nodes")

@@ -10,17 +10,32 @@ import (
 	"net"
 	"os"
 
+	"rallypoint/core/secret"
 	"rallypoint/core/store"
 	"rallypoint/tcpstore"
 )
 
 func main() {
 	loops := flag.Int("loops", 0, "tcpstore.Options.Loops")
+	token := flag.String("token", "", "the file of a token: speak TLS")
 	flag.Parse()
-	s, err := tcpstore.Listen("127.0.0.1:0", store.NewEngine(store.Limits{}), tcpstore.Options{Loops: *loops})
+	opts := tcpstore.Options{Loops: *loops}
+	if *token != "" {
+		t, err := secret.OpenToken(*token, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		config, err := secret.ServerTLS()
+		if err != nil {
+			log.Fatal(err)
+		}
+		opts.Secure = &tcpstore.Secure{Token: t, Config: config}
+	}
+	s, err := tcpstore.Listen("127.0.0.1:0", store.NewEngine(store.Limits{}), opts)
 	if err != nil {
 		log.Fatal(err)
 	}
+	s.BeginRound(nil, secret.StoreName{Run: "bench", Round: 1})
 	fmt.Println(s.Addr().(*net.TCPAddr).Port)
 	io.Copy(io.Discard, os.Stdin)
 	s.Close()
