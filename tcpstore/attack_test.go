@@ -241,7 +241,7 @@ func TestStaleRound(t *testing.T) {
 	b.BeginRound(old.engine, thisRound) // for the checks of the end
 }
 
-// TestNoRound: before a round has begun nobody is let in.
+// TestNoRound: before a round has begun no one is let in.
 func TestNoRound(t *testing.T) {
 	lines, logger := newLog()
 	s := testkit.Must(Listen("127.0.0.1:0", store.NewEngine(store.Limits{}),

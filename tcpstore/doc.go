@@ -10,5 +10,6 @@
 // them out on a store.Engine and collects the replies, conn moves the bytes
 // between a socket and its session, loop serves many conns in one goroutine, and
 // Server accepts connections for its loops. Only conn and Client read and write
-// sockets.
+// sockets. With a token (Options.Secure) openings take a connection in by TLS and a
+// proof, and a tlsLayer stands between its conn and the socket.
 package tcpstore

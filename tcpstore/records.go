@@ -119,7 +119,7 @@ func (r *records) SetDeadline(t time.Time) error {
 	return r.conn.SetDeadline(t)
 }
 
-// SetReadDeadline implements net.Conn, for no one.
+// SetReadDeadline implements net.Conn. It is not called.
 func (r *records) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline implements net.Conn, for crypto/tls when it ends a stream.

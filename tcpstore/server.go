@@ -68,7 +68,7 @@ type Options struct {
 
 	// Secure, if not nil, makes the listener take connections only by TLS and a proof of the
 	// token that names the present round (secret.DialStore). Until BeginRound there is none,
-	// and nobody is let in. Nothing of what a peer says before reaches the engine.
+	// and no one is let in. Nothing of what a peer says before reaches the engine.
 	Secure *Secure
 
 	// Loops is how many goroutines serve the connections, each its share of
