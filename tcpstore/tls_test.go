@@ -472,7 +472,7 @@ func TestTLSConnectionIsSmall(t *testing.T) {
 	}
 	each := (heapInUse() - before) / n
 	t.Logf("%d bytes for both ends of a connection", each)
-	if each > 20<<10 {
+	if each > 12<<10 {
 		t.Errorf("%d bytes for both ends of a connection", each)
 	}
 	runtime.KeepAlive(others)
