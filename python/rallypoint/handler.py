@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from datetime import timedelta
 from typing import Any
 
@@ -317,7 +317,21 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
     except RallypointError as e:
         RdzvRecorder(params.run_id or "").failed("create_handler", e)
         raise
+    if frames.under_torchrun():
+        _hide_token(os.environ)
     return RallypointHandler(member, params.backend)
+
+
+def _hide_token(environment: MutableMapping[str, str]) -> None:
+    """Takes the token's file out of what torchrun's workers inherit: they have no use for it.
+
+    A program of the user's own that makes handlers keeps it, for the next one.
+    """
+    environment.pop("RALLYPOINT_TOKEN_FILE", None)
+    options = environment.get("PET_RDZV_CONF")
+    if options is not None:
+        kept = [o for o in options.split(",") if o.partition("=")[0].strip() != "token_file"]
+        environment["PET_RDZV_CONF"] = ",".join(kept)
 
 
 class DynamicRendezvousHandler(RallypointHandler):

@@ -22,7 +22,7 @@ from torch.distributed.elastic.utils import store as store_util
 
 from rallypoint import Code, RallypointError
 from rallypoint._torch.agent_store import stand_in
-from rallypoint.handler import create_handler
+from rallypoint.handler import _hide_token, create_handler
 
 
 class TestCreating:
@@ -360,10 +360,10 @@ def test_token(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("by", ["option", "variable"])
-def test_token_that_protects_nothing(
+def test_token_that_is_not_there(
     by: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no control plane asks for it a token is an error, even one that is not there."""
+    """Wherever nodes meet, the file of a token has to be there."""
     none = tmp_path / "none"
     config: dict[str, object] = {"rank": 0}
     if by == "option":
@@ -373,5 +373,15 @@ def test_token_that_protects_nothing(
     for endpoint in f"file://{tmp_path}", "etcd://127.0.0.1:1", "static://127.0.0.1:29500":
         given = run.parameters(2, 2, **config)
         given.endpoint = endpoint
-        with pytest.raises(ValueError, match=f"{none} would protect nothing"):
+        with pytest.raises(ValueError, match=rf"{none}: stat .*no such file"):
             create_handler(given)
+
+
+def test_workers_do_not_learn_of_the_token() -> None:
+    environment = {
+        "RALLYPOINT_TOKEN_FILE": "/secret",
+        "PET_RDZV_CONF": "is_host=1, token_file=/secret,target=2",
+        "OTHER": "1",
+    }
+    _hide_token(environment)
+    assert environment == {"PET_RDZV_CONF": "is_host=1,target=2", "OTHER": "1"}
