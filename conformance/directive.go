@@ -29,13 +29,13 @@ type agreed struct {
 	round      uint64
 }
 
-// kindsOf are the kinds that there are.
+// kinds are the kinds that there are.
 var kinds = []r.DirectiveKind{r.DirectiveSave, r.DirectiveDrain, r.DirectiveScale, r.DirectiveStop}
 
 // usable reports whether a directive can stand in the run.
 func (c *Checker) usable(d r.Direct) bool {
 	switch {
-	case d.ID == "" || !slices.Contains(kinds, d.Kind) || d.Within < 0 || d.For < 0:
+	case d.ID == "" || r.Printable(d.ID) != d.ID || !slices.Contains(kinds, d.Kind) || d.Within < 0 || d.For < 0:
 		return false
 	case d.Kind != r.DirectiveScale:
 		return d.Target == 0
@@ -45,7 +45,7 @@ func (c *Checker) usable(d r.Direct) bool {
 
 // sound reports whether a directive can stand in a run of any size.
 func (c *Checker) sound(d r.Direct) bool {
-	return d.ID != "" && slices.Contains(kinds, d.Kind) && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == r.DirectiveScale) == (d.Target > 0)
+	return d.ID != "" && r.Printable(d.ID) == d.ID && slices.Contains(kinds, d.Kind) && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == r.DirectiveScale) == (d.Target > 0)
 }
 
 // fitting reports whether a round may have that many nodes.
@@ -72,7 +72,8 @@ func (c *Checker) direct(ev r.Direct) {
 func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	s, d := c.sessions[ev.Session], ev.Directive
 	known := slices.Contains(c.directed, d.ID) || c.stands(d.ID) != nil
-	usable := c.usable(d) && (d.Kind != r.DirectiveSave || d.Within > 0) && !c.ended() && len(c.directives) < most
+	alive := d.Kind != r.DirectiveDrain || !slices.ContainsFunc(d.Nodes, func(node string) bool { return c.nodeOf(node) == nil })
+	usable := c.usable(d) && alive && (d.Kind != r.DirectiveSave || d.Within > 0) && !c.ended() && len(c.directives) < most
 	refused := refuses(effects, ev.Request)
 	if refused && (known || usable && c.succession.Term == 0) || !refused && !known && !usable {
 		c.violated(12, "node %s gave directive %+v, which can stand: %v, and it was refused: %v", s.node, d, usable, refused)

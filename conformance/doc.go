@@ -13,37 +13,47 @@
 //     repeated before its answer was acknowledged gets the same answer again; no
 //     request gets two answers. A withdrawal says "completed" exactly if the join
 //     had been answered; a member that withdrew counts as lost from then on.
+//
 //  2. The outcomes of the event that completes a round carry the ranks 0..n-1, n
 //     of them, with n within min and max and a multiple of the unit.
+//
 //  3. All outcomes of a round are equal but for the rank, and stay so however often
 //     they are delivered; the store is the one that the node of rank 0 announced.
+//
 //  4. An outcome answers a pending join of a live node and nothing else; who gets
 //     none waits on, and a place that is free is not kept from it. Keys of a round
 //     are for its members only. A join is refused for a reason of guarantee 8 or 9
 //     alone.
+//
 //  5. A first round is completed by an event after which it was due (full, or at
 //     least min and the last call or the quiet period run out, and no hold), never
 //     with a participant inside its grace, and never later than that event. While
 //     min is met the timer of the last call runs, for the time the policy says.
+//
 //  6. The same for a regroup: every live member has joined, or regroup_timeout has
 //     run out and the outcome names who is missing; members come before others.
 //     No node is dropped without a lease, a grace, a person or a successor, and no
 //     lease ends sooner than half of it after its node was last heard of, unless the
 //     node had just come back.
+//
 //  7. After each event every live node was last told what it should know: that it
 //     has to regroup if a member is lost or rejoining, or if newcomers would make
 //     the round larger and admit_delay has run out, or that the stop of its round is
 //     announced, by whom and why; nothing otherwise.
+//
 //  8. After the first finish no round is completed and a member that joins is
 //     refused, naming who finished. When every live member has finished no node
 //     waits at the exit barrier. When all that finished are gone the run is closed.
+//
 //  9. A run is closed by what closes it and by nothing else: the update of every node
 //     says so at once, no join is pending, and a join is refused, naming by whom
 //     and why. A node that was never part of it finds a closed run without nodes
 //     open.
+//
 //  10. Ranks are what the rule gives for the joins' preferences, old ranks, hints
 //     and order; and a machine fed with the same events does the same (see
 //     [Checker.Replay]).
+//
 //  11. Every error has a text that names the run or round it is about, and says
 //     for a refusal by whom, why or over what; sums that only add have made count
 //     each addition once, and a repeated request changes nothing.

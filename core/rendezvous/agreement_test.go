@@ -469,6 +469,7 @@ func TestNodesDirective(t *testing.T) {
 		return n[1].replies[ev.Number].Err
 	}
 	for text, d := range map[string]Direct{
+		"no live node \"z\"":         {ID: "x", Kind: DirectiveDrain, Nodes: []string{"b", "z"}, Within: 1},
 		"in the past":                {ID: "x", Kind: DirectiveSave, Within: -1},
 		"a save needs time":          {ID: "x", Kind: DirectiveSave},
 		"at least 2 nodes (min)":     {ID: "x", Kind: DirectiveScale, Target: 1, Within: 1},
@@ -481,6 +482,10 @@ func TestNodesDirective(t *testing.T) {
 		if err := give(d); err == nil || err.Code != CodeInvalid || !strings.Contains(err.Text, text) {
 			t.Errorf("%+v: %v, want %q", d, err, text)
 		}
+	}
+	empty := New(Config{RunID: "job", Generation: "g", Uptime: -1})
+	if err := empty.Misfit(Direct{Kind: DirectiveScale}); err == nil || err.Code != CodeInvalid {
+		t.Errorf("a scale of a run without nodes: %v", err)
 	}
 	if len(r.m.directives)+len(r.m.directed) > 0 {
 		t.Error("a directive stays that was refused")

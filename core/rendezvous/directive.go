@@ -117,7 +117,7 @@ func (d *Direct) names(node string) bool {
 
 // sound reports whether a directive can stand in some run.
 func (d *Direct) sound() bool {
-	return d.ID != "" && directiveKindNames[d.Kind] != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == DirectiveScale) == (d.Target > 0)
+	return d.ID != "" && Printable(d.ID) == d.ID && directiveKindNames[d.Kind] != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == DirectiveScale) == (d.Target > 0)
 }
 
 // giveDirective is for a node that gives a directive.
@@ -155,6 +155,11 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 	case len(m.directives) >= MaxDirectives:
 		return Errorf(CodeInvalid, "%d directives stand already; cancel one first", len(m.directives))
 	}
+	for _, node := range d.Nodes {
+		if m.nodes[node] == nil && d.Kind == DirectiveDrain {
+			return Errorf(CodeInvalid, "it has no live node %q that could be drained", node)
+		}
+	}
 	return m.Misfit(d)
 }
 
@@ -185,6 +190,8 @@ func (m *Machine) direct(ev Direct) {
 func (m *Machine) Misfit(d Direct) *Error {
 	p := m.policy
 	switch {
+	case d.Kind == DirectiveScale && p.Max == 0:
+		return Errorf(CodeInvalid, "no node has come yet, so that there is no minimum and maximum to scale between")
 	case d.Kind == DirectiveScale && d.Target < p.Min:
 		return Errorf(CodeInvalid, "the target is %d, the run needs at least %s (min)", d.Target, count(p.Min, "node", "nodes"))
 	case d.Kind == DirectiveScale && d.Target > p.Max:

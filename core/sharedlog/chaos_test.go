@@ -27,6 +27,7 @@ type chaos struct {
 
 	nodes  []*worker
 	count  int
+	said   int // directives that were given, each id twice
 	down   bool
 	finish chan struct{} // closed: the workers are done
 	work   sync.WaitGroup
@@ -56,7 +57,8 @@ const (
 // TestGuaranteesUnderFaults hurts a run of some nodes at random: nodes die, are stopped
 // for less and for more than their lease, come and go; writes to the log are lost, get in
 // though they fail, get in in part, or get in much later again; the log is out of reach;
-// snapshots take the place of entries; people evict nodes, and take living ones for dead.
+// snapshots take the place of entries; people evict nodes, take living ones for dead, and
+// give directives.
 // When that is over the nodes come together, end well, and what they made of the log keeps
 // the guarantees.
 func TestGuaranteesUnderFaults(t *testing.T) {
@@ -171,8 +173,16 @@ func (n *worker) run(ctx context.Context, finish <-chan struct{}) error {
 		n.outcome = o
 		n.mu.Unlock()
 		keys := n.Keys(o.Round)
+		var said rendezvous.DirectiveNotice
 		for n.NodesWaiting() == 0 {
+			directive, changed := n.Directive()
+			if directive != said && directive.Round == o.Round {
+				said = directive
+				n.report(ctx, directive)
+				continue
+			}
 			select {
+			case <-changed:
 			case <-finish:
 				if err := keys.Barrier(ctx, endBarrier, int64(o.World)); err != nil {
 					return errors.Join(err, n.Close())
@@ -186,6 +196,17 @@ func (n *worker) run(ctx context.Context, finish <-chan struct{}) error {
 			}
 		}
 	}
+}
+
+// report answers what the node is asked of a directive.
+func (n *worker) report(ctx context.Context, d rendezvous.DirectiveNotice) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if d.Agreed {
+		_ = n.ReportSaved(ctx, d.Round, d.ID)
+		return
+	}
+	_ = n.ReportHeld(ctx, d.Round, d.ID, rand.Int64N(10))
 }
 
 func (n *worker) last() rendezvous.Outcome {
@@ -248,6 +269,14 @@ func (c *chaos) hurt() {
 			return
 		}
 		if c.down {
+			return
+		}
+		if kind := c.random.IntN(4); kind > 0 {
+			c.said++
+			c.say(rendezvous.Direct{
+				ID: fmt.Sprint("d", c.said/2), Kind: []rendezvous.DirectiveKind{0, rendezvous.DirectiveSave, rendezvous.DirectiveSave, rendezvous.DirectiveDrain}[kind],
+				Nodes: []string{"nobody"}, Within: c.time(20 * time.Second), By: "an admin", Reason: "why",
+			})
 			return
 		}
 		c.say(rendezvous.Evict{Node: n.name, By: "an admin", Reason: "its disk"})
