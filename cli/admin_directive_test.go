@@ -51,6 +51,8 @@ func drains(t *testing.T, endpoint string) {
 	admin(0, "is canceled", "cancel", "--directive", id)
 	status("Directive: ", false)
 	admin(1, "none is standing", "cancel", "--directive", id)
+	id = strings.Fields(admin(0, "no other node is there: the run ends then, to be queued again", "drain", "--node", "a", "--node", "b", "--within", "1h"))[1]
+	admin(0, "is canceled", "cancel", "--directive", id)
 	admin(1, `run "job" has no live node "x"; alive: "a", "b"`, "drain", "--node", "x")
 	admin(2, "the deadline is in the past", "drain", "--node", "b", "--within", "-1s")
 	admin(1, "must be between 0 and", "drain", "--node", "b", "--within", "10000h")

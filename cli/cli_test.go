@@ -101,7 +101,7 @@ func TestWrongUsage(t *testing.T) {
 		{"record file:///d f", "--rdzv-id is missing"},
 		{"record h f --rdzv-id x", `"h" is a control plane, which records by itself: rallypoint serve --record FILE`},
 		{"record file://h/d f --rdzv-id x", "mind the three slashes"},
-		{"admin", "a command is missing: close, evict, drain, undrain, cancel or backup"},
+		{"admin", "a command is missing: close, evict, save, drain, scale, stop, cancel, undrain or backup"},
 		{"token", "a command is missing: new"},
 		{"token new", "FILE is missing"},
 		{"admin clos", `did you mean "close"?`},
