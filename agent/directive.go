@@ -87,6 +87,7 @@ type directives struct {
 	log     logger
 
 	patience time.Duration // with which workers are held
+	ending   func() bool   // the attempt is over: its workers are about to be stopped
 
 	number uint64     // of the last one
 	asked  *directive // about which the nodes agree; nil: none
@@ -130,7 +131,7 @@ func (a *Agent) followDirectives(t *attempt) (stop func()) {
 	if rdzv == nil {
 		return func() {}
 	}
-	f := &directives{rdzv: rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience}
+	f := &directives{rdzv: rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
 	for _, p := range t.workers.Procs {
 		f.workers = append(f.workers, directedWorker{process: p})
 	}
@@ -397,8 +398,13 @@ func (f *directives) report(ctx context.Context, id, what string, tell func(cont
 }
 
 // drop forgets the agreed directives that are over: their deadline has passed, or all
-// workers have them and the nodes have none, or another one after all have saved.
+// workers have them and the nodes have none, or another one after all have saved. One that
+// ends the attempt stands for the workers until their end: what they trained after it, they
+// would train again.
 func (f *directives) drop(standing string) {
+	if f.ending() {
+		return
+	}
 	now := time.Now()
 	f.agreed = slices.DeleteFunc(f.agreed, func(d *directive) bool {
 		over := now.After(d.deadline) || !f.awaited(d) && d.ID != standing && (standing == "" || d.saved)

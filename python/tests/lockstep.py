@@ -1,0 +1,41 @@
+"""Workers for test_directed_jobs.py: they train in lockstep, without torch.
+
+Arguments: the number of steps, and the seconds that each takes.
+"""
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import rallypoint
+
+
+def main(steps: int, pause: float) -> None:
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = rallypoint.connect_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    state = Path("state.txt")
+    first = int(state.read_text()) + 1 if state.exists() else 0
+    for step in range(first, steps):
+        store.barrier(f"step {step}", world)
+        if rank == 0:
+            with open("losses.txt", "a") as file:
+                file.write(f"{step} 0\n")
+        time.sleep(pause * random.random())
+        directive = rallypoint.progress(step)
+        if directive is None:
+            continue
+        print(
+            f"rank {rank}: {directive.kind} {directive.id} at step {step} {time.time()}",
+            flush=True,
+        )
+        if rank == 0:
+            state.write_text(str(step))
+        rallypoint.saved(step)
+        while directive.kind != "save" and rallypoint.directive():
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))
