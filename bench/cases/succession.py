@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import resource
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 from processes import BenchError
 from result import Row, Sample
 
 from cases.launch import BINARY
+from cases.scale import cpu_of, swarm_of
 
 NAME = "succession"
 
@@ -21,6 +25,10 @@ REPEAT = 10
 LIMIT = 30.0
 SETTLED = 1.0  # seconds in which the standbys find each other
 NODES = (2, 3, 8)
+CROWDS = {1000: 0.5, 10000: 2.0}  # the targets of so many clients
+CROWD_REPEAT = 3
+STANDBYS = 5
+IDLE = 10.0  # seconds at rest
 
 # Says when it starts, in which round; ends with the job, or with its round.
 _WORKER = (
@@ -30,25 +38,26 @@ _WORKER = (
 
 
 class _Job:
-    """Nodes of `rallypoint run`; the first of them hosts, the others stand by in their order."""
+    """Nodes of `rallypoint run`; the first of them hosts, the others stand by in their order.
 
-    def __init__(self, folder: str, nodes: int) -> None:
+    Guests, which come last, never host.
+    """
+
+    def __init__(self, folder: str, nodes: int, guests: int = 0) -> None:
         self.folder = Path(folder)
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             endpoint = f"127.0.0.1:{s.getsockname()[1]}"
         command = [
             *BINARY,
-            f"--nnodes=1:{nodes}",
+            f"--nnodes=1:{nodes + guests}",
             f"--rdzv-endpoint={endpoint}",
-            "--rdzv-conf=last_call_timeout=10",
-            "--no-python",
-            "--no-macros",
         ]
         self.processes = []
-        for i in range(nodes):
+        for i in range(nodes + guests):
+            conf = "--rdzv-conf=last_call_timeout=10" + (",is_host=0" if i >= nodes else "")
             process = subprocess.Popen(
-                [*command, "sh", "-c", _WORKER],
+                [*command, conf, "--no-python", "--no-macros", "sh", "-c", _WORKER],
                 cwd=folder,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -56,7 +65,7 @@ class _Job:
             self.processes.append(process)
             if i == 0:
                 self._await_listening(endpoint)
-        self.await_world(nodes, 0.0)
+        self.await_world(nodes + guests, 0.0)
         time.sleep(SETTLED)
 
     def _await_listening(self, endpoint: str) -> None:
@@ -115,6 +124,47 @@ def _sample(nodes: int, sig: signal.Signals, repeat: int) -> Sample:
     return Sample(values)
 
 
+def _idle() -> list[Row]:
+    """What standing by costs a node at rest: the last of five beside one that never hosts."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = _Job(folder, 1 + STANDBYS, guests=1)
+        standby, guest = (psutil.Process(p.pid) for p in job.processes[-2:])
+        connections = len(standby.net_connections("tcp")) - len(guest.net_connections("tcp"))
+        before = [cpu_of(p) for p in (standby, guest)]
+        time.sleep(IDLE)
+        spent = [cpu_of(p) - b for p, b in zip((standby, guest), before, strict=True)]
+        # Memory that no other process shares, and that was written.
+        memory = [p.memory_full_info().uss / 1e6 for p in (standby, guest)]
+        job.end()
+    name = "standing by, at rest"
+    return [
+        Row(NAME, f"{name}: sockets", Sample([connections]), "", target=6),
+        Row(NAME, f"{name}: memory", Sample([memory[0] - memory[1]]), "MB", target=0.2),
+        Row(NAME, f"{name}: CPU", Sample([(spent[0] - spent[1]) / IDLE]), "cores", target=0.001),
+    ]
+
+
+def _crowd(n: int, repeat: int) -> Iterator[Row]:
+    """Clients that share one process, of a host in another one; two more nodes stand by."""
+    runs = []
+    for _ in range(repeat):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{s.getsockname()[1]}"
+        done = swarm_of("lose", address, str(n))
+        out, err = done.communicate(timeout=120)
+        if done.returncode:
+            raise BenchError(f"swarm of {n}: {err}")
+        runs.append(json.loads(out))
+    name = f"host killed, {n} clients"
+    served = Sample([run["served_s"] for run in runs])
+    cpu = Sample([run["cpu_s"] for run in runs]).median
+    why = f"the clients' own CPU time, in one process: {cpu:.1f} s"
+    yield Row(NAME, f"{name}: until all are served", served, target=CROWDS[n], target_why=why)
+    placed = Sample([run["round_s"] for run in runs])
+    yield Row(NAME, f"{name}: until all have the next round", placed)
+
+
 def measure(repeat: int | None) -> list[Row]:
     repeat = repeat or REPEAT
     rows = [
@@ -130,4 +180,8 @@ def measure(repeat: int | None) -> list[Row]:
     rows.append(
         Row(NAME, "host ended in order, 3 nodes, the same", _sample(3, signal.SIGTERM, repeat))
     )
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100
+    for n in (n for n in CROWDS if n <= most):
+        rows += _crowd(n, min(repeat, CROWD_REPEAT))
+    rows += _idle()
     return rows

@@ -13,6 +13,7 @@
 //	swarm get ADDR N GETS        N nodes form a round: the first one gets a key of
 //	                             the agents so often, one after the other, while
 //	                             the others add all the time
+//	swarm lose ADDR N            the process that hosts N nodes' control plane is killed
 //	swarm probe ADDR             how long one good client waits: see probe
 //	swarm crowd ADDR SILENT SLOW DRIPS RATE   bad clients: see crowd
 package main
@@ -46,7 +47,7 @@ func run(args []string) error {
 		return probe(args[1])
 	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm lose ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
 	}
 	if len(args) == 6 && args[0] == "crowd" {
 		return crowdOf(args[1], args[2:])
@@ -56,7 +57,7 @@ func run(args []string) error {
 		return err
 	}
 	last := 1
-	if len(args) > 3 {
+	if len(args) > 3 && args[0] != "host" {
 		if last, err = strconv.Atoi(args[3]); err != nil {
 			return err
 		}
@@ -64,6 +65,10 @@ func run(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	switch args[0] {
+	case "lose":
+		return lose(ctx, args[1], n)
+	case "host":
+		return beHost(ctx, args[1], n, args[len(args)-1])
 	case "meet":
 		for i := range last {
 			if err := meet(ctx, args[1], n, i); err != nil {

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"rallypoint/core/control"
+	"rallypoint/core/control/client"
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+)
+
+// standbys are the nodes, beside the first host and the crowd, that can host.
+const standbys = 2
+
+// lost are what the death of a host costs, in seconds from its signal.
+type lost struct {
+	Nodes  int     `json:"nodes"`
+	Served float64 `json:"served_s"` // until the next host has welcomed the last node
+	Round  float64 `json:"round_s"`  // until the last node has its place in the next round
+	CPU    float64 `json:"cpu_s"`    // of this process meanwhile
+}
+
+// lose has n nodes whose control plane is in the process of another one, which is killed.
+// That one, and those that stand by, are processes of their own.
+func lose(ctx context.Context, addr string, n int) error {
+	runID := fmt.Sprintf("lose-%d-%d", n, os.Getpid())
+	hosts := make([]*exec.Cmd, 0, 1+standbys)
+	defer func() {
+		for _, host := range hosts {
+			_ = host.Process.Kill()
+			_ = host.Wait()
+		}
+	}()
+	for range cap(hosts) {
+		host, err := startHost(addr, n, runID)
+		if host != nil {
+			hosts = append(hosts, host)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	s := make(swarm, n)
+	seen := make([]*witness, n)
+	if err := each(n, func(i int) error {
+		p := crowdParams(addr, n, runID)
+		no := false
+		p.IsHost = &no
+		seen[i] = &witness{told: make(chan struct{})}
+		s[i] = client.New(p, seen[i], nil, nil)
+		return s[i].Connect(ctx)
+	}); err != nil {
+		return err
+	}
+	defer s.leave()
+	first, err := s.place(ctx)
+	if err != nil {
+		return err
+	}
+	for _, w := range seen {
+		w.follow(first.Generation)
+	}
+	time.Sleep(time.Second) // the standbys connect to each other
+	cpu, began := cpuTime(), time.Now()
+	if err := hosts[0].Process.Kill(); err != nil {
+		return err
+	}
+	if err := each(n, func(i int) error {
+		select {
+		case <-seen[i].told:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("node %d was not served: %w", i, ctx.Err())
+		}
+	}); err != nil {
+		return err
+	}
+	served := time.Since(began)
+	if _, err := s.place(ctx); err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(lost{n, served.Seconds(), time.Since(began).Seconds(), cpuTime() - cpu})
+}
+
+// each calls f for each of n nodes at one time and returns one of the errors.
+func each(n int, f func(i int) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() { errs[i] = f(i) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place has all nodes join and returns what one of them was given.
+func (s swarm) place(ctx context.Context) (o rendezvous.Outcome, err error) {
+	calls := make([]*member.Call, len(s))
+	for i, c := range s {
+		calls[i] = c.Start(rendezvous.Join{NodeRank: -1, RankHint: -1, StoreAddr: "127.0.0.1", StorePort: 1 + i})
+	}
+	for _, call := range calls {
+		result, err := call.Wait(ctx)
+		if err != nil {
+			return o, err
+		}
+		o = result.(rendezvous.Outcome)
+	}
+	return o, nil
+}
+
+func crowdParams(addr string, n int, runID string) rendezvous.Params {
+	p := rendezvous.DefaultParams()
+	p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n+standbys, n+standbys+1
+	return p
+}
+
+// startHost starts a node that can host, in a process of its own, and waits until it is
+// connected.
+func startHost(addr string, n int, runID string) (*exec.Cmd, error) {
+	c := exec.Command(os.Args[0], "host", addr, strconv.Itoa(n), runID)
+	c.Stderr = os.Stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should this process be killed
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	_, err = bufio.NewReader(out).ReadString('\n')
+	return c, err
+}
+
+// beHost is a node that can host, until it is killed.
+func beHost(ctx context.Context, addr string, n int, runID string) error {
+	w := &witness{told: make(chan struct{})}
+	c := client.New(crowdParams(addr, n, runID), w, nil, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
+		return control.Start(control.Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Log: cfg.Log, Group: cfg.Group, Node: &cfg.Params}, listeners...)
+	})
+	if err := c.Connect(ctx); err != nil {
+		return err
+	}
+	fmt.Println("connected")
+	for {
+		o, err := swarm{c}.place(ctx)
+		if err != nil {
+			return err
+		}
+		w.follow(o.Generation)
+		select {
+		case <-w.told:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// witness is an observer that tells when another control plane than that of a generation
+// serves its node.
+type witness struct {
+	mu         sync.Mutex
+	generation string // ""; it does not tell
+	told       chan struct{}
+}
+
+// follow makes the witness tell of the next generation.
+func (w *witness) follow(generation string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.generation = generation
+	select {
+	case <-w.told:
+		w.told = make(chan struct{})
+	default:
+	}
+}
+
+func (w *witness) Updated(u rendezvous.MembershipUpdate) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.generation != "" && u.Facts.Generation != w.generation {
+		w.generation = ""
+		close(w.told)
+	}
+}
+
+func (*witness) Progressed(rendezvous.Progress) {}
+func (*witness) Dropped(*rendezvous.Error)      {}
+func (*witness) ConnectionChanged(error)        {}
