@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"rallypoint"
 	"rallypoint/cli/run"
 )
 
@@ -111,13 +110,18 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,
-		Version:           rallypoint.Version(),
 		Args:              noCommand,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error { return log.check() },
 	}
 	root.SetFlagErrorFunc(suggestFlag)
-	root.SetVersionTemplate("rallypoint {{.Version}}\n")
+	// Not by cobra's Version: its template makes the linker keep every method of every type.
+	version := root.Flags().BoolP("version", "v", false, "version for rallypoint")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *version {
+			return printVersion(cmd.OutOrStdout())
+		}
+		return cmd.Help()
+	}
 	log.addFlags(root.PersistentFlags())
 	for _, launcher := range []*cobra.Command{run.New(), run.NewLaunch()} {
 		run.HideInherited(launcher, root.PersistentFlags())

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -14,11 +15,13 @@ func newVersion() *cobra.Command {
 		Short:   "Print the version",
 		Example: "  rallypoint version",
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := fmt.Fprintln(cmd.OutOrStdout(), "rallypoint", rallypoint.Version()); err != nil {
-				return failed("printing the version: %w", err)
-			}
-			return nil
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return printVersion(cmd.OutOrStdout()) },
 	}
+}
+
+func printVersion(w io.Writer) error {
+	if _, err := fmt.Fprintln(w, "rallypoint", rallypoint.Version()); err != nil {
+		return failed("printing the version: %w", err)
+	}
+	return nil
 }
