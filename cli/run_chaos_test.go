@@ -33,7 +33,8 @@ const chaosWorker = `
 	sleep 1000 &
 	setsid sleep 1000 &
 	echo "token $$ $RALLYPOINT_ROUND"
-	echo "$$ $PPID $RALLYPOINT_ROUND $GROUP_RANK $WORLD_SIZE $TORCHELASTIC_ERROR_FILE" > $LEDGER/tmp.$$
+	while read line; do case $line in 0::*) group=$line;; esac; done < /proc/self/cgroup
+	echo "$$ $PPID $RALLYPOINT_ROUND $GROUP_RANK $WORLD_SIZE $TORCHELASTIC_ERROR_FILE ${group:-none}" > $LEDGER/tmp.$$
 	mv $LEDGER/tmp.$$ $LEDGER/$RALLYPOINT_ROUND.$RANK.$$
 	until [ -e $FINISH ]; do sleep 0.05; done
 	exit 0`
@@ -49,7 +50,6 @@ type chaos struct {
 	mark     string        // in the environment of everything that belongs to the job
 
 	nodes [chaosNodes]*nodeProcess
-	pids  []int // of all agents that were ever started
 }
 
 // TestChaos kills and stops agents, workers and the control plane of a job of three
@@ -267,16 +267,22 @@ func (c *chaos) startNode(i int) {
 		c.t.Fatal(err)
 	}
 	c.nodes[i] = p
-	c.pids = append(c.pids, p.Process.Pid)
 }
 
-// controlGroups are those that agents have made and not removed, where the system
-// lets them.
+// controlGroups are those that agents have made and not removed, where the system lets
+// them. Workers have said which these are: a process id may be another job's by now.
 func (c *chaos) controlGroups() (left []string) {
-	for _, pid := range c.pids {
+	for _, e := range c.ledger() {
+		name := filepath.Base(e.group)
+		if !strings.HasPrefix(name, "rallypoint-") {
+			continue
+		}
 		for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-			found, _ := filepath.Glob(fmt.Sprintf("%s/rallypoint-%d-*", mount, pid))
-			left = append(left, found...)
+			if path := filepath.Join(mount, name); !slices.Contains(left, path) {
+				if _, err := os.Stat(path); err == nil {
+					left = append(left, path)
+				}
+			}
 		}
 	}
 	return left
@@ -346,6 +352,7 @@ func (c *chaos) freeze(pid int, random *rand.Rand) {
 type chaosEntry struct {
 	pid, agent, round, groupRank, world int
 	errorFile                           string
+	group                               string // the control group of its agent's workers, as /proc has it
 }
 
 func (c *chaos) ledger() (entries []chaosEntry) {
@@ -354,7 +361,7 @@ func (c *chaos) ledger() (entries []chaosEntry) {
 		text, err := os.ReadFile(file)
 		var e chaosEntry
 		if err == nil {
-			_, err = fmt.Sscan(string(text), &e.pid, &e.agent, &e.round, &e.groupRank, &e.world, &e.errorFile)
+			_, err = fmt.Sscan(string(text), &e.pid, &e.agent, &e.round, &e.groupRank, &e.world, &e.errorFile, &e.group)
 		}
 		if err != nil {
 			c.t.Fatalf("%s: %v", file, err)
