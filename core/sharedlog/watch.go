@@ -84,15 +84,19 @@ func (h *History) begin(r Record, before, now time.Time) error {
 // longAgo is before whatever is found first.
 const longAgo = 1000 * time.Hour
 
+// lastLook bounds what a Watch does after its ctx has ended.
+const lastLook = time.Second
+
 // Watch records a run until ctx ends, telling record its history; f is asked once in
-// each pause. While what it reads is out of reach it tries on, and log says so; other
+// each pause, and at the end. While what it reads is out of reach it tries on, and log says so; other
 // errors are final.
 func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trace.Record), log *slog.Logger) error {
 	h := NewHistory(record)
 	before := time.Now().Add(-longAgo)
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	for lost := false; ; {
+	lost := false
+	look := func(ctx context.Context) error {
 		began := time.Now()
 		r, err := f.Poll(ctx)
 		switch {
@@ -105,16 +109,26 @@ func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trac
 		case err == nil && lost:
 			log.Info("following the run again")
 		}
-		if lost = err != nil; !lost {
-			if err := h.Take(r, before, time.Now()); err != nil {
-				return err
-			}
-			before = began
+		if lost = err != nil; lost {
+			return nil
+		}
+		err = h.Take(r, before, time.Now())
+		before = began
+		return err
+	}
+	for {
+		if err := look(ctx); err != nil {
+			return err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil
+			if lost {
+				return nil
+			}
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastLook)
+			defer cancel()
+			return look(last)
 		}
 	}
 }

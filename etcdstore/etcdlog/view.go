@@ -92,10 +92,13 @@ func (v *view) applyEntries(name string, e etcdclient.Event) error {
 func (l *Log) watchedFrom() string { return l.root + keyEntries }
 
 // load reads the run's keys.
-func (l *Log) load(ctx context.Context) (*view, error) {
+func (l *Log) load(ctx context.Context) (*view, error) { return l.loadAt(ctx, 0) }
+
+// loadAt reads the run's keys as they were at a revision; 0: as they are.
+func (l *Log) loadAt(ctx context.Context, at int64) (*view, error) {
 	for {
-		kvs, revision, err := l.client.List(ctx, "reading the run's log", etcdclient.RangeRequest{Key: l.watchedFrom(), End: etcdclient.PrefixEnd(l.root)})
-		if err == etcdclient.ErrCompacted {
+		kvs, revision, err := l.client.List(ctx, "reading the run's log", etcdclient.RangeRequest{Key: l.watchedFrom(), End: etcdclient.PrefixEnd(l.root), Revision: at})
+		if err == etcdclient.ErrCompacted && at == 0 {
 			continue
 		}
 		if err != nil {

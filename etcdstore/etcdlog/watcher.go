@@ -12,11 +12,12 @@ import (
 )
 
 // watcher is a sharedlog.Watcher of a run in etcd. It writes nothing and makes no
-// lease. With the last node of a run all its keys go, and with them what was written since
-// the last look.
+// lease. With the last node of a run all its keys go; what was written since the last look
+// is then read as it was before.
 type watcher struct {
 	l     *Log
 	after uint64 // index of the last entry
+	seen  int64  // revision of the last look at a run that has not ended; 0: none
 }
 
 // Watch makes a watcher of the run runID behind the configuration's prefix. It checks
@@ -37,8 +38,13 @@ func (f *watcher) Close() { f.l.client.Close() }
 func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 	l := f.l
 	gen, ok, err := l.currentGeneration(ctx)
-	if err != nil || !ok {
+	switch {
+	case err != nil:
 		return r, err
+	case f.seen != 0 && (!ok || gen.Modified != l.began):
+		return f.rest(ctx)
+	case !ok:
+		return r, nil
 	}
 	g, err := decodeGeneration(gen.Value)
 	if err != nil {
@@ -54,6 +60,7 @@ func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 	if err != nil {
 		return r, err
 	}
+	f.seen = v.revision
 	entries := v.entries
 	if v.snap.index > f.after {
 		old, whole, err := f.before(ctx, v.snap)
@@ -70,14 +77,77 @@ func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 			r.Snapshot, f.after = sharedlog.Snapshot{Index: v.snap.index, State: state}, v.snap.index
 		}
 	}
-	r.RunID, r.Generation = l.runID, l.generation
+	f.take(&r, entries)
+	return r, nil
+}
+
+// take adds to a Record the entries that were not returned yet.
+func (f *watcher) take(r *sharedlog.Record, entries []sharedlog.Entry) {
+	r.RunID, r.Generation = f.l.runID, f.l.generation
 	for _, e := range entries {
 		if e.Index > f.after {
 			r.Entries = append(r.Entries, e)
 			f.after = e.Index
 		}
 	}
-	return r, nil
+}
+
+// rest returns what was written between the last look at a run and its end; nothing, if
+// the etcd has dropped that.
+func (f *watcher) rest(ctx context.Context) (r sharedlog.Record, err error) {
+	last, err := f.lastRevision(ctx)
+	if err == nil {
+		var v *view
+		if v, err = f.l.loadAt(ctx, last); err == nil && v.snap.index > f.after {
+			var old []sharedlog.Entry
+			var whole bool
+			if old, whole, err = f.before(ctx, v.snap); err == nil && !whole {
+				err = etcdclient.ErrCompacted
+			}
+			v.entries = append(old, v.entries...)
+		}
+		if err == nil {
+			f.take(&r, v.entries)
+		}
+	}
+	if errors.Is(err, etcdclient.ErrCompacted) {
+		r, err = sharedlog.Record{}, nil
+	}
+	if err == nil {
+		f.seen = 0
+	}
+	return r, err
+}
+
+// lastRevision looks for the last revision at which the run was there that has ended since
+// the last look. The etcd may have dropped it.
+func (f *watcher) lastRevision(ctx context.Context) (int64, error) {
+	at := func(revision int64) (there bool, now int64, err error) {
+		found, err := f.l.client.Get(ctx, "reading the run as it was", etcdclient.RangeRequest{Key: f.l.root + keyGeneration, Revision: revision})
+		if err != nil {
+			return false, 0, err
+		}
+		return len(found.KVs) == 1 && found.KVs[0].Modified == f.l.began, found.Revision, nil
+	}
+	_, gone, err := at(0)
+	if err != nil {
+		return 0, err
+	}
+	there := f.seen
+	for gone-there > 1 {
+		middle := there + (gone-there)/2
+		alive, _, err := at(middle)
+		dropped := errors.Is(err, etcdclient.ErrCompacted)
+		switch {
+		case err != nil && !dropped:
+			return 0, err
+		case alive || dropped:
+			there = middle
+		default:
+			gone = middle
+		}
+	}
+	return there, nil
 }
 
 // ended reports whether the run has ended, or begun again, since Poll began.

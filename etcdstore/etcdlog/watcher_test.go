@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rallypoint/core/sharedlog"
+	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/testkit"
 )
 
@@ -53,4 +54,37 @@ func TestFollow(t *testing.T) {
 	write(2)
 	testkit.Equal(t, poll(), 0)
 	testkit.Equal(t, found, n)
+}
+
+// TestFollowToTheEnd: with the last node all keys of a run go, in the same moment as what it
+// wrote last, or after many changes of other keys. A watcher finds that all the same, and
+// the run that begins then; not, if the etcd has forgotten it.
+func TestFollowToTheEnd(t *testing.T) {
+	config := shared.Config(t)
+	ctx := testkit.Within(t, 30*time.Second)
+	f := testkit.Must(Watch(config, "a/run"))(t)
+	defer f.Close()
+	for life, others := range []int{0, 1, 40} {
+		l := aLog(t, config)
+		testkit.Check(t, l.Heartbeat(ctx, "LIVES", 10*time.Second))
+		appendText(t, l, "first")
+		testkit.Equal(t, len(testkit.Must(f.Poll(ctx))(t).Entries), 1)
+		appendText(t, l, "second")
+		appendText(t, l, "last")
+		for i := range others {
+			testkit.Must(l.client.Txn(ctx, "another key", etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.PutOp("elsewhere", []byte(fmt.Sprint(i)), 0)}}))(t)
+		}
+		generation := l.generation
+		testkit.Check(t, l.Close(ctx))
+		if life == 2 {
+			compact(t, f.(*watcher).l.client)
+			testkit.Equal(t, len(testkit.Must(f.Poll(ctx))(t).Entries), 0)
+			continue
+		}
+		got := testkit.Must(f.Poll(ctx))(t)
+		testkit.Equal(t, got.Generation, generation)
+		testkit.Equal(t, len(got.Entries), 2)
+		testkit.Equal(t, string(got.Entries[1].Data), "last")
+		testkit.Equal(t, testkit.Must(f.Poll(ctx))(t).Generation, "")
+	}
 }
