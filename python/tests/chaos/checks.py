@@ -44,6 +44,7 @@ def check_places(history: Starts, records: Iterable[str]) -> None:
     places: dict[tuple[int, int], set[tuple[str, str]]] = defaultdict(set)  # by round, rank
     agents: dict[str, str] = {}
     told: dict[str, int] = {}  # session -> how many wait, as it was told last
+    reason: dict[str, bool] = {}  # whether it was told since its outcome that some do
     member: dict[str, bool] = {}  # whether its workers run
     last: dict[str, int] = {}  # number of its last join
     for line in records:
@@ -55,13 +56,17 @@ def check_places(history: Starts, records: Iterable[str]) -> None:
             session = join["Session"]
             last[session] = join["Number"]
             if member.pop(session, False):
-                assert told.get(session, 0) > 0, f"a regroup for no reason: {line}"
+                # The reason may be gone by now: a newcomer has died while the workers stopped.
+                assert reason.get(session), f"a regroup for no reason: {line}"
         for effect in effects:
             if note := effect.get("Welcome") or effect.get("Notify"):
-                told[note["Session"]] = note["Notice"]["Waiting"]
+                session, waiting = note["Session"], note["Notice"]["Waiting"]
+                told[session] = waiting
+                reason[session] = reason.get(session, False) or waiting > 0
             if outcome := (effect.get("Reply", {}).get("Result") or {}).get("Outcome"):
                 session = effect["Reply"]["Session"]
                 member[session] = True
+                reason[session] = told.get(session, 0) > 0
                 store = f"{outcome['StoreAddr']}:{outcome['StorePort']}"
                 places[outcome["Round"], outcome["Rank"]].add((agents[session], store))
     for name, number, _, rank, _, store, agent in history:

@@ -45,8 +45,8 @@ def join(number: int, session: str, placed: str = "", round: int = 0) -> dict[st
     return {"event": {"Join": {"Session": session, "Number": number}}, "effects": effects}
 
 
-def notify(session: str) -> dict[str, object]:
-    return {"Notify": {"Session": session, "Notice": {"Waiting": 1}}}
+def notify(session: str, waiting: int = 1) -> dict[str, object]:
+    return {"Notify": {"Session": session, "Notice": {"Waiting": waiting}}}
 
 
 def records() -> list[dict[str, object]]:
@@ -103,3 +103,10 @@ def test_a_regroup_for_no_reason() -> None:
     told[6]["effects"] = [notify("a")]
     with pytest.raises(AssertionError, match="for no reason"):
         check_places(starts(), map(json.dumps, told))
+
+
+def test_a_regroup_whose_reason_is_gone() -> None:
+    """The node that waited has died while those that it was told to stopped their workers."""
+    told = records()
+    told.insert(7, {"event": {"TimerFired": {}}, "effects": [notify("a", 0), notify("b", 0)]})
+    check_places(starts(), map(json.dumps, told))
