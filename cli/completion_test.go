@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"rallypoint/cli/run"
+	"rallypoint/internal/testkit"
 )
 
 // TestCompletedWords asks as the shells' scripts do: one script knows `run` and the rest.
@@ -32,7 +33,7 @@ func TestCompletedWords(t *testing.T) {
 		"run --nnodes=2 --master-p": "--master-port",
 	} {
 		cmd := exec.Command(os.Args[0], append([]string{"__complete"}, strings.Split(line, " ")...)...)
-		cmd.Env = []string{asCommand + "=1"}
+		cmd.Env = []string{testkit.EndAtOnce, asCommand + "=1"}
 		out, err := cmd.Output()
 		var words []string
 		for word := range strings.Lines(string(out)) {
@@ -65,7 +66,7 @@ func TestBashCompletes(t *testing.T) {
 		COMP_WORDS=(rallypoint run --start-method f); COMP_CWORD=3; COMP_LINE="${COMP_WORDS[*]}"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9
 		compopt() { :; }
 		__start_rallypoint; printf '%s\n' "${COMPREPLY[@]}"`)
-	cmd.Env = []string{asCommand + "=1", "PATH=" + dir + ":" + os.Getenv("PATH")}
+	cmd.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + dir + ":" + os.Getenv("PATH")}
 	out, err := cmd.CombinedOutput()
 	if got := strings.Fields(string(out)); err != nil || !slices.Equal(got, []string{"fork", "forkserver"}) {
 		t.Errorf("%v: %s", err, out)

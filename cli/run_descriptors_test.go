@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // TestOtherDescriptors that the launcher was started with are not the workers', as
@@ -14,7 +16,7 @@ func TestOtherDescriptors(t *testing.T) {
 	p := &nodeProcess{Cmd: exec.Command(os.Args[0], "run", "--standalone", "--no-python", "--no-macros", "sh", "-c",
 		"[ -e /proc/$PPID/fd/3 ] && [ ! -e /proc/$$/fd/3 ]; echo $? > $SAY")}
 	p.Dir = h.dir
-	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir}
+	p.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir}
 	lock, err := os.Create(h.dir + "/lock")
 	if err != nil {
 		t.Fatal(err)

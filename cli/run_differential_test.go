@@ -31,6 +31,7 @@ const asCommand = "RALLYPOINT_TEST_AS_COMMAND"
 func init() {
 	if os.Getenv(asCommand) == "1" {
 		os.Unsetenv(asCommand)
+		os.Unsetenv("GORACE") // EndAtOnce is this process's, not its workers'
 		os.Exit(Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr, extras))
 	}
 }
@@ -120,7 +121,7 @@ func runCase(t *testing.T, c torchrunCase, python string) *recording {
 	}
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Dir = work
-	cmd.Env = []string{asCommand + "=1", "RALLYPOINT_PYTHON=" + python}
+	cmd.Env = []string{testkit.EndAtOnce, asCommand + "=1", "RALLYPOINT_PYTHON=" + python}
 	for _, vars := range []map[string]string{base, c.Env} {
 		for name, value := range vars {
 			cmd.Env = append(cmd.Env, name+"="+value)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // TestRanksFilter: ranks of the whole job, on whichever node they are; also beside the
@@ -94,7 +96,7 @@ func TestFoldLogsInOrder(t *testing.T) {
 	}
 	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do echo out $i; echo err $i >&2; i=$((i+1)); done", lines)
 	p := exec.Command(os.Args[0], "run", "--fold-logs", "--no-python", "sh", "-c", script)
-	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "LOGLEVEL=ERROR"}
+	p.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "LOGLEVEL=ERROR"}
 	got, err := p.CombinedOutput()
 	if err != nil || string(got) != want.String() {
 		t.Errorf("%v: %.300q", err, got)

@@ -72,7 +72,7 @@ func (h *harness) command(script string, options ...string) *nodeProcess {
 	args := append([]string{"run"}, options...)
 	p := &nodeProcess{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", script)...)}
 	p.Dir = h.dir
-	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir, "OMP_NUM_THREADS=1"}
+	p.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir, "OMP_NUM_THREADS=1"}
 	p.Env = append(p.Env, h.env...)
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	return p
@@ -174,7 +174,7 @@ func TestSignalTwice(t *testing.T) {
 func TestNohup(t *testing.T) {
 	h := newHarness(t)
 	p := &nodeProcess{Cmd: exec.Command("sh", "-c", "trap '' HUP; exec \"$0\" \"$@\"", os.Args[0], "run", "--no-python", "sh", "-c", "echo up > $SAY; exec sleep 100")}
-	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir}
+	p.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir}
 	p.Stderr = &p.stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestReaderIsGone(t *testing.T) {
 	}
 	read.Close()
 	p := exec.Command(os.Args[0], "run", "--nproc-per-node=2", "--no-python", "sh", "-c", "echo x >&2; exit 0")
-	p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
+	p.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
 	p.Stderr = write
 	err = p.Run()
 	write.Close()
@@ -296,7 +296,7 @@ func TestOrderOfStreams(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "log")
 			p := exec.Command(os.Args[0], "run", "--no-python", "sh", "-c", script)
-			p.Env = []string{asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "LOGLEVEL=ERROR"}
+			p.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir(), "LOGLEVEL=ERROR"}
 			var got strings.Builder
 			if kind == "pipe" {
 				p.Stdout, p.Stderr = &got, &got // os/exec makes one pipe of them

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/testkit"
 )
 
 // plugins are log plug-ins. Each writes its process id to "pid".
@@ -109,7 +111,7 @@ func runPlugin(t *testing.T, class, patience string, args ...string) (code int, 
 	hostile(t, dir)
 	cmd := exec.Command(os.Args[0], append([]string{"run"}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = []string{asRun + "=1", testPluginPatience + "=" + patience, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir,
+	cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", testPluginPatience + "=" + patience, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir,
 		"PYTHONPATH=" + dir + "/site", "PYTHONDONTWRITEBYTECODE=1"}
 	var out, err strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &err
@@ -193,10 +195,10 @@ func TestLogsSpecsFails(t *testing.T) {
 		{"mine", "Absent", "60s", 2, "torchrun.logs_specs[mine]: AttributeError"},
 		{"mine", "Refuses", "60s", 2, "torchrun.logs_specs[mine]: ValueError: no such bucket line two"},
 		{"mine", "Raises", "60s", 1, "the plug-in for logs: KeyError: 'bucket'"},
-		{"mine", "Hangs", "1s", 1, "the plug-in for logs has ended"},
-		{"mine", "HangsAtOnce", "1s", 2, "ended without an answer"},
+		{"mine", "Hangs", "3s", 1, "the plug-in for logs has ended"},
+		{"mine", "HangsAtOnce", "3s", 2, "ended without an answer"},
 		{"mine", "Terminates", "300s", 1, "signal: 15"},
-		{"mine", "Stops", "1s", 1, "did not say within"},
+		{"mine", "Stops", "3s", 1, "did not say within"},
 		{"mine", "Dies", "60s", 1, "the plug-in for logs has ended"},
 		{"mine", "Odd", "60s", 1, "holds a NUL"},
 		{"mine", "Lost", "60s", 1, "no/such/folder"},

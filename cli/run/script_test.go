@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // runScript runs our command on a Python script.
@@ -21,7 +23,7 @@ func runScript(t *testing.T, command, script string, args ...string) (code int, 
 	}
 	cmd := exec.Command(os.Args[0], append([]string{command}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = []string{asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
+	cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
 	var out, err strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &err
 	_ = cmd.Run()
@@ -111,7 +113,7 @@ def get_logging_handler(name):
 	} {
 		cmd := exec.Command(os.Args[0], "run", c.option, "--no-python", "true")
 		cmd.Dir = dir
-		cmd.Env = []string{asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
+		cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "PYTHONPATH=" + dir, "PYTHONDONTWRITEBYTECODE=1"}
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		_ = cmd.Run()
@@ -138,7 +140,7 @@ func TestRunPathFromElsewhere(t *testing.T) {
 	}
 	cmd := exec.Command(os.Args[0], "run", "--run-path", dir+"/train.py")
 	cmd.Dir = here
-	cmd.Env = []string{asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + here, "PYTHONDONTWRITEBYTECODE=1"}
+	cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + here, "PYTHONDONTWRITEBYTECODE=1"}
 	out, _ := cmd.CombinedOutput()
 	if !strings.Contains(string(out), `ValueError: "`+dir+`/beside.py"`) || strings.Contains(string(out), "current directory") {
 		t.Error(string(out))

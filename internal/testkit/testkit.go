@@ -17,6 +17,10 @@ import (
 // that it ends.
 const Patience = 30 * time.Second
 
+// EndAtOnce is a variable of the environment for programs that a test starts and awaits.
+// Built with the race detector they sleep for a second before they end, unless it is there.
+const EndAtOnce = "GORACE=atexit_sleep_ms=20"
+
 // Within returns a context for a test that hangs if it fails.
 func Within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
