@@ -207,20 +207,24 @@ include packaging/install.mk
 
 ##@ Check (no test is run)
 
+# Two at a time, as test: while one links, the other compiles.
 .PHONY: check
-check: check-go check-c check-abi check-python  ## Formatting, vet, linters, types, headers
+check:  ## Formatting, vet, linters, types, headers
+	@$(MAKE) -j2 check-go check-abi check-c check-python
 
+# vet and staticcheck read packages as they are compiled for the tests, with the race
+# detector: else all of them, and Go's own, would be compiled once more.
 .PHONY: check-go
 check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod tidy
 	$(call say,gofmt)
 	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
 	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
 	$(call say,go vet)
-	@$(GO) vet ./...
+	@CGO_ENABLED=1 $(GO) vet -race ./...
 	$(call say,staticcheck)
-	@$(STATICCHECK) ./...
+	@CGO_ENABLED=1 GOFLAGS="$$($(GO) env GOFLAGS) -race" $(STATICCHECK) ./...
 	$(call say,who imports what)
-	@$(GO) test .
+	@CGO_ENABLED=1 $(GO) test -race -vet=off .
 	$(call say,go mod tidy -diff)
 	@$(GO) mod tidy -diff
 
@@ -262,7 +266,7 @@ check-python: $(VENV_STAMP)  ## ruff check, ruff format, mypy
 
 $(STATICCHECK):
 	$(call say,building staticcheck $(STATICCHECK_VERSION))
-	@GOBIN=$(CURDIR)/$(dir $@) $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
+	@CGO_ENABLED=0 GOBIN=$(CURDIR)/$(dir $@) $(GO) install -trimpath honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
 
 .PHONY: fmt
 fmt: $(VENV_STAMP)  ## Format everything
@@ -287,10 +291,10 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 	$(call say,go test of the fast packages)
 	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
 
-# Two at a time, the longest first: most tests wait for other processes, not for a processor.
+# Three at a time, the longest first: most tests wait for other processes, not for a processor.
 .PHONY: test
 test:  ## All quick tests
-	@$(MAKE) -j2 test-python test-go test-c test-install test-free-threaded
+	@$(MAKE) -j3 test-python-jobs test-go test-python-files test-c test-install test-free-threaded
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
@@ -328,16 +332,22 @@ $(PROMQL):
 promql:
 	@$(MAKE) -s $(PROMQL) || echo "no parser of Prometheus's expressions: its tests are skipped" >&2
 
-test-python test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
+PYTHON_TESTS := test-python test-python-jobs test-python-files
+
+$(PYTHON_TESTS) test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
 
 test-helm: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
 
-test-go test-c test-asan test-valgrind test-install test-run-long test-python test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
+test-go test-c test-asan test-valgrind test-install test-run-long $(PYTHON_TESTS) test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
+
+# A program with the race detector sleeps for a second before it ends, unless told: the
+# tests start and end hundreds. make check runs all of vet, of which go test has a part.
+test-go test-go-long test-etcd-versions test-mounts test-run-long: export GORACE ?= atexit_sleep_ms=20
 
 .PHONY: test-go
 test-go: $(ETCD)  ## go test -race ./...
 	$(call say,go test -race ./...)
-	@CGO_ENABLED=1 $(GO) test -race -timeout 5m $(GOTEST_ARGS) ./...
+	@CGO_ENABLED=1 $(GO) test -race -vet=off -p 3 -timeout 5m $(GOTEST_ARGS) ./...
 
 # Each capi/tests/*.c is one program: exit code 0 is a pass.
 # SANITIZE=address,undefined builds them with those sanitizers.
@@ -392,10 +402,23 @@ test-install: $(ETCD)  ## make install, and programs built against it with pkg-c
 	$(call say,packaging/tests/run)
 	@packaging/tests/run
 
-.PHONY: test-python
-test-python: .venv/.wheel build/rallypoint $(ETCD) promql  ## pytest against the installed wheel
+.PHONY: $(PYTHON_TESTS)
+$(PYTHON_TESTS): .venv/.wheel build/rallypoint $(ETCD) promql
+
+test-python:  ## pytest against the installed wheel
 	$(call say,pytest)
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
+
+# Its two halves, which test runs side by side: whole jobs, in folders, and all else.
+PYTHON_JOBS := $(patsubst %/,%,$(sort $(dir $(wildcard python/tests/*/test_*.py))))
+
+test-python-jobs:
+	$(call say,pytest of jobs)
+	@$(BIN)/python -m pytest $(PYTHON_JOBS) $(PYTEST_ARGS)
+
+test-python-files:
+	$(call say,pytest of all else)
+	@$(BIN)/python -m pytest python/tests $(PYTHON_JOBS:%=--ignore=%) $(PYTEST_ARGS)
 
 .PHONY: test-helm
 test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by helm
