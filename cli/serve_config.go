@@ -108,7 +108,11 @@ func (c *configFlag) load() (map[string]any, error) {
 	}
 	file, err := os.OpenFile(c.path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is refused, not waited for
 	if err != nil {
-		return nil, failed("cannot read the configuration: %w", err)
+		var at *os.PathError // its text begins with the name of the call
+		if errors.As(err, &at) {
+			err = at.Err
+		}
+		return nil, failed("cannot read the configuration %s: %w", c.path, err)
 	}
 	defer file.Close()
 	if err := trusted(file); err != nil {
@@ -117,7 +121,7 @@ func (c *configFlag) load() (map[string]any, error) {
 	text, err := io.ReadAll(io.LimitReader(file, maxConfig+1))
 	switch {
 	case err != nil:
-		return nil, failed("cannot read the configuration: %w", err)
+		return nil, failed("cannot read the configuration %s: %w", c.path, err)
 	case len(text) > maxConfig:
 		return nil, fmt.Errorf("%s has more than %d bytes", c.path, maxConfig)
 	}

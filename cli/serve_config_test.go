@@ -155,7 +155,7 @@ func TestConfigIsTrusted(t *testing.T) {
 	}
 	refused("it is no regular file")
 	path += "/none"
-	refused("cannot read the configuration")
+	refused("cannot read the configuration " + path + ": not a directory\n")
 	var out, err strings.Builder
 	code := Main(t.Context(), []string{"rallypoint", "serve", "--config", configFile(t, "")}, &out, &err, Extras{})
 	if code != run.ExitFailure || !strings.Contains(err.String(), "the library does not carry the reader") {
