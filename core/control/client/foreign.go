@@ -32,7 +32,7 @@ type foreignWarning struct {
 // say names the port's state and how its holder is found.
 func (w *foreignWarning) say(s *endpoint, why string) {
 	w.once.Do(func() {
-		w.client.log.Warn(fmt.Sprintf("what listens at %s does not answer as a control plane does: %s; another program may have the port: "+
+		w.client.log.Warn(fmt.Sprintf("there is no control plane at %s: %s; another program may have the port: "+
 			"`ss -ltnp 'sport = :%d'` on that machine shows which; trying on", s.name(), why, s.port))
 	})
 }
@@ -60,7 +60,7 @@ func (w *foreignWarning) open(ctx context.Context, s *endpoint, conn net.Conn) (
 	ended := make(chan struct{})
 	silence := time.AfterFunc(foreignAfter, func() {
 		defer close(ended)
-		w.say(s, fmt.Sprintf("it has taken a connection and said nothing for %v", foreignAfter))
+		w.say(s, fmt.Sprintf("what listens at %v has taken a connection and said nothing for %v", conn.RemoteAddr(), foreignAfter))
 	})
 	l, err := openConn(ctx, conn, w.client.hello(), w.client.token)
 	if !silence.Stop() {

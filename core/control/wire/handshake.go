@@ -92,7 +92,7 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 func (h ClientHandshake) readPreamble(frames *FrameReader) (Preamble, error) {
 	var answer [PreambleLen]byte
 	if n, err := io.ReadFull(frames.In, answer[:]); err != nil {
-		return Preamble{}, fmt.Errorf("%s closed the connection after %d bytes: it is no Rallypoint control plane, or it is ending: %w", h.Addr, n, NoEOF(err))
+		return Preamble{}, fmt.Errorf("what listens at %s closed the connection after %d bytes: it is no Rallypoint control plane, or it is ending: %w", h.Addr, n, NoEOF(err))
 	}
 	theirs, err := ParsePreamble(answer[:])
 	if err != nil {
