@@ -27,6 +27,7 @@ LARGE = 64 << 10
 # Mode of load.c, connections, bytes of a value, and the most in figures of the plain server.
 REQUESTS = [("get", 64, 64, 1.5), ("set_get", 64, 64, 1.5), ("get", 8, LARGE, 3.0)]
 
+OTHERS = 500
 CONNECTIONS = 1000
 EACH = 8 << 10  # bytes of the server for an idle connection
 OPENING = 0.55  # ms of CPU at both ends to open one
@@ -81,17 +82,18 @@ def _requests(place: Place, token: str, times: int) -> Iterator[Row]:
 
 
 def _connections(place: Place, token: str, times: int) -> list[Row]:
-    """What an idle connection holds, and what it costs to open one and make a get."""
+    """What an idle connection adds to others, and what it costs to open one and make a get."""
     held = {"tls": Sample(), "plain": Sample()}
     spent = {"tls": Sample(), "plain": Sample()}
     for _ in range(times):
         with _both(place, token) as servers:
             for name, (server, carrier) in servers.items():
-                empty, before = server.memory(), server.cpu() + carrier.cpu()
-                with place.clients(carrier, "idle", CONNECTIONS):
-                    held[name].values.append((server.memory() - empty) / CONNECTIONS)
-                    used = server.cpu() + carrier.cpu() - before
-                    spent[name].values.append(1e3 * used / CONNECTIONS)
+                with place.clients(carrier, "idle", OTHERS):
+                    others, before = server.memory(), server.cpu() + carrier.cpu()
+                    with place.clients(carrier, "idle", CONNECTIONS):
+                        held[name].values.append((server.memory() - others) / CONNECTIONS)
+                        used = server.cpu() + carrier.cpu() - before
+                        spent[name].values.append(1e3 * used / CONNECTIONS)
     name = f"memory a connection over TLS, {CONNECTIONS} connections"
     memory = Row(NAME, name, held["tls"], "bytes")
     memory.floor, memory.target = held["plain"], EACH
