@@ -158,3 +158,37 @@ func TestDrainedHost(t *testing.T) {
 		directed(t, n, "the end", func(d rendezvous.DirectiveNotice) bool { return d.ID == "" })
 	}
 }
+
+// TestMemberDiesInAgreement: the others agree without it, and again in the round that they
+// form then; they are told of no second step in either.
+func TestMemberDiesInAgreement(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *run) {
+		nodes := r.nodes(3, 2, 3, "lease_timeout=3")
+		round(t, nodes...)
+		if err := nodes[0].Direct(t.Context(), rendezvous.Direct{ID: "s1", Kind: rendezvous.DirectiveSave, Within: time.Hour, Reason: "why"}); err != nil {
+			t.Fatal(err)
+		}
+		for i, n := range nodes[:2] {
+			directed(t, n, "the question", func(d rendezvous.DirectiveNotice) bool { return d.Round == 1 && !d.Agreed })
+			if err := n.ReportHeld(t.Context(), 1, "s1", int64(41+i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nodes[2].Close()
+		told := map[int64]bool{} // -1 where its loss is noticed later than it is waited for
+		for _, n := range nodes[:2] {
+			d := directed(t, n, "the step", func(d rendezvous.DirectiveNotice) bool { return d.Agreed })
+			if told[d.Step] = true; d.Step != 42 && d.Step != -1 || len(told) > 1 || d.Round != 1 {
+				t.Errorf("it was told %+v", d)
+			}
+			if err := n.ReportSaved(t.Context(), 1, "s1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := round(t, nodes[:2]...)
+		agrees(t, o[0].Round, "s1", rendezvous.DirectiveSave, nodes[:2]...)
+		for _, n := range nodes[:2] {
+			directed(t, n, "the end", func(d rendezvous.DirectiveNotice) bool { return d.ID == "" })
+		}
+	})
+}
