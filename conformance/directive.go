@@ -237,7 +237,7 @@ func (c *Checker) refusesDrained(h r.Hello, refused *r.Error) bool {
 	return true
 }
 
-// tellDirective records what a node is told of a directive, and checks that its members
+// tellDirective records what a node learns of a directive, and checks that its members
 // agree on one step a round.
 func (c *Checker) tellDirective(v r.DirectiveNotice) {
 	d := c.stands(v.ID)

@@ -60,7 +60,7 @@
 //
 //  12. After each event all live nodes were last told of the same directive, one that
 //     stands, and of none if none does; members of the running round, and no others,
-//     are asked about it. A step is told once all running members have reported, and is
+//     are asked about it. Nodes learn a step once all running members have reported; it is
 //     the largest of what they have; no directive has two in a round, whatever control
 //     plane tells them. What a directive asks for comes at its deadline or when all
 //     members of a whole round have saved, and not before: the nodes that it drains are

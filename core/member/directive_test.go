@@ -96,7 +96,7 @@ func TestReportsWithoutControlPlane(t *testing.T) {
 	})
 }
 
-// TestRequeued is told of a run that a directive has ended, and of no other.
+// TestRequeued: a member knows of a run that a directive has ended, and of no other.
 func TestRequeued(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.nodes(2, 2, 2)

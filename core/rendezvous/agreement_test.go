@@ -226,7 +226,7 @@ func TestDirectivesTakeTurns(t *testing.T) {
 	r.wantAsked("s4", 1, n...)
 }
 
-// TestDeadlineDuringSave carries a directive out, whoever has saved.
+// TestDeadlineDuringSave carries a directive out, also if some have not saved.
 func TestDeadlineDuringSave(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 2)
@@ -490,7 +490,7 @@ func TestNodesDirective(t *testing.T) {
 	if len(r.m.directives)+len(r.m.directed) > 0 {
 		t.Error("a directive stays that was refused")
 	}
-	d := Direct{ID: "d1", Kind: DirectiveDrain, Within: time.Minute, By: "somebody else", Reason: "SIGTERM"}
+	d := Direct{ID: "d1", Kind: DirectiveDrain, Within: time.Minute, By: "another one", Reason: "SIGTERM"}
 	for range 2 {
 		if err := give(d); err != nil {
 			t.Error(err)

@@ -215,7 +215,7 @@ func (m *Machine) unpackRankSet(u *pack.Unpacker) (r ranks) {
 
 // DirectiveFacts are the directives as a successor has to know them.
 type DirectiveFacts struct {
-	Seq      uint64 // of the last change; what has a higher one is newer. 0: nothing is told
+	Seq      uint64 // of the last change; what has a higher one is newer. 0: there is none
 	Target   int    // of the last scale; 0: there was none
 	Standing []StandingFact
 	Ended    []string // ids of the last ones that have ended

@@ -82,7 +82,7 @@ func (Undrain) event()         {}
 type directive struct {
 	Direct
 	agreement
-	text string // what it asks for; made when it is told first
+	text string // what it asks for; made for the first notice
 }
 
 // drained is a node that is not admitted.
@@ -230,7 +230,7 @@ func (m *Machine) remember(id string) {
 	}
 }
 
-// deadlinePassed carries a directive out, whoever has saved.
+// deadlinePassed carries a directive out, also if some have not saved.
 func (m *Machine) deadlinePassed(id string) {
 	if at := m.directive(id); at >= 0 {
 		m.carryOut(m.directives[at], "at its deadline")

@@ -229,7 +229,7 @@ func (s *sim) mustKnowDirectives(old, twin *Machine) {
 	}
 }
 
-// noteStep checks that a directive has one step in a round, whoever tells it.
+// noteStep checks that a directive has one step in a round, whatever control plane tells it.
 func (r *rig) noteStep(n *rigNode, u MembershipUpdate) {
 	d := u.Directive
 	if !d.Agreed {

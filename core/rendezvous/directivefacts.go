@@ -20,7 +20,7 @@ func (m *Machine) directivesChanged() {
 func (m *Machine) canBeSucceeded() bool { return m.succession.Term > 0 }
 
 // factsOfDirectives are what a successor has to know. They are made once for each change:
-// every node is told them.
+// they go to every node.
 func (m *Machine) factsOfDirectives() DirectiveFacts {
 	if m.directiveSeq == 0 || !m.canBeSucceeded() {
 		return DirectiveFacts{}

@@ -78,7 +78,7 @@ type Machine struct {
 	target     int  // of the last scale; 0: there was none
 	turnDue    bool // the next directive is to be agreed, though another one is not done
 
-	directiveSeq   uint64         // grows with each change of what is told of directives
+	directiveSeq   uint64         // grows with each change of what nodes learn of directives
 	directiveFacts DirectiveFacts // made at that change, if its Seq is that; it is not changed
 	learned        uint64         // the change that the control plane before has told last
 	directivesOwn  bool           // directives were given, carried out or taken back here

@@ -19,7 +19,7 @@ type view struct {
 	finished      bool
 	finishedHosts int // how many
 
-	directives uint64 // change of what is told of them
+	directives uint64 // last change of what nodes learn of them
 }
 
 // settleViews sends an update to every live node whose view has changed.

@@ -275,7 +275,7 @@ func (c *chaos) hurt() {
 			c.said++
 			c.say(rendezvous.Direct{
 				ID: fmt.Sprint("d", c.said/2), Kind: []rendezvous.DirectiveKind{0, rendezvous.DirectiveSave, rendezvous.DirectiveSave, rendezvous.DirectiveDrain}[kind],
-				Nodes: []string{"nobody"}, Within: c.time(20 * time.Second), By: "an admin", Reason: "why",
+				Nodes: []string{"not there"}, Within: c.time(20 * time.Second), By: "an admin", Reason: "why",
 			})
 			return
 		}
