@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"strconv"
 	"syscall"
-	"time"
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
@@ -64,7 +63,7 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 	}
 	host := c.startServer(listeners)
 	if c.group != nil {
-		c.group.Found(time.Now())
+		c.group.Found(c.network.now())
 	}
 	c.atEndpoint = true
 	c.setListening(listenAddrs(listeners))

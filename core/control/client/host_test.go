@@ -112,7 +112,9 @@ func (m *fakeMachine) at(to netip.AddrPort) netip.AddrPort {
 }
 
 func (m *fakeMachine) network() network {
-	return network{resolve: m.resolve, locals: m.locals, dial: m.dial, listen: m.listen, now: time.Now}
+	n := systemNetwork() // for the time
+	n.resolve, n.locals, n.dial, n.listen = m.resolve, m.locals, m.dial, m.listen
+	return n
 }
 
 func (m *fakeMachine) resolve(_ context.Context, host string) ([]netip.Addr, error) {

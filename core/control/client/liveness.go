@@ -14,7 +14,6 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/succession"
-	"rallypoint/internal/backoff"
 )
 
 // redialLiveness is the pause before a standby that could not be reached is dialled again.
@@ -75,7 +74,7 @@ func (c *Client) watchStandby(ctx context.Context, s wire.StandbyNode) {
 				continue
 			}
 		}
-		if !backoff.Sleep(ctx, redialLiveness) {
+		if !c.network.sleep(ctx, redialLiveness) {
 			return
 		}
 	}
@@ -109,12 +108,12 @@ func (c *Client) look(ctx context.Context) (end func()) {
 		cancel()
 		wg.Wait()
 	}
-	patience := time.NewTimer(lookPatience)
-	defer patience.Stop()
+	patience, stop := c.network.timer(lookPatience)
+	defer stop()
 	for range all {
 		select {
 		case <-heard:
-		case <-patience.C:
+		case <-patience:
 			return end
 		}
 	}
@@ -141,7 +140,7 @@ func (c *Client) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 		if e.Proves() {
 			return true
 		}
-		backoff.Sleep(ctx, succession.DialEvery)
+		c.network.sleep(ctx, succession.DialEvery)
 	}
 	return false
 }

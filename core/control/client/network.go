@@ -20,6 +20,7 @@ type network struct {
 	dial    func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	listen  func(ctx context.Context, address string) (net.Listener, error)
 	now     func() time.Time // with its monotonic reading
+	timer   func(d time.Duration) (fired <-chan time.Time, stop func())
 }
 
 func systemNetwork() network {
@@ -38,8 +39,26 @@ func systemNetwork() network {
 		},
 		listen: wire.Listen,
 		now:    time.Now,
+		timer: func(d time.Duration) (<-chan time.Time, func()) {
+			t := time.NewTimer(d)
+			return t.C, func() { t.Stop() }
+		},
 	}
 }
+
+// sleep waits for d; it reports false if ctx ended before.
+func (e network) sleep(ctx context.Context, d time.Duration) bool {
+	fired, stop := e.timer(d)
+	defer stop()
+	select {
+	case <-fired:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (e network) since(t time.Time) time.Duration { return e.now().Sub(t) }
 
 func interfaceAddrs() ([]netip.Addr, error) {
 	nets, err := net.InterfaceAddrs()

@@ -12,7 +12,6 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/succession"
-	"rallypoint/internal/backoff"
 )
 
 // A host that is not where the endpoint points to looks there, and at the standbys of the
@@ -61,7 +60,7 @@ type prober struct {
 
 func (p *prober) run(ctx context.Context) {
 	defer p.wg.Wait()
-	p.begun = time.Now()
+	p.begun = p.c.network.now()
 	for ctx.Err() == nil {
 		addrs, err := p.c.network.lookup(ctx, p.host)
 		if err == nil {
@@ -74,11 +73,11 @@ func (p *prober) run(ctx context.Context) {
 		}
 		p.mu.Lock()
 		pause := probeSeldom
-		if time.Since(p.begun) < probeFirst {
+		if p.c.network.since(p.begun) < probeFirst {
 			pause = probeOften
 		}
 		p.mu.Unlock()
-		backoff.Sleep(ctx, pause)
+		p.c.network.sleep(ctx, pause)
 	}
 }
 
@@ -99,7 +98,7 @@ func (p *prober) look(ctx context.Context, addr netip.AddrPort) {
 		defer p.mu.Unlock()
 		delete(p.held, addr)
 		if yielded {
-			p.begun = time.Now()
+			p.begun = p.c.network.now()
 		}
 	})
 }

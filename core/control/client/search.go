@@ -236,11 +236,11 @@ func isRefusal(err error) bool {
 
 // pause waits until a word changes, at most for d.
 func (s *search) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	fired, stop := s.c.network.timer(d)
+	defer stop()
 	select {
 	case <-changed:
-	case <-timer.C:
+	case <-fired:
 	case <-ctx.Done():
 	}
 }
@@ -259,7 +259,7 @@ func (s *search) gather(ctx context.Context) (*clientConn, error) {
 			s.proven = s.c.network.now()
 			return nil, nil
 		}
-		backoff.Sleep(ctx, succession.DialEvery)
+		s.c.network.sleep(ctx, succession.DialEvery)
 	}
 	return nil, ctx.Err()
 }
@@ -308,7 +308,7 @@ func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 	if !s.asked {
 		s.asked = true
 		// The nodes of a large job do not all come at one time.
-		if !backoff.Sleep(ctx, backoff.Below(min(time.Duration(c.params.Max)*reconnectPerNode, reconnectSpread))) {
+		if !c.network.sleep(ctx, backoff.Below(min(time.Duration(c.params.Max)*reconnectPerNode, reconnectSpread))) {
 			return nil, ctx.Err()
 		}
 	}
@@ -354,7 +354,7 @@ func (s *search) notice() {
 		s.ago()), "host", s.last.HostNode)
 }
 
-func (s *search) since(t time.Time) time.Duration { return s.c.network.now().Sub(t) }
+func (s *search) since(t time.Time) time.Duration { return s.c.network.since(t) }
 
 // ago is the time since the connection was lost as the log shows it.
 func (s *search) ago() string {
@@ -410,13 +410,14 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, er
 			}
 		}
 	}
-	stagger := time.NewTicker(raceStagger)
-	defer stagger.Stop()
+	stagger, stop := s.c.network.timer(raceStagger)
+	defer func() { stop() }()
 	next()
 	var failure error
 	for pending > 0 {
 		select {
-		case <-stagger.C:
+		case <-stagger:
+			stagger, stop = s.c.network.timer(raceStagger)
 			next()
 		case a := <-answers:
 			pending--

@@ -18,7 +18,7 @@ func (c *Client) takeOver(term uint64, took time.Duration, left bool) {
 	facts := c.facts
 	c.mu.Unlock()
 	c.endpoint.hosted = ownAddrsOf(c.listening)
-	c.group.Lead(term, time.Now(), took, left, facts)
+	c.group.Lead(term, c.network.now(), took, left, facts)
 	c.startProbing()
 }
 

@@ -1,0 +1,106 @@
+package client
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/succession"
+)
+
+// skippedTime is a clock that is moved on by whatever waits for it.
+type skippedTime struct {
+	mu     sync.Mutex
+	now    time.Time
+	waited []time.Duration
+	end    func() // called by the wait after so many
+	after  int
+}
+
+// skipTime has a client live by such a clock, and reach no other machine: each dial ends
+// with an error. ctx ends with the wait after so many.
+func skipTime(t *testing.T, c *Client, after int, dial error) (clock *skippedTime, ctx context.Context) {
+	ctx, cancel := context.WithCancel(controltest.Context(t))
+	clock = &skippedTime{now: time.Now(), end: cancel, after: after}
+	c.network.now = func() time.Time {
+		clock.mu.Lock()
+		defer clock.mu.Unlock()
+		return clock.now
+	}
+	c.network.timer = func(d time.Duration) (<-chan time.Time, func()) {
+		clock.mu.Lock()
+		defer clock.mu.Unlock()
+		fired := make(chan time.Time, 1)
+		if len(clock.waited) == clock.after {
+			clock.end()
+			return fired, func() {}
+		}
+		clock.waited = append(clock.waited, d)
+		clock.now = clock.now.Add(d)
+		fired <- clock.now
+		return fired, func() {}
+	}
+	c.network.dial = func(context.Context, netip.AddrPort) (net.Conn, error) { return nil, dial }
+	return clock, ctx
+}
+
+func (clock *skippedTime) want(t *testing.T, waits ...time.Duration) {
+	t.Helper()
+	if !slices.Equal(clock.waited, waits) {
+		t.Errorf("it waited for %v, want %v", clock.waited, waits)
+	}
+}
+
+func newWaiter(t *testing.T) *Client {
+	return newTestClient(t, controltest.Params("192.0.2.1:1", 2), controltest.NewObserver())
+}
+
+// TestProbingSlowsDown: ten times in the first second, then each second.
+func TestProbingSlowsDown(t *testing.T) {
+	c := newWaiter(t)
+	clock, ctx := skipTime(t, c, 13, syscall.ECONNREFUSED)
+	(&prober{c: c, host: "192.0.2.1", port: 1, held: map[netip.AddrPort]bool{}}).run(ctx)
+	want := slices.Repeat([]time.Duration{probeOften}, 10)
+	clock.want(t, append(want, probeSeldom, probeSeldom, probeSeldom)...)
+}
+
+// TestDialsOfTheEvidenceArePaced: three refused dials, 50 ms apart, prove that the process
+// is dead, a host's as another standby's; a time-out proves nothing.
+func TestDialsOfTheEvidenceArePaced(t *testing.T) {
+	addr := netip.MustParseAddrPort("192.0.2.1:1")
+	for _, dial := range []syscall.Errno{syscall.ECONNREFUSED, syscall.ETIMEDOUT} {
+		var want []time.Duration
+		dead := dial == syscall.ECONNREFUSED
+		if dead {
+			want = slices.Repeat([]time.Duration{succession.DialEvery}, succession.Dials-1)
+		}
+		c := newWaiter(t)
+		clock, ctx := skipTime(t, c, 10, dial)
+		s := &search{c: c, addr: addr, evidence: succession.Evidence{Ended: true, Direct: true}}
+		if l, _ := s.gather(ctx); l != nil || s.evidence.Proves() != dead || s.proven.IsZero() == dead {
+			t.Errorf("%v: connection %v, evidence %+v since %v", dial, l, s.evidence, s.proven)
+		}
+		clock.want(t, want...)
+		c = newWaiter(t)
+		clock, ctx = skipTime(t, c, 10, dial)
+		if c.proveDead(ctx, addr) != dead {
+			t.Errorf("%v proves of a standby: %v", dial, !dead)
+		}
+		clock.want(t, want...)
+	}
+}
+
+// TestLivenessIsTriedAgain: a standby that cannot be reached is dialled each second.
+func TestLivenessIsTriedAgain(t *testing.T) {
+	c := newWaiter(t)
+	clock, ctx := skipTime(t, c, 3, syscall.EHOSTUNREACH)
+	c.watchStandby(ctx, wire.StandbyNode{Node: "a", Addr: "192.0.2.1:1"})
+	clock.want(t, redialLiveness, redialLiveness, redialLiveness)
+}
