@@ -36,10 +36,11 @@ address and the time since they were last heard, who waits and for how long, who
 is missing, who finished, the last changes with their reasons, and why the run has
 not started.
 
-ENDPOINT is the job's --rdzv-endpoint (HOST or HOST:PORT), be it a node of the job
-or "rallypoint serve". With several runs there, one is shown in full by --rdzv-id.
-Where nodes meet without a control plane (file:///DIR, etcd://HOST), it is what they
-have written there: without times and changes; nothing is written or held up by it.
+ENDPOINT is the job's --rdzv-endpoint (HOST, HOST:PORT, or a PORT of this machine),
+be it a node of the job or "rallypoint serve". With several runs there, one is shown
+in full by --rdzv-id. Where nodes meet without a control plane (file:///DIR,
+etcd://HOST), it is what they have written there: without times and changes; nothing
+is written or held up by it.
 
 HEARD is the time since anything came from a node; a node is lost when that reaches
 the run's lease timeout. A state with a question mark: the connection broke, and
