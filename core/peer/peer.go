@@ -23,11 +23,6 @@ var (
 	ErrUnknownUser = errors.New("it cannot be learnt which user's connection it is")
 )
 
-// IsRefusal reports whether err is one of Admit's.
-func IsRefusal(err error) bool {
-	return errors.Is(err, ErrOtherUser) || errors.Is(err, ErrUnknownUser)
-}
-
 // Check decides who may connect to a listener of a job. A nil *Check admits every
 // connection. Its methods are safe for concurrent use.
 type Check struct {

@@ -1,5 +1,5 @@
 // Package testkit has what tests of several packages share: limits of their waiting,
-// checks that end a test, logs and ports.
+// checks that end a test, logs, a clock and ports.
 package testkit
 
 import (

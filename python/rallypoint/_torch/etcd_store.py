@@ -9,7 +9,7 @@ from typing import Any, Callable
 from .._errors import Code, InvalidError, RallypointError
 from .._stores.etcd import EtcdClient, connect_etcd
 from .errors import store_error
-from .store import TorchStore, _timedelta
+from .store import TorchStore, as_timedelta
 
 
 class EtcdStore(TorchStore):
@@ -39,7 +39,7 @@ class EtcdStore(TorchStore):
         timeout: timedelta | float | None = None,
         **options: object,
     ) -> None:
-        limit = timedelta(seconds=300) if timeout is None else _timedelta(timeout)
+        limit = timedelta(seconds=300) if timeout is None else as_timedelta(timeout)
         endpoint, options = _endpoint(endpoint, options)
         try:
             store = connect_etcd(endpoint, prefix, limit, options)

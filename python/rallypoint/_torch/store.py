@@ -34,7 +34,7 @@ def _like_torch(method: Callable[..., _T]) -> Callable[..., _T]:
     return wrapped
 
 
-def _timedelta(timeout: timedelta | float) -> timedelta:
+def as_timedelta(timeout: timedelta | float) -> timedelta:
     return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
 
 
@@ -70,7 +70,7 @@ class TorchStore(library.Handle, dist.Store):
 
     def set_timeout(self, timeout: timedelta | float) -> None:
         """torch's method, which also takes seconds."""
-        super().set_timeout(_timedelta(timeout))
+        super().set_timeout(as_timedelta(timeout))
 
     def _limit(self, timeout: timedelta | float | None = None) -> float:
         return float(library.seconds(self.timeout if timeout is None else timeout))
