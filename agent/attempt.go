@@ -19,6 +19,7 @@ import (
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 )
 
@@ -424,12 +425,8 @@ func (a *Agent) pause(d time.Duration) error {
 	}
 	ctx, cancel := a.untilRegroup()
 	defer cancel()
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
+	if backoff.Sleep(ctx, d) {
 		return nil
-	case <-ctx.Done():
 	}
 	if stop := a.interrupted(); stop != nil {
 		return stop

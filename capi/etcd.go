@@ -59,24 +59,12 @@ func toEtcd(config *C.rp_store_etcd_config) (opening, error) {
 
 //export rpgo_store_open_etcd
 func rpgo_store_open_etcd(config *C.rp_store_etcd_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		open, err := toEtcd(config)
-		if err != nil {
-			return err
-		}
-		return openNow(open, timeoutMS, out)
-	})
+	return opened(openNow, toEtcd, config, timeoutMS, out, err)
 }
 
 //export rpgo_store_open_etcd_start
 func rpgo_store_open_etcd_start(config *C.rp_store_etcd_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		open, err := toEtcd(config)
-		if err != nil {
-			return err
-		}
-		return openLater(open, timeoutMS, out)
-	})
+	return opened(openLater, toEtcd, config, timeoutMS, out, err)
 }
 
 // etcdServer is what a rp_etcd_server stands for.

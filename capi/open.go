@@ -41,6 +41,18 @@ func openLater(open opening, timeoutMS C.int64_t, out *C.uint64_t) error {
 	return nil
 }
 
+// opened opens a store as a config says, now or later.
+func opened[T any](open func(opening, C.int64_t, *C.uint64_t) error, convert func(*T) (opening, error), config *T,
+	timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		how, err := convert(config)
+		if err != nil {
+			return err
+		}
+		return open(how, timeoutMS, out)
+	})
+}
+
 // toDial converts a configuration.
 func toDial(config *C.rp_store_config) (opening, error) {
 	addr, err := address(config.host, config.port, 1)
@@ -108,46 +120,22 @@ func withCode(err error) error {
 
 //export rpgo_store_connect
 func rpgo_store_connect(config *C.rp_store_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		dial, err := toDial(config)
-		if err != nil {
-			return err
-		}
-		return openNow(dial, timeoutMS, out)
-	})
+	return opened(openNow, toDial, config, timeoutMS, out, err)
 }
 
 //export rpgo_store_connect_start
 func rpgo_store_connect_start(config *C.rp_store_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		dial, err := toDial(config)
-		if err != nil {
-			return err
-		}
-		return openLater(dial, timeoutMS, out)
-	})
+	return opened(openLater, toDial, config, timeoutMS, out, err)
 }
 
 //export rpgo_store_open_file
 func rpgo_store_open_file(config *C.rp_store_file_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		open, err := toFile(config)
-		if err != nil {
-			return err
-		}
-		return openNow(open, timeoutMS, out)
-	})
+	return opened(openNow, toFile, config, timeoutMS, out, err)
 }
 
 //export rpgo_store_open_file_start
 func rpgo_store_open_file_start(config *C.rp_store_file_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		open, err := toFile(config)
-		if err != nil {
-			return err
-		}
-		return openLater(open, timeoutMS, out)
-	})
+	return opened(openLater, toFile, config, timeoutMS, out, err)
 }
 
 //export rpgo_store_open_hash

@@ -49,27 +49,37 @@ type cut struct {
 func Read(history io.Reader) (*Audit, error) {
 	a := &Audit{}
 	a.past, _ = history.(io.ReaderAt)
+	return a, eachRecord(history, func(offset int64, rec trace.Record) {
+		a.offset = offset
+		a.Add(rec)
+	})
+}
+
+// eachRecord calls take with each record of a history and with the offset of its line. It
+// passes over a torn line at the end, or before a process goes on.
+func eachRecord(history io.Reader, take func(offset int64, rec trace.Record)) error {
 	var torn error
 	lines := bufio.NewScanner(history)
 	lines.Buffer(nil, 2*trace.MaxRecord)
+	offset := int64(0)
 	for n, size := 1, 0; lines.Scan(); n++ {
-		a.offset += int64(size)
+		offset += int64(size)
 		size = len(lines.Bytes()) + 1
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
 		rec, err := trace.Decode(lines.Bytes())
 		if torn != nil && (err != nil || rec.State == nil) {
-			return a, torn
+			return torn
 		}
 		torn = nil
 		if err != nil {
 			torn = fmt.Errorf("line %d: %w", n, err)
 			continue
 		}
-		a.Add(rec)
+		take(offset, rec)
 	}
-	return a, lines.Err()
+	return lines.Err()
 }
 
 // ReadAll reads the histories of all processes that have hosted one run, or several, as
@@ -139,22 +149,7 @@ func (p part) succeeds(before part) bool {
 // part: its process was killed.
 func partsOf(history io.ReaderAt) (parts []part, err error) {
 	last := map[string]int{} // the part that a run is in
-	var torn error
-	lines := bufio.NewScanner(io.NewSectionReader(history, 0, math.MaxInt64))
-	lines.Buffer(nil, 2*trace.MaxRecord)
-	for n := 1; lines.Scan(); n++ {
-		if len(lines.Bytes()) == 0 {
-			continue
-		}
-		rec, err := trace.Decode(lines.Bytes())
-		if torn != nil && (err != nil || rec.State == nil) {
-			return nil, torn
-		}
-		torn = nil
-		if err != nil {
-			torn = fmt.Errorf("line %d: %w", n, err)
-			continue
-		}
+	err = eachRecord(io.NewSectionReader(history, 0, math.MaxInt64), func(_ int64, rec trace.Record) {
 		i, known := last[rec.Run]
 		if begins := rec.State != nil && rec.Number == 0; !known || begins {
 			i = len(parts)
@@ -165,8 +160,8 @@ func partsOf(history io.ReaderAt) (parts []part, err error) {
 			}
 		}
 		parts[i].records = append(parts[i].records, rec)
-	}
-	return parts, lines.Err()
+	})
+	return parts, err
 }
 
 // Add checks the next record.

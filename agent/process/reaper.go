@@ -253,24 +253,28 @@ func (s *Reaper) left(groups []int) []*orphan {
 	return left
 }
 
-// markedProcesses returns the processes that have the marker in their environment.
-func markedProcesses(marker string) []int {
-	if marker == "" {
-		return nil
-	}
+// processesWith returns the processes of the machine that fit.
+func processesWith(fits func(pid int) bool) (pids []int) {
 	folder, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = folder.Close() }()
 	names, _ := folder.Readdirnames(-1)
-	var marked []int
 	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil && isMarked(name, marker) {
-			marked = append(marked, pid)
+		if pid, err := strconv.Atoi(name); err == nil && fits(pid) {
+			pids = append(pids, pid)
 		}
 	}
-	return marked
+	return pids
+}
+
+// markedProcesses returns the processes that have the marker in their environment.
+func markedProcesses(marker string) []int {
+	if marker == "" {
+		return nil
+	}
+	return processesWith(func(pid int) bool { return isMarked(strconv.Itoa(pid), marker) })
 }
 
 func isMarked(pid, marker string) bool {
@@ -283,23 +287,10 @@ func isMarked(pid, marker string) bool {
 
 // groupMembers returns the processes of the given groups.
 func groupMembers(groups []int) []int {
-	folder, err := os.Open("/proc")
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = folder.Close() }()
-	names, _ := folder.Readdirnames(-1)
-	var members []int
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		if stat, ok := readStat(pid); ok && slices.Contains(groups, stat.group) {
-			members = append(members, pid)
-		}
-	}
-	return members
+	return processesWith(func(pid int) bool {
+		stat, ok := readStat(pid)
+		return ok && slices.Contains(groups, stat.group)
+	})
 }
 
 // procStat is what we need of /proc/<pid>/stat.
