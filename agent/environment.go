@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,6 +61,7 @@ func additions(s *Spec, p place) [][2]string {
 	if _, given := process.LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
 		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})
 	}
+	set = append(set, protectedDefaults(s.Environ, p)...)
 	if p.timers != "" {
 		set = append(set, [2]string{watchdog.EnvFile, p.timers})
 	}
@@ -71,6 +73,25 @@ func additions(s *Spec, p place) [][2]string {
 		set = append(set, [2]string{"LOCAL_RANK", "0"}, [2]string{cudaDevices, devices[p.local]})
 		if source == hipDevices {
 			set = append(set, [2]string{hipDevices, devices[p.local]})
+		}
+	}
+	return set
+}
+
+// protectedDefaults are the variables that libraries need when MASTER_ADDR is a loopback
+// address of each node, unless the user has set them.
+func protectedDefaults(environ []string, p place) (set [][2]string) {
+	if p.advertised == "" || p.advertised == p.masterAddr {
+		return nil
+	}
+	for _, v := range [][2]string{
+		// Else torch's process for asynchronous checkpoints opens a store at a random port.
+		{"DCP_USE_PREFIX_STORE", "1"},
+		// What AWS Neuron makes of MASTER_ADDR, with its own port.
+		{"NEURON_RT_ROOT_COMM_ID", net.JoinHostPort(p.advertised, "62182")},
+	} {
+		if _, given := process.LookupEnv(environ, v[0]); !given {
+			set = append(set, v)
 		}
 	}
 	return set

@@ -11,7 +11,7 @@ import (
 func testPlace(local int) place {
 	return place{
 		local: local, localWorld: 2, group: 1, groups: 3, ranks: ranks{base: 2, world: 6, roleBase: 1, roleWorld: 4},
-		masterAddr: "h", masterPort: 77, advertised: "real", round: 5, errorFile: "e", restarts: 1, maxBudget: 3,
+		masterAddr: "h", masterPort: 77, advertised: "h", round: 5, errorFile: "e", restarts: 1, maxBudget: 3,
 	}
 }
 
@@ -23,7 +23,7 @@ func TestEnvironment(t *testing.T) {
 		"A=1", "A=2", "RANK=3", "LOCAL_RANK=1", "GROUP_RANK=1", "ROLE_RANK=2", "ROLE_NAME=trainer", "LOCAL_WORLD_SIZE=2",
 		"WORLD_SIZE=6", "GROUP_WORLD_SIZE=3", "ROLE_WORLD_SIZE=4", "MASTER_ADDR=h", "MASTER_PORT=77",
 		"TORCHELASTIC_RESTART_COUNT=1", "TORCHELASTIC_MAX_RESTARTS=3", "TORCHELASTIC_RUN_ID=id",
-		"TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=e", "RALLYPOINT_ROUND=5", "RALLYPOINT_MASTER_ADDR=real", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+		"TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=e", "RALLYPOINT_ROUND=5", "RALLYPOINT_MASTER_ADDR=h", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -31,6 +31,27 @@ func TestEnvironment(t *testing.T) {
 	s.Environ = []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}
 	if value, _ := process.LookupEnv(merge(s.Environ, additions(s, testPlace(0))), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
 		t.Errorf("the user's TORCH_NCCL_ASYNC_ERROR_HANDLING becomes %q", value)
+	}
+}
+
+// TestProtectedEnvironment: where MASTER_ADDR is this node's way to the store, workers learn
+// the real address, and libraries that need it get it.
+func TestProtectedEnvironment(t *testing.T) {
+	p := testPlace(0)
+	p.masterAddr, p.advertised = "127.1.2.3", "fd00::1"
+	s := &Spec{RunID: "id", Workers: 2}
+	env := merge(s.Environ, additions(s, p))
+	for _, want := range []string{"MASTER_ADDR=127.1.2.3", "RALLYPOINT_MASTER_ADDR=fd00::1", "DCP_USE_PREFIX_STORE=1", "NEURON_RT_ROOT_COMM_ID=[fd00::1]:62182"} {
+		if !slices.Contains(env, want) {
+			t.Errorf("%s is not in %q", want, env)
+		}
+	}
+	s.Environ = []string{"DCP_USE_PREFIX_STORE=0", "NEURON_RT_ROOT_COMM_ID=x"}
+	env = merge(s.Environ, additions(s, p))
+	for _, want := range s.Environ {
+		if !slices.Contains(env, want) {
+			t.Errorf("the user's %s is not in %q", want, env)
+		}
 	}
 }
 

@@ -3,10 +3,14 @@ package roundstore
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
+	"sync"
 
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
@@ -23,6 +27,7 @@ type Protection struct {
 	users rendezvous.LoopbackUsers
 	log   *slog.Logger
 	with  tcpstore.Secure
+	extra []int // ports that forward_ports adds
 
 	// What tests put in place of this machine's.
 	isHere  func(ctx context.Context, host string) bool
@@ -44,17 +49,89 @@ func NewProtection(p *rendezvous.Params, log *slog.Logger) (*Protection, error) 
 		return nil, err
 	}
 	return &Protection{
-		users: p.LoopbackUsers, log: log, with: tcpstore.Secure{Token: token, Config: config},
+		users: p.LoopbackUsers, log: log, with: tcpstore.Secure{Token: token, Config: config}, extra: p.ForwardPorts,
 		isHere: isHere, address: forward.Address,
 	}, nil
 }
 
-// Secure is what a server of stores needs.
-func (t *Protection) Secure() *tcpstore.Secure {
+// sideWindow is how many ports above a store's scripts find forwarded: they open second stores
+// there.
+const sideWindow = 8
+
+// sidePorts are the ports of the node of a store, other than the store's, that the workers of
+// other nodes reach.
+func (t *Protection) sidePorts(port int) []int {
+	ports := slices.Clone(t.extra)
+	for side := port + 1; side <= min(port+sideWindow, math.MaxUint16); side++ {
+		ports = append(ports, side)
+	}
+	return ports
+}
+
+// Sides are the connections of other nodes to other ports of this one, in the round that a
+// server serves. A nil *Sides has none.
+type Sides struct {
+	protection *Protection
+
+	mu   sync.Mutex
+	name secret.StoreName
+	open *forward.Sides // nil: there is no round
+}
+
+// Sides makes those of one server, which are closed behind it; nil without protection.
+func (t *Protection) Sides() *Sides {
 	if t == nil {
 		return nil
 	}
-	return &t.with
+	return &Sides{protection: t}
+}
+
+// Protect makes the settings those of a protected server.
+func (s *Sides) Protect(opts *tcpstore.Options) {
+	if s != nil {
+		opts.Secure, opts.Side = &s.protection.with, s.take
+	}
+}
+
+// take carries a connection of the present round.
+func (s *Sides) take(conn *tcpstore.SideConn, name secret.StoreName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open == nil || s.name != name {
+		_ = conn.Close()
+		return
+	}
+	s.open.Take(conn)
+}
+
+// begin ends the connections of the last round, and takes those of another from now on.
+func (s *Sides) begin(name secret.StoreName, port int) {
+	t := s.protection
+	open := forward.NewSides(forward.SidesOptions{
+		At: t.address(name), Logger: t.log, Admit: peer.NewLoopbackCheck(t.users).Admit,
+		May: func(asked int) bool { return slices.Contains(t.sidePorts(port), asked) },
+	})
+	s.mu.Lock()
+	last := s.open
+	s.name, s.open = name, open
+	s.mu.Unlock()
+	if last != nil {
+		last.Close()
+	}
+}
+
+// Close ends all connections.
+func (s *Sides) Close() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	last := s.open
+	s.open = nil
+	s.mu.Unlock()
+	if last != nil {
+		last.Close()
+	}
 }
 
 // Listen listens on an address of this machine, "" for all, in a way that leaves the port at
@@ -70,11 +147,12 @@ func (t *Protection) Listen(ctx context.Context, host string, port int) (net.Lis
 // Serve has a server serve the workers of this machine, too, at the loopback address of a
 // store's name, at the server's port unless that is taken there. The server goes on when stop
 // has ended that.
-func (t *Protection) Serve(server *tcpstore.Server, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
+func (t *Protection) Serve(server *tcpstore.Server, sides *Sides, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
 	l, err := forward.Bind(t.address(name), server.Addr().(*net.TCPAddr).Port, t.log)
 	if err != nil {
 		return netip.AddrPort{}, nil, err
 	}
+	sides.begin(name, server.Addr().(*net.TCPAddr).Port)
 	stop = server.AlsoAccept(l, peer.NewLoopbackCheck(t.users).Admit)
 	return l.Addr().(*net.TCPAddr).AddrPort(), stop, nil
 }
@@ -89,9 +167,7 @@ func (t *Protection) Reach(ctx context.Context, host string, port int, name secr
 	place := net.JoinHostPort(host, strconv.Itoa(port))
 	way, err = forward.Listen(t.address(name), port, forward.Options{
 		Admit: peer.NewLoopbackCheck(t.users).Admit,
-		Dial: func(ctx context.Context, _ int) (forward.Conn, error) {
-			return t.dial(ctx, place, name, secret.PurposeStore)
-		},
+		Dial:  func(ctx context.Context, side int) (forward.Conn, error) { return t.dial(ctx, place, name, side) },
 		Store: place, Log: t.log,
 		Hint: "; its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, an address under which the others reach it, " +
 			"and store_port= if a firewall is between them; all nodes need the same token and store_tls=",
@@ -99,16 +175,28 @@ func (t *Protection) Reach(ctx context.Context, host string, port int, name secr
 	if err != nil {
 		return netip.AddrPort{}, nil, err
 	}
+	for _, side := range t.sidePorts(port) {
+		if !way.Beside(side) {
+			t.log.Info(fmt.Sprintf("port %d is taken on this node: its workers reach the program that has it, not the one on the node of rank 0", side))
+		}
+	}
 	return way.Addr(), way, nil
 }
 
-// dial opens a connection to a store.
-func (t *Protection) dial(ctx context.Context, place string, name secret.StoreName, purpose secret.Purpose) (*tls.Conn, error) {
+// dial opens a connection to a store, or to another port of its node.
+func (t *Protection) dial(ctx context.Context, place string, name secret.StoreName, side int) (*tls.Conn, error) {
+	purpose := secret.PurposeStore
+	if side != 0 {
+		purpose = secret.PurposeSide
+	}
 	conn, err := forward.Dialer().DialContext(ctx, "tcp", place)
 	if err != nil {
 		return nil, err
 	}
 	secured, err := secret.DialStore(ctx, conn, t.with.Token, name, purpose)
+	if err == nil && side != 0 {
+		err = forward.AskPort(secured, side)
+	}
 	if err != nil {
 		conn.Close()
 		return nil, err

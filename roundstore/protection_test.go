@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"rallypoint/core/member"
 	"rallypoint/core/peer/peertest"
@@ -319,4 +320,114 @@ func TestNoSuchToken(t *testing.T) {
 	if rs, err := s.Open(t.Context(), "127.0.0.1", 0); !errors.Is(err, rendezvous.ErrInvalid) || rs != nil {
 		t.Errorf("%v, %v", rs, err)
 	}
+}
+
+// echoAt serves an echo at a port of a round's address until the test ends.
+func echoAt(t *testing.T, o rendezvous.Outcome, port int) {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(o.StoreAddr, strconv.Itoa(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+}
+
+// echoes sends a line to a port of a round's address and reports whether it comes back.
+func echoes(t *testing.T, o rendezvous.Outcome, port int) bool {
+	t.Helper()
+	c, err := net.Dial("tcp", net.JoinHostPort(o.StoreAddr, strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, "echo")
+	got := make([]byte, len("echo"))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "echo" {
+		return false
+	}
+	_ = c.(*net.TCPConn).CloseWrite() // which the user check would take for the end
+	rest, err := io.ReadAll(c)
+	return err == nil && len(rest) == 0
+}
+
+// TestSidePorts: workers of another node reach what rank 0 opens at the ports above the
+// store's and at those of forward_ports, once it is there, and nothing else of that node.
+func TestSidePorts(t *testing.T) {
+	token := tokenFile(t)
+	extra := testkit.FreePort(t)
+	a, b := newNode(t, token, false), newNode(t, token, true)
+	for _, n := range []*node{a, b} {
+		n.protected.extra = []int{extra}
+	}
+	real, atA, rs := a.serve(t, "127.0.0.1", 0, 1)
+	atB, way := b.reach(t, real)
+	near := real.StorePort + 2
+	if echoes(t, atB, near) || echoes(t, atB, extra) {
+		t.Error("a port without a listener answers") // rank 0 is late
+	}
+	for _, port := range []int{near, extra, real.StorePort + sideWindow + 1} {
+		echoAt(t, atA, port)
+	}
+	if !echoes(t, atB, near) || !echoes(t, atB, extra) {
+		t.Error("a port that is forwarded does not answer")
+	}
+	if echoes(t, atB, real.StorePort+sideWindow+1) {
+		t.Error("a port beyond the window answers")
+	}
+	// A node that would have others cannot get there, either, nor one of another round.
+	conn, err := b.protected.dial(testkit.Within(t, patience), net.JoinHostPort(real.StoreAddr, strconv.Itoa(real.StorePort)), nameOf("job", real), real.StorePort+sideWindow+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantClosed(t, "a port beyond the window", conn)
+	conn.Close()
+	stale := nameOf("job", real)
+	stale.Round++
+	if _, err := b.protected.dial(testkit.Within(t, patience), net.JoinHostPort(real.StoreAddr, strconv.Itoa(real.StorePort)), stale, near); !errors.Is(err, rendezvous.ErrRoundOver) {
+		t.Errorf("a side port for another round: %v", err)
+	}
+	open, err := net.Dial("tcp", net.JoinHostPort(atB.StoreAddr, strconv.Itoa(near)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	_, _ = io.WriteString(open, "x")
+	if _, err := io.ReadFull(open, make([]byte, 1)); err != nil {
+		t.Error(err)
+	}
+	testkit.Check(t, rs.Close())
+	wantClosed(t, "a side port when the round is over", open)
+	testkit.Check(t, way.Close())
+}
+
+// TestSidePortOfOthers: another user's program at a port of the store's node is none of the
+// job's.
+func TestSidePortOfOthers(t *testing.T) {
+	peertest.NeedRoot(t)
+	token := tokenFile(t)
+	a, b := newNode(t, token, false), newNode(t, token, true)
+	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
+	port := real.StorePort + 1
+	peertest.Accept(t, peertest.Stranger, net.JoinHostPort(atA.StoreAddr, strconv.Itoa(port)))
+	atB, _ := b.reach(t, real)
+	if echoes(t, atB, port) {
+		t.Error("another user's program answers")
+	}
+	a.log.Await(t, "port "+strconv.Itoa(port)+" was reset: it is another user's", 1)
 }

@@ -59,6 +59,7 @@ func NewRoundStores(p rendezvous.Params, log *slog.Logger) *RoundStores {
 type socket struct {
 	server *tcpstore.Server
 	gate   *gate
+	sides  *Sides // nil: the store is plain
 	host   string
 	port   int
 	users  int    // guarded by RoundStores.mu
@@ -98,10 +99,10 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 	if l, err = shared(protection, l); err != nil {
 		return nil, err
 	}
-	k := &socket{gate: newGate(l), host: host, port: port, users: 1}
-	k.server = tcpstore.Serve(k.gate, newEngine(), tcpstore.Options{
-		Logger: s.log, NormalizeAttemptKeys: true, Admit: peer.NewCheck(&s.params, l.Addr()).Admit, Secure: protection.Secure(),
-	})
+	k := &socket{gate: newGate(l), sides: protection.Sides(), host: host, port: port, users: 1}
+	opts := tcpstore.Options{Logger: s.log, NormalizeAttemptKeys: true, Admit: peer.NewCheck(&s.params, l.Addr()).Admit}
+	k.sides.Protect(&opts)
+	k.server = tcpstore.Serve(k.gate, newEngine(), opts)
 	s.mu.Lock()
 	s.open[k] = struct{}{}
 	if port != 0 {
@@ -170,7 +171,7 @@ func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
 	if r.next != nil {
 		k.gate.open()
 	}
-	at, stop, err := protection.Serve(k.server, name)
+	at, stop, err := protection.Serve(k.server, k.sides, name)
 	if err != nil {
 		return o, err
 	}
@@ -224,6 +225,7 @@ func (r *roundStore) Close() error {
 		return nil
 	}
 	err := k.server.Close()
+	k.sides.Close()
 	s.mu.Lock()
 	s.forget(k)
 	s.mu.Unlock()

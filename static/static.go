@@ -63,8 +63,9 @@ type Static struct {
 
 	mu      sync.Mutex
 	server  *tcpstore.Server // of node 0
-	local   netip.AddrPort   // where this node finds a protected store
-	way     io.Closer        // to a protected store on another machine; nil: none
+	sides   *roundstore.Sides
+	local   netip.AddrPort // where this node finds a protected store
+	way     io.Closer      // to a protected store on another machine; nil: none
 	client  *tcpstore.Client
 	round   uint64
 	over    bool   // another node has ended the round
@@ -232,7 +233,7 @@ func (s *Static) serve(ctx context.Context) error {
 	}
 	if s.protection != nil {
 		server.BeginRound(nil, s.storeName())
-		if s.local, _, err = s.protection.Serve(server, s.storeName()); err != nil {
+		if s.local, _, err = s.protection.Serve(server, s.sides, s.storeName()); err != nil {
 			_ = server.Close()
 			return err
 		}
@@ -252,7 +253,8 @@ func (s *Static) listenStore(ctx context.Context, host string, opts tcpstore.Opt
 	if err != nil {
 		return nil, err
 	}
-	opts.Secure = s.protection.Secure()
+	s.sides = s.protection.Sides()
+	s.sides.Protect(&opts)
 	return tcpstore.Serve(l, engine, opts), nil
 }
 
@@ -585,7 +587,9 @@ func (s *Static) end(farewell func(*tcpstore.Client, uint64)) error {
 		_ = s.way.Close()
 	}
 	if s.server != nil {
-		return s.server.Close()
+		err := s.server.Close()
+		s.sides.Close()
+		return err
 	}
 	return nil
 }

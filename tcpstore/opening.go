@@ -38,16 +38,29 @@ type Secure struct {
 	Config *tls.Config // of secret.ServerTLS
 }
 
+// SideConn is a connection to another port of this node.
+type SideConn struct {
+	*tls.Conn
+	below net.Conn
+}
+
+// NetConn returns the connection below TLS.
+func (c *SideConn) NetConn() net.Conn { return c.below }
+
+// Close closes the connection below TLS.
+func (c *SideConn) Close() error { return c.below.Close() }
+
 // openings are the connections to a server with a token that have not proven themselves.
 type openings struct {
 	Secure
+	side  func(*SideConn, secret.StoreName)
 	slots secret.Slots
 	begun chan struct{} // holds a token for each handshake that has begun
 	all   atomic.Int64
 }
 
-func newOpenings(with Secure) *openings {
-	return &openings{Secure: with, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes)}
+func newOpenings(with Secure, side func(*SideConn, secret.StoreName)) *openings {
+	return &openings{Secure: with, side: side, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes)}
 }
 
 var (
@@ -64,35 +77,42 @@ func (s *Server) open(nc net.Conn) {
 		return
 	}
 	s.wg.Go(func() {
-		t, shard, err := s.secure(nc)
+		t, shard, side, err := s.secure(nc)
 		o.all.Add(-1)
-		if err != nil {
+		switch {
+		case err != nil:
 			s.refuseOpening(nc, err)
-			return
+		case side:
+			o.side(&SideConn{t.conn, nc}, shard.name)
+		default:
+			s.startWhenPossible(nc, t, shard)
 		}
-		s.startWhenPossible(nc, t, shard)
 	})
 }
 
-// secure opens a connection. Shard is the one of the round that it has named.
-func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, err error) {
+// secure opens a connection. Shard is the one of the round that it has named; side tells that
+// it is for another port.
+func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, side bool, err error) {
 	ctx, cancel := context.WithTimeout(s.done, secret.OpeningTimeout)
 	defer cancel()
 	said, err := awaitHello(ctx, nc)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, false, err
 	}
 	o := s.openings
 	select {
 	case o.begun <- struct{}{}:
 		defer func() { <-o.begun }()
 	case <-ctx.Done():
-		return nil, nil, os.ErrDeadlineExceeded
+		return nil, nil, false, os.ErrDeadlineExceeded
 	}
 	below := o.slots.Begin(nc, said)
 	defer below.Finish()
 	t = &tlsLayer{records: records{conn: below}, more: true}
-	t.conn, err = secret.AcceptStore(s.done, &t.records, o.Config, o.Token, secret.PurposeStore, func() secret.StoreName {
+	t.conn, err = secret.AcceptStoreFor(s.done, &t.records, o.Config, o.Token, func(p secret.Purpose) bool {
+		side = p == secret.PurposeSide && o.side != nil
+		return side || p == secret.PurposeStore
+	}, func() secret.StoreName {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		shard = s.shard
@@ -100,11 +120,13 @@ func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, err error
 	})
 	switch {
 	case err != nil:
-		return nil, nil, err
+		return nil, nil, false, err
+	case side:
+		return t, shard, true, nil
 	case !t.records.enterLoop(): // not with what crypto/tls does
-		return nil, nil, fmt.Errorf("%w: a record was read in part", secret.ErrHandshake)
+		return nil, nil, false, fmt.Errorf("%w: a record was read in part", secret.ErrHandshake)
 	}
-	return t, shard, nil
+	return t, shard, false, nil
 }
 
 // awaitHello returns the first record, as far as there is room: a connection that sends it

@@ -71,6 +71,11 @@ type Options struct {
 	// and no one is let in. Nothing of what a peer says before reaches the engine.
 	Secure *Secure
 
+	// Side, if not nil, gets the connections by TLS that are for another port of this node
+	// (secret.PurposeSide) and have named the present round. They are its to close; it does
+	// not block. Without it they are refused.
+	Side func(conn *SideConn, name secret.StoreName)
+
 	// Loops is how many goroutines serve the connections, each its share of
 	// them; one keeps one core busy at most. 0 is one, which carries more
 	// requests than torch's server (bench/store) and leaves the other cores to
@@ -173,7 +178,7 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 		numLoops: max(1, opts.Loops),
 	}
 	if opts.Secure != nil {
-		s.openings = newOpenings(*opts.Secure)
+		s.openings = newOpenings(*opts.Secure, opts.Side)
 	}
 	if s.log == nil {
 		s.log = slog.Default()

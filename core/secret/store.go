@@ -154,10 +154,15 @@ func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*t
 // wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed, or is that of the
 // connection; it names the token's file and fingerprint, and is for the log of this side.
 func AcceptStore(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, purpose Purpose, name func() StoreName) (*tls.Conn, error) {
-	return within(ctx, conn, func() (*tls.Conn, error) { return acceptStore(conn, config, token, purpose, name) })
+	return AcceptStoreFor(ctx, conn, config, token, func(p Purpose) bool { return p == purpose }, name)
 }
 
-func acceptStore(conn net.Conn, config *tls.Config, token *Token, purpose Purpose, name func() StoreName) (*tls.Conn, error) {
+// AcceptStoreFor is AcceptStore for each purpose that may takes.
+func AcceptStoreFor(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, may func(Purpose) bool, name func() StoreName) (*tls.Conn, error) {
+	return within(ctx, conn, func() (*tls.Conn, error) { return acceptStore(conn, config, token, may, name) })
+}
+
+func acceptStore(conn net.Conn, config *tls.Config, token *Token, may func(Purpose) bool, name func() StoreName) (*tls.Conn, error) {
 	secured := tls.Server(conn, config)
 	if err := secured.Handshake(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHandshake, noEOF(err))
@@ -178,11 +183,12 @@ func acceptStore(conn net.Conn, config *tls.Config, token *Token, purpose Purpos
 		return nil, cmp.Or(err, fmt.Errorf("%w: a refusal in place of a proof", ErrMalformed))
 	}
 	ours := Preamble{High: storeVersion, Low: storeVersion, Token: true}
+	purpose := proof.Purpose
 	t := Transcript{Purpose: purpose, Said: theirs.Bytes(), Exporter: exporter, Name: proof.Name}
 	var known []byte
 	why := ""
-	if proof.Purpose != purpose {
-		why = fmt.Sprintf("its proof is for the purpose %d, not for %d", proof.Purpose, purpose)
+	if !may(purpose) {
+		why = fmt.Sprintf("its proof is for the purpose %d, which nothing here serves", purpose)
 	} else if known = t.Check(OfNode, proof.MACs, token.Keys()); known == nil {
 		why = "it does not know the token in " + token.Describe()
 	}

@@ -73,6 +73,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         self._member = member
         self._backend = backend
         self._completed = False
+        self._defaults: dict[str, str] = {}  # variables that the last round has set
         self._stopped: bool | None = None
         # An exception that is being handled while the handler is made is not ours to
         # read in shutdown().
@@ -140,12 +141,26 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         self._record_joined(outcome)
         os.environ[ROUND_VARIABLE] = str(outcome.round)
         os.environ[ADVERTISED_VARIABLE] = outcome.advertised_addr
+        self._set_defaults(outcome)
         return Info(
             self._store_of(outcome, store),
             outcome.rank,
             outcome.world_size,
             RendezvousStoreInfo(outcome.store_addr, outcome.store_port),
         )
+
+    def _set_defaults(self, outcome: Outcome) -> None:
+        """Sets what libraries need when MASTER_ADDR is a loopback address of each node, unless
+        the user has: agent/environment.go has the same."""
+        if outcome.advertised_addr == outcome.store_addr:
+            return
+        host = outcome.advertised_addr
+        for name, value in (
+            ("DCP_USE_PREFIX_STORE", "1"),
+            ("NEURON_RT_ROOT_COMM_ID", f"[{host}]:62182" if ":" in host else f"{host}:62182"),
+        ):
+            if os.environ.get(name) in (None, self._defaults.get(name)):
+                os.environ[name] = self._defaults[name] = value
 
     def _store_of(self, outcome: Outcome, store: Store) -> Any:
         """What the agents of a round talk over; `store` is the control plane's."""

@@ -231,17 +231,7 @@ func (f *Forwarder) carry(l *link, port int) {
 		f.forget(l)
 		return
 	}
-	var left atomic.Int32
-	left.Store(2)
-	direction := func(carry func() error, halfClose func() error) {
-		l.end(carry(), halfClose)
-		if left.Add(-1) == 0 {
-			l.cut(false)
-			f.forget(l)
-		}
-	}
-	f.wg.Go(func() { direction(l.toStore, store.CloseWrite) })
-	f.wg.Go(func() { direction(l.toWorker, l.worker.CloseWrite) })
+	l.start(&f.wg, func() { f.forget(l) })
 }
 
 // forget is the end of a connection.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,21 @@ func (l *link) reached(store Conn) bool {
 	}
 	l.store = store
 	return true
+}
+
+// start carries both directions in goroutines of wg, and calls ended when both have ended.
+func (l *link) start(wg *sync.WaitGroup, ended func()) {
+	var left atomic.Int32
+	left.Store(2)
+	direction := func(carry func() error, halfClose func() error) {
+		l.end(carry(), halfClose)
+		if left.Add(-1) == 0 {
+			l.cut(false)
+			ended()
+		}
+	}
+	wg.Go(func() { direction(l.toStore, l.store.CloseWrite) })
+	wg.Go(func() { direction(l.toWorker, l.worker.CloseWrite) })
 }
 
 // end passes on how one direction has ended: the end of a stream by halfClose, anything else

@@ -74,3 +74,64 @@ func dialOnThread(uid int, to netip.AddrPort) (fd int, err error) {
 	}
 	return fd, nil
 }
+
+// Accept listens on a TCP address of IPv4 as the user uid, accepts what comes and says nothing
+// to it, until the test ends. The thread that does so has the user's rights, and ends with it.
+func Accept(t testing.TB, uid int, addr string) {
+	t.Helper()
+	NeedRoot(t)
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		fd  int
+		err error
+	}
+	listening := make(chan result)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		fd, err := listenOnThread(uid, at)
+		listening <- result{fd, err}
+		if err != nil {
+			return
+		}
+		defer unix.Close(fd)
+		for {
+			conn, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+			if err != nil {
+				return
+			}
+			defer unix.Close(conn)
+		}
+	}()
+	r := <-listening
+	if r.err != nil {
+		t.Fatalf("listening on %s as user %d: %v", addr, uid, r.err)
+	}
+	t.Cleanup(func() {
+		_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
+		<-done
+	})
+}
+
+func listenOnThread(uid int, at netip.AddrPort) (fd int, err error) {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+		return -1, errno
+	}
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	err = unix.Bind(fd, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()})
+	if err == nil {
+		err = unix.Listen(fd, unix.SOMAXCONN)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}

@@ -101,6 +101,8 @@ def check(job: Job, *nodes: str, real: str) -> int:
         assert address in ipaddress.ip_network("127.0.0.0/8") and address.packed[1] != 0
         assert report["advertised"] == real
         assert report["secret"] == []
+        assert report["sides"] == int(job.env.get("RALLYPOINT_TEST_SIDES", "0"))
+        assert report["dcp"] == "1"
     job.finish(*nodes)
     return int(job.starts()[0].master.rpartition(":")[2])
 
@@ -144,7 +146,11 @@ def test_nothing_plain(
     network, capture = machines
     here, there = network.namespaces
     real = "10.99.0.1"
-    env = {"RALLYPOINT_TOKEN_FILE": str(token), "GLOO_SOCKET_IFNAME": "eth0"}
+    env = {
+        "RALLYPOINT_TOKEN_FILE": str(token),
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "RALLYPOINT_TEST_SIDES": "3",
+    }
     options = {
         "hosted": {"host": real},
         "file": {"endpoint": f"file://{tmp_path}"},
@@ -155,7 +161,7 @@ def test_nothing_plain(
     start(job, how, "B", there, PET_NODE_RANK="1")
     port = check(job, "A", "B", real=real)
     capture.stop()
-    sent = capture.tcp(port)
+    sent = b"".join(capture.tcp(port + side) for side in range(4))
     assert len(sent) > 1 << 20, "the capture holds the large value"
     assert MARKER not in sent
     key = token.read_text().strip().encode()

@@ -1,0 +1,160 @@
+package forward
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"rallypoint/core/peer"
+	"rallypoint/internal/backoff"
+)
+
+const (
+	// sideTimeout bounds what comes before the first byte of a connection to another port.
+	sideTimeout = 5 * time.Second
+
+	// ownerPatience is how long a program may take to accept a connection: until then the
+	// kernel does not tell whose it is.
+	ownerPatience = 2 * time.Second
+)
+
+// AskPort tells the far end of a connection to the store's node which port of it is meant.
+func AskPort(conn net.Conn, port int) error {
+	_, err := conn.Write(binary.BigEndian.AppendUint16(nil, uint16(port)))
+	return err
+}
+
+// SidesOptions are the settings of Sides.
+type SidesOptions struct {
+	At     netip.Addr           // where this node's programs are reached
+	May    func(port int) bool  // which ports
+	Admit  func(net.Conn) error // whose programs; nil: anybody's
+	Logger *slog.Logger
+}
+
+// Sides carries what the forwarders of other nodes bring for other ports of the store's node
+// to the programs there. A connection for which there is none is reset.
+type Sides struct {
+	opts SidesOptions
+	life context.Context
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[Conn]*link // nil: not carried yet
+}
+
+// NewSides makes one, to be closed.
+func NewSides(opts SidesOptions) *Sides {
+	s := &Sides{opts: opts, conns: map[Conn]*link{}}
+	s.life, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Take carries a connection, and closes it.
+func (s *Sides) Take(conn Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		closeRaw(conn, true)
+		return
+	}
+	s.conns[conn] = nil
+	s.wg.Go(func() {
+		port, program, err := s.reach(conn)
+		if err == nil && s.carry(conn, program) {
+			return
+		}
+		if err != nil && s.life.Err() == nil {
+			s.opts.Logger.Info(fmt.Sprintf("a connection of another node to port %d was reset: %v", port, err))
+		}
+		closeRaw(conn, true)
+		s.forget(conn)
+	})
+}
+
+// carry begins to carry a connection to a program; false if the end has come first.
+func (s *Sides) carry(conn Conn, program *net.TCPConn) bool {
+	l := &link{worker: program}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		closeRaw(program, true)
+		return false
+	}
+	s.conns[conn] = l
+	l.reached(conn)
+	l.start(&s.wg, func() { s.forget(conn) })
+	return true
+}
+
+func (s *Sides) forget(conn Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, conn)
+}
+
+// reach connects to the program that listens on the port that a connection asks for.
+func (s *Sides) reach(conn Conn) (port int, program *net.TCPConn, err error) {
+	ctx, cancel := context.WithTimeout(s.life, sideTimeout)
+	defer cancel()
+	_ = conn.SetReadDeadline(time.Now().Add(sideTimeout))
+	var asked [2]byte
+	if _, err := io.ReadFull(conn, asked[:]); err != nil {
+		return 0, nil, err
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	port = int(binary.BigEndian.Uint16(asked[:]))
+	if !s.opts.May(port) {
+		return port, nil, errors.New("it is none of the forwarded ports; forward_ports= on all nodes adds some")
+	}
+	c, err := Dialer().DialContext(ctx, "tcp", netip.AddrPortFrom(s.opts.At, uint16(port)).String())
+	if err != nil {
+		return port, nil, err
+	}
+	if err := s.admit(ctx, c); err != nil {
+		closeRaw(c, true)
+		return port, nil, err
+	}
+	return port, c.(*net.TCPConn), nil
+}
+
+// admit asks whose program a connection leads to, which it has to have accepted.
+func (s *Sides) admit(ctx context.Context, c net.Conn) error {
+	if s.opts.Admit == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownerPatience)
+	defer cancel()
+	pause := backoff.New(time.Millisecond, 100*time.Millisecond)
+	for {
+		err := s.opts.Admit(c)
+		if err == nil || errors.Is(err, peer.ErrOtherUser) || !pause.Wait(ctx) {
+			return err
+		}
+	}
+}
+
+// Close ends all connections and waits until nothing of it runs any more.
+func (s *Sides) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.stop()
+	for conn, l := range s.conns {
+		if l != nil {
+			l.cut(false)
+		} else {
+			closeRaw(conn, true)
+		}
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
