@@ -19,7 +19,7 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate")
 EXAMPLES = REPOSITORY / "examples"
 
 # What Kubernetes itself knows; the others are below.
-MANIFESTS = [EXAMPLES / "kubernetes" / name for name in ("job.yaml", "serve.yaml")]
+MANIFESTS = [EXAMPLES / "kubernetes" / name for name in ("job.yaml", "serve.yaml", "drain.yaml")]
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
@@ -193,3 +193,64 @@ exit "$worst\"""",
     assert requeued.exists() == (code == 143)
     assert code != 143 or requeued.read_text() == f"requeue {env['SLURM_JOB_ID']}\n"
     assert subprocess.run(["bash", script], env=env, capture_output=True).returncode == 2
+
+
+@pytest.mark.parametrize("code", [0, 1, 95])
+def test_sbatch_that_is_stopped_in_order(code: int, tmp_path: Path) -> None:
+    """The signal of --signal=B: goes on to the step, and ends the wait for it only once."""
+    script = EXAMPLES / "slurm" / "drain.sbatch"
+    for name, body in {
+        "scontrol": 'echo "$@" >> requeued',
+        "scancel": 'echo "$@" >> canceled',
+        "srun": f"""case "$*" in
+*"--slurm --nnodes=2:2 "*"--on-signal=USR1:stop "*" train.py a b") ;;
+*) exit 9 ;;
+esac
+kill -USR1 $PPID; until [ -e canceled ]; do sleep 0.05; done; exit {code}""",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NUM_NODES": "2",
+    }
+    done = subprocess.run(
+        ["bash", script, "train.py", "a", "b"],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (code, "")
+    assert (tmp_path / "canceled").read_text() == "--signal=USR1 4711\n"
+    requeued = (tmp_path / "requeued").read_text() if code == 95 else "requeue 4711\n"
+    assert requeued == "requeue 4711\n"
+    assert (tmp_path / "requeued").exists() == (code == 95)
+
+
+@pytest.mark.parametrize(
+    ("name", "curl"),
+    [
+        ("aws-spot.sh", "exit 0"),
+        ("gcp-preemption.sh", "echo TRUE"),
+        ("azure-events.sh", """echo '{"Events": [{"EventType": "Preempt"}]}'"""),
+    ],
+)
+def test_cloud_notices(name: str, curl: str, tmp_path: Path) -> None:
+    """Each script is ten lines at most, and drains when the cloud says so."""
+    script = EXAMPLES / "cloud" / name
+    assert len(script.read_text().splitlines()) <= 10
+    for program, body in {"curl": curl, "sleep": "exit 0", "rallypoint": 'echo "$@"'}.items():
+        (tmp_path / program).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / program).chmod(0o755)
+    done = subprocess.run(
+        ["sh", script, "host0:29400", "job7", "gpu17"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("admin drain host0:29400 --rdzv-id job7 --node gpu17 --within ")

@@ -180,6 +180,7 @@ def test_drains_at_random_moments(tmp_path: Path) -> None:
             job.stop()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_loss_of_a_ddp_job_goes_on_without_a_drained_node(tmp_path: Path) -> None:
     """The demo: its curve is that of one process alone with all of the data."""
