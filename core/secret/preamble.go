@@ -40,7 +40,7 @@ func (p Preamble) Bytes() []byte {
 // ParsePreamble reads what Bytes wrote; what does not begin as it should is ErrForeign.
 func ParsePreamble(b []byte) (Preamble, error) {
 	if len(b) < PreambleLen || [4]byte(b[:4]) != Magic {
-		return Preamble{}, fmt.Errorf("%w: it begins with %q (%s)", ErrForeign, b[:min(len(b), PreambleLen)], HexStart(b))
+		return Preamble{}, fmt.Errorf("%w: it begins with %s", ErrForeign, HexStart(b))
 	}
 	return Preamble{High: b[4], Low: b[5], Token: b[6]&flagToken != 0}, nil
 }

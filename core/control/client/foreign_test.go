@@ -19,7 +19,7 @@ func TestForeignProgramOnThePort(t *testing.T) {
 		says   string
 	}{
 		"silent":         {func(net.Conn) {}, "said nothing for"},
-		"another banner": {func(conn net.Conn) { fmt.Fprint(conn, "SSH-2.0-OpenSSH_9.2\r\n") }, `is no Rallypoint control plane: not our protocol: it begins with \"SSH-2.0-\" (`},
+		"another banner": {func(conn net.Conn) { fmt.Fprint(conn, "SSH-2.0-OpenSSH_9.2\r\n") }, `is no Rallypoint control plane: not our protocol: it begins with 5353482d322e302d (\"SSH-2.0-\")`},
 		"closes":         {func(conn net.Conn) { conn.Close() }, "closed the connection after 0 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

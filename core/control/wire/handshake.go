@@ -96,7 +96,7 @@ func (h ClientHandshake) readPreamble(frames *FrameReader) (Preamble, error) {
 	}
 	theirs, err := ParsePreamble(answer[:])
 	if err != nil {
-		return Preamble{}, fmt.Errorf("what listens at %s is no Rallypoint control plane: %w", h.Addr, err)
+		return Preamble{}, fmt.Errorf("what listens at %s is no Rallypoint control plane: %w (%q)", h.Addr, err, answer[:])
 	}
 	return theirs, nil
 }
