@@ -189,13 +189,13 @@ func TestSevenNodes(t *testing.T) {
 	} {
 		h := newHarness(t)
 		options := elastic(t, "7")
-		var players []*nodeProcess
+		var processes []*nodeProcess
 		var world int
 		roleWorld := map[string]int{}
 		for i, n := range nodes {
 			world += n.workers
 			roleWorld[n.role] += n.workers
-			players = append(players, h.run(printPlacement, append(options, "--role="+n.role, "--nproc-per-node="+strconv.Itoa(n.workers), "--node-rank="+strconv.Itoa(i))...))
+			processes = append(processes, h.run(printPlacement, append(options, "--role="+n.role, "--nproc-per-node="+strconv.Itoa(n.workers), "--node-rank="+strconv.Itoa(i))...))
 		}
 		all := h.readRound(7)
 		if len(all) != world {
@@ -210,7 +210,7 @@ func TestSevenNodes(t *testing.T) {
 			next[role]++
 		}
 		h.finish()
-		for _, p := range players {
+		for _, p := range processes {
 			p.expect(t, 0)
 		}
 	}

@@ -97,7 +97,7 @@ func group(t *testing.T, p rendezvous.Params, n int) []*connectedMember {
 	}
 	for i, m := range list {
 		m.in = controltest.Outcome(t, calls[i])
-		m.SetLastRound(controltest.ClaimOf(m.in))
+		m.SetLastRound(m.in.LastRound())
 	}
 	return list
 }

@@ -402,7 +402,7 @@ func TestJoinsAreAppliedOnce(t *testing.T) {
 			}
 			wasAnswered()
 			ranks[o.Rank] = true
-			members[i].SetLastRound(controltest.ClaimOf(o))
+			members[i].SetLastRound(o.LastRound())
 		}
 	}
 	kills := end()

@@ -19,7 +19,7 @@ func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
 	p := controltest.Guest(addr, 1)
 	p.NodeID = "a"
 	c := connected(t, p, obs)
-	c.SetLastRound(controltest.ClaimOf(controltest.Outcome(t, c.Start(controltest.Join()))))
+	c.SetLastRound(controltest.Outcome(t, c.Start(controltest.Join())).LastRound())
 	r, _ := s.runFor("run")
 	r.callback(func() { r.apply(rendezvous.Evict{Node: "a", By: "a test", Reason: "to see"}) })
 	obs.Await(t, "that it was dropped", controltest.IsDropped)
@@ -54,7 +54,7 @@ func TestDroppedWhileAway(t *testing.T) {
 	obs, other := controltest.NewObserver(), controltest.NewObserver()
 	a, b := connected(t, controltest.Guest(proxy.addr, 2), obs), connected(t, controltest.Guest(addr, 2), other)
 	ca, cb := a.Start(controltest.Join()), b.Start(controltest.Join())
-	a.SetLastRound(controltest.ClaimOf(controltest.Outcome(t, ca)))
+	a.SetLastRound(controltest.Outcome(t, ca).LastRound())
 	controltest.Outcome(t, cb)
 	proxy.stop()
 	awaitEvents[rendezvous.Disconnect](t, rec, 1)

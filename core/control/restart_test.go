@@ -42,7 +42,7 @@ func TestServerRestartedOnTheSamePort(t *testing.T) {
 		}
 		for i, call := range calls {
 			o := controltest.Outcome(t, call)
-			clients[i].SetLastRound(controltest.ClaimOf(o))
+			clients[i].SetLastRound(o.LastRound())
 			last = append(last, o)
 		}
 		return last
@@ -90,7 +90,7 @@ func TestRoundsGoOnAfterRestart(t *testing.T) {
 		if o.Round != want {
 			t.Fatalf("round %d, want %d", o.Round, want)
 		}
-		other.SetLastRound(controltest.ClaimOf(o))
+		other.SetLastRound(o.LastRound())
 	}
 	killed, cancel := context.WithCancel(context.Background())
 	cancel()

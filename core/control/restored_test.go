@@ -66,7 +66,7 @@ func nextRound(t *testing.T, members ...*connectedMember) rendezvous.Outcome {
 	}
 	for i, m := range members {
 		m.in = controltest.Outcome(t, calls[i])
-		m.SetLastRound(controltest.ClaimOf(m.in))
+		m.SetLastRound(m.in.LastRound())
 	}
 	return members[0].in
 }

@@ -62,7 +62,7 @@ func (n *plane) atExitBarrier() (wait *member.Call) {
 	if _, err := n.Start(add).Wait(controltest.Context(n.t)); err != nil {
 		n.t.Fatal(err)
 	}
-	last := controltest.ClaimOf(n.in)
+	last := n.in.LastRound()
 	last.Finished = true
 	n.SetLastRound(last)
 	return n.Start(rendezvous.KeyRequest{Round: n.in.Round, Op: store.OpWait, Keys: []string{key + "last_member"}})

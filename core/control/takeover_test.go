@@ -148,7 +148,7 @@ func regroup(t *testing.T, nodes []*plane) {
 				t.Errorf("node %s: %v", n.name, err)
 			}
 			n.in = o
-			n.SetLastRound(controltest.ClaimOf(o))
+			n.SetLastRound(o.LastRound())
 		})
 	}
 	wg.Wait()

@@ -160,11 +160,11 @@ func (n *wireNode) wantReply(number uint64) wire.Reply {
 
 // recorder keeps a server's events.
 type recorder struct {
-	mu       sync.Mutex
-	events   []recorded
-	audit    conformance.Audit
-	unjudged bool
-	more     wake.Signal
+	mu        sync.Mutex
+	events    []recorded
+	audit     conformance.Audit
+	unchecked bool
+	more      wake.Signal
 }
 
 type recorded struct {
@@ -179,7 +179,7 @@ func newRecorder(t *testing.T) *recorder {
 	t.Cleanup(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.events) > 0 && !r.unjudged && !r.audit.Kept() {
+		if len(r.events) > 0 && !r.unchecked && !r.audit.Kept() {
 			t.Error(&r.audit)
 		}
 	})
@@ -188,7 +188,7 @@ func newRecorder(t *testing.T) *recorder {
 
 func (r *recorder) record(rec trace.Record) {
 	r.mu.Lock()
-	if !r.unjudged {
+	if !r.unchecked {
 		r.audit.Add(rec)
 	}
 	if rec.Event != nil {
@@ -203,7 +203,7 @@ func (r *recorder) record(rec trace.Record) {
 func (r *recorder) leaveUnjudged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unjudged = true
+	r.unchecked = true
 }
 
 func (r *recorder) count(fits func(rendezvous.Event) bool) int {

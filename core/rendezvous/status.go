@@ -96,12 +96,12 @@ var participantStateNames = [participantStates]string{"running", "unknown", "rej
 // Status describes the run. It costs O(n log n) for n nodes.
 func (m *Machine) Status() Status {
 	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round, Phase: m.phase(), Policy: m.policy}
-	for _, seat := range m.participants {
-		ms := MemberStatus{Rank: seat.rank, Node: seat.node, Label: seat.label, State: participantStateNames[seat.state], Cause: seat.cause, Host: seat.host}
-		if n := m.nodes[seat.node]; n != nil && m.participantOf(n) == seat {
+	for _, member := range m.participants {
+		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
+		if n := m.nodes[member.node]; n != nil && m.participantOf(n) == member {
 			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
 		} else {
-			ms.Label = bareLabel(seat)
+			ms.Label = bareLabel(member)
 		}
 		s.Members = append(s.Members, ms)
 	}

@@ -56,10 +56,10 @@ func TestRendezvousOfMany(t *testing.T) {
 	testkit.Equal(t, len(ranks), nodes)
 }
 
-// The promises of the reference's older handler (docs/spec/rendezvous.md 5):
+// The guarantees of the reference's older handler (docs/spec/rendezvous.md 5):
 // exclusivity, consistent ranks, and recovery from a death between joining and
 // completion.
-func TestPromisesOfTheOlderHandler(t *testing.T) {
+func TestGuaranteesOfTheOlderHandler(t *testing.T) {
 	t.Parallel()
 	config := shared.Config(t)
 	nodes := []*nodeProcess{}
@@ -163,11 +163,11 @@ func TestRendezvousSurvivesTheClustersTroubles(t *testing.T) {
 	tellAll(nodes[:2], "next")
 	c.MoveLeader(t)
 	time.Sleep(300 * time.Millisecond)
-	victim := c.Leader(t)
-	victim.Kill()
+	leader := c.Leader(t)
+	leader.Kill()
 	nodes[2].tell("next")
 	testkit.Equal(t, met(t, nodes), 1)
-	victim.Start(t, etcdtest.Binary(t))
+	leader.Start(t, etcdtest.Binary(t))
 	c.Leader(t).Kill()
 	for i, n := range nodes {
 		n.tell("add 1")

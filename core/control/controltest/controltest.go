@@ -122,11 +122,6 @@ func AwaitOutcome(ctx context.Context, call *member.Call) (rendezvous.Outcome, e
 	return o, nil
 }
 
-// ClaimOf is what a node says of itself after an outcome.
-func ClaimOf(o rendezvous.Outcome) rendezvous.LastRound {
-	return rendezvous.LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
-}
-
 func WantCode(t *testing.T, err error, code rendezvous.Code, parts ...string) {
 	t.Helper()
 	if err == nil {
