@@ -307,8 +307,8 @@ RP_API int32_t rp_store_server_stop(rp_store_server server, rp_error *err);
  * rp_store_start and cancel that.
  *
  * All may return RP_ERR_INVALID, RP_ERR_TIMEOUT, RP_ERR_CANCELED, RP_ERR_CONNECTION,
- * RP_ERR_TOO_LARGE and the codes of handles; rp_store_open_file and rp_member_keys tell
- * of others.
+ * RP_ERR_TOO_LARGE and the codes of handles; rp_store_open_file and rp_member_keys name
+ * others.
  */
 
 /* host: name or address. port: 1 to 65535. */
@@ -331,8 +331,8 @@ RP_API int32_t rp_store_connect_start(const rp_store_config *config, int64_t tim
 
 /* Bits of rp_store_file_config.flags. */
 enum rp_file_flag {
-    RP_FILE_REMOTE = 1 /* other machines write to the file: for a file system whose name
-                          does not tell that it is one of a network */
+    RP_FILE_REMOTE = 1 /* other machines write to the file: for a network file system
+                          that its name does not show to be one */
 };
 
 /*
@@ -553,8 +553,8 @@ RP_API int32_t rp_op_fd(rp_op op, int32_t *fd, rp_error *err);
 
 /*
  * What rp_op_notify calls. Runs on a thread of the library. It may call the library, the
- * functions of its operation included, and should not wait: it is to tell another thread
- * or an event loop.
+ * functions of its operation included, and should not wait, but wake another thread or an
+ * event loop.
  */
 typedef void (*rp_op_callback)(void *user);
 
@@ -685,7 +685,7 @@ RP_API int32_t rp_member_finish(rp_member member, int64_t timeout_ms, rp_error *
 /*
  * Ends this node's part in the run. With RP_END_SUCCESS or RP_END_FAILED a member of
  * the last completed round closes the run for all; every other node, and RP_END_LEAVE,
- * merely leaves. `reason` (NULL for none) reaches those who meet the closed run.
+ * merely leaves. `reason` (NULL for none) reaches the nodes that meet the closed run.
  * If this process hosts the control plane or the round's store, it then waits until
  * every other member has finished, left or is lost, at most for option close_timeout
  * (30 s). RP_PENDING as in rp_member_next; `ending` and `reason` of the first call
@@ -893,7 +893,7 @@ RP_API int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err);
  */
 RP_API int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error *err);
 
-/* What an event tells of. Numbers never change; new ones may be added. */
+/* What an event reports. Numbers never change; new ones may be added. */
 enum rp_agent_event_kind {
     RP_AGENT_JOINING = 1,        /* the node waits for its place in the next round */
     RP_AGENT_JOINED = 2,         /* it has its place, and its workers have ranks */
@@ -957,9 +957,9 @@ enum rp_agent_state {
 
 /*
  * How a run ended, and where this node stood in its last round (0 if there was none).
- * `workers` and `failures` count what the two functions below tell of; failures are
- * those of this node's workers, or if it had none those of other nodes as far as they
- * told. root_cause is the index of the failure that caused the others, or -1. report
+ * `workers` and `failures` count what the two functions below return; failures are
+ * those of this node's workers, or if it had none those that other nodes have
+ * published. root_cause is the index of the failure that caused the others, or -1. report
  * is the text that torchrun prints for the failures, empty without any. To be freed
  * with rp_agent_result_free.
  */
@@ -1187,7 +1187,7 @@ typedef struct rp_store_etcd_config {
 
 /*
  * Opens a store in an etcd (3.4 or newer, its v3 API), shared with all that open it with
- * one prefix. Operations are applied exactly once, whatever member of the cluster dies
+ * one prefix. Operations are applied exactly once, also if a member of the cluster dies
  * meanwhile. Tries until `timeout_ms` has passed, and then returns RP_ERR_CONNECTION;
  * RP_ERR_INVALID, at once, for what no further try would help: users, passwords,
  * certificates, an endpoint that is no etcd. Operations also return RP_ERR_TOO_LARGE

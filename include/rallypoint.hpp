@@ -170,7 +170,7 @@ template <typename Handle, std::int32_t (*Close)(Handle, rp_error *)> class Owne
         return handle_;
     }
 
-    // Closes it now, and tells if that went wrong, which the destructor does not. Calls
+    // Closes it now, and throws if that fails, which the destructor does not. Calls
     // of other threads on it end. To close it again is RP_ERR_HANDLE.
     void close() {
         const Handle handle = handle_;

@@ -60,7 +60,7 @@ class LaunchConfig:
             warning if there are other nodes.
         role: role of the workers.
         rdzv_endpoint: where the nodes meet. "" with max_nodes 1 is a job of this node
-            alone, whatever the backend.
+            alone, for every backend.
         rdzv_backend: "rallypoint" (also "c10d", which it answers), the default: host[:port] of a
             node or of `rallypoint serve`, or any other endpoint that has a scheme.
             "rallypoint-file": a directory that all nodes share. "etcd" (also
@@ -69,11 +69,11 @@ class LaunchConfig:
             rdzv_configs["rank"].
         rdzv_configs: options of the rendezvous, as in --rdzv-conf.
         rdzv_timeout: torch's old name for rdzv_configs["timeout"], which only a static job
-            heeds.
+            reads.
         max_restarts: how often the workers of the whole job are started again after
             failures.
-        monitor_interval: torch's interval between two looks at the workers; here whatever
-            happens is noticed at once.
+        monitor_interval: torch's interval between two looks at the workers; here every
+            change is noticed at once.
         start_method: "spawn", "fork" or "forkserver"; workers are always fresh
             interpreters, as spawn's.
         log_line_prefix_template: prefix of lines that are tee'd, with ${role_name},
@@ -85,8 +85,8 @@ class LaunchConfig:
         local_addr: address under which the other nodes reach this one. None: found out.
         event_log_handler: "null", "console" for events as JSON on standard error, or a
             logging handler that torch knows under that name. Events of the rendezvous go
-            to torch's handler dynamic_rendezvous if the program has put one of its own in
-            the place of that which drops them, whatever is given here.
+            to torch's handler dynamic_rendezvous, whichever handler is given here, if the
+            program has replaced the one that drops them.
         numa_options: torch's NumaOptions, or its affinity_mode as a text: each worker runs
             on CPUs near its device. None: on all.
         signals_to_handle: signals that stop the workers while a launch runs in the main

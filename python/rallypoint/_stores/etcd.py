@@ -30,7 +30,7 @@ def connect_etcd(
 ) -> Store:
     """Opens a store in an etcd, shared with all that open it with one prefix.
 
-    Its operations are applied exactly once, whatever member of the cluster dies meanwhile. It
+    Its operations are applied exactly once, also if a member of the cluster dies meanwhile. It
     has no queues (code UNSUPPORTED).
 
     Args:
