@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
