@@ -47,7 +47,7 @@ func newToken(log *logging) *cobra.Command {
 		Short: "Make and show the secret that a control plane and its nodes share",
 		Args:  noCommand,
 		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("a command is missing: new or show")
+			return fmt.Errorf("a command is missing: new, show or derive")
 		},
 	}
 	token.AddCommand(&cobra.Command{
@@ -90,5 +90,41 @@ nowhere. A file that no control plane would take is an error that says why.`,
 			return nil
 		},
 	})
+	token.AddCommand(newTokenDerive(log))
 	return token
+}
+
+// newTokenDerive makes the command that gives a job of a shared control plane a token of its
+// own.
+func newTokenDerive(log *logging) *cobra.Command {
+	var run string
+	cmd := &cobra.Command{
+		Use:   "derive FILE --rdzv-id ID",
+		Short: "Print the token that opens one run and nothing else",
+		Long: `Print the token of one run, derived from the first token in FILE, the one of a "rallypoint
+serve" that many jobs share. Write it to a file for the nodes of that job: they meet at the
+control plane, which has FILE, and can neither join, close nor read another run. All nodes
+of a run use the same one. Nothing has to be told the control plane.`,
+		Example: `  umask 077
+  rallypoint token derive token --rdzv-id my-job > my-job.token`,
+		Args: wantArgs("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			token, err := secret.OpenToken(args[0], log.logger())
+			if err != nil {
+				return failure{err}
+			}
+			if only := token.Run(); only != "" {
+				return failed("the token in %s opens run %q only: derive from the control plane's own", args[0], rendezvous.Printable(only))
+			}
+			line, err := secret.RunKey(token.Keys()[0], run)
+			if err != nil {
+				return failed("%w", err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", line)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&run, "rdzv-id", "", "`ID` of the run")
+	_ = cmd.MarkFlagRequired("rdzv-id")
+	return cmd
 }

@@ -139,6 +139,42 @@ func TestTokenFileMissing(t *testing.T) {
 	}
 }
 
+// TestTokenDerive prints the token of a run, which is the same each time, takes no other's place
+// and is never derived again.
+func TestTokenDerive(t *testing.T) {
+	master := filepath.Join(t.TempDir(), "master")
+	if code, _, stderr := execute(t, "token", "new", master); code != 0 {
+		t.Fatal(stderr)
+	}
+	derive := func(file, run string) (int, string, string) {
+		return execute(t, "token", "derive", file, "--rdzv-id", run)
+	}
+	_, one, _ := derive(master, "job:1")
+	_, again, _ := derive(master, "job:1")
+	_, two, _ := derive(master, "job:2")
+	if !strings.HasPrefix(one, "run:") || !strings.HasSuffix(one, ":job:1\n") || one != again || strings.TrimSuffix(one, "1\n") == strings.TrimSuffix(two, "2\n") {
+		t.Errorf("%q, %q, %q", one, again, two)
+	}
+	own := filepath.Join(t.TempDir(), "own")
+	if err := os.WriteFile(own, []byte(one), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := derive(own, "job:2"); code == 0 || !strings.Contains(stderr, `opens run "job:1" only`) {
+		t.Errorf("of a run's token: %d, %q", code, stderr)
+	}
+	for _, run := range []string{"", " x", "a\nb", strings.Repeat("x", 500)} {
+		if code, stdout, _ := derive(master, run); code == 0 || stdout != "" {
+			t.Errorf("for run %q: %d, %q", run, code, stdout)
+		}
+	}
+	if err := os.WriteFile(own, []byte(one+two), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := execute(t, "token", "show", own); code == 0 || !strings.Contains(stderr, "not for the same run") {
+		t.Errorf("two runs in one file: %d, %q", code, stderr)
+	}
+}
+
 // TestTokenNew makes a file that passes, and replaces none.
 func TestTokenNew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")

@@ -97,7 +97,8 @@ const plainText = "text/plain; charset=utf-8"
 // requester is who has sent a request of HTTP.
 type requester struct {
 	conn   net.Conn
-	proven bool // it knows the token
+	proven bool   // it knows the token
+	only   string // the run that its token opens; "": all
 }
 
 // requesterKey is the key of a request's requester.
@@ -119,6 +120,9 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a, _ := r.Context().Value(requesterKey{}).(requester)
 		switch {
+		case a.only != "" && r.URL.Path != "/healthz" && !p.opened(a, r):
+			p.server.metrics.refused[refusedAuth].Add(1)
+			answer(w, http.StatusForbidden, plainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only, if it is there: ask for /status?rdzv_id= of it\n", rendezvous.Printable(a.only)))
 		case a.proven, r.URL.Path == "/healthz":
 			next.ServeHTTP(w, r)
 		case !a.near() || own.Admit(a.conn) != nil:
@@ -131,6 +135,13 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// opened reports whether a request is for the run, which has to be there, that its sender's
+// token opens.
+func (p *pages) opened(a requester, r *http.Request) bool {
+	query := r.URL.Query()
+	return r.URL.Path == "/status" && query.Has("rdzv_id") && query.Get("rdzv_id") == a.only && p.server.lookUp(a.only) != nil
 }
 
 // near reports whether the requester's address is a loopback one.
@@ -279,7 +290,7 @@ func headEnd(b []byte, seen int) int {
 
 // serve answers the request that head begins, and closes the connection; proven
 // tells that its peer knows the token. errCrowded tells that it was sent away.
-func (h *httpPort) serve(conn net.Conn, head []byte, proven bool) error {
+func (h *httpPort) serve(conn net.Conn, head []byte, proven bool, only string) error {
 	defer conn.Close()
 	p := &page{header: http.Header{}}
 	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), len(head)))
@@ -293,12 +304,12 @@ func (h *httpPort) serve(conn net.Conn, head []byte, proven bool) error {
 		h.drained(p, conn)
 		return nil
 	case r.URL.Path == "/healthz":
-		h.make(p, r, conn, proven)
+		h.make(p, r, requester{conn, proven, only})
 	default:
 		select {
 		case h.places <- struct{}{}:
 			defer func() { <-h.places }()
-			h.make(p, r, conn, proven)
+			h.make(p, r, requester{conn, proven, only})
 		default:
 			p.header.Set("Retry-After", "1")
 			p.fail(http.StatusServiceUnavailable)
@@ -333,7 +344,7 @@ func (h *httpPort) drained(p *page, conn net.Conn) {
 }
 
 // make fills in the page. A defect in it costs the answer, and nothing else.
-func (h *httpPort) make(p *page, r *http.Request, conn net.Conn, proven bool) {
+func (h *httpPort) make(p *page, r *http.Request, from requester) {
 	defer func() {
 		if v := recover(); v != nil {
 			h.log.Error("an HTTP request could not be answered because of a defect of Rallypoint",
@@ -341,8 +352,8 @@ func (h *httpPort) make(p *page, r *http.Request, conn net.Conn, proven bool) {
 			p.fail(http.StatusInternalServerError)
 		}
 	}()
-	r.RemoteAddr = conn.RemoteAddr().String()
-	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, requesterKey{}, requester{conn, proven})))
+	r.RemoteAddr = from.conn.RemoteAddr().String()
+	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, requesterKey{}, from)))
 }
 
 // open returns how many connections are being answered now.

@@ -54,6 +54,7 @@ type serverConn struct {
 	// Of serve, while the peer speaks TLS.
 	unproven Stopper // ends a connection that does not prove itself; nil: it has
 	counted  bool    // among the handshakes' unproven ones
+	only     string  // the run that the peer's token opens; "": all
 	key      string  // fingerprint of the token that the peer has proven to know; "": none
 
 	// Set by serve before its session is bound.
@@ -220,20 +221,41 @@ func (p *serverConn) dispatch(f wire.Frame) error {
 	switch f := f.(type) {
 	case wire.Hello:
 		p.server.metrics.FramesIn.Add(wire.KindHello)
+		if err := p.foreign(f.RunID); err != nil {
+			return p.refuse(err)
+		}
 		return p.enter(f)
 	case wire.Admin:
 		p.server.metrics.FramesIn.Add(wire.KindAdmin)
-		p.out.Send(p.server.executeAdmin(f, wire.AddrOf(p.conn.RemoteAddr())))
+		if err := p.foreign(f.RunID); err != nil {
+			p.out.Send(wire.AdminAnswer{Err: err})
+		} else {
+			p.out.Send(p.server.executeAdmin(f, wire.AddrOf(p.conn.RemoteAddr())))
+		}
 		p.drain()
 		return errServed
 	case wire.Probe:
 		p.server.metrics.FramesIn.Add(wire.KindProbe)
+		if err := p.foreign(f.RunID); err != nil {
+			return p.refuse(err)
+		}
 		return p.probed(f)
 	case wire.Liveness:
 		p.server.metrics.FramesIn.Add(wire.KindLiveness)
+		if err := p.foreign(f.RunID); err != nil {
+			return p.refuse(err)
+		}
 		return p.liveness(f)
 	}
 	return fmt.Errorf("%w: a frame %q before the hello", wire.ErrMalformed, wire.NameOf(f))
+}
+
+// foreign refuses what a peer wants of another run than the one that its token opens.
+func (p *serverConn) foreign(run string) *rendezvous.Error {
+	if p.only == "" || run == p.only {
+		return nil
+	}
+	return rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed: the token opens run %q only, not %q", rendezvous.Printable(p.only), rendezvous.Printable(run))
 }
 
 // turnToHTTP answers a request on a connection that has proven itself.
@@ -258,7 +280,7 @@ func (p *serverConn) serveHTTP(proven bool) error {
 		p.conn.Close()
 		return err
 	}
-	return p.server.http.serve(p.conn, head, proven)
+	return p.server.http.serve(p.conn, head, proven, p.only)
 }
 
 // identified notes that the peer has said who it is, or what it wants.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -158,7 +159,12 @@ func (p *serverConn) authenticate(theirs, ours wire.Preamble) error {
 	if proof.Purpose != t.Purpose {
 		return denied(fmt.Sprintf("its proof is for the purpose %d, not for a control plane", proof.Purpose))
 	}
-	known := t.Check(secret.OfNode, proof.MACs, token.Keys())
+	keys := slices.DeleteFunc(slices.Clone(token.Keys()), func(key []byte) bool { return secret.RunOf(key) != "" })
+	if len(proof.Run) > 0 {
+		t.Name, p.only = proof.Run, string(proof.Run)
+		keys = token.KeysFor(p.only)
+	}
+	known := t.Check(secret.OfNode, proof.MACs, keys)
 	if known == nil {
 		return denied("it does not know the token in " + token.Describe())
 	}

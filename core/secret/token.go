@@ -188,5 +188,8 @@ func parseTokens(text []byte) ([][]byte, error) {
 	if len(keys) == 0 {
 		return nil, errors.New("it is empty: make one with `rallypoint token new`")
 	}
+	if !oneRun(keys) {
+		return nil, errors.New("its lines are not for the same run")
+	}
 	return keys, nil
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"rallypoint/core/peer"
@@ -74,7 +75,11 @@ func (s *Sides) Take(conn Conn) {
 			return
 		}
 		if err != nil && s.life.Err() == nil {
-			s.opts.Logger.Info(fmt.Sprintf("a connection of another node to port %d was reset: %v", port, err))
+			level := slog.LevelInfo
+			if errors.Is(err, syscall.ECONNREFUSED) { // the program is late: torch's client comes again
+				level = slog.LevelDebug
+			}
+			s.opts.Logger.Log(context.Background(), level, fmt.Sprintf("a connection of another node to port %d was reset: %v", port, err))
 		}
 		closeRaw(conn, true)
 		s.forget(conn)

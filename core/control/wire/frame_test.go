@@ -48,7 +48,7 @@ func sampleFrames() []Frame {
 		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true,
 			Directive: Directive{ID: "d1", Nodes: []string{"a", "b"}, Within: 5, For: 6}},
 		AdminAnswer{Done: "closed"}, AdminAnswer{Err: fail},
-		Unknown{KindChallenge}, Proof{MACs: [][]byte{{1}, {2}}, Purpose: 1}, Proof{},
+		Unknown{KindChallenge}, Proof{MACs: [][]byte{{1}, {2}}, Purpose: 1}, Proof{MACs: [][]byte{{1}}, Purpose: 1, Run: []byte("run")}, Proof{},
 		Progress{rendezvous.Progress{Headline: "1 of 2", Detail: "here: a", Spare: true}},
 		Reply{Number: 1}, Reply{Number: 2, Err: fail},
 		Reply{Number: 3, Result: rendezvous.Outcome{Generation: "gen", Round: 1 << 40, Rank: 1, World: 2, HostRank: -1,

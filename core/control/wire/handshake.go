@@ -15,13 +15,20 @@ import (
 type Proof struct {
 	MACs    [][]byte
 	Purpose secret.Purpose
+	Run     []byte // the one run that the token opens; nil: all
 }
 
-func (f Proof) pack(p *packer) { secret.Proof{MACs: f.MACs, Purpose: f.Purpose}.Pack(p) }
+func (f Proof) pack(p *packer) {
+	secret.Proof{MACs: f.MACs, Purpose: f.Purpose, Name: append([]byte{}, f.Run...)}.Pack(p)
+}
 
 func readProof(u *unpacker) Proof {
 	f := secret.ReadProof(u)
-	return Proof{MACs: f.MACs, Purpose: f.Purpose}
+	run := u.Bytes(MaxName)
+	if len(run) == 0 {
+		run = nil
+	}
+	return Proof{MACs: f.MACs, Purpose: f.Purpose, Run: run}
 }
 
 // ErrAuth is all that a server tells a peer that has not proven that it knows the
@@ -63,7 +70,10 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 	}
 	tokens := h.Token.Keys()
 	t := secret.Transcript{Purpose: secret.PurposeControl, Said: ours.Bytes(), Exporter: c.Exporter()}
-	opening := AppendFrame(ours.Bytes(), Proof{MACs: t.Prove(secret.OfNode, tokens), Purpose: t.Purpose})
+	if run := h.Token.Run(); run != "" {
+		t.Name = []byte(run)
+	}
+	opening := AppendFrame(ours.Bytes(), Proof{MACs: t.Prove(secret.OfNode, tokens), Purpose: t.Purpose, Run: t.Name})
 	if _, err := conn.Write(append(opening, first...)); err != nil {
 		return Preamble{}, err
 	}

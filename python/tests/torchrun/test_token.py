@@ -17,6 +17,9 @@ from torchrun.test_partitions import Network, network
 
 __all__ = ["network"]
 
+# The workers import much of torch, which takes long on a busy machine.
+pytestmark = pytest.mark.timeout(400)
+
 STORES = HERE / "workers" / "stores.py"
 MARKER = b"planted-marker-of-the-round-store"
 

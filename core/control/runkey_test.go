@@ -1,0 +1,94 @@
+package control
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+)
+
+// runKey is the token of one run.
+func runKey(t *testing.T, token, run string) string {
+	t.Helper()
+	line, err := secret.RunKey([]byte(token), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(line)
+}
+
+// TestForeignRun: the token of a run opens that run, and nothing of another one: neither a
+// hello nor an administrator's request, nor a page, also when the server's token is changed.
+func TestForeignRun(t *testing.T) {
+	s := newFakeServer(t, Config{Token: openToken(t, otherToken, goodToken)})
+	node := func(run, file string) (err error) {
+		p := withToken(s.addr, file, 1)
+		p.RunID = run
+		c := newTestClient(t, p, controltest.NewObserver())
+		if err := c.Connect(controltest.Context(t)); err != nil {
+			return err
+		}
+		controltest.Outcome(t, c.Start(controltest.Join()))
+		return nil
+	}
+	mine, master := tokenFile(t, runKey(t, goodToken, "mine")), tokenFile(t, goodToken)
+	if err := errors.Join(node("mine", mine), node("theirs", master), node("other", tokenFile(t, runKey(t, otherToken, "other")))); err != nil {
+		t.Fatal(err)
+	}
+	controltest.WantCode(t, node("theirs", mine), rendezvous.CodeAuth, `the token opens run "mine" only, not "theirs"`)
+	forged := strings.Replace(runKey(t, goodToken, "mine"), ":mine", ":theirs", 1)
+	controltest.WantCode(t, node("theirs", tokenFile(t, forged)), rendezvous.CodeAuth, "does not know the token")
+
+	key, err := secret.OpenToken(mine, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := controltest.Context(t)
+	for _, run := range []string{"theirs", "none"} {
+		if _, err := client.AdminClose(ctx, s.addr, key, run, "", "x", true); rendezvous.CodeOf(err) != rendezvous.CodeAuth {
+			t.Errorf("an administrator's close of run %s: %v", run, err)
+		}
+	}
+	if _, err := client.AdminClose(ctx, s.addr, key, "mine", "", "x", false); err != nil {
+		t.Errorf("of its own run: %v", err)
+	}
+	for path, want := range map[string]int{
+		"/status?rdzv_id=mine": 200, "/status?rdzv_id=theirs": 403, "/status?rdzv_id=none": 403, "/status": 403, "/metrics": 403, "/": 403, "/healthz": 200,
+	} {
+		conn, err := client.DialHTTP(ctx, s.addr, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: "+s.addr+"\r\nConnection: close\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(path, err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		conn.Close()
+		if resp.StatusCode != want || strings.Contains(string(body), "theirs") {
+			t.Errorf("%s: %d, %s", path, resp.StatusCode, body)
+		}
+	}
+}
+
+// TestRunKeyAtItsHost: a job whose nodes have only its own token hosts its control plane.
+func TestRunKeyAtItsHost(t *testing.T) {
+	s := newFakeServer(t, Config{Token: openToken(t, runKey(t, goodToken, "mine"))})
+	p := withToken(s.addr, tokenFile(t, runKey(t, goodToken, "mine")), 1)
+	p.RunID = "mine"
+	c := newTestClient(t, p, controltest.NewObserver())
+	if err := c.Connect(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	p.TokenFile = tokenFile(t, runKey(t, goodToken, "other"))
+	p.RunID = "other"
+	controltest.WantCode(t, newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeAuth, "does not know the token")
+}
