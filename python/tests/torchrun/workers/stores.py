@@ -54,7 +54,7 @@ emit(
     advertised=os.environ["RALLYPOINT_MASTER_ADDR"],
     secret=secret,
     sides=sides,
-    dcp=os.environ["DCP_USE_PREFIX_STORE"],
+    dcp=os.environ.get("DCP_USE_PREFIX_STORE"),
 )
 emit_start()
 code = obey()
