@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -37,7 +36,7 @@ type Requeuer interface {
 }
 
 // errNotRunning is why no directive is given while there are no workers to save.
-var errNotRunning = errors.New("no workers of this node run")
+var errNotRunning error = rendezvous.Errorf(rendezvous.CodeInvalid, "no workers of this node run")
 
 // Direct gives the run a directive, unless one of its kind stands that is about this node, too.
 // The error says why it was not given. It may be called from anywhere at any time.
@@ -45,7 +44,7 @@ func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
 	director, ok := a.rdzv.(Director)
 	switch {
 	case !ok:
-		return errors.New("the nodes of this job cannot be given directives")
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes of this job cannot be given directives")
 	case !a.running.Load():
 		return errNotRunning
 	}

@@ -27,6 +27,13 @@ int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error
     return rpgo_agent_stop(agent.id, signal, grace_ms, err);
 }
 
+int32_t rp_agent_direct(rp_agent agent, int32_t kind, int64_t within_ms, const char *reason,
+                        rp_error *err) {
+    TRY(enter(err));
+    TRY(present(reason, err));
+    return rpgo_agent_direct(agent.id, kind, within_ms, (char *)reason, err);
+}
+
 int32_t rp_agent_next_event(rp_agent agent, rp_agent_event *event, rp_error *err) {
     TRY(enter(err));
     TRY(writable(event, offsetof(rp_agent_event, advertised_addr), err));

@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -141,6 +142,26 @@ func rpgo_agent_run(id C.uint64_t, timeoutMS C.int64_t, err *C.rp_error) C.int32
 			return err
 		}
 		return t.wait(timeLimit(timeoutMS))
+	})
+}
+
+//export rpgo_agent_direct
+func rpgo_agent_direct(id C.uint64_t, kind C.int32_t, withinMS C.int64_t, reason *C.char, err *C.rp_error) C.int32_t {
+	return on(id, err, func(a *openAgent) error {
+		why, err := text("reason", reason)
+		if err != nil {
+			return err
+		}
+		if withinMS < 1 {
+			return invalid("within_ms is %d, it must be at least 1", int64(withinMS))
+		}
+		switch kind {
+		case C.RP_DIRECTIVE_SAVE, C.RP_DIRECTIVE_DRAIN, C.RP_DIRECTIVE_STOP:
+		default:
+			return invalid("kind is %d, it must be save, drain or stop", int32(kind))
+		}
+		within := time.Duration(min(int64(withinMS), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+		return a.Direct(context.Background(), rendezvous.Direct{Kind: rendezvous.DirectiveKind(kind), Within: within, Reason: why, At: time.Now()})
 	})
 }
 

@@ -23,7 +23,13 @@ func stateOf(r *agent.Result) (state, signal int) {
 	var failed *agent.FailedError
 	var peer *agent.PeerError
 	var stopped *agent.SignalError
+	var requeued *agent.RequeueError
+	var idle *agent.NoProgressError
 	switch {
+	case errors.As(r.Err, &requeued):
+		return C.RP_AGENT_REQUEUED, 0
+	case errors.As(r.Err, &idle):
+		return C.RP_AGENT_NO_PROGRESS, 0
 	case r.Spare:
 		return C.RP_AGENT_NOT_NEEDED, 0
 	case r.Err == nil:

@@ -10,6 +10,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"rallypoint/agent"
 	workerlogs "rallypoint/agent/logs"
 	"rallypoint/agent/process"
@@ -138,6 +140,10 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 		spec.Environ = environment()
 	}
 	spec.Workers, spec.MaxRestarts = int(config.workers), int(config.max_restarts)
+	spec.MaxNoProgress, spec.DirectiveSignal = int(config.max_no_progress), unix.Signal(config.directive_signal)
+	if spec.DirectiveSignal != 0 && unix.SignalName(spec.DirectiveSignal) == "" {
+		return spec, "", invalid("directive_signal is %d, which is no signal", int32(config.directive_signal))
+	}
 	spec.Role = "default"
 	for _, field := range []struct {
 		name string
@@ -169,6 +175,7 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 		{"shutdown_timeout_ms", config.shutdown_timeout_ms, agent.DefaultShutdownTimeout, &spec.ShutdownTimeout},
 		{"exit_barrier_timeout_ms", config.exit_barrier_timeout_ms, agent.DefaultExitBarrierTimeout, &spec.ExitBarrierTimeout},
 		{"restart_delay_ms", config.restart_delay_ms, 0, &spec.RestartDelay},
+		{"restart_window_ms", config.restart_window_ms, 0, &spec.RestartWindow},
 	} {
 		if *field.to, err = orDefault(field.name, field.from, field.normal); err != nil {
 			return spec, "", err

@@ -145,6 +145,8 @@ func codeOf(err error) rendezvous.Code {
 		return codeStart
 	case errors.As(err, &stopped):
 		return rendezvous.CodeCanceled
+	case errors.As(err, new(*agent.NoProgressError)):
+		return rendezvous.CodeClosed
 	}
 	for _, c := range storeCodes {
 		if errors.Is(err, c.err) {

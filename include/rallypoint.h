@@ -857,6 +857,17 @@ typedef struct rp_agent_config {
      * which it makes non-blocking, until the agent is closed. 0: none.
      */
     int32_t events_fd;
+
+    /*
+     * What a run may cost: max_restarts counts within this time, as a window that slides
+     * [all of the run]; the run ends after so many rounds in a row without a higher step of
+     * a worker than the round before (rp_progress), 0: never.
+     */
+    int64_t restart_window_ms;
+    int32_t max_no_progress;
+
+    /* The signal to each worker that has been given a directive. 0: none. */
+    int32_t directive_signal;
 } rp_agent_config;
 
 /*
@@ -877,7 +888,9 @@ RP_API int32_t rp_agent_open(const rp_agent_config *config, rp_agent *agent, rp_
  * this node failed; the message begins with the report of the failures, which
  * rp_agent_get_result has in full. RP_ERR_CANCELED: it was stopped. RP_ERR_START: a
  * worker or its log folder could not be made. RP_ERR_CLOSED and the others of
- * rp_member_next: the rendezvous failed or was closed by another node.
+ * rp_member_next: the rendezvous failed or was closed by another node, a directive has ended
+ * the run to be queued again (RP_AGENT_REQUEUED), or it makes no progress
+ * (RP_AGENT_NO_PROGRESS).
  */
 RP_API int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err);
 
@@ -892,6 +905,26 @@ RP_API int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err);
  * nothing.
  */
 RP_API int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error *err);
+
+/* What a job is asked for while it runs. Numbers never change; new ones may be added. */
+enum rp_directive_kind {
+    RP_DIRECTIVE_NONE = 0,
+    RP_DIRECTIVE_SAVE = 1,  /* write a checkpoint */
+    RP_DIRECTIVE_DRAIN = 2, /* write one: the nodes it names are going to be taken away */
+    RP_DIRECTIVE_SCALE = 3, /* write one: the number of nodes changes */
+    RP_DIRECTIVE_STOP = 4   /* write one: the job ends */
+};
+
+/*
+ * Gives the run a directive, whose workers learn of it at the same step
+ * (rp_progress_directive): RP_DIRECTIVE_SAVE, RP_DIRECTIVE_DRAIN of this node, or
+ * RP_DIRECTIVE_STOP. They have `within_ms` to save, at least 1. `reason` is human-readable
+ * and not NULL. One that stands already is not given again. Returns when the control plane
+ * has it. RP_ERR_INVALID where there can be none: no workers run, the job is static, or the
+ * run cannot do it; else as rp_member_set_closed.
+ */
+RP_API int32_t rp_agent_direct(rp_agent agent, int32_t kind, int64_t within_ms,
+                               const char *reason, rp_error *err);
 
 /* What an event reports. Numbers never change; new ones may be added. */
 enum rp_agent_event_kind {
@@ -952,7 +985,9 @@ enum rp_agent_state {
     RP_AGENT_PEER_FAILED = 3, /* another node closed the run */
     RP_AGENT_STOPPED = 4,     /* by rp_agent_stop or rp_agent_close */
     RP_AGENT_NOT_NEEDED = 5,  /* the run ended well without this node */
-    RP_AGENT_BROKEN = 6       /* any other error, that of rp_agent_run */
+    RP_AGENT_BROKEN = 6,      /* any other error, that of rp_agent_run */
+    RP_AGENT_REQUEUED = 7,    /* a directive has ended the run: it is to be queued again */
+    RP_AGENT_NO_PROGRESS = 8  /* max_no_progress rounds ended without a higher step */
 };
 
 /*
@@ -1056,15 +1091,6 @@ RP_API int32_t rp_agent_close(rp_agent agent, rp_error *err);
  * program goes on without.
  */
 RP_API int32_t rp_progress(int64_t step, rp_error *err);
-
-/* What a job is asked for while it runs. Numbers never change; new ones may be added. */
-enum rp_directive_kind {
-    RP_DIRECTIVE_NONE = 0,
-    RP_DIRECTIVE_SAVE = 1,  /* write a checkpoint */
-    RP_DIRECTIVE_DRAIN = 2, /* write one: the nodes it names are going to be taken away */
-    RP_DIRECTIVE_SCALE = 3, /* write one: the number of nodes changes */
-    RP_DIRECTIVE_STOP = 4   /* write one: the job ends */
-};
 
 /*
  * A directive. Texts are UTF-8, end with NUL and are cut if they are too long; they, the

@@ -302,6 +302,38 @@ static void stopping(void) {
     CHECK_OK(rp_agent_close(agent, ERR));
 }
 
+/* A stop whose deadline passes ends the run, to be queued again. */
+static void directing(void) {
+    const char *argv[3];
+    rp_agent_config config = script_config(argv, "while :; do sleep 0.02; done");
+    rp_agent_result result = {.struct_size = sizeof result};
+    config.directive_signal = 65;
+    expect_invalid(&config, "directive_signal is 65");
+    config.directive_signal = SIGWINCH; /* which ends no shell */
+    config.max_no_progress = -1;
+    expect_invalid(&config, "rounds without progress");
+    config.max_no_progress = 0;
+    config.restart_window_ms = -2;
+    expect_invalid(&config, "restart_window_ms");
+    config.restart_window_ms = 0;
+    rp_agent agent = open_agent(&config);
+    CHECK_CODE(RP_ERR_INVALID, rp_agent_direct(agent, RP_DIRECTIVE_STOP, 1000, "why", ERR));
+    CHECK_CONTAINS(last_error.message, "no workers of this node run");
+    CHECK_CODE(RP_PENDING, rp_agent_run(agent, 0, ERR));
+    await_worker(agent);
+    CHECK_CODE(RP_ERR_INVALID, rp_agent_direct(agent, RP_DIRECTIVE_STOP, 0, "why", ERR));
+    CHECK_CODE(RP_ERR_INVALID, rp_agent_direct(agent, RP_DIRECTIVE_SCALE, 9, "why", ERR));
+    CHECK_CODE(RP_ERR_INVALID, rp_agent_direct(agent, RP_DIRECTIVE_STOP, 9, NULL, ERR));
+    CHECK_OK(rp_agent_direct(agent, RP_DIRECTIVE_STOP, 100, "the disk", ERR));
+    CHECK_CODE(RP_ERR_CLOSED, rp_agent_run(agent, -1, ERR));
+    CHECK_CONTAINS(last_error.message, "to be queued again");
+    CHECK_CONTAINS(last_error.message, "the disk");
+    CHECK_OK(rp_agent_get_result(agent, &result, ERR));
+    CHECK_INT(RP_AGENT_REQUEUED, result.state);
+    rp_agent_result_free(&result);
+    CHECK_OK(rp_agent_close(agent, ERR));
+}
+
 static void *run(void *agent) {
     static __thread rp_error error = {.struct_size = sizeof(rp_error)};
     return (void *)(intptr_t)rp_agent_run(*(rp_agent *)agent, -1, &error);
@@ -401,6 +433,7 @@ int main(void) {
     failures();
     no_program();
     stopping();
+    directing();
     closing();
     meeting("");
     meeting("static://");

@@ -309,3 +309,36 @@ def test_steps_are_reported_while_others_ask(record: Record) -> None:
         record.until((number, SAVED))
         record.clear()
     assert output(worker) == ["0", "50"]
+
+
+def reports_one_step(step: int) -> None:
+    rallypoint.progress(step)
+    raise SystemExit(3)
+
+
+def launch(tmp_path: Path, **more: object) -> rallypoint.elastic_launch:
+    config = rallypoint.LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=1,
+        run_id="job",
+        max_restarts=9,
+        logs_specs=rallypoint.LogsSpecs(log_dir=str(tmp_path)),
+        **more,  # type: ignore[arg-type]
+    )
+    return rallypoint.elastic_launch(config, reports_one_step)
+
+
+def test_a_launch_that_gets_nowhere_ends(tmp_path: Path) -> None:
+    with pytest.raises(rallypoint.ClosedError, match="no progress: 2 rounds in a row"):
+        launch(tmp_path, max_no_progress=2, restart_window=3600)(7)
+
+
+def test_options_of_a_launch_that_cannot_be_meant(tmp_path: Path) -> None:
+    for wrong, text in (
+        ({"directive_signal": "NOPE"}, "'NOPE', which is no signal"),
+        ({"max_no_progress": -1}, "the number of rounds without progress is -1"),
+        ({"restart_window": -1}, "restart_window must be non-negative"),
+    ):
+        with pytest.raises(rallypoint.InvalidError, match=text):
+            launch(tmp_path, **wrong)(7)

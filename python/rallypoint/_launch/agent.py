@@ -51,6 +51,9 @@ class Job:
     rendezvous: MemberConfig | None = None
     member: Any = None  # a abi.MemberHandle, instead of rendezvous
     max_restarts: int = 0
+    restart_window: float = 0  # 0: max_restarts counts for all of the run
+    max_no_progress: int = 0
+    directive_signal: int = 0
     role: str = "default"
     name: str = ""
     monitor_interval: float = 0.1
@@ -81,6 +84,9 @@ class Job:
         config = abi.AgentConfig(
             workers=self.workers,
             max_restarts=self.max_restarts,
+            restart_window_ms=_duration("restart_window", self.restart_window),
+            max_no_progress=self.max_no_progress,
+            directive_signal=self.directive_signal,
             role=library.text(self.role),
             name=library.text(self.name),
             monitor_interval_ms=_duration("monitor_interval", self.monitor_interval),

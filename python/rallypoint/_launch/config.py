@@ -99,6 +99,12 @@ class LaunchConfig:
             $TORCH_ELASTIC_SHUTDOWN_TIMEOUT or 30; 0 kills at once.
         exit_barrier_timeout: longest wait for other nodes after success. None is
             $TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT or 300; 0 does not wait.
+        restart_window: time within which max_restarts counts, a window that slides. 0 is all
+            of the run.
+        max_no_progress: the run ends after so many rounds in a row without a higher step
+            than the round before, as progress reports it. 0 is never.
+        directive_signal: name of the signal to each worker that has been given a directive.
+            None: none.
 
     Raises:
         ValueError: a timeout is negative.
@@ -128,6 +134,9 @@ class LaunchConfig:
     virtual_local_rank: bool = False
     shutdown_timeout: int | None = None
     exit_barrier_timeout: float | None = None
+    restart_window: float = 0
+    max_no_progress: int = 0
+    directive_signal: str | None = None
 
     def __post_init__(self) -> None:
         if self.rdzv_timeout != -1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import uuid
 from typing import Any, Callable
 
@@ -121,6 +122,9 @@ def launch_agent(
         workers=config.nproc_per_node,
         rendezvous=_member_config(config),
         max_restarts=config.max_restarts,
+        restart_window=config.restart_window,
+        max_no_progress=config.max_no_progress,
+        directive_signal=_signal_number(config.directive_signal),
         role=config.role,
         monitor_interval=config.monitor_interval,
         shutdown_timeout=config.shutdown_timeout or 0,
@@ -133,6 +137,16 @@ def launch_agent(
         raise invalid(f"start_method is {config.start_method!r}, expected spawn")
     outcome = run_job(job, entrypoint, tuple(args), config.signals_to_handle)
     return outcome.values()
+
+
+def _signal_number(name: str | None) -> int:
+    """The number of a signal by its name, with or without SIG."""
+    if not name:
+        return 0
+    try:
+        return int(signal.Signals["SIG" + name.upper().removeprefix("SIG")])
+    except KeyError:
+        raise invalid(f"directive_signal is {name!r}, which is no signal of this system") from None
 
 
 def _own(config: Any) -> LaunchConfig:

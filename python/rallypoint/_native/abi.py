@@ -101,6 +101,13 @@ AGENT_EVENTS = 32
 AGENT_RDZV_EVENTS = 64
 AGENT_METRICS = 128
 
+# enum rp_directive_kind
+DIRECTIVE_NONE = 0
+DIRECTIVE_SAVE = 1
+DIRECTIVE_DRAIN = 2
+DIRECTIVE_SCALE = 3
+DIRECTIVE_STOP = 4
+
 # enum rp_agent_event_kind
 AGENT_JOINING = 1
 AGENT_JOINED = 2
@@ -117,13 +124,8 @@ AGENT_PEER_FAILED = 3
 AGENT_STOPPED = 4
 AGENT_NOT_NEEDED = 5
 AGENT_BROKEN = 6
-
-# enum rp_directive_kind
-DIRECTIVE_NONE = 0
-DIRECTIVE_SAVE = 1
-DIRECTIVE_DRAIN = 2
-DIRECTIVE_SCALE = 3
-DIRECTIVE_STOP = 4
+AGENT_REQUEUED = 7
+AGENT_NO_PROGRESS = 8
 
 
 class Error(Struct):
@@ -298,6 +300,9 @@ class AgentConfig(Struct):
         ("numa_devices_len", c_size_t),
         ("logs_fd", c_int32),
         ("events_fd", c_int32),
+        ("restart_window_ms", c_int64),
+        ("max_no_progress", c_int32),
+        ("directive_signal", c_int32),
     )
 
 
@@ -630,6 +635,7 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_agent_open": (c_int32, (POINTER(AgentConfig), POINTER(AgentHandle), POINTER(Error))),
     "rp_agent_run": (c_int32, (AgentHandle, c_int64, POINTER(Error))),
     "rp_agent_stop": (c_int32, (AgentHandle, c_int32, c_int64, POINTER(Error))),
+    "rp_agent_direct": (c_int32, (AgentHandle, c_int32, c_int64, c_char_p, POINTER(Error))),
     "rp_agent_next_event": (c_int32, (AgentHandle, POINTER(AgentEvent), POINTER(Error))),
     "rp_agent_fd": (c_int32, (AgentHandle, POINTER(c_int32), POINTER(Error))),
     "rp_agent_get_result": (c_int32, (AgentHandle, POINTER(AgentResult), POINTER(Error))),

@@ -81,6 +81,13 @@ pub const RP_AGENT_EVENTS: u32 = 32;
 pub const RP_AGENT_RDZV_EVENTS: u32 = 64;
 pub const RP_AGENT_METRICS: u32 = 128;
 
+// enum rp_directive_kind
+pub const RP_DIRECTIVE_NONE: i32 = 0;
+pub const RP_DIRECTIVE_SAVE: i32 = 1;
+pub const RP_DIRECTIVE_DRAIN: i32 = 2;
+pub const RP_DIRECTIVE_SCALE: i32 = 3;
+pub const RP_DIRECTIVE_STOP: i32 = 4;
+
 // enum rp_agent_event_kind
 pub const RP_AGENT_JOINING: i32 = 1;
 pub const RP_AGENT_JOINED: i32 = 2;
@@ -97,13 +104,8 @@ pub const RP_AGENT_PEER_FAILED: i32 = 3;
 pub const RP_AGENT_STOPPED: i32 = 4;
 pub const RP_AGENT_NOT_NEEDED: i32 = 5;
 pub const RP_AGENT_BROKEN: i32 = 6;
-
-// enum rp_directive_kind
-pub const RP_DIRECTIVE_NONE: i32 = 0;
-pub const RP_DIRECTIVE_SAVE: i32 = 1;
-pub const RP_DIRECTIVE_DRAIN: i32 = 2;
-pub const RP_DIRECTIVE_SCALE: i32 = 3;
-pub const RP_DIRECTIVE_STOP: i32 = 4;
+pub const RP_AGENT_REQUEUED: i32 = 7;
+pub const RP_AGENT_NO_PROGRESS: i32 = 8;
 
 pub type rp_log_callback = unsafe extern "C" fn(user: *mut c_void, record: *const rp_log_record);
 
@@ -318,6 +320,9 @@ pub struct rp_agent_config {
     pub numa_devices_len: usize,
     pub logs_fd: i32,
     pub events_fd: i32,
+    pub restart_window_ms: i64,
+    pub max_no_progress: i32,
+    pub directive_signal: i32,
 }
 
 #[repr(C)]
@@ -507,6 +512,7 @@ extern "C" {
     pub fn rp_agent_open(config: *const rp_agent_config, agent: *mut rp_agent, err: *mut rp_error) -> i32;
     pub fn rp_agent_run(agent: rp_agent, timeout_ms: i64, err: *mut rp_error) -> i32;
     pub fn rp_agent_stop(agent: rp_agent, signal: i32, grace_ms: i64, err: *mut rp_error) -> i32;
+    pub fn rp_agent_direct(agent: rp_agent, kind: i32, within_ms: i64, reason: *const c_char, err: *mut rp_error) -> i32;
     pub fn rp_agent_next_event(agent: rp_agent, event: *mut rp_agent_event, err: *mut rp_error) -> i32;
     pub fn rp_agent_fd(agent: rp_agent, fd: *mut i32, err: *mut rp_error) -> i32;
     pub fn rp_agent_get_result(agent: rp_agent, result: *mut rp_agent_result, err: *mut rp_error) -> i32;
