@@ -23,6 +23,7 @@ from cases import (
     abi,
     beset,
     client,
+    directive,
     durable,
     etcd,
     files,
@@ -49,6 +50,7 @@ CASES = [
     load.NAME,
     abi.NAME,
     progress.NAME,
+    directive.NAME,
     rendezvous.NAME,
     places.NAME,
     etcd.NAME,
@@ -126,6 +128,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if progress.NAME in args.only:
         say("reporting a step")
         yield progress.measure(args.repeat)
+    if directive.NAME in args.only:
+        say("stopping together, and learning of a directive")
+        yield directive.measure(args.repeat)
     if scale.NAME in args.only:
         say("thousands of nodes at one control plane")
         yield scale.measure(args.repeat)
