@@ -21,6 +21,7 @@ import (
 // stands until the test ends.
 type peerServer struct {
 	addr   string
+	l      net.Listener
 	hellos atomic.Int64
 }
 
@@ -32,7 +33,7 @@ func serveHellos(t *testing.T, serve func(n *peerConn, h wire.Hello)) *peerServe
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &peerServer{addr: l.Addr().String()}
+	s := &peerServer{addr: l.Addr().String(), l: l}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var conns []net.Conn
@@ -271,5 +272,34 @@ func TestTenThousandStandbys(t *testing.T) {
 	}
 	if c.Hosting() || len(c.group.List()) > 0 || c.group.Self() != "" {
 		t.Errorf("it has the list, or stands by: %+v", c.group.Report())
+	}
+}
+
+// TestStandbyLeavesTheHostsPort: a node of the host's machine that is asked to stand by, and
+// finds the host's port free since its process has just died, listens at another one. It
+// could not prove the death by dials that it answers itself.
+func TestStandbyLeavesTheHostsPort(t *testing.T) {
+	var host *peerServer
+	ready := make(chan struct{})
+	said := make(chan string, 1)
+	host = serveHellos(t, func(n *peerConn, _ wire.Hello) {
+		<-ready
+		n.says(welcomeOf(n, "g", 1, time.Minute))
+		host.l.Close()
+		n.says(wire.Standbys{Invited: true})
+		for {
+			f, err := n.frames.NextFrame(wire.MaxFrame)
+			if err != nil {
+				return
+			}
+			if s, listens := f.(wire.Standby); listens {
+				said <- s.Addr
+			}
+		}
+	})
+	close(ready)
+	connected(t, controltest.Params(host.addr, 2), controltest.NewObserver())
+	if addr := <-said; addr == host.addr || addr == "" {
+		t.Errorf("it listens at %q, the host at %s", addr, host.addr)
 	}
 }

@@ -2,10 +2,12 @@ package client
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"time"
 
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/succession"
 )
@@ -58,6 +60,8 @@ func (c *Client) listed(f wire.Standbys, l *clientConn) {
 	}
 }
 
+var errHostsPort = errors.New("the port is the host's")
+
 // standBy opens the listener of a standby unless there is one, and says where it is.
 func (c *Client) standBy(l *clientConn) wire.Standby {
 	tcp, ok := l.conn.LocalAddr().(*net.TCPAddr)
@@ -73,7 +77,14 @@ func (c *Client) standBy(l *clientConn) wire.Standby {
 	c.stopWaiting()
 	ctx, cancel := context.WithTimeout(c.life, evidencePatience)
 	defer cancel()
-	listener, err := c.network.listen(ctx, netip.AddrPortFrom(own, uint16(c.endpoint.port)).String())
+	// Not where the host listens, or has a moment ago: what answers there would be this
+	// process, and no refused dial could prove that the host's is dead.
+	at := netip.AddrPortFrom(own, uint16(c.endpoint.port))
+	var listener net.Listener
+	err := errHostsPort
+	if at != standby.PlainAddr(l.addr) {
+		listener, err = c.network.listen(ctx, at.String())
+	}
 	if err != nil {
 		listener, err = c.network.listen(ctx, netip.AddrPortFrom(own, 0).String())
 	}

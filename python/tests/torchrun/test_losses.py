@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from torchrun.harness import HERE, Job, NewJob, Round
 
@@ -18,7 +20,7 @@ def start_ranked(job: Job, **ranks: int) -> None:
         job.start(name, conf={"node_rank": ranks[name]})
 
 
-@pytest.mark.parametrize("lost", ["B", "C"], ids=["rank 0", "rank 1"])
+@pytest.mark.parametrize("lost", ["B", "C", "A"], ids=["rank 0", "rank 1", "host"])
 def test_a_node_is_killed(new_job: NewJob, lost: str) -> None:
     """Rank 0 has the round's store, which is lost with it."""
     job = new_job("2:3")
@@ -34,26 +36,28 @@ def test_a_node_is_killed(new_job: NewJob, lost: str) -> None:
     job.finish(*survivors)
 
 
-def test_only_the_agent_is_killed(new_job: NewJob) -> None:
+@pytest.mark.parametrize("lost", ["C", "A"], ids=["rank 1", "host"])
+def test_only_the_agent_is_killed(new_job: NewJob, lost: str) -> None:
     """Its worker goes on as an orphan, which must not keep the others waiting."""
     job = new_job("2:3")
     start_ranked(job, **RANKS)
     first = job.await_round("A", "B", "C")
-    job.nodes["C"].kill_agent()
-    job.await_round("A", "B", above=first.number)
-    job.await_said(first.of("C"), "still here")
-    job.finish("A", "B")
+    job.nodes[lost].kill_agent()
+    survivors = sorted({"A", "B", "C"} - {lost})
+    job.await_round(*survivors, above=first.number)
+    job.await_said(first.of(lost), "still here")
+    job.finish(*survivors)
 
 
-@pytest.mark.parametrize("lost", ["B", "C"], ids=["rank 0", "rank 1"])
+@pytest.mark.parametrize("lost", ["B", "C", "A"], ids=["rank 0", "rank 1", "host"])
 def test_a_node_is_killed_before_ranks_are_assigned(new_job: NewJob, lost: str) -> None:
     """torch's agents wait for each other's keys after a round is complete."""
     job = new_job("2:3")
-    job.start("A", conf={"node_rank": RANKS["A"]})
-    job.await_listening("A")
-    for name in ("B", "C"):
+    for name in ("A", "B", "C"):
         hook = HERE / "hooks" / "die_before_ranks.py" if name == lost else None
         job.start(name, conf={"node_rank": RANKS[name]}, hook=hook)
+        if name == "A":
+            job.await_listening(name)
     job.nodes[lost].may_end = True
     survivors = sorted({"A", "B", "C"} - {lost})
     job.await_round(*survivors, above=1)
@@ -173,6 +177,20 @@ def test_the_host_comes_back_and_another_node_does_not(new_job: NewJob) -> None:
     job.start("E")
     job.await_round("B", "E", above=first.number)
     job.finish("B", "E")
+
+
+def test_the_host_is_terminated(new_job: NewJob) -> None:
+    """It hands the control plane on before it goes: the others never miss one."""
+    job = new_job("2:3")
+    start_ranked(job, **RANKS)
+    first = job.await_round("A", "B", "C")
+    job.nodes["A"].signal(signal.SIGTERM)
+    second = job.await_round("B", "C", above=first.number)
+    job.await_end("A")
+    assert {w.restart for w in second.workers} == {0}
+    job.finish("B", "C")
+    for name in ("B", "C"):
+        assert not job.nodes[name].lines("lost the control plane")
 
 
 def kill_host(job: Job, last: Round, name: str) -> None:
