@@ -97,8 +97,9 @@ def get(tasks):
 PATIENT_RAY = {"RAY_agent_register_timeout_ms": "300000", "RAY_raylet_start_wait_time_s": "300"}
 
 
-@pytest.mark.timeout(1000)
-@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "real", [False, pytest.param(True, marks=[pytest.mark.long, pytest.mark.timeout(1000)])]
+)
 def test_ray(real: bool, tmp_path: Path) -> None:
     """Two tasks on this machine are the nodes of a job on `rallypoint serve`."""
     if real and find_spec("ray") is None:
