@@ -27,7 +27,7 @@ second.set("large", b"x" * (1 << 20))
 assert len(second.get("large")) == 1 << 20
 
 emit("used")
-sides = 0
+kept = []  # rank 0's are there until it ends
 for side in range(int(os.environ.get("RALLYPOINT_TEST_SIDES", "0"))):
     own = dist.TCPStore(
         address, port + 1 + side, is_master=rank == 0, wait_for_workers=False, timeout=LIMIT
@@ -35,7 +35,7 @@ for side in range(int(os.environ.get("RALLYPOINT_TEST_SIDES", "0"))):
     own.add(MARKER, 1)
     while own.add(MARKER, 0) < world:
         pass
-    sides += 1
+    kept.append(own)
 
 dist.init_process_group("gloo")
 emit("grouped")
@@ -53,7 +53,7 @@ emit(
     address=address,
     advertised=os.environ["RALLYPOINT_MASTER_ADDR"],
     secret=secret,
-    sides=sides,
+    sides=len(kept),
     dcp=os.environ.get("DCP_USE_PREFIX_STORE"),
 )
 emit_start()
