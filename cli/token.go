@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/printable"
 )
 
 // tokenFlag is the option --token-file of commands that serve or ask a control
@@ -114,7 +115,7 @@ of a run use the same one. Nothing has to be told the control plane.`,
 				return failure{err}
 			}
 			if only := token.Run(); only != "" {
-				return failed("the token in %s opens run %q only: derive from the control plane's own", args[0], rendezvous.Printable(only))
+				return failed("the token in %s opens run %q only: derive from the control plane's own", args[0], printable.Text(only))
 			}
 			line, err := secret.RunKey(token.Keys()[0], run)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 // apply records what an event says by itself.
@@ -81,7 +82,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 		}
 		return
 	}
-	if r.Printable(h.Node) != h.Node {
+	if printable.Text(h.Node) != h.Node {
 		if refused == nil {
 			c.violated(11, "a node was taken whose name %q cannot be shown", h.Node)
 		}

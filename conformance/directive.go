@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 // drain is why a node is not admitted.
@@ -35,7 +36,7 @@ var kinds = []r.DirectiveKind{r.DirectiveSave, r.DirectiveDrain, r.DirectiveScal
 // usable reports whether a directive can stand in the run.
 func (c *Checker) usable(d r.Direct) bool {
 	switch {
-	case d.ID == "" || r.Printable(d.ID) != d.ID || !slices.Contains(kinds, d.Kind) || d.Within < 0 || d.For < 0:
+	case d.ID == "" || printable.Text(d.ID) != d.ID || !slices.Contains(kinds, d.Kind) || d.Within < 0 || d.For < 0:
 		return false
 	case d.Kind != r.DirectiveScale:
 		return d.Target == 0
@@ -45,7 +46,7 @@ func (c *Checker) usable(d r.Direct) bool {
 
 // sound reports whether a directive can stand in a run of any size.
 func (c *Checker) sound(d r.Direct) bool {
-	return d.ID != "" && r.Printable(d.ID) == d.ID && slices.Contains(kinds, d.Kind) && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == r.DirectiveScale) == (d.Target > 0)
+	return d.ID != "" && printable.Text(d.ID) == d.ID && slices.Contains(kinds, d.Kind) && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == r.DirectiveScale) == (d.Target > 0)
 }
 
 // fitting reports whether a round may have that many nodes.
@@ -143,7 +144,7 @@ func (c *Checker) carryOut(d *standing) {
 		}
 		for _, node := range d.Nodes {
 			if _, already := c.drained[node]; !already {
-				c.drained[node] = drain{r.Printable(d.By), r.Printable(d.Reason)}
+				c.drained[node] = drain{printable.Text(d.By), printable.Text(d.Reason)}
 			}
 			c.leaving[node] = true
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 // Bounds of what facts say of directives.
@@ -66,7 +67,7 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 	}
 	for _, d := range f.Drained {
 		if _, already := c.drained[d.Node]; !already {
-			c.drained[d.Node] = drain{r.Printable(d.By), r.Printable(d.Reason)}
+			c.drained[d.Node] = drain{printable.Text(d.By), printable.Text(d.Reason)}
 		}
 	}
 }

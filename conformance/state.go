@@ -7,6 +7,7 @@ import (
 	"time"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 // vanished closes a run whose finished members are all gone, and which no other node
@@ -172,7 +173,7 @@ func (c *Checker) checkErrors() {
 			continue
 		}
 		for _, word := range c.mustSay(f) {
-			if !strings.Contains(f.err.Text, r.Printable(word)) {
+			if !strings.Contains(f.err.Text, printable.Text(word)) {
 				c.violated(11, "an error of code %d does not say %q: %q", f.err.Code, word, f.err.Text)
 			}
 		}

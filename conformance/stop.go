@@ -1,5 +1,7 @@
 package conformance
 
+import "rallypoint/internal/printable"
+
 import r "rallypoint/core/rendezvous"
 
 // announceStop records the first announced stop of the running round. A node that leaves
@@ -10,7 +12,7 @@ func (c *Checker) announceStop(ev r.AnnounceStop) {
 		return
 	}
 	if c.stop.Round == 0 {
-		c.stop = r.RoundStop{Round: c.round, Rank: t.rank, Leaving: ev.Leaving, Reason: r.Printable(ev.Reason)}
+		c.stop = r.RoundStop{Round: c.round, Rank: t.rank, Leaving: ev.Leaving, Reason: printable.Text(ev.Reason)}
 	}
 	if ev.Leaving {
 		t.state = lost

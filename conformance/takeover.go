@@ -7,6 +7,7 @@ import (
 	"time"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 // past is what stays known of a run whatever becomes of its control plane.
@@ -116,7 +117,7 @@ func (c *Checker) learn(f r.Facts) {
 		}
 		if f.HostRank >= 0 && f.Generation == c.succession.Facts.Generation {
 			t := c.participants[f.HostRank]
-			if from := c.succession.From; t.node == "" && from != "" && r.Printable(from) == from && c.byNode[from] == nil {
+			if from := c.succession.From; t.node == "" && from != "" && printable.Text(from) == from && c.byNode[from] == nil {
 				t.node, c.byNode[from] = from, t
 			}
 			if t.state == unknown {
@@ -126,7 +127,7 @@ func (c *Checker) learn(f r.Facts) {
 		c.finishReported = c.finishReported || f.Finished
 	}
 	if f.Closed.Kind != 0 {
-		c.close(closing{closedKind(f.Closed.Kind), r.Printable(f.Closed.By), r.Printable(f.Closed.Reason)})
+		c.close(closing{closedKind(f.Closed.Kind), printable.Text(f.Closed.By), printable.Text(f.Closed.Reason)})
 	}
 	c.learnDirectives(f.Directives)
 }
@@ -198,7 +199,7 @@ func (c *Checker) checkFacts(s *session) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		c.violated(7, "node %s was told %+v of the run, it is %+v", s.node, got, want)
 	}
-	if told := f.Closed; closedKind(told.Kind) != c.closing.kind || !strings.Contains(told.By, r.Printable(c.closing.by)) || !strings.Contains(told.Reason, r.Printable(c.closing.reason)) {
+	if told := f.Closed; closedKind(told.Kind) != c.closing.kind || !strings.Contains(told.By, printable.Text(c.closing.by)) || !strings.Contains(told.Reason, printable.Text(c.closing.reason)) {
 		c.violated(9, "node %s was told that the run was closed in the way %+v, it was %+v", s.node, told, c.closing)
 	}
 }

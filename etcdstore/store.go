@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/etcdclient"
+	"rallypoint/internal/printable"
 )
 
 // Store is a [store.Store] in etcd. Keys lie as they are behind the prefix and
@@ -172,7 +173,7 @@ func overdue(ctx context.Context, began time.Time, keys []string, err error) err
 		default:
 			text += ", "
 		}
-		text += rendezvous.Printable(key)
+		text += printable.Text(key)
 	}
 	if !errors.Is(err, context.DeadlineExceeded) {
 		text += "; " + err.Error()

@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/store"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wake"
 	"rallypoint/roundstore"
 	"rallypoint/tcpstore"
@@ -484,7 +485,7 @@ func (s *Static) listen(ctx context.Context, client *tcpstore.Client, round uint
 		return
 	}
 	stop, announced := s.parseStop(why, round)
-	why = rendezvous.Printable(strings.TrimPrefix(why, tellRegroup))
+	why = printable.Text(strings.TrimPrefix(why, tellRegroup))
 	if announced {
 		why = fmt.Sprintf("node %d failed: %s", stop.Rank, stop.Reason)
 	}

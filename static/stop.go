@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 	"rallypoint/tcpstore"
 )
 
@@ -53,7 +54,7 @@ func (s *Static) parseStop(text string, round uint64) (stop rendezvous.RoundStop
 	if !is || !found || err != nil || rank < 0 || rank >= s.p.Max {
 		return rendezvous.RoundStop{}, false
 	}
-	return rendezvous.RoundStop{Round: round, Rank: rank, Reason: rendezvous.Printable(reason)}, true
+	return rendezvous.RoundStop{Round: round, Rank: rank, Reason: printable.Text(reason)}, true
 }
 
 // tellFailure ends the run for all nodes. Where the round is stopped already, they learn it
@@ -81,7 +82,7 @@ func (s *Static) ended(text string) error {
 	if !failed {
 		return nil
 	}
-	why = rendezvous.Printable(why)
+	why = printable.Text(why)
 	s.mu.Lock()
 	s.over, s.closed, s.reason = true, true, why
 	s.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/printable"
 )
 
 const (
@@ -198,7 +198,7 @@ func (s *Server) refuseOpening(nc net.Conn, err error) {
 // openingRefusal tells why a connection is not let in; nil: it has ended without a word, as a
 // check whether the port is open does.
 func openingRefusal(err error) *refusal {
-	text := rendezvous.Printable(strings.ReplaceAll(err.Error(), "\n", ": "))
+	text := printable.Text(strings.ReplaceAll(err.Error(), "\n", ": "))
 	switch {
 	case err == io.EOF, errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, secret.ErrHandshake):
 		return nil

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 const (
@@ -61,7 +61,7 @@ func (c *conn) receiveTLS(p *parser) bool {
 		c.ended(p)
 		return false
 	default:
-		c.refuse(refuse(ReasonRecord, "its TLS records cannot be read: %s", rendezvous.Printable(err.Error())))
+		c.refuse(refuse(ReasonRecord, "its TLS records cannot be read: %s", printable.Text(err.Error())))
 		return false
 	}
 	c.readable = c.readable || t.more

@@ -5,14 +5,14 @@ import (
 	"strings"
 	"unicode"
 
-	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 var escapes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)|[@-Z\\\\^_])")
 
 // plainLines is a text without colours and whatever else a terminal would obey.
 func plainLines(text string) string {
-	return rendezvous.PrintableLines(strings.ReplaceAll(escapes.ReplaceAllString(text, ""), "\r\n", "\n"))
+	return printable.Lines(strings.ReplaceAll(escapes.ReplaceAllString(text, ""), "\r\n", "\n"))
 }
 
 // tailLines makes the last lines of an output fit to be shown: at most most of

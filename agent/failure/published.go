@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/printable"
 )
 
 // The nodes of a round collect their failures in its store, each its first one as
@@ -148,7 +148,7 @@ func parsePeers(text []byte, round uint64) []Failure {
 	for i, p := range published {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
-			Host: rendezvous.Printable(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: rendezvous.Printable(lastBytes(p.ErrorFile, unix.PathMax)),
+			Host: printable.Text(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: printable.Text(lastBytes(p.ErrorFile, unix.PathMax)),
 			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/rebinding"
 )
 
@@ -122,7 +123,7 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 		switch {
 		case a.only != "" && r.URL.Path != "/healthz" && !p.opened(a, r):
 			p.server.metrics.refused[refusedAuth].Add(1)
-			rebinding.Answer(w, http.StatusForbidden, plainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only, if it is there: ask for /status?rdzv_id= of it\n", rendezvous.Printable(a.only)))
+			rebinding.Answer(w, http.StatusForbidden, plainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only, if it is there: ask for /status?rdzv_id= of it\n", printable.Text(a.only)))
 		case a.proven, r.URL.Path == "/healthz":
 			next.ServeHTTP(w, r)
 		case !a.near() || own.Admit(a.conn) != nil:

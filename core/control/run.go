@@ -12,6 +12,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
+	"rallypoint/internal/printable"
 )
 
 // run drives the machine of one run: it applies events one at a time and carries
@@ -128,7 +129,7 @@ func (r *run) noteOrigin(h rendezvous.Hello) {
 	r.replaces = true
 	r.changes = append(r.changes, fmt.Sprintf("this process hosts the control plane, but node %s comes from round %d, whose control plane was on none of that round's nodes; "+
 		"if the endpoint is meant for `rallypoint serve`, start all nodes with is_host=0, so that none of them takes its place while it is down",
-		nameOf(rendezvous.Printable(h.Node), rendezvous.Printable(h.Label)), c.Round))
+		nameOf(printable.Text(h.Node), printable.Text(h.Label)), c.Round))
 }
 
 // rollbackHello undoes p's hello, which was refused. A connection that

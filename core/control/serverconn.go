@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 var (
@@ -255,7 +256,7 @@ func (p *serverConn) foreign(run string) *rendezvous.Error {
 	if p.only == "" || run == p.only {
 		return nil
 	}
-	return rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed: the token opens run %q only, not %q", rendezvous.Printable(p.only), rendezvous.Printable(run))
+	return rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed: the token opens run %q only, not %q", printable.Text(p.only), printable.Text(run))
 }
 
 // turnToHTTP answers a request on a connection that has proven itself.
@@ -321,7 +322,7 @@ func (p *serverConn) enter(h wire.Hello) error {
 		Policy: h.Policy, LastRound: h.Claim, InHost: h.InHost && (p.server.cfg.HostNode == "" || h.Node == p.server.cfg.HostNode),
 		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), ServerAddr: wire.AddrOf(p.conn.LocalAddr()),
 	}
-	p.session, p.node, p.label = h.Session, h.Node, rendezvous.Printable(h.Label)
+	p.session, p.node, p.label = h.Session, h.Node, printable.Text(h.Label)
 	p.noteFollows(h)
 	for {
 		if err := p.admit(h); err != nil {

@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
+	"rallypoint/internal/printable"
 )
 
 var errRedirected = errors.New("it was sent to the server that hosts")
@@ -34,7 +35,7 @@ func (p *serverConn) admit(h wire.Hello) error {
 		switch {
 		case serve && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
 			s.StepDown(wire.Redirect{Group: h.Group, Term: h.Term, Servers: h.Servers},
-				fmt.Sprintf("node %s has followed a server of term %d", rendezvous.Printable(h.Node), h.Term))
+				fmt.Sprintf("node %s has followed a server of term %d", printable.Text(h.Node), h.Term))
 			continue
 		case serve:
 			return nil
@@ -66,7 +67,7 @@ func (p *serverConn) redirect(to wire.Redirect, follows bool) error {
 // applied.
 func (p *serverConn) noteFollows(h wire.Hello) {
 	p.arrival = standby.Arrival{
-		Session: h.Session, Node: h.Node, Label: nameOf(rendezvous.Printable(h.Node), p.label), Machine: h.Machine, Out: p.out,
+		Session: h.Session, Node: h.Node, Label: nameOf(printable.Text(h.Node), p.label), Machine: h.Machine, Out: p.out,
 		Follows: slices.Contains(h.Features, wire.FeatureSuccession),
 		Stands:  slices.Contains(h.Features, wire.FeatureStandby) && !h.InHost,
 	}

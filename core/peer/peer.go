@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 // Errors of Admit.
@@ -131,7 +132,7 @@ func canonical(a netip.AddrPort) netip.AddrPort {
 func named(uid uint32) string {
 	id := strconv.FormatUint(uint64(uid), 10)
 	if u, err := user.LookupId(id); err == nil {
-		return fmt.Sprintf("%s (%s)", id, rendezvous.Printable(u.Username))
+		return fmt.Sprintf("%s (%s)", id, printable.Text(u.Username))
 	}
 	return id
 }

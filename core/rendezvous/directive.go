@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"rallypoint/internal/printable"
+	"rallypoint/internal/wording"
 )
 
 // DirectiveKind is what a directive asks for; the numbers are append-only.
@@ -102,7 +105,7 @@ func (d *Direct) describe() string {
 		}
 		text += " " + strings.Join(names, ", ") + more
 	case DirectiveScale:
-		text += " to " + count(d.Target, "node", "nodes")
+		text += " to " + wording.Count(d.Target, "node", "nodes")
 	}
 	if d.Within > 0 {
 		text += fmt.Sprintf(" within %v", d.Within)
@@ -117,7 +120,7 @@ func (d *Direct) names(node string) bool {
 
 // sound reports whether a directive can stand in some run.
 func (d *Direct) sound() bool {
-	return d.ID != "" && Printable(d.ID) == d.ID && directiveKindNames[d.Kind] != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == DirectiveScale) == (d.Target > 0)
+	return d.ID != "" && printable.Text(d.ID) == d.ID && directiveKindNames[d.Kind] != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == DirectiveScale) == (d.Target > 0)
 }
 
 // giveDirective is for a node that gives a directive.
@@ -165,14 +168,14 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 
 // direct records a directive and sets its deadline.
 func (m *Machine) direct(ev Direct) {
-	ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
+	ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
 	known := slices.Contains(m.directed, ev.ID) || m.directive(ev.ID) >= 0
 	if known || !ev.sound() || m.closed != nil || len(m.directives) >= MaxDirectives || m.Misfit(ev) != nil {
 		return
 	}
 	ev.Nodes = slices.Clone(ev.Nodes)
 	for i, node := range ev.Nodes {
-		ev.Nodes[i] = Printable(node)
+		ev.Nodes[i] = printable.Text(node)
 	}
 	d := &directive{Direct: ev}
 	m.directives = append(m.directives, d)
@@ -193,9 +196,9 @@ func (m *Machine) Misfit(d Direct) *Error {
 	case d.Kind == DirectiveScale && p.Max == 0:
 		return Errorf(CodeInvalid, "no node has come yet, so that there is no minimum and maximum to scale between")
 	case d.Kind == DirectiveScale && d.Target < p.Min:
-		return Errorf(CodeInvalid, "the target is %d, the run needs at least %s (min)", d.Target, count(p.Min, "node", "nodes"))
+		return Errorf(CodeInvalid, "the target is %d, the run needs at least %s (min)", d.Target, wording.Count(p.Min, "node", "nodes"))
 	case d.Kind == DirectiveScale && d.Target > p.Max:
-		return Errorf(CodeInvalid, "the target is %d, the run takes at most %s (max)", d.Target, count(p.Max, "node", "nodes"))
+		return Errorf(CodeInvalid, "the target is %d, the run takes at most %s (max)", d.Target, wording.Count(p.Max, "node", "nodes"))
 	case d.Kind == DirectiveScale && d.Target%p.NodeUnit != 0:
 		return Errorf(CodeInvalid, "the target is %d, it must be a multiple of node_unit (%d)", d.Target, p.NodeUnit)
 	}
@@ -255,7 +258,7 @@ func (m *Machine) carryOut(d *directive, why string) {
 		m.drain(d, why)
 	case DirectiveScale:
 		m.target = d.Target
-		m.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, count(d.Target, "node", "nodes"))
+		m.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
 	case DirectiveStop:
 		m.note("directive %s is carried out, %s", d.ID, why)
 		m.close(Closing{Kind: ClosedRequeue, By: d.By, Reason: d.Reason})
@@ -319,7 +322,7 @@ func (m *Machine) cancelDirective(ev CancelDirective) {
 	if at := m.directive(ev.ID); at >= 0 {
 		m.directivesOwn = true
 		m.endDirective(m.directives[at])
-		m.note("directive %s was canceled by %s: %s", ev.ID, Printable(ev.By), Printable(ev.Reason))
+		m.note("directive %s was canceled by %s: %s", ev.ID, printable.Text(ev.By), printable.Text(ev.Reason))
 	}
 }
 
@@ -331,7 +334,7 @@ func (m *Machine) undrain(node, by string) {
 	m.stopTimer(drainedTimer(node))
 	m.directivesOwn = true
 	m.directivesChanged()
-	m.note("node %s may come back: %s", Printable(node), by)
+	m.note("node %s may come back: %s", printable.Text(node), by)
 }
 
 // drainedError refuses a node that was drained.

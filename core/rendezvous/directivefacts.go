@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"rallypoint/internal/pack"
+	"rallypoint/internal/printable"
 )
 
 // directivesChanged is for each change of what nodes and a successor are to know of
@@ -97,7 +98,7 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 	}
 	for _, d := range f.Drained {
 		if m.drained[d.Node] == nil {
-			m.drained[d.Node] = &drained{by: Printable(d.By), reason: Printable(d.Reason), away: d.For}
+			m.drained[d.Node] = &drained{by: printable.Text(d.By), reason: printable.Text(d.Reason), away: d.For}
 			if d.For > 0 {
 				m.armTimer(drainedTimer(d.Node), d.For)
 			}
@@ -115,7 +116,7 @@ func (m *Machine) learnStanding(s StandingFact) {
 		if slices.Contains(m.directed, s.ID) || len(m.directives) >= MaxDirectives || m.closed != nil {
 			return
 		}
-		s.By, s.Reason = Printable(s.By), Printable(s.Reason)
+		s.By, s.Reason = printable.Text(s.By), printable.Text(s.Reason)
 		at = len(m.directives)
 		m.directives = append(m.directives, &directive{Direct: s.Direct})
 		m.armTimer(directiveTimer(s.ID), s.Within)

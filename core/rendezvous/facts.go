@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rallypoint/internal/pack"
+	"rallypoint/internal/printable"
 )
 
 // Facts are what only the control plane knows of a run and a successor of it has to know
@@ -168,7 +169,7 @@ func (m *Machine) returnGrace() time.Duration {
 // takeOver makes the last round of the control plane before the present one. Its members
 // are unknown until they come.
 func (m *Machine) takeOver() {
-	m.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, Printable(m.succession.From))
+	m.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, printable.Text(m.succession.From))
 	f := m.succession.Facts
 	if f.Generation == "" || !f.possible(LastRound{}, m.policy.Max) {
 		return
@@ -210,7 +211,7 @@ func (m *Machine) learn(f Facts) {
 		m.finishReported = m.finishReported || f.Finished
 	}
 	if c := f.Closed; c.Kind != 0 {
-		c.By, c.Reason = Printable(c.By), Printable(c.Reason)
+		c.By, c.Reason = printable.Text(c.By), printable.Text(c.Reason)
 		m.close(c)
 	}
 	m.learnDirectives(f.Directives)
@@ -221,7 +222,7 @@ func (m *Machine) learn(f Facts) {
 // new start of it has its rank again.
 func (m *Machine) nameHost(s *participant) {
 	from := m.succession.From
-	if s.node != "" || from == "" || Printable(from) != from || m.byNode[from] != nil {
+	if s.node != "" || from == "" || printable.Text(from) != from || m.byNode[from] != nil {
 		return
 	}
 	s.node, s.label = from, from

@@ -3,6 +3,8 @@ package rendezvous
 import (
 	"fmt"
 	"strings"
+
+	"rallypoint/internal/wording"
 )
 
 // join registers a pending join; settle completes the round when it is due.
@@ -158,7 +160,7 @@ func (m *Machine) progressOf(n *node) Progress {
 }
 
 func (m *Machine) formingProgress() Progress {
-	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, count(m.policy.Max, "node", "nodes"))}
+	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, wording.Count(m.policy.Max, "node", "nodes"))}
 	if m.policy.Min < m.policy.Max {
 		p.Headline += fmt.Sprintf(" (at least %d needed)", m.policy.Min)
 	}
@@ -247,7 +249,7 @@ func (m *Machine) hereNames() string {
 
 func (m *Machine) waitingProgress() Progress {
 	p := Progress{Spare: m.gain() == 0 || m.finishing()}
-	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), count(m.policy.Max, "node", "nodes"))
+	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), wording.Count(m.policy.Max, "node", "nodes"))
 	switch {
 	case m.finishing():
 		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.finishedNames())

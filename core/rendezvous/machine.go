@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/printable"
+	"rallypoint/internal/wording"
 )
 
 // StateVersion is the version of events and state. A log or snapshot written by
@@ -140,7 +142,7 @@ func (m *Machine) Apply(ev Event) []Effect {
 	case TimerFired:
 		m.timerFired(ev.Timer)
 	case Evict:
-		ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
+		ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
 		m.evict(ev)
 	case Recovered:
 		m.recovered(ev)
@@ -149,9 +151,9 @@ func (m *Machine) Apply(ev Event) []Effect {
 	case CancelDirective:
 		m.cancelDirective(ev)
 	case Undrain:
-		m.undrain(ev.Node, "undrained by "+Printable(ev.By)+": "+Printable(ev.Reason))
+		m.undrain(ev.Node, "undrained by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
 	case CloseRun:
-		ev.By, ev.Reason = Printable(ev.By), Printable(ev.Reason)
+		ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
 		if ev.Session == "" {
 			m.closeRun(ev)
 		} else if n := m.take(ev.Request); n != nil {
@@ -167,7 +169,7 @@ func (m *Machine) Apply(ev Event) []Effect {
 			m.withdraw(n, ev)
 		}
 	case Leave:
-		ev.Reason = Printable(ev.Reason)
+		ev.Reason = printable.Text(ev.Reason)
 		if n := m.take(ev.Request); n != nil {
 			m.leave(n, ev)
 		}
@@ -195,7 +197,7 @@ func (m *Machine) Apply(ev Event) []Effect {
 			m.answer(n, ev.Number, nil)
 		}
 	case AnnounceStop:
-		ev.Reason = Printable(ev.Reason)
+		ev.Reason = printable.Text(ev.Reason)
 		if n := m.take(ev.Request); n != nil {
 			m.announceStop(n, ev)
 			m.answer(n, ev.Number, nil)
@@ -273,7 +275,7 @@ func (m *Machine) recovered(ev Recovered) {
 	grace := cmp.Or(ev.Grace, m.policy.LeaseTimeout)
 	if len(m.nodes) > 0 {
 		m.note("the control plane was restarted and knows %s %v to come back",
-			count(len(m.nodes), "node, which has", "nodes, which have"), grace)
+			wording.Count(len(m.nodes), "node, which has", "nodes, which have"), grace)
 	}
 	for _, session := range slices.Sorted(maps.Keys(m.sessions)) {
 		n := m.sessions[session]

@@ -1,6 +1,10 @@
 package rendezvous
 
-import "time"
+import (
+	"time"
+
+	"rallypoint/internal/printable"
+)
 
 // node is one live process that said hello.
 type node struct {
@@ -42,7 +46,7 @@ func (m *Machine) hello(h Hello) {
 		m.resume(n, h)
 		return
 	}
-	if id := Printable(h.Node); id != h.Node {
+	if id := printable.Text(h.Node); id != h.Node {
 		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
 		return
 	}
@@ -68,7 +72,7 @@ func (m *Machine) hello(h Hello) {
 		m.lose(old, "lost: replaced by a newer start of the same node")
 	}
 	n := &node{
-		id: h.Node, label: Printable(h.Label), session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
+		id: h.Node, label: printable.Text(h.Label), session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
 		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}

@@ -3,6 +3,8 @@ package rendezvous
 import (
 	"math"
 	"time"
+
+	"rallypoint/internal/printable"
 )
 
 // Defaults of the durations (docs/spec/rendezvous.md 3.1 and docs/decisions/0012).
@@ -131,7 +133,7 @@ func (p *Params) Validate() error {
 	if len(p.NodeID) > MaxNameLen {
 		return Errorf(CodeInvalid, "node_id has %d bytes, at most %d are allowed", len(p.NodeID), MaxNameLen)
 	}
-	if Printable(p.NodeID) != p.NodeID {
+	if printable.Text(p.NodeID) != p.NodeID {
 		return Errorf(CodeInvalid, "node_id is %q, which holds characters that cannot be shown", p.NodeID)
 	}
 	if err := p.Policy.Validate(); err != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"rallypoint/internal/wording"
 )
 
 // evaluate completes a round if one is due and keeps the clocks that decide it.
@@ -134,7 +136,7 @@ func (m *Machine) complete() {
 		m.countJoin(n)
 	}
 	m.dropKeys(last)
-	m.note("round %d is complete: %d of %s, %d waiting", m.round, size, count(m.policy.Max, "node", "nodes"), m.joined)
+	m.note("round %d is complete: %d of %s, %d waiting", m.round, size, wording.Count(m.policy.Max, "node", "nodes"), m.joined)
 }
 
 // dropAwaited marks the live members that the round goes on without, and names

@@ -170,7 +170,7 @@ func (m *Machine) notStarted() string {
 		if len(m.nodes) == 0 {
 			return "no node is here"
 		}
-		return fmt.Sprintf("no node has asked for a place; %s connected", count(len(m.nodes), "node is", "nodes are"))
+		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(m.nodes), "node is", "nodes are"))
 	case PhaseForming:
 		return m.notFormed()
 	case PhaseRegroup:
@@ -215,7 +215,7 @@ func (m *Machine) notRegrouped() string {
 // tooFew says what is missing for min.
 func (m *Machine) tooFew() string {
 	p := m.policy
-	text := fmt.Sprintf("%d of at least %s here, %d more needed", m.joined, count(p.Min, "node is", "nodes are"), p.Min-m.joined)
+	text := fmt.Sprintf("%d of at least %s here, %d more needed", m.joined, wording.Count(p.Min, "node is", "nodes are"), p.Min-m.joined)
 	if ranks := m.unclaimedRanks(p.Max - m.joined); ranks != "" {
 		text += "; no node has come for node rank " + ranks
 	}
@@ -232,9 +232,6 @@ func (m *Machine) brokenConnections() string {
 	}
 	return fmt.Sprintf("%s; the round waits for its return, at most for reconnect_grace (%v)", who, m.policy.ReconnectGrace)
 }
-
-// count puts a number before what is counted.
-func count(n int, one, many string) string { return wording.Count(n, one, many) }
 
 // Census is how many nodes a run has in which state. It costs O(1).
 type Census struct {

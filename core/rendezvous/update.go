@@ -3,6 +3,8 @@ package rendezvous
 import (
 	"fmt"
 	"strings"
+
+	"rallypoint/internal/wording"
 )
 
 // view is what the updates of running members follow from. Updates are computed
@@ -133,7 +135,7 @@ func (m *Machine) waitingReason() string {
 		parts = append(parts, "regrouping already: "+m.inState(participantRejoined))
 	}
 	if m.oversized() {
-		parts = append(parts, fmt.Sprintf("the job goes on with %s", count(m.target, "node", "nodes")))
+		parts = append(parts, fmt.Sprintf("the job goes on with %s", wording.Count(m.target, "node", "nodes")))
 	}
 	if m.admit.due && m.gain() > 0 {
 		parts = append(parts, fmt.Sprintf("waiting to join: %s", m.waitingNames()))

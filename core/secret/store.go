@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
+	"rallypoint/internal/printable"
 )
 
 // OpeningTimeout is how long the opening of a connection to a store may take at either end.
@@ -47,7 +48,7 @@ func (n StoreName) String() string {
 		return "no round"
 	}
 	return fmt.Sprintf("round %d of run %s (generation %s)", n.Round,
-		strconv.Quote(rendezvous.Printable(n.Run)), rendezvous.Printable(n.Generation))
+		strconv.Quote(printable.Text(n.Run)), printable.Text(n.Generation))
 }
 
 // pack is what travels of a name, and is proven.

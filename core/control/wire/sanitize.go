@@ -1,19 +1,22 @@
 package wire
 
-import "rallypoint/core/rendezvous"
+import (
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
+)
 
 // sanitize makes the texts of a frame, which peers may have written, safe for terminals
 // and logs.
 func sanitize(f Frame) Frame {
 	switch f := f.(type) {
 	case Welcome:
-		f.Notice, f.HostNode = sanitizeUpdate(f.Notice), rendezvous.Printable(f.HostNode)
+		f.Notice, f.HostNode = sanitizeUpdate(f.Notice), printable.Text(f.HostNode)
 		return f
 	case Notice:
 		f.Notice = sanitizeUpdate(f.Notice)
 		return f
 	case Progress:
-		f.Progress.Headline, f.Progress.Detail = rendezvous.Printable(f.Progress.Headline), rendezvous.Printable(f.Progress.Detail)
+		f.Progress.Headline, f.Progress.Detail = printable.Text(f.Progress.Headline), printable.Text(f.Progress.Detail)
 		return f
 	case Refuse:
 		return Refuse{sanitizeError(f.Err)}
@@ -23,14 +26,14 @@ func sanitize(f Frame) Frame {
 		f.Err = sanitizeError(f.Err)
 		return f
 	case AdminAnswer:
-		return AdminAnswer{Err: sanitizeError(f.Err), Done: rendezvous.Printable(f.Done)}
+		return AdminAnswer{Err: sanitizeError(f.Err), Done: printable.Text(f.Done)}
 	}
 	return sanitizeSuccession(f)
 }
 
 func sanitizeUpdate(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
-	n.Reason, n.Stop.Reason = rendezvous.Printable(n.Reason), rendezvous.Printable(n.Stop.Reason)
-	n.Directive.ID, n.Directive.Text = rendezvous.Printable(n.Directive.ID), rendezvous.Printable(n.Directive.Text)
+	n.Reason, n.Stop.Reason = printable.Text(n.Reason), printable.Text(n.Stop.Reason)
+	n.Directive.ID, n.Directive.Text = printable.Text(n.Directive.ID), printable.Text(n.Directive.Text)
 	return n
 }
 
@@ -38,5 +41,5 @@ func sanitizeError(err *rendezvous.Error) *rendezvous.Error {
 	if err == nil {
 		return nil
 	}
-	return &rendezvous.Error{Code: err.Code, Text: rendezvous.PrintableLines(err.Text)}
+	return &rendezvous.Error{Code: err.Code, Text: printable.Lines(err.Text)}
 }

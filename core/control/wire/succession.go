@@ -1,6 +1,9 @@
 package wire
 
-import "rallypoint/core/rendezvous"
+import (
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
+)
 
 // The frames of succession (docs/decisions/0040), numbers 15 to 22.
 const (
@@ -250,25 +253,25 @@ func kindOfSuccession(f Frame) Kind {
 func sanitizeSuccession(f Frame) Frame {
 	switch f := f.(type) {
 	case Standby:
-		f.Why = rendezvous.Printable(f.Why)
+		f.Why = printable.Text(f.Why)
 		return f
 	case Standbys:
 		for i := range f.List {
-			f.List[i].Label = rendezvous.Printable(f.List[i].Label)
-			f.List[i].Node = rendezvous.Printable(f.List[i].Node)
+			f.List[i].Label = printable.Text(f.List[i].Label)
+			f.List[i].Node = printable.Text(f.List[i].Node)
 		}
 		return f
 	case Redirect:
-		f.Node = rendezvous.Printable(f.Node)
+		f.Node = printable.Text(f.Node)
 		return f
 	case Probe:
-		f.Node, f.Target.Node = rendezvous.Printable(f.Node), rendezvous.Printable(f.Target.Node)
+		f.Node, f.Target.Node = printable.Text(f.Node), printable.Text(f.Target.Node)
 		return f
 	case Probed:
-		f.Err, f.Node, f.Target.Node = sanitizeError(f.Err), rendezvous.Printable(f.Node), rendezvous.Printable(f.Target.Node)
+		f.Err, f.Node, f.Target.Node = sanitizeError(f.Err), printable.Text(f.Node), printable.Text(f.Target.Node)
 		return f
 	case Liveness:
-		f.Node, f.Target.Node = rendezvous.Printable(f.Node), rendezvous.Printable(f.Target.Node)
+		f.Node, f.Target.Node = printable.Text(f.Node), printable.Text(f.Target.Node)
 		return f
 	}
 	return f

@@ -1,4 +1,5 @@
-package rendezvous
+// Package printable makes texts that come from elsewhere fit for logs and terminals.
+package printable
 
 import (
 	"strings"
@@ -6,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Printable makes a text that came from elsewhere fit for a log or a terminal: one
+// Text makes a text that came from elsewhere fit for a log or a terminal: one
 // line of characters that can be seen. Line feeds and other space become spaces, the
 // rest U+FFFD.
-func Printable(text string) string {
+func Text(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == utf8.RuneError:
@@ -23,14 +24,14 @@ func Printable(text string) string {
 	}, strings.ReplaceAll(text, "\r\n", "\n"))
 }
 
-// PrintableLines is Printable for each line of a text.
-func PrintableLines(text string) string {
+// Lines is Text for each line of a text.
+func Lines(text string) string {
 	if !strings.Contains(text, "\n") {
-		return Printable(text)
+		return Text(text)
 	}
 	lines := strings.Split(text, "\n")
 	for i := range lines {
-		lines[i] = Printable(lines[i])
+		lines[i] = Text(lines[i])
 	}
 	return strings.Join(lines, "\n")
 }
