@@ -19,7 +19,7 @@ import (
 )
 
 func TestRunSucceeds(t *testing.T) {
-	s := newStage(t, 2, "exit 0")
+	s := newHarness(t, 2, "exit 0")
 	if err := s.run(); err != nil {
 		t.Error(err)
 	}
@@ -32,7 +32,7 @@ func TestRunSucceeds(t *testing.T) {
 // (A46).
 func TestRestartBudget(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
-		s := newStage(t, 1, "echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS; exit 3")
+		s := newHarness(t, 1, "echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS; exit 3")
 		s.spec.MaxRestarts = n
 		s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
 		failures := s.failed(s.run())
@@ -50,7 +50,7 @@ func TestRestartBudget(t *testing.T) {
 }
 
 func TestRestartSucceeds(t *testing.T) {
-	s := newStage(t, 2, "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 1 ] && exit 1; exec sleep 100")
+	s := newHarness(t, 2, "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 1 ] && exit 1; exec sleep 100")
 	s.spec.MaxRestarts = 1
 	if err := s.run(); err != nil {
 		t.Error(err)
@@ -59,7 +59,7 @@ func TestRestartSucceeds(t *testing.T) {
 
 // TestRegroup restarts the workers without a charge, and keeps their logs (W1).
 func TestRegroup(t *testing.T) {
-	s := newStage(t, 1, "echo $RALLYPOINT_ROUND $TORCHELASTIC_RESTART_COUNT; echo up > $SAY; [ $RALLYPOINT_ROUND = 3 ] || exec sleep 100")
+	s := newHarness(t, 1, "echo $RALLYPOINT_ROUND $TORCHELASTIC_RESTART_COUNT; echo up > $SAY; [ $RALLYPOINT_ROUND = 3 ] || exec sleep 100")
 	s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
 	s.start()
 	for range 2 {
@@ -85,7 +85,7 @@ func (n *notifying) Changed() <-chan struct{} { return n.changed }
 
 // TestNotifier regroups by event, however long the monitor interval is.
 func TestNotifier(t *testing.T) {
-	s := newStage(t, 1, "echo up > $SAY; [ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
+	s := newHarness(t, 1, "echo up > $SAY; [ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
 	s.spec.MonitorInterval = time.Hour
 	n := &notifying{s.rdzv, wake.New()}
 	a, err := New(s.spec, "test", n, discard())
@@ -105,7 +105,7 @@ func TestNotifier(t *testing.T) {
 // TestTearDown lists who fails by the agent's signal, but not as the cause, and
 // not who ends well by it (A76, W21).
 func TestTearDown(t *testing.T) {
-	s := newStage(t, 3, `case $RANK in
+	s := newHarness(t, 3, `case $RANK in
 		0) echo up > $SAY; exec sleep 100;;
 		1) trap 'exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done;;
 		2) read go < $GO; exit 7;;
@@ -130,7 +130,7 @@ func TestTearDown(t *testing.T) {
 // TestGraceEverywhere kills after ShutdownTimeout also when a worker failed (W6).
 // A stopped process is killed, too.
 func TestGraceEverywhere(t *testing.T) {
-	s := newStage(t, 3, `case $RANK in
+	s := newHarness(t, 3, `case $RANK in
 		0) trap '' TERM; echo up > $SAY; while :; do sleep 100; done;;
 		1) echo $$ > $SAY; kill -STOP $$;;
 		2) read a < $SAY; read b < $SAY
@@ -161,7 +161,7 @@ func expectSignal(t *testing.T, err error, want unix.Signal) {
 // TestSignal passes the same signal on and waits for the workers (A58).
 func TestSignal(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1} {
-		s := newStage(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(process.SignalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
+		s := newHarness(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(process.SignalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
 		s.start()
 		s.hear()
 		s.agent.Signal(sig)
@@ -176,7 +176,7 @@ func TestSignal(t *testing.T) {
 }
 
 // steer puts a test's clock and terminal in the place of the agent's.
-func (s *stage) steer(terminal bool) *testkit.Clock {
+func (s *harness) steer(terminal bool) *testkit.Clock {
 	c := testkit.NewClock()
 	s.agent.interrupts.now, s.agent.interrupts.terminal = c.Now, func() bool { return terminal }
 	return c
@@ -199,7 +199,7 @@ func TestImpatientSignals(t *testing.T) {
 		{unix.SIGTERM, unix.SIGKILL, 0, false, time.Hour, 1},
 		{unix.SIGTERM, unix.SIGTERM, 0, false, 0, 1},
 	} {
-		s := newStage(t, 2, "trap '' TERM INT; echo $$ > $SAY; while :; do sleep 100; done")
+		s := newHarness(t, 2, "trap '' TERM INT; echo $$ > $SAY; while :; do sleep 100; done")
 		s.spec.ShutdownTimeout = time.Hour
 		s.prepare()
 		clock := s.steer(c.terminal)
@@ -228,7 +228,7 @@ func TestOneRequest(t *testing.T) {
 		{unix.SIGHUP, 0, false},
 		{unix.SIGINT, byHand, true}, // the first was none from the keyboard
 	} {
-		s := newStage(t, 1, "trap 'echo got > $SAY; read x < $GO; echo saved > $SAY; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done")
+		s := newHarness(t, 1, "trap 'echo got > $SAY; read x < $GO; echo saved > $SAY; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done")
 		gate := s.goFile()
 		s.spec.ShutdownTimeout = time.Hour
 		s.prepare()
@@ -255,7 +255,7 @@ func TestOneRequest(t *testing.T) {
 
 // TestSignalWhileJoining withdraws (W7).
 func TestSignalWhileJoining(t *testing.T) {
-	s := newStage(t, 1, "exit 0")
+	s := newHarness(t, 1, "exit 0")
 	s.rdzv.blocked = true
 	s.start()
 	<-s.rdzv.joining
@@ -266,7 +266,7 @@ func TestSignalWhileJoining(t *testing.T) {
 // TestContextIsSignal takes the end of the context as SIGTERM; a restart that is
 // left changes nothing.
 func TestContextIsSignal(t *testing.T) {
-	s := newStage(t, 1, "echo up > $SAY; exec sleep 100")
+	s := newHarness(t, 1, "echo up > $SAY; exec sleep 100")
 	s.spec.MaxRestarts = 3
 	a, err := New(s.spec, "test", s.rdzv, discard())
 	if err != nil {
@@ -281,7 +281,7 @@ func TestContextIsSignal(t *testing.T) {
 }
 
 func TestNotNeeded(t *testing.T) {
-	s := newStage(t, 1, "exit 1")
+	s := newHarness(t, 1, "exit 1")
 	s.rdzv.refusal = rendezvous.Errorf(rendezvous.CodeGraceful, "the run ended")
 	if err := s.run(); err != nil {
 		t.Errorf("a spare ends with %v (W10)", err)
@@ -289,7 +289,7 @@ func TestNotNeeded(t *testing.T) {
 }
 
 func TestRendezvousFails(t *testing.T) {
-	s := newStage(t, 1, "exit 1")
+	s := newHarness(t, 1, "exit 1")
 	s.rdzv.refusal = rendezvous.Errorf(rendezvous.CodeTimeout, "no node came")
 	if err := s.run(); !errors.Is(err, rendezvous.ErrTimeout) || s.rdzv.ending != rendezvous.EndLeave {
 		t.Errorf("error %v, ending %v", err, s.rdzv.ending)
@@ -299,7 +299,7 @@ func TestRendezvousFails(t *testing.T) {
 // TestShutdownFails hides neither the workers' failure nor their success (A38).
 func TestShutdownFails(t *testing.T) {
 	for _, code := range []string{"0", "3"} {
-		s := newStage(t, 1, "exit "+code)
+		s := newHarness(t, 1, "exit "+code)
 		s.rdzv.stubborn = errors.New("the rendezvous cannot be ended")
 		err := s.run()
 		if code == "0" && err != nil {
@@ -314,7 +314,7 @@ func TestShutdownFails(t *testing.T) {
 }
 
 func TestProgramIsMissing(t *testing.T) {
-	s := newStage(t, 1, "")
+	s := newHarness(t, 1, "")
 	s.spec.Argv = []string{"./does-not-exist"}
 	err := s.run()
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "local rank 0") {

@@ -90,7 +90,7 @@ func TestForeignBudget(t *testing.T) {
 }
 
 // idle returns the error of a run that makes no progress.
-func (s *stage) idle(err error) *NoProgressError {
+func (s *harness) idle(err error) *NoProgressError {
 	s.t.Helper()
 	var idle *NoProgressError
 	if !errors.As(err, &idle) {
@@ -105,7 +105,7 @@ func (s *stage) idle(err error) *NoProgressError {
 // TestNoProgress: a job that fails at the same step again and again is stopped, with the
 // failure in its report.
 func TestNoProgress(t *testing.T) {
-	s := newStage(t, 1, reportStep+"first 42; echo the culprit >&2; echo up >$SAY; exit 7")
+	s := newHarness(t, 1, reportStep+"first 42; echo the culprit >&2; echo up >$SAY; exit 7")
 	s.spec.MaxRestarts, s.spec.MaxNoProgress = 50, 2
 	s.spec.Logs.Redirects = logs.AllRanks(logs.StdErr)
 	idle := s.idle(s.run())
@@ -125,7 +125,7 @@ func TestNoProgress(t *testing.T) {
 
 // TestProgressBetweenFailures: higher steps keep the job alive, until its restarts are used.
 func TestProgressBetweenFailures(t *testing.T) {
-	s := newStage(t, 1, reportStep+"first $((40 + TORCHELASTIC_RESTART_COUNT)); exit 7")
+	s := newHarness(t, 1, reportStep+"first $((40 + TORCHELASTIC_RESTART_COUNT)); exit 7")
 	s.spec.MaxRestarts, s.spec.MaxNoProgress = 4, 1
 	s.failed(s.run())
 	if s.rdzv.round != 5 {
@@ -135,7 +135,7 @@ func TestProgressBetweenFailures(t *testing.T) {
 
 // TestNoStepAtAll: a job whose workers fail before their first step.
 func TestNoStepAtAll(t *testing.T) {
-	s := newStage(t, 1, "exit 7")
+	s := newHarness(t, 1, "exit 7")
 	s.spec.MaxRestarts, s.spec.MaxNoProgress, s.spec.Identical = 50, 3, true
 	idle := s.idle(s.run())
 	if idle.Rounds != 3 || idle.Step != noStep || s.rdzv.round != 4 || !strings.Contains(idle.Error(), "no worker reported a step; workers report by rallypoint.progress") {
@@ -145,7 +145,7 @@ func TestNoStepAtAll(t *testing.T) {
 
 // TestNoProgressWithoutRecords: what cannot be known stops nothing.
 func TestNoProgressWithoutRecords(t *testing.T) {
-	s := newStage(t, 1, "exit 7")
+	s := newHarness(t, 1, "exit 7")
 	s.spec.Environ = append(s.spec.Environ, progress.EnvDir+"=/dev/null")
 	s.spec.MaxRestarts, s.spec.MaxNoProgress = 3, 1
 	s.failed(s.run())
@@ -156,7 +156,7 @@ func TestNoProgressWithoutRecords(t *testing.T) {
 
 // TestRestartWindow: one restart may be in any hour.
 func TestRestartWindow(t *testing.T) {
-	s := newStage(t, 1, "echo $TORCHELASTIC_RESTART_COUNT >$SAY; read go <$GO; exit 7")
+	s := newHarness(t, 1, "echo $TORCHELASTIC_RESTART_COUNT >$SAY; read go <$GO; exit 7")
 	gate := s.goFile()
 	s.spec.MaxRestarts, s.spec.RestartWindow = 1, time.Hour
 	s.prepare()

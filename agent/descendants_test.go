@@ -30,7 +30,7 @@ const leavesDescendants = `trap '' TERM
 // TestDescendants ends all descendants of workers, whichever of them failed, before the run
 // ends (W3).
 func TestDescendants(t *testing.T) {
-	s := newStage(t, 2, leavesDescendants+"; exit $RANK")
+	s := newHarness(t, 2, leavesDescendants+"; exit $RANK")
 	s.spec.Subreaper = true
 	s.spec.ShutdownTimeout = 0
 	goFile := s.goFile()
@@ -57,7 +57,7 @@ func TestDescendants(t *testing.T) {
 // TestDescendantsInALibrary ends them also in a process that must not adopt them.
 func TestDescendantsInALibrary(t *testing.T) {
 	for _, ending := range []string{"exit 0", "exit 1"} {
-		s := newStage(t, 1, "setsid sh -c 'setsid sleep 100 & echo $$ $! > $SAY; exec sleep 100' & read go < $GO; "+ending)
+		s := newHarness(t, 1, "setsid sh -c 'setsid sleep 100 & echo $$ $! > $SAY; exec sleep 100' & read go < $GO; "+ending)
 		s.spec.ShutdownTimeout = 0
 		goFile := s.goFile()
 		s.start()
@@ -78,7 +78,7 @@ func TestDescendantsInALibrary(t *testing.T) {
 // TestDescendantsAfterSuccess gives what workers left behind the grace, and ends
 // it.
 func TestDescendantsAfterSuccess(t *testing.T) {
-	s := newStage(t, 1, "sleep 100 & a=$!; setsid sleep 100 & echo $$ $a $! > $SAY; exit 0")
+	s := newHarness(t, 1, "sleep 100 & a=$!; setsid sleep 100 & echo $$ $a $! > $SAY; exit 0")
 	s.spec.Subreaper = true
 	s.start()
 	pids := s.hearPids(1)
@@ -119,7 +119,7 @@ func TestBystanders(t *testing.T) {
 	defer func() { _ = child.Wait() }()
 	defer func() { _ = child.Process.Kill() }()
 
-	s := newStage(t, 1, "echo up > $SAY; read go < $GO; setsid sleep 100 & echo $! > $SAY; exit 1")
+	s := newHarness(t, 1, "echo up > $SAY; read go < $GO; setsid sleep 100 & echo $! > $SAY; exit 1")
 	s.spec.Subreaper = true
 	s.spec.ShutdownTimeout = 0
 	goFile := s.goFile()
@@ -160,7 +160,7 @@ func TestBystanders(t *testing.T) {
 
 // TestKeepDaemons leaves them alone.
 func TestKeepDaemons(t *testing.T) {
-	s := newStage(t, 1, "setsid sleep 100 & echo $! > $SAY; exit 0")
+	s := newHarness(t, 1, "setsid sleep 100 & echo $! > $SAY; exit 0")
 	s.spec.Subreaper, s.spec.KeepDaemons = true, true
 	s.start()
 	pid := s.hearPids(1)[0]
@@ -176,7 +176,7 @@ func TestKeepDaemons(t *testing.T) {
 // TestRestartsLeakNothing restarts often and then looks for zombies, descriptors
 // and goroutines (the last in TestMain).
 func TestRestartsLeakNothing(t *testing.T) {
-	s := newStage(t, 2, "echo x; exit $RANK")
+	s := newHarness(t, 2, "echo x; exit $RANK")
 	s.spec.Logs.Tee = logs.AllRanks(logs.StdAll)
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
@@ -220,7 +220,7 @@ func TestWorkersGetNoPrivateDescriptor(t *testing.T) {
 		"taken":  func() error { return unix.Dup3(int(private.Fd()), 0, unix.O_CLOEXEC) },
 		"closed": func() error { return unix.Close(0) },
 	} {
-		s := newStage(t, 1, "readlink /proc/$$/fd/0 > $SAY")
+		s := newHarness(t, 1, "readlink /proc/$$/fd/0 > $SAY")
 		if err := replace(); err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +248,7 @@ func TestCgroup(t *testing.T) {
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("the group is still there: %v", err)
 	}
-	s := newStage(t, 1, leavesDescendants+"; exit 1")
+	s := newHarness(t, 1, leavesDescendants+"; exit 1")
 	s.spec.ShutdownTimeout = 0
 	goFile := s.goFile()
 	s.start()
@@ -295,7 +295,7 @@ func TestWorkersAreBound(t *testing.T) {
 		}
 	}
 	first, last := usable[0], usable[len(usable)-1]
-	s := newStage(t, 2, "echo $(grep Cpus_allowed_list /proc/self/status)")
+	s := newHarness(t, 2, "echo $(grep Cpus_allowed_list /proc/self/status)")
 	s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
 	s.spec.CPUs = [][]int{{last}, {first}}
 	if err := s.run(); err != nil {
@@ -305,7 +305,7 @@ func TestWorkersAreBound(t *testing.T) {
 	if got := s.logFiles(); got != want {
 		t.Errorf("log files %s", got)
 	}
-	s = newStage(t, 1, "exit 0")
+	s = newHarness(t, 1, "exit 0")
 	s.spec.CPUs = [][]int{{1 << 15}} // none that there is
 	if err := s.run(); err == nil || !strings.Contains(err.Error(), "bind to CPUs") {
 		t.Errorf("the run ended with %v", err)

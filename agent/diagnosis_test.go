@@ -25,7 +25,7 @@ func TestOOMInReport(t *testing.T) {
 	if err := os.WriteFile(events, []byte("oom_kill 0\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	s := newStage(t, 2, `[ $RANK = 1 ] && trap '' TERM && echo up > $SAY && while :; do sleep 100; done
+	s := newHarness(t, 2, `[ $RANK = 1 ] && trap '' TERM && echo up > $SAY && while :; do sleep 100; done
 		read up < $SAY; echo oom_kill 1 > $EVENTS; kill -KILL $$`)
 	s.spec.Environ = append(s.spec.Environ, "EVENTS="+events)
 	s.spec.ShutdownTimeout = 0
@@ -46,7 +46,7 @@ func TestOOMInReport(t *testing.T) {
 // (issue: no decorator needed).
 func TestStderrInReport(t *testing.T) {
 	for _, streams := range []logs.Std{logs.StdNone, logs.StdErr} {
-		s := newStage(t, 1, `i=0; while [ $i -lt 60 ]; do echo line $i >&2; i=$((i+1)); done; exit 3`)
+		s := newHarness(t, 1, `i=0; while [ $i -lt 60 ]; do echo line $i >&2; i=$((i+1)); done; exit 3`)
 		s.spec.Logs.Redirects = logs.AllRanks(streams)
 		out, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 		if err != nil {
@@ -71,7 +71,7 @@ func TestStderrInReport(t *testing.T) {
 // the report all the same.
 func TestStderrIsTerminal(t *testing.T) {
 	screen, terminal, _ := newTerminal(t)
-	s := newStage(t, 1, "[ -t 2 ] && echo $(stty size <&2) >&2; exit 3")
+	s := newHarness(t, 1, "[ -t 2 ] && echo $(stty size <&2) >&2; exit 3")
 	s.spec.Stderr = terminal
 	err := s.run()
 	s.failed(err)
@@ -90,7 +90,7 @@ func TestTerminalIsResized(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			screen, terminal, resize := newTerminal(t)
-			s := newStage(t, 1, script)
+			s := newHarness(t, 1, script)
 			s.spec.Stderr = terminal
 			s.start()
 			shows(t, screen, "11 77")
@@ -116,7 +116,7 @@ func TestTerminalIsResized(t *testing.T) {
 func TestLongRunID(t *testing.T) {
 	folders := map[string]bool{}
 	for _, id := range []string{strings.Repeat("x", 512), strings.Repeat("x", 511) + "y", strings.Repeat("é", 256), strings.Repeat("/", 512)} {
-		s := newStage(t, 1, "exit 0")
+		s := newHarness(t, 1, "exit 0")
 		s.spec.RunID = id
 		if err := s.run(); err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestLongRunID(t *testing.T) {
 // TestNoFolderForLogs: a system without a folder for temporary files runs workers all the
 // same, unless files were asked for; what they leave behind is found.
 func TestNoFolderForLogs(t *testing.T) {
-	s := newStage(t, 1, `setsid sh -c 'echo $$ > $SAY; exec sleep 100' & read go < $GO; echo "at: $TORCHELASTIC_ERROR_FILE" >&2; exit 3`)
+	s := newHarness(t, 1, `setsid sh -c 'echo $$ > $SAY; exec sleep 100' & read go < $GO; echo "at: $TORCHELASTIC_ERROR_FILE" >&2; exit 3`)
 	s.spec.Logs = logs.Spec{TempDir: filepath.Join(t.TempDir(), "not", "there")}
 	s.spec.ShutdownTimeout = 0
 	gate := filepath.Join(t.TempDir(), "go")
@@ -164,7 +164,7 @@ func TestNoFolderForLogs(t *testing.T) {
 		}
 	}
 
-	s = newStage(t, 1, "exit 0")
+	s = newHarness(t, 1, "exit 0")
 	s.spec.Logs = logs.Spec{TempDir: filepath.Join(t.TempDir(), "not", "there"), Redirects: logs.AllRanks(logs.StdErr)}
 	start := new(process.StartError)
 	if err := s.run(); !errors.As(err, &start) || !strings.Contains(err.Error(), "TMPDIR") {
@@ -175,7 +175,7 @@ func TestNoFolderForLogs(t *testing.T) {
 // TestStuck gives up on a node whose worker does not leave uninterruptible sleep,
 // without a restart (A94).
 func TestStuck(t *testing.T) {
-	s := newStage(t, 2, "echo up > $SAY; exec sleep 100")
+	s := newHarness(t, 2, "echo up > $SAY; exec sleep 100")
 	s.spec.MaxRestarts = 3
 	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0.05")
 	a, err := New(s.spec, "test", s.rdzv, discard())

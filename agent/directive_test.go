@@ -136,7 +136,7 @@ func (p *puppet) file() *progress.Directive {
 
 // directed is an agent whose workers' records the test has.
 type directed struct {
-	*stage
+	*harness
 	rdzv    *directing
 	workers []*puppet
 	log     *logText
@@ -156,8 +156,8 @@ func (l *logText) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l.t
 
 // newDirected starts an agent with workers that run until the test ends them, and say when
 // they are sent SIGUSR2.
-func newDirected(t *testing.T, workers int, change func(*stage), prepare ...func(*Agent)) *directed {
-	s := newStage(t, workers, `trap 'echo "signal $LOCAL_RANK" >$SAY' USR2; trap 'exit 0' TERM
+func newDirected(t *testing.T, workers int, change func(*harness), prepare ...func(*Agent)) *directed {
+	s := newHarness(t, workers, `trap 'echo "signal $LOCAL_RANK" >$SAY' USR2; trap 'exit 0' TERM
 		echo $LOCAL_RANK $RALLYPOINT_PROGRESS_FILE $RALLYPOINT_DIRECTIVE_FILE >$SAY
 		while [ ! -e $END ] && [ ! -e $END.$LOCAL_RANK ]; do sleep 0.02; done`)
 	end := filepath.Join(t.TempDir(), "end")
@@ -166,7 +166,7 @@ func newDirected(t *testing.T, workers int, change func(*stage), prepare ...func
 		change(s)
 	}
 	d := &directed{
-		stage: s, log: new(logText), workers: make([]*puppet, workers),
+		harness: s, log: new(logText), workers: make([]*puppet, workers),
 		rdzv: &directing{rounds: s.rdzv, changed: make(chan struct{}), held: make(chan string, 9), saved: make(chan string, 9)},
 	}
 	a, err := New(s.spec, "test", d.rdzv, slog.New(slog.NewTextHandler(d.log, nil)))
@@ -221,7 +221,7 @@ func (d *directed) steps(worker int, from, to int64) (at []int64) {
 // TestDirectiveAtOneStep: workers that differ by three steps get it at the same one; one
 // that reports none gets it at once, by its file and the signal.
 func TestDirectiveAtOneStep(t *testing.T) {
-	d := newDirected(t, 4, func(s *stage) { s.spec.DirectiveSignal = unix.SIGUSR2 })
+	d := newDirected(t, 4, func(s *harness) { s.spec.DirectiveSignal = unix.SIGUSR2 })
 	d.workers[0].report(9)
 	d.workers[1].report(13)
 	d.workers[2].report(12)
@@ -454,7 +454,7 @@ func TestDirectiveFileInTheWay(t *testing.T) {
 
 // TestSpoiledRecord: a worker without a record gets the signal, and holds no others up.
 func TestSpoiledRecord(t *testing.T) {
-	d := newDirected(t, 2, func(s *stage) { s.spec.DirectiveSignal = unix.SIGUSR2 })
+	d := newDirected(t, 2, func(s *harness) { s.spec.DirectiveSignal = unix.SIGUSR2 })
 	d.workers[0].report(5)
 	d.workers[1].report(700)
 	d.workers[1].mem[0] = 'x'

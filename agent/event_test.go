@@ -17,7 +17,7 @@ import (
 // TestEvents reports each step of a run that restarts once and then fails, and what
 // is known of it at the end.
 func TestEvents(t *testing.T) {
-	s := newStage(t, 2, `[ $LOCAL_RANK = 0 ] && exec sleep 100; exit 3`)
+	s := newHarness(t, 2, `[ $LOCAL_RANK = 0 ] && exec sleep 100; exit 3`)
 	s.spec.MaxRestarts = 1
 	s.spec.Logs.Redirects, _ = logs.ParseStreamSpec("1:3")
 	var seen []string
@@ -59,7 +59,7 @@ func TestEvents(t *testing.T) {
 
 // TestStop gives the workers the grace that it names.
 func TestStop(t *testing.T) {
-	s := newStage(t, 1, `trap '' TERM; echo up > $SAY; while :; do sleep 100; done`)
+	s := newHarness(t, 1, `trap '' TERM; echo up > $SAY; while :; do sleep 100; done`)
 	s.spec.ShutdownTimeout = time.Hour
 	s.start()
 	s.hear()
@@ -75,7 +75,7 @@ func TestStop(t *testing.T) {
 
 // TestStartError tells which worker could not be started.
 func TestStartError(t *testing.T) {
-	s := newStage(t, 2, "")
+	s := newHarness(t, 2, "")
 	s.spec.Argv = []string{"no-such-program"}
 	var start *process.StartError
 	if err := s.run(); !errors.As(err, &start) || start.LocalRank != 0 || !errors.Is(err, unix.ENOENT) {

@@ -17,8 +17,8 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// healthStage starts an agent with a health server on a free port.
-func healthStage(t *testing.T, s *stage) (url string) {
+// healthHarness starts an agent with a health server on a free port.
+func healthHarness(t *testing.T, s *harness) (url string) {
 	t.Helper()
 	s.spec.Environ = append(s.spec.Environ, telemetry.EnvHealthPort+"=0")
 	log := &testkit.Log{}
@@ -54,10 +54,10 @@ func get(t *testing.T, url string) (int, string) {
 // TestHealth asks an agent that waits for others, and then one whose workers run
 // (W15).
 func TestHealth(t *testing.T) {
-	s := newStage(t, 2, "[ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
+	s := newHarness(t, 2, "[ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
 	s.spec.MaxRestarts = 1
 	s.rdzv.blocked = true
-	url := healthStage(t, s)
+	url := healthHarness(t, s)
 	<-s.rdzv.joining
 	if code, body := get(t, url+"/healthz"); code != 200 {
 		t.Errorf("while joining: %d, %s", code, body)
@@ -71,9 +71,9 @@ func TestHealth(t *testing.T) {
 		t.Error("the port is still served")
 	}
 
-	s2 := newStage(t, 2, s.spec.Argv[2])
+	s2 := newHarness(t, 2, s.spec.Argv[2])
 	s2.spec.MaxRestarts = 1
-	url = healthStage(t, s2)
+	url = healthHarness(t, s2)
 	var status telemetry.Status
 	for status.Round != 2 || status.Phase != telemetry.PhaseRunning {
 		code, body := get(t, url+"/status")
@@ -125,7 +125,7 @@ func TestHealthPortIsTaken(t *testing.T) {
 	}
 	defer l.Close()
 	for _, value := range []string{l.Addr().String(), "nonsense"} {
-		s := newStage(t, 1, "exit 0")
+		s := newHarness(t, 1, "exit 0")
 		s.spec.Environ = append(s.spec.Environ, telemetry.EnvHealthPort+"="+value)
 		if err := s.run(); err != nil {
 			t.Errorf("%s: %v", value, err)
@@ -136,9 +136,9 @@ func TestHealthPortIsTaken(t *testing.T) {
 // TestHealthAmongTheSilent asks while as many connections as there may be say nothing, or
 // not all of their request.
 func TestHealthAmongTheSilent(t *testing.T) {
-	s := newStage(t, 1, "exec sleep 100")
+	s := newHarness(t, 1, "exec sleep 100")
 	s.rdzv.blocked = true
-	url := healthStage(t, s)
+	url := healthHarness(t, s)
 	<-s.rdzv.joining
 	for i := range 3 * 16 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))

@@ -17,7 +17,7 @@ import (
 // acquire is shell code that acquires a timer of process $1 that expires at once.
 const acquire = `timer() { echo '{"version":1,"pid":'$1',"scope_id":"train.py#7","expiration_time":1,"signal":'$2'}' > $TORCHELASTIC_TIMER_FILE; }; `
 
-func withWatchdog(s *stage) (path string) {
+func withWatchdog(s *harness) (path string) {
 	path = filepath.Join(s.t.TempDir(), "timers")
 	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE="+path)
 	return path
@@ -35,7 +35,7 @@ func TestWatchdogRestarts(t *testing.T) {
 		"softly, stubborn": `trap '' TERM; timer $$ 15; while :; do sleep 100; done`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, 2, acquire+`[ -p $TORCHELASTIC_TIMER_FILE ] || exit 5; [ $RANK = 0 ] && exec sleep 100; `+script)
+			s := newHarness(t, 2, acquire+`[ -p $TORCHELASTIC_TIMER_FILE ] || exit 5; [ $RANK = 0 ] && exec sleep 100; `+script)
 			path := withWatchdog(s)
 			if err := os.WriteFile(path, []byte("something else"), 0o600); err != nil { // A88
 				t.Fatal(err)
@@ -61,7 +61,7 @@ func TestWatchdogRestarts(t *testing.T) {
 // process that is no worker, and nonsense.
 func TestWatchdogHarmless(t *testing.T) {
 	bystander := os.Getpid()
-	s := newStage(t, 1, acquire+fmt.Sprintf(`timer $$ 0; timer %d 9; echo nonsense > $TORCHELASTIC_TIMER_FILE
+	s := newHarness(t, 1, acquire+fmt.Sprintf(`timer $$ 0; timer %d 9; echo nonsense > $TORCHELASTIC_TIMER_FILE
 		echo '{"version":1,"pid":'$$',"scope_id":"x","expiration_time":4000000000,"signal":9}' > $TORCHELASTIC_TIMER_FILE
 		echo '{"version":1,"pid":'$$',"scope_id":"x","expiration_time":-1,"signal":0}' > $TORCHELASTIC_TIMER_FILE
 		echo up > $SAY; until [ -e $GO ]; do sleep 0.01; done; exit 0`, bystander))
@@ -112,7 +112,7 @@ func (l *eventLog) count(name string) (n int) {
 
 // TestWatchdogFileCannotBeMade ends the run before a worker starts.
 func TestWatchdogFileCannotBeMade(t *testing.T) {
-	s := newStage(t, 1, "exit 0")
+	s := newHarness(t, 1, "exit 0")
 	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_ENABLE_FILE_TIMER=1", watchdog.EnvFile+"=/does/not/exist")
 	if err := s.run(); err == nil || !strings.Contains(err.Error(), "timers") {
 		t.Errorf("the run ended with %v", err)

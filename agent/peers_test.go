@@ -14,7 +14,7 @@ import (
 // inRound makes an agent that is a member of round 1 of a job of some nodes.
 func inRound(t *testing.T, r *rounds, rank int) *Agent {
 	t.Helper()
-	s := newStage(t, 1, "exit 0")
+	s := newHarness(t, 1, "exit 0")
 	a, err := New(s.spec, "test", r, discard())
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestPeersFailures(t *testing.T) {
 	} {
 		inRound(t, r, f.Rank/2).publishFailure(&f)
 	}
-	s := newStage(t, 1, "echo up > $SAY; exec sleep 100")
+	s := newHarness(t, 1, "echo up > $SAY; exec sleep 100")
 	s.rdzv = r
 	s.spec.Identical = true
 	s.start()
@@ -153,7 +153,7 @@ func TestVerdict(t *testing.T) {
 // a lost node.
 func TestCollateral(t *testing.T) {
 	for want, dropped := range map[string][]string{"1": nil, "0": {"b (lost)"}} {
-		s := newStage(t, 1, "echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0; exit 1")
+		s := newHarness(t, 1, "echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0; exit 1")
 		s.spec.MaxRestarts = 1
 		s.rdzv.dropped = map[uint64][]string{2: dropped}
 		s.start()

@@ -20,7 +20,7 @@ first() { printf '\0\0\0\0\0\0\0\0' | dd of="$RALLYPOINT_PROGRESS_FILE" bs=1 see
 // TestProgressOfWorkers: the steps of real workers in two rounds, as the rendezvous carries
 // them and the health port shows them; the second round begins behind the first.
 func TestProgressOfWorkers(t *testing.T) {
-	s := newStage(t, 2, reportStep+`
+	s := newHarness(t, 2, reportStep+`
 		if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then first $((40 + LOCAL_RANK)); else first $((30 + LOCAL_RANK)); fi
 		echo $RALLYPOINT_PROGRESS_FILE >$SAY
 		read go <$GO
@@ -34,7 +34,7 @@ func TestProgressOfWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pipe.Close()
-	url := healthStage(t, s)
+	url := healthHarness(t, s)
 	for round, want := range []string{"round 1: 2 of 2, 40 to 41", "round 2: 2 of 2, 30 to 31"} {
 		paths := []string{s.hear(), s.hear()}
 		if filepath.Dir(filepath.Dir(paths[0])) != dir || paths[0] == paths[1] {
@@ -77,7 +77,7 @@ func TestProgressOfWorkers(t *testing.T) {
 // TestNoRecords: without a folder for records the workers run, and get none that the agent
 // inherited as a worker of another one.
 func TestNoRecords(t *testing.T) {
-	s := newStage(t, 1, `echo "<$RALLYPOINT_PROGRESS_FILE>" >$SAY`)
+	s := newHarness(t, 1, `echo "<$RALLYPOINT_PROGRESS_FILE>" >$SAY`)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

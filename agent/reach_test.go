@@ -13,7 +13,7 @@ import (
 // TestStoreOutOfReach: an address that no worker can connect to is named while the workers
 // run.
 func TestStoreOutOfReach(t *testing.T) {
-	s := newStage(t, 1, "echo up > $SAY; read x < $GO")
+	s := newHarness(t, 1, "echo up > $SAY; read x < $GO")
 	gate := s.goFile()
 	log := &testkit.Log{}
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(log, nil)))

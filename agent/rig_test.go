@@ -104,9 +104,9 @@ func (r *rounds) set(change func()) {
 	change()
 }
 
-// stage is one agent under test. Its workers are shell scripts, which may write
+// harness is one agent under test. Its workers are shell scripts, which may write
 // lines to the pipe $SAY.
-type stage struct {
+type harness struct {
 	t     *testing.T
 	spec  Spec
 	rdzv  *rounds
@@ -116,8 +116,8 @@ type stage struct {
 	err   error
 }
 
-// newStage prepares an agent with a number of workers that run a script.
-func newStage(t *testing.T, workers int, script string) *stage {
+// newHarness prepares an agent with a number of workers that run a script.
+func newHarness(t *testing.T, workers int, script string) *harness {
 	t.Helper()
 	dir := t.TempDir()
 	say := filepath.Join(dir, "say")
@@ -129,7 +129,7 @@ func newStage(t *testing.T, workers int, script string) *stage {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { pipe.Close() })
-	return &stage{
+	return &harness{
 		t: t, rdzv: newRounds(1), said: bufio.NewReader(pipe), done: make(chan struct{}),
 		spec: Spec{
 			RunID: "run", Role: "r", Argv: []string{"sh", "-c", script}, Workers: workers, NoMacros: true,
@@ -141,7 +141,7 @@ func newStage(t *testing.T, workers int, script string) *stage {
 }
 
 // goFile makes the FIFO that the script knows as $GO and waits at, and returns its path.
-func (s *stage) goFile() string {
+func (s *harness) goFile() string {
 	s.t.Helper()
 	path := s.spec.Logs.Dir + ".go"
 	if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -152,7 +152,7 @@ func (s *stage) goFile() string {
 }
 
 // prepare makes the agent, which start does otherwise.
-func (s *stage) prepare() {
+func (s *harness) prepare() {
 	s.t.Helper()
 	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *stage) prepare() {
 	s.agent = a
 }
 
-func (s *stage) start() {
+func (s *harness) start() {
 	s.t.Helper()
 	if s.agent == nil {
 		s.prepare()
@@ -174,7 +174,7 @@ func (s *stage) start() {
 }
 
 // wait waits for the end of the run and returns its error.
-func (s *stage) wait() error {
+func (s *harness) wait() error {
 	<-s.done
 	if s.rdzv.ended != 1 {
 		s.t.Errorf("the rendezvous was ended %d times", s.rdzv.ended)
@@ -182,14 +182,14 @@ func (s *stage) wait() error {
 	return s.err
 }
 
-func (s *stage) run() error {
+func (s *harness) run() error {
 	s.t.Helper()
 	s.start()
 	return s.wait()
 }
 
 // hear returns the next line that a worker said.
-func (s *stage) hear() string {
+func (s *harness) hear() string {
 	s.t.Helper()
 	line, err := s.said.ReadString('\n')
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *stage) hear() string {
 }
 
 // hearPids reads n lines of pids.
-func (s *stage) hearPids(n int) []int {
+func (s *harness) hearPids(n int) []int {
 	s.t.Helper()
 	var pids []int
 	for range n {
@@ -235,7 +235,7 @@ func processState(pid int) (state byte, ok bool) {
 }
 
 // failed returns the failures of a run that ended by them.
-func (s *stage) failed(err error) []failure.Failure {
+func (s *harness) failed(err error) []failure.Failure {
 	s.t.Helper()
 	var failed *FailedError
 	if !errors.As(err, &failed) {
@@ -248,7 +248,7 @@ func (s *stage) failed(err error) []failure.Failure {
 }
 
 // logFiles lists the log folder without the job's own name.
-func (s *stage) logFiles() string {
+func (s *harness) logFiles() string {
 	s.t.Helper()
 	var names []string
 	jobs, _ := filepath.Glob(s.spec.Logs.Dir + "/run_????????")

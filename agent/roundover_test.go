@@ -28,7 +28,7 @@ func (over) Set(context.Context, string, []byte) error {
 
 // TestRoundOverBeforeRanks regroups, and does not fail: nothing is wrong here.
 func TestRoundOverBeforeRanks(t *testing.T) {
-	s := newStage(t, 1, "exit 0")
+	s := newHarness(t, 1, "exit 0")
 	a, err := New(s.spec, "test", late{s.rdzv}, discard())
 	if err != nil {
 		t.Fatal(err)

@@ -52,8 +52,8 @@ func (r *announcing) tell(stop rendezvous.RoundStop) {
 	r.changed <- struct{}{}
 }
 
-// use prepares the stage's agent with the rendezvous, of which every node has one worker.
-func (r *announcing) use(t *testing.T, s *stage) {
+// use prepares the harness's agent with the rendezvous, of which every node has one worker.
+func (r *announcing) use(t *testing.T, s *harness) {
 	t.Helper()
 	s.rdzv, s.spec.Identical = r.rounds, true
 	a, err := New(s.spec, "test", r, discard())
@@ -68,7 +68,7 @@ func (r *announcing) use(t *testing.T, s *stage) {
 func TestAnnouncedBeforeStop(t *testing.T) {
 	const script = `echo $$ > $SAY; [ $RANK = 1 ] || exec sleep 100; read go < $GO; exit 7`
 	for _, leaving := range []bool{false, true} {
-		s := newStage(t, 2, script)
+		s := newHarness(t, 2, script)
 		goFile := s.goFile()
 		r := newAnnouncing(2)
 		workers := make(chan []int, 1)
@@ -118,7 +118,7 @@ func TestAnnouncedBeforeStop(t *testing.T) {
 // restart and is announced no further.
 func TestStopsWithOthers(t *testing.T) {
 	t.Run("signalled", func(t *testing.T) {
-		s := newStage(t, 1, `echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0
+		s := newHarness(t, 1, `echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0
 			trap 'exit 9' TERM; while :; do sleep 0.01; done`)
 		r := newAnnouncing(2)
 		r.announced = func(bool, string) error { t.Error("it announces the stop of another node"); return nil }
@@ -135,7 +135,7 @@ func TestStopsWithOthers(t *testing.T) {
 		}
 	})
 	t.Run("failed after it", func(t *testing.T) {
-		s := newStage(t, 1, `echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0; read go < $GO; exit 9`)
+		s := newHarness(t, 1, `echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0; read go < $GO; exit 9`)
 		goFile := s.goFile()
 		r := newAnnouncing(2)
 		r.announced = func(bool, string) error { // it comes while another node's is on its way
@@ -162,7 +162,7 @@ func TestStopsWithOthers(t *testing.T) {
 
 // TestCutOffBeforeAnnouncing: a node that can tell no other stops its workers all the same.
 func TestCutOffBeforeAnnouncing(t *testing.T) {
-	s := newStage(t, 2, "[ $RANK = 1 ] && exit 7; exec sleep 100")
+	s := newHarness(t, 2, "[ $RANK = 1 ] && exit 7; exec sleep 100")
 	r := newAnnouncing(2)
 	r.announced = func(bool, string) error { return errors.New("no route") }
 	r.use(t, s)
@@ -177,7 +177,7 @@ func TestAnnouncedCulprit(t *testing.T) {
 	for _, f := range []failure.Failure{{Rank: 1, ExitCode: 5, Host: "b"}, {Rank: 2, ExitCode: 7, Host: "c"}} {
 		inRound(t, r.rounds, f.Rank).publishFailure(&f)
 	}
-	s := newStage(t, 1, "echo up > $SAY; exec sleep 100")
+	s := newHarness(t, 1, "echo up > $SAY; exec sleep 100")
 	r.use(t, s)
 	s.start()
 	s.hear()
@@ -202,7 +202,7 @@ func TestVerdictWithAnnouncement(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		r := newAnnouncing(2)
 		r.round, r.waiting, r.stop = 1, 1, rendezvous.RoundStop{Round: 1, Rank: 0, Lost: lost}
-		s := newStage(t, 1, "exit 0")
+		s := newHarness(t, 1, "exit 0")
 		r.use(t, s)
 		a := s.agent
 		a.assignment = &assignment{Outcome: rendezvous.Outcome{Round: 1}, groups: 2, keys: r.Keys(1)}
@@ -220,7 +220,7 @@ func TestVerdictWithAnnouncement(t *testing.T) {
 // TestRestartDelayInRound: the pause before a restart comes when the node has its place, so
 // that no other node waits for it beyond regroup_timeout; a signal and a regroup end it.
 func TestRestartDelayInRound(t *testing.T) {
-	s := newStage(t, 1, "echo $RALLYPOINT_ROUND > $SAY; exit 1")
+	s := newHarness(t, 1, "echo $RALLYPOINT_ROUND > $SAY; exit 1")
 	s.spec.MaxRestarts, s.spec.RestartDelay = 2, 24*time.Hour
 	joined := make(chan uint64, 8)
 	s.spec.Notify = func(e Event) {

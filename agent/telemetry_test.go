@@ -89,7 +89,7 @@ func TestMetrics(t *testing.T) {
 	for _, test := range []struct {
 		name, script string
 		budget       int
-		prepare      func(*stage)
+		prepare      func(*harness)
 		want         string
 	}{
 		{
@@ -107,16 +107,16 @@ func TestMetrics(t *testing.T) {
 				"flakiness=100 run_total=1 run_success_with_retries=0 run_success_no_retries=0 run_failed_with_retries=0 run_failed_no_retries=1 run+",
 		},
 		{
-			"closed", "exit 1", 0, func(s *stage) { s.rdzv.refusal = rendezvous.ErrClosed },
+			"closed", "exit 1", 0, func(s *harness) { s.rdzv.refusal = rendezvous.ErrClosed },
 			"_rendezvous- _initialize- run-",
 		},
 		{
-			"not needed", "exit 1", 0, func(s *stage) { s.rdzv.refusal = rendezvous.ErrGraceful },
+			"not needed", "exit 1", 0, func(s *harness) { s.rdzv.refusal = rendezvous.ErrGraceful },
 			"_rendezvous- _initialize- run+",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := newStage(t, 1, test.script)
+			s := newHarness(t, 1, test.script)
 			s.spec.MaxRestarts = test.budget
 			sink := &recorder{}
 			s.spec.Metrics = sink
@@ -134,7 +134,7 @@ func TestMetrics(t *testing.T) {
 
 // TestMetricsOfRunningWorkers come at each monitor interval, and a regroup is a restart.
 func TestMetricsOfRunningWorkers(t *testing.T) {
-	s := newStage(t, 1, "[ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
+	s := newHarness(t, 1, "[ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
 	looks := 0
 	sink := &recorder{}
 	sink.more = func(text []byte) {
@@ -177,7 +177,7 @@ func (h *recorder) rdzvEvents(t *testing.T) (all []rdzvEvent, short string) {
 
 // TestRdzvEvents tells of each step of the rendezvous as a node sees it (A97).
 func TestRdzvEvents(t *testing.T) {
-	s := newStage(t, 1, "[ $RALLYPOINT_ROUND = 2 ] && exit; echo up > $SAY; exec sleep 100")
+	s := newHarness(t, 1, "[ $RALLYPOINT_ROUND = 2 ] && exit; echo up > $SAY; exec sleep 100")
 	s.rdzv.dropped = map[uint64][]string{2: {"node x (lost)"}}
 	sink := &recorder{}
 	s.spec.RdzvEvents = sink
@@ -210,7 +210,7 @@ func TestRdzvEvents(t *testing.T) {
 
 // TestRdzvEventOfShutdownThatFails has the state FAILED.
 func TestRdzvEventOfShutdownThatFails(t *testing.T) {
-	s := newStage(t, 1, "exit 0")
+	s := newHarness(t, 1, "exit 0")
 	s.rdzv.stubborn = rendezvous.ErrConnection
 	sink := &recorder{}
 	s.spec.RdzvEvents = sink
@@ -231,7 +231,7 @@ func TestRdzvEventsOfErrors(t *testing.T) {
 		{rendezvous.ErrClosed, "RendezvousClosedError: the rendezvous is closed"},
 		{rendezvous.ErrMismatch, "RendezvousError: settings differ from the run's"},
 	} {
-		s := newStage(t, 1, "exit 0")
+		s := newHarness(t, 1, "exit 0")
 		s.rdzv.refusal = test.refusal
 		sink := &recorder{}
 		s.spec.RdzvEvents = sink

@@ -43,7 +43,7 @@ func TestAnswersWithoutAChange(t *testing.T) {
 		return s.records, at
 	}
 	records, _ := history()
-	if a := judged(t, records); !a.Kept() {
+	if a := checkedHistory(t, records); !a.Kept() {
 		t.Fatal(a)
 	}
 	for _, m := range []struct {
@@ -74,14 +74,14 @@ func TestAnswersWithoutAChange(t *testing.T) {
 		i := at[m.at]
 		records[i].Effects = slices.Clone(records[i].Effects)
 		m.change(&records[i])
-		if a := judged(t, records); a.Kept() || !strings.Contains(a.String(), m.says) {
+		if a := checkedHistory(t, records); a.Kept() || !strings.Contains(a.String(), m.says) {
 			t.Errorf("%s, want %s: %s", m.at, m.says, a)
 		}
 	}
 	// One that was too large to be recorded is no gap.
 	records, at := history()
 	records[at["get"]].Event, records[at["get"]].Effects, records[at["get"]].TooLarge = nil, nil, trace.MaxRecord
-	if a := judged(t, records); !a.Kept() {
+	if a := checkedHistory(t, records); !a.Kept() {
 		t.Error(a)
 	}
 }

@@ -39,7 +39,7 @@ func directing(t *testing.T) []trace.Record {
 // TestDirectives holds a history against what docs/design.md says of directives, and finds
 // what breaks that.
 func TestDirectives(t *testing.T) {
-	if a := judged(t, directing(t)); !a.Kept() {
+	if a := checkedHistory(t, directing(t)); !a.Kept() {
 		t.Error(a)
 	}
 	told := r.DirectiveNotice{ID: "d1", Kind: r.DirectiveSave, Text: "why", Within: time.Hour, Round: 1, Agreed: true, Step: 7}

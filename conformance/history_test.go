@@ -155,8 +155,8 @@ func resumed(t *testing.T) []trace.Record {
 	return s.records
 }
 
-// judged has the records read from what they were written as.
-func judged(t *testing.T, records []trace.Record) *Audit {
+// checkedHistory has the records read from what they were written as.
+func checkedHistory(t *testing.T, records []trace.Record) *Audit {
 	t.Helper()
 	var a Audit
 	for _, rec := range records {
@@ -174,7 +174,7 @@ func judged(t *testing.T, records []trace.Record) *Audit {
 
 func TestKeptHistories(t *testing.T) {
 	for name, records := range map[string][]trace.Record{"life": life(t), "failure": failing(t), "resumed": resumed(t)} {
-		if a := judged(t, records); !a.Kept() {
+		if a := checkedHistory(t, records); !a.Kept() {
 			t.Errorf("%s: %s", name, a)
 		}
 	}

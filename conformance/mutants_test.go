@@ -252,7 +252,7 @@ func TestEachGuaranteeCanBeBroken(t *testing.T) {
 // TestReplayFindsWhatNoRuleSays has a machine do the same again.
 func TestReplayFindsWhatNoRuleSays(t *testing.T) {
 	records := effects(16, each(func(e r.HistoryEntry) r.Effect { e.Text += "!"; return e }))(life(t))
-	if found := judged(t, records).Violations(); len(found) != 1 || found[0].Guarantee != 10 || found[0].Event != 16 {
+	if found := checkedHistory(t, records).Violations(); len(found) != 1 || found[0].Guarantee != 10 || found[0].Event != 16 {
 		t.Errorf("found %v", found)
 	}
 }
@@ -314,7 +314,7 @@ func TestWhatMayHaveBeenInTime(t *testing.T) {
 		records[9].Seconds = records[5].Seconds + 1 // the end of a lease
 		records[7].Seconds -= 20                    // the last call
 		records[5].Slack, records[6].Slack = slack, slack
-		if a := judged(t, records); a.Kept() != (slack > 0) {
+		if a := checkedHistory(t, records); a.Kept() != (slack > 0) {
 			t.Errorf("slack %v: %s", slack, a)
 		}
 	}
@@ -338,7 +338,7 @@ func TestFollowerThatWasKilled(t *testing.T) {
 			}
 			history = append(history, rec)
 		}
-		if a := judged(t, history); a.Kept() != (slack > 0) {
+		if a := checkedHistory(t, history); a.Kept() != (slack > 0) {
 			t.Errorf("slack %v: %s", slack, a)
 		}
 	}
@@ -350,7 +350,7 @@ func TestEventsThatAreTooLarge(t *testing.T) {
 	records[8].Event = r.KeyRequest{
 		Request: r.Request{Session: "s1", Number: 2}, Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, trace.MaxRecord)},
 	}
-	a := judged(t, records)
+	a := checkedHistory(t, records)
 	if why := a.Unchecked()["job"]; a.Kept() || !strings.Contains(why, "event 8 was too large to be recorded (1") {
 		t.Errorf("%q, %s", why, a)
 	}

@@ -131,7 +131,7 @@ func TestAStrangersLastRoundIsChecked(t *testing.T) {
 		s.add("1", 1, "sum")
 		return s.records
 	}
-	if a := judged(t, made()); !a.Kept() {
+	if a := checkedHistory(t, made()); !a.Kept() {
 		t.Fatal(a)
 	}
 	records := made()
@@ -140,7 +140,7 @@ func TestAStrangersLastRoundIsChecked(t *testing.T) {
 		e.Result, e.Err = nil, &r.Error{Code: r.CodeRoundOver, Text: `run "job": round 1 is over`}
 		return e
 	})(records[i].Effects)
-	if a := judged(t, records); a.Kept() || !strings.Contains(a.String(), "guarantee 4") {
+	if a := checkedHistory(t, records); a.Kept() || !strings.Contains(a.String(), "guarantee 4") {
 		t.Error(a)
 	}
 }

@@ -31,7 +31,7 @@ func stopping(t *testing.T) []trace.Record {
 // TestAnnouncedStops holds a history against what docs/design.md says of announced stops,
 // and finds what breaks that.
 func TestAnnouncedStops(t *testing.T) {
-	if a := judged(t, stopping(t)); !a.Kept() {
+	if a := checkedHistory(t, stopping(t)); !a.Kept() {
 		t.Error(a)
 	}
 	late := r.MembershipUpdate{Waiting: 1, Reason: "why", Stop: r.RoundStop{Round: 1, Rank: 1}}

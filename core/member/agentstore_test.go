@@ -14,7 +14,7 @@ import (
 )
 
 // keysOf forms a round of two and returns both members' keys.
-func keysOf(t *testing.T, w *world) (nodes []*node, a, b store.Store) {
+func keysOf(t *testing.T, w *cluster) (nodes []*node, a, b store.Store) {
 	t.Helper()
 	nodes = w.nodes(2, 2, 2)
 	o := form(t, nodes)
@@ -23,7 +23,7 @@ func keysOf(t *testing.T, w *world) (nodes []*node, a, b store.Store) {
 
 // The keys behave as any store does: the same calls give the same results.
 func TestKeysAreAStore(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		_, keys, _ := keysOf(t, w)
 		local := store.NewMemory(store.NewEngine(store.Limits{}))
 		ctx := context.Background()
@@ -92,7 +92,7 @@ func TestKeysWait(t *testing.T) {
 		"pop":       func(ctx context.Context, s store.Store) error { _, err := s.QueuePop(ctx, "q", true); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			runCluster(t, func(t *testing.T, w *cluster) {
 				nodes, a, b := keysOf(t, w)
 				done := make(chan error, 1)
 				begin := func(ctx context.Context) {
@@ -142,7 +142,7 @@ func TestKeysWait(t *testing.T) {
 
 // An item that was taken for a pop is not lost because its caller gave up.
 func TestPopThatIsCanceledTooLateHasItsItem(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes, a, b := keysOf(t, w)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -169,7 +169,7 @@ func TestPopThatIsCanceledTooLateHasItsItem(t *testing.T) {
 }
 
 func TestKeysOfARoundThatIsOver(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes, a, _ := keysOf(t, w)
 		done := make(chan error, 1)
 		go func() {
@@ -191,7 +191,7 @@ func TestKeysOfARoundThatIsOver(t *testing.T) {
 }
 
 func TestKeysWithoutARound(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		n := w.nodes(1, 1, 1)[0]
 		if err := n.Keys(1).Set(context.Background(), "k", nil); !errors.Is(err, rendezvous.ErrRoundOver) {
 			t.Errorf("got %v", err)
@@ -203,7 +203,7 @@ func TestKeysWithoutARound(t *testing.T) {
 }
 
 func TestKeysSurviveAnOutage(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		_, a, b := keysOf(t, w)
 		got := make(chan []byte, 1)
 		go func() {
@@ -229,7 +229,7 @@ func TestKeysSurviveAnOutage(t *testing.T) {
 }
 
 func TestKeysCopyWhatTheyAreGiven(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		_, a, _ := keysOf(t, w)
 		w.setDown(errors.New("connection reset"))
 		synctest.Wait()
@@ -249,7 +249,7 @@ func TestKeysCopyWhatTheyAreGiven(t *testing.T) {
 }
 
 func TestExitBarrierFinishes(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes, a, _ := keysOf(t, w)
 		n, err := a.Add(context.Background(), "torchelastic/agent/terminal_state/num_members", 1)
 		if err != nil || n != 1 {

@@ -15,7 +15,7 @@ func save(id string) rendezvous.Direct {
 
 // TestDirectiveWakesAll who wait for it, with each change, and is none in a join.
 func TestDirectiveWakesAll(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		none, first := nodes[0].Directive()
@@ -58,7 +58,7 @@ func TestDirectiveWakesAll(t *testing.T) {
 
 // TestReportsWithoutControlPlane go on by themselves, and are in the next hello.
 func TestReportsWithoutControlPlane(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		w.apply(save("s1"))
@@ -98,7 +98,7 @@ func TestReportsWithoutControlPlane(t *testing.T) {
 
 // TestRequeued: a member knows of a run that a directive has ended, and of no other.
 func TestRequeued(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		if _, requeued := nodes[0].Requeued(); requeued {

@@ -25,7 +25,7 @@ func barrier(s store.Store, world int64) error {
 // barrier: that ends after a lease, not after torch's 300 s, and so does the
 // shutdown that follows.
 func TestExitBarrierOfAnOrphan(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		nodes[0].plane.host = true
 		o := form(t, nodes)
@@ -65,7 +65,7 @@ func TestExitBarrierOfAnOrphan(t *testing.T) {
 func TestExitBarrierWaitsForAControlPlane(t *testing.T) {
 	for name, hosted := range map[string]bool{"host that returns": true, "server": false} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			runCluster(t, func(t *testing.T, w *cluster) {
 				var nodes []*node
 				for _, name := range []string{"a", "b"} {
 					p := params(name, 2, 2)
@@ -105,7 +105,7 @@ func TestExitBarrierWaitsForAControlPlane(t *testing.T) {
 // The host is no member of the round: it has left, and the others have regrouped. Its
 // control plane served on, and then its process dies, too.
 func TestExitBarrierWhoseHostIsNoMember(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 2, 3)
 		nodes[0].plane.host = true
 		form(t, nodes)
@@ -134,7 +134,7 @@ func TestExitBarrierWhoseHostIsNoMember(t *testing.T) {
 // A spare whose host died is not needed: no control plane is left that could give it a place. A
 // short outage ends nothing, and its time does not count.
 func TestSpareOfADeadHost(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		p := params("a", 1, 1)
 		p.ReconnectGrace = time.Hour
 		host, other := w.node(p), params("b", 1, 1)
@@ -168,7 +168,7 @@ func TestSpareOfADeadHost(t *testing.T) {
 
 // Who waits for a round that is being formed waits for a host that is started again.
 func TestCandidateOfADeadHost(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		nodes[0].plane.host = true
 		first := nodes[0].join()

@@ -14,7 +14,7 @@ import (
 )
 
 func TestNextFormsARound(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 3, 3)
 		if c := nodes[0].plane.connects; c != 0 {
 			t.Errorf("%d connects before the first Next", c)
@@ -47,7 +47,7 @@ func TestNextFormsARound(t *testing.T) {
 }
 
 func TestRoundStoreLivesUntilTheNextOutcome(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 1, 2)
 		form(t, nodes)
 		first := nodes[0].join()
@@ -69,7 +69,7 @@ func TestRoundStoreLivesUntilTheNextOutcome(t *testing.T) {
 }
 
 func TestNextTimesOut(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 4)
 		j := nodes[0].join()
 		<-j.done
@@ -94,7 +94,7 @@ func TestNextTimesOut(t *testing.T) {
 }
 
 func TestNextNamesTheRoundItFollows(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		w.lose(nodes[1])
@@ -108,7 +108,7 @@ func TestNextNamesTheRoundItFollows(t *testing.T) {
 }
 
 func TestNextWithoutControlPlane(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.setDown(errors.New("connection refused"))
 		n := w.nodes(1, 1, 1)[0]
 		j := n.join()
@@ -131,7 +131,7 @@ func TestNextWithoutControlPlane(t *testing.T) {
 }
 
 func TestNextPassesRefusals(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		a := w.node(params("a", 2, 2))
 		j := a.join()
 		synctest.Wait()
@@ -143,7 +143,7 @@ func TestNextPassesRefusals(t *testing.T) {
 }
 
 func TestNextIsOneAtATime(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		j := nodes[0].join()
 		synctest.Wait()
@@ -154,7 +154,7 @@ func TestNextIsOneAtATime(t *testing.T) {
 }
 
 func TestProgressLines(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 3, 3)
 		j := nodes[0].join()
 		wait(500 * time.Millisecond)
@@ -197,7 +197,7 @@ func TestProgressLines(t *testing.T) {
 }
 
 func TestCancelWithdraws(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		n := w.nodes(1, 2, 2)[0]
 		j := n.join()
 		wait(3 * time.Second)
@@ -214,7 +214,7 @@ func TestCancelWithdraws(t *testing.T) {
 }
 
 func TestDeadlineOfTheCallerIsATimeout(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_, err := w.nodes(1, 2, 2)[0].Next(ctx)
@@ -226,7 +226,7 @@ func TestDeadlineOfTheCallerIsATimeout(t *testing.T) {
 func TestWithdrawLosesAgainstTheOutcome(t *testing.T) {
 	for _, late := range []string{"cancel", "timeout"} {
 		t.Run(late, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			runCluster(t, func(t *testing.T, w *cluster) {
 				nodes := w.nodes(2, 2, 2)
 				j := nodes[0].join()
 				if late == "timeout" {
@@ -256,7 +256,7 @@ func TestWithdrawLosesAgainstTheOutcome(t *testing.T) {
 }
 
 func TestHungControlPlaneDoesNotHoldUpACaller(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		n := w.nodes(1, 2, 2)[0]
 		j := n.join()
 		wait(time.Second)
@@ -272,7 +272,7 @@ func TestHungControlPlaneDoesNotHoldUpACaller(t *testing.T) {
 }
 
 func TestLostControlPlaneDoesNotHoldUpACaller(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		n := w.nodes(1, 2, 2)[0]
 		j := n.join()
 		wait(time.Second)
@@ -288,7 +288,7 @@ func TestLostControlPlaneDoesNotHoldUpACaller(t *testing.T) {
 }
 
 func TestSpareWaitsWithoutLimit(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(4, 2, 2)
 		form(t, nodes[:2])
 		spare := nodes[2].join()
@@ -325,7 +325,7 @@ func TestSpareWaitsWithoutLimit(t *testing.T) {
 
 // The time allowed can be over before the first progress comes.
 func TestSpareThatWasNotToldYet(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		w.mu.Lock()
@@ -349,7 +349,7 @@ func TestSpareThatWasNotToldYet(t *testing.T) {
 }
 
 func TestSpareTakesAFreePlace(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 2, 2)
 		form(t, nodes[:2])
 		spare := nodes[2].join()
@@ -369,7 +369,7 @@ func TestSpareTakesAFreePlace(t *testing.T) {
 }
 
 func TestSpareWithoutControlPlaneHasALimit(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 1, 1)
 		form(t, nodes[:1])
 		spare := nodes[1].join()
@@ -384,7 +384,7 @@ func TestSpareWithoutControlPlaneHasALimit(t *testing.T) {
 }
 
 func TestSpareLearnsTheEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 1, 1)
 		form(t, nodes[:1])
 		spare := nodes[1].join()
@@ -400,7 +400,7 @@ func TestSpareLearnsTheEnd(t *testing.T) {
 func TestDroppedWhileJoiningJoinsAgain(t *testing.T) {
 	for _, failCalls := range []bool{false, true} {
 		t.Run(fmt.Sprintf("failCalls=%v", failCalls), func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			runCluster(t, func(t *testing.T, w *cluster) {
 				nodes := w.nodes(2, 2, 2)
 				nodes[0].plane.failCalls = failCalls
 				j := nodes[0].join()
@@ -420,7 +420,7 @@ func TestDroppedWhileJoiningJoinsAgain(t *testing.T) {
 }
 
 func TestShortOutageDoesNotDisturbAJoin(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		j := nodes[0].join()
 		wait(10 * time.Millisecond)
@@ -435,7 +435,7 @@ func TestShortOutageDoesNotDisturbAJoin(t *testing.T) {
 }
 
 func TestNextWithoutStore(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		n := w.nodes(1, 1, 1)[0]
 		n.stores.fail = rendezvous.Errorf(rendezvous.CodeConnection, "port 29500 is taken")
 		_, err := n.Next(context.Background())

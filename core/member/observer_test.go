@@ -10,7 +10,7 @@ import (
 )
 
 func TestLostMemberIsAnnouncedUntilNext(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 1, 3)
 		form(t, nodes)
 		for _, n := range nodes {
@@ -54,7 +54,7 @@ func TestLostMemberIsAnnouncedUntilNext(t *testing.T) {
 // An update that was on its way when the node asked to join is about the round it
 // left; one that comes behind the outcome is about the new round.
 func TestNoticesAroundAnOutcome(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 1, 3)
 		form(t, nodes)
 		release := nodes[0].plane.hold()
@@ -78,7 +78,7 @@ func TestNoticesAroundAnOutcome(t *testing.T) {
 }
 
 func TestLateNoticeDoesNotRestartTheNewRound(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 1, 3)
 		form(t, nodes)
 		release := nodes[0].plane.hold()
@@ -101,7 +101,7 @@ func TestLateNoticeDoesNotRestartTheNewRound(t *testing.T) {
 }
 
 func TestLosingTheControlPlane(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		nodes[0].log.take()
@@ -123,7 +123,7 @@ func TestLosingTheControlPlane(t *testing.T) {
 }
 
 func TestDroppedNodeHasToRejoin(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 1, 2)
 		form(t, nodes)
 		nodes[0].log.take()

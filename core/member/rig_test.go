@@ -18,7 +18,7 @@ import (
 
 // world drives a real machine for members in one process, as a hosted control
 // plane would. It is used inside a synctest bubble, whose clock is fake.
-type world struct {
+type cluster struct {
 	mute bool // pending calls get no answer; guarded by mu
 	t    *testing.T
 
@@ -32,25 +32,25 @@ type world struct {
 	members  []*member.Member
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{
+func newCluster(t *testing.T) *cluster {
+	w := &cluster{
 		t: t, planes: map[rendezvous.SessionID]*plane{}, timers: map[rendezvous.Timer]*time.Timer{},
 		m: rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g1", Uptime: -1}),
 	}
 	return w
 }
 
-// bubble runs f with a fake clock and ends what f left.
-func bubble(t *testing.T, f func(t *testing.T, w *world)) {
+// runCluster runs f with a fake clock and ends what f left.
+func runCluster(t *testing.T, f func(t *testing.T, w *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newCluster(t)
 		defer w.end()
 		f(t, w)
 	})
 }
 
-func (w *world) end() {
+func (w *cluster) end() {
 	for _, m := range w.members {
 		if err := m.Close(); err != nil {
 			w.t.Errorf("Close: %v", err)
@@ -64,7 +64,7 @@ func (w *world) end() {
 }
 
 // setDown makes the control plane unreachable, or reachable again (nil).
-func (w *world) setDown(err error) {
+func (w *cluster) setDown(err error) {
 	w.mu.Lock()
 	w.down = err
 	var cut []*plane
@@ -80,7 +80,7 @@ func (w *world) setDown(err error) {
 }
 
 // apply gives the machine an event and its effects to the planes; mu is held.
-func (w *world) apply(ev rendezvous.Event) {
+func (w *cluster) apply(ev rendezvous.Event) {
 	for _, e := range w.m.Apply(ev) {
 		w.carryOut(e)
 	}
@@ -102,7 +102,7 @@ func (w *world) apply(ev rendezvous.Event) {
 	}
 }
 
-func (w *world) carryOut(e rendezvous.Effect) {
+func (w *cluster) carryOut(e rendezvous.Effect) {
 	switch e := e.(type) {
 	case rendezvous.Welcome:
 		p := w.planes[e.Session]
@@ -140,14 +140,14 @@ func (w *world) carryOut(e rendezvous.Effect) {
 }
 
 // lose takes a node out as if its lease had run out.
-func (w *world) lose(n *node) {
+func (w *cluster) lose(n *node) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.apply(rendezvous.LeaseExpired{Session: n.plane.session})
 }
 
 // pending reports whether the control plane holds a join of the node.
-func (w *world) pending(n *node) bool {
+func (w *cluster) pending(n *node) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, pending := w.m.Forming(n.plane.session)
@@ -157,7 +157,7 @@ func (w *world) pending(n *node) bool {
 // plane is a Plane to a world. Its goroutine hands over answers and news in the
 // order in which the machine made them.
 type plane struct {
-	w        *world
+	w        *cluster
 	p        rendezvous.Params
 	observer member.Observer
 	host     bool
@@ -189,7 +189,7 @@ type request struct {
 	call  *member.Call
 }
 
-func newPlane(w *world, p rendezvous.Params, o member.Observer) *plane {
+func newPlane(w *cluster, p rendezvous.Params, o member.Observer) *plane {
 	open := make(chan struct{})
 	close(open)
 	return &plane{
@@ -549,7 +549,7 @@ func (l *lines) take() []string {
 // node is a member with what it was given.
 type node struct {
 	*member.Member
-	w      *world
+	w      *cluster
 	plane  *plane
 	stores *stores
 	log    *lines
@@ -563,7 +563,7 @@ func params(name string, min, max int) rendezvous.Params {
 	return p
 }
 
-func (w *world) node(p rendezvous.Params) *node {
+func (w *cluster) node(p rendezvous.Params) *node {
 	n := &node{w: w, stores: &stores{}, log: &lines{}}
 	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
 		n.plane = newPlane(w, p, o)
@@ -574,7 +574,7 @@ func (w *world) node(p rendezvous.Params) *node {
 }
 
 // nodes makes count nodes a, b, c, ... of a min:max run.
-func (w *world) nodes(count, min, max int) []*node {
+func (w *cluster) nodes(count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
 		list[i] = w.node(params(string(rune('a'+i)), min, max))

@@ -13,7 +13,7 @@ import (
 )
 
 func TestShutdownBeforeConnect(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		n := w.nodes(1, 1, 1)[0]
 		for range 2 {
 			if err := n.Shutdown(context.Background(), rendezvous.EndSuccess, ""); err != nil {
@@ -42,7 +42,7 @@ func TestShutdownClosesTheRunOnlyForMembersThatEnd(t *testing.T) {
 		{"leave", rendezvous.EndLeave, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			runCluster(t, func(t *testing.T, w *cluster) {
 				nodes := w.nodes(2, 1, 2)
 				form(t, nodes)
 				nodes[0].log.take()
@@ -67,7 +67,7 @@ func TestShutdownClosesTheRunOnlyForMembersThatEnd(t *testing.T) {
 }
 
 func TestShutdownLingersForItsRoundStore(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		done := make(chan error, 1)
@@ -95,7 +95,7 @@ func TestShutdownLingersForItsRoundStore(t *testing.T) {
 }
 
 func TestHostLingersAtMostCloseTimeout(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		nodes[1].plane.host = true // rank 1 has no round store
 		form(t, nodes)
@@ -115,7 +115,7 @@ func TestHostLingersAtMostCloseTimeout(t *testing.T) {
 func TestShutdownIsCutShort(t *testing.T) {
 	for _, by := range []string{"context", "Close"} {
 		t.Run(by, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			runCluster(t, func(t *testing.T, w *cluster) {
 				nodes := w.nodes(2, 2, 2)
 				form(t, nodes)
 				ctx, cancel := context.WithCancel(context.Background())
@@ -147,7 +147,7 @@ func TestShutdownIsCutShort(t *testing.T) {
 }
 
 func TestShutdownEndsEverythingElse(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 3)
 		form(t, nodes)
 		keys := nodes[1].Keys(1)
@@ -173,7 +173,7 @@ func TestShutdownEndsEverythingElse(t *testing.T) {
 }
 
 func TestShutdownEndsConnecting(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.setDown(errors.New("connection refused"))
 		n := w.nodes(1, 1, 1)[0]
 		j := n.join()
@@ -193,7 +193,7 @@ func TestShutdownEndsConnecting(t *testing.T) {
 }
 
 func TestShutdownWithoutControlPlane(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		w.setDown(errors.New("no route to host"))
@@ -211,7 +211,7 @@ func TestShutdownWithoutControlPlane(t *testing.T) {
 }
 
 func TestSetClosed(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 1, 3)
 		form(t, nodes[:2])
 		if err := nodes[0].SetClosed(context.Background(), "enough"); err != nil {
@@ -230,7 +230,7 @@ func TestSetClosed(t *testing.T) {
 }
 
 func TestSetClosedTimesOut(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		w.setDown(errors.New("connection refused"))
 		n := w.nodes(1, 1, 1)[0]
 		began := time.Now()
@@ -243,7 +243,7 @@ func TestSetClosedTimesOut(t *testing.T) {
 }
 
 func TestFinish(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		if err := nodes[0].Finish(context.Background()); err != nil || nodes[0].plane.connects != 0 {
 			t.Errorf("before the first round: %v, %d connects", err, nodes[0].plane.connects)
@@ -261,7 +261,7 @@ func TestFinish(t *testing.T) {
 }
 
 func TestLongReasonIsCut(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 1, 2)
 		form(t, nodes)
 		reason := strings.Repeat("é", rendezvous.MaxNameLen)

@@ -12,7 +12,7 @@ import (
 // TestAnnouncedStop is seen by every member of the round once the announcement has
 // returned, and by none of the next round.
 func TestAnnouncedStop(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 1, 3)
 		form(t, nodes)
 		if err := nodes[1].AnnounceStop(t.Context(), 1, false, "rank 3 failed"); err != nil {
@@ -48,7 +48,7 @@ func TestAnnouncedStop(t *testing.T) {
 // TestAnnouncementWithoutControlPlane returns at once, and arrives when the control plane
 // is back.
 func TestAnnouncementWithoutControlPlane(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
 		w.setDown(errors.New("no route"))

@@ -9,7 +9,7 @@ import (
 // TestWorkersWay: the outcome tells where this node's workers find the store, beside what its
 // node advertises, and a way to it ends when the next round is entered and with the member.
 func TestWorkersWay(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		for _, n := range nodes {
 			n.stores.at = "127.5.6.7"
@@ -35,7 +35,7 @@ func TestWorkersWay(t *testing.T) {
 
 // TestNoWay: without a way to the store for its workers a node is in no round.
 func TestNoWay(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		for _, n := range nodes {
 			n.stores.noWay = rendezvous.Errorf(rendezvous.CodeConnection, "cannot listen")
