@@ -200,7 +200,7 @@ func TestOldKey(t *testing.T) {
 			if _, err := tryDialTLS(t, s, openToken(t, otherKey), thisRound, nil); rendezvous.CodeOf(err) != rendezvous.CodeAuth {
 				t.Errorf("the old token: %v", err)
 			}
-			if len(lines.With("WARN")) != 1 {
+			if lines.Await(t, "connection closed", 1); len(lines.With("WARN")) != 1 {
 				t.Errorf("%s", lines)
 			}
 		})

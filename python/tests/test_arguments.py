@@ -41,7 +41,11 @@ OPTIONAL = {
 READ = {name for name in SIZED if name.endswith(("_config", "_request", "_backend"))}
 
 # Structs that have grown: how long they were at first, and may still be.
-FIRST_SIZE = {abi.AgentConfig: abi.AgentConfig.numa_binding.offset}
+FIRST_SIZE = {
+    abi.AgentConfig: abi.AgentConfig.numa_binding.offset,
+    abi.Outcome: abi.Outcome.advertised_addr.offset,
+    abi.AgentEvent: abi.AgentEvent.advertised_addr.offset,
+}
 
 HUGE = 1 << 40
 

@@ -159,7 +159,9 @@ exit "$worst\"""",
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     (tmp_path / "train.sh").write_text(
-        'echo "rank $RANK of $WORLD_SIZE: $*; token $(wc -c <"$RALLYPOINT_TOKEN_FILE")"\n'
+        # The agent has the token, its workers are not told where it is.
+        'token=$(tr "\\0" "\\n" </proc/$PPID/environ | sed -n s/^RALLYPOINT_TOKEN_FILE=//p)\n'
+        'echo "rank $RANK of $WORLD_SIZE: $*; token $(wc -c <"$token")${RALLYPOINT_TOKEN_FILE-}"\n'
         "echo $PPID >agent.$RANK.new; mv agent.$RANK.new agent.$RANK\n"
         f"if [ {code} != 143 ]; then exit {code}; fi\n"
         "if [ $RANK = 0 ]; then\n"  # as Slurm does: a signal for all tasks
