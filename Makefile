@@ -294,7 +294,7 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 # Three at a time, the longest first: most tests wait for other processes, not for a processor.
 .PHONY: test
 test:  ## All quick tests
-	@$(MAKE) -j3 test-python-jobs test-go test-python-files test-c test-install test-free-threaded
+	@$(MAKE) -j3 test-python-torchrun test-go test-python-jobs test-python-files test-c test-install test-free-threaded
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
@@ -332,7 +332,7 @@ $(PROMQL):
 promql:
 	@$(MAKE) -s $(PROMQL) || echo "no parser of Prometheus's expressions: its tests are skipped" >&2
 
-PYTHON_TESTS := test-python test-python-jobs test-python-files
+PYTHON_TESTS := test-python test-python-torchrun test-python-jobs test-python-files
 
 $(PYTHON_TESTS) test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
 
@@ -409,12 +409,18 @@ test-python:  ## pytest against the installed wheel
 	$(call say,pytest)
 	@$(BIN)/python -m pytest python/tests $(PYTEST_ARGS)
 
-# Its two halves, which test runs side by side: whole jobs, in folders, and all else.
+# Its parts, which test runs side by side: jobs under torchrun, other whole jobs, each in
+# folders, and all else.
 PYTHON_JOBS := $(patsubst %/,%,$(sort $(dir $(wildcard python/tests/*/test_*.py))))
+PYTHON_TORCHRUN := python/tests/torchrun
+
+test-python-torchrun:
+	$(call say,pytest of torchrun)
+	@$(BIN)/python -m pytest $(PYTHON_TORCHRUN) $(PYTEST_ARGS)
 
 test-python-jobs:
-	$(call say,pytest of jobs)
-	@$(BIN)/python -m pytest $(PYTHON_JOBS) $(PYTEST_ARGS)
+	$(call say,pytest of other jobs)
+	@$(BIN)/python -m pytest $(filter-out $(PYTHON_TORCHRUN),$(PYTHON_JOBS)) $(PYTEST_ARGS)
 
 test-python-files:
 	$(call say,pytest of all else)

@@ -118,7 +118,7 @@ def start(job: Job, how: str, name: str, netns: str | None = None, **env: str) -
         job.launch(name, argv, netns=netns, env=env)
 
 
-@pytest.mark.parametrize("how", ["torchrun", "run"])
+@pytest.mark.parametrize("how", [pytest.param("torchrun", marks=pytest.mark.long), "run"])
 def test_on_one_machine(how: str, new_job: NewJob, token: Path) -> None:
     job = new_job("2", worker=STORES, env={"RALLYPOINT_TOKEN_FILE": str(token)})
     for name in "A", "B":
@@ -135,8 +135,22 @@ def machines(network: Network) -> Iterator[tuple[Network, Capture]]:
     capture.stop()
 
 
-@pytest.mark.parametrize("how", ["torchrun", "run"])
-@pytest.mark.parametrize("backend", ["hosted", "file", "static"])
+@pytest.mark.parametrize(
+    ("backend", "how"),
+    [
+        ("hosted", "torchrun"),
+        ("static", "run"),
+        *(
+            pytest.param(backend, how, marks=pytest.mark.long)
+            for backend, how in (
+                ("hosted", "run"),
+                ("file", "torchrun"),
+                ("file", "run"),
+                ("static", "torchrun"),
+            )
+        ),
+    ],
+)
 def test_nothing_plain(
     how: str,
     backend: str,
@@ -174,6 +188,7 @@ def test_nothing_plain(
         assert not node.lines(key.decode())
 
 
+@pytest.mark.long
 def test_the_capture_finds_what_is_plain(
     new_job: NewJob, machines: tuple[Network, Capture], token: Path
 ) -> None:
