@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/backoff"
 )
 
 // Pauses after a failed accept, which is nearly always a lack of descriptors.
@@ -39,12 +41,12 @@ func (a *acceptor) run() {
 		}
 	}()
 	var failed time.Time // the last time, while that is news; else zero
-	pause := firstAcceptPause
+	pause := backoff.New(firstAcceptPause, lastAcceptPause)
 	for {
 		err := a.acceptOne(&nc)
 		switch {
 		case err == nil:
-			pause = firstAcceptPause
+			pause.Reset()
 			if !failed.IsZero() && time.Since(failed) > acceptSettled {
 				failed = time.Time{}
 				a.log.Info("tcpstore: connections are accepted again", "listen", listen)
@@ -61,12 +63,9 @@ func (a *acceptor) run() {
 					"listen", listen, "error", err)
 			}
 			failed = time.Now()
-			select {
-			case <-time.After(pause):
-			case <-a.done.Done():
+			if !pause.Wait(a.done) {
 				return
 			}
-			pause = min(2*pause, lastAcceptPause)
 		}
 	}
 }

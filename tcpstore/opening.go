@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"rallypoint/core/secret"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/printable"
 )
 
@@ -163,16 +164,9 @@ func readHello(r io.Reader) ([]byte, error) {
 // startWhenPossible hands an open connection to a loop. It waits while there is no descriptor
 // for that.
 func (s *Server) startWhenPossible(nc net.Conn, t *tlsLayer, shard *engineShard) {
-	pause := firstAcceptPause
-	for {
-		err := s.start(nc, t, shard)
-		if err == nil {
-			return
-		}
-		select {
-		case <-time.After(pause):
-			pause = min(2*pause, lastAcceptPause)
-		case <-s.done.Done():
+	pause := backoff.New(firstAcceptPause, lastAcceptPause)
+	for s.start(nc, t, shard) != nil {
+		if !pause.Wait(s.done) {
 			nc.Close()
 			return
 		}
