@@ -251,12 +251,8 @@ func listen(ctx context.Context, host string, port int) (net.Listener, error) {
 	return l, explain(err, port)
 }
 
-// keepAlive finds workers whose machine has vanished, as tcpstore.Listen does:
-// after ten minutes without any answer from its kernel.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Minute, Interval: 30 * time.Second, Count: 10}
-
 func listenOn(ctx context.Context, host string, port int) (net.Listener, error) {
-	config := net.ListenConfig{KeepAliveConfig: keepAlive}
+	config := net.ListenConfig{KeepAliveConfig: tcpstore.KeepAlive}
 	config.SetMultipathTCP(false) // clients are plain TCP
 	return config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 }

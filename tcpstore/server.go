@@ -93,7 +93,7 @@ const DefaultMaxWaitBytes = 1 << 30
 //
 // It looks up no names, and it has no timeouts: a silent connection stays open
 // until either end closes it. Only a peer whose machine does not answer any more
-// is given up (see keepAlive). Requests that have been read are carried out and
+// is given up (see KeepAlive). Requests that have been read are carried out and
 // answered in turn, and a peer that does not read is not served on: it costs the
 // server less than MaxUnsent, all of them together about MaxUnsentSum, and the others
 // nothing as long as there is room.
@@ -128,10 +128,11 @@ type engineShard struct {
 	woken  []*conn // have new replies caused by other connections
 }
 
-// keepAlive finds peers that vanished without closing, such as a machine that
-// lost power: after ten minutes without any answer from its kernel. An idle peer
-// answers, however long it stays silent.
-var keepAlive = net.KeepAliveConfig{
+// KeepAlive is how Listen finds peers that vanished without closing, such as a machine
+// that lost power: after ten minutes without any answer from its kernel. An idle peer
+// answers, however long it stays silent. It is for listeners that are handed to a server,
+// too, and not to be changed.
+var KeepAlive = net.KeepAliveConfig{
 	Enable:   true,
 	Idle:     5 * time.Minute,
 	Interval: 30 * time.Second,
@@ -158,7 +159,7 @@ func Listen(addr string, e *store.Engine, opts Options) (*Server, error) {
 			network = "tcp4" // Go takes 0.0.0.0 for both families otherwise
 		}
 	}
-	config := net.ListenConfig{KeepAliveConfig: keepAlive}
+	config := net.ListenConfig{KeepAliveConfig: KeepAlive}
 	config.SetMultipathTCP(false) // clients are plain TCP
 	l, err := config.Listen(context.Background(), network, addr)
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/store"
+	"rallypoint/tcpstore"
 )
 
 // Address returns the loopback address at which the workers of each node find the store of
@@ -28,13 +28,9 @@ func Address(name secret.StoreName) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 1 + sum[0]%254, sum[1], 1 + sum[2]%254})
 }
 
-// keepAlive finds peers whose machine has vanished, as the store's server does: after ten
-// minutes without any answer from its kernel.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Minute, Interval: 30 * time.Second, Count: 10}
-
 // Dialer dials to a store, without its TLS.
 func Dialer() *net.Dialer {
-	d := &net.Dialer{KeepAliveConfig: keepAlive}
+	d := &net.Dialer{KeepAliveConfig: tcpstore.KeepAlive}
 	d.SetMultipathTCP(false)
 	return d
 }
@@ -62,7 +58,7 @@ func Bind(addr netip.Addr, port int, log *slog.Logger) (net.Listener, error) {
 }
 
 func bind(addr netip.AddrPort) (net.Listener, error) {
-	config := net.ListenConfig{KeepAliveConfig: keepAlive}
+	config := net.ListenConfig{KeepAliveConfig: tcpstore.KeepAlive}
 	if addr.Port() != 0 {
 		config.Control = func(_, _ string, c syscall.RawConn) error { return Share(c) }
 	}
