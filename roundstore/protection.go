@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	machine "rallypoint/internal/host"
 	"rallypoint/tcpstore"
 	"rallypoint/tcpstore/forward"
 )
@@ -107,9 +108,10 @@ func (s *Sides) take(conn *tcpstore.SideConn, name secret.StoreName) {
 // begin ends the connections of the last round, and takes those of another from now on.
 func (s *Sides) begin(name secret.StoreName, port int) {
 	t := s.protection
+	ports := t.sidePorts(port)
 	open := forward.NewSides(forward.SidesOptions{
 		At: t.address(name), Logger: t.log, Admit: peer.NewLoopbackCheck(t.users).Admit,
-		May: func(asked int) bool { return slices.Contains(t.sidePorts(port), asked) },
+		May: func(asked int) bool { return slices.Contains(ports, asked) },
 	})
 	s.mu.Lock()
 	last := s.open
@@ -216,18 +218,10 @@ func isHere(ctx context.Context, host string) bool {
 			return false
 		}
 	}
-	own, _ := net.InterfaceAddrs()
-	for _, addr := range addrs {
-		if addr.IsLoopback() || addr.IsUnspecified() {
-			return true
-		}
-		for _, o := range own {
-			if prefix, err := netip.ParsePrefix(o.String()); err == nil && prefix.Addr().Unmap() == addr.Unmap().WithZone("") {
-				return true
-			}
-		}
-	}
-	return false
+	own, _ := machine.Addrs()
+	return slices.ContainsFunc(addrs, func(addr netip.Addr) bool {
+		return addr.IsLoopback() || addr.IsUnspecified() || slices.Contains(own, addr.Unmap().WithZone(""))
+	})
 }
 
 // nameOf is the name of the store of a round.

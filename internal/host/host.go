@@ -1,9 +1,10 @@
-// Package host names this machine.
+// Package host tells of this machine: its names and addresses.
 package host
 
 import (
 	"context"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -45,3 +46,20 @@ var FQDN = sync.OnceValue(func() string {
 	}
 	return name
 })
+
+// Addrs returns the addresses of this machine's interfaces, without zones.
+func Addrs() ([]netip.Addr, error) {
+	nets, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.Addr
+	for _, n := range nets {
+		if ipnet, ok := n.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(ipnet.IP); ok {
+				list = append(list, addr.Unmap())
+			}
+		}
+	}
+	return list, nil
+}

@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/store"
+	"rallypoint/internal/host"
 )
 
 // network is what a client asks of the machine it runs on; tests replace it.
@@ -28,7 +29,7 @@ func systemNetwork() network {
 		resolve: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
-		locals: interfaceAddrs,
+		locals: host.Addrs,
 		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 			d := net.Dialer{KeepAlive: wire.NoKeepAlive}
 			conn, err := d.DialContext(ctx, "tcp", to.String())
@@ -59,22 +60,6 @@ func (e network) sleep(ctx context.Context, d time.Duration) bool {
 }
 
 func (e network) since(t time.Time) time.Duration { return e.now().Sub(t) }
-
-func interfaceAddrs() ([]netip.Addr, error) {
-	nets, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	var list []netip.Addr
-	for _, n := range nets {
-		if ipnet, ok := n.(*net.IPNet); ok {
-			if addr, ok := netip.AddrFromSlice(ipnet.IP); ok {
-				list = append(list, addr.Unmap())
-			}
-		}
-	}
-	return list, nil
-}
 
 // lookup resolves a host: IPv4 first, each family in order, so that all nodes
 // try the same addresses in the same order.
