@@ -3,9 +3,9 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -83,7 +83,7 @@ type directives struct {
 	signal  unix.Signal // to a worker that has a directive; 0: none
 	round   uint64
 	workers []directedWorker
-	log     logger
+	log     *slog.Logger
 
 	patience time.Duration // with which workers are held
 	ending   func() bool   // the attempt is over: its workers are about to be stopped
@@ -91,12 +91,6 @@ type directives struct {
 	number uint64     // of the last one
 	asked  *directive // about which the nodes agree; nil: none
 	agreed []*directive
-}
-
-// logger is what is used of a *slog.Logger.
-type logger interface {
-	Info(text string, args ...any)
-	Warn(text string, args ...any)
 }
 
 // directive is one that the workers are to get.
@@ -444,9 +438,8 @@ func (d *directive) ask() progress.Asked {
 
 // file is what the worker's directive file says.
 func (d *directive) file() *progress.Directive {
-	by, reason := d.origin()
 	file := &progress.Directive{
-		Number: d.number, ID: d.ID, Kind: d.Kind.String(), Named: d.Named, Target: d.Target, By: by, Reason: reason, Text: d.Text,
+		Number: d.number, ID: d.ID, Kind: d.Kind.String(), Named: d.Named, Target: d.Target, By: d.By, Reason: d.Reason, Text: d.Text,
 	}
 	if d.Step >= 0 {
 		file.Step = &d.Step
@@ -456,11 +449,4 @@ func (d *directive) file() *progress.Directive {
 		file.Deadline = &at
 	}
 	return file
-}
-
-// origin is who gave the directive, and why, as its text says.
-func (d *directive) origin() (by, reason string) {
-	_, rest, _ := strings.Cut(d.Text, ", asked for by ")
-	by, reason, _ = strings.Cut(rest, ": ")
-	return by, reason
 }

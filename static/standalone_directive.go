@@ -57,7 +57,7 @@ func (o *ownDirectives) next() {
 	o.deadline = time.AfterFunc(d.Within, func() { o.carryOut(d.ID) })
 	o.show(rendezvous.DirectiveNotice{
 		ID: d.ID, Kind: d.Kind, Named: d.Kind != rendezvous.DirectiveSave, Within: d.Within, Round: o.round,
-		Text: d.Kind.String() + ", asked for by " + d.By + ": " + d.Reason,
+		Text: d.Kind.String() + ", asked for by " + d.By + ": " + d.Reason, By: d.By, Reason: d.Reason,
 	})
 }
 

@@ -320,6 +320,9 @@ type DirectiveNotice struct {
 	Agreed bool  // Step is decided; there is one for each directive and round
 	Step   int64 // the workers are told at their first report of it, or of a later one; -1: at once
 	Target int   // of a scale
+
+	By     string // who asked for it
+	Reason string
 }
 
 // shownDirective is the one of which nodes are told; nil if none stands.
@@ -350,7 +353,7 @@ func (m *Machine) directiveFor(n *node) DirectiveNotice {
 	if d == nil || n.ended {
 		return DirectiveNotice{}
 	}
-	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n.id), Text: d.said(), Within: d.Within, Target: d.Target}
+	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n.id), Text: d.said(), Within: d.Within, Target: d.Target, By: d.By, Reason: d.Reason}
 	s := m.participantOf(n)
 	if s == nil || s.state != participantRunning {
 		return v

@@ -13,7 +13,7 @@ func packDirectiveNotice(p *pack.Packer, v DirectiveNotice) {
 		p.None()
 		return
 	}
-	p.List(9)
+	p.List(11)
 	p.Text(v.ID)
 	p.Int(int(v.Kind))
 	p.Bool(v.Named)
@@ -23,6 +23,8 @@ func packDirectiveNotice(p *pack.Packer, v DirectiveNotice) {
 	p.Bool(v.Agreed)
 	p.Int64(v.Step)
 	p.Int(v.Target)
+	p.Cut(v.By, MaxNameLen)
+	p.Cut(v.Reason, MaxNameLen)
 }
 
 func unpackDirectiveNotice(u *pack.Unpacker) (v DirectiveNotice) {
@@ -30,6 +32,7 @@ func unpackDirectiveNotice(u *pack.Unpacker) (v DirectiveNotice) {
 		v = DirectiveNotice{
 			ID: u.Text(MaxNameLen), Kind: DirectiveKind(u.Int()), Named: u.Bool(), Text: u.Text(maxText), Within: u.Duration(),
 			Round: u.Uint(), Agreed: u.Bool(), Step: u.Int64(), Target: u.Int(),
+			By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen),
 		}
 	}
 	u.Close()

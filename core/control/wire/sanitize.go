@@ -33,7 +33,8 @@ func sanitize(f Frame) Frame {
 
 func sanitizeUpdate(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	n.Reason, n.Stop.Reason = printable.Text(n.Reason), printable.Text(n.Stop.Reason)
-	n.Directive.ID, n.Directive.Text = printable.Text(n.Directive.ID), printable.Text(n.Directive.Text)
+	d := &n.Directive
+	d.ID, d.Text, d.By, d.Reason = printable.Text(d.ID), printable.Text(d.Text), printable.Text(d.By), printable.Text(d.Reason)
 	return n
 }
 
