@@ -34,6 +34,7 @@ type Reaper struct {
 	children chan os.Signal
 	done     chan struct{}
 	wg       sync.WaitGroup
+	reaping  sync.Mutex // the kernel's list skips a child while another one is reaped
 }
 
 // NewReaper returns a reaper. With subreaper this process becomes one, adopts
@@ -66,7 +67,7 @@ func NewReaper(f *Forker, subreaper, keep bool, marker string, log *slog.Logger)
 	}
 	s.children = make(chan os.Signal, 1)
 	signal.Notify(s.children, unix.SIGCHLD)
-	s.wg.Go(s.reapOrphans)
+	s.wg.Go(s.follow)
 	return s
 }
 
@@ -77,20 +78,28 @@ func (s *Reaper) Close() {
 		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 	}
 	s.wg.Wait()
+	s.reapOrphans() // those whose signal came too late
 }
 
-// reapStrays takes the exit status of adopted processes, so that they do not
-// stay zombies while the workers run.
-func (s *Reaper) reapOrphans() {
+// follow reaps adopted processes as they end, so that they do not stay zombies while
+// the workers run.
+func (s *Reaper) follow() {
 	for {
 		select {
 		case <-s.children:
-			for _, pid := range s.orphans() {
-				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
-			}
+			s.reapOrphans()
 		case <-s.done:
 			return
 		}
+	}
+}
+
+// reapOrphans takes the exit status of all adopted processes that have ended.
+func (s *Reaper) reapOrphans() {
+	s.reaping.Lock()
+	defer s.reaping.Unlock()
+	for _, pid := range s.orphans() {
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 	}
 }
 
@@ -157,9 +166,7 @@ func (s *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct
 		for _, orphan := range left {
 			_ = orphan.pidfd.Close()
 		}
-		for _, pid := range s.orphans() {
-			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
-		}
+		s.reapOrphans()
 		if !gone {
 			break
 		}
