@@ -66,7 +66,7 @@ func (d *directing) ask(id string) {
 
 func (d *directing) agree(id string, step int64) {
 	d.say(rendezvous.DirectiveNotice{ID: id, Kind: rendezvous.DirectiveSave, Round: 1, Within: time.Hour, Agreed: true, Step: step,
-		Text: "save within 1h0m0s, asked for by admin carol: her disk: it is full"})
+		Text: "save within 1h0m0s, asked for by admin carol: her disk: it is full", By: "admin carol", Reason: "her disk: it is full"})
 }
 
 // puppet is a worker's record in the hands of the test, which follows docs/progress.md.
