@@ -133,7 +133,8 @@ func TestAnotherRunTookThePort(t *testing.T) {
 	controltest.WantCode(t, err, rendezvous.CodeTenant)
 }
 
-// TestHostServesUntilOthersHaveGone closes the hosting client first.
+// TestHostServesUntilOthersHaveGone closes the hosting client first: it serves the other
+// one, unless that is a standby by then, and hosts.
 func TestHostServesUntilOthersHaveGone(t *testing.T) {
 	addr := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	host := connected(t, controltest.Params(addr, 2), controltest.NewObserver())
@@ -151,7 +152,9 @@ func TestHostServesUntilOthersHaveGone(t *testing.T) {
 	}
 	select {
 	case <-closed:
-		t.Error("the host ended while a node was connected")
+		if !other.Hosting() {
+			t.Error("the host ended while a node was connected")
+		}
 	default:
 	}
 	other.Close(controltest.Context(t))
