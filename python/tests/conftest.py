@@ -12,11 +12,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from guarantee import GuaranteeBroken
 
 from rallypoint import EtcdServer, StoreServer
 from rallypoint._native import library
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+GUARANTEE_BROKEN = 8  # exit code; see `define pytest` in the Makefile
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.excinfo and call.excinfo.errisinstance(GuaranteeBroken):
+        item.session.config.stash[_BROKEN] = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.stash.get(_BROKEN, False):
+        session.exitstatus = GUARANTEE_BROKEN
+
+
+_BROKEN = pytest.StashKey[bool]()
 
 
 @pytest.fixture

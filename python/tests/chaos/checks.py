@@ -7,15 +7,33 @@ import heapq
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec
 
 from conftest import REPOSITORY
+from guarantee import GuaranteeBroken
 
 Starts = list[list[str]]
+P = ParamSpec("P")
 
 
+def judged(judge: Callable[P, None]) -> Callable[P, None]:
+    """Makes what a check asserts final: the test is not run again."""
+
+    @wraps(judge)
+    def judges(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            judge(*args, **kwargs)
+        except AssertionError as e:
+            raise GuaranteeBroken(*e.args) from e
+
+    return judges
+
+
+@judged
 def check(history: Starts, least: int, most: int) -> None:
     """Holds what the workers have written down against the guarantees 1 to 3."""
     rounds: dict[int, list[list[str]]] = defaultdict(list)
@@ -37,6 +55,7 @@ def check(history: Starts, least: int, most: int) -> None:
         assert len({s[5] for s in starts}) == 1, f"round {number} has several stores: {starts}"
 
 
+@judged
 def check_places(history: Starts, records: Iterable[str]) -> None:
     """Holds the starts of workers against the lines that the control plane has recorded:
     each was given to the agent that started it, and no agent that ran its workers left
@@ -89,8 +108,9 @@ def in_order(*records: Path) -> Iterable[str]:
     return heapq.merge(*files, key=when)
 
 
+@judged
 def audit(*records: Path) -> None:
-    """Holds what was recorded against the promises. The library carries no checker of
+    """Holds what was recorded against the guarantees. The library carries no checker of
     histories: the command without Python does."""
     command = [REPOSITORY / "build" / "rallypoint", "audit", *records]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,6 +1,6 @@
 """A job of ten nodes, each in a network namespace of its own, while much goes wrong.
 
-Afterwards the eleven guarantees of docs/design.md must hold on two histories: what the
+Afterwards the guarantees of docs/design.md must hold on two histories: what the
 control plane has recorded, through all that happened to it, and what workers wrote down
 when they started. How the first is checked, guarantee by guarantee, says the comment of the
 package conformance; `rallypoint audit` does it. The second adds what nodes observe:
@@ -345,7 +345,11 @@ def job(chaos: Chaos) -> Iterator[None]:
             code = node.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             pytest.fail(f"{home} does not end\n{chaos.tail()}")
-        assert code == 0, f"{home} ends with {code}\n{chaos.tail()}"
+        # Under load a node can be lost just before the run is closed: the others have left
+        # the round by then, and may not come back.
+        assert code == 0 or (code == 1 and _left_to_regroup(chaos, home)), (
+            f"{home} ends with {code}\n{chaos.tail()}"
+        )
     check(chaos.starts_of(), LEAST, NODES)
     await_true(
         chaos, "no goroutine and no descriptor is left",
@@ -363,6 +367,13 @@ def job(chaos: Chaos) -> Iterator[None]:
 
 def _log(chaos: Chaos, name: str) -> bytes:
     return (chaos.folder / f"{name}.log").read_bytes()
+
+
+def _left_to_regroup(chaos: Chaos, home: str) -> bool:
+    """Whether a node stopped its workers for the next round, and learned that there is none."""
+    log = _log(chaos, f"node-{home.rsplit('-', 1)[1]}")
+    after = log.rpartition(b"started a worker")[2]
+    return b"stopping the workers to regroup" in after and b"is closed" in after
 
 
 def _ours(process: psutil.Process, chaos: Chaos) -> bool:
