@@ -94,6 +94,7 @@ func (g *Group) Found(now time.Time) {
 // has left in order or whose process is dead. facts are what that one told last.
 func (g *Group) Lead(term uint64, now time.Time, took time.Duration, left bool, facts rendezvous.Facts) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	from := g.target.Node
 	g.before = g.list
 	g.hosting, g.round = true, false
@@ -104,20 +105,19 @@ func (g *Group) Lead(term uint64, now time.Time, took time.Duration, left bool, 
 	t.Spent += took
 	g.list = nil
 	g.wake()
-	g.mu.Unlock()
-	g.tell()
+	g.tellLocked()
 }
 
 // Follow notes which server this process's client is connected to, by its welcome.
 func (g *Group) Follow(w wire.Welcome, dialled string) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	if !g.hosting {
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
 	}
 	g.link, g.certain = succession.Stands, true
 	g.wake()
-	g.mu.Unlock()
-	g.tell()
+	g.tellLocked()
 }
 
 // Lost notes that the connection to the host of a term is gone, and what this process can
@@ -128,28 +128,28 @@ func (g *Group) Lost(e succession.Evidence, group string, term uint64) {
 		word = succession.Ended
 	}
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	newer := g.target.Group != group || g.target.Term > term // it was named meanwhile
 	changed := g.link != word || g.certain && !newer
 	g.link, g.certain = word, g.certain && newer
 	if changed {
 		g.wake()
-	}
-	g.mu.Unlock()
-	if changed {
-		g.tell()
+		g.tellLocked()
 	}
 }
 
 // StepDown makes a server that hosts one in waiting, or a server in waiting follow another
-// group. It reports whether this process has hosted until now.
+// server. It reports whether this process has hosted until now.
 func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	hosted = g.hosting
+	if hosted || g.target.Group != to.Group {
+		g.list = nil
+	}
 	g.hosting, g.target = false, to
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
-	g.list = nil
 	g.wake()
 	return hosted
 }
@@ -257,7 +257,8 @@ func (g *Group) Self() string {
 	return g.self
 }
 
-// SetList takes the host's list of standbys.
+// SetList takes the host's list of standbys. While that is empty the one before stays: a new
+// host has no standby for a moment, and may die in it.
 func (g *Group) SetList(list []wire.StandbyNode) {
 	list = slices.DeleteFunc(slices.Clone(list), func(s wire.StandbyNode) bool {
 		_, err := netip.ParseAddrPort(s.Addr)
@@ -265,6 +266,9 @@ func (g *Group) SetList(list []wire.StandbyNode) {
 	})
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if len(list) == 0 && !g.hosting {
+		return
+	}
 	g.list = list
 	g.wake()
 }
@@ -280,6 +284,19 @@ func (g *Group) Passed() (addrs []netip.AddrPort) {
 		}
 	}
 	return addrs
+}
+
+// stoodAt returns where a node listened that stood by for the host before this one, if it
+// still has that address; "" if it did not.
+func (g *Group) stoodAt(node string, remote netip.Addr) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, s := range g.before {
+		if addr, err := netip.ParseAddrPort(s.Addr); err == nil && s.Node == node && addr.Addr().Unmap() == remote {
+			return s.Addr
+		}
+	}
+	return ""
 }
 
 // List returns the standbys in the order of succession.

@@ -5,7 +5,8 @@ import (
 	"rallypoint/core/succession"
 )
 
-// Outbox is what a frame is queued on: it does not block.
+// Outbox is what a frame is queued on: it does not block. Frames are queued under Group.mu,
+// or an older word could pass a newer one and stay.
 type Outbox interface{ Send(f wire.Frame) bool }
 
 // maxLinks bounds the liveness connections that a process accepts and opens.
@@ -31,9 +32,8 @@ func (g *Group) Accept(f wire.Liveness, out Outbox) *Link {
 	}
 	l := &Link{node: f.Node, out: out}
 	g.links[l] = struct{}{}
-	own := g.livenessLocked()
+	out.Send(g.livenessLocked())
 	g.mu.Unlock()
-	out.Send(own)
 	g.Hear(l, f)
 	return l
 }
@@ -50,11 +50,10 @@ func (g *Group) Dial(node string) *Link {
 // Opened notes that the connection is there, and tells the other side what is known here.
 func (g *Group) Opened(l *Link, out Outbox) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	l.out, l.word = out, succession.Asked
 	g.wake()
-	own := g.livenessLocked() // it may have changed since the connection was opened
-	g.mu.Unlock()
-	out.Send(own)
+	out.Send(g.livenessLocked()) // it may have changed since the connection was opened
 }
 
 // Ended notes that the connection is gone.
@@ -77,8 +76,8 @@ func (g *Group) Drop(l *Link) {
 // while this process does, this process has to step down: the result tells where to.
 func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded bool) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	if f.Group != g.target.Group {
-		g.mu.Unlock()
 		return to, false
 	}
 	l.word, l.term, l.target = succession.Word(min(f.Word, uint64(succession.Left))), f.Term, f.Target
@@ -90,12 +89,9 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 		mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: true}
 		superseded = g.hosting && succession.Believable(f.Term) && succession.Yields(mine, theirs)
 	}
-	answer := g.livenessLocked()
 	g.wake()
-	out := l.out
-	g.mu.Unlock()
-	if f.Ask && out != nil {
-		out.Send(answer)
+	if f.Ask && l.out != nil {
+		l.out.Send(g.livenessLocked())
 	}
 	return f.Target, superseded
 }
@@ -104,34 +100,24 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 // answers, its word is that it was asked.
 func (g *Group) Ask() {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	question := g.livenessLocked()
 	question.Ask = true
-	var outs []Outbox
 	for l := range g.links {
 		if l.out != nil && l.word != succession.Hosts {
 			l.word = succession.Asked
-			outs = append(outs, l.out)
+			l.out.Send(question)
 		}
-	}
-	g.mu.Unlock()
-	for _, out := range outs {
-		out.Send(question)
 	}
 }
 
-// tell sends what has changed here to the other standbys.
-func (g *Group) tell() {
-	g.mu.Lock()
+// tellLocked sends what has changed here to the other standbys; mu is held.
+func (g *Group) tellLocked() {
 	own := g.livenessLocked()
-	var outs []Outbox
 	for l := range g.links {
 		if l.out != nil {
-			outs = append(outs, l.out)
+			l.out.Send(own)
 		}
-	}
-	g.mu.Unlock()
-	for _, out := range outs {
-		out.Send(own)
 	}
 }
 

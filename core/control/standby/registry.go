@@ -58,6 +58,9 @@ func (r *Registry) Arrive(a Arrival) {
 		return
 	}
 	e := &entry{Arrival: a}
+	if a.Stands {
+		e.addr = r.group.stoodAt(a.Node, a.Remote)
+	}
 	r.nodes[a.Session] = e
 	r.count(e, 1)
 	if a.Stands {

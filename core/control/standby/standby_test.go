@@ -263,3 +263,69 @@ func TestLostDoesNotForgetASuccessor(t *testing.T) {
 		t.Errorf("a host that is lost as well is %q", to)
 	}
 }
+
+// TestListOutlivesItsHost: a host of a later term that has no standby yet, and may die so,
+// does not make those of the host before forget each other.
+func TestListOutlivesItsHost(t *testing.T) {
+	g := standing(t)
+	want := g.List()
+	g.StepDown(wire.Redirect{Group: "g", Term: 4, Host: "10.0.0.1:1"}) // a probe tells of it
+	g.SetList(nil)                                                     // its first list
+	if got := g.List(); !slices.Equal(got, want) {
+		t.Errorf("the list is %v", got)
+	}
+	if v, ok := g.View(proof, 4, 0); !ok || len(v.Before) != 1 || len(v.Behind) != 1 {
+		t.Errorf("it does not stand by: %+v", v)
+	}
+	g.StepDown(wire.Redirect{Group: "other", Term: 1, Host: "10.0.0.1:1"})
+	if got := g.List(); len(got) != 0 {
+		t.Errorf("the list of another group: %v", got)
+	}
+}
+
+// TestStandbysStayWhereTheyListen: those of the host before are on the list at once, without
+// an invitation and its answer.
+func TestStandbysStayWhereTheyListen(t *testing.T) {
+	g := standing(t)
+	g.Lead(4, time.Now(), 0, false, rendezvous.Facts{})
+	r := NewRegistry(g)
+	for i, x := range []struct{ node, addr, want string }{
+		{"c", "10.0.0.3", "10.0.0.3:1"}, {"a", "10.0.0.7", ""}, {"new", "10.0.0.8", ""},
+	} {
+		a, box := arrival(i, x.addr, "elsewhere")
+		a.Node = x.node
+		r.Arrive(a)
+		f, _ := box.last()
+		stands := slices.ContainsFunc(f.List, func(s wire.StandbyNode) bool { return s.Node == x.node })
+		if !f.Invited || stands != (x.want != "") || len(f.List) != 1 || f.List[0].Addr != "10.0.0.3:1" {
+			t.Errorf("%s got %+v", x.node, f)
+		}
+	}
+}
+
+// ordered checks that a word is queued before another one can follow from a later state.
+type ordered struct {
+	t *testing.T
+	g *Group
+}
+
+func (o ordered) Send(f wire.Frame) bool {
+	if o.g.mu.TryLock() {
+		o.g.mu.Unlock()
+		o.t.Errorf("%+v may be passed by a newer word", f)
+	}
+	return true
+}
+
+// TestWordsLeaveInOrder: an old word that arrives last would stay, and hold up a takeover
+// for a whole lease.
+func TestWordsLeaveInOrder(t *testing.T) {
+	g := standing(t)
+	box := ordered{t, g}
+	g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", Ask: true}, box)
+	g.Opened(g.Dial("a"), box)
+	g.Ask()
+	g.Lost(proof, "g", 3)
+	g.Follow(wire.Welcome{Group: "g", Term: 4, HostNode: "a"}, "10.0.0.1:1")
+	g.Lead(5, time.Now(), 0, false, rendezvous.Facts{})
+}
