@@ -13,7 +13,7 @@ import (
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
 	"rallypoint/agent/watchdog"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 )
 
 // EnvMasterAddr names the variable that holds the address that the rank-0 node advertises,
@@ -107,7 +107,7 @@ func withoutToken(environ []string) []string {
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		switch name {
-		case rendezvous.EnvTokenFile:
+		case params.EnvTokenFile:
 			continue
 		case envConf:
 			options := strings.Split(value, ",")

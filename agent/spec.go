@@ -10,7 +10,7 @@ import (
 
 	"rallypoint/agent/logs"
 	"rallypoint/agent/telemetry"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 )
 
 // Defaults of a Spec's durations.
@@ -85,7 +85,7 @@ type Spec struct {
 	KeepDaemons bool
 
 	// LoopbackUsers are whose processes may ask the health port at a loopback address.
-	LoopbackUsers rendezvous.LoopbackUsers
+	LoopbackUsers params.LoopbackUsers
 
 	Logs           logs.Spec
 	Stdout, Stderr *os.File       // the console, for copied lines; the workers inherit 1 and 2

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore/etcdlog"
@@ -20,7 +21,7 @@ func checkEtcd(endpoint string) error {
 // the run id and the options (docs/spec/rendezvous.md R103), and the user. What p says
 // already must agree. p.Endpoint is then the hosts alone, to be displayed. Open
 // does the same; a caller who needs it before calls this, after SetOptions.
-func Complete(p *rendezvous.Params) error {
+func Complete(p *params.Params) error {
 	if scheme := Scheme(p.Endpoint); scheme != SchemeEtcd && scheme != SchemeEtcds {
 		return nil
 	}
@@ -36,7 +37,7 @@ func Complete(p *rendezvous.Params) error {
 }
 
 // openEtcd makes a member whose run's log is in an etcd.
-func openEtcd(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+func openEtcd(p params.Params, log *slog.Logger) (*member.Member, error) {
 	if err := Complete(&p); err != nil {
 		return nil, err
 	}
@@ -52,10 +53,10 @@ func openEtcd(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	if err := check(p); err != nil { // NewLog connects
 		return nil, err
 	}
-	if p.TokenFile != "" && !config.TLS && slices.ContainsFunc(e.Hosts, func(host string) bool { return !rendezvous.LoopbackEndpoint(host) }) {
+	if p.TokenFile != "" && !config.TLS && slices.ContainsFunc(e.Hosts, func(host string) bool { return !params.LoopbackEndpoint(host) }) {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"%s is plain: the token file %s would not protect what nodes tell each other there; use etcds://, or leave the token out (token_file, --token-file, %s)",
-			p.Endpoint, p.TokenFile, rendezvous.EnvTokenFile)
+			p.Endpoint, p.TokenFile, params.EnvTokenFile)
 	}
 	shared, err := etcdlog.New(config, p.RunID, p.LeaseTimeout, ownAddress(p.Max))
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rallypoint/backend"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -25,7 +26,7 @@ func ExampleOpen() {
 	defer cancel()
 	placed := make(chan rendezvous.Outcome)
 	for rank := range 2 {
-		p := rendezvous.DefaultParams()
+		p := params.Default()
 		p.RunID, p.Endpoint, p.Min, p.Max = "job", "file://"+dir, 2, 2
 		p.NodeRank = rank // a preference; -1 leaves the rank to the rendezvous
 		node, err := backend.Open(p, slog.New(slog.DiscardHandler))

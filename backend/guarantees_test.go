@@ -18,6 +18,7 @@ import (
 	"rallypoint/conformance"
 	"rallypoint/core/control"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/sharedlog"
@@ -34,14 +35,14 @@ import (
 type meeting struct {
 	name string
 	// place makes a place for one run and returns what opens its nodes.
-	place func(t *testing.T) (open func(p rendezvous.Params, log *slog.Logger) (*member.Member, error))
+	place func(t *testing.T) (open func(p params.Params, log *slog.Logger) (*member.Member, error))
 }
 
 var etcd etcdtest.Shared
 
 // meetings are all backends. The guarantees of docs/design.md hold in each.
 var meetings = []meeting{
-	{"hosted", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	{"hosted", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -50,7 +51,7 @@ var meetings = []meeting{
 		t.Cleanup(func() { s.Close() })
 		return at(l.Addr().String())
 	}},
-	{"hosted with a token", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	{"hosted with a token", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -64,32 +65,32 @@ var meetings = []meeting{
 		t.Cleanup(func() { s.Close() })
 		return withToken(file, at(l.Addr().String()))
 	}},
-	{"file with a token", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	{"file with a token", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
 		checkHistory(t, filelog.Watch(dir, "job"))
 		return withToken(tokenFile(t), at("file://"+dir))
 	}},
-	{"file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	{"file", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
 		checkHistory(t, filelog.Watch(dir, "job"))
 		here, there := at("file://"+dir), at("file://"+elsewhere(dir))
 		var opened atomic.Int64
-		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+		return func(p params.Params, log *slog.Logger) (*member.Member, error) {
 			if opened.Add(1)%2 == 0 {
 				return there(p, log)
 			}
 			return here(p, log)
 		}
 	}},
-	{"remote file", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	{"remote file", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
 		checkHistory(t, filelog.Watch(dir, "job"))
-		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+		return func(p params.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "file://" + dir
 			return openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, &filelog.Options{Remote: true}) })
 		}
 	}},
-	{"etcd", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	{"etcd", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		config := etcdclient.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/" + t.Name()}
 		f, err := etcdlog.Watch(config, "job")
 		if err != nil {
@@ -98,9 +99,9 @@ var meetings = []meeting{
 		checkHistory(t, f)
 		return at("etcd://" + config.Endpoints[0] + "?key_prefix=" + url.QueryEscape(config.Prefix))
 	}},
-	{"blob", func(t *testing.T) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
+	{"blob", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		v := &value{}
-		return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+		return func(p params.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "a value in memory"
 			return OpenRegister(p, v, log)
 		}
@@ -142,8 +143,8 @@ func elsewhere(dir string) string {
 	return dir
 }
 
-func at(endpoint string) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
-	return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+func at(endpoint string) func(params.Params, *slog.Logger) (*member.Member, error) {
+	return func(p params.Params, log *slog.Logger) (*member.Member, error) {
 		p.Endpoint = endpoint
 		n, err := Open(p, log)
 		if err != nil {
@@ -161,8 +162,8 @@ func tokenFile(t *testing.T) string {
 }
 
 // withToken opens nodes that have a token.
-func withToken(file string, open func(rendezvous.Params, *slog.Logger) (*member.Member, error)) func(rendezvous.Params, *slog.Logger) (*member.Member, error) {
-	return func(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+func withToken(file string, open func(params.Params, *slog.Logger) (*member.Member, error)) func(params.Params, *slog.Logger) (*member.Member, error) {
+	return func(p params.Params, log *slog.Logger) (*member.Member, error) {
 		p.TokenFile = file
 		return open(p, log)
 	}
@@ -197,7 +198,7 @@ func (v *value) SetState(_ context.Context, state, token []byte) (now, nowToken 
 // run is one run in one place.
 type run struct {
 	t    *testing.T
-	open func(rendezvous.Params, *slog.Logger) (*member.Member, error)
+	open func(params.Params, *slog.Logger) (*member.Member, error)
 }
 
 // everywhere runs a test in each place.
@@ -213,7 +214,7 @@ func everywhere(t *testing.T, f func(t *testing.T, r *run)) {
 // node opens a node of a min:max run. Options are those of --rdzv-conf.
 func (r *run) node(name string, min, max int, options ...string) *member.Member {
 	r.t.Helper()
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.NodeID, p.Min, p.Max, p.LocalAddr = "job", name, min, max, "127.0.0.1"
 	p.JoinTimeout, p.CloseTimeout, p.AdmitDelay = patience, patience, 50*time.Millisecond
 	set := map[string]string{}

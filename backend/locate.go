@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"rallypoint/core/control/client"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 )
 
 // Locate returns where the runs of an endpoint are seen from outside: the address of
@@ -33,7 +33,7 @@ func Address(endpoint string, defaultPort int) (string, error) {
 	if port, err := strconv.ParseUint(strings.TrimSpace(endpoint), 10, 16); err == nil {
 		endpoint = fmt.Sprintf("127.0.0.1:%d", port)
 	}
-	host, port, err := rendezvous.ParseEndpoint(endpoint, defaultPort)
+	host, port, err := params.ParseEndpoint(endpoint, defaultPort)
 	switch {
 	case strings.TrimSpace(endpoint) == "":
 		return "", errors.New("ENDPOINT is empty, expected HOST:PORT")

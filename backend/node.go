@@ -5,7 +5,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/core/member"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/static"
 )
 
@@ -14,7 +14,7 @@ import (
 type Node interface {
 	agent.Rendezvous
 	agent.Notifier
-	Params() rendezvous.Params
+	Params() params.Params
 	SetClosed(ctx context.Context, reason string) error
 	Close() error
 }

@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/sharedlog"
@@ -43,7 +44,7 @@ func Scheme(endpoint string) string {
 func Check(endpoint string) (string, error) {
 	switch scheme := Scheme(endpoint); scheme {
 	case "":
-		host, port, err := rendezvous.ParseEndpoint(endpoint, client.DefaultPort)
+		host, port, err := params.ParseEndpoint(endpoint, client.DefaultPort)
 		if err != nil {
 			return "", err
 		}
@@ -55,7 +56,7 @@ func Check(endpoint string) (string, error) {
 		}
 		return (&url.URL{Scheme: SchemeFile, Path: dir}).String(), nil
 	case SchemeStatic:
-		host, port, err := rendezvous.ParseEndpoint(strings.TrimSpace(endpoint)[len(static.Scheme):], -1)
+		host, port, err := params.ParseEndpoint(strings.TrimSpace(endpoint)[len(static.Scheme):], -1)
 		if err != nil {
 			return "", err
 		}
@@ -64,7 +65,7 @@ func Check(endpoint string) (string, error) {
 		return endpoint, checkEtcd(endpoint)
 	default:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", rendezvous.QuotableEndpoint(endpoint), scheme)
+			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", params.QuotableEndpoint(endpoint), scheme)
 	}
 }
 
@@ -95,7 +96,7 @@ func directory(endpoint string) (string, error) {
 // log gets the node's messages; nil is none.
 //
 // The caller ends the node by Shutdown or Close.
-func Open(p rendezvous.Params, log *slog.Logger) (Node, error) {
+func Open(p params.Params, log *slog.Logger) (Node, error) {
 	endpoint, err := Check(p.Endpoint)
 	if err != nil {
 		return nil, err
@@ -130,12 +131,12 @@ func node[T Node](n T, err error) (Node, error) {
 
 // OpenRegister makes the member that p describes, whose run meets in a blob; see
 // sharedlog.NewRegisterLog. p.Endpoint is a name to be displayed.
-func OpenRegister(p rendezvous.Params, blob sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
+func OpenRegister(p params.Params, blob sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
 	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewRegisterLog(blob, p.RunID, nil) })
 }
 
 // openLog makes a member over a log that sees no node's address.
-func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
+func openLog(p params.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
 	if p.AdvertiseAddr == "" && p.LocalAddr == "" {
 		p.LocalAddr = ownAddress(p.Max)
 	}
@@ -143,7 +144,7 @@ func openLog(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (
 }
 
 // check refuses parameters that no node over a log can have.
-func check(p rendezvous.Params) error {
+func check(p params.Params) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
@@ -160,14 +161,14 @@ func check(p rendezvous.Params) error {
 }
 
 // openSeen makes a member over a log that sees the nodes' addresses.
-func openSeen(p rendezvous.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
+func openSeen(p params.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
 	if err := check(p); err != nil {
 		return nil, err
 	}
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	warning, err := p.CheckSecurity(rendezvous.QuotableEndpoint(p.Endpoint), false)
+	warning, err := p.CheckSecurity(params.QuotableEndpoint(p.Endpoint), false)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
@@ -39,7 +40,7 @@ func TestFile(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			p := rendezvous.DefaultParams()
+			p := params.Default()
 			p.RunID, p.Endpoint, p.NodeID, p.Min, p.Max = "job", "file://"+dir, fmt.Sprint("n", i), n, n
 			p.LocalAddr = "127.0.0.1"
 			m, err := Open(p, slog.New(slog.NewTextHandler(testWriter{t, p.NodeID}, &slog.HandlerOptions{Level: slog.LevelDebug})))
@@ -70,7 +71,7 @@ func TestFile(t *testing.T) {
 // TestToken: each endpoint takes a token, whose file has to be there, but for one that would
 // be used over a plain connection to another machine.
 func TestToken(t *testing.T) {
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.Min, p.Max, p.NodeRank = "job", 2, 2, 0
 	good, none := t.TempDir()+"/token", t.TempDir()+"/none"
 	if err := secret.NewToken(good); err != nil {
@@ -81,10 +82,10 @@ func TestToken(t *testing.T) {
 		"etcd://127.0.0.1:1,192.0.2.1:1": "use etcds://", "etcd://localhost,host0": "use etcds://",
 	} {
 		for _, file := range []string{good, none} {
-			p.Endpoint, p.TokenFile, p.Security = endpoint, file, rendezvous.SecurityRequire
+			p.Endpoint, p.TokenFile, p.Security = endpoint, file, params.SecurityRequire
 			open := Open
 			if endpoint == "a blob" {
-				open = func(p rendezvous.Params, log *slog.Logger) (Node, error) { return node(OpenRegister(p, nil, log)) }
+				open = func(p params.Params, log *slog.Logger) (Node, error) { return node(OpenRegister(p, nil, log)) }
 			}
 			n, err := open(p, nil)
 			if err == nil {

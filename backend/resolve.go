@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/static"
 )
@@ -80,7 +81,7 @@ func resolveFile(text string) (string, error) {
 		return (&url.URL{Scheme: SchemeFile, Path: text}).String(), nil
 	case Scheme(text) != SchemeFile:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", rendezvous.QuotableEndpoint(text), NameFile)
+			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", params.QuotableEndpoint(text), NameFile)
 	}
 	return text, nil
 }
@@ -97,7 +98,7 @@ func resolveEtcd(name, text string) (string, error) {
 		return SchemeEtcd + "://" + text, nil
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", rendezvous.QuotableEndpoint(text), name)
+		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", params.QuotableEndpoint(text), name)
 }
 
 func resolveStatic(text string) (string, error) {
@@ -111,7 +112,7 @@ func resolveStatic(text string) (string, error) {
 		return static.Scheme + text, nil
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-		"the endpoint %q is not one of %s: write HOST:PORT of node 0", rendezvous.QuotableEndpoint(text), NameStatic)
+		"the endpoint %q is not one of %s: write HOST:PORT of node 0", params.QuotableEndpoint(text), NameStatic)
 }
 
 // staticOptions adds node_rank and join_timeout by torch's names of them.

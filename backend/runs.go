@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore/etcdlog"
@@ -62,7 +63,7 @@ const followPatience = 10 * time.Second
 
 // reachEtcd takes apart an endpoint that carries its options itself.
 func reachEtcd(endpoint, runID string, timeout time.Duration) (config etcdclient.Config, run, shown string, err error) {
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.Endpoint, p.RunID = endpoint, runID
 	e, err := etcdclient.ParseEndpoint(endpoint)
 	if err == nil {

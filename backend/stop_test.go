@@ -19,7 +19,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/core/control"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/internal/etcdtest"
 )
 
@@ -160,7 +160,7 @@ func wherever(t *testing.T, f func(t *testing.T, open func(rank int) agent.Rende
 		endpoint := "static://" + l.Addr().String()
 		l.Close()
 		f(t, func(rank int) agent.Rendezvous {
-			p := rendezvous.DefaultParams()
+			p := params.Default()
 			p.RunID, p.Min, p.Max, p.NodeRank, p.Endpoint = "job", 2, 2, rank, endpoint
 			n, err := Open(p, slog.New(slog.NewTextHandler(testWriter{t, fmt.Sprint("n", rank)}, nil)))
 			if err != nil {

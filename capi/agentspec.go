@@ -17,6 +17,7 @@ import (
 	"rallypoint/agent/process"
 	"rallypoint/agent/telemetry"
 	"rallypoint/backend"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/static"
 )
@@ -255,7 +256,7 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 		meetBy(spec, m.Params())
 		return borrowed{m.Node, m.changed}, nil
 	}
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID = "none"
 	if config.rendezvous != nil {
 		var warnings []string
@@ -281,7 +282,7 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 	return backend.Open(p, logger)
 }
 
-func meetBy(spec *agent.Spec, p rendezvous.Params) {
+func meetBy(spec *agent.Spec, p params.Params) {
 	spec.RunID, spec.Backend = p.RunID, backend.Name(p.Endpoint)
 	spec.VerdictTimeout = p.LeaseTimeout + p.ReconnectGrace
 	spec.LoopbackUsers = p.LoopbackUsers

@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"rallypoint/backend"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -163,7 +164,7 @@ func rpgo_member_open_backend(config *C.rp_member_config, b *C.rp_backend, out *
 		if p.Endpoint == "" {
 			p.Endpoint = "a backend of the program"
 			if p.TokenFile == "" && config.flags&C.RP_MEMBER_ENVIRONMENT != 0 {
-				p.TokenFile = getenv(rendezvous.EnvTokenFile)
+				p.TokenFile = getenv(params.EnvTokenFile)
 			}
 		}
 		t := newTable(b)

@@ -10,6 +10,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/backend"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
 	"rallypoint/internal/wake"
@@ -86,8 +87,8 @@ func (m *member) Close() error {
 const optionBackend = "backend"
 
 // toParams converts a configuration. The warnings about it are for the log.
-func toParams(config *C.rp_member_config) (p rendezvous.Params, warnings []string, err error) {
-	p = rendezvous.DefaultParams()
+func toParams(config *C.rp_member_config) (p params.Params, warnings []string, err error) {
+	p = params.Default()
 	p.Min, p.Max = int(config.min_nodes), int(config.max_nodes)
 	for _, field := range []struct {
 		name string

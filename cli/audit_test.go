@@ -10,6 +10,7 @@ import (
 
 	"rallypoint/cli/run"
 	"rallypoint/conformance"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
 	"rallypoint/internal/yamlfile"
@@ -19,7 +20,7 @@ import (
 func TestAudit(t *testing.T) {
 	m := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1})
 	begin := trace.Record{Run: "job", State: m.Snapshot()}
-	p := rendezvous.DefaultParams().Policy
+	p := params.Default().Policy
 	p.Min, p.Max = 1, 1
 	hello := rendezvous.Hello{Session: "s", Node: "a", Policy: p, LastRound: rendezvous.LastRound{HostRank: -1}}
 	join := rendezvous.Join{Request: rendezvous.Request{Session: "s", Number: 1}, NodeRank: -1, RankHint: -1, StorePort: 1}
@@ -74,7 +75,7 @@ func TestAudit(t *testing.T) {
 
 // TestAuditOfAllHosts checks what two nodes have recorded that hosted one after the other.
 func TestAuditOfAllHosts(t *testing.T) {
-	dir, p := t.TempDir(), rendezvous.DefaultParams().Policy
+	dir, p := t.TempDir(), params.Default().Policy
 	p.Min, p.Max = 1, 2
 	write := func(node, file string, m *rendezvous.Machine, events ...rendezvous.Event) (path string) {
 		s := m.Succession()

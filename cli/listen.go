@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/core/store"
 )
 
@@ -30,7 +30,7 @@ func parseListen(text string, defaultPort int) (listenAddr, error) {
 	case isNumber(text):
 		endpoint = "127.0.0.1:" + strings.TrimSpace(text)
 	}
-	host, port, err := rendezvous.ParseEndpoint(endpoint, defaultPort)
+	host, port, err := params.ParseEndpoint(endpoint, defaultPort)
 	switch {
 	case strings.TrimSpace(text) == "", err != nil:
 		return listenAddr{}, fmt.Errorf("--listen is %q, expected HOST:PORT, such as 127.0.0.1:%d, or 0.0.0.0:%d for every interface",

@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"rallypoint/cli/run"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 )
 
 // TestSecurityRequired: jobs of several machines and a serve that they reach, without a
 // token.
 func TestSecurityRequired(t *testing.T) {
-	t.Setenv(rendezvous.EnvTokenFile, "")
+	t.Setenv(params.EnvTokenFile, "")
 	for _, test := range []struct {
 		value string
 		args  []string
@@ -27,7 +27,7 @@ func TestSecurityRequired(t *testing.T) {
 		{"", []string{"run", "--no-python", "--standalone", "--rdzv-conf", "allow_uid=ten", "true"}, run.ExitUsage, `allow_uid="ten": expected user ids`},
 		{"", []string{"run", "--no-python", "--standalone", "--rdzv-conf", "allow_uid=1", "true"}, run.ExitOK, ""},
 	} {
-		t.Setenv(rendezvous.EnvSecurity, test.value)
+		t.Setenv(params.EnvSecurity, test.value)
 		code, _, stderr := execute(t, test.args...)
 		if code != test.code || !strings.Contains(stderr, test.says) {
 			t.Errorf("%s, %v: %d, %q", test.value, test.args, code, stderr)

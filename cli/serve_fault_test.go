@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/roundstore"
 )
 
@@ -26,7 +26,7 @@ func TestServeSurvivesItsFile(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	join := func(id string) error {
-		p := rendezvous.DefaultParams()
+		p := params.Default()
 		p.RunID, p.Endpoint, p.Min, p.Max = id, s.addr, 1, 1
 		m, err := roundstore.Open(p, nil)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"rallypoint/cli/run"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/roundstore"
 )
@@ -89,7 +90,7 @@ func TestServeIsKilled(t *testing.T) {
 	var everybody sync.WaitGroup
 	for job := range jobs {
 		j := &killedJob{t: t, ctx: ctx, answered: answered, generations: map[string]bool{}, sums: map[uint64][]int64{}, ranks: map[uint64][]int{}}
-		p := rendezvous.DefaultParams()
+		p := params.Default()
 		p.RunID, p.Endpoint, p.Min, p.Max = fmt.Sprint("job", job), s.addr, nodes, nodes
 		no := false
 		p.IsHost = &no
@@ -161,7 +162,7 @@ type killedJob struct {
 	ranks       map[uint64][]int
 }
 
-func (j *killedJob) node(p rendezvous.Params, rounds, adds int) {
+func (j *killedJob) node(p params.Params, rounds, adds int) {
 	m, err := roundstore.Open(p, nil)
 	if err != nil {
 		j.t.Error(err)
@@ -183,7 +184,7 @@ func (j *killedJob) node(p rendezvous.Params, rounds, adds int) {
 }
 
 // round goes through one round: all meet, all count, all wait for each other.
-func (j *killedJob) round(m *member.Member, p rendezvous.Params, want uint64, adds int) error {
+func (j *killedJob) round(m *member.Member, p params.Params, want uint64, adds int) error {
 	o, err := m.Next(j.ctx)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"rallypoint/agent"
 	"rallypoint/backend"
 	"rallypoint/core/control"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/core/training"
 	"rallypoint/internal/testkit"
 )
@@ -42,7 +42,7 @@ func TestProgressText(t *testing.T) {
 func TestStatusOfProgress(t *testing.T) {
 	for name, endpoint := range map[string]string{"hosted": "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)), "file": "file://" + t.TempDir()} {
 		t.Run(name, func(t *testing.T) {
-			p := rendezvous.DefaultParams()
+			p := params.Default()
 			p.Endpoint, p.RunID, p.NodeID, p.LocalAddr = endpoint, "run", "gpu17", "127.0.0.1"
 			p.Min, p.Max, p.LeaseTimeout, p.ReconnectGrace = 1, 1, 2*time.Second, time.Second
 			node, err := backend.Open(p, nil)

@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -27,7 +28,7 @@ var sharedLogs = map[string]func(t *testing.T) string{
 // meets opens a node that asks for a place in a run; the channel gives how that ends.
 func meets(t *testing.T, endpoint, run, node string, least, most int) (backend.Node, <-chan error) {
 	t.Helper()
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.Endpoint, p.RunID, p.NodeID, p.Min, p.Max, p.LocalAddr = endpoint, run, node, least, most, "127.0.0.1"
 	p.JoinTimeout, p.LastCallTimeout = time.Minute, 50*time.Millisecond
 	n, err := backend.Open(p, nil)

@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -29,7 +30,7 @@ func (ignoringObserver) ConnectionChanged(error)             {}
 // joined is a node that has asked for a place in run job at a control plane.
 func joined(t *testing.T, addr, node string, least, most int) (*client.Client, *member.Call) {
 	t.Helper()
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.Endpoint, p.Min, p.Max, p.NodeID = "job", addr, least, most, node
 	isHost := false
 	p.IsHost = &isHost

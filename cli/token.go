@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/core/secret"
 	"rallypoint/internal/printable"
 )
@@ -17,7 +17,7 @@ type tokenFlag struct{ path string }
 
 func (f *tokenFlag) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.path, "token-file", "",
-		"`FILE` with the token that the control plane and its nodes share (default $"+rendezvous.EnvTokenFile+", else none)")
+		"`FILE` with the token that the control plane and its nodes share (default $"+params.EnvTokenFile+", else none)")
 }
 
 // open reads the file; nil is no token. At an endpoint without a control plane,
@@ -26,11 +26,11 @@ func (f *tokenFlag) addTo(cmd *cobra.Command) {
 func (f *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) {
 	path := f.path
 	if sharedLog != "" {
-		p := rendezvous.Params{TokenFile: path}
+		p := params.Params{TokenFile: path}
 		return nil, p.RefuseToken(sharedLog)
 	}
 	if path == "" {
-		path = os.Getenv(rendezvous.EnvTokenFile)
+		path = os.Getenv(params.EnvTokenFile)
 	}
 	if path == "" {
 		return nil, nil
@@ -56,7 +56,7 @@ func newToken(log *logging) *cobra.Command {
 		Short: "Make a token file",
 		Long: `Make FILE with a token drawn at random, readable by its owner only. A FILE that is there
 stays as it is. Copy it to every node, and name it by --token-file, the option
-token_file or $` + rendezvous.EnvTokenFile + `.
+token_file or $` + params.EnvTokenFile + `.
 
 A token file holds one token a line, at most two: a new and an old one, while it is
 changed. A token has 32 to 512 bytes. Refused is a file that belongs neither to the

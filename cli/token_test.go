@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"rallypoint/cli/run"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/core/secret"
 )
 
@@ -26,7 +26,7 @@ func writeToken(t *testing.T, token string) string {
 // and none.
 func TestToken(t *testing.T) {
 	good, other := writeToken(t, "correct horse battery staple, and more"), writeToken(t, "something that is quite different here")
-	t.Setenv(rendezvous.EnvTokenFile, "")
+	t.Setenv(params.EnvTokenFile, "")
 	s := serve(t, command("serve", "--listen", "127.0.0.1:0", "--token-file", good))
 	defer s.end(t)
 	job := func(args ...string) []string {
@@ -58,7 +58,7 @@ func TestToken(t *testing.T) {
 			t.Errorf("%v: %d, %q, %q; want %d and %q", test.args, code, stdout, stderr, test.code, test.says)
 		}
 	}
-	t.Setenv(rendezvous.EnvTokenFile, good)
+	t.Setenv(params.EnvTokenFile, good)
 	fingerprint := secret.Fingerprint([]byte("correct horse battery staple, and more"))
 	for _, args := range [][]string{job(), closeJob(), {"status", s.addr}} {
 		if args[0] == "run" {
@@ -71,7 +71,7 @@ func TestToken(t *testing.T) {
 		}
 	}
 
-	t.Setenv(rendezvous.EnvTokenFile, "")
+	t.Setenv(params.EnvTokenFile, "")
 	open := serve(t, command("serve", "--listen", "127.0.0.1:0"))
 	defer open.end(t)
 	code, _, stderr := execute(t, "status", open.addr, "--token-file", good)
@@ -99,7 +99,7 @@ func TestTokenThatProtectsNothing(t *testing.T) {
 		{[]string{"status", file}},
 		{[]string{"admin", "close", file, "--rdzv-id", "j", "--reason", "x"}},
 	} {
-		t.Setenv(rendezvous.EnvTokenFile, "")
+		t.Setenv(params.EnvTokenFile, "")
 		byFlag := append([]string{test.args[0], "--token-file", none}, test.args[1:]...)
 		if test.args[0] == "admin" {
 			byFlag = append(slices.Clone(test.args), "--token-file", none)
@@ -113,7 +113,7 @@ func TestTokenThatProtectsNothing(t *testing.T) {
 				t.Errorf("%v: %d, %q, %q", args, code, stdout, stderr)
 			}
 		}
-		t.Setenv(rendezvous.EnvTokenFile, none)
+		t.Setenv(params.EnvTokenFile, none)
 		code, stdout, stderr := execute(t, test.args...)
 		if refused := strings.Contains(stderr, "would protect nothing"); refused || code == run.ExitUsage {
 			t.Errorf("%v, by the variable: %d, %q, %q", test.args, code, stdout, stderr)

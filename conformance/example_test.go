@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"rallypoint/conformance"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
 )
@@ -12,7 +13,7 @@ import (
 // checks one that `rallypoint serve --record FILE` has written.
 func Example() {
 	machine := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1})
-	policy := rendezvous.DefaultParams().Policy
+	policy := params.Default().Policy
 	policy.Min, policy.Max = 1, 1
 
 	var audit conformance.Audit

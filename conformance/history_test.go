@@ -42,7 +42,7 @@ func (s *script) do(ev r.Event) []r.Effect {
 }
 
 func policy(least, most int) r.Policy {
-	p := r.DefaultParams().Policy
+	p := r.DefaultPolicy()
 	p.Min, p.Max = least, most
 	return p
 }

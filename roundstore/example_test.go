@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"rallypoint/core/control"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/core/store"
 	"rallypoint/roundstore"
 	"rallypoint/tcpstore"
@@ -25,7 +25,7 @@ func ExampleOpen() {
 	server := control.Start(control.Config{Log: quiet}, listener) // rallypoint serve
 	defer server.Close()
 
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.Endpoint, p.Min, p.Max = "job", listener.Addr().String(), 1, 1
 	node, err := roundstore.Open(p, quiet)
 	if err != nil {

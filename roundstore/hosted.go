@@ -12,6 +12,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
@@ -21,11 +22,11 @@ import (
 // local address or token file is ErrInvalid. log gets what people should see; nil is none.
 //
 // The caller ends the member by Shutdown or Close.
-func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	if _, _, err := rendezvous.ParseEndpoint(p.Endpoint, client.DefaultPort); err != nil {
+	if _, _, err := params.ParseEndpoint(p.Endpoint, client.DefaultPort); err != nil {
 		return nil, err
 	}
 	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
@@ -35,7 +36,7 @@ func Open(p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	warning, err := p.CheckSecurity(rendezvous.QuotableEndpoint(p.Endpoint), true)
+	warning, err := p.CheckSecurity(params.QuotableEndpoint(p.Endpoint), true)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/trace"
@@ -61,7 +62,7 @@ func serve(t *testing.T) (endpoint string) {
 // open opens a member that is closed with the test.
 func open(t *testing.T, name, endpoint string, min, max int, options map[string]string) *member.Member {
 	t.Helper()
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.Endpoint, p.NodeID, p.Min, p.Max = "job", endpoint, name, min, max
 	p.JoinTimeout = patience
 	if _, err := p.SetOptions(options); err != nil {
@@ -128,13 +129,13 @@ func TestOpenTouchesNoNetwork(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	good := rendezvous.DefaultParams()
+	good := params.Default()
 	good.RunID, good.Endpoint, good.Min, good.Max = "job", "host0", 1, 2
-	for name, change := range map[string]func(*rendezvous.Params){
-		"run id":   func(p *rendezvous.Params) { p.RunID = "" },
-		"minimum":  func(p *rendezvous.Params) { p.Min = 0 },
-		"endpoint": func(p *rendezvous.Params) { p.Endpoint = "host0:x" },
-		"local":    func(p *rendezvous.Params) { p.LocalAddr = "0.0.0.0" },
+	for name, change := range map[string]func(*params.Params){
+		"run id":   func(p *params.Params) { p.RunID = "" },
+		"minimum":  func(p *params.Params) { p.Min = 0 },
+		"endpoint": func(p *params.Params) { p.Endpoint = "host0:x" },
+		"local":    func(p *params.Params) { p.LocalAddr = "0.0.0.0" },
 	} {
 		p := good
 		change(&p)
@@ -290,7 +291,7 @@ func TestNoControlPlane(t *testing.T) {
 func TestAnotherRunOnThePort(t *testing.T) {
 	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
 	next(t, open(t, "a", endpoint, 1, 1, nil))
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.Endpoint, p.Min, p.Max = "other", endpoint, 1, 1
 	m, err := Open(p, logTo(t, "other"))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"sync"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -23,9 +24,9 @@ import (
 // Protection is what a node with a token protects its round stores by: nothing listens on an
 // address that other machines reach without TLS and a proof of the token, and the workers of
 // this machine find the store at a loopback address that serves the users of
-// rendezvous.LoopbackUsers only (docs/decisions/0070). A nil *Protection leaves stores plain.
+// params.LoopbackUsers only (docs/decisions/0070). A nil *Protection leaves stores plain.
 type Protection struct {
-	users rendezvous.LoopbackUsers
+	users params.LoopbackUsers
 	log   *slog.Logger
 	with  tcpstore.Secure
 	extra []int // ports that forward_ports adds
@@ -37,7 +38,7 @@ type Protection struct {
 
 // NewProtection returns that of the node that p describes: nil without a token, and with
 // store_tls=0. What it returns of a token file that cannot be used is ErrInvalid.
-func NewProtection(p *rendezvous.Params, log *slog.Logger) (*Protection, error) {
+func NewProtection(p *params.Params, log *slog.Logger) (*Protection, error) {
 	if p.TokenFile == "" || p.PlainStore {
 		return nil, nil
 	}

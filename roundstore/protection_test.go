@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -37,7 +38,7 @@ type node struct {
 
 func newNode(t *testing.T, token string, distant bool) *node {
 	t.Helper()
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.TokenFile, p.Max = "job", token, 2
 	p.Endpoint = "host0:29400"
 	log, lines := testkit.NewLog(t)
@@ -278,7 +279,7 @@ func TestMembersWithToken(t *testing.T) {
 
 // TestPlainByOption: store_tls=0 leaves round stores plain, and says so at each start.
 func TestPlainByOption(t *testing.T) {
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.Endpoint, p.Min, p.Max, p.TokenFile = "job", "host0:29400", 1, 2, tokenFile(t)
 	if _, err := p.SetOptions(map[string]string{"store_tls": "0"}); err != nil {
 		t.Fatal(err)
@@ -304,7 +305,7 @@ func TestPlainByOption(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
-	p.Security = rendezvous.SecurityRequire
+	p.Security = params.SecurityRequire
 	if _, err := Open(p, log); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "store_tls=0") {
 		t.Errorf("required, and open: %v", err)
 	}
@@ -313,7 +314,7 @@ func TestPlainByOption(t *testing.T) {
 // TestNoSuchToken: the store of a member does not open without its token's file.
 func TestNoSuchToken(t *testing.T) {
 	token := tokenFile(t)
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.TokenFile = "job", token
 	testkit.Check(t, os.Remove(token))
 	s := NewRoundStores(p, logTo(t, "stores"))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
@@ -28,7 +29,7 @@ const lookupTimeout = 2 * time.Second
 // RoundStores is a member.RoundStores of tcpstore servers, which fold the
 // restart count in the keys of torch 2.2-2.5 workers.
 type RoundStores struct {
-	params rendezvous.Params // of the node
+	params params.Params // of the node
 	log    *slog.Logger
 
 	protecting sync.Mutex // held while protected is made
@@ -45,7 +46,7 @@ var _ member.RoundStores = (*RoundStores)(nil)
 
 // NewRoundStores makes the round stores of the node that p describes, which log to log. On
 // a loopback address they serve the users of p.LoopbackUsers only.
-func NewRoundStores(p rendezvous.Params, log *slog.Logger) *RoundStores {
+func NewRoundStores(p params.Params, log *slog.Logger) *RoundStores {
 	return &RoundStores{
 		params: p,
 		log:    log,

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
@@ -103,7 +104,7 @@ func TestSecurityRequired(t *testing.T) {
 		{"127.0.0.1:29400", "require", "", 2, "", false},
 		{"host0:29400", "require", "token", 2, "", false},
 	} {
-		p := rendezvous.DefaultParams()
+		p := params.Default()
 		p.RunID, p.Endpoint, p.Min, p.Max, p.Security = "job", test.endpoint, 1, test.max, test.security
 		if test.token != "" {
 			p.TokenFile = t.TempDir() + "/token"

@@ -7,6 +7,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/roundstore"
@@ -36,7 +37,7 @@ var (
 // NewStandalone makes the rendezvous. It starts nothing: that is for Next. Of p,
 // LocalAddr is announced to the workers, "" is the loopback address, and the users of
 // LoopbackUsers may connect to the store.
-func NewStandalone(p rendezvous.Params, log *slog.Logger) *Standalone {
+func NewStandalone(p params.Params, log *slog.Logger) *Standalone {
 	p.Max, p.Endpoint, p.TokenFile = 1, "", "" // no other machine takes part
 	return &Standalone{directives: newOwnDirectives(), addr: cmp.Or(p.LocalAddr, aloneAddr), run: p.RunID, stores: roundstore.NewRoundStores(p, log)}
 }

@@ -5,11 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
 func standalone(t *testing.T) *Standalone {
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID = "job"
 	s := NewStandalone(p, slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { _ = s.Shutdown(t.Context(), rendezvous.EndLeave, "") })

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"rallypoint/agent"
+	"rallypoint/core/params"
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -48,7 +49,7 @@ const (
 // R112); a round is complete when all its nodes are there; and a node that starts
 // over or gives up tells the others. No node hears of one that is lost.
 type Static struct {
-	p    rendezvous.Params
+	p    params.Params
 	host string
 	port int
 	log  *slog.Logger
@@ -89,7 +90,7 @@ var ErrNoEndpoint error = rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoin
 // number NodeRank, or RankHint if there is none. The endpoint is host and port of
 // node 0, with or without Scheme; a job of one node may have port 0, which is any.
 // It starts nothing: that is for Next. Errors are ErrInvalid.
-func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
+func NewStatic(p params.Params, log *slog.Logger) (*Static, error) {
 	if p.NodeRank < 0 {
 		p.NodeRank = p.RankHint
 	}
@@ -110,7 +111,7 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 	if place == "" {
 		return nil, ErrNoEndpoint
 	}
-	host, port, err := rendezvous.ParseEndpoint(place, -1)
+	host, port, err := params.ParseEndpoint(place, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func NewStatic(p rendezvous.Params, log *slog.Logger) (*Static, error) {
 }
 
 // Params are those that the rendezvous was made with.
-func (s *Static) Params() rendezvous.Params { return s.p }
+func (s *Static) Params() params.Params { return s.p }
 
 // Next implements agent.Rendezvous: it leaves the present round, which tells the
 // others to do so, and waits until every node has. It takes at most JoinTimeout.

@@ -11,20 +11,21 @@ import (
 
 	"go.uber.org/goleak"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func staticParams(port, nodes, rank int) rendezvous.Params {
-	p := rendezvous.DefaultParams()
+func staticParams(port, nodes, rank int) params.Params {
+	p := params.Default()
 	p.RunID, p.Min, p.Max, p.NodeRank = "run", nodes, nodes, rank
 	p.Endpoint = fmt.Sprintf("%s127.0.0.1:%d", Scheme, port)
 	return p
 }
 
-func newNode(t *testing.T, p rendezvous.Params) *Static {
+func newNode(t *testing.T, p params.Params) *Static {
 	t.Helper()
 	s, err := NewStatic(p, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -201,14 +202,14 @@ func TestCanceled(t *testing.T) {
 }
 
 func TestStaticParams(t *testing.T) {
-	for want, change := range map[string]func(*rendezvous.Params){
-		"endpoint":     func(p *rendezvous.Params) { p.Endpoint = Scheme },
-		"needs a port": func(p *rendezvous.Params) { p.Endpoint = Scheme + "host" },
-		"port of node": func(p *rendezvous.Params) { p.Endpoint = "host:0" },
-		"fixed number": func(p *rendezvous.Params) { p.Min = 1 },
-		"node_rank":    func(p *rendezvous.Params) { p.NodeRank = -1 },
-		"node_rank is": func(p *rendezvous.Params) { p.NodeRank = 2 },
-		"run id":       func(p *rendezvous.Params) { p.RunID = "" },
+	for want, change := range map[string]func(*params.Params){
+		"endpoint":     func(p *params.Params) { p.Endpoint = Scheme },
+		"needs a port": func(p *params.Params) { p.Endpoint = Scheme + "host" },
+		"port of node": func(p *params.Params) { p.Endpoint = "host:0" },
+		"fixed number": func(p *params.Params) { p.Min = 1 },
+		"node_rank":    func(p *params.Params) { p.NodeRank = -1 },
+		"node_rank is": func(p *params.Params) { p.NodeRank = 2 },
+		"run id":       func(p *params.Params) { p.RunID = "" },
 	} {
 		p := staticParams(1, 2, 1)
 		change(&p)

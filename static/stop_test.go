@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 
 	"rallypoint/internal/testkit"
@@ -93,7 +94,7 @@ func TestFailureBehindStop(t *testing.T) {
 // TestDirectiveIsRefused by a text that says why, and where it would not be.
 func TestDirectiveIsRefused(t *testing.T) {
 	d := rendezvous.Direct{Kind: rendezvous.DirectiveSave, Within: time.Minute}
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID = "job"
 	err := (&Static{p: p}).Direct(t.Context(), d)
 	if rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), `run "job": there is no save here`) || !strings.Contains(err.Error(), "file:///DIR") {

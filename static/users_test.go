@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
 )
@@ -16,7 +17,7 @@ import (
 // TestOtherUser has another user at the store of a standalone job and of a static one.
 func TestOtherUser(t *testing.T) {
 	peertest.NeedRoot(t)
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.RunID, p.Endpoint, p.Min, p.Max = "job", "static://127.0.0.1:0", 1, 1
 	alone := NewStandalone(p, nil)
 	defer alone.Shutdown(t.Context(), rendezvous.EndSuccess, "")

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/internal/logsampler"
 	"rallypoint/internal/promtext"
 	"rallypoint/internal/rebinding"
@@ -71,7 +71,7 @@ type HealthConfig struct {
 	Pulse     chan<- struct{} // the agent receives from it while the workers run
 	StopLimit time.Duration   // how long stopping the workers may take
 
-	Users rendezvous.LoopbackUsers // who may ask at a loopback address
+	Users params.LoopbackUsers // who may ask at a loopback address
 
 	Log *slog.Logger
 }

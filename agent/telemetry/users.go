@@ -5,8 +5,8 @@ import (
 	"net"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer"
-	"rallypoint/core/rendezvous"
 	"rallypoint/internal/logsampler"
 )
 
@@ -18,7 +18,7 @@ type userListener struct {
 	log      *slog.Logger
 }
 
-func newUserListener(l net.Listener, users rendezvous.LoopbackUsers, log *slog.Logger) *userListener {
+func newUserListener(l net.Listener, users params.LoopbackUsers, log *slog.Logger) *userListener {
 	u := &userListener{Listener: l, log: log}
 	if addr, ok := l.Addr().(*net.TCPAddr); ok && addr.IP.IsLoopback() {
 		u.check = peer.NewLoopbackCheck(users)

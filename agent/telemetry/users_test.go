@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
-	"rallypoint/core/rendezvous"
 )
 
 // TestOtherUser has another user at the health port, which the agent's own user reads.
@@ -20,13 +20,13 @@ func TestOtherUser(t *testing.T) {
 	peertest.NeedRoot(t)
 	for _, test := range []struct {
 		address string
-		users   rendezvous.LoopbackUsers
+		users   params.LoopbackUsers
 		let     bool
 	}{
-		{"127.0.0.1:0", rendezvous.LoopbackUsers{}, false},
-		{"127.0.0.1:0", rendezvous.LoopbackUsers{Also: []rendezvous.UIDRange{{First: peertest.Stranger, Last: peertest.Stranger}}}, true},
-		{"127.0.0.1:0", rendezvous.LoopbackUsers{Anyone: true}, true},
-		{"0.0.0.0:0", rendezvous.LoopbackUsers{}, true}, // for scrapers of other machines
+		{"127.0.0.1:0", params.LoopbackUsers{}, false},
+		{"127.0.0.1:0", params.LoopbackUsers{Also: []params.UIDRange{{First: peertest.Stranger, Last: peertest.Stranger}}}, true},
+		{"127.0.0.1:0", params.LoopbackUsers{Anyone: true}, true},
+		{"0.0.0.0:0", params.LoopbackUsers{}, true}, // for scrapers of other machines
 	} {
 		lines := &strings.Builder{}
 		h := NewHealth(HealthConfig{

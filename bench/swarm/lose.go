@@ -16,6 +16,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -124,8 +125,8 @@ func (s swarm) place(ctx context.Context) (o rendezvous.Outcome, err error) {
 	return o, nil
 }
 
-func crowdParams(addr string, n int, runID string) rendezvous.Params {
-	p := rendezvous.DefaultParams()
+func crowdParams(addr string, n int, runID string) params.Params {
+	p := params.Default()
 	p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n+standbys, n+standbys+1
 	return p
 }

@@ -30,6 +30,7 @@ import (
 
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
@@ -214,7 +215,7 @@ func gatherWith(ctx context.Context, addr string, n int, runID string, observe f
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range s {
-		p := rendezvous.DefaultParams()
+		p := params.Default()
 		p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n, n
 		no := false
 		p.IsHost = &no

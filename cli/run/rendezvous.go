@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"rallypoint/backend"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/internal/uuid"
 )
 
@@ -34,7 +34,7 @@ func (k rendezvousKind) String() string {
 // rendezvousConfig is how this node finds the others.
 type rendezvousConfig struct {
 	kind   rendezvousKind
-	params rendezvous.Params
+	params params.Params
 	rank   int    // of a static node
 	host   string // of a static job's store
 	port   int
@@ -46,7 +46,7 @@ const defaultMasterPort = 29500
 // setNodes decides how the nodes find each other (A9-A12).
 func (c *config) setNodes(o *options, env environ) error {
 	m := &c.rendezvous
-	m.params = rendezvous.DefaultParams()
+	m.params = params.Default()
 	p := &m.params
 	var err error
 	if p.Min, p.Max, err = parseNodes(o.nnodes); err != nil {
@@ -75,7 +75,7 @@ func (c *config) setNodes(o *options, env environ) error {
 // setSecurity sets what counts for each kind of job: who may connect on this machine.
 func (c *config) setSecurity(env environ, conf map[string]string) error {
 	p := &c.rendezvous.params
-	p.Security = env.get(rendezvous.EnvSecurity)
+	p.Security = env.get(params.EnvSecurity)
 	users := map[string]string{}
 	for _, name := range []string{"allow_uid", "loopback_check"} {
 		if value, ok := conf[name]; ok {
@@ -183,7 +183,7 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 func (c *config) setStatic(o *options, env environ) error {
 	m := &c.rendezvous
 	if m.params.TokenFile == "" && (m.params.Max > 1 || o.endpoint != "") {
-		m.params.TokenFile = env.get(rendezvous.EnvTokenFile)
+		m.params.TokenFile = env.get(params.EnvTokenFile)
 	}
 	if m.params.Min != m.params.Max {
 		return usagef("argument --nnodes: the static backend has a fixed number of nodes, not a range (%s)", o.nnodes)
@@ -193,7 +193,7 @@ func (c *config) setStatic(o *options, env environ) error {
 	}
 	m.rank, m.host, m.port = o.nodeRank, trimBrackets(o.masterAddr), o.port()
 	if o.endpoint != "" {
-		host, port, err := rendezvous.ParseEndpoint(o.endpoint, -1)
+		host, port, err := params.ParseEndpoint(o.endpoint, -1)
 		if err != nil {
 			return usagef("argument --rdzv-endpoint: %v", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"rallypoint/core/control/journal"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
@@ -86,7 +87,7 @@ type connectedMember struct {
 }
 
 // group has n nodes complete a round.
-func group(t *testing.T, p rendezvous.Params, n int) []*connectedMember {
+func group(t *testing.T, p params.Params, n int) []*connectedMember {
 	t.Helper()
 	list := make([]*connectedMember, n)
 	calls := make([]*member.Call, n)

@@ -18,8 +18,8 @@ import (
 
 	"rallypoint/core/control/statuspage"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/core/peer"
-	"rallypoint/core/rendezvous"
 	"rallypoint/internal/printable"
 	"rallypoint/internal/rebinding"
 )
@@ -113,7 +113,7 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 	if cfg.Token == nil || cfg.HTTPOpen {
 		return next
 	}
-	var users rendezvous.LoopbackUsers
+	var users params.LoopbackUsers
 	if cfg.Node != nil {
 		users = cfg.Node.LoopbackUsers
 	}

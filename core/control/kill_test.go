@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
@@ -157,7 +158,7 @@ func (v *serverProcess) killRepeatedly(seed uint64, answers func(*rand.Rand) int
 
 // persistent are parameters of nodes that are not given up while they are cut off
 // again and again.
-func persistent(addr string, n int) rendezvous.Params {
+func persistent(addr string, n int) params.Params {
 	p := controltest.Guest(addr, n)
 	p.LeaseTimeout, p.ReconnectGrace = 20*time.Second, 20*time.Second
 	return p

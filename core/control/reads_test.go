@@ -10,20 +10,21 @@ import (
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
 )
 
 // patientGuest are parameters of nodes that send no beats and are not given up.
-func patientGuest(addr string, n int) rendezvous.Params {
+func patientGuest(addr string, n int) params.Params {
 	p := controltest.Guest(addr, n)
 	p.LeaseTimeout, p.ReconnectGrace = time.Hour, time.Hour
 	return p
 }
 
 // wireGroup has n nodes complete a round; their next request is number 2.
-func wireGroup(t *testing.T, p rendezvous.Params, n int) []*wireNode {
+func wireGroup(t *testing.T, p params.Params, n int) []*wireNode {
 	t.Helper()
 	nodes := make([]*wireNode, n)
 	for i := range nodes {

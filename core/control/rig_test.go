@@ -13,7 +13,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/member"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 )
 
 func TestMain(m *testing.M) {
@@ -72,7 +72,7 @@ func startHost(cfg client.HostConfig, listeners ...net.Listener) client.Host {
 }
 
 // newTestClient makes a client that is closed with the test.
-func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *client.Client {
+func newTestClient(t *testing.T, p params.Params, obs member.Observer) *client.Client {
 	t.Helper()
 	c := client.New(p, obs, nil, startHost)
 	t.Cleanup(func() {
@@ -84,7 +84,7 @@ func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *clie
 }
 
 // connected makes a client and connects it.
-func connected(t *testing.T, p rendezvous.Params, obs member.Observer) *client.Client {
+func connected(t *testing.T, p params.Params, obs member.Observer) *client.Client {
 	t.Helper()
 	c := newTestClient(t, p, obs)
 	if err := c.Connect(controltest.Context(t)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/standby"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/trace"
@@ -27,7 +28,7 @@ type Config struct {
 	RunID string
 	// Node, if set, is the node that hosts the server. Its loopback listeners take
 	// connections of the users of LoopbackUsers only (core/peer).
-	Node *rendezvous.Params
+	Node *params.Params
 	// Fixed tells that nodes of an earlier control plane may come back to this
 	// address, so that a fresh run has to wait for them (docs/decisions/0014). False for
 	// a port that the system chose.

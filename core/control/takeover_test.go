@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
@@ -37,7 +38,7 @@ type plane struct {
 	servers []*Server
 }
 
-func newPlane(t *testing.T, name string, p rendezvous.Params) *plane {
+func newPlane(t *testing.T, name string, p params.Params) *plane {
 	t.Helper()
 	log, lines := testkit.NewLog(t)
 	n := &plane{t: t, name: name, obs: controltest.NewObserver(), lines: lines}
@@ -121,7 +122,7 @@ func awaitStandbys(t *testing.T, nodes []*plane, n int) {
 }
 
 // form starts nodes at one endpoint, the first one hosts, and forms a round of them.
-func form(t *testing.T, p rendezvous.Params, n int) []*plane {
+func form(t *testing.T, p params.Params, n int) []*plane {
 	t.Helper()
 	var nodes []*plane
 	for i := range n {
@@ -171,7 +172,7 @@ func (n *plane) mustRegroup() {
 	})
 }
 
-func elastic(t *testing.T, n int) rendezvous.Params {
+func elastic(t *testing.T, n int) params.Params {
 	p := controltest.Params(fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t)), n)
 	p.Min = 1
 	return p

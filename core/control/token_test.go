@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/internal/testkit"
@@ -59,7 +60,7 @@ func openToken(t testing.TB, tokens ...string) *secret.Token {
 }
 
 // withToken are parameters of a node that has a token file.
-func withToken(endpoint, path string, n int) rendezvous.Params {
+func withToken(endpoint, path string, n int) params.Params {
 	p := controltest.Params(endpoint, n)
 	p.TokenFile = path
 	return p

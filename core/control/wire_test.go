@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/conformance"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
 	"rallypoint/internal/testkit"
@@ -37,7 +38,7 @@ func dialNode(t *testing.T, addr string) *wireNode {
 	return n
 }
 
-func testHello(node string, session string, p rendezvous.Params) wire.Hello {
+func testHello(node string, session string, p params.Params) wire.Hello {
 	return wire.Hello{
 		Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID(session), Node: node,
 		Incarnation: 1, Label: node, Policy: p.Policy,

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
@@ -54,7 +55,7 @@ func TestExitBarrierOfAnOrphan(t *testing.T) {
 		if err := barrier(nodes[1].Keys(o.Round), 2); err != nil || time.Since(before) != 0 {
 			t.Errorf("after %v: %v", time.Since(before), err)
 		}
-		if err := nodes[1].Shutdown(context.Background(), rendezvous.EndSuccess, ""); err == nil || time.Since(before) > rendezvous.DefaultCloseTimeout {
+		if err := nodes[1].Shutdown(context.Background(), rendezvous.EndSuccess, ""); err == nil || time.Since(before) > params.DefaultCloseTimeout {
 			t.Errorf("shutdown after %v: %v", time.Since(before), err)
 		}
 	})
@@ -68,7 +69,7 @@ func TestExitBarrierWaitsForAControlPlane(t *testing.T) {
 			runCluster(t, func(t *testing.T, w *cluster) {
 				var nodes []*node
 				for _, name := range []string{"a", "b"} {
-					p := params(name, 2, 2)
+					p := nodeParams(name, 2, 2)
 					p.ReconnectGrace = time.Hour // no node is lost meanwhile
 					nodes = append(nodes, w.node(p))
 				}
@@ -125,7 +126,7 @@ func TestExitBarrierWhoseHostIsNoMember(t *testing.T) {
 		if err := <-done; err != nil || time.Since(lost) != rendezvous.DefaultLeaseTimeout {
 			t.Errorf("after %v: %v", time.Since(lost), err)
 		}
-		if err := nodes[1].Shutdown(context.Background(), rendezvous.EndSuccess, ""); err == nil || time.Since(lost) > 2*rendezvous.DefaultCloseTimeout {
+		if err := nodes[1].Shutdown(context.Background(), rendezvous.EndSuccess, ""); err == nil || time.Since(lost) > 2*params.DefaultCloseTimeout {
 			t.Errorf("shutdown after %v: %v", time.Since(lost), err)
 		}
 	})
@@ -135,15 +136,15 @@ func TestExitBarrierWhoseHostIsNoMember(t *testing.T) {
 // short outage ends nothing, and its time does not count.
 func TestSpareOfADeadHost(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
-		p := params("a", 1, 1)
+		p := nodeParams("a", 1, 1)
 		p.ReconnectGrace = time.Hour
-		host, other := w.node(p), params("b", 1, 1)
+		host, other := w.node(p), nodeParams("b", 1, 1)
 		other.ReconnectGrace = time.Hour
 		next := w.node(other)
 		host.plane.host = true
 		form(t, []*node{host})
 		spare := next.join()
-		wait(2 * rendezvous.DefaultJoinTimeout)
+		wait(2 * params.DefaultJoinTimeout)
 		for range 3 {
 			w.setDown(errHostDied)
 			wait(rendezvous.DefaultLeaseTimeout - time.Second)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
@@ -22,7 +23,7 @@ import (
 // return soon after it ends. A Member that is not needed any more must be ended
 // by Shutdown or Close; nothing of it runs afterwards.
 type Member struct {
-	params  rendezvous.Params
+	params  params.Params
 	control ControlPlane
 	stores  RoundStores
 	log     *slog.Logger
@@ -67,7 +68,7 @@ type Member struct {
 //
 // log gets what people should see: what a join waits for, its outcome, and when
 // the control plane is lost or the nodes have to regroup.
-func New(p rendezvous.Params, connect func(Observer) ControlPlane, stores RoundStores, log *slog.Logger) *Member {
+func New(p params.Params, connect func(Observer) ControlPlane, stores RoundStores, log *slog.Logger) *Member {
 	m := &Member{
 		params: p, stores: stores, log: log,
 		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
@@ -82,7 +83,7 @@ func New(p rendezvous.Params, connect func(Observer) ControlPlane, stores RoundS
 }
 
 // Params are those that the member was made with.
-func (m *Member) Params() rendezvous.Params { return m.params }
+func (m *Member) Params() params.Params { return m.params }
 
 // NodesWaiting is num_nodes_waiting: more than 0 if the nodes have to regroup,
 // because a member was lost, nodes are to be admitted, or the run has failed. It

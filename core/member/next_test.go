@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -132,10 +133,10 @@ func TestNextWithoutControlPlane(t *testing.T) {
 
 func TestNextPassesRefusals(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
-		a := w.node(params("a", 2, 2))
+		a := w.node(nodeParams("a", 2, 2))
 		j := a.join()
 		synctest.Wait()
-		_, err := w.node(params("b", 1, 3)).Next(context.Background())
+		_, err := w.node(nodeParams("b", 1, 3)).Next(context.Background())
 		refuses(t, err, rendezvous.ErrMismatch, "nnodes=1:3", "nnodes=2:2")
 		j.cancel()
 		<-j.done
@@ -230,7 +231,7 @@ func TestWithdrawLosesAgainstTheOutcome(t *testing.T) {
 				nodes := w.nodes(2, 2, 2)
 				j := nodes[0].join()
 				if late == "timeout" {
-					wait(rendezvous.DefaultJoinTimeout - time.Second)
+					wait(params.DefaultJoinTimeout - time.Second)
 				} else {
 					wait(time.Second)
 				}
@@ -292,7 +293,7 @@ func TestSpareWaitsWithoutLimit(t *testing.T) {
 		nodes := w.nodes(4, 2, 2)
 		form(t, nodes[:2])
 		spare := nodes[2].join()
-		wait(3 * rendezvous.DefaultJoinTimeout)
+		wait(3 * params.DefaultJoinTimeout)
 		if spare.ended() {
 			t.Fatalf("the spare gave up: %v", spare.err)
 		}
@@ -311,7 +312,7 @@ func TestSpareWaitsWithoutLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		wait(rendezvous.DefaultJoinTimeout - time.Second)
+		wait(params.DefaultJoinTimeout - time.Second)
 		if spare.ended() {
 			t.Fatalf("the candidate gave up early: %v", spare.err)
 		}
@@ -331,7 +332,7 @@ func TestSpareThatWasNotToldYet(t *testing.T) {
 		w.mu.Lock()
 		w.mute = true
 		w.mu.Unlock()
-		p := params("c", 2, 2)
+		p := nodeParams("c", 2, 2)
 		p.JoinTimeout = 10 * time.Millisecond
 		spare := w.node(p).join()
 		wait(time.Hour)
@@ -353,7 +354,7 @@ func TestSpareTakesAFreePlace(t *testing.T) {
 		nodes := w.nodes(3, 2, 2)
 		form(t, nodes[:2])
 		spare := nodes[2].join()
-		wait(2 * rendezvous.DefaultJoinTimeout)
+		wait(2 * params.DefaultJoinTimeout)
 		w.lose(nodes[1])
 		if err := nodes[1].Close(); err != nil {
 			t.Fatal(err)
@@ -373,11 +374,11 @@ func TestSpareWithoutControlPlaneHasALimit(t *testing.T) {
 		nodes := w.nodes(2, 1, 1)
 		form(t, nodes[:1])
 		spare := nodes[1].join()
-		wait(2 * rendezvous.DefaultJoinTimeout)
+		wait(2 * params.DefaultJoinTimeout)
 		w.setDown(errors.New("no route to host"))
 		<-spare.done
 		refuses(t, spare.err, rendezvous.ErrTimeout, "no route to host", "600 s of 600 s")
-		if spare.took != 3*rendezvous.DefaultJoinTimeout {
+		if spare.took != 3*params.DefaultJoinTimeout {
 			t.Errorf("took %v", spare.took)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -158,7 +159,7 @@ func (w *cluster) pending(n *node) bool {
 // order in which the machine made them.
 type plane struct {
 	w        *cluster
-	p        rendezvous.Params
+	p        params.Params
 	observer member.Observer
 	host     bool
 	seen     string
@@ -189,7 +190,7 @@ type request struct {
 	call  *member.Call
 }
 
-func newPlane(w *cluster, p rendezvous.Params, o member.Observer) *plane {
+func newPlane(w *cluster, p params.Params, o member.Observer) *plane {
 	open := make(chan struct{})
 	close(open)
 	return &plane{
@@ -555,15 +556,15 @@ type node struct {
 	log    *lines
 }
 
-// params are those of a node of a min:max run.
-func params(name string, min, max int) rendezvous.Params {
-	p := rendezvous.DefaultParams()
+// nodeParams are those of a node of a min:max run.
+func nodeParams(name string, min, max int) params.Params {
+	p := params.Default()
 	p.RunID, p.Endpoint, p.NodeID = "job", "host0:29400", name
 	p.Min, p.Max = min, max
 	return p
 }
 
-func (w *cluster) node(p rendezvous.Params) *node {
+func (w *cluster) node(p params.Params) *node {
 	n := &node{w: w, stores: &stores{}, log: &lines{}}
 	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
 		n.plane = newPlane(w, p, o)
@@ -577,7 +578,7 @@ func (w *cluster) node(p rendezvous.Params) *node {
 func (w *cluster) nodes(count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
-		list[i] = w.node(params(string(rune('a'+i)), min, max))
+		list[i] = w.node(nodeParams(string(rune('a'+i)), min, max))
 	}
 	return list
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -43,13 +44,13 @@ type RoundStore interface {
 // storeHost returns the host that a join announces for this node's round store
 // ("": the control plane takes the address it sees) and the one that the store
 // is to listen on (docs/decisions/0033).
-func storeHost(p *rendezvous.Params, seen string) (announce, listen string) {
+func storeHost(p *params.Params, seen string) (announce, listen string) {
 	switch {
 	case p.AdvertiseAddr != "":
 		return p.AdvertiseAddr, p.AdvertiseAddr
 	case p.LocalAddr != "":
 		return p.LocalAddr, p.LocalAddr
-	case rendezvous.IsLoopback(seen) && p.Max > 1 && !rendezvous.LoopbackEndpoint(p.Endpoint):
+	case rendezvous.IsLoopback(seen) && p.Max > 1 && !params.LoopbackEndpoint(p.Endpoint):
 		// This node sits beside the control plane. Which of this machine's
 		// addresses the workers receive depends on the other members of the round.
 		return "", ""

@@ -1,7 +1,7 @@
 package member
 
 import (
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 )
 
 import "testing"
@@ -24,7 +24,7 @@ func TestStoreHost(t *testing.T) {
 		{"beside it, alone", "host0", 1, "", "", "127.0.0.1", "", "127.0.0.1"},
 		{"unknown", "host0", 2, "", "", "", "", ""},
 	} {
-		p := rendezvous.DefaultParams()
+		p := params.Default()
 		p.Endpoint, p.Max, p.AdvertiseAddr, p.LocalAddr = c.endpoint, c.max, c.advertise, c.local
 		announce, listen := storeHost(&p, c.seen)
 		if announce != c.announce || listen != c.listen {
@@ -38,7 +38,7 @@ func TestLoopbackEndpoint(t *testing.T) {
 		"": true, "localhost": true, "LOCALHOST.:1": true, "a.localhost": true, "127.3.2.1:5": true, "[::1]:5": true, "::1": true,
 		"::ffff:127.0.0.1": true, "host0": false, "10.0.0.1": false, "~": false, "0.0.0.0:1": false,
 	} {
-		if got := rendezvous.LoopbackEndpoint(endpoint); got != want {
+		if got := params.LoopbackEndpoint(endpoint); got != want {
 			t.Errorf("%q: %v", endpoint, got)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -103,7 +104,7 @@ func TestHostLingersAtMostCloseTimeout(t *testing.T) {
 		if err := nodes[1].Shutdown(context.Background(), rendezvous.EndSuccess, ""); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took != rendezvous.DefaultCloseTimeout {
+		if took := time.Since(began); took != params.DefaultCloseTimeout {
 			t.Errorf("took %v", took)
 		}
 		if nodes[1].plane.closeCtx == nil {
@@ -236,7 +237,7 @@ func TestSetClosedTimesOut(t *testing.T) {
 		began := time.Now()
 		err := n.SetClosed(context.Background(), "")
 		refuses(t, err, rendezvous.ErrTimeout, "could not close the run within 30 s", "host0:29400", "connection refused")
-		if took := time.Since(began); took != rendezvous.DefaultCloseTimeout {
+		if took := time.Since(began); took != params.DefaultCloseTimeout {
 			t.Errorf("took %v", took)
 		}
 	})

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strconv"
 
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 	"rallypoint/internal/printable"
 )
 
@@ -27,7 +27,7 @@ var (
 // Check decides who may connect to a listener of a job. A nil *Check admits every
 // connection. Its methods are safe for concurrent use.
 type Check struct {
-	users rendezvous.LoopbackUsers
+	users params.LoopbackUsers
 	self  uint32
 	// near tells that the listener is on a loopback address: all connections come from
 	// this machine. Else those of other machines pass.
@@ -44,7 +44,7 @@ type Check struct {
 
 // NewCheck returns the check of a listener of a job's node: nil with loopback_check=0, and
 // for a listener that other machines reach, unless the job is on one machine.
-func NewCheck(p *rendezvous.Params, listen net.Addr) *Check {
+func NewCheck(p *params.Params, listen net.Addr) *Check {
 	tcp, ok := listen.(*net.TCPAddr)
 	switch {
 	case !ok:
@@ -63,7 +63,7 @@ func NewCheck(p *rendezvous.Params, listen net.Addr) *Check {
 
 // NewLoopbackCheck returns the check of a listener on a loopback address; nil if anyone may
 // connect.
-func NewLoopbackCheck(users rendezvous.LoopbackUsers) *Check {
+func NewLoopbackCheck(users params.LoopbackUsers) *Check {
 	if users.Anyone {
 		return nil
 	}

@@ -18,8 +18,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
-	"rallypoint/core/rendezvous"
 )
 
 // What this binary does as a child of a test, by the variable childEnv.
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 			return
 		}
 		fmt.Println(l.Addr())
-		check := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+		check := NewLoopbackCheck(params.LoopbackUsers{})
 		for {
 			conn, err := l.Accept()
 			if err != nil {
@@ -147,7 +147,7 @@ func listen(t *testing.T, addr string) net.Listener {
 // TestOwnUser: the process's own connections are let in, of either family and in either
 // form, by both ways to ask.
 func TestOwnUser(t *testing.T) {
-	check := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+	check := NewLoopbackCheck(params.LoopbackUsers{})
 	for _, test := range []struct{ listen, dial string }{
 		{"127.0.0.1:0", "127.0.0.1"}, {"127.3.2.1:0", "127.3.2.1"}, {"[::1]:0", "[::1]"}, {":0", "[::ffff:127.0.0.1]"}, {":0", "[::1]"},
 	} {
@@ -183,10 +183,10 @@ func TestOwnUser(t *testing.T) {
 func TestOtherUser(t *testing.T) {
 	peertest.NeedRoot(t)
 	l := listen(t, "127.0.0.1:0")
-	check := NewLoopbackCheck(rendezvous.LoopbackUsers{})
-	byTable := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+	check := NewLoopbackCheck(params.LoopbackUsers{})
+	byTable := NewLoopbackCheck(params.LoopbackUsers{})
 	byTable.lookUp = scanTables
-	also := NewLoopbackCheck(rendezvous.LoopbackUsers{Also: []rendezvous.UIDRange{{First: peertest.Stranger, Last: peertest.Stranger + 1}}})
+	also := NewLoopbackCheck(params.LoopbackUsers{Also: []params.UIDRange{{First: peertest.Stranger, Last: peertest.Stranger + 1}}})
 
 	server, client := accepted(t, l, func(addr string) net.Conn { return peertest.Dial(t, peertest.Stranger+1, addr) })
 	for name, c := range map[string]*Check{"sock_diag": check, "/proc": byTable} {
@@ -198,7 +198,7 @@ func TestOtherUser(t *testing.T) {
 	if err := also.Admit(server); err != nil {
 		t.Errorf("who is let in by name: %v", err)
 	}
-	if err := NewLoopbackCheck(rendezvous.LoopbackUsers{Anyone: true}).Admit(server); err != nil {
+	if err := NewLoopbackCheck(params.LoopbackUsers{Anyone: true}).Admit(server); err != nil {
 		t.Errorf("without a check: %v", err)
 	}
 	client.Close()
@@ -256,25 +256,25 @@ func TestAgentNotRoot(t *testing.T) {
 // TestWhereToCheck: loopback listeners of every job, all listeners of a job of one machine,
 // where connections of other machines pass.
 func TestWhereToCheck(t *testing.T) {
-	params := func(endpoint string, max int) *rendezvous.Params {
-		p := rendezvous.DefaultParams()
+	nodeParams := func(endpoint string, max int) *params.Params {
+		p := params.Default()
 		p.Endpoint, p.Max = endpoint, max
 		return &p
 	}
 	loop, any := &net.TCPAddr{IP: net.IPv4(127, 1, 2, 3)}, &net.TCPAddr{IP: net.IPv4zero}
 	for _, test := range []struct {
-		p      *rendezvous.Params
+		p      *params.Params
 		listen net.Addr
 		want   bool
 	}{
-		{params("host0:29400", 2), loop, true},
-		{params("host0:29400", 2), &net.TCPAddr{IP: net.IPv6loopback}, true},
-		{params("host0:29400", 2), any, false},
-		{params("host0:29400", 1), any, true},
-		{params("localhost:29400", 2), any, true},
-		{params("file:///x", 2), any, false},
-		{params("file:///x", 2), loop, true},
-		{params("host0:29400", 1), &net.UnixAddr{}, false},
+		{nodeParams("host0:29400", 2), loop, true},
+		{nodeParams("host0:29400", 2), &net.TCPAddr{IP: net.IPv6loopback}, true},
+		{nodeParams("host0:29400", 2), any, false},
+		{nodeParams("host0:29400", 1), any, true},
+		{nodeParams("localhost:29400", 2), any, true},
+		{nodeParams("file:///x", 2), any, false},
+		{nodeParams("file:///x", 2), loop, true},
+		{nodeParams("host0:29400", 1), &net.UnixAddr{}, false},
 	} {
 		if got := NewCheck(test.p, test.listen) != nil; got != test.want {
 			t.Errorf("%s, %d nodes, %s: %v", test.p.Endpoint, test.p.Max, test.listen, got)
@@ -287,7 +287,7 @@ func TestWhereToCheck(t *testing.T) {
 
 	self := uint32(os.Geteuid())
 	asked := 0
-	c := NewCheck(params("host0:29400", 1), any)
+	c := NewCheck(nodeParams("host0:29400", 1), any)
 	c.lookUp = func(_, _ netip.AddrPort) (socket, error) {
 		asked++
 		return socket{state: stateEstablished, uid: self + 1, inode: 1}, nil
@@ -312,7 +312,7 @@ func TestWhereToCheck(t *testing.T) {
 // TestWhoCannotBeTold: the overflow user is refused where it may stand for any user, and an
 // error refuses unless the machine has no other users.
 func TestWhoCannotBeTold(t *testing.T) {
-	c := NewLoopbackCheck(rendezvous.LoopbackUsers{Also: []rendezvous.UIDRange{{First: 0, Last: 1 << 31}}})
+	c := NewLoopbackCheck(params.LoopbackUsers{Also: []params.UIDRange{{First: 0, Last: 1 << 31}}})
 	c.overflow, c.ambiguous = 65534, true
 	answer, failure := socket{state: stateEstablished, uid: 65534, inode: 1}, error(nil)
 	c.lookUp = func(_, _ netip.AddrPort) (socket, error) { return answer, failure }
@@ -452,7 +452,7 @@ func BenchmarkAdmit(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer server.Close()
-	check := NewLoopbackCheck(rendezvous.LoopbackUsers{})
+	check := NewLoopbackCheck(params.LoopbackUsers{})
 	for b.Loop() {
 		if err := check.Admit(server); err != nil {
 			b.Fatal(err)

@@ -256,13 +256,13 @@ func (f DirectiveFacts) possible(round uint64, most int) bool {
 	}
 	ids := map[string]bool{}
 	for _, d := range f.Standing {
-		if !d.sound() || ids[d.ID] || d.Round != 0 && d.Round != round || d.Step < -1 || d.Within > maxTimeout || d.For > maxTimeout {
+		if !d.sound() || ids[d.ID] || d.Round != 0 && d.Round != round || d.Step < -1 || d.Within > MaxTimeout || d.For > MaxTimeout {
 			return false
 		}
 		ids[d.ID] = true
 	}
 	for _, d := range f.Drained {
-		if d.For < 0 || d.For > maxTimeout {
+		if d.For < 0 || d.For > MaxTimeout {
 			return false
 		}
 	}

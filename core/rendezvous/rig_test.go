@@ -76,7 +76,7 @@ func newRig(t tester, uptime time.Duration) *rig {
 
 // policy is min:max with the default durations.
 func policy(min, max int) Policy {
-	p := DefaultParams().Policy
+	p := DefaultPolicy()
 	p.Min, p.Max = min, max
 	return p
 }

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -386,3 +387,9 @@ func (m *Machine) inState(state participantState) string {
 // maxNames bounds how many nodes a text or a progress report names, so that
 // neither grows with the size of the job.
 const maxNames = 8
+
+// IsLoopback reports whether host is an address of the loopback interface.
+func IsLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}

@@ -139,7 +139,7 @@ func (c *chaos) start(name string) {
 		name = fmt.Sprint("n", c.count)
 		c.count++
 	}
-	p := params(name, chaosMin, chaosMax)
+	p := nodeParams(name, chaosMin, chaosMax)
 	p.LeaseTimeout, p.JoinTimeout = chaosLease, 24*time.Hour
 	p.LastCallTimeout, p.RegroupTimeout, p.AdmitDelay = 3*time.Second, 20*time.Second, 500*time.Millisecond
 	n := &worker{}

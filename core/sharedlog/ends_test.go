@@ -14,7 +14,7 @@ import (
 // did not has been handed over only and is not processed yet.
 func TestRecoveryIsToldAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(params("a", 1, 1), ignoringObserver{}, &memoryLog{m: newMemory()}, nil)
+		p := New(nodeParams("a", 1, 1), ignoringObserver{}, &memoryLog{m: newMemory()}, nil)
 		p.applier = newApplier(p)
 		for _, err := range []error{errors.New("down"), nil} {
 			go p.report(broken{"append", err, false})
@@ -63,7 +63,7 @@ func (l *slowLog) Close(context.Context) error {
 // TestCloseDuringConnect waits also for what Connect begins meanwhile.
 func TestCloseDuringConnect(t *testing.T) {
 	l := &slowLog{&memoryLog{m: newMemory()}, make(chan struct{}), make(chan struct{}), make(chan struct{})}
-	p := New(params("a", 1, 1), ignoringObserver{}, l, nil)
+	p := New(nodeParams("a", 1, 1), ignoringObserver{}, l, nil)
 	connected, closed := make(chan error, 1), make(chan error, 1)
 	go func() { connected <- p.Connect(t.Context()) }()
 	for p.connecting.TryLock() { // until Connect has it

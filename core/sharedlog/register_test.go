@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -138,7 +139,7 @@ func (v *value) SetState(_ context.Context, state, token []byte) (now, nowToken 
 }
 
 // blobNode is a member over a value, with a Log that can be stopped.
-func (w *cluster) blobNode(v *value, p rendezvous.Params) *node {
+func (w *cluster) blobNode(v *value, p params.Params) *node {
 	way := &gate{value: v}
 	n := &node{name: p.NodeID, halt: way}
 	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -157,7 +158,7 @@ func (w *cluster) blobNode(v *value, p rendezvous.Params) *node {
 func (w *cluster) blobNodes(v *value, count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
-		p := params(fmt.Sprint("n", i), min, max)
+		p := nodeParams(fmt.Sprint("n", i), min, max)
 		p.AdvertiseAddr = "10.0.0.7"
 		list[i] = w.blobNode(v, p)
 	}
@@ -331,7 +332,7 @@ func TestBlobOutOfReach(t *testing.T) {
 		n := w.blobNodes(v, 1, 1, 1)[0]
 		began := time.Now()
 		_, err := n.Next(t.Context())
-		if !errors.Is(err, rendezvous.ErrConnection) || time.Since(began) > rendezvous.DefaultReadTimeout+time.Second {
+		if !errors.Is(err, rendezvous.ErrConnection) || time.Since(began) > params.DefaultReadTimeout+time.Second {
 			t.Errorf("got %v after %v", err, time.Since(began))
 		}
 		v.mu.Lock()

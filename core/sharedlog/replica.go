@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
 	"rallypoint/internal/wake"
@@ -24,7 +25,7 @@ var errReplicaClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the rendezvou
 // entries and calls the Observer, and three do the log's I/O: one reads, one
 // appends, one shows and looks for heartbeats.
 type Replica struct {
-	params rendezvous.Params
+	params params.Params
 	obs    member.Observer
 	log    *slog.Logger
 	shared Log
@@ -73,7 +74,7 @@ var (
 
 // New makes a replica over a log that is not open yet; the replica closes it. The
 // Observer's methods must not block and must not call Close. A nil log discards.
-func New(p rendezvous.Params, obs member.Observer, shared Log, log *slog.Logger) *Replica {
+func New(p params.Params, obs member.Observer, shared Log, log *slog.Logger) *Replica {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}

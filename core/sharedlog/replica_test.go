@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -57,14 +58,14 @@ func runCluster(t *testing.T, f func(t *testing.T, w *cluster)) {
 	})
 }
 
-func params(name string, min, max int) rendezvous.Params {
-	p := rendezvous.DefaultParams()
+func nodeParams(name string, min, max int) params.Params {
+	p := params.Default()
 	p.RunID, p.Endpoint, p.NodeID = "job", "memory:", name
 	p.Min, p.Max = min, max
 	return p
 }
 
-func (w *cluster) node(p rendezvous.Params) *node {
+func (w *cluster) node(p params.Params) *node {
 	n := &node{log: &memoryLog{m: w.memory}, name: p.NodeID}
 	n.halt = n.log
 	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -87,7 +88,7 @@ func (w *cluster) node(p rendezvous.Params) *node {
 func (w *cluster) some(count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
-		list[i] = w.node(params(fmt.Sprint("n", i), min, max))
+		list[i] = w.node(nodeParams(fmt.Sprint("n", i), min, max))
 	}
 	return list
 }
@@ -479,7 +480,7 @@ func TestLastOneClosesForAll(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		late := w.node(params("late", 3, 3))
+		late := w.node(nodeParams("late", 3, 3))
 		if _, err := late.Next(t.Context()); !errors.Is(err, rendezvous.ErrTimeout) {
 			t.Errorf("a closed run without a node was not forgotten: %v", err)
 		}
@@ -493,7 +494,7 @@ func TestNamedNodeRestarts(t *testing.T) {
 		form(t, nodes...)
 		nodes[1].log.freeze()
 		time.Sleep(time.Millisecond) // incarnations are taken from the clock
-		again := w.node(params("n1", 2, 2))
+		again := w.node(nodeParams("n1", 2, 2))
 		j := again.join(t.Context())
 		waiting(t, nodes[0], "n1")
 		if o := round(t, j, nodes[0].join(t.Context())); o.Round != 2 {

@@ -32,7 +32,7 @@ func TestSnapshots(t *testing.T) {
 		}
 		nodes[2].log.kill()
 		waiting(t, nodes[0], "n2")
-		late := w.node(params("late", 2, 4))
+		late := w.node(nodeParams("late", 2, 4))
 		joins := []*joining{late.join(t.Context())}
 		synctest.Wait()
 		for _, n := range []*node{nodes[0], nodes[1], nodes[3]} {
@@ -77,7 +77,7 @@ func TestDroppedWithTheOutcome(t *testing.T) {
 		var nodes []*node
 		var joins []*joining
 		for i := range 3 {
-			p := params(fmt.Sprint("n", i), 2, 4)
+			p := nodeParams(fmt.Sprint("n", i), 2, 4)
 			p.LeaseTimeout = p.LastCallTimeout + 10*time.Second
 			nodes = append(nodes, w.node(p))
 			joins = append(joins, nodes[i].join(t.Context()))
@@ -179,7 +179,7 @@ func TestLossBehindASnapshot(t *testing.T) {
 		var nodes []*node
 		var joins []*joining
 		for i := range 3 {
-			p := params(fmt.Sprint("n", i), 2, 4)
+			p := nodeParams(fmt.Sprint("n", i), 2, 4)
 			p.LeaseTimeout = 5 * time.Minute
 			nodes = append(nodes, w.node(p))
 			joins = append(joins, nodes[i].join(t.Context()))

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
@@ -25,7 +26,7 @@ func drawEvent(t *rapid.T) rendezvous.Event {
 	}
 	switch rapid.IntRange(0, 15).Draw(t, "event") {
 	case 0, 1, 2:
-		p := rendezvous.DefaultParams().Policy
+		p := params.Default().Policy
 		p.Min, p.Max = 2, 3
 		return rendezvous.Hello{
 			Session: session, Node: string(session[0]), Incarnation: uint64(session[1]), Policy: p,
@@ -62,7 +63,7 @@ func TestFoldIsTheHostedMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		hosted := newMachine("job", "g")
 		begin := func() *applier {
-			p := New(params("me", 2, 3), ignoringObserver{}, nil, slog.New(slog.DiscardHandler))
+			p := New(nodeParams("me", 2, 3), ignoringObserver{}, nil, slog.New(slog.DiscardHandler))
 			p.info.fill()
 			p.info.Generation = "g"
 			p.applier = newApplier(p)

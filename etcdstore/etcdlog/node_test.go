@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/internal/etcdclient"
@@ -24,7 +25,7 @@ import (
 )
 
 // openMember makes a node over an etcd.
-func openMember(config etcdclient.Config, p rendezvous.Params, log *slog.Logger) (*member.Member, error) {
+func openMember(config etcdclient.Config, p params.Params, log *slog.Logger) (*member.Member, error) {
 	shared, err := New(config, p.RunID, p.LeaseTimeout, "127.0.0.1")
 	if err != nil {
 		return nil, err
@@ -32,13 +33,13 @@ func openMember(config etcdclient.Config, p rendezvous.Params, log *slog.Logger)
 	return memberOver(shared, p, log), nil
 }
 
-func memberOver(shared *Log, p rendezvous.Params, log *slog.Logger) *member.Member {
+func memberOver(shared *Log, p params.Params, log *slog.Logger) *member.Member {
 	connect := func(o member.Observer) member.ControlPlane { return sharedlog.New(p, o, shared, log) }
 	return member.New(p, connect, roundstore.NewRoundStores(p, log), log)
 }
 
-func nodeParams(name string, min, max int) rendezvous.Params {
-	p := rendezvous.DefaultParams()
+func nodeParams(name string, min, max int) params.Params {
+	p := params.Default()
 	p.RunID, p.Endpoint, p.NodeID, p.Min, p.Max = "job", "etcd://test", name, min, max
 	p.LeaseTimeout, p.LastCallTimeout = 2*time.Second, 500*time.Millisecond
 	return p

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/roundstore"
 	"rallypoint/tcpstore"
@@ -35,7 +36,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	p := rendezvous.DefaultParams()
+	p := params.Default()
 	p.Endpoint, p.RunID = args[0], args[1]
 	var err error
 	if p.Min, err = strconv.Atoi(args[2]); err != nil {

@@ -13,13 +13,14 @@ import (
 	"strings"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
 // Defaults of a Config.
 const (
 	DefaultPort    = 2379
-	DefaultTimeout = rendezvous.DefaultReadTimeout
+	DefaultTimeout = params.DefaultReadTimeout
 
 	// DefaultTTL is how long a run's keys outlive its last node
 	// (docs/spec/rendezvous.md R93).
@@ -80,7 +81,7 @@ func (c *Config) bases() ([]string, error) {
 	}
 	var urls []string
 	for _, endpoint := range c.Endpoints {
-		host, port, err := rendezvous.ParseEndpoint(endpoint, DefaultPort)
+		host, port, err := params.ParseEndpoint(endpoint, DefaultPort)
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -63,7 +64,7 @@ func ParseEndpoint(text string) (*Endpoint, error) {
 		if strings.TrimSpace(host) == "" {
 			return nil, wrongEndpoint(text, "it lacks a host")
 		}
-		name, port, err := rendezvous.ParseEndpoint(host, DefaultPort)
+		name, port, err := params.ParseEndpoint(host, DefaultPort)
 		if err != nil || port == 0 {
 			// What is no port may be a password whose @ was left out.
 			name, _, _ := strings.Cut(host, ":")
@@ -128,7 +129,7 @@ func (e *Endpoint) String() string {
 // min_workers, max_workers, timeout and last_call_timeout. What p says already, and
 // is not a default, must be the same. The other options, and the user, join
 // p.BackendOptions.
-func (e *Endpoint) Apply(p *rendezvous.Params) error {
+func (e *Endpoint) Apply(p *params.Params) error {
 	if e.RunID != "" {
 		if p.RunID != "" && p.RunID != "none" && p.RunID != e.RunID {
 			return contradiction("the run id", e.RunID, p.RunID)
@@ -142,7 +143,7 @@ func (e *Endpoint) Apply(p *rendezvous.Params) error {
 			said["password"] = e.Password
 		}
 	}
-	defaults := rendezvous.DefaultParams()
+	defaults := params.Default()
 	given := p.Min != 1 || p.Max != 1
 	options := maps.Clone(p.BackendOptions)
 	if options == nil {

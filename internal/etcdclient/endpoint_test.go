@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 )
@@ -54,7 +55,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 			text := strings.ReplaceAll(form, "%s", password)
 			e, err := ParseEndpoint(text)
 			if err == nil {
-				p := rendezvous.DefaultParams()
+				p := params.Default()
 				p.BackendOptions = map[string]string{"password": "another", "user": "u"}
 				if err = e.Apply(&p); err == nil {
 					_, err = e.Config(p.BackendOptions)
@@ -65,7 +66,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 					t.Errorf("%s: %v", text, err)
 				}
 			}
-			if _, _, err := rendezvous.ParseEndpoint(text, 1); err == nil || strings.ContainsAny(text, "@?") && strings.Contains(err.Error(), "cret") {
+			if _, _, err := params.ParseEndpoint(text, 1); err == nil || strings.ContainsAny(text, "@?") && strings.Contains(err.Error(), "cret") {
 				t.Errorf("as a host, %s: %v", text, err)
 			}
 		}
@@ -75,15 +76,15 @@ func TestErrorsHidePasswords(t *testing.T) {
 // The older handler's URL says everything itself; what is said beside it must agree.
 func TestEndpointOfTheOlderHandler(t *testing.T) {
 	const text = "etcd://h:2379/job?min_workers=1&max_workers=3&timeout=60&last_call_timeout=0.5&etcd_prefix=/torchelastic/p2p/"
-	params := func(change func(*rendezvous.Params)) rendezvous.Params {
-		p := rendezvous.DefaultParams()
+	nodeParams := func(change func(*params.Params)) params.Params {
+		p := params.Default()
 		p.RunID, p.Min, p.Max = "none", 1, 1
 		change(&p)
 		return p
 	}
-	for name, change := range map[string]func(*rendezvous.Params){
-		"nothing": func(*rendezvous.Params) {},
-		"the same": func(p *rendezvous.Params) {
+	for name, change := range map[string]func(*params.Params){
+		"nothing": func(*params.Params) {},
+		"the same": func(p *params.Params) {
 			p.RunID, p.Min, p.Max, p.JoinTimeout, p.LastCallTimeout = "job", 1, 3, time.Minute, time.Second/2
 			p.BackendOptions = map[string]string{"etcd_prefix": "/torchelastic/p2p/"}
 		},
@@ -91,7 +92,7 @@ func TestEndpointOfTheOlderHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e, err := ParseEndpoint(text)
 			testkit.Check(t, err)
-			p := params(change)
+			p := nodeParams(change)
 			for range 2 { // applying it again changes nothing
 				testkit.Check(t, e.Apply(&p))
 				testkit.Equal(t, fmt.Sprint(p.RunID, p.Min, p.Max, p.JoinTimeout, p.LastCallTimeout), "job1 3 1m0s 500ms")
@@ -101,15 +102,15 @@ func TestEndpointOfTheOlderHandler(t *testing.T) {
 			testkit.Equal(t, c.Prefix, "/torchelastic/p2p")
 		})
 	}
-	for name, change := range map[string]func(*rendezvous.Params){
-		"run id":            func(p *rendezvous.Params) { p.RunID = "other" },
-		"max_workers":       func(p *rendezvous.Params) { p.Max = 4 },
-		"timeout":           func(p *rendezvous.Params) { p.JoinTimeout = time.Second },
-		"last_call_timeout": func(p *rendezvous.Params) { p.LastCallTimeout = time.Second },
-		"etcd_prefix":       func(p *rendezvous.Params) { p.BackendOptions = map[string]string{"etcd_prefix": "/x"} },
+	for name, change := range map[string]func(*params.Params){
+		"run id":            func(p *params.Params) { p.RunID = "other" },
+		"max_workers":       func(p *params.Params) { p.Max = 4 },
+		"timeout":           func(p *params.Params) { p.JoinTimeout = time.Second },
+		"last_call_timeout": func(p *params.Params) { p.LastCallTimeout = time.Second },
+		"etcd_prefix":       func(p *params.Params) { p.BackendOptions = map[string]string{"etcd_prefix": "/x"} },
 	} {
 		e, _ := ParseEndpoint(text)
-		p := params(change)
+		p := nodeParams(change)
 		if err := e.Apply(&p); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -120,7 +121,7 @@ func TestEndpointOfTheOlderHandler(t *testing.T) {
 	} {
 		e, err := ParseEndpoint("etcd://h/job?" + query)
 		testkit.Check(t, err)
-		p := params(func(*rendezvous.Params) {})
+		p := nodeParams(func(*params.Params) {})
 		err = e.Apply(&p)
 		if err == nil {
 			_, err = e.Config(p.BackendOptions)

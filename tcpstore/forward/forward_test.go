@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer"
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
@@ -438,7 +439,7 @@ func TestForwarderOutOfDescriptors(t *testing.T) {
 func TestOtherUser(t *testing.T) {
 	peertest.NeedRoot(t)
 	s := newFar(t, false, echo)
-	f, lines := newForwarder(t, s, func(o *Options) { o.Admit = peer.NewLoopbackCheck(rendezvous.LoopbackUsers{}).Admit })
+	f, lines := newForwarder(t, s, func(o *Options) { o.Admit = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit })
 	side := testkit.FreePort(t)
 	if !f.Beside(side) {
 		t.Fatalf("port %d is taken", side)

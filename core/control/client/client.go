@@ -16,6 +16,7 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/training"
@@ -30,7 +31,7 @@ var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection
 // the connection, reconnects when it breaks, and calls the Observer. The loss and
 // the recovery of the control plane are the Observer's to log.
 type Client struct {
-	params  rendezvous.Params
+	params  params.Params
 	obs     member.Observer
 	log     *slog.Logger
 	host    StartHost // nil: never hosts
@@ -84,7 +85,7 @@ var (
 // block and must not call Close. A nil log discards. The client starts a control
 // plane in this process by host; without one it never does, whatever
 // Params.IsHost says.
-func New(p rendezvous.Params, obs member.Observer, log *slog.Logger, host StartHost) *Client {
+func New(p params.Params, obs member.Observer, log *slog.Logger, host StartHost) *Client {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}

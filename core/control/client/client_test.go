@@ -11,6 +11,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
@@ -21,14 +22,14 @@ func TestRefusalsAreFinal(t *testing.T) {
 	first.NodeID = "a"
 	connected(t, first, controltest.NewObserver())
 	tests := map[string]struct {
-		change func(*rendezvous.Params)
+		change func(*params.Params)
 		code   rendezvous.Code
 	}{
-		"mismatch":    {func(p *rendezvous.Params) { p.Min, p.Max = 3, 3 }, rendezvous.CodeMismatch},
-		"tenant":      {func(p *rendezvous.Params) { p.RunID = "other" }, rendezvous.CodeTenant},
-		"node in use": {func(p *rendezvous.Params) { p.NodeID, p.Incarnation = "a", 1 }, rendezvous.CodeNodeInUse},
-		"invalid":     {func(p *rendezvous.Params) { p.Min = 0 }, rendezvous.CodeInvalid},
-		"endpoint":    {func(p *rendezvous.Params) { p.Endpoint = "no host:x" }, rendezvous.CodeInvalid},
+		"mismatch":    {func(p *params.Params) { p.Min, p.Max = 3, 3 }, rendezvous.CodeMismatch},
+		"tenant":      {func(p *params.Params) { p.RunID = "other" }, rendezvous.CodeTenant},
+		"node in use": {func(p *params.Params) { p.NodeID, p.Incarnation = "a", 1 }, rendezvous.CodeNodeInUse},
+		"invalid":     {func(p *params.Params) { p.Min = 0 }, rendezvous.CodeInvalid},
+		"endpoint":    {func(p *params.Params) { p.Endpoint = "no host:x" }, rendezvous.CodeInvalid},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

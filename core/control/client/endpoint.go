@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/backoff"
 )
@@ -83,7 +84,7 @@ func (c *Client) findOrHost(ctx context.Context) (*clientConn, error) {
 	start := time.Now()
 	s := &c.endpoint
 	if s.host == "" {
-		host, port, err := rendezvous.ParseEndpoint(c.params.Endpoint, DefaultPort)
+		host, port, err := params.ParseEndpoint(c.params.Endpoint, DefaultPort)
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/internal/promtext"
@@ -35,7 +36,7 @@ type Host interface {
 // HostConfig says what a control plane in this process serves.
 type HostConfig struct {
 	RunID     string                 // the one run that it takes
-	Params    rendezvous.Params      // of the node that hosts
+	Params    params.Params          // of the node that hosts
 	Fixed     bool                   // nodes of an earlier control plane may come back to its address
 	Token     *secret.Token          // nil: none
 	HTTPNames []string               // names of this machine by which browsers may ask

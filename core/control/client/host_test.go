@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 )
@@ -196,7 +197,7 @@ func (l *fakeListener) Close() error {
 }
 
 // client makes a client on the machine.
-func (m *fakeMachine) client(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+func (m *fakeMachine) client(t *testing.T, p params.Params, obs member.Observer) *Client {
 	t.Helper()
 	c := newTestClient(t, p, obs)
 	c.network = m.network()

@@ -13,7 +13,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
-	"rallypoint/core/rendezvous"
+	"rallypoint/core/params"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -36,7 +36,7 @@ func startHost(cfg HostConfig, listeners ...net.Listener) Host {
 }
 
 // newTestClient makes a client that is closed with the test.
-func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+func newTestClient(t *testing.T, p params.Params, obs member.Observer) *Client {
 	t.Helper()
 	c := New(p, obs, nil, startHost)
 	t.Cleanup(func() {
@@ -48,7 +48,7 @@ func newTestClient(t *testing.T, p rendezvous.Params, obs member.Observer) *Clie
 }
 
 // connected makes a client and connects it.
-func connected(t *testing.T, p rendezvous.Params, obs member.Observer) *Client {
+func connected(t *testing.T, p params.Params, obs member.Observer) *Client {
 	t.Helper()
 	c := newTestClient(t, p, obs)
 	if err := c.Connect(controltest.Context(t)); err != nil {

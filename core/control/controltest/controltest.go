@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
@@ -65,8 +66,8 @@ func (s *Observer) Await(t *testing.T, what string, fits func(any) bool) any {
 }
 
 // Params are parameters of a run of n nodes at an endpoint.
-func Params(endpoint string, n int) rendezvous.Params {
-	p := rendezvous.DefaultParams()
+func Params(endpoint string, n int) params.Params {
+	p := params.Default()
 	p.RunID, p.Endpoint, p.Min, p.Max = "run", endpoint, n, n
 	return p
 }
@@ -138,7 +139,7 @@ func WantCode(t *testing.T, err error, code rendezvous.Code, parts ...string) {
 }
 
 // Guest makes parameters of a node that never hosts.
-func Guest(endpoint string, n int) rendezvous.Params {
+func Guest(endpoint string, n int) params.Params {
 	p := Params(endpoint, n)
 	no := false
 	p.IsHost = &no

@@ -1,9 +1,11 @@
-package rendezvous
+package params
 
 import (
 	"errors"
 	"strings"
 	"testing"
+
+	"rallypoint/core/rendezvous"
 )
 
 func TestParseEndpoint(t *testing.T) {
@@ -81,7 +83,7 @@ func TestParseEndpointRefuses(t *testing.T) {
 		{"h\xff", "host"},
 	} {
 		host, port, err := ParseEndpoint(c.endpoint, 29400)
-		if !errors.Is(err, ErrInvalid) {
+		if !errors.Is(err, rendezvous.ErrInvalid) {
 			t.Errorf("ParseEndpoint(%q) = %q, %d, %v; want ErrInvalid", c.endpoint, host, port, err)
 			continue
 		}
@@ -92,7 +94,7 @@ func TestParseEndpointRefuses(t *testing.T) {
 }
 
 func TestParseEndpointWithoutDefaultPort(t *testing.T) {
-	if _, _, err := ParseEndpoint("host0", -1); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `"host0"`) {
+	if _, _, err := ParseEndpoint("host0", -1); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), `"host0"`) {
 		t.Errorf("got %v; want ErrInvalid that quotes the endpoint", err)
 	}
 	if host, port, err := ParseEndpoint("host0:1", -1); err != nil || host != "host0" || port != 1 {
@@ -107,7 +109,7 @@ func FuzzParseEndpoint(f *testing.F) {
 	f.Fuzz(func(t *testing.T, endpoint string) {
 		host, port, err := ParseEndpoint(endpoint, 29400)
 		switch {
-		case err != nil && (host != "" || port != 0 || !errors.Is(err, ErrInvalid)):
+		case err != nil && (host != "" || port != 0 || !errors.Is(err, rendezvous.ErrInvalid)):
 			t.Errorf("%q: %q, %d beside %v", endpoint, host, port, err)
 		case err == nil && (host == "" || port < 0 || port > 65535):
 			t.Errorf("%q: %q, %d", endpoint, host, port)

@@ -1,10 +1,11 @@
-package rendezvous_test
+package params_test
 
 import (
 	"errors"
 	"reflect"
 	"testing"
 
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -18,7 +19,7 @@ func FuzzOption(f *testing.F) {
 		f.Add(option[0], option[1])
 	}
 	f.Fuzz(func(t *testing.T, name, value string) {
-		p := rendezvous.DefaultParams()
+		p := params.Default()
 		p.RunID, p.Min, p.Max = "job", 1, 4
 		before := p
 		warnings, err := p.SetOptions(map[string]string{name: value})

@@ -1,11 +1,12 @@
-package rendezvous
+package params
 
 import (
 	"fmt"
 	"math"
-	"net/netip"
 	"strconv"
 	"strings"
+
+	"rallypoint/core/rendezvous"
 )
 
 // EnvSecurity says what happens to a job of several machines without a token: "" warns,
@@ -98,8 +99,7 @@ func LoopbackEndpoint(endpoint string) bool {
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return true
 	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
+	return rendezvous.IsLoopback(host)
 }
 
 // CheckSecurity returns the line that is to be logged at the start of a job of several
@@ -107,7 +107,7 @@ func LoopbackEndpoint(endpoint string) bool {
 // is where the nodes meet; hosted tells that a control plane listens there.
 func (p *Params) CheckSecurity(place string, hosted bool) (warning string, err error) {
 	if p.Security != "" && p.Security != SecurityRequire {
-		return "", Errorf(CodeInvalid, "environment variable %s=%.80q: expected %q, or nothing", EnvSecurity, p.Security, SecurityRequire)
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "environment variable %s=%.80q: expected %q, or nothing", EnvSecurity, p.Security, SecurityRequire)
 	}
 	one := p.OneMachine()
 	if p.TokenFile != "" && !p.PlainStore || p.TokenFile == "" && one {
@@ -123,7 +123,7 @@ func (p *Params) CheckSecurity(place string, hosted bool) (warning string, err e
 		open += "without a token: a process that reaches a round store's port can change or end the job; " + giveToken
 	}
 	if p.Security == SecurityRequire && !one {
-		return "", Errorf(CodeInvalid, "%s; %s=%s makes that an error", open, EnvSecurity, SecurityRequire)
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "%s; %s=%s makes that an error", open, EnvSecurity, SecurityRequire)
 	}
 	return open, nil
 }

@@ -1,4 +1,4 @@
-package rendezvous
+package params
 
 import (
 	"math"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"rallypoint/core/rendezvous"
 )
 
 // ParseEndpoint splits an endpoint into host and port by the rules of torchrun's
@@ -59,7 +61,7 @@ func QuotableEndpoint(endpoint string) string {
 }
 
 func endpointError(endpoint, what string) error {
-	return Errorf(CodeInvalid, "the endpoint %q is not valid: %s; write HOST, HOST:PORT or [IPV6]:PORT", endpoint, what)
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint %q is not valid: %s; write HOST, HOST:PORT or [IPV6]:PORT", endpoint, what)
 }
 
 func splitEndpoint(text string) (host, port string, given bool) {
@@ -86,7 +88,7 @@ func parsePort(text string) (int, error) {
 		port, _ = strconv.Atoi(text)
 	}
 	if !ok || port > math.MaxUint16 {
-		return 0, Errorf(CodeInvalid, "its port is %q, it must be a number from 0 to %d", text, math.MaxUint16)
+		return 0, rendezvous.Errorf(rendezvous.CodeInvalid, "its port is %q, it must be a number from 0 to %d", text, math.MaxUint16)
 	}
 	return port, nil
 }
@@ -116,10 +118,4 @@ func isIPv6(text string) bool {
 		return false
 	}
 	return addr.Zone() == "" || !strings.ContainsAny(addr.Zone(), ":/%[] \t")
-}
-
-// IsLoopback reports whether host is an address of the loopback interface.
-func IsLoopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
 }

@@ -1,4 +1,4 @@
-package rendezvous
+package params
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/wording"
 )
 
@@ -69,12 +70,12 @@ func (p *Params) SetOptions(options map[string]string) (warnings []string, err e
 			continue
 		}
 		if expected := set(&s, options[name]); expected != "" {
-			return nil, Errorf(CodeInvalid, "option %s=%q: expected %s", name, options[name], expected)
+			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "option %s=%q: expected %s", name, options[name], expected)
 		}
 	}
 	if s.keepAlive.given && !s.leaseGiven {
-		if s.keepAlive.interval > maxTimeout/time.Duration(s.keepAlive.attempts) {
-			return nil, Errorf(CodeInvalid, "options keep_alive_interval (%v) and keep_alive_max_attempt (%d): their product is too long",
+		if s.keepAlive.interval > rendezvous.MaxTimeout/time.Duration(s.keepAlive.attempts) {
+			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "options keep_alive_interval (%v) and keep_alive_max_attempt (%d): their product is too long",
 				s.keepAlive.interval, s.keepAlive.attempts)
 		}
 		s.p.LeaseTimeout = s.keepAlive.interval * time.Duration(s.keepAlive.attempts)
@@ -203,7 +204,7 @@ func setSeconds(d *time.Duration, value string, positive bool) (expected string)
 	decimal := strings.Trim(text, "0123456789.eE+-") == "" // not hex, not inf, not nan
 	nanoseconds := math.Round(seconds * float64(time.Second))
 	switch {
-	case err != nil || !decimal || strings.HasPrefix(text, "-") || nanoseconds > float64(maxTimeout):
+	case err != nil || !decimal || strings.HasPrefix(text, "-") || nanoseconds > float64(rendezvous.MaxTimeout):
 	case positive && nanoseconds < 1:
 	default:
 		*d = time.Duration(nanoseconds)
@@ -236,8 +237,8 @@ func setStorePort(s *optionSetter, value string) (expected string) {
 
 func setNodeID(s *optionSetter, value string) (expected string) {
 	id := strings.TrimSpace(value)
-	if id == "" || len(id) > MaxNameLen {
-		return fmt.Sprintf("a name of 1 to %d bytes", MaxNameLen)
+	if id == "" || len(id) > rendezvous.MaxNameLen {
+		return fmt.Sprintf("a name of 1 to %d bytes", rendezvous.MaxNameLen)
 	}
 	s.p.NodeID = id
 	return ""
@@ -250,7 +251,7 @@ func setAdvertiseAddr(s *optionSetter, value string) (expected string) {
 	}
 	addr, err := netip.ParseAddr(host)
 	isAddr := err == nil
-	if !validHost(host) || len(host) > MaxNameLen || !isAddr && strings.Contains(host, ":") || isAddr && addr.IsUnspecified() {
+	if !validHost(host) || len(host) > rendezvous.MaxNameLen || !isAddr && strings.Contains(host, ":") || isAddr && addr.IsUnspecified() {
 		return "a host name or an address of this node, without a port and not a wildcard"
 	}
 	s.p.AdvertiseAddr = host

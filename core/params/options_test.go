@@ -1,4 +1,4 @@
-package rendezvous
+package params
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rallypoint/core/rendezvous"
 )
 
 func TestSetOptions(t *testing.T) {
@@ -64,7 +66,7 @@ func TestSetOptions(t *testing.T) {
 		{map[string]string{"cas_backoff_max_seconds": "0.0"}, func(*Params) {}},
 		{map[string]string{"store_type": " TCP "}, func(*Params) {}},
 	} {
-		got, want := DefaultParams(), DefaultParams()
+		got, want := Default(), Default()
 		c.change(&want)
 		warnings, err := got.SetOptions(c.options)
 		if err != nil || len(warnings) != 0 || !reflect.DeepEqual(got, want) {
@@ -94,15 +96,15 @@ func TestSetOptionsRefuses(t *testing.T) {
 		{[]string{"forward_ports"}, []string{"", "0", "0-3", "3-2", "65536", "65530-65540", "1,2", "-1", "x", "1-65", "1-64:65", "1:"}, "ports from 1 to 65535"},
 		{[]string{"allow_uid"}, []string{"", "ten", "-1", "1-", "2-1", "1,2", "4294967295", "99999999999", "1.0", strings.Repeat("1:", 64) + "1"}, "user ids such as"},
 		{[]string{"is_host", "loopback_check"}, []string{"", " true", "on", "off", "2", "-1", "1.0"}, "1, true"},
-		{[]string{"node_id"}, []string{"", " ", strings.Repeat("x", MaxNameLen+1)}, "a name"},
+		{[]string{"node_id"}, []string{"", " ", strings.Repeat("x", rendezvous.MaxNameLen+1)}, "a name"},
 		{[]string{"advertise_addr"}, []string{"", "0.0.0.0", "::", "host0:1", "10.0.0.1:1", "a b", "[::]"}, "a host name or an address"},
 		{[]string{"store_type"}, []string{"file", ""}, "tcp"},
 	} {
 		for _, option := range c.options {
 			for _, value := range c.values {
-				p := DefaultParams()
+				p := Default()
 				_, err := p.SetOptions(map[string]string{option: value, "node_id": cmpOr(option == "node_id", value, "n1")})
-				if !errors.Is(err, ErrInvalid) {
+				if !errors.Is(err, rendezvous.ErrInvalid) {
 					t.Errorf("%s=%q: got %v, %+v", option, value, err, p)
 					continue
 				}
@@ -111,7 +113,7 @@ func TestSetOptionsRefuses(t *testing.T) {
 						t.Errorf("%s=%q: the error does not say %q: %v", option, value, says, err)
 					}
 				}
-				if !reflect.DeepEqual(p, DefaultParams()) {
+				if !reflect.DeepEqual(p, Default()) {
 					t.Errorf("%s=%q: the parameters have changed: %+v", option, value, p)
 				}
 			}
@@ -127,9 +129,9 @@ func cmpOr(cond bool, yes, no string) string {
 }
 
 func TestKeepAliveProductIsBounded(t *testing.T) {
-	p := DefaultParams()
+	p := Default()
 	_, err := p.SetOptions(map[string]string{"keep_alive_interval": "300000000", "keep_alive_max_attempt": "2000000000"})
-	if !errors.Is(err, ErrInvalid) {
+	if !errors.Is(err, rendezvous.ErrInvalid) {
 		t.Errorf("got %v, %v", p.LeaseTimeout, err)
 	}
 }
@@ -148,7 +150,7 @@ func TestUnknownOptionsAreWarnedOf(t *testing.T) {
 		"":                                   "",
 		strings.Repeat("join_timeout", 1000): "",
 	} {
-		p := DefaultParams()
+		p := Default()
 		warnings, err := p.SetOptions(map[string]string{option: "1"})
 		if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "unknown option") || len(warnings[0]) > 300 {
 			t.Errorf("%.40q: %q, %v", option, warnings, err)
@@ -194,7 +196,7 @@ func TestSetEnvironment(t *testing.T) {
 		{"a bad one is passed over", map[string]string{"SLURM_NODEID": "x", "JOB_COMPLETION_INDEX": "7"}, -1, 7, 1},
 		{"a hint above the maximum", map[string]string{"SLURM_NODEID": "99"}, -1, 99, 0},
 	} {
-		p := DefaultParams()
+		p := Default()
 		p.Min, p.Max = 1, 4
 		warnings := p.SetEnvironment(func(name string) string { return c.env[name] })
 		if p.NodeRank != c.rank || p.RankHint != c.hint || len(warnings) != c.warnings {
@@ -207,10 +209,19 @@ func TestSetEnvironment(t *testing.T) {
 }
 
 func TestEnvironmentDoesNotOverruleOptions(t *testing.T) {
-	p := DefaultParams()
+	p := Default()
 	p.NodeRank, p.RankHint = 0, 1
 	env := map[string]string{"PET_NODE_RANK": "5", "SLURM_NODEID": "6"}
 	if warnings := p.SetEnvironment(func(name string) string { return env[name] }); len(warnings) != 0 || p.NodeRank != 0 || p.RankHint != 1 {
 		t.Errorf("rank %d, hint %d, %q", p.NodeRank, p.RankHint, warnings)
+	}
+}
+
+// TestNodeIDsCanBeShown, or are refused.
+func TestNodeIDsCanBeShown(t *testing.T) {
+	p := Default()
+	p.Min, p.Max, p.RunID, p.NodeID = 1, 1, "job", "a\nb"
+	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "node_id") {
+		t.Errorf("node_id: %v", err)
 	}
 }

@@ -1,0 +1,111 @@
+// Package params is what one node brings to a rendezvous: its parameters, the options
+// and variables that set them, and how an endpoint reads.
+package params
+
+import (
+	"math"
+	"time"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
+)
+
+// Defaults of the times that a node alone keeps (docs/spec/rendezvous.md 3.1).
+const (
+	DefaultJoinTimeout  = 600 * time.Second
+	DefaultCloseTimeout = 30 * time.Second
+	DefaultReadTimeout  = 60 * time.Second
+)
+
+// Params is everything one node brings to a rendezvous.
+type Params struct {
+	rendezvous.Policy
+	RunID    string
+	Endpoint string
+
+	JoinTimeout  time.Duration // one next rendezvous
+	CloseTimeout time.Duration // closing, and awaiting the others at the end
+	ReadTimeout  time.Duration // one request, and connecting outside a join
+
+	NodeID        string // stable name of this node; "" draws one at random
+	Incarnation   uint64 // grows with each start of a named node; 0: taken from the clock
+	NodeRank      int    // preferred rank; -1: none
+	RankHint      int    // a scheduler's hint; -1: none
+	LocalAddr     string // address announced for this node when AdvertiseAddr is empty
+	AdvertiseAddr string // address under which workers reach this node's round store
+	StorePort     int    // fixed port of the round store; 0: any
+	IsHost        *bool  // nil: decide by the endpoint
+	TokenFile     string // of the token that the control plane and its nodes share; "": none
+	Record        string // begins the name of the file that gets the history of a control plane in this process; "": none
+
+	PlainStore   bool  // round stores stay plain although there is a token
+	ForwardPorts []int // further ports of the rank-0 node that the workers of the others reach
+
+	LoopbackUsers LoopbackUsers // whose processes may connect to this job's loopback listeners
+	Security      string        // value of EnvSecurity; "": warn
+
+	// BackendOptions are options that only one kind of endpoint knows, by name, as
+	// they were given: how to reach an etcd. The backend checks them when it opens.
+	BackendOptions map[string]string
+}
+
+// Default returns parameters with every default set and nothing required
+// filled in.
+func Default() Params {
+	return Params{
+		Policy:       rendezvous.DefaultPolicy(),
+		JoinTimeout:  DefaultJoinTimeout,
+		CloseTimeout: DefaultCloseTimeout,
+		ReadTimeout:  DefaultReadTimeout,
+		NodeRank:     -1,
+		RankHint:     -1,
+	}
+}
+
+// Validate reports the first thing that is wrong with the parameters, as
+// ErrInvalid. It resolves no names.
+func (p *Params) Validate() error {
+	if p.RunID == "" {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "the run id is empty; give one with --rdzv-id")
+	}
+	if len(p.RunID) > rendezvous.MaxNameLen {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "the run id has %d bytes, at most %d are allowed", len(p.RunID), rendezvous.MaxNameLen)
+	}
+	if len(p.NodeID) > rendezvous.MaxNameLen {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "node_id has %d bytes, at most %d are allowed", len(p.NodeID), rendezvous.MaxNameLen)
+	}
+	if printable.Text(p.NodeID) != p.NodeID {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "node_id is %q, which holds characters that cannot be shown", p.NodeID)
+	}
+	if err := p.Policy.Validate(); err != nil {
+		return err
+	}
+	if p.NodeRank < -1 || p.NodeRank >= p.Max {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "node_rank is %d, it must be below the maximum number of nodes (%d)", p.NodeRank, p.Max)
+	}
+	if p.StorePort < 0 || p.StorePort > math.MaxUint16 {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "store_port is %d, it must be between 0 and 65535", p.StorePort)
+	}
+	for _, timeout := range []struct {
+		name string
+		is   time.Duration
+	}{
+		{"join_timeout", p.JoinTimeout}, {"close_timeout", p.CloseTimeout}, {"read_timeout", p.ReadTimeout},
+	} {
+		if err := rendezvous.CheckPositive(timeout.name, timeout.is); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RefuseToken reports a token that is given where none is asked for, as ErrInvalid: its
+// owner would think the job protected. place says where that is. Whether there is such a
+// file does not matter.
+func (p *Params) RefuseToken(place string) error {
+	if p.TokenFile == "" {
+		return nil
+	}
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "the token file %s would protect nothing: no other process asks for a token, and %s has none; "+
+		"leave it out (token_file, --token-file, %s)", p.TokenFile, place, EnvTokenFile)
+}

@@ -1,0 +1,114 @@
+package rendezvous
+
+import "time"
+
+// Defaults of the policy's durations (docs/spec/rendezvous.md 3.1 and docs/decisions/0012).
+const (
+	DefaultLastCallTimeout = 30 * time.Second
+	DefaultLeaseTimeout    = 10 * time.Second
+	DefaultReconnectGrace  = time.Second
+	DefaultRegroupTimeout  = 90 * time.Second
+	DefaultAdmitDelay      = time.Second
+)
+
+// Policy is what all nodes of a run must agree on, or take from the run's first
+// node: how many nodes make a round and how long to wait for which.
+type Policy struct {
+	Min      int // fewest nodes of a round, >= 1
+	Max      int // most nodes of a round, >= Min
+	NodeUnit int // a round's size is a multiple of it, >= 1
+	Target   int // the first round completes at once with so many; 0: only with Max
+
+	LastCallTimeout time.Duration // longest wait for more nodes once Min is met
+	QuietPeriod     time.Duration // 0: off; else the first round completes after so long without an arrival
+	RegroupTimeout  time.Duration // longest wait for a live member that does not rejoin
+	AdmitDelay      time.Duration // quiet time before waiting newcomers are announced
+	LeaseTimeout    time.Duration // a node unheard of for so long is lost
+	ReconnectGrace  time.Duration // a node whose connection broke is lost after so long
+}
+
+// DefaultPolicy returns a policy with every default set; how many nodes make a round is
+// left open.
+func DefaultPolicy() Policy {
+	return Policy{
+		NodeUnit:        1,
+		LastCallTimeout: DefaultLastCallTimeout,
+		RegroupTimeout:  DefaultRegroupTimeout,
+		AdmitDelay:      DefaultAdmitDelay,
+		LeaseTimeout:    DefaultLeaseTimeout,
+		ReconnectGrace:  DefaultReconnectGrace,
+	}
+}
+
+// Limits on what a node may ask for; they keep arithmetic and memory bounded.
+const (
+	MaxNodes   = 1 << 20
+	MaxTimeout = 10 * 365 * 24 * time.Hour
+)
+
+// Validate reports the first thing that is wrong with the policy, as ErrInvalid.
+func (p *Policy) Validate() error {
+	switch {
+	case p.Min < 1:
+		return Errorf(CodeInvalid, "the minimum number of nodes is %d, it must be at least 1", p.Min)
+	case p.Max < p.Min:
+		return Errorf(CodeInvalid, "the maximum number of nodes (%d) is below the minimum (%d)", p.Max, p.Min)
+	case p.Max > MaxNodes:
+		return Errorf(CodeInvalid, "the maximum number of nodes is %d, this version takes at most %d", p.Max, MaxNodes)
+	case p.NodeUnit < 1:
+		return Errorf(CodeInvalid, "node_unit is %d, it must be at least 1", p.NodeUnit)
+	case p.Min%p.NodeUnit != 0 || p.Max%p.NodeUnit != 0:
+		return Errorf(CodeInvalid, "the minimum (%d) and maximum (%d) number of nodes must be multiples of node_unit (%d)",
+			p.Min, p.Max, p.NodeUnit)
+	case p.Target != 0 && (p.Target < p.Min || p.Target > p.Max || p.Target%p.NodeUnit != 0):
+		return Errorf(CodeInvalid, "target is %d, it must lie between the minimum (%d) and the maximum (%d) and be a multiple of node_unit (%d)",
+			p.Target, p.Min, p.Max, p.NodeUnit)
+	}
+	return firstError(
+		CheckPositive("last_call_timeout", p.LastCallTimeout),
+		notNegative("quiet_period", p.QuietPeriod),
+		CheckPositive("regroup_timeout", p.RegroupTimeout),
+		notNegative("admit_delay", p.AdmitDelay),
+		CheckPositive("lease_timeout", p.LeaseTimeout),
+		notNegative("reconnect_grace", p.ReconnectGrace),
+	)
+}
+
+// seats returns how many of n nodes a round may have: at most Max, a multiple of
+// NodeUnit.
+func (p *Policy) seats(n int) int {
+	n = min(n, p.Max)
+	return n - n%p.NodeUnit
+}
+
+// enough returns the number of nodes at which the first round completes at once.
+func (p *Policy) enough() int {
+	if p.Target > 0 {
+		return p.Target
+	}
+	return p.Max
+}
+
+// CheckPositive reports a duration that is not greater than 0, or too long, as ErrInvalid.
+func CheckPositive(name string, d time.Duration) error {
+	if d <= 0 || d > MaxTimeout {
+		return Errorf(CodeInvalid, "%s is %v, it must be greater than 0", name, d)
+	}
+	return nil
+}
+
+func notNegative(name string, d time.Duration) error {
+	if d < 0 || d > MaxTimeout {
+		return Errorf(CodeInvalid, "%s is %v, it must not be negative", name, d)
+	}
+	return nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
