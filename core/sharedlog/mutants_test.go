@@ -46,7 +46,97 @@ func isJoin(e Entry) bool {
 	return err == nil && join
 }
 
-// TestWrongLogsAreFound: the judge of the other tests finds out logs that break their
+// expireLeases has every other node's lease end a minute after it began.
+func expireLeases(l Log) Log {
+	began := time.Now()
+	return wrongLog{Log: l, look: func(list []Liveness) {
+		for i := range list {
+			if time.Since(began) > time.Minute {
+				list[i].State = LivenessExpired
+			}
+		}
+	}}
+}
+
+// swapJoins hands out the first two joins in each other's place.
+func swapJoins(l Log) Log {
+	var held []Entry // the first join, until the second is there
+	return wrongLog{Log: l, next: func(list []Entry) (out []Entry) {
+		for _, e := range list {
+			switch {
+			case len(held) > 0 && e.Index == held[0].Index: // asked for again
+			case isJoin(e) && held == nil:
+				held = []Entry{e}
+			case isJoin(e) && len(held) == 1:
+				first := held[0]
+				held = append(held, e)
+				out = append(out, Entry{first.Index, e.Data}, Entry{e.Index, first.Data})
+			default:
+				out = append(out, e)
+			}
+		}
+		return out
+	}}
+}
+
+// loseKeyRequest hands out all but the first request for the agents' keys.
+func loseKeyRequest(l Log) Log {
+	missed := uint64(0)
+	return wrongLog{Log: l, next: func(list []Entry) []Entry {
+		return slices.DeleteFunc(list, func(e Entry) bool {
+			ev, err := rendezvous.DecodeEvent(e.Data)
+			_, key := ev.(rendezvous.KeyRequest)
+			if err == nil && key && missed == 0 {
+				missed = e.Index
+			}
+			return e.Index == missed
+		})
+	}}
+}
+
+// workForALease has two nodes in a round, of which one works for more than a minute.
+func workForALease(t *testing.T, w *cluster) {
+	nodes := w.some(2, 1, 2)
+	form(t, nodes...)
+	for range 70 {
+		_, _ = nodes[1].Keys(1).Add(t.Context(), "sum", 1)
+		time.Sleep(time.Second)
+	}
+}
+
+// joinInTurn has two nodes join one after the other; they get the same rank.
+func joinInTurn(t *testing.T, w *cluster) {
+	nodes := w.some(2, 2, 2)
+	for _, n := range nodes {
+		if err := n.plane.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var joins []*joining
+	for _, n := range nodes {
+		joins = append(joins, n.join(t.Context()))
+		synctest.Wait()
+	}
+	for _, j := range joins {
+		<-j.done
+	}
+	if a, b := joins[0].outcome, joins[1].outcome; a.Rank != b.Rank {
+		t.Errorf("%+v, %+v: the ranks differ", a, b)
+	}
+}
+
+// addTwice has one of two nodes in a round change a key twice.
+func addTwice(t *testing.T, w *cluster) {
+	nodes := w.some(2, 2, 2)
+	form(t, nodes...)
+	for range 2 {
+		if _, err := nodes[1].Keys(1).Add(t.Context(), "sum", 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestWrongLogsAreFound: the checker of the other tests finds logs that break their
 // guarantees, by what their nodes then make of the run.
 func TestWrongLogsAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -54,85 +144,13 @@ func TestWrongLogsAreFound(t *testing.T) {
 		bend      func(l Log) Log
 		play      func(t *testing.T, w *cluster)
 	}{
-		"a lease that ends too early": {6, func(l Log) Log {
-			began := time.Now()
-			return wrongLog{Log: l, look: func(list []Liveness) {
-				for i := range list {
-					if time.Since(began) > time.Minute {
-						list[i].State = LivenessExpired
-					}
-				}
-			}}
-		}, func(t *testing.T, w *cluster) {
-			nodes := w.some(2, 1, 2)
-			form(t, nodes...)
-			for range 70 {
-				_, _ = nodes[1].Keys(1).Add(t.Context(), "sum", 1)
-				time.Sleep(time.Second)
-			}
-		}},
-		"two orders, so that a rank is given twice": {10, func(l Log) Log {
-			var held []Entry // the first join, until the second is there
-			return wrongLog{Log: l, next: func(list []Entry) (out []Entry) {
-				for _, e := range list {
-					switch {
-					case len(held) > 0 && e.Index == held[0].Index: // asked for again
-					case isJoin(e) && held == nil:
-						held = []Entry{e}
-					case isJoin(e) && len(held) == 1:
-						first := held[0]
-						held = append(held, e)
-						out = append(out, Entry{first.Index, e.Data}, Entry{e.Index, first.Data})
-					default:
-						out = append(out, e)
-					}
-				}
-				return out
-			}}
-		}, func(t *testing.T, w *cluster) {
-			nodes := w.some(2, 2, 2)
-			for _, n := range nodes {
-				if err := n.plane.Connect(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var joins []*joining
-			for _, n := range nodes {
-				joins = append(joins, n.join(t.Context()))
-				synctest.Wait()
-			}
-			for _, j := range joins {
-				<-j.done
-			}
-			if a, b := joins[0].outcome, joins[1].outcome; a.Rank != b.Rank {
-				t.Errorf("%+v, %+v: the ranks differ", a, b)
-			}
-		}},
-		"an entry that one node misses": {10, func(l Log) Log {
-			missed := uint64(0)
-			return wrongLog{Log: l, next: func(list []Entry) []Entry {
-				return slices.DeleteFunc(list, func(e Entry) bool {
-					ev, err := rendezvous.DecodeEvent(e.Data)
-					_, key := ev.(rendezvous.KeyRequest)
-					if err == nil && key && missed == 0 {
-						missed = e.Index
-					}
-					return e.Index == missed
-				})
-			}}
-		}, func(t *testing.T, w *cluster) {
-			nodes := w.some(2, 2, 2)
-			form(t, nodes...)
-			for range 2 {
-				if _, err := nodes[1].Keys(1).Add(t.Context(), "sum", 1); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}},
+		"a lease that ends too early":               {6, expireLeases, workForALease},
+		"two orders, so that a rank is given twice": {10, swapJoins, joinInTurn},
+		"an entry that one node misses":             {10, loseKeyRequest, addTwice},
 	} {
 		t.Run(name, func(t *testing.T) {
 			runCluster(t, func(t *testing.T, w *cluster) {
-				w.rec = newRecorder() // which is not judged by bubble
+				w.rec = newRecorder() // whose history runCluster does not check
 				nodes := 0
 				w.bend = func(l *memoryLog) Log {
 					if nodes++; nodes > 1 {

@@ -167,7 +167,18 @@ func TestModel(t *testing.T) {
 	})
 }
 
-func (p *pair) actions(same func(what string, engine, model any)) map[string]func(*rapid.T) {
+// comparing tells of a difference between an engine and its model.
+type comparing func(what string, engine, model any)
+
+// actions are what the engine and the model do alike, by name.
+func (p *pair) actions(same comparing) map[string]func(*rapid.T) {
+	all := p.valueActions(same)
+	maps.Copy(all, p.queueActions(same))
+	maps.Copy(all, p.waitActions(same))
+	return all
+}
+
+func (p *pair) valueActions(same comparing) map[string]func(*rapid.T) {
 	e, m := p.e, p.m
 	return map[string]func(*rapid.T){
 		"set": func(t *rapid.T) {
@@ -210,6 +221,12 @@ func (p *pair) actions(same func(what string, engine, model any)) map[string]fun
 			delete(m.keys, key)
 			same("delete", e.Delete(key), existed)
 		},
+	}
+}
+
+func (p *pair) queueActions(same comparing) map[string]func(*rapid.T) {
+	e, m := p.e, p.m
+	return map[string]func(*rapid.T){
 		"push": func(t *rapid.T) {
 			key, v := someKey.Draw(t, "key"), someValue.Draw(t, "value")
 			same("push", e.QueuePush(key, []byte(v)), nil)
@@ -226,6 +243,12 @@ func (p *pair) actions(same func(what string, engine, model any)) map[string]fun
 			}
 			same("rest", e.QueueLen(key), len(m.queues[key]))
 		},
+	}
+}
+
+func (p *pair) waitActions(same comparing) map[string]func(*rapid.T) {
+	e, m := p.e, p.m
+	return map[string]func(*rapid.T){
 		"wait": func(t *rapid.T) {
 			keys := rapid.SliceOfN(someKey, 0, 4).Draw(t, "keys")
 			id, w := p.waiter()
