@@ -217,8 +217,7 @@ func TestReplay(t *testing.T) {
 	g.wantUnharmed(t)
 }
 
-// TestDowngrade: neither side goes on in plain, or by an older TLS, and neither says
-// anything but its TLS hello to a side that does.
+// TestDowngrade: the server goes on neither in plain nor by an older TLS.
 func TestDowngrade(t *testing.T) {
 	g := newGuardedServer(t)
 	for name, preamble := range map[string]wire.Preamble{"without a token": {High: 1, Low: 1}, "of an older release": guarded} {
@@ -235,7 +234,11 @@ func TestDowngrade(t *testing.T) {
 	g.awaitRefused(t, refusedHandshake, 1)
 	g.log.Await(t, "offered only unsupported versions", 1)
 	g.wantUnharmed(t)
+}
 
+// TestDowngradeOfANode: neither does a node, which says nothing but its TLS hello to a
+// server that wants it to.
+func TestDowngradeOfANode(t *testing.T) {
 	token := openToken(t, goodToken)
 	plain, tls12 := wire.Preamble{High: 1, Low: 1}, wire.Preamble{High: 1, Low: 1, Token: true}
 	settings, err := secret.ServerTLS()
@@ -251,41 +254,49 @@ func TestDowngrade(t *testing.T) {
 		"a server without a token":        {func(c net.Conn) { c.Write(wire.AppendFrame(plain.Bytes(), wire.Refuse{Err: wire.ErrAuth})) }, rendezvous.CodeAuth, "has no token, but this process was given one (" + token.Describe()},
 		"one that wants a proof in plain": {func(c net.Conn) { c.Write(tls12.Bytes()) }, rendezvous.CodeAuth, "has no token"},
 		"a TCPStore":                      {func(c net.Conn) { c.Close() }, 0, "in the TLS handshake: it is no Rallypoint control plane with a token"},
+		"a TCPStore that resets":          {func(c net.Conn) { c.Read(make([]byte, 1)); c.Close() }, 0, "in the TLS handshake: it is no Rallypoint control plane with a token"},
 		"a web server":                    {func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") }, 0, "answers TLS with 4854545"},
 		"TLS 1.2":                         {func(c net.Conn) { _ = tls.Server(c, settings).Handshake() }, 0, "protocol version"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			var heard bytes.Buffer
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				defer conn.Close()
-				test.answer(tapped{conn, &heard})
-				_, _ = io.Copy(&heard, conn)
-			})
-			_, err = client.AdminClose(controltest.Context(t), l.Addr().String(), token, "planted", "planted", "planted", true)
+			heard, err := closeAt(t, token, test.answer)
 			if err == nil || !strings.Contains(err.Error(), test.says) || test.code != 0 && rendezvous.CodeOf(err) != test.code {
 				t.Errorf("%v; want %q", err, test.says)
 			}
-			wg.Wait()
-			for rest := heard.Bytes(); len(rest) >= 5; rest = rest[min(len(rest), 5+int(rest[3])<<8+int(rest[4])):] {
+			for rest := heard; len(rest) >= 5; rest = rest[min(len(rest), 5+int(rest[3])<<8+int(rest[4])):] {
 				if rest[0] != wire.TLSByte && rest[0] != 0x15 { // an alert
 					t.Errorf("the node has said % x", rest)
 				}
 			}
-			if bytes.Contains(heard.Bytes(), []byte("planted")) || bytes.Contains(heard.Bytes(), []byte("RPT")) {
-				t.Errorf("the node has said % x", heard.Bytes())
+			if bytes.Contains(heard, []byte("planted")) || bytes.Contains(heard, []byte("RPT")) {
+				t.Errorf("the node has said % x", heard)
 			}
 		})
 	}
+}
+
+// closeAt has an administrator close a run at what answers so, and returns what that hears.
+func closeAt(t *testing.T, token *secret.Token, answer func(net.Conn)) ([]byte, error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var heard bytes.Buffer
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		answer(tapped{conn, &heard})
+		_, _ = io.Copy(&heard, conn)
+	})
+	_, err = client.AdminClose(controltest.Context(t), l.Addr().String(), token, "planted", "planted", "planted", true)
+	wg.Wait()
+	return heard.Bytes(), err
 }
 
 // tapped keeps what is read.

@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -75,7 +76,7 @@ func ExplainTLS(err error, kind string, addr net.Addr, token *Token) error {
 			kind, addr, token.Describe(), kind)
 	case errors.As(err, &plain):
 		return fmt.Errorf("what listens at %s is no Rallypoint %s with a token: it answers TLS with %s", addr, kind, HexStart(plain.RecordHeader[:]))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 		return fmt.Errorf("%s closed the connection in the TLS handshake: it is no Rallypoint %s with a token, or it is ending: %w", addr, kind, noEOF(err))
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return err
