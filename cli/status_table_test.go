@@ -60,7 +60,14 @@ func lost(rank int, cause string) control.MemberStatus {
 
 // sampleRuns are runs in each phase.
 func sampleRuns() map[string]control.RunStatus {
-	forming := control.RunStatus{
+	return map[string]control.RunStatus{
+		"forming": formingRun(), "running": runningRun(), "regroup": regroupingRun(), "finishing": finishingRun(), "closed": closedRun(),
+		"hostile": hostileRun(), "large": largeRun(),
+	}
+}
+
+func formingRun() control.RunStatus {
+	return control.RunStatus{
 		RunID: "job7", Phase: rendezvous.PhaseForming, Nodes: control.NodeRange{Min: 3, Max: 4, Unit: 1}, LeaseTimeoutS: 10,
 		FormingSince: before(31 * time.Second), Missing: control.Missing{Min: 2, Target: 3, Who: "node ranks 1, 2, 3"},
 		NotStarted: "1 of at least 3 nodes are here, 2 more needed; no node has come for node rank 1, 2, 3",
@@ -71,11 +78,14 @@ func sampleRuns() map[string]control.RunStatus {
 		Idle: []control.IdleStatus{{Node: "node-z", Label: "trainer9 pid 1", Address: "fd00::9", LeaseAgeS: age(0.1),
 			Reason: "it was dropped from round 3: it did not rejoin within regroup_timeout"}},
 	}
+}
+
+func runningRun() control.RunStatus {
 	host := memberRow(0, "running")
 	host.Host = true
 	away := memberRow(2, "running")
 	away.Reconnecting, away.LeaseAgeS = true, age(0.8)
-	running := control.RunStatus{
+	return control.RunStatus{
 		RunID: "a run with a long name that does not fit into its column", Phase: rendezvous.PhaseRunning,
 		Nodes: control.NodeRange{Min: 2, Max: 4, Unit: 1}, Round: 3, RoundAt: before(125 * time.Second), RoundStore: "10.0.0.5:41231",
 		Members: []control.MemberStatus{host, lost(1, "lost: not heard of for 10s"), away},
@@ -93,8 +103,11 @@ func sampleRuns() map[string]control.RunStatus {
 		Progress: &control.ProgressStatus{Step: 41200, SmallestStep: 41198, SecondsPerStep: 3.1, ChangeAgeS: 40, Nodes: 2,
 			Behind: &control.BehindStatus{Rank: 2, Node: "node-c", Label: "trainer2 pid 4002", Steps: 2, ForS: 40.2}},
 	}
+}
+
+func regroupingRun() control.RunStatus {
 	back := memberRow(0, "rejoined")
-	regroup := control.RunStatus{
+	return control.RunStatus{
 		RunID: "job8", Phase: rendezvous.PhaseRegroup, Nodes: control.NodeRange{Min: 2, Max: 4, Unit: 1}, Round: 7, RoundAt: before(10 * time.Minute),
 		RoundStore: "[fd00::5]:41231", FormingSince: before(3 * time.Second), Missing: control.Missing{Min: 1, Target: 3, Who: "node-b of round 7"},
 		NotStarted: "it regroups after round 7 and waits at most regroup_timeout (1m30s) for members that have not rejoined: node-b of round 7",
@@ -103,24 +116,37 @@ func sampleRuns() map[string]control.RunStatus {
 			Node: back.Node, Label: back.Label, Address: back.Address, Role: control.RoleMember, NodeRank: -1, Since: before(3 * time.Second), WaitingS: 3, LeaseAgeS: age(0.3),
 		}},
 	}
-	finishing := control.RunStatus{
+}
+
+func finishingRun() control.RunStatus {
+	return control.RunStatus{
 		RunID: "job9", Phase: rendezvous.PhaseFinishing, Nodes: control.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundAt: before(2 * time.Hour),
 		RoundStore: "10.0.0.5:41231", Members: []control.MemberStatus{memberRow(0, "finished"), memberRow(1, "running")}, Finished: []string{"node-a"},
 		Changes: []control.StatusChange{change(time.Second, "node node-a (trainer0 pid 4000) finished")}, ChangesTotal: 1,
 		Progress: &control.ProgressStatus{Step: 1000000, SmallestStep: 1000000, SecondsPerStep: 0.25, ChangeAgeS: 0.1, Nodes: 1},
 	}
-	closed := control.RunStatus{
+}
+
+func closedRun() control.RunStatus {
+	return control.RunStatus{
 		RunID: "job10", Phase: rendezvous.PhaseClosed, Nodes: control.NodeRange{Min: 1, Max: 8, Unit: 1, Target: 4}, Round: 2, RoundAt: before(72 * time.Hour),
 		Members: []control.MemberStatus{lost(0, "left: exit code 3"), lost(1, "evicted by admin root@ops (10.0.0.1): its GPU is broken")},
 		Closed:  &control.ClosedStatus{How: "failed", By: "node-a (trainer0 pid 4000)", Reason: "exit code 3 of local rank 5", At: before(time.Minute)},
 		Changes: []control.StatusChange{change(time.Minute, "the run failed by node-a (trainer0 pid 4000): exit code 3")}, ChangesTotal: 1,
 	}
-	hostile := control.RunStatus{
+}
+
+// hostileRun has texts that a terminal would obey.
+func hostileRun() control.RunStatus {
+	return control.RunStatus{
 		RunID: "\x1b[31mred\x1b[0m", Phase: rendezvous.PhaseForming, NotStarted: "line\nbreak\x07",
 		Waiting: []control.WaitingStatus{{Node: "\x1b]0;title\x07", Label: "tab\there\r\n", Address: "\x00", Role: control.RoleNewcomer, NodeRank: -1}},
 		Changes: []control.StatusChange{change(0, "a\x1b[2Jb\u202e")}, ChangesTotal: 1,
 	}
-	large := control.RunStatus{
+}
+
+func largeRun() control.RunStatus {
+	run := control.RunStatus{
 		RunID: "large", Phase: rendezvous.PhaseRunning, Nodes: control.NodeRange{Min: 500, Max: 1000, Unit: 1}, Round: 1, RoundAt: before(time.Hour), RoundStore: "h:1",
 	}
 	for rank := range 1000 {
@@ -128,11 +154,9 @@ func sampleRuns() map[string]control.RunStatus {
 		if rank%300 == 299 {
 			m.State, m.Cause, m.LeaseAgeS = "lost", "lost: connection closed", nil
 		}
-		large.Members = append(large.Members, m)
+		run.Members = append(run.Members, m)
 	}
-	return map[string]control.RunStatus{
-		"forming": forming, "running": running, "regroup": regroup, "finishing": finishing, "closed": closed, "hostile": hostile, "large": large,
-	}
+	return run
 }
 
 // withToken is a status whose nodes have proven the first or the second of two tokens, or

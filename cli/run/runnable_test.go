@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestScriptIsChecked: what is missing or cannot be run is found out before this node
-// meets another, in one line, with exit code 2 and nothing left behind.
-func TestScriptIsChecked(t *testing.T) {
-	dir := t.TempDir()
+// writeScripts makes a folder of programs and modules, some of which cannot be run.
+func writeScripts(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
 	for path, file := range map[string]struct {
 		text string
 		mode os.FileMode
@@ -36,6 +36,13 @@ func TestScriptIsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return dir
+}
+
+// TestScriptIsChecked: what is missing or cannot be run is found out before this node
+// meets another.
+func TestScriptIsChecked(t *testing.T) {
+	dir := writeScripts(t)
 	t.Chdir(dir)
 	t.Setenv("PYTHONDONTWRITEBYTECODE", "1")
 	for _, c := range []struct{ args, why string }{
@@ -71,14 +78,6 @@ func TestScriptIsChecked(t *testing.T) {
 			t.Errorf("%s: %v, expected %q", c.args, err, c.why)
 		}
 	}
-	code, stdout, stderr, left := runScript(t, "run", "", "--nnodes=2", "--rdzv-endpoint=127.0.0.1:1", "none.py")
-	if files, _ := filepath.Glob(left + "/torchelastic_*"); code != ExitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 || len(files) > 0 {
-		t.Errorf("exit code %d, %q, %q, left %v", code, stdout, stderr, files)
-	}
-	code, _, stderr, _ = runScript(t, "run", "", "--no-python", "./none")
-	if code != ExitUsage {
-		t.Errorf("exit code %d: %s", code, stderr)
-	}
 	t.Setenv("PYTHON_EXEC", "/none/python")
 	o, _ := parseOptions([]string{"fine.py"}, noEnv, false)
 	cfg, err := configure(o, os.Environ())
@@ -87,5 +86,19 @@ func TestScriptIsChecked(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), "the workers' interpreter cannot be run: /none/python") {
 		t.Errorf("an interpreter that is missing: %v", err)
+	}
+}
+
+// TestMissingScript ends the command with one line and exit code 2, and nothing is left
+// behind.
+func TestMissingScript(t *testing.T) {
+	t.Chdir(t.TempDir())
+	code, stdout, stderr, left := runScript(t, "run", "", "--nnodes=2", "--rdzv-endpoint=127.0.0.1:1", "none.py")
+	if files, _ := filepath.Glob(left + "/torchelastic_*"); code != ExitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 || len(files) > 0 {
+		t.Errorf("exit code %d, %q, %q, left %v", code, stdout, stderr, files)
+	}
+	code, _, stderr, _ = runScript(t, "run", "", "--no-python", "./none")
+	if code != ExitUsage {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }

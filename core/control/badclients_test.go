@@ -30,75 +30,42 @@ func TestBadClients(t *testing.T) {
 		defer conn.Close()
 		conns = append(conns, conn)
 	}
-	value := make([]byte, 1<<20)
 	for i := range deaf {
-		p := controltest.Params("", 1)
-		p.RunID, p.LeaseTimeout = fmt.Sprint("deaf", i), 30*time.Second // before it the kernel ends nothing
-		n := dialNode(t, s.addr)
-		n.enter(testHello("a", "s", p))
-		n.ask(1, controltest.Join())
-		n.wantReply(1)
-		n.ask(2, rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{value}})
-		n.wantReply(2)
-		go func() { // it is cut off in the middle
-			for number := uint64(3); number < 100; number++ {
-				f, _ := wire.NewRequest(rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"k"}}, number, number-1)
-				if _, err := n.conn.Write(wire.AppendFrame(nil, f)); err != nil {
-					return
-				}
-			}
-		}()
-	}
-	await := func(what string, done func() bool) {
-		t.Helper()
-		for end := time.Now().Add(testkit.Patience); !done(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal(what)
-			}
-		}
+		deafNode(t, s, fmt.Sprint("deaf", i))
 	}
 	good := controltest.Params("", 2)
 	a, b := dialNode(t, s.addr), dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", good))
 	b.enter(testHello("b", "s2", good))
-	round := func(number uint64) {
+	number := uint64(0)
+	round := func() {
 		t.Helper()
+		number++
+		joinTogether(t, number, a, b)
+	}
+	second := func() { // for all; the good ones are heard
+		s.clock.Advance(time.Second)
 		for _, n := range []*wireNode{a, b} {
-			n.ask(number, controltest.Join())
-		}
-		for _, n := range []*wireNode{a, b} {
-			for {
-				if r, ok := n.next().(wire.Reply); ok && r.Number == number {
-					break
-				}
-			}
+			n.send(wire.Beat{})
 		}
 	}
-	round(1)
+	round()
 
 	hello := wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), testHello("x", "x", good))
 	for i := range int(helloTimeout/time.Second) + 1 {
 		for _, conn := range conns[silent:] {
 			_, _ = conn.Write(hello[i : i+1])
 		}
-		s.clock.Advance(time.Second)
-		for _, n := range []*wireNode{a, b} {
-			n.send(wire.Beat{})
-		}
-		round(uint64(2 + i))
+		second()
+		round()
 	}
-	number := uint64(3 + helloTimeout/time.Second)
-	await("more connections are left than those of the good nodes", func() bool {
-		s.clock.Advance(time.Second) // until those that do not read have not done so for a lease
-		for _, n := range []*wireNode{a, b} {
-			n.send(wire.Beat{})
+	for end := time.Now().Add(testkit.Patience); s.connections() > 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("more connections are left than those of the good nodes")
 		}
-		round(number)
-		number++
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.conns) <= 2
-	})
+		second() // until those that do not read have not done so for a lease
+		round()
+	}
 	// One that has nothing more to say is as dead to its lease as one that does not read.
 	if n := s.metrics.refused[refusedSlow].Load() + s.metrics.lost[lostLease].Load(); n != deaf {
 		t.Errorf("%d were cut off because they do not read, want %d", n, deaf)
@@ -106,7 +73,49 @@ func TestBadClients(t *testing.T) {
 	if n := s.metrics.refused[refusedSilent].Load(); n != silent+dribbling {
 		t.Errorf("%d were cut off because they do not say who they are, want %d", n, silent+dribbling)
 	}
-	round(number)
+	round()
+}
+
+func (f *fakeServer) connections() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.conns)
+}
+
+// deafNode makes a node of its own run that asks for much, and reads none of it.
+func deafNode(t *testing.T, s *fakeServer, run string) {
+	t.Helper()
+	p := controltest.Params("", 1)
+	p.RunID, p.LeaseTimeout = run, 30*time.Second // before it the kernel ends nothing
+	n := dialNode(t, s.addr)
+	n.enter(testHello("a", "s", p))
+	n.ask(1, controltest.Join())
+	n.wantReply(1)
+	n.ask(2, rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1<<20)}})
+	n.wantReply(2)
+	go func() { // it is cut off in the middle
+		for number := uint64(3); number < 100; number++ {
+			f, _ := wire.NewRequest(rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"k"}}, number, number-1)
+			if _, err := n.conn.Write(wire.AppendFrame(nil, f)); err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// joinTogether has all nodes join by their request of that number, and awaits the replies.
+func joinTogether(t *testing.T, number uint64, nodes ...*wireNode) {
+	t.Helper()
+	for _, n := range nodes {
+		n.ask(number, controltest.Join())
+	}
+	for _, n := range nodes {
+		for {
+			if r, ok := n.next().(wire.Reply); ok && r.Number == number {
+				break
+			}
+		}
+	}
 }
 
 // TestStrangersMakeRoom: connections that have not said who they are never have more than

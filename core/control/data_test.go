@@ -133,23 +133,18 @@ func TestRestartIsNotNoticed(t *testing.T) {
 	spareSeen := controltest.NewObserver()
 	spare := connected(t, p, spareSeen)
 	pending := spare.Start(controltest.Join())
-	status := func() RunStatus {
-		st, ok := d.RunStatus("run")
-		if !ok {
-			t.Fatal("the run is not there")
-		}
-		return st.Runs[0]
-	}
+	status := func() RunStatus { return d.runStatus(t) }
 	for len(status().Waiting) == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	before := status()
+	observers := []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs, spareSeen}
 	for i := range 3 {
 		if got := members[1].add(t, "sum", 1); got != int64(i+1) {
 			t.Fatalf("the sum is %d after %d adds", got, i+1)
 		}
 		d.stop()
-		for _, obs := range []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs, spareSeen} {
+		for _, obs := range observers {
 			obs.Await(t, "the loss", func(any) bool { return countOf(obs, controltest.IsLost) > i })
 		}
 		late := members[2].key(store.OpAdd, 1, "late") // kept for the next server
@@ -158,7 +153,7 @@ func TestRestartIsNotNoticed(t *testing.T) {
 		if err != nil || r.(rendezvous.KeyResult).Number != int64(i+1) {
 			t.Fatalf("a request made while the control plane was gone: %+v, %v", r, err)
 		}
-		for _, obs := range []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs, spareSeen} {
+		for _, obs := range observers {
 			obs.Await(t, "the recovery", func(any) bool { return countOf(obs, controltest.IsBack) > i })
 		}
 	}
@@ -170,12 +165,8 @@ func TestRestartIsNotNoticed(t *testing.T) {
 	if _, err := waiting.Wait(controltest.Context(t)); err != nil {
 		t.Errorf("the wait: %v", err)
 	}
-	for _, obs := range []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs} {
-		for _, e := range obs.All() {
-			if n, ok := e.(rendezvous.MembershipUpdate); controltest.IsDropped(e) || ok && n.Waiting > 0 {
-				t.Errorf("a member received %+v", e)
-			}
-		}
+	for _, m := range members {
+		m.wantNoRegroup(t)
 	}
 	// A place falls free: the spare gets it.
 	gone := members[0]
@@ -186,6 +177,25 @@ func TestRestartIsNotNoticed(t *testing.T) {
 	for _, call := range []*member.Call{a, b, pending} {
 		if o := controltest.Outcome(t, call); o.Round != 2 || o.World != 3 || o.Generation != before.Generation {
 			t.Errorf("%+v", o)
+		}
+	}
+}
+
+func (d *durable) runStatus(t *testing.T) RunStatus {
+	t.Helper()
+	st, ok := d.RunStatus("run")
+	if !ok {
+		t.Fatal("the run is not there")
+	}
+	return st.Runs[0]
+}
+
+// wantNoRegroup wants the member neither dropped nor called to a regroup so far.
+func (m *connectedMember) wantNoRegroup(t *testing.T) {
+	t.Helper()
+	for _, e := range m.obs.All() {
+		if n, ok := e.(rendezvous.MembershipUpdate); controltest.IsDropped(e) || ok && n.Waiting > 0 {
+			t.Errorf("%s received %+v", m.Node(), e)
 		}
 	}
 }

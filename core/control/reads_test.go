@@ -92,6 +92,31 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 	d.disk.holds.Store(true)
 	writer.ask(4, setKey("k", "2"))
 	first := d.disk.next(t)
+	readWhatIsStored(t, d, reader)
+
+	// A node sees what it has written before, and no sooner than it is stored.
+	writer.ask(5, keyOp(store.OpGet, "k"))
+	writer.wantSilence()
+	// A key that is not there is waited for, and the wait is kept.
+	reader.ask(10, keyOp(store.OpGet, "fresh"))
+	reader.wantSilence()
+	reader.ask(11, keyOp(store.OpGet, "k")) // which is not behind it
+	reader.wantResult(11, "[1] [] 0 false")
+	first.store()
+	writer.wantReply(4)
+	writer.wantResult(5, "[2] [] 0 false")
+	second := d.disk.next(t)
+	if got := second.keys(t); !slices.Equal(got, []store.Op{store.OpGet}) {
+		t.Errorf("%v were stored, want the wait alone", got)
+	}
+	second.store()
+	readWithACommit(t, d, writer, reader)
+}
+
+// readWhatIsStored has the reader ask while a commit is held back: the state before it
+// is answered at once.
+func readWhatIsStored(t *testing.T, d *durable, reader *wireNode) {
+	t.Helper()
 	for i, x := range []struct {
 		ev   rendezvous.KeyRequest
 		want string
@@ -120,24 +145,12 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 	if code, _, _ := get(t, d.addr, "/status"); code != 200 {
 		t.Errorf("/status: %d", code)
 	}
+}
 
-	// A node sees what it has written before, and no sooner than it is stored.
-	writer.ask(5, keyOp(store.OpGet, "k"))
-	writer.wantSilence()
-	// A key that is not there is waited for, and the wait is kept.
-	reader.ask(10, keyOp(store.OpGet, "fresh"))
-	reader.wantSilence()
-	reader.ask(11, keyOp(store.OpGet, "k")) // which is not behind it
-	reader.wantResult(11, "[1] [] 0 false")
-	first.store()
-	writer.wantReply(4)
-	writer.wantResult(5, "[2] [] 0 false")
-	second := d.disk.next(t)
-	if got := second.keys(t); !slices.Equal(got, []store.Op{store.OpGet}) {
-		t.Errorf("%v were stored, want the wait alone", got)
-	}
-	second.store()
-
+// readWithACommit asks for what is being written: the answers come with the commit that
+// holds it. Request 10 of the reader waits for the key fresh.
+func readWithACommit(t *testing.T, d *durable, writer, reader *wireNode) {
+	t.Helper()
 	// A node that asks for a key while it is written gets it with that commit.
 	writer.ask(6, setKey("fresh", "x"))
 	third := d.disk.next(t)

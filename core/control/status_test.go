@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -42,12 +43,27 @@ func TestStatusOfARunsLife(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	p := controltest.Params("", 3)
 	p.Min = 2
+	a, b := s.statusOfForming(t, p)
+	s.statusOfALoss(t, p, b)
+
+	a.ask(2, rendezvous.Leave{Ending: rendezvous.EndFailed, Reason: "exit code 3"})
+	awaitEvents[rendezvous.Leave](t, s.rec, 1)
+	r := s.oneRun(t)
+	if r.Phase != rendezvous.PhaseClosed || r.Closed == nil || r.Closed.How != "failed" || r.Closed.By != "a" || r.Closed.Reason != "exit code 3" || len(r.Waiting) != 0 {
+		t.Errorf("closed: %+v, %+v", r, r.Closed)
+	}
+	wantTexts(t, r.Changes, "the run failed by a: exit code 3")
+}
+
+// statusOfForming has the nodes a and b form round 1 on an empty server.
+func (s *fakeServer) statusOfForming(t *testing.T, p params.Params) (a, b *wireNode) {
+	t.Helper()
 	began := s.clock.Now()
 	if st := s.Status(); len(st.Runs) != 0 || st.Schema != StatusSchema || !st.Server.StartedAt.Equal(began) || st.Server.PID != os.Getpid() {
 		t.Errorf("empty: %+v", st)
 	}
 
-	a := dialNode(t, s.addr)
+	a = dialNode(t, s.addr)
 	a.enter(testHello("a", "s1", p))
 	if r := s.oneRun(t); r.Phase != rendezvous.PhaseEmpty || len(r.Idle) != 1 || r.Idle[0].Node != "a" || r.NotStarted != "no node has asked for a place; 1 node is connected" {
 		t.Errorf("no node has joined: %+v", r)
@@ -64,7 +80,7 @@ func TestStatusOfARunsLife(t *testing.T) {
 		t.Errorf("one of two: waiting %+v", w)
 	}
 
-	b := dialNode(t, s.addr)
+	b = dialNode(t, s.addr)
 	b.enter(testHello("b", "s2", p))
 	b.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 2)
@@ -89,7 +105,12 @@ func TestStatusOfARunsLife(t *testing.T) {
 		t.Errorf("member %+v", m)
 	}
 	wantTexts(t, r.Changes, "round 1 is complete")
+	return a, b
+}
 
+// statusOfALoss has the node b lost, while c waits and d does not.
+func (s *fakeServer) statusOfALoss(t *testing.T, p params.Params, b *wireNode) {
+	t.Helper()
 	c, d := dialNode(t, s.addr), dialNode(t, s.addr)
 	c.enter(testHello("c", "s3", p))
 	c.ask(1, controltest.Join())
@@ -102,7 +123,7 @@ func TestStatusOfARunsLife(t *testing.T) {
 		t.Errorf("inside its grace: %+v", m)
 	}
 	s.clock.Advance(p.ReconnectGrace)
-	r = s.oneRun(t)
+	r := s.oneRun(t)
 	if m := r.Members[1]; m.State != "lost" || m.Cause != "lost: connection closed" || m.LeaseAgeS != nil {
 		t.Errorf("lost: %+v", m)
 	}
@@ -110,14 +131,6 @@ func TestStatusOfARunsLife(t *testing.T) {
 		t.Errorf("beside the round: idle %+v, waiting %+v", r.Idle, r.Waiting)
 	}
 	wantTexts(t, r.Changes, "node b lost: connection closed")
-
-	a.ask(2, rendezvous.Leave{Ending: rendezvous.EndFailed, Reason: "exit code 3"})
-	awaitEvents[rendezvous.Leave](t, s.rec, 1)
-	r = s.oneRun(t)
-	if r.Phase != rendezvous.PhaseClosed || r.Closed == nil || r.Closed.How != "failed" || r.Closed.By != "a" || r.Closed.Reason != "exit code 3" || len(r.Waiting) != 0 {
-		t.Errorf("closed: %+v, %+v", r, r.Closed)
-	}
-	wantTexts(t, r.Changes, "the run failed by a: exit code 3")
 }
 
 // awaitHeard waits until what was sent by the sessions has been read.

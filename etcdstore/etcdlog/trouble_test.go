@@ -86,15 +86,33 @@ func TestGatewayWithoutBackend(t *testing.T) {
 	refused(t, through, rendezvous.ErrInvalid, "no etcd", "404", "client port") // the first call of a client fails at once
 }
 
+// duringRefusals has the store and the log write while every call is refused, until better
+// mends it.
+func duringRefusals(ctx context.Context, t *testing.T, s *etcdstore.Store, l *Log, what string, better func()) {
+	t.Helper()
+	done := make(chan error, 2)
+	go func() { done <- s.Set(ctx, "k", []byte(what)) }()
+	go func() { done <- l.Append(ctx, [][]byte{[]byte(what)}) }()
+	for seen := 0; seen < 3; { // refusals, as long as they last
+		time.Sleep(200 * time.Millisecond)
+		if _, err := l.ReadHeartbeats(ctx, nil); err != nil {
+			seen++
+		}
+	}
+	better()
+	testkit.Check(t, <-done)
+	testkit.Check(t, <-done)
+}
+
 // The server's certificate is exchanged before this side knows its authority, and the
 // client's own before the server takes it: jobs go on.
 func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 	t.Parallel()
 	a, next := newAuthority(t), newAuthority(t)
-	a.sign("server", func(*x509.Certificate) {})
-	a.sign("client", func(*x509.Certificate) {})
-	next.sign("server", func(*x509.Certificate) {})
-	next.sign("client", func(*x509.Certificate) {})
+	for _, authority := range []*authority{a, next} {
+		authority.sign("server", func(*x509.Certificate) {})
+		authority.sign("client", func(*x509.Certificate) {})
+	}
 	replace := func(name string, from *authority, source string) []byte {
 		t.Helper()
 		old := testkit.Must(os.ReadFile(a.file(name)))(t)
@@ -115,18 +133,7 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 		worse()
 		network.Close() // all connect again
 		network.Open()
-		done := make(chan error, 2)
-		go func() { done <- s.Set(ctx, "k", []byte(what)) }()
-		go func() { done <- l.Append(ctx, [][]byte{[]byte(what)}) }()
-		for seen := 0; seen < 3; { // refusals, as long as they last
-			time.Sleep(200 * time.Millisecond)
-			if _, err := l.ReadHeartbeats(ctx, nil); err != nil {
-				seen++
-			}
-		}
-		better()
-		testkit.Check(t, <-done)
-		testkit.Check(t, <-done)
+		duringRefusals(ctx, t, s, l, what, better)
 	}
 	during("server's", func() {
 		replace("server.pem", next, "server.pem")

@@ -139,6 +139,33 @@ func TestSilenceOfTheHostIsTold(t *testing.T) {
 	}
 }
 
+// serveRedirects starts servers of which each names the next one as the host, and the last
+// one the first, until they are good: behind a welcome, and as groups of their own.
+func serveRedirects(t *testing.T, count int, welcome, groups bool, good *atomic.Bool) (servers []*peerServer) {
+	t.Helper()
+	ready := make(chan struct{})
+	for i := range count {
+		group := "g"
+		if groups {
+			group = string(rune('g' + i))
+		}
+		servers = append(servers, serveHellos(t, func(n *peerConn, h wire.Hello) {
+			<-ready
+			w := welcomeOf(n, group, max(h.Term, 1), time.Minute)
+			first := h.Group == "" // this is how the node comes into the group
+			if welcome || first || good.Load() {
+				n.says(w)
+			}
+			if !good.Load() {
+				n.says(wire.Redirect{Group: group, Term: w.Term, Host: servers[(i+1)%count].addr, Node: "b"})
+			}
+			_, _ = n.frames.NextFrame(wire.MaxFrame)
+		}))
+	}
+	close(ready)
+	return servers
+}
+
 // TestRedirectsThatLeadNowhere: a redirect to the server that sends it, and a circle of two
 // servers, cost a bounded number of tries and one line in the log, whether the redirect
 // answers the hello or ends a connection; a server that is found later is followed.
@@ -158,27 +185,7 @@ func TestRedirectsThatLeadNowhere(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			var good atomic.Bool
-			var servers []*peerServer
-			ready := make(chan struct{})
-			for i := range test.servers {
-				group := "g"
-				if test.groups {
-					group = string(rune('g' + i))
-				}
-				servers = append(servers, serveHellos(t, func(n *peerConn, h wire.Hello) {
-					<-ready
-					w := welcomeOf(n, group, max(h.Term, 1), time.Minute)
-					first := h.Group == "" // this is how the node comes into the group
-					if test.welcome || first || good.Load() {
-						n.says(w)
-					}
-					if !good.Load() {
-						n.says(wire.Redirect{Group: group, Term: w.Term, Host: servers[(i+1)%test.servers].addr, Node: "b"})
-					}
-					_, _ = n.frames.NextFrame(wire.MaxFrame)
-				}))
-			}
-			close(ready)
+			servers := serveRedirects(t, test.servers, test.welcome, test.groups, &good)
 			log, lines := testkit.NewLog(t)
 			obs := controltest.NewObserver()
 			c := newTestClient(t, controltest.Guest(servers[0].addr, 2), obs)

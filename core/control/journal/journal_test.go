@@ -126,6 +126,28 @@ func TestUnfinishedFile(t *testing.T) {
 	}
 }
 
+// boltOf makes a database of bbolt that is filled so.
+func boltOf(fill func(*bbolt.Tx) error) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) {
+		db, err := bbolt.Open(path, 0o600, nil)
+		if err == nil {
+			err = db.Update(fill)
+		}
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// bytesOf makes a file of b.
+func bytesOf(b []byte) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestFilesThatAreRefused(t *testing.T) {
 	whole := t.TempDir()
 	j := open(t, whole)
@@ -138,24 +160,6 @@ func TestFilesThatAreRefused(t *testing.T) {
 	content, err := os.ReadFile(j.path)
 	if err != nil {
 		t.Fatal(err)
-	}
-	bolt := func(fill func(*bbolt.Tx) error) func(t *testing.T, path string) {
-		return func(t *testing.T, path string) {
-			db, err := bbolt.Open(path, 0o600, nil)
-			if err == nil {
-				err = db.Update(fill)
-			}
-			if err := errors.Join(err, db.Close()); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	bytesOf := func(b []byte) func(t *testing.T, path string) {
-		return func(t *testing.T, path string) {
-			if err := os.WriteFile(path, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
 	}
 	newer := func(tx *bbolt.Tx) error {
 		meta, err := tx.CreateBucket(metaBucket)
@@ -173,8 +177,8 @@ func TestFilesThatAreRefused(t *testing.T) {
 		"short text":   {bytesOf([]byte("hello")), "torn, or not a data file of Rallypoint"},
 		"half":         {bytesOf(content[:len(content)/2]), "torn"},
 		"a byte short": {bytesOf(content[:used-1]), "torn"},
-		"foreign":      {bolt(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("x")); return err }), "of another program"},
-		"newer":        {bolt(newer), "newer release"},
+		"foreign":      {boltOf(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("x")); return err }), "of another program"},
+		"newer":        {boltOf(newer), "newer release"},
 		"a directory":  {func(t *testing.T, path string) { os.Mkdir(path, 0o700) }, "not a regular file"},
 		"a link":       {func(t *testing.T, path string) { os.Symlink(j.path, path) }, "not a regular file"},
 	}
