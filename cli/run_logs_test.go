@@ -45,25 +45,24 @@ func TestLogSettings(t *testing.T) {
 	}
 }
 
-func tryLogSettings(t *testing.T, draw *rand.Rand) {
-	one := func(of ...string) string { return of[draw.IntN(len(of))] }
-	redirectOption, redirects := streamOption(draw)
-	teeOption, tee := streamOption(draw)
-	ranks := one("", "", "0", "1", "0,1")
-	filters := map[string]string{"out": one("", "1 of", "none,of 1"), "err": one("", "2 of")}
-	dir := one("logs", "logs", "logs", "logs", "logs", os.DevNull)
-	noFiles := dir == os.DevNull
-	if noFiles {
-		redirects, tee = [2]int{}, [2]int{}
-	}
+// logSetting is one setting of the options for logs.
+type logSetting struct {
+	redirects, tee [2]int // of each worker: 1 stdout, 2 stderr
+	ranks          string // whose output is shown; "": all
+	filters        map[string]string
+	noFiles        bool
+}
 
-	console, files := map[string][]string{}, map[string][]string{}
+// wants returns the lines on the console, by stream, and in each file of two workers that
+// write "STREAM N of RANK" for N of 1 and 2.
+func (l *logSetting) wants() (console, files map[string][]string) {
+	console, files = map[string][]string{}, map[string][]string{}
 	for i, stream := range []string{"out", "err"} {
 		for local := range 2 {
-			shown := noFiles || ranks == "" || strings.Contains(ranks, fmt.Sprint(local))
-			teed, filed := tee[local]>>i&1 == 1, (redirects[local]|tee[local])>>i&1 == 1
+			shown := l.noFiles || l.ranks == "" || strings.Contains(l.ranks, fmt.Sprint(local))
+			teed, filed := l.tee[local]>>i&1 == 1, (l.redirects[local]|l.tee[local])>>i&1 == 1
 			file, filtered := fmt.Sprintf("%d/std%s.log", local, stream), "filtered_std"+stream+".log"
-			if teed && shown && filters[stream] != "" {
+			if teed && shown && l.filters[stream] != "" {
 				files[filtered] = append(files[filtered], "")
 			}
 			for n := 1; n <= 2; n++ {
@@ -77,7 +76,7 @@ func tryLogSettings(t *testing.T, draw *rand.Rand) {
 				} else if !filed && shown {
 					console[stream] = append(console[stream], line)
 				}
-				if teed && shown && filters[stream] != "" && slices.ContainsFunc(strings.Split(filters[stream], ","), func(needle string) bool {
+				if teed && shown && l.filters[stream] != "" && slices.ContainsFunc(strings.Split(l.filters[stream], ","), func(needle string) bool {
 					return strings.Contains(line, needle)
 				}) {
 					files[filtered] = append(files[filtered], prefixed)
@@ -85,14 +84,29 @@ func tryLogSettings(t *testing.T, draw *rand.Rand) {
 			}
 		}
 	}
+	return console, files
+}
+
+func tryLogSettings(t *testing.T, draw *rand.Rand) {
+	one := func(of ...string) string { return of[draw.IntN(len(of))] }
+	redirectOption, redirects := streamOption(draw)
+	teeOption, tee := streamOption(draw)
+	setting := logSetting{redirects: redirects, tee: tee, ranks: one("", "", "0", "1", "0,1")}
+	setting.filters = map[string]string{"out": one("", "1 of", "none,of 1"), "err": one("", "2 of")}
+	dir := one("logs", "logs", "logs", "logs", "logs", os.DevNull)
+	if dir == os.DevNull {
+		setting.noFiles = true
+		setting.redirects, setting.tee = [2]int{}, [2]int{}
+	}
 
 	h := newHarness(t)
 	p := h.run(`for i in 1 2; do echo "out $i of $RANK"; echo "err $i of $RANK" >&2; done`, "--nproc-per-node=2", "--role=r",
-		"--log-dir="+dir, "-r", redirectOption, "-t", teeOption, "--local-ranks-filter="+ranks,
-		"--duplicate-stdout-filters="+filters["out"], "--duplicate-stderr-filters="+filters["err"])
+		"--log-dir="+dir, "-r", redirectOption, "-t", teeOption, "--local-ranks-filter="+setting.ranks,
+		"--duplicate-stdout-filters="+setting.filters["out"], "--duplicate-stderr-filters="+setting.filters["err"])
 	if code := p.end(); code != 0 {
 		t.Fatalf("exit code %d:\n%s", code, p.stderr.String())
 	}
+	console, files := setting.wants()
 	for stream, got := range map[string]string{"out": p.stdout.String(), "err": p.stderr.String()} {
 		if want := console[stream]; !sameLines(got, want) {
 			t.Errorf("%q: std%s of the agent: %q, expected %q", p.Args, stream, got, want)

@@ -70,6 +70,31 @@ func quietPort(t *testing.T) int {
 	}
 }
 
+// killUntil kills and starts the server until done. Half of the lives last for some
+// answers, all for a moment more: a slow machine is not killed more often for what it gets
+// done.
+func (s *serverProcess) killUntil(done, answered <-chan struct{}) (kills int, err error) {
+	for answers := 0; ; answers = rand.IntN(200) - 120 {
+		for ; answers > 0; answers-- {
+			select {
+			case <-done:
+				return kills, nil
+			case <-answered:
+			}
+		}
+		select {
+		case <-done:
+			return kills, nil
+		case <-time.After(time.Duration(rand.IntN(150)) * time.Millisecond):
+			s.kill()
+			kills++
+			if err := s.start(); err != nil {
+				return kills, err
+			}
+		}
+	}
+}
+
 // TestServeIsKilled kills the control plane of several jobs again and again. Their
 // nodes go through rounds and use their keys meanwhile: nothing is lost, nothing
 // is done twice, and no node has to restart its workers.
@@ -108,30 +133,12 @@ func TestServeIsKilled(t *testing.T) {
 		everybody.Wait()
 		close(done)
 	}()
-	// Half of the lives last for some sums, all for a moment more: a slow machine is not
-	// killed more often for what it gets done.
-	kills := 0
-	for alive, sums := true, 0; alive; sums = rand.IntN(200) - 120 {
-		for ; alive && sums > 0; sums-- {
-			select {
-			case <-done:
-				alive = false
-			case <-answered:
-			}
-		}
-		select {
-		case <-done:
-			alive = false
-		case <-time.After(time.Duration(rand.IntN(150)) * time.Millisecond):
-			s.kill()
-			kills++
-			if err := s.start(); err != nil {
-				t.Error(err)
-				cancel()
-				<-done
-				return
-			}
-		}
+	kills, err := s.killUntil(done, answered)
+	if err != nil {
+		t.Error(err)
+		cancel()
+		<-done
+		return
 	}
 	t.Logf("%d kills", kills)
 	if kills == 0 {

@@ -92,33 +92,37 @@ func TestTakeoversKeepTheGuarantees(t *testing.T) {
 	}
 }
 
+// begins changes how a host begins.
+func begins(at int, change func(host *string, s *r.Succession)) func([]trace.Record) []trace.Record {
+	return func(records []trace.Record) []trace.Record {
+		s := *records[at].Succession
+		change(&records[at].Host, &s)
+		records[at].Succession = &s
+		return records
+	}
+}
+
+// updates changes what nodes see of their run.
+func updates(change func(u *r.MembershipUpdate)) func([]r.Effect) []r.Effect {
+	return func(list []r.Effect) []r.Effect {
+		for i, e := range list {
+			switch e := e.(type) {
+			case r.Welcome:
+				change(&e.Update)
+				list[i] = e
+			case r.Notify:
+				change(&e.Update)
+				list[i] = e
+			}
+		}
+		return list
+	}
+}
+
 // TestEachGuaranteeCanBeBrokenByASuccessor has the checker find what a next host does wrong
 // that would be right for a control plane without a past.
 func TestEachGuaranteeCanBeBrokenByASuccessor(t *testing.T) {
-	begins := func(at int, change func(host *string, s *r.Succession)) func([]trace.Record) []trace.Record {
-		return func(records []trace.Record) []trace.Record {
-			s := *records[at].Succession
-			change(&records[at].Host, &s)
-			records[at].Succession = &s
-			return records
-		}
-	}
-	told := func(change func(u *r.MembershipUpdate)) func([]r.Effect) []r.Effect {
-		return func(list []r.Effect) []r.Effect {
-			for i, e := range list {
-				switch e := e.(type) {
-				case r.Welcome:
-					change(&e.Update)
-					list[i] = e
-				case r.Notify:
-					change(&e.Update)
-					list[i] = e
-				}
-			}
-			return list
-		}
-	}
-	quiet := told(func(u *r.MembershipUpdate) { u.Waiting = 0 })
+	quiet := updates(func(u *r.MembershipUpdate) { u.Waiting = 0 })
 	for _, m := range []struct {
 		guarantee int
 		name      string
@@ -141,13 +145,13 @@ func TestEachGuaranteeCanBeBrokenByASuccessor(t *testing.T) {
 			placed("s4", 1, r.Outcome{Generation: "g+", Round: 2, World: 1, HostRank: -1, StoreAddr: "10.0.0.4", StorePort: 1008})))},
 		{7, "the dead host's member is not lost", effects(10, quiet)},
 		{7, "who has finished is not told on", effects(16, func([]r.Effect) []r.Effect { return nil })},
-		{7, "the next host forgets who has finished", effects(18, told(func(u *r.MembershipUpdate) { u.Facts.FinishedHosts = nil }))},
-		{7, "the host's member has finished, and is called lost", effects(18, told(func(u *r.MembershipUpdate) { u.Waiting, u.Reason = 1, "lost" }))},
+		{7, "the next host forgets who has finished", effects(18, updates(func(u *r.MembershipUpdate) { u.Facts.FinishedHosts = nil }))},
+		{7, "the host's member has finished, and is called lost", effects(18, updates(func(u *r.MembershipUpdate) { u.Waiting, u.Reason = 1, "lost" }))},
 		{8, "a member waits for a regroup that cannot be", func(records []trace.Record) []trace.Record {
 			join := r.Join{Request: r.Request{Session: "s4", Number: 9}, NodeRank: -1, RankHint: -1, StorePort: 1}
 			return slices.Insert(records, 20, trace.Record{Run: "job", Event: join})
 		}},
-		{9, "the next host forgets the end", effects(23, told(func(u *r.MembershipUpdate) { u.Closed, u.Facts.Closed = false, r.Closing{} }))},
+		{9, "the next host forgets the end", effects(23, updates(func(u *r.MembershipUpdate) { u.Closed, u.Facts.Closed = false, r.Closing{} }))},
 		{9, "a closed run admits a node", effects(25, nothing)},
 		{9, "it begins with what was never told", begins(17, func(_ *string, s *r.Succession) { s.Facts.World = 2 })},
 		{10, "a member that came back has another rank", effects(15, outcome(func(s r.SessionID, o *r.Outcome) {

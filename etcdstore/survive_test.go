@@ -12,6 +12,31 @@ import (
 	"rallypoint/internal/testkit"
 )
 
+// changeOnce has client i change the store in each way that must be applied once, and
+// counts what was answered; false if something failed.
+func changeOnce(ctx context.Context, t *testing.T, s *Store, i int, count *int64, appends *int) bool {
+	if _, err := s.Add(ctx, "sum", 1); err != nil {
+		t.Error(err)
+		return false
+	}
+	*count++
+	if err := s.Append(ctx, fmt.Sprint("text", i), []byte("x")); err != nil {
+		t.Error(err)
+		return false
+	}
+	*appends++
+	key := fmt.Sprint("new ", i, *count)
+	if err := s.Set(ctx, key, []byte("v")); err != nil {
+		t.Error(err)
+		return false
+	}
+	if existed, err := s.Delete(ctx, key); err != nil || !existed {
+		t.Error("deleted", existed, err)
+		return false
+	}
+	return true
+}
+
 // A store goes on, and applies everything once, while the leader changes, a member
 // is stopped, and a member is killed.
 func TestStoreSurvivesTheClustersTroubles(t *testing.T) {
@@ -28,31 +53,13 @@ func TestStoreSurvivesTheClustersTroubles(t *testing.T) {
 	for i := range clients {
 		s := mustOpen(t, config)
 		all.Go(func() {
-			for {
+			for ok := true; ok; {
 				select {
 				case <-done:
 					return
 				default:
 				}
-				if _, err := s.Add(ctx, "sum", 1); err != nil {
-					t.Error(err)
-					return
-				}
-				counts[i]++
-				if err := s.Append(ctx, fmt.Sprint("text", i), []byte("x")); err != nil {
-					t.Error(err)
-					return
-				}
-				texts[i]++
-				key := fmt.Sprint("new ", i, counts[i])
-				if err := s.Set(ctx, key, []byte("v")); err != nil {
-					t.Error(err)
-					return
-				}
-				if existed, err := s.Delete(ctx, key); err != nil || !existed {
-					t.Error("deleted", existed, err)
-					return
-				}
+				ok = changeOnce(ctx, t, s, i, &counts[i], &texts[i])
 			}
 		})
 	}

@@ -52,63 +52,71 @@ func playAppend(dir, name string) error {
 	}
 }
 
+// readToEnd returns the log's entries up to "end"; behind tells that it was too slow, and
+// went on from a snapshot.
+func readToEnd(t *testing.T, l *Log, behind *atomic.Bool) (texts []string) {
+	var after uint64
+	for {
+		got, err := l.Next(testkit.Within(t, logPatience), after)
+		if errors.Is(err, sharedlog.ErrCompacted) {
+			behind.Store(true)
+			after = testkit.Must(l.Latest(testkit.Within(t, logPatience)))(t).Index
+			continue
+		}
+		if err != nil {
+			t.Error(err)
+			return texts
+		}
+		for _, e := range got.Entries {
+			after = e.Index
+			if string(e.Data) == "end" {
+				return texts
+			}
+			texts = append(texts, string(e.Data))
+		}
+	}
+}
+
+// killWriter has a process append under a name, kills it after some entries, and returns
+// the highest number that was acknowledged.
+func killWriter(t *testing.T, dir, name string) (last int) {
+	cmd := exec.Command(os.Args[0], filetest.Elsewhere(dir), name)
+	cmd.Env = append(os.Environ(), roleVariable+"=append")
+	cmd.Stderr = os.Stderr
+	out := testkit.Must(cmd.StdoutPipe())(t)
+	testkit.Check(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	last = -1
+	for after := rand.IntN(40); lines.Scan(); {
+		last = testkit.Must(strconv.Atoi(lines.Text()))(t)
+		if last == after {
+			go func() {
+				time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+				_ = cmd.Process.Kill()
+			}()
+		}
+	}
+	_ = cmd.Wait()
+	return last
+}
+
 // Processes that append are killed at any moment; nothing that was acknowledged is
 // lost or doubled, and all readers read the same.
 func TestLogWritersAreKilled(t *testing.T) {
 	dir := t.TempDir()
 	a, b := openLog(t, dir, nil), openLog(t, dir, &Options{Remote: true})
-	var behind atomic.Bool // a reader was too slow, and went on from a snapshot
-	read := func(l *Log, out *[]string) func() {
-		return func() {
-			var after uint64
-			for {
-				got, err := l.Next(testkit.Within(t, logPatience), after)
-				if errors.Is(err, sharedlog.ErrCompacted) {
-					behind.Store(true)
-					after = testkit.Must(l.Latest(testkit.Within(t, logPatience)))(t).Index
-					continue
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for _, e := range got.Entries {
-					after = e.Index
-					if string(e.Data) == "end" {
-						return
-					}
-					*out = append(*out, string(e.Data))
-				}
-			}
-		}
-	}
+	var behind atomic.Bool
 	var seenA, seenB []string
 	var readers, writers sync.WaitGroup
-	readers.Go(read(a, &seenA))
-	readers.Go(read(b, &seenB))
+	readers.Go(func() { seenA = readToEnd(t, a, &behind) })
+	readers.Go(func() { seenB = readToEnd(t, b, &behind) })
 	var mu sync.Mutex
 	acked := map[string]int{} // name -> highest number acknowledged
 	for w := range 4 {
 		writers.Go(func() {
 			for life := range 6 {
 				name := fmt.Sprintf("w%d.%d", w, life)
-				cmd := exec.Command(os.Args[0], filetest.Elsewhere(dir), name)
-				cmd.Env = append(os.Environ(), roleVariable+"=append")
-				cmd.Stderr = os.Stderr
-				out := testkit.Must(cmd.StdoutPipe())(t)
-				testkit.Check(t, cmd.Start())
-				lines := bufio.NewScanner(out)
-				last := -1
-				for after := rand.IntN(40); lines.Scan(); {
-					last = testkit.Must(strconv.Atoi(lines.Text()))(t)
-					if last == after {
-						go func() {
-							time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
-							_ = cmd.Process.Kill()
-						}()
-					}
-				}
-				_ = cmd.Wait()
+				last := killWriter(t, dir, name)
 				mu.Lock()
 				acked[name] = last
 				mu.Unlock()
