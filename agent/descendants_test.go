@@ -15,6 +15,7 @@ import (
 
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
+	"rallypoint/internal/testkit"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -88,34 +89,22 @@ func TestDescendantsAfterSuccess(t *testing.T) {
 	expectGone(t, pids)
 }
 
+// startShell starts a script that is talked to over its pipes.
+func startShell(t *testing.T, script string) (*exec.Cmd, io.Writer, io.Reader) {
+	t.Helper()
+	c := exec.Command("sh", "-c", script)
+	input := testkit.Must(c.StdinPipe())(t)
+	output := testkit.Must(c.StdoutPipe())(t)
+	testkit.Check(t, c.Start())
+	return c, input, output
+}
+
 // TestBystanders: what this process had started before, and what becomes of that, is
 // none of the workers' (a start script that runs something in the background and then
 // executes the launcher in its place).
 func TestBystanders(t *testing.T) {
-	child := exec.Command("sh", "-c", "read go; sleep 100 & echo $!; exec sleep 100")
-	input, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	output, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	daemon := exec.Command("sh", "-c", "read go; sleep 100 & echo $!") // its child is an orphan
-	daemon.Stdin, daemon.Stdout = nil, nil
-	orphanInput, err := daemon.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	orphanOutput, err := daemon.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []*exec.Cmd{child, daemon} {
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	child, input, output := startShell(t, "read go; sleep 100 & echo $!; exec sleep 100")
+	daemon, orphanInput, orphanOutput := startShell(t, "read go; sleep 100 & echo $!") // its child is an orphan
 	defer func() { _ = child.Wait() }()
 	defer func() { _ = child.Process.Kill() }()
 

@@ -51,10 +51,9 @@ func get(t *testing.T, url string) (int, string) {
 	return answer.StatusCode, string(body)
 }
 
-// TestHealth asks an agent that waits for others, and then one whose workers run
-// (W15).
-func TestHealth(t *testing.T) {
-	s := newHarness(t, 2, "[ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
+// TestHealthWhileJoining asks an agent that waits for others (W15).
+func TestHealthWhileJoining(t *testing.T) {
+	s := newHarness(t, 2, "exec sleep 100")
 	s.spec.MaxRestarts = 1
 	s.rdzv.blocked = true
 	url := healthHarness(t, s)
@@ -70,10 +69,13 @@ func TestHealth(t *testing.T) {
 	if _, err := net.Dial("tcp", strings.TrimPrefix(url, "http://")); err == nil {
 		t.Error("the port is still served")
 	}
+}
 
-	s2 := newHarness(t, 2, s.spec.Argv[2])
-	s2.spec.MaxRestarts = 1
-	url = healthHarness(t, s2)
+// TestHealth asks an agent whose workers run, after a restart (W15).
+func TestHealth(t *testing.T) {
+	s := newHarness(t, 2, "[ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
+	s.spec.MaxRestarts = 1
+	url := healthHarness(t, s)
 	var status telemetry.Status
 	for status.Round != 2 || status.Phase != telemetry.PhaseRunning {
 		code, body := get(t, url+"/status")
@@ -113,8 +115,8 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%s is %v, expected %v", name, got, want)
 		}
 	}
-	s2.agent.Signal(15)
-	_ = s2.wait()
+	s.agent.Signal(15)
+	_ = s.wait()
 }
 
 // TestHealthPortIsTaken goes on without.

@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,15 +25,11 @@ func TestAdminOfAPlace(t *testing.T) {
 			if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node b (") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") {
 				t.Errorf("evict: %d, %q, %q", code, stdout, stderr)
 			}
-			st := statusAt(t, endpoint)
-			found := false
-			for _, m := range st.Runs[0].Members {
-				if m.Node == "b" {
-					found = m.State == "lost" && strings.HasPrefix(m.Cause, "evicted by admin carol@") && strings.HasSuffix(m.Cause, "its GPU is broken")
-				}
-			}
-			if !found {
-				t.Errorf("%+v", st.Runs[0].Members)
+			members := statusAt(t, endpoint).Runs[0].Members
+			if !slices.ContainsFunc(members, func(m control.MemberStatus) bool {
+				return m.Node == "b" && m.State == "lost" && strings.HasPrefix(m.Cause, "evicted by admin carol@") && strings.HasSuffix(m.Cause, "its GPU is broken")
+			}) {
+				t.Errorf("%+v", members)
 			}
 			// Its node lives, and finds that out by itself.
 			awaitStatus(t, func(st control.Status) bool { return len(st.Runs[0].Idle) == 1 && st.Runs[0].Idle[0].Node == "b" }, endpoint)

@@ -62,9 +62,11 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// wrongUsage is a command line and what its refusal says.
+type wrongUsage struct{ args, says string }
+
 func TestWrongUsage(t *testing.T) {
-	t.Setenv(run.EnvLogLevel, "")
-	for _, c := range []struct{ args, says string }{
+	wantRefused(t, []wrongUsage{
 		{"srve", `unknown command "srve"; did you mean "serve"?`},
 		{"nonsense", `unknown command "nonsense"`},
 		{"--nonsense", "unknown flag: --nonsense; see"},
@@ -81,36 +83,23 @@ func TestWrongUsage(t *testing.T) {
 		{"serve --listen 65536", `--listen is "65536", expected HOST:PORT`},
 		{"serve --listen :", `--listen is ":", expected`},
 		{"serve --log-level=loud", `--log-level is "loud", expected debug`},
-		{"store", "a command is missing"},
-		{"store srve", `did you mean "serve"?`},
-		{"store serve --listen 127.0.0.1:65536", "expected HOST:PORT, such as 127.0.0.1:29500"},
 		{"version x", `unexpected argument "x"`},
 		{"help srve", `unknown command "srve"; did you mean "serve"?`},
 		{"help admin clos", `unknown command "clos"; did you mean "close"?`},
 		{"completion", "a command is missing: bash"},
 		{"completion zsj", `unknown command "zsj"; did you mean "zsh"?`},
 		{"completion zsh x", "unknown command"},
-		{"status", "ENDPOINT is missing"},
-		{"status a b", `unexpected argument "b"`},
-		{"status h:x", `the endpoint "h:x" is not valid`},
-		{"status h:0", "nothing listens on port 0"},
-		{"status h --timeout 0", "--timeout"},
-		{"status h --timeout 0s", "--timeout is 0s, it must be greater than 0"},
 		{"audit", "FILE is missing"},
-		{"record file:///d", "FILE is missing"},
-		{"record file:///d f", "--rdzv-id is missing"},
-		{"record h f --rdzv-id x", `"h" is a control plane, which records by itself: rallypoint serve --record FILE`},
-		{"record file://h/d f --rdzv-id x", "mind the three slashes"},
-		{"admin", "a command is missing: close, evict, save, drain, scale, stop, cancel, undrain or backup"},
 		{"token", "a command is missing: new"},
 		{"token new", "FILE is missing"},
-		{"admin clos", `did you mean "close"?`},
-		{"admin close", "ENDPOINT is missing"},
-		{"admin close h --reason x", "--rdzv-id is missing"},
-		{"admin close h --rdzv-id x", "--reason is missing"},
-		{"admin close h:x --rdzv-id x --reason y", `the endpoint "h:x" is not valid`},
-		{"admin evict h --rdzv-id x --reason y", "--node is missing"},
-		{"admin evict h --rdzv-id x --reason y --node n --timeout -1s", "--timeout is -1s"},
+	})
+}
+
+func TestWrongUsageOfStore(t *testing.T) {
+	wantRefused(t, []wrongUsage{
+		{"store", "a command is missing"},
+		{"store srve", `did you mean "serve"?`},
+		{"store serve --listen 127.0.0.1:65536", "expected HOST:PORT, such as 127.0.0.1:29500"},
 		{"store get h", "KEY is missing"},
 		{"store get h k k2", `unexpected argument "k2"`},
 		{"store get h k --raw --hex", "none of the others can be"},
@@ -119,7 +108,38 @@ func TestWrongUsage(t *testing.T) {
 		{"store add h k 1 2", `unexpected argument "2"`},
 		{"store wait h", "KEY is missing"},
 		{"store delete h:x k", `the endpoint "h:x" is not valid`},
-	} {
+	})
+}
+
+// TestWrongUsageOfAnEndpoint: of the commands that ask, change or record the run at one.
+func TestWrongUsageOfAnEndpoint(t *testing.T) {
+	wantRefused(t, []wrongUsage{
+		{"status", "ENDPOINT is missing"},
+		{"status a b", `unexpected argument "b"`},
+		{"status h:x", `the endpoint "h:x" is not valid`},
+		{"status h:0", "nothing listens on port 0"},
+		{"status h --timeout 0", "--timeout"},
+		{"status h --timeout 0s", "--timeout is 0s, it must be greater than 0"},
+		{"record file:///d", "FILE is missing"},
+		{"record file:///d f", "--rdzv-id is missing"},
+		{"record h f --rdzv-id x", `"h" is a control plane, which records by itself: rallypoint serve --record FILE`},
+		{"record file://h/d f --rdzv-id x", "mind the three slashes"},
+		{"admin", "a command is missing: close, evict, save, drain, scale, stop, cancel, undrain or backup"},
+		{"admin clos", `did you mean "close"?`},
+		{"admin close", "ENDPOINT is missing"},
+		{"admin close h --reason x", "--rdzv-id is missing"},
+		{"admin close h --rdzv-id x", "--reason is missing"},
+		{"admin close h:x --rdzv-id x --reason y", `the endpoint "h:x" is not valid`},
+		{"admin evict h --rdzv-id x --reason y", "--node is missing"},
+		{"admin evict h --rdzv-id x --reason y --node n --timeout -1s", "--timeout is -1s"},
+	})
+}
+
+// wantRefused wants each command line refused in one line.
+func wantRefused(t *testing.T, lines []wrongUsage) {
+	t.Helper()
+	t.Setenv(run.EnvLogLevel, "")
+	for _, c := range lines {
 		code, stdout, stderr := execute(t, strings.Fields(c.args)...)
 		if code != 2 || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.says) ||
 			!strings.HasPrefix(stderr, "rallypoint") || !strings.Contains(stderr, "--help") {

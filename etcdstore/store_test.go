@@ -63,7 +63,14 @@ func agree(t *rapid.T, have any, err error, want any, wantErr error) {
 	}
 }
 
+// modelActions are what one of the stores and the model m do alike, by name.
 func modelActions(ctx context.Context, m store.Store, pick func(*rapid.T) *Store) map[string]func(*rapid.T) {
+	all := modelChanges(ctx, m, pick)
+	maps.Copy(all, modelReads(ctx, m, pick))
+	return all
+}
+
+func modelChanges(ctx context.Context, m store.Store, pick func(*rapid.T) *Store) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"set": func(t *rapid.T) {
 			key, value := modelKeys.Draw(t, "key"), []byte(modelValues.Draw(t, "value"))
@@ -103,6 +110,11 @@ func modelActions(ctx context.Context, m store.Store, pick func(*rapid.T) *Store
 			want, wantErr := m.Delete(ctx, key)
 			agree(t, have, err, want, wantErr)
 		},
+	}
+}
+
+func modelReads(ctx context.Context, m store.Store, pick func(*rapid.T) *Store) map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
 		"get": func(t *rapid.T) {
 			keys := rapid.SliceOfN(modelKeys, 0, 3).Draw(t, "keys")
 			s := pick(t)

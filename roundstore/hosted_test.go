@@ -191,10 +191,8 @@ func TestRoundsOfThree(t *testing.T) {
 	if second[0].Round != 2 {
 		t.Errorf("got %+v", second[0])
 	}
-	for _, m := range stay {
-		if m.NodesWaiting() != 0 {
-			t.Error("waiting in the new round")
-		}
+	if stay[0].NodesWaiting() != 0 || stay[1].NodesWaiting() != 0 {
+		t.Error("waiting in the new round")
 	}
 	if ok, err := dial(t, second[0]).Check(t.Context(), []string{"0"}); err != nil || ok {
 		t.Errorf("the new store holds the old keys: %v, %v", ok, err)

@@ -12,13 +12,16 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
+// optionsCase is options and what they change.
+type optionsCase struct {
+	options map[string]string
+	change  func(*Params)
+}
+
 func TestSetOptions(t *testing.T) {
 	yes, no := true, false
 	s := time.Second
-	for _, c := range []struct {
-		options map[string]string
-		change  func(*Params)
-	}{
+	wantOptions(t, []optionsCase{
 		{nil, func(*Params) {}},
 		{map[string]string{"join_timeout": "7"}, func(p *Params) { p.JoinTimeout = 7 * s }},
 		{map[string]string{"join_timeout": "0.5"}, func(p *Params) { p.JoinTimeout = s / 2 }},
@@ -53,19 +56,29 @@ func TestSetOptions(t *testing.T) {
 		{map[string]string{"is_host": "No"}, func(p *Params) { p.IsHost = &no }},
 		{map[string]string{"is_host": "f"}, func(p *Params) { p.IsHost = &no }},
 
-		// A lease of its own, or of the keep-alive options.
-		{map[string]string{"lease_timeout": "4"}, func(p *Params) { p.LeaseTimeout = 4 * s }},
-		{map[string]string{"keep_alive_interval": "2"}, func(p *Params) { p.LeaseTimeout = 6 * s }},
-		{map[string]string{"keep_alive_max_attempt": "4"}, func(p *Params) { p.LeaseTimeout = 20 * s }},
-		{map[string]string{"keep_alive_interval": "0.5", "keep_alive_max_attempt": "2"}, func(p *Params) { p.LeaseTimeout = s }},
-		{map[string]string{"keep_alive_interval": "2", "lease_timeout": "7"}, func(p *Params) { p.LeaseTimeout = 7 * s }},
-
 		// Taken without effect.
 		{map[string]string{"timeout": "900", "rank": "x"}, func(*Params) {}},
 		{map[string]string{"heartbeat": "7", "heartbeat_timeout": "7"}, func(*Params) {}},
 		{map[string]string{"cas_backoff_max_seconds": "0.0"}, func(*Params) {}},
 		{map[string]string{"store_type": " TCP "}, func(*Params) {}},
-	} {
+	})
+}
+
+// TestLeaseOptions: a lease of its own, or of the keep-alive options.
+func TestLeaseOptions(t *testing.T) {
+	s := time.Second
+	wantOptions(t, []optionsCase{
+		{map[string]string{"lease_timeout": "4"}, func(p *Params) { p.LeaseTimeout = 4 * s }},
+		{map[string]string{"keep_alive_interval": "2"}, func(p *Params) { p.LeaseTimeout = 6 * s }},
+		{map[string]string{"keep_alive_max_attempt": "4"}, func(p *Params) { p.LeaseTimeout = 20 * s }},
+		{map[string]string{"keep_alive_interval": "0.5", "keep_alive_max_attempt": "2"}, func(p *Params) { p.LeaseTimeout = s }},
+		{map[string]string{"keep_alive_interval": "2", "lease_timeout": "7"}, func(p *Params) { p.LeaseTimeout = 7 * s }},
+	})
+}
+
+func wantOptions(t *testing.T, cases []optionsCase) {
+	t.Helper()
+	for _, c := range cases {
 		got, want := Default(), Default()
 		c.change(&want)
 		warnings, err := got.SetOptions(c.options)

@@ -160,9 +160,7 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 	if err := l.Append(short, [][]byte{nil}); !errors.As(err, &own) || !own.Code.Retryable() || !strings.Contains(err.Error(), "ssl_cert") {
 		t.Error(err)
 	}
-	for err := error(nil); err == nil; _, err = l.ReadHeartbeats(ctx, nil) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	testkit.Eventually(t, "a call fails", func() bool { _, err := l.ReadHeartbeats(ctx, nil); return err != nil })
 	if _, err := l.ReadHeartbeats(ctx, nil); errors.As(err, &own) && !own.Code.Retryable() {
 		t.Error(err)
 	}

@@ -11,6 +11,35 @@ import (
 	"rallypoint/internal/testkit"
 )
 
+// serveForeign has answer see each connection, which stays open until stop.
+func serveForeign(t *testing.T, answer func(net.Conn)) (addr string, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		var all []net.Conn
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				break
+			}
+			all = append(all, conn)
+			answer(conn)
+		}
+		for _, conn := range all {
+			conn.Close()
+		}
+	}()
+	return l.Addr().String(), func() {
+		l.Close()
+		<-served
+	}
+}
+
 // TestForeignProgramOnThePort: what takes connections and is no control plane is named
 // once, with what shows its process, while the search goes on.
 func TestForeignProgramOnThePort(t *testing.T) {
@@ -23,36 +52,17 @@ func TestForeignProgramOnThePort(t *testing.T) {
 		"closes":         {func(conn net.Conn) { conn.Close() }, "closed the connection after 0 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			served := make(chan struct{})
-			go func() {
-				defer close(served)
-				var all []net.Conn
-				for {
-					conn, err := l.Accept()
-					if err != nil {
-						break
-					}
-					all = append(all, conn)
-					c.answer(conn)
-				}
-				for _, conn := range all {
-					conn.Close()
-				}
-			}()
+			addr, stop := serveForeign(t, c.answer)
 			log, lines := testkit.NewLog(t)
 			obs := controltest.NewObserver()
-			client := New(controltest.Params(l.Addr().String(), 2), obs, log, startHost)
+			client := New(controltest.Params(addr, 2), obs, log, startHost)
 			ctx, cancel := context.WithCancel(controltest.Context(t))
 			connected := make(chan error, 1)
 			go func() { connected <- client.Connect(ctx) }()
 			const warning = "another program may have the port"
 			text := strings.Join(lines.Await(t, warning, 1), "")
-			_, port, _ := net.SplitHostPort(l.Addr().String())
-			for _, part := range []string{"what listens at " + l.Addr().String(), c.says, "`ss -ltnp 'sport = :" + port + "'`"} {
+			_, port, _ := net.SplitHostPort(addr)
+			for _, part := range []string{"what listens at " + addr, c.says, "`ss -ltnp 'sport = :" + port + "'`"} {
 				if !strings.Contains(text, part) {
 					t.Errorf("%q is missing in %s", part, text)
 				}
@@ -66,8 +76,7 @@ func TestForeignProgramOnThePort(t *testing.T) {
 			if err := <-connected; err == nil {
 				t.Error("connected")
 			}
-			l.Close()
-			<-served
+			stop()
 			client.Close(controltest.Context(t))
 			if n := len(lines.Await(t, warning, 1)); n != 1 {
 				t.Errorf("warned %d times", n)
