@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"rallypoint/core/store"
 )
@@ -143,6 +144,7 @@ func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
 		for i, key := range keys {
 			keys[i] = key[min(1, len(key)):]
 		}
+		slices.Sort(keys)
 	})
 	return keys, s.explain(err, "list_keys")
 }
