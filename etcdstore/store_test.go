@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rallypoint/core/store"
+	"rallypoint/core/store/storetest"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
 	"rallypoint/internal/testkit"
@@ -137,6 +138,17 @@ func modelReads(ctx context.Context, m store.Store, pick func(*rapid.T) *Store) 
 			agree(t, n, err, len(want), nil)
 		},
 	}
+}
+
+func TestOperations(t *testing.T) {
+	storetest.Operations(t, mustOpen(t, shared.Config(t)))
+}
+
+func TestTimeoutText(t *testing.T) {
+	s := mustOpen(t, shared.Config(t))
+	storetest.TimeoutText(t, s, map[string]func(context.Context) error{
+		"set": func(ctx context.Context) error { <-ctx.Done(); return s.Set(ctx, "k/1/s", nil) },
+	})
 }
 
 func TestWaitsEndWithTheWrite(t *testing.T) {

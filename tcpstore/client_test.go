@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"rallypoint/core/store"
+	"rallypoint/core/store/storetest"
 	"rallypoint/internal/testkit"
 )
 
@@ -34,72 +35,18 @@ func TestClientOperations(t *testing.T) {
 				s.SwapEngine(store.NewEngine(store.Limits{}))
 				c := newClient(t, s)
 				c.main.pings, c.main.missingOK = younger, younger
-				testOperations(t, kind(c))
+				storetest.Operations(t, kind(c))
+				storetest.Queues(t, kind(c))
+				largest := bytes.Repeat([]byte("0123456789"), MaxValueBytes/10)
+				testkit.Check(t, kind(c).Set(t.Context(), "big", largest))
+				if got := testkit.Must(kind(c).Get(t.Context(), "big"))(t); !bytes.Equal(got, largest) {
+					t.Errorf("the largest value came back with %d bytes", len(got))
+				}
 				if keys := wireKeys(s); !slices.Contains(keys, "/k") {
 					t.Errorf("keys on the wire: %q", keys)
 				}
 			})
 		}
-	}
-}
-
-func testOperations(t *testing.T, c store.Store) {
-	ctx := t.Context()
-	testkit.Check(t, c.Set(ctx, "k", []byte("v")))
-	testkit.Check(t, c.Append(ctx, "k", []byte("w")))
-	testkit.Check(t, c.Set(ctx, "", nil))
-	testkit.Check(t, c.MultiSet(ctx, []string{"a", "b"}, [][]byte{[]byte("1"), []byte("2")}))
-	if got := testkit.Must(c.Get(ctx, "k"))(t); string(got) != "vw" {
-		t.Errorf("get: %q", got)
-	}
-	if got := testkit.Must(c.Get(ctx, ""))(t); got == nil || len(got) != 0 {
-		t.Errorf("get of an empty value: %#v", got)
-	}
-	if got := testkit.Must(c.MultiGet(ctx, []string{"b", "a"}))(t); fmt.Sprintf("%s", got) != "[2 1]" {
-		t.Errorf("multi_get: %s", got)
-	}
-	if got := testkit.Must(c.MultiGet(ctx, nil))(t); len(got) != 0 {
-		t.Errorf("multi_get of nothing: %s", got)
-	}
-	if n := testkit.Must(c.Add(ctx, "a", -43))(t); n != -42 {
-		t.Errorf("add: %d", n)
-	}
-	if got := testkit.Must(c.CompareSet(ctx, "a", []byte("-42"), []byte("x")))(t); string(got) != "x" {
-		t.Errorf("compare_set: %q", got)
-	}
-	if !testkit.Must(c.Check(ctx, []string{"a", "b"}))(t) || testkit.Must(c.Check(ctx, []string{"zz"}))(t) || !testkit.Must(c.Check(ctx, nil))(t) {
-		t.Error("check")
-	}
-	testkit.Check(t, c.Wait(ctx, []string{"a", "b"}))
-	testkit.Check(t, c.Wait(ctx, nil))
-	if !testkit.Must(c.Delete(ctx, "b"))(t) || testkit.Must(c.Delete(ctx, "b"))(t) {
-		t.Error("delete")
-	}
-	if n := testkit.Must(c.NumKeys(ctx))(t); n != 3 {
-		t.Errorf("num_keys: %d", n)
-	}
-	if keys := testkit.Must(c.ListKeys(ctx))(t); !slices.Equal(keys, []string{"", "a", "k"}) {
-		t.Errorf("list_keys: %q", keys)
-	}
-	testkit.Check(t, c.QueuePush(ctx, "q", []byte("item")))
-	testkit.Check(t, c.QueuePush(ctx, "q", nil))
-	if n := testkit.Must(c.QueueLen(ctx, "q"))(t); n != 2 {
-		t.Errorf("queue_len: %d", n)
-	}
-	if got := testkit.Must(c.QueuePop(ctx, "q", true))(t); string(got) != "item" {
-		t.Errorf("queue_pop: %q", got)
-	}
-	if got := testkit.Must(c.QueuePop(ctx, "q", false))(t); len(got) != 0 {
-		t.Errorf("queue_pop: %q", got)
-	}
-	if _, err := c.QueuePop(ctx, "q", false); !errors.Is(err, store.ErrQueueEmpty) {
-		t.Errorf("queue_pop of nothing: %v", err)
-	}
-	testkit.Check(t, c.Barrier(ctx, "barrier", 1))
-	big := bytes.Repeat([]byte("0123456789"), MaxValueBytes/10)
-	testkit.Check(t, c.Set(ctx, "big", big))
-	if got := testkit.Must(c.Get(ctx, "big"))(t); !bytes.Equal(got, big) {
-		t.Errorf("a large value came back with %d bytes", len(got))
 	}
 }
 

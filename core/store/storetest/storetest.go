@@ -1,0 +1,115 @@
+// Package storetest has what every Store does, for the tests of each.
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
+)
+
+// Operations calls what an empty store has, but for queues. The keys "a", "k", "big",
+// "barrier" and the empty one are there then. own are keys that the store itself has.
+func Operations(t *testing.T, s store.Store, own ...string) {
+	t.Helper()
+	ctx := t.Context()
+	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
+	testkit.Check(t, s.Append(ctx, "k", []byte("w")))
+	testkit.Check(t, s.Set(ctx, "", nil))
+	testkit.Check(t, s.MultiSet(ctx, []string{"a", "b"}, [][]byte{[]byte("1"), []byte("2")}))
+	if got := testkit.Must(s.Get(ctx, "k"))(t); string(got) != "vw" {
+		t.Errorf("get: %q", got)
+	}
+	if got := testkit.Must(s.Get(ctx, ""))(t); got == nil || len(got) != 0 {
+		t.Errorf("get of an empty value: %#v", got)
+	}
+	if got := testkit.Must(s.MultiGet(ctx, []string{"b", "a"}))(t); fmt.Sprintf("%s", got) != "[2 1]" {
+		t.Errorf("multi_get: %s", got)
+	}
+	if got := testkit.Must(s.MultiGet(ctx, nil))(t); len(got) != 0 {
+		t.Errorf("multi_get of nothing: %s", got)
+	}
+	if n := testkit.Must(s.Add(ctx, "a", -43))(t); n != -42 {
+		t.Errorf("add: %d", n)
+	}
+	if got := testkit.Must(s.CompareSet(ctx, "a", []byte("-42"), []byte("x")))(t); string(got) != "x" {
+		t.Errorf("compare_set: %q", got)
+	}
+	if !testkit.Must(s.Check(ctx, []string{"a", "b"}))(t) || testkit.Must(s.Check(ctx, []string{"zz"}))(t) || !testkit.Must(s.Check(ctx, nil))(t) {
+		t.Error("check")
+	}
+	testkit.Check(t, s.Wait(ctx, []string{"a", "b"}))
+	testkit.Check(t, s.Wait(ctx, nil))
+	if !testkit.Must(s.Delete(ctx, "b"))(t) || testkit.Must(s.Delete(ctx, "b"))(t) {
+		t.Error("delete")
+	}
+	if n := testkit.Must(s.NumKeys(ctx))(t); n != int64(3+len(own)) {
+		t.Errorf("num_keys: %d", n)
+	}
+	want := slices.Sorted(slices.Values(append(own, "", "a", "k")))
+	if keys := testkit.Must(s.ListKeys(ctx))(t); !slices.Equal(keys, want) {
+		t.Errorf("list_keys: %q, want %q", keys, want)
+	}
+	testkit.Check(t, s.Barrier(ctx, "barrier", 1))
+	big := bytes.Repeat([]byte("0123456789"), 10_000)
+	testkit.Check(t, s.Set(ctx, "big", big))
+	if got := testkit.Must(s.Get(ctx, "big"))(t); !bytes.Equal(got, big) {
+		t.Errorf("a large value came back with %d bytes", len(got))
+	}
+}
+
+// Queues calls what a store with queues has of them.
+func Queues(t *testing.T, s store.Store) {
+	t.Helper()
+	ctx := t.Context()
+	testkit.Check(t, s.QueuePush(ctx, "q", []byte("item")))
+	testkit.Check(t, s.QueuePush(ctx, "q", nil))
+	if n := testkit.Must(s.QueueLen(ctx, "q"))(t); n != 2 {
+		t.Errorf("queue_len: %d", n)
+	}
+	if got := testkit.Must(s.QueuePop(ctx, "q", true))(t); string(got) != "item" {
+		t.Errorf("queue_pop: %q", got)
+	}
+	if got := testkit.Must(s.QueuePop(ctx, "q", false))(t); len(got) != 0 {
+		t.Errorf("queue_pop: %q", got)
+	}
+	if _, err := s.QueuePop(ctx, "q", false); !errors.Is(err, store.ErrQueueEmpty) {
+		t.Errorf("queue_pop of nothing: %v", err)
+	}
+}
+
+// TimeoutText wants a call that ran out of time to say so in the word that torch's stores
+// have, with the keys, and without the words of Go's contexts. Each of the further calls is
+// of a key that begins with k/1.
+func TimeoutText(t *testing.T, s store.Store, further map[string]func(context.Context) error) {
+	t.Helper()
+	calls := map[string]func(context.Context) error{
+		"get":       func(ctx context.Context) error { _, err := s.Get(ctx, "k/1"); return err },
+		"multi_get": func(ctx context.Context) error { _, err := s.MultiGet(ctx, []string{"k/1"}); return err },
+		"wait":      func(ctx context.Context) error { return s.Wait(ctx, []string{"k/1", "k/2"}) },
+		"barrier":   func(ctx context.Context) error { return s.Barrier(ctx, "k/1/b", 2) },
+		"prefix":    func(ctx context.Context) error { _, err := store.NewPrefix("k", s).Get(ctx, "1"); return err },
+	}
+	for _, all := range []map[string]func(context.Context) error{calls, further} {
+		for name, call := range all {
+			for _, d := range []time.Duration{0, 20 * time.Millisecond} {
+				ctx, cancel := context.WithTimeout(t.Context(), d)
+				err := call(ctx)
+				cancel()
+				if !errors.Is(err, store.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", name, err)
+				} else if text := err.Error(); !strings.Contains(text, "timeout") || !strings.Contains(text, "k/1") ||
+					strings.Contains(text, "context") || strings.Contains(text, "deadline") {
+					t.Errorf("%s: %q", name, text)
+				}
+			}
+		}
+	}
+}
