@@ -525,8 +525,8 @@ fuzz:  ## Every fuzz target for FUZZTIME (30s)
 ##@ Run
 
 .PHONY: demo
-demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node
-	@$(BIN)/python examples/digits/demo.py
+demo: .venv/.wheel build/rallypoint  ## Train the digits example and lose a node; SECURE=1: with a token, watched and attacked
+	@$(BIN)/python examples/digits/demo.py $(if $(SECURE),--secure)
 
 .PHONY: demo-torchrun
 demo-torchrun: .venv/.wheel  ## The same job by torch's launcher with our backend, after ours

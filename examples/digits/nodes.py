@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
+import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,26 +26,52 @@ LAUNCHERS = {
 }
 
 
+ESTABLISHED, LISTEN = 1, 10  # of the kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Where and with what a node is started."""
+
+    prefix: Sequence[str] = ()  # before its command
+    options: Sequence[str] = ("--local-addr=127.0.0.1",)
+    environment: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"GLOO_SOCKET_IFNAME": "lo"}
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Socket:
+    """One of a process's TCP sockets over IPv4."""
+
+    state: int
+    address: str
+    port: int
+    peer_port: int
+
+
 class Node:
     """One launcher, in a session of its own, its output in `folder`/`name`.log."""
 
-    def __init__(self, name: str, folder: Path, launcher: str, command: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, launcher: str, command: Sequence[str], setting: Setting
+    ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         self.events = folder / f"{name}.events.jsonl"
         self._read = 0
-        arguments = [*command, f"--events={self.events}"]
+        arguments = [*setting.options, *command, f"--events={self.events}"]
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
             "PYTHONUNBUFFERED": "1",
+            **setting.environment,
         }
         with open(self.log, "wb") as log:
             log.write(f"$ {launcher} {' '.join(arguments)}\n".encode())
             log.flush()
             self.process = psutil.Popen(
-                [*LAUNCHERS[launcher], *arguments],
+                [*setting.prefix, *LAUNCHERS[launcher], *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -67,16 +96,15 @@ class Node:
         return code
 
     def listens_on(self, port: int) -> bool:
-        """Whether the agent itself (not a worker) has the port: then it is the endpoint's host."""
-        return any(
-            c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in self._connections()
-        )
+        """Whether the agent itself (not a worker) has the port."""
+        return any(s.port == port for s in self.listeners())
+
+    def listeners(self) -> list[Socket]:
+        """Where the agent itself (not a worker) listens."""
+        return [s for s in self._sockets() if s.state == LISTEN]
 
     def connected_to(self, port: int) -> bool:
-        return any(
-            c.status == psutil.CONN_ESTABLISHED and c.raddr and c.raddr.port == port
-            for c in self._connections()
-        )
+        return any(s.state == ESTABLISHED and s.peer_port == port for s in self._sockets())
 
     def has_open_below(self, folder: Path) -> bool:
         """Whether the agent itself has a file below the folder open."""
@@ -101,11 +129,20 @@ class Node:
     def log_tail(self, lines: int = 25) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
-    def _connections(self) -> Sequence[psutil._common.pconn]:
+    def _sockets(self) -> Iterator[Socket]:
+        """The agent's sockets. Those of its own network namespace, which psutil does not see."""
+        of = Path(f"/proc/{self.process.pid}")
         try:
-            return self.process.net_connections("tcp")
-        except psutil.Error:
-            return []
+            links = [os.readlink(fd) for fd in (of / "fd").iterdir()]
+            table = (of / "net/tcp").read_text().splitlines()[1:]
+        except OSError:  # it has ended, or has closed one meanwhile
+            return
+        own = {m[1] for link in links if (m := re.fullmatch(r"socket:\[(\d+)\]", link))}
+        for _, local, peer, state, *_, inode in (line.split()[:10] for line in table):
+            if inode in own:
+                address, port = local.split(":")
+                place = ipaddress.IPv4Address(bytes.fromhex(address)[::-1])
+                yield Socket(int(state, 16), str(place), int(port, 16), int(peer.split(":")[1], 16))
 
 
 def adopt_orphans() -> None:

@@ -6,15 +6,29 @@ import abc
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodes import Node, free_port
+from nodes import Node, Setting, free_port
+from timeline import Timeline
 
 from rallypoint import EtcdServer
+
+RUN_ID = "digits"
 
 
 class Place(abc.ABC):
     """A place that is there from its making until close()."""
 
     endpoint: str
+    script = Path(__file__).with_name("train.py")
+
+    def setting(self, name: str) -> Setting:
+        """Where and with what a node of this name is started."""
+        return Setting()
+
+    def joined(self, nodes: Sequence[Node], timeline: Timeline) -> None:  # noqa: B027
+        """Called when the first nodes train, given by rank."""
+
+    def finished(self, timeline: Timeline) -> None:  # noqa: B027
+        """Called when the nodes have ended well."""
 
     @abc.abstractmethod
     def reached_by(self, node: Node) -> bool:
@@ -35,15 +49,15 @@ class Hosted(Place):
     """A port on which one of the nodes hosts the control plane."""
 
     def __init__(self) -> None:
-        self._port = free_port()
-        self.endpoint = f"127.0.0.1:{self._port}"
+        self.port = free_port()
+        self.endpoint = f"127.0.0.1:{self.port}"
 
     def reached_by(self, node: Node) -> bool:
         # One that finds no server there opens one, and yields to the job's when that probes it.
-        return node.connected_to(self._port) or node.listens_on(self._port)
+        return node.connected_to(self.port) or node.listens_on(self.port)
 
     def spare(self, nodes: Sequence[Node]) -> tuple[Node, str] | None:
-        host = next((node for node in nodes if node.listens_on(self._port)), None)
+        host = next((node for node in nodes if node.listens_on(self.port)), None)
         if host is None:
             return None
         return host, "it hosts the control plane"

@@ -84,6 +84,50 @@ def test_a_node_is_lost_and_another_one_joins(launcher: str, endpoint: str) -> N
     assert 0 < by_two["epoch"] <= by_three["epoch"]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("launcher", ["rallypoint run", "torchrun"])
+def test_with_a_token_nothing_is_plain_and_intruders_are_refused(launcher: str) -> None:
+    done = demo("--json", "--timeout=360", "--secure", "--launcher", launcher)
+    if done.returncode == 2:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    timeline = json.loads(done.stdout)["timeline"]
+    seen = {entry["event"]: entry for entry in timeline}
+    refused = [entry for entry in timeline if entry["event"] == "refused"]
+    assert [e["event"] for e in timeline if e["event"] in ORDER] == ORDER
+
+    # Two strangers at the control port of each node and at the store, and another user of
+    # each machine, unless there is none.
+    others = [e for e in refused if "user 65534" in e["attempt"]]
+    assert len(refused) - len(others) == 2 * 3 + 2
+    for entry in refused:
+        assert "authentication failed" in entry["line"] or "closed" in entry["line"]
+    if "not tried" not in seen:
+        assert sorted(e["node"] for e in others) == ["A", "B", "C"]
+
+    found = seen["captured"]["found"]
+    assert seen["captured"]["bytes"] > 1 << 20
+    assert {name for name, count in found.items() if count} == {"gloo"}
+    assert {"node id", "role", "store key", "store value", "token"} <= set(found)
+    plain = {name for name, count in seen["without"]["found"].items() if count}
+    assert plain == {"store key", "store value"}
+
+
+def test_without_network_namespaces_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = demo("--secure")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "no command `ip`" in done.stderr and "unshare" in done.stderr
+
+
+def test_the_secure_demo_has_its_own_endpoint() -> None:
+    done = demo("--secure", "--endpoint", "file")
+    assert done.returncode == 2
+    assert "--secure is for --endpoint hosted" in done.stderr
+
+
 def test_an_unknown_endpoint_is_refused() -> None:
     done = demo("--endpoint", "zookeeper")
     assert done.returncode == 2
