@@ -26,7 +26,12 @@ import (
 	"rallypoint/tcpstore"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		os.Exit(play(role, os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what must happen; nothing is asserted
 // about it but that it ends.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -38,17 +39,25 @@ type node struct {
 
 func newNode(t *testing.T, token string, distant bool) *node {
 	t.Helper()
+	log, lines := testkit.NewLog(t)
+	stores, err := newStores(token, distant, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &node{stores, lines}
+}
+
+func newStores(token string, distant bool, log *slog.Logger) (*RoundStores, error) {
 	p := params.Default()
 	p.RunID, p.TokenFile, p.Max = "job", token, 2
 	p.Endpoint = "host0:29400"
-	log, lines := testkit.NewLog(t)
-	n := &node{NewRoundStores(p, log), lines}
+	s := NewRoundStores(p, log)
 	if token == "" {
-		return n
+		return s, nil
 	}
-	protection, err := n.protection()
+	protection, err := s.protection()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	if distant {
 		protection.isHere = func(context.Context, string) bool { return false }
@@ -59,7 +68,7 @@ func newNode(t *testing.T, token string, distant bool) *node {
 			return netip.AddrFrom4(a)
 		}
 	}
-	return n
+	return s, nil
 }
 
 // serve opens the store of a round at host, and begins it.
@@ -73,7 +82,7 @@ func (n *node) serve(t *testing.T, host string, port int, round uint64) (real, h
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	real = rendezvous.Outcome{Generation: "g", Round: round, World: 2, StoreAddr: host, StorePort: rs.Port()}
+	real = rendezvous.Outcome{Generation: generation, Round: round, World: 2, StoreAddr: host, StorePort: rs.Port()}
 	if here, err = rs.Begin(real); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +198,7 @@ func TestStaleRound(t *testing.T) {
 	real, atA, _ := a.serve(t, "127.0.0.1", 0, 7)
 	worker := dial(t, atA)
 	for _, stale := range []rendezvous.Outcome{
-		{Generation: "g", Round: 6, StoreAddr: real.StoreAddr, StorePort: real.StorePort},
+		{Generation: generation, Round: 6, StoreAddr: real.StoreAddr, StorePort: real.StorePort},
 		{Generation: "f", Round: 7, StoreAddr: real.StoreAddr, StorePort: real.StorePort},
 	} {
 		here, way := b.reach(t, stale)
