@@ -395,7 +395,12 @@ func TestRoundChangesUnderLoad(t *testing.T) {
 		near.Close()
 		at, way := b.reach(t, real)
 		if last != nil { // whose workers were there all the time
-			wantNone(t, "the last round's listener beside the store", lastHere)
+			if c, err := dialRaw(lastHere); err == nil {
+				if v, err := c.get("round"); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("the last round's listener beside the store answers %q, %v", v, err)
+				}
+				c.Close()
+			}
 			testkit.Check(t, errors.Join(last.Close(), lastWay.Close()))
 		}
 		started := make(chan struct{}, 4)

@@ -204,3 +204,37 @@ def test_the_capture_finds_what_is_plain(
     assert MARKER in b"".join(capture.packets)
     for node in job.nodes.values():
         assert len(node.lines("store_tls=0 leaves")) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["torchrun", "run"])
+def test_losses_between_machines(how: str, new_job: NewJob, network: Network, token: Path) -> None:
+    """The agent that hosts the store's round is killed, then one that forwards to it hangs: the
+    others regroup with stores of their own, and who comes back is let in."""
+    machines = [network.machine() for _ in range(3)]
+    job = new_job(
+        "2:3",
+        host=machines[0][1],
+        conf={"lease_timeout": 3},
+        env={"RALLYPOINT_TOKEN_FILE": str(token), "GLOO_SOCKET_IFNAME": "eth0"},
+        max_restarts=3,
+    )
+    for name, (namespace, _), rank in zip("ABC", machines, (1, 0, 2), strict=True):
+        start(job, how, name, namespace, PET_NODE_RANK=str(rank))
+    first = job.await_round("A", "B", "C")
+    assert first.of("B").rank == 0, "the store is on B's machine"
+
+    job.nodes["B"].kill()
+    second = job.await_round("A", "C", above=first.number)
+    hanging = "C" if second.of("C").rank else "A"
+    if hanging == "A":  # it hosts the control plane: its loss is another test's
+        hanging = "C"
+    job.nodes[hanging].freeze()
+    start(job, how, "D", machines[1][0])
+    third = job.await_round("A", "D", above=second.number)
+    job.nodes[hanging].thaw()
+    last = job.await_round("A", "C", "D", above=third.number)
+    assert len({first.master, second.master, third.master, last.master}) == 4
+    for node in job.nodes.values():
+        assert not node.lines("Traceback|other_user|authentication failed")
+    job.finish("A", "C", "D")
