@@ -108,8 +108,8 @@ func within(ctx context.Context, conn net.Conn, open func() (*tls.Conn, error)) 
 
 func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*tls.Conn, error) {
 	addr := conn.RemoteAddr()
-	secured := tls.Client(conn, ClientTLS())
-	if err := secured.Handshake(); err != nil {
+	secured, err := OpenTLS(conn)
+	if err != nil {
 		return nil, ExplainTLS(err, "round store", addr, token)
 	}
 	exporter, err := Exporter(secured)

@@ -86,8 +86,12 @@ func (l *link) cut(reset bool) {
 // closeRaw closes a connection without another word. The end of a TLS connection is its
 // close_notify, which CloseWrite has sent unless it broke; sending it here might wait.
 func closeRaw(c net.Conn, reset bool) {
-	if secured, ok := c.(interface{ NetConn() net.Conn }); ok {
-		c = secured.NetConn()
+	for {
+		over, ok := c.(interface{ NetConn() net.Conn }) // TLS
+		if !ok {
+			break
+		}
+		c = over.NetConn()
 	}
 	if tcp, ok := c.(*net.TCPConn); ok && reset {
 		_ = tcp.SetLinger(0)

@@ -87,8 +87,8 @@ func (c *Conn) NetConn() net.Conn { return c.Conn }
 // does for. It blocks until the connection's deadline. The caller closes the connection after
 // an error.
 func (c *Conn) Open(token *secret.Token) error {
-	t := tls.Client(c.Conn, secret.ClientTLS())
-	if err := t.Handshake(); err != nil {
+	t, err := secret.OpenTLS(c.Conn)
+	if err != nil {
 		return secret.ExplainTLS(err, "control plane", c.RemoteAddr(), token)
 	}
 	return c.Secure(t)

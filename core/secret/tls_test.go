@@ -1,0 +1,50 @@
+package secret
+
+import (
+	"crypto/tls"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"rallypoint/internal/testkit"
+)
+
+// writesConn counts what is written.
+type writesConn struct {
+	net.Conn
+	writes atomic.Int64
+}
+
+func (c *writesConn) Write(b []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(b)
+}
+
+// TestOpeningWrites: a client opens a connection by two writes, the end of its handshake and
+// its proof being one, and a server by two.
+func TestOpeningWrites(t *testing.T) {
+	near, far := pair(t)
+	client, server := &writesConn{Conn: near}, &writesConn{Conn: far}
+	done := accepting(t, server, testToken(t, goodToken), PurposeStore, testName)
+	testkit.Must(DialStore(t.Context(), client, testToken(t, goodToken), testName, PurposeStore))(t)
+	testkit.Check(t, (<-done).err)
+	if c, s := client.writes.Load(), server.writes.Load(); c != 2 || s != 2 {
+		t.Errorf("the client wrote %d times, the server %d times, want 2 and 2", c, s)
+	}
+}
+
+// TestOpenTLSSaysWhy: a client that gives its handshake up tells the server why.
+func TestOpenTLSSaysWhy(t *testing.T) {
+	near, far := pair(t)
+	config, other := testkit.Must(ServerTLS())(t), testkit.Must(ServerTLS())(t)
+	config.Certificates[0].PrivateKey = other.Certificates[0].PrivateKey // no certificate of this key
+	done := testkit.Go(func() error { return tls.Server(far, config).Handshake() })
+	if _, err := OpenTLS(near); err == nil || !strings.Contains(err.Error(), "signature") {
+		t.Error(err)
+	}
+	near.Close()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "remote error: tls: error decrypting message") {
+		t.Error(err)
+	}
+}
