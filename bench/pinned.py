@@ -112,7 +112,7 @@ class Place:
         return Child([str(BUILD / "server"), "-token", token], self.server_cores)
 
     def carrier(self, of: Child, token: str = "") -> Child:
-        """Starts what carries the clients' connections, by TLS if there is a token."""
+        """Starts a node's forwarder of the clients' connections, by TLS if there is a token."""
         words = ["-server", of.greeting, "-token", token]
         return Child([str(BUILD / "carrier"), *words], self.client_cores)
 
@@ -144,6 +144,8 @@ def build() -> None:
         ([*compiler, "-shared", "-fPIC"], "numeric_names.so", "numeric_names.c"),
         (go, "server", "server/main.go"),
         (go, "carrier", "carrier/main.go"),
+        (go, "opening", "opening/main.go"),
+        (go, "usercheck", "usercheck/main.go"),
     ):
         words = [*command, "-o", str(BUILD / target), str(SOURCES / source)]
         if subprocess.run(words, cwd=ROOT).returncode:

@@ -36,6 +36,7 @@ from cases import (
     regroup,
     rendezvous,
     scale,
+    secured,
     statuspage,
     store,
     storetls,
@@ -52,6 +53,7 @@ CASES = [
     progress.NAME,
     directive.NAME,
     rendezvous.NAME,
+    secured.NAME,
     places.NAME,
     etcd.NAME,
     files.NAME,
@@ -162,6 +164,10 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if rendezvous.NAME in args.only:
         say(f"rendezvous of {', '.join(map(str, args.n))} nodes")
         yield rendezvous.measure(args.n, args.repeat, args.reference, args.reference_max)
+    if secured.NAME in args.only:
+        counts = [n for n in args.n if n > 2] or args.n
+        say(f"rendezvous with a token: {', '.join(map(str, counts))} nodes")
+        yield secured.measure(counts, args.repeat)
     if places.NAME in args.only:
         say(f"in a directory and in a blob: {', '.join(map(str, args.n))} nodes")
         yield places.measure(args.n, args.repeat, args.reference, args.reference_max)

@@ -28,7 +28,7 @@ def measure(
         ours, floor = Sample(), Sample()
         for _ in range(times):  # by turns, so that both see the same machine
             floor.values.append(_floor(n))
-            ours.values.append(_rendezvous(OURS, n))
+            ours.values.append(rendezvous(OURS, n))
         row = Row(NAME, f"rendezvous of {n} nodes", ours, floor=floor)
         if n == 2:
             row.target, row.target_why = TARGET_OF_2, ""
@@ -45,18 +45,18 @@ def _reference(n: int, repeat: int | None, most: int) -> Sample:
         return Sample(note=f"skipped above {most}")
     times = min(repeat or 9, REFERENCE_REPEAT.get(n, 1))
     try:
-        return Sample([_rendezvous(REFERENCE, n) for _ in range(times)])
+        return Sample([rendezvous(REFERENCE, n) for _ in range(times)])
     except TimeoutError:
         return Sample(note=f"> {REFERENCE_TIMEOUT:.0f} s")
 
 
-def _rendezvous(backend: str, n: int) -> float:
+def rendezvous(backend: str, n: int, options: dict[str, object] | None = None) -> float:
     """Seconds from the first node's call to the last one's return, in processes of their own.
 
     The call is the making of the handler and next_rendezvous. For ours that includes
     loading the library.
     """
-    settings = Settings(backend, n, n)
+    settings = Settings(backend, n, n, options or {})
 
     def node(link: Link) -> None:
         link.ready()

@@ -1,8 +1,9 @@
-"""The TCPStore server with a token: what TLS costs it, beside the same without.
+"""The TCPStore server with a token: what TLS and a node's forwarder cost.
 
-The clients are those of the case "store", behind a process that carries each of their
-connections to the server (store/carrier), by TLS or, for the floor, as it is. The server has
-a core of its own: what counts is its CPU time, and its memory.
+The clients are those of the case "store". Three ways lead them to a store: "tls", behind a
+forwarder (store/carrier) that speaks TLS, as workers of another node come; "hop", behind the
+same that carries their bytes as they are to a server without a token; "direct", straight to
+that. The server has a core of its own. What counts is CPU time, and memory.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from pinned import OURS, Child, Place, build
+from pinned import BUILD, OURS, Child, Place, build
+from processes import output_of
 from result import Row, Sample
 
 from cases.store import SECONDS, WARM_UP
@@ -24,13 +27,36 @@ NAME = "store-tls"
 REPEAT = 5
 LARGE = 64 << 10
 
-# Mode of load.c, connections, bytes of a value, and the most in figures of the plain server.
+# Mode of load.c, connections, bytes of a value, and the most at the store in direct figures.
 REQUESTS = [("get", 64, 64, 1.5), ("set_get", 64, 64, 1.5), ("get", 8, LARGE, 3.0)]
+BOTH = 1.25  # the most at store and forwarder together, in figures of a plain hop
+ONE_HOPS = 1.1  # the most for one client, likewise
+ONE_MORE = 12.0  # us over direct
 
 OTHERS = 500
 CONNECTIONS = 1000
 EACH = 8 << 10  # bytes of the server for an idle connection
-OPENING = 0.55  # ms of CPU at both ends to open one
+EACH_AGENT = 16 << 10  # of the forwarder
+OPENING = 0.55  # ms of CPU at both ends of a handshake and its proofs
+CROWD = 1.0  # s until as many that connect at once are open
+USER_CHECK = 15.0  # us
+
+
+@dataclass
+class Way:
+    """One that leads clients to a store."""
+
+    server: Child
+    forwarder: Child | None = None
+
+    @property
+    def entrance(self) -> Child:
+        return self.forwarder or self.server
+
+    def cpu(self) -> tuple[float, float]:
+        """Seconds at the store, and at store and forwarder together."""
+        at_store = self.server.cpu()
+        return at_store, at_store + (self.forwarder.cpu() if self.forwarder else 0)
 
 
 def measure(repeat: int | None) -> list[Row]:
@@ -43,63 +69,145 @@ def measure(repeat: int | None) -> list[Row]:
             token = str(Path(folder, "token"))
             Path(token).write_text(secrets.token_hex(32))
             Path(token).chmod(0o600)
-            return [*_requests(place, token, times), *_connections(place, token, times)]
+            return [
+                *_requests(place, token, times),
+                *_one_client(place, token, times),
+                *_connections(place, token, times),
+                _opening(place, token, times),
+                _crowd(place, token, times),
+                _user_check(times),
+            ]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextmanager
-def _both(place: Place, token: str) -> Iterator[dict[str, tuple[Child, Child]]]:
-    """Servers and what carries clients to them."""
+def _ways(place: Place, token: str) -> Iterator[dict[str, Way]]:
     with (
         place.secured(token) as secured,
         place.server(OURS) as plain,
         place.carrier(secured, token) as to_secured,
         place.carrier(plain) as to_plain,
     ):
-        yield {"tls": (secured, to_secured), "plain": (plain, to_plain)}
+        yield {"tls": Way(secured, to_secured), "hop": Way(plain, to_plain), "direct": Way(plain)}
+
+
+def _in_turn(turn: int, ways: dict[str, Way]) -> list[tuple[str, Way]]:
+    """All ways, in an order that favours none."""
+    return list(ways.items())[:: 1 if turn % 2 == 0 else -1]
 
 
 def _requests(place: Place, token: str, times: int) -> Iterator[Row]:
-    with _both(place, token) as servers:
+    with _ways(place, token) as ways:
         for mode, connections, value, most in REQUESTS:
-            cost = {name: Sample() for name in servers}
+            store = {name: Sample() for name in ways}
+            both = {name: Sample() for name in ways}
             for turn in range(times):
-                for name in list(servers)[:: 1 if turn % 2 == 0 else -1]:
-                    server, carrier = servers[name]
-                    with place.clients(carrier, mode, connections, value) as clients:
+                for name, way in _in_turn(turn, ways):
+                    with place.clients(way.entrance, mode, connections, value) as clients:
                         clients.ask(WARM_UP)
-                        before = server.cpu()
+                        before = way.cpu()
                         done = clients.ask(SECONDS)
-                        used = server.cpu() - before
-                    cost[name].values.append(1e6 * used / done["requests"])
+                        used = [1e6 * (b - a) / done["requests"] for a, b in zip(before, way.cpu())]
+                    store[name].values.append(used[0])
+                    both[name].values.append(used[1])
             size = "" if value == 64 else f" of {value >> 10} KiB"
-            row = Row(NAME, f"{mode}{size} over TLS, {connections} connections", cost["tls"], "us")
-            row.floor = cost["plain"]
-            if row.floor.median is not None:
-                row.target, row.target_why = most * row.floor.median, f"{most:g} x plain"
+            name = f"{mode}{size} over TLS, {connections} connections"
+            row = Row(NAME, name, store["tls"], "us", floor=store["direct"])
+            # Of a forwarder requests come one by one, and the store wakes up for each.
+            row.ours.note = f"behind a plain hop {store['hop'].median or 0:.3g} us"
+            yield _bounded(row, most, "direct")
+            row = Row(NAME, f"{name}: store and agent", both["tls"], "us", floor=both["hop"])
+            if value == 64:
+                _bounded(row, BOTH, "a plain hop")
             yield row
+
+
+def _one_client(place: Place, token: str, times: int) -> list[Row]:
+    """How long one client waits for the value of a key."""
+    with _ways(place, token) as ways:
+        waited = {name: Sample() for name in ways}
+        for turn in range(times):
+            for name, way in _in_turn(turn, ways):
+                with place.clients(way.entrance, "probe", 1) as client:
+                    client.ask(WARM_UP)
+                    waited[name].values.append(1e6 * client.ask(SECONDS)["median"])
+    name = "get of one client over TLS, median"
+    row = Row(NAME, name, waited["tls"], "us", floor=waited["hop"])
+    _bounded(row, ONE_HOPS, "a plain hop")
+    pairs = zip(waited["tls"].values, waited["direct"].values)
+    more = Row(NAME, f"{name}: over direct", Sample([t - d for t, d in pairs]), "us")
+    more.target = ONE_MORE
+    return [row, more]
 
 
 def _connections(place: Place, token: str, times: int) -> list[Row]:
     """What an idle connection adds to others, and what it costs to open one and make a get."""
-    held = {"tls": Sample(), "plain": Sample()}
-    spent = {"tls": Sample(), "plain": Sample()}
-    for _ in range(times):
-        with _both(place, token) as servers:
-            for name, (server, carrier) in servers.items():
-                with place.clients(carrier, "idle", OTHERS):
-                    others, before = server.memory(), server.cpu() + carrier.cpu()
-                    with place.clients(carrier, "idle", CONNECTIONS):
-                        held[name].values.append((server.memory() - others) / CONNECTIONS)
-                        used = server.cpu() + carrier.cpu() - before
-                        spent[name].values.append(1e3 * used / CONNECTIONS)
+    held = {name: Sample() for name in ("tls", "hop")}
+    agent = {name: Sample() for name in held}
+    spent = {name: Sample() for name in held}
+    for turn in range(times):
+        with _ways(place, token) as ways:
+            del ways["direct"]
+            for name, way in _in_turn(turn, ways):
+                assert way.forwarder
+                with place.clients(way.forwarder, "idle", OTHERS):
+                    others, here = way.server.memory(), _at_rest(way.forwarder)
+                    before = way.cpu()[1]
+                    with place.clients(way.forwarder, "idle", CONNECTIONS):
+                        spent[name].values.append(1e3 * (way.cpu()[1] - before) / CONNECTIONS)
+                        held[name].values.append((way.server.memory() - others) / CONNECTIONS)
+                        more = _at_rest(way.forwarder) - here
+                        agent[name].values.append(more / CONNECTIONS)
     name = f"memory a connection over TLS, {CONNECTIONS} connections"
-    memory = Row(NAME, name, held["tls"], "bytes")
-    memory.floor, memory.target = held["plain"], EACH
-    name = "a connection and a get, beyond a plain one: CPU of both ends"
-    opening = Row(NAME, name, Sample(), "ms")
-    pairs = zip(spent["tls"].values, spent["plain"].values)
-    opening.ours.values = [tls - plain for tls, plain in pairs]
-    opening.target = OPENING
-    return [memory, opening]
+    memory = Row(NAME, name, held["tls"], "bytes", floor=held["hop"], target=EACH)
+    there = Row(NAME, f"{name}: agent", agent["tls"], "bytes", floor=agent["hop"])
+    there.target = EACH_AGENT
+    name = "a connection and a get: CPU of store and agent, their waits for each other included"
+    whole = Row(NAME, name, spent["tls"], "ms", floor=spent["hop"])
+    return [memory, there, whole]
+
+
+def _at_rest(forwarder: Child) -> float:
+    """Its memory without what openings have left to be collected, which goes within minutes."""
+    forwarder.ask("collect")
+    return forwarder.memory()
+
+
+def _opening(place: Place, token: str, times: int) -> Row:
+    """A handshake and its proofs, beyond a plain connection, by a program that is both ends."""
+    core = ",".join(map(str, place.server_cores))
+    cost = Sample()
+    for _ in range(times):
+        words = output_of("taskset", "-c", core, BUILD / "opening", "-token", token).split()
+        cost.values.append(float(words[0]) - float(words[1]))
+    return Row(NAME, "handshake and proofs, CPU of both ends", cost, "ms", target=OPENING)
+
+
+def _crowd(place: Place, token: str, times: int) -> Row:
+    """Workers that connect at once: until the last has been answered by the store."""
+    took = {name: Sample() for name in ("tls", "hop")}
+    for turn in range(times):
+        with _ways(place, token) as ways:
+            del ways["direct"]
+            for name, way in _in_turn(turn, ways):
+                with place.clients(way.entrance, "storm", CONNECTIONS) as clients:
+                    done = clients.ask(0.001)
+                took[name].values.append(done["seconds"])
+                if done["failed"]:
+                    took[name].note += f"{done['failed']} failed "
+    row = Row(NAME, f"{CONNECTIONS} workers at once are connected", took["tls"], floor=took["hop"])
+    row.target = CROWD
+    return row
+
+
+def _user_check(times: int) -> Row:
+    """Whose a connection is, asked of the kernel."""
+    asked = Sample([float(output_of(BUILD / "usercheck")) for _ in range(times)])
+    return Row(NAME, "user check of a loopback connection", asked, "us", target=USER_CHECK)
+
+
+def _bounded(row: Row, factor: float, name: str) -> Row:
+    if row.floor and row.floor.median is not None:
+        row.target, row.target_why = factor * row.floor.median, f"{factor:g} x {name}"
+    return row

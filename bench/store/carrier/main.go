@@ -1,18 +1,24 @@
-// Command carrier listens on a free loopback port and carries each connection to a server of
-// bench/store: over TLS with the token of a file, or, without one, as it is. It prints its
-// port and ends when its input does.
+// Command carrier is a node's forwarder (tcpstore/forward) in front of a server of
+// bench/store: it listens on a free loopback port and carries each connection there, over TLS
+// with the token of a file or, without one, as it is. It prints its port. Each line of its
+// input has it give back the memory that it does not use, which it answers by a line of JSON;
+// it ends with its input.
 package main
 
 import (
+	"bufio"
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"log"
+	"log/slog"
 	"net"
+	"net/netip"
 	"os"
+	"runtime/debug"
 
 	"rallypoint/core/secret"
+	"rallypoint/tcpstore/forward"
 )
 
 func main() {
@@ -27,43 +33,34 @@ func main() {
 		}
 		token = t
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	place := "127.0.0.1:" + *server
+	f, err := forward.Listen(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0, forward.Options{
+		Dial:  func(ctx context.Context, _ int) (forward.Conn, error) { return dial(ctx, place, token) },
+		Store: place, Log: slog.Default(),
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(l.Addr().(*net.TCPAddr).Port)
-	go func() {
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				log.Fatal(err)
-			}
-			go carry(near, "127.0.0.1:"+*server, token)
-		}
-	}()
-	io.Copy(io.Discard, os.Stdin)
+	fmt.Println(f.Addr().Port())
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		debug.FreeOSMemory()
+		fmt.Println("{}")
+	}
+	f.Close()
 }
 
-func carry(near net.Conn, server string, token *secret.Token) {
-	defer near.Close()
-	below, err := net.Dial("tcp", server)
+func dial(ctx context.Context, place string, token *secret.Token) (forward.Conn, error) {
+	conn, err := forward.Dialer().DialContext(ctx, "tcp", place)
 	if err != nil {
-		log.Print(err)
-		return
+		return nil, err
 	}
-	defer below.Close()
-	far := below
-	if token != nil {
-		secured, err := secret.DialStore(context.Background(), below, token, secret.StoreName{Run: "bench", Round: 1}, secret.PurposeStore)
-		if err != nil {
-			log.Print(err)
-			return
-		}
-		far = secured
+	if token == nil {
+		return conn.(*net.TCPConn), nil
 	}
-	go func() {
-		io.Copy(far, near)
-		below.Close()
-	}()
-	io.CopyBuffer(near, far, make([]byte, 64<<10))
+	secured, err := secret.DialStore(ctx, conn, token, secret.StoreName{Run: "bench", Round: 1}, secret.PurposeStore)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return secured, nil
 }
