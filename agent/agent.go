@@ -61,6 +61,7 @@ type Agent struct {
 	ran   time.Duration // once the run has ended
 
 	interrupts    interrupts
+	signals       *signalDirector
 	cgroup        *process.Cgroup // of the workers; nil: none
 	forker        *process.Forker
 	reaper        *process.Reaper
@@ -113,6 +114,9 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
+	if _, ok := rdzv.(Director); len(spec.OnSignal) > 0 && !ok {
+		return nil, errors.New("on_signal: the nodes of a static job cannot agree on a step; let them meet at HOST:PORT, a directory or an etcd")
+	}
 	spec.stdio()
 	run := &telemetry.Run{
 		ID: spec.RunID, Role: spec.Role, Backend: spec.Backend, Argv: spec.Argv, MaxRestarts: spec.MaxRestarts, Serial: nodeSerial.Add(1) - 1,
@@ -128,6 +132,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		events = listener(spec.Notify)
 	}
 	a.bus = telemetry.NewBus(run, a.status, events)
+	a.signals = newSignalDirector(a)
 	return a, nil
 }
 
@@ -169,6 +174,7 @@ func (a *Agent) Resized() {
 // (W10).
 func (a *Agent) Run(ctx context.Context) error {
 	a.err = a.run(ctx)
+	a.signals.stop()
 	a.publish(telemetry.Ended{Err: a.err})
 	return a.err
 }

@@ -47,8 +47,13 @@ func newInterrupts() interrupts {
 	return interrupts{now: time.Now, terminal: inForeground, first: make(chan struct{}), second: make(chan struct{})}
 }
 
-// Signal is Stop with the grace of ShutdownTimeout.
-func (a *Agent) Signal(sig unix.Signal) { a.Stop(sig, a.spec.ShutdownTimeout) }
+// Signal is Stop with the grace of ShutdownTimeout, unless OnSignal says what else sig asks
+// for.
+func (a *Agent) Signal(sig unix.Signal) {
+	if !a.signals.take(sig) {
+		a.Stop(sig, a.spec.ShutdownTimeout)
+	}
+}
 
 // Stop makes the agent end its run: it sends sig to the workers, waits up to
 // grace for their end and kills them then (A58). A call within oneRequest of the first is

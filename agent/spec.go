@@ -18,6 +18,7 @@ const (
 	DefaultMonitorInterval    = 100 * time.Millisecond
 	DefaultShutdownTimeout    = 30 * time.Second
 	DefaultExitBarrierTimeout = 300 * time.Second
+	DefaultDrainTimeout       = 120 * time.Second
 
 	// MaxRestartDelay bounds the growth of RestartDelay; a longer one stays as it is.
 	MaxRestartDelay = 5 * time.Minute
@@ -48,6 +49,10 @@ type Spec struct {
 	// DirectiveSignal is sent to each worker that has been given a directive; 0: none. See
 	// DirectiveCarrier.
 	DirectiveSignal unix.Signal
+	// OnSignal is what Signal asks the job for, by signal, instead of ending this node's part:
+	// save, drain or stop; see ParseOnSignal. The workers have DrainTimeout to save, > 0 then.
+	OnSignal     map[unix.Signal]rendezvous.DirectiveKind
+	DrainTimeout time.Duration
 	// RestartDelay is the pause before the first restart after a failure; it doubles
 	// with each further one, up to MaxRestartDelay. 0: none (W25).
 	RestartDelay time.Duration
@@ -114,6 +119,8 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("the number of restarts in a window is %d, at most %d are possible", s.MaxRestarts, maxWindowRestarts)
 	case s.MaxNoProgress < 0:
 		return fmt.Errorf("the number of rounds without progress is %d, it must not be negative", s.MaxNoProgress)
+	case len(s.OnSignal) > 0 && s.DrainTimeout <= 0:
+		return fmt.Errorf("the time that on_signal gives the workers to save is %v, it must be greater than 0", s.DrainTimeout)
 	case s.MonitorInterval <= 0:
 		return fmt.Errorf("the monitor interval is %v, it must be greater than 0", s.MonitorInterval)
 	case s.ShutdownTimeout < 0:

@@ -141,10 +141,7 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 		spec.Environ = environment()
 	}
 	spec.Workers, spec.MaxRestarts = int(config.workers), int(config.max_restarts)
-	spec.MaxNoProgress, spec.DirectiveSignal = int(config.max_no_progress), unix.Signal(config.directive_signal)
-	if spec.DirectiveSignal != 0 && unix.SignalName(spec.DirectiveSignal) == "" {
-		return spec, "", invalid("directive_signal is %d, which is no signal", int32(config.directive_signal))
-	}
+	spec.MaxNoProgress = int(config.max_no_progress)
 	spec.Role = "default"
 	for _, field := range []struct {
 		name string
@@ -177,15 +174,38 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 		{"exit_barrier_timeout_ms", config.exit_barrier_timeout_ms, agent.DefaultExitBarrierTimeout, &spec.ExitBarrierTimeout},
 		{"restart_delay_ms", config.restart_delay_ms, 0, &spec.RestartDelay},
 		{"restart_window_ms", config.restart_window_ms, 0, &spec.RestartWindow},
+		{"drain_timeout_ms", config.drain_timeout_ms, agent.DefaultDrainTimeout, &spec.DrainTimeout},
 	} {
 		if *field.to, err = orDefault(field.name, field.from, field.normal); err != nil {
 			return spec, "", err
 		}
 	}
+	if err := setDirectives(&spec, config); err != nil {
+		return spec, "", err
+	}
 	if err := setLogs(&spec.Logs, config); err != nil {
 		return spec, "", err
 	}
 	return spec, name, setFlags(&spec, config)
+}
+
+// setDirectives takes which signals give the job a directive, and which one tells workers of it.
+func setDirectives(spec *agent.Spec, config *C.rp_agent_config) error {
+	spec.DirectiveSignal = unix.Signal(config.directive_signal)
+	if spec.DirectiveSignal != 0 && unix.SignalName(spec.DirectiveSignal) == "" {
+		return invalid("directive_signal is %d, which is no signal", int32(config.directive_signal))
+	}
+	if config.on_signal == nil {
+		return nil
+	}
+	actions, err := text("on_signal", config.on_signal)
+	if err != nil {
+		return err
+	}
+	if spec.OnSignal, err = agent.ParseOnSignal(actions); err != nil {
+		return invalid("on_signal: %v", err)
+	}
+	return nil
 }
 
 func setLogs(spec *workerlogs.Spec, config *C.rp_agent_config) (err error) {

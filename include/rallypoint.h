@@ -868,6 +868,16 @@ typedef struct rp_agent_config {
 
     /* The signal to each worker that has been given a directive. 0: none. */
     int32_t directive_signal;
+
+    /*
+     * What rp_agent_stop with a signal and a grace of -1 asks the job for instead of ending
+     * this node's part: "USR1:save,TERM:drain", each save, drain (of this node) or stop, as
+     * rp_agent_direct gives it; NULL: nothing. The workers have the drain timeout to save
+     * [120 000]. One that cannot be given, or is not carried out 5 s after its deadline, is
+     * the plain signal, and so is a drain or stop that is asked for again 5 s or more later.
+     */
+    const char *on_signal;
+    int64_t drain_timeout_ms;
 } rp_agent_config;
 
 /*
@@ -902,7 +912,8 @@ RP_API int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err);
  * and a second SIGINT after 300 ms if the process is in the foreground of its terminal.
  * The node leaves the run, which stays open for the others. Returns at once; the run ends
  * by itself after it. Before the run it makes the run end at its start; after it, it does
- * nothing.
+ * nothing. A signal that on_signal names asks the job for what that says, if `grace_ms` is
+ * -1, and the run goes on.
  */
 RP_API int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error *err);
 

@@ -316,6 +316,12 @@ static void directing(void) {
     config.restart_window_ms = -2;
     expect_invalid(&config, "restart_window_ms");
     config.restart_window_ms = 0;
+    config.on_signal = "USR1:scale";
+    expect_invalid(&config, "on_signal: \"scale\" says what signal USR1 asks for");
+    config.on_signal = "USR1:stop";
+    config.drain_timeout_ms = -1;
+    expect_invalid(&config, "it must be greater than 0");
+    config.drain_timeout_ms = 100;
     rp_agent agent = open_agent(&config);
     CHECK_CODE(RP_ERR_INVALID, rp_agent_direct(agent, RP_DIRECTIVE_STOP, 1000, "why", ERR));
     CHECK_CONTAINS(last_error.message, "no workers of this node run");
@@ -331,6 +337,15 @@ static void directing(void) {
     CHECK_OK(rp_agent_get_result(agent, &result, ERR));
     CHECK_INT(RP_AGENT_REQUEUED, result.state);
     rp_agent_result_free(&result);
+    CHECK_OK(rp_agent_close(agent, ERR));
+
+    agent = open_agent(&config);
+    CHECK_CODE(RP_PENDING, rp_agent_run(agent, 0, ERR));
+    await_worker(agent);
+    CHECK_OK(rp_agent_stop(agent, SIGUSR1, -1, ERR)); /* the same by a signal */
+    CHECK_CODE(RP_ERR_CLOSED, rp_agent_run(agent, -1, ERR));
+    CHECK_CONTAINS(last_error.message, "to be queued again");
+    CHECK_CONTAINS(last_error.message, "SIGUSR1");
     CHECK_OK(rp_agent_close(agent, ERR));
 }
 

@@ -26,9 +26,6 @@ type config struct {
 	signals    []os.Signal
 	signalExit bool
 
-	onSignal     map[unix.Signal]rendezvous.DirectiveKind // signals that give the job a directive
-	drainTimeout time.Duration                            // of these
-
 	logJSON  bool // the agent's own lines
 	warnings []string
 	notes    []string

@@ -98,7 +98,7 @@ func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) in
 		return complain(stderr, err, ExitUsage)
 	}
 	log.Info(c.summary())
-	stop := c.handleSignals(a, log)
+	stop := c.handleSignals(a)
 	err = a.Run(ctx)
 	stop()
 	return c.exitCode(err, stderr)
@@ -122,12 +122,11 @@ func surviveBrokenPipes() (restore func()) {
 
 // handleSignals passes the signals on to the agent until the function that it
 // returns is called, and tells it when the terminal has another size.
-func (c *config) handleSignals(a *agent.Agent, log *slog.Logger) (stop func()) {
+func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 	signals, resized := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
 	done, ended := make(chan struct{}), make(chan struct{})
-	director := newSignalDirector(c, a, log)
-	for sig := range c.onSignal {
+	for sig := range c.spec.OnSignal {
 		signal.Notify(signals, sig)
 	}
 	for _, sig := range c.signals {
@@ -141,7 +140,7 @@ func (c *config) handleSignals(a *agent.Agent, log *slog.Logger) (stop func()) {
 		for {
 			select {
 			case sig := <-signals:
-				if n, ok := sig.(syscall.Signal); ok && !director.take(n) {
+				if n, ok := sig.(syscall.Signal); ok {
 					a.Signal(n)
 				}
 			case <-resized:
@@ -156,7 +155,6 @@ func (c *config) handleSignals(a *agent.Agent, log *slog.Logger) (stop func()) {
 		signal.Stop(resized)
 		close(done)
 		<-ended
-		director.stop()
 	}
 }
 

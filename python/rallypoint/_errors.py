@@ -73,6 +73,14 @@ class ClosedError(RallypointError):
     """The run is closed, or can no longer regroup (CLOSED)."""
 
 
+class RequeueError(ClosedError):
+    """A directive has ended the run, which is to be queued again (CLOSED): not a failure."""
+
+
+class NoProgressError(ClosedError):
+    """The run ended since its rounds brought no higher step (CLOSED)."""
+
+
 class GracefulExitError(RallypointError):
     """The run ended well and never needed this node (GRACEFUL): not a failure."""
 

@@ -143,6 +143,39 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(job: Job) -> None:
     once_each(job)
 
 
+LAUNCH = """
+import sys
+import rallypoint
+
+config = rallypoint.LaunchConfig(
+    min_nodes=1, max_nodes=1, nproc_per_node=2, run_id="job", rdzv_endpoint=sys.argv[1],
+    logs_specs=rallypoint.LogsSpecs(log_dir="logs"),
+    on_signal="USR1:save, SIGTERM:stop", drain_timeout=60,
+)
+try:
+    rallypoint.elastic_launch(config, [sys.executable, *sys.argv[2:]])()
+except rallypoint.RequeueError as e:
+    sys.exit(95 if "SIGTERM" in str(e) else 1)
+"""
+
+
+def test_a_launch_from_python_takes_signals_as_the_command_does(job: Job) -> None:
+    command = [sys.executable, "-c", LAUNCH, job.endpoint, *job.command]
+    with (job.folder / "n0.err").open("w") as err:
+        node = subprocess.Popen(
+            command, cwd=job.folder, stdout=subprocess.PIPE, stderr=err, text=True
+        )
+    job.nodes.append(node)
+    job.until(10)
+    node.send_signal(signal.SIGUSR1)
+    job.until(25)
+    node.terminate()
+    directives = job.end(95)
+    assert len(directives) == 2
+    same_step(directives, 2)
+    once_each(job, max(step for taken in directives.values() for _, step in taken) + 1)
+
+
 def test_an_agent_that_is_stopped_holds_its_workers_until_it_goes_on(job: Job) -> None:
     """For three seconds, at some moment of the agreement; no step is lost, and S is the same."""
     job.start("n0")

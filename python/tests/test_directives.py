@@ -330,7 +330,7 @@ def launch(tmp_path: Path, **more: object) -> rallypoint.elastic_launch:
 
 
 def test_a_launch_that_gets_nowhere_ends(tmp_path: Path) -> None:
-    with pytest.raises(rallypoint.ClosedError, match="no progress: 2 rounds in a row"):
+    with pytest.raises(rallypoint.NoProgressError, match="no progress: 2 rounds in a row"):
         launch(tmp_path, max_no_progress=2, restart_window=3600)(7)
 
 
@@ -339,6 +339,10 @@ def test_options_of_a_launch_that_cannot_be_meant(tmp_path: Path) -> None:
         ({"directive_signal": "NOPE"}, "'NOPE', which is no signal"),
         ({"max_no_progress": -1}, "the number of rounds without progress is -1"),
         ({"restart_window": -1}, "restart_window must be non-negative"),
+        ({"on_signal": "USR1:scale"}, '"scale" says what signal USR1 asks for'),
+        ({"on_signal": "NOPE:save"}, 'signal "NOPE" is not known'),
+        ({"on_signal": "USR1:save", "drain_timeout": 0}, "it must be greater than 0"),
+        ({"on_signal": "USR1:save", "drain_timeout": -1}, "drain_timeout must be non-negative"),
     ):
         with pytest.raises(rallypoint.InvalidError, match=text):
             launch(tmp_path, **wrong)(7)

@@ -54,6 +54,8 @@ class Job:
     restart_window: float = 0  # 0: max_restarts counts for all of the run
     max_no_progress: int = 0
     directive_signal: int = 0
+    on_signal: str | None = None
+    drain_timeout: float = 120
     role: str = "default"
     name: str = ""
     monitor_interval: float = 0.1
@@ -87,6 +89,8 @@ class Job:
             restart_window_ms=_duration("restart_window", self.restart_window),
             max_no_progress=self.max_no_progress,
             directive_signal=self.directive_signal,
+            on_signal=library.text(self.on_signal or None),
+            drain_timeout_ms=_duration("drain_timeout", self.drain_timeout),
             role=library.text(self.role),
             name=library.text(self.name),
             monitor_interval_ms=_duration("monitor_interval", self.monitor_interval),
@@ -307,16 +311,16 @@ class Signals:
     a signal does then is the program's own affair. `received` is the first that came.
     """
 
-    def __init__(self, agent: Agent, names: str) -> None:
+    def __init__(self, agent: Agent, names: str, on_signal: str | None = None) -> None:
         self.received: int | None = None
         self._agent = agent
-        self._names = names
+        self._names = [*names.split(","), *_named(on_signal)]
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is not threading.main_thread():
             return self
-        for name in filter(None, (part.strip() for part in self._names.split(","))):
+        for name in dict.fromkeys(filter(None, (part.strip() for part in self._names))):
             number = getattr(signal, name, None)
             if not isinstance(number, signal.Signals):
                 log.logger.warning("Signal %s is not known on this system", name)
@@ -339,3 +343,9 @@ class Signals:
             self.received = number
         with contextlib.suppress(RallypointError):  # the run is over
             self._agent.stop(number)
+
+
+def _named(on_signal: str | None) -> list[str]:
+    """The signals in LaunchConfig.on_signal, which the library has checked."""
+    names = (item.partition(":")[0].strip().upper() for item in (on_signal or "").split(","))
+    return ["SIG" + name.removeprefix("SIG") for name in names if name]

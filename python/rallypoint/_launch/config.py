@@ -105,6 +105,10 @@ class LaunchConfig:
             than the round before, as progress reports it. 0 is never.
         directive_signal: name of the signal to each worker that has been given a directive.
             None: none.
+        on_signal: what signals ask the job for while a launch runs in the main thread, as in
+            "USR1:save,TERM:drain": save, drain (this node leaves) or stop. Another one of
+            signals_to_handle stops the workers. None: each does.
+        drain_timeout: time that on_signal gives the workers to save.
 
     Raises:
         ValueError: a timeout is negative.
@@ -137,6 +141,8 @@ class LaunchConfig:
     restart_window: float = 0
     max_no_progress: int = 0
     directive_signal: str | None = None
+    on_signal: str | None = None
+    drain_timeout: float = 120
 
     def __post_init__(self) -> None:
         if self.rdzv_timeout != -1:

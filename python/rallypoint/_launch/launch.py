@@ -81,6 +81,9 @@ class elastic_launch:
             KeyboardInterrupt: the same for Ctrl-C, if SIGINT is not in signals_to_handle.
             InvalidError: something is wrong with the configuration or entry point.
             FileNotFoundError: there is no such program.
+            RequeueError: a directive has ended the job, which is to be queued again; a program
+                then ends by sys.exit(95), as `rallypoint run` does.
+            NoProgressError: max_no_progress rounds brought no higher step; there it is 93.
             ClosedError, DeadlineError, ConnectionFailedError, RallypointError: the nodes
                 did not come together, or workers could not be started.
         """
@@ -125,6 +128,8 @@ def launch_agent(
         restart_window=config.restart_window,
         max_no_progress=config.max_no_progress,
         directive_signal=_signal_number(config.directive_signal),
+        on_signal=config.on_signal,
+        drain_timeout=config.drain_timeout,
         role=config.role,
         monitor_interval=config.monitor_interval,
         shutdown_timeout=config.shutdown_timeout or 0,

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from .._errors import Code, InvalidError
+from .._errors import ClosedError, Code, InvalidError, NoProgressError, RequeueError
 from .._native import abi
 from .._torch.telemetry import metrics, rdzv_events
 from .agent import Agent, Failure, Job, Result, Signals
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 _OWN_VARIABLES = frozenset(
     {"TORCHELASTIC_ERROR_FILE", "RALLYPOINT_ROUND", "RALLYPOINT_MASTER_ADDR"}
 )
+
+_ENDS: dict[int, type[ClosedError]] = {
+    abi.AGENT_REQUEUED: RequeueError,
+    abi.AGENT_NO_PROGRESS: NoProgressError,
+}
 
 
 def invalid(text: str) -> InvalidError:
@@ -127,6 +132,9 @@ class RunOutcome:
         if r.failures:
             raise self.failure()
         assert r.error is not None
+        cls = _ENDS.get(r.state)
+        if cls is not None:
+            raise cls(str(r.error), r.error.code) from None
         raise r.error
 
     def failure(self) -> ChildFailedError:
@@ -214,7 +222,7 @@ def run_job(
         hooks = stack.enter_context(Hooks(job))
         agent = stack.enter_context(Agent(job))
         hooks.opened()
-        taken = stack.enter_context(Signals(agent, signals))
+        taken = stack.enter_context(Signals(agent, signals, job.on_signal))
         result = agent.run()
         returned: dict[int, Any] = {}
         if result.state == abi.AGENT_SUCCEEDED:

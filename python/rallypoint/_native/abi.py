@@ -303,6 +303,8 @@ class AgentConfig(Struct):
         ("restart_window_ms", c_int64),
         ("max_no_progress", c_int32),
         ("directive_signal", c_int32),
+        ("on_signal", c_char_p),
+        ("drain_timeout_ms", c_int64),
     )
 
 

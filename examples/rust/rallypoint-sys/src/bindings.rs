@@ -323,6 +323,8 @@ pub struct rp_agent_config {
     pub restart_window_ms: i64,
     pub max_no_progress: i32,
     pub directive_signal: i32,
+    pub on_signal: *const c_char,
+    pub drain_timeout_ms: i64,
 }
 
 #[repr(C)]

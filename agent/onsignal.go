@@ -1,0 +1,146 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/process"
+	"rallypoint/core/rendezvous"
+)
+
+// signalActions are what a signal can ask the job for.
+var signalActions = map[string]rendezvous.DirectiveKind{
+	"save": rendezvous.DirectiveSave, "drain": rendezvous.DirectiveDrain, "stop": rendezvous.DirectiveStop,
+}
+
+// ParseOnSignal reads what signals ask the job for, as in "USR1:save,TERM:drain".
+func ParseOnSignal(text string) (map[unix.Signal]rendezvous.DirectiveKind, error) {
+	actions := make(map[unix.Signal]rendezvous.DirectiveKind)
+	for item := range strings.SplitSeq(text, ",") {
+		name, action, _ := strings.Cut(strings.TrimSpace(item), ":")
+		sig, err := ParseSignal(name)
+		if err != nil {
+			return nil, err
+		}
+		kind, ok := signalActions[action]
+		if !ok {
+			return nil, fmt.Errorf("%q says what signal %s asks for, it must be one of %s, as in USR1:save,TERM:drain", action, name,
+				strings.Join(slices.Sorted(maps.Keys(signalActions)), ", "))
+		}
+		actions[sig] = kind
+	}
+	return actions, nil
+}
+
+// ParseSignal reads the name of a signal that a program can handle, with or without SIG.
+func ParseSignal(name string) (unix.Signal, error) {
+	sig := unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(name)), "SIG"))
+	switch sig {
+	case 0:
+		return 0, fmt.Errorf("signal %q is not known on this system", name)
+	case unix.SIGKILL, unix.SIGSTOP:
+		return 0, fmt.Errorf("signal %s cannot be handled by any program", name)
+	}
+	return sig, nil
+}
+
+// Times of directives by signals.
+const (
+	directTimeout = 5 * time.Second // for the control plane to have the directive
+	afterDeadline = 5 * time.Second // in which a drain is carried out
+)
+
+// signalDirector gives the job the directives that signals ask for.
+type signalDirector struct {
+	agent *Agent
+
+	mu    sync.Mutex
+	first map[unix.Signal]time.Time // when one that ends this node's part came first
+	ended bool                      // the run is over: signals do nothing
+
+	life    context.Context
+	endLife context.CancelFunc
+	calls   sync.WaitGroup
+}
+
+func newSignalDirector(a *Agent) *signalDirector {
+	d := &signalDirector{agent: a, first: make(map[unix.Signal]time.Time)}
+	d.life, d.endLife = context.WithCancel(context.Background())
+	return d
+}
+
+// stop ends what is under way and waits for it.
+func (s *signalDirector) stop() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.endLife()
+	s.calls.Wait()
+}
+
+// take does what a signal asks for; false if that is to end the agent.
+func (s *signalDirector) take(sig unix.Signal) bool {
+	kind, ok := s.agent.spec.OnSignal[sig]
+	if !ok {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return true
+	}
+	if kind != rendezvous.DirectiveSave {
+		now := time.Now()
+		switch first, again := s.first[sig]; {
+		case again && now.Sub(first) >= oneRequest:
+			return false
+		case again:
+			return true
+		}
+		s.first[sig] = now
+	}
+	s.calls.Go(func() { s.give(sig, kind) })
+	return true
+}
+
+// give gives the directive. A node that cannot leave by one leaves by the signal itself.
+func (s *signalDirector) give(sig unix.Signal, kind rendezvous.DirectiveKind) {
+	a := s.agent
+	name, within := process.SignalName(sig), a.spec.DrainTimeout
+	d := rendezvous.Direct{Kind: kind, Within: within, Reason: name, At: time.Now().UTC().Round(time.Millisecond)}
+	ctx, cancel := context.WithTimeout(s.life, directTimeout)
+	err := a.Direct(ctx, d)
+	cancel()
+	if s.life.Err() != nil {
+		return
+	}
+	text := fmt.Sprintf("%s: the job is asked for %v, within %v", name, kind, within)
+	if kind == rendezvous.DirectiveSave {
+		if err != nil {
+			text = fmt.Sprintf("%s: the job could not be asked for save: %v", name, err)
+		}
+		a.log.Info(text)
+		return
+	}
+	if err != nil {
+		a.log.Warn(fmt.Sprintf("%s: the job could not be asked for %v, so that the workers get the signal at once: %v", name, kind, err))
+		a.Stop(sig, a.spec.ShutdownTimeout)
+		return
+	}
+	a.log.Info(text)
+	timer := time.NewTimer(within + afterDeadline)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		a.log.Warn(fmt.Sprintf("%s: %v was not carried out within %v; the workers get the signal", name, kind, within+afterDeadline))
+		a.Stop(sig, a.spec.ShutdownTimeout)
+	case <-s.life.Done():
+	}
+}
