@@ -1,18 +1,15 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"rallypoint/backend"
-	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
@@ -74,15 +71,18 @@ func (o *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	return err
 }
 
-// send asks the control plane, and prints what was done.
-func (o *adminRequest) send(cmd *cobra.Command, ask func(ctx context.Context) (string, error)) error {
+// ask carries the request out, and prints what was done.
+func (o *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 	defer cancel()
-	done, err := ask(ctx)
+	a := backend.Admin{Addr: o.addr, SharedLog: o.sharedLog, RunID: o.run, Token: o.token, Timeout: o.timeout}
+	done, err := a.Ask(ctx, ev)
 	var refusal *rendezvous.Error
 	switch {
 	case err == nil:
+	case o.sharedLog != "":
+		return failure{err}
 	case errors.As(err, &refusal) && refusal.Code != rendezvous.CodeConnection:
 		return failure{refusal}
 	case ctx.Err() == nil && isTCPStore(cmd.Context(), o.addr):
@@ -94,25 +94,6 @@ func (o *adminRequest) send(cmd *cobra.Command, ask func(ctx context.Context) (s
 		return failed("printing what was done: %w", err)
 	}
 	return nil
-}
-
-// whoAmI names the user and machine, for those who read the reason.
-func whoAmI() string {
-	user := cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), fmt.Sprintf("uid %d", os.Getuid()))
-	host, err := os.Hostname()
-	if err != nil {
-		return user
-	}
-	return user + "@" + host
-}
-
-// deliver carries the request out: as an event in the log that the nodes share, or by
-// hosted at their control plane.
-func (o *adminRequest) deliver(cmd *cobra.Command, ev rendezvous.Event, hosted func(context.Context) (string, error)) error {
-	if o.sharedLog != "" {
-		return o.appendToLog(cmd, ev)
-	}
-	return o.send(cmd, hosted)
 }
 
 func newAdminClose(log *logging) *cobra.Command {
@@ -134,9 +115,7 @@ be opened again; its id is free once none of its nodes is left.`,
 			if err := o.prepare(args[0], log); err != nil {
 				return err
 			}
-			return o.deliver(cmd, rendezvous.CloseRun{By: admin(), Reason: o.reason, Stop: stop, At: now()}, func(ctx context.Context) (string, error) {
-				return client.AdminClose(ctx, o.addr, o.token, o.run, whoAmI(), o.reason, stop)
-			})
+			return o.ask(cmd, rendezvous.CloseRun{Reason: o.reason, Stop: stop})
 		},
 	}
 	o.addFlags(cmd)
@@ -164,9 +143,7 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 			if node == "" {
 				return errors.New("--node is missing: whom?")
 			}
-			return o.deliver(cmd, rendezvous.Evict{Node: node, By: admin(), Reason: o.reason}, func(ctx context.Context) (string, error) {
-				return client.AdminEvict(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
-			})
+			return o.ask(cmd, rendezvous.Evict{Node: node, Reason: o.reason})
 		},
 	}
 	o.addFlags(cmd)

@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 )
 
@@ -43,12 +41,7 @@ without an id of its own has another one when it is started again.`,
 			case away < 0:
 				return errors.New("--for is negative")
 			}
-			id := client.NewDirectiveID()
-			return o.deliver(cmd, rendezvous.Direct{
-				ID: id, Kind: rendezvous.DirectiveDrain, Nodes: nodes, Within: within, For: away, By: admin(), Reason: o.reason, At: now(),
-			}, func(ctx context.Context) (string, error) {
-				return client.AdminDrain(ctx, o.addr, o.token, o.run, id, nodes, within, away, whoAmI(), o.reason)
-			})
+			return o.ask(cmd, rendezvous.Direct{Kind: rendezvous.DirectiveDrain, Nodes: nodes, Within: within, For: away, Reason: o.reason})
 		},
 	}
 	o.addFlags(cmd)
@@ -86,11 +79,7 @@ func newAdminDirective(log *logging, c directiveCommand) *cobra.Command {
 			case target <= 0 && c.kind == rendezvous.DirectiveScale:
 				return errors.New("--target is missing, or not above 0: how many nodes?")
 			}
-			d := rendezvous.Direct{ID: client.NewDirectiveID(), Kind: c.kind, Within: within, Target: target, By: admin(), Reason: o.reason, At: now()}
-			return o.deliver(cmd, d, func(ctx context.Context) (string, error) {
-				d.By = whoAmI()
-				return client.AdminDirect(ctx, o.addr, o.token, o.run, d)
-			})
+			return o.ask(cmd, rendezvous.Direct{Kind: c.kind, Within: within, Target: target, Reason: o.reason})
 		},
 	}
 	o.addFlags(cmd)
@@ -158,9 +147,7 @@ go on. "rallypoint status" shows which stand.`,
 			if id == "" {
 				return errors.New("--directive is missing: which one?")
 			}
-			return o.deliver(cmd, rendezvous.CancelDirective{ID: id, By: admin(), Reason: o.reason}, func(ctx context.Context) (string, error) {
-				return client.AdminCancel(ctx, o.addr, o.token, o.run, id, whoAmI(), o.reason)
-			})
+			return o.ask(cmd, rendezvous.CancelDirective{ID: id, Reason: o.reason})
 		},
 	}
 	o.addFlags(cmd)
@@ -184,9 +171,7 @@ func newAdminUndrain(log *logging) *cobra.Command {
 			if node == "" {
 				return errors.New("--node is missing: whom?")
 			}
-			return o.deliver(cmd, rendezvous.Undrain{Node: node, By: admin(), Reason: o.reason}, func(ctx context.Context) (string, error) {
-				return client.AdminUndrain(ctx, o.addr, o.token, o.run, node, whoAmI(), o.reason)
-			})
+			return o.ask(cmd, rendezvous.Undrain{Node: node, Reason: o.reason})
 		},
 	}
 	o.addFlags(cmd)

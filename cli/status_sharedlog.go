@@ -3,9 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"rallypoint/backend"
@@ -27,7 +25,7 @@ func (q statusQuery) fetchFromLog(ctx context.Context) ([]byte, control.Status, 
 	case err != nil:
 		return nil, st, failure{err}
 	case q.run != "" && len(records) == 0:
-		return nil, st, noSuchRun(limited, q, shown)
+		return nil, st, failure{backend.NoSuchRun(limited, q.sharedLog, q.run, shown, q.timeout)}
 	}
 	st = control.Status{Schema: control.StatusSchema, Place: shown, Runs: []control.RunStatus{}, RunsTotal: len(records)}
 	for _, r := range records {
@@ -43,26 +41,6 @@ func (q statusQuery) fetchFromLog(ctx context.Context) ([]byte, control.Status, 
 	st.Runs = st.Runs[:min(len(st.Runs), control.MaxStatusRuns)]
 	raw, err := json.Marshal(st)
 	return raw, st, err
-}
-
-// maxNamed bounds the runs that an error names.
-const maxNamed = 20
-
-// noSuchRun is the error of a run that has no log at the endpoint; it names those
-// that do.
-func noSuchRun(ctx context.Context, q statusQuery, shown string) error {
-	_, records, err := backend.Inspect(ctx, q.sharedLog, "", q.timeout)
-	if err != nil || len(records) == 0 {
-		return failed("no run %q meets at %s, nor does another one", q.run, shown)
-	}
-	var names []string
-	for _, r := range records[:min(len(records), maxNamed)] {
-		names = append(names, fmt.Sprintf("%q", r.RunID))
-	}
-	if more := len(records) - maxNamed; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return failed("no run %q meets at %s: there are %s", q.run, shown, strings.Join(names, ", "))
 }
 
 // statusOf describes a run as its record shows it. Who shows no sign of life may

@@ -504,8 +504,8 @@ typedef struct rp_store_request {
 
 /*
  * What came out of an operation. Fields that the operation does not name are zero.
- * `store` is that of rp_store_connect_start and the like. To be freed with
- * rp_store_result_free, which does not close `store`.
+ * `store` is that of rp_store_connect_start and the like, `value` also that of rp_admin_start.
+ * To be freed with rp_store_result_free, which does not close `store`.
  */
 typedef struct rp_store_result {
     size_t struct_size;
@@ -936,6 +936,51 @@ enum rp_directive_kind {
  */
 RP_API int32_t rp_agent_direct(rp_agent agent, int32_t kind, int64_t within_ms,
                                const char *reason, rp_error *err);
+
+/* What rp_admin_start asks a run for; the first four are rp_directive_kind's. */
+enum rp_admin_action {
+    RP_ADMIN_SAVE = 1,    /* within_ms > 0 */
+    RP_ADMIN_DRAIN = 2,   /* nodes leave, and are refused for for_ms; 0: until undrained */
+    RP_ADMIN_SCALE = 3,   /* the job goes on with `target` nodes */
+    RP_ADMIN_STOP = 4,    /* the job ends, to be queued again */
+    RP_ADMIN_CANCEL = 5,  /* take back `directive` */
+    RP_ADMIN_UNDRAIN = 6, /* let the one node in `nodes` join again */
+    RP_ADMIN_EVICT = 7,   /* take the one node in `nodes` out at once; it may come back */
+    RP_ADMIN_CLOSE = 8,   /* let no more nodes join */
+    RP_ADMIN_FAIL = 9     /* end the job as failed, at once */
+};
+
+/*
+ * What an administrator, or a program, asks a run for from outside: `rallypoint admin` does
+ * the same. What an action does not need is 0.
+ */
+typedef struct rp_admin_request {
+    size_t struct_size;
+    const char *endpoint; /* required: HOST[:PORT] of the control plane, file:///DIRECTORY, or
+                             etcd://HOST */
+    const char *run_id;   /* required */
+    const char *reason;   /* required: human-readable, the job's nodes receive it */
+    const char *by;       /* who asks; NULL: USER@HOST */
+    int32_t action;       /* required: enum rp_admin_action */
+    int32_t target;       /* number of nodes, between min and max, a multiple of node_unit */
+    const char *const *nodes; /* ids, as their node_id option or `rallypoint status` has them */
+    size_t nodes_len;
+    const char *directive;  /* id, that makes a repetition do nothing; NULL: a new one */
+    int64_t within_ms;      /* until it is done at the latest; 0: now */
+    int64_t for_ms;         /* for which a drained node is refused */
+    const char *token_file; /* of the control plane; NULL: $RALLYPOINT_TOKEN_FILE, if set */
+} rp_admin_request;
+
+/*
+ * Asks a run for something, and returns at once; it has `timeout_ms` to be answered. The
+ * result (rp_op_result) has in its `value` one sentence that says what is done. The operation
+ * fails by RP_ERR_INVALID, which says why nothing is done, for a run or node that is not there
+ * and for what does not fit the run: a target, a deadline in the past; by RP_ERR_CLOSED if the
+ * run is closed, RP_ERR_TIMEOUT, RP_ERR_CONNECTION, RP_ERR_AUTH. A request that was not
+ * answered may have been received.
+ */
+RP_API int32_t rp_admin_start(const rp_admin_request *request, int64_t timeout_ms, rp_op *op,
+                              rp_error *err);
 
 /* What an event reports. Numbers never change; new ones may be added. */
 enum rp_agent_event_kind {

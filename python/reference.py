@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import rallypoint
+import rallypoint.admin
 import rallypoint.agent
 import rallypoint.handler
 import rallypoint.timer
@@ -76,6 +77,21 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
             "EtcdStore",
             "connect_etcd",
             "EtcdServer",
+        ],
+    ),
+    (
+        "Administration",
+        "What `rallypoint admin` does, from a program: `import rallypoint.admin`.",
+        [
+            "admin.save",
+            "admin.drain",
+            "admin.scale",
+            "admin.stop",
+            "admin.cancel",
+            "admin.undrain",
+            "admin.evict",
+            "admin.close",
+            "admin.Answer",
         ],
     ),
     (

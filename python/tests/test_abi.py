@@ -100,6 +100,10 @@ def test_enums() -> None:
     assert set(levels.values()) == set(log.LEVELS.values())
     kinds = {f"RP_DIRECTIVE_{name.upper()}": kind for kind, name in directive.KINDS.items()}
     assert enums.pop("rp_directive_kind") == {"RP_DIRECTIVE_NONE": 0, **kinds}
+    actions = enums.pop("rp_admin_action")
+    assert [actions[f"RP_ADMIN_{name.upper()}"] for name in directive.KINDS.values()] == [
+        *directive.KINDS
+    ]
     for name in ("rp_store_op", "rp_agent_flag", "rp_agent_event_kind", "rp_agent_state"):
         del enums[name]  # which have no names but those of _abi
     assert not enums, "an enum that this test does not know"

@@ -108,6 +108,17 @@ DIRECTIVE_DRAIN = 2
 DIRECTIVE_SCALE = 3
 DIRECTIVE_STOP = 4
 
+# enum rp_admin_action
+ADMIN_SAVE = 1
+ADMIN_DRAIN = 2
+ADMIN_SCALE = 3
+ADMIN_STOP = 4
+ADMIN_CANCEL = 5
+ADMIN_UNDRAIN = 6
+ADMIN_EVICT = 7
+ADMIN_CLOSE = 8
+ADMIN_FAIL = 9
+
 # enum rp_agent_event_kind
 AGENT_JOINING = 1
 AGENT_JOINED = 2
@@ -308,6 +319,24 @@ class AgentConfig(Struct):
     )
 
 
+class AdminRequest(Struct):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("endpoint", c_char_p),
+        ("run_id", c_char_p),
+        ("reason", c_char_p),
+        ("by", c_char_p),
+        ("action", c_int32),
+        ("target", c_int32),
+        ("nodes", POINTER(c_char_p)),
+        ("nodes_len", c_size_t),
+        ("directive", c_char_p),
+        ("within_ms", c_int64),
+        ("for_ms", c_int64),
+        ("token_file", c_char_p),
+    )
+
+
 class AgentEvent(Struct):
     _fields_ = (
         ("struct_size", c_size_t),
@@ -474,6 +503,7 @@ STRUCTS: dict[str, type[Structure]] = {
     "rp_outcome": Outcome,
     "rp_agent": AgentHandle,
     "rp_agent_config": AgentConfig,
+    "rp_admin_request": AdminRequest,
     "rp_agent_event": AgentEvent,
     "rp_agent_result": AgentResult,
     "rp_worker_result": WorkerResult,
@@ -638,6 +668,10 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_agent_run": (c_int32, (AgentHandle, c_int64, POINTER(Error))),
     "rp_agent_stop": (c_int32, (AgentHandle, c_int32, c_int64, POINTER(Error))),
     "rp_agent_direct": (c_int32, (AgentHandle, c_int32, c_int64, c_char_p, POINTER(Error))),
+    "rp_admin_start": (
+        c_int32,
+        (POINTER(AdminRequest), c_int64, POINTER(OpHandle), POINTER(Error)),
+    ),
     "rp_agent_next_event": (c_int32, (AgentHandle, POINTER(AgentEvent), POINTER(Error))),
     "rp_agent_fd": (c_int32, (AgentHandle, POINTER(c_int32), POINTER(Error))),
     "rp_agent_get_result": (c_int32, (AgentHandle, POINTER(AgentResult), POINTER(Error))),

@@ -114,16 +114,38 @@ def opened(handle: abi.StoreHandle, name: str, *args: Any) -> None:
         name: the function that starts it.
         args: what that takes before the operation.
     """
-    op, result = abi.OpHandle(), abi.StoreResult()
+    result = abi.StoreResult()
+    try:
+        _finish(result, name, *args)
+        handle.id = result.store.id
+    finally:
+        if result.store.id != handle.id:
+            library.call("rp_store_close", result.store)
+
+
+def finished(name: str, *args: Any) -> abi.StoreResult:
+    """Starts an operation, waits for it, and frees it.
+
+    Args:
+        name: the function that starts it.
+        args: what that takes before the operation.
+
+    Returns:
+        Its result, to be freed by rp_store_result_free.
+    """
+    result = abi.StoreResult()
+    _finish(result, name, *args)
+    return result
+
+
+def _finish(result: abi.StoreResult, name: str, *args: Any) -> None:
+    op = abi.OpHandle()
     try:
         library.call(name, *args, ctypes.byref(op))
         _await(op, ctypes.byref(result))
-        handle.id = result.store.id
     finally:
         if op.id:
             library.load().rp_op_free(op, None)  # if an interrupt came before
-        if result.store.id != handle.id:
-            library.call("rp_store_close", result.store)
 
 
 class Target(Protocol):

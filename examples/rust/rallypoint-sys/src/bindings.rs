@@ -88,6 +88,17 @@ pub const RP_DIRECTIVE_DRAIN: i32 = 2;
 pub const RP_DIRECTIVE_SCALE: i32 = 3;
 pub const RP_DIRECTIVE_STOP: i32 = 4;
 
+// enum rp_admin_action
+pub const RP_ADMIN_SAVE: i32 = 1;
+pub const RP_ADMIN_DRAIN: i32 = 2;
+pub const RP_ADMIN_SCALE: i32 = 3;
+pub const RP_ADMIN_STOP: i32 = 4;
+pub const RP_ADMIN_CANCEL: i32 = 5;
+pub const RP_ADMIN_UNDRAIN: i32 = 6;
+pub const RP_ADMIN_EVICT: i32 = 7;
+pub const RP_ADMIN_CLOSE: i32 = 8;
+pub const RP_ADMIN_FAIL: i32 = 9;
+
 // enum rp_agent_event_kind
 pub const RP_AGENT_JOINING: i32 = 1;
 pub const RP_AGENT_JOINED: i32 = 2;
@@ -329,6 +340,24 @@ pub struct rp_agent_config {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct rp_admin_request {
+    pub struct_size: usize,
+    pub endpoint: *const c_char,
+    pub run_id: *const c_char,
+    pub reason: *const c_char,
+    pub by: *const c_char,
+    pub action: i32,
+    pub target: i32,
+    pub nodes: *const *const c_char,
+    pub nodes_len: usize,
+    pub directive: *const c_char,
+    pub within_ms: i64,
+    pub for_ms: i64,
+    pub token_file: *const c_char,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct rp_agent_event {
     pub struct_size: usize,
     pub kind: i32,
@@ -515,6 +544,7 @@ extern "C" {
     pub fn rp_agent_run(agent: rp_agent, timeout_ms: i64, err: *mut rp_error) -> i32;
     pub fn rp_agent_stop(agent: rp_agent, signal: i32, grace_ms: i64, err: *mut rp_error) -> i32;
     pub fn rp_agent_direct(agent: rp_agent, kind: i32, within_ms: i64, reason: *const c_char, err: *mut rp_error) -> i32;
+    pub fn rp_admin_start(request: *const rp_admin_request, timeout_ms: i64, op: *mut rp_op, err: *mut rp_error) -> i32;
     pub fn rp_agent_next_event(agent: rp_agent, event: *mut rp_agent_event, err: *mut rp_error) -> i32;
     pub fn rp_agent_fd(agent: rp_agent, fd: *mut i32, err: *mut rp_error) -> i32;
     pub fn rp_agent_get_result(agent: rp_agent, result: *mut rp_agent_result, err: *mut rp_error) -> i32;

@@ -1,0 +1,173 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"rallypoint/core/control"
+	"rallypoint/core/control/client"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/core/sharedlog"
+	"rallypoint/internal/printable"
+)
+
+// Admin asks a run for something in the name of a user, from outside: it is no node.
+type Admin struct {
+	Addr      string // of the control plane
+	SharedLog string // the endpoint of the nodes' log, in place of Addr; see Locate
+	RunID     string
+	Token     *secret.Token // of the control plane; nil: none
+	By        string        // who asks, for those who read the reason; "": UserName
+	Timeout   time.Duration // for which an etcd is tried
+}
+
+// UserName names the user and the machine of this process.
+func UserName() string {
+	user := cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), fmt.Sprintf("uid %d", os.Getuid()))
+	host, err := os.Hostname()
+	if err != nil {
+		return user
+	}
+	return user + "@" + host
+}
+
+// Ask has the run apply an event that comes from no node: a Direct, CancelDirective,
+// Undrain, Evict or CloseRun; who asks and when is filled in. At a control plane it is a
+// request, else an entry in the log that the nodes share. It returns in one sentence what
+// was done, or an error that says why nothing was: ErrInvalid for what does not fit the run,
+// or a run that is not there, ErrConnection, ErrAuth. It blocks until ctx ends at most.
+func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (done string, err error) {
+	by := cmp.Or(a.By, UserName())
+	if a.SharedLog != "" {
+		by = "admin " + by // a control plane says so itself
+	}
+	ev, id, reason := signed(ev, by)
+	wrong := ""
+	switch {
+	case ev == nil:
+		return "", rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for this event")
+	case a.RunID == "":
+		wrong = "the run id is missing: which run?"
+	case strings.TrimSpace(reason) == "":
+		wrong = "the reason is missing: the job's nodes receive it"
+	case len(id) > rendezvous.MaxNameLen || printable.Text(id) != id:
+		wrong = fmt.Sprintf("the id of a directive has at most %d bytes, all of them printable, not %.100q", rendezvous.MaxNameLen, id)
+	}
+	if wrong != "" {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "%s", wrong)
+	}
+	if a.SharedLog != "" {
+		return a.append(ctx, ev)
+	}
+	return a.request(ctx, by, ev)
+}
+
+// signed fills in who asks and when, and returns the id of a directive and the reason beside
+// the event; nil for one that is for no administrator.
+func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id, reason string) {
+	at := time.Now().UTC().Round(time.Millisecond)
+	switch e := ev.(type) {
+	case rendezvous.Direct:
+		e.ID, e.By, e.At = cmp.Or(e.ID, client.NewDirectiveID()), by, at
+		return e, e.ID, e.Reason
+	case rendezvous.CancelDirective:
+		e.By = by
+		return e, e.ID, e.Reason
+	case rendezvous.Undrain:
+		e.By = by
+		return e, "", e.Reason
+	case rendezvous.Evict:
+		e.By = by
+		return e, "", e.Reason
+	case rendezvous.CloseRun:
+		e.By, e.At = by, at
+		return e, "", e.Reason
+	}
+	return nil, "", ""
+}
+
+// request asks the control plane.
+func (a Admin) request(ctx context.Context, by string, ev rendezvous.Event) (string, error) {
+	switch ev := ev.(type) {
+	case rendezvous.Direct:
+		return client.AdminDirect(ctx, a.Addr, a.Token, a.RunID, ev)
+	case rendezvous.CancelDirective:
+		return client.AdminCancel(ctx, a.Addr, a.Token, a.RunID, ev.ID, by, ev.Reason)
+	case rendezvous.Undrain:
+		return client.AdminUndrain(ctx, a.Addr, a.Token, a.RunID, ev.Node, by, ev.Reason)
+	case rendezvous.Evict:
+		return client.AdminEvict(ctx, a.Addr, a.Token, a.RunID, ev.Node, by, ev.Reason)
+	}
+	c, _ := ev.(rendezvous.CloseRun) // Ask knows no other one
+	return client.AdminClose(ctx, a.Addr, a.Token, a.RunID, by, c.Reason, c.Stop)
+}
+
+// append appends the event to the nodes' log, if it changes anything.
+func (a Admin) append(ctx context.Context, ev rendezvous.Event) (done string, err error) {
+	shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
+	if err != nil {
+		return "", err
+	}
+	if len(records) == 0 {
+		return "", NoSuchRun(ctx, a.SharedLog, a.RunID, shown, a.Timeout)
+	}
+	run := records[0]
+	if len(run.Living) == 0 {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q at %s is alive: there is no node left to tell", run.RunID, shown)
+	}
+	done, changes, err := foresee(run, ev)
+	if err != nil || !changes {
+		return done, err
+	}
+	return done, Append(ctx, a.SharedLog, run, ev, a.Timeout)
+}
+
+// foresee applies the event to a copy of the run, as each of its nodes is going to, and says
+// what it does.
+func foresee(run sharedlog.Record, ev rendezvous.Event) (done string, changes bool, err error) {
+	m, err := run.Machine()
+	if err != nil {
+		return "", false, err
+	}
+	was, before := m.Census(), m.Status()
+	var refusal *rendezvous.Error
+	switch ev := ev.(type) {
+	case rendezvous.Evict:
+		done, refusal = control.Evicted(&before, ev.Node)
+	case rendezvous.Direct, rendezvous.CancelDirective, rendezvous.Undrain:
+		done, refusal = control.Directed(m, &before, ev)
+	}
+	if refusal != nil {
+		return "", false, refusal
+	}
+	m.Apply(ev)
+	if ev, ok := ev.(rendezvous.CloseRun); ok {
+		return control.Closed(m, was, ev.Stop), m.Census().Ended != was.Ended, nil
+	}
+	return done, true, nil
+}
+
+// maxNamed bounds the runs that an error names.
+const maxNamed = 20
+
+// NoSuchRun is the error of a run that has no log at an endpoint, shown as that; it names
+// those that do.
+func NoSuchRun(ctx context.Context, endpoint, runID, shown string, timeout time.Duration) error {
+	_, records, err := Inspect(ctx, endpoint, "", timeout)
+	if err != nil || len(records) == 0 {
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "no run %q meets at %s, nor does another one", runID, shown)
+	}
+	var names []string
+	for _, r := range records[:min(len(records), maxNamed)] {
+		names = append(names, fmt.Sprintf("%q", r.RunID))
+	}
+	if more := len(records) - maxNamed; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "no run %q meets at %s: there are %s", runID, shown, strings.Join(names, ", "))
+}

@@ -1,0 +1,124 @@
+package main
+
+// #include "glue.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"rallypoint/backend"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/core/store"
+)
+
+// The numbers of the header are those of the kinds: a difference does not compile.
+const (
+	_ = -uint(C.RP_ADMIN_SAVE ^ int(rendezvous.DirectiveSave))
+	_ = -uint(C.RP_ADMIN_DRAIN ^ int(rendezvous.DirectiveDrain))
+	_ = -uint(C.RP_ADMIN_SCALE ^ int(rendezvous.DirectiveScale))
+	_ = -uint(C.RP_ADMIN_STOP ^ int(rendezvous.DirectiveStop))
+)
+
+// adminTexts are the texts of a request.
+type adminTexts struct{ endpoint, runID, reason, by, directive, tokenFile string }
+
+// toAdmin converts a request.
+func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err error) {
+	var t adminTexts
+	for _, field := range []struct {
+		name string
+		from *C.char
+		to   *string
+	}{
+		{"endpoint", r.endpoint, &t.endpoint},
+		{"run_id", r.run_id, &t.runID},
+		{"reason", r.reason, &t.reason},
+		{"by", r.by, &t.by},
+		{"directive", r.directive, &t.directive},
+		{"token_file", r.token_file, &t.tokenFile},
+	} {
+		if *field.to, err = text(field.name, field.from); err != nil {
+			return a, nil, err
+		}
+	}
+	nodes, err := rawTexts("nodes", r.nodes, r.nodes_len)
+	if err != nil {
+		return a, nil, err
+	}
+	if ev, err = t.event(r, nodes); err != nil {
+		return a, nil, err
+	}
+	a.RunID, a.By = t.runID, t.by
+	if a.Addr, a.SharedLog, err = backend.Locate(t.endpoint); err != nil {
+		return a, nil, invalid("%v", err)
+	}
+	switch {
+	case a.SharedLog != "":
+		p := rendezvous.Params{TokenFile: t.tokenFile}
+		return a, ev, p.RefuseToken(a.SharedLog)
+	case t.tokenFile == "":
+		t.tokenFile = getenv(rendezvous.EnvTokenFile)
+	}
+	if t.tokenFile != "" {
+		a.Token, err = secret.OpenToken(t.tokenFile, logger)
+	}
+	return a, ev, err
+}
+
+// event is what a request asks the run for.
+func (t *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Event, error) {
+	switch r.action {
+	case C.RP_ADMIN_SAVE, C.RP_ADMIN_DRAIN, C.RP_ADMIN_SCALE, C.RP_ADMIN_STOP:
+		return rendezvous.Direct{
+			ID: t.directive, Kind: rendezvous.DirectiveKind(r.action), Nodes: nodes, Within: span(r.within_ms), For: span(r.for_ms),
+			Target: int(r.target), Reason: t.reason,
+		}, nil
+	case C.RP_ADMIN_CANCEL:
+		return rendezvous.CancelDirective{ID: t.directive, Reason: t.reason}, nil
+	case C.RP_ADMIN_CLOSE, C.RP_ADMIN_FAIL:
+		return rendezvous.CloseRun{Reason: t.reason, Stop: r.action == C.RP_ADMIN_FAIL}, nil
+	case C.RP_ADMIN_UNDRAIN, C.RP_ADMIN_EVICT:
+	default:
+		return nil, invalid("action is %d, which is none", int32(r.action))
+	}
+	if len(nodes) != 1 {
+		return nil, invalid("there are %d nodes, it must be one", len(nodes))
+	}
+	if r.action == C.RP_ADMIN_EVICT {
+		return rendezvous.Evict{Node: nodes[0], Reason: t.reason}, nil
+	}
+	return rendezvous.Undrain{Node: nodes[0], Reason: t.reason}, nil
+}
+
+// span converts a time, which may be negative, to be refused where it is used.
+func span(ms C.int64_t) time.Duration {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	return time.Duration(max(-most, min(most, int64(ms)))) * time.Millisecond
+}
+
+//export rpgo_admin_start
+func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
+	return export(err, func() error {
+		a, ev, err := toAdmin(request)
+		if err != nil {
+			return err
+		}
+		if limit, ok := timeLimit(timeoutMS); ok {
+			a.Timeout = limit
+		}
+		ctx, cancel := withTimeout(context.Background(), timeoutMS)
+		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
+			done, err := a.Ask(ctx, ev)
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil {
+				err = fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeTimeout, ""), err)
+			}
+			return answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{[]byte(done)}}}, err
+		}))
+		return nil
+	})
+}

@@ -1,0 +1,125 @@
+/* What a program asks a run for from outside. */
+#include "check.h"
+
+static char endpoint[32];
+
+static int32_t ask(const rp_admin_request *request, rp_store_result *result) {
+    rp_op op = {0};
+    int32_t code = rp_admin_start(request, 30000, &op, ERR);
+    if (code != RP_OK) {
+        return code;
+    }
+    code = rp_op_wait(op, -1, ERR);
+    if (code == RP_OK) {
+        CHECK_OK(rp_op_result(op, result, ERR));
+    }
+    CHECK(rp_op_free(op, NULL) == RP_OK);
+    return code;
+}
+
+static void expect_done(const rp_admin_request *request, const char *part) {
+    rp_store_result result = {.struct_size = sizeof result};
+    CHECK_OK(ask(request, &result));
+    CHECK_CONTAINS((char *)result.value.data, part);
+    rp_store_result_free(&result);
+}
+
+static void expect_refused(const rp_admin_request *request, const char *part) {
+    rp_store_result result = {.struct_size = sizeof result};
+    CHECK_CODE(RP_ERR_INVALID, ask(request, &result));
+    CHECK_CONTAINS(last_error.message, part);
+}
+
+/* What no run could be asked for is refused at once. */
+static void malformed(const rp_admin_request *good) {
+    const char *two[] = {"n0", "n1"};
+    rp_admin_request request = *good;
+    rp_op op = {0};
+    CHECK_CODE(RP_ERR_INVALID, rp_admin_start(NULL, -1, &op, ERR));
+    CHECK_CODE(RP_ERR_INVALID, rp_admin_start(good, -1, NULL, ERR));
+    CHECK_CODE(RP_ERR_INVALID, rp_admin_start(good, -2, &op, ERR));
+    request.struct_size = 8;
+    CHECK_CODE(RP_ERR_INVALID, rp_admin_start(&request, -1, &op, ERR));
+    request = *good;
+    request.action = 10;
+    expect_refused(&request, "action is 10");
+    request.action = RP_ADMIN_EVICT;
+    expect_refused(&request, "there are 0 nodes, it must be one");
+    request.nodes = two;
+    request.nodes_len = 2;
+    expect_refused(&request, "there are 2 nodes, it must be one");
+    request = *good;
+    request.nodes_len = 1;
+    expect_refused(&request, "nodes is NULL");
+    request = *good;
+    request.endpoint = NULL;
+    expect_refused(&request, "ENDPOINT is empty");
+    request = *good;
+    request.reason = NULL;
+    expect_refused(&request, "the reason is missing");
+    request = *good;
+    request.token_file = "/nowhere/token";
+    CHECK_CODE(RP_ERR_INVALID, rp_admin_start(&request, -1, &op, ERR));
+    CHECK_CONTAINS(last_error.message, "/nowhere/token");
+}
+
+static void directives(const rp_admin_request *good) {
+    const char *nodes[] = {"n0"};
+    rp_admin_request request = *good;
+    request.within_ms = 60000;
+    request.directive = "mine";
+    expect_done(&request, "directive mine");
+    request.action = RP_ADMIN_CANCEL;
+    expect_done(&request, "is canceled");
+    request = *good;
+    request.within_ms = -1;
+    expect_refused(&request, "the deadline is in -1ms");
+    request.within_ms = INT64_MIN;
+    expect_refused(&request, "the deadline is in -");
+    request.within_ms = INT64_MAX;
+    expect_refused(&request, "it must be between 0 and");
+    request = *good;
+    request.action = RP_ADMIN_SCALE;
+    request.target = 2;
+    expect_refused(&request, "at most 1 node");
+    request = *good;
+    request.action = RP_ADMIN_UNDRAIN;
+    request.nodes = nodes;
+    request.nodes_len = 1;
+    expect_refused(&request, "is not drained");
+    request = *good;
+    request.run_id = "other";
+    request.within_ms = 1000;
+    expect_refused(&request, "other");
+    request = *good;
+    request.action = RP_ADMIN_STOP;
+    expect_done(&request, "it ends, to be queued again");
+}
+
+int main(void) {
+    rp_option options[] = {{"last_call_timeout", "0.1"}, {"node_id", "n0"}};
+    rp_member_config config = {.struct_size = sizeof config,
+                               .run_id = "run",
+                               .endpoint = endpoint,
+                               .min_nodes = 1,
+                               .max_nodes = 1,
+                               .options = options,
+                               .options_len = 2};
+    rp_admin_request good = {.struct_size = sizeof good,
+                             .endpoint = endpoint,
+                             .run_id = "run",
+                             .reason = "why",
+                             .by = "carol",
+                             .action = RP_ADMIN_SAVE};
+    rp_outcome outcome = {.struct_size = sizeof outcome};
+    rp_member member = {0};
+    own_endpoint(endpoint, sizeof endpoint);
+    CHECK_CODE(RP_ERR_CONNECTION, ask(&good, NULL));
+    CHECK_OK(rp_member_open(&config, &member, ERR));
+    CHECK_OK(rp_member_next(member, -1, &outcome, ERR));
+    malformed(&good);
+    directives(&good);
+    CHECK_OK(rp_member_close(member, ERR));
+    CHECK_INT(0, handles_open());
+    return 0;
+}

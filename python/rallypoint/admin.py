@@ -1,0 +1,377 @@
+"""What an administrator, or a program of theirs, asks a job for from outside.
+
+The same as `rallypoint admin`, by the same code: a scheduler, a cloud's notice or a notebook may
+have a job save, give nodes back, or end. torch is not needed. Whoever reaches the control
+plane's port may do this, unless it has a token.
+
+Example:
+    answer = rallypoint.admin.drain(
+        "host0:29400", "job7", ["gpu17"], reason="maintenance", within=120, away=7200
+    )
+    print(answer.text)
+    rallypoint.admin.cancel("host0:29400", "job7", answer.directive, reason="it is off")
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import dataclasses
+import math
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ._errors import Code, InvalidError
+from ._native import abi, library
+from ._native.structs import out_of_range
+from ._stores.request import finished
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+    from typing import Union
+
+    Time = Union[float, timedelta]
+
+__all__ = ["Answer", "cancel", "close", "drain", "evict", "save", "scale", "stop", "undrain"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a job has been asked for.
+
+    Attributes:
+        text: what is done, in one sentence.
+        directive: the id of the directive, for `cancel`; "" if there is none.
+    """
+
+    text: str
+    directive: str = ""
+
+
+def save(
+    endpoint: str,
+    run_id: str,
+    *,
+    reason: str,
+    within: Time = 120,
+    directive: str | None = None,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Has all workers of a job save a checkpoint at the same step; the job goes on.
+
+    Args:
+        endpoint: where the job's nodes meet: host[:port] of the control plane,
+            file:///directory or etcd://host.
+        run_id: the job's.
+        reason: what the job's nodes receive and log.
+        within: time until the deadline, in seconds.
+        directive: an id of your own, which makes a repetition do nothing. None: a new one.
+        by: who asks, for the job's nodes. None: this user and machine.
+        token_file: of the control plane. None: $RALLYPOINT_TOKEN_FILE, if set.
+        timeout: longest wait for the answer, in seconds. What was not answered in time may
+            have been received.
+
+    Returns:
+        What is done.
+
+    Raises:
+        InvalidError: the job, or a node, is not there, or what is asked for does not fit it: a
+            deadline in the past, a target that min, max or node_unit forbid; it is closed.
+        DeadlineError: no answer in time; a TimeoutError.
+        ConnectionFailedError: nothing there answers; a ConnectionError.
+        AuthenticationError: the control plane does not know the token.
+    """
+    return _ask(abi.ADMIN_SAVE, **_given(locals()))
+
+
+def drain(
+    endpoint: str,
+    run_id: str,
+    nodes: str | Iterable[str],
+    *,
+    reason: str,
+    within: Time = 0,
+    away: Time = 0,
+    directive: str | None = None,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Has nodes leave a job when all workers have saved, or at the deadline.
+
+    No restart is charged and spares take the places. If no other node is there the job ends, to
+    be queued again.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        nodes: the id of a node, or several: their node_id option, or as `rallypoint status`
+            shows them.
+        reason: as for save.
+        within: time until they leave at the latest, in seconds; 0 is now.
+        away: time for which they are refused, from when they leave; 0 is until `undrain`.
+        directive: as for save.
+        by: as for save.
+        token_file: as for save.
+        timeout: as for save.
+
+    Returns:
+        What is done.
+
+    Raises:
+        What save raises.
+    """
+    return _ask(abi.ADMIN_DRAIN, **_given(locals()))
+
+
+def scale(
+    endpoint: str,
+    run_id: str,
+    target: int,
+    *,
+    reason: str,
+    within: Time = 120,
+    directive: str | None = None,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Has a job go on with another number of nodes when all workers have saved, or at the deadline.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        target: the number of nodes, between min and max and a multiple of node_unit. Those
+            above it become spares, spares below it join.
+        reason: as for save.
+        within: time until that at the latest, in seconds; 0 is now.
+        directive: as for save.
+        by: as for save.
+        token_file: as for save.
+        timeout: as for save.
+
+    Returns:
+        What is done.
+
+    Raises:
+        What save raises.
+    """
+    return _ask(abi.ADMIN_SCALE, **_given(locals()))
+
+
+def stop(
+    endpoint: str,
+    run_id: str,
+    *,
+    reason: str,
+    within: Time = 120,
+    directive: str | None = None,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Ends a job, to be queued again, when all workers have saved, or at the deadline.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        reason: as for save.
+        within: time until that at the latest, in seconds; 0 is now.
+        directive: as for save.
+        by: as for save.
+        token_file: as for save.
+        timeout: as for save.
+
+    Returns:
+        What is done.
+
+    Raises:
+        What save raises.
+    """
+    return _ask(abi.ADMIN_STOP, **_given(locals()))
+
+
+def cancel(
+    endpoint: str,
+    run_id: str,
+    directive: str,
+    *,
+    reason: str,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Takes back a directive that was not carried out; workers that are held for it go on.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        directive: its id.
+        reason: as for save.
+        by: as for save.
+        token_file: as for save.
+        timeout: as for save.
+
+    Returns:
+        What is done.
+
+    Raises:
+        What save raises; InvalidError, too, if it does not stand.
+    """
+    return _ask(abi.ADMIN_CANCEL, **_given(locals()))
+
+
+def undrain(
+    endpoint: str,
+    run_id: str,
+    node: str,
+    *,
+    reason: str,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Lets a drained node join its job again before its time is over.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        node: its id.
+        reason: as for save.
+        by: as for save.
+        token_file: as for save.
+        timeout: as for save.
+
+    Returns:
+        What is done.
+
+    Raises:
+        What save raises; InvalidError, too, if it is not drained.
+    """
+    return _ask(abi.ADMIN_UNDRAIN, **_given(locals()))
+
+
+def evict(
+    endpoint: str,
+    run_id: str,
+    node: str,
+    *,
+    reason: str,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Takes a live node out of a job at once. Nothing keeps it from joining again.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        node: its id.
+        reason: as for save.
+        by: as for save.
+        token_file: as for save.
+        timeout: as for save.
+
+    Returns:
+        What is done.
+
+    Raises:
+        What save raises.
+    """
+    return _ask(abi.ADMIN_EVICT, **_given(locals()))
+
+
+def close(
+    endpoint: str,
+    run_id: str,
+    *,
+    reason: str,
+    fail: bool = False,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Lets no more nodes join a job; the running round goes on to its end.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        reason: as for save.
+        fail: end the job as failed: all nodes stop their workers at once.
+        by: as for save.
+        token_file: as for save.
+        timeout: as for save.
+
+    Returns:
+        What is done; a job that is closed already is none to do anything about.
+
+    Raises:
+        What save raises.
+    """
+    given = _given(locals())
+    given.pop("fail")
+    return _ask(abi.ADMIN_FAIL if fail else abi.ADMIN_CLOSE, **given)
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A function's arguments for _ask."""
+    node = arguments.pop("node", None)
+    if node is not None:
+        arguments["nodes"] = [node]
+    return arguments
+
+
+def _ask(
+    action: int,
+    endpoint: str,
+    run_id: str,
+    reason: str,
+    by: str | None,
+    token_file: str | os.PathLike[str] | None,
+    timeout: Time,
+    nodes: str | Iterable[str] = (),
+    target: int = 0,
+    directive: str | None = None,
+    within: Time = 0,
+    away: Time = 0,
+) -> Answer:
+    """Makes a request and waits for its answer, in slices that let Ctrl-C through."""
+    gives = action in (abi.ADMIN_SAVE, abi.ADMIN_DRAIN, abi.ADMIN_SCALE, abi.ADMIN_STOP)
+    if gives and directive is None:
+        directive = base64.b32encode(os.urandom(5)).decode()
+    names = [library.text(n) for n in ([nodes] if isinstance(nodes, str) else nodes)]
+    request = abi.AdminRequest(
+        endpoint=library.text(endpoint),
+        run_id=library.text(run_id),
+        reason=library.text(reason),
+        by=library.text(by),
+        action=action,
+        target=target,
+        nodes=(ctypes.c_char_p * max(1, len(names)))(*names),
+        nodes_len=len(names),
+        directive=library.text(directive),
+        within_ms=_milliseconds("within", within),
+        for_ms=_milliseconds("away", away),
+        token_file=None if token_file is None else library.text(os.fspath(token_file)),
+    )
+    if request.target != target:  # ctypes takes the lower 32 bits
+        raise out_of_range("the target", target)
+    limit = library.milliseconds(timeout)
+    result = finished("rp_admin_start", ctypes.byref(request), limit)
+    try:
+        text = library.bytes_of(result.value).decode("utf-8", "replace")
+    finally:
+        library.load().rp_store_result_free(ctypes.byref(result))
+    return Answer(text, directive if gives and directive else "")
+
+
+def _milliseconds(name: str, time: Time) -> int:
+    """A time for the library, which says what is wrong with one that is negative."""
+    value: float = library.seconds(time)
+    if not math.isfinite(value):
+        raise InvalidError(f"{name} is {value}, which is no time", Code.INVALID)
+    value = max(-1e12, min(value, 1e12)) * 1000
+    return math.floor(value) if value < 0 else math.ceil(value)

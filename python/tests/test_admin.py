@@ -1,0 +1,151 @@
+"""rallypoint.admin: what an administrator's program asks a job for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import rallypoint
+from rallypoint import Code, InvalidError, Member, admin
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.01)  # a member tells Python of no event
+
+
+@pytest.fixture(params=["hosted", "directory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"127.0.0.1:{free_port()}" if request.param == "hosted" else f"file://{tmp_path}"
+
+
+@pytest.fixture
+def nodes(place: str) -> Iterator[list[Member]]:
+    """Two nodes in a round of 2 to 4 by twos, and none waits."""
+    options = {"node_unit": 2, "last_call_timeout": 0.1}
+    members = [Member("job", place, 2, 4, options=options | {"node_id": n}) for n in ("n0", "n1")]
+    joins = [threading.Thread(target=m.next) for m in members]
+    for join in joins:
+        join.start()
+    for join in joins:
+        join.join()
+    yield members
+    for m in members:
+        m.close()
+
+
+def test_directives_are_given_taken_back_and_carried_out(place: str, nodes: list[Member]) -> None:
+    save = admin.save(place, "job", reason="before the upgrade", by="carol", within=60)
+    assert save.directive and save.directive in save.text
+    assert "its workers save, within 1m0s" in save.text
+    assert "is canceled" in admin.cancel(place, "job", save.directive, reason="it is off").text
+    with pytest.raises(InvalidError, match="none is standing"):
+        admin.cancel(place, "job", save.directive, reason="again")
+
+    named = admin.scale(place, "job", 4, reason="more", within=timedelta(minutes=1), directive="s1")
+    assert named.directive == "s1" and "it goes on with 4 nodes" in named.text
+    drain = admin.drain(place, "job", "n1", reason="its disk", within=0.5, away=3600)
+    assert "n1" in drain.text and "leaves in 500ms, and may come back 1h0m0s later" in drain.text
+    until(lambda: nodes[0].nodes_waiting() > 0)
+    assert "drained by admin" in nodes[0].reason()
+    assert "may join" in admin.undrain(place, "job", "n1", reason="it is back").text
+    assert "evict" in admin.evict(place, "job", "n0", reason="the wrong one").text
+
+
+def test_a_job_is_stopped_and_closed(place: str, nodes: list[Member]) -> None:
+    stop = admin.stop(place, "job", reason="the maintenance begins", by="carol", within=0)
+    assert "it ends, to be queued again, now" in stop.text
+    until(nodes[0].is_closed)
+    assert "stopped to be queued again by admin carol" in nodes[0].reason()
+    with pytest.raises(InvalidError, match="it is closed: it stopped to be queued again"):
+        admin.save(place, "job", reason="why")
+    assert admin.close(place, "job", reason="why").directive == ""
+
+
+def test_a_job_is_failed(place: str, nodes: list[Member]) -> None:
+    assert admin.close(place, "job", reason="full", by="carol").text
+    assert admin.close(place, "job", reason="wrong data", fail=True).text
+    until(lambda: nodes[0].nodes_waiting() > 0)
+    assert "wrong data" in nodes[0].reason()
+
+
+def test_what_does_not_fit_the_job_does_nothing(place: str, nodes: list[Member]) -> None:
+    def save(run: str = "job", **more: object) -> admin.Answer:
+        return admin.save(place, run, reason="why", **more)  # type: ignore[arg-type]
+
+    def scale(target: int) -> admin.Answer:
+        return admin.scale(place, "job", target, reason="why")
+
+    def drain(*names: str, **more: float) -> admin.Answer:
+        return admin.drain(place, "job", names, reason="why", **more)
+
+    for ask, text in (
+        (lambda: save("other"), "other"),
+        (lambda: drain("n7"), 'no live node "n7"'),
+        (lambda: drain(), "a drain names 1 to"),
+        (lambda: drain("n0", away=-1), "must be between 0"),
+        (lambda: scale(1), "needs at least 2 nodes"),
+        (lambda: scale(6), "takes at most 4 nodes"),
+        (lambda: scale(3), "must be a multiple of node_unit"),
+        (lambda: scale(-2), "-2"),
+        (lambda: scale(2**40), "out of range"),
+        (lambda: save(within=-1), "the deadline is in -1s, it must be between 0 and"),
+        (lambda: save(within=-0.0001), "the deadline is in -1ms"),
+        (lambda: save(within=1e300), "it must be between 0 and"),
+        (lambda: save(within=float("nan")), "no time"),
+        (lambda: save(within=0), "a save needs time"),
+        (lambda: save(directive="a\nb"), "all of them printable"),
+        (lambda: save(directive="x" * 3000), "at most"),
+        (lambda: admin.save(place, "", reason="why"), "which run"),
+        (lambda: admin.save(place, "job", reason="  "), "the reason is missing"),
+        (lambda: admin.save(place, "job\0", reason="why"), "NUL"),
+        (lambda: admin.evict(place, "job", "n7", reason="why"), "n7"),
+        (lambda: admin.undrain(place, "job", "n0", reason="why"), "none is drained"),
+    ):
+        with pytest.raises(InvalidError) as caught:
+            ask()
+        assert text in str(caught.value)
+        assert caught.value.code is Code.INVALID
+    assert [n.nodes_waiting() for n in nodes] == [0, 0]
+    assert save().directive, "something stands that was refused"
+
+
+def test_where_there_is_no_job() -> None:
+    with pytest.raises(rallypoint.ConnectionFailedError, match="refused"):
+        admin.stop(f"127.0.0.1:{free_port()}", "job", reason="why")
+    with pytest.raises(InvalidError, match="a static job has no control plane"):
+        admin.stop("static://127.0.0.1:1", "job", reason="why")
+    with pytest.raises(InvalidError, match="is not valid"):
+        admin.stop("gopher://x", "job", reason="why")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(TimeoutError) as caught:
+            admin.stop(endpoint, "job", reason="why", timeout=0.2)
+    assert isinstance(caught.value, rallypoint.DeadlineError)
+    with pytest.raises(rallypoint.RallypointError, match="would protect nothing"):
+        admin.stop("file:///nowhere", "job", reason="why", token_file="token")
+
+
+def test_a_control_plane_with_a_token(tmp_path: Path) -> None:
+    token, other = tmp_path / "token", tmp_path / "other"
+    for path, secret in ((token, "a" * 40), (other, "b" * 40)):
+        path.write_text(secret + "\n")
+        path.chmod(0o600)
+    endpoint = f"127.0.0.1:{free_port()}"
+    with Member("job", endpoint, 1, 1, options={"token_file": str(token)}) as member:
+        member.next()
+        with pytest.raises(rallypoint.AuthenticationError):
+            admin.save(endpoint, "job", reason="why", token_file=other)
+        assert admin.save(endpoint, "job", reason="why", token_file=token).directive
