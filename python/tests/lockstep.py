@@ -1,6 +1,8 @@
 """Workers for test_directed_jobs.py: they train in lockstep, without torch.
 
-Arguments: the number of steps, and the seconds that each takes.
+Arguments: the number of steps, and the seconds that each takes. While there is a file
+gate.report.NODE or gate.save.NODE, the workers of that node wait before they report a step, or
+that they have saved.
 """
 
 import os
@@ -10,6 +12,11 @@ import time
 from pathlib import Path
 
 import rallypoint
+
+
+def gate(name: str) -> None:
+    while os.path.exists(f"gate.{name}.{os.environ['GROUP_RANK']}"):
+        time.sleep(0.01)
 
 
 def main(steps: int, pause: float) -> None:
@@ -23,6 +30,7 @@ def main(steps: int, pause: float) -> None:
             with open("losses.txt", "a") as file:
                 file.write(f"{step} 0\n")
         time.sleep(pause * random.random())
+        gate("report")
         directive = rallypoint.progress(step)
         if directive is None:
             continue
@@ -32,6 +40,8 @@ def main(steps: int, pause: float) -> None:
         )
         if rank == 0:
             state.write_text(str(step))
+        Path(f"saving.{rank}").touch()
+        gate("save")
         rallypoint.saved(step)
         while directive.kind != "save" and rallypoint.directive():
             time.sleep(0.01)

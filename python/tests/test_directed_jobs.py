@@ -21,6 +21,8 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "directives" / "train.py"
 class Job:
     """Nodes whose workers write each step that they have done into losses.txt."""
 
+    conf = "last_call_timeout=0.1,admit_delay=0.1,lease_timeout=15"
+
     def __init__(self, folder: Path, steps: int, workers: int, *command: str) -> None:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
@@ -29,7 +31,7 @@ class Job:
         self.nodes: list[subprocess.Popen[str]] = []
 
     def start(self, node: str, *options: str) -> subprocess.Popen[str]:
-        conf = f"node_id={node},last_call_timeout=0.1,admit_delay=0.1,lease_timeout=15"
+        conf = f"node_id={node},{self.conf}"
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "rallypoint", "run", "--nnodes=1:2"),
