@@ -148,3 +148,26 @@ func BenchmarkDirective(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTakeover is what a successor does until all nodes of a round have said hello, which
+// the last rank's has hosted until now.
+func BenchmarkTakeover(b *testing.B) {
+	for _, nodes := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			p := policy(nodes-1, nodes)
+			for b.Loop() {
+				m := New(Config{RunID: "job", Generation: "h", Uptime: 0, Succession: Succession{Term: 2, From: "the host"}})
+				for i := range nodes - 1 {
+					m.Apply(Hello{
+						Session: SessionID(fmt.Sprint("session", i)), Node: fmt.Sprint("node", i), Policy: p, SeenAddr: "10.0.0.1",
+						LastRound: LastRound{Generation: "g", Round: 1, Rank: i + 1, World: nodes},
+					})
+				}
+				if m.Live() != nodes-1 {
+					b.Fatal("not all are there")
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(nodes), "ns/node")
+		})
+	}
+}

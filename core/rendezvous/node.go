@@ -81,7 +81,7 @@ func (m *Machine) hello(h Hello) {
 	m.adopt(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
 	m.noteHost(n)
-	n.update = m.updateFor(n)
+	n.update = m.updateFor(n, m.waitingReason)
 	m.emit(Welcome{Session: n.session, Update: n.update})
 }
 
@@ -95,7 +95,7 @@ func (m *Machine) resume(n *node, h Hello) {
 	m.setGrace(n, false)
 	m.reclaim(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
-	n.update = m.updateFor(n)
+	n.update = m.updateFor(n, m.waitingReason)
 	m.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
 }
 

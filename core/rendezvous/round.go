@@ -368,6 +368,9 @@ func (m *Machine) live() int { return m.awaited() + m.tally[participantRejoined]
 func (m *Machine) inState(state participantState) string {
 	var names []string
 	for _, s := range m.participants {
+		if len(names) == m.tally[state] {
+			break // each member's hello asks: few should look at all of them
+		}
 		if s.state != state {
 			continue
 		}

@@ -198,7 +198,7 @@ func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (
 		return nil, MembershipUpdate{}, false
 	}
 	answers = slices.SortedFunc(maps.Values(n.answered), func(a, b Reply) int { return cmp.Compare(a.Number, b.Number) })
-	return answers, m.updateFor(n), true
+	return answers, m.updateFor(n, m.waitingReason), true
 }
 
 // orphanedJoin reports whether a live node has no part in a round, waits for none, and

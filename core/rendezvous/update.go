@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"rallypoint/internal/wording"
 )
@@ -34,15 +35,16 @@ func (m *Machine) settleViews() {
 	if now == m.viewed && len(m.touched) == 0 {
 		return
 	}
+	reason := sync.OnceValue(m.waitingReason) // the same for all, and it costs as much as the round has members
 	if now != m.viewed {
 		m.viewed = now
 		for _, n := range m.nodes {
-			m.notify(n)
+			m.notify(n, reason)
 		}
 	}
 	for _, n := range m.touched {
 		if m.nodes[n.id] == n {
-			m.notify(n)
+			m.notify(n, reason)
 		}
 	}
 	m.touched = m.touched[:0]
@@ -50,21 +52,21 @@ func (m *Machine) settleViews() {
 
 // notify sends the node its update if it differs in what a program acts on, or in what a
 // successor has to know.
-func (m *Machine) notify(n *node) {
+func (m *Machine) notify(n *node, reason func() string) {
 	was := n.update
 	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.stopFor(n) == was.Stop &&
 		m.directiveFor(n) == was.Directive && m.requeued() == was.Requeue && m.facts().equal(was.Facts) {
 		return
 	}
-	n.update = m.updateFor(n)
+	n.update = m.updateFor(n, reason)
 	m.emit(Notify{Session: n.session, Update: n.update})
 }
 
 // requeued reports whether a directive has ended the run.
 func (m *Machine) requeued() bool { return m.closed != nil && m.closed.Kind == ClosedRequeue }
 
-// updateFor computes a node's view: guarantees 7, 8 and 9.
-func (m *Machine) updateFor(n *node) MembershipUpdate {
+// updateFor computes a node's view: guarantees 7, 8 and 9. reason is waitingReason.
+func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
 	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n), Directive: m.directiveFor(n), Requeue: m.requeued(), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
@@ -73,7 +75,7 @@ func (m *Machine) updateFor(n *node) MembershipUpdate {
 	case m.participantOf(n) == nil:
 		notice.Reason = n.stale
 	default:
-		notice.Reason = m.waitingReason()
+		notice.Reason = reason()
 	}
 	return notice
 }
