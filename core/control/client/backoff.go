@@ -16,6 +16,8 @@ const (
 )
 
 func (c *Client) newBackoff() *backoff.Backoff {
-	most := time.Duration(c.params.Max) * capPerNode
-	return backoff.New(firstPause, min(max(most, shortCap), longestPause))
+	return backoff.New(firstPause, min(max(c.crowdTime(), shortCap), longestPause))
 }
+
+// crowdTime is how long a server may take until it has served all nodes of the job.
+func (c *Client) crowdTime() time.Duration { return time.Duration(c.params.Max) * capPerNode }

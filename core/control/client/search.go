@@ -23,8 +23,9 @@ const (
 	evidencePatience = 2 * time.Second
 	// recheck is how often a standby that waits looks at the host once more.
 	recheck = 200 * time.Millisecond
-	// firstAnswer is about how long a server that is found again may take to answer a hello.
-	// It doubles with each one that has no answer, up to handshakeTimeout.
+	// firstAnswer is about how long a server that is found again may take to answer a hello,
+	// beside what all nodes of the job take. It doubles with each one that has no answer, up
+	// to handshakeTimeout.
 	firstAnswer = 2 * time.Second
 	// silenceEvery is how often the log tells that the host is silent.
 	silenceEvery = 10 * time.Second
@@ -300,11 +301,9 @@ func (s *search) reach(ctx context.Context, to string) *clientConn {
 	return l
 }
 
-// askAll tries the server that is gone once more, then all that stand by, then the
-// endpoint.
+// askAll tries the server that is gone once more and all that stand by, then the endpoint.
 func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 	c := s.c
-	list := []netip.AddrPort{s.addr}
 	if !s.asked {
 		s.asked = true
 		// The nodes of a large job do not all come at one time.
@@ -321,7 +320,10 @@ func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 	if len(others) > 2 {
 		backoff.Shuffle(others[1:])
 	}
-	list = append(list, others...)
+	list := append([]netip.AddrPort{s.addr}, others...)
+	if s.evidence.Ended && s.evidence.Direct { // its process is dead, most likely; a standby knows, if not
+		list = append(others, s.addr)
+	}
 	resolveErr := c.resolve(ctx, &c.endpoint)
 	if isRefusal(resolveErr) {
 		return nil, resolveErr
@@ -366,13 +368,19 @@ func (s *search) ago() string {
 }
 
 // The race among servers: the next one is tried when the one before has failed, or has
-// not answered for raceStagger.
+// not answered for raceStagger; in a large job for as long as a server may need for all its
+// nodes, or each of them would dial each server, and by that delay the answer further.
 const (
 	raceStagger      = 50 * time.Millisecond
+	longestStagger   = 2 * time.Second
 	maxRedirects     = 8
 	reconnectPerNode = 20 * time.Microsecond
 	reconnectSpread  = 200 * time.Millisecond
 )
+
+func (c *Client) raceStagger() time.Duration {
+	return max(raceStagger, min(c.crowdTime(), longestStagger))
+}
 
 // hailed is how one server has answered.
 type hailed struct {
@@ -382,7 +390,7 @@ type hailed struct {
 }
 
 // race says hello to servers until one welcomes this node, and follows redirects. Each
-// address is asked once. The error is that of the first one, which is the host's.
+// address is asked once. The error is that of the host, if it was asked, else of the first.
 func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -410,14 +418,14 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, er
 			}
 		}
 	}
-	stagger, stop := s.c.network.timer(raceStagger)
+	stagger, stop := s.c.network.timer(s.c.raceStagger())
 	defer func() { stop() }()
 	next()
 	var failure error
 	for pending > 0 {
 		select {
 		case <-stagger:
-			stagger, stop = s.c.network.timer(raceStagger)
+			stagger, stop = s.c.network.timer(s.c.raceStagger())
 			next()
 		case a := <-answers:
 			pending--
@@ -446,7 +454,7 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, er
 					}
 				}
 			}
-			if failure == nil {
+			if failure == nil || a.addr == s.addr {
 				failure = a.err
 			}
 			next()
@@ -474,7 +482,8 @@ func (c *Client) hail(ctx context.Context, addr netip.AddrPort) (*clientConn, er
 	// A kernel whose queue of new connections is full drops them, those that this side takes
 	// for open included, and retries in step with all others of the crowd. A new connection
 	// after a random time is let in sooner.
-	helloCtx, cancelHello := context.WithTimeout(ctx, min(backoff.Jitter(firstAnswer<<min(c.unanswered.Load(), 8)), handshakeTimeout))
+	patience := backoff.Jitter((firstAnswer + min(c.crowdTime(), handshakeTimeout)) << min(c.unanswered.Load(), 8))
+	helloCtx, cancelHello := context.WithTimeout(ctx, min(patience, handshakeTimeout))
 	defer cancelHello()
 	l, err := openConn(helloCtx, conn, c.hello(), c.token)
 	if err != nil {

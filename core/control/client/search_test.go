@@ -3,8 +3,10 @@ package client
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -308,5 +310,61 @@ func TestStandbyLeavesTheHostsPort(t *testing.T) {
 	connected(t, controltest.Params(host.addr, 2), controltest.NewObserver())
 	if addr := <-said; addr == host.addr || addr == "" {
 		t.Errorf("it listens at %q, the host at %s", addr, host.addr)
+	}
+}
+
+// TestALargeJobAsksOneServer: a node whose host has ended the connection asks the first
+// standby, and no other server while that one holds its hello, as long as a server may need
+// for all nodes; with few nodes it goes on to the next one soon.
+func TestALargeJobAsksOneServer(t *testing.T) {
+	for nodes, stagger := range map[int]time.Duration{2: 50 * time.Millisecond, 1000: 200 * time.Millisecond, 10000: 2 * time.Second, 1 << 20: 2 * time.Second} {
+		t.Run(fmt.Sprint(nodes), func(t *testing.T) {
+			t.Parallel()
+			answer := make(chan struct{})
+			defer close(answer)
+			first := serveHellos(t, func(*peerConn, wire.Hello) { <-answer })
+			second := serveHellos(t, func(*peerConn, wire.Hello) {})
+			end := make(chan struct{})
+			host := serveHellos(t, func(n *peerConn, h wire.Hello) {
+				w := welcomeOf(n, "g", 1, time.Minute)
+				w.Servers = []string{first.addr, second.addr}
+				n.says(w)
+				<-end
+				n.conn.Close()
+			})
+			var mu sync.Mutex
+			var dialled []string
+			var timers []time.Duration
+			c := newTestClient(t, controltest.Guest(host.addr, nodes), controltest.NewObserver())
+			dial, timer := c.network.dial, c.network.timer
+			c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				dialled = append(dialled, to.String())
+				return dial(ctx, to)
+			}
+			c.network.timer = func(d time.Duration) (<-chan time.Time, func()) {
+				mu.Lock()
+				defer mu.Unlock()
+				timers = append(timers, d)
+				if d == stagger {
+					return nil, func() {} // it never fires
+				}
+				return timer(0)
+			}
+			if err := c.Connect(controltest.Context(t)); err != nil {
+				t.Fatal(err)
+			}
+			close(end)
+			testkit.Eventually(t, "it asks the first standby", func() bool { return first.hellos.Load() > 0 })
+			mu.Lock()
+			defer mu.Unlock()
+			if want := []string{host.addr, first.addr}; !slices.Equal(dialled, want) {
+				t.Errorf("it has dialled %v, want %v", dialled, want)
+			}
+			if !slices.Contains(timers, stagger) {
+				t.Errorf("it asks the next server after one of %v, want %v", timers, stagger)
+			}
+		})
 	}
 }
