@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from processes import ROOT, BenchError, free_port
 from result import Row, Sample
 
+from cases.scale import serving, swarm_of
+
 NAME = "directive"
 
 REPEAT = 5
@@ -21,6 +24,7 @@ LIMIT = 60.0
 
 BINARY = str(ROOT / "build" / "rallypoint")
 WORKERS, PAUSE = 8, 0.05
+CROWD, CROWD_TARGET = 1000, 0.2
 
 # The one of rank 0 fails when the file is there.
 _FAILING = """
@@ -61,6 +65,14 @@ def measure(repeat: int | None) -> list[Row]:
         )
         for agents, target in ((2, 0.05), (32, 0.2))
     ]
+    rows.append(
+        Row(
+            NAME,
+            f"failure on one node -> last told, {CROWD} agents in one process",
+            _crowd(times),
+            target=CROWD_TARGET,
+        )
+    )
     rows.append(
         Row(
             NAME,
@@ -121,6 +133,16 @@ def _failure(agents: int) -> float:
         if len(signalled) != agents - 1:
             raise BenchError(f"{len(signalled)} of {agents - 1} workers were signalled")
         return max(signalled) - began
+
+
+def _crowd(times: int) -> Sample:
+    """Seconds from a node's word that its workers have failed until the last node has it."""
+    with serving() as (_, address):
+        swarm = swarm_of("stop", address, str(CROWD), str(times))
+        out, err = swarm.communicate(timeout=LIMIT)
+    if swarm.returncode:
+        raise BenchError(f"swarm of {CROWD}: {err}")
+    return Sample([json.loads(line)["stopped_s"] for line in out.splitlines()])
 
 
 def _steps(times: int) -> Sample:

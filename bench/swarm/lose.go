@@ -26,9 +26,10 @@ const standbys = 2
 // lost are what the death of a host costs, in seconds from its signal.
 type lost struct {
 	Nodes  int     `json:"nodes"`
-	Served float64 `json:"served_s"` // until the next host has welcomed the last node
-	Round  float64 `json:"round_s"`  // until the last node has its place in the next round
-	CPU    float64 `json:"cpu_s"`    // of this process meanwhile
+	Served float64 `json:"served_s"`   // until the next host has welcomed the last node
+	Round  float64 `json:"round_s"`    // until the last node has its place in the next round
+	CPU    float64 `json:"cpu_s"`      // of this process until then
+	Host   float64 `json:"host_cpu_s"` // of those that stand by, one of which is the next host
 }
 
 // lose has n nodes whose control plane is in the process of another one, which is killed.
@@ -72,7 +73,7 @@ func lose(ctx context.Context, addr string, n int) error {
 		w.follow(first.Generation)
 	}
 	time.Sleep(time.Second) // the standbys connect to each other
-	cpu, began := cpuTime(), time.Now()
+	cpu, hostCPU, began := cpuTime(), cpuOf(hosts[1:]), time.Now()
 	if err := hosts[0].Process.Kill(); err != nil {
 		return err
 	}
@@ -90,7 +91,14 @@ func lose(ctx context.Context, addr string, n int) error {
 	if _, err := s.place(ctx); err != nil {
 		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(lost{n, served.Seconds(), time.Since(began).Seconds(), cpuTime() - cpu})
+	return json.NewEncoder(os.Stdout).Encode(lost{n, served.Seconds(), time.Since(began).Seconds(), cpuTime() - cpu, cpuOf(hosts[1:]) - hostCPU})
+}
+
+func cpuOf(processes []*exec.Cmd) (seconds float64) {
+	for _, process := range processes {
+		seconds += cpuTimeOf(process.Process.Pid)
+	}
+	return seconds
 }
 
 // each calls f for each of n nodes at one time and returns one of the errors.

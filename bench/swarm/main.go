@@ -8,6 +8,8 @@
 //	swarm train ADDR N SECONDS   the same, and their workers report a step a second
 //	swarm direct ADDR N TIMES    N nodes form a round, and agree on the step of a
 //	                             directive so often
+//	swarm stop ADDR N TIMES      N nodes form a round, and one of them stops it; so
+//	                             often
 //	swarm add ADDR N ADDS        N nodes form a round, and each adds so often to a
 //	                             key of the agents, one after the other
 //	swarm get ADDR N GETS        N nodes form a round: the first one gets a key of
@@ -24,6 +26,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -36,7 +39,15 @@ import (
 	"rallypoint/core/training"
 )
 
+// crowdGC makes a process of many clients collect its memory as seldom as theirs together
+// would: a node has one client in a small heap, which it may not collect once in the seconds
+// that are measured here.
+const crowdGC = 400
+
 func main() {
+	if len(os.Args) > 1 && os.Args[1] != "host" { // that one is measured as it is
+		debug.SetGCPercent(crowdGC)
+	}
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "swarm:", err)
 		os.Exit(1)
@@ -48,7 +59,7 @@ func run(args []string) error {
 		return probe(args[1])
 	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm lose ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm lose ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm stop ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
 	}
 	if len(args) == 6 && args[0] == "crowd" {
 		return crowdOf(args[1], args[2:])
@@ -98,6 +109,8 @@ func run(args []string) error {
 		return add(ctx, args[1], n, last)
 	case "direct":
 		return direct(ctx, args[1], n, last)
+	case "stop":
+		return stop(ctx, args[1], n, last)
 	case "get":
 		return get(ctx, args[1], n, last)
 	}
