@@ -11,6 +11,7 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/telemetry"
 	"rallypoint/core/params"
+	"rallypoint/core/rendezvous"
 )
 
 // Defaults of a Spec's durations.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/backend"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/store"
@@ -59,10 +60,10 @@ func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err e
 	}
 	switch {
 	case a.SharedLog != "":
-		p := rendezvous.Params{TokenFile: t.tokenFile}
+		p := params.Params{TokenFile: t.tokenFile}
 		return a, ev, p.RefuseToken(a.SharedLog)
 	case t.tokenFile == "":
-		t.tokenFile = getenv(rendezvous.EnvTokenFile)
+		t.tokenFile = getenv(params.EnvTokenFile)
 	}
 	if t.tokenFile != "" {
 		a.Token, err = secret.OpenToken(t.tokenFile, logger)

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer"
-	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 )
 
@@ -94,7 +94,7 @@ func TestForwarderWithoutDescriptorForTheStore(t *testing.T) {
 // it is refused, by a line that says why.
 func TestForwarderWithoutDescriptorForTheCheck(t *testing.T) {
 	s := newFar(t, false, echo)
-	f, lines := newForwarder(t, s, func(o *Options) { o.Admit = peer.NewLoopbackCheck(rendezvous.LoopbackUsers{}).Admit })
+	f, lines := newForwarder(t, s, func(o *Options) { o.Admit = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit })
 	idle := descriptors(t)
 	wantServed(t, f)
 	if err := connectTightly(t, f, idle); err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {

@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/core/peer"
-	"rallypoint/core/rendezvous"
 )
 
 const checks = 5000
@@ -29,7 +29,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	check := peer.NewLoopbackCheck(rendezvous.LoopbackUsers{})
+	check := peer.NewLoopbackCheck(params.LoopbackUsers{})
 	before := used()
 	for range checks {
 		if err := check.Admit(server); err != nil {
