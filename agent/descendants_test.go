@@ -174,23 +174,14 @@ func TestRestartsLeakNothing(t *testing.T) {
 	defer null.Close()
 	s.spec.Stdout, s.spec.Stderr = null, null
 	s.spec.MaxRestarts = 200
-	before := descriptors(t)
+	before := testkit.Descriptors(t)
 	s.failed(s.run())
-	if after := descriptors(t); after > before {
+	if after := testkit.Descriptors(t); after > before {
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 	if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); err != unix.ECHILD {
 		t.Errorf("there are children: pid %d, %v", pid, err)
 	}
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 // TestWorkersGetNoPrivateDescriptor: where a standard stream of the process was closed,

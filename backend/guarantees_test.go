@@ -56,7 +56,7 @@ var meetings = []meeting{
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := tokenFile(t)
+		file := testkit.TokenFile(t)
 		token, err := secret.OpenToken(file, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ var meetings = []meeting{
 	{"file with a token", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
 		checkHistory(t, filelog.Watch(dir, "job"))
-		return withToken(tokenFile(t), at("file://"+dir))
+		return withToken(testkit.TokenFile(t), at("file://"+dir))
 	}},
 	{"file", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
@@ -152,13 +152,6 @@ func at(endpoint string) func(params.Params, *slog.Logger) (*member.Member, erro
 		}
 		return n.(*member.Member), nil
 	}
-}
-
-func tokenFile(t *testing.T) string {
-	t.Helper()
-	path := t.TempDir() + "/token"
-	testkit.Check(t, secret.NewToken(path))
-	return path
 }
 
 // withToken opens nodes that have a token.

@@ -14,7 +14,7 @@ import (
 
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -73,10 +73,7 @@ func TestFile(t *testing.T) {
 func TestToken(t *testing.T) {
 	p := params.Default()
 	p.RunID, p.Min, p.Max, p.NodeRank = "job", 2, 2, 0
-	good, none := t.TempDir()+"/token", t.TempDir()+"/none"
-	if err := secret.NewToken(good); err != nil {
-		t.Fatal(err)
-	}
+	good, none := testkit.TokenFile(t), t.TempDir()+"/none"
 	for endpoint, wrong := range map[string]string{
 		"file://" + t.TempDir(): "", "etcd://127.0.0.1:1": "", "etcds://192.0.2.1:1": "", "static://127.0.0.1:29500": "", "static://192.0.2.1:29500": "", "127.0.0.1:1": "", "a blob": "",
 		"etcd://127.0.0.1:1,192.0.2.1:1": "use etcds://", "etcd://localhost,host0": "use etcds://",

@@ -10,22 +10,13 @@ import (
 	"rallypoint/cli/run"
 	"rallypoint/core/params"
 	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
 )
-
-// writeToken writes a token file that is removed with the test.
-func writeToken(t *testing.T, token string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // TestToken uses every command that takes a token with the right one, a wrong one
 // and none.
 func TestToken(t *testing.T) {
-	good, other := writeToken(t, "correct horse battery staple, and more"), writeToken(t, "something that is quite different here")
+	good, other := testkit.TokenFile(t, "correct horse battery staple, and more"), testkit.TokenFile(t, "something that is quite different here")
 	t.Setenv(params.EnvTokenFile, "")
 	s := serve(t, command("serve", "--listen", "127.0.0.1:0", "--token-file", good))
 	defer s.end(t)
@@ -203,12 +194,12 @@ func TestTokenNew(t *testing.T) {
 // TestTokenShow prints fingerprints and nothing else; a bad file is refused by name.
 func TestTokenShow(t *testing.T) {
 	first, second := "correct horse battery staple, and more", "something that is quite different here"
-	path := writeToken(t, first+"\n"+second)
+	path := testkit.TokenFile(t, first+"\n"+second)
 	want := secret.Fingerprint([]byte(first)) + "\n" + secret.Fingerprint([]byte(second)) + "\n"
 	if code, stdout, stderr := execute(t, "token", "show", path); code != run.ExitOK || stdout != want || len(want) != 18 || stderr != "" {
 		t.Errorf("%d, %q, %q; want %q", code, stdout, stderr, want)
 	}
-	for _, bad := range []string{writeToken(t, "short"), t.TempDir(), path + "x"} {
+	for _, bad := range []string{testkit.TokenFile(t, "short"), t.TempDir(), path + "x"} {
 		if code, stdout, stderr := execute(t, "token", "show", bad); code != run.ExitFailure || stdout != "" || !strings.Contains(stderr, bad) {
 			t.Errorf("%s: %d, %q, %q", bad, code, stdout, stderr)
 		}

@@ -22,14 +22,6 @@ import (
 	"rallypoint/tcpstore"
 )
 
-// tokenFile makes a file with a token.
-func tokenFile(t *testing.T) string {
-	t.Helper()
-	path := t.TempDir() + "/token"
-	testkit.Check(t, secret.NewToken(path))
-	return path
-}
-
 // node is one node's round stores. A distant one is on another machine than all stores, as
 // far as it knows; its loopback addresses are its own.
 type node struct {
@@ -124,7 +116,7 @@ func TestProtectedStore(t *testing.T) {
 				if fixed {
 					port = testkit.FreePort(t)
 				}
-				token := tokenFile(t)
+				token := testkit.TokenFile(t)
 				a, b, c := newNode(t, token, false), newNode(t, token, true), newNode(t, token, false)
 				real, atA, _ := a.serve(t, host, port, 1)
 				atB, way := b.reach(t, real)
@@ -160,7 +152,7 @@ func TestRoundsChange(t *testing.T) {
 		if fixed {
 			port = testkit.FreePort(t)
 		}
-		token := tokenFile(t)
+		token := testkit.TokenFile(t)
 		a, b := newNode(t, token, false), newNode(t, token, true)
 		var last rendezvous.Outcome
 		var open []io.Closer
@@ -193,7 +185,7 @@ func TestRoundsChange(t *testing.T) {
 // TestStaleRound: a node of another round, or generation, with the right token, is refused by
 // name, and the workers of the round do not notice.
 func TestStaleRound(t *testing.T) {
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	a, b := newNode(t, token, false), newNode(t, token, true)
 	real, atA, _ := a.serve(t, "127.0.0.1", 0, 7)
 	worker := dial(t, atA)
@@ -219,8 +211,8 @@ func TestOtherKey(t *testing.T) {
 		served, known  string
 		says, saysHere string
 	}{
-		"another token": {tokenFile(t), tokenFile(t), "does not know the token in", "does not know the token in"},
-		"a plain store": {"", tokenFile(t), "no Rallypoint round store with a token", ""},
+		"another token": {testkit.TokenFile(t), testkit.TokenFile(t), "does not know the token in", "does not know the token in"},
+		"a plain store": {"", testkit.TokenFile(t), "no Rallypoint round store with a token", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := newNode(t, test.served, false), newNode(t, test.known, true)
@@ -245,7 +237,7 @@ func TestOtherKey(t *testing.T) {
 // a forwarder.
 func TestOtherUserProtected(t *testing.T) {
 	peertest.NeedRoot(t)
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	a, b := newNode(t, token, false), newNode(t, token, true)
 	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
 	atB, _ := b.reach(t, real)
@@ -265,7 +257,7 @@ func TestOtherUserProtected(t *testing.T) {
 // TestMembersWithToken goes through rounds of members of a hosted run with a token.
 func TestMembersWithToken(t *testing.T) {
 	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
-	options := map[string]string{"token_file": tokenFile(t)}
+	options := map[string]string{"token_file": testkit.TokenFile(t)}
 	a, b := open(t, "a", endpoint, 2, 2, options), open(t, "b", endpoint, 2, 2, options)
 	var past []rendezvous.Outcome
 	for range 3 {
@@ -289,7 +281,7 @@ func TestMembersWithToken(t *testing.T) {
 // TestPlainByOption: store_tls=0 leaves round stores plain, and says so at each start.
 func TestPlainByOption(t *testing.T) {
 	p := params.Default()
-	p.RunID, p.Endpoint, p.Min, p.Max, p.TokenFile = "job", "host0:29400", 1, 2, tokenFile(t)
+	p.RunID, p.Endpoint, p.Min, p.Max, p.TokenFile = "job", "host0:29400", 1, 2, testkit.TokenFile(t)
 	if _, err := p.SetOptions(map[string]string{"store_tls": "0"}); err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +314,7 @@ func TestPlainByOption(t *testing.T) {
 
 // TestNoSuchToken: the store of a member does not open without its token's file.
 func TestNoSuchToken(t *testing.T) {
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	p := params.Default()
 	p.RunID, p.TokenFile = "job", token
 	testkit.Check(t, os.Remove(token))
@@ -379,7 +371,7 @@ func echoes(t *testing.T, o rendezvous.Outcome, port int) bool {
 // TestSidePorts: workers of another node reach what rank 0 opens at the ports above the
 // store's and at those of forward_ports, once it is there, and nothing else of that node.
 func TestSidePorts(t *testing.T) {
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	extra := testkit.FreePort(t)
 	a, b := newNode(t, token, false), newNode(t, token, true)
 	for _, n := range []*node{a, b} {
@@ -430,7 +422,7 @@ func TestSidePorts(t *testing.T) {
 // job's.
 func TestSidePortOfOthers(t *testing.T) {
 	peertest.NeedRoot(t)
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	a, b := newNode(t, token, false), newNode(t, token, true)
 	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
 	port := real.StorePort + 1

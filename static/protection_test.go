@@ -11,22 +11,14 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
 	"rallypoint/internal/testkit"
 	"rallypoint/tcpstore"
 )
 
-func tokenFile(t *testing.T) string {
-	t.Helper()
-	path := t.TempDir() + "/token"
-	testkit.Check(t, secret.NewToken(path))
-	return path
-}
-
 // TestProtectedRounds goes through two rounds of a static job with a token: agents and workers
 // use the store by a loopback address, and nothing else gets there.
 func TestProtectedRounds(t *testing.T) {
-	port, token := testkit.FreePort(t), tokenFile(t)
+	port, token := testkit.FreePort(t), testkit.TokenFile(t)
 	var nodes []*Static
 	for rank := range 3 {
 		p := staticParams(port, 3, rank)
@@ -70,7 +62,7 @@ func TestProtectedRounds(t *testing.T) {
 func TestProtectedFailure(t *testing.T) {
 	p := staticParams(testkit.FreePort(t), 2, 1)
 	p.Endpoint = Scheme + "192.0.2.1:" + strconv.Itoa(testkit.FreePort(t)) // leads nowhere
-	p.TokenFile, p.JoinTimeout = tokenFile(t), 300*time.Millisecond
+	p.TokenFile, p.JoinTimeout = testkit.TokenFile(t), 300*time.Millisecond
 	got := <-next(t, newNode(t, p))
 	if !errors.Is(got.err, rendezvous.ErrTimeout) || !strings.Contains(got.err.Error(), "node 0 at 192.0.2.1:") {
 		t.Errorf("%v", got.err)

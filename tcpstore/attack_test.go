@@ -30,7 +30,7 @@ type besetServer struct {
 
 func newBesetServer(t *testing.T) *besetServer {
 	t.Helper()
-	before := descriptors(t)
+	before := testkit.Descriptors(t)
 	token := openToken(t, goodKey)
 	lines, logger := newLog()
 	s, err := Listen("127.0.0.1:0", store.NewEngine(store.Limits{}), Options{
@@ -68,14 +68,9 @@ func newBesetServer(t *testing.T) *besetServer {
 		}
 		s.Close()
 		good.Close()
-		testkit.Eventually(t, "all descriptors are closed", func() bool { return descriptors(t) <= before })
+		testkit.Eventually(t, "all descriptors are closed", func() bool { return testkit.Descriptors(t) <= before })
 	})
 	return b
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	return len(testkit.Must(os.ReadDir("/proc/self/fd"))(t))
 }
 
 // awaitRefused waits for so many refusals for a reason.

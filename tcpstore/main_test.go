@@ -78,20 +78,26 @@ func (r raw) exchange(sent, want []byte) {
 // tryExchange is exchange for other goroutines than the test's own.
 func (r raw) tryExchange(sent, want []byte) bool {
 	r.t.Helper()
+	return tryExchange(r.t, r, sent, want)
+}
+
+// tryExchange sends, and wants to be answered so.
+func tryExchange(t testing.TB, conn io.ReadWriter, sent, want []byte) bool {
+	t.Helper()
 	if len(sent) > 0 { // writing nothing fails after CloseWrite
-		if _, err := r.Write(sent); err != nil {
-			r.t.Error(err)
+		if _, err := conn.Write(sent); err != nil {
+			t.Error(err)
 			return false
 		}
 	}
 	got := make([]byte, len(want))
-	if n, err := io.ReadFull(r, got); err != nil {
-		r.t.Errorf("after %d of %d bytes: %v", n, len(want), err)
+	if n, err := io.ReadFull(conn, got); err != nil {
+		t.Errorf("after %d of %d bytes: %v", n, len(want), err)
 		return false
 	}
 	if !bytes.Equal(got, want) {
 		const show = 100
-		r.t.Errorf("got %x, want %x", got[:min(show, len(got))], want[:min(show, len(want))])
+		t.Errorf("got %x, want %x", got[:min(show, len(got))], want[:min(show, len(want))])
 		return false
 	}
 	return true

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -32,9 +31,7 @@ var thisRound = secret.StoreName{Run: "job", Generation: "g1", Round: 7}
 
 func openToken(t testing.TB, keys ...string) *secret.Token {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "token")
-	testkit.WriteFile(t, path, []byte(strings.Join(keys, "\n")))
-	return testkit.Must(secret.OpenToken(path, nil))(t)
+	return testkit.Must(secret.OpenToken(testkit.TokenFile(t, keys...), nil))(t)
 }
 
 // newSecureServer starts a server with a token in a round.
@@ -94,23 +91,7 @@ func (r rawTLS) exchange(sent, want []byte) {
 
 func (r rawTLS) tryExchange(sent, want []byte) bool {
 	r.t.Helper()
-	if len(sent) > 0 {
-		if _, err := r.Write(sent); err != nil {
-			r.t.Error(err)
-			return false
-		}
-	}
-	got := make([]byte, len(want))
-	if n, err := io.ReadFull(r, got); err != nil {
-		r.t.Errorf("after %d of %d bytes: %v", n, len(want), err)
-		return false
-	}
-	if !bytes.Equal(got, want) {
-		const show = 100
-		r.t.Errorf("got %x, want %x", got[:min(show, len(got))], want[:min(show, len(want))])
-		return false
-	}
-	return true
+	return tryExchange(r.t, r, sent, want)
 }
 
 // pieces is a connection whose writes arrive cut into pieces of these lengths, in turn.

@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rallypoint/agent/process"
+	"rallypoint/internal/filetest"
 )
 
 func TestReport(t *testing.T) {
@@ -157,30 +156,12 @@ func TestTracebackInsteadOfStderr(t *testing.T) {
 // TestOnlyFilesAreRead: what a worker left in the place of a file does not hold the
 // report of its failure up.
 func TestOnlyFilesAreRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "fifo")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	writer, err := os.OpenFile(path, os.O_RDWR, 0) // with a writer and without: neither has an end
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, open := range []bool{true, false} {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			var f Failure
-			if err := f.readErrorFile(path); err == nil {
-				t.Error("a FIFO is an error file")
-			}
-		}()
-		select {
-		case <-done:
-		case <-time.After(10 * time.Second):
-			t.Fatalf("waits for a FIFO; writer: %v", open)
+	filetest.AtFIFO(t, func(path string) {
+		var f Failure
+		if err := f.readErrorFile(path); err == nil {
+			t.Error("a FIFO is an error file")
 		}
-		_ = writer.Close()
-	}
+	})
 }
 
 // TestLargeErrorFile is not read.

@@ -35,7 +35,7 @@ type guardedServer struct {
 
 func newGuardedServer(t *testing.T) *guardedServer {
 	t.Helper()
-	path := tokenFile(t, goodToken)
+	path := testkit.TokenFile(t, goodToken)
 	token, err := secret.OpenToken(path, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -337,7 +337,7 @@ func TestOldKey(t *testing.T) {
 		"nodes first":  {{{oldKey}, {oldKey}}, {{oldKey}, {newKey, oldKey}}, {{newKey, oldKey}, {newKey, oldKey}}, {{newKey, oldKey}, {newKey}}, {{newKey}, {newKey}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server, node := tokenFile(t, oldKey), tokenFile(t, oldKey)
+			server, node := testkit.TokenFile(t, oldKey), testkit.TokenFile(t, oldKey)
 			token, err := secret.OpenToken(server, nil)
 			if err != nil {
 				t.Fatal(err)

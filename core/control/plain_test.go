@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // opSet is the number of a key operation on the wire.
@@ -24,7 +25,7 @@ func TestNothingPlain(t *testing.T) {
 			var cfg Config
 			p := controltest.Params("", 1)
 			if keys != nil {
-				p.TokenFile = tokenFile(t, keys...)
+				p.TokenFile = testkit.TokenFile(t, keys...)
 				cfg.Token = openToken(t, keys...)
 			}
 			s := newFakeServer(t, cfg)

@@ -12,6 +12,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
 )
 
 // runKey is the token of one run.
@@ -38,13 +39,13 @@ func TestForeignRun(t *testing.T) {
 		controltest.Outcome(t, c.Start(controltest.Join()))
 		return nil
 	}
-	mine, master := tokenFile(t, runKey(t, goodToken, "mine")), tokenFile(t, goodToken)
-	if err := errors.Join(node("mine", mine), node("theirs", master), node("other", tokenFile(t, runKey(t, otherToken, "other")))); err != nil {
+	mine, master := testkit.TokenFile(t, runKey(t, goodToken, "mine")), testkit.TokenFile(t, goodToken)
+	if err := errors.Join(node("mine", mine), node("theirs", master), node("other", testkit.TokenFile(t, runKey(t, otherToken, "other")))); err != nil {
 		t.Fatal(err)
 	}
 	controltest.WantCode(t, node("theirs", mine), rendezvous.CodeAuth, `the token opens run "mine" only, not "theirs"`)
 	forged := strings.Replace(runKey(t, goodToken, "mine"), ":mine", ":theirs", 1)
-	controltest.WantCode(t, node("theirs", tokenFile(t, forged)), rendezvous.CodeAuth, "does not know the token")
+	controltest.WantCode(t, node("theirs", testkit.TokenFile(t, forged)), rendezvous.CodeAuth, "does not know the token")
 
 	key, err := secret.OpenToken(mine, nil)
 	if err != nil {
@@ -82,13 +83,13 @@ func TestForeignRun(t *testing.T) {
 // TestRunKeyAtItsHost: a job whose nodes have only its own token hosts its control plane.
 func TestRunKeyAtItsHost(t *testing.T) {
 	s := newFakeServer(t, Config{Token: openToken(t, runKey(t, goodToken, "mine"))})
-	p := withToken(s.addr, tokenFile(t, runKey(t, goodToken, "mine")), 1)
+	p := withToken(s.addr, testkit.TokenFile(t, runKey(t, goodToken, "mine")), 1)
 	p.RunID = "mine"
 	c := newTestClient(t, p, controltest.NewObserver())
 	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	p.TokenFile = tokenFile(t, runKey(t, goodToken, "other"))
+	p.TokenFile = testkit.TokenFile(t, runKey(t, goodToken, "other"))
 	p.RunID = "other"
 	controltest.WantCode(t, newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeAuth, "does not know the token")
 }

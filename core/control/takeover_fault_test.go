@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -113,16 +112,6 @@ func TestHostKilledWhileMembersAreInTheExitBarrier(t *testing.T) {
 			t.Error(err)
 		}
 	}
-}
-
-// descriptors are those of this process.
-func descriptors(t *testing.T) int {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Skip(err)
-	}
-	return len(list)
 }
 
 // leftOfATakeover is what a node of this test keeps when it is killed: its log, and what it

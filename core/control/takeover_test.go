@@ -534,7 +534,7 @@ func TestTakeoversLeakNothing(t *testing.T) {
 	p := elastic(t, 3)
 	p.Min = 3
 	nodes := form(t, p, 3)
-	begun, open, held := runtime.NumGoroutine(), descriptors(t), uint64(0)
+	begun, open, held := runtime.NumGoroutine(), testkit.Descriptors(t), uint64(0)
 	for i := range takeovers {
 		if i == takeovers/3 { // buffers, logs and tables have their size
 			held = heap()
@@ -559,13 +559,13 @@ func TestTakeoversLeakNothing(t *testing.T) {
 		}
 	}
 	// A host that has taken over keeps up to three probes of others open, at both ends here.
-	for end := time.Now().Add(testkit.Patience); descriptors(t) > open+10; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); testkit.Descriptors(t) > open+10; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d descriptors, %d at the beginning", descriptors(t), open)
+			t.Fatalf("%d descriptors, %d at the beginning", testkit.Descriptors(t), open)
 		}
 	}
 	rest, now := uint64(takeovers-takeovers/3), heap()
-	t.Logf("%d descriptors, %d at the beginning; %d bytes held, %d after a third of the takeovers", descriptors(t), open, now, held)
+	t.Logf("%d descriptors, %d at the beginning; %d bytes held, %d after a third of the takeovers", testkit.Descriptors(t), open, now, held)
 	if now > held && (now-held)/rest > leftOfATakeover {
 		t.Errorf("%d bytes held, %d after a third of the takeovers: %d for each", now, held, (now-held)/rest)
 	}

@@ -8,13 +8,14 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
 )
 
 // TestTakeoverWithAToken kills the host of four nodes with a token: probes, liveness
 // connections and redirects go within TLS, and a standby's listener lets no stranger in.
 func TestTakeoverWithAToken(t *testing.T) {
 	p := elastic(t, 4)
-	p.TokenFile = tokenFile(t, goodToken)
+	p.TokenFile = testkit.TokenFile(t, goodToken)
 	nodes := form(t, p, 4)
 	standby := nodes[1].server().Addr().String()
 	_, err := client.AdminClose(controltest.Context(t), standby, openToken(t, otherToken), "run", "me", "x", true)

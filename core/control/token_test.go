@@ -31,14 +31,6 @@ const (
 	otherToken = "Tr0ub4dor&3 Tr0ub4dor&3 Tr0ub4dor&3"
 )
 
-// tokenFile writes a file of tokens that is removed with the test.
-func tokenFile(t testing.TB, tokens ...string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "token")
-	writeTokens(t, path, tokens...)
-	return path
-}
-
 // writeTokens replaces a file at once, as an administrator's tool does.
 func writeTokens(t testing.TB, path string, tokens ...string) {
 	t.Helper()
@@ -52,7 +44,7 @@ func writeTokens(t testing.TB, path string, tokens ...string) {
 
 func openToken(t testing.TB, tokens ...string) *secret.Token {
 	t.Helper()
-	token, err := secret.OpenToken(tokenFile(t, tokens...), nil)
+	token, err := secret.OpenToken(testkit.TokenFile(t, tokens...), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,12 +62,12 @@ func withToken(endpoint, path string, n int) params.Params {
 // files that share one of their tokens only.
 func TestTokenLetsIn(t *testing.T) {
 	endpoint := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
-	a := connected(t, withToken(endpoint, tokenFile(t, goodToken), 3), controltest.NewObserver())
+	a := connected(t, withToken(endpoint, testkit.TokenFile(t, goodToken), 3), controltest.NewObserver())
 	if !a.Hosting() {
 		t.Fatal("the first does not host")
 	}
-	b := connected(t, withToken(endpoint, tokenFile(t, otherToken, goodToken), 3), controltest.NewObserver())
-	c := connected(t, withToken(endpoint, tokenFile(t, goodToken, otherToken), 3), controltest.NewObserver())
+	b := connected(t, withToken(endpoint, testkit.TokenFile(t, otherToken, goodToken), 3), controltest.NewObserver())
+	c := connected(t, withToken(endpoint, testkit.TokenFile(t, goodToken, otherToken), 3), controltest.NewObserver())
 	calls := []*member.Call{a.Start(controltest.Join()), b.Start(controltest.Join()), c.Start(controltest.Join())}
 	for _, call := range calls {
 		if o := controltest.Outcome(t, call); o.World != 3 {
@@ -87,7 +79,7 @@ func TestTokenLetsIn(t *testing.T) {
 // TestTokenRefuses has all that may be wrong; the error says what to do, and the
 // refused end learns nothing else.
 func TestTokenRefuses(t *testing.T) {
-	good, other := tokenFile(t, goodToken), tokenFile(t, otherToken)
+	good, other := testkit.TokenFile(t, goodToken), testkit.TokenFile(t, otherToken)
 	s := newFakeServer(t, Config{Token: openToken(t, goodToken)})
 	twoNodesOf(t, s, good)
 	for name, test := range map[string]struct {
@@ -294,7 +286,7 @@ func TestTokenKnowsTheServer(t *testing.T) {
 // TestTokenIsChanged changes the token of a control plane while a node runs: the
 // node, whose file is late, tries on until its file is changed, too.
 func TestTokenIsChanged(t *testing.T) {
-	path, theirs := tokenFile(t, goodToken), tokenFile(t, goodToken)
+	path, theirs := testkit.TokenFile(t, goodToken), testkit.TokenFile(t, goodToken)
 	token, err := secret.OpenToken(path, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -21,10 +19,7 @@ var testName = StoreName{Run: "job", Generation: "g1", Round: 3}
 
 func testToken(t testing.TB, keys ...string) *Token {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "token")
-	testkit.WriteFile(t, path, []byte(strings.Join(keys, "\n")))
-	testkit.Check(t, os.Chmod(path, 0o600))
-	return testkit.Must(OpenToken(path, nil))(t)
+	return testkit.Must(OpenToken(testkit.TokenFile(t, keys...), nil))(t)
 }
 
 // pair is a connection of two sockets, which end with the test.

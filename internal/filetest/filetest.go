@@ -4,12 +4,15 @@ package filetest
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"rallypoint/internal/lockedfile"
+	"rallypoint/internal/testkit"
 )
 
 // envElsewhere, as FOLDER=OTHER, says that OTHER shows the same files as FOLDER, by
@@ -57,5 +60,27 @@ func MakeStale(t testing.TB, stale *lockedfile.File) {
 			return unix.ESTALE
 		}
 		return unix.Flock(fd, how)
+	}
+}
+
+// AtFIFO calls with the path of a FIFO that has a writer, and then none: neither has an end.
+// The test ends if the call waits for one.
+func AtFIFO(t testing.TB, call func(path string)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "fifo")
+	testkit.Check(t, unix.Mkfifo(path, 0o600))
+	writer := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
+	for _, open := range []bool{true, false} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			call(path)
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("it waits for a FIFO; writer: %v", open)
+		}
+		_ = writer.Close()
 	}
 }

@@ -1,5 +1,5 @@
 // Package testkit has what tests of several packages share: limits of their waiting,
-// checks that end a test, logs, a clock and ports.
+// checks that end a test, logs, a clock, files of tokens and ports.
 package testkit
 
 import (
@@ -8,7 +8,9 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -81,6 +83,24 @@ func ReadFile(t testing.TB, path string) []byte {
 func WriteFile(t testing.TB, path string, content []byte) {
 	t.Helper()
 	Check(t, os.WriteFile(path, content, 0o644))
+}
+
+// TokenFile makes a file of these tokens, or of one of its own if none is given, which only
+// this user may read.
+func TokenFile(t testing.TB, tokens ...string) string {
+	t.Helper()
+	if len(tokens) == 0 {
+		tokens = []string{rand.Text() + rand.Text()}
+	}
+	path := filepath.Join(t.TempDir(), "token")
+	Check(t, os.WriteFile(path, []byte(strings.Join(tokens, "\n")+"\n"), 0o600))
+	return path
+}
+
+// Descriptors is how many descriptors this process has open.
+func Descriptors(t testing.TB) int {
+	t.Helper()
+	return len(Must(os.ReadDir("/proc/self/fd"))(t))
 }
 
 // FreePort returns a port on which nothing listens. It is below those that the system

@@ -335,7 +335,7 @@ func TestForwarderTrouble(t *testing.T) {
 // TestForwarderCloses ends one with connections at rest, under way, and not there yet.
 func TestForwarderCloses(t *testing.T) {
 	both(t, func(t *testing.T, secured bool) {
-		before := descriptors(t)
+		before := testkit.Descriptors(t)
 		started := make(chan struct{}, 2)
 		s := newFar(t, secured, func(c Conn) {
 			started <- struct{}{}
@@ -382,17 +382,8 @@ func TestForwarderCloses(t *testing.T) {
 		}
 		s.l.Close()
 		s.wg.Wait()
-		testkit.Eventually(t, "all descriptors are closed", func() bool { return descriptors(t) <= before })
+		testkit.Eventually(t, "all descriptors are closed", func() bool { return testkit.Descriptors(t) <= before })
 	})
-}
-
-func descriptors(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 // TestForwarderOutOfDescriptors: connections wait while there are none left, and are served

@@ -5,14 +5,13 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
 )
 
 // FuzzAnswer lets whatever listens at the endpoint say anything to a node, with
@@ -27,11 +26,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(wire.AppendFrame(plain, good), true)
 	f.Add(wire.AppendFrame(wire.AppendFrame(guarded, wire.Proof{MACs: [][]byte{make([]byte, 32)}, Purpose: 1}), good), true)
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), false)
-	path := filepath.Join(f.TempDir(), "token")
-	if err := os.WriteFile(path, []byte("correct horse battery staple, and more"), 0o600); err != nil {
-		f.Fatal(err)
-	}
-	token, err := secret.OpenToken(path, nil)
+	token, err := secret.OpenToken(testkit.TokenFile(f), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
