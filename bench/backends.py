@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from processes import free_port
+from processes import BenchError, Group, Link, free_port
 
 OURS = "rallypoint"
 REFERENCE = "c10d"
@@ -43,6 +46,40 @@ class Settings:
                 **self.options,
             )
         )
+
+
+def meet(backend: str, n: int, prepare: Callable[[], Callable[[], Any]], timeout: float) -> float:
+    """Seconds from the first node's call to the last one's return, in processes of their own.
+
+    The call is the making of the handler, by what prepare returns, and next_rendezvous. For
+    ours that includes loading the library, unless prepare has loaded it.
+    """
+
+    def node(link: Link) -> None:
+        make = prepare()
+        link.ready()
+        began = time.monotonic()
+        handler = make()
+        info = handler.next_rendezvous()
+        link.send((began, time.monotonic(), info.rank, info.world_size))
+        link.hold()
+
+    with Group(n, node) as group:
+        group.open_gate()
+        outcomes = group.receive_all(timeout=timeout)
+    if sorted(o[2] for o in outcomes) != list(range(n)) or {o[3] for o in outcomes} != {n}:
+        raise BenchError(f"{backend}: wrong ranks or world sizes: {outcomes}")
+    return float(max(o[1] for o in outcomes) - min(o[0] for o in outcomes))
+
+
+def serve_torchs_store(link: Link) -> None:
+    """Serves a TCPStore of torch's, and sends its port."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    link.ready()
+    link.send(store.port)
+    link.hold()
 
 
 def import_everything() -> None:

@@ -39,6 +39,15 @@ def output_of(*command: object) -> str:
     return done.stdout
 
 
+def compiled(source: Path, library: Path, folder: Path) -> Path:
+    """Compiles a program of C against the library, and returns it."""
+    (folder / "librallypoint.so.0").symlink_to(library)
+    program = folder / "program"
+    options = ("-std=c11", "-D_GNU_SOURCE", "-O2", f"-I{ROOT / 'include'}", "-o", program)
+    output_of("cc", *options, source, library, f"-Wl,-rpath,{folder}")
+    return program
+
+
 class Link:
     """A child's end of its pipes."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from processes import ROOT, output_of
+from processes import ROOT, compiled, output_of
 from result import Row, Sample
 
 NAME = "abi"
@@ -20,21 +20,8 @@ LIBRARY = ROOT / "build" / "librallypoint.so"
 
 def measure(repeat: int | None) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        through_c, direct = Path(folder) / "calls", Path(folder) / "direct"
-        (Path(folder) / "librallypoint.so.0").symlink_to(LIBRARY)
-        source = ROOT / "bench" / "abi" / "calls.c"
-        output_of(
-            "cc",
-            "-std=c11",
-            "-D_GNU_SOURCE",
-            "-O2",
-            f"-I{ROOT / 'include'}",
-            "-o",
-            through_c,
-            source,
-            LIBRARY,
-            f"-Wl,-rpath,{folder}",
-        )
+        through_c = compiled(ROOT / "bench" / "abi" / "calls.c", LIBRARY, Path(folder))
+        direct = Path(folder) / "direct"
         output_of("go", "build", "-o", direct, "./bench/abi/direct")
         ours: dict[str, Sample] = {}
         floors: dict[str, Sample] = {}

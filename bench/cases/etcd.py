@@ -7,11 +7,10 @@ usual writes to the disk. torch has no rendezvous for an etcd with the v3 API.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 
-from backends import OURS, REFERENCE, Settings
-from processes import BenchError, Group, Link
+from backends import OURS, REFERENCE, Settings, meet
+from processes import Group, Link
 from result import Row, Sample
 
 NAME = "etcd"
@@ -34,7 +33,7 @@ def measure(
             ours.values.append(_in_etcd(n))
             if reference and n <= reference_max and not theirs.note:
                 try:
-                    theirs.values.append(_rendezvous(n, Settings(REFERENCE, n, n).handler))
+                    theirs.values.append(_theirs(n))
                 except TimeoutError:
                     theirs = Sample(note=f"> {TIMEOUT:.0f} s")
         row = Row(NAME, f"{n} nodes in etcd", ours)
@@ -42,6 +41,11 @@ def measure(
             row.reference = theirs
         rows.append(row)
     return rows
+
+
+def _theirs(n: int) -> float:
+    settings = Settings(REFERENCE, n, n)
+    return meet(REFERENCE, n, lambda: settings.handler, TIMEOUT)
 
 
 def _in_etcd(n: int) -> float:
@@ -69,23 +73,4 @@ def _in_etcd(n: int) -> float:
                 RendezvousParameters(OURS, f"etcd://{endpoint}", "bench", n, n, "127.0.0.1")
             )
 
-        return _rendezvous(n, handler)
-
-
-def _rendezvous(n: int, make) -> float:  # type: ignore[no-untyped-def]
-    """Seconds from the first node's call to the last one's return (see rendezvous.py)."""
-
-    def node(link: Link) -> None:
-        link.ready()
-        began = time.monotonic()
-        handler = make()
-        info = handler.next_rendezvous()
-        link.send((began, time.monotonic(), info.rank, info.world_size))
-        link.hold()
-
-    with Group(n, node) as group:
-        group.open_gate()
-        outcomes = group.receive_all(timeout=TIMEOUT)
-    if sorted(o[2] for o in outcomes) != list(range(n)) or {o[3] for o in outcomes} != {n}:
-        raise BenchError(f"wrong ranks or world sizes: {outcomes}")
-    return float(max(o[1] for o in outcomes) - min(o[0] for o in outcomes))
+        return meet(OURS, n, lambda: handler, TIMEOUT)

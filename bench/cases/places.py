@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 
-from backends import OURS, REFERENCE, Settings
-from processes import BenchError, Group, Link
+from backends import OURS, REFERENCE, Settings, meet, serve_torchs_store
+from processes import Group
 from result import Row, Sample
 
 NAME = "places"
@@ -66,25 +65,17 @@ def _in_directory(backend: str, n: int) -> float:
             settings = Settings(
                 backend, n, n, {"store_type": "file"}, endpoint=f"{folder}/rendezvous"
             )
-        return _rendezvous(backend, n, lambda: settings.handler)
+        return meet(backend, n, lambda: settings.handler, TIMEOUT)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _in_blob(backend: str, n: int) -> float:
-    def server(link: Link) -> None:
-        from torch.distributed import TCPStore
-
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        link.ready()
-        link.send(store.port)
-        link.hold()
-
-    with Group(1, server) as host:
+    with Group(1, serve_torchs_store) as host:
         host.open_gate()
         port = host.receive(0)
 
-        def connected() -> Callable[[], object]:
+        def connected() -> Callable[[], object]:  # torch's store looks up names
             from torch.distributed import TCPStore
             from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import (
                 C10dRendezvousBackend,
@@ -100,27 +91,4 @@ def _in_blob(backend: str, n: int) -> float:
             make = (Ours if backend == OURS else Theirs).from_backend
             return lambda: make("bench", store, place, n, n, "127.0.0.1")
 
-        return _rendezvous(backend, n, connected)
-
-
-def _rendezvous(backend: str, n: int, prepare: Callable[[], Callable[[], object]]) -> float:
-    """Seconds from the first node's call to the last one's return (see rendezvous.py).
-
-    What a node is given comes before: connecting torch's store looks up names.
-    """
-
-    def node(link: Link) -> None:
-        make = prepare()
-        link.ready()
-        began = time.monotonic()
-        handler = make()
-        info = handler.next_rendezvous()  # type: ignore[attr-defined]
-        link.send((began, time.monotonic(), info.rank, info.world_size))
-        link.hold()
-
-    with Group(n, node) as group:
-        group.open_gate()
-        outcomes = group.receive_all(timeout=TIMEOUT)
-    if sorted(o[2] for o in outcomes) != list(range(n)) or {o[3] for o in outcomes} != {n}:
-        raise BenchError(f"{backend}: wrong ranks or world sizes: {outcomes}")
-    return float(max(o[1] for o in outcomes) - min(o[0] for o in outcomes))
+        return meet(backend, n, connected, TIMEOUT)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from processes import ROOT, output_of
+from processes import ROOT, compiled, output_of
 from result import Row, Sample
 
 NAME = "progress"
@@ -39,21 +39,9 @@ CALLS = 1_000_000
 def measure(repeat: int | None) -> list[Row]:
     python, c = Sample(), Sample()
     with tempfile.TemporaryDirectory(dir=_memory()) as folder:
-        record, program = Path(folder) / "record", Path(folder) / "calls"
+        record = Path(folder) / "record"
         record.write_bytes(RECORD)
-        (Path(folder) / "librallypoint.so.0").symlink_to(LIBRARY)
-        output_of(
-            "cc",
-            "-std=c11",
-            "-D_GNU_SOURCE",
-            "-O2",
-            f"-I{ROOT / 'include'}",
-            "-o",
-            program,
-            ROOT / "bench" / "progress" / "calls.c",
-            LIBRARY,
-            f"-Wl,-rpath,{folder}",
-        )
+        program = compiled(ROOT / "bench" / "progress" / "calls.c", LIBRARY, Path(folder))
         before = os.environ.get("RALLYPOINT_PROGRESS_FILE")
         os.environ["RALLYPOINT_PROGRESS_FILE"] = str(record)
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from backends import OURS, REFERENCE, Settings
-from processes import BenchError, Group, Link
+from backends import OURS, REFERENCE, Settings, meet, serve_torchs_store
+from processes import Group, Link
 from result import Row, Sample
 
 NAME = "rendezvous"
@@ -51,41 +51,14 @@ def _reference(n: int, repeat: int | None, most: int) -> Sample:
 
 
 def rendezvous(backend: str, n: int, options: dict[str, object] | None = None) -> float:
-    """Seconds from the first node's call to the last one's return, in processes of their own.
-
-    The call is the making of the handler and next_rendezvous. For ours that includes
-    loading the library.
-    """
     settings = Settings(backend, n, n, options or {})
-
-    def node(link: Link) -> None:
-        link.ready()
-        began = time.monotonic()
-        handler = settings.handler()
-        info = handler.next_rendezvous()
-        link.send((began, time.monotonic(), info.rank, info.world_size))
-        link.hold()
-
-    with Group(n, node) as group:
-        group.open_gate()
-        outcomes = group.receive_all(timeout=REFERENCE_TIMEOUT)
-    if sorted(o[2] for o in outcomes) != list(range(n)) or {o[3] for o in outcomes} != {n}:
-        raise BenchError(f"{backend}: wrong ranks or world sizes: {outcomes}")
-    return float(max(o[1] for o in outcomes) - min(o[0] for o in outcomes))
+    return meet(backend, n, lambda: settings.handler, REFERENCE_TIMEOUT)
 
 
 def _floor(n: int) -> float:
     """The same for processes that only load the library and connect to a TCPStore of torch."""
 
-    def server(link: Link) -> None:
-        from torch.distributed import TCPStore
-
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        link.ready()
-        link.send(store.port)
-        link.hold()
-
-    with Group(1, server) as host:
+    with Group(1, serve_torchs_store) as host:
         host.open_gate()
         port = host.receive(0)
 
