@@ -77,6 +77,38 @@ def distributions_etcd() -> Iterator[EtcdServer]:
 
 
 @pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """A file with a token that only this user may read."""
+    path = tmp_path / "token"
+    path.write_text("a token that is long enough to be one\n")
+    path.chmod(0o600)
+    return path
+
+
+def programs(folder: Path, scripts: dict[str, str]) -> None:
+    """Makes programs of shell scripts, by name."""
+    for name, body in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+
+
+def assert_serves(*arguments: object) -> None:
+    """`rallypoint` with these arguments listens on loopback, and ends well when it is told to."""
+    process = subprocess.Popen(
+        [REPOSITORY / "build" / "rallypoint", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        assert "listening on 127.0.0.1:" in process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.fixture
 def run_python():  # type: ignore[no-untyped-def]
     """run_python(code, *args): runs code in a new interpreter, returns its stdout.
 

@@ -53,6 +53,38 @@ def series(name: str, values: str, labels: str = AT) -> Series:
     return {f"{name}{{{labels}}}": values}
 
 
+def hanging(ages: str, running: str) -> Series:
+    """The run job7: seconds since its last training step, and nodes that run."""
+    return series("rallypoint_run_training_change_age_seconds", ages, RUN) | series(
+        "rallypoint_run_nodes", running, f'{RUN},state="running"'
+    )
+
+
+def hosted(hosting: str, standbys: str, running: str) -> Series:
+    """A node that hosts, or does not: nodes that stand by, and that run."""
+    return (
+        series("rallypoint_hosting", hosting)
+        | series("rallypoint_standbys", standbys)
+        | series("rallypoint_nodes", running, f'{AT},state="running"')
+    )
+
+
+def phases(seconds: str, joining: str, running: str) -> Series:
+    """An agent: seconds in its phase, and whether that is each of the two."""
+    return (
+        series("rallypoint_agent_phase_seconds", seconds, NODE)
+        | series("rallypoint_agent_phase", joining, f'{NODE},phase="joining"')
+        | series("rallypoint_agent_phase", running, f'{NODE},phase="running"')
+    )
+
+
+def restarts(remaining: str, most: str) -> Series:
+    """An agent: restarts that remain, of so many."""
+    return series("rallypoint_agent_remaining_restarts", remaining, NODE) | series(
+        "rallypoint_agent_max_restarts", most, NODE
+    )
+
+
 RUN = f'{AT},run="job7"'
 LOST = f'{AT},cause="lease"'
 REFUSED = f'{AT},reason="authentication"'
@@ -144,18 +176,15 @@ CASES = {
         ),
     ),
     "RallypointJobHangs": Case(
-        series("rallypoint_run_training_change_age_seconds", "0+60x20", RUN)
-        | series("rallypoint_run_nodes", "4x20", f'{RUN},state="running"'),
+        hanging("0+60x20", "4x20"),
         at=11,
         labels={"run": "job7"},
         summary="No worker of run job7 has come to another step for 11m 0s",
         silent=(
             # Its nodes wait for another; only a run without reports has some that run.
-            series("rallypoint_run_training_change_age_seconds", "0+60x40", RUN)
-            | series("rallypoint_run_nodes", "0x40", f'{RUN},state="running"')
+            hanging("0+60x40", "0x40")
             | series("rallypoint_run_nodes", "4x40", f'{AT},run="other",state="running"'),
-            series("rallypoint_run_training_change_age_seconds", "0+60x9 0+60x9 0x20", RUN)
-            | series("rallypoint_run_nodes", "4x40", f'{RUN},state="running"'),
+            hanging("0+60x9 0+60x9 0x20", "4x40"),
         ),
     ),
     "RallypointTrainingTimeLost": Case(
@@ -175,34 +204,22 @@ CASES = {
         silent=(series(TERM, "1 3x60"), series(TERM, "9x60"), series(TERM, "1x40 2x40 3x40 4x40")),
     ),
     "RallypointNoStandby": Case(
-        series("rallypoint_hosting", "1x20")
-        | series("rallypoint_standbys", "2x4 0x20")
-        | series("rallypoint_nodes", "3x20", f'{AT},state="running"'),
+        hosted("1x20", "2x4 0x20", "3x20"),
         at=15,
         summary="No node stands by for the host at host0:29400",
         silent=(
             # One node alone; one that stands by itself; `serve`, which has no such metrics.
-            series("rallypoint_hosting", "1x40")
-            | series("rallypoint_standbys", "0x40")
-            | series("rallypoint_nodes", "1x40", f'{AT},state="running"'),
-            series("rallypoint_hosting", "0x40")
-            | series("rallypoint_standbys", "0x40")
-            | series("rallypoint_nodes", "3x40", f'{AT},state="running"'),
+            hosted("1x40", "0x40", "1x40"),
+            hosted("0x40", "0x40", "3x40"),
             series("rallypoint_nodes", "3x40", f'{AT},state="running"'),
         ),
     ),
     "RallypointAgentWaits": Case(
-        series("rallypoint_agent_phase_seconds", "0+60x20", NODE)
-        | series("rallypoint_agent_phase", "1x20", f'{NODE},phase="joining"')
-        | series("rallypoint_agent_phase", "0x20", f'{NODE},phase="running"'),
+        phases("0+60x20", "1x20", "0x20"),
         at=11,
         labels={"instance": "gpu-3:9000"},
         summary="The node gpu-3:9000 has been waiting for its job for 11m 0s",
-        silent=(
-            series("rallypoint_agent_phase_seconds", "0+60x40", NODE)
-            | series("rallypoint_agent_phase", "0x40", f'{NODE},phase="joining"')
-            | series("rallypoint_agent_phase", "1x40", f'{NODE},phase="running"'),
-        ),
+        silent=(phases("0+60x40", "0x40", "1x40"),),
     ),
     "RallypointAgentFailsAgain": Case(
         series("rallypoint_agent_failures_total", "0x1 1 2 3 4x80", f'{NODE},cause="signal"'),
@@ -213,15 +230,13 @@ CASES = {
         silent=(series("rallypoint_agent_failures_total", "0 1 2 3x40", f'{NODE},cause="signal"'),),
     ),
     "RallypointAgentLastAttempt": Case(
-        series("rallypoint_agent_remaining_restarts", "2 1 0x20", NODE)
-        | series("rallypoint_agent_max_restarts", "2x20", NODE),
+        restarts("2 1 0x20", "2x20"),
         at=2,
         labels={"instance": "gpu-3:9000"},
         summary="The job of gpu-3:9000 ends at the next failure of a worker",
         silent=(
             # A job that is to end at its first failure.
-            series("rallypoint_agent_remaining_restarts", "0x40", NODE)
-            | series("rallypoint_agent_max_restarts", "0x40", NODE),
+            restarts("0x40", "0x40"),
         ),
     ),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, assert_serves, programs
 
 # The environments of older torch versions have neither.
 yaml = pytest.importorskip("yaml")
@@ -79,41 +79,26 @@ def test_containerfile() -> None:
 
 
 @pytest.mark.parametrize("more", [[], "kubernetes"], ids=["container", "kubernetes"])
-def test_the_command_of_the_container(more: Any, tmp_path: Path) -> None:
+def test_the_command_of_the_container(more: Any, tmp_path: Path, token_file: Path) -> None:
     """The recipe's own arguments serve, but for the address, the folder and the token."""
     arguments = entrypoint()[1:]
     if more:
         stateful = documents(EXAMPLES / "kubernetes" / "serve.yaml")[1]
         arguments += stateful["spec"]["template"]["spec"]["containers"][0]["args"]
-    token = tmp_path / "token"
-    token.write_text("a token that is long enough to be one\n")
-    token.chmod(0o600)
     here = {"0.0.0.0:29400": "127.0.0.1:0", "/data/control": str(tmp_path / "data")}
-    here["/etc/rallypoint/token"] = str(token)
-    process = subprocess.Popen(
-        [REPOSITORY / "build" / "rallypoint", *(here.get(a, a) for a in arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        assert "listening on 127.0.0.1:" in process.stdout.readline()
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-    assert process.returncode == 0
+    here["/etc/rallypoint/token"] = str(token_file)
+    assert_serves(*(here.get(a, a) for a in arguments))
 
 
 def test_sbatch(tmp_path: Path) -> None:
     """The script with a scontrol and an srun that only tell what they were asked."""
     script = EXAMPLES / "slurm" / "job.sbatch"
     assert subprocess.run(["bash", "-n", script]).returncode == 0
-    for name, body in {
+    scripts = {
         "scontrol": 'printf "n%d\\n" 3 4 5; [ "$*" = "show hostnames n[3-5]" ]',
         "srun": 'printf "%s\\n" "$@"',
-    }.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+    }
+    programs(tmp_path, scripts)
     env = {
         **os.environ,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
@@ -138,7 +123,7 @@ def test_sbatch_of_run(code: int, tmp_path: Path) -> None:
     script = EXAMPLES / "slurm" / "run.sbatch"
     nodes = {"n3": 0, "n4": 1}
     address = f"127.{1 + os.getpid() % 100}.{os.getpid() // 100 % 250}.{code}"  # ours alone
-    for name, body in {
+    scripts = {
         "scontrol": 'echo "$@" >> requeued',
         "rallypoint": f'exec {REPOSITORY / "build" / "rallypoint"} "$@"',
         # What srun does with its own options, and its tasks' variables.
@@ -155,9 +140,8 @@ for pid in $pids; do
     wait "$pid" || {{ one=$?; [ "$one" -le "$worst" ] || worst=$one; }}
 done
 exit "$worst\"""",
-    }.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+    }
+    programs(tmp_path, scripts)
     (tmp_path / "train.sh").write_text(
         # The agent has the token, its workers are not told where it is.
         'token=$(tr "\\0" "\\n" </proc/$PPID/environ | sed -n s/^RALLYPOINT_TOKEN_FILE=//p)\n'
@@ -201,7 +185,7 @@ exit "$worst\"""",
 def test_sbatch_that_is_stopped_in_order(code: int, tmp_path: Path) -> None:
     """The signal of --signal=B: goes on to the step, and ends the wait for it only once."""
     script = EXAMPLES / "slurm" / "drain.sbatch"
-    for name, body in {
+    scripts = {
         "scontrol": 'echo "$@" >> requeued',
         "scancel": 'echo "$@" >> canceled',
         "srun": f"""case "$*" in
@@ -209,9 +193,8 @@ def test_sbatch_that_is_stopped_in_order(code: int, tmp_path: Path) -> None:
 *) exit 9 ;;
 esac
 kill -USR1 $PPID; until [ -e canceled ]; do sleep 0.05; done; exit {code}""",
-    }.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
-        (tmp_path / name).chmod(0o755)
+    }
+    programs(tmp_path, scripts)
     env = {
         **os.environ,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, assert_serves
 
 yaml = pytest.importorskip("yaml")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -85,27 +85,14 @@ def test_wrong_values_are_refused(value: str) -> None:
 
 @needs_helm
 @pytest.mark.parametrize("values", [(), ("tokenSecret=",), ("extraArgs={--max-nodes,9}",)])
-def test_the_command_takes_its_arguments(values: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_command_takes_its_arguments(
+    values: tuple[str, ...], tmp_path: Path, token_file: Path
+) -> None:
     pod = rendered(*values)["StatefulSet"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    token = tmp_path / "token"
-    token.write_text("a token that is long enough to be one\n")
-    token.chmod(0o600)
-    here = {"--token-file=/etc/rallypoint/token": f"--token-file={token}"}
+    here = {"--token-file=/etc/rallypoint/token": f"--token-file={token_file}"}
     arguments = [here.get(a, a) for a in container["args"] or []]
     assert ("--http-open" in arguments) == (values != ("tokenSecret=",))
-    serve = [REPOSITORY / "build" / "rallypoint", "serve", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*serve, "--data-dir", str(tmp_path / "data"), *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout
-        assert "listening on 127.0.0.1:" in process.stdout.readline()
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-    assert process.returncode == 0
+    assert_serves("serve", "--listen", "127.0.0.1:0", "--data-dir", tmp_path / "data", *arguments)
     mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
     assert mounts["/data"] == "data"

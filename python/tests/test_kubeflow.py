@@ -83,22 +83,19 @@ def trainer_environment(job: dict[str, Any], address: str, port: int, rank: int)
     }
 
 
-def test_trainjob_needs_no_rendezvous_option(tmp_path: Path) -> None:
+def test_trainjob_needs_no_rendezvous_option(tmp_path: Path, token_file: Path) -> None:
     """The runtime's command in the environment of two pods: workers with all their ranks."""
     job = read("kubeflow/trainjob.yaml")
     assert job["spec"]["runtimeRef"]["name"] == read("kubeflow/runtime.yaml")["metadata"]["name"]
     job["spec"]["trainer"]["numProcPerNode"] = 2
     spec = container("kubeflow/runtime.yaml")
-    token = tmp_path / "token"
-    token.write_text("a token that is long enough to be one\n")
-    token.chmod(0o600)
     script = tmp_path / "train.py"
     script.write_text(  # a line at once: workers share the output
         "import os\nenv = os.environ\n"
         "os.write(1, f\"{env['RANK']} {env['WORLD_SIZE']}\\n\".encode())\n"
     )
     here = {"rallypoint": str(COMMAND), "train.py": str(script)}
-    here["--token-file=/etc/rallypoint/token"] = f"--token-file={token}"
+    here["--token-file=/etc/rallypoint/token"] = f"--token-file={token_file}"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -45,11 +45,8 @@ def ran(tmp_path: Path, component: str, *arguments: str) -> list[str]:
     return sorted(line.partition("said ")[2] for line in lines if "said " in line)
 
 
-def test_component(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("a token that is long enough to be one\n")
-    token.chmod(0o600)
-    said = ran(tmp_path, f"{COMPONENT}:ddp", "-j", "1:2x2", f"--token_file={token}")
+def test_component(tmp_path: Path, token_file: Path) -> None:
+    said = ran(tmp_path, f"{COMPONENT}:ddp", "-j", "1:2x2", f"--token_file={token_file}")
     assert said and all("['a b', '$HOME']" in line for line in said)
     sizes = {line.split()[0].partition("/")[2] for line in said}
     assert sizes <= {"2", "4"}  # elastic: one node may be done before the other comes
