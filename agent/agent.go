@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/store"
 	"rallypoint/core/training"
 	"rallypoint/internal/host"
+	"rallypoint/internal/promtext"
 	"rallypoint/internal/wake"
 )
 
@@ -48,6 +49,12 @@ type Notifier interface {
 // Shutdown; it does not block, and returns nil while there is nothing to say.
 type TrainingCarrier interface {
 	CarryTraining(report func() *training.Report)
+}
+
+// Exposer is a Rendezvous that has numbers for this node's /metrics. Expose may be called at
+// any time and by any goroutine, also after Shutdown.
+type Exposer interface {
+	Expose(b *promtext.Buffer)
 }
 
 // Agent runs the workers of one node. Make it by New and run it once by Run;
@@ -207,7 +214,11 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		defer a.guard.Close()
 	}
 	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
-	health := telemetry.NewHealth(telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log})
+	config := telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log}
+	if r, ok := a.rdzv.(Exposer); ok {
+		config.Metrics = r.Expose
+	}
+	health := telemetry.NewHealth(config)
 	defer health.Close()
 
 	err = a.rounds()

@@ -22,6 +22,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
+	"rallypoint/internal/promtext"
 )
 
 // rounds is a rendezvous that the test steers.
@@ -70,6 +71,10 @@ func (r *rounds) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	r.waiting = 0
 	o := rendezvous.Outcome{Round: r.round, World: r.world, StoreAddr: "127.0.0.1", StorePort: 1, Dropped: r.dropped[r.round]}
 	return o, nil
+}
+
+func (r *rounds) Expose(b *promtext.Buffer) {
+	b.Single("rallypoint_test_number", "gauge", "Of the rendezvous.", 7)
 }
 
 func (r *rounds) NodesWaiting() int { r.mu.Lock(); defer r.mu.Unlock(); return r.waiting }

@@ -22,6 +22,8 @@ type Node interface {
 var (
 	_ Node = (*member.Member)(nil)
 	_ Node = (*static.Static)(nil)
+
+	_ agent.Exposer = (*member.Member)(nil)
 )
 
 // Name is the name of the backend that an endpoint chooses, for events.

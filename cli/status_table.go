@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +36,9 @@ func renderStatus(st control.Status, term terminal) string {
 	}
 	if text := tokenText(&st, term); text != "" {
 		fmt.Fprintln(&b, term.apply(faint, "Token: "+wrap(text, term.width, len("Token: "))))
+	}
+	if text := refusedText(st.Server); text != "" {
+		fmt.Fprintln(&b, term.apply(faint, "Refused: "+wrap(text, term.width, len("Refused: "))))
 	}
 	fmt.Fprintln(&b)
 	switch {
@@ -460,6 +464,24 @@ func stateStyle(state string, reconnecting bool) style {
 		return faint
 	}
 	return yellow
+}
+
+// refusedText says what the process of a server has refused since it started, by reason; "" if
+// nothing.
+func refusedText(s *control.ServerStatus) string {
+	if s == nil {
+		return ""
+	}
+	var parts []string
+	for _, part := range []struct {
+		where  string
+		counts map[string]uint64
+	}{{"", s.Refused}, {" at its node's round store", s.StoresRefused}, {" by its node's forwarder", s.ForwardersRefused}} {
+		for _, reason := range slices.Sorted(maps.Keys(part.counts)) {
+			parts = append(parts, fmt.Sprintf("%d %s%s", part.counts[reason], clean(reason), part.where))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // tokenText names the server's token by its fingerprints and says which nodes have proven

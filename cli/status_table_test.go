@@ -391,3 +391,20 @@ func TestTokenText(t *testing.T) {
 		t.Errorf("without a server: %q", text)
 	}
 }
+
+func TestRefusedText(t *testing.T) {
+	st := sampleServer()
+	if text := refusedText(st.Server) + refusedText(nil); text != "" {
+		t.Errorf("nothing was refused: %q", text)
+	}
+	st.Server.Refused = map[string]uint64{"tls": 1, "authentication": 12}
+	st.Server.StoresRefused = map[string]uint64{"plain": 3}
+	st.Server.ForwardersRefused = map[string]uint64{"other_user": 2}
+	const want = "12 authentication, 1 tls, 3 plain at its node's round store, 2 other_user by its node's forwarder"
+	if text := refusedText(st.Server); text != want {
+		t.Errorf("%q, want %q", text, want)
+	}
+	if got := renderStatus(st, terminal{width: 200, zone: time.UTC}); !strings.Contains(got, "\nRefused: "+want+"\n") {
+		t.Errorf("the status is:\n%s", got)
+	}
+}

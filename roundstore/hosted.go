@@ -54,7 +54,7 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 		c = client.New(p, o, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
 			return startHost(cfg, openTrace(p.Record, c.Node(), log), c.Node(), listeners...)
 		})
-		c.Expose(stores.Expose)
+		c.Expose(stores.Expose, stores.Refused)
 		return c
 	}
 	return member.New(p, connect, stores, log), nil
@@ -64,6 +64,7 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 func startHost(cfg client.HostConfig, file *control.TraceFile, node string, listeners ...net.Listener) client.Host {
 	c := control.Config{
 		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group, Node: &cfg.Params,
+		Refused: cfg.Refused,
 	}
 	c.HostNode = node
 	if file == nil {

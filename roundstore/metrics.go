@@ -9,10 +9,25 @@ import (
 	"rallypoint/tcpstore"
 )
 
-// Expose writes the numbers of all round stores there have been, for /metrics of
-// a control plane in the same process.
+// Expose writes the numbers of all round stores there have been, and of the ways to those of
+// other nodes, for /metrics of a process.
 func (s *RoundStores) Expose(b *promtext.Buffer) {
-	t := s.totals()
+	Expose(b, s.totals(), s.forwardersRefused())
+}
+
+// Refused counts the connections that the stores and the forwarders have refused, by reason.
+func (s *RoundStores) Refused() (stores, forwarders map[string]uint64) {
+	return s.totals().Refused, s.forwardersRefused()
+}
+
+func (s *RoundStores) forwardersRefused() map[string]uint64 {
+	s.protecting.Lock()
+	defer s.protecting.Unlock()
+	return s.protected.Refused()
+}
+
+// Expose writes the numbers of round stores and of what forwarders have refused.
+func Expose(b *promtext.Buffer, t tcpstore.Stats, forwarders map[string]uint64) {
 	b.Single("rallypoint_round_store_connections", "gauge", "Open connections of this process's round stores.", float64(t.Connections))
 	b.Single("rallypoint_round_store_keys", "gauge", "Keys in this process's round stores.", float64(t.Keys))
 	b.Single("rallypoint_round_store_waits", "gauge", "Requests that wait for a key in this process's round stores.", float64(t.Waiters))
@@ -26,6 +41,7 @@ func (s *RoundStores) Expose(b *promtext.Buffer) {
 	}
 	expose("rallypoint_round_store_operations_total", "Requests to round stores, by operation.", "operation", t.Ops)
 	expose("rallypoint_round_store_refused_total", "Connections that round stores closed, by reason.", "reason", t.Refused)
+	expose("rallypoint_forwarder_refused_total", "Connections that the ways to other nodes' round stores, and to programs beside this one's, closed, by reason.", "reason", forwarders)
 }
 
 // totals adds up the stores that are open and those that were.

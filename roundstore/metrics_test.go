@@ -2,6 +2,7 @@ package roundstore
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"rallypoint/core/control"
 	"rallypoint/internal/testkit"
 )
 
@@ -34,6 +36,19 @@ func scrape(t *testing.T, endpoint string) map[string]*dto.MetricFamily {
 		t.Fatalf("%v in:\n%s", err, body)
 	}
 	return families
+}
+
+// statusOf reads /status.
+func statusOf(t *testing.T, endpoint string) (st control.Status) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + endpoint + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	testkit.Check(t, json.NewDecoder(resp.Body).Decode(&st))
+	return st
 }
 
 // labelled returns the value of the sample whose only label has this value.

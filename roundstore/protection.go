@@ -31,6 +31,8 @@ type Protection struct {
 	with  tcpstore.Secure
 	extra []int // ports that forward_ports adds
 
+	refusals forward.Refusals
+
 	// What tests put in place of this machine's.
 	isHere  func(ctx context.Context, host string) bool
 	address func(secret.StoreName) netip.Addr
@@ -54,6 +56,15 @@ func NewProtection(p *params.Params, log *slog.Logger) (*Protection, error) {
 		users: p.LoopbackUsers, log: log, with: tcpstore.Secure{Token: token, Config: config}, extra: p.ForwardPorts,
 		isHere: isHere, address: forward.Address,
 	}, nil
+}
+
+// Refused counts what this node's forwarders, and what carries other nodes' to its programs,
+// have refused, by reason; all reasons are there.
+func (t *Protection) Refused() map[string]uint64 {
+	if t == nil {
+		return (*forward.Refusals)(nil).Counts()
+	}
+	return t.refusals.Counts()
 }
 
 // sideWindow is how many ports above a store's scripts find forwarded: they open second stores
@@ -112,7 +123,7 @@ func (s *Sides) begin(name secret.StoreName, port int) {
 	ports := t.sidePorts(port)
 	open := forward.NewSides(forward.SidesOptions{
 		At: t.address(name), Logger: t.log, Admit: peer.NewLoopbackCheck(t.users).Admit,
-		May: func(asked int) bool { return slices.Contains(ports, asked) },
+		May: func(asked int) bool { return slices.Contains(ports, asked) }, Refusals: &t.refusals,
 	})
 	s.mu.Lock()
 	last := s.open
@@ -171,7 +182,7 @@ func (t *Protection) Reach(ctx context.Context, host string, port int, name secr
 	way, err = forward.Listen(t.address(name), port, forward.Options{
 		Admit: peer.NewLoopbackCheck(t.users).Admit,
 		Dial:  func(ctx context.Context, side int) (forward.Conn, error) { return t.dial(ctx, place, name, side) },
-		Store: place, Log: t.log,
+		Store: place, Log: t.log, Refusals: &t.refusals,
 		Hint: "; its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, an address under which the others reach it, " +
 			"and store_port= if a firewall is between them; all nodes need the same token and store_tls=",
 	})

@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/promtext"
 	"rallypoint/internal/testkit"
 	"rallypoint/tcpstore"
 )
@@ -252,6 +253,17 @@ func TestOtherUserProtected(t *testing.T) {
 	for _, n := range []*node{a, b} {
 		n.log.Await(t, "allow_uid="+strconv.Itoa(peertest.Stranger), 1)
 	}
+	if stores, forwarders := a.Refused(); stores["other_user"] != 1 || forwarders["other_user"] != 0 {
+		t.Errorf("beside the store: %v, %v", stores, forwarders)
+	}
+	if stores, forwarders := b.Refused(); stores["other_user"] != 0 || forwarders["other_user"] != 1 {
+		t.Errorf("at the forwarder: %v, %v", stores, forwarders)
+	}
+	var page promtext.Buffer
+	b.Expose(&page)
+	if want := `rallypoint_forwarder_refused_total{reason="other_user"} 1`; !strings.Contains(string(page.Bytes()), want) {
+		t.Errorf("no %s in:\n%s", want, page.Bytes())
+	}
 }
 
 // TestMembersWithToken goes through rounds of members of a hosted run with a token.
@@ -399,6 +411,9 @@ func TestSidePorts(t *testing.T) {
 	}
 	wantClosed(t, "a port beyond the window", conn)
 	conn.Close()
+	if _, refused := a.Refused(); refused["other_port"] != 1 || refused["other_program"] != 0 {
+		t.Errorf("refused %v", refused)
+	}
 	stale := nameOf("job", real)
 	stale.Round++
 	if _, err := b.protected.dial(testkit.Within(t, patience), net.JoinHostPort(real.StoreAddr, strconv.Itoa(real.StorePort)), stale, near); !errors.Is(err, rendezvous.ErrRoundOver) {
@@ -432,4 +447,7 @@ func TestSidePortOfOthers(t *testing.T) {
 		t.Error("another user's program answers")
 	}
 	a.log.Await(t, "port "+strconv.Itoa(port)+" was reset: it is another user's", 1)
+	if _, refused := a.Refused(); refused["other_program"] != 1 || refused["other_port"] != 0 {
+		t.Errorf("refused %v", refused)
+	}
 }

@@ -62,6 +62,10 @@ func TestOtherUser(t *testing.T) {
 		return labelled(families["rallypoint_refused_total"], "other_user") == 13 &&
 			labelled(families["rallypoint_round_store_refused_total"], "other_user") == 13
 	})
+	refused := statusOf(t, endpoint).Server
+	if refused.Refused["other_user"] != 13 || refused.StoresRefused["other_user"] != 13 || len(refused.ForwardersRefused) != 0 || len(refused.StoresRefused) != 1 {
+		t.Errorf("status: %v, %v, %v", refused.Refused, refused.StoresRefused, refused.ForwardersRefused)
+	}
 	if o := next(t, a, b)[0]; o.Round != 2 {
 		t.Errorf("round %d after all that", o.Round)
 	}

@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/promtext"
 	"rallypoint/roundstore"
 )
 
@@ -23,7 +24,7 @@ type Standalone struct {
 	directives *ownDirectives
 	addr       string
 	run        string
-	stores     member.RoundStores
+	stores     *roundstore.RoundStores
 	round      uint64
 	open       member.RoundStore
 	keys       *store.Memory
@@ -32,6 +33,7 @@ type Standalone struct {
 var (
 	_ agent.Rendezvous = (*Standalone)(nil)
 	_ agent.Notifier   = (*Standalone)(nil)
+	_ agent.Exposer    = (*Standalone)(nil)
 )
 
 // NewStandalone makes the rendezvous. It starts nothing: that is for Next. Of p,
@@ -66,6 +68,9 @@ func (s *Standalone) close() {
 	}
 	s.open = nil
 }
+
+// Expose implements agent.Exposer.
+func (s *Standalone) Expose(b *promtext.Buffer) { s.stores.Expose(b) }
 
 // NodesWaiting implements agent.Rendezvous: there are no others, so that it tells only of the
 // end of the job by a directive.

@@ -74,6 +74,8 @@ type HealthConfig struct {
 	Users params.LoopbackUsers // who may ask at a loopback address
 
 	Log *slog.Logger
+
+	Metrics func(*promtext.Buffer) // adds to /metrics; nil: nothing
 }
 
 // NewHealth begins to serve an agent. It returns nil, having said why, if it
@@ -257,7 +259,7 @@ func healthPages(c *HealthConfig) http.Handler {
 		rebinding.Answer(w, http.StatusOK, "application/json", append(text, '\n'))
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		rebinding.Answer(w, http.StatusOK, promtext.ContentType, c.Status.metrics())
+		rebinding.Answer(w, http.StatusOK, promtext.ContentType, c.Status.metrics(c.Metrics))
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		rebinding.Answer(w, http.StatusNotFound, plain, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))

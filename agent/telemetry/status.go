@@ -229,8 +229,8 @@ func (b *StatusTracker) full(ctx context.Context) Status {
 	return s
 }
 
-// metrics writes what Prometheus reads (docs/metrics.md).
-func (b *StatusTracker) metrics() []byte {
+// metrics writes what Prometheus reads (docs/metrics.md), and what more writes unless it is nil.
+func (b *StatusTracker) metrics(more func(*promtext.Buffer)) []byte {
 	s, _ := b.read()
 	b.mu.Lock()
 	failures, totals, left := b.failures, b.steps, b.left
@@ -278,6 +278,9 @@ func (b *StatusTracker) metrics() []byte {
 	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {
 		m.Single("rallypoint_agent_cpu_seconds_total", "counter", "CPU time of the agent itself.",
 			float64(use.Utime.Nano()+use.Stime.Nano())/1e9)
+	}
+	if more != nil {
+		more(&m)
 	}
 	return m.Bytes()
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"os"
 
@@ -98,6 +99,25 @@ func refusalOfHello(c rendezvous.Code) refusal {
 		return refusedUnstored
 	}
 	return refusedHello
+}
+
+// refusedByReason is what was refused, by reason.
+func (m *metrics) refusedByReason() map[string]uint64 {
+	counts := map[string]uint64{}
+	for why := refusedNothing + 1; why < refusals; why++ {
+		counts[refusalNames[why]] = m.refused[why].Load()
+	}
+	return occurred(counts)
+}
+
+// occurred are the counts above 0; never nil.
+func occurred(counts map[string]uint64) map[string]uint64 {
+	some := maps.Clone(counts)
+	maps.DeleteFunc(some, func(_ string, n uint64) bool { return n == 0 })
+	if some == nil {
+		some = map[string]uint64{}
+	}
+	return some
 }
 
 // sampleRefusal counts a refusal and reports whether it is to be logged. A node that has

@@ -60,6 +60,9 @@ type Config struct {
 	// Metrics, if set, adds what else this process has to tell to /metrics. It is
 	// called by several goroutines.
 	Metrics func(*promtext.Buffer)
+	// Refused, if set, counts the connections that round stores and forwarders in this
+	// process have refused, by reason, for the status. It is called by several goroutines.
+	Refused func() (stores, forwarders map[string]uint64)
 	// Group, if set, is what this process knows of the servers of its run, which succeed
 	// each other (docs/decisions/0041). While it does not host, the server is in waiting:
 	// it sends nodes to the one that does. RunID is set, too.

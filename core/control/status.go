@@ -45,6 +45,12 @@ type ServerStatus struct {
 	Succession *SuccessionStatus `json:"succession"`
 
 	Fingerprints []string `json:"fingerprints"` // of the token file, the first line's first; empty: there is no token
+
+	// What was refused since the start, by the reasons of /metrics; reasons that have not
+	// occurred are left out.
+	Refused           map[string]uint64 `json:"refused"`            // at this port
+	StoresRefused     map[string]uint64 `json:"stores_refused"`     // at the round stores of this process
+	ForwardersRefused map[string]uint64 `json:"forwarders_refused"` // on this process's ways to those of others
 }
 
 // SuccessionStatus is what a server in the process of a node knows of who hosts, and who
@@ -258,11 +264,16 @@ func (s *Server) serverStatus() *ServerStatus {
 	s.mu.Lock()
 	connections := len(s.conns)
 	s.mu.Unlock()
+	var stores, forwarders map[string]uint64
+	if s.cfg.Refused != nil {
+		stores, forwarders = s.cfg.Refused()
+	}
 	return &ServerStatus{
 		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
 		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections, Succession: s.successionStatus(),
 		Fingerprints: s.fingerprints(),
+		Refused:      s.metrics.refusedByReason(), StoresRefused: occurred(stores), ForwardersRefused: occurred(forwarders),
 	}
 }
 

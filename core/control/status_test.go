@@ -301,8 +301,8 @@ func TestStatusFieldNames(t *testing.T) {
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)
 	}
-	want = `place runs runs_total schema server server.address server.connections server.fingerprints server.host server.id server.now server.only_run server.pid ` +
-		`server.protocol server.started_at server.succession server.succession.group server.succession.host server.succession.host_node ` +
+	want = `place runs runs_total schema server server.address server.connections server.fingerprints server.forwarders_refused server.host server.id server.now server.only_run server.pid ` +
+		`server.protocol server.refused server.started_at server.stores_refused server.succession server.succession.group server.succession.host server.succession.host_node ` +
 		`server.succession.not_by server.succession.role server.succession.since server.succession.standbys server.succession.standbys.address ` +
 		`server.succession.standbys.connected server.succession.standbys.label server.succession.standbys.node server.succession.term ` +
 		`server.succession.took_over server.succession.took_over_s server.version`

@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
+	"rallypoint/internal/promtext"
 	"rallypoint/internal/wake"
 )
 
@@ -84,6 +85,13 @@ func New(p params.Params, connect func(Observer) ControlPlane, stores RoundStore
 
 // Params are those that the member was made with.
 func (m *Member) Params() params.Params { return m.params }
+
+// Expose writes the numbers of this node's round stores for /metrics of its process.
+func (m *Member) Expose(b *promtext.Buffer) {
+	if s, ok := m.stores.(interface{ Expose(*promtext.Buffer) }); ok {
+		s.Expose(b)
+	}
+}
 
 // NodesWaiting is num_nodes_waiting: more than 0 if the nodes have to regroup,
 // because a member was lost, nodes are to be admitted, or the run has failed. It

@@ -94,15 +94,18 @@ func TestForwarderWithoutDescriptorForTheStore(t *testing.T) {
 // it is refused, by a line that says why.
 func TestForwarderWithoutDescriptorForTheCheck(t *testing.T) {
 	s := newFar(t, false, echo)
-	f, lines := newForwarder(t, s, func(o *Options) { o.Admit = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit })
+	var refused Refusals
+	f, lines := newForwarder(t, s, func(o *Options) {
+		o.Admit, o.Refusals = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit, &refused
+	})
 	idle := descriptors(t)
 	wantServed(t, f)
 	if err := connectTightly(t, f, idle); err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("without a descriptor: %v; want a closed connection", err)
 	}
 	lines.Await(t, "too many open files", 1)
-	if n := len(s.dialed()); n != 1 || f.Refused() != 1 {
-		t.Errorf("%d connections went on to the store, %d were refused", n, f.Refused())
+	if n := len(s.dialed()); n != 1 || refused.Counts()["other_user"] != 1 {
+		t.Errorf("%d connections went on to the store, %d were refused", n, refused.Counts()["other_user"])
 	}
 	wantServed(t, f)
 }

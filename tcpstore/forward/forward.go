@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"rallypoint/internal/backoff"
@@ -55,6 +54,9 @@ type Options struct {
 	Hint string
 
 	Log *slog.Logger
+
+	// Refusals counts the connections that Admit has refused; nil: they are not counted.
+	Refusals *Refusals
 }
 
 // Forwarder is one node's way to a store of another. It closes what the store closes, carries
@@ -65,7 +67,6 @@ type Forwarder struct {
 	opts     Options
 	addr     netip.AddrPort
 	refusals *logsampler.Sampler
-	refused  atomic.Uint64
 
 	life context.Context
 	stop context.CancelFunc
@@ -109,9 +110,6 @@ func (f *Forwarder) Beside(port int) bool {
 
 // Addr is where workers connect.
 func (f *Forwarder) Addr() netip.AddrPort { return f.addr }
-
-// Refused returns how many connections Admit has refused.
-func (f *Forwarder) Refused() uint64 { return f.refused.Load() }
 
 // Err returns why the last attempt to reach the store has failed; nil if it has not.
 func (f *Forwarder) Err() error {
@@ -194,7 +192,7 @@ func (f *Forwarder) take(worker *net.TCPConn, port int) {
 	if f.opts.Admit != nil {
 		if err := f.opts.Admit(worker); err != nil {
 			worker.Close()
-			f.refused.Add(1)
+			f.opts.Refusals.add(refusedUser)
 			if f.refusals.Note("other_user", worker.RemoteAddr().(*net.TCPAddr).IP.String()) {
 				f.opts.Log.Warn("connection to the workers' store closed: "+err.Error(),
 					"peer", worker.RemoteAddr().String(), "listen", worker.LocalAddr().String())

@@ -430,7 +430,10 @@ func TestForwarderOutOfDescriptors(t *testing.T) {
 func TestOtherUser(t *testing.T) {
 	peertest.NeedRoot(t)
 	s := newFar(t, false, echo)
-	f, lines := newForwarder(t, s, func(o *Options) { o.Admit = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit })
+	var refused Refusals
+	f, lines := newForwarder(t, s, func(o *Options) {
+		o.Admit, o.Refusals = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit, &refused
+	})
 	side := testkit.FreePort(t)
 	if !f.Beside(side) {
 		t.Fatalf("port %d is taken", side)
@@ -446,8 +449,8 @@ func TestOtherUser(t *testing.T) {
 			}
 		}
 	}
-	if f.Refused() != 6 || len(lines.With("another user's", "allow_uid="+strconv.Itoa(peertest.Stranger))) != 1 {
-		t.Errorf("%d refused, logged %s", f.Refused(), lines)
+	if refused.Counts()["other_user"] != 6 || len(lines.With("another user's", "allow_uid="+strconv.Itoa(peertest.Stranger))) != 1 {
+		t.Errorf("%v refused, logged %s", refused.Counts(), lines)
 	}
 	_, _ = io.WriteString(c, "x")
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {

@@ -38,6 +38,8 @@ type SidesOptions struct {
 	May    func(port int) bool  // which ports
 	Admit  func(net.Conn) error // whose programs; nil: anybody's
 	Logger *slog.Logger
+
+	Refusals *Refusals // counts what May and Admit have refused; nil: nothing does
 }
 
 // Sides carries what the forwarders of other nodes bring for other ports of the store's node
@@ -119,6 +121,7 @@ func (s *Sides) reach(conn Conn) (port int, program *net.TCPConn, err error) {
 	_ = conn.SetReadDeadline(time.Time{})
 	port = int(binary.BigEndian.Uint16(asked[:]))
 	if !s.opts.May(port) {
+		s.opts.Refusals.add(refusedPort)
 		return port, nil, errors.New("it is none of the forwarded ports; forward_ports= on all nodes adds some")
 	}
 	c, err := Dialer().DialContext(ctx, "tcp", netip.AddrPortFrom(s.opts.At, uint16(port)).String())
@@ -143,6 +146,9 @@ func (s *Sides) admit(ctx context.Context, c net.Conn) error {
 	for {
 		err := s.opts.Admit(c)
 		if err == nil || errors.Is(err, peer.ErrOtherUser) || !pause.Wait(ctx) {
+			if err != nil && s.life.Err() == nil {
+				s.opts.Refusals.add(refusedProgram)
+			}
 			return err
 		}
 	}

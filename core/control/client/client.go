@@ -37,6 +37,7 @@ type Client struct {
 	host    StartHost // nil: never hosts
 	network network
 	metrics func(*promtext.Buffer) // nil: nothing to add
+	refused func() (stores, forwarders map[string]uint64)
 
 	session     rendezvous.SessionID
 	node        string
@@ -113,9 +114,12 @@ func New(p params.Params, obs member.Observer, log *slog.Logger, host StartHost)
 	return c
 }
 
-// Expose adds what f writes to /metrics of the control plane, should it run in
-// this process. It comes before Connect; f is called by several goroutines.
-func (c *Client) Expose(f func(*promtext.Buffer)) { c.metrics = f }
+// Expose adds what metrics writes to /metrics of the control plane, should it run in this
+// process, and what this node's round stores and forwarders have refused to its status. It
+// comes before Connect; both are called by several goroutines.
+func (c *Client) Expose(metrics func(*promtext.Buffer), refused func() (stores, forwarders map[string]uint64)) {
+	c.metrics, c.refused = metrics, refused
+}
 
 // Connect is member.ControlPlane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
 // ErrNodeInUse, ErrAuth, ErrState for an incompatible release) are returned at once. When

@@ -43,6 +43,10 @@ type HostConfig struct {
 	Log       *slog.Logger           // its lines name no run
 	Metrics   func(*promtext.Buffer) // adds to /metrics; nil: nothing
 	Group     *standby.Group         // the servers that succeed each other; nil: it has no successors
+
+	// Refused counts the connections that round stores and forwarders in this process have
+	// refused, by reason; nil: there are none.
+	Refused func() (stores, forwarders map[string]uint64)
 }
 
 // StartHost starts a control plane in this process. The listeners belong to it.
@@ -83,7 +87,7 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 func (c *Client) startServer(listeners []net.Listener) Host {
 	return c.host(HostConfig{
 		RunID: c.params.RunID, Params: c.params, Fixed: c.endpoint.port != 0, Token: c.token, HTTPNames: []string{c.endpoint.host, c.params.AdvertiseAddr},
-		Log: c.log, Metrics: c.metrics, Group: c.group,
+		Log: c.log, Metrics: c.metrics, Group: c.group, Refused: c.refused,
 	}, listeners...)
 }
 
