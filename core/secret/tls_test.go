@@ -1,11 +1,17 @@
 package secret
 
 import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"math/big"
 	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"rallypoint/internal/testkit"
 )
@@ -46,5 +52,20 @@ func TestOpenTLSSaysWhy(t *testing.T) {
 	near.Close()
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "remote error: tls: error decrypting message") {
 		t.Error(err)
+	}
+}
+
+// TestCertificate: a server's certificate is the one that crypto/x509 makes.
+func TestCertificate(t *testing.T) {
+	c := testkit.Must(ServerTLS())(t).Certificates[0]
+	private := c.PrivateKey.(ed25519.PrivateKey)
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC),
+		NotAfter:     time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
+	want := testkit.Must(x509.CreateCertificate(rand.Reader, &template, &template, private.Public(), private))(t)
+	if !bytes.Equal(c.Certificate[0], want) {
+		t.Errorf("% x, want % x", c.Certificate[0], want)
 	}
 }
