@@ -86,17 +86,37 @@ func (l *link) cut(reset bool) {
 // closeRaw closes a connection without another word. The end of a TLS connection is its
 // close_notify, which CloseWrite has sent unless it broke; sending it here might wait.
 func closeRaw(c net.Conn, reset bool) {
-	for {
-		over, ok := c.(interface{ NetConn() net.Conn }) // TLS
-		if !ok {
-			break
-		}
-		c = over.NetConn()
-	}
+	c = below(c)
 	if tcp, ok := c.(*net.TCPConn); ok && reset {
 		_ = tcp.SetLinger(0)
 	}
 	_ = c.Close()
+}
+
+// below returns the connection below TLS.
+func below(c net.Conn) net.Conn {
+	for {
+		over, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return c
+		}
+		c = over.NetConn()
+	}
+}
+
+// arrived reports whether the kernel has something of a connection to be read.
+func arrived(c net.Conn) bool {
+	tcp, ok := below(c).(*net.TCPConn)
+	if !ok {
+		return false
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n := 0
+	_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return n > 0
 }
 
 // toStore carries what the worker sends. It takes a buffer when there is something to read.
@@ -156,7 +176,8 @@ func (l *link) toWorker() error {
 	}
 }
 
-// rest carries on until a read does not fill the buffer.
+// rest carries on until a read does not fill the buffer and nothing more has arrived. A read
+// of TLS ends with a record.
 func (l *link) rest() error {
 	buffer := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buffer)
@@ -167,7 +188,7 @@ func (l *link) rest() error {
 				return err
 			}
 		}
-		if err != nil || n < len(buffer) {
+		if err != nil || n < len(buffer) && !arrived(l.store) {
 			return err
 		}
 	}
