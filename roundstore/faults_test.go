@@ -204,7 +204,7 @@ func wantPause(t *testing.T, p *process, at rendezvous.Outcome, c *tcpstore.Clie
 // only, and kills it: the forwarder ends all connections, resets those that come, and is left
 // with none.
 func TestStoreProcessStopsAndDies(t *testing.T) {
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	far := start(t, "store", token)
 	b := newNode(t, token, true)
 	at, way := b.reach(t, far.at)
@@ -240,7 +240,7 @@ func TestStoreProcessStopsAndDies(t *testing.T) {
 // own workers wait, or lose their store, and those beside the store do not notice. The store
 // is left with no connection of it.
 func TestForwarderProcessStopsAndDies(t *testing.T) {
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	a := newNode(t, token, false)
 	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
 	near := dial(t, atA)
@@ -339,7 +339,7 @@ func TestOldKeyUnderLoad(t *testing.T) {
 		"store last":  {{{old}, {fresh, old}}, {{fresh, old}, {fresh, old}}, {{fresh, old}, {fresh}}, {{fresh}, {fresh}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			files := [2]string{tokenFile(t), tokenFile(t)}
+			files := [2]string{testkit.TokenFile(t), testkit.TokenFile(t)}
 			put := func(lines [2][]string) {
 				for i, file := range files {
 					testkit.Check(t, os.WriteFile(file+".new", []byte(strings.Join(lines[i], "\n")+"\n"), 0o600))
@@ -381,7 +381,7 @@ func TestOldKeyUnderLoad(t *testing.T) {
 // sees it first and the other later, while workers behind the forwarders use their stores and
 // come to them. Each finds its own round's store or none, and nothing is left of a round.
 func TestRoundChangesUnderLoad(t *testing.T) {
-	token, port := tokenFile(t), testkit.FreePort(t)
+	token, port := testkit.TokenFile(t), testkit.FreePort(t)
 	a, b := newNode(t, token, false), newNode(t, token, true)
 	before := descriptors(t)
 	var last, lastWay io.Closer
@@ -464,7 +464,7 @@ func useOnce(at rendezvous.Outcome, mine string, on bool, answered func()) (over
 // TestProofPassedOn has a man in the middle of a connection to a side port: the proof, passed
 // on with a port of his, opens nothing, and no program of the store's node hears of him.
 func TestProofPassedOn(t *testing.T) {
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	a, b := newNode(t, token, false), newNode(t, token, true)
 	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
 	port := real.StorePort + 1
@@ -591,7 +591,7 @@ func lossy(t *testing.T, target string, seed uint64) (addr string) {
 func TestLossyNetwork(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
-	token := tokenFile(t)
+	token := testkit.TokenFile(t)
 	a, b := newNode(t, token, false), newNode(t, token, true)
 	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
 	host, port, _ := net.SplitHostPort(lossy(t, net.JoinHostPort(real.StoreAddr, strconv.Itoa(real.StorePort)), seed))

@@ -21,7 +21,7 @@ import (
 // At rest the process has idle descriptors.
 func connectTightly(t *testing.T, f *Forwarder, idle int) error {
 	t.Helper()
-	testkit.Eventually(t, "the connections before are closed", func() bool { return descriptors(t) <= idle })
+	testkit.Eventually(t, "the connections before are closed", func() bool { return testkit.Descriptors(t) <= idle })
 	undo := fill(t)
 	defer undo()
 	fd := testkit.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
@@ -77,7 +77,7 @@ func wantServed(t *testing.T, f *Forwarder) {
 // reached, since there is no descriptor, is reset, and leaves nothing behind.
 func TestForwarderWithoutDescriptorForTheStore(t *testing.T) {
 	f, _ := newForwarder(t, newFar(t, true, echo))
-	idle := descriptors(t)
+	idle := testkit.Descriptors(t)
 	wantServed(t, f)
 	for range 3 {
 		if err := connectTightly(t, f, idle); !errors.Is(err, syscall.ECONNRESET) {
@@ -87,7 +87,7 @@ func TestForwarderWithoutDescriptorForTheStore(t *testing.T) {
 	}
 	wantServed(t, f)
 	testkit.Check(t, f.Err())
-	testkit.Eventually(t, "nothing is left", func() bool { return f.open() == 0 && descriptors(t) <= idle })
+	testkit.Eventually(t, "nothing is left", func() bool { return f.open() == 0 && testkit.Descriptors(t) <= idle })
 }
 
 // TestForwarderWithoutDescriptorForTheCheck: where it cannot be asked whose a connection is,
@@ -98,7 +98,7 @@ func TestForwarderWithoutDescriptorForTheCheck(t *testing.T) {
 	f, lines := newForwarder(t, s, func(o *Options) {
 		o.Admit, o.Refusals = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit, &refused
 	})
-	idle := descriptors(t)
+	idle := testkit.Descriptors(t)
 	wantServed(t, f)
 	if err := connectTightly(t, f, idle); err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("without a descriptor: %v; want a closed connection", err)
