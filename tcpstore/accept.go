@@ -101,9 +101,9 @@ func (a *acceptor) admitted(nc net.Conn) bool {
 	if err == nil {
 		return true
 	}
-	nc.Close()
 	a.counters.accepted.Add(1)
 	a.counters.refused[ReasonUser].Add(1)
+	nc.Close()
 	peer := peerOf(nc)
 	if a.refusals.Note(ReasonUser.String(), peer.Addr().String()) {
 		a.log.Warn("tcpstore: connection closed: "+err.Error(),

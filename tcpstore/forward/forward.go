@@ -191,8 +191,8 @@ func (f *Forwarder) accept(l net.Listener, port int) {
 func (f *Forwarder) take(worker *net.TCPConn, port int) {
 	if f.opts.Admit != nil {
 		if err := f.opts.Admit(worker); err != nil {
-			worker.Close()
 			f.opts.Refusals.add(refusedUser)
+			worker.Close()
 			if f.refusals.Note("other_user", worker.RemoteAddr().(*net.TCPAddr).IP.String()) {
 				f.opts.Log.Warn("connection to the workers' store closed: "+err.Error(),
 					"peer", worker.RemoteAddr().String(), "listen", worker.LocalAddr().String())
