@@ -355,29 +355,7 @@ func drops(effects []r.Effect, session r.SessionID) bool {
 
 // requestOf returns the common part of a request; false for what no node asks.
 func requestOf(ev r.Event) (r.Request, bool) {
-	var q r.Request
-	switch ev := ev.(type) {
-	case r.Join:
-		q = ev.Request
-	case r.Withdraw:
-		q = ev.Request
-	case r.Leave:
-		q = ev.Request
-	case r.CloseRun:
-		q = ev.Request
-	case r.Finish:
-		q = ev.Request
-	case r.AwaitPeers:
-		q = ev.Request
-	case r.KeyRequest:
-		q = ev.Request
-	case r.AnnounceStop:
-		q = ev.Request
-	case r.ReportDirective:
-		q = ev.Request
-	case r.GiveDirective:
-		q = ev.Request
-	}
+	q, _ := r.RequestOf(ev)
 	return q, q.Session != ""
 }
 

@@ -95,6 +95,15 @@ func (o Op) IsRequest() bool {
 // PackArguments writes what an event says, as one list; the common part of a
 // request is not in it.
 func PackArguments(p *pack.Packer, ev Event) {
+	if _, ok := RequestOf(ev); ok {
+		packAsked(p, ev)
+	} else {
+		packOther(p, ev)
+	}
+}
+
+// packAsked writes a request.
+func packAsked(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Join:
 		p.List(4)
@@ -123,6 +132,30 @@ func PackArguments(p *pack.Packer, ev Event) {
 		p.Texts(ev.Keys)
 		p.Values(ev.Values)
 		p.Int64(ev.Amount)
+	case AnnounceStop:
+		p.List(4)
+		p.Text(ev.Generation)
+		p.Uint(ev.Round)
+		p.Bool(ev.Leaving)
+		p.Cut(ev.Reason, MaxNameLen)
+	case ReportDirective:
+		p.List(5)
+		p.Text(ev.ID)
+		p.Text(ev.Generation)
+		p.Uint(ev.Round)
+		p.Int64(ev.Step)
+		p.Bool(ev.Saved)
+	case GiveDirective:
+		p.List(1)
+		packDirect(p, ev.Directive)
+	default: // Finish, AwaitPeers
+		p.List(0)
+	}
+}
+
+// packOther writes an event that is no request.
+func packOther(p *pack.Packer, ev Event) {
+	switch ev := ev.(type) {
 	case Hello:
 		p.List(10)
 		p.Text(string(ev.Session))
@@ -157,22 +190,6 @@ func PackArguments(p *pack.Packer, ev Event) {
 		p.List(2)
 		p.Text(ev.Generation)
 		p.Duration(ev.Grace)
-	case AnnounceStop:
-		p.List(4)
-		p.Text(ev.Generation)
-		p.Uint(ev.Round)
-		p.Bool(ev.Leaving)
-		p.Cut(ev.Reason, MaxNameLen)
-	case ReportDirective:
-		p.List(5)
-		p.Text(ev.ID)
-		p.Text(ev.Generation)
-		p.Uint(ev.Round)
-		p.Int64(ev.Step)
-		p.Bool(ev.Saved)
-	case GiveDirective:
-		p.List(1)
-		packDirect(p, ev.Directive)
 	case Direct:
 		packDirect(p, ev)
 	case CancelDirective:
@@ -185,8 +202,6 @@ func PackArguments(p *pack.Packer, ev Event) {
 		p.Text(ev.Node)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
-	default: // Finish, AwaitPeers
-		p.List(0)
 	}
 }
 
@@ -276,7 +291,7 @@ func EncodeEvent(ev Event) ([]byte, error) {
 		return nil, err
 	}
 	return pack.Append(nil, func(p *pack.Packer) {
-		r, isRequest := requestOf(ev)
+		r, isRequest := RequestOf(ev)
 		if !isRequest {
 			p.List(3)
 			p.Uint(StateVersion)
@@ -335,37 +350,10 @@ func stateVersion(u *pack.Unpacker, what string) *Error {
 	return nil
 }
 
-// requestOf returns the common part of a request.
-func requestOf(ev Event) (Request, bool) {
-	switch ev := ev.(type) {
-	case Join:
-		return ev.Request, true
-	case Withdraw:
-		return ev.Request, true
-	case Leave:
-		return ev.Request, true
-	case CloseRun:
-		return ev.Request, true
-	case Finish:
-		return ev.Request, true
-	case AwaitPeers:
-		return ev.Request, true
-	case KeyRequest:
-		return ev.Request, true
-	case AnnounceStop:
-		return ev.Request, true
-	case ReportDirective:
-		return ev.Request, true
-	case GiveDirective:
-		return ev.Request, true
-	}
-	return Request{}, false
-}
-
 // oversize returns an error for an event that DecodeEvent would refuse.
 func oversize(ev Event) error {
 	names := make([]string, 0, 5)
-	if r, ok := requestOf(ev); ok {
+	if r, ok := RequestOf(ev); ok {
 		names = append(names, string(r.Session))
 	}
 	switch ev := ev.(type) {

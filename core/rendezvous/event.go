@@ -61,6 +61,17 @@ type Request struct {
 	Acked   uint64
 }
 
+// part is promoted to all that embed a Request.
+func (r Request) part() Request { return r }
+
+// RequestOf returns the common part of a request; false for another event.
+func RequestOf(ev Event) (Request, bool) {
+	if ev, ok := ev.(interface{ part() Request }); ok {
+		return ev.part(), true
+	}
+	return Request{}, false
+}
+
 // Stamp returns the request ev with its common part set to r; nil if ev is no
 // request. It is for those who carry requests to a machine.
 func Stamp(ev Event, r Request) Event {

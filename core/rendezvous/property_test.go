@@ -151,10 +151,10 @@ func (s *sim) doLeanly(ev Event, want []Effect) {
 	if !sameEffects(effects, want) {
 		s.t.Fatalf("answered without a change: %v; %+v\n%v\n%v", ok, ev, effects, want)
 	}
-	r, _ := requestOf(ev)
+	r, _ := RequestOf(ev)
 	if k, is := ev.(KeyRequest); is && ok && k.Op.Reads() && s.lean.sessions[r.Session].answered[r.Number].Number == 0 {
 		// A node that has the answer does not ask again; another one might be right by then.
-		s.sent = slices.DeleteFunc(s.sent, func(ev Event) bool { q, _ := requestOf(ev); return q == r })
+		s.sent = slices.DeleteFunc(s.sent, func(ev Event) bool { q, _ := RequestOf(ev); return q == r })
 	}
 }
 

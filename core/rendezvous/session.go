@@ -117,7 +117,7 @@ const (
 // events need not log it, if its machine has applied every event that a node was
 // answered. False means that the request has to be applied.
 func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
-	r, _ := requestOf(ev)
+	r, _ := RequestOf(ev)
 	n := m.sessions[r.Session]
 	if n == nil {
 		return nil, false
