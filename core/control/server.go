@@ -169,9 +169,6 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	return s
 }
 
-// ID returns the server's id, drawn at each start.
-func (s *Server) ID() string { return s.id }
-
 // Addr returns the address of the first listener.
 func (s *Server) Addr() net.Addr { return s.listeners[0].Addr() }
 

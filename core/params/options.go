@@ -129,13 +129,13 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 
 	"node_id":        setNodeID,
 	"advertise_addr": setAdvertiseAddr,
-	"is_host":        setIsHost,
-	"token_file":     setTokenFile,
-	"store_tls":      setStoreTLS,
+	"is_host":        flag(func(p *Params, on bool) { p.IsHost = &on }),
+	"token_file":     path(func(p *Params) *string { return &p.TokenFile }),
+	"store_tls":      flag(func(p *Params, on bool) { p.PlainStore = !on }),
 	"forward_ports":  setForwardPorts,
 	"allow_uid":      setAllowUID,
-	"loopback_check": setLoopbackCheck,
-	"record":         setRecord,
+	"loopback_check": flag(func(p *Params, on bool) { p.LoopbackUsers.Anyone = !on }),
+	"record":         path(func(p *Params) *string { return &p.Record }),
 
 	"protocol":     backendOption("protocol"),
 	"ssl_cert":     backendOption("ssl_cert"),
@@ -153,9 +153,9 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"etcd_prefix": backendOption("etcd_prefix"),
 	"ttl":         backendOption("ttl"),
 
-	"heartbeat_timeout":       ignoredTimeout,
-	"heartbeat":               ignoredTimeout,
-	"cas_backoff_max_seconds": ignoredDelay,
+	"heartbeat_timeout":       timeout(unused),
+	"heartbeat":               timeout(unused),
+	"cas_backoff_max_seconds": delay(unused),
 	"store_type":              checkStoreType,
 	"timeout":                 ignored,
 	"rank":                    ignored,
@@ -185,17 +185,31 @@ func backendOption(name string) func(*optionSetter, string) string {
 	}
 }
 
+func flag(set func(*Params, bool)) func(*optionSetter, string) string {
+	return func(s *optionSetter, value string) string {
+		on, ok := parseBool(value)
+		if !ok {
+			return "1, true, t, yes or y, or 0, false, f, no or n"
+		}
+		set(&s.p, on)
+		return ""
+	}
+}
+
+func path(field func(*Params) *string) func(*optionSetter, string) string {
+	return func(s *optionSetter, value string) string {
+		if value == "" || strings.ContainsRune(value, 0) {
+			return "the path of a file"
+		}
+		*field(&s.p) = value
+		return ""
+	}
+}
+
 func ignored(*optionSetter, string) string { return "" }
 
-func ignoredTimeout(_ *optionSetter, value string) string {
-	var d time.Duration
-	return setSeconds(&d, value, true)
-}
-
-func ignoredDelay(_ *optionSetter, value string) string {
-	var d time.Duration
-	return setSeconds(&d, value, false)
-}
+// unused takes a duration that is only checked.
+func unused(*Params) *time.Duration { return new(time.Duration) }
 
 // setSeconds sets d from decimal seconds.
 func setSeconds(d *time.Duration, value string, positive bool) (expected string) {
@@ -258,32 +272,6 @@ func setAdvertiseAddr(s *optionSetter, value string) (expected string) {
 	return ""
 }
 
-func setIsHost(s *optionSetter, value string) (expected string) {
-	b, ok := parseBool(value)
-	if !ok {
-		return "1, true, t, yes or y, or 0, false, f, no or n"
-	}
-	s.p.IsHost = &b
-	return ""
-}
-
-func setTokenFile(s *optionSetter, value string) (expected string) {
-	if value == "" || strings.ContainsRune(value, 0) {
-		return "the path of a file"
-	}
-	s.p.TokenFile = value
-	return ""
-}
-
-func setStoreTLS(s *optionSetter, value string) (expected string) {
-	b, ok := parseBool(value)
-	if !ok {
-		return "1, true, t, yes or y, or 0, false, f, no or n"
-	}
-	s.p.PlainStore = !b
-	return ""
-}
-
 // maxForwardPorts bounds the option forward_ports: each is a listener on every node.
 const maxForwardPorts = 64
 
@@ -315,23 +303,6 @@ func setAllowUID(s *optionSetter, value string) (expected string) {
 		return "user ids such as 1000, 100000-165535 or 1000:1001"
 	}
 	s.p.LoopbackUsers.Also = list
-	return ""
-}
-
-func setLoopbackCheck(s *optionSetter, value string) (expected string) {
-	b, ok := parseBool(value)
-	if !ok {
-		return "1, true, t, yes or y, or 0, false, f, no or n"
-	}
-	s.p.LoopbackUsers.Anyone = !b
-	return ""
-}
-
-func setRecord(s *optionSetter, value string) (expected string) {
-	if value == "" || strings.ContainsRune(value, 0) {
-		return "the path of a file"
-	}
-	s.p.Record = value
 	return ""
 }
 

@@ -150,16 +150,12 @@ func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*t
 	return secured, nil
 }
 
-// AcceptStore is the other end of DialStore: name tells what is served when the peer has
-// proven itself, who else connects learns nothing but "authentication failed". The error
+// AcceptStore is the other end of DialStore, for each purpose that may takes: name tells what
+// is served when the peer has proven itself, who else connects learns nothing but
+// "authentication failed". The error
 // wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed, or is that of the
 // connection; it names the token's file and fingerprint, and is for the log of this side.
-func AcceptStore(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, purpose Purpose, name func() StoreName) (*tls.Conn, error) {
-	return AcceptStoreFor(ctx, conn, config, token, func(p Purpose) bool { return p == purpose }, name)
-}
-
-// AcceptStoreFor is AcceptStore for each purpose that may takes.
-func AcceptStoreFor(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, may func(Purpose) bool, name func() StoreName) (*tls.Conn, error) {
+func AcceptStore(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, may func(Purpose) bool, name func() StoreName) (*tls.Conn, error) {
 	return within(ctx, conn, func() (*tls.Conn, error) { return acceptStore(conn, config, token, may, name) })
 }
 

@@ -33,6 +33,10 @@ func pair(t testing.TB) (client, server net.Conn) {
 	return client, server
 }
 
+func only(purpose Purpose) func(Purpose) bool {
+	return func(p Purpose) bool { return p == purpose }
+}
+
 type opened struct {
 	conn *tls.Conn
 	err  error
@@ -44,7 +48,7 @@ func accepting(t testing.TB, conn net.Conn, token *Token, purpose Purpose, name 
 	config := testkit.Must(ServerTLS())(t)
 	done := make(chan opened, 1)
 	go func() {
-		secured, err := AcceptStore(context.Background(), conn, config, token, purpose, func() StoreName { return name })
+		secured, err := AcceptStore(context.Background(), conn, config, token, only(purpose), func() StoreName { return name })
 		if err != nil {
 			conn.Close()
 		}
@@ -250,7 +254,7 @@ func TestStoreOpeningEnds(t *testing.T) {
 	if _, err := DialStore(ctx, near, testToken(t, goodToken), testName, PurposeStore); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "did not open the connection within") {
 		t.Error(err)
 	}
-	_, err := AcceptStore(ctx, far, testkit.Must(ServerTLS())(t), testToken(t, goodToken), PurposeStore, func() StoreName { return testName })
+	_, err := AcceptStore(ctx, far, testkit.Must(ServerTLS())(t), testToken(t, goodToken), only(PurposeStore), func() StoreName { return testName })
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}

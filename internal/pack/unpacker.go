@@ -47,14 +47,6 @@ func NewUnpacker(body []byte) *Unpacker {
 // Err returns the first error.
 func (u *Unpacker) Err() error { return u.err }
 
-// Left returns how many values are left in the open list.
-func (u *Unpacker) Left() int {
-	if n := len(u.left); n > 0 {
-		return u.left[n-1]
-	}
-	return 0
-}
-
 // End fails unless everything was read.
 func (u *Unpacker) End() {
 	if u.err == nil && u.src.Len() > 0 {

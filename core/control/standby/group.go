@@ -392,18 +392,6 @@ func (g *Group) AddrOf(node string) string {
 	return ""
 }
 
-// LabelOf names the node whose server listens at an address.
-func (g *Group) LabelOf(addr string) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, s := range g.list {
-		if s.Addr == addr {
-			return s.Label
-		}
-	}
-	return addr
-}
-
 // Close ends the view: no takeover follows.
 func (g *Group) Close() {
 	g.mu.Lock()
