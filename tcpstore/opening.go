@@ -110,7 +110,7 @@ func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, side bool
 	below := o.slots.Begin(nc, said)
 	defer below.Finish()
 	t = &tlsLayer{records: records{conn: below}, more: true}
-	t.conn, err = secret.AcceptStore(s.done, &t.records, o.Config, o.Token, func(p secret.Purpose) bool {
+	t.conn, err = secret.AcceptStore(ctx, &t.records, o.Config, o.Token, func(p secret.Purpose) bool {
 		side = p == secret.PurposeSide && o.side != nil
 		return side || p == secret.PurposeStore
 	}, func() secret.StoreName {
