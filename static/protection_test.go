@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/promtext"
 	"rallypoint/internal/testkit"
 	"rallypoint/tcpstore"
 )
@@ -55,6 +56,13 @@ func TestProtectedRounds(t *testing.T) {
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a plain client of the real port: %d bytes, %v", n, err)
+	}
+	for i, want := range []string{`rallypoint_round_store_refused_total{reason="plain"} 1`, `rallypoint_forwarder_refused_total{reason="other_user"} 0`} {
+		var page promtext.Buffer
+		nodes[i].Expose(&page)
+		if !strings.Contains(string(page.Bytes()), want+"\n") {
+			t.Errorf("node %d: no %s in:\n%s", i, want, page.Bytes())
+		}
 	}
 }
 
