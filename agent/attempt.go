@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -385,6 +386,10 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	a.lastFailures = own.Failures
 	root := own.Root()
 	a.publish(telemetry.AttemptFailed{Root: root, Overdue: strings.HasPrefix(root.Message, overdueMessage)})
+	if err := a.requeued(nil); err != nil {
+		a.log.Warn("the failure is not counted, the run has ended before: " + root.Summary())
+		return false, err
+	}
 	switch {
 	case v == unkillable:
 	case a.counted() < a.spec.MaxRestarts:
@@ -393,6 +398,10 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	case a.lostNode():
 		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())
 		return true, a.interrupted()
+	}
+	if err := a.requeued(nil); err != nil { // by its deadline, while this node waited for news
+		a.log.Warn("the failure is not counted, the run has ended by now: " + root.Summary())
+		return false, err
 	}
 	if stop := a.interrupted(); stop != nil {
 		return false, stop
@@ -525,15 +534,27 @@ func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 // refused completes an error of the rendezvous by what other nodes wrote about
 // their failures.
 func (a *Agent) refused(err error) error {
-	if r, ok := a.rdzv.(Requeuer); ok {
-		if reason, requeued := r.Requeued(); requeued {
-			return &RequeueError{Err: err, Reason: reason}
-		}
+	if requeued := a.requeued(err); requeued != nil {
+		return requeued
 	}
 	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {
 		return err
 	}
 	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers}
+}
+
+// requeued is the error of a run that a directive has ended, err being that of the rendezvous
+// if there is one; nil if none has.
+func (a *Agent) requeued(err error) error {
+	r, ok := a.rdzv.(Requeuer)
+	if !ok {
+		return nil
+	}
+	reason, requeued := r.Requeued()
+	if !requeued {
+		return nil
+	}
+	return &RequeueError{Err: cmp.Or(err, error(rendezvous.ErrClosed)), Reason: reason}
 }
 
 // stdio gives the agent's own streams their defaults.

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// requeuing is a rendezvous whose run is ended by a directive, of which the agent learns when
+// its worker has failed already.
+type requeuing struct {
+	*rounds
+	after int64 // so many looks that find it running; -1: it goes on
+	looks atomic.Int64
+}
+
+func (r *requeuing) Requeued() (reason string, requeued bool) {
+	if looks := r.looks.Add(1); r.after < 0 || looks <= r.after {
+		return "", false
+	}
+	return "stopped to be queued again by admin carol", true
+}
+
+func (r *requeuing) Closed() bool { return r.after >= 0 && r.looks.Load() >= r.after }
+
+// TestFailureBesideRequeue: how the run has ended decides, whatever worker fails then: the
+// node of the failure ends as the others do, also if the directive is carried out while it
+// waits for the cause of its failure. A failure in a run that goes on is one.
+func TestFailureBesideRequeue(t *testing.T) {
+	for name, c := range map[string]struct {
+		after    int64
+		restarts int
+		says     string
+	}{
+		"before the failure":                {0, 0, "the failure is not counted, the run has ended before: "},
+		"before the failure, restarts left": {0, 3, "the failure is not counted, the run has ended before: "},
+		"while the node waits for news":     {1, 0, "the failure is not counted, the run has ended by now: "},
+		"never":                             {-1, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newHarness(t, 1, "exit 7")
+			s.spec.Identical, s.spec.MaxRestarts = true, c.restarts
+			if c.after > 0 {
+				s.rdzv.world, s.spec.VerdictTimeout = 2, time.Hour
+			}
+			log := new(logText)
+			a, err := New(s.spec, "test", &requeuing{rounds: s.rdzv, after: c.after}, slog.New(slog.NewTextHandler(log, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.agent = a
+			err = s.run()
+			var requeued *RequeueError
+			if errors.As(err, &requeued) != (c.after >= 0) || !strings.Contains(log.String(), c.says) {
+				t.Errorf("it ended with %v; %s", err, log)
+			}
+			if c.after < 0 {
+				s.failed(err)
+				return
+			}
+			if s.rdzv.ending != rendezvous.EndLeave || !errors.Is(err, rendezvous.ErrClosed) || !strings.Contains(err.Error(), "by admin carol") {
+				t.Errorf("it left by %v: %v", s.rdzv.ending, err)
+			}
+		})
+	}
+}
