@@ -7,7 +7,11 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
+// What an agent asks a rendezvous for beside the interface has to be forwarded, which a type
+// that embeds an interface does not do by itself.
 var (
+	_ agent.Notifier         = borrowed{}
+	_ agent.TrainingCarrier  = borrowed{}
 	_ agent.StopAnnouncer    = borrowed{}
 	_ agent.DirectiveCarrier = borrowed{}
 	_ agent.Director         = borrowed{}
