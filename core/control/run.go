@@ -33,6 +33,7 @@ type run struct {
 	latest   map[rendezvous.SessionID]*serverConn // the last connection to say hello; that may not be applied yet
 	hellos   int                                  // that are not applied yet
 	greeted  *serverConn                          // whose hello is being applied
+	reports  *serverConn                          // whose report of a directive is being applied
 	timers   map[rendezvous.Timer]runTimer
 	stored   stored
 	applied  uint64 // events, those before a restart too
@@ -49,6 +50,13 @@ type run struct {
 	changes   []string  // to be logged when mu is free: a log may block
 	failure   *failure  // the same
 }
+
+// The reply to a report of a directive goes with the notice of what all have reported, unless
+// that takes longer than their reports do.
+const (
+	lateReplyPerNode = 100 * time.Microsecond
+	lateReply        = time.Second
+)
 
 // runTimer is a running timer of the machine, kept under its name (Seq zero).
 type runTimer struct {
@@ -232,6 +240,9 @@ func (r *run) applyEntry(e *pendingEvent) {
 		if r.conns[ev.Session] == e.conn {
 			r.startWaiting(e.conn)
 		}
+	case rendezvous.ReportDirective:
+		r.reports = e.conn
+		defer func() { r.reports = nil }()
 	}
 	r.apply(e.ev)
 }
@@ -262,8 +273,13 @@ func (r *run) execute(e rendezvous.Effect) {
 	case rendezvous.Refuse:
 		r.greeted.refusedBy = e.Err
 	case rendezvous.Reply:
-		if p := r.conns[e.Session]; p != nil {
-			p.out.SendReply(wire.Reply{Number: e.Number, Err: e.Err, Result: e.Result})
+		p, f := r.conns[e.Session], wire.Reply{Number: e.Number, Err: e.Err, Result: e.Result}
+		switch {
+		case p == nil:
+		case p == r.reports && e.Err == nil:
+			p.out.SendReplyLate(f, min(time.Duration(len(r.conns))*lateReplyPerNode, lateReply))
+		default:
+			p.out.SendReply(f)
 		}
 	case rendezvous.Notify:
 		if p := r.conns[e.Session]; p != nil {

@@ -50,6 +50,8 @@ type Outbox struct {
 	keep    bool   // Run leaves the connection open for another use
 	err     error  // why the connection was cut
 	wake    wake.Signal
+	late    *time.Timer // wakes Run for what SendReplyLate has queued; nil: nothing was yet
+	waits   bool        // late runs
 }
 
 // NewOutbox makes the outbox of a connection, which holds at most limit bytes. A nil
@@ -74,11 +76,30 @@ func (o *Outbox) Send(f Frame) bool {
 
 // SendReply queues a reply; one that is too large for a frame becomes an error,
 // since its node could never take it.
-func (o *Outbox) SendReply(f Reply) bool {
+func (o *Outbox) SendReply(f Reply) bool { return o.sendReply(f, o.push) }
+
+// SendReplyLate is SendReply of one that its node does not wait for, so that it may be
+// written together with the next frame, if that comes within a time: a write costs many times
+// what the frame does.
+func (o *Outbox) SendReplyLate(f Reply, within time.Duration) bool {
+	return o.sendReply(f, func(add func([]byte) []byte) {
+		switch {
+		case !o.queue(add) || o.waits:
+			return
+		case o.late == nil:
+			o.late = time.AfterFunc(within, o.wake.Set)
+		default:
+			o.late.Reset(within)
+		}
+		o.waits = true
+	})
+}
+
+func (o *Outbox) sendReply(f Reply, push func(add func([]byte) []byte)) bool {
 	o.mu.Lock()
 	ok := !o.closing
 	if ok {
-		o.push(func(buf []byte) []byte {
+		push(func(buf []byte) []byte {
 			from := len(buf)
 			buf = AppendFrame(buf, f)
 			if size := len(buf) - from - frameHead; size > MaxFrame {
@@ -123,15 +144,22 @@ func (o *Outbox) count(f Frame) {
 }
 
 func (o *Outbox) push(add func([]byte) []byte) {
+	if o.queue(add) {
+		o.wake.Set()
+	}
+}
+
+// queue is push without its write; it reports false if that was too much.
+func (o *Outbox) queue(add func([]byte) []byte) bool {
 	if o.buf == nil {
 		o.buf, o.spare = o.spare[:0], nil
 	}
 	o.buf = add(o.buf)
 	if len(o.buf)+o.writing > o.limit {
 		o.cutLocked(ErrSlow)
-		return
+		return false
 	}
-	o.wake.Set()
+	return true
 }
 
 // Finish makes Run write what is queued and then end the writing side.
@@ -225,6 +253,10 @@ func (o *Outbox) Run() {
 			o.mu.Lock()
 			buf, closing, keep, dead := o.buf, o.closing, o.keep, o.err != nil
 			o.buf, o.writing = nil, len(buf)
+			if o.waits {
+				o.waits = false
+				o.late.Stop()
+			}
 			o.mu.Unlock()
 			if dead {
 				return

@@ -1,0 +1,78 @@
+package wire
+
+import (
+	"bytes"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// written is a connection that takes everything, and notes each write and when it came.
+type written struct {
+	net.Conn
+	began  time.Time
+	writes []time.Duration
+	all    []byte
+}
+
+func (w *written) Write(b []byte) (int, error) {
+	w.writes, w.all = append(w.writes, time.Since(w.began)), append(w.all, b...)
+	return len(b), nil
+}
+
+func (w *written) CloseWrite() error                { return nil }
+func (w *written) SetWriteDeadline(time.Time) error { return nil }
+
+// TestLateReplies: one is written together with the next frame, in their order, or alone
+// after its time, or at the end, and no other write comes for it.
+func TestLateReplies(t *testing.T) {
+	reply, beat := Reply{Number: 7}, Beat{Echo: true}
+	for _, test := range []struct {
+		name   string
+		do     func(o *Outbox)
+		writes []time.Duration
+		frames []Frame
+	}{
+		{"with the next frame", func(o *Outbox) {
+			o.SendReplyLate(reply, time.Second)
+			time.Sleep(time.Second / 2)
+			o.Send(beat)
+			time.Sleep(time.Minute)
+			o.Send(beat)
+		}, []time.Duration{time.Second / 2, time.Second/2 + time.Minute}, []Frame{reply, beat, beat}},
+		{"alone", func(o *Outbox) {
+			o.SendReplyLate(reply, time.Second)
+			time.Sleep(time.Second / 2)
+			o.SendReplyLate(reply, time.Second)
+			time.Sleep(time.Minute - time.Second/2)
+			o.SendReplyLate(reply, time.Second)
+			time.Sleep(time.Minute)
+		}, []time.Duration{time.Second, time.Minute + time.Second}, []Frame{reply, reply, reply}},
+		{"at the end", func(o *Outbox) { o.SendReplyLate(reply, time.Second) }, []time.Duration{0}, []Frame{reply}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := &written{began: time.Now()}
+				o := NewOutbox(conn, 1<<20, nil, nil)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					o.Run()
+				}()
+				synctest.Wait()
+				test.do(o)
+				o.Finish()
+				<-ended
+				var want []byte
+				for _, f := range test.frames {
+					want = AppendFrame(want, f)
+				}
+				if !slices.Equal(conn.writes, test.writes) || !bytes.Equal(conn.all, want) {
+					t.Errorf("%x was written at %v, want %x at %v", conn.all, conn.writes, want, test.writes)
+				}
+			})
+		})
+	}
+}
