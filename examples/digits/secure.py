@@ -143,6 +143,27 @@ class Secured(Hosted):
                 line=line,
             )
 
+        self._say_counted(timeline)
+
+    def _say_counted(self, timeline: Timeline) -> None:
+        """Says what the control plane's process has counted of that."""
+        status = self._run(
+            "status", self.endpoint, "--json", "--token-file", str(self._token),
+            at=self._at("B").prefix,
+        )  # fmt: skip
+        server = json.loads(status)["server"]
+        where = {"refused": "at its port", "stores_refused": "at its node's store"}
+        counted = {name: server[name] for name in where}
+        timeline.add(
+            "counted",
+            f"by A, as `rallypoint status {self.endpoint}` says with the token: "
+            + "; ".join(
+                f"{where[name]} " + ", ".join(f"{n} {reason}" for reason, n in reasons.items())
+                for name, reasons in counted.items()
+            ),
+            **counted,
+        )
+
     def _intrude(self, node: Node) -> Iterator[Attempt]:
         local: list[str] = []
         for s in sorted(node.listeners(), key=lambda s: s.port):
@@ -290,7 +311,8 @@ class Secured(Hosted):
         self._run("token", "new", str(path))
         return path
 
-    def _run(self, *arguments: str) -> str:
+    def _run(self, *arguments: str, at: Sequence[str] = ()) -> str:
         return subprocess.run(
-            [RALLYPOINT, *arguments], check=True, capture_output=True, text=True, timeout=LIMIT
-        ).stdout.strip()
+            [*at, RALLYPOINT, *arguments],
+            check=True, capture_output=True, text=True, timeout=LIMIT,
+        ).stdout.strip()  # fmt: skip

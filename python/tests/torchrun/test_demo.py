@@ -106,6 +106,10 @@ def test_with_a_token_nothing_is_plain_and_intruders_are_refused(launcher: str) 
     if "not tried" not in seen:
         assert sorted(e["node"] for e in others) == ["A", "B", "C"]
 
+    counted = seen["counted"]
+    assert counted["refused"]["authentication"] >= 2
+    assert {"plain", "authentication"} <= set(counted["stores_refused"])
+
     found = seen["captured"]["found"]
     assert seen["captured"]["bytes"] > 1 << 20
     assert {name for name, count in found.items() if count} == {"gloo"}
