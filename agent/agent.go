@@ -102,7 +102,7 @@ type Agent struct {
 	charged    bool        // a failure of this node is to be added to restarts
 	delayed    int         // restarts whose RestartDelay has passed
 	assignment *assignment // in the last round; nil before the first
-	there      *arrivals   // answers the liveness barriers of that round
+	there      *Arrivals   // answers the liveness barriers of that round
 	again      time.Time   // when the last attempt ended that another is to follow; zero: none
 }
 
@@ -254,7 +254,7 @@ func (a *Agent) followProgress() {
 
 // rounds runs one attempt after another.
 func (a *Agent) rounds() error {
-	defer func() { a.there.stop() }()
+	defer func() { a.there.Stop() }()
 	for {
 		again, err := a.round()
 		if err != nil || !again {
@@ -315,13 +315,13 @@ func (a *Agent) takePlace() (err error) {
 	defer func() { a.stepDone(telemetry.StepRendezvous, began, err) }()
 	a.publish(telemetry.Joining{})
 	err = a.join()
-	a.there.stop() // of the last round: while this node joins it still shows there that it is alive
+	a.there.Stop() // of the last round: while this node joins it still shows there that it is alive
 	a.there = nil
 	if err != nil {
 		return err
 	}
 	a.publish(telemetry.Joined{Took: time.Since(began)})
-	a.there = a.answerBarriers()
+	a.there = AnswerBarriers(a.assignment.keys, a.assignment.groups)
 	start := time.Now()
 	err = a.takeRanks()
 	a.stepDone(telemetry.StepRanks, start, err)

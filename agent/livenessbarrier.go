@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"sync"
+
+	"rallypoint/core/store"
 )
 
 // Keys of the liveness barrier: an agent that wants to know whether all others are alive
@@ -14,33 +16,36 @@ const (
 	barrierCompleteKey = barrierKey + "/complete"
 )
 
-// arrivals answers the liveness barriers of a round while its workers run. A nil arrivals
+// Arrivals answers the liveness barriers of a round while its workers run. A nil Arrivals
 // does nothing.
-type arrivals struct {
+type Arrivals struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// answerBarriers begins to answer; stop ends it.
-func (a *Agent) answerBarriers() *arrivals {
+// AnswerBarriers begins to answer for one of so many nodes of a round, which has these keys;
+// Stop ends it. An Agent does so by itself. It is for nodes whose agent is another one, as
+// torch's: without their answers a node whose workers have failed waits until each node that
+// could be lost would have been declared so.
+func AnswerBarriers(keys store.Store, groups int) *Arrivals {
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &arrivals{cancel: cancel}
-	if a.assignment.groups < 2 {
+	t := &Arrivals{cancel: cancel}
+	if groups < 2 {
 		return t
 	}
-	keys, groups := a.assignment.keys, int64(a.assignment.groups)
 	t.wg.Go(func() {
 		if keys.Wait(ctx, []string{barrierKey}) != nil {
 			return
 		}
-		if n, err := keys.Add(ctx, arrivalsKey, 1); err == nil && n >= groups {
+		if n, err := keys.Add(ctx, arrivalsKey, 1); err == nil && n >= int64(groups) {
 			_ = keys.Set(ctx, barrierCompleteKey, []byte("1"))
 		}
 	})
 	return t
 }
 
-func (t *arrivals) stop() {
+// Stop ends the answers.
+func (t *Arrivals) Stop() {
 	if t == nil {
 		return
 	}

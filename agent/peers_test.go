@@ -109,9 +109,9 @@ func TestPeersFailures(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	t.Run("all are there", func(t *testing.T) {
 		r := newRounds(3)
-		var there []*arrivals
-		for rank := range r.world {
-			there = append(there, inRound(t, r, rank).answerBarriers())
+		var there []*Arrivals
+		for range r.world {
+			there = append(there, AnswerBarriers(r.Keys(1), r.world))
 		}
 		a := inRound(t, r, 0)
 		a.spec.VerdictTimeout = time.Hour
@@ -119,15 +119,15 @@ func TestVerdict(t *testing.T) {
 			t.Error("a node is taken as lost")
 		}
 		for _, at := range there {
-			at.stop()
+			at.Stop()
 		}
 	})
 	t.Run("lost", func(t *testing.T) {
 		r := newRounds(2)
 		a := inRound(t, r, 0)
 		a.spec.VerdictTimeout = time.Hour
-		at := a.answerBarriers()
-		defer at.stop()
+		at := AnswerBarriers(a.assignment.keys, a.assignment.groups)
+		defer at.Stop()
 		r.set(func() { r.waiting = 1 })
 		if !a.lostNode() {
 			t.Error("the loss was not seen")

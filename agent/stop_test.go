@@ -206,14 +206,14 @@ func TestVerdictWithAnnouncement(t *testing.T) {
 		r.use(t, s)
 		a := s.agent
 		a.assignment = &assignment{Outcome: rendezvous.Outcome{Round: 1}, groups: 2, keys: r.Keys(1)}
-		peer := inRound(t, r.rounds, 1).answerBarriers()
-		own := a.answerBarriers()
+		peer := AnswerBarriers(r.Keys(1), 2)
+		own := AnswerBarriers(a.assignment.keys, a.assignment.groups)
 		a.spec.VerdictTimeout = time.Hour
 		if got := a.lostNode(); got != lost {
 			t.Errorf("lost %v: %v", lost, got)
 		}
-		peer.stop()
-		own.stop()
+		peer.Stop()
+		own.Stop()
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 type member struct {
 	backend.Node
 	join      singleFlight[rendezvous.Outcome]
+	there     *agent.Arrivals // in the last round; the one join that runs has it
 	finishing singleFlight[struct{}]
 	shutdown  singleFlight[struct{}]
 	closing   singleFlight[struct{}]
@@ -50,6 +51,18 @@ func newMember(m backend.Node) *member {
 	return o
 }
 
+// next is the member's Next. The program's own agent, which may be torch's, knows nothing of
+// liveness barriers: the library answers them, by a process that is there.
+func (m *member) next(ctx context.Context) (rendezvous.Outcome, error) {
+	o, err := m.Next(ctx)
+	m.there.Stop() // of the last round, to which it showed until now that it is alive
+	m.there = nil
+	if err == nil {
+		m.there = agent.AnswerBarriers(m.Keys(o.Round), o.World)
+	}
+	return o, err
+}
+
 // borrowed is a member that an agent uses and does not close.
 type borrowed struct {
 	backend.Node
@@ -69,6 +82,7 @@ func (b borrowed) CarryTraining(report func() *training.Report) {
 // Close ends everything that newMember and the calls have started.
 func (m *member) Close() error {
 	m.join.close()
+	m.there.Stop()
 	m.finishing.close()
 	m.shutdown.close()
 	m.closing.close()
@@ -181,7 +195,7 @@ func rpgo_member_open(config *C.rp_member_config, out *C.uint64_t, err *C.rp_err
 func rpgo_member_next(id C.uint64_t, timeoutMS C.int64_t, out *C.rp_outcome, err *C.rp_error) C.int32_t {
 	return on(id, err, func(m *member) error {
 		limit, limited := timeLimit(timeoutMS)
-		o, err := m.join.run(limit, limited, m.Next)
+		o, err := m.join.run(limit, limited, m.next)
 		if err != nil {
 			return err
 		}

@@ -61,7 +61,8 @@ def test_a_failure_stops_stock_agents_and_ours_at_once(new_job: NewJob, tmp_path
 def test_a_failure_without_restarts_ends_both(new_job: NewJob, tmp_path: Path) -> None:
     worker = tmp_path / "train.py"
     worker.write_text(WORKER)
-    job = new_job(nproc=2, worker=worker, conf={"lease_timeout": 2})
+    # Ours waits until it knows that the stock node is not lost, and not for its lease.
+    job = new_job(nproc=2, worker=worker, conf={"lease_timeout": 600})
     job.max_restarts = 1  # stock torchrun would end by itself without
     job.start("stock")
     job.max_restarts = 0

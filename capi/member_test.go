@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"rallypoint/backend"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
+	"rallypoint/internal/wake"
+)
+
+// roundsOf is a node in rounds of two, whose keys the test has.
+type roundsOf struct {
+	backend.Node
+	keys    []*store.Memory
+	changed wake.Signal
+}
+
+func (n *roundsOf) Next(context.Context) (rendezvous.Outcome, error) {
+	if len(n.keys) == 2 {
+		return rendezvous.Outcome{}, rendezvous.ErrClosed
+	}
+	n.keys = append(n.keys, store.NewMemory(store.NewEngine(store.Limits{})))
+	return rendezvous.Outcome{Round: uint64(len(n.keys)), World: 2}, nil
+}
+
+func (n *roundsOf) Keys(round uint64) store.Store { return n.keys[round-1] }
+func (n *roundsOf) Changed() <-chan struct{}      { return n.changed }
+func (n *roundsOf) Close() error                  { return nil }
+
+// TestMemberAnswersBarriers: an agent of another kind, as torch's, knows nothing of them. Its
+// node says that it is there in the round that it is in, until the next one has begun.
+func TestMemberAnswersBarriers(t *testing.T) {
+	n := &roundsOf{changed: wake.New()}
+	m := newMember(n)
+	for round := range 2 {
+		if _, err := m.next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		keys := n.keys[round]
+		testkit.Check(t, keys.Set(t.Context(), "rallypoint/roll_call", []byte("1"))) // by an agent of ours
+		testkit.Check(t, keys.Wait(testkit.Within(t, time.Minute), []string{"rallypoint/roll_call/present"}))
+		if count, err := keys.Add(t.Context(), "rallypoint/roll_call/present", 0); err != nil || count != 1 {
+			t.Errorf("%d answers of a node, %v", count, err)
+		}
+	}
+	if _, err := m.next(t.Context()); rendezvous.CodeOf(err) != rendezvous.CodeClosed || m.there != nil {
+		t.Errorf("%v; it answers in a round that is over: %v", err, m.there)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
