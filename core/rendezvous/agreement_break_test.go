@@ -6,7 +6,7 @@ import (
 )
 
 // TestConnectionBreaksInEachPhase: a member whose connection breaks is waited for, and what
-// it has said before stands; when it is back it is told what it has missed. Its drain is
+// it has said before stands; when it is back it learns what it has missed. Its drain is
 // carried out while it is away, too.
 func TestConnectionBreaksInEachPhase(t *testing.T) {
 	p := policy(1, 2)

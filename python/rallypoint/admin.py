@@ -1,8 +1,8 @@
 """What an administrator, or a program of theirs, asks a job for from outside.
 
 The same as `rallypoint admin`, by the same code: a scheduler, a cloud's notice or a notebook may
-have a job save, give nodes back, or end. torch is not needed. Whoever reaches the control
-plane's port may do this, unless it has a token.
+have a job save, give nodes back, or end. torch is not needed. Every process that can reach the
+control plane's port may do this, unless it has a token.
 
 Example:
     answer = rallypoint.admin.drain(

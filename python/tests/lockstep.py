@@ -40,7 +40,7 @@ def main(steps: int, pause: float) -> None:
         )
         if rank == 0:
             state.write_text(str(step))
-        Path(f"saving.{rank}").touch()
+        Path(f"saving.{rank}").write_text(str(os.getpid()))
         gate("save")
         rallypoint.saved(step)
         while directive.kind != "save" and rallypoint.directive():

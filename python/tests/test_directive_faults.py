@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rallypoint import admin
 
 from .test_directed_jobs import HERE, Job, once_each, same_step
 
@@ -65,7 +68,7 @@ class Phases(Job):
 
     conf = f"{Job.conf},reconnect_grace=10"  # one that is cut off is waited for
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder, STEPS, 2, str(HERE / "lockstep.py"), str(STEPS), "0.03")
         self.server = subprocess.Popen(
             [sys.executable, "-m", "rallypoint", "serve", "--listen=127.0.0.1:0"],
@@ -78,7 +81,7 @@ class Phases(Job):
         self.link = Link(self.port)
         for node, port in enumerate((self.port, self.link.port)):
             self.endpoint = f"127.0.0.1:{port}"
-            self.start(f"n{node}", f"--node-rank={node}")
+            self.start(f"n{node}", f"--node-rank={node}", *options)
         self.endpoint = f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
@@ -208,3 +211,80 @@ def test_an_agent_that_dies_takes_the_directive_with_it(
         for taken in directives.values():
             assert len({step for _, step in taken}) == 1, taken
     assert {step for step, _ in job.losses()} == set(range(STEPS))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_drain_that_is_canceled_in_the_agreement(job: Phases) -> None:
+    """The workers that are held for it go on; the next one is agreed as if it had not been."""
+    job.until(10)
+    job.nodes[1].send_signal(signal.SIGSTOP)
+    lost = admin.drain(job.endpoint, "job", "n1", reason="a test", within=60)
+    job.until_directive("agreeing", "n1")
+    admin.cancel(job.endpoint, "job", lost.directive, reason="it was a mistake")
+    job.nodes[1].send_signal(signal.SIGCONT)
+    job.until(20)
+    given = admin.drain(job.endpoint, "job", ["n1"], reason="now", within=60)
+    directives = job.end(0, 0)
+    assert list(directives) == [given.directive]
+    same_step(directives, 4)
+    once_each(job)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_deadline_during_the_save(job: Phases) -> None:
+    """The node leaves without its save: its workers are ended, and the others go on."""
+    gate = job.gate("save.1")
+    job.until(10)
+    admin.drain(job.endpoint, "job", "n1", reason="a test", within=5)
+    directives = job.end(0, 0)
+    assert gate.exists() and len(directives) == 1
+    same_step(directives, 4)
+    once_each(job)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_failure_while_a_directive_stands(tmp_path: Path) -> None:
+    """The next round agrees again, on a step of its own."""
+    job = Phases(tmp_path, "--max-restarts=1")
+    try:
+        gate = job.gate("save.0")
+        job.until(10)
+        job.drain()
+        job.until_directive("agreed", "n0")
+        os.kill(int((job.folder / "saving.3").read_text()), signal.SIGKILL)
+        job.until_status(lambda status: status["round"] == 2)
+        gate.unlink()
+        directives = job.end(0, 0)
+        (taken,) = directives.values()
+        steps = {step for _, step in taken}
+        assert len(steps) == 2, taken
+        for step in steps:
+            assert sorted(rank for rank, at in taken if at == step) == ["0", "1", "2", "3"], taken
+        once_each(job)
+    finally:
+        job.stop()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_drained_node_hosts_and_has_rank_0(tmp_path: Path) -> None:
+    job = Job(tmp_path, STEPS * 4, 2, str(HERE / "lockstep.py"), str(STEPS * 4), "0.03")
+    try:
+        job.start("n0", "--node-rank=0")
+        while not (tmp_path / "losses.txt").exists():  # it is alone, and hosts
+            time.sleep(0.02)
+        job.start("n1", "--node-rank=1")
+        job.until(60)
+        admin.drain(job.endpoint, "job", "n0", reason="a test", within=60)
+        directives = job.end(0, 0)
+        assert len(directives) == 1
+        same_step(directives, 4)
+        assert "drained" in (tmp_path / "n0.err").read_text()
+        ((_, saved), *_) = next(iter(directives.values()))
+        after = [step for step, _ in job.losses() if step > saved]
+        assert after == list(range(saved + 1, STEPS * 4)), "a step is missing or repeated"
+    finally:
+        job.stop()
