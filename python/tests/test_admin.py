@@ -33,9 +33,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def nodes(place: str) -> Iterator[list[Member]]:
-    """Two nodes in a round of 2 to 4 by twos, and none waits."""
+    """Four nodes in a round of 2 to 4 by twos, and none waits."""
     options = {"node_unit": 2, "last_call_timeout": 0.1}
-    members = [Member("job", place, 2, 4, options=options | {"node_id": n}) for n in ("n0", "n1")]
+    names = ("n0", "n1", "n2", "n3")  # as many as there may be: the round is complete at once
+    members = [Member("job", place, 2, 4, options=options | {"node_id": name}) for name in names]
     joins = [threading.Thread(target=m.next) for m in members]
     for join in joins:
         join.start()
@@ -54,8 +55,8 @@ def test_directives_are_given_taken_back_and_carried_out(place: str, nodes: list
     with pytest.raises(InvalidError, match="none is standing"):
         admin.cancel(place, "job", save.directive, reason="again")
 
-    named = admin.scale(place, "job", 4, reason="more", within=timedelta(minutes=1), directive="s1")
-    assert named.directive == "s1" and "it goes on with 4 nodes" in named.text
+    named = admin.scale(place, "job", 2, reason="less", within=timedelta(minutes=1), directive="s1")
+    assert named.directive == "s1" and "it goes on with 2 nodes" in named.text
     drain = admin.drain(place, "job", "n1", reason="its disk", within=0.5, away=3600)
     assert "n1" in drain.text and "leaves in 500ms, and may come back 1h0m0s later" in drain.text
     until(lambda: nodes[0].nodes_waiting() > 0)
@@ -118,7 +119,7 @@ def test_what_does_not_fit_the_job_does_nothing(place: str, nodes: list[Member])
             ask()
         assert text in str(caught.value)
         assert caught.value.code is Code.INVALID
-    assert [n.nodes_waiting() for n in nodes] == [0, 0]
+    assert [n.nodes_waiting() for n in nodes] == [0] * 4
     assert save().directive, "something stands that was refused"
 
 
