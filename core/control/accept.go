@@ -12,11 +12,12 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/peer"
+	"rallypoint/internal/backoff"
 )
 
 const (
 	// Pauses after a failed accept, which is nearly always for want of a
-	// descriptor, doubled each time.
+	// descriptor.
 	firstAcceptPause = 5 * time.Millisecond
 	lastAcceptPause  = 20 * time.Millisecond
 
@@ -49,11 +50,11 @@ func maxUnidentified() int64 {
 func (s *Server) accept(l net.Listener) {
 	check := s.userCheck(l)
 	var failed, shed time.Time // the last times; failed is zero when another one is news
-	pause := firstAcceptPause
+	pauses := backoff.New(firstAcceptPause, lastAcceptPause)
 	for {
 		conn, err := s.acceptOne(l)
 		if err == nil {
-			pause = firstAcceptPause
+			pauses.Reset()
 			if !failed.IsZero() && s.clock.Now().Sub(failed) > acceptSettled {
 				failed = time.Time{}
 				s.log.Info("accepts connections again", "address", l.Addr().String())
@@ -75,16 +76,15 @@ func (s *Server) accept(l net.Listener) {
 		if failed.Sub(shed) >= shedEvery {
 			shed = failed
 			if s.shed() {
-				pause = firstAcceptPause
+				pauses.Reset()
 				continue
 			}
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(pauses.Next()):
 		case <-s.stop:
 			return
 		}
-		pause = min(2*pause, lastAcceptPause)
 	}
 }
 

@@ -8,11 +8,12 @@ import (
 	"rallypoint/core/control/journal"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/wake"
 )
 
 const (
-	// A commit that failed is tried again after these pauses, doubled each time.
+	// A commit that failed is tried again after pauses from the one to the other.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 2 * time.Second
 
@@ -138,7 +139,7 @@ func (w *groupCommit) close() {
 // serve is the goroutine that commits.
 func (w *groupCommit) serve() {
 	defer close(w.ends)
-	pause := firstRetry
+	pauses := backoff.New(firstRetry, lastRetry)
 	var retry []*pendingEvent
 	for {
 		select {
@@ -150,16 +151,15 @@ func (w *groupCommit) serve() {
 		batch := append(retry, w.takeQueue()...)
 		retry = w.commit(batch)
 		if !w.failing {
-			pause = firstRetry
+			pauses.Reset()
 			continue
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(pauses.Next())
 		select {
 		case <-timer.C:
 		case <-w.stop:
 			timer.Stop()
 		}
-		pause = min(2*pause, lastRetry)
 		if len(retry) > 0 || len(w.snapshots) > 0 {
 			w.wake.Set()
 		}

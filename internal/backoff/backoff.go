@@ -18,10 +18,13 @@ func New(first, most time.Duration) *Backoff { return &Backoff{first, most, firs
 func (b *Backoff) Reset() { b.next = b.first }
 
 // Wait pauses; it reports false if ctx ended before.
-func (b *Backoff) Wait(ctx context.Context) bool {
+func (b *Backoff) Wait(ctx context.Context) bool { return Sleep(ctx, b.Next()) }
+
+// Next returns how long the next pause is, for who waits for more than a context beside it.
+func (b *Backoff) Next() time.Duration {
 	pause := Jitter(b.next)
 	b.next = min(2*b.next, b.most)
-	return Sleep(ctx, pause)
+	return pause
 }
 
 // Jitter multiplies a duration by a random factor from 0.5 to 1.5.
