@@ -11,7 +11,7 @@ import os
 import resource
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,8 @@ DIRECT = 10000
 DIRECT_TARGET = 0.5
 REPEAT = 5
 HOLD = 10000
-HOLD_SECONDS = 10.0
+HOLD_SECONDS = 20.0
+HOLD_PAIRS = 2
 HOLD_TARGET = 0.05  # of a core
 STEPS_TARGET = 0.01  # of a core, more than without
 
@@ -50,13 +51,7 @@ def measure(repeat: int | None) -> list[Row]:
         Row(NAME, f"{min(DIRECT, most)} nodes: directive to the last that knows its step", agreed)
     )
     rows[-1].target = DIRECT_TARGET
-    cpu, memory = _hold(min(HOLD, most), "hold")
-    reporting, _ = _hold(min(HOLD, most), "train")
-    reporting.name += ", with their workers' steps"
-    assert cpu.ours.median is not None
-    reporting.target = cpu.ours.median + STEPS_TARGET
-    reporting.target_why = f"without steps, and {STEPS_TARGET}"
-    return [*rows, cpu, memory, reporting]
+    return [*rows, *_at_rest(min(HOLD, most))]
 
 
 def _swarm(how: str, n: int, times: int) -> list[dict[str, float]]:
@@ -68,8 +63,26 @@ def _swarm(how: str, n: int, times: int) -> list[dict[str, float]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def _hold(n: int, how: str) -> Sequence[Row]:
-    """What n members at rest cost the server: the share of a core, and memory."""
+def _at_rest(n: int) -> Iterator[Row]:
+    """What n members at rest cost the server, in turns without and with their workers' steps."""
+    idle, stepping, memory = Sample(), Sample(), Sample()
+    for _ in range(HOLD_PAIRS):
+        for how, shares in (("hold", idle), ("train", stepping)):
+            share, each = _hold(n, how)
+            shares.values.append(share)
+            if how == "hold":
+                memory.values.append(each)
+    name = f"{n} nodes at rest: the server's"
+    yield Row(NAME, f"{name} share of a core", idle, "cores", target=HOLD_TARGET)
+    yield Row(NAME, f"{name} memory a node", memory, "kB")
+    more = Sample([b - a for a, b in zip(idle.values, stepping.values, strict=True)])
+    steps = Row(NAME, f"{name} share of a core more with their workers' steps", more, "cores")
+    steps.target = STEPS_TARGET
+    yield steps
+
+
+def _hold(n: int, how: str) -> tuple[float, float]:
+    """The share of a core that n members cost the server, and kB of memory for each."""
     with serving() as (server, address):
         empty = server.memory_info().rss
         swarm = swarm_of(how, address, str(n), str(int(3 * HOLD_SECONDS)))
@@ -85,9 +98,7 @@ def _hold(n: int, how: str) -> Sequence[Row]:
         finally:
             swarm.kill()
             swarm.communicate()
-    cpu = Row(NAME, f"{n} nodes at rest: the server's share of a core", Sample([share]), "cores")
-    cpu.target = HOLD_TARGET
-    return [cpu, Row(NAME, f"{n} nodes at rest: the server's memory a node", Sample([each]), "kB")]
+    return share, each
 
 
 def cpu_of(process: psutil.Process) -> float:
