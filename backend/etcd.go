@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore/etcdlog"
 	"rallypoint/internal/etcdclient"
+	"rallypoint/roundstore"
 )
 
 func checkEtcd(endpoint string) error {
@@ -50,7 +51,7 @@ func openEtcd(p params.Params, log *slog.Logger) (*member.Member, error) {
 		return nil, err
 	}
 	config.Timeout, config.Logger = p.ReadTimeout, log
-	if err := check(p); err != nil { // NewLog connects
+	if err := roundstore.Check(p); err != nil { // NewLog connects
 		return nil, err
 	}
 	if p.TokenFile != "" && !config.TLS && slices.ContainsFunc(e.Hosts, func(host string) bool { return !params.LoopbackEndpoint(host) }) {

@@ -3,7 +3,6 @@ package backend
 import (
 	"log/slog"
 	"net"
-	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -13,7 +12,6 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
 	"rallypoint/core/sharedlog"
 	"rallypoint/filestore/filelog"
 	"rallypoint/internal/etcdclient"
@@ -143,38 +141,9 @@ func openLog(p params.Params, log *slog.Logger, open func() sharedlog.Log) (*mem
 	return openSeen(p, log, open)
 }
 
-// check refuses parameters that no node over a log can have.
-func check(p params.Params) error {
-	if err := p.Validate(); err != nil {
-		return err
-	}
-	if p.TokenFile != "" {
-		if _, err := secret.OpenToken(p.TokenFile, nil); err != nil {
-			return err
-		}
-	}
-	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
-		return rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the local address is %s, which is no address of one machine: give one under which the other nodes reach this one", p.LocalAddr)
-	}
-	return nil
-}
-
 // openSeen makes a member over a log that sees the nodes' addresses.
 func openSeen(p params.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
-	if err := check(p); err != nil {
-		return nil, err
-	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	warning, err := p.CheckSecurity(params.QuotableEndpoint(p.Endpoint), false)
-	if err != nil {
-		return nil, err
-	}
-	if warning != "" {
-		log.Warn(warning)
-	}
-	connect := func(o member.Observer) member.ControlPlane { return sharedlog.New(p, o, open(), log) }
-	return member.New(p, connect, roundstore.NewRoundStores(p, log), log), nil
+	return roundstore.NewMember(p, log, false, func(o member.Observer, _ *roundstore.RoundStores, log *slog.Logger) member.ControlPlane {
+		return sharedlog.New(p, o, open(), log)
+	})
 }

@@ -23,41 +23,55 @@ import (
 //
 // The caller ends the member by Shutdown or Close.
 func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
-	if err := p.Validate(); err != nil {
-		return nil, err
-	}
 	if _, _, err := params.ParseEndpoint(p.Endpoint, client.DefaultPort); err != nil {
 		return nil, err
 	}
-	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the local address is %s, which is no address of one machine: give one under which the other nodes reach this one", p.LocalAddr)
-	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	warning, err := p.CheckSecurity(params.QuotableEndpoint(p.Endpoint), true)
-	if err != nil {
-		return nil, err
-	}
-	if warning != "" {
-		log.Warn(warning)
-	}
-	if p.TokenFile != "" {
-		if _, err := secret.OpenToken(p.TokenFile, nil); err != nil {
-			return nil, err
-		}
-	}
-	stores := NewRoundStores(p, log)
-	connect := func(o member.Observer) member.ControlPlane {
+	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
 		var c *client.Client
 		c = client.New(p, o, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
 			return startHost(cfg, openTrace(p.Record, c.Node(), log), c.Node(), listeners...)
 		})
 		c.Expose(stores.Expose, stores.Refused)
 		return c
+	})
+}
+
+// NewMember makes a member that reaches its run by connect, which is called once, with the
+// stores of its rounds. hosted tells that a control plane listens at the endpoint. A wrong
+// parameter, local address or token file is ErrInvalid. A nil log is none.
+func NewMember(p params.Params, log *slog.Logger, hosted bool, connect func(member.Observer, *RoundStores, *slog.Logger) member.ControlPlane) (*member.Member, error) {
+	if err := Check(p); err != nil {
+		return nil, err
 	}
-	return member.New(p, connect, stores, log), nil
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	warning, err := p.CheckSecurity(params.QuotableEndpoint(p.Endpoint), hosted)
+	if err != nil {
+		return nil, err
+	}
+	if warning != "" {
+		log.Warn(warning)
+	}
+	stores := NewRoundStores(p, log)
+	return member.New(p, func(o member.Observer) member.ControlPlane { return connect(o, stores, log) }, stores, log), nil
+}
+
+// Check refuses parameters that no member can have.
+func Check(p params.Params) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if p.TokenFile != "" {
+		if _, err := secret.OpenToken(p.TokenFile, nil); err != nil {
+			return err
+		}
+	}
+	if addr, err := netip.ParseAddr(p.LocalAddr); err == nil && addr.IsUnspecified() {
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the local address is %s, which is no address of one machine: give one under which the other nodes reach this one", p.LocalAddr)
+	}
+	return nil
 }
 
 // startHost starts the control plane of a run whose node hosts it. A trace is closed with it.
