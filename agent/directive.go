@@ -89,7 +89,7 @@ type directives struct {
 	ending   func() bool   // the attempt is over: its workers are about to be stopped
 
 	number uint64     // of the last one
-	asked  *directive // about which the nodes agree; nil: none
+	asked  *directive // on whose step the nodes agree; nil: none
 	agreed []*directive
 }
 
@@ -114,7 +114,7 @@ type directedWorker struct {
 	taken   []*directive
 	shown   *directive // in the record and the file; nil: none
 	saved   uint64     // the largest number of a directive for which it has saved
-	refused bool       // that it cannot be told was logged
+	refused bool       // that it cannot get one was logged
 }
 
 // followDirectives hands directives to the workers of an attempt until the function that it
@@ -140,7 +140,7 @@ func (a *Agent) followDirectives(t *attempt) (stop func()) {
 	}
 }
 
-// directiveCarrier is by which the nodes agree; nil if the rendezvous cannot.
+// directiveCarrier returns the rendezvous as the nodes agree by it; nil if it cannot.
 func (a *Agent) directiveCarrier() DirectiveCarrier {
 	carrier, _ := a.rdzv.(DirectiveCarrier)
 	return carrier
@@ -169,7 +169,7 @@ func (f *directives) follow(ctx context.Context) {
 	}
 }
 
-// take takes what the nodes say of a directive.
+// take applies what the nodes say of a directive.
 func (f *directives) take(n rendezvous.DirectiveNotice) {
 	if n.ID == "" || n.Round != f.round {
 		f.letGo()
@@ -240,7 +240,7 @@ func atStep(step int64) string {
 	return fmt.Sprintf(", at step %d", step)
 }
 
-// learn takes a worker's answer.
+// learn applies a worker's answer.
 func (f *directives) learn(w *directedWorker, answer progress.Answer) {
 	w.able = w.able || answer.Holds || answer.Number > 0
 	if answer.State == progress.StateSaved && answer.Number <= f.number {
@@ -381,7 +381,7 @@ func (f *directives) heldAt(number uint64) int64 {
 	return step
 }
 
-// report tells the other nodes something, which goes on by itself if it takes long.
+// report tells the other nodes something; a call that takes long goes on by itself.
 func (f *directives) report(ctx context.Context, id, what string, tell func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, reportPatience)
 	defer cancel()
@@ -416,8 +416,8 @@ func (f *directives) awaited(d *directive) bool {
 	return slices.ContainsFunc(f.workers, func(w directedWorker) bool { return !w.process.HasExited() && slices.Contains(w.pending, d) })
 }
 
-// forget takes back a directive that is over from a worker, unless its record is another
-// one's by now.
+// forget takes a directive that is over back from a worker, unless the worker's record holds
+// another one.
 func (f *directives) forget(local int, d *directive) {
 	w := &f.workers[local]
 	if i := slices.Index(w.pending, d); i >= 0 {

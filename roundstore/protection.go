@@ -38,8 +38,8 @@ type Protection struct {
 	address func(secret.StoreName) netip.Addr
 }
 
-// NewProtection returns that of the node that p describes: nil without a token, and with
-// store_tls=0. What it returns of a token file that cannot be used is ErrInvalid.
+// NewProtection returns the protection of the node that p describes: nil without a token, and
+// with store_tls=0. The error is ErrInvalid if the token file cannot be used.
 func NewProtection(p *params.Params, log *slog.Logger) (*Protection, error) {
 	if p.TokenFile == "" || p.PlainStore {
 		return nil, nil
@@ -67,7 +67,7 @@ func (t *Protection) Refused() map[string]uint64 {
 	return t.refusals.Counts()
 }
 
-// sideWindow is how many ports above a store's scripts find forwarded: they open second stores
+// sideWindow is how many ports above a store's are forwarded, too: scripts open further stores
 // there.
 const sideWindow = 8
 
@@ -91,7 +91,7 @@ type Sides struct {
 	open *forward.Sides // nil: there is no round
 }
 
-// Sides makes those of one server, which are closed behind it; nil without protection.
+// Sides returns those of one server, to be closed after it; nil without protection.
 func (t *Protection) Sides() *Sides {
 	if t == nil {
 		return nil
@@ -117,7 +117,7 @@ func (s *Sides) take(conn *tcpstore.SideConn, name secret.StoreName) {
 	s.open.Take(conn)
 }
 
-// begin ends the connections of the last round, and takes those of another from now on.
+// begin ends the connections of the last round, and takes those of the next one.
 func (s *Sides) begin(name secret.StoreName, port int) {
 	t := s.protection
 	ports := t.sidePorts(port)
@@ -159,8 +159,8 @@ func (t *Protection) Listen(ctx context.Context, host string, port int) (net.Lis
 }
 
 // Serve has a server serve the workers of this machine, too, at the loopback address of a
-// store's name, at the server's port unless that is taken there. The server goes on when stop
-// has ended that.
+// store's name, at the server's port unless that is taken there. stop ends that; the server
+// goes on.
 func (t *Protection) Serve(server *tcpstore.Server, sides *Sides, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
 	l, err := forward.Bind(t.address(name), server.Addr().(*net.TCPAddr).Port, t.log)
 	if err != nil {

@@ -25,14 +25,14 @@ const (
 	maxOpenings = 4096
 	// maxHandshakes bounds those of them whose TLS handshake has begun; others wait.
 	maxHandshakes = 256
-	// tlsByte is what a connection begins with that speaks TLS.
+	// tlsByte is the first byte of a connection that speaks TLS.
 	tlsByte = 0x16
-	// maxHello is how much of a first record is awaited before TLS gets it. One of our own
-	// clients is not as long.
+	// maxHello is how much of the first record has to arrive before the handshake begins. The
+	// hello of our own clients is shorter.
 	maxHello = 2 << 10
 )
 
-// Secure is what a Server needs to take connections in by TLS and a proof
+// Secure is what a Server needs to accept connections by TLS and a proof
 // (secret.DialStore).
 type Secure struct {
 	Token  *secret.Token
@@ -69,7 +69,7 @@ var (
 	errCrowd = fmt.Errorf("%d other connections are not open yet", maxOpenings)
 )
 
-// open takes a connection in, or closes it, in a goroutine of its own: no other waits for it.
+// open accepts a connection, or closes it, in a goroutine of its own: no other one waits for it.
 func (s *Server) open(nc net.Conn) {
 	o := s.openings
 	if o.all.Add(1) > maxOpenings {
@@ -91,8 +91,8 @@ func (s *Server) open(nc net.Conn) {
 	})
 }
 
-// secure opens a connection. Shard is the one of the round that it has named; side tells that
-// it is for another port.
+// secure goes through the TLS handshake and both proofs. shard is that of the round which the
+// connection has named; side reports that it is for another port.
 func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, side bool, err error) {
 	ctx, cancel := context.WithTimeout(s.done, secret.OpeningTimeout)
 	defer cancel()
@@ -130,8 +130,8 @@ func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, side bool
 	return t, shard, false, nil
 }
 
-// awaitHello returns the first record, as far as there is room: a connection that sends it
-// byte by byte costs no calculation and holds up none that has sent its own.
+// awaitHello returns the first record, up to maxHello: a connection that sends it byte by byte
+// costs no computation, and delays none that has sent its own.
 func awaitHello(ctx context.Context, nc net.Conn) ([]byte, error) {
 	release := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	said, err := readHello(nc)
@@ -161,8 +161,8 @@ func readHello(r io.Reader) ([]byte, error) {
 	return said, nil
 }
 
-// startWhenPossible hands an open connection to a loop. It waits while there is no descriptor
-// for that.
+// startWhenPossible hands an open connection to a loop. It waits while the process has no
+// descriptor for that.
 func (s *Server) startWhenPossible(nc net.Conn, t *tlsLayer, shard *engineShard) {
 	pause := backoff.New(firstAcceptPause, lastAcceptPause)
 	for s.start(nc, t, shard) != nil {
@@ -189,8 +189,8 @@ func (s *Server) refuseOpening(nc net.Conn, err error) {
 	})
 }
 
-// openingRefusal tells why a connection is not let in; nil: it has ended without a word, as a
-// check whether the port is open does.
+// openingRefusal says why a connection is not let in; nil: it has ended without sending a byte,
+// as a check of the port does.
 func openingRefusal(err error) *refusal {
 	text := printable.Text(strings.ReplaceAll(err.Error(), "\n", ": "))
 	switch {

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// recordHead is the length of what a TLS record begins with, its size last.
+	// recordHead is the length of a TLS record's header, which ends with the body's length.
 	recordHead = 5
-	// maxRecord is the longest record of TLS 1.3 behind its head.
+	// maxRecord is the longest body of a TLS 1.3 record.
 	maxRecord = 16<<10 + 256
 )
 
 // records is the connection below a TLS connection. It hands out one whole record at a time,
-// so that crypto/tls never holds a part of one: whether another record is there is known
-// without asking, and a connection at rest needs no buffer for what is to come.
+// so that crypto/tls never holds part of one: the loop knows without asking whether another
+// record has arrived, and an idle connection needs no buffer to read into.
 //
-// While the connection is opened it reads and writes a net.Conn, which may block. From
-// enterLoop on it never does: what is to be read was received by the caller into in, what is
-// written is collected in out. crypto/tls takes a temporary error of Read for "call again".
+// Until enterLoop it reads and writes conn, which may block. After enterLoop it never blocks:
+// Read takes from in what the caller has received, Write appends to out. crypto/tls reads a
+// temporary error of Read as "call again".
 type records struct {
 	conn net.Conn // nil in a loop
 	left int      // of the record that is being handed out
@@ -28,7 +28,7 @@ type records struct {
 	out  []byte
 }
 
-// notYet is what a Read returns for which nothing has arrived.
+// notYet is the error of a Read while no whole record has arrived.
 type notYet struct{}
 
 func (notYet) Error() string   { return "no whole record has arrived" }
@@ -37,7 +37,7 @@ func (notYet) Temporary() bool { return true }
 
 var _ net.Error = notYet{}
 
-// enterLoop ends the opening. It reports whether it was at the border of two records.
+// enterLoop ends the opening, and reports whether it does so between two records.
 func (r *records) enterLoop() bool {
 	r.conn = nil
 	return r.left == 0
@@ -57,8 +57,8 @@ func (r *records) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// readOpening reads a record, as far as there is room: what crypto/tls keeps for the life of
-// the connection is a buffer for more than it has been given at a time.
+// readOpening reads at most to the end of a record: for the life of the connection crypto/tls
+// keeps a buffer that is larger than the most that one Read has returned.
 func (r *records) readOpening(b []byte) (n int, err error) {
 	if r.left == 0 {
 		if len(b) < recordHead {
@@ -78,11 +78,11 @@ func (r *records) readOpening(b []byte) (n int, err error) {
 	return n + m, err
 }
 
-// bodyLen is the length of a record behind its head.
+// bodyLen returns the length of a record's body, by its header.
 func bodyLen(head []byte) int { return int(binary.BigEndian.Uint16(head[recordHead-2:])) }
 
-// wholeRecord returns the length of the first record of b, 0 if it is not all there. Of one
-// that is longer than TLS allows the head is all that is needed to refuse it.
+// wholeRecord returns the length of the first record of b, 0 if it is not all there. For one
+// that is longer than TLS allows it is the header's: crypto/tls refuses it by that alone.
 func wholeRecord(b []byte) int {
 	if len(b) < recordHead {
 		return 0
@@ -111,7 +111,7 @@ func (r *records) Close() error { return nil }
 func (r *records) LocalAddr() net.Addr  { return nil }
 func (r *records) RemoteAddr() net.Addr { return nil }
 
-// SetDeadline implements net.Conn. A loop does not wait.
+// SetDeadline implements net.Conn. In a loop no call waits.
 func (r *records) SetDeadline(t time.Time) error {
 	if r.conn == nil {
 		return nil

@@ -12,32 +12,31 @@ import (
 )
 
 const (
-	// tlsRead is how many bytes of records are received at a time, at most.
+	// tlsRead bounds the bytes of records that are received at a time.
 	tlsRead = 64 << 10
-	// tlsWrite is how much of the replies is made into records at a time: of a peer that
-	// does not read no more records are kept, and large values stay shared with other replies.
+	// tlsWrite bounds the bytes of replies that are encrypted at a time: no more records are
+	// kept for a peer that does not read, and large values stay shared with other replies.
 	tlsWrite = 64 << 10
-	// keptRecords bounds the memory that a loop keeps to make records in.
+	// keptRecords bounds the memory that a loop keeps for records to send.
 	keptRecords = 2 * tlsWrite
 )
 
-// tlsLayer is what a connection that speaks TLS has beyond a plain one. At rest it holds no
-// bytes of its own.
+// tlsLayer is what a connection that speaks TLS has beyond a plain one. While it is idle it has
+// no buffer.
 type tlsLayer struct {
 	conn    *tls.Conn // over records
 	records records
-	rest    []byte // received: the beginning of a record; with more perhaps whole ones
-	// more tells that conn may have something to read without anything more being received.
-	// The rest of a record of which there was room for a part makes no event, neither does
-	// an error that came behind what was read.
+	rest    []byte // received: the beginning of a record; if more is set, perhaps whole ones
+	// more reports that conn may have something to read before anything else is received: no
+	// event announces the rest of a record that did not fit, nor an error behind what was read.
 	more bool
 }
 
-// tlsBuffers is memory of a loop that connections borrow: in to receive into, out for records.
+// tlsBuffers is a loop's memory that its connections borrow: in to receive into, out for what they send.
 type tlsBuffers struct{ in, out []byte }
 
-// receiveTLS gives the parser what has been received, after receiving once if there is
-// nothing left. False: there is nothing to go on with.
+// receiveTLS gives the parser what has been received, after receiving once if nothing is left.
+// It returns false if the parser has nothing to go on with.
 func (c *conn) receiveTLS(p *parser) bool {
 	t := c.tls
 	space := p.space()
@@ -68,8 +67,8 @@ func (c *conn) receiveTLS(p *parser) bool {
 	return true
 }
 
-// receiveRecords receives once, behind what is left: not much more than there is space for.
-// False: there is nothing to go on with.
+// receiveRecords receives once, behind what is left, and not much more than the parser has
+// space for. It returns false if nothing has come.
 func (c *conn) receiveRecords(p *parser, space int) bool {
 	t, l := c.tls, c.loop
 	if l.tls.in == nil {
@@ -98,7 +97,7 @@ func (c *conn) receiveRecords(p *parser, space int) bool {
 	return true
 }
 
-// read fills b as far as there are whole records.
+// read fills b from the whole records that have arrived.
 func (t *tlsLayer) read(b []byte) (got int, err error) {
 	for {
 		whole, had := wholeRecord(t.records.in) > 0, len(t.records.in)
@@ -134,7 +133,8 @@ func (c *conn) returnRecords() {
 	c.loop.tls.out = out[:0]
 }
 
-// sendTLS is push for a connection that speaks TLS. What a read has made TLS say comes first.
+// sendTLS is push for a connection that speaks TLS. What TLS itself sends in answer to a read
+// goes first.
 func (c *conn) sendTLS(segments []segment) {
 	c.borrowRecords()
 	segments, left := c.pushTLS(segments)
@@ -145,7 +145,7 @@ func (c *conn) sendTLS(segments []segment) {
 	}
 }
 
-// resumeTLS goes on with sending what the socket had no room for.
+// resumeTLS continues to send what the socket had no room for.
 func (c *conn) resumeTLS(u *unsent) {
 	left := u.records
 	for len(left) > 0 {
@@ -164,7 +164,7 @@ func (c *conn) resumeTLS(u *unsent) {
 	}
 }
 
-// pushTLS writes what TLS has to say and then the segments, as much as the socket takes, and
+// pushTLS writes what TLS itself has to send and then the segments, as much as the socket takes, and
 // returns the rest. If the peer is lost it closes the connection.
 func (c *conn) pushTLS(segments []segment) (rest []segment, left []byte) {
 	t := c.tls
@@ -188,7 +188,7 @@ func (c *conn) pushTLS(segments []segment) (rest []segment, left []byte) {
 	}
 }
 
-// seal makes records of some of the segments, whose buffers it gives back, and returns the
+// seal encrypts some of the segments into records, gives their buffers back, and returns the
 // others.
 func (c *conn) seal(segments []segment) []segment {
 	b := &c.loop.budget
@@ -228,7 +228,7 @@ func (c *conn) pushRecords(out []byte) (n int, ok bool) {
 	return n, true
 }
 
-// keepRecords keeps records that are not sent.
+// keepRecords keeps records that the socket had no room for.
 func (c *conn) keepRecords(left []byte) {
 	u, b := c.unsent, &c.loop.budget
 	had := len(u.records)
@@ -244,7 +244,7 @@ func (c *conn) keepRecords(left []byte) {
 	}
 }
 
-// endTLS tells the peer that nothing more comes, if the socket takes that.
+// endTLS sends the peer close_notify, if the socket has room for it.
 func (c *conn) endTLS() {
 	c.borrowRecords()
 	_ = c.tls.conn.CloseWrite() // to memory

@@ -179,7 +179,7 @@ type DirectiveStatus struct {
 	Target  int      `json:"target"`  // of a scale; 0: it is none
 	Phase   string   `json:"phase"`   // waiting, agreeing or agreed
 	Round   uint64   `json:"round"`   // whose members are asked or have agreed; 0 while it waits
-	Step    *int64   `json:"step"`    // at which the workers are told; null: none is agreed, or they are told at once
+	Step    *int64   `json:"step"`    // at which the workers get it; null: none is agreed, or they get it at once
 	Members int      `json:"members"` // running ones of the round
 	Saved   int      `json:"saved"`   // of these, whose workers have saved
 	Missing []string `json:"missing"` // some of those that have not said yet what the phase waits for

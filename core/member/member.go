@@ -60,7 +60,7 @@ type Member struct {
 	claiming sync.Mutex // held while the control plane is given last, so that it has the latest
 
 	host        hostLiveness
-	barrierLeft bool // people were told that the exit barrier ends early
+	barrierLeft bool // it was logged that the exit barrier ends early
 }
 
 // New makes a member that reaches its run by the control plane that connect makes;

@@ -131,7 +131,7 @@ func (m *Member) awaitPeers(ctx context.Context, ending rendezvous.Ending) {
 	}
 }
 
-// release closes what the member holds and lets everybody know.
+// release closes what the member holds, and wakes all that wait for it.
 func (m *Member) release(ctx context.Context, err error) error {
 	planeErr := m.control.Close(ctx)
 	if err == nil && ctx.Err() == nil && planeErr != nil {

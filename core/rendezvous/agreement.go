@@ -55,7 +55,7 @@ type agreementPhase int
 const (
 	phaseWaiting agreementPhase = iota // not asked in this round
 	phaseAsking                        // members hold their workers and say where
-	phaseAgreed                        // told to the workers at step; final for the round
+	phaseAgreed                        // the workers get it at step; final for the round
 	phaseGivenUp                       // the round was about to end before all had answered
 	agreementPhases
 )
@@ -91,7 +91,7 @@ func (r *ranks) count(rank, by int) {
 
 func agreeTimer(id string) Timer { return Timer{Kind: TimerAgree, Session: SessionID(id)} }
 
-// countReports is for a member that begins (1) or ceases (-1) to run.
+// countReports counts the reports of a member that begins (1) or ceases (-1) to run.
 func (m *Machine) countReports(rank, by int) {
 	for _, d := range m.directives {
 		d.held.count(rank, by)
@@ -99,7 +99,8 @@ func (m *Machine) countReports(rank, by int) {
 	}
 }
 
-// forgetAgreements is for a round that is over: the next one agrees again.
+// forgetAgreements drops what the members of a round have said when it is over: the next one
+// agrees again.
 func (m *Machine) forgetAgreements() {
 	for _, d := range m.directives {
 		if d.phase != phaseWaiting {
@@ -116,9 +117,9 @@ func (m *Machine) endTurn() {
 	m.stopTimer(Timer{Kind: TimerTurn})
 }
 
-// agreeable reports whether the round can agree on directives: its members run, and none of
+// canAgree reports whether the round can agree on directives: its members run, and none of
 // them is about to stop its workers.
-func (m *Machine) agreeable() bool {
+func (m *Machine) canAgree() bool {
 	return m.closed == nil && m.stop == nil && m.overtaken == "" && m.tally[participantRunning] > 0
 }
 
@@ -136,10 +137,10 @@ func (m *Machine) settleDirectives() {
 		m.endTurn()
 		return
 	}
-	agreeable := m.agreeable()
+	canAgree := m.canAgree()
 	if d := m.asking(); d != nil {
 		switch {
-		case !agreeable:
+		case !canAgree:
 			d.phase = phaseGivenUp
 			m.stopTimer(agreeTimer(d.ID))
 			m.directivesChanged()
@@ -149,7 +150,7 @@ func (m *Machine) settleDirectives() {
 			return
 		}
 	}
-	if agreeable {
+	if canAgree {
 		m.askNext()
 	}
 }
@@ -242,7 +243,7 @@ func (m *Machine) applyReports(n *node, c LastRound) {
 	if c.Round != m.round || c.Generation != m.origin || m.disowned() {
 		return
 	}
-	if m.agreeable() && m.asking() == nil {
+	if m.canAgree() && m.asking() == nil {
 		m.askNext() // the first member that comes to a successor answers what it has not asked yet
 	}
 	for _, r := range c.Reports {
@@ -318,14 +319,14 @@ type DirectiveNotice struct {
 	// have agreed, if this node is a running one of them; else 0: nothing is asked of it.
 	Round  uint64
 	Agreed bool  // Step is decided; there is one for each directive and round
-	Step   int64 // the workers are told at their first report of it, or of a later one; -1: at once
+	Step   int64 // each worker gets it at its first report of this step, or of a later one; -1: at once
 	Target int   // of a scale
 
 	By     string // who asked for it
 	Reason string
 }
 
-// shownDirective is the one of which nodes are told; nil if none stands.
+// shownDirective is the one that nodes see in their notice; nil if none stands.
 func (m *Machine) shownDirective() *directive {
 	var shown *directive
 	for _, d := range m.directives {
@@ -339,7 +340,7 @@ func (m *Machine) shownDirective() *directive {
 	return shown
 }
 
-// said is what the directive asks for, for all nodes that are told.
+// said is what the directive asks for, in words: the same for all nodes.
 func (d *directive) said() string {
 	if d.text == "" {
 		d.text = d.describe()

@@ -13,8 +13,8 @@ type ClosedKind int
 const (
 	ClosedAdmission ClosedKind = iota + 1 // no node joins any more; the running round goes on
 	ClosedSuccess                         // a member's agent ended normally
-	ClosedFailed                          // everybody stops at once
-	ClosedRequeue                         // a directive has ended the run, to be queued again: everybody stops at once
+	ClosedFailed                          // all nodes stop at once
+	ClosedRequeue                         // a directive has ended the run, to be queued again: all nodes stop at once
 )
 
 // Closing is who closed a run, when and why; the zero value is an open run.

@@ -39,8 +39,8 @@ const (
 	MaxDirectiveNodes = 1024
 )
 
-// Direct gives a directive to a run (docs/decisions/0046, 0075). It is known by its id: one
-// that comes again changes nothing, also after it has ended.
+// Direct gives a directive to a run (docs/decisions/0046, 0075). Its id identifies it: one that
+// comes again changes nothing, also after it has ended.
 type Direct struct {
 	ID     string
 	Kind   DirectiveKind
@@ -211,7 +211,7 @@ func directiveTimer(id string) Timer {
 
 func drainedTimer(node string) Timer { return Timer{Kind: TimerDrained, Session: SessionID(node)} }
 
-// directive is where a standing directive is in the list; -1: it does not stand.
+// directive returns the index of a standing directive; -1 if it does not stand.
 func (m *Machine) directive(id string) int {
 	return slices.IndexFunc(m.directives, func(d *directive) bool { return d.ID == id })
 }
@@ -287,8 +287,8 @@ func (m *Machine) drain(d *directive, why string) {
 	}
 }
 
-// endGone carries out drains of which a round was told and whose nodes are all gone by now:
-// the next one has nothing to ask its members for.
+// endGone carries out the drains that a round has heard of and whose nodes are all gone: the
+// next round has nothing to ask its members for.
 func (m *Machine) endGone() {
 	for _, d := range slices.Clone(m.directives) {
 		gone := d.Kind == DirectiveDrain && d.phase != phaseWaiting
@@ -384,7 +384,7 @@ type DirectiveStatus struct {
 
 	Phase   DirectivePhase
 	Round   uint64   // whose members are asked or have agreed; 0 while it waits
-	Step    int64    // that they agreed on; -1: none, the workers are told at once
+	Step    int64    // that they agreed on; -1: none, the workers get it at once
 	Members int      // running ones of the round
 	Saved   int      // of these, whose workers have saved
 	Missing []string // some of those that have not said yet what the phase waits for
@@ -397,7 +397,7 @@ type DirectivePhase string
 const (
 	DirectiveWaiting  DirectivePhase = "waiting"  // for a round, or for the directive before it
 	DirectiveAgreeing DirectivePhase = "agreeing" // the members say at which step their workers are held
-	DirectiveAgreed   DirectivePhase = "agreed"   // the workers are told, at the step if there is one
+	DirectiveAgreed   DirectivePhase = "agreed"   // the workers get it, at the step if there is one
 )
 
 // DrainedStatus is a node that is not admitted.

@@ -8,7 +8,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// directivesChanged is for each change of what nodes and a successor are to know of
+// directivesChanged records a change of what nodes and a successor have to know of
 // directives.
 func (m *Machine) directivesChanged() {
 	m.directiveSeq++

@@ -406,7 +406,7 @@ func (m *Machine) checkDirectives(t tester) {
 	}
 	waits := slices.ContainsFunc(m.directives, func(d *directive) bool { return d.phase == phaseWaiting })
 	_, turn := m.timers[Timer{Kind: TimerTurn}]
-	if m.closed != nil && len(m.directives) > 0 || asking > 1 || m.agreeable() && waits && asking == 0 && !turn {
+	if m.closed != nil && len(m.directives) > 0 || asking > 1 || m.canAgree() && waits && asking == 0 && !turn {
 		t.Fatalf("%d directives, %d are agreed on, one waits: %v, and its turn comes: %v", len(m.directives), asking, waits, turn)
 	}
 }

@@ -125,7 +125,7 @@ func markOf(st *unix.Stat_t) fileMark {
 	return fileMark{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim}
 }
 
-// checkFile refuses a file over which anybody rules but this user and root.
+// checkFile refuses a file that another user than this one and root controls.
 func checkFile(st *unix.Stat_t, self int) error {
 	mode := st.Mode & 0o7777
 	switch {

@@ -19,8 +19,8 @@ import (
 )
 
 // Address returns the loopback address at which the workers of each node find the store of
-// a name: 127.a.b.c, the same on all nodes, and another for each round, which keeps apart what
-// comes late.
+// a name: 127.a.b.c, the same on all nodes, and another one for each round, so that a late
+// worker of the last round does not reach the next one's store.
 func Address(name secret.StoreName) netip.Addr {
 	sum := sha256.Sum256(fmt.Appendf(nil, "rallypoint store\x00%d\x00%s\x00%d\x00%s\x00%d",
 		len(name.Run), name.Run, len(name.Generation), name.Generation, name.Round))

@@ -22,8 +22,8 @@ const (
 	// dialTimeout bounds one attempt to reach the store.
 	dialTimeout = 10 * time.Second
 
-	// unreachableAfter is how long no attempt succeeds before that is logged as a warning: a
-	// store that opens later than its first worker comes is none.
+	// unreachableAfter is how long attempts have to fail before that is logged as a warning: a
+	// store that opens after its first worker has come is no reason for one.
 	unreachableAfter = 5 * time.Second
 
 	// Pauses after a failed accept, which is nearly always a lack of descriptors.
@@ -60,7 +60,7 @@ type Options struct {
 }
 
 // Forwarder is one node's way to a store of another. It closes what the store closes, carries
-// half-closes and resets, and resets a connection at once for which it finds no store, so
+// half-closes and resets, and resets a connection at once if it cannot reach the store, so
 // that torch's client tries again. A connection that breaks is not resumed. Its methods are
 // safe for concurrent use.
 type Forwarder struct {
@@ -82,7 +82,7 @@ type Forwarder struct {
 }
 
 // Listen binds a forwarder to port at a loopback address; where another program has that, or
-// the machine has no such address, to the next best that the workers of this machine can use.
+// the machine has no such address, to the next best one that its workers can use.
 // Further processes of this user may bind the same address and port: two nodes on one machine
 // share the connections.
 func Listen(addr netip.Addr, port int, opts Options) (*Forwarder, error) {
@@ -118,8 +118,8 @@ func (f *Forwarder) Err() error {
 	return f.lastErr
 }
 
-// Close ends all connections and waits until nothing of the forwarder runs any more. Closing
-// again does nothing but wait too.
+// Close ends all connections and waits until nothing of the forwarder runs any more. A further
+// call only waits.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	first := !f.closed
@@ -232,14 +232,14 @@ func (f *Forwarder) carry(l *link, port int) {
 	l.start(&f.wg, func() { f.forget(l) })
 }
 
-// forget is the end of a connection.
+// forget drops a connection that has ended.
 func (f *Forwarder) forget(l *link) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.links, l)
 }
 
-// note keeps book of whether the store can be reached, and logs when that changes.
+// note records whether the store can be reached, and logs when that changes.
 func (f *Forwarder) note(err error) {
 	f.mu.Lock()
 	if f.closed {

@@ -36,7 +36,7 @@ func AskPort(conn net.Conn, port int) error {
 type SidesOptions struct {
 	At     netip.Addr           // where this node's programs are reached
 	May    func(port int) bool  // which ports
-	Admit  func(net.Conn) error // whose programs; nil: anybody's
+	Admit  func(net.Conn) error // whose programs; nil: every user's
 	Logger *slog.Logger
 
 	Refusals *Refusals // counts what May and Admit have refused; nil: nothing does
@@ -55,7 +55,7 @@ type Sides struct {
 	conns  map[Conn]*link // nil: not carried yet
 }
 
-// NewSides makes one, to be closed.
+// NewSides returns Sides; the caller closes it.
 func NewSides(opts SidesOptions) *Sides {
 	s := &Sides{opts: opts, conns: map[Conn]*link{}}
 	s.life, s.stop = context.WithCancel(context.Background())
@@ -88,7 +88,7 @@ func (s *Sides) Take(conn Conn) {
 	})
 }
 
-// carry begins to carry a connection to a program; false if the end has come first.
+// carry begins to carry a connection to a program; false if Close has come first.
 func (s *Sides) carry(conn Conn, program *net.TCPConn) bool {
 	l := &link{worker: program}
 	s.mu.Lock()
@@ -135,7 +135,7 @@ func (s *Sides) reach(conn Conn) (port int, program *net.TCPConn, err error) {
 	return port, c.(*net.TCPConn), nil
 }
 
-// admit asks whose program a connection leads to, which it has to have accepted.
+// admit checks whose program a connection leads to: the kernel says so once it has accepted it.
 func (s *Sides) admit(ctx context.Context, c net.Conn) error {
 	if s.opts.Admit == nil {
 		return nil
@@ -154,7 +154,7 @@ func (s *Sides) admit(ctx context.Context, c net.Conn) error {
 	}
 }
 
-// Close ends all connections and waits until nothing of it runs any more.
+// Close ends all connections and waits until nothing of s runs any more.
 func (s *Sides) Close() {
 	s.mu.Lock()
 	s.closed = true
