@@ -108,8 +108,8 @@ func TestAdminEvict(t *testing.T) {
 	}
 }
 
-// TestAdminEvictsWhoeverIsHere evicts nodes that are no members.
-func TestAdminEvictsWhoeverIsHere(t *testing.T) {
+// TestAdminEvictsNodesThatAreNoMembers evicts nodes that are no members.
+func TestAdminEvictsNodesThatAreNoMembers(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	twoNodes(t, s)
 	waits, idle := dialNode(t, s.addr), dialNode(t, s.addr)

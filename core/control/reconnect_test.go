@@ -12,7 +12,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-func TestEvictedNodeIsToldAndComesBack(t *testing.T) {
+func TestEvictedNodeLearnsOfItAndComesBack(t *testing.T) {
 	rec := newRecorder(t)
 	s, addr := testServer(t, Config{Trace: rec.record})
 	obs := controltest.NewObserver()

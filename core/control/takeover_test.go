@@ -253,9 +253,9 @@ func TestHostKilledBeforeTheFirstRound(t *testing.T) {
 	}
 }
 
-// TestTakeoverIsTold: every survivor's log says that the host is dead, since when, and who
+// TestTakeoverIsLogged: every survivor's log says that the host is dead, since when, and who
 // hosts now, once.
-func TestTakeoverIsTold(t *testing.T) {
+func TestTakeoverIsLogged(t *testing.T) {
 	nodes := form(t, elastic(t, 3), 3)
 	nodes[0].kill()
 	regroup(t, nodes[1:])

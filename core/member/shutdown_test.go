@@ -67,7 +67,7 @@ func TestShutdownClosesTheRunOnlyForMembersThatEnd(t *testing.T) {
 	}
 }
 
-func TestShutdownLingersForItsRoundStore(t *testing.T) {
+func TestShutdownAwaitsPeersOfItsRoundStore(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
@@ -95,7 +95,7 @@ func TestShutdownLingersForItsRoundStore(t *testing.T) {
 	})
 }
 
-func TestHostLingersAtMostCloseTimeout(t *testing.T) {
+func TestHostAwaitsPeersAtMostCloseTimeout(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		nodes[1].plane.host = true // rank 1 has no round store

@@ -29,10 +29,10 @@ func texts(v reflect.Value, found *[]string) {
 	}
 }
 
-// TestNobodyWritesToTheTerminalsOfOthers: whatever a node says of itself, and whatever
+// TestNoUserWritesToTheTerminalsOfOthers: whatever a node says of itself, and whatever
 // reasons are given, what the others receive has nothing that a terminal would obey,
 // and nothing that looks like a line of their own logs.
-func TestNobodyWritesToTheTerminalsOfOthers(t *testing.T) {
+func TestNoUserWritesToTheTerminalsOfOthers(t *testing.T) {
 	const evil = "x\x1b]0;owned\x07\r\nE1121 all is lost"
 	for name, end := range map[string]func(r *rig, n *rigNode){
 		"leaves":     func(r *rig, n *rigNode) { r.apply(Leave{Request: n.request(), Reason: evil}) },

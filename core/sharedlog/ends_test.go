@@ -10,9 +10,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// TestRecoveryIsToldAfterLoss: that a log works again is reported although the news that it
+// TestRecoveryComesAfterLoss: that a log works again is reported although the news that it
 // did not has been handed over only and is not processed yet.
-func TestRecoveryIsToldAfterLoss(t *testing.T) {
+func TestRecoveryComesAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(nodeParams("a", 1, 1), ignoringObserver{}, &memoryLog{m: newMemory()}, nil)
 		p.applier = newApplier(p)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAwaitTakesUpAWait moves a half done wait to another engine.
-func TestAwaitTakesUpAWait(t *testing.T) {
+// TestAwaitContinuesAWait moves a half done wait to another engine.
+func TestAwaitContinuesAWait(t *testing.T) {
 	old := NewEngine(Limits{})
 	var w Waiter
 	w.Wake = func() { t.Error("woken in the old engine") }

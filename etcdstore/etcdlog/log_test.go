@@ -344,7 +344,7 @@ func TestLogLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestLogOfSomebodyElse(t *testing.T) {
+func TestLogOfAnotherProgram(t *testing.T) {
 	config := shared.Config(t)
 	ctx := testkit.Within(t, 30*time.Second)
 	c := testkit.Must(etcdclient.New(config))(t)

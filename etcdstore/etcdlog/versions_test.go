@@ -8,5 +8,5 @@ import (
 
 func TestOlderEtcd(t *testing.T) {
 	t.Parallel()
-	etcdtest.RunWithOlderEtcd(t, "TestLogHasOneOrder", "TestLogSurvivesCompaction", "TestLogOfSomebodyElse", "TestRuns", "TestUsers")
+	etcdtest.RunWithOlderEtcd(t, "TestLogHasOneOrder", "TestLogSurvivesCompaction", "TestLogOfAnotherProgram", "TestRuns", "TestUsers")
 }

@@ -255,7 +255,7 @@ func TestNameThatIsLoopbackHereListensOnTheWildcard(t *testing.T) {
 	}
 }
 
-func TestNobodyLocalAnywhere(t *testing.T) {
+func TestNoMachineHasTheEndpoint(t *testing.T) {
 	n := newFakeNet()
 	m := n.machine("a", map[string][]netip.Addr{"floating": addrs("192.0.2.1")}, "10.0.0.1", "fd00::1")
 	c := m.client(t, controltest.Params("floating:29400", 2), controltest.NewObserver())

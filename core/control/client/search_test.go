@@ -85,9 +85,9 @@ func welcomeOf(n *peerConn, group string, term uint64, lease time.Duration) wire
 	}
 }
 
-// TestSilenceOfTheHostIsTold: while the host is silent the log says so every 10 s, and the
+// TestSilenceOfTheHostIsLogged: while the host is silent the log says so every 10 s, and the
 // only standby does not take over, nor when dials are refused after that.
-func TestSilenceOfTheHostIsTold(t *testing.T) {
+func TestSilenceOfTheHostIsLogged(t *testing.T) {
 	host := serveHellos(t, func(n *peerConn, _ wire.Hello) {
 		n.says(welcomeOf(n, "g", 1, 60*time.Millisecond))
 		n.says(wire.Standbys{Invited: true})
