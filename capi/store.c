@@ -43,13 +43,19 @@ static rp_store_request asks_keys(int32_t op, const rp_bytes *keys, size_t keys_
     return r;
 }
 
-int32_t rp_store_set(rp_store store, const void *key, size_t key_len, const void *value,
-                     size_t value_len, int64_t timeout_ms, rp_error *err) {
-    rp_store_request r = asks_key(RP_STORE_SET, key, key_len, timeout_ms);
+// put performs an operation that takes a key and a value, and returns nothing.
+static int32_t put(rp_store store, int32_t op, const void *key, size_t key_len,
+                   const void *value, size_t value_len, int64_t timeout_ms, rp_error *err) {
+    rp_store_request r = asks_key(op, key, key_len, timeout_ms);
     rp_store_result result;
     r.value.data = value;
     r.value.len = value_len;
     return perform(store, &r, 0, NULL, &result, err);
+}
+
+int32_t rp_store_set(rp_store store, const void *key, size_t key_len, const void *value,
+                     size_t value_len, int64_t timeout_ms, rp_error *err) {
+    return put(store, RP_STORE_SET, key, key_len, value, value_len, timeout_ms, err);
 }
 
 int32_t rp_store_get(rp_store store, const void *key, size_t key_len, int64_t timeout_ms,
@@ -88,11 +94,7 @@ int32_t rp_store_compare_set(rp_store store, const void *key, size_t key_len,
 
 int32_t rp_store_append(rp_store store, const void *key, size_t key_len, const void *value,
                         size_t value_len, int64_t timeout_ms, rp_error *err) {
-    rp_store_request r = asks_key(RP_STORE_APPEND, key, key_len, timeout_ms);
-    rp_store_result result;
-    r.value.data = value;
-    r.value.len = value_len;
-    return perform(store, &r, 0, NULL, &result, err);
+    return put(store, RP_STORE_APPEND, key, key_len, value, value_len, timeout_ms, err);
 }
 
 int32_t rp_store_check(rp_store store, const rp_bytes *keys, size_t keys_len,
@@ -156,11 +158,7 @@ int32_t rp_store_multi_set(rp_store store, const rp_bytes *keys, const rp_bytes 
 
 int32_t rp_store_queue_push(rp_store store, const void *key, size_t key_len, const void *value,
                             size_t value_len, int64_t timeout_ms, rp_error *err) {
-    rp_store_request r = asks_key(RP_STORE_QUEUE_PUSH, key, key_len, timeout_ms);
-    rp_store_result result;
-    r.value.data = value;
-    r.value.len = value_len;
-    return perform(store, &r, 0, NULL, &result, err);
+    return put(store, RP_STORE_QUEUE_PUSH, key, key_len, value, value_len, timeout_ms, err);
 }
 
 int32_t rp_store_queue_pop(rp_store store, const void *key, size_t key_len, int32_t block,

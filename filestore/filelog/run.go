@@ -257,20 +257,25 @@ const maxRunFile = 64 << 10
 
 // unused reports whether no node has the generation open. The lock of run is
 // held, so that none can begin to.
-func (l *Log) unused() (bool, error) {
-	live, err := lockedfile.OpenFile(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer live.Close()
-	return live.TryLock(unix.LOCK_EX)
-}
+func (l *Log) unused() (bool, error) { return l.lockLive(nil) }
 
 // abandoned is unused, but waits for nodes that die if there are no others.
 func (l *Log) abandoned(ctx context.Context) (bool, error) {
+	return l.lockLive(func(live *lockedfile.File) (bool, error) {
+		if !live.LockHeldByDying() {
+			return false, nil
+		}
+		err := live.Lock(l.leaveLimit(ctx), l.options.Clock, unix.LOCK_EX)
+		if errors.Is(err, store.ErrTimeout) {
+			return false, nil // it hangs, and the node that begins the run again cleans up
+		}
+		return err == nil, err
+	})
+}
+
+// lockLive reports whether the lock of the generation's nodes was free, or else what taken
+// says of it.
+func (l *Log) lockLive(taken func(*lockedfile.File) (bool, error)) (bool, error) {
 	live, err := lockedfile.OpenFile(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -280,14 +285,10 @@ func (l *Log) abandoned(ctx context.Context) (bool, error) {
 	}
 	defer live.Close()
 	idle, err := live.TryLock(unix.LOCK_EX)
-	if err != nil || idle || !live.LockHeldByDying() {
+	if err != nil || idle || taken == nil {
 		return idle, err
 	}
-	err = live.Lock(l.leaveLimit(ctx), l.options.Clock, unix.LOCK_EX)
-	if errors.Is(err, store.ErrTimeout) {
-		return false, nil // it hangs, and the node that begins the run again cleans up
-	}
-	return err == nil, err
+	return taken(live)
 }
 
 // beginGeneration makes an empty log under a new name and removes what is left of
