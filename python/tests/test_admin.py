@@ -96,6 +96,8 @@ def test_what_does_not_fit_the_job_does_nothing(place: str, nodes: list[Member])
         (lambda: save("other"), "other"),
         (lambda: drain("n7"), 'no live node "n7"'),
         (lambda: drain(), "a drain names 1 to"),
+        (lambda: drain(*["n0"] * 5000), "a drain names 1 to 1024 nodes, not 5000"),
+        (lambda: drain("n" * 600), "n"),
         (lambda: drain("n0", away=-1), "must be between 0"),
         (lambda: scale(1), "needs at least 2 nodes"),
         (lambda: scale(6), "takes at most 4 nodes"),

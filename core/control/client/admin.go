@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	rallypoint "rallypoint"
@@ -34,8 +35,12 @@ func AdminEvict(ctx context.Context, addr string, token *secret.Token, runID, no
 
 // requestAdmin makes a connection for one request of an administrator.
 func requestAdmin(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
-	if len(f.RunID) > wire.MaxName || len(f.Node) > wire.MaxName {
+	tooLong := func(name string) bool { return len(name) > wire.MaxName }
+	switch nodes := f.Directive.Nodes; {
+	case tooLong(f.RunID), tooLong(f.Node), slices.ContainsFunc(nodes, tooLong):
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "a run id or node id has more than %d bytes", wire.MaxName)
+	case len(nodes) > rendezvous.MaxDirectiveNodes:
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: a drain names 1 to %d nodes, not %d", f.RunID, rendezvous.MaxDirectiveNodes, len(nodes))
 	}
 	start := time.Now()
 	f.Software = rallypoint.Version()
