@@ -115,11 +115,21 @@ func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.u
 		ctx, cancel := withTimeout(context.Background(), timeoutMS)
 		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
 			done, err := a.Ask(ctx, ev)
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) && err != nil {
-				err = fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeTimeout, ""), err)
-			}
-			return answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{[]byte(done)}}}, err
+			return answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{[]byte(done)}}}, asEnded(ctx, err)
 		}))
 		return nil
 	})
+}
+
+// asEnded is the error of a request, whose context may have ended it.
+func asEnded(ctx context.Context, err error) error {
+	switch ended := ctx.Err(); {
+	case err == nil, ended == nil:
+		return err
+	case errors.Is(ended, context.DeadlineExceeded):
+		return fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeTimeout, ""), err)
+	case errors.Is(err, rendezvous.ErrConnection): // else it was answered
+		return fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeCanceled, ""), err)
+	}
+	return err
 }

@@ -1,4 +1,7 @@
 /* What a program asks a run for from outside. */
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include "check.h"
 
 static char endpoint[32];
@@ -63,6 +66,32 @@ static void malformed(const rp_admin_request *good) {
     CHECK_CONTAINS(last_error.message, "/nowhere/token");
 }
 
+/* A request that is cancelled, in whatever it waits for, says so. */
+static void cancelled(const rp_admin_request *good) {
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    char silent[32];
+    rp_admin_request request = *good;
+    rp_op op = {0};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0);
+    CHECK_INT(0, bind(fd, (struct sockaddr *)&address, size));
+    CHECK_INT(0, listen(fd, 8));
+    CHECK_INT(0, getsockname(fd, (struct sockaddr *)&address, &size));
+    snprintf(silent, sizeof silent, "127.0.0.1:%d", ntohs(address.sin_port));
+    request.endpoint = silent;
+    CHECK_OK(rp_admin_start(&request, -1, &op, ERR));
+    CHECK_CODE(RP_PENDING, rp_op_wait(op, 20, ERR));
+    CHECK_OK(rp_op_cancel(op, ERR));
+    CHECK_CODE(RP_ERR_CANCELED, rp_op_wait(op, -1, ERR));
+    CHECK_CONTAINS(last_error.message, silent);
+    CHECK(rp_op_free(op, NULL) == RP_OK);
+    CHECK_OK(rp_admin_start(&request, -1, &op, ERR));
+    CHECK(rp_op_free(op, NULL) == RP_OK); /* which cancels */
+    CHECK_INT(0, close(fd));
+}
+
 static void directives(const rp_admin_request *good) {
     const char *nodes[] = {"n0"};
     rp_admin_request request = *good;
@@ -115,6 +144,7 @@ int main(void) {
     rp_member member = {0};
     own_endpoint(endpoint, sizeof endpoint);
     CHECK_CODE(RP_ERR_CONNECTION, ask(&good, NULL));
+    cancelled(&good);
     CHECK_OK(rp_member_open(&config, &member, ERR));
     CHECK_OK(rp_member_next(member, -1, &outcome, ERR));
     malformed(&good);
