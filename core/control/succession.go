@@ -71,6 +71,9 @@ func (p *serverConn) noteFollows(h wire.Hello) {
 		Follows: slices.Contains(h.Features, wire.FeatureSuccession),
 		Stands:  slices.Contains(h.Features, wire.FeatureStandby) && !h.InHost,
 	}
+	if g := p.server.cfg.Group; g != nil {
+		p.arrival.Follower = h.Group != "" && h.Group == g.Current().Group
+	}
 	if tcp, ok := p.conn.RemoteAddr().(*net.TCPAddr); ok {
 		p.arrival.Remote = tcp.AddrPort().Addr().Unmap().WithZone("")
 	}

@@ -2,14 +2,17 @@ package control
 
 import (
 	"context"
+	"math"
 	"sync"
 	"testing"
 	"time"
 
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // TestHostKilledDuringATransfer kills the host that hands its control plane on: before the
@@ -117,3 +120,40 @@ func TestHostKilledWhileMembersAreInTheExitBarrier(t *testing.T) {
 // leftOfATakeover is what a node of this test keeps when it is killed: its log, and what it
 // received, which t.Cleanup holds until the end.
 const leftOfATakeover = 64 << 10
+
+// TestRestartedStandbyListensNowhere: a process in the place of one that stood by for the host
+// before is on the list when it listens, not where that one has. One that is asked to host and
+// cannot leaves the nodes alone.
+func TestRestartedStandbyListensNowhere(t *testing.T) {
+	p := elastic(t, 3)
+	nodes := form(t, p, 3)
+	nodes[0].kill()
+	next, other := nodes[1], nodes[2]
+	next.mustRegroup()
+	other.mustRegroup()
+	regroup(t, nodes[1:])
+	if !next.Hosting() {
+		next, other = other, next
+	}
+	awaitStandbys(t, nodes[1:], 1)
+	other.kill()
+	host := next.server()
+	for end := time.Now().Add(testkit.Patience); len(host.cfg.Group.Report().Standbys) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("a standby that is dead stays: %+v", host.cfg.Group.Report())
+		}
+	}
+	h := testHello(other.name, "another", p)
+	h.Incarnation = math.MaxInt64
+	h.Features = []string{wire.FeatureSuccession, wire.FeatureStandby}
+	n := dialNode(t, host.Addr().String())
+	n.enter(h)
+	for {
+		if f, ok := n.next().(wire.Standbys); ok {
+			if !f.Invited || len(f.List) != 0 {
+				t.Errorf("it is told %+v", f)
+			}
+			return
+		}
+	}
+}

@@ -19,6 +19,10 @@ type Arrival struct {
 	Follows bool       // it knows the frames of succession
 	Stands  bool       // it can stand by
 	Out     Outbox
+
+	// Follower tells that its process has followed a server of this group, and may have a
+	// listener since.
+	Follower bool
 }
 
 // entry is a node of a Registry.
@@ -58,7 +62,7 @@ func (r *Registry) Arrive(a Arrival) {
 		return
 	}
 	e := &entry{Arrival: a}
-	if a.Stands {
+	if a.Stands && a.Follower {
 		e.addr = r.group.stoodAt(a.Node, a.Remote)
 	}
 	r.nodes[a.Session] = e

@@ -289,11 +289,16 @@ func TestStandbysStayWhereTheyListen(t *testing.T) {
 	g := standing(t)
 	g.Lead(4, time.Now(), 0, false, rendezvous.Facts{})
 	r := NewRegistry(g)
-	for i, x := range []struct{ node, addr, want string }{
-		{"c", "10.0.0.3", "10.0.0.3:1"}, {"a", "10.0.0.7", ""}, {"new", "10.0.0.8", ""},
+	for i, x := range []struct {
+		node, addr string
+		follower   bool
+		want       string
+	}{
+		{"c", "10.0.0.3", true, "10.0.0.3:1"}, {"a", "10.0.0.7", true, ""}, {"new", "10.0.0.8", true, ""},
+		{"a", "10.0.0.1", false, ""}, // another process, started since
 	} {
 		a, box := arrival(i, x.addr, "elsewhere")
-		a.Node = x.node
+		a.Node, a.Follower = x.node, x.follower
 		r.Arrive(a)
 		f, _ := box.last()
 		stands := slices.ContainsFunc(f.List, func(s wire.StandbyNode) bool { return s.Node == x.node })
