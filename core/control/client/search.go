@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -301,7 +302,9 @@ func (s *search) reach(ctx context.Context, to string) *clientConn {
 	return l
 }
 
-// askAll tries the server that is gone once more and all that stand by, then the endpoint.
+// askAll tries the server that is gone once more and all that stand by, then the endpoint. One
+// whose process is dead, most likely, has its turn behind the first standby: it may have been
+// started again while the standbys are silent.
 func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 	c := s.c
 	if !s.asked {
@@ -320,10 +323,11 @@ func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 	if len(others) > 2 {
 		backoff.Shuffle(others[1:])
 	}
-	list := append([]netip.AddrPort{s.addr}, others...)
-	if s.evidence.Ended && s.evidence.Direct { // its process is dead, most likely; a standby knows, if not
-		list = append(others, s.addr)
+	place := 0
+	if s.evidence.Ended && s.evidence.Direct { // a standby knows, if it lives
+		place = min(1, len(others))
 	}
+	list := slices.Insert(others, place, s.addr)
 	resolveErr := c.resolve(ctx, &c.endpoint)
 	if isRefusal(resolveErr) {
 		return nil, resolveErr

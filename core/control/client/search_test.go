@@ -368,3 +368,45 @@ func TestALargeJobAsksOneServer(t *testing.T) {
 		})
 	}
 }
+
+// TestARestartedHostWaitsForOneServer: where all standbys hang, a host that was started again at
+// its address is found after the first of them, not after the time of each.
+func TestARestartedHostWaitsForOneServer(t *testing.T) {
+	const nodes, stagger = 10000, 2 * time.Second
+	answer := make(chan struct{})
+	defer close(answer)
+	var standbys []string
+	var hung atomic.Int64
+	for range 5 {
+		standbys = append(standbys, serveHellos(t, func(*peerConn, wire.Hello) { hung.Add(1); <-answer }).addr)
+	}
+	end := make(chan struct{})
+	host := serveHellos(t, func(n *peerConn, h wire.Hello) {
+		w := welcomeOf(n, "g", 1, time.Minute)
+		w.Servers = standbys
+		n.says(w)
+		if h.Group == "" { // the one that dies
+			<-end
+			n.conn.Close()
+		}
+		_, _ = n.frames.NextFrame(wire.MaxFrame)
+	})
+	c := newTestClient(t, controltest.Guest(host.addr, nodes), controltest.NewObserver())
+	timer, passed := c.network.timer, make(chan time.Time, 1)
+	c.network.timer = func(d time.Duration) (<-chan time.Time, func()) {
+		if d == stagger {
+			return passed, func() {}
+		}
+		return timer(0)
+	}
+	if err := c.Connect(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	close(end)
+	testkit.Eventually(t, "it asks a standby", func() bool { return hung.Load() > 0 })
+	passed <- time.Now() // once
+	testkit.Eventually(t, "it finds the host", func() bool { return host.hellos.Load() == 2 })
+	if n := hung.Load(); n != 1 {
+		t.Errorf("it has asked %d standbys before", n)
+	}
+}
