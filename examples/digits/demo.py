@@ -43,6 +43,7 @@ STEP_DELAY = 0.02  # seconds; an epoch has 22 steps
 NODES = 3
 MIN_ACCURACY = 0.95
 POLL = 0.05
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: its terminal is closed
 
 BEGINNING = """\
 Three nodes on this machine, of which one is lost. Python imports torch eight times
@@ -293,6 +294,18 @@ class Demo:
                     )
 
 
+def handle_ends(handler: Callable[..., None] | signal.Handlers) -> None:
+    """Sets the handler of the signals that end the demonstration, but of those it ignores."""
+    for number in ENDS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # by nohup, say
+            signal.signal(number, handler)
+
+
+def interrupt(*_: object) -> None:
+    handle_ends(signal.SIG_IGN)  # one more must not end the cleanup
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true", help="print the timeline as JSON at the end")
@@ -330,13 +343,13 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="rallypoint-demo-"))
     timeline = Timeline(as_json=args.json)
     adopt_orphans()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     reason, accuracy = "", 0.0
     place: Place | None = None
     demo: Demo | None = None
     if not args.json:
         print(SECURE_BEGINNING if args.secure else BEGINNING, flush=True)
     try:
+        handle_ends(interrupt)
         if args.secure:
             place = Secured(folder)
             place.announce(timeline)
@@ -353,6 +366,7 @@ def main() -> int:
     except KeyboardInterrupt:
         reason = "interrupted"
     finally:
+        handle_ends(signal.SIG_IGN)
         for node in demo.nodes.values() if demo else ():
             node.kill()
         if place:

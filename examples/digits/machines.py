@@ -67,14 +67,18 @@ class Machines:
 
     def _namespace(self, suffix: str) -> str:
         name = f"{self._prefix}-{suffix}"
+        self._undo.callback(_delete, name)  # before: an interrupt may come when it is made
         _ip("netns", "add", name)
-        self._undo.callback(_ip, "netns", "delete", name)
         return name
 
     def close(self) -> None:
         """Removes them; what runs there must have ended."""
-        with contextlib.suppress(NoMachinesError):
-            self._undo.close()
+        self._undo.close()
+
+
+def _delete(namespace: str) -> None:
+    with contextlib.suppress(NoMachinesError):  # it was not made
+        _ip("netns", "delete", namespace)
 
 
 def _ip(*arguments: str) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import pytest
 
 pytest.importorskip("sklearn")
@@ -116,6 +119,35 @@ def test_with_a_token_nothing_is_plain_and_intruders_are_refused(launcher: str) 
     assert {"node id", "role", "store key", "store value", "token"} <= set(found)
     plain = {name for name, count in seen["without"]["found"].items() if count}
     assert plain == {"store key", "store value"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_demo_leaves_nothing(first: signal.Signals) -> None:
+    """Not even when it is interrupted again while it cleans up."""
+    process = subprocess.Popen(
+        [sys.executable, str(DIGITS / "demo.py"), "--secure"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout
+    started = any(" started " in line for line in process.stdout)  # up to that line
+    if not started and process.wait() == 2:
+        assert process.stderr
+        pytest.skip(process.stderr.read())
+    agents = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(first)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.01)
+    _, err = process.communicate()
+    assert process.returncode == 1 and "demo failed: interrupted" in err, err
+    assert agents and not [a for a in agents if a.is_running()]
+    assert not list(Path("/run/netns").glob(f"rpdemo{process.pid}-*"))
 
 
 def test_without_network_namespaces_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
