@@ -75,7 +75,10 @@ func roundTrip(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnsw
 		return none, err
 	}
 	got, err := frames.NextFrame(wire.MaxFrame)
-	if err != nil {
+	switch {
+	case errors.Is(err, wire.ErrMalformed):
+		return none, err
+	case err != nil:
 		return none, fmt.Errorf("it did not answer; an older release does not know this request: %w", wire.NoEOF(err))
 	}
 	switch got := got.(type) {
