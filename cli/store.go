@@ -89,8 +89,12 @@ type storeSession struct {
 	timeout time.Duration
 }
 
-func (s *storeSession) addFlags(cmd *cobra.Command) {
+// storeCommand completes a command on a store, which run carries out.
+func storeCommand(log *logging, cmd *cobra.Command, run func(s *storeSession, cmd *cobra.Command, args []string) error) *cobra.Command {
+	s := &storeSession{log: log}
 	cmd.Flags().DurationVar(&s.timeout, "timeout", defaultStoreTimeout, "longest time for all of it, connecting included")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(s, cmd, args) }
+	return cmd
 }
 
 // run connects and calls do. An error of do that is a timeout becomes late's

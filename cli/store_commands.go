@@ -14,9 +14,8 @@ import (
 )
 
 func newStoreGet(log *logging) *cobra.Command {
-	s := &storeSession{log: log}
 	var format valueFormat
-	cmd := &cobra.Command{
+	cmd := storeCommand(log, &cobra.Command{
 		Use:   "get ENDPOINT KEY",
 		Short: "Print the value of a key",
 		Long: `Print the value of a key. It waits for the key until --timeout has passed.
@@ -25,54 +24,47 @@ A value that is text is printed as it is, another one quoted.`,
 		Example: `  rallypoint store get host0:29500 step
   rallypoint store get host0:29500 default_pg/0//ncclUniqueId --hex --timeout 1s`,
 		Args: wantArgs("ENDPOINT", "KEY"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			keys := args[1:]
-			if err := emptyKey(keys); err != nil {
+	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
+		keys := args[1:]
+		if err := emptyKey(keys); err != nil {
+			return err
+		}
+		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+			value, err := c.Get(ctx, keys[0])
+			if err != nil {
 				return err
 			}
-			return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
-				value, err := c.Get(ctx, keys[0])
-				if err != nil {
-					return err
-				}
-				return format.print(cmd.OutOrStdout(), value)
-			}, func(ctx context.Context, c *tcpstore.Client) string { return missingKeys(ctx, c, keys) })
-		},
-	}
-	s.addFlags(cmd)
+			return format.print(cmd.OutOrStdout(), value)
+		}, func(ctx context.Context, c *tcpstore.Client) string { return missingKeys(ctx, c, keys) })
+	})
 	format.addFlags(cmd)
 	return cmd
 }
 
 func newStoreSet(log *logging) *cobra.Command {
-	s := &storeSession{log: log}
-	cmd := &cobra.Command{
+	return storeCommand(log, &cobra.Command{
 		Use:   "set ENDPOINT KEY VALUE",
 		Short: "Set the value of a key",
 		Long:  `Set the value of a key. With "-" for VALUE it is read from stdin to its end.`,
 		Example: `  rallypoint store set host0:29500 go 1
   rallypoint store set host0:29500 config - < config.json`,
 		Args: wantArgs("ENDPOINT", "KEY", "VALUE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := emptyKey(args[1:2]); err != nil {
-				return err
-			}
-			value, err := readValue(cmd, args[2])
-			if err != nil {
-				return err
-			}
-			return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
-				return c.Set(ctx, args[1], value)
-			}, nil)
-		},
-	}
-	s.addFlags(cmd)
-	return cmd
+	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
+		if err := emptyKey(args[1:2]); err != nil {
+			return err
+		}
+		value, err := readValue(cmd, args[2])
+		if err != nil {
+			return err
+		}
+		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+			return c.Set(ctx, args[1], value)
+		}, nil)
+	})
 }
 
 func newStoreAdd(log *logging) *cobra.Command {
-	s := &storeSession{log: log}
-	cmd := &cobra.Command{
+	return storeCommand(log, &cobra.Command{
 		Use:   "add ENDPOINT KEY [AMOUNT]",
 		Short: "Add to a number and print the sum",
 		Long: `Add AMOUNT (1 without it) to the number that a key holds, and print the sum. A key
@@ -80,56 +72,48 @@ that is not there counts as 0. AMOUNT 0 prints the number, and makes the key.`,
 		Example: `  rallypoint store add host0:29500 arrived
   rallypoint store add host0:29500 arrived -- -1`,
 		Args: wantArgs("ENDPOINT", "KEY", "[AMOUNT]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := emptyKey(args[1:2]); err != nil {
+	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
+		if err := emptyKey(args[1:2]); err != nil {
+			return err
+		}
+		amount := int64(1)
+		if len(args) > 2 {
+			var err error
+			if amount, err = parseAmount(args[2]); err != nil {
 				return err
 			}
-			amount := int64(1)
-			if len(args) > 2 {
-				var err error
-				if amount, err = parseAmount(args[2]); err != nil {
-					return err
-				}
+		}
+		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+			sum, err := c.Add(ctx, args[1], amount)
+			if err != nil {
+				return err
 			}
-			return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
-				sum, err := c.Add(ctx, args[1], amount)
-				if err != nil {
-					return err
-				}
-				return printLine(cmd, fmt.Sprint(sum))
-			}, nil)
-		},
-	}
-	s.addFlags(cmd)
-	return cmd
+			return printLine(cmd, fmt.Sprint(sum))
+		}, nil)
+	})
 }
 
 func newStoreWait(log *logging) *cobra.Command {
-	s := &storeSession{log: log}
-	cmd := &cobra.Command{
+	return storeCommand(log, &cobra.Command{
 		Use:     "wait ENDPOINT KEY...",
 		Short:   "Wait until keys are there",
 		Long:    `Wait until all the keys are there, at most for --timeout. It prints nothing.`,
 		Example: `  rallypoint store wait host0:29500 ready/0 ready/1 --timeout 5m && echo go`,
 		Args:    wantArgs("ENDPOINT", "KEY..."),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			keys := args[1:]
-			if err := emptyKey(keys); err != nil {
-				return err
-			}
-			return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
-				return c.Wait(ctx, keys)
-			}, func(ctx context.Context, c *tcpstore.Client) string { return missingKeys(ctx, c, keys) })
-		},
-	}
-	s.addFlags(cmd)
-	return cmd
+	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
+		keys := args[1:]
+		if err := emptyKey(keys); err != nil {
+			return err
+		}
+		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+			return c.Wait(ctx, keys)
+		}, func(ctx context.Context, c *tcpstore.Client) string { return missingKeys(ctx, c, keys) })
+	})
 }
 
 func newStoreList(log *logging) *cobra.Command {
-	s := &storeSession{log: log}
 	var prefix string
-	cmd := &cobra.Command{
+	cmd := storeCommand(log, &cobra.Command{
 		Use:   "list ENDPOINT",
 		Short: "Print the keys",
 		Long: `Print the keys in order, one a line; a key that is no text is quoted. Queues are
@@ -137,54 +121,48 @@ not listed. Of torch's own stores those of torch 2.10 and newer can list.`,
 		Example: `  rallypoint store list host0:29500
   rallypoint store list host0:29500 --prefix default_pg/`,
 		Args: wantArgs("ENDPOINT"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
-				keys, err := c.ListKeys(ctx)
-				if errors.Is(err, store.ErrConnection) {
-					return fmt.Errorf("%w; torch's own stores can list since torch 2.10", err)
+	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
+		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+			keys, err := c.ListKeys(ctx)
+			if errors.Is(err, store.ErrConnection) {
+				return fmt.Errorf("%w; torch's own stores can list since torch 2.10", err)
+			}
+			if err != nil {
+				return err
+			}
+			slices.Sort(keys)
+			var text strings.Builder
+			for _, key := range keys {
+				if strings.HasPrefix(key, prefix) {
+					text.WriteString(strings.ReplaceAll(quoted(key), "\n", `\n`) + "\n")
 				}
-				if err != nil {
-					return err
-				}
-				slices.Sort(keys)
-				var text strings.Builder
-				for _, key := range keys {
-					if strings.HasPrefix(key, prefix) {
-						text.WriteString(strings.ReplaceAll(quoted(key), "\n", `\n`) + "\n")
-					}
-				}
-				return printText(cmd, text.String())
-			}, nil)
-		},
-	}
-	s.addFlags(cmd)
+			}
+			return printText(cmd, text.String())
+		}, nil)
+	})
 	cmd.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with `TEXT`")
 	return cmd
 }
 
 func newStoreDelete(log *logging) *cobra.Command {
-	s := &storeSession{log: log}
-	cmd := &cobra.Command{
+	return storeCommand(log, &cobra.Command{
 		Use:     "delete ENDPOINT KEY",
 		Short:   "Delete a key",
 		Long:    `Delete a key. It is an error if there is none.`,
 		Example: `  rallypoint store delete host0:29500 go`,
 		Args:    wantArgs("ENDPOINT", "KEY"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := emptyKey(args[1:]); err != nil {
-				return err
+	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
+		if err := emptyKey(args[1:]); err != nil {
+			return err
+		}
+		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+			existed, err := c.Delete(ctx, args[1])
+			if err == nil && !existed {
+				return failed("there is no key %q at %s", args[1], s.addr)
 			}
-			return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
-				existed, err := c.Delete(ctx, args[1])
-				if err == nil && !existed {
-					return failed("there is no key %q at %s", args[1], s.addr)
-				}
-				return err
-			}, nil)
-		},
-	}
-	s.addFlags(cmd)
-	return cmd
+			return err
+		}, nil)
+	})
 }
 
 func printLine(cmd *cobra.Command, line string) error { return printText(cmd, line+"\n") }
