@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
 )
 
 // hostLiveness ends calls of the exit barrier, and the join of a spare, that no control
@@ -90,7 +91,7 @@ func (m *Member) leaveBarrier(r rendezvous.KeyRequest) rendezvous.KeyResult {
 	m.mu.Unlock()
 	if !told {
 		m.log.Warn("the exit barrier ends without the other nodes: the control plane at " + m.endpoint() +
-			" was on a node of this job and has been out of reach for " + seconds(m.params.LeaseTimeout))
+			" was on a node of this job and has been out of reach for " + wording.Seconds(m.params.LeaseTimeout))
 	}
 	result := rendezvous.KeyResult{Ready: true}
 	for range r.Keys {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
 )
 
 const (
@@ -162,9 +162,9 @@ func (w *joinWait) line(head, tail string) string { return head + ", " + w.times
 // times says how long the waiting has lasted, and how long it may.
 func (w *joinWait) times() string {
 	if w.endless {
-		return seconds(time.Since(w.began)) + ", no limit"
+		return wording.Seconds(time.Since(w.began)) + ", no limit"
 	}
-	return seconds(time.Since(w.counted)) + " of " + seconds(w.m.params.JoinTimeout)
+	return wording.Seconds(time.Since(w.counted)) + " of " + wording.Seconds(w.m.params.JoinTimeout)
 }
 
 // failure is the error of a Next that ended without an answer.
@@ -179,7 +179,7 @@ func (w *joinWait) failure(ctx context.Context, end waitEnd) error {
 	case end == waitStopped:
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: the member was shut down: %s", what, status)
 	case end == waitOrphaned:
-		why := "this node was a spare, and the control plane was on a node of this job and has been out of reach for " + seconds(m.params.LeaseTimeout) +
+		why := "this node was a spare, and the control plane was on a node of this job and has been out of reach for " + wording.Seconds(m.params.LeaseTimeout) +
 			" (lease_timeout), so that no control plane can give it a place; the others go on without it. Start it again should the host be started again"
 		m.log.Warn("ending: " + why)
 		return rendezvous.Errorf(rendezvous.CodeGraceful, "%s: %s", what, why)
@@ -204,13 +204,4 @@ func (m *Member) lastRound() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.last.Round
-}
-
-// seconds formats a duration for log lines: "31 s", and "0.5 s" below ten seconds.
-func seconds(d time.Duration) string {
-	step := time.Second
-	if d < 10*time.Second {
-		step = 100 * time.Millisecond
-	}
-	return strconv.FormatFloat(d.Round(step).Seconds(), 'f', -1, 64) + " s"
 }

@@ -16,6 +16,7 @@ import (
 	"rallypoint/core/training"
 	"rallypoint/internal/promtext"
 	"rallypoint/internal/wake"
+	"rallypoint/internal/wording"
 )
 
 // Member is one node's side of a rendezvous: what an agent calls.
@@ -235,7 +236,7 @@ func (m *Member) waitError(ctx context.Context, err error, what string, limit ti
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: canceled before it could %s", m.subject(), what)
 	}
-	text := fmt.Sprintf("%s: could not %s within %s at %s", m.subject(), what, seconds(limit), m.endpoint())
+	text := fmt.Sprintf("%s: could not %s within %s at %s", m.subject(), what, wording.Seconds(limit), m.endpoint())
 	var own *rendezvous.Error
 	if lost := m.outage(); lost != nil {
 		text += ": " + m.brief(lost)

@@ -1,10 +1,11 @@
 package member
 
 import (
-	"rallypoint/core/rendezvous"
-)
+	"time"
 
-import "time"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
+)
 
 // observer takes what the control plane tells a member. It keeps the last state, wakes a
 // join that waits, and logs what people should know.
@@ -105,6 +106,6 @@ func (o observer) ConnectionChanged(err error) {
 	case err != nil && was == nil:
 		m.log.Warn("lost the control plane at " + m.endpoint() + ", trying to reach it again: " + m.brief(err))
 	case err == nil && was != nil:
-		m.log.Info("reached the control plane at " + m.endpoint() + " again after " + seconds(now.Sub(since)))
+		m.log.Info("reached the control plane at " + m.endpoint() + " again after " + wording.Seconds(now.Sub(since)))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
 )
 
 // Shutdown ends this node's part in the run. It ends a Next that waits, tells the
@@ -126,7 +127,7 @@ func (m *Member) awaitPeers(ctx context.Context, ending rendezvous.Ending) {
 		case <-ctx.Done():
 			return
 		case <-notice.C:
-			m.log.Info("this process hosts " + what + ": waiting until the other nodes have ended, at most " + seconds(m.params.CloseTimeout))
+			m.log.Info("this process hosts " + what + ": waiting until the other nodes have ended, at most " + wording.Seconds(m.params.CloseTimeout))
 		}
 	}
 }

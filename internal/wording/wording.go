@@ -1,8 +1,11 @@
-// Package wording has what texts for users share: a number with what it counts, and how
+// Package wording has what texts for users share: a number with what it counts, a duration, how
 // far a mistyped name is from one that exists.
 package wording
 
-import "strconv"
+import (
+	"strconv"
+	"time"
+)
 
 // Count is "1 node" or "3 nodes".
 func Count(n int, one, many string) string {
@@ -32,4 +35,13 @@ func Distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// Seconds is a duration for log lines: "31 s", and "0.5 s" below ten seconds.
+func Seconds(d time.Duration) string {
+	step := time.Second
+	if d < 10*time.Second {
+		step = 100 * time.Millisecond
+	}
+	return strconv.FormatFloat(d.Round(step).Seconds(), 'f', -1, 64) + " s"
 }

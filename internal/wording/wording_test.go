@@ -1,6 +1,9 @@
 package wording
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestCount(t *testing.T) {
 	for n, want := range map[int]string{0: "0 nodes", 1: "1 node", 2: "2 nodes"} {
@@ -20,6 +23,17 @@ func TestDistance(t *testing.T) {
 	} {
 		if got := Distance(c.a, c.b); got != c.want {
 			t.Errorf("%q and %q: %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0 s", 42 * time.Millisecond: "0 s", 250 * time.Millisecond: "0.3 s", 2 * time.Second: "2 s", 9960 * time.Millisecond: "10 s",
+		12700 * time.Millisecond: "13 s", 10 * time.Minute: "600 s",
+	} {
+		if got := Seconds(d); got != want {
+			t.Errorf("%v is %q, want %q", d, got, want)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/wording"
 )
 
 const (
@@ -363,13 +363,7 @@ func (s *search) notice() {
 func (s *search) since(t time.Time) time.Duration { return s.c.network.since(t) }
 
 // ago is the time since the connection was lost as the log shows it.
-func (s *search) ago() string {
-	d := s.since(s.begun)
-	if d < 10*time.Second {
-		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
-	}
-	return strconv.Itoa(int(d.Seconds())) + " s"
-}
+func (s *search) ago() string { return wording.Seconds(s.since(s.begun)) }
 
 // The race among servers: the next one is tried when the one before has failed, or has
 // not answered for raceStagger; in a large job for as long as a server may need for all its
