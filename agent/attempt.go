@@ -227,17 +227,16 @@ func (a *Agent) startLine(t *attempt) string {
 // (N3).
 func (a *Agent) supervise(t *attempt) outcome {
 	var changed <-chan struct{}
-	var tick <-chan time.Time
-	n, ok := a.rdzv.(Notifier)
-	if ok {
+	var tick, look <-chan time.Time
+	n, notifies := a.rdzv.(Notifier)
+	if notifies {
 		changed = n.Changed()
 	}
-	if !ok || a.spec.Metrics != nil { // which has a number for each interval
+	if !notifies || a.spec.Metrics != nil { // which has a number for each interval
 		ticker := time.NewTicker(a.spec.MonitorInterval)
 		defer ticker.Stop()
 		tick = ticker.C
 	}
-	var look <-chan time.Time
 	if a.sleepDetector.Timeout > 0 {
 		ticker := time.NewTicker(a.sleepDetector.Period(a.spec.MonitorInterval))
 		defer ticker.Stop()
@@ -258,13 +257,8 @@ func (a *Agent) supervise(t *attempt) outcome {
 			return mustInterrupt
 		case <-t.workers.Ended():
 			a.note(t, t.workers.TakeEnded())
-			switch {
-			case len(t.failures) > 0 && a.announcedStop().Round != 0: // it ended by that
-				return mustRegroup
-			case len(t.failures) > 0:
-				return someFailed
-			case t.succeeded == len(t.workers.Procs):
-				return allSucceeded
+			if end := a.endOf(t); end != 0 {
+				return end
 			}
 		case <-t.watchdog.Expiries():
 			for _, o := range t.watchdog.Take() {
@@ -290,6 +284,19 @@ func (a *Agent) supervise(t *attempt) outcome {
 			a.publish(telemetry.Monitored{State: telemetry.StateHealthy})
 		}
 	}
+}
+
+// endOf is what the ended workers make of an attempt; 0: it goes on.
+func (a *Agent) endOf(t *attempt) outcome {
+	switch {
+	case len(t.failures) > 0 && a.announcedStop().Round != 0: // it ended by that
+		return mustRegroup
+	case len(t.failures) > 0:
+		return someFailed
+	case t.succeeded == len(t.workers.Procs):
+		return allSucceeded
+	}
+	return 0
 }
 
 // note takes workers that have ended.
