@@ -153,7 +153,7 @@ func packAsked(p *pack.Packer, ev Event) {
 	}
 }
 
-// packOther writes an event that is no request.
+// packOther writes an event that is no known request.
 func packOther(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Hello:
@@ -202,6 +202,8 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Text(ev.Node)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
+	default: // a request that this version does not know
+		p.List(0)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/pack"
 )
 
 // sampleEvents holds every event with each field set.
@@ -170,4 +171,11 @@ func FuzzDecodeEvent(f *testing.F) {
 		}
 		New(Config{RunID: "job"}).Apply(ev)
 	})
+}
+
+// TestArgumentsOfNoEvent: what stands for a request of another version is an empty list.
+func TestArgumentsOfNoEvent(t *testing.T) {
+	if b := pack.Append(nil, func(p *pack.Packer) { PackArguments(p, nil) }); !bytes.Equal(b, pack.Append(nil, func(p *pack.Packer) { p.List(0) })) {
+		t.Errorf("% x", b)
+	}
 }
