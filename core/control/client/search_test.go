@@ -410,3 +410,29 @@ func TestARestartedHostWaitsForOneServer(t *testing.T) {
 		t.Errorf("it has asked %d standbys before", n)
 	}
 }
+
+// TestNewHostDiesBeforeItHasAList: the list of a host that has just taken over is empty. A
+// standby that has it when that host dies takes over by the list of the host before.
+func TestNewHostDiesBeforeItHasAList(t *testing.T) {
+	var host *peerServer
+	host = serveHellos(t, func(n *peerConn, _ wire.Hello) {
+		n.says(welcomeOf(n, "g", 1, time.Minute))
+		n.says(wire.Standbys{Invited: true})
+		for {
+			f, err := n.frames.NextFrame(wire.MaxFrame)
+			if err != nil {
+				return
+			}
+			if s, listens := f.(wire.Standby); listens {
+				n.says(wire.Standbys{List: []wire.StandbyNode{{Node: "b", Addr: s.Addr}}, Invited: true})
+				n.says(wire.Standbys{Invited: true})
+				host.l.Close()
+				n.conn.Close()
+			}
+		}
+	})
+	p := controltest.Params(host.addr, 2)
+	p.NodeID = "b"
+	c := connected(t, p, controltest.NewObserver())
+	testkit.Eventually(t, "it hosts", c.Hosting)
+}
