@@ -96,7 +96,7 @@ func (m *Member) reportDirective(ctx context.Context, round uint64, r rendezvous
 	m.claiming.Unlock()
 	call := m.control.Start(rendezvous.ReportDirective{ID: r.ID, Generation: last.Generation, Round: round, Step: r.Step, Saved: r.Saved})
 	if lost != nil {
-		return m.ownError(lost)
+		return m.unreachableError(lost)
 	}
 	if _, err := call.Wait(ctx); err != nil {
 		return m.ownError(err)

@@ -308,3 +308,13 @@ func (m *Member) ownError(err error) error {
 	}
 	return rendezvous.Errorf(rendezvous.CodeOf(err), "%s at %s: %v", m.subject(), m.endpoint(), err)
 }
+
+// unreachableError is why the control plane is out of reach, as an error: what a log says of
+// its connection may have no code of its own.
+func (m *Member) unreachableError(lost error) error {
+	var own *rendezvous.Error
+	if errors.As(lost, &own) {
+		return lost
+	}
+	return rendezvous.Errorf(rendezvous.CodeConnection, "%s at %s: %v", m.subject(), m.endpoint(), lost)
+}

@@ -26,7 +26,7 @@ func (m *Member) AnnounceStop(ctx context.Context, round uint64, leaving bool, r
 	}
 	call := m.control.Start(rendezvous.AnnounceStop{Generation: last.Generation, Round: round, Leaving: leaving, Reason: cutReason(reason)})
 	if lost != nil {
-		return m.ownError(lost)
+		return m.unreachableError(lost)
 	}
 	if _, err := call.Wait(ctx); err != nil {
 		return m.ownError(err)

@@ -53,7 +53,7 @@ func TestAnnouncementWithoutControlPlane(t *testing.T) {
 		form(t, nodes)
 		w.setDown(errors.New("no route"))
 		synctest.Wait()
-		if err := nodes[0].AnnounceStop(t.Context(), 1, false, "failed"); err == nil || !strings.Contains(err.Error(), "no route") {
+		if err := nodes[0].AnnounceStop(t.Context(), 1, false, "failed"); rendezvous.CodeOf(err) != rendezvous.CodeConnection || !strings.Contains(err.Error(), "no route") {
 			t.Errorf("got %v", err)
 		}
 		if nodes[1].Stopped(1).Round != 0 {
