@@ -1,65 +1,29 @@
 package forward
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
-	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"rallypoint/core/params"
 	"rallypoint/core/peer"
 	"rallypoint/internal/testkit"
 )
 
-// connectTightly has a worker connect to a forwarder while this process can open one more
-// descriptor: that of the accepted connection. It returns how the worker's connection ended.
-// At rest the process has idle descriptors.
-func connectTightly(t *testing.T, f *Forwarder, idle int) error {
-	t.Helper()
-	testkit.Eventually(t, "the connections before are closed", func() bool { return testkit.Descriptors(t) <= idle })
-	undo := fill(t)
-	defer undo()
-	fd := testkit.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
-	defer unix.Close(fd)
-	patience := unix.NsecToTimeval(int64(guard))
-	testkit.Check(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience))
+// exhausted calls f while this process can open no descriptor.
+func exhausted[T any](t *testing.T, f func() T) T {
 	var old syscall.Rlimit
 	testkit.Check(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old))
-	tight := syscall.Rlimit{Cur: uint64(fd + 2), Max: old.Max}
+	tight := syscall.Rlimit{Cur: 3, Max: old.Max} // those below are open
 	testkit.Check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &tight))
 	defer func() { testkit.Check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)) }()
-	a := f.Addr()
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}); err != nil {
-		return err
-	}
-	n, err := retryInterrupted(func() (int, error) { return unix.Read(fd, make([]byte, 1)) })
-	if err == nil && n == 0 {
-		err = io.EOF
-	}
-	return err
-}
-
-// fill takes the descriptors below the highest that is in use.
-func fill(t *testing.T) (undo func()) {
-	t.Helper()
-	highest := 0
-	for _, e := range testkit.Must(os.ReadDir("/proc/self/fd"))(t) {
-		highest = max(highest, testkit.Must(strconv.Atoi(e.Name()))(t))
-	}
-	var taken []int
-	for len(taken) == 0 || taken[len(taken)-1] <= highest {
-		taken = append(taken, testkit.Must(unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0))(t))
-	}
-	return func() {
-		for _, fd := range taken {
-			unix.Close(fd)
-		}
-	}
+	return f()
 }
 
 // wantServed has a new worker get an answer.
@@ -76,16 +40,27 @@ func wantServed(t *testing.T, f *Forwarder) {
 // TestForwarderWithoutDescriptorForTheStore: a connection for which the store cannot be
 // reached, since there is no descriptor, is reset, and leaves nothing behind.
 func TestForwarderWithoutDescriptorForTheStore(t *testing.T) {
-	f, _ := newForwarder(t, newFar(t, true, echo))
-	idle := testkit.Descriptors(t)
-	wantServed(t, f)
-	for range 3 {
-		if err := connectTightly(t, f, idle); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("without a descriptor: %v; want a reset", err)
+	s := newFar(t, true, echo)
+	var none atomic.Bool
+	f, _ := newForwarder(t, s, func(o *Options) {
+		o.Dial = func(ctx context.Context, port int) (conn Conn, err error) {
+			if none.Load() {
+				return nil, exhausted(t, func() error {
+					_, err := s.dial(ctx, port)
+					return err
+				})
+			}
+			return s.dial(ctx, port)
 		}
+	})
+	idle := testkit.Descriptors(t)
+	for range 3 {
+		none.Store(true)
+		wantNoConnection(t, f.Addr())
 		testkit.Eventually(t, "the forwarder knows why", func() bool { return errors.Is(f.Err(), syscall.EMFILE) })
+		none.Store(false)
+		wantServed(t, f)
 	}
-	wantServed(t, f)
 	testkit.Check(t, f.Err())
 	testkit.Eventually(t, "nothing is left", func() bool { return f.open() == 0 && testkit.Descriptors(t) <= idle })
 }
@@ -94,18 +69,28 @@ func TestForwarderWithoutDescriptorForTheStore(t *testing.T) {
 // it is refused, by a line that says why.
 func TestForwarderWithoutDescriptorForTheCheck(t *testing.T) {
 	s := newFar(t, false, echo)
+	var none atomic.Bool
 	var refused Refusals
+	check := peer.NewLoopbackCheck(params.LoopbackUsers{})
 	f, lines := newForwarder(t, s, func(o *Options) {
-		o.Admit, o.Refusals = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit, &refused
+		o.Refusals = &refused
+		o.Admit = func(conn net.Conn) error {
+			if none.Load() {
+				return exhausted(t, func() error { return check.Admit(conn) })
+			}
+			return check.Admit(conn)
+		}
 	})
-	idle := testkit.Descriptors(t)
 	wantServed(t, f)
-	if err := connectTightly(t, f, idle); err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("without a descriptor: %v; want a closed connection", err)
+	none.Store(true)
+	c := worker(t, f.Addr())
+	if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("without a descriptor: %d bytes, %v; want a closed connection", n, err)
 	}
+	none.Store(false)
 	lines.Await(t, "too many open files", 1)
 	if n := len(s.dialed()); n != 1 || refused.Counts()["other_user"] != 1 {
-		t.Errorf("%d connections went on to the store, %d were refused", n, refused.Counts()["other_user"])
+		t.Errorf("%d connections went on to the store, %v were refused", n, refused.Counts())
 	}
 	wantServed(t, f)
 }
