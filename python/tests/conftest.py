@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,12 @@ from rallypoint._native import library
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 GUARANTEE_BROKEN = 8  # exit code; see `define pytest` in the Makefile
+
+
+def pytest_configure() -> None:
+    # Where the tests run in the background of a shell they inherit a SIGINT that is ignored,
+    # and so would all processes that they interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
