@@ -120,6 +120,8 @@ type Server struct {
 	metrics  metrics
 	refusals *logsampler.Sampler
 	handover transfer
+	sending  sync.Mutex    // held while all nodes are sent on
+	sent     []*serverConn // by the last step down
 
 	tracker connTracker
 	gate    shutdownGate

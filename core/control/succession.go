@@ -105,10 +105,13 @@ func (r *run) standbyListens(p *serverConn, f wire.Standby) {
 // forgotten. It returns at once; the text says why, for the log.
 func (s *Server) StepDown(to wire.Redirect, why string) { s.sendAll(to, why) }
 
-// sendAll is StepDown; it returns the connections that are about to end.
-func (s *Server) sendAll(to wire.Redirect, why string) (ending []*serverConn) {
+// sendAll is StepDown; it returns the connections that are about to end, also if it was the
+// next host's probe that had them sent on a moment ago.
+func (s *Server) sendAll(to wire.Redirect, why string) []*serverConn {
+	s.sending.Lock()
+	defer s.sending.Unlock()
 	if s.cfg.Group == nil || !s.cfg.Group.StepDown(to) {
-		return nil
+		return s.sent
 	}
 	s.log.Warn("this process does not host the control plane any more: "+why, "host", to.Host, "term", to.Term)
 	s.mu.Lock()
@@ -118,10 +121,11 @@ func (s *Server) sendAll(to wire.Redirect, why string) (ending []*serverConn) {
 		delete(s.runs, id)
 	}
 	s.mu.Unlock()
+	s.sent = nil
 	for _, r := range runs {
-		ending = append(ending, r.sendAway(to)...)
+		s.sent = append(s.sent, r.sendAway(to)...)
 	}
-	return ending
+	return s.sent
 }
 
 // sendAway ends the service of a run whose control plane is elsewhere.

@@ -157,3 +157,15 @@ func TestRestartedStandbyListensNowhere(t *testing.T) {
 		}
 	}
 }
+
+// TestLeavingHostAwaitsWhomAProbeSentOn: the next host's probe may have all nodes sent on before
+// its answer does; the leaving host waits all the same until they have read where to go.
+func TestLeavingHostAwaitsWhomAProbeSentOn(t *testing.T) {
+	nodes := form(t, elastic(t, 3), 3)
+	s := nodes[0].server()
+	to := wire.Redirect{Group: s.cfg.Group.Current().Group, Term: 2, Host: nodes[1].server().Addr().String(), Node: "b"}
+	s.StepDown(to, "it is probed")
+	if awaited := s.sendAll(to, "it leaves"); len(awaited) != len(nodes) {
+		t.Errorf("it waits for %d connections, want %d", len(awaited), len(nodes))
+	}
+}

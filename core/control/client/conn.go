@@ -201,8 +201,12 @@ type endedError struct{ by net.Addr }
 func (e *endedError) Error() string { return e.by.String() + " closed the connection" }
 func (e *endedError) Unwrap() error { return io.EOF }
 
-// brokenBy says why reading ended, in terms of the connection.
+// brokenBy says why reading ended, in terms of the connection. Where a server has named another
+// one, what became of a write meanwhile does not count.
 func (l *clientConn) brokenBy(err error) error {
+	if to := (*redirected)(nil); errors.As(err, &to) {
+		return err
+	}
 	if cause := l.out.Cause(); cause != nil {
 		err = cause
 	}
