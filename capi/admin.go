@@ -31,21 +31,16 @@ type adminTexts struct{ endpoint, runID, reason, by, directive, tokenFile string
 // toAdmin converts a request.
 func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err error) {
 	var t adminTexts
-	for _, field := range []struct {
-		name string
-		from *C.char
-		to   *string
-	}{
-		{"endpoint", r.endpoint, &t.endpoint},
-		{"run_id", r.run_id, &t.runID},
-		{"reason", r.reason, &t.reason},
-		{"by", r.by, &t.by},
-		{"directive", r.directive, &t.directive},
-		{"token_file", r.token_file, &t.tokenFile},
-	} {
-		if *field.to, err = text(field.name, field.from); err != nil {
-			return a, nil, err
-		}
+	err = texts(
+		textField{"endpoint", r.endpoint, &t.endpoint},
+		textField{"run_id", r.run_id, &t.runID},
+		textField{"reason", r.reason, &t.reason},
+		textField{"by", r.by, &t.by},
+		textField{"directive", r.directive, &t.directive},
+		textField{"token_file", r.token_file, &t.tokenFile},
+	)
+	if err != nil {
+		return a, nil, err
 	}
 	nodes, err := rawTexts("nodes", r.nodes, r.nodes_len)
 	if err != nil {

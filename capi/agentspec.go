@@ -143,22 +143,14 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 	spec.Workers, spec.MaxRestarts = int(config.workers), int(config.max_restarts)
 	spec.MaxNoProgress = int(config.max_no_progress)
 	spec.Role = "default"
-	for _, field := range []struct {
-		name string
-		from *C.char
-		to   *string
-	}{
-		{"role", config.role, &spec.Role},
-		{"name", config.name, &name},
-		{"log_dir", config.log_dir, &spec.Logs.Dir},
-		{"log_prefix", config.log_prefix, &spec.Logs.PrefixTemplate},
-	} {
-		if field.from == nil {
-			continue
-		}
-		if *field.to, err = text(field.name, field.from); err != nil {
-			return spec, "", err
-		}
+	err = texts(
+		textField{"role", config.role, &spec.Role},
+		textField{"name", config.name, &name},
+		textField{"log_dir", config.log_dir, &spec.Logs.Dir},
+		textField{"log_prefix", config.log_prefix, &spec.Logs.PrefixTemplate},
+	)
+	if err != nil {
+		return spec, "", err
 	}
 	if name == "" {
 		name = agent.EntryPoint(spec.Argv, "")

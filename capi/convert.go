@@ -42,6 +42,28 @@ func text(name string, s *C.char) (string, error) {
 	return t, nil
 }
 
+// textField is a text of a struct of C, and where it goes.
+type textField struct {
+	name string
+	from *C.char
+	to   *string
+}
+
+// texts copies the texts of a struct; NULL leaves what is there.
+func texts(fields ...textField) error {
+	for _, field := range fields {
+		if field.from == nil {
+			continue
+		}
+		t, err := text(field.name, field.from)
+		if err != nil {
+			return err
+		}
+		*field.to = t
+	}
+	return nil
+}
+
 // view returns bytes of C without copying them.
 func view(name string, b C.rp_bytes) ([]byte, error) {
 	n := b.len

@@ -77,21 +77,18 @@ type etcdServer struct {
 func rpgo_etcd_server_start(config *C.rp_etcd_server_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
 		c, beside := etcdserver.Config{Retries: int(config.retries)}, ""
-		for _, field := range []struct {
-			name string
-			from *C.char
-			to   *string
-		}{{"binary", config.binary, &c.Binary}, {"beside", config.beside, &beside}, {"data_dir", config.data_dir, &c.DataDir}} {
-			var err error
-			if *field.to, err = text(field.name, field.from); err != nil {
-				return err
-			}
+		err := texts(
+			textField{"binary", config.binary, &c.Binary},
+			textField{"beside", config.beside, &beside},
+			textField{"data_dir", config.data_dir, &c.DataDir},
+		)
+		if err != nil {
+			return err
 		}
 		if c.Retries < 0 || c.Retries > 100 {
 			return invalid("retries is %d, it must be between 0 and 100", c.Retries)
 		}
 		if c.Binary == "" {
-			var err error
 			if c.Binary, err = etcdserver.FindBinary(beside, getenv); err != nil {
 				return err
 			}

@@ -104,18 +104,13 @@ const optionBackend = "backend"
 func toParams(config *C.rp_member_config) (p params.Params, warnings []string, err error) {
 	p = params.Default()
 	p.Min, p.Max = int(config.min_nodes), int(config.max_nodes)
-	for _, field := range []struct {
-		name string
-		from *C.char
-		to   *string
-	}{
-		{"run_id", config.run_id, &p.RunID},
-		{"endpoint", config.endpoint, &p.Endpoint},
-		{"local_addr", config.local_addr, &p.LocalAddr},
-	} {
-		if *field.to, err = text(field.name, field.from); err != nil {
-			return p, nil, err
-		}
+	err = texts(
+		textField{"run_id", config.run_id, &p.RunID},
+		textField{"endpoint", config.endpoint, &p.Endpoint},
+		textField{"local_addr", config.local_addr, &p.LocalAddr},
+	)
+	if err != nil {
+		return p, nil, err
 	}
 	options, err := toOptions(config.options, config.options_len)
 	if err != nil {
