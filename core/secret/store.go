@@ -152,8 +152,9 @@ func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*t
 
 // AcceptStore is the other end of DialStore, for the purposes that may takes: name says what is
 // served, once the peer has proven itself; another peer learns nothing but "authentication
-// failed". The error wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed, or is that of the
-// connection; it names the token's file and fingerprint, and is for the log of this side.
+// failed". The error wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed, or is
+// that of the connection; it names the token's file and fingerprint, and is for the log of this
+// side.
 func AcceptStore(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, may func(Purpose) bool, name func() StoreName) (*tls.Conn, error) {
 	return within(ctx, conn, func() (*tls.Conn, error) { return acceptStore(conn, config, token, may, name) })
 }

@@ -81,7 +81,7 @@ func OpenTLS(conn net.Conn) (*tls.Conn, error) {
 }
 
 // clientConn is the connection below the TLS connection of a client. In the handshake it
-// holds what is written until something is read, so that both ends handle less packets.
+// holds what is written until something is read, so that both ends handle fewer packets.
 type clientConn struct {
 	net.Conn
 	shaking bool
