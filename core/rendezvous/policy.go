@@ -1,6 +1,9 @@
 package rendezvous
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Defaults of the policy's durations (docs/spec/rendezvous.md 3.1 and docs/decisions/0012).
 const (
@@ -64,7 +67,7 @@ func (p *Policy) Validate() error {
 		return Errorf(CodeInvalid, "target is %d, it must lie between the minimum (%d) and the maximum (%d) and be a multiple of node_unit (%d)",
 			p.Target, p.Min, p.Max, p.NodeUnit)
 	}
-	return firstError(
+	return cmp.Or(
 		CheckPositive("last_call_timeout", p.LastCallTimeout),
 		notNegative("quiet_period", p.QuietPeriod),
 		CheckPositive("regroup_timeout", p.RegroupTimeout),
@@ -100,15 +103,6 @@ func CheckPositive(name string, d time.Duration) error {
 func notNegative(name string, d time.Duration) error {
 	if d < 0 || d > MaxTimeout {
 		return Errorf(CodeInvalid, "%s is %v, it must not be negative", name, d)
-	}
-	return nil
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }
