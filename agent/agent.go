@@ -192,9 +192,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	a.began = time.Now()
 	a.publish(telemetry.Created{})
 	if a.logs, err = logs.NewTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
-		err = &process.StartError{LocalRank: -1, Err: err}
-		a.end(err)
-		return err
+		return a.end(&process.StartError{LocalRank: -1, Err: err})
 	}
 	defer a.logs.Close()
 	if !a.spec.KeepDaemons {
@@ -221,11 +219,11 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	health := telemetry.NewHealth(config)
 	defer health.Close()
 
-	err = a.rounds()
+	err = a.asRunEnded(a.rounds())
 	a.ran = time.Since(a.began)
+	a.publish(telemetry.RunDone{Err: err, Failure: errors.As(err, new(*FailedError))})
+	err = a.end(err)
 	failed := errors.As(err, new(*FailedError))
-	a.publish(telemetry.RunDone{Err: err, Failure: failed})
-	a.end(err)
 	result := err
 	if err == nil || failed {
 		a.publish(telemetry.Measured{Failed: failed})
@@ -441,9 +439,9 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 	}
 }
 
-// end ends this node's part in the run (A38). A signal cuts short what it waits
-// for.
-func (a *Agent) end(err error) {
+// end ends this node's part in the run (A38), and returns how that ends. A signal cuts short
+// what it waits for.
+func (a *Agent) end(err error) error {
 	a.publish(telemetry.Ending{})
 	ending, reason := rendezvous.EndLeave, ""
 	var failed *FailedError
@@ -465,4 +463,5 @@ func (a *Agent) end(err error) {
 	ctx, cancel := contextUntil(cut, 0)
 	defer cancel()
 	a.publish(telemetry.ShutDown{Ending: ending, Err: a.rdzv.Shutdown(ctx, ending, reason)})
+	return a.asRunEnded(err) // the goodbye may have come after the end of the run
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -548,20 +547,6 @@ func (a *Agent) refused(err error) error {
 		return err
 	}
 	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers}
-}
-
-// requeued is the error of a run that a directive has ended, err being that of the rendezvous
-// if there is one; nil if none has.
-func (a *Agent) requeued(err error) error {
-	r, ok := a.rdzv.(Requeuer)
-	if !ok {
-		return nil
-	}
-	reason, requeued := r.Requeued()
-	if !requeued {
-		return nil
-	}
-	return &RequeueError{Err: cmp.Or(err, error(rendezvous.ErrClosed)), Reason: reason}
 }
 
 // stdio gives the agent's own streams their defaults.

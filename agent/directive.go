@@ -29,12 +29,6 @@ type Director interface {
 	Direct(ctx context.Context, d rendezvous.Direct) error
 }
 
-// Requeuer is a Rendezvous whose run a directive may end, so that it is queued again.
-type Requeuer interface {
-	// Requeued reports whether one has, and why; NodesWaiting is above 0 then, and Next fails.
-	Requeued() (reason string, requeued bool)
-}
-
 // errNotRunning is why no directive is given while there are no workers to save.
 var errNotRunning error = rendezvous.Errorf(rendezvous.CodeInvalid, "no workers of this node run")
 
@@ -55,18 +49,6 @@ func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
 	}
 	return director.Direct(ctx, d)
 }
-
-// RequeueError ends a run that a directive has ended: it has neither succeeded nor failed, and
-// wants to be queued again.
-type RequeueError struct {
-	Err    error  // of the rendezvous
-	Reason string // who asked for it, and why
-}
-
-func (e *RequeueError) Error() string { return "the job has ended to be queued again: " + e.Reason }
-
-// Unwrap returns the error of the rendezvous.
-func (e *RequeueError) Unwrap() error { return e.Err }
 
 // Times of directives.
 const (

@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/rendezvous"
 )
@@ -65,6 +68,74 @@ func TestFailureBesideRequeue(t *testing.T) {
 			}
 			if s.rdzv.ending != rendezvous.EndLeave || !errors.Is(err, rendezvous.ErrClosed) || !strings.Contains(err.Error(), "by admin carol") {
 				t.Errorf("it left by %v: %v", s.rdzv.ending, err)
+			}
+		})
+	}
+}
+
+// endsMeanwhile is a rendezvous whose run a directive ends just before this node's goodbye
+// arrives: nothing told the node before.
+type endsMeanwhile struct {
+	*rounds
+	requeued atomic.Bool
+}
+
+func (r *endsMeanwhile) Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error {
+	r.requeued.Store(true)
+	return r.rounds.Shutdown(ctx, ending, reason)
+}
+
+func (r *endsMeanwhile) Requeued() (reason string, requeued bool) {
+	return "asked for by admin carol", r.requeued.Load()
+}
+
+// TestRequeueBeforeTheGoodbye: the first to end the run decides for every node. One whose
+// goodbye comes after a directive has ended the run ends as the others do, whatever it would
+// have ended by. One whose workers have succeeded, or that was not needed, has nothing to
+// queue again.
+func TestRequeueBeforeTheGoodbye(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare  func(*harness)
+		requeued bool
+	}{
+		"a worker failed":             {func(s *harness) { s.spec.Argv = []string{"false"} }, true},
+		"no worker could be started":  {func(s *harness) { s.spec.Argv = []string{"/there/is/none"} }, true},
+		"no progress":                 {func(s *harness) { s.spec.Argv = []string{"false"}; s.spec.MaxRestarts, s.spec.MaxNoProgress = 9, 1 }, true},
+		"another node ended the run":  {func(s *harness) { s.rdzv.refusal = rendezvous.ErrClosed }, true},
+		"a signal":                    {func(s *harness) { s.rdzv.blocked = true }, true},
+		"the workers have succeeded":  {func(*harness) {}, false},
+		"this node was not necessary": {func(s *harness) { s.rdzv.refusal = rendezvous.ErrGraceful }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newHarness(t, 1, "exit 0")
+			s.spec.Identical = true
+			c.prepare(s)
+			log := new(logText)
+			a, err := New(s.spec, "test", &endsMeanwhile{rounds: s.rdzv}, slog.New(slog.NewTextHandler(log, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.agent = a
+			s.start()
+			if s.rdzv.blocked {
+				<-s.rdzv.joining
+				a.Signal(unix.SIGTERM)
+			}
+			err = s.wait()
+			if !c.requeued {
+				if err != nil {
+					t.Errorf("it ended with %v", err)
+				}
+				return
+			}
+			if !errors.As(err, new(*RequeueError)) || errors.As(err, new(*FailedError)) || !strings.Contains(err.Error(), "by admin carol") {
+				t.Errorf("it ended with %v", err)
+			}
+			if !strings.Contains(log.String(), "does not count, the run has ended before") {
+				t.Errorf("the log says %s", log)
+			}
+			if r := a.Result(); r.Err != err || len(r.Failures) > 0 {
+				t.Errorf("the result is %+v", r)
 			}
 		})
 	}

@@ -195,3 +195,29 @@ func TestVanishedFinishersEndTheRun(t *testing.T) {
 	r.lost(n[1])
 	r.wantError(spare, CodeGraceful)
 }
+
+// TestEndIsKnownBeforeTheRefusal: a node whose join is refused because the run has ended knows
+// by then how it has ended, which its agent asks for next.
+func TestEndIsKnownBeforeTheRefusal(t *testing.T) {
+	p := policy(2, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	spare := r.hello("c", p)
+	r.join(spare)
+	r.join(n[1])
+	r.apply(Direct{ID: "d1", Kind: DirectiveStop, By: "admin carol", Reason: "why not"})
+	for _, node := range []*rigNode{spare, n[1]} {
+		r.wantError(node, CodeClosed)
+		told := false
+		for _, e := range r.effects {
+			switch e := e.(type) {
+			case Notify:
+				told = told || e.Session == node.session && e.Update.Requeue && e.Update.Closed
+			case Reply:
+				if e.Session == node.session && !told {
+					t.Errorf("node %s was refused before it was told how the run has ended: %+v", node.id, r.effects)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+
+	"rallypoint/core/rendezvous"
+)
+
+// Requeuer is a Rendezvous whose run a directive may end, so that it is queued again.
+type Requeuer interface {
+	// Requeued reports whether one has, and why; NodesWaiting is above 0 then, and Next fails.
+	Requeued() (reason string, requeued bool)
+}
+
+// RequeueError ends a run that a directive has ended: it has neither succeeded nor failed, and
+// wants to be queued again.
+type RequeueError struct {
+	Err    error  // of the rendezvous
+	Reason string // who asked for it, and why
+}
+
+func (e *RequeueError) Error() string { return "the job has ended to be queued again: " + e.Reason }
+
+// Unwrap returns the error of the rendezvous.
+func (e *RequeueError) Unwrap() error { return e.Err }
+
+// asRunEnded returns how this node ends whose rounds ended by err. If a directive has ended the
+// run, that is so for every node, whatever failed here meanwhile (docs/decisions/0081).
+func (a *Agent) asRunEnded(err error) error {
+	requeued := a.requeued(nil)
+	if err == nil || requeued == nil || errors.As(err, new(*RequeueError)) || errors.Is(err, rendezvous.ErrGraceful) {
+		return err
+	}
+	a.log.Warn("what this node would end with does not count, the run has ended before: " + briefly(err))
+	return requeued
+}
+
+// briefly is an error in one line.
+func briefly(err error) string {
+	var failed *FailedError
+	if errors.As(err, &failed) {
+		return failed.Root().Summary()
+	}
+	return err.Error()
+}
+
+// requeued is the error of a run that a directive has ended, err being that of the rendezvous
+// if there is one; nil if none has.
+func (a *Agent) requeued(err error) error {
+	r, ok := a.rdzv.(Requeuer)
+	if !ok {
+		return nil
+	}
+	reason, requeued := r.Requeued()
+	if !requeued {
+		return nil
+	}
+	return &RequeueError{Err: cmp.Or(err, error(rendezvous.ErrClosed)), Reason: reason}
+}
