@@ -88,11 +88,11 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 		}
 		return
 	}
-	if c.refusesDrained(h, refused) {
-		return
-	}
 	if c.ended() && len(c.nodes()) == 0 && (!c.seen[h.Node] || c.closing.kind == requeued) {
 		c.forget()
+	}
+	if c.refusesDrained(h, refused) {
+		return
 	}
 	p, invalid := h.Policy, h.Policy.Validate() != nil
 	old := c.nodeOf(h.Node)

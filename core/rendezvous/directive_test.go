@@ -257,3 +257,20 @@ func (s *sim) undirectAny(t *rapid.T) {
 	slices.Sort(drained)
 	s.do(Undrain{Node: rapid.SampledFrom(drained).Draw(t, "node"), By: "admin", Reason: "why"})
 }
+
+// TestQueuedAgainBegunByADrainedNode: a job that is queued again begins without the drains of
+// the one before, whichever of its nodes comes first.
+func TestQueuedAgainBegunByADrainedNode(t *testing.T) {
+	p := policy(1, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	r.apply(drainOf("d1", 0, 0, "b"))
+	r.apply(Direct{ID: "d2", Kind: DirectiveStop, By: "admin carol", Reason: "why not"})
+	if !n[0].notice.Requeue {
+		t.Fatalf("%+v", n[0].notice)
+	}
+	r.apply(Leave{Request: n[0].request(), Ending: EndLeave})
+	if back := r.hello("b", p); !back.welcomed {
+		t.Errorf("it is refused: %v", back.refused)
+	}
+}

@@ -50,14 +50,14 @@ func (m *Machine) hello(h Hello) {
 		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
 		return
 	}
-	if m.drained[h.Node] != nil {
-		m.emit(Refuse{h.Session, m.drainedError(h.Node)})
-		return
-	}
 	if m.closed != nil && len(m.nodes) == 0 {
 		if _, part := m.seen[h.Node]; !part || m.closed.Kind == ClosedRequeue {
 			m.forget()
 		}
+	}
+	if m.drained[h.Node] != nil {
+		m.emit(Refuse{h.Session, m.drainedError(h.Node)})
+		return
 	}
 	if err := m.acceptPolicy(h); err != nil {
 		m.emit(Refuse{h.Session, err})
