@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"rallypoint/internal/printable"
 )
 
 // maxRecords is how many log records are kept for C: more than a node writes
@@ -75,7 +77,7 @@ func (h ringHandler) Handle(ctx context.Context, r slog.Record) error {
 	if err := h.text.Handle(ctx, r); err != nil {
 		return err
 	}
-	text := r.Message
+	text := printable.Lines(r.Message)
 	if attrs := bytes.TrimSpace(line.Bytes()); len(attrs) > 0 {
 		text += " " + string(attrs)
 	}

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+
+	"rallypoint/internal/printable"
 )
 
 // EnvLogLevel sets the log level where --log-level does not.
@@ -20,7 +22,8 @@ const EnvLogLevel = "RALLYPOINT_LOG"
 const LevelOff slog.Level = math.MaxInt
 
 // agentLog writes log lines in torch's layout: <L><MMDD> <time> <pid>
-// <file>:<line>] <text>, the prefix before each line of a text (A18).
+// <file>:<line>] <text>, the prefix before each line of a text (A18). What peers have said, in
+// an attribute, makes no line of its own.
 type agentLog struct {
 	level slog.Level
 	mu    *sync.Mutex
@@ -91,12 +94,12 @@ func (l *agentLog) Enabled(_ context.Context, level slog.Level) bool { return le
 
 // Handle implements slog.Handler.
 func (l *agentLog) Handle(_ context.Context, r slog.Record) error {
-	text := r.Message
+	text := printable.Lines(r.Message)
 	for _, a := range l.attrs {
-		text += " " + a.String()
+		text += " " + printable.Text(a.String())
 	}
 	r.Attrs(func(a slog.Attr) bool {
-		text += " " + a.String()
+		text += " " + printable.Text(a.String())
 		return true
 	})
 	frame, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()

@@ -11,6 +11,7 @@ func sanitize(f Frame) Frame {
 	switch f := f.(type) {
 	case Welcome:
 		f.Notice, f.HostNode = sanitizeUpdate(f.Notice), printable.Text(f.HostNode)
+		f.SeenAddr, f.Addr, f.Servers = printable.Text(f.SeenAddr), printable.Text(f.Addr), sanitizeTexts(f.Servers)
 		return f
 	case Notice:
 		f.Notice = sanitizeUpdate(f.Notice)
@@ -29,6 +30,13 @@ func sanitize(f Frame) Frame {
 		return AdminAnswer{Err: sanitizeError(f.Err), Done: printable.Text(f.Done)}
 	}
 	return sanitizeSuccession(f)
+}
+
+func sanitizeTexts(list []string) []string {
+	for i := range list {
+		list[i] = printable.Text(list[i])
+	}
+	return list
 }
 
 func sanitizeUpdate(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {

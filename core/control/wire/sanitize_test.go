@@ -14,8 +14,12 @@ import (
 func TestSanitize(t *testing.T) {
 	const evil = "x\x1b]0;owned\x07\ry"
 	failed := rendezvous.Errorf(rendezvous.CodeState, "%s\nsecond line", evil)
+	target := Redirect{Host: evil, Node: evil, Servers: []string{evil}}
 	for _, f := range []Frame{
-		Welcome{Version: ProtocolVersion, Lease: 1, Notice: rendezvous.MembershipUpdate{Reason: evil}},
+		Welcome{Version: ProtocolVersion, Lease: 1, Notice: rendezvous.MembershipUpdate{Reason: evil}, SeenAddr: evil, Addr: evil, HostNode: evil, Servers: []string{evil}},
+		Standby{Addr: evil, Why: evil}, Standbys{List: []StandbyNode{{Node: evil, Label: evil, Addr: evil}}},
+		target, Probe{Node: evil, Target: target}, Probed{Node: evil, Target: target},
+		Liveness{Node: evil, Target: target}, Transfer{Addr: evil},
 		Notice{rendezvous.MembershipUpdate{Reason: evil, Stop: rendezvous.RoundStop{Round: 1, Reason: evil},
 			Directive: rendezvous.DirectiveNotice{ID: evil, Text: evil}}},
 		Progress{rendezvous.Progress{Headline: evil, Detail: evil}},

@@ -253,26 +253,33 @@ func kindOfSuccession(f Frame) Kind {
 func sanitizeSuccession(f Frame) Frame {
 	switch f := f.(type) {
 	case Standby:
-		f.Why = printable.Text(f.Why)
+		f.Addr, f.Why = printable.Text(f.Addr), printable.Text(f.Why)
 		return f
 	case Standbys:
 		for i := range f.List {
-			f.List[i].Label = printable.Text(f.List[i].Label)
-			f.List[i].Node = printable.Text(f.List[i].Node)
+			s := &f.List[i]
+			s.Label, s.Node, s.Addr = printable.Text(s.Label), printable.Text(s.Node), printable.Text(s.Addr)
 		}
 		return f
 	case Redirect:
-		f.Node = printable.Text(f.Node)
-		return f
+		return sanitizeTarget(f)
 	case Probe:
-		f.Node, f.Target.Node = printable.Text(f.Node), printable.Text(f.Target.Node)
+		f.Node, f.Target = printable.Text(f.Node), sanitizeTarget(f.Target)
 		return f
 	case Probed:
-		f.Err, f.Node, f.Target.Node = sanitizeError(f.Err), printable.Text(f.Node), printable.Text(f.Target.Node)
+		f.Err, f.Node, f.Target = sanitizeError(f.Err), printable.Text(f.Node), sanitizeTarget(f.Target)
 		return f
 	case Liveness:
-		f.Node, f.Target.Node = printable.Text(f.Node), printable.Text(f.Target.Node)
+		f.Node, f.Target = printable.Text(f.Node), sanitizeTarget(f.Target)
+		return f
+	case Transfer:
+		f.Addr = printable.Text(f.Addr)
 		return f
 	}
+	return f
+}
+
+func sanitizeTarget(f Redirect) Redirect {
+	f.Host, f.Node, f.Servers = printable.Text(f.Host), printable.Text(f.Node), sanitizeTexts(f.Servers)
 	return f
 }
