@@ -14,14 +14,16 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rallypoint/core/secret"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/printable"
 )
 
 const (
-	// maxOpenings bounds the connections that are not open yet; one more is closed. Each has
-	// a goroutine.
+	// maxOpenings bounds the connections that are not open yet, where a quarter of the
+	// descriptors is not less; one more is closed. Each has a goroutine.
 	maxOpenings = 4096
 	// maxHandshakes bounds those of them whose TLS handshake has begun; others wait.
 	maxHandshakes = 256
@@ -57,22 +59,33 @@ type openings struct {
 	side  func(*SideConn, secret.StoreName)
 	slots secret.Slots
 	begun chan struct{} // holds a token for each handshake that has begun
+	most  int64         // how many there may be
 	all   atomic.Int64
 }
 
 func newOpenings(with Secure, side func(*SideConn, secret.StoreName)) *openings {
-	return &openings{Secure: with, side: side, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes)}
+	return &openings{Secure: with, side: side, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes), most: mostOpenings()}
+}
+
+// mostOpenings leaves descriptors to those that are open, and to all else that the process
+// does: a control plane in it takes up to half of them for its own strangers.
+func mostOpenings() int64 {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return maxOpenings
+	}
+	return int64(max(1, min(maxOpenings, limit.Cur/4)))
 }
 
 var (
 	errPlain = errors.New("it does not speak TLS")
-	errCrowd = fmt.Errorf("%d other connections are not open yet", maxOpenings)
+	errCrowd = errors.New("too many other connections are not open yet")
 )
 
 // open accepts a connection, or closes it, in a goroutine of its own: no other one waits for it.
 func (s *Server) open(nc net.Conn) {
 	o := s.openings
-	if o.all.Add(1) > maxOpenings {
+	if o.all.Add(1) > o.most {
 		o.all.Add(-1)
 		s.refuseOpening(nc, errCrowd)
 		return

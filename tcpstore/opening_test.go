@@ -70,11 +70,29 @@ func TestHandshakesWait(t *testing.T) {
 // TestManyOpenings: more than may be on their way are closed, the newest.
 func TestManyOpenings(t *testing.T) {
 	b := newBesetServer(t)
-	b.openings.all.Add(maxOpenings) // as if they were there
+	b.openings.all.Add(b.openings.most) // as if they were there
 	wantClosed(t, b.dialPlain(t, []byte{tlsByte}))
 	b.awaitRefused(t, ReasonCrowd, 1)
-	b.openings.all.Add(-maxOpenings)
+	b.openings.all.Add(-b.openings.most)
 	dialTLSHello(t, b.Server, b.token)
+}
+
+// TestOpeningsLeaveDescriptors: strangers take a quarter of the descriptors at most.
+func TestOpeningsLeaveDescriptors(t *testing.T) {
+	var old unix.Rlimit
+	testkit.Check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	if old.Cur < 1024 {
+		t.Skip("this process has few descriptors")
+	}
+	testkit.Check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 400, Max: old.Max}))
+	b := newBesetServer(t)
+	testkit.Check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) // the strangers are in this process, too
+	b.openings.all.Add(100)                                    // as if they were there
+	for range 10 {
+		wantClosed(t, b.dialPlain(t, []byte{tlsByte}))
+	}
+	b.awaitRefused(t, ReasonCrowd, 10)
+	b.openings.all.Add(-100)
 }
 
 // TestCloseDuringOpenings: Close waits for no peer, whatever it has said.
