@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"rallypoint/internal/printable"
 )
 
 // ClosedKind is how a run was closed; the numbers are append-only.
@@ -54,11 +56,11 @@ func (m *Machine) closeRun(ev CloseRun) {
 	if ev.Stop {
 		kind = ClosedFailed
 	}
-	by := ev.By
+	by := printable.Text(ev.By)
 	if n := m.sessions[ev.Session]; n != nil {
 		by = n.name()
 	}
-	m.close(Closing{Kind: kind, By: by, Reason: ev.Reason, At: ev.At})
+	m.close(Closing{Kind: kind, By: by, Reason: printable.Text(ev.Reason), At: ev.At})
 }
 
 // close closes the run for good and answers every pending join. A later close

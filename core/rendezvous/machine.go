@@ -130,6 +130,56 @@ func New(c Config) *Machine {
 // Apply applies one event and returns what the driver must do, in order. The
 // returned slice is the caller's.
 func (m *Machine) Apply(ev Event) []Effect {
+	r, ofNode := RequestOf(ev)
+	if c, ok := ev.(CloseRun); ok && c.Session == "" {
+		ofNode = false // an administrator's
+	}
+	if !ofNode {
+		m.applyOther(ev)
+	} else if n := m.take(r); n != nil {
+		m.applyRequest(n, ev)
+	}
+	m.settle()
+	out := m.out
+	m.out = nil
+	return out
+}
+
+// applyRequest applies a request of a node that take admits.
+func (m *Machine) applyRequest(n *node, ev Event) {
+	switch ev := ev.(type) {
+	case Join:
+		m.join(n, ev)
+	case Withdraw:
+		m.withdraw(n, ev)
+	case Leave:
+		m.leave(n, ev)
+	case CloseRun:
+		m.closeRun(ev)
+		m.answer(n, ev.Number, nil)
+	case Finish:
+		m.finish(n)
+		m.answer(n, ev.Number, nil)
+	case AwaitPeers:
+		n.linger = append(n.linger, ev.Number)
+		m.awaitingPeers = append(m.awaitingPeers, n)
+	case KeyRequest:
+		m.keyRequest(n, ev)
+	case GiveDirective:
+		m.giveDirective(n, ev)
+	case ReportDirective:
+		m.reportDirective(n, ev)
+		m.answer(n, ev.Number, nil)
+	case AnnounceStop:
+		m.announceStop(n, ev)
+		m.answer(n, ev.Number, nil)
+	default:
+		panic(fmt.Sprintf("rendezvous: unknown request %T", ev))
+	}
+}
+
+// applyOther applies an event that is no node's request.
+func (m *Machine) applyOther(ev Event) {
 	switch ev := ev.(type) {
 	case Hello:
 		m.hello(ev)
@@ -142,8 +192,9 @@ func (m *Machine) Apply(ev Event) []Effect {
 	case TimerFired:
 		m.timerFired(ev.Timer)
 	case Evict:
-		ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
 		m.evict(ev)
+	case CloseRun:
+		m.closeRun(ev)
 	case Recovered:
 		m.recovered(ev)
 	case Direct:
@@ -152,63 +203,9 @@ func (m *Machine) Apply(ev Event) []Effect {
 		m.cancelDirective(ev)
 	case Undrain:
 		m.undrain(ev.Node, "undrained by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
-	case CloseRun:
-		ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
-		if ev.Session == "" {
-			m.closeRun(ev)
-		} else if n := m.take(ev.Request); n != nil {
-			m.closeRun(ev)
-			m.answer(n, ev.Number, nil)
-		}
-	case Join:
-		if n := m.take(ev.Request); n != nil {
-			m.join(n, ev)
-		}
-	case Withdraw:
-		if n := m.take(ev.Request); n != nil {
-			m.withdraw(n, ev)
-		}
-	case Leave:
-		ev.Reason = printable.Text(ev.Reason)
-		if n := m.take(ev.Request); n != nil {
-			m.leave(n, ev)
-		}
-	case Finish:
-		if n := m.take(ev.Request); n != nil {
-			m.finish(n)
-			m.answer(n, ev.Number, nil)
-		}
-	case AwaitPeers:
-		if n := m.take(ev.Request); n != nil {
-			n.linger = append(n.linger, ev.Number)
-			m.awaitingPeers = append(m.awaitingPeers, n)
-		}
-	case KeyRequest:
-		if n := m.take(ev.Request); n != nil {
-			m.keyRequest(n, ev)
-		}
-	case GiveDirective:
-		if n := m.take(ev.Request); n != nil {
-			m.giveDirective(n, ev)
-		}
-	case ReportDirective:
-		if n := m.take(ev.Request); n != nil {
-			m.reportDirective(n, ev)
-			m.answer(n, ev.Number, nil)
-		}
-	case AnnounceStop:
-		ev.Reason = printable.Text(ev.Reason)
-		if n := m.take(ev.Request); n != nil {
-			m.announceStop(n, ev)
-			m.answer(n, ev.Number, nil)
-		}
 	default:
 		panic(fmt.Sprintf("rendezvous: unknown event %T", ev))
 	}
-	m.settle()
-	out := m.out
-	m.out = nil
-	return out
 }
 
 // settle brings everything that follows from the state up to date.

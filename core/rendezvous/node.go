@@ -204,7 +204,7 @@ func (m *Machine) remove(n *node) {
 
 func (m *Machine) evict(ev Evict) {
 	if n := m.nodes[ev.Node]; n != nil {
-		m.lose(n, "evicted by "+ev.By+": "+ev.Reason)
+		m.lose(n, "evicted by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
 	}
 }
 
@@ -214,6 +214,7 @@ func (m *Machine) leave(n *node, ev Leave) {
 		m.answer(n, ev.Number, nil)
 		return
 	}
+	ev.Reason = printable.Text(ev.Reason)
 	m.dropJoin(n)
 	s := m.participantOf(n)
 	belongs := s != nil

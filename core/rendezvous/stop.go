@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"rallypoint/internal/pack"
+	"rallypoint/internal/printable"
 )
 
 // AnnounceStop tells that a node is about to stop the workers of its round, before it
@@ -46,6 +47,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) {
 	if s == nil || s.state != participantRunning || ev.Round != m.round || ev.Generation != m.origin || m.disowned() {
 		return
 	}
+	ev.Reason = printable.Text(ev.Reason)
 	if m.stop == nil {
 		m.stop = &roundStop{rank: s.rank, leaving: ev.Leaving, reason: ev.Reason}
 		m.note("round %d stops: %s", m.round, m.stopReason())
