@@ -34,9 +34,6 @@ func (m *Machine) hold(d time.Duration) {
 	m.armTimer(Timer{Kind: TimerHold}, d)
 }
 
-// held reports whether only a full round may complete now.
-func (m *Machine) held() bool { return m.holding }
-
 func (m *Machine) stopHold() {
 	if m.holding {
 		m.holding = false

@@ -203,9 +203,12 @@ func (m *Machine) askNext() {
 	}
 	m.endTurn()
 	d.agreement = agreement{phase: phaseAsking, step: -1}
-	m.armTimer(agreeTimer(d.ID), min(agreeTime, (d.Within+1)/2))
+	m.armTimer(agreeTimer(d.ID), d.agreeTime())
 	m.directivesChanged()
 }
+
+// agreeTime is how long the members may take to say where they hold their workers.
+func (d *directive) agreeTime() time.Duration { return min(agreeTime, (d.Within+1)/2) }
 
 // agree ends the agreement: the step is the one for this round, and there is no other.
 func (m *Machine) agree(d *directive, step int64) {
@@ -227,7 +230,7 @@ func (m *Machine) agreeTimePassed(id string) {
 		return
 	}
 	d := m.directives[at]
-	m.note("directive %s: no step is agreed: %v passed without an answer of %s", id, min(agreeTime, (d.Within+1)/2), m.namesWithout(&d.held))
+	m.note("directive %s: no step is agreed: %v passed without an answer of %s", id, d.agreeTime(), m.namesWithout(&d.held))
 	m.agree(d, -1)
 }
 

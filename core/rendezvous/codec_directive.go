@@ -70,36 +70,39 @@ func (d Direct) oversize() error {
 	if len(d.Nodes) > MaxDirectiveNodes {
 		return Errorf(CodeTooLarge, "a directive about %d nodes, at most %d are allowed", len(d.Nodes), MaxDirectiveNodes)
 	}
-	for _, name := range append([]string{d.ID}, d.Nodes...) {
-		if len(name) > MaxNameLen {
-			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
-		}
-	}
-	return nil
+	return longName(append([]string{d.ID}, d.Nodes...))
 }
 
-// oversize returns an error for what a report says of directives that no log may hold.
+// oversize returns an error for a report that no log may hold.
 func (c LastRound) oversize() error {
+	if hosts := len(c.Facts.FinishedHosts); hosts > maxFinishedHosts {
+		return Errorf(CodeTooLarge, "a report of %d hosts that have finished, at most %d are possible", hosts, maxFinishedHosts)
+	}
 	f := c.Facts.Directives
 	if len(c.Reports) > MaxDirectiveReports || len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || len(f.Drained) > maxDirectiveFacts {
 		return Errorf(CodeTooLarge, "a report of %d directives, %d that stand, %d that have ended and %d drained nodes",
 			len(c.Reports), len(f.Standing), len(f.Ended), len(f.Drained))
 	}
-	names := slices.Clone(f.Ended)
+	names := append([]string{c.Generation, c.Facts.Generation, c.Facts.Origin}, f.Ended...)
 	for _, r := range c.Reports {
 		names = append(names, r.ID)
 	}
 	for _, d := range f.Drained {
 		names = append(names, d.Node)
 	}
-	for _, name := range names {
-		if len(name) > MaxNameLen {
-			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
-		}
-	}
 	for _, d := range f.Standing {
 		if err := d.oversize(); err != nil {
 			return err
+		}
+	}
+	return longName(names)
+}
+
+// longName returns an error for the first name that is longer than a log may hold.
+func longName(names []string) error {
+	for _, name := range names {
+		if len(name) > MaxNameLen {
+			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
 		}
 	}
 	return nil

@@ -362,7 +362,10 @@ func oversize(ev Event) error {
 	case Join:
 		names = append(names, ev.StoreAddr)
 	case Hello:
-		names = append(names, string(ev.Session), ev.Node, ev.SeenAddr, ev.ServerAddr, ev.LastRound.Generation, ev.LastRound.Facts.Generation, ev.LastRound.Facts.Origin)
+		if err := ev.LastRound.oversize(); err != nil {
+			return err
+		}
+		names = append(names, string(ev.Session), ev.Node, ev.SeenAddr, ev.ServerAddr)
 	case Disconnect:
 		names = append(names, string(ev.Session))
 	case LeaseExpired:
@@ -378,9 +381,7 @@ func oversize(ev Event) error {
 	case ReportDirective:
 		names = append(names, ev.ID, ev.Generation)
 	case Direct:
-		if err := ev.oversize(); err != nil {
-			return err
-		}
+		return ev.oversize()
 	case GiveDirective:
 		if err := ev.Directive.oversize(); err != nil {
 			return err
@@ -394,20 +395,7 @@ func oversize(ev Event) error {
 			return err
 		}
 	}
-	if h, ok := ev.(Hello); ok {
-		if err := h.LastRound.oversize(); err != nil {
-			return err
-		}
-	}
-	if h, ok := ev.(Hello); ok && len(h.LastRound.Facts.FinishedHosts) > maxFinishedHosts {
-		return Errorf(CodeTooLarge, "a report of %d hosts that have finished, at most %d are possible", len(h.LastRound.Facts.FinishedHosts), maxFinishedHosts)
-	}
-	for _, name := range names {
-		if len(name) > MaxNameLen {
-			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
-		}
-	}
-	return nil
+	return longName(names)
 }
 
 func (r KeyRequest) oversize() error {

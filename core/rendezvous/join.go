@@ -1,7 +1,9 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"rallypoint/internal/wording"
@@ -40,9 +42,7 @@ func (m *Machine) join(n *node, j Join) {
 
 // arrived restarts the clocks that wait for quiet.
 func (m *Machine) arrived() {
-	if m.quiet.armed {
-		m.disarm(&m.quiet, TimerQuiet)
-	}
+	m.disarm(&m.quiet, TimerQuiet)
 	if m.admit.armed && !m.admit.due {
 		m.disarm(&m.admit, TimerAdmit)
 	}
@@ -98,7 +98,9 @@ func (m *Machine) candidates() []*node {
 			list = append(list, n)
 		}
 	}
-	m.sortCandidates(list)
+	slices.SortFunc(list, func(a, b *node) int {
+		return cmp.Or(cmp.Compare(m.priority(a), m.priority(b)), cmp.Compare(a.seq, b.seq))
+	})
 	return list
 }
 

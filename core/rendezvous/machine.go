@@ -59,7 +59,7 @@ type Machine struct {
 	stored   bool   // the last round was completed before the last Recovered
 	reserve  string // generation to go on under if what was stored turns out to be old; "": none
 	uptime   time.Duration
-	holding  bool // TimerHold runs: wait for nodes of an earlier control plane
+	holding  bool // TimerHold runs: only a full round may complete, for nodes of an earlier control plane
 	lastCall deadline
 	quiet    deadline
 	regroup  deadline
@@ -101,7 +101,7 @@ type runningTimer struct {
 	after time.Duration
 }
 
-// alarm is a timer of the machine and whether it has run out.
+// deadline is whether a timer of the machine runs, and whether it has run out.
 type deadline struct{ armed, due bool }
 
 // New makes the state of a run that no node has joined yet.
@@ -239,10 +239,6 @@ func (m *Machine) Generation() string { return m.generation }
 
 // Live returns the number of nodes that are alive.
 func (m *Machine) Live() int { return len(m.nodes) }
-
-// Sessions returns the number of sessions, those of ended nodes that await their peers
-// included.
-func (m *Machine) Sessions() int { return len(m.sessions) }
 
 // Has reports whether the session is known.
 func (m *Machine) Has(session SessionID) bool { return m.sessions[session] != nil }

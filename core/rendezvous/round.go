@@ -40,7 +40,7 @@ func (m *Machine) evaluateFirst() {
 	if !m.quiet.armed && m.policy.QuietPeriod > 0 {
 		m.arm(&m.quiet, TimerQuiet, m.policy.QuietPeriod)
 	}
-	due := n >= m.enough() || !m.held() && (m.lastCall.due || m.quiet.due)
+	due := n >= m.enough() || !m.holding && (m.lastCall.due || m.quiet.due)
 	if due && m.joinedGrace == 0 {
 		m.complete()
 	}
@@ -59,7 +59,7 @@ func (m *Machine) evaluateRegroup() {
 		m.arm(&m.regroup, TimerRegroup, m.policy.RegroupTimeout)
 	}
 	due := m.awaited() == 0 || m.regroup.due
-	enough := m.joined >= m.policy.Min && (!m.held() || m.joined >= m.enough())
+	enough := m.joined >= m.policy.Min && (!m.holding || m.joined >= m.enough())
 	if due && enough && m.joinedGrace == 0 {
 		m.complete()
 	}
@@ -196,19 +196,6 @@ func (m *Machine) storeAddr(first *node, chosen []*node) string {
 		}
 	}
 	return first.seenAddr
-}
-
-func (m *Machine) sortCandidates(list []*node) {
-	slices.SortFunc(list, func(a, b *node) int {
-		ra, rb := m.priority(a), m.priority(b)
-		if ra != rb {
-			return ra - rb
-		}
-		if a.seq < b.seq {
-			return -1
-		}
-		return 1
-	})
 }
 
 // priority orders members by rank before all other nodes.

@@ -54,18 +54,7 @@ func (n *node) again(reply Reply) []Effect {
 
 // owes reports whether the request is applied and its answer still to come.
 func (n *node) owes(number uint64) bool {
-	if n.join != nil && n.join.Number == number {
-		return true
-	}
-	if _, ok := n.waits[number]; ok {
-		return true
-	}
-	for _, l := range n.linger {
-		if l == number {
-			return true
-		}
-	}
-	return false
+	return n.join != nil && n.join.Number == number || n.waits[number] != nil || slices.Contains(n.linger, number)
 }
 
 // answer answers a request and keeps the answer until the node has it.

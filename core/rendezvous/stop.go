@@ -96,12 +96,10 @@ func packRoundStop(p *pack.Packer, v RoundStop) {
 	p.Bool(v.Lost)
 }
 
-func unpackRoundStop(u *pack.Unpacker) RoundStop {
-	if u.Open() == 0 {
-		u.Close()
-		return RoundStop{}
+func unpackRoundStop(u *pack.Unpacker) (v RoundStop) {
+	if u.Open() > 0 {
+		v = RoundStop{Round: u.Uint(), Rank: u.Int(), Leaving: u.Bool(), Reason: u.Text(maxText), Lost: u.Bool()}
 	}
-	v := RoundStop{Round: u.Uint(), Rank: u.Int(), Leaving: u.Bool(), Reason: u.Text(maxText), Lost: u.Bool()}
 	u.Close()
 	return v
 }
