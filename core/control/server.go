@@ -120,8 +120,7 @@ type Server struct {
 	metrics  metrics
 	refusals *logsampler.Sampler
 	handover transfer
-	sending  sync.Mutex    // held while all nodes are sent on
-	sent     []*serverConn // by the last step down
+	sending  sync.Mutex // held while all nodes are sent on
 
 	tracker connTracker
 	gate    shutdownGate

@@ -48,7 +48,8 @@ type serverConn struct {
 	frames wire.FrameReader
 	heard  atomic.Int64  // when bytes last came, since the server's start
 	wrote  chan struct{} // closed when the outbox's goroutine has ended; nil: none runs
-	gone   chan struct{} // closed when serve has ended
+	sentOn atomic.Bool   // it ends because another server hosts
+	gone   chan struct{} // closed when serve has ended; forgetConn comes after that
 
 	silent Stopper // ends a connection that does not say who it is
 
@@ -111,8 +112,8 @@ func (p *serverConn) silence() time.Duration {
 
 // serve is the connection's whole life.
 func (p *serverConn) serve() {
-	defer close(p.gone)
 	defer p.server.forgetConn(p)
+	defer close(p.gone)
 	defer func() {
 		p.frames.In.Reset(nil)
 		readers.Put(p.frames.In)

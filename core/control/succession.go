@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -102,34 +103,43 @@ func (r *run) standbyListens(p *serverConn, f wire.Standby) {
 }
 
 // StepDown makes a server that hosts one in waiting: all nodes are sent on, and the run is
-// forgotten. It returns at once; the text says why, for the log.
-func (s *Server) StepDown(to wire.Redirect, why string) { s.sendAll(to, why) }
-
-// sendAll is StepDown; it returns the connections that are about to end, also if it was the
-// next host's probe that had them sent on a moment ago.
-func (s *Server) sendAll(to wire.Redirect, why string) []*serverConn {
+// forgotten. It does not wait until they have read where to go; the text says why, for the log.
+func (s *Server) StepDown(to wire.Redirect, why string) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	if s.cfg.Group == nil || !s.cfg.Group.StepDown(to) {
-		return s.sent
+		return
 	}
 	s.log.Warn("this process does not host the control plane any more: "+why, "host", to.Host, "term", to.Term)
 	s.mu.Lock()
-	runs := make([]*run, 0, len(s.runs))
-	for id, r := range s.runs {
-		runs = append(runs, r)
-		delete(s.runs, id)
-	}
+	runs := slices.Collect(maps.Values(s.runs))
+	clear(s.runs)
 	s.mu.Unlock()
-	s.sent = nil
 	for _, r := range runs {
-		s.sent = append(s.sent, r.sendAway(to)...)
+		r.sendAway(to)
 	}
-	return s.sent
+}
+
+// awaitSentOn returns when all nodes that were sent on have read where to go, or have had
+// drainTime to; also those that the next host's probe had sent on.
+func (s *Server) awaitSentOn() {
+	s.mu.Lock()
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, p := range conns {
+		if !p.sentOn.Load() {
+			continue
+		}
+		select {
+		case <-p.gone:
+		case <-s.stop:
+			return
+		}
+	}
 }
 
 // sendAway ends the service of a run whose control plane is elsewhere.
-func (r *run) sendAway(to wire.Redirect) (ending []*serverConn) {
+func (r *run) sendAway(to wire.Redirect) {
 	r.mu.Lock()
 	defer r.unlock()
 	r.retire()
@@ -139,10 +149,9 @@ func (r *run) sendAway(to wire.Redirect) (ending []*serverConn) {
 		if p.arrival.Follows {
 			p.out.Send(to)
 		}
+		p.sentOn.Store(true)
 		p.drain()
-		ending = append(ending, p)
 	}
-	return ending
 }
 
 // probed answers another server that asks who this one is.
@@ -317,12 +326,8 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	defer patience.Stop()
 	select {
 	case to := <-done:
-		for _, p := range s.sendAll(to, "this node leaves: node "+to.Node+" hosts it") {
-			select {
-			case <-p.gone: // within drainTime: the node has read where to go
-			case <-s.stop:
-			}
-		}
+		s.StepDown(to, "this node leaves: node "+to.Node+" hosts it")
+		s.awaitSentOn()
 		return true
 	case <-patience.C:
 		s.log.Warn("the first standby does not answer: the control plane is not handed on")

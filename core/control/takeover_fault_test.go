@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -163,9 +165,22 @@ func TestRestartedStandbyListensNowhere(t *testing.T) {
 func TestLeavingHostAwaitsWhomAProbeSentOn(t *testing.T) {
 	nodes := form(t, elastic(t, 3), 3)
 	s := nodes[0].server()
+	r := s.lookUp(s.cfg.RunID)
+	r.mu.Lock()
+	conns := slices.Collect(maps.Values(r.conns))
+	r.mu.Unlock()
+	if len(conns) != len(nodes) {
+		t.Fatalf("%d connections of %d nodes", len(conns), len(nodes))
+	}
 	to := wire.Redirect{Group: s.cfg.Group.Current().Group, Term: 2, Host: nodes[1].server().Addr().String(), Node: "b"}
 	s.StepDown(to, "it is probed")
-	if awaited := s.sendAll(to, "it leaves"); len(awaited) != len(nodes) {
-		t.Errorf("it waits for %d connections, want %d", len(awaited), len(nodes))
+	s.StepDown(to, "it leaves")
+	s.awaitSentOn()
+	for i, p := range conns {
+		select {
+		case <-p.gone:
+		default:
+			t.Errorf("connection %d of %d is still open", i, len(conns))
+		}
 	}
 }
