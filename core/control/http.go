@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/peer"
 	"rallypoint/internal/printable"
+	"rallypoint/internal/promtext"
 	"rallypoint/internal/rebinding"
 )
 
@@ -223,7 +224,7 @@ type NoRun struct {
 }
 
 func (p *pages) metrics(w http.ResponseWriter, _ *http.Request) {
-	rebinding.Answer(w, http.StatusOK, expositionType, p.server.metricsPage())
+	rebinding.Answer(w, http.StatusOK, promtext.ContentType, p.server.metricsPage())
 }
 
 func answerJSON(w http.ResponseWriter, code int, v any) {

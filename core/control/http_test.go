@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/promtext"
 	"rallypoint/internal/testkit"
 )
 
@@ -278,7 +279,7 @@ func FuzzHeadEnd(f *testing.F) {
 func scrape(t *testing.T, addr string) map[string]float64 {
 	t.Helper()
 	code, kind, body := get(t, addr, "/metrics")
-	if code != 200 || kind != expositionType {
+	if code != 200 || kind != promtext.ContentType {
 		t.Fatalf("%d %s", code, kind)
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)

@@ -58,7 +58,7 @@ func (r *run) armLeases(after time.Duration) {
 // been read: then all leases restart. A node is declared lost only after it was
 // found silent twice and nothing of its is unread, so that bytes on their way
 // through this process count. One that does not read what is sent to it is not read
-// from either (outbox.awaitRoom), so that its connection ends after a lease.
+// from either (wire.Outbox.AwaitDrained), so that its connection ends after a lease.
 func (r *run) checkLeases() {
 	now := r.server.clock.Now()
 	lease := r.machine.Policy().LeaseTimeout

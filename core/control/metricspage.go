@@ -1,6 +1,8 @@
 package control
 
 import (
+	"cmp"
+	"maps"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -37,17 +39,14 @@ func (r *run) takeCensus() runCensus {
 // metricsPage writes the metrics (docs/metrics.md). It costs O(1) for each run.
 func (s *Server) metricsPage() []byte {
 	s.mu.Lock()
-	runs := make([]*run, 0, len(s.runs))
-	for _, r := range s.runs {
-		runs = append(runs, r)
-	}
+	runs := slices.Collect(maps.Values(s.runs))
 	connections := len(s.conns)
 	s.mu.Unlock()
 	all := make([]runCensus, len(runs))
 	for i, r := range runs {
 		all[i] = r.takeCensus()
 	}
-	e := &metricsWriter{}
+	e := &promtext.Buffer{}
 	s.exposeServer(e)
 	s.exposeRuns(e, all)
 	s.exposeTraffic(e, all, connections)
@@ -56,16 +55,16 @@ func (s *Server) metricsPage() []byte {
 	s.exposeSuccession(e)
 	exposeEach(e, all)
 	if s.cfg.Metrics != nil {
-		s.cfg.Metrics(&e.buf)
+		s.cfg.Metrics(e)
 	}
-	return e.buf.Bytes()
+	return e.Bytes()
 }
 
-func (s *Server) exposeServer(e *metricsWriter) {
-	e.family("rallypoint_build_info", "gauge", "1, with the versions of the program as labels.")
-	e.sample("rallypoint_build_info", 1, "version", rallypoint.Version(), "go_version", runtime.Version())
-	e.single("go_goroutines", "gauge", "Goroutines of the process.", float64(runtime.NumGoroutine()))
-	e.single("rallypoint_start_time_seconds", "gauge", "When the control plane started, in seconds since 1970.",
+func (s *Server) exposeServer(e *promtext.Buffer) {
+	e.Family("rallypoint_build_info", "gauge", "1, with the versions of the program as labels.")
+	e.Sample("rallypoint_build_info", 1, "version", rallypoint.Version(), "go_version", runtime.Version())
+	e.Single("go_goroutines", "gauge", "Goroutines of the process.", float64(runtime.NumGoroutine()))
+	e.Single("rallypoint_start_time_seconds", "gauge", "When the control plane started, in seconds since 1970.",
 		float64(s.started.UnixMilli())/1000)
 }
 
@@ -84,7 +83,7 @@ var nodeStates = []struct {
 	{"idle", func(c *rendezvous.Census) int { return c.Idle }},
 }
 
-func (s *Server) exposeRuns(e *metricsWriter, all []runCensus) {
+func (s *Server) exposeRuns(e *promtext.Buffer, all []runCensus) {
 	phases := map[rendezvous.Phase]int{}
 	states := make([]int, len(nodeStates))
 	lack, longest := 0, time.Duration(0)
@@ -97,139 +96,119 @@ func (s *Server) exposeRuns(e *metricsWriter, all []runCensus) {
 		lack += c.Lack
 		longest = max(longest, c.formingFor)
 	}
-	e.family("rallypoint_runs", "gauge", "Runs that the control plane remembers, by phase.")
+	e.Family("rallypoint_runs", "gauge", "Runs that the control plane remembers, by phase.")
 	for _, phase := range rendezvous.Phases {
-		e.sample("rallypoint_runs", float64(phases[phase]), "phase", string(phase))
+		e.Sample("rallypoint_runs", float64(phases[phase]), "phase", string(phase))
 	}
-	e.family("rallypoint_nodes", "gauge", "Nodes of all runs by state; lost and finished ones are those of the last rounds.")
+	e.Family("rallypoint_nodes", "gauge", "Nodes of all runs by state; lost and finished ones are those of the last rounds.")
 	for j, state := range nodeStates {
-		e.sample("rallypoint_nodes", float64(states[j]), "state", state.name)
+		e.Sample("rallypoint_nodes", float64(states[j]), "state", state.name)
 	}
-	e.single("rallypoint_missing_nodes", "gauge", "Nodes that forming rounds lack for their minimum.", float64(lack))
-	e.single("rallypoint_longest_forming_seconds", "gauge", "For how long a round of any run has been in the making; 0 if none is.", longest.Seconds())
+	e.Single("rallypoint_missing_nodes", "gauge", "Nodes that forming rounds lack for their minimum.", float64(lack))
+	e.Single("rallypoint_longest_forming_seconds", "gauge", "For how long a round of any run has been in the making; 0 if none is.", longest.Seconds())
 
 	m := &s.metrics
-	e.family("rallypoint_round_duration_seconds", "histogram", "Rounds, by the time from the first join to completion.")
-	e.histogram("rallypoint_round_duration_seconds", &m.rounds, &roundBuckets)
-	e.family("rallypoint_nodes_lost_total", "counter", "Nodes that were lost, by cause.")
+	e.Family("rallypoint_round_duration_seconds", "histogram", "Rounds, by the time from the first join to completion.")
+	exposeHistogram(e, "rallypoint_round_duration_seconds", &m.rounds, &roundBuckets)
+	e.Family("rallypoint_nodes_lost_total", "counter", "Nodes that were lost, by cause.")
 	exposeCounts(e, "rallypoint_nodes_lost_total", "cause", m.lost[:], lostNames[:])
-	e.family("rallypoint_nodes_left_total", "counter", "Nodes that left by themselves, by how their part ended.")
+	e.Family("rallypoint_nodes_left_total", "counter", "Nodes that left by themselves, by how their part ended.")
 	exposeCounts(e, "rallypoint_nodes_left_total", "ending", m.left[:], leftNames[:])
-	e.family("rallypoint_runs_closed_total", "counter", "Runs that were closed, by how.")
+	e.Family("rallypoint_runs_closed_total", "counter", "Runs that were closed, by how.")
 	exposeCounts(e, "rallypoint_runs_closed_total", "how", m.closed[:], closedNames[:])
-	e.single("rallypoint_stalls_total", "counter",
+	e.Single("rallypoint_stalls_total", "counter",
 		"Times that leases were judged late, because this process was stopped or overloaded; all nodes got a new lease then.", float64(m.stalls.Load()))
 }
 
-func (s *Server) exposeTraffic(e *metricsWriter, all []runCensus, connections int) {
+func (s *Server) exposeTraffic(e *promtext.Buffer, all []runCensus, connections int) {
 	m := &s.metrics
 	nodes, http := 0, s.http.open()
 	for i := range all {
 		nodes += all[i].connected
 	}
-	e.family("rallypoint_connections", "gauge", "Open connections, by what they are for.")
-	e.sample("rallypoint_connections", float64(nodes), "kind", "node")
-	e.sample("rallypoint_connections", float64(http), "kind", "http")
-	e.sample("rallypoint_connections", float64(max(0, connections-nodes-http)), "kind", "other")
-	e.single("rallypoint_connections_accepted_total", "counter", "Connections that were accepted.", float64(m.accepted.Load()))
-	e.single("rallypoint_connections_proven_total", "counter", "Connections within TLS whose peer has proven that it knows the token.", float64(m.proven.Load()))
-	e.family("rallypoint_refused_total", "counter", "Input that was refused, by reason.")
+	e.Family("rallypoint_connections", "gauge", "Open connections, by what they are for.")
+	e.Sample("rallypoint_connections", float64(nodes), "kind", "node")
+	e.Sample("rallypoint_connections", float64(http), "kind", "http")
+	e.Sample("rallypoint_connections", float64(max(0, connections-nodes-http)), "kind", "other")
+	e.Single("rallypoint_connections_accepted_total", "counter", "Connections that were accepted.", float64(m.accepted.Load()))
+	e.Single("rallypoint_connections_proven_total", "counter", "Connections within TLS whose peer has proven that it knows the token.", float64(m.proven.Load()))
+	e.Family("rallypoint_refused_total", "counter", "Input that was refused, by reason.")
 	exposeCounts(e, "rallypoint_refused_total", "reason", m.refused[1:], refusalNames[1:])
-	e.single("rallypoint_received_bytes_total", "counter", "Bytes that came in.", float64(m.BytesIn.Load()))
-	e.single("rallypoint_sent_bytes_total", "counter", "Bytes that were sent, HTTP's left out.", float64(m.BytesOut.Load()))
-	e.family("rallypoint_received_frames_total", "counter", "Frames that came in, by kind.")
+	e.Single("rallypoint_received_bytes_total", "counter", "Bytes that came in.", float64(m.BytesIn.Load()))
+	e.Single("rallypoint_sent_bytes_total", "counter", "Bytes that were sent, HTTP's left out.", float64(m.BytesOut.Load()))
+	e.Family("rallypoint_received_frames_total", "counter", "Frames that came in, by kind.")
 	exposeSome(e, "rallypoint_received_frames_total", m.FramesIn[:], wire.KindHello, wire.KindRequest, wire.KindBeat, wire.KindGoodbye, wire.KindAdmin, wire.KindChallenge, wire.KindProof, 0)
-	e.family("rallypoint_sent_frames_total", "counter", "Frames that were sent, by kind.")
+	e.Family("rallypoint_sent_frames_total", "counter", "Frames that were sent, by kind.")
 	exposeSome(e, "rallypoint_sent_frames_total", m.FramesOut[:],
 		wire.KindWelcome, wire.KindRefuse, wire.KindBeat, wire.KindReply, wire.KindNotice, wire.KindProgress, wire.KindDrop, wire.KindAdminAnswer, wire.KindChallenge, wire.KindProof)
-	e.family("rallypoint_requests_total", "counter", "Requests of nodes, by operation.")
+	e.Family("rallypoint_requests_total", "counter", "Requests of nodes, by operation.")
 	exposeCounts(e, "rallypoint_requests_total", "operation", m.requests[:], opNames[:])
-	e.family("rallypoint_key_operations_total", "counter", "Operations on the agents' keys, by kind.")
+	e.Family("rallypoint_key_operations_total", "counter", "Operations on the agents' keys, by kind.")
 	exposeCounts(e, "rallypoint_key_operations_total", "operation", m.keyOps[:], keyOpNames[:])
-	e.family("rallypoint_admin_requests_total", "counter", "Requests of administrators, by operation.")
+	e.Family("rallypoint_admin_requests_total", "counter", "Requests of administrators, by operation.")
 	exposeCounts(e, "rallypoint_admin_requests_total", "operation", m.admin[:], adminOpNames[:])
 }
 
-func (s *Server) exposeData(e *metricsWriter) {
+func (s *Server) exposeData(e *promtext.Buffer) {
 	if s.commits == nil {
 		return
 	}
 	m := &s.metrics
-	e.family("rallypoint_commit_duration_seconds", "histogram", "Commits to the data directory, by the time they took.")
-	e.histogram("rallypoint_commit_duration_seconds", &m.commits, &commitBuckets)
-	e.single("rallypoint_commit_failures_total", "counter", "Commits to the data directory that failed.", float64(m.commitFailures.Load()))
-	e.single("rallypoint_commit_events_total", "counter", "Events that were stored; several share a commit.", float64(m.committed.Load()))
-	e.single("rallypoint_data_file_bytes", "gauge", "Size of the data file.", float64(s.cfg.Data.journal.Size()))
+	e.Family("rallypoint_commit_duration_seconds", "histogram", "Commits to the data directory, by the time they took.")
+	exposeHistogram(e, "rallypoint_commit_duration_seconds", &m.commits, &commitBuckets)
+	e.Single("rallypoint_commit_failures_total", "counter", "Commits to the data directory that failed.", float64(m.commitFailures.Load()))
+	e.Single("rallypoint_commit_events_total", "counter", "Events that were stored; several share a commit.", float64(m.committed.Load()))
+	e.Single("rallypoint_data_file_bytes", "gauge", "Size of the data file.", float64(s.cfg.Data.journal.Size()))
 }
 
-func exposeCounts(e *metricsWriter, name, labelName string, counts []atomic.Uint64, values []string) {
+func exposeCounts(e *promtext.Buffer, name, labelName string, counts []atomic.Uint64, values []string) {
 	for i := range counts {
 		if values[i] != "" {
-			e.sample(name, float64(counts[i].Load()), labelName, label(values[i]))
+			e.Sample(name, float64(counts[i].Load()), labelName, label(values[i]))
 		}
 	}
 }
 
-func exposeSome(e *metricsWriter, name string, counts []atomic.Uint64, kinds ...wire.Kind) {
+func exposeSome(e *promtext.Buffer, name string, counts []atomic.Uint64, kinds ...wire.Kind) {
 	for _, k := range kinds {
-		e.sample(name, float64(counts[k].Load()), "kind", wire.KindNames[k])
+		e.Sample(name, float64(counts[k].Load()), "kind", wire.KindNames[k])
 	}
 }
 
 // exposeEach writes the metrics that single runs have.
-func exposeEach(e *metricsWriter, all []runCensus) {
+func exposeEach(e *promtext.Buffer, all []runCensus) {
 	live := slices.DeleteFunc(slices.Clone(all), func(c runCensus) bool { return c.Live == 0 })
 	listed := slices.DeleteFunc(slices.Clone(live), func(c runCensus) bool { return !utf8.ValidString(c.id) })
-	slices.SortFunc(listed, func(a, b runCensus) int {
-		if a.seq < b.seq {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(listed, func(a, b runCensus) int { return cmp.Compare(a.seq, b.seq) })
 	listed = listed[:min(len(listed), maxRunLabels)]
-	e.family("rallypoint_run_nodes", "gauge", "Nodes of a run by state, for the oldest runs with live nodes.")
+	e.Family("rallypoint_run_nodes", "gauge", "Nodes of a run by state, for the oldest runs with live nodes.")
 	for i := range listed {
 		for _, state := range nodeStates {
-			e.sample("rallypoint_run_nodes", float64(state.of(&listed[i].Census)), "run", listed[i].id, "state", state.name)
+			e.Sample("rallypoint_run_nodes", float64(state.of(&listed[i].Census)), "run", listed[i].id, "state", state.name)
 		}
 	}
-	e.family("rallypoint_run_missing_nodes", "gauge", "Nodes that the run's forming round lacks for its minimum.")
+	e.Family("rallypoint_run_missing_nodes", "gauge", "Nodes that the run's forming round lacks for its minimum.")
 	for _, c := range listed {
-		e.sample("rallypoint_run_missing_nodes", float64(c.Lack), "run", c.id)
+		e.Sample("rallypoint_run_missing_nodes", float64(c.Lack), "run", c.id)
 	}
-	e.family("rallypoint_run_round", "gauge", "The run's last completed round.")
+	e.Family("rallypoint_run_round", "gauge", "The run's last completed round.")
 	for _, c := range listed {
-		e.sample("rallypoint_run_round", float64(c.Round), "run", c.id)
+		e.Sample("rallypoint_run_round", float64(c.Round), "run", c.id)
 	}
 	exposeTraining(e, listed)
-	e.single("rallypoint_runs_unlisted", "gauge", "Runs with live nodes that have no metrics of their own, because there are too many.",
+	e.Single("rallypoint_runs_unlisted", "gauge", "Runs with live nodes that have no metrics of their own, because there are too many.",
 		float64(len(live)-len(listed)))
 }
 
-const expositionType = promtext.ContentType
-
-// exposition writes metrics in Prometheus's text format.
-type metricsWriter struct{ buf promtext.Buffer }
-
-func (e *metricsWriter) family(name, kind, help string) { e.buf.Family(name, kind, help) }
-
-func (e *metricsWriter) sample(name string, value float64, labels ...string) {
-	e.buf.Sample(name, value, labels...)
-}
-
-func (e *metricsWriter) single(name, kind, help string, value float64) {
-	e.buf.Single(name, kind, help, value)
-}
-
-// histogram writes the samples of a histogram without labels.
-func (e *metricsWriter) histogram(name string, h *histogram, bounds *[len(roundBuckets)]float64) {
+// exposeHistogram writes the samples of a histogram without labels.
+func exposeHistogram(e *promtext.Buffer, name string, h *histogram, bounds *[len(roundBuckets)]float64) {
 	total := uint64(0)
 	for i, bound := range bounds {
 		total += h.counts[i].Load()
-		e.sample(name+"_bucket", float64(total), "le", promtext.Number(bound))
+		e.Sample(name+"_bucket", float64(total), "le", promtext.Number(bound))
 	}
 	total += h.counts[len(bounds)].Load()
-	e.sample(name+"_bucket", float64(total), "le", "+Inf")
-	e.sample(name+"_sum", float64(h.sum.Load())/1e9)
-	e.sample(name+"_count", float64(total))
+	e.Sample(name+"_bucket", float64(total), "le", "+Inf")
+	e.Sample(name+"_sum", float64(h.sum.Load())/1e9)
+	e.Sample(name+"_count", float64(total))
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
 	"net/http"
 	"os"
@@ -222,10 +223,7 @@ const MaxStatusRuns = 256
 // locked while it is described, O(n log n) for n nodes.
 func (s *Server) Status() Status {
 	s.mu.Lock()
-	runs := make([]*run, 0, len(s.runs))
-	for _, r := range s.runs {
-		runs = append(runs, r)
-	}
+	runs := slices.Collect(maps.Values(s.runs))
 	s.mu.Unlock()
 	busy := make(map[*run]bool, len(runs))
 	for _, r := range runs {
@@ -288,10 +286,7 @@ func (s *Server) lookUp(id string) *run {
 func (s *Server) runIDs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := make([]string, 0, len(s.runs))
-	for id := range s.runs {
-		ids = append(ids, id)
-	}
+	ids := slices.AppendSeq([]string{}, maps.Keys(s.runs)) // not nil: /status has no null lists
 	slices.Sort(ids)
 	return ids
 }

@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/printable"
+	"rallypoint/internal/promtext"
 )
 
 var errRedirected = errors.New("it was sent to the server that hosts")
@@ -41,13 +42,13 @@ func (p *serverConn) admit(h wire.Hello) error {
 		case serve:
 			return nil
 		case known:
-			return p.redirect(to, slices.Contains(h.Features, wire.FeatureSuccession))
+			return p.redirect(to)
 		}
 		select {
 		case <-changed:
 		case <-patience.C:
 			to.Host = ""
-			return p.redirect(to, slices.Contains(h.Features, wire.FeatureSuccession))
+			return p.redirect(to)
 		case <-s.stop:
 			return net.ErrClosed
 		}
@@ -56,15 +57,15 @@ func (p *serverConn) admit(h wire.Hello) error {
 
 // redirect ends a connection. A node that does not know the frame finds the server that
 // hosts by itself, or not.
-func (p *serverConn) redirect(to wire.Redirect, follows bool) error {
-	if follows {
+func (p *serverConn) redirect(to wire.Redirect) error {
+	if p.arrival.Follows {
 		p.out.Send(to)
 	}
 	p.drain()
 	return errRedirected
 }
 
-// follows notes what a hello says of the node's part in succession; before the hello is
+// noteFollows notes what a hello says of the node's part in succession; before the hello is
 // applied.
 func (p *serverConn) noteFollows(h wire.Hello) {
 	p.arrival = standby.Arrival{
@@ -381,7 +382,7 @@ func (s *Server) successionStatus() *SuccessionStatus {
 }
 
 // exposeSuccession writes the metrics of a server that has a group.
-func (s *Server) exposeSuccession(e *metricsWriter) {
+func (s *Server) exposeSuccession(e *promtext.Buffer) {
 	g := s.cfg.Group
 	if g == nil {
 		return
@@ -391,10 +392,10 @@ func (s *Server) exposeSuccession(e *metricsWriter) {
 	if r.Hosting {
 		hosting = 1
 	}
-	e.single("rallypoint_hosting", "gauge", "1 if the server of this process hosts the run, 0 if it stands by.", hosting)
-	e.single("rallypoint_term", "gauge", "The term of the server that hosts, as far as this process knows.", float64(r.Term))
-	e.single("rallypoint_standbys", "gauge", "Nodes that stand by to host.", float64(len(r.Standbys)))
-	e.single("rallypoint_liveness_connections", "gauge", "Liveness connections between this process and other standbys.", float64(len(r.Connected)))
-	e.single("rallypoint_takeovers_total", "counter", "Times that this process has become the host in the place of another.", float64(r.Takeover.Total))
-	e.single("rallypoint_takeover_seconds_total", "counter", "How long the run was without a host before these.", r.Takeover.Spent.Seconds())
+	e.Single("rallypoint_hosting", "gauge", "1 if the server of this process hosts the run, 0 if it stands by.", hosting)
+	e.Single("rallypoint_term", "gauge", "The term of the server that hosts, as far as this process knows.", float64(r.Term))
+	e.Single("rallypoint_standbys", "gauge", "Nodes that stand by to host.", float64(len(r.Standbys)))
+	e.Single("rallypoint_liveness_connections", "gauge", "Liveness connections between this process and other standbys.", float64(len(r.Connected)))
+	e.Single("rallypoint_takeovers_total", "counter", "Times that this process has become the host in the place of another.", float64(r.Takeover.Total))
+	e.Single("rallypoint_takeover_seconds_total", "counter", "How long the run was without a host before these.", r.Takeover.Spent.Seconds())
 }

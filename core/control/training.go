@@ -6,6 +6,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
+	"rallypoint/internal/promtext"
 )
 
 // received is a node's last report of its workers' steps.
@@ -152,7 +153,7 @@ func (r *run) describeProgress(st *RunStatus, m rendezvous.Status) {
 type lostTotals [training.Causes]atomic.Int64
 
 // exposeTraining writes how far the runs are that have metrics of their own.
-func exposeTraining(e *metricsWriter, listed []runCensus) {
+func exposeTraining(e *promtext.Buffer, listed []runCensus) {
 	for _, f := range []struct {
 		name, help string
 		of         func(*training.Census) float64
@@ -164,19 +165,19 @@ func exposeTraining(e *metricsWriter, listed []runCensus) {
 		{"rallypoint_run_training_change_age_seconds", "For how long no worker of the run has reported another step.",
 			func(c *training.Census) float64 { return c.Change.Seconds() }},
 	} {
-		e.family(f.name, "gauge", f.help)
+		e.Family(f.name, "gauge", f.help)
 		for i := range listed {
 			if c := &listed[i].training; c.Reported {
-				e.sample(f.name, f.of(c), "run", listed[i].id)
+				e.Sample(f.name, f.of(c), "run", listed[i].id)
 			}
 		}
 	}
 }
 
-func (s *Server) exposeLost(e *metricsWriter) {
+func (s *Server) exposeLost(e *promtext.Buffer) {
 	const name = "rallypoint_training_lost_seconds_total"
-	e.family(name, "counter", "Time between the last training step of a round and the first of the next, by why there was a next.")
+	e.Family(name, "counter", "Time between the last training step of a round and the first of the next, by why there was a next.")
 	for cause := training.WorkerFailed; cause < training.Causes; cause++ {
-		e.sample(name, time.Duration(s.metrics.trainingLost[cause].Load()).Seconds(), "cause", training.CauseNames[cause])
+		e.Sample(name, time.Duration(s.metrics.trainingLost[cause].Load()).Seconds(), "cause", training.CauseNames[cause])
 	}
 }
