@@ -22,7 +22,8 @@ const (
 	// evidencePatience bounds one fresh dial to a host whose connection has ended, hello
 	// included.
 	evidencePatience = 2 * time.Second
-	// recheck is how often a standby that waits looks at the host once more.
+	// recheck is how often a standby that waits, and a node whose servers keep silent, looks at
+	// the host once more.
 	recheck = 200 * time.Millisecond
 	// firstAnswer is about how long a server that is found again may take to answer a hello,
 	// beside what all nodes of the job take. It doubles with each one that has no answer, up
@@ -388,80 +389,133 @@ type hailed struct {
 }
 
 // race says hello to servers until one welcomes this node, and follows redirects. Each
-// address is asked once. The error is that of the host, if it was asked, else of the first.
+// address is asked once; where a host may be started again, again and again while it refuses
+// and others keep silent. The error is that of the host, if it was asked, else of the first.
 func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan hailed, len(to)+maxRedirects)
-	visited, redirects := map[netip.AddrPort]bool{}, map[netip.AddrPort]bool{}
-	pending, hops := 0, 0
-	start := func(addr netip.AddrPort) bool {
-		if visited[addr] {
-			return false
-		}
-		visited[addr] = true
-		pending++
-		go func() {
-			l, err := s.c.hail(ctx, addr)
-			answers <- hailed{addr, l, err}
-		}()
-		return true
-	}
-	next := func() {
-		for len(to) > 0 {
-			addr := to[0]
-			to = to[1:]
-			if start(addr) {
-				return
-			}
-		}
+	r := &race{
+		s: s, ctx: ctx, to: to, answers: make(chan hailed, len(to)+maxRedirects),
+		visited: map[netip.AddrPort]bool{}, redirects: map[netip.AddrPort]bool{},
 	}
 	stagger, stop := s.c.network.timer(s.c.raceStagger())
 	defer func() { stop() }()
-	next()
+	r.next()
 	var failure error
-	for pending > 0 {
+	for r.pending > 0 {
 		select {
 		case <-stagger:
-			stagger, stop = s.c.network.timer(s.c.raceStagger())
-			next()
-		case a := <-answers:
-			pending--
+			stagger, stop = s.c.network.timer(r.again())
+			r.next()
+		case a := <-r.answers:
+			r.pending--
 			if a.addr == s.addr {
 				s.hostErr = a.err
 			}
-			var moved *redirected
-			switch {
-			case a.err == nil, isRefusal(a.err) && !isAuth(a.err):
+			if a.err == nil || isRefusal(a.err) && !isAuth(a.err) {
 				cancel()
-				for ; pending > 0; pending-- {
-					if late := <-answers; late.l != nil {
-						late.l.close()
-					}
-				}
+				r.closeLate()
 				return a.l, a.err
-			case errors.As(a.err, &moved):
-				redirects[a.addr] = true
-				addr, err := netip.ParseAddrPort(s.c.accept(moved.to))
-				if err == nil && redirects[addr] {
-					s.c.ignored(inACircle, moved.to)
-				}
-				if err == nil && hops < maxRedirects {
-					if hops++; start(addr) {
-						continue
-					}
-				}
+			}
+			if r.failed(a) {
+				continue
 			}
 			if failure == nil || a.addr == s.addr {
 				failure = a.err
 			}
-			next()
+			r.next()
 		}
 	}
 	if failure == nil {
 		failure = ctx.Err()
 	}
 	return nil, failure
+}
+
+// race is the state of one; it belongs to the goroutine of its search.
+type race struct {
+	s         *search
+	ctx       context.Context
+	to        []netip.AddrPort // to be asked
+	answers   chan hailed      // has room for all that are pending
+	pending   int
+	visited   map[netip.AddrPort]bool
+	redirects map[netip.AddrPort]bool // they have sent this node on
+	hops      int
+	refused   []netip.AddrPort // to be asked again when the others were
+}
+
+// start asks one server, unless it was asked before.
+func (r *race) start(addr netip.AddrPort) bool {
+	if r.visited[addr] {
+		return false
+	}
+	r.visited[addr] = true
+	r.pending++
+	go func() {
+		l, err := r.s.c.hail(r.ctx, addr)
+		r.answers <- hailed{addr, l, err}
+	}()
+	return true
+}
+
+// next asks the next server, if there is one.
+func (r *race) next() {
+	for len(r.to) > 0 {
+		addr := r.to[0]
+		r.to = r.to[1:]
+		if r.start(addr) {
+			return
+		}
+	}
+}
+
+// again has those asked that have refused, when all were asked. The result is when the next
+// server has its turn.
+func (r *race) again() time.Duration {
+	if len(r.to) > 0 {
+		return r.s.c.raceStagger()
+	}
+	for _, addr := range r.refused {
+		delete(r.visited, addr)
+	}
+	r.to, r.refused = r.refused, nil
+	return max(r.s.c.raceStagger(), recheck)
+}
+
+// failed looks at an answer that is no welcome; true: it names a server, which is asked now.
+func (r *race) failed(a hailed) (follows bool) {
+	var moved *redirected
+	switch {
+	case errors.As(a.err, &moved):
+		r.redirects[a.addr] = true
+		addr, err := netip.ParseAddrPort(r.s.c.accept(moved.to))
+		if err == nil && r.redirects[addr] {
+			r.s.c.ignored(inACircle, moved.to)
+		}
+		if err == nil && r.hops < maxRedirects {
+			r.hops++
+			return r.start(addr)
+		}
+	case errors.Is(a.err, syscall.ECONNREFUSED) && r.s.mayStartAgain(a.addr):
+		r.refused = append(r.refused, a.addr)
+	}
+	return false
+}
+
+// closeLate ends the connections to servers that have answered too late.
+func (r *race) closeLate() {
+	for ; r.pending > 0; r.pending-- {
+		if late := <-r.answers; late.l != nil {
+			late.l.close()
+		}
+	}
+}
+
+// mayStartAgain reports whether a host is started again at an address: where it has hosted, and
+// at the endpoint.
+func (s *search) mayStartAgain(addr netip.AddrPort) bool {
+	return addr == s.addr || slices.Contains(s.c.endpoint.targets(), addr)
 }
 
 func isAuth(err error) bool {

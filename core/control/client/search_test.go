@@ -411,6 +411,55 @@ func TestARestartedHostWaitsForOneServer(t *testing.T) {
 	}
 }
 
+// TestAHostIsStartedAgainWhileStandbysHang: a host that refuses when its turn comes, and is
+// started again while all standbys hang, is found before their hellos are given up.
+func TestAHostIsStartedAgainWhileStandbysHang(t *testing.T) {
+	answer := make(chan struct{})
+	defer close(answer)
+	var standbys []string
+	var hung atomic.Int64
+	for range 5 {
+		standbys = append(standbys, serveHellos(t, func(*peerConn, wire.Hello) { hung.Add(1); <-answer }).addr)
+	}
+	end := make(chan struct{})
+	first := serveHellos(t, func(n *peerConn, _ wire.Hello) {
+		w := welcomeOf(n, "g", 1, time.Minute)
+		w.Servers = standbys
+		n.says(w)
+		<-end
+		n.conn.Close()
+	})
+	again := serveHellos(t, func(n *peerConn, _ wire.Hello) {
+		n.says(welcomeOf(n, "another", 1, time.Minute))
+		_, _ = n.frames.NextFrame(wire.MaxFrame)
+	})
+	const nodes = 1 << 20 // so that hellos have 10 s
+	c := newTestClient(t, controltest.Guest(first.addr, nodes), controltest.NewObserver())
+	var refused, started atomic.Bool
+	dial, timer := c.network.dial, c.network.timer
+	c.network.timer = func(d time.Duration) (<-chan time.Time, func()) { return timer(min(d, 10*time.Millisecond)) }
+	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		switch {
+		case to.String() != first.addr || first.hellos.Load() == 0:
+			return dial(ctx, to)
+		case started.Load():
+			return dial(ctx, netip.MustParseAddrPort(again.addr))
+		}
+		refused.Store(true)
+		return nil, syscall.ECONNREFUSED
+	}
+	if err := c.Connect(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	close(end)
+	testkit.Eventually(t, "it asks the host and all standbys", func() bool { return refused.Load() && hung.Load() == 5 })
+	started.Store(true)
+	testkit.Eventually(t, "it finds the host", func() bool { return again.hellos.Load() > 0 })
+	if n := hung.Load(); n != 5 {
+		t.Errorf("it has given up %d hellos to standbys before", n-5)
+	}
+}
+
 // TestNewHostDiesBeforeItHasAList: the list of a host that has just taken over is empty. A
 // standby that has it when that host dies takes over by the list of the host before.
 func TestNewHostDiesBeforeItHasAList(t *testing.T) {
