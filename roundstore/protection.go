@@ -107,11 +107,11 @@ func (s *Sides) Protect(opts *tcpstore.Options) {
 }
 
 // take carries a connection of the present round.
-func (s *Sides) take(conn *tcpstore.SideConn, name secret.StoreName) {
+func (s *Sides) take(conn *tls.Conn, name secret.StoreName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil || s.name != name {
-		_ = conn.Close()
+		_ = conn.NetConn().Close()
 		return
 	}
 	s.open.Take(conn)

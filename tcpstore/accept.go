@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/eventloop"
 )
 
 // Pauses after a failed accept, which is nearly always a lack of descriptors.
@@ -114,7 +115,7 @@ func (a *acceptor) admitted(nc net.Conn) bool {
 
 // start hands an accepted connection to a loop, one that is open with what TLS needs and the
 // shard that it has named. If that fails it can be called again with the same.
-func (s *Server) start(nc net.Conn, t *tlsLayer, shard *engineShard) error {
+func (s *Server) start(nc net.Conn, t *eventloop.TLS, shard *engineShard) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -131,7 +132,7 @@ func (s *Server) start(nc net.Conn, t *tlsLayer, shard *engineShard) error {
 		}
 	}
 	peer := peerOf(nc)
-	fd, err := takeOver(nc)
+	fd, err := eventloop.TakeOver(nc)
 	if errors.Is(err, errors.ErrUnsupported) {
 		s.log.Warn("tcpstore: connection closed: it is no socket", "peer", nc.RemoteAddr().String(), "listen", s.Addr().String())
 		return nc.Close()

@@ -17,6 +17,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/store"
+	"rallypoint/internal/eventloop"
 	"rallypoint/internal/testkit"
 )
 
@@ -310,7 +311,7 @@ func TestBadRecords(t *testing.T) {
 		return append([]byte{kind, 3, 1, byte(n >> 8), byte(n)}, make([]byte, body)...)
 	}
 	longHello := record(22, 16<<10, 16<<10)
-	copy(longHello[recordHead:], []byte{1, 1, 0, 0}) // a hello of 64 KiB
+	copy(longHello[eventloop.RecordHead:], []byte{1, 1, 0, 0}) // a hello of 64 KiB
 	longHello = append(longHello, bytes.Repeat(record(22, 16<<10, 16<<10), 3)...)
 	firsts := map[string][]byte{
 		"an empty record":             record(22, 0, 0),
@@ -365,7 +366,7 @@ func TestReplay(t *testing.T) {
 	before := b.Stats().Ops["DELETE_KEY"]
 	said := tape.sent.Bytes()
 	records := 0
-	for from := 0; from < len(said); from += recordHead + bodyLen(said[from:]) {
+	for from := 0; from < len(said); from += eventloop.RecordHead + eventloop.BodyLen(said[from:]) {
 		conn := b.dialPlain(t, said[from:])
 		conn.CloseWrite()
 		wantClosed(t, conn)
@@ -381,7 +382,7 @@ func TestReplay(t *testing.T) {
 	// The same records, behind an opening of the attacker's own.
 	r := dialTLS(t, b.Server, b.token, nil)
 	var app []byte
-	for from := 0; from < len(said); from += recordHead + bodyLen(said[from:]) {
+	for from := 0; from < len(said); from += eventloop.RecordHead + eventloop.BodyLen(said[from:]) {
 		app = said[from:]
 	}
 	r.below.Write(app)

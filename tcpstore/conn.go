@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/eventloop"
 )
 
 const (
@@ -34,8 +36,8 @@ type conn struct {
 	shard   *engineShard
 	session session // guarded by shard.mu, except its parser
 
-	unsent    *unsent   // replies that the socket has no room for; nil: none
-	tls       *tlsLayer // nil: the connection is plain
+	unsent    *unsent        // replies that the socket has no room for; nil: none
+	tls       *eventloop.TLS // nil: the connection is plain
 	fd        int32
 	validated bool // while the session has no parser
 	backlog   bool // the parser has more than the beginning of a message
@@ -95,7 +97,7 @@ func (c *conn) step() {
 		}
 	default:
 		space := p.space()
-		n, errno := receive(c.fd, space)
+		n, errno := eventloop.Receive(c.fd, space)
 		switch {
 		case errno == unix.EAGAIN:
 			c.readable = false
@@ -197,7 +199,7 @@ func (c *conn) flush() {
 // lost it closes the connection.
 func (c *conn) push(out []byte) (rest []byte) {
 	for len(out) > 0 {
-		n, errno := send(c.fd, out)
+		n, errno := eventloop.Send(c.fd, out)
 		switch {
 		case errno == unix.EAGAIN:
 			return out

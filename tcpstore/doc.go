@@ -11,5 +11,5 @@
 // between a socket and its session, loop serves many conns in one goroutine, and
 // Server accepts connections for its loops. Only conn and Client read and write
 // sockets. With a token (Options.Secure) openings take a connection in by TLS and a
-// proof, and a tlsLayer stands between its conn and the socket.
+// proof, and an eventloop.TLS stands between its conn and the socket.
 package tcpstore

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/secret"
+	"rallypoint/internal/eventloop"
 	"rallypoint/internal/testkit"
 )
 
@@ -79,7 +80,7 @@ func (w *writer) record(kind byte, content string) []byte {
 	plain := append([]byte(content), kind)
 	head := []byte{23, 3, 3, 0, 0}
 	binary.BigEndian.PutUint16(head[3:], uint16(len(plain)+aead.Overhead()))
-	return aead.Seal(head, nonce, plain, head[:recordHead:recordHead])
+	return aead.Seal(head, nonce, plain, head[:eventloop.RecordHead:eventloop.RecordHead])
 }
 
 // keyUpdate is a message by which the next key counts; ask wants the same of the peer.
@@ -152,88 +153,5 @@ func TestEmptyRecords(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, r.below); err != nil && errors.Is(err, unix.ETIMEDOUT) {
 		t.Error(err)
-	}
-}
-
-// sendAndClose returns the bytes in which a client sends n bytes, and its end, to far.
-func sendAndClose(t *testing.T, client *tls.Conn, far net.Conn, n int) []byte {
-	t.Helper()
-	go func() { // a client's Write waits for the pipe's reader
-		client.Write(bytes.Repeat([]byte("a"), n))
-		client.Close()
-	}()
-	return testkit.Must(io.ReadAll(far))(t)
-}
-
-// pipedTLS opens a TLS connection whose server reads as a loop's connections do; far is what
-// the client's bytes arrive at.
-func pipedTLS(t *testing.T) (server *tls.Conn, below *records, client *tls.Conn, far net.Conn) {
-	t.Helper()
-	near, far := net.Pipe()
-	below = &records{conn: far}
-	server = tls.Server(below, testkit.Must(secret.ServerTLS())(t))
-	client = tls.Client(near, secret.ClientTLS())
-	done := testkit.Go(server.Handshake)
-	testkit.Check(t, client.Handshake())
-	testkit.Check(t, <-done)
-	if !below.enterLoop() {
-		t.Fatal("crypto/tls has read a record in part")
-	}
-	return server, below, client, far
-}
-
-// TestTLSCallsAgain: what a loop's connections stand on. crypto/tls takes a temporary error
-// for "call again", at any place, reads a record by what it has got of it, and has none left
-// when it returns less than there was room for.
-func TestTLSCallsAgain(t *testing.T) {
-	server, below, client, far := pipedTLS(t)
-	buffer := make([]byte, 64<<10)
-	wantNothing := func() {
-		t.Helper()
-		if n, err := server.Read(buffer); n != 0 || err != error(notYet{}) {
-			t.Fatalf("%d bytes, %v, where nothing has come", n, err)
-		}
-	}
-	wantNothing()
-	sent := sendAndClose(t, client, far, 20000)
-	first := wholeRecord(sent)
-	if want := recordHead + 16<<10 + 17; first != want {
-		t.Fatalf("the first record has %d bytes, want %d", first, want)
-	}
-	for i := range first - 1 {
-		below.in = append(below.in, sent[i])
-		if wholeRecord(below.in) != 0 {
-			t.Fatalf("%d of %d bytes are a record", i+1, first)
-		}
-		if i%100 == 0 {
-			wantNothing()
-		}
-	}
-	below.in = append(below.in, sent[first-1])
-	got := 0
-	for _, room := range []int{1, 1000, 16<<10 - 1001} {
-		n, err := server.Read(buffer[:room])
-		if n != room || err != nil {
-			t.Fatalf("%d bytes, %v, want %d", n, err, room)
-		}
-		got += n
-	}
-	if got != 16<<10 || len(below.in) != 0 {
-		t.Fatalf("%d bytes read, %d left", got, len(below.in))
-	}
-	wantNothing()
-	below.in = sent[first:]
-	if n, err := server.Read(buffer); n != 20000-16<<10 || err != nil || below.left != 0 {
-		t.Fatalf("%d bytes, %v", n, err)
-	}
-	if n, err := server.Read(buffer); n != 0 || err != io.EOF {
-		t.Fatalf("%d bytes, %v, want the end", n, err)
-	}
-	testkit.Check(t, server.CloseWrite())
-	if len(below.out) == 0 {
-		t.Error("the end is not sent")
-	}
-	if _, err := server.Write([]byte("x")); err == nil {
-		t.Error("it writes behind the end")
 	}
 }

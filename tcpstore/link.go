@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/eventloop"
 )
 
 // link is one connection of a client, after the handshake. It is used by one call
@@ -115,7 +116,7 @@ func (l *link) write(b []byte) error {
 	err := l.raw.Write(func(fd uintptr) bool {
 		for len(b) > 0 {
 			var n int
-			if n, errno = send(int32(fd), b); errno != 0 {
+			if n, errno = eventloop.Send(int32(fd), b); errno != 0 {
 				return errno != syscall.EAGAIN
 			}
 			b = b[n:]
@@ -160,7 +161,7 @@ func (l *link) Read(b []byte) (int, error) {
 		if !l.until.IsZero() {
 			awaitReadable(int(fd), l.until)
 		}
-		n, errno = receive(int32(fd), b)
+		n, errno = eventloop.Receive(int32(fd), b)
 		return errno != syscall.EAGAIN || !l.until.IsZero()
 	})
 	switch {

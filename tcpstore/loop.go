@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/eventloop"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 // wait for events.
 type loop struct {
 	server   *Server
-	poller   *poller
+	poller   *eventloop.Poller
 	config   sessionConfig
 	counters counters
 	all      []*loop // of the server
@@ -70,7 +71,7 @@ type inbox struct {
 // newLoops makes the loops of a server.
 func newLoops(s *Server, n int) (loops []*loop, err error) {
 	for number := range n {
-		poller, err := newPoller()
+		poller, err := eventloop.NewPoller()
 		if err != nil {
 			closeLoops(loops)
 			return nil, err
@@ -96,7 +97,7 @@ func newLoops(s *Server, n int) (loops []*loop, err error) {
 // closeLoops closes the descriptors of loops that do not run any more.
 func closeLoops(loops []*loop) {
 	for _, l := range loops {
-		l.poller.close()
+		l.poller.Close()
 	}
 }
 
@@ -105,7 +106,7 @@ func closeLoops(loops []*loop) {
 // replies which all that caused for other connections.
 func (l *loop) run() {
 	for !l.stopping {
-		events, err := l.poller.wait(len(l.ready)+len(l.added) == 0, l.deadline())
+		events, err := l.poller.Wait(len(l.ready)+len(l.added) == 0, l.deadline())
 		if err != nil { // another part of the process has closed our descriptor
 			l.log(slog.LevelError, "tcpstore: connections are not served any more", "error", err)
 			break
@@ -144,7 +145,7 @@ func (l *loop) deadline() time.Time {
 }
 
 func (l *loop) serve(event *unix.EpollEvent) {
-	if int(event.Fd) == l.poller.wakeFD {
+	if l.poller.Woke(event) {
 		l.readInbox()
 	} else if c := l.conns[event.Fd]; c != nil {
 		c.event(event.Events)
@@ -187,7 +188,7 @@ func (l *loop) post(leave func(*inbox)) bool {
 	leave(m)
 	if !m.pending {
 		m.pending = true
-		l.poller.wake()
+		l.poller.Wake()
 	}
 	return true
 }
@@ -201,7 +202,7 @@ func (l *loop) add(c *conn) {
 		l.conns = conns
 	}
 	l.conns[fd] = c
-	if err := l.poller.add(fd); err != nil {
+	if err := l.poller.Add(fd); err != nil {
 		l.log(slog.LevelWarn, "tcpstore: connection closed: it cannot be served", "peer", c.peer.String(), "error", err)
 		c.close()
 		return
@@ -264,7 +265,7 @@ func (l *loop) expire() {
 // forget is the end of a connection.
 func (l *loop) forget(c *conn) {
 	fd := int(c.fd)
-	l.poller.remove(fd)
+	l.poller.Remove(fd)
 	l.conns[fd] = nil // before another connection can have that number
 	unix.Close(fd)
 	l.server.counters.open.Add(-1)

@@ -18,6 +18,7 @@ import (
 
 	"rallypoint/core/secret"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/eventloop"
 	"rallypoint/internal/printable"
 )
 
@@ -41,29 +42,17 @@ type Secure struct {
 	Config *tls.Config // of secret.ServerTLS
 }
 
-// SideConn is a connection to another port of this node.
-type SideConn struct {
-	*tls.Conn
-	below net.Conn
-}
-
-// NetConn returns the connection below TLS.
-func (c *SideConn) NetConn() net.Conn { return c.below }
-
-// Close closes the connection below TLS.
-func (c *SideConn) Close() error { return c.below.Close() }
-
 // openings are the connections to a server with a token that have not proven themselves.
 type openings struct {
 	Secure
-	side  func(*SideConn, secret.StoreName)
+	side  func(*tls.Conn, secret.StoreName)
 	slots secret.Slots
 	begun chan struct{} // holds a token for each handshake that has begun
 	most  int64         // how many there may be
 	all   atomic.Int64
 }
 
-func newOpenings(with Secure, side func(*SideConn, secret.StoreName)) *openings {
+func newOpenings(with Secure, side func(*tls.Conn, secret.StoreName)) *openings {
 	return &openings{Secure: with, side: side, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes), most: mostOpenings()}
 }
 
@@ -91,13 +80,19 @@ func (s *Server) open(nc net.Conn) {
 		return
 	}
 	s.wg.Go(func() {
-		t, shard, side, err := s.secure(nc)
+		conn, shard, side, err := s.secure(nc)
+		var t *eventloop.TLS
+		if err == nil && !side {
+			if t, err = eventloop.NewTLS(conn); err != nil {
+				err = fmt.Errorf("%w: %w", secret.ErrHandshake, err)
+			}
+		}
 		o.all.Add(-1)
 		switch {
 		case err != nil:
 			s.refuseOpening(nc, err)
 		case side:
-			o.side(&SideConn{t.conn, nc}, shard.name)
+			o.side(conn, shard.name)
 		default:
 			s.startWhenPossible(nc, t, shard)
 		}
@@ -106,7 +101,7 @@ func (s *Server) open(nc net.Conn) {
 
 // secure goes through the TLS handshake and both proofs. shard is that of the round which the
 // connection has named; side reports that it is for another port.
-func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, side bool, err error) {
+func (s *Server) secure(nc net.Conn) (conn *tls.Conn, shard *engineShard, side bool, err error) {
 	ctx, cancel := context.WithTimeout(s.done, secret.OpeningTimeout)
 	defer cancel()
 	said, err := awaitHello(ctx, nc)
@@ -122,8 +117,7 @@ func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, side bool
 	}
 	below := o.slots.Begin(nc, said)
 	defer below.Finish()
-	t = &tlsLayer{records: records{conn: below}, more: true}
-	t.conn, err = secret.AcceptStore(ctx, &t.records, o.Config, o.Token, func(p secret.Purpose) bool {
+	conn, err = secret.AcceptStore(ctx, eventloop.NewRecords(below), o.Config, o.Token, func(p secret.Purpose) bool {
 		side = p == secret.PurposeSide && o.side != nil
 		return side || p == secret.PurposeStore
 	}, func() secret.StoreName {
@@ -132,15 +126,7 @@ func (s *Server) secure(nc net.Conn) (t *tlsLayer, shard *engineShard, side bool
 		shard = s.shard
 		return shard.name
 	})
-	switch {
-	case err != nil:
-		return nil, nil, false, err
-	case side:
-		return t, shard, true, nil
-	case !t.records.enterLoop(): // not with what crypto/tls does
-		return nil, nil, false, fmt.Errorf("%w: a record was read in part", secret.ErrHandshake)
-	}
-	return t, shard, false, nil
+	return conn, shard, side, err
 }
 
 // awaitHello returns the first record, up to maxHello: a connection that sends it byte by byte
@@ -155,7 +141,7 @@ func awaitHello(ctx context.Context, nc net.Conn) ([]byte, error) {
 }
 
 func readHello(r io.Reader) ([]byte, error) {
-	var head [recordHead]byte
+	var head [eventloop.RecordHead]byte
 	n, err := r.Read(head[:])
 	switch {
 	case n == 0:
@@ -166,9 +152,9 @@ func readHello(r io.Reader) ([]byte, error) {
 	if _, err := io.ReadFull(r, head[n:]); err != nil {
 		return nil, fmt.Errorf("%w: it ended in its first record: %w", secret.ErrHandshake, err)
 	}
-	said := make([]byte, recordHead+min(bodyLen(head[:]), maxHello))
+	said := make([]byte, eventloop.RecordHead+min(eventloop.BodyLen(head[:]), maxHello))
 	copy(said, head[:])
-	if _, err := io.ReadFull(r, said[recordHead:]); err != nil {
+	if _, err := io.ReadFull(r, said[eventloop.RecordHead:]); err != nil {
 		return nil, fmt.Errorf("%w: it ended in its first record: %w", secret.ErrHandshake, err)
 	}
 	return said, nil
@@ -176,7 +162,7 @@ func readHello(r io.Reader) ([]byte, error) {
 
 // startWhenPossible hands an open connection to a loop. It waits while the process has no
 // descriptor for that.
-func (s *Server) startWhenPossible(nc net.Conn, t *tlsLayer, shard *engineShard) {
+func (s *Server) startWhenPossible(nc net.Conn, t *eventloop.TLS, shard *engineShard) {
 	pause := backoff.New(firstAcceptPause, lastAcceptPause)
 	for s.start(nc, t, shard) != nil {
 		if !pause.Wait(s.done) {

@@ -3,6 +3,7 @@ package tcpstore
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -74,7 +75,7 @@ type Options struct {
 	// Side, if not nil, gets the connections by TLS that are for another port of this node
 	// (secret.PurposeSide) and have named the present round. They are its to close; it does
 	// not block. Without it they are refused.
-	Side func(conn *SideConn, name secret.StoreName)
+	Side func(conn *tls.Conn, name secret.StoreName)
 
 	// Loops is how many goroutines serve the connections, each its share of
 	// them; one keeps one core busy at most. 0 is one, which carries more

@@ -2,12 +2,11 @@ package tcpstore
 
 import (
 	"bytes"
-	"crypto/tls"
-	"errors"
 	"io"
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/internal/eventloop"
 	"rallypoint/internal/printable"
 )
 
@@ -21,39 +20,19 @@ const (
 	keptRecords = 2 * tlsWrite
 )
 
-// tlsLayer is what a connection that speaks TLS has beyond a plain one. While it is idle it has
-// no buffer.
-type tlsLayer struct {
-	conn    *tls.Conn // over records
-	records records
-	rest    []byte // received: the beginning of a record; if more is set, perhaps whole ones
-	// more reports that conn may have something to read before anything else is received: no
-	// event announces the rest of a record that did not fit, nor an error behind what was read.
-	more bool
-}
-
 // tlsBuffers is a loop's memory that its connections borrow: in to receive into, out for what they send.
 type tlsBuffers struct{ in, out []byte }
 
 // receiveTLS gives the parser what has been received, after receiving once if nothing is left.
 // It returns false if the parser has nothing to go on with.
 func (c *conn) receiveTLS(p *parser) bool {
-	t := c.tls
 	space := p.space()
-	t.records.in = t.rest
-	if !t.more && !c.receiveRecords(p, len(space)) {
-		t.records.in = nil
+	if !c.tls.More() && !c.receiveRecords(p, len(space)) {
 		return false
 	}
 	c.borrowRecords()
-	got, err := t.read(space)
+	got, err := c.tls.Read(space)
 	p.received(got)
-	if len(t.records.in) == 0 {
-		t.rest = nil
-	} else {
-		t.rest = append(t.rest[:0], t.records.in...)
-	}
-	t.records.in = nil
 	switch {
 	case err == nil || got > 0: // an error comes again, behind what came before it
 	case err == io.EOF:
@@ -63,20 +42,19 @@ func (c *conn) receiveTLS(p *parser) bool {
 		c.refuse(refuse(ReasonRecord, "its TLS records cannot be read: %s", printable.Text(err.Error())))
 		return false
 	}
-	c.readable = c.readable || t.more
+	c.readable = c.readable || c.tls.More()
 	return true
 }
 
-// receiveRecords receives once, behind what is left, and not much more than the parser has
-// space for. It returns false if nothing has come.
+// receiveRecords receives once, and not much more than the parser has space for. It returns
+// false if nothing has come.
 func (c *conn) receiveRecords(p *parser, space int) bool {
-	t, l := c.tls, c.loop
+	l := c.loop
 	if l.tls.in == nil {
-		l.tls.in = make([]byte, recordHead+maxRecord+tlsRead)
+		l.tls.in = make([]byte, eventloop.RecordHead+eventloop.MaxRecord+tlsRead)
 	}
-	had := copy(l.tls.in, t.rest)
-	room := l.tls.in[had:][:min(max(space, recordHead+maxRecord), tlsRead)]
-	n, errno := receive(c.fd, room)
+	room := min(max(space, eventloop.RecordHead+eventloop.MaxRecord), tlsRead)
+	n, errno := c.tls.Receive(c.fd, l.tls.in, room)
 	switch {
 	case errno == unix.EAGAIN:
 		c.readable = false
@@ -84,7 +62,7 @@ func (c *conn) receiveRecords(p *parser, space int) bool {
 	case errno != 0:
 		c.lost(errno)
 		return false
-	case n == 0 && had > 0:
+	case n == 0 && c.tls.Partial():
 		c.refuse(refuse(ReasonTruncated, "the peer ended its stream inside a TLS record"))
 		return false
 	case n == 0:
@@ -92,41 +70,23 @@ func (c *conn) receiveRecords(p *parser, space int) bool {
 		return false
 	}
 	l.counters.bytesIn.Add(uint64(n))
-	c.readable = c.hangup || n == len(room)
-	t.records.in = l.tls.in[:had+n]
+	c.readable = c.hangup || n == room
 	return true
-}
-
-// read fills b from the whole records that have arrived.
-func (t *tlsLayer) read(b []byte) (got int, err error) {
-	for {
-		whole, had := wholeRecord(t.records.in) > 0, len(t.records.in)
-		if got == len(b) || !whole && !t.more {
-			return got, nil
-		}
-		n, err := t.conn.Read(b[got:])
-		got += n
-		again := errors.Is(err, notYet{}) && (!whole || len(t.records.in) < had)
-		t.more = err != nil && !again || got == len(b)
-		if err != nil && !again {
-			return got, err
-		}
-	}
 }
 
 // borrowRecords has TLS collect what it sends in memory of the loop, until returnRecords.
 func (c *conn) borrowRecords() {
-	if c.tls.records.out == nil {
-		c.tls.records.out = c.loop.tls.out[:0]
-		if c.tls.records.out == nil {
-			c.tls.records.out = make([]byte, 0, recordHead+maxRecord)
+	if c.tls.Records.Out == nil {
+		c.tls.Records.Out = c.loop.tls.out[:0]
+		if c.tls.Records.Out == nil {
+			c.tls.Records.Out = make([]byte, 0, eventloop.RecordHead+eventloop.MaxRecord)
 		}
 	}
 }
 
 func (c *conn) returnRecords() {
-	out := c.tls.records.out
-	c.tls.records.out = nil
+	out := c.tls.Records.Out
+	c.tls.Records.Out = nil
 	if cap(out) > keptRecords {
 		out = nil
 	}
@@ -169,7 +129,7 @@ func (c *conn) resumeTLS(u *unsent) {
 func (c *conn) pushTLS(segments []segment) (rest []segment, left []byte) {
 	t := c.tls
 	for {
-		for out := t.records.out; len(out) > 0; {
+		for out := t.Records.Out; len(out) > 0; {
 			n, ok := c.pushRecords(out)
 			if out = out[n:]; ok {
 				continue
@@ -180,7 +140,7 @@ func (c *conn) pushTLS(segments []segment) (rest []segment, left []byte) {
 			}
 			return segments, bytes.Clone(out)
 		}
-		t.records.out = t.records.out[:0]
+		t.Records.Out = t.Records.Out[:0]
 		if len(segments) == 0 {
 			return nil, nil
 		}
@@ -196,7 +156,7 @@ func (c *conn) seal(segments []segment) []segment {
 		s := &segments[0]
 		n := min(room, len(s.bytes))
 		if n > 0 {
-			if _, err := c.tls.conn.Write(s.bytes[:n]); err != nil { // a read has failed before
+			if _, err := c.tls.Conn.Write(s.bytes[:n]); err != nil { // a read has failed before
 				b.doneAll(segments)
 				return nil
 			}
@@ -213,7 +173,7 @@ func (c *conn) seal(segments []segment) []segment {
 // pushRecords writes once. False: the socket has no room, or the peer is lost and the
 // connection closed.
 func (c *conn) pushRecords(out []byte) (n int, ok bool) {
-	n, errno := send(c.fd, out)
+	n, errno := eventloop.Send(c.fd, out)
 	switch {
 	case errno == unix.EAGAIN:
 		return 0, false
@@ -247,7 +207,7 @@ func (c *conn) keepRecords(left []byte) {
 // endTLS sends the peer close_notify, if the socket has room for it.
 func (c *conn) endTLS() {
 	c.borrowRecords()
-	_ = c.tls.conn.CloseWrite() // to memory
-	_, _ = send(c.fd, c.tls.records.out)
+	_ = c.tls.Conn.CloseWrite() // to memory
+	_, _ = eventloop.Send(c.fd, c.tls.Records.Out)
 	c.returnRecords()
 }

@@ -18,6 +18,7 @@ import (
 
 	"rallypoint/core/secret"
 	"rallypoint/core/store"
+	"rallypoint/internal/eventloop"
 	"rallypoint/internal/pack"
 	"rallypoint/internal/testkit"
 )
@@ -123,7 +124,7 @@ func sizesAroundBuffers() (sizes []int) {
 		}
 	}
 	around(20, 19)
-	for _, n := range []int{minRead, leastBuffer, 2 * leastBuffer, firstBuffer, smallReply, 8 << 10, shareFrom, maxRecord, 2 * shareFrom, 3 * shareFrom, tlsRead, tlsWrite + shareFrom, keptBuffer, keptBuffer + tlsRead} {
+	for _, n := range []int{minRead, leastBuffer, 2 * leastBuffer, firstBuffer, smallReply, 8 << 10, shareFrom, eventloop.MaxRecord, 2 * shareFrom, 3 * shareFrom, tlsRead, tlsWrite + shareFrom, keptBuffer, keptBuffer + tlsRead} {
 		around(n, 2)
 		for _, head := range []int{8, 16, 22, 26, 34} { // of requests, replies and records
 			around(n-head, 1)
@@ -152,7 +153,7 @@ func TestRecordsAcrossBuffers(t *testing.T) {
 		"whole":                 {[]int{1 << 20}, nil, 1 << 20},
 		"records of 1":          {[]int{1}, nil, 600},
 		"records of any length": {[]int{1, 16 << 10, 3, 900, 16<<10 - 1, 4096, 17}, nil, 1 << 20},
-		"full records":          {[]int{16 << 10}, []int{recordHead + maxRecord}, 1 << 20},
+		"full records":          {[]int{16 << 10}, []int{eventloop.RecordHead + eventloop.MaxRecord}, 1 << 20},
 		"bytes":                 {[]int{1 << 20}, []int{1}, 600},
 		"segments":              {[]int{1 << 20}, []int{1448}, 1 << 20},
 		"cut anywhere":          {[]int{16 << 10, 5, 12345}, []int{1, 4, 5, 6, 16<<10 + 22, 333, 60000}, 1 << 20},

@@ -32,6 +32,9 @@ func (c *SlotConn) Finish() {
 	c.slots = nil
 }
 
+// NetConn returns the connection below.
+func (c *SlotConn) NetConn() net.Conn { return c.Conn }
+
 func (c *SlotConn) Read(b []byte) (int, error) {
 	if len(c.said) > 0 {
 		n := copy(b, c.said)

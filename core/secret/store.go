@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/eventloop"
 	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 )
@@ -74,7 +75,8 @@ func parseStoreName(b []byte) (StoreName, error) {
 // DialStore opens a connection to a round store, or to what stands beside one: TLS, then a
 // proof from either end that it knows the token. What comes by the result is of the store that
 // has the name, and nothing else was said by it. An error of the store is a *rendezvous.Error:
-// CodeAuth, or CodeRoundOver if it serves another round. It takes until the end of ctx, or of
+// CodeAuth, or CodeRoundOver if it serves another round. The result is over eventloop.Records.
+// It takes until the end of ctx, or of
 // OpeningTimeout; an error then wraps the cause. Conn is the caller's to close.
 func DialStore(ctx context.Context, conn net.Conn, token *Token, name StoreName, purpose Purpose) (*tls.Conn, error) {
 	if len(name.Run) > rendezvous.MaxNameLen || len(name.Generation) > maxGeneration {
@@ -108,7 +110,7 @@ func within(ctx context.Context, conn net.Conn, open func() (*tls.Conn, error)) 
 
 func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*tls.Conn, error) {
 	addr := conn.RemoteAddr()
-	secured, err := OpenTLS(conn)
+	secured, err := OpenTLS(eventloop.NewRecords(conn))
 	if err != nil {
 		return nil, ExplainTLS(err, "round store", addr, token)
 	}

@@ -1,4 +1,6 @@
-package tcpstore
+// Package eventloop is what event loops are made of: a poller, sockets that never block, and
+// TLS over what a loop has received.
+package eventloop
 
 import (
 	"encoding/binary"
@@ -16,7 +18,7 @@ import (
 // iteration, while asking already costs next to nothing a request from 64 on.
 const maxEvents = 256
 
-// poller tells which descriptors can be read or written. Only wake may be called
+// Poller tells which descriptors can be read or written. Only Wake may be called
 // by others than the one that waits.
 //
 // Events are edge-triggered: each is reported once, and a descriptor is registered
@@ -28,7 +30,7 @@ const maxEvents = 256
 // for each loop; the runtime's monitor would take the processor away from it, and
 // it would have to get it back. That costs more than looking twice: with one or
 // eight connections about a tenth of a request.
-type poller struct {
+type Poller struct {
 	file   *os.File // epoll
 	raw    syscall.RawConn
 	epoll  uintptr
@@ -41,7 +43,8 @@ type poller struct {
 	errno  syscall.Errno
 }
 
-func newPoller() (*poller, error) {
+// NewPoller makes a poller; the caller closes it.
+func NewPoller() (*Poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll_create1: %w", err)
@@ -52,19 +55,19 @@ func newPoller() (*poller, error) {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
 	unix.SetNonblock(fd, true) // or NewFile does not hand it to the runtime's poller
-	p := &poller{file: os.NewFile(uintptr(fd), "epoll"), epoll: uintptr(fd), wakeFD: bell}
+	p := &Poller{file: os.NewFile(uintptr(fd), "epoll"), epoll: uintptr(fd), wakeFD: bell}
 	p.look = p.lookOnce
 	p.raw, err = p.file.SyscallConn()
-	if err := errors.Join(err, p.file.SetReadDeadline(p.until), p.add(bell)); err != nil {
-		p.close()
+	if err := errors.Join(err, p.file.SetReadDeadline(p.until), p.Add(bell)); err != nil {
+		p.Close()
 		return nil, err
 	}
 	return p, nil
 }
 
-// add registers a descriptor. EPOLLRDHUP is there because an end of the stream
+// Add registers a descriptor. EPOLLRDHUP is there because an end of the stream
 // that arrives together with data makes no event of its own.
-func (p *poller) add(fd int) error {
+func (p *Poller) Add(fd int) error {
 	event := unix.EpollEvent{
 		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET,
 		Fd:     int32(fd),
@@ -75,16 +78,16 @@ func (p *poller) add(fd int) error {
 	return nil
 }
 
-// remove takes out a descriptor that is going to be closed. Closing it is not
+// Remove takes out a descriptor that is going to be closed. Closing it is not
 // enough if a process that was forked meanwhile has the same socket open.
-func (p *poller) remove(fd int) {
+func (p *Poller) Remove(fd int) {
 	unix.EpollCtl(int(p.epoll), unix.EPOLL_CTL_DEL, fd, nil)
 }
 
-// wait returns the events there are, which are good until the next call. If there
+// Wait returns the events there are, which are good until the next call. If there
 // are none it waits for some, unless it is not to sleep; at most until the time
 // given, if that is not zero.
-func (p *poller) wait(sleep bool, until time.Time) ([]unix.EpollEvent, error) {
+func (p *Poller) Wait(sleep bool, until time.Time) ([]unix.EpollEvent, error) {
 	if !p.lookOnce(p.epoll) && sleep {
 		if until != p.until {
 			p.until = until
@@ -101,7 +104,7 @@ func (p *poller) wait(sleep bool, until time.Time) ([]unix.EpollEvent, error) {
 }
 
 // lookOnce takes the events there are and reports whether there are any.
-func (p *poller) lookOnce(epoll uintptr) bool {
+func (p *Poller) lookOnce(epoll uintptr) bool {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll,
 		uintptr(unsafe.Pointer(&p.events)), maxEvents, 0, 0, 0)
 	p.n, p.errno = int(n), errno
@@ -111,9 +114,12 @@ func (p *poller) lookOnce(epoll uintptr) bool {
 	return n > 0
 }
 
-// wake ends a wait, now or the next. The count is never read: each write is an
+// Woke reports whether an event tells that Wake was called.
+func (p *Poller) Woke(event *unix.EpollEvent) bool { return int(event.Fd) == p.wakeFD }
+
+// Wake ends a wait, now or the next. The count is never read: each write is an
 // edge of its own.
-func (p *poller) wake() {
+func (p *Poller) Wake() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	for {
@@ -123,7 +129,8 @@ func (p *poller) wake() {
 	}
 }
 
-func (p *poller) close() {
+// Close closes the descriptors of a poller that is not used any more.
+func (p *Poller) Close() {
 	p.file.Close()
 	unix.Close(p.wakeFD)
 }

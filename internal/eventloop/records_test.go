@@ -1,4 +1,4 @@
-package tcpstore
+package eventloop
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add([]byte{23, 3, 3, 0, 1, 9, 23, 3, 3, 0, 0, 23, 3, 3, 0xff, 0xff, 1}, []byte{1, 3}, uint16(3))
 	f.Add(append([]byte{22, 3, 1, 1, 0}, make([]byte, 300)...), []byte{5, 255, 1}, uint16(512))
 	f.Fuzz(func(t *testing.T, stream, cuts []byte, room uint16) {
-		r := &records{}
+		r := &Records{}
 		b := make([]byte, int(room)+1)
 		var out []byte
 		rest := stream
@@ -18,7 +18,7 @@ func FuzzRecords(f *testing.F) {
 			before := len(r.in)
 			whole := r.left
 			if whole == 0 {
-				whole = wholeRecord(r.in)
+				whole = WholeRecord(r.in)
 			}
 			n, err := r.Read(b)
 			if (whole > 0) != (err == nil) || n > whole || whole > 0 && n != min(whole, len(b)) || len(r.in) != before-n {
@@ -41,7 +41,7 @@ func FuzzRecords(f *testing.F) {
 		if !bytes.Equal(out, stream[:len(out)]) || len(r.in) != len(stream)-len(out) || r.left != 0 {
 			t.Fatalf("%d of %d bytes, %d left", len(out), len(stream), len(r.in))
 		}
-		if len(r.in) >= recordHead && bodyLen(r.in) <= maxRecord && len(r.in) >= recordHead+bodyLen(r.in) {
+		if len(r.in) >= RecordHead && BodyLen(r.in) <= MaxRecord && len(r.in) >= RecordHead+BodyLen(r.in) {
 			t.Fatal("a whole record is left")
 		}
 	})
