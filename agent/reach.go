@@ -9,10 +9,12 @@ import (
 )
 
 // How long workers have run before the agent tries whether their store can be reached
-// from this node, and how long it tries.
+// from this node, how long it tries, and how long it keeps the connection: a store that checks
+// whose connections it gets may look late, and takes one that is closed by then for a stranger's.
 const (
 	reachAfter    = 5 * time.Second
 	reachPatience = 5 * time.Second
+	reachHold     = 5 * time.Second
 )
 
 // watchStore tries once, some seconds after the workers were started, whether the store of
@@ -41,7 +43,7 @@ func (a *Agent) watchStore() (stop func()) {
 		conn, err := dialer.DialContext(ctx, "tcp", where)
 		switch {
 		case err == nil:
-			_ = conn.Close()
+			keepOpen(ctx, conn, reachHold)
 		case ctx.Err() == nil:
 			a.log.Warn(fmt.Sprintf("the workers' store at %s (MASTER_ADDR and MASTER_PORT) cannot be reached from this node, tried for %v: %v; "+
 				"workers that use it hang until they time out. Its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, "+
@@ -52,4 +54,13 @@ func (a *Agent) watchStore() (stop func()) {
 		cancel()
 		<-done
 	}
+}
+
+// keepOpen closes a connection after a time, or when the peer closes it or ctx ends.
+func keepOpen(ctx context.Context, conn net.Conn, limit time.Duration) {
+	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer unhook()
+	_ = conn.SetDeadline(time.Now().Add(limit))
+	_, _ = conn.Read(make([]byte, 1))
+	_ = conn.Close()
 }

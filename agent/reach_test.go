@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"rallypoint/core/params"
+	"rallypoint/core/peer"
 	"rallypoint/internal/testkit"
 )
 
@@ -27,6 +31,42 @@ func TestStoreOutOfReach(t *testing.T) {
 	if line := log.Await(t, "127.0.0.1:1", 1)[0]; !strings.Contains(line, "cannot be reached from this node") || !strings.Contains(line, "advertise_addr") {
 		t.Error(line)
 	}
+	if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStoreWithinReach: a store that checks whose the connections are finds that of the trial
+// open: else it would log another user's.
+func TestStoreWithinReach(t *testing.T) {
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := newHarness(t, 1, "read x < $GO")
+	gate := s.goFile()
+	s.rdzv.port = l.Addr().(*net.TCPAddr).Port
+	s.prepare()
+	s.agent.reachAfter = time.Millisecond
+	s.start()
+	conn, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil { // a trial that closes at once does it by then
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the trial says %d bytes, %v", n, err)
+	}
+	if err := peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit(conn); err != nil {
+		t.Error(err)
+	}
+	conn.Close()
 	if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
 		t.Fatal(err)
 	}

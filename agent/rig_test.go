@@ -28,6 +28,7 @@ import (
 // rounds is a rendezvous that the test steers.
 type rounds struct {
 	world int
+	port  int // of the workers' store; 0: 1
 
 	mu      sync.Mutex
 	round   uint64
@@ -69,7 +70,7 @@ func (r *rounds) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	defer r.mu.Unlock()
 	r.round++
 	r.waiting = 0
-	o := rendezvous.Outcome{Round: r.round, World: r.world, StoreAddr: "127.0.0.1", StorePort: 1, Dropped: r.dropped[r.round]}
+	o := rendezvous.Outcome{Round: r.round, World: r.world, StoreAddr: "127.0.0.1", StorePort: max(r.port, 1), Dropped: r.dropped[r.round]}
 	return o, nil
 }
 
