@@ -249,7 +249,13 @@ func TestTokenKnowsTheServer(t *testing.T) {
 		"without":   {func(wire.Proof) wire.Frame { return wire.Proof{} }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
 		"mirror":    {func(theirs wire.Proof) wire.Frame { return theirs }, rendezvous.CodeAuth, "it is not the control plane that it should be"},
 		"welcoming": {func(wire.Proof) wire.Frame { return wire.Welcome{Version: 1, Lease: 1e9} }, 0, "answered a proof with a frame \"welcome\""},
-		"silent":    {func(wire.Proof) wire.Frame { return wire.Refuse{} }, rendezvous.CodeState, "did not say why"},
+		"silent":    {func(wire.Proof) wire.Frame { return wire.Refuse{} }, rendezvous.CodeAuth, "does not know the token in"},
+		// A node ends for good by each of these, if a control plane says so.
+		"closed":   {refusing(rendezvous.CodeClosed), rendezvous.CodeAuth, "does not know the token in"},
+		"evicted":  {refusing(rendezvous.CodeEvicted), rendezvous.CodeAuth, "does not know the token in"},
+		"mismatch": {refusing(rendezvous.CodeMismatch), rendezvous.CodeAuth, "does not know the token in"},
+		"in words": {refusing(rendezvous.CodeAuth), rendezvous.CodeAuth, "does not know the token in"},
+		"newer":    {refusing(rendezvous.CodeState), rendezvous.CodeAuth, "use the same release everywhere"},
 	} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -271,16 +277,28 @@ func TestTokenKnowsTheServer(t *testing.T) {
 			_, _ = frames.In.Discard(wire.PreambleLen)
 			f, _ := frames.NextFrame(wire.MaxFrame)
 			p, _ := f.(wire.Proof)
-			conn.Write(wire.AppendFrame(guarded.Bytes(), test.answer(p)))
+			says := guarded
+			if name == "newer" {
+				says.High, says.Low = wire.ProtocolVersion+8, wire.ProtocolVersion+8
+			}
+			conn.Write(wire.AppendFrame(says.Bytes(), test.answer(p)))
 			io.Copy(io.Discard, conn)
 		})
 		_, err = client.DialHTTP(controltest.Context(t), l.Addr().String(), openToken(t, goodToken))
 		if err == nil || !strings.Contains(err.Error(), test.says) || test.code != 0 && rendezvous.CodeOf(err) != test.code {
 			t.Errorf("%s: %v", name, err)
 		}
+		if err != nil && strings.Contains(err.Error(), "lies") {
+			t.Errorf("%s is believed: %v", name, err)
+		}
 		l.Close()
 		wg.Wait()
 	}
+}
+
+// refusing refuses without a proof.
+func refusing(code rendezvous.Code) func(wire.Proof) wire.Frame {
+	return func(wire.Proof) wire.Frame { return wire.Refuse{Err: rendezvous.Errorf(code, "lies")} }
 }
 
 // TestTokenIsChanged changes the token of a control plane while a node runs: the

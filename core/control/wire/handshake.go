@@ -94,7 +94,7 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 		return Preamble{}, rendezvous.Errorf(rendezvous.CodeAuth,
 			"authentication failed: what listens at %s does not know the token in %s: it is not the control plane that it should be", h.Addr, h.Token.Describe())
 	case Refuse:
-		return Preamble{}, h.Explain(f.Err, theirs)
+		return Preamble{}, h.unproven(theirs)
 	}
 	return Preamble{}, fmt.Errorf("%w: %s answered a proof with a frame %q", ErrMalformed, h.Addr, NameOf(f))
 }
@@ -109,6 +109,17 @@ func (h ClientHandshake) readPreamble(frames *FrameReader) (Preamble, error) {
 		return Preamble{}, fmt.Errorf("what listens at %s is no Rallypoint control plane: %w (%q)", h.Addr, err, answer[:])
 	}
 	return theirs, nil
+}
+
+// unproven is what a refusal means whose sender has proven nothing: why it refuses is not
+// believed, or what stands in the place of a control plane could end a node by it.
+func (h ClientHandshake) unproven(theirs Preamble) *rendezvous.Error {
+	if _, ok := Negotiate(theirs); ok {
+		return h.Explain(ErrAuth, theirs)
+	}
+	return rendezvous.Errorf(rendezvous.CodeAuth,
+		"%s: what listens at %s speaks protocol version %d, this node %d to %d, and has not proven that it knows the token in %s: use the same release everywhere",
+		ErrAuth.Text, h.Addr, theirs.High, OldestVersion, ProtocolVersion, h.Token.Describe())
 }
 
 // Explain adds to a refusal what to do about it: the server itself says little to a
