@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/printable"
 )
 
 // Limits of TLS handshakes. A peer that has proven nothing yet has made this process
@@ -162,6 +163,9 @@ func (p *serverConn) authenticate(theirs, ours wire.Preamble) error {
 	keys := slices.DeleteFunc(slices.Clone(token.Keys()), func(key []byte) bool { return secret.RunOf(key) != "" })
 	if len(proof.Run) > 0 {
 		t.Name, p.only = proof.Run, string(proof.Run)
+		if hosted := p.server.cfg.RunID; hosted != "" && hosted != p.only {
+			return denied(fmt.Sprintf("its token opens run %q, which this control plane does not serve", printable.Text(p.only)))
+		}
 		keys = token.KeysFor(p.only)
 	}
 	known := t.Check(secret.OfNode, proof.MACs, keys)
