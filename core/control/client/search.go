@@ -192,7 +192,8 @@ func (s *search) succeed(ctx context.Context) (l *clientConn, decided bool, err 
 			l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
 			return l, true, err
 		case succession.Gather:
-			if l, err = s.gather(ctx); l != nil || isRefusal(err) {
+			// What does not know the token has the host's port now, perhaps, and is not asked alone.
+			if l, err = s.gather(ctx); l != nil || isRefusal(err) && !isAuth(err) {
 				return l, true, err
 			}
 			if !s.evidence.Proves() {
@@ -205,7 +206,7 @@ func (s *search) succeed(ctx context.Context) (l *clientConn, decided bool, err 
 			s.pause(ctx, changed, succession.DialEvery)
 		case succession.Wait:
 			s.pause(ctx, changed, recheck)
-			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) {
+			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
 				return l, true, err
 			}
 		default:
