@@ -291,9 +291,8 @@ func (c *config) setEnviron(o *options, env environ) {
 	c.spec.Environ = append(c.spec.Environ, envSignals+"="+o.signals)
 	if _, given := env.lookup("OMP_NUM_THREADS"); !given && c.spec.Workers > 1 {
 		c.spec.Environ = append(c.spec.Environ, "OMP_NUM_THREADS=1")
-		const stars = "\n*****************************************"
-		c.warnings = append(c.warnings, stars+"\nSetting OMP_NUM_THREADS environment variable for each process to be 1 in default, "+
-			"to avoid your system being overloaded, please further tune the variable for optimal performance in your application as needed. "+stars)
+		c.warnings = append(c.warnings, "OMP_NUM_THREADS is not set: each worker gets 1, so that together they do not overload this machine; "+
+			"set it to what the script needs, or to 1 if that is right")
 	}
 }
 
