@@ -114,8 +114,9 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return log.check() },
 	}
 	root.SetFlagErrorFunc(suggestFlag)
+	root.SetHelpFunc(helpOf)
 	// Not by cobra's Version: its template makes the linker keep every method of every type.
-	version := root.Flags().BoolP("version", "v", false, "version for rallypoint")
+	version := root.Flags().BoolP("version", "v", false, "print the version")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *version {
 			return printVersion(cmd.OutOrStdout())
@@ -140,6 +141,7 @@ func refuseOthers(root *cobra.Command) {
 	for _, c := range root.Commands() {
 		switch c.Name() {
 		case "help":
+			c.Short = "Describe a command"
 			c.Run = nil
 			c.RunE = func(_ *cobra.Command, args []string) error {
 				about, rest, err := root.Find(args)
@@ -152,6 +154,7 @@ func refuseOthers(root *cobra.Command) {
 				return about.Help()
 			}
 		case "completion":
+			c.Short = "Print a script that completes commands, for a shell"
 			c.Args, c.Example = noCommand, "  source <(rallypoint completion bash)"
 			c.RunE = func(*cobra.Command, []string) error {
 				return errors.New("a command is missing: bash, fish, powershell or zsh")

@@ -23,8 +23,8 @@ type logging struct {
 }
 
 func (l *logging) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log to stderr: debug, info, warn, error or off (default $"+run.EnvLogLevel+", else info)")
-	flags.StringVar(&l.format, "log-format", "", "`FORMAT` of the log and of errors on stderr: text or json (default $"+run.EnvLogFormat+", else text)")
+	flags.StringVar(&l.name, "log-level", "", "least `LEVEL` to log: debug, info, warn, error or off (default $"+run.EnvLogLevel+", else info)")
+	flags.StringVar(&l.format, "log-format", "", "`FORMAT` of log and errors: text or json (default $"+run.EnvLogFormat+", else text)")
 }
 
 // check sets level and format; an unknown one is wrong usage.

@@ -20,33 +20,21 @@ func newServe(log *logging, read ConfigReader) *cobra.Command {
 of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
 of any of its nodes, and a restart of this process.
 
-With --data-dir everything that a node receives is on the disk before it is sent.
-After a crash or a kill, start it again with the same directory: nodes come back by
+With --data-dir jobs also survive a crash: everything that a node receives is on the
+disk before it is sent. Start it again with the same directory: nodes come back by
 themselves within their lease (10 s unless the job says otherwise), and no worker
 restarts. Without it, members bring back what they know, within join_timeout; their
-agents' keys are lost. One process has a directory at a time; a full disk refuses new
-nodes and keeps what it has.
+agents' keys are lost.
 
 It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
-answers HTTP: GET /healthz, /status (JSON) and /metrics (Prometheus), and / with a
-page for browsers. "rallypoint status" shows what it knows; "rallypoint admin" closes
-jobs, evicts nodes and copies the data directory.
+answers HTTP: /healthz, /status (JSON), /metrics (Prometheus), and / with a page for
+browsers. "rallypoint status" shows what it knows; "rallypoint admin" closes jobs,
+evicts nodes and copies the data directory.
 
-Anyone who can reach the port can join and close any job, unless there is a token: a
-file with a secret line, the same for serve, run, status and admin and for the
-handler's option token_file. The default address is reachable from this machine
-only; give the address of a trusted network, or 0.0.0.0 for every interface. With a
-token all that nodes and commands say is TLS; without one nothing is encrypted.
-
-With a token, HTTP answers this process's user on this machine only, but for /healthz;
---http-open lets every client read. A browser has to ask by an address, "localhost",
-the name of this machine or that in --listen, or one given by --http-name, since a
-stranger's page may make any other name stand for this machine. Without a token
-scrapers and probes may use any name.
-
---record FILE appends every event of every job to a file that only its owner can
-read, for "rallypoint audit" and for reports of defects: some 20 us of CPU and 1 KB
-an event. Leave it off while nothing is wrong.
+Anyone who can reach the port can join and close any job, unless there is a token
+("rallypoint token new"): then everything but /healthz is TLS, and HTTP answers this
+process's user on this machine only. The default address is reachable from this
+machine only; give the address of a trusted network, or 0.0.0.0 for every interface.
 
 Each option can also be given by a variable, RALLYPOINT_LISTEN for --listen, and by a
 line of the YAML file that --config names, "listen: 0.0.0.0:29400". The command line
@@ -71,7 +59,7 @@ root, and no other user may write it.`,
 	cmd.Flags().StringVar(&o.listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
 	o.token.addTo(cmd)
 	cmd.Flags().BoolVar(&o.httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
-	cmd.Flags().StringArrayVar(&o.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance; may be repeated")
+	cmd.Flags().StringArrayVar(&o.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance, beside addresses, localhost, this machine's name and that in --listen; may be repeated")
 	o.state.addFlags(cmd.Flags())
 	config.addTo(cmd)
 	return cmd

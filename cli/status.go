@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/wording"
 )
 
 // watchEvery is how often --watch looks.
@@ -215,7 +216,7 @@ func watch(ctx context.Context, q statusQuery, show *statusPrinter, ticks <-chan
 		case show.json:
 			text = fmt.Sprintf("{\"error\": %s}\n", jsonText(err.Error()))
 		default:
-			text = time.Now().In(show.terminal.zone).Format(time.TimeOnly) + "  " + wrap(err.Error(), show.terminal.width, 10) + "\n"
+			text = time.Now().In(show.terminal.zone).Format(time.TimeOnly) + "  " + wording.Wrap(err.Error(), show.terminal.width, 10) + "\n"
 		}
 		if _, err := show.out.Write([]byte(frameOf(text, first, show))); err != nil {
 			return failed("printing the status: %w", err)

@@ -30,15 +30,15 @@ func renderStatus(st control.Status, term terminal) string {
 		where = fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", clean(s.Address), clean(s.Host), s.PID, clean(s.Version),
 			ago(s.Now.Sub(s.StartedAt).Seconds()), wording.Count(s.Connections, "connection", "connections"))
 	}
-	fmt.Fprintln(&b, term.apply(faint, wrap(where, term.width, 0)))
+	fmt.Fprintln(&b, term.apply(faint, wording.Wrap(where, term.width, 0)))
 	if s := st.Server; s != nil && s.Succession != nil {
-		fmt.Fprintln(&b, term.apply(faint, wrap(successionLine(s.Succession, now), term.width, 0)))
+		fmt.Fprintln(&b, term.apply(faint, wording.Wrap(successionLine(s.Succession, now), term.width, 0)))
 	}
 	if text := tokenText(&st, term); text != "" {
-		fmt.Fprintln(&b, term.apply(faint, "Token: "+wrap(text, term.width, len("Token: "))))
+		fmt.Fprintln(&b, term.apply(faint, "Token: "+wording.Wrap(text, term.width, len("Token: "))))
 	}
 	if text := refusedText(st.Server); text != "" {
-		fmt.Fprintln(&b, term.apply(faint, "Refused: "+wrap(text, term.width, len("Refused: "))))
+		fmt.Fprintln(&b, term.apply(faint, "Refused: "+wording.Wrap(text, term.width, len("Refused: "))))
 	}
 	fmt.Fprintln(&b)
 	switch {
@@ -127,7 +127,7 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 		head = append(head, "store "+clean(r.RoundStore))
 	}
 	name := "Run " + cut(clean(r.RunID), term.most(maxRunName)) + ": "
-	line := wrap(strings.Join(head, ", "), term.width, columns.StringWidth(name))
+	line := wording.Wrap(strings.Join(head, ", "), term.width, wording.Columns.StringWidth(name))
 	line = strings.Replace(line, string(r.Phase), term.apply(phaseStyle(r.Phase), string(r.Phase)), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
 	remark(b, "Progress: ", progressText(r.Progress), term)
@@ -182,7 +182,7 @@ func phaseText(d *control.DirectiveStatus) string {
 // remark writes a line with a title, unless there is nothing to say.
 func remark(b *strings.Builder, title, text string, term terminal) {
 	if text != "" {
-		fmt.Fprintln(b, term.apply(bold, title)+wrap(clean(text), term.width, len(title)))
+		fmt.Fprintln(b, term.apply(bold, title)+wording.Wrap(clean(text), term.width, len(title)))
 	}
 }
 
@@ -364,7 +364,7 @@ func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, term
 	fmt.Fprintln(b, term.apply(bold, title))
 	for _, c := range shown {
 		at := clock(c.At, now, term)
-		fmt.Fprintln(b, "  "+term.apply(faint, at)+"  "+wrap(clean(c.Text), term.width, len(at)+4))
+		fmt.Fprintln(b, "  "+term.apply(faint, at)+"  "+wording.Wrap(clean(c.Text), term.width, len(at)+4))
 	}
 }
 

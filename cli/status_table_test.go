@@ -252,20 +252,6 @@ func TestAgo(t *testing.T) {
 	}
 }
 
-func TestWrap(t *testing.T) {
-	for text, want := range map[string]string{
-		"":                "",
-		"a b":             "a b",
-		"aaa bbb ccc":     "aaa bbb\n  ccc",
-		"averylongword b": "averylongword\n  b",
-		"éééé éé é":       "éééé éé\n  é",
-	} {
-		if got := wrap(text, 10, 2); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-}
-
 // wideNames replaces what has two columns by two letters, so that columns can be counted.
 var wideNames = strings.NewReplacer("訓", "xx", "練", "xx", "機", "xx", "한", "xx", "글", "xx", "🚀", "xx", "e\u0301", "x")
 

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"strings"
+
+	"rallypoint/internal/wording"
 )
 
 // table is text in columns. The last column takes what room is left, and is cut
@@ -33,7 +35,7 @@ func (t *table) write(b *strings.Builder, term terminal) {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
 		for _, r := range t.rows {
-			widths[i] = max(widths[i], columns.StringWidth(r.cells[i]))
+			widths[i] = max(widths[i], wording.Columns.StringWidth(r.cells[i]))
 		}
 		if widths[i] > 0 {
 			widths[i] = max(widths[i], len(c.head))
@@ -68,7 +70,7 @@ func (t *table) line(b *strings.Builder, term terminal, widths []int, r row, hea
 			width = -width
 		}
 		text := pad(cell, width)
-		used += columns.StringWidth(text)
+		used += wording.Columns.StringWidth(text)
 		if head || i == t.styledColumn {
 			text = term.apply(r.style, text)
 		}

@@ -10,8 +10,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/mattn/go-runewidth"
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/wording"
 )
 
 // terminal is what human-readable text is made for.
@@ -91,42 +92,16 @@ func clean(text string) string {
 	}, text)
 }
 
-// columns counts the columns that a text has on a terminal: two for a CJK character or
-// an emoji, none for a combining mark. It does not ask the locale: what Unicode calls
-// ambiguous, "…" for one, has one column on today's terminals in any of them.
-var columns = &runewidth.Condition{StrictEmojiNeutral: true}
-
 // cut shortens a text to a width.
-func cut(text string, width int) string { return columns.Truncate(text, width, "…") }
+func cut(text string, width int) string { return wording.Columns.Truncate(text, width, "…") }
 
 // pad fills a text up to a width; a negative one puts it to the right.
 func pad(text string, width int) string {
-	fill := strings.Repeat(" ", max(max(width, -width)-columns.StringWidth(text), 0))
+	fill := strings.Repeat(" ", max(max(width, -width)-wording.Columns.StringWidth(text), 0))
 	if width < 0 {
 		return fill + text
 	}
 	return text + fill
-}
-
-// wrap breaks a text at spaces into lines of a width; all but the first are
-// indented. The first line is for behind a text of that many columns.
-func wrap(text string, width, indent int) string {
-	var lines []string
-	line, length := "", 0
-	for word := range strings.FieldsSeq(text) {
-		n := columns.StringWidth(word)
-		if length > 0 && indent+length+1+n > width {
-			lines = append(lines, line)
-			line, length = "", 0
-		}
-		if length > 0 {
-			line += " "
-			length++
-		}
-		line += word
-		length += n
-	}
-	return strings.Join(append(lines, line), "\n"+strings.Repeat(" ", indent))
 }
 
 // jsonText is a text as JSON writes it.

@@ -39,7 +39,7 @@ const NameLaunch = "launch"
 
 // NewLaunch is `rallypoint launch`.
 func NewLaunch() *cobra.Command {
-	return newLauncher(NameLaunch, "Run them with the options of torch.distributed.launch, which is deprecated", true)
+	return newLauncher(NameLaunch, "The same with the options of torch.distributed.launch, which is deprecated", true)
 }
 
 // newLauncher makes a command that reads its command line itself, by torchrun's

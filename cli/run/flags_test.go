@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rallypoint/internal/wording"
 )
 
 func noEnv(string) (string, bool) { return "", false }
@@ -161,7 +163,7 @@ func TestRunHelp(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(help) {
-		if len(line) > 121 {
+		if len(line) > wording.HelpWidth+1 {
 			t.Errorf("a long line: %s", line)
 		}
 	}

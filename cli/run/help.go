@@ -3,40 +3,55 @@ package run
 import (
 	"fmt"
 	"strings"
+
+	"rallypoint/internal/wording"
 )
 
 // helpColumn is where the explanations of options begin.
 const helpColumn = 34
 
-// helpIntro and helpOutro stand around the options.
+// helpIntro stands before the options, the others behind them.
 const (
-	helpIntro = `usage: rallypoint %s [options] SCRIPT [ARGS...]
+	helpIntro = `Usage: rallypoint %s [options] SCRIPT [ARGS...]
 
 Run SCRIPT in one or more workers on this node, as a part of a job of one or
 more nodes. The options are torchrun's; each may also be written with
-underscores, or get its default from PET_<NAME>. What stands behind a semicolon
-below is the default.
-
-  rallypoint run --nproc-per-node=8 train.py --lr 0.1
-  rallypoint run --rdzv-endpoint=host0:29400 --nnodes=2:4 --nproc-per-node=8 \
-    --max-restarts=3 train.py
+underscores, or get its default from PET_<NAME>, such as PET_NNODES.
 `
-	helpOutro = `
-Environment:
-  PYTHON_EXEC                     interpreter of the workers; else that of $VIRTUAL_ENV, the one that has this
-                                  command installed (not by uv tool or pipx), or the first python3 in PATH
-  LOGLEVEL                        least level to log: DEBUG, INFO, WARNING or ERROR;
-                                  INFO for a job of several nodes, else WARNING
-  TORCHELASTIC_HEALTH_CHECK_PORT  PORT (of 127.0.0.1) or HOST:PORT for /healthz, /readyz, /status and /metrics
-  TORCHELASTIC_ENABLE_FILE_TIMER  1: serve the timers of torch.distributed.elastic.timer at TORCHELASTIC_TIMER_FILE
-  TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT
-                                  give up on a worker that has been in uninterruptible sleep for so many seconds
-  TORCHELASTIC_ERROR_FILE         where the error file of the root cause is copied to
+	helpCodes = `
+Exit codes:
+   0  the workers succeeded
+   1  they or the agent failed
+   2  wrong usage; nothing was started
+  93  the job makes no progress (--max-no-progress)
+  94  kept for a node that is unfit
+  95  the job was stopped or drained in order: it is to be queued again
+`
+	helpExamples = `  # two workers on this machine
+  rallypoint run --standalone --nproc-per-node=2 train.py --lr 0.1
 
-Exit codes: 0 the workers succeeded, 1 they or the agent failed, 2 wrong usage, 93 the job makes no
-progress (--max-no-progress); 94 and 95 are kept for a node that is unfit and a job to be queued again.
+  # two to four nodes: the same command on each of them
+  rallypoint run --rdzv-endpoint=host0:29400 --rdzv-id=job7 --nnodes=2:4 \
+    --nproc-per-node=8 --max-restarts=3 train.py
+
+  # a program that is not Python
+  rallypoint run --nproc-per-node=4 --no-python ./worker --threads 2
+
+  # on every node of a Slurm allocation
+  srun rallypoint run --slurm --max-restarts=3 train.py
 `
 )
+
+// variables are those of the environment that the help names.
+var variables = []struct{ name, help string }{
+	{"PYTHON_EXEC", "interpreter of the workers; else that of $VIRTUAL_ENV, the one that has this command installed (not by uv tool or pipx), or the first python3 in PATH"},
+	{"LOGLEVEL", "least level to log: DEBUG, INFO, WARNING or ERROR; INFO for a job of several nodes, else WARNING"},
+	{"OMP_NUM_THREADS", "threads of a worker's CPU operations; 1 if there are several workers"},
+	{"TORCHELASTIC_HEALTH_CHECK_PORT", "PORT (of 127.0.0.1) or HOST:PORT for /healthz, /readyz, /status and /metrics"},
+	{"TORCHELASTIC_ENABLE_FILE_TIMER", "1: serve the timers of torch.distributed.elastic.timer at TORCHELASTIC_TIMER_FILE"},
+	{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "give up on a worker that has been in uninterruptible sleep for so many seconds"},
+	{"TORCHELASTIC_ERROR_FILE", "where the error file of the root cause is copied to"},
+}
 
 // helpText is the text of --help; legacy is that of torch.distributed.launch.
 func helpText(legacy bool) string {
@@ -49,26 +64,44 @@ func helpText(legacy bool) string {
 	for _, group := range optionGroups {
 		fmt.Fprintf(&b, "\n%s:\n", group)
 		for _, f := range optionTable {
-			if f.group != group || f.legacy && !legacy {
-				continue
+			if f.group == group && (legacy || !f.legacy) {
+				writeEntry(&b, f.heading(), f.help)
 			}
-			name := "      --" + f.name
-			if f.short != 0 {
-				name = fmt.Sprintf("  -%c, --%s", f.short, f.name)
-			}
-			switch {
-			case f.choices != nil:
-				name += " " + strings.Join(f.choices, "|")
-			case f.meta != "":
-				name += " " + f.meta
-			}
-			if len(name) >= helpColumn {
-				b.WriteString(name + "\n")
-				name = ""
-			}
-			fmt.Fprintf(&b, "%-*s%s\n", helpColumn, name, f.help)
 		}
 	}
-	b.WriteString(helpOutro)
+	b.WriteString(variablesText() + helpCodes + "\nExamples:\n" + helpExamples)
 	return b.String()
+}
+
+// heading is an option with its short form and its value.
+func (f *option) heading() string {
+	name := "      --" + f.name
+	if f.short != 0 {
+		name = fmt.Sprintf("  -%c, --%s", f.short, f.name)
+	}
+	switch {
+	case f.choices != nil:
+		name += " " + strings.Join(f.choices, "|")
+	case f.meta != "":
+		name += " " + f.meta
+	}
+	return name
+}
+
+func variablesText() string {
+	var b strings.Builder
+	b.WriteString("\nEnvironment:\n")
+	for _, v := range variables {
+		writeEntry(&b, "  "+v.name, v.help)
+	}
+	return b.String()
+}
+
+// writeEntry writes an explanation beside its name, or below one that leaves it no room.
+func writeEntry(b *strings.Builder, name, help string) {
+	if len(name) >= helpColumn {
+		b.WriteString(name + "\n")
+		name = ""
+	}
+	fmt.Fprintf(b, "%-*s%s\n", helpColumn, name, wording.Wrap(help, wording.HelpWidth, helpColumn))
 }

@@ -11,9 +11,8 @@ import (
 // flags that its manual page shows.
 func Describe(launcher *cobra.Command, legacy bool) {
 	_, intro, _ := strings.Cut(helpIntro, "\n\n")
-	text, examples, _ := strings.Cut(intro, "\n\n")
-	launcher.Long = text + "\n\n```" + helpOutro + "```"
-	launcher.Example = strings.TrimRight(examples, "\n")
+	launcher.Long = strings.TrimSpace(intro) + "\n\n```" + variablesText() + helpCodes + "```"
+	launcher.Example = strings.TrimRight(helpExamples, "\n")
 	flags := launcher.Flags()
 	flags.SortFlags = false
 	for _, f := range optionTable {

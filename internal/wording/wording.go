@@ -1,11 +1,43 @@
 // Package wording has what texts for users share: a number with what it counts, a duration, how
-// far a mistyped name is from one that exists.
+// far a mistyped name is from one that exists, lines of a width.
 package wording
 
 import (
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/mattn/go-runewidth"
 )
+
+// HelpWidth is the width of help texts: that of a terminal which was never resized.
+const HelpWidth = 80
+
+// Columns counts the columns that a text has on a terminal: two for a CJK character or
+// an emoji, none for a combining mark. It does not ask the locale: what Unicode calls
+// ambiguous, "…" for one, has one column on today's terminals in any of them.
+var Columns = &runewidth.Condition{StrictEmojiNeutral: true}
+
+// Wrap breaks a text at spaces into lines of a width; all but the first are
+// indented. The first line is for behind a text of that many columns.
+func Wrap(text string, width, indent int) string {
+	var lines []string
+	line, length := "", 0
+	for word := range strings.FieldsSeq(text) {
+		n := Columns.StringWidth(word)
+		if length > 0 && indent+length+1+n > width {
+			lines = append(lines, line)
+			line, length = "", 0
+		}
+		if length > 0 {
+			line += " "
+			length++
+		}
+		line += word
+		length += n
+	}
+	return strings.Join(append(lines, line), "\n"+strings.Repeat(" ", indent))
+}
 
 // Count is "1 node" or "3 nodes".
 func Count(n int, one, many string) string {

@@ -37,3 +37,17 @@ func TestSeconds(t *testing.T) {
 		}
 	}
 }
+
+func TestWrap(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                "",
+		"a b":             "a b",
+		"aaa bbb ccc":     "aaa bbb\n  ccc",
+		"averylongword b": "averylongword\n  b",
+		"éééé éé é":       "éééé éé\n  é",
+	} {
+		if got := Wrap(text, 10, 2); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
