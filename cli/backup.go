@@ -107,6 +107,9 @@ and start the server with that: jobs that run go on, as docs/backup.md says.`,
 // backup copies a data directory to a file and returns how many runs that holds.
 func backup(ctx context.Context, dir, file string) (runs int, size int64, err error) {
 	pid, host, err := journal.Holder(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, fmt.Errorf("%w: no server has used this directory; name that of its --data-dir", err)
+	}
 	if err != nil {
 		return 0, 0, err
 	}

@@ -80,7 +80,7 @@ func TestBackupWithoutAServer(t *testing.T) {
 		t.Errorf("exit code %d, %q, %s", code, out, errs)
 	}
 	for _, c := range []struct{ from, to, want string }{
-		{dir + "/none", "x.db", "no such file"},
+		{dir + "/none", "x.db", "name that of its --data-dir"},
 		{dir + "/data", dir + "/none/x.db", "no such file"},
 	} {
 		if code, _, errs := execute(t, "admin", "backup", c.from, c.to); code != 1 || !strings.Contains(errs, c.want) {

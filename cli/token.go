@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -55,8 +57,8 @@ func newToken(log *logging) *cobra.Command {
 		Use:   "new FILE",
 		Short: "Make a token file",
 		Long: `Make FILE with a token drawn at random, readable by its owner only. A FILE that is there
-stays as it is. Copy it to every node, and name it by --token-file, the option
-token_file or $` + params.EnvTokenFile + `.
+stays as it is, and nothing is printed. Copy it to every node, and name it by
+--token-file, the option token_file or $` + params.EnvTokenFile + `.
 
 A token file holds one token a line, at most two: a new and an old one, while it is
 changed. A token has 32 to 512 bytes. Refused is a file that belongs neither to the
@@ -66,7 +68,11 @@ others may read unless it is root's.`,
   rallypoint serve --listen 0.0.0.0:29400 --token-file token`,
 		Args: wantArgs("FILE"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := secret.NewToken(args[0]); err != nil {
+			err := secret.NewToken(args[0])
+			if errors.Is(err, fs.ErrExist) {
+				return failed("cannot make a token file: %w; it stays as it is: give another name, or remove it if no control plane uses it", err)
+			}
+			if err != nil {
 				return failed("cannot make a token file: %w", err)
 			}
 			return nil
@@ -105,7 +111,7 @@ func newTokenDerive(log *logging) *cobra.Command {
 		Long: `Print the token of one run, derived from the first token in FILE, the one of a "rallypoint
 serve" that many jobs share. Write it to a file for the nodes of that job: they meet at the
 control plane, which has FILE, and can neither join, close nor read another run. All nodes
-of a run use the same one. Nothing has to be told the control plane.`,
+of a run use the same one. The control plane need not know of it.`,
 		Example: `  umask 077
   rallypoint token derive token --rdzv-id my-job > my-job.token`,
 		Args: wantArgs("FILE"),

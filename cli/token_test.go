@@ -183,7 +183,7 @@ func TestTokenNew(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("its mode is %v, %v", info.Mode(), err)
 	}
-	if code, _, stderr := execute(t, "token", "new", path); code != run.ExitFailure || !strings.Contains(stderr, "file exists") {
+	if code, _, stderr := execute(t, "token", "new", path); code != run.ExitFailure || !strings.Contains(stderr, "file exists; it stays as it is") {
 		t.Errorf("%d, %q", code, stderr)
 	}
 	if again, err := os.ReadFile(path); err != nil || string(again) != string(made) {
