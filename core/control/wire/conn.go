@@ -53,6 +53,7 @@ func (c *Conn) Exporter() []byte {
 	return nil
 }
 
+// Read reads what the peer has sent, by TLS once that has taken over.
 func (c *Conn) Read(b []byte) (int, error) {
 	if s := c.secured.Load(); s != nil {
 		return s.conn.Read(b)
@@ -60,6 +61,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
+// Write sends, by TLS once that has taken over.
 func (c *Conn) Write(b []byte) (int, error) {
 	if s := c.secured.Load(); s != nil {
 		return s.conn.Write(b)

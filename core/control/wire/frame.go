@@ -111,8 +111,10 @@ type Reply struct {
 	Result rendezvous.Result
 }
 
+// Notice tells a node what has changed between rounds.
 type Notice struct{ Notice rendezvous.MembershipUpdate }
 
+// Progress tells a node what its pending join waits for.
 type Progress struct{ Progress rendezvous.Progress }
 
 // Drop tells a node that it was taken out of its run.

@@ -25,6 +25,7 @@ const maxKept = 64 << 10
 // flushTimeout bounds the last write to a connection that is being closed.
 const flushTimeout = time.Second
 
+// Why the outbox has cut a connection.
 var (
 	ErrSlow  = errors.New("it reads too slowly: what waits to be sent to it has reached its limit")
 	ErrStuck = errors.New("it does not read what is sent to it")
@@ -64,68 +65,51 @@ func NewOutbox(conn net.Conn, limit int, sent *Traffic, uptime func() time.Durat
 
 // Send queues a frame. It reports false if the connection is closing.
 func (o *Outbox) Send(f Frame) bool {
-	o.mu.Lock()
-	ok := !o.closing
-	if ok {
-		o.push(func(buf []byte) []byte { return AppendFrame(buf, f) })
-		o.count(f)
-	}
-	o.mu.Unlock()
-	return ok
+	return o.send(kindOf(f), 0, func(buf []byte) []byte { return AppendFrame(buf, f) })
 }
 
 // SendReply queues a reply; one that is too large for a frame becomes an error,
 // since its node could never take it.
-func (o *Outbox) SendReply(f Reply) bool { return o.sendReply(f, o.push) }
+func (o *Outbox) SendReply(f Reply) bool { return o.SendReplyLate(f, 0) }
 
 // SendReplyLate is SendReply of one that its node does not wait for, so that it may be
 // written together with the next frame, if that comes within a time: a write costs many times
 // what the frame does.
 func (o *Outbox) SendReplyLate(f Reply, within time.Duration) bool {
-	return o.sendReply(f, func(add func([]byte) []byte) {
-		switch {
-		case !o.queue(add) || o.waits:
-			return
-		case o.late == nil:
-			o.late = time.AfterFunc(within, o.wake.Set)
-		default:
-			o.late.Reset(within)
+	return o.send(KindReply, within, func(buf []byte) []byte {
+		from := len(buf)
+		buf = AppendFrame(buf, f)
+		if size := len(buf) - from - frameHead; size > MaxFrame {
+			buf = AppendFrame(buf[:from], Reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeTooLarge,
+				"the answer has %d bytes, at most %d can be sent: ask for fewer keys at once", size, MaxFrame)})
 		}
-		o.waits = true
+		return buf
 	})
 }
 
-func (o *Outbox) sendReply(f Reply, push func(add func([]byte) []byte)) bool {
-	o.mu.Lock()
-	ok := !o.closing
-	if ok {
-		push(func(buf []byte) []byte {
-			from := len(buf)
-			buf = AppendFrame(buf, f)
-			if size := len(buf) - from - frameHead; size > MaxFrame {
-				buf = AppendFrame(buf[:from], Reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeTooLarge,
-					"the answer has %d bytes, at most %d can be sent: ask for fewer keys at once", size, MaxFrame)})
-			}
-			return buf
-		})
-		o.count(f)
-	}
-	o.mu.Unlock()
-	return ok
+// SendBytes queues bytes that are a frame of a kind already.
+func (o *Outbox) SendBytes(b []byte, k Kind) bool {
+	return o.send(k, 0, func(buf []byte) []byte { return append(buf, b...) })
 }
 
-// SendBytes queues bytes that are a frame of a kind already, or none if it is 0.
-func (o *Outbox) SendBytes(b []byte, k Kind) bool {
+// send queues the frame that add appends, to be written within a time.
+func (o *Outbox) send(k Kind, within time.Duration, add func([]byte) []byte) bool {
 	o.mu.Lock()
-	ok := !o.closing
-	if ok {
-		o.push(func(buf []byte) []byte { return append(buf, b...) })
-		if o.traffic != nil && k != 0 {
-			o.traffic.FramesOut.Add(k)
-		}
+	defer o.mu.Unlock()
+	if o.closing {
+		return false
 	}
-	o.mu.Unlock()
-	return ok
+	if o.traffic != nil {
+		o.traffic.FramesOut.Add(k)
+	}
+	switch {
+	case !o.queue(add): // cut
+	case within == 0:
+		o.wake.Set()
+	default:
+		o.wakeLate(within)
+	}
+	return true
 }
 
 // Hold queues bytes that are written together with the next frame.
@@ -137,19 +121,20 @@ func (o *Outbox) Hold(b []byte) {
 	o.mu.Unlock()
 }
 
-func (o *Outbox) count(f Frame) {
-	if o.traffic != nil {
-		o.traffic.FramesOut.Add(kindOf(f))
+// wakeLate wakes Run after a time, if nothing has before; mu is held.
+func (o *Outbox) wakeLate(within time.Duration) {
+	switch {
+	case o.waits:
+		return
+	case o.late == nil:
+		o.late = time.AfterFunc(within, o.wake.Set)
+	default:
+		o.late.Reset(within)
 	}
+	o.waits = true
 }
 
-func (o *Outbox) push(add func([]byte) []byte) {
-	if o.queue(add) {
-		o.wake.Set()
-	}
-}
-
-// queue is push without its write; it reports false if that was too much.
+// queue adds bytes; it reports false if that was too much, so that the connection is cut.
 func (o *Outbox) queue(add func([]byte) []byte) bool {
 	if o.buf == nil {
 		o.buf, o.spare = o.spare[:0], nil

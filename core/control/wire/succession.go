@@ -5,7 +5,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// The frames of succession (docs/decisions/0040), numbers 15 to 22.
+// The frames of succession (docs/decisions/0040), numbers 15 to 21.
 const (
 	KindStandby  Kind = 15
 	KindStandbys Kind = 16

@@ -19,6 +19,7 @@ var KindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", 
 // kindCounts counts frames by kind.
 type kindCounts [len(KindNames)]atomic.Uint64
 
+// Add counts a frame.
 func (c *kindCounts) Add(k Kind) {
 	if k >= Kind(len(c)) {
 		k = 0
