@@ -237,8 +237,8 @@ func (c *Client) HostedByNode() bool {
 	return c.byNode
 }
 
-// Warning returns what is odd about the endpoint; "" if nothing is.
-// It is known after Connect, was logged once, and ends each Progress.
+// Warning returns what is odd about the endpoint; "" if nothing is. It is known after
+// Connect, and was logged once.
 func (c *Client) Warning() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -455,7 +455,7 @@ func (c *Client) read(l *clientConn) (dropped bool, err error) {
 			c.mu.Unlock()
 			c.obs.Updated(f.Notice)
 		case wire.Progress:
-			c.progress(f.Progress)
+			c.obs.Progressed(f.Progress)
 		case wire.Drop:
 			dropped = true
 			if f.Err == nil {
@@ -492,6 +492,3 @@ func (c *Client) answered(f wire.Reply) {
 		p.Call.Finish(f.Result, nil)
 	}
 }
-
-// progress passes a text on.
-func (c *Client) progress(p rendezvous.Progress) { c.obs.Progressed(p) }

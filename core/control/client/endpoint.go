@@ -257,7 +257,7 @@ func (t *connectProgress) tell(s *endpoint, err error) {
 	text := rendezvous.Progress{Headline: "looking for the control plane at " + s.name(), Detail: err.Error()}
 	if text != t.text {
 		t.last, t.text = now, text
-		t.client.progress(text)
+		t.client.obs.Progressed(text)
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"rallypoint/core/rendezvous"
 )
 
 // foreignAfter is how long what listens at the endpoint may take to answer as a control
@@ -67,8 +65,7 @@ func (w *foreignWarning) open(ctx context.Context, s *endpoint, conn net.Conn) (
 		<-ended
 	}
 	l, err = w.client.follow(ctx, l, err)
-	var refusal *rendezvous.Error
-	if err != nil && !errors.As(err, &refusal) && ctx.Err() == nil {
+	if err != nil && !isRefusal(err) && ctx.Err() == nil {
 		err = foreignError{err}
 	}
 	return l, err

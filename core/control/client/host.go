@@ -72,7 +72,7 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 	}
 	c.atEndpoint = true
 	c.setListening(listenAddrs(listeners))
-	s.hosted = ownAddrs(listeners)
+	s.hosted = ownAddrs(c.listening)
 	c.mu.Lock()
 	c.hosting = host
 	c.mu.Unlock()
@@ -114,10 +114,8 @@ func (c *Client) listenAll(ctx context.Context, hosts []string, port int) ([]net
 	return list, nil
 }
 
-// ownAddrs are the addresses by which this process reaches its own listeners.
-func ownAddrs(listeners []net.Listener) []netip.AddrPort { return ownAddrsOf(listenAddrs(listeners)) }
-
-func ownAddrsOf(listening []netip.AddrPort) []netip.AddrPort {
+// ownAddrs are the addresses by which this process reaches listeners of its own.
+func ownAddrs(listening []netip.AddrPort) []netip.AddrPort {
 	var list []netip.AddrPort
 	for _, to := range listening {
 		if to.Addr().IsUnspecified() {
@@ -133,12 +131,8 @@ func ownAddrsOf(listening []netip.AddrPort) []netip.AddrPort {
 // hostAnyway hosts because the parameters say so (is_host=1). A port that is in use is
 // an error, unless this run's control plane is what uses it.
 func (c *Client) hostAnyway(ctx context.Context, s *endpoint, foreign *foreignWarning) (*clientConn, error) {
-	if err := c.resolve(ctx, s); err != nil {
-		var refusal *rendezvous.Error
-		if errors.As(err, &refusal) {
-			return nil, err
-		}
-		// The name need not be known here: only the others have to resolve it.
+	if err := c.resolve(ctx, s); isRefusal(err) {
+		return nil, err // else the name need not be known here: only the others have to resolve it
 	}
 	c.warnLoopback(s)
 	bindErr := c.startHosting(ctx, s, election{wildcard: true})
@@ -156,12 +150,11 @@ func (c *Client) hostAnyway(ctx context.Context, s *endpoint, foreign *foreignWa
 		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and no control plane answers there: %w", bindErr, err)
 	}
 	l, err := foreign.open(ctx, s, conn)
-	var refusal *rendezvous.Error
 	switch {
 	case err == nil:
 		c.log.Warn("is_host=1, but another process hosts the control plane of this run already", "endpoint", s.name())
 		return l, nil
-	case errors.As(err, &refusal), ctx.Err() != nil:
+	case isRefusal(err), ctx.Err() != nil:
 		return nil, err
 	}
 	return nil, rendezvous.Errorf(rendezvous.CodeConnection,

@@ -384,7 +384,7 @@ func TestLoopbackEndpointWarns(t *testing.T) {
 		if err := c.Connect(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		c.progress(rendezvous.Progress{Headline: "h", Detail: "d"})
+		c.obs.Progressed(rendezvous.Progress{Headline: "h", Detail: "d"})
 		warned := strings.Count(strings.Join(lines.All(), ""), "loopback: nodes on other machines cannot reach it")
 		p := obs.Await(t, "progress", func(e any) bool { _, ok := e.(rendezvous.Progress); return ok }).(rendezvous.Progress)
 		if max == 1 && (warned != 0 || c.Warning() != "") {

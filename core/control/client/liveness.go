@@ -65,14 +65,12 @@ func (c *Client) watchStandby(ctx context.Context, s wire.StandbyNode) {
 		err := c.serveLiveness(ctx, addr, link, func() {})
 		c.group.Ended(link, succession.Unconnected)
 		if endedByPeer(err) {
-			switch c.proveDead(ctx, addr) {
-			case true:
-				c.group.Ended(link, succession.Dead)
-				<-ctx.Done() // it leaves the list
-				return
-			case false:
+			if !c.proveDead(ctx, addr) {
 				continue
 			}
+			c.group.Ended(link, succession.Dead)
+			<-ctx.Done() // it leaves the list
+			return
 		}
 		if !c.network.sleep(ctx, redialLiveness) {
 			return
@@ -165,7 +163,7 @@ func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	own.Ask = true
 	_, err = wire.ClientHandshake{Token: c.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, own))
 	if err != nil {
-		return errors.Join(errNoLiveness, net.ErrClosed)
+		return errNoLiveness
 	}
 	conn.SetDeadline(time.Time{})
 	out := wire.NewOutbox(conn, math.MaxInt32, nil, nil)

@@ -15,7 +15,8 @@ import (
 )
 
 // A host that is not where the endpoint points to looks there, and at the standbys of the
-// host before, for another server of its run: often in the first second, in which a supervisor may start the host before again.
+// host before, for another server of its run: often in the first second, in which a
+// supervisor may start the host before again.
 const (
 	probeOften  = 100 * time.Millisecond
 	probeFirst  = time.Second
@@ -105,7 +106,7 @@ func (p *prober) look(ctx context.Context, addr netip.AddrPort) {
 
 // own reports whether an address is that of the server in this process.
 func (p *prober) own(addr netip.AddrPort) bool {
-	return p.c.group.Self() == addr.String() || slices.Contains(ownAddrsOf(p.c.group.Listening()), addr)
+	return p.c.group.Self() == addr.String() || slices.Contains(ownAddrs(p.c.group.Listening()), addr)
 }
 
 // probe asks the server at an address who it is. It returns when there is none, or when

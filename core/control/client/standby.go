@@ -19,7 +19,7 @@ func (c *Client) takeOver(term uint64, took time.Duration, left bool) {
 	c.hosting, c.waiting = c.waiting, nil
 	facts := c.facts
 	c.mu.Unlock()
-	c.endpoint.hosted = ownAddrsOf(c.listening)
+	c.endpoint.hosted = ownAddrs(c.listening)
 	c.group.Lead(term, c.network.now(), took, left, facts)
 	c.startProbing()
 }
