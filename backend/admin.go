@@ -10,6 +10,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/sharedlog"
@@ -73,7 +74,7 @@ func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id, reason str
 	at := time.Now().UTC().Round(time.Millisecond)
 	switch e := ev.(type) {
 	case rendezvous.Direct:
-		e.ID, e.By, e.At = cmp.Or(e.ID, client.NewDirectiveID()), by, at
+		e.ID, e.By, e.At = cmp.Or(e.ID, member.NewDirectiveID()), by, at
 		return e, e.ID, e.Reason
 	case rendezvous.CancelDirective:
 		e.By = by

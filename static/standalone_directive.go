@@ -1,12 +1,13 @@
 package static
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"sync"
 	"time"
 
 	"rallypoint/agent"
+	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/wake"
 )
@@ -111,9 +112,7 @@ func (s *Standalone) Direct(_ context.Context, d rendezvous.Direct) error {
 	case len(o.queue) >= rendezvous.MaxDirectives:
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: %d directives stand already", s.run, len(o.queue))
 	}
-	if d.ID == "" {
-		d.ID = rand.Text()[:8]
-	}
+	d.ID = cmp.Or(d.ID, member.NewDirectiveID())
 	if d.By == "" {
 		d.By = "this node"
 	}

@@ -104,6 +104,7 @@ func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 		orphaned, _ = k.m.hostLost()
 	}
 	call := k.m.control.Start(r)
+	var gaveUp error
 	select {
 	case <-call.Done:
 	default:
@@ -113,19 +114,16 @@ func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 			k.m.setFinished(k.round)
 			return k.m.leaveBarrier(r), nil
 		case <-ctx.Done():
-			if !k.cancel(call, r) {
-				return rendezvous.KeyResult{}, fmt.Errorf("%s, round %d: %v %s at %s: %w",
-					k.m.subject(), k.round, r.Op, namedKeys(r.Keys), k.m.endpoint(), store.ContextError(ctx))
-			}
+			gaveUp = fmt.Errorf("%s, round %d: %v %s at %s: %w",
+				k.m.subject(), k.round, r.Op, namedKeys(r.Keys), k.m.endpoint(), store.ContextError(ctx))
 		case <-k.closed:
-			if !k.cancel(call, r) {
-				return rendezvous.KeyResult{}, store.ErrClosed
-			}
+			gaveUp = store.ErrClosed
 		case <-k.m.work.Done():
-			if !k.cancel(call, r) {
-				return rendezvous.KeyResult{}, store.ErrClosed
-			}
+			gaveUp = store.ErrClosed
 		}
+	}
+	if gaveUp != nil && !k.cancel(call, r) {
+		return rendezvous.KeyResult{}, gaveUp
 	}
 	if call.Err != nil {
 		return rendezvous.KeyResult{}, storeError(call.Err)

@@ -1,11 +1,11 @@
 package member
 
 import (
+	"context"
+
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
 )
-
-import "context"
 
 // ControlPlane is a node's way to the machine of its run: a connection to a hosted
 // control plane, or a log shared by all nodes.
@@ -17,8 +17,7 @@ type ControlPlane interface {
 	// it has succeeded the control plane reconnects by itself.
 	Connect(ctx context.Context) error
 
-	// Start sends a request (Join, Withdraw, Leave, CloseRun, Finish, Linger or
-	// KeyRequest, their Request part left zero) and returns at once. The control plane
+	// Start sends a request (an event with a Request, which is left zero) and returns at once. The control plane
 	// numbers it, repeats it after each reconnect, and finishes the call with the
 	// answer; the request is applied exactly once.
 	Start(request rendezvous.Event) *Call
@@ -57,13 +56,13 @@ type TrainingCarrier interface {
 // calls come in the order in which the run's machine gave them; after a
 // reconnect, Dropped comes before the Notice of the welcome.
 type Observer interface {
-	// Notice replaces the node's view.
+	// Updated replaces the node's view.
 	Updated(n rendezvous.MembershipUpdate)
-	// Progress says what the pending join waits for.
+	// Progressed says what the pending join waits for.
 	Progressed(p rendezvous.Progress)
 	// Dropped tells that the node was taken out of its run while it was away.
 	Dropped(err *rendezvous.Error)
-	// Connection tells that the control plane went out of reach (err says why)
+	// ConnectionChanged tells that the control plane went out of reach (err says why)
 	// or, with nil, came back.
 	ConnectionChanged(err error)
 }

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"slices"
@@ -48,6 +49,9 @@ func (m *Member) ReportSaved(ctx context.Context, round uint64, id string) error
 	return m.reportDirective(ctx, round, rendezvous.DirectiveReport{ID: id, Step: -1, Saved: true})
 }
 
+// NewDirectiveID draws the id of a directive.
+func NewDirectiveID() string { return rand.Text()[:8] }
+
 // Direct gives the run a directive, in the name of this node, which it drains itself if it
 // names none. An empty ID is drawn. It blocks until the control plane has it, at most
 // CloseTimeout, and is applied once however often it has to be sent. The errors are
@@ -57,22 +61,12 @@ func (m *Member) Direct(ctx context.Context, d rendezvous.Direct) error {
 	if m.isStopped() {
 		return m.stoppedError()
 	}
-	if d.ID == "" {
-		d.ID = rand.Text()[:8]
-	}
+	d.ID = cmp.Or(d.ID, NewDirectiveID())
 	d.Reason = cutReason(d.Reason)
 	if len(d.ID) > rendezvous.MaxNameLen || len(d.Nodes) > rendezvous.MaxDirectiveNodes {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "%s: a directive has an id of at most %d bytes and names at most %d nodes", m.subject(), rendezvous.MaxNameLen, rendezvous.MaxDirectiveNodes)
 	}
-	ctx, cancel := m.withTimeout(ctx, m.params.CloseTimeout)
-	defer cancel()
-	if err := m.connect(ctx); err != nil {
-		return m.waitError(ctx, err, "give a directive", m.params.CloseTimeout)
-	}
-	if _, err := m.control.Start(rendezvous.GiveDirective{Directive: d}).Wait(ctx); err != nil {
-		return m.waitError(ctx, err, "give a directive", m.params.CloseTimeout)
-	}
-	return nil
+	return m.ask(ctx, rendezvous.GiveDirective{Directive: d}, "give a directive")
 }
 
 func (m *Member) reportDirective(ctx context.Context, round uint64, r rendezvous.DirectiveReport) error {

@@ -17,8 +17,6 @@ type hostLiveness struct {
 	timer *time.Timer   // runs while the control plane is out of reach
 }
 
-func newHostLiveness() hostLiveness { return hostLiveness{gone: make(chan struct{})} }
-
 // hostDown begins to count; mu is held.
 func (m *Member) hostDown() {
 	o := &m.host

@@ -75,7 +75,7 @@ func New(p params.Params, connect func(Observer) ControlPlane, stores RoundStore
 		params: p, stores: stores, log: log,
 		ended: make(chan struct{}), joining: make(chan struct{}, 1), connecting: make(chan struct{}, 1),
 		changed: wake.New(), news: wake.New(), directed: make(chan struct{}),
-		host: newHostLiveness(),
+		host: hostLiveness{gone: make(chan struct{})},
 	}
 	m.life, m.endLife = context.WithCancel(context.Background())
 	m.work, m.endWork = context.WithCancel(m.life)
@@ -132,17 +132,26 @@ func (m *Member) SetClosed(ctx context.Context, reason string) error {
 	if m.isStopped() {
 		return m.stoppedError()
 	}
-	ctx, cancel := m.withTimeout(ctx, m.params.CloseTimeout)
-	defer cancel()
-	if err := m.connect(ctx); err != nil {
-		return m.waitError(ctx, err, "close the run", m.params.CloseTimeout)
-	}
-	if _, err := m.control.Start(rendezvous.CloseRun{Reason: reason, At: time.Now()}).Wait(ctx); err != nil {
-		return m.waitError(ctx, err, "close the run", m.params.CloseTimeout)
+	if err := m.ask(ctx, rendezvous.CloseRun{Reason: reason, At: time.Now()}, "close the run"); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	m.update.Closed = true
 	m.mu.Unlock()
+	return nil
+}
+
+// ask connects and makes a request, for at most CloseTimeout; what says what for.
+func (m *Member) ask(ctx context.Context, request rendezvous.Event, what string) error {
+	ctx, cancel := m.withTimeout(ctx, m.params.CloseTimeout)
+	defer cancel()
+	err := m.connect(ctx)
+	if err == nil {
+		_, err = m.control.Start(request).Wait(ctx)
+	}
+	if err != nil {
+		return m.waitError(ctx, err, what, m.params.CloseTimeout)
+	}
 	return nil
 }
 

@@ -301,20 +301,19 @@ func (m *Member) joinPending() bool {
 }
 
 // ownError gives an error of the control plane a code if it has none.
-func (m *Member) ownError(err error) error {
-	var own *rendezvous.Error
-	if errors.As(err, &own) {
-		return err
-	}
-	return rendezvous.Errorf(rendezvous.CodeOf(err), "%s at %s: %v", m.subject(), m.endpoint(), err)
-}
+func (m *Member) ownError(err error) error { return m.withCode(rendezvous.CodeOf(err), err) }
 
 // unreachableError is why the control plane is out of reach, as an error: what a log says of
 // its connection may have no code of its own.
 func (m *Member) unreachableError(lost error) error {
+	return m.withCode(rendezvous.CodeConnection, lost)
+}
+
+// withCode is err, with a code if it has none.
+func (m *Member) withCode(code rendezvous.Code, err error) error {
 	var own *rendezvous.Error
-	if errors.As(lost, &own) {
-		return lost
+	if errors.As(err, &own) {
+		return err
 	}
-	return rendezvous.Errorf(rendezvous.CodeConnection, "%s at %s: %v", m.subject(), m.endpoint(), lost)
+	return rendezvous.Errorf(code, "%s at %s: %v", m.subject(), m.endpoint(), err)
 }

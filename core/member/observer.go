@@ -11,7 +11,7 @@ import (
 // join that waits, and logs what people should know.
 type observer struct{ m *Member }
 
-// Notice replaces the node's view.
+// Updated replaces the node's view.
 //
 // While a join waits for its answer, nodes that wait are those of the round that
 // this node has left already: they are not its business. A control plane hands over
@@ -59,7 +59,7 @@ func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate
 	return n
 }
 
-// Progress says what the pending join waits for.
+// Progressed says what the pending join waits for.
 func (o observer) Progressed(p rendezvous.Progress) {
 	m := o.m
 	m.mu.Lock()
@@ -83,7 +83,7 @@ func (o observer) Dropped(err *rendezvous.Error) {
 	}
 }
 
-// Connection tells that the control plane went out of reach or came back.
+// ConnectionChanged tells that the control plane went out of reach or came back.
 func (o observer) ConnectionChanged(err error) {
 	m := o.m
 	now := time.Now()

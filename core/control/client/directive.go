@@ -2,16 +2,12 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
 	"time"
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
-
-// NewDirectiveID draws the id of a directive.
-func NewDirectiveID() string { return rand.Text()[:8] }
 
 // AdminDirect gives a run a directive, like AdminClose in all else. Its ID makes a
 // repetition do nothing. One that does not fit the run, as one about a node that is not
