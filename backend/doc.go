@@ -6,5 +6,5 @@
 //	etcd://host[:port]   the same log in an etcd (etcds:// with TLS)
 //	static://host:port   a fixed set of nodes, of which node 0 serves the store
 //
-// and, with [OpenRegister], a blob that the caller can compare and set.
+// and, with [OpenRegister], a register that the caller can compare and set.
 package backend

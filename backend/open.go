@@ -127,10 +127,10 @@ func node[T Node](n T, err error) (Node, error) {
 	return n, nil
 }
 
-// OpenRegister makes the member that p describes, whose run meets in a blob; see
+// OpenRegister makes the member that p describes, whose run meets in a register; see
 // sharedlog.NewRegisterLog. p.Endpoint is a name to be displayed.
-func OpenRegister(p params.Params, blob sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
-	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewRegisterLog(blob, p.RunID, nil) })
+func OpenRegister(p params.Params, r sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
+	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewRegisterLog(r, p.RunID) })
 }
 
 // openLog makes a member over a log that sees no node's address.

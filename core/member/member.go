@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
+	"rallypoint/internal/host"
 	"rallypoint/internal/promtext"
 	"rallypoint/internal/wake"
 	"rallypoint/internal/wording"
@@ -296,11 +296,7 @@ func (m *Member) setFinished(round uint64) {
 // nodeLabel names this node in messages. A control plane that draws a node id itself
 // tells it by a method Node.
 func nodeLabel(id string, plane ControlPlane) string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown host"
-	}
-	process := fmt.Sprintf("%s pid %d", host, os.Getpid())
+	process := host.Process()
 	if named, ok := plane.(interface{ Node() string }); ok && id == "" {
 		id = named.Node()
 	}

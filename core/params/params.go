@@ -3,6 +3,8 @@
 package params
 
 import (
+	"cmp"
+	"crypto/rand"
 	"math"
 	"time"
 
@@ -60,6 +62,12 @@ func Default() Params {
 		NodeRank:     -1,
 		RankHint:     -1,
 	}
+}
+
+// Identity is by which id and which incarnation the node says hello: what is given, else an
+// id that is drawn and the present time.
+func (p *Params) Identity() (node string, incarnation uint64) {
+	return cmp.Or(p.NodeID, "node-"+rand.Text()[:12]), cmp.Or(p.Incarnation, uint64(time.Now().UnixNano()))
 }
 
 // Validate reports the first thing that is wrong with the parameters, as

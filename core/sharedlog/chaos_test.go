@@ -333,7 +333,7 @@ func (c *chaos) say(ev rendezvous.Event) {
 		c.memory.add([][]byte{data})
 		return
 	}
-	l := NewRegisterLog(c.value, "job", nil)
+	l := NewRegisterLog(c.value, "job")
 	if _, err := l.Open(c.ctx); err == nil {
 		_ = l.Append(c.ctx, [][]byte{data})
 	}

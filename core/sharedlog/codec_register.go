@@ -9,7 +9,7 @@ import (
 	"rallypoint/internal/pack"
 )
 
-// registerState is what a blob holds. A state is never changed once it was stored or
+// registerState is what a register holds. A state is never changed once it was stored or
 // seen.
 type registerState struct {
 	runID      string
@@ -27,12 +27,12 @@ type registerHeartbeat struct {
 }
 
 const (
-	blobMagic   = "rallypoint"
-	blobVersion = 1
+	registerMagic   = "rallypoint"
+	registerVersion = 1
 
-	maxBlob        = 64 << 20
-	maxBlobEntries = 1 << 16
-	maxBlobBeats   = 1 << 13 // nodes that died leave theirs behind: the oldest go first
+	maxRegister        = 64 << 20
+	maxRegisterEntries = 1 << 16
+	maxRegisterBeats   = 1 << 13 // nodes that died leave theirs behind: the oldest go first
 
 	// keptEntries is how many entries before a snapshot are kept for readers that
 	// are a little behind it.
@@ -89,7 +89,7 @@ func (s *registerState) beat(session, last rendezvous.SessionID) {
 	if session != "" {
 		s.beats = append(s.beats, registerHeartbeat{session, count + 1})
 	}
-	s.beats = s.beats[max(0, len(s.beats)-maxBlobBeats):]
+	s.beats = s.beats[max(0, len(s.beats)-maxRegisterBeats):]
 }
 
 // sign is what the state shows of a node: one that has no counter took it back.
@@ -105,8 +105,8 @@ func (s *registerState) sign(session rendezvous.SessionID) Liveness {
 func (s *registerState) encode() []byte {
 	return pack.Append(nil, func(p *pack.Packer) {
 		p.List(10)
-		p.Text(blobMagic)
-		p.Uint(blobVersion)
+		p.Text(registerMagic)
+		p.Uint(registerVersion)
 		p.Text(s.runID)
 		p.Text(s.generation)
 		p.Text(s.nonce)
@@ -124,26 +124,26 @@ func (s *registerState) encode() []byte {
 
 // decodeRegister reads what encode wrote. It takes nothing on trust.
 func decodeRegister(data []byte) (*registerState, error) {
-	if len(data) > maxBlob {
-		return nil, fmt.Errorf("it has %d bytes, at most %d are allowed", len(data), maxBlob)
+	if len(data) > maxRegister {
+		return nil, fmt.Errorf("it has %d bytes, at most %d are allowed", len(data), maxRegister)
 	}
 	u := pack.NewUnpacker(data)
 	defer u.Release()
 	u.Open()
-	if magic := u.Text(len(blobMagic)); magic != blobMagic || u.Err() != nil {
+	if magic := u.Text(len(registerMagic)); magic != registerMagic || u.Err() != nil {
 		return nil, errors.New("it was written by something else")
 	}
-	if version := u.Uint(); u.Err() == nil && version != blobVersion {
-		return nil, fmt.Errorf("it has version %d, this release knows %d", version, blobVersion)
+	if version := u.Uint(); u.Err() == nil && version != registerVersion {
+		return nil, fmt.Errorf("it has version %d, this release knows %d", version, registerVersion)
 	}
 	s := &registerState{
 		runID: u.Text(rendezvous.MaxNameLen), generation: u.Text(rendezvous.MaxNameLen), nonce: u.Text(rendezvous.MaxNameLen),
-		snapshot: Snapshot{Index: u.Uint(), State: u.Bytes(maxBlob)},
-		base:     u.Uint(), entries: u.Values(maxBlobEntries, maxBlob),
+		snapshot: Snapshot{Index: u.Uint(), State: u.Bytes(maxRegister)},
+		base:     u.Uint(), entries: u.Values(maxRegisterEntries, maxRegister),
 	}
 	n := u.Open()
 	for range n / 2 {
-		if u.Err() != nil || len(s.beats) == maxBlobBeats {
+		if u.Err() != nil || len(s.beats) == maxRegisterBeats {
 			break
 		}
 		s.beats = append(s.beats, registerHeartbeat{rendezvous.SessionID(u.Text(rendezvous.MaxNameLen)), u.Uint()})

@@ -147,7 +147,7 @@ func (p *Replica) batch() (epoch uint64, batch [][]byte, until time.Time, err er
 		if err != nil {
 			return 0, nil, until, rendezvous.Errorf(rendezvous.CodeInternal, "run %q: a %T cannot be written: %v", p.params.RunID, ev, err)
 		}
-		if size += len(data); size > p.maxEntry() && len(batch) > 0 {
+		if size += len(data); size > p.info.MaxEntry && len(batch) > 0 {
 			break
 		}
 		batch = append(batch, data)

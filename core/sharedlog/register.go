@@ -33,25 +33,20 @@ type CASRegister interface {
 	SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error)
 }
 
-// RegisterOptions are the choices of a blob's log. The zero value is the default.
-type RegisterOptions struct {
-	// PollMin and PollMax bound the time between two looks at the register. It begins
-	// at PollMin with each change (for each 16 nodes, if they are more), grows by half
-	// with each look that finds none, and is always several times what a look takes.
-	// Defaults: 10 ms and 500 ms.
-	PollMin, PollMax time.Duration
-}
-
 // Values of Info.
 const (
-	blobSnapshotEntries = 128
-	blobSnapshotBytes   = 128 << 10
-	blobMaxEntry        = 1 << 20
-	blobLookEvery       = 500 * time.Millisecond
+	registerSnapshotEntries = 128
+	registerSnapshotBytes   = 128 << 10
+	registerMaxEntry        = 1 << 20
+	registerLookEvery       = 500 * time.Millisecond
 )
 
-// How a blob is polled, and how long one waits after a lost race.
+// How a register is polled, and how long one waits after a lost race. The time between two
+// looks begins at pollMin with each change (for each pollCrowd nodes, if they are more) and
+// grows by half with each look that finds none.
 const (
+	pollMin      = 10 * time.Millisecond
+	pollMax      = 500 * time.Millisecond
 	pollShare    = 8  // a look takes at most this part of the time
 	pollCrowd    = 16 // so many nodes look as often as one, more of them less often each
 	raceFirst    = 4  // window of the first pause, in units of what a look takes
@@ -67,7 +62,6 @@ const (
 type registerLog struct {
 	backend CASRegister
 	runID   string
-	options RegisterOptions
 
 	turn chan struct{} // held, by filling it, by the goroutine that writes
 
@@ -85,20 +79,9 @@ type registerLog struct {
 	every     time.Duration // present pause between two looks
 }
 
-// NewRegisterLog makes the log of a run in a blob.
-func NewRegisterLog(b CASRegister, runID string, options *RegisterOptions) Log {
-	l := &registerLog{backend: b, runID: runID, turn: make(chan struct{}, 1), news: wake.New(), self: rand.Text()[:10]}
-	if options != nil {
-		l.options = *options
-	}
-	if l.options.PollMin <= 0 {
-		l.options.PollMin = 10 * time.Millisecond
-	}
-	if l.options.PollMax <= 0 {
-		l.options.PollMax = 500 * time.Millisecond
-	}
-	l.every = l.options.PollMin
-	return l
+// NewRegisterLog makes the log of a run in a register.
+func NewRegisterLog(r CASRegister, runID string) Log {
+	return &registerLog{backend: r, runID: runID, turn: make(chan struct{}, 1), news: wake.New(), self: rand.Text()[:10], every: pollMin}
 }
 
 // Open implements Log.
@@ -114,8 +97,8 @@ func (l *registerLog) Open(ctx context.Context) (Info, error) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return Info{
-				Generation: l.state.generation, SnapshotEntries: blobSnapshotEntries, SnapshotBytes: blobSnapshotBytes,
-				MaxEntry: blobMaxEntry, HeartbeatReadInterval: blobLookEvery,
+				Generation: l.state.generation, SnapshotEntries: registerSnapshotEntries, SnapshotBytes: registerSnapshotBytes,
+				MaxEntry: registerMaxEntry, HeartbeatReadInterval: registerLookEvery,
 			}, nil
 		case ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable():
 			return Info{}, err
@@ -178,7 +161,7 @@ func (l *registerLog) observe(data, token []byte, took time.Duration, stamp uint
 // install makes a state the last one seen; mu is held.
 func (l *registerLog) install(state *registerState, token []byte) {
 	if l.state == nil || state.last() > l.state.last() || state.snapshot.Index > l.state.snapshot.Index {
-		l.every = max(l.options.PollMin, l.every/2)
+		l.every = max(pollMin, l.every/2)
 		l.news.Set()
 	}
 	l.state, l.token = state, token
@@ -233,8 +216,8 @@ func (l *registerLog) tryCAS(ctx context.Context, change func(*registerState) bo
 	l.mu.Unlock()
 
 	data := next.encode()
-	if len(data) > maxBlob {
-		return false, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q: the state would have %d bytes, at most %d are allowed", l.runID, len(data), maxBlob)
+	if len(data) > maxRegister {
+		return false, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q: the state would have %d bytes, at most %d are allowed", l.runID, len(data), maxRegister)
 	}
 	began := time.Now()
 	now, nowToken, ok, err := l.backend.SetState(ctx, data, token)
@@ -272,7 +255,7 @@ func (l *registerLog) Append(ctx context.Context, entries [][]byte) error {
 		return true
 	})
 	l.mu.Lock()
-	l.every = l.options.PollMin // answers are soon to come
+	l.every = pollMin // answers are soon to come
 	l.mu.Unlock()
 	return err
 }
@@ -285,7 +268,7 @@ func (l *registerLog) Next(ctx context.Context, after uint64) (Batch, error) {
 		}
 		l.mu.Lock()
 		b, err := l.state.after(after)
-		pause := max(l.every, pollShare*l.roundTrip.mean(), l.options.PollMin*time.Duration(len(l.state.beats)/pollCrowd))
+		pause := max(l.every, pollShare*l.roundTrip.mean(), pollMin*time.Duration(len(l.state.beats)/pollCrowd))
 		l.mu.Unlock()
 		if err != nil || len(b.Entries) > 0 {
 			return b, err
@@ -301,7 +284,7 @@ func (l *registerLog) Next(ctx context.Context, after uint64) (Batch, error) {
 		case <-t.C:
 		}
 		l.mu.Lock()
-		l.every = min(l.every+l.every/2, l.options.PollMax)
+		l.every = min(l.every+l.every/2, pollMax)
 		l.mu.Unlock()
 		if err := l.look(ctx); err != nil {
 			return Batch{}, err

@@ -147,7 +147,7 @@ func (w *cluster) blobNode(v *value, p params.Params) *node {
 		log = slog.New(slog.DiscardHandler)
 	}
 	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
-		n.plane = New(p, o, NewRegisterLog(way, p.RunID, nil), log)
+		n.plane = New(p, o, NewRegisterLog(way, p.RunID), log)
 		w.rec.watch(n.plane)
 		return n.plane
 	}, noStores{}, log)

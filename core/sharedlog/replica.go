@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
+	"rallypoint/internal/host"
 	"rallypoint/internal/wake"
 )
 
@@ -80,18 +79,12 @@ func New(p params.Params, obs member.Observer, shared Log, log *slog.Logger) *Re
 	}
 	pl := &Replica{
 		params: p, obs: obs, log: log, shared: shared,
-		node: p.NodeID, incarnation: p.Incarnation, session: newSession(),
+		label: host.Process(), session: newSession(),
 		welcome: make(chan struct{}), failing: map[string]bool{},
 		in: make(chan any), more: wake.New(), saving: make(chan Snapshot, 1), greeted: wake.New(),
 	}
-	if pl.node == "" {
-		pl.node = "node-" + rand.Text()[:12]
-	}
-	if pl.incarnation == 0 {
-		pl.incarnation = uint64(time.Now().UnixNano())
-	}
-	hostname, _ := os.Hostname()
-	pl.label = fmt.Sprintf("%s pid %d", hostname, os.Getpid())
+	pl.node, pl.incarnation = p.Identity()
+	pl.info.fill() // for requests that come before Connect
 	pl.life, pl.cancel = context.WithCancel(context.Background())
 	return pl
 }
@@ -233,7 +226,7 @@ func (p *Replica) checkRequest(ev rendezvous.Event) *rendezvous.Error {
 	}
 	data, err := rendezvous.EncodeEvent(stamped)
 	var own *rendezvous.Error
-	switch limit := p.maxEntry(); {
+	switch limit := p.info.MaxEntry; {
 	case errors.As(err, &own):
 		return own
 	case err != nil:
@@ -247,13 +240,6 @@ func (p *Replica) checkRequest(ev rendezvous.Event) *rendezvous.Error {
 
 // entrySlack is room for the numbers that a request gets when it is appended.
 const entrySlack = 128
-
-func (p *Replica) maxEntry() int {
-	if p.info.MaxEntry > 0 {
-		return p.info.MaxEntry
-	}
-	return MaxEntry
-}
 
 // SetLastRound is member.ControlPlane's.
 func (p *Replica) SetLastRound(c rendezvous.LastRound) {
@@ -350,6 +336,9 @@ func (i *Info) fill() {
 	}
 	if i.SnapshotBytes <= 0 {
 		i.SnapshotBytes = defaultSnapshotBytes
+	}
+	if i.MaxEntry <= 0 {
+		i.MaxEntry = MaxEntry
 	}
 	if i.HeartbeatReadInterval <= 0 {
 		i.HeartbeatReadInterval = defaultLookEvery

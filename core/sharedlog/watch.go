@@ -22,10 +22,10 @@ type Watcher interface {
 	Close()
 }
 
-// History makes the history of a run of what a Watcher finds: the records that
+// history makes the history of a run of what a Watcher finds: the records that
 // conformance checks. All nodes apply the same entries, and so does it: what the
 // machine does here it does at each of them.
-type History struct {
+type history struct {
 	record     func(trace.Record)
 	generation string // "": nothing was found yet
 	machine    *rendezvous.Machine
@@ -33,14 +33,11 @@ type History struct {
 	number     uint64 // of its event
 }
 
-// NewHistory makes a history that tells record each of its records.
-func NewHistory(record func(trace.Record)) *History { return &History{record: record} }
-
-// Take applies what was found at now; before was a time before which what is found now
+// take applies what was found at now; before was a time before which what is found now
 // had not been written. A run that is first seen when the beginning of its log is gone
 // has a history that begins with a later event; a gap shows in the numbers. The error is
 // final: ErrState, nodes of another release have written that.
-func (h *History) Take(r Record, before, now time.Time) error {
+func (h *history) take(r Record, before, now time.Time) error {
 	if r.Generation == "" {
 		return nil
 	}
@@ -67,7 +64,7 @@ func (h *History) Take(r Record, before, now time.Time) error {
 }
 
 // begin begins again with a generation, or behind entries that are gone.
-func (h *History) begin(r Record, before, now time.Time) error {
+func (h *history) begin(r Record, before, now time.Time) error {
 	m, err := r.start()
 	if err != nil {
 		return err
@@ -91,7 +88,7 @@ const lastLook = time.Second
 // each pause, and at the end. While what it reads is out of reach it tries on, and log says so; other
 // errors are final.
 func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trace.Record), log *slog.Logger) error {
-	h := NewHistory(record)
+	h := &history{record: record}
 	before := time.Now().Add(-longAgo)
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -112,7 +109,7 @@ func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trac
 		if lost = err != nil; lost {
 			return nil
 		}
-		err = h.Take(r, before, time.Now())
+		err = h.take(r, before, time.Now())
 		before = began
 		return err
 	}

@@ -3,6 +3,7 @@ package host
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -22,6 +23,9 @@ func Name() string {
 	}
 	return name
 }
+
+// Process names this process in logs and statuses.
+func Process() string { return fmt.Sprintf("%s pid %d", Name(), os.Getpid()) }
 
 // FQDN is the full name of this machine as reports show it: the first name of its
 // address with a dot in it, else the short one. It asks a name server at most

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"rallypoint/core/secret"
 	"rallypoint/core/training"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/host"
 	"rallypoint/internal/promtext"
 )
 
@@ -84,29 +84,22 @@ var (
 // New makes a client that is not connected yet. The Observer's methods are
 // called by one goroutine at a time, Connect's or the client's own; they must not
 // block and must not call Close. A nil log discards. The client starts a control
-// plane in this process by host; without one it never does, whatever
+// plane in this process by start; without one it never does, whatever
 // Params.IsHost says.
-func New(p params.Params, obs member.Observer, log *slog.Logger, host StartHost) *Client {
+func New(p params.Params, obs member.Observer, log *slog.Logger, start StartHost) *Client {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	if host == nil {
+	if start == nil {
 		never := false
 		p.IsHost = &never
 	}
 	c := &Client{
-		params: p, obs: obs, log: log, host: host, network: systemNetwork(),
+		params: p, obs: obs, log: log, host: start, network: systemNetwork(),
 		session: rendezvous.SessionID(rand.Text()),
-		node:    p.NodeID, incarnation: p.Incarnation,
+		label:   host.Process(),
 	}
-	if c.node == "" {
-		c.node = "node-" + rand.Text()[:12]
-	}
-	if c.incarnation == 0 {
-		c.incarnation = uint64(time.Now().UnixNano())
-	}
-	hostname, _ := os.Hostname()
-	c.label = fmt.Sprintf("%s pid %d", hostname, os.Getpid())
+	c.node, c.incarnation = p.Identity()
 	if p.Max > 1 {
 		c.group = standby.NewGroup(p.RunID, c.node, p.LeaseTimeout)
 	}
