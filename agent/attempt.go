@@ -244,7 +244,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 	defer a.watchStore()()
 	defer a.followDirectives(t)()
 	defer a.running.Store(false)
-	sample := time.NewTicker(progress.SampleInterval)
+	sample := time.NewTimer(progress.SampleInterval)
 	defer sample.Stop()
 	var patience <-chan time.Time // with a worker that the watchdog sent a signal
 	for {
@@ -274,7 +274,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 				return unkillable
 			}
 		case <-sample.C:
-			a.progress.Sample()
+			sample.Reset(a.progress.Sample())
 		case <-a.resized:
 			t.logs.Resized()
 		case <-a.pulse: // the health port asks whether the agent is alive

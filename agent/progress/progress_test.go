@@ -274,6 +274,28 @@ func TestFullFileSystem(t *testing.T) {
 	}
 }
 
+// TestSampleInterval: an agent whose workers' steps do not change samples them seldom, and
+// often again after a change.
+func TestSampleInterval(t *testing.T) {
+	r := newRig(t)
+	path := r.Begin(1, 1, CauseStart)[0]
+	want := func(quiet, want time.Duration) {
+		t.Helper()
+		r.time = r.time.Add(quiet)
+		if got := r.Sample(); got != want {
+			t.Errorf("again after %v, want %v", got, want)
+		}
+	}
+	want(time.Second, SampleInterval)
+	want(7*time.Second, time.Second)
+	want(time.Hour, longestSample)
+	store(t, path, 1)
+	want(time.Second, SampleInterval)
+	want(12*time.Second, 1500*time.Millisecond)
+	r.Begin(2, 1, CauseFailure)
+	want(time.Second, SampleInterval)
+}
+
 // TestNilTracker is an agent that ends before it has one.
 func TestNilTracker(t *testing.T) {
 	var tracker *Tracker

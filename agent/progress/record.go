@@ -48,6 +48,7 @@ type record struct {
 	file    *os.File
 	refused error // why it is not read any more
 	asked   Asked // of the worker; zero: nothing
+	whole   words // what was read last
 }
 
 // newRecord makes the file, which must not be there.
@@ -56,7 +57,7 @@ func newRecord(path string) (*record, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	r := &record{file: os.NewFile(uintptr(fd), path)}
+	r := &record{file: os.NewFile(uintptr(fd), path), whole: words{step: noStep}}
 	if err := fill(r.file); err != nil {
 		_ = r.file.Close()
 		_ = os.Remove(path)
@@ -84,7 +85,7 @@ func blank() []byte {
 }
 
 // readTries bounds how often a record is read that changes while it is read.
-const readTries = 4
+const readTries = 5
 
 // words are what a worker writes.
 type words struct {
@@ -97,22 +98,20 @@ func (r *record) read() (words, error) {
 	if r.refused != nil {
 		return words{step: noStep}, r.refused
 	}
-	last, err := r.readOnce()
 	// The kernel does not promise to copy a word at once: what two reads agree on is whole.
+	last := r.whole
 	for range readTries {
+		again, err := r.readOnce()
 		if err != nil {
-			break
+			r.refused = err
+			return words{step: noStep}, err
 		}
-		var again words
-		if again, err = r.readOnce(); again == last {
+		if again == last {
 			break
 		}
 		last = again
 	}
-	if err != nil {
-		r.refused = err
-		return words{step: noStep}, err
-	}
+	r.whole = last
 	return last, nil
 }
 

@@ -10,8 +10,14 @@ import (
 	"rallypoint/core/training"
 )
 
-// SampleInterval is how often records are to be sampled: times of changes are so exact.
-const SampleInterval = 500 * time.Millisecond
+// How often records are to be sampled; times of changes are so exact. While no step changes
+// the pauses grow to a part of that time: an agent whose workers take minutes for a step, or
+// report none, hardly wakes.
+const (
+	SampleInterval = 500 * time.Millisecond
+	longestSample  = 2 * time.Second
+	quietPart      = 8
+)
 
 // Tracker follows the workers of one node through the rounds of its run. It is safe for
 // concurrent use; its lock is held while records are read, which does not block.
@@ -34,7 +40,8 @@ type round struct {
 	number   uint64
 	cause    Cause
 	workers  []worker
-	recorded bool      // each worker has a record that can be read
+	recorded bool // each worker has a record that can be read
+	begun    time.Time
 	first    time.Time // when a step was first reported; zero: none was
 	changed  time.Time // when one changed last
 	gap      time.Duration
@@ -96,7 +103,7 @@ func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 	t.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.round = &round{number: number, cause: cause, workers: make([]worker, workers), highest: noStep}
+	t.round = &round{number: number, cause: cause, begun: t.now(), workers: make([]worker, workers), highest: noStep}
 	for i := range t.round.workers {
 		t.round.workers[i].step = noStep
 	}
@@ -131,14 +138,23 @@ func (t *Tracker) End() {
 	}
 }
 
-// Sample reads the workers' records.
-func (t *Tracker) Sample() {
+// Sample reads the workers' records, and says when to do it again.
+func (t *Tracker) Sample() (again time.Duration) {
 	if t == nil {
-		return
+		return longestSample
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sample()
+	r := t.round
+	if r == nil {
+		return longestSample
+	}
+	quiet := t.now().Sub(r.begun)
+	if r.changed.After(r.begun) {
+		quiet = t.now().Sub(r.changed)
+	}
+	return max(SampleInterval, min(quiet/quietPart, longestSample))
 }
 
 // sample is Sample; the lock is held.
