@@ -83,8 +83,9 @@ class FunctionJob:
             raise InvalidError(
                 f"the entry point {self._function!r} is defined in a notebook or another "
                 "program that is no file, which workers cannot import: put it into a module, or "
-                "fork workers by torch's own torch.distributed.launcher.api.elastic_launch, with "
-                'rdzv_backend="rallypoint" and start_method="fork" in its LaunchConfig',
+                "fork workers by torch's own torch.distributed.launcher.api.elastic_launch (torch "
+                '2.5 and newer), with rdzv_backend="rallypoint" and start_method="fork" in its '
+                "LaunchConfig",
                 Code.INVALID,
             )
 

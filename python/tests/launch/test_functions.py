@@ -216,7 +216,7 @@ NOTEBOOK = """
 def test_function_of_a_notebook(package: str) -> None:
     """Its module is no file: it is refused with the way that works, which is tried, too."""
     if package != "rallypoint":
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", minversion="2.5")  # which looks for plug-ins
     code = textwrap.dedent(NOTEBOOK.format(package=package, port=free_port()))
     done = subprocess.run(
         [PYTHON, "-"], input=code, capture_output=True, text=True, timeout=110, check=False
