@@ -16,16 +16,16 @@ import (
 // wallClock are the places where a time of day is used, and what for. All other
 // times are differences of time.Time values that carry Go's monotonic clock.
 var wallClock = map[string]string{
-	"internal/pack/packer.go UnixNano":       "when a run was closed, for display",
-	"internal/pack/unpacker.go Unix":         "the same",
-	"internal/pack/unpacker.go UTC":          "the same",
-	"core/rendezvous/closing.go UTC":         "the same",
-	"core/control/admin.go UTC":              "the same",
-	"core/control/status.go UTC":             "times of the status, by the server's clock alone",
-	"core/control/http.go UTC":               "the date of an answer",
-	"core/control/metricspage.go UnixMilli":  "when the server started",
-	"core/control/client/conn.go Unix":       "a deadline in the past, which ends a connection's I/O",
-	"core/control/client/client.go UnixNano": "incarnation of a named node: TestNamedNodeWhoseClockWentBack",
+	"internal/pack/packer.go UnixNano":      "when a run was closed, for display",
+	"internal/pack/unpacker.go Unix":        "the same",
+	"internal/pack/unpacker.go UTC":         "the same",
+	"core/rendezvous/closing.go UTC":        "the same",
+	"core/control/admin.go UTC":             "the same",
+	"core/control/status.go UTC":            "times of the status, by the server's clock alone",
+	"core/control/http.go UTC":              "the date of an answer",
+	"core/control/metricspage.go UnixMilli": "when the server started",
+	"core/control/client/conn.go Unix":      "a deadline in the past, which ends a connection's I/O",
+	"core/params/params.go UnixNano":        "incarnation of a named node: TestNamedNodeWhoseClockWentBack",
 }
 
 // TestWallClocksDecideNothing finds every use of a time of day in what decides
@@ -35,7 +35,7 @@ func TestWallClocksDecideNothing(t *testing.T) {
 	daytime := map[string]bool{"Unix": true, "UnixNano": true, "UnixMilli": true, "UnixMicro": true, "UTC": true,
 		"Local": true, "In": true, "Date": true, "Parse": true, "Clock": true, "Weekday": true, "YearDay": true}
 	found := map[string]bool{}
-	for _, folder := range []string{"core/rendezvous", "internal/pack", "core/control", "core/control/wire", "core/control/client", "roundstore"} {
+	for _, folder := range []string{"core/rendezvous", "internal/pack", "core/control", "core/control/wire", "core/control/client", "core/params", "roundstore"} {
 		paths, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %d files, %v", folder, len(paths), err)
