@@ -511,6 +511,7 @@ func (a *Agent) exitBarrier() error {
 	switch {
 	case err != nil:
 		a.log.Error("Error waiting on exit barrier. The workers of this node succeeded: " + err.Error())
+	case a.requeued(nil) != nil:
 	case a.rdzv.Closed() && a.rdzv.NodesWaiting() > 0:
 		a.log.Error("The workers of this node succeeded, but the run failed: " + a.rdzv.Reason())
 	}

@@ -29,17 +29,20 @@ func (e *RequeueError) Unwrap() error { return e.Err }
 // run, that is so for every node, whatever failed here meanwhile (docs/decisions/0081).
 func (a *Agent) asRunEnded(err error) error {
 	requeued := a.requeued(nil)
-	if err == nil || requeued == nil || errors.As(err, new(*RequeueError)) || errors.Is(err, rendezvous.ErrGraceful) {
+	if requeued == nil || errors.As(err, new(*RequeueError)) || errors.Is(err, rendezvous.ErrGraceful) {
 		return err
 	}
 	a.log.Warn("what this node would end with does not count, the run has ended before: " + briefly(err))
 	return requeued
 }
 
-// briefly is an error in one line.
+// briefly is how a node ends, in one line.
 func briefly(err error) string {
 	var failed *FailedError
-	if errors.As(err, &failed) {
+	switch {
+	case err == nil:
+		return "its workers succeeded, and not all of the others' had"
+	case errors.As(err, &failed):
 		return failed.Root().Summary()
 	}
 	return err.Error()

@@ -91,8 +91,8 @@ func (r *endsMeanwhile) Requeued() (reason string, requeued bool) {
 
 // TestRequeueBeforeTheGoodbye: the first to end the run decides for every node. One whose
 // goodbye comes after a directive has ended the run ends as the others do, whatever it would
-// have ended by. One whose workers have succeeded, or that was not needed, has nothing to
-// queue again.
+// have ended by, and also where its workers have succeeded: others' had not. One that was not
+// needed has nothing to queue again.
 func TestRequeueBeforeTheGoodbye(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare  func(*harness)
@@ -103,7 +103,7 @@ func TestRequeueBeforeTheGoodbye(t *testing.T) {
 		"no progress":                 {func(s *harness) { s.spec.Argv = []string{"false"}; s.spec.MaxRestarts, s.spec.MaxNoProgress = 9, 1 }, true},
 		"another node ended the run":  {func(s *harness) { s.rdzv.refusal = rendezvous.ErrClosed }, true},
 		"a signal":                    {func(s *harness) { s.rdzv.blocked = true }, true},
-		"the workers have succeeded":  {func(*harness) {}, false},
+		"its workers have succeeded":  {func(*harness) {}, true},
 		"this node was not necessary": {func(s *harness) { s.rdzv.refusal = rendezvous.ErrGraceful }, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -128,7 +128,7 @@ func (a *account) forgetSteps() {
 func (c *Checker) carryOut(d *standing) {
 	c.own = true
 	c.endDirective(d.ID)
-	if c.finishing() && d.Kind != r.DirectiveStop {
+	if c.finishing() && (d.Kind != r.DirectiveStop || c.live() == 0) {
 		return
 	}
 	end := closing{requeued, d.By, d.Reason}

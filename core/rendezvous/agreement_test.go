@@ -397,6 +397,21 @@ func TestDirectivesOfEndingJob(t *testing.T) {
 	}
 }
 
+// TestStopOfFinishedJob: a stop whose time comes when all have finished, and none has said
+// goodbye yet, finds nothing to queue again.
+func TestStopOfFinishedJob(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 2), "a", "b")
+	r.apply(Direct{ID: "s1", Kind: DirectiveStop, Within: time.Minute, By: "admin", Reason: "why"})
+	r.apply(Finish{n[0].request()})
+	r.apply(Finish{n[1].request()})
+	r.fire(TimerDirective)
+	r.apply(Leave{Request: n[0].request(), Ending: EndSuccess})
+	if n[1].notice.Requeue || r.m.closed == nil || r.m.closed.Kind != ClosedSuccess {
+		t.Errorf("it was told %+v, the run %+v", n[1].notice, r.m.closed)
+	}
+}
+
 // TestAgreementAcrossTakeover: the next host goes on where the dead one was, in each phase:
 // what members say again in their hello counts, and the step of a round stays.
 func TestAgreementAcrossTakeover(t *testing.T) {

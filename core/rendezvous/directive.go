@@ -245,8 +245,10 @@ func (m *Machine) carryOut(d *directive, why string) {
 	m.directivesOwn = true
 	m.endDirective(d)
 	defer m.directivesChanged()
-	if m.finishing() && d.Kind != DirectiveStop {
-		if d.Kind != DirectiveSave { // no node takes the place of another any more, and one that leaves fails the job
+	if m.finishing() && (d.Kind != DirectiveStop || m.live() == 0) {
+		// No node takes the place of another any more, and one that leaves fails the job; one
+		// that all have finished is not to be queued again.
+		if d.Kind != DirectiveSave {
 			m.note("directive %s is over and not carried out: the job is about to end, a member has finished", d.ID)
 		}
 		return
