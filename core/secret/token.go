@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -170,14 +171,23 @@ func readTokens(f io.Reader) ([][]byte, error) {
 	return parseTokens(text)
 }
 
-// parseTokens takes a token from each line; surrounding space does not count.
+// marks are the byte order marks of UTF-8 and UTF-16, which an editor writes unseen.
+var marks = [][]byte{{0xef, 0xbb, 0xbf}, {0xff, 0xfe}, {0xfe, 0xff}}
+
+// parseTokens takes a token from each line; surrounding space does not count. What looks the
+// same in an editor and is another token elsewhere is refused.
 func parseTokens(text []byte) ([][]byte, error) {
+	if bytes.IndexByte(text, 0) >= 0 || slices.ContainsFunc(marks, func(mark []byte) bool { return bytes.HasPrefix(text, mark) }) {
+		return nil, errors.New("it is no plain text, but has zero bytes or a byte order mark: save it without, or make one with `rallypoint token new`")
+	}
 	var keys [][]byte
 	for line := range bytes.Lines(text) {
 		line = bytes.TrimSpace(line)
 		switch {
 		case len(line) == 0:
 			continue
+		case line[0] == '#': // it would be a token that can be guessed
+			return nil, errors.New("a line begins with #: a token file has no comments, each line is a token")
 		case len(line) < MinToken || len(line) > MaxToken:
 			return nil, fmt.Errorf("a line has %d bytes, a token has %d to %d: make one with `rallypoint token new`", len(line), MinToken, MaxToken)
 		case len(keys) == MaxTokens:
