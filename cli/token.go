@@ -104,7 +104,7 @@ nowhere. A file that no control plane would take is an error that says why.`,
 // newTokenDerive makes the command that gives a job of a shared control plane a token of its
 // own.
 func newTokenDerive(log *logging) *cobra.Command {
-	var run string
+	var run, output string
 	cmd := &cobra.Command{
 		Use:   "derive FILE --rdzv-id ID",
 		Short: "Print the token that opens one run and nothing else",
@@ -112,9 +112,8 @@ func newTokenDerive(log *logging) *cobra.Command {
 serve" that many jobs share. Write it to a file for the nodes of that job: they meet at the
 control plane, which has FILE, and can neither join, close nor read another run. All nodes
 of a run use the same one. The control plane need not know of it.`,
-		Example: `  umask 077
-  rallypoint token derive token --rdzv-id my-job > my-job.token`,
-		Args: wantArgs("FILE"),
+		Example: "  rallypoint token derive token --rdzv-id my-job --output my-job.token",
+		Args:    wantArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			token, err := secret.OpenToken(args[0], log.logger())
 			if err != nil {
@@ -127,11 +126,18 @@ of a run use the same one. The control plane need not know of it.`,
 			if err != nil {
 				return failed("%w", err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", line)
+			if output == "" {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s\n", line)
+				return nil
+			}
+			if err := secret.WriteToken(output, line); err != nil {
+				return failed("cannot make a token file: %w", err)
+			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&run, "rdzv-id", "", "`ID` of the run")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "write to a new `FILE` that only this user can read")
 	_ = cmd.MarkFlagRequired("rdzv-id")
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"rallypoint/cli/run"
@@ -149,6 +150,19 @@ func TestTokenDerive(t *testing.T) {
 	own := filepath.Join(t.TempDir(), "own")
 	if err := os.WriteFile(own, []byte(one), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "job.token")
+	umask := syscall.Umask(0)
+	defer syscall.Umask(umask)
+	if code, stdout, stderr := execute(t, "token", "derive", master, "--rdzv-id", "job:1", "--output", file); code != 0 || stdout != "" {
+		t.Errorf("to a file: %d, %q, %s", code, stdout, stderr)
+	}
+	st, err := os.Stat(file)
+	if text, _ := os.ReadFile(file); err != nil || st.Mode().Perm() != 0o600 || string(text) != one {
+		t.Errorf("the file: %v, %v, %q", err, st.Mode(), text)
+	}
+	if code, _, _ := execute(t, "token", "derive", master, "--rdzv-id", "job:2", "--output", file); code == 0 {
+		t.Error("a token file was replaced")
 	}
 	if code, _, stderr := derive(own, "job:2"); code == 0 || !strings.Contains(stderr, `opens run "job:1" only`) {
 		t.Errorf("of a run's token: %d, %q", code, stderr)

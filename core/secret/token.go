@@ -147,13 +147,18 @@ func checkFile(st *unix.Stat_t, self int) error {
 // NewToken makes a file with a token drawn at random, for this user alone. It never
 // replaces one.
 func NewToken(path string) error {
+	key := make([]byte, MinToken)
+	_, _ = rand.Read(key) // never fails
+	return WriteToken(path, []byte(hex.EncodeToString(key)))
+}
+
+// WriteToken makes a file with a token, for this user alone. It never replaces one.
+func WriteToken(path string, token []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	key := make([]byte, MinToken)
-	_, _ = rand.Read(key) // never fails
-	_, err = f.WriteString(hex.EncodeToString(key) + "\n")
+	_, err = f.Write(append(bytes.Clone(token), '\n'))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
