@@ -79,9 +79,18 @@ def part(block: header.Block) -> str:
     return f"### {titles}\n\n```c\n{code}\n```\n\n{text}"
 
 
+def head() -> str:
+    """The text before the reference, with the programs that it names in comments."""
+    return re.sub(
+        r"<!-- the program (\S+) -->",
+        lambda m: f"```c\n{(ROOT / m[1]).read_text().strip()}\n```",
+        HEAD.read_text().strip(),
+    )
+
+
 def generate() -> str:
     read = header.read()
-    parts = [HEAD.read_text().strip(), "## Rules of all functions", rules(read.rules)]
+    parts = [head(), "## Rules of all functions", rules(read.rules)]
     for section in read.sections:
         parts.append(f"## {section.title.capitalize()}")
         if section.blocks:

@@ -7,6 +7,7 @@
  *
  * This is: endpoint, run id, fewest and most nodes, workers on this node, program.
  */
+#define _GNU_SOURCE /* pipe2 */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

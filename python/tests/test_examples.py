@@ -149,12 +149,31 @@ def find_killed(nodes: list[Node]) -> Node:
     raise AssertionError("all of them host")
 
 
+def test_c_program_of_the_page(start: Start, tmp_path: Path, endpoint: str) -> None:
+    program = tmp_path / "meet"
+    build(
+        "cc",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{REPOSITORY / 'include'}",
+        EXAMPLES / "c" / "meet.c",
+        BUILD / "librallypoint.so",
+        "-o",
+        program,
+    )
+    nodes = [start(program, endpoint, "c") for _ in range(2)]
+    assert {node.find(r"^round 1: rank (\d) of 2, store at ")[1] for node in nodes} == {"0", "1"}
+    assert [node.end() for node in nodes] == [0, 0]
+    refused = start(program, "::", "c")
+    assert refused.end() == 1
+    refused.find("^join: INVALID: the endpoint ")
+
+
 def test_c_launcher(start: Start, tmp_path: Path, endpoint: str) -> None:
     launcher = tmp_path / "launcher"
     build(
         "cc",
-        "-std=c11",
-        "-D_GNU_SOURCE",
         "-Wall",
         "-Wextra",
         "-Werror",
@@ -178,8 +197,6 @@ def test_c_launcher_is_stopped(start: Start, tmp_path: Path, endpoint: str) -> N
     launcher = tmp_path / "launcher"
     build(
         "cc",
-        "-std=c11",
-        "-D_GNU_SOURCE",
         f"-I{REPOSITORY / 'include'}",
         EXAMPLES / "c" / "launcher.c",
         BUILD / "librallypoint.so",
