@@ -24,7 +24,7 @@ import (
 	"rallypoint/internal/wake"
 )
 
-// Rendezvous is what an agent needs of one. *rendezvous.Member is one; a job
+// Rendezvous is what an agent needs of one. *member.Member is one; a job
 // whose nodes are fixed has a simpler one. Its methods are described there.
 type Rendezvous interface {
 	Next(ctx context.Context) (rendezvous.Outcome, error)

@@ -525,17 +525,7 @@ func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 	if !wait {
 		return a.rdzv.Finish(ctx)
 	}
-	keys := a.assignment.keys
-	n, err := keys.Add(ctx, exitBarrierCount, 1)
-	if err != nil {
-		return err
-	}
-	if n >= int64(a.assignment.groups) {
-		if err := keys.Set(ctx, exitBarrierLast, []byte("1")); err != nil {
-			return err
-		}
-	}
-	return keys.Wait(ctx, []string{exitBarrierLast})
+	return a.assignment.meet(ctx, rendezvous.ExitBarrierCount, rendezvous.ExitBarrierLast)
 }
 
 // refused completes an error of the rendezvous by what other nodes wrote about

@@ -126,14 +126,7 @@ func (a *Agent) takeBudget(ctx context.Context, own, job *budget) error {
 func (a *Agent) awaitIdle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leastReport)
 	defer cancel()
-	keys := a.assignment.keys
-	n, err := keys.Add(ctx, idleKey, 1)
-	if err == nil && n >= int64(a.assignment.groups) {
-		err = keys.Set(ctx, idleAllKey, []byte("1"))
-	}
-	if err == nil {
-		err = keys.Wait(ctx, []string{idleAllKey})
-	}
+	err := a.assignment.meet(ctx, idleKey, idleAllKey)
 	if err != nil && !errors.Is(err, rendezvous.ErrRoundOver) {
 		a.log.Debug("not all nodes have said that they end for want of progress: " + err.Error())
 	}
@@ -190,12 +183,8 @@ func (a *Agent) restartsText() string {
 // readBudget reads what agent 0 made of all budgets before it assigned the ranks; nil if it
 // wrote nothing that can be read.
 func readBudget(ctx context.Context, s store.Store) (*budget, error) {
-	there, err := s.Check(ctx, []string{budgetKey})
-	if err != nil || !there {
-		return nil, err
-	}
-	text, err := s.Get(ctx, budgetKey)
-	if err != nil {
+	text, err := getIfThere(ctx, s, budgetKey)
+	if err != nil || text == nil {
 		return nil, err
 	}
 	var b budget

@@ -1,20 +1,18 @@
 package agent
 
 import (
-	"rallypoint/agent/process"
-	"rallypoint/agent/telemetry"
-)
-
-import (
 	"cmp"
 	"time"
+
+	"rallypoint/agent/process"
+	"rallypoint/agent/telemetry"
 )
 
 // EventKind says what an Event is about. Numbers are append-only: they are those of
 // the C ABI.
 type EventKind int
 
-// The kinds of notices.
+// The kinds of events.
 const (
 	EventJoining    EventKind = iota + 1 // the node waits for its place in the next round
 	EventJoined                          // the node has its place, and its workers have their ranks
@@ -26,7 +24,7 @@ const (
 )
 
 // Event is one step of a run, for programs. The workers' fields are those of one
-// worker in NoticeStarted and NoticeExited, and -1 else.
+// worker in EventStarted and EventExited, and -1 else.
 type Event struct {
 	Kind EventKind
 	Time time.Time

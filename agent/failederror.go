@@ -1,8 +1,6 @@
 package agent
 
-import (
-	"rallypoint/agent/failure"
-)
+import "rallypoint/agent/failure"
 
 // FailedError ends a run because workers failed for good; torch's name for it is
 // ChildFailedError.

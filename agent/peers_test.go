@@ -60,7 +60,7 @@ func TestExitBarrierSignal(t *testing.T) {
 	a := inRound(t, newRounds(2), 0)
 	done := make(chan error)
 	go func() { done <- a.exitBarrier() }()
-	if err := a.assignment.keys.Wait(t.Context(), []string{exitBarrierCount}); err != nil {
+	if err := a.assignment.keys.Wait(t.Context(), []string{rendezvous.ExitBarrierCount}); err != nil {
 		t.Fatal(err)
 	}
 	a.Signal(15)

@@ -7,21 +7,13 @@ import (
 	"strconv"
 
 	"rallypoint/agent/telemetry"
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
-)
-
-// Keys by which the agents of a round agree on ranks and on the end; torch's
-// agents use the same (A49, A51).
-const (
-	roleInfoKey      = "torchelastic/role_info/"
-	assignedRanksKey = "torchelastic/assigned_ranks/"
-	exitBarrierCount = "torchelastic/agent/terminal_state/num_members"
-	exitBarrierLast  = "torchelastic/agent/terminal_state/last_member"
 )
 
 // restartsKey holds the restart count of the whole job, where it is not 0. It is
 // a key of its own because torch's agents, which may take part, insist on four
-// numbers in assignedRanksKey.
+// numbers in rendezvous.AssignedRanksPrefix.
 const restartsKey = "rallypoint/restarts"
 
 // ranks is what the workers of one agent are numbered by: worker k has Base + k
@@ -64,7 +56,7 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 	if err != nil {
 		return ranks{}, err
 	}
-	if err := s.Set(ctx, roleInfoKey+strconv.Itoa(own.Rank), text); err != nil {
+	if err := s.Set(ctx, rendezvous.RoleInfoPrefix+strconv.Itoa(own.Rank), text); err != nil {
 		return ranks{}, fmt.Errorf("publish role info: %w", err)
 	}
 	if own.Rank == 0 {
@@ -72,7 +64,7 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 			return ranks{}, err
 		}
 	}
-	text, err = s.Get(ctx, assignedRanksKey+strconv.Itoa(own.Rank))
+	text, err = s.Get(ctx, rendezvous.AssignedRanksPrefix+strconv.Itoa(own.Rank))
 	if err != nil {
 		return ranks{}, fmt.Errorf("read assigned ranks: %w", err)
 	}
@@ -97,22 +89,27 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 // agreedRestarts reads what agent 0 wrote before it assigned the ranks; 0 if it
 // wrote nothing.
 func agreedRestarts(ctx context.Context, s store.Store) (int, error) {
-	there, err := s.Check(ctx, []string{restartsKey})
-	if err != nil || !there {
-		return 0, err
-	}
-	text, err := s.Get(ctx, restartsKey)
-	if err != nil {
+	text, err := getIfThere(ctx, s, restartsKey)
+	if err != nil || text == nil {
 		return 0, err
 	}
 	return strconv.Atoi(string(text))
+}
+
+// getIfThere returns the value of a key that need not exist; nil if it does not.
+func getIfThere(ctx context.Context, s store.Store, key string) ([]byte, error) {
+	there, err := s.Check(ctx, []string{key})
+	if err != nil || !there {
+		return nil, err
+	}
+	return s.Get(ctx, key)
 }
 
 // assignRanks is agent 0's part.
 func assignRanks(ctx context.Context, s store.Store, groups int) error {
 	keys := make([]string, groups)
 	for i := range keys {
-		keys[i] = roleInfoKey + strconv.Itoa(i)
+		keys[i] = rendezvous.RoleInfoPrefix + strconv.Itoa(i)
 	}
 	texts, err := s.MultiGet(ctx, keys)
 	if err != nil {
@@ -123,7 +120,7 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 		if err := json.Unmarshal(text, &infos[i]); err != nil {
 			return fmt.Errorf("role info of agent %d: %w", i, err)
 		}
-		keys[i] = assignedRanksKey + strconv.Itoa(i)
+		keys[i] = rendezvous.AssignedRanksPrefix + strconv.Itoa(i)
 	}
 	shares := shareRanks(infos)
 	for i, r := range shares {
@@ -160,12 +157,25 @@ func shareRanks(infos []roleInfo) []ranks {
 	return shares
 }
 
+// meet counts this agent under one key, and waits for the other, which the last agent of the
+// round writes.
+func (s *assignment) meet(ctx context.Context, count, last string) error {
+	n, err := s.keys.Add(ctx, count, 1)
+	if err == nil && n >= int64(s.groups) {
+		err = s.keys.Set(ctx, last, []byte("1"))
+	}
+	if err == nil {
+		err = s.keys.Wait(ctx, []string{last})
+	}
+	return err
+}
+
 // members reads what the agents of the round say of themselves; nil if its store does not
 // answer.
 func (s *assignment) members(ctx context.Context) []telemetry.MemberStatus {
 	names := make([]string, s.groups)
 	for i := range names {
-		names[i] = roleInfoKey + strconv.Itoa(i)
+		names[i] = rendezvous.RoleInfoPrefix + strconv.Itoa(i)
 	}
 	texts, err := s.keys.MultiGet(ctx, names)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 )
 
@@ -85,7 +86,7 @@ func TestRanksWithoutExchange(t *testing.T) {
 func TestRanksFromControlPlane(t *testing.T) {
 	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()
-	if err := s.Set(t.Context(), assignedRanksKey+"1", []byte("[4, 8, 4, 8]")); err != nil {
+	if err := s.Set(t.Context(), rendezvous.AssignedRanksPrefix+"1", []byte("[4, 8, 4, 8]")); err != nil {
 		t.Fatal(err)
 	}
 	got, err := agreeRanks(t.Context(), s, roleInfo{"r", 1, 4, 3, "", nil}, 2)

@@ -1,10 +1,10 @@
 package agent
 
 import (
+	"errors"
+
 	"rallypoint/agent/failure"
 )
-
-import "errors"
 
 // Result is how a run ended, and where this node and its workers stood at last.
 type Result struct {

@@ -23,6 +23,7 @@ type printer struct {
 	buf    []byte // reused
 }
 
+// NewConsole returns a console on which no line is open.
 func NewConsole() *Console { return &Console{open: make(map[io.Writer]*printer)} }
 
 func (c *Console) printer(dst io.Writer, prefix string) *printer {

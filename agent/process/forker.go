@@ -82,7 +82,7 @@ func (f *Forker) start(argv, env []string, files []uintptr, cpus []int) (pid int
 	return f.fork(program, argv, attr, cpus)
 }
 
-// startFree is start for a process that survives this one; the program is a path.
+// startDetached is start for a process that survives this one; the program is a path.
 func (f *Forker) startDetached(argv, env []string, files []uintptr) (pid int, err error) {
 	return f.fork(argv[0], argv, &syscall.ProcAttr{Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}, nil)
 }

@@ -32,7 +32,7 @@ type Process struct {
 }
 
 // watch waits for the end of the process and calls ended then. It returns
-// without a call if abandon was called before.
+// without a call if unwatch was called before.
 func (p *Process) watch(ended func(*Process)) {
 	var code int
 	var lost error
@@ -52,13 +52,14 @@ func (p *Process) watch(ended func(*Process)) {
 	ended(p)
 }
 
-// abandon ends the watch.
+// unwatch ends the watch.
 func (p *Process) unwatch() {
 	if p.pidfd != nil {
 		_ = p.pidfd.Close()
 	}
 }
 
+// HasExited reports whether the process has ended; Code, Lost and At are set then.
 func (p *Process) HasExited() bool {
 	select {
 	case <-p.exited:

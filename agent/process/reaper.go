@@ -71,6 +71,7 @@ func NewReaper(f *Forker, subreaper, keep bool, marker string, log *slog.Logger)
 	return s
 }
 
+// Close ends the reaper. A subreaper is none any more, and has reaped what has ended.
 func (s *Reaper) Close() {
 	close(s.done)
 	if s.subreaper {
@@ -250,7 +251,7 @@ func (s *Reaper) left(groups []int) []*orphan {
 		// between, what is signalled is the old process, which is gone.
 		stat, ok := readStat(pid)
 		ours := slices.Contains(groups, stat.group) || s.adopted(pid, stat) || s.forker.group.has(pid) ||
-			isMarked(strconv.Itoa(pid), s.marker)
+			isMarked(pid, s.marker)
 		if !ok || !ours || stat.state == 'Z' || stat.state == 'X' {
 			_ = pidfd.Close()
 			continue
@@ -281,14 +282,14 @@ func markedProcesses(marker string) []int {
 	if marker == "" {
 		return nil
 	}
-	return processesWith(func(pid int) bool { return isMarked(strconv.Itoa(pid), marker) })
+	return processesWith(func(pid int) bool { return isMarked(pid, marker) })
 }
 
-func isMarked(pid, marker string) bool {
+func isMarked(pid int, marker string) bool {
 	if marker == "" {
 		return false
 	}
-	text, err := os.ReadFile("/proc/" + pid + "/environ")
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && bytes.Contains(text, []byte(marker))
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// envStuckTimeout is for how many seconds a worker may be in uninterruptible sleep
+// envUninterruptibleTimeout is for how many seconds a worker may be in uninterruptible sleep
 // (A94).
 const envUninterruptibleTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
@@ -28,6 +28,7 @@ type SleepDetector struct {
 	since   map[int]time.Time // by pid: first seen in D
 }
 
+// NewSleepDetector returns a detector that has seen no worker yet.
 func NewSleepDetector(timeout time.Duration) *SleepDetector {
 	return &SleepDetector{Timeout: timeout, since: make(map[int]time.Time), State: func(pid int) (byte, bool) {
 		stat, ok := readStat(pid)

@@ -67,13 +67,10 @@ func (m *Member) hostLost() (gone <-chan struct{}, is bool) {
 	return m.host.gone, m.host.isDown()
 }
 
-// exitBarrierKeys is what the keys of torch's exit barrier begin with.
-const exitBarrierKeys = "torchelastic/agent/terminal_state"
-
 // ofExitBarrier reports whether a request belongs to the exit barrier.
 func ofExitBarrier(r rendezvous.KeyRequest) bool {
 	for _, key := range r.Keys {
-		if !strings.HasPrefix(key, exitBarrierKeys) {
+		if !strings.HasPrefix(key, rendezvous.ExitBarrierPrefix) {
 			return false
 		}
 	}

@@ -27,7 +27,7 @@ func TestExitBarrierDoesNotWaitForTheLost(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 3), "a", "b", "c")
 	r.key(n[0], store.OpAdd, 1, ExitBarrierCount)
-	if reply := r.key(n[0], store.OpWait, 0, exitBarrierLast); reply.Result != nil {
+	if reply := r.key(n[0], store.OpWait, 0, ExitBarrierLast); reply.Result != nil {
 		t.Fatal("the barrier opened early")
 	}
 	wait := n[0].number

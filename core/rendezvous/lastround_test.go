@@ -34,7 +34,7 @@ func TestAStrangersLastRoundLeavesTheRunningRoundAlone(t *testing.T) {
 			p := policy(2, 3)
 			n := r.group(p, "a", "b")
 			r.key(n[0], store.OpSet, 0, "k", "v")
-			r.key(n[1], store.OpWait, 0, exitBarrierLast)
+			r.key(n[1], store.OpWait, 0, ExitBarrierLast)
 			waits := n[1].number
 			x := r.claiming("x", p, strange(round))
 			if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, fmt.Sprint("round ", round)) {
@@ -161,7 +161,7 @@ func TestAStateThatWentBackInTime(t *testing.T) {
 	if n[0].notice.Waiting == 0 || !strings.Contains(n[0].notice.Reason, "was in round 2") {
 		t.Fatalf("a member received %+v", n[0].notice)
 	}
-	if reply := r.key(n[0], store.OpGet, 0, roleInfoPrefix+"1"); CodeOf(reply.Err) != CodeRoundOver {
+	if reply := r.key(n[0], store.OpGet, 0, RoleInfoPrefix+"1"); CodeOf(reply.Err) != CodeRoundOver {
 		t.Fatalf("a request of round 2 was answered by %+v", reply)
 	}
 	r.claiming("c", p, n[2].claim)
@@ -336,7 +336,7 @@ func TestAFinishThatWasLostWithTheState(t *testing.T) {
 	n[0].claim.Finished = true
 	r.again(n[0], p)
 	r.again(n[1], p)
-	r.key(n[1], store.OpWait, 0, exitBarrierLast)
+	r.key(n[1], store.OpWait, 0, ExitBarrierLast)
 	waits := n[1].number
 	r.key(n[1], store.OpAdd, 1, ExitBarrierCount)
 	if reply, ok := n[1].replies[waits]; !ok || reply.Err != nil {
@@ -348,10 +348,10 @@ func TestAFinishThatWasLostWithTheState(t *testing.T) {
 // one of them had written is gone, so that the others must not wait for it.
 func TestRanksOfAnAdoptedRound(t *testing.T) {
 	for _, ask := range []func(r *rig, n *rigNode) Reply{
-		func(r *rig, n *rigNode) Reply { return r.key(n, store.OpGet, 0, roleInfoPrefix+"0") },
-		func(r *rig, n *rigNode) Reply { return r.key(n, store.OpWait, 0, assignedRanksPrefix+"1") },
+		func(r *rig, n *rigNode) Reply { return r.key(n, store.OpGet, 0, RoleInfoPrefix+"0") },
+		func(r *rig, n *rigNode) Reply { return r.key(n, store.OpWait, 0, AssignedRanksPrefix+"1") },
 		func(r *rig, n *rigNode) Reply {
-			q := KeyRequest{Request: n.request(), Round: 1, Op: store.OpMultiGet, Keys: []string{roleInfoPrefix + "0", roleInfoPrefix + "1"}}
+			q := KeyRequest{Request: n.request(), Round: 1, Op: store.OpMultiGet, Keys: []string{RoleInfoPrefix + "0", RoleInfoPrefix + "1"}}
 			r.apply(q)
 			return n.replies[q.Number]
 		},
@@ -364,7 +364,7 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 		r.returns(n[0], p)
 		r.returns(n[1], p)
 		r.publish(n[1], "default", 1)
-		if reply := r.key(n[1], store.OpGet, 0, roleInfoPrefix+"1"); reply.Err != nil {
+		if reply := r.key(n[1], store.OpGet, 0, RoleInfoPrefix+"1"); reply.Err != nil {
 			t.Fatalf("what is there was answered by %v", reply.Err)
 		}
 		if reply := ask(r, n[1]); CodeOf(reply.Err) != CodeRoundOver || !strings.Contains(reply.Err.Text, "ranks of round 1") {
@@ -378,7 +378,7 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 		r.join(n[0])
 		r.join(n[1])
 		r.wantRound(n...)
-		r.key(n[1], store.OpGet, 0, roleInfoPrefix+"0") // of its own rounds it waits as ever
+		r.key(n[1], store.OpGet, 0, RoleInfoPrefix+"0") // of its own rounds it waits as ever
 		if reply, ok := n[1].replies[n[1].number]; ok {
 			t.Errorf("a wait was answered by %+v", reply)
 		}

@@ -389,7 +389,7 @@ func (s *sim) finish(t *rapid.T) {
 	if reply, ok := n.replies[n.number]; ok && reply.Err == nil {
 		n.claim.Finished = true
 	}
-	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpWait, Keys: []string{exitBarrierLast}})
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpWait, Keys: []string{ExitBarrierLast}})
 	if s.m.tally[participantFinished] > 0 && s.m.live() == 0 && s.m.closed == nil {
 		if reply, ok := n.replies[n.number]; !ok && s.m.participantOf(s.known(n)) != nil {
 			s.t.Fatalf("everybody has finished and the barrier is shut: %+v", reply)
@@ -445,9 +445,9 @@ func (n *rigNode) acknowledged() uint64 {
 
 func (s *sim) roleInfo(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 && n.claim.Round == s.m.round })
-	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpSet, Keys: []string{fmt.Sprint(roleInfoPrefix, n.claim.Rank)},
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpSet, Keys: []string{fmt.Sprint(RoleInfoPrefix, n.claim.Rank)},
 		Values: [][]byte{fmt.Appendf(nil, `{"role": "default", "rank": %d, "local_world_size": 1}`, n.claim.Rank)}})
-	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpGet, Keys: []string{fmt.Sprint(assignedRanksPrefix, n.claim.Rank)}})
+	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpGet, Keys: []string{fmt.Sprint(AssignedRanksPrefix, n.claim.Rank)}})
 }
 
 func (s *sim) lease(t *rapid.T) {

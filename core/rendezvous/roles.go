@@ -10,13 +10,14 @@ import (
 	"rallypoint/core/store"
 )
 
-// Keys by which PyTorch's agents assign ranks and end (docs/spec/agent.md A49,
-// A51).
+// Keys by which PyTorch's agents, and ours, assign ranks and end (docs/spec/agent.md A49,
+// A51). The rank of an agent follows the first two.
 const (
-	roleInfoPrefix      = "torchelastic/role_info/"
-	assignedRanksPrefix = "torchelastic/assigned_ranks/"
-	ExitBarrierCount    = "torchelastic/agent/terminal_state/num_members"
-	exitBarrierLast     = "torchelastic/agent/terminal_state/last_member"
+	RoleInfoPrefix      = "torchelastic/role_info/"
+	AssignedRanksPrefix = "torchelastic/assigned_ranks/"
+	ExitBarrierPrefix   = "torchelastic/agent/terminal_state/"
+	ExitBarrierCount    = ExitBarrierPrefix + "num_members"
+	ExitBarrierLast     = ExitBarrierPrefix + "last_member"
 )
 
 // noteKey draws conclusions from what an agent has written.
@@ -24,7 +25,7 @@ func (m *Machine) noteKey(n *node, r KeyRequest) {
 	switch {
 	case r.Op == store.OpAdd && r.Keys[0] == ExitBarrierCount:
 		m.finish(n)
-	case r.Op == store.OpSet && strings.HasPrefix(r.Keys[0], roleInfoPrefix):
+	case r.Op == store.OpSet && strings.HasPrefix(r.Keys[0], RoleInfoPrefix):
 		m.assistRanks()
 	}
 }
@@ -40,7 +41,7 @@ func (m *Machine) assistRanks() {
 	infos := make([][]byte, len(m.participants))
 	var model []byte
 	for rank := range m.participants {
-		infos[rank], _ = space.engine.Get(roleInfoPrefix + strconv.Itoa(rank))
+		infos[rank], _ = space.engine.Get(RoleInfoPrefix + strconv.Itoa(rank))
 		if infos[rank] != nil && model == nil {
 			model = infos[rank]
 		}
@@ -52,7 +53,7 @@ func (m *Machine) assistRanks() {
 	for rank, s := range m.participants {
 		if infos[rank] == nil && s.state == participantLost {
 			infos[rank] = roleInfoFor(model, rank)
-			m.setKey(space, roleInfoPrefix+strconv.Itoa(rank), infos[rank])
+			m.setKey(space, RoleInfoPrefix+strconv.Itoa(rank), infos[rank])
 		}
 		complete = complete && infos[rank] != nil
 	}
@@ -82,7 +83,7 @@ func (r KeyRequest) waitsForRanks() bool {
 		return false
 	}
 	for _, key := range r.Keys {
-		if !strings.HasPrefix(key, roleInfoPrefix) && !strings.HasPrefix(key, assignedRanksPrefix) {
+		if !strings.HasPrefix(key, RoleInfoPrefix) && !strings.HasPrefix(key, AssignedRanksPrefix) {
 			return false
 		}
 	}
@@ -123,7 +124,7 @@ func (m *Machine) assignRoles(space *agentStore, infos [][]byte) {
 	}
 	base, roleBase := 0, map[string]int{}
 	for i, info := range parsed {
-		key := assignedRanksPrefix + strconv.Itoa(i)
+		key := AssignedRanksPrefix + strconv.Itoa(i)
 		if _, ok := space.engine.Get(key); !ok {
 			m.setKey(space, key, fmt.Appendf(nil, "[%d, %d, %d, %d]", base, world, roleBase[info.Role], roleWorld[info.Role]))
 		}
@@ -142,10 +143,10 @@ func (m *Machine) settleExitBarrier() {
 	if space == nil {
 		return
 	}
-	if _, ok := space.engine.Get(exitBarrierLast); ok {
+	if _, ok := space.engine.Get(ExitBarrierLast); ok {
 		return
 	}
-	m.setKey(space, exitBarrierLast, []byte("every live member has finished"))
+	m.setKey(space, ExitBarrierLast, []byte("every live member has finished"))
 	m.serveWoken(space)
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 func (r *rig) publish(n *rigNode, role string, size int) {
-	r.key(n, store.OpSet, 0, fmt.Sprint(roleInfoPrefix, n.claim.Rank),
+	r.key(n, store.OpSet, 0, fmt.Sprint(RoleInfoPrefix, n.claim.Rank),
 		fmt.Sprintf(`{"role": %q, "rank": %d, "local_world_size": %d}`, role, n.claim.Rank, size))
 }
 
@@ -22,7 +22,7 @@ func TestRankAssignmentEndsWhenAMemberIsLost(t *testing.T) {
 			}
 			r.publish(n[0], "default", 2)
 			r.publish(n[2], "default", 2)
-			read := r.key(n[0], store.OpGet, 0, roleInfoPrefix+"1")
+			read := r.key(n[0], store.OpGet, 0, RoleInfoPrefix+"1")
 			number := n[0].number
 			if when != "before any node published" {
 				if read.Result != nil {
@@ -45,14 +45,14 @@ func TestRankAssignmentEndsWhenRankZeroIsLost(t *testing.T) {
 	r.publish(n[2], "tr", 2)
 	r.publish(n[3], "tr", 3)
 	r.publish(n[4], "ps", 5)
-	r.key(n[4], store.OpGet, 0, assignedRanksPrefix+"4")
+	r.key(n[4], store.OpGet, 0, AssignedRanksPrefix+"4")
 	number := n[4].number
 	r.lost(n[0])
 	// A lost member counts as a copy of the first live one: (tr,1).
 	if got := string(n[4].replies[number].Result.(KeyResult).Values[0]); got != "[7, 12, 0, 5]" {
 		t.Errorf("agent 4 was assigned %s", got)
 	}
-	if got := string(r.key(n[3], store.OpGet, 0, assignedRanksPrefix+"3").Result.(KeyResult).Values[0]); got != "[4, 12, 4, 7]" {
+	if got := string(r.key(n[3], store.OpGet, 0, AssignedRanksPrefix+"3").Result.(KeyResult).Values[0]); got != "[4, 12, 4, 7]" {
 		t.Errorf("agent 3 was assigned %s", got)
 	}
 }
@@ -62,9 +62,9 @@ func TestRankZerosOwnAssignmentStands(t *testing.T) {
 	n := r.group(policy(1, 2), "a", "b")
 	r.publish(n[0], "default", 1)
 	r.publish(n[1], "default", 1)
-	r.key(n[0], store.OpSet, 0, assignedRanksPrefix+"1", "[1, 2, 1, 2]")
+	r.key(n[0], store.OpSet, 0, AssignedRanksPrefix+"1", "[1, 2, 1, 2]")
 	r.lost(n[0])
-	if got := string(r.key(n[1], store.OpGet, 0, assignedRanksPrefix+"1").Result.(KeyResult).Values[0]); got != "[1, 2, 1, 2]" {
+	if got := string(r.key(n[1], store.OpGet, 0, AssignedRanksPrefix+"1").Result.(KeyResult).Values[0]); got != "[1, 2, 1, 2]" {
 		t.Errorf("rank 0's word was overwritten: %s", got)
 	}
 }

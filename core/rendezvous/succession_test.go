@@ -83,7 +83,7 @@ func (r *rig) finish(n *rigNode) (wait uint64) {
 	r.t.Helper()
 	r.key(n, store.OpAdd, 1, ExitBarrierCount)
 	n.claim.Finished = true
-	r.key(n, store.OpWait, 0, exitBarrierLast)
+	r.key(n, store.OpWait, 0, ExitBarrierLast)
 	return n.number
 }
 
@@ -174,7 +174,7 @@ func TestHostKilledInRankAssignment(t *testing.T) {
 	r, n := hostedRound(t, p, "a", "b", "c")
 	r.publish(n[0], "default", 1)
 	r.publish(n[1], "default", 1)
-	wait := KeyRequest{Request: n[1].request(), Round: 1, Op: store.OpGet, Keys: []string{assignedRanksPrefix + "1"}}
+	wait := KeyRequest{Request: n[1].request(), Round: 1, Op: store.OpGet, Keys: []string{AssignedRanksPrefix + "1"}}
 	r.apply(wait)
 	r = r.dies(n[0], n[1], p)
 	r.apply(wait) // its answer did not come
@@ -254,7 +254,7 @@ func TestHostKilledInTheExitBarrier(t *testing.T) {
 			r = r.dies(n[0], n[1], p)
 			r.follows(p, n[2])
 			r.wantQuiet(n[1], n[2])
-			wait := KeyRequest{Request: n[1].request(), Round: 1, Op: store.OpWait, Keys: []string{exitBarrierLast}}
+			wait := KeyRequest{Request: n[1].request(), Round: 1, Op: store.OpWait, Keys: []string{ExitBarrierLast}}
 			r.apply(wait)
 			if _, ok := n[1].replies[wait.Number]; ok != last {
 				t.Errorf("b has left the exit barrier: %v", ok)
