@@ -7,10 +7,11 @@ import heapq
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import ParamSpec
 
 from conftest import REPOSITORY
@@ -33,17 +34,35 @@ def judged(judge: Callable[P, None]) -> Callable[P, None]:
     return judges
 
 
+def generations(records: Iterable[str]) -> dict[tuple[str, str], str]:
+    """By round number and store address, the generation of the control plane that has
+    completed the round; the two together name a round."""
+    found: dict[tuple[str, str], str] = {}
+    for line in records:
+        for effect in json.loads(line).get("effects") or []:
+            if outcome := (effect.get("Reply", {}).get("Result") or {}).get("Outcome"):
+                store = f"{outcome['StoreAddr']}:{outcome['StorePort']}"
+                found[str(outcome["Round"]), store] = outcome["Generation"]
+    return found
+
+
 @judged
-def check(history: Starts, least: int, most: int) -> None:
-    """Holds what the workers have written down against the guarantees 1 to 3."""
-    rounds: dict[int, list[list[str]]] = defaultdict(list)
+def check(
+    history: Starts,
+    least: int,
+    most: int,
+    generations: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> None:
+    """Holds what the workers have written down against the guarantees 1 to 3. Without
+    generations all rounds are those of one: no control plane has founded the run anew."""
+    rounds: dict[tuple[str, int], list[list[str]]] = defaultdict(list)
     last: dict[str, int] = {}
     for start in history:
         name, number = start[0], int(start[1])
         assert number > last.get(name, 0), f"{name} went from round {last[name]} to {number}"
         last[name] = number
-        rounds[number].append(start)
-    for number, starts in sorted(rounds.items()):
+        rounds[generations.get((start[1], start[5]), ""), number].append(start)
+    for (_, number), starts in sorted(rounds.items()):
         sizes = {s[4] for s in starts}
         assert len(sizes) == 1, f"round {number} has several sizes: {starts}"
         size = int(sizes.pop())

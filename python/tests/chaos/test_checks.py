@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from chaos.checks import Starts, check, check_places
+from chaos.checks import Starts, check, check_places, generations
 
 STARTS = [
     "a 1 0 0 2 h:1 100",
@@ -36,7 +36,13 @@ def join(number: int, session: str, placed: str = "", round: int = 0) -> dict[st
             "Reply": {
                 "Session": member,
                 "Result": {
-                    "Outcome": {"Round": round, "Rank": r, "StoreAddr": "h", "StorePort": round}
+                    "Outcome": {
+                        "Generation": f"g{round}",
+                        "Round": round,
+                        "Rank": r,
+                        "StoreAddr": "h",
+                        "StorePort": round,
+                    }
                 },
             }
         }
@@ -78,6 +84,16 @@ def test_what_is_right() -> None:
 def test_starts_that_are_wrong(change: int, line: str, says: str) -> None:
     with pytest.raises(AssertionError, match=says):
         check(starts(change, line), 2, 3)
+
+
+def test_a_run_that_was_founded_anew() -> None:
+    """Rounds of one number are two if control planes of two generations have completed them."""
+    again = [*starts(), "d 1 0 0 2 h:7 400".split(), "e 1 1 1 2 h:7 500".split()]
+    known = generations(map(json.dumps, records()))
+    assert known == {("1", "h:1"): "g1", ("2", "h:2"): "g2"}
+    check(again, 2, 3, {**known, ("1", "h:7"): "g3"})
+    with pytest.raises(AssertionError, match="several stores|a rank twice"):
+        check(again, 2, 3, {**known, ("1", "h:7"): "g1"})
 
 
 def test_a_size_that_was_not_asked_for() -> None:
