@@ -88,11 +88,11 @@ def test_starts_that_are_wrong(change: int, line: str, says: str) -> None:
 
 def test_a_run_that_was_founded_anew() -> None:
     """Rounds of one number are two if control planes of two generations have completed them."""
-    again = [*starts(), "d 1 0 0 2 h:7 400".split(), "e 1 1 1 2 h:7 500".split()]
+    again = [*starts(), *(line.split() for line in ("d 1 0 0 2 h:7 400", "e 1 1 1 2 h:7 500"))]
     known = generations(map(json.dumps, records()))
     assert known == {("1", "h:1"): "g1", ("2", "h:2"): "g2"}
     check(again, 2, 3, {**known, ("1", "h:7"): "g3"})
-    with pytest.raises(AssertionError, match="several stores|a rank twice"):
+    with pytest.raises(AssertionError, match="a rank twice"):
         check(again, 2, 3, {**known, ("1", "h:7"): "g1"})
 
 
