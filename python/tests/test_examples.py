@@ -31,6 +31,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def build(*command: object, cwd: Path = REPOSITORY, **more: str) -> None:
+    if shutil.which(str(command[0])) is None:
+        pytest.skip(f"{command[0]} is not installed")
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,

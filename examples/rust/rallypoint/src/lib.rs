@@ -9,6 +9,15 @@ use std::time::Duration;
 
 use rallypoint_sys as sys;
 
+/// The other fields of a struct that begins with its size: 0 is the default of each, also of
+/// those that a later release appends.
+macro_rules! zeros {
+    () => {
+        // SAFETY: the structs of rallypoint.h are numbers and pointers, arrays of these too.
+        unsafe { std::mem::zeroed() }
+    };
+}
+
 /// What went wrong: a number of `enum rp_code`, and a human-readable text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
@@ -31,9 +40,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 fn call(f: impl FnOnce(*mut sys::rp_error) -> i32) -> Result<bool> {
     let mut error = sys::rp_error {
         struct_size: std::mem::size_of::<sys::rp_error>(),
-        code: 0,
-        retryable: 0,
-        message: [0; 2048],
+        ..zeros!()
     };
     match f(&mut error) {
         sys::RP_OK => Ok(true),
@@ -88,10 +95,7 @@ impl Member {
             endpoint: endpoint.as_ptr(),
             min_nodes: min,
             max_nodes: max,
-            local_addr: std::ptr::null(),
-            options: std::ptr::null(),
-            options_len: 0,
-            flags: 0,
+            ..zeros!()
         };
         let mut member = sys::rp_member::default();
         // SAFETY: the pointers live until the call has returned, which copies what it keeps.
@@ -103,11 +107,7 @@ impl Member {
     pub fn next(&self) -> Result<Place> {
         let mut outcome = sys::rp_outcome {
             struct_size: std::mem::size_of::<sys::rp_outcome>(),
-            round: 0,
-            rank: 0,
-            world_size: 0,
-            store_port: 0,
-            store_addr: [0; 516],
+            ..zeros!()
         };
         // SAFETY: as above.
         call(|err| unsafe { sys::rp_member_next(self.0, -1, &mut outcome, err) })?;
@@ -168,6 +168,7 @@ impl Store {
             struct_size: std::mem::size_of::<sys::rp_store_config>(),
             host: host.as_ptr(),
             port,
+            ..zeros!()
         };
         let mut store = sys::rp_store::default();
         let limit = milliseconds(Some(timeout));
