@@ -401,8 +401,9 @@ VALGRIND_TESTS := $(filter-out cycles stress signals,$(C_TESTS:capi/tests/%.c=%)
 .PHONY: test-valgrind
 test-valgrind: build/librallypoint.so $(C_TEST_BINS) $(ETCD)  ## The C tests under valgrind
 	$(call say,C tests with valgrind)
-	@mkdir -p build/ctest/lib; ln -sf ../../librallypoint.so build/ctest/lib/librallypoint.so.$(SOVERSION)
-	@for t in $(VALGRIND_TESTS); do log=build/ctest/$$t.valgrind; \
+	@command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed (Debian: valgrind)" >&2; exit 0; }; \
+	mkdir -p build/ctest/lib; ln -sf ../../librallypoint.so build/ctest/lib/librallypoint.so.$(SOVERSION); \
+	for t in $(VALGRIND_TESTS); do log=build/ctest/$$t.valgrind; \
 	LD_LIBRARY_PATH=build/ctest/lib timeout 600 valgrind --log-file=$$log --suppressions=capi/tests/valgrind.supp \
 	--undef-value-errors=no --leak-check=full --show-leak-kinds=definite build/ctest/$$t || { echo "FAIL  $$t (exit $$?)"; exit 1; }; \
 	if grep -B1 -A12 -E 'definitely lost in loss record|Invalid (read|write|free)|Mismatched free' $$log; then exit 1; fi; \
@@ -450,28 +451,39 @@ test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by
 	$(call say,pytest of the chart)
 	@$(BIN)/python -m pytest python/tests/test_helm.py $(PYTEST_ARGS)
 
+# One piece after the other, the rest also when one fails; the last lines name what has failed.
+LONG := fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long \
+	test-python-long test-conda test-libraries $(TORCH_VERSIONS:%=test-torch-%)
+
 .PHONY: test-long
-test-long: fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long test-python-long test-conda test-libraries $(TORCH_VERSIONS:%=test-torch-%)  ## Fuzzing, long tests, older torch versions
+test-long:  ## Fuzzing, long tests, older torch versions: an hour or two
+	@$(MAKE) -k $(LONG)
+
+# Go tests that show a dot for each that has passed, and what has failed at the end.
+LONG_GO_TEST = CGO_ENABLED=1 $(GOTESTSUM) --format dots --hide-summary=skipped -- -race -count=1
 
 # More kills and more runs, and the control plane's tests with a disk below.
 .PHONY: test-go-long
-test-go-long:  ## Long tests of the control plane and of the shared log
-	$(call say,go test -tags long)
-	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./core/control
-	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 20m ./core/sharedlog
-	@CGO_ENABLED=1 RALLYPOINT_TEST_DURABLY=1 $(GO) test -race -count=1 -timeout 10m ./core/control
-	@CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./core/rendezvous -run TestGuarantees -rapid.checks=5000 -rapid.steps=100
+test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of the shared log
+	$(call say,go test -tags long ./core/control)
+	@$(LONG_GO_TEST) -tags long -timeout 20m ./core/control
+	$(call say,go test -tags long ./core/sharedlog)
+	@$(LONG_GO_TEST) -tags long -timeout 20m ./core/sharedlog
+	$(call say,go test ./core/control with a data directory)
+	@RALLYPOINT_TEST_DURABLY=1 $(LONG_GO_TEST) -timeout 10m ./core/control
+	$(call say,go test ./core/rendezvous: 5000 histories of each property)
+	@$(LONG_GO_TEST) -timeout 10m ./core/rendezvous -run TestGuarantees -rapid.checks=5000 -rapid.steps=100
 
 # The tests that need an etcd, the long ones too, with the one of the quick tests, with
 # 3.5, and with the distribution's, of which those run a few already. A version that is
 # tested takes the place of the etcd that RALLYPOINT_TEST_ETCD names.
 .PHONY: test-etcd-versions
-test-etcd-versions: .venv/.wheel build/rallypoint $(ETCD) $(ETCD_3_5)  ## Everything about etcd with the distribution's etcd, 3.5 and 3.6
+test-etcd-versions: .venv/.wheel build/rallypoint $(GOTESTSUM) $(ETCD) $(ETCD_3_5)  ## Everything about etcd with the distribution's etcd, 3.5 and 3.6
 	@others="$(CURDIR)/$(ETCD_3_5) $(CURDIR)/$(ETCD)"; if own=$$(command -v etcd); then others="$$own $$others"; else \
 	echo "skipped: the distribution's etcd, which is not installed (Debian: etcd-server)" >&2; fi; \
 	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
-	CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 15m ./etcdstore/... ./internal/etcdclient ./internal/etcdserver; \
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 10m ./backend -run '/^etcd$$'; \
+	$(LONG_GO_TEST) -tags long -timeout 15m ./etcdstore/... ./internal/etcdclient ./internal/etcdserver; \
+	$(LONG_GO_TEST) -timeout 10m ./backend -run '/^etcd$$'; \
 	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/launch python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
 
 # Everything about files on a file system that other processes see by another mount.
@@ -486,12 +498,13 @@ test-mounts: .venv/.wheel build/rallypoint  ## FileStore and shared directories 
 # `rallypoint run` against torchrun itself, not its recordings, and two minutes of
 # killing and stopping.
 .PHONY: test-run-long
-test-run-long: $(VENV_STAMP) $(ETCD)  ## rallypoint run beside torchrun itself; chaos
+test-run-long: $(VENV_STAMP) $(GOTESTSUM) $(ETCD)  ## rallypoint run beside torchrun itself; chaos
 	$(call say,recording torchrun)
 	@rm -rf build/torchrun; $(BIN)/python agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
 	$(call say,go test: rallypoint run beside torchrun; chaos)
-	@CGO_ENABLED=1 RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(GO) test -race -count=1 -timeout 15m ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
-	@CGO_ENABLED=1 $(GO) test -race -count=1 -tags long -timeout 15m ./cli -run 'TestNetwork|TestHost'
+	@RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(LONG_GO_TEST) -timeout 15m ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
+	$(call say,go test: rallypoint run in network namespaces)
+	@$(LONG_GO_TEST) -tags long -timeout 15m ./cli -run 'TestNetwork|TestHost'
 
 .PHONY: test-python-long
 test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
