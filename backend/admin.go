@@ -27,6 +27,12 @@ type Admin struct {
 	Timeout   time.Duration // for which an etcd is tried
 }
 
+// Answer is what a run was asked for.
+type Answer struct {
+	Text      string // what is done, in one sentence
+	Directive string // id of the one that was given; "": none was
+}
+
 // UserName names the user and the machine of this process.
 func UserName() string {
 	user := cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), fmt.Sprintf("uid %d", os.Getuid()))
@@ -38,11 +44,11 @@ func UserName() string {
 }
 
 // Ask has the run apply an event that comes from no node: a Direct, CancelDirective,
-// Undrain, Evict or CloseRun; who asks and when is filled in. At a control plane it is a
-// request, else an entry in the log that the nodes share. It returns in one sentence what
-// was done, or an error that says why nothing was: ErrInvalid for what does not fit the run,
-// or a run that is not there, ErrConnection, ErrAuth. It blocks until ctx ends at most.
-func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (done string, err error) {
+// Undrain, Evict or CloseRun; who asks and when is filled in, and the id of a directive that has
+// none. At a control plane it is a request, else an entry in the log that the nodes share. The
+// error says why nothing was done: ErrInvalid for what does not fit the run, or a run that is not
+// there, ErrConnection, ErrAuth. It blocks until ctx ends at most.
+func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	by := cmp.Or(a.By, UserName())
 	if a.SharedLog != "" {
 		by = "admin " + by // a control plane says so itself
@@ -51,7 +57,7 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (done string, err e
 	wrong := ""
 	switch {
 	case ev == nil:
-		return "", rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for this event")
+		return Answer{}, rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for this event")
 	case a.RunID == "":
 		wrong = "the run id is missing: which run?"
 	case strings.TrimSpace(reason) == "":
@@ -60,12 +66,20 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (done string, err e
 		wrong = fmt.Sprintf("the id of a directive has at most %d bytes, all of them printable, not %.100q", rendezvous.MaxNameLen, id)
 	}
 	if wrong != "" {
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "%s", wrong)
+		return Answer{}, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", wrong)
 	}
+	ask := func(ctx context.Context, ev rendezvous.Event) (string, error) { return a.request(ctx, by, ev) }
 	if a.SharedLog != "" {
-		return a.append(ctx, ev)
+		ask = a.append
 	}
-	return a.request(ctx, by, ev)
+	done, err := ask(ctx, ev)
+	if err != nil {
+		return Answer{}, err
+	}
+	if _, gives := ev.(rendezvous.Direct); !gives {
+		id = ""
+	}
+	return Answer{Text: done, Directive: id}, nil
 }
 
 // signed fills in who asks and when, and returns the id of a directive and the reason beside

@@ -110,7 +110,11 @@ func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.u
 		ctx, cancel := withTimeout(context.Background(), timeoutMS)
 		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
 			done, err := a.Ask(ctx, ev)
-			return answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{[]byte(done)}}}, asEnded(ctx, err)
+			a := answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{[]byte(done.Text)}}}
+			if done.Directive != "" {
+				a.Keys = []string{done.Directive}
+			}
+			return a, asEnded(ctx, err)
 		}))
 		return nil
 	})

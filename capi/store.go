@@ -162,6 +162,9 @@ func (a *answer) fill(out *C.rp_store_result) {
 		}
 	case store.OpGet, store.OpCompareSet, store.OpQueuePop:
 		fillBuffer(&out.value, a.Values[0])
+		if len(a.Keys) > 0 { // of a directive that was given
+			fillList(&out.list, a.Keys)
+		}
 	case store.OpMultiGet:
 		fillList(&out.list, a.Values)
 	case store.OpListKeys:

@@ -77,7 +77,7 @@ func (o *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
 	defer cancel()
 	a := backend.Admin{Addr: o.addr, SharedLog: o.sharedLog, RunID: o.run, Token: o.token, Timeout: o.timeout}
-	done, err := a.Ask(ctx, ev)
+	answer, err := a.Ask(ctx, ev)
 	var refusal *rendezvous.Error
 	switch {
 	case err == nil:
@@ -90,7 +90,7 @@ func (o *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	default:
 		return unreachable(o.addr, "a control plane", time.Since(start), checkControl, err)
 	}
-	if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(done)); err != nil {
+	if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(answer.Text)); err != nil {
 		return failed("printing what was done: %w", err)
 	}
 	return nil

@@ -504,7 +504,8 @@ typedef struct rp_store_request {
 
 /*
  * What came out of an operation. Fields that the operation does not name are zero.
- * `store` is that of rp_store_connect_start and the like, `value` also that of rp_admin_start.
+ * `store` is that of rp_store_connect_start and the like, `value` and `list` also those of
+ * rp_admin_start.
  * To be freed with rp_store_result_free, which does not close `store`.
  */
 typedef struct rp_store_result {
@@ -973,11 +974,12 @@ typedef struct rp_admin_request {
 
 /*
  * Asks a run for something, and returns at once; it has `timeout_ms` to be answered. The
- * result (rp_op_result) has in its `value` one sentence that says what is done. The operation
- * fails by RP_ERR_INVALID, which says why nothing is done, for a run or node that is not there
- * and for what does not fit the run: a target, a deadline in the past; by RP_ERR_CLOSED if the
- * run is closed, RP_ERR_TIMEOUT, RP_ERR_CONNECTION, RP_ERR_AUTH. A request that was not
- * answered may have been received.
+ * result (rp_op_result) has in its `value` one sentence that says what is done, and in its
+ * `list` the id of the directive, if one was given. The operation fails by RP_ERR_INVALID,
+ * which says why nothing is done, for a run or node that is not there and for what does not
+ * fit the run: a target, a deadline in the past; by RP_ERR_CLOSED if the run is closed,
+ * RP_ERR_TIMEOUT, RP_ERR_CONNECTION, RP_ERR_AUTH. A request that was not answered may have
+ * been received.
  */
 RP_API int32_t rp_admin_start(const rp_admin_request *request, int64_t timeout_ms, rp_op *op,
                               rp_error *err);

@@ -22,8 +22,13 @@ static int32_t ask(const rp_admin_request *request, rp_store_result *result) {
 
 static void expect_done(const rp_admin_request *request, const char *part) {
     rp_store_result result = {.struct_size = sizeof result};
+    int gives = request->action <= RP_ADMIN_STOP;
     CHECK_OK(ask(request, &result));
     CHECK_CONTAINS((char *)result.value.data, part);
+    CHECK_INT(gives, (int)result.list.len);
+    if (gives) { /* the text names it, too */
+        CHECK_CONTAINS((char *)result.value.data, (char *)result.list.items[0].data);
+    }
     rp_store_result_free(&result);
 }
 
@@ -100,6 +105,9 @@ static void directives(const rp_admin_request *good) {
     expect_done(&request, "directive mine");
     request.action = RP_ADMIN_CANCEL;
     expect_done(&request, "is canceled");
+    request = *good;
+    request.within_ms = 60000; /* and no id */
+    expect_done(&request, "its workers save, within 1m0s");
     request = *good;
     request.within_ms = -1;
     expect_refused(&request, "the deadline is in -1ms");

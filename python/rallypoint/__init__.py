@@ -3,7 +3,7 @@
 With PyTorch: torchrun --rdzv-backend=rallypoint. From Python without torch: Member
 (join a run, get a rank), connect_store, connect_etcd, StoreServer and EtcdServer;
 elastic_launch runs workers; record tells launchers why one failed, progress how far it is
-and the worker what the job is asked for (directive, saved).
+and the worker what the job is asked for (directive, saved); rallypoint.admin asks it.
 For torch's own classes see rallypoint.handler, rallypoint.agent and EtcdStore. Nothing is
 loaded before it is used, and torch only where it is installed.
 """
@@ -17,6 +17,7 @@ TYPE_CHECKING = False  # of typing, which takes longer to import than the comman
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import admin as admin
     from ._errors import (
         AuthenticationError,
         CanceledError,
@@ -151,6 +152,10 @@ if not _torch_installed():
 
 
 def __getattr__(name: str) -> Any:
+    if name == "admin":  # a module of its own
+        from importlib import import_module
+
+        return import_module(f".{name}", __name__)
     if name not in _MODULES and name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: Any

@@ -14,7 +14,6 @@ Example:
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import dataclasses
 import math
@@ -339,9 +338,6 @@ def _ask(
     away: Time = 0,
 ) -> Answer:
     """Makes a request and waits for its answer, in slices that let Ctrl-C through."""
-    gives = action in (abi.ADMIN_SAVE, abi.ADMIN_DRAIN, abi.ADMIN_SCALE, abi.ADMIN_STOP)
-    if gives and directive is None:
-        directive = base64.b32encode(os.urandom(5)).decode()
     names = [library.text(n) for n in ([nodes] if isinstance(nodes, str) else nodes)]
     request = abi.AdminRequest(
         endpoint=library.text(endpoint),
@@ -363,9 +359,10 @@ def _ask(
     result = finished("rp_admin_start", ctypes.byref(request), limit)
     try:
         text = library.bytes_of(result.value).decode("utf-8", "replace")
+        given = [item.decode("utf-8", "replace") for item in library.items_of(result.list)]
     finally:
         library.load().rp_store_result_free(ctypes.byref(result))
-    return Answer(text, directive if gives and directive else "")
+    return Answer(text, *given)
 
 
 def _milliseconds(name: str, time: Time) -> int:
