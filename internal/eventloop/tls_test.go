@@ -6,10 +6,13 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"math/big"
 	"net"
+	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -116,5 +119,22 @@ func TestNewTLSRefuses(t *testing.T) {
 	below.left = 1
 	if got, err := NewTLS(tls.Client(below, nil)); got != nil || err == nil {
 		t.Errorf("with a part of a record read: %v, %v", got, err)
+	}
+}
+
+// TestRecordsDeadline: until it is in a loop a connection keeps the deadlines that it is given.
+func TestRecordsDeadline(t *testing.T) {
+	near, _ := net.Pipe()
+	below := NewRecords(near)
+	for name, set := range map[string]func(time.Time) error{"both": below.SetDeadline, "read": below.SetReadDeadline} {
+		testkit.Check(t, set(time.Unix(1, 0)))
+		if n, err := below.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+		testkit.Check(t, set(time.Time{}))
+	}
+	testkit.Check(t, below.SetWriteDeadline(time.Unix(1, 0)))
+	if n, err := below.Write([]byte("x")); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("write: %d bytes, %v", n, err)
 	}
 }

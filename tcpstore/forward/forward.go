@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/logsampler"
 )
@@ -31,7 +32,7 @@ const (
 	lastAcceptPause  = time.Second
 )
 
-// Conn is a connection to the store: a *tls.Conn or a *net.TCPConn.
+// Conn is a connection to the store: a *tls.Conn of secret.DialStore or a *net.TCPConn.
 type Conn interface {
 	net.Conn
 	CloseWrite() error
@@ -68,9 +69,10 @@ type Forwarder struct {
 	addr     netip.AddrPort
 	refusals *logsampler.Sampler
 
-	life context.Context
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	life    context.Context
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+	carrier carrier
 
 	mu        sync.Mutex
 	closed    bool
@@ -93,6 +95,11 @@ func Listen(addr netip.Addr, port int, opts Options) (*Forwarder, error) {
 	f := &Forwarder{opts: opts, addr: l.Addr().(*net.TCPAddr).AddrPort(), links: map[*link]struct{}{}}
 	f.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, f.sumUp)
 	f.life, f.stop = context.WithCancel(context.Background())
+	f.carrier = carrier{log: opts.Log, wg: &f.wg}
+	if _, err := f.carrier.running(); err != nil {
+		_ = l.Close()
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot carry connections of this node's workers to their store: %v", err)
+	}
 	f.serve(l, 0)
 	return f, nil
 }
@@ -140,8 +147,9 @@ func (f *Forwarder) Close() error {
 		err = errors.Join(err, l.Close())
 	}
 	for _, l := range links {
-		l.cut(false)
+		l.cut()
 	}
+	f.carrier.stop()
 	f.wg.Wait()
 	f.refusals.Close()
 	return err
@@ -200,19 +208,18 @@ func (f *Forwarder) take(worker *net.TCPConn, port int) {
 			return
 		}
 	}
-	l := &link{worker: worker}
+	l := newLink(worker)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		l.cut(true)
+		l.cut()
 		return
 	}
 	f.links[l] = struct{}{}
 	f.wg.Go(func() { f.carry(l, port) })
 }
 
-// carry reaches the store for a connection, and begins to carry both its directions. These
-// have goroutines of their own because the stack of this one has grown with the TLS handshake.
+// carry reaches the store for a connection, and has the loop carry it.
 func (f *Forwarder) carry(l *link, port int) {
 	ctx, cancel := context.WithTimeout(f.life, dialTimeout)
 	store, err := f.opts.Dial(ctx, port)
@@ -220,16 +227,13 @@ func (f *Forwarder) carry(l *link, port int) {
 	if port == 0 {
 		f.note(err)
 	}
+	if err == nil {
+		err = f.carrier.carry(l, store, func() { f.forget(l) })
+	}
 	if err != nil {
-		l.cut(true)
+		l.cut()
 		f.forget(l)
-		return
 	}
-	if !l.reached(store) {
-		f.forget(l)
-		return
-	}
-	l.start(&f.wg, func() { f.forget(l) })
 }
 
 // forget drops a connection that has ended.

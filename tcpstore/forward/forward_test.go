@@ -24,6 +24,7 @@ import (
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/eventloop"
 	"rallypoint/internal/testkit"
 )
 
@@ -102,7 +103,21 @@ func (s *far) dial(ctx context.Context, port int) (Conn, error) {
 	if s.config == nil {
 		return c.(Conn), nil
 	}
-	conn := tls.Client(overConn{c}, secret.ClientTLS())
+	return overTLS(ctx, c)
+}
+
+// dialTLS is dial for a store that makes its handshakes itself.
+func (s *far) dialTLS(ctx context.Context, _ int) (Conn, error) {
+	c, err := Dialer().DialContext(ctx, "tcp", s.l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	return overTLS(ctx, c)
+}
+
+// overTLS makes the handshake of a connection as secret.DialStore does.
+func overTLS(ctx context.Context, c net.Conn) (Conn, error) {
+	conn := tls.Client(overConn{eventloop.NewRecords(c)}, secret.ClientTLS())
 	if err := conn.HandshakeContext(ctx); err != nil {
 		c.Close()
 		return nil, err
@@ -205,7 +220,7 @@ func TestForwarderCarries(t *testing.T) {
 			c := worker(t, f.Addr())
 			wg.Go(func() {
 				var sent bytes.Buffer
-				for _, size := range []int{1, 511, smallSize - 1, smallSize, smallSize + 1, 5000, bufferSize - 1, bufferSize, bufferSize + 1, 200 << 10} {
+				for _, size := range []int{1, 511, 1023, 1024, 5000, 16<<10 - 1, 16 << 10, 16<<10 + 1, carried - 1, carried, carried + 1, 200 << 10} {
 					part := make([]byte, size+i)
 					_, _ = rand.Read(part)
 					sent.Write(part)

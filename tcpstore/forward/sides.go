@@ -45,19 +45,21 @@ type SidesOptions struct {
 // Sides carries what the forwarders of other nodes bring for other ports of the store's node
 // to the programs there. A connection for which there is none is reset.
 type Sides struct {
-	opts SidesOptions
-	life context.Context
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	opts    SidesOptions
+	life    context.Context
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+	carrier carrier
 
 	mu     sync.Mutex
 	closed bool
-	conns  map[Conn]*link // nil: not carried yet
+	conns  map[Conn]struct{} // not carried yet
 }
 
 // NewSides returns Sides; the caller closes it.
 func NewSides(opts SidesOptions) *Sides {
-	s := &Sides{opts: opts, conns: map[Conn]*link{}}
+	s := &Sides{opts: opts, conns: map[Conn]struct{}{}}
+	s.carrier = carrier{log: opts.Logger, wg: &s.wg}
 	s.life, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -70,43 +72,35 @@ func (s *Sides) Take(conn Conn) {
 		closeRaw(conn, true)
 		return
 	}
-	s.conns[conn] = nil
+	s.conns[conn] = struct{}{}
 	s.wg.Go(func() {
 		port, program, err := s.reach(conn)
-		if err == nil && s.carry(conn, program) {
+		switch mine := s.claim(conn); {
+		case !mine && err == nil:
+			closeRaw(program, true)
+		case err == nil:
+			err = s.carrier.carry(newLink(program), conn, func() {})
+		case mine:
+			closeRaw(conn, true)
+		}
+		if err == nil || s.life.Err() != nil {
 			return
 		}
-		if err != nil && s.life.Err() == nil {
-			level := slog.LevelInfo
-			if errors.Is(err, syscall.ECONNREFUSED) { // the program is late: torch's client comes again
-				level = slog.LevelDebug
-			}
-			s.opts.Logger.Log(context.Background(), level, fmt.Sprintf("a connection of another node to port %d was reset: %v", port, err))
+		level := slog.LevelInfo
+		if errors.Is(err, syscall.ECONNREFUSED) { // the program is late: torch's client comes again
+			level = slog.LevelDebug
 		}
-		closeRaw(conn, true)
-		s.forget(conn)
+		s.opts.Logger.Log(context.Background(), level, fmt.Sprintf("a connection of another node to port %d was reset: %v", port, err))
 	})
 }
 
-// carry begins to carry a connection to a program; false if Close has come first.
-func (s *Sides) carry(conn Conn, program *net.TCPConn) bool {
-	l := &link{worker: program}
+// claim reports whether a connection is still the caller's to close, which it is from then on.
+func (s *Sides) claim(conn Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		closeRaw(program, true)
-		return false
-	}
-	s.conns[conn] = l
-	l.reached(conn)
-	l.start(&s.wg, func() { s.forget(conn) })
-	return true
-}
-
-func (s *Sides) forget(conn Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	_, mine := s.conns[conn]
 	delete(s.conns, conn)
+	return mine
 }
 
 // reach connects to the program that listens on the port that a connection asks for.
@@ -159,13 +153,11 @@ func (s *Sides) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.stop()
-	for conn, l := range s.conns {
-		if l != nil {
-			l.cut(false)
-		} else {
-			closeRaw(conn, true)
-		}
+	for conn := range s.conns {
+		closeRaw(conn, true)
 	}
+	clear(s.conns)
 	s.mu.Unlock()
+	s.carrier.stop()
 	s.wg.Wait()
 }

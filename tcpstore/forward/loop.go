@@ -1,0 +1,392 @@
+package forward
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/eventloop"
+)
+
+const (
+	// carried bounds what is carried of one connection before others have their turn.
+	carried = 64 << 10
+	// keptRecords bounds the memory that a loop keeps for records to send.
+	keptRecords = 2 * carried
+	// maxUnsent bounds what waits for one socket: what was carried, and what TLS answers to a
+	// peer that does not read it.
+	maxUnsent = 4 * carried
+)
+
+// loop carries the bytes of links, all in one goroutine, which blocks only to wait for events.
+// A link at rest has no buffer: it borrows the loop's, and only what a socket has no room for,
+// or the beginning of a record, is copied.
+type loop struct {
+	poller *eventloop.Poller
+	ends   []*end // by descriptor
+	ready  []*end // have something to do without an event
+	spare  []*end // memory for ready
+	sealed []byte // records as they are received, behind the beginning of one from before
+	plain  []byte // what is in them, or comes without TLS
+	out    []byte // records to send
+
+	inbox inbox
+}
+
+// inbox is what other goroutines have for a loop.
+type inbox struct {
+	mu      sync.Mutex
+	pending bool // the loop was woken and has not read it yet
+	closed  bool // the loop does not read it any more
+	stop    bool
+	added   []*link
+}
+
+// end is one of the two sockets of a link. What comes from it goes to the other one.
+type end struct {
+	link  *link
+	other *end
+	tls   *eventloop.TLS // nil: the connection is plain
+	fd    int32
+	// unsent is what its socket has no room for. As long as there is any nothing is received
+	// from other.
+	unsent   []byte
+	readable bool // there may be something to receive: the poller reports it once
+	hangup   bool // the end of the stream is there to be received
+	ended    bool // its stream has ended
+	queued   bool // in loop.ready
+}
+
+func newLoop() (*loop, error) {
+	poller, err := eventloop.NewPoller()
+	if err != nil {
+		return nil, err
+	}
+	return &loop{poller: poller, plain: make([]byte, carried+eventloop.RecordHead+eventloop.MaxRecord)}, nil
+}
+
+// run carries until the inbox says stop, and cuts all links then. An iteration serves the ends
+// that have events, and then those that had more to do before.
+func (l *loop) run() error {
+	defer l.poller.Close()
+	defer l.close()
+	for stopping := false; !stopping; {
+		events, err := l.poller.Wait(len(l.ready) == 0, time.Time{})
+		if err != nil { // another part of the process has closed our descriptor
+			return err
+		}
+		before := l.ready
+		l.ready = l.spare
+		for i := range events {
+			if l.poller.Woke(&events[i]) {
+				stopping = l.readInbox()
+			} else if e := l.ends[events[i].Fd]; e != nil {
+				l.event(e, events[i].Events)
+			}
+		}
+		for _, e := range before {
+			e.queued = false
+			l.carry(e)
+		}
+		clear(before)
+		l.spare = before[:0]
+	}
+	return nil
+}
+
+// close cuts all links.
+func (l *loop) close() {
+	l.inbox.mu.Lock()
+	l.inbox.closed = true
+	l.inbox.mu.Unlock()
+	l.readInbox() // what came before that
+	for _, e := range l.ends {
+		if e != nil {
+			l.cut(e.link, false)
+		}
+	}
+}
+
+// post puts something into the inbox, and reports whether the loop is going to read it.
+func (l *loop) post(leave func(*inbox)) bool {
+	m := &l.inbox
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	leave(m)
+	if !m.pending {
+		m.pending = true
+		l.poller.Wake()
+	}
+	return true
+}
+
+func (l *loop) readInbox() (stop bool) {
+	m := &l.inbox
+	m.mu.Lock()
+	added := m.added
+	m.added, m.pending = nil, false
+	stop = m.stop
+	m.mu.Unlock()
+	for _, link := range added {
+		l.add(link)
+	}
+	return stop
+}
+
+// add begins to carry a link. The first event of its sockets, that they have room, comes at
+// once: what TLS has received with the opening makes none of its own.
+func (l *loop) add(k *link) {
+	for i := range k.ends {
+		e := &k.ends[i]
+		fd := int(e.fd)
+		if fd >= len(l.ends) {
+			ends := make([]*end, max(fd+1, 2*len(l.ends)))
+			copy(ends, l.ends)
+			l.ends = ends
+		}
+		l.ends[fd] = e
+	}
+	for i := range k.ends {
+		if err := l.poller.Add(int(k.ends[i].fd)); err != nil {
+			l.cut(k, true)
+			return
+		}
+	}
+}
+
+// queue makes an end take part in the next iteration.
+func (l *loop) queue(e *end) {
+	if !e.queued {
+		e.queued = true
+		l.ready = append(l.ready, e)
+	}
+}
+
+// event handles what the poller reports of a socket.
+func (l *loop) event(e *end, events uint32) {
+	const hangup = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
+	if events&(unix.EPOLLIN|hangup) != 0 {
+		e.readable = true
+	}
+	if events&hangup != 0 {
+		e.hangup = true
+	}
+	if events&unix.EPOLLERR != 0 && (e.ended || len(e.other.unsent) > 0) { // nothing is received that would tell
+		l.cut(e.link, true)
+		return
+	}
+	if len(e.unsent) > 0 && l.resume(e) {
+		l.carry(e.other)
+	}
+	l.carry(e)
+}
+
+// carry receives once from an end, unless the other one has no room, and sends that on. If
+// there may be more to do it has itself called again.
+func (l *loop) carry(e *end) {
+	if e.link.over || e.ended || len(e.other.unsent) > 0 {
+		return
+	}
+	if !e.readable && (e.tls == nil || !e.tls.More()) {
+		return
+	}
+	b, err := l.receive(e)
+	if len(b) > 0 && !e.link.over {
+		l.send(e.other, b)
+	}
+	switch {
+	case e.link.over:
+	case err == nil:
+		if e.readable || e.tls != nil && e.tls.More() {
+			l.queue(e)
+		}
+	case err == io.EOF:
+		e.ended = true
+		l.halfClose(e.other)
+	default:
+		l.cut(e.link, true)
+	}
+}
+
+// receive receives once, and returns what that was, in memory of the loop. Nothing may have come.
+func (l *loop) receive(e *end) ([]byte, error) {
+	if e.tls != nil {
+		return l.receiveTLS(e)
+	}
+	n, errno := eventloop.Receive(e.fd, l.plain[:carried])
+	if err := e.received(n, errno); err != nil {
+		return nil, err
+	}
+	return l.plain[:max(n, 0)], nil
+}
+
+func (l *loop) receiveTLS(e *end) ([]byte, error) {
+	if l.sealed == nil {
+		l.sealed = make([]byte, len(l.plain))
+	}
+	if !e.tls.More() {
+		n, errno := e.tls.Receive(e.fd, l.sealed, carried)
+		if err := e.received(n, errno); err != nil {
+			if err == io.EOF && e.tls.Partial() {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+		if n < 0 {
+			return nil, nil
+		}
+	}
+	e.tls.Records.Out = l.lent()
+	n, err := e.tls.Read(l.plain)
+	out := l.collected(e)
+	if len(out) > 0 { // what TLS itself answers
+		l.push(e, out)
+	}
+	return l.plain[:n], err
+}
+
+// received notes what a receive has returned. If it returns no error n bytes have come; none
+// if n is negative.
+func (e *end) received(n int, errno syscall.Errno) error {
+	switch {
+	case errno == unix.EAGAIN:
+		e.readable = false
+		return nil
+	case errno != 0:
+		return errno
+	case n == 0:
+		return io.EOF
+	}
+	e.readable = e.hangup || n == carried
+	return nil
+}
+
+// lent returns memory for records to send; collected returns what is in it, until it is lent
+// again.
+func (l *loop) lent() []byte {
+	if cap(l.out) == 0 || cap(l.out) > keptRecords {
+		l.out = make([]byte, 0, eventloop.RecordHead+eventloop.MaxRecord)
+	}
+	return l.out[:0]
+}
+
+func (l *loop) collected(e *end) []byte {
+	l.out = e.tls.Records.Out
+	e.tls.Records.Out = nil
+	return l.out
+}
+
+// send sends bytes to an end, by TLS if that is what it speaks.
+func (l *loop) send(e *end, b []byte) {
+	if e.tls == nil {
+		l.push(e, b)
+		return
+	}
+	e.tls.Records.Out = l.lent()
+	_, err := e.tls.Conn.Write(b) // to memory
+	out := l.collected(e)
+	if err != nil {
+		l.cut(e.link, true)
+		return
+	}
+	l.push(e, out)
+}
+
+// halfClose tells an end that nothing more comes; if the other direction has ended too that is
+// the end of the link.
+func (l *loop) halfClose(e *end) {
+	if e.tls != nil {
+		e.tls.Records.Out = l.lent()
+		err := e.tls.Conn.CloseWrite() // to memory
+		out := l.collected(e)
+		if err != nil {
+			l.cut(e.link, true)
+			return
+		}
+		l.push(e, out)
+	}
+	l.finish(e)
+}
+
+// finish completes a half-close when all before it is sent.
+func (l *loop) finish(e *end) {
+	k := e.link
+	if k.over || len(e.unsent) > 0 {
+		return
+	}
+	if e.tls == nil {
+		if err := unix.Shutdown(int(e.fd), unix.SHUT_WR); err != nil {
+			l.cut(k, true)
+			return
+		}
+	}
+	if e.ended && len(e.other.unsent) == 0 {
+		l.cut(k, false)
+	}
+}
+
+// push writes as much as the socket takes, and keeps the rest.
+func (l *loop) push(e *end, b []byte) {
+	if len(e.unsent) > 0 {
+		if e.unsent = append(e.unsent, b...); len(e.unsent) > maxUnsent {
+			l.cut(e.link, true)
+		}
+		return
+	}
+	if left := l.write(e, b); len(left) > 0 {
+		e.unsent = bytes.Clone(left)
+	}
+}
+
+// write writes as much as the socket takes and returns the rest. If the peer is lost it cuts
+// the link.
+func (l *loop) write(e *end, b []byte) (left []byte) {
+	for len(b) > 0 {
+		n, errno := eventloop.Send(e.fd, b)
+		switch {
+		case errno == unix.EAGAIN:
+			return b
+		case errno != 0:
+			l.cut(e.link, true)
+			return nil
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// resume goes on with what the socket had no room for, and reports whether that is all sent.
+func (l *loop) resume(e *end) bool {
+	left := l.write(e, e.unsent)
+	if e.unsent = left; len(left) > 0 || e.link.over {
+		return false
+	}
+	e.unsent = nil
+	if e.other.ended {
+		l.finish(e)
+	}
+	return true
+}
+
+// cut ends a link: both sockets at once, with a reset or without.
+func (l *loop) cut(k *link, reset bool) {
+	if k.over {
+		return
+	}
+	k.over = true
+	for i := range k.ends {
+		e := &k.ends[i]
+		l.poller.Remove(int(e.fd))
+		l.ends[e.fd] = nil // before another connection can have that number
+		closeFD(e.fd, reset)
+		e.unsent, e.tls = nil, nil
+	}
+	k.gone()
+}
