@@ -44,7 +44,7 @@ func drains(t *testing.T, endpoint string) {
 			t.Errorf("the status says %q: %v; %s", says, !is, stdout)
 		}
 	}
-	stdout := admin(0, "leaves in 1h0m0s, and may come back 2h0m0s later; the others are too few then (1 of at least 2)",
+	stdout := admin(0, "leaves when all have saved, in 1h0m0s at the latest, and may come back 2h0m0s later; the others are too few then (1 of at least 2)",
 		"drain", "--node", "b", "--within", "1h", "--for", "2h")
 	status("Directive: drain b in ", true)
 	id := strings.Fields(stdout)[1]

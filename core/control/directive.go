@@ -129,11 +129,34 @@ func directed(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.
 		}
 		return begin + fmt.Sprintf("its workers save, within %v", d.Within), nil
 	case rendezvous.DirectiveScale:
+		if finished(was) != "" {
+			return tellsOnly(was, d)
+		}
 		return begin + fmt.Sprintf("it goes on with %s %s", wording.Count(d.Target, "node", "nodes"), when), nil
 	case rendezvous.DirectiveStop:
 		return begin + "it ends, to be queued again, " + when, nil
 	}
 	return drained(was, d)
+}
+
+// finished is a node of the run whose workers have succeeded; "" if there is none.
+func finished(was *rendezvous.Status) string {
+	for _, m := range was.Members {
+		if m.State == "finished" {
+			return m.Node
+		}
+	}
+	return ""
+}
+
+// tellsOnly says what becomes of a directive that changes the nodes of a job that is about to
+// end: the workers learn of it, and no more.
+func tellsOnly(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.Error) {
+	why := fmt.Sprintf("node %s has finished, so that the job ends with the nodes that it has", finished(was))
+	if d.Within == 0 {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: a %v would do nothing: %s", was.RunID, d.Kind, why)
+	}
+	return fmt.Sprintf("directive %s of run %q: its workers save, within %v, and nothing more: %s", d.ID, was.RunID, d.Within, why), nil
 }
 
 // drained checks a drain, and says what it does.
@@ -155,9 +178,12 @@ func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.E
 		}
 		who = append(who, strings.TrimSuffix(text, ","))
 	}
+	if finished(was) != "" {
+		return tellsOnly(was, d)
+	}
 	when := "leaves now"
 	if d.Within > 0 {
-		when = fmt.Sprintf("leaves in %v", d.Within)
+		when = fmt.Sprintf("leaves when all have saved, in %v at the latest", d.Within)
 	}
 	done := fmt.Sprintf("directive %s of run %q: %s %s", d.ID, was.RunID, strings.Join(who, "; "), when)
 	if d.For > 0 {

@@ -39,11 +39,12 @@ const (
 	refusedUser                      // another user's process, on a listener for this machine
 	refusedHandshake                 // a TLS handshake that failed
 	refusedHandshakes                // too many TLS connections that have proven nothing yet
+	refusedDrained                   // the node was drained
 	refusals
 )
 
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
-	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby", "other_user", "handshake", "handshake_overload"}
+	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby", "other_user", "handshake", "handshake_overload", "drained"}
 
 // refusalOf tells why a connection that has ended with err was refused; greeted
 // tells that its hello was accepted. A peer that breaks off before that
@@ -97,6 +98,8 @@ func refusalOfHello(c rendezvous.Code) refusal {
 		return refusedQuota
 	case rendezvous.CodeConnection:
 		return refusedUnstored
+	case rendezvous.CodeGraceful:
+		return refusedDrained
 	}
 	return refusedHello
 }
