@@ -191,7 +191,7 @@ func (t *Protection) Reach(ctx context.Context, host string, port int, name secr
 	}
 	for _, side := range t.sidePorts(port) {
 		if !way.Beside(side) {
-			t.log.Info(fmt.Sprintf("port %d is taken on this node: its workers reach the program that has it, not the one on the node of rank 0", side))
+			t.log.Warn(fmt.Sprintf("port %d is taken on this node: its workers reach the program that has it, another user's perhaps, not the one on the node of rank 0", side))
 		}
 	}
 	return way.Addr(), way, nil

@@ -433,6 +433,24 @@ func TestSidePorts(t *testing.T) {
 	testkit.Check(t, way.Close())
 }
 
+// TestSidePortTaken: a node whose own port beside the store's is taken, by another user perhaps,
+// warns, since its workers reach what has it.
+func TestSidePortTaken(t *testing.T) {
+	token := testkit.TokenFile(t)
+	a, b := newNode(t, token, false), newNode(t, token, true)
+	real, _, _ := a.serve(t, "127.0.0.1", 0, 1)
+	port := strconv.Itoa(real.StorePort + 1)
+	l, err := net.Listen("tcp", net.JoinHostPort(b.protected.address(nameOf("job", real)).String(), port))
+	if err != nil {
+		t.Skip("the port is taken already: ", err)
+	}
+	defer l.Close()
+	b.reach(t, real)
+	if line := b.log.Await(t, "port "+port+" is taken on this node: its workers reach the program that has it, another user's perhaps", 1)[0]; !strings.Contains(line, "WARN") {
+		t.Error(line)
+	}
+}
+
 // TestSidePortOfOthers: another user's program at a port of the store's node is none of the
 // job's.
 func TestSidePortOfOthers(t *testing.T) {
