@@ -413,14 +413,25 @@ func TestSlowHandshakes(t *testing.T) {
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
 		t.Errorf("%d connections take %d MB", slow+100, grown>>20)
 	}
-	for range maxUnproven - 100 {
+	// No source has the last quarter: of one that has more than a few one more is closed, while
+	// others are let in until there is no place.
+	const ofOne = maxUnproven - maxUnproven/4
+	for range ofOne - 100 {
 		secureNode(t, g.addr)
 	}
-	late := dialNode(t, g.addr)
-	if err := wire.NewConn(late.conn).Open(openToken(t, goodToken)); err == nil {
-		t.Error("there is room for one more that has proven nothing")
+	wantClosed := func(why string) {
+		t.Helper()
+		if err := wire.NewConn(dialNode(t, g.addr).conn).Open(openToken(t, goodToken)); err == nil {
+			t.Error(why)
+		}
 	}
-	g.awaitRefused(t, refusedHandshakes, 1)
+	wantClosed("one source takes all places")
+	for i := range maxUnproven - ofOne {
+		n := dialNodeFrom(t, fmt.Sprintf("127.0.0.%d", 2+i/8), g.addr)
+		n.secure()
+	}
+	wantClosed("there is room for one more that has proven nothing")
+	g.awaitRefused(t, refusedHandshakes, 2)
 	g.clock.Advance(handshakeTimeout)
 	for _, conn := range crowd {
 		if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {

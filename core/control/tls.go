@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"rallypoint/core/control/wire"
@@ -22,7 +21,7 @@ const (
 	// handshakeTimeout is how long a connection that speaks TLS may take to prove itself.
 	handshakeTimeout = 5 * time.Second
 	// maxUnproven bounds the connections whose TLS handshake has begun and that have not
-	// proven themselves; one more is closed.
+	// proven themselves; one more is closed, also one more of a source that has most of them.
 	maxUnproven = 256
 	// recordHead is the length of what a TLS record begins with, its size last.
 	recordHead = 5
@@ -31,7 +30,7 @@ const (
 var (
 	errTLS        = errors.New("it speaks TLS, as nodes with a token do, but this control plane has no token")
 	errHandshake  = errors.New("the TLS handshake failed")
-	errHandshakes = fmt.Errorf("%d other TLS connections have proven nothing yet", maxUnproven)
+	errHandshakes = errors.New("too many other TLS connections have proven nothing yet, all in all or of its machine")
 	errUnproven   = errors.New("it did not prove that it knows the token within " + handshakeTimeout.String())
 )
 
@@ -40,11 +39,11 @@ type handshakes struct {
 	config   *tls.Config // nil: there is no certificate
 	failure  error       // why
 	slots    secret.Slots
-	unproven atomic.Int64
+	unproven *secret.Places
 }
 
 func newHandshakes() *handshakes {
-	h := &handshakes{slots: secret.NewSlots()}
+	h := &handshakes{slots: secret.NewSlots(), unproven: secret.NewPlaces(maxUnproven)}
 	h.config, h.failure = secret.ServerTLS()
 	return h
 }
@@ -74,8 +73,7 @@ func (p *serverConn) makeHandshake(h *handshakes) error {
 	if err := p.awaitHello(); err != nil {
 		return fmt.Errorf("%w: %w", errHandshake, wire.NoEOF(err))
 	}
-	p.counted = true
-	if h.unproven.Add(1) > maxUnproven {
+	if p.counted = h.unproven.Take(p.conn.RemoteAddr()); !p.counted {
 		return errHandshakes
 	}
 	said, _ := p.frames.In.Peek(p.frames.In.Buffered())
@@ -113,7 +111,7 @@ func (p *serverConn) endProof() {
 	}
 	if p.counted {
 		p.counted = false
-		p.server.handshakes.unproven.Add(-1)
+		p.server.handshakes.unproven.Give(p.conn.RemoteAddr())
 	}
 }
 

@@ -27,7 +27,17 @@ type wireNode struct {
 
 func dialNode(t *testing.T, addr string) *wireNode {
 	t.Helper()
-	conn, err := net.Dial("tcp", addr)
+	return dialNodeFrom(t, "", addr)
+}
+
+// dialNodeFrom is dialNode from an address of this machine; "": any.
+func dialNodeFrom(t *testing.T, from, addr string) *wireNode {
+	t.Helper()
+	var dialer net.Dialer
+	if from != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
+	conn, err := dialer.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
