@@ -270,10 +270,15 @@ func (p *serverConn) turnToHTTP() error {
 	return errServed
 }
 
-// serveHTTP reads a request and answers it. It closes the connection.
+// serveHTTP reads a request and answers it. It closes the connection. Who has proven nothing
+// stays among those that have not said who they are: each request would keep a descriptor for
+// drainTime otherwise, and nothing bounds how many there are.
 func (p *serverConn) serveHTTP(proven bool) error {
 	head, err := readHead(p.frames.In)
-	p.identified()
+	p.silent.Stop()
+	if proven {
+		p.markIdentified()
+	}
 	p.passed.Store(true)
 	if err != nil {
 		if errors.Is(err, errLongHead) {

@@ -230,3 +230,33 @@ func TestIntruderInTheHostsPlace(t *testing.T) {
 		t.Error("a node has gone where the intruder sent it")
 	}
 }
+
+// TestPagesOfStrangersCount: who asks for a page and has proven nothing is among the strangers,
+// who have half of the descriptors at most, until the connection is closed. One that has proven
+// itself is not.
+func TestPagesOfStrangersCount(t *testing.T) {
+	g := newGuardedServer(t)
+	ask := "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	stranger, proven := dialNode(t, g.addr), dialNode(t, g.addr)
+	conn := wire.NewConn(proven.conn)
+	if _, err := (wire.ClientHandshake{Token: openToken(t, goodToken), Addr: conn.RemoteAddr()}).Run(conn, &wire.FrameReader{In: bufio.NewReader(conn)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "both are accepted", func() bool { return g.unidentified.Load() == 2 })
+	g.mu.Lock() // the page needs it
+	_, err1 := io.WriteString(stranger.conn, ask)
+	_, err2 := io.WriteString(conn, ask)
+	for end := time.Now().Add(testkit.Patience); g.http.open() < 2 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	n := g.unidentified.Load()
+	g.mu.Unlock()
+	if err1 != nil || err2 != nil || n != 1 {
+		t.Errorf("%v, %v; %d are counted among the strangers", err1, err2, n)
+	}
+	if answer := readAll(stranger); !bytes.HasPrefix(answer, []byte("HTTP/1.1 200")) {
+		t.Errorf("%.80q", answer)
+	}
+	testkit.Eventually(t, "they have gone", func() bool { return g.unidentified.Load() == 0 })
+	g.wantUnharmed(t)
+}
