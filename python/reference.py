@@ -28,6 +28,18 @@ INTRODUCTION = """\
 
 `import rallypoint` loads neither the library nor torch; both are loaded where they are used, torch
 only if it is installed. `examples/launch` shows a launch. Times are in seconds.
+
+```python
+import rallypoint
+
+with rallypoint.Member("job7", "host0:29400", min_nodes=2, max_nodes=4) as member:
+    place = member.next()  # waits for the others
+    store = rallypoint.connect_store(place.store_addr, place.store_port)
+    print(place.rank, place.world_size, store.add("here", 1))
+```
+
+Without another node to try it with: `Member("job7", "127.0.0.1:29400")` is a run of one. What a
+member logs goes to the logger `rallypoint` of `logging`, or to stderr.
 """
 
 SECTIONS: list[tuple[str, str, list[str]]] = [
@@ -245,7 +257,7 @@ def errors() -> Iterator[str]:
     for name in rallypoint.__all__:
         thing = getattr(rallypoint, name)
         if inspect.isclass(thing) and issubclass(thing, rallypoint.RallypointError):
-            if thing.__module__ != "rallypoint._errors":
+            if thing.__module__ != "rallypoint":
                 continue
             first = (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
             yield f"| `{name}` | {first} |"
@@ -274,7 +286,7 @@ def sections() -> Iterator[tuple[str, str, list[str]]]:
         name
         for name in rallypoint.__all__
         if not (name in known or name == "__version__")
-        and getattr(rallypoint, name).__module__ != "rallypoint._errors"
+        and getattr(rallypoint, name).__module__ not in ("rallypoint", "rallypoint._errors")
     ]
     if rest:
         yield "More", "What belongs to none of the above.", rest

@@ -3,9 +3,16 @@
 With PyTorch: torchrun --rdzv-backend=rallypoint. From Python without torch: Member
 (join a run, get a rank), connect_store, connect_etcd, StoreServer and EtcdServer;
 elastic_launch runs workers; record tells launchers why one failed, progress how far it is
-and the worker what the job is asked for (directive, saved); rallypoint.admin asks it.
+and the worker what the job is asked for (directive, saved); rallypoint.admin asks a job for
+something from outside.
 For torch's own classes see rallypoint.handler, rallypoint.agent and EtcdStore. Nothing is
 loaded before it is used, and torch only where it is installed.
+
+Example:
+    with rallypoint.Member("job7", "host0:29400", min_nodes=2, max_nodes=4) as member:
+        place = member.next()  # waits for the others
+        store = rallypoint.connect_store(place.store_addr, place.store_port)
+        print(place.rank, place.world_size, store.add("here", 1))
 """
 
 from __future__ import annotations
@@ -18,6 +25,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import admin as admin
+    from . import agent as agent
+    from . import handler as handler
+    from . import timer as timer
     from ._errors import (
         AuthenticationError,
         CanceledError,
@@ -105,6 +115,9 @@ __all__ = [
     "saved",
 ]
 
+# Modules that need no import of their own.
+_SUBMODULES = ("admin", "agent", "handler", "timer")
+
 # Names that importing torch gives; without it `import *` and help() leave them out.
 _OF_TORCH = ("DynamicRendezvousHandler", "EtcdStore")
 
@@ -152,7 +165,7 @@ if not _torch_installed():
 
 
 def __getattr__(name: str) -> Any:
-    if name == "admin":  # a module of its own
+    if name in _SUBMODULES:
         from importlib import import_module
 
         return import_module(f".{name}", __name__)

@@ -125,6 +125,10 @@ class LibraryError(RallypointError):
     """The library librallypoint.so is missing or does not fit this package."""
 
 
+for _error in list(vars().values()):
+    if isinstance(_error, type) and issubclass(_error, BaseException):
+        _error.__module__ = "rallypoint"  # as programs name it, and tracebacks should
+
 CLASSES: dict[Code, type[RallypointError]] = {
     Code.INVALID: InvalidError,
     Code.AUTH: AuthenticationError,

@@ -127,7 +127,7 @@ class RallypointElasticAgent:
         try:
             values = outcome.values()
         except RallypointError as e:
-            if type(e).__module__ == "rallypoint._errors":
+            if type(e).__module__ == "rallypoint":  # not torch's, too
                 raise rendezvous_error(e) from None
             raise
         return RunResult(state=WorkerState.SUCCEEDED, return_values=values)

@@ -23,6 +23,7 @@ def test_every_code_has_a_class(code: Code) -> None:
     copy = pickle.loads(pickle.dumps(e))
     assert (type(copy), str(copy), copy.code) == (type(e), str(e), code)
     assert copy.retryable == e.retryable
+    assert type(e).__module__ == "rallypoint"  # what a traceback shows
 
 
 def test_unknown_code() -> None:

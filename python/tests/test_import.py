@@ -59,6 +59,16 @@ def test_everything_in_all_exists() -> None:
     assert not hasattr(rallypoint, "no_such_name")
 
 
+def test_modules_need_no_import(run_python) -> None:  # type: ignore[no-untyped-def]
+    run_python(
+        """
+        import sys, rallypoint
+        assert "rallypoint.admin" not in sys.modules
+        assert callable(rallypoint.admin.drain) and callable(rallypoint.timer.expires)
+        """
+    )
+
+
 def test_without_torch(run_python) -> None:  # type: ignore[no-untyped-def]
     """import *, dir() and help() leave out what torch is needed for, which says so."""
     run_python(
