@@ -11,6 +11,17 @@ WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 48, 56
 INK, GRID = "#333333", "#dddddd"
 COLOURS = ("#1f6fb4", "#c05020")
+# Where the reader's system is dark.
+DARK = f"""<style>@media (prefers-color-scheme: dark) {{
+rect {{ fill: #0d1117 }}
+line {{ stroke: #30363d }}
+text {{ stroke: #0d1117 }}
+text[fill="{INK}"] {{ fill: #e6edf3 }}
+[fill="{COLOURS[0]}"] {{ fill: #58a6ff }}
+[stroke="{COLOURS[0]}"] {{ stroke: #58a6ff }}
+[fill="{COLOURS[1]}"] {{ fill: #f0883e }}
+[stroke="{COLOURS[1]}"] {{ stroke: #f0883e }}
+}}</style>"""
 
 Series = list[tuple[float, list[float]]]  # x, and all measurements of y
 
@@ -53,6 +64,7 @@ def chart(title: str, under: str, across: str, up: str, named: dict[str, Series]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
         f' font-family="sans-serif" font-size="12" fill="{INK}">',
+        DARK,
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         _text(LEFT, 20, title, size=15),
         _text(LEFT, 36, under, size=11),
