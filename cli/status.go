@@ -126,7 +126,7 @@ func (p *statusPrinter) text(raw []byte, st control.Status) []byte {
 }
 
 // checkControl is what to do about a control plane that does not answer.
-const checkControl = `check that the job's first node or "rallypoint serve" runs, and that this is the job's --rdzv-endpoint`
+const checkControl = `check that the job's first node or "rallypoint serve" runs, and that this is the job's --rdzv-endpoint; where that node has died, ask another node of the job: one of them hosts`
 
 // statusQuery asks a control plane for its status.
 type statusQuery struct {
