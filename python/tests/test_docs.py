@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -77,26 +74,6 @@ def test_every_decision_is_in_the_index() -> None:
         ]
         assert f"- [{found[1]}](decisions/{record.name}) {found[2]}\n" in design
     assert design.count("](decisions/0") >= len(records) > 30
-
-
-def test_the_first_commands_of_readme_and_index_run() -> None:
-    """The two commands that a stranger types first: the first installs what this test has
-    installed, the second is run as it stands."""
-    first = [
-        re.search(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-        for page in ("README.md", "docs/index.md")
-    ]
-    lines = {m[1].splitlines()[i] for m in first if m for i in (1,)}
-    assert len(lines) == 1, "the pages differ"
-    command = lines.pop()
-    assert command.startswith("rallypoint run --standalone ")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    said = sorted(re.findall(r"rank \d of \d", done.stdout))
-    assert said == [f"rank {rank} of 4" for rank in range(4)]
 
 
 def test_readme_is_one_screen_and_begins_with_the_install() -> None:

@@ -151,6 +151,25 @@ def find_killed(nodes: list[Node]) -> Node:
     raise AssertionError("all of them host")
 
 
+def test_first_commands_of_readme_and_index(start: Start, endpoint: str) -> None:
+    """What a stranger types first: the first line installs what this test has installed, the
+    others run as they stand, but for the address and for how long workers and pauses last."""
+    pages = [(REPOSITORY / page).read_text() for page in ("README.md", "docs/index.md")]
+    [block] = {m[1] for page in pages if (m := re.search(r"```sh\n(.*?)```", page, re.DOTALL))}
+    assert block.startswith("pip install . ")
+    loop = re.search(r"do +#.*?\n +(.*?) &\n", block, re.DOTALL)
+    assert loop and "kill -9 $!" in block
+    host, _, _ = endpoint.partition(":")
+    command = loop[1].replace("127.0.0.1", host).replace("sleep 10", "sleep 300")
+    path = f"PATH={Path(sys.executable).parent}:$PATH"
+    three_nodes_lose_one(start, ["sh", "-c", f"{path}; exec env {command}"])
+    status = re.search(r"^rallypoint status \S+", block, re.MULTILINE)
+    assert status
+    shown = start("sh", "-c", f"{path}; " + status[0].replace("127.0.0.1", host))
+    assert shown.end() == 0
+    shown.find(r"^Run none: running, round 2 .*2 of 2:3 nodes")
+
+
 def test_c_program_of_the_page(start: Start, tmp_path: Path, endpoint: str) -> None:
     program = tmp_path / "meet"
     build(
