@@ -337,7 +337,7 @@ func (c *Client) failed(ctx context.Context, what *call, start time.Time, err er
 		if !errors.Is(err, ctx.Err()) {
 			err = ended
 		}
-	case closedByPeer(err):
+	case store.EndedByPeer(err):
 		err = fmt.Errorf("%w: the server closed it; it was stopped, or refused the request (%s)",
 			store.ErrConnection, refusals(what))
 	default:

@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"syscall"
 	"time"
 
 	"rallypoint/core/store"
@@ -65,21 +62,10 @@ func handshake(ctx context.Context, addr string) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	l, err := dialOnce(ctx, addr, true)
-	if closedByPeer(err) {
+	if store.EndedByPeer(err) {
 		l, err = dialOnce(ctx, addr, false)
 	}
 	return l, err
-}
-
-// closedByPeer reports whether err is how a connection looks that the other end
-// has closed: with unread data it shows as a reset.
-func closedByPeer(err error) bool {
-	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
-		if errors.Is(err, end) {
-			return true
-		}
-	}
-	return false
 }
 
 // dialOnce connects and sends VALIDATE together with requests that have replies, in one

@@ -147,7 +147,7 @@ func (p *parser) next() (*request, *refusal) {
 // (docs/spec/tcpstore-wire.md 3).
 func (p *parser) validate() (done bool, err *refusal) {
 	const supported = "this port speaks the TCPStore protocol of torch 2.2 and newer; torch 2.1 and older is not supported"
-	want := binary.LittleEndian.AppendUint32([]byte{byte(opValidate)}, magic)
+	want := appendHello(nil)
 	for i := p.pos; i < len(p.buf) && i < len(want); i++ {
 		switch {
 		case p.buf[i] == want[i]:

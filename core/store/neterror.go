@@ -3,9 +3,17 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"syscall"
 )
+
+// EndedByPeer reports whether err is how a connection looks that its other end has ended:
+// with unread data it shows as a reset. What this side's kernel has given up, and what this
+// side has closed, does not.
+func EndedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
 
 // PlainNetError returns an error of package net with a human-readable text: "connection
 // refused" instead of "dial tcp 10.0.0.1:29500: connect: connection refused", since the

@@ -61,7 +61,7 @@ var errBadFrame = errors.New("not a frame")
 type frameScanner struct{ lockedfile.Scanner }
 
 // next returns the frame at the scanner's position and moves behind it. It
-// returns io.EOF at the end, errTorn if the frame is not complete, errBadFrame if
+// returns io.EOF at the end, ErrTorn if the frame is not complete, errBadFrame if
 // it is complete and wrong, and the file's errors otherwise; then it stays where
 // it is. The frame is good until the next call.
 func (s *frameScanner) next() (frame, error) {

@@ -220,7 +220,7 @@ func (l *Log) setReader(c *cursor) {
 }
 
 // Latest implements sharedlog.Log.
-func (l *Log) Latest(ctx context.Context) (sharedlog.Snapshot, error) {
+func (l *Log) Latest(context.Context) (sharedlog.Snapshot, error) {
 	c, err := l.last()
 	if err != nil {
 		return sharedlog.Snapshot{}, l.explain("read", err)

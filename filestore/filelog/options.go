@@ -24,7 +24,7 @@ type Options struct {
 	Clock lockedfile.Clock
 }
 
-// Defaults of LogOptions.
+// Defaults of Options.
 const (
 	defaultPollMin = time.Millisecond
 	defaultPollMax = 200 * time.Millisecond

@@ -83,17 +83,14 @@ func (f *File) Size() (int64, error) {
 	return st.Size, nil
 }
 
+// Stat is fstat(2), which may be called beside Close.
 func (f *File) Stat(st *unix.Stat_t) error {
 	f.life.RLock()
 	defer f.life.RUnlock()
 	if f.closed {
 		return os.ErrClosed
 	}
-	err := unix.Fstat(f.fd, st)
-	for err == unix.EINTR {
-		err = unix.Fstat(f.fd, st)
-	}
-	return err
+	return IgnoringEINTR(func() error { return unix.Fstat(f.fd, st) })
 }
 
 // CheckPath returns ErrVanished or ErrReplaced if the path does not name the file.

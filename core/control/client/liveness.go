@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/store"
 	"rallypoint/core/succession"
 )
 
@@ -64,7 +65,7 @@ func (c *Client) watchStandby(ctx context.Context, s wire.StandbyNode) {
 	for ctx.Err() == nil {
 		err := c.serveLiveness(ctx, addr, link, func() {})
 		c.group.Ended(link, succession.Unconnected)
-		if endedByPeer(err) {
+		if store.EndedByPeer(err) {
 			if !c.proveDead(ctx, addr) {
 				continue
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -13,6 +12,7 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 	"rallypoint/core/succession"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/wording"
@@ -67,7 +67,7 @@ type search struct {
 
 func (c *Client) newSearch(l *clientConn, cause error) *search {
 	s := &search{c: c, last: l.welcome, addr: l.addr, begun: c.network.now(), first: true}
-	s.evidence = succession.Evidence{Ended: endedByPeer(cause), Direct: l.direct()}
+	s.evidence = succession.Evidence{Ended: store.EndedByPeer(cause), Direct: l.direct()}
 	s.silent = s.begun
 	var to *redirected
 	if errors.As(cause, &to) {
@@ -81,12 +81,6 @@ func (c *Client) newSearch(l *clientConn, cause error) *search {
 		}
 	}
 	return s
-}
-
-// endedByPeer reports whether a connection's other side has ended it. A time-out of this
-// side's kernel, and what this side cut, prove nothing.
-func endedByPeer(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // direct reports whether the address dialled is the one that the server sees itself.
@@ -282,7 +276,7 @@ func (s *search) dialOnce(ctx context.Context) (*clientConn, succession.Dial, er
 		dial, s.to = succession.DialAnswered, s.c.accept(to.to)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		dial = succession.DialRefused
-	case endedByPeer(err):
+	case store.EndedByPeer(err):
 		dial = succession.DialBroken
 	}
 	s.evidence.Observe(dial)
@@ -349,12 +343,12 @@ func (s *search) askAll(ctx context.Context) (*clientConn, error) {
 func (s *search) notice() {
 	err := s.hostErr
 	var moved *redirected
-	if endedByPeer(err) && !s.evidence.Ended {
+	if store.EndedByPeer(err) && !s.evidence.Ended {
 		s.evidence.Ended = true // a connection to it stood, and was ended by its side
 		s.c.group.Lost(s.evidence, s.last.Group, s.last.Term)
 		s.c.group.Ask()
 	}
-	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || endedByPeer(err) || errors.As(err, &moved) || s.since(s.silent) < silenceEvery {
+	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || store.EndedByPeer(err) || errors.As(err, &moved) || s.since(s.silent) < silenceEvery {
 		return
 	}
 	s.silent = s.c.network.now()
