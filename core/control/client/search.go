@@ -169,7 +169,7 @@ func (s *search) succeed(ctx context.Context) (l *clientConn, decided bool, err 
 		}
 		changed := c.group.Changed()
 		if to := c.group.Newer(s.last.Group, s.last.Term); to != "" {
-			if l = s.reach(ctx, to); l != nil {
+			if l, _ = s.reach(ctx, to, true); l != nil {
 				return l, true, nil
 			} // it may be dead, too
 		}
@@ -194,8 +194,8 @@ func (s *search) succeed(ctx context.Context) (l *clientConn, decided bool, err 
 				return nil, false, nil
 			}
 		case succession.Follow:
-			if l = s.reach(ctx, c.group.AddrOf(d.Node)); l != nil {
-				return l, true, nil
+			if l, err = s.reach(ctx, c.group.AddrOf(d.Node), d.Term > 0); l != nil || isRefusal(err) {
+				return l, true, err
 			}
 			s.pause(ctx, changed, succession.DialEvery)
 		case succession.Wait:
@@ -283,19 +283,20 @@ func (s *search) dialOnce(ctx context.Context) (*clientConn, succession.Dial, er
 	return l, dial, err
 }
 
-// reach says hello to a standby that is about to host.
-func (s *search) reach(ctx context.Context, to string) *clientConn {
+// reach says hello to a standby that hosts, or is about to: while that one is silent to the
+// host that is gone, too, which may be started again.
+func (s *search) reach(ctx context.Context, to string, hosts bool) (*clientConn, error) {
 	addr, err := netip.ParseAddrPort(to)
 	if err != nil {
-		return nil
+		return nil, err
+	}
+	list := []netip.AddrPort{addr}
+	if !hosts {
+		list = append(list, s.addr)
 	}
 	ctx, cancel := context.WithTimeout(ctx, standby.HoldHello+evidencePatience)
 	defer cancel()
-	l, err := s.race(ctx, []netip.AddrPort{addr})
-	if err != nil {
-		return nil
-	}
-	return l
+	return s.race(ctx, list)
 }
 
 // askAll tries the server that is gone once more and all that stand by, then the endpoint. One

@@ -460,6 +460,55 @@ func TestAHostIsStartedAgainWhileStandbysHang(t *testing.T) {
 	}
 }
 
+// TestAStandbyFindsAHostThatIsStartedAgain: the standby that goes first hangs, so that the
+// next one would wait for a lease; it finds a host that is started again at its address before.
+func TestAStandbyFindsAHostThatIsStartedAgain(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	var asked atomic.Int64
+	first := serveHellos(t, func(*peerConn, wire.Hello) { asked.Add(1); <-hang })
+	var host *peerServer
+	ready := make(chan struct{})
+	host = serveHellos(t, func(n *peerConn, _ wire.Hello) {
+		<-ready
+		n.says(welcomeOf(n, "g", 1, time.Hour))
+		n.says(wire.Standbys{Invited: true})
+		for {
+			f, err := n.frames.NextFrame(wire.MaxFrame)
+			if err != nil {
+				return
+			}
+			if s, listens := f.(wire.Standby); listens {
+				n.says(wire.Standbys{List: []wire.StandbyNode{{Node: "a", Addr: first.addr}, {Node: "b", Addr: s.Addr}}, Invited: true})
+				host.l.Close()
+				n.conn.Close()
+			}
+		}
+	})
+	close(ready)
+	again := serveHellos(t, func(n *peerConn, _ wire.Hello) {
+		n.says(welcomeOf(n, "another", 1, time.Minute))
+		_, _ = n.frames.NextFrame(wire.MaxFrame)
+	})
+	p := controltest.Params(host.addr, 2)
+	p.NodeID, p.LeaseTimeout = "b", time.Hour
+	c := newTestClient(t, p, controltest.NewObserver())
+	dial := c.network.dial
+	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		if to.String() == host.addr && asked.Load() > 0 {
+			to = netip.MustParseAddrPort(again.addr)
+		}
+		return dial(ctx, to)
+	}
+	if err := c.Connect(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "it finds the host", func() bool { return again.hellos.Load() > 0 })
+	if c.Hosting() {
+		t.Error("it hosts")
+	}
+}
+
 // TestNewHostDiesBeforeItHasAList: the list of a host that has just taken over is empty. A
 // standby that has it when that host dies takes over by the list of the host before.
 func TestNewHostDiesBeforeItHasAList(t *testing.T) {
