@@ -35,10 +35,6 @@ def test_package_imports_neither_torch_nor_the_library(run_python) -> None:  # t
     )
 
 
-def test_administration_needs_no_import_of_its_own(run_python) -> None:  # type: ignore[no-untyped-def]
-    run_python("import rallypoint; assert rallypoint.admin.save is not None")
-
-
 def test_exit_does_not_load_the_library(run_python, tmp_path) -> None:  # type: ignore[no-untyped-def]
     run_python(
         """
