@@ -170,30 +170,37 @@ func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.E
 	case d.For < 0 || d.For > MaxWithin:
 		return invalid("a node is drained for %v, it must be between 0 (until it is undrained) and %v", d.For, MaxWithin)
 	}
-	var who []string
-	for _, node := range d.Nodes {
+	who, verb := "", "leaves"
+	for i, node := range d.Nodes {
 		text, err := findNode(was, node)
 		if err != nil {
 			return "", err
 		}
-		who = append(who, strings.TrimSuffix(text, ","))
+		if i > 0 {
+			who, verb = strings.TrimSuffix(who, ",")+"; ", "leave"
+		}
+		who += text
 	}
 	if finished(was) != "" {
 		return tellsOnly(was, d)
 	}
-	when := "leaves now"
+	when := "now"
 	if d.Within > 0 {
-		when = fmt.Sprintf("leaves when all have saved, in %v at the latest", d.Within)
+		when = fmt.Sprintf("when all have saved, in %v at the latest", d.Within)
 	}
-	done := fmt.Sprintf("directive %s of run %q: %s %s", d.ID, was.RunID, strings.Join(who, "; "), when)
+	done := fmt.Sprintf("directive %s of run %q: %s %s %s", d.ID, was.RunID, who, verb, when)
 	if d.For > 0 {
 		done += fmt.Sprintf(", and may come back %v later", d.For)
 	} else {
 		done += ", and may come back when it is undrained"
 	}
-	left := 0
+	left, members := 0, 0
 	for _, m := range was.Members {
-		if m.State != "lost" && !slices.Contains(d.Nodes, m.Node) {
+		if m.State == "lost" {
+			continue
+		}
+		members++
+		if !slices.Contains(d.Nodes, m.Node) {
 			left++
 		}
 	}
@@ -203,6 +210,8 @@ func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.E
 		}
 	}
 	switch {
+	case left == 0 && members == 0:
+		done += "; no other node is there: the next ones that come begin the job"
 	case left == 0:
 		done += "; no other node is there: the run ends then, to be queued again"
 	case left < was.Policy.Min:

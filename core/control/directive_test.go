@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
 )
 
@@ -33,5 +34,46 @@ func TestDirectivesOfEndingJob(t *testing.T) {
 	stop := rendezvous.Direct{ID: "d3", Kind: rendezvous.DirectiveStop, Within: time.Minute}
 	if done, err := directed(was, stop); err != nil || !strings.Contains(done, "it ends, to be queued again") {
 		t.Errorf("%q, %v", done, err)
+	}
+}
+
+// TestAnswerToADrain names the nodes, and says what follows.
+func TestAnswerToADrain(t *testing.T) {
+	was := &rendezvous.Status{
+		RunID: "job", Round: 3, Policy: rendezvous.Policy{Min: 2, Max: 3, NodeUnit: 1},
+		Members: []rendezvous.MemberStatus{{Node: "a", Session: "1", State: "running"}, {Node: "b", Rank: 1, Session: "2", State: "running"}},
+		Waiting: []rendezvous.JoinStatus{{Node: "c"}},
+	}
+	unformed := &rendezvous.Status{RunID: "job", Policy: was.Policy, Waiting: was.Waiting}
+	for _, c := range []struct {
+		was   *rendezvous.Status
+		want  string
+		nodes []string
+	}{
+		{was, "node b, rank 1 of round 3, leaves when all have saved, in 1m0s at the latest, and may come back when it is undrained", []string{"b"}},
+		{was, "node a, rank 0 of round 3; node c, which waited for a place, leave when all have saved, in 1m0s at the latest, and may come back when it is undrained; " +
+			"the others are too few then (1 of at least 2) and wait for replacements", []string{"a", "c"}},
+		{was, "; no other node is there: the run ends then, to be queued again", []string{"c", "b", "a"}},
+		{unformed, "; no other node is there: the next ones that come begin the job", []string{"c"}},
+	} {
+		done, err := directed(c.was, rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveDrain, Nodes: c.nodes, Within: time.Minute})
+		if err != nil || !strings.HasSuffix(done, c.want) {
+			t.Errorf("%v: %q, %v", c.nodes, done, err)
+		}
+	}
+}
+
+// TestAdminFollowsTheHost: an administrator who asks a server in waiting, such as the
+// endpoint's after it has been the host once, reaches the job all the same.
+func TestAdminFollowsTheHost(t *testing.T) {
+	nodes, addr := waitingServer(t)
+	run := nodes[0].server().cfg.RunID
+	done, err := client.AdminEvict(t.Context(), addr, nil, run, nodes[1].name, "carol", "why")
+	if err != nil || !strings.Contains(done, "node "+nodes[1].name) {
+		t.Errorf("%q, %v", done, err)
+	}
+	_, err = client.AdminEvict(t.Context(), addr, nil, "other", nodes[1].name, "carol", "why")
+	if rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), addr) {
+		t.Errorf("another run: %v", err)
 	}
 }

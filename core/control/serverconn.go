@@ -229,9 +229,13 @@ func (p *serverConn) dispatch(f wire.Frame) error {
 		return p.enter(f)
 	case wire.Admin:
 		p.server.metrics.FramesIn.Add(wire.KindAdmin)
-		if err := p.foreign(f.RunID); err != nil {
+		to, waits := p.server.waitsFor(f.RunID)
+		switch err := p.foreign(f.RunID); {
+		case err != nil:
 			p.out.Send(wire.AdminAnswer{Err: err})
-		} else {
+		case waits:
+			return p.redirect(to, true)
+		default:
 			p.out.Send(p.server.executeAdmin(f, wire.AddrOf(p.conn.RemoteAddr())))
 		}
 		p.drain()

@@ -55,6 +55,20 @@ func (p *serverConn) admit(h wire.Hello) error {
 	}
 }
 
+// waitsFor reports whether this is a server in waiting for a run, and which one hosts it, as
+// far as is known.
+func (s *Server) waitsFor(run string) (host wire.Redirect, waits bool) {
+	g := s.cfg.Group
+	if g == nil || run != s.cfg.RunID {
+		return wire.Redirect{}, false
+	}
+	host, serve, known := g.Admit()
+	if !known {
+		host.Host = ""
+	}
+	return host, !serve
+}
+
 // redirect ends a connection. A node that does not know the frame finds the server that
 // hosts by itself, or not.
 func (p *serverConn) redirect(to wire.Redirect) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/store"
+	"rallypoint/internal/printable"
 )
 
 // AdminClose closes a run at the control plane at addr ("host:port"): no
@@ -33,7 +35,8 @@ func AdminEvict(ctx context.Context, addr string, token *secret.Token, runID, no
 	return requestAdmin(ctx, addr, token, wire.Admin{Op: wire.AdminOpEvict, RunID: runID, Node: node, By: by, Reason: reason})
 }
 
-// requestAdmin makes a connection for one request of an administrator.
+// requestAdmin makes a connection for one request of an administrator, and follows a server in
+// waiting to the one that hosts.
 func requestAdmin(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
 	tooLong := func(name string) bool { return len(name) > wire.MaxName }
 	switch nodes := f.Directive.Nodes; {
@@ -42,8 +45,52 @@ func requestAdmin(ctx context.Context, addr string, token *secret.Token, f wire.
 	case len(nodes) > rendezvous.MaxDirectiveNodes:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: a drain names 1 to %d nodes, not %d", f.RunID, rendezvous.MaxDirectiveNodes, len(nodes))
 	}
-	start := time.Now()
 	f.Software = rallypoint.Version()
+	asked := map[string]bool{}
+	for {
+		asked[addr] = true
+		done, err := requestAdminAt(ctx, addr, token, f)
+		var moved *redirected
+		if !errors.As(err, &moved) {
+			return done, err
+		}
+		to := moved.to.Host
+		wrong := ""
+		switch {
+		case to == "":
+			wrong = moved.Error()
+		case asked[to]:
+			wrong = fmt.Sprintf("%v, which points back", moved)
+		case len(asked) > maxRedirects:
+			wrong = fmt.Sprintf("%d servers have sent it on, the last one to %s", len(asked), to)
+		default:
+			wrong = leadsNowhere(addr, moved.to)
+		}
+		if wrong != "" {
+			return "", fmt.Errorf("%w at %s: %s", rendezvous.ErrConnection, addr, wrong)
+		}
+		addr = to
+	}
+}
+
+// leadsNowhere says why the redirect of the server at an address cannot be followed; "" if it
+// can.
+func leadsNowhere(from string, to wire.Redirect) string {
+	addr, err := netip.ParseAddrPort(to.Host)
+	if err != nil || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() || addr.Port() == 0 {
+		return fmt.Sprintf("node %s is said to host the control plane at %q, which is no address", printable.Text(to.Node), to.Host)
+	}
+	host, _, _ := net.SplitHostPort(from)
+	if near, err := netip.ParseAddr(host); err == nil && addr.Addr().IsLoopback() && !near.Unmap().IsLoopback() {
+		return fmt.Sprintf("node %s hosts the control plane at %s, a loopback address of its own machine: ask there", printable.Text(to.Node), to.Host)
+	}
+	return ""
+}
+
+// requestAdminAt is requestAdmin of one server; a *redirected if that is not the one that
+// hosts.
+func requestAdminAt(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
+	start := time.Now()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -56,6 +103,8 @@ func requestAdmin(ctx context.Context, addr string, token *secret.Token, f wire.
 	switch {
 	case errors.As(err, &refusal):
 		return "", refusal
+	case errors.As(err, new(*redirected)):
+		return "", err
 	case !release() && ctx.Err() != nil:
 		return "", fmt.Errorf("%w at %s: no answer within %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), ctx.Err())
 	case err != nil:
@@ -91,6 +140,8 @@ func roundTrip(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnsw
 		if got.Err != nil {
 			return none, g.Explain(got.Err, theirs)
 		}
+	case wire.Redirect:
+		return none, &redirected{got}
 	}
 	return none, fmt.Errorf("%w: a frame %q", wire.ErrMalformed, wire.NameOf(got))
 }

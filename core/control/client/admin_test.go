@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,79 @@ func TestAdminRefusesWhatNoFrameHolds(t *testing.T) {
 		_, err := AdminDrain(t.Context(), "127.0.0.1:1", nil, "job", "d", nodes, time.Second, 0, "carol", "why")
 		if rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v, want %q", err, text)
+		}
+	}
+}
+
+// redirecting answers each request by the same redirect, and counts them.
+func redirecting(t *testing.T, to func(own string) wire.Redirect) (addr string, asked *atomic.Int64) {
+	t.Helper()
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	asked = new(atomic.Int64)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			answer := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
+			_, _ = conn.Write(wire.AppendFrame(answer, to(l.Addr().String())))
+			_ = conn.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, conn)
+			conn.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return l.Addr().String(), asked
+}
+
+// TestAdminIsNotSentAround: a redirect that leads nowhere, or back, ends a request, with an
+// error that says where the control plane was said to be.
+func TestAdminIsNotSentAround(t *testing.T) {
+	for host, want := range map[string]string{
+		"":             "it is not known yet which node hosts",
+		"self":         "points back",
+		"nowhere":      "is no address",
+		"0.0.0.0:80":   "is no address",
+		"127.0.0.1:0":  "is no address",
+		"224.0.0.1:80": "is no address",
+	} {
+		addr, asked := redirecting(t, func(own string) wire.Redirect {
+			to := wire.Redirect{Group: "g", Term: 2, Host: host, Node: "n1"}
+			if host == "self" {
+				to.Host = own
+			}
+			return to
+		})
+		_, err := AdminEvict(t.Context(), addr, nil, "job", "n0", "carol", "why")
+		if rendezvous.CodeOf(err) != rendezvous.CodeConnection || !strings.Contains(err.Error(), want) || asked.Load() != 1 {
+			t.Errorf("%q: %v after %d requests", host, err, asked.Load())
+		}
+	}
+	last, _ := redirecting(t, func(string) wire.Redirect { return wire.Redirect{Group: "g", Term: 2} })
+	for range maxRedirects + 1 { // each leads to the one before
+		to := last
+		last, _ = redirecting(t, func(string) wire.Redirect { return wire.Redirect{Group: "g", Term: 2, Host: to, Node: "n1"} })
+	}
+	_, err := AdminEvict(t.Context(), last, nil, "job", "n0", "carol", "why")
+	if rendezvous.CodeOf(err) != rendezvous.CodeConnection || !strings.Contains(err.Error(), "servers have sent it on") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRedirectToLoopback: a server on another machine that names a loopback address means its
+// own.
+func TestRedirectToLoopback(t *testing.T) {
+	to := wire.Redirect{Host: "127.0.0.1:5", Node: "n1"}
+	if wrong := leadsNowhere("10.0.0.1:29400", to); !strings.Contains(wrong, "of its own machine") {
+		t.Errorf("%q", wrong)
+	}
+	for _, from := range []string{"127.0.0.1:29400", "[::1]:29400", "localhost:29400"} {
+		if wrong := leadsNowhere(from, to); wrong != "" {
+			t.Errorf("%s: %q", from, wrong)
 		}
 	}
 }

@@ -46,7 +46,8 @@ type StandbyNode struct {
 	Addr  string // of its listener
 }
 
-// Redirect sends a node to the server that hosts. It answers a hello, or ends a connection.
+// Redirect sends a node, or an administrator, to the server that hosts. It answers a hello or
+// an administrator's request, or ends a connection.
 type Redirect struct {
 	Group   string
 	Term    uint64
