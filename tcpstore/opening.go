@@ -28,6 +28,9 @@ const (
 	maxOpenings = 4096
 	// maxHandshakes bounds those of them whose TLS handshake has begun; others wait.
 	maxHandshakes = 256
+	// maxCrowd bounds those of them of sources that have more than a few: they wait for each
+	// other, so that one machine alone keeps no other out.
+	maxCrowd = maxHandshakes - maxHandshakes/4
 	// tlsByte is the first byte of a connection that speaks TLS.
 	tlsByte = 0x16
 	// maxHello is how much of the first record has to arrive before the handshake begins. The
@@ -48,12 +51,55 @@ type openings struct {
 	side  func(*tls.Conn, secret.StoreName)
 	slots secret.Slots
 	begun chan struct{} // holds a token for each handshake that has begun
+	crowd chan struct{} // holds another token for those of sources that have more than a few
 	most  int64         // how many there may be
 	all   atomic.Int64
+	of    *secret.Places // all, by source
 }
 
 func newOpenings(with Secure, side func(*tls.Conn, secret.StoreName)) *openings {
-	return &openings{Secure: with, side: side, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes), most: mostOpenings()}
+	most := mostOpenings()
+	return &openings{Secure: with, side: side, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes),
+		crowd: make(chan struct{}, maxCrowd), most: most, of: secret.NewPlaces(int(most))}
+}
+
+// take takes a place for a connection that is not open yet; false: there is none.
+func (o *openings) take(peer net.Addr) bool {
+	if o.all.Add(1) <= o.most && o.of.Take(peer) {
+		return true
+	}
+	o.all.Add(-1)
+	return false
+}
+
+func (o *openings) give(peer net.Addr) {
+	o.of.Give(peer)
+	o.all.Add(-1)
+}
+
+// begin waits until a handshake may begin. It reports false if ctx ends before; else the caller
+// calls end behind the handshake.
+func (o *openings) begin(ctx context.Context, peer net.Addr) (end func(), ok bool) {
+	turns := []chan struct{}{o.begun}
+	if !o.of.Few(peer) {
+		turns = []chan struct{}{o.crowd, o.begun}
+	}
+	had := 0
+	end = func() {
+		for _, turn := range turns[:had] {
+			<-turn
+		}
+	}
+	for _, turn := range turns {
+		select {
+		case turn <- struct{}{}:
+			had++
+		case <-ctx.Done():
+			end()
+			return nil, false
+		}
+	}
+	return end, true
 }
 
 // mostOpenings leaves descriptors to those that are open, and to all else that the process
@@ -68,14 +114,13 @@ func mostOpenings() int64 {
 
 var (
 	errPlain = errors.New("it does not speak TLS")
-	errCrowd = errors.New("too many other connections are not open yet")
+	errCrowd = errors.New("too many other connections are not open yet, all in all or of its machine")
 )
 
 // open accepts a connection, or closes it, in a goroutine of its own: no other one waits for it.
 func (s *Server) open(nc net.Conn) {
 	o := s.openings
-	if o.all.Add(1) > o.most {
-		o.all.Add(-1)
+	if !o.take(nc.RemoteAddr()) {
 		s.refuseOpening(nc, errCrowd)
 		return
 	}
@@ -87,7 +132,7 @@ func (s *Server) open(nc net.Conn) {
 				err = fmt.Errorf("%w: %w", secret.ErrHandshake, err)
 			}
 		}
-		o.all.Add(-1)
+		o.give(nc.RemoteAddr())
 		switch {
 		case err != nil:
 			s.refuseOpening(nc, err)
@@ -109,12 +154,11 @@ func (s *Server) secure(nc net.Conn) (conn *tls.Conn, shard *engineShard, side b
 		return nil, nil, false, err
 	}
 	o := s.openings
-	select {
-	case o.begun <- struct{}{}:
-		defer func() { <-o.begun }()
-	case <-ctx.Done():
+	end, ok := o.begin(ctx, nc.RemoteAddr())
+	if !ok {
 		return nil, nil, false, os.ErrDeadlineExceeded
 	}
+	defer end()
 	below := o.slots.Begin(nc, said)
 	defer below.Finish()
 	conn, err = secret.AcceptStore(ctx, eventloop.NewRecords(below), o.Config, o.Token, func(p secret.Purpose) bool {

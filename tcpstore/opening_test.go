@@ -50,8 +50,8 @@ func TestSlowHandshakes(t *testing.T) {
 func TestHandshakesWait(t *testing.T) {
 	b := newBesetServer(t)
 	var begun []rawTLS
-	for range maxHandshakes {
-		begun = append(begun, dialHandshake(t, b.Server))
+	for i := range maxHandshakes {
+		begun = append(begun, b.dialHandshakeFrom(t, fmt.Sprintf("127.0.1.%d", 1+i/8)))
 	}
 	opened := make(chan bool, 1)
 	r := b.dialPlain(t, nil)
@@ -64,6 +64,65 @@ func TestHandshakesWait(t *testing.T) {
 	}
 	for _, r := range begun {
 		r.below.Close()
+	}
+}
+
+// dialHandshakeFrom is dialHandshake from an address of this machine.
+func (b *besetServer) dialHandshakeFrom(t *testing.T, from string) rawTLS {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn := testkit.Must(dialer.Dial("tcp", b.Addr().String()))(t).(*net.TCPConn)
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(guard))
+	r := rawTLS{tls.Client(conn, secret.ClientTLS()), conn, t}
+	testkit.Check(t, r.Handshake())
+	return r
+}
+
+// TestHandshakesOfOneSource: one that goes on for ever takes neither all handshakes nor all
+// places before them.
+func TestHandshakesOfOneSource(t *testing.T) {
+	o := newOpenings(Secure{}, nil)
+	o.most, o.of = maxOpenings, secret.NewPlaces(maxOpenings) // whatever this process's limit is
+	address := func(i int) net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, byte(i)), Port: 1} }
+	late, cancel := context.WithCancel(context.Background())
+	cancel()
+	var ends []func()
+	begin := func(who int) {
+		t.Helper()
+		end, ok := o.begin(context.Background(), address(who))
+		if !ok {
+			t.Fatal("it does not get its turn")
+		}
+		ends = append(ends, end)
+	}
+	held := 0
+	for o.take(address(1)) {
+		held++
+	}
+	if want := o.most - o.most/4; int64(held) != want {
+		t.Errorf("one source has %d places, want %d", held, want)
+	}
+	for range maxCrowd {
+		begin(1)
+	}
+	if _, ok := o.begin(late, address(1)); ok {
+		t.Error("it has all handshakes")
+	}
+	for i := range maxHandshakes - maxCrowd {
+		if !o.take(address(2 + i/8)) {
+			t.Fatal("there is no place for another source")
+		}
+		begin(2 + i/8)
+	}
+	if _, ok := o.begin(late, address(99)); ok {
+		t.Error("more have begun than may")
+	}
+	for _, end := range ends {
+		end()
+	}
+	if len(o.begun)+len(o.crowd) > 0 {
+		t.Errorf("%d and %d are held", len(o.begun), len(o.crowd))
 	}
 }
 

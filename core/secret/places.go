@@ -47,6 +47,13 @@ func (p *Places) Give(peer net.Addr) {
 	}
 }
 
+// Few reports whether a peer's source holds so few places that it gets one of the last.
+func (p *Places) Few(peer net.Addr) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of[sourceOf(peer)] <= fewOfOne
+}
+
 // Taken returns how many places are taken.
 func (p *Places) Taken() int {
 	p.mu.Lock()

@@ -33,6 +33,9 @@ func TestPlaces(t *testing.T) {
 				others++
 			}
 		}
+		if p.Few(flood(0)) || !p.Few(of("198.51.100.1")) {
+			t.Errorf("%s: it is among those that hold few, or others are not", name)
+		}
 		if others != most/4 || p.Taken() != most {
 			t.Errorf("%s: others have %d places, %d are taken", name, others, p.Taken())
 		}
