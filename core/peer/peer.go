@@ -74,7 +74,13 @@ func NewLoopbackCheck(users params.LoopbackUsers) *Check {
 
 // Admit reports whose connection an accepted one is, if it is none of the users who may
 // connect. It reads nothing from the connection, and takes no part of it.
-func (c *Check) Admit(conn net.Conn) error {
+func (c *Check) Admit(conn net.Conn) error { return c.ask(conn, c.admit) }
+
+// AdmitServer reports whose process has answered on a connection that this one has opened, if
+// that is neither root's nor of the users who may connect.
+func (c *Check) AdmitServer(conn net.Conn) error { return c.ask(conn, c.admitServer) }
+
+func (c *Check) ask(conn net.Conn, admit func(local, remote netip.AddrPort) error) error {
 	if c == nil {
 		return nil
 	}
@@ -83,10 +89,20 @@ func (c *Check) Admit(conn net.Conn) error {
 	if !ok1 || !ok2 {
 		return fmt.Errorf("%w: it is no TCP connection", ErrUnknownUser)
 	}
-	return c.admit(canonical(local.AddrPort()), canonical(remote.AddrPort()))
+	return admit(canonical(local.AddrPort()), canonical(remote.AddrPort()))
 }
 
 func (c *Check) admit(local, remote netip.AddrPort) error {
+	return c.decide(local, remote, socket.open, false)
+}
+
+func (c *Check) admitServer(local, remote netip.AddrPort) error {
+	return c.decide(local, remote, socket.held, true)
+}
+
+// decide asks the kernel whose the other end is; of one that is not there as it should be it
+// tells nothing. root tells that root's is let in.
+func (c *Check) decide(local, remote netip.AddrPort, there func(socket) bool, root bool) error {
 	if !c.near && !c.sameMachine(local.Addr(), remote.Addr()) {
 		return nil
 	}
@@ -96,11 +112,11 @@ func (c *Check) admit(local, remote netip.AddrPort) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("%w: %w; loopback_check=0 turns the check off", ErrUnknownUser, err)
-	case !s.open():
+	case !there(s):
 		return fmt.Errorf("%w: its process has closed it already", ErrUnknownUser)
 	case s.uid == c.overflow && c.ambiguous:
 		return fmt.Errorf("%w: its user %d is none of this user namespace; loopback_check=0 turns the check off", ErrOtherUser, s.uid)
-	case s.uid == c.self || c.users.Includes(s.uid):
+	case s.uid == c.self || c.users.Includes(s.uid) || root && s.uid == 0:
 		return nil
 	}
 	return fmt.Errorf("%w: user %s, where this process runs as %s; allow_uid=%d lets that user in", ErrOtherUser, named(s.uid), named(c.self), s.uid)

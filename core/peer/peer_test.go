@@ -309,6 +309,34 @@ func TestWhereToCheck(t *testing.T) {
 	}
 }
 
+// TestServerOfOthers: a server may be root's, and may have ended its side.
+func TestServerOfOthers(t *testing.T) {
+	c := NewLoopbackCheck(params.LoopbackUsers{Also: []params.UIDRange{{First: 7, Last: 7}}})
+	c.self, c.overflow, c.ambiguous = 1000, 65534, true
+	var answer socket
+	c.lookUp = func(_, _ netip.AddrPort) (socket, error) { return answer, nil }
+	a := netip.MustParseAddrPort("127.0.0.1:1")
+	for s, want := range map[socket]error{
+		{state: stateEstablished, uid: 1000, inode: 1}:  nil,
+		{state: stateEstablished, uid: 7, inode: 1}:     nil,
+		{state: stateEstablished, uid: 0, inode: 1}:     nil,
+		{state: stateFinWait2, uid: 1000, inode: 1}:     nil,
+		{state: stateFinWait1, uid: 8, inode: 1}:        ErrOtherUser,
+		{state: stateEstablished, uid: 8, inode: 1}:     ErrOtherUser,
+		{state: stateEstablished, uid: 65534, inode: 1}: ErrOtherUser,
+		{state: stateFinWait2, uid: 0}:                  ErrUnknownUser, // of a process that is gone
+		{state: 10, uid: 1000, inode: 1}:                ErrUnknownUser,
+	} {
+		answer = s
+		if err := c.admitServer(a, a); !errors.Is(err, want) {
+			t.Errorf("%+v: %v, want %v", s, err, want)
+		}
+	}
+	if answer = (socket{state: stateEstablished, uid: 0, inode: 1}); !errors.Is(c.admit(a, a), ErrOtherUser) {
+		t.Error("root may connect")
+	}
+}
+
 // TestWhoCannotBeTold: the overflow user is refused where it may stand for any user, and an
 // error refuses unless the machine has no other users.
 func TestWhoCannotBeTold(t *testing.T) {

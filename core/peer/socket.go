@@ -17,6 +17,8 @@ type socket struct {
 // States of a TCP socket that a process has and that is connected.
 const (
 	stateEstablished = 1
+	stateFinWait1    = 4
+	stateFinWait2    = 5
 	stateCloseWait   = 8
 )
 
@@ -24,6 +26,11 @@ const (
 // that no process has, some kernels tell user 0.
 func (s socket) open() bool {
 	return s.inode != 0 && (s.state == stateEstablished || s.state == stateCloseWait)
+}
+
+// held reports whether a process has the socket, which may have ended its sending side.
+func (s socket) held() bool {
+	return s.inode != 0 && (s.open() || s.state == stateFinWait1 || s.state == stateFinWait2)
 }
 
 var (

@@ -55,7 +55,7 @@ func FuzzAnswer(f *testing.F) {
 		if knows {
 			known = token
 		}
-		l, err := openConn(context.Background(), addressed{ours}, wire.Hello{Version: wire.ProtocolVersion, RunID: "run", Session: "s", Node: "a", Incarnation: 1, Policy: controltest.Params("", 1).Policy}, known)
+		l, err := openConn(context.Background(), addressed{ours}, wire.Hello{Version: wire.ProtocolVersion, RunID: "run", Session: "s", Node: "a", Incarnation: 1, Policy: controltest.Params("", 1).Policy}, known, func(net.Conn) error { return nil })
 		if (l == nil) == (err == nil) {
 			t.Fatalf("%v, %v", l, err)
 		}

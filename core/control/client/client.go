@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
+	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/training"
@@ -67,6 +69,7 @@ type Client struct {
 	waiting    Host // the server in this process that stands by; nil: there is none
 	byNode     bool // the control plane is in the process of a node of this run
 	endpoint   endpoint
+	servers    *peer.Check // whose control plane is believed; nil: every user's
 	warning    string
 	ignoring   string                  // why a redirect was not followed, as it was logged last; of loop
 	moved      int                     // connections in a row that were opened, and ended by a redirect at once; of loop
@@ -102,6 +105,9 @@ func New(p params.Params, obs member.Observer, log *slog.Logger, start StartHost
 	c.node, c.incarnation = p.Identity()
 	if p.Max > 1 {
 		c.group = standby.NewGroup(p.RunID, c.node, p.LeaseTimeout)
+	}
+	if p.TokenFile == "" && p.OneMachine() && (p.IsHost == nil || *p.IsHost) {
+		c.servers = peer.NewCheck(&p, &net.TCPAddr{})
 	}
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c

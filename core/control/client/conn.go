@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,22 @@ type clientConn struct {
 
 // openConn says hello on a new connection. A refusal is a *rendezvous.Error; the
 // connection is closed on any error.
-func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Token) (*clientConn, error) {
+func (c *Client) openConn(ctx context.Context, raw net.Conn) (*clientConn, error) {
+	return openConn(ctx, raw, c.hello(), c.token, c.believe)
+}
+
+// believe asks whose process has answered. A job of one machine that has no token is safe from
+// other users only if it neither serves them nor follows one of them who was quicker to listen.
+func (c *Client) believe(conn net.Conn) error {
+	if err := c.servers.AdmitServer(conn); err != nil {
+		return fmt.Errorf("what answers at %s may be another user's: %w; is_host=0 is for a control plane that users share, a token for all else",
+			conn.RemoteAddr(), err)
+	}
+	return nil
+}
+
+// openConn is Client's. believe is asked about who has answered, whatever that says.
+func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Token, believe func(net.Conn) error) (*clientConn, error) {
 	conn := wire.NewConn(raw)
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -70,6 +86,10 @@ func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Tok
 	}
 	l.frames.In = bufio.NewReaderSize(l, wire.ReadBuffer)
 	err := l.handshake(h, wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()})
+	var moved *redirected
+	if err == nil || isRefusal(err) || errors.As(err, &moved) {
+		err = cmp.Or(believe(conn), err)
+	}
 	if !release() && ctx.Err() != nil {
 		err = fmt.Errorf("no answer from %s to the hello within %s", conn.RemoteAddr(), time.Since(l.opened).Round(time.Millisecond))
 	}

@@ -178,7 +178,7 @@ func (c *Client) dialHello(ctx context.Context, to []netip.AddrPort) (*clientCon
 	if err != nil {
 		return nil, err
 	}
-	l, err := openConn(ctx, conn, c.hello(), c.token)
+	l, err := c.openConn(ctx, conn)
 	return c.follow(ctx, l, err)
 }
 

@@ -60,7 +60,7 @@ func (w *foreignWarning) open(ctx context.Context, s *endpoint, conn net.Conn) (
 		defer close(ended)
 		w.say(s, fmt.Sprintf("what listens at %v has taken a connection and said nothing for %v", conn.RemoteAddr(), foreignAfter))
 	})
-	l, err := openConn(ctx, conn, w.client.hello(), w.client.token)
+	l, err := w.client.openConn(ctx, conn)
 	if !silence.Stop() {
 		<-ended
 	}

@@ -163,6 +163,9 @@ func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	own := c.group.Liveness()
 	own.Ask = true
 	_, err = wire.ClientHandshake{Token: c.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, own))
+	if err == nil {
+		err = c.believe(conn)
+	}
 	if err != nil {
 		return errNoLiveness
 	}

@@ -135,6 +135,10 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		p.refused(addr, err.Error())
 		return false
 	}
+	if err := c.believe(conn); err != nil {
+		p.refused(addr, err.Error())
+		return false
+	}
 	f, err := frames.NextFrame(wire.MaxHelloFrame)
 	if err != nil {
 		p.refused(addr, "it does not answer: "+wire.NoEOF(err).Error())

@@ -533,7 +533,7 @@ func (c *Client) hail(ctx context.Context, addr netip.AddrPort) (*clientConn, er
 	patience := backoff.Jitter((firstAnswer + min(c.crowdTime(), handshakeTimeout)) << min(c.unanswered.Load(), 8))
 	helloCtx, cancelHello := context.WithTimeout(ctx, min(patience, handshakeTimeout))
 	defer cancelHello()
-	l, err := openConn(helloCtx, conn, c.hello(), c.token)
+	l, err := c.openConn(helloCtx, conn)
 	if err != nil {
 		if helloCtx.Err() != nil && ctx.Err() == nil {
 			c.unanswered.Add(1)

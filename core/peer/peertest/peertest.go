@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -115,6 +116,93 @@ func Accept(t testing.TB, uid int, addr string) {
 		_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
 		<-done
 	})
+}
+
+// Listen is a listener on a TCP address of IPv4 whose connections are the user uid's. The test
+// ends what it accepts from.
+func Listen(t testing.TB, uid int, addr string) net.Listener {
+	t.Helper()
+	NeedRoot(t)
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listener{conns: make(chan net.Conn), done: make(chan struct{})}
+	listening := make(chan error)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		l.fd, err = listenOnThread(uid, at)
+		listening <- err
+		if err == nil {
+			l.serve()
+		}
+	}()
+	if err := <-listening; err != nil {
+		t.Fatalf("listening on %s as user %d: %v", addr, uid, err)
+	}
+	t.Cleanup(func() {
+		l.Close()
+		<-ended
+	})
+	return l
+}
+
+// listener is Listen's.
+type listener struct {
+	fd    int
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func (l *listener) serve() {
+	defer unix.Close(l.fd)
+	for {
+		fd, _, err := unix.Accept4(l.fd, unix.SOCK_CLOEXEC)
+		if err != nil {
+			return
+		}
+		f := os.NewFile(uintptr(fd), "accepted")
+		conn, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			return
+		}
+		select {
+		case l.conns <- conn:
+		case <-l.done:
+			conn.Close()
+			return
+		}
+	}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() {
+		close(l.done)
+		_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
+	})
+	return nil
+}
+
+func (l *listener) Addr() net.Addr {
+	sa, err := unix.Getsockname(l.fd)
+	at, ok := sa.(*unix.SockaddrInet4)
+	if err != nil || !ok {
+		return &net.TCPAddr{}
+	}
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)))
 }
 
 func listenOnThread(uid int, at netip.AddrPort) (fd int, err error) {
