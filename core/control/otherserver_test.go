@@ -23,11 +23,13 @@ func TestOtherUsersServer(t *testing.T) {
 		change func(p *params.Params)
 		wants  bool
 	}{
-		"one node":          {func(p *params.Params) { p.Max = 1 }, false},
-		"several":           {func(*params.Params) {}, false},
-		"another user's":    {func(p *params.Params) { p.LoopbackUsers.Also = []params.UIDRange{{First: 1, Last: 2}} }, false},
-		"refused in words":  {func(p *params.Params) { p.RunID = "other" }, false},
-		"allow_uid":         {func(p *params.Params) { p.LoopbackUsers.Also = []params.UIDRange{{First: peertest.Stranger, Last: peertest.Stranger}} }, true},
+		"one node":         {func(p *params.Params) { p.Max = 1 }, false},
+		"several":          {func(*params.Params) {}, false},
+		"another user's":   {func(p *params.Params) { p.LoopbackUsers.Also = []params.UIDRange{{First: 1, Last: 2}} }, false},
+		"refused in words": {func(p *params.Params) { p.RunID = "other" }, false},
+		"allow_uid": {func(p *params.Params) {
+			p.LoopbackUsers.Also = []params.UIDRange{{First: peertest.Stranger, Last: peertest.Stranger}}
+		}, true},
 		"loopback_check=0":  {func(p *params.Params) { p.LoopbackUsers.Anyone = true }, true},
 		"is_host=0, shared": {func(p *params.Params) { p.IsHost = &never }, true},
 	} {
