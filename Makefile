@@ -563,7 +563,7 @@ bench: .venv/.wheel build/rallypoint build/swarm $(ETCD)  ## Run the benchmarks
 bench-store: .venv/.wheel  ## Run all benchmarks of the store server (a quarter of an hour)
 	@$(BIN)/python bench/run.py --only store --full
 
-##@ Other
+##@ Documentation
 
 .PHONY: site
 site: $(DOCS_STAMP)  ## Write the documentation as a site to build/site
@@ -581,13 +581,15 @@ LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --a
 	--custom-compile-command 'make lock' $(NOT_NEEDED:%=--no-emit-package %)
 
 .PHONY: reference
-reference: .venv/.wheel  ## Write docs/python.md again, from the docstrings
+reference: .venv/.wheel  ## Write from the docstrings: docs/python.md
 	@$(BIN)/python python/reference.py >build/python.md
 	@mv build/python.md docs/python.md
 
 .PHONY: dashboard-picture
 dashboard-picture: .venv/.wheel build/rallypoint  ## Draw docs/pictures/dashboard.svg again, from real jobs and a real Prometheus
 	@$(BIN)/python docs/pictures/dashboard.py
+
+##@ Other
 
 .PHONY: lock
 lock: $(UV_STAMP)  ## Pin again: requirements/*.in -> requirements/*.txt
@@ -604,7 +606,8 @@ distclean: clean  ## Remove the environments and tools, too
 
 .PHONY: help
 help:  ## List the targets
-	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	/^[a-z][a-z-]*:.*##/ {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {at = substr($$0, 5); if (!(at in text)) title[++n] = at} \
+	/^[a-z][a-z-]*:.*##/ {text[at] = text[at] sprintf("  make %-18s %s\n", $$1, $$2)} \
+	END {for (i = 1; i <= n; i++) printf "\n%s\n%s", title[i], text[title[i]]}' $(MAKEFILE_LIST)
 	@printf '\nVariables: PYTHON=%s GO=%s FUZZTIME=%s TORCH_VERSIONS="%s"\n           PYTEST_ARGS GOTEST_ARGS SANITIZE (address,undefined)\n' \
 	'$(PYTHON)' '$(GO)' '$(FUZZTIME)' '$(TORCH_VERSIONS)'

@@ -94,7 +94,7 @@ test-long: test-wheels
 ##@ Documentation
 
 .PHONY: docs
-docs:  ## Write what follows from the header: docs/c.md, the declarations for Python and Rust
+docs:  ## Write from the header: docs/c.md, the declarations for Python and Rust
 	@$(PYTHON) packaging/c_reference.py
 	@$(PYTHON) packaging/python_bindings.py
 	@$(PYTHON) packaging/rust_bindings.py
