@@ -49,7 +49,7 @@ func (o *adminRequest) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.run, "rdzv-id", "", "the run `ID` (required)")
 	flags.StringVar(&o.reason, "reason", "", "`TEXT` that the job's nodes receive (required)")
-	flags.DurationVar(&o.timeout, "timeout", 5*time.Second, "longest wait for the answer")
+	flags.DurationVar(&o.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answer")
 	o.file.addTo(cmd)
 }
 

@@ -100,7 +100,7 @@ and start the server with that: jobs that run go on, as docs/backup.md says.`,
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "longest wait for the server")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "longest `TIME` to wait for the server")
 	return cmd
 }
 

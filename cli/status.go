@@ -86,7 +86,7 @@ nodes have not proven that they know it.
 	flags.StringVar(&q.run, "rdzv-id", "", "show only the run `ID`")
 	flags.BoolVar(&asJSON, "json", false, "print JSON; with --watch one document a line")
 	flags.BoolVarP(&watched, "watch", "w", false, "look again each second, until interrupted")
-	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest wait for an answer")
+	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for an answer")
 	token.addTo(cmd)
 	return cmd
 }

@@ -92,7 +92,7 @@ type storeSession struct {
 // storeCommand completes a command on a store, which run carries out.
 func storeCommand(log *logging, cmd *cobra.Command, run func(s *storeSession, cmd *cobra.Command, args []string) error) *cobra.Command {
 	s := &storeSession{log: log}
-	cmd.Flags().DurationVar(&s.timeout, "timeout", defaultStoreTimeout, "longest time for all of it, connecting included")
+	cmd.Flags().DurationVar(&s.timeout, "timeout", defaultStoreTimeout, "longest `TIME` for all of it, connecting included")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(s, cmd, args) }
 	return cmd
 }

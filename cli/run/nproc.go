@@ -28,13 +28,13 @@ func localWorkers(text string, allOfCPUs bool, interpreter string) (int, error) 
 	case "gpu":
 		n := deviceCount(interpreter, "cuda")
 		if n == 0 {
-			return 0, usagef("argument --nproc-per-node: Cuda is not available.")
+			return 0, usagef("argument --nproc-per-node: gpu: Cuda is not available: torch of %s sees no GPU; give a number, cpu or auto", interpreter)
 		}
 		return n, nil
 	case "xpu":
 		n := deviceCount(interpreter, "xpu")
 		if n == 0 {
-			return 0, usagef("argument --nproc-per-node: Xpu is not available.")
+			return 0, usagef("argument --nproc-per-node: xpu: Xpu is not available: torch of %s sees none; give a number, cpu or auto", interpreter)
 		}
 		return n, nil
 	case "auto":
@@ -43,7 +43,7 @@ func localWorkers(text string, allOfCPUs bool, interpreter string) (int, error) 
 		}
 		return cpuCount(allOfCPUs), nil
 	}
-	return 0, usagef("Unsupported nproc_per_node value: %s", text)
+	return 0, usagef("argument --nproc-per-node: Unsupported nproc_per_node value: %s; give a number, auto, cpu, gpu or xpu", text)
 }
 
 // cpuCount is the number of CPUs that this process may run on, and unless all
