@@ -251,7 +251,7 @@ func (s *Store) Wait(ctx context.Context, keys []string) error {
 	})
 }
 
-// fetch reads keys, a missing one as the zero keyValue, and returns the revision
+// fetch reads keys, a missing one as the zero KeyValue, and returns the revision
 // from which on nothing of them is known.
 func (s *Store) fetch(ctx context.Context, name string, keys []string, keysOnly bool) (kvs []etcdclient.KeyValue, revision int64, err error) {
 	kvs = make([]etcdclient.KeyValue, 0, len(keys))

@@ -13,7 +13,7 @@ import (
 
 // Inspect reads what the runs behind the configuration's prefix have written, in the
 // order of their ids; only that of the id runID unless it is "". A run that is not
-// there is left out. Runs writes nothing, makes no lease and is no node.
+// there is left out. Inspect writes nothing, makes no lease and is no node.
 func Inspect(ctx context.Context, config etcdclient.Config, runID string) ([]sharedlog.Record, error) {
 	c, err := etcdclient.New(config)
 	if err != nil {
@@ -28,8 +28,7 @@ func Inspect(ctx context.Context, config etcdclient.Config, runID string) ([]sha
 	}
 	var records []sharedlog.Record
 	for _, id := range ids {
-		l := &Log{config: config, runID: id, root: config.Prefix + "/" + url.PathEscape(id) + "/", client: c}
-		r, there, err := l.inspect(ctx)
+		r, there, err := logOf(config, id, c).inspect(ctx)
 		if err != nil {
 			return nil, err
 		}

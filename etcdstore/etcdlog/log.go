@@ -80,7 +80,7 @@ var _ sharedlog.Log = (*Log)(nil)
 
 // New returns the log of a run for one node, whose lease will be the given one
 // unless the run has another. ownAddr is the node's address where its connection to
-// etcd does not show one that others could use. NewLog checks the configuration and
+// etcd does not show one that others could use. It checks the configuration and
 // touches no network.
 func New(config etcdclient.Config, runID string, lease time.Duration, ownAddr string) (*Log, error) {
 	if config.TTL <= 0 {
@@ -90,12 +90,16 @@ func New(config etcdclient.Config, runID string, lease time.Duration, ownAddr st
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{
-		config: config, runID: runID, root: config.Prefix + "/" + url.PathEscape(runID) + "/", node: rand.Text(), lease: lease, ownAddr: ownAddr,
-		client: c, absences: make(map[rendezvous.SessionID]time.Time), changed: make(chan struct{}),
-	}
+	l := logOf(config, runID, c)
+	l.node, l.lease, l.ownAddr = rand.Text(), lease, ownAddr
+	l.absences, l.changed = make(map[rendezvous.SessionID]time.Time), make(chan struct{})
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l, nil
+}
+
+// logOf makes a log that is for reading what is there.
+func logOf(config etcdclient.Config, runID string, c *etcdclient.Client) *Log {
+	return &Log{config: config, runID: runID, root: config.Prefix + "/" + url.PathEscape(runID) + "/", client: c}
 }
 
 // Open implements sharedlog.Log.
@@ -163,20 +167,34 @@ func (l *Log) sameGeneration() etcdclient.Condition {
 	return etcdclient.Unchanged(l.root+keyGeneration, l.began)
 }
 
+// heartbeats are all heartbeats of the run.
+func (l *Log) heartbeats() (from, end string) {
+	from = l.root + keyHeartbeats
+	return from, etcdclient.PrefixEnd(from)
+}
+
+// countHeartbeats asks how many nodes show a heartbeat.
+func (l *Log) countHeartbeats() etcdclient.Op {
+	from, end := l.heartbeats()
+	return etcdclient.RangeOp(etcdclient.RangeRequest{Key: from, End: end, CountOnly: true})
+}
+
+// entering is what join is for.
+const entering = "entering the run"
+
 // join leaves a heartbeat in the run, which it creates if there is none or if
 // all its nodes are gone. If that takes longer than the lease, the next try has more time.
 func (l *Log) join(ctx context.Context) error {
-	const what = "entering the run"
-	err := l.tryJoin(ctx, what)
+	err := l.tryJoin(ctx)
 	if errors.Is(err, etcdclient.ErrLeaseGone) {
 		tried := l.heartbeatTTL
 		l.heartbeatLease, l.heartbeatTTL = 0, 2*tried
-		return fmt.Errorf("etcd at %s: %s took longer than the lease of %v: %w", l.config.Where(), what, tried, sharedlog.ErrSlow)
+		return fmt.Errorf("etcd at %s: %s took longer than the lease of %v: %w", l.config.Where(), entering, tried, sharedlog.ErrSlow)
 	}
 	return err
 }
 
-func (l *Log) tryJoin(ctx context.Context, what string) error {
+func (l *Log) tryJoin(ctx context.Context) error {
 	if l.heartbeatLease == 0 {
 		ttl := max(l.lease, l.heartbeatTTL)
 		sign, err := l.client.Grant(ctx, ttl)
@@ -186,20 +204,18 @@ func (l *Log) tryJoin(ctx context.Context, what string) error {
 		l.heartbeatLease, l.heartbeatTTL = sign, ttl
 	}
 	silent := false // no node shows a sign of life, and that was so a while ago
-	gen, signs := l.root+keyGeneration, l.root+keyHeartbeats
+	gen := l.root + keyGeneration
 	for pause := etcdclient.NewBackoff(); ; pause.Wait(ctx) {
 		if err := store.ContextError(ctx); err != nil {
 			return err
 		}
-		found, err := l.client.Txn(ctx, what, etcdclient.TxnRequest{Success: []etcdclient.Op{
-			etcdclient.GetOp(gen), etcdclient.RangeOp(etcdclient.RangeRequest{Key: signs, End: etcdclient.PrefixEnd(signs), CountOnly: true}),
-		}})
+		found, err := l.client.Txn(ctx, entering, etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.GetOp(gen), l.countHeartbeats()}})
 		if err != nil {
 			return err
 		}
 		old, exists := found.Result(0).First()
 		if exists && found.Result(1).Count > 0 {
-			r, err := l.client.Txn(ctx, what, etcdclient.TxnRequest{
+			r, err := l.client.Txn(ctx, entering, etcdclient.TxnRequest{
 				Conditions: []etcdclient.Condition{etcdclient.Unchanged(gen, old.Modified)},
 				Success:    []etcdclient.Op{etcdclient.PutOp(l.greetingKey(), nil, l.heartbeatLease)},
 			})
@@ -218,9 +234,9 @@ func (l *Log) tryJoin(ctx context.Context, what string) error {
 		var done bool
 		switch {
 		case !exists || over:
-			done, err = l.create(ctx, what, old)
+			done, err = l.create(ctx, old)
 		case silent:
-			done, err = l.takeOver(ctx, what, old, orphans)
+			done, err = l.takeOver(ctx, old, orphans)
 		default: // a heartbeat that is missing for a moment does not count
 			silent = true
 			sleep(ctx, l.absence())
@@ -234,7 +250,7 @@ func (l *Log) tryJoin(ctx context.Context, what string) error {
 // orphans returns the sessions of the run that are there without a heartbeat, but for
 // one, and whether the run is over. What cannot be read is.
 func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) (sessions []rendezvous.SessionID, over bool, err error) {
-	r, there, err := (&Log{config: l.config, runID: l.runID, root: l.root, client: l.client}).inspect(ctx)
+	r, there, err := logOf(l.config, l.runID, l.client).inspect(ctx)
 	if err != nil && rendezvous.CodeOf(err) != rendezvous.CodeState || !there {
 		return nil, true, err
 	}
@@ -248,7 +264,7 @@ func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) (sessions [
 // takeOver enters a run whose nodes show no heartbeat and have not gone either. They
 // are declared lost, as nodes that live would have done by now; those that come back find
 // the run and regroup. It reports false if another node has come back or was quicker.
-func (l *Log) takeOver(ctx context.Context, what string, old etcdclient.KeyValue, orphans []rendezvous.SessionID) (done bool, err error) {
+func (l *Log) takeOver(ctx context.Context, old etcdclient.KeyValue, orphans []rendezvous.SessionID) (done bool, err error) {
 	g, err := decodeGeneration(old.Value)
 	if err != nil {
 		return true, l.joined(old)
@@ -257,14 +273,13 @@ func (l *Log) takeOver(ctx context.Context, what string, old etcdclient.KeyValue
 	if err != nil {
 		return false, err
 	}
-	signs := l.root + keyHeartbeats
 	ops := []etcdclient.Op{etcdclient.PutOp(l.greetingKey(), nil, l.heartbeatLease)}
 	if len(entries) > 0 {
 		l.appended++
 		ops = append(ops, etcdclient.PutOp(entryKey(l.root, l.node, l.appended), encodeEntries(entries), g.lease))
 	}
-	r, err := l.client.Txn(ctx, what, etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{etcdclient.Unchanged(l.root+keyGeneration, old.Modified), etcdclient.Absent(signs, etcdclient.PrefixEnd(signs))},
+	r, err := l.client.Txn(ctx, entering, etcdclient.TxnRequest{
+		Conditions: []etcdclient.Condition{etcdclient.Unchanged(l.root+keyGeneration, old.Modified), etcdclient.Absent(l.heartbeats())},
 		Success:    ops,
 	})
 	if err != nil || !r.Succeeded {
@@ -278,15 +293,15 @@ func (l *Log) takeOver(ctx context.Context, what string, old etcdclient.KeyValue
 
 // create begins the run, in the place of one whose nodes are all gone. It reports
 // false if others were quicker.
-func (l *Log) create(ctx context.Context, what string, old etcdclient.KeyValue) (done bool, err error) {
+func (l *Log) create(ctx context.Context, old etcdclient.KeyValue) (done bool, err error) {
 	lease, err := l.client.Grant(ctx, l.config.TTL)
 	if err != nil {
 		return false, err
 	}
-	gen, signs := l.root+keyGeneration, l.root+keyHeartbeats
+	gen := l.root + keyGeneration
 	value := generation{name: rand.Text(), lease: lease}.encode()
-	r, err := l.client.Txn(ctx, what, etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{etcdclient.Unchanged(gen, old.Modified), etcdclient.Absent(signs, etcdclient.PrefixEnd(signs))},
+	r, err := l.client.Txn(ctx, entering, etcdclient.TxnRequest{
+		Conditions: []etcdclient.Condition{etcdclient.Unchanged(gen, old.Modified), etcdclient.Absent(l.heartbeats())},
 		Success: []etcdclient.Op{
 			etcdclient.DeleteOp(l.root+keyEntries, etcdclient.PrefixEnd(l.root+keyEntries)),
 			etcdclient.DeleteOp(l.root+keyParts, etcdclient.PrefixEnd(l.root+keyParts)),
@@ -481,10 +496,7 @@ func (l *Log) Close(ctx context.Context) error {
 	if err != nil || l.began == 0 {
 		return err
 	}
-	signs := l.root + keyHeartbeats
-	found, err := l.client.Txn(ctx, "leaving the run", etcdclient.TxnRequest{Success: []etcdclient.Op{
-		etcdclient.RangeOp(etcdclient.RangeRequest{Key: signs, End: etcdclient.PrefixEnd(signs), CountOnly: true}),
-	}})
+	found, err := l.client.Txn(ctx, "leaving the run", etcdclient.TxnRequest{Success: []etcdclient.Op{l.countHeartbeats()}})
 	if err != nil || found.Result(0).Count > 0 {
 		return err
 	}
@@ -492,7 +504,7 @@ func (l *Log) Close(ctx context.Context) error {
 		return err // nodes may be cut off, and come back
 	}
 	r, err := l.client.Txn(ctx, "removing the run's log", etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{l.sameGeneration(), etcdclient.Absent(signs, etcdclient.PrefixEnd(signs))},
+		Conditions: []etcdclient.Condition{l.sameGeneration(), etcdclient.Absent(l.heartbeats())},
 		Success:    []etcdclient.Op{etcdclient.DeleteOp(l.root, etcdclient.PrefixEnd(l.root))},
 	})
 	if err != nil || !r.Succeeded {

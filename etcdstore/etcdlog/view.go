@@ -91,36 +91,44 @@ func (v *view) applyEntries(name string, e etcdclient.Event) error {
 // watchedFrom is where the keys begin that all nodes read: behind the parts of snapshots.
 func (l *Log) watchedFrom() string { return l.root + keyEntries }
 
-// load reads the run's keys.
+// load reads the keys of the run that was entered.
 func (l *Log) load(ctx context.Context) (*view, error) { return l.loadAt(ctx, 0) }
 
-// loadAt reads the run's keys as they were at a revision; 0: as they are.
+// loadAt reads them as they were at a revision; 0: as they are.
 func (l *Log) loadAt(ctx context.Context, at int64) (*view, error) {
 	for {
-		kvs, revision, err := l.client.List(ctx, "reading the run's log", etcdclient.RangeRequest{Key: l.watchedFrom(), End: etcdclient.PrefixEnd(l.root), Revision: at})
-		if err == etcdclient.ErrCompacted && at == 0 {
+		v, alive, err := l.read(ctx, at)
+		switch {
+		case err == etcdclient.ErrCompacted && at == 0:
 			continue
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
-		}
-		etcdclient.SortByRevision(kvs)
-		v := newView(l.root)
-		alive := false
-		for _, kv := range kvs {
-			alive = alive || kv.Key == l.root+keyGeneration && kv.Modified == l.began
-			if err := v.apply(etcdclient.Event{KV: kv}); err != nil {
-				return nil, l.foreign(err)
-			}
-		}
-		if !alive {
+		case !alive:
 			return nil, l.errNewGeneration()
 		}
-		v.revision = revision
 		v.floor = v.snap.index
 		v.entries = slices.DeleteFunc(v.entries, func(e sharedlog.Entry) bool { return e.Index <= v.floor })
 		return v, nil
 	}
+}
+
+// read reads the run's keys as they were at a revision; 0: as they are. alive tells whether
+// they are of the generation that was entered.
+func (l *Log) read(ctx context.Context, at int64) (v *view, alive bool, err error) {
+	kvs, revision, err := l.client.List(ctx, "reading the run's log", etcdclient.RangeRequest{Key: l.watchedFrom(), End: etcdclient.PrefixEnd(l.root), Revision: at})
+	if err != nil {
+		return nil, false, err
+	}
+	etcdclient.SortByRevision(kvs)
+	v = newView(l.root)
+	for _, kv := range kvs {
+		alive = alive || kv.Key == l.root+keyGeneration && kv.Modified == l.began
+		if err := v.apply(etcdclient.Event{KV: kv}); err != nil {
+			return nil, false, l.foreign(err)
+		}
+	}
+	v.revision = revision
+	return v, alive, nil
 }
 
 func (l *Log) foreign(err error) error {

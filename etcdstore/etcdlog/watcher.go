@@ -3,7 +3,6 @@ package etcdlog
 import (
 	"context"
 	"errors"
-	"net/url"
 	"slices"
 
 	"rallypoint/core/rendezvous"
@@ -27,7 +26,7 @@ func Watch(config etcdclient.Config, runID string) (sharedlog.Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watcher{l: &Log{config: config, runID: runID, root: config.Prefix + "/" + url.PathEscape(runID) + "/", client: c}}, nil
+	return &watcher{l: logOf(config, runID, c)}, nil
 }
 
 // Close implements sharedlog.Watcher.
@@ -95,28 +94,36 @@ func (f *watcher) take(r *sharedlog.Record, entries []sharedlog.Entry) {
 // rest returns what was written between the last look at a run and its end; nothing, if
 // the etcd has dropped that.
 func (f *watcher) rest(ctx context.Context) (r sharedlog.Record, err error) {
+	entries, err := f.lastEntries(ctx)
+	switch {
+	case err == nil:
+		f.take(&r, entries)
+	case !errors.Is(err, etcdclient.ErrCompacted):
+		return r, err
+	}
+	f.seen = 0
+	return r, nil
+}
+
+// lastEntries returns the entries of a run that has ended, from the last one found at the
+// latest.
+func (f *watcher) lastEntries(ctx context.Context) ([]sharedlog.Entry, error) {
 	last, err := f.lastRevision(ctx)
-	if err == nil {
-		var v *view
-		if v, err = f.l.loadAt(ctx, last); err == nil && v.snap.index > f.after {
-			var old []sharedlog.Entry
-			var whole bool
-			if old, whole, err = f.before(ctx, v.snap); err == nil && !whole {
-				err = etcdclient.ErrCompacted
-			}
-			v.entries = append(old, v.entries...)
-		}
-		if err == nil {
-			f.take(&r, v.entries)
-		}
+	if err != nil {
+		return nil, err
 	}
-	if errors.Is(err, etcdclient.ErrCompacted) {
-		r, err = sharedlog.Record{}, nil
+	v, err := f.l.loadAt(ctx, last)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		f.seen = 0
+	if v.snap.index <= f.after {
+		return v.entries, nil
 	}
-	return r, err
+	old, whole, err := f.before(ctx, v.snap)
+	if err == nil && !whole {
+		err = etcdclient.ErrCompacted
+	}
+	return append(old, v.entries...), err
 }
 
 // lastRevision looks for the last revision at which the run was there that has ended since
@@ -159,20 +166,12 @@ func (f *watcher) ended(ctx context.Context) bool {
 // before returns the entries that there were when a snapshot was stored; whole tells
 // whether none is missing among those behind the last one found.
 func (f *watcher) before(ctx context.Context, snap snapshotKey) (entries []sharedlog.Entry, whole bool, err error) {
-	l := f.l
-	kvs, _, err := l.client.List(ctx, "reading the run's log", etcdclient.RangeRequest{Key: l.watchedFrom(), End: etcdclient.PrefixEnd(l.root), Revision: snap.modified - 1})
+	v, _, err := f.l.read(ctx, snap.modified-1)
 	if errors.Is(err, etcdclient.ErrCompacted) {
 		return nil, false, nil
 	}
 	if err != nil {
 		return nil, false, err
-	}
-	etcdclient.SortByRevision(kvs)
-	v := newView(l.root)
-	for _, kv := range kvs {
-		if err := v.apply(etcdclient.Event{KV: kv}); err != nil {
-			return nil, false, l.foreign(err)
-		}
 	}
 	return slices.DeleteFunc(v.entries, func(e sharedlog.Entry) bool { return e.Index > snap.index }), v.snap.index <= f.after, nil
 }

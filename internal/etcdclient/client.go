@@ -304,6 +304,7 @@ func (c *Client) Txn(ctx context.Context, what string, t TxnRequest) (response T
 	return response, err
 }
 
+// TxnOnce runs a transaction, in an Attempt.
 func (c *Client) TxnOnce(ctx context.Context, t TxnRequest) (TxnResponse, error) {
 	r, err := c.Etcd.Txn(ctx).If(t.Conditions...).Then(t.Success...).Else(t.Failure...).Commit()
 	if err != nil {
@@ -321,6 +322,7 @@ func (c *Client) Get(ctx context.Context, what string, r RangeRequest) (response
 	return response, err
 }
 
+// GetOnce reads keys, in an Attempt.
 func (c *Client) GetOnce(ctx context.Context, r RangeRequest) (rangeResponse, error) {
 	done, err := c.Etcd.Do(ctx, RangeOp(r))
 	if err != nil {
@@ -332,7 +334,7 @@ func (c *Client) GetOnce(ctx context.Context, r RangeRequest) (rangeResponse, er
 	}, nil
 }
 
-// pageSize is how many keys one request of list asks for, pageOfValues with values, which
+// pageSize is how many keys one request of List asks for, pageOfValues with values, which
 // may have a megabyte each.
 const (
 	pageSize     = 1000
@@ -340,7 +342,7 @@ const (
 )
 
 // List returns all keys from key to end at one revision, which it returns too.
-// errCompacted if that revision was dropped in the middle.
+// ErrCompacted if that revision was dropped in the middle.
 func (c *Client) List(ctx context.Context, what string, r RangeRequest) (kvs []KeyValue, revision int64, err error) {
 	r.Limit = pageOfValues
 	if r.KeysOnly {
@@ -411,7 +413,7 @@ func (c *Client) Revoke(ctx context.Context, lease int64) error {
 	return err
 }
 
-// KeepAlive renews a lease; errLeaseGone if it has run out. The stream is this one, and
+// KeepAlive renews a lease; ErrLeaseGone if it has run out. The stream is this one, and
 // not that of etcd's client, which repeats without a pause while no member can be
 // connected to.
 func (c *Client) KeepAlive(ctx context.Context, lease int64) error {
@@ -513,6 +515,7 @@ func (w *watch) Next() ([]Event, error) {
 	return events, nil
 }
 
+// Close ends the watch.
 func (w *watch) Close() { w.cancel() }
 
 // NewBackoff paces tries of what the cluster did not do.

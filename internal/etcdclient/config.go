@@ -63,6 +63,7 @@ func (c *Config) timeout() time.Duration {
 	return DefaultTimeout
 }
 
+// Log returns Logger, or one that drops everything.
 func (c *Config) Log() *slog.Logger {
 	if c.Logger != nil {
 		return c.Logger

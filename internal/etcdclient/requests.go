@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// KeyValue is a key at one revision; the zero keyValue is one that is not there.
+// KeyValue is a key at one revision; the zero KeyValue is one that is not there.
 type KeyValue struct {
 	Key      string
 	Value    []byte
@@ -40,6 +40,7 @@ type RangeRequest struct {
 	CountOnly bool
 }
 
+// rangeResponse is what a RangeRequest comes to.
 type rangeResponse struct {
 	Revision int64
 	KVs      []KeyValue
@@ -50,8 +51,10 @@ type rangeResponse struct {
 // Op is one request inside a transaction.
 type Op = clientv3.Op
 
+// GetOp reads a key.
 func GetOp(key string) Op { return clientv3.OpGet(key) }
 
+// RangeOp reads what r asks for.
 func RangeOp(r RangeRequest) Op {
 	options := []clientv3.OpOption{clientv3.WithLimit(r.Limit), clientv3.WithRev(r.Revision)}
 	if r.End != "" {
@@ -66,10 +69,12 @@ func RangeOp(r RangeRequest) Op {
 	return clientv3.OpGet(r.Key, options...)
 }
 
+// PutOp writes a key, on a lease; 0 is none.
 func PutOp(key string, value []byte, lease int64) Op {
 	return clientv3.OpPut(key, string(value), clientv3.WithLease(clientv3.LeaseID(lease)))
 }
 
+// DeleteOp deletes the keys from key to end, or one if end is "".
 func DeleteOp(key, end string) Op {
 	if end == "" {
 		return clientv3.OpDelete(key)
@@ -108,6 +113,7 @@ type TxnRequest struct {
 	Failure    []Op
 }
 
+// TxnResponse is what a transaction came to.
 type TxnResponse struct {
 	Revision  int64
 	Succeeded bool
