@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 
@@ -10,13 +11,7 @@ import (
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore/etcdlog"
 	"rallypoint/internal/etcdclient"
-	"rallypoint/roundstore"
 )
-
-func checkEtcd(endpoint string) error {
-	_, err := etcdclient.ParseEndpoint(endpoint)
-	return err
-}
 
 // Complete sets what the endpoint itself says of a node's parameters: of an etcd's URL
 // the run id and the options (docs/spec/rendezvous.md R103), and the user. What p says
@@ -51,9 +46,6 @@ func openEtcd(p params.Params, log *slog.Logger) (*member.Member, error) {
 		return nil, err
 	}
 	config.Timeout, config.Logger = p.ReadTimeout, log
-	if err := roundstore.Check(p); err != nil { // NewLog connects
-		return nil, err
-	}
 	if p.TokenFile != "" && !config.TLS && slices.ContainsFunc(e.Hosts, func(host string) bool { return !params.LoopbackEndpoint(host) }) {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"%s is plain: the token file %s would not protect what nodes tell each other there; use etcds://, or leave the token out (token_file, --token-file, %s)",
@@ -63,5 +55,9 @@ func openEtcd(p params.Params, log *slog.Logger) (*member.Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openSeen(p, log, func() sharedlog.Log { return shared })
+	m, err := openSeen(p, log, func() sharedlog.Log { return shared })
+	if err != nil {
+		_ = shared.Close(context.Background())
+	}
+	return m, err
 }

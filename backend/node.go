@@ -10,7 +10,7 @@ import (
 )
 
 // Node is a node's rendezvous: what an agent needs, and what programs do that are
-// agents themselves. *rendezvous.Member describes the methods.
+// agents themselves. *member.Member describes the methods.
 type Node interface {
 	agent.Rendezvous
 	agent.Notifier
@@ -31,5 +31,5 @@ func Name(endpoint string) string {
 	if Scheme(endpoint) == SchemeStatic {
 		return SchemeStatic
 	}
-	return "rallypoint"
+	return NameAny
 }

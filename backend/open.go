@@ -60,7 +60,8 @@ func Check(endpoint string) (string, error) {
 		}
 		return static.Scheme + net.JoinHostPort(host, strconv.Itoa(port)), nil
 	case SchemeEtcd, SchemeEtcds:
-		return endpoint, checkEtcd(endpoint)
+		_, err := etcdclient.ParseEndpoint(endpoint)
+		return endpoint, err
 	default:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", params.QuotableEndpoint(endpoint), scheme)

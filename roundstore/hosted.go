@@ -40,7 +40,7 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 // stores of its rounds. hosted tells that a control plane listens at the endpoint. A wrong
 // parameter, local address or token file is ErrInvalid. A nil log is none.
 func NewMember(p params.Params, log *slog.Logger, hosted bool, connect func(member.Observer, *RoundStores, *slog.Logger) member.ControlPlane) (*member.Member, error) {
-	if err := Check(p); err != nil {
+	if err := check(p); err != nil {
 		return nil, err
 	}
 	if log == nil {
@@ -57,8 +57,8 @@ func NewMember(p params.Params, log *slog.Logger, hosted bool, connect func(memb
 	return member.New(p, func(o member.Observer) member.ControlPlane { return connect(o, stores, log) }, stores, log), nil
 }
 
-// Check refuses parameters that no member can have.
-func Check(p params.Params) error {
+// check refuses parameters that no member can have.
+func check(p params.Params) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ type socket struct {
 	local  func() // ends the listener for this machine's workers; nil: there is none; guarded by RoundStores.mu
 }
 
-// roundStore is one rendezvous.RoundStore.
+// roundStore is one member.RoundStore.
 type roundStore struct {
 	stores *RoundStores
 	socket *socket
@@ -76,7 +76,7 @@ type roundStore struct {
 	begun, closed bool // guarded by RoundStores.mu
 }
 
-// Open implements rendezvous.RoundStores. A fixed port that is open already on
+// Open implements member.RoundStores. A fixed port that is open already on
 // the same host is shared: until one of its stores begins or is closed, new
 // connections wait.
 func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.RoundStore, error) {
@@ -113,7 +113,7 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 	return &roundStore{stores: s, socket: k}, nil
 }
 
-// Port implements rendezvous.RoundStore.
+// Port implements member.RoundStore.
 func (r *roundStore) Port() int { return r.socket.server.Addr().(*net.TCPAddr).Port }
 
 // protection returns what protects the stores; it is made once.
@@ -204,7 +204,7 @@ func (k *socket) endLocal() {
 	k.local = nil
 }
 
-// Close implements rendezvous.RoundStore.
+// Close implements member.RoundStore.
 func (r *roundStore) Close() error {
 	s, k := r.stores, r.socket
 	s.mu.Lock()
