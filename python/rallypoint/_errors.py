@@ -145,6 +145,11 @@ CLASSES: dict[Code, type[RallypointError]] = {
 }
 
 
+def invalid(message: str) -> InvalidError:
+    """The error for an argument or option that is wrong."""
+    return InvalidError(message, Code.INVALID)
+
+
 def make_error(code: int, message: str, retryable: bool) -> RallypointError:
     """The error for a number of the library."""
     try:

@@ -21,9 +21,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ._errors import Code, InvalidError
+from ._errors import invalid
 from ._native import abi, library
-from ._native.structs import out_of_range
 from ._stores.request import finished
 
 if TYPE_CHECKING:
@@ -353,8 +352,6 @@ def _ask(
         for_ms=_milliseconds("away", away),
         token_file=None if token_file is None else library.text(os.fspath(token_file)),
     )
-    if request.target != target:  # ctypes takes the lower 32 bits
-        raise out_of_range("the target", target)
     limit = library.milliseconds(timeout)
     result = finished("rp_admin_start", ctypes.byref(request), limit)
     try:
@@ -369,6 +366,6 @@ def _milliseconds(name: str, time: Time) -> int:
     """A time for the library, which says what is wrong with one that is negative."""
     value: float = library.seconds(time)
     if not math.isfinite(value):
-        raise InvalidError(f"{name} is {value}, which is no time", Code.INVALID)
+        raise invalid(f"{name} is {value}, which is no time")
     value = max(-1e12, min(value, 1e12)) * 1000
     return math.floor(value) if value < 0 else math.ceil(value)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._errors import Code, InvalidError, RallypointError
-from ._launch.agent import Job, MemberConfig
+from ._errors import RallypointError, invalid
+from ._launch.agent import Job
 from ._launch.config import DEFAULT_SIGNALS, barrier_timeout
 from ._launch.run import RunOutcome, failures, run_job, set_output
 from ._native import abi
-from ._rendezvous.endpoint import STATIC_BACKEND, resolve
+from ._rendezvous.endpoint import STATIC_BACKEND, MemberConfig, resolve
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
@@ -189,9 +189,8 @@ def _meet(job: Job, spec: Any) -> None:
         nodes = handler.world_size
         job.rendezvous = MemberConfig(handler.get_run_id(), endpoint, nodes, nodes, options=options)
         return
-    raise InvalidError(
+    raise invalid(
         f"the rendezvous handler of backend {backend!r} cannot be taken by Rallypoint's agent: "
         "make one with rdzv_backend='rallypoint' or 'static', or run the handler by torch's own "
-        "LocalElasticAgent (docs/deviations.md)",
-        Code.INVALID,
+        "LocalElasticAgent (docs/deviations.md)"
     )

@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousStoreInfo,
 )
 
-from ._errors import Code, GracefulExitError, InvalidError, RallypointError
+from ._errors import GracefulExitError, RallypointError, invalid
 from ._native import library
 from ._native.log import logger
 from ._rendezvous.endpoint import BACKEND, resolve
@@ -154,10 +154,9 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         the user has: agent/environment.go has the same."""
         if outcome.advertised_addr == outcome.store_addr:
             return
-        host = outcome.advertised_addr
         for name, value in (
             ("DCP_USE_PREFIX_STORE", "1"),
-            ("NEURON_RT_ROOT_COMM_ID", f"[{host}]:62182" if ":" in host else f"{host}:62182"),
+            ("NEURON_RT_ROOT_COMM_ID", library.address(outcome.advertised_addr, 62182)),
         ):
             if os.environ.get(name) in (None, self._defaults.get(name)):
                 os.environ[name] = self._defaults[name] = value
@@ -170,12 +169,9 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         return f"<{library.name(self)} of {self._member!r}>"
 
     def _record_joined(self, outcome: Outcome) -> None:
-        host = outcome.advertised_addr
         fields: dict[str, Any] = {
             "rank": outcome.rank,
-            "master_endpoint": f"[{host}]:{outcome.store_port}"
-            if ":" in host
-            else f"{host}:{outcome.store_port}",
+            "master_endpoint": library.address(outcome.advertised_addr, outcome.store_port),
             "round": outcome.round,
             "group_rank": outcome.rank,
             "world": outcome.world_size,
@@ -414,18 +410,17 @@ class DynamicRendezvousHandler(RallypointHandler):
         """
         if not run_id or not hasattr(backend, "get_state") or not hasattr(backend, "set_state"):
             what = "the run id is empty" if not run_id else f"{backend!r} is no RendezvousBackend"
-            raise InvalidError(what, Code.INVALID)
+            raise invalid(what)
         if store is not None and not isinstance(store, dist.Store):
             if not isinstance(store, Store):
-                raise InvalidError(f"{store!r} is no torch.distributed.Store", Code.INVALID)
+                raise invalid(f"{store!r} is no torch.distributed.Store")
             store = TorchStore(store)
         heartbeat = getattr(timeout, "heartbeat", None)
         if heartbeat not in (None, _HEARTBEAT):
-            raise InvalidError(
+            raise invalid(
                 f"RendezvousTimeout.heartbeat is {heartbeat}, which has no effect here: leave it "
                 f"at torch's default of {_HEARTBEAT}; a node is lost after keep_alive_interval "
-                "times keep_alive_max_attempt (docs/deviations.md)",
-                Code.INVALID,
+                "times keep_alive_max_attempt (docs/deviations.md)"
             )
         conf: dict[str, object] = {
             "keep_alive_interval": keep_alive_interval,

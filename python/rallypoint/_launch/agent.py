@@ -5,40 +5,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import os
 import signal
 import threading
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, Callable
 
-from .._errors import Code, InvalidError, RallypointError
+from .._errors import RallypointError, invalid
 from .._native import abi, library, log
-
-
-@dataclasses.dataclass(frozen=True)
-class MemberConfig:
-    """How a node meets the others, as rp_member_config."""
-
-    run_id: str
-    endpoint: str = ""  # "": the node is the whole job
-    min_nodes: int = 1
-    max_nodes: int = 1
-    local_addr: str | None = None
-    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-    def native(self) -> abi.MemberConfig:
-        """The struct of the header, which keeps what it points to alive."""
-        options = library.options(self.options)
-        return abi.MemberConfig(
-            run_id=library.text(self.run_id),
-            endpoint=library.text(self.endpoint),
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            local_addr=library.text(self.local_addr),
-            options=options,
-            options_len=len(options),
-            flags=abi.MEMBER_ENVIRONMENT,
-        )
+from .._rendezvous.endpoint import MemberConfig
 
 
 @dataclasses.dataclass
@@ -81,8 +57,6 @@ class Job:
 
     def native(self) -> abi.AgentConfig:
         """The struct of the header."""
-        import os
-
         config = abi.AgentConfig(
             workers=self.workers,
             max_restarts=self.max_restarts,
@@ -105,12 +79,11 @@ class Job:
             logs_fd=self.logs_fd,
             events_fd=self.events_fd,
         )
-        _fill(config, "numa_devices", [os.fsencode(d) for d in self.numa_devices])
-        _fill(config, "argv", [os.fsencode(a) for a in self.argv])
-        pairs = self.environment.items()
-        _fill(config, "environment", [os.fsencode(f"{k}={v}") for k, v in pairs])
-        _fill(config, "stdout_filters", [os.fsencode(f) for f in self.stdout_filters])
-        _fill(config, "stderr_filters", [os.fsencode(f) for f in self.stderr_filters])
+        _fill(config, "numa_devices", self.numa_devices)
+        _fill(config, "argv", self.argv)
+        _fill(config, "environment", [f"{k}={v}" for k, v in self.environment.items()])
+        _fill(config, "stdout_filters", self.stdout_filters)
+        _fill(config, "stderr_filters", self.stderr_filters)
         if self.local_ranks is not None:
             # An array of no items must not be NULL, which says: all ranks.
             config.local_ranks = (ctypes.c_int32 * max(1, len(self.local_ranks)))(*self.local_ranks)
@@ -122,10 +95,11 @@ class Job:
         return config
 
 
-def _fill(config: abi.AgentConfig, name: str, texts: Sequence[bytes]) -> None:
+def _fill(config: abi.AgentConfig, name: str, values: Sequence[str]) -> None:
+    texts = [os.fsencode(value) for value in values]
     for text in texts:
         if b"\0" in text:
-            raise InvalidError(f"{name} holds a NUL: {text!r}", Code.INVALID)
+            raise invalid(f"{name} holds a NUL: {text!r}")
     setattr(config, name, (ctypes.c_char_p * max(1, len(texts)))(*texts))
     setattr(config, name + "_len", len(texts))
 
@@ -133,7 +107,7 @@ def _fill(config: abi.AgentConfig, name: str, texts: Sequence[bytes]) -> None:
 def _duration(name: str, seconds: float) -> int:
     """A time for the library, where 0 is the default and -1 none."""
     if not seconds >= 0:
-        raise InvalidError(f"{name} must be non-negative, got {seconds}", Code.INVALID)
+        raise invalid(f"{name} must be non-negative, got {seconds}")
     return -1 if seconds == 0 else max(1, round(min(seconds, 1e12) * 1000))
 
 

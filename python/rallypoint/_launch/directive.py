@@ -14,9 +14,8 @@ from typing import Any
 
 _FILE = "RALLYPOINT_DIRECTIVE_FILE"
 
-# Words of the record, and the bit by which a worker says that it lets itself be held.
-STEP, ASKED, ANSWER, KNOWS, REACH = 2, 3, 4, 5, 6
-HOLDS = 1
+# Words of the record.
+STEP, ASKED, ANSWER, REACH = 2, 3, 4, 6
 
 _PHASE = 0xFF  # of the word: what is asked; of the answer: how far the worker is
 _HOLD, _RELEASE = 1, 2

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import json
 import os
 import signal
 import socket
+import time
 from typing import Any
 
 from .._errors import Code, RallypointError
 from .._native.log import logger
 from . import record
-
-NOT_AVAILABLE = "<N/A>"
+from .record import NOT_AVAILABLE
 
 _NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 _WIDEST = 60  # border of a report
@@ -43,9 +44,6 @@ class ProcessFailure:
     timestamp: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        import json
-        import time
-
         self.error_file_data = {"message": "<NONE>"}
         self.message = ""
         self.timestamp = int(time.time())

@@ -17,7 +17,7 @@ import tempfile
 from multiprocessing import spawn
 from typing import Any, Callable
 
-from .._errors import Code, InvalidError
+from .._errors import invalid
 from .arguments import ArgumentServer
 
 # Without the current directory, which may be any user's; the worker takes the launcher's
@@ -70,23 +70,21 @@ class FunctionJob:
         except OSError:
             raise
         except Exception as e:
-            raise InvalidError(
+            raise invalid(
                 f"the entry point {self._function!r} or its arguments cannot be pickled: {e}; "
                 "a function must be defined at the top level of a module, and what "
                 'multiprocessing shares be made by multiprocessing.get_context("spawn") '
-                "(docs/deviations.md)",
-                Code.INVALID,
+                "(docs/deviations.md)"
             ) from e
 
     def _refuse_main(self) -> None:
         if getattr(self._function, "__module__", None) == "__main__":
-            raise InvalidError(
+            raise invalid(
                 f"the entry point {self._function!r} is defined in a notebook or another "
                 "program that is no file, which workers cannot import: put it into a module, or "
                 "fork workers by torch's own torch.distributed.launcher.api.elastic_launch (torch "
                 '2.5 and newer), with rdzv_backend="rallypoint" and start_method="fork" in its '
-                "LaunchConfig",
-                Code.INVALID,
+                "LaunchConfig"
             )
 
     def argv(self) -> list[str]:

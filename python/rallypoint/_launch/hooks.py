@@ -7,12 +7,13 @@ waits for it without a limit.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
 from typing import Any, Callable
 
-from .._errors import Code, InvalidError
+from .._errors import invalid
 from .._native import abi
 from .._native.log import logger
 from .agent import Job
@@ -40,17 +41,14 @@ def has_reify(logs: Any) -> bool:
 
 def event_handler(name: str) -> Callable[[str], None]:
     """What hands an event to the logging handler that torch knows under a name."""
-    import logging
-
     try:
         from torch.distributed.elastic.events import get_logging_handler
 
         handler = get_logging_handler(name)
     except Exception as e:
-        raise InvalidError(
+        raise invalid(
             f"unknown event_log_handler {name!r}: there are null, console, and the handlers of "
-            f"torch ({type(e).__name__}: {e})",
-            Code.INVALID,
+            f"torch ({type(e).__name__}: {e})"
         ) from e
 
     def handle(event: str) -> None:

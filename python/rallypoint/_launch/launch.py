@@ -8,11 +8,12 @@ import signal
 import uuid
 from typing import Any, Callable
 
+from .._errors import invalid
 from .._native.log import logger
-from .._rendezvous.endpoint import STATIC_BACKEND, resolve
-from .agent import Job, MemberConfig
+from .._rendezvous.endpoint import STATIC_BACKEND, MemberConfig, resolve
+from .agent import Job
 from .config import Entrypoint, LaunchConfig, barrier_timeout
-from .run import invalid, run_job, set_output
+from .run import run_job, set_output
 
 #: What gets each event of a launch: torch's Event, or its RdzvEvent, as a dict.
 OnEvent = Callable[[dict[str, Any]], object]

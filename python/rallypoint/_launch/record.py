@@ -20,7 +20,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 logger = logging.getLogger("rallypoint")
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-_NOT_AVAILABLE = "<N/A>"
+NOT_AVAILABLE = "<N/A>"
 
 
 class ErrorHandler:
@@ -186,7 +186,7 @@ def record(fn: _F, error_handler: ErrorHandler | None = None) -> _F:
 
 def _propagate(handler: ErrorHandler, error: Any) -> None:
     rank, failure = error.get_first_failure()
-    if failure.error_file == _NOT_AVAILABLE:
+    if failure.error_file == NOT_AVAILABLE:
         logger.info("local_rank %d FAILED with no error file", failure.local_rank)
         return
     try:

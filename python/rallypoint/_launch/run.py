@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ClosedError, Code, InvalidError, NoProgressError, RequeueError
+from .._errors import ClosedError, Code, NoProgressError, RequeueError, invalid
 from .._native import abi
 from .._torch.telemetry import metrics, rdzv_events
 from .agent import Agent, Failure, Job, Result, Signals
@@ -35,11 +35,6 @@ _ENDS: dict[int, type[ClosedError]] = {
     abi.AGENT_REQUEUED: RequeueError,
     abi.AGENT_NO_PROGRESS: NoProgressError,
 }
-
-
-def invalid(text: str) -> InvalidError:
-    """The error for a configuration or entry point that is wrong."""
-    return InvalidError(text, Code.INVALID)
 
 
 def set_output(job: Job, logs: Any, template: str | None, config: Any) -> None:

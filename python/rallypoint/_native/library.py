@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from .._errors import Code, ForkedError, LibraryError, RallypointError, make_error
+from .._errors import Code, ForkedError, LibraryError, RallypointError, invalid, make_error
 from . import abi
 from .abi import PENDING, TABLE
 
@@ -232,6 +232,11 @@ def options(values: Mapping[str, object] | None) -> ctypes.Array[abi.Option]:
     )
 
 
+def address(host: str, port: int) -> str:
+    """host:port, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def seconds(time: Any) -> Any:
     """A timedelta as seconds; anything else as it is."""
     total = getattr(time, "total_seconds", None)
@@ -244,7 +249,7 @@ def milliseconds(timeout: float | timedelta | None) -> int:
     if limit is None or limit == math.inf:
         return FOREVER
     if limit != limit:
-        raise make_error(Code.INVALID, "a timeout is not a number (NaN)", False)
+        raise invalid("a timeout is not a number (NaN)")
     return max(1, round(min(max(limit, 0), 2**52) * 1000))
 
 
@@ -253,7 +258,7 @@ def text(value: str | None) -> bytes | None:
     if value is None:
         return None
     if "\0" in value:
-        raise make_error(Code.INVALID, f"a text holds a NUL: {value!r}", False)
+        raise invalid(f"a text holds a NUL: {value!r}")
     return value.encode("utf-8", "surrogateescape")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .._errors import Code, RallypointError, make_error
+from .._errors import InvalidError, invalid
 
 
-def out_of_range(name: str, number: int) -> RallypointError:
+def out_of_range(name: str, number: int) -> InvalidError:
     """What is raised for a number that C's type for it cannot hold."""
     bits = int(number).bit_length()
     what = str(number) if bits <= 128 else f"a number of {bits} bits"
-    return make_error(Code.INVALID, f"{name} is {what}, which is out of range", False)
+    return invalid(f"{name} is {what}, which is out of range")
 
 
 class Struct(ctypes.Structure):
@@ -26,5 +26,5 @@ class Struct(ctypes.Structure):
         fields["struct_size"] = ctypes.sizeof(self)
         super().__init__(*args, **fields)
         for name, value in fields.items():
-            if isinstance(value, int) and getattr(self, name) != value:
+            if hasattr(value, "__index__") and getattr(self, name) != value:
                 raise out_of_range(name, value)

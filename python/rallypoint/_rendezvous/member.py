@@ -17,6 +17,7 @@ from .._native import abi, library, log
 from .._native.wait import wait as _wait
 from .._stores.store import Store
 from .backend import open_member
+from .endpoint import MemberConfig
 
 # How long an interpreter that exits waits for a member to leave that was never
 # shut down.
@@ -97,17 +98,9 @@ class Member(library.Handle):
         environment: bool = True,
         backend: Any | None = None,
     ) -> None:
-        items = library.options(options)
-        config = abi.MemberConfig(
-            run_id=library.text(run_id),
-            endpoint=library.text(endpoint),
-            min_nodes=min_nodes,
-            max_nodes=max_nodes,
-            local_addr=library.text(local_addr),
-            options=items,
-            options_len=len(items),
-            flags=abi.MEMBER_ENVIRONMENT if environment else 0,
-        )
+        config = MemberConfig(
+            run_id, endpoint, min_nodes, max_nodes, local_addr, options, environment
+        ).native()
         self.run_id = run_id
         self.endpoint = endpoint
         self._handle = abi.MemberHandle()

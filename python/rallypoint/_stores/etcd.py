@@ -52,7 +52,7 @@ def connect_etcd(
     items = library.options(options)
     config = abi.StoreEtcdConfig(
         endpoint=library.text(endpoint),
-        prefix=None if prefix is None else library.text(prefix),
+        prefix=library.text(prefix),
         options=items,
         options_len=len(items),
     )
@@ -62,7 +62,7 @@ def connect_etcd(
     store = EtcdClient(abi.StoreHandle(), where)
     store.endpoint, store.options = endpoint, dict(options or {})
     store._open("rp_store_open_etcd_start", config, timeout)
-    store._reopen = partial(_connect, endpoint, prefix, store.options)
+    store._reopen = partial(connect_etcd, endpoint, prefix, options=store.options)
     return store
 
 
@@ -71,12 +71,6 @@ class EtcdClient(Store):
 
     endpoint: str
     options: dict[str, object]
-
-
-def _connect(
-    endpoint: str, prefix: str | None, options: Mapping[str, object], timeout: Timeout
-) -> Store:
-    return connect_etcd(endpoint, prefix, timeout, options)
 
 
 class EtcdServer(library.Handle):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Callable
 
-from .._errors import Code, InvalidError
+from .._errors import invalid
 from .._native import abi, library
 from .._native.abi import (
     STORE_ADD,
@@ -411,20 +411,15 @@ def connect_store(host: str, port: int, timeout: Timeout = DEFAULT_TIMEOUT) -> S
         InvalidError: the address is none.
     """
     if not isinstance(host, str) or host.count(":") == 1 or host.startswith("["):
-        raise InvalidError(
+        raise invalid(
             f"the host is {host!r}: host and port are two arguments, as in "
-            'connect_store("127.0.0.1", 29400)',
-            Code.INVALID,
+            'connect_store("127.0.0.1", 29400)'
         )
     config = abi.StoreConfig(host=library.text(host), port=port)
-    store = Store(abi.StoreHandle(), f"at {_address(host, port)}")
+    store = Store(abi.StoreHandle(), f"at {library.address(host, port)}")
     store._open("rp_store_connect_start", config, timeout)
     store._reopen = partial(connect_store, host, port)
     return store
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class StoreServer(library.Handle):
@@ -456,7 +451,7 @@ class StoreServer(library.Handle):
 
     def __repr__(self) -> str:
         closed = "" if self._finalizer.alive else ", stopped"
-        return f"<{library.name(self)} on {_address(self._host or '*', self.port)}{closed}>"
+        return f"<{library.name(self)} on {library.address(self._host or '*', self.port)}{closed}>"
 
     def stop(self) -> None:
         """Stops the server and drops its data; stopping again does nothing."""

@@ -6,7 +6,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Callable
 
-from .._errors import Code, InvalidError, RallypointError
+from .._errors import RallypointError, invalid
+from .._native import library
 from .._stores.etcd import EtcdClient, connect_etcd
 from .errors import store_error
 from .store import TorchStore, as_timedelta
@@ -68,12 +69,15 @@ def _endpoint(client: Any, options: dict[str, object]) -> tuple[str, dict[str, o
         return client.endpoint, {**client.options, **options}
     host, port = getattr(client, "host", None), getattr(client, "port", None)
     if not isinstance(host, str) or not isinstance(port, int):
-        raise InvalidError(
+        raise invalid(
             f"{client!r} is no client of an etcd: give EtcdServer.get_client(), one of the package "
-            "python-etcd, or an endpoint such as etcd://host:2379",
-            Code.INVALID,
+            "python-etcd, or an endpoint such as etcd://host:2379"
         )
-    found: dict[str, object] = {"protocol": getattr(client, "protocol", None)}
+    found: dict[str, object] = {
+        "protocol": getattr(client, "protocol", None),
+        "user": getattr(client, "username", None),
+        "password": getattr(client, "password", None),
+    }
     pool = getattr(getattr(client, "http", None), "connection_pool_kw", {})
     for option, name in (
         ("ssl_cert", "cert_file"),
@@ -81,9 +85,4 @@ def _endpoint(client: Any, options: dict[str, object]) -> tuple[str, dict[str, o
         ("ca_cert", "ca_certs"),
     ):
         found[option] = pool.get(name)
-    found["user"], found["password"] = (
-        getattr(client, "username", None),
-        getattr(client, "password", None),
-    )
-    host = f"[{host}]" if ":" in host else host
-    return f"etcd://{host}:{port}", {**found, **options}
+    return f"etcd://{library.address(host, port)}", {**found, **options}
