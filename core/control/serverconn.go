@@ -234,7 +234,7 @@ func (p *serverConn) dispatch(f wire.Frame) error {
 		case err != nil:
 			p.out.Send(wire.AdminAnswer{Err: err})
 		case waits:
-			return p.redirect(to, true)
+			p.out.Send(to)
 		default:
 			p.out.Send(p.server.executeAdmin(f, wire.AddrOf(p.conn.RemoteAddr())))
 		}
