@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -26,11 +27,15 @@ const (
 // blocks: Read takes from in what the loop has received, Write appends to Out. crypto/tls reads
 // a temporary error of Read as "call again".
 type Records struct {
-	Out  []byte
-	conn net.Conn // nil in a loop
-	left int      // of the record that is being handed out
-	in   []byte
+	Out    []byte
+	conn   net.Conn // nil in a loop
+	left   int      // of the record that is being handed out
+	in     []byte
+	memory *[openingRead]byte // of in; nil in a loop
 }
+
+// openings are lent to connections while they are opened.
+var openings = sync.Pool{New: func() any { return new([openingRead]byte) }}
 
 // notYet is the error of a Read while no whole record has arrived.
 type notYet struct{}
@@ -52,7 +57,10 @@ func (r *Records) enterLoop() (rest []byte) {
 	if len(r.in) > 0 {
 		rest = slices.Clone(r.in)
 	}
-	r.conn, r.in = nil, nil
+	if r.memory != nil {
+		openings.Put(r.memory)
+	}
+	r.conn, r.in, r.memory = nil, nil, nil
 	return rest
 }
 
@@ -75,8 +83,16 @@ func (r *Records) Read(b []byte) (int, error) {
 
 // readMore waits for more of a record.
 func (r *Records) readMore() error {
+	if r.memory == nil {
+		r.memory = openings.Get().(*[openingRead]byte)
+	}
 	had := len(r.in)
-	r.in = slices.Grow(r.in, openingRead)
+	switch {
+	case had == 0:
+		r.in = r.memory[:0]
+	case had == cap(r.in):
+		r.in = slices.Grow(r.in, openingRead)
+	}
 	n, err := r.conn.Read(r.in[had:cap(r.in)])
 	r.in = r.in[:had+n]
 	switch {
