@@ -4,8 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"io"
+	"io/fs"
+	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"reflect"
 	"sync"
 	"testing"
@@ -259,4 +264,43 @@ func TestPagesOfStrangersCount(t *testing.T) {
 	}
 	testkit.Eventually(t, "they have gone", func() bool { return g.unidentified.Load() == 0 })
 	g.wantUnharmed(t)
+}
+
+// TestKeyNotOnDisk: neither the data directory nor a recording has the token, its fingerprint or
+// a proof made with it.
+func TestKeyNotOnDisk(t *testing.T) {
+	dir := t.TempDir()
+	rec, err := OpenTraceFile(filepath.Join(dir, "history"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, addr := testServer(t, Config{Token: openToken(t, goodToken), Data: testData(t, filepath.Join(dir, "data")), Trace: rec.Record})
+	p := withToken(addr, testkit.TokenFile(t, goodToken), 1)
+	never := false
+	p.IsHost = &never
+	c := connected(t, p, controltest.NewObserver())
+	controltest.Outcome(t, c.Start(controltest.Join()))
+	if err := errors.Join(c.Close(controltest.Context(t)), s.Close(), rec.Close()); err != nil {
+		t.Fatal(err)
+	}
+	bytesThere := 0
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		bytesThere += len(text)
+		for _, secret := range []string{goodToken, goodToken[:16], secret.Fingerprint([]byte(goodToken))} {
+			if bytes.Contains(text, []byte(secret)) {
+				t.Errorf("%q is in %s", secret, path)
+			}
+		}
+		if !bytes.Contains(text, []byte("run")) && d.Name() == "history" {
+			t.Errorf("nothing was recorded: %q", text)
+		}
+		return err
+	})
+	if err != nil || bytesThere < 1000 {
+		t.Errorf("%v; %d bytes were looked at", err, bytesThere)
+	}
 }
