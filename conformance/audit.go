@@ -201,17 +201,12 @@ func (a *Audit) rewind(run *audited, rec trace.Record) {
 	}
 	run.cuts = append(run.cuts, cut{a.offset, rec.Number - 1})
 	old := &audited{checker: New(rec.Run)}
-	at := int64(0)
-	lines := bufio.NewScanner(io.NewSectionReader(a.past, 0, a.offset))
-	lines.Buffer(nil, 2*trace.MaxRecord)
-	for lines.Scan() {
-		was, err := trace.Decode(lines.Bytes())
-		if err == nil && was.Run == rec.Run && !run.abandoned(was, at) {
+	err := eachRecord(io.NewSectionReader(a.past, 0, a.offset), func(offset int64, was trace.Record) {
+		if was.Run == rec.Run && !run.abandoned(was, offset) {
 			old.add(was)
 		}
-		at += int64(len(lines.Bytes())) + 1
-	}
-	if err := lines.Err(); err != nil || old.last != rec.Number-1 {
+	})
+	if err != nil || old.last != rec.Number-1 {
 		run.unchecked = fmt.Sprintf("it went on from the state after event %d, and up to there only %d events could be read again (%v)", rec.Number-1, old.last, err)
 		return
 	}

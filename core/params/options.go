@@ -45,6 +45,8 @@ const (
 //	is_host             this node hosts the control plane (true) or does not (false)
 //	token_file          file with the token that the control plane and its nodes share
 //	store_tls           round stores speak TLS if there is a token; 1
+//	allow_uid           further users whose processes may connect on this machine
+//	loopback_check      0: processes of every user may connect on this machine; 1
 //	forward_ports       further ports of the rank-0 node that workers of other nodes reach
 //	record              begins the name of the file for the history of a control plane here
 //
