@@ -42,9 +42,9 @@ func wantArgs(names ...string) cobra.PositionalArgs {
 }
 
 // positive refuses a time limit that is none.
-func positive(flag string, d time.Duration) error {
-	if d <= 0 {
-		return fmt.Errorf("%s is %v, it must be greater than 0", flag, d)
+func positive[T ~int | ~int64](flag string, n T) error {
+	if n <= 0 {
+		return fmt.Errorf("%s is %v, it must be greater than 0", flag, n)
 	}
 	return nil
 }

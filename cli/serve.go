@@ -10,13 +10,7 @@ import (
 	"rallypoint/core/control/wire"
 )
 
-func newServe(log *logging, read ConfigReader) *cobra.Command {
-	config := configFlag{read: read}
-	var o serveOptions
-	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Serve the control plane of many jobs",
-		Long: `Serve the control plane: who takes part in which job, with which rank. Any number
+const serveLong = `Serve the control plane: who takes part in which job, with which rank. Any number
 of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
 of any of its nodes, and a restart of this process.
 
@@ -39,13 +33,20 @@ machine only; give the address of a trusted network, or 0.0.0.0 for every interf
 Each option can also be given by a variable, RALLYPOINT_LISTEN for --listen, and by a
 line of the YAML file that --config names, "listen: 0.0.0.0:29400". The command line
 wins over variables, they win over the file. The file has to belong to this user or to
-root, and no other user may write it.`,
-		Example: `  rallypoint serve
+root, and no other user may write it.`
+
+const serveExample = `  rallypoint serve
   rallypoint serve --listen 0.0.0.0:29400
   rallypoint serve --listen 0.0.0.0:29400 --token-file /etc/rallypoint/token
   rallypoint serve --listen 0.0.0.0:29400 --data-dir /var/lib/rallypoint
   rallypoint serve --listen [fd00::1]:29400 --log-level debug
-  RALLYPOINT_LISTEN=0.0.0.0:29400 rallypoint serve --config /etc/rallypoint/serve.yaml`,
+  RALLYPOINT_LISTEN=0.0.0.0:29400 rallypoint serve --config /etc/rallypoint/serve.yaml`
+
+func newServe(log *logging, read ConfigReader) *cobra.Command {
+	config := configFlag{read: read}
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Serve the control plane of many jobs", Long: serveLong, Example: serveExample,
 		Args: noArgs,
 		// In the place of the root's: the file may give the level of the log.
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,11 +57,7 @@ root, and no other user may write it.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.serve(cmd, log) },
 	}
-	cmd.Flags().StringVar(&o.listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
-	o.token.addTo(cmd)
-	cmd.Flags().BoolVar(&o.httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
-	cmd.Flags().StringArrayVar(&o.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance, beside addresses, localhost, this machine's name and that in --listen; may be repeated")
-	o.state.addFlags(cmd.Flags())
+	o.addFlags(cmd)
 	config.addTo(cmd)
 	return cmd
 }
@@ -72,6 +69,14 @@ type serveOptions struct {
 	httpOpen  bool
 	httpNames []string
 	state     serveState
+}
+
+func (o *serveOptions) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
+	o.token.addTo(cmd)
+	cmd.Flags().BoolVar(&o.httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
+	cmd.Flags().StringArrayVar(&o.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance, beside addresses, localhost, this machine's name and that in --listen; may be repeated")
+	o.state.addFlags(cmd.Flags())
 }
 
 // serve runs a control plane until the command's context ends.

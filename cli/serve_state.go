@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"fmt"
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -31,21 +31,11 @@ func (s *serveState) addFlags(flags *pflag.FlagSet) {
 }
 
 func (s *serveState) check() error {
-	if s.forgetAfter <= 0 {
-		return fmt.Errorf("--forget-after is %v, it must be greater than 0", s.forgetAfter)
-	}
-	for _, most := range []struct {
-		flag  string
-		value int64
-	}{
-		{"--max-nodes", int64(s.quota.Nodes)}, {"--max-connections", int64(s.quota.Connections)},
-		{"--max-keys", int64(s.quota.Keys)}, {"--max-key-bytes", s.quota.KeyBytes},
-	} {
-		if most.value <= 0 {
-			return fmt.Errorf("%s is %d, it must be greater than 0", most.flag, most.value)
-		}
-	}
-	return nil
+	return cmp.Or(
+		positive("--forget-after", s.forgetAfter),
+		positive("--max-nodes", s.quota.Nodes), positive("--max-connections", s.quota.Connections),
+		positive("--max-keys", s.quota.Keys), positive("--max-key-bytes", s.quota.KeyBytes),
+	)
 }
 
 // open opens the data directory, if there is to be one.

@@ -117,9 +117,5 @@ func namedOption(word string, legacy bool) (f *option, glued bool) {
 	if len(word) < 2 || word[0] != '-' {
 		return nil, false
 	}
-	i := slices.IndexFunc(optionTable, func(f option) bool { return f.short != 0 && f.short == word[1] })
-	if i < 0 {
-		return nil, false
-	}
-	return &optionTable[i], len(word) > 2
+	return shortOption(word[1]), len(word) > 2
 }

@@ -236,11 +236,10 @@ func (o *options) parseLong(args []string) (rest []string, err error) {
 func (o *options) parseShort(args []string) (rest []string, err error) {
 	cluster, args := args[0][1:], args[1:]
 	for cluster != "" {
-		i := slices.IndexFunc(optionTable, func(f option) bool { return f.short != 0 && f.short == cluster[0] })
-		if i < 0 {
+		f := shortOption(cluster[0])
+		if f == nil {
 			return nil, usagef("unrecognized arguments: -%s%s; see `rallypoint run --help`", cluster, Suggestion(cluster, OptionNames(o.legacy)))
 		}
-		f := &optionTable[i]
 		cluster = cluster[1:]
 		if f.on != nil {
 			if err := o.set(f, ""); err != nil {
@@ -257,6 +256,15 @@ func (o *options) parseShort(args []string) (rest []string, err error) {
 		return args, o.set(f, value)
 	}
 	return args, nil
+}
+
+// shortOption is the option of one letter; nil if there is none.
+func shortOption(letter byte) *option {
+	i := slices.IndexFunc(optionTable, func(f option) bool { return f.short != 0 && f.short == letter })
+	if i < 0 {
+		return nil
+	}
+	return &optionTable[i]
 }
 
 // takeValue takes the argument behind an option.
