@@ -134,6 +134,26 @@ func TestStopsWithOthers(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("failed before it was noticed", func(t *testing.T) {
+		s := newHarness(t, 1, `echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0; read go < $GO; exit 9`)
+		goFile := s.goFile()
+		r := newAnnouncing(2)
+		r.announced = func(bool, string) error { t.Error("it announces a stop behind that of another node"); return nil }
+		r.use(t, s)
+		s.agent.spec.ExitBarrierTimeout, s.agent.spec.MaxRestarts = 0, 3
+		s.start()
+		s.hear()
+		r.set(func() { r.stop = rendezvous.RoundStop{Round: 1, Rank: 1, Reason: "failed"} }) // no node waits yet
+		if err := os.WriteFile(goFile, []byte("go\n"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if count := s.hear(); count != "0" {
+			t.Errorf("the next attempt has restart count %s", count)
+		}
+		if err := s.wait(); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("failed after it", func(t *testing.T) {
 		s := newHarness(t, 1, `echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0; read go < $GO; exit 9`)
 		goFile := s.goFile()
