@@ -18,9 +18,10 @@ func newAdmin(log *logging) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admin",
 		Short: "Close, save, scale or stop a job, evict or drain a node, or copy a data directory",
-		Long: `Close, save, scale or stop a job, evict a node or drain it, at its control plane. The job's nodes, its history and
-the logs say who did it and why. Where nodes meet without one (file:///DIR, etcd://HOST),
-the request goes into the log that they share.
+		Long: `Close, save, scale or stop a job, evict a node or drain it. ENDPOINT is where its nodes
+meet: the control plane, or a server that knows which node hosts it; or, where they meet
+without one, file:///DIR or etcd://HOST, whose log gets the request. The job's nodes, its
+history and the logs say who did it and why.
 
 Anyone who can reach the control plane's port may do this, unless it has a token:
 then --token-file has to name its file. "backup" copies the data directory of a server

@@ -14,7 +14,7 @@ func newAdminDrain(log *logging) *cobra.Command {
 	var nodes []string
 	var within, away time.Duration
 	cmd := &cobra.Command{
-		Use:   "drain ENDPOINT --rdzv-id ID --node NODE --within TIME --reason TEXT",
+		Use:   "drain ENDPOINT --rdzv-id ID --node NODE --reason TEXT",
 		Short: "Have nodes leave a job in time, and keep them away",
 		Long: `Give a job the directive that nodes leave it, because their machines are going to be
 taken away. ` + howTold + `
@@ -46,10 +46,13 @@ without an id of its own has another one when it is started again.`,
 	}
 	o.addFlags(cmd)
 	cmd.Flags().StringArrayVar(&nodes, "node", nil, "id of a `NODE`, may be given more than once (required)")
-	cmd.Flags().DurationVar(&within, "within", 0, "`TIME` until the nodes leave; 0: now")
+	cmd.Flags().DurationVar(&within, "within", defaultWithin, "`TIME` until the nodes leave at the latest; 0: now")
 	cmd.Flags().DurationVar(&away, "for", 0, "`TIME` for which they are refused, from when they leave; 0: until they are undrained")
 	return cmd
 }
+
+// defaultWithin is the time that a directive leaves the workers to save.
+const defaultWithin = 120 * time.Second
 
 // directiveCommand is what the commands have in common that ask all nodes of a job.
 type directiveCommand struct {
@@ -83,7 +86,7 @@ func newAdminDirective(log *logging, c directiveCommand) *cobra.Command {
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().DurationVar(&within, "within", 120*time.Second, c.within)
+	cmd.Flags().DurationVar(&within, "within", defaultWithin, c.within)
 	if c.kind == rendezvous.DirectiveScale {
 		cmd.Flags().IntVar(&target, "target", 0, "the `NUMBER` of nodes, between min and max and a multiple of node_unit (required)")
 	}

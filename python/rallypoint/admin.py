@@ -91,7 +91,7 @@ def drain(
     nodes: str | Iterable[str],
     *,
     reason: str,
-    within: Time = 0,
+    within: Time = 120,
     away: Time = 0,
     directive: str | None = None,
     by: str | None = None,
