@@ -164,31 +164,33 @@ if not _torch_installed():
     __all__ = [name for name in __all__ if name not in _OF_TORCH]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        from importlib import import_module
+if not TYPE_CHECKING:  # else checkers would believe that every name is there
 
-        return import_module(f".{name}", __name__)
-    if name not in _MODULES and name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: Any
-    if name == "__version__":
-        from importlib.metadata import version
+    def __getattr__(name: str) -> Any:
+        if name in _SUBMODULES:
+            from importlib import import_module
 
-        value = version("rallypoint")
-    else:
-        from importlib import import_module
+            return import_module(f".{name}", __name__)
+        if name not in _MODULES and name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value: Any
+        if name == "__version__":
+            from importlib.metadata import version
 
-        try:
-            value = getattr(import_module(f".{_MODULES.get(name, '_errors')}", __name__), name)
-        except ModuleNotFoundError as e:
-            if name not in _OF_TORCH:
-                raise
-            raise ImportError(
-                f"rallypoint.{name} needs torch, which cannot be imported: {e}"
-            ) from e
-    globals()[name] = value
-    return value
+            value = version("rallypoint")
+        else:
+            from importlib import import_module
+
+            try:
+                value = getattr(import_module(f".{_MODULES.get(name, '_errors')}", __name__), name)
+            except ModuleNotFoundError as e:
+                if name not in _OF_TORCH:
+                    raise
+                raise ImportError(
+                    f"rallypoint.{name} needs torch, which cannot be imported: {e}"
+                ) from e
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -55,6 +55,17 @@ def test_everything_in_all_exists() -> None:
     assert not hasattr(rallypoint, "no_such_name")
 
 
+def test_checkers_know_the_names() -> None:
+    """mypy sees each name, and no __getattr__, with which it would believe every other one."""
+    body = ast.parse(Path(rallypoint.__file__).read_text()).body
+    assert not [n for n in body if isinstance(n, ast.FunctionDef) and n.name == "__getattr__"]
+    [told] = [n for n in body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    named = {
+        a.asname or a.name for n in told.body if isinstance(n, ast.ImportFrom) for a in n.names
+    }
+    assert {*rallypoint.__all__, *rallypoint._SUBMODULES} <= named | {"__version__"}
+
+
 def test_modules_need_no_import(run_python) -> None:  # type: ignore[no-untyped-def]
     run_python(
         """
