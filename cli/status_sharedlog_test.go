@@ -206,7 +206,7 @@ func TestStatusOfNoPlace(t *testing.T) {
 		{"static://127.0.0.1:1", "no control plane to ask", 2},
 	} {
 		code, stdout, stderr := execute(t, "status", c.endpoint, "--timeout", "300ms")
-		if code != c.code || stdout != "" || !strings.Contains(stderr, c.says) || code == 1 && strings.Count(stderr, "\n") != 1 {
+		if code != c.code || stdout != "" || !strings.Contains(stderr, c.says) || code == 1 && strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, `run ""`) {
 			t.Errorf("%s: %d, %q, %q", c.endpoint, code, stdout, stderr)
 		}
 	}

@@ -51,7 +51,10 @@ func (l *Log) explain(what string, err error) error {
 	case errors.Is(err, store.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		remedy = "a process that hangs, or was stopped, holds up all others: end it or let it go on"
 	}
-	text := fmt.Sprintf("run %q: cannot %s the directory %s: %v", l.runID, what, l.parent, err)
+	text := fmt.Sprintf("cannot %s the directory %s: %v", what, l.parent, err)
+	if l.runID != "" { // else all runs in it were asked for
+		text = fmt.Sprintf("run %q: %s", l.runID, text)
+	}
 	if remedy != "" {
 		text += "; " + remedy
 	}
