@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -49,57 +50,22 @@ func crowd(addr string, silent, slow, drips, rate int) error {
 	defer cancel()
 	var there atomic.Int64
 	errs := make(chan error, 1)
-	fail := func(err error) {
-		select {
-		case errs <- err:
-		default:
-		}
-	}
-	turns := make(chan struct{})
-	go func() {
-		for began, n := time.Now(), 0; ; n++ {
-			time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate))))
-			turns <- struct{}{}
-		}
-	}()
-	for range silent {
-		go func() {
-			for first := true; ; first = false {
-				<-turns
-				conn, err := elsewhere(0).Dial("tcp", addr)
-				if err != nil {
-					fail(err)
-					return
-				}
-				if first {
-					there.Add(1)
-				}
-				_, _ = io.Copy(io.Discard, conn) // until it is closed
-				conn.Close()
-			}
-		}()
-	}
-	for i := range drips {
-		go func() {
-			for first := true; ; first = false {
-				if err := drip(addr, i, func() {
-					if first {
-						there.Add(1)
+	start := func(count int, client func(i int, there func()) error) {
+		for i := range count {
+			go func() {
+				if err := client(i, sync.OnceFunc(func() { there.Add(1) })); err != nil {
+					select {
+					case errs <- err:
+					default:
 					}
-				}); err != nil {
-					fail(err)
-					return
 				}
-			}
-		}()
+			}()
+		}
 	}
-	for i := range slow {
-		go func() {
-			if err := readSlowly(ctx, addr, i, func() { there.Add(1) }); err != nil {
-				fail(err)
-			}
-		}()
-	}
+	turns := paced(rate)
+	start(silent, func(_ int, there func()) error { return keepSilent(addr, turns, there) })
+	start(drips, func(i int, there func()) error { return drip(addr, i, there) })
+	start(slow, func(i int, there func()) error { return readSlowly(ctx, addr, i, there) })
 	for all := int64(silent + slow + drips); there.Load() < all; {
 		select {
 		case err := <-errs:
@@ -110,6 +76,32 @@ func crowd(addr string, silent, slow, drips, rate int) error {
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return nil
+}
+
+// paced gives as many turns a second as the rate says.
+func paced(rate int) <-chan struct{} {
+	turns := make(chan struct{})
+	go func() {
+		for began, n := time.Now(), 0; ; n++ {
+			time.Sleep(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate))))
+			turns <- struct{}{}
+		}
+	}()
+	return turns
+}
+
+// keepSilent connects at each of its turns, and says nothing until it is cut off.
+func keepSilent(addr string, turns <-chan struct{}, there func()) error {
+	for {
+		<-turns
+		conn, err := elsewhere(0).Dial("tcp", addr)
+		if err != nil {
+			return err
+		}
+		there()
+		_, _ = io.Copy(io.Discard, conn) // until it is closed
+		conn.Close()
+	}
 }
 
 // elsewhere dials from an address of its own, as other machines would: else thousands
@@ -126,28 +118,27 @@ func elsewhere(buffer int) *net.Dialer {
 	}}
 }
 
-// drip sends a byte a second until it is cut off: the beginning of our protocol, or
-// of HTTP's.
+// drip sends a byte a second until it is cut off, and comes again: the beginning of our
+// protocol, or of HTTP's.
 func drip(addr string, i int, there func()) error {
-	conn, err := elsewhere(0).Dial("tcp", addr)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 	text := "\xd5RPT\x01\x01\x00\x00" + strings.Repeat("\x00", 100)
 	if i%2 == 1 {
 		text = "GET /healthz HTTP/1.1\r\nX: " + strings.Repeat("x", 100)
 	}
-	for at := range len(text) {
-		if _, err := conn.Write([]byte{text[at]}); err != nil {
-			break
+	for {
+		conn, err := elsewhere(0).Dial("tcp", addr)
+		if err != nil {
+			return err
 		}
-		if at == 0 {
+		for at := range len(text) {
+			if _, err := conn.Write([]byte{text[at]}); err != nil {
+				break
+			}
 			there()
+			time.Sleep(time.Second)
 		}
-		time.Sleep(time.Second)
+		conn.Close()
 	}
-	return nil
 }
 
 // readSlowly has nodes, one after the other, each with a run of its own, that ask
@@ -169,7 +160,6 @@ func readSlowly(ctx context.Context, addr string, i int, there func()) error {
 			go relay(node, addr, &fast)
 		}
 	}()
-	told := false
 	for life := 0; ctx.Err() == nil; life++ {
 		fast.Store(true)
 		s, err := gather(ctx, l.Addr().String(), 1, fmt.Sprintf("slow-%d-%d-%d", os.Getpid(), i, life))
@@ -181,10 +171,7 @@ func readSlowly(ctx context.Context, addr string, i int, there func()) error {
 		}
 		fast.Store(false)
 		for err == nil {
-			if !told {
-				told = true
-				there()
-			}
+			there()
 			var calls []*member.Call
 			for range slowGets {
 				calls = append(calls, s[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"k"}}))

@@ -89,22 +89,7 @@ func run(args []string) error {
 		}
 		return nil
 	case "hold", "train":
-		s, err := gather(ctx, args[1], n, "hold")
-		if err != nil {
-			return err
-		}
-		defer s.leave()
-		if _, err := s.join(ctx); err != nil {
-			return err
-		}
-		if args[0] == "train" {
-			s.train()
-		}
-		fmt.Println("held")
-		time.Sleep(time.Duration(last) * time.Second)
-		return nil
-	}
-	switch args[0] {
+		return hold(ctx, args[1], n, time.Duration(last)*time.Second, args[0] == "train")
 	case "add":
 		return add(ctx, args[1], n, last)
 	case "direct":
@@ -115,6 +100,24 @@ func run(args []string) error {
 		return get(ctx, args[1], n, last)
 	}
 	return fmt.Errorf("there is no mode %q", args[0])
+}
+
+// hold forms a round that stays for so long, with workers that report steps or without.
+func hold(ctx context.Context, addr string, n int, stay time.Duration, train bool) error {
+	s, err := gather(ctx, addr, n, "hold")
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	if _, err := s.join(ctx); err != nil {
+		return err
+	}
+	if train {
+		s.train()
+	}
+	fmt.Println("held")
+	time.Sleep(stay)
+	return nil
 }
 
 // figures are what one round took, in seconds.
