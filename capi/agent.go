@@ -108,30 +108,36 @@ func (p *pipes) close() {
 //export rpgo_agent_open
 func rpgo_agent_open(config *C.rp_agent_config, out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		spec, name, err := toSpec(config)
-		if err != nil {
-			return err
-		}
-		if err := setCPUs(&spec, config); err != nil {
-			return err
-		}
 		a := &openAgent{}
-		if err := setPipes(&spec, config, &a.pipes); err != nil {
+		if err := a.open(config); err != nil {
 			a.pipes.close()
 			return err
-		}
-		if a.rdzv, err = toRendezvous(config, &spec); err != nil {
-			a.pipes.close()
-			return err
-		}
-		spec.Notify = a.events.add
-		if a.Agent, err = agent.New(spec, name, a.rdzv, logger); err != nil {
-			a.pipes.close()
-			return invalid("%v", err)
 		}
 		*out = openHandle(a)
 		return nil
 	})
+}
+
+// open makes the agent; pipes are the caller's to close if it fails.
+func (a *openAgent) open(config *C.rp_agent_config) error {
+	spec, name, err := toSpec(config)
+	if err != nil {
+		return err
+	}
+	if err := setCPUs(&spec, config); err != nil {
+		return err
+	}
+	if err := setPipes(&spec, config, &a.pipes); err != nil {
+		return err
+	}
+	if a.rdzv, err = toRendezvous(config, &spec); err != nil {
+		return err
+	}
+	spec.Notify = a.events.add
+	if a.Agent, err = agent.New(spec, name, a.rdzv, logger); err != nil {
+		return invalid("%v", err)
+	}
+	return nil
 }
 
 //export rpgo_agent_run

@@ -18,7 +18,6 @@ import (
 	"rallypoint/agent/telemetry"
 	"rallypoint/backend"
 	"rallypoint/core/params"
-	"rallypoint/core/rendezvous"
 	"rallypoint/static"
 )
 
@@ -83,14 +82,12 @@ func setCPUs(spec *agent.Spec, config *C.rp_agent_config) error {
 
 // rawTexts copies an array of texts that may hold any bytes.
 func rawTexts(name string, items **C.char, n C.size_t) ([]string, error) {
-	if n > maxItems {
-		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "%s has %d items; the limit is %d", name, uint64(n), maxItems)
+	given, err := itemsOf(name, items, n)
+	if err != nil {
+		return nil, err
 	}
-	if items == nil && n > 0 {
-		return nil, invalid("%s is NULL with a length of %d", name, uint64(n))
-	}
-	list := make([]string, 0, int(n))
-	for i, item := range unsafe.Slice(items, int(n)) {
+	list := make([]string, 0, len(given))
+	for i, item := range given {
 		if item == nil {
 			return nil, invalid("item %d of %s is NULL", i, name)
 		}
@@ -224,17 +221,12 @@ func setLogs(spec *workerlogs.Spec, config *C.rp_agent_config) (err error) {
 	if spec.ErrFilters, err = rawTexts("stderr_filters", config.stderr_filters, config.stderr_filters_len); err != nil {
 		return err
 	}
-	if config.local_ranks_len > maxItems {
-		return rendezvous.Errorf(rendezvous.CodeTooLarge, "local_ranks has %d items; the limit is %d", uint64(config.local_ranks_len), maxItems)
-	}
-	if config.local_ranks == nil && config.local_ranks_len > 0 {
-		return invalid("local_ranks is NULL with a length of %d", uint64(config.local_ranks_len))
-	}
-	if config.local_ranks == nil {
-		return nil
+	ranks, err := itemsOf("local_ranks", config.local_ranks, config.local_ranks_len)
+	if err != nil || ranks == nil {
+		return err
 	}
 	spec.Ranks = []int{}
-	for _, rank := range unsafe.Slice(config.local_ranks, int(config.local_ranks_len)) {
+	for _, rank := range ranks {
 		spec.Ranks = append(spec.Ranks, int(rank))
 	}
 	return nil

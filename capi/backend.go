@@ -15,7 +15,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// table is a backend of the program: a sharedlog.Backend. A function of the program
+// table is a backend of the program: a sharedlog.CASRegister. A function of the program
 // cannot be interrupted: when its caller's context ends it is left to itself, and
 // the program gets its release when the last one has returned.
 type table struct {
@@ -32,7 +32,7 @@ func newTable(b *C.rp_backend) *table {
 	return &table{c: p}
 }
 
-// GetState implements sharedlog.Backend.
+// GetState implements sharedlog.CASRegister.
 func (t *table) GetState(ctx context.Context) (state, token []byte, err error) {
 	a, err := t.call(ctx, func(reply *C.rp_backend_reply, failure *C.rp_error) C.int32_t {
 		return C.glue_backend_get(t.c, reply, failure)
@@ -40,7 +40,7 @@ func (t *table) GetState(ctx context.Context) (state, token []byte, err error) {
 	return a.state, a.token, err
 }
 
-// SetState implements sharedlog.Backend.
+// SetState implements sharedlog.CASRegister.
 func (t *table) SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
 	a, err := t.call(ctx, func(reply *C.rp_backend_reply, failure *C.rp_error) C.int32_t {
 		value := C.CBytes(state)

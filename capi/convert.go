@@ -91,16 +91,25 @@ func valueOf(name string, b C.rp_bytes) ([]byte, error) {
 	return append(make([]byte, 0, len(v)), v...), err
 }
 
-// listOf converts an array.
-func listOf[T any](name string, items *C.rp_bytes, n C.size_t, convert func(string, C.rp_bytes) (T, error)) ([]T, error) {
+// itemsOf is an array of the caller; nil if it is NULL.
+func itemsOf[T any](name string, items *T, n C.size_t) ([]T, error) {
 	if n > maxItems {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "%s has %d items; the limit is %d", name, uint64(n), maxItems)
 	}
 	if items == nil && n > 0 {
 		return nil, invalid("%s is NULL with a length of %d", name, uint64(n))
 	}
-	list := make([]T, 0, int(n))
-	for _, item := range unsafe.Slice(items, int(n)) {
+	return unsafe.Slice(items, int(n)), nil
+}
+
+// listOf converts an array.
+func listOf[T any](name string, items *C.rp_bytes, n C.size_t, convert func(string, C.rp_bytes) (T, error)) ([]T, error) {
+	given, err := itemsOf(name, items, n)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]T, 0, len(given))
+	for _, item := range given {
 		v, err := convert(name, item)
 		if err != nil {
 			return nil, err

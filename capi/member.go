@@ -135,14 +135,12 @@ func toParams(config *C.rp_member_config) (p params.Params, warnings []string, e
 }
 
 func toOptions(items *C.rp_option, n C.size_t) (map[string]string, error) {
-	if n > maxItems {
-		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "there are %d options; the limit is %d", uint64(n), maxItems)
+	given, err := itemsOf("options", items, n)
+	if err != nil {
+		return nil, err
 	}
-	if items == nil && n > 0 {
-		return nil, invalid("options is NULL with a length of %d", uint64(n))
-	}
-	options := make(map[string]string, int(n))
-	for _, item := range unsafe.Slice(items, int(n)) {
+	options := make(map[string]string, len(given))
+	for _, item := range given {
 		key, err := text("the key of an option", item.key)
 		if err != nil {
 			return nil, err
