@@ -47,16 +47,17 @@ func (s *Static) end(farewell func(*tcpstore.Client, uint64)) error {
 	s.joining <- struct{}{} // Next has ended; the token stays, no other begins
 	s.watch.Wait()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil {
-		_ = s.client.Close()
+	client, way, server, sides := s.client, s.way, s.server, s.sides
+	s.mu.Unlock()
+	if client != nil {
+		_ = client.Close()
 	}
-	if s.way != nil {
-		_ = s.way.Close()
+	if way != nil {
+		_ = way.Close()
 	}
-	if s.server != nil {
-		err := s.server.Close()
-		s.sides.Close()
+	if server != nil {
+		err := server.Close()
+		sides.Close()
 		return err
 	}
 	return nil

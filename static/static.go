@@ -220,8 +220,9 @@ func (s *Static) next(ctx context.Context, start time.Time) (rendezvous.Outcome,
 // serve makes node 0 serve the store.
 func (s *Static) serve(ctx context.Context) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.p.NodeRank != 0 || s.server != nil {
+	serving := s.server != nil
+	s.mu.Unlock()
+	if s.p.NodeRank != 0 || serving {
 		return nil
 	}
 	listen, bind := "", netip.IPv6Unspecified()
@@ -229,35 +230,39 @@ func (s *Static) serve(ctx context.Context) error {
 		listen, bind = s.host, addr
 	}
 	opts := tcpstore.Options{Logger: s.log, Admit: peer.NewCheck(&s.p, &net.TCPAddr{IP: net.IP(bind.AsSlice())}).Admit}
-	server, err := s.listenStore(ctx, listen, opts)
+	server, sides, err := s.listenStore(ctx, listen, opts)
 	if err != nil {
 		return rendezvous.Errorf(rendezvous.CodeConnection, "node 0 cannot serve its store: %v; give another --master-port, or end the program that has this one", err)
 	}
+	var local netip.AddrPort
 	if s.protection != nil {
 		server.BeginRound(nil, s.storeName())
-		if s.local, _, err = s.protection.Serve(server, s.sides, s.storeName()); err != nil {
+		if local, _, err = s.protection.Serve(server, sides, s.storeName()); err != nil {
 			_ = server.Close()
 			return err
 		}
 	}
-	s.server = server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.server, s.sides, s.local = server, sides, local
 	s.port = server.Addr().(*net.TCPAddr).Port
 	return nil
 }
 
-// listenStore opens the store's server; mu is held.
-func (s *Static) listenStore(ctx context.Context, host string, opts tcpstore.Options) (*tcpstore.Server, error) {
+// listenStore opens the store's server, and takes what other nodes bring for other ports.
+func (s *Static) listenStore(ctx context.Context, host string, opts tcpstore.Options) (*tcpstore.Server, *roundstore.Sides, error) {
 	engine := store.NewEngine(store.Limits{})
 	if s.protection == nil {
-		return tcpstore.Listen(net.JoinHostPort(host, strconv.Itoa(s.port)), engine, opts)
+		server, err := tcpstore.Listen(net.JoinHostPort(host, strconv.Itoa(s.port)), engine, opts)
+		return server, nil, err
 	}
 	l, err := s.protection.Listen(ctx, host, s.port)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	s.sides = s.protection.Sides()
-	s.sides.Protect(&opts)
-	return tcpstore.Serve(l, engine, opts), nil
+	sides := s.protection.Sides()
+	sides.Protect(&opts)
+	return tcpstore.Serve(l, engine, opts), sides, nil
 }
 
 // storeName is the name of the one store that all rounds of the job share.
@@ -287,8 +292,9 @@ func (s *Static) reach(ctx context.Context) error {
 // whyAway adds to the error of the client why the way to the store does not lead there.
 func (s *Static) whyAway(err error) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if way, ok := s.way.(interface{ Err() error }); ok && way.Err() != nil {
+	open := s.way
+	s.mu.Unlock()
+	if way, ok := open.(interface{ Err() error }); ok && way.Err() != nil {
 		return fmt.Errorf("%w: %w", err, way.Err())
 	}
 	return err
