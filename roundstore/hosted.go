@@ -1,6 +1,8 @@
-// Package roundstore joins a member to a hosted control plane (Open), which it starts
+// Package roundstore joins a member to a hosted control plane ([Open]), which it starts
 // in this process where the endpoint is this machine, and opens the TCPStores of a
-// member's rounds (NewRoundStores).
+// member's rounds ([RoundStores]), with a token protected by [Protection]. The stores' own
+// protocol is package tcpstore's. RoundStores.mu guards which servers are open; the order
+// of all its locks is in locks.txt.
 package roundstore
 
 import (

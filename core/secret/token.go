@@ -1,4 +1,8 @@
-// Package secret reads the file of the secret that a control plane and its nodes share.
+// Package secret is what a control plane and its nodes prove to each other: that they know
+// the token. [Token] is its file, read again when it changes; [Transcript] makes and checks
+// proofs, each bound to one TLS connection; [DialStore] and [AcceptStore] open connections to
+// round stores by it, and package wire those to a control plane. [RunKey] derives a token for
+// one run. It keeps no connection of its own; its locks are leaves.
 package secret
 
 import (

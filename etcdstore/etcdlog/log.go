@@ -1,4 +1,7 @@
-// Package etcdlog is the log of a run in an etcd ([sharedlog.Log]).
+// Package etcdlog is the log of a run in an etcd ([sharedlog.Log]): [Log] for a node, and
+// [Inspect], [Append] and [Watch] for those who are none. What the entries say is package
+// sharedlog's. Log.opening is held by Open and Close; Log.mu guards the view of the run's
+// keys that a watch keeps, and is a leaf.
 package etcdlog
 
 import (
