@@ -166,10 +166,13 @@ func regroup(t *testing.T, nodes []*plane) {
 // mustRegroup waits until a server of a generation that is not known yet makes the node regroup.
 func (n *plane) mustRegroup() {
 	n.t.Helper()
-	n.obs.Await(n.t, "that it must regroup", func(e any) bool {
-		u, ok := e.(rendezvous.MembershipUpdate)
-		return ok && u.Waiting > 0 && u.Facts.Generation != n.in.Generation
-	})
+	n.obs.Await(n.t, "that it must regroup", n.regroups)
+}
+
+// regroups reports whether an event of the node is such a server's word.
+func (n *plane) regroups(e any) bool {
+	u, ok := e.(rendezvous.MembershipUpdate)
+	return ok && u.Waiting > 0 && u.Facts.Generation != n.in.Generation
 }
 
 func elastic(t *testing.T, n int) params.Params {
