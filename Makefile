@@ -223,6 +223,7 @@ check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod tidy
 	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
 	$(call say,go vet)
 	@CGO_ENABLED=1 $(GO) vet -race ./...
+	@CGO_ENABLED=1 $(GO) vet -race -tags long $(sort $(dir $(shell grep -l '^//go:build long' $(GO_FILES))))
 	$(call say,staticcheck)
 	@CGO_ENABLED=1 GOFLAGS="$$($(GO) env GOFLAGS) -race" $(STATICCHECK) ./...
 	$(call say,who imports what)

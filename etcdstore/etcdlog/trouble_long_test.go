@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"rallypoint/internal/etcdclient"
-	"rallypoint/internal/etcdserver"
 	"rallypoint/internal/etcdtest"
 	"rallypoint/internal/testkit"
 )
