@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import os
+import select
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,9 @@ from typing import Any, Callable
 from .._errors import RallypointError, invalid
 from .._native import abi, library, log
 from .._rendezvous.endpoint import MemberConfig
+
+# How late a record of the library's log is shown where nothing else happens.
+_LOG_MS = 250
 
 
 @dataclasses.dataclass
@@ -202,10 +206,13 @@ class Agent(library.Handle):
         interrupt: BaseException | None = None
         error: RallypointError | None = None
         event = abi.AgentEvent()
+        changes = self._changes()
         while True:
             try:
-                done = library.call("rp_agent_run", self._handle, library.SLICE_MS) == abi.OK
+                done = library.call("rp_agent_run", self._handle, 0) == abi.OK
                 self._drain(event)
+                if not done:
+                    changes.poll(_LOG_MS)
             except RallypointError as e:
                 error = e
                 break
@@ -219,6 +226,15 @@ class Agent(library.Handle):
         if interrupt is not None:
             raise interrupt
         return self._result(error)
+
+    def _changes(self) -> select.poll:
+        """Waits for events and for the end. A signal ends that at once, unlike a call into
+        the library, so that an agent at rest need not wake for it."""
+        fd = ctypes.c_int32()
+        library.call("rp_agent_fd", self._handle, ctypes.byref(fd))
+        changes = select.poll()
+        changes.register(fd.value, select.POLLIN)
+        return changes
 
     def _drain(self, event: abi.AgentEvent) -> None:
         log.drain()

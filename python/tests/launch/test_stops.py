@@ -11,6 +11,7 @@ import pytest
 from launch.harness import alone, gone, in_folder, launching, worker_pids
 
 from rallypoint import elastic_launch
+from rallypoint._native import library
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,17 @@ def test_handlers_are_put_back() -> None:
     before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     elastic_launch(alone(1), ["true"])()
     assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
+
+
+def test_agent_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for events, and asks now and then only whether the log has something."""
+    calls: list[str] = []
+    call = library.call
+
+    def counted(name: str, *args: object) -> int:
+        calls.append(name)
+        return call(name, *args)
+
+    monkeypatch.setattr(library, "call", counted)
+    elastic_launch(alone(1), "sleep")("2")
+    assert calls.count("rp_agent_run") < 20, calls
