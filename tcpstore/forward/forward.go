@@ -228,12 +228,16 @@ func (f *Forwarder) carry(l *link, port int) {
 		f.note(err)
 	}
 	if err == nil {
-		err = f.carrier.carry(l, store, func() { f.forget(l) })
+		if err = f.carrier.carry(l, store, func() { f.forget(l) }); err == nil {
+			return
+		}
+		if f.life.Err() == nil && f.refusals.Note("not_carried", f.addr.Addr().String()) {
+			f.opts.Log.Warn("connection to the workers' store reset: it cannot be carried, though the store is reached: "+err.Error(),
+				"listen", f.addr.String(), "store", f.opts.Store)
+		}
 	}
-	if err != nil {
-		l.cut()
-		f.forget(l)
-	}
+	l.cut()
+	f.forget(l)
 }
 
 // forget drops a connection that has ended.

@@ -197,7 +197,7 @@ func TestForwarderWithoutDescriptorForTheLoop(t *testing.T) {
 	restore := func() { testkit.Check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)) }
 	defer restore()
 	var none atomic.Bool
-	f, _ := newForwarder(t, s, func(o *Options) {
+	f, lines := newForwarder(t, s, func(o *Options) {
 		o.Dial = func(ctx context.Context, port int) (Conn, error) {
 			c, err := s.dial(ctx, port)
 			if none.Swap(false) {
@@ -210,6 +210,7 @@ func TestForwarderWithoutDescriptorForTheLoop(t *testing.T) {
 	none.Store(true)
 	wantNoConnection(t, f.Addr())
 	restore()
+	lines.Await(t, "it cannot be carried, though the store is reached: too many open files", 1)
 	wantServed(t, f)
 	testkit.Eventually(t, "nothing is left", func() bool { return f.open() == 0 })
 }
