@@ -46,9 +46,9 @@ func TestForwarderRecordsAcrossBuffers(t *testing.T) {
 		"as it comes":    {1 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sizes := []int{1, 100, 16<<10 - 1, 16 << 10, 16<<10 + 1, carried - 1, carried, carried + 1}
+			sizes := []int{1, 100, 16<<10 + 1}
 			if name != "bytes" {
-				sizes = append(sizes, 200<<10, 1<<20)
+				sizes = append(sizes, 16<<10-1, 16<<10, carried-1, carried, carried+1, 200<<10, 1<<20)
 			}
 			var all bytes.Buffer
 			for _, size := range sizes {
