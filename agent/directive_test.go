@@ -423,6 +423,28 @@ func TestRoundEndsWhileHeld(t *testing.T) {
 	<-d.done
 }
 
+// TestEndingDirectiveStands: what ends the attempt is not taken back from workers that have
+// saved, when the nodes know it no more: they would train on until they are stopped.
+func TestEndingDirectiveStands(t *testing.T) {
+	records := progress.NewTracker([]string{progress.EnvDir + "=" + t.TempDir()}, slog.New(slog.DiscardHandler))
+	defer records.Close()
+	worker := newPuppet(t, records.Begin(1, 1, progress.CauseStart)[0])
+	ending := true
+	d := &directive{DirectiveNotice: rendezvous.DirectiveNotice{ID: "d1", Kind: rendezvous.DirectiveDrain}, number: 1, deadline: time.Now().Add(time.Hour), saved: true}
+	f := &directives{records: records, workers: make([]directedWorker, 1), agreed: []*directive{d}, ending: func() bool { return ending }}
+	f.workers[0].process = &process.Process{}
+	f.workers[0].pending = []*directive{d}
+	f.arm(0, progress.Answer{Holds: true}, nil)
+	f.taken(&f.workers[0])
+	for range 2 {
+		f.drop("")
+		if shown := worker.mem[24] == 2 && worker.file() != nil; shown != ending || len(f.agreed) > 0 != ending {
+			t.Errorf("the attempt ends: %v, and the directive stands: %v, %d", ending, shown, len(f.agreed))
+		}
+		ending = false
+	}
+}
+
 // TestDeadline forgets what a worker never came to.
 func TestDeadline(t *testing.T) {
 	d := newDirected(t, 1, nil)
