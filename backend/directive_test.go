@@ -28,7 +28,7 @@ func TestDrain(t *testing.T) {
 		testDrain(t, &run{t, at(addr)}, func(ctx context.Context, ev rendezvous.Event) error {
 			switch ev := ev.(type) {
 			case rendezvous.Direct:
-				_, err = client.AdminDrain(ctx, addr, nil, "job", ev.ID, ev.Nodes, ev.Within, ev.For, ev.By, ev.Reason)
+				_, err = client.AdminDirect(ctx, addr, nil, "job", ev)
 			case rendezvous.Undrain:
 				_, err = client.AdminUndrain(ctx, addr, nil, "job", ev.Node, ev.By, ev.Reason)
 			}
@@ -84,7 +84,12 @@ func TestDrainedIsRefused(t *testing.T) {
 	r := &run{t, at(addr)}
 	nodes := []*member.Member{r.node("n0", 2, 2), r.node("n1", 2, 2)}
 	round(t, nodes...)
-	if _, err := client.AdminDrain(t.Context(), addr, nil, "job", "d1", []string{"n1"}, 0, 0, "carol", "its disk"); err != nil {
+	drain := func(run, id, node string, within time.Duration) (string, error) {
+		return client.AdminDirect(t.Context(), addr, nil, run, rendezvous.Direct{
+			ID: id, Kind: rendezvous.DirectiveDrain, Nodes: []string{node}, Within: within, By: "carol", Reason: "why",
+		})
+	}
+	if _, err := drain("job", "d1", "n1", 0); err != nil {
 		t.Fatal(err)
 	}
 	told(t, nodes[0], "drained by admin carol")
@@ -101,13 +106,13 @@ func TestDrainedIsRefused(t *testing.T) {
 
 	for name, f := range map[string]func() (string, error){
 		"an unknown node": func() (string, error) {
-			return client.AdminDrain(t.Context(), addr, nil, "job", "d2", []string{"n7"}, 0, 0, "carol", "why")
+			return drain("job", "d2", "n7", 0)
 		},
 		"an unknown run": func() (string, error) {
-			return client.AdminDrain(t.Context(), addr, nil, "other", "d2", []string{"n0"}, 0, 0, "carol", "why")
+			return drain("other", "d2", "n0", 0)
 		},
 		"a deadline in the past": func() (string, error) {
-			return client.AdminDrain(t.Context(), addr, nil, "job", "d2", []string{"n0"}, -1, 0, "carol", "why")
+			return drain("job", "d2", "n0", -1)
 		},
 		"an unknown directive": func() (string, error) {
 			return client.AdminCancel(t.Context(), addr, nil, "job", "d7", "carol", "why")

@@ -23,7 +23,6 @@ import (
 const (
 	// backupName is the copy that `serve` makes beside its data file when it is asked to.
 	backupName = "backup.db"
-	dataName   = "control.db"
 	// backupSignal asks it. Only its own user and root can send it, which are those who
 	// can read the directory anyway.
 	backupSignal = syscall.SIGUSR1
@@ -120,7 +119,7 @@ func backup(ctx context.Context, dir, file string) (runs int, size int64, err er
 		return 0, 0, err
 	}
 	defer os.RemoveAll(scratch)
-	copied := filepath.Join(scratch, dataName)
+	copied := filepath.Join(scratch, journal.FileName)
 	if pid == 0 {
 		err = copyUnused(dir, copied)
 	} else {
@@ -146,7 +145,7 @@ func backup(ctx context.Context, dir, file string) (runs int, size int64, err er
 
 // copyUnused copies a directory that no server has.
 func copyUnused(dir, to string) error {
-	if _, err := os.Stat(filepath.Join(dir, dataName)); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, journal.FileName)); err != nil {
 		return err // which opening would make
 	}
 	data, err := control.OpenData(dir, journal.Options{})

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"rallypoint/core/control/journal"
 )
 
 // TestBackupOfARunningServer copies the directory of a server whose jobs go on, loses the
@@ -50,7 +52,7 @@ func TestBackupOfARunningServer(t *testing.T) {
 	if err := os.Mkdir(dir+"/restored", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(dir+"/copy.db", filepath.Join(dir, "restored", dataName)); err != nil {
+	if err := os.Rename(dir+"/copy.db", filepath.Join(dir, "restored", journal.FileName)); err != nil {
 		t.Fatal(err)
 	}
 	s.args[4] = dir + "/restored"

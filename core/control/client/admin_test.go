@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
@@ -20,7 +19,7 @@ func TestAdminRefusesWhatNoFrameHolds(t *testing.T) {
 		"has more than 512 bytes":                 {"n0", strings.Repeat("n", wire.MaxName+1)},
 		"a drain names 1 to 1024 nodes, not 1025": make([]string, rendezvous.MaxDirectiveNodes+1),
 	} {
-		_, err := AdminDrain(t.Context(), "127.0.0.1:1", nil, "job", "d", nodes, time.Second, 0, "carol", "why")
+		_, err := AdminDirect(t.Context(), "127.0.0.1:1", nil, "job", rendezvous.Direct{ID: "d", Kind: rendezvous.DirectiveDrain, Nodes: nodes, By: "carol", Reason: "why"})
 		if rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v, want %q", err, text)
 		}

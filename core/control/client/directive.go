@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"time"
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
@@ -26,16 +25,6 @@ func AdminDirect(ctx context.Context, addr string, token *secret.Token, runID st
 var directiveOps = map[rendezvous.DirectiveKind]wire.AdminOp{
 	rendezvous.DirectiveSave: wire.AdminOpSave, rendezvous.DirectiveDrain: wire.AdminOpDrain,
 	rendezvous.DirectiveScale: wire.AdminOpScale, rendezvous.DirectiveStop: wire.AdminOpStop,
-}
-
-// AdminDrain gives a run the directive that the named nodes leave within a time, and are
-// not admitted again for another one (0: until AdminUndrain), like AdminClose in all else.
-// The id makes a repetition do nothing. A node that is not alive, and a time that is
-// negative or too long, is ErrInvalid.
-func AdminDrain(ctx context.Context, addr string, token *secret.Token, runID, id string, nodes []string, within, away time.Duration, by, reason string) (string, error) {
-	return AdminDirect(ctx, addr, token, runID, rendezvous.Direct{
-		ID: id, Kind: rendezvous.DirectiveDrain, Nodes: nodes, Within: within, For: away, By: by, Reason: reason,
-	})
 }
 
 // AdminCancel takes a directive back that stands.

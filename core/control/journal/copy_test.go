@@ -39,7 +39,7 @@ func TestCopyWhileItIsWritten(t *testing.T) {
 		}
 	})
 	for i := range 10 {
-		path := filepath.Join(copies, string(rune('a'+i)), fileName)
+		path := filepath.Join(copies, string(rune('a'+i)), FileName)
 		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -27,10 +27,10 @@ import (
 // Format is the version of the file. A newer one is refused.
 const Format = 1
 
-const (
-	fileName = "control.db"
-	kind     = "rallypoint control plane"
-)
+// FileName is the name of the file in its directory.
+const FileName = "control.db"
+
+const kind = "rallypoint control plane"
 
 var (
 	metaBucket = []byte("meta")
@@ -100,7 +100,7 @@ func Open(dir string, o Options) (j *Journal, err error) {
 	if err != nil {
 		return nil, err
 	}
-	j = &Journal{path: filepath.Join(dir, fileName), lock: lock}
+	j = &Journal{path: filepath.Join(dir, FileName), lock: lock}
 	defer func() {
 		if err != nil {
 			lock.release()

@@ -116,7 +116,7 @@ func TestOneProcessAtATime(t *testing.T) {
 // TestUnfinishedFile has a process killed while it made the file.
 func TestUnfinishedFile(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, fileName+".new"), []byte("half"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, FileName+".new"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	j := open(t, dir)
@@ -185,8 +185,8 @@ func TestFilesThatAreRefused(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			test.make(t, filepath.Join(dir, fileName))
-			before, _ := os.ReadFile(filepath.Join(dir, fileName))
+			test.make(t, filepath.Join(dir, FileName))
+			before, _ := os.ReadFile(filepath.Join(dir, FileName))
 			j, err := Open(dir, Options{})
 			if err == nil {
 				_, err = j.Runs()
@@ -195,7 +195,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "--data-dir") || !strings.Contains(err.Error(), dir) {
 				t.Errorf("%v; want an error that says %q", err, test.want)
 			}
-			if after, _ := os.ReadFile(filepath.Join(dir, fileName)); !bytes.Equal(before, after) {
+			if after, _ := os.ReadFile(filepath.Join(dir, FileName)); !bytes.Equal(before, after) {
 				t.Error("the refused file was changed")
 			}
 		})

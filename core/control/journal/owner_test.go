@@ -34,10 +34,10 @@ func TestForeignDirectory(t *testing.T) {
 		want   string // in the error; "": none
 	}{
 		"another's directory":      {give(12345, "."), "belongs to user 12345, this process to user 0"},
-		"another's file":           {give(12345, fileName), "belongs to user 12345"},
+		"another's file":           {give(12345, FileName), "belongs to user 12345"},
 		"group-writable directory": {mode(0o770, "."), "may be written to by others (mode 0770)"},
 		"sticky directory":         {mode(0o777|os.ModeSticky, "."), "may be written to by others (mode 0777)"},
-		"world-writable file":      {mode(0o602, fileName), "may be written to by others (mode 0602)"},
+		"world-writable file":      {mode(0o602, FileName), "may be written to by others (mode 0602)"},
 		"readable":                 {mode(0o755, "."), ""},
 	} {
 		dir := t.TempDir()
