@@ -18,7 +18,7 @@ from .._native import abi, library, log
 from .._rendezvous.endpoint import MemberConfig
 
 # How late a record of the library's log is shown where nothing else happens.
-_LOG_MS = 250
+_LOG_MS = 500
 
 
 @dataclasses.dataclass
@@ -211,8 +211,8 @@ class Agent(library.Handle):
             try:
                 done = library.call("rp_agent_run", self._handle, 0) == abi.OK
                 self._drain(event)
-                if not done:
-                    changes.poll(_LOG_MS)
+                while not done and not changes.poll(_LOG_MS):
+                    log.drain()
             except RallypointError as e:
                 error = e
                 break
