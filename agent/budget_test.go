@@ -14,6 +14,7 @@ import (
 	"rallypoint/agent/progress"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 func TestAgreeBudget(t *testing.T) {
@@ -120,6 +121,30 @@ func TestNoProgress(t *testing.T) {
 	}
 	if text := idle.Report(); !strings.Contains(text, "exitcode  : 7") || !strings.Contains(text, "the culprit") {
 		t.Errorf("got %q", text)
+	}
+}
+
+// TestNoProgressIsKnownToAll: a node ends no job before the others know that it gets nowhere:
+// its end would be the failure of a peer for them.
+func TestNoProgressIsKnownToAll(t *testing.T) {
+	s := newHarness(t, 1, "exit 7")
+	s.spec.MaxRestarts, s.spec.MaxNoProgress, s.spec.Identical = 50, 1, true
+	s.rdzv.world = 2
+	s.start()
+	keys, there := s.rdzv.Keys(2), make(chan error, 1)
+	go func() { there <- keys.Wait(t.Context(), []string{idleKey}) }()
+	select {
+	case <-s.done:
+		t.Fatalf("it ended before the other node knew: %v", s.err)
+	case err := <-there:
+		testkit.Check(t, err)
+	}
+	if n, err := keys.Add(t.Context(), idleKey, 1); n != 2 || err != nil {
+		t.Errorf("%d nodes, %v", n, err)
+	}
+	testkit.Check(t, keys.Set(t.Context(), idleAllKey, []byte("1")))
+	if idle := s.idle(s.wait()); idle.Rounds != 1 {
+		t.Errorf("%+v", idle)
 	}
 }
 

@@ -31,6 +31,7 @@ type directing struct {
 	notice  rendezvous.DirectiveNotice
 	changed chan struct{}
 	silent  error // of reports
+	looks   int   // of the agent at the notice
 
 	held, saved chan string // what was reported, as ID@STEP and ID
 }
@@ -38,7 +39,20 @@ type directing struct {
 func (d *directing) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.looks++
 	return d.notice, d.changed
+}
+
+// applied waits until the agent has done what follows from the notice.
+func (d *directing) applied(t *testing.T) {
+	t.Helper()
+	looks := func() int {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.looks
+	}
+	before := looks()
+	testkit.Eventually(t, "the agent has looked again, and once more behind that", func() bool { return looks() >= before+2 })
 }
 
 func (d *directing) ReportHeld(_ context.Context, round uint64, id string, step int64) error {
@@ -328,6 +342,7 @@ func TestTwoDirectives(t *testing.T) {
 		t.Errorf("it got it at %v", got)
 	}
 	d.rdzv.ask("d2")
+	d.rdzv.applied(t)
 	select {
 	case held := <-d.rdzv.held:
 		t.Errorf("held for %s, while a worker has not got the one before", held)
