@@ -60,6 +60,7 @@ const (
 // signalDirector gives the job the directives that signals ask for.
 type signalDirector struct {
 	agent *Agent
+	after time.Duration // see afterDeadline
 
 	mu    sync.Mutex
 	first map[unix.Signal]time.Time // when one that ends this node's part came first
@@ -71,7 +72,7 @@ type signalDirector struct {
 }
 
 func newSignalDirector(a *Agent) *signalDirector {
-	d := &signalDirector{agent: a, first: make(map[unix.Signal]time.Time)}
+	d := &signalDirector{agent: a, after: afterDeadline, first: make(map[unix.Signal]time.Time)}
 	d.life, d.endLife = context.WithCancel(context.Background())
 	return d
 }
@@ -135,11 +136,11 @@ func (s *signalDirector) give(sig unix.Signal, kind rendezvous.DirectiveKind) {
 		return
 	}
 	a.log.Info(text)
-	timer := time.NewTimer(within + afterDeadline)
+	timer := time.NewTimer(within + s.after)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		a.log.Warn(fmt.Sprintf("%s: %v was not carried out within %v; the workers get the signal", name, kind, within+afterDeadline))
+		a.log.Warn(fmt.Sprintf("%s: %v was not carried out within %v; the workers get the signal", name, kind, within+s.after))
 		a.Stop(sig, a.spec.ShutdownTimeout)
 	case <-s.life.Done():
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -35,5 +36,30 @@ func TestSignalAfterTheRun(t *testing.T) {
 	d.stop()
 	if !d.take(unix.SIGTERM) || d.take(unix.SIGINT) {
 		t.Error("it asks for something, or does not take what it is to take")
+	}
+}
+
+// forgetful is a rendezvous that takes directives and carries none out.
+type forgetful struct{ *rounds }
+
+func (forgetful) Direct(context.Context, rendezvous.Direct) error { return nil }
+
+// TestSignalThatIsNotCarriedOut: a node that cannot leave by its directive leaves by the signal.
+func TestSignalThatIsNotCarriedOut(t *testing.T) {
+	s := newHarness(t, 1, `echo up > $SAY; exec sleep 100`)
+	s.spec.Identical, s.spec.DrainTimeout = true, time.Millisecond
+	s.spec.OnSignal = map[unix.Signal]rendezvous.DirectiveKind{unix.SIGTERM: rendezvous.DirectiveDrain}
+	log := new(logText)
+	a, err := New(s.spec, "test", forgetful{s.rdzv}, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent, a.signals.after = a, time.Millisecond
+	s.start()
+	s.hear()
+	a.Signal(unix.SIGTERM)
+	expectSignal(t, s.wait(), unix.SIGTERM)
+	if text := log.String(); !strings.Contains(text, "SIGTERM: drain was not carried out within 2ms") {
+		t.Error(text)
 	}
 }
