@@ -63,3 +63,25 @@ func TestSignalThatIsNotCarriedOut(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// TestSignalWithoutWorkers: while no workers run there is nothing to save, and the signal ends
+// the agent at once.
+func TestSignalWithoutWorkers(t *testing.T) {
+	s := newHarness(t, 1, "true")
+	s.rdzv.blocked = true
+	s.spec.DrainTimeout = time.Hour
+	s.spec.OnSignal = map[unix.Signal]rendezvous.DirectiveKind{unix.SIGTERM: rendezvous.DirectiveStop}
+	log := new(logText)
+	a, err := New(s.spec, "test", forgetful{s.rdzv}, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent = a
+	s.start()
+	<-s.rdzv.joining
+	a.Signal(unix.SIGTERM)
+	expectSignal(t, s.wait(), unix.SIGTERM)
+	if text := log.String(); !strings.Contains(text, "the job could not be asked for stop") || !strings.Contains(text, errNotRunning.Error()) {
+		t.Error(text)
+	}
+}
