@@ -31,6 +31,10 @@ func TestDirectivesOfEndingJob(t *testing.T) {
 	if done, err := directed(was, drain); err == nil || !strings.Contains(err.Text, `no live node "x"`) {
 		t.Errorf("%q, %v", done, err)
 	}
+	full := &rendezvous.Status{RunID: "job", Directives: make([]rendezvous.DirectiveStatus, rendezvous.MaxDirectives)}
+	if done, err := directed(full, scale); err == nil || !strings.Contains(err.Text, "64 directives stand already") {
+		t.Errorf("%q, %v", done, err)
+	}
 	stop := rendezvous.Direct{ID: "d3", Kind: rendezvous.DirectiveStop, Within: time.Minute}
 	if done, err := directed(was, stop); err != nil || !strings.Contains(done, "it ends, to be queued again") {
 		t.Errorf("%q, %v", done, err)

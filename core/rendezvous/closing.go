@@ -79,7 +79,9 @@ func (m *Machine) close(c Closing) {
 	for _, n := range m.candidates() {
 		number, s := n.join.Number, m.participantOf(n)
 		m.dropJoin(n)
-		m.notify(n, m.waitingReason) // before the answer: who is refused asks at once how the run has ended
+		if c.Kind == ClosedRequeue {
+			m.notify(n, m.waitingReason) // before the answer: who is refused asks at once how the run has ended
+		}
 		switch {
 		case s != nil:
 			m.setParticipant(s, participantLost, "could not regroup after the run was closed")

@@ -274,3 +274,20 @@ func TestQueuedAgainBegunByADrainedNode(t *testing.T) {
 		t.Errorf("it is refused: %v", back.refused)
 	}
 }
+
+// TestTooManyDirectives: one more than can stand is refused, by a text that says so.
+func TestTooManyDirectives(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 2), "a", "b")
+	for i := range MaxDirectives {
+		r.apply(Direct{ID: fmt.Sprint("s", i), Kind: DirectiveSave, Within: time.Hour, By: "admin", Reason: "why"})
+	}
+	ev := GiveDirective{Request: n[0].request(), Directive: Direct{ID: "x", Kind: DirectiveSave, Within: time.Hour, Reason: "why"}}
+	r.apply(ev)
+	if err := n[0].replies[ev.Number].Err; err == nil || err.Code != CodeInvalid || !strings.Contains(err.Text, "64 directives stand already") {
+		t.Errorf("%v", err)
+	}
+	if len(r.m.directives) != MaxDirectives {
+		t.Errorf("%d stand", len(r.m.directives))
+	}
+}
