@@ -48,7 +48,7 @@ GO_FILES = $(call find_sources,-name '*.go')
 C_FILES = $(call find_sources,-name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.hpp')
 HEADERS := $(wildcard include/*.h)
 C_TESTS := $(wildcard capi/tests/*.c)
-PY_DIRS := $(wildcard python bench examples packaging)
+PY_DIRS := $(wildcard python bench examples packaging docs/pictures)
 WHEEL_FILES := pyproject.toml VERSION LICENSE $(wildcard README.md) \
 	$(shell find python \( -name __pycache__ -o -path python/tests \) -prune -o -type f -print)
 

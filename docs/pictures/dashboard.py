@@ -161,7 +161,8 @@ def text(
     x: float, y: float, what: str, size: int = 11, colour: str = "#9fa7b3", **more: str
 ) -> str:
     extra = "".join(f' {k.replace("_", "-")}="{v}"' for k, v in more.items())
-    return f'<text x="{x:.0f}" y="{y:.0f}" font-size="{size}" fill="{colour}"{extra}>{escape(what)}</text>'
+    place = f'x="{x:.0f}" y="{y:.0f}" font-size="{size}" fill="{colour}"'
+    return f"<text {place}{extra}>{escape(what)}</text>"
 
 
 def chart(
@@ -172,7 +173,8 @@ def chart(
     legend_x = x
     for i, (name, _) in enumerate(series):
         out.append(
-            f'<rect x="{legend_x:.0f}" y="{y + h - 9:.0f}" width="9" height="4" fill="{COLOURS[i]}"/>'
+            f'<rect x="{legend_x:.0f}" y="{y + h - 9:.0f}" width="9" height="4" '
+            f'fill="{COLOURS[i]}"/>'
         )
         out.append(text(legend_x + 12, y + h - 4, name, 10))
         legend_x += 22 + 5.6 * len(name)
@@ -216,7 +218,8 @@ def draw(dashboard: dict[str, Any], answers: dict[int, list[Series]]) -> str:
     panels = dashboard["panels"]
     height = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in panels) * LINE + 10
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {24 * COLUMN + GAP} {height}" role="img"'
+        '<svg xmlns="http://www.w3.org/2000/svg" role="img"'
+        f' viewBox="0 0 {24 * COLUMN + GAP} {height}"'
         ' font-family="system-ui, sans-serif">',
         f"<title>The dashboard {escape(dashboard['title'])} of three jobs</title>",
         '<rect width="100%" height="100%" fill="#111217"/>',
@@ -238,7 +241,8 @@ def draw(dashboard: dict[str, Any], answers: dict[int, list[Series]]) -> str:
             )
             continue
         out.append(
-            f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="2" fill="#181b1f" stroke="#2c3235"/>'
+            f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="2" '
+            'fill="#181b1f" stroke="#2c3235"/>'
         )
         out.append(
             text(x + 8, y + 18, p["title"].replace("$run", "All"), 12, "#d8d9da", font_weight="600")
@@ -273,8 +277,10 @@ def main() -> int:
     dashboard = json.loads((ROOT / "docs" / "grafana.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         serve = subprocess.Popen(
-            [RALLYPOINT, "serve", "--listen", "127.0.0.1:0", "--log-level", "off"]
-            + ["--data-dir", f"{folder}/rallypoint"],
+            [
+                *(RALLYPOINT, "serve", "--listen", "127.0.0.1:0", "--log-level", "off"),
+                *("--data-dir", f"{folder}/rallypoint"),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -28,7 +28,8 @@ def row(line: str) -> str:
     if len(line) > COLUMNS:
         line = line[: COLUMNS - 1] + "…"
     if line.startswith("$ "):
-        return f'<tspan fill="#8b949e">$</tspan> <tspan fill="#ffffff" font-weight="600">{escape(line[2:])}</tspan>'
+        command = f'<tspan fill="#ffffff" font-weight="600">{escape(line[2:])}</tspan>'
+        return f'<tspan fill="#8b949e">$</tspan> {command}'
     if found := EVENT.match(line):
         when, event, text = found.groups()
         colour = COLOURS.get(event, "#79c0ff")
@@ -65,7 +66,8 @@ def animation(at: list[float]) -> str:
             "<style>",
             "text { white-space: pre }",
             "@media (prefers-reduced-motion: no-preference) {",
-            f"text[class] {{ animation-duration: {whole:.2f}s; animation-iteration-count: infinite }}",
+            f"text[class] {{ animation-duration: {whole:.2f}s; "
+            "animation-iteration-count: infinite }",
             *rules,
             *names,
             "}",
