@@ -30,8 +30,9 @@ func (p *Replica) propose(d proposal) {
 
 // renew rebuilds the queue: a hello, and all requests that have no answer; mu
 // is held. What is being appended just now belongs to a session that is over, or
-// is applied once only.
+// is applied once only. What this node was about to say of others it finds again.
 func (p *Replica) renew() {
+	p.withdraw()
 	p.queue = append(p.queue[:0:0], proposal{event: p.hello()})
 	p.reproposePending()
 }

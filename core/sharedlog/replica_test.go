@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -367,6 +368,44 @@ func TestLateAccusationInFlight(t *testing.T) {
 			if n.NodesWaiting() > 0 {
 				t.Errorf("%s: %s", n.name, n.Reason())
 			}
+		}
+	})
+}
+
+// A node that is taken out of the run while it says that another is gone finds and says it
+// again when it is back.
+func TestAccuserIsDropped(t *testing.T) {
+	runCluster(t, func(t *testing.T, w *cluster) {
+		w.bend = func(l *memoryLog) Log { return slowWord{l, nil} }
+		nodes := w.some(2, 1, 2)
+		form(t, nodes...)
+		thaw := nodes[1].log.freeze()
+		defer thaw()
+		p := nodes[0].plane
+		accuses := func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return slices.ContainsFunc(p.queue, func(d proposal) bool { return d.accused != "" })
+		}
+		for deadline := time.Now().Add(time.Minute); !accuses(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("it says nothing of the silent one")
+			}
+		}
+		data, err := rendezvous.EncodeEvent(rendezvous.Evict{Node: nodes[0].name, By: "an admin", Reason: "its disk"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.memory.mu.Lock()
+		w.memory.add([][]byte{data})
+		w.memory.mu.Unlock()
+		waiting(t, nodes[0], "its disk")
+		began := time.Now()
+		for !accuses() {
+			if time.Since(began) > time.Minute {
+				t.Fatal("it does not find the silent one again")
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
 	})
 }
