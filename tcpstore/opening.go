@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,40 +47,23 @@ type Secure struct {
 // openings are the connections to a server with a token that have not proven themselves.
 type openings struct {
 	Secure
-	side  func(*tls.Conn, secret.StoreName)
-	slots secret.Slots
-	begun chan struct{} // holds a token for each handshake that has begun
-	crowd chan struct{} // holds another token for those of sources that have more than a few
-	most  int64         // how many there may be
-	all   atomic.Int64
-	of    *secret.Places // all, by source
+	side   func(*tls.Conn, secret.StoreName)
+	slots  secret.Slots
+	begun  chan struct{} // holds a token for each handshake that has begun
+	crowd  chan struct{} // holds another token for those of sources that have more than a few
+	places *secret.Places
 }
 
 func newOpenings(with Secure, side func(*tls.Conn, secret.StoreName)) *openings {
-	most := mostOpenings()
 	return &openings{Secure: with, side: side, slots: secret.NewSlots(), begun: make(chan struct{}, maxHandshakes),
-		crowd: make(chan struct{}, maxCrowd), most: most, of: secret.NewPlaces(int(most))}
-}
-
-// take takes a place for a connection that is not open yet; false: there is none.
-func (o *openings) take(peer net.Addr) bool {
-	if o.all.Add(1) <= o.most && o.of.Take(peer) {
-		return true
-	}
-	o.all.Add(-1)
-	return false
-}
-
-func (o *openings) give(peer net.Addr) {
-	o.of.Give(peer)
-	o.all.Add(-1)
+		crowd: make(chan struct{}, maxCrowd), places: secret.NewPlaces(mostOpenings())}
 }
 
 // begin waits until a handshake may begin. It reports false if ctx ends before; else the caller
 // calls end behind the handshake.
 func (o *openings) begin(ctx context.Context, peer net.Addr) (end func(), ok bool) {
 	turns := []chan struct{}{o.begun}
-	if !o.of.Few(peer) {
+	if !o.places.Few(peer) {
 		turns = []chan struct{}{o.crowd, o.begun}
 	}
 	had := 0
@@ -104,12 +86,12 @@ func (o *openings) begin(ctx context.Context, peer net.Addr) (end func(), ok boo
 
 // mostOpenings leaves descriptors to those that are open, and to all else that the process
 // does: a control plane in it takes up to half of them for its own strangers.
-func mostOpenings() int64 {
+func mostOpenings() int {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
 		return maxOpenings
 	}
-	return int64(max(1, min(maxOpenings, limit.Cur/4)))
+	return int(max(1, min(maxOpenings, limit.Cur/4)))
 }
 
 var (
@@ -120,7 +102,7 @@ var (
 // open accepts a connection, or closes it, in a goroutine of its own: no other one waits for it.
 func (s *Server) open(nc net.Conn) {
 	o := s.openings
-	if !o.take(nc.RemoteAddr()) {
+	if !o.places.Take(nc.RemoteAddr()) {
 		s.refuseOpening(nc, errCrowd)
 		return
 	}
@@ -132,7 +114,7 @@ func (s *Server) open(nc net.Conn) {
 				err = fmt.Errorf("%w: %w", secret.ErrHandshake, err)
 			}
 		}
-		o.give(nc.RemoteAddr())
+		o.places.Give(nc.RemoteAddr())
 		switch {
 		case err != nil:
 			s.refuseOpening(nc, err)

@@ -38,12 +38,12 @@ func TestSlowHandshakes(t *testing.T) {
 		r := dialTLSHello(t, b.Server, b.token)
 		r.exchange(appendPing(nil, 7), []byte{7, 0, 0, 0})
 	}
-	if n := b.openings.all.Load(); n < idle {
+	if n := b.openings.places.Taken(); n < idle {
 		t.Logf("only %d were there still", n)
 	}
 	b.awaitRefused(t, ReasonSilent, silent+idle)
 	b.lines.Await(t, "it did not prove that it knows the token within 5s", 1)
-	testkit.Eventually(t, "nothing is left", func() bool { return b.openings.all.Load() == 0 && len(b.openings.begun) == 0 })
+	testkit.Eventually(t, "nothing is left", func() bool { return b.openings.places.Taken() == 0 && len(b.openings.begun) == 0 })
 }
 
 // TestHandshakesWait: when as many handshakes have begun as may, others wait for one to end.
@@ -57,7 +57,7 @@ func TestHandshakesWait(t *testing.T) {
 	r := b.dialPlain(t, nil)
 	client := tls.Client(r, secret.ClientTLS())
 	go func() { opened <- client.Handshake() == nil }()
-	testkit.Eventually(t, "it waits", func() bool { return b.openings.all.Load() >= 1 })
+	testkit.Eventually(t, "it waits", func() bool { return b.openings.places.Taken() >= 1 })
 	begun[0].below.Close()
 	if !<-opened {
 		t.Error("it did not get its turn")
@@ -83,7 +83,7 @@ func (b *besetServer) dialHandshakeFrom(t *testing.T, from string) rawTLS {
 // places before them.
 func TestHandshakesOfOneSource(t *testing.T) {
 	o := newOpenings(Secure{}, nil)
-	o.most, o.of = maxOpenings, secret.NewPlaces(maxOpenings) // whatever this process's limit is
+	o.places = secret.NewPlaces(maxOpenings) // whatever this process's limit is
 	address := func(i int) net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, byte(i)), Port: 1} }
 	late, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -97,10 +97,10 @@ func TestHandshakesOfOneSource(t *testing.T) {
 		ends = append(ends, end)
 	}
 	held := 0
-	for o.take(address(1)) {
+	for o.places.Take(address(1)) {
 		held++
 	}
-	if want := o.most - o.most/4; int64(held) != want {
+	if want := maxOpenings - maxOpenings/4; held != want {
 		t.Errorf("one source has %d places, want %d", held, want)
 	}
 	for range maxCrowd {
@@ -110,7 +110,7 @@ func TestHandshakesOfOneSource(t *testing.T) {
 		t.Error("it has all handshakes")
 	}
 	for i := range maxHandshakes - maxCrowd {
-		if !o.take(address(2 + i/8)) {
+		if !o.places.Take(address(2 + i/8)) {
 			t.Fatal("there is no place for another source")
 		}
 		begin(2 + i/8)
@@ -126,13 +126,30 @@ func TestHandshakesOfOneSource(t *testing.T) {
 	}
 }
 
+// fill takes places as if so many strangers of machines of their own were there; empty gives
+// them back.
+func (o *openings) fill(t *testing.T, n int) (empty func()) {
+	t.Helper()
+	address := func(i int) net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, byte(i>>8), byte(i)), Port: 1} }
+	for i := range n {
+		if !o.places.Take(address(i)) {
+			t.Fatalf("there are %d places, want %d", i, n)
+		}
+	}
+	return func() {
+		for i := range n {
+			o.places.Give(address(i))
+		}
+	}
+}
+
 // TestManyOpenings: more than may be on their way are closed, the newest.
 func TestManyOpenings(t *testing.T) {
 	b := newBesetServer(t)
-	b.openings.all.Add(b.openings.most) // as if they were there
+	empty := b.openings.fill(t, mostOpenings())
 	wantClosed(t, b.dialPlain(t, []byte{tlsByte}))
 	b.awaitRefused(t, ReasonCrowd, 1)
-	b.openings.all.Add(-b.openings.most)
+	empty()
 	dialTLSHello(t, b.Server, b.token)
 }
 
@@ -146,12 +163,12 @@ func TestOpeningsLeaveDescriptors(t *testing.T) {
 	testkit.Check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 400, Max: old.Max}))
 	b := newBesetServer(t)
 	testkit.Check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) // the strangers are in this process, too
-	b.openings.all.Add(100)                                    // as if they were there
+	empty := b.openings.fill(t, 100)
 	for range 10 {
 		wantClosed(t, b.dialPlain(t, []byte{tlsByte}))
 	}
 	b.awaitRefused(t, ReasonCrowd, 10)
-	b.openings.all.Add(-100)
+	empty()
 }
 
 // TestCloseDuringOpenings: Close waits for no peer, whatever it has said.
@@ -176,7 +193,7 @@ func TestCloseDuringOpenings(t *testing.T) {
 		}
 		testkit.Check(t, s.Close())
 		wg.Wait()
-		if n := s.openings.all.Load(); n != 0 || s.NumConns() != 0 {
+		if n := s.openings.places.Taken(); n != 0 || s.NumConns() != 0 {
 			t.Errorf("%d are on their way, %d open", n, s.NumConns())
 		}
 		if len(lines.With("WARN")) > 0 {
