@@ -95,25 +95,6 @@ func (r rawTLS) tryExchange(sent, want []byte) bool {
 	return tryExchange(r.t, r, sent, want)
 }
 
-// pieces is a connection whose writes arrive cut into pieces of these lengths, in turn.
-type pieces struct {
-	net.Conn
-	of   []int
-	next int
-}
-
-func (p *pieces) Write(b []byte) (int, error) {
-	for sent := 0; sent < len(b); {
-		n := min(p.of[p.next%len(p.of)], len(b)-sent)
-		p.next++
-		if _, err := p.Conn.Write(b[sent : sent+n]); err != nil {
-			return sent, err
-		}
-		sent += n
-	}
-	return len(b), nil
-}
-
 // sizesAroundBuffers are the lengths of a value around what any buffer or record holds.
 func sizesAroundBuffers() (sizes []int) {
 	around := func(n, each int) {
@@ -162,7 +143,7 @@ func TestRecordsAcrossBuffers(t *testing.T) {
 			if cut.network == nil {
 				return c
 			}
-			return &pieces{Conn: c, of: cut.network}
+			return &testkit.Pieces{Conn: c, Of: cut.network}
 		})
 		r.exchange(hello, hello[6:])
 		all.Go(func() {
@@ -277,8 +258,8 @@ func TestTLSHalfClose(t *testing.T) {
 		t.Error("a client was refused")
 	}
 	t.Run("inside a record", func(t *testing.T) {
-		var cut *pieces
-		r := dialTLS(t, s, token, func(c net.Conn) net.Conn { cut = &pieces{Conn: c, of: []int{1 << 20}}; return cut })
+		var cut *testkit.Pieces
+		r := dialTLS(t, s, token, func(c net.Conn) net.Conn { cut = &testkit.Pieces{Conn: c, Of: []int{1 << 20}}; return cut })
 		r.exchange(hello, hello[6:])
 		cut.Conn = halfWriter{cut.Conn.(*net.TCPConn)}
 		testkit.Must(r.Write(appendPing(nil, 1)))(t)

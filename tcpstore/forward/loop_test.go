@@ -16,25 +16,6 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// pieces is a connection whose writes arrive cut into pieces of these lengths, in turn.
-type pieces struct {
-	net.Conn
-	of   []int
-	next int
-}
-
-func (p *pieces) Write(b []byte) (int, error) {
-	for sent := 0; sent < len(b); {
-		n := min(p.of[p.next%len(p.of)], len(b)-sent)
-		p.next++
-		if _, err := p.Conn.Write(b[sent : sent+n]); err != nil {
-			return sent, err
-		}
-		sent += n
-	}
-	return len(b), nil
-}
-
 // TestForwarderRecordsAcrossBuffers: records that arrive cut anywhere, and many at once, become
 // the bytes that the store has sent, and its end.
 func TestForwarderRecordsAcrossBuffers(t *testing.T) {
@@ -56,7 +37,7 @@ func TestForwarderRecordsAcrossBuffers(t *testing.T) {
 			}
 			config := testkit.Must(secret.ServerTLS())(t)
 			s := newFar(t, false, func(c Conn) {
-				secured := tls.Server(&pieces{Conn: c, of: cuts}, config)
+				secured := tls.Server(&testkit.Pieces{Conn: c, Of: cuts}, config)
 				rest := all.Bytes()
 				for _, size := range sizes {
 					_, _ = secured.Write(rest[:size])
