@@ -20,6 +20,10 @@ const (
 	// maxUnsent bounds what waits for one socket: what was carried, and what TLS answers to a
 	// peer that does not read it.
 	maxUnsent = 4 * carried
+	// maxPiece bounds the bytes of a piece of a batch, and maxPieces how many a batch has: the
+	// first one waits for the last.
+	maxPiece  = 4 << 10
+	maxPieces = 32
 )
 
 // loop carries the bytes of links, all in one goroutine, which blocks only to wait for events.
@@ -33,8 +37,23 @@ type loop struct {
 	sealed []byte // records as they are received, behind the beginning of one from before
 	plain  []byte // what is in them, or comes without TLS
 	out    []byte // records to send
+	batch  batch
 
 	inbox inbox
+}
+
+// batch is what sockets are to be sent before the iteration ends. A store that gets the requests
+// of several workers one right after the other wakes up once for them.
+type batch struct {
+	bytes  []byte
+	pieces []piece
+}
+
+// piece is what one socket is to be sent: the bytes of its batch up to end, from where the
+// piece before it ends.
+type piece struct {
+	to  *end
+	end int
 }
 
 // inbox is what other goroutines have for a loop.
@@ -94,6 +113,7 @@ func (l *loop) run() error {
 		}
 		clear(before)
 		l.spare = before[:0]
+		l.flush()
 	}
 	return nil
 }
@@ -211,6 +231,7 @@ func (l *loop) carry(e *end) {
 		e.ended = true
 		l.halfClose(e.other)
 	default:
+		l.flush() // what came before the error
 		l.cut(e.link, true)
 	}
 }
@@ -317,6 +338,7 @@ func (l *loop) halfClose(e *end) {
 
 // finish completes a half-close when all before it is sent.
 func (l *loop) finish(e *end) {
+	l.flush()
 	k := e.link
 	if k.over || len(e.unsent) > 0 {
 		return
@@ -332,8 +354,36 @@ func (l *loop) finish(e *end) {
 	}
 }
 
-// push writes as much as the socket takes, and keeps the rest.
+// push has bytes sent in the order of the calls: few with the batch, more now.
 func (l *loop) push(e *end, b []byte) {
+	if len(b) > maxPiece {
+		l.flush()
+		l.pushNow(e, b)
+		return
+	}
+	l.batch.bytes = append(l.batch.bytes, b...)
+	l.batch.pieces = append(l.batch.pieces, piece{e, len(l.batch.bytes)})
+	if len(l.batch.pieces) == maxPieces {
+		l.flush()
+	}
+}
+
+// flush sends the batch.
+func (l *loop) flush() {
+	from := 0
+	for i, p := range l.batch.pieces {
+		l.pushNow(p.to, l.batch.bytes[from:p.end])
+		from = p.end
+		l.batch.pieces[i] = piece{}
+	}
+	l.batch.bytes, l.batch.pieces = l.batch.bytes[:0], l.batch.pieces[:0]
+}
+
+// pushNow writes as much as the socket takes, and keeps the rest.
+func (l *loop) pushNow(e *end, b []byte) {
+	if e.link.over {
+		return
+	}
 	if len(e.unsent) > 0 {
 		if e.unsent = append(e.unsent, b...); len(e.unsent) > maxUnsent {
 			l.cut(e.link, true)

@@ -5,12 +5,16 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/secret"
 	"rallypoint/internal/testkit"
@@ -263,5 +267,58 @@ func TestForwarderOfAllAtOnce(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestForwarderOfManyAtOnce: each of many workers gets its own bytes in their order, whether a
+// loop collects them or sends them at once.
+func TestForwarderOfManyAtOnce(t *testing.T) {
+	both(t, func(t *testing.T, secured bool) {
+		f, _ := newForwarder(t, newFar(t, secured, echo))
+		var done []<-chan error
+		for range 2*maxPieces + 1 {
+			c := worker(t, f.Addr())
+			done = append(done, testkit.Go(func() error {
+				for _, size := range []int{1, 40, maxPiece - 22, maxPiece, maxPiece + 1, 7, 3 * maxPiece, 40, 256 << 10} {
+					b, got := make([]byte, size), make([]byte, size)
+					_, _ = rand.Read(b)
+					written := testkit.Go(func() error { _, err := c.Write(b); return err })
+					_, err := io.ReadFull(c, got)
+					if err := errors.Join(<-written, err); err != nil {
+						return err
+					}
+					if !bytes.Equal(got, b) {
+						return fmt.Errorf("other bytes than the %d that were sent", size)
+					}
+				}
+				return nil
+			}))
+		}
+		for _, d := range done {
+			testkit.Check(t, <-d)
+		}
+	})
+}
+
+// TestPushKeepsTheOrder: what a loop collects for a socket goes before what it sends at once.
+func TestPushKeepsTheOrder(t *testing.T) {
+	pair := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0))(t)
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	l := testkit.Must(newLoop())(t)
+	defer l.poller.Close()
+	e := &end{link: &link{}, fd: int32(pair[0])}
+	var want []byte
+	for _, size := range []int{1, maxPiece, maxPiece + 1, 2, 2 * maxPiece, 1} {
+		b := make([]byte, size)
+		_, _ = rand.Read(b)
+		want = append(want, b...)
+		l.push(e, b)
+		clear(b) // it was lent
+	}
+	l.flush()
+	got := make([]byte, len(want)+1)
+	if n := testkit.Must(unix.Read(pair[1], got))(t); !bytes.Equal(got[:n], want) {
+		t.Errorf("%d bytes came, not the %d that were sent", n, len(want))
 	}
 }
