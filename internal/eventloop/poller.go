@@ -88,14 +88,18 @@ func (p *Poller) Remove(fd int) {
 // are none it waits for some, unless it is not to sleep; at most until the time
 // given, if that is not zero.
 func (p *Poller) Wait(sleep bool, until time.Time) ([]unix.EpollEvent, error) {
-	if !p.lookOnce(p.epoll) && sleep {
+	if sleep {
 		if until != p.until {
 			p.until = until
 			p.file.SetReadDeadline(until)
 		}
-		if err := p.raw.Read(p.look); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		err := p.raw.Read(p.look) // looks before it parks, unless the time is over
+		if sleep = !errors.Is(err, os.ErrDeadlineExceeded); sleep && err != nil {
 			return nil, fmt.Errorf("waiting for events: %w", err)
 		}
+	}
+	if !sleep {
+		p.lookOnce(p.epoll)
 	}
 	if p.errno != 0 && p.errno != unix.EINTR {
 		return nil, fmt.Errorf("epoll_pwait: %w", p.errno)
