@@ -93,10 +93,10 @@ class Child:
 
 
 class Place:
-    """One core for a server and another one for all clients, if there are two."""
+    """One core for a server and another one for all clients, if there are two, or one for all."""
 
-    def __init__(self) -> None:
-        self._cores = sorted(os.sched_getaffinity(0))
+    def __init__(self, one_core: bool = False) -> None:
+        self._cores = sorted(os.sched_getaffinity(0))[: 1 if one_core else None]
         self.server_cores, self.client_cores = {self._cores[0]}, {self._cores[-1]}
 
     def server(self, kind: str) -> Child:
@@ -115,6 +115,10 @@ class Place:
         """Starts a node's forwarder of the clients' connections, by TLS if there is a token."""
         words = ["-server", of.greeting, "-token", token]
         return Child([str(BUILD / "carrier"), *words], self.client_cores)
+
+    def hop(self, of: Child) -> Child:
+        """Starts the least that clients can have before a server."""
+        return Child([str(BUILD / "hop"), of.greeting], self.client_cores)
 
     @property
     def cores(self) -> int:
@@ -141,6 +145,7 @@ def build() -> None:
     for command, target, source in (
         (compiler, "load", "load.c"),
         (compiler, "echo", "echo.c"),
+        (compiler, "hop", "hop.c"),
         ([*compiler, "-shared", "-fPIC"], "numeric_names.so", "numeric_names.c"),
         (go, "server", "server/main.go"),
         (go, "carrier", "carrier/main.go"),
