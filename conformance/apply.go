@@ -15,7 +15,9 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	case r.Disconnect:
 		c.disconnect(ev)
 	case r.LeaseExpired:
-		c.departed(ev.Session)
+		if !c.refuted(ev) {
+			c.departed(ev.Session)
+		}
 	case r.Recovered:
 		c.stored, c.reserve, c.recovery = true, ev.Generation, ev.Grace
 		for _, s := range c.sessions {
@@ -390,7 +392,7 @@ func (c *Checker) dropped(ev r.Event, e r.Drop) {
 		c.violated(6, "session %s was dropped, which is not there", e.Session)
 		return
 	}
-	if !grounds(ev, s, c.policy.ReconnectGrace > 0) && !c.drains(s) {
+	if !c.grounds(ev, s) && !c.drains(s) {
 		c.violated(6, "node %s was given up at %T %+v", s.node, ev, ev)
 	}
 	c.errs = append(c.errs, failure{err: e.Err, ev: ev, session: s})
@@ -399,12 +401,12 @@ func (c *Checker) dropped(ev r.Event, e r.Drop) {
 }
 
 // grounds are the reasons for which a node is given up.
-func grounds(ev r.Event, s *session, grace bool) bool {
+func (c *Checker) grounds(ev r.Event, s *session) bool {
 	switch ev := ev.(type) {
 	case r.LeaseExpired:
-		return ev.Session == s.id
+		return ev.Session == s.id && !c.refuted(ev)
 	case r.Disconnect:
-		return ev.Session == s.id && !grace
+		return ev.Session == s.id && c.policy.ReconnectGrace <= 0
 	case r.TimerFired:
 		return ev.Timer.Kind == r.TimerGrace && ev.Timer.Session == s.id && s.grace
 	case r.Evict:

@@ -373,11 +373,11 @@ func (c *Checker) At(now, slack time.Duration, ev r.Event) {
 		}
 	case r.LeaseExpired:
 		s := c.sessions[ev.Session]
-		if s == nil || s.heard == 0 || s.grace {
+		if s == nil || s.heard == 0 || s.grace || c.refuted(ev) {
 			return // it may have ended its lease itself when it broke the connection
 		}
 		lease := c.policy.LeaseTimeout
-		if s.back > 0 && now-s.back < lease/shortestSilence {
+		if ev.Heard == 0 && s.back > 0 && now-s.back < lease/shortestSilence {
 			return // it came back when it was just checked
 		}
 		if silent := now - s.heard; silent+tolerance < lease/shortestSilence {
@@ -389,7 +389,19 @@ func (c *Checker) At(now, slack time.Duration, ev r.Event) {
 // shortestSilence is the part of a lease that at least lies between a node's last
 // request and the end of its lease. It is not all of it where others judge the lease by
 // signs of life that a node shows four times in a lease, beside its requests.
+//
+// That holds however late the event comes, if it says what was heard of the node: all that
+// was heard was heard before the silence, and what was not makes the event void. One that
+// does not say so is of a server, or of an older history; it may come when the node has been
+// back for as long as it takes to write it.
 const shortestSilence = 2
+
+// refuted reports whether a node has said something that was not heard when it was found
+// silent: nothing may come of the event.
+func (c *Checker) refuted(ev r.LeaseExpired) bool {
+	s := c.sessions[ev.Session]
+	return s != nil && ev.Heard > 0 && s.said > ev.Heard
+}
 
 // hear takes note that a node has said something itself.
 func (c *Checker) hear(ev r.Event) {
@@ -400,6 +412,7 @@ func (c *Checker) hear(ev r.Event) {
 		session = h.Session
 	}
 	if s := c.sessions[session]; s != nil {
+		s.said++
 		if s.heard > 0 && c.now-s.heard >= c.policy.LeaseTimeout/shortestSilence {
 			s.back = c.now
 		}

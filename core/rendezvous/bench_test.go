@@ -52,7 +52,7 @@ func BenchmarkRegroup(b *testing.B) {
 		for i := range nodes {
 			join(i)
 		}
-		m.Apply(LeaseExpired{SessionID("0")})
+		m.Apply(LeaseExpired{Session: SessionID("0")})
 		hello(0)
 	}
 }

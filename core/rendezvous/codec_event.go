@@ -172,8 +172,9 @@ func packOther(p *pack.Packer, ev Event) {
 		p.List(1)
 		p.Text(string(ev.Session))
 	case LeaseExpired:
-		p.List(1)
+		p.List(2)
 		p.Text(string(ev.Session))
+		p.Uint(ev.Heard)
 	case Evict:
 		p.List(3)
 		p.Text(ev.Node)
@@ -238,7 +239,7 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 	case opDisconnect:
 		return Disconnect{Session: unpackSession(u)}
 	case opLeaseExpired:
-		return LeaseExpired{Session: unpackSession(u)}
+		return LeaseExpired{Session: unpackSession(u), Heard: u.Uint()}
 	case opEvict:
 		return Evict{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opTimerFired:

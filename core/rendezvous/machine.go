@@ -186,7 +186,7 @@ func (m *Machine) applyOther(ev Event) {
 	case Disconnect:
 		m.disconnect(ev)
 	case LeaseExpired:
-		if n := m.sessions[ev.Session]; n != nil {
+		if n := m.sessions[ev.Session]; n != nil && (ev.Heard == 0 || n.heard <= ev.Heard) {
 			m.lose(n, fmt.Sprintf(causeSilent+"%v", m.policy.LeaseTimeout))
 		}
 	case TimerFired:
@@ -242,6 +242,15 @@ func (m *Machine) Live() int { return len(m.nodes) }
 
 // Has reports whether the session is known.
 func (m *Machine) Has(session SessionID) bool { return m.sessions[session] != nil }
+
+// Heard returns how many hellos and requests of the session were applied, repeated ones
+// included; 0 if it is not known.
+func (m *Machine) Heard(session SessionID) uint64 {
+	if n := m.sessions[session]; n != nil {
+		return n.heard
+	}
+	return 0
+}
 
 // HasNode reports whether a node of that id is alive.
 func (m *Machine) HasNode(id string) bool { return m.nodes[id] != nil }

@@ -294,7 +294,7 @@ func TestEvictedNodeThatComesBackSeesWaiting(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 2)
 	n := r.group(p, "a", "b")
-	r.apply(LeaseExpired{n[1].session})
+	r.apply(LeaseExpired{Session: n[1].session})
 	if n[1].dropped == nil {
 		t.Fatal("its connection was not ended")
 	}

@@ -15,6 +15,7 @@ type node struct {
 	inHost      bool
 	seenAddr    string
 	serverAddr  string
+	heard       uint64 // see Machine.Heard
 
 	grace      bool // its connection broke; TimerGrace runs
 	recovering bool // it did so when the control plane was restarted
@@ -73,7 +74,7 @@ func (m *Machine) hello(h Hello) {
 	}
 	n := &node{
 		id: h.Node, label: printable.Text(h.Label), session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
-		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr,
+		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr, heard: 1,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}
 	m.nodes[n.id] = n
@@ -86,6 +87,7 @@ func (m *Machine) hello(h Hello) {
 }
 
 func (m *Machine) resume(n *node, h Hello) {
+	n.heard++
 	if n.id != h.Node {
 		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the session belongs to node %s, not to %s", m.runID, n.id, h.Node)})
 		return

@@ -178,7 +178,7 @@ func TestAStragglerOfAnOlderRoundDoesNotHideTheNewerOne(t *testing.T) {
 	old := newRig(t, -1)
 	p := policy(1, 3)
 	n := old.group(p, "a", "b", "c")
-	old.apply(LeaseExpired{n[2].session})
+	old.apply(LeaseExpired{Session: n[2].session})
 	old.join(n[0])
 	old.join(n[1])
 	old.wantRound(n[0], n[1]) // round 2, without c

@@ -15,6 +15,7 @@ func (m *Machine) take(r Request) *node {
 	if n == nil {
 		return nil
 	}
+	n.heard++
 	if r.Acked > n.acked {
 		n.acked = r.Acked
 		for number, reply := range n.answered {

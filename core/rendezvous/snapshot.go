@@ -96,7 +96,7 @@ func (m *Machine) packParticipants(p *pack.Packer) {
 }
 
 func (m *Machine) packNode(p *pack.Packer, n *node) {
-	p.List(17)
+	p.List(18)
 	p.Text(string(n.session))
 	p.Text(n.id)
 	p.Text(n.label)
@@ -131,6 +131,7 @@ func (m *Machine) packNode(p *pack.Packer, n *node) {
 		p.Uint(number)
 	}
 	PackMembershipUpdate(p, n.update)
+	p.Uint(n.heard)
 }
 
 func (m *Machine) packClosing(p *pack.Packer) {
@@ -349,6 +350,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 		n.linger = append(n.linger, u.Uint())
 	}
 	n.update = UnpackMembershipUpdate(u)
+	n.heard = u.Uint()
 	u.Close()
 	switch {
 	case m.sessions[n.session] != nil:
