@@ -1,6 +1,6 @@
 // Command swarm is the load of the control plane's benchmarks: many nodes in one
-// process, each with the client that a real node has. It prints one line of JSON
-// for each round or look.
+// process, each with the client that a real node has, but for those of a directive: see
+// bareSwarm. It prints one line of JSON for each round or look.
 //
 //	swarm meet ADDR N [ROUNDS]   N nodes join a run of N; how long a round takes
 //	swarm hold ADDR N SECONDS    N nodes form a round and stay, idle; the process
@@ -93,7 +93,7 @@ func run(args []string) error {
 	case "add":
 		return add(ctx, args[1], n, last)
 	case "direct":
-		return direct(ctx, args[1], n, last)
+		return direct(ctx, os.Stdout, args[1], n, last)
 	case "stop":
 		return stop(ctx, args[1], n, last)
 	case "get":
