@@ -135,6 +135,7 @@ func (c *Checker) carryOut(d *standing) {
 	switch d.Kind {
 	case r.DirectiveScale:
 		c.target = d.Target
+		c.due[r.TimerAdmit] = c.growth() > 0
 	case r.DirectiveStop:
 		c.close(end)
 	case r.DirectiveDrain:

@@ -38,7 +38,7 @@
 //
 //  7. After each event every live node was last told what it should know: that it
 //     has to regroup if a member is lost or rejoining, or if newcomers would make
-//     the round larger and admit_delay has run out, or that the stop of its round is
+//     the round larger and admit_delay has run out, or a scale makes room for them, or that the stop of its round is
 //     announced, by whom and why; nothing otherwise.
 //
 //  8. After the first finish no round is completed and a member that joins is

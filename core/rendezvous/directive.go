@@ -261,6 +261,10 @@ func (m *Machine) carryOut(d *directive, why string) {
 	case DirectiveScale:
 		m.target = d.Target
 		m.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
+		if m.gain() > 0 { // the workers have saved: what they train until a quiet time has passed, the next round trains again
+			m.stopTimer(Timer{Kind: TimerAdmit})
+			m.admit = deadline{armed: true, due: true}
+		}
 	case DirectiveStop:
 		m.note("directive %s is carried out, %s", d.ID, why)
 		m.close(Closing{Kind: ClosedRequeue, By: d.By, Reason: d.Reason})
