@@ -87,7 +87,8 @@ func (o *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	case errors.As(err, &refusal) && refusal.Code != rendezvous.CodeConnection:
 		return failure{refusal}
 	case ctx.Err() == nil && isTCPStore(cmd.Context(), o.addr):
-		return failed("what listens at %s is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint", o.addr)
+		return failed("what listens at %s is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint, "+
+			"and a static job has none: its nodes cannot be asked for anything", o.addr)
 	default:
 		return unreachable(o.addr, "a control plane", time.Since(start), checkControl, err)
 	}
