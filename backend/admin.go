@@ -68,9 +68,11 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	if wrong != "" {
 		return Answer{}, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", wrong)
 	}
-	ask := func(ctx context.Context, ev rendezvous.Event) (string, error) { return a.request(ctx, by, ev) }
-	if a.SharedLog != "" {
-		ask = a.append
+	ask := a.append
+	if a.SharedLog == "" {
+		ask = func(ctx context.Context, ev rendezvous.Event) (string, error) {
+			return client.Ask(ctx, a.Addr, a.Token, a.RunID, ev)
+		}
 	}
 	done, err := ask(ctx, ev)
 	if err != nil {
@@ -106,22 +108,6 @@ func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id, reason str
 	return nil, "", ""
 }
 
-// request asks the control plane.
-func (a Admin) request(ctx context.Context, by string, ev rendezvous.Event) (string, error) {
-	switch ev := ev.(type) {
-	case rendezvous.Direct:
-		return client.AdminDirect(ctx, a.Addr, a.Token, a.RunID, ev)
-	case rendezvous.CancelDirective:
-		return client.AdminCancel(ctx, a.Addr, a.Token, a.RunID, ev.ID, by, ev.Reason)
-	case rendezvous.Undrain:
-		return client.AdminUndrain(ctx, a.Addr, a.Token, a.RunID, ev.Node, by, ev.Reason)
-	case rendezvous.Evict:
-		return client.AdminEvict(ctx, a.Addr, a.Token, a.RunID, ev.Node, by, ev.Reason)
-	}
-	c, _ := ev.(rendezvous.CloseRun) // Ask knows no other one
-	return client.AdminClose(ctx, a.Addr, a.Token, a.RunID, by, c.Reason, c.Stop)
-}
-
 // append appends the event to the nodes' log, if it changes anything.
 func (a Admin) append(ctx context.Context, ev rendezvous.Event) (done string, err error) {
 	shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
@@ -149,14 +135,8 @@ func foresee(run sharedlog.Record, ev rendezvous.Event) (done string, changes bo
 	if err != nil {
 		return "", false, err
 	}
-	was, before := m.Census(), m.Status()
-	var refusal *rendezvous.Error
-	switch ev := ev.(type) {
-	case rendezvous.Evict:
-		done, refusal = control.Evicted(&before, ev.Node)
-	case rendezvous.Direct, rendezvous.CancelDirective, rendezvous.Undrain:
-		done, refusal = control.Directed(m, &before, ev)
-	}
+	was := m.Census()
+	done, refusal := control.Foresee(m, ev)
 	if refusal != nil {
 		return "", false, refusal
 	}

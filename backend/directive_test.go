@@ -26,12 +26,7 @@ func TestDrain(t *testing.T) {
 		t.Cleanup(func() { s.Close() })
 		addr := l.Addr().String()
 		testDrain(t, &run{t, at(addr)}, func(ctx context.Context, ev rendezvous.Event) error {
-			switch ev := ev.(type) {
-			case rendezvous.Direct:
-				_, err = client.AdminDirect(ctx, addr, nil, "job", ev)
-			case rendezvous.Undrain:
-				_, err = client.AdminUndrain(ctx, addr, nil, "job", ev.Node, ev.By, ev.Reason)
-			}
+			_, err := client.Ask(ctx, addr, nil, "job", ev)
 			return err
 		})
 	})
@@ -85,7 +80,7 @@ func TestDrainedIsRefused(t *testing.T) {
 	nodes := []*member.Member{r.node("n0", 2, 2), r.node("n1", 2, 2)}
 	round(t, nodes...)
 	drain := func(run, id, node string, within time.Duration) (string, error) {
-		return client.AdminDirect(t.Context(), addr, nil, run, rendezvous.Direct{
+		return client.Ask(t.Context(), addr, nil, run, rendezvous.Direct{
 			ID: id, Kind: rendezvous.DirectiveDrain, Nodes: []string{node}, Within: within, By: "carol", Reason: "why",
 		})
 	}
@@ -99,7 +94,7 @@ func TestDrainedIsRefused(t *testing.T) {
 	if rendezvous.CodeOf(back.err) != rendezvous.CodeGraceful {
 		t.Errorf("the drained node: %v", back.err)
 	}
-	if _, err := client.AdminUndrain(t.Context(), addr, nil, "job", "n1", "carol", "it is back"); err != nil {
+	if _, err := client.Ask(t.Context(), addr, nil, "job", rendezvous.Undrain{Node: "n1", By: "carol", Reason: "it is back"}); err != nil {
 		t.Fatal(err)
 	}
 	round(t, nodes[0], r.node("n1", 2, 2))
@@ -115,10 +110,10 @@ func TestDrainedIsRefused(t *testing.T) {
 			return drain("job", "d2", "n0", -1)
 		},
 		"an unknown directive": func() (string, error) {
-			return client.AdminCancel(t.Context(), addr, nil, "job", "d7", "carol", "why")
+			return client.Ask(t.Context(), addr, nil, "job", rendezvous.CancelDirective{ID: "d7", By: "carol", Reason: "why"})
 		},
 		"a node that is not drained": func() (string, error) {
-			return client.AdminUndrain(t.Context(), addr, nil, "job", "n0", "carol", "why")
+			return client.Ask(t.Context(), addr, nil, "job", rendezvous.Undrain{Node: "n0", By: "carol", Reason: "why"})
 		},
 	} {
 		if done, err := f(); rendezvous.CodeOf(err) != rendezvous.CodeInvalid {

@@ -34,17 +34,13 @@ func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
 	if r == nil {
 		return wire.AdminAnswer{Err: s.unknownRun(f.RunID)}
 	}
-	switch f.Op {
-	case wire.AdminOpClose:
-		return r.adminClose(by, f.Reason, f.Stop)
-	case wire.AdminOpEvict:
-		return r.adminEvict(f.Node, by, f.Reason)
+	ev := f.Event(by, *stamp(s.clock.Now()))
+	if ev == nil {
+		return wire.AdminAnswer{Err: rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the control plane at %s does not know admin request %d: it is older than this command", s.Addr(), f.Op)}
 	}
-	if ev := directive(f, by, *stamp(s.clock.Now())); ev != nil {
-		return r.adminDirect(ev)
-	}
-	return wire.AdminAnswer{Err: rendezvous.Errorf(rendezvous.CodeInvalid,
-		"the control plane at %s does not know admin request %d: it is older than this command", s.Addr(), f.Op)}
+	done, err := r.applyAdmin(ev)
+	return wire.AdminAnswer{Done: done, Err: err}
 }
 
 // unknownRun is the error of a request for a run that is not there; it names
@@ -80,24 +76,35 @@ func (r *run) unusable() *rendezvous.Error {
 	return r.broken
 }
 
-func (r *run) adminClose(by, reason string, stop bool) wire.AdminAnswer {
+// applyAdmin applies an administrator's event, and says what that did; the error says why it
+// does nothing.
+func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.Error) {
 	r.mu.Lock()
 	if err := r.unusable(); err != nil {
 		r.mu.Unlock()
-		return wire.AdminAnswer{Err: err}
+		return "", err
 	}
 	was := r.stats.census
-	e := r.submit(rendezvous.CloseRun{By: by, Reason: reason, Stop: stop, At: *stamp(r.server.clock.Now())}, nil)
+	done, failed = Foresee(r.machine, ev)
+	if failed != nil {
+		r.mu.Unlock()
+		return "", failed
+	}
+	e := r.submit(ev, nil)
 	r.unlock()
 	if err := e.wait(); err != nil {
-		return wire.AdminAnswer{Err: err}
+		return "", err
+	}
+	closing, ok := ev.(rendezvous.CloseRun)
+	if !ok {
+		return done, nil
 	}
 	r.mu.Lock()
 	defer r.unlock()
 	if err := r.unusable(); err != nil {
-		return wire.AdminAnswer{Err: err}
+		return "", err
 	}
-	return wire.AdminAnswer{Done: Closed(r.machine, was, stop)}
+	return Closed(r.machine, was, closing.Stop), nil
 }
 
 // Closed says to an administrator what closing a run did, which was like that before.
@@ -134,33 +141,6 @@ func closedText(c *rendezvous.ClosedStatus) string {
 		text += ": " + c.Reason
 	}
 	return text
-}
-
-func (r *run) adminEvict(node, by, reason string) wire.AdminAnswer {
-	r.mu.Lock()
-	if err := r.unusable(); err != nil {
-		r.mu.Unlock()
-		return wire.AdminAnswer{Err: err}
-	}
-	was := r.machine.Status()
-	done, err := Evicted(&was, node)
-	if err != nil {
-		r.mu.Unlock()
-		return wire.AdminAnswer{Err: err}
-	}
-	e := r.submit(rendezvous.Evict{Node: node, By: by, Reason: reason}, nil)
-	r.unlock()
-	if err := e.wait(); err != nil {
-		return wire.AdminAnswer{Err: err}
-	}
-	return wire.AdminAnswer{Done: done}
-}
-
-// Evicted says to an administrator whom an eviction drops from a run; the error, if
-// that is no live node, names those that there are.
-func Evicted(was *rendezvous.Status, node string) (string, *rendezvous.Error) {
-	who, err := findNode(was, node)
-	return fmt.Sprintf("%s was evicted from run %q", who, was.RunID), err
 }
 
 // findNode describes a live node; the error names those that there are.

@@ -45,7 +45,7 @@ func TestAdminClose(t *testing.T) {
 	late.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 3)
 
-	done, err := client.AdminClose(controltest.Context(t), s.addr, nil, "run", "root@ops", "maintenance", false)
+	done, err := client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.CloseRun{By: "root@ops", Reason: "maintenance"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,13 +62,13 @@ func TestAdminClose(t *testing.T) {
 		t.Errorf("the late node got %+v", r)
 	}
 
-	again, err := client.AdminClose(controltest.Context(t), s.addr, nil, "run", "x", "y", false)
+	again, err := client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.CloseRun{By: "x", Reason: "y"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantParts(t, again, "nothing to do", "closed by admin root@ops", "maintenance")
 
-	done, err = client.AdminClose(controltest.Context(t), s.addr, nil, "run", "", "now", true)
+	done, err = client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.CloseRun{Reason: "now", Stop: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestAdminClose(t *testing.T) {
 func TestAdminEvict(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	a, b := twoNodes(t, s)
-	done, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "b", "root@ops", "its GPU is broken")
+	done, err := client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.Evict{Node: "b", By: "root@ops", Reason: "its GPU is broken"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,9 +99,9 @@ func TestAdminEvict(t *testing.T) {
 	} else {
 		wantParts(t, n.Notice.Reason, "its GPU is broken")
 	}
-	_, err = client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "b", "", "again")
+	_, err = client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.Evict{Node: "b", Reason: "again"})
 	controltest.WantCode(t, err, rendezvous.CodeInvalid, `node "b" of run "run" is not alive any more`, "rank 1 of round 1", "its GPU is broken", `alive: "a"`)
-	_, err = client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "zz", "", "who?")
+	_, err = client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.Evict{Node: "zz", Reason: "who?"})
 	controltest.WantCode(t, err, rendezvous.CodeInvalid, `run "run" has no live node "zz"`, `alive: "a"`)
 	if m := s.oneRun(t).Members[1]; m.State != "lost" || !strings.Contains(m.Cause, "evicted by admin") {
 		t.Errorf("member %+v", m)
@@ -117,10 +117,10 @@ func TestAdminEvictsNodesThatAreNoMembers(t *testing.T) {
 	waits.ask(1, controltest.Join())
 	awaitEvents[rendezvous.Join](t, s.rec, 3)
 	idle.enter(testHello("idle", "s4", controltest.Params("", 2)))
-	_, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "absent", "", "x")
+	_, err := client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.Evict{Node: "absent", Reason: "x"})
 	controltest.WantCode(t, err, rendezvous.CodeInvalid, `alive: "a", "b", "idle", "waits"`)
 	for node, says := range map[string]string{"waits": "which waited for a place", "idle": "node idle was evicted"} {
-		done, err := client.AdminEvict(controltest.Context(t), s.addr, nil, "run", node, "", "x")
+		done, err := client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.Evict{Node: node, Reason: "x"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,15 +132,15 @@ func TestAdminEvictsNodesThatAreNoMembers(t *testing.T) {
 
 func TestAdminUnknownRun(t *testing.T) {
 	s := newFakeServer(t, Config{})
-	_, err := client.AdminClose(controltest.Context(t), s.addr, nil, "j1", "", "x", false)
+	_, err := client.Ask(controltest.Context(t), s.addr, nil, "j1", rendezvous.CloseRun{Reason: "x"})
 	controltest.WantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1"`, "it knows no run yet")
 	twoNodes(t, s)
-	_, err = client.AdminEvict(controltest.Context(t), s.addr, nil, "j1", "a", "", "x")
+	_, err = client.Ask(controltest.Context(t), s.addr, nil, "j1", rendezvous.Evict{Node: "a", Reason: "x"})
 	controltest.WantCode(t, err, rendezvous.CodeInvalid, `knows no run "j1": it knows "run"`)
 	if st := s.Status(); st.RunsTotal != 1 {
 		t.Errorf("%d runs: a request has made one", st.RunsTotal)
 	}
-	_, err = client.AdminClose(controltest.Context(t), s.addr, nil, strings.Repeat("x", wire.MaxName+1), "", "", false)
+	_, err = client.Ask(controltest.Context(t), s.addr, nil, strings.Repeat("x", wire.MaxName+1), rendezvous.CloseRun{})
 	controltest.WantCode(t, err, rendezvous.CodeInvalid)
 }
 
@@ -191,7 +191,7 @@ func TestAdminServerIsNotOurs(t *testing.T) {
 				conn.Write(test.sends)
 				conn.Close()
 			}()
-			_, err = client.AdminClose(controltest.Context(t), l.Addr().String(), nil, "run", "", "", false)
+			_, err = client.Ask(controltest.Context(t), l.Addr().String(), nil, "run", rendezvous.CloseRun{})
 			controltest.WantCode(t, err, rendezvous.CodeConnection, test.says, l.Addr().String())
 			<-done
 		})
@@ -214,10 +214,10 @@ func TestAdminGivesUpWithItsContext(t *testing.T) {
 		cancel()
 		accepted <- conn
 	}()
-	_, err = client.AdminClose(ctx, l.Addr().String(), nil, "run", "", "", false)
+	_, err = client.Ask(ctx, l.Addr().String(), nil, "run", rendezvous.CloseRun{})
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "no answer within")
 	(<-accepted).Close()
 	l.Close()
-	_, err = client.AdminClose(controltest.Context(t), l.Addr().String(), nil, "run", "", "", false)
+	_, err = client.Ask(controltest.Context(t), l.Addr().String(), nil, "run", rendezvous.CloseRun{})
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "connection refused")
 }

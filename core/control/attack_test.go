@@ -122,7 +122,7 @@ func TestProofPassedOn(t *testing.T) {
 		}
 	})
 	mine := openToken(t, goodToken)
-	_, err = client.AdminClose(controltest.Context(t), l.Addr().String(), mine, "another", "me", "y", true)
+	_, err = client.Ask(controltest.Context(t), l.Addr().String(), mine, "another", rendezvous.CloseRun{By: "me", Reason: "y", Stop: true})
 	controltest.WantCode(t, err, rendezvous.CodeAuth, "does not know the token in "+mine.Describe())
 	_, err = client.DialHTTP(controltest.Context(t), l.Addr().String(), mine)
 	controltest.WantCode(t, err, rendezvous.CodeAuth)
@@ -294,7 +294,7 @@ func closeAt(t *testing.T, token *secret.Token, answer func(net.Conn)) ([]byte, 
 		answer(tapped{conn, &heard})
 		_, _ = io.Copy(&heard, conn)
 	})
-	_, err = client.AdminClose(controltest.Context(t), l.Addr().String(), token, "planted", "planted", "planted", true)
+	_, err = client.Ask(controltest.Context(t), l.Addr().String(), token, "planted", rendezvous.CloseRun{By: "planted", Reason: "planted", Stop: true})
 	wg.Wait()
 	return heard.Bytes(), err
 }
@@ -316,7 +316,7 @@ func (c tapped) Read(b []byte) (int, error) {
 func TestOtherKey(t *testing.T) {
 	g := newGuardedServer(t)
 	other := openToken(t, otherToken)
-	_, err := client.AdminClose(controltest.Context(t), g.addr, other, "run", "me", "x", true)
+	_, err := client.Ask(controltest.Context(t), g.addr, other, "run", rendezvous.CloseRun{By: "me", Reason: "x", Stop: true})
 	controltest.WantCode(t, err, rendezvous.CodeAuth, "does not know the token in "+other.Describe())
 	mine, theirs := secret.Fingerprint([]byte(otherToken)), secret.Fingerprint([]byte(goodToken))
 	if strings.Contains(err.Error(), theirs) || strings.Contains(err.Error(), g.path) || strings.Contains(err.Error(), "run ") {
@@ -515,11 +515,11 @@ func TestKeyNowhere(t *testing.T) {
 	}
 	said := []string{fmt.Sprintf("%+v", g.Status()), string(g.metricsPage())}
 	for _, token := range []*secret.Token{nil, openToken(t, otherToken), openToken(t, otherToken, goodToken)} {
-		_, err := client.AdminClose(controltest.Context(t), g.addr, token, "another", "me", "x", true)
+		_, err := client.Ask(controltest.Context(t), g.addr, token, "another", rendezvous.CloseRun{By: "me", Reason: "x", Stop: true})
 		said = append(said, fmt.Sprint(err))
 	}
 	open, addr := testServer(t, Config{})
-	_, err := client.AdminClose(controltest.Context(t), addr, openToken(t, goodToken), "another", "me", "x", true)
+	_, err := client.Ask(controltest.Context(t), addr, openToken(t, goodToken), "another", rendezvous.CloseRun{By: "me", Reason: "x", Stop: true})
 	said = append(said, fmt.Sprint(err), fmt.Sprintf("%+v", open.Status()))
 	for _, bad := range []string{goodToken[:20], goodToken + "\n" + otherToken + "\n" + goodToken} {
 		path := t.TempDir() + "/bad"

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/wording"
 )
@@ -14,58 +13,22 @@ import (
 // MaxWithin bounds the deadline of a directive, and for how long a node is drained.
 const MaxWithin = 30 * 24 * time.Hour
 
-var directiveKinds = map[wire.AdminOp]rendezvous.DirectiveKind{
-	wire.AdminOpSave: rendezvous.DirectiveSave, wire.AdminOpDrain: rendezvous.DirectiveDrain,
-	wire.AdminOpScale: rendezvous.DirectiveScale, wire.AdminOpStop: rendezvous.DirectiveStop,
-}
-
-// directive is the event that an administrator's request stands for; nil for a request
-// about something else.
-func directive(f wire.Admin, by string, at time.Time) rendezvous.Event {
-	if kind, ok := directiveKinds[f.Op]; ok {
-		return rendezvous.Direct{
-			ID: f.Directive.ID, Kind: kind, Nodes: f.Directive.Nodes, Within: f.Directive.Within, For: f.Directive.For,
-			By: by, Reason: f.Reason, At: at, Target: f.Directive.Target,
-		}
+// Foresee says to an administrator what an event is going to do to a run; the error says why it
+// would do nothing. What closing a run did is known only afterwards: Closed says it.
+func Foresee(m *rendezvous.Machine, ev rendezvous.Event) (string, *rendezvous.Error) {
+	if _, ok := ev.(rendezvous.CloseRun); ok {
+		return "", nil
 	}
-	switch f.Op {
-	case wire.AdminOpCancel:
-		return rendezvous.CancelDirective{ID: f.Directive.ID, By: by, Reason: f.Reason}
-	case wire.AdminOpUndrain:
-		return rendezvous.Undrain{Node: f.Node, By: by, Reason: f.Reason}
-	}
-	return nil
-}
-
-func (r *run) adminDirect(ev rendezvous.Event) wire.AdminAnswer {
-	r.mu.Lock()
-	if err := r.unusable(); err != nil {
-		r.mu.Unlock()
-		return wire.AdminAnswer{Err: err}
-	}
-	was := r.machine.Status()
-	done, err := Directed(r.machine, &was, ev)
-	if err != nil {
-		r.mu.Unlock()
-		return wire.AdminAnswer{Err: err}
-	}
-	e := r.submit(ev, nil)
-	r.unlock()
-	if err := e.wait(); err != nil {
-		return wire.AdminAnswer{Err: err}
-	}
-	return wire.AdminAnswer{Done: done}
-}
-
-// Directed says to an administrator what an event about directives does to a run, which is
-// like that before; the error says why it would do nothing.
-func Directed(m *rendezvous.Machine, was *rendezvous.Status, ev rendezvous.Event) (string, *rendezvous.Error) {
+	was := m.Status()
 	switch ev := ev.(type) {
+	case rendezvous.Evict:
+		who, err := findNode(&was, ev.Node)
+		return fmt.Sprintf("%s was evicted from run %q", who, was.RunID), err
 	case rendezvous.Direct:
 		if err := m.Misfit(ev); err != nil {
 			return "", rendezvous.Errorf(err.Code, "run %q: %s", was.RunID, err.Text)
 		}
-		return directed(was, ev)
+		return directed(&was, ev)
 	case rendezvous.CancelDirective:
 		for _, d := range was.Directives {
 			if d.ID == ev.ID {
@@ -87,7 +50,7 @@ func Directed(m *rendezvous.Machine, was *rendezvous.Status, ev rendezvous.Event
 		}
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained; %s", ev.Node, was.RunID, standing(ids, "drained"))
 	}
-	return "", rendezvous.Errorf(rendezvous.CodeInternal, "a %T is about no directive", ev)
+	return "", rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for a %T", ev)
 }
 
 // standing lists names under what they are.

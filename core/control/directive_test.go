@@ -72,11 +72,11 @@ func TestAnswerToADrain(t *testing.T) {
 func TestAdminFollowsTheHost(t *testing.T) {
 	nodes, addr := waitingServer(t)
 	run := nodes[0].server().cfg.RunID
-	done, err := client.AdminEvict(t.Context(), addr, nil, run, nodes[1].name, "carol", "why")
+	done, err := client.Ask(t.Context(), addr, nil, run, rendezvous.Evict{Node: nodes[1].name, By: "carol", Reason: "why"})
 	if err != nil || !strings.Contains(done, "node "+nodes[1].name) {
 		t.Errorf("%q, %v", done, err)
 	}
-	_, err = client.AdminEvict(t.Context(), addr, nil, "other", nodes[1].name, "carol", "why")
+	_, err = client.Ask(t.Context(), addr, nil, "other", rendezvous.Evict{Node: nodes[1].name, By: "carol", Reason: "why"})
 	if rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), addr) {
 		t.Errorf("another run: %v", err)
 	}

@@ -371,8 +371,8 @@ func TestMetrics(t *testing.T) {
 	s.clock.Advance(p.ReconnectGrace)
 	s.log.Await(t, "refused a node", 1)
 	s.log.Await(t, "PyTorch", 1)
-	client.AdminEvict(controltest.Context(t), s.addr, nil, "run", "a", "", "x")
-	client.AdminClose(controltest.Context(t), s.addr, nil, "run", "", "x", true)
+	client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.Evict{Node: "a", Reason: "x"})
+	client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.CloseRun{Reason: "x", Stop: true})
 	a.awaitEnd()
 	for end := time.Now().Add(testkit.Patience); s.http.open() > 0 && time.Now().Before(end); { // earlier scrapes
 		time.Sleep(time.Millisecond)

@@ -38,7 +38,7 @@ func TestNothingPlain(t *testing.T) {
 			if _, err := c.Start(set).Wait(controltest.Context(t)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := client.AdminClose(controltest.Context(t), wiretap.addr, cfg.Token, planted[0], "me", planted[4], false); err != nil {
+			if _, err := client.Ask(controltest.Context(t), wiretap.addr, cfg.Token, planted[0], rendezvous.CloseRun{By: "me", Reason: planted[4]}); err != nil {
 				t.Fatal(err)
 			}
 			heard := wiretap.heard()

@@ -53,11 +53,11 @@ func TestForeignRun(t *testing.T) {
 	}
 	ctx := controltest.Context(t)
 	for _, run := range []string{"theirs", "none"} {
-		if _, err := client.AdminClose(ctx, s.addr, key, run, "", "x", true); rendezvous.CodeOf(err) != rendezvous.CodeAuth {
+		if _, err := client.Ask(ctx, s.addr, key, run, rendezvous.CloseRun{Reason: "x", Stop: true}); rendezvous.CodeOf(err) != rendezvous.CodeAuth {
 			t.Errorf("an administrator's close of run %s: %v", run, err)
 		}
 	}
-	if _, err := client.AdminClose(ctx, s.addr, key, "mine", "", "x", false); err != nil {
+	if _, err := client.Ask(ctx, s.addr, key, "mine", rendezvous.CloseRun{Reason: "x"}); err != nil {
 		t.Errorf("of its own run: %v", err)
 	}
 	for path, want := range map[string]int{

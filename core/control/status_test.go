@@ -205,7 +205,9 @@ func TestPendingJoinsAreForgotten(t *testing.T) {
 			awaitEvents[rendezvous.CloseRun](t, s.rec, 1)
 		},
 		"lease": func(s *fakeServer, _ *wireNode) { s.clock.Advance(time.Minute) },
-		"evict": func(s *fakeServer, _ *wireNode) { s.lookUp("run").adminEvict("a", "me", "why") },
+		"evict": func(s *fakeServer, _ *wireNode) {
+			s.lookUp("run").applyAdmin(rendezvous.Evict{Node: "a", By: "me", Reason: "why"})
+		},
 		"asked again": func(s *fakeServer, n *wireNode) {
 			n.ask(2, controltest.Join())
 			n.ask(3, rendezvous.Withdraw{Join: 2})

@@ -18,7 +18,7 @@ func TestTakeoverWithAToken(t *testing.T) {
 	p.TokenFile = testkit.TokenFile(t, goodToken)
 	nodes := form(t, p, 4)
 	standby := nodes[1].server().Addr().String()
-	_, err := client.AdminClose(controltest.Context(t), standby, openToken(t, otherToken), "run", "me", "x", true)
+	_, err := client.Ask(controltest.Context(t), standby, openToken(t, otherToken), "run", rendezvous.CloseRun{By: "me", Reason: "x", Stop: true})
 	controltest.WantCode(t, err, rendezvous.CodeAuth, "does not know the token")
 	plain := dialNode(t, standby)
 	plain.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), wire.Liveness{RunID: "run", Node: "x", Ask: true}))

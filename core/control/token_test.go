@@ -97,14 +97,14 @@ func TestTokenRefuses(t *testing.T) {
 		if test.path != "" {
 			token = openToken(t, otherToken)
 		}
-		_, err = client.AdminClose(controltest.Context(t), s.addr, token, "run", "me", "why not", true)
+		_, err = client.Ask(controltest.Context(t), s.addr, token, "run", rendezvous.CloseRun{By: "me", Reason: "why not", Stop: true})
 		controltest.WantCode(t, err, rendezvous.CodeAuth, "authentication failed: the control plane at "+s.addr)
 		if strings.Contains(err.Error(), "run \"run\"") || strings.Contains(err.Error(), "pid") {
 			t.Errorf("%s: a stranger receives %v", name, err)
 		}
 	}
 	s.awaitRefused(t, refusedAuth, 4)
-	if done, err := client.AdminClose(controltest.Context(t), s.addr, openToken(t, goodToken), "run", "me", "done", false); err != nil {
+	if done, err := client.Ask(controltest.Context(t), s.addr, openToken(t, goodToken), "run", rendezvous.CloseRun{By: "me", Reason: "done"}); err != nil {
 		t.Errorf("%q, %v", done, err)
 	}
 

@@ -18,26 +18,21 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// AdminClose closes a run at the control plane at addr ("host:port"): no
-// node joins any more. With stop it is a failed close: all nodes stop at once. The
-// nodes see who did it (by) and the reason. It returns what was done, in one
-// sentence; a run that was closed already is none to do anything about. An
-// unknown run is ErrInvalid, an unreachable control plane ErrConnection. It
-// blocks until the answer has come or ctx ends. A nil token is none; one that the
-// control plane does not know is ErrAuth.
-func AdminClose(ctx context.Context, addr string, token *secret.Token, runID, by, reason string, stop bool) (string, error) {
-	return requestAdmin(ctx, addr, token, wire.Admin{Op: wire.AdminOpClose, RunID: runID, By: by, Reason: reason, Stop: stop})
-}
-
-// AdminEvict drops a live node from a run, like AdminClose in all else. A node
-// that is not alive is ErrInvalid. The node's process may come back.
-func AdminEvict(ctx context.Context, addr string, token *secret.Token, runID, node, by, reason string) (string, error) {
-	return requestAdmin(ctx, addr, token, wire.Admin{Op: wire.AdminOpEvict, RunID: runID, Node: node, By: by, Reason: reason})
-}
-
-// requestAdmin makes a connection for one request of an administrator, and follows a server in
-// waiting to the one that hosts.
-func requestAdmin(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
+// Ask has the control plane at addr ("host:port") apply an event to a run that comes from no
+// node: a CloseRun, Evict, Direct, CancelDirective or Undrain, with who asks and the reason,
+// which the nodes receive. The control plane sets the time, and puts before who asks that it is
+// an administrator, and behind it the address that the request comes from. Ask follows a server
+// in waiting to the one that hosts, and blocks until the answer has come or ctx ends.
+//
+// It returns what was done, in one sentence; a run that was closed already is none to do
+// anything about. Asking again does no harm: the ID of a Direct makes a repetition do nothing.
+// What does not fit the run, and an unknown run, are ErrInvalid; an unreachable control plane
+// is ErrConnection, a token that it does not know ErrAuth. A nil token is none.
+func Ask(ctx context.Context, addr string, token *secret.Token, runID string, ev rendezvous.Event) (string, error) {
+	f, ok := wire.NewAdmin(runID, ev)
+	if !ok {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: an administrator cannot ask for this %T", runID, ev)
+	}
 	tooLong := func(name string) bool { return len(name) > wire.MaxName }
 	switch nodes := f.Directive.Nodes; {
 	case tooLong(f.RunID), tooLong(f.Node), slices.ContainsFunc(nodes, tooLong):
@@ -49,7 +44,7 @@ func requestAdmin(ctx context.Context, addr string, token *secret.Token, f wire.
 	asked := map[string]bool{}
 	for {
 		asked[addr] = true
-		done, err := requestAdminAt(ctx, addr, token, f)
+		done, err := askAt(ctx, addr, token, f)
 		var moved *redirected
 		if !errors.As(err, &moved) {
 			return done, err
@@ -87,9 +82,9 @@ func leadsNowhere(from string, to wire.Redirect) string {
 	return ""
 }
 
-// requestAdminAt is requestAdmin of one server; a *redirected if that is not the one that
+// askAt is Ask of one server; a *redirected if that is not the one that
 // hosts.
-func requestAdminAt(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
+func askAt(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
 	start := time.Now()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", addr)

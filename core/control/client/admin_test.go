@@ -19,7 +19,7 @@ func TestAdminRefusesWhatNoFrameHolds(t *testing.T) {
 		"has more than 512 bytes":                 {"n0", strings.Repeat("n", wire.MaxName+1)},
 		"a drain names 1 to 1024 nodes, not 1025": make([]string, rendezvous.MaxDirectiveNodes+1),
 	} {
-		_, err := AdminDirect(t.Context(), "127.0.0.1:1", nil, "job", rendezvous.Direct{ID: "d", Kind: rendezvous.DirectiveDrain, Nodes: nodes, By: "carol", Reason: "why"})
+		_, err := Ask(t.Context(), "127.0.0.1:1", nil, "job", rendezvous.Direct{ID: "d", Kind: rendezvous.DirectiveDrain, Nodes: nodes, By: "carol", Reason: "why"})
 		if rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v, want %q", err, text)
 		}
@@ -69,7 +69,7 @@ func TestAdminIsNotSentAround(t *testing.T) {
 			}
 			return to
 		})
-		_, err := AdminEvict(t.Context(), addr, nil, "job", "n0", "carol", "why")
+		_, err := Ask(t.Context(), addr, nil, "job", rendezvous.Evict{Node: "n0", By: "carol", Reason: "why"})
 		if rendezvous.CodeOf(err) != rendezvous.CodeConnection || !strings.Contains(err.Error(), want) || asked.Load() != 1 {
 			t.Errorf("%q: %v after %d requests", host, err, asked.Load())
 		}
@@ -79,7 +79,7 @@ func TestAdminIsNotSentAround(t *testing.T) {
 		to := last
 		last, _ = redirecting(t, func(string) wire.Redirect { return wire.Redirect{Group: "g", Term: 2, Host: to, Node: "n1"} })
 	}
-	_, err := AdminEvict(t.Context(), last, nil, "job", "n0", "carol", "why")
+	_, err := Ask(t.Context(), last, nil, "job", rendezvous.Evict{Node: "n0", By: "carol", Reason: "why"})
 	if rendezvous.CodeOf(err) != rendezvous.CodeConnection || !strings.Contains(err.Error(), "servers have sent it on") {
 		t.Errorf("%v", err)
 	}
@@ -114,7 +114,7 @@ func TestAdminTellsAMalformedAnswer(t *testing.T) {
 			}
 			served <- err
 		}()
-		_, err := AdminEvict(t.Context(), l.Addr().String(), nil, "job", "n0", "carol", "why")
+		_, err := Ask(t.Context(), l.Addr().String(), nil, "job", rendezvous.Evict{Node: "n0", By: "carol", Reason: "why"})
 		testkit.Check(t, <-served)
 		l.Close()
 		if rendezvous.CodeOf(err) != rendezvous.CodeConnection || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "older") != (answer == "") {

@@ -1,6 +1,10 @@
 package wire
 
-import "rallypoint/core/rendezvous"
+import (
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
 
 // AdminOp numbers what an administrator may ask for; append-only.
 type AdminOp uint64
@@ -28,6 +32,57 @@ type Admin struct {
 type AdminAnswer struct {
 	Err  *rendezvous.Error
 	Done string
+}
+
+var directiveOps = map[rendezvous.DirectiveKind]AdminOp{
+	rendezvous.DirectiveSave: AdminOpSave, rendezvous.DirectiveDrain: AdminOpDrain,
+	rendezvous.DirectiveScale: AdminOpScale, rendezvous.DirectiveStop: AdminOpStop,
+}
+
+// NewAdmin is the request to apply an event to a run: a CloseRun, Evict, Direct,
+// CancelDirective or Undrain. The result is false for any other event, and for a Direct of
+// an unknown kind.
+func NewAdmin(runID string, ev rendezvous.Event) (Admin, bool) {
+	f := Admin{RunID: runID}
+	switch ev := ev.(type) {
+	case rendezvous.CloseRun:
+		f.Op, f.By, f.Reason, f.Stop = AdminOpClose, ev.By, ev.Reason, ev.Stop
+	case rendezvous.Evict:
+		f.Op, f.By, f.Reason, f.Node = AdminOpEvict, ev.By, ev.Reason, ev.Node
+	case rendezvous.Direct:
+		f.Op, f.By, f.Reason = directiveOps[ev.Kind], ev.By, ev.Reason
+		f.Directive = Directive{ID: ev.ID, Nodes: ev.Nodes, Within: ev.Within, For: ev.For, Target: ev.Target}
+	case rendezvous.CancelDirective:
+		f.Op, f.By, f.Reason, f.Directive.ID = AdminOpCancel, ev.By, ev.Reason, ev.ID
+	case rendezvous.Undrain:
+		f.Op, f.By, f.Reason, f.Node = AdminOpUndrain, ev.By, ev.Reason, ev.Node
+	}
+	return f, f.Op != 0
+}
+
+// Event is the event that the request stands for, with the server's own words of who asks and
+// its time; nil for a request that this release does not know.
+func (f Admin) Event(by string, at time.Time) rendezvous.Event {
+	switch f.Op {
+	case AdminOpClose:
+		return rendezvous.CloseRun{By: by, Reason: f.Reason, Stop: f.Stop, At: at}
+	case AdminOpEvict:
+		return rendezvous.Evict{Node: f.Node, By: by, Reason: f.Reason}
+	case AdminOpCancel:
+		return rendezvous.CancelDirective{ID: f.Directive.ID, By: by, Reason: f.Reason}
+	case AdminOpUndrain:
+		return rendezvous.Undrain{Node: f.Node, By: by, Reason: f.Reason}
+	}
+	d := f.Directive
+	for kind, op := range directiveOps {
+		if op == f.Op {
+			return rendezvous.Direct{
+				ID: d.ID, Kind: kind, Nodes: d.Nodes, Within: d.Within, For: d.For,
+				By: by, Reason: f.Reason, At: at, Target: d.Target,
+			}
+		}
+	}
+	return nil
 }
 
 func (f Admin) pack(p *packer) {
