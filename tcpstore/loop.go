@@ -3,7 +3,6 @@ package tcpstore
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,17 +54,14 @@ type loop struct {
 	stopping  bool
 	turns     atomic.Uint64 // iterations, for tests
 
-	inbox inbox
+	inbox *eventloop.Inbox[inbox]
 }
 
 // inbox is what other goroutines have for a loop.
 type inbox struct {
-	mu      sync.Mutex
-	pending bool // the loop was woken and has not read it yet
-	closed  bool // the loop does not read it any more
-	stop    bool
-	added   []*conn
-	woken   []*conn
+	stop  bool
+	added []*conn
+	woken []*conn
 }
 
 // newLoops makes the loops of a server.
@@ -82,6 +78,7 @@ func newLoops(s *Server, n int) (loops []*loop, err error) {
 			config: s.config,
 			number: number,
 			parser: &parser{buf: make([]byte, 0, keptBuffer)},
+			inbox:  eventloop.NewInbox[inbox](poller),
 			woken:  make([][]*conn, n),
 		}
 		l.config.counters, l.config.budget = &l.counters, &l.budget
@@ -146,22 +143,17 @@ func (l *loop) deadline() time.Time {
 
 func (l *loop) serve(event *unix.EpollEvent) {
 	if l.poller.Woke(event) {
-		l.readInbox()
+		l.readInbox(l.inbox.Take())
 	} else if c := l.conns[event.Fd]; c != nil {
 		c.event(event.Events)
 	}
 }
 
-// readInbox takes what is in the inbox.
-func (l *loop) readInbox() {
-	m := &l.inbox
-	m.mu.Lock()
-	added, woken := m.added, m.woken
-	m.added, m.woken, m.pending = nil, nil, false
-	l.stopping = m.stop
-	m.mu.Unlock()
-	l.added = append(l.added, added...)
-	l.woken[l.number] = append(l.woken[l.number], woken...)
+// readInbox takes over what was in the inbox.
+func (l *loop) readInbox(in inbox) {
+	l.stopping = in.stop
+	l.added = append(l.added, in.added...)
+	l.woken[l.number] = append(l.woken[l.number], in.woken...)
 }
 
 // admitNew begins to serve some of the new connections.
@@ -175,22 +167,6 @@ func (l *loop) admitNew(most int) {
 	if len(l.added) == 0 {
 		l.added = nil
 	}
-}
-
-// post puts something into the inbox, and reports whether the loop is going to read it.
-func (l *loop) post(leave func(*inbox)) bool {
-	m := &l.inbox
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return false
-	}
-	leave(m)
-	if !m.pending {
-		m.pending = true
-		l.poller.Wake()
-	}
-	return true
 }
 
 // add begins to serve a connection.
@@ -242,7 +218,7 @@ func (l *loop) flushWoken() {
 				c.flush()
 			}
 		} else {
-			l.all[number].post(func(m *inbox) { m.woken = append(m.woken, woken...) })
+			l.all[number].inbox.Put(func(in *inbox) { in.woken = append(in.woken, woken...) })
 		}
 		clear(woken)
 		l.woken[number] = woken[:0]
@@ -310,10 +286,7 @@ func (l *loop) freeParser(p *parser) {
 
 // close closes all connections.
 func (l *loop) close() {
-	l.inbox.mu.Lock()
-	l.inbox.closed = true
-	l.inbox.mu.Unlock()
-	l.readInbox() // what came before that
+	l.readInbox(l.inbox.Close())
 	l.admitNew(len(l.added))
 	for _, c := range l.conns {
 		switch {

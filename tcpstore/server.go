@@ -286,7 +286,7 @@ func (s *Server) Close() error {
 	}
 	err := s.listener.Close()
 	for _, l := range loops {
-		l.post(func(m *inbox) { m.stop = true })
+		l.inbox.Put(func(in *inbox) { in.stop = true })
 	}
 	s.wg.Wait()
 	closeLoops(loops)

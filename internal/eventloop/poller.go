@@ -1,4 +1,4 @@
-// Package eventloop is what event loops are made of: a poller, sockets that never block, and
+// Package eventloop is what event loops are made of: a poller, an inbox, sockets that never block, and
 // TLS over what a loop has received.
 package eventloop
 

@@ -87,7 +87,7 @@ func (c *carrier) take(k *link, worker *net.TCPConn, store Conn, raw net.Conn) e
 		}
 		k.ends[i].fd = int32(fd)
 	}
-	if !l.post(func(m *inbox) { m.added = append(m.added, k) }) {
+	if !l.inbox.Put(func(in *inbox) { in.added = append(in.added, k) }) {
 		return net.ErrClosed
 	}
 	return nil
@@ -121,7 +121,7 @@ func (c *carrier) stop() {
 	defer c.mu.Unlock()
 	c.stopped = true
 	if c.loop != nil {
-		c.loop.post(func(m *inbox) { m.stop = true })
+		c.loop.inbox.Put(func(in *inbox) { in.stop = true })
 	}
 }
 

@@ -3,7 +3,6 @@ package forward
 import (
 	"bytes"
 	"io"
-	"sync"
 	"syscall"
 	"time"
 
@@ -39,7 +38,7 @@ type loop struct {
 	out    []byte // records to send
 	batch  batch
 
-	inbox inbox
+	inbox *eventloop.Inbox[inbox]
 }
 
 // batch is what sockets are to be sent before the iteration ends. A store that gets the requests
@@ -58,11 +57,8 @@ type piece struct {
 
 // inbox is what other goroutines have for a loop.
 type inbox struct {
-	mu      sync.Mutex
-	pending bool // the loop was woken and has not read it yet
-	closed  bool // the loop does not read it any more
-	stop    bool
-	added   []*link
+	stop  bool
+	added []*link
 }
 
 // end is one of the two sockets of a link. What comes from it goes to the other one.
@@ -85,7 +81,7 @@ func newLoop() (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &loop{poller: poller, plain: make([]byte, carried+eventloop.RecordHead+eventloop.MaxRecord)}, nil
+	return &loop{poller: poller, inbox: eventloop.NewInbox[inbox](poller), plain: make([]byte, carried+eventloop.RecordHead+eventloop.MaxRecord)}, nil
 }
 
 // run carries until the inbox says stop, and cuts all links then. An iteration serves the ends
@@ -102,7 +98,7 @@ func (l *loop) run() error {
 		l.ready = l.spare
 		for i := range events {
 			if l.poller.Woke(&events[i]) {
-				stopping = l.readInbox()
+				stopping = l.readInbox(l.inbox.Take())
 			} else if e := l.ends[events[i].Fd]; e != nil {
 				l.event(e, events[i].Events)
 			}
@@ -120,10 +116,7 @@ func (l *loop) run() error {
 
 // close cuts all links.
 func (l *loop) close() {
-	l.inbox.mu.Lock()
-	l.inbox.closed = true
-	l.inbox.mu.Unlock()
-	l.readInbox() // what came before that
+	l.readInbox(l.inbox.Close())
 	for _, e := range l.ends {
 		if e != nil {
 			l.cut(e.link, false)
@@ -131,33 +124,12 @@ func (l *loop) close() {
 	}
 }
 
-// post puts something into the inbox, and reports whether the loop is going to read it.
-func (l *loop) post(leave func(*inbox)) bool {
-	m := &l.inbox
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return false
-	}
-	leave(m)
-	if !m.pending {
-		m.pending = true
-		l.poller.Wake()
-	}
-	return true
-}
-
-func (l *loop) readInbox() (stop bool) {
-	m := &l.inbox
-	m.mu.Lock()
-	added := m.added
-	m.added, m.pending = nil, false
-	stop = m.stop
-	m.mu.Unlock()
-	for _, link := range added {
+// readInbox begins to carry what was in the inbox, and reports whether to stop.
+func (l *loop) readInbox(in inbox) (stop bool) {
+	for _, link := range in.added {
 		l.add(link)
 	}
-	return stop
+	return in.stop
 }
 
 // add begins to carry a link. The first event of its sockets, that they have room, comes at
