@@ -98,10 +98,28 @@ func (o *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	return nil
 }
 
-func newAdminClose(log *logging) *cobra.Command {
+// newAdminRequest completes the command of a request: what it asks for is the event that its
+// own flags and the reason make.
+func newAdminRequest(log *logging, cmd *cobra.Command, event func(reason string) (rendezvous.Event, error)) *cobra.Command {
 	var o adminRequest
+	cmd.Args = wantArgs("ENDPOINT")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.prepare(args[0], log); err != nil {
+			return err
+		}
+		ev, err := event(o.reason)
+		if err != nil {
+			return err
+		}
+		return o.ask(cmd, ev)
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func newAdminClose(log *logging) *cobra.Command {
 	var stop bool
-	cmd := &cobra.Command{
+	cmd := newAdminRequest(log, &cobra.Command{
 		Use:   "close ENDPOINT --rdzv-id ID --reason TEXT",
 		Short: "Let no more nodes join a job, or stop it",
 		Long: `Close a job: no more nodes join it, a node that waits for a place is refused with
@@ -112,23 +130,16 @@ A run that is closed already is left as it is, but for --stop. A closed run cann
 be opened again; its id is free once none of its nodes is left.`,
 		Example: `  rallypoint admin close host0:29400 --rdzv-id job7 --reason "maintenance at noon"
   rallypoint admin close host0:29400 --rdzv-id job7 --reason "wrong data" --stop`,
-		Args: wantArgs("ENDPOINT"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.prepare(args[0], log); err != nil {
-				return err
-			}
-			return o.ask(cmd, rendezvous.CloseRun{Reason: o.reason, Stop: stop})
-		},
-	}
-	o.addFlags(cmd)
+	}, func(reason string) (rendezvous.Event, error) {
+		return rendezvous.CloseRun{Reason: reason, Stop: stop}, nil
+	})
 	cmd.Flags().BoolVar(&stop, "stop", false, "end the job as failed: its agents stop their workers at once")
 	return cmd
 }
 
 func newAdminEvict(log *logging) *cobra.Command {
-	var o adminRequest
 	var node string
-	cmd := &cobra.Command{
+	cmd := newAdminRequest(log, &cobra.Command{
 		Use:   "evict ENDPOINT --rdzv-id ID --node NODE --reason TEXT",
 		Short: "Take a node out of a job",
 		Long: `Take a live node out of a job. The others regroup without it, or wait for a
@@ -137,18 +148,12 @@ keeps it from joining again, so end it if it is not to.
 
 NODE is the node's id: its node_id option, else as "rallypoint status" shows it.`,
 		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node node-3PT6S2LSQXJN --reason "its GPU is broken"`,
-		Args:    wantArgs("ENDPOINT"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.prepare(args[0], log); err != nil {
-				return err
-			}
-			if node == "" {
-				return errors.New("--node is missing: whom?")
-			}
-			return o.ask(cmd, rendezvous.Evict{Node: node, Reason: o.reason})
-		},
-	}
-	o.addFlags(cmd)
+	}, func(reason string) (rendezvous.Event, error) {
+		if node == "" {
+			return nil, errors.New("--node is missing: whom?")
+		}
+		return rendezvous.Evict{Node: node, Reason: reason}, nil
+	})
 	cmd.Flags().StringVar(&node, "node", "", "id of the `NODE` (required)")
 	return cmd
 }

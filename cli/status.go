@@ -26,10 +26,15 @@ import (
 // watchEvery is how often --watch looks.
 const watchEvery = time.Second
 
+// statusCommand is what the flags of status say.
+type statusCommand struct {
+	query         statusQuery
+	token         tokenFlag
+	json, watched bool
+}
+
 func newStatus(log *logging) *cobra.Command {
-	var token tokenFlag
-	var q statusQuery
-	var asJSON, watched bool
+	var c statusCommand
 	cmd := &cobra.Command{
 		Use:   "status ENDPOINT",
 		Short: "Show who takes part in a job, who is missing, and why",
@@ -58,37 +63,41 @@ nodes have not proven that they know it.
   rallypoint status file:///shared/dir
   rallypoint status host0 --json | jq '.runs[].missing'`,
 		Args: wantArgs("ENDPOINT"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var err error
-			if q.addr, q.sharedLog, err = backend.Locate(args[0]); err != nil {
-				return err
-			}
-			if err := positive("--timeout", q.timeout); err != nil {
-				return err
-			}
-			if q.token, err = token.open(log, q.sharedLog); err != nil {
-				return err
-			}
-			show := newStatusPrinter(cmd.OutOrStdout(), asJSON, watched)
-			if watched {
-				ticker := time.NewTicker(watchEvery)
-				defer ticker.Stop()
-				return watch(cmd.Context(), q, show, ticker.C)
-			}
-			raw, st, err := q.fetch(cmd.Context())
-			if err != nil {
-				return failure{err}
-			}
-			return show.print(raw, st)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0], log) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.run, "rdzv-id", "", "show only the run `ID`")
-	flags.BoolVar(&asJSON, "json", false, "print JSON; with --watch one document a line")
-	flags.BoolVarP(&watched, "watch", "w", false, "look again each second, until interrupted")
-	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for an answer")
-	token.addTo(cmd)
+	flags.StringVar(&c.query.run, "rdzv-id", "", "show only the run `ID`")
+	flags.BoolVar(&c.json, "json", false, "print JSON; with --watch one document a line")
+	flags.BoolVarP(&c.watched, "watch", "w", false, "look again each second, until interrupted")
+	flags.DurationVar(&c.query.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for an answer")
+	c.token.addTo(cmd)
 	return cmd
+}
+
+// run shows the status once, or again and again until the command is interrupted.
+func (c *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) error {
+	q := &c.query
+	var err error
+	if q.addr, q.sharedLog, err = backend.Locate(endpoint); err != nil {
+		return err
+	}
+	if err := positive("--timeout", q.timeout); err != nil {
+		return err
+	}
+	if q.token, err = c.token.open(log, q.sharedLog); err != nil {
+		return err
+	}
+	show := newStatusPrinter(cmd.OutOrStdout(), c.json, c.watched)
+	if c.watched {
+		ticker := time.NewTicker(watchEvery)
+		defer ticker.Stop()
+		return watch(cmd.Context(), *q, show, ticker.C)
+	}
+	raw, st, err := q.fetch(cmd.Context())
+	if err != nil {
+		return failure{err}
+	}
+	return show.print(raw, st)
 }
 
 // statusPrinter shows statuses on one stream.
