@@ -3,6 +3,7 @@ package backend
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -108,8 +109,21 @@ func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id, reason str
 	return nil, "", ""
 }
 
-// append appends the event to the nodes' log, if it changes anything.
+// append appends the event to the nodes' log, if it changes anything. What it says of that is
+// true of the run to which the nodes apply it: a run that changes meanwhile is looked at again.
 func (a Admin) append(ctx context.Context, ev rendezvous.Event) (done string, err error) {
+	for {
+		done, err = a.tryAppend(ctx, ev)
+		if !errors.Is(err, sharedlog.ErrMoved) {
+			return done, err
+		}
+		if ctx.Err() != nil {
+			return "", rendezvous.Errorf(rendezvous.CodeConnection, "run %q changes faster than it can be asked for something; try again", a.RunID)
+		}
+	}
+}
+
+func (a Admin) tryAppend(ctx context.Context, ev rendezvous.Event) (done string, err error) {
 	shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
 	if err != nil {
 		return "", err

@@ -76,9 +76,9 @@ func reachEtcd(endpoint, runID string, timeout time.Duration) (config etcdclient
 	return config, p.RunID, e.String(), err
 }
 
-// Append puts an event that comes from no node, an eviction or a close, into the log
-// of a run as Inspect has returned it. When it returns the event is there for good, and
-// each node comes to it soon.
+// Append puts an event that comes from no node, such as an eviction, into the log of a run, if
+// that is as Inspect has returned it; else the error is sharedlog.ErrMoved. When it returns the
+// event is there for good, and each node comes to it soon.
 func Append(ctx context.Context, endpoint string, run sharedlog.Record, ev rendezvous.Event, timeout time.Duration) error {
 	entry, err := rendezvous.EncodeEvent(ev)
 	if err == nil {
@@ -92,11 +92,11 @@ func Append(ctx context.Context, endpoint string, run sharedlog.Record, ev rende
 		if err != nil {
 			return err
 		}
-		return filelog.Append(ctx, dir, run.RunID, run.Generation, entry)
+		return filelog.Append(ctx, dir, run.RunID, run.Generation, run.Last(), entry)
 	}
 	config, _, _, err := reachEtcd(endpoint, run.RunID, timeout)
 	if err != nil {
 		return err
 	}
-	return etcdlog.Append(ctx, config, run.RunID, run.Generation, entry)
+	return etcdlog.Append(ctx, config, run.RunID, run.Generation, run.Last(), entry)
 }

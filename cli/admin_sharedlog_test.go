@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"rallypoint/backend"
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
 )
@@ -65,6 +67,43 @@ func TestAdminOfAPlace(t *testing.T) {
 			code, stdout, _ = execute(t, "admin", "close", endpoint, "--rdzv-id", "job", "--reason", "again")
 			if code != 0 || !strings.Contains(stdout, "was closed already: it failed by admin carol@") {
 				t.Errorf("close again: %d, %q", code, stdout)
+			}
+		})
+	}
+}
+
+// TestOneOfManyCancels: of those who take a directive back at the same time one is told that it
+// is canceled, and the others that it does not stand.
+func TestOneOfManyCancels(t *testing.T) {
+	for name, place := range sharedLogs {
+		t.Run(name, func(t *testing.T) {
+			endpoint := place(t)
+			_, first := meets(t, endpoint, "job", "a", 1, 1)
+			ended(t, first)
+			a := backend.Admin{SharedLog: endpoint, RunID: "job", Timeout: time.Minute}
+			given, err := a.Ask(t.Context(), rendezvous.Direct{Kind: rendezvous.DirectiveSave, Within: time.Hour, Reason: "why"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const many = 8
+			answers := make(chan error)
+			for range many {
+				go func() {
+					_, err := a.Ask(t.Context(), rendezvous.CancelDirective{ID: given.Directive, Reason: "why not"})
+					answers <- err
+				}()
+			}
+			canceled := 0
+			for range many {
+				switch err := <-answers; {
+				case err == nil:
+					canceled++
+				case rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), "no directive"):
+					t.Error(err)
+				}
+			}
+			if canceled != 1 {
+				t.Errorf("%d of %d were told that they have canceled it", canceled, many)
 			}
 		})
 	}

@@ -21,6 +21,14 @@ type Record struct {
 	Reports map[rendezvous.SessionID]*training.Report
 }
 
+// Last is the index of the last entry, also if a snapshot has replaced it; 0: there is none.
+func (r Record) Last() uint64 {
+	if n := len(r.Entries); n > 0 {
+		return max(r.Snapshot.Index, r.Entries[n-1].Index)
+	}
+	return r.Snapshot.Index
+}
+
 // Machine applies the record, as each of the run's nodes does. An error is final:
 // ErrState, another release wrote that.
 func (r Record) Machine() (*rendezvous.Machine, error) {

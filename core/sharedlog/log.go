@@ -161,5 +161,8 @@ const MaxEntry = 4 << 20
 // ErrCompacted is returned by Next when the entries asked for are gone.
 var ErrCompacted = errors.New("the entries were dropped after a snapshot")
 
+// ErrMoved is why an entry that was to follow a certain one is not appended: another one does.
+var ErrMoved = errors.New("another entry was appended before")
+
 // ErrSlow is matched by what Open returns when it took longer than a heartbeat lasts.
 var ErrSlow = errors.New("too slow for the lease")

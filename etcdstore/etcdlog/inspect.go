@@ -121,8 +121,9 @@ func (l *Log) inspect(ctx context.Context) (record sharedlog.Record, there bool,
 }
 
 // Append appends an entry to the log of that generation of a run, for a process that
-// is no node of it. The error is ErrState if that generation is not there any more.
-func Append(ctx context.Context, config etcdclient.Config, runID, generation string, entry []byte) error {
+// is no node of it, behind the entry of the index last: the error is sharedlog.ErrMoved if that
+// is not the last one. It is ErrState if the generation is not there any more.
+func Append(ctx context.Context, config etcdclient.Config, runID, generation string, last uint64, entry []byte) error {
 	l, err := New(config, runID, 0, "")
 	if err != nil {
 		return err
@@ -138,5 +139,6 @@ func Append(ctx context.Context, config etcdclient.Config, runID, generation str
 		return rendezvous.Errorf(rendezvous.CodeState, "etcd at %s: run %q has ended meanwhile", l.config.Where(), runID)
 	}
 	l.runLease, l.began = g.lease, gen.Modified
-	return l.Append(ctx, [][]byte{entry})
+	entries := l.root + keyEntries
+	return l.append(ctx, [][]byte{entry}, etcdclient.UnchangedSince(entries, etcdclient.PrefixEnd(entries), revisionOf(last)))
 }

@@ -349,7 +349,10 @@ func (l *Log) errNewGeneration() error {
 }
 
 // Append implements sharedlog.Log.
-func (l *Log) Append(ctx context.Context, entries [][]byte) error {
+func (l *Log) Append(ctx context.Context, entries [][]byte) error { return l.append(ctx, entries) }
+
+// append appends entries if the conditions hold; the error is sharedlog.ErrMoved if one does not.
+func (l *Log) append(ctx context.Context, entries [][]byte, conditions ...etcdclient.Condition) error {
 	const what = "appending to the run's log"
 	ctx, end := l.begin(ctx)
 	defer end()
@@ -357,9 +360,9 @@ func (l *Log) Append(ctx context.Context, entries [][]byte) error {
 	key := entryKey(l.root, l.node, l.appended)
 	// A key that is not there yet: sent again, it is not appended again.
 	r, err := l.client.Txn(ctx, what, etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{l.sameGeneration(), etcdclient.Unchanged(key, 0)},
+		Conditions: append(conditions, l.sameGeneration(), etcdclient.Unchanged(key, 0)),
 		Success:    []etcdclient.Op{etcdclient.PutOp(key, encodeEntries(entries), l.runLease)},
-		Failure:    []etcdclient.Op{etcdclient.GetOp(l.root + keyGeneration)},
+		Failure:    []etcdclient.Op{etcdclient.GetOp(l.root + keyGeneration), etcdclient.GetOp(key)},
 	})
 	if errors.Is(err, etcdclient.ErrLeaseGone) {
 		return l.errNewGeneration()
@@ -369,6 +372,9 @@ func (l *Log) Append(ctx context.Context, entries [][]byte) error {
 	}
 	if now, _ := r.Result(0).First(); now.Modified != l.began {
 		return l.errNewGeneration()
+	}
+	if _, there := r.Result(1).First(); !there && len(conditions) > 0 {
+		return sharedlog.ErrMoved
 	}
 	return nil // it was there: the answer to the first try was lost
 }

@@ -40,6 +40,8 @@ const placeBits = 16
 
 func indexOf(revision int64, place int) uint64 { return uint64(revision)<<placeBits | uint64(place) }
 
+func revisionOf(index uint64) int64 { return int64(index >> placeBits) }
+
 // apply applies one change of a key; errForeign says that it is not ours.
 func (v *view) apply(e etcdclient.Event) error {
 	v.revision = max(v.revision, e.KV.Modified)

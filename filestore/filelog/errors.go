@@ -23,7 +23,7 @@ var ErrDamaged = errors.New("the file is damaged")
 func (l *Log) explain(what string, err error) error {
 	var own *rendezvous.Error
 	switch {
-	case err == nil, errors.As(err, &own), errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, context.Canceled):
+	case err == nil, errors.As(err, &own), errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, sharedlog.ErrMoved), errors.Is(err, context.Canceled):
 		return err
 	}
 	code, remedy := rendezvous.CodeConnection, ""

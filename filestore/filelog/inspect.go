@@ -161,9 +161,10 @@ func (l *Log) living() (map[rendezvous.SessionID]bool, error) {
 }
 
 // Append appends an entry to the log of that generation of a run in the directory
-// dir, for a process that is no node of it. The error is final (ErrState) if that
-// generation is not there any more.
-func Append(ctx context.Context, dir, runID, generation string, entry []byte) error {
+// dir, for a process that is no node of it, behind the entry of the index last: the error is
+// sharedlog.ErrMoved if that is not the last one. It is final (ErrState) if the generation is
+// not there any more.
+func Append(ctx context.Context, dir, runID, generation string, last uint64, entry []byte) error {
 	l := New(dir, runID, nil)
 	l.generation = generation
 	defer l.release()
@@ -174,5 +175,11 @@ func Append(ctx context.Context, dir, runID, generation string, entry []byte) er
 		}
 		return l.explain("append to", err)
 	}
-	return l.Append(ctx, [][]byte{entry})
+	err = l.write(ctx, func(c *cursor) error {
+		if c.index != last {
+			return sharedlog.ErrMoved
+		}
+		return c.append(appendFrame(nil, frameEntry, c.index+1, entry), c.index+1)
+	})
+	return l.explain("append to", err)
 }

@@ -1,6 +1,7 @@
 package filelog
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -159,12 +160,16 @@ func TestInspectDoesNotWait(t *testing.T) {
 	}
 }
 
-// What comes from outside is an entry like any other; it gets into no later run.
+// What comes from outside is an entry like any other, behind the one that it is to follow; it
+// gets into no later run.
 func TestAppendFromOutside(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)
 	appendTexts(t, l, "1")
-	testkit.Check(t, Append(testkit.Within(t, logPatience), dir, "job", l.generation, []byte("2")))
+	testkit.Check(t, Append(testkit.Within(t, logPatience), dir, "job", l.generation, 1, []byte("2")))
+	if err := Append(testkit.Within(t, logPatience), dir, "job", l.generation, 1, []byte("late")); !errors.Is(err, sharedlog.ErrMoved) {
+		t.Error(err)
+	}
 	appendTexts(t, l, "3")
 	if got := readTexts(t, l, 0, 3); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("got %q", got)
@@ -173,7 +178,7 @@ func TestAppendFromOutside(t *testing.T) {
 	testkit.Check(t, l.Close(testkit.Within(t, logPatience)))
 	next := openLog(t, dir, nil)
 	for _, generation := range []string{old, "UNKNOWN"} {
-		wantLogError(t, Append(testkit.Within(t, logPatience), dir, "job", generation, []byte("late")), rendezvous.ErrState, dir)
+		wantLogError(t, Append(testkit.Within(t, logPatience), dir, "job", generation, 0, []byte("late")), rendezvous.ErrState, dir)
 	}
 	if r := testkit.Must(Inspect(dir, "job"))(t)[0]; r.Generation != next.generation || len(r.Entries) != 0 {
 		t.Errorf("%+v", r)
