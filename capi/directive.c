@@ -135,10 +135,15 @@ static int character_length(unsigned char byte) {
     return byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
 }
 
-/* A time in seconds, as milliseconds; strtod would want the locale's point. */
+/* A time in seconds, as milliseconds, 0 if it cannot be meant; strtod would want the locale's
+ * point. */
 static int64_t find_milliseconds(const char *json, const char *name) {
     char *at;
-    int64_t ms = strtoll(find_field(json, name), &at, 10) * 1000;
+    int64_t ms = strtoll(find_field(json, name), &at, 10);
+    if (ms < 0 || ms > INT64_MAX / 1000 - 1) {
+        return 0;
+    }
+    ms *= 1000;
     if (*at == '.') {
         at++;
         for (int digit = 100; digit > 0 && *at >= '0' && *at <= '9'; digit /= 10) {

@@ -1,6 +1,7 @@
 /* What an agent asks of a worker through its record; here the test is the agent. */
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "check.h"
@@ -173,6 +174,13 @@ static void reads_long_texts(void) {
     CHECK_INT(0, d.by[0]);
 }
 
+static void reads_no_deadline(void) {
+    rp_directive d = {.struct_size = sizeof d};
+    CHECK_INT(10, steps(&d));
+    CHECK(strcmp(d.id, "d1") == 0);
+    CHECK_INT(0, d.deadline_ms);
+}
+
 int main(void) {
     pid_t child;
     char json[1000] = "{\n \"number\": 1,\n \"id\": \"x";
@@ -230,6 +238,17 @@ int main(void) {
     tell(json); /* it does not even end */
     ask(1, RP_DIRECTIVE_SAVE, 0, RELEASE, 0);
     finish(start(reads_long_texts));
+
+    new_record();
+    tell("{\n \"number\": 1,\n \"id\": \"d1\",\n \"deadline\": 9223372036854775807\n}\n");
+    ask(1, RP_DIRECTIVE_SAVE, 0, RELEASE, 0);
+    finish(start(reads_no_deadline));
+
+    new_record();
+    unlink(file_path);
+    CHECK_INT(0, mkfifo(file_path, 0600)); /* nothing waits for what may write it */
+    ask(1, 77, 0, RELEASE, 0);
+    finish(start(takes_at_once));
 
     new_record();
     finish(start(has_no_record));

@@ -167,10 +167,29 @@ def test_it_returns_once(record: Record) -> None:
     assert record.answer == (1, TAKEN)
 
 
-@pytest.mark.parametrize("text", [None, "", "[1]", '{"number": 2, "id": "x"}', "{}", "\x00"])
-def test_without_its_file_the_record_says_what_it_can(record: Record, text: str | None) -> None:
-    if text is not None:
-        record.file.write_text(text)
+NO_FILES = {
+    "number 2": '{"number": 2, "id": "x"}',
+    "target": '{"number": 1, "id": "x", "target": "two"}',
+    "no target": '{"number": 1, "id": "x", "target": null}',
+    "deadline": '{"number": 1, "id": "x", "deadline": "soon"}',
+    "id": '{"number": 1, "id": ["x"]}',
+    "deep": '{"number": 1, "id": ' + "[" * 20000 + "]" * 20000 + "}",
+    "long": '{"number": 1, "id": "x"}' + " " * 2**24,
+    "digits": '{"number": 1, "target": ' + "9" * 10000 + "}",
+    **{text: text for text in ("", "[1]", "{}", "\x00")},
+}
+
+
+@pytest.mark.parametrize("name", [None, "fifo", "folder", "endless", *NO_FILES])
+def test_without_its_file_the_record_says_what_it_can(record: Record, name: str | None) -> None:
+    if name == "fifo":
+        os.mkfifo(record.file)
+    elif name == "folder":
+        record.file.mkdir()
+    elif name == "endless":
+        record.file.symlink_to("/dev/zero")
+    elif name is not None:
+        record.file.write_text(NO_FILES[name])
     record.about(1, DRAIN, named=True)
     record.release(11)
     worker = start("print(*[rallypoint.progress(n) for n in (10, 11, 12)], sep=chr(10))", record)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import os
 import time
-from typing import Any
 
 _FILE = "RALLYPOINT_DIRECTIVE_FILE"
 
@@ -22,6 +22,8 @@ _HOLD, _RELEASE = 1, 2
 _HELD, _TAKEN, _SAVED = 1, 2, 3
 
 KINDS = {1: "save", 2: "drain", 3: "scale", 4: "stop"}
+
+_LONGEST_FILE = 1 << 24  # more than any that an agent writes
 
 # A worker whose agent has died goes on after this time, in seconds.
 _LIMIT = 10.0
@@ -122,21 +124,39 @@ def _has(words: memoryview, about: int) -> bool:
 def _read(word: int, reach: int) -> Directive:
     """The directive of a word, with what its file says beyond the record."""
     kind = word >> 8 & 0xFF
-    told: dict[str, Any] = {}
-    try:
-        with open(os.environ.get(_FILE, ""), encoding="utf-8") as file:
-            told = json.load(file)
-        if told["number"] != word >> 24:
-            told = {}
-    except (OSError, ValueError, KeyError, TypeError):
-        told = {}
-    return Directive(
-        id=str(told.get("id", "")),
-        kind=KINDS.get(kind, f"kind {kind}"),
-        step=reach,
-        deadline=told.get("deadline"),
-        named=bool(word >> 16 & 1),
-        by=str(told.get("by", "")),
-        reason=str(told.get("reason", "")),
-        target=int(told.get("target", 0)),
+    bare = Directive(
+        id="", kind=KINDS.get(kind, f"kind {kind}"), step=reach, named=bool(word >> 16 & 1)
     )
+    try:
+        told = json.loads(_file())
+        if told["number"] != word >> 24:
+            return bare
+        deadline = told.get("deadline")
+        return dataclasses.replace(
+            bare,
+            id=_text(told.get("id", "")),
+            deadline=None if deadline is None else float(deadline),
+            by=_text(told.get("by", "")),
+            reason=_text(told.get("reason", "")),
+            target=operator.index(told.get("target", 0)),
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        return bare  # it is not there, or not as an agent writes it
+
+
+def _file() -> bytes:
+    """The directive file, of a bounded length; what is no file hangs nothing."""
+    fd = os.open(os.environ.get(_FILE, ""), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        text = os.read(fd, _LONGEST_FILE + 1)
+    finally:
+        os.close(fd)
+    if len(text) > _LONGEST_FILE:
+        raise ValueError
+    return text
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
