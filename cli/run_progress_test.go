@@ -3,7 +3,9 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"rallypoint/internal/testkit"
@@ -58,4 +60,53 @@ func TestKilledAgentLeavesNoRecords(t *testing.T) {
 		left, err := os.ReadDir(records)
 		return err == nil && len(left) == 0
 	})
+}
+
+// TestLeftRecordsAreRemoved: those of an agent that was killed together with the process that
+// watches it are removed by the next agent, and those of one that is stopped are not.
+func TestLeftRecordsAreRemoved(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	records := t.TempDir()
+	h.env = append(h.env, "RALLYPOINT_PROGRESS_DIR="+records)
+	start := func() (p *nodeProcess, folder string) {
+		p = h.run(`echo $RALLYPOINT_PROGRESS_FILE >$SAY; trap 'exit 0' TERM; while :; do sleep 0.02; done`, "--standalone")
+		return p, filepath.Dir(h.readLine())
+	}
+	killed, left := start()
+	stopped, kept := start()
+	stopped.kill(t, syscall.SIGSTOP)
+	testkit.Check(t, syscall.Kill(guardOf(t, killed.Process.Pid), syscall.SIGKILL))
+	killed.kill(t, syscall.SIGKILL)
+	killed.end()
+	if _, err := os.Stat(left); err != nil {
+		t.Errorf("there is nothing to remove: %v", err)
+	}
+	h.run("exit 0", "--standalone").expect(t, 0)
+	if found := testkit.Must(os.ReadDir(records))(t); len(found) != 1 || filepath.Join(records, found[0].Name()) != kept {
+		t.Errorf("there are %v, of which %s is to be removed and %s is not", found, left, kept)
+	}
+	stopped.kill(t, syscall.SIGCONT)
+	stopped.kill(t, syscall.SIGTERM)
+	stopped.end()
+	if found := testkit.Must(os.ReadDir(records))(t); len(found) != 0 {
+		t.Errorf("left behind: %v", found)
+	}
+}
+
+// guardOf finds the process that watches an agent.
+func guardOf(t *testing.T, agent int) int {
+	t.Helper()
+	paths := testkit.Must(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
+	for _, path := range paths {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		command, _ := os.ReadFile(path)
+		stat, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "stat"))
+		_, state, _ := strings.Cut(string(stat), ") ")
+		if fields := strings.Fields(state); strings.Contains(string(command), "rallypoint-guard") && len(fields) > 1 && fields[1] == strconv.Itoa(agent) {
+			return pid
+		}
+	}
+	t.Fatalf("no process watches agent %d", agent)
+	return 0
 }

@@ -19,15 +19,31 @@ import (
 // lies in memory never waits for a disk or a network.
 const memoryDir = "/dev/shm"
 
-// newFolder makes the folder of a run, which only this user may enter.
-func newFolder(environ []string) (string, error) {
+// The names of folders. One with the ending is locked (flock(2)) for as long as its agent lives:
+// it has no such name before it is locked, so that one which is not locked any more is of an
+// agent that is gone.
+const (
+	folderPrefix = "rallypoint-progress-"
+	lockedSuffix = "-locked"
+)
+
+// folder is where the records of a run lie.
+type folder struct {
+	path string
+	lock *os.File // nil: the file system cannot lock folders
+}
+
+// newFolder makes the folder of a run, which only this user may enter. Before it removes
+// those that killed agents have left.
+func newFolder(environ []string) (folder, error) {
 	var tried []error
 	for _, base := range bases(environ) {
+		removeLeft(base)
 		for {
-			path := filepath.Join(base, "rallypoint-progress-"+strings.ToLower(rand.Text()[:8]))
+			path := filepath.Join(base, folderPrefix+strings.ToLower(rand.Text()[:8]))
 			err := os.Mkdir(path, 0o700)
 			if err == nil {
-				return path, nil
+				return lockFolder(path), nil
 			}
 			if !errors.Is(err, fs.ErrExist) {
 				tried = append(tried, err)
@@ -35,12 +51,89 @@ func newFolder(environ []string) (string, error) {
 			}
 		}
 	}
-	return "", errors.Join(tried...)
+	return folder{}, errors.Join(tried...)
+}
+
+// lockFolder locks a new folder and gives it the name of one that is. What cannot be locked
+// keeps its name: no other agent removes it.
+func lockFolder(path string) folder {
+	lock, err := openFolder(unix.AT_FDCWD, path)
+	if err != nil {
+		return folder{path: path}
+	}
+	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		err = unix.Rename(path, path+lockedSuffix)
+	}
+	if err != nil {
+		_ = lock.Close()
+		return folder{path: path}
+	}
+	return folder{path + lockedSuffix, lock}
+}
+
+// openFolder opens a folder, and nothing else: what may block is none.
+func openFolder(base int, name string) (*os.File, error) {
+	fd, err := unix.Openat(base, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// remove removes the folder with all that is in it.
+func (f folder) remove() error {
+	err := os.RemoveAll(f.path)
+	if f.lock != nil {
+		_ = f.lock.Close()
+	}
+	return err
+}
+
+// maxLooked bounds the names that are looked at in a folder that others may fill.
+const maxLooked = 100000
+
+// removeLeft removes the folders of this user's agents that were killed together with the
+// process that watches them. What it cannot remove stays: it harms nothing.
+func removeLeft(base string) {
+	dir, err := openFolder(unix.AT_FDCWD, base+"/.") // it may be a link itself
+	if err != nil {
+		return
+	}
+	defer func() { _ = dir.Close() }()
+	names, _ := dir.Readdirnames(maxLooked)
+	for _, name := range names {
+		if strings.HasPrefix(name, folderPrefix) && strings.HasSuffix(name, lockedSuffix) {
+			removeUnlocked(int(dir.Fd()), name)
+		}
+	}
+}
+
+// removeUnlocked removes a folder of this user if no process holds its lock. It goes by
+// descriptors, so that a name which leads elsewhere by then costs nothing there.
+func removeUnlocked(base int, name string) {
+	f, err := openFolder(base, name)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	fd := int(f.Fd())
+	var info unix.Stat_t
+	if unix.Fstat(fd, &info) != nil || int(info.Uid) != os.Geteuid() || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return
+	}
+	files, _ := f.Readdirnames(maxLooked)
+	for _, file := range files {
+		_ = unix.Unlinkat(fd, file, 0)
+	}
+	_ = unix.Unlinkat(base, name, unix.AT_REMOVEDIR)
 }
 
 // bases are the folders to be tried.
 func bases(environ []string) []string {
 	if dir, _ := process.LookupEnv(environ, EnvDir); dir != "" {
+		if absolute, err := filepath.Abs(dir); err == nil { // workers may run elsewhere
+			dir = absolute
+		}
 		return []string{dir}
 	}
 	temp, _ := process.LookupEnv(environ, "TMPDIR")

@@ -3,7 +3,6 @@ package progress
 import (
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -26,7 +25,7 @@ type Tracker struct {
 	now func() time.Time
 
 	mu       sync.Mutex
-	folder   string // "": none
+	folder   folder // without a path: none
 	closed   bool
 	attempts int
 	records  []*record             // of the running attempt; nil: there are none
@@ -73,7 +72,7 @@ func (t *Tracker) Folder() string {
 	if t == nil {
 		return ""
 	}
-	return t.folder
+	return t.folder.path
 }
 
 // Close removes all records. The last report stays.
@@ -84,8 +83,8 @@ func (t *Tracker) Close() {
 	t.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.folder != "" && !t.closed {
-		if err := os.RemoveAll(t.folder); err != nil {
+	if t.folder.path != "" && !t.closed {
+		if err := t.folder.remove(); err != nil {
 			t.log.Warn("cannot remove the folder of the workers' progress records: " + err.Error())
 		}
 	}
@@ -107,11 +106,11 @@ func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 	for i := range t.round.workers {
 		t.round.workers[i].step = noStep
 	}
-	if t.folder == "" || t.closed {
+	if t.folder.path == "" || t.closed {
 		return paths
 	}
 	t.attempts++
-	records, err := newRecords(t.folder, t.attempts, workers)
+	records, err := newRecords(t.folder.path, t.attempts, workers)
 	if err != nil {
 		t.log.Warn(unavailable(err))
 		return paths

@@ -1,0 +1,75 @@
+package progress
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/testkit"
+)
+
+// TestLeftFolders: an agent removes the folders of those that are gone, and nothing else,
+// whatever stands under their names.
+func TestLeftFolders(t *testing.T) {
+	base, elsewhere := t.TempDir(), t.TempDir()
+	path := func(name string) string { return filepath.Join(base, "rallypoint-progress-"+name) }
+	file := func(path string) {
+		testkit.Check(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		testkit.Check(t, os.WriteFile(path, []byte("x"), 0o600))
+	}
+	file(path("left-locked/1.0"))
+	file(path("left-locked/1.0.directive"))
+	file(path("links-locked/1.0"))
+	file(filepath.Join(elsewhere, "victim"))
+	testkit.Check(t, os.Symlink(filepath.Join(elsewhere, "victim"), path("links-locked/1.1")))
+	testkit.Check(t, os.Symlink(elsewhere, path("link-locked")))
+	testkit.Check(t, unix.Mkfifo(path("fifo-locked"), 0o600))
+	file(path("file-locked"))
+	file(path("never"))
+	file(path("filled-locked/folder/file"))
+	live := NewTracker([]string{EnvDir + "=" + base}, slog.New(slog.DiscardHandler))
+	defer live.Close()
+
+	tracker := NewTracker([]string{EnvDir + "=" + base}, slog.New(slog.DiscardHandler))
+	var left []string
+	for _, entry := range testkit.Must(os.ReadDir(base))(t) {
+		if name := filepath.Join(base, entry.Name()); name != live.Folder() && name != tracker.Folder() {
+			left = append(left, strings.TrimPrefix(entry.Name(), "rallypoint-progress-"))
+		}
+	}
+	if want := []string{"fifo-locked", "file-locked", "filled-locked", "link-locked", "never"}; !slices.Equal(left, want) {
+		t.Errorf("there are %q, want %q", left, want)
+	}
+	for _, kept := range []string{live.Folder(), filepath.Join(elsewhere, "victim"), path("filled-locked/folder/file")} {
+		if _, err := os.Lstat(kept); err != nil {
+			t.Error(err)
+		}
+	}
+	tracker.Close()
+	if _, err := os.Lstat(tracker.Folder()); !os.IsNotExist(err) {
+		t.Errorf("its own folder: %v", err)
+	}
+}
+
+// TestFolderInAFIFO: what is no folder is none, and nothing waits for it.
+func TestFolderInAFIFO(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fifo")
+	testkit.Check(t, unix.Mkfifo(path, 0o600))
+	tracker, log := trackerIn(t, path)
+	wantNoRecords(t, tracker, log, "not a directory")
+}
+
+// TestRelativeFolder: workers are told of a folder under a name that is one wherever they run.
+func TestRelativeFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	testkit.Check(t, os.Mkdir("records", 0o700))
+	tracker, log := trackerIn(t, "records")
+	if path := tracker.Begin(1, 1, CauseStart)[0]; !filepath.IsAbs(path) {
+		t.Errorf("the path is %q: %s", path, log)
+	}
+}
