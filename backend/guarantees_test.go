@@ -162,7 +162,7 @@ func withToken(file string, open func(params.Params, *slog.Logger) (*member.Memb
 	}
 }
 
-// value is a sharedlog.Backend in memory.
+// value is a sharedlog.CASRegister in memory.
 type value struct {
 	mu      sync.Mutex
 	state   []byte

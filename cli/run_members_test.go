@@ -11,7 +11,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// tellPlace makes each worker say where it stands and wait for the end of its
+// printPlacement makes each worker say where it stands and wait for the end of its
 // round, or of the job.
 const printPlacement = `trap 'exit 0' TERM
 	echo "$RALLYPOINT_ROUND $GROUP_WORLD_SIZE $WORLD_SIZE $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RESTART_COUNT $ROLE_NAME:$ROLE_RANK/$ROLE_WORLD_SIZE" > $SAY

@@ -67,7 +67,7 @@ func appendRecord(log []byte, key string, value []byte) ([]byte, error) {
 type recordScanner struct{ lockedfile.Scanner }
 
 // next returns the record at pos and moves behind it. It returns io.EOF at the
-// end, errTorn if the record is not complete, and the file's errors otherwise;
+// end, lockedfile.ErrTorn if the record is not complete, and the file's errors otherwise;
 // then it stays where it is. The record is good until the next call.
 func (s *recordScanner) next() (record, error) {
 	if s.Pos == s.End {

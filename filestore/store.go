@@ -24,7 +24,7 @@ import (
 // calls hold none.
 type Store struct {
 	file      *lockedfile.File
-	local     bool // see isLocal
+	local     bool // see lockedfile.File.IsLocal
 	worldSize int
 	options   Options
 	closing   chan struct{} // closed when Close begins

@@ -21,7 +21,7 @@ import (
 
 // Open makes the member that p describes. It touches no network and starts
 // nothing: that is for the member's first Next. A wrong parameter, endpoint,
-// local address or token file is ErrInvalid. log gets what people should see; nil is none.
+// local address or token file is ErrInvalid. log gets what users should see; nil is none.
 //
 // The caller ends the member by Shutdown or Close.
 func Open(p params.Params, log *slog.Logger) (*member.Member, error) {

@@ -71,7 +71,7 @@ type Tree struct {
 	log    *slog.Logger
 	Base   string // made by us, to be removed if it stays empty; "" otherwise
 	job    string // "" without files, and with a planner
-	Mark   string // of a run without a folder, whose workers have it in envMark; "" for none
+	Mark   string // of a run without a folder, whose workers have it in EnvMark; "" for none
 	starts map[int]int
 }
 
@@ -457,7 +457,7 @@ func (a *Attempt) Close() {
 	a.files = nil
 }
 
-// Marker is the part of the workers' TORCHELASTIC_ERROR_FILE, or of envMark, that no
+// Marker is the part of the workers' TORCHELASTIC_ERROR_FILE, or of EnvMark, that no
 // other run has.
 func (t *Tree) Marker() string {
 	switch {

@@ -16,7 +16,7 @@ import (
 type Forker struct {
 	requests chan forkRequest
 	done     chan struct{}
-	group    *Cgroup // of what start starts; nil: this process's
+	group    *Cgroup // of what it starts; nil: this process's
 
 	mu    sync.Mutex
 	known map[int]bool // pids started here and not reaped yet
@@ -35,8 +35,8 @@ type forkAnswer struct {
 	err error
 }
 
-// NewForker starts the forking thread; close ends it. group, which may be nil, gets what
-// start starts.
+// NewForker starts the forking thread; Close ends it. group, which may be nil, gets what
+// the Forker starts.
 func NewForker(group *Cgroup) *Forker {
 	f := &Forker{group: group, requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool)}
 	go f.run()

@@ -89,7 +89,7 @@ func (c *OOMCounter) read() (kills uint64, ok bool) {
 // Reset starts the count again.
 func (c *OOMCounter) Reset() { c.base, _ = c.read() }
 
-// Note says how many processes were killed since reset; "" if none was.
+// Note says how many processes were killed since Reset; "" if none was.
 func (c *OOMCounter) Note() string {
 	kills, ok := c.read()
 	if c.path == "" || !ok || kills <= c.base {

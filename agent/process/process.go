@@ -13,9 +13,9 @@ import (
 	"rallypoint/internal/wake"
 )
 
-// Process is one worker. Its fields are set at start and, once exited is closed,
-// at its end; it stays a zombie until it is reaped, so that its pid and process
-// group cannot be given to another process in the meantime (N2).
+// Process is one worker. Its fields are set at start and, once HasExited, at its end; it
+// stays a zombie until it is reaped, so that its pid and process group cannot be given to
+// another process in the meantime (N2).
 type Process struct {
 	Local int
 	Pid   int

@@ -41,7 +41,7 @@ type Reaper struct {
 // orphaned descendants of the workers and reaps them when they end; only a
 // program that starts no children but by f from now on may ask for it. keep leaves
 // everything alone that is not a worker. marker, which may be "", is a text that only the
-// environment of the workers and of their descendants holds. close ends it.
+// environment of the workers and of their descendants holds. Close ends it.
 func NewReaper(f *Forker, subreaper, keep bool, marker string, log *slog.Logger) *Reaper {
 	s := &Reaper{log: log, forker: f, keep: keep, done: make(chan struct{})}
 	if !subreaper || os.Getpid() == 1 {

@@ -64,7 +64,7 @@ type Watchdog struct {
 }
 
 // Serve makes the FIFO, in the place of a file that may be there (A88), and
-// serves it until stop.
+// serves it until Stop.
 func Serve(path string, log *slog.Logger) (*Watchdog, error) {
 	fifo, err := newFIFO(path)
 	if err != nil {
@@ -91,7 +91,7 @@ func newFIFO(path string) (*os.File, error) {
 	return fifo, nil
 }
 
-// Expiries has a token whenever take has something; nil for a nil watchdog.
+// Expiries has a token whenever Take has something; nil for a nil watchdog.
 func (w *Watchdog) Expiries() <-chan struct{} {
 	if w == nil {
 		return nil
@@ -99,7 +99,7 @@ func (w *Watchdog) Expiries() <-chan struct{} {
 	return w.wake
 }
 
-// Take returns the processes whose timers have expired since the last take.
+// Take returns the processes whose timers have expired since the last call.
 func (w *Watchdog) Take() []Overdue {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -18,7 +18,7 @@ const (
 	ExitFailure = 1
 	ExitUsage   = 2
 
-	// 94 (a node is unfit) is kept for what follows.
+	// 94 is reserved for a node that is unfit.
 	ExitNoProgress = 93
 	ExitRequeue    = 95
 )

@@ -68,7 +68,7 @@ type Member struct {
 // connect is given what the control plane is to tell. The parameters must be valid
 // (Params.Validate). It touches no network: that is for the first Next.
 //
-// log gets what people should see: what a join waits for, its outcome, and when
+// log gets what users should see: what a join waits for, its outcome, and when
 // the control plane is lost or the nodes have to regroup.
 func New(p params.Params, connect func(Observer) ControlPlane, stores RoundStores, log *slog.Logger) *Member {
 	m := &Member{

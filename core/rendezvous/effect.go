@@ -92,7 +92,7 @@ type MembershipUpdate struct {
 	Requeue bool `json:",omitzero"`
 }
 
-// Notify carries a Notice to a node.
+// Notify carries a membership update to a node.
 type Notify struct {
 	Session SessionID
 	Update  MembershipUpdate `json:"Notice"` // the tag is its name in histories

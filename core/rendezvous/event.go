@@ -163,7 +163,7 @@ type CloseRun struct {
 	At     time.Time // wall clock, for display only
 }
 
-// Evict drops a node on a person's request.
+// Evict drops a node at an administrator's request.
 type Evict struct {
 	Node   string
 	By     string

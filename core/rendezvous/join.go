@@ -129,7 +129,7 @@ func describePolicy(p Policy) string {
 	return strings.Join(parts, " ")
 }
 
-// Progress says to people what a pending join waits for.
+// Progress says what a pending join waits for, human-readable.
 type Progress struct {
 	Headline string // "2 of 4 nodes here"
 	Detail   string // "here: …; missing: …"

@@ -85,7 +85,7 @@ type IdleStatus struct {
 
 // ClosedStatus is who closed a run, when and why.
 type ClosedStatus struct {
-	How    string // "closed", "ended successfully" or "failed"
+	How    string // "closed", "ended successfully", "failed" or "stopped to be queued again"
 	By     string
 	Reason string
 	At     time.Time

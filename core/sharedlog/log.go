@@ -61,8 +61,8 @@ type Log interface {
 
 	// Heartbeat shows the others that this node is alive under the name session. It
 	// comes before the session's Hello is appended, then at least every quarter of
-	// lease. When session is another one than at the last call, the sign of the last
-	// one is taken back: this node has begun again.
+	// lease. When session is another one than at the last call, the heartbeat of the
+	// last one is taken back: this node has begun again.
 	Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error
 
 	// ReadHeartbeats returns the heartbeats of sessions, one each in their order.
@@ -133,15 +133,15 @@ type Snapshot struct {
 // Liveness is what one node sees of another one's life.
 type Liveness struct {
 	State LivenessState
-	// Heartbeats is any number that changes with each beat, while State is LivenessHeartbeats.
-	// The plane judges by its own clock how long ago it last changed.
+	// Heartbeats is any number that changes with each heartbeat, while State is
+	// LivenessHeartbeats. The replica tells by its own clock how long ago it last changed.
 	Heartbeats uint64
 }
 
-// LivenessState is what a sign tells.
+// LivenessState is what a log can tell of a node.
 type LivenessState int
 
-// The states of a sign.
+// The states.
 const (
 	// LivenessHeartbeats: the log knows no more than Heartbeats. A session that the log has
 	// never seen has Heartbeats 0.

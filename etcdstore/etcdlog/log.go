@@ -24,7 +24,7 @@ import (
 //
 // Each append is one key of its own, in one transaction, so that nodes never
 // contend; the revision of that transaction is the entries' place in the order.
-// One watch carries everything to a node. Signs of life are keys on leases that
+// One watch carries everything to a node. Heartbeats are keys on leases that
 // etcd keeps. The keys of a run, behind the prefix and the run id:
 //
 //	gen          the run's generation, and the lease on which all below hangs

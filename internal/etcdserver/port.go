@@ -15,6 +15,7 @@ type HeldPort struct {
 	socket int
 }
 
+// HoldPort holds a free port, until Release.
 func HoldPort() (*HeldPort, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

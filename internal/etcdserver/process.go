@@ -86,6 +86,7 @@ func (p *Process) Stop(patience time.Duration) {
 	<-p.Ended
 }
 
+// Signal sends the process a signal, unless it has ended.
 func (p *Process) Signal(sig syscall.Signal) {
 	select {
 	case <-p.exited: // the pid may be another's by now

@@ -208,4 +208,5 @@ func (s *Server) removeScratch() {
 	}
 }
 
+// LocalURL is the address of an etcd at a port of 127.0.0.1.
 func LocalURL(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }

@@ -1,5 +1,5 @@
-// Package eventloop is what event loops are made of: a poller, an inbox, sockets that never block, and
-// TLS over what a loop has received.
+// Package eventloop is what event loops are made of: a poller, an inbox, sockets that never
+// block, and TLS over what a loop has received.
 package eventloop
 
 import (

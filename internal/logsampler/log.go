@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Limits of a Log.
+// Limits of a Sampler.
 const (
 	// Window is how often the refusals that were not logged are summed up.
 	Window = time.Minute
@@ -52,7 +52,7 @@ type account struct {
 	last   string
 }
 
-// New returns a Log. It calls write, in a goroutine of its own or of the clock's,
+// New returns a Sampler. It calls write, in a goroutine of its own or of the clock's,
 // for each summary; after is time.AfterFunc or a test's. It must be closed.
 func New(after func(time.Duration, func()) (stop func() bool), write func(Summary)) *Sampler {
 	return &Sampler{after: after, write: write, accounts: map[string]*account{}}

@@ -353,7 +353,7 @@ func (s *search) notice() {
 		return
 	}
 	s.silent = s.c.network.now()
-	s.c.log.Warn(fmt.Sprintf("the host is silent for %s: its machine or network is down, or the process is stopped; nobody takes over without proof; restart it, or end the job",
+	s.c.log.Warn(fmt.Sprintf("the host is silent for %s: its machine or network is down, or the process is stopped; no node takes over without proof; restart it, or end the job",
 		s.ago()), "host", s.last.HostNode)
 }
 

@@ -124,7 +124,7 @@ func TestSilenceOfTheHostIsLogged(t *testing.T) {
 	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	const rest = ": its machine or network is down, or the process is stopped; nobody takes over without proof; restart it, or end the job"
+	const rest = ": its machine or network is down, or the process is stopped; no node takes over without proof; restart it, or end the job"
 	for i, after := range []string{"12 s", "24 s", "36 s"} {
 		lines.Await(t, "the host is silent for "+after+rest, 1)
 		if told := lines.With("the host is silent"); len(told) != i+1 {
