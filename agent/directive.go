@@ -52,9 +52,9 @@ func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
 
 // Times of directives.
 const (
-	directiveTick  = 20 * time.Millisecond // between two looks at the workers' answers
-	holdPatience   = 7 * time.Second       // for an agreement; less than progress.HoldLimit, more than a control plane waits for nodes
-	reportPatience = time.Second           // for the answer to a report, which goes on by itself
+	directiveTick  = 20 * time.Millisecond              // between two looks at the workers' answers
+	holdPatience   = progress.HoldLimit - 3*time.Second // for an agreement; more than a control plane waits for nodes
+	reportPatience = time.Second                        // for the answer to a report, which goes on by itself
 )
 
 // directives hands directives to the workers of one attempt. Its fields are those of the

@@ -606,6 +606,7 @@ typedef struct rp_member_config {
     const char *run_id;       /* required: the job; 1 to 512 bytes */
     const char *endpoint;     /* required: host[:port] of the control plane; port 29400. Or
                                  file:///directory, which all nodes share. Or
+                                 etcd://host[:port][,...] (etcds:// with TLS). Or
                                  static://host:port of node 0 of a fixed set of nodes, each
                                  of which has option node_rank and min_nodes = max_nodes.
                                  Option backend, a name as --rdzv-backend takes it, makes
@@ -678,8 +679,9 @@ RP_API int32_t rp_member_cancel(rp_member member, rp_error *err);
  * Tells the others that all workers of this node have succeeded: from then on it counts
  * neither as lost nor for a regroup. To be called before a rp_member_shutdown with
  * RP_END_SUCCESS by a program that does not run the agents' exit barrier on the store of
- * rp_member_keys, which says the same. RP_PENDING as in rp_member_next. Does nothing
- * before the first outcome. Cancelled by rp_member_cancel and rp_member_close.
+ * rp_member_keys, which says the same. RP_PENDING as in rp_member_next; limited by option
+ * read_timeout (60 s). Does nothing before the first outcome. Cancelled by rp_member_cancel
+ * and rp_member_close.
  */
 RP_API int32_t rp_member_finish(rp_member member, int64_t timeout_ms, rp_error *err);
 
@@ -931,9 +933,10 @@ enum rp_directive_kind {
  * Gives the run a directive, whose workers learn of it at the same step
  * (rp_progress_directive): RP_DIRECTIVE_SAVE, RP_DIRECTIVE_DRAIN of this node, or
  * RP_DIRECTIVE_STOP. They have `within_ms` to save, at least 1. `reason` is human-readable
- * and not NULL. One that stands already is not given again. Returns when the control plane
- * has it. RP_ERR_INVALID where there can be none: no workers run, the job is static, or the
- * run cannot do it; else as rp_member_set_closed.
+ * and not NULL. One that stands already is not given again. Blocks until the control plane
+ * has it, at most option close_timeout (30 s), and ends early with rp_agent_close.
+ * RP_ERR_INVALID where there can be none: no workers run, the job is static, or the run
+ * cannot do it; RP_ERR_TIMEOUT, RP_ERR_CLOSED, RP_ERR_CANCELED.
  */
 RP_API int32_t rp_agent_direct(rp_agent agent, int32_t kind, int64_t within_ms,
                                const char *reason, rp_error *err);
