@@ -32,7 +32,7 @@ type applier struct {
 }
 
 func newApplier(p *Replica) *applier {
-	return &applier{p: p, machine: newMachine(p.params.RunID, p.info.Generation), timers: timers{}, troubles: map[string]error{}}
+	return &applier{p: p, machine: newMachine(p.params.RunID, p.info.Generation), timers: timers{}, troubles: map[string]error{}, ring: ring{peers: map[rendezvous.SessionID]*peer{}}}
 }
 
 func newMachine(runID, generation string) *rendezvous.Machine {
@@ -160,8 +160,7 @@ func (f *applier) carryOut(e rendezvous.Effect) {
 	p := f.p
 	switch e := e.(type) {
 	case rendezvous.Welcome:
-		f.ring.stale = true
-		delete(f.ring.peers, e.Session)
+		f.greet(e.Session)
 		if e.Session == p.session {
 			f.welcomed(e.Update)
 		}

@@ -23,13 +23,16 @@ type ring struct {
 	stale    bool // to be read from the machine again
 	sessions []rendezvous.SessionID
 	peers    map[rendezvous.SessionID]*peer
-	looked   time.Time // of the last signs
+	looked   time.Time // when the last look began
+	late     bool      // nothing could be said of the others at it
 }
 
 // peer is what this node knows of another one's life.
 type peer struct {
 	beats   uint64
-	heard   time.Time // when beats last changed, or began to be watched
+	words   uint64    // its hellos and requests: each is a sign of life as good as a heartbeat
+	heard   time.Time // when beats or words last changed, or began to be watched
+	spoke   time.Time // when words last changed; zero: not since it is watched
 	looked  time.Time
 	suspect bool // was silent for a lease already at the last look
 	gone    bool // said so in the log
@@ -48,9 +51,6 @@ func (f *applier) refreshRing() {
 		if _, ok := slices.BinarySearch(r.sessions, session); !ok {
 			delete(r.peers, session)
 		}
-	}
-	if r.peers == nil {
-		r.peers = map[rendezvous.SessionID]*peer{}
 	}
 }
 
@@ -90,49 +90,66 @@ func (f *applier) lease() time.Duration {
 	return f.p.params.LeaseTimeout
 }
 
+// greet begins to watch a node that has said hello, or has said it again.
+func (f *applier) greet(session rendezvous.SessionID) {
+	f.ring.stale = true
+	now := time.Now()
+	f.ring.peers[session] = &peer{words: f.machine.Heard(session), heard: now, spoke: now, looked: now}
+}
+
 // heartbeats is what one look has shown.
 type heartbeats struct {
 	sessions []rendezvous.SessionID
 	list     []Liveness
+	began    time.Time // when the look began
+	shown    time.Time // when this node's own last heartbeat that got through was sent
 }
 
 // evaluate compares heartbeats with the last ones, and appends whose connection is broken and whose
 // lease has run out. If the last look was long ago, this node was stopped or is
-// overloaded, and so may the others have been: all get a new lease. A node is
+// overloaded, and so may the others have been; and where its own heartbeats do not get
+// through, neither may theirs: all get a new lease. A node is
 // judged only after it was found silent twice, and what is found of it is appended at
 // once or not at all.
 func (f *applier) evaluate(s heartbeats) {
 	f.refreshRing()
 	r, now, lease := &f.ring, time.Now(), f.lease()
-	late := !r.looked.IsZero() && now.Sub(r.looked) > lease/2
-	r.looked = now
+	late := !r.looked.IsZero() && now.Sub(r.looked) > lease/2 || now.Sub(s.shown) > lease/2
+	if late && !r.late {
+		f.p.log.Debug("this process was stopped, is overloaded or cut off: all nodes get a new lease")
+	}
 	if late {
-		f.p.log.Debug("this process was stopped or is overloaded: all nodes get a new lease")
 		f.p.withdraw()
 	}
+	r.looked, r.late = s.began, late
 	for i, session := range s.sessions {
 		if _, ok := slices.BinarySearch(r.sessions, session); !ok || i >= len(s.list) {
 			continue
 		}
-		p, sign := r.peers[session], s.list[i]
+		p, sign, words := r.peers[session], s.list[i], f.machine.Heard(session)
 		if p == nil {
-			p = &peer{beats: sign.Heartbeats, heard: now, looked: now}
+			p = &peer{beats: sign.Heartbeats, words: words, heard: now, looked: now}
 			r.peers[session] = p
 		}
 		unwatched := now.Sub(p.looked) > lease/2
 		p.looked = now
-		if late || unwatched || sign.State == LivenessHeartbeats && sign.Heartbeats != p.beats {
+		spoke := words != p.words
+		if spoke {
+			p.words, p.spoke = words, now
+		}
+		if late || unwatched || spoke || sign.State == LivenessHeartbeats && sign.Heartbeats != p.beats {
 			p.beats, p.heard, p.suspect, p.gone = sign.Heartbeats, now, false, false
 		}
-		f.evaluatePeer(session, p, sign, now.Sub(p.heard) > lease)
+		f.evaluatePeer(session, p, sign, s.began.Sub(p.heard) > lease)
 	}
 }
 
 func (f *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liveness, silent bool) {
+	expired := sign.State == LivenessExpired && time.Since(p.spoke) > f.lease()/2
 	switch {
 	case p.gone:
-	case sign.State == LivenessExpired, sign.State == LivenessHeartbeats && silent && p.suspect:
-		f.declareFailed(p, rendezvous.LeaseExpired{Session: session}, session)
+	case expired, sign.State == LivenessHeartbeats && silent && p.suspect:
+		f.declareFailed(p, rendezvous.LeaseExpired{Session: session, Heard: p.words}, session)
 	case sign.State == LivenessDisconnected:
 		f.declareFailed(p, rendezvous.Disconnect{Session: session}, session)
 	default:
@@ -155,28 +172,29 @@ func (p *Replica) live() {
 	every = min(every, lease/beatsPerLease)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	beat := time.Now()
+	shown := time.Now() // when the last heartbeat that got through was sent
 	for {
 		p.mu.Lock()
-		session, shown, list, report := p.session, p.shown, p.applier.toWatch(), p.training
+		session, known, list, report := p.session, p.shown, p.applier.toWatch(), p.training
 		lease = p.applier.lease()
 		p.mu.Unlock()
-		if now := time.Now(); session != shown || now.Sub(beat) >= lease/beatsPerLease {
+		if now := time.Now(); session != known || now.Sub(shown) >= lease/beatsPerLease {
 			if carrier, ok := p.shared.(ReportCarrier); ok && report != nil {
 				carrier.CarryReport(report())
 			}
 			err := p.shared.Heartbeat(p.life, session, lease)
 			if err == nil {
-				beat = now
-				p.showHeartbeat(session)
+				p.showHeartbeat(session, session == known && time.Since(shown) > lease/2)
+				shown = now
 			}
 			if !p.report(asTrouble("beat", err)) {
 				return
 			}
 		}
 		if len(list) > 0 {
+			began := time.Now()
 			got, err := p.shared.ReadHeartbeats(p.life, list)
-			if err == nil && !p.report(heartbeats{list, got}) || !p.report(asTrouble("look", err)) {
+			if err == nil && !p.report(heartbeats{list, got, began, shown}) || !p.report(asTrouble("look", err)) {
 				return
 			}
 		}
@@ -189,10 +207,14 @@ func (p *Replica) live() {
 	}
 }
 
-// showHeartbeat records that a session has shown a heartbeat: it may be spoken for.
-func (p *Replica) showHeartbeat(session rendezvous.SessionID) {
+// showHeartbeat records that a session has shown a heartbeat: it may be spoken for. One that is
+// back from a silence says hello again, which makes void what others are about to say of that.
+func (p *Replica) showHeartbeat(session rendezvous.SessionID, back bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shown = session
+	if back && session == p.session && !p.closing {
+		p.propose(proposal{event: p.hello()})
+	}
 	p.more.Set()
 }

@@ -65,7 +65,8 @@ type Log interface {
 	// last one is taken back: this node has begun again.
 	Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error
 
-	// ReadHeartbeats returns the heartbeats of sessions, one each in their order.
+	// ReadHeartbeats returns the heartbeats of sessions, one each in their order. They may
+	// be as old as this node's own last heartbeat that got through.
 	ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error)
 
 	// Close releases everything, and takes this node's heartbeat back. If all

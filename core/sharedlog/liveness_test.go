@@ -1,0 +1,156 @@
+package sharedlog
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// TestNodesThatCannotShowThemselves: when the heartbeats of all nodes fail for longer than a
+// lease, none of them is lost, also where what is there can still be read.
+func TestNodesThatCannotShowThemselves(t *testing.T) {
+	v := &value{takes: time.Millisecond}
+	memory := func(w *cluster) []*node { return w.some(3, 2, 3) }
+	for name, c := range map[string]struct {
+		begin func(w *cluster) []*node
+		fail  func(w *cluster, fails bool)
+	}{
+		"a log out of reach": {memory, func(w *cluster, fails bool) {
+			w.memory.setDown(map[bool]error{true: errors.New("no route")}[fails])
+		}},
+		"a log that can be read only": {memory, func(w *cluster, fails bool) {
+			w.memory.mu.Lock()
+			defer w.memory.mu.Unlock()
+			w.memory.unshown = map[bool]int{true: 1 << 30}[fails]
+		}},
+		"a register out of reach": {func(w *cluster) []*node { return w.blobNodes(v, 3, 2, 3) }, func(_ *cluster, fails bool) {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.fail = map[bool]error{true: errors.New("no route")}[fails]
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runCluster(t, func(t *testing.T, w *cluster) {
+				nodes := c.begin(w)
+				joinAll(t, nodes...)
+				time.Sleep(time.Minute)
+				c.fail(w, true)
+				time.Sleep(time.Minute)
+				c.fail(w, false)
+				time.Sleep(time.Minute)
+				for _, n := range nodes {
+					if n.NodesWaiting() > 0 {
+						t.Errorf("%s: %s", n.name, n.Reason())
+					}
+				}
+			})
+		})
+	}
+}
+
+// strayWord is a log in which what is said of silent nodes gets in when said is closed,
+// though it seems to be there at once.
+type strayWord struct {
+	*memoryLog
+	held chan<- [][]byte
+}
+
+func (l strayWord) Append(ctx context.Context, entries [][]byte) error {
+	ev, err := rendezvous.DecodeEvent(entries[0])
+	if err != nil {
+		return err
+	}
+	if _, ok := ev.(rendezvous.LeaseExpired); !ok {
+		return l.memoryLog.Append(ctx, entries)
+	}
+	select {
+	case l.held <- entries:
+	default:
+	}
+	return nil
+}
+
+// TestStrayWordOfANodeThatIsBack: what was found of a silent node comes to nothing when it gets
+// into the log after the node is back, whether or not that has anything to ask.
+func TestStrayWordOfANodeThatIsBack(t *testing.T) {
+	for name, work := range map[string]bool{"at work": true, "idle": false} {
+		t.Run(name, func(t *testing.T) {
+			runCluster(t, func(t *testing.T, w *cluster) {
+				held := make(chan [][]byte, 1)
+				w.bend = func(l *memoryLog) Log { return strayWord{l, held} }
+				land := func(word [][]byte) {
+					w.memory.mu.Lock()
+					defer w.memory.mu.Unlock()
+					w.memory.add(word)
+				}
+				nodes := w.some(2, 2, 2)
+				form(t, nodes...)
+				thaw := nodes[1].log.freeze()
+				word := <-held
+				thaw()
+				if work {
+					if _, err := nodes[1].Keys(1).Add(t.Context(), "sum", 1); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					time.Sleep(time.Second)
+				}
+				land(word)
+				synctest.Wait()
+				for _, n := range nodes {
+					if n.NodesWaiting() > 0 {
+						t.Fatalf("%s: %s", n.name, n.Reason())
+					}
+				}
+				nodes[1].log.freeze() // once more, and for good
+				land(<-held)
+				waiting(t, nodes[0], "n1")
+			})
+		})
+	}
+}
+
+// expiredLeases is a log that says of all other nodes that their leases have run out.
+type expiredLeases struct{ Log }
+
+func (l expiredLeases) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
+	list, err := l.Log.ReadHeartbeats(ctx, sessions)
+	for i := range list {
+		list[i].State = LivenessExpired
+	}
+	return list, err
+}
+
+// TestNodeThatWorksHasALease: a node whose entries are read is not taken for lost, whatever
+// the log says of its lease; when nothing more comes of it, it is.
+func TestNodeThatWorksHasALease(t *testing.T) {
+	runCluster(t, func(t *testing.T, w *cluster) {
+		w.bend = func(l *memoryLog) Log {
+			if len(w.nodes) > 0 {
+				return l
+			}
+			return expiredLeases{l} // the first node's
+		}
+		nodes := w.some(2, 1, 2)
+		form(t, nodes...)
+		work(t, nodes[1])
+		for _, n := range nodes {
+			if n.NodesWaiting() > 0 {
+				t.Errorf("%s: %s", n.name, n.Reason())
+			}
+		}
+		waiting(t, nodes[0], "n1")
+	})
+}
+
+// work has a node in the first round work for more than a minute.
+func work(t *testing.T, n *node) {
+	for range 70 {
+		_, _ = n.Keys(1).Add(t.Context(), "sum", 1)
+		time.Sleep(time.Second)
+	}
+}
