@@ -92,7 +92,6 @@ func underFaults(t *testing.T, w *cluster, v *value, seed uint64) {
 	c.named = c.random.IntN(2) == 0
 	if c.stray = chaosLease / 4; c.random.IntN(2) == 0 {
 		c.stray = 3 * chaosLease
-		c.rec.untimed = true // who is dead may be heard of long after
 	}
 	for range chaosMin + c.random.IntN(chaosMax+2-chaosMin) {
 		c.start("")
