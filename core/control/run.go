@@ -40,6 +40,7 @@ type run struct {
 
 	leases  leases
 	waiting progressNotifier
+	notices noticeFrame
 	stats   stats
 
 	standbys *standby.Registry // nil: the server has no successors
@@ -57,6 +58,20 @@ const (
 	lateReplyPerNode = 100 * time.Microsecond
 	lateReply        = time.Second
 )
+
+// noticeFrame is the last notice, ready to be sent: a change of a run tells many nodes the same.
+type noticeFrame struct {
+	update rendezvous.MembershipUpdate
+	frame  []byte // nil: there was none yet
+}
+
+// frameOf returns the frame, which is good until the next call.
+func (n *noticeFrame) frameOf(u *rendezvous.MembershipUpdate) []byte {
+	if n.frame == nil || !n.update.Equal(u) {
+		n.update, n.frame = *u, wire.AppendFrame(n.frame[:0], wire.Notice{Notice: *u})
+	}
+	return n.frame
+}
 
 // runTimer is a running timer of the machine, kept under its name (Seq zero).
 type runTimer struct {
@@ -283,7 +298,7 @@ func (r *run) execute(e rendezvous.Effect) {
 		}
 	case rendezvous.Notify:
 		if p := r.conns[e.Session]; p != nil {
-			p.out.Send(wire.Notice{Notice: e.Update})
+			p.out.SendBytes(r.notices.frameOf(&e.Update), wire.KindNotice)
 		}
 	case rendezvous.Drop:
 		if r.standbys != nil {

@@ -92,6 +92,12 @@ type MembershipUpdate struct {
 	Requeue bool `json:",omitzero"`
 }
 
+// Equal reports whether two updates say the same.
+func (u *MembershipUpdate) Equal(v *MembershipUpdate) bool {
+	return u.Waiting == v.Waiting && u.Closed == v.Closed && u.Requeue == v.Requeue && u.Reason == v.Reason &&
+		u.Stop == v.Stop && u.Directive == v.Directive && u.Facts.equal(v.Facts)
+}
+
 // Notify carries a membership update to a node.
 type Notify struct {
 	Session SessionID
