@@ -213,6 +213,15 @@ func packOther(p *pack.Packer, ev Event) {
 func UnpackArguments(u *pack.Unpacker, op Op) Event {
 	u.Open()
 	defer u.Close()
+	if op.IsRequest() {
+		return unpackAsked(u, op)
+	}
+	return unpackOther(u, op)
+}
+
+// unpackAsked reads a request. A server's goroutine for each node calls it, but hardly ever
+// unpackOther, for whose events its stack would have to have room.
+func unpackAsked(u *pack.Unpacker, op Op) Event {
 	switch op {
 	case OpJoin:
 		return Join{NodeRank: u.IntOr(-1), RankHint: u.IntOr(-1), StoreAddr: u.Text(MaxNameLen), StorePort: u.Int()}
@@ -231,6 +240,22 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 			Round: u.Uint(), Op: store.Op(u.Int()),
 			Keys: u.Texts(MaxKeys, MaxKeyLen), Values: u.Values(MaxKeys, MaxValueLen), Amount: u.Int64(),
 		}
+	case OpGiveDirective:
+		u.Open()
+		d := unpackDirect(u)
+		u.Close()
+		return GiveDirective{Directive: d}
+	case OpReportDirective:
+		return ReportDirective{ID: u.Text(MaxNameLen), Generation: u.Text(MaxNameLen), Round: u.Uint(), Step: u.Int64(), Saved: u.Bool()}
+	case OpAnnounceStop:
+		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen)}
+	}
+	return nil
+}
+
+// unpackOther reads an event that is no request.
+func unpackOther(u *pack.Unpacker, op Op) Event {
+	switch op {
 	case opHello:
 		return Hello{
 			Session: unpackSession(u), Node: u.Text(MaxNameLen), Incarnation: u.Uint(), Named: u.Bool(), Label: u.Text(MaxNameLen),
@@ -252,15 +277,6 @@ func UnpackArguments(u *pack.Unpacker, op Op) Event {
 		return CancelDirective{ID: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opUndrain:
 		return Undrain{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
-	case OpGiveDirective:
-		u.Open()
-		d := unpackDirect(u)
-		u.Close()
-		return GiveDirective{Directive: d}
-	case OpReportDirective:
-		return ReportDirective{ID: u.Text(MaxNameLen), Generation: u.Text(MaxNameLen), Round: u.Uint(), Step: u.Int64(), Saved: u.Bool()}
-	case OpAnnounceStop:
-		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen)}
 	}
 	return nil
 }

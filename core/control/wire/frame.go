@@ -199,7 +199,19 @@ func parseFrame(body []byte) (Frame, error) {
 	return f, nil
 }
 
+// readFrame reads the fields of a frame. What nodes send all the time is apart from readOther:
+// a function needs a stack for all its cases together, and a server has one for each node.
 func readFrame(u *unpacker, k Kind) Frame {
+	switch k {
+	case KindRequest:
+		return readRequest(u)
+	case KindBeat:
+		return Beat{Echo: u.Bool(), Training: training.Unpack(u)}
+	}
+	return readOther(u, k)
+}
+
+func readOther(u *unpacker, k Kind) Frame {
 	switch k {
 	case KindHello:
 		return readHello(u)
@@ -207,8 +219,6 @@ func readFrame(u *unpacker, k Kind) Frame {
 		return readWelcome(u)
 	case KindRefuse:
 		return Refuse{rendezvous.UnpackError(u)}
-	case KindRequest:
-		return readRequest(u)
 	case KindReply:
 		return readReply(u)
 	case KindNotice:
@@ -217,8 +227,6 @@ func readFrame(u *unpacker, k Kind) Frame {
 		return Progress{rendezvous.Progress{Headline: u.Text(maxText), Detail: u.Text(maxText), Spare: u.Bool()}}
 	case KindDrop:
 		return Drop{rendezvous.UnpackError(u)}
-	case KindBeat:
-		return Beat{Echo: u.Bool(), Training: training.Unpack(u)}
 	case KindGoodbye:
 		return Goodbye{}
 	case KindStandby, KindStandbys, KindRedirect, KindProbe, KindProbed, KindLiveness, KindTransfer:

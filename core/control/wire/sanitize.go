@@ -6,8 +6,16 @@ import (
 )
 
 // sanitize makes the texts of a frame, which peers may have written, safe for terminals
-// and logs.
+// and logs; the machine does so with those of a request.
 func sanitize(f Frame) Frame {
+	switch f.(type) {
+	case Request, Beat:
+		return f
+	}
+	return sanitizeOther(f)
+}
+
+func sanitizeOther(f Frame) Frame {
 	switch f := f.(type) {
 	case Welcome:
 		f.Notice, f.HostNode = sanitizeUpdate(f.Notice), printable.Text(f.HostNode)
