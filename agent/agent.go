@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -83,6 +84,7 @@ type Agent struct {
 	timers        string // path of the watchdog's FIFO; "" if it is off
 	oom           process.OOMCounter
 	reachAfter    time.Duration // see watchStore
+	dialStore     func(ctx context.Context, address string) (net.Conn, error)
 	holdPatience  time.Duration // see directives
 
 	running  atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
@@ -131,7 +133,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	a := &Agent{
 		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"),
-		reachAfter: reachAfter, holdPatience: holdPatience, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
+		reachAfter: reachAfter, dialStore: dialStore, holdPatience: holdPatience, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
 		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
 	}
 	var events telemetry.Consumer

@@ -9,18 +9,22 @@ import (
 )
 
 // How long workers have run before the agent tries whether their store can be reached
-// from this node, how long it tries, and how long it keeps the connection: a store that checks
-// whose connections it gets may look late, and takes one that is closed by then for a stranger's.
+// from this node, how long it tries, how often, and how long it keeps the connection: a store that
+// checks whose connections it gets may look late, and takes one that is closed by then for a stranger's.
 const (
 	reachAfter    = 5 * time.Second
 	reachPatience = 5 * time.Second
+	reachTries    = 2
 	reachHold     = 5 * time.Second
 )
 
-// watchStore tries once, some seconds after the workers were started, whether the store of
+// watchStore tries, some seconds after the workers were started, whether the store of
 // the round can be reached from this node, and says so if not: workers that cannot connect
 // say nothing for minutes. The function that it returns ends that. A store that they reach by
 // a loopback address of this machine is not tried: what carries them there logs it.
+//
+// One failed try says nothing: in a process that was stopped (SIGSTOP) meanwhile it may come before
+// the news that the round and its store are over.
 func (a *Agent) watchStore() (stop func()) {
 	if s := a.assignment; s.AdvertisedAddr != "" && s.AdvertisedAddr != s.StoreAddr {
 		return func() {}
@@ -29,30 +33,51 @@ func (a *Agent) watchStore() (stop func()) {
 	done := make(chan struct{})
 	go func() { // ends with stop
 		defer close(done)
-		timer := time.NewTimer(a.reachAfter)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return
-		}
 		where := net.JoinHostPort(a.assignment.StoreAddr, strconv.Itoa(a.assignment.StorePort))
-		dialer := net.Dialer{Timeout: reachPatience}
-		dialer.SetMultipathTCP(false) // as workers do
-		began := time.Now()
-		conn, err := dialer.DialContext(ctx, "tcp", where)
-		switch {
-		case err == nil:
-			keepOpen(ctx, conn, reachHold)
-		case ctx.Err() == nil:
-			a.log.Warn(fmt.Sprintf("the workers' store at %s (MASTER_ADDR and MASTER_PORT) cannot be reached from this node, tried for %v: %v; "+
-				"workers that use it hang until they time out. Its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, "+
-				"an address under which the others reach it, and store_port= if a firewall is between them", where, time.Since(began).Round(time.Millisecond), err))
+		var took time.Duration
+		for tries := 1; ; tries++ {
+			if !sleep(ctx, a.reachAfter) {
+				return
+			}
+			began := time.Now()
+			conn, err := a.dialStore(ctx, where)
+			took += time.Since(began)
+			switch {
+			case err == nil:
+				keepOpen(ctx, conn, reachHold)
+				return
+			case ctx.Err() != nil:
+				return
+			case tries == reachTries:
+				a.log.Warn(fmt.Sprintf("the workers' store at %s (MASTER_ADDR and MASTER_PORT) cannot be reached from this node, tried %d times for %v: %v; "+
+					"workers that use it hang until they time out. Its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, "+
+					"an address under which the others reach it, and store_port= if a firewall is between them", where, tries, took.Round(time.Millisecond), err))
+				return
+			}
 		}
 	}()
 	return func() {
 		cancel()
 		<-done
+	}
+}
+
+// dialStore connects as workers do.
+func dialStore(ctx context.Context, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: reachPatience}
+	dialer.SetMultipathTCP(false)
+	return dialer.DialContext(ctx, "tcp", address)
+}
+
+// sleep waits; false if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

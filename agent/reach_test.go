@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -36,6 +37,43 @@ func TestStoreOutOfReach(t *testing.T) {
 	}
 	if err := s.wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStoreOutOfReachOnce: one failed try is no warning. It may be one of a process that was
+// stopped, and does not know yet that the round is over.
+func TestStoreOutOfReachOnce(t *testing.T) {
+	s := newHarness(t, 1, "read x < $GO")
+	gate := s.goFile()
+	log := &testkit.Log{}
+	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := net.Pipe()
+	defer far.Close()
+	testkit.Check(t, far.SetDeadline(time.Now().Add(30*time.Second)))
+	tries := 0
+	a.reachAfter = time.Millisecond
+	a.dialStore = func(context.Context, string) (net.Conn, error) {
+		if tries++; tries == 1 {
+			return nil, errors.New("refused")
+		}
+		return near, nil
+	}
+	s.agent = a
+	s.start()
+	if _, err := far.Write([]byte("x")); err != nil { // the second try has it
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.wait(); err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); strings.Contains(text, "cannot be reached") {
+		t.Error(text)
 	}
 }
 
