@@ -6,7 +6,8 @@ elastic_launch runs workers; record tells launchers why one failed, progress how
 and the worker what the job is asked for (directive, saved); rallypoint.admin asks a job for
 something from outside.
 For torch's own classes see rallypoint.handler, rallypoint.agent and EtcdStore. Nothing is
-loaded before it is used, and torch only where it is installed.
+loaded before it is used (but the record of a worker's steps is mapped at once), and torch only
+where it is installed.
 
 Example:
     with rallypoint.Member("job7", "host0:29400", min_nodes=2, max_nodes=4) as member:
@@ -17,6 +18,7 @@ Example:
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.machinery import PathFinder
 
@@ -195,3 +197,9 @@ if not TYPE_CHECKING:  # else checkers would believe that every name is there
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if os.environ.get("RALLYPOINT_PROGRESS_FILE"):
+    # A worker shows from here on that it takes directives: one that has not come to its first
+    # step would else be taken for one that never does, and not be waited for.
+    from ._launch import progress as _progress  # noqa: F401

@@ -51,6 +51,16 @@ def test_a_step_is_in_the_record_and_that_the_worker_can_be_held(tmp_path: Path)
     assert record.read_bytes() == RECORD.pack(b"rp-steps", 1, 64, 1, 0, 0, 1)
 
 
+def test_a_worker_can_be_held_from_its_import_on(tmp_path: Path) -> None:
+    """Else the agent would take one that has not come to its first step for one that never does."""
+    record = new_record(tmp_path / "record")
+    done = run(
+        "import sys; assert 'torch' not in sys.modules and 'ctypes' not in sys.modules", record
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert record.read_bytes() == RECORD.pack(b"rp-steps", 1, 64, -1, 0, 0, 1)
+
+
 def test_it_returns_nothing_and_needs_neither_torch_nor_the_library(tmp_path: Path) -> None:
     done = run(
         """
