@@ -105,9 +105,6 @@ func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error)
 	return c, nil
 }
 
-// Addr returns the address given to Dial.
-func (c *Client) Addr() string { return c.addr }
-
 // Close implements store.Store. It closes the connections, which ends all calls.
 func (c *Client) Close() error {
 	c.mu.Lock()

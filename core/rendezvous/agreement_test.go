@@ -376,7 +376,7 @@ func TestScale(t *testing.T) {
 	r.join(n[1])
 	r.wantRound(n...)
 	state := r.m.Snapshot()
-	if m, err := Restore(state); err != nil || m.Target() != 4 || !bytes.Equal(m.Snapshot(), state) {
+	if m, err := Restore(state); err != nil || m.target != 4 || !bytes.Equal(m.Snapshot(), state) {
 		t.Errorf("restored: %v", err)
 	}
 }

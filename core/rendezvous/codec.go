@@ -65,7 +65,7 @@ func PackLastRound(p *pack.Packer, v LastRound) {
 	p.Int(v.World)
 	p.Int(v.HostRank)
 	p.Bool(v.Finished)
-	PackFacts(p, v.Facts)
+	packFacts(p, v.Facts)
 	packDirectiveReports(p, v.Reports)
 }
 
@@ -74,7 +74,7 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 	u.Open()
 	v := LastRound{
 		Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(),
-		HostRank: u.IntOr(-1), Finished: u.Bool(), Facts: UnpackFacts(u),
+		HostRank: u.IntOr(-1), Finished: u.Bool(), Facts: unpackFacts(u),
 		Reports: unpackDirectiveReports(u),
 	}
 	u.Close()
@@ -88,7 +88,7 @@ func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
 	p.Bool(v.Closed)
 	p.Text(v.Reason)
 	packRoundStop(p, v.Stop)
-	PackFacts(p, v.Facts)
+	packFacts(p, v.Facts)
 	packDirectiveNotice(p, v.Directive)
 	p.Bool(v.Requeue)
 }
@@ -97,7 +97,7 @@ func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
 func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
 	u.Open()
 	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText), Stop: unpackRoundStop(u)}
-	v.Facts = UnpackFacts(u)
+	v.Facts = unpackFacts(u)
 	v.Directive = unpackDirectiveNotice(u)
 	v.Requeue = u.Bool()
 	u.Close()

@@ -350,10 +350,6 @@ func (m *Machine) drainedError(node string) *Error {
 		m.runID, node, d.by, d.reason)
 }
 
-// Target is the number of nodes that a directive has asked the run to go on with; 0: none
-// has.
-func (m *Machine) Target() int { return m.target }
-
 // seats returns how many of n nodes a round may have: at most max, or the target of the
 // last scale, and a multiple of node_unit.
 func (m *Machine) seats(n int) int {

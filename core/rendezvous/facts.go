@@ -248,8 +248,8 @@ func (m *Machine) accountFor(rank int, state participantState, cause string) {
 	}
 }
 
-// PackFacts writes facts.
-func PackFacts(p *pack.Packer, f Facts) {
+// packFacts writes facts.
+func packFacts(p *pack.Packer, f Facts) {
 	if f.Generation == "" {
 		p.None()
 		return
@@ -271,8 +271,8 @@ func PackFacts(p *pack.Packer, f Facts) {
 	packDirectiveFacts(p, f.Directives)
 }
 
-// UnpackFacts reads what PackFacts wrote.
-func UnpackFacts(u *pack.Unpacker) (f Facts) {
+// unpackFacts reads what packFacts wrote.
+func unpackFacts(u *pack.Unpacker) (f Facts) {
 	if u.Open() > 0 {
 		f = Facts{
 			Generation: u.Text(MaxNameLen), Origin: u.Text(MaxNameLen), Round: u.Uint(), World: u.Int(),
@@ -292,7 +292,7 @@ func (m *Machine) packSuccession(p *pack.Packer) {
 	p.List(12)
 	p.Uint(m.succession.Term)
 	p.Text(m.succession.From)
-	PackFacts(p, m.succession.Facts)
+	packFacts(p, m.succession.Facts)
 	p.Duration(m.succession.Grace)
 	p.Int(m.hostRank)
 	packRanks(p, m.finishedHosts)
@@ -308,7 +308,7 @@ func (m *Machine) packSuccession(p *pack.Packer) {
 // its members only.
 func (m *Machine) unpackSuccession(u *pack.Unpacker) {
 	version1 := u.Open() == 0
-	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: UnpackFacts(u), Grace: u.Duration()}
+	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: unpackFacts(u), Grace: u.Duration()}
 	m.hostRank, m.finishedHosts, m.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
 	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
 	m.succession.Left = u.Bool()

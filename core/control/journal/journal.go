@@ -24,8 +24,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Format is the version of the file. A newer one is refused.
-const Format = 1
+// fileFormat is the version of the file. A newer one is refused.
+const fileFormat = 1
 
 // FileName is the name of the file in its directory.
 const FileName = "control.db"
@@ -136,7 +136,7 @@ func create(path string, o Options) error {
 			}
 		}
 		meta := tx.Bucket(metaBucket)
-		return errors.Join(meta.Put(kindKey, []byte(kind)), meta.Put(formatKey, number(Format)))
+		return errors.Join(meta.Put(kindKey, []byte(kind)), meta.Put(formatKey, number(fileFormat)))
 	})
 	if err := errors.Join(err, m.close()); err != nil {
 		return err
@@ -196,9 +196,9 @@ func (j *Journal) identify(tx *bbolt.Tx) error {
 	if meta == nil || !bytes.Equal(meta.Get(kindKey), []byte(kind)) || len(meta.Get(formatKey)) != 8 {
 		return fmt.Errorf("data file %s is a bbolt file of another program; give another --data-dir", j.path)
 	}
-	if format := binary.BigEndian.Uint64(meta.Get(formatKey)); format > Format || format == 0 {
+	if format := binary.BigEndian.Uint64(meta.Get(formatKey)); format > fileFormat || format == 0 {
 		return fmt.Errorf("data file %s has format %d, written by a newer release; this one reads up to %d: use the newer release, or give another --data-dir",
-			j.path, format, Format)
+			j.path, format, fileFormat)
 	}
 	if tx.Bucket(runsBucket) == nil || tx.Bucket(logBucket) == nil {
 		return fmt.Errorf("data file %s is torn: it has no runs; %s", j.path, remedy)

@@ -166,7 +166,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(meta.Put(kindKey, []byte(kind)), meta.Put(formatKey, number(Format+1)))
+		return errors.Join(meta.Put(kindKey, []byte(kind)), meta.Put(formatKey, number(fileFormat+1)))
 	}
 	tests := map[string]struct {
 		make func(t *testing.T, path string)

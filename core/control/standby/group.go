@@ -299,13 +299,6 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 	return ""
 }
 
-// List returns the standbys in the order of succession.
-func (g *Group) List() []wire.StandbyNode {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.list)
-}
-
 // Before returns the standbys that succeed before this one, if it stands by.
 func (g *Group) Before() []wire.StandbyNode {
 	g.mu.Lock()
@@ -328,13 +321,6 @@ func (g *Group) Listening() []netip.AddrPort {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.listening
-}
-
-// StandsBy reports whether this node is in the list.
-func (g *Group) StandsBy() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.place() >= 0
 }
 
 // place is this node's place in the list, -1 if it has none; mu is held.

@@ -78,7 +78,7 @@ func TestRegistry(t *testing.T) {
 		}
 		return names
 	}
-	if f, _ := boxes[6].last(); strings.Join(names(f.List), " ") != "n0 n1 n2 n3 n4" || len(g.List()) != 5 {
+	if f, _ := boxes[6].last(); strings.Join(names(f.List), " ") != "n0 n1 n2 n3 n4" || len(g.Report().Standbys) != 5 {
 		t.Errorf("the list is %v", f.List)
 	}
 	r.Gone("n1")
@@ -108,8 +108,8 @@ func TestRegistryRefuses(t *testing.T) {
 	if wrong := r.Listens("stranger", wire.Standby{Addr: "10.0.0.1:1"}); wrong == "" {
 		t.Error("a node that is not known was taken")
 	}
-	if len(g.List()) != 0 {
-		t.Errorf("the list is %v", g.List())
+	if len(g.Report().Standbys) != 0 {
+		t.Errorf("the list is %v", g.Report().Standbys)
 	}
 }
 
@@ -268,17 +268,17 @@ func TestLostDoesNotForgetASuccessor(t *testing.T) {
 // does not make those of the host before forget each other.
 func TestListOutlivesItsHost(t *testing.T) {
 	g := standing(t)
-	want := g.List()
+	want := g.Report().Standbys
 	g.StepDown(wire.Redirect{Group: "g", Term: 4, Host: "10.0.0.1:1"}) // a probe tells of it
 	g.SetList(nil)                                                     // its first list
-	if got := g.List(); !slices.Equal(got, want) {
+	if got := g.Report().Standbys; !slices.Equal(got, want) {
 		t.Errorf("the list is %v", got)
 	}
 	if v, ok := g.View(proof, 4, 0); !ok || len(v.Before) != 1 || len(v.Behind) != 1 {
 		t.Errorf("it does not stand by: %+v", v)
 	}
 	g.StepDown(wire.Redirect{Group: "other", Term: 1, Host: "10.0.0.1:1"})
-	if got := g.List(); len(got) != 0 {
+	if got := g.Report().Standbys; len(got) != 0 {
 		t.Errorf("the list of another group: %v", got)
 	}
 }

@@ -15,9 +15,9 @@ import (
 //go:embed status.html
 var document []byte
 
-// Policy is the Content-Security-Policy of the page: its own script and style by their
+// policy is the Content-Security-Policy of the page: its own script and style by their
 // hashes, requests to its own origin, and no string that becomes markup.
-var Policy = sync.OnceValue(func() string {
+var policy = sync.OnceValue(func() string {
 	return strings.Join([]string{
 		"default-src 'none'",
 		"script-src " + hashOf("script"),
@@ -55,7 +55,7 @@ func Wanted(r *http.Request) bool {
 func Serve(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", Policy())
+	h.Set("Content-Security-Policy", policy())
 	h.Set("Cache-Control", "no-store")
 	h.Set("Vary", "Accept")
 	h.Set("X-Content-Type-Options", "nosniff")
