@@ -4,12 +4,12 @@ import "time"
 
 // lostNode waits for the cause of a failure that the budget does not cover: it
 // reports whether a node was lost, so that the failure followed from that. It
-// waits at most VerdictTimeout, and not at all if this node is alone.
+// waits at most LostNodeTimeout, and not at all if this node is alone.
 func (a *Agent) lostNode() bool {
 	if a.assignment.groups < 2 {
 		return false
 	}
-	ctx, cancel := a.untilInterrupt(max(a.spec.VerdictTimeout, 1))
+	ctx, cancel := a.untilInterrupt(max(a.spec.LostNodeTimeout, 1))
 	defer cancel()
 	arrived := a.openBarrier(ctx)
 	defer arrived.stop()

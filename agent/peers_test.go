@@ -104,9 +104,9 @@ func TestPeersFailures(t *testing.T) {
 	}
 }
 
-// TestVerdict waits, when the budget is spent, until it is known whether a node
+// TestLostNode waits, when the budget is spent, until it is known whether a node
 // was lost.
-func TestVerdict(t *testing.T) {
+func TestLostNode(t *testing.T) {
 	t.Run("all are there", func(t *testing.T) {
 		r := newRounds(3)
 		var there []*Arrivals
@@ -114,7 +114,7 @@ func TestVerdict(t *testing.T) {
 			there = append(there, AnswerBarriers(r.Keys(1), r.world))
 		}
 		a := inRound(t, r, 0)
-		a.spec.VerdictTimeout = time.Hour
+		a.spec.LostNodeTimeout = time.Hour
 		if a.lostNode() {
 			t.Error("a node is taken as lost")
 		}
@@ -125,7 +125,7 @@ func TestVerdict(t *testing.T) {
 	t.Run("lost", func(t *testing.T) {
 		r := newRounds(2)
 		a := inRound(t, r, 0)
-		a.spec.VerdictTimeout = time.Hour
+		a.spec.LostNodeTimeout = time.Hour
 		at := AnswerBarriers(a.assignment.keys, a.assignment.groups)
 		defer at.Stop()
 		r.set(func() { r.waiting = 1 })
@@ -135,14 +135,14 @@ func TestVerdict(t *testing.T) {
 	})
 	t.Run("silence", func(t *testing.T) {
 		a := inRound(t, newRounds(2), 0)
-		a.spec.VerdictTimeout = time.Millisecond
+		a.spec.LostNodeTimeout = time.Millisecond
 		if a.lostNode() {
 			t.Error("a node is taken as lost")
 		}
 	})
 	t.Run("alone", func(t *testing.T) {
 		a := inRound(t, newRounds(1), 0)
-		a.spec.VerdictTimeout = time.Hour
+		a.spec.LostNodeTimeout = time.Hour
 		if a.lostNode() {
 			t.Error("a node is taken as lost")
 		}

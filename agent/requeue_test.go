@@ -49,7 +49,7 @@ func TestFailureBesideRequeue(t *testing.T) {
 			s := newHarness(t, 1, "exit 7")
 			s.spec.Identical, s.spec.MaxRestarts = true, c.restarts
 			if c.after > 0 {
-				s.rdzv.world, s.spec.VerdictTimeout = 2, time.Hour
+				s.rdzv.world, s.spec.LostNodeTimeout = 2, time.Hour
 			}
 			log := new(logText)
 			a, err := New(s.spec, "test", &requeuing{rounds: s.rdzv, after: c.after}, slog.New(slog.NewTextHandler(log, nil)))

@@ -70,10 +70,10 @@ type Spec struct {
 	// does not wait (A51).
 	ExitBarrierTimeout time.Duration
 
-	// VerdictTimeout bounds the wait for news of a lost node after a failure that
+	// LostNodeTimeout bounds the wait for news of a lost node after a failure that
 	// the budget does not cover; 0 does not wait. It should be lease_timeout plus
 	// reconnect_grace.
-	VerdictTimeout time.Duration
+	LostNodeTimeout time.Duration
 
 	// Identical says that all agents have this role and as many workers, so that
 	// ranks need no exchange (A48). Restart counts are not agreed then.

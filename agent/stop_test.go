@@ -216,9 +216,9 @@ func TestAnnouncedCulprit(t *testing.T) {
 	}
 }
 
-// TestVerdictWithAnnouncement: that nodes wait because of this node's own announcement, and
+// TestLostNodeWithAnnouncement: that nodes wait because of this node's own announcement, and
 // have regrouped by it, is no loss; a loss beside it is.
-func TestVerdictWithAnnouncement(t *testing.T) {
+func TestLostNodeWithAnnouncement(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		r := newAnnouncing(2)
 		r.round, r.waiting, r.stop = 1, 1, rendezvous.RoundStop{Round: 1, Rank: 0, Lost: lost}
@@ -228,7 +228,7 @@ func TestVerdictWithAnnouncement(t *testing.T) {
 		a.assignment = &assignment{Outcome: rendezvous.Outcome{Round: 1}, groups: 2, keys: r.Keys(1)}
 		peer := AnswerBarriers(r.Keys(1), 2)
 		own := AnswerBarriers(a.assignment.keys, a.assignment.groups)
-		a.spec.VerdictTimeout = time.Hour
+		a.spec.LostNodeTimeout = time.Hour
 		if got := a.lostNode(); got != lost {
 			t.Errorf("lost %v: %v", lost, got)
 		}

@@ -67,7 +67,7 @@ func (j *job) start(rdzv agent.Rendezvous, restarts int, script string) {
 	spec := agent.Spec{
 		RunID: "job", Role: "r", Argv: []string{"sh", "-c", script}, Workers: 2, NoMacros: true, MaxRestarts: restarts,
 		Environ:         []string{"PATH=" + os.Getenv("PATH"), "DIR=" + j.dir, "SAY=" + filepath.Join(j.dir, "say"), "NODE=" + node},
-		MonitorInterval: 10 * time.Millisecond, ShutdownTimeout: time.Hour, ExitBarrierTimeout: time.Minute, VerdictTimeout: time.Minute,
+		MonitorInterval: 10 * time.Millisecond, ShutdownTimeout: time.Hour, ExitBarrierTimeout: time.Minute, LostNodeTimeout: time.Minute,
 	}
 	spec.Logs.Dir = filepath.Join(j.dir, "logs"+node)
 	a, err := agent.New(spec, "script", rdzv, slog.New(slog.NewTextHandler(testWriter{j.t, "agent " + node}, nil)))

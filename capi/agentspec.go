@@ -288,6 +288,6 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 
 func meetBy(spec *agent.Spec, p params.Params) {
 	spec.RunID, spec.Backend = p.RunID, backend.Name(p.Endpoint)
-	spec.VerdictTimeout = p.LeaseTimeout + p.ReconnectGrace
+	spec.LostNodeTimeout = p.LeaseTimeout + p.ReconnectGrace
 	spec.LoopbackUsers = p.LoopbackUsers
 }

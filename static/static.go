@@ -500,7 +500,7 @@ func (s *Static) listen(ctx context.Context, client *tcpstore.Client, round uint
 	s.over, s.stop, s.reason = true, stop, why
 	s.mu.Unlock()
 	s.news.Set()
-	s.awaitVerdict(ctx, client, round)
+	s.awaitNextRound(ctx, client, round)
 }
 
 // NodesWaiting implements agent.Rendezvous: more than 0 once another node has

@@ -66,9 +66,9 @@ func (s *Static) tellFailure(ctx context.Context, client *tcpstore.Client, round
 	}
 }
 
-// awaitVerdict waits, behind the stop of a round, until the next one is complete or another
+// awaitNextRound waits, behind the stop of a round, until the next one is complete or another
 // node has ended the run.
-func (s *Static) awaitVerdict(ctx context.Context, client *tcpstore.Client, round uint64) {
+func (s *Static) awaitNextRound(ctx context.Context, client *tcpstore.Client, round uint64) {
 	text, err := client.Get(ctx, s.key(round+1, "complete"))
 	if err == nil {
 		_ = s.ended(string(text))

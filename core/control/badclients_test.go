@@ -20,7 +20,7 @@ import (
 func TestBadClients(t *testing.T) {
 	const silent, dribbling, deaf = 300, 20, 4
 	s := newFakeServer(t, Config{})
-	s.rec.leaveUnjudged()
+	s.rec.leaveUnchecked()
 	conns := make([]net.Conn, 0, silent+dribbling)
 	for range silent + dribbling {
 		conn, err := net.Dial("tcp", s.addr)

@@ -209,9 +209,9 @@ func (r *recorder) record(rec trace.Record) {
 	r.more.Set()
 }
 
-// leaveUnjudged is for masses of data, which are sent as fast as the server takes
+// leaveUnchecked is for masses of data, which are sent as fast as the server takes
 // them: a checker does all that the machine does once more.
-func (r *recorder) leaveUnjudged() {
+func (r *recorder) leaveUnchecked() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unchecked = true

@@ -267,7 +267,7 @@ func (s *search) dialOnce(ctx context.Context) (*clientConn, succession.Dial, er
 	ctx, cancel := context.WithTimeout(ctx, evidencePatience)
 	defer cancel()
 	dial := succession.DialSilent
-	l, err := s.c.hail(ctx, s.addr)
+	l, err := s.c.sayHello(ctx, s.addr)
 	var to *redirected
 	switch {
 	case err == nil, isRefusal(err):
@@ -377,8 +377,8 @@ func (c *Client) raceStagger() time.Duration {
 	return max(raceStagger, min(c.crowdTime(), longestStagger))
 }
 
-// hailed is how one server has answered.
-type hailed struct {
+// helloAnswer is how one server has answered.
+type helloAnswer struct {
 	addr netip.AddrPort
 	l    *clientConn
 	err  error
@@ -391,7 +391,7 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*clientConn, er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &race{
-		s: s, ctx: ctx, to: to, answers: make(chan hailed, len(to)+maxRedirects),
+		s: s, ctx: ctx, to: to, answers: make(chan helloAnswer, len(to)+maxRedirects),
 		visited: map[netip.AddrPort]bool{}, redirects: map[netip.AddrPort]bool{},
 	}
 	stagger, stop := s.c.network.timer(s.c.raceStagger())
@@ -433,7 +433,7 @@ type race struct {
 	s         *search
 	ctx       context.Context
 	to        []netip.AddrPort // to be asked
-	answers   chan hailed      // has room for all that are pending
+	answers   chan helloAnswer // has room for all that are pending
 	pending   int
 	visited   map[netip.AddrPort]bool
 	redirects map[netip.AddrPort]bool // they have sent this node on
@@ -449,8 +449,8 @@ func (r *race) start(addr netip.AddrPort) bool {
 	r.visited[addr] = true
 	r.pending++
 	go func() {
-		l, err := r.s.c.hail(r.ctx, addr)
-		r.answers <- hailed{addr, l, err}
+		l, err := r.s.c.sayHello(r.ctx, addr)
+		r.answers <- helloAnswer{addr, l, err}
 	}()
 	return true
 }
@@ -480,7 +480,7 @@ func (r *race) again() time.Duration {
 }
 
 // failed looks at an answer that is no welcome; true: it names a server, which is asked now.
-func (r *race) failed(a hailed) (follows bool) {
+func (r *race) failed(a helloAnswer) (follows bool) {
 	var moved *redirected
 	switch {
 	case errors.As(a.err, &moved):
@@ -519,8 +519,8 @@ func isAuth(err error) bool {
 	return errors.As(err, &refusal) && refusal.Code == rendezvous.CodeAuth
 }
 
-// hail says hello to one server. It does not go back to an earlier server of the group.
-func (c *Client) hail(ctx context.Context, addr netip.AddrPort) (*clientConn, error) {
+// sayHello says hello to one server. It does not go back to an earlier server of the group.
+func (c *Client) sayHello(ctx context.Context, addr netip.AddrPort) (*clientConn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := c.network.dial(dialCtx, addr)
