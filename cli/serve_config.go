@@ -64,7 +64,11 @@ func (c *configFlag) apply(flags *pflag.FlagSet) error {
 		}
 		values, err := textsOf(flags.Lookup(key), settings[key])
 		if err != nil {
-			return fmt.Errorf("%s: %s is %v, %w", c.path, key, settings[key], err)
+			shown := settings[key]
+			if text, ok := shown.(string); ok { // "7" is no number
+				shown = strconv.Quote(text)
+			}
+			return fmt.Errorf("%s: %s is %v, %w", c.path, key, shown, err)
 		}
 		settings[key] = values
 	}
