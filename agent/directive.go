@@ -73,6 +73,7 @@ type directives struct {
 	number uint64     // of the last one
 	asked  *directive // on whose step the nodes agree; nil: none
 	agreed []*directive
+	given  map[string]bool // ids of all that were agreed in this attempt: no worker gets one twice
 }
 
 // directive is one that the workers are to get.
@@ -106,7 +107,7 @@ func (a *Agent) followDirectives(t *attempt) (stop func()) {
 	if rdzv == nil {
 		return func() {}
 	}
-	f := &directives{rdzv: rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
+	f := &directives{rdzv: rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, given: make(map[string]bool), ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
 	for _, p := range t.workers.Procs {
 		f.workers = append(f.workers, directedWorker{process: p})
 	}
@@ -153,15 +154,13 @@ func (f *directives) follow(ctx context.Context) {
 
 // take applies what the nodes say of a directive.
 func (f *directives) take(n rendezvous.DirectiveNotice) {
-	if n.ID == "" || n.Round != f.round {
+	if f.asked != nil && (f.asked.ID != n.ID || n.Round != f.round) {
 		f.letGo()
+	}
+	if n.ID == "" || n.Round != f.round || f.given[n.ID] {
 		return
 	}
-	if slices.ContainsFunc(f.agreed, func(d *directive) bool { return d.ID == n.ID }) {
-		return
-	}
-	if f.asked == nil || f.asked.ID != n.ID {
-		f.letGo()
+	if f.asked == nil {
 		f.number++
 		f.asked = &directive{number: f.number, deadline: time.Now().Add(n.Within)}
 	}
@@ -172,6 +171,7 @@ func (f *directives) take(n rendezvous.DirectiveNotice) {
 	d := f.asked
 	f.asked = nil
 	f.agreed = append(f.agreed, d)
+	f.given[d.ID] = true
 	for local := range f.workers {
 		w := &f.workers[local]
 		w.pending = append(w.pending, d)
@@ -311,12 +311,12 @@ func (f *directives) hold(ctx context.Context) {
 	case d == nil || d.released:
 		return
 	case !d.held.IsZero():
-		if time.Since(d.held) > f.patience {
+		if patience := min(f.patience, d.Within); time.Since(d.held) > patience {
 			d.released = true
 			for local := range f.workers {
 				f.forget(local, d)
 			}
-			f.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node go on", d.ID, f.patience))
+			f.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node go on", d.ID, patience))
 		}
 		return
 	}

@@ -302,7 +302,7 @@ func TestHeldAt(t *testing.T) {
 
 // TestCanceledInTheAgreement lets the workers go, and a later one starts over.
 func TestCanceledInTheAgreement(t *testing.T) {
-	d := newDirected(t, 2, nil)
+	d := newDirected(t, 2, nil, func(a *Agent) { a.holdPatience = time.Hour })
 	d.workers[0].report(5)
 	d.workers[1].report(5)
 	d.rdzv.ask("d1")
@@ -326,6 +326,19 @@ func TestCanceledInTheAgreement(t *testing.T) {
 		testkit.Eventually(t, "it is released", func() bool { return d.workers[i].mem[24] == 2 })
 		if got := d.steps(i, 6, 9); fmt.Sprint(got) != "[8]" {
 			t.Errorf("they got it at %v", got)
+		}
+	}
+	d.rdzv.ask("d4")
+	d.want(d.rdzv.held, "d4@10 in round 1")
+	held = d.workers[0].start(10)
+	d.rdzv.agree("d3", 8) // it was canceled, and the one before stands still: not all have saved
+	testkit.Eventually(t, "the worker goes on", func() bool { return len(held) > 0 })
+	if <-held {
+		t.Error("it got a directive that was canceled")
+	}
+	for i := range d.workers {
+		if got := d.steps(i, 10, 12); len(got) > 0 {
+			t.Errorf("they got it again at %v", got)
 		}
 	}
 }
@@ -404,6 +417,21 @@ func TestNoAgreement(t *testing.T) {
 		if !strings.Contains(e.log.String(), part) {
 			t.Errorf("the log does not say %q: %s", part, e.log)
 		}
+	}
+}
+
+// TestDeadlineWhileHeld: no worker is held beyond the time of what it is held for, also where
+// the nodes say nothing of its end.
+func TestDeadlineWhileHeld(t *testing.T) {
+	d := newDirected(t, 1, nil, func(a *Agent) { a.holdPatience = time.Hour })
+	d.workers[0].report(5)
+	d.rdzv.say(rendezvous.DirectiveNotice{ID: "d1", Kind: rendezvous.DirectiveDrain, Round: 1, Within: 100 * time.Millisecond})
+	d.want(d.rdzv.held, "d1@6 in round 1")
+	if d.workers[0].report(6) {
+		t.Error("it got a directive that was not agreed")
+	}
+	if text := "have not agreed on a step within 100ms"; !strings.Contains(d.log.String(), text) {
+		t.Errorf("the log does not say %q: %s", text, d.log)
 	}
 }
 

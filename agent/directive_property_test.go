@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
+	"rallypoint/core/rendezvous"
+)
+
+// agreeing is a random history of what the nodes say of directives, and of what the workers of
+// one node do meanwhile.
+type agreeing struct {
+	t       *rapid.T
+	f       *directives
+	notice  rendezvous.DirectiveNotice
+	ids     int
+	steps   map[string]int64 // of those that were agreed, in this round: there is no second one
+	held    int64            // what this node said of the asked one; -1 before
+	workers []*scripted
+}
+
+// scripted is a worker that does one thing after the other, and never blocks.
+type scripted struct {
+	*puppet
+	step  int64
+	waits bool // in the report of its step
+	took  map[string]int64
+}
+
+func (s *agreeing) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) { return s.notice, nil }
+func (s *agreeing) ReportSaved(context.Context, uint64, string) error        { return nil }
+func (s *agreeing) ReportHeld(_ context.Context, _ uint64, id string, step int64) error {
+	if id == s.notice.ID {
+		s.held = step
+	}
+	return nil
+}
+
+// report has a worker report a step, or go on in a report in which it is held.
+func (s *agreeing) report(w *scripted, step int64) {
+	w.set(40, 1)
+	w.step = step
+	w.set(16, uint64(step))
+	if w.waits = w.mem[24] == 1; w.waits {
+		w.set(32, w.word(24)&^0xff|1)
+		return
+	}
+	about := w.word(24) &^ 0xff
+	if w.mem[24] != 2 || w.word(32) == about|2 || w.word(32) == about|3 || step < int64(w.word(48)) {
+		return
+	}
+	w.set(32, about|2)
+	id := w.file().ID
+	if before, again := w.took[id]; again {
+		s.t.Fatalf("a worker got %s at step %d, and again at %d", id, before, step)
+	}
+	if step < s.steps[id] {
+		s.t.Fatalf("a worker got %s at step %d, agreed was %d", id, step, s.steps[id])
+	}
+	w.took[id] = step
+}
+
+// settle has the agent do what it does at each look, and those go on that are held no more.
+func (s *agreeing) settle() {
+	s.f.take(s.notice)
+	s.f.look(s.t.Context())
+	s.f.hold(s.t.Context())
+	s.f.drop(s.notice.ID)
+	asked := s.notice.ID != "" && s.notice.Round == s.f.round && !s.notice.Agreed
+	for _, w := range s.workers {
+		if w.mem[24] == 1 && !asked {
+			s.t.Fatalf("a worker is held, and the nodes say %+v", s.notice)
+		}
+		if w.waits && w.mem[24] != 1 {
+			s.report(w, w.step)
+		}
+	}
+}
+
+func (s *agreeing) say(n rendezvous.DirectiveNotice) {
+	s.notice = n
+	s.settle()
+}
+
+func (s *agreeing) worker(t *rapid.T) *scripted {
+	return rapid.SampledFrom(s.workers).Draw(t, "worker")
+}
+
+// TestNoDirectiveTwice: no worker gets a directive of an id twice in a round, nor before the
+// step on which the nodes have agreed, whatever they say in which order, and none is held
+// while they ask nothing.
+func TestNoDirectiveTwice(t *testing.T) {
+	dir := t.TempDir()
+	rapid.Check(t, func(rt *rapid.T) {
+		records := progress.NewTracker([]string{progress.EnvDir + "=" + dir}, slog.New(slog.DiscardHandler))
+		defer records.Close()
+		s := &agreeing{t: rt, steps: make(map[string]int64)}
+		s.f = &directives{
+			rdzv: s, records: records, round: 1, log: slog.New(slog.DiscardHandler), patience: time.Hour,
+			ending: func() bool { return false }, given: make(map[string]bool),
+		}
+		for _, path := range records.Begin(1, 2, progress.CauseStart) {
+			w := &scripted{puppet: newPuppet(t, path), step: 4, took: make(map[string]int64)}
+			s.workers = append(s.workers, w)
+			s.f.workers = append(s.f.workers, directedWorker{process: new(process.Process)})
+			s.report(w, w.step)
+		}
+		agreed := func(id string) rendezvous.DirectiveNotice {
+			return rendezvous.DirectiveNotice{ID: id, Kind: rendezvous.DirectiveSave, Round: 1, Within: time.Hour, Agreed: true, Step: s.steps[id]}
+		}
+		step := func(t *rapid.T) {
+			if w := s.worker(t); !w.waits {
+				s.report(w, w.step+1)
+			}
+			s.settle()
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"ask": func(t *rapid.T) {
+				s.ids++
+				s.held = -1
+				s.say(rendezvous.DirectiveNotice{ID: fmt.Sprint("d", s.ids), Kind: rendezvous.DirectiveSave, Round: 1, Within: time.Hour})
+			},
+			"agree": func(t *rapid.T) {
+				if s.notice.ID == "" || s.notice.Agreed || s.held < 0 {
+					t.Skip("not all have answered")
+				}
+				s.steps[s.notice.ID] = max(s.held, int64(rapid.IntRange(0, 12).Draw(t, "another node's")))
+				s.say(agreed(s.notice.ID))
+			},
+			"show one that stands": func(t *rapid.T) {
+				if len(s.steps) == 0 {
+					t.Skip("none was agreed")
+				}
+				s.say(agreed(fmt.Sprint("d", rapid.IntRange(1, s.ids).Filter(func(i int) bool { _, is := s.steps[fmt.Sprint("d", i)]; return is }).Draw(t, "which"))))
+			},
+			"nothing stands": func(*rapid.T) { s.say(rendezvous.DirectiveNotice{}) },
+			"another round":  func(*rapid.T) { s.say(rendezvous.DirectiveNotice{ID: s.notice.ID, Round: 0}) },
+			"a deadline passes": func(t *rapid.T) {
+				if len(s.f.agreed) == 0 {
+					t.Skip("none is agreed")
+				}
+				rapid.SampledFrom(s.f.agreed).Draw(t, "which").deadline = time.Now().Add(-time.Second)
+				s.settle()
+			},
+			"save": func(t *rapid.T) {
+				if w := s.worker(t); w.state() == 2 {
+					w.save()
+				}
+				s.settle()
+			},
+			"step": step, "step 2": step, "step 3": step,
+		})
+	})
+}
